@@ -12,6 +12,7 @@
 static const struct opt table[] = {
     {.group = "Choosing a daemon (only if several run on this machine)"},
     {"port", "p", OPT_INT, FIELD(port), .min = 1, .max = 65535, .label = "N",
+     .brief = "The daemon of this port, if several run here.",
      .help = "The daemon that listens on this port of this machine."},
     {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT",
      .help = "As given to the agents. HOST must be this machine."},
@@ -25,12 +26,14 @@ static const struct opt table[] = {
     {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "SIGNAL|N",
      .help = "The signal that kill-worker sends instead of SIGKILL: TERM, SIGTERM or 15."},
     {.group = "Output"},
-    {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "Print JSON instead of text."},
-    {"watch", "w", OPT_FLAG, FIELD(watch),
+    {"json", .type = OPT_FLAG, .offset = FIELD(json), .brief = "Print JSON instead of text, errors as well.",
+     .help = "Print JSON instead of text. An error is an object with ok, code and text, on stdout too."},
+    {"watch", "w", OPT_FLAG, FIELD(watch), .brief = "Repeat status or jobs every second.",
      .help = "Repeat status or jobs every second, until Ctrl-C. If stdout is not a terminal, the output is appended."},
     {.group = "Help"},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print all options and exit."},
+    {"help", "h", OPT_FLAG, FIELD(help), .brief = "Print all options and exit.",
+     .help = "Print all options and exit; -h prints those that are used most."},
     {0},
 };
 #undef FIELD
@@ -51,12 +54,12 @@ const struct opts_spec rdzvctl_options_spec = {
     .intro =
         "Shows and controls the jobs of the rdzvd on this machine. Root and the daemon's user may do everything; other "
         "users see and control their own jobs.",
-    .outro = "Examples:\n"
-             "  rdzvctl status --watch         all jobs, every second\n"
-             "  rdzvctl jobs --json | jq .\n"
-             "  rdzvctl drain gpu17            before maintenance\n"
-             "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n"
-             "  rdzvctl --port 29401 stop my-job\n",
+    .examples = "Examples:\n"
+                "  rdzvctl --watch                all jobs, every second\n"
+                "  rdzvctl jobs --json | jq .\n"
+                "  rdzvctl drain gpu17            before maintenance\n"
+                "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n"
+                "  rdzvctl --port 29401 stop my-job\n",
     .verbs = ctl_verbs,
     .exits = exits,
     .env_prefix = "RDZVCTL_",

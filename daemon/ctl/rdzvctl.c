@@ -12,6 +12,9 @@
  * belong to a user that it trusts. If --socket names another user's daemon, a line says so. Everything that a daemon
  * sends is made printable.
  *
+ * With --json every failure is an object on stdout too, with or without a daemon: {"ok": false, "code": the exit code,
+ * "text": the sentence}.
+ *
  * All of it together has five seconds; a timeout names what was waited for. --watch asks again every second, on a
  * new connection each time, so a restarting daemon is one line on the page. Only a failure of the first question
  * ends it. */
@@ -29,17 +32,21 @@
 #include <uv.h>
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
+#include "common/json.h"
 #include "common/limit.h"
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
+#include "daemon/ctl/failure.h"
 #include "daemon/ctl/options.h"
+#include "daemon/ctl/own_name.h"
 #include "daemon/ctl/watch_screen.h"
 #include "daemon/ctl/words.h"
 #include "daemon/server/control_socket.h"
 #include "proto/conn.h"
 
-enum { DEADLINE_MS = 5000, WATCH_MS = 1000, REQUEST_ID = 1 };
+/* POOL: a host name and a user name. */
+enum { DEADLINE_MS = 5000, WATCH_MS = 1000, POOL = 2, REQUEST_ID = 1 };
 
 struct client {
   uv_loop_t loop;
@@ -54,8 +61,10 @@ struct client {
   struct ctl_screen screen;
   uv_signal_t signals[2];
   uv_timer_t again;
-  bool answered; /* at least once: --watch goes on from then on */
-  bool found;    /* rdzvctl found the path by itself, without --socket */
+  struct own_name name;
+  bool short_help; /* -h */
+  bool answered;   /* at least once: --watch goes on from then on */
+  bool found;      /* rdzvctl found the path by itself, without --socket */
   bool told_owner;
   char path[CONTROL_PATH_MAX];
   char waits_for[CONTROL_PATH_MAX + 160]; /* for the message at a timeout */
@@ -63,17 +72,25 @@ struct client {
   bool finished; /* exit_code is final */
 };
 
-static int complain(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static int complain(int exit_code, const char *fmt, ...) {
-  struct buf text = BUF_INIT, shown = BUF_INIT;
+/* A sentence on stderr, or with --json an object on stdout. Returns exit_code. */
+static int complain(const struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int complain(const struct client *c, int exit_code, const char *fmt, ...) {
+  struct buf text = BUF_INIT, shown = BUF_INIT, object = BUF_INIT;
   va_list ap;
   va_start(ap, fmt);
   buf_vprintf(&text, fmt, ap);
   va_end(ap);
   buf_put_plain(&shown, buf_text(&text), text.len, text.len);
-  fprintf(stderr, "rdzvctl: %s\n", buf_text(&shown));
+  if (c->options.json) {
+    ctl_put_failure(&object, exit_code, buf_text(&shown), NULL);
+    fputs(buf_text(&object), stdout);
+    fflush(stdout);
+  } else {
+    fprintf(stderr, "rdzvctl: %s\n", buf_text(&shown));
+  }
   buf_finish(&text);
   buf_finish(&shown);
+  buf_finish(&object);
   return exit_code;
 }
 
@@ -90,9 +107,21 @@ static void print_printable(FILE *to, const char *text, size_t len, bool json) {
 /* The command line ------------------------------------------------------------------------------------------------- */
 
 static int add_word(struct client *c, const char *word) {
-  if (c->n_words == CTL_WORDS_MAX) return complain(EXIT_CODE_USAGE, "too many arguments: \"%.80s\" (--help)", word);
+  if (c->n_words == CTL_WORDS_MAX) return complain(c, EXIT_CODE_USAGE, "too many arguments: \"%.80s\" (--help)", word);
   c->words[c->n_words++] = word;
   return 0;
+}
+
+/* Whether errors are to be JSON, even if other words are wrong: a word that begins with "--" is never a value. */
+static bool wants_json(int argc, char **argv) {
+  const char *variable = getenv("RDZVCTL_JSON");
+  bool on = false;
+  if (variable) parse_bool(variable, &on, NULL);
+  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+    if (strcmp(argv[i], "--json") == 0) on = true;
+    if (strncmp(argv[i], "--json=", 7) == 0) parse_bool(argv[i] + 7, &on, NULL);
+  }
+  return on;
 }
 
 /* Options and arguments in any order: opts_parse stops at an argument, which is then argv[0] for the rest. */
@@ -102,8 +131,9 @@ static int parse_words(struct client *c, int argc, char **argv) {
   bool dashes = false;
   for (int code = 0; argc > 1; env = NULL) {
     int rest = argc;
+    c->short_help = c->short_help || opts_wants_short_help(&rdzvctl_options_spec, argc, argv);
     if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
-      return complain(EXIT_CODE_USAGE, "%s", e.text);
+      return complain(c, EXIT_CODE_USAGE, "%s", e.text);
     argc -= rest;
     argv += rest;
     for (int i = 0; dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
@@ -117,10 +147,10 @@ static int check_words(struct client *c) {
   const struct rdzvctl_options *o = &c->options;
   struct err e = ERR_INIT;
   if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
-    return complain(EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
+    return complain(c, EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
   c->request = (struct ctl_request){.json = o->json, .watch = o->watch, .force = o->force};
   if (ctl_read_words(c->words, c->n_words, o->signal, &c->request, &e) < 0)
-    return complain(EXIT_CODE_USAGE, "%s", e.text);
+    return complain(c, EXIT_CODE_USAGE, "%s", e.text);
   return 0;
 }
 
@@ -150,36 +180,45 @@ static const char *user_name(uid_t uid) {
 }
 
 /* There is no daemon that we trust. */
-static int complain_none(uint16_t port, const struct control_foreign *foreign) {
+static int complain_none(const struct client *c, uint16_t port, const struct control_foreign *foreign) {
   char where[48] = "runs on this machine";
   if (port) snprintf(where, sizeof(where), "listens on port %d of this machine", port);
   if (foreign->path[0])
     return complain(
-        EXIT_CODE_NO_DAEMON,
+        c, EXIT_CODE_NO_DAEMON,
         "no rdzvd of this user, of root or of rdzvd.service %s; %s belongs to user %s (uid %u): if you trust that "
         "user, pass it with --socket",
         where, foreign->path, user_name(foreign->uid), (unsigned)foreign->uid);
-  return complain(EXIT_CODE_NO_DAEMON, "no rdzvd that this user can reach %s; %s", where,
+  return complain(c, EXIT_CODE_NO_DAEMON, "no rdzvd that this user can reach %s; %s", where,
                   port ? "if it was started with --socket, pass the same --socket"
                        : "run rdzvctl on the machine of the daemon");
+}
+
+static int complain_several(const struct client *c, char *const *paths, size_t n) {
+  static const char sentence[] = "several daemons run here; choose one with --port or --socket";
+  struct buf text = BUF_INIT;
+  if (c->options.json) {
+    json_t *list = json_array(), *more = json_pack("{s:o}", "sockets", list);
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_text(paths[i]));
+    ctl_put_failure(&text, EXIT_CODE_USAGE, sentence, more);
+    json_decref(more);
+  } else {
+    buf_printf(&text, "rdzvctl: %s:\n", sentence);
+    for (size_t i = 0; i < n; i++) buf_printf(&text, "  --socket %s\n", paths[i]);
+  }
+  print_printable(c->options.json ? stdout : stderr, buf_text(&text), text.len, c->options.json);
+  buf_finish(&text);
+  return EXIT_CODE_USAGE;
 }
 
 static int choose_socket(struct client *c, uint16_t port) {
   char **paths;
   struct control_foreign foreign;
   size_t n = control_socket_find(port, &paths, &foreign);
-  int code = 0;
+  int code = n == 0 ? complain_none(c, port, &foreign) : n > 1 ? complain_several(c, paths, n) : 0;
   if (n == 1) {
     c->found = true;
     snprintf(c->path, sizeof(c->path), "%s", paths[0]);
-  } else if (n == 0) {
-    code = complain_none(port, &foreign);
-  } else {
-    struct buf text = BUF_INIT;
-    for (size_t i = 0; i < n; i++) buf_printf(&text, "  --socket %s\n", paths[i]);
-    code = complain(EXIT_CODE_USAGE, "several daemons run here; choose one with --port or --socket:");
-    print_printable(stderr, buf_text(&text), text.len, false);
-    buf_finish(&text);
   }
   control_socket_free(paths, n);
   return code;
@@ -226,15 +265,16 @@ static void fail_question(struct client *c, int exit_code, const char *fmt, ...)
   int n = vsnprintf(text, sizeof(text) - 1, fmt, ap);
   va_end(ap);
   if (!c->request.watch || !c->answered) {
-    finish(c, complain(exit_code, "%s", text));
+    finish(c, complain(c, exit_code, "%s", text));
     return;
   }
-  size_t len = n < (int)sizeof(text) - 1 ? (size_t)n : sizeof(text) - 2;
-  text[len++] = '\n';
+  struct buf line = BUF_INIT;
   if (c->request.json)
-    print_printable(stderr, text, len, false);
+    ctl_put_failure(&line, exit_code, text, NULL);
   else
-    show(c, text, len);
+    buf_printf(&line, "%s\n", text);
+  if (n >= 0) show(c, buf_text(&line), line.len);
+  buf_finish(&line);
   hang_up(c);
 }
 
@@ -263,6 +303,7 @@ static void send_control(struct client *c) {
   m.control.signal = r->signal;
   m.control.force = r->force;
   m.control.json = r->json;
+  m.control.user = c->name.name;
   conn_send(&c->conn, &m);
 }
 
@@ -284,7 +325,8 @@ static void on_msg(struct conn *conn, struct msg *m) {
   else if (m->type == MSG_CONTROL_REPLY)
     on_reply(c, m);
   else if (m->type == MSG_REFUSED)
-    fail_question(c, (int)m->refused.code, "the daemon refused: %s", m->refused.text);
+    fail_question(c, m->refused.code ? (int)m->refused.code : EXIT_CODE_REFUSED, "the daemon refused: %s",
+                  m->refused.text);
 }
 
 static void on_end(struct conn *conn, int code, const char *reason) {
@@ -316,7 +358,8 @@ static bool check_owner(struct client *c) {
   if (uv_fileno(&c->conn.handle, &fd) < 0 || control_socket_peer(fd, &pid, &uid, &e) < 0) return !c->found;
   if (control_socket_trusts(uid)) return true;
   if (!c->found && !c->told_owner)
-    complain(0, "this daemon belongs to user %s (uid %u), pid %d", user_name(uid), (unsigned)uid, (int)pid);
+    fprintf(stderr, "rdzvctl: this daemon belongs to user %s (uid %u), pid %d\n", user_name(uid), (unsigned)uid,
+            (int)pid);
   c->told_owner = true;
   return !c->found;
 }
@@ -361,9 +404,10 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
   uv_freeaddrinfo(result);
   int code = 0;
   if (status < 0)
-    code = complain(EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint, uv_strerror(status));
+    code =
+        complain(c, EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint, uv_strerror(status));
   else if (!own)
-    code = complain(EXIT_CODE_NO_DAEMON,
+    code = complain(c, EXIT_CODE_NO_DAEMON,
                     "--endpoint %s is another machine; run rdzvctl there: ssh %s rdzvctl --port %d ...",
                     c->options.endpoint, ep.host, ep.port);
   else
@@ -378,13 +422,13 @@ static int look_up(struct client *c) {
   struct endpoint ep;
   struct err e = ERR_INIT;
   if (endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, &e) < 0)
-    return complain(EXIT_CODE_USAGE, "--endpoint %s", e.text);
-  if (loop_start_pool(&c->loop, 1, &e) < 0) return limit_explain(&e), complain(EXIT_CODE_SYSTEM, "%s", e.text);
+    return complain(c, EXIT_CODE_USAGE, "--endpoint %s", e.text);
+  if (loop_start_pool(&c->loop, POOL, &e) < 0) return limit_explain(&e), complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
   snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ep.host);
   c->lookup.data = c;
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
   int rc = uv_getaddrinfo(&c->loop, &c->lookup, on_lookup, ep.host, NULL, &hints);
-  return rc < 0 ? complain(EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->options.endpoint, uv_strerror(rc)) : 0;
+  return rc < 0 ? complain(c, EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->options.endpoint, uv_strerror(rc)) : 0;
 }
 
 static void on_signal(uv_signal_t *signal, int signo) {
@@ -405,7 +449,8 @@ static int begin_connecting(struct client *c) {
   const struct rdzvctl_options *o = &c->options;
   if (o->endpoint) return look_up(c);
   if (o->socket && strlen(o->socket) >= sizeof(c->path))
-    return complain(EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes", CONTROL_PATH_MAX - 1);
+    return complain(c, EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
+                    CONTROL_PATH_MAX - 1);
   int code = 0;
   if (o->socket)
     snprintf(c->path, sizeof(c->path), "%s", o->socket);
@@ -415,37 +460,64 @@ static int begin_connecting(struct client *c) {
   return code;
 }
 
-static int print_help(void) {
+/* Of verbs that change something, and that somebody may ask about. */
+static bool needs_name(const struct client *c) {
+  return strcmp(c->request.verb, "status") != 0 && strcmp(c->request.verb, "jobs") != 0;
+}
+
+static void on_name(void *owner) {
+  struct client *c = owner;
+  int code = begin_connecting(c);
+  if (code) finish(c, code);
+}
+
+static int begin(struct client *c) {
+  if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 &&
+      own_name_find(&c->name, &c->loop, on_name, c, NULL) == 0)
+    return 0;
+  return begin_connecting(c);
+}
+
+static int print_help(bool brief) {
   struct winsize size = {.ws_col = 0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
   struct buf text = BUF_INIT;
-  opts_help(&rdzvctl_options_spec, width < 110 ? width : 110, &text);
+  (brief ? opts_help_short : opts_help)(&rdzvctl_options_spec, width < 110 ? width : 110, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return EXIT_CODE_OK;
 }
 
+static void prepare_loop(struct client *c) {
+  uv_timer_init(&c->loop, &c->timer);
+  uv_timer_init(&c->loop, &c->again);
+  c->timer.data = c->again.data = c;
+  ctl_screen_init(&c->screen, STDOUT_FILENO, c->request.json);
+  if (c->request.watch) watch_signals(c);
+  uv_timer_start(&c->timer, on_deadline, DEADLINE_MS, 0);
+}
+
+static int run(struct client *c) {
+  struct err e = ERR_INIT;
+  if (loop_open(&c->loop, &e) < 0) return limit_explain(&e), complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
+  prepare_loop(c);
+  int code = begin(c);
+  if (code) return code;
+  uv_run(&c->loop, UV_RUN_DEFAULT);
+  ctl_screen_close(&c->screen);
+  return c->exit_code;
+}
+
 /* The process exits without closing the loop: a lookup that hangs in the pool could not be waited for. */
 int main(int argc, char **argv) {
   static struct client c;
-  struct err e = ERR_INIT;
+  c.options.json = wants_json(argc, argv);
   int code = parse_words(&c, argc, argv);
   if (code) return code;
-  if (c.options.help) return print_help();
+  if (c.options.help) return print_help(c.short_help);
   if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   code = check_words(&c);
   if (code) return code;
   signal(SIGPIPE, SIG_IGN);
-  if (loop_open(&c.loop, &e) < 0) return limit_explain(&e), complain(EXIT_CODE_SYSTEM, "%s", e.text);
-  uv_timer_init(&c.loop, &c.timer);
-  uv_timer_init(&c.loop, &c.again);
-  c.timer.data = c.again.data = &c;
-  ctl_screen_init(&c.screen, STDOUT_FILENO, c.request.json);
-  if (c.request.watch) watch_signals(&c);
-  uv_timer_start(&c.timer, on_deadline, DEADLINE_MS, 0);
-  code = begin_connecting(&c);
-  if (code) return code;
-  uv_run(&c.loop, UV_RUN_DEFAULT);
-  ctl_screen_close(&c.screen);
-  _exit(c.exit_code);
+  _exit(run(&c));
 }

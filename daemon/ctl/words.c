@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 #include <strings.h>
+#include "common/near.h"
 #include "common/opts/opts.h"
 #include "proto/msg.h"
 
@@ -97,12 +98,26 @@ static int check_options(const struct opts_verb *v, const char *signal, const st
   return 0;
 }
 
+static int refuse_verb(const char *word, struct err *e) {
+  const char *best = NULL;
+  size_t least = SIZE_MAX;
+  for (const struct opts_verb *v = ctl_verbs; v->name; v++) {
+    size_t d = near_distance(word, v->name);
+    if (d >= least) continue;
+    least = d;
+    best = v->name;
+  }
+  if (best) return err_set(e, -EINVAL, "\"%.80s\" is not a command: did you mean %s?", word, best);
+  return err_set(e, -EINVAL, "\"%.80s\" is not a command: " VERBS " (--help)", word);
+}
+
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e) {
   r->verb = r->job = r->host = "";
   r->rank = -1;
-  if (n == 0) return err_set(e, -EINVAL, "a command is missing: " VERBS " (--help)");
-  const struct opts_verb *v = find_verb(words[0]);
-  if (!v) return err_set(e, -EINVAL, "\"%.80s\" is not a command: " VERBS " (--help)", words[0]);
+  if (n == 0 && !r->watch) return err_set(e, -EINVAL, "a command is missing: " VERBS " (--help)");
+  const struct opts_verb *v = find_verb(n ? words[0] : "status");
+  if (!v) return refuse_verb(words[0], e);
+  if (n == 0) n = 1; /* --watch alone */
   r->verb = v->name;
   int want = count_words(v), rc = check_options(v, signal, r, e);
   if (rc < 0) return rc;

@@ -3,9 +3,10 @@
 
 import json
 import os
+import pwd
 import stat
 
-from harness import RDZVCTL, until
+from harness import HOST, RDZVCTL, until
 
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 
@@ -35,6 +36,10 @@ def test_stop(rdzv):
     stop = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", "stop", "family")
     assert stop.exit(5) == 0, stop
     assert [a.exit(5) for a in agents] == [77, 77], rdzv
+    who = "root" if os.geteuid() == 0 else rf"{pwd.getpwuid(os.geteuid()).pw_name} \(uid {os.geteuid()}\)"
+    said = rf"an operator stopped the job: rdzvctl stop by {who} from {HOST}"
+    for p in *agents, d, rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", "status", "family"):
+        p.expect(said)
     assert not rdzv.workers()
 
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import pwd
 import re
 import select
 import shutil
@@ -17,12 +18,14 @@ import time
 
 import pytest
 
-from harness import RDZVCTL, SLOW, until
+from harness import HOST, RDZVCTL, SLOW, until
 from native import Closed, Native
 from test_rdzvd_control import NOBODY, SOMEBODY, ctl, needs_users
 
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 NOBODYS, SOMEBODYS = NOBODY["user"], SOMEBODY["user"]
+ME = "root" if os.geteuid() == 0 else rf"{pwd.getpwuid(os.geteuid()).pw_name} \(uid {os.geteuid()}\)"
+NAME = f"{pwd.getpwuid(NOBODYS).pw_name} (uid {NOBODYS})"
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     p = ask(rdzv, "drain", "n1")
     assert p.code == 0 and p.says("host n1 is drained: .* until `rdzvctl undrain n1`"), p
     assert p.says("job family: round 1 ends as planned, nothing is charged; 2 other nodes are here for the next one"), p
-    agents[1].expect("host n1 is drained by root: its agents join no round until `rdzvctl undrain n1`")
+    agents[1].expect("host n1 is drained by root from .*: its agents join no round until `rdzvctl undrain n1`")
     for i in (0, 2):
         agents[i].expect(r"was drained by root")
         agents[i].expect("round 2: 2 nodes, 2 workers")
@@ -90,7 +93,7 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     agents[1] = rdzv.agent(*options, "--", "sh", "-c", WAIT, wrap=hosts(1), node="1")
     agents[1].expect("host n1 is drained by root")
     p = ask(rdzv, "status")
-    assert p.says(r"^drained: n1 +for \d+ s, by root$".replace("^", "(?m)^")), p
+    assert p.says(rf"^drained: n1 +for \d+ s, by root from {HOST}$".replace("^", "(?m)^")), p
     assert json.loads(ask(rdzv, "status", "--json").text)["drained"][0]["host"] == "n1"
 
     p = ask(rdzv, "undrain", "n0")
@@ -147,7 +150,7 @@ def test_kill_worker(rdzv, d):
     for a in agents:
         a.expect("was killed by SIGKILL")
         a.expect("restart 1 of 3")
-    agents_said = [a for a in agents if a.says(r"rdzvctl kill-worker: signal 9 \(SIGKILL\) goes to rank 3")]
+    agents_said = [a for a in agents if a.says(rf"rdzvctl kill-worker by {ME} from {HOST}: signal 9 \(SIGKILL\) goes to rank 3")]
     assert len(agents_said) == 1, rdzv
     until("others run", lambda: len(w := rdzv.workers()) == 4 and not set(w.values()) & set(before.values()))
     p = ask(rdzv, "kill-worker", "family", "4")
@@ -210,7 +213,7 @@ def test_verbs_by_user(rdzv, d):
             c.expect("WAITING")
             p = ask(rdzv, "drain", "n1", **NOBODY)
             assert p.code == 0 and p.says("this holds for your jobs"), p
-            assert "host n1 is drained by uid 65534" in c.expect("WAITING").text
+            assert f"host n1 is drained by {NAME} from {HOST}" in c.expect("WAITING").text
             p = ask(rdzv, "undrain", "n1", **SOMEBODY)
             assert p.code == 1 and p.says("host n1 is not drained; no host is drained"), p
             assert ask(rdzv, "undrain", "n1", **NOBODY).code == 0
@@ -218,7 +221,7 @@ def test_verbs_by_user(rdzv, d):
             p = ask(rdzv, "undrain", "n1", **NOBODY)
             assert p.code == 72 and p.says("host n1 was not drained by you"), p
         assert ask(rdzv, "stop", "mine", **NOBODY).code == 0
-        a.expect("STOP")
+        assert a.expect("STOP").verdict["text"] == f"rdzvctl stop by {NAME} from {HOST}"
 
 
 @needs_users
@@ -359,6 +362,11 @@ def test_watch_without_a_terminal(rdzv, d):
     p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--watch", "--json")
     until("two objects", lambda: len(p.out) >= 2)
     assert [json.loads(line)["jobs"] for line in p.out[:2]] == [[], []], p
+    d.kill()
+    d.exit()
+    until("a failure", lambda: '"ok"' in p.text)
+    failure = next(json.loads(line) for line in p.out if '"ok"' in line)
+    assert (failure["ok"], failure["code"]) == (False, 69) and failure["text"].endswith("/s: no daemon listens there") and not p.err, p
     p.kill(signal.SIGTERM)
     assert p.exit(5) == 0, p
 

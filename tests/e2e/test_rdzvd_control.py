@@ -200,6 +200,7 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
     [
         ([], "a command is missing"),
         (["frobnicate"], '"frobnicate" is not a command'),
+        (["statsu"], '"statsu" is not a command: did you mean status?'),
         (["stop"], "an argument is missing: rdzvctl stop JOB"),
         (["drain"], "an argument is missing: rdzvctl drain HOST"),
         (["kill-worker", "x"], "an argument is missing: rdzvctl kill-worker JOB RANK"),
@@ -223,6 +224,45 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
 def test_bad_command_line(rdzv, args, words):
     p = ctl(rdzv, *args)
     assert p.code == 64 and p.says(words) and len(p.err) == 1, p
+
+
+@pytest.mark.parametrize(
+    "code, args, words",
+    [
+        (64, ["--json"], "a command is missing"),
+        (64, ["frobnicate", "--json"], '"frobnicate" is not a command'),
+        (64, ["jobs", "--jsn", "--json"], "unknown option --jsn: did you mean --json?"),
+        (64, ["--port", "x", "jobs", "--json"], "--port=x: not a whole number from 1 to 65535"),
+        (64, ["stop", "--json=yes"], "an argument is missing: rdzvctl stop JOB"),
+        (64, ["jobs", "--json", "--socket", "x" * 200], "at most 107 bytes"),
+        (69, ["jobs", "--json", "--port", "1"], "no rdzvd that this user can reach listens on port 1 of this machine"),
+        (69, ["jobs", "--json", "--socket", "nowhere\x1b\udcff"], "no daemon listens there"),
+        (69, ["stop", "j", "--json", "--endpoint", "192.0.2.1:1"], "--endpoint 192.0.2.1:1 is another machine"),
+        (69, ["stop", "j", "--json", "--endpoint", "no-such-host.invalid:1"], "unknown host"),
+    ],
+    ids=lambda v: " ".join(v)[:30] if isinstance(v, list) else "",
+)
+def test_failures_are_json_without_a_daemon(rdzv, home, code, args, words):
+    p = ctl(rdzv, *args, env=home)
+    failure = json.loads(p.text)
+    assert p.code == code and not p.err and len(p.out) == 1, p
+    assert list(failure) == ["ok", "code", "text"] and failure["ok"] is False and failure["code"] == code and words in failure["text"], p
+
+
+def test_failures_are_json_by_variable(rdzv, home):
+    p = ctl(rdzv, "nope", env={**home, "RDZVCTL_JSON": "1"})
+    assert p.code == 64 and json.loads(p.text)["code"] == 64, p
+    p = ctl(rdzv, "nope", "--json=no", env={**home, "RDZVCTL_JSON": "1"})
+    assert p.code == 64 and not p.out and len(p.err) == 1, p
+
+
+def test_watch_alone_is_status(rdzv):
+    rdzv.daemon("--socket", rdzv.tmp / "s")
+    p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "--watch", "--json")
+    until("two objects", lambda: len(p.out) >= 2)
+    assert [json.loads(line) for line in p.out[:2]] == 2 * [json.loads(ctl(rdzv, "--socket", rdzv.tmp / "s", "status", "--json").text)], p
+    p.kill(signal.SIGINT)
+    assert p.exit(5) == 0, p
 
 
 def test_help(rdzv):
@@ -270,7 +310,10 @@ def test_several_daemons(rdzv, home):
     a, b = rdzv.daemon(env=home), rdzv.daemon(env=home)
     p = ctl(rdzv, "jobs", env=home)
     assert p.code == 64 and p.says("several daemons run here; choose one"), p
+    failure = json.loads(ctl(rdzv, "jobs", "--json", env=home).text)
+    assert failure["ok"] is False and failure["code"] == 64, failure
     for d in (a, b):
+        assert f"{home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock" in failure["sockets"], failure
         assert p.says(f"--socket {home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock"), p
 
 
@@ -281,6 +324,8 @@ def test_daemon_that_does_not_answer(rdzv):
     p = ctl(rdzv, "jobs", "--socket", "s")
     assert p.code == 69 and 4.5 < time.monotonic() - began < 5 + 2 * SLOW, p
     assert p.says(r"gave up after 5 s of waiting for an answer at s \(the daemon is stopped, or very busy\)"), p
+    p = ctl(rdzv, "jobs", "--json", "--socket", "s")
+    assert p.code == 69 and json.loads(p.text)["text"].startswith("gave up after 5 s") and not p.err, p
     d.kill(signal.SIGCONT)
 
 

@@ -236,7 +236,7 @@ def test_logs(rdzv):
 
 
 def test_rdzvctl(rdzv):
-    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    d = rdzv.daemon("--socket", rdzv.tmp / "s", wrap=named("gpu2"))
     wait = "while [ ! -e go ]; do sleep 0.02; done"
     agents = [rdzv.agents(1, d.endpoint, "--nnodes", "2:3", "--nproc", 2, "--rdzv-id", "nightly", "--node-rank", i, "--", "sh", "-c", wait, wrap=named(host))[0]
               for i, host in enumerate(("gpu2", "gpu1", "gpu3"))]
@@ -249,10 +249,12 @@ def test_rdzvctl(rdzv):
         until(lambda: f"the round runs:\n{rdzv}", lambda: "running for" in rdzv_status(rdzv))
         p = pages.shell(rdzv, command, env={"RDZVCTL_SOCKET": str(rdzv.tmp / "s")})
         assert p.exit(10) == (72 if name == "refused" else 0), p
-        same(OPERATING, name, re.sub(r"by (?!SIG|\d)\w+", "by root", p.text))
+        same(OPERATING, name, re.sub(r"by \S+( \(uid \d+\))? from", "by root from", p.text))
     (rdzv.tmp / "go").touch()
     for a in agents[1:]:
         assert a.exit(20) == 0, rdzv
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0, d
 
 
 def rdzv_status(rdzv):

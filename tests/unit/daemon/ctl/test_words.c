@@ -19,6 +19,10 @@ static void test_what_stands_where(void **state) {
   assert_string_equal(r.host, "n1");
   assert_string_equal(r.job, "");
   assert_int_equal(r.rank, -1);
+  r = (struct ctl_request){.watch = true}; /* alone */
+  assert_int_equal(ctl_read_words(status, 0, NULL, &r, NULL), 0);
+  assert_string_equal(r.verb, "status");
+  assert_string_equal(r.job, "");
   r = (struct ctl_request){.watch = true};
   assert_int_equal(ctl_read_words(status, 1, NULL, &r, NULL), 0);
   assert_string_equal(r.job, "");
@@ -32,7 +36,8 @@ static void test_mistakes(void **state) {
     const char *signal, *says;
   } t[] = {
       {{0}, 0, {0}, NULL, "status, jobs, drain, undrain, stop, kill-worker"},
-      {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is not a command"},
+      {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is not a command: did you mean drain?"},
+      {{"frobnicate"}, 1, {0}, NULL, "\"frobnicate\" is not a command: status, jobs"},
       {{"drain"}, 1, {0}, NULL, "rdzvctl drain HOST"},
       {{"drain", ""}, 2, {0}, NULL, "a host's name has 1 to 255 bytes"},
       {{"drain", "a", "b"}, 3, {0}, NULL, "\"b\" is one argument too many"},
