@@ -73,13 +73,13 @@ def test_the_end_of_a_line_that_ends():
 
 
 def test_a_line_that_does_not_end():
-    """The cause counts from the moment at which it was printed, and not at all where later lines have pushed it away. Nothing survives, not even what has left the session."""
+    """The cause is known from the moment at which it was printed, and never where later lines have pushed it away. Nothing survives, not even what has left the session."""
     t = watched("echo cause; sleep 0.2; echo more; setsid sleep 500 & exec sleep 500", ceiling=3)
-    assert t.ended is None and t.first("cause") == t.since("cause") <= t.since("more") < 3 and t.since("more") >= 0.2
+    assert t.ended is None and t.known("cause") == t.first("cause") <= t.known("more") < 3 and t.known("more") >= 0.2
     mark = f"{hour.MARK}={t.mark}".encode()
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and mark in hour.environment_of(pid)]
     t = watched("echo cause; sleep 0.2; echo 1; echo 2; echo 3; exec sleep 500", ceiling=3)
-    assert t.since("cause") == hour.NEVER and t.first("cause") < 3
+    assert t.known("cause") == hour.NEVER and t.first("cause") < 3
 
 
 def test_mistakes_have_names_of_their_own():
