@@ -401,6 +401,11 @@ static const struct opt table[] = {
      .label = "N|MAP",
      .parse = option_std_map,
      .help = "Write output to files and to the terminal. Values as for --redirects."},
+    {.name = "pty",
+     .type = OPT_FLAG,
+     .offset = FIELD(output.pty),
+     .help = "Workers see a terminal as stdout and stderr: colours, progress bars. A job with one worker has that at a "
+             "terminal in any case."},
     {.name = "local-ranks-filter",
      .foreign = "local-ranks-filter",
      .type = OPT_CUSTOM,

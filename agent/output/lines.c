@@ -25,12 +25,24 @@ void lines_feed(struct lines *l, const char *data, size_t n) {
   buf_append(&l->b, data, n);
 }
 
+/* Of a line that is too long, what a carriage return has overwritten goes first. False: there is none. */
+static bool skip_state(struct lines *l) {
+  char *cr = l->states ? memrchr(l->b.data + l->at + 1, '\r', l->max) : NULL;
+  if (!cr) return false;
+  l->at = (size_t)(cr - l->b.data);
+  return true;
+}
+
 bool lines_next(struct lines *l, const char **line, size_t *len) {
-  size_t left = l->b.len - l->at;
-  if (left == 0) return false;
-  *line = l->b.data + l->at;
-  const char *end = memchr(*line, '\n', left <= l->max ? left : l->max + 1);
-  if (!end && left <= l->max) return false;
+  size_t left;
+  const char *end;
+  do {
+    left = l->b.len - l->at;
+    if (left == 0) return false;
+    *line = l->b.data + l->at;
+    end = memchr(*line, '\n', left <= l->max ? left : l->max + 1);
+    if (!end && left <= l->max) return false;
+  } while (!end && skip_state(l));
   *len = end ? (size_t)(end - *line) : l->max;
   l->at += *len + (end != NULL);
   return true;
@@ -39,6 +51,22 @@ bool lines_next(struct lines *l, const char **line, size_t *len) {
 void lines_peek(const struct lines *l, const char **line, size_t *len) {
   *len = l->b.len - l->at;
   *line = *len ? l->b.data + l->at : "";
+}
+
+const char *last_state(const char *text, size_t *len) {
+  size_t end = *len;
+  while (end > 0 && text[end - 1] == '\r') end--;
+  const char *cr = end ? memrchr(text, '\r', end) : NULL;
+  if (!cr) return text;
+  *len -= (size_t)(cr + 1 - text);
+  return cr + 1;
+}
+
+void lines_forget_states(struct lines *l) {
+  const char *text = l->b.data + l->at;
+  size_t len = l->b.len - l->at, left = len;
+  if (len == 0 || last_state(text, &left) == text) return;
+  l->at += len - left - 1; /* the carriage return stays: it shows that the line has states */
 }
 
 bool lines_rest(struct lines *l, const char **line, size_t *len) {

@@ -10,8 +10,9 @@
 
 struct lines {
   struct buf b;
-  size_t at;  /* where the next line begins */
-  size_t max; /* a longer line is cut into pieces of this size */
+  size_t at;   /* where the next line begins */
+  size_t max;  /* a longer line is cut into pieces of this size */
+  bool states; /* only the last state of a line counts (last_state) */
 };
 
 void lines_init(struct lines *l, size_t max);
@@ -24,6 +25,12 @@ bool lines_next(struct lines *l, const char **line, size_t *len);
 bool lines_rest(struct lines *l, const char **line, size_t *len);
 /* The same, but it stays. */
 void lines_peek(const struct lines *l, const char **line, size_t *len);
+
+/* A carriage return begins a line anew, as progress bars do. What is left of text[0..len): the part after the last one
+ * that has text behind it. */
+const char *last_state(const char *text, size_t *len);
+/* Forgets what a carriage return has overwritten in the unfinished line. */
+void lines_forget_states(struct lines *l);
 
 /* Appends a line and its newline to the last lines, of which at most `max` bytes are kept, in whole lines if one
  * fits. */

@@ -43,6 +43,10 @@ struct output_route output_route(const struct output_settings *o, uint32_t local
   return r;
 }
 
+bool output_wants_pty(const struct output_settings *o, const struct output_route *route, bool alone, bool at_terminal) {
+  return o->pty || (alone && at_terminal && route->shown);
+}
+
 void output_file_name(const char *run_id, struct buf *out) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@+=";
   for (const char *p = run_id; *p; p++) buf_putc(out, strchr(plain, *p) && !(*p == '.' && p == run_id) ? *p : '_');

@@ -33,6 +33,7 @@ struct rank_set {
 struct output_settings {
   const char *log_dir;           /* NULL: no files */
   struct std_map redirects, tee; /* files instead of the terminal; files as well */
+  bool pty;                      /* --pty: workers see a terminal in any case */
   bool streams_named;            /* one of them was given, even as 0 */
   struct rank_set shown;         /* --local-ranks-filter: the ranks whose output reaches the terminal */
   struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
@@ -47,6 +48,9 @@ struct output_route {
 
 /* std: STD_OUT or STD_ERR. */
 struct output_route output_route(const struct output_settings *o, uint32_t local_rank, int std);
+/* The worker's stream is a pseudo-terminal: with --pty, or if the job has this worker only and the agent's stream is a
+ * terminal that shows it. */
+bool output_wants_pty(const struct output_settings *o, const struct output_route *route, bool alone, bool at_terminal);
 bool output_has_no_files(const struct output_settings *o); /* --log-dir /dev/null: not even error files */
 bool output_has_files(const struct output_settings *o);    /* some output, or the agent's log, goes to files */
 

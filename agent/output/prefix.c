@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text in front of a worker's line: "[RANK] ", or torchrun's "[ROLE LOCAL_RANK]:" with --tee. A template of
- * TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces both. It is one of Python's, with the host's name as an additional
+/* The text in front of a worker's line: "[RANK] " on the terminal if the job has several workers, and torchrun's
+ * "[ROLE LOCAL_RANK]:" in filtered files. A template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces both. It is one of Python's, with the host's name as an additional
  * name: $$ is a dollar, and an unknown name stays as it is. */
 
 #include "agent/output/output.h"
@@ -65,8 +65,7 @@ void output_label(const struct output_settings *o, const struct output_name *n, 
 }
 
 void output_prefix(const struct output_settings *o, const struct output_name *n, struct buf *out) {
-  bool tee = o->tee.of[n->local_rank] && !output_has_no_files(o);
-  if (has_template(o) || tee)
+  if (has_template(o))
     output_label(o, n, out);
   else if (n->world_size > 1)
     buf_printf(out, "[%" PRId64 "] ", n->rank);

@@ -16,6 +16,15 @@
  * terminal, and elsewhere only for a worker that is alone: in a pipe that several agents share, the next line would
  * tear it.
  *
+ * A worker may get a pseudo-terminal instead of each pipe: one for stdout and one for stderr, so that the two stay
+ * apart. The end of its output is then EIO. If the worker is alone and the agent's stream is a terminal, its bytes go
+ * there as they come: carriage returns, colours, cursor moves. They are cut into lines all the same, for filters and
+ * for the verdict.
+ *
+ * A line with a prefix shows its last state: the text behind its last carriage return. While such a line is unfinished
+ * it is a progress bar, and moves at the bottom of the terminal (sink.h). Without a terminal it becomes a line now and
+ * then.
+ *
  * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
  * thread that does not come back in time hangs in a write to a stopped terminal, or to a dead file server. The relay is
  * then left behind, with all it owns, until the process exits. (Cancelling the thread would free a little memory of a
@@ -38,6 +47,7 @@
 #include "agent/output/file.h"
 #include "agent/output/lines.h"
 #include "agent/output/sink.h"
+#include "agent/terminal/pty.h"
 #include "common/clock.h"
 #include "common/mem.h"
 
@@ -48,7 +58,10 @@ struct relay_pipes;
 struct stream {
   struct relay_pipes *of;
   bool is_err, shown;
-  int fd; /* -1: ended */
+  bool pty;        /* fd is the master of a pseudo-terminal */
+  bool barred;     /* its bar is on the terminal */
+  uint64_t bar_ms; /* when its bar last became a line; 0: not yet */
+  int fd;          /* -1: ended */
   struct relay_file file, filtered;
   struct buf to_filtered; /* lines for it, until the mutex is free */
   struct lines lines;
@@ -81,6 +94,7 @@ struct relay {
   struct relay_options o;
   pthread_t thread;
   int epoll, event;
+  int keyboard, terminal;    /* relay_echo; -1: none */
   struct sinks sinks;        /* the thread's */
   char *chunk;               /* the thread's */
   uint64_t due_ms;           /* the thread's: the first due_ms of all streams; UINT64_MAX: none */
@@ -92,7 +106,8 @@ struct relay {
   char *status; /* a new one, or NULL */
   char (*troubles)[RELAY_TROUBLE_MAX];
   size_t n_troubles, cap_troubles;
-  bool closing;
+  bool closing, resized, hidden;
+  bool settled;          /* hidden, and nothing was left to write since */
   bool ended, abandoned; /* the thread has left its loop; it must free all this */
 };
 
@@ -156,6 +171,20 @@ static bool is_shown(const struct stream *s) {
   return s->shown || s->file.failed;
 }
 
+/* The worker has the terminal to itself. */
+static bool is_raw(struct relay *r, const struct stream *s) {
+  return s->pty && s->of->alone && !s->of->prefix[0] && is_shown(s) && sink_of(r, s)->tty;
+}
+
+static bool is_bar(const struct stream *s, const char *text, size_t len) {
+  return s->of->prefix[0] && memchr(text, '\r', len);
+}
+
+static void remove_bar(struct relay *r, struct stream *s) {
+  if (s->barred) sinks_bar(&r->sinks, s, "", "", 0);
+  s->barred = false;
+}
+
 static bool has_text_of(const struct opt_strings *texts, const char *line, size_t len) {
   for (int i = 0; texts && i < texts->n; i++)
     if (memmem(line, len, texts->v[i], strlen(texts->v[i]))) return true;
@@ -175,14 +204,27 @@ static void write_filtered(struct relay *r, struct stream *s) {
   buf_clear(&s->to_filtered);
 }
 
+/* The last state of a line with several. */
+static void show_end(struct relay *r, struct stream *s, const char *state, size_t len) {
+  if (s->begun) sink_rest(sink_of(r, s), s, s->of->prefix, "", 0);
+  sink_line(sink_of(r, s), s->of->prefix, state, len);
+}
+
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
-  if (s->begun)
+  size_t last = len;
+  const char *state = last_state(line, &last);
+  remove_bar(r, s);
+  if (is_raw(r, s))
+    s->begun = 0; /* it is on the terminal */
+  else if (is_shown(s) && is_bar(s, line, len))
+    show_end(r, s, state, last);
+  else if (s->begun)
     sink_rest(sink_of(r, s), s, s->of->prefix, line + s->begun, len - s->begun);
   else if (is_shown(s))
     sink_line(sink_of(r, s), s->of->prefix, line, len);
   s->begun = 0;
   s->due_ms = 0;
-  if (s->is_err) tail_add(&s->of->tail, line, len, RELAY_TAIL_MAX);
+  if (s->is_err) tail_add(&s->of->tail, state, last, RELAY_TAIL_MAX);
   filter_line(r, s, line, len);
 }
 
@@ -191,9 +233,28 @@ static void expect_rest(struct relay *r, struct stream *s) {
   const char *text;
   size_t len;
   lines_peek(&s->lines, &text, &len);
-  if (s->due_ms || len == s->begun || !is_shown(s) || !(s->of->alone || sink_of(r, s)->tty)) return;
+  if (s->due_ms || len == s->begun || !is_shown(s) || is_raw(r, s)) return;
+  bool tty = sink_of(r, s)->tty, bar = is_bar(s, text, len);
+  if (!s->of->alone && !tty && !bar) return;
   s->due_ms = monotonic_ms() + RELAY_PROMPT_MS;
+  if (bar && !tty && s->bar_ms && s->due_ms < s->bar_ms + RELAY_BAR_MS) s->due_ms = s->bar_ms + RELAY_BAR_MS;
   if (s->due_ms < r->due_ms) r->due_ms = s->due_ms;
+}
+
+/* The unfinished line has states. */
+static void show_bar(struct relay *r, struct stream *s, const char *text, size_t len, uint64_t now) {
+  const char *state = last_state(text, &len);
+  while (len > 0 && state[len - 1] == '\r') len--;
+  if (s->begun) sink_rest(sink_of(r, s), s, s->of->prefix, "", 0);
+  s->begun = 0;
+  if (!len) return;
+  if (r->sinks.err.tty && sink_of(r, s)->tty) {
+    sinks_bar(&r->sinks, s, s->of->prefix, state, len);
+    s->barred = true;
+    return;
+  }
+  sink_line(sink_of(r, s), s->of->prefix, state, len);
+  s->bar_ms = now;
 }
 
 static void show_unfinished(struct relay *r, struct stream *s, uint64_t now) {
@@ -202,9 +263,11 @@ static void show_unfinished(struct relay *r, struct stream *s, uint64_t now) {
   if (s->due_ms && s->due_ms <= now) {
     pthread_mutex_lock(&r->mutex);
     lines_peek(&s->lines, &text, &len);
-    bool done = sink_begin(sink_of(r, s), s, s->of->prefix, text + s->begun, len - s->begun, now);
+    bool bar = is_bar(s, text, len);
+    if (bar) show_bar(r, s, text, len, now);
+    bool done = bar || sink_begin(sink_of(r, s), s, s->of->prefix, text + s->begun, len - s->begun, now);
     pthread_mutex_unlock(&r->mutex);
-    if (done) s->begun = len;
+    if (done && !bar) s->begun = len;
     s->due_ms = done ? 0 : now + RELAY_PROMPT_MS;
   }
   if (s->due_ms && s->due_ms < r->due_ms) r->due_ms = s->due_ms;
@@ -229,7 +292,7 @@ static bool read_stream(struct relay *r, struct stream *s) {
   if (s->fd < 0) return false;
   ssize_t n = read(s->fd, r->chunk, CHUNK);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (n <= 0) {
+  if (n <= 0) { /* a pseudo-terminal ends with EIO */
     end_stream(r, s);
     return false;
   }
@@ -238,12 +301,25 @@ static bool read_stream(struct relay *r, struct stream *s) {
   const char *line;
   size_t len;
   pthread_mutex_lock(&r->mutex);
+  if (is_raw(r, s)) sink_raw(sink_of(r, s), s->of, r->chunk, (size_t)n);
   lines_feed(&s->lines, r->chunk, (size_t)n);
+  s->lines.states = s->of->prefix[0] || is_raw(r, s);
   while (lines_next(&s->lines, &line, &len)) give_line(r, s, line, len);
+  if (!s->begun && s->lines.states) lines_forget_states(&s->lines);
   pthread_mutex_unlock(&r->mutex);
   expect_rest(r, s);
   write_filtered(r, s);
   return true;
+}
+
+static void read_echo(struct relay *r) {
+  struct sink *to = r->sinks.err.tty ? &r->sinks.err : r->sinks.out.tty ? &r->sinks.out : NULL;
+  ssize_t n = read(r->keyboard, r->chunk, CHUNK);
+  if (n <= 0) return;
+  if (to)
+    sink_echo(to, r->chunk, (size_t)n);
+  else
+    (void)!write(r->terminal, r->chunk, (size_t)n);
 }
 
 static void flush(struct relay *r) {
@@ -252,6 +328,22 @@ static void flush(struct relay *r) {
   sinks_flush(&r->sinks);
   if (r->sinks.out.error != out) post_trouble(r, "cannot write to", "stdout", -r->sinks.out.error, goes_on);
   if (r->sinks.err.error != err) post_trouble(r, "cannot write to", "stderr", -r->sinks.err.error, goes_on);
+}
+
+static struct relay_pipes *next_pipes(struct relay *r, struct relay_pipes *after) {
+  pthread_mutex_lock(&r->mutex);
+  struct relay_pipes *p = after ? after->next : r->pipes;
+  pthread_mutex_unlock(&r->mutex);
+  return p;
+}
+
+static void resize_all(struct relay *r) {
+  int like = isatty(r->o.err) ? r->o.err : r->o.out;
+  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+    if (p->out.pty && p->out.fd >= 0) pty_resize(p->out.fd, like);
+    if (p->err.pty && p->err.fd >= 0) pty_resize(p->err.fd, like);
+  }
+  if (r->keyboard >= 0) pty_resize(r->keyboard, r->terminal);
 }
 
 /* Lines and the status from the loop. True: relay_destroy was called. */
@@ -271,8 +363,11 @@ static bool take_requests(struct relay *r) {
   if (r->status) sinks_status(&r->sinks, r->status);
   free(r->status);
   r->status = NULL;
-  bool closing = r->closing;
+  bool closing = r->closing, resized = r->resized;
+  r->resized = false;
+  r->sinks.hidden = r->hidden;
   pthread_mutex_unlock(&r->mutex);
+  if (resized) resize_all(r);
   return closing;
 }
 
@@ -280,13 +375,6 @@ static void add_stream(struct relay *r, struct stream *s) {
   open_files(r, s);
   struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
   if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, s->fd, &ev)) end_stream(r, s);
-}
-
-static struct relay_pipes *next_pipes(struct relay *r, struct relay_pipes *after) {
-  pthread_mutex_lock(&r->mutex);
-  struct relay_pipes *p = after ? after->next : r->pipes;
-  pthread_mutex_unlock(&r->mutex);
-  return p;
 }
 
 /* An unfinished line goes on under the new prefix; its first bytes are in the old file. */
@@ -384,7 +472,24 @@ static void relay_free(struct relay *r) {
   free(r);
 }
 
-static int wait_ms(const struct relay *r) {
+/* After a turn without events: all output of workers that are stopped is on the terminal. */
+static void settle(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
+  bool now = r->hidden && r->sinks.hidden && !r->settled;
+  r->settled |= now;
+  if (now && r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+  pthread_mutex_unlock(&r->mutex);
+}
+
+static bool is_settling(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
+  bool settling = r->hidden && !r->settled;
+  pthread_mutex_unlock(&r->mutex);
+  return settling;
+}
+
+static int wait_ms(struct relay *r) {
+  if (is_settling(r)) return 0;
   if (r->due_ms == UINT64_MAX) return -1;
   uint64_t now = monotonic_ms();
   return r->due_ms > now ? (int)(r->due_ms - now) : 0;
@@ -410,7 +515,9 @@ static void *relay_main(void *arg) {
     atomic_store_explicit(&r->turn_ms, boot_ms(), memory_order_relaxed);
     for (int i = 0; i < n; i++) {
       uint64_t drop;
-      if (ev[i].data.ptr)
+      if (ev[i].data.ptr == &r->keyboard)
+        read_echo(r);
+      else if (ev[i].data.ptr)
         read_stream(r, ev[i].data.ptr);
       else if (read(r->event, &drop, sizeof(drop)) < 0)
         continue;
@@ -423,6 +530,7 @@ static void *relay_main(void *arg) {
     flush(r);
     mark_drained(r);
     free_released(r);
+    if (n == 0) settle(r);
   }
   pthread_mutex_lock(&r->mutex);
   r->ended = true;
@@ -459,6 +567,8 @@ int relay_create(struct relay **out, const struct relay_options *o, struct err *
   r->chunk = xmalloc(CHUNK);
   pthread_mutex_init(&r->mutex, NULL);
   sinks_init(&r->sinks, o->out, o->err, o->status);
+  r->sinks.group = o->group;
+  r->keyboard = r->terminal = -1;
   r->epoll = epoll_create1(EPOLL_CLOEXEC);
   r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct epoll_event ev = {.events = EPOLLIN};
@@ -517,8 +627,15 @@ static int make_pipe(int *read_end, int *write_end) {
   return 0;
 }
 
+/* The two ends of a stream. */
+static int make_ends(const struct relay *r, struct stream *s, int *write_end) {
+  if (!s->pty) return make_pipe(&s->fd, write_end);
+  int own = s->is_err ? r->o.err : r->o.out, other = s->is_err ? r->o.out : r->o.err;
+  return pty_open(PTY_OUTPUT, isatty(own) ? own : other, &s->fd, write_end);
+}
+
 static void stream_init(struct stream *s, struct relay_pipes *p, const struct relay_place *place) {
-  *s = (struct stream){.of = p, .is_err = s == &p->err, .shown = place->shown, .fd = -1};
+  *s = (struct stream){.of = p, .is_err = s == &p->err, .shown = place->shown, .pty = place->pty, .fd = -1};
   relay_file_init(&s->file, place->file);
   relay_file_init(&s->filtered, place->filtered);
   lines_init(&s->lines, RELAY_LINE_MAX);
@@ -533,8 +650,8 @@ int relay_open(struct relay *r, const struct relay_source *o, struct relay_pipes
   p->label = xstrdup(o->label ? o->label : "");
   stream_init(&p->out, p, &o->out);
   stream_init(&p->err, p, &o->err);
-  int rc = make_pipe(&p->out.fd, out);
-  if (!rc && (rc = make_pipe(&p->err.fd, err))) close(*out);
+  int rc = make_ends(r, &p->out, out);
+  if (!rc && (rc = make_ends(r, &p->err, err))) close(*out);
   if (rc) {
     pipes_destroy(p);
     return err_sys(e, rc, "no pipes for the output of local rank %u", o->local_rank);
@@ -546,6 +663,35 @@ int relay_open(struct relay *r, const struct relay_source *o, struct relay_pipes
   *pipes = p;
   kick(r);
   return 0;
+}
+
+void relay_echo(struct relay *r, int keyboard, int terminal) {
+  struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &r->keyboard};
+  r->keyboard = keyboard;
+  r->terminal = terminal;
+  epoll_ctl(r->epoll, EPOLL_CTL_ADD, keyboard, &ev);
+}
+
+void relay_hide(struct relay *r, bool on) {
+  pthread_mutex_lock(&r->mutex);
+  r->hidden = on;
+  r->settled = false;
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
+}
+
+bool relay_is_settled(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
+  bool settled = r->settled;
+  pthread_mutex_unlock(&r->mutex);
+  return settled;
+}
+
+void relay_resize(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
+  r->resized = true;
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
 }
 
 static struct renaming *renaming_create(const struct relay_source *o) {

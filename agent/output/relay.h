@@ -9,13 +9,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include "common/err.h"
 #include "common/opts/opts.h"
 
 enum {
   RELAY_LINE_MAX = 16384, /* longer lines are split on the terminal; files get them whole */
   RELAY_TAIL_MAX = 2048,  /* bytes of a worker's last stderr lines for the verdict */
-  RELAY_PROMPT_MS = 100,  /* an unfinished line is shown on a terminal after this time */
+  RELAY_PROMPT_MS = 100,  /* an unfinished line is shown on a terminal after this time; a bar moves that often */
+  RELAY_BAR_MS = 10000,   /* a bar that has no terminal becomes a line that often */
   RELAY_HELD_MS = 1000,
   RELAY_TROUBLE_MAX = 512,
   RELAY_QUEUE_MAX = 1024, /* lines of the agent's own that wait; beyond that the oldest are dropped and counted */
@@ -26,6 +28,7 @@ struct relay;
 struct relay_options {
   int out, err; /* where workers' stdout and stderr go: 1 and 2 */
   bool status;  /* err is a terminal: draw the status line */
+  pid_t group;  /* bars and status are drawn while this process group is in the foreground of err; 0: always */
   /* A line that contains one of these texts is also appended to its stream's `filtered` file; NULL: none. They outlive
    * the relay. */
   const struct opt_strings *out_filters, *err_filters;
@@ -42,6 +45,7 @@ struct relay_place {
   const char *file;     /* gets the worker's bytes, appended */
   const char *filtered; /* gets lines that match the filters, with `label` in front; several workers may share it */
   bool shown;           /* on the terminal; also if `file` cannot be written */
+  bool pty;             /* the worker gets a pseudo-terminal instead of a pipe */
 };
 
 /* How one worker's lines begin, and where they go. */
@@ -58,6 +62,15 @@ struct relay_pipes;
 /* *out, *err: write ends, close-on-exec, the caller's to pass on and close. *pipes is valid until relay_release. */
 int relay_open(struct relay *r, const struct relay_source *s, struct relay_pipes **pipes, int *out, int *err,
                struct err *e);
+/* The master of the workers' keyboard: its echo goes to the terminal, or to `terminal` if neither out nor err is one.
+ * Both stay the caller's, and outlive the relay. */
+void relay_echo(struct relay *r, int keyboard, int terminal);
+/* The job is suspended, and the shell has the terminal: no bars and no status line, until `on` is false. */
+void relay_hide(struct relay *r, bool on);
+/* All that was printed before relay_hide is on the terminal. `wake` is called when that becomes true. */
+bool relay_is_settled(struct relay *r);
+/* The terminal has another size: so have the workers' pseudo-terminals. */
+void relay_resize(struct relay *r);
 /* The worker continues in another round: prefix, label and files from now on. */
 void relay_rename(struct relay *r, struct relay_pipes *p, const struct relay_source *s);
 /* The caller no longer needs them. Output that is still in them is written as before. NULL is fine. */

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes whole lines to the terminal, with the status line always at the bottom.
+/* Writes whole lines to the terminal, with progress bars and the status line always at the bottom.
  *
  * Lines gather in a batch per descriptor. A write to a pipe or terminal has at most PIPE_BUF bytes and ends with a
  * line: the kernel keeps such writes together, so two agents that share a pipe do not tear each other's lines. A
  * regular file gets the whole batch.
  *
- * The status line has no newline; the cursor stays after it. It is wiped before lines are written to a terminal and
- * drawn again after them. It is cut to the terminal's width, since a wrapped line cannot be wiped by one return. A
- * UTF-8 character counts as one column, which is right for our texts.
+ * Eight workers with a progress bar each rewrite eight lines. Each bar is a row at the bottom, with its worker's
+ * prefix, in the order in which the bars began. The status line is the last row. The last row has no newline; the
+ * cursor stays after it. All rows are wiped before lines are written to a terminal and drawn again after them. A row is
+ * cut to the terminal's width, since a wrapped line cannot be wiped by one return. A UTF-8 character counts as one
+ * column, and an escape sequence (a colour) as none.
  *
  * A line may be shown unfinished, because it is a prompt. Another writer first ends it, so no line is torn; later text
  * of its program continues it, or becomes a line of its own. An unfinished line gives way to another only if it has
@@ -53,6 +55,7 @@ void sinks_finish(struct sinks *s) {
   buf_finish(&s->out.b);
   buf_finish(&s->err.b);
   buf_finish(&s->line);
+  for (size_t i = 0; i < s->n_bars; i++) buf_finish(&s->bars[i].text);
 }
 
 static void append_text(struct sink *s, const char *prefix, const char *text, size_t len) {
@@ -91,6 +94,37 @@ void sink_rest(struct sink *s, const void *who, const char *prefix, const char *
   }
   append_text(s, "", text, len);
   end_line(s);
+}
+
+void sink_raw(struct sink *s, const void *who, const char *text, size_t len) {
+  if (s->holder && s->holder != who) end_line(s);
+  sink_echo(s, text, len);
+  if (s->holder) s->holder = who;
+}
+
+void sink_echo(struct sink *s, const char *text, size_t len) {
+  if (len == 0) return;
+  append_text(s, "", text, len);
+  if (text[len - 1] == '\n')
+    s->holder = NULL;
+  else if (!s->holder)
+    s->holder = s;
+}
+
+void sinks_bar(struct sinks *s, const void *who, const char *prefix, const char *text, size_t len) {
+  size_t i = 0;
+  while (i < s->n_bars && s->bars[i].who != who) i++;
+  if (!s->err.tty || i == SINK_BARS_MAX || (i == s->n_bars && len == 0)) return;
+  s->changed = true;
+  if (len == 0) {
+    buf_finish(&s->bars[i].text);
+    memmove(&s->bars[i], &s->bars[i + 1], (--s->n_bars - i) * sizeof(*s->bars));
+    return;
+  }
+  if (i == s->n_bars) s->bars[s->n_bars++] = (struct sink_bar){.who = who, .text = BUF_INIT};
+  buf_clear(&s->bars[i].text);
+  buf_puts(&s->bars[i].text, prefix);
+  buf_append(&s->bars[i].text, text, len);
 }
 
 void sinks_status(struct sinks *s, const char *line) {
@@ -133,43 +167,71 @@ static void sink_flush(struct sink *s) {
   s->written = 0;
 }
 
-/* Bytes of text that fit into `columns`. */
-static size_t fit_columns(const char *text, size_t columns) {
-  size_t n = 0;
-  for (; text[n]; n++) {
-    if (((unsigned char)text[n] & 0xc0) == 0x80) continue;
-    if (columns-- == 0) break;
-  }
-  return n;
+/* The length of the escape sequence at text, such as a colour; 0: there is none. */
+static size_t escape_length(const char *text) {
+  size_t n = 2;
+  if (text[0] != '\x1b' || text[1] != '[') return 0;
+  while (text[n] >= 0x20 && text[n] < 0x40) n++;
+  return text[n] ? n + 1 : n;
 }
 
-static void draw_status(struct sinks *s) {
-  struct winsize w = {0};
-  size_t columns = ioctl(s->err.fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col - 1U : 79;
-  const char *text = buf_text(&s->line);
+/* Appends the text as far as it fits into `columns`: its colours, but nothing else that moves the cursor. */
+static void append_fitting(struct buf *out, const char *text, size_t columns) {
+  size_t skip;
+  for (; *text; text += skip) {
+    skip = escape_length(text);
+    if (skip && text[skip - 1] == 'm') buf_append(out, text, skip);
+    if (skip) continue;
+    skip = 1;
+    unsigned char c = (unsigned char)*text;
+    if (c < 0x20 || c == 0x7f) continue;
+    if ((c & 0xc0) != 0x80 && columns-- == 0) return;
+    buf_append(out, text, 1);
+  }
+}
+
+static void draw_row(struct sinks *s, const struct buf *row, size_t columns) {
+  const char *text = buf_text(row);
+  if (s->drawn++) buf_puts(&s->err.b, "\n");
   buf_puts(&s->err.b, "\r");
-  buf_append(&s->err.b, text, fit_columns(text, columns));
-  buf_puts(&s->err.b, "\x1b[K");
+  append_fitting(&s->err.b, text, columns);
+  buf_puts(&s->err.b, memchr(text, '\x1b', row->len) ? "\x1b[0m\x1b[K" : "\x1b[K");
+}
+
+/* As many bars as the terminal has rows for, and one line above them. */
+static void draw_rows(struct sinks *s) {
+  struct winsize w = {0};
+  bool known = ioctl(s->err.fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 1;
+  size_t columns = known ? w.ws_col - 1U : 79, rows = known && w.ws_row > 2 ? w.ws_row - 2U : 22;
+  for (size_t i = 0; i < s->n_bars && i < rows; i++) draw_row(s, &s->bars[i].text, columns);
+  if (s->status && s->line.len) draw_row(s, &s->line, columns);
 }
 
 /* Puts a wipe before the batch. */
-static void wipe_status(struct sinks *s, struct sink *to) {
+static void wipe_rows(struct sinks *s, struct sink *to) {
   struct buf b = BUF_INIT;
   buf_puts(&b, WIPE);
+  for (; s->drawn > 1; s->drawn--) buf_puts(&b, "\x1b[A\x1b[K");
   buf_append(&b, to->b.data, to->b.len);
   buf_finish(&to->b);
   to->b = b;
-  s->drawn = false;
+  s->drawn = 0;
+}
+
+/* In the background the cursor is where the user types. */
+static bool may_draw(const struct sinks *s) {
+  if (s->hidden || s->err.holder || (s->n_bars == 0 && !(s->status && s->line.len))) return false;
+  return !s->group || tcgetpgrp(s->err.fd) == s->group;
 }
 
 void sinks_flush(struct sinks *s) {
-  if (s->drawn && s->out.tty && s->out.b.len > 0) wipe_status(s, &s->out);
+  if (s->drawn && s->out.tty && s->out.b.len > 0) wipe_rows(s, &s->out);
   sink_flush(&s->out);
-  bool wanted = s->line.len > 0 && !s->err.holder;
-  if (s->drawn && (s->err.b.len > 0 || !wanted)) wipe_status(s, &s->err);
-  if (wanted && s->status && (!s->drawn || s->changed)) {
-    draw_status(s);
-    s->drawn = true;
+  bool wanted = may_draw(s), moved = s->changed && (s->drawn > 1 || s->n_bars > 0);
+  if (s->drawn && (s->err.b.len > 0 || !wanted || moved)) wipe_rows(s, &s->err);
+  if (wanted && s->drawn <= 1 && (!s->drawn || s->changed)) {
+    s->drawn = 0;
+    draw_rows(s);
   }
   s->changed = false;
   sink_flush(&s->err);

@@ -380,9 +380,11 @@ static struct relay_place find_place(const struct round_driver *r, uint32_t i, i
   const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
   const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
   struct output_route route = output_route(&r->o.options->output, seen_rank(r, i), std);
+  bool at_terminal = isatty(std == STD_OUT ? STDOUT_FILENO : STDERR_FILENO);
+  bool pty = output_wants_pty(&r->o.options->output, &route, r->start->world_size == 1, at_terminal);
   if (route.file) files[0] = log_dir_attempt_file(r->o.logs, r->round, seen_rank(r, i), name);
   if (route.filtered) files[1] = log_dir_attempt_file(r->o.logs, r->round, -1, filtered);
-  return (struct relay_place){.shown = route.shown, .file = files[0], .filtered = files[1]};
+  return (struct relay_place){.shown = route.shown, .pty = pty, .file = files[0], .filtered = files[1]};
 }
 
 static void naming_init(struct naming *n, const struct round_driver *r, uint32_t i) {

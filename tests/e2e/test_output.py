@@ -91,10 +91,10 @@ def test_redirects_by_local_rank(rdzv, tmp):
     }
 
 
-def test_tee_has_torchruns_prefix(rdzv, tmp):
+def test_tee_keeps_the_prefix(rdzv, tmp):
     a = agent(rdzv, "--standalone", "--log-dir", "logs", "-t", "1:1", "--role", "trainer", "--", "sh", "-c", BOTH)
     assert a.exit() == 0, a
-    assert workers_lines(a) == ["[0] err of 0", "[0] out of 0", "[trainer1]:err of 1", "[trainer1]:out of 1"]
+    assert workers_lines(a) == ["[0] err of 0", "[0] out of 0", "[1] err of 1", "[1] out of 1"]
     assert {k: v for k, v in tree(rdzv.tmp / "logs").items() if "/" in k} == {"attempt_0/1/stdout.log": "out of 1\n"}
 
 

@@ -117,11 +117,55 @@ static void test_tail(void **state) {
   check_tail("|", 6, "");
 }
 
+static void check_state(const char *text, const char *expected) {
+  size_t len = strlen(text);
+  const char *state = last_state(text, &len);
+  assert_int_equal(len, strlen(expected));
+  assert_memory_equal(state, expected, len);
+}
+
+static void test_states(void **state) {
+  check_state("", "");
+  check_state("plain", "plain");
+  check_state("\r", "\r");
+  check_state("\r10%", "10%");
+  check_state("10%\r20%\r30%", "30%");
+  check_state("10%\r20%\r", "20%\r"); /* the cursor is at its beginning */
+  check_state("windows\r", "windows\r");
+}
+
+/* The unfinished line shrinks to its last state; whole lines keep theirs. */
+static void test_states_are_forgotten(void **state) {
+  struct lines l;
+  const char *line;
+  size_t len;
+  lines_init(&l, 16);
+  for (int i = 0; i < 10; i++) {
+    lines_feed(&l, "\r123%", 5);
+    assert_false(lines_next(&l, &line, &len));
+    lines_forget_states(&l);
+  }
+  lines_peek(&l, &line, &len);
+  assert_int_equal(len, 5);
+  assert_memory_equal(line, "\r123%", 5);
+  lines_feed(&l, "4\n", 2);
+  assert_true(lines_next(&l, &line, &len));
+  assert_memory_equal(line, "\r123%4", 6);
+  lines_forget_states(&l);
+  lines_peek(&l, &line, &len);
+  assert_int_equal(len, 0);
+  lines_finish(&l);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split),          cmocka_unit_test(test_long_lines_are_cut),
-      cmocka_unit_test(test_nul_bytes_pass), cmocka_unit_test(test_memory_is_bounded),
+      cmocka_unit_test(test_split),
+      cmocka_unit_test(test_long_lines_are_cut),
+      cmocka_unit_test(test_nul_bytes_pass),
+      cmocka_unit_test(test_memory_is_bounded),
       cmocka_unit_test(test_tail),
+      cmocka_unit_test(test_states),
+      cmocka_unit_test(test_states_are_forgotten),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

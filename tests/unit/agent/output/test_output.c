@@ -95,8 +95,8 @@ static void test_prefixes(void **state) {
   o.log_dir = "/logs";
   check_prefix(&o, 16, "[13] ", "[trainer5]:");
   o.tee.of[5] = STD_ERR;
-  check_prefix(&o, 16, "[trainer5]:", "[trainer5]:");
-  check_prefix(&o, 1, "[trainer5]:", "[trainer5]:");
+  check_prefix(&o, 16, "[13] ", "[trainer5]:"); /* files change nothing */
+  check_prefix(&o, 1, "", "[trainer5]:");
   o.log_dir = "/dev/null";
   check_prefix(&o, 16, "[13] ", "[trainer5]:");
 }
