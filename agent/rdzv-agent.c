@@ -42,6 +42,7 @@
 #include "agent/output/logs_specs.h"
 #include "agent/place.h"
 #include "agent/session.h"
+#include "agent/terminal/front.h"
 #include "agent/worker_command.h"
 #include "common/command.h"
 #include "common/exit_codes.h"
@@ -311,6 +312,8 @@ static void follow_mpirun(const struct cluster *c) {
   if (c->by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+static struct front front = {.ctl = -1, .keyboard = -1, .terminal = -1};
+
 static int fail(int code, const struct err *e) {
   log_error("%s", e->text);
   return code;
@@ -341,6 +344,14 @@ static int run_session(struct session_options *s, struct identity *id, const str
   return session_run(s, hung);
 }
 
+/* mpirun and the service manager look after jobs themselves, and know this process by its pid. */
+static int start_front(const struct cluster *c, const struct notify *notify, bool with_keyboard) {
+  struct err e = ERR_INIT;
+  if (c->by_mpirun || notify->fd >= 0 || front_start(&front, with_keyboard, &e) == 0) return 0;
+  limit_explain(&e);
+  return fail(EXIT_CODE_SYSTEM, &e);
+}
+
 static int prepare_and_run(struct session_options *s, struct identity *id, const struct guard_words *words,
                            bool *hung) {
   static struct numa numa;
@@ -356,9 +367,10 @@ static int prepare_and_run(struct session_options *s, struct identity *id, const
 static int run_launcher(struct launch *l, const struct agent_options *o, const struct cluster *c,
                         struct notify *notify) {
   bool hung = false;
+  if (start_front(c, notify, false)) return EXIT_CODE_SYSTEM;
   l->plan.stop_ms = (uint32_t)o->stop_timeout_ms;
   if (!o->quiet) launch_say_kept(l, c);
-  int code = launch_run(l, o, notify, &hung);
+  int code = launch_run(l, o, notify, &front, &hung);
   if (hung) _exit(code);
   launch_finish(l);
   return code;
@@ -404,7 +416,9 @@ int main(int argc, char **argv) {
   if (!o.explain && check_endpoint(&o, &id, &hung, &e)) return refuse_words(&id.cluster, env, &e);
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
-  struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};
+  if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
+  struct session_options session = {
+      .options = &o, .argv = command, .placed = &id.placed, .notify = &notify, .front = &front};
   code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);

@@ -48,7 +48,8 @@ enum {
   DAEMON_GRACE_MS = 1000, /* this agent leaves and the job goes on: the daemon is idle at once, or others need it */
   HURRY_MS = 16000,       /* the whole end */
   LEAVING_EVERY_MS = 10,
-  END_LOOK_MS = 60000, /* the wall clock may be set: it is read again at least this often */
+  FRONT_LOOK_MS = 1000, /* while suspended */
+  END_LOOK_MS = 60000,  /* the wall clock may be set: it is read again at least this often */
   SIGNALS_MAX = 64,
 };
 
@@ -73,12 +74,14 @@ struct session {
   uv_timer_t tick;
   struct notify_timer announce;
   uv_timer_t end;                   /* --leave-before-end */
+  uv_timer_t front;                 /* while suspended */
+  uint64_t watched;                 /* the signals that make the agent leave */
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
   struct bytes *obituary;
   char *daemon_log;
   bool writing; /* --verdict-file */
-  bool stepping, exiting;
+  bool stepping, exiting, suspended;
   bool ended; /* the job, as the mind has heard; else it goes on without this agent */
   uint64_t hurry_ms;
   int exit_code;
@@ -132,6 +135,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_DISCONNECT: link_shut(s->link); break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->send.bytes)); break;
   case SUP_SPAWN:
+    front_give_keyboard(s->o->front, true);
     round_start(s->round, fx->spawn.start, fx->spawn.guests, &fx->spawn.keep);
     fx->spawn.start = NULL;
     break;
@@ -227,6 +231,40 @@ static void on_signal(uv_signal_t *handle, int signo) {
   post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}});
 }
 
+/* Job control. ----------------------------------------------------------------------------------------------------- */
+
+static void on_front_timer(uv_timer_t *timer) {
+  struct session *s = timer->data;
+  front_check(s->o->front, s->watched);
+}
+
+static void on_tstp(uv_signal_t *handle, int signo) {
+  struct session *s = handle->data;
+  if (!s->exiting) round_suspend(s->round, true);
+}
+
+static void on_suspended(void *ctx) {
+  struct session *s = ctx;
+  front_stop(s->o->front);
+  uv_timer_start(&s->front, on_front_timer, FRONT_LOOK_MS, FRONT_LOOK_MS);
+  s->suspended = true;
+}
+
+static void on_cont(uv_signal_t *handle, int signo) {
+  struct session *s = handle->data;
+  front_continued(s->o->front);
+  uv_timer_stop(&s->front);
+  if (!s->exiting) round_suspend(s->round, false);
+  if (!s->exiting) round_resize(s->round);
+  if (s->suspended) log_info("the job goes on");
+  s->suspended = false;
+}
+
+static void on_winch(uv_signal_t *handle, int signo) {
+  struct session *s = handle->data;
+  if (!s->exiting) round_resize(s->round);
+}
+
 static void watch_end(struct session *s);
 
 static void on_end(uv_timer_t *timer) {
@@ -304,6 +342,8 @@ static void begin_exit(struct session *s, int code) {
   s->exit_code = code;
   notify_timer_stopping(&s->announce, NULL);
   s->hurry_ms = boot_ms() + HURRY_MS;
+  front_finish(s->o->front);
+  uv_timer_stop(&s->front);
   if (code) round_hand_up(s->round, code);
   link_shut(s->link);
   round_close(s->round, GUARD_FINISH_MS);
@@ -326,6 +366,7 @@ static bool close_all(struct session *s) {
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
+  uv_close((uv_handle_t *)&s->front, NULL);
   notify_timer_close(&s->announce);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
@@ -405,11 +446,15 @@ static int open_round(struct session *s, struct err *e) {
                   .before = &s->o->placed->before},
       .store = s->store,
       .on_event = on_event,
+      .group = s->o->front->pid ? getpgid(s->o->front->pid) : 0,
+      .on_suspended = on_suspended,
       .daemon_pid = get_daemon_pid,
       .ctx = s,
   };
+  const struct front *front = s->o->front;
   int rc = round_create(&round, &s->o->guard, &s->round, e);
   if (rc == 0) log_sink_use_relay(&s->log_sink, round_relay(s->round));
+  if (rc == 0 && front->keyboard >= 0) relay_echo(round_relay(s->round), front->keyboard, front->terminal);
   return rc;
 }
 
@@ -462,17 +507,28 @@ static void on_signal_of_others(uv_signal_t *handle, int signo) {
       signal_name(signo));
 }
 
+static void watch_signal(struct session *s, int signo, uv_signal_cb cb) {
+  uv_signal_t *handle = &s->signals[signo];
+  uv_signal_init(&s->loop, handle);
+  handle->data = s;
+  uv_signal_start(handle, cb, signo);
+  uv_unref((uv_handle_t *)handle);
+}
+
 static void watch_signals(struct session *s) {
-  uint64_t watched = signals_to_watch(s->o->options);
+  static const struct {
+    int signo;
+    uv_signal_cb cb;
+  } terminal[] = {{SIGTSTP, on_tstp}, {SIGCONT, on_cont}, {SIGWINCH, on_winch}};
+  uint64_t watched = s->watched = signals_to_watch(s->o->options);
+  for (size_t i = 0; i < sizeof(terminal) / sizeof(*terminal); i++)
+    if (!(watched >> terminal[i].signo & 1) && !signal_is_ignored(terminal[i].signo))
+      watch_signal(s, terminal[i].signo, terminal[i].cb);
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
     bool ours = watched >> signo & 1;
     bool others = (signo == SIGUSR1 || signo == SIGUSR2) && !signal_is_ignored(signo);
     if (!ours && !others) continue;
-    uv_signal_t *handle = &s->signals[signo];
-    uv_signal_init(&s->loop, handle);
-    handle->data = s;
-    uv_signal_start(handle, ours ? on_signal : on_signal_of_others, signo);
-    uv_unref((uv_handle_t *)handle);
+    watch_signal(s, signo, ours ? on_signal : on_signal_of_others);
   }
 }
 
@@ -502,6 +558,9 @@ int session_run(const struct session_options *o, bool *hung) {
   s->tick.data = s;
   uv_timer_init(&s->loop, &s->end);
   s->end.data = s;
+  uv_timer_init(&s->loop, &s->front);
+  s->front.data = s;
+  uv_unref((uv_handle_t *)&s->front);
   watch_signals(s);
   char addrs[ADDRS_MAX + 1];
   struct supervisor_config config = *o->supervisor;

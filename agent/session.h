@@ -9,6 +9,7 @@
 #include "agent/options/options.h"
 #include "agent/place.h"
 #include "agent/supervisor/supervisor.h"
+#include "agent/terminal/front.h"
 #include "common/notify.h"
 
 struct session_options {
@@ -19,6 +20,7 @@ struct session_options {
   const struct numa *numa;                    /* the workers' CPUs */
   struct guard guard;                         /* started already */
   struct notify *notify;                      /* the service manager */
+  struct front *front;                        /* started already */
 };
 
 /* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk). Call _exit

@@ -222,6 +222,11 @@ int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e) 
   return send_command(g, &c, sizeof(c.u.adopt), NULL, 0, e);
 }
 
+int guard_suspend(struct guard *g, bool on, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_SUSPEND, .u.suspend = {.on = on}};
+  return send_command(g, &c, sizeof(c.u.suspend), NULL, 0, e);
+}
+
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e) {
   struct guard_command c = {.kind = GUARD_CMD_SIGNAL, .u.signal = {.local_rank = local_rank, .signo = signo}};
   return send_command(g, &c, sizeof(c.u.signal), NULL, 0, e);
@@ -281,7 +286,7 @@ int guard_kill_below(pid_t guard, uint32_t deadline_ms) {
     left = 0;
     for (size_t i = 0; i < t.n; i++) {
       if (t.v[i].state == 'Z' || t.v[i].state == 'X') continue; /* the guard's to reap */
-      proc_kill(&t.v[i]);
+      proc_signal(&t.v[i], SIGKILL);
       left++;
     }
     empty = left ? 0 : empty + 1;
@@ -300,7 +305,7 @@ int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
 static int reap_pass(struct proctree *t, pid_t spare) {
   proctree_descendants(t, spare);
   for (size_t i = 0; i < t->n; i++) {
-    proc_kill(&t->v[i]);
+    proc_signal(&t->v[i], SIGKILL);
     if (t->v[i].pid > 0 && t->v[i].ppid == getpid()) waitpid(t->v[i].pid, NULL, WNOHANG | __WALL);
   }
   return (int)t->n;

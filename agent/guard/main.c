@@ -19,8 +19,8 @@
  * again at the children that fell to us. Only children are signalled in this way, and a child keeps its pid until it is
  * reaped, so no stranger can be hit. New children that appear while we kill appear in the next look. If that has not
  * ended after some milliseconds (a process that is slow to die hides its children), all descendants are looked up in
- * /proc and killed wherever they hang. No process is stopped (SIGSTOP) first: a stopped tree whose guard is then killed
- * would stay forever.
+ * /proc and killed wherever they hang. No process is stopped (SIGSTOP) first: killing
+ * takes no longer without that.
  *
  * A stop may leave workers out. Then waitpid cannot tell that nothing else is left. Spared are: a kept worker, its
  * descendants, and a child of ours in a kept worker's session (its parent died, and nothing else shows which worker it
@@ -52,6 +52,7 @@ enum {
   LEFTOVER_STOP_MS = GUARD_LEFTOVER_STOP_MS,
   DEEP_AFTER_MS = 20, /* killing from the top has not ended: look everywhere; again after twice that */
   DEEP_EVERY_MAX_MS = 500,
+  HOLD_EVERY_MS = 250,
   REPORTS_MAX = 16, /* processes that are named at a time */
   INHERITED_FDS_MAX = 1024,
 };
@@ -81,6 +82,8 @@ struct guard_process {
   int fence_timer;
   uint64_t fence_at_ms; /* no worker may run later; NEVER: no fence */
   bool overdue;         /* the fence has passed, and the backstop may have killed workers */
+  uint64_t hold_at_ms;  /* suspended: when the workers are stopped again */
+  bool suspended;       /* workers of a round that is not being stopped are stopped (SIGSTOP) */
   enum guard_phase phase;
   uint32_t round, count, spawned; /* of the workers at hand */
   uint32_t late_round;            /* its ADOPT came while the workers kept for it are being killed; 0: none */
@@ -289,7 +292,7 @@ static bool kill_everywhere(struct guard_process *s) {
   list_others(s, &t);
   for (size_t i = 0; i < t.n; i++) {
     dead += t.v[i].state == 'Z';
-    denied += !proc_kill(&t.v[i]);
+    denied += !proc_signal(&t.v[i], SIGKILL);
   }
   proctree_finish(&t);
   return denied == 0 || denied + dead < t.n;
@@ -309,6 +312,7 @@ static void tell_to_stop(struct guard_process *s, int signo) {
   s->told_ms = boot_ms();
   signal_all(s, signo);
   signal_all(s, SIGCONT); /* a stopped one could not act on it */
+  if (s->suspended) guard_continue_trees();
 }
 
 static void keep(struct guard_process *s, const struct local_set *set) {
@@ -330,6 +334,7 @@ static void keep_fewer(struct guard_process *s, const struct guard_cmd_stop *c) 
     if (!c->grace_ms) continue;
     signal_worker(w, c->signo);
     signal_worker(w, SIGCONT);
+    if (s->suspended) guard_continue_trees();
   }
 }
 
@@ -421,6 +426,31 @@ static void do_fence(struct guard_process *s, const struct guard_cmd_fence *c) {
   timerfd_settime(s->fence_timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
+/* Suspension. ------------------------------------------------------------------------------------------------------ */
+
+/* Workers that are being stopped run until they end. It is done again and again: when a process that was about to exit
+ * does so, the kernel continues the stopped process groups that it leaves orphaned. */
+static void hold(const struct guard_process *s) {
+  if (!s->suspended || (s->phase != PHASE_RUNNING && s->phase != PHASE_PARKED)) return;
+  guard_stop_trees();
+}
+
+static void hold_again(struct guard_process *s) {
+  s->hold_at_ms = boot_ms() + HOLD_EVERY_MS;
+  hold(s);
+}
+
+static void do_suspend(struct guard_process *s, const struct guard_cmd_suspend *c) {
+  s->suspended = c->on;
+  s->hold_at_ms = NEVER;
+  if (!c->on) {
+    guard_continue_trees();
+    return;
+  }
+  hold_again(s);
+  emit(s, (struct guard_event){.kind = GUARD_SUSPENDED, .round = s->round});
+}
+
 /* Workers. --------------------------------------------------------------------------------------------------------- */
 
 static void report_exec(struct guard_process *s, struct guarded *w) {
@@ -439,6 +469,7 @@ static void report_exec(struct guard_process *s, struct guarded *w) {
     emit_exec_failed(s, event_of(s, GUARD_EXEC_FAILED, w), error, w->name);
   else
     emit(s, event_of(s, GUARD_STARTED, w));
+  hold(s);
 }
 
 static void worker_exited(struct guard_process *s, struct guarded *w, int status) {
@@ -546,6 +577,7 @@ static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
     w->kept = w->was_dying = false;
     emit(s, event_of(s, GUARD_STARTED, w));
   }
+  hold(s);
 }
 
 static void do_adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
@@ -588,6 +620,7 @@ static void do_command(struct guard_process *s, const struct guard_command *c, c
   case GUARD_CMD_SIGNAL: do_signal(s, &c->u.signal); break;
   case GUARD_CMD_FENCE: do_fence(s, &c->u.fence); break;
   case GUARD_CMD_ADOPT: do_adopt(s, &c->u.adopt); break;
+  case GUARD_CMD_SUSPEND: do_suspend(s, &c->u.suspend); break;
   case GUARD_CMD_OBITUARY: s->obituary = c->u.obituary; break;
   }
 }
@@ -705,6 +738,7 @@ static int next_timeout(const struct guard_process *s) {
   uint64_t now = boot_ms();
   if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
   if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
+  if (s->suspended && s->hold_at_ms < at) at = s->hold_at_ms;
   if (at == NEVER) return -1;
   return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
 }
@@ -753,7 +787,7 @@ static int take_signals(void) {
 }
 
 _Noreturn void guard_main(int fd) {
-  struct guard_process s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
+  struct guard_process s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER, .hold_at_ms = NEVER};
   setpgid(0, 0);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
@@ -769,6 +803,7 @@ _Noreturn void guard_main(int fd) {
     }
     if ((s.phase == PHASE_RUNNING || s.phase == PHASE_TERMINATING) && fence_is_due(&s)) fence(&s);
     update_phase(&s, reap(&s));
+    if (boot_ms() >= s.hold_at_ms) hold_again(&s);
     if (s.phase == PHASE_RUNNING) s.overdue = false;
   }
   guard_send_obituary(&s.obituary);

@@ -245,10 +245,10 @@ bool proc_read(pid_t pid, struct proc *p) {
   return found;
 }
 
-bool proc_kill(const struct proc *p) {
+bool proc_signal(const struct proc *p, int signo) {
   struct proc now;
   if (p->pid > 0 && read_entry(p->entry, &now) && now.start == p->start && now.state != 'Z' && now.state != 'X')
-    return kill(p->pid, SIGKILL) == 0 || errno != EPERM;
+    return kill(p->pid, signo) == 0 || errno != EPERM;
   return true;
 }
 

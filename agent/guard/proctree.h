@@ -40,8 +40,8 @@ void proctree_descendants(struct proctree *t, pid_t spare);
 /* All descendants of `top`, a descendant of this process, without itself; as above. */
 void proctree_below(struct proctree *t, pid_t top);
 
-/* SIGKILL to p if it is still the same process and alive. False: we may not (it has become another user). */
-bool proc_kill(const struct proc *p);
+/* Sends `signo` to p if it is still the same process and alive. False: we may not (it has become another user). */
+bool proc_signal(const struct proc *p, int signo);
 /* The user that it runs as; (uid_t)-1: it is gone. */
 uid_t proc_uid(const struct proc *p);
 

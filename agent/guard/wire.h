@@ -14,7 +14,8 @@ enum guard_command_kind {
   GUARD_CMD_SIGNAL,
   GUARD_CMD_OBITUARY,
   GUARD_CMD_FENCE,
-  GUARD_CMD_ADOPT
+  GUARD_CMD_ADOPT,
+  GUARD_CMD_SUSPEND
 };
 
 /* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
@@ -39,6 +40,10 @@ struct guard_cmd_signal {
   int32_t local_rank, signo;
 };
 
+struct guard_cmd_suspend {
+  uint32_t on;
+};
+
 struct guard_cmd_fence {
   uint64_t at_ms;
 };
@@ -57,6 +62,7 @@ struct guard_command {
     struct guard_cmd_signal signal;
     struct guard_cmd_fence fence;
     struct guard_cmd_adopt adopt;
+    struct guard_cmd_suspend suspend;
     struct guard_cmd_obituary obituary;
   } u;
 };
@@ -78,6 +84,9 @@ void guard_exec_text(int error, const char *name, char *out, size_t size);
 void guard_make_folder(char *const *env);
 void guard_note_folder(char *const *env);
 void guard_remove_folder(void);
+/* suspend.c: SIGSTOP to all descendants of this process, until each of them is stopped; SIGCONT to all of them. */
+void guard_stop_trees(void);
+void guard_continue_trees(void);
 /* obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
 void guard_send_obituary(const struct guard_cmd_obituary *o);
 

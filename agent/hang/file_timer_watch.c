@@ -34,8 +34,10 @@ struct file_timer_watch {
   uv_poll_t poll;
   uv_timer_t timer;
   int open_handles;
-  int troubles; /* warnings about invalid requests so far */
-  size_t used;  /* of an unfinished line */
+  bool suspended;
+  double suspended_s; /* since then */
+  int troubles;       /* warnings about invalid requests so far */
+  size_t used;        /* of an unfinished line */
   char line[FILE_TIMER_LINE_MAX + 1];
 };
 
@@ -129,6 +131,7 @@ static void arm_timer(struct file_timer_watch *w) {
 static void read_and_expire(struct file_timer_watch *w) {
   struct file_timer t;
   uint32_t owner;
+  if (w->suspended) return;
   read_requests(w);
   double now_s = wall_s();
   while (file_timers_expired(w->timers, now_s, &t, &owner)) {
@@ -144,6 +147,22 @@ static void on_expiry_timer(uv_timer_t *timer) {
 
 static void on_poll(uv_poll_t *poll, int status, int events) {
   read_and_expire(poll->data);
+}
+
+void file_timer_watch_suspend(struct file_timer_watch *w, bool on) {
+  if (on == w->suspended) return;
+  read_requests(w);
+  if (on) {
+    w->suspended_s = wall_s();
+    uv_poll_stop(&w->poll);
+    uv_timer_stop(&w->timer);
+  } else {
+    double seconds = wall_s() - w->suspended_s;
+    if (seconds > 0) file_timers_extend(w->timers, seconds);
+    uv_poll_start(&w->poll, UV_READABLE, on_poll);
+  }
+  w->suspended = on;
+  if (!on) arm_timer(w);
 }
 
 void file_timer_watch_begin(struct file_timer_watch *w, const struct local_set *stay) {

@@ -28,6 +28,8 @@ int file_timer_watch_create(const struct file_timer_watch_options *o, struct fil
 const char *file_timer_watch_file(const struct file_timer_watch *w);
 /* A new round: drops the timers of workers that are not in `stay`. */
 void file_timer_watch_begin(struct file_timer_watch *w, const struct local_set *stay);
+/* The workers are stopped (SIGSTOP) on purpose, and their timers with them; or they go on. */
+void file_timer_watch_suspend(struct file_timer_watch *w, bool on);
 /* Removes the pipe. Memory is freed when the loop has closed the handles. NULL is fine. */
 void file_timer_watch_destroy(struct file_timer_watch *w);
 

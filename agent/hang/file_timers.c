@@ -87,6 +87,10 @@ int file_timers_take(struct file_timers *t, struct file_timer *request, uint32_t
   return 0;
 }
 
+void file_timers_extend(struct file_timers *t, double seconds) {
+  for (size_t i = 0; i < t->n; i++) t->v[i].timer.expires_s += seconds;
+}
+
 void file_timers_keep(struct file_timers *t, const struct local_set *owners) {
   for (size_t i = t->n; i > 0; i--)
     if (!local_set_has(owners, t->v[i - 1].owner)) drop(t, i - 1);

@@ -37,6 +37,8 @@ struct file_timers *file_timers_create(void);
 void file_timers_destroy(struct file_timers *t);
 /* Takes the request of a process of worker `owner`. 0, or -ENOSPC and a sentence: too many timers. */
 int file_timers_take(struct file_timers *t, struct file_timer *request, uint32_t owner, struct err *e);
+/* All timers expire that much later: their processes were suspended. */
+void file_timers_extend(struct file_timers *t, double seconds);
 /* Drops the timers of all workers but those in `owners`. */
 void file_timers_keep(struct file_timers *t, const struct local_set *owners);
 bool file_timers_next(const struct file_timers *t, double *expires_s); /* the earliest; false: none */

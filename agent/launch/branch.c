@@ -463,12 +463,13 @@ static void ask_branch(struct branch *b, const char *line) {
 void launch_tree_signal(struct launch_tree *t, int signo) {
   char line[24];
   snprintf(line, sizeof(line), "S %d\n", signo);
-  t->ending = true;
+  bool goes_on = signo == SIGTSTP || signo == SIGCONT;
+  if (!goes_on) t->ending = true;
   for (struct branch *b = t->branches; b; b = b->next) {
     if (b->over) continue;
     if (b->hello)
       ask_branch(b, line);
-    else
+    else if (!goes_on)
       drop_branch(b);
   }
 }

@@ -38,6 +38,7 @@
 
 enum {
   SIGNALS_MAX = 64,
+  FRONT_LOOK_MS = 1000,
   WAITS_MAX = 1 << 20, /* bytes for the terminal; with more, hosts are not read */
   FLUSH_MS = 15000,    /* at the end, for the terminal to take the rest */
   INDEX_DIGITS_MAX = 6,
@@ -53,6 +54,9 @@ struct root {
   uv_loop_t loop;
   uv_timer_t timer, beat;
   uv_signal_t signals[SIGNALS_MAX];
+  uint64_t watched; /* those that end the job */
+  struct front *front;
+  uv_timer_t front_timer;
   struct launch_tree *tree;
   struct launch_controller *mind;
   struct line_merger *voices;
@@ -220,8 +224,31 @@ static int open_output(struct root *r, const struct agent_options *o, struct err
   return rc;
 }
 
+/* The agents do it in their own time. */
+static void on_job_control(uv_signal_t *handle, int signo) {
+  struct root *r = handle->data;
+  if (r->ending) return;
+  launch_tree_signal(r->tree, signo);
+  if (signo == SIGTSTP)
+    front_stop(r->front);
+  else
+    front_continued(r->front);
+}
+
+static void on_front_timer(uv_timer_t *timer) {
+  struct root *r = timer->data;
+  front_check(r->front, r->watched);
+}
+
 static void watch_signals(struct root *r, const struct agent_options *o) {
-  uint64_t watched = signals_to_watch(o);
+  static const int job_control[] = {SIGTSTP, SIGCONT};
+  uint64_t watched = r->watched = signals_to_watch(o);
+  for (int i = 0; i < 2; i++) {
+    if (watched >> job_control[i] & 1 || signal_is_ignored(job_control[i])) continue;
+    uv_signal_init(&r->loop, &r->signals[job_control[i]]);
+    r->signals[job_control[i]].data = r;
+    uv_signal_start(&r->signals[job_control[i]], on_job_control, job_control[i]);
+  }
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
     if (!(watched >> signo & 1)) continue;
     uv_signal_init(&r->loop, &r->signals[signo]);
@@ -246,6 +273,9 @@ static void start_launch(struct root *r, const struct agent_options *o) {
   uv_timer_init(&r->loop, &r->beat);
   r->timer.data = r->beat.data = r;
   uv_timer_start(&r->beat, on_beat, BEAT_EVERY_MS, BEAT_EVERY_MS);
+  uv_timer_init(&r->loop, &r->front_timer);
+  r->front_timer.data = r;
+  uv_timer_start(&r->front_timer, on_front_timer, FRONT_LOOK_MS, FRONT_LOOK_MS);
   watch_signals(r, o);
   if (r->l->here) launch_tree_start(r->tree, 0, 1, true);
   if (p->n > r->l->here) launch_tree_start(r->tree, r->l->here, p->n - r->l->here, false);
@@ -264,6 +294,7 @@ static bool close_all(struct root *r) {
   r->tree = NULL;
   uv_close((uv_handle_t *)&r->timer, NULL);
   uv_close((uv_handle_t *)&r->beat, NULL);
+  uv_close((uv_handle_t *)&r->front_timer, NULL);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (r->signals[i].loop) uv_close((uv_handle_t *)&r->signals[i], NULL);
   close_outlet(&r->to[0]);
@@ -278,10 +309,11 @@ static bool close_all(struct root *r) {
   return uv_loop_close(&r->loop) == 0;
 }
 
-int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, bool *hung) {
+int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, struct front *front,
+               bool *hung) {
   struct root *r = &root;
   struct err e = ERR_INIT;
-  *r = (struct root){.l = l, .notify = notify, .code = EXIT_CODE_INTERNAL};
+  *r = (struct root){.l = l, .notify = notify, .front = front, .code = EXIT_CODE_INTERNAL};
   int rc = loop_open(&r->loop, &e);
   if (rc == 0) rc = open_output(r, o, &e);
   if (rc) {
@@ -293,6 +325,7 @@ int launch_run(const struct launch *l, const struct agent_options *o, struct not
   signal(SIGPIPE, SIG_IGN);
   start_launch(r, o);
   uv_run(&r->loop, UV_RUN_DEFAULT);
+  front_finish(r->front);
   *hung = !close_all(r);
   return r->code;
 }

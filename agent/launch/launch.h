@@ -17,6 +17,7 @@
 #include "agent/cluster/cluster.h"
 #include "agent/launch/plan.h"
 #include "agent/options/options.h"
+#include "agent/terminal/front.h"
 #include "common/buf.h"
 #include "common/notify.h"
 
@@ -46,8 +47,9 @@ void launch_finish(struct launch *l);
 void launch_say_kept(const struct launch *l, const struct cluster *c);
 /* The first lines of --explain. */
 void launch_explain(const struct launch *l, struct buf *out);
-/* Runs until the job is over; returns the exit code. o: the first agent's options. *hung: the caller must _exit. */
-int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, bool *hung);
+/* Runs until the job is over, suspended when the front is; returns the exit code. o: the first agent's options. *hung: the caller must _exit. */
+int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, struct front *front,
+               bool *hung);
 
 /* In an agent with RDZV_AGENT_LAUNCHER: end with the parent, as by SIGTERM. False: the parent is gone. */
 bool launch_follow(char *const *env);

@@ -161,7 +161,7 @@ struct supervisor_event {
       enum hang_sign kind;
     } sign;
     struct {
-      bool output_held; /* workers could not print, because nothing reads their output */
+      bool held; /* workers could not go on: they are suspended, or nothing reads their output */
     } looked;
     struct {
       char state;        /* as in /proc/PID/stat; 0: unknown */

@@ -6,8 +6,8 @@
  * wants to. Progress through the sdk comes by itself.
  *
  * Each sign is reported once: only a sign that is newer than the last one. While nothing reads the workers' output,
- * because the terminal was stopped or a disk hangs, they cannot go on, and that is not their fault: LOOKED says
- * `output_held`. */
+ * because the terminal was stopped or a disk hangs, or while a user has suspended the job, they cannot go on, and that is
+ * not their fault: LOOKED says `held`. */
 
 #include "agent/workers/hang_watch.h"
 #include "agent/workers/worker.h"
@@ -24,6 +24,7 @@ struct hang_watch {
   struct probe *probe;
   uint32_t round;
   int64_t rank_base;
+  bool suspended, held; /* held: suspended at some time since the last look */
 };
 
 static void report(struct hang_watch *h, struct supervisor_event ev) {
@@ -44,7 +45,9 @@ static void report_output(struct hang_watch *h, struct worker *v) {
 }
 
 static void report_looked(struct hang_watch *h) {
-  report(h, (struct supervisor_event){.kind = SUP_LOOKED, .looked = {.output_held = relay_is_held(h->o.relay)}});
+  bool held = h->held || relay_is_held(h->o.relay);
+  h->held = h->suspended;
+  report(h, (struct supervisor_event){.kind = SUP_LOOKED, .looked = {.held = held}});
 }
 
 static void on_files(void *ctx) {
@@ -102,6 +105,11 @@ void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t susp
 }
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
+
+void hang_watch_suspend(struct hang_watch *h, bool on) {
+  h->suspended = on;
+  h->held |= on;
+}
 
 void hang_watch_begin(struct hang_watch *h, uint32_t round, int64_t rank_base) {
   h->round = round;

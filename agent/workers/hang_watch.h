@@ -29,6 +29,8 @@ struct hang_watch;
 struct hang_watch *hang_watch_create(const struct hang_watch_options *o);
 void hang_watch_destroy(struct hang_watch *h); /* NULL is fine; before the relay. No event follows */
 
+/* The workers are stopped (SIGSTOP) on purpose; or no longer. */
+void hang_watch_suspend(struct hang_watch *h, bool on);
 void hang_watch_begin(struct hang_watch *h, uint32_t round, int64_t rank_base);
 struct worker;
 void hang_watch_look(struct hang_watch *h, struct worker *v); /* by local rank */

@@ -86,6 +86,7 @@ struct round_driver {
   const struct worker *cause;     /* of the round's failure, as the mind reported it; NULL: none of this node */
   char *cause_text, *cause_error; /* NULL: no failure was reported */
   bool no_files;                  /* no folder for error files could be made: logged once */
+  bool suspended, settling;       /* settling: the workers are stopped, their last output is on its way */
   bool closing;
 };
 
@@ -291,6 +292,10 @@ static void on_wake(uv_async_t *wake) {
   struct round_driver *r = wake->data;
   char trouble[RELAY_TROUBLE_MAX];
   while (!r->closing && relay_next_trouble(r->relay, trouble)) log_warn("%s", trouble);
+  if (r->settling && relay_is_settled(r->relay)) {
+    r->settling = false;
+    r->o.on_suspended(r->o.ctx);
+  }
   report_deaths(r);
 }
 
@@ -700,6 +705,13 @@ static void log_leftover(const struct guard_event *g) {
              (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
 }
 
+static void on_guard_suspended(struct round_driver *r) {
+  if (!r->suspended) return; /* it goes on already */
+  log_info("the job is suspended: its workers on this node are stopped until it continues (fg, bg, SIGCONT)");
+  r->settling = true;
+  relay_hide(r->relay, true);
+}
+
 static void on_guard_event(struct round_driver *r, const struct guard_event *g) {
   bool here = g->local_rank < r->o.count, known = here && g->round == r->round;
   switch (g->kind) {
@@ -723,6 +735,7 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
     on_guard_clear(r, g);
     break;
   case GUARD_LEFTOVER: log_leftover(g); break;
+  case GUARD_SUSPENDED: on_guard_suspended(r); break;
   case GUARD_FENCED: report(r, event_of(g, SUP_FENCED)); break;
   case GUARD_STUCK:
     guard_watch_stuck(&r->watch);
@@ -824,6 +837,24 @@ void round_signal(struct round_driver *r, uint32_t local_rank, int signo) {
   if (guard_signal(&r->guard, (int)local_rank, signo, &e)) give_up_guard(r, &e);
 }
 
+void round_suspend(struct round_driver *r, bool on) {
+  struct err e = ERR_INIT;
+  if (r->closing) return;
+  r->suspended = on;
+  r->settling = false;
+  if (!on) relay_hide(r->relay, false);
+  hang_watch_suspend(r->hang, on);
+  if (r->timers) file_timer_watch_suspend(r->timers, on);
+  if (guard_suspend(&r->guard, on, &e)) give_up_guard(r, &e);
+}
+
+void round_resize(struct round_driver *r) {
+  struct err e = ERR_INIT;
+  if (r->closing) return;
+  relay_resize(r->relay);
+  if (guard_signal(&r->guard, -1, SIGWINCH, &e)) give_up_guard(r, &e);
+}
+
 void round_fence(struct round_driver *r, uint64_t at_ms) {
   struct err e = ERR_INIT;
   if (guard_fence(&r->guard, at_ms, r->watch.patience_ms, &e)) give_up_guard(r, &e);
@@ -863,6 +894,7 @@ static int open_relay(struct round_driver *r, struct err *e) {
       .out = STDOUT_FILENO,
       .err = STDERR_FILENO,
       .status = isatty(STDERR_FILENO),
+      .group = r->o.group,
       .out_filters = &r->o.options->output.duplicate_stdout_filters,
       .err_filters = &r->o.options->output.duplicate_stderr_filters,
       .wake = on_relay_wake,

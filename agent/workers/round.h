@@ -39,6 +39,8 @@ struct round_options {
   struct log_dir *logs;                /* made at the first round if it is not made yet */
   struct device_watch_options devices; /* loop, env, workers and callbacks are not filled */
   struct round_store *store;           /* opened by START on node rank 0 */
+  pid_t group;                         /* of the job that the shell sees; 0: it is not known */
+  void (*on_suspended)(void *ctx);     /* answers round_suspend, when their output is on the terminal */
   void (*on_event)(void *ctx, struct supervisor_event *ev); /* now_ms is not filled */
   pid_t (*daemon_pid)(void *ctx); /* of the rdzvd that this agent has started: not a worker's process. 0: none */
   void *ctx;
@@ -59,6 +61,10 @@ void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grac
 void round_shut_store(struct round_driver *r);
 /* KILL: to the worker's process group. */
 void round_signal(struct round_driver *r, uint32_t local_rank, int signo);
+/* Stops all processes of the workers, or continues them. Time in between does not count as a hang. */
+void round_suspend(struct round_driver *r, bool on);
+/* The terminal has another size. */
+void round_resize(struct round_driver *r);
 /* LOOK: records from the workers' socket are reported first. */
 void round_look(struct round_driver *r);
 /* PROBE: suspect -1: none. */

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 import pytest
 
 from harness import AGENT, SLOW, alive, describe, environ, free_port, until
+from terminal import CTRL_Z, Terminal, is_stopped
 
 # HOST COMMAND, as ssh runs it; its command lines are kept, and some hosts are odd.
 SSH = """#!/bin/sh
@@ -192,6 +194,28 @@ def test_interrupt_at_a_terminal(rdzv, launch):
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 130 and said.count(b"] got ") == 2 and b"second signal: " not in said, said.decode()
     rdzv.gone()
+
+
+def test_suspend_at_a_terminal(rdzv, launch):
+    """Ctrl-Z at the launcher stops the workers on all hosts; fg continues them."""
+    beats = ["sh", "-c", "while :; do echo beat; sleep 0.05; done"]
+    t = Terminal(rdzv)
+    t.type(" ".join(map(shlex.quote, [AGENT, "--hosts", "n1,n2", "--ssh", str(launch.ssh), "--endpoint", f"127.0.0.1:{free_port()}", "--", *beats])) + "\n")
+    for rank in 0, 1:
+        t.expect(rf"\[{rank}\] beat", 20)
+    t.type(CTRL_Z)
+    t.expect("Stopped")
+    until("all workers are stopped", lambda: list(map(is_stopped, rdzv.workers().values())) == [True, True])
+    workers = rdzv.workers()
+    t.type("fg\n")
+    for rank in 0, 1:
+        t.expect(rf"\[{rank}\] beat")
+    assert rdzv.workers() == workers
+    t.type(CTRL_Z)
+    t.expect("Stopped")
+    t.type("kill %1\n")
+    until(lambda: f"all are gone, but there is {rdzv.pids()}", lambda: set(rdzv.pids()) <= {t.pid}, 10)
+    t.close()
 
 
 def test_terminate(rdzv, launch):

@@ -83,6 +83,16 @@ static void who_goes_on_keeps_its_timers(void **state) {
   file_timers_destroy(t);
 }
 
+static void suspended_time_does_not_count(void **state) {
+  double at;
+  t = file_timers_create();
+  assert_int_equal(take(11, "a", 5, 9), 0);
+  file_timers_extend(t, 10);
+  assert_true(file_timers_next(t, &at) && at == 15);
+  nothing_expires(14);
+  file_timers_destroy(t);
+}
+
 static void there_is_a_limit(void **state) {
   char scope[20];
   t = file_timers_create();
@@ -123,6 +133,7 @@ int main(void) {
       cmocka_unit_test(set_and_released),
       cmocka_unit_test(which_one_counts),
       cmocka_unit_test(who_goes_on_keeps_its_timers),
+      cmocka_unit_test(suspended_time_does_not_count),
       cmocka_unit_test(there_is_a_limit),
       cmocka_unit_test(what_is_refused),
   };

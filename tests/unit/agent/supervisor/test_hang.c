@@ -43,7 +43,7 @@ static void answer_look(struct rig *r) {
   size_t looks = bench_count(&r->b, SUP_LOOK);
   if (looks == r->seen || r->deaf) return;
   r->seen = looks;
-  event(r, (struct supervisor_event){.kind = SUP_LOOKED, .looked = {.output_held = r->held}});
+  event(r, (struct supervisor_event){.kind = SUP_LOOKED, .looked = {.held = r->held}});
 }
 
 /* Time goes on, and looks are answered. */

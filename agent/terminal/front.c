@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The front's process: one loop over a signalfd, the agent's socket, the keyboard and its pseudo-terminal.
+ *
+ * All signals are blocked and read from the descriptor, so none is lost between two steps. A blocked SIGTTIN or SIGTTOU
+ * stops nothing. A read in the background then fails, but tcsetattr works. So the front asks for the foreground group
+ * before each of them.
+ *
+ * It stops itself by SIGTSTP with its default action. The kernel ignores that in an orphaned process group, where
+ * no shell could continue it: the workers are then continued at once.
+ *
+ * A shell's fg sends no signal to a job that runs in the background. So a front with a keyboard looks four times a
+ * second whether it is in the foreground now; others sleep.
+ *
+ * Terminal modes are set back before the front stops or ends, but only in the foreground: otherwise they are the
+ * shell's. */
+
+#include "agent/terminal/front.h"
+#include "agent/terminal/pty.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/file.h"
+
+enum {
+  SUSPEND_MS = 3000,   /* for the agent's acknowledgement; then the front stops without it */
+  FOREGROUND_MS = 250, /* between two looks */
+  KEYS_MAX = 1024,
+};
+
+/* On the socket, agent to front. */
+enum { KEYBOARD_ON = 'k', KEYBOARD_OFF = 'o', STOPPED = 's' };
+
+/* The agent's side. ------------------------------------------------------------------------------------------------ */
+
+static void tell(const struct front *f, char word) {
+  if (f->pid) (void)!send(f->ctl, &word, 1, MSG_NOSIGNAL | MSG_DONTWAIT); /* a dead front takes the agent with it */
+}
+
+void front_give_keyboard(const struct front *f, bool on) {
+  tell(f, on ? KEYBOARD_ON : KEYBOARD_OFF);
+}
+
+void front_stop(struct front *f) {
+  f->suspended = true;
+  tell(f, STOPPED);
+}
+
+void front_continued(struct front *f) {
+  f->suspended = false;
+}
+
+/* Signals that are pending for a process, bit n for signal n. */
+static uint64_t pending_signals(pid_t pid) {
+  char name[32], line[128];
+  uint64_t all = 0, some;
+  snprintf(name, sizeof(name), "/proc/%d/status", (int)pid);
+  FILE *file = fopen(name, "re");
+  if (!file) return 0;
+  while (fgets(line, sizeof(line), file))
+    if (sscanf(line, "SigPnd: %" SCNx64, &some) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &some) == 1) all |= some << 1;
+  fclose(file);
+  return all;
+}
+
+void front_check(const struct front *f, uint64_t signals) {
+  if (f->pid && f->suspended && (pending_signals(f->pid) & signals)) kill(f->pid, SIGCONT);
+}
+
+void front_finish(struct front *f) {
+  if (!f->pid) return;
+  tell(f, KEYBOARD_OFF);
+  if (f->suspended) kill(f->pid, SIGCONT);
+  f->suspended = false;
+}
+
+/* The front's process. --------------------------------------------------------------------------------------------- */
+
+struct watch {
+  pid_t agent;
+  int ctl, signals;
+  int keyboard; /* the master; -1: none */
+  bool given;   /* workers run */
+  bool taken;   /* the terminal has our modes */
+  bool dead;    /* the terminal cannot be read any more */
+  bool acknowledged;
+  struct termios before;
+  char keys[KEYS_MAX];
+  size_t n_keys; /* read and not yet written */
+};
+
+static bool is_foreground(void) {
+  return tcgetpgrp(STDIN_FILENO) == getpgrp();
+}
+
+static void take_terminal(struct watch *w) {
+  struct termios modes;
+  if (tcgetattr(STDIN_FILENO, &w->before)) return;
+  modes = w->before;
+  modes.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR);
+  modes.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ECHONL | IEXTEN);
+  modes.c_cc[VMIN] = 1;
+  modes.c_cc[VTIME] = 0;
+  w->taken = tcsetattr(STDIN_FILENO, TCSADRAIN, &modes) == 0;
+}
+
+static void leave_terminal(struct watch *w) {
+  if (w->taken && is_foreground()) tcsetattr(STDIN_FILENO, TCSADRAIN, &w->before);
+  w->taken = false;
+}
+
+/* Takes the terminal, or leaves it, as is right now. */
+static void settle_terminal(struct watch *w) {
+  bool wanted = w->keyboard >= 0 && w->given && !w->dead && is_foreground();
+  if (wanted && !w->taken) take_terminal(w);
+  if (!wanted && w->taken) leave_terminal(w);
+}
+
+static void write_keys(struct watch *w) {
+  ssize_t n = write(w->keyboard, w->keys, w->n_keys);
+  if (n < 0) return;
+  w->n_keys -= (size_t)n;
+  memmove(w->keys, w->keys + n, w->n_keys);
+}
+
+static void read_keys(struct watch *w) {
+  if (!is_foreground()) return;
+  ssize_t n = read(STDIN_FILENO, w->keys, sizeof(w->keys));
+  if (n > 0) {
+    w->n_keys = (size_t)n;
+    write_keys(w);
+  } else if (n == 0 || (errno != EINTR && errno != EAGAIN && is_foreground())) {
+    w->dead = true; /* it was hung up */
+  }
+}
+
+/* False: the agent is gone, or is about to go. */
+static bool read_words(struct watch *w) {
+  char words[16];
+  ssize_t n = recv(w->ctl, words, sizeof(words), MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  for (ssize_t i = 0; i < n; i++) {
+    if (words[i] == STOPPED)
+      w->acknowledged = true;
+    else
+      w->given = words[i] == KEYBOARD_ON;
+  }
+  return n > 0;
+}
+
+static void await_acknowledgement(struct watch *w) {
+  uint64_t deadline = boot_ms() + SUSPEND_MS;
+  for (uint64_t now; !w->acknowledged && (now = boot_ms()) < deadline;) {
+    if (poll(&(struct pollfd){.fd = w->ctl, .events = POLLIN}, 1, (int)(deadline - now)) > 0 && !read_words(w)) return;
+  }
+}
+
+static void stop_itself(void) {
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, SIGTSTP);
+  kill(getpid(), SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &only, NULL); /* it stops here */
+  sigprocmask(SIG_BLOCK, &only, NULL);
+}
+
+static void suspend(struct watch *w) {
+  leave_terminal(w);
+  w->acknowledged = false;
+  kill(w->agent, SIGTSTP);
+  await_acknowledgement(w);
+  stop_itself();
+}
+
+/* Ends as the agent did. */
+_Noreturn static void end_like(struct watch *w, int status) {
+  leave_terminal(w);
+  if (!WIFSIGNALED(status)) _exit(WEXITSTATUS(status));
+  sigset_t all;
+  signal(WTERMSIG(status), SIG_DFL);
+  setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+  sigfillset(&all);
+  sigprocmask(SIG_UNBLOCK, &all, NULL);
+  kill(getpid(), WTERMSIG(status));
+  _exit(128 + WTERMSIG(status));
+}
+
+static void reap_agent(struct watch *w) {
+  int status;
+  pid_t pid;
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+    if (pid == w->agent) end_like(w, status);
+  if (pid < 0 && errno == ECHILD) _exit(1); /* SIGCHLD was ignored, and the agent is dead */
+}
+
+/* SIGCONT comes last: the agent learns of a SIGTERM that came while the front was stopped before it continues. */
+static void read_signals(struct watch *w) {
+  struct signalfd_siginfo s;
+  bool continued = false;
+  while (read(w->signals, &s, sizeof(s)) == (ssize_t)sizeof(s)) {
+    int signo = (int)s.ssi_signo;
+    if (signo == SIGTSTP)
+      suspend(w);
+    else if (signo != SIGCONT && signo != SIGCHLD && signo != SIGTTIN && signo != SIGTTOU)
+      kill(w->agent, signo);
+    continued |= signo == SIGTSTP || signo == SIGCONT;
+  }
+  reap_agent(w);
+  if (continued) kill(w->agent, SIGCONT);
+}
+
+static void block_signals(void) {
+  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+  sigset_t set;
+  sigfillset(&set);
+  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
+  sigprocmask(SIG_SETMASK, &set, NULL);
+}
+
+_Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals) {
+  struct watch w = {.agent = agent, .ctl = ctl, .signals = signals, .keyboard = keyboard};
+  signal(SIGCHLD, SIG_DFL); /* if it was ignored, the agent would vanish unseen */
+  reap_agent(&w);
+  for (;;) {
+    settle_terminal(&w);
+    bool may_come = keyboard >= 0 && w.given && !w.dead && !w.taken;
+    struct pollfd p[] = {{.fd = signals, .events = POLLIN},
+                         {.fd = w.ctl, .events = POLLIN},
+                         {.fd = w.taken && w.n_keys == 0 ? STDIN_FILENO : -1, .events = POLLIN},
+                         {.fd = w.n_keys > 0 ? keyboard : -1, .events = POLLOUT}};
+    if (poll(p, 4, may_come ? FOREGROUND_MS : -1) <= 0) continue;
+    if (p[0].revents) read_signals(&w);
+    if (p[1].revents && !read_words(&w)) w.ctl = -1;
+    if (p[2].revents && w.taken) read_keys(&w);
+    if (p[3].revents) write_keys(&w);
+  }
+}
+
+/* Beginning. ------------------------------------------------------------------------------------------------------- */
+
+static bool has_terminal(void) {
+  int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
+}
+
+/* In the child. */
+static void become_agent(struct front *f, pid_t front, int slave) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (getppid() != front) _exit(1); /* it died before the signal was set */
+  signal(SIGTTOU, SIG_IGN);         /* stty tostop: the agent prints from the background */
+  signal(SIGTTIN, SIG_IGN);
+  f->pid = front;
+  if (slave < 0) return;
+  f->terminal = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  dup2(slave, STDIN_FILENO);
+  close(slave);
+}
+
+int front_start(struct front *f, bool with_keyboard, struct err *e) {
+  int pair[2], master = -1, slave = -1;
+  sigset_t before;
+  *f = (struct front){.ctl = -1, .keyboard = -1, .terminal = -1};
+  if (!has_terminal()) return 0;
+  int rc = file_fill_standard(e);
+  if (rc) return rc;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return err_sys(e, -errno, "no socket pair");
+  if (with_keyboard && tcgetpgrp(STDIN_FILENO) >= 0) rc = pty_open(PTY_KEYBOARD, STDIN_FILENO, &master, &slave);
+  if (rc) {
+    close(pair[0]);
+    close(pair[1]);
+    return err_sys(e, rc, "no pseudo-terminal for the workers' stdin");
+  }
+  sigprocmask(SIG_SETMASK, NULL, &before);
+  block_signals();
+  sigset_t all;
+  sigfillset(&all);
+  int signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+  pid_t front = getpid(), pid = signals < 0 ? -1 : fork();
+  int error = errno;
+  if (pid > 0) {
+    close(pair[1]);
+    if (slave >= 0) close(slave);
+    front_main(pid, pair[0], master, signals);
+  }
+  close(pair[0]);
+  if (signals >= 0) close(signals);
+  if (pid == 0) {
+    become_agent(f, front, slave);
+    f->ctl = pair[1];
+    f->keyboard = master;
+  } else {
+    close(pair[1]);
+    if (master >= 0) close(master);
+    if (slave >= 0) close(slave);
+  }
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  return pid < 0 ? err_sys(e, -error, "cannot fork the process that the shell stops and continues") : 0;
+}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A terminal with an interactive bash, as a user has it: type, read the screen, press Ctrl-Z."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import termios
+import time
+
+from harness import SLOW, stat, until
+
+CTRL_C, CTRL_D, CTRL_Z = "\x03", "\x04", "\x1a"
+
+
+class Terminal:
+    """A pseudo-terminal of 40 lines with 120 columns, and a program in a session of its own at it: bash unless `argv` names another."""
+
+    def __init__(self, rdzv, argv=None, env=None):
+        argv = [str(a) for a in argv or ["bash", "--norc", "--noprofile", "-i"]]
+        env = rdzv.env({"PS1": "$ ", "TERM": "xterm", "HISTFILE": "/dev/null", **(env or {})})
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            try:
+                self.resize(40, 120, fd=0)
+                os.chdir(rdzv.tmp)
+                os.execvpe(argv[0], argv, env)
+            finally:
+                os._exit(127)
+        self.text, self.seen = "", 0
+
+    def resize(self, lines, columns, fd=None):
+        fcntl.ioctl(self.fd if fd is None else fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def _read(self, seconds):
+        if not select.select([self.fd], [], [], seconds)[0]:
+            return True
+        try:
+            got = os.read(self.fd, 65536)
+        except OSError:  # the last program at it has ended
+            return False
+        self.text += got.decode(errors="replace")
+        return bool(got)
+
+    def expect(self, pattern, timeout=10.0):
+        """The next match on the screen, behind the last one that was returned."""
+        rx, deadline = re.compile(pattern, re.M), time.monotonic() + timeout * SLOW
+        while True:
+            if m := rx.search(self.text, self.seen):
+                self.seen = m.end()
+                return m
+            left = deadline - time.monotonic()
+            assert left > 0 and self._read(min(left, 0.2)), f"no /{pattern}/ in {self.text[self.seen:]!r}, after {self.text[:self.seen]!r}"
+
+    def drain(self, seconds=0.05):
+        """All that is on the screen, once nothing more comes for a while."""
+        size = -1
+        while size != len(self.text):
+            size = len(self.text)
+            self._read(seconds)
+        return self.text
+
+    def children(self):
+        with open(f"/proc/{self.pid}/task/{self.pid}/children") as f:
+            return [int(p) for p in f.read().split()]
+
+    def modes(self):
+        return termios.tcgetattr(self.fd)
+
+    def close(self):
+        os.close(self.fd)  # hangs up
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def is_stopped(pid):
+    return stat(pid)[0] == "T"
+
+
+def await_running(*pids):
+    until("none is stopped", lambda: not any(is_stopped(p) for p in pids))
