@@ -246,6 +246,7 @@ static void on_tstp(uv_signal_t *handle, int signo) {
 static void on_suspended(void *ctx) {
   struct session *s = ctx;
   front_stop(s->o->front);
+  post(s, &(struct supervisor_event){.kind = SUP_SUSPEND, .suspend = {.on = true}});
   uv_timer_start(&s->front, on_front_timer, FRONT_LOOK_MS, FRONT_LOOK_MS);
   s->suspended = true;
 }
@@ -257,6 +258,7 @@ static void on_cont(uv_signal_t *handle, int signo) {
   if (!s->exiting) round_suspend(s->round, false);
   if (!s->exiting) round_resize(s->round);
   if (s->suspended) log_info("the job goes on");
+  if (s->suspended) post(s, &(struct supervisor_event){.kind = SUP_SUSPEND});
   s->suspended = false;
 }
 

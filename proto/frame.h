@@ -38,7 +38,7 @@ const char *frame_protocol_name(enum frame_protocol p);
 
 struct frame {
   uint16_t type;    /* enum msg_type */
-  uint16_t flags;   /* per type; HEARTBEAT_ACK: FRAME_FLAG_* */
+  uint16_t flags;   /* per type; HEARTBEAT, HEARTBEAT_ACK: FRAME_FLAG_* */
   uint32_t id;      /* HEARTBEAT: counts from 1, echoed by its ACK; CONTROL: echoed by its reply; else 0 */
   const char *json; /* json_len bytes, borrowed; not NUL-terminated */
   size_t json_len;
@@ -46,9 +46,10 @@ struct frame {
   size_t raw_len;
 };
 
-enum {                            /* of HEARTBEAT_ACK */
+enum {                            /* of HEARTBEAT_ACK; the last one of HEARTBEAT too */
        FRAME_FLAG_FENCE = 1,      /* a round could form without this node, or the job is over: it must fence */
        FRAME_FLAG_RECOVERING = 2, /* the daemon does not know yet whether the round goes on */
+       FRAME_FLAG_SUSPENDED = 4,  /* a user has suspended the workers: of this node, in an ACK of any node of the job */
 };
 
 /* Looks for one whole frame at the front of data. 1: *f is filled and borrows from data; *size bytes are to be

@@ -334,9 +334,16 @@ static void send_heartbeat(struct supervisor *s) {
   struct msg m;
   msg_init(&m, MSG_HEARTBEAT);
   m.id = ++s->heartbeat.seq;
+  m.flags = s->heartbeat.suspended ? FRAME_FLAG_SUSPENDED : 0;
   s->heartbeat.sent_ms[m.id % HEARTBEATS_KEPT] = s->now_ms;
   s->heartbeat.next_ms = s->now_ms + lease_ms(s) / 6;
   sup_send(s, &m);
+}
+
+/* The other nodes learn of it with their next heartbeat. */
+void sup_suspend(struct supervisor *s, const struct supervisor_event *ev) {
+  s->heartbeat.suspended = ev->suspend.on;
+  if (s->link.state == CONNECTION_READY) send_heartbeat(s);
 }
 
 /* With id 0 it answers no heartbeat, and brings only its flags. */
@@ -347,6 +354,7 @@ void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) 
   uint64_t sent = seq ? s->heartbeat.sent_ms[seq % HEARTBEATS_KEPT] : 0;
   if (sent > s->heartbeat.answered_ms) s->heartbeat.answered_ms = sent;
   bool recovering = flags & FRAME_FLAG_RECOVERING;
+  if (seq) s->heartbeat.any_suspended = flags & FRAME_FLAG_SUSPENDED;
   if (!answer_counts(s, recovering)) return;
   if (sent > s->heartbeat.acked_ms) s->heartbeat.acked_ms = sent;
   update_fence(s, flags & FRAME_FLAG_FENCE, recovering);

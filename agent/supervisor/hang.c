@@ -7,7 +7,7 @@
  * A worker is judged only after a look, never by a timer alone, because a sign of life may still wait in a socket. The
  * same holds for the answer of the probe: if it is late, this agent may have been stopped since, and looks once more.
  * Time in which this agent could not look (it was stopped, the machine slept, the terminal took no output), or
- * in which a user had suspended the workers, does not
+ * in which a user had suspended workers of any node, does not
  * count as silence of any worker.
  *
  * Which worker hung first? In a collective all ranks stop when one does, at the same step and within milliseconds, so
@@ -438,7 +438,7 @@ void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
     return;
   }
   s->hang->unanswered = false;
-  if (ev->looked.held) forgive_silence(s, s->now_ms - s->hang->looked_ms);
+  if (ev->looked.held || s->heartbeat.any_suspended) forgive_silence(s, s->now_ms - s->hang->looked_ms);
   s->hang->looked_ms = s->now_ms;
   if (any_hung(s))
     start_probe(s, true);

@@ -73,6 +73,8 @@ struct signs_of_life {
   uint64_t sent_ms[HEARTBEATS_KEPT];
   uint64_t acked_ms;    /* when the last acknowledged one was sent; a refused connection counts as an acknowledgement */
   uint64_t answered_ms; /* the same, but a refused connection does not count */
+  bool suspended;       /* a user has suspended the workers here */
+  bool any_suspended;   /* the same on any node, as the daemon last reported */
 };
 
 /* Fencing, when they are not answered: connection.c. */
@@ -245,6 +247,7 @@ void sup_end(struct supervisor *s, const struct supervisor_event *ev);
 void sup_refused(struct supervisor *s, const struct supervisor_event *ev);
 void sup_other_version(struct supervisor *s, int64_t version); /* the daemon's: final, as REFUSED is */
 void sup_signal(struct supervisor *s, const struct supervisor_event *ev);
+void sup_suspend(struct supervisor *s, const struct supervisor_event *ev);
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: for the daemon; NULL: none is sent */
 

@@ -68,6 +68,7 @@ enum supervisor_event_kind {
   SUP_STUCK,          /* a process of the round does not die of SIGKILL; local_rank: UINT32_MAX if it is not a worker */
   SUP_GUARD_GONE,     /* the guard is dead, and everything that it ran was killed */
   SUP_SIGNAL,         /* one of --signals-to-handle came, or the agent's time is over. A second one kills at once */
+  SUP_SUSPEND,        /* a user has suspended the workers (Ctrl-Z), or lets them go on */
   SUP_PROGRESS,       /* a sample of the worker's progress */
   SUP_CAN_CHECKPOINT, /* the worker answers requests for a checkpoint, or no longer does */
   SUP_CHECKPOINTED,   /* the worker has written the checkpoint that SUP_REQUEST asked for */
@@ -143,6 +144,9 @@ struct supervisor_event {
       int signo;
       const char *reason; /* no signal came, but the agent is to leave as if one had; NULL: a signal came */
     } signal;
+    struct {
+      bool on;
+    } suspend;
     struct {
       uint64_t step, of;
       double loss, samples_per_second;

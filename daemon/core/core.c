@@ -48,6 +48,8 @@ static void on_heartbeat(struct core *c, struct member *m, const struct core_eve
   ack.id = ev->msg->id;
   ack.flags = member_tell_fence(m) ? FRAME_FLAG_FENCE : 0;
   if (m->job->state == JOB_RECOVERING) ack.flags |= FRAME_FLAG_RECOVERING;
+  member_set_suspended(m, ev->msg->flags & FRAME_FLAG_SUSPENDED);
+  if (m->job->n_suspended) ack.flags |= FRAME_FLAG_SUSPENDED;
   jobs_send(&c->jobs, m->conn, &ack);
 }
 

@@ -81,6 +81,7 @@ struct member {
   uint64_t grace_ms;  /* conn 0: until when it may come back */
   uint64_t heard_ms;  /* last sign of life */
   uint64_t told_news; /* the job's `news` in the last WAITING sent to it */
+  bool suspended;     /* in its last HEARTBEAT: a user has suspended its workers */
   bool told_to_fence; /* in the last WELCOME, START or HEARTBEAT_ACK */
   bool end_acked;
 
@@ -104,7 +105,8 @@ struct member {
   bool drained;       /* its host is */
   bool flapping;      /* in the last seal: taken only if needed to reach min */
 
-  bool available, expected_here, owes_ack, reported, unsaved, counted_gone; /* the counts that include it: member.c */
+  bool available, expected_here, owes_ack, reported, unsaved, counted_gone,
+      counted_suspended; /* the counts that include it: member.c */
 };
 
 struct job {
@@ -135,6 +137,7 @@ struct job {
   size_t n_expected_here; /* available and expected */
   size_t n_owing;         /* have not acknowledged the end, and still may */
   size_t n_reported;      /* RECOVERING: have reported their state; includes those that know the round as settled */
+  size_t n_suspended;     /* connected, and a user has suspended their workers */
   size_t n_unsaved;       /* run, and have not reported `checkpointed` */
   size_t n_in_state[MEMBER_STATE_COUNT];
   int64_t n_workers; /* of all members: at most WORLD_MAX */
@@ -246,6 +249,7 @@ bool member_in_round(const struct member *m);
 void member_set_state(struct member *m, enum member_state to);
 void member_set_conn(struct member *m, uint64_t conn); /* only for jobs_bind and jobs_unbind */
 void member_set_gone(struct member *m, bool gone);
+void member_set_suspended(struct member *m, bool suspended);
 void member_keep_rank(struct member *m, int64_t rank);
 void member_set_store(struct member *m, int64_t port); /* replaces what it reported before */
 void member_set_addrs(struct member *m, const char *addrs);

@@ -42,6 +42,7 @@ static void recount(struct member *m) {
   set_counted(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
   set_counted(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
   set_counted(&m->counted_gone, m->gone, &j->n_gone);
+  set_counted(&m->counted_suspended, m->suspended && m->conn, &j->n_suspended);
 }
 
 static void count_in(struct member *m) {
@@ -62,6 +63,7 @@ static void count_out(struct member *m) {
   set_counted(&m->reported, false, &j->n_reported);
   set_counted(&m->unsaved, false, &j->n_unsaved);
   set_counted(&m->counted_gone, false, &j->n_gone);
+  set_counted(&m->counted_suspended, false, &j->n_suspended);
 }
 
 void member_set_state(struct member *m, enum member_state to) {
@@ -99,6 +101,12 @@ void member_set_expected(struct member *m, bool expected) {
 
 void member_set_gone(struct member *m, bool gone) {
   m->gone = gone;
+  recount(m);
+}
+
+void member_set_suspended(struct member *m, bool suspended) {
+  if (m->suspended == suspended) return;
+  m->suspended = suspended;
   recount(m);
 }
 

@@ -359,13 +359,30 @@ def test_no_hang(rdzv, term):
     rdzv_gone_but(rdzv, term)
 
 
-def test_no_lease_is_lost(rdzv, term):
-    """Two nodes; one is suspended for twice the lease, and the round goes on."""
+# Rank 0 waits for rank 1, as in a collective.
+PAIR = """
+import os, time
+seen = 0
+while True:
+    time.sleep(0.02)
+    if os.environ["RANK"] == "1":
+        print("x", end="", file=open("beats", "a"))
+    elif seen == (seen := os.path.getsize("beats")):
+        continue
+    print("tick", seen, flush=True)
+"""
+
+
+def test_two_nodes(rdzv, term):
+    """One is suspended for twice the lease, and four times the timeout of the other one's worker, which waits for it."""
     d = rdzv.daemon()
-    args = ["--endpoint", d.endpoint, "--nnodes", 2, "--nproc", 1, "--lease", "2s", "--", sys.executable, "-u", script(rdzv, TICKS)]
-    other = rdzv.agent(*args)
-    term.type(" ".join(map(str, [AGENT, *args])) + "\n")
-    term.expect("tick 5", 20)
+    (rdzv.tmp / "beats").touch()
+    args = ["--endpoint", d.endpoint, "--nnodes", 2, "--nproc", 1, "--lease", "2s", "--max-restarts", 0, "--hang-timeout", "1s", "--hang-start-timeout", "1s"]
+    command = ["--", sys.executable, "-u", script(rdzv, PAIR)]
+    other = rdzv.agent(*args, "--node-rank", 0, *command)
+    term.type(" ".join(map(str, [AGENT, *args, "--node-rank", 1, *command])) + "\n")
+    term.expect(r"\[1\] tick", 20)
+    other.expect(r"\[0\] tick", 20)
     term.type(CTRL_Z)
     term.expect("Stopped")
     workers = rdzv.workers()
@@ -373,7 +390,7 @@ def test_no_lease_is_lost(rdzv, term):
     time.sleep(4)
     term.type("fg\n")
     term.expect("tick")
-    assert rdzv.workers() == workers and not other.says("round 2"), other
+    assert rdzv.workers() == workers and not other.says("no progress"), other
     other.kill(signal.SIGTERM)
     assert other.exit(40) == 75, other
     term.type(CTRL_C)

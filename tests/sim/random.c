@@ -175,6 +175,10 @@ static void on_guard_continue(struct sim *s, uint64_t index) {
   guard_continue(s, s->agents[index]);
 }
 
+static void on_agent_foreground(struct sim *s, uint64_t index) {
+  agent_suspend(s, s->agents[index], false);
+}
+
 static uint64_t soon(struct sim *s) {
   return s->now + ONE_OF(s, 0, 10, 50, 120, 500, 1500, 4000, 9000);
 }
@@ -242,7 +246,11 @@ static void pause_guard(struct sim *s, struct sim_agent *a) {
 
 static void fault_of_agent(struct sim *s, struct sim_agent *a) {
   uint64_t node = (uint64_t)a->node->index;
-  switch (sim_below(s, 14)) {
+  switch (sim_below(s, 15)) {
+  case 14:
+    agent_suspend(s, a, true);
+    sim_call(s, soon(s), on_agent_foreground, (uint64_t)a->index);
+    return;
   case 10:
   case 11: pause_guard(s, a); return;
   case 12:

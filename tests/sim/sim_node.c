@@ -379,6 +379,15 @@ void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
   *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}};
 }
 
+void agent_suspend(struct sim *s, struct sim_agent *a, bool on) {
+  if (!agent_alive(a)) return;
+  sim_trace(s, "%s: %s", a->name, on ? "Ctrl-Z" : "fg");
+  struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
+  ev->agent = a;
+  ev->notice = xcalloc(1, sizeof *ev->notice);
+  *ev->notice = (struct supervisor_event){.kind = SUP_SUSPEND, .suspend = {.on = on}};
+}
+
 void agent_pause(struct sim *s, struct sim_agent *a) {
   s->faulty = true;
   if (!agent_alive(a) || a->paused) return;

@@ -87,6 +87,18 @@ static void stopped_agent_sees_no_hang(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* The second node's workers are suspended, and the first one's wait for them, for three times the timeout. That is a
+ * hang only after fg. */
+static void suspended_is_no_hang(struct sim *s) {
+  s->normal = telling(story_run(8000));
+  rule_add(s, 0, 0, 1, hanging(3000, 0));
+  story_running(s, 2, 1, 2500);
+  agent_suspend(s, agent_of(s, 1), true);
+  sim_for(s, 9000);
+  agent_suspend(s, agent_of(s, 1), false);
+  story_over(s, 60000);
+}
+
 static void hang_ends_the_job(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 0, 1, 0, hanging(3000, 'D'));
@@ -102,6 +114,7 @@ const struct story stories_hang[] = {
     {"hang-at-the-finish", impatient, hang_at_the_finish},
     {"hang-at-the-start", impatient, hang_at_the_start},
     {"stopped-agent-sees-no-hang", impatient, stopped_agent_sees_no_hang},
+    {"suspended-is-no-hang", impatient, suspended_is_no_hang},
     {"hang-ends-the-job", last_chance, hang_ends_the_job},
     {NULL, NULL, NULL},
 };
