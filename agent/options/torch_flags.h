@@ -35,7 +35,7 @@
   X("log-dir", "Without --tee and --redirects it implies --tee 3; --redirects 0 prevents that. attempt_N is "          \
                "round N + 1, and no later round deletes it.")                                                          \
   X("redirects", "A map may name any local rank; there local ranks have one digit.")                                   \
-  X("tee", "As --redirects.")                                                                                          \
+  X("tee", "As --redirects. The prefix stays [RANK].")                                                                 \
   X("local-ranks-filter", "")                                                                                          \
   X("duplicate-stdout-filters", "Works without --tee: it copies lines that reach the terminal.")                       \
   X("duplicate-stderr-filters", "Works without --tee: it copies lines that reach the terminal.")                       \
