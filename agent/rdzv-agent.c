@@ -37,6 +37,7 @@
 #include "agent/link/host_addrs.h"
 #include "agent/link/own_addr.h"
 #include "agent/options/command_line.h"
+#include "agent/options/interpreter.h"
 #include "agent/options/options.h"
 #include "agent/options/site_conf.h"
 #include "agent/output/logs_specs.h"
@@ -189,7 +190,7 @@ static int check_local_rank(const struct agent_options *o, struct err *e) {
 static int check_logs_specs(const struct agent_options *o, char *const *env, struct err *e) {
   if (!o->torch.logs_specs) return 0;
   char *name = xstrdup(o->torch.logs_specs);
-  int rc = logs_specs_check(command_line_python(env), "--logs-specs", name, e);
+  int rc = logs_specs_check(command_line_python(o, env), "--logs-specs", name, e);
   free(name);
   return rc;
 }
@@ -337,6 +338,7 @@ static int run_session(struct session_options *s, struct identity *id, const str
     return fail(limit_is_transient(e.code) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE, &e);
   }
   configure_supervisor(&config, s->options, id);
+  config.interpreter = interpreter_find(s->options->argv, s->options->env, "."); /* lives as long as this process */
   if (!s->options->quiet) job_times_say(s->options);
   s->supervisor = &config;
   raise_descriptors();
@@ -402,6 +404,7 @@ int main(int argc, char **argv) {
     log_lines(LOG_WARN, buf_text(&id.cluster.warnings)); /* they may explain it */
     return refuse_words(&id.cluster, env, &e);
   }
+  o.own_python = command_own_python();
   if (o.help) return print_help(opts_wants_short_help(&agent_options_spec, argc, argv));
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));

@@ -106,15 +106,46 @@ bool command_is_python_file(const char *name, const char *path) {
   return (!program || is_archive) && (has_main(name) || is_python_file(name));
 }
 
+/* The folder of this binary, with a slash at its end; its length. 0: not known. */
+static int own_folder(char dir[PATH_MAX]) {
+  ssize_t n = readlink("/proc/self/exe", dir, PATH_MAX - 1);
+  while (n > 0 && dir[n - 1] != '/') n--;
+  return n > 0 ? (int)n : 0;
+}
+
 char *command_companion(const char *name, const char *built, const char *path) {
   const char *const places[] = {"", built ? built : "", RDZV_HELPERS};
   char dir[PATH_MAX];
-  ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
-  while (n > 0 && dir[n - 1] != '/') n--;
+  int n = own_folder(dir);
   for (size_t i = 0; n > 0 && i < sizeof(places) / sizeof(*places); i++) {
-    char *file = xasprintf("%.*s%s%s", (int)n, dir, places[i], name);
+    char *file = xasprintf("%.*s%s%s", n, dir, places[i], name);
     if (try_file(file) == 0) return file;
     free(file);
   }
   return command_find(name, path, NULL);
+}
+
+static bool is_environment(const char *root, int n) {
+  static const char *const marks[] = {"pyvenv.cfg", "conda-meta"};
+  bool found = false;
+  for (size_t i = 0; !found && i < sizeof(marks) / sizeof(*marks); i++) {
+    char *mark = xasprintf("%.*s%s", n, root, marks[i]);
+    found = access(mark, F_OK) == 0;
+    free(mark);
+  }
+  return found;
+}
+
+/* Programs are installed in bin/, helpers in libexec/rdzv/: the environment's folder is one or two above. */
+char *command_own_python(void) {
+  char dir[PATH_MAX];
+  int n = own_folder(dir);
+  for (int up = 0; n > 1 && up < 2; up++) {
+    for (n--; n > 0 && dir[n - 1] != '/';) n--;
+    if (!is_environment(dir, n)) continue;
+    char *python = xasprintf("%.*sbin/python3", n, dir);
+    if (try_file(python) == 0) return python;
+    free(python);
+  }
+  return NULL;
 }

@@ -22,4 +22,8 @@ bool command_is_python_file(const char *name, const char *path);
  * helpers; in `path`. Heap, or NULL. */
 char *command_companion(const char *name, const char *built, const char *path);
 
+/* The Python of the virtual environment (pyvenv.cfg) or conda environment (conda-meta) in which this binary is
+ * installed. Heap; NULL: it is installed elsewhere. */
+char *command_own_python(void);
+
 #endif

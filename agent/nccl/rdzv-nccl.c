@@ -8,7 +8,8 @@
  *
  * It runs in a worker's environment, which decides where NCCL listens (NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, ...).
  * The library is RDZV_NCCL_LIBRARY, else libnccl.so.2 as the loader finds it, else the one that pip installed for
- * python3 in PATH or PYTHON_EXEC (nvidia-nccl-cu12 or cu13), which PyTorch uses there.
+ * PYTHON_EXEC, the environment that we are installed in, or python3 in PATH (nvidia-nccl-cu12 or cu13), which PyTorch
+ * uses there.
  *
  * The answer goes to stdout in the form of agent/nccl/record.h. NCCL prints to stdout too if NCCL_DEBUG asks for it,
  * so NCCL's stdout is our stderr, which the agent logs.
@@ -30,6 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "agent/nccl/record.h"
+#include "common/command.h"
 #include "common/exit_codes.h"
 
 struct unique_id {
@@ -51,7 +53,8 @@ static bool ask_python(char *out) {
       "from importlib.util import find_spec\nprint(list(find_spec('nvidia.nccl').submodule_search_locations)[0])";
   const char *python = getenv("PYTHON_EXEC");
   int ends[2];
-  if (!python || !*python) python = "python3";
+  if (!python || !*python) python = command_own_python();
+  if (!python) python = "python3";
   if (pipe2(ends, O_CLOEXEC)) return false;
   pid_t pid = fork();
   if (pid == 0) {

@@ -4,8 +4,9 @@
  * torchrun takes its first word for a Python script unless told otherwise. Here a command may be any program, so the
  * word decides: a name that ends in ".py", and anything that only Python can run (common/command.c checks: a script
  * without a suffix, a .pyz, a folder with __main__.py). --module, --run-path and --no-python decide as under torchrun.
- * The interpreter is PYTHON_EXEC, or python3 in PATH; torchrun uses its own, which is the same one in an activated
- * environment. -u makes lines appear when they are printed.
+ * torchrun runs scripts under its own interpreter. An agent that pip installed in a virtual environment runs them under
+ * the environment's, activated or not. Elsewhere the interpreter is python3 in PATH. PYTHON_EXEC overrules both.
+ * -u makes lines appear when they are printed.
  *
  * torchrun's parser drops a "--" that directly follows the script, and scripts are called with one by habit. So it is
  * dropped here too for Python commands; a program's words stay.
@@ -43,11 +44,11 @@ enum command_kind command_line_kind(const struct agent_options *o) {
   return ends_in(o->words[0], ".py") || o->python_file ? COMMAND_SCRIPT : COMMAND_PROGRAM;
 }
 
-char *command_line_python(char *const *env) {
+char *command_line_python(const struct agent_options *o, char *const *env) {
   static const char name[] = "PYTHON_EXEC=";
   for (; env && *env; env++)
     if (strncmp(*env, name, sizeof(name) - 1) == 0 && (*env)[sizeof(name) - 1]) return *env + sizeof(name) - 1;
-  return default_python;
+  return o->own_python ? o->own_python : default_python;
 }
 
 char **command_line_create(const struct agent_options *o, char *const *env, char *trainer) {
@@ -58,7 +59,7 @@ char **command_line_create(const struct agent_options *o, char *const *env, char
   char **argv = xcalloc(n + HEAD_MAX, sizeof(*argv));
   if (kind == COMMAND_TRAINER) argv[at++] = trainer;
   if (kind > COMMAND_PROGRAM) {
-    argv[at++] = command_line_python(env);
+    argv[at++] = command_line_python(o, env);
     argv[at++] = unbuffered;
   }
   if (kind == COMMAND_MODULE) argv[at++] = module_flag;

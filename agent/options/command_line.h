@@ -15,8 +15,8 @@ enum command_kind {
 };
 
 enum command_kind command_line_kind(const struct agent_options *o);
-/* PYTHON_EXEC of env, or python3. */
-char *command_line_python(char *const *env);
+/* PYTHON_EXEC of env; else the Python of the environment in which this agent is installed; else python3. */
+char *command_line_python(const struct agent_options *o, char *const *env);
 
 /* The workers' argv, NULL-terminated, on the heap; its words belong to o, env and `trainer`, or are literals. trainer:
  * argv[0] for COMMAND_TRAINER. */

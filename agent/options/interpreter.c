@@ -70,9 +70,11 @@ char *interpreter_find(char *const *argv, char *const *env, const char *folder) 
   o.words = argv + rest;
   o.command = rest < argc && !(o.dashes && argv[rest][0] == '-');
   if (!o.command) return NULL;
+  o.own_python = command_own_python();
   char **words = command_line_create(&o, env, NULL);
   char *file = find_program(words[0], env, folder), *real = file ? realpath(file, NULL) : NULL;
   free(words);
+  free(o.own_python);
   if (real && strcmp(base_of(real), base_of(file)) != 0) {
     char *both = xasprintf("%s (%s)", file, base_of(real));
     free(file);

@@ -166,6 +166,7 @@ struct agent_options {
   char *const *words;
   bool command, dashes; /* dashes: "--" preceded them */
   bool python_file;     /* words[0] is a file or folder that Python runs: set by command_is_python_file() */
+  char *own_python;     /* of the environment in which the agent is installed: command_own_python(); NULL: of none */
 };
 
 /* Fills o. Strings point into argv, env, the cluster and o itself, so o must not be copied. Settings that were not

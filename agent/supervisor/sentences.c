@@ -67,6 +67,14 @@ static bool is_ours(const struct supervisor *s, const struct verdict *v) {
          v->local_rank < s->config.workers;
 }
 
+/* A module that is missing is mostly installed for another interpreter. */
+static void log_interpreter(struct supervisor *s, const struct verdict *v) {
+  static const char words[] = "ModuleNotFoundError: No module named ";
+  if (v->cause != CAUSE_WORKER_EXIT || !s->config.interpreter || !is_ours(s, v) || !strstr(v->text, words)) return;
+  sup_log(s, LOG_WARN, "  it ran under %s: install the module there, or name another Python with PYTHON_EXEC",
+          s->config.interpreter);
+}
+
 /* The driver knows the time, and what the worker has left in files. */
 static void emit_reported(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
   struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
@@ -98,6 +106,7 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   sup_log(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s", before, buf_text(&text));
   bool shown = v->shown && (is_ours(s, v) || s->config.one_terminal);
   if (text_is_stderr(v->cause) && !shown) log_last_lines(s, v->text);
+  log_interpreter(s, v);
   log_finished(s, v);
   emit_reported(s, v, &text);
   replace_copy(&s->verdicts->shown, v);

@@ -370,6 +370,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.role = xstrdup(config->role ? config->role : "");
   s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
   s->config.expected_hosts = xstrdup(config->expected_hosts ? config->expected_hosts : "");
+  s->config.interpreter = config->interpreter ? xstrdup(config->interpreter) : NULL;
   s->config.endpoint = xstrdup(config->endpoint);
   s->config.endpoint_from = config->endpoint_from ? xstrdup(config->endpoint_from) : NULL;
   s->config.command = xstrdup(config->command ? config->command : "");
@@ -397,6 +398,7 @@ void supervisor_destroy(struct supervisor *s) {
   free((void *)(uintptr_t)s->config.expected_hosts);
   free((void *)(uintptr_t)s->config.command);
   free(s->link.down_text);
+  free((void *)(uintptr_t)s->config.interpreter);
   free((void *)(uintptr_t)s->config.endpoint);
   free((void *)(uintptr_t)s->config.endpoint_from);
   free(s->workers);

@@ -32,6 +32,7 @@ struct supervisor_config {
   const char *job, *host, *local_addr, *role;
   const char *addrs;          /* of this host, for HELLO; NULL: none */
   const char *command;        /* a hash of the workers' words, for HELLO; NULL: none */
+  const char *interpreter;    /* for sentences: what runs the workers' script; NULL: not known */
   const char *endpoint;       /* for sentences: "node1:29400" */
   const char *endpoint_from;  /* the source that implies it; NULL: it was given */
   const char *expected_hosts; /* for HELLO; NULL: not known */

@@ -74,6 +74,14 @@ static void which_python(void **state) {
   assert_string_equal(become("./x", "PYTHON_EXEC=/opt/python"), "./x");
 }
 
+static void which_python_in_an_environment(void **state) {
+  static char own[] = "/env/bin/python3", exec[] = "PYTHON_EXEC=/opt/python", none[] = "PYTHON_EXEC=";
+  become("x.py", "A=b");
+  o.own_python = own;
+  assert_string_equal(command_line_python(&o, (char *[]){none, NULL}), own);
+  assert_string_equal(command_line_python(&o, (char *[]){exec, NULL}), "/opt/python");
+}
+
 static void local_rank_in_arguments(void **state) {
   char zero[] = "${local_rank}", one[] = "--local-rank=${local_rank}",
        two[] = "${local_rank}${local_rank}-${local_ran}", three[] = "$local_rank $$", four[] = "";
@@ -116,6 +124,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_runs),
       cmocka_unit_test(which_python),
+      cmocka_unit_test(which_python_in_an_environment),
       cmocka_unit_test(local_rank_in_arguments),
       cmocka_unit_test(explains),
   };

@@ -250,6 +250,26 @@ static void test_another_command_is_told_once(void **state) {
   bench_close(&b);
 }
 
+/* The interpreter of a script that lacks a module, where it is known: on the worker's own node, for that failure. */
+static int names_interpreter(const char *interpreter, const char *text) {
+  struct bench b;
+  bench_open(&b);
+  b.config.interpreter = interpreter;
+  bench_running(&b);
+  bench_exited(&b, 1, EXITED(1), b.now_ms, text);
+  bench_run(&b, 250);
+  int said = (int)bench_said(&b, "  it ran under /env/bin/python3 (python3.11): install the module there, or");
+  bench_close(&b);
+  return said;
+}
+
+static void test_the_interpreter_that_lacks_a_module(void **state) {
+  static const char python[] = "/env/bin/python3 (python3.11)";
+  assert_int_equal(names_interpreter(python, "x\nModuleNotFoundError: No module named 'torch'\n"), 1);
+  assert_int_equal(names_interpreter(python, "ValueError: no\n"), 0);
+  assert_int_equal(names_interpreter(NULL, "ModuleNotFoundError: No module named 'torch'\n"), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_failure_is_told_once),
@@ -264,6 +284,7 @@ int main(void) {
       cmocka_unit_test(test_stuck_is_named),
       cmocka_unit_test(test_another_users_process_is_named),
       cmocka_unit_test(test_another_command_is_told_once),
+      cmocka_unit_test(test_the_interpreter_that_lacks_a_module),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
