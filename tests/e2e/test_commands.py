@@ -32,6 +32,8 @@ TAKEN = {
     "scontrol show config": "tests/cluster/test_slurm.py::test_looking_at_a_job",
     "ssh node2 true": "tests/cluster/test_ssh.py::test_the_page",
     'rdzv-agent --hostfile "$PBS_NODEFILE" -- ./train.py': "tests/cluster/test_batch.py::test_devices_stay_on_their_host",
+    "python -m rdzv.run": "tests/packages/test_wheel.py::test_a_job_under_the_environments_python",
+    "pip uninstall rdzv": "tests/packages/test_wheel.py::test_a_job_under_the_environments_python",
     "systemctl status rdzvd": "tests/e2e/test_systemd.py::test_daemon",
     "systemctl restart rdzvd": "tests/e2e/test_systemd.py::test_daemon",
 }
@@ -42,6 +44,7 @@ NOT_EXECUTED = {
     "mpirun -np 8": "names a way to start agents, which mpi.md has as a block",
     'bsub -J "x[1-9]"': "names LSF's arrays, which it alone makes",
     "pip install nvidia-cublas nvidia-nccl-cu13": "needs a registry of packages",
+    "python -m torch.distributed.run": "names the habit that python -m rdzv.run serves",
     "systemctl edit rdzv-agent@train": "opens an editor",
     "python3 tests/e2e/test_readme.py": "writes pages; the tests compare them", "python3 tests/e2e/test_quickstart.py": "writes a page; the test compares it",
     "python3 tests/interop/test_readme_torch.py": "writes a page; the test compares it",

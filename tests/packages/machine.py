@@ -69,12 +69,14 @@ def proxies():
     return "".join(line + "\n" for line in lines if "::Proxy" in line)
 
 
-def bootstrap(root):
+def bootstrap(root, suite=SUITE):
     """Debian's base system in a new folder, and its package lists."""
     at = sources()
+    if suite != SUITE:
+        at = [(at[0][0], suite)]
     log = str(root) + ".log"
     with open(log, "w") as f:
-        done = subprocess.run(["debootstrap", "--variant=minbase", SUITE, str(root), at[0][0]], stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=600)
+        done = subprocess.run(["debootstrap", "--variant=minbase", suite, str(root), at[0][0]], stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=600)
     assert done.returncode == 0, open(log).read()[-2000:]
     (root / "etc/apt/sources.list").write_text("".join(f"deb {uri} {suite} main\n" for uri, suite in at))
     (root / "etc/apt/apt.conf.d/90fresh").write_text(proxies() + 'APT::Get::Assume-Yes "true";\n')

@@ -208,7 +208,7 @@ kill_ranks() { # NAME OPTIONS...
 }
 
 # On a machine that has nothing but what Debian 12 ships: the README's first command; packages built, installed, used, purged.
-do_fresh() { run_pytest fresh 1 "$out/gcc" tests/packages/test_fresh.py --fresh; }
+do_fresh() { run_pytest fresh 1 "$out/gcc" tests/packages/test_fresh.py tests/packages/test_wheel.py --fresh; }
 # The image for containers, built on such a machine's tree, and run.
 do_image() { run_pytest image 1 "$out/gcc" tests/packages/test_container.py --fresh; }
 
