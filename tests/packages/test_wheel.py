@@ -207,7 +207,7 @@ def test_the_tarball(rdzv, made, tools):
 
 OTHER = """
 import os, signal, sys
-print("under", sys.executable, flush=True)
+print(f"under {sys.executable}", flush=True)
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -240,9 +240,10 @@ def test_on_a_bare_machine(user):
     user.run("PATH=~/venv/bin:$PATH PIP_NO_INDEX=1 PIP_FIND_LINKS=~ sh -ec '" + pages.block("README.md", "pip").strip() + "'", **anna)
     for command in ("venv/bin/rdzv-agent", "venv/bin/python -m rdzv.run"):
         said = user.run(f"{command} --standalone --nproc 2 hello.py", **anna)
-        assert said.count("under /home/anna/venv/bin/python") == 4 and "rank 1 (local 1) on fresh" in said and "killed by SIGKILL" in said, said
+        assert said.count("under /home/anna/venv/bin/python") >= 2 and "is done: 2 rounds" in said, said
+        assert "rank 1 (local 1) on fresh" in said and "killed by SIGKILL" in said, said
     assert user.run("man -M venv/share/man -w rdzv-agent", **anna).strip() == "/home/anna/venv/share/man/man1/rdzv-agent.1"
     assert user.run("PATH=~/venv/bin:$PATH man -w 7 rdzv", **anna).strip() == "/home/anna/venv/share/man/man7/rdzv.7"
     user.run("venv/bin/pip uninstall -q -y rdzv && find venv -type f | grep -v __pycache__ | sort > after; grep -v __pycache__ before | diff - after", **anna)
     said = user.run("tar -xf rdzv-*.tar.xz && mv rdzv-*/ moved && moved/bin/rdzv-agent --standalone --nproc 2 hello.py", **anna)
-    assert said.count("under /usr/bin/python3") == 4 and "is done" in said, said
+    assert said.count("under /usr/bin/python3") >= 2 and "is done: 2 rounds" in said, said
