@@ -20,6 +20,7 @@ SCRIPT = TOP / "deploy/python/build"
 OUT = TOP / "build/test/python"
 PAGE, BUILD_PAGE = "deploy/packages.md", "deploy/python/README.md"
 PLAIN_PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+TRAIN = ["--data", "synthetic:200", "--layers", "8,4,8", "--loss", "rmse", "--batch", "8", "--device", "cpu", "--report-every", "0"]
 HELLO = "import os, sys\nprint('rank', os.environ['RANK'], 'under', sys.executable, flush=True)\n"
 DDP = """import os, signal, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -62,23 +63,24 @@ def one(folder, pattern):
     return found
 
 
+def make_environment(venv, command, made, tools):
+    tools.run(sys.executable, "-m", "venv", venv)
+    before = tools.files(venv)
+    env = {**os.environ, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(made), "PIP_CONFIG_FILE": "/dev/null"}
+    tools.run("sh", "-ec", command, env=env)
+    return before
+
+
 @pytest.fixture(scope="module")
 def environment(made, tmp_path_factory, tools):
     """A virtual environment with nothing but rdzv, by the front page's command."""
     venv = tmp_path_factory.mktemp("wheel") / "venv"
-    tools.run(sys.executable, "-m", "venv", venv)
-    before = tools.files(venv)
-    install(venv, pages.block("README.md", "pip"), made, tools)
+    before = make_environment(venv, pages.block("README.md", "pip"), made, tools)
     yield venv
     program, *words = "pip uninstall rdzv".split()
     tools.run(venv / "bin" / program, *words, "--yes")
     left = {f for f in tools.files(venv) - before if "__pycache__" not in f}
     assert not left, "pip uninstall leaves these behind"
-
-
-def install(venv, command, made, tools):
-    env = {**os.environ, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(made), "PIP_CONFIG_FILE": "/dev/null"}
-    tools.run("sh", "-ec", command, env=env)
 
 
 def put(rdzv, name, text):
@@ -89,9 +91,10 @@ def put(rdzv, name, text):
 def test_the_tag(made, tools):
     """auditwheel has the last word, for both architectures; and the programs are hardened like those of Debian's packages."""
     for arch in ("x86_64", "aarch64"):
-        wheel = one(made, f"rdzv-*-py3-none-manylinux_2_28_{arch}.whl")
-        assert f'platform tag: "manylinux_2_28_{arch}"' in " ".join(tools.run(made / "venv/bin/auditwheel", "show", wheel).split())
-        assert wheel.stat().st_size < 2e6
+        for name, size in (("rdzv", 2e6), ("rdzv_trainer", 10e6)):
+            wheel = one(made, f"{name}-*-py3-none-manylinux_2_28_{arch}.whl")
+            assert f'platform tag: "manylinux_2_28_{arch}"' in " ".join(tools.run(made / "venv/bin/auditwheel", "show", wheel).split())
+            assert wheel.stat().st_size < size
         assert {p.name for p in (made / arch / "root/usr/share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
     root = made / os.uname().machine / "root/usr"
     for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"):
@@ -103,9 +106,9 @@ def test_the_tag(made, tools):
 
 
 def test_equal_trees_give_equal_files(made, tools):
-    before = {f.name: f.read_bytes() for f in made.glob("rdzv-*")}
+    before = {f.name: f.read_bytes() for f in made.glob("rdzv*-*")}
     tools.run(SCRIPT, "--out", made)
-    assert {f.name: f.read_bytes() for f in made.glob("rdzv-*")} == before
+    assert len(before) == 6 and {f.name: f.read_bytes() for f in made.glob("rdzv*-*")} == before
 
 
 def test_a_mistake_gets_a_sentence(made, tmp_path):
@@ -184,8 +187,22 @@ def test_beside_torch(rdzv, environment):
     assert agent.says("rank 1 .* was killed by SIGKILL") and agent.says(r"\[0\] begins at step 0") and agent.says(r"\[0\] begins at step 10"), agent
 
 
+def test_the_trainer(rdzv, made, tools):
+    """A wheel of its own, which brings OpenBLAS; the agent finds it when it gets no command."""
+    venv = rdzv.tmp / "venv"
+    make_environment(venv, pages.block(PAGE, "the trainer"), made, tools)
+    agent = rdzv.spawn(venv / "bin/rdzv-agent", "--standalone", "--nproc", 2, "--", *TRAIN, "--steps", 200, env=PLAIN_PATH)
+    assert agent.exit(60) == 0 and agent.says("done: 200 steps"), agent
+    assert {"share/man/man1/rdzv-trainer.1", "share/bash-completion/completions/rdzv-trainer"} <= tools.files(venv)
+    maps = rdzv.spawn(venv / "bin/rdzv-agent", "--standalone", "--", *TRAIN, "--steps", 1000000000, env=PLAIN_PATH)
+    (pid,) = rdzv.await_workers(1).values()
+    until("the trainer runs with its own OpenBLAS", lambda: f" {venv}/lib/rdzv/libscipy_openblas.so\n" in Path(f"/proc/{pid}/maps").read_text())
+    maps.kill(15)
+    assert maps.exit() == 75, maps
+
+
 def test_the_tarball(rdzv, made, tools):
-    """Unpacked by the page's command, and moved: agent, daemon, manual pages, and a worker in C."""
+    """Unpacked by the page's command, and moved: agent, daemon, trainer, manual pages, and a worker in C."""
     tools.run("sh", "-ec", pages.block(PAGE, "tarball").replace("x86_64", os.uname().machine), cwd=made, env={**os.environ, "HOME": str(rdzv.tmp)})
     root = rdzv.tmp / "elsewhere"
     one(rdzv.tmp, "rdzv-*-linux-*").rename(root)
@@ -194,6 +211,8 @@ def test_the_tarball(rdzv, made, tools):
     assert {os.readlink(f"/proc/{pid}/exe") for pid in rdzv.daemons()} == {str(root / "bin/rdzvd")}, rdzv
     agent.kill(15)
     assert agent.exit() == 75, agent
+    agent = rdzv.spawn(root / "bin/rdzv-agent", "--standalone", "--nproc", 2, "--", *TRAIN, "--steps", 200, env=PLAIN_PATH)
+    assert agent.exit(60) == 0 and agent.says("done: 200 steps"), agent
     put(rdzv, "worker.c", tools.worker_in_c())
     tools.run("sh", "-ec", "cc worker.c $(pkg-config --cflags --libs rdzv) -Wl,-rpath,$(pkg-config --variable=libdir rdzv) -o worker", cwd=rdzv.tmp,
               env={**os.environ, "PKG_CONFIG_PATH": str(root / "lib/pkgconfig")})
@@ -222,7 +241,7 @@ def user(request, folder, made, tools):
         machine.bootstrap(root, request.param)
     m = machine.Machine(root)
     m.run("apt-get update -q && apt-get install -q --no-install-recommends python3-venv man-db && (id anna || useradd --create-home --shell /bin/bash anna)", seconds=600)
-    for file in made.glob(f"rdzv-*{os.uname().machine}*"):
+    for file in made.glob(f"rdzv*-*{os.uname().machine}*"):
         shutil.copy(file, root / "home/anna")
     (root / "home/anna/hello.py").write_text(OTHER)
     m.suite = request.param
@@ -244,6 +263,9 @@ def test_on_a_bare_machine(user):
         assert "rank 1 (local 1) on fresh" in said and "killed by SIGKILL" in said, said
     assert user.run("man -M venv/share/man -w rdzv-agent", **anna).strip() == "/home/anna/venv/share/man/man1/rdzv-agent.1"
     assert user.run("PATH=~/venv/bin:$PATH man -w 7 rdzv", **anna).strip() == "/home/anna/venv/share/man/man7/rdzv.7"
-    user.run("venv/bin/pip uninstall -q -y rdzv && find venv -type f | grep -v __pycache__ | sort > after; grep -v __pycache__ before | diff - after", **anna)
+    user.run("PIP_NO_INDEX=1 PIP_FIND_LINKS=~ venv/bin/pip install 'rdzv[trainer]'", **anna)
+    said = user.run("venv/bin/rdzv-agent --standalone --nproc 2 -- " + " ".join([*TRAIN, "--steps 200"]), **anna)
+    assert "done: 200 steps" in said, said
+    user.run("venv/bin/pip uninstall -q -y rdzv rdzv-trainer && find venv -type f | grep -v __pycache__ | sort > after; grep -v __pycache__ before | diff - after", **anna)
     said = user.run("tar -xf rdzv-*.tar.xz && mv rdzv-*/ moved && moved/bin/rdzv-agent --standalone --nproc 2 hello.py", **anna)
     assert said.count("under /usr/bin/python3") >= 2 and "is done: 2 rounds" in said, said
