@@ -95,8 +95,8 @@ def test_the_tag(made, tools):
             wheel = one(made, f"{name}-*-py3-none-manylinux_2_28_{arch}.whl")
             assert f'platform tag: "manylinux_2_28_{arch}"' in " ".join(tools.run(made / "venv/bin/auditwheel", "show", wheel).split())
             assert wheel.stat().st_size < size
-        assert {p.name for p in (made / arch / "root/usr/share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
-    root = made / os.uname().machine / "root/usr"
+        assert {p.name for p in (made / arch / "root/rdzv/share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
+    root = made / os.uname().machine / "root/rdzv"
     for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"):
         dynamic = tools.run("readelf", "-dW", root / name)
         assert "RPATH" not in dynamic and "RUNPATH" not in dynamic and re.search(r"FLAGS_1.*NOW.*PIE", dynamic), dynamic
@@ -219,7 +219,12 @@ def test_the_tarball(rdzv, made, tools):
     agent = rdzv.spawn(root / "bin/rdzv-agent", "--standalone", "--nproc", 2, "--", rdzv.tmp / "worker", env=PLAIN_PATH)
     assert agent.exit() == 0, agent
     assert {p.name for p in (root / "share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
-    assert not list(root.rglob("*.service")), "units name a prefix that nobody knows"
+    fixed = subprocess.run(["grep", "-rlI", "/rdzv/bin", root], capture_output=True, text=True).stdout
+    assert not fixed, "these name a prefix that nobody knows"
+    (root / "etc/rdzv").mkdir(parents=True)
+    (root / "etc/rdzv/agent.conf").write_text("lease = 20\n")
+    agent = rdzv.spawn(root / "bin/rdzv-agent", "--explain", "--", "true", env=PLAIN_PATH)
+    assert agent.exit() == 0 and agent.says(rf"lease 20  # {root}/etc/rdzv/agent.conf:1"), agent
 
 
 # On a machine that has never seen anything of it. ------------------------------------------------------------------------------------------
@@ -267,5 +272,5 @@ def test_on_a_bare_machine(user):
     said = user.run("venv/bin/rdzv-agent --standalone --nproc 2 -- " + " ".join([*TRAIN, "--steps 200"]), **anna)
     assert "done: 200 steps" in said, said
     user.run("venv/bin/pip uninstall -q -y rdzv rdzv-trainer && find venv -type f | grep -v __pycache__ | sort > after; grep -v __pycache__ before | diff - after", **anna)
-    said = user.run("tar -xf rdzv-*.tar.xz && mv rdzv-*/ moved && moved/bin/rdzv-agent --standalone --nproc 2 hello.py", **anna)
+    said = user.run("tar -xf rdzv-*.tar.gz && mv rdzv-*/ moved && moved/bin/rdzv-agent --standalone --nproc 2 hello.py", **anna)
     assert said.count("under /usr/bin/python3") >= 2 and "is done: 2 rounds" in said, said
