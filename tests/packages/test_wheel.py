@@ -173,6 +173,13 @@ def test_its_files(environment, tools):
     assert "FuncPtr" in tools.run(environment / "bin/python", "-c", ask, env={"PATH": "/usr/bin:/bin"})
 
 
+def test_the_module_finds_the_library(rdzv, environment):
+    text = "import rdzv\nwith rdzv.init() as job:\n    print('rank', job.rank, 'of', job.world_size, 'by', rdzv.__file__, flush=True)\n"
+    agent = rdzv.spawn(environment / "bin/rdzv-agent", "--standalone", "--nproc", 2, put(rdzv, "worker.py", text), env=PLAIN_PATH)
+    assert agent.exit() == 0 and agent.says(rf"rank 0 of 2 by {environment}/") and agent.says("rank 1 of 2 by"), agent
+    assert f"{environment}" in subprocess.run([environment / "bin/python", "-c", "from rdzv import _lib; print(_lib.load()._name)"], capture_output=True, text=True).stdout
+
+
 def test_beside_torch(rdzv, environment):
     """A script with DistributedDataParallel is launched; one worker is killed; the next round resumes. Nothing else is installed."""
     if not importlib.util.find_spec("torch"):

@@ -56,6 +56,7 @@ apt_missing() {
     have dh || echo debhelper
     have lintian || echo lintian
     have chrpath || echo chrpath
+    have llvm-objcopy || echo llvm # for the wheel of the other architecture
     # Those of the other recipes: rpmbuild, and Lmod, which needs tclsh for a modulefile in Tcl. rattler-build needs patchelf.
     have rpmbuild || echo rpm
     have rpmlint || echo rpmlint
