@@ -404,10 +404,10 @@ int main(int argc, char **argv) {
     log_lines(LOG_WARN, buf_text(&id.cluster.warnings)); /* they may explain it */
     return refuse_words(&id.cluster, env, &e);
   }
-  o.own_python = command_own_python();
   if (o.help) return print_help(opts_wants_short_help(&agent_options_spec, argc, argv));
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
+  o.own_python = command_own_python();
   if (worker_command_check_words(&o, &e)) return refuse_words(&id.cluster, env, &e);
   if (launches && !o.explain) return run_launcher(&to_launch, &o, &id.cluster, &notify);
   follow_mpirun(&id.cluster);
