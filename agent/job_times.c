@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "common/log.h"
+#include "common/system/log.h"
 
 static int64_t now_ms(void) {
   struct timespec now;

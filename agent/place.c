@@ -20,7 +20,7 @@
 #include "agent/devices/devices.h"
 #include "agent/devices/probe.h"
 #include "agent/workers/env.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 /* CPUs that this process may use. */

@@ -45,12 +45,12 @@
 #include "agent/session.h"
 #include "agent/terminal/front.h"
 #include "agent/worker_command.h"
-#include "common/command.h"
+#include "common/system/command.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
-#include "common/notify.h"
+#include "common/system/notify.h"
 #include "common/siphash.h"
 
 enum {

@@ -35,12 +35,12 @@
 #include "agent/verdict_file.h"
 #include "agent/workers/round.h"
 #include "agent/workers/signals.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
-#include "common/loop.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
-#include "common/notify_timer.h"
+#include "common/system/notify_timer.h"
 
 enum {
   GUARD_FINISH_MS = 2000,

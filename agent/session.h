@@ -10,7 +10,7 @@
 #include "agent/place.h"
 #include "agent/supervisor/supervisor.h"
 #include "agent/terminal/front.h"
-#include "common/notify.h"
+#include "common/system/notify.h"
 
 struct session_options {
   const struct agent_options *options;

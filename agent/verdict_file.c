@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "common/file.h"
-#include "common/log.h"
+#include "common/system/file.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 struct verdict_write {

@@ -22,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/options/command_line.h"
-#include "common/command.h"
+#include "common/system/command.h"
 #include "common/mem.h"
 #include "common/near.h"
 

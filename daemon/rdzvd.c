@@ -25,12 +25,12 @@
 #include <unistd.h>
 #include <uv.h>
 #include "common/exit_codes.h"
-#include "common/file.h"
+#include "common/system/file.h"
 #include "common/limit.h"
-#include "common/log.h"
-#include "common/loop.h"
+#include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
-#include "common/notify_timer.h"
+#include "common/system/notify_timer.h"
 #include "common/opts/opts.h"
 #include "daemon/core/core.h"
 #include "daemon/rdzvd_options.h"

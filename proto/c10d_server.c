@@ -39,12 +39,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/deadline.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/map.h"
 #include "common/mem.h"
-#include "common/rations.h"
+#include "common/system/rations.h"
 #include "proto/acceptor.h"
 #include "proto/c10d_session.h"
 #include "proto/socket.h"

@@ -16,9 +16,9 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/clock.h"
-#include "common/command.h"
-#include "common/loop.h"
+#include "common/system/clock.h"
+#include "common/system/command.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 enum { READ_SIZE = 65536, RETRY_MS = 10 };

@@ -27,8 +27,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "agent/devices/probe.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/system/clock.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "common/siphash.h"
 

@@ -21,8 +21,8 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/exit_codes.h"
-#include "common/file.h"
-#include "common/log.h"
+#include "common/system/file.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 /* A file on its way through the pool. */

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "common/file.h"
+#include "common/system/file.h"
 #include "common/mem.h"
 
 enum { KILLS_KEPT = 64, RECORD_MAX = 8192, RECORDS_MAX = 100000 };

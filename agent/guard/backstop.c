@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/guard/wire.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/deadline.h"
 
 enum {

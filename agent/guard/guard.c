@@ -36,8 +36,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/clock.h"
-#include "common/file.h"
+#include "common/system/clock.h"
+#include "common/system/file.h"
 
 enum {
   START_WAIT_MS = 5000, /* for the guard's pid */

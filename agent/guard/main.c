@@ -44,7 +44,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 
 enum {

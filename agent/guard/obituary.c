@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 enum { SEND_MS = 2000, CLOSE_MS = 1000 };
 

@@ -34,7 +34,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/file.h"
+#include "common/system/file.h"
 #include "common/mem.h"
 
 void proctree_finish(struct proctree *t) {

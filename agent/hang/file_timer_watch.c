@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "proto/msg.h"
 

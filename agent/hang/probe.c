@@ -22,8 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/command.h"
-#include "common/log.h"
+#include "common/system/command.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 enum { ARGS_MAX = 16, LINE_SHOWN_MAX = 200 };

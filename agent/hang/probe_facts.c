@@ -22,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "agent/guard/proctree.h"
-#include "common/file.h"
+#include "common/system/file.h"
 
 enum { DEPTH_MAX = 4 };
 

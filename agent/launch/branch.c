@@ -26,10 +26,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/output/lines.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/limit.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
 

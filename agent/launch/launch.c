@@ -28,12 +28,12 @@
 #include "agent/output/log_sink.h"
 #include "agent/output/relay.h"
 #include "agent/workers/signals.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
-#include "common/log.h"
-#include "common/loop.h"
+#include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 enum {

@@ -19,7 +19,7 @@
 #include "agent/options/options.h"
 #include "agent/terminal/front.h"
 #include "common/buf.h"
-#include "common/notify.h"
+#include "common/system/notify.h"
 
 struct launch {
   struct launch_plan plan;   /* of all hosts; this machine's is first, if it is one of them */

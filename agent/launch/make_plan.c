@@ -33,7 +33,7 @@
 #include "agent/link/host_addrs.h"
 #include "agent/options/options.h"
 #include "common/hostlist.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 enum {

@@ -30,7 +30,7 @@
 #include <string.h>
 #include "agent/link/host_addrs.h"
 #include "common/mem.h"
-#include "common/port_holder.h"
+#include "common/system/port_holder.h"
 
 enum {
   LOOKUP_MS = 5000,

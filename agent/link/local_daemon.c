@@ -31,11 +31,11 @@
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "agent/link/private_dir.h"
-#include "common/clock.h"
-#include "common/command.h"
+#include "common/system/clock.h"
+#include "common/system/command.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "proto/msg.h"
 

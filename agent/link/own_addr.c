@@ -16,7 +16,7 @@
 #include <uv.h>
 #include "agent/link/resolve.h"
 #include "common/endpoint.h"
-#include "common/loop.h"
+#include "common/system/loop.h"
 
 struct lookup {
   uv_loop_t loop;

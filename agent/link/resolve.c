@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/loop.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 struct resolve {

@@ -20,8 +20,8 @@
 #include <unistd.h>
 #include "agent/nccl/record.h"
 #include "agent/output/lines.h"
-#include "common/command.h"
-#include "common/log.h"
+#include "common/system/command.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 enum { READ_SIZE = 4096, LINE_MAX_BYTES = 1000 };

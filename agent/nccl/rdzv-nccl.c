@@ -31,7 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "agent/nccl/record.h"
-#include "common/command.h"
+#include "common/system/command.h"
 #include "common/exit_codes.h"
 
 struct unique_id {

@@ -19,7 +19,7 @@
 #include "agent/cluster/cluster.h"
 #include "agent/options/command_line.h"
 #include "agent/options/options.h"
-#include "common/command.h"
+#include "common/system/command.h"
 #include "common/mem.h"
 
 enum { LINE_MAX_LEN = 255 }; /* of a script's first line: the kernel reads no more */

@@ -11,7 +11,7 @@
 #include "agent/output/relay.h"
 #include "common/buf.h"
 #include "common/err.h"
-#include "common/log.h"
+#include "common/system/log.h"
 
 struct log_sink {
   uv_loop_t *loop;

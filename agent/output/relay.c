@@ -48,7 +48,7 @@
 #include "agent/output/lines.h"
 #include "agent/output/sink.h"
 #include "agent/terminal/pty.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 
 enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, THREAD_STACK = 262144 };

@@ -29,7 +29,7 @@
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "agent/store/guests.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "proto/c10d_server.h"
 #include "proto/socket.h"

@@ -21,9 +21,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "agent/guard/proctree.h"
-#include "common/clock.h"
-#include "common/file.h"
-#include "common/log.h"
+#include "common/system/clock.h"
+#include "common/system/file.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 enum {

@@ -31,8 +31,8 @@
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
-#include "common/clock.h"
-#include "common/file.h"
+#include "common/system/clock.h"
+#include "common/system/file.h"
 
 enum {
   SUSPEND_MS = 3000,   /* for the agent's acknowledgement; then the front stops without it */

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include "agent/hang/files.h"
 #include "agent/hang/probe.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 
 struct hang_watch {

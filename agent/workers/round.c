@@ -43,10 +43,10 @@
 #include "agent/store/watch.h"
 #include "agent/workers/hang_watch.h"
 #include "agent/workers/worker.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/system/clock.h"
+#include "common/system/log.h"
 #include "common/mem.h"
-#include "common/rations.h"
+#include "common/system/rations.h"
 
 enum {
   LAST_WORDS_MS = 50,

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 #include "agent/workers/env.h"
-#include "common/log.h"
+#include "common/system/log.h"
 
 enum { SIGNALS_MAX = 64 };
 

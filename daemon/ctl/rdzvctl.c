@@ -34,7 +34,7 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "common/limit.h"
-#include "common/loop.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
 #include "daemon/ctl/failure.h"

@@ -35,7 +35,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "common/file.h"
+#include "common/system/file.h"
 #include "common/mem.h"
 
 #define TMP_NAME       "control.sock"

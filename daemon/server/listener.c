@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <uv.h>
 #include "common/mem.h"
-#include "common/port_holder.h"
+#include "common/system/port_holder.h"
 #include "proto/socket.h"
 
 /* The request of one --listen. */

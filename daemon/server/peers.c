@@ -31,11 +31,11 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/exit_codes.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
-#include "common/rations.h"
+#include "common/system/rations.h"
 #include "daemon/server/control_socket.h"
 #include "daemon/server/http.h"
 #include "proto/acceptor.h"

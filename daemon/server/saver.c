@@ -18,8 +18,8 @@
 #include "daemon/server/saver.h"
 
 #include <string.h>
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/system/clock.h"
+#include "common/system/log.h"
 
 void saver_init(struct saver *s, uv_loop_t *loop, struct state *state, void *ctx) {
   *s = (struct saver){.loop = loop, .state = state, .ctx = ctx, .retry_ms = UINT64_MAX};

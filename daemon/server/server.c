@@ -32,9 +32,9 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/deadline.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"

@@ -24,7 +24,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 #define STATE_HEADER "rdzvd-state 1\n"

@@ -33,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/supervisor/supervisor.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 #include "proto/msg.h"
 

@@ -7,7 +7,7 @@
 
 #include <poll.h>
 #include <string.h>
-#include "common/log.h"
+#include "common/system/log.h"
 #include "tests/rig/unit.h"
 
 struct c10d_server *server;

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 const char *coll_module;
 uint64_t coll_timeout_ms = 2000;

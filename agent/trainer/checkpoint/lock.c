@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/trainer/checkpoint/checkpoint.h"
 
-#include "common/file.h"
-#include "common/log.h"
+#include "common/system/file.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 #include <errno.h>

@@ -32,7 +32,7 @@
 
 #include "agent/trainer/coll/ring_op.h"
 #include "common/buf.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 
 #include <arpa/inet.h>

@@ -54,7 +54,7 @@
 #include "agent/trainer/gpu/cuda_compute.h"
 #include "agent/trainer/gpu/trace.h"
 #include "common/buf.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 
 #include <errno.h>

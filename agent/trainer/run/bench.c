@@ -21,7 +21,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 #include <errno.h>

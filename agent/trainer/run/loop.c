@@ -14,7 +14,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "common/log.h"
+#include "common/system/log.h"
 
 #include <time.h>
 

@@ -21,7 +21,7 @@
 #include "agent/trainer/run/trainer.h"
 
 #include "common/buf.h"
-#include "common/log.h"
+#include "common/system/log.h"
 
 #include <poll.h>
 #include <signal.h>

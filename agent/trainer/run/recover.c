@@ -20,7 +20,7 @@
 #include "agent/trainer/run/trainer.h"
 
 #include "common/buf.h"
-#include "common/log.h"
+#include "common/system/log.h"
 
 #include <errno.h>
 #include <inttypes.h>

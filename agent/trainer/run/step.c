@@ -41,7 +41,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "common/log.h"
+#include "common/system/log.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/link/private_dir.c, common/command.c, agent/launch/host_file.c: abandoned folders, where a program is, which
+/* agent/link/private_dir.c, common/system/command.c, agent/launch/host_file.c: abandoned folders, where a program is, which
  * files are read. */
 
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include "agent/launch/host_file.h"
 #include "agent/link/private_dir.h"
-#include "common/command.h"
+#include "common/system/command.h"
 #include "common/mem.h"
 
 static char *beside(const char *dir, const char *name) {

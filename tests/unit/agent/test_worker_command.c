@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/options/command_line.h"
-#include "common/command.h"
+#include "common/system/command.h"
 #include "tests/rig/tree.h"
 #include "tests/rig/unit.h"
 

@@ -11,7 +11,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/json.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "tests/rig/unit.h"
 
 /* Characters by their class, and what stands for them; NULL: themselves. */

@@ -14,7 +14,7 @@
 #include <poll.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 static void fence_at(struct guard *g, uint64_t at_ms) {
   assert_int_equal(guard_fence(g, at_ms, 0, NULL), 0);

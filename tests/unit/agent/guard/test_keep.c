@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "agent/guard/proctree.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 #define STAYS "sleep 70 & setsid sleep 71 & (sleep 72 &) ; echo ready; exec sleep 73"
 

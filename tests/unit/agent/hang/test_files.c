@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 

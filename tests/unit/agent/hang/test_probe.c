@@ -14,8 +14,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/system/clock.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 

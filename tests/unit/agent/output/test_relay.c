@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "common/mem.h"
 #include "tests/rig/relay.h"
 #include "tests/rig/unit.h"

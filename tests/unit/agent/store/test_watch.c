@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 #include "tests/rig/unit.h"
 
 enum { PATIENCE_MS = 10000, RANK_BASE = 4 };

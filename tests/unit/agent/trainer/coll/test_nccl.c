@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 /* ---------------------------------------------------------------- all well */
 

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 #include "tests/rig/late_compute.h"
 #include "tests/rig/unit.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_CLOCK_H
-#define COMMON_CLOCK_H
+#ifndef COMMON_SYSTEM_CLOCK_H
+#define COMMON_SYSTEM_CLOCK_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_FILE_H
-#define COMMON_FILE_H
+#ifndef COMMON_SYSTEM_FILE_H
+#define COMMON_SYSTEM_FILE_H
 
 /* Reading and writing small files as a whole. These calls block: a call that may hang (a network file system) belongs
  * in a thread of the pool. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_NOTIFY_H
-#define COMMON_NOTIFY_H
+#ifndef COMMON_SYSTEM_NOTIFY_H
+#define COMMON_SYSTEM_NOTIFY_H
 
 /* Messages to the service manager that has started this program, as in sd_notify(3): it is ready, its status, a sign of
  * life, it stops. Without NOTIFY_SOCKET in the environment every function does nothing. Nothing blocks. */

@@ -12,7 +12,7 @@
  * LINE_MAX bytes ends in "...". If stderr takes no more (a full non-blocking pipe, a closed terminal) the line is lost:
  * a log must not block a loop. */
 
-#include "common/log.h"
+#include "common/system/log.h"
 
 #include <errno.h>
 #include <stdbool.h>

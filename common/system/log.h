@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_LOG_H
-#define COMMON_LOG_H
+#ifndef COMMON_SYSTEM_LOG_H
+#define COMMON_SYSTEM_LOG_H
 
 /* The log of a program. Pure modules never call it: they return lines as effects.
  *

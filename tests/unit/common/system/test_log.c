@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log: levels, sinks, one write per line. */
 
-#include "common/log.h"
+#include "common/system/log.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_COMMAND_H
-#define COMMON_COMMAND_H
+#ifndef COMMON_SYSTEM_COMMAND_H
+#define COMMON_SYSTEM_COMMAND_H
 
 /* Finding programs: the command of the workers, and the other programs of this project. */
 

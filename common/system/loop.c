@@ -10,7 +10,7 @@
  * The loop. libuv has a pipe for its signals and aborts if it cannot create it. uv_loop_init returns all other
  * errors. */
 
-#include "common/loop.h"
+#include "common/system/loop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +22,8 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "common/clock.h"
-#include "common/file.h"
+#include "common/system/clock.h"
+#include "common/system/file.h"
 #include "common/mem.h"
 
 enum {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counters per peer address: limits, log lines, and that they are forgotten. */
 
-#include "common/rations.h"
+#include "common/system/rations.h"
 
 #include <stdio.h>
 #include <string.h>
-#include "common/log.h"
+#include "common/system/log.h"
 #include "tests/rig/unit.h"
 
 struct lines {

@@ -9,7 +9,7 @@
  *
  * sock_diag (netlink) would be faster for the first half, but would need more code than it saves time here. */
 
-#include "common/port_holder.h"
+#include "common/system/port_holder.h"
 
 #include <dirent.h>
 #include <fcntl.h>

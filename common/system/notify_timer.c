@@ -2,9 +2,9 @@
 /* A timer of the loop whose life it proves. A late beat is sent late, on purpose. The timer does not keep the loop
  * alive, so a program ends as it does without a manager. */
 
-#include "common/notify_timer.h"
+#include "common/system/notify_timer.h"
 
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 static void on_beat(uv_timer_t *timer) {
   struct notify_timer *t = timer->data;

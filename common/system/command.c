@@ -11,7 +11,7 @@
  * take it: a folder with __main__.py, a zip archive (.pyz), a file whose first line names Python, and text that has
  * neither such a line nor a suffix. For a program of another kind (train.sh) the error says what is missing. */
 
-#include "common/command.h"
+#include "common/system/command.h"
 
 #include <errno.h>
 #include <fcntl.h>

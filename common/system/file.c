@@ -5,7 +5,7 @@
  * be guessed, as a link to one of the user's own files. So it is random, and O_EXCL refuses everything that exists,
  * links too. */
 
-#include "common/file.h"
+#include "common/system/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

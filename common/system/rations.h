@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_RATIONS_H
-#define COMMON_RATIONS_H
+#ifndef COMMON_SYSTEM_RATIONS_H
+#define COMMON_SYSTEM_RATIONS_H
 
 /* The allowance of a peer address: unidentified connections, which are counted here for their owner's limit, and log
  * lines. */
 
 #include <stddef.h>
 #include <stdint.h>
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/map.h"
 
 enum {

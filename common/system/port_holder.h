@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_PORT_HOLDER_H
-#define COMMON_PORT_HOLDER_H
+#ifndef COMMON_SYSTEM_PORT_HOLDER_H
+#define COMMON_SYSTEM_PORT_HOLDER_H
 
 /* The process that listens on a TCP port of this machine, for the message that a port is in use. */
 

@@ -13,7 +13,7 @@
  * window that has not passed; of the latter kind at most RATIONS_MAX. The first line of the next window reports what
  * was left out. */
 
-#include "common/rations.h"
+#include "common/system/rations.h"
 
 #include <stdbool.h>
 #include <stdio.h>

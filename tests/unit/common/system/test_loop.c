@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loop: what libuv would abort for is an error first, and the pool is there when it is wanted. */
 
-#include "common/loop.h"
+#include "common/system/loop.h"
 
 #include <dirent.h>
 #include <errno.h>

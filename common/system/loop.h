@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_LOOP_H
-#define COMMON_LOOP_H
+#ifndef COMMON_SYSTEM_LOOP_H
+#define COMMON_SYSTEM_LOOP_H
 
 /* The start of a program with libuv. libuv aborts the process if it cannot get a descriptor or a thread for itself.
  * These functions try that first, and fail with a sentence that names the limit. */

@@ -21,7 +21,7 @@
  * A status is one line of ASCII: the manager drops text that is not UTF-8, and a line break would begin another
  * message. */
 
-#include "common/notify.h"
+#include "common/system/notify.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -31,7 +31,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/log.h"
+#include "common/system/log.h"
 #include "common/printable.h"
 
 static bool is_other_pid(const char *text) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_NOTIFY_TIMER_H
-#define COMMON_NOTIFY_TIMER_H
+#ifndef COMMON_SYSTEM_NOTIFY_TIMER_H
+#define COMMON_SYSTEM_NOTIFY_TIMER_H
 
 /* Calls notify_beat from a libuv loop, for the daemon and the agent. */
 
 #include <uv.h>
 #include "common/buf.h"
-#include "common/notify.h"
+#include "common/system/notify.h"
 
 struct notify_timer {
   uv_timer_t timer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two clocks: one for times that agent, guard and workers share, and one for what a process measures by itself. */
 
-#include "common/clock.h"
+#include "common/system/clock.h"
 
 #include <time.h>
 
