@@ -85,7 +85,7 @@ def test_last_lines_of_a_worker(rdzv):
     raw = (rdzv.tmp / "say").read_bytes()
     assert raw in a.stderr, "byte for byte"
     ours = a.stderr.replace(raw, b"").decode().split("\n")  # a byte that is not UTF-8 would raise
-    assert any("  | " in line and "\\u202e" in line for line in ours), ours
+    assert any("exited with code 3: " in line and "\\u202e" in line for line in ours), ours
     assert not any(map(unprintable, ours)), ours
 
 

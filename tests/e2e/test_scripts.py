@@ -11,7 +11,8 @@ import pytest
 
 from harness import TOP
 
-SCRIPTS = sorted(str(p.relative_to(TOP)) for p in (TOP / "deploy").glob("*/*") if p.suffix in (".sbatch", ".pbs", ".sh", ".lsf"))
+SCHEDULERS = {"aws", "lsf", "pbs", "sge", "slurm"}
+SCRIPTS = sorted(str(p.relative_to(TOP)) for s in SCHEDULERS for p in (TOP / "deploy" / s).glob("*") if p.suffix in (".sbatch", ".pbs", ".sh", ".lsf"))
 # What conda's and others' do.
 ACTIVATE = '[ "$CONDA_SHLVL" = 7 ] || [ -n "$_CE_CONDA" ] || export ACTIVATED=yes; ls /nowhere 2>/dev/null | true\n'
 # srun, pbsdsh, jsrun: here and now, without the environment of a script where the real one has none of it.
@@ -24,7 +25,7 @@ AGENT = '#!/bin/sh\necho "agent: ${ACTIVATED:-bare}: $*"\n'
 
 
 def test_there_are_all_of_them():
-    assert len(SCRIPTS) >= 12 and {s.split("/")[1] for s in SCRIPTS} == {"aws", "lsf", "pbs", "sge", "slurm"}, SCRIPTS
+    assert len(SCRIPTS) >= 12 and {s.split("/")[1] for s in SCRIPTS} == SCHEDULERS, SCRIPTS
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

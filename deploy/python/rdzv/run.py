@@ -5,9 +5,10 @@ import importlib.metadata
 import os
 import shutil
 import sys
+from typing import Optional
 
 
-def find_agent():
+def find_agent() -> Optional[str]:
     """The rdzv-agent that was installed with this module; else the one beside this Python; else the one in PATH. None: there is none."""
     places = []
     try:
@@ -18,7 +19,7 @@ def find_agent():
     return next((os.path.realpath(p) for p in places if os.access(p, os.X_OK)), None) or shutil.which("rdzv-agent")
 
 
-def main():
+def main() -> None:
     agent = find_agent()
     if not agent:
         sys.exit(f"rdzv.run: there is no rdzv-agent beside {sys.executable}, and none in PATH: pip install rdzv")
