@@ -76,6 +76,7 @@ struct session {
   uv_timer_t end;                   /* --leave-before-end */
   uv_timer_t front;                 /* while suspended */
   uint64_t watched;                 /* the signals that make the agent leave */
+  struct last_signal last_signal;   /* of these */
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
   struct bytes *obituary;
@@ -223,6 +224,7 @@ static void on_tick(uv_timer_t *timer) {
 
 static void on_signal(uv_signal_t *handle, int signo) {
   struct session *s = handle->data;
+  if (signal_is_echo(&s->last_signal, signo, boot_ms())) return;
   if (s->exiting) {
     uv_stop(&s->loop);
     return;

@@ -55,6 +55,7 @@ struct root {
   uv_timer_t timer, beat;
   uv_signal_t signals[SIGNALS_MAX];
   uint64_t watched; /* those that end the job */
+  struct last_signal last_signal;
   struct front *front;
   uv_timer_t front_timer;
   struct launch_tree *tree;
@@ -188,6 +189,7 @@ static void on_over(void *ctx) {}
 
 static void on_signal(uv_signal_t *handle, int signo) {
   struct root *r = handle->data;
+  if (signal_is_echo(&r->last_signal, signo, monotonic_ms())) return;
   if (r->ending) {
     uv_stop(&r->loop);
     return;

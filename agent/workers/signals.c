@@ -7,6 +7,12 @@
 
 enum { SIGNALS_MAX = 64 };
 
+bool signal_is_echo(struct last_signal *last, int signo, uint64_t now_ms) {
+  if (signo == last->signo && now_ms < last->at_ms + SIGNAL_ECHO_MS) return true;
+  *last = (struct last_signal){signo, now_ms};
+  return false;
+}
+
 bool signal_is_ignored(int signo) {
   struct sigaction now;
   return sigaction(signo, NULL, &now) == 0 && now.sa_handler == SIG_IGN;

@@ -233,6 +233,7 @@ def test_a_second_interrupt_kills(rdzv, launch):
     ready(a, 2)
     a.kill(signal.SIGINT)
     until(lambda: f"both have it:\n{a}", lambda: sum("stays" in l for l in a.out) == 2)
+    time.sleep(0.3)  # at once it would be the same event
     a.kill(signal.SIGINT)
     assert a.exit(10) == 130 and a.says("second signal: killing everything"), a
     rdzv.gone(3)

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_schedulers_signal_all_processes(rdzv, signo):
     assert not a.says("rdzvd was killed|restarting it|lost contact"), a
     a.kill(signal.SIGTERM)
     a.expect("leaving with exit code 75")
-    a.kill(signal.SIGTERM)
+    a.kill(signal.SIGINT)
     assert a.exit(10) == 75, a
     rdzv.gone()
 
@@ -132,8 +133,20 @@ def test_a_second_signal_kills_at_once(rdzv):
     a.expect("^ready")
     a.kill(signal.SIGINT)
     a.expect("leaving")
+    time.sleep(0.3)  # at once it would be the same event
     a.kill(signal.SIGINT)
-    assert a.exit(5) == 130, a
+    assert a.exit(5) == 130 and a.says("second signal: killing the workers"), a
+    rdzv.gone()
+
+
+def test_one_event_may_send_a_signal_twice(rdzv):
+    """timeout(1), a terminal that is closed, a batch system: the workers keep their time."""
+    a = rdzv.agent("--", "sh", "-c", 'trap "sleep 0.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done')
+    a.expect("^ready")
+    for _ in range(5):
+        a.kill(signal.SIGTERM)
+        time.sleep(0.002)  # two that wait at a time are one
+    assert a.exit(10) == 75 and a.out[-1] == "saved" and not a.says("second signal:"), a
     rdzv.gone()
 
 
