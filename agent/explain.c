@@ -134,6 +134,7 @@ static void put_output(struct buf *out, const struct agent_options *o, int64_t w
   put_text(out, "log-dir", o->output.log_dir);
   put_map(out, "redirects", &o->output.redirects, workers, is_given(o, "redirects"));
   put_map(out, "tee", &o->output.tee, workers, is_given(o, "tee"));
+  put_flag(out, "pty", o->output.pty);
   put_set(out, "local-ranks-filter", &o->output.shown);
   put_words(out, "duplicate-stdout-filters", o->output.duplicate_stdout_filters.v,
             (size_t)o->output.duplicate_stdout_filters.n);

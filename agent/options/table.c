@@ -224,6 +224,7 @@ static const struct opt table[] = {
              "budget is refilled after a round that ran for 10 minutes, or progressed beyond the failed ones before "
              "it (as rdzv.h reports progress)."},
     {.name = "repeat-limit",
+     .in_file = true,
      .type = OPT_INT,
      .offset = FIELD(repeat_limit),
      .def = "2",
@@ -402,6 +403,7 @@ static const struct opt table[] = {
      .parse = option_std_map,
      .help = "Write output to files and to the terminal. Values as for --redirects."},
     {.name = "pty",
+     .in_file = true,
      .type = OPT_FLAG,
      .offset = FIELD(output.pty),
      .help = "Workers see a terminal as stdout and stderr: colours, progress bars. A job with one worker has that at a "

@@ -23,7 +23,7 @@ def explain(rdzv, env, *args):
 
 
 def test_a_line_counts_unless_something_stronger_says_otherwise(rdzv):
-    env = conf(rdzv, "# ours\nlease = 20s\nmax-restarts = 7 # seven\nstop-timeout = 11s\njoin-timeout = 3m\nhang-watch = output\n")
+    env = conf(rdzv, "# ours\nlease = 20s\nmax-restarts = 7 # seven\nstop-timeout = 11s\njoin-timeout = 3m\nhang-watch = output\nrepeat-limit = 4\npty = yes\n")
     at = env["RDZV_AGENT_CONF"]
     said = explain(rdzv, {**env, "PET_MAX_RESTARTS": "5", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "33"}, "--rdzv-conf", "join_timeout=70")
     assert said["lease"] == ("20", f"{at}:2")
@@ -31,6 +31,8 @@ def test_a_line_counts_unless_something_stronger_says_otherwise(rdzv):
     assert said["stop-timeout"] == ("33", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=33")
     assert said["join-timeout"] == ("70", "")
     assert said["hang-watch"] == ("output", f"{at}:6")
+    assert said["repeat-limit"] == ("4", f"{at}:7")
+    assert said["pty"] == ("yes", f"{at}:8") and explain(rdzv, env, "--pty=no")["pty"] == ("no", "")
     assert explain(rdzv, {**env, "RDZV_AGENT_LEASE": "8s"})["lease"] == ("8", "RDZV_AGENT_LEASE=8s")
     assert explain(rdzv, env, "--lease", "9s")["lease"] == ("9", "")
     assert explain(rdzv, {"RDZV_AGENT_CONF": ""})["lease"] == ("5", "")
