@@ -349,7 +349,11 @@ static int run_session(struct session_options *s, struct identity *id, const str
 /* mpirun and the service manager look after jobs themselves, and know this process by its pid. */
 static int start_front(const struct cluster *c, const struct notify *notify, bool with_keyboard) {
   struct err e = ERR_INIT;
-  if (c->by_mpirun || notify->fd >= 0 || front_start(&front, with_keyboard, &e) == 0) return 0;
+  if (c->by_mpirun || notify->fd >= 0) return 0;
+  if (front_start(&front, with_keyboard, &e) == 0) {
+    if (e.code) log_warn("%s", e.text);
+    return 0;
+  }
   limit_explain(&e);
   return fail(EXIT_CODE_SYSTEM, &e);
 }

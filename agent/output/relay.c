@@ -628,10 +628,12 @@ static int make_pipe(int *read_end, int *write_end) {
 }
 
 /* The two ends of a stream. */
-static int make_ends(const struct relay *r, struct stream *s, int *write_end) {
-  if (!s->pty) return make_pipe(&s->fd, write_end);
+static int make_ends(const struct relay *r, struct stream *s, bool needs_pty, int *write_end) {
   int own = s->is_err ? r->o.err : r->o.out, other = s->is_err ? r->o.out : r->o.err;
-  return pty_open(PTY_OUTPUT, isatty(own) ? own : other, &s->fd, write_end);
+  int rc = s->pty ? pty_open(PTY_OUTPUT, isatty(own) ? own : other, &s->fd, write_end) : 0;
+  if (s->pty && (rc == 0 || needs_pty)) return rc;
+  s->pty = false;
+  return make_pipe(&s->fd, write_end);
 }
 
 static void stream_init(struct stream *s, struct relay_pipes *p, const struct relay_place *place) {
@@ -650,11 +652,12 @@ int relay_open(struct relay *r, const struct relay_source *o, struct relay_pipes
   p->label = xstrdup(o->label ? o->label : "");
   stream_init(&p->out, p, &o->out);
   stream_init(&p->err, p, &o->err);
-  int rc = make_ends(r, &p->out, out);
-  if (!rc && (rc = make_ends(r, &p->err, err))) close(*out);
+  int rc = make_ends(r, &p->out, o->out.needs_pty, out);
+  if (!rc && (rc = make_ends(r, &p->err, o->err.needs_pty, err))) close(*out);
   if (rc) {
     pipes_destroy(p);
-    return err_sys(e, rc, "no pipes for the output of local rank %u", o->local_rank);
+    return err_sys(e, rc, "no %s for the output of local rank %u",
+                   o->out.needs_pty ? "pseudo-terminals (--pty)" : "pipes", o->local_rank);
   }
   pthread_mutex_lock(&r->mutex);
   p->next = r->pipes;

@@ -46,6 +46,7 @@ struct relay_place {
   const char *filtered; /* gets lines that match the filters, with `label` in front; several workers may share it */
   bool shown;           /* on the terminal; also if `file` cannot be written */
   bool pty;             /* the worker gets a pseudo-terminal instead of a pipe */
+  bool needs_pty; /* otherwise a pipe will do where no pseudo-terminal can be had (a container without /dev/ptmx) */
 };
 
 /* How one worker's lines begin, and where they go. */

@@ -256,6 +256,16 @@ static bool has_terminal(void) {
   return fd >= 0;
 }
 
+/* The workers' stdin: the slave; -1: they share ours. */
+static int open_keyboard(int *master, int *slave, struct err *e) {
+  int rc = pty_open(PTY_KEYBOARD, STDIN_FILENO, master, slave);
+  if (rc == 0) return 0;
+  err_sys(e, rc, "no pseudo-terminal can be opened, so workers do not see what is typed");
+  *master = -1;
+  *slave = open("/dev/null", O_RDWR | O_CLOEXEC);
+  return *slave < 0 ? err_sys(e, -errno, "cannot open /dev/null") : 0;
+}
+
 /* In the child. */
 static void become_agent(struct front *f, pid_t front, int slave) {
   setpgid(0, 0);
@@ -278,11 +288,11 @@ int front_start(struct front *f, bool with_keyboard, struct err *e) {
   int rc = file_fill_standard(e);
   if (rc) return rc;
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return err_sys(e, -errno, "no socket pair");
-  if (with_keyboard && tcgetpgrp(STDIN_FILENO) >= 0) rc = pty_open(PTY_KEYBOARD, STDIN_FILENO, &master, &slave);
+  if (with_keyboard && tcgetpgrp(STDIN_FILENO) >= 0) rc = open_keyboard(&master, &slave, e);
   if (rc) {
     close(pair[0]);
     close(pair[1]);
-    return err_sys(e, rc, "no pseudo-terminal for the workers' stdin");
+    return rc;
   }
   sigprocmask(SIG_SETMASK, NULL, &before);
   block_signals();

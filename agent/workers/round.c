@@ -389,7 +389,8 @@ static struct relay_place find_place(const struct round_driver *r, uint32_t i, i
   bool pty = output_wants_pty(&r->o.options->output, &route, r->start->world_size == 1, at_terminal);
   if (route.file) files[0] = log_dir_attempt_file(r->o.logs, r->round, seen_rank(r, i), name);
   if (route.filtered) files[1] = log_dir_attempt_file(r->o.logs, r->round, -1, filtered);
-  return (struct relay_place){.shown = route.shown, .pty = pty, .file = files[0], .filtered = files[1]};
+  return (struct relay_place){
+      .shown = route.shown, .pty = pty, .needs_pty = r->o.options->output.pty, .file = files[0], .filtered = files[1]};
 }
 
 static void naming_init(struct naming *n, const struct round_driver *r, uint32_t i) {

@@ -115,6 +115,19 @@ def test_several_workers_with_pty(rdzv, term):
     assert len(re.findall(r"\[[01]\] size 120 40 120 40\r", term.text)) == 2, term.text
 
 
+NO_PTMX = ["unshare", "-m", "sh", "-c", 'mount --bind /dev/null /dev/ptmx && exec "$@"', "sh"]
+
+
+def test_where_no_pseudo_terminal_can_be_had(rdzv):
+    """As in a container without /dev/ptmx: the job runs with pipes and without a keyboard, unless --pty asks for more."""
+    for option, says in (("--nproc=1", r"sees 0 0 0 xterm"), ("--pty", r"no pseudo-terminals \(--pty\) for the output of local rank 0")):
+        t = Terminal(rdzv, argv=[*NO_PTMX, AGENT, "--standalone", "--max-restarts", 0, option, script(rdzv, SEES)])
+        t.expect("no pseudo-terminal can be opened, so workers do not see what is typed")
+        t.expect(says)
+        t.close()
+        rdzv.gone()
+
+
 def test_pty_without_a_terminal(rdzv):
     """srun --pty or not: the agent has pipes, its workers see terminals of the usual size, and no byte is changed."""
     a = rdzv.agent("--standalone", "--pty", "--nproc", 2, "--", sys.executable, "-u", script(rdzv, SEES), env={"TERM": "vt100"})
