@@ -8,6 +8,9 @@
  *   a word in which letters and digits take turns: 8f3k2j (6 characters or more)
  *   the first name below /tmp, /var/tmp or /dev/shm, and Python's tmpab12_x anywhere
  *
+ * Only the first bytes of the result count. The agent cuts a long line, and where it does so depends on how long the
+ * numbers in front are: PyTorch's "CUDA out of memory. Tried to allocate 2.00 GiB ..." is such a line.
+ *
  * A digit within any other word is a number too: "cuda:1" and "gpu017" are "cuda:#" and "gpu#". The rest must be
  * equal. Two failures that differ only in a name ("KeyError: 'a'", "KeyError: 'b'") are different: in doubt a job is
  * restarted, and the budget ends it. */
@@ -178,8 +181,9 @@ int64_t fingerprint(const struct verdict *v) {
   size_t len;
   const char *line = find_line(v, &len);
   buf_printf(&text, "%s %" PRId64 " %" PRId64 " ", cause_name(v->cause), v->code, v->signal);
+  size_t max = text.len + FINGERPRINT_TEXT_MAX;
   fingerprint_line(line, len, &text);
-  uint64_t h = siphash(&key, text.data, text.len) & INT64_MAX;
+  uint64_t h = siphash(&key, text.data, text.len < max ? text.len : max) & INT64_MAX;
   buf_finish(&text);
   return h ? (int64_t)h : 1;
 }

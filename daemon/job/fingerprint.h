@@ -8,7 +8,10 @@
 #include "common/buf.h"
 #include "proto/msg.h"
 
-enum { FINGERPRINT_LINE_MAX = 1000 }; /* bytes of the line that count */
+enum {
+  FINGERPRINT_LINE_MAX = 1000, /* bytes of the line that are read */
+  FINGERPRINT_TEXT_MAX = 200   /* bytes that are compared, once numbers and the like are '#' */
+};
 
 /* Of cause, exit code, signal and the last exception line, or else the last line of stderr; never of the rank or the
  * host. 1 .. INT64_MAX. */

@@ -3,6 +3,7 @@
 
 #include "daemon/job/fingerprint.h"
 
+#include <stdio.h>
 #include <string.h>
 #include "tests/rig/unit.h"
 
@@ -90,6 +91,23 @@ static void test_of_a_verdict(void **state) {
   assert_true(fingerprint(&a) > 0);
 }
 
+/* The agent has cut it at 400 bytes, behind numbers of other lengths. */
+static void test_of_a_line_that_was_cut(void **state) {
+  static const char *const heads[] = {
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 9.51 GiB free. ",
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128.00 GiB. GPU 13 has 10.02 GiB free. "};
+  int64_t seen[2];
+  for (int i = 0; i < 2; i++) {
+    char line[600];
+    snprintf(line, sizeof line, "%s", heads[i]);
+    while (strlen(line) < 500) strcat(line, "Of the allocated memory some is reserved. ");
+    strcpy(line + 400, "...");
+    struct verdict v = exited(line, "");
+    seen[i] = fingerprint(&v);
+  }
+  assert_int_equal(seen[0], seen[1]);
+}
+
 /* A hang's text tells of other ranks, and of states that change by the moment. */
 static void test_of_a_hang(void **state) {
   struct verdict a = exited("", "its process waits (state S)"), b = exited("", "its process runs (state R)");
@@ -99,9 +117,13 @@ static void test_of_a_hang(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),         cmocka_unit_test(test_addresses_and_ids),
-      cmocka_unit_test(test_temporary_names), cmocka_unit_test(test_blanks_and_escapes),
-      cmocka_unit_test(test_a_long_line),     cmocka_unit_test(test_of_a_verdict),
+      cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_addresses_and_ids),
+      cmocka_unit_test(test_temporary_names),
+      cmocka_unit_test(test_blanks_and_escapes),
+      cmocka_unit_test(test_a_long_line),
+      cmocka_unit_test(test_of_a_verdict),
+      cmocka_unit_test(test_of_a_line_that_was_cut),
       cmocka_unit_test(test_of_a_hang),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
