@@ -43,10 +43,11 @@ static bool is_folder(const char *name) {
   return stat(name, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The kernel runs it, if it may: it is a binary, or has a first line such as #!/bin/sh. */
+/* The kernel runs it, if it may: it is a binary, or has a first line such as #!/bin/sh. A pipe or a device is not read,
+ * because that may wait forever. */
 static bool is_runnable_kind(const char *file) {
   char head[4] = "";
-  FILE *f = fopen(file, "re");
+  FILE *f = is_plain_file(file) ? fopen(file, "re") : NULL;
   size_t n = f ? fread(head, 1, sizeof(head), f) : 0;
   if (f) fclose(f);
   return (n >= 2 && memcmp(head, "#!", 2) == 0) || (n == 4 && memcmp(head,
@@ -187,6 +188,8 @@ static void suggest_program(const struct agent_options *o, const char *word, str
 static void explain_refused(const struct agent_options *o, const char *word, struct err *e) {
   if (is_folder(word))
     err_set(e, -EACCES, "%s is a folder without __main__.py: name a script in it", word);
+  else if (!is_plain_file(word))
+    err_set(e, -EACCES, "%s cannot be run: it is a pipe or a device, and not a file: name a script or a program", word);
   else if (o->torch.no_python || is_runnable_kind(word))
     err_set(e, -EACCES, "%s cannot be run: it is not executable: chmod +x %s", word, word);
   else

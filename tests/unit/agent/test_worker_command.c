@@ -92,6 +92,7 @@ static void test_programs(void **state) {
   checked("./noexec", -EACCES, "it is not executable: chmod +x ./noexec");
   checked("./binary", -EACCES, "it is not executable: chmod +x ./binary");
   checked("./plain.sh", -EACCES, "such as bash ./plain.sh");
+  checked("./fifo", -EACCES, "./fifo cannot be run: it is a pipe or a device, and not a file"); /* and is not read */
   checked("./pkg", -EACCES, "./pkg is a folder without __main__.py: name a script in it");
   checked("--no-python ./train.py", -EACCES, "chmod +x ./train.py");
 }
@@ -137,6 +138,7 @@ static int enter(void **state) {
                    6);
   fclose(binary);
   for (int i = 0; i < 2; i++) allow(scripts[i]);
+  if (mkfifo("fifo", 0600)) return -1;
   return 0;
 }
 
