@@ -12,7 +12,9 @@
  * second whether it is in the foreground now; others sleep.
  *
  * Terminal modes are set back before the front stops or ends, but only in the foreground: otherwise they are the
- * shell's. */
+ * shell's. Another program of the foreground may use the keyboard: rdzv-agent ... | less. It shows by a terminal that
+ * passes each key at once already, which the front then leaves alone, or that has other modes at the end than the front
+ * has set. */
 
 #include "agent/terminal/front.h"
 #include "agent/terminal/pty.h"
@@ -96,7 +98,7 @@ struct watch {
   bool taken;   /* the terminal has our modes */
   bool dead;    /* the terminal cannot be read any more */
   bool acknowledged;
-  struct termios before;
+  struct termios before, own;
   char keys[KEYS_MAX];
   size_t n_keys; /* read and not yet written */
 };
@@ -106,18 +108,22 @@ static bool is_foreground(void) {
 }
 
 static void take_terminal(struct watch *w) {
-  struct termios modes;
-  if (tcgetattr(STDIN_FILENO, &w->before)) return;
-  modes = w->before;
-  modes.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR);
-  modes.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ECHONL | IEXTEN);
-  modes.c_cc[VMIN] = 1;
-  modes.c_cc[VTIME] = 0;
-  w->taken = tcsetattr(STDIN_FILENO, TCSADRAIN, &modes) == 0;
+  if (tcgetattr(STDIN_FILENO, &w->before) || !(w->before.c_lflag & ICANON)) return;
+  w->own = w->before;
+  w->own.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR);
+  w->own.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ECHONL | IEXTEN);
+  w->own.c_cc[VMIN] = 1;
+  w->own.c_cc[VTIME] = 0;
+  w->taken = tcsetattr(STDIN_FILENO, TCSADRAIN, &w->own) == 0;
+}
+
+static bool has_own_modes(const struct watch *w) {
+  struct termios now;
+  return tcgetattr(STDIN_FILENO, &now) == 0 && now.c_iflag == w->own.c_iflag && now.c_lflag == w->own.c_lflag;
 }
 
 static void leave_terminal(struct watch *w) {
-  if (w->taken && is_foreground()) tcsetattr(STDIN_FILENO, TCSADRAIN, &w->before);
+  if (w->taken && is_foreground() && has_own_modes(w)) tcsetattr(STDIN_FILENO, TCSADRAIN, &w->before);
   w->taken = false;
 }
 
