@@ -3,8 +3,8 @@
  * those that exist.
  *
  * Connection options are set on the listening socket, from which Linux copies them: an accept costs one system call.
- * When descriptors run out the sockets are not polled, since they would stay readable and the loop would spin. A second,
- * or acceptor_resume after a close, ends the pause; until then the kernel's backlog holds the newcomers. */
+ * When descriptors run out the sockets are not polled, since they would stay readable and the loop would spin. A
+ * second, or acceptor_resume after a close, ends the pause; until then the kernel's backlog holds the newcomers. */
 
 #include "proto/acceptor.h"
 

@@ -7,8 +7,8 @@
  *
  * The worker's last exception ("ValueError: boom"), from its error file or its stderr, follows what happened to it,
  * because it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed
- * below the sentence. For all other causes `text` is one short reason and ends the sentence. All of it came over the wire, so
- * it is escaped.
+ * below the sentence. For all other causes `text` is one short reason and ends the sentence. All of it came over the
+ * wire, so it is escaped.
  *
  * Weight is a table by cause. A lost node outweighs the deaths that it causes in others. A signal outweighs an exit
  * code, because the worker that is killed is more often the origin than the one that notices. A worker that has only

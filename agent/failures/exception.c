@@ -17,8 +17,8 @@
  * The text may begin in the middle of a traceback, since only so many last bytes are kept. So frames are recognised by
  * themselves, and a name that ends like an exception's ("NcclError: ...") counts where no frame is left.
  *
- * PyTorch puts "[rank3]: " in front of each line, a group of exceptions "  | ", a terminal escape sequences. All of them
- * are removed. In a group the line of the group counts, not those of its members, which are indented further.
+ * PyTorch puts "[rank3]: " in front of each line, a group of exceptions "  | ", a terminal escape sequences. All of
+ * them are removed. In a group the line of the group counts, not those of its members, which are indented further.
  *
  * A C++ program that an exception ends prints "terminate called after throwing an instance of 'E'" and "  what():
  * message". */

@@ -86,8 +86,9 @@ int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, co
  * each of them that lives, with its pid; for one that does not, GUARD_EXITED has come, with the round before. If the
  * fence has killed them already: GUARD_FENCED and GUARD_CLEAR. */
 int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e);
-/* on: stops (SIGSTOP) all workers and all their descendants; GUARD_SUSPENDED comes. Workers that start later are stopped
- * as soon as their command runs. A stop of the round lets its workers run again, to end. Off: SIGCONT to all. */
+/* on: stops (SIGSTOP) all workers and all their descendants; GUARD_SUSPENDED comes. Workers that start later are
+ * stopped as soon as their command runs. A stop of the round lets its workers run again, to end. Off: SIGCONT
+ * to all. */
 int guard_suspend(struct guard *g, bool on, struct err *e);
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);

@@ -19,8 +19,7 @@
  * again at the children that fell to us. Only children are signalled in this way, and a child keeps its pid until it is
  * reaped, so no stranger can be hit. New children that appear while we kill appear in the next look. If that has not
  * ended after some milliseconds (a process that is slow to die hides its children), all descendants are looked up in
- * /proc and killed wherever they hang. No process is stopped (SIGSTOP) first: killing
- * takes no longer without that.
+ * /proc and killed wherever they hang. No process is stopped (SIGSTOP) first: killing takes no longer without that.
  *
  * A stop may leave workers out. Then waitpid cannot tell that nothing else is left. Spared are: a kept worker, its
  * descendants, and a child of ours in a kept worker's session (its parent died, and nothing else shows which worker it

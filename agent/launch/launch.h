@@ -47,7 +47,8 @@ void launch_finish(struct launch *l);
 void launch_say_kept(const struct launch *l, const struct cluster *c);
 /* The first lines of --explain. */
 void launch_explain(const struct launch *l, struct buf *out);
-/* Runs until the job is over, suspended when the front is; returns the exit code. o: the first agent's options. *hung: the caller must _exit. */
+/* Runs until the job is over, suspended when the front is; returns the exit code. o: the first agent's options. *hung:
+ * the caller must _exit. */
 int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, struct front *front,
                bool *hung);
 

@@ -19,8 +19,8 @@
  * line before it speaks, as HTTP servers do, gets two line ends shortly before the supervisor gives the connection up;
  * its answer shows what it is.
  *
- * Each connection is an object (struct attempt), because its memory lives until libuv has closed it, and the next attempt
- * may start before. */
+ * Each connection is an object (struct attempt), because its memory lives until libuv has closed it, and the next
+ * attempt may start before. */
 
 #include "agent/link/link.h"
 

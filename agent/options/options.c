@@ -314,8 +314,8 @@ static void note_goes_to(struct agent_options *o, const char *word) {
   buf_finish(&script);
 }
 
-/* An option of ours behind the script. It is the script's argument, as under torchrun, and a script may have an option of
- * that name. So it gets a line and no refusal, and only names that torchrun's users know are looked for. */
+/* An option of ours behind the script. It is the script's argument, as under torchrun, and a script may have an option
+ * of that name. So it gets a line and no refusal, and only names that torchrun's users know are looked for. */
 static void note_misplaced(struct settling *s) {
   static const char *const names[] = {"nnodes",  "nproc-per-node", "nproc",      "rdzv-backend", "rdzv-endpoint",
                                       "rdzv-id", "rdzv-conf",      "standalone", "max-restarts", "no-python"};

@@ -170,8 +170,8 @@ struct agent_options {
 };
 
 /* Fills o. Strings point into argv, env, the cluster and o itself, so o must not be copied. Settings that were not
- * given follow from the site's defaults and the cluster's facts; NULL: there are none. Returns 0, or -EINVAL and a sentence. --help and --version
- * are found even if other words are wrong. */
+ * given follow from the site's defaults and the cluster's facts; NULL: there are none. Returns 0, or -EINVAL and a
+ * sentence. --help and --version are found even if other words are wrong. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e);
 extern const struct opts_spec agent_options_spec;

@@ -7,8 +7,9 @@
 #include "common/err.h"
 #include "common/opts/opts.h"
 
-/* Reads the file that RDZV_AGENT_CONF names (empty: none), else that of this installation, which may be missing. *f must
- * be finished in any case. 0, or a negative errno and a sentence that names the file, and the line if it is to blame. */
+/* Reads the file that RDZV_AGENT_CONF names (empty: none), else that of this installation, which may be missing. *f
+ * must be finished in any case. 0, or a negative errno and a sentence that names the file, and the line if it is to
+ * blame. */
 int site_conf_read(struct opts_file *f, char *const *env, struct err *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The text in front of a worker's line: "[RANK] " on the terminal if the job has several workers, and torchrun's
- * "[ROLE LOCAL_RANK]:" in filtered files. A template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces both. It is one of Python's, with the host's name as an additional
- * name: $$ is a dollar, and an unknown name stays as it is. */
+ * "[ROLE LOCAL_RANK]:" in filtered files. A template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces both. It is one
+ * of Python's, with the host's name as an additional name: $$ is a dollar, and an unknown name stays as it is. */
 
 #include "agent/output/output.h"
 

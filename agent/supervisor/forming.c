@@ -8,8 +8,8 @@
  * Without a terminal a line is logged every 30 s, and sooner when something important changes: there are enough nodes
  * now, or no longer; a node was lost or refused; half of the missing nodes have come. Sixty-four agents write into the
  * same output of a batch system, so changes as expected are not logged each time. On a terminal these lines go to the
- * agent's file alone, except one that names a user's mistake: a node was refused, or another job waits here as well. The
- * living line ends at the terminal's edge, which would cut off the mistake.
+ * agent's file alone, except one that names a user's mistake: a node was refused, or another job waits here as well.
+ * The living line ends at the terminal's edge, which would cut off the mistake.
  *
  * If a host has several agents, one for each GPU, only the first of them logs the line. Within the first second nothing
  * is shown, because by then most jobs have begun. */

@@ -114,7 +114,7 @@ static void take_terminal(struct watch *w) {
   w->own.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ECHONL | IEXTEN);
   w->own.c_cc[VMIN] = 1;
   w->own.c_cc[VTIME] = 0;
-  w->taken = tcsetattr(STDIN_FILENO, TCSADRAIN, &w->own) == 0;
+  w->taken = tcsetattr(STDIN_FILENO, TCSANOW, &w->own) == 0;
 }
 
 static bool has_own_modes(const struct watch *w) {
@@ -123,7 +123,7 @@ static bool has_own_modes(const struct watch *w) {
 }
 
 static void leave_terminal(struct watch *w) {
-  if (w->taken && is_foreground() && has_own_modes(w)) tcsetattr(STDIN_FILENO, TCSADRAIN, &w->before);
+  if (w->taken && is_foreground() && has_own_modes(w)) tcsetattr(STDIN_FILENO, TCSANOW, &w->before);
   w->taken = false;
 }
 
@@ -166,11 +166,14 @@ static bool read_words(struct watch *w) {
   return n > 0;
 }
 
-static void await_acknowledgement(struct watch *w) {
+/* False: the agent is ending. */
+static bool await_acknowledgement(struct watch *w) {
   uint64_t deadline = boot_ms() + SUSPEND_MS;
   for (uint64_t now; !w->acknowledged && (now = boot_ms()) < deadline;) {
-    if (poll(&(struct pollfd){.fd = w->ctl, .events = POLLIN}, 1, (int)(deadline - now)) > 0 && !read_words(w)) return;
+    if (poll(&(struct pollfd){.fd = w->ctl, .events = POLLIN}, 1, (int)(deadline - now)) > 0 && !read_words(w))
+      return false;
   }
+  return true;
 }
 
 static void stop_itself(void) {
@@ -186,8 +189,7 @@ static void suspend(struct watch *w) {
   leave_terminal(w);
   w->acknowledged = false;
   kill(w->agent, SIGTSTP);
-  await_acknowledgement(w);
-  stop_itself();
+  if (await_acknowledgement(w)) stop_itself();
 }
 
 /* Ends as the agent did. */

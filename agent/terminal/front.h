@@ -40,8 +40,8 @@ struct front {
 
 /* Forks if this process has a controlling terminal, and returns in the child, whose stdin then is the workers'
  * pseudo-terminal. Call it before the first thread. with_keyboard: workers may read stdin. 0, also without a terminal;
- * or a negative errno and a sentence, and nothing was forked. If no pseudo-terminal can be had, that is 0 too: stdin then
- * is /dev/null, and *e has a sentence for a warning. */
+ * or a negative errno and a sentence, and nothing was forked. If no pseudo-terminal can be had, that is 0 too: stdin
+ * then is /dev/null, and *e has a sentence for a warning. */
 int front_start(struct front *f, bool with_keyboard, struct err *e);
 /* Workers run, so what is typed is for them; or no longer. */
 void front_give_keyboard(const struct front *f, bool on);

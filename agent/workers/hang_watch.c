@@ -6,8 +6,8 @@
  * wants to. Progress through the sdk comes by itself.
  *
  * Each sign is reported once: only a sign that is newer than the last one. While nothing reads the workers' output,
- * because the terminal was stopped or a disk hangs, or while a user has suspended the job, they cannot go on, and that is
- * not their fault: LOOKED says `held`. */
+ * because the terminal was stopped or a disk hangs, or while a user has suspended the job, they cannot go on, and that
+ * is not their fault: LOOKED says `held`. */
 
 #include "agent/workers/hang_watch.h"
 #include "agent/workers/worker.h"

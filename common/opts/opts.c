@@ -66,8 +66,8 @@ static bool begins(const char *name, const char *word, size_t n) {
   return name && n > 0;
 }
 
-/* The row whose foreign name begins with word, if no other foreign name does. Our own names do not count: they cannot be
- * abbreviated, and a new one must not take a word from existing scripts. */
+/* The row whose foreign name begins with word, if no other foreign name does. Our own names do not count: they cannot
+ * be abbreviated, and a new one must not take a word from existing scripts. */
 static const struct opt *find_abbreviated(const struct opts_spec *spec, const char *word, size_t n) {
   const struct opt *found = NULL;
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {

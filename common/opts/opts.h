@@ -10,9 +10,10 @@
  *   -r 3   -r3   -r=3   -qv (flags may share a dash)
  *
  * Dashes and underscores are the same. The command line overrides the environment, which overrides the program's file
- * of settings if it has one (file.c), which overrides the default. An environment variable that begins with the prefix and names no option is an error, because a misspelt setting must not
- * be ignored; `ignore_env` lists exceptions, and variables that Kubernetes makes for a Service are one. The error for a
- * misspelt name suggests the nearest one. Pure: the environment is a parameter.
+ * of settings if it has one (file.c), which overrides the default. An environment variable that begins with the prefix
+ * and names no option is an error, because a misspelt setting must not be ignored; `ignore_env` lists exceptions, and
+ * variables that Kubernetes makes for a Service are one. The error for a misspelt name suggests the nearest one. Pure:
+ * the environment is a parameter.
  *
  * A program may accept the options of another program (`foreign`). A row with a name there may be abbreviated to any
  * unique beginning of it, and has a second variable, env_foreign + NAME. The variable with our own prefix overrides
@@ -119,10 +120,10 @@ void opts_file_finish(struct opts_file *f);
  * columns. */
 void opts_file_template(const struct opts_spec *spec, int width, struct buf *out);
 
-/* Fills `target` from defaults, then spec->file, then `env` ("NAME=value", NULL-terminated, may be NULL), then argv[1..argc). Parsing
- * stops at "--" or at the first word that is not an option. *rest: the index in argv of the first word behind that;
- * *dashes: whether "--" was there. 0, or -EINVAL and a sentence that names the option or variable, its value and the
- * allowed values. */
+/* Fills `target` from defaults, then spec->file, then `env` ("NAME=value", NULL-terminated, may be NULL), then
+ * argv[1..argc). Parsing stops at "--" or at the first word that is not an option. *rest: the index in argv of the
+ * first word behind that; *dashes: whether "--" was there. 0, or -EINVAL and a sentence that names the option or
+ * variable, its value and the allowed values. */
 int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
                bool *dashes, struct err *e);
 /* Appends the help, wrapped to `width` columns: usage, verbs, groups, one entry per option with default and other name,

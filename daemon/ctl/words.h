@@ -22,8 +22,8 @@ struct ctl_request {
 /* For rdzvctl's option table. */
 extern const struct opts_verb ctl_verbs[];
 
-/* words[0] is the command; none with r->watch is status. signal: --signal's text or NULL; r's flags are set already. Strings are borrowed. 0, or
- * -EINVAL and a sentence. */
+/* words[0] is the command; none with r->watch is status. signal: --signal's text or NULL; r's flags are set already.
+ * Strings are borrowed. 0, or -EINVAL and a sentence. */
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e);
 /* "KILL", "SIGKILL", "sigkill" or "9"; -EINVAL and a sentence. */
 int ctl_read_signal(const char *text, int *signo, struct err *e);

@@ -9,16 +9,16 @@
  *   - could be the workers' own doing (can_repeat);
  *   - came no further.
  *
- * A repeat never refunds the budget, and the --repeat-limit'th in a row ends the job. A failure of another kind begins a
- * row of its own.
+ * A repeat never refunds the budget, and the --repeat-limit'th in a row ends the job. A failure of another kind begins
+ * a row of its own.
  *
  * "No further" needs a measure that means the same in two rounds. Of the signs that hang detection knows only the step
  * does: it is a position in the work, and a round that goes on from a checkpoint counts on from there. Output and a
  * file's times tell that a worker lives, not how far it is; they count in what follows, since a hang happened at the
  * last of them. If either round has reported a step, the later one came further only with a higher step.
  *
- * Without any step the time from START to the failure is the only measure. It cannot see what a checkpoint has saved, so
- * it claims little:
+ * Without any step the time from START to the failure is the only measure. It cannot see what a checkpoint has saved,
+ * so it claims little:
  *
  *   - A round that lived longer came further. Longer means by more than a tenth, and by more than 10 s: machines are not
  *     equally fast every day.

@@ -4,13 +4,14 @@
  *
  * A template is text with places that the tables fill, @{name arguments}. The text of a place goes in as it is; if it
  * ends with a line break, the line break after the place is dropped. Lines between @{if ...} and @{end} stay only if
- * that is so. An unknown name, or a function that HEADER does not have, fails the build, so pages cannot describe things
- * that are gone.
+ * that is so. An unknown name, or a function that HEADER does not have, fails the build, so pages cannot describe
+ * things that are gone.
  *
  * FUNCTION is the subject of a page about one function of HEADER, BRIEF its line in NAME. A GROUP is another function,
  * in front of which stands a comment about FUNCTION too.
  *
- * PROGRAM names the program whose options are meant; "-": none. The tables are those that the programs are linked with. */
+ * PROGRAM names the program whose options are meant; "-": none. The tables are those that the programs are
+ * linked with. */
 
 #include <ctype.h>
 #include <stdio.h>

@@ -52,8 +52,8 @@ struct coll {
   int lost; /* the rank that the last failure names, or -1 */
 };
 
-/* Gathers a few bytes of each rank on all ranks, before there are connections: rdzv_exchange, or a test's own. `all` has
- * room for `size` bytes of each rank. */
+/* Gathers a few bytes of each rank on all ranks, before there are connections: rdzv_exchange, or a test's own. `all`
+ * has room for `size` bytes of each rank. */
 typedef int (*coll_exchange_fn)(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
                                 struct err *e);
 

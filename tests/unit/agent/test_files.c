@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/link/private_dir.c, common/system/command.c, agent/launch/host_file.c: abandoned folders, where a program is, which
- * files are read. */
+/* agent/link/private_dir.c, common/system/command.c, agent/launch/host_file.c: abandoned folders, where a program is,
+ * which files are read. */
 
 #include <setjmp.h>
 #include <stdarg.h>
