@@ -149,6 +149,22 @@ static bool suggest_option(const char *word, struct err *e) {
   return true;
 }
 
+/* "NAME=VALUE", as in front of a shell's command. */
+static bool suggest_in_front(const char *word, struct err *e) {
+  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+  size_t n = strspn(word, letters);
+  if (n == 0 || word[n] != '=' || strchr("0123456789", word[0])) return false;
+  err_set(e, e->code, "%s; a variable for the workers stands in front of rdzv-agent", e->text);
+  return true;
+}
+
+/* "train.py --lr 1" as one word. */
+static bool suggest_words(const char *word, struct err *e) {
+  if (!strchr(word, ' ')) return false;
+  err_set(e, e->code, "%s; it is one word with blanks: remove the quotes", e->text);
+  return true;
+}
+
 /* "pkg.train" where pkg/train.py is. */
 static bool suggest_module(const char *word, struct err *e) {
   char *file = xasprintf("%s.py", word);
@@ -181,7 +197,8 @@ static void suggest_program(const struct agent_options *o, const char *word, str
     err_set(e, e->code, "%s; the folder of that name has no __main__.py, so name a script in it", e->text);
   else if (is_plain_file(word))
     suggest_this_folder(o, word, e);
-  else if (!suggest_option(word, e) && !suggest_module(word, e))
+  else if (!suggest_option(word, e) && !suggest_in_front(word, e) && !suggest_words(word, e) &&
+           !suggest_module(word, e))
     suggest_file(word, e);
 }
 

@@ -21,13 +21,15 @@ static struct agent_options o;
 static char text[256];
 static char *argv[WORDS_MAX], *env[1];
 
-/* "~" stands for an empty word. */
+/* "~" stands for an empty word, "%" for a blank in a word. */
 static void parse(const char *words) {
   struct err e = ERR_INIT;
   int argc = 0;
   snprintf(text, sizeof(text), "rdzv-agent %s", words);
   for (char *p = strtok(text, " "); p; p = strtok(NULL, " ")) argv[argc++] = strcmp(p, "~") == 0 ? p + 1 : p;
   argv[argc] = NULL;
+  for (int i = 1; i < argc; i++)
+    for (char *p = argv[i]; (p = strchr(p, '%'));) *p = ' ';
   if (agent_options_parse(&o, argc, argv, env, NULL, &e)) fail_msg("'%s': %s", words, e.text);
   o.python_file = o.command && command_is_python_file(o.words[0], "/nowhere");
 }
@@ -86,7 +88,11 @@ static void test_programs(void **state) {
   checked("pkg", -ENOENT, "the folder of that name has no __main__.py, so name a script in it");
   checked("pkg.train", -ENOENT, "to run the module write -m pkg.train");
   checked("nproc_per_node=2 train.py", -ENOENT, "did you mean --nproc_per_node=2?");
-  checked("a=2 train.py", -ENOENT, NULL);
+  checked("a=2 train.py", -ENOENT,
+          "a=2: command not found in PATH; a variable for the workers stands in front of rdzv-agent");
+  checked("2=2 train.py", -ENOENT, NULL);
+  checked("train.py%--lr%3", -ENOENT,
+          "train.py --lr 3: command not found in PATH; it is one word with blanks: remove the quotes");
   checked("god", -ENOENT, "did you mean ./good?");
   checked("./god", -ENOENT, "./god: command not found; did you mean ./good?");
   checked("./noexec", -EACCES, "it is not executable: chmod +x ./noexec");
