@@ -170,20 +170,18 @@ static void request_look(struct supervisor *s) {
 static void log_watch_rule(struct supervisor *s) {
   double start_s = (double)s->config.hang_start_ms / 1000, hang_s = (double)timeout_ms(s) / 1000;
   static const char *const what[] = {
-      [HANG_SDK] = "a worker that reports no progress through rdzv.h",
+      [HANG_SDK] = "a worker that reports no progress",
       [HANG_OUTPUT] = "a worker that prints nothing",
       [HANG_FILE] = "a worker whose file (--hang-watch) does not change",
       [HANG_AUTO] = "silence of all workers here",
   };
   if (s->config.hang_watch == HANG_AUTO && s->round.node_rank != 0)
-    sup_log(s, LOG_INFO, "hangs: a worker here is watched once it reports progress through rdzv.h (--hang-watch)");
+    sup_log(s, LOG_INFO, "hangs: a worker here is watched once it reports progress (--hang-watch)");
   else if (s->config.hang_watch == HANG_OUTPUT || s->config.hang_watch == HANG_AUTO)
     sup_log(s, LOG_INFO,
             "hangs: %s for %g s ends the round (--hang-timeout), not before it is %g s old (--hang-start-timeout)%s",
             what[s->config.hang_watch], hang_s, start_s,
-            s->config.hang_watch == HANG_AUTO
-                ? "; a worker that reports progress through rdzv.h is watched by its progress"
-                : "");
+            s->config.hang_watch == HANG_AUTO ? "; a worker that reports progress is watched by its progress" : "");
   else
     sup_log(s, LOG_INFO,
             "hangs: %s for %g s ends the round (--hang-timeout); its start has %g s (--hang-start-timeout)",
