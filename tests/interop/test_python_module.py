@@ -67,6 +67,8 @@ assert found == [b"1"]
 
 @pytest.mark.parametrize("call,sentence", [
     ("rdzv.progress(-1)", "ValueError: a step is 0 or more, not -1"),
+    ("rdzv.progress(1, loss='low')", "ValueError: loss is 'low': it must be a number, or a tensor with one element (could not convert"),
+    ("rdzv.Checkpoints().written(3)", "Error: written(3): no checkpoint was asked for. Call it only after due() has returned True"),
     ("rdzv.barrier(timeout=-1)", "ValueError: timeout is -1: it must be 0 or more seconds"),
     ("rdzv.barrier(timeout=float('nan'))", "ValueError: timeout is nan: it must be 0 or more seconds"),
     ("rdzv.store.set('k', 1)", "TypeError: a value is str or bytes, not int"),
@@ -89,6 +91,21 @@ def test_mistakes(rdzv, call, sentence):
 ])
 def test_an_environment_that_does_not_fit(rdzv, env, sentence):
     assert sentence in alone(rdzv, "import rdzv\nrdzv.rank", 1, **env).err[-1]
+
+
+def test_a_loss_with_a_gradient(rdzv):
+    p = alone(rdzv, """
+import rdzv, torch, warnings
+warnings.simplefilter("error")
+loss = torch.ones(3, requires_grad=True).sum()
+rdzv.progress(1, loss=loss)
+assert rdzv.init()._reports.loss == 3
+try:
+    rdzv.progress(1, of=1, loss=torch.ones(2))
+except RuntimeError as e:
+    print(e)
+""")
+    assert "2 elements" in p.out[0], p
 
 
 def test_everything_between_two_ranks(rdzv):

@@ -63,6 +63,7 @@ class Checkpoints:
         self._number = 0  # of requests that were answered in this round
         self._asked = False  # this rank has set the key of the current one
         self._target: Optional[int] = None
+        self._due = False  # due() was True, and written() has not been called
         self._answered = self._closed = False
         self._error: Optional[Error] = None
         self._signalled = self._stopping = False
@@ -140,8 +141,11 @@ class Checkpoints:
 
     def due(self, step: int) -> bool:
         """Whether all ranks save the state after `step` now, because the agent asks for it. Call it after every step."""
-        if self._context is None or self._closed:
-            return False
+        due = self._context is not None and not self._closed and self._is_due(step)
+        self._due = self._due or due
+        return due
+
+    def _is_due(self, step: int) -> bool:
         if self._single:
             return bool(self._requested() & Request.CHECKPOINT)
         if not self._asked and self._requested() & Request.CHECKPOINT:
@@ -159,7 +163,9 @@ class Checkpoints:
         """The checkpoint that was due is written on this rank. Waits for the other ranks, and reports it. True: stop now.
 
         `step`: of the state that was saved. The agent asks because a round is about to end, so in most cases it is True."""
-        assert self._context is not None
+        if not self._due or self._context is None:
+            raise Error(f"written({step}): no checkpoint was asked for. Call it only after due() has returned True", errno.EINVAL)
+        self._due = False
         self._job.barrier(self._name, AGREE_S)
         self._catch_signals()
         self._job.saved(step)

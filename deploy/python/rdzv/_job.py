@@ -40,6 +40,14 @@ def _step(step: int) -> int:
     return number
 
 
+def _number(loss: Any) -> float:
+    """item() and not float(), which warns of a tensor that has a gradient."""
+    try:
+        return float(loss.item() if hasattr(loss, "item") else loss)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"loss is {loss!r:.80}: it must be a number, or a tensor with one element ({e})") from None
+
+
 class _Reports:
     """What progress() computes from call to call."""
 
@@ -63,7 +71,7 @@ class _Reports:
 
     def read_loss(self, loss: Any, now: float, last: bool) -> None:
         if isinstance(loss, (int, float)) or last or now - self.read_at >= READ_S:
-            self.loss, self.read_at = float(loss), now
+            self.loss, self.read_at = _number(loss), now
 
 
 class _Place(NamedTuple):
