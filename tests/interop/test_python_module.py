@@ -93,6 +93,12 @@ def test_an_environment_that_does_not_fit(rdzv, env, sentence):
     assert sentence in alone(rdzv, "import rdzv\nrdzv.rank", 1, **env).err[-1]
 
 
+def test_help_needs_no_trainer(rdzv):
+    """-S: without the packages of this environment."""
+    p = rdzv.spawn(sys.executable, "-S", "-c", "import pydoc, rdzv; pydoc.help(rdzv)", env={**MODULE, "PAGER": "cat"})
+    assert p.exit(20) == 0 and p.says("rdzv for the workers that rdzv-agent has started") and p.says("class Checkpoints"), p
+
+
 def test_a_loss_with_a_gradient(rdzv):
     p = alone(rdzv, """
 import rdzv, torch, warnings
@@ -224,6 +230,14 @@ def test_the_callbacks_of_the_guide_are_those_of_the_tests(name):
     script = (HERE / "scripts" / name).read_text().splitlines()
     (block,) = [b.text for b in python_blocks() if b.comment != "python: loop" and b.text.splitlines()[0] in script]
     assert [line for line in block.splitlines() if line not in script] == []
+
+
+def test_a_misspelt_name_is_found_by_a_type_checker(rdzv):
+    need("mypy", importlib.util.find_spec("mypy"))
+    (rdzv.tmp / "worker.py").write_text("import rdzv\nrdzv.barier()\nrdzv.rank + 1\nrdzv.huggingface.Callback()\n")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports", "silent", "--ignore-missing-imports", "--cache-dir", os.devnull,
+                           rdzv.tmp / "worker.py"], env={**os.environ, "MYPYPATH": str(TOP / "deploy/python")}, capture_output=True, text=True, timeout=120)
+    assert re.findall(r"error: (.*)", done.stdout) == ['Module has no attribute "barier"; maybe "barrier"?  [attr-defined]'], done.stdout + done.stderr
 
 
 def test_types():

@@ -38,6 +38,22 @@ if TYPE_CHECKING:
     saved_step: int
     store: Store
     __version__: str
+    from . import accelerate as accelerate
+    from . import huggingface as huggingface
+    from . import lightning as lightning
+else:
+
+    def __getattr__(name):
+        # The values change with rejoin(), so they are read when they are asked for. Type checkers do not see this function, so that
+        # they report a name that is misspelt.
+        if name in _ATTRIBUTES:
+            return getattr(init(), name)
+        if name == "__version__":
+            return _load().rdzv_version().decode()
+        if name in _MODULES:
+            return importlib.import_module("." + name, __name__)
+        raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
+
 
 __all__ = ["Checkpoints", "Error", "Job", "Lost", "Rejoin", "Request", "Stopped", "Store", "Timeout", "barrier", "can_checkpoint", "can_rejoin",
            "checkpointed", "done", "exchange", "init", "progress", "rejoin", "requested", "saved"]
@@ -47,19 +63,9 @@ _ATTRIBUTES = ("rank", "world_size", "local_rank", "local_world_size", "node_ran
 _MODULES = ("huggingface", "accelerate", "lightning")
 
 
-def __getattr__(name: str) -> Any:
-    # The values change with rejoin(), so they are read when they are asked for.
-    if name in _ATTRIBUTES:
-        return getattr(init(), name)
-    if name == "__version__":
-        return _load().rdzv_version().decode()
-    if name in _MODULES:
-        return importlib.import_module("." + name, __name__)
-    raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
-
-
 def __dir__() -> List[str]:
-    return sorted([*__all__, *_ATTRIBUTES, *_MODULES, "__version__"])
+    # Without the modules: help() reads each of these names, and not every environment has the trainers.
+    return sorted([*__all__, *_ATTRIBUTES, "__version__"])
 
 
 def barrier(name: str = "barrier", timeout: Duration = None) -> None:
