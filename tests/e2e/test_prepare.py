@@ -40,6 +40,23 @@ def check_no_step_twice(run):
             step = e["step"]
 
 
+def as_a_pattern(line):
+    return re.sub(r"\d+(\\\.\d+)?", r"[0-9.]+", re.escape(line))
+
+
+def test_the_guide_shows_these_lines(rdzv):
+    """A preempted job prints what the guide quotes, but for the numbers."""
+    guide = (TOP / "deploy/guide/failures-and-elastic.md").read_text()
+    (shown,) = [block for block in guide.split("```\n") if block.startswith("rdzv-agent: SIGTERM: leaving")]
+    job = Job(rdzv, "1", "--steps", 100000, "--throttle", 100)
+    agent = job.agent()
+    until_step(job.metrics, 20)
+    agent.kill(signal.SIGTERM)
+    assert agent.exit(20) == 75, agent
+    missing = [line for line in shown.splitlines() if not re.search("^" + as_a_pattern(line) + "$", agent.text, re.M)]
+    assert missing == [], agent
+
+
 def no_worker_is_left(rdzv):
     for rank in range(4):
         rdzv.gone(RANK=str(rank))
