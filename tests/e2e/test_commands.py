@@ -32,6 +32,7 @@ TAKEN = {
     "scontrol show config": "tests/cluster/test_slurm.py::test_looking_at_a_job",
     "ssh node2 true": "tests/cluster/test_ssh.py::test_the_page",
     'rdzv-agent --hostfile "$PBS_NODEFILE" -- ./train.py': "tests/cluster/test_batch.py::test_devices_stay_on_their_host",
+    "rdzv-agent --nproc 1 train.py": "tests/interop/test_python_module.py::test_pytorch_by_hand",
     "python -m rdzv.run": "tests/packages/test_wheel.py::test_a_job_under_the_environments_python",
     "pip uninstall rdzv": "tests/packages/test_wheel.py::test_a_job_under_the_environments_python",
     "systemctl status rdzvd": "tests/e2e/test_systemd.py::test_daemon",

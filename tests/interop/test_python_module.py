@@ -221,7 +221,17 @@ def test_the_loop_of_the_guide(rdzv):
     step = json.loads(state.read_text())["step"]
     assert first.says(f"a checkpoint was written after step {step}"), first
     done = pages.shell(rdzv, setting + pages.with_changes(by_hand, [("python3", sys.executable)]), env=env)
-    assert done.exit(30) == 0, done
+    assert done.exit(30) == 0 and json.loads(state.read_text())["step"] == 1000, done
+
+
+def test_pytorch_by_hand(rdzv):
+    """init_process_group() has no ranks without an agent, and one worker is enough."""
+    (rdzv.tmp / "train.py").write_text('import rdzv, torch.distributed as dist\nwith rdzv.init():\n    dist.init_process_group("gloo")\n'
+                                       "    print('world', dist.get_world_size())\n    dist.destroy_process_group()\n")
+    p = rdzv.spawn(sys.executable, "train.py", env=MODULE)
+    assert p.exit(30) == 1 and p.says("environment variable RANK expected"), p
+    p = pages.shell(rdzv, pages.inline(PAGE, "rdzv-agent --nproc 1 train.py"), env={**MODULE, "PYTHON_EXEC": sys.executable})
+    assert p.exit(30) == 0 and p.says("world 1"), p
 
 
 @pytest.mark.parametrize("name", ["with_trainer.py", "with_lightning.py", "with_saver.py"])

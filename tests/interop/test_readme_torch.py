@@ -90,6 +90,7 @@ def test_one_crash(rdzv):
         assert p.exit(60) == (139 if launcher == "rdzv-agent" else 1), p
         want = pages.generated(README, f"crash under {launcher}").strip("`\n").split("\n")
         got = report_of(launcher, p.text)
+        assert "[rank1]: Traceback" not in p.text, p
         assert bare(want) == bare(got), "\n".join(difflib.unified_diff(want, got, README, "printed", lineterm=""))
 
 

@@ -57,9 +57,10 @@ class Model(lightning.LightningModule):
 
 
 saves = ModelCheckpoint(every_n_train_steps=5, save_top_k=-1)
-trainer = lightning.Trainer(default_root_dir=FOLDER, max_steps=STEPS, accelerator="cpu", strategy="ddp", devices=rdzv.local_world_size, num_nodes=rdzv.node_count,
-                            logger=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-                            callbacks=[rdzv.lightning.Callback(), saves])
+options = {"default_root_dir": FOLDER, "max_steps": STEPS, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
+           "enable_model_summary": False, "use_distributed_sampler": False}
+trainer = lightning.Trainer(callbacks=[rdzv.lightning.Callback(), saves], strategy="ddp",
+                            devices=rdzv.local_world_size, num_nodes=rdzv.node_count, **options)
 trainer.fit(Model(), Loader(), ckpt_path=rdzv.lightning.last_checkpoint(trainer))
 if rdzv.rank == 0:
     print("trained", trainer.global_step, flush=True)
