@@ -68,7 +68,7 @@ assert found == [b"1"]
 @pytest.mark.parametrize("call,sentence", [
     ("rdzv.progress(-1)", "ValueError: a step is 0 or more, not -1"),
     ("rdzv.progress(1, loss='low')", "ValueError: loss is 'low': it must be a number, or a tensor with one element (could not convert"),
-    ("rdzv.Checkpoints().written(3)", "Error: written(3): no checkpoint was asked for. Call it only after due() has returned True"),
+    ("rdzv.Checkpoints().written(3)", "rdzv.Error: written(3): no checkpoint was asked for. Call it only after due() has returned True"),
     ("rdzv.barrier(timeout=-1)", "ValueError: timeout is -1: it must be 0 or more seconds"),
     ("rdzv.barrier(timeout=float('nan'))", "ValueError: timeout is nan: it must be 0 or more seconds"),
     ("rdzv.store.set('k', 1)", "TypeError: a value is str or bytes, not int"),
@@ -77,6 +77,7 @@ assert found == [b"1"]
     ("rdzv.barrier('')", "a name has 1 to 1024 bytes"),
     ("rdzv.barrier('n' * 2000)", "a name has 1 to 1024 bytes"),
     ("rdzv.store.multi_set(['a'], [])", "ValueError: 1 keys and 0 values"),
+    ("rdzv.store.get('none')", 'rdzv.Timeout: store get "none": it does not exist'),
     ("rdzv.nothing", "AttributeError: module 'rdzv' has no attribute 'nothing'"),
 ])
 def test_mistakes(rdzv, call, sentence):

@@ -33,3 +33,7 @@ class Stopped(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(75)
+
+
+for _kind in (Error, Timeout, Lost, Rejoin, Stopped):
+    _kind.__module__ = "rdzv"  # tracebacks and verdicts have the name that users write
