@@ -52,7 +52,7 @@
   X("shutdown-timeout", "")                                                                                            \
   X("virtual-local-rank", "")                                                                                          \
   X("training_script",                                                                                                 \
-    "A word that ends in .py runs under $PYTHON_EXEC or python3, with -u. So does a script "                           \
+    "A word that ends in .py runs under Python (PYTHON_EXEC), with -u. So does a script "                              \
     "without a suffix, a .pyz or a folder with __main__.py, unless the word is a command in PATH. Another word is "    \
     "a program, as with --no-python. ${local_rank} in arguments is replaced; $local_rank and $$ are not.")
 
