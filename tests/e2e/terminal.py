@@ -67,8 +67,7 @@ class Terminal:
         return self.text
 
     def children(self):
-        with open(f"/proc/{self.pid}/task/{self.pid}/children") as f:
-            return [int(p) for p in f.read().split()]
+        return children(self.pid)
 
     def modes(self):
         return termios.tcgetattr(self.fd)
@@ -79,8 +78,15 @@ class Terminal:
         os.waitpid(self.pid, 0)
 
 
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as f:
+        return [int(p) for p in f.read().split()]
+
+
 def is_stopped(pid):
-    return stat(pid)[0] == "T"
+    """A shell waits in vfork() until its child has exec'd. A child that was stopped before that holds it there: state D, which no signal can change."""
+    state = stat(pid)[0]
+    return state == "T" or (state == "D" and children(pid) != [] and all(stat(child)[0] == "T" for child in children(pid)))
 
 
 def await_running(*pids):
