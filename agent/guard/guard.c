@@ -326,7 +326,7 @@ int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
   return left;
 }
 
-/* True: *pid is no longer our child. It is -1 then. */
+/* True: *pid has ended and was reaped, or was never our child; *pid is -1 then. */
 static bool is_reaped(pid_t *pid) {
   if (*pid > 0 && waitpid(*pid, NULL, WNOHANG) == 0) return false;
   *pid = -1;

@@ -55,7 +55,7 @@ report_one() {
   case $how in
     needs)
       skipped=$((skipped + 1))
-      line "$yellow" skip "$name" '' "the step $secs did not succeed"
+      line "$yellow" skip "$name" '' "needs the step $secs, which did not succeed or is not in --only"
       return
       ;;
     never)

@@ -51,7 +51,7 @@ run_step() {
   shift 2
   wanted "$name" || return 0
   for need; do
-    wanted "$need" || continue
+    if ! wanted "$need" && [ -e "$out/$need/build.ninja" ]; then continue; fi # built by an earlier run
     case $(cat "$logs/$need.result" 2>/dev/null) in
       "0 "*) ;;
       *) put_result "$name" "needs $need"; return 0 ;;
