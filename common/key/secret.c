@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pieces are cut from chunks of a few pages, which are never given back: a daemon that had ten thousand connections
+ * will have them again. */
+
+#include "common/key/secret.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { CHUNK_SIZE = 64 * 1024 };
+
+union piece {
+  union piece *next;
+  char room[SECRET_SIZE];
+};
+
+static union piece *unused;
+
+static void add_chunk(void) {
+  union piece *p = mmap(NULL, CHUNK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    fputs("rdzv: out of memory for keys\n", stderr);
+    abort();
+  }
+  (void)mlock(p, CHUNK_SIZE); /* beyond RLIMIT_MEMLOCK they may be swapped */
+  (void)madvise(p, CHUNK_SIZE, MADV_DONTDUMP);
+  for (size_t i = CHUNK_SIZE / sizeof(*p); i-- > 0;) {
+    p[i].next = unused;
+    unused = &p[i];
+  }
+}
+
+void *secret_alloc(void) {
+  if (!unused) add_chunk();
+  union piece *p = unused;
+  unused = p->next;
+  p->next = NULL;
+  return p;
+}
+
+void secret_free(void *piece) {
+  union piece *p = piece;
+  if (!p) return;
+  sodium_memzero(p, sizeof(*p));
+  p->next = unused;
+  unused = p;
+}
