@@ -140,14 +140,14 @@ pip_install() { # OPTION-OR-PACKAGE...
   make_venv && bounded 1500 "$logs/pip.log" "$python" -m pip install -q "$@"
 }
 
-# $python: an interpreter with pytest and NumPy; that of build/venv if the system's lacks them.
+# $python: an interpreter with pytest, NumPy and the Noise of tests/e2e/sealed.py; that of build/venv if the system's lacks them.
 python=python3
 find_python() {
   if [ -x build/venv/bin/python ]; then python=$top/build/venv/bin/python; fi
-  if have_python pytest && have_python numpy; then return 0; fi
+  if have_python pytest && have_python numpy && have_python noise.connection; then return 0; fi
   [ $install = 1 ] && have python3 || return 0
   if make_venv; then
-    pip_install pytest numpy
+    pip_install pytest numpy noiseprotocol==0.3.1
   elif find_root && have apt-get; then
     apt_install python3-pytest python3-numpy # Debian's pip refuses to install beside it
   else
