@@ -4,6 +4,8 @@
  *   the peer closes                      on_end, code 0; in the middle of a message: -ECONNRESET
  *   reset, timeout (TCP_USER_TIMEOUT)    on_end from the read callback, with libuv's code
  *   not a frame or message               on_end, -EPROTO or -EMSGSIZE; writing still works, so the owner may send the reason
+ *   no channel: another key, or none     on_end, -EACCES; a server has sent its refusal
+ *   a record was changed, or replayed    on_end, -EBADMSG
  *   first bytes of another protocol      on_foreign, else on_end
  *   a write fails, or CONN_QUEUE_MAX     the connection is `broken`: later sends are dropped, on_end comes from the loop
  *
@@ -16,6 +18,9 @@
  * rest of a read is less than one frame. An idle connection holds no buffer, since the daemon has ten thousand. Frames
  * are taken from the buffer by an offset and dropped together at the end. Any callback may close the connection; the
  * memory stays until on_closed, so checking its flags is enough.
+ *
+ * In a channel bytes are read into `wire`, record by record unsealed into `in`, and there they are frames as in a plain
+ * connection. A message to many peers is encoded once and sealed for each.
  *
  * Writing tries the socket first (one system call, without a delay by the loop), and queues the rest: one small request
  * per message with a reference to its bytes.
@@ -36,6 +41,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +74,7 @@ static void end(struct conn *c, int code, const char *reason) {
   if (is_deaf(c)) return;
   c->ended = true;
   c->end_code = code;
-  if (reason != c->end_reason) snprintf(c->end_reason, sizeof(c->end_reason), "%s", reason);
+  if (reason != c->end_reason) snprintf(c->end_reason, sizeof(c->end_reason), "%.255s", reason);
   uv_idle_stop(&c->end_later);
   uv_read_stop(&c->stream);
   c->cb->on_end(c, code, c->end_reason);
@@ -87,7 +93,7 @@ static void break_off(struct conn *c, int code, const char *reason) {
   c->broken = true;
   if (c->ended) return;
   c->end_code = code;
-  snprintf(c->end_reason, sizeof(c->end_reason), "%s", reason);
+  snprintf(c->end_reason, sizeof(c->end_reason), "%.255s", reason);
   c->end_turns = 1; /* idle handles run before the poll of their turn: the second turn is behind one poll */
   if (!is_deaf(c)) uv_idle_start(&c->end_later, on_end_later);
 }
@@ -103,7 +109,10 @@ static const char *code_text(int code) {
 static void on_handle_closed(uv_handle_t *h) {
   struct conn *c = h->data;
   if (--c->open_handles > 0) return;
+  channel_finish(&c->channel);
   buf_finish(&c->in);
+  buf_finish(&c->wire);
+  buf_finish(&c->early);
   c->cb->on_closed(c);
 }
 
@@ -127,6 +136,10 @@ static void on_shutdown(uv_shutdown_t *req, int status) {
 
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf) {
   struct conn *c = h->data;
+  if (c->channel.state != CHANNEL_IS_PLAIN) {
+    *buf = uv_buf_init(buf_reserve(&c->wire, CONN_READ_CHUNK), CONN_READ_CHUNK);
+    return;
+  }
   size_t most = c->max_body + FRAME_HEADER_SIZE, room = most > c->in.len ? most - c->in.len : 1;
   if (room > CONN_READ_CHUNK) room = CONN_READ_CHUNK;
   *buf = uv_buf_init(buf_reserve(&c->in, room), (unsigned)room);
@@ -135,6 +148,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf) {
 static void on_read_dropped(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   struct conn *c = s->data;
   buf_clear(&c->in);
+  buf_clear(&c->wire);
   if (n == UV_EOF) c->peer_ended = true; /* it may have closed one direction only, and still read */
   if ((n < 0 && n != UV_EOF) || (c->peer_ended && c->all_sent)) conn_close(c);
 }
@@ -155,126 +169,6 @@ void conn_close_flushed(struct conn *c) {
     return;
   }
   uv_timer_start(&c->flush_timer, on_flush_timeout, CONN_CLOSE_FLUSH_MS, 0);
-}
-
-/* Reading ---------------------------------------------------------------------------------------------------------- */
-
-static void show(struct buf *out, const char *data, size_t len) {
-  buf_putc(out, '"');
-  buf_put_escaped(out, data, len, SHOWN_MAX);
-  buf_putc(out, '"');
-}
-
-static void end_foreign(struct conn *c, enum frame_protocol p) {
-  if (c->cb->on_foreign && c->cb->on_foreign(c, p, c->in.data, c->in.len)) {
-    c->foreign = true;
-    return;
-  }
-  struct buf why = BUF_INIT;
-  if (p == FRAME_PROTOCOL_UNKNOWN) {
-    buf_puts(&why, "speaks a protocol that is not served here; it begins with ");
-    show(&why, c->in.data, c->in.len);
-  } else {
-    buf_printf(&why, "speaks %s, which is not served here", frame_protocol_name(p));
-  }
-  end(c, -EPROTO, buf_text(&why));
-  buf_finish(&why);
-}
-
-/* Server side. True: the preface was there, and *at is behind it. */
-static bool take_preface(struct conn *c, size_t *at) {
-  enum frame_protocol p = frame_detect(c->in.data, c->in.len);
-  if (p == FRAME_PROTOCOL_MORE) return false;
-  if (p != FRAME_PROTOCOL_NATIVE) {
-    uv_read_stop(&c->stream); /* the owner may start it again */
-    end_foreign(c, p);
-    return false;
-  }
-  if (c->in.len < FRAME_PREFACE_SIZE) return false;
-  unsigned version = le16_get(c->in.data + 4);
-  if (version != FRAME_VERSION) {
-    char why[96];
-    snprintf(why, sizeof(why), "speaks version %u of the frames, this side speaks %d", version, FRAME_VERSION);
-    c->other_version = version;
-    end(c, -EPROTO, why);
-    return false;
-  }
-  *at = FRAME_PREFACE_SIZE;
-  c->preface_seen = true;
-  if (c->cb->on_native) c->cb->on_native(c);
-  return true;
-}
-
-/* The greeting of another server helps a person more than the error that it is as a frame. */
-static void end_malformed(struct conn *c, int code, size_t at, bool framed, const struct err *e) {
-  struct buf why = BUF_INIT;
-  if (!c->heard) buf_puts(&why, "does not seem to be rdzv: ");
-  if (c->heard || framed || c->incoming != TO_AGENT) {
-    buf_puts(&why, e->text);
-  } else {
-    buf_puts(&why, "it begins with ");
-    show(&why, c->in.data + at, c->in.len - at);
-  }
-  end(c, code, buf_text(&why));
-  buf_finish(&why);
-}
-
-/* Passes on one message at c->in[*at]. False: more bytes are needed, or the owner wants no more. */
-static bool take_message(struct conn *c, size_t *at) {
-  struct frame f;
-  struct msg m;
-  struct err e = ERR_INIT;
-  size_t size;
-  int rc = frame_parse(c->in.data + *at, c->in.len - *at, c->max_body, &f, &size, &e);
-  if (rc == 0) return false;
-  bool framed = rc > 0;
-  if (framed) rc = msg_decode(&f, c->incoming, &m, &e);
-  if (rc < 0) {
-    end_malformed(c, rc, *at, framed, &e);
-    return false;
-  }
-  *at += size;
-  c->heard = true;
-  c->cb->on_msg(c, &m);
-  msg_finish(&m);
-  return true;
-}
-
-static void take_all(struct conn *c) {
-  size_t at = 0;
-  if (c->preface_seen || take_preface(c, &at))
-    while (!is_deaf(c) && take_message(c, &at)) {
-    }
-  buf_consume(&c->in, at);
-  if (c->in.len == 0 || is_deaf(c)) buf_finish(&c->in);
-}
-
-static void end_of_stream(struct conn *c, ssize_t code) {
-  if (code != UV_EOF)
-    end(c, (int)code, code_text((int)code));
-  else if (c->in.len > 0)
-    end(c, -ECONNRESET, "closed by the peer in the middle of a message");
-  else
-    end(c, 0, "closed by the peer");
-}
-
-void conn_feed(struct conn *c, const char *data, size_t len) {
-  buf_append(&c->in, data, len);
-  take_all(c);
-}
-
-static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
-  struct conn *c = s->data;
-  if (n < 0) {
-    end_of_stream(c, n);
-    return;
-  }
-  if (n > 0) {
-    buf_commit(&c->in, (size_t)n);
-    take_all(c);
-  } else if (c->in.len == 0) {
-    buf_finish(&c->in);
-  }
 }
 
 /* Writing ---------------------------------------------------------------------------------------------------------- */
@@ -313,6 +207,36 @@ static void queue_write(struct conn *c, struct bytes *b, size_t from) {
   break_off(c, rc, code_text(rc));
 }
 
+/* Writes what the socket takes now. Returns how much; -1: the connection is broken. */
+static ssize_t try_now(struct conn *c, const char *data, size_t len) {
+  uv_buf_t all = {.base = (char *)(uintptr_t)data, .len = len}; /* libuv only reads it */
+  int n = c->queued ? UV_EAGAIN : uv_try_write(&c->stream, &all, 1);
+  if (n >= 0) return n;
+  if (n == UV_EAGAIN) return 0;
+  break_off(c, n, code_text(n));
+  return -1;
+}
+
+/* Bytes of ours, as they go over the wire. */
+static void write_now(struct conn *c, const char *data, size_t len) {
+  ssize_t n = try_now(c, data, len);
+  if (n >= 0 && (size_t)n < len) queue_write(c, bytes_create(data + n, len - (size_t)n), 0);
+}
+
+static void send_sealed(struct conn *c, const char *data, size_t len) {
+  struct buf out = BUF_INIT;
+  channel_seal(&c->channel, data, len, &out);
+  write_now(c, out.data, out.len);
+  buf_finish(&out);
+}
+
+static void keep_early(struct conn *c, const char *data, size_t len) {
+  if (len > CONN_QUEUE_MAX - c->early.len)
+    break_off(c, -ENOBUFS, "does not open its channel");
+  else
+    buf_append(&c->early, data, len);
+}
+
 void conn_send_bytes(struct conn *c, struct bytes *b) {
   if (c->closing || c->flushing || c->broken) {
     bytes_unref(b);
@@ -320,21 +244,268 @@ void conn_send_bytes(struct conn *c, struct bytes *b) {
   }
   assert(c->started);
   assert(b->len <= CONN_QUEUE_MAX);
-  uv_buf_t all = uv_buf_init(b->data, (unsigned)b->len);
-  int n = c->queued ? UV_EAGAIN : uv_try_write(&c->stream, &all, 1);
-  if (n < 0 && n != UV_EAGAIN) {
+  if (c->channel.state != CHANNEL_IS_PLAIN) {
+    (c->channel.state == CHANNEL_IS_SEALED ? send_sealed : keep_early)(c, b->data, b->len);
     bytes_unref(b);
-    break_off(c, n, code_text(n));
-  } else if (n >= 0 && (size_t)n == b->len) {
-    bytes_unref(b);
-  } else {
-    queue_write(c, b, n > 0 ? (size_t)n : 0);
+    return;
   }
+  ssize_t n = try_now(c, b->data, b->len);
+  if (n < 0 || (size_t)n == b->len)
+    bytes_unref(b);
+  else
+    queue_write(c, b, (size_t)n);
 }
 
 void conn_send(struct conn *c, const struct msg *m) {
   if (c->closing || c->flushing || c->broken) return;
   conn_send_bytes(c, msg_bytes(m));
+}
+
+void conn_knock(struct conn *c) {
+  if (c->started && !c->closing && !c->flushing && !c->broken) write_now(c, "\r\n\r\n", 4);
+}
+
+/* Reading ---------------------------------------------------------------------------------------------------------- */
+
+static void show(struct buf *out, const char *data, size_t len) {
+  buf_putc(out, '"');
+  buf_put_escaped(out, data, len, SHOWN_MAX);
+  buf_putc(out, '"');
+}
+
+static void end_foreign(struct conn *c, enum frame_protocol p) {
+  if (c->cb->on_foreign && c->cb->on_foreign(c, p, c->in.data, c->in.len)) {
+    c->foreign = true;
+    return;
+  }
+  struct buf why = BUF_INIT;
+  if (p == FRAME_PROTOCOL_UNKNOWN) {
+    buf_puts(&why, "speaks a protocol that is not served here; it begins with ");
+    show(&why, c->in.data, c->in.len);
+  } else {
+    buf_printf(&why, "speaks %s, which is not served here", frame_protocol_name(p));
+  }
+  end(c, -EPROTO, buf_text(&why));
+  buf_finish(&why);
+}
+
+/* Reading goes on with a channel; what has come behind `at` belongs to it. */
+static void enter_channel(struct conn *c, size_t at) {
+  buf_append(&c->wire, c->in.data + at, c->in.len - at);
+  buf_finish(&c->in);
+}
+
+static const char *refusal_text(enum channel_status status) {
+  return status == CHANNEL_WRONG_KEY ? "does not have the key of this daemon"
+         : status == CHANNEL_NO_KEY  ? "has a key, but this side runs without (--insecure)"
+                                     : "cannot be served now";
+}
+
+/* Checks a whole opening. The order keeps strangers cheap: their opening fails before any Diffie-Hellman. */
+static enum channel_status accept_opening(struct conn *c, struct buf *answer) {
+  struct conn_terms t = {.source = CHANNEL_SOURCE_OTHER};
+  int64_t uid = channel_opening_uid(c->in.data);
+  enum channel_status status = c->cb->on_opening ? c->cb->on_opening(c, uid, &t) : CHANNEL_NO_KEY;
+  if (status == CHANNEL_OK) {
+    if (ephemeral_is_old(t.ephemeral, uv_now(c->handle.loop))) {
+      uint8_t random[NOISE_KEY];
+      randombytes_buf(random, sizeof(random));
+      ephemeral_renew(t.ephemeral, random, uv_now(c->handle.loop));
+      sodium_memzero(random, sizeof(random));
+    }
+    if (channel_accept(&c->channel, &t.key, ephemeral_key(t.ephemeral), t.source, c->in.data, answer) < 0) {
+      status = CHANNEL_WRONG_KEY;
+    } else if (!ephemeral_note(t.ephemeral, channel_opening_public(c->in.data))) { /* a replay */
+      channel_finish(&c->channel);
+      buf_clear(answer);
+      status = CHANNEL_WRONG_KEY;
+    }
+  }
+  if (status == CHANNEL_OK)
+    c->uid = uid;
+  else
+    channel_put_header(answer, status, t.source);
+  key_wipe(&t.key);
+  return status;
+}
+
+static void take_opening(struct conn *c) {
+  struct buf answer = BUF_INIT;
+  if (c->in.len < CHANNEL_OPENING_SIZE) return;
+  enum channel_status status = accept_opening(c, &answer);
+  write_now(c, answer.data, answer.len);
+  buf_finish(&answer);
+  if (status != CHANNEL_OK) {
+    end(c, -EACCES, refusal_text(status));
+    return;
+  }
+  c->preface_seen = true;
+  enter_channel(c, CHANNEL_OPENING_SIZE);
+  if (c->cb->on_native) c->cb->on_native(c);
+}
+
+static void end_version(struct conn *c, unsigned version) {
+  char why[96];
+  snprintf(why, sizeof(why), "speaks version %u of the frames, this side speaks %d", version, FRAME_VERSION);
+  c->other_version = version;
+  end(c, -EPROTO, why);
+}
+
+/* Server side. True: a plain preface was there, and *at is behind it. */
+static bool take_preface(struct conn *c, size_t *at) {
+  enum frame_protocol p = frame_detect(c->in.data, c->in.len);
+  if (p == FRAME_PROTOCOL_MORE) return false;
+  if (p == FRAME_PROTOCOL_NATIVE) {
+    if (c->in.len < FRAME_PREFACE_SIZE) return false;
+    unsigned version = le16_get(c->in.data + 4);
+    int kind = channel_kind_of(c->in.data);
+    if (version != FRAME_VERSION) {
+      end_version(c, version);
+      return false;
+    }
+    if (kind < 0) {
+      end(c, -EPROTO, "opens a connection in a way that this side does not know");
+      return false;
+    }
+    if (kind == CHANNEL_KIND_SEALED) {
+      take_opening(c);
+      return false;
+    }
+    if (kind == CHANNEL_KIND_MUNGE) p = FRAME_PROTOCOL_MUNGE;
+  }
+  if (p != FRAME_PROTOCOL_NATIVE) {
+    uv_read_stop(&c->stream); /* the owner may start it again */
+    end_foreign(c, p);
+    return false;
+  }
+  *at = FRAME_PREFACE_SIZE;
+  c->preface_seen = true;
+  if (c->cb->on_native) c->cb->on_native(c);
+  return true;
+}
+
+/* The greeting of another server helps a person more than the error that it is as a frame. */
+static void end_unlike(struct conn *c, int code, const char *data, size_t len) {
+  struct buf why = BUF_INIT;
+  buf_puts(&why, "does not seem to be rdzv: it begins with ");
+  show(&why, data, len);
+  end(c, code, buf_text(&why));
+  buf_finish(&why);
+}
+
+static void end_malformed(struct conn *c, int code, size_t at, bool framed, const struct err *e) {
+  if (!c->heard && !framed && c->incoming == TO_AGENT) {
+    end_unlike(c, code, c->in.data + at, c->in.len - at);
+    return;
+  }
+  struct buf why = BUF_INIT;
+  if (!c->heard) buf_puts(&why, "does not seem to be rdzv: ");
+  buf_puts(&why, e->text);
+  end(c, code, buf_text(&why));
+  buf_finish(&why);
+}
+
+/* Passes on one message at c->in[*at]. False: more bytes are needed, or the owner wants no more. */
+static bool take_message(struct conn *c, size_t *at) {
+  struct frame f;
+  struct msg m;
+  struct err e = ERR_INIT;
+  size_t size;
+  int rc = frame_parse(c->in.data + *at, c->in.len - *at, c->max_body, &f, &size, &e);
+  if (rc == 0) return false;
+  bool framed = rc > 0;
+  if (framed) rc = msg_decode(&f, c->incoming, &m, &e);
+  if (rc < 0) {
+    end_malformed(c, rc, *at, framed, &e);
+    return false;
+  }
+  *at += size;
+  c->heard = true;
+  c->cb->on_msg(c, &m);
+  msg_finish(&m);
+  return true;
+}
+
+static void take_frames(struct conn *c) {
+  size_t at = 0;
+  if (c->preface_seen || take_preface(c, &at))
+    while (!is_deaf(c) && take_message(c, &at)) {
+    }
+  buf_consume(&c->in, at);
+  if (c->in.len == 0 || is_deaf(c)) buf_finish(&c->in);
+}
+
+static void end_refused(struct conn *c, int rc) {
+  if (rc == -EACCES)
+    end(c, rc, c->refusal == CHANNEL_WRONG_KEY ? "its key is another one" : "it refuses the channel");
+  else if (rc == -EBADMSG)
+    end(c, rc, "it answers without the key: another program listens there, or changes what is sent");
+  else
+    end_unlike(c, -EPROTO, c->wire.data, c->wire.len);
+}
+
+/* Client side. True: the channel is open, and *at is behind the answer. */
+static bool take_answer(struct conn *c, size_t *at) {
+  int rc = channel_take_answer(&c->channel, c->wire.data, c->wire.len, at, &c->refusal, &c->refusal_key);
+  if (rc < 0) end_refused(c, rc);
+  if (rc <= 0) return false;
+  struct buf early = c->early;
+  c->early = (struct buf)BUF_INIT;
+  if (early.len) send_sealed(c, early.data, early.len);
+  buf_finish(&early);
+  return true;
+}
+
+static void take_records(struct conn *c) {
+  size_t at = 0, used = 0;
+  struct err e = ERR_INIT;
+  if (c->channel.state == CHANNEL_IS_OPENING && !take_answer(c, &at)) return;
+  while (!is_deaf(c)) {
+    int rc = channel_unseal(&c->channel, c->wire.data + at, c->wire.len - at, &used, &c->in, &e);
+    if (rc < 0) end(c, rc, e.text);
+    if (rc <= 0) break;
+    at += used;
+    take_frames(c);
+  }
+  buf_consume(&c->wire, at);
+  if (c->wire.len == 0 || is_deaf(c)) buf_finish(&c->wire);
+}
+
+static void take_all(struct conn *c) {
+  if (c->channel.state == CHANNEL_IS_PLAIN) take_frames(c);
+  if (c->channel.state != CHANNEL_IS_PLAIN && c->wire.len && !is_deaf(c)) take_records(c);
+}
+
+static void end_of_stream(struct conn *c, ssize_t code) {
+  if (code != UV_EOF)
+    end(c, (int)code, code_text((int)code));
+  else if (c->in.len > 0 || c->wire.len > 0)
+    end(c, -ECONNRESET, "closed by the peer in the middle of a message");
+  else
+    end(c, 0, "closed by the peer");
+}
+
+static struct buf *read_buffer(struct conn *c) {
+  return c->channel.state == CHANNEL_IS_PLAIN ? &c->in : &c->wire;
+}
+
+void conn_feed(struct conn *c, const char *data, size_t len) {
+  buf_append(read_buffer(c), data, len);
+  take_all(c);
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
+  struct conn *c = s->data;
+  if (n < 0) {
+    end_of_stream(c, n);
+    return;
+  }
+  if (n > 0) {
+    buf_commit(read_buffer(c), (size_t)n);
+    take_all(c);
+  } else if (read_buffer(c)->len == 0) {
+    buf_finish(read_buffer(c));
+  }
 }
 
 /* Beginning -------------------------------------------------------------------------------------------------------- */
@@ -345,6 +516,7 @@ static void init(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *c
   c->incoming = server ? TO_DAEMON : TO_AGENT;
   c->preface_seen = !server;
   c->max_body = FRAME_MAX_UNIDENTIFIED;
+  c->uid = KEY_OWN;
   uv_timer_init(loop, &c->flush_timer);
   uv_idle_init(loop, &c->end_later);
   c->handle.data = c->flush_timer.data = c->end_later.data = c;
@@ -377,6 +549,21 @@ static int set_tcp_options(const struct conn *c, unsigned user_timeout_ms) {
   return socket_set_options(fd, user_timeout_ms);
 }
 
+void conn_use_key(struct conn *c, const struct key *key) {
+  c->key = key;
+}
+
+static void begin_channel(struct conn *c) {
+  struct buf opening = BUF_INIT;
+  uint8_t random[NOISE_KEY];
+  randombytes_buf(random, sizeof(random));
+  channel_open(&c->channel, c->key, random, &opening);
+  sodium_memzero(random, sizeof(random));
+  c->key = NULL;
+  write_now(c, opening.data, opening.len);
+  buf_finish(&opening);
+}
+
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   assert(!c->started && !c->closing);
   int rc = c->handle.type == UV_TCP ? set_tcp_options(c, user_timeout_ms) : 0;
@@ -384,7 +571,10 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   rc = uv_read_start(&c->stream, on_alloc, on_read);
   if (rc) return err_sys(e, rc, "cannot read from a connection");
   c->started = true;
-  if (c->incoming == TO_AGENT) conn_send_bytes(c, bytes_create(frame_preface, sizeof(frame_preface)));
+  if (c->incoming == TO_AGENT && c->key)
+    begin_channel(c);
+  else if (c->incoming == TO_AGENT)
+    write_now(c, frame_preface, sizeof(frame_preface));
   return 0;
 }
 

@@ -2,8 +2,8 @@
 #ifndef PROTO_CONN_H
 #define PROTO_CONN_H
 
-/* Native frames over a libuv stream (TCP or unix), for daemon and agent. A connection reads, finds frames, decodes each
- * as a whole and passes it to the owner. It writes through a bounded queue: a peer that does not read is closed and
+/* Native frames over a libuv stream (TCP or unix), for daemon and agent, sealed by a key (proto/channel.h) or plain. A
+ * connection reads, finds frames, decodes each as a whole and passes it to the owner. It writes through a bounded queue: a peer that does not read is closed and
  * named, never waited for. Closing has two phases: conn_close stops all callbacks but on_closed; only in on_closed the
  * memory belongs to the caller again.
  *
@@ -16,6 +16,9 @@
 #include "common/buf.h"
 #include "common/bytes.h"
 #include "common/err.h"
+#include "common/key/key.h"
+#include "proto/channel.h"
+#include "proto/ephemeral.h"
 #include "proto/msg.h"
 
 enum {
@@ -25,19 +28,32 @@ enum {
 };
 
 struct conn;
+
+/* How a server answers an opening. */
+struct conn_terms {
+  struct key key; /* wiped by the connection */
+  enum channel_source source;
+  struct ephemeral *ephemeral; /* borrowed; renewed by the connection */
+};
+
 struct conn_callbacks {
   /* m is valid during the call. */
   void (*on_msg)(struct conn *c, struct msg *m);
-  /* Server side: the peer's preface has come, so CHALLENGE may be sent. Before any on_msg. May be NULL. */
+  /* Server side: a peer opens a channel with the key of `uid` (KEY_OWN: the server's own). CHANNEL_OK, and *t is filled.
+   * Another status is the refusal that the peer gets; on_end follows with -EACCES. NULL: CHANNEL_NO_KEY. */
+  enum channel_status (*on_opening)(struct conn *c, int64_t uid, struct conn_terms *t);
+  /* Server side: the peer's preface has come, plain or sealed (conn->channel), so the first message may be sent. Before
+   * any on_msg. May be NULL. */
   void (*on_native)(struct conn *c);
   /* Server side: the first bytes are not a native preface; data holds what was read. True: the owner takes the stream
    * over. Reading has stopped, and the owner may uv_read_start it; conn_send_bytes and both ways to close still work,
    * and no other callback but on_closed comes. False, or NULL: on_end follows. */
   bool (*on_foreign)(struct conn *c, enum frame_protocol p, const char *data, size_t len);
   /* The connection ends. reason: "closed by the peer", "reset by the peer", what was malformed, "does not read: 64 MiB
-   * queued". code: 0 for a clean end, else a negative errno. The owner calls conn_close, here or later; after -EPROTO
-   * and -EMSGSIZE it may first send a message and call conn_close_flushed. Called at most once, never inside
-   * conn_send. */
+   * queued". code: 0 for a clean end, else a negative errno. -EACCES: a channel was refused, by this server, or by the
+   * server in conn->refusal. -EBADMSG: the peer does not have the key that it should have. The owner calls conn_close,
+   * here or later; after -EPROTO, -EMSGSIZE and -EACCES it may first send a message and call conn_close_flushed. Called
+   * at most once, never inside conn_send. */
   void (*on_end)(struct conn *c, int code, const char *reason);
   void (*on_closed)(struct conn *c); /* free it now */
 };
@@ -56,6 +72,13 @@ struct conn {
   void *owner;
   enum msg_direction incoming; /* the messages that this side accepts */
   size_t max_body;             /* FRAME_MAX_UNIDENTIFIED, until the owner has identified the peer and raises it */
+  struct channel channel;
+  const struct key *key;           /* client side, until conn_start: of conn_use_key */
+  int64_t uid;                     /* server side, sealed: the key's; else KEY_OWN */
+  enum channel_status refusal;     /* client side: of the server; CHANNEL_OK: none */
+  enum channel_source refusal_key; /* where the server's key comes from */
+  struct buf wire;                 /* of a channel: what has come, still sealed */
+  struct buf early;                /* client side: plain bytes that wait for the channel */
   struct buf in;
   size_t queued; /* bytes in uv's queue */
   bool preface_seen;
@@ -77,13 +100,18 @@ struct conn {
 /* Before the stream is opened. `server`: the preface is expected in front of frames; else conn_start sends it. */
 void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
 void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
+/* Client side, before conn_start: the connection is sealed. The key must live until conn_start. NULL: it is plain. */
+void conn_use_key(struct conn *c, const struct key *key);
 /* The stream is connected or accepted. Sets options (socket_set_options with user_timeout_ms) and begins to read. On an
  * error nothing has begun: call conn_close. */
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e);
 /* After conn_start: takes bytes that the owner has read from the peer before. Calls back as for bytes that were
  * read. */
 void conn_feed(struct conn *c, const char *data, size_t len);
-/* Both drop bytes that can no longer be sent: after a close, or when writing has failed. Not before conn_start. */
+/* Client side, while the peer is silent: two line ends, at which a server of another protocol says what it is. */
+void conn_knock(struct conn *c);
+/* Both drop bytes that can no longer be sent: after a close, or when writing has failed. Not before conn_start. What is
+ * sent before a channel is open follows when it is. */
 void conn_send(struct conn *c, const struct msg *m);
 void conn_send_bytes(struct conn *c, struct bytes *b); /* takes one reference */
 void conn_close(struct conn *c);                       /* at once; idempotent */

@@ -56,6 +56,7 @@ const char *frame_protocol_name(enum frame_protocol p) {
   case FRAME_PROTOCOL_UNKNOWN: return "unknown";
   case FRAME_PROTOCOL_MORE: return "undecided";
   case FRAME_PROTOCOL_NATIVE: return "native";
+  case FRAME_PROTOCOL_MUNGE: return "a question for a key by MUNGE";
   case FRAME_PROTOCOL_C10D: return "c10d";
   case FRAME_PROTOCOL_C10D_OLD: return "c10d (old numbering)";
   case FRAME_PROTOCOL_HTTP: return "HTTP";

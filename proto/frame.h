@@ -22,13 +22,14 @@ enum {
   FRAME_MAX_TO_AGENT = 20 * 1024 * 1024,
 };
 
-/* The first bytes of a native peer: "RDZV", u16 FRAME_VERSION, u16 0. */
+/* The first bytes of a native peer: "RDZV", u16 FRAME_VERSION, u16 enum channel_kind; here of a plain one. */
 extern const char frame_preface[FRAME_PREFACE_SIZE];
 
 enum frame_protocol {
   FRAME_PROTOCOL_UNKNOWN, /* none of these: close */
   FRAME_PROTOCOL_MORE,    /* too few bytes to tell */
   FRAME_PROTOCOL_NATIVE,
+  FRAME_PROTOCOL_MUNGE,    /* a native preface of kind CHANNEL_KIND_MUNGE; found by conn.c */
   FRAME_PROTOCOL_C10D,     /* 00 CE F7 85 3C */
   FRAME_PROTOCOL_C10D_OLD, /* numbering of PyTorch 1.13 to 2.1: first byte 0..11 without the handshake */
   FRAME_PROTOCOL_HTTP,     /* GET, HEAD, POST, PUT, DELETE, OPTIONS and a blank */

@@ -21,7 +21,7 @@ static size_t parse_uid(const char *text, size_t len, int64_t *uid) {
   int64_t v = 0;
   size_t n = 0;
   for (; n < len && n <= 10 && ascii_is_digit(text[n]); n++) v = 10 * v + (text[n] - '0');
-  if (n == 0 || n > 10 || n == len || text[n] != ':' || v > UINT32_MAX) return 0;
+  if (n == 0 || n > 10 || n == len || text[n] != ':' || v >= UINT32_MAX) return 0; /* no user has the last */
   *uid = v;
   return n + 1;
 }

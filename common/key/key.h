@@ -20,7 +20,7 @@
 
 enum {
   KEY_BYTES = 32,
-  KEY_TEXT_MAX = 75, /* "4294967295:" and 64 digits */
+  KEY_TEXT_MAX = 75, /* "4294967294:" and 64 digits */
   KEY_OWN = -1,      /* uid of a daemon's own key */
 };
 

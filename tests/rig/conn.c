@@ -74,8 +74,25 @@ static void on_closed(struct conn *c) {
   s->closed = true;
 }
 
-const struct conn_callbacks callbacks = {on_msg, on_native, on_foreign, on_end, on_closed};
-const struct conn_callbacks no_foreign = {on_msg, NULL, NULL, on_end, on_closed};
+static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_terms *t) {
+  static struct ephemeral *ephemeral;
+  if (!ephemeral) ephemeral = ephemeral_create();
+  if (uid != KEY_OWN && uid != 1000) return CHANNEL_BUSY;
+  *t = (struct conn_terms){.key = rig_key, .source = CHANNEL_SOURCE_HOME, .ephemeral = ephemeral};
+  if (uid != KEY_OWN) key_derive(&rig_key, (uint32_t)uid, &t->key);
+  return CHANNEL_OK;
+}
+
+const struct key rig_key = {.bytes = "a key of thirty-two bytes: 31...", .uid = KEY_OWN};
+const struct conn_callbacks callbacks = {
+    .on_msg = on_msg, .on_native = on_native, .on_foreign = on_foreign, .on_end = on_end, .on_closed = on_closed};
+const struct conn_callbacks no_foreign = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
+const struct conn_callbacks keyed = {.on_msg = on_msg,
+                                     .on_opening = on_opening,
+                                     .on_native = on_native,
+                                     .on_foreign = on_foreign,
+                                     .on_end = on_end,
+                                     .on_closed = on_closed};
 
 void spin(void) {
   for (int i = 0; i < 20; i++) uv_run(&loop, UV_RUN_NOWAIT);
@@ -121,6 +138,7 @@ void begin(struct side *s, const struct conn_callbacks *cb, bool server, bool tc
     assert_int_equal(uv_pipe_open(&s->conn.pipe, fd), 0);
   }
   struct err e = ERR_INIT;
+  conn_use_key(&s->conn, s->key);
   if (conn_start(&s->conn, 5000, &e) != 0) fail_msg("%s", e.text);
 }
 

@@ -16,10 +16,12 @@ struct side {
   size_t n_msgs;
   enum action on_msg, on_native, on_foreign, on_end;
   bool quiet, sending, closed;
+  const struct key *key; /* a client's; set before begin */
 };
 
 extern uv_loop_t loop;
-extern const struct conn_callbacks callbacks, no_foreign;
+extern const struct conn_callbacks callbacks, no_foreign, keyed; /* keyed: a server with rig_key, for it and uid 1000 */
+extern const struct key rig_key;
 
 void say(struct side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Turns of the loop until nothing more happens at once. */

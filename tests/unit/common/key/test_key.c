@@ -16,8 +16,8 @@ static int parse(const char *text, struct key *k, struct err *e) {
 }
 
 static void test_both_forms_are_read_and_written(void **state) {
-  static const char *const texts[] = {DIGITS, "1000:" DIGITS, "0:" DIGITS, "4294967295:" DIGITS};
-  static const int64_t uids[] = {KEY_OWN, 1000, 0, 4294967295};
+  static const char *const texts[] = {DIGITS, "1000:" DIGITS, "0:" DIGITS, "4294967294:" DIGITS};
+  static const int64_t uids[] = {KEY_OWN, 1000, 0, 4294967294};
   for (int i = 0; i < 4; i++) {
     struct key k;
     char padded[KEY_TEXT_MAX + 8], out[KEY_TEXT_MAX + 1];
@@ -35,6 +35,7 @@ static void test_other_texts_are_refused_and_not_shown(void **state) {
                                       DIGITS "0",
                                       "1000:",
                                       ":" DIGITS,
+                                      "4294967295:" DIGITS,
                                       "4294967296:" DIGITS,
                                       "-1:" DIGITS,
                                       "x:" DIGITS,

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROTO_CHANNEL_H
+#define PROTO_CHANNEL_H
+
+/* The secure channel under native frames (PROTOCOL.md 2.1): how a connection is opened, answered and refused, and the
+ * records in which frames travel then. Bytes in, bytes out; pure. Random secrets come from the caller.
+ *
+ *   client  opening: preface, kind SEALED | u32 uid of the key | Noise message 1      CHANNEL_OPENING_SIZE bytes
+ *   daemon  answer:  header with CHANNEL_OK | Noise message 2                         CHANNEL_ANSWER_SIZE bytes
+ *   daemon  refusal: header with another status: advice that nothing vouches for      CHANNEL_HEADER_SIZE bytes
+ *   both    records: u16 length | ciphertext
+ *
+ * The session keys lie in one piece of secret memory. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/key/key.h"
+#include "proto/noise.h"
+
+enum {
+  CHANNEL_PREFACE_SIZE = 8,
+  CHANNEL_OPENING_SIZE = CHANNEL_PREFACE_SIZE + 4 + NOISE_OVERHEAD,
+  CHANNEL_HEADER_SIZE = 8,
+  CHANNEL_ANSWER_SIZE = CHANNEL_HEADER_SIZE + NOISE_OVERHEAD,
+  CHANNEL_PLAIN_MAX = 16 * 1024, /* bytes of frames in one record */
+  CHANNEL_RECORD_MAX = CHANNEL_PLAIN_MAX + NOISE_TAG,
+};
+
+/* The last word of the preface. */
+enum channel_kind {
+  CHANNEL_KIND_PLAIN = 0,  /* frames follow; only a daemon with --insecure serves them */
+  CHANNEL_KIND_SEALED = 1, /* the opening of a channel */
+  CHANNEL_KIND_MUNGE = 2,  /* a MUNGE credential: a user asks for the key */
+};
+
+enum channel_status {
+  CHANNEL_OK = 0,
+  CHANNEL_WRONG_KEY = 1,
+  CHANNEL_NO_KEY = 2, /* the daemon runs with --insecure */
+  CHANNEL_MUNGE = 3,  /* u32 length, and a credential with the key */
+  CHANNEL_NO_MUNGE = 4,
+  CHANNEL_MUNGE_REFUSED = 5, /* u32 length, and a sentence */
+  CHANNEL_BUSY = 6,
+  CHANNEL_STATUS_COUNT
+};
+
+/* Where the daemon's own key comes from, for the advice in a sentence. */
+enum channel_source {
+  CHANNEL_SOURCE_OTHER = 0,
+  CHANNEL_SOURCE_HOME = 1,
+  CHANNEL_SOURCE_FILE = 2,
+  CHANNEL_SOURCE_ENVIRONMENT = 3,
+  CHANNEL_SOURCE_RANDOM = 4, /* drawn by the agent that started it */
+  CHANNEL_SOURCE_STATE = 5,  /* a service's state folder */
+  CHANNEL_SOURCE_COUNT
+};
+
+enum channel_state {
+  CHANNEL_IS_PLAIN, /* all zero */
+  CHANNEL_IS_OPENING,
+  CHANNEL_IS_SEALED,
+};
+
+struct channel {
+  enum channel_state state;
+  void *secret; /* struct noise_open or struct noise_session */
+};
+
+void channel_finish(struct channel *c); /* wipes the keys; plain again */
+
+/* Client ------------------------------------------------------------------------------------------------------------- */
+
+/* Appends the opening. `random`: an ephemeral secret, never used twice. */
+void channel_open(struct channel *c, const struct key *key, const uint8_t random[NOISE_KEY], struct buf *out);
+/* Looks for the daemon's answer at the front of data. 1: it is sealed, *used bytes are to be consumed. 0: more bytes are
+ * needed. -EPROTO: this is not rdzv's. -EACCES: refused, see *status and *source. -EBADMSG: the answer was not made
+ * with the key, so another program listens there or answers on the way. No sentence. */
+int channel_take_answer(struct channel *c, const char *data, size_t len, size_t *used, enum channel_status *status,
+                        enum channel_source *source);
+
+/* Daemon ------------------------------------------------------------------------------------------------------------- */
+
+/* The kind that a preface announces; -EPROTO: an unknown one. data: CHANNEL_PREFACE_SIZE bytes or more that begin as
+ * frame_preface does. */
+int channel_kind_of(const char *data);
+/* The uid of the key that an opening names: KEY_OWN, or a user's. */
+int64_t channel_opening_uid(const char opening[CHANNEL_OPENING_SIZE]);
+/* What is unique in an opening: the initiator's ephemeral key. */
+const uint8_t *channel_opening_public(const char opening[CHANNEL_OPENING_SIZE]);
+/* Checks the opening and appends the answer. -EBADMSG: it was made with another key; nothing is appended. */
+int channel_accept(struct channel *c, const struct key *key, const struct noise_ephemeral *e,
+                   enum channel_source source, const char opening[CHANNEL_OPENING_SIZE], struct buf *out);
+void channel_put_header(struct buf *out, enum channel_status status, enum channel_source source);
+
+/* Both --------------------------------------------------------------------------------------------------------------- */
+
+/* Appends the records of data. */
+void channel_seal(struct channel *c, const void *data, size_t len, struct buf *out);
+/* How many bytes `len` bytes of frames are in records. */
+size_t channel_sealed_size(size_t len);
+/* Appends the content of the first record of data to out. 1: *used bytes are to be consumed. 0: more bytes are needed.
+ * -EMSGSIZE, -EBADMSG and a sentence: the connection must end. */
+int channel_unseal(struct channel *c, const char *data, size_t len, size_t *used, struct buf *out, struct err *e);
+
+#endif

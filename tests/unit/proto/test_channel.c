@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* channel, ephemeral: opening, answering, refusing, records; every byte on the way changed. */
+
+#include "proto/channel.h"
+
+#include <errno.h>
+#include <string.h>
+#include "proto/ephemeral.h"
+#include "proto/frame.h"
+#include "tests/rig/unit.h"
+
+static const struct key own = {.bytes = "a key of thirty-two bytes: 31...", .uid = KEY_OWN};
+static const struct key user = {.bytes = "another key of as many bytes....", .uid = 1000};
+static const uint8_t random_client[NOISE_KEY] = "client's ephemeral secret ......",
+                     random_daemon[NOISE_KEY] = "daemon's";
+
+struct both {
+  struct channel client, daemon;
+  struct buf opening, answer;
+  struct noise_ephemeral ephemeral;
+};
+
+static void begin(struct both *b, const struct key *key) {
+  *b = (struct both){.client.secret = NULL};
+  noise_ephemeral_set(&b->ephemeral, random_daemon);
+  channel_open(&b->client, key, random_client, &b->opening);
+}
+
+static void finish(struct both *b) {
+  channel_finish(&b->client);
+  channel_finish(&b->daemon);
+  buf_finish(&b->opening);
+  buf_finish(&b->answer);
+}
+
+static int take(struct both *b, size_t *used, enum channel_status *status, enum channel_source *source) {
+  return channel_take_answer(&b->client, b->answer.data, b->answer.len, used, status, source);
+}
+
+static void connect_both(struct both *b) {
+  size_t used;
+  enum channel_status status;
+  enum channel_source source;
+  begin(b, &own);
+  assert_int_equal(channel_accept(&b->daemon, &own, &b->ephemeral, CHANNEL_SOURCE_HOME, b->opening.data, &b->answer),
+                   0);
+  assert_int_equal(take(b, &used, &status, &source), 1);
+}
+
+static void test_an_opening_is_answered(void **state) {
+  struct both b;
+  size_t used = 0;
+  enum channel_status status = CHANNEL_BUSY;
+  enum channel_source source = CHANNEL_SOURCE_OTHER;
+  begin(&b, &user);
+  assert_int_equal(b.opening.len, CHANNEL_OPENING_SIZE);
+  assert_int_equal(frame_detect(b.opening.data, b.opening.len), FRAME_PROTOCOL_NATIVE);
+  assert_int_equal(channel_kind_of(b.opening.data), CHANNEL_KIND_SEALED);
+  assert_true(channel_opening_uid(b.opening.data) == 1000);
+  assert_int_equal(channel_accept(&b.daemon, &user, &b.ephemeral, CHANNEL_SOURCE_HOME, b.opening.data, &b.answer), 0);
+  assert_int_equal(b.answer.len, CHANNEL_ANSWER_SIZE);
+  for (size_t n = 0; n < b.answer.len; n++)
+    assert_int_equal(channel_take_answer(&b.client, b.answer.data, n, &used, &status, &source), 0);
+  assert_int_equal(take(&b, &used, &status, &source), 1);
+  assert_int_equal(used, CHANNEL_ANSWER_SIZE);
+  assert_int_equal(source, CHANNEL_SOURCE_HOME);
+  assert_int_equal(b.client.state, CHANNEL_IS_SEALED);
+  finish(&b);
+  assert_int_equal(b.client.state, CHANNEL_IS_PLAIN);
+}
+
+static void test_a_daemons_own_key_has_no_uid(void **state) {
+  struct both b;
+  begin(&b, &own);
+  assert_true(channel_opening_uid(b.opening.data) == KEY_OWN);
+  b.opening.data[6] = 3;
+  assert_int_equal(channel_kind_of(b.opening.data), -EPROTO);
+  finish(&b);
+}
+
+static void test_each_changed_byte_of_an_opening_is_refused(void **state) {
+  struct both b;
+  begin(&b, &own);
+  for (size_t i = 0; i < b.opening.len; i++)
+    for (int bit = 0; bit < 8; bit++) {
+      b.opening.data[i] = (char)(b.opening.data[i] ^ (1 << bit));
+      assert_int_equal(channel_accept(&b.daemon, &own, &b.ephemeral, 0, b.opening.data, &b.answer), -EBADMSG);
+      assert_int_equal(b.answer.len, 0);
+      assert_null(b.daemon.secret);
+      b.opening.data[i] = (char)(b.opening.data[i] ^ (1 << bit));
+    }
+  assert_int_equal(channel_accept(&b.daemon, &user, &b.ephemeral, 0, b.opening.data, &b.answer), -EBADMSG);
+  assert_int_equal(channel_accept(&b.daemon, &own, &b.ephemeral, 0, b.opening.data, &b.answer), 0);
+  finish(&b);
+}
+
+static void test_each_changed_byte_of_an_answer_is_refused(void **state) {
+  struct both b;
+  size_t used;
+  enum channel_status status;
+  enum channel_source source;
+  begin(&b, &own);
+  channel_accept(&b.daemon, &own, &b.ephemeral, 0, b.opening.data, &b.answer);
+  for (size_t i = 0; i < b.answer.len; i++) {
+    b.answer.data[i] = (char)(b.answer.data[i] ^ 0x10);
+    int rc = take(&b, &used, &status, &source);
+    if (i < 6) assert_int_equal(rc, -EPROTO);
+    if (i == 6) assert_int_equal(rc, -EPROTO); /* status 16 */
+    if (i >= CHANNEL_HEADER_SIZE) assert_int_equal(rc, -EBADMSG);
+    if (i != 7) assert_int_equal(b.client.state, CHANNEL_IS_OPENING);
+    if (i != 7) b.answer.data[i] = (char)(b.answer.data[i] ^ 0x10);
+    if (i == 7) { /* the source is advice */
+      assert_int_equal(rc, 1);
+      assert_int_equal(source, CHANNEL_SOURCE_OTHER);
+      finish(&b);
+      begin(&b, &own);
+      channel_accept(&b.daemon, &own, &b.ephemeral, 0, b.opening.data, &b.answer);
+    }
+  }
+  finish(&b);
+}
+
+static void test_refusals(void **state) {
+  for (enum channel_status told = CHANNEL_WRONG_KEY; told < CHANNEL_STATUS_COUNT; told++) {
+    struct both b;
+    size_t used;
+    enum channel_status status;
+    enum channel_source source;
+    begin(&b, &own);
+    channel_put_header(&b.answer, told, CHANNEL_SOURCE_FILE);
+    assert_int_equal(b.answer.len, CHANNEL_HEADER_SIZE);
+    assert_int_equal(take(&b, &used, &status, &source), -EACCES);
+    assert_int_equal(status, told);
+    assert_int_equal(source, CHANNEL_SOURCE_FILE);
+    finish(&b);
+  }
+}
+
+static void send(struct channel *from, struct channel *to, const char *data, size_t len, struct buf *got) {
+  struct buf wire = BUF_INIT;
+  struct err e = ERR_INIT;
+  channel_seal(from, data, len, &wire);
+  assert_int_equal(wire.len, channel_sealed_size(len));
+  for (size_t at = 0, used; at < wire.len; at += used)
+    assert_int_equal(channel_unseal(to, wire.data + at, wire.len - at, &used, got, &e), 1);
+  buf_finish(&wire);
+}
+
+static void test_records_of_all_sizes_both_ways(void **state) {
+  static const size_t sizes[] = {
+      0, 1, 15, 16, 17, CHANNEL_PLAIN_MAX - 1, CHANNEL_PLAIN_MAX, CHANNEL_PLAIN_MAX + 1, 5 * CHANNEL_PLAIN_MAX + 3};
+  static char data[6 * CHANNEL_PLAIN_MAX];
+  struct both b;
+  for (size_t i = 0; i < sizeof data; i++) data[i] = (char)(i * 7 + i / 251);
+  connect_both(&b);
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int way = 0; way < 2; way++) {
+      struct buf got = BUF_INIT;
+      send(way ? &b.client : &b.daemon, way ? &b.daemon : &b.client, data, sizes[i], &got);
+      assert_int_equal(got.len, sizes[i]);
+      assert_true(sizes[i] == 0 || memcmp(got.data, data, sizes[i]) == 0);
+      buf_finish(&got);
+    }
+  finish(&b);
+}
+
+static void test_changed_replayed_and_reordered_records_are_refused(void **state) {
+  struct both b;
+  struct buf one = BUF_INIT, two = BUF_INIT, got = BUF_INIT;
+  struct err e = ERR_INIT;
+  size_t used = 0;
+  connect_both(&b);
+  channel_seal(&b.client, "first", 5, &one);
+  channel_seal(&b.client, "second", 6, &two);
+  assert_int_equal(channel_unseal(&b.daemon, two.data, two.len, &used, &got, &e), -EBADMSG);
+  for (size_t i = 0; i < one.len; i++) {
+    one.data[i] = (char)(one.data[i] ^ 1);
+    int rc = channel_unseal(&b.daemon, one.data, one.len, &used, &got, &e);
+    assert_true(rc == -EBADMSG || rc == -EMSGSIZE || (rc == 0 && i < 2)); /* a longer one is waited for */
+    one.data[i] = (char)(one.data[i] ^ 1);
+  }
+  for (size_t n = 0; n < one.len; n++) assert_int_equal(channel_unseal(&b.daemon, one.data, n, &used, &got, &e), 0);
+  assert_int_equal(got.len, 0);
+  assert_int_equal(channel_unseal(&b.daemon, one.data, one.len, &used, &got, &e), 1);
+  assert_string_equal(buf_text(&got), "first");
+  assert_int_equal(channel_unseal(&b.daemon, one.data, one.len, &used, &got, &e), -EBADMSG);
+  assert_string_equal(e.text, "a record was changed on its way, or came twice");
+  assert_int_equal(channel_unseal(&b.client, two.data, two.len, &used, &got, &e), -EBADMSG); /* reflected */
+  buf_finish(&one);
+  buf_finish(&two);
+  buf_finish(&got);
+  finish(&b);
+}
+
+static void test_lengths_of_records_are_bounded(void **state) {
+  struct both b;
+  struct buf got = BUF_INIT;
+  size_t used;
+  connect_both(&b);
+  for (size_t n = 0; n <= 65535; n++) {
+    char head[2];
+    struct err e = ERR_INIT;
+    le16_put(head, (uint16_t)n);
+    bool valid = n > NOISE_TAG && n <= CHANNEL_RECORD_MAX;
+    assert_int_equal(channel_unseal(&b.daemon, head, 2, &used, &got, &e), valid ? 0 : -EMSGSIZE);
+  }
+  finish(&b);
+}
+
+static void test_an_ephemeral_key_answers_each_opening_once(void **state) {
+  struct ephemeral *e = ephemeral_create();
+  uint8_t mark[NOISE_KEY] = {0};
+  assert_true(ephemeral_is_old(e, 5000));
+  ephemeral_renew(e, random_daemon, 5000);
+  assert_false(ephemeral_is_old(e, 5000 + EPHEMERAL_MS - 1));
+  assert_true(ephemeral_is_old(e, 5000 + EPHEMERAL_MS));
+  for (int i = 0; i < EPHEMERAL_OPENINGS; i++) {
+    assert_false(ephemeral_is_old(e, 5001));
+    le32_put(mark, (uint32_t)i * 8192); /* all collide */
+    assert_true(ephemeral_note(e, mark));
+    assert_false(ephemeral_note(e, mark));
+  }
+  assert_true(ephemeral_is_old(e, 5001));
+  ephemeral_renew(e, random_client, 5001);
+  assert_true(ephemeral_note(e, mark));
+  ephemeral_destroy(e);
+  ephemeral_destroy(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_an_opening_is_answered),
+      cmocka_unit_test(test_a_daemons_own_key_has_no_uid),
+      cmocka_unit_test(test_each_changed_byte_of_an_opening_is_refused),
+      cmocka_unit_test(test_each_changed_byte_of_an_answer_is_refused),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_records_of_all_sizes_both_ways),
+      cmocka_unit_test(test_changed_replayed_and_reordered_records_are_refused),
+      cmocka_unit_test(test_lengths_of_records_are_bounded),
+      cmocka_unit_test(test_an_ephemeral_key_answers_each_opening_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

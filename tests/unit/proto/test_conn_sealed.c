@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conn with a key: two connections in one loop, or one with a peer that the test plays. */
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "proto/frame.h"
+#include "tests/rig/conn.h"
+#include "tests/rig/unit.h"
+
+static const struct key wrong = {.bytes = "another key of as many bytes....", .uid = KEY_OWN};
+static struct key of_user;
+
+static void send_bye(struct side *s, const char *text) {
+  struct msg m;
+  msg_init(&m, MSG_BYE);
+  m.bye.text = text;
+  conn_send(&s->conn, &m);
+}
+
+static void begin_pair(struct side *server, const struct conn_callbacks *cb, struct side *client,
+                       const struct key *key) {
+  int fds[2];
+  pair_tcp(AF_INET, "127.0.0.1", fds);
+  client->key = key;
+  begin(server, cb, true, true, fds[0]);
+  begin(client, &callbacks, false, true, fds[1]);
+}
+
+/* A client's message may be sent at once: it waits for the channel. */
+static void test_messages_both_ways(void **state) {
+  const struct key *keys[] = {&rig_key, &of_user};
+  for (int i = 0; i < 2; i++) {
+    struct side server = {0}, client = {0};
+    begin_pair(&server, &keyed, &client, keys[i]);
+    send_bye(&client, "early");
+    send_bye(&client, "too");
+    spin();
+    assert_true(server.conn.uid == keys[i]->uid);
+    assert_int_equal(server.conn.channel.state, CHANNEL_IS_SEALED);
+    refused(&server, "no");
+    send_bye(&client, "late");
+    spin();
+    assert_null(server.conn.in.data); /* an idle connection holds no buffer */
+    assert_null(server.conn.wire.data);
+    assert_null(client.conn.early.data);
+    finish(&client, -1, "msg:no closed");
+    finish(&server, -1, "native msg:early msg:too msg:late end:0:closed by the peer closed");
+  }
+}
+
+static void test_refusals(void **state) {
+  struct side server = {.on_end = CLOSE_FLUSHED}, client = {0};
+  begin_pair(&server, &keyed, &client, &wrong);
+  spin();
+  assert_int_equal(client.conn.refusal, CHANNEL_WRONG_KEY);
+  assert_int_equal(client.conn.refusal_key, CHANNEL_SOURCE_HOME);
+  finish(&client, -1, "end:-13:its key is another one closed");
+  finish(&server, -1, "end:-13:does not have the key of this daemon closed");
+
+  struct side keyless = {.on_end = CLOSE_FLUSHED}, second = {0};
+  begin_pair(&keyless, &callbacks, &second, &rig_key);
+  spin();
+  assert_int_equal(second.conn.refusal, CHANNEL_NO_KEY);
+  finish(&second, -1, "end:-13:it refuses the channel closed");
+  finish(&keyless, -1, "end:-13:has a key, but this side runs without (--insecure) closed");
+}
+
+/* What a client and a server say, for the tests that play one of them. */
+static void record(struct buf *opening, struct channel *client, const struct key *key) {
+  static uint8_t random[NOISE_KEY];
+  random[1]++; /* the low bits of the first byte do not count */
+  channel_open(client, key, random, opening);
+}
+
+static void take_from_server(struct channel *client, int fd) {
+  struct buf answer = BUF_INIT;
+  size_t used;
+  enum channel_status status;
+  enum channel_source source;
+  get(fd, &answer);
+  assert_int_equal(channel_take_answer(client, answer.data, answer.len, &used, &status, &source), 1);
+  buf_finish(&answer);
+}
+
+static int serve_keyed(struct side *s) {
+  int fds[2];
+  pair_unix(fds);
+  begin(s, &keyed, true, false, fds[0]);
+  return fds[1];
+}
+
+static void put_sealed(struct channel *client, struct buf *wire, const char *text) {
+  struct buf frame = BUF_INIT;
+  bye(&frame, text);
+  channel_seal(client, frame.data, frame.len, wire);
+  buf_finish(&frame);
+}
+
+static void test_split_at_every_byte(void **state) {
+  for (size_t at = 0; at < CHANNEL_OPENING_SIZE + 90; at++) {
+    struct side s = {0};
+    struct channel client = {.secret = NULL};
+    struct buf out = BUF_INIT;
+    int fd = serve_keyed(&s);
+    record(&out, &client, &rig_key);
+    size_t first = at < out.len ? at : out.len;
+    if (first) put(fd, out.data, first);
+    spin();
+    if (first < out.len) put(fd, out.data + first, out.len - first);
+    spin();
+    take_from_server(&client, fd);
+    buf_clear(&out);
+    put_sealed(&client, &out, "one");
+    put_sealed(&client, &out, "two");
+    first = at >= CHANNEL_OPENING_SIZE ? at - CHANNEL_OPENING_SIZE : out.len;
+    if (first > out.len) first = out.len;
+    if (first) put(fd, out.data, first);
+    spin();
+    if (first < out.len) put(fd, out.data + first, out.len - first);
+    spin();
+    assert_null(s.conn.wire.data);
+    finish(&s, fd, "native msg:one msg:two closed");
+    buf_finish(&out);
+    channel_finish(&client);
+  }
+}
+
+static void test_one_frame_in_many_records(void **state) {
+  struct side s = {0};
+  struct channel client = {.secret = NULL};
+  struct buf out = BUF_INIT, frame = BUF_INIT;
+  int fd = serve_keyed(&s);
+  record(&out, &client, &rig_key);
+  put(fd, out.data, out.len);
+  spin();
+  take_from_server(&client, fd);
+  buf_clear(&out);
+  bye(&frame, "in pieces");
+  for (size_t i = 0; i < frame.len; i++) channel_seal(&client, frame.data + i, 1, &out);
+  put(fd, out.data, out.len);
+  spin();
+  finish(&s, fd, "native msg:in pieces closed");
+  buf_finish(&out);
+  buf_finish(&frame);
+  channel_finish(&client);
+}
+
+/* Everything that a client said, said again: the opening is answered once. */
+static void test_a_replayed_connection_is_refused(void **state) {
+  struct side s = {0}, again = {.on_end = CLOSE_FLUSHED};
+  struct channel client = {.secret = NULL};
+  struct buf out = BUF_INIT;
+  int fd = serve_keyed(&s);
+  record(&out, &client, &rig_key);
+  put(fd, out.data, out.len);
+  spin();
+  take_from_server(&client, fd);
+  put_sealed(&client, &out, "once");
+  put(fd, out.data + CHANNEL_OPENING_SIZE, out.len - CHANNEL_OPENING_SIZE);
+  spin();
+  finish(&s, fd, "native msg:once closed");
+  fd = serve_keyed(&again);
+  put(fd, out.data, out.len);
+  spin();
+  finish(&again, fd, "end:-13:does not have the key of this daemon closed");
+  buf_finish(&out);
+  channel_finish(&client);
+}
+
+static void test_a_changed_record_ends_the_connection(void **state) {
+  struct side s = {0};
+  struct channel client = {.secret = NULL};
+  struct buf out = BUF_INIT;
+  int fd = serve_keyed(&s);
+  record(&out, &client, &rig_key);
+  put(fd, out.data, out.len);
+  spin();
+  take_from_server(&client, fd);
+  buf_clear(&out);
+  put_sealed(&client, &out, "one");
+  put_sealed(&client, &out, "two");
+  out.data[out.len - 1] = (char)(out.data[out.len - 1] ^ 1);
+  put(fd, out.data, out.len);
+  spin();
+  finish(&s, fd, "native msg:one end:-74:a record was changed on its way, or came twice closed");
+  buf_finish(&out);
+  channel_finish(&client);
+}
+
+/* Another program at the daemon's port. */
+static void check_squatter(const char *says, size_t len, const char *expected) {
+  int fds[2];
+  struct side client = {.key = &rig_key};
+  pair_unix(fds);
+  begin(&client, &callbacks, false, false, fds[0]);
+  put(fds[1], says, len);
+  spin();
+  finish(&client, fds[1], expected);
+}
+
+static void test_squatters(void **state) {
+  char answer[CHANNEL_ANSWER_SIZE] = "RDZV\x01";
+  check_squatter("SSH-2.0-x\r\n", 11, "end:-71:does not seem to be rdzv: it begins with \"SSH-2.0-x\\r\\n\" closed");
+  check_squatter(answer, sizeof answer,
+                 "end:-74:it answers without the key: another program listens there, or changes what is sent closed");
+  check_squatter("RDZV\x01\0\1", 8, "end:-13:its key is another one closed");
+}
+
+static void test_a_knock_is_not_sealed(void **state) {
+  int fds[2];
+  struct side client = {.key = &rig_key};
+  struct buf got = BUF_INIT;
+  pair_unix(fds);
+  begin(&client, &callbacks, false, false, fds[0]);
+  conn_knock(&client.conn);
+  spin();
+  get(fds[1], &got);
+  assert_int_equal(got.len, CHANNEL_OPENING_SIZE + 4);
+  assert_memory_equal(got.data + CHANNEL_OPENING_SIZE, "\r\n\r\n", 4);
+  finish(&client, fds[1], "closed");
+  buf_finish(&got);
+}
+
+static void test_other_kinds(void **state) {
+  struct side munge = {.on_foreign = TAKE_OVER}, unknown = {0}, plain = {0};
+  int fd = serve_keyed(&munge);
+  put(fd, "RDZV\1\0\2\0more", 12);
+  spin();
+  finish(&munge, fd, "foreign:a question for a key by MUNGE:12 closed");
+  fd = serve_keyed(&unknown);
+  put(fd, "RDZV\1\0\3\0", 8);
+  spin();
+  finish(&unknown, fd, "end:-71:opens a connection in a way that this side does not know closed");
+  fd = serve_keyed(&plain);
+  put(fd, frame_preface, FRAME_PREFACE_SIZE);
+  spin();
+  assert_int_equal(plain.conn.channel.state, CHANNEL_IS_PLAIN); /* the owner refuses it */
+  finish(&plain, fd, "native closed");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_messages_both_ways, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_split_at_every_byte, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_one_frame_in_many_records, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_replayed_connection_is_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_changed_record_ends_the_connection, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_squatters, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_knock_is_not_sealed, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_other_kinds, set_up, tear_down),
+  };
+  key_derive(&rig_key, 1000, &of_user);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
