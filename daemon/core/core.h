@@ -57,7 +57,7 @@ struct core_event {
   const struct msg *msg;
   const char *peer_addr, *local_addr;   /* MSG: numeric, "" for the unix socket */
   bool local;                           /* MSG: it came over the unix socket: only CONTROL is allowed */
-  int64_t uid;                          /* MSG, local: the peer's uid */
+  int64_t uid;                          /* MSG: the peer's user; -1: unknown */
   const struct core_store_facts *store; /* MSG, local; NULL: unknown */
   const char *line;                     /* LOAD */
 };

@@ -64,7 +64,7 @@ struct peer {
   size_t request_seen;
   bool http;
   bool asked;    /* local: its one question */
-  uid_t uid;     /* local */
+  int64_t uid;   /* control socket: of the process; -1: unknown */
   char user[32]; /* local: limits count per user */
   struct ipaddr ip;
   uint16_t port;
@@ -420,9 +420,11 @@ static void name_peer(struct peer *p, int fd) {
 /* Any user may connect: each request is checked later. */
 static int name_local(struct peer *p, int fd, struct err *e) {
   pid_t pid = 0;
-  int rc = control_socket_peer(fd, &pid, &p->uid, e);
-  snprintf(p->user, sizeof(p->user), "control socket, uid %u", (unsigned)p->uid);
-  p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)p->uid);
+  uid_t uid = (uid_t)-1;
+  int rc = control_socket_peer(fd, &pid, &uid, e);
+  p->uid = rc < 0 ? -1 : (int64_t)uid;
+  snprintf(p->user, sizeof(p->user), "control socket, uid %u", (unsigned)uid);
+  p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)uid);
   return rc;
 }
 
@@ -437,7 +439,7 @@ static int check_limits(struct peer *p, struct err *e) {
   size_t foreign = ps->store ? c10d_server_connections(ps->store) : 0;
   if (ps->n_open + foreign >= ps->max)
     return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
-  bool stranger = p->local && p->uid != 0 && p->uid != geteuid();
+  bool stranger = p->local && p->uid != 0 && p->uid != (int64_t)geteuid();
   size_t max = stranger ? PEERS_PER_USER_MAX : max_unidentified(ps);
   if (rations_unidentified(&ps->rations, where(p)) < max) return 0;
   if (p->local) return err_set(e, -EMFILE, "this user has %zu connections already", max);
@@ -513,6 +515,7 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
   struct err e = ERR_INIT;
   p->peers = ctx;
   p->local = local;
+  p->uid = -1;
   p->ip = *ip;
   p->port = port;
   p->accepted_ms = monotonic_ms();

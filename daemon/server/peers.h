@@ -35,7 +35,7 @@ struct peer_info {
   const char *peer_addr, *local_addr; /* numeric, "" for the control socket */
   const char *name;                   /* for logs */
   bool local;                         /* came over the control socket */
-  uint32_t uid;                       /* local: the user of the process */
+  int64_t uid;                        /* the peer's user; -1: unknown */
 };
 
 struct peers_callbacks {

@@ -171,8 +171,9 @@ void rig_load(struct rig *r, const char *line) {
 }
 
 void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr, const char *local_addr) {
-  rig_event(r, &(struct core_event){
-                   .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr});
+  rig_event(r,
+            &(struct core_event){
+                .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr, .uid = -1});
 }
 
 void rig_closed(struct rig *r, uint64_t conn) {

@@ -298,7 +298,8 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
                           .msg = m,
                           .peer_addr = c->node ? c->node->addr : "",
                           .local_addr = c->node ? daemon_addr : "",
-                          .local = c->kind == CONN_CONTROL};
+                          .local = c->kind == CONN_CONTROL,
+                          .uid = c->kind == CONN_CONTROL ? 0 : -1};
   mind(s, &ev);
 }
 
