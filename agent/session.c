@@ -102,16 +102,16 @@ static void leave_obituary(struct session *s) {
   union socket_address peer = {0};
   const struct bytes *b = s->obituary;
   if (b && !link_peer(s->link, &peer)) return;
-  round_obituary(s->round, &peer.any, b ? address_size(&peer) : 0, b);
+  round_obituary(s->round, &peer.any, b ? address_size(&peer) : 0, s->o->key, b);
 }
 
-/* The guard does not know the protocol, so it gets all the bytes that it is to send, the preface first. */
+/* In a channel the guard sends frames. Without a key it gets all the bytes that it is to send, the preface first. */
 static void set_obituary(struct session *s, const struct bytes *frame) {
   struct buf all = BUF_INIT;
   bytes_unref(s->obituary);
   s->obituary = NULL;
   if (frame) {
-    buf_append(&all, frame_preface, FRAME_PREFACE_SIZE);
+    if (!s->o->key) buf_append(&all, frame_preface, FRAME_PREFACE_SIZE);
     buf_append(&all, frame->data, frame->len);
     s->obituary = bytes_create(all.data, all.len);
     buf_finish(&all);
@@ -484,6 +484,8 @@ static void open_link(struct session *s) {
       .derived = o->from.endpoint,
       .hosting = o->hosting,
       .daemon = s->daemon,
+      .key = s->o->key,
+      .key_from = s->o->key_from,
       .user_timeout_ms = (unsigned)s->o->supervisor->settings.lease_ms,
       .cb = &link_callbacks,
       .ctx = s,

@@ -19,6 +19,8 @@ struct session_options {
   struct placed *placed;                      /* the workers' environment and devices */
   const struct numa *numa;                    /* the workers' CPUs */
   struct guard guard;                         /* started already */
+  const struct key *key;                      /* of the job; NULL: --insecure */
+  const char *key_from;                       /* its source, for people: "RDZV_KEY" */
   struct notify *notify;                      /* the service manager */
   struct front *front;                        /* started already */
 };

@@ -246,8 +246,8 @@ int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct er
   return send_command(g, &c, sizeof(c.u.fence), NULL, 0, e);
 }
 
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes, size_t len,
-                   struct err *e) {
+int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
+                   const void *bytes, size_t len, struct err *e) {
   struct guard_command c = {.kind = GUARD_CMD_OBITUARY};
   if (len > GUARD_OBITUARY_MAX || addr_len > sizeof(c.u.obituary.addr))
     return err_set(e, -EMSGSIZE, "an obituary of %zu bytes is too long", len);
@@ -256,8 +256,12 @@ int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_
     memcpy(c.u.obituary.bytes, bytes, len);
     c.u.obituary.addr_len = addr_len;
     c.u.obituary.len = (uint32_t)len;
+    c.u.obituary.sealed = key != NULL;
+    if (key) c.u.obituary.key = *key;
   }
-  return send_command(g, &c, offsetof(struct guard_cmd_obituary, bytes) + len, NULL, 0, e);
+  int rc = send_command(g, &c, offsetof(struct guard_cmd_obituary, bytes) + len, NULL, 0, e);
+  key_wipe(&c.u.obituary.key);
+  return rc;
 }
 
 int guard_next(struct guard *g, struct guard_event *ev) {

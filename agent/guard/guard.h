@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include "agent/guard/watch.h"
+#include "common/key/key.h"
 #include "common/err.h"
 #include "common/local_set.h"
 
@@ -102,10 +103,11 @@ int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);
 int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct err *e);
 
 /* The message that the guard sends when the agent is dead and its trees are killed: it connects to addr, writes
- * `bytes`, and waits shortly for the peer's close. Replaces the last one; len 0: none. */
+ * `bytes`, and waits shortly for the peer's close. With `key` the bytes are frames, and travel in a channel; NULL: they
+ * are written as they are. Replaces the last one; len 0: none. */
 enum { GUARD_OBITUARY_MAX = 4096 };
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes, size_t len,
-                   struct err *e);
+int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
+                   const void *bytes, size_t len, struct err *e);
 
 /* SIGCONT. No other process reaps the guard before this one does, so its pid cannot become a stranger's. */
 void guard_wake(const struct guard *g);

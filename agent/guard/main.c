@@ -44,6 +44,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/system/clock.h"
+#include "common/key/secret.h"
 #include "common/mem.h"
 
 enum {
@@ -99,6 +100,7 @@ struct guard_process {
   struct guard_event *events; /* not yet sent */
   size_t n_events, cap_events;
   struct guard_cmd_obituary obituary;
+  struct key *key; /* of a sealed obituary, in secret memory */
 };
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
@@ -612,7 +614,14 @@ static void do_signal(struct guard_process *s, const struct guard_cmd_signal *c)
       signal_worker(&s->workers[i], c->signo);
 }
 
-static void do_command(struct guard_process *s, const struct guard_command *c, const int *fds, int n_fds) {
+static void keep_obituary(struct guard_process *s, struct guard_cmd_obituary *o) {
+  if (o->sealed && !s->key) s->key = secret_alloc();
+  if (o->sealed) *s->key = o->key;
+  key_wipe(&o->key);
+  s->obituary = *o;
+}
+
+static void do_command(struct guard_process *s, struct guard_command *c, const int *fds, int n_fds) {
   switch ((enum guard_command_kind)c->kind) {
   case GUARD_CMD_SPAWN: do_spawn(s, &c->u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c->u.stop); break;
@@ -620,7 +629,7 @@ static void do_command(struct guard_process *s, const struct guard_command *c, c
   case GUARD_CMD_FENCE: do_fence(s, &c->u.fence); break;
   case GUARD_CMD_ADOPT: do_adopt(s, &c->u.adopt); break;
   case GUARD_CMD_SUSPEND: do_suspend(s, &c->u.suspend); break;
-  case GUARD_CMD_OBITUARY: s->obituary = c->u.obituary; break;
+  case GUARD_CMD_OBITUARY: keep_obituary(s, &c->u.obituary); break;
   }
 }
 
@@ -805,7 +814,7 @@ _Noreturn void guard_main(int fd) {
     if (boot_ms() >= s.hold_at_ms) hold_again(&s);
     if (s.phase == PHASE_RUNNING) s.overdue = false;
   }
-  guard_send_obituary(&s.obituary);
+  guard_send_obituary(&s.obituary, s.obituary.sealed ? s.key : NULL);
   guard_remove_folder();
   _exit(0);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The guard's last act: it sends the message that the agent left with it for the case of its death.
  *
- * The agent encoded the bytes when it had a daemon and an identity; the guard knows neither protocol nor names, and the
- * address is numeric. Nothing else is left to do in this process, so it may wait, but shortly: the daemon learns of the
+ * The agent encoded the bytes when it had a daemon and an identity; the guard knows no messages and no names, and the
+ * address is numeric. With a key it opens a channel of its own: the agent's died with it. Nothing else is left to do in this process, so it may wait, but shortly: the daemon learns of the
  * death from the closed connection too. The obituary only spares everybody the grace in which that agent might come
  * back. */
 
@@ -10,8 +10,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sodium.h>
 #include <unistd.h>
 #include "common/system/clock.h"
+#include "proto/channel.h"
 
 enum { SEND_MS = 2000, CLOSE_MS = 1000 };
 
@@ -49,14 +51,51 @@ static void wait_close(int fd, int64_t deadline) {
   }
 }
 
-void guard_send_obituary(const struct guard_cmd_obituary *o) {
+/* The daemon's answer to the opening. True: the channel is open. */
+static bool read_answer(int fd, struct channel *c, int64_t deadline) {
+  char answer[CHANNEL_ANSWER_SIZE];
+  size_t len = 0, used;
+  enum channel_status status;
+  enum channel_source source;
+  for (;;) {
+    ssize_t n = recv(fd, answer + len, sizeof(answer) - len, MSG_DONTWAIT);
+    if (n > 0) {
+      len += (size_t)n;
+      int rc = channel_take_answer(c, answer, len, &used, &status, &source);
+      if (rc != 0) return rc > 0;
+    } else if (n == 0 || (errno != EAGAIN && errno != EINTR) || wait_for(fd, POLLIN, deadline)) {
+      return false;
+    }
+  }
+}
+
+static int write_sealed(int fd, const struct guard_cmd_obituary *o, const struct key *key, int64_t deadline) {
+  struct channel c = {.secret = NULL};
+  struct buf out = BUF_INIT;
+  uint8_t random[NOISE_KEY];
+  randombytes_buf(random, sizeof(random));
+  channel_open(&c, key, random, &out);
+  int rc = write_all(fd, (const uint8_t *)out.data, out.len, deadline);
+  if (rc == 0 && !read_answer(fd, &c, deadline)) rc = -1;
+  buf_clear(&out);
+  if (rc == 0) {
+    channel_seal(&c, o->bytes, o->len, &out);
+    rc = write_all(fd, (const uint8_t *)out.data, out.len, deadline);
+  }
+  channel_finish(&c);
+  buf_finish(&out);
+  return rc;
+}
+
+void guard_send_obituary(const struct guard_cmd_obituary *o, const struct key *key) {
   if (o->len == 0) return;
   int64_t deadline = (int64_t)monotonic_ms() + SEND_MS;
   int fd = socket(o->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   int rc = connect(fd, (const struct sockaddr *)&o->addr, o->addr_len);
   if (rc && errno == EINPROGRESS) rc = wait_for(fd, POLLOUT, deadline);
-  if (rc == 0 && write_all(fd, o->bytes, o->len, deadline) == 0) {
+  if (rc == 0) rc = key ? write_sealed(fd, o, key, deadline) : write_all(fd, o->bytes, o->len, deadline);
+  if (rc == 0) {
     shutdown(fd, SHUT_WR);
     wait_close(fd, (int64_t)monotonic_ms() + CLOSE_MS);
   }

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include "agent/guard/guard.h"
+#include "common/key/key.h"
 
 enum guard_command_kind {
   GUARD_CMD_SPAWN = 1,
@@ -50,7 +51,8 @@ struct guard_cmd_fence {
 
 struct guard_cmd_obituary {
   struct sockaddr_storage addr;
-  uint32_t addr_len, len;
+  uint32_t addr_len, len, sealed; /* with `key` */
+  struct key key;
   uint8_t bytes[GUARD_OBITUARY_MAX];
 };
 
@@ -88,6 +90,6 @@ void guard_remove_folder(void);
 void guard_stop_trees(void);
 void guard_continue_trees(void);
 /* obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
-void guard_send_obituary(const struct guard_cmd_obituary *o);
+void guard_send_obituary(const struct guard_cmd_obituary *o, const struct key *key); /* key NULL: plain */
 
 #endif

@@ -29,6 +29,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/link/host_addrs.h"
+#include "proto/refusal.h"
+#include "common/exit_codes.h"
 #include "common/mem.h"
 #include "common/system/port_holder.h"
 
@@ -220,6 +222,17 @@ static bool put_holder(const struct link *l, struct buf *out) {
   return strcmp(h.name, "rdzvd") != 0;
 }
 
+/* The daemon refuses our key. Nothing vouches for that: an agent that was welcomed before keeps trying. */
+static void end_refused(struct link *l, const struct conn *c) {
+  struct buf where = BUF_INIT, why = BUF_INIT;
+  name_target(l, l->at, &where);
+  refusal_put(&why, c->refusal, c->refusal_key, buf_text(&where), l->o.endpoint.host, l->o.key_from);
+  bool final = c->refusal == CHANNEL_WRONG_KEY || c->refusal == CHANNEL_NO_KEY;
+  go_down_with(l, &(struct link_down){.fatal = final ? EXIT_CODE_REFUSED : 0, .why = buf_text(&why)});
+  buf_finish(&where);
+  buf_finish(&why);
+}
+
 static void on_conn_end(struct conn *c, int code, const char *reason) {
   struct attempt *a = c->owner;
   struct link *l = a->link;
@@ -227,7 +240,11 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
     conn_close(c);
     return;
   }
-  bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE);
+  if (code == -EACCES && c->refusal != CHANNEL_OK) {
+    end_refused(l, c);
+    return;
+  }
+  bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE || code == -EBADMSG);
   struct buf where = BUF_INIT, why = BUF_INIT;
   if (!a->welcomed) {
     name_target(l, l->at, &where);
@@ -257,7 +274,7 @@ static void on_silence(struct link *l) {
   struct conn *c = &l->attempt->conn;
   if (c->heard) return;
   if (l->knocks++ > 0) {
-    conn_send_bytes(c, bytes_create("\r\n\r\n", 4));
+    conn_knock(c);
     return;
   }
   uv_timer_start(&l->timer, on_link_timer, KNOCK_MS - HOLDER_MS, 0);
@@ -365,6 +382,7 @@ static void dial_address(struct link *l) {
   }
   struct attempt *a = xcalloc(1, sizeof(*a));
   conn_init_tcp(&a->conn, l->o.loop, &peer_callbacks, a, false);
+  conn_use_key(&a->conn, l->o.key);
   a->link = a->home = l;
   a->req.data = a;
   l->attempt = a;

@@ -17,6 +17,7 @@
 #include "agent/options/options.h"
 #include "common/bytes.h"
 #include "common/endpoint.h"
+#include "common/key/key.h"
 #include "proto/conn.h"
 
 struct link;
@@ -48,6 +49,8 @@ struct link_options {
   bool derived;                /* the port was derived, so the user has not chosen it */
   enum hosting hosting;        /* unless standalone */
   struct local_daemon *daemon; /* its answers come to the link from now on */
+  const struct key *key;       /* of the job, borrowed; NULL: connections are plain (--insecure) */
+  const char *key_from;        /* its source, for people: "RDZV_KEY" */
   unsigned user_timeout_ms;    /* TCP_USER_TIMEOUT */
   const struct link_callbacks *cb;
   void *ctx;

@@ -2,12 +2,15 @@
 /* The daemon's connections.
  *
  *   accept -> limits -> first bytes -> c10d: the descriptor goes to the common store's server
- *                                   -> native: CHALLENGE -> messages go up -> identified (by the owner)
+ *                                   -> native: a channel -> CHALLENGE -> messages go up -> identified (by the owner)
  *                                   -> HTTP: one request, one answer (daemon/server/http.c), closed
  *                                   -> anything else: closed
  *
  * Every way out but the owner's own ends in one log line that names the peer. Lines about unidentified peers go through
  * rations_log, because a stranger can cause them.
+ *
+ * A peer shows whose key it has when it opens its channel. The daemon's own key stands for the daemon's user. Each other
+ * user's key is derived from it, so none is stored. With --insecure connections are plain, and nobody is known.
  *
  * Connections are numbered in the order of their accepts. The table that finds them is indexed by the number's low bits
  * and at most half full. A number with an occupied slot is skipped, so there are no collisions, and an effect for a
@@ -64,7 +67,7 @@ struct peer {
   size_t request_seen;
   bool http;
   bool asked;    /* local: its one question */
-  int64_t uid;   /* control socket: of the process; -1: unknown */
+  int64_t uid;   /* of the key, or of the process at the control socket; -1: unknown */
   char user[32]; /* local: limits count per user */
   struct ipaddr ip;
   uint16_t port;
@@ -83,6 +86,9 @@ struct peers {
   struct peer *first, *last; /* unidentified */
   struct rations rations;
   struct c10d_server *store;
+  const struct key *key; /* NULL: --insecure */
+  enum channel_source key_source;
+  struct ephemeral *ephemeral;
 };
 
 #define say(p, level, ...) rations_log(&(p)->peers->rations, where(p), monotonic_ms(), level, __VA_ARGS__)
@@ -218,11 +224,20 @@ static void send_challenge(struct conn *c) {
   conn_send(c, &m);
 }
 
-static void on_native(struct conn *c) {
-  struct peer *p = c->owner;
-  p->native = true;
-  if (p->listed) p->peers->undecided++;
-  send_challenge(c);
+/* The key of a user; the daemon's own may have been made for a user, too. */
+static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_terms *t) {
+  const struct peer *p = c->owner;
+  const struct key *own = p->peers->key;
+  if (!own || p->local) return CHANNEL_NO_KEY;
+  t->source = p->peers->key_source;
+  t->ephemeral = p->peers->ephemeral;
+  if (uid == own->uid)
+    t->key = *own;
+  else if (own->uid == KEY_OWN)
+    key_derive(own, (uint32_t)uid, &t->key);
+  else
+    return CHANNEL_WRONG_KEY;
+  return CHANNEL_OK;
 }
 
 static void send_refused(struct peer *p, int code, const char *text) {
@@ -231,6 +246,35 @@ static void send_refused(struct peer *p, int code, const char *text) {
   m.refused.code = code;
   m.refused.text = text;
   conn_send(&p->conn, &m);
+}
+
+static void refuse_plain(struct peer *p) {
+  say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
+  send_challenge(&p->conn);
+  send_refused(p, EXIT_CODE_REFUSED, "this rdzvd serves nobody without a key: start it again without --insecure");
+  drop_and_tell(p, true);
+}
+
+static void on_native(struct conn *c) {
+  struct peer *p = c->owner;
+  bool sealed = c->channel.state == CHANNEL_IS_SEALED;
+  if (p->peers->key && !p->local && !sealed) {
+    refuse_plain(p);
+    return;
+  }
+  if (sealed) p->uid = c->uid == p->peers->key->uid ? (int64_t)geteuid() : c->uid;
+  p->native = true;
+  if (p->listed) p->peers->undecided++;
+  send_challenge(c);
+}
+
+/* Nobody here knows MUNGE. */
+static void refuse_munge(struct peer *p) {
+  struct buf answer = BUF_INIT;
+  channel_put_header(&answer, p->peers->key ? CHANNEL_NO_MUNGE : CHANNEL_NO_KEY, p->peers->key_source);
+  conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
+  buf_finish(&answer);
+  drop(p, true);
 }
 
 static void on_msg(struct conn *c, struct msg *m) {
@@ -357,6 +401,10 @@ static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char 
     begin_http(p, data, len);
     return true;
   }
+  if (protocol == FRAME_PROTOCOL_MUNGE && !p->local) {
+    refuse_munge(p);
+    return true;
+  }
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, data, len, SHOWN_BYTES);
   say(p, LOG_WARN, "%s: closed: it speaks an unknown protocol, which begins with \"%s\"", p->name, buf_text(&shown));
@@ -385,16 +433,19 @@ static void refuse_malformed(struct peer *p, const char *reason) {
 
 static void on_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
-  bool malformed = code == -EPROTO || code == -EMSGSIZE;
+  bool malformed = code == -EPROTO || code == -EMSGSIZE, refused = code == -EACCES || code == -EBADMSG;
   if (p->identified)
-    log_line(malformed ? LOG_WARN : code < 0 ? LOG_INFO : LOG_DEBUG, "%s: connection closed: %s", p->name, reason);
+    log_line(malformed || refused ? LOG_WARN
+             : code < 0           ? LOG_INFO
+                                  : LOG_DEBUG,
+             "%s: connection closed: %s", p->name, reason);
   else
-    say(p, malformed ? LOG_WARN : LOG_DEBUG, "%s: closed: %s", p->name, reason);
+    say(p, malformed || refused ? LOG_WARN : LOG_DEBUG, "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
   if (p->conn.other_version)
     refuse_version(p);
   else if (malformed && p->native && !p->identified)
     refuse_malformed(p, reason);
-  drop_and_tell(p, malformed);
+  drop_and_tell(p, malformed || refused);
 }
 
 static void on_closed(struct conn *c) {
@@ -403,8 +454,12 @@ static void on_closed(struct conn *c) {
   free_peer(p);
 }
 
-static const struct conn_callbacks peer_callbacks = {
-    .on_msg = on_msg, .on_native = on_native, .on_foreign = on_foreign, .on_end = on_end, .on_closed = on_closed};
+static const struct conn_callbacks peer_callbacks = {.on_msg = on_msg,
+                                                     .on_opening = on_opening,
+                                                     .on_native = on_native,
+                                                     .on_foreign = on_foreign,
+                                                     .on_end = on_end,
+                                                     .on_closed = on_closed};
 
 /* Accepting -------------------------------------------------------------------------------------------------------- */
 
@@ -554,20 +609,24 @@ int peers_listen(struct peers *ps, int fd, bool control, struct err *e) {
 
 static const struct acceptor_callbacks acceptor_callbacks = {on_accept, on_accept_pause, on_acceptor_closed};
 
-struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb, void *ctx) {
+struct peers *peers_create(const struct peers_options *o) {
   struct peers *ps = xcalloc(1, sizeof(*ps));
-  ps->loop = loop;
-  ps->cb = *cb;
-  ps->ctx = ctx;
-  ps->max = max < PEERS_MAX ? max : PEERS_MAX;
-  acceptor_init(&ps->acceptor, loop, &acceptor_callbacks, ps);
-  rations_init(&ps->rations, seed);
+  ps->loop = o->loop;
+  ps->cb = *o->cb;
+  ps->ctx = o->ctx;
+  ps->max = o->max < PEERS_MAX ? o->max : PEERS_MAX;
+  ps->key = o->key;
+  ps->key_source = o->key_source;
+  ps->ephemeral = ephemeral_create();
+  acceptor_init(&ps->acceptor, o->loop, &acceptor_callbacks, ps);
+  rations_init(&ps->rations, o->seed);
   return ps;
 }
 
 void peers_destroy(struct peers *ps) {
   if (!ps) return;
   rations_finish(&ps->rations);
+  ephemeral_destroy(ps->ephemeral);
   free(ps->slots);
   free(ps);
 }

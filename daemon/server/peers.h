@@ -3,8 +3,8 @@
 #define DAEMON_SERVER_PEERS_H
 
 /* All connections of the daemon: accepting, telling protocols apart by their first bytes, limits, names for the log. It
- * knows frames and CHALLENGE and nothing of jobs: messages go up to the owner under the connection's number. PyTorch's
- * clients are handed to the server of the common store. */
+ * knows keys, frames and CHALLENGE and nothing of jobs: messages go up to the owner under the connection's number, with
+ * the user to whom the peer's key belongs. PyTorch's clients are handed to the server of the common store. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 #include "common/bytes.h"
 #include "common/endpoint.h"
 #include "common/err.h"
+#include "common/key/key.h"
 #include "proto/c10d_server.h"
 #include "proto/conn.h"
 #include "proto/msg.h"
@@ -35,7 +36,7 @@ struct peer_info {
   const char *peer_addr, *local_addr; /* numeric, "" for the control socket */
   const char *name;                   /* for logs */
   bool local;                         /* came over the control socket */
-  int64_t uid;                        /* the peer's user; -1: unknown */
+  int64_t uid;                        /* the peer's user; -1: unknown, without a key */
 };
 
 struct peers_callbacks {
@@ -45,7 +46,16 @@ struct peers_callbacks {
   void (*get_trouble)(void *ctx, struct buf *out); /* why the daemon is not ready, for /readyz; nothing: it is */
 };
 
-struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb, void *ctx);
+struct peers_options {
+  uv_loop_t *loop;
+  size_t max; /* connections */
+  uint64_t seed;
+  const struct key *key;          /* the daemon's own, borrowed; NULL: --insecure */
+  enum channel_source key_source; /* where it comes from, for refusals */
+  const struct peers_callbacks *cb;
+  void *ctx;
+};
+struct peers *peers_create(const struct peers_options *o);
 void peers_destroy(struct peers *p); /* after peers_close_all, when the loop has nothing left to do */
 
 /* Where PyTorch's clients go from now on, not owned; NULL: they are closed. They count for `max`. */

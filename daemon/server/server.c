@@ -389,7 +389,13 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
   s->core = config->core;
   s->started_ms = server_now_ms();
   s->stop_by_ms = UINT64_MAX;
-  s->peers = peers_create(loop, config->max_connections, config->seed, &callbacks, s);
+  s->peers = peers_create(&(struct peers_options){.loop = loop,
+                                                  .max = config->max_connections,
+                                                  .seed = config->seed,
+                                                  .key = config->key,
+                                                  .key_source = config->key_source,
+                                                  .cb = &callbacks,
+                                                  .ctx = s});
   saver_init(&s->saver, loop, config->state, s);
   s->saver.on_done = on_saved;
   s->saver.get_lines = get_state_lines;

@@ -10,8 +10,10 @@
 #include <stdint.h>
 #include <uv.h>
 #include "common/err.h"
+#include "common/key/key.h"
 #include "daemon/core/core.h"
 #include "daemon/server/state.h"
+#include "proto/channel.h"
 
 enum {
   SERVER_LAG_MS = 50,                    /* a later tick is the loop's fault: the core gets it as lag */
@@ -26,6 +28,8 @@ struct server_config {
   struct state *state; /* NULL: nothing is saved; outlives the server */
   bool exit_when_idle; /* exit when jobs were served and none is left */
   int owner_fd;        /* a pipe or socket that closes when the owner dies; the daemon then exits when idle. -1: none */
+  const struct key *key; /* the daemon's own; outlives the server. NULL: --insecure */
+  enum channel_source key_source;
   size_t max_connections;
   size_t store_bytes, store_keys; /* quotas of the common store */
   uint64_t seed;

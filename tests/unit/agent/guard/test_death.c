@@ -34,8 +34,8 @@ static int listen_loopback(struct sockaddr_in *addr) {
 /* A process that plays the agent; tells on `ready` when its worker's tree stands, then waits for its death. */
 _Noreturn static void play_agent(int ready, const struct sockaddr_in *addr) {
   struct guard g = start();
-  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), "old", 3, NULL)) _exit(1);
-  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), "he was good", 11, NULL)) _exit(1);
+  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "old", 3, NULL)) _exit(1);
+  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "he was good", 11, NULL)) _exit(1);
   spawn_deaf_tree(&g);
   if (write(ready, "x", 1) != 1) _exit(1);
   for (;;) pause();
@@ -113,8 +113,8 @@ static void test_finish_kills(void **state) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr);
   struct guard g = start();
-  assert_int_equal(guard_obituary(&g, (struct sockaddr *)&addr, sizeof(addr), "never", 5, NULL), 0);
-  assert_int_equal(guard_obituary(&g, NULL, 0, NULL, 0, NULL), 0);
+  assert_int_equal(guard_obituary(&g, (struct sockaddr *)&addr, sizeof(addr), NULL, "never", 5, NULL), 0);
+  assert_int_equal(guard_obituary(&g, NULL, 0, NULL, NULL, 0, NULL), 0);
   int out = spawn_ready(&g, 0, 1, TREE "wait");
   wait_trees(1);
   finish(&g);
