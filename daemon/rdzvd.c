@@ -39,7 +39,7 @@
 #include "daemon/server/server.h"
 #include "daemon/server/state.h"
 
-enum { RESERVED_FDS = 64 }; /* descriptors that are not connections: listeners, state, the loop's own */
+enum { RESERVED_FDS = 64 }; /* for listeners, state, the loop's own, and PEERS_CONTROL_MORE */
 
 struct daemon {
   struct rdzvd_options options;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rations per peer address.
  *
- * A stranger who reaches the port can open connections that send nothing or rubbish, as fast as the network allows. Two
- * things must stay bounded: the descriptors that one address holds without having identified itself, and the lines that
- * it can write into the log. Both are counted per numeric address, not per network: the nodes of a cluster share a
- * network and all start in the same second.
+ * A stranger who reaches the port can open connections that send nothing or rubbish, as fast as the network allows. The
+ * lines that it can write into the log must stay bounded. They are counted per numeric address, not per network: the
+ * nodes of a cluster share a network and all start in the same second.
  *
  * Lines are also counted for all addresses together. One user can come from any address of 127.0.0.0/8, and one machine
  * from any of an IPv6 network.
  *
- * A ration is kept as long as its address has unidentified connections (the limit on descriptors bounds those) or a
- * window that has not passed; of the latter kind at most RATIONS_MAX. The first line of the next window reports what
- * was left out. */
+ * A ration is kept as long as its window has not passed, and at most RATIONS_MAX are kept. The first line of the next
+ * window reports what was left out. */
 
 #include "common/system/rations.h"
 
@@ -22,14 +20,12 @@
 #include "common/mem.h"
 
 struct ration {
-  size_t unidentified;
   uint64_t window_ms; /* when it began */
   unsigned lines, left_out;
 };
 
 void rations_init(struct rations *a, uint64_t seed) {
   map_init(&a->map, seed);
-  a->sweep_at = RATIONS_MAX;
 }
 
 void rations_finish(struct rations *a) {
@@ -37,36 +33,21 @@ void rations_finish(struct rations *a) {
   map_finish(&a->map);
 }
 
-size_t rations_unidentified(const struct rations *a, const char *addr) {
-  const struct ration *entry = map_get(&a->map, addr);
-  return entry ? entry->unidentified : 0;
-}
-
-static void drop_idle(struct rations *a) {
+static void drop_all(struct rations *a) {
   for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) {
     struct ration *entry = e->value;
-    if (entry->unidentified > 0) continue;
     map_remove_n(&a->map, e->key, e->key_len);
     free(entry);
   }
-  a->sweep_at = 2 * a->map.count > RATIONS_MAX ? 2 * a->map.count : RATIONS_MAX;
 }
 
 static struct ration *get(struct rations *a, const char *addr) {
   struct ration *entry = map_get(&a->map, addr);
   if (entry) return entry;
-  if (a->map.count >= a->sweep_at) drop_idle(a);
+  if (a->map.count >= RATIONS_MAX) drop_all(a); /* the limit of all addresses still holds */
   entry = xcalloc(1, sizeof(*entry));
   map_put(&a->map, addr, entry);
   return entry;
-}
-
-void rations_count(struct rations *a, const char *addr, int change) {
-  struct ration *entry = get(a, addr);
-  entry->unidentified += (size_t)change;
-  if (entry->unidentified > 0 || entry->lines > 0) return;
-  map_remove(&a->map, addr);
-  free(entry);
 }
 
 /* Whether one more line may be logged, of any address. */
@@ -89,7 +70,7 @@ void rations_log(struct rations *a, const char *addr, uint64_t now_ms, enum log_
   struct ration *entry = get(a, addr);
   if (entry->lines == 0 || now_ms - entry->window_ms >= RATION_WINDOW_MS) {
     unsigned before = entry->left_out;
-    *entry = (struct ration){.unidentified = entry->unidentified, .window_ms = now_ms};
+    *entry = (struct ration){.window_ms = now_ms};
     if (before > 0 && has_room(a, now_ms, level)) log_line(level, "%s: %u more such lines were left out", addr, before);
   }
   if (entry->lines >= RATION_LINES_MAX) {

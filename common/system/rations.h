@@ -2,10 +2,8 @@
 #ifndef COMMON_SYSTEM_RATIONS_H
 #define COMMON_SYSTEM_RATIONS_H
 
-/* The allowance of a peer address: unidentified connections, which are counted here for their owner's limit, and log
- * lines. */
+/* The allowance of log lines of a peer address. */
 
-#include <stddef.h>
 #include <stdint.h>
 #include "common/system/log.h"
 #include "common/map.h"
@@ -14,12 +12,11 @@ enum {
   RATION_LINES_MAX = 16,   /* lines about one address in a window: a port scanner must not fill the log */
   RATIONS_LINES_MAX = 512, /* about all addresses: one user may have many */
   RATION_WINDOW_MS = 10000,
-  RATIONS_MAX = 4096, /* addresses remembered for their lines alone */
+  RATIONS_MAX = 4096, /* addresses that are remembered */
 };
 
 struct rations {
   struct map map;
-  size_t sweep_at; /* the number of rations at which idle ones are dropped; it doubles, so that sweeping stays cheap */
   uint64_t window_ms; /* when the window of all addresses began */
   unsigned lines, left_out;
 };
@@ -27,8 +24,6 @@ struct rations {
 void rations_init(struct rations *a, uint64_t seed);
 void rations_finish(struct rations *a);
 
-size_t rations_unidentified(const struct rations *a, const char *addr);
-void rations_count(struct rations *a, const char *addr, int change);
 /* Logs a line about something that `addr` did. Beyond RATION_LINES_MAX per address or RATIONS_LINES_MAX in
  * RATION_WINDOW_MS it is left out and counted. */
 void rations_log(struct rations *a, const char *addr, uint64_t now_ms, enum log_level level, const char *fmt, ...)

@@ -21,9 +21,14 @@
  * takes it for the silent second one of a PyTorch 1.13 client; only that server knows the first. Every other connection
  * becomes a struct conn, which looks at the bytes again.
  *
- * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. So there is
- * no timer per connection: the server asks for the first deadline and calls peers_expire. An HTTP connection stays in
- * the list until its request is answered, so the same limits apply to slow clients and to many from one address. */
+ * Unidentified connections wait in two rooms (daemon/server/newcomers.h): strangers, then those that speak our frames.
+ * The order in a room is that of the deadlines. So there is no timer per connection: the server asks for the first
+ * deadline and calls peers_expire. A stranger whose last bytes are still on their way out, such as an answer over HTTP,
+ * stays until its descriptor is closed, so the limits hold for it too.
+ *
+ * A newcomer is never refused for the sake of connections that have said nothing: at a limit, the one gives way that
+ * newcomers.h names. Strangers give way first. Only identified connections keep a newcomer out, and root's rdzvctl has
+ * room beyond that. */
 
 #include "daemon/server/peers.h"
 
@@ -35,12 +40,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/system/clock.h"
+#include "common/deadline.h"
 #include "common/exit_codes.h"
 #include "common/system/log.h"
 #include "common/mem.h"
 #include "common/system/rations.h"
 #include "daemon/server/control_socket.h"
 #include "daemon/server/http.h"
+#include "daemon/server/newcomers.h"
 #include "proto/acceptor.h"
 #include "proto/socket.h"
 
@@ -54,14 +61,13 @@ struct arrival {
 };
 
 struct peer {
-  struct arrival *arrival; /* NULL: conn is in use */
+  struct newcomer newcomer; /* first; in a waiting room */
+  struct arrival *arrival;  /* NULL: conn is in use */
   struct conn conn;
   struct peers *peers;
-  struct peer *prev, *next; /* in the list of unidentified ones */
-  uint64_t id;              /* 0: has no place in the table (yet, or no longer) */
-  uint64_t accepted_ms;
-  char *name; /* "10.0.0.1:4242", later what the owner calls it */
-  bool local, identified, native, listed;
+  uint64_t id; /* 0: has no place in the table (yet, or no longer) */
+  char *name;  /* "10.0.0.1:4242", later what the owner calls it */
+  bool local, identified, native;
   struct buf first;   /* arrival: the bytes that have come */
   struct buf request; /* HTTP: the bytes so far */
   size_t request_seen;
@@ -81,9 +87,12 @@ struct peers {
   struct acceptor acceptor;
   struct peer **slots;
   size_t n_slots; /* a power of two */
-  size_t n_open, max, undecided;
+  size_t n_open, max;
+  size_t n_held; /* descriptors: n_open, and those that are being closed */
   uint64_t serial;
-  struct peer *first, *last; /* unidentified */
+  struct newcomers strangers, natives; /* the two rooms */
+  uint64_t weighed_ms;                 /* when weigh() ran last */
+  bool closed;
   struct rations rations;
   struct c10d_server *store;
   const struct key *key; /* NULL: --insecure */
@@ -136,29 +145,32 @@ static void leave_slot(struct peer *p) {
   p->id = 0;
 }
 
-static void list_unidentified(struct peer *p) {
-  struct peers *ps = p->peers;
-  bool is_first = !ps->first;
-  p->prev = ps->last;
-  *(ps->last ? &ps->last->next : &ps->first) = p;
-  ps->last = p;
-  p->listed = true;
-  rations_count(&ps->rations, where(p), 1);
-  if (is_first) ps->cb.on_deadline(ps->ctx);
+/* The waiting rooms ------------------------------------------------------------------------------------------------ */
+
+static struct peer *peer_of(struct newcomer *n) {
+  return (struct peer *)n;
 }
 
-static void unlist(struct peer *p) {
-  if (!p->listed) return;
-  struct peers *ps = p->peers;
-  *(p->prev ? &p->prev->next : &ps->first) = p->next;
-  *(p->next ? &p->next->prev : &ps->last) = p->prev;
-  p->prev = p->next = NULL;
-  p->listed = false;
-  rations_count(&ps->rations, where(p), -1);
-  if (p->native) ps->undecided--;
+/* Whether those who wait could hold more bytes than they may. */
+static bool is_crowded(const struct peers *ps) {
+  return ps->strangers.count + ps->natives.count > PEERS_UNIDENTIFIED_BYTES / FRAME_MAX_UNIDENTIFIED;
 }
 
+static void enter_room(struct peer *p, struct newcomers *room) {
+  struct peers *ps = p->peers;
+  uint64_t before = peers_deadline(ps);
+  newcomers_enter(room, &p->newcomer, where(p), monotonic_ms());
+  if (peers_deadline(ps) < before) ps->cb.on_deadline(ps->ctx);
+}
+
+static void leave_room(struct peer *p) {
+  newcomers_leave(p->native ? &p->peers->natives : &p->peers->strangers, &p->newcomer);
+}
+
+/* Its descriptor is closed, or the store's. */
 static void free_peer(struct peer *p) {
+  leave_room(p);
+  p->peers->n_held--;
   buf_finish(&p->first);
   buf_finish(&p->request);
   free(p->name);
@@ -182,16 +194,19 @@ static int end_arrival(struct peer *p) {
 
 /* The end of a connection: out of the table at once, freed when libuv has let go of it. */
 static void drop(struct peer *p, bool flush) {
-  unlist(p);
+  leave_room(p);
   leave_slot(p);
+  p->native = false;
   if (p->arrival) {
     uv_close((uv_handle_t *)&p->arrival->poll, on_arrival_closed);
     close(p->arrival->fd);
     peers_resume(p->peers);
-  } else if (flush)
-    conn_close_flushed(&p->conn);
-  else
+  } else if (!flush)
     conn_close(&p->conn);
+  else {
+    conn_close_flushed(&p->conn);
+    if (!p->identified) enter_room(p, &p->peers->strangers); /* until it is closed */
+  }
 }
 
 static struct peer_info info_of(const struct peer *p) {
@@ -263,8 +278,9 @@ static void on_native(struct conn *c) {
     return;
   }
   if (sealed) p->uid = c->uid == p->peers->key->uid ? (int64_t)geteuid() : c->uid;
+  leave_room(p);
   p->native = true;
-  if (p->listed) p->peers->undecided++;
+  enter_room(p, &p->peers->natives);
   send_challenge(c);
 }
 
@@ -359,15 +375,22 @@ static void begin_http(struct peer *p, const char *data, size_t len) {
 
 /* The store -------------------------------------------------------------------------------------------------------- */
 
+/* Its clients never say who they are, so they must leave room. */
+static int check_store(const struct peers *ps, struct err *e) {
+  if (!ps->store) return err_sys(e, -EPROTONOSUPPORT, "cannot hand it to the common store");
+  size_t n = c10d_server_connections(ps->store);
+  if (2 * n < ps->max) return 0;
+  return err_set(e, -EMFILE, "the common store has %zu connections already, which is its half of the limit (ulimit -n)",
+                 n);
+}
+
 static void hand_over(struct peer *p) {
   struct err e = ERR_INIT;
-  unlist(p);
   leave_slot(p);
   int fd = end_arrival(p);
-  if (!p->peers->store) {
+  if (check_store(p->peers, &e) < 0) {
     close(fd);
     peers_resume(p->peers);
-    err_sys(&e, -EPROTONOSUPPORT, "cannot hand it to the common store");
   } else {
     log_debug("%s: is a client of the common store", p->name);
     c10d_server_adopt(p->peers->store, fd, &p->ip, p->port, p->first.data, p->first.len, &e);
@@ -385,7 +408,6 @@ static bool hand_over_silent(struct peer *p) {
   if (!p->peers->store || !is_silent(p)) return false;
   uv_poll_stop(&p->arrival->poll);
   if (!c10d_server_adopt_silent(p->peers->store, p->arrival->fd, &p->ip, p->port)) return false;
-  unlist(p);
   leave_slot(p);
   end_arrival(p);
   free_peer(p);
@@ -483,22 +505,64 @@ static int name_local(struct peer *p, int fd, struct err *e) {
   return rc;
 }
 
-static size_t max_unidentified(const struct peers *ps) {
-  size_t quarter = ps->max / 4;
+static bool is_administrator(const struct peer *p) {
+  return p->local && (p->uid == 0 || p->uid == (int64_t)geteuid());
+}
+
+/* Of one source, without those that have said who they are. */
+static size_t max_of_source(const struct peer *p) {
+  size_t quarter = p->peers->max / 4;
+  if (p->local && !is_administrator(p)) return PEERS_PER_USER_MAX;
   if (quarter < PEERS_PER_ADDRESS_MIN) return PEERS_PER_ADDRESS_MIN;
   return quarter < PEERS_PER_ADDRESS_MAX ? quarter : PEERS_PER_ADDRESS_MAX;
 }
 
-static int check_limits(struct peer *p, struct err *e) {
+/* Of all. A user cannot take the last places from the administrator. */
+static size_t max_of_all(const struct peer *p) {
+  size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
+  return p->peers->max + more;
+}
+
+static size_t count_all(const struct peers *ps) {
+  return ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0);
+}
+
+/* Closes the one that gives way, for the reason in `why`. False: there is none. */
+static bool push_out(struct newcomer *n, const char *why) {
+  if (!n) return false;
+  struct peer *p = peer_of(n);
+  if (p->id) {
+    say(p, LOG_WARN, "%s: closed to make room: %s", p->name, why);
+    drop_and_tell(p, false);
+  } else { /* its answer is on its way out */
+    leave_room(p);
+    conn_close(&p->conn);
+  }
+  return true;
+}
+
+static void make_room_of_source(const struct peer *p) {
   struct peers *ps = p->peers;
-  size_t foreign = ps->store ? c10d_server_connections(ps->store) : 0;
-  if (ps->n_open + foreign >= ps->max)
-    return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
-  bool stranger = p->local && p->uid != 0 && p->uid != (int64_t)geteuid();
-  size_t max = stranger ? PEERS_PER_USER_MAX : max_unidentified(ps);
-  if (rations_unidentified(&ps->rations, where(p)) < max) return 0;
-  if (p->local) return err_set(e, -EMFILE, "this user has %zu connections already", max);
-  return err_set(e, -EMFILE, "%zu connections of this address have not said who they are", max);
+  size_t max = max_of_source(p);
+  char why[96];
+  snprintf(why, sizeof(why), "%zu connections of this %s have not said who they are", max,
+           p->local ? "user" : "address");
+  while (newcomers_of(&ps->strangers, where(p)) + newcomers_of(&ps->natives, where(p)) >= max)
+    if (!push_out(newcomers_oldest_of(&ps->strangers, where(p)), why))
+      push_out(newcomers_oldest_of(&ps->natives, where(p)), why);
+}
+
+static int make_room(const struct peer *p, struct err *e) {
+  struct peers *ps = p->peers;
+  size_t max = max_of_all(p);
+  char why[96];
+  make_room_of_source(p);
+  if (ps->closed) return err_sys(e, -ESHUTDOWN, "this daemon is stopping");
+  if (count_all(ps) <= max) return 0; /* with p */
+  snprintf(why, sizeof(why), "there are %zu connections, which is the limit (ulimit -n)", max);
+  if (push_out(newcomers_crowded_out(&ps->strangers), why) || push_out(newcomers_crowded_out(&ps->natives), why))
+    return 0;
+  return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", max);
 }
 
 /* The connection becomes a struct conn. fd is its own, or closed. */
@@ -573,10 +637,10 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
   p->uid = -1;
   p->ip = *ip;
   p->port = port;
-  p->accepted_ms = monotonic_ms();
+  p->peers->n_held++;
   if (!p->local) name_peer(p, fd);
   int rc = p->local ? name_local(p, fd, &e) : 0;
-  if (rc == 0) rc = check_limits(p, &e);
+  if (rc == 0) rc = make_room(p, &e);
   if (rc == 0 && !p->local) rc = begin_arrival(p, fd, &e);
   if (rc < 0) {
     say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
@@ -585,7 +649,7 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
     return;
   }
   take_slot(p);
-  list_unidentified(p);
+  enter_room(p, &p->peers->strangers);
   if (p->local && open_conn(p, fd, &e) < 0) {
     say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
     drop(p, false);
@@ -620,6 +684,8 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->ephemeral = ephemeral_create();
   acceptor_init(&ps->acceptor, o->loop, &acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
+  newcomers_init(&ps->strangers, o->seed);
+  newcomers_init(&ps->natives, o->seed);
   return ps;
 }
 
@@ -627,6 +693,8 @@ void peers_destroy(struct peers *ps) {
   if (!ps) return;
   rations_finish(&ps->rations);
   ephemeral_destroy(ps->ephemeral);
+  newcomers_finish(&ps->strangers);
+  newcomers_finish(&ps->natives);
   free(ps->slots);
   free(ps);
 }
@@ -641,7 +709,8 @@ void peers_resume(struct peers *ps) {
 
 bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
   uint64_t now = monotonic_ms();
-  for (const struct peer *p = ps->first; p && now - p->accepted_ms >= C10D_SETTLE_MS; p = p->next) {
+  for (struct newcomer *n = ps->strangers.oldest; n && now - n->since_ms >= C10D_SETTLE_MS; n = n->newer) {
+    const struct peer *p = peer_of(n);
     if (is_silent(p) && ipaddr_compare(&p->ip, addr) == 0) return true;
   }
   return false;
@@ -664,7 +733,7 @@ void peers_identify(struct peers *ps, uint64_t id, const char *name, unsigned us
   struct peer *p = find(ps, id);
   if (!p) return;
   log_debug("%s: is %s", p->name, name);
-  unlist(p);
+  leave_room(p);
   p->identified = true;
   free(p->name);
   p->name = xstrdup(name);
@@ -673,17 +742,54 @@ void peers_identify(struct peers *ps, uint64_t id, const char *name, unsigned us
 }
 
 size_t peers_undecided(const struct peers *ps) {
-  return ps->undecided;
+  return ps->natives.count;
 }
 
 uint64_t peers_deadline(const struct peers *ps) {
-  /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed peer is off the list */
-  return ps->first ? ps->first->accepted_ms + PEERS_IDENTIFY_MS : UINT64_MAX;
+  const struct newcomer *const oldest[] = {ps->strangers.oldest, ps->natives.oldest};
+  uint64_t at = is_crowded(ps) ? ps->weighed_ms + PEERS_WEIGH_MS : UINT64_MAX;
+  for (int i = 0; i < 2; i++)
+    if (oldest[i]) at = earliest(at, oldest[i]->since_ms + PEERS_IDENTIFY_MS);
+  return at;
+}
+
+static size_t bytes_of(const struct peer *p) {
+  return p->first.cap + p->request.cap + (p->arrival ? 0 : p->conn.in.cap);
+}
+
+static size_t bytes_in(const struct newcomers *room) {
+  size_t sum = 0;
+  for (struct newcomer *n = room->oldest; n; n = n->newer) sum += bytes_of(peer_of(n));
+  return sum;
+}
+
+/* An unfinished message may be long, but many of them together may not. Those who began long ago give way. */
+static void weigh(struct peers *ps, uint64_t now) {
+  struct newcomers *const rooms[] = {&ps->strangers, &ps->natives};
+  size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
+  ps->weighed_ms = now;
+  for (int i = 0; i < 2; i++)
+    for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {
+      size_t bytes = bytes_of(peer_of(n));
+      newer = n->newer;
+      if (bytes == 0) continue;
+      sum -= bytes;
+      push_out(n, "unfinished messages of unidentified connections take too much memory");
+    }
 }
 
 void peers_expire(struct peers *ps, uint64_t now) {
+  if (is_crowded(ps) && now >= ps->weighed_ms + PEERS_WEIGH_MS) weigh(ps, now);
   while (now >= peers_deadline(ps)) {
-    struct peer *p = ps->first; /* each branch takes it off the list, or gives it a later deadline */
+    /* each branch takes it out of its room, or gives it a later deadline */
+    bool native =
+        !ps->strangers.oldest || (ps->natives.oldest && ps->natives.oldest->since_ms < ps->strangers.oldest->since_ms);
+    struct peer *p = peer_of(native ? ps->natives.oldest : ps->strangers.oldest);
+    if (!p->id) { /* its answer is on its way out */
+      leave_room(p);
+      conn_close(&p->conn);
+      continue;
+    }
     if (hand_over_silent(p)) continue;
     if (p->http) {
       answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request is incomplete\n");
@@ -697,6 +803,7 @@ void peers_expire(struct peers *ps, uint64_t now) {
 
 void peers_close_all(struct peers *ps) {
   ps->store = NULL;
+  ps->closed = true;
   acceptor_close(&ps->acceptor);
   for (size_t i = 0; i < ps->n_slots; i++)
     if (ps->slots[i]) drop(ps->slots[i], true);

@@ -20,12 +20,16 @@
 
 enum {
   PEERS_MAX = 131072, /* connections in all, where RLIMIT_NOFILE allows that many */
+  PEERS_CONTROL_MORE =
+      32, /* beyond them at the control socket: for root and the daemon's user, half of it for others */
   /* Of one address that have not said who they are: a quarter of all, within these. One host may start that many
-   * programs at once. */
+   * programs at once. At a limit the oldest gives way. */
   PEERS_PER_ADDRESS_MIN = 256,
   PEERS_PER_ADDRESS_MAX = 1024,
   PEERS_PER_USER_MAX = 32,   /* at the control socket, of a user who is neither root nor ours */
-  PEERS_IDENTIFY_MS = 10000, /* from accept to JOB_EFFECT_IDENTIFIED */
+  PEERS_IDENTIFY_MS = 10000, /* from accept to the first frame, and from that to JOB_EFFECT_IDENTIFIED */
+  PEERS_UNIDENTIFIED_BYTES = 64 * 1024 * 1024, /* what all of them may have sent of unfinished messages */
+  PEERS_WEIGH_MS = 100,                        /* how often that is counted, if it could be more */
 };
 
 struct peers;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters per peer address: limits, log lines, and that they are forgotten. */
+/* Log lines per peer address: limits, and that they are forgotten. */
 
 #include "common/system/rations.h"
 
@@ -17,22 +17,6 @@ static void collect(void *ctx, enum log_level level, const char *line) {
   struct lines *l = ctx;
   if (l->n++ == 0) snprintf(l->first, sizeof(l->first), "%s", line);
   snprintf(l->last, sizeof(l->last), "%s", line);
-}
-
-static void test_counts(void **state) {
-  struct rations a;
-  rations_init(&a, 1);
-  rations_count(&a, "10.0.0.1", 1);
-  rations_count(&a, "10.0.0.1", 1);
-  rations_count(&a, "10.0.0.2", 1);
-  assert_int_equal(rations_unidentified(&a, "10.0.0.1"), 2);
-  assert_int_equal(rations_unidentified(&a, "10.0.0.2"), 1);
-  assert_int_equal(rations_unidentified(&a, "10.0.0.3"), 0);
-  rations_count(&a, "10.0.0.1", -1);
-  rations_count(&a, "10.0.0.2", -1);
-  assert_int_equal(rations_unidentified(&a, "10.0.0.1"), 1);
-  assert_int_equal(a.map.count, 1);
-  rations_finish(&a);
 }
 
 static void test_lines_are_limited_per_address_and_window(void **state) {
@@ -76,13 +60,11 @@ static void test_memory_is_bounded(void **state) {
   char addr[32];
   log_set_sink(collect, &got);
   rations_init(&a, 1);
-  rations_count(&a, "held", 1);
   for (int i = 0; i < 20 * RATIONS_MAX; i++) {
     snprintf(addr, sizeof(addr), "10.%d.%d.%d", i >> 16, (i >> 8) & 255, i & 255);
     rations_log(&a, addr, 1000, LOG_WARN, "x");
     assert_true(a.map.count <= RATIONS_MAX + 1);
   }
-  assert_int_equal(rations_unidentified(&a, "held"), 1);
   log_set_sink(NULL, NULL);
   rations_finish(&a);
 }
@@ -110,7 +92,7 @@ static void test_lines_are_limited_for_all_together(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_counts),
+
       cmocka_unit_test(test_lines_are_limited_per_address_and_window),
       cmocka_unit_test(test_told_how_many_were_left_out),
       cmocka_unit_test(test_memory_is_bounded),

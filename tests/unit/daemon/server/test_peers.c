@@ -34,7 +34,8 @@ static struct seen send_control(bool control) {
   struct msg m;
   uv_loop_t loop;
   uv_loop_init(&loop);
-  struct peers *peers = peers_create(&loop, 100, 1, &callbacks, &seen);
+  struct peers *peers =
+      peers_create(&(struct peers_options){.loop = &loop, .max = 100, .seed = 1, .cb = &callbacks, .ctx = &seen});
   int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   assert_int_equal(bind(listener, (struct sockaddr *)&sa, sizeof(sa.sun_family)), 0); /* the kernel names it */
   assert_int_equal(getsockname(listener, (struct sockaddr *)&sa, &len), 0);

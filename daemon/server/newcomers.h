@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_NEWCOMERS_H
+#define DAEMON_SERVER_NEWCOMERS_H
+
+/* A waiting room: connections that have not said yet who they are, by their age and by their source. It names the one
+ * that must give way. Pure. A call costs the same for one connection as for a hundred thousand.
+ *
+ * The owner embeds struct newcomer in its connection, and closes what this module names. A source is a text: a numeric
+ * address, or a user of the control socket. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/map.h"
+
+struct newcomer_source;
+
+struct newcomer {
+  struct newcomer *older, *newer;               /* of all */
+  struct newcomer *source_older, *source_newer; /* of its source */
+  struct newcomer_source *source;               /* NULL: it is in no waiting room */
+  uint64_t since_ms;
+};
+
+struct newcomers {
+  struct map sources;
+  struct newcomer *oldest, *newest;
+  struct newcomer_source **by_size; /* [n]: the sources that have n newcomers, the first to have them first */
+  size_t sizes;                     /* entries of by_size */
+  size_t largest;                   /* the most that a source has */
+  size_t count;
+};
+
+void newcomers_init(struct newcomers *a, uint64_t seed);
+void newcomers_finish(struct newcomers *a); /* everyone has left */
+
+/* now_ms never decreases from call to call, so the oldest has the first deadline. */
+void newcomers_enter(struct newcomers *a, struct newcomer *one, const char *source, uint64_t now_ms);
+void newcomers_leave(struct newcomers *a, struct newcomer *one); /* in no waiting room: does nothing */
+size_t newcomers_of(const struct newcomers *a, const char *source);
+
+/* The one that gives way to a newcomer of the same source; NULL: there is none. */
+struct newcomer *newcomers_oldest_of(const struct newcomers *a, const char *source);
+/* The one that gives way when there is no room for anybody: the oldest of a source that has the most. So one crowd does
+ * not push out others. If each source has one, it is the oldest of all. NULL: there is none. */
+struct newcomer *newcomers_crowded_out(const struct newcomers *a);
+
+#endif
