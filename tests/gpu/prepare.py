@@ -2,7 +2,7 @@
 """The output of `tests/gpu/run --prepare DIR`: the libraries that rdzv is built from, for a machine with a compiler, CUDA and NCCL, but without
 a package registry, and often without pkg-config.
 
-    DIR/lib/lib*.a            libuv, jansson, zlib, and of OpenBLAS what the trainer calls: linked statically, so that nothing has to be found at run time
+    DIR/lib/lib*.a            libuv, jansson, libsodium, zlib, and of OpenBLAS what the trainer calls: linked statically, so that nothing has to be found at run time
     DIR/lib/libcmocka.so*     there is no static one; the tests that use it find it here by their run path
     DIR/lib/pkgconfig/*.pc    with paths relative to themselves: DIR can be copied anywhere
     DIR/include
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-PACKAGES = ["libuv1-dev", "libjansson-dev", "libcmocka-dev", "libcmocka0", "libopenblas-serial-dev", "zlib1g-dev"]
+PACKAGES = ["libuv1-dev", "libjansson-dev", "libsodium-dev", "libcmocka-dev", "libcmocka0", "libopenblas-serial-dev", "zlib1g-dev"]
 LIMIT_MB = 60
 DEADLINE_S = 300
 
@@ -28,11 +28,12 @@ DEADLINE_S = 300
 PARTS = {
     "libuv": ("libuv1-dev", {"libuv.a": "libuv_a.a"}, "", "-luv -lpthread -ldl -lrt"),
     "jansson": ("libjansson-dev", {"libjansson.a": "libjansson.a"}, "", "-ljansson"),
+    "libsodium": ("libsodium-dev", {"libsodium.a": "libsodium.a"}, "", "-lsodium -lpthread"),
     "zlib": ("zlib1g-dev", {"libz.a": "libz.a"}, "", "-lz"),
     "cmocka": ("libcmocka-dev", {}, "", "-lcmocka"),
     "openblas": ("libopenblas-serial-dev", {}, "openblas", "-lopenblas -lm -lpthread"),
 }
-HEADERS = ["uv.h", "uv", "jansson.h", "jansson_config.h", "zlib.h", "zconf.h", "cmocka.h"]
+HEADERS = ["uv.h", "uv", "jansson.h", "jansson_config.h", "sodium.h", "sodium", "zlib.h", "zconf.h", "cmocka.h"]
 
 
 class Failed(Exception):

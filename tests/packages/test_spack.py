@@ -67,7 +67,7 @@ def make(folder):
 
 def test_what_it_needs_is_what_meson_asks_for(package):
     needs = {args[0] for name, args, _ in package[1] if name == "depends_on"}
-    assert {"c", "libuv@1.42:", "jansson@2.13:", "meson@0.61:", "openblas", "zlib-api"} <= needs
+    assert {"c", "libuv@1.42:", "jansson@2.13:", "libsodium@1.0.18:", "meson@0.61:", "openblas", "zlib-api"} <= needs
     assert ("0.1.0",) in [args for name, args, _ in package[1] if name == "version"]
     assert re.search(r"namespace: rdzv\n  api: v2", (REPO / "repo.yaml").read_text())
 
@@ -76,8 +76,8 @@ def test_all_recipes_name_the_versions_that_meson_asks_for():
     """A dependency that meson.build has with another version, or a version of our own, would be forgotten in one of them."""
     top = (TOP / "meson.build").read_text()
     version, meson = re.search(r"version: '([\d.]+)'", top)[1], re.search(r"meson_version: '>=([\d.]+)'", top)[1]
-    wanted = [("meson", meson), *re.findall(r"dependency\('(libuv|jansson)', version: '>=([\d.]+)'\)", top)]
-    assert len(wanted) == 3
+    wanted = [("meson", meson), *re.findall(r"dependency\('(libuv|jansson|libsodium)', version: '>=([\d.]+)'\)", top)]
+    assert len(wanted) == 4
     forms = {"deploy/rpm/rdzv.spec": r"(pkgconfig\()?{}\)? >= {}\n", "deploy/conda/recipe.yaml": r"- {} >={}\n", "deploy/debian/control": r"(lib)?{}(1)?(-dev)? \(>= {}\)",
              "deploy/spack/spack_repo/rdzv/packages/rdzv/package.py": r'"{}@{}:"'}
     for file, form in forms.items():

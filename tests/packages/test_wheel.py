@@ -168,7 +168,7 @@ def test_its_files(environment, tools):
     assert {"share/man/man1/rdzv-agent.1", "share/man/man1/rdzvctl.1", "share/man/man8/rdzvd.8", "share/man/man7/rdzv.7",
             "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish",
             "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"} <= found
-    assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson"}
+    assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
     ask = "import ctypes, rdzv; print(ctypes.CDLL(list(rdzv.__path__)[0] + '/lib/librdzv.so.0').rdzv_init)"
     assert "FuncPtr" in tools.run(environment / "bin/python", "-c", ask, env={"PATH": "/usr/bin:/bin"})
 
