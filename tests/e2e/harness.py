@@ -8,6 +8,7 @@ polls for a condition, has a deadline, and says what it waited for.
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -58,7 +59,9 @@ def need(tool, there=None):
     import pytest  # scripts use this module too
 
     if shutil.which(tool) is None if there is None else not there:
-        (pytest.fail if os.environ.get("RDZV_CI") else pytest.skip)(f"{tool} is not installed")
+        if os.environ.get("RDZV_CI"):
+            pytest.fail(f"{tool} is not installed")
+        pytest.skip(f"{tool} is not installed", allow_module_level=True)
 
 
 def free_port():
@@ -135,6 +138,17 @@ def describe(pid):
         return f"{pid}: gone"
 
 
+def write_key(path, text=None):
+    """A key file as the programs accept it. Returns its text."""
+    text = str(text or secrets.token_hex(32))
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
+        f.write(text + "\n")
+    return text
+
+
 class Proc:
     """A child in a session of its own, its output collected line by line."""
 
@@ -206,21 +220,34 @@ class Proc:
         return self.popen.poll() is None
 
 
+_key, _plain = None, set()  # of the test that runs: the key of its daemons, and the ports of those that have none
+
+
+def key_of(port):
+    """The key of the daemon at that port; None where it runs with --insecure."""
+    return None if port in _plain else _key
+
+
 class Rdzv:
-    """Everything that one test starts."""
+    """Everything that one test starts. Its programs find their key where a user's do: in the folder that XDG_CONFIG_HOME names."""
 
     proc = Proc
 
     def __init__(self, tmp):
+        global _key
         self.tmp = Path(tmp)
         self.mark = uuid.uuid4().hex
         self.procs = []
         self.wrap = []  # put in front of every command: "ip netns exec ..."
+        self.config = self.tmp / "config"
+        self.key = _key = write_key(self.config / "rdzv/key")
+        _plain.clear()
 
     def env(self, extra=None):
         # What a developer has set for rdzv must not decide what a test sees.
         env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "PET_", "PYTHON_EXEC", "MASTER_", *SCHEDULERS))}
-        env.update(E2E_MARK=self.mark, OPENBLAS_NUM_THREADS="1", **(extra or {}))
+        env.update(E2E_MARK=self.mark, OPENBLAS_NUM_THREADS="1", XDG_CONFIG_HOME=str(self.config))
+        env.update(extra or {})
         return env
 
     def spawn(self, *argv, env=None, wrap=None, node="", **kw):
@@ -240,6 +267,8 @@ class Rdzv:
         assert p.running, f"rdzvd ended:\n{p}"
         p.port = int(port_file.read_text().split()[0])
         p.endpoint = f"127.0.0.1:{p.port}"
+        if "--insecure" in args:
+            _plain.add(p.port)
         return p
 
     def agents(self, n, endpoint, *args, env=None, **kw):

@@ -7,6 +7,8 @@ import socket
 import threading
 import unicodedata
 
+import harness
+import sealed
 from harness import stop_accepting
 from native import HEADER, NAMES, PREFACE, frame
 
@@ -29,10 +31,12 @@ def check(lines):
 
 
 class FakeDaemon:
-    """Greets an agent, waits for HELLO and sends it `answers`: (name, fields) each."""
+    """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it, waits for HELLO and sends it
+    `answers`: (name, fields) each. .openings: what each peer wrote first."""
 
-    def __init__(self, *answers):
-        self.answers = answers
+    def __init__(self, *answers, key=""):
+        self.answers, self.key = answers, harness.key_of(0) if key == "" else key
+        self.openings = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.endpoint = f"127.0.0.1:{self.port}"
@@ -50,25 +54,34 @@ class FakeDaemon:
             threading.Thread(target=self._serve, args=(conn,), daemon=True).start()
 
     def _serve(self, conn):
-        conn.sendall(frame("CHALLENGE", dict(version=1, nonce="00" * 32, auth="none")))
-        data = b""
-        while True:
-            try:
-                more = conn.recv(65536)
-            except OSError:
-                return
-            if not more:
-                return
-            data += more
-            body = data[len(PREFACE) :]
-            if len(body) < HEADER.size:
-                continue
-            size, number, *_ = HEADER.unpack_from(body)
-            if len(body) < HEADER.size + size:
-                continue
-            data = PREFACE + body[HEADER.size + size :]
-            if NAMES[number] == "HELLO":
-                conn.sendall(b"".join(frame(name, fields) for name, fields in self.answers))
+        with contextlib.suppress(OSError, EOFError):
+            seal, read = self._open(conn)
+            conn.sendall(seal(frame("CHALLENGE", dict(version=1))))
+            data = b""
+            while True:
+                data += read()
+                while len(data) >= HEADER.size:
+                    size, number, *_ = HEADER.unpack_from(data)
+                    if len(data) < HEADER.size + size:
+                        break
+                    data = data[HEADER.size + size :]
+                    if NAMES[number] == "HELLO":
+                        conn.sendall(seal(b"".join(frame(name, fields) for name, fields in self.answers)))
+
+    def _open(self, conn):
+        """(What makes bytes of frames, what reads some)."""
+        first = exactly(conn, len(PREFACE) if self.key is None else sealed.OPENING)
+        self.openings.append(first)
+        if self.key is None:
+            return bytes, lambda: some(conn)
+        channel = sealed.Server(sealed.Key.parse(str(self.key)))
+        try:
+            channel.opening(first)
+        except sealed.Forged:
+            conn.sendall(sealed.no(sealed.WRONG_KEY))
+            raise EOFError from None
+        conn.sendall(channel.answer())
+        return channel.seal, lambda: channel.open(some(conn))
 
     def close(self):
         stop_accepting(self.listener, self.accepting)
@@ -76,3 +89,20 @@ class FakeDaemon:
             with contextlib.suppress(OSError):  # the peer may have gone
                 c.shutdown(socket.SHUT_RDWR)
             c.close()
+
+
+def some(conn):
+    data = conn.recv(65536)
+    if not data:
+        raise EOFError
+    return data
+
+
+def exactly(conn, n):
+    data = b""
+    while len(data) < n:
+        more = conn.recv(n - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data

@@ -5,7 +5,8 @@
         n.hello(job="j", nodes=1)
         assert n.started().world_size == 1
 
-The numbers of messages are read from the list in proto/msg.h, so there is no second list here.
+It opens a channel with the key of the test's daemons (harness.Rdzv.key), or with `key`. At a daemon that runs with --insecure, at a unix
+socket, and with key=None it speaks plainly. The numbers of messages are read from the list in proto/msg.h, so there is no second list here.
 """
 
 import json
@@ -15,6 +16,13 @@ import socket
 import struct
 import time
 from pathlib import Path
+
+import harness
+
+try:
+    import sealed
+except ImportError:
+    harness.need("PyPI's noiseprotocol", False)
 
 PREFACE = b"RDZV\x01\x00\x00\x00"
 HEADER = struct.Struct("<IHHII")  # bytes behind the header, type, flags, id, bytes of JSON
@@ -48,8 +56,12 @@ class Closed(Exception):
 
 
 class Native:
-    def __init__(self, port=0, addr="127.0.0.1", path=None, source=None, preface=PREFACE, timeout=10.0):
+    def __init__(self, port=0, addr="127.0.0.1", path=None, source=None, preface=None, timeout=10.0, key=""):
         self.timeout, self.buffer, self.seen = timeout, b"", []
+        if key == "":
+            key = None if path or preface else harness.key_of(port)
+        self.channel = key and sealed.Client(sealed.Key.parse(str(key)))
+        self.key_source = None  # of the daemon, once it has answered
         self.agent = secrets.token_hex(8)
         self.incarnation, self.round, self.seq = "", 0, 0
         if path:
@@ -58,7 +70,7 @@ class Native:
             self.sock.connect(str(path))
         else:
             self.sock = socket.create_connection((addr, port), timeout, source and (source, 0))
-        self.sock.sendall(preface)
+        self.sock.sendall(self.channel.opening() if self.channel else preface or PREFACE)
 
     def __enter__(self):
         return self
@@ -69,8 +81,35 @@ class Native:
     def close(self):
         self.sock.close()
 
+    def write(self, data):
+        """Bytes that need not be frames."""
+        if self.channel and self.key_source is None:
+            self._open(time.monotonic() + self.timeout)
+        self.sock.sendall(self.channel.seal(data) if self.channel else data)
+
     def send(self, name, fields=None, raw=b"", flags=0, id=0):
-        self.sock.sendall(frame(name, fields, raw, flags, id))
+        self.write(frame(name, fields, raw, flags, id))
+
+    def _read(self, deadline, n=65536):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no message; so far: {self.seen}")
+        self.sock.settimeout(left)
+        try:
+            data = self.sock.recv(n)
+        except ConnectionError as e:
+            raise Closed(f"{e}; so far: {self.seen}") from None
+        if not data:
+            raise Closed(f"so far: {self.seen}")
+        return data
+
+    def _open(self, deadline):
+        """Reads the daemon's answer. sealed.Refused, sealed.Forged."""
+        got = b""
+        while len(got) < sealed.HEADER.size or (len(got) < sealed.ANSWER and got[6] == sealed.OK):
+            want = sealed.ANSWER if len(got) >= sealed.HEADER.size else sealed.HEADER.size
+            got += self._read(deadline, want - len(got))
+        self.key_source = self.channel.answer(got)
 
     def recv(self, timeout=None):
         """The next message. Closed where there is none any more, TimeoutError where none comes."""
@@ -83,17 +122,10 @@ class Native:
                     m = Message(NAMES[number], flags, id, json.loads(body[:n] or b"{}"), body[n:])
                     self.seen.append(m)
                     return m
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"no message; so far: {self.seen}")
-            self.sock.settimeout(left)
-            try:
-                data = self.sock.recv(65536)
-            except ConnectionError as e:
-                raise Closed(f"{e}; so far: {self.seen}") from None
-            if not data:
-                raise Closed(f"so far: {self.seen}")
-            self.buffer += data
+            if self.channel and self.key_source is None:
+                self._open(deadline)
+            data = self._read(deadline)
+            self.buffer += self.channel.open(data) if self.channel else data
 
     def expect(self, name, timeout=None):
         """Reads until `name` comes; what comes before it is kept in .seen."""

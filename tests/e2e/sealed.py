@@ -35,7 +35,7 @@ MESSAGE = 32 + 16  # an ephemeral key, and the tag of an empty payload
 OPENING = PREFACE.size + 4 + MESSAGE
 ANSWER = HEADER.size + MESSAGE
 TAG = 16
-RECORD_MAX = 65535
+PLAIN_MAX = 16 * 1024  # of frames in one record
 
 
 def preface(kind):
@@ -111,7 +111,7 @@ class Channel:
         except InvalidTag:
             raise Forged("a message of the handshake") from None
 
-    def seal(self, data, size=RECORD_MAX - TAG):
+    def seal(self, data, size=PLAIN_MAX):
         """Records of at most `size` bytes of plaintext each."""
         records = []
         for at in range(0, len(data), size):

@@ -208,7 +208,7 @@ HUGE = b'{"version": 1, "pad": "' + b"x" * 70000 + b'"}'
 def test_malformed_message_is_refused_by_name(rdzv, data, words):
     d = rdzv.daemon()
     with Native(d.port) as n:
-        n.sock.sendall(data)
+        n.write(data)
         got = n.until_closed()
     assert [m.name for m in got] == ["CHALLENGE", "REFUSED"], got
     d.expect(r"127\.0\.0\.1:\d+: closed: .*(" + words + ")")
@@ -224,7 +224,7 @@ def test_garbage_from_a_member_ends_its_connection_only(rdzv):
         a.expect("WELCOME")
         b.hello(nodes=2)
         a.started(), b.started()
-        a.sock.sendall(b"\xff" * 64)
+        a.write(b"\xff" * 64)
         a.until_closed()
         d.expect("testhost of job job: connection closed: ")
         b.send("HEARTBEAT", id=5)

@@ -64,7 +64,7 @@ def test_one_question_a_connection(rdzv, tmp_path):
     """A thousand in one packet are not a thousand answers in one turn of the daemon's loop."""
     d = rdzv.daemon("--socket", tmp_path / "c")
     with Native(path=tmp_path / "c") as n:
-        n.sock.sendall(1000 * frame("CONTROL", dict(verb="jobs"), id=7))
+        n.write(1000 * frame("CONTROL", dict(verb="jobs"), id=7))
         answers = [m.name for m in n.until_closed(15)]
         assert answers.count("CONTROL_REPLY") == 1
     assert d.running
