@@ -226,7 +226,7 @@ static bool put_holder(const struct link *l, struct buf *out) {
 static void end_refused(struct link *l, const struct conn *c) {
   struct buf where = BUF_INIT, why = BUF_INIT;
   name_target(l, l->at, &where);
-  refusal_put(&why, c->refusal, c->refusal_key, buf_text(&where), l->o.endpoint.host, l->o.key_from);
+  refusal_put(&why, c->refusal, c->refusal_key, buf_text(&where), l->o.endpoint.host, "this agent", l->o.key_from);
   bool final = c->refusal == CHANNEL_WRONG_KEY || c->refusal == CHANNEL_NO_KEY;
   go_down_with(l, &(struct link_down){.fatal = final ? EXIT_CODE_REFUSED : 0, .why = buf_text(&why)});
   buf_finish(&where);

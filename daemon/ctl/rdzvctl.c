@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdzvctl: sends one command to the daemon of this machine, over its control socket.
+/* rdzvctl: sends one command to a daemon: of this machine over its control socket, of another machine over its port.
  *
- * One question, one answer: find the socket, connect, wait for CHALLENGE, send CONTROL, print what CONTROL_REPLY
+ * One question, one answer: find the daemon, connect, wait for CHALLENGE, send CONTROL, print what CONTROL_REPLY
  * carries, exit with its code. The daemon writes the text; rdzvctl knows nothing about jobs, so it does not age with
  * them.
  *
- * It runs where the daemon runs, because the socket proves who asks: the kernel tells the daemon our uid. --endpoint is
- * a convenience (the same value as the agent's) and must name this machine. Its name is looked up in the thread pool
- * and compared with the machine's own addresses; otherwise "stop" might reach another daemon that has the same port
- * here. The kernel also tells us whose daemon it is (control_socket_trusts): a socket that rdzvctl found by itself must
+ * The daemon must know who asks. At the control socket the kernel tells it our uid; at the port our key does (--endpoint
+ * of another machine). The name in --endpoint is looked up in the thread pool and compared with the machine's own
+ * addresses. If it is this machine, the control socket of that port is used, or the port where there is no such socket.
+ * The kernel also tells us whose daemon it is (control_socket_trusts): a socket that rdzvctl found by itself must
  * belong to a user that it trusts. If --socket names another user's daemon, a line says so. Everything that a daemon
  * sends is made printable.
  *
@@ -37,6 +37,7 @@
 #include "common/system/loop.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
+#include "daemon/ctl/addresses.h"
 #include "daemon/ctl/failure.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/own_name.h"
@@ -44,9 +45,13 @@
 #include "daemon/ctl/words.h"
 #include "daemon/server/control_socket.h"
 #include "proto/conn.h"
+#include "proto/refusal.h"
 
 /* POOL: a host name and a user name. */
 enum { DEADLINE_MS = 5000, WATCH_MS = 1000, POOL = 2, REQUEST_ID = 1 };
+
+enum { TARGET_MAX = 300 }; /* an endpoint, or the path of a socket */
+_Static_assert((int)TARGET_MAX >= (int)ENDPOINT_TEXT_MAX && (int)TARGET_MAX >= (int)CONTROL_PATH_MAX, "both fit");
 
 struct client {
   uv_loop_t loop;
@@ -66,8 +71,14 @@ struct client {
   bool answered;   /* at least once: --watch goes on from then on */
   bool found;      /* rdzvctl found the path by itself, without --socket */
   bool told_owner;
-  char path[CONTROL_PATH_MAX];
-  char waits_for[CONTROL_PATH_MAX + 160]; /* for the message at a timeout */
+  char path[TARGET_MAX]; /* of the control socket; remote: the endpoint */
+  bool remote;           /* over the port of `addresses` */
+  struct addresses addresses;
+  size_t address;        /* the one that is tried */
+  const struct key *key; /* remote; NULL: --insecure */
+  const char *key_from;
+  bool moves_on;                    /* to the next address, once the connection is closed */
+  char waits_for[TARGET_MAX + 160]; /* for the message at a timeout */
   int exit_code;
   bool finished; /* exit_code is final */
 };
@@ -156,24 +167,6 @@ static int check_words(struct client *c) {
 
 /* Which socket ----------------------------------------------------------------------------------------------------- */
 
-static bool is_address_of_this_machine(const struct sockaddr *sa) {
-  char text[64], own[64];
-  if (uv_ip_name(sa, text, sizeof(text)) < 0) return false;
-  struct ipaddr wanted = ipaddr_parse(text);
-  if (ipaddr_is_loopback(&wanted)) return true;
-  uv_interface_address_t *v;
-  int n = 0;
-  bool found = false;
-  if (uv_interface_addresses(&v, &n) < 0) return false;
-  for (int i = 0; i < n && !found; i++) {
-    uv_ip_name((const struct sockaddr *)&v[i].address, own, sizeof(own));
-    struct ipaddr a = ipaddr_parse(own);
-    found = ipaddr_compare(&a, &wanted) == 0;
-  }
-  uv_free_interface_addresses(v, n);
-  return found;
-}
-
 static const char *user_name(uid_t uid) {
   const struct passwd *user = getpwuid(uid);
   return user ? user->pw_name : "?";
@@ -227,6 +220,7 @@ static int choose_socket(struct client *c, uint16_t port) {
 /* The conversation ------------------------------------------------------------------------------------------------- */
 
 static void start_connecting(struct client *c);
+static void connect_port(struct client *c);
 
 static void finish(struct client *c, int exit_code) {
   c->exit_code = exit_code;
@@ -246,6 +240,12 @@ static void on_again(uv_timer_t *timer) {
 
 static void on_closed(struct conn *conn) {
   struct client *c = conn->owner;
+  if (c->moves_on) {
+    c->moves_on = false;
+    c->address++;
+    connect_port(c);
+    return;
+  }
   uv_timer_start(&c->again, on_again, WATCH_MS, 0);
 }
 
@@ -259,7 +259,7 @@ static void show(struct client *c, const char *text, size_t len) {
 /* A question without an answer. With --watch it is a line on the page, and is tried again. */
 static void fail_question(struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fail_question(struct client *c, int exit_code, const char *fmt, ...) {
-  char text[600];
+  char text[1024];
   va_list ap;
   va_start(ap, fmt);
   int n = vsnprintf(text, sizeof(text) - 1, fmt, ap);
@@ -329,20 +329,36 @@ static void on_msg(struct conn *conn, struct msg *m) {
                   m->refused.text);
 }
 
+/* The daemon at the port refuses our key. */
+static void fail_key(struct client *c) {
+  struct endpoint ep;
+  struct buf text = BUF_INIT;
+  endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
+  refusal_put(&text, c->conn.refusal, c->conn.refusal_key, c->path, ep.host, "this rdzvctl", c->key_from);
+  fail_question(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
+  buf_finish(&text);
+}
+
 static void on_end(struct conn *conn, int code, const char *reason) {
   struct client *c = conn->owner;
-  if (!c->finished) fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no answer from the daemon: %s", c->path, reason);
+  if (c->finished) return;
+  if (conn->refusal != CHANNEL_OK)
+    fail_key(c);
+  else
+    fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no answer from the daemon: %s", c->path, reason);
 }
 
 static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
 
 static void fail_connect(struct client *c, int rc) {
   struct stat st;
-  if (rc == UV_EACCES && stat(c->path, &st) == 0) {
+  if (c->remote && rc == UV_ECONNREFUSED) {
+    fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
+  } else if (!c->remote && rc == UV_EACCES && stat(c->path, &st) == 0) {
     fail_question(c, EXIT_CODE_NO_DAEMON,
                   "%s belongs to user %s and is closed to others: run rdzvctl as that user or root", c->path,
                   user_name(st.st_uid));
-  } else if (rc == UV_ENOENT || rc == UV_ECONNREFUSED) {
+  } else if (!c->remote && (rc == UV_ENOENT || rc == UV_ECONNREFUSED)) {
     fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
   } else {
     fail_question(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
@@ -368,11 +384,16 @@ static void on_connect(uv_connect_t *request, int status) {
   struct client *c = request->data;
   struct err e = ERR_INIT;
   if (status == UV_ECANCELED) return; /* it timed out */
+  if (status < 0 && c->remote && c->address + 1 < c->addresses.n) {
+    c->moves_on = true; /* on_closed tries the next address */
+    conn_close(&c->conn);
+    return;
+  }
   if (status < 0) {
     fail_connect(c, status);
     return;
   }
-  if (!check_owner(c)) {
+  if (!c->remote && !check_owner(c)) {
     fail_question(c, EXIT_CODE_NO_DAEMON, "%s: another user listens there now", c->path);
     return;
   }
@@ -385,35 +406,60 @@ static void on_deadline(uv_timer_t *timer) {
   fail_question(c, EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000, c->waits_for);
 }
 
-static void start_connecting(struct client *c) {
+static void await_connection(struct client *c) {
   snprintf(c->waits_for, sizeof(c->waits_for), "a connection to %s", c->path);
-  conn_init_pipe(&c->conn, &c->loop, &callbacks, c, false);
-  c->conn.incoming = TO_AGENT;
   c->conn.max_body = FRAME_MAX_TO_AGENT;
   c->connect.data = c;
+}
+
+static void connect_port(struct client *c) {
+  conn_init_tcp(&c->conn, &c->loop, &callbacks, c, false);
+  conn_use_key(&c->conn, c->key);
+  await_connection(c);
+  int rc = uv_tcp_connect(&c->connect, &c->conn.tcp, (const struct sockaddr *)&c->addresses.v[c->address], on_connect);
+  if (rc < 0) fail_connect(c, rc);
+}
+
+static void start_connecting(struct client *c) {
   uv_timer_start(&c->timer, on_deadline, DEADLINE_MS, 0);
+  if (c->remote) {
+    connect_port(c);
+    return;
+  }
+  conn_init_pipe(&c->conn, &c->loop, &callbacks, c, false);
+  await_connection(c);
   uv_pipe_connect(&c->connect, &c->conn.pipe, c->path, on_connect);
+}
+
+/* Whether the daemon at the endpoint has a control socket here. */
+static bool has_socket(struct client *c, uint16_t port) {
+  char **paths;
+  struct control_foreign foreign;
+  size_t n = control_socket_find(port, &paths, &foreign);
+  if (n > 0) snprintf(c->path, sizeof(c->path), "%s", paths[0]);
+  c->found = n > 0;
+  control_socket_free(paths, n);
+  return n > 0;
 }
 
 static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
   struct client *c = request->data;
   struct endpoint ep;
   endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
-  bool own = false;
-  for (const struct addrinfo *a = result; a && !own; a = a->ai_next) own = is_address_of_this_machine(a->ai_addr);
+  bool own = status == 0 && addresses_keep(&c->addresses, result, ep.port);
   uv_freeaddrinfo(result);
-  int code = 0;
-  if (status < 0)
-    code =
-        complain(c, EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint, uv_strerror(status));
-  else if (!own)
-    code = complain(c, EXIT_CODE_NO_DAEMON,
-                    "--endpoint %s is another machine; run rdzvctl there: ssh %s rdzvctl --port %d ...",
-                    c->options.endpoint, ep.host, ep.port);
-  else
-    code = choose_socket(c, ep.port);
-  if (code)
-    finish(c, code);
+  if (status < 0) {
+    finish(c, complain(c, EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint,
+                       uv_strerror(status)));
+    return;
+  }
+  c->remote = !own || !has_socket(c, ep.port);
+  if (c->remote) endpoint_format(&ep, c->path);
+  if (c->remote && !c->key)
+    finish(c, complain(c, EXIT_CODE_REFUSED,
+                       "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl "
+                       "--port %d ...",
+                       ep.host, ep.port));
   else
     start_connecting(c);
 }
@@ -448,7 +494,7 @@ static void watch_signals(struct client *c) {
 static int begin_connecting(struct client *c) {
   const struct rdzvctl_options *o = &c->options;
   if (o->endpoint) return look_up(c);
-  if (o->socket && strlen(o->socket) >= sizeof(c->path))
+  if (o->socket && strlen(o->socket) >= CONTROL_PATH_MAX)
     return complain(c, EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
                     CONTROL_PATH_MAX - 1);
   int code = 0;
