@@ -24,6 +24,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +34,10 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/supervisor/supervisor.h"
+#include "common/key/source.h"
 #include "common/system/clock.h"
 #include "common/mem.h"
+#include "proto/channel.h"
 #include "proto/msg.h"
 
 enum { READ_CHUNK = 256 * 1024, EVENTS_MAX = 512, TICK_MS = 5 };
@@ -44,6 +47,8 @@ struct agent {
   int index, fd; /* fd -1: not connected */
   bool connecting, done;
   struct buf in, out;
+  struct channel channel;
+  struct buf wire; /* with a key: what has come, still sealed */
   struct bytes *obituary;
   char id[AGENT_ID_MAX + 1], host[64], address[32], addrs[128];
   uint64_t deadline_ms;
@@ -66,6 +71,7 @@ struct load {
   int count, joined, first, epoll, failed;
   int64_t workers;
   const char *job;
+  struct key *key; /* of RDZV_KEY; NULL: connections are plain */
   struct sockaddr_in daemon;
   char endpoint[64];
   struct settings settings;
@@ -116,8 +122,10 @@ static void disconnect(struct agent *a) {
   if (a->fd >= 0) close(a->fd);
   a->fd = -1;
   a->connecting = false;
+  channel_finish(&a->channel);
   buf_finish(&a->in);
   buf_finish(&a->out);
+  buf_finish(&a->wire);
 }
 
 static void link_down(struct agent *a, int code) {
@@ -169,11 +177,28 @@ static void transmit(struct agent *a, const void *data, size_t len) {
   flush(a);
 }
 
+static void mind(struct agent *a, struct supervisor_event *ev);
+
 static void say(struct agent *a, const struct bytes *b) {
   if (a->fd < 0 || a->connecting) return;
   unsigned type = le16_get(b->data + 4);
   if (type < MSG_COUNT) count(&load.said[type], real_ns());
-  transmit(a, b->data, b->len);
+  if (!load.key) {
+    transmit(a, b->data, b->len);
+    return;
+  }
+  struct buf sealed = BUF_INIT;
+  channel_seal(&a->channel, b->data, b->len, &sealed);
+  transmit(a, sealed.data, sealed.len);
+  buf_finish(&sealed);
+}
+
+/* A dead agent's guard has only one thing to say. */
+static void begin_talking(struct agent *a) {
+  if (a->mind)
+    mind(a, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  else if (a->obituary)
+    say(a, a->obituary);
 }
 
 /* Minds. ----------------------------------------------------------------------------------------------------------- */
@@ -282,6 +307,29 @@ static void take_messages(struct agent *a, uint64_t at_ns) {
   if (!a->in.len) buf_finish(&a->in);
 }
 
+static _Noreturn void give_up(const char *why) {
+  fprintf(stderr, "scale-agents: %s\n", why);
+  exit(1);
+}
+
+/* Unseals what has come. */
+static void take_records(struct agent *a) {
+  size_t at = 0, used = 0;
+  struct err e = ERR_INIT;
+  if (a->channel.state == CHANNEL_IS_OPENING) {
+    enum channel_status status;
+    enum channel_source source;
+    int rc = channel_take_answer(&a->channel, a->wire.data, a->wire.len, &at, &status, &source);
+    if (rc < 0) give_up("the daemon refuses the key");
+    if (rc == 0) return;
+    begin_talking(a);
+  }
+  for (int rc; (rc = channel_unseal(&a->channel, a->wire.data + at, a->wire.len - at, &used, &a->in, &e)); at += used)
+    if (rc < 0) give_up(e.text);
+  buf_consume(&a->wire, at);
+  if (!a->wire.len) buf_finish(&a->wire);
+}
+
 /* True: something has come. */
 static bool receive_some(struct agent *a) {
   char control[128];
@@ -297,8 +345,10 @@ static bool receive_some(struct agent *a) {
     return false;
   }
   load.in_bytes += (uint64_t)n;
+  if (!a->mind && a->channel.state != CHANNEL_IS_OPENING) return false;
+  buf_append(load.key ? &a->wire : &a->in, load.chunk, (size_t)n);
+  if (load.key) take_records(a);
   if (!a->mind) return false;
-  buf_append(&a->in, load.chunk, (size_t)n);
   take_messages(a, arrived_ns(&h));
   return true;
 }
@@ -306,7 +356,7 @@ static bool receive_some(struct agent *a) {
 /* What is longer than a socket's buffer, as START of node rank 0 with all addresses is, does not wait for its rest
  * until all others have had their turn. */
 static void receive(struct agent *a) {
-  while (receive_some(a) && a->fd >= 0 && a->in.len) continue;
+  while (receive_some(a) && a->fd >= 0 && (a->in.len || a->wire.len)) continue;
 }
 
 /* An agent reads what has come before it says anything of its own accord, as one with a machine of its own has done
@@ -332,11 +382,17 @@ static void connected(struct agent *a) {
   }
   a->connecting = false;
   watch(a, EPOLL_CTL_MOD, EPOLLIN);
-  transmit(a, frame_preface, FRAME_PREFACE_SIZE);
-  if (a->mind)
-    mind(a, &(struct supervisor_event){.kind = SUP_LINK_UP});
-  else if (a->obituary)
-    say(a, a->obituary);
+  if (!load.key) {
+    transmit(a, frame_preface, FRAME_PREFACE_SIZE);
+    begin_talking(a);
+    return;
+  }
+  struct buf opening = BUF_INIT;
+  uint8_t random[NOISE_KEY];
+  randombytes_buf(random, sizeof random);
+  channel_open(&a->channel, load.key, random, &opening);
+  transmit(a, opening.data, opening.len);
+  buf_finish(&opening);
 }
 
 static void on_ready(struct agent *a, uint32_t events) {
@@ -516,7 +572,11 @@ static void raise_limit(void) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 8) return fprintf(stderr, "usage: scale-agents PORT JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"), 64;
+  struct key_env env;
+  key_env_take(&env);
+  load.key = env.key;
+  if (argc != 8)
+    return fprintf(stderr, "usage: [RDZV_KEY=KEY] scale-agents PORT JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"), 64;
   load.job = argv[2];
   load.first = atoi(argv[3]);
   load.count = atoi(argv[4]);
