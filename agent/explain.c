@@ -110,6 +110,7 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
   char endpoint[ENDPOINT_TEXT_MAX];
   if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
   put_text(out, "job", told->job);
+  buf_printf(out, "key %s\n", told->key);
   buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
   if (o->node_rank >= 0)

@@ -32,6 +32,7 @@
 #include <unistd.h>
 #include "agent/cluster/cluster.h"
 #include "agent/job_times.h"
+#include "agent/key/find.h"
 #include "agent/launch/host_file.h"
 #include "agent/launch/launch.h"
 #include "agent/link/host_addrs.h"
@@ -47,6 +48,7 @@
 #include "agent/worker_command.h"
 #include "common/system/command.h"
 #include "common/exit_codes.h"
+#include "common/key/secret.h"
 #include "common/limit.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -229,7 +231,7 @@ static void raise_descriptors(void) {
 }
 
 static int print_settings(const struct agent_options *o, const struct identity *id, char *const *command,
-                          const struct launch *l) {
+                          const struct launch *l, const char *key) {
   struct buf text = BUF_INIT;
   char end[JOB_TIMES_LEN];
   const struct options_told told = {
@@ -239,6 +241,7 @@ static int print_settings(const struct agent_options *o, const struct identity *
       .local_world = id->placed.local_world,
       .seen = id->placed.seen,
       .end_time = job_times_end(o, end) ? end : NULL,
+      .key = key,
       .launched = l ? l->sources : NULL,
       .command = command,
   };
@@ -327,6 +330,16 @@ static int refuse_words(const struct cluster *c, char *const *env, const struct 
   return EXIT_CODE_USAGE;
 }
 
+/* Behind this, neither this process nor its children have the words that gave the key. *found: NULL with --insecure. */
+static int find_key(const struct agent_options *o, struct key_env *env, struct key **found, struct key_origin *from,
+                    struct err *e) {
+  bool launched = getenv("RDZV_AGENT_LAUNCHER") != NULL;
+  const struct agent_key_job job = {.options = o, .env = env, .launched = launched, .look = o->explain};
+  int rc = agent_key_find(&job, found, from, e);
+  if (rc == 0 && from->kind == KEY_SOURCE_INSECURE && !o->explain) key_say_insecure();
+  return rc;
+}
+
 /* Forks the guard while this process has no thread and no connection. */
 static int run_session(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
   static struct supervisor_config config;
@@ -388,20 +401,24 @@ int main(int argc, char **argv) {
   static struct agent_options o;
   static struct notify notify;
   static struct opts_file conf; /* the options point into it until the end */
+  static struct key_env key_env;
+  static struct key_origin key_origin;
+  struct key *key = NULL;
   struct err e = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
   notify_init(&notify); /* before the environment is copied */
-  if (argc == 2 && strcmp(argv[1], "--launched") == 0) return launched_run(environ);
+  key_env_take(&key_env);
+  if (argc == 2 && strcmp(argv[1], "--launched") == 0) return secret_free(key_env.key), launched_run(environ);
   if (!launch_follow(environ))
     return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "the launcher of this agent is gone"), &e));
   int rc = site_conf_read(&conf, environ, &e);
   read_cluster(&id, environ, &conf);
   if (rc && !agent_options_asks(argc, argv)) return refuse_words(&id.cluster, environ, &e);
   bool launches = launch_is_wanted(argc, argv, environ, &id.cluster);
-  if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
+  if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &key_env, &e)) return fail(code, &e);
   char *const *env = launches ? to_launch.env : environ; /* the first agent's */
   if (launches) read_cluster(&id, env, &conf);
   if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) {
@@ -424,10 +441,20 @@ int main(int argc, char **argv) {
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
-  struct session_options session = {
-      .options = &o, .argv = command, .placed = &id.placed, .notify = &notify, .front = &front};
-  code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL)
+  if (launches)
+    key_origin = to_launch.key_origin;
+  else if (find_key(&o, &key_env, &key, &key_origin, &e))
+    return refuse_words(&id.cluster, env, &e);
+  struct session_options session = {.options = &o,
+                                    .argv = command,
+                                    .placed = &id.placed,
+                                    .key = key,
+                                    .key_origin = &key_origin,
+                                    .notify = &notify,
+                                    .front = &front};
+  code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL, key_origin.text)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
+  secret_free(key);
   if (hung) _exit(code);
   placed_finish(&id.placed);
   cluster_finish(&id.cluster);

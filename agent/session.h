@@ -10,6 +10,7 @@
 #include "agent/place.h"
 #include "agent/supervisor/supervisor.h"
 #include "agent/terminal/front.h"
+#include "common/key/source.h"
 #include "common/system/notify.h"
 
 struct session_options {
@@ -19,10 +20,10 @@ struct session_options {
   struct placed *placed;                      /* the workers' environment and devices */
   const struct numa *numa;                    /* the workers' CPUs */
   struct guard guard;                         /* started already */
-  const struct key *key;                      /* of the job; NULL: --insecure */
-  const char *key_from;                       /* its source, for people: "RDZV_KEY" */
-  struct notify *notify;                      /* the service manager */
-  struct front *front;                        /* started already */
+  const struct key *key;                      /* NULL: --insecure */
+  const struct key_origin *key_origin;
+  struct notify *notify; /* the service manager */
+  struct front *front;   /* started already */
 };
 
 /* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk). Call _exit

@@ -25,6 +25,8 @@
 #include <unistd.h>
 #include <uv.h>
 #include "common/exit_codes.h"
+#include "common/key/secret.h"
+#include "common/key/source.h"
 #include "common/system/file.h"
 #include "common/limit.h"
 #include "common/system/log.h"
@@ -42,6 +44,8 @@
 enum { RESERVED_FDS = 64 }; /* for listeners, state, the loop's own, and PEERS_CONTROL_MORE */
 
 struct daemon {
+  int argc;
+  char **argv;
   struct rdzvd_options options;
   struct listener listeners[OPT_STRINGS_MAX];
   size_t n_listeners;
@@ -55,6 +59,9 @@ struct daemon {
   struct notify notify;
   struct notify_timer announce;
   char host[HOST_MAX + 1];
+  struct key_env key_env;
+  struct key *key; /* NULL: --insecure */
+  struct key_origin key_origin;
 };
 
 static int fail(int exit_code, const struct err *e) {
@@ -128,6 +135,7 @@ static void say_start(const struct daemon *d) {
   for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&line, "%s%s", i ? ", " : "", d->listeners[i].text);
   if (d->control_fd >= 0) buf_printf(&line, "; control socket %s", d->control_path);
   if (d->state) buf_printf(&line, "; state in %s", d->options.state_dir);
+  buf_printf(&line, "; key: %s", d->key_origin.text);
   log_info("version " RDZV_VERSION " listens on %s", buf_text(&line));
   buf_finish(&line);
 }
@@ -173,14 +181,35 @@ static int open_control(struct daemon *d, struct err *e) {
   return 0;
 }
 
+static enum opt_source source_of(const struct daemon *d, const char *name) {
+  return opts_source(&rdzvd_options_spec, d->argc, d->argv, environ, name);
+}
+
+/* Behind the ports: of two daemons that start at once one alone creates a key. */
+static int find_key(struct daemon *d, struct err *e) {
+  const struct rdzvd_options *o = &d->options;
+  const struct key_options given = {.file = o->key_file,
+                                    .fd = o->key_fd,
+                                    .insecure = o->insecure,
+                                    .file_from = source_of(d, "key-file"),
+                                    .insecure_from = source_of(d, "insecure"),
+                                    .prefix = rdzvd_options_spec.env_prefix};
+  int rc = key_find_given(&given, &d->key_env, &d->key, &d->key_origin, e);
+  if (rc == 0 && d->key_origin.kind == KEY_SOURCE_UNSET) rc = key_find_default(true, &d->key, &d->key_origin, e);
+  if (rc == 0 && d->key_origin.kind == KEY_SOURCE_INSECURE) key_say_insecure();
+  return rc;
+}
+
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
   struct core_config core_config = {
-      .seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid(), .host = d->host};
+      .seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid(), .host = d->host, .key = d->key};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,
+                                 .key = d->key,
+                                 .key_source = d->key_origin.kind,
                                  .exit_when_idle = d->options.exit_when_idle,
                                  .owner_fd = (int)d->options.owner_fd,
                                  .max_connections = raise_descriptor_limit(),
@@ -204,6 +233,7 @@ static int open_server(struct daemon *d, struct err *e) {
 static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
+  if (find_key(d, e) < 0) return EXIT_CODE_USAGE;
   if (loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
   if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
@@ -233,6 +263,7 @@ static void tear_down(struct daemon *d) {
   for (size_t i = 0; i < d->n_listeners; i++)
     if (d->listeners[i].fd >= 0) close(d->listeners[i].fd);
   uv_loop_close(&d->loop);
+  secret_free(d->key);
   notify_finish(&d->notify);
 }
 
@@ -258,14 +289,17 @@ static bool is_file(int fd) {
 }
 
 int main(int argc, char **argv) {
-  static struct daemon d = {.control_fd = -1, .options = {.owner_fd = -1, .ready_fd = -1}};
+  static struct daemon d = {.control_fd = -1, .options = {.owner_fd = -1, .ready_fd = -1, .key_fd = -1}};
   struct rdzvd_options *o = &d.options;
   struct err e = ERR_INIT;
   int rest = argc;
   bool dashes;
   mem_avoid_stalls();
   log_init("rdzvd", LOG_INFO);
+  d.argc = argc;
+  d.argv = argv;
   notify_init(&d.notify);
+  key_env_take(&d.key_env);
   if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help(opts_wants_short_help(&rdzvd_options_spec, argc, argv));
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;

@@ -11,9 +11,10 @@
 struct rdzvd_options {
   struct opt_strings listen;
   const char *port_file, *socket, *state_dir; /* NULL: none */
-  int64_t owner_fd, ready_fd;                 /* -1: none */
+  const char *key_file;                       /* NULL: none */
+  int64_t owner_fd, ready_fd, key_fd;         /* -1: none */
   int64_t store_memory, store_keys;
-  bool exit_when_idle, quiet, verbose, version, help;
+  bool insecure, exit_when_idle, quiet, verbose, version, help;
 };
 
 extern const struct opts_spec rdzvd_options_spec;

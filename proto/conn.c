@@ -296,9 +296,9 @@ static void enter_channel(struct conn *c, size_t at) {
 }
 
 static const char *refusal_text(enum channel_status status) {
-  return status == CHANNEL_WRONG_KEY ? "does not have the key of this daemon"
-         : status == CHANNEL_NO_KEY  ? "has a key, but this side runs without (--insecure)"
-                                     : "cannot be served now";
+  return status == CHANNEL_WRONG_KEY ? "its key is not the key of this daemon"
+         : status == CHANNEL_NO_KEY  ? "it has a key, and this daemon has none (--insecure)"
+                                     : "it cannot be served now";
 }
 
 /* Checks a whole opening. The order keeps strangers cheap: their opening fails before any Diffie-Hellman. */

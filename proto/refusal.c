@@ -10,11 +10,11 @@ static void put_wrong_key(struct buf *out, enum channel_source source, const cha
                           const char *who, const char *key_from) {
   static const char *const sources[CHANNEL_SOURCE_COUNT] = {
       [CHANNEL_SOURCE_OTHER] = "",
-      [CHANNEL_SOURCE_HOME] = ", of its user's ~/.config/rdzv/key",
-      [CHANNEL_SOURCE_FILE] = ", of its --key-file",
-      [CHANNEL_SOURCE_ENVIRONMENT] = ", of its RDZV_KEY",
-      [CHANNEL_SOURCE_RANDOM] = ", which the agent that started it has drawn",
-      [CHANNEL_SOURCE_STATE] = ", of its service's state folder",
+      [CHANNEL_SOURCE_HOME] = " (its user's ~/.config/rdzv/key)",
+      [CHANNEL_SOURCE_FILE] = " (its --key-file)",
+      [CHANNEL_SOURCE_ENVIRONMENT] = " (its RDZV_KEY)",
+      [CHANNEL_SOURCE_RANDOM] = " (drawn by the agent that started it)",
+      [CHANNEL_SOURCE_STATE] = " (its service's state folder)",
   };
   buf_printf(out, "rdzvd at %s has another key%s than %s (%s): ", where, sources[source], who, key_from);
   if (source == CHANNEL_SOURCE_RANDOM)

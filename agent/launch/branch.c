@@ -22,6 +22,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,11 +291,12 @@ struct sending {
 
 static void on_sent(uv_write_t *req, int status) {
   struct sending *s = req->data;
+  if (s->text.len) sodium_memzero(s->text.data, s->text.len < LAUNCH_HEADER_MAX ? s->text.len : LAUNCH_HEADER_MAX);
   buf_finish(&s->text);
   free(s);
 }
 
-/* Takes `text`. */
+/* Takes `text`, and wipes the header of a plan. */
 static void send_text(struct branch *b, struct buf *text) {
   struct sending *s = xcalloc(1, sizeof(*s));
   s->text = *text;

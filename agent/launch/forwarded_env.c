@@ -9,6 +9,8 @@
  * Other variables of a host's login stay where nothing of that name travelled, except those that tell a shell that
  * sshd started it.
  *
+ * The launcher reads the words that give a key, and the plan carries the key. So these variables stay.
+ *
  * Settings are RDZV_AGENT_* variables, made only where the user set nothing. RDZV_AGENT_LAUNCHER has the pid of the
  * agent's parent: such an agent never launches, and exits when that process is gone. */
 
@@ -86,6 +88,10 @@ static const char *const of_task[] = {"SLURM_PROCID",
                                       "LSF_PM_*",
                                       "RDZV_AGENT_SOCKET",
                                       "RDZV_AGENT_LAUNCHER",
+                                      "RDZV_AGENT_KEY_FD",
+                                      "RDZV_AGENT_KEY_FILE",
+                                      "RDZV_KEY",
+                                      "RDZV_KEY_FILE",
                                       NULL};
 
 /* Set by sshd for a login. With SSH_CLIENT `bash -c` believes that sshd started it and reads ~/.bashrc: on remote
@@ -151,6 +157,7 @@ char **launch_env_agent(const struct launch_plan *p, char *const *own, const cha
   struct environment m = {.v = xcalloc(n, sizeof(*m.v))};
   add_variable(&m, xasprintf("RDZV_AGENT_LAUNCHER=%" PRId64, launcher));
   add_variable(&m, xasprintf("PWD=%s", p->cwd));
+  if (p->key) add_variable(&m, xasprintf("RDZV_AGENT_KEY_FD=%d", LAUNCH_KEY_FD));
   add_settings(&m, p, host);
   for (size_t i = 0; p->env[i]; i++) add_variable(&m, xstrdup(p->env[i]));
   for (size_t i = 0; own[i]; i++)

@@ -19,19 +19,21 @@
 #include "agent/options/options.h"
 #include "agent/terminal/front.h"
 #include "common/buf.h"
+#include "common/key/source.h"
 #include "common/system/notify.h"
 
 struct launch {
-  struct launch_plan plan;   /* of all hosts; this machine's is first, if it is one of them */
-  struct launch_seat *order; /* the same in the given order; points into the plan */
-  bool here;                 /* the plan's first seat is on this machine */
-  bool serves;               /* the first host's agent runs rdzvd */
-  char **env;                /* the environment of the first host's agent, as far as it is known here */
-  char *from;                /* the source of the hosts: a variable of the scheduler or ours, or "--hosts" */
-  char *shell_from;          /* the source of the remote shell; NULL: the default, or the command line */
-  bool of_job;               /* the hosts are those of a scheduler's job */
-  char *kept;                /* "CUDA_VISIBLE_DEVICES=0,1": not passed to other hosts; NULL: nothing */
-  char **sources;            /* "RDZV_AGENT_NNODES=FROM": the source of each setting that the agents get */
+  struct launch_plan plan;      /* of all hosts; this machine's is first, if it is one of them */
+  struct launch_seat *order;    /* the same in the given order; points into the plan */
+  bool here;                    /* the plan's first seat is on this machine */
+  bool serves;                  /* the first host's agent runs rdzvd */
+  char **env;                   /* the environment of the first host's agent, as far as it is known here */
+  char *from;                   /* the source of the hosts: a variable of the scheduler or ours, or "--hosts" */
+  char *shell_from;             /* the source of the remote shell; NULL: the default, or the command line */
+  bool of_job;                  /* the hosts are those of a scheduler's job */
+  char *kept;                   /* "CUDA_VISIBLE_DEVICES=0,1": not passed to other hosts; NULL: nothing */
+  struct key_origin key_origin; /* of the plan's key; UNSET: each agent finds its own */
+  char **sources;               /* "RDZV_AGENT_NNODES=FROM": the source of each setting that the agents get */
 };
 
 /* Whether this process launches: --hosts or --hostfile is given and no launcher started this process; or no endpoint
@@ -39,9 +41,9 @@ struct launch {
  * hosts. */
 bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c);
 /* Makes the plan. 0, or -EINVAL (-EIO: a host file) and a sentence. *l must be finished in any case. l->env is the
- * environment with which the first agent reads the same command line. */
+ * environment with which the first agent reads the same command line. The key of key_env is taken. */
 int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,
-                   struct err *e);
+                   struct key_env *key_env, struct err *e);
 void launch_finish(struct launch *l);
 /* Logs which of the user's variables other hosts do not get. */
 void launch_say_kept(const struct launch *l, const struct cluster *c);

@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,8 +233,9 @@ static int check_folder(const char *cwd, struct err *e) {
 
 static int start_agent(struct launched *l, struct err *e) {
   char host[HOST_NAME_MAX + 1] = "";
-  int rc = check_folder(l->plan.cwd, e);
-  if (rc) return rc;
+  int rc = check_folder(l->plan.cwd, e), key_fd = -1;
+  if (rc == 0 && l->plan.key) key_fd = rc = key_pipe(l->plan.key, l->plan.key_source, e);
+  if (rc < 0) return rc;
   gethostname(host, sizeof(host) - 1);
   char **env = launch_env_agent(&l->plan, l->env, host, getpid());
   open_stream(l, &l->out, 1);
@@ -242,6 +244,7 @@ static int start_agent(struct launched *l, struct err *e) {
       {.flags = UV_IGNORE},
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&l->out.pipe},
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&l->err.pipe},
+      [LAUNCH_KEY_FD] = {.flags = l->plan.key ? UV_INHERIT_FD : UV_IGNORE, .data.fd = key_fd},
   };
   uv_process_options_t options = {
       .file = "/proc/self/exe",
@@ -251,10 +254,11 @@ static int start_agent(struct launched *l, struct err *e) {
       .flags = UV_PROCESS_DETACHED,
       .exit_cb = on_agent_exit,
       .stdio = stdio,
-      .stdio_count = 3,
+      .stdio_count = sizeof(stdio) / sizeof(*stdio),
   };
   l->agent.data = l;
   rc = uv_spawn(&l->loop, &l->agent, &options);
+  if (key_fd >= 0) close(key_fd);
   if (rc == 0) l->program = interpreter_find(l->plan.argv, env, l->plan.cwd);
   launch_words_free(env);
   l->running = rc == 0;
@@ -351,7 +355,8 @@ static bool take_plan(struct launched *l) {
   }
   if (!end && n < LAUNCH_HEADER_MAX) return false;
   if (end) *end = '\0';
-  if (launch_header_parse(end ? l->got.data : "", &l->plan_len, &e)) {
+  char none[] = "";
+  if (launch_header_parse(&l->plan, end ? l->got.data : none, &l->plan_len, &e)) {
     end_with_error(l, &e);
     return false;
   }
@@ -378,6 +383,7 @@ static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   }
   l->heard_ms = monotonic_ms();
   buf_append(&l->got, buf->base, (size_t)n);
+  if (!l->planned) sodium_memzero(buf->base, (size_t)n);
   while (!l->planned && take_plan(l)) continue;
   if (l->planned) take_commands(l);
 }
@@ -470,6 +476,7 @@ int launched_run(char *const *env) {
     return limit_is_transient(rc) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE;
   }
   watch_signals(l);
+  buf_reserve(&l->got, sizeof(chunk) + LAUNCH_HEADER_MAX); /* so that it does not move before the key in it is wiped */
   uv_timer_init(&l->loop, &l->timer);
   uv_prepare_init(&l->loop, &turn);
   l->timer.data = turn.data = l;

@@ -54,6 +54,7 @@ struct wish {
 static void take_words(struct wish *w, int argc, char *const *argv, char *const *env, const struct cluster *c) {
   *w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c, .spec = agent_options_spec};
   w->spec.file = c->conf;
+  w->o.key_fd = -1;
 }
 
 static enum opt_source source_of(const struct wish *w, const char *name) {
@@ -394,8 +395,24 @@ static void make_env(struct launch *l, char *const *env) {
   l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
 }
 
+/* The key of the words, else one that is drawn if the first host's agent runs rdzvd. A job of one host draws its own,
+ * and at a given endpoint another rdzvd may run: there each agent finds its key. */
+static int find_key(struct launch *l, const struct wish *w, struct key_env *env, struct err *e) {
+  const struct key_options given = {.file = w->o.key_file,
+                                    .fd = w->o.key_fd,
+                                    .insecure = w->o.insecure,
+                                    .file_from = source_of(w, "key-file"),
+                                    .insecure_from = source_of(w, "insecure"),
+                                    .prefix = w->spec.env_prefix};
+  int rc = key_find_given(&given, env, &l->plan.key, &l->key_origin, e);
+  if (rc == 0 && l->key_origin.kind == KEY_SOURCE_UNSET && l->serves)
+    rc = key_random(&l->plan.key, &l->key_origin, "random, drawn by the launcher", e);
+  l->plan.key_source = l->key_origin.kind;
+  return rc;
+}
+
 int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,
-                   struct err *e) {
+                   struct key_env *key_env, struct err *e) {
   static struct wish w;
   struct launch_hosts hosts;
   bool dashes;
@@ -413,6 +430,7 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
     take_seats(l, &hosts);
     rc = fill_plan(l, &w, e);
   }
+  if (rc == 0) rc = find_key(l, &w, key_env, e);
   if (rc == 0) make_env(l, env);
   launch_hosts_finish(&hosts);
   return rc;

@@ -17,10 +17,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/json.h"
+#include "common/key/secret.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
 #include "common/printable.h"
@@ -178,7 +180,35 @@ void launch_plan_finish(struct launch_plan *p) {
   free(p->cwd);
   free(p->program);
   free(p->expect);
+  secret_free(p->key);
   *p = (struct launch_plan){0};
+}
+
+/* "64 digits.4", or "-". */
+static void put_key(const struct launch_plan *p, struct buf *out) {
+  char *text = secret_alloc();
+  if (p->key)
+    key_format(p->key, text);
+  else
+    strcpy(text, "-");
+  buf_puts(out, text);
+  if (p->key) buf_printf(out, ".%d", p->key_source <= KEY_SOURCE_STATE ? (int)p->key_source : KEY_SOURCE_OTHER);
+  secret_free(text);
+}
+
+static int take_key(struct launch_plan *p, const char *text, size_t len, struct err *e) {
+  if (len == 1 && *text == '-') return 0;
+  bool good = len > 2 && text[len - 2] == '.' && text[len - 1] >= '0' && text[len - 1] <= '0' + KEY_SOURCE_STATE;
+  if (!good) return err_set(e, -EBADMSG, "the plan's key is invalid");
+  struct key *key = secret_alloc();
+  if (key_parse(text, len - 2, key, e)) {
+    secret_free(key);
+    err_wrap(e, "the plan's key");
+    return -EBADMSG;
+  }
+  p->key = key;
+  p->key_source = (enum key_source)(text[len - 1] - '0');
+  return 0;
 }
 
 void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count, struct buf *out) {
@@ -200,25 +230,42 @@ void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count,
   json_object_set_new(o, "stop_ms", json_integer(p->stop_ms));
   json_print(&text, o);
   json_decref(o);
-  buf_printf(out, "%s %s %zu\n", LAUNCH_DOWN_WORD, RDZV_VERSION, text.len);
+  buf_reserve(out, text.len + LAUNCH_HEADER_MAX); /* so that it does not move with the key */
+  buf_printf(out, "%s %s %zu ", LAUNCH_DOWN_WORD, RDZV_VERSION, text.len);
+  put_key(p, out);
+  buf_putc(out, '\n');
   buf_append(out, text.data, text.len);
   buf_finish(&text);
 }
 
-int launch_header_parse(const char *line, size_t *len, struct err *e) {
-  char version[LAUNCH_HEADER_MAX] = "";
+/* Cuts the word at *p off, and moves *p behind it; NULL: there is none. */
+static char *cut_word(char **p) {
+  char *word = *p, *end = word + strcspn(word, " ");
+  *p = *end ? end + 1 : end;
+  *end = '\0';
+  return *word ? word : NULL;
+}
+
+int launch_header_parse(struct launch_plan *p, char *line, size_t *len, struct err *e) {
+  static const char wrong[] = "--launched is used by rdzv-agent --hosts, which sends a plan on stdin";
+  *p = (struct launch_plan){0};
+  if (strlen(line) >= LAUNCH_HEADER_MAX) return err_set(e, -EBADMSG, wrong);
+  char *word = cut_word(&line);
+  if (!word || strcmp(word, LAUNCH_DOWN_WORD) != 0) return err_set(e, -EBADMSG, wrong);
+  const char *version = cut_word(&line), *length = cut_word(&line);
+  if (!version) return err_set(e, -EBADMSG, wrong);
   int64_t n;
-  const char *p = line + sizeof(LAUNCH_DOWN_WORD) - 1;
-  if (strncmp(line, LAUNCH_DOWN_WORD " ", sizeof(LAUNCH_DOWN_WORD)) != 0 || strlen(line) >= LAUNCH_HEADER_MAX ||
-      sscanf(p, " %127[^ ]", version) != 1)
-    return err_set(e, -EBADMSG, "--launched is used by rdzv-agent --hosts, which sends a plan on stdin");
+  int rc = 0;
   if (strcmp(version, RDZV_VERSION) != 0)
-    return err_set(e, -EPROTO, "this is rdzv-agent %s, and its launcher is %s: install the same on all hosts",
-                   RDZV_VERSION, version);
-  p = strrchr(line, ' ') + 1;
-  if (parse_int(p, 2, LAUNCH_PLAN_MAX, &n, NULL)) return err_set(e, -EBADMSG, "the plan's length is invalid");
-  *len = (size_t)n;
-  return 0;
+    rc = err_set(e, -EPROTO, "this is rdzv-agent %s, and its launcher is %s: install the same on all hosts",
+                 RDZV_VERSION, version);
+  else if (!length || parse_int(length, 2, LAUNCH_PLAN_MAX, &n, NULL))
+    rc = err_set(e, -EBADMSG, "the plan's length is invalid");
+  else
+    rc = take_key(p, line, strlen(line), e);
+  sodium_memzero(line, strlen(line));
+  if (rc == 0) *len = (size_t)n;
+  return rc;
 }
 
 static bool take_flag(const json_t *v, bool *out) {
@@ -252,10 +299,11 @@ static bool take_plan(struct launch_plan *p, const json_t *o) {
 }
 
 int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, struct err *e) {
-  *p = (struct launch_plan){0};
-  if (len > LAUNCH_PLAN_MAX) return err_set(e, -E2BIG, "the plan is too long");
-  json_t *o = json_parse_object(json, len, e);
-  if (!o) return err_wrap(e, "the plan");
+  json_t *o = len <= LAUNCH_PLAN_MAX ? json_parse_object(json, len, e) : NULL;
+  if (!o) {
+    launch_plan_finish(p);
+    return len > LAUNCH_PLAN_MAX ? err_set(e, -E2BIG, "the plan is too long") : err_wrap(e, "the plan");
+  }
   bool good = take_plan(p, o);
   json_decref(o);
   if (good) return 0;

@@ -4,7 +4,7 @@
 
 /* The orders of one process of the launch tree, and the protocol between processes. Pure.
  *
- * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH\n", a plan of LENGTH bytes (JSON), then
+ * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH KEY\n", a plan of LENGTH bytes (JSON), then
  * lines:
  *     "S SIGNO"  send the agents this signal      "K"  kill everything now      "P"  a pulse
  *     "Q"  a question. S and Q are answered by "P" at once, and passed on
@@ -13,7 +13,8 @@
  *     "1 INDEX text"  a line of that host's agent on stdout, "2 INDEX text" on stderr
  *     "J {...}"       a report (struct launch_report)                              "P"  a pulse
  *   Output before the first line is a login script's greeting and is skipped.
- * INDEX counts the hosts of the job from 0. */
+ * INDEX counts the hosts of the job from 0. KEY is the text of the job's key, a dot and the number of its source, or
+ * "-". It is in the header, because JSON's memory cannot be wiped. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,10 +22,12 @@
 #include "agent/launch/hosts.h"
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/key/source.h"
 
 enum {
   LAUNCH_PLAN_MAX = 32 * 1024 * 1024, /* bytes of a plan's JSON */
-  LAUNCH_HEADER_MAX = 128,            /* of the first line, in both directions */
+  LAUNCH_HEADER_MAX = 192,            /* of the first line, in both directions */
+  LAUNCH_KEY_FD = 3,                  /* of the agents: where they read the key */
   LAUNCH_WORDS_MAX = 65536,           /* of a command line, or an environment */
   LAUNCH_SHELL_WORDS_MAX = 64,        /* of --ssh */
   LAUNCH_PULSE_MS = 5000,
@@ -60,14 +63,18 @@ struct launch_plan {
   uint32_t ranks;  /* seats with a lower index get it as RDZV_AGENT_NODE_RANK */
   uint32_t fan_out;
   uint32_t stop_ms; /* how long an agent may take to stop: then SIGKILL */
+  struct key *key;  /* of the job, a secret piece; NULL: each agent finds its own, or there is none */
+  enum key_source key_source;
 };
 
 void launch_plan_finish(struct launch_plan *p);
-/* Appends header and JSON for the seats [first, first + count). */
+/* Appends header and JSON for the seats [first, first + count). The header has the key: the caller wipes `out`. */
 void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count, struct buf *out);
-/* Parses the header's line, without its newline: 0 and *len; -EPROTO: another version; -EBADMSG: not a header. */
-int launch_header_parse(const char *line, size_t *len, struct err *e);
-/* 0, and *p must be finished; or -EBADMSG, -E2BIG and a sentence. */
+/* Parses the header's line, without its newline, wipes its key, and sets p's. 0 and *len; -EPROTO: another version;
+ * -EBADMSG: not a header. */
+int launch_header_parse(struct launch_plan *p, char *line, size_t *len, struct err *e);
+/* Fills what the header has not filled; without one *p is zero. 0, and *p must be finished; or -EBADMSG, -E2BIG and a sentence, and *p is
+ * finished. */
 int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, struct err *e);
 
 /* Splits n hosts among at most fan_out branches, neighbours together: the i-th has [*first, *first + *count). Returns

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's own rdzvd.
  *
- * Three descriptors connect the two. The daemon writes its port to --ready-fd when it listens, so no polling is
+ * Four descriptors connect the two. The daemon reads its key from --key-fd, whose pipe is full and closed before it
+ * starts. It writes its port to --ready-fd when it listens, so no polling is
  * needed. It reads --owner-fd: one byte means that it is left behind, and the end means that the agent is gone. Its
  * stderr comes to us. It has its own session: Ctrl-C at the terminal is for the agent, which stops workers first and
  * needs its daemon to inform the others. If a scheduler signals all processes of a job, the daemon ignores it as long
@@ -48,6 +49,7 @@ enum {
   LINE_MAX_LEN = 4096,
   FD_READY = 3,
   FD_OWNER = 4,
+  FD_KEY = 5,
 };
 
 enum daemon_state {
@@ -305,13 +307,25 @@ static struct life *life_create(struct local_daemon *d) {
   return life;
 }
 
-static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd) {
+static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd, int key_fd) {
   const char *host = d->o.loopback ? host_loopback() : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
   bool v6 = strchr(host, ':') != NULL;
   char *listen = xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->port ? d->port : d->o.port));
   const char *quiet = d->o.verbose || d->o.log_file ? NULL : "--quiet";
-  const char *words[] = {"rdzvd",      "--listen", listen,        "--exit-when-idle", "--ready-fd", "3",
-                         "--owner-fd", "4",        "--state-dir", d->state_dir,       quiet,        NULL};
+  const char *words[] = {"rdzvd",
+                         "--listen",
+                         listen,
+                         "--exit-when-idle",
+                         "--ready-fd",
+                         "3",
+                         "--owner-fd",
+                         "4",
+                         "--state-dir",
+                         d->state_dir,
+                         d->o.key ? "--key-fd" : "--insecure",
+                         d->o.key ? "5" : quiet,
+                         d->o.key ? quiet : NULL,
+                         NULL};
   char *argv[sizeof(words) / sizeof(*words)]; /* libuv writes to none of them */
   memcpy(argv, words, sizeof(argv));
   uv_stdio_container_t stdio[] = {
@@ -320,6 +334,7 @@ static int spawn(struct local_daemon *d, struct life *life, const char *program,
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->err},
       [FD_READY] = {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->ready},
       [FD_OWNER] = {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&life->owner},
+      [FD_KEY] = {.flags = d->o.key ? UV_INHERIT_FD : UV_IGNORE, .data.fd = key_fd},
   };
   if (err_fd >= 0) {
     stdio[2].flags = UV_INHERIT_FD;
@@ -342,17 +357,28 @@ static char *find_program(void) {
   return command_companion("rdzvd", "../daemon/", getenv("PATH"));
 }
 
+/* A user's key is derived from a daemon's own, which nobody can compute from it. */
+static int check_key(const struct local_daemon *d, struct err *e) {
+  if (!d->o.key || d->o.key->uid == KEY_OWN) return 0;
+  return err_set(
+      e, -EINVAL,
+      "no rdzvd answers, and the key of this agent is that of user %lld at another rdzvd: start that one, or "
+      "give a --key-file without \"%lld:\"",
+      (long long)d->o.key->uid, (long long)d->o.key->uid);
+}
+
 static int start_life(struct local_daemon *d, struct err *e) {
   char *program = find_program();
   if (!program)
     return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
-  int err_fd = -1, rc = 0;
-  if (!d->state_dir) d->state_dir = private_dir_create(e);
-  if (!d->state_dir) rc = -EACCES;
+  int err_fd = -1, key_fd = -1, rc = check_key(d, e);
+  if (rc == 0 && d->o.key) key_fd = rc = key_pipe(d->o.key, d->o.key_source, e);
+  rc = rc > 0 ? 0 : rc;
+  if (rc == 0 && !d->state_dir && !(d->state_dir = private_dir_create(e))) rc = -EACCES;
   if (rc == 0) {
     struct life *life = life_create(d);
     if (d->o.log_file) err_fd = open(d->o.log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    rc = spawn(d, life, program, err_fd);
+    rc = spawn(d, life, program, err_fd, key_fd);
     if (err_fd >= 0) close(err_fd);
     if (rc) {
       life_close(life);
@@ -366,6 +392,7 @@ static int start_life(struct local_daemon *d, struct err *e) {
       start_timer(d, READY_MS);
     }
   }
+  if (key_fd >= 0) close(key_fd);
   free(program);
   return rc;
 }

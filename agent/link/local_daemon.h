@@ -11,6 +11,7 @@
 #include <uv.h>
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/key/source.h"
 
 struct local_daemon;
 
@@ -26,6 +27,8 @@ struct local_daemon_options {
   bool loopback;    /* host_loopback() only, on a free port; else on `port`, at: */
   const char *host; /* a numeric address; NULL: all addresses, because the name may resolve to 127.0.1.1 */
   uint16_t port;
+  const struct key *key; /* the daemon's; outlives it. NULL: --insecure */
+  enum key_source key_source;
   const char *log_file; /* gets its stderr; NULL: our log does, line by line */
   bool verbose;
   void (*on_left)(void *ctx); /* after local_daemon_leave */

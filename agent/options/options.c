@@ -374,7 +374,7 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   struct settling s = {.o = o, .argc = argc, .argv = argv, .env = env, .cluster = cluster ? cluster : &unknown};
   int rest = argc;
   memset(o, 0, sizeof(*o));
-  o->node_rank = o->order_key = o->torch.master_port = o->orphan_grace_ms = -1;
+  o->node_rank = o->order_key = o->torch.master_port = o->orphan_grace_ms = o->key_fd = -1;
   o->spec = agent_options_spec;
   o->spec.file = s.cluster->conf;
   o->help = is_typed(argc, argv, "help");

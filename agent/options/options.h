@@ -86,6 +86,7 @@ struct options_told {
   int64_t first, local_world; /* LOCAL_RANK of the first worker, LOCAL_WORLD_SIZE */
   const char *seen;           /* how GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1"; NULL: they were not */
   const char *end_time;       /* in readable form; NULL: not known */
+  const char *key;            /* the source of the key */
   /* "RDZV_AGENT_NNODES=PBS_NODEFILE=/f": the source of each variable that the launcher set; or NULL */
   char *const *launched;
   char *const *command; /* the command of the workers */
@@ -151,6 +152,10 @@ struct agent_options {
   const char *verdict_file; /* NULL: none */
   bool file_timer;          /* TORCHELASTIC_ENABLE_FILE_TIMER=1: watch the workers' timers */
   const char *timer_file;   /* TORCHELASTIC_TIMER_FILE, unless an outer agent set it for this worker; or NULL */
+
+  const char *key_file; /* NULL: not given; read by agent/key */
+  int64_t key_fd;       /* -1: not given */
+  bool insecure;
 
   const char *hosts, *hostfile; /* NULL: not given; read by agent/launch/make_plan.c */
   const char *ssh;              /* runs a command on another host; NULL: ssh with default options */

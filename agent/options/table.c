@@ -98,6 +98,27 @@ static const struct opt table[] = {
      .label = "N",
      .help = "How many hosts each process starts itself. With more hosts, these start the others, so hosts must "
              "reach each other by ssh."},
+    {.group = "Key"},
+    {.name = "key-file",
+     .in_file = true,
+     .type = OPT_STRING,
+     .offset = FIELD(key_file),
+     .label = "FILE",
+     .help = "File of mode 600 with the job's key: 64 hex digits, the same on all nodes. RDZV_KEY_FILE names it too, "
+             "and RDZV_KEY holds the key itself. Default: with --standalone and --hosts a random key, else "
+             "~/.config/rdzv/key, which is created."},
+    {.name = "key-fd",
+     .type = OPT_INT,
+     .offset = FIELD(key_fd),
+     .min = 3,
+     .max = 1048576,
+     .label = "N",
+     .help = "Read the key from this descriptor, which is inherited, and close it."},
+    {.name = "insecure",
+     .type = OPT_FLAG,
+     .offset = FIELD(insecure),
+     .help = "Use no key: any program that reaches the daemon may join the job, and control it. All agents and the "
+             "daemon must agree. RDZV_INSECURE=1 does the same."},
     {.group = "What to run"},
     {.name = "module",
      .alias = "m",

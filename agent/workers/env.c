@@ -106,8 +106,8 @@ const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT, TEXT_TOLD)
 #undef TEXT
 
 static const char agent_prefix[] = "RDZV_AGENT_";
-/* An outer torchrun or agent has set these for its own workers alone. */
-static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", NULL};
+/* An outer torchrun or agent has set these for its own workers alone, or they lead to the job's key. */
+static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", "RDZV_KEY", "RDZV_KEY_FILE", NULL};
 
 struct numbers {
   int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: among the workers of its agent */

@@ -22,6 +22,7 @@
 #include "common/ascii.h"
 #include "common/key/file.h"
 #include "common/key/secret.h"
+#include "common/system/log.h"
 
 /* The environment. ------------------------------------------------------------------------------------------------- */
 
@@ -91,6 +92,9 @@ static size_t cut_source(const char *text, size_t len, enum key_source *source) 
   return len - 2;
 }
 
+static const char *const given_by[] = {"",          " (default file)",   " (key file)", " (RDZV_KEY)",
+                                       " (random)", " (state directory)"};
+
 static int read_fd(int64_t fd, struct key **out, struct key_origin *from, struct err *e) {
   char *text = secret_alloc();
   struct key *key = secret_alloc();
@@ -104,7 +108,7 @@ static int read_fd(int64_t fd, struct key **out, struct key_origin *from, struct
     secret_free(key);
     return err_wrap(e, "--key-fd %d", (int)fd);
   }
-  snprintf(from->text, sizeof(from->text), "--key-fd %d", (int)fd);
+  snprintf(from->text, sizeof(from->text), "--key-fd %d%s", (int)fd, given_by[from->kind]);
   *out = key;
   return 0;
 }
@@ -235,6 +239,10 @@ int key_find_given(const struct key_options *o, struct key_env *env, struct key 
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
+
+void key_say_insecure(void) {
+  log_warn("no key (--insecure): any program that reaches the daemon's port may join its jobs and control them");
+}
 
 int key_random(struct key **key, struct key_origin *from, const char *text, struct err *e) {
   struct key *k = secret_alloc();

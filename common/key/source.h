@@ -71,6 +71,9 @@ int key_find_given(const struct key_options *o, struct key_env *env, struct key 
  * that it will be created. Of programs that create it at once all get the same. */
 int key_find_default(bool create, struct key **key, struct key_origin *from, struct err *e);
 
+/* The warning of a program that runs without a key. */
+void key_say_insecure(void);
+
 /* A fresh key, in a secret piece; its origin says `text`. */
 int key_random(struct key **key, struct key_origin *from, const char *text, struct err *e);
 /* For the other end of --key-fd: a descriptor, not inherited by children, from which the key and its source can be

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/buf.h"
+#include "common/key/key.h"
 #include "daemon/job/effects.h"
 #include "daemon/job/limits.h"
 #include "proto/msg.h"
@@ -30,9 +31,10 @@ struct core;
 
 struct core_config {
   uint64_t seed;
-  bool exit_when_idle; /* a daemon that serves one agent: see core_idle */
-  int64_t uid;         /* the daemon's user, who may do what root may */
-  const char *host;    /* of the daemon, where every operator is; NULL: unknown. Borrowed */
+  bool exit_when_idle;   /* a daemon that serves one agent: see core_idle */
+  int64_t uid;           /* the daemon's user, who may do what root may */
+  const struct key *key; /* of the daemon, for rdzvctl key; NULL: --insecure. Outlives the core */
+  const char *host;      /* of the daemon, where every operator is; NULL: unknown. Borrowed */
 };
 
 /* The driver's facts about the common store, for `rdzvctl status`. */

@@ -266,7 +266,7 @@ static void send_refused(struct peer *p, int code, const char *text) {
 static void refuse_plain(struct peer *p) {
   say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
   send_challenge(&p->conn);
-  send_refused(p, EXIT_CODE_REFUSED, "this rdzvd serves nobody without a key: start it again without --insecure");
+  send_refused(p, EXIT_CODE_REFUSED, "this rdzvd has a key, and serves nobody without it: leave --insecure out");
   drop_and_tell(p, true);
 }
 

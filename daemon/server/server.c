@@ -380,6 +380,10 @@ static int open_store(struct server *s, struct err *e) {
   return rc;
 }
 
+_Static_assert((int)KEY_SOURCE_STATE == (int)CHANNEL_SOURCE_STATE &&
+                   (int)KEY_SOURCE_RANDOM == (int)CHANNEL_SOURCE_RANDOM,
+               "the wire has the numbers of enum key_source");
+
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
   static const struct peers_callbacks callbacks = {
       .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline, .get_trouble = get_trouble};
@@ -393,7 +397,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
                                                   .max = config->max_connections,
                                                   .seed = config->seed,
                                                   .key = config->key,
-                                                  .key_source = config->key_source,
+                                                  .key_source = (enum channel_source)config->key_source,
                                                   .cb = &callbacks,
                                                   .ctx = s});
   saver_init(&s->saver, loop, config->state, s);

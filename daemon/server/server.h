@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "common/err.h"
-#include "common/key/key.h"
+#include "common/key/source.h"
 #include "daemon/core/core.h"
 #include "daemon/server/state.h"
 #include "proto/channel.h"
@@ -24,12 +24,12 @@ enum {
 };
 
 struct server_config {
-  struct core *core;   /* loaded; outlives the server */
-  struct state *state; /* NULL: nothing is saved; outlives the server */
-  bool exit_when_idle; /* exit when jobs were served and none is left */
-  int owner_fd;        /* a pipe or socket that closes when the owner dies; the daemon then exits when idle. -1: none */
-  const struct key *key; /* the daemon's own; outlives the server. NULL: --insecure */
-  enum channel_source key_source;
+  struct core *core;          /* loaded; outlives the server */
+  struct state *state;        /* NULL: nothing is saved; outlives the server */
+  const struct key *key;      /* of the daemon; NULL: --insecure. Outlives the server */
+  enum key_source key_source; /* for the answer to a wrong key */
+  bool exit_when_idle;        /* exit when jobs were served and none is left */
+  int owner_fd; /* a pipe or socket that closes when the owner dies; the daemon then exits when idle. -1: none */
   size_t max_connections;
   size_t store_bytes, store_keys; /* quotas of the common store */
   uint64_t seed;

@@ -34,7 +34,7 @@ static void check_words(const char *text) {
 }
 
 static void check_plan(const char *text, size_t len) {
-  struct launch_plan p, q;
+  struct launch_plan p = {0}, q = {0};
   struct buf out = BUF_INIT, again = BUF_INIT;
   struct err e = ERR_INIT;
   if (launch_plan_decode(&p, text, len, &e) == 0) {

@@ -60,14 +60,14 @@ static void test_refusals(void **state) {
   assert_int_equal(client.conn.refusal, CHANNEL_WRONG_KEY);
   assert_int_equal(client.conn.refusal_key, CHANNEL_SOURCE_HOME);
   finish(&client, -1, "end:-13:its key is another one closed");
-  finish(&server, -1, "end:-13:does not have the key of this daemon closed");
+  finish(&server, -1, "end:-13:its key is not the key of this daemon closed");
 
   struct side keyless = {.on_end = CLOSE_FLUSHED}, second = {0};
   begin_pair(&keyless, &callbacks, &second, &rig_key);
   spin();
   assert_int_equal(second.conn.refusal, CHANNEL_NO_KEY);
   finish(&second, -1, "end:-13:it refuses the channel closed");
-  finish(&keyless, -1, "end:-13:has a key, but this side runs without (--insecure) closed");
+  finish(&keyless, -1, "end:-13:it has a key, and this daemon has none (--insecure) closed");
 }
 
 /* What a client and a server say, for the tests that play one of them. */
@@ -167,7 +167,7 @@ static void test_a_replayed_connection_is_refused(void **state) {
   fd = serve_keyed(&again);
   put(fd, out.data, out.len);
   spin();
-  finish(&again, fd, "end:-13:does not have the key of this daemon closed");
+  finish(&again, fd, "end:-13:its key is not the key of this daemon closed");
   buf_finish(&out);
   channel_finish(&client);
 }

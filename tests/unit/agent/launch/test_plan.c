@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "common/key/secret.h"
 #include "tests/rig/unit.h"
 
 #define WORDS(...) launch_words_copy((char *const[]){__VA_ARGS__, NULL})
@@ -41,14 +42,15 @@ static void same_words(char *const *a, char *const *b) {
 }
 
 static void test_comes_out_as_it_went_in(void **state) {
-  struct launch_plan p = make(5), q;
+  struct launch_plan p = make(5), q = {0};
   struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
   size_t len;
   launch_plan_encode(&p, 1, 3, &text);
   char *end = strchr(text.data, '\n');
   *end = '\0';
-  assert_int_equal(launch_header_parse(text.data, &len, &e), 0);
+  assert_int_equal(launch_header_parse(&q, text.data, &len, &e), 0);
+  assert_null(q.key);
   assert_int_equal(len, text.len - (size_t)(end + 1 - text.data));
   assert_int_equal(launch_plan_decode(&q, end + 1, len, &e), 0);
   assert_int_equal(q.n, 3);
@@ -75,7 +77,7 @@ static void test_comes_out_as_it_went_in(void **state) {
 
 /* Every prefix of it, and every one without one byte, is refused or whole; ASan watches. */
 static void test_torn_ones_are_refused(void **state) {
-  struct launch_plan p = make(2), q;
+  struct launch_plan p = make(2), q = {0};
   struct buf text = BUF_INIT;
   launch_plan_encode(&p, 0, 2, &text);
   char *json = strchr(text.data, '\n') + 1;
@@ -91,23 +93,72 @@ static void test_torn_ones_are_refused(void **state) {
   buf_finish(&text);
 }
 
+static int parse_header(struct launch_plan *p, const char *text, size_t *len, struct err *e) {
+  char line[2 * LAUNCH_HEADER_MAX];
+  snprintf(line, sizeof(line), "%s", text);
+  int rc = launch_header_parse(p, line, len, e);
+  if (strlen(text) < LAUNCH_HEADER_MAX) assert_null(memmem(line, sizeof(line), "0102030405", 10)); /* it was wiped */
+  return rc;
+}
+
+#define DIGITS "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
 static void test_headers(void **state) {
+  struct launch_plan p = {0};
   struct err e = ERR_INIT;
   size_t len;
-  assert_int_equal(launch_header_parse("RDZV-LAUNCH " RDZV_VERSION " 100", &len, &e), 0);
+  assert_int_equal(parse_header(&p, "RDZV-LAUNCH " RDZV_VERSION " 100 -", &len, &e), 0);
   assert_int_equal(len, 100);
-  assert_int_equal(launch_header_parse("RDZV-LAUNCH 0.0.9 100", &len, &e), -EPROTO);
+  assert_null(p.key);
+  assert_int_equal(parse_header(&p, "RDZV-LAUNCH 0.0.9 100", &len, &e), -EPROTO);
   assert_non_null(strstr(e.text, "0.0.9"));
   static const char *const bad[] = {"",
                                     "x",
                                     "RDZV-LAUNCH",
                                     "RDZV-LAUNCH ",
                                     "RDZV-LAUNCH " RDZV_VERSION,
-                                    "RDZV-LAUNCH " RDZV_VERSION " -1",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 99999999999",
+                                    "RDZV-LAUNCH " RDZV_VERSION " -1 -",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 99999999999 -",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100 ",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS,
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS ".6",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS "0.4",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS ".4 ",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 100 4294967296:" DIGITS ".4",
                                     "RDZV-LAUNCHED " RDZV_VERSION};
-  for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-    assert_int_equal(launch_header_parse(bad[i], &len, &e), -EBADMSG);
+  for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+    e = (struct err)ERR_INIT;
+    assert_int_equal(parse_header(&p, bad[i], &len, &e), -EBADMSG);
+    assert_true(e.text[0] && !strstr(e.text, "0102030405"));
+    assert_null(p.key);
+  }
+}
+
+/* Every plan carries it, in its header alone. */
+static void test_the_key_travels_in_the_header(void **state) {
+  static const char *const keys[] = {DIGITS, "4294967295:" DIGITS};
+  for (int i = 0; i < 2; i++) {
+    struct launch_plan p = make(2), q = {0};
+    struct buf text = BUF_INIT;
+    size_t len;
+    p.key = secret_alloc();
+    p.key_source = KEY_SOURCE_ENV;
+    assert_int_equal(key_parse(keys[i], strlen(keys[i]), p.key, NULL), 0);
+    launch_plan_encode(&p, 0, 2, &text);
+    char *end = strchr(text.data, '\n');
+    *end = '\0';
+    assert_true(strlen(text.data) < LAUNCH_HEADER_MAX);
+    assert_non_null(strstr(text.data, keys[i]));
+    assert_null(strstr(end + 1, DIGITS));
+    assert_int_equal(launch_header_parse(&q, text.data, &len, NULL), 0);
+    assert_int_equal(launch_plan_decode(&q, end + 1, len, NULL), 0);
+    assert_true(key_equal(p.key, q.key));
+    assert_int_equal(q.key_source, KEY_SOURCE_ENV);
+    launch_plan_finish(&q);
+    launch_plan_finish(&p);
+    buf_finish(&text);
+  }
 }
 
 static void test_reports(void **state) {
@@ -260,6 +311,7 @@ int main(void) {
       cmocka_unit_test(test_comes_out_as_it_went_in),
       cmocka_unit_test(test_torn_ones_are_refused),
       cmocka_unit_test(test_headers),
+      cmocka_unit_test(test_the_key_travels_in_the_header),
       cmocka_unit_test(test_reports),
       cmocka_unit_test(test_split),
       cmocka_unit_test(test_words_of_ssh),

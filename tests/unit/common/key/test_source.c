@@ -249,13 +249,15 @@ static void test_a_descriptor_is_read_to_its_end_and_closed(void **state) {
 }
 
 static void test_a_pipe_carries_key_and_source(void **state) {
-  char text[32];
+  static const char *const words[] = {"",          " (default file)",   " (key file)", " (RDZV_KEY)",
+                                      " (random)", " (state directory)"};
+  char text[64];
   struct key key;
   assert_int_equal(key_parse("4294967294:" DIGITS, strlen("4294967294:" DIGITS), &key, NULL), 0);
   for (int i = KEY_SOURCE_OTHER; i <= KEY_SOURCE_STATE; i++) {
     int fd = key_pipe(&key, (enum key_source)i, NULL);
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-    snprintf(text, sizeof(text), "--key-fd %d", fd);
+    snprintf(text, sizeof(text), "--key-fd %d%s", fd, words[i]);
     assert_found(find_fd(fd), "4294967294:" DIGITS, (enum key_source)i, text);
   }
 }

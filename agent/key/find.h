@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_KEY_FIND_H
+#define AGENT_KEY_FIND_H
+
+/* The key of this agent's job: the sources in their order. common/key/source.h has those that all programs share. */
+
+#include <stdbool.h>
+#include "agent/options/options.h"
+#include "common/key/source.h"
+
+struct agent_key_job {
+  const struct agent_options *options;
+  struct key_env *env; /* its key is taken */
+  bool launched;       /* --hosts started this agent: its launcher has read the words of options and environment */
+  bool look;           /* --explain: nothing is created */
+};
+
+/* *key is a secret piece of the caller; NULL: --insecure, or with `look` a key that is not there yet. -errno and a
+ * sentence. */
+int agent_key_find(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e);
+
+#endif
