@@ -18,7 +18,12 @@ union piece {
 
 static union piece *unused;
 
+/* A program that has a key has a piece, so libsodium learns here which instructions the CPU has. */
 static void add_chunk(void) {
+  if (sodium_init() < 0) {
+    fputs("rdzv: libsodium does not start\n", stderr);
+    abort();
+  }
   union piece *p = mmap(NULL, CHUNK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     fputs("rdzv: out of memory for keys\n", stderr);
