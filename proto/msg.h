@@ -282,7 +282,7 @@ const char *job_state_name(enum job_state v);
   M(HEARTBEAT, heartbeat, TO_DAEMON)        /* header only */                                                          \
   M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                                                   \
   M(GOING_AWAY, going_away, TO_AGENT)       /* the daemon restarts: the agent reconnects */                            \
-  M(CONTROL, control, TO_DAEMON)            /* rdzvctl, over the unix socket only */                                   \
+  M(CONTROL, control, TO_DAEMON)            /* rdzvctl: one per connection */                                          \
   M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */                                                    \
   M(PREPARE, prepare, TO_AGENT) /* the round is going to end: write a checkpoint and report it; STOP follows */        \
   M(KILL, kill, TO_AGENT)       /* a signal to one worker: rdzvctl kill-worker */                                      \
@@ -450,7 +450,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, signal, 0, 127)      /* kill-worker; 0: SIGKILL */                                                         \
   F(S, BOOL, force)                                                                                                    \
   F(S, BOOL, json)                                                                                                     \
-  F(S, STR, user, USER_NAME_MAX) /* as rdzvctl says; the kernel says the uid */
+  F(S, STR, user, USER_NAME_MAX)   /* as rdzvctl says; the kernel or the key says the uid */                           \
+  F(S, INT, owner, -1, 4294967295) /* --user: of the job; -1: any */
 
 #define prepare_FIELDS(F, S)                                                                                           \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \

@@ -1,42 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdzvctl's verbs: their rights, their effects, their answers.
  *
- * The driver gives the uid of the peer (SO_PEERCRED). Root and the daemon's own user may do everything. A job's own
- * user, as its first agent named it in HELLO, sees and controls that job. Others do not even learn its name: "no such
- * job" is the answer both to a job that does not exist and to another user's. A peer can lie in HELLO, so this holds on
- * trusted networks only.
+ * The driver gives the uid of the peer: SO_PEERCRED on the control socket, the key's user on the port. Root and the
+ * daemon's own user may do everything. A job's own user sees and controls that job (owner.c). Others do not even learn
+ * its name: "no such job" is the answer both to a job that does not exist and to another user's.
  *
- * A user may drain a host if no other user's job has a node there, and then for that user's jobs alone.
+ * Two users may have jobs with one id. Only root and the daemon's user see both; CONTROL's `owner` chooses one.
+ *
+ * A drain by another user holds for that user's jobs alone, so it does not matter who else has nodes on the host.
  *
  * The answer says what the verb has started and what will follow. After a mistake it lists what exists. With "json"
  * it is one object: ok, code, text, and fields for programs. */
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/ascii.h"
+#include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
+#include "common/mem.h"
 #include "daemon/core/internal.h"
 #include "daemon/core/status.h"
 #include "daemon/job/drain.h"
 
-enum { NAMED_MAX = 8, USER_DRAINS_MAX = 256, FAILED = 1 };
+enum { NAMED_MAX = 8, FAILED = 1 };
 
 struct ask {
   struct core *c;
   const struct control *q;
   const struct core_store_facts *store;
   int64_t uid;
-  bool all;        /* may do everything */
-  struct buf text; /* the answer */
-  json_t *more;    /* further fields of the JSON answer */
-  bool raw;        /* text is JSON already */
+  const char *from; /* the machine of rdzvctl; "": unknown */
+  bool all;         /* may do everything */
+  struct buf text;  /* the answer */
+  json_t *more;     /* further fields of the JSON answer */
+  bool raw;         /* text is JSON already */
 };
 
 bool control_may(const struct core *c, int64_t uid, const struct job *j) {
-  if (uid == 0 || uid == c->config.uid) return true;
-  return j && j->uid >= 0 && j->uid == uid;
+  if (uid < 0) return false;
+  return uid == 0 || uid == c->config.uid || (j && j->uid == uid);
 }
 
 /* The operator. ---------------------------------------------------------------------------------------------------- */
@@ -51,8 +56,8 @@ static bool is_plain_name(const char *name) {
   return true;
 }
 
-/* "root from head1", "ada (uid 1000) from head1". The kernel vouches for the uid, and rdzvctl looked the name up; the
- * control socket is on the daemon's host. */
+/* "root from head1", "ada (uid 1000) from 10.0.0.7". The kernel or the key vouches for the uid, and rdzvctl looked the
+ * name up. */
 static void put_who(struct buf *out, const struct ask *a) {
   if (a->uid == 0)
     buf_puts(out, "root");
@@ -60,10 +65,18 @@ static void put_who(struct buf *out, const struct ask *a) {
     buf_printf(out, "%s (uid %lld)", a->q->user, (long long)a->uid);
   else
     buf_printf(out, "uid %lld", (long long)a->uid);
-  if (a->c->config.host && a->c->config.host[0]) {
+  if (a->from[0]) {
     buf_puts(out, " from ");
-    status_put_name(out, a->c->config.host);
+    status_put_name(out, a->from);
   }
+}
+
+/* The control socket is on the daemon's host. Of another machine the connection shows the address. */
+static const char *place_of_asker(const struct core *c, const struct core_event *ev) {
+  struct ipaddr peer = ipaddr_parse(ev->peer_addr), us = ipaddr_parse(ev->local_addr);
+  bool here = ev->local || ipaddr_is_loopback(&peer) || ipaddr_compare(&peer, &us) == 0;
+  if (!here) return ev->peer_addr;
+  return c->config.host ? c->config.host : "";
 }
 
 /* Lists of jobs and hosts. ----------------------------------------------------------------------------------------- */
@@ -91,20 +104,66 @@ static void end_with_names(struct buf *out, const struct names *names, const cha
   buf_puts(out, names->n > NAMED_MAX ? " and more\n" : "\n");
 }
 
+static bool sees(const struct ask *a, const struct job *j) {
+  return control_may(a->c, a->uid, j) && (a->q->owner < 0 || j->uid == a->q->owner);
+}
+
 static int no_such_job(struct ask *a) {
   struct names names = {0};
   for (size_t i = 0; i < a->c->jobs.n_all; i++)
-    if (control_may(a->c, a->uid, a->c->jobs.all[i])) add_name(&names, a->c->jobs.all[i]->id);
-  buf_puts(&a->text, a->all ? "no job has the id " : "no job of yours has the id ");
+    if (sees(a, a->c->jobs.all[i])) add_name(&names, a->c->jobs.all[i]->id);
+  bool mine = !a->all && (a->q->owner < 0 || a->q->owner == a->uid);
+  if (mine)
+    buf_puts(&a->text, "no job of yours has the id ");
+  else if (a->q->owner >= 0)
+    buf_printf(&a->text, "no job of uid %lld has the id ", (long long)a->q->owner);
+  else
+    buf_puts(&a->text, "no job has the id ");
   status_put_name(&a->text, a->q->job);
-  end_with_names(&a->text, &names, a->all ? "there are" : "you have",
-                 a->all ? "there are no jobs" : "you have none here");
+  end_with_names(&a->text, &names, mine ? "you have" : "there are",
+                 mine               ? "you have none here"
+                 : a->q->owner >= 0 ? "that user has none here"
+                                    : "there are no jobs");
   return FAILED;
 }
 
-static struct job *find_job(const struct ask *a) {
-  struct job *j = map_get(&a->c->jobs.by_id, a->q->job);
-  return j && control_may(a->c, a->uid, j) ? j : NULL;
+/* The asker sees several jobs with this id, each of another user. */
+static int several_jobs(struct ask *a, struct job *const *v, size_t n) {
+  json_t *users = json_array();
+  buf_printf(&a->text, "%zu users have a job with the id ", n);
+  status_put_name(&a->text, a->q->job);
+  buf_puts(&a->text, ": choose one with --user ");
+  for (size_t i = 0; i < n; i++) {
+    if (i < NAMED_MAX) buf_printf(&a->text, "%s%lld", i ? ", " : "", (long long)v[i]->uid);
+    json_array_append_new(users, json_integer((json_int_t)v[i]->uid));
+  }
+  buf_puts(&a->text, n > NAMED_MAX ? " and more\n" : "\n");
+  a->more = json_pack("{s:o}", "users", users);
+  return EXIT_CODE_USAGE;
+}
+
+/* The jobs that the asker may mean: the last one of each user, without those that are over if one lives. */
+static size_t find_jobs(const struct ask *a, struct job **v) {
+  size_t n = 0, n_live = 0;
+  for (size_t i = 0; i < a->c->jobs.n_all; i++) {
+    struct job *j = a->c->jobs.all[i];
+    if (sees(a, j) && !strcmp(j->id, a->q->job) && jobs_find(&a->c->jobs, j->uid, j->id) == j) v[n++] = j;
+  }
+  for (size_t i = 0; i < n; i++)
+    if (!job_is_over(v[i])) v[n_live++] = v[i];
+  return n_live ? n_live : n;
+}
+
+/* NULL: there is none, or there are several; *code is the answer's. */
+static struct job *find_job(struct ask *a, int *code) {
+  struct job **v = xcalloc(a->c->jobs.n_all + 1, sizeof(struct job *)), *found = NULL;
+  size_t n = find_jobs(a, v);
+  if (n == 1)
+    found = v[0];
+  else
+    *code = n ? several_jobs(a, v, n) : no_such_job(a);
+  free(v);
+  return found;
 }
 
 static bool is_on(const struct job *j, const char *host) {
@@ -142,10 +201,11 @@ static int too_long(struct ask *a) {
 
 static int show(struct ask *a, bool whole) {
   const char *id = a->q->job;
+  const struct status_question q = {.uid = a->uid, .owner = a->q->owner, .id = id};
   const struct core_store_facts *store = whole && a->all && !id[0] ? a->store : NULL;
   a->raw = a->q->json;
-  size_t n = a->q->json ? status_jobs_json(a->c, a->uid, id, store, &a->text)
-                        : status_jobs_text(a->c, a->uid, id, whole, store, &a->text);
+  size_t n =
+      a->q->json ? status_jobs_json(a->c, &q, store, &a->text) : status_jobs_text(a->c, &q, whole, store, &a->text);
   if (a->text.len > STATUS_MAX) return too_long(a);
   if (n || !id[0]) return 0;
   buf_clear(&a->text);
@@ -176,8 +236,9 @@ static int is_over(struct ask *a, const struct job *j) {
 }
 
 static int do_stop(struct ask *a) {
-  struct job *j = find_job(a);
-  if (!j) return no_such_job(a);
+  int code = 0;
+  struct job *j = find_job(a, &code);
+  if (!j) return code;
   if (job_is_over(j)) return is_over(a, j);
   put_job(&a->text, j);
   buf_printf(&a->text, " is being stopped; its agents (%zu now) stop their workers and exit with %d\n", j->n_members,
@@ -241,8 +302,9 @@ static void say_killed(struct ask *a, const struct job *j, const struct member *
 }
 
 static int do_kill_worker(struct ask *a) {
-  struct job *j = find_job(a);
-  if (!j) return no_such_job(a);
+  int code = 0;
+  struct job *j = find_job(a, &code);
+  if (!j) return code;
   if (job_is_over(j)) return is_over(a, j);
   bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
   struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
@@ -259,7 +321,7 @@ static int do_kill_worker(struct ask *a) {
   msg.kill.by = buf_text(&by);
   jobs_send(&a->c->jobs, m->conn, &msg);
   job_note_drill(j);
-  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->id,
+  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->log_name,
            buf_text(&by), signo, (long long)a->q->rank, m->host);
   buf_finish(&by);
   say_killed(a, j, m, signo);
@@ -271,35 +333,20 @@ static int do_kill_worker(struct ask *a) {
 
 /* drain. ----------------------------------------------------------------------------------------------------------- */
 
-/* Jobs with nodes there that are not over. mine: those that the user may control; otherwise the others. */
-static size_t jobs_on(const struct ask *a, const char *host, bool mine) {
-  size_t n = 0;
+/* A job of the asker that is not over has nodes there. */
+static bool has_job_on(const struct ask *a, const char *host) {
   for (size_t i = 0; i < a->c->jobs.n_all; i++) {
     const struct job *j = a->c->jobs.all[i];
-    if (!job_is_over(j) && is_on(j, host) && control_may(a->c, a->uid, j) == mine) n++;
+    if (!job_is_over(j) && control_may(a->c, a->uid, j) && is_on(j, host)) return true;
   }
-  return n;
-}
-
-static size_t drains_of(const struct core *c, int64_t uid) {
-  size_t n = 0;
-  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
-    for (const struct drain *d = e->value; d; d = d->next) n += d->uid == uid;
-  return n;
+  return false;
 }
 
 static int may_drain(struct ask *a) {
   const char *host = a->q->host;
-  if (!jobs_on(a, host, true) && !(a->all && a->q->force)) return no_such_host(a);
-  if (a->all) return 0;
-  if (jobs_on(a, host, false)) {
-    buf_puts(&a->text, "host ");
-    status_put_name(&a->text, host);
-    buf_puts(&a->text, " has nodes of other users' jobs: only root or the daemon's user may drain it\n");
-    return EXIT_CODE_REFUSED;
-  }
-  if (drains_of(a->c, a->uid) < USER_DRAINS_MAX) return 0;
-  buf_printf(&a->text, "you have drained %d hosts, the limit\n", USER_DRAINS_MAX);
+  if (!has_job_on(a, host) && !(a->all && a->q->force)) return no_such_host(a);
+  if (a->all || jobs_drains_of(&a->c->jobs, a->uid) < JOB_DRAINS_USER_MAX) return 0;
+  buf_printf(&a->text, "you and your jobs have drained %d hosts, the limit of one user\n", JOB_DRAINS_USER_MAX);
   return EXIT_CODE_REFUSED;
 }
 
@@ -384,7 +431,7 @@ static int do_drain(struct ask *a) {
     jobs_log(&a->c->jobs, LOG_WARN, "host %s is drained by %s", host, d.by);
   } else {
     buf_clear(&a->text);
-    buf_printf(&a->text, "%zu hosts are drained, the limit\n", a->c->jobs.n_drains);
+    buf_printf(&a->text, "this daemon has reached its limit of %zu drained hosts of all users\n", a->c->jobs.n_drains);
     json_decref(a->more);
     a->more = NULL;
     code = EXIT_CODE_REFUSED;
@@ -396,10 +443,7 @@ static int do_drain(struct ask *a) {
 /* undrain. --------------------------------------------------------------------------------------------------------- */
 
 static bool may_lift(const struct ask *a, const struct drain *d) {
-  if (a->all) return true;
-  for (size_t i = 0; d->incarnation[0] && i < a->c->jobs.n_all; i++)
-    if (!strcmp(a->c->jobs.all[i]->incarnation, d->incarnation)) return control_may(a->c, a->uid, a->c->jobs.all[i]);
-  return !d->incarnation[0] && d->uid == a->uid;
+  return a->all || d->uid == a->uid;
 }
 
 static size_t lift(struct ask *a) {
@@ -480,8 +524,12 @@ static void wrap_in_json(struct ask *a, int code) {
 }
 
 void core_control(struct core *c, const struct core_event *ev) {
-  struct ask a = {
-      .c = c, .q = &ev->msg->control, .store = ev->store, .uid = ev->uid, .all = control_may(c, ev->uid, NULL)};
+  struct ask a = {.c = c,
+                  .q = &ev->msg->control,
+                  .store = ev->store,
+                  .uid = ev->uid,
+                  .from = place_of_asker(c, ev),
+                  .all = control_may(c, ev->uid, NULL)};
   int (*run)(struct ask *) = unknown_verb;
   for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
     if (!strcmp(verbs[i].name, a.q->verb)) run = verbs[i].run;
@@ -494,7 +542,8 @@ void core_control(struct core *c, const struct core_event *ev) {
   msg.raw = buf_text(&a.text);
   msg.raw_len = a.text.len;
   jobs_send(&c->jobs, ev->conn, &msg);
-  jobs_close(&c->jobs, ev->conn); /* one question, one answer */
+  core_shut(c, ev->conn); /* one question, one answer */
+  core_hang_up(c, ev->conn);
   json_decref(a.more);
   buf_finish(&a.text);
 }

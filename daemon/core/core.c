@@ -24,6 +24,11 @@ static void on_report(struct member *m, const struct core_event *ev) {
   if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
 }
 
+/* A guard says no uid. It says the agent's id, which only the agent, its guard and this daemon know. */
+static bool may_bury(const struct core *c, const struct core_event *ev, const struct job *j) {
+  return ev->uid < 0 || control_may(c, ev->uid, j);
+}
+
 static void on_obituary(struct core *c, const struct core_event *ev) {
   const struct obituary *o = &ev->msg->obituary;
   jobs_log(&c->jobs, LOG_WARN,
@@ -31,7 +36,7 @@ static void on_obituary(struct core *c, const struct core_event *ev) {
            o->agent);
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     struct job *j = c->jobs.all[i];
-    if (strcmp(j->id, o->job) != 0) continue;
+    if (strcmp(j->id, o->job) != 0 || !may_bury(c, ev, j)) continue;
     job_drop_hold(j, o->agent);
     struct member *m = job_find_agent(j, o->agent);
     if (!m) continue;
@@ -66,8 +71,9 @@ static void on_minted(struct core *c, struct member *m, const struct core_event 
     job_ids_minted(m->job, m, ev->msg, ev->now_ms);
     return;
   }
-  jobs_log(&c->jobs, LOG_WARN, "job %s: node %s: MINTED has %zu bytes for %lld ids from %lld on; closing", m->job->id,
-           m->host, ev->msg->raw_len, (long long)ev->msg->minted.count, (long long)ev->msg->minted.first);
+  jobs_log(&c->jobs, LOG_WARN, "job %s: node %s: MINTED has %zu bytes for %lld ids from %lld on; closing",
+           m->job->log_name, m->host, ev->msg->raw_len, (long long)ev->msg->minted.count,
+           (long long)ev->msg->minted.first);
   core_hang_up(c, ev->conn);
 }
 
@@ -93,10 +99,15 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
 }
 
 static void on_msg(struct core *c, const struct core_event *ev) {
+  if (!core_may_speak(c, ev)) return;
   struct member *m = jobs_member_of(&c->jobs, ev->conn);
-  if (ev->msg->type == MSG_CONTROL && ev->local)
+  if (ev->msg->type == MSG_CONTROL && (ev->local || ev->uid >= 0))
     core_control(c, ev);
-  else if (ev->local || ev->msg->type == MSG_CONTROL)
+  else if (ev->msg->type == MSG_CONTROL)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "this daemon has no keys (--insecure), so nobody can tell which user asks on its port: use its control "
+                "socket, with rdzvctl on the daemon's machine");
+  else if (ev->local)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
                 "%s is not accepted on this socket: agents connect to --listen, rdzvctl to --socket",
                 msg_name(ev->msg->type));
@@ -135,10 +146,12 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   c->jobs.now_ms = ev->now_ms;
   c->jobs.wall_ms = ev->wall_ms;
   struct member *m;
+  size_t first = fx->n;
   switch (ev->kind) {
   case CORE_MSG: on_msg(c, ev); break;
   case CORE_CLOSED:
     if ((m = jobs_member_of(&c->jobs, ev->conn))) job_closed(m->job, m, ev->now_ms);
+    core_forget_talk(c, ev->conn);
     break;
   case CORE_TICK:
     for (size_t i = 0; i < c->jobs.n_all; i++) job_tick(c->jobs.all[i], ev->now_ms, ev->lag_ms);
@@ -147,6 +160,8 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   case CORE_SHUTDOWN: tell_going_away(c); break;
   }
   jobs_forget_marked(&c->jobs);
+  for (size_t i = first; i < fx->n; i++)
+    if (fx->v[i].kind == JOB_EFFECT_CLOSE) core_forget_talk(c, fx->v[i].conn);
   c->jobs.fx = NULL;
 }
 
@@ -187,11 +202,14 @@ struct core *core_create(const struct core_config *config) {
   struct core *c = xcalloc(1, sizeof *c);
   c->config = *config;
   jobs_init(&c->jobs, config->seed);
+  map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);
   return c;
 }
 
 void core_destroy(struct core *c) {
   if (!c) return;
   jobs_finish(&c->jobs);
+  for (struct map_entry *e = NULL; (e = map_next(&c->talks, e));) free(e->value);
+  map_finish(&c->talks);
   free(c);
 }

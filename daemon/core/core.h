@@ -8,6 +8,7 @@
  *
  *   hello.c    HELLO: which job, which incarnation, which member
  *   control.c  rdzvctl's verbs
+ *   owner.c    which user a peer is, and that user's share of this daemon
  *   status.c   what rdzvctl, the service manager and the page show
  *   core.c     every other message, and the step
  *
@@ -25,6 +26,14 @@
 enum {
   CORE_JOBS_MAX = 4096,
   CORE_SPARES_MAX = 4096, /* nodes of one job beyond max_nodes */
+  /* A connection that sends more is closed. The first number is for a burst. */
+  CORE_HELLOS_AT_ONCE = 16,
+  CORE_HELLO_EVERY_MS = 500,
+  CORE_MSGS_AT_ONCE = 4096,
+  CORE_MSG_EVERY_MS = 5,
+  CORE_SKEW_MS = 24 * 3600 * 1000, /* the clocks of two daemons of one job differ by less */
+  CORE_ROUND_MS = 10,              /* no job has rounds faster than this, */
+  CORE_ROUNDS_AT_ONCE = 1000,      /* but for its first ones */
 };
 
 struct core;
@@ -34,6 +43,7 @@ struct core_config {
   bool exit_when_idle;   /* a daemon that serves one agent: see core_idle */
   int64_t uid;           /* the daemon's user, who may do what root may */
   const struct key *key; /* of the daemon, for rdzvctl key; NULL: --insecure. Outlives the core */
+  size_t max_members;    /* of all jobs: as many as the driver has connections; 0: without limit */
   const char *host;      /* of the daemon, where every operator is; NULL: unknown. Borrowed */
 };
 
@@ -57,9 +67,11 @@ struct core_event {
   uint64_t lag_ms;  /* TICK: how late it is because the loop was busy; leases are extended by it */
   uint64_t conn;    /* never 0, never used twice */
   const struct msg *msg;
-  const char *peer_addr, *local_addr;   /* MSG: numeric, "" for the unix socket */
-  bool local;                           /* MSG: it came over the unix socket: only CONTROL is allowed */
-  int64_t uid;                          /* MSG: the peer's user; -1: unknown */
+  const char *peer_addr, *local_addr; /* MSG: numeric, "" for the unix socket */
+  bool local;                         /* MSG: it came over the unix socket: only CONTROL is allowed */
+  /* MSG: the peer's user, whom the driver has authenticated: the kernel's word on the unix socket, the key's user on the
+   * port (the daemon's own user for the daemon's own key). -1: this daemon has no keys, and the port is open to all. */
+  int64_t uid;
   const struct core_store_facts *store; /* MSG, local; NULL: unknown */
   const char *line;                     /* LOAD */
 };

@@ -10,7 +10,7 @@
  *   REFUSED   the node exits
  *   END       the job is over
  *
- * A job that has ended keeps its id for a while, so that a node that was away learns how it ended. A newcomer with
+ * "The job" is one of the peer's user (owner.c), here and below. A job that has ended keeps its id for a while, so that a node that was away learns how it ended. A newcomer with
  * that id starts a new incarnation beside it. An incarnation without a sealed round gives way to any that has one.
  * Of two that have sealed rounds, the older one is over as soon as the newer one is known here, and stays so after
  * the newer one has ended. */
@@ -25,13 +25,21 @@
 #include "common/mem.h"
 #include "daemon/job/drain.h"
 
-static struct job *begin_incarnation(struct core *c, const struct hello *h) {
+static struct job *add_job(struct core *c, const struct core_event *ev, const char *incarnation) {
+  const struct hello *h = &ev->msg->hello;
+  struct job *j = jobs_add(&c->jobs, core_owner(c, ev), h->job, incarnation, &h->settings);
+  j->own_key = control_may(c, ev->uid, NULL);
+  return j;
+}
+
+static struct job *begin_incarnation(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
   char incarnation[INCARNATION_MAX + 1];
   jobs_name_incarnation(&c->jobs, "", incarnation);
   jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
-  struct job *j = jobs_add(&c->jobs, h->job, incarnation, &h->settings);
+  struct job *j = add_job(c, ev, incarnation);
   for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
-    if (!strcmp(c->jobs.all[i]->id, j->id)) job_copy_holds(j, c->jobs.all[i]);
+    if (core_is_of(c, ev, c->jobs.all[i], h->job)) job_copy_holds(j, c->jobs.all[i]);
   return j;
 }
 
@@ -68,7 +76,7 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
   msg.stale.text = buf_text(&text);
   jobs_send(&c->jobs, conn, &msg);
   if (!other)
-    jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ") is stale: %s", j->id, h->host, h->agent,
+    jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ") is stale: %s", j->log_name, h->host, h->agent,
              buf_text(&text));
   buf_finish(&text);
 }
@@ -171,6 +179,63 @@ static bool addrs_are_numeric(const char *addrs) {
   return true;
 }
 
+/* When an incarnation was begun, in ms since 1970; UINT64_MAX: no daemon has named it. */
+static uint64_t begun_ms(const char *incarnation) {
+  enum { DIGITS = 12 };
+  if (strspn(incarnation, "0123456789abcdef") != DIGITS || incarnation[DIGITS] != '-') return UINT64_MAX;
+  return strtoull(incarnation, NULL, 16);
+}
+
+/* Incarnations sort by their time, and the later one wins. So one from the future would win for ever, and one with more
+ * rounds than it had time for would use up the numbers. */
+static bool token_refused(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  uint64_t begun = begun_ms(h->incarnation), latest = c->jobs.wall_ms + CORE_SKEW_MS;
+  if (!h->incarnation[0]) return false;
+  if (begun == UINT64_MAX)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names incarnation %s, and no rdzvd gives such names",
+                h->host, h->incarnation);
+  else if (begun > latest)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "HELLO of %s names a run of job %s that begins more than %d hours after now: set the clock of the "
+                "daemon's machine, and that of the machine where the job began",
+                h->host, h->job, CORE_SKEW_MS / 3600000);
+  else if ((uint64_t)h->round > CORE_ROUNDS_AT_ONCE + (latest - begun) / CORE_ROUND_MS)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, for which its job had no time", h->host,
+                (long long)h->round);
+  else
+    return false;
+  return true;
+}
+
+/* Addresses that no other node could connect to. */
+static bool is_nobodys(const struct ipaddr *a) {
+  static const uint8_t none[16], all[4] = {255, 255, 255, 255};
+  bool multicast = a->family == 4 ? a->bytes[0] >> 4 == 14 : a->bytes[0] == 0xFF;
+  return multicast || !memcmp(a->bytes, none, 16) || (a->family == 4 && !memcmp(a->bytes, all, 4));
+}
+
+static bool local_addr_refused(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  struct ipaddr own = ipaddr_parse(h->local_addr), peer = ipaddr_parse(ev->peer_addr),
+                us = ipaddr_parse(ev->local_addr);
+  if (!h->local_addr[0]) return false;
+  bool elsewhere = peer.family && !ipaddr_is_loopback(&peer) && ipaddr_compare(&peer, &us) != 0;
+  if (!own.family)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address", h->local_addr,
+                h->host);
+  else if (is_nobodys(&own))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not the address of one machine",
+                h->local_addr, h->host);
+  else if (elsewhere && ipaddr_is_loopback(&own) && h->settings.max_nodes > 1)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "--local-addr %s of %s is a loopback address: the job's other nodes cannot reach it", h->local_addr,
+                h->host);
+  else
+    return false;
+  return true;
+}
+
 static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   bool placed = h->phase != PHASE_NONE;
@@ -187,22 +252,20 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   else if (h->round > JOB_ROUND_MAX)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, which no job has reached", h->host,
                 (long long)h->round);
-  else if (h->local_addr[0] && !ipaddr_parse(h->local_addr).family)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address", h->local_addr,
-                h->host);
   else if (!addrs_are_numeric(h->addrs))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has an entry in addrs that is not a numeric address",
                 h->host);
   else
-    return true;
+    return !token_refused(c, ev) && !local_addr_refused(c, ev);
   return false;
 }
 
 /* A node of an older incarnation than one that has sealed a round here, whether that one goes on or has ended. */
-static bool newer_run_exists(const struct core *c, const struct hello *h) {
+static bool newer_run_exists(const struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     const struct job *j = c->jobs.all[i];
-    if (j->round > 0 && strcmp(h->incarnation, j->incarnation) < 0 && !strcmp(h->job, j->id)) return true;
+    if (j->round > 0 && strcmp(h->incarnation, j->incarnation) < 0 && core_is_of(c, ev, j, h->job)) return true;
   }
   return false;
 }
@@ -212,22 +275,39 @@ static bool is_former(const struct job *j, const struct hello *h) {
   return j->former[0] && !strcmp(j->former, h->incarnation);
 }
 
-static struct job *find_named_incarnation(const struct core *c, const struct hello *h) {
-  if (!h->incarnation[0]) return NULL;
-  for (size_t i = c->jobs.n_all; i-- > 0;)
-    if (!strcmp(c->jobs.all[i]->id, h->job) && is_former(c->jobs.all[i], h)) return c->jobs.all[i];
-  return jobs_find_incarnation(&c->jobs, h->job, h->incarnation);
+static struct job *find_named_incarnation(const struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  struct job *found = NULL;
+  for (size_t i = c->jobs.n_all; h->incarnation[0] && i-- > 0;) {
+    struct job *j = c->jobs.all[i];
+    bool former = is_former(j, h);
+    if ((!former && strcmp(j->incarnation, h->incarnation) != 0) || !core_is_of(c, ev, j, h->job)) continue;
+    if (former) return j;
+    found = j;
+  }
+  return found;
+}
+
+/* The live job of that user with that id; NULL: there is none. */
+static struct job *find_live(const struct core *c, const struct core_event *ev) {
+  const char *id = ev->msg->hello.job;
+  struct job *j = jobs_find(&c->jobs, core_owner(c, ev), id);
+  if (j && !job_is_over(j)) return j;
+  for (size_t i = control_may(c, ev->uid, NULL) ? c->jobs.n_all : 0; i-- > 0;) {
+    j = c->jobs.all[i];
+    if (!job_is_over(j) && core_is_of(c, ev, j, id)) return j;
+  }
+  return NULL;
 }
 
 /* The job that a HELLO belongs to; NULL: it was answered. */
-static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
+static struct job *job_for_hello(struct core *c, const struct core_event *ev, const struct account *account) {
   const struct hello *h = &ev->msg->hello;
-  struct job *j = map_get(&c->jobs.by_id, h->job);
-  struct job *known = find_named_incarnation(c, h);
+  struct job *j = find_live(c, ev);
+  struct job *known = find_named_incarnation(c, ev);
   if (known && job_is_over(known)) return known;
-  if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the id */
   bool has_past = h->incarnation[0] && h->round > 0;
-  if (has_past && !known && newer_run_exists(c, h)) {
+  if (has_past && !known && newer_run_exists(c, ev)) {
     if (j && h->phase != PHASE_NONE) /* it may run on our nodes until it has got this */
       job_hold_agent(j, h->agent, c->jobs.now_ms + (uint64_t)h->settings.lease_ms);
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
@@ -235,13 +315,10 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   }
   if (j && settings_refused(c, ev, j)) return NULL;
   if (j) return j;
-  if (c->jobs.n_all >= CORE_JOBS_MAX && !jobs_forget_oldest_ended(&c->jobs)) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "this daemon has reached its limit of %d jobs", CORE_JOBS_MAX);
-    return NULL;
-  }
-  if (!h->incarnation[0]) return begin_incarnation(c, h);
+  if (!core_has_room_for_job(c, ev, account)) return NULL;
+  if (!h->incarnation[0]) return begin_incarnation(c, ev);
   /* The agent was welcomed here, and this daemon does not know it: the daemon was restarted since. */
-  j = jobs_add(&c->jobs, h->job, h->incarnation, &h->settings);
+  j = add_job(c, ev, h->incarnation);
   job_recover(j, h->round, c->jobs.now_ms);
   return j;
 }
@@ -259,7 +336,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   else
     higher = cmp < 0 && !begun;
   if (!higher) return;
-  jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
+  jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->log_name, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
     j->members[i]->step = -1; /* that was a step of another round */
@@ -325,7 +402,8 @@ static void turn_away_stale(struct core *c, const struct core_event *ev, struct 
 }
 
 /* The member for a HELLO that belongs to j; NULL: it was answered with STALE or REFUSED. */
-static struct member *member_for_hello(struct core *c, const struct core_event *ev, struct job *j) {
+static struct member *member_for_hello(struct core *c, const struct core_event *ev, struct job *j,
+                                       struct account *account) {
   const struct hello *h = &ev->msg->hello;
   struct member *m = job_find_agent(j, h->agent);
   if (is_stale(j, h, m)) {
@@ -342,8 +420,10 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
       core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has reached its limit of %zu nodes", j->id, j->n_members);
       return NULL;
     }
+    if (!core_has_room_for_member(c, ev, account)) return NULL;
     m = job_add_member(j, h, ev->now_ms);
   }
+  member_set_account(m, account);
   member_set_store(m, h->store_port);
   member_set_addrs(m, h->addrs);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
@@ -358,7 +438,7 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
  * again. again: on the same connection; then its HELLO and the START of this round may have crossed. The node fails
  * the round by itself if START names a port that it no longer has. */
 static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j, struct member *m,
-                                       bool again) {
+                                       bool again, struct account *account) {
   const struct hello *said = &ev->msg->hello;
   bool crossed = again && (said->round < j->round || strcmp(said->incarnation, j->incarnation) != 0);
   bool moved =
@@ -376,6 +456,7 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
   jobs_unbind(&c->jobs, m); /* the connection stays, for the new member */
   job_event(j, &lost);
   m = job_add_member(j, &h, ev->now_ms);
+  member_set_account(m, account);
   member_keep_rank(m, rank);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
@@ -383,34 +464,42 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
   return m;
 }
 
-void core_hello(struct core *c, const struct core_event *ev) {
+static void take_hello(struct core *c, const struct core_event *ev, struct account *account) {
   const struct hello *h = &ev->msg->hello;
-  if (!hello_is_sound(c, ev)) return;
-  struct job *j = job_for_hello(c, ev);
+  struct job *j = job_for_hello(c, ev, account);
   if (!j || (!job_is_over(j) && want_rank_refused(c, ev, j))) {
     if (j && !j->n_members && !j->round) j->forgotten = true;
     return;
   }
   c->served = true;
+  if (!j->account) job_set_account(j, account);
   adopt_if_higher(c, j, h);
-  jobs_identified(&c->jobs, ev->conn, xasprintf("%s of job %s", h->host, j->id), (uint64_t)j->settings.lease_ms);
+  jobs_identified(&c->jobs, ev->conn, xasprintf("%s of job %s", h->host, j->log_name), (uint64_t)j->settings.lease_ms);
   const struct member *spoke = map_get_n(&c->jobs.conns, &ev->conn, sizeof ev->conn);
   bool again = spoke && spoke->job == j && !strcmp(spoke->agent, h->agent);
-  struct member *m = member_for_hello(c, ev, j);
+  struct member *m = member_for_hello(c, ev, j, account);
+  if (!m && !j->n_members && !j->round) j->forgotten = true;
   if (!m) return;
   if (h->phase == PHASE_NONE) {
     job_drop_hold(j, m->agent);
-    m = forget_its_round(c, ev, j, m, again);
+    m = forget_its_round(c, ev, j, m, again, account);
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {
       .kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h, .again = again};
-  jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ", %s) %s, %lld worker%s", j->id, h->host, h->agent,
-           ev->peer_addr, resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
+  jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ", %s) %s, %lld worker%s", j->log_name, h->host,
+           h->agent, ev->peer_addr, resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
   job_event(j, &je);
   if (h->phase != PHASE_NONE) core_reports(j, h->agent, h->reports, h->n_reports, ev->now_ms);
   job_recover_finish_if_complete(j, ev->now_ms);
   job_tell_fence(j);
+}
+
+void core_hello(struct core *c, const struct core_event *ev) {
+  if (!hello_is_sound(c, ev)) return;
+  struct account *account = core_open_account(c, ev);
+  take_hello(c, ev, account);
+  accounts_close(&c->jobs.accounts, account);
 }

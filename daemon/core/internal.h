@@ -7,10 +7,15 @@
 #include "daemon/core/core.h"
 #include "daemon/job/job.h"
 
+enum { CORE_SHUT_MAX = 256 };
+
 struct core {
   struct core_config config;
   bool served; /* a job has been here */
   struct jobs jobs;
+  struct map talks;             /* connection -> struct talk, of those that sent HELLO: owner.c */
+  uint64_t shut[CORE_SHUT_MAX]; /* the last connections that were closed although they may go on: a ring */
+  size_t n_shut;
 };
 
 /* Closes conn. A member whose connection it is has its grace to come back. */
@@ -21,8 +26,24 @@ void core_hello(struct core *c, const struct core_event *ev);
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms);
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
+/* owner.c */
+/* The user of the job that a HELLO is about. Root and the daemon's user act for the user whom HELLO names. If the peer
+ * is unknown, HELLO is all there is. */
+int64_t core_owner(const struct core *c, const struct core_event *ev);
+/* j has this id, and is a job of that user. */
+bool core_is_of(const struct core *c, const struct core_event *ev, const struct job *j, const char *id);
+/* The account of the peer, held; NULL: it has no limits. */
+struct account *core_open_account(struct core *c, const struct core_event *ev);
+/* Room for one more job, or node; otherwise REFUSED was sent, with the limit and whose it is. */
+bool core_has_room_for_job(struct core *c, const struct core_event *ev, const struct account *a);
+bool core_has_room_for_member(struct core *c, const struct core_event *ev, const struct account *a);
+/* False: the connection was closed because it sends too much, or should have been closed before. */
+bool core_may_speak(struct core *c, const struct core_event *ev);
+void core_forget_talk(struct core *c, uint64_t conn);
+void core_shut(struct core *c, uint64_t conn); /* what it sends from now on is ignored */
+
 /* control.c */
 void core_control(struct core *c, const struct core_event *ev);
-bool control_may(const struct core *c, int64_t uid, const struct job *j); /* j NULL: everything */
+bool control_may(const struct core *c, int64_t uid, const struct job *j); /* j NULL: everything; uid -1: nothing */
 
 #endif

@@ -111,8 +111,9 @@ void status_put_duration(struct buf *out, uint64_t ms) {
     buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
 }
 
-static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) {
-  put_name(out, j->id, 0);
+/* all: to somebody who sees the jobs of all users, with the uid if two have this id. */
+static void job_headline(struct buf *out, const struct job *j, bool all, uint64_t now_ms) {
+  put_name(out, all ? j->log_name : j->id, 0);
   buf_printf(out, ": %s%s", job_state_name(j->state), j->state == JOB_ENDED ? " " : " for ");
   status_put_duration(out, now_ms - j->state_ms);
   if (j->state == JOB_ENDED) buf_puts(out, " ago");
@@ -206,8 +207,8 @@ static void ending_text(struct buf *out, const struct job *j) {
   buf_putc(out, '\n');
 }
 
-static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
-  job_headline(out, j, now_ms);
+static void job_text(struct buf *out, const struct job *j, bool all, uint64_t now_ms) {
+  job_headline(out, j, all, now_ms);
   ending_text(out, j);
   job_ids_text(j, out);
   if (j->state == JOB_FORMING) {
@@ -232,20 +233,20 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
 /* The job of a drain for one incarnation; NULL: the drain holds for many. */
 static const struct job *job_of_drain(const struct core *c, const struct drain *d) {
   for (size_t i = 0; d->incarnation[0] && i < c->jobs.n_all; i++)
-    if (!strcmp(c->jobs.all[i]->incarnation, d->incarnation)) return c->jobs.all[i];
+    if (drain_holds(d, c->jobs.all[i])) return c->jobs.all[i];
   return NULL;
 }
 
 bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d) {
   if (control_may(c, uid, NULL)) return true;
-  return d->incarnation[0] ? control_may(c, uid, job_of_drain(c, d)) : d->uid < 0 || d->uid == uid;
+  return d->uid == uid || (d->uid < 0 && !d->incarnation[0]);
 }
 
 static json_t *drain_to_json(const struct core *c, const struct drain *d) {
   json_t *v = json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
   const struct job *j = job_of_drain(c, d);
   if (j) json_object_set_new(v, "job", json_string(j->id));
-  if (d->uid >= 0) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
+  if (d->uid >= 0 && !j) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
   return v;
 }
 
@@ -257,22 +258,22 @@ static json_t *drains_to_json(const struct core *c, int64_t uid) {
   return list;
 }
 
-static void drain_line(struct buf *out, const struct core *c, const struct drain *d) {
+static void drain_line(struct buf *out, const struct core *c, int64_t uid, const struct drain *d) {
   const struct job *j = job_of_drain(c, d);
   buf_puts(out, "drained: ");
   put_name(out, d->host, 20);
   buf_puts(out, "  for ");
   put_ago(out, &c->jobs, d->wall_ms);
   buf_printf(out, ", by %s", d->by);
-  if (j) buf_puts(out, ", in job "), put_name(out, j->id, 0);
-  if (d->uid >= 0) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
+  if (j) buf_puts(out, ", in job "), put_name(out, control_may(c, uid, NULL) ? j->log_name : j->id, 0);
+  if (d->uid >= 0 && !j) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
   buf_putc(out, '\n');
 }
 
 static void drains_text(struct buf *out, const struct core *c, int64_t uid) {
   for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
     for (const struct drain *d = e->value; d; d = d->next)
-      if (status_sees_drain(c, uid, d)) drain_line(out, c, d);
+      if (status_sees_drain(c, uid, d)) drain_line(out, c, uid, d);
 }
 
 /* The common store. ------------------------------------------------------------------------------------------------ */
@@ -300,24 +301,34 @@ static json_t *store_to_json(const struct core_store_facts *store) {
 
 /* Together. -------------------------------------------------------------------------------------------------------- */
 
-static bool is_shown(const struct core *c, int64_t uid, const char *id, const struct job *j) {
-  return (!id[0] || !strcmp(id, j->id)) && control_may(c, uid, j);
+static bool is_shown(const struct core *c, const struct status_question *q, const struct job *j) {
+  bool meant = (!q->id[0] || !strcmp(q->id, j->id)) && (q->owner < 0 || q->owner == j->uid);
+  return meant && control_may(c, q->uid, j);
 }
 
-size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
+static void no_jobs_text(struct buf *out, const struct status_question *q, bool all) {
+  if (all && q->owner < 0)
+    buf_puts(out, "no jobs\n");
+  else if (q->owner < 0 || q->owner == q->uid)
+    buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)q->uid);
+  else
+    buf_printf(out, "no jobs of uid %lld\n", (long long)q->owner);
+}
+
+size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole,
                         const struct core_store_facts *store, struct buf *out) {
+  bool all = control_may(c, q->uid, NULL);
   size_t n = 0;
   for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
-    if (!is_shown(c, uid, id, c->jobs.all[i])) continue;
+    if (!is_shown(c, q, c->jobs.all[i])) continue;
     n++;
     if (whole)
-      job_text(out, c->jobs.all[i], c->jobs.now_ms);
+      job_text(out, c->jobs.all[i], all, c->jobs.now_ms);
     else
-      job_headline(out, c->jobs.all[i], c->jobs.now_ms);
+      job_headline(out, c->jobs.all[i], all, c->jobs.now_ms);
   }
-  if (!n && !id[0] && control_may(c, uid, NULL)) buf_puts(out, "no jobs\n");
-  if (!n && !id[0] && !control_may(c, uid, NULL)) buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)uid);
-  if (whole) drains_text(out, c, uid);
+  if (!n && !q->id[0]) no_jobs_text(out, q, all);
+  if (whole) drains_text(out, c, q->uid);
   store_text(out, store);
   return n;
 }
@@ -327,17 +338,17 @@ static void put_json(struct buf *out, json_t *v) {
   json_decref(v);
 }
 
-size_t status_jobs_json(const struct core *c, int64_t uid, const char *id, const struct core_store_facts *store,
+size_t status_jobs_json(const struct core *c, const struct status_question *q, const struct core_store_facts *store,
                         struct buf *out) {
   size_t n = 0;
   buf_puts(out, "{\"jobs\":[");
   for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
-    if (!is_shown(c, uid, id, c->jobs.all[i])) continue;
+    if (!is_shown(c, q, c->jobs.all[i])) continue;
     if (n++) buf_putc(out, ',');
     put_json(out, job_to_json(c->jobs.all[i], c->jobs.now_ms));
   }
   buf_puts(out, "],\"drained\":");
-  put_json(out, drains_to_json(c, uid));
+  put_json(out, drains_to_json(c, q->uid));
   if (store) buf_puts(out, ",\"store\":");
   if (store) put_json(out, store_to_json(store));
   buf_puts(out, "}\n");

@@ -11,12 +11,17 @@
 void status_put_name(struct buf *out, const char *s); /* escaped */
 bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d);
 void status_put_duration(struct buf *out, uint64_t ms);
-/* All jobs that uid may see, or the one with that id. whole: with nodes and verdicts. Returns the number of jobs.
+struct status_question {
+  int64_t uid;    /* of the asker, who sees jobs that control_may allows */
+  int64_t owner;  /* of the jobs; -1: any */
+  const char *id; /* of the jobs; "": any */
+};
+/* All jobs that the asker may see and means. whole: with nodes and verdicts. Returns the number of jobs.
  * `store` may be NULL. If *out is longer than STATUS_MAX afterwards, it is cut short and must not be sent. */
 enum { STATUS_MAX = FRAME_MAX_TO_AGENT - 65536 };
-size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
+size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole,
                         const struct core_store_facts *store, struct buf *out);
-size_t status_jobs_json(const struct core *c, int64_t uid, const char *id, const struct core_store_facts *store,
+size_t status_jobs_json(const struct core *c, const struct status_question *q, const struct core_store_facts *store,
                         struct buf *out);
 
 #endif

@@ -38,8 +38,15 @@ const struct drain *jobs_first_drain(const struct jobs *jobs, const char *host) 
   return map_get(&jobs->drains, host);
 }
 
+size_t jobs_drains_of(const struct jobs *jobs, int64_t uid) {
+  size_t n = 0;
+  for (struct map_entry *e = NULL; (e = map_next(&jobs->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next) n += d->uid == uid;
+  return n;
+}
+
 bool drain_holds(const struct drain *d, const struct job *j) {
-  if (d->incarnation[0]) return !strcmp(d->incarnation, j->incarnation);
+  if (d->incarnation[0]) return d->uid == j->uid && !strcmp(d->incarnation, j->incarnation);
   return d->uid < 0 || d->uid == j->uid;
 }
 
@@ -126,7 +133,7 @@ static bool is_same(const struct drain *d, const void *ctx) {
 }
 
 static bool is_of_incarnation(const struct drain *d, const void *ctx) {
-  return d->incarnation[0] && !strcmp(d->incarnation, ctx);
+  return d->incarnation[0] && is_same(d, ctx);
 }
 
 void jobs_finish_drains(struct jobs *jobs) {
@@ -202,7 +209,7 @@ void job_end_for_drains(struct job *j, uint64_t now_ms) {
     return;
   }
   if ((m = find_drained(j, false)))
-    jobs_log(j->jobs, LOG_WARN, "job %s: node %s is drained, but round %lld needs it and goes on", j->id, m->host,
+    jobs_log(j->jobs, LOG_WARN, "job %s: node %s is drained, but round %lld needs it and goes on", j->log_name, m->host,
              (long long)j->round);
 }
 
@@ -265,18 +272,26 @@ size_t jobs_undrain(struct jobs *jobs, const char *host, const struct drain *lik
   return n;
 }
 
-void jobs_drop_drains(struct jobs *jobs, const char *incarnation) {
-  if (jobs->n_drains) remove_drains(jobs, NULL, is_of_incarnation, incarnation, false);
+static struct drain like_of(int64_t uid, const char *incarnation) {
+  struct drain like = {.uid = uid};
+  memcpy(like.incarnation, incarnation, strnlen(incarnation, INCARNATION_MAX));
+  return like;
+}
+
+void jobs_drop_drains(struct jobs *jobs, int64_t uid, const char *incarnation) {
+  struct drain like = like_of(uid, incarnation);
+  if (jobs->n_drains) remove_drains(jobs, NULL, is_of_incarnation, &like, false);
 }
 
 void job_drop_drains(struct job *j) {
-  jobs_drop_drains(j->jobs, j->incarnation);
+  jobs_drop_drains(j->jobs, j->uid, j->incarnation);
 }
 
 void job_move_drains(struct job *j) {
+  struct drain like = like_of(j->uid, j->former);
   for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)
     for (struct drain *d = e->value; d; d = d->next) {
-      if (!is_of_incarnation(d, j->former)) continue;
+      if (!is_of_incarnation(d, &like)) continue;
       save_drain(j->jobs, d, false);
       memcpy(d->incarnation, j->incarnation, sizeof d->incarnation);
       save_drain(j->jobs, d, true);
@@ -284,6 +299,11 @@ void job_move_drains(struct job *j) {
 }
 
 /* --exclude-after. ------------------------------------------------------------------------------------------------- */
+
+static bool may_exclude(const struct job *j) {
+  if (j->account && jobs_drains_of(j->jobs, j->uid) >= JOB_DRAINS_USER_MAX) return false;
+  return j->jobs->n_drains < JOB_DRAINS_SHARED_MAX;
+}
 
 /* One failure excludes at most one host. */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
@@ -294,15 +314,15 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   struct buf by = BUF_INIT;
   buf_printf(&by, "the job itself: %lld charged failures there (--exclude-after %" PRId64 ")", (long long)n,
              j->settings.exclude_after);
-  struct drain d = {.host = (char *)(uintptr_t)host, .uid = -1, .wall_ms = j->jobs->wall_ms, .by = by.data};
+  struct drain d = {.host = (char *)(uintptr_t)host, .uid = j->uid, .wall_ms = j->jobs->wall_ms, .by = by.data};
   memcpy(d.incarnation, j->incarnation, sizeof d.incarnation);
-  bool can = job_could_go_on_without(j, host) && j->jobs->n_drains < JOB_DRAINS_SHARED_MAX;
+  bool can = job_could_go_on_without(j, host) && may_exclude(j);
   if (can) save_drain(j->jobs, keep_drain(j->jobs, &d), true);
   if (can) flag_members(j);
   jobs_log(j->jobs, LOG_WARN,
            can ? "job %s: host %s is excluded: %s"
                : "job %s: host %s would be excluded, but the job cannot go on without it: %s",
-           j->id, host, buf_text(&by));
+           j->log_name, host, buf_text(&by));
   buf_finish(&by);
   return can ? host : "";
 }

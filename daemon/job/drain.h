@@ -13,8 +13,8 @@ struct jobs;
 
 struct drain {
   char *host, *by;                       /* by: for people, "root"; both owned by the list */
-  int64_t uid;                           /* it holds for this user's jobs; -1: for all */
-  char incarnation[INCARNATION_MAX + 1]; /* it holds for this incarnation of a job alone; "": for each */
+  int64_t uid;                           /* it holds for this user's jobs; -1 without an incarnation: for all */
+  char incarnation[INCARNATION_MAX + 1]; /* it holds for this incarnation of that user's job alone; "": for each */
   uint64_t wall_ms;
   bool force; /* it ends rounds even if the job cannot go on */
   struct drain *next;
@@ -22,12 +22,14 @@ struct drain {
 
 /* The list. */
 const struct drain *jobs_first_drain(const struct jobs *jobs, const char *host); /* of its chain; NULL: none */
+size_t jobs_drains_of(const struct jobs *jobs, int64_t uid); /* how many drains of this user there are */
 /* Adds a copy of `like`, saves it, and ends or forms rounds accordingly. If it is in the list already, only its
  * force can change. false: the list is full. */
 bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms);
 /* Removes the host's drains that have the uid and the incarnation of `like`; NULL: all of them. Returns how many. */
 size_t jobs_undrain(struct jobs *jobs, const char *host, const struct drain *like, uint64_t now_ms);
-void jobs_drop_drains(struct jobs *jobs, const char *incarnation); /* of an incarnation that is gone; saves nothing */
+/* Of an incarnation that is gone; saves nothing. */
+void jobs_drop_drains(struct jobs *jobs, int64_t uid, const char *incarnation);
 void jobs_finish_drains(struct jobs *jobs);
 void jobs_drain_lines(const struct jobs *jobs, struct buf *out); /* for the state file */
 bool jobs_load_drain(struct jobs *jobs, const void *json);       /* a json_t; false: the line is invalid */

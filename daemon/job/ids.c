@@ -281,7 +281,7 @@ static void replace_minter(struct job *j, struct share *k, const char *why, bool
   snprintf(f->agent, sizeof f->agent, "%s", k->agent);
   f->lasting = lasting;
   const struct member *m = ids->n_failed <= REPLACED_MAX ? find_best(j) : NULL;
-  jobs_log(j->jobs, LOG_WARN, "job %s: node %s cannot mint the NCCL ids of round %lld: %s; %s%s", j->id, k->host,
+  jobs_log(j->jobs, LOG_WARN, "job %s: node %s cannot mint the NCCL ids of round %lld: %s; %s%s", j->log_name, k->host,
            (long long)j->round, why, m ? "next: " : "giving up", m ? m->host : "");
   if (!m) {
     give_up_minting(j, k, now_ms);
@@ -319,7 +319,7 @@ static bool reject_other_nccl(struct job *j, const struct share *k, uint64_t now
   buf_printf(&text, " on %s (node %lld)", k->host, (long long)k->node_rank);
   bool fit = nccl_versions_fit(other->version, k->version);
   if (fit)
-    jobs_log(j->jobs, LOG_WARN, "job %s: %s", j->id, buf_text(&text));
+    jobs_log(j->jobs, LOG_WARN, "job %s: %s", j->log_name, buf_text(&text));
   else
     buf_puts(&text, ": major and minor version must be the same on all nodes");
   if (!fit) fail_round(j, k, true, buf_text(&text), now_ms);
@@ -332,7 +332,7 @@ static void push_if_whole(struct job *j, uint64_t now_ms) {
   for (size_t i = 0; i < ids->n_shares; i++)
     if (!ids->v[i].version) return;
   ids->out = true;
-  jobs_log(j->jobs, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->id, (long long)j->round,
+  jobs_log(j->jobs, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->log_name, (long long)j->round,
            (long long)ids->n, ids->n == 1 ? "" : "s");
   send_ids(j, now_ms);
 }
@@ -345,13 +345,13 @@ bool minted_is_sound(const struct msg *m) {
 void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint64_t now_ms) {
   const struct minted *said = &msg->minted;
   if (said->round != j->round || strcmp(said->incarnation, j->incarnation) != 0) {
-    jobs_log(j->jobs, LOG_INFO, "job %s: MINTED of node %s is stale: it is of round %lld, and the job at %lld", j->id,
-             m->host, (long long)said->round, (long long)j->round);
+    jobs_log(j->jobs, LOG_INFO, "job %s: MINTED of node %s is stale: it is of round %lld, and the job at %lld",
+             j->log_name, m->host, (long long)said->round, (long long)j->round);
     return;
   }
   struct share *k = is_waiting(j) && member_in_round(m) ? find_share(j->ids, m, said) : NULL;
   if (!k) {
-    jobs_log(j->jobs, LOG_DEBUG, "job %s: MINTED of node %s is not expected", j->id, m->host);
+    jobs_log(j->jobs, LOG_DEBUG, "job %s: MINTED of node %s is not expected", j->log_name, m->host);
     return;
   }
   if (!said->version) {

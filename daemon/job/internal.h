@@ -8,7 +8,8 @@
 #include "daemon/job/job.h"
 
 /* job.c */
-struct job *job_create(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s);
+struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
+                       const struct settings *s);
 void job_destroy(struct job *j);
 /* The only writer of the state: logs the change, and runs the entry action of `to`. False: job_may_enter refused. */
 bool job_enter(struct job *j, enum job_state to, uint64_t now_ms);

@@ -66,14 +66,14 @@ static const struct {
 bool job_may_enter(struct job *j, enum job_state to) {
   if (states[j->state].next & (1u << to)) return true;
   const char *from = job_state_name(j->state), *word = job_state_name(to);
-  jobs_log(j->jobs, LOG_ERROR, "job %s: a change from %s to %s is not allowed; this is a bug", j->id, from, word);
+  jobs_log(j->jobs, LOG_ERROR, "job %s: a change from %s to %s is not allowed; this is a bug", j->log_name, from, word);
   if (!j->jobs->fault) j->jobs->fault = xasprintf("job %s: %s -> %s", j->id, from, word);
   return false;
 }
 
 bool job_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   if (!job_may_enter(j, to)) return false;
-  jobs_log(j->jobs, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->id, job_state_name(j->state),
+  jobs_log(j->jobs, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->log_name, job_state_name(j->state),
            job_state_name(to), (long long)j->round, j->n_members);
   j->state = to;
   j->state_ms = now_ms;
@@ -448,7 +448,7 @@ static void on_deadline_ended(struct job *j, const struct job_event *ev) {
 }
 
 static void ignore(struct job *j, const struct job_event *ev) {
-  jobs_log(j->jobs, LOG_DEBUG, "job %s: %s in state %s is ignored", j->id, job_event_name(ev->kind),
+  jobs_log(j->jobs, LOG_DEBUG, "job %s: %s in state %s is ignored", j->log_name, job_event_name(ev->kind),
            job_state_name(j->state));
 }
 
@@ -592,13 +592,15 @@ void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
 
-struct job *job_create(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s) {
+struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
+                       const struct settings *s) {
   struct job *j = xcalloc(1, sizeof *j);
   j->jobs = jobs;
-  j->id = xstrdup(id);
+  j->uid = uid;
+  j->id = j->log_name = xstrdup(id);
   snprintf(j->incarnation, sizeof j->incarnation, "%s", incarnation);
   j->settings = *s;
-  j->failed_step = j->uid = -1;
+  j->failed_step = -1;
   j->last_failure = FAILURE_MARK_NONE;
   j->state = JOB_FORMING;
   j->state_ms = j->forming_ms = j->last_notice_ms = jobs->now_ms;
@@ -617,6 +619,15 @@ struct job *job_create(struct jobs *jobs, const char *id, const char *incarnatio
   return j;
 }
 
+void job_set_account(struct job *j, struct account *a) {
+  struct account *old = j->account;
+  if (a == old) return;
+  if (old) old->n_jobs--, old->n_hosts -= j->roster.n;
+  j->account = a;
+  if (a) a->n_jobs++, a->n_hosts += j->roster.n;
+  accounts_settle(&j->jobs->accounts, old);
+}
+
 void job_clear_round(struct job *j) {
   verdict_free(&j->cause);
   verdict_init(&j->cause);
@@ -632,6 +643,7 @@ void job_note_drill(struct job *j) {
 void job_destroy(struct job *j) {
   if (!j) return;
   while (j->n_members) job_remove_member(j, j->members[j->n_members - 1]);
+  job_set_account(j, NULL);
   job_clear_round(j);
   job_ids_forget(j);
   verdict_free(&j->last_verdict);
@@ -645,6 +657,7 @@ void job_destroy(struct job *j) {
   job_finish_past(j);
   map_finish(&j->failures);
   job_finish_roster(j);
+  if (j->log_name != j->id) free(j->log_name);
   free(j->id);
   free(j);
 }

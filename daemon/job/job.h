@@ -55,6 +55,7 @@ struct ended_round {
 
 struct member {
   struct job *job;
+  struct account *account; /* NULL: without limits */
 
   /* From its HELLO. */
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
@@ -112,12 +113,15 @@ struct member {
 struct job {
   struct jobs *jobs;
 
-  /* Which incarnation of which job. */
+  /* Which incarnation of which job of which user. */
+  int64_t uid;             /* -1: none, and only root controls it */
+  bool own_key;            /* its nodes hold the daemon's own key: they are one user, whatever uids their hosts have */
+  struct account *account; /* NULL: without limits */
   char *id;
+  char *log_name; /* `id`, or owned: with the uid, once another user has had the id too */
   char incarnation[INCARNATION_MAX + 1];
   char former[INCARNATION_MAX + 1]; /* the incarnation out of which this one was made: round.c; "" */
   struct settings settings;
-  int64_t uid; /* of the job's user, as its agents say; -1: only root controls it */
   int64_t expected_nodes;
   int64_t past_round; /* rounds up to this one were used before this daemon forgot the job and it came back */
   bool skip_round;    /* the next seal leaves out a number: a round may have been sealed that no node here knows */
@@ -242,6 +246,8 @@ void job_tell_fence(struct job *j);
 
 /* Members. Setters keep the counts: no other code writes these fields. */
 struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms);
+void member_set_account(struct member *m, struct account *a);
+void job_set_account(struct job *j, struct account *a);
 struct member *job_find_agent(const struct job *j, const char *agent);
 struct member *job_find_rank(const struct job *j, int64_t rank);
 struct member *job_find_wanted(const struct job *j, int64_t want_rank); /* the member that asked for this node rank */

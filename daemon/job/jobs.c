@@ -6,8 +6,9 @@
  * step's time, its effects and the random numbers are here too, so that everything that a job does is a function of
  * what the core was given.
  *
- * A live job is found by its id. A job that has ended stays in the list beside the next job with that id, so that a
- * node that was away learns how it ended. When a job is forgotten, or recovers to another incarnation, its incarnation
+ * A live job is found by its user and its id: two users may have jobs with one id, and neither learns of the other's.
+ * A job that has ended stays in the list beside the next job with that id, so that a node that was away learns how it
+ * ended. When a job is forgotten, or recovers to another incarnation, its incarnation
  * and last round are noted: nodes that were away may know less of it than was sealed, and bring it back, and no round
  * number may be given out twice.
  *
@@ -111,20 +112,54 @@ uint64_t jobs_unbind(struct jobs *jobs, struct member *m) {
 
 /* Jobs. ------------------------------------------------------------------------------------------------------------ */
 
-struct job *jobs_add(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s) {
-  struct job *j = job_create(jobs, id, incarnation, s);
+/* The key of by_id: the uid's bytes, then the id. Returns its length. */
+enum { JOB_KEY_MAX = sizeof(int64_t) + JOB_ID_MAX };
+static size_t make_key(int64_t uid, const char *id, char key[JOB_KEY_MAX]) {
+  size_t n = strnlen(id, JOB_ID_MAX);
+  memcpy(key, &uid, sizeof uid);
+  memcpy(key + sizeof uid, id, n);
+  return sizeof uid + n;
+}
+
+struct job *jobs_find(const struct jobs *jobs, int64_t uid, const char *id) {
+  char key[JOB_KEY_MAX];
+  return map_get_n(&jobs->by_id, key, make_key(uid, id, key));
+}
+
+/* Once two users have an id, logs tell their jobs apart. */
+static void name_for_logs(struct job *j) {
+  if (j->log_name != j->id) return;
+  j->log_name = j->uid < 0 ? xasprintf("%s (no uid)", j->id) : xasprintf("%s (uid %lld)", j->id, (long long)j->uid);
+}
+
+static void tell_apart(struct job *j) {
+  for (size_t i = 0; i < j->jobs->n_all; i++) {
+    struct job *other = j->jobs->all[i];
+    if (other->uid == j->uid || strcmp(other->id, j->id) != 0) continue;
+    name_for_logs(other);
+    name_for_logs(j);
+  }
+}
+
+struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
+                     const struct settings *s) {
+  char key[JOB_KEY_MAX];
+  struct job *j = job_create(jobs, uid, id, incarnation, s);
   if (jobs->n_all == jobs->cap_all) {
     jobs->cap_all = jobs->cap_all ? 2 * jobs->cap_all : 8;
     jobs->all = xrealloc(jobs->all, jobs->cap_all * sizeof(struct job *));
   }
   jobs->all[jobs->n_all++] = j;
-  map_put(&jobs->by_id, j->id, j);
+  map_put_n(&jobs->by_id, key, make_key(uid, id, key), j);
+  tell_apart(j);
   return j;
 }
 
-struct job *jobs_find_incarnation(const struct jobs *jobs, const char *id, const char *incarnation) {
-  for (size_t i = 0; i < jobs->n_all; i++)
-    if (!strcmp(jobs->all[i]->incarnation, incarnation) && !strcmp(jobs->all[i]->id, id)) return jobs->all[i];
+struct job *jobs_find_incarnation(const struct jobs *jobs, int64_t uid, const char *id, const char *incarnation) {
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    struct job *j = jobs->all[i];
+    if (j->uid == uid && !strcmp(j->incarnation, incarnation) && !strcmp(j->id, id)) return j;
+  }
   return NULL;
 }
 
@@ -134,23 +169,43 @@ void jobs_name_incarnation(struct jobs *jobs, const char *than, char out[INCARNA
   snprintf(out, INCARNATION_MAX + 1, "%012llx-%016llx", at, (unsigned long long)jobs_random(jobs));
 }
 
+/* The oldest place of a user who has many, otherwise the oldest of all: one user cannot make this daemon forget what
+ * it knows of others. */
+static struct past_incarnation *place_for_past(struct jobs *jobs, int64_t uid) {
+  size_t kept = jobs->n_past < PAST_INCARNATIONS_MAX ? jobs->n_past : PAST_INCARNATIONS_MAX, n = 0;
+  struct past_incarnation *oldest = NULL;
+  for (size_t i = 0; i < kept; i++) {
+    struct past_incarnation *p = &jobs->past[(jobs->n_past - kept + i) % PAST_INCARNATIONS_MAX];
+    if (p->uid != uid) continue;
+    if (!oldest) oldest = p;
+    n++;
+  }
+  return n < ACCOUNT_PASTS_MAX ? NULL : oldest;
+}
+
 void jobs_note_past(struct jobs *jobs, const struct job *j) {
   if (!j->round) return;
-  struct past_incarnation *p = &jobs->past[jobs->n_past++ % PAST_INCARNATIONS_MAX];
+  struct past_incarnation *p = place_for_past(jobs, j->uid);
+  if (!p) p = &jobs->past[jobs->n_past++ % PAST_INCARNATIONS_MAX];
+  p->uid = j->uid;
   memcpy(p->incarnation, j->incarnation, sizeof p->incarnation);
   p->round = j->round;
 }
 
-int64_t jobs_past_round(const struct jobs *jobs, const char *incarnation) {
+int64_t jobs_past_round(const struct jobs *jobs, int64_t uid, const char *incarnation) {
   int64_t round = 0;
-  for (size_t i = 0; i < jobs->n_past && i < PAST_INCARNATIONS_MAX; i++)
-    if (jobs->past[i].round > round && !strcmp(jobs->past[i].incarnation, incarnation)) round = jobs->past[i].round;
+  for (size_t i = 0; i < jobs->n_past && i < PAST_INCARNATIONS_MAX; i++) {
+    const struct past_incarnation *p = &jobs->past[i];
+    if (p->uid == uid && p->round > round && !strcmp(p->incarnation, incarnation)) round = p->round;
+  }
   return round;
 }
 
 void jobs_forget(struct jobs *jobs, struct job *j) {
   jobs_note_past(jobs, j);
-  if (map_get(&jobs->by_id, j->id) == j) map_remove(&jobs->by_id, j->id);
+  char key[JOB_KEY_MAX];
+  size_t n = make_key(j->uid, j->id, key);
+  if (map_get_n(&jobs->by_id, key, n) == j) map_remove_n(&jobs->by_id, key, n);
   for (size_t i = 0; i < jobs->n_all; i++) {
     if (jobs->all[i] != j) continue;
     memmove(&jobs->all[i], &jobs->all[i + 1], (jobs->n_all - i - 1) * sizeof(struct job *));
@@ -168,9 +223,9 @@ void jobs_forget_marked(struct jobs *jobs) {
     }
 }
 
-bool jobs_forget_oldest_ended(struct jobs *jobs) {
+bool jobs_forget_oldest_ended(struct jobs *jobs, const struct account *of) {
   for (size_t i = 0; i < jobs->n_all; i++) {
-    if (jobs->all[i]->state != JOB_ENDED) continue;
+    if (jobs->all[i]->state != JOB_ENDED || (of && jobs->all[i]->account != of)) continue;
     jobs_forget(jobs, jobs->all[i]);
     return true;
   }
@@ -196,6 +251,7 @@ void jobs_init(struct jobs *jobs, uint64_t seed) {
   map_init(&jobs->by_id, jobs_random(jobs));
   map_init(&jobs->conns, jobs_random(jobs));
   map_init(&jobs->drains, jobs_random(jobs));
+  accounts_init(&jobs->accounts, seed ^ 0xbf58476d1ce4e5b9);
 }
 
 void jobs_finish(struct jobs *jobs) {
@@ -206,6 +262,7 @@ void jobs_finish(struct jobs *jobs) {
   jobs_finish_drains(jobs);
   map_finish(&jobs->by_id);
   map_finish(&jobs->conns);
+  accounts_finish(&jobs->accounts);
   free(jobs->all);
   free(jobs->fault);
 }

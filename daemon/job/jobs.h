@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/map.h"
+#include "daemon/job/accounts.h"
 #include "daemon/job/effects.h"
 #include "daemon/job/events.h"
 #include "daemon/job/limits.h"
@@ -22,13 +23,14 @@ struct member;
 
 /* An incarnation that this daemon has forgotten or replaced, and its last round. */
 struct past_incarnation {
+  int64_t uid; /* of its job */
   char incarnation[INCARNATION_MAX + 1];
   int64_t round;
 };
 enum { PAST_INCARNATIONS_MAX = 256 };
 
 struct jobs {
-  struct map by_id; /* id -> the live job with that id */
+  struct map by_id; /* user and id -> that user's live job with that id, or the last one that has ended */
   struct job **all; /* live and ended, in order of creation */
   size_t n_all, cap_all;
 
@@ -37,7 +39,8 @@ struct jobs {
   struct map conns;                                    /* connection -> struct member */
   struct past_incarnation past[PAST_INCARNATIONS_MAX]; /* a ring */
   size_t n_past;                                       /* how many were noted, ever */
-  struct map drains;                                   /* host -> its first struct drain: drain.c */
+  struct accounts accounts;
+  struct map drains; /* host -> its first struct drain: drain.c */
   size_t n_drains;
   size_t n_hosts;                                    /* in the rosters of all jobs: missing.c */
   uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
@@ -53,15 +56,17 @@ void jobs_finish(struct jobs *jobs); /* forgets all jobs */
 uint64_t jobs_random(struct jobs *jobs);
 
 /* Jobs. */
-struct job *jobs_add(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s);
-struct job *jobs_find_incarnation(const struct jobs *jobs, const char *id, const char *incarnation);
+struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation, const struct settings *s);
+struct job *jobs_find(const struct jobs *jobs, int64_t uid, const char *id); /* as by_id */
+struct job *jobs_find_incarnation(const struct jobs *jobs, int64_t uid, const char *id, const char *incarnation);
 void jobs_forget(struct jobs *jobs, struct job *j); /* frees j, and notes its incarnation */
 void jobs_forget_marked(struct jobs *jobs);         /* after a step: those with `forgotten` set */
-bool jobs_forget_oldest_ended(struct jobs *jobs);   /* to make room; false: no job has ended */
+/* To make room. Of this account; NULL: of any. false: no job has ended. */
+bool jobs_forget_oldest_ended(struct jobs *jobs, const struct account *of);
 /* A name for a new incarnation. It sorts after `than`, even if the clocks of two daemons differ. */
 void jobs_name_incarnation(struct jobs *jobs, const char *than, char out[INCARNATION_MAX + 1]);
 void jobs_note_past(struct jobs *jobs, const struct job *j);
-int64_t jobs_past_round(const struct jobs *jobs, const char *incarnation); /* 0: unknown */
+int64_t jobs_past_round(const struct jobs *jobs, int64_t uid, const char *incarnation); /* 0: unknown */
 
 /* Connections. A member has one at most. 0: none. */
 struct member *jobs_member_of(const struct jobs *jobs, uint64_t conn);

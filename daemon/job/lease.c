@@ -70,7 +70,7 @@ static uint64_t patience_ms(const struct member *m) {
 static void lose_member(struct job *j, struct member *m, uint64_t now_ms) {
   struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
   ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
-  jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s", j->id,
+  jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s", j->log_name,
            m->host, m->agent, ev.text);
   m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
   job_event(j, &ev);
@@ -82,8 +82,8 @@ void member_heard(struct member *m, uint64_t now_ms) {
   note_life(j, now_ms);
   if (!j->deaf_ms) return;
   jobs_log(j->jobs, LOG_WARN,
-           "job %s: node %s (" AGENT_SHOWN ") is heard again, after %llu s without a message from any node", j->id,
-           m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);
+           "job %s: node %s (" AGENT_SHOWN ") is heard again, after %llu s without a message from any node",
+           j->log_name, m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);
   j->deaf_ms = 0;
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *other = j->members[i];
@@ -114,7 +114,7 @@ static void enter_deafness(struct job *j, uint64_t now_ms) {
       j->jobs, LOG_WARN,
       "job %s: no message from any of its nodes (%zu), as if this daemon were cut off: it loses no node before one "
       "is heard, for at most %lld s (--join-timeout)",
-      j->id, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
+      j->log_name, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
 }
 
 static void scan_members(struct job *j, uint64_t now_ms) {

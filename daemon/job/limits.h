@@ -27,6 +27,7 @@ enum {
   JOB_NOTICES_PER_S = 2000,    /* of one job, at most */
   JOB_NOTICE_AT_ONCE = 256,    /* up to this many nodes and expected hosts, a newcomer gets its WAITING at once */
   JOB_DRAINS_MAX = 4096,
+  JOB_DRAINS_USER_MAX = 256,     /* of one user's verbs and jobs */
   JOB_DRAINS_SHARED_MAX = 3072,  /* beyond this many, only root and the daemon's user may drain a host */
   JOB_HOSTS_MAX = 262144,        /* expected hosts of all jobs together: a list of a few bytes can name 65536 */
   JOB_FAILING_HOSTS_MAX = 256,   /* hosts of one job whose failures are counted for --exclude-after */

@@ -184,7 +184,6 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   }
   j->members[j->n_members++] = m;
   map_put(&j->agents, m->agent, m);
-  if (j->uid < 0) j->uid = h->uid; /* before drains are looked up: some hold for one user's jobs */
   m->drained = job_drain_of(j, m->host) != NULL;
   if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
   m->told_nodes = h->expected_nodes;
@@ -208,8 +207,18 @@ void job_remove_member(struct job *j, struct member *m) {
     j->n_members--;
     break;
   }
+  member_set_account(m, NULL);
   free(m->addrs);
   free(m);
+}
+
+void member_set_account(struct member *m, struct account *a) {
+  struct account *old = m->account;
+  if (a == old) return;
+  if (old) old->n_members--;
+  m->account = a;
+  if (a) a->n_members++;
+  accounts_settle(&m->job->jobs->accounts, old);
 }
 
 struct member *job_find_agent(const struct job *j, const char *agent) {

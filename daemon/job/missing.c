@@ -46,6 +46,7 @@ void job_init_roster(struct job *j) {
 
 static void free_host(struct job *j, struct expected_host *h) {
   j->jobs->n_hosts--;
+  if (j->account) j->account->n_hosts--;
   free(h->name);
   free(h->text);
   free(h);
@@ -98,6 +99,7 @@ static struct expected_host *add_host(struct job *j, const char *name) {
   }
   r->v[r->n++] = h;
   j->jobs->n_hosts++;
+  if (j->account) j->account->n_hosts++;
   h->name = xstrdup(name);
   lower_name(name, key);
   map_put(&r->names, key, h);
@@ -219,6 +221,11 @@ void job_expect_nodes(struct job *j, int64_t n) {
   for (size_t i = 0; i < j->n_members; i++) update_expected(j->members[i]);
 }
 
+static bool may_list(const struct job *j, size_t n) {
+  if (j->account && j->account->n_hosts + n > ACCOUNT_HOSTS_MAX) return false;
+  return j->jobs->n_hosts + n <= JOB_HOSTS_MAX;
+}
+
 void job_expect_hosts(struct job *j, const char *list) {
   struct roster *r = &j->roster;
   struct buf names = BUF_INIT;
@@ -228,13 +235,12 @@ void job_expect_hosts(struct job *j, const char *list) {
   r->n_lists++;
   bool counts = true;
   if (hostlist_expand(list, &names, &n, &e))
-    jobs_log(j->jobs, LOG_WARN, "job %s: the list of expected hosts is invalid: %s", j->id, e.text);
-  else if (j->jobs->n_hosts + n > JOB_HOSTS_MAX)
-    jobs_log(
-        j->jobs, LOG_WARN,
-        "job %s: the list of %zu expected hosts is not kept, because all jobs together may list %d: only the number of "
-        "nodes counts (--expect)",
-        j->id, n, JOB_HOSTS_MAX);
+    jobs_log(j->jobs, LOG_WARN, "job %s: the list of expected hosts is invalid: %s", j->log_name, e.text);
+  else if (!may_list(j, n))
+    jobs_log(j->jobs, LOG_WARN,
+             "job %s: the list of %zu expected hosts is not kept, because all jobs together may list %d, and those of "
+             "one user %d: only the number of nodes counts (--expect)",
+             j->log_name, n, JOB_HOSTS_MAX, ACCOUNT_HOSTS_MAX);
   else
     counts = rebuild_roster(j, &names, n);
   if (counts) {
@@ -277,7 +283,7 @@ void member_note_absence(struct member *m, enum absence why, const char *text, u
   if (m->absence_noted && why == ABSENCE_LEFT) return; /* the first reason is the better one */
   m->absence_noted = true;
   if (!h) {
-    if (r->n_unlisted > (size_t)j->settings.max_nodes || j->jobs->n_hosts >= JOB_HOSTS_MAX)
+    if (r->n_unlisted > (size_t)j->settings.max_nodes || !may_list(j, 1))
       return; /* do not remember all strangers that come and go */
     h = add_host(j, m->host);
     r->n_unlisted++;

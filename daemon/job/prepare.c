@@ -84,7 +84,7 @@ void job_checkpointing_resume(struct job *j, const struct job_event *ev) {
 /* A node has finished; the others go on. */
 static void call_off(struct job *j, uint64_t now_ms) {
   if (!job_may_enter(j, JOB_RUNNING)) return;
-  jobs_log(j->jobs, LOG_INFO, "job %s: a node of round %lld has finished, so the round is not ended", j->id,
+  jobs_log(j->jobs, LOG_INFO, "job %s: a node of round %lld has finished, so the round is not ended", j->log_name,
            (long long)j->round);
   job_clear_round(j);
   job_enter(j, JOB_RUNNING, now_ms);
@@ -117,7 +117,7 @@ void job_checkpointing_deadline(struct job *j, const struct job_event *ev) {
   for (size_t i = 0, named = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++)
     if (j->members[i]->unsaved) buf_printf(&names, "%s%s", named++ ? ", " : "", j->members[i]->host);
   jobs_log(j->jobs, LOG_WARN, "job %s: round %lld ends without the checkpoint of %zu node%s (%s%s): %.1f s have passed",
-           j->id, (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
+           j->log_name, (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
            j->n_unsaved > HOSTS_NAMED_MAX ? ", ..." : "", (double)(ev->now_ms - j->state_ms) / 1000);
   buf_finish(&names);
   job_begin_stopping(j, ev->now_ms, false);

@@ -52,7 +52,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   }
   job_clear_round(j);
   j->round = round;
-  j->past_round = jobs_past_round(j->jobs, j->incarnation);
+  j->past_round = jobs_past_round(j->jobs, j->uid, j->incarnation);
   j->round_nodes = 0;
   job_ids_forget(j);
   j->told_ids = 0;
@@ -174,7 +174,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     return;
   }
   if (!j->n_members && j->cause.cause != CAUSE_OPERATOR) {
-    jobs_log(j->jobs, LOG_WARN, "job %s: no node of round %lld came back; the job is forgotten", j->id,
+    jobs_log(j->jobs, LOG_WARN, "job %s: no node of round %lld came back; the job is forgotten", j->log_name,
              (long long)j->round);
     j->forgotten = true;
     return;

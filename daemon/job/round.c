@@ -201,7 +201,7 @@ static void list_addresses(const struct job *j, struct buf *out) {
              "job %s: the nodes of round %lld have more addresses than START can carry; some of their "
              "workers may be "
              "refused by the round's store",
-             j->id, (long long)j->round);
+             j->log_name, (long long)j->round);
   map_finish(&a.seen);
 }
 
@@ -260,7 +260,7 @@ static void renew_incarnation(struct job *j) {
   snprintf(j->former, sizeof j->former, "%s", j->incarnation);
   jobs_name_incarnation(j->jobs, j->former, j->incarnation);
   job_move_drains(j);
-  jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
+  jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->log_name,
            j->incarnation, j->former);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lines of the state file, which outlives the daemon. One line of JSON per seal, per end and per drain.
  *
- *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
+ *   {"event":"seal","job":..,"uid":1000,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
  *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..},"last_failure":{..}}
  *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
- * and "held":true if a lost node may still run: the job's next incarnation waits for its lease too.
+ * "own_key":true if its nodes hold the daemon's own key, and "held":true if a lost node may still run: the job's next incarnation waits for its lease too.
  *
  * The file is an aid, not the truth: agents carry all that a running job needs (recover.c). The file adds what no
  * agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger that
@@ -37,6 +37,7 @@ static void job_state_line(const struct job *j, struct buf *out) {
                         (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
   if (j->last_failure.fingerprint) json_object_set_new(v, "last_failure", failure_mark_to_json(&j->last_failure));
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  if (j->own_key) json_object_set_new(v, "own_key", json_true());
   if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
   if (job_hold_until(j) > j->jobs->now_ms) json_object_set_new(v, "held", json_true());
   if (end) {
@@ -105,34 +106,34 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return jobs_load_drain(jobs, o);
   const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
-  int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms, uid = -1;
+  int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms, uid;
   if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
       settings_from_json(json_object_get(o, "settings"), &s, NULL) < 0 || s.min_nodes > s.max_nodes)
     return false;
   if (!read_int(o, "round", 0, JOB_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
       !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
       !read_int(o, "failed_step", -1, INT64_MAX, &failed_step) ||
-      !read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms))
+      !read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms) || !read_int(o, "uid", -1, UINT32_MAX, &uid))
     return false;
   bool end = !strcmp(event, "end");
   if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
 
-  struct job *before = jobs_find_incarnation(jobs, id, incarnation), *live = map_get(&jobs->by_id, id);
+  struct job *before = jobs_find_incarnation(jobs, uid, id, incarnation), *live = jobs_find(jobs, uid, id);
   if (before) jobs_forget(jobs, before);
   if (live && live != before && !job_is_over(live)) {
     job_drop_drains(live);
     jobs_forget(jobs, live);
   }
   if (end && jobs->wall_ms > (uint64_t)wall_ms + JOB_END_KEEP_MS) {
-    jobs_drop_drains(jobs, incarnation);
+    jobs_drop_drains(jobs, uid, incarnation);
     return true;
   }
-  struct job *j = jobs_add(jobs, id, incarnation, &s);
+  struct job *j = jobs_add(jobs, uid, id, incarnation, &s);
   j->restarts_used = used;
   j->failed_step = failed_step;
   j->refilled_wall_ms = (uint64_t)refilled_wall_ms;
   j->line_wall_ms = (uint64_t)wall_ms;
-  if (read_int(o, "uid", -1, UINT32_MAX, &uid)) j->uid = uid;
+  j->own_key = json_is_true(json_object_get(o, "own_key"));
   load_failures(j, json_object_get(o, "failures"));
   json_t *mark = json_object_get(o, "last_failure");
   if (mark && failure_mark_from_json(mark, &j->last_failure, NULL) < 0) j->last_failure = FAILURE_MARK_NONE;

@@ -170,10 +170,15 @@ void rig_load(struct rig *r, const char *line) {
   rig_event(r, &(struct core_event){.kind = CORE_LOAD, .line = line});
 }
 
+static void msg_of(struct rig *r, uint64_t conn, const struct msg *m, int64_t uid, const char *peer_addr,
+                   const char *local_addr) {
+  rig_event(
+      r, &(struct core_event){
+             .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr, .uid = uid});
+}
+
 void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr, const char *local_addr) {
-  rig_event(r,
-            &(struct core_event){
-                .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr, .uid = -1});
+  msg_of(r, conn, m, -1, peer_addr, local_addr);
 }
 
 void rig_closed(struct rig *r, uint64_t conn) {
@@ -199,6 +204,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->settings = r->settings;
   n->workers = 1;
   n->uid = 1000;
+  n->key_uid = -1;
   n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
   n->last_failure = FAILURE_MARK_NONE;
   n->role = n->addrs = n->expected_hosts = n->command = "";
@@ -242,7 +248,7 @@ void node_hello(const struct node *n, struct msg *m) {
 }
 
 void node_say(struct rig *r, struct node *n, const struct msg *m) {
-  rig_msg(r, n->conn, m, n->peer_addr, n->local_addr);
+  msg_of(r, n->conn, m, n->key_uid, n->peer_addr, n->local_addr);
 }
 
 void node_join(struct rig *r, struct node *n) {
@@ -355,7 +361,7 @@ void node_obituary(struct rig *r, const struct node *n) {
   m.obituary.version = PROTO_VERSION;
   m.obituary.job = n->job;
   m.obituary.agent = n->agent;
-  rig_msg(r, ++r->next_conn, &m, n->peer_addr, n->local_addr);
+  msg_of(r, ++r->next_conn, &m, n->key_uid, n->peer_addr, n->local_addr);
 }
 
 void nodes_init(struct rig *r, struct node *nodes, size_t n) {
@@ -466,6 +472,7 @@ int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out
   bool blind = r->blind;
   msg_init(&m, MSG_CONTROL);
   m.control = *q;
+  if (!q->owner) m.control.owner = -1; /* uid 0 has no name here */
   if (!q->job) m.control.job = "";
   if (!q->host) m.control.host = "";
   if (!q->user) m.control.user = "";

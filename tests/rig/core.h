@@ -17,6 +17,7 @@ struct node {
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
   struct settings settings;
   int64_t workers, want_rank, order_key, expected_nodes, uid;
+  int64_t key_uid; /* its user, as the driver knows; -1: it does not */
   const char *role, *addrs, *expected_hosts, *command;
   bool wants_ids;
   int64_t store_port; /* 40000 + i */

@@ -329,6 +329,7 @@ void daemon_control(struct sim *s, const struct control *q) {
   msg_init(&m, MSG_CONTROL);
   m.id = 1;
   m.control = *q;
+  m.control.owner = -1;
   if (!q->job) m.control.job = "";
   if (!q->host) m.control.host = "";
   if (!q->user) m.control.user = "";

@@ -11,7 +11,7 @@ static void test_a_forbidden_change_is_refused(void **state) {
   struct settings settings = {.min_nodes = 2, .max_nodes = 2, .lease_ms = 5000};
   jobs_init(&jobs, 1);
   jobs.fx = &fx;
-  struct job *j = jobs_add(&jobs, "job", "00-00", &settings);
+  struct job *j = jobs_add(&jobs, 1000, "job", "00-00", &settings);
   job_recover(j, 4, 1000);
   assert_int_equal(j->state, JOB_RECOVERING);
   assert_null(jobs.fault);

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Users: which one a peer is, which jobs are that user's, and how much of this daemon one user may have.
+ *
+ * The driver says which user a peer is. Jobs are found by user and id, so a peer cannot reach another user's job by
+ * its name. Two kinds of peers say in HELLO whose job they mean: root and the daemon's user, who may act for anybody,
+ * and all peers of a daemon without keys, because nothing better is known of them.
+ *
+ * The holders of the daemon's own key are one user, and a user may have another uid on each machine. So their nodes meet
+ * under one id, whatever uids they say. The first one's uid owns the job.
+ *
+ * No user may take the daemon from the others. An account (daemon/job/accounts.h) has a share of the jobs, of the
+ * connections and of the expected hosts. A connection that sends more messages than any agent does is closed. */
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/mem.h"
+#include "daemon/core/internal.h"
+
+/* Whose job. ------------------------------------------------------------------------------------------------------- */
+
+static bool is_admin(const struct core *c, const struct core_event *ev) {
+  return control_may(c, ev->uid, NULL);
+}
+
+int64_t core_owner(const struct core *c, const struct core_event *ev) {
+  return ev->uid < 0 || is_admin(c, ev) ? ev->msg->hello.uid : ev->uid;
+}
+
+bool core_is_of(const struct core *c, const struct core_event *ev, const struct job *j, const char *id) {
+  if (strcmp(j->id, id) != 0) return false;
+  return j->uid == core_owner(c, ev) || (j->own_key && is_admin(c, ev));
+}
+
+/* Shares. ---------------------------------------------------------------------------------------------------------- */
+
+struct account *core_open_account(struct core *c, const struct core_event *ev) {
+  return is_admin(c, ev) ? NULL : accounts_open(&c->jobs.accounts, ev->uid, ev->peer_addr);
+}
+
+bool core_has_room_for_job(struct core *c, const struct core_event *ev, const struct account *a) {
+  if (a && a->n_jobs >= ACCOUNT_JOBS_MAX && !jobs_forget_oldest_ended(&c->jobs, a)) {
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "%s has %zu jobs at this daemon, the limit for one %s: end one of them, or use another daemon", a->name,
+                a->n_jobs, ev->uid < 0 ? "address" : "user");
+    return false;
+  }
+  if (c->jobs.n_all < CORE_JOBS_MAX || jobs_forget_oldest_ended(&c->jobs, NULL)) return true;
+  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+              "this daemon has reached its limit of %d jobs of all users: use another daemon", CORE_JOBS_MAX);
+  return false;
+}
+
+bool core_has_room_for_member(struct core *c, const struct core_event *ev, const struct account *a) {
+  if (!a || !c->config.max_members || a->n_members < c->config.max_members / 2) return true;
+  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+              "%s has %zu nodes at this daemon, half of its %zu connections (ulimit -n) and the limit for one %s",
+              a->name, a->n_members, c->config.max_members, ev->uid < 0 ? "address" : "user");
+  return false;
+}
+
+/* Pace. ------------------------------------------------------------------------------------------------------------ */
+
+/* When the next message would come if all came at the allowed pace: it may be so far ahead of now as a burst is long. */
+struct talk {
+  uint64_t hello_ms, msg_ms;
+};
+
+static bool is_in_pace(uint64_t *due_ms, uint64_t now_ms, uint64_t every_ms, uint64_t at_once) {
+  if (*due_ms < now_ms) *due_ms = now_ms;
+  if (*due_ms - now_ms > (at_once - 1) * every_ms) return false;
+  *due_ms += every_ms;
+  return true;
+}
+
+void core_shut(struct core *c, uint64_t conn) {
+  c->shut[c->n_shut++ % CORE_SHUT_MAX] = conn;
+}
+
+static bool is_shut(const struct core *c, uint64_t conn) {
+  for (size_t i = 0; i < c->n_shut && i < CORE_SHUT_MAX; i++)
+    if (c->shut[i] == conn) return true;
+  return false;
+}
+
+void core_forget_talk(struct core *c, uint64_t conn) {
+  if (conn) free(map_remove_n(&c->talks, &conn, sizeof conn));
+}
+
+static struct talk *begin_talk(struct core *c, uint64_t conn) {
+  struct talk *t = xcalloc(1, sizeof *t);
+  map_put_n(&c->talks, &conn, sizeof conn, t);
+  return t;
+}
+
+bool core_may_speak(struct core *c, const struct core_event *ev) {
+  bool hello = ev->msg->type == MSG_HELLO, good;
+  struct talk *t = map_get_n(&c->talks, &ev->conn, sizeof ev->conn);
+  if (!t && is_shut(c, ev->conn)) return false;
+  if (!t && !hello) return true; /* a message that closes the connection, or means nothing before HELLO */
+  if (!t) t = begin_talk(c, ev->conn);
+  good = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE) &&
+         (!hello || is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE));
+  if (good) return true;
+  core_shut(c, ev->conn);
+  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+              "this connection sends too many messages: at most %d %s at once and %d in a second are read",
+              hello ? CORE_HELLOS_AT_ONCE : CORE_MSGS_AT_ONCE, hello ? "HELLOs" : "messages",
+              1000 / (hello ? CORE_HELLO_EVERY_MS : CORE_MSG_EVERY_MS));
+  return false;
+}
