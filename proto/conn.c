@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A native connection over libuv. How it can fail comes first:
+/* A native connection over libuv: its beginning, its end, and what comes in. conn_write.c has what goes out. How it can
+ * fail comes first:
  *
  *   the peer closes                      on_end, code 0; in the middle of a message: -ECONNRESET
  *   reset, timeout (TCP_USER_TIMEOUT)    on_end from the read callback, with libuv's code
@@ -22,9 +23,6 @@
  * In a channel bytes are read into `wire`, record by record unsealed into `in`, and there they are frames as in a plain
  * connection. A message to many peers is encoded once and sealed for each.
  *
- * Writing tries the socket first (one system call, without a delay by the loop), and queues the rest: one small request
- * per message with a reference to its bytes.
- *
  * A lease is a few heartbeats long, so lost packets must be sent again soon, not after pauses that double. Linux does
  * that for thin streams (TCP_THIN_LINEAR_TIMEOUTS), but never under BBR, for which a thin stream is always in its first
  * slow start. Since Linux 6.15 the pauses can be limited (TCP_RTO_MAX_MS). Congestion control does not matter for such
@@ -35,7 +33,7 @@
  * overtakes the bytes that were just written. It shuts down writing, drops input, and closes at the peer's end or the
  * deadline. */
 
-#include "proto/conn.h"
+#include "proto/conn_internal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -55,13 +53,6 @@ enum { RETRANSMIT_MAX_MS = 1000 }; /* the least that the kernel accepts */
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44
 #endif
-
-struct write {
-  uv_write_t req;
-  struct conn *conn;
-  struct bytes *bytes;
-  size_t len; /* the part of bytes that was queued */
-};
 
 /* No message is passed to the owner after the first of these. */
 static bool is_deaf(const struct conn *c) {
@@ -87,8 +78,7 @@ static void on_end_later(uv_idle_t *idle) {
   end(c, c->end_code, c->end_reason);
 }
 
-/* Writing is over. The owner learns it when the loop has had a chance to read the peer's last message. */
-static void break_off(struct conn *c, int code, const char *reason) {
+void conn_break_off(struct conn *c, int code, const char *reason) {
   if (c->broken || c->closing) return;
   c->broken = true;
   if (c->ended) return;
@@ -98,7 +88,7 @@ static void break_off(struct conn *c, int code, const char *reason) {
   if (!is_deaf(c)) uv_idle_start(&c->end_later, on_end_later);
 }
 
-static const char *code_text(int code) {
+const char *conn_code_text(int code) {
   if (code == UV_ECONNRESET || code == UV_EPIPE) return "reset by the peer";
   if (code == UV_ETIMEDOUT) return "the peer's machine does not answer";
   return uv_strerror(code);
@@ -171,100 +161,6 @@ void conn_close_flushed(struct conn *c) {
   uv_timer_start(&c->flush_timer, on_flush_timeout, CONN_CLOSE_FLUSH_MS, 0);
 }
 
-/* Writing ---------------------------------------------------------------------------------------------------------- */
-
-static void on_written(uv_write_t *req, int status) {
-  struct write *w = (struct write *)req; /* req is its first member */
-  struct conn *c = w->conn;
-  c->queued -= w->len;
-  bytes_unref(w->bytes);
-  free(w);
-  if (status < 0 && status != UV_ECANCELED) break_off(c, status, code_text(status));
-}
-
-/* Queues b[from..) in libuv. Takes the reference. */
-static void queue_write(struct conn *c, struct bytes *b, size_t from) {
-  size_t len = b->len - from;
-  if (len > CONN_QUEUE_MAX - c->queued) {
-    char why[64];
-    snprintf(why, sizeof(why), "does not read: %d MiB queued", CONN_QUEUE_MAX / (1024 * 1024));
-    bytes_unref(b);
-    break_off(c, -ENOBUFS, why);
-    return;
-  }
-  struct write *w = xmalloc(sizeof(*w));
-  w->conn = c;
-  w->bytes = b;
-  w->len = len;
-  uv_buf_t part = uv_buf_init(b->data + from, (unsigned)len);
-  int rc = uv_write(&w->req, &c->stream, &part, 1, on_written);
-  if (rc == 0) {
-    c->queued += len;
-    return;
-  }
-  bytes_unref(b);
-  free(w);
-  break_off(c, rc, code_text(rc));
-}
-
-/* Writes what the socket takes now. Returns how much; -1: the connection is broken. */
-static ssize_t try_now(struct conn *c, const char *data, size_t len) {
-  uv_buf_t all = {.base = (char *)(uintptr_t)data, .len = len}; /* libuv only reads it */
-  int n = c->queued ? UV_EAGAIN : uv_try_write(&c->stream, &all, 1);
-  if (n >= 0) return n;
-  if (n == UV_EAGAIN) return 0;
-  break_off(c, n, code_text(n));
-  return -1;
-}
-
-/* Bytes of ours, as they go over the wire. */
-static void write_now(struct conn *c, const char *data, size_t len) {
-  ssize_t n = try_now(c, data, len);
-  if (n >= 0 && (size_t)n < len) queue_write(c, bytes_create(data + n, len - (size_t)n), 0);
-}
-
-static void send_sealed(struct conn *c, const char *data, size_t len) {
-  struct buf out = BUF_INIT;
-  channel_seal(&c->channel, data, len, &out);
-  write_now(c, out.data, out.len);
-  buf_finish(&out);
-}
-
-static void keep_early(struct conn *c, const char *data, size_t len) {
-  if (len > CONN_QUEUE_MAX - c->early.len)
-    break_off(c, -ENOBUFS, "does not open its channel");
-  else
-    buf_append(&c->early, data, len);
-}
-
-void conn_send_bytes(struct conn *c, struct bytes *b) {
-  if (c->closing || c->flushing || c->broken) {
-    bytes_unref(b);
-    return;
-  }
-  assert(c->started);
-  assert(b->len <= CONN_QUEUE_MAX);
-  if (c->channel.state != CHANNEL_IS_PLAIN) {
-    (c->channel.state == CHANNEL_IS_SEALED ? send_sealed : keep_early)(c, b->data, b->len);
-    bytes_unref(b);
-    return;
-  }
-  ssize_t n = try_now(c, b->data, b->len);
-  if (n < 0 || (size_t)n == b->len)
-    bytes_unref(b);
-  else
-    queue_write(c, b, (size_t)n);
-}
-
-void conn_send(struct conn *c, const struct msg *m) {
-  if (c->closing || c->flushing || c->broken) return;
-  conn_send_bytes(c, msg_bytes(m));
-}
-
-void conn_knock(struct conn *c) {
-  if (c->started && !c->closing && !c->flushing && !c->broken) write_now(c, "\r\n\r\n", 4);
-}
-
 /* Reading ---------------------------------------------------------------------------------------------------------- */
 
 static void show(struct buf *out, const char *data, size_t len) {
@@ -333,7 +229,7 @@ static void take_opening(struct conn *c) {
   struct buf answer = BUF_INIT;
   if (c->in.len < CHANNEL_OPENING_SIZE) return;
   enum channel_status status = accept_opening(c, &answer);
-  write_now(c, answer.data, answer.len);
+  conn_write_now(c, answer.data, answer.len);
   buf_finish(&answer);
   if (status != CHANNEL_OK) {
     end(c, -EACCES, refusal_text(status));
@@ -451,7 +347,7 @@ static bool take_answer(struct conn *c, size_t *at) {
   if (rc <= 0) return false;
   struct buf early = c->early;
   c->early = (struct buf)BUF_INIT;
-  if (early.len) send_sealed(c, early.data, early.len);
+  if (early.len) conn_send_sealed(c, early.data, early.len);
   buf_finish(&early);
   return true;
 }
@@ -478,7 +374,7 @@ static void take_all(struct conn *c) {
 
 static void end_of_stream(struct conn *c, ssize_t code) {
   if (code != UV_EOF)
-    end(c, (int)code, code_text((int)code));
+    end(c, (int)code, conn_code_text((int)code));
   else if (c->in.len > 0 || c->wire.len > 0)
     end(c, -ECONNRESET, "closed by the peer in the middle of a message");
   else
@@ -560,7 +456,7 @@ static void begin_channel(struct conn *c) {
   channel_open(&c->channel, c->key, random, &opening);
   sodium_memzero(random, sizeof(random));
   c->key = NULL;
-  write_now(c, opening.data, opening.len);
+  conn_write_now(c, opening.data, opening.len);
   buf_finish(&opening);
 }
 
@@ -574,7 +470,7 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   if (c->incoming == TO_AGENT && c->key)
     begin_channel(c);
   else if (c->incoming == TO_AGENT)
-    write_now(c, frame_preface, sizeof(frame_preface));
+    conn_write_now(c, frame_preface, sizeof(frame_preface));
   return 0;
 }
 
