@@ -185,7 +185,7 @@ static enum opt_source source_of(const struct daemon *d, const char *name) {
   return opts_source(&rdzvd_options_spec, d->argc, d->argv, environ, name);
 }
 
-/* Behind the ports: of two daemons that start at once one alone creates a key. */
+/* Behind the ports: of two daemons that start at once one alone creates a key. A user's key is no daemon's. */
 static int find_key(struct daemon *d, struct err *e) {
   const struct rdzvd_options *o = &d->options;
   const struct key_options given = {.file = o->key_file,
@@ -196,6 +196,10 @@ static int find_key(struct daemon *d, struct err *e) {
                                     .prefix = rdzvd_options_spec.env_prefix};
   int rc = key_find_given(&given, &d->key_env, &d->key, &d->key_origin, e);
   if (rc == 0 && d->key_origin.kind == KEY_SOURCE_UNSET) rc = key_find_default(true, &d->key, &d->key_origin, e);
+  if (rc == 0 && d->key && d->key->uid != KEY_OWN)
+    rc = err_set(e, -EINVAL,
+                 "%s: this is the key of uid %lld at another rdzvd; a daemon needs a key of its own, 64 hex digits",
+                 d->key_origin.text, (long long)d->key->uid);
   if (rc == 0 && d->key_origin.kind == KEY_SOURCE_INSECURE) key_say_insecure();
   return rc;
 }

@@ -28,13 +28,14 @@ static const struct opt table[] = {
          "by itself."},
     {.group = "Key"},
     {"key-file", .type = OPT_STRING, .offset = FIELD(key_file), .label = "FILE",
-     .help = "File of mode 600 with this daemon's key, 64 hex digits. RDZV_KEY_FILE names it too, and RDZV_KEY holds "
-             "the key itself. Default: key in $STATE_DIRECTORY (of a systemd service), else ~/.config/rdzv/key. The "
-             "default file is created."},
+     .help =
+         "File with this daemon's key. It has 64 hex digits and mode 600. RDZV_KEY_FILE names it too, and RDZV_KEY "
+         "holds the key itself. Default: key in $STATE_DIRECTORY (of a systemd service), else ~/.config/rdzv/key. The "
+         "default file is created."},
     {"key-fd", .type = OPT_INT, .offset = FIELD(key_fd), .min = 3, .max = 1048576, .label = "N",
      .help = "Read the key from this descriptor, which is inherited, and close it."},
     {"insecure", .type = OPT_FLAG, .offset = FIELD(insecure),
-     .help = "Use no key: any program that reaches a port may join and control jobs. RDZV_INSECURE=1 does the same."},
+     .help = "Use no key. Any program that reaches a port may join and control jobs. RDZV_INSECURE=1 does the same."},
     {.group = "State"},
     {"state-dir", .type = OPT_STRING, .offset = FIELD(state_dir), .label = "DIR",
      .brief = "Remember ended jobs and drained hosts here.",

@@ -104,8 +104,8 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = FIELD(key_file),
      .label = "FILE",
-     .help = "File of mode 600 with the job's key: 64 hex digits, the same on all nodes. RDZV_KEY_FILE names it too, "
-             "and RDZV_KEY holds the key itself. Default: with --standalone and --hosts a random key, else "
+     .help = "File with the job's key, the same on all nodes. It has 64 hex digits and mode 600. RDZV_KEY_FILE names "
+             "it too, and RDZV_KEY holds the key itself. Default: with --standalone and --hosts a random key, else "
              "~/.config/rdzv/key, which is created."},
     {.name = "key-fd",
      .type = OPT_INT,
@@ -117,7 +117,7 @@ static const struct opt table[] = {
     {.name = "insecure",
      .type = OPT_FLAG,
      .offset = FIELD(insecure),
-     .help = "Use no key: any program that reaches the daemon may join the job, and control it. All agents and the "
+     .help = "Use no key. Any program that reaches the daemon may join the job, and control it. All agents and the "
              "daemon must agree. RDZV_INSECURE=1 does the same."},
     {.group = "What to run"},
     {.name = "module",

@@ -12,6 +12,7 @@
  * The answer says what the verb has started and what will follow. After a mistake it lists what exists. With "json"
  * it is one object: ok, code, text, and fields for programs. */
 
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "common/key/secret.h"
 #include "daemon/core/internal.h"
 #include "daemon/core/status.h"
 #include "daemon/job/drain.h"
@@ -37,6 +39,7 @@ struct ask {
   struct buf text;  /* the answer */
   json_t *more;     /* further fields of the JSON answer */
   bool raw;         /* text is JSON already */
+  bool local;       /* over the control socket */
 };
 
 bool control_may(const struct core *c, int64_t uid, const struct job *j) {
@@ -493,14 +496,38 @@ static int do_undrain(struct ask *a) {
   return 0;
 }
 
+/* key. ------------------------------------------------------------------------------------------------------------- */
+
+/* The kernel vouches for the uid at the control socket alone, and a key must not travel further than this machine. */
+static int do_key(struct ask *a) {
+  const struct key *own = a->c->config.key;
+  if (!a->local || a->uid < 0) {
+    buf_puts(&a->text, "the key is handed out on the daemon's machine only: run rdzvctl key there\n");
+    return EXIT_CODE_REFUSED;
+  }
+  if (!own) {
+    buf_puts(&a->text, "this daemon has no key (--insecure)\n");
+    return EXIT_CODE_REFUSED;
+  }
+  struct key *key = secret_alloc();
+  char *text = secret_alloc();
+  *key = *own;
+  if (!a->all) key_derive(own, (uint32_t)a->uid, key);
+  key_format(key, text);
+  buf_printf(&a->text, "%s\n", text);
+  secret_free(text);
+  secret_free(key);
+  return 0;
+}
+
 /* The table. ------------------------------------------------------------------------------------------------------- */
 
 static const struct {
   const char *name;
   int (*run)(struct ask *a);
 } verbs[] = {
-    {"status", do_status},   {"jobs", do_jobs}, {"drain", do_drain},
-    {"undrain", do_undrain}, {"stop", do_stop}, {"kill-worker", do_kill_worker},
+    {"status", do_status},           {"jobs", do_jobs}, {"drain", do_drain}, {"undrain", do_undrain}, {"stop", do_stop},
+    {"kill-worker", do_kill_worker}, {"key", do_key},
 };
 
 static int unknown_verb(struct ask *a) {
@@ -529,6 +556,7 @@ void core_control(struct core *c, const struct core_event *ev) {
                   .store = ev->store,
                   .uid = ev->uid,
                   .from = place_of_asker(c, ev),
+                  .local = ev->local,
                   .all = control_may(c, ev->uid, NULL)};
   int (*run)(struct ask *) = unknown_verb;
   for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
@@ -545,5 +573,6 @@ void core_control(struct core *c, const struct core_event *ev) {
   core_shut(c, ev->conn); /* one question, one answer */
   core_hang_up(c, ev->conn);
   json_decref(a.more);
+  if (run == do_key && a.text.len) sodium_memzero(a.text.data, a.text.len);
   buf_finish(&a.text);
 }

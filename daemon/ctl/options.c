@@ -18,6 +18,15 @@ static const struct opt table[] = {
      .help = "As given to the agents. HOST must be this machine."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
      .help = "The path of the control socket, as given to rdzvd --socket, or as in the first line that rdzvd logs."},
+    {.group = "Key"},
+    {"key-file", .type = OPT_STRING, .offset = FIELD(key.file), .label = "FILE",
+     .help =
+         "File with the key for a daemon of another machine. It has 64 hex digits and mode 600. RDZV_KEY_FILE names "
+         "it too, and RDZV_KEY holds the key itself. Default: ~/.config/rdzv/key."},
+    {"key-fd", .type = OPT_INT, .offset = FIELD(key.fd), .min = 3, .max = 1048576, .label = "N",
+     .help = "Read the key from this descriptor, which is inherited, and close it."},
+    {"insecure", .type = OPT_FLAG, .offset = FIELD(key.insecure),
+     .help = "Use no key, for a daemon that has none. RDZV_INSECURE=1 does the same."},
     {.group = "Actions"},
     {"force", .type = OPT_FLAG, .offset = FIELD(force),
      .help =

@@ -6,11 +6,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "common/key/source.h"
 #include "common/opts/opts.h"
 
 struct rdzvctl_options {
   const char *socket, *endpoint, *signal; /* NULL: none */
   int64_t port;                           /* 0: none */
+  struct key_options key;
   bool json, watch, force, version, help;
 };
 

@@ -33,12 +33,14 @@
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
+#include "common/key/secret.h"
 #include "common/limit.h"
 #include "common/system/loop.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
 #include "daemon/ctl/addresses.h"
 #include "daemon/ctl/failure.h"
+#include "daemon/ctl/key.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/own_name.h"
 #include "daemon/ctl/watch_screen.h"
@@ -60,6 +62,7 @@ struct client {
   uv_connect_t connect;
   uv_getaddrinfo_t lookup;
   struct rdzvctl_options options;
+  struct key_env key_env;
   const char *words[CTL_WORDS_MAX];
   int n_words;
   struct ctl_request request;
@@ -74,9 +77,9 @@ struct client {
   char path[TARGET_MAX]; /* of the control socket; remote: the endpoint */
   bool remote;           /* over the port of `addresses` */
   struct addresses addresses;
-  size_t address;        /* the one that is tried */
-  const struct key *key; /* remote; NULL: --insecure */
-  const char *key_from;
+  size_t address;  /* the one that is tried */
+  struct key *key; /* remote; NULL: --insecure */
+  struct key_origin key_from;
   bool moves_on;                    /* to the next address, once the connection is closed */
   char waits_for[TARGET_MAX + 160]; /* for the message at a timeout */
   int exit_code;
@@ -145,6 +148,7 @@ static int parse_words(struct client *c, int argc, char **argv) {
     c->short_help = c->short_help || opts_wants_short_help(&rdzvctl_options_spec, argc, argv);
     if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
       return complain(c, EXIT_CODE_USAGE, "%s", e.text);
+    ctl_key_note(&c->options.key, argc, argv, env);
     argc -= rest;
     argv += rest;
     for (int i = 0; dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
@@ -278,9 +282,33 @@ static void fail_question(struct client *c, int exit_code, const char *fmt, ...)
   hang_up(c);
 }
 
+static bool wants_token(const struct client *c) {
+  return strcmp(c->request.verb, "token") == 0;
+}
+
+static bool asks_key(const struct client *c) {
+  return wants_token(c) || strcmp(c->request.verb, "key") == 0;
+}
+
+static void on_key(struct client *c, const struct msg *m) {
+  struct key *key = secret_alloc();
+  struct err e = ERR_INIT;
+  if (key_parse(m->raw, m->raw_len, key, &e) == 0) {
+    ctl_key_print(key, wants_token(c), c->request.json);
+    finish(c, EXIT_CODE_OK);
+  } else {
+    fail_question(c, EXIT_CODE_NO_DAEMON, "%s: the answer of the daemon is not a key: %s", c->path, e.text);
+  }
+  secret_free(key);
+}
+
 /* JSON goes to stdout, for programs, with any code. */
 static void on_reply(struct client *c, const struct msg *m) {
   int code = (int)m->control_reply.code;
+  if (code == 0 && asks_key(c)) {
+    on_key(c, m);
+    return;
+  }
   if (!c->request.watch || (code != 0 && !c->answered)) {
     print_printable(code == 0 || c->request.json ? stdout : stderr, m->raw, m->raw_len, c->request.json);
     finish(c, code);
@@ -296,13 +324,13 @@ static void send_control(struct client *c) {
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = REQUEST_ID;
-  m.control.verb = r->verb;
+  m.control.verb = asks_key(c) ? "key" : r->verb;
   m.control.job = r->job;
   m.control.host = r->host;
   m.control.rank = r->rank;
   m.control.signal = r->signal;
   m.control.force = r->force;
-  m.control.json = r->json;
+  m.control.json = r->json && !asks_key(c);
   m.control.user = c->name.name;
   conn_send(&c->conn, &m);
 }
@@ -334,7 +362,7 @@ static void fail_key(struct client *c) {
   struct endpoint ep;
   struct buf text = BUF_INIT;
   endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
-  refusal_put(&text, c->conn.refusal, c->conn.refusal_key, c->path, ep.host, "this rdzvctl", c->key_from);
+  refusal_put(&text, c->conn.refusal, c->conn.refusal_key, c->path, ep.host, "this rdzvctl", c->key_from.text);
   fail_question(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
   buf_finish(&text);
 }
@@ -442,6 +470,33 @@ static bool has_socket(struct client *c, uint16_t port) {
   return n > 0;
 }
 
+/* The key for a daemon of another machine. Its key leaves that machine by other means than its port. */
+static int prepare_remote(struct client *c, const struct endpoint *ep) {
+  struct err e = ERR_INIT;
+  if (strcmp(c->request.verb, "key") == 0)
+    return complain(c, EXIT_CODE_REFUSED,
+                    "a daemon hands its key out on its own machine only: (umask 077; ssh %s rdzvctl --port %d key "
+                    ">~/.config/rdzv/key)",
+                    ep->host, ep->port);
+  if (ctl_key_find(&c->options.key, &c->key_env, &c->key, &c->key_from, &e) < 0)
+    return complain(c, EXIT_CODE_USAGE, "%s", e.text);
+  if (c->key) return 0;
+  if (c->key_from.kind == KEY_SOURCE_INSECURE)
+    return complain(c, EXIT_CODE_REFUSED,
+                    "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl "
+                    "--port %d ...",
+                    ep->host, ep->port);
+  return complain(c, EXIT_CODE_REFUSED,
+                  "this user has no key here for rdzvd at %s: (umask 077; mkdir -p ~/.config/rdzv; ssh %s rdzvctl "
+                  "--port %d key >~/.config/rdzv/key)",
+                  c->path, ep->host, ep->port);
+}
+
+static void print_token(struct client *c) {
+  ctl_key_print(c->key, true, c->request.json);
+  finish(c, EXIT_CODE_OK);
+}
+
 static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
   struct client *c = request->data;
   struct endpoint ep;
@@ -455,11 +510,11 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
   }
   c->remote = !own || !has_socket(c, ep.port);
   if (c->remote) endpoint_format(&ep, c->path);
-  if (c->remote && !c->key)
-    finish(c, complain(c, EXIT_CODE_REFUSED,
-                       "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl "
-                       "--port %d ...",
-                       ep.host, ep.port));
+  int code = c->remote ? prepare_remote(c, &ep) : 0;
+  if (code)
+    finish(c, code);
+  else if (c->remote && wants_token(c))
+    print_token(c);
   else
     start_connecting(c);
 }
@@ -508,7 +563,7 @@ static int begin_connecting(struct client *c) {
 
 /* Of verbs that change something, and that somebody may ask about. */
 static bool needs_name(const struct client *c) {
-  return strcmp(c->request.verb, "status") != 0 && strcmp(c->request.verb, "jobs") != 0;
+  return strcmp(c->request.verb, "status") != 0 && strcmp(c->request.verb, "jobs") != 0 && !asks_key(c);
 }
 
 static void on_name(void *owner) {
@@ -554,16 +609,33 @@ static int run(struct client *c) {
   return c->exit_code;
 }
 
+/* A token follows from a key that was given, without a daemon. */
+static int print_own_token(struct client *c, bool *done) {
+  struct err e = ERR_INIT;
+  struct key *key;
+  struct key_origin from;
+  if (key_find_given(&c->options.key, &c->key_env, &key, &from, &e) < 0)
+    return complain(c, EXIT_CODE_USAGE, "%s", e.text);
+  *done = key != NULL;
+  if (key) ctl_key_print(key, true, c->request.json);
+  secret_free(key);
+  return EXIT_CODE_OK;
+}
+
 /* The process exits without closing the loop: a lookup that hangs in the pool could not be waited for. */
 int main(int argc, char **argv) {
   static struct client c;
+  bool done = false;
+  key_env_take(&c.key_env);
+  c.options.key.fd = -1;
   c.options.json = wants_json(argc, argv);
   int code = parse_words(&c, argc, argv);
   if (code) return code;
   if (c.options.help) return print_help(c.short_help);
   if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   code = check_words(&c);
-  if (code) return code;
+  if (code == 0 && wants_token(&c)) code = print_own_token(&c, &done);
+  if (code || done) return code;
   signal(SIGPIPE, SIG_IGN);
   _exit(run(&c));
 }

@@ -25,9 +25,12 @@ const struct opts_verb ctl_verbs[] = {
     {"undrain", "HOST", "json", "Its nodes may join rounds again."},
     {"stop", "JOB", "json", "Ends the job on all its nodes; its agents exit with 77."},
     {"kill-worker", "JOB RANK", "signal json", "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
+    {"key", "", "json",
+     "Prints your key for this daemon, for your other machines: the daemon's own for its user and root."},
+    {"token", "", "json", "Prints the token that follows from your key, for the daemon's HTTP pages."},
     {0},
 };
-#define VERBS "status, jobs, drain, undrain, stop, kill-worker"
+#define VERBS "status, jobs, drain, undrain, stop, kill-worker, key, token"
 
 static const struct opts_verb *find_verb(const char *name) {
   for (const struct opts_verb *v = ctl_verbs; v->name; v++)
