@@ -108,7 +108,7 @@ static void forget_found(struct probe *p) {
 /* In the pool. */
 static void do_write(uv_work_t *work) {
   struct writing *w = work->data;
-  int fd = open(w->file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int fd = open(w->file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) w->error = errno;
   for (size_t at = 0; fd >= 0 && at < w->text.len && !w->error;) {
     ssize_t n = write(fd, w->text.data + at, w->text.len - at);

@@ -377,7 +377,7 @@ static int start_life(struct local_daemon *d, struct err *e) {
   if (rc == 0 && !d->state_dir && !(d->state_dir = private_dir_create(e))) rc = -EACCES;
   if (rc == 0) {
     struct life *life = life_create(d);
-    if (d->o.log_file) err_fd = open(d->o.log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (d->o.log_file) err_fd = open(d->o.log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
     rc = spawn(d, life, program, err_fd, key_fd);
     if (err_fd >= 0) close(err_fd);
     if (rc) {

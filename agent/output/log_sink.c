@@ -79,7 +79,7 @@ static void on_line(void *ctx, enum log_level level, const char *text) {
 
 int log_sink_init(struct log_sink *s, uv_loop_t *loop, enum log_level shown, const char *file, struct err *e) {
   *s = (struct log_sink){.loop = loop, .shown = shown, .fd = -1};
-  if (file) s->fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file) s->fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file && s->fd < 0) return err_sys(e, -errno, "%s cannot be written (--log-dir)", file);
   log_init(program, s->fd >= 0 ? LOG_DEBUG : shown);
   log_set_sink(on_line, s);

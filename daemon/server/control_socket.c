@@ -243,9 +243,11 @@ size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign 
   return n;
 }
 
-/* The socket is ours, and no daemon listens on it. */
+/* The socket and its folder are ours, and no daemon listens on it. In a folder of another user, or behind a link of one,
+ * the name could be another socket of ours by the time that it is removed. */
 static bool is_leftover(const char *path) {
   struct stat before, after;
+  if (!is_placed_well(path)) return false;
   if (lstat(path, &before) < 0 || !S_ISSOCK(before.st_mode) || before.st_uid != geteuid()) return false;
   if (control_socket_probe(path) != -ECONNREFUSED) return false;
   return lstat(path, &after) == 0 && after.st_ino == before.st_ino && after.st_dev == before.st_dev;
