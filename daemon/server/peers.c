@@ -754,7 +754,7 @@ uint64_t peers_deadline(const struct peers *ps) {
 }
 
 static size_t bytes_of(const struct peer *p) {
-  return p->first.cap + p->request.cap + (p->arrival ? 0 : p->conn.in.cap);
+  return p->first.cap + p->request.cap + (p->arrival ? 0 : p->conn.wire.cap + p->conn.in.cap);
 }
 
 static size_t bytes_in(const struct newcomers *room) {

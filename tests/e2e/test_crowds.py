@@ -11,16 +11,17 @@ import time
 
 import pytest
 
+import sealed
 from harness import RDZVCTL, SLOW, status, until
-from native import HEADER, NUMBERS, Native, frame
+from native import HEADER, NUMBERS, Closed, Native
 
 SILENT, SLOW_ONES, AGENTS = 10_000, 1_000, 200
 
 
 class Crowd:
-    """Connections that are opened again when they are closed. Those that drip send a byte of a HELLO now and then."""
+    """Connections that are opened again when they are closed. Those that drip send a byte of an opening now and then."""
 
-    HELLO = b"RDZV\x01\x00\x00\x00" + frame("HELLO", dict(job="x" * 100))[:-1]  # it never ends
+    OPENING = sealed.Client(sealed.Key.random()).opening()[:-1]  # it never ends
 
     def __init__(self, port, sources, silent, dripping):
         self.port, self.sources, self.opened, self.broken = port, sources, 0, 0
@@ -57,7 +58,7 @@ class Crowd:
             s = self._open()
         elif drips:
             with contextlib.suppress(OSError):
-                sent += s.send(self.HELLO[sent : sent + 1])
+                sent += s.send(self.OPENING[sent : sent + 1])
         self.conns[i] = (s, sent, drips)
 
     def _run(self):
@@ -140,14 +141,14 @@ def test_a_crowd_keeps_no_agent_out(rdzv, many_files, sources, files):
 
 
 def test_unfinished_messages_of_many_take_little_memory(rdzv, many_files):
-    """Each may be of 64 KiB: two thousand would take 128 MiB."""
+    """Each may be of 64 KiB: two thousand of those who have the key would take 128 MiB."""
     d = rdzv.daemon()
-    begun = b"RDZV\x01\x00\x00\x00" + HEADER.pack(65000, NUMBERS["HELLO"], 0, 0, 65000) + b" " * 60_000
+    begun = HEADER.pack(65000, NUMBERS["HELLO"], 0, 0, 65000) + b" " * 60_000
     held = []
     for i in range(2000):
-        held.append(socket.create_connection(("127.0.0.1", d.port), 10, (f"127.3.0.{1 + i % 2}", 0)))
-        with contextlib.suppress(ConnectionError):
-            held[-1].sendall(begun)
+        held.append(Native(d.port, source=f"127.3.0.{1 + i % 2}"))
+        with contextlib.suppress(Closed, ConnectionError):
+            held[-1].write(begun)
     d.expect("closed to make room: unfinished messages of unidentified connections take too much memory")
     with Native(d.port) as n:
         n.hello(nodes=2)
