@@ -576,3 +576,16 @@ void core_control(struct core *c, const struct core_event *ev) {
   if (run == do_key && a.text.len) sodium_memzero(a.text.data, a.text.len);
   buf_finish(&a.text);
 }
+
+bool core_status(struct core *c, int64_t uid, uint64_t now_ms, uint64_t wall_ms, const struct core_store_facts *store,
+                 struct buf *out) {
+  const struct control q = {.verb = "status", .job = "", .host = "", .user = "", .json = true};
+  struct ask a = {.c = c, .q = &q, .store = store, .uid = uid, .all = control_may(c, uid, NULL)};
+  c->jobs.now_ms = now_ms;
+  c->jobs.wall_ms = wall_ms;
+  int code = do_status(&a);
+  if (!a.raw) wrap_in_json(&a, code);
+  buf_append(out, a.text.data, a.text.len);
+  buf_finish(&a.text);
+  return code == 0;
+}

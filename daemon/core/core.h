@@ -91,6 +91,11 @@ bool core_served(const struct core *c);
  * service manager shows. `store` may be NULL. */
 void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out);
 
+/* Appends what `rdzvctl status --json` shows the user `uid`. False: a sentence, as a JSON object, because it is too
+ * much. `store` may be NULL. */
+bool core_status(struct core *c, int64_t uid, uint64_t now_ms, uint64_t wall_ms, const struct core_store_facts *store,
+                 struct buf *out);
+
 /* The lines of the state file that are still needed: the driver rewrites the file with them at start. */
 void core_state_lines(const struct core *c, struct buf *out);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Just enough HTTP for health probes: kubelet, load balancers, curl.
+/* Just enough HTTP for health probes and for a look at the jobs: kubelet, load balancers, curl, exporters.
  *
  * A library cannot share the port: the first bytes decide which protocol it is, and they have been read by then. Little
  * is served, so little is accepted: one request without a body, and the connection is closed behind the answer.
@@ -10,6 +10,11 @@
  * The head is read whole before it is judged, except for its length. A client may write it byte by byte, and each byte
  * is looked at once (*seen): ten thousand slow clients cost no more than the bytes they send. How long a request may
  * take is the connection's business (peers.c).
+ *
+ * Probes need no token, so they tell a stranger only yes or no. Who asks for more is the caller's business (asker.h): it
+ * goes by the token, and for a request of this machine by the process. A browser is such a process too. A web page whose
+ * name was made to lead here must not read through it what its user may read, so `direct` asks for a Host that is no
+ * name.
  *
  * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored:
  * some probes add one against caches. */
@@ -84,6 +89,7 @@ static bool put_path(struct http_request *r, struct word target) {
   size_t n = strlen(scheme);
   if (target.len > n && strncasecmp(target.at, scheme, n) == 0) {
     const char *slash = memchr(target.at + n, '/', target.len - n);
+    r->direct = false; /* proxies ask so */
     target = slash ? (struct word){slash, target.len - (size_t)(slash - target.at)} : (struct word){"/", 1};
   }
   const char *query = memchr(target.at, '?', target.len);
@@ -128,31 +134,58 @@ static bool is_named(struct word name, const char *text) {
   return name.len == strlen(text) && strncasecmp(name.at, text, name.len) == 0;
 }
 
-/* Some clients send "0" with a GET. */
-static bool is_zero(struct word value) {
-  while (value.len && strchr(" \t", value.at[0])) value.at++, value.len--;
-  while (value.len && strchr(" \t", value.at[value.len - 1])) value.len--;
-  return is(value, "0");
+static struct word trim(struct word value) {
+  while (value.len && (value.at[0] == ' ' || value.at[0] == '\t')) value.at++, value.len--;
+  while (value.len && (value.at[value.len - 1] == ' ' || value.at[value.len - 1] == '\t')) value.len--;
+  return value;
+}
+
+/* "10.0.0.1:29400", "[::1]", "localhost:1", "". */
+static bool is_no_name(struct word host) {
+  const char *colon = memchr(host.at, ':', host.len);
+  if (host.len == 0 || host.at[0] == '[') return true;
+  if (colon) host.len = (size_t)(colon - host.at);
+  if (is_named(host, "localhost")) return true;
+  int dots = 0;
+  for (size_t i = 0; i < host.len; i++) {
+    if (host.at[i] != '.' && (host.at[i] < '0' || host.at[i] > '9')) return false;
+    dots += host.at[i] == '.';
+  }
+  return dots == 3;
+}
+
+/* Another scheme than Bearer is no token. */
+static void take_token(struct word value, struct http_request *r) {
+  struct word scheme = take_word(&value);
+  if (!is_named(scheme, "Bearer")) return;
+  value = trim(value);
+  r->token = value.at;
+  r->token_len = value.len;
 }
 
 static enum http_status parse_fields(struct word head, bool wants_host, struct http_request *r) {
-  int hosts = 0;
+  int hosts = 0, authorizations = 0;
   for (;;) {
     struct word line = take_line(&head), name, value;
     if (line.len == 0) break;
     if (!is_field(line, &name, &value))
       return refuse(r, HTTP_BAD_REQUEST, "a line of the request is not a field: name, colon, value");
-    hosts += is_named(name, "Host");
-    if (is_named(name, "Transfer-Encoding") || (is_named(name, "Content-Length") && !is_zero(value)))
+    value = trim(value);
+    /* some clients send "Content-Length: 0" with a GET */
+    if (is_named(name, "Transfer-Encoding") || (is_named(name, "Content-Length") && !is(value, "0")))
       return refuse(r, HTTP_BAD_REQUEST, "a request must not have a body");
+    if (is_named(name, "Host")) hosts++, r->direct = r->direct && is_no_name(value);
+    if (is_named(name, "Authorization")) authorizations++, take_token(value, r);
+    if (is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via")) r->direct = false;
   }
+  if (authorizations > 1) return refuse(r, HTTP_BAD_REQUEST, "a request has the field Authorization at most once");
   if (hosts > 1 || (wants_host && hosts == 0))
     return refuse(r, HTTP_BAD_REQUEST, "HTTP/1.1 requires the field Host, once");
   return HTTP_OK;
 }
 
 enum http_status http_parse(const char *data, size_t len, size_t *seen, struct http_request *r) {
-  *r = (struct http_request){.line = data, .path = ""};
+  *r = (struct http_request){.line = data, .path = "", .direct = true};
   size_t end = find_end(data, len, seen);
   if (end > HTTP_HEAD_MAX || (!end && len > HTTP_HEAD_MAX)) {
     r->head = len > 5 && memcmp(data, "HEAD ", 5) == 0;
@@ -173,19 +206,35 @@ static bool is_path(const struct http_request *r, const char *path) {
   return is((struct word){r->path, r->path_len}, path);
 }
 
-enum http_status http_route(const struct http_request *r, const char *trouble, struct buf *text) {
+static enum http_status route_status(const struct http_request *r, enum http_asker asker, struct buf *text) {
+  if (asker == HTTP_ASKER_KNOWN) return HTTP_OK;
+  if (asker == HTTP_ASKER_KEYLESS) {
+    buf_puts(text, "this daemon has no key (--insecure) and knows users only on its own machine: run rdzvctl status "
+                   "there\n");
+    return HTTP_FORBIDDEN;
+  }
+  if (r->token)
+    buf_puts(text, "this token does not belong to a key of this daemon: rdzvctl token prints yours\n");
+  else
+    buf_puts(text, "this path needs the field \"Authorization: Bearer TOKEN\": rdzvctl token prints yours\n");
+  return HTTP_UNAUTHORIZED;
+}
+
+enum http_status http_route(const struct http_request *r, enum http_asker asker, const char *trouble,
+                            struct buf *text) {
   if (is_path(r, "/healthz")) {
     buf_puts(text, "ok\n");
     return HTTP_OK;
   }
   if (is_path(r, "/readyz")) {
-    if (trouble)
+    if (trouble && asker == HTTP_ASKER_KNOWN)
       buf_printf(text, "not ready: %s\n", trouble);
     else
-      buf_puts(text, "ok\n");
+      buf_puts(text, trouble ? "not ready\n" : "ok\n");
     return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
   }
-  buf_puts(text, "rdzvd serves /healthz and /readyz; use rdzvctl for everything else\n");
+  if (is_path(r, "/status")) return route_status(r, asker, text);
+  buf_puts(text, "rdzvd serves /healthz, /readyz and /status; use rdzvctl for everything else\n");
   return HTTP_NOT_FOUND;
 }
 
@@ -194,6 +243,8 @@ static const char *reason_of(enum http_status status) {
   case HTTP_MORE: break;
   case HTTP_OK: return "OK";
   case HTTP_BAD_REQUEST: return "Bad Request";
+  case HTTP_UNAUTHORIZED: return "Unauthorized";
+  case HTTP_FORBIDDEN: return "Forbidden";
   case HTTP_NOT_FOUND: return "Not Found";
   case HTTP_METHOD_NOT_ALLOWED: return "Method Not Allowed";
   case HTTP_REQUEST_TIMEOUT: return "Request Timeout";
@@ -208,6 +259,9 @@ static const char *reason_of(enum http_status status) {
 void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text) {
   buf_printf(out, "HTTP/1.1 %d %s\r\n", (int)status, reason_of(status));
   if (status == HTTP_METHOD_NOT_ALLOWED) buf_puts(out, "Allow: GET, HEAD\r\n");
-  buf_printf(out, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %zu\r\n", strlen(text));
-  buf_printf(out, "Cache-Control: no-store\r\nConnection: close\r\n\r\n%s", head ? "" : text);
+  if (status == HTTP_UNAUTHORIZED) buf_puts(out, "WWW-Authenticate: Bearer\r\n");
+  const char *type = text[0] == '{' ? "application/json" : "text/plain; charset=utf-8";
+  buf_printf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", type, strlen(text));
+  buf_puts(out, "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
+  if (!head) buf_puts(out, text);
 }

@@ -2,7 +2,7 @@
 #ifndef DAEMON_SERVER_HTTP_H
 #define DAEMON_SERVER_HTTP_H
 
-/* The HTTP for health probes: one GET or HEAD per connection, one answer, closed. Pure. */
+/* The HTTP for health probes and for a look at the jobs: one GET or HEAD per connection, one answer, closed. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +17,8 @@ enum http_status {
   HTTP_MORE = 0, /* the head is not whole yet */
   HTTP_OK = 200,
   HTTP_BAD_REQUEST = 400,
+  HTTP_UNAUTHORIZED = 401,
+  HTTP_FORBIDDEN = 403,
   HTTP_NOT_FOUND = 404,
   HTTP_METHOD_NOT_ALLOWED = 405,
   HTTP_REQUEST_TIMEOUT = 408,
@@ -31,16 +33,28 @@ struct http_request {
   size_t line_len;
   const char *path; /* without the query */
   size_t path_len;
-  bool head;       /* HEAD: the answer has no body */
+  bool head;         /* HEAD: the answer has no body */
+  const char *token; /* of "Authorization: Bearer TOKEN"; NULL: none. Secret, and of any length up to HTTP_HEAD_MAX */
+  size_t token_len;
+  /* Nothing speaks against the process at the other end asking for itself: Host is a number, localhost or absent, so
+   * no web page can have led a browser here by a name of its own, and no proxy says that it forwards. */
+  bool direct;
   const char *why; /* for a status of 400 and above: a sentence */
 };
 
 /* HTTP_MORE; HTTP_OK if the bytes are one whole request; otherwise the status to answer with. *seen is how many
  * bytes were looked at before, 0 at first. The bytes only grow between calls. */
 enum http_status http_parse(const char *data, size_t len, size_t *seen, struct http_request *r);
-/* The answer to a whole request. `trouble`: why the daemon is not ready, or NULL. *text: the body, one line. */
-enum http_status http_route(const struct http_request *r, const char *trouble, struct buf *text);
-/* The whole answer. */
+/* What is known of the one who asks. */
+enum http_asker {
+  HTTP_ASKER_KNOWN,   /* a user */
+  HTTP_ASKER_UNKNOWN, /* nobody known: a token would help */
+  HTTP_ASKER_KEYLESS, /* nobody known, and this daemon has no key, hence no tokens */
+};
+/* The answer to a whole request. `trouble`: why the daemon is not ready, or NULL. *text: the body, one line; nothing
+ * with HTTP_OK: the caller appends the jobs that this user may see, as JSON. */
+enum http_status http_route(const struct http_request *r, enum http_asker asker, const char *trouble, struct buf *text);
+/* The whole answer. A text that begins with "{" is JSON. */
 void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text);
 
 #endif

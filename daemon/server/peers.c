@@ -46,7 +46,6 @@
 #include "common/mem.h"
 #include "common/system/rations.h"
 #include "daemon/server/control_socket.h"
-#include "daemon/server/http.h"
 #include "daemon/server/newcomers.h"
 #include "proto/acceptor.h"
 #include "proto/socket.h"
@@ -333,19 +332,20 @@ static void log_http(struct peer *p, const struct http_request *r, enum http_sta
 
 static void take_request(struct peer *p) {
   struct http_request r;
-  struct buf text = BUF_INIT, trouble = BUF_INIT;
+  struct buf text = BUF_INIT;
+  uv_os_fd_t fd = -1;
   enum http_status status = http_parse(p->request.data, p->request.len, &p->request_seen, &r);
   if (status == HTTP_MORE) return;
   if (status == HTTP_OK) {
-    p->peers->cb.get_trouble(p->peers->ctx, &trouble);
-    status = http_route(&r, trouble.len ? buf_text(&trouble) : NULL, &text);
+    uv_fileno(&p->conn.handle, &fd);
+    status = p->peers->cb.on_request(p->peers->ctx, fd, &r, &text);
   } else {
     buf_printf(&text, "%s\n", r.why);
   }
   log_http(p, &r, status, buf_text(&text));
   answer_http(p, status, r.head, buf_text(&text));
+  explicit_bzero(p->request.data, p->request.len); /* a token may be in it */
   buf_finish(&text);
-  buf_finish(&trouble);
 }
 
 static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {

@@ -14,6 +14,7 @@
 #include "common/endpoint.h"
 #include "common/err.h"
 #include "common/key/key.h"
+#include "daemon/server/http.h"
 #include "proto/c10d_server.h"
 #include "proto/conn.h"
 #include "proto/msg.h"
@@ -47,7 +48,8 @@ struct peers_callbacks {
   void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
   void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
   void (*on_deadline)(void *ctx);                           /* peers_deadline is no longer UINT64_MAX */
-  void (*get_trouble)(void *ctx, struct buf *out); /* why the daemon is not ready, for /readyz; nothing: it is */
+  /* The answer to a whole request over HTTP on this connection: its status, and *text. */
+  enum http_status (*on_request)(void *ctx, int fd, const struct http_request *r, struct buf *text);
 };
 
 struct peers_options {

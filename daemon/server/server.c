@@ -36,9 +36,11 @@
 #include "common/deadline.h"
 #include "common/system/log.h"
 #include "common/mem.h"
+#include "daemon/server/asker.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
 #include "proto/c10d_server.h"
+#include "proto/socket.h"
 
 #define FOREIGN_PREFIX       "/torch.rendezvous." /* torchrun's c10d backend puts it before its --rdzv-id */
 #define FOREIGN_BUFFERED_MIN ((size_t)64 << 20)
@@ -268,12 +270,34 @@ static void on_peers_deadline(void *ctx) {
   set_timer(ctx);
 }
 
-static void get_trouble(void *ctx, struct buf *out) {
-  struct server *s = ctx;
+/* For /readyz: nothing, if the daemon is ready. */
+static void put_trouble(struct server *s, struct buf *out) {
   if (s->stopping)
     buf_puts(out, "this daemon is stopping");
   else
     saver_put_trouble(&s->saver, out);
+}
+
+static int64_t find_asker(struct server *s, int fd, const struct http_request *r) {
+  const struct asker_config config = {.key = s->config.key, .uid = (int64_t)geteuid()};
+  struct asker_end from, to;
+  socket_peer(fd, &from.addr, &from.port);
+  socket_local(fd, &to.addr, &to.port);
+  return asker_find(&config, r, &from, &to);
+}
+
+static enum http_status on_request(void *ctx, int fd, const struct http_request *r, struct buf *text) {
+  struct server *s = ctx;
+  struct buf trouble = BUF_INIT;
+  int64_t uid = find_asker(s, fd, r);
+  enum http_asker asker = uid >= 0 ? HTTP_ASKER_KNOWN : s->config.key ? HTTP_ASKER_UNKNOWN : HTTP_ASKER_KEYLESS;
+  put_trouble(s, &trouble);
+  enum http_status status = http_route(r, asker, trouble.len ? buf_text(&trouble) : NULL, text);
+  buf_finish(&trouble);
+  if (status != HTTP_OK || text->len) return status;
+  struct core_store_facts store = store_facts(s);
+  bool whole = core_status(s->core, uid, server_now_ms(), server_wall_ms(), &store, text);
+  return whole ? HTTP_OK : HTTP_UNAVAILABLE;
 }
 
 static void on_store_empty(void *ctx) {
@@ -386,7 +410,7 @@ _Static_assert((int)KEY_SOURCE_STATE == (int)CHANNEL_SOURCE_STATE &&
 
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
   static const struct peers_callbacks callbacks = {
-      .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline, .get_trouble = get_trouble};
+      .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline, .on_request = on_request};
   struct server *s = xcalloc(1, sizeof(*s));
   s->loop = loop;
   s->config = *config;

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes on the daemon's port, and clients that are slow, many, or malformed."""
+"""Probes and the jobs' status on the daemon's port, and clients that are slow, many, or malformed."""
 
 import contextlib
+import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -10,7 +12,8 @@ import time
 import urllib.error
 import urllib.request
 
-from harness import SLOW, until
+import sealed
+from harness import RDZVCTL, SLOW, until
 from native import Native
 
 
@@ -25,9 +28,10 @@ def ask(d, request, timeout=10.0):
     return int(head.split()[1]), head.decode(), body.decode()
 
 
-def get(d, path, method="GET"):
+def get(d, path, method="GET", token=None):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"http://{d.endpoint}{path}", method=method), timeout=10 * SLOW) as r:
+        with urllib.request.urlopen(urllib.request.Request(f"http://{d.endpoint}{path}", method=method, headers=headers), timeout=10 * SLOW) as r:
             return r.status, r.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -37,7 +41,7 @@ def test_probes(rdzv):
     d = rdzv.daemon()
     assert get(d, "/healthz") == (200, "ok\n") and get(d, "/readyz") == (200, "ok\n")
     assert get(d, "/healthz", "HEAD") == (200, "")
-    assert get(d, "/metrics") == (404, "rdzvd serves /healthz and /readyz; use rdzvctl for everything else\n")
+    assert get(d, "/metrics") == (404, "rdzvd serves /healthz, /readyz and /status; use rdzvctl for everything else\n")
     status, head, body = ask(d, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + 100000 * b"x")
     assert status == 405 and "\r\nAllow: GET, HEAD" in head and "GET and HEAD are served" in body
     assert not d.says("healthz HTTP/1.1\" is answered with 200"), d  # probes leave no lines
@@ -45,6 +49,52 @@ def test_probes(rdzv):
     with Native(d.port) as n:
         n.hello()
         n.expect("WELCOME")
+
+
+def from_afar(d, path, *fields):
+    """As what another machine, a proxy or a web page sends: no process of this machine speaks for its user."""
+    return ask(d, "\r\n".join([f"GET {path} HTTP/1.1", "Host: node1:29400", *fields, "\r\n"]).encode())
+
+
+def test_status_with_a_token(rdzv):
+    """The user of a token sees what rdzvctl status --json shows that user."""
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    key = sealed.Key.parse(rdzv.key)
+    with Native(d.port) as n:
+        n.hello(job="seen")
+        n.expect("WELCOME")
+        status, head, body = from_afar(d, "/status", f"Authorization: Bearer {key.token()}")
+        assert status == 200 and "\r\nContent-Type: application/json\r\n" in head, head
+        ctl = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--json")
+        assert ctl.exit() == 0, ctl
+        shown, asked = json.loads(body), json.loads("\n".join(ctl.out))
+        assert [j["job"] for j in shown["jobs"]] == ["seen"] and shown.keys() == asked.keys() and shown["jobs"][0].keys() == asked["jobs"][0].keys()
+        status, head, body = ask(d, f"HEAD /status HTTP/1.1\r\nHost: node1\r\nAuthorization: bearer {key.token()}\r\n\r\n".encode())
+        assert status == 200 and body == "" and int(re.search(r"Content-Length: (\d+)", head)[1]) > 100
+        stranger = key.derive(4242)
+        status, _, body = from_afar(d, "/status", f"Authorization: Bearer {stranger.token()}")
+        assert status == 200 and json.loads(body) == {"jobs": [], "drained": []}
+    for secret in key.token(), stranger.token():
+        assert secret not in d.text
+
+
+def test_status_without_one(rdzv):
+    d = rdzv.daemon()
+    key = sealed.Key.parse(rdzv.key)
+    status, head, body = from_afar(d, "/status")
+    assert status == 401 and "\r\nWWW-Authenticate: Bearer\r\n" in head
+    assert body == 'this path needs the field "Authorization: Bearer TOKEN": rdzvctl token prints yours\n'
+    wrong = sealed.Key.random()
+    for token in str(key), wrong.token(), wrong.derive(0).token(), "x" * 4000, "", "0" * 64:
+        status, _, body = from_afar(d, "/status", f"Authorization: Bearer {token}")
+        assert status == 401 and "does not belong to a key of this daemon" in body, token
+        assert from_afar(d, "/healthz", f"Authorization: Bearer {token}")[0] == 200
+    assert from_afar(d, "/status", "Authorization: Basic eDp5")[0] == 401
+    d.expect(r'"GET /status HTTP/1.1" is answered with 401')
+    assert str(key) not in d.text
+    plain = rdzv.daemon("--insecure")
+    status, head, body = from_afar(plain, "/status", f"Authorization: Bearer {key.token()}")
+    assert status == 403 and "WWW-Authenticate" not in head and "--insecure" in body and "rdzvctl status" in body
 
 
 def test_refused(rdzv):
@@ -122,8 +172,9 @@ def test_ready_depends_on_the_state_folder(rdzv, small_disk):
         if get(d, "/readyz")[0] != 200:
             break
         seal(f"job-{i}")
-    status, text = get(d, "/readyz")
+    status, text = get(d, "/readyz", token=sealed.Key.parse(rdzv.key).token())
     assert status == 503 and text.startswith("not ready: --state-dir: ") and "no space left" in text.lower(), text
+    assert from_afar(d, "/readyz")[::2] == (503, "not ready\n")
     assert get(d, "/healthz") == (200, "ok\n")
     os.close(fill)
     os.unlink(small_disk / "fill")

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request of any bytes, at once and byte by byte. However it is cut, it is the same answer as soon as there is one;
- * a request that is taken has a path, ends where its bytes do and has nothing behind it; a refused one has a
- * sentence; an answer says truly how long it is. */
+ * a request that is taken has a path, ends where its bytes do and has nothing behind it, and its token lies within it;
+ * a refused one has a sentence; an answer says truly how long it is, and gives a stranger no reasons. */
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/server/http.h"
+#include "daemon/server/asker.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -29,13 +29,18 @@ static void check_answer(enum http_status status, const struct http_request *r, 
 
 static void route(const struct http_request *r) {
   struct buf text = BUF_INIT;
-  enum http_status status = http_route(r, r->path_len % 2 ? "trouble" : NULL, &text);
+  enum http_asker asker = (enum http_asker)(r->line_len % 3);
+  enum http_status status = http_route(r, asker, r->path_len % 2 ? "trouble" : NULL, &text);
+  if (asker == HTTP_ASKER_KNOWN && status == HTTP_OK && text.len == 0) buf_puts(&text, "{}\n");
   check(text.len > 0 && text.data[text.len - 1] == '\n');
+  check(asker == HTTP_ASKER_KNOWN || !strstr(buf_text(&text), "trouble"));
   check_answer(status, r, buf_text(&text));
   buf_finish(&text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+  static const struct key key = {{1}, KEY_OWN};
+  const struct asker_config asker = {.key = &key};
   struct http_request r, piece;
   size_t seen = 0, seen_piece = 0;
   /* Exactly as large as what is there, so that a read behind its end is seen. */
@@ -51,6 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
   if (status == HTTP_OK) {
     check(last == HTTP_OK && r.line == whole && r.line_len < len && r.path_len > 0 && len <= HTTP_HEAD_MAX);
     check(whole[len - 1] == '\n');
+    check(!r.token || (r.token > whole && r.token + r.token_len <= whole + len));
+    check(asker_of_token(&asker, r.token ? r.token : "", r.token_len) == ASKER_NOBODY);
     route(&r);
   }
   if (status >= HTTP_BAD_REQUEST) {

@@ -114,6 +114,9 @@ static void save_requests(void) {
       {"health", "GET /healthz HTTP/1.1\r\nHost: 10.0.0.1:29400\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\n\r\n"},
       {"ready", "HEAD /readyz?verbose=1 HTTP/1.0\n\n"},
       {"absolute", "GET http://node1:29400/readyz HTTP/1.1\r\nhost:x\r\nContent-Length: 0\r\n\r\n"},
+      {"status", "GET /status HTTP/1.1\r\nHost: 127.0.0.1:29400\r\nAuthorization: Bearer "
+                 "1000:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\r\n\r\n"},
+      {"basic", "GET /status HTTP/1.1\r\nHost: node1\r\nAuthorization: Basic YTpi\r\nX-Forwarded-For: ::1\r\n\r\n"},
       {"post", "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"},
       {"two", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"},
       {"chunked", "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},

@@ -83,6 +83,24 @@ static void test_too_much_to_tell(void **state) {
   rig_close(&r);
 }
 
+/* The same as `status --json`, without a question on a connection. */
+static void test_status_of_a_user(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf asked = BUF_INIT, root = BUF_INIT, other = BUF_INIT;
+  rig_open_running(&r, n, 2);
+  assert_int_equal(rig_control(&r, "status", "", true, &asked), 0);
+  assert_true(core_status(r.core, 0, r.now_ms, r.wall_ms, NULL, &root));
+  assert_non_null(strstr(buf_text(&root), "\"job\":\"job\""));
+  assert_string_equal(buf_text(&root), buf_text(&asked));
+  assert_true(core_status(r.core, 4242, r.now_ms, r.wall_ms, NULL, &other));
+  assert_string_equal(buf_text(&other), "{\"jobs\":[],\"drained\":[]}\n");
+  buf_finish(&asked);
+  buf_finish(&root);
+  buf_finish(&other);
+  rig_close(&r);
+}
+
 static void test_status_json(void **state) {
   struct rig r;
   struct node n[2];
@@ -502,6 +520,7 @@ int main(void) {
       cmocka_unit_test(test_no_jobs),
       cmocka_unit_test(test_unknown_job_and_verb),
       cmocka_unit_test(test_too_much_to_tell),
+      cmocka_unit_test(test_status_of_a_user),
       cmocka_unit_test(test_status_json),
       cmocka_unit_test(test_status_json_names_the_missing),
       cmocka_unit_test(test_status_in_every_state),

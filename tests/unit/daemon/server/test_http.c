@@ -14,17 +14,22 @@ static enum http_status parse(const char *text, struct http_request *r) {
 }
 
 /* The answer to a request: status and body. */
-static void check(const char *request, const char *trouble, int status, const char *part) {
+static void check_asked_by(enum http_asker asker, const char *request, const char *trouble, int status,
+                           const char *part) {
   struct http_request r;
   struct buf text = BUF_INIT;
   enum http_status got = parse(request, &r);
   if (got == HTTP_OK)
-    got = http_route(&r, trouble, &text);
+    got = http_route(&r, asker, trouble, &text);
   else
     buf_puts(&text, r.why ? r.why : "");
   if ((int)got != status || !strstr(buf_text(&text), part))
     fail_msg("%s\n is answered with %d \"%s\"", request, (int)got, buf_text(&text));
   buf_finish(&text);
+}
+
+static void check(const char *request, const char *trouble, int status, const char *part) {
+  check_asked_by(HTTP_ASKER_KNOWN, request, trouble, status, part);
 }
 
 static void test_what_is_served(void **state) {
@@ -34,7 +39,7 @@ static void test_what_is_served(void **state) {
   check("GET /readyz HTTP/1.0\r\n\r\n", "the disk is full", 503, "not ready: the disk is full\n");
   check("GET /readyz?verbose HTTP/1.0\n\n", NULL, 200, "ok\n");
   check("GET http://node1:29400/readyz HTTP/1.1\r\nhOST:\t\r\n\r\n", NULL, 200, "ok\n");
-  check("GET HTTP://node1 HTTP/1.0\r\n\r\n", NULL, 404, "/healthz and /readyz");
+  check("GET HTTP://node1 HTTP/1.0\r\n\r\n", NULL, 404, "/healthz, /readyz and /status");
   check("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0 \r\nX: \xc3\xa4\r\n\r\n", NULL, 200, "ok");
   check("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 404, "rdzvctl");
   check("GET /healthz/ HTTP/1.0\r\n\r\n", NULL, 404, "");
@@ -70,6 +75,73 @@ static void test_what_is_refused(void **state) {
   check("GET  / HTTP/1.1\r\n\r\n", NULL, 400, "a request line is");
   check("GET / HTTP/1.1 \r\n\r\n", NULL, 400, "a request line is");
   check("GET /\x7f HTTP/1.1\r\n\r\n", NULL, 400, "a request line is");
+}
+
+static void test_strangers_get_yes_or_no(void **state) {
+  static const enum http_asker strangers[] = {HTTP_ASKER_UNKNOWN, HTTP_ASKER_KEYLESS};
+  struct http_request r;
+  struct buf text = BUF_INIT;
+  for (int i = 0; i < 2; i++) {
+    check_asked_by(strangers[i], "GET /healthz HTTP/1.0\r\n\r\n", "the disk is full", 200, "ok\n");
+    check_asked_by(strangers[i], "GET /readyz HTTP/1.0\r\n\r\n", "the disk is full", 503, "not ready\n");
+    check_asked_by(strangers[i], "GET /readyz HTTP/1.0\r\n\r\n", NULL, 200, "ok\n");
+  }
+  check("GET /readyz HTTP/1.0\r\n\r\n", "the disk is full", 503, "not ready: the disk is full\n");
+  check_asked_by(HTTP_ASKER_UNKNOWN, "GET /status HTTP/1.0\r\n\r\n", NULL, 401, "rdzvctl token prints yours\n");
+  check_asked_by(HTTP_ASKER_UNKNOWN, "GET /status HTTP/1.0\r\nAuthorization: Bearer x\r\n\r\n", NULL, 401,
+                 "does not belong to a key of this daemon");
+  check_asked_by(HTTP_ASKER_KEYLESS, "GET /status HTTP/1.0\r\n\r\n", NULL, 403, "rdzvctl status");
+  assert_int_equal(parse("GET /status?x HTTP/1.0\r\n\r\n", &r), HTTP_OK);
+  assert_int_equal(http_route(&r, HTTP_ASKER_KNOWN, NULL, &text), HTTP_OK);
+  assert_int_equal(text.len, 0); /* the caller's */
+  buf_finish(&text);
+}
+
+static void check_token(const char *field, const char *token) {
+  char request[256];
+  struct http_request r;
+  snprintf(request, sizeof(request), "GET /status HTTP/1.0\r\n%s\r\n\r\n", field);
+  assert_int_equal(parse(request, &r), HTTP_OK);
+  if (!token)
+    assert_null(r.token);
+  else
+    assert_true(r.token && r.token_len == strlen(token) && memcmp(r.token, token, r.token_len) == 0);
+}
+
+static void test_token(void **state) {
+  check_token("Authorization: Bearer 1000:ab", "1000:ab");
+  check_token("aUTHORIZATION:bearer   ab \t", "ab");
+  check_token("Authorization: Bearer a b", "a b");
+  check_token("Authorization: Bearer", "");
+  check_token("Authorization: Bearerab", NULL);
+  check_token("Authorization: Basic YTpi", NULL);
+  check_token("Authorization:", NULL);
+  check_token("X-Authorization: Bearer ab", NULL);
+  check("GET /healthz HTTP/1.0\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", NULL, 400,
+        "at most once");
+}
+
+/* A request that a web page or a proxy may have made another process send. */
+static void test_direct(void **state) {
+  static const char *const direct[] = {"Host: 10.0.0.1:29400", "Host: [::1]:29400", "Host: localhost", "Host:",
+                                       "host: LOCALHOST:1",    "User-Agent: x",     "Host: 127.0.0.1"};
+  static const char *const others[] = {
+      "Host: node1", "Host: evil.example:29400", "Host: 10.0.0.1.example",   "Host: localhost.example",
+      "Host: 1.2.3", "Forwarded: for=1.2.3.4",   "X-Forwarded-For: 1.2.3.4", "Via: 1.1 proxy"};
+  char request[256];
+  struct http_request r;
+  for (size_t i = 0; i < sizeof direct / sizeof *direct; i++) {
+    snprintf(request, sizeof(request), "GET /status HTTP/1.0\r\n%s\r\n\r\n", direct[i]);
+    assert_int_equal(parse(request, &r), HTTP_OK);
+    if (!r.direct) fail_msg("%s is not direct", direct[i]);
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    snprintf(request, sizeof(request), "GET /status HTTP/1.0\r\n%s\r\n\r\n", others[i]);
+    assert_int_equal(parse(request, &r), HTTP_OK);
+    if (r.direct) fail_msg("%s is direct", others[i]);
+  }
+  assert_int_equal(parse("GET http://localhost/status HTTP/1.1\r\nHost: localhost\r\n\r\n", &r), HTTP_OK);
+  assert_false(r.direct);
 }
 
 static void test_whole_or_not(void **state) {
@@ -115,13 +187,25 @@ static void test_answer(void **state) {
   assert_string_equal(buf_text(&b), "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\n"
                                     "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
                                     "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
+  buf_clear(&b);
+  http_put_answer(&b, HTTP_UNAUTHORIZED, false, "who?\n");
+  assert_non_null(strstr(buf_text(&b), "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\n"));
+  buf_clear(&b);
+  http_put_answer(&b, HTTP_OK, true, "{}\n");
+  assert_non_null(strstr(buf_text(&b), "Content-Type: application/json\r\nContent-Length: 3\r\n"));
+  assert_null(strchr(buf_text(&b), '{'));
   buf_finish(&b);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_served), cmocka_unit_test(test_what_is_refused),
-      cmocka_unit_test(test_whole_or_not),   cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_what_is_served),
+      cmocka_unit_test(test_what_is_refused),
+      cmocka_unit_test(test_strangers_get_yes_or_no),
+      cmocka_unit_test(test_token),
+      cmocka_unit_test(test_direct),
+      cmocka_unit_test(test_whole_or_not),
+      cmocka_unit_test(test_limits),
       cmocka_unit_test(test_answer),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
