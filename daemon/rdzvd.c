@@ -206,8 +206,14 @@ static int find_key(struct daemon *d, struct err *e) {
 
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
-  struct core_config core_config = {
-      .seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid(), .host = d->host, .key = d->key};
+  size_t connections = raise_descriptor_limit();
+  struct core_config core_config = {.seed = seed,
+                                    .max_members =
+                                        connections < SERVER_CONNECTIONS_MAX ? connections : SERVER_CONNECTIONS_MAX,
+                                    .exit_when_idle = d->options.exit_when_idle,
+                                    .uid = geteuid(),
+                                    .host = d->host,
+                                    .key = d->key};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
@@ -216,7 +222,7 @@ static int open_server(struct daemon *d, struct err *e) {
                                  .key_source = d->key_origin.kind,
                                  .exit_when_idle = d->options.exit_when_idle,
                                  .owner_fd = (int)d->options.owner_fd,
-                                 .max_connections = raise_descriptor_limit(),
+                                 .max_connections = connections,
                                  .store_bytes = (size_t)d->options.store_memory,
                                  .store_keys = (size_t)d->options.store_keys,
                                  .seed = seed ^ 0x9E3779B97F4A7C15u,

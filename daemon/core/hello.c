@@ -306,6 +306,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   struct job *j = find_live(c, ev);
   struct job *known = find_named_incarnation(c, ev);
   if (known && job_is_over(known)) return known;
+  if (known) j = known;
   bool has_past = h->incarnation[0] && h->round > 0;
   if (has_past && !known && newer_run_exists(c, ev)) {
     if (j && h->phase != PHASE_NONE) /* it may run on our nodes until it has got this */

@@ -34,6 +34,8 @@ static const struct opt table[] = {
          "node there yet."},
     {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "SIGNAL|N",
      .help = "The signal that kill-worker sends instead of SIGKILL: TERM, SIGTERM or 15."},
+    {"user", .type = OPT_STRING, .offset = FIELD(user), .label = "NAME|UID",
+     .help = "The job of this user, where two users have jobs with one name. For root and the daemon's user."},
     {.group = "Output"},
     {"json", .type = OPT_FLAG, .offset = FIELD(json), .brief = "Print JSON instead of text, errors as well.",
      .help = "Print JSON instead of text. An error is an object with ok, code and text, on stdout too."},
@@ -52,7 +54,7 @@ static const struct opts_exit exits[] = {
     {1, "no such job, host or rank"},
     {EXIT_CODE_USAGE, "invalid option or argument, or several daemons to choose from"},
     {EXIT_CODE_NO_DAEMON, "no daemon answered"},
-    {EXIT_CODE_REFUSED, "refused: another user's job or host, or a host that a job needs"},
+    {EXIT_CODE_REFUSED, "refused: a host that a job needs or that root has drained, or a limit"},
     {0, NULL},
 };
 

@@ -12,6 +12,9 @@ static void find(uv_work_t *work) {
   struct own_name *n = work->data;
   struct passwd entry, *user = NULL;
   char text[ENTRY_MAX];
+  if (n->other && getpwnam_r(n->other, &entry, text, sizeof(text), &user) == 0 && user)
+    n->found_other = (int64_t)user->pw_uid;
+  user = NULL;
   if (getpwuid_r(geteuid(), &entry, text, sizeof(text), &user) != 0 || !user) return;
   if (strlen(user->pw_name) <= USER_NAME_MAX) snprintf(n->found, sizeof(n->found), "%s", user->pw_name);
 }
@@ -25,7 +28,11 @@ static void finish(struct own_name *n) {
 
 static void on_found(uv_work_t *work, int status) {
   struct own_name *n = work->data;
-  if (status == 0 && !n->done) snprintf(n->name, sizeof(n->name), "%s", n->found);
+  if (status == 0 && !n->done) {
+    snprintf(n->name, sizeof(n->name), "%s", n->found);
+    n->other_uid = n->found_other;
+    n->late = false;
+  }
   finish(n);
 }
 
@@ -33,8 +40,10 @@ static void on_late(uv_timer_t *timer) {
   finish(timer->data);
 }
 
-int own_name_find(struct own_name *n, uv_loop_t *loop, void (*on_done)(void *owner), void *owner, struct err *e) {
-  *n = (struct own_name){.on_done = on_done, .owner = owner};
+int own_name_find(struct own_name *n, const char *other, uv_loop_t *loop, void (*on_done)(void *owner), void *owner,
+                  struct err *e) {
+  *n = (struct own_name){
+      .other = other, .other_uid = -1, .found_other = -1, .late = true, .on_done = on_done, .owner = owner};
   n->work.data = n->timer.data = n;
   int rc = uv_timer_init(loop, &n->timer);
   if (rc == 0) rc = uv_timer_start(&n->timer, on_late, WAIT_MS, 0);

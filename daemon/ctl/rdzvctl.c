@@ -163,7 +163,7 @@ static int check_words(struct client *c) {
   struct err e = ERR_INIT;
   if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
     return complain(c, EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
-  c->request = (struct ctl_request){.json = o->json, .watch = o->watch, .force = o->force};
+  c->request = (struct ctl_request){.json = o->json, .watch = o->watch, .force = o->force, .user = o->user};
   if (ctl_read_words(c->words, c->n_words, o->signal, &c->request, &e) < 0)
     return complain(c, EXIT_CODE_USAGE, "%s", e.text);
   return 0;
@@ -332,6 +332,7 @@ static void send_control(struct client *c) {
   m.control.force = r->force;
   m.control.json = r->json && !asks_key(c);
   m.control.user = c->name.name;
+  m.control.owner = r->owner;
   conn_send(&c->conn, &m);
 }
 
@@ -563,19 +564,29 @@ static int begin_connecting(struct client *c) {
 
 /* Of verbs that change something, and that somebody may ask about. */
 static bool needs_name(const struct client *c) {
-  return strcmp(c->request.verb, "status") != 0 && strcmp(c->request.verb, "jobs") != 0 && !asks_key(c);
+  bool looks = strcmp(c->request.verb, "status") == 0 || strcmp(c->request.verb, "jobs") == 0;
+  return c->request.user || !(looks || asks_key(c));
 }
 
 static void on_name(void *owner) {
   struct client *c = owner;
-  int code = begin_connecting(c);
+  const char *user = c->request.user;
+  int code = 0;
+  if (user) c->request.owner = c->name.other_uid;
+  if (user && c->name.late)
+    code = complain(c, EXIT_CODE_SYSTEM, "--user %s: the user database does not answer: give the uid", user);
+  else if (user && c->name.other_uid < 0)
+    code = complain(c, EXIT_CODE_USAGE, "--user %s: this machine has no such user: give the uid", user);
+  if (!code) code = begin_connecting(c);
   if (code) finish(c, code);
 }
 
 static int begin(struct client *c) {
   if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 &&
-      own_name_find(&c->name, &c->loop, on_name, c, NULL) == 0)
+      own_name_find(&c->name, c->request.user, &c->loop, on_name, c, NULL) == 0)
     return 0;
+  if (c->request.user)
+    return complain(c, EXIT_CODE_SYSTEM, "--user %s: its uid cannot be looked up now: give the uid", c->request.user);
   return begin_connecting(c);
 }
 

@@ -16,15 +16,16 @@
 enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK };
 
 const struct opts_verb ctl_verbs[] = {
-    {"status", "[JOB]", "watch json",
+    {"status", "[JOB]", "watch user json",
      "One job, or all: nodes, missing nodes, the verdicts of the last rounds, drained hosts, and the store of PyTorch's "
      "clients."},
-    {"jobs", "", "watch json", "One line per job."},
+    {"jobs", "", "watch user json", "One line per job."},
     {"drain", "HOST", "force json",
      "No further round uses nodes of this host. A round that uses them ends as planned, and nothing is charged."},
     {"undrain", "HOST", "json", "Its nodes may join rounds again."},
-    {"stop", "JOB", "json", "Ends the job on all its nodes; its agents exit with 77."},
-    {"kill-worker", "JOB RANK", "signal json", "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
+    {"stop", "JOB", "user json", "Ends the job on all its nodes; its agents exit with 77."},
+    {"kill-worker", "JOB RANK", "signal user json",
+     "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
     {"key", "", "json",
      "Prints your key for this daemon, for your other machines: the daemon's own for its user and root."},
     {"token", "", "json", "Prints the token that follows from your key, for the daemon's HTTP pages."},
@@ -72,6 +73,17 @@ static int read_word(enum word kind, const char *text, struct ctl_request *r, st
   return 0;
 }
 
+/* A number is a uid; a name is looked up later. */
+static int read_user(const char *text, struct ctl_request *r, struct err *e) {
+  if (parse_int(text, 0, UINT32_MAX - 1, &r->owner, NULL) == 0) {
+    r->user = NULL;
+    return 0;
+  }
+  r->owner = -1;
+  if (text[0] && strlen(text) <= USER_NAME_MAX) return 0;
+  return err_set(e, -EINVAL, "--user %.80s: give a user's name or uid", text);
+}
+
 int ctl_read_signal(const char *text, int *signo, struct err *e) {
   int64_t number;
   if (parse_int(text, 1, 64, &number, NULL) == 0) {
@@ -97,6 +109,7 @@ static bool has_option(const struct opts_verb *v, const char *name) {
 static int check_options(const struct opts_verb *v, const char *signal, const struct ctl_request *r, struct err *e) {
   if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
   if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
+  if (r->user && !has_option(v, "user")) return err_set(e, -EINVAL, "--user is for status, jobs, stop and kill-worker");
   if (signal && !has_option(v, "signal")) return err_set(e, -EINVAL, "--signal is for kill-worker");
   return 0;
 }
@@ -116,7 +129,7 @@ static int refuse_verb(const char *word, struct err *e) {
 
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e) {
   r->verb = r->job = r->host = "";
-  r->rank = -1;
+  r->rank = r->owner = -1;
   if (n == 0 && !r->watch) return err_set(e, -EINVAL, "a command is missing: " VERBS " (--help)");
   const struct opts_verb *v = find_verb(n ? words[0] : "status");
   if (!v) return refuse_verb(words[0], e);
@@ -129,6 +142,7 @@ int ctl_read_words(const char *const *words, int n, const char *signal, struct c
                    want ? " " : "", v->words);
   if (n - 1 < want && v->words[0] != '[')
     return err_set(e, -EINVAL, "an argument is missing: rdzvctl %s %s", v->name, v->words);
+  if (r->user) rc = read_user(r->user, r, e);
   for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(kind_of_word(v, i), words[i + 1], r, e);
   return rc == 0 && signal ? ctl_read_signal(signal, &r->signal, e) : rc;
 }

@@ -14,6 +14,8 @@ enum { CTL_WORDS_MAX = 4 };
 
 struct ctl_request {
   const char *verb, *job, *host; /* "": none */
+  const char *user;              /* --user as it was given; a uid is in `owner` instead; NULL: none */
+  int64_t owner;                 /* -1: none */
   int64_t rank;                  /* -1: none */
   int signal;                    /* 0: none */
   bool json, watch, force;
@@ -22,7 +24,7 @@ struct ctl_request {
 /* For rdzvctl's option table. */
 extern const struct opts_verb ctl_verbs[];
 
-/* words[0] is the command; none with r->watch is status. signal: --signal's text or NULL; r's flags are set already.
+/* words[0] is the command; none with r->watch is status. signal: --signal's text or NULL; r's flags and `user` are set already.
  * Strings are borrowed. 0, or -EINVAL and a sentence. */
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e);
 /* "KILL", "SIGKILL", "sigkill" or "9"; -EINVAL and a sentence. */

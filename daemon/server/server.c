@@ -408,6 +408,8 @@ _Static_assert((int)KEY_SOURCE_STATE == (int)CHANNEL_SOURCE_STATE &&
                    (int)KEY_SOURCE_RANDOM == (int)CHANNEL_SOURCE_RANDOM,
                "the wire has the numbers of enum key_source");
 
+_Static_assert((int)SERVER_CONNECTIONS_MAX == (int)PEERS_MAX, "a user has a share of the connections");
+
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
   static const struct peers_callbacks callbacks = {
       .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline, .on_request = on_request};

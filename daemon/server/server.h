@@ -16,6 +16,7 @@
 #include "proto/channel.h"
 
 enum {
+  SERVER_CONNECTIONS_MAX = 131072,
   SERVER_LAG_MS = 50,                    /* a later tick is the loop's fault: the core gets it as lag */
   SERVER_NOBODY_CAME_MS = 60000,         /* how long a daemon whose owner is gone waits for a first HELLO */
   SERVER_FOREIGN_PER_ADDRESS_MAX = 4096, /* connections of PyTorch clients */

@@ -125,8 +125,12 @@ void rig_open(struct rig *r, uint64_t seed) {
 }
 
 void rig_open_on(struct rig *r, uint64_t seed, const char *host) {
+  rig_open_with(r, &(struct core_config){.seed = seed, .host = host});
+}
+
+void rig_open_with(struct rig *r, const struct core_config *config) {
   memset(r, 0, sizeof *r);
-  r->core = core_create(&(struct core_config){.seed = seed, .host = host});
+  r->core = core_create(config);
   r->now_ms = 1000;
   r->wall_ms = 1700000000000;
   r->job = "job";

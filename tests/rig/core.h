@@ -64,6 +64,7 @@ struct rig {
 void rig_open(struct rig *r,
               uint64_t seed); /* 2 nodes, 3 restarts, 30 s last call, 10 min join, 30 s stop, 5 s lease */
 void rig_open_on(struct rig *r, uint64_t seed, const char *host); /* the daemon's host */
+void rig_open_with(struct rig *r, const struct core_config *config);
 void rig_close(struct rig *r);
 void rig_restart(struct rig *r, bool with_state); /* a new daemon; connections are gone */
 void rig_forget(struct rig *r);                   /* what was sent and logged until now */

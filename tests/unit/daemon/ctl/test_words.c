@@ -19,6 +19,15 @@ static void test_what_stands_where(void **state) {
   assert_string_equal(r.host, "n1");
   assert_string_equal(r.job, "");
   assert_int_equal(r.rank, -1);
+  const char *stop[] = {"stop", "job"};
+  r = (struct ctl_request){.user = "ada"};
+  assert_int_equal(ctl_read_words(stop, 2, NULL, &r, NULL), 0);
+  assert_string_equal(r.user, "ada");
+  assert_int_equal(r.owner, -1);
+  r = (struct ctl_request){.user = "1000"};
+  assert_int_equal(ctl_read_words(stop, 2, NULL, &r, NULL), 0);
+  assert_null(r.user);
+  assert_int_equal(r.owner, 1000);
   r = (struct ctl_request){.watch = true}; /* alone */
   assert_int_equal(ctl_read_words(status, 0, NULL, &r, NULL), 0);
   assert_string_equal(r.verb, "status");
@@ -53,6 +62,8 @@ static void test_mistakes(void **state) {
       {{"stop", "job"}, 2, {.force = true}, NULL, "--force is for drain"},
       {{"undrain", "n1"}, 2, {.force = true}, NULL, "--force is for drain"},
       {{"drain", "n1"}, 2, {.watch = true}, NULL, "--watch is for status and jobs"},
+      {{"drain", "n1"}, 2, {.user = "ada"}, NULL, "--user is for status, jobs, stop and kill-worker"},
+      {{"stop", "job"}, 2, {.user = ""}, NULL, "give a user's name or uid"},
       {{"jobs"}, 1, {0}, "9", "--signal is for kill-worker"},
   };
   for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
