@@ -60,8 +60,9 @@ static const struct opts_exit exits[] = {
 
 const struct opts_spec rdzvctl_options_spec = {
     .program = "rdzvctl",
-    .usage = "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs\nrdzvctl [OPTION]... drain|undrain HOST\n"
-             "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK",
+    .usage =
+        "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs|key|token\nrdzvctl [OPTION]... drain|undrain HOST\n"
+        "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK",
     .intro =
         "Shows and controls the jobs of the rdzvd on this machine. Root and the daemon's user may do everything; other "
         "users see and control their own jobs.",

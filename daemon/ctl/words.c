@@ -20,15 +20,13 @@ const struct opts_verb ctl_verbs[] = {
      "One job, or all: nodes, missing nodes, the verdicts of the last rounds, drained hosts, and the store of PyTorch's "
      "clients."},
     {"jobs", "", "watch user json", "One line per job."},
-    {"drain", "HOST", "force json",
-     "No further round uses nodes of this host. A round that uses them ends as planned, and nothing is charged."},
+    {"drain", "HOST", "force json", "No further round uses this host. One that does ends as planned, uncharged."},
     {"undrain", "HOST", "json", "Its nodes may join rounds again."},
     {"stop", "JOB", "user json", "Ends the job on all its nodes; its agents exit with 77."},
     {"kill-worker", "JOB RANK", "signal user json",
      "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
-    {"key", "", "json",
-     "Prints your key for this daemon, for your other machines: the daemon's own for its user and root."},
-    {"token", "", "json", "Prints the token that follows from your key, for the daemon's HTTP pages."},
+    {"key", "", "json", "Prints your key for this daemon, to be copied to another machine."},
+    {"token", "", "json", "Prints the token of your key, for the daemon's HTTP pages."},
     {0},
 };
 #define VERBS "status, jobs, drain, undrain, stop, kill-worker, key, token"

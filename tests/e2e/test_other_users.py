@@ -225,7 +225,7 @@ def test_squatted_folders_do_not_stop_a_job(rdzv):
     os.chmod(home, 0o777)
     try:
         a = rdzv.spawn(AGENT, "--endpoint", f"127.0.0.1:{port}", "--nnodes", 1, "--", "sh", "-c", "while [ ! -e $GO ]; do sleep 0.05; done",
-                       **user(MALLORY, GO=f"{home}/go", TMPDIR=home))
+                       **user(MALLORY, GO=f"{home}/go", TMPDIR=home, XDG_CONFIG_HOME=f"{home}/config"))
         rdzv.await_workers(1)
         assert [oct(os.stat(p).st_mode & 0o777) for p in Path(home).glob("torchelastic_*")] == ["0o700"]
         p = ctl(rdzv, "--port", port, "jobs", **user(MALLORY))
