@@ -114,7 +114,7 @@ static int sync_dir(int fd, const char *name, struct err *e) {
 static int write_state(int dirfd, const char *tmp, const char *name, const struct ckpt_bytes *b, bool *named,
                        struct err *e) {
   if (mkdirat(dirfd, tmp, 0777) < 0) return err_sys(e, -errno, "%s", tmp);
-  int fd = openat(dirfd, tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd = openat(dirfd, tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   int rc = fd < 0 ? err_sys(e, -errno, "%s", tmp) : write_file(fd, state_name, b->pieces, b->n, e);
   if (rc == 0) rc = sync_dir(fd, tmp, e);
   if (fd >= 0) close(fd);

@@ -14,6 +14,7 @@
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
+#include "common/system/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -383,18 +384,8 @@ int trainer_check_weights(const char *path, struct err *e) {
 }
 
 static int write_weights(const char *path, const void *data, size_t n, struct err *e) {
-  char *tmp = xasprintf("%s.tmp-%ld", path, (long)getpid());
-  FILE *f = fopen(tmp, "wbe");
-  int rc = 0;
-  if (!f || fwrite(data, 1, n, f) != n || fflush(f) != 0 || fsync(fileno(f)) < 0) rc = -errno;
-  if (f && fclose(f) != 0 && rc == 0) rc = -errno;
-  if (rc == 0 && rename(tmp, path) < 0) rc = -errno;
-  if (rc) {
-    unlink(tmp);
-    err_sys(e, rc, "weights %s could not be written", path);
-  }
-  free(tmp);
-  return rc;
+  int rc = file_replace(path, data, n, 0666, true);
+  return rc < 0 ? err_sys(e, rc, "weights %s could not be written", path) : 0;
 }
 
 int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
