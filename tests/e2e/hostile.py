@@ -36,7 +36,7 @@ class FakeDaemon:
 
     def __init__(self, *answers, key=""):
         self.answers, self.key = answers, harness.key_of(0) if key == "" else key
-        self.openings = []
+        self.openings, self.answered = [], False
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.endpoint = f"127.0.0.1:{self.port}"
@@ -67,6 +67,7 @@ class FakeDaemon:
                     data = data[HEADER.size + size :]
                     if NAMES[number] == "HELLO":
                         conn.sendall(seal(b"".join(frame(name, fields) for name, fields in self.answers)))
+                        self.answered = True
 
     def _open(self, conn):
         """(What makes bytes of frames, what reads some)."""
