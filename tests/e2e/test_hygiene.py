@@ -75,13 +75,14 @@ def test_modes(rdzv, shared):
     with as_user(MALLORY):
         os.mkdir(rdzv_dir)
     d = rdzv.spawn("sh", "-c", 'umask 0; exec "$@"', "sh", RDZVD, "--listen", "127.0.0.1:0", "--state-dir", rdzv_dir / "state", "--port-file", rdzv_dir / "port",
-                   **user(MALLORY, XDG_RUNTIME_DIR=""))
+                   **user(MALLORY, XDG_CONFIG_HOME=str(rdzv_dir / "config")))
     until("it listens", lambda: (rdzv_dir / "port").exists())
     mode = lambda p: oct(stat.S_IMODE(os.lstat(p).st_mode))
     port = (rdzv_dir / "port").read_text().strip()
     place = f"/tmp/rdzvd-{MALLORY}-{port}"
     assert mode(rdzv_dir / "state") == "0o700" and mode(rdzv_dir / "state/rdzvd.state") == mode(rdzv_dir / "state/rdzvd.lock") == "0o600"
     assert mode(rdzv_dir / "port") == "0o644"
+    assert mode(rdzv_dir / "config/rdzv") == "0o700" and mode(rdzv_dir / "config/rdzv/key") == "0o600"
     assert mode(place) == "0o755" and mode(f"{place}/control.sock") == "0o666", "every user may ask; the daemon decides"
     a = rdzv.spawn("sh", "-c", 'umask 0; exec "$@"', "sh", AGENT, "--standalone", "--", "sh", "-c", "until [ -e $GO ]; do sleep 0.05; done",
                    **user(MALLORY, TMPDIR=str(shared), GO=str(shared / "go")))
@@ -133,14 +134,14 @@ def test_a_state_folder_of_another_user(rdzv, shared):
     with as_user(EVE):
         os.mkdir(shared / "state")
         os.chmod(shared / "state", 0o777)
-    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state", **user(MALLORY))
+    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state", **user(MALLORY, XDG_CONFIG_HOME=str(shared / "config")))
     d.expect("--state-dir .*: other users can write to this folder, and change what this daemon remembers; give it a folder of its own")
     with as_user(EVE):
         (shared / "state2").mkdir()
         (shared / "precious").write_text("")
         os.symlink(shared / "precious", shared / "state2/rdzvd.state")
         os.chmod(shared / "state2", 0o777)
-    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state2", **user(MALLORY))
+    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state2", **user(MALLORY, XDG_CONFIG_HOME=str(shared / "config")))
     assert d.exit() == 71 and d.says("cannot open .*rdzvd.state: Too many levels of symbolic links"), d
 
 
