@@ -29,8 +29,8 @@ HAVE = {
 TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
 # What a package needs of others, without numbers.
 NEED = {
-    "rdzv-daemon": {"libc6", "libjansson4", "libuv1"},
-    "rdzv-agent": {"rdzv-daemon", "libc6", "libjansson4", "libuv1"},
+    "rdzv-daemon": {"libc6", "libjansson4", "libsodium23", "libuv1"},
+    "rdzv-agent": {"rdzv-daemon", "libc6", "libjansson4", "libsodium23", "libuv1"},
     "rdzv-trainer": {"libc6", "libopenblas0", "zlib1g"},
     "rdzv-trainer-cuda": {"rdzv-trainer", "libc6"},
     "librdzv0": {"libc6"},
