@@ -25,6 +25,7 @@ struct ration {
 };
 
 void rations_init(struct rations *a, uint64_t seed) {
+  *a = (struct rations){.lines = 0};
   map_init(&a->map, seed);
 }
 
