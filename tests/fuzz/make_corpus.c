@@ -130,6 +130,42 @@ static void save_requests(void) {
     save_text("http", requests[i][0], requests[i][1], strlen(requests[i][1]));
 }
 
+/* fuzz_channel.c says what the first bytes mean. */
+static void save_channel(void) {
+  static const char zeros[96];
+  struct buf b = BUF_INIT;
+  save_text("channel", "opening-valid", "O", 1);
+  save_text("channel", "answer-valid", "A", 1);
+  for (size_t at = 0; at < 60; at += 11) {
+    char name[32];
+    buf_clear(&b);
+    buf_putc(&b, 'O');
+    buf_append(&b, zeros, at);
+    buf_putc(&b, '\x80');
+    snprintf(name, sizeof(name), "opening-%02zu", at);
+    corpus_save("channel", name, &b);
+    b.data[0] = 'A';
+    snprintf(name, sizeof(name), "answer-%02zu", at);
+    corpus_save("channel", name, &b);
+  }
+  save_text("channel", "opening-short", "oRDZV\1\0\1\0", 9);
+  save_text("channel", "answer-refused", "aRDZV\1\0\1\1", 9);
+  save_text("channel", "answer-http", "aHTTP/1.1 400 Bad Request\r\n\r\n", 29);
+  save_text("channel", "records-empty", "r\x10\0aaaaaaaaaaaaaaaa", 19);
+  save_text("channel", "records-long", "r\xff\xff", 3);
+  save_text("channel", "records-none", "r\x11\0aaaaaaaaaaaaaaaaa", 20);
+  struct random_msg r;
+  random_msg_init(&r, MSG_HELLO, 1);
+  for (int flip = 0; flip < 2; flip++) {
+    buf_clear(&b);
+    buf_append(&b, flip ? "s\x10\0\x40\3" : "s\x10\0\xff\xff", 5);
+    msg_encode(&b, &r.m);
+    corpus_save("channel", flip ? "sealed-flipped" : "sealed", &b);
+  }
+  random_msg_finish(&r);
+  buf_finish(&b);
+}
+
 int main(int argc, char **argv) {
   if (argc != 2) return fprintf(stderr, "usage: make_corpus DIRECTORY\n"), 64;
   root = argv[1];
@@ -137,6 +173,7 @@ int main(int argc, char **argv) {
   save_spoilt();
   save_frames();
   save_requests();
+  save_channel();
   corpus_save_c10d();
   return failures ? 1 : 0;
 }
