@@ -6,6 +6,8 @@ survives" is one look through /proc, and a test that fails leaves nothing behind
 polls for a condition, has a deadline, and says what it waited for.
 """
 
+import ctypes
+import hmac
 import os
 import re
 import secrets
@@ -74,6 +76,27 @@ def free_port():
             except OSError:
                 continue
     raise AssertionError("no free port")
+
+
+def listen_in(namespace=None, addr="127.0.0.1"):
+    """A listening socket; in a network namespace of `ip netns` where one is named."""
+    if not namespace:
+        return socket.create_server((addr, 0))
+    made = []
+
+    def make():  # only this thread enters it
+        with open(f"/run/netns/{namespace}") as f:
+            if ctypes.CDLL(None, use_errno=True).setns(f.fileno(), 0x40000000):
+                made.append(OSError(ctypes.get_errno(), f"setns {namespace}"))
+            else:
+                made.append(socket.create_server((addr, 0)))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise made[0]
+    return made[0]
 
 
 def stop_accepting(listener, thread):
@@ -250,8 +273,15 @@ class Rdzv:
         env.update(extra or {})
         return env
 
+    def user_key(self, uid):
+        """The key that a daemon with this test's key derives for a user."""
+        digest = hmac.digest(bytes.fromhex(self.key), b"rdzv user key\0" + uid.to_bytes(4, "little"), "sha256")
+        return f"{uid}:{digest.hex()}"
+
     def spawn(self, *argv, env=None, wrap=None, node="", **kw):
         env = dict(self.env(env), E2E_NODE=node) if node else self.env(env)
+        if kw.get("user") and not any(name in env for name in ("RDZV_KEY", "RDZV_KEY_FILE", "RDZV_INSECURE")):
+            env.update(XDG_CONFIG_HOME="", RDZV_KEY=self.key)  # another user does not reach our folder
         p = self.proc([*(self.wrap if wrap is None else wrap), *argv], env=env, cwd=self.tmp, **kw)
         self.procs.append(p)
         return p

@@ -31,15 +31,16 @@ def check(lines):
 
 
 class FakeDaemon:
-    """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it, waits for HELLO and sends it
-    `answers`: (name, fields) each. .openings: what each peer wrote first."""
+    """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it with `challenge`, waits for
+    HELLO and sends it `answers`: (name, fields) each. .openings: what each peer wrote first, .heard: the names of messages."""
 
-    def __init__(self, *answers, key=""):
+    def __init__(self, *answers, key="", challenge=None, listener=None):
         self.answers, self.key = answers, harness.key_of(0) if key == "" else key
-        self.openings, self.answered = [], False
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.endpoint = f"127.0.0.1:{self.port}"
+        self.challenge = challenge or dict(version=1, nonce="00" * 32, auth="none")
+        self.openings, self.heard, self.answered = [], [], False
+        self.listener = listener or harness.listen_in()
+        host, self.port = self.listener.getsockname()
+        self.endpoint = f"{host}:{self.port}"
         self.conns = []
         self.accepting = threading.Thread(target=self._accept, daemon=True)
         self.accepting.start()
@@ -56,7 +57,7 @@ class FakeDaemon:
     def _serve(self, conn):
         with contextlib.suppress(OSError, EOFError):
             seal, read = self._open(conn)
-            conn.sendall(seal(frame("CHALLENGE", dict(version=1))))
+            conn.sendall(seal(frame("CHALLENGE", self.challenge)))
             data = b""
             while True:
                 data += read()
@@ -65,6 +66,7 @@ class FakeDaemon:
                     if len(data) < HEADER.size + size:
                         break
                     data = data[HEADER.size + size :]
+                    self.heard.append(NAMES[number])
                     if NAMES[number] == "HELLO":
                         conn.sendall(seal(b"".join(frame(name, fields) for name, fields in self.answers)))
                         self.answered = True

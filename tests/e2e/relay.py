@@ -15,7 +15,7 @@ import socket
 import threading
 
 import sealed
-from harness import stop_accepting
+from harness import listen_in, stop_accepting
 
 
 @dataclasses.dataclass
@@ -112,13 +112,13 @@ class Link:
 
 
 class Relay:
-    def __init__(self, port, addr="127.0.0.1", change=None):
+    def __init__(self, port, addr="127.0.0.1", change=None, listener=None):
         self.target = addr, port
         self.change = change or (lambda unit: unit.data)
         self.links = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.endpoint = f"127.0.0.1:{self.port}"
+        self.listener = listener or listen_in()
+        host, self.port = self.listener.getsockname()
+        self.endpoint = f"{host}:{self.port}"
         self.accepting = threading.Thread(target=self._accept, daemon=True)
         self.accepting.start()
 

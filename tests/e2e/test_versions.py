@@ -8,6 +8,7 @@ import time
 import pytest
 
 from harness import RDZVCTL
+from hostile import FakeDaemon
 from native import Closed, Native, frame
 
 OURS, NEWER = 1, 2
@@ -43,16 +44,16 @@ def newer():
         s.close()
 
 
-def test_newer_daemon_and_older_agent(rdzv, newer):
-    server = socket.create_server(("127.0.0.1", 0))
-    heard, endpoint = newer(server), f"127.0.0.1:{server.getsockname()[1]}"
+def test_newer_daemon_and_older_agent(rdzv):
+    newer = FakeDaemon(challenge=dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
     begin = time.monotonic()
-    a = rdzv.agent("--endpoint", endpoint, "--join-timeout", "20s", "--", "true")
+    a = rdzv.agent("--endpoint", newer.endpoint, "--join-timeout", "20s", "--", "true")
     assert a.exit(30) == 72, a
     assert time.monotonic() - begin < 15, a
-    a.expect(f"rdzvd at {endpoint} speaks protocol version {NEWER}, this rdzv-agent speaks version {OURS}; use the same version of rdzv on all nodes")
+    a.expect(f"rdzvd at {newer.endpoint} speaks protocol version {NEWER}, this rdzv-agent speaks version {OURS}; use the same version of rdzv on all nodes")
     assert not a.says("trying again|another program listens"), a
-    assert b"".join(heard) == b"RDZV\x01\0\0\0", "the agent sends nothing that the other version could misread"
+    newer.close()
+    assert newer.openings and not newer.heard, "the agent sends nothing that the other version could misread"
     rdzv.gone()
 
 
