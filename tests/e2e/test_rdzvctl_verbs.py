@@ -226,9 +226,11 @@ def test_verbs_by_user(rdzv, d):
 
 @needs_users
 def test_user_is_who_the_agent_says(rdzv, d):
-    """Real agents tell their own uid."""
+    """An agent has the key that rdzvctl gave to its user."""
     os.chmod(rdzv.tmp, 0o777)
-    (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--", "sh", "-c", WAIT, **{k: v for k, v in SOMEBODY.items() if k != "env"})
+    key = ask(rdzv, "key", **SOMEBODY).out[0]
+    assert key.startswith(f"{SOMEBODYS}:"), key
+    (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--", "sh", "-c", WAIT, **{**SOMEBODY, "env": {"RDZV_KEY": key}})
     d.expect("starting -> running")
     assert status(rdzv)["uid"] == SOMEBODYS
     assert ask(rdzv, "stop", "family", **NOBODY).code == 1
