@@ -579,8 +579,8 @@ void core_control(struct core *c, const struct core_event *ev) {
 
 bool core_status(struct core *c, int64_t uid, uint64_t now_ms, uint64_t wall_ms, const struct core_store_facts *store,
                  struct buf *out) {
-  const struct control q = {.verb = "status", .job = "", .host = "", .user = "", .owner = -1, .rank = -1, .json = true};
-  struct ask a = {.c = c, .q = &q, .store = store, .uid = uid, .all = control_may(c, uid, NULL)};
+  const struct control q = {.verb = "status", .job = "", .host = "", .user = "", .json = true, .rank = -1, .owner = -1};
+  struct ask a = {.c = c, .q = &q, .store = store, .uid = uid, .from = "", .all = control_may(c, uid, NULL)};
   c->jobs.now_ms = now_ms;
   c->jobs.wall_ms = wall_ms;
   int code = do_status(&a);
