@@ -27,7 +27,7 @@ VALUES = {
     "NUL": rb"a\u0000b",
 }
 DAEMONS = [m for m, (_, way) in MESSAGES.items() if way == "TO_DAEMON" and text_fields(m)]
-AGENTS = [m for m, (_, way) in MESSAGES.items() if way == "TO_AGENT" and text_fields(m)]
+AGENTS = [m for m, (_, way) in MESSAGES.items() if way == "TO_AGENT" and text_fields(m) and m != "CHALLENGE"]  # that one is FakeDaemon's
 
 
 def hostile(fields, path, value):
