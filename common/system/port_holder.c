@@ -7,7 +7,10 @@
  * with a million descriptors must not turn "port in use" into a wait. /proc/net/tcp lists listening sockets first, so
  * its limit does not hide them.
  *
- * sock_diag (netlink) would be faster for the first half, but would need more code than it saves time here. */
+ * sock_diag (netlink) would be faster for the first half, but would need more code than it saves time here.
+ *
+ * port_holder_of runs inside a loop, so it looks only at processes of the user who is known to hold the inode, and at
+ * fewer links. */
 
 #include "common/system/port_holder.h"
 
@@ -16,12 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
   TABLE_LINES_MAX = 65536,
   INODES_MAX = 8,     /* one port may be held on several addresses */
   LINKS_MAX = 200000, /* descriptors looked at in all */
+  LINKS_MAX_IN_LOOP = 10000,
   TCP_STATE_LISTEN = 10,
 };
 
@@ -86,21 +91,35 @@ static void read_name(pid_t pid, char *name, size_t size) {
   name[strcspn(name, "\n")] = '\0';
 }
 
-bool port_holder_find(uint16_t port, struct port_holder *h) {
-  struct inodes wanted = {.n = 0};
-  find_inodes("/proc/net/tcp", port, &wanted);
-  find_inodes("/proc/net/tcp6", port, &wanted);
-  DIR *proc = wanted.n > 0 ? opendir("/proc") : NULL;
+static bool is_of(int proc_fd, const char *pid, int64_t uid) {
+  struct stat st;
+  return uid < 0 || (fstatat(proc_fd, pid, &st, AT_SYMLINK_NOFOLLOW) == 0 && (int64_t)st.st_uid == uid);
+}
+
+/* uid -1: of any user. */
+static bool find_process(const struct inodes *wanted, int64_t uid, int budget, struct port_holder *h) {
+  DIR *proc = wanted->n > 0 ? opendir("/proc") : NULL;
   if (!proc) return false;
-  int budget = LINKS_MAX;
   bool found = false;
   struct dirent *entry;
   while (!found && budget > 0 && (entry = readdir(proc))) {
-    if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
-    found = holds_one(dirfd(proc), entry->d_name, &wanted, &budget);
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !is_of(dirfd(proc), entry->d_name, uid)) continue;
+    found = holds_one(dirfd(proc), entry->d_name, wanted, &budget);
     if (found) h->pid = (pid_t)strtol(entry->d_name, NULL, 10);
   }
   closedir(proc);
   if (found) read_name(h->pid, h->name, sizeof(h->name));
   return found;
+}
+
+bool port_holder_find(uint16_t port, struct port_holder *h) {
+  struct inodes wanted = {.n = 0};
+  find_inodes("/proc/net/tcp", port, &wanted);
+  find_inodes("/proc/net/tcp6", port, &wanted);
+  return find_process(&wanted, -1, LINKS_MAX, h);
+}
+
+bool port_holder_of(unsigned long inode, int64_t uid, struct port_holder *h) {
+  struct inodes wanted = {.v = {inode}, .n = 1};
+  return find_process(&wanted, uid, LINKS_MAX_IN_LOOP, h);
 }

@@ -15,5 +15,7 @@ struct port_holder {
 
 /* Best effort, in bounded time. False: no process listens, or /proc does not show this user its descriptors. */
 bool port_holder_find(uint16_t port, struct port_holder *h);
+/* The same for the socket with that inode, which belongs to user `uid`; in a time that a loop can spare. */
+bool port_holder_of(unsigned long inode, int64_t uid, struct port_holder *h);
 
 #endif
