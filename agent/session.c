@@ -133,7 +133,10 @@ static void write_verdict(struct session *s, const struct ending *ending) {
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: link_open(s->link); break;
-  case SUP_DISCONNECT: link_shut(s->link); break;
+  case SUP_DISCONNECT:
+    round_store_daemon(s->store, false);
+    link_shut(s->link);
+    break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->send.bytes)); break;
   case SUP_SPAWN:
     front_give_keyboard(s->o->front, true);
@@ -291,12 +294,21 @@ static void watch_end(struct session *s) {
   uv_unref((uv_handle_t *)&s->end);
 }
 
+/* The port comes before LINK_UP, after which the mind tells it. */
 static void on_up(void *ctx, bool moved) {
+  struct session *s = ctx;
+  union socket_address peer = {0};
+  struct ipaddr daemon;
+  uint16_t port;
   leave_obituary(ctx);
+  link_peer(s->link, &peer);
+  socket_address_read(&peer, &daemon, &port);
+  round_store_reach(s->store, &daemon);
   post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.moved = moved}});
 }
 
 static void on_down(void *ctx, const struct link_down *down) {
+  round_store_daemon(((struct session *)ctx)->store, false);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_DOWN,
                 .link_down = {
@@ -307,7 +319,12 @@ static void on_stranger(void *ctx, const char *who) {
   post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = who}});
 }
 
+/* Whose a connection to the store is does not concern the mind. */
 static void on_msg(void *ctx, struct msg *m) {
+  struct session *s = ctx;
+  if (m->type == MSG_WELCOME) round_store_daemon(s->store, true);
+  if (m->type == MSG_FIND_OWNERS) round_store_on_find(s->store, &m->find_owners);
+  if (m->type == MSG_OWNERS) round_store_on_owners(s->store, &m->owners);
   post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
@@ -323,6 +340,10 @@ static void on_event(void *ctx, struct supervisor_event *ev) {
 
 static void on_store_port(void *ctx, uint16_t port) {
   post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = port}});
+}
+
+static void send_to_daemon(void *ctx, const struct msg *m) {
+  link_send(((struct session *)ctx)->link, msg_bytes(m));
 }
 
 static pid_t get_daemon_pid(void *ctx) {
@@ -497,8 +518,15 @@ static void open_link(struct session *s) {
 static int open_parts(struct session *s, struct err *e) {
   const struct agent_options *o = s->o->options;
   enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
-  struct round_store_options store = {
-      .loop = &s->loop, .place = o->store, .port = (uint16_t)o->store_port, .on_port = on_store_port, .ctx = s};
+  const struct supervisor_config *c = s->o->supervisor;
+  struct round_store_options store = {.loop = &s->loop,
+                                      .place = o->store,
+                                      .port = (uint16_t)o->store_port,
+                                      .addr = c->local_addr,
+                                      .alone = o->standalone || c->settings.max_nodes == 1,
+                                      .on_port = on_store_port,
+                                      .send = send_to_daemon,
+                                      .ctx = s};
   int rc = open_logs(s, shown, e);
   s->minter = minter_create(&(struct minter_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
   if (rc == 0) rc = round_store_create(&store, &s->store, e);

@@ -24,6 +24,10 @@
  * ends (a malformed request, a limit) gets the replies that are due; then writing is shut down and input is dropped for
  * a while, since closing with unread input would send a reset that overtakes those replies.
  *
+ * Admission. PyTorch's protocol has no authentication, so the owner decides by what the kernel knows of a connection. A
+ * caller that waits for the decision is a descriptor and an address, of which nothing is read: its bytes stay in the
+ * kernel. Callers count for their own limits, so those of a stranger take no place of a client.
+ *
  * Deadlines. Each list of deadlines has one timeout, so it is in order. All share one timer, which is never moved to a
  * later time: it may fire and find nothing due, and a request costs no timer. A process that was stopped finds its
  * deadlines passed before it has read its sockets; so every socket is looked at once more before its connection is
@@ -73,7 +77,8 @@ struct deadline_list {
 struct origin {
   struct ipaddr addr;
   size_t n_conns;
-  size_t n_old;    /* connections in a numbering before 2.2 */
+  size_t n_old; /* connections in a numbering before 2.2 */
+  size_t n_callers;
   size_t n_silent; /* connections that have sent nothing; n_kept of them have outlived their deadline */
   size_t n_kept;
   uint64_t silent_since_ms; /* when n_silent became 1 */
@@ -86,6 +91,14 @@ enum due {
   DUE_WRITE = 2,
   DUE_OWN = 4,    /* requests in `in` are to be looked at */
   DUE_FAILED = 8, /* the socket has an error */
+};
+
+/* Waits for the owner's decision. */
+struct waiting_caller {
+  struct c10d_caller is;
+  struct waiting_caller *prev, *next; /* in the order of their deadlines */
+  uint64_t since_ms;
+  int fd;
 };
 
 enum conn_state {
@@ -125,12 +138,15 @@ struct c10d_conn {
 struct c10d_server {
   uv_loop_t *loop;
   struct c10d_server_config config;
-  char *name, *allowed;
+  char *name;
   struct store *store;
   struct acceptor acceptor;
   struct c10d_conn *first;
   size_t n_conns;
-  uint64_t n_accepted;      /* ever */
+  uint64_t n_accepted; /* ever */
+  struct waiting_caller *first_caller, *last_caller;
+  struct map callers; /* by id */
+  uint64_t last_caller_id;
   struct turn_list ready;   /* connections that wait for a turn */
   struct turn_list parked;  /* those that wait until the server is not crowded */
   struct turn_list wanting; /* those that wait for room for a large request */
@@ -354,14 +370,23 @@ static struct origin *find_origin(const struct c10d_server *s, const struct ipad
   return map_get_n(&s->origins, addr, sizeof(*addr));
 }
 
-static void enter_origin(struct c10d_conn *c, const struct ipaddr *addr) {
-  struct c10d_server *s = c->server;
+static struct origin *make_origin(struct c10d_server *s, const struct ipaddr *addr) {
   struct origin *o = find_origin(s, addr);
-  if (!o) {
-    o = xcalloc(1, sizeof(*o));
-    o->addr = *addr;
-    map_put_n(&s->origins, addr, sizeof(*addr), o);
-  }
+  if (o) return o;
+  o = xcalloc(1, sizeof(*o));
+  o->addr = *addr;
+  map_put_n(&s->origins, addr, sizeof(*addr), o);
+  return o;
+}
+
+static void drop_unused_origin(struct c10d_server *s, struct origin *o) {
+  if (o->n_conns > 0 || o->n_callers > 0) return;
+  map_remove_n(&s->origins, &o->addr, sizeof(o->addr));
+  free(o);
+}
+
+static void enter_origin(struct c10d_conn *c, const struct ipaddr *addr) {
+  struct origin *o = make_origin(c->server, addr);
   o->n_conns++;
   if (o->n_silent++ == 0) o->silent_since_ms = monotonic_ms();
   c->silent = true;
@@ -410,8 +435,7 @@ static struct c10d_conn *leave_origin(struct c10d_conn *c) {
     while (oldest && oldest->kept_next) oldest = oldest->kept_next;
     return oldest;
   }
-  map_remove_n(&c->server->origins, &o->addr, sizeof(o->addr));
-  free(o);
+  drop_unused_origin(c->server, o);
   return NULL;
 }
 
@@ -473,11 +497,11 @@ static void handle_closed(struct c10d_server *s) {
   void (*on_closed)(void *ctx) = s->on_closed;
   void *ctx = s->on_closed_ctx;
   map_finish(&s->origins);
+  map_finish(&s->callers);
   rations_finish(&s->log_lines);
   buf_finish(&s->out);
   free(s->chunk);
   free(s->name);
-  free(s->allowed);
   free(s);
   if (on_closed) on_closed(ctx);
 }
@@ -829,6 +853,9 @@ static void expire_stalled(struct c10d_conn *c, uint64_t now_ms) {
   close_conn(c);
 }
 
+static uint64_t caller_deadline(const struct c10d_server *s);
+static void expire_caller(struct c10d_server *s, struct waiting_caller *w);
+
 static void on_timer(uv_timer_t *timer) {
   struct c10d_server *s = timer->data;
   uint64_t now = monotonic_ms();
@@ -838,24 +865,16 @@ static void on_timer(uv_timer_t *timer) {
   while (now >= first_deadline(&s->lingering)) close_conn(s->lingering.first);
   while (now >= first_deadline(&s->unclear)) expire_unclear(s->unclear.first);
   while (now >= first_deadline(&s->filling)) expire_filling(s->filling.first, now);
+  while (now >= caller_deadline(s)) expire_caller(s, s->first_caller);
   if (now >= store_deadline(s->store)) store_expire(s->store, now);
   const struct deadline_list *lists[] = {&s->silent, &s->stalled, &s->lingering, &s->unclear, &s->filling};
-  uint64_t at = store_deadline(s->store);
+  uint64_t at = earliest(store_deadline(s->store), caller_deadline(s));
   for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) at = earliest(at, first_deadline(lists[i]));
   arm_timer(s, at);
   if (s->report_empty && s->n_conns == 0) s->config.on_empty(s->config.ctx);
 }
 
 /* New connections -------------------------------------------------------------------------------------------------- */
-
-static int check_allowed(const struct c10d_server *s, int fd, const struct ipaddr *peer, struct err *e) {
-  if (!s->config.allow) return 0;
-  struct ipaddr local;
-  uint16_t port;
-  socket_local(fd, &local, &port);
-  if (s->config.allow(s->config.ctx, peer, &local)) return 0;
-  return err_set(e, -EACCES, "%s", s->allowed);
-}
 
 static int check_limits(const struct c10d_server *s, const struct ipaddr *peer, struct err *e) {
   size_t max = s->config.max_connections, per_address = s->config.max_per_address;
@@ -895,8 +914,7 @@ static int create_conn(struct c10d_server *s, int fd, const struct ipaddr *peer,
 
 int c10d_server_adopt(struct c10d_server *s, int fd, const struct ipaddr *peer, uint16_t port, const char *data,
                       size_t len, struct err *e) {
-  int rc = check_allowed(s, fd, peer, e);
-  if (rc == 0) rc = check_limits(s, peer, e);
+  int rc = check_limits(s, peer, e);
   if (rc < 0) {
     close_descriptor(s, fd);
     return rc;
@@ -925,10 +943,98 @@ bool c10d_server_adopt_silent(struct c10d_server *s, int fd, const struct ipaddr
   return true;
 }
 
+/* Callers ---------------------------------------------------------------------------------------------------------- */
+
+static uint64_t caller_deadline(const struct c10d_server *s) {
+  return s->first_caller ? s->first_caller->since_ms + s->config.decide_ms : UINT64_MAX;
+}
+
+static struct waiting_caller *find_caller(const struct c10d_server *s, uint64_t id) {
+  return map_get_n(&s->callers, &id, sizeof(id));
+}
+
+static int check_callers(const struct c10d_server *s, const struct ipaddr *peer, struct err *e) {
+  const struct origin *o = find_origin(s, peer);
+  if (s->callers.count >= s->config.max_callers)
+    return err_set(e, -EMFILE, "%zu connections wait already to be let in, which is the limit", s->callers.count);
+  if (o && o->n_callers >= C10D_CALLERS_PER_ADDRESS_MAX)
+    return err_set(e, -EMFILE, "%zu connections from its address wait already to be let in, which is the limit",
+                   o->n_callers);
+  return 0;
+}
+
+static void let_wait(struct c10d_server *s, const struct c10d_caller *caller, int fd) {
+  struct waiting_caller *w = xcalloc(1, sizeof(*w));
+  w->is = *caller;
+  w->fd = fd;
+  w->since_ms = monotonic_ms();
+  w->prev = s->last_caller;
+  *(s->last_caller ? &s->last_caller->next : &s->first_caller) = w;
+  s->last_caller = w;
+  map_put_n(&s->callers, &w->is.id, sizeof(w->is.id), w);
+  make_origin(s, &caller->from)->n_callers++;
+  arm_timer(s, caller_deadline(s));
+}
+
+/* Its descriptor is the caller's of this function. */
+static int take_caller(struct c10d_server *s, struct waiting_caller *w) {
+  struct origin *o = find_origin(s, &w->is.from);
+  int fd = w->fd;
+  *(w->prev ? &w->prev->next : &s->first_caller) = w->next;
+  *(w->next ? &w->next->prev : &s->last_caller) = w->prev;
+  map_remove_n(&s->callers, &w->is.id, sizeof(w->is.id));
+  o->n_callers--;
+  drop_unused_origin(s, o);
+  free(w);
+  return fd;
+}
+
+static void log_refusal(struct c10d_server *s, const struct c10d_caller *c, const char *why) {
+  bool says = why && *why;
+  log_peer(s, &c->from, c->from_port, says ? LOG_WARN : LOG_DEBUG, "refused: %s", says ? why : "it is gone");
+}
+
+static void serve_caller(struct c10d_server *s, const struct c10d_caller *caller, int fd) {
+  if (c10d_server_adopt(s, fd, &caller->from, caller->from_port, NULL, 0, &s->err) < 0)
+    log_refusal(s, caller, s->err.text);
+}
+
+void c10d_server_admit(struct c10d_server *s, uint64_t id) {
+  struct waiting_caller *w = find_caller(s, id);
+  if (!w) return;
+  struct c10d_caller caller = w->is;
+  serve_caller(s, &caller, take_caller(s, w));
+}
+
+void c10d_server_refuse(struct c10d_server *s, uint64_t id, const char *why) {
+  struct waiting_caller *w = find_caller(s, id);
+  if (!w) return;
+  log_refusal(s, &w->is, why);
+  close_descriptor(s, take_caller(s, w));
+}
+
+static void expire_caller(struct c10d_server *s, struct waiting_caller *w) {
+  struct err why = ERR_INIT;
+  snprintf(why.text, sizeof(why.text), "no answer within %u ms whether it may come in", s->config.decide_ms);
+  if (s->config.on_undecided) s->config.on_undecided(s->config.ctx, &w->is, &why);
+  c10d_server_refuse(s, w->is.id, why.text);
+}
+
 static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *peer, uint16_t port) {
   struct c10d_server *s = ctx;
-  if (c10d_server_adopt(s, fd, peer, port, NULL, 0, &s->err) < 0)
-    log_peer(s, peer, port, LOG_WARN, "refused: %s", s->err.text);
+  struct c10d_caller caller = {.id = ++s->last_caller_id, .from = *peer, .from_port = port};
+  struct err why = ERR_INIT;
+  enum c10d_admission may = C10D_ADMIT;
+  socket_local(fd, &caller.to, &caller.to_port);
+  if (s->config.admit) may = s->config.admit(s->config.ctx, &caller, &why);
+  if (may == C10D_ADMIT) {
+    serve_caller(s, &caller, fd);
+  } else if (may == C10D_LATER && check_callers(s, peer, &why) == 0) {
+    let_wait(s, &caller, fd);
+  } else {
+    log_refusal(s, &caller, why.text);
+    close_descriptor(s, fd);
+  }
 }
 
 static void on_pause(void *ctx, int code) {
@@ -964,10 +1070,12 @@ int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config,
   s->timer_at = UINT64_MAX;
   s->config = *config;
   s->name = xstrdup(config->name);
-  s->allowed = xstrdup(config->allowed ? config->allowed : "this store is not for its address");
+  if (!s->config.decide_ms) s->config.decide_ms = C10D_DECIDE_MS;
+  if (!s->config.max_callers) s->config.max_callers = C10D_CALLERS_MAX;
   if (!s->config.max_buffered) s->config.max_buffered = C10D_BUFFERED_MAX;
   s->store = store_create(&config->store);
   map_init(&s->origins, config->store.seed);
+  map_init(&s->callers, config->store.seed);
   rations_init(&s->log_lines, config->store.seed);
   s->silent.timeout_ms = config->silent_ms ? config->silent_ms : C10D_SILENT_MS;
   s->stalled.timeout_ms = config->stall_ms ? config->stall_ms : C10D_STALL_MS;
@@ -982,6 +1090,10 @@ int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config,
 int c10d_server_listen(struct c10d_server *s, int fd, struct err *e) {
   int rc = acceptor_listen(&s->acceptor, fd, false, C10D_USER_TIMEOUT_MS, e);
   return rc < 0 ? err_wrap(e, "%s", s->name) : 0;
+}
+
+size_t c10d_server_callers(const struct c10d_server *s) {
+  return s->callers.count;
 }
 
 size_t c10d_server_connections(const struct c10d_server *s) {
@@ -1015,6 +1127,7 @@ void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void
   s->on_closed = on_closed;
   s->on_closed_ctx = ctx;
   while (s->first) close_conn(s->first);
+  while (s->first_caller) close(take_caller(s, s->first_caller));
   s->forgotten = s->store;
   s->store = NULL;
   s->forgetting.data = s;

@@ -59,6 +59,8 @@ enum {
   LEASE_MIN_MS = 1000,
   LEASE_MAX_MS = 600000,
   PID_LIMIT = 4194304,
+  OWNERS_MAX = 512,           /* connections in one message about their owners */
+  PROCESS_NAME_MAX = 15,      /* as in /proc/PID/comm */
   NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
   NCCL_IDS_MAX = 64,          /* of one round */
   NCCL_RANKS_PER_ID = 256,    /* at most, until a round has NCCL_IDS_MAX ids */
@@ -135,6 +137,12 @@ enum {
   X(HOLD, "hold")           /* the round begins when a lost node has killed its workers */                             \
   X(LEAVE, "leave")         /* the round begins when no more nodes leave */
 
+#define OWNERSHIP_LIST(X) /* whose a connection is, as the agent of its node sees it */                                \
+  X(GONE, "gone")         /* no process of that node has it */                                                         \
+  X(OWN, "own")           /* the agent's user's */                                                                     \
+  X(OTHER, "other")       /* another user's */                                                                         \
+  X(UNKNOWN, "unknown")   /* that node cannot tell: its kernel does not say */
+
 #define OUTCOME_LIST(X) X(SUCCESS, "success") X(FAILED, "failed") X(STOPPED, "stopped")
 
 #define JOB_STATE_LIST(X)                                                                                              \
@@ -173,6 +181,9 @@ enum absence { ABSENCE_LIST(X) ABSENCE_COUNT };
 #undef X
 #define X(name, word) PROSPECT_##name,
 enum prospect { PROSPECT_LIST(X) PROSPECT_COUNT };
+#undef X
+#define X(name, word) OWNERSHIP_##name,
+enum ownership { OWNERSHIP_LIST(X) OWNERSHIP_COUNT };
 #undef X
 #define X(name, word) OUTCOME_##name,
 enum outcome { OUTCOME_LIST(X) OUTCOME_COUNT };
@@ -260,7 +271,23 @@ const char *job_state_name(enum job_state v);
   F(S, INT, ago_ms, 0, INT64_MAX)                                                                                      \
   F(S, STR, text, REASON_MAX)
 
-#define OBJECT_LIST(O) O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away)
+/* A connection to the round's store. */
+#define store_caller_FIELDS(F, S)                                                                                      \
+  F(S, REQ_INT, id, 1, INT64_MAX) /* node rank 0's number for it */                                                    \
+  F(S, REQ_STR, addr, ADDR_MAX)   /* its other end */                                                                  \
+  F(S, REQ_INT, port, 1, 65535)                                                                                        \
+  F(S, INT, asked, 0, NODES_MAX) /* FIND_OWNERS: how many agents have that address */
+
+#define store_owner_FIELDS(F, S)                                                                                       \
+  F(S, REQ_INT, id, 1, INT64_MAX)                                                                                      \
+  F(S, INT, asked, 0, NODES_MAX) /* as in FIND_OWNERS */                                                               \
+  F(S, ENUM, is, ownership)                                                                                            \
+  F(S, INT, uid, -1, 4294967295)    /* other: as that agent sees it */                                                 \
+  F(S, INT, pid, 0, PID_LIMIT)      /* other: of a process that has it; 0: the agent may not see it */                 \
+  F(S, STR, name, PROCESS_NAME_MAX) /* other: of that process */
+
+#define OBJECT_LIST(O)                                                                                                 \
+  O(store_caller) O(store_owner) O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -284,11 +311,15 @@ const char *job_state_name(enum job_state v);
   M(GOING_AWAY, going_away, TO_AGENT)       /* the daemon restarts: the agent reconnects */                            \
   M(CONTROL, control, TO_DAEMON)            /* rdzvctl: one per connection */                                          \
   M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */                                                    \
-  M(PREPARE, prepare, TO_AGENT) /* the round is going to end: write a checkpoint and report it; STOP follows */        \
-  M(KILL, kill, TO_AGENT)       /* a signal to one worker: rdzvctl kill-worker */                                      \
-  M(MINT, mint, TO_AGENT)       /* mint these ids of the round, or send them again */                                  \
-  M(MINTED, minted, TO_DAEMON)  /* raw: the ids that MINT or START asked for */                                        \
-  M(IDS, ids, TO_AGENT)         /* raw: all ids of the round; or text: the nodes that are missing */
+  M(PREPARE, prepare, TO_AGENT)        /* the round is going to end: write a checkpoint and report it; STOP follows */ \
+  M(KILL, kill, TO_AGENT)              /* a signal to one worker: rdzvctl kill-worker */                               \
+  M(MINT, mint, TO_AGENT)              /* mint these ids of the round, or send them again */                           \
+  M(MINTED, minted, TO_DAEMON)         /* raw: the ids that MINT or START asked for */                                 \
+  M(IDS, ids, TO_AGENT)                /* raw: all ids of the round; or text: the nodes that are missing */            \
+  M(ASK_OWNERS, ask_owners, TO_DAEMON) /* node rank 0: whose are these connections to the round's store? */            \
+  M(FIND_OWNERS, find_owners, TO_AGENT)    /* the same, to the agents that have their addresses */                     \
+  M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
+  M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */
 
 #define challenge_FIELDS(F, S)                                                                                         \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -488,6 +519,36 @@ const char *job_state_name(enum job_state v);
   F(S, INT, version, 0, NCCL_VERSION_LIMIT) /* the lowest of the minting nodes */                                      \
   F(S, STR, text, REASON_MAX)               /* count 0: the nodes whose ids are missing, or the reason */              \
   F(S, BOOL, none)                          /* there will be none; with `auto` the round goes on */
+
+#define ask_owners_FIELDS(F, S)                                                                                        \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* increases during the life of the agent */                                     \
+  F(S, REQ_STR, addr, ADDR_MAX)       /* of the round's store, as node rank 0 sees it */                               \
+  F(S, REQ_INT, port, 1, 65535)                                                                                        \
+  F(S, LIST, callers, store_caller, OWNERS_MAX)
+
+#define find_owners_FIELDS(F, S)                                                                                       \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* increases during the life of the agent */                                     \
+  F(S, REQ_STR, addr, ADDR_MAX)       /* of the round's store, as node rank 0 sees it */                               \
+  F(S, REQ_INT, port, 1, 65535)                                                                                        \
+  F(S, LIST, callers, store_caller, OWNERS_MAX)
+
+#define found_owners_FIELDS(F, S)                                                                                      \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the question */                                                            \
+  F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
+  F(S, LIST, owners, store_owner, OWNERS_MAX)
+
+#define owners_FIELDS(F, S)                                                                                            \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the question */                                                            \
+  F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
+  F(S, LIST, owners, store_owner, OWNERS_MAX)
 
 #define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 

@@ -14,8 +14,10 @@
  * No port is used for two rounds in a row, unless --store-port asks for it, so the remains of an old round find nothing
  * at their port. The next socket is opened before the current one is given away, so they differ.
  *
- * The nodes of the round, as START lists them, may connect, and so may loopback and this machine: every address of its
- * interfaces, and a peer with the same address that it connects to (a name space in between may hide the rest).
+ * A socket listens on this node's address alone: that of --local-addr, else the one on the way to the daemon, which the
+ * daemon sees as well (ready.c has the exception). Who may connect is decided at the door (door.c).
+ *
+ * The store's memory is limited: a worker with a mistake must not take the agent's machine with it.
  *
  * Without a free descriptor there is no next socket; port 0 reports that, and the agent retries every second. */
 
@@ -28,11 +30,11 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
-#include "agent/store/guests.h"
-#include "common/system/log.h"
+#include "agent/store/door.h"
+#include "agent/store/ready.h"
 #include "common/mem.h"
+#include "common/system/log.h"
 #include "proto/c10d_server.h"
-#include "proto/socket.h"
 
 enum {
   RETRY_MS = 1000,
@@ -40,78 +42,80 @@ enum {
   CONNECTIONS_MORE = 256,      /* monitors and tools */
 };
 
+#define BYTES_MIN ((size_t)256 << 20)
+#define BYTES_MAX ((size_t)4 << 30)
+
 struct round_store {
   struct round_store_options o;
-  int ready; /* -1: none */
-  uint16_t ready_port;
+  struct ready ready;
+  struct ipaddr at;           /* where it listens */
   struct c10d_server *server; /* NULL: none is served */
-  struct guests guests;
+  struct door *door;
   uv_timer_t retry;
 };
-
-/* Sockets ---------------------------------------------------------------------------------------------------------- */
-
-/* On all addresses, of both families if the machine has both. */
-static int open_socket(uint16_t port, bool listening) {
-  /* connections of the last round may still be closing */
-  unsigned flags = (listening ? SOCKET_LISTEN : 0) | (port ? SOCKET_REUSE : 0);
-  union socket_address a = {.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_ANY_INIT}};
-  int fd = socket_bind(&a, flags);
-  if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) return fd;
-  a.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
-  return socket_bind(&a, flags);
-}
-
-static uint16_t port_of(int fd) {
-  struct ipaddr addr;
-  uint16_t port;
-  socket_local(fd, &addr, &port);
-  return port;
-}
 
 /* The ready socket ------------------------------------------------------------------------------------------------- */
 
 static void on_retry(uv_timer_t *timer);
 
+static bool is_of_one_machine(const struct ipaddr *addr) {
+  return !addr->family || ipaddr_is_loopback(addr) || ipaddr_is_linklocal(addr);
+}
+
+/* Addresses that the daemon may give this node instead of the one of its own way to it. */
+static size_t other_addresses(const struct round_store *r, struct ipaddr out[HOST_ADDRS_MAX]) {
+  size_t n = 0, all = r->o.alone || !is_of_one_machine(&r->at) ? 0 : host_addrs(out);
+  for (size_t i = 0; i < all; i++)
+    if (!is_of_one_machine(&out[i])) out[n++] = out[i];
+  return n;
+}
+
 static int make_ready(struct round_store *r) {
-  int fd = open_socket(0, r->o.place == STORE_AGENT);
-  r->ready = fd < 0 ? -1 : fd;
-  r->ready_port = fd < 0 ? 0 : port_of(fd);
-  if (fd < 0) uv_timer_start(&r->retry, on_retry, RETRY_MS, 0);
-  return fd < 0 ? fd : 0;
+  struct ipaddr others[HOST_ADDRS_MAX];
+  int rc = r->o.place == STORE_AGENT ? ready_open(&r->ready, &r->at, others, other_addresses(r, others))
+                                     : ready_hold(&r->ready);
+  if (rc) uv_timer_start(&r->retry, on_retry, RETRY_MS, 0);
+  return rc;
 }
 
 static void on_retry(uv_timer_t *timer) {
   struct round_store *r = timer->data;
-  if (make_ready(r) == 0) r->o.on_port(r->o.ctx, r->ready_port);
+  if (make_ready(r) == 0) r->o.on_port(r->o.ctx, r->ready.port);
 }
 
-/* Takes the ready socket, opens another one and reports its port. */
-static int take_ready(struct round_store *r) {
-  int fd = r->ready, rc = make_ready(r);
+/* Opens another one and reports its port. */
+static void replace_ready(struct round_store *r) {
+  int rc = make_ready(r);
   if (rc) log_warn("no socket for the store of the next round: %s; trying again every second", uv_strerror(rc));
-  r->o.on_port(r->o.ctx, r->ready_port);
-  return fd;
+  r->o.on_port(r->o.ctx, r->ready.port);
+}
+
+void round_store_reach(struct round_store *r, const struct ipaddr *daemon) {
+  struct ipaddr given = ipaddr_parse(r->o.addr ? r->o.addr : "");
+  struct ipaddr at = ready_own_towards(given.family ? &given : daemon);
+  if (given.family && !at.family) at = ready_own_towards(daemon);
+  if (!at.family || ipaddr_is_linklocal(&at)) at = ipaddr_parse(host_loopback());
+  if (ipaddr_compare(&at, &r->at) == 0) return;
+  r->at = at;
+  if (r->o.port || r->o.place == STORE_WORKER) return;
+  uv_timer_stop(&r->retry);
+  ready_close(&r->ready);
+  replace_ready(r);
 }
 
 /* Serving ---------------------------------------------------------------------------------------------------------- */
 
-static void let_in(struct round_store *r, const struct bytes *addrs) {
-  struct ipaddr own[HOST_ADDRS_MAX];
-  size_t n = host_addrs(own);
-  guests_finish(&r->guests);
-  guests_init(&r->guests, addrs ? addrs->data : NULL, addrs ? addrs->len : 0, own, n);
+static size_t memory_limit(const struct round_store *r) {
+  uint64_t all = uv_get_total_memory(), allowed = uv_get_constrained_memory();
+  if (allowed > 0 && allowed < all) all = allowed;
+  if (r->o.max_bytes) return r->o.max_bytes;
+  return all / 4 < BYTES_MIN ? BYTES_MIN : all / 4 > BYTES_MAX ? BYTES_MAX : (size_t)(all / 4);
 }
 
-static bool is_guest(void *ctx, const struct ipaddr *peer, const struct ipaddr *local) {
-  const struct round_store *r = ctx;
-  return ipaddr_is_loopback(peer) || ipaddr_compare(peer, local) == 0 || guests_has(&r->guests, peer);
-}
-
-static int serve(struct round_store *r, const struct start *start, int fd, struct err *e) {
+static int serve(struct round_store *r, const struct start *start, const struct bytes *addrs, int fd, struct err *e) {
   char name[40];
-  struct c10d_server_config c = {.name = name, .allow = is_guest, .ctx = r};
-  c.allowed = "only the nodes of the round may connect";
+  struct c10d_server_config c = {.name = name, .admit = door_admit, .on_undecided = door_on_undecided, .ctx = r->door};
+  c.store.max_bytes = memory_limit(r);
   snprintf(name, sizeof name, "store of round %lld", (long long)start->round);
   c.max_connections = (size_t)start->world_size * CONNECTIONS_PER_WORKER + CONNECTIONS_MORE;
   uv_random(NULL, NULL, &c.store.seed, sizeof c.store.seed, 0, NULL);
@@ -120,13 +124,15 @@ static int serve(struct round_store *r, const struct start *start, int fd, struc
     close(fd);
     return rc;
   }
+  door_open(r->door, r->server, addrs);
   rc = c10d_server_listen(r->server, fd, e);
   if (rc) round_store_close(r);
   return rc;
 }
 
-static int open_given(struct round_store *r, int *fd, struct err *e) {
-  *fd = r->o.place == STORE_AGENT ? open_socket(r->o.port, true) : -1;
+static int open_given(struct round_store *r, const struct ipaddr *head, int *fd, struct err *e) {
+  struct ipaddr own = ready_own_towards(head);
+  *fd = r->o.place == STORE_AGENT ? ready_listen(own.family ? &own : &r->at, r->o.port) : -1;
   if (r->o.place == STORE_AGENT && *fd < 0)
     return err_sys(e, *fd,
                    "this is node 0 and cannot serve the round's store on port %u (--store-port, or "
@@ -135,22 +141,45 @@ static int open_given(struct round_store *r, int *fd, struct err *e) {
   return 0;
 }
 
-static int open_ready(struct round_store *r, const struct start *start, int *fd, struct err *e) {
-  if (start->store_port != r->ready_port)
+static int open_ready(struct round_store *r, const struct start *start, const struct ipaddr *head, int *fd,
+                      struct err *e) {
+  if (start->store_port != r->ready.port)
     return err_set(e, -ESTALE, "START names port %lld for the round's store, and port %u is ready on this node",
-                   (long long)start->store_port, (unsigned)r->ready_port);
-  *fd = take_ready(r);
-  if (r->o.place == STORE_AGENT) return 0;
-  close(*fd);
+                   (long long)start->store_port, (unsigned)r->ready.port);
+  struct ready ready = r->ready;
   *fd = -1;
+  r->ready = (struct ready){.n = 0};
+  replace_ready(r); /* while the old one is open, so that the ports differ */
+  if (r->o.place == STORE_AGENT)
+    *fd = ready_take(&ready, head);
+  else
+    ready_close(&ready);
+  if (r->o.place == STORE_AGENT && *fd < 0)
+    return err_sys(e, *fd, "this is node 0 and cannot serve the round's store at %s port %lld", start->head_addr,
+                   (long long)start->store_port);
   return 0;
 }
 
+void round_store_know(struct round_store *r, const struct start *start) {
+  door_know(r->door, start);
+}
+
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e) {
-  int fd = -1, rc = r->o.port ? open_given(r, &fd, e) : open_ready(r, start, &fd, e);
-  if (rc || fd < 0) return rc;
-  let_in(r, addrs);
-  return serve(r, start, fd, e);
+  struct ipaddr head = ipaddr_parse(start->head_addr);
+  int fd = -1, rc = r->o.port ? open_given(r, &head, &fd, e) : open_ready(r, start, &head, &fd, e);
+  return rc || fd < 0 ? rc : serve(r, start, addrs, fd, e);
+}
+
+void round_store_daemon(struct round_store *r, bool here) {
+  door_daemon(r->door, here);
+}
+
+void round_store_on_find(struct round_store *r, const struct find_owners *ask) {
+  door_on_find(r->door, ask);
+}
+
+void round_store_on_owners(struct round_store *r, const struct owners *owners) {
+  door_on_owners(r->door, owners);
 }
 
 bool round_store_is_used(const struct round_store *r) {
@@ -162,6 +191,7 @@ void round_store_shut(struct round_store *r) {
 }
 
 void round_store_close(struct round_store *r) {
+  door_shut(r->door);
   c10d_server_close(r->server, NULL, NULL);
   r->server = NULL;
 }
@@ -169,15 +199,14 @@ void round_store_close(struct round_store *r) {
 /* The object ------------------------------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *handle) {
-  struct round_store *r = handle->data;
-  guests_finish(&r->guests);
-  free(r);
+  free(handle->data);
 }
 
 int round_store_create(const struct round_store_options *o, struct round_store **out, struct err *e) {
   struct round_store *r = xcalloc(1, sizeof *r);
   r->o = *o;
-  r->ready = -1;
+  r->at = ipaddr_parse(host_loopback());
+  r->door = door_create(&(struct door_options){.loop = o->loop, .send = o->send, .ctx = o->ctx});
   uv_timer_init(o->loop, &r->retry);
   uv_unref((uv_handle_t *)&r->retry);
   r->retry.data = r;
@@ -191,12 +220,13 @@ int round_store_create(const struct round_store_options *o, struct round_store *
 }
 
 uint16_t round_store_port(const struct round_store *r) {
-  return r->o.port ? r->o.port : r->ready_port;
+  return r->o.port ? r->o.port : r->ready.port;
 }
 
 void round_store_destroy(struct round_store *r) {
   if (!r) return;
   round_store_close(r);
-  if (r->ready >= 0) close(r->ready);
+  ready_close(&r->ready);
+  door_destroy(r->door);
   uv_close((uv_handle_t *)&r->retry, on_closed);
 }

@@ -5,8 +5,10 @@
 /* The port of the round's store on this node: one that is ready for the next round in which this node is node rank 0,
  * and the store that is served now, if any.
  *
- *   STORE_AGENT   a listening socket is ready, and the daemon knows its port; opening a round serves a new, empty store on it
- *   STORE_WORKER  a free port is held; opening a round releases it for the worker that serves its own store there
+ *   STORE_AGENT   a socket listens on this node's address, and the daemon knows its port; opening a round serves a new,
+ *                 empty store on it
+ *   STORE_WORKER  a free port is held; opening a round releases it for the worker that serves its own store there. What
+ *                 that worker listens on, and whom it lets in, is PyTorch's: every address, and everybody
  *
  * With `port` that port is used in every round, and nothing is held between rounds. */
 
@@ -15,15 +17,20 @@
 #include <uv.h>
 #include "agent/options/options.h"
 #include "common/bytes.h"
+#include "common/endpoint.h"
 #include "common/err.h"
 #include "proto/msg.h"
 
 struct round_store_options {
   uv_loop_t *loop;
   enum store_place place;
-  uint16_t port; /* --store-port; 0: a free one each round */
-  void (*on_port)(void *ctx,
-                  uint16_t port); /* another port is ready (0: none); may be called inside round_store_open */
+  uint16_t port;    /* --store-port; 0: a free one each round */
+  const char *addr; /* --local-addr, numeric; "": this node's address is that of its way to the daemon. Borrowed */
+  bool alone;       /* the job is on this machine alone */
+  size_t max_bytes; /* of one round's store; 0: a quarter of the memory, within bounds */
+  /* Another port is ready (0: none). May be called inside round_store_open and round_store_daemon. */
+  void (*on_port)(void *ctx, uint16_t port);
+  void (*send)(void *ctx, const struct msg *m); /* to the daemon */
   void *ctx;
 };
 
@@ -33,11 +40,21 @@ struct round_store;
 int round_store_create(const struct round_store_options *o, struct round_store **out, struct err *e);
 uint16_t round_store_port(const struct round_store *r); /* for HELLO and reports */
 
-/* START has come, and this is node rank 0. addrs: its raw part, or NULL; those addresses, loopback and this machine's
- * own addresses may connect. The store before must be closed. -ESTALE: START names another port than the ready one. On
+/* The agent is connected to the daemon at that address, and will say HELLO: the next round's store may need another
+ * address, and so another port. */
+void round_store_reach(struct round_store *r, const struct ipaddr *daemon);
+/* The daemon has welcomed this agent, or is gone; and two messages of its about whose connections are. */
+void round_store_daemon(struct round_store *r, bool here);
+void round_store_on_find(struct round_store *r, const struct find_owners *ask);
+void round_store_on_owners(struct round_store *r, const struct owners *owners);
+
+/* START has come, to whichever node. */
+void round_store_know(struct round_store *r, const struct start *start);
+/* And this is node rank 0. addrs: its raw part, or NULL. Processes of this user may connect from those addresses and
+ * from this machine. The store before must be closed. -ESTALE: START names another port than the ready one. On
  * an error, with a sentence, nothing is served. */
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e);
-/* Whether a connection has come to the store; true if none is served. */
+/* Whether a connection has been let in to the store; true if none is served. */
 bool round_store_is_used(const struct round_store *r);
 /* Accepts no more connections. Existing ones stay. */
 void round_store_shut(struct round_store *r);

@@ -85,6 +85,8 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   case MSG_REPORT: on_report(m, ev); break;
   case MSG_PROGRESS: on_progress(m, &ev->msg->progress); break;
   case MSG_MINTED: on_minted(c, m, ev); break;
+  case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
+  case MSG_FOUND_OWNERS: job_found_owners(m->job, m, &ev->msg->found_owners); break;
   case MSG_BYE:
     je.kind = JOB_EV_BYE;
     je.text = ev->msg->bye.text[0] ? ev->msg->bye.text : NULL;

@@ -18,6 +18,7 @@
  *   lease.c       leases, grace, and what a lost node may still run
  *   drain.c       hosts that are left out of rounds
  *   ids.c         the round's ncclUniqueIds
+ *   owners.c      whose the connections to the round's store are
  *   recover.c     a daemon that comes back
  *   state_line.c  the lines of the state file
  *   jobs.c        all jobs of one daemon, and what they share */
@@ -280,6 +281,9 @@ void job_note_refusal(struct job *j, const char *host, const char *text, uint64_
 /* MINTED carries as many bytes as it says. */
 bool minted_is_sound(const struct msg *m);
 void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint64_t now_ms);
+/* ASK_OWNERS of node rank 0, and FOUND_OWNERS of the nodes. */
+void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *ask);
+void job_found_owners(struct job *j, struct member *m, const struct found_owners *found);
 void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 

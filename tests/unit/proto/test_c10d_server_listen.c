@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <string.h>
 #include <unistd.h>
 #include "common/mem.h"
 #include "tests/rig/unit.h"
@@ -79,29 +80,134 @@ static void test_options_of_accepted_connections(void **state) {
   stop();
 }
 
-static bool is_even(void *ctx, const struct ipaddr *peer, const struct ipaddr *local) {
-  assert_true(local->family == 4 && local->bytes[0] == 127);
-  ++*(int *)ctx;
-  return peer->bytes[3] % 2 == 0;
+struct door {
+  int asked, undecided;
+  struct c10d_caller last;
+};
+
+/* By the last byte of its address: even ones may come in, 3 may not, 5 is gone, others have to wait. */
+static enum c10d_admission judge(void *ctx, const struct c10d_caller *caller, struct err *why) {
+  struct door *d = ctx;
+  uint8_t last = caller->from.bytes[3];
+  assert_true(caller->to.family == 4 && caller->to.bytes[0] == 127 && caller->to_port && caller->from_port);
+  d->asked++;
+  d->last = *caller;
+  if (last % 2 == 0) return C10D_ADMIT;
+  if (last == 3) err_set(why, -EACCES, "three is not let in");
+  return last <= 5 ? C10D_REFUSE : C10D_LATER;
 }
 
-static void test_allow(void **state) {
-  int asked = 0;
+static void note_undecided(void *ctx, const struct c10d_caller *caller, struct err *why) {
+  ((struct door *)ctx)->undecided++;
+  err_set(why, -ETIMEDOUT, "node %u has not answered", (unsigned)caller->from.bytes[3]);
+}
+
+static void test_at_once(void **state) {
+  struct door d = {0};
   struct sockaddr_in sa;
-  start(&(struct c10d_server_config){.allow = is_even, .ctx = &asked});
+  start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
   open_listener(&sa);
-  int a = connect_from("127.0.0.2", &sa), b = connect_from("127.0.0.3", &sa);
+  int a = connect_from("127.0.0.2", &sa), b = connect_from("127.0.0.3", &sa), c = connect_from("127.0.0.5", &sa);
   put(a, hello, sizeof(hello));
   spin();
-  assert_int_equal(asked, 2);
+  assert_int_equal(d.asked, 3);
   assert_false(got(a, "", 0));
   assert_true(got(b, "", 0));
+  assert_true(got(c, "", 0));
   assert_int_equal(c10d_server_connections(server), 1);
   expect_line("store: 127.0.0.3:");
-  expect_line("refused: this store is not for its address");
+  expect_line("refused: three is not let in");
+  assert_null(strstr(buf_text(&lines), "127.0.0.5")); /* quietly */
   close(a);
   close(b);
+  close(c);
   stop();
+}
+
+/* What it has sent stays in the kernel until it is let in. */
+static void test_later(void **state) {
+  struct door d = {0};
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
+  open_listener(&sa);
+  struct buf ping = BUF_INIT;
+  int in = connect_from("127.0.0.7", &sa);
+  buf_append(&ping, hello, sizeof(hello));
+  ask_add(&ping, "k", 1);
+  put_buf(in, &ping);
+  spin();
+  uint64_t first = d.last.id;
+  int out = connect_from("127.0.0.9", &sa), quiet = connect_from("127.0.0.9", &sa);
+  spin();
+  assert_int_equal(d.asked, 3);
+  assert_int_equal(c10d_server_callers(server), 3);
+  assert_int_equal(c10d_server_connections(server), 0);
+  assert_int_equal(store_count(c10d_server_store(server)), 0);
+  c10d_server_admit(server, first);
+  c10d_server_refuse(server, d.last.id - 1, "it is not ours");
+  c10d_server_refuse(server, d.last.id, NULL);
+  c10d_server_admit(server, first); /* again, and one that never was */
+  c10d_server_refuse(server, 4711, "nobody");
+  spin();
+  struct buf one = BUF_INIT;
+  put_number(&one, 1);
+  assert_false(got_buf(in, &one));
+  assert_true(got(out, "", 0));
+  assert_true(got(quiet, "", 0));
+  assert_int_equal(c10d_server_callers(server), 0);
+  assert_int_equal(c10d_server_accepted(server), 1);
+  expect_line("store: 127.0.0.9:");
+  expect_line("refused: it is not ours");
+  assert_null(strstr(buf_text(&lines), "nobody"));
+  close(in);
+  close(out);
+  close(quiet);
+  stop();
+}
+
+static void test_nobody_decides(void **state) {
+  struct door d = {0};
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){.admit = judge, .on_undecided = note_undecided, .decide_ms = 100, .ctx = &d});
+  open_listener(&sa);
+  int fd = connect_from("127.0.0.7", &sa);
+  spin();
+  assert_false(got(fd, "", 0));
+  wait_ms(60);
+  assert_false(got(fd, "", 0));
+  wait_ms(60);
+  assert_true(got(fd, "", 0));
+  assert_int_equal(d.undecided, 1);
+  assert_int_equal(c10d_server_callers(server), 0);
+  expect_line("refused: node 7 has not answered");
+  close(fd);
+  stop();
+}
+
+/* Callers of a stranger take no place of a client, and have a limit of their own. */
+static void test_callers_have_limits(void **state) {
+  struct door d = {0};
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){.admit = judge, .max_connections = 1, .max_callers = 2, .ctx = &d});
+  open_listener(&sa);
+  int waiting[3];
+  for (int i = 0; i < 3; i++) {
+    waiting[i] = connect_from("127.0.0.7", &sa);
+    spin();
+  }
+  assert_false(got(waiting[1], "", 0));
+  assert_true(got(waiting[2], "", 0));
+  expect_line("refused: 2 connections wait already to be let in");
+  int client = connect_from("127.0.0.2", &sa);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 1);
+  c10d_server_admit(server, 1); /* the place is taken meanwhile */
+  spin();
+  assert_true(got(waiting[0], "", 0));
+  expect_line("refused: there are 1 connections already");
+  for (int i = 0; i < 3; i++) close(waiting[i]);
+  close(client);
+  stop(); /* with one that still waits */
 }
 
 static void test_limits(void **state) {
@@ -315,7 +421,10 @@ static void test_adopt_silent(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       test(options_of_accepted_connections),
-      test(allow),
+      test(at_once),
+      test(later),
+      test(nobody_decides),
+      test(callers_have_limits),
       test(limits),
       test(no_descriptors),
       test(silent_is_closed),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* round_store: the socket that is ready, the store that is served on it, and what is left of it afterwards. Over
- * loopback, which is always let in: who is not let in is tested with real hosts (tests/e2e/test_round_store.py). */
+/* round_store: the sockets that are ready, the store that is served on one of them, and what is left of it afterwards.
+ * Over loopback, from this user, who is always let in. Others: test_door.c, and tests/e2e/test_store_door.py. */
 
 #include "agent/store/round_store.h"
 
@@ -13,6 +13,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "agent/link/host_addrs.h"
+#include "agent/store/ready.h"
+#include "proto/socket.h"
 #include "tests/rig/unit.h"
 
 enum { PATIENCE_MS = 5000, PORTS_MAX = 16 };
@@ -31,8 +34,13 @@ static void on_port(void *ctx, uint16_t port) {
   f->told[f->n_told++] = port;
 }
 
+static void on_send(void *ctx, const struct msg *m) {
+  fail_msg("nobody else is to be asked about a connection of this machine");
+}
+
 static struct round_store_options options(struct fixture *f, enum store_place place, uint16_t port) {
-  return (struct round_store_options){.loop = &f->loop, .place = place, .port = port, .on_port = on_port, .ctx = f};
+  return (struct round_store_options){
+      .loop = &f->loop, .place = place, .port = port, .on_port = on_port, .send = on_send, .ctx = f};
 }
 
 static void on_alive(uv_timer_t *timer) {}
@@ -54,16 +62,21 @@ static void close_fixture(struct fixture *f) {
   assert_int_equal(uv_loop_close(&f->loop), 0);
 }
 
-static int begin(struct fixture *f, int64_t round, uint16_t port, struct err *e) {
+static int begin_at(struct fixture *f, int64_t round, const char *addr, uint16_t port, struct err *e) {
   struct start s = {.incarnation = "0",
                     .round = round,
                     .nodes = 1,
                     .world_size = 2,
                     .store_port = port,
-                    .head_addr = "127.0.0.1",
+                    .head_addr = addr,
                     .head_host = "n0",
-                    .node_addr = "127.0.0.1"};
+                    .node_addr = addr};
+  round_store_know(f->r, &s);
   return round_store_open(f->r, &s, NULL, e);
+}
+
+static int begin(struct fixture *f, int64_t round, uint16_t port, struct err *e) {
+  return begin_at(f, round, "127.0.0.1", port, e);
 }
 
 static void begin_well(struct fixture *f, int64_t round, uint16_t port) {
@@ -126,6 +139,13 @@ static int64_t count_keys(struct fixture *f, int fd) {
 
 /* The agent's store. ----------------------------------------------------------------------------------------------- */
 
+static bool address_is(const char *addr) {
+  struct ipaddr own[HOST_ADDRS_MAX], a = ipaddr_parse(addr);
+  for (size_t i = 0, n = host_addrs(own); i < n; i++)
+    if (ipaddr_compare(&own[i], &a) == 0) return true;
+  return false;
+}
+
 static void test_a_port_is_ready_before_the_round(void **state) {
   struct fixture f;
   open_fixture(&f, STORE_AGENT, 0);
@@ -144,24 +164,155 @@ static void test_a_port_is_ready_before_the_round(void **state) {
   close_fixture(&f);
 }
 
-static void test_both_families_reach_it(void **state) {
+static int dial_at(const char *addr, uint16_t port) {
+  union socket_address a = {.v4 = {.sin_family = AF_INET, .sin_port = htons(port)}};
+  bool v4 = inet_pton(AF_INET, addr, &a.v4.sin_addr) == 1;
+  if (!v4) {
+    a.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    assert_int_equal(inet_pton(AF_INET6, addr, &a.v6.sin6_addr), 1);
+  }
+  int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fd, &a.any, v4 ? sizeof a.v4 : sizeof a.v6) == 0) return fd;
+  int rc = -errno;
+  close(fd);
+  return rc;
+}
+
+static void reach(struct fixture *f, const char *daemon) {
+  struct ipaddr a = ipaddr_parse(daemon);
+  round_store_reach(f->r, &a);
+}
+
+/* All of 127.0.0.0/8 is this machine's: a socket on one of them is not reached by another. */
+static void test_it_listens_on_one_address(void **state) {
   struct fixture f;
   open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
-  begin_well(&f, 1, port);
-  int v4 = dial(AF_INET, port), v6 = dial(AF_INET6, port);
-  assert_true(v4 >= 0);
-  greet(&f, v4);
-  if (v6 < 0) {
-    print_message("no IPv6 on this machine: %s\n", strerror(-v6));
-  } else {
-    greet(&f, v6);
-    SAY(v6, "\x01\x02\0\0\0\0\0\0\0/k\x02\0\0\0\0\0\0\0v1");
-    assert_int_equal(count_keys(&f, v6), 1);
-    assert_int_equal(count_keys(&f, v4), 1);
-    close(v6);
+  reach(&f, "127.0.0.1"); /* as before: nothing changes */
+  assert_int_equal(f.n_told, 0);
+  for (int served = 0; served < 2; served++) {
+    if (served) begin_well(&f, 1, port);
+    int fd = dial_at("127.0.0.1", port);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(dial_at("127.0.0.2", port), -ECONNREFUSED);
+    if (address_is("::1")) assert_int_equal(dial_at("::1", port), -ECONNREFUSED);
   }
-  close(v4);
+  close_fixture(&f);
+}
+
+/* --local-addr, and then an agent whose daemon is elsewhere. */
+static void test_the_address_that_was_given(void **state) {
+  struct fixture f;
+  struct err e = ERR_INIT;
+  open_fixture(&f, STORE_AGENT, 0);
+  round_store_destroy(f.r);
+  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  o.addr = "127.0.0.7";
+  assert_int_equal(round_store_create(&o, &f.r, &e), 0);
+  reach(&f, "127.0.0.1");
+  assert_int_equal(f.n_told, 1);
+  uint16_t port = round_store_port(f.r);
+  assert_int_equal(f.told[0], port);
+  assert_int_equal(dial_at("127.0.0.1", port), -ECONNREFUSED);
+  assert_int_equal(begin_at(&f, 1, "127.0.0.7", port, &e), 0);
+  int fd = dial_at("127.0.0.7", port);
+  assert_true(fd >= 0);
+  greet(&f, fd);
+  close(fd);
+  close_fixture(&f);
+}
+
+static void test_ipv6(void **state) {
+  struct fixture f;
+  struct err e = ERR_INIT;
+  if (!address_is("::1")) skip();
+  open_fixture(&f, STORE_AGENT, 0);
+  reach(&f, "::1");
+  uint16_t port = round_store_port(f.r);
+  assert_int_equal(f.n_told, 1);
+  assert_int_equal(begin_at(&f, 1, "::1", port, &e), 0);
+  int fd = dial_at("::1", port);
+  assert_true(fd >= 0);
+  greet(&f, fd);
+  assert_int_equal(dial_at("127.0.0.1", port), -ECONNREFUSED);
+  close(fd);
+  close_fixture(&f);
+}
+
+/* The daemon is on this machine, and START names the address by which other nodes know it. The port was held there. */
+static void test_the_address_that_start_names(void **state) {
+  struct ipaddr own[HOST_ADDRS_MAX];
+  struct fixture f;
+  struct err e = ERR_INIT;
+  char addr[INET6_ADDRSTRLEN] = "";
+  for (size_t i = 0, n = host_addrs(own); i < n && !*addr; i++)
+    if (!ipaddr_is_loopback(&own[i]) && !ipaddr_is_linklocal(&own[i])) socket_format(&own[i], addr);
+  if (!*addr) skip(); /* this machine has only loopback */
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  assert_int_equal(dial_at(addr, port), -ECONNREFUSED); /* held, not listened on */
+  struct ipaddr there = ipaddr_parse(addr);
+  assert_int_equal(ready_listen(&there, port), -EADDRINUSE);
+  assert_int_equal(begin_at(&f, 1, addr, port, &e), 0);
+  int fd = dial_at(addr, port);
+  assert_true(fd >= 0);
+  greet(&f, fd);
+  assert_int_equal(dial_at("127.0.0.1", port), -ECONNREFUSED);
+  close(fd);
+  close_fixture(&f);
+}
+
+/* A job of this machine alone holds nothing elsewhere. */
+static void test_alone(void **state) {
+  struct ipaddr own[HOST_ADDRS_MAX];
+  struct fixture f;
+  struct err e = ERR_INIT;
+  size_t n = host_addrs(own);
+  open_fixture(&f, STORE_AGENT, 0);
+  round_store_destroy(f.r);
+  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  o.alone = true;
+  assert_int_equal(round_store_create(&o, &f.r, &e), 0);
+  for (size_t i = 0; i < n; i++) {
+    if (ipaddr_is_loopback(&own[i]) || ipaddr_is_linklocal(&own[i])) continue;
+    int fd = ready_listen(&own[i], round_store_port(f.r));
+    assert_true(fd >= 0);
+    close(fd);
+  }
+  close_fixture(&f);
+}
+
+/* Memory. ---------------------------------------------------------------------------------------------------------- */
+
+static void test_its_memory_is_limited(void **state) {
+  struct fixture f;
+  struct err e = ERR_INIT;
+  open_fixture(&f, STORE_AGENT, 0);
+  round_store_destroy(f.r);
+  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  o.max_bytes = 64 * 1024;
+  assert_int_equal(round_store_create(&o, &f.r, &e), 0);
+  uint16_t port = round_store_port(f.r);
+  begin_well(&f, 1, port);
+  int fd = dial(AF_INET, port);
+  greet(&f, fd);
+  static char value[60 * 1024];
+  for (char key = 'a'; key <= 'b'; key++) {
+    char head[] = "\x01\x02\0\0\0\0\0\0\0/k";
+    uint64_t size = sizeof value;
+    head[10] = key;
+    say(fd, head, sizeof head - 1);
+    say(fd, (char *)&size, sizeof size);
+    say(fd, value, sizeof value);
+  }
+  char c;
+  assert_int_equal(hear(&f, fd, &c, 1), 0); /* the second one is refused */
+  close(fd);
+  fd = dial(AF_INET, port);
+  greet(&f, fd);
+  assert_int_equal(count_keys(&f, fd), 1);
+  close(fd);
   close_fixture(&f);
 }
 
@@ -371,7 +522,12 @@ static void test_without_a_descriptor_at_all(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_port_is_ready_before_the_round),
-      cmocka_unit_test(test_both_families_reach_it),
+      cmocka_unit_test(test_it_listens_on_one_address),
+      cmocka_unit_test(test_the_address_that_was_given),
+      cmocka_unit_test(test_ipv6),
+      cmocka_unit_test(test_the_address_that_start_names),
+      cmocka_unit_test(test_alone),
+      cmocka_unit_test(test_its_memory_is_limited),
       cmocka_unit_test(test_each_round_has_an_empty_store_and_its_own_port),
       cmocka_unit_test(test_shut_keeps_who_is_connected),
       cmocka_unit_test(test_a_start_for_another_port),
