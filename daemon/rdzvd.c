@@ -223,6 +223,7 @@ static int open_server(struct daemon *d, struct err *e) {
                                  .exit_when_idle = d->options.exit_when_idle,
                                  .owner_fd = (int)d->options.owner_fd,
                                  .max_connections = connections,
+                                 .c10d = d->options.c10d,
                                  .store_bytes = (size_t)d->options.store_memory,
                                  .store_keys = (size_t)d->options.store_keys,
                                  .seed = seed ^ 0x9E3779B97F4A7C15u,

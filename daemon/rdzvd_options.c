@@ -43,12 +43,18 @@ static const struct opt table[] = {
          "Keep a few lines about sealed rounds and ended jobs in this folder, for a restarted daemon. Without it, a "
          "restarted daemon knows only what the agents report."},
     {.group = "PyTorch's TCPStore"},
+    {"c10d", .type = OPT_FLAG, .offset = FIELD(c10d), .brief = "Serve a TCPStore for PyTorch's own programs.",
+     .help =
+         "Serve a TCPStore on the same port, for torchrun and for scripts that meet at rdzvd. PyTorch's protocol has "
+         "no authentication: everybody who reaches the port can read and write all keys. Agents and their workers "
+         "need no TCPStore here."},
     {"store-memory", .type = OPT_SIZE, .offset = FIELD(store_memory), .def = "1g", .min = 1 << 20,
      .max = (double)((int64_t)1 << 50),
-     .help = "Memory for the keys and values of all PyTorch TCPStore clients together. A client that asks for more is "
-             "disconnected and logged. Requests and replies in flight may take as much again."},
+     .help =
+         "With --c10d: memory for the keys and values of all TCPStore clients together. A client that asks for more is "
+         "disconnected and logged. Requests and replies in flight may take as much again."},
     {"store-keys", .type = OPT_INT, .offset = FIELD(store_keys), .def = "4000000", .min = 1, .max = 1e9, .label = "N",
-     .help = "How many keys and queue elements all PyTorch TCPStore clients may have together."},
+     .help = "With --c10d: how many keys and queue elements all TCPStore clients may have together."},
     {.group = "Started by an agent"},
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
      .help = "Exit when jobs have been served, none is left, and no TCPStore client is connected. If the port is in "
@@ -87,8 +93,8 @@ const struct opts_spec rdzvd_options_spec = {
     .intro =
         "The rendezvous daemon of rdzv. Agents (rdzv-agent) join their jobs here, get their ranks, and learn at once "
         "when a worker or a node dies. One daemon serves any number of jobs. It needs no privileges and no "
-        "configuration. SIGTERM makes the agents reconnect later, and ends no job. The same port is a TCPStore "
-        "for PyTorch's own programs: torchrun --rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "
+        "configuration. SIGTERM makes the agents reconnect later, and ends no job. With --c10d the same port is a "
+        "TCPStore for PyTorch's own programs: torchrun --rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "
         "HOST:29400.\n\n"
         "Use it on trusted networks only: everyone who reaches the port may join a job.",
     .examples = "Examples:\n"

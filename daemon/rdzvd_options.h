@@ -14,6 +14,7 @@ struct rdzvd_options {
   const char *key_file;                       /* NULL: none */
   int64_t owner_fd, ready_fd, key_fd;         /* -1: none */
   int64_t store_memory, store_keys;
+  bool c10d; /* serves PyTorch's TCPStore */
   bool insecure, exit_when_idle, quiet, verbose, version, help;
 };
 

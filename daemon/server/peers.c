@@ -377,7 +377,10 @@ static void begin_http(struct peer *p, const char *data, size_t len) {
 
 /* Its clients never say who they are, so they must leave room. */
 static int check_store(const struct peers *ps, struct err *e) {
-  if (!ps->store) return err_sys(e, -EPROTONOSUPPORT, "cannot hand it to the common store");
+  if (!ps->store)
+    return err_set(e, -EPROTONOSUPPORT,
+                   "it is a client of PyTorch's TCPStore (torchrun?), and this rdzvd serves none: start rdzvd with "
+                   "--c10d, or rdzv-agent instead of torchrun");
   size_t n = c10d_server_connections(ps->store);
   if (2 * n < ps->max) return 0;
   return err_set(e, -EMFILE, "the common store has %zu connections already, which is its half of the limit (ulimit -n)",

@@ -13,8 +13,8 @@
  * only starts an idle handle, which keeps the next poll from blocking, and a check handle ticks after that poll. The
  * core gets how late the tick is, and extends its leases by that.
  *
- * Foreign clients (PyTorch's TCPStore) use the same port and do not concern the core: peers.c passes them to the server
- * of the common store. This file only asks whether any is connected, because a client keeps the daemon alive.
+ * Foreign clients (PyTorch's TCPStore) use the same port, if --c10d lets them, and do not concern the core: peers.c
+ * passes them to the server of the common store. This file only asks whether any is connected, because a client keeps the daemon alive.
  *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
  * it. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
@@ -52,7 +52,7 @@ struct server {
   struct server_config config;
   struct core *core;
   struct peers *peers;
-  struct c10d_server *store; /* of foreign clients */
+  struct c10d_server *store; /* of foreign clients; NULL: there is none */
   struct saver saver;
   struct job_effects fresh; /* of the current step */
   struct job_effect *queue; /* to be carried out */
@@ -431,7 +431,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
   s->saver.get_lines = get_state_lines;
   init_handles(s);
   *out = s;
-  int rc = open_store(s, e);
+  int rc = config->c10d ? open_store(s, e) : 0;
   return rc < 0 ? rc : watch_owner(s, e);
 }
 

@@ -32,7 +32,8 @@ struct server_config {
   bool exit_when_idle;        /* exit when jobs were served and none is left */
   int owner_fd; /* a pipe or socket that closes when the owner dies; the daemon then exits when idle. -1: none */
   size_t max_connections;
-  size_t store_bytes, store_keys; /* quotas of the common store */
+  bool c10d;                      /* serve the common store, to everybody */
+  size_t store_bytes, store_keys; /* its quotas */
   uint64_t seed;
   void (*on_stopping)(void *ctx, const char *why); /* server_stop was called; may be NULL */
   void *ctx;

@@ -66,7 +66,7 @@ def cases(k):
 
 def test_every_request_cut_at_every_byte(rdzv):
     """And the greeting with them."""
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     for n in range(len(cases(""))):
         before, request, answer = cases("")[n]
         for cut in range(1, len(before + request) + 5):
@@ -79,7 +79,7 @@ def test_every_request_cut_at_every_byte(rdzv):
 
 
 def test_all_in_one_piece(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     some = [cases(f"{i:04}")[i % len(cases(""))] for i in range(3000)]
     with Raw(d.port) as c:
         c.send(validate() + b"".join(before + request for before, request, _ in some))
@@ -88,7 +88,7 @@ def test_all_in_one_piece(rdzv):
 
 
 def test_names_of_all_keys(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     with client(d) as c:
         ask(c, op("SET", "a", "1") + op("SET", "", "2") + op("QUEUE_PUSH", "q", "x") + op("GETNUMKEYS"), i64(2))
         c.send(op("LIST_KEYS"))
@@ -97,7 +97,7 @@ def test_names_of_all_keys(rdzv):
 
 
 def test_one_space_for_all_and_waiters(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     with client(d) as a, client(d) as b, client(d) as c:
         a.send(op("WAIT", ["x", "y"]))
         b.send(op("WAIT", ["y"]))
@@ -109,7 +109,7 @@ def test_one_space_for_all_and_waiters(rdzv):
 
 
 def test_large_values(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     value = os.urandom(8 << 20)
     with client(d) as a, client(d) as b:
         a.send(op("SET", "big", value))
@@ -123,7 +123,7 @@ def test_large_values(rdzv):
 
 
 def test_quota_of_memory(rdzv):
-    d = rdzv.daemon("--store-memory", "2m")
+    d = rdzv.daemon("--c10d", "--store-memory", "2m")
     with client(d) as a, client(d) as b:
         a.send(op("SET", "one", b"x" * 1500000))
         ask(a, op("CHECK", ["one"]), b"\0")
@@ -137,7 +137,7 @@ def test_quota_of_memory(rdzv):
 
 
 def test_quota_of_keys(rdzv):
-    d = rdzv.daemon("--store-keys", 3)
+    d = rdzv.daemon("--c10d", "--store-keys", 3)
     with client(d) as a, client(d) as b:
         for k in "abc":
             ask(a, op("ADD", k, 1), i64(1))
@@ -147,6 +147,18 @@ def test_quota_of_keys(rdzv):
         ask(b, op("ADD", "c", 1), i64(2))
 
 
+@pytest.mark.parametrize("hello", [validate() + ping(7), b"\3"], ids=["today's", "before 2.2"])
+def test_off_unless_it_was_asked_for(rdzv, hello):
+    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    c = Raw(d.port)
+    c.send(hello)
+    assert c.until_closed() == b""
+    d.expect(r"127\.0\.0\.1:\d+: refused: it is a client of PyTorch's TCPStore \(torchrun\?\), and this rdzvd serves none: start rdzvd with --c10d, or rdzv-agent")
+    assert counts(d, rdzv.tmp / "ctl") == (0, 0)
+    a = rdzv.agents(1, d.endpoint, "--", "true")
+    assert a[0].exit() == 0, rdzv
+
+
 @pytest.mark.parametrize("args", [["--store-memory", "1k"], ["--store-memory", "many"], ["--store-keys", "0"], ["--store-keys", "-1"]])
 def test_bad_quota(rdzv, args):
     p = rdzv.spawn(RDZVD, *args)
@@ -154,7 +166,7 @@ def test_bad_quota(rdzv, args):
 
 
 def test_malformed_is_closed_with_a_line(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     for n, data in enumerate((validate() + b"\x63", validate() * 2, validate() + b"\x05" + u64(1 << 40), b"\0" + u64(1 << 40))):
         with Raw(d.port) as c:
             c.send(data)
@@ -165,7 +177,7 @@ def test_malformed_is_closed_with_a_line(rdzv):
 
 
 def test_control_socket_is_no_store(rdzv):
-    rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    rdzv.daemon("--c10d", "--socket", rdzv.tmp / "ctl")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(str(rdzv.tmp / "ctl"))
@@ -177,7 +189,7 @@ def test_control_socket_is_no_store(rdzv):
 
 
 def test_agents_and_clients_on_one_port(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     with client(d) as c:
         a = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--", "sh", "-c", "sleep 0.5; echo rank $RANK of $WORLD_SIZE")
         deadline, n = time.monotonic() + 20, 0
@@ -190,7 +202,7 @@ def test_agents_and_clients_on_one_port(rdzv):
 
 
 def test_status_tells_of_the_store(rdzv):
-    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    d = rdzv.daemon("--c10d", "--socket", rdzv.tmp / "ctl")
     ctl = lambda *args: rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", "status", *args)
     quiet = ctl()
     assert quiet.exit(5) == 0 and not quiet.says("store"), quiet
@@ -204,14 +216,14 @@ def test_status_tells_of_the_store(rdzv):
 
 def test_killed_daemon_leaves_nothing(rdzv):
     """kill -9 while clients wait: they see the end, and the next daemon on the port begins empty."""
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     with client(d) as a, client(d) as b:
         ask(a, op("ADD", "n", 1), i64(1))
         b.send(op("WAIT", ["never"]))
         d.kill()
         d.exit()
         assert b.until_closed() == b"" and a.until_closed() == b""
-    again = rdzv.spawn(RDZVD, "--listen", d.endpoint)
+    again = rdzv.spawn(RDZVD, "--c10d", "--listen", d.endpoint)
     again.expect("listens on")
     again.port = d.port
     with client(again) as c:
@@ -219,7 +231,7 @@ def test_killed_daemon_leaves_nothing(rdzv):
 
 
 def test_stopped_daemon_closes_clients(rdzv):
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     with client(d) as c:
         c.send(op("WAIT", ["never"]))
         d.kill(signal.SIGTERM)
@@ -229,7 +241,7 @@ def test_stopped_daemon_closes_clients(rdzv):
 
 def test_used_daemon_stays(rdzv):
     """--exit-when-idle: the jobs are done, but a client is connected."""
-    d = rdzv.daemon("--exit-when-idle")
+    d = rdzv.daemon("--c10d", "--exit-when-idle")
     with client(d) as c:
         a = rdzv.agents(1, d.endpoint, "--", "true")
         assert a[0].exit() == 0, rdzv
@@ -245,7 +257,7 @@ def test_used_daemon_stays(rdzv):
 def test_silent_second_connection_of_an_old_client(rdzv):
     """PyTorch 1.13: a second connection that says nothing is kept while the first lives, another one is not; number 8 deletes beside it, and appends
     where there is none (2.1)."""
-    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    d = rdzv.daemon("--c10d", "--socket", rdzv.tmp / "ctl")
     old = Raw(d.port, source="127.0.0.2")
     old.send(op("SET", "k", "v", numbers=OF_113))
     second, third = Raw(d.port, source="127.0.0.2"), Raw(d.port, source="127.0.0.2")
@@ -269,7 +281,7 @@ def test_silent_second_connection_of_an_old_client(rdzv):
 
 
 def test_at_rest_nothing_moves(rdzv):
-    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")  # where no rdzvctl of another test asks every daemon of the machine
+    d = rdzv.daemon("--c10d", "--socket", rdzv.tmp / "ctl")  # where no rdzvctl of another test asks every daemon of the machine
     clients = [client(d) for _ in range(50)]
     for c in clients:
         ask(c, op("WAIT", ["never"]) + ping(1), b"\1\0\0\0")

@@ -138,7 +138,7 @@ def servers(rdzv, round_store, stock):
     """name -> a function that starts an empty store and returns its port."""
     def rdzvd():
         port = harness.free_port()
-        return rdzv.daemon("--listen", f"[::1]:{port}", port=port).port
+        return rdzv.daemon("--c10d", "--listen", f"[::1]:{port}", port=port).port
 
     return {"rdzvd": rdzvd, "round": round_store, "stock": lambda: stock.ask(do="serve")}
 

@@ -57,7 +57,7 @@ def test_one_word(rdzv, out):
 
 def test_torchrun_meets_at_rdzvd(rdzv, out):
     (line,) = pages.lines("deploy/guide/pytorch.md", "torchrun here")
-    on_both(rdzv, out, pages.with_changes(line, [("node1:29400", rdzv.daemon().endpoint)]), 2)
+    on_both(rdzv, out, pages.with_changes(line, [("node1:29400", rdzv.daemon("--c10d").endpoint)]), 2)
 
 
 # One crash. -------------------------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def lines(out, name):
 
 
 def test_two_nodes_with_a_restart(rdzv):
-    out = pair(rdzv, rdzv.daemon(), "job", "--max-restarts", 2, fail="fail")
+    out = pair(rdzv, rdzv.daemon("--c10d"), "job", "--max-restarts", 2, fail="fail")
     (out / "failed").unlink()
     ranks = [l.split()[0] for p in out.iterdir() for l in lines(out, p.name)]
     assert sorted(ranks) == ["0", "0", "1", "1"]
@@ -32,7 +32,7 @@ def test_two_nodes_with_a_restart(rdzv):
 
 def test_the_same_command_twice(rdzv):
     """What the first run left in its name would end the second one: the daemon forgets it when the second one begins."""
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
     for n in (1, 2):
         began = time.monotonic()
         out = pair(rdzv, d, "again")
