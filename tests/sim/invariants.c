@@ -120,6 +120,10 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   if (r->used != t->restarts_used)
     sim_violate(s, INV_BUDGET, "round %" PRId64 ": %s is told %" PRId64 " restarts used, others %" PRId64, t->round,
                 a->name, t->restarts_used, r->used);
+  for (int i = 0; i < r->n_places; i++)
+    if (r->places[i].agent->node->uid != a->node->uid)
+      sim_violate(s, INV_OWNERS, "round %" PRId64 " has %s of uid %" PRId64 ", and %s of uid %" PRId64, t->round,
+                  a->name, a->node->uid, r->places[i].agent->name, r->places[i].agent->node->uid);
   struct place *p = book_place(r, a);
   if (p && (p->node_rank != t->node_rank || p->base != t->rank_base))
     sim_violate(s, INV_RANKS, "round %" PRId64 ": %s is told another rank than before", t->round, a->name);

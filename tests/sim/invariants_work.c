@@ -158,6 +158,7 @@ static bool starts_late(const struct sim *s, const struct sim_agent *a, const st
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   for (int i = 0; i < s->n_agents; i++) {
     const struct sim_agent *b = s->agents[i];
+    if (b->node->uid != a->node->uid) continue; /* of another job */
     bool same = b->round == a->round && !strcmp(b->incarnation, a->incarnation);
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];

@@ -32,6 +32,12 @@ static bool gap_in_ranks(struct sim *s, struct sim_conn *c, enum msg_direction d
   return true;
 }
 
+/* OWNERS: at a daemon without keys n2 says that it is n1's user. */
+static bool lies(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_HELLO && is_node(c, 1)) m->hello.uid = s->nodes[0].uid;
+  return true;
+}
+
 /* STOPPED: n2's worker takes the signals and lives on, and its guard says that it is gone. */
 static bool does_not_die(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   return a->node->index != 1;
@@ -329,6 +335,14 @@ static void tell_run(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+static void tell_two_users(struct sim *s) {
+  s->normal = story_run(3000);
+  daemon_start(s);
+  for (int i = 0; i < 4; i++) s->nodes[node_add(s, 1)].uid = 1000 + i % 2;
+  for (int i = 0; i < 4; i++) agent_start(s, i);
+  sim_until_over(s, 100000);
+}
+
 static void tell_crash(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(500, 3));
   tell_run(s);
@@ -528,6 +542,7 @@ static const struct plant {
 } plants[] = {
     {"the same place is given twice", INV_RANKS, tell_run, {.msg = same_place_twice}},
     {"ranks have a gap", INV_RANKS, tell_run, {.msg = gap_in_ranks}},
+    {"a peer lies about its user", INV_OWNERS, tell_two_users, {.msg = lies}},
     {"the FENCE flag is dropped", INV_OVERLAP, tell_cut, {.msg = no_fence}},
     {"the daemon tells nobody to fence", INV_OVERLAP, tell_cut, {.core_effect = nobody_is_to_fence}},
     {"the guard is not told when to fence", INV_OVERLAP, tell_stopped_agent, {.agent_effect = guard_untold}},

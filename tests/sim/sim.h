@@ -46,6 +46,7 @@ struct sim_conn;
 /* What must hold. Each has a planted bug in planted.c. */
 #define INVARIANT_LIST(X)                                                                                              \
   X(RANKS, "no rank is given twice in a round, ranks have no gaps")                                                    \
+  X(OWNERS, "no round has nodes of two users")                                                                         \
   X(OVERLAP, "no worker of a round runs when workers of another start")                                                \
   X(ENDS, "every node learns every end, exit codes agree with it")                                                     \
   X(BUDGET, "the budget is charged once per settled worker failure, else never")                                       \
@@ -134,6 +135,8 @@ struct sim_node {
   int index; /* n1 has 0 */
   char host[16], addr[32];
   uint32_t workers;
+  int64_t uid; /* of its user */
+  bool keyed;  /* it has a key, so the daemon knows its user; otherwise HELLO says the uid */
   int64_t want_rank, order_key, expected_nodes;
   const char *expected_hosts; /* NULL: not known */
   struct sim_link link;

@@ -280,6 +280,12 @@ void daemon_on_hello_timeout(struct sim *s, struct sim_event *ev) {
   daemon_closed(s, c);
 }
 
+/* As the driver knows it. */
+static int64_t user_of(const struct sim_conn *c) {
+  if (c->kind == CONN_CONTROL) return 0;
+  return c->node && c->node->keyed ? c->node->uid : -1;
+}
+
 void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
   if (!s->d.core || c->daemon_life != s->d.life) return;
   if (sim_tracing(s) && (s->config.verbose || (m->type != MSG_HEARTBEAT && m->type != MSG_PROGRESS))) {
@@ -299,7 +305,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
                           .peer_addr = c->node ? c->node->addr : "",
                           .local_addr = c->node ? daemon_addr : "",
                           .local = c->kind == CONN_CONTROL,
-                          .uid = c->kind == CONN_CONTROL ? 0 : -1};
+                          .uid = user_of(c)};
   mind(s, &ev);
 }
 
@@ -329,7 +335,7 @@ void daemon_control(struct sim *s, const struct control *q) {
   msg_init(&m, MSG_CONTROL);
   m.id = 1;
   m.control = *q;
-  m.control.owner = -1;
+  if (!q->owner) m.control.owner = -1;
   if (!q->job) m.control.job = "";
   if (!q->host) m.control.host = "";
   if (!q->user) m.control.user = "";

@@ -86,6 +86,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .addrs = n->addr,
                                            .endpoint = "n0:29400",
                                            .pid = s->next_pid++,
+                                           .uid = n->uid,
                                            .workers = n->workers,
                                            .want_rank = n->want_rank,
                                            .order_key = n->order_key,
