@@ -36,8 +36,8 @@ static struct job *begin_incarnation(struct core *c, const struct core_event *ev
   const struct hello *h = &ev->msg->hello;
   char incarnation[INCARNATION_MAX + 1];
   jobs_name_incarnation(&c->jobs, "", incarnation);
-  jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
   struct job *j = add_job(c, ev, incarnation);
+  jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", j->log_name, incarnation);
   for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
     if (core_is_of(c, ev, c->jobs.all[i], h->job)) job_copy_holds(j, c->jobs.all[i]);
   return j;

@@ -79,11 +79,19 @@ def test_agents_are_refused_there(rdzv):
     d.expect(r"control socket \(pid \d+, uid \d+\): HELLO refused")
 
 
-def test_control_is_refused_over_tcp(rdzv):
+def test_control_at_the_port(rdzv):
+    """One question for each connection, of a peer with a key. Without keys nobody knows who asks."""
     d = rdzv.daemon()
     with Native(d.port) as n:
+        for _ in range(3):
+            n.send("CONTROL", dict(verb="jobs"), id=7)
+        got = n.until_closed()
+        assert [m.name for m in got] == ["CHALLENGE", "CONTROL_REPLY"] and got[1].raw == b"no jobs\n", got
+    d = rdzv.daemon("--insecure")
+    with Native(d.port) as n:
         n.send("CONTROL", dict(verb="jobs"), id=7)
-        assert [m.name for m in n.until_closed()] == ["CHALLENGE", "REFUSED"]
+        got = n.until_closed()
+        assert [m.name for m in got] == ["CHALLENGE", "REFUSED"] and "use its control socket" in got[1].text, got
 
 
 def test_leftover_of_a_killed_daemon_is_replaced(rdzv):
