@@ -227,6 +227,14 @@ class Cluster:
         words += ["--no-new-privs"] if mine.get("allowPrivilegeEscalation") is False else []
         return " ".join(words + (["--bounding-set=-all"] if "ALL" in mine.get("capabilities", {}).get("drop", []) else []))
 
+    def value(self, source, ip):
+        """Of a variable: a fact of the pod, or the Secret that the page creates."""
+        if "secretKeyRef" in source:
+            assert source["secretKeyRef"] == {"name": "rdzv-key", "key": "key"}, source
+            assert "create secret generic rdzv-key --from-file=key=" in (TOP / PAGE).read_text()
+            return self.rdzv.key + "\n"
+        return {"status.podIP": ip}[source["fieldRef"]["fieldPath"]]
+
     def start(self, pod, spec, dns, index=None):
         """As kubelet would: address, name, variables, volumes, user."""
         (c,) = spec["containers"]
@@ -239,7 +247,7 @@ class Cluster:
         if index is not None:
             env["JOB_COMPLETION_INDEX"] = str(index)
         for e in c.get("env", []):
-            env[e["name"]] = e["value"] if "value" in e else {"status.podIP": ip}[e["valueFrom"]["fieldRef"]["fieldPath"]]
+            env[e["name"]] = e["value"] if "value" in e else self.value(e["valueFrom"], ip)
         folder = self.tmp / f"root-{number}"
         folder.mkdir()
         inside = {"ROOT": str(folder), "WHERE": str(folder), "IMAGE": str(self.image), "NAME": pod, "WHO": self.who(spec), "POD": POD,

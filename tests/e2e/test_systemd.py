@@ -102,8 +102,8 @@ def test_daemon(machine):
     assert fields["NoNewPrivs"] == "1" and fields["Seccomp"] == "2" and int(fields["CapBnd"], 16) == 0 and fields["Uid"].split()[0] != "0", status
     assert f"127.0.0.1:{port}" in m.lines("rdzvd") and "warn" not in m.lines("rdzvd").lower(), m.lines("rdzvd")
     # A user's job: who asks is told by the kernel, through the sandbox.
-    a = subprocess.Popen(["nsenter", "-t", str(m.pid), "-m", "-p", "-u", "-i", "setpriv", "--reuid", "4711", "--clear-groups", "rdzv-agent",
-                          "--endpoint", f"127.0.0.1:{port}", "--rdzv-id", "mine", "--", "sleep", "600"], stdin=subprocess.DEVNULL,
+    a = subprocess.Popen(["nsenter", "-t", str(m.pid), "-m", "-p", "-u", "-i", "setpriv", "--reuid", "4711", "--clear-groups", "sh", "-c",
+                          f"RDZV_KEY=$(rdzvctl key) exec rdzv-agent --endpoint 127.0.0.1:{port} --rdzv-id mine -- sleep 600"], stdin=subprocess.DEVNULL,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         m.until("rdzvd.service", "StatusText", "1 job: running, round 1, 1 node, 1 worker")
@@ -147,6 +147,7 @@ def job(machine):
     m.run("systemctl", "reset-failed")
     m.run("systemd-sysusers")
     port = start_daemon(m)
+    m.sh(pages.block(PAGE, "key"))
 
     def write(command, **settings):
         lines = {"RDZV_AGENT_ENDPOINT": f"127.0.0.1:{port}", "RDZV_AGENT_NPROC": "2", "RDZV_AGENT_RDZV_CONF": "is_host=0", "COMMAND": command, **settings}
