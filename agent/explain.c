@@ -110,9 +110,9 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
   char endpoint[ENDPOINT_TEXT_MAX];
   if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
   put_text(out, "job", told->job);
-  buf_printf(out, "key %s\n", told->key);
   buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
+  buf_printf(out, "key %s\n", told->key);
   if (o->node_rank >= 0)
     put_number(out, "node-rank", o->node_rank);
   else

@@ -96,7 +96,7 @@ const struct opts_spec rdzvd_options_spec = {
         "configuration. SIGTERM makes the agents reconnect later, and ends no job. With --c10d the same port is a "
         "TCPStore for PyTorch's own programs: torchrun --rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "
         "HOST:29400.\n\n"
-        "Use it on trusted networks only: everyone who reaches the port may join a job.",
+        "A program needs the daemon's key to join a job or to control it: --key-file. rdzvctl key prints it.",
     .examples = "Examples:\n"
                 "  rdzvd                                     every address, port 29400\n"
                 "  rdzvd --listen 10.0.0.1:29400 --state-dir /var/lib/rdzvd\n"

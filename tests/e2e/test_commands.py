@@ -46,7 +46,7 @@ NOT_EXECUTED = {
     'bsub -J "x[1-9]"': "names LSF's arrays, which it alone makes",
     "pip install nvidia-cublas nvidia-nccl-cu13": "needs a registry of packages",
     "python -m torch.distributed.run": "names the habit that python -m rdzv.run serves",
-    "systemctl edit rdzv-agent@train": "opens an editor",
+    "systemctl edit rdzv-agent@train": "opens an editor", "systemctl edit rdzvd": "opens an editor",
     "python3 tests/e2e/test_readme.py": "writes pages; the tests compare them", "python3 tests/e2e/test_quickstart.py": "writes a page; the test compares it",
     "python3 tests/interop/test_readme_torch.py": "writes a page; the test compares it",
     "tests/run --only fresh,image": "these are tests: what they run is on pages",
