@@ -2,6 +2,7 @@
 """Hostile text, and a daemon that sends it."""
 
 import contextlib
+import json
 import re
 import socket
 import threading
@@ -30,12 +31,17 @@ def check(lines):
         assert not bad, f"{line!r}: {bad!r}"
 
 
+STORE_PORT = b"40404"  # in an answer: stands for the port that the agent's HELLO has named
+
+
 class FakeDaemon:
     """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it with `challenge`, waits for
-    HELLO and sends it `answers`: (name, fields) each. .openings: what each peer wrote first, .heard: the names of messages."""
+    HELLO and sends it `answers`: (name, fields) each; those behind a None when it has reported. .openings: what each peer wrote first, .heard: the names of messages."""
 
     def __init__(self, *answers, key="", challenge=None, listener=None):
-        self.answers, self.key = answers, harness.key_of(0) if key == "" else key
+        at = answers.index(None) if None in answers else len(answers)
+        self.answers, self.last = dict(HELLO=answers[:at], REPORT=answers[at + 1 :]), "REPORT" if None in answers else "HELLO"
+        self.key = harness.key_of(0) if key == "" else key
         self.challenge = challenge or dict(version=1, nonce="00" * 32, auth="none")
         self.openings, self.heard, self.answered = [], [], False
         self.listener = listener or harness.listen_in()
@@ -65,11 +71,13 @@ class FakeDaemon:
                     size, number, *_ = HEADER.unpack_from(data)
                     if len(data) < HEADER.size + size:
                         break
-                    data = data[HEADER.size + size :]
+                    body, data = data[HEADER.size : HEADER.size + size], data[HEADER.size + size :]
                     self.heard.append(NAMES[number])
                     if NAMES[number] == "HELLO":
-                        conn.sendall(seal(b"".join(frame(name, fields) for name, fields in self.answers)))
-                        self.answered = True
+                        port = json.loads(body).get("store_port", 0)
+                    texts = [(name, json.dumps(f).encode() if isinstance(f, dict) else f) for name, f in self.answers.get(NAMES[number], ())]
+                    conn.sendall(seal(b"".join(frame(name, text.replace(STORE_PORT, b"%d" % port)) for name, text in texts)))
+                    self.answered = self.answered or NAMES[number] == self.last
 
     def _open(self, conn):
         """(What makes bytes of frames, what reads some)."""

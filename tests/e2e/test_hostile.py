@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from harness import AGENT, RDZVCTL, RDZVD, free_port
+from harness import AGENT, BUILD, RDZVCTL, RDZVD, free_port
 from hostile import CHARS, EVIL, SHOWN, FakeDaemon, check, unprintable
 from native import Native, frame
 
@@ -131,6 +131,13 @@ def test_environment(rdzv):
     d.kill(signal.SIGTERM)
     d.exit()
     check(d.out + d.err + a.out + a.err)
+
+
+def test_sentences_of_librdzv(rdzv):
+    """A program in C prints them as they are."""
+    p = rdzv.spawn(BUILD / "agent/sdk/example", env={"RDZV_AGENT_SOCKET": "@" + EVIL, "RDZV_ROUND": "1", "LOCAL_RANK": "0"})
+    assert p.exit() != 0 and p.says("no agent answers at RDZV_AGENT_SOCKET=@" + SHOWN), p
+    check(p.out + p.err)
 
 
 def test_fake_daemon_behind_a_control_socket(rdzv):
