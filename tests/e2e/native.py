@@ -129,10 +129,13 @@ class Native:
 
     def expect(self, name, timeout=None):
         """Reads until `name` comes; what comes before it is kept in .seen."""
+        return self.expect_one(name, timeout=timeout)
+
+    def expect_one(self, *names, timeout=None):
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             m = self.recv(max(0.0, deadline - time.monotonic()))
-            if m.name == name:
+            if m.name in names:
                 return m
 
     def until_closed(self, timeout=None):

@@ -18,11 +18,11 @@ WAIT = "while [ ! -e $GO ]; do sleep 0.02; done"
 class Job:
     """Two agents with a worker each, who run until finish()."""
 
-    def __init__(self, rdzv, nodes=2, via=None, daemon_args=(), max_restarts=0, agent_args=()):
+    def __init__(self, rdzv, nodes=2, via=None, daemon_kw=None, max_restarts=0, agent_args=()):
         self.rdzv, self.nodes = rdzv, nodes
         self.go = rdzv.tmp / "go"
         self.socket = rdzv.tmp / "control"
-        self.daemon = rdzv.daemon("--verbose", "--socket", self.socket, *daemon_args)
+        self.daemon = rdzv.daemon("--verbose", "--socket", self.socket, **(daemon_kw or {}))
         self.via = via and via(self.daemon.port)  # what stands between the agents and the daemon
         self.agents = rdzv.agents(
             nodes, self.via.endpoint if self.via else self.daemon.endpoint, "--rdzv-id", JOB, "--role", ROLE, "--nnodes", nodes,

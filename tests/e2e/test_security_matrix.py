@@ -336,7 +336,8 @@ ATTACKS = {
 def test_man_in_the_middle(rdzv, what, to_daemon):
     """Whatever he does to a record ends that connection: both say so, the agent opens a new one, and its workers run on."""
     attack = Attack(to_daemon, ATTACKS[what])
-    job = Job(rdzv, via=lambda port: Relay(port, change=attack), agent_args=["--lease", "2s"])
+    # A fiftieth of the lease is the time in which a connection may come back.
+    job = Job(rdzv, via=lambda port: Relay(port, change=attack), agent_args=["--lease", "10s"])
     links = len(job.via.links)
     attack.armed = True
     until("he has done it", lambda: attack.done, 20)
@@ -358,7 +359,7 @@ def test_forged_refusal_of_a_running_agent(rdzv, status):
             return sealed.no(status)
         return unit.data
 
-    job = Job(rdzv, via=lambda port: Relay(port, change=change))
+    job = Job(rdzv, via=lambda port: Relay(port, change=change), agent_args=["--lease", "60s"])
     forge += [1, 1]
     for link in list(job.via.links):
         link.close()
