@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conda recipe, built by rattler-build itself as its Python module has it. conda's channels are not reached from the tests: a channel in a folder
-has an empty package for each requirement, and the compiler, meson and the libraries are those of this machine."""
+has an empty package for each requirement, and the compiler, meson and the libraries are those of this machine. rattler-build gives the build an
+environment of its own; what a compiler's package sets there, conda-forge's and our stand-in alike, is how ccache gets in."""
 
+import os
 import shutil
 
 import pytest
@@ -12,6 +14,15 @@ from harness import TOP
 VARIANTS = {"c_compiler": ["gcc"], "c_compiler_version": ["13"], "c_stdlib": ["sysroot"], "c_stdlib_version": ["2.28"]}
 STAND_INS = {"gcc_linux-64": "13", "gcc_linux-aarch64": "13", "sysroot_linux-64": "2.28", "sysroot_linux-aarch64": "2.28", "meson": "1.0", "ninja": "1.11",
              "pkg-config": "0.29", "python": "3.11", "jansson": "2.14", "libsodium": "1.0.18", "libuv": "1.44", "openblas": "0.3", "zlib": "1.2"}
+STAND_IN = """package:
+  name: {name}
+  version: "{version}"
+source:
+  path: .
+build:
+  noarch: generic
+  script: install -D -m 644 stand-in $PREFIX/etc/conda/activate.d/{name}.sh
+"""
 FILES = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl", "etc/rdzv/agent.conf", "include/rdzv.h",
          "lib/librdzv.a", "lib/librdzv.so", "lib/librdzv.so.0", "lib/librdzv.so.0.1.0", "lib/pkgconfig/rdzv.pc"}
 
@@ -22,6 +33,13 @@ def conda():
         if not shutil.which(tool):
             pytest.skip(f"{tool} is not installed (package {package})")
     return pytest.importorskip("rattler_build", reason="py-rattler-build is not installed in the tests' Python")
+
+
+def activation():
+    """What the compiler's stand-in sets: nothing without ccache."""
+    folder = os.environ.get("CCACHE_DIR") or os.path.expanduser("~/.cache/ccache")
+    lines = [f"export CC='ccache gcc' CCACHE_DIR='{folder}' CCACHE_BASEDIR=$SRC_DIR CCACHE_NOHASHDIR=1"] if shutil.which("ccache") else []
+    return "".join(f"{line}\n" for line in lines)
 
 
 def build(conda, recipe, channel, variants):
@@ -37,7 +55,8 @@ def channel(conda, tmp_path_factory):
     (folder / "noarch/repodata.json").write_text('{"packages": {}}')
     for name, version in STAND_INS.items():
         recipe = tmp_path_factory.mktemp(name) / "recipe.yaml"
-        recipe.write_text(f'package:\n  name: {name}\n  version: "{version}"\nbuild:\n  noarch: generic\n  script: mkdir -p $PREFIX/share/{name} && touch $PREFIX/share/{name}/stand-in\n')
+        (recipe.parent / "stand-in").write_text(activation() if name.startswith("gcc_") else "")
+        recipe.write_text(STAND_IN.format(name=name, version=version))
         build(conda, recipe, folder, {})
     return folder
 
