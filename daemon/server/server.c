@@ -36,6 +36,7 @@
 #include "common/deadline.h"
 #include "common/system/log.h"
 #include "common/mem.h"
+#include "common/system/socket_owner.h"
 #include "daemon/server/asker.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
@@ -54,8 +55,9 @@ struct server {
   struct peers *peers;
   struct c10d_server *store; /* of foreign clients; NULL: there is none */
   struct saver saver;
-  struct job_effects fresh; /* of the current step */
-  struct job_effect *queue; /* to be carried out */
+  struct socket_owners owners; /* of requests over HTTP */
+  struct job_effects fresh;    /* of the current step */
+  struct job_effect *queue;    /* to be carried out */
   size_t head, tail, cap, saves_queued;
   uv_timer_t timer;
   uv_idle_t idle;
@@ -278,8 +280,15 @@ static void put_trouble(struct server *s, struct buf *out) {
     saver_put_trouble(&s->saver, out);
 }
 
+static int64_t find_owner(void *ctx, const struct asker_end *from, const struct asker_end *to) {
+  const struct socket_end source = {from->addr, from->port}, here = {to->addr, to->port};
+  struct socket_owner owner;
+  return socket_owner_find(ctx, &source, &here, &owner) == SOCKET_OWNER_FOUND ? owner.uid : ASKER_NOBODY;
+}
+
 static int64_t find_asker(struct server *s, int fd, const struct http_request *r) {
-  const struct asker_config config = {.key = s->config.key, .uid = (int64_t)geteuid()};
+  const struct asker_config config = {
+      .key = s->config.key, .uid = (int64_t)geteuid(), .find_owner = find_owner, .ctx = &s->owners};
   struct asker_end from, to;
   socket_peer(fd, &from.addr, &from.port);
   socket_local(fd, &to.addr, &to.port);
@@ -426,6 +435,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
                                                   .key_source = (enum channel_source)config->key_source,
                                                   .cb = &callbacks,
                                                   .ctx = s});
+  socket_owners_open(&s->owners);
   saver_init(&s->saver, loop, config->state, s);
   s->saver.on_done = on_saved;
   s->saver.get_lines = get_state_lines;
@@ -490,6 +500,7 @@ void server_destroy(struct server *s) {
   free(s->queue);
   job_effects_finish(&s->fresh);
   saver_finish(&s->saver);
+  socket_owners_close(&s->owners);
   peers_destroy(s->peers);
   free(s);
 }

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
+import pytest
 import sealed
 from harness import RDZVCTL, SLOW, until
 from native import Native
@@ -28,10 +29,10 @@ def ask(d, request, timeout=10.0):
     return int(head.split()[1]), head.decode(), body.decode()
 
 
-def get(d, path, method="GET", token=None):
+def get(d, path, method="GET", token=None, host="127.0.0.1"):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"http://{d.endpoint}{path}", method=method, headers=headers), timeout=10 * SLOW) as r:
+        with urllib.request.urlopen(urllib.request.Request(f"http://{host}:{d.port}{path}", method=method, headers=headers), timeout=10 * SLOW) as r:
             return r.status, r.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -95,6 +96,25 @@ def test_status_without_one(rdzv):
     plain = rdzv.daemon("--insecure")
     status, head, body = from_afar(plain, "/status", f"Authorization: Bearer {key.token()}")
     assert status == 403 and "WWW-Authenticate" not in head and "--insecure" in body and "rdzvctl status" in body
+
+
+@pytest.mark.parametrize("options", [[], ["--insecure"]])
+def test_status_of_a_process(rdzv, options):
+    """On the daemon's machine the process decides, with a key and without: root sees all, another user sees nothing of others."""
+    d = rdzv.daemon(*options)
+    with Native(d.port) as n:
+        n.hello(job="seen")
+        n.expect("WELCOME")
+        status, text = get(d, "/status")
+        assert status == 200 and [j["job"] for j in json.loads(text)["jobs"]] == ["seen"]
+        assert json.loads(get(d, "/status", host="localhost")[1])["jobs"]
+        assert from_afar(d, "/status")[0] == (403 if options else 401)
+        assert ask(d, b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forwarded-For: 10.0.0.9\r\n\r\n")[0] != 200
+        if os.geteuid() != 0:
+            return
+        script = f"import urllib.request as u; print(u.urlopen('http://{d.endpoint}/status').read().decode())"
+        other = rdzv.spawn("/usr/bin/python3", "-c", script, user=65534, group=65534, extra_groups=[])
+        assert other.exit() == 0 and json.loads("\n".join(other.out)) == {"jobs": [], "drained": []}, other
 
 
 def test_refused(rdzv):
