@@ -325,7 +325,8 @@ static void on_msg(void *ctx, struct msg *m) {
   if (m->type == MSG_WELCOME) round_store_daemon(s->store, true);
   if (m->type == MSG_FIND_OWNERS) round_store_on_find(s->store, &m->find_owners);
   if (m->type == MSG_OWNERS) round_store_on_owners(s->store, &m->owners);
-  post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
+  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS)
+    post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
 static void get_summary(void *ctx, struct buf *out, bool *busy) {

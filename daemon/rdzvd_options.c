@@ -50,11 +50,10 @@ static const struct opt table[] = {
          "need no TCPStore here."},
     {"store-memory", .type = OPT_SIZE, .offset = FIELD(store_memory), .def = "1g", .min = 1 << 20,
      .max = (double)((int64_t)1 << 50),
-     .help =
-         "With --c10d: memory for the keys and values of all TCPStore clients together. A client that asks for more is "
-         "disconnected and logged. Requests and replies in flight may take as much again."},
+     .help = "Memory for the keys and values of all TCPStore clients together (--c10d). A client that asks for more is "
+             "disconnected and logged. Requests and replies in flight may take as much again."},
     {"store-keys", .type = OPT_INT, .offset = FIELD(store_keys), .def = "4000000", .min = 1, .max = 1e9, .label = "N",
-     .help = "With --c10d: how many keys and queue elements all TCPStore clients may have together."},
+     .help = "How many keys and queue elements all TCPStore clients may have together (--c10d)."},
     {.group = "Started by an agent"},
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
      .help = "Exit when jobs have been served, none is left, and no TCPStore client is connected. If the port is in "

@@ -161,12 +161,18 @@ static json_t *full(enum msg_type t) {
   struct report reports[2];
   struct absent absent[2];
   struct turned_away refusals[2];
+  struct store_caller callers[2];
+  struct store_owner owners[2];
   random_msg_init(&r, t, 42);
   for (int i = 0; i < 2; i++) {
     object_init(&object_report, &reports[i]);
     reports[i].seq = reports[i].round = 1;
     object_init(&object_absent, &absent[i]);
     object_init(&object_turned_away, &refusals[i]);
+    object_init(&object_store_caller, &callers[i]);
+    object_init(&object_store_owner, &owners[i]);
+    callers[i].id = callers[i].port = owners[i].id = 1;
+    callers[i].addr = "10.0.0.2";
   }
   if (t == MSG_HELLO) {
     r.m.hello.reports = reports;
@@ -176,6 +182,16 @@ static json_t *full(enum msg_type t) {
     r.m.waiting.absent = absent;
     r.m.waiting.refusals = refusals;
     r.m.waiting.n_absent = r.m.waiting.n_refusals = 2;
+  }
+  if (t == MSG_ASK_OWNERS || t == MSG_FIND_OWNERS) {
+    struct store_caller **at = t == MSG_ASK_OWNERS ? &r.m.ask_owners.callers : &r.m.find_owners.callers;
+    *at = callers;
+    *(t == MSG_ASK_OWNERS ? &r.m.ask_owners.n_callers : &r.m.find_owners.n_callers) = 2;
+  }
+  if (t == MSG_FOUND_OWNERS || t == MSG_OWNERS) {
+    struct store_owner **at = t == MSG_OWNERS ? &r.m.owners.owners : &r.m.found_owners.owners;
+    *at = owners;
+    *(t == MSG_OWNERS ? &r.m.owners.n_owners : &r.m.found_owners.n_owners) = 2;
   }
   struct buf b = BUF_INIT;
   bool any = object_put(&b, msg_objects[t], &r.m.hello, false);
