@@ -350,7 +350,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, failed_step, -1, INT64_MAX)    /* as START or SETTLED reported it last */                                  \
   F(S, OBJ, last_failure, failure_mark)    /* as START or SETTLED reported it last */                                  \
   F(S, LIST, reports, report, REPORTS_MAX) /* of that round, until it is settled */                                    \
-  F(S, INT, uid, -1, 4294967295)           /* the agent's user, who may control the job; -1: only root */              \
+  F(S, INT, uid, -1, 4294967295)           /* the agent's user; section 13.2 says when it counts; -1: unknown */       \
   F(S, STR, expected_hosts, HOSTS_MAX)     /* in the scheduler's form: "gpu[001-016],login1"; "": unknown */           \
   F(S, BOOL, worker_store)                 /* --store worker: no agent serves the round's store */                     \
   F(S, BOOL, wants_ids)                    /* for `auto`: its workers use NCCL, as far as it knows */                  \
