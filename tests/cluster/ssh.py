@@ -2,7 +2,7 @@
 """Hosts in network namespaces (hosts.py) with a real sshd each, on port 22, and keys by which root may go from each to each.
 
 /root is a folder of the host's own, so that ssh's and sshd's defaults are what is tested: ~/.ssh/id_ed25519, ~/.ssh/known_hosts,
-~/.ssh/authorized_keys. Nothing of the machine's own configuration is read but the user root.
+~/.ssh/authorized_keys. ~/.config is one folder of all hosts, as in clusters: rdzv's key lies there. Nothing of the machine's own configuration is read but the user root.
 """
 
 import shutil
@@ -26,7 +26,8 @@ PrintMotd no
 
 READY = """
 mount -t tmpfs -o mode=700 root /root
-mkdir -m 700 /root/.ssh /run/sshd
+mkdir -m 700 /root/.ssh /root/.config /run/sshd
+mount --bind {config} /root/.config
 cp {folder}/id_ed25519 {folder}/authorized_keys {folder}/known_hosts /root/.ssh/
 chmod 600 /root/.ssh/*
 """
@@ -63,7 +64,7 @@ class Ssh(hosts.Cluster):
 
     def start(self, i):
         host = self[i]
-        host.ns.sh(READY.format(folder=self.folder))
+        host.ns.sh(READY.format(folder=self.folder, config=self.config))
         p = self.sshd[i] = host.spawn(SSHD, "-D", "-e", "-f", self.folder / "config")
         p.expect("Server listening on 0.0.0.0 port 22", 10)
         self.daemons.append(p)

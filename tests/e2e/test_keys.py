@@ -383,6 +383,8 @@ def test_rdzvctl_key(rdzv):
     assert json.loads(ctl(rdzv, "key", "--json").out[0]) == {"ok": True, "code": 0, "key": rdzv.key}
     assert json.loads(ctl(rdzv, "--json", "token").out[0]) == {"ok": True, "code": 0, "token": own.token()}
     assert rdzv.key not in d.text and own.token() not in d.text
+    image = memory(d.pid)
+    assert rdzv.mark.encode() in image and rdzv.key.encode() not in image and own.secret not in image
     p = ctl(rdzv, "token", "--key-file", rdzv.config / "rdzv/key")
     assert p.out == [own.token()] and not p.err, p
     p = rdzv.spawn(RDZVCTL, "token", "--key-file", rdzv.tmp / "none")
