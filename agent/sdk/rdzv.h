@@ -3,7 +3,7 @@
 #define RDZV_H
 
 /* librdzv: the library of a worker that rdzv-agent has started. It has a C ABI and needs only libc. Link with -lrdzv,
- * or compile agent/sdk/rdzv*.c and proto/c10d.c into your program (-I: the top of the tree).
+ * or compile agent/sdk/rdzv*.c, proto/c10d.c and common/printable.c into your program (-I: the top of the tree).
  *
  * A complete worker:
  *

@@ -26,7 +26,7 @@ TAKEN = {
     "rdzvd --help": "tests/e2e/test_inline.py::test_help",
     "rdzv-agent --nproc 4 -- --epochs 3": "tests/e2e/test_inline.py::test_a_command_or_an_option_of_the_trainer",
     "rdzv-agent -- $COMMAND": "tests/e2e/test_inline.py::test_a_command_or_an_option_of_the_trainer",
-    "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c": "tests/e2e/test_inline.py::test_a_worker_with_the_sources",
+    "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c common/printable.c": "tests/e2e/test_inline.py::test_a_worker_with_the_sources",
     "srun rdzv-agent -- ./train": "tests/cluster/test_readme_slurm.py::test_srun",
     "scontrol show partition": "tests/cluster/test_slurm.py::test_looking_at_a_job",
     "scontrol show config": "tests/cluster/test_slurm.py::test_looking_at_a_job",

@@ -30,7 +30,7 @@ def test_a_worker_with_the_sources(rdzv):
     for name in ("agent", "proto", "common"):
         (rdzv.tmp / name).symlink_to(TOP / name)
     (rdzv.tmp / "worker.c").write_text(pages.c_block("deploy/guide/worker-in-c.md", "int main"))
-    command = pages.inline("deploy/guide/worker-in-c.md", "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c")
+    command = pages.inline("deploy/guide/worker-in-c.md", "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c common/printable.c")
     done = subprocess.run(["sh", "-c", command], cwd=rdzv.tmp, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     p = rdzv.spawn(AGENT, "--standalone", "--nproc", 2, "--", rdzv.tmp / "a.out")

@@ -215,7 +215,7 @@ def test_a_false_alarm(rdzv):
     source, program = rdzv.tmp / "worker.c", rdzv.tmp / "worker"
     source.write_text(WORKER)
     sdk = sorted(str(p) for p in (TOP / "agent/sdk").glob("rdzv*.c"))
-    subprocess.run(["cc", "-std=gnu11", f"-I{TOP}", source, *sdk, TOP / "proto/c10d.c", "-o", program], check=True)
+    subprocess.run(["cc", "-std=gnu11", f"-I{TOP}", source, *sdk, TOP / "proto/c10d.c", TOP / "common/printable.c", "-o", program], check=True)
     a = rdzv.agent("--standalone", "--nproc", 2, "--lease", "1s", "--max-restarts", 1, "--", program)
     assert a.exit(30) == 0, a
     assert re.search(r"rank 1 \(local 1\) on \S+, pid \d+, left the round to rejoin, and nothing else ended it within 3\.\d s: "
