@@ -74,8 +74,8 @@ def test_modes(rdzv, shared):
     rdzv_dir = shared / "job"
     with as_user(MALLORY):
         os.mkdir(rdzv_dir)
-    d = rdzv.spawn("sh", "-c", 'umask 0; exec "$@"', "sh", RDZVD, "--listen", "127.0.0.1:0", "--state-dir", rdzv_dir / "state", "--port-file", rdzv_dir / "port",
-                   **user(MALLORY, XDG_CONFIG_HOME=str(rdzv_dir / "config")))
+    d = rdzv.spawn("sh", "-c", 'umask 0; exec "$@"', "sh", "env", "-u", "RDZV_KEY", f"XDG_CONFIG_HOME={rdzv_dir}/config", RDZVD, "--listen", "127.0.0.1:0",
+                   "--state-dir", rdzv_dir / "state", "--port-file", rdzv_dir / "port", **user(MALLORY))
     until("it listens", lambda: (rdzv_dir / "port").exists())
     mode = lambda p: oct(stat.S_IMODE(os.lstat(p).st_mode))
     port = (rdzv_dir / "port").read_text().strip()
@@ -134,14 +134,14 @@ def test_a_state_folder_of_another_user(rdzv, shared):
     with as_user(EVE):
         os.mkdir(shared / "state")
         os.chmod(shared / "state", 0o777)
-    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state", **user(MALLORY, XDG_CONFIG_HOME=str(shared / "config")))
+    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state", **user(MALLORY))
     d.expect("--state-dir .*: other users can write to this folder, and change what this daemon remembers; give it a folder of its own")
     with as_user(EVE):
         (shared / "state2").mkdir()
         (shared / "precious").write_text("")
         os.symlink(shared / "precious", shared / "state2/rdzvd.state")
         os.chmod(shared / "state2", 0o777)
-    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state2", **user(MALLORY, XDG_CONFIG_HOME=str(shared / "config")))
+    d = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", shared / "state2", **user(MALLORY))
     assert d.exit() == 71 and d.says("cannot open .*rdzvd.state: Too many levels of symbolic links"), d
 
 
