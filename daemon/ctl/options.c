@@ -63,9 +63,8 @@ const struct opts_spec rdzvctl_options_spec = {
     .usage =
         "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs|key|token\nrdzvctl [OPTION]... drain|undrain HOST\n"
         "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK",
-    .intro =
-        "Shows and controls the jobs of an rdzvd. Root and the daemon's user may do everything; other "
-        "users see and control their own jobs.",
+    .intro = "Shows and controls the jobs of an rdzvd. Root and the daemon's user may do everything; other "
+             "users see and control their own jobs.",
     .examples = "Examples:\n"
                 "  rdzvctl --watch                all jobs, every second\n"
                 "  rdzvctl jobs --json | jq .\n"
