@@ -85,7 +85,7 @@ static void check(const struct newcomers *a, const struct newcomer *v, const cha
 }
 
 static void test_against_a_plain_list(void **state) {
-  static char names[SOURCES][16];
+  static char names[SOURCES][24];
   struct newcomer v[MANY] = {{.source = NULL}};
   const char *sources[MANY] = {NULL};
   struct newcomers a;
