@@ -15,6 +15,7 @@ struct bytes *bytes_create(const void *data, size_t len) {
   if (len > SIZE_MAX - sizeof(struct bytes)) abort();
   struct bytes *b = xmalloc(sizeof(*b) + len);
   b->refs = 1;
+  b->secret = false;
   b->len = len;
   if (len) memcpy(b->data, data, len);
   return b;
@@ -26,5 +27,7 @@ struct bytes *bytes_ref(struct bytes *b) {
 }
 
 void bytes_unref(struct bytes *b) {
-  if (b && --b->refs == 0) free(b);
+  if (!b || --b->refs > 0) return;
+  if (b->secret) explicit_bzero(b->data, b->len);
+  free(b);
 }

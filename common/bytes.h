@@ -5,11 +5,13 @@
 /* Immutable bytes with a reference count: one message to ten thousand agents is encoded and stored once. Not
  * thread-safe. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct bytes {
   uint32_t refs;
+  bool secret; /* wiped when they are freed */
   size_t len;
   char data[];
 };

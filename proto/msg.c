@@ -82,6 +82,8 @@ struct bytes *msg_bytes(const struct msg *m) {
   struct buf out = BUF_INIT;
   msg_encode(&out, m);
   struct bytes *b = bytes_create(out.data, out.len);
+  b->secret = m->secret;
+  if (m->secret) explicit_bzero(out.data, out.len);
   buf_finish(&out);
   return b;
 }

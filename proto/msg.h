@@ -587,6 +587,7 @@ struct msg {
   enum msg_type type;
   uint16_t flags; /* as in the frame */
   uint32_t id;
+  bool secret;     /* to be sent: its bytes are wiped afterwards */
   const char *raw; /* borrowed */
   size_t raw_len;
   void *owned; /* json_t that strings point into; NULL in a message made by hand */

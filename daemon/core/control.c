@@ -514,7 +514,9 @@ static int do_key(struct ask *a) {
   *key = *own;
   if (!a->all) key_derive(own, (uint32_t)a->uid, key);
   key_format(key, text);
-  buf_printf(&a->text, "%s\n", text);
+  buf_reserve(&a->text, SECRET_SIZE); /* so that it does not move with the key */
+  buf_puts(&a->text, text);
+  buf_putc(&a->text, '\n');
   secret_free(text);
   secret_free(key);
   return 0;
@@ -567,6 +569,7 @@ void core_control(struct core *c, const struct core_event *ev) {
   msg_init(&msg, MSG_CONTROL_REPLY);
   msg.id = ev->msg->id;
   msg.control_reply.code = code;
+  msg.secret = run == do_key;
   msg.raw = buf_text(&a.text);
   msg.raw_len = a.text.len;
   jobs_send(&c->jobs, ev->conn, &msg);
