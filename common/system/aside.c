@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two hold the memory: the thread, and the loop's handle. The last to let go frees it. The thread wakes the loop under
+ * the mutex, so never after the handle began to close. */
+
+#include "common/system/aside.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+enum { STACK_SIZE = 256 * 1024 };
+
+struct aside {
+  uv_async_t async;
+  uv_mutex_t mutex;
+  bool left; /* under mutex */
+  atomic_int holders;
+  void (*work)(void *room);
+  void (*done)(void *ctx, void *room);
+  void *ctx;
+  void *room;
+  size_t size;
+};
+
+static atomic_int threads;
+
+static void let_go(struct aside *a) {
+  if (atomic_fetch_sub(&a->holders, 1) > 1) return;
+  explicit_bzero(a->room, a->size);
+  free(a->room);
+  uv_mutex_destroy(&a->mutex);
+  free(a);
+}
+
+static void run(void *arg) {
+  struct aside *a = arg;
+  a->work(a->room);
+  uv_mutex_lock(&a->mutex);
+  if (!a->left) uv_async_send(&a->async);
+  uv_mutex_unlock(&a->mutex);
+  let_go(a);
+  atomic_fetch_sub(&threads, 1);
+}
+
+static void on_closed(uv_handle_t *handle) {
+  let_go(handle->data);
+}
+
+static void leave(struct aside *a) {
+  uv_mutex_lock(&a->mutex);
+  a->left = true;
+  uv_mutex_unlock(&a->mutex);
+  uv_close((uv_handle_t *)&a->async, on_closed);
+}
+
+void aside_leave(struct aside *a) {
+  leave(a);
+}
+
+static void on_done(uv_async_t *async) {
+  struct aside *a = async->data;
+  leave(a);
+  a->done(a->ctx, a->room);
+}
+
+/* Signals are for the other threads. */
+static int start_thread(struct aside *a) {
+  uv_thread_t thread;
+  uv_thread_options_t options = {.flags = UV_THREAD_HAS_STACK_SIZE, .stack_size = STACK_SIZE};
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  int rc = uv_thread_create_ex(&thread, &options, run, a);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (rc == 0) pthread_detach(thread);
+  return rc;
+}
+
+struct aside *aside_start(uv_loop_t *loop, void (*work)(void *room), const void *room, size_t size,
+                          void (*done)(void *ctx, void *room), void *ctx, struct err *e) {
+  if (atomic_fetch_add(&threads, 1) >= ASIDE_MAX) {
+    atomic_fetch_sub(&threads, 1);
+    err_set(e, -EAGAIN, "%d calls still hang", ASIDE_MAX);
+    return NULL;
+  }
+  struct aside *a = xcalloc(1, sizeof(*a));
+  *a = (struct aside){.holders = 2, .work = work, .done = done, .ctx = ctx, .size = size, .room = xmemdup(room, size)};
+  a->async.data = a;
+  uv_mutex_init(&a->mutex);
+  uv_async_init(loop, &a->async, on_done);
+  int rc = start_thread(a);
+  if (rc == 0) return a;
+  err_sys(e, -EAGAIN, "no thread can be started");
+  atomic_fetch_sub(&threads, 1);
+  let_go(a); /* the thread's part */
+  leave(a);
+  return NULL;
+}
