@@ -256,3 +256,7 @@ int key_random(struct key **key, struct key_origin *from, const char *text, stru
   *key = k;
   return 0;
 }
+
+bool key_may_be_replaced(enum key_source kind) {
+  return kind == KEY_SOURCE_HOME || kind == KEY_SOURCE_STATE || kind == KEY_SOURCE_RANDOM;
+}

@@ -59,6 +59,9 @@ struct key_env {
   const char *file, *insecure; /* into the environment; NULL: not set */
 };
 
+/* Whether a daemon with another key may give one by MUNGE: nobody has named the key. */
+bool key_may_be_replaced(enum key_source kind);
+
 /* Reads the variables. RDZV_KEY leaves the environment, and its text is overwritten, so that neither a child nor
  * /proc/PID/environ shows it. To be called first in main: a fork has a copy of its own. */
 void key_env_take(struct key_env *env);
