@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request waits in the queue, then is in the hands of a thread, or is answered in the loop's next turn (too many wait).
+ *
+ *   QUEUED -> RUNNING -> answered
+ *      '---------'-----> answered by its deadline; the thread stays busy until munged or libmunge lets it go
+ *
+ * So a munged that hangs holds MUNGE_DESK_THREADS threads and nothing else. */
+
+#include "daemon/server/munge_desk.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/key/munge.h"
+#include "common/key/munge_payload.h"
+#include "common/mem.h"
+#include "common/system/aside.h"
+#include "common/system/log.h"
+
+struct munge_request {
+  struct munge_desk *desk;
+  struct munge_request *next, *before; /* in the queue */
+  struct slot *slot;                   /* the thread that works on it, or NULL */
+  bool queued;
+  munge_desk_fn fn;
+  void *ctx;
+  uv_timer_t timer;
+  char *credential;
+  size_t len;
+};
+
+/* What a thread is given, and gives back. */
+struct order {
+  struct key own;
+  char credential[MUNGE_CREDENTIAL_MAX + 1];
+  size_t len;
+  uint32_t uid;
+  int rc; /* the length of the answer, or an error */
+  struct err e;
+};
+
+struct slot {
+  struct munge_desk *desk;
+  struct aside *aside;           /* NULL: free */
+  struct munge_request *request; /* NULL: it was answered or cancelled meanwhile */
+};
+
+struct munge_desk {
+  uv_loop_t *loop;
+  const struct key *own;
+  struct slot slot[MUNGE_DESK_THREADS];
+  struct munge_request *first, *last;
+  size_t waiting;
+};
+
+/* Requests. -------------------------------------------------------------------------------------------------------- */
+
+static void on_request_closed(uv_handle_t *handle) {
+  struct munge_request *r = handle->data;
+  free(r->credential);
+  free(r);
+}
+
+static void take_out(struct munge_request *r) {
+  struct munge_desk *d = r->desk;
+  if (!r->queued) return;
+  if (r->before)
+    r->before->next = r->next;
+  else
+    d->first = r->next;
+  if (r->next)
+    r->next->before = r->before;
+  else
+    d->last = r->before;
+  r->queued = false;
+  d->waiting--;
+}
+
+static void put_in(struct munge_request *r) {
+  struct munge_desk *d = r->desk;
+  r->before = d->last;
+  if (d->last)
+    d->last->next = r;
+  else
+    d->first = r;
+  d->last = r;
+  r->queued = true;
+  d->waiting++;
+}
+
+void munge_desk_cancel(struct munge_request *r) {
+  take_out(r);
+  if (r->slot) r->slot->request = NULL;
+  uv_close((uv_handle_t *)&r->timer, on_request_closed);
+}
+
+static void answer(struct munge_request *r, enum channel_status status, const char *bytes, size_t len) {
+  munge_desk_fn fn = r->fn;
+  void *ctx = r->ctx;
+  munge_desk_cancel(r);
+  fn(ctx, status, bytes, len);
+}
+
+/* Threads. --------------------------------------------------------------------------------------------------------- */
+
+static int answer_payload(struct order *o, const char *payload, size_t len) {
+  struct munge_nonce nonce;
+  struct key key;
+  char text[MUNGE_PAYLOAD_MAX + 1];
+  int rc = munge_request_parse(payload, len, &nonce, &o->e);
+  if (rc) return rc;
+  if (o->own.uid == KEY_OWN)
+    key_derive(&o->own, o->uid, &key);
+  else if (o->own.uid == (int64_t)o->uid)
+    key = o->own;
+  else
+    return err_set(&o->e, -EACCES, "rdzvd has a key of uid %u only", (unsigned)o->own.uid);
+  size_t n = munge_answer_format(&nonce, &key, text);
+  key_wipe(&key);
+  rc = munge_encode_for(text, n, o->uid, o->credential, &o->e);
+  explicit_bzero(text, sizeof(text));
+  return rc;
+}
+
+static void work(void *room) {
+  struct order *o = room;
+  char payload[MUNGE_PAYLOAD_MAX + 1];
+  o->rc = !munge_available() ? -ENOENT
+                             : munge_decode_from(o->credential, o->len, payload, MUNGE_PAYLOAD_MAX, &o->uid, &o->e);
+  if (o->rc >= 0) o->rc = answer_payload(o, payload, (size_t)o->rc);
+}
+
+static void serve(struct munge_desk *d);
+
+static void on_done(void *ctx, void *room) {
+  struct slot *s = ctx;
+  struct order *o = room;
+  struct munge_request *r = s->request;
+  struct munge_desk *d = s->desk;
+  s->aside = NULL;
+  s->request = NULL;
+  if (r) r->slot = NULL;
+  if (r && o->rc > 0) {
+    log_debug("munge: the key of uid %u goes to its user", (unsigned)o->uid);
+    answer(r, CHANNEL_MUNGE, o->credential, (size_t)o->rc);
+  } else if (r && o->rc == -ENOENT) {
+    answer(r, CHANNEL_NO_MUNGE, NULL, 0);
+  } else if (r) {
+    log_debug("munge: a request for a key is refused: %s", o->e.text);
+    answer(r, CHANNEL_MUNGE_REFUSED, o->e.text, strlen(o->e.text));
+  }
+  serve(d);
+}
+
+static bool start(struct slot *s, struct munge_request *r) {
+  struct order o = {.own = *s->desk->own, .len = r->len};
+  memcpy(o.credential, r->credential, r->len);
+  s->aside = aside_start(s->desk->loop, work, &o, sizeof(o), on_done, s, NULL);
+  key_wipe(&o.own);
+  if (!s->aside) return false; /* it waits for the next thread that ends, or for its deadline */
+  take_out(r);
+  r->slot = s;
+  s->request = r;
+  return true;
+}
+
+/* Gives what waits to threads that are free. */
+static void serve(struct munge_desk *d) {
+  for (size_t i = 0; d->first && i < MUNGE_DESK_THREADS; i++)
+    if (!d->slot[i].aside && !start(&d->slot[i], d->first)) return;
+}
+
+static void on_deadline(uv_timer_t *timer) {
+  struct munge_request *r = timer->data;
+  char why[160];
+  int n = snprintf(why, sizeof(why), "munged of rdzvd's machine did not answer within %.3g s", MUNGE_DESK_MS / 1000.0);
+  log_debug("munge: %s", why);
+  answer(r, CHANNEL_MUNGE_REFUSED, why, (size_t)n);
+}
+
+static void on_busy(uv_timer_t *timer) {
+  answer(timer->data, CHANNEL_BUSY, NULL, 0);
+}
+
+static void on_bad(uv_timer_t *timer) {
+  static const char why[] = "this is not a MUNGE credential";
+  answer(timer->data, CHANNEL_MUNGE_REFUSED, why, sizeof(why) - 1);
+}
+
+struct munge_request *munge_desk_ask(struct munge_desk *d, const char *credential, size_t len, munge_desk_fn fn,
+                                     void *ctx) {
+  struct munge_request *r = xcalloc(1, sizeof(*r));
+  bool bad = !len || len > MUNGE_CREDENTIAL_MAX, busy = d->waiting >= MUNGE_DESK_QUEUE_MAX;
+  *r = (struct munge_request){.desk = d, .fn = fn, .ctx = ctx, .len = len};
+  r->timer.data = r;
+  uv_timer_init(d->loop, &r->timer);
+  uv_timer_start(&r->timer, bad ? on_bad : busy ? on_busy : on_deadline, bad || busy ? 0 : MUNGE_DESK_MS, 0);
+  if (bad || busy) return r;
+  r->credential = xmemdup(credential, len);
+  put_in(r);
+  serve(d);
+  return r;
+}
+
+/* The desk. -------------------------------------------------------------------------------------------------------- */
+
+struct munge_desk *munge_desk_create(uv_loop_t *loop, const struct key *own) {
+  struct munge_desk *d = xcalloc(1, sizeof(*d));
+  d->loop = loop;
+  d->own = own;
+  for (size_t i = 0; i < MUNGE_DESK_THREADS; i++) d->slot[i].desk = d;
+  return d;
+}
+
+void munge_desk_destroy(struct munge_desk *d) {
+  if (!d) return;
+  for (size_t i = 0; i < MUNGE_DESK_THREADS; i++)
+    if (d->slot[i].aside) aside_leave(d->slot[i].aside);
+  free(d);
+}
