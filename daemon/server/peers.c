@@ -46,8 +46,10 @@
 #include "common/mem.h"
 #include "common/system/rations.h"
 #include "daemon/server/control_socket.h"
+#include "daemon/server/munge_desk.h"
 #include "daemon/server/newcomers.h"
 #include "proto/acceptor.h"
+#include "proto/munge_ask.h"
 #include "proto/socket.h"
 
 enum { NONCE_BYTES = 32, SHOWN_BYTES = 32, SHOWN_REQUEST = 120, FIRST_BYTES = 4096 };
@@ -68,12 +70,13 @@ struct peer {
   char *name;  /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native;
   struct buf first;   /* arrival: the bytes that have come */
-  struct buf request; /* HTTP: the bytes so far */
+  struct buf request; /* HTTP, MUNGE: the bytes so far */
   size_t request_seen;
   bool http;
-  bool asked;    /* local: its one question */
-  int64_t uid;   /* of the key, or of the process at the control socket; -1: unknown */
-  char user[32]; /* local: limits count per user */
+  bool asked;                  /* local: its one question */
+  struct munge_request *munge; /* waits for an answer; NULL: none */
+  int64_t uid;                 /* of the key, or of the process at the control socket; -1: unknown */
+  char user[32];               /* local: limits count per user */
   struct ipaddr ip;
   uint16_t port;
   char addr[INET6_ADDRSTRLEN], local_addr[INET6_ADDRSTRLEN];
@@ -96,6 +99,7 @@ struct peers {
   struct c10d_server *store;
   const struct key *key; /* NULL: --insecure */
   enum channel_source key_source;
+  struct munge_desk *munge; /* NULL: --insecure */
   struct ephemeral *ephemeral;
 };
 
@@ -195,6 +199,8 @@ static int end_arrival(struct peer *p) {
 static void drop(struct peer *p, bool flush) {
   leave_room(p);
   leave_slot(p);
+  if (p->munge) munge_desk_cancel(p->munge);
+  p->munge = NULL;
   p->native = false;
   if (p->arrival) {
     uv_close((uv_handle_t *)&p->arrival->poll, on_arrival_closed);
@@ -283,13 +289,52 @@ static void on_native(struct conn *c) {
   send_challenge(c);
 }
 
-/* Nobody here knows MUNGE. */
-static void refuse_munge(struct peer *p) {
+/* MUNGE ------------------------------------------------------------------------------------------------------------ */
+
+static void on_munge(void *ctx, enum channel_status status, const char *bytes, size_t len) {
+  struct peer *p = ctx;
   struct buf answer = BUF_INIT;
-  channel_put_header(&answer, p->peers->key ? CHANNEL_NO_MUNGE : CHANNEL_NO_KEY, p->peers->key_source);
+  p->munge = NULL;
+  if (status == CHANNEL_MUNGE_REFUSED) say(p, LOG_WARN, "%s: gets no key: %.*s", p->name, (int)len, bytes);
+  munge_ask_answer(&answer, status, p->peers->key_source, bytes, len);
   conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
   buf_finish(&answer);
   drop(p, true);
+}
+
+static void take_question(struct peer *p) {
+  struct slice credential;
+  int rc = munge_ask_find(p->request.data, p->request.len, &credential);
+  if (rc == 0) return;
+  uv_read_stop(&p->conn.stream);
+  if (rc < 0)
+    on_munge(p, CHANNEL_MUNGE_REFUSED, munge_ask_malformed, strlen(munge_ask_malformed));
+  else
+    p->munge = munge_desk_ask(p->peers->munge, credential.data, credential.len, on_munge, p);
+}
+
+static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+  struct peer *p = ((struct conn *)stream->data)->owner;
+  if (n < 0) {
+    drop(p, false);
+  } else if (n > 0) {
+    buf_append(&p->request, b->base, (size_t)n);
+    take_question(p);
+  }
+}
+
+static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out);
+
+static void begin_munge(struct peer *p, const char *data, size_t len) {
+  if (!p->peers->munge) {
+    on_munge(p, CHANNEL_NO_KEY, NULL, 0);
+    return;
+  }
+  buf_append(&p->request, data, len);
+  if (uv_read_start(&p->conn.stream, on_request_alloc, on_question_read) != 0)
+    drop(p, false);
+  else
+    take_question(p);
 }
 
 static void on_msg(struct conn *c, struct msg *m) {
@@ -427,7 +472,7 @@ static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char 
     return true;
   }
   if (protocol == FRAME_PROTOCOL_MUNGE && !p->local) {
-    refuse_munge(p);
+    begin_munge(p, data, len);
     return true;
   }
   struct buf shown = BUF_INIT;
@@ -685,6 +730,7 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->key = o->key;
   ps->key_source = o->key_source;
   ps->ephemeral = ephemeral_create();
+  if (o->key) ps->munge = munge_desk_create(o->loop, o->key);
   acceptor_init(&ps->acceptor, o->loop, &acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
   newcomers_init(&ps->strangers, o->seed);
@@ -810,4 +856,6 @@ void peers_close_all(struct peers *ps) {
   acceptor_close(&ps->acceptor);
   for (size_t i = 0; i < ps->n_slots; i++)
     if (ps->slots[i]) drop(ps->slots[i], true);
+  munge_desk_destroy(ps->munge);
+  ps->munge = NULL;
 }
