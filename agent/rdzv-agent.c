@@ -331,10 +331,11 @@ static int refuse_words(const struct cluster *c, char *const *env, const struct 
 }
 
 /* Behind this, neither this process nor its children have the words that gave the key. *found: NULL with --insecure. */
-static int find_key(const struct agent_options *o, struct key_env *env, struct key **found, struct key_origin *from,
-                    struct err *e) {
+static int find_key(const struct agent_options *o, const struct cluster *c, struct key_env *env, struct pmi *pmi,
+                    struct key **found, struct key_origin *from, struct err *e) {
   bool launched = getenv("RDZV_AGENT_LAUNCHER") != NULL;
-  const struct agent_key_job job = {.options = o, .env = env, .launched = launched, .look = o->explain};
+  const struct agent_key_job job = {
+      .options = o, .cluster = c, .env = env, .pmi = pmi, .launched = launched, .look = o->explain};
   int rc = agent_key_find(&job, found, from, e);
   if (rc == 0 && from->kind == KEY_SOURCE_INSECURE && !o->explain) key_say_insecure();
   return rc;
@@ -404,6 +405,7 @@ int main(int argc, char **argv) {
   static struct key_env key_env;
   static struct key_origin key_origin;
   struct key *key = NULL;
+  struct pmi pmi = {.fd = -1};
   struct err e = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
@@ -443,7 +445,7 @@ int main(int argc, char **argv) {
   if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
   if (launches)
     key_origin = to_launch.key_origin;
-  else if (find_key(&o, &key_env, &key, &key_origin, &e))
+  else if (find_key(&o, &id.cluster, &key_env, &pmi, &key, &key_origin, &e))
     return refuse_words(&id.cluster, env, &e);
   struct session_options session = {.options = &o,
                                     .argv = command,
@@ -455,6 +457,7 @@ int main(int argc, char **argv) {
   code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL, key_origin.text)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   secret_free(key);
+  if (pmi.fd >= 0) pmi_leave(&pmi);
   if (hung) _exit(code);
   placed_finish(&id.placed);
   cluster_finish(&id.cluster);

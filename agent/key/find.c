@@ -3,13 +3,23 @@
  *
  *     given      options and environment; behind --hosts the launcher's word alone
  *     random     --standalone: nobody else is to know it
+ *     launcher   mpiexec or mpirun of agents that run their own daemon
  *     default    the file of this user: all nodes with the same home folder agree
  *
  * A source that every agent of the job can ask belongs in front of the default file. */
 
 #include "agent/key/find.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include "common/key/munge.h"
+#include "common/key/secret.h"
+#include "common/system/log.h"
 
 typedef int (*finder_fn)(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e);
 
@@ -36,11 +46,60 @@ static int find_random(const struct agent_key_job *job, struct key **key, struct
   return key_random(key, from, "random, for this job", e);
 }
 
-static int find_default(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
-  return key_find_default(!job->look, key, from, e);
+/* A socket that Hydra has given this process. -1: none. Slurm's --mpi=pmi2 sets PMI_FD as well, for another protocol. */
+static int find_socket(const struct agent_key_job *job) {
+  const struct cluster *c = job->cluster;
+  const char *number = cluster_variable(job->options->env, "PMI_FD");
+  int64_t fd;
+  struct stat st;
+  if (!c->launcher.is_set || strcmp(c->launcher.text, "Hydra") != 0 || !c->index.is_set) return -1;
+  if (!number || parse_int(number, 3, INT_MAX, &fd, NULL)) return -1;
+  return fstat((int)fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (int)fd : -1;
 }
 
-static const finder_fn finders[] = {find_given, find_random, find_default};
+static int ask_hydra(const struct agent_key_job *job, int fd, struct key *key, struct err *e) {
+  int64_t patience = job->options->join_timeout_ms;
+  uint32_t deadline_ms = patience > 0 && patience < UINT32_MAX ? (uint32_t)patience : UINT32_MAX;
+  *job->pmi = (struct pmi){.fd = fd, .rank = job->cluster->index.number};
+  return pmi_share_key(job->pmi, deadline_ms, key, e);
+}
+
+/* A key of one start of mpiexec is of no use at a daemon that was there before: an endpoint that was given may be such
+ * a daemon's. */
+static int find_launcher(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
+  const struct agent_options *o = job->options;
+  const char *number = cluster_variable(o->env, "OMPI_MCA_orte_precondition_transports");
+  bool open_mpi = job->cluster->launcher.is_set && strcmp(job->cluster->launcher.text, "Open MPI") == 0;
+  struct key found;
+  int fd = find_socket(job), rc = 0;
+  if (!job->cluster->by_mpirun || !o->from.endpoint || o->hosting == HOST_NEVER) return 0;
+  if (!(open_mpi && number && open_mpi_key(number, &found))) {
+    if (fd < 0) return 0;
+    if (!job->look) rc = ask_hydra(job, fd, &found, e);
+  }
+  if (rc) return rc;
+  *from = (struct key_origin){.kind = KEY_SOURCE_RANDOM};
+  snprintf(from->text, sizeof(from->text), "%s", open_mpi ? "random, of mpirun" : "random, by mpiexec (PMI)");
+  if (!job->look) {
+    *key = secret_alloc();
+    **key = found;
+  }
+  key_wipe(&found);
+  return 0;
+}
+
+/* Where MUNGE brings the key of a daemon, a home folder that cannot hold a file does not matter. */
+static int find_default(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
+  struct err why = ERR_INIT;
+  int rc = key_find_default(!job->look, key, from, &why);
+  if (rc && rc != -EPERM && !job->look && munge_available()) {
+    log_debug("%s; MUNGE can bring one", why.text);
+    return key_random(key, from, "random, for this job", e);
+  }
+  return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+static const finder_fn finders[] = {find_given, find_random, find_launcher, find_default};
 
 int agent_key_find(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
   *key = NULL;

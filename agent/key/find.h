@@ -5,12 +5,16 @@
 /* The key of this agent's job: the sources in their order. common/key/source.h has those that all programs share. */
 
 #include <stdbool.h>
+#include "agent/cluster/cluster.h"
+#include "agent/key/pmi.h"
 #include "agent/options/options.h"
 #include "common/key/source.h"
 
 struct agent_key_job {
   const struct agent_options *options;
+  const struct cluster *cluster;
   struct key_env *env; /* its key is taken */
+  struct pmi *pmi;     /* fd becomes PMI_FD if something was asked there: the caller owes pmi_leave at its end */
   bool launched;       /* --hosts started this agent: its launcher has read the words of options and environment */
   bool look;           /* --explain: nothing is created */
 };

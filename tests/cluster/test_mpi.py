@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import pages
 import pytest
-from harness import environ, stat, until
+from harness import comm, environ, stat, until
 
 TOOLS = {"openmpi": ("mpirun.openmpi", "openmpi-bin"), "hydra": ("mpiexec.hydra", "mpich")}
 # The command of the pages: with options it is the trainer that runs.
@@ -103,6 +104,42 @@ def test_an_agent_for_each_host(make_rsh, kind):
     train = m.each_host(("./train", TRAINER))
     assert train.exit(60) == 0, str(m.c)
     assert train.says("done: 20 steps"), str(m.c)
+    m.c.gone()
+
+
+def test_the_key_comes_from_mpirun(make_rsh, kind):
+    """No file is needed on any host: each has another one here, which stays unused. No command line shows a key or what it comes from."""
+    m = Mpi(make_rsh, kind)
+    own = f"sh -c 'export XDG_CONFIG_HOME={m.c.tmp}/home.$(hostname); exec \"$@\"' - rdzv-agent"
+    p = m.each_worker(("rdzv-agent", own))
+    assert m.ranks(p, 4) == TWO_EACH, str(m.c)
+    assert not list(m.c.tmp.glob("home.*")), "a key file was made"
+    agents = [pid for h in m.c.hosts for pid in h.pids() if comm(pid) == "rdzv-agent"]
+    number = environ(agents[0]).get("OMPI_MCA_orte_precondition_transports", "cmd=put")
+    words = [Path(f"/proc/{pid}/cmdline").read_bytes() for h in m.c.hosts for pid in h.pids()]
+    assert agents and not any(number.encode() in w for w in words), f"{number} is on a command line"
+    m.finish(p, 4)
+
+
+def test_one_host_has_no_agent(make_rsh):
+    """Hydra's barrier never ends: it says so at --join-timeout."""
+    m = Mpi(make_rsh, "hydra")
+    p = m.each_host(("rdzv-agent", "sh -c '[ $PMI_RANK = 0 ] || exec sleep 60; exec \"$@\"' - rdzv-agent --join-timeout 1s"))
+    assert p.exit(20) != 0, str(m.c)
+    assert p.says("an agent of this start is missing or is no rdzv-agent; give all of them --key-file"), str(m.c)
+    m.c.gone(10)
+
+
+def test_agents_end_one_after_the_other(make_rsh):
+    """Hydra takes one that asked for a key and ended for a crash, and kills the others, unless it says goodbye. And a worker may be an MPI program."""
+    m = Mpi(make_rsh, "hydra", hosts=1)
+    program = "import ctypes, os, time; m = ctypes.CDLL('libmpich.so.12', ctypes.RTLD_GLOBAL); n = ctypes.c_int(); assert m.MPI_Init(None, None) == 0"
+    program += "; m.MPI_Comm_size(0x44000000, ctypes.byref(n)); print('MPI has', n.value, flush=True); assert m.MPI_Finalize() == 0"
+    (m.c.tmp / "mpi.py").write_text(program)
+    for command, said in (("sh -c 'sleep 0.$RANK; echo rank $RANK is done'", "rank 1 is done"), ("python3 mpi.py", "MPI has 2")):
+        p = m.c.run(1, f"exec mpiexec.hydra -n 2 rdzv-agent -- {command}", env=m.env)
+        assert p.exit(30) == 0, str(m.c)
+        assert p.says(said), str(m.c)
     m.c.gone()
 
 

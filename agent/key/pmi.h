@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_KEY_PMI_H
+#define AGENT_KEY_PMI_H
+
+/* A key from the launcher: the key-value space of Hydra's mpiexec (PMI 1), and the random number that Open MPI's mpirun
+ * gives to each of its starts. Both reach all agents of one start, and nobody else's. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "common/key/key.h"
+
+/* PMI 1. -------------------------------------------------------------------------------------------------------------
+ * Lines of NAME=VALUE words: "cmd=get_result rc=0 msg=success value=..." */
+
+enum { PMI_LINE_MAX = 2048, PMI_SPACE_MAX = 256 };
+
+struct pmi {
+  int fd; /* borrowed: PMI_FD */
+  int64_t rank;
+};
+
+/* The value of `name` in a line; false: it has none, or one that is too long. Pure. */
+bool pmi_value(const char *line, size_t len, const char *name, char *out, size_t size);
+/* Pure. 0: the line answers `command` with success; -EPROTO and a sentence. */
+int pmi_check(const char *line, size_t len, const char *command, struct err *e);
+
+/* Rank 0 draws a key and puts it into the space; after a barrier all have it. Blocks until all agents of the start have
+ * called it, at most deadline_ms. The socket is not initialized for MPI, so a worker that is an MPI program can do
+ * that. -ETIMEDOUT: an agent is missing; -EPROTO, -errno; with a sentence. */
+int pmi_share_key(const struct pmi *p, uint32_t deadline_ms, struct key *key, struct err *e);
+/* At the agent's end: Hydra takes an agent that asked something and ends without this word for one that crashed, and
+ * kills the others. */
+void pmi_leave(const struct pmi *p);
+
+/* Open MPI. ----------------------------------------------------------------------------------------------------------
+ * mpirun draws 16 random bytes for each start, overwrites the variable with them, and gives it to all of its processes,
+ * never on a command line: OMPI_MCA_orte_precondition_transports=78b98479c21b4578-19fa2b5a6c06e26a. */
+
+/* False: it is not such a number. Pure. */
+bool open_mpi_key(const char *number, struct key *key);
+
+#endif
