@@ -49,6 +49,8 @@
 #include "common/system/command.h"
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
+#include "common/key/munge.h"
+#include "common/key/munge_payload.h"
 #include "common/limit.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -405,6 +407,7 @@ int main(int argc, char **argv) {
   static struct key_env key_env;
   static struct key_origin key_origin;
   struct key *key = NULL;
+  int64_t munge_user = MUNGE_NO_USER;
   struct pmi pmi = {.fd = -1};
   struct err e = ERR_INIT;
   bool hung = false;
@@ -440,6 +443,7 @@ int main(int argc, char **argv) {
   log_notes(&o, &id, launches);
   if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
   if (!o.explain && check_endpoint(&o, &id, &hung, &e)) return refuse_words(&id.cluster, env, &e);
+  if (!launches && munge_user_find(o.munge_user, &munge_user, &e)) return refuse_words(&id.cluster, env, &e);
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
@@ -452,6 +456,7 @@ int main(int argc, char **argv) {
                                     .placed = &id.placed,
                                     .key = key,
                                     .key_origin = &key_origin,
+                                    .munge_user = munge_user,
                                     .notify = &notify,
                                     .front = &front};
   code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL, key_origin.text)

@@ -510,6 +510,8 @@ static void open_link(struct session *s) {
       .key = s->o->key,
       .daemon = s->daemon,
       .key_from = s->o->key_origin->text,
+      .munge = key_may_be_replaced(s->o->key_origin->kind),
+      .munge_user = s->o->munge_user,
       .user_timeout_ms = (unsigned)s->o->supervisor->settings.lease_ms,
       .cb = &link_callbacks,
       .ctx = s,

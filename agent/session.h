@@ -21,6 +21,7 @@ struct session_options {
   const struct numa *numa;                    /* the workers' CPUs */
   struct guard guard;                         /* started already */
   const struct key *key;                      /* NULL: --insecure */
+  int64_t munge_user;                         /* as in link_options */
   const struct key_origin *key_origin;
   struct notify *notify; /* the service manager */
   struct front *front;   /* started already */

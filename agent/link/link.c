@@ -15,6 +15,10 @@
  * "Refused" means that the address that welcomed us refused. Then no daemon runs there, which is evidence; a timeout,
  * or another address that refuses, is only silence.
  *
+ * A daemon with another key, as the one of a whole cluster, may give this user his own by MUNGE. Then the same address
+ * is dialed again with that key, and the owner learns nothing of it: its first message follows the daemon's. A daemon
+ * that refuses that key as well has restarted with another; the next attempt begins with the key that was found first.
+ *
  * Another program may use the endpoint's port. One on this machine is named after a second. A program that waits for a
  * line before it speaks, as HTTP servers do, gets two line ends shortly before the supervisor gives the connection up;
  * its answer shows what it is.
@@ -29,9 +33,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/link/host_addrs.h"
+#include "proto/munge_fetch.h"
 #include "proto/refusal.h"
 #include "common/exit_codes.h"
+#include "common/key/munge.h"
+#include "common/key/secret.h"
 #include "common/mem.h"
+#include "common/system/log.h"
 #include "common/system/port_holder.h"
 
 enum {
@@ -42,6 +50,7 @@ enum {
   FOREIGN_MS = 10000,
   TAKEN_TRIES = 20, /* the port is bound but not listening yet: tried again every TAKEN_MS */
   TAKEN_MS = 5,
+  MUNGE_MS = 4000, /* < SUPERVISOR_HELLO_MS */
 };
 
 struct attempt {
@@ -52,7 +61,7 @@ struct attempt {
   bool welcomed;     /* the peer is known: the reason alone explains an end */
 };
 
-enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_UP };
+enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_MUNGE, LINK_UP };
 
 struct link {
   struct link_options o;
@@ -65,13 +74,17 @@ struct link {
   bool taken;                /* our daemon could not start: the port is taken */
   int taken_tries;
   struct attempt *attempt;
+  struct munge_fetch *fetch;
+  struct key *fetched; /* by MUNGE; NULL: none */
   uv_timer_t timer;
   int knocks; /* on_silence calls, on this connection */
   union socket_address last_peer;
   bool has_last_peer;
   union socket_address home; /* the address that welcomed us last */
   bool has_home;
-  bool foreign; /* another agent started the last daemon */
+  enum channel_source refused_source; /* of the daemon's key, while MUNGE is asked */
+  bool again;                         /* the next connection is another try of the one that the owner knows */
+  bool foreign;                       /* another agent started the last daemon */
   uint64_t refused_since_ms;
   int alive; /* handles: connections and the timer */
 };
@@ -97,10 +110,13 @@ static void enter_state(struct link *l, enum link_state state) {
   uv_timer_stop(&l->timer);
   resolve_cancel(l->resolve);
   l->resolve = NULL;
+  if (l->fetch) munge_fetch_cancel(l->fetch);
+  l->fetch = NULL;
   l->state = state;
 }
 
 static void go_down_with(struct link *l, const struct link_down *down) {
+  l->again = false;
   enter_state(l, LINK_SHUT);
   drop_peer(l, false);
   l->o.cb->on_down(l->o.ctx, down);
@@ -222,15 +238,61 @@ static bool put_holder(const struct link *l, struct buf *out) {
   return strcmp(h.name, "rdzvd") != 0;
 }
 
-/* The daemon refuses our key. Nothing vouches for that: an agent that was welcomed before keeps trying. */
-static void end_refused(struct link *l, const struct conn *c) {
+/* munge: why MUNGE brings no key; NULL: it was not asked. */
+static void tell_refusal(struct link *l, enum channel_status status, enum channel_source source,
+                         const struct err *munge) {
   struct buf where = BUF_INIT, why = BUF_INIT;
   name_target(l, l->at, &where);
-  refusal_put(&why, c->refusal, c->refusal_key, buf_text(&where), l->o.endpoint.host, "this agent", l->o.key_from);
-  bool final = c->refusal == CHANNEL_WRONG_KEY || c->refusal == CHANNEL_NO_KEY;
+  refusal_put(&why, status, source, buf_text(&where), l->o.endpoint.host, "this agent", l->o.key_from);
+  if (munge) buf_printf(&why, "; MUNGE brings none: %s", munge->text);
+  bool final = status == CHANNEL_WRONG_KEY || status == CHANNEL_NO_KEY;
+  if (munge && (munge->code == -EAGAIN || munge->code == -ETIMEDOUT)) final = false;
   go_down_with(l, &(struct link_down){.fatal = final ? EXIT_CODE_REFUSED : 0, .why = buf_text(&why)});
   buf_finish(&where);
   buf_finish(&why);
+}
+
+static void forget_fetched(struct link *l) {
+  secret_free(l->fetched);
+  l->fetched = NULL;
+}
+
+static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
+  struct link *l = ctx;
+  l->fetch = NULL;
+  if (!key) {
+    tell_refusal(l, CHANNEL_WRONG_KEY, l->refused_source, e);
+    return;
+  }
+  log_debug("MUNGE has brought the key of this user");
+  l->fetched = secret_alloc();
+  *l->fetched = *key;
+  l->again = true;
+  dial_address(l);
+}
+
+static void ask_munge(struct link *l, enum channel_source source) {
+  struct munge_fetch_options o = {
+      .loop = l->o.loop, .daemon = l->addresses.v[l->at], .trusted = l->o.munge_user, .deadline_ms = MUNGE_MS};
+  enter_state(l, LINK_MUNGE);
+  drop_peer(l, false);
+  l->refused_source = source;
+  uv_update_time(l->o.loop);
+  l->fetch = munge_fetch_start(&o, on_fetched, l);
+}
+
+/* The daemon refuses our key. Nothing vouches for that: an agent that was welcomed before keeps trying. */
+static void end_refused(struct link *l, const struct conn *c) {
+  enum channel_status status = c->refusal;
+  enum channel_source source = c->refusal_key;
+  if (status == CHANNEL_WRONG_KEY && l->fetched) {
+    forget_fetched(l);
+    go_down(l, false, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
+  } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_available()) {
+    ask_munge(l, source);
+  } else {
+    tell_refusal(l, status, source, NULL);
+  }
 }
 
 static void on_conn_end(struct conn *c, int code, const char *reason) {
@@ -314,6 +376,9 @@ static void be_up(struct link *l) {
   l->has_last_peer = true;
   l->foreign = !local_daemon_owned(l->o.daemon);
   l->refused_since_ms = 0;
+  bool again = l->again; /* with MUNGE's key: the owner knows */
+  l->again = false;
+  if (again) return;
   bool moved = l->has_home && memcmp(&l->home, &l->last_peer, address_size(&l->home)) != 0;
   l->o.cb->on_up(l->o.ctx, moved);
 }
@@ -382,7 +447,7 @@ static void dial_address(struct link *l) {
   }
   struct attempt *a = xcalloc(1, sizeof(*a));
   conn_init_tcp(&a->conn, l->o.loop, &peer_callbacks, a, false);
-  conn_use_key(&a->conn, l->o.key);
+  conn_use_key(&a->conn, l->fetched ? l->fetched : l->o.key);
   a->link = a->home = l;
   a->req.data = a;
   l->attempt = a;
@@ -496,6 +561,7 @@ void link_send(struct link *l, struct bytes *b) {
 
 void link_shut(struct link *l) {
   bool up = l->state == LINK_UP;
+  l->again = false;
   enter_state(l, LINK_SHUT);
   drop_peer(l, up);
 }
@@ -529,5 +595,6 @@ static void on_timer_closed(uv_handle_t *handle) {
 void link_destroy(struct link *l) {
   if (!l) return;
   link_shut(l);
+  forget_fetched(l);
   uv_close((uv_handle_t *)&l->timer, on_timer_closed);
 }

@@ -156,6 +156,7 @@ struct agent_options {
   const char *key_file; /* NULL: not given; read by agent/key */
   int64_t key_fd;       /* -1: not given */
   bool insecure;
+  const char *munge_user; /* NULL: not given */
 
   const char *hosts, *hostfile; /* NULL: not given; read by agent/launch/make_plan.c */
   const char *ssh;              /* runs a command on another host; NULL: ssh with default options */

@@ -114,6 +114,13 @@ static const struct opt table[] = {
      .max = 1048576,
      .label = "N",
      .help = "Read the key from this descriptor, which is inherited, and close it."},
+    {.name = "munge-user",
+     .in_file = true,
+     .type = OPT_STRING,
+     .offset = FIELD(munge_user),
+     .label = "USER",
+     .help = "User, besides root and this one, whose daemon may give this user a key by MUNGE. Default: rdzv, if there "
+             "is such a user."},
     {.name = "insecure",
      .type = OPT_FLAG,
      .offset = FIELD(insecure),

@@ -64,6 +64,19 @@ def test_srun_needs_no_option(make_slurm):
     c.gone()
 
 
+def test_a_key_by_munge(make_slurm):
+    """Each node has a home folder of its own, so agents begin with different keys. MUNGE, which Slurm uses itself, brings the key of the daemon."""
+    c = make_slurm(2)
+    own = "XDG_CONFIG_HOME=$PWD/home.$SLURM_PROCID exec rdzv-agent --verbose -- sh -c 'echo rank $RANK of $WORLD_SIZE'"
+    p = c.srun("--nodes", 2, "sh", "-c", own)
+    assert p.exit(30) == 0, p
+    assert p.says("rank 0 of 2") and p.says("rank 1 of 2"), p
+    keys = {path.read_text() for path in c.tmp.glob("home.*/rdzv/key")}
+    assert len(keys) == 2, "each node has made a key of its own"
+    assert len(re.findall("MUNGE has brought the key of this user", p.text)) == 1, f"one agent runs the daemon, the other asks it:\n{p}"
+    assert not any(key.strip() in p.text for key in keys), "a key is in the output"
+
+
 def test_explain(make_slurm):
     """And where they come from. What the page shows is what is said."""
     c = make_slurm(2)
