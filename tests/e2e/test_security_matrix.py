@@ -20,7 +20,8 @@ import time
 import pytest
 
 import sealed
-from harness import RDZVCTL, SLOW, listen_in, stop_accepting, until
+from c10d import Store
+from harness import RDZVCTL, SLOW, environ, listen_in, stop_accepting, until
 from hostile import FakeDaemon
 from native import Closed, Native, frame
 from others import EVE, needs_users, user
@@ -253,6 +254,38 @@ def test_http_tells_nothing(job, path):
         got = http(job, f"GET {path} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode())
         assert got.startswith(b"HTTP/1.1 "), got
         job.check_wire(got)
+
+
+def status_of(job, token):
+    """Over HTTP, as a program of another machine asks: (code, text)."""
+    got = http(job, f"GET /status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    return int(got.split()[1]), got.decode()
+
+
+def test_http_tokens(job):
+    """One digit that differs, another user's token, the key itself in its place: nobody's."""
+    own = Key.parse(job.rdzv.key)
+    token, hers = own.token(), own.derive(EVE).token()
+    assert status_of(job, token)[0] == 200 and JOB in status_of(job, token)[1]
+    assert status_of(job, hers)[0] == 200 and JOB not in status_of(job, hers)[1]
+    wrong = [token[:at] + f"{int(token[at], 16) ^ 1:x}" + token[at + 1 :] for at in range(len(token))]
+    wrong += [token[:-1], token + "0", f"0:{token}", f"{EVE}:{token}", hers.split(":")[1], hers.replace(str(EVE), "0"), str(own), str(own.derive(EVE)), "", " "]
+    wrong += [Key.parse(Key.random().secret.hex()).token(), "0" * 64, "x" * 4000]
+    for bad in wrong:
+        code, text = status_of(job, bad)
+        assert code in (400, 401) and JOB not in text, (bad, text)
+
+
+def test_pytorchs_protocol(job):
+    """The daemon's port serves no store without --c10d. The round's store serves the round's nodes alone; test_store_door.py has its users."""
+    with socket.create_connection(("127.0.0.1", job.daemon.port)) as s:
+        s.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + bytes([13]) + b"ping")
+        assert everything(s) == b""
+    job.daemon.expect(r"127\.0\.0\.1:\d+: .*--c10d")
+    env = environ(job.workers[0])
+    with pytest.raises(ConnectionError):
+        Store(env["MASTER_ADDR"], env["MASTER_PORT"], source="127.0.0.9").set("key", "value")
+    until("the agent says so", lambda: any(a.says(r"127\.0\.0\.9") for a in job.agents))
 
 
 # ---- the unix sockets ------------------------------------------------------------------------------------------------
