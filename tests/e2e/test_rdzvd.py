@@ -332,7 +332,7 @@ def no_more_descriptors(d):
 @pytest.mark.parametrize("first", [b"\x00\xce\xf7\x85\x3c", PREFACE + b"\xff" * 16], ids=["store", "malformed"])
 def test_a_closed_descriptor_ends_the_pause(rdzv, first):
     """The acceptor tries again after a second in any case: in several tries, one must be let in long before that."""
-    d = rdzv.daemon()
+    d = rdzv.daemon("--c10d")
 
     def delay():
         with connect(d.port) as held:
