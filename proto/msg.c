@@ -9,7 +9,7 @@
  * receiver checks its meaning, never its form. A body without JSON reads as an empty object, so a heartbeat has 16
  * bytes and needs no special case.
  *
- * Of a CHALLENGE or HELLO of another version only the version is decoded: its reader refuses it by that number, and the
+ * Of a GREETING or HELLO of another version only the version is decoded: its reader refuses it by that number, and the
  * other fields may have changed.
  *
  * Encoding writes the JSON behind room for the header and fills the header in when the length is known, so nothing is
@@ -96,17 +96,17 @@ static int parse(const struct frame *f, json_t **json, struct err *e) {
   return *json ? 0 : err_set(e, -EPROTO, "%s: %s", kinds[f->type].name, why.text);
 }
 
-/* Only the version of a CHALLENGE or HELLO of another version is meaningful. 0: the version is ours, or missing. */
+/* Only the version of a GREETING or HELLO of another version is meaningful. 0: the version is ours, or missing. */
 static int64_t other_version(enum msg_type type, const json_t *json) {
-  const json_t *v = type == MSG_CHALLENGE || type == MSG_HELLO ? json_object_get(json, "version") : NULL;
+  const json_t *v = type == MSG_GREETING || type == MSG_HELLO ? json_object_get(json, "version") : NULL;
   json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
   return n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;
 }
 
 static void take_version(struct msg *m, int64_t version) {
   object_init(msg_objects[m->type], body_of(m));
-  if (m->type == MSG_CHALLENGE)
-    m->challenge.version = version;
+  if (m->type == MSG_GREETING)
+    m->greeting.version = version;
   else
     m->hello.version = version;
 }

@@ -291,13 +291,13 @@ const char *job_state_name(enum job_state v);
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
-  M(CHALLENGE, challenge, TO_AGENT) /* first from the daemon, at once */                                               \
-  M(HELLO, hello, TO_DAEMON)        /* first from an agent: its identity and what it knows */                          \
-  M(WELCOME, welcome, TO_AGENT)     /* answer to HELLO */                                                              \
-  M(REFUSED, refused, TO_AGENT)     /* final: the agent exits with this code and sentence */                           \
-  M(STALE, stale, TO_AGENT)         /* the agent's round is over: it kills the workers and sends HELLO again */        \
-  M(WAITING, waiting, TO_AGENT)     /* the nodes that are here while a round forms */                                  \
-  M(START, start, TO_AGENT) /* the node's place in a sealed round; raw, for node rank 0: all nodes' addresses */       \
+  M(GREETING, greeting, TO_AGENT) /* first from the daemon, at once: its version */                                    \
+  M(HELLO, hello, TO_DAEMON)      /* first from an agent: its identity and what it knows */                            \
+  M(WELCOME, welcome, TO_AGENT)   /* answer to HELLO */                                                                \
+  M(REFUSED, refused, TO_AGENT)   /* final: the agent exits with this code and sentence */                             \
+  M(STALE, stale, TO_AGENT)       /* the agent's round is over: it kills the workers and sends HELLO again */          \
+  M(WAITING, waiting, TO_AGENT)   /* the nodes that are here while a round forms */                                    \
+  M(START, start, TO_AGENT)       /* the node's place in a sealed round; raw, for node rank 0: all nodes' addresses */ \
   M(REPORT, report_msg, TO_DAEMON)                                                                                     \
   M(STOP, stop, TO_AGENT)       /* the agent stops its workers and reports STOPPED */                                  \
   M(SETTLED, settled, TO_AGENT) /* the round's verdict; its reports are acknowledged */                                \
@@ -321,10 +321,7 @@ const char *job_state_name(enum job_state v);
   M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
   M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */
 
-#define challenge_FIELDS(F, S)                                                                                         \
-  F(S, REQ_INT, version, 1, 65535)                                                                                     \
-  F(S, REQ_HEX, nonce, 64)                                                                                             \
-  F(S, STR, auth, 32) /* the authentication that HELLO needs: "none" */
+#define greeting_FIELDS(F, S) F(S, REQ_INT, version, 1, 65535)
 
 #define hello_FIELDS(F, S)                                                                                             \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -356,8 +353,7 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, wants_ids)                    /* for `auto`: its workers use NCCL, as far as it knows */                  \
   F(S, INT, ids, 0, NCCL_IDS_MAX)          /* of that round, as in START */                                            \
   F(S, HEX, command, COMMAND_HASH_MAX)     /* a hash of the command's words; "": unknown */                            \
-  F(S, BOOL, has_ids)                      /* IDS has come */                                                          \
-  F(S, STR, auth, 1024)                    /* reserved: the answer to the challenge */
+  F(S, BOOL, has_ids)                      /* IDS has come */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -458,8 +454,7 @@ const char *job_state_name(enum job_state v);
 #define obituary_FIELDS(F, S)                                                                                          \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
   F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
-  F(S, REQ_HEX, agent, AGENT_ID_MAX)                                                                                   \
-  F(S, STR, auth, 1024)
+  F(S, REQ_HEX, agent, AGENT_ID_MAX)
 
 #define progress_FIELDS(F, S)                                                                                          \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -609,7 +604,7 @@ void verdict_init(struct verdict *v);
 void msg_encode(struct buf *out, const struct msg *m);
 struct bytes *msg_bytes(const struct msg *m); /* the same, as one reference */
 /* Decodes a frame as a whole. 0: the caller must call msg_finish; m->raw borrows from f. Else -EPROTO and a sentence
- * with message and field. Of a CHALLENGE or HELLO with another version than PROTO_VERSION only `version` is decoded:
+ * with message and field. Of a GREETING or HELLO with another version than PROTO_VERSION only `version` is decoded:
  * refuse it by that. */
 int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *m, struct err *e);
 void msg_finish(struct msg *m);

@@ -256,12 +256,12 @@ void sup_send_hello(struct supervisor *s) {
   sup_send(s, &m);
 }
 
-void sup_challenge(struct supervisor *s, const struct supervisor_event *ev) {
+void sup_greeting(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state != CONNECTION_GREETING) return;
-  if (ev->msg->challenge.version == PROTO_VERSION)
+  if (ev->msg->greeting.version == PROTO_VERSION)
     sup_send_hello(s);
   else
-    sup_other_version(s, ev->msg->challenge.version);
+    sup_other_version(s, ev->msg->greeting.version);
 }
 
 /* Reports that came up between HELLO and its answer could not be sent then. */

@@ -11,7 +11,7 @@
 enum connection_state {
   CONNECTION_DOWN,       /* waiting for retry_ms */
   CONNECTION_CONNECTING, /* SUP_CONNECT is out */
-  CONNECTION_GREETING,   /* connected: CHALLENGE or WELCOME is to come */
+  CONNECTION_GREETING,   /* connected: GREETING or WELCOME is to come */
   CONNECTION_READY,      /* welcomed */
 };
 
@@ -180,7 +180,7 @@ void sup_connect(struct supervisor *s);
 void sup_link_up(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev);
 void sup_stranger(struct supervisor *s, const struct supervisor_event *ev);
-void sup_challenge(struct supervisor *s, const struct supervisor_event *ev);
+void sup_greeting(struct supervisor *s, const struct supervisor_event *ev);
 void sup_send_hello(struct supervisor *s);
 /* In no round: the latest there is. */
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdzvctl: sends one command to a daemon: of this machine over its control socket, of another machine over its port.
  *
- * One question, one answer: find the daemon, connect, wait for CHALLENGE, send CONTROL, print what CONTROL_REPLY
+ * One question, one answer: find the daemon, connect, wait for GREETING, send CONTROL, print what CONTROL_REPLY
  * carries, exit with its code. The daemon writes the text; rdzvctl knows nothing about jobs, so it does not age with
  * them.
  *
@@ -337,7 +337,7 @@ static void send_control(struct client *c) {
 }
 
 /* A daemon of another version may understand CONTROL differently: it is not asked. */
-static void on_challenge(struct client *c, int64_t version) {
+static void on_greeting(struct client *c, int64_t version) {
   if (version == PROTO_VERSION)
     send_control(c);
   else
@@ -349,8 +349,8 @@ static void on_challenge(struct client *c, int64_t version) {
 
 static void on_msg(struct conn *conn, struct msg *m) {
   struct client *c = conn->owner;
-  if (m->type == MSG_CHALLENGE)
-    on_challenge(c, m->challenge.version);
+  if (m->type == MSG_GREETING)
+    on_greeting(c, m->greeting.version);
   else if (m->type == MSG_CONTROL_REPLY)
     on_reply(c, m);
   else if (m->type == MSG_REFUSED)

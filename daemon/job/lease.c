@@ -2,7 +2,7 @@
 /* Leases and grace of nodes, and holds for the lost ones.
  *
  * A member has a lease while it is connected and a grace while it is not; when one expires, the event is "lost". The
- * grace is for a connection that broke between two living processes. The agent notices, connects, gets CHALLENGE and
+ * grace is for a connection that broke between two living processes. The agent notices, connects, gets GREETING and
  * says HELLO: four times the way. 100 ms are enough on any network that a job trains over. A longer way has a longer
  * lease too, so the grace is a 50th of the lease if that is more. It delays nothing when an agent dies, because its
  * guard reports it.

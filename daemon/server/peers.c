@@ -2,7 +2,7 @@
 /* The daemon's connections.
  *
  *   accept -> limits -> first bytes -> c10d: the descriptor goes to the common store's server
- *                                   -> native: a channel -> CHALLENGE -> messages go up -> identified (by the owner)
+ *                                   -> native: a channel -> GREETING -> messages go up -> identified (by the owner)
  *                                   -> HTTP: one request, one answer (daemon/server/http.c), closed
  *                                   -> anything else: closed
  *
@@ -52,7 +52,7 @@
 #include "proto/munge_ask.h"
 #include "proto/socket.h"
 
-enum { NONCE_BYTES = 32, SHOWN_BYTES = 32, SHOWN_REQUEST = 120, FIRST_BYTES = 4096 };
+enum { SHOWN_BYTES = 32, SHOWN_REQUEST = 120, FIRST_BYTES = 4096 };
 
 /* A connection whose protocol is not known yet. */
 struct arrival {
@@ -231,16 +231,10 @@ static void drop_and_tell(struct peer *p, bool flush) {
 
 /* Callbacks of a connection ---------------------------------------------------------------------------------------- */
 
-static void send_challenge(struct conn *c) {
-  unsigned char nonce[NONCE_BYTES];
-  char hex[2 * NONCE_BYTES + 1];
-  if (getrandom(nonce, sizeof(nonce), 0) != sizeof(nonce)) memset(nonce, 0, sizeof(nonce));
-  for (size_t i = 0; i < sizeof(nonce); i++) snprintf(hex + 2 * i, 3, "%02x", nonce[i]);
+static void send_greeting(struct conn *c) {
   struct msg m;
-  msg_init(&m, MSG_CHALLENGE);
-  m.challenge.version = PROTO_VERSION;
-  m.challenge.nonce = hex;
-  m.challenge.auth = "none";
+  msg_init(&m, MSG_GREETING);
+  m.greeting.version = PROTO_VERSION;
   conn_send(c, &m);
 }
 
@@ -270,7 +264,7 @@ static void send_refused(struct peer *p, int code, const char *text) {
 
 static void refuse_plain(struct peer *p) {
   say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
-  send_challenge(&p->conn);
+  send_greeting(&p->conn);
   send_refused(p, EXIT_CODE_REFUSED, "this rdzvd has a key, and serves nobody without it: leave --insecure out");
   drop_and_tell(p, true);
 }
@@ -286,7 +280,7 @@ static void on_native(struct conn *c) {
   leave_room(p);
   p->native = true;
   enter_room(p, &p->peers->natives);
-  send_challenge(c);
+  send_greeting(c);
 }
 
 /* MUNGE ------------------------------------------------------------------------------------------------------------ */
@@ -483,14 +477,14 @@ static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char 
   return true;
 }
 
-/* CHALLENGE has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
+/* GREETING has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
 static void refuse_version(struct peer *p) {
   char text[160];
   snprintf(text, sizeof(text),
            "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
            "all nodes",
            p->conn.other_version, FRAME_VERSION);
-  send_challenge(&p->conn);
+  send_greeting(&p->conn);
   send_refused(p, EXIT_CODE_REFUSED, text);
 }
 

@@ -3,7 +3,7 @@
 #define DAEMON_SERVER_PEERS_H
 
 /* All connections of the daemon: accepting, telling protocols apart by their first bytes, limits, names for the log. It
- * knows keys, frames and CHALLENGE and nothing of jobs: messages go up to the owner under the connection's number, with
+ * knows keys, frames and GREETING and nothing of jobs: messages go up to the owner under the connection's number, with
  * the user to whom the peer's key belongs. PyTorch's clients are handed to the server of the common store. */
 
 #include <stdbool.h>

@@ -35,14 +35,14 @@ STORE_PORT = b"40404"  # in an answer: stands for the port that the agent's HELL
 
 
 class FakeDaemon:
-    """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it with `challenge`, waits for
+    """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it with `greeting`, waits for
     HELLO and sends it `answers`: (name, fields) each; those behind a None when it has reported. .openings: what each peer wrote first, .heard: the names of messages."""
 
-    def __init__(self, *answers, key="", challenge=None, listener=None):
+    def __init__(self, *answers, key="", greeting=None, listener=None):
         at = answers.index(None) if None in answers else len(answers)
         self.answers, self.last = dict(HELLO=answers[:at], REPORT=answers[at + 1 :]), "REPORT" if None in answers else "HELLO"
         self.key = harness.key_of(0) if key == "" else key
-        self.challenge = challenge or dict(version=1, nonce="00" * 32, auth="none")
+        self.greeting = greeting or dict(version=1)
         self.openings, self.heard, self.answered = [], [], False
         self.listener = listener or harness.listen_in()
         host, self.port = self.listener.getsockname()
@@ -63,7 +63,7 @@ class FakeDaemon:
     def _serve(self, conn):
         with contextlib.suppress(OSError, EOFError):
             seal, read = self._open(conn)
-            conn.sendall(seal(frame("CHALLENGE", self.challenge)))
+            conn.sendall(seal(frame("GREETING", self.greeting)))
             data = b""
             while True:
                 data += read()

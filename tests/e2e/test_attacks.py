@@ -71,7 +71,7 @@ def from_all_sides(job, do):
     for name, key in sides(job.rdzv).items():
         got = [m.name for m in attack(job.daemon.port, key, do)]
         if name == "plain":
-            assert got == ["CHALLENGE", "REFUSED"], got
+            assert got == ["GREETING", "REFUSED"], got
         elif name == "wrong key":
             assert got == [], got
         job.unharmed()

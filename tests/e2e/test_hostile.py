@@ -150,7 +150,7 @@ def test_fake_daemon_behind_a_control_socket(rdzv):
             p = rdzv.spawn(RDZVCTL, "--socket", path, "status", *args)
             c, _ = s.accept()
             with c:
-                c.sendall(frame("CHALLENGE", dict(version=1, nonce="00" * 32, auth="none")))
+                c.sendall(frame("GREETING", dict(version=1)))
                 c.sendall(frame("CONTROL_REPLY", dict(code=0), raw=raw, id=1))
                 assert p.exit() == 0, p
         check(p.out + p.err)

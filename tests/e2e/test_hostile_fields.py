@@ -88,7 +88,7 @@ def say(d, message, path, value, job):
     for member in [False] if message in ("HELLO", "OBITUARY") else [False, True]:
         with contextlib.closing(Native(path=d.socket) if message == "CONTROL" else Native(d.port)) as n:
             if message == "CONTROL" or not member:
-                n.expect("CHALLENGE")
+                n.expect("GREETING")
             else:
                 n.hello(job=job, host="h", nodes=1)
                 n.started()
@@ -157,7 +157,7 @@ TALKS = dict(
 )
 
 
-UNSEEN = ["CHALLENGE", "MINT", "IDS"]  # ids of NCCL are between the agent and its workers
+UNSEEN = ["GREETING", "MINT", "IDS"]  # ids of NCCL are between the agent and its workers
 
 
 def talk(message, path, value):
@@ -170,15 +170,15 @@ def talk(message, path, value):
 
 
 def try_on_an_agent(rdzv, message, path, value, i):
-    if message == "CHALLENGE":
-        d = FakeDaemon(WELCOME, challenge=hostile(dict(version=1, nonce="00" * 32), path, value))
+    if message == "GREETING":
+        d = FakeDaemon(WELCOME, greeting=hostile(dict(version=1), path, value))
     else:
         d = FakeDaemon(*talk(message, path, value))
     try:
         logs, verdict = rdzv.tmp / f"logs-{i}", rdzv.tmp / f"verdict-{i}.json"
         a = rdzv.spawn(AGENT, "--endpoint", d.endpoint, "--nnodes", 1, "--log-dir", logs, "--verdict-file", verdict, "--join-timeout", "2s", "--stop-timeout", "1s",
                        "--verbose", "--", "sh", "-c", "trap : USR1; sleep 60 & wait; wait", node=str(i))
-        until("it has heard the daemon", lambda: d.answered or not a.running or message == "CHALLENGE")
+        until("it has heard the daemon", lambda: d.answered or not a.running or message == "GREETING")
         for signo in 0, signal.SIGTERM, signal.SIGKILL:  # what it says then may name what it was told
             with contextlib.suppress(ProcessLookupError):
                 a.kill(signo)
@@ -206,4 +206,4 @@ def test_every_text_to_the_agent(rdzv, message):
 
 def test_every_message_with_text_is_sent():
     assert ("reports", 0, "what", "host") in text_fields("HELLO") and ("absent", 0, "text") in text_fields("WAITING")
-    assert set(AGENTS) - {"CHALLENGE"} == set(TALKS), "a message that is new here needs its place in TALKS"
+    assert set(AGENTS) - {"GREETING"} == set(TALKS), "a message that is new here needs its place in TALKS"

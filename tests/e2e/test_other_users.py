@@ -43,7 +43,7 @@ def fake(uid, path, mode=0o755):
                     with contextlib.suppress(OSError):
                         if c.recv(65536):
                             asked.append(1)
-                            c.sendall(frame("CHALLENGE", dict(version=1, nonce="00" * 32, auth="none")))
+                            c.sendall(frame("GREETING", dict(version=1)))
                             c.sendall(frame("CONTROL_REPLY", dict(code=0), raw=EVIL.encode(), id=1))
 
     folder = os.path.dirname(path)

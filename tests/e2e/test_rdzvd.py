@@ -88,7 +88,7 @@ def test_port_file(rdzv):
     assert path.read_text() == f"{first}\n{second}\n"
     for addr, port in (("127.0.0.1", first), ("127.0.0.2", second)):
         with Native(port, addr) as n:
-            n.expect("CHALLENGE")
+            n.expect("GREETING")
     d.kill(signal.SIGTERM)
     assert d.exit() == 0 and not path.exists(), d
 
@@ -110,7 +110,7 @@ def test_ready_fd(rdzv):
     with os.fdopen(r) as f:
         text = f.read()  # to its end: the daemon has closed it
     with Native(int(text)) as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
 
 
 def test_port_taken(rdzv):
@@ -137,7 +137,7 @@ def test_ipv6(rdzv):
             assert n.expect("WELCOME").peer_addr == addr
     d = rdzv.daemon(listen="[::1]")
     with Native(d.port, "::1") as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
     with pytest.raises(ConnectionRefusedError):
         connect(d.port)
 
@@ -152,7 +152,7 @@ def test_both_wildcards_share_a_port(rdzv):
     assert ports(d) == [port, port]
     for addr in ("::1", "127.0.0.1"):
         with Native(port, addr) as n:
-            n.expect("CHALLENGE")
+            n.expect("GREETING")
 
 
 # ---- first bytes -----------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_log_is_not_flooded(rdzv):
             s.sendall(b"xxxxxxxx")
             answer(s)
     with Native(d.port) as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
     assert 10 <= len([l for l in d.err if "xxxx" in l]) <= 32, d
 
 
@@ -210,7 +210,7 @@ def test_malformed_message_is_refused_by_name(rdzv, data, words):
     with Native(d.port) as n:
         n.write(data)
         got = n.until_closed()
-    assert [m.name for m in got] == ["CHALLENGE", "REFUSED"], got
+    assert [m.name for m in got] == ["GREETING", "REFUSED"], got
     d.expect(r"127\.0\.0\.1:\d+: closed: .*(" + words + ")")
     with Native(d.port) as n:  # and nobody else is hurt
         n.hello()
@@ -269,7 +269,7 @@ def test_silent_connections_are_closed(rdzv):
 def comes_in(port):
     with Native(port) as n:
         try:
-            return n.expect("CHALLENGE")
+            return n.expect("GREETING")
         except Closed:
             return None
 
@@ -279,11 +279,11 @@ def test_unidentified_connections_of_one_address_are_limited(rdzv):
     d = rdzv.daemon(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600)))
     held = [connect(d.port) for _ in range(256)]
     with Native(d.port) as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
         assert answer(held[0], 3) == b""
         d.expect(r"closed to make room: 256 connections of this address have not said who they are")
         with Native(d.port, source="127.0.0.9") as other:  # its own is the only one of its address
-            other.expect("CHALLENGE")
+            other.expect("GREETING")
         with pytest.raises(TimeoutError):
             answer(held[1], 0.5)
     for s in held:
@@ -350,7 +350,7 @@ def test_a_closed_descriptor_ends_the_pause(rdzv, first):
                     held.sendall(first[len(PREFACE) :])
                     time.sleep(0.1)
                 held.close()
-                waiting.expect("CHALLENGE")
+                waiting.expect("GREETING")
             restore()
         return time.monotonic() - began
 
@@ -444,7 +444,7 @@ def test_told_to_go(rdzv, signo):
     with Native(d.port) as n, Native(d.port) as undecided:
         n.hello()
         n.started()
-        undecided.expect("CHALLENGE")
+        undecided.expect("GREETING")
         d.kill(signo)
         assert n.expect("GOING_AWAY")
         assert n.until_closed() == []

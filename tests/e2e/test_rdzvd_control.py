@@ -75,7 +75,7 @@ def test_agents_are_refused_there(rdzv):
     with Native(path=rdzv.tmp / "s") as n:
         n.hello()
         got = n.until_closed()
-    assert [m.name for m in got] == ["CHALLENGE", "REFUSED"] and "agents connect to its port" in got[1].text
+    assert [m.name for m in got] == ["GREETING", "REFUSED"] and "agents connect to its port" in got[1].text
     d.expect(r"control socket \(pid \d+, uid \d+\): HELLO refused")
 
 
@@ -86,12 +86,12 @@ def test_control_at_the_port(rdzv):
         for _ in range(3):
             n.send("CONTROL", dict(verb="jobs"), id=7)
         got = n.until_closed()
-        assert [m.name for m in got] == ["CHALLENGE", "CONTROL_REPLY"] and got[1].raw == b"no jobs\n", got
+        assert [m.name for m in got] == ["GREETING", "CONTROL_REPLY"] and got[1].raw == b"no jobs\n", got
     d = rdzv.daemon("--insecure")
     with Native(d.port) as n:
         n.send("CONTROL", dict(verb="jobs"), id=7)
         got = n.until_closed()
-        assert [m.name for m in got] == ["CHALLENGE", "REFUSED"] and "use its control socket" in got[1].text, got
+        assert [m.name for m in got] == ["GREETING", "REFUSED"] and "use its control socket" in got[1].text, got
 
 
 def test_leftover_of_a_killed_daemon_is_replaced(rdzv):
@@ -138,7 +138,7 @@ def test_same_port_on_another_address_runs_without(rdzv, home):
     second = rdzv.daemon(port=port, listen="127.0.0.2", env=home)
     second.expect("no control socket, rdzvctl cannot reach this daemon: .* belongs to another running daemon")
     with Native(port, "127.0.0.2") as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
 
 
 @needs_users

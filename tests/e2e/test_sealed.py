@@ -31,7 +31,7 @@ def test_client_and_model_daemon(rdzv, fake):
         for key in rdzv.key, sealed.Key.parse(rdzv.key).derive(1000):
             with Native(relay.port, key=key) as n:
                 n.hello(job="a-job-that-nobody-sees")
-                assert [n.recv().name for _ in range(3)] == ["CHALLENGE", "WELCOME", "END"]
+                assert [n.recv().name for _ in range(3)] == ["GREETING", "WELCOME", "END"]
         assert b"a-job-that-nobody-sees" not in relay.seen and len(relay.seen) > 500
         with Native(relay.port, key=secrets.token_hex(32)) as n, pytest.raises(sealed.Refused) as e:
             n.recv()

@@ -56,7 +56,7 @@ def opened(job, key, **how):
     """The status that the daemon answers; sealed.OK where the channel is open."""
     with Native(job.daemon.port, key=key, **how) as n:
         try:
-            n.expect("CHALLENGE")
+            n.expect("GREETING")
         except sealed.Refused as e:
             return e.status
         return sealed.OK
@@ -87,7 +87,7 @@ def test_no_key(job, verb):
         else:
             n.send("CONTROL", dict(verb="stop", job=JOB, json=False, user=STRANGER["host"]), id=1)
         got = n.until_closed()
-    assert [m.name for m in got] == ["CHALLENGE", "REFUSED"] and got[1].code == 72, got
+    assert [m.name for m in got] == ["GREETING", "REFUSED"] and got[1].code == 72, got
     assert "key" in got[1].text and "--insecure" in got[1].text and JOB not in str(got), got
     job.daemon.expect(r"127\.0\.0\.1:\d+: refused: it has no key")
 
@@ -162,7 +162,7 @@ def test_every_byte_of_an_opening(job):
 def first_record(key, port, change):
     """Sends HELLO in a record of which `change` makes something else: what the daemon says then."""
     with Native(port, key=key) as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
         data = frame("HELLO", dict(version=1, agent=n.agent, **STRANGER, workers=1, settings=dict(min_nodes=1, max_nodes=1, lease_ms=5000)))
         n.sock.sendall(change(bytearray(n.channel.seal(data))))
         n.sock.shutdown(socket.SHUT_WR)
@@ -197,7 +197,7 @@ def test_slow_and_silent(job):
         peers[name].sendall(first)
     drip = socket.create_connection(("127.0.0.1", job.daemon.port))
     authentic = Native(job.daemon.port)  # has the key, and says nothing
-    authentic.expect("CHALLENGE")
+    authentic.expect("GREETING")
     local = socket.socket(socket.AF_UNIX)
     local.connect(str(job.socket))
     for i in range(12):  # a byte in a second
@@ -474,7 +474,7 @@ def plain(*messages):
 
 
 IMPOSTORS = {
-    "END in plain frames": plain(("CHALLENGE", dict(version=1, nonce="00" * 32, auth="none")), WELCOME, END),
+    "END in plain frames": plain(("GREETING", dict(version=1)), WELCOME, END),
     "an answer that is random": lambda data: sealed.no(sealed.OK) + secrets.token_bytes(48),
     "an answer of zeros": lambda data: sealed.no(sealed.OK) + bytes(48),
     "its own opening": lambda data: sealed.no(sealed.OK) + data[12:60],

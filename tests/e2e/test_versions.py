@@ -28,13 +28,13 @@ def serve(server, greeting, heard):
 
 @pytest.fixture
 def newer():
-    """A daemon of the next version, whose CHALLENGE has a version and nothing else that is known today."""
+    """A daemon of the next version, whose GREETING has a version and nothing else that is known today."""
     opened = []
 
     def listen(server):
         heard = []
         opened.append(server)
-        greeting = frame("CHALLENGE", dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
+        greeting = frame("GREETING", dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
         threading.Thread(target=serve, args=(server, greeting, heard), daemon=True).start()
         return heard
 
@@ -45,7 +45,7 @@ def newer():
 
 
 def test_newer_daemon_and_older_agent(rdzv):
-    newer = FakeDaemon(challenge=dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
+    newer = FakeDaemon(greeting=dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
     begin = time.monotonic()
     a = rdzv.agent("--endpoint", newer.endpoint, "--join-timeout", "20s", "--", "true")
     assert a.exit(30) == 72, a
@@ -70,9 +70,9 @@ def test_newer_daemon_and_older_rdzvctl(rdzv, newer, tmp_path):
 
 
 def refusal(n):
-    """CHALLENGE, then REFUSED, then the end."""
+    """GREETING, then REFUSED, then the end."""
     got = n.until_closed()
-    assert [m.name for m in got] == ["CHALLENGE", "REFUSED"], got
+    assert [m.name for m in got] == ["GREETING", "REFUSED"], got
     assert got[0].version == OURS and got[1].code == 72, got
     return got[1].text
 
@@ -97,7 +97,7 @@ def test_older_daemon_and_a_newer_hello(rdzv):
         n.send("HELLO", dict(version=NEWER, agent={"name": "x"}, settings=[]))
         assert refusal(n) == "its rdzv-agent speaks protocol version 2, this rdzvd speaks version 1; use the same version of rdzv on all nodes"
     with Native(port=d.port) as n:
-        n.expect("CHALLENGE")
+        n.expect("GREETING")
         n.send("HELLO", dict(version="2", agent="ab"))  # no number: malformed, as ever
         refused = n.expect("REFUSED")
         assert refused.code == 72 and "HELLO.version must be an integer" in refused.text, refused

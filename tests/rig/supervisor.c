@@ -149,9 +149,8 @@ void bench_msg(struct bench *b, const struct msg *m) {
 void bench_up(struct bench *b) {
   struct msg m;
   bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_UP});
-  msg_init(&m, MSG_CHALLENGE);
-  m.challenge.version = PROTO_VERSION;
-  m.challenge.nonce = "00";
+  msg_init(&m, MSG_GREETING);
+  m.greeting.version = PROTO_VERSION;
   bench_msg(b, &m);
 }
 

@@ -37,7 +37,7 @@ void bench_msg(struct bench *b, const struct msg *m);
 void bench_run(struct bench *b, uint64_t ms); /* with TICK at each deadline; fails where they do not move on */
 
 /* The daemon. */
-void bench_up(struct bench *b); /* LINK_UP, CHALLENGE */
+void bench_up(struct bench *b); /* LINK_UP, GREETING */
 void bench_down(struct bench *b, bool refused);
 void bench_welcome(struct bench *b, bool fence);
 void bench_start(struct bench *b, int64_t round); /* node 1 of 2, ranks 2 and 3 of 4; or node 0 */

@@ -264,10 +264,8 @@ void daemon_accept(struct sim *s, struct sim_conn *c) {
   if (!s->d.core || c->daemon_life != s->d.life || !c->open[TO_DAEMON]) return;
   sim_push(s, s->now + SIM_HELLO_MS, EV_HELLO_TIMEOUT)->conn = c;
   struct msg m;
-  msg_init(&m, MSG_CHALLENGE);
-  m.challenge.version = PROTO_VERSION;
-  m.challenge.nonce = "00112233445566778899aabbccddeeff";
-  m.challenge.auth = "none";
+  msg_init(&m, MSG_GREETING);
+  m.greeting.version = PROTO_VERSION;
   struct bytes *b = msg_bytes(&m);
   link_send(s, c, TO_AGENT, b);
   bytes_unref(b);

@@ -238,7 +238,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
   note_fence(s, a, m, sent_at);
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
   bool noisy =
-      m->type == MSG_HEARTBEAT_ACK || m->type == MSG_CHALLENGE || (m->type == MSG_WAITING && !s->config.waiting);
+      m->type == MSG_HEARTBEAT_ACK || m->type == MSG_GREETING || (m->type == MSG_WAITING && !s->config.waiting);
   if (sim_tracing(s) && (s->config.verbose || !noisy)) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);

@@ -71,8 +71,8 @@ static void test_a_daemon_of_another_version_is_final(void **state) {
     bench_run(&b, 0);
     bench_forget(&b);
     bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
-    msg_init(&m, MSG_CHALLENGE);
-    m.challenge.version = PROTO_VERSION + 1;
+    msg_init(&m, MSG_GREETING);
+    m.greeting.version = PROTO_VERSION + 1;
     bench_msg(&b, &m);
     assert_int_equal(bench_count(&b, SUP_SEND), 0);
     assert_int_equal(bench_said(&b, "speaks protocol version 2, this rdzv-agent speaks version 1; use the "
