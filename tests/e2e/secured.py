@@ -4,7 +4,6 @@
 import os
 import signal
 
-from harness import until
 from others import EVE
 from sealed import Key
 
@@ -77,11 +76,3 @@ class Job:
         env = {"RDZV_KEY": str(key)} if key else None
         self.daemon = self.rdzv.daemon("--verbose", "--socket", self.socket, port=port, env=env)
         return self.daemon
-
-
-def until_said(proc, pattern, times):
-    """Until so many of its lines have the pattern."""
-    import re
-
-    rx = re.compile(pattern)
-    until(lambda: f"{times} lines with {pattern}:\n{proc}", lambda: sum(1 for line in proc.err + proc.out if rx.search(line)) >= times)
