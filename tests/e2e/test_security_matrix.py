@@ -184,6 +184,18 @@ def test_every_byte_of_the_first_record(job):
         assert [m.name for m in got] == ["REFUSED"] and f"a record of {length} bytes" in got[0].text, (length, got)
 
 
+def test_munge_requests_of_strangers(job):
+    """Whatever is no credential of munged brings no key. test_munge.py has those that are."""
+    credential = b"MUNGE:" + b"A" * 200 + b":"
+    for n, data in (0, b""), (1, b"x"), (len(credential), credential), (4097, b"x" * 4097), (0xFFFFFFFF, b"x" * 100), (4096, b"x" * 4096):
+        with socket.create_connection(("127.0.0.1", job.daemon.port)) as s:
+            s.sendall(sealed.preface(sealed.MUNGE) + struct.pack("<I", n) + data)
+            s.shutdown(socket.SHUT_WR)
+            got = everything(s)
+        assert got == b"" or got[6] in (sealed.NO_MUNGE, sealed.MUNGE_REFUSED, sealed.BUSY), (n, got)
+        job.check_wire(got)
+
+
 def test_slow_and_silent(job):
     """A peer that is not done with its opening, or says nothing in its channel, is closed after ten seconds; so are all other doors."""
     began = time.monotonic()
@@ -431,8 +443,9 @@ WELCOME = ("WELCOME", dict(version=1, incarnation="ab" * 8, round=0, state="form
 class Impostor:
     """Says `answer` to whoever comes (a function: of the bytes that came), and never more."""
 
-    def __init__(self, answer, listener, first=False):
-        self.answer, self.listener, self.first = answer, listener, first
+    def __init__(self, answer, listener, first=False, size=65536):
+        """`first`: before it has heard anything; `size`: bytes at once."""
+        self.answer, self.listener, self.first, self.size = answer, listener, first, size
         self.heard = []
         self.endpoint = "%s:%d" % listener.getsockname()
         self.thread = threading.Thread(target=self._accept, daemon=True)
@@ -455,7 +468,10 @@ class Impostor:
                     if not more:
                         return
                     data += more
-            c.sendall(self.answer(data) if callable(self.answer) else self.answer)
+            answer = self.answer(data) if callable(self.answer) else self.answer
+            for i in range(0, len(answer), self.size):
+                c.sendall(answer[i : i + self.size])
+                time.sleep(0.2 if self.size < 64 else 0)
             while more := c.recv(65536):
                 data += more
             self.heard.append(data)
@@ -475,6 +491,7 @@ IMPOSTORS = {
     "its own opening": lambda data: sealed.no(sealed.OK) + data[12:60],
     "an unknown status": sealed.no(9),
     "silence": b"",
+    "a byte now and then": lambda data: sealed.no(sealed.OK) + secrets.token_bytes(48),
     "noise": os.urandom(4096),
     "HTTP": b"HTTP/1.1 200 OK\r\n\r\n",
     "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
@@ -511,7 +528,7 @@ def stage(rdzv, request):
 @pytest.mark.parametrize("what", IMPOSTORS)
 def test_impostor(stage, what):
     """A program that squats the port and lacks the key: no worker runs, nothing succeeds, and it hears neither job nor host."""
-    impostor = Impostor(IMPOSTORS[what], stage.listen(), first=what == "ssh")
+    impostor = Impostor(IMPOSTORS[what], stage.listen(), first=what == "ssh", size=1 if what == "a byte now and then" else 65536)
     stage.is_refused(stage.run(impostor.endpoint), impostor.endpoint)
     impostor.close()
     for heard in impostor.heard:
