@@ -7,6 +7,7 @@
 
 #include "proto/channel.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "common/key/secret.h"
@@ -111,6 +112,7 @@ size_t channel_sealed_size(size_t len) {
 }
 
 void channel_seal(struct channel *c, const void *data, size_t len, struct buf *out) {
+  assert(c->state == CHANNEL_IS_SEALED);
   const char *from = data;
   uint8_t *at = buf_reserve(out, channel_sealed_size(len));
   size_t total = 0;
@@ -124,6 +126,7 @@ void channel_seal(struct channel *c, const void *data, size_t len, struct buf *o
 }
 
 int channel_unseal(struct channel *c, const char *data, size_t len, size_t *used, struct buf *out, struct err *e) {
+  assert(c->state == CHANNEL_IS_SEALED);
   if (len < LENGTH_SIZE) return 0;
   size_t n = le16_get(data);
   if (n <= NOISE_TAG || n > CHANNEL_RECORD_MAX)
