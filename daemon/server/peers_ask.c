@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers that ask one question and get one answer, in bytes that are not our frames. */
+
+#include <string.h>
+#include "daemon/server/peers_internal.h"
+#include "proto/munge_ask.h"
+
+enum { SHOWN_REQUEST = 120 };
+
+static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
+  static char room[HTTP_HEAD_MAX]; /* copied before the next read */
+  *out = uv_buf_init(room, sizeof(room));
+}
+
+/* MUNGE ------------------------------------------------------------------------------------------------------------ */
+
+static void on_munge(void *ctx, enum channel_status status, const char *bytes, size_t len) {
+  struct peer *p = ctx;
+  struct buf answer = BUF_INIT;
+  p->munge = NULL;
+  if (status == CHANNEL_MUNGE_REFUSED) say(p, LOG_WARN, "%s: gets no key: %.*s", p->name, (int)len, bytes);
+  munge_ask_answer(&answer, status, p->peers->key_source, bytes, len);
+  conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
+  buf_finish(&answer);
+  peer_drop(p, true);
+}
+
+static void take_question(struct peer *p) {
+  struct slice credential;
+  int rc = munge_ask_find(p->request.data, p->request.len, &credential);
+  if (rc == 0) return;
+  uv_read_stop(&p->conn.stream);
+  if (rc < 0)
+    on_munge(p, CHANNEL_MUNGE_REFUSED, munge_ask_malformed, strlen(munge_ask_malformed));
+  else
+    p->munge = munge_desk_ask(p->peers->munge, credential.data, credential.len, on_munge, p);
+}
+
+static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+  struct peer *p = ((struct conn *)stream->data)->owner;
+  if (n < 0) {
+    peer_drop(p, false);
+  } else if (n > 0) {
+    buf_append(&p->request, b->base, (size_t)n);
+    take_question(p);
+  }
+}
+
+void peer_begin_munge(struct peer *p, const char *data, size_t len) {
+  if (!p->peers->munge) {
+    on_munge(p, CHANNEL_NO_KEY, NULL, 0);
+    return;
+  }
+  buf_append(&p->request, data, len);
+  if (uv_read_start(&p->conn.stream, on_request_alloc, on_question_read) != 0)
+    peer_drop(p, false);
+  else
+    take_question(p);
+}
+
+/* HTTP ------------------------------------------------------------------------------------------------------------- */
+
+static void answer_http(struct peer *p, enum http_status status, bool head, const char *text) {
+  struct buf answer = BUF_INIT;
+  uv_read_stop(&p->conn.stream);
+  http_put_answer(&answer, status, head, text);
+  conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
+  buf_finish(&answer);
+  peer_drop(p, true);
+}
+
+/* Probes come every few seconds, so only an answer other than 200 is worth a line. */
+static void log_http(struct peer *p, const struct http_request *r, enum http_status status, const char *text) {
+  struct buf line = BUF_INIT;
+  buf_put_escaped(&line, r->line, r->line_len, SHOWN_REQUEST);
+  if (status == HTTP_OK)
+    log_debug("%s: HTTP: \"%s\" is answered with %d", p->name, buf_text(&line), (int)status);
+  else
+    say(p, LOG_INFO, "%s: HTTP: \"%s\" is answered with %d, %.*s", p->name, buf_text(&line), (int)status,
+        (int)strcspn(text, "\n"), text);
+  buf_finish(&line);
+}
+
+static void take_request(struct peer *p) {
+  struct http_request r;
+  struct buf text = BUF_INIT;
+  uv_os_fd_t fd = -1;
+  enum http_status status = http_parse(p->request.data, p->request.len, &p->request_seen, &r);
+  if (status == HTTP_MORE) return;
+  if (status == HTTP_OK) {
+    uv_fileno(&p->conn.handle, &fd);
+    status = p->peers->cb.on_request(p->peers->ctx, fd, &r, &text);
+  } else {
+    buf_printf(&text, "%s\n", r.why);
+  }
+  log_http(p, &r, status, buf_text(&text));
+  answer_http(p, status, r.head, buf_text(&text));
+  explicit_bzero(p->request.data, p->request.len); /* a token may be in it */
+  buf_finish(&text);
+}
+
+static void on_request_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+  struct peer *p = ((struct conn *)stream->data)->owner;
+  if (n < 0) {
+    log_debug("%s: HTTP: closed before its request was complete: %s", p->name, uv_strerror((int)n));
+    peer_drop(p, false);
+  } else if (n > 0) {
+    buf_append(&p->request, b->base, (size_t)n);
+    take_request(p);
+  }
+}
+
+void peer_begin_http(struct peer *p, const char *data, size_t len) {
+  p->http = true;
+  buf_append(&p->request, data, len);
+  if (uv_read_start(&p->conn.stream, on_request_alloc, on_request_read) != 0)
+    peer_drop(p, false);
+  else
+    take_request(p);
+}
+
+void peer_expire_http(struct peer *p) {
+  answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request is incomplete\n");
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_PEERS_INTERNAL_H
+#define DAEMON_SERVER_PEERS_INTERNAL_H
+
+/* Shared by the files of the daemon's connections alone:
+ *
+ *     peers.c          the table, the waiting rooms, ends, what the owner calls
+ *     peers_arrive.c   from accept to the first bytes, limits, hand-over to the common store
+ *     peers_talk.c     native frames: whose key a peer has, messages, ends
+ *     peers_ask.c      one question and one answer: HTTP, and a key by MUNGE */
+
+#include <netinet/in.h>
+#include "common/system/clock.h"
+#include "common/system/log.h"
+#include "common/system/rations.h"
+#include "daemon/server/munge_desk.h"
+#include "daemon/server/newcomers.h"
+#include "daemon/server/peers.h"
+#include "proto/acceptor.h"
+#include "proto/socket.h"
+
+struct arrival;
+
+struct peer {
+  struct newcomer newcomer; /* first; in a waiting room */
+  struct arrival *arrival;  /* NULL: conn is in use */
+  struct conn conn;
+  struct peers *peers;
+  uint64_t id; /* 0: has no place in the table (yet, or no longer) */
+  char *name;  /* "10.0.0.1:4242", later what the owner calls it */
+  bool local, identified, native;
+  struct buf first;   /* arrival: the bytes that have come */
+  struct buf request; /* HTTP, MUNGE: the bytes so far */
+  size_t request_seen;
+  bool http;
+  bool asked;                  /* local: its one question */
+  struct munge_request *munge; /* waits for an answer; NULL: none */
+  int64_t uid;                 /* of the key, or of the process at the control socket; -1: unknown */
+  char user[32];               /* local: limits count per user */
+  struct ipaddr ip;
+  uint16_t port;
+  char addr[INET6_ADDRSTRLEN], local_addr[INET6_ADDRSTRLEN];
+};
+
+struct peers {
+  uv_loop_t *loop;
+  struct peers_callbacks cb;
+  void *ctx;
+  struct acceptor acceptor;
+  struct peer **slots;
+  size_t n_slots; /* a power of two */
+  size_t n_open, max;
+  size_t n_held; /* descriptors: n_open, and those that are being closed */
+  uint64_t serial;
+  struct newcomers strangers, natives; /* the two rooms */
+  uint64_t weighed_ms;                 /* when weigh() ran last */
+  bool closed;
+  struct rations rations;
+  struct c10d_server *store;
+  const struct key *key; /* NULL: --insecure */
+  enum channel_source key_source;
+  struct munge_desk *munge; /* NULL: --insecure */
+  struct ephemeral *ephemeral;
+};
+
+/* A line about a peer, rationed: a stranger can cause it. */
+#define say(p, level, ...) rations_log(&(p)->peers->rations, peer_where(p), monotonic_ms(), level, __VA_ARGS__)
+
+/* Limits are counted under this name. */
+const char *peer_where(const struct peer *p);
+struct peer_info peer_info_of(const struct peer *p);
+
+void peer_take_slot(struct peer *p);
+void peer_leave_slot(struct peer *p);
+
+struct peer *peer_of(struct newcomer *n);
+void peer_enter_room(struct peer *p, struct newcomers *room);
+void peer_leave_room(struct peer *p);
+/* Closes the one that gives way, for the reason in `why`. False: there is none. */
+bool peer_push_out(struct newcomer *n, const char *why);
+
+/* The end of a connection: out of the table at once, freed when libuv has let go of it. */
+void peer_drop(struct peer *p, bool flush);
+void peer_drop_and_tell(struct peer *p, bool flush);
+void peer_free(struct peer *p); /* its descriptor is closed, or the store's */
+
+/* peers_arrive.c --------------------------------------------------------------------------------------------------- */
+
+extern const struct acceptor_callbacks peers_acceptor_callbacks;
+bool peer_is_silent(const struct peer *p); /* nothing has come yet */
+/* True: it is the store's now. Else it is polled no more. */
+bool peer_hand_over_silent(struct peer *p);
+void peer_drop_arrival(struct peer *p); /* p->arrival: closes it; frees p later */
+
+/* peers_talk.c ----------------------------------------------------------------------------------------------------- */
+
+extern const struct conn_callbacks peer_conn_callbacks;
+
+/* peers_ask.c ------------------------------------------------------------------------------------------------------ */
+
+/* The stream is theirs, with what was read of it. */
+void peer_begin_http(struct peer *p, const char *data, size_t len);
+void peer_begin_munge(struct peer *p, const char *data, size_t len);
+void peer_expire_http(struct peer *p); /* its request is incomplete */
+
+#endif

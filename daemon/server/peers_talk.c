@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers that speak our frames, and the bytes of those that do not. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/exit_codes.h"
+#include "daemon/server/peers_internal.h"
+
+enum { SHOWN_BYTES = 32 };
+
+/* Openings --------------------------------------------------------------------------------------------------------- */
+
+static void send_greeting(struct conn *c) {
+  struct msg m;
+  msg_init(&m, MSG_GREETING);
+  m.greeting.version = PROTO_VERSION;
+  conn_send(c, &m);
+}
+
+/* The key of a user; the daemon's own may have been made for a user, too. */
+static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_terms *t) {
+  const struct peer *p = c->owner;
+  const struct key *own = p->peers->key;
+  if (!own || p->local) return CHANNEL_NO_KEY;
+  t->source = p->peers->key_source;
+  t->ephemeral = p->peers->ephemeral;
+  if (uid == own->uid)
+    t->key = *own;
+  else if (own->uid == KEY_OWN)
+    key_derive(own, (uint32_t)uid, &t->key);
+  else
+    return CHANNEL_WRONG_KEY;
+  return CHANNEL_OK;
+}
+
+static void send_refused(struct peer *p, int code, const char *text) {
+  struct msg m;
+  msg_init(&m, MSG_REFUSED);
+  m.refused.code = code;
+  m.refused.text = text;
+  conn_send(&p->conn, &m);
+}
+
+static void refuse_plain(struct peer *p) {
+  say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
+  send_greeting(&p->conn);
+  send_refused(p, EXIT_CODE_REFUSED, "this rdzvd has a key, and serves nobody without it: leave --insecure out");
+  peer_drop_and_tell(p, true);
+}
+
+static void on_native(struct conn *c) {
+  struct peer *p = c->owner;
+  bool sealed = c->channel.state == CHANNEL_IS_SEALED;
+  if (p->peers->key && !p->local && !sealed) {
+    refuse_plain(p);
+    return;
+  }
+  if (sealed) p->uid = c->uid == p->peers->key->uid ? (int64_t)geteuid() : c->uid;
+  peer_leave_room(p);
+  p->native = true;
+  peer_enter_room(p, &p->peers->natives);
+  send_greeting(c);
+}
+
+/* Messages, and ends ----------------------------------------------------------------------------------------------- */
+
+static void on_msg(struct conn *c, struct msg *m) {
+  struct peer *p = c->owner;
+  log_debug("%s: %s", p->name, msg_name(m->type));
+  if (p->local && m->type != MSG_CONTROL) {
+    say(p, LOG_WARN, "%s: %s refused: the control socket is for rdzvctl", p->name, msg_name(m->type));
+    send_refused(p, EXIT_CODE_USAGE, "this is the daemon's control socket, for rdzvctl; agents connect to its port");
+    peer_drop(p, true);
+    return;
+  }
+  if (p->asked) return; /* one question is one turn of the loop: a thousand in one packet would be one turn too */
+  p->asked = p->local;
+  struct peer_info info = peer_info_of(p);
+  p->peers->cb.on_msg(p->peers->ctx, &info, m);
+}
+
+/* The stream is ours afterwards in any case. */
+static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
+  struct peer *p = c->owner;
+  if (protocol == FRAME_PROTOCOL_HTTP && !p->local) {
+    peer_begin_http(p, data, len);
+    return true;
+  }
+  if (protocol == FRAME_PROTOCOL_MUNGE && !p->local) {
+    peer_begin_munge(p, data, len);
+    return true;
+  }
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, data, len, SHOWN_BYTES);
+  say(p, LOG_WARN, "%s: closed: it speaks an unknown protocol, which begins with \"%s\"", p->name, buf_text(&shown));
+  buf_finish(&shown);
+  peer_drop(p, false);
+  return true;
+}
+
+/* GREETING has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
+static void refuse_version(struct peer *p) {
+  char text[160];
+  snprintf(text, sizeof(text),
+           "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
+           "all nodes",
+           p->conn.other_version, FRAME_VERSION);
+  send_greeting(&p->conn);
+  send_refused(p, EXIT_CODE_REFUSED, text);
+}
+
+/* It speaks our frames, but its message is wrong. Another attempt would not help it, so it gets the reason. */
+static void refuse_malformed(struct peer *p, const char *reason) {
+  char text[400];
+  snprintf(text, sizeof(text), "the daemon does not understand this peer: %s", reason);
+  send_refused(p, EXIT_CODE_REFUSED, text);
+}
+
+static void on_end(struct conn *c, int code, const char *reason) {
+  struct peer *p = c->owner;
+  bool malformed = code == -EPROTO || code == -EMSGSIZE, refused = code == -EACCES || code == -EBADMSG;
+  if (p->identified)
+    log_line(malformed || refused ? LOG_WARN
+             : code < 0           ? LOG_INFO
+                                  : LOG_DEBUG,
+             "%s: connection closed: %s", p->name, reason);
+  else
+    say(p, malformed || refused ? LOG_WARN : LOG_DEBUG, "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
+  if (p->conn.other_version)
+    refuse_version(p);
+  else if (malformed && p->native && !p->identified)
+    refuse_malformed(p, reason);
+  peer_drop_and_tell(p, malformed || refused);
+}
+
+static void on_closed(struct conn *c) {
+  struct peer *p = c->owner;
+  peers_resume(p->peers);
+  peer_free(p);
+}
+
+const struct conn_callbacks peer_conn_callbacks = {.on_msg = on_msg,
+                                                   .on_opening = on_opening,
+                                                   .on_native = on_native,
+                                                   .on_foreign = on_foreign,
+                                                   .on_end = on_end,
+                                                   .on_closed = on_closed};
