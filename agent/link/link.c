@@ -33,6 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/link/host_addrs.h"
+#include "agent/link/link_internal.h"
 #include "proto/munge_fetch.h"
 #include "proto/refusal.h"
 #include "common/exit_codes.h"
@@ -40,7 +41,6 @@
 #include "common/key/secret.h"
 #include "common/mem.h"
 #include "common/system/log.h"
-#include "common/system/port_holder.h"
 
 enum {
   LOOKUP_MS = 5000,
@@ -59,34 +59,6 @@ struct attempt {
   struct link *link; /* NULL: given up, waiting to be closed */
   struct link *home; /* the same, always */
   bool welcomed;     /* the peer is known: the reason alone explains an end */
-};
-
-enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_MUNGE, LINK_UP };
-
-struct link {
-  struct link_options o;
-  enum link_state state;
-  struct resolve *resolve;
-  struct address_list addresses;
-  size_t at, refusals;
-  int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
-  bool started_daemon;       /* in this attempt */
-  bool taken;                /* our daemon could not start: the port is taken */
-  int taken_tries;
-  struct attempt *attempt;
-  struct munge_fetch *fetch;
-  struct key *fetched; /* by MUNGE; NULL: none */
-  uv_timer_t timer;
-  int knocks; /* on_silence calls, on this connection */
-  union socket_address last_peer;
-  bool has_last_peer;
-  union socket_address home; /* the address that welcomed us last */
-  bool has_home;
-  enum channel_source refused_source; /* of the daemon's key, while MUNGE is asked */
-  bool again;                         /* the next connection is another try of the one that the owner knows */
-  bool foreign;                       /* another agent started the last daemon */
-  uint64_t refused_since_ms;
-  int alive; /* handles: connections and the timer */
 };
 
 static void dial_address(struct link *l);
@@ -126,67 +98,6 @@ static void go_down(struct link *l, bool refused, const char *why) {
   go_down_with(l, &(struct link_down){.refused = refused, .why = why});
 }
 
-enum { ADDRESSES_NAMED_MAX = 4 };
-
-/* Appends "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
-static void name_target(const struct link *l, size_t which, struct buf *out) {
-  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
-  size_t first = which == SIZE_MAX ? 0 : which, n = which == SIZE_MAX ? l->addresses.n : first + 1;
-  address_text(&l->addresses.v[first], addr);
-  if (l->o.standalone) {
-    struct endpoint own = {.port = ntohs(l->addresses.v[first].v4.sin_port)}; /* sin6_port has the same offset */
-    snprintf(own.host, sizeof(own.host), "%s", addr);
-    endpoint_format(&own, text);
-    buf_puts(out, text);
-    return;
-  }
-  endpoint_format(&l->o.endpoint, text);
-  buf_puts(out, text);
-  if (n == 1 && !strcmp(addr, l->o.endpoint.host)) return;
-  for (size_t i = first; i < n && i < first + ADDRESSES_NAMED_MAX; i++) {
-    address_text(&l->addresses.v[i], addr);
-    buf_printf(out, "%s%s", i > first ? ", " : " (", addr);
-  }
-  if (n > first + ADDRESSES_NAMED_MAX) buf_printf(out, " and %zu more", n - first - ADDRESSES_NAMED_MAX);
-  buf_putc(out, ')');
-}
-
-/* The reason for one address, or the same for all. */
-static void put_reason(const struct link *l, int error, const char *where, struct buf *out) {
-  if (error == UV_ECONNREFUSED && l->taken)
-    buf_printf(out, "a program holds %s but accepts no connections: %s", where,
-               l->o.derived ? "give --endpoint HOST:PORT, with another port, the same to all agents"
-                            : "choose another port");
-  else if (error == UV_ECONNREFUSED)
-    buf_printf(out, "nothing listens at %s: %s", where,
-               l->o.derived ? "the agent there has not started rdzvd yet"
-                            : "start rdzvd there, or an agent with the same --endpoint");
-  else if (error == UV_ETIMEDOUT)
-    buf_printf(out, "%s does not answer: is the machine up, and the port open in its firewall?", where);
-  else if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH)
-    buf_printf(out, "there is no route to %s from this machine: check the address and the network", where);
-  else
-    buf_printf(out, "no connection to %s: %s", where, uv_strerror(error));
-}
-
-static const char *short_reason(int error) {
-  if (error == UV_ECONNREFUSED) return "nothing listens";
-  if (error == UV_ETIMEDOUT) return "no answer";
-  if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH) return "no route";
-  return uv_strerror(error);
-}
-
-/* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
-static void put_reasons(const struct link *l, struct buf *out) {
-  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
-  endpoint_format(&l->o.endpoint, text);
-  buf_printf(out, "no connection to %s: ", text);
-  for (size_t i = 0; i < l->addresses.n; i++) {
-    address_text(&l->addresses.v[i], addr);
-    buf_printf(out, "%s%s (%s)", i ? ", " : "", addr, short_reason(l->errors[i]));
-  }
-}
-
 static bool home_refused(const struct link *l) {
   for (size_t i = 0; l->has_home && i < l->addresses.n; i++)
     if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->addresses.v[i], address_size(&l->home)) == 0)
@@ -195,16 +106,9 @@ static bool home_refused(const struct link *l) {
 }
 
 static void fail_to_connect(struct link *l) {
-  bool same = true;
-  struct buf where = BUF_INIT, why = BUF_INIT;
-  for (size_t i = 1; i < l->addresses.n; i++) same = same && l->errors[i] == l->errors[0];
-  name_target(l, SIZE_MAX, &where);
-  if (same)
-    put_reason(l, l->errors[0], buf_text(&where), &why);
-  else
-    put_reasons(l, &why);
+  struct buf why = BUF_INIT;
+  link_put_failure(l, &why);
   go_down(l, home_refused(l), buf_text(&why));
-  buf_finish(&where);
   buf_finish(&why);
 }
 
@@ -223,26 +127,11 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
   if (a->link) a->link->o.cb->on_msg(a->link->o.ctx, m);
 }
 
-/* Appends the program that listens at the current address: "pid 4711 (python3)" if it is visible on this machine, else
- * "a program". Returns whether it is certainly not rdzvd. */
-static bool put_holder(const struct link *l, struct buf *out) {
-  const union socket_address *a = &l->addresses.v[l->at];
-  struct port_holder h;
-  if (!address_is_local(a) || !port_holder_find(ntohs(a->v4.sin_port), &h)) {
-    buf_puts(out, "a program");
-    return false;
-  }
-  buf_printf(out, "pid %d (", (int)h.pid);
-  buf_put_escaped(out, h.name, strlen(h.name), sizeof(h.name));
-  buf_putc(out, ')');
-  return strcmp(h.name, "rdzvd") != 0;
-}
-
 /* munge: why MUNGE brings no key; NULL: it was not asked. */
 static void tell_refusal(struct link *l, enum channel_status status, enum channel_source source,
                          const struct err *munge) {
   struct buf where = BUF_INIT, why = BUF_INIT;
-  name_target(l, l->at, &where);
+  link_name_target(l, l->at, &where);
   refusal_put(&why, status, source, buf_text(&where), l->o.endpoint.host, "this agent", l->o.key_from);
   if (munge) buf_printf(&why, "; MUNGE brings none: %s", munge->text);
   bool final = status == CHANNEL_WRONG_KEY || status == CHANNEL_NO_KEY;
@@ -309,8 +198,8 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
   bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE || code == -EBADMSG);
   struct buf where = BUF_INIT, why = BUF_INIT;
   if (!a->welcomed) {
-    name_target(l, l->at, &where);
-    put_holder(l, &why);
+    link_name_target(l, l->at, &where);
+    link_put_holder(l, &why);
     buf_printf(&why, " listens at %s and %s", buf_text(&where),
                foreign ? "" : "hung up before it greeted this agent: ");
   }
@@ -322,8 +211,8 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
 
 static void name_silent_holder(struct link *l) {
   struct buf where = BUF_INIT, who = BUF_INIT;
-  if (put_holder(l, &who)) {
-    name_target(l, l->at, &where);
+  if (link_put_holder(l, &who)) {
+    link_name_target(l, l->at, &where);
     buf_printf(&who, " listens at %s, is not rdzvd and has not answered", buf_text(&where));
     l->o.cb->on_stranger(l->o.ctx, buf_text(&who));
   }

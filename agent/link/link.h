@@ -5,7 +5,7 @@
 /* The agent's connection to the daemon: finds the endpoint, starts rdzvd if it should run here and does not, connects,
  * and passes messages on. link_open makes one attempt; the supervisor decides when to try again.
  *
- *     link.c           attempts and connections
+ *     link.c           attempts and connections; link_words.c has their sentences
  *     resolve.c        from a name to addresses
  *     local_daemon.c   the agent's own rdzvd, and its state folder (private_dir.c)
  *     own_addr.c host_addrs.c   this machine's addresses */

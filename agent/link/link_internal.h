@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_LINK_LINK_INTERNAL_H
+#define AGENT_LINK_LINK_INTERNAL_H
+
+/* Shared by link.c and link_words.c alone. */
+
+#include "agent/link/link.h"
+#include "common/buf.h"
+
+struct munge_fetch;
+
+enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_MUNGE, LINK_UP };
+
+struct link {
+  struct link_options o;
+  enum link_state state;
+  struct resolve *resolve;
+  struct address_list addresses;
+  size_t at, refusals;
+  int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
+  bool started_daemon;       /* in this attempt */
+  bool taken;                /* our daemon could not start: the port is taken */
+  int taken_tries;
+  struct attempt *attempt;
+  struct munge_fetch *fetch;
+  struct key *fetched; /* by MUNGE; NULL: none */
+  uv_timer_t timer;
+  int knocks; /* on_silence calls, on this connection */
+  union socket_address last_peer;
+  bool has_last_peer;
+  union socket_address home; /* the address that welcomed us last */
+  bool has_home;
+  enum channel_source refused_source; /* of the daemon's key, while MUNGE is asked */
+  bool again;                         /* the next connection is another try of the one that the owner knows */
+  bool foreign;                       /* another agent started the last daemon */
+  uint64_t refused_since_ms;
+  int alive; /* handles: connections and the timer */
+};
+
+/* Appends "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
+void link_name_target(const struct link *l, size_t which, struct buf *out);
+/* Appends why no address could be connected to. */
+void link_put_failure(const struct link *l, struct buf *out);
+/* Appends the program that listens at the current address: "pid 4711 (python3)" if it is visible on this machine, else
+ * "a program". Returns whether it is certainly not rdzvd. */
+bool link_put_holder(const struct link *l, struct buf *out);
+
+#endif
