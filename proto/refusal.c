@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/refusal.h"
 
-/* A key of the daemon that another machine can be given: rdzvctl there knows it, wherever it comes from. */
-static void put_copy(struct buf *out, const char *host) {
-  buf_printf(out, "copy it: (umask 077; ssh %s rdzvctl key >~/.config/rdzv/key)", host);
+/* A key of the daemon that another machine can be given: rdzvctl there knows it, wherever it comes from. Several daemons
+ * may run there. */
+static void put_copy(struct buf *out, const struct endpoint *ep) {
+  buf_printf(out, "copy it: (umask 077; ssh %s rdzvctl ", ep->host);
+  if (ep->port != RDZV_DEFAULT_PORT) buf_printf(out, "--port %d ", ep->port);
+  buf_puts(out, "key >~/.config/rdzv/key)");
 }
 
-static void put_wrong_key(struct buf *out, enum channel_source source, const char *where, const char *host,
-                          const char *who, const char *key_from) {
+static void put_wrong_key(struct buf *out, const struct refusal *r) {
   static const char *const sources[CHANNEL_SOURCE_COUNT] = {
       [CHANNEL_SOURCE_OTHER] = "",
       [CHANNEL_SOURCE_HOME] = " (its user's ~/.config/rdzv/key)",
@@ -16,23 +18,23 @@ static void put_wrong_key(struct buf *out, enum channel_source source, const cha
       [CHANNEL_SOURCE_RANDOM] = " (drawn by the agent that started it)",
       [CHANNEL_SOURCE_STATE] = " (its service's state folder)",
   };
-  buf_printf(out, "rdzvd at %s has another key%s than %s (%s): ", where, sources[source], who, key_from);
-  if (source == CHANNEL_SOURCE_RANDOM)
+  buf_printf(out, "rdzvd at %s has another key%s than %s (%s): ", r->where, sources[r->source], r->who, r->key_from);
+  if (r->source == CHANNEL_SOURCE_RANDOM)
     buf_puts(out, "give all of them the same one, with --key-file or RDZV_KEY");
   else
-    put_copy(out, host);
+    put_copy(out, r->endpoint);
 }
 
-void refusal_put(struct buf *out, enum channel_status status, enum channel_source source, const char *where,
-                 const char *host, const char *who, const char *key_from) {
-  if (status == CHANNEL_WRONG_KEY)
-    put_wrong_key(out, source, where, host, who, key_from);
-  else if (status == CHANNEL_NO_KEY)
+void refusal_put(struct buf *out, const struct refusal *r) {
+  if (r->status == CHANNEL_WRONG_KEY)
+    put_wrong_key(out, r);
+  else if (r->status == CHANNEL_NO_KEY)
     buf_printf(
         out,
         "rdzvd at %s runs without a key, and %s has one (%s): start rdzvd without --insecure, or give --insecure "
         "to both",
-        where, who, key_from);
+        r->where, r->who, r->key_from);
   else
-    buf_printf(out, "rdzvd at %s is too busy to open a channel", where);
+    buf_printf(out, "rdzvd at %s is too busy to open a channel", r->where);
+  if (r->munge) buf_printf(out, "; MUNGE brings none: %s", r->munge);
 }

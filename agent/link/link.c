@@ -132,8 +132,13 @@ static void tell_refusal(struct link *l, enum channel_status status, enum channe
                          const struct err *munge) {
   struct buf where = BUF_INIT, why = BUF_INIT;
   link_name_target(l, l->at, &where);
-  refusal_put(&why, status, source, buf_text(&where), l->o.endpoint.host, "this agent", l->o.key_from);
-  if (munge) buf_printf(&why, "; MUNGE brings none: %s", munge->text);
+  refusal_put(&why, &(struct refusal){.status = status,
+                                      .source = source,
+                                      .where = buf_text(&where),
+                                      .endpoint = &l->o.endpoint,
+                                      .who = "this agent",
+                                      .key_from = l->o.key_from,
+                                      .munge = munge ? munge->text : NULL});
   bool final = status == CHANNEL_WRONG_KEY || status == CHANNEL_NO_KEY;
   if (munge && (munge->code == -EAGAIN || munge->code == -ETIMEDOUT)) final = false;
   go_down_with(l, &(struct link_down){.fatal = final ? EXIT_CODE_REFUSED : 0, .why = buf_text(&why)});

@@ -363,7 +363,12 @@ static void fail_key(struct client *c) {
   struct endpoint ep;
   struct buf text = BUF_INIT;
   endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
-  refusal_put(&text, c->conn.refusal, c->conn.refusal_key, c->path, ep.host, "this rdzvctl", c->key_from.text);
+  refusal_put(&text, &(struct refusal){.status = c->conn.refusal,
+                                       .source = c->conn.refusal_key,
+                                       .where = c->path,
+                                       .endpoint = &ep,
+                                       .who = "this rdzvctl",
+                                       .key_from = c->key_from.text});
   fail_question(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
   buf_finish(&text);
 }

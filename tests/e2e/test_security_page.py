@@ -13,7 +13,7 @@ from sealed import Key
 
 PAGE = "deploy/guide/security.md"
 # Runs rdzvctl here, as the daemon's machine would; daemons of other tests run here as well.
-SSH = '#!/bin/sh\n[ "$2" = rdzvctl ] && shift 2 && HOME=$NODE1_HOME XDG_CONFIG_HOME= exec rdzvctl --port $NODE1_PORT "$@"\n'
+SSH = '#!/bin/sh\n[ "$2" = rdzvctl ] && shift 2 && HOME=$NODE1_HOME XDG_CONFIG_HOME= exec rdzvctl ${NODE1_PORT:+--port $NODE1_PORT} "$@"\n'
 
 
 def home(rdzv, name):
@@ -49,12 +49,12 @@ def test_make_and_copy(rdzv):
     d.expect(r"; key: ~/\.config/rdzv/key$")
     a = rdzv.agent("--endpoint", d.endpoint, "--", "true", env=two)
     assert a.exit(30) == 72, a
-    said = quoted("keys differ").replace(r"node1:29400", re.escape(d.endpoint)).replace("node1", r"127\.0\.0\.1")
+    said = quoted("keys differ").replace(r"node1:29400", re.escape(d.endpoint)).replace("node1", r"127\.0\.0\.1").replace("rdzvctl", f"rdzvctl {re.escape(f'--port {d.port}')}")
     a.expect(f"^{said}$".replace(re.escape("(~/.config/rdzv/key)") + ":", re.escape("(~/.config/rdzv/key (created))") + ":"))
     d.expect("refused: its key is not the key of this daemon")
     more, ssh = {"ssh": SSH}, dict(two, NODE1_HOME=one["HOME"], NODE1_PORT=str(d.port))
     command = a.expect(r"copy it: (.*)$")[1]
-    p = pages.shell(rdzv, command, env=ssh, more=more)
+    p = pages.shell(rdzv, command, env=dict(ssh, NODE1_PORT=""), more=more)  # it names the port
     assert p.exit(30) == 0 and key_of(two).secret == key.secret, p
     shutil.rmtree(f"{two['HOME']}/.config")
     run(rdzv, "copy", ssh, more=more)

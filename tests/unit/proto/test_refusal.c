@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an agent or rdzvctl says when a daemon refuses its key. */
+
+#include "proto/refusal.h"
+
+#include "tests/rig/unit.h"
+
+static void expect(const struct refusal *r, const char *sentence) {
+  struct buf b = BUF_INIT;
+  refusal_put(&b, r);
+  assert_string_equal(buf_text(&b), sentence);
+  buf_finish(&b);
+}
+
+static const struct endpoint usual = {.host = "gpu1", .port = RDZV_DEFAULT_PORT};
+static const struct endpoint other = {.host = "gpu1", .port = 29401};
+
+/* rdzvctl there finds the only daemon, or that of the port. */
+static void test_the_command_names_the_daemon(void **state) {
+  struct refusal r = {.status = CHANNEL_WRONG_KEY,
+                      .source = CHANNEL_SOURCE_HOME,
+                      .where = "gpu1:29400",
+                      .endpoint = &usual,
+                      .who = "this agent",
+                      .key_from = "~/.config/rdzv/key"};
+  expect(&r, "rdzvd at gpu1:29400 has another key (its user's ~/.config/rdzv/key) than this agent "
+             "(~/.config/rdzv/key): copy it: (umask 077; ssh gpu1 rdzvctl key >~/.config/rdzv/key)");
+  r.endpoint = &other;
+  r.where = "gpu1:29401";
+  r.munge = "no munged runs on rdzvd's machine";
+  expect(&r, "rdzvd at gpu1:29401 has another key (its user's ~/.config/rdzv/key) than this agent "
+             "(~/.config/rdzv/key): copy it: (umask 077; ssh gpu1 rdzvctl --port 29401 key >~/.config/rdzv/key); "
+             "MUNGE brings none: no munged runs on rdzvd's machine");
+}
+
+static void test_what_else_it_says(void **state) {
+  struct refusal r = {.status = CHANNEL_WRONG_KEY,
+                      .source = CHANNEL_SOURCE_RANDOM,
+                      .where = "gpu1:29400",
+                      .endpoint = &usual,
+                      .who = "this rdzvctl",
+                      .key_from = "RDZV_KEY"};
+  expect(&r, "rdzvd at gpu1:29400 has another key (drawn by the agent that started it) than this rdzvctl (RDZV_KEY): "
+             "give all of them the same one, with --key-file or RDZV_KEY");
+  r.status = CHANNEL_NO_KEY;
+  expect(&r, "rdzvd at gpu1:29400 runs without a key, and this rdzvctl has one (RDZV_KEY): start rdzvd without "
+             "--insecure, or give --insecure to both");
+  r.status = CHANNEL_BUSY;
+  expect(&r, "rdzvd at gpu1:29400 is too busy to open a channel");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_the_command_names_the_daemon),
+      cmocka_unit_test(test_what_else_it_says),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
