@@ -43,6 +43,9 @@ def cases(message):
                 yield path, value
 
 
+ROUND = dict(incarnation="ab" * 8, round=1)
+CALLER = dict(id=1, addr="127.0.0.1", port=1)
+
 # ---- to the daemon ---------------------------------------------------------------------------------------------------
 
 
@@ -65,6 +68,8 @@ def fields_of(message, n, report):
     return dict(
         REPORT=dict(incarnation=n.incarnation, report=dict(seq=report, round=n.round or 1, kind="failed", ago_ms=0, what=verdict)),
         END_ACK=dict(incarnation=n.incarnation),
+        ASK_OWNERS=dict(ROUND, incarnation=n.incarnation, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]),
+        FOUND_OWNERS=dict(ROUND, incarnation=n.incarnation, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]),
         BYE=dict(text="bye"),
         OBITUARY=dict(version=1, job="job", agent="ab" * 8),
         PROGRESS=dict(incarnation=n.incarnation, round=n.round or 1, step=3),
@@ -138,7 +143,6 @@ VERDICT = dict(cause="worker-exit", round=1, node_rank=0, rank=0, local_rank=0, 
 WELCOME = ("WELCOME", dict(version=1, incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
 START = ("START", dict(incarnation=INCARNATION, round=1, node_rank=0, nodes=1, rank_base=0, world_size=1, role_world_size=1, head_addr="127.0.0.1", store_port=int(STORE_PORT),
                        head_host="h", node_addr="127.0.0.1", minters="h", other_command="h"))
-ROUND = dict(incarnation=INCARNATION, round=1)
 TALKS = dict(
     WELCOME=[],
     REFUSED=[("REFUSED", dict(code=65, text="no"))],
@@ -154,10 +158,12 @@ TALKS = dict(
     KILL=[WELCOME, START, None, ("KILL", dict(ROUND, local_rank=0, signal=10, by="root"))],
     MINT=[WELCOME, START, None, ("MINT", dict(ROUND, first=0, count=1))],
     IDS=[WELCOME, START, None, ("IDS", dict(ROUND, count=0, text="h"))],
+    FIND_OWNERS=[WELCOME, START, None, ("FIND_OWNERS", dict(ROUND, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]))],
+    OWNERS=[WELCOME, START, None, ("OWNERS", dict(ROUND, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]))],
 )
 
 
-UNSEEN = ["GREETING", "MINT", "IDS"]  # ids of NCCL are between the agent and its workers
+UNSEEN = ["MINT", "IDS", "FIND_OWNERS", "OWNERS"]  # between the agent and its workers, or about a connection that is not there
 
 
 def talk(message, path, value):
@@ -170,15 +176,12 @@ def talk(message, path, value):
 
 
 def try_on_an_agent(rdzv, message, path, value, i):
-    if message == "GREETING":
-        d = FakeDaemon(WELCOME, greeting=hostile(dict(version=1), path, value))
-    else:
-        d = FakeDaemon(*talk(message, path, value))
+    d = FakeDaemon(*talk(message, path, value))
     try:
         logs, verdict = rdzv.tmp / f"logs-{i}", rdzv.tmp / f"verdict-{i}.json"
         a = rdzv.spawn(AGENT, "--endpoint", d.endpoint, "--nnodes", 1, "--log-dir", logs, "--verdict-file", verdict, "--join-timeout", "2s", "--stop-timeout", "1s",
                        "--verbose", "--", "sh", "-c", "trap : USR1; sleep 60 & wait; wait", node=str(i))
-        until("it has heard the daemon", lambda: d.answered or not a.running or message == "GREETING")
+        until("it has heard the daemon", lambda: d.answered or not a.running)
         for signo in 0, signal.SIGTERM, signal.SIGKILL:  # what it says then may name what it was told
             with contextlib.suppress(ProcessLookupError):
                 a.kill(signo)
@@ -206,4 +209,4 @@ def test_every_text_to_the_agent(rdzv, message):
 
 def test_every_message_with_text_is_sent():
     assert ("reports", 0, "what", "host") in text_fields("HELLO") and ("absent", 0, "text") in text_fields("WAITING")
-    assert set(AGENTS) - {"GREETING"} == set(TALKS), "a message that is new here needs its place in TALKS"
+    assert set(AGENTS) == set(TALKS), "a message that is new here needs its place in TALKS"

@@ -38,7 +38,10 @@ def user(rdzv):
     with tempfile.TemporaryDirectory(prefix="rdzv-limits-") as tmp:  # tmp_path lies in a folder of root's
         os.chown(tmp, uid, uid)
         rdzv.tmp = Path(tmp)
-        rdzv.wrap = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR"]
+        config = Path(tmp) / "config"  # as is the folder with the key
+        config.mkdir(mode=0o700)
+        os.chown(config, uid, uid)
+        rdzv.wrap = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env", "-u", "XDG_RUNTIME_DIR", f"XDG_CONFIG_HOME={config}"]
         if SANITIZED:  # looking for leaks takes a process
             rdzv.wrap.append(f"ASAN_OPTIONS={os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0")
         yield rdzv
