@@ -18,6 +18,7 @@ static void on_munge(void *ctx, enum channel_status status, const char *bytes, s
   struct peer *p = ctx;
   struct buf answer = BUF_INIT;
   p->munge = NULL;
+  if (status == CHANNEL_MUNGE) p->peers->munge_works = true;
   if (status == CHANNEL_MUNGE_REFUSED) say(p, LOG_WARN, "%s: gets no key: %.*s", p->name, (int)len, bytes);
   munge_ask_answer(&answer, status, p->peers->key_source, bytes, len);
   conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));

@@ -60,6 +60,7 @@ struct peers {
   const struct key *key; /* NULL: --insecure */
   enum channel_source key_source;
   struct munge_desk *munge; /* NULL: --insecure */
+  bool munge_works;         /* as far as is known */
   struct ephemeral *ephemeral;
 };
 

@@ -118,6 +118,12 @@ static void refuse_malformed(struct peer *p, const char *reason) {
   send_refused(p, EXIT_CODE_REFUSED, text);
 }
 
+/* Where MUNGE works, users come with keys of their own first, and then ask for the right one. */
+static enum log_level level_of_end(const struct peer *p, int code) {
+  if (code == -EACCES && p->peers->munge_works) return LOG_INFO;
+  return code == -EPROTO || code == -EMSGSIZE || code == -EACCES || code == -EBADMSG ? LOG_WARN : LOG_DEBUG;
+}
+
 static void on_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
   bool malformed = code == -EPROTO || code == -EMSGSIZE, refused = code == -EACCES || code == -EBADMSG;
@@ -127,7 +133,7 @@ static void on_end(struct conn *c, int code, const char *reason) {
                                   : LOG_DEBUG,
              "%s: connection closed: %s", p->name, reason);
   else
-    say(p, malformed || refused ? LOG_WARN : LOG_DEBUG, "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
+    say(p, level_of_end(p, code), "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
   if (p->conn.other_version)
     refuse_version(p);
   else if (malformed && p->native && !p->identified)
