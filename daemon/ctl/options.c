@@ -15,7 +15,7 @@ static const struct opt table[] = {
      .brief = "The daemon of this port, if several run here.",
      .help = "The daemon that listens on this port of this machine."},
     {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT",
-     .help = "As given to the agents. HOST must be this machine."},
+     .help = "As given to the agents. A daemon of another machine is asked over its port, with a key."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
      .help = "The path of the control socket, as given to rdzvd --socket, or as in the first line that rdzvd logs."},
     {.group = "Key"},
@@ -25,6 +25,9 @@ static const struct opt table[] = {
          "it too, and RDZV_KEY holds the key itself. Default: ~/.config/rdzv/key."},
     {"key-fd", .type = OPT_INT, .offset = FIELD(key.fd), .min = 3, .max = 1048576, .label = "N",
      .help = "Read the key from this descriptor, which is inherited, and close it."},
+    {"munge-user", .type = OPT_STRING, .offset = FIELD(munge_user), .label = "USER",
+     .help = "User, besides root and this one, whose daemon may give this user a key by MUNGE. Default: rdzv, if there "
+             "is such a user."},
     {"insecure", .type = OPT_FLAG, .offset = FIELD(key.insecure),
      .help = "Use no key, for a daemon that has none. RDZV_INSECURE=1 does the same."},
     {.group = "Actions"},

@@ -10,8 +10,8 @@
 #include "common/opts/opts.h"
 
 struct rdzvctl_options {
-  const char *socket, *endpoint, *signal, *user; /* NULL: none */
-  int64_t port;                                  /* 0: none */
+  const char *socket, *endpoint, *signal, *user, *munge_user; /* NULL: none */
+  int64_t port;                                               /* 0: none */
   struct key_options key;
   bool json, watch, force, version, help;
 };

@@ -33,6 +33,7 @@
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
+#include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/limit.h"
 #include "common/system/loop.h"
@@ -41,6 +42,7 @@
 #include "daemon/ctl/addresses.h"
 #include "daemon/ctl/failure.h"
 #include "daemon/ctl/key.h"
+#include "daemon/ctl/munge.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/own_name.h"
 #include "daemon/ctl/watch_screen.h"
@@ -78,9 +80,12 @@ struct client {
   bool remote;           /* over the port of `addresses` */
   struct addresses addresses;
   size_t address;  /* the one that is tried */
-  struct key *key; /* remote; NULL: --insecure */
+  struct key *key; /* remote; NULL: none yet, MUNGE brings it */
   struct key_origin key_from;
-  bool moves_on;                    /* to the next address, once the connection is closed */
+  bool has_conn;                  /* conn is not closed yet */
+  void (*then)(struct client *c); /* what follows when it is closed; NULL: the next question of --watch */
+  struct ctl_munge munge;
+  bool asked_munge;                 /* for this question */
   char waits_for[TARGET_MAX + 160]; /* for the message at a timeout */
   int exit_code;
   bool finished; /* exit_code is final */
@@ -225,6 +230,8 @@ static int choose_socket(struct client *c, uint16_t port) {
 
 static void start_connecting(struct client *c);
 static void connect_port(struct client *c);
+static bool may_ask_munge(const struct client *c);
+static void ask_munge(struct client *c);
 
 static void finish(struct client *c, int exit_code) {
   c->exit_code = exit_code;
@@ -232,25 +239,30 @@ static void finish(struct client *c, int exit_code) {
   uv_stop(&c->loop);
 }
 
-/* Closes the connection of this answer; --watch opens the next. */
-static void hang_up(struct client *c) {
-  uv_timer_stop(&c->timer);
-  conn_close(&c->conn);
-}
-
 static void on_again(uv_timer_t *timer) {
   start_connecting(timer->data);
 }
 
+/* Closes the connection of this answer; --watch opens the next. */
+static void hang_up(struct client *c) {
+  uv_timer_stop(&c->timer);
+  ctl_munge_cancel(&c->munge);
+  c->then = NULL;
+  if (c->has_conn)
+    conn_close(&c->conn);
+  else
+    uv_timer_start(&c->again, on_again, WATCH_MS, 0);
+}
+
 static void on_closed(struct conn *conn) {
   struct client *c = conn->owner;
-  if (c->moves_on) {
-    c->moves_on = false;
-    c->address++;
-    connect_port(c);
-    return;
-  }
-  uv_timer_start(&c->again, on_again, WATCH_MS, 0);
+  void (*then)(struct client *) = c->then;
+  c->has_conn = false;
+  c->then = NULL;
+  if (then)
+    then(c);
+  else
+    uv_timer_start(&c->again, on_again, WATCH_MS, 0);
 }
 
 static void show(struct client *c, const char *text, size_t len) {
@@ -288,6 +300,11 @@ static bool wants_token(const struct client *c) {
 
 static bool asks_key(const struct client *c) {
   return wants_token(c) || strcmp(c->request.verb, "key") == 0;
+}
+
+static void print_token(struct client *c) {
+  ctl_key_print(c->key, true, c->request.json);
+  finish(c, EXIT_CODE_OK);
 }
 
 static void on_key(struct client *c, const struct msg *m) {
@@ -358,8 +375,8 @@ static void on_msg(struct conn *conn, struct msg *m) {
                   m->refused.text);
 }
 
-/* The daemon at the port refuses our key. */
-static void fail_key(struct client *c) {
+/* The daemon at the port refuses our key. munge: why MUNGE brings none; NULL: it was not asked. */
+static void fail_key(struct client *c, const char *munge) {
   struct endpoint ep;
   struct buf text = BUF_INIT;
   endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
@@ -368,7 +385,8 @@ static void fail_key(struct client *c) {
                                        .where = c->path,
                                        .endpoint = &ep,
                                        .who = "this rdzvctl",
-                                       .key_from = c->key_from.text});
+                                       .key_from = c->key_from.text,
+                                       .munge = munge});
   fail_question(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
   buf_finish(&text);
 }
@@ -376,10 +394,14 @@ static void fail_key(struct client *c) {
 static void on_end(struct conn *conn, int code, const char *reason) {
   struct client *c = conn->owner;
   if (c->finished) return;
-  if (conn->refusal != CHANNEL_OK)
-    fail_key(c);
-  else
+  if (conn->refusal == CHANNEL_WRONG_KEY && may_ask_munge(c)) {
+    c->then = ask_munge;
+    conn_close(conn);
+  } else if (conn->refusal != CHANNEL_OK) {
+    fail_key(c, NULL);
+  } else {
     fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no answer from the daemon: %s", c->path, reason);
+  }
 }
 
 static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
@@ -398,6 +420,84 @@ static void fail_connect(struct client *c, int rc) {
     fail_question(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
   }
 }
+
+/* With the key, or for one. */
+static void connect_address(struct client *c) {
+  if (c->key)
+    connect_port(c);
+  else
+    ask_munge(c);
+}
+
+static void try_next_address(struct client *c) {
+  c->address++;
+  connect_address(c);
+}
+
+/* A key by MUNGE ---------------------------------------------------------------------------------------------------- */
+
+/* A key that somebody named is not replaced. */
+static bool may_ask_munge(const struct client *c) {
+  return c->remote && !c->asked_munge && key_may_be_replaced(c->key_from.kind) && munge_available();
+}
+
+/* Why no daemon can be asked without a key. keyless: because it has none. */
+static void put_no_key(const struct client *c, const struct endpoint *ep, bool keyless, struct buf *out) {
+  if (keyless)
+    buf_printf(out,
+               "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl --port %d "
+               "...",
+               ep->host, ep->port);
+  else
+    buf_printf(
+        out,
+        "this user has no key here for rdzvd at %s: (umask 077; mkdir -p ~/.config/rdzv; ssh %s rdzvctl --port %d "
+        "key >~/.config/rdzv/key)",
+        c->path, ep->host, ep->port);
+}
+
+static void fail_munge(struct client *c, const struct err *e) {
+  struct endpoint ep;
+  struct buf text = BUF_INIT;
+  if (c->key) {
+    fail_key(c, e->text);
+  } else if (ctl_munge_unreachable(e)) {
+    if (c->address + 1 < c->addresses.n)
+      try_next_address(c);
+    else
+      fail_connect(c, e->code);
+  } else {
+    endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
+    bool keyless = e->code == -ENOKEY;
+    put_no_key(c, &ep, keyless, &text);
+    if (!keyless) buf_printf(&text, "; MUNGE brings none: %s", e->text);
+    fail_question(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
+  }
+  buf_finish(&text);
+}
+
+static void on_munge_key(void *ctx, const struct key *key, const struct err *e) {
+  struct client *c = ctx;
+  if (!key) {
+    fail_munge(c, e);
+    return;
+  }
+  if (!c->key) c->key = secret_alloc();
+  *c->key = *key;
+  snprintf(c->key_from.text, sizeof(c->key_from.text), "brought by MUNGE");
+  if (wants_token(c))
+    print_token(c);
+  else
+    connect_port(c);
+}
+
+static void ask_munge(struct client *c) {
+  c->asked_munge = true;
+  snprintf(c->waits_for, sizeof(c->waits_for), "a key by MUNGE from rdzvd at %s", c->path);
+  ctl_munge_ask(&c->munge, &c->loop, c->options.munge_user, &c->addresses.v[c->address], on_munge_key, c);
+}
+
+/* Connecting ------------------------------------------------------------------------------------------------------- */
 
 /* Checks the listener's user. False: rdzvctl does not trust that user, and has found the path by itself. */
 static bool check_owner(struct client *c) {
@@ -419,7 +519,7 @@ static void on_connect(uv_connect_t *request, int status) {
   struct err e = ERR_INIT;
   if (status == UV_ECANCELED) return; /* it timed out */
   if (status < 0 && c->remote && c->address + 1 < c->addresses.n) {
-    c->moves_on = true; /* on_closed tries the next address */
+    c->then = try_next_address;
     conn_close(&c->conn);
     return;
   }
@@ -444,6 +544,7 @@ static void await_connection(struct client *c) {
   snprintf(c->waits_for, sizeof(c->waits_for), "a connection to %s", c->path);
   c->conn.max_body = FRAME_MAX_TO_AGENT;
   c->connect.data = c;
+  c->has_conn = true;
 }
 
 static void connect_port(struct client *c) {
@@ -456,8 +557,9 @@ static void connect_port(struct client *c) {
 
 static void start_connecting(struct client *c) {
   uv_timer_start(&c->timer, on_deadline, DEADLINE_MS, 0);
+  c->asked_munge = false;
   if (c->remote) {
-    connect_port(c);
+    connect_address(c);
     return;
   }
   conn_init_pipe(&c->conn, &c->loop, &callbacks, c, false);
@@ -486,21 +588,12 @@ static int prepare_remote(struct client *c, const struct endpoint *ep) {
                     ep->host, ep->port);
   if (ctl_key_find(&c->options.key, &c->key_env, &c->key, &c->key_from, &e) < 0)
     return complain(c, EXIT_CODE_USAGE, "%s", e.text);
-  if (c->key) return 0;
-  if (c->key_from.kind == KEY_SOURCE_INSECURE)
-    return complain(c, EXIT_CODE_REFUSED,
-                    "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl "
-                    "--port %d ...",
-                    ep->host, ep->port);
-  return complain(c, EXIT_CODE_REFUSED,
-                  "this user has no key here for rdzvd at %s: (umask 077; mkdir -p ~/.config/rdzv; ssh %s rdzvctl "
-                  "--port %d key >~/.config/rdzv/key)",
-                  c->path, ep->host, ep->port);
-}
-
-static void print_token(struct client *c) {
-  ctl_key_print(c->key, true, c->request.json);
-  finish(c, EXIT_CODE_OK);
+  if (c->key || may_ask_munge(c)) return 0;
+  struct buf text = BUF_INIT;
+  put_no_key(c, ep, c->key_from.kind == KEY_SOURCE_INSECURE, &text);
+  complain(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
+  buf_finish(&text);
+  return EXIT_CODE_REFUSED;
 }
 
 static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
@@ -519,7 +612,7 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
   int code = c->remote ? prepare_remote(c, &ep) : 0;
   if (code)
     finish(c, code);
-  else if (c->remote && wants_token(c))
+  else if (c->remote && c->key && wants_token(c))
     print_token(c);
   else
     start_connecting(c);

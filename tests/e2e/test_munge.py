@@ -10,9 +10,10 @@ import subprocess
 import pytest
 
 import sealed
-from harness import RDZVD, free_port
+from harness import RDZVCTL, RDZVD, free_port, until
 from munged import munged, needs_munge
 from others import EVE, MALLORY, needs_users
+from sealed import Key
 
 REFUSED = 72  # exit code
 pytestmark = [needs_munge, needs_users]
@@ -116,9 +117,10 @@ def test_a_munged_that_hangs(rdzv, m, home):
 
 def test_without_munge_here_or_there(rdzv, m, home):
     """The refusal says what else helps, and why MUNGE does not."""
-    d = rdzv.daemon(env={"RDZV_MUNGE_SOCKET": "/nonexistent"})
+    d = rdzv.daemon("--quiet", env={"RDZV_MUNGE_SOCKET": "/nonexistent"})
     p = agent(rdzv, d, **someone(m, home))
     assert p.exit() == REFUSED and p.says("has another key .*copy it: .*; MUNGE brings none: no munged runs on rdzvd's machine"), p
+    d.expect("refused: its key is not the key of this daemon")  # a warning, unless MUNGE may bring the right one
     d = rdzv.daemon(env=m.env)
     p = agent(rdzv, d, **someone(m, home, RDZV_MUNGE_SOCKET="/nonexistent"))
     assert p.exit() == REFUSED and p.says("has another key .*copy it: ") and not p.says("MUNGE"), p
@@ -141,5 +143,115 @@ def test_only_trusted_users_give_keys(rdzv, m, home, tmp_path_factory):
     assert p.exit() == REFUSED and p.says(f"MUNGE brings none: a program of uid {MALLORY} answers there.* give --munge-user"), f"{p}\n{d}"
     p = agent(rdzv, d, "--munge-user", MALLORY, **someone(m, home))
     assert p.exit() == 0, f"{p}\n{d}"
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0, d
+
+
+# ---- rdzvctl of another machine: over the port, which is what it does where it finds no control socket ---------------
+
+
+def ctl(rdzv, d, *words, **who):
+    return rdzv.spawn(RDZVCTL, "--endpoint", d.endpoint, *words, **who)
+
+
+@pytest.fixture
+def d(rdzv, m):
+    """A daemon whose control socket rdzvctl does not find."""
+    return rdzv.daemon("--socket", rdzv.tmp / "s", "--quiet", env=m.env)
+
+
+def keep_key(home, text):
+    path = home / "rdzv/key"
+    path.parent.mkdir()
+    path.touch(0o600)
+    path.write_text(text + "\n")
+    for one in (path.parent, path):
+        os.chown(one, EVE, EVE)
+
+
+@pytest.mark.parametrize("key", [None, "ab" * 32], ids=["no key", "another key"])
+def test_rdzvctl_of_each_user(rdzv, m, d, home, key):
+    """Sees and stops its user's jobs, and not those of others. No key stays behind, and the daemon warns of nothing."""
+    if key:
+        keep_key(home, key)
+    before = sorted(home.rglob("*"))
+    one = rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "roots", "--", "sleep", "600")
+    two = rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "eves", "--", "sleep", "600", **someone(m, rdzv.tmp))
+    for a in one, two:
+        a.expect("1 worker;")
+    p = ctl(rdzv, d, "jobs", **someone(m, home))
+    assert p.exit() == 0 and p.says("eves") and not p.says("roots"), f"{p}\n{d}"
+    assert ctl(rdzv, d, "stop", "roots", **someone(m, home)).exit() == 1
+    assert ctl(rdzv, d, "stop", "eves", **someone(m, home)).exit() == 0
+    assert two.exit() == 77, two
+    assert ctl(rdzv, d, "stop", "roots").exit() == 0, "root has the daemon's key"
+    assert one.exit() == 77, one
+    assert sorted(home.rglob("*")) == before
+    assert "refused" not in d.text, d
+
+
+def test_token_of_a_user_without_a_key(rdzv, m, d, home):
+    p = ctl(rdzv, d, "token", **someone(m, home))
+    assert p.exit() == 0 and p.out == [Key.parse(rdzv.key).derive(EVE).token()], p
+
+
+def test_watch_asks_munge_once(rdzv, m, d, home):
+    """The key serves the next questions too; a daemon that comes back with another key is asked again."""
+    p = ctl(rdzv, d, "jobs", "--watch", "--json", **someone(m, home))
+    p.expect('"jobs"')
+    m.stop()
+    seen = p.text.count('"jobs"')
+    until(lambda: f"more answers:\n{p}", lambda: p.text.count('"jobs"') >= seen + 2)
+    m.go_on()
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0
+    p.expect("no daemon listens there")
+    seen = p.text.count('"jobs"')
+    new = rdzv.daemon("--socket", rdzv.tmp / "s", port=d.port, env=dict(m.env, RDZV_KEY="cd" * 32))
+    until(lambda: f"answers of the new daemon:\n{p}\n{new}", lambda: p.text.count('"jobs"') > seen)
+    p.kill(signal.SIGTERM)
+    assert p.exit() == 0, p
+
+
+def test_why_rdzvctl_gets_no_key(rdzv, m, d, home, tmp_path_factory):
+    """One sentence: what helps, and why MUNGE does not."""
+    none = dict(RDZV_MUNGE_SOCKET="/nonexistent")
+    plain = rdzv.daemon("--socket", rdzv.tmp / "plain", env=none)
+    p = ctl(rdzv, plain, "jobs", **someone(m, home))
+    assert p.exit() == REFUSED and p.says(r"has no key here for .*ssh 127.0.0.1 rdzvctl --port \d+ key .*; MUNGE brings none: no munged runs on rdzvd's machine"), p
+    p = ctl(rdzv, d, "jobs", **someone(m, home, **none))
+    assert p.exit() == REFUSED and p.says("has no key here for ") and not p.says("MUNGE"), p
+    p = ctl(rdzv, d, "jobs", **someone(m, home, RDZV_KEY="00" * 32))
+    assert p.exit() == REFUSED and p.says("has another key .*RDZV_KEY") and not p.says("MUNGE"), p
+    keyless = rdzv.daemon("--insecure", "--socket", rdzv.tmp / "keyless", env=m.env)
+    p = ctl(rdzv, keyless, "jobs", **someone(m, home))
+    assert p.exit() == REFUSED and p.says(rf"a daemon without a key \(--insecure\) takes commands on its own machine only: ssh 127.0.0.1 rdzvctl --port {keyless.port}"), p
+    keep_key(home, "ab" * 32)
+    p = ctl(rdzv, plain, "jobs", **someone(m, home))
+    assert p.exit() == REFUSED and p.says(r"has another key .*than this rdzvctl .*rdzvctl --port \d+ key .*; MUNGE brings none: no munged runs on"), p
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0
+    p = ctl(rdzv, d, "jobs", **someone(m, tmp_path_factory.mktemp("other")))
+    assert p.exit() == 69 and p.says("no daemon listens there"), p
+
+
+def test_a_munged_that_hangs_does_not_hang_rdzvctl(rdzv, m, d, home):
+    m.stop()
+    p = ctl(rdzv, d, "jobs", **someone(m, home))
+    assert p.exit() == REFUSED and p.says("has no key here for .*; MUNGE brings none: munged of this machine did not answer within 4 s"), p
+    m.go_on()
+
+
+def test_rdzvctl_trusts_as_the_agent_does(rdzv, m, home, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mallory")
+    port = free_port()
+    d = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}", "--socket", folder / "socket", **someone(m, folder, MALLORY))
+    d.expect("listens on")
+    d.endpoint = f"127.0.0.1:{port}"
+    p = ctl(rdzv, d, "jobs", **someone(m, home))
+    assert p.exit() == REFUSED and p.says(f"MUNGE brings none: a program of uid {MALLORY} answers there.* give --munge-user"), p
+    assert ctl(rdzv, d, "jobs", "--munge-user", MALLORY, **someone(m, home)).exit() == 0, d
+    p = ctl(rdzv, d, "jobs", "--munge-user", "nobody-of-that-name", **someone(m, home))
+    assert p.exit() == REFUSED and p.says("--munge-user nobody-of-that-name: this machine has no such user"), p
     d.kill(signal.SIGTERM)
     assert d.exit() == 0, d
