@@ -994,9 +994,14 @@ static void log_refusal(struct c10d_server *s, const struct c10d_caller *c, cons
   log_peer(s, &c->from, c->from_port, says ? LOG_WARN : LOG_DEBUG, "refused: %s", says ? why : "it is gone");
 }
 
+/* The owner has been told who has these addresses and ports now. That is not the caller if it was reset meanwhile. */
 static void serve_caller(struct c10d_server *s, const struct c10d_caller *caller, int fd) {
-  if (c10d_server_adopt(s, fd, &caller->from, caller->from_port, NULL, 0, &s->err) < 0)
+  if (s->config.admit && socket_was_reset(fd)) {
+    log_refusal(s, caller, NULL);
+    close_descriptor(s, fd);
+  } else if (c10d_server_adopt(s, fd, &caller->from, caller->from_port, NULL, 0, &s->err) < 0) {
     log_refusal(s, caller, s->err.text);
+  }
 }
 
 void c10d_server_admit(struct c10d_server *s, uint64_t id) {

@@ -38,6 +38,12 @@ void socket_peer(int fd, struct ipaddr *addr, uint16_t *port) {
   socket_address_read(&a, addr, port);
 }
 
+bool socket_was_reset(int fd) {
+  struct tcp_info info;
+  socklen_t len = sizeof(info);
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_CLOSE;
+}
+
 void socket_format(const struct ipaddr *addr, char out[INET6_ADDRSTRLEN]) {
   out[0] = '\0';
   if (addr->family) inet_ntop(addr->family == 4 ? AF_INET : AF_INET6, addr->bytes, out, INET6_ADDRSTRLEN);

@@ -25,6 +25,10 @@ void socket_address_read(const union socket_address *a, struct ipaddr *addr, uin
 void socket_local(int fd, struct ipaddr *addr, uint16_t *port);
 void socket_peer(int fd, struct ipaddr *addr, uint16_t *port);
 
+/* Whether a TCP connection is over without having been closed in turn. Then it no longer holds its two addresses and ports: another connection may
+ * have them. Bytes that came before can still be read. */
+bool socket_was_reset(int fd);
+
 /* The text of a numeric address; "" for family 0. */
 void socket_format(const struct ipaddr *addr, char out[INET6_ADDRSTRLEN]);
 

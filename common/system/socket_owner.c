@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STATE_LISTEN = 10, STATE_TIME_WAIT = 6, ANSWERS_MAX = 8, LINE_MAX_OF_TABLE = 512 };
+enum { STATE_SYN_SENT = 2, STATE_TIME_WAIT = 6, STATE_LISTEN = 10, ANSWERS_MAX = 8, LINE_MAX_OF_TABLE = 512 };
 
 struct request {
   struct nlmsghdr head;
@@ -106,6 +106,7 @@ static int search_table(const char *path, bool v6, const struct socket_end *from
                         struct found *out) {
   char want_from[48], want_to[48], line[LINE_MAX_OF_TABLE];
   FILE *f = fopen(path, "re");
+  if (!f && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return -ENOENT; /* others can cause that */
   if (!f) return -EIO;
   int rc = -ENOENT;
   table_text(from, v6, want_from);
@@ -159,6 +160,11 @@ void socket_owners_close(struct socket_owners *o) {
   o->netlink = -1;
 }
 
+/* One that is only dialing is not the one that somebody has accepted, though it has its numbers. */
+static bool is_connection(unsigned state) {
+  return state != STATE_SYN_SENT && state != STATE_TIME_WAIT && state != STATE_LISTEN;
+}
+
 enum socket_owner_answer socket_owner_find(struct socket_owners *o, const struct socket_end *from,
                                            const struct socket_end *to, struct socket_owner *out) {
   struct found found;
@@ -167,7 +173,7 @@ enum socket_owner_answer socket_owner_find(struct socket_owners *o, const struct
   if (rc && rc != -ENOENT) rc = search_tables(from, to, &found);
   if (rc == -ENOENT) return SOCKET_OWNER_GONE;
   if (rc) return SOCKET_OWNER_UNKNOWN;
-  if (!found.inode || found.state == STATE_LISTEN || found.state == STATE_TIME_WAIT) return SOCKET_OWNER_GONE;
+  if (!found.inode || !is_connection(found.state)) return SOCKET_OWNER_GONE;
   *out = (struct socket_owner){.uid = found.uid, .inode = found.inode};
   return SOCKET_OWNER_FOUND;
 }

@@ -4,8 +4,10 @@
 import contextlib
 import encodings.idna  # noqa: F401  for connections: another user may not be able to load it
 import os
+import random
 import re
 import resource
+import signal
 import socket
 import struct
 import subprocess
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from c10d import SET, Store
+from c10d import MAGIC, PING, SET, VALIDATE, Store
 from harness import environ, until
 from others import EVE, as_user, needs_users, user
 
@@ -75,6 +77,30 @@ def test_another_user_is_refused_and_named(rdzv):
         Store(addr, port)
     a.expect(REFUSED)
     Store(addr, port).ping()  # root's own
+    go(rdzv, a)
+
+
+@needs_users
+def test_numbers_of_another_connection(rdzv):
+    """Eve sends a value and resets her connection. Before the agent looks, a process of the job has a connection of the same two ports: it vouches for
+    itself and not for her."""
+    a = rdzv.agent("--standalone", *WAIT)
+    at = place(rdzv)
+    Store(*at).ping()
+    os.kill(a.pid, signal.SIGSTOP)
+    source = at[0], random.randrange(20000, 30000)  # a port that the kernel gives to nobody by itself
+    with as_user(EVE):
+        eve = socket.create_connection(at, 5, source)
+        eve.sendall(struct.pack("<BI", VALIDATE, MAGIC) + bytes([SET]) + struct.pack("<Q", 4) + b"evil" + struct.pack("<Q", 1) + b"x")
+        eve.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        eve.close()
+    own = socket.create_connection(at, 5, source)
+    os.kill(a.pid, signal.SIGCONT)
+    own.sendall(struct.pack("<BI", VALIDATE, MAGIC) + bytes([PING]) + b"ping")
+    own.settimeout(10)
+    assert own.recv(4) == b"ping"
+    assert "evil" not in Store(*at).keys()
+    own.close()
     go(rdzv, a)
 
 

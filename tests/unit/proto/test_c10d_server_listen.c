@@ -165,6 +165,36 @@ static void test_later(void **state) {
   stop();
 }
 
+/* Its owner was found by the numbers of the connection, which another one may have by then. */
+static void test_reset_meanwhile(void **state) {
+  struct door d = {0};
+  struct sockaddr_in sa;
+  struct buf add = BUF_INIT;
+  const struct linger at_once = {.l_onoff = 1};
+  const char *const from[] = {"127.0.0.2", "127.0.0.7"}; /* is let in; has to wait */
+  start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
+  open_listener(&sa);
+  buf_append(&add, hello, sizeof(hello));
+  ask_add(&add, "k", 1);
+  for (int i = 0; i < 2; i++) {
+    int fd = connect_from(from[i], &sa);
+    assert_int_equal(send(fd, add.data, add.len, MSG_NOSIGNAL), add.len);
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    close(fd);
+    spin();
+  }
+  assert_int_equal(d.asked, 2);
+  assert_int_equal(c10d_server_callers(server), 1);
+  c10d_server_admit(server, d.last.id);
+  spin();
+  assert_int_equal(c10d_server_callers(server), 0);
+  assert_int_equal(c10d_server_connections(server), 0);
+  assert_int_equal(c10d_server_accepted(server), 0);
+  assert_int_equal(store_count(c10d_server_store(server)), 0);
+  buf_finish(&add);
+  stop();
+}
+
 static void test_nobody_decides(void **state) {
   struct door d = {0};
   struct sockaddr_in sa;
@@ -423,6 +453,7 @@ int main(void) {
       test(options_of_accepted_connections),
       test(at_once),
       test(later),
+      test(reset_meanwhile),
       test(nobody_decides),
       test(callers_have_limits),
       test(limits),

@@ -5,8 +5,10 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -162,6 +164,44 @@ static void test_nobody_has_accepted(void **state) {
   close_pair(&p);
 }
 
+/* Its listener's queue is full: it has the numbers of a connection, and nobody can have accepted it. */
+static void test_who_dials(void **state) {
+  union socket_address at = loopback(AF_INET, false, 0);
+  struct pair p = {.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  struct tcp_info info = {0};
+  socklen_t len = sizeof info;
+  int fds[4];
+  assert_int_equal(bind(p.listener, &at.any, sizeof at.v4), 0);
+  assert_int_equal(listen(p.listener, 0), 0);
+  socket_local(p.listener, &p.to.addr, &p.to.port);
+  at = loopback(AF_INET, false, p.to.port);
+  for (size_t i = 0; i < 4; i++) {
+    fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    (void)connect(fds[i], &at.any, sizeof at.v4);
+  }
+  assert_int_equal(getsockopt(fds[3], IPPROTO_TCP, TCP_INFO, &info, &len), 0);
+  assert_int_equal(info.tcpi_state, TCP_SYN_SENT);
+  socket_local(fds[3], &p.from.addr, &p.from.port);
+  expect(&p, SOCKET_OWNER_GONE, -1);
+  for (size_t i = 0; i < 4; i++) close(fds[i]);
+  close(p.listener);
+}
+
+/* Somebody who takes all of this process's descriptors must not blind it. */
+static void test_no_descriptors(void **state) {
+  struct pair p;
+  struct rlimit old, none;
+  assert_true(open_pair(&p, AF_INET, false, 0));
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+  none = (struct rlimit){.rlim_cur = 0, .rlim_max = old.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  struct socket_owner found;
+  enum socket_owner_answer answer = socket_owner_find(&by_table, &p.from, &p.to, &found);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+  assert_int_equal(answer, SOCKET_OWNER_GONE);
+  close_pair(&p);
+}
+
 static int open_all(void **state) {
   socket_owners_open(&by_netlink);
   if (by_netlink.netlink < 0) print_message("the kernel has no sock_diag here: the tables are tested twice\n");
@@ -181,6 +221,8 @@ int main(void) {
       cmocka_unit_test(test_half_closed),
       cmocka_unit_test(test_a_listener_is_not_a_connection),
       cmocka_unit_test(test_nobody_has_accepted),
+      cmocka_unit_test(test_who_dials),
+      cmocka_unit_test(test_no_descriptors),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }
