@@ -21,6 +21,6 @@ def test_packets_are_lost_for_two_minutes(make_cluster, percent, lease):
     stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 120)
     for host in c.hosts[1:]:
         host.heal()
-    assert not job.says("round 2 of|lost|fence") and not d.says("lost"), c
+    assert not job.says("round 2 of|lost|fence") and not d.says(r"\blost\b"), c
     assert job.workers() == before
     job.finish()
