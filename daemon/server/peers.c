@@ -78,6 +78,7 @@ void peer_leave_slot(struct peer *p) {
   if (!p->id) return;
   *slot_of(p->peers, p->id) = NULL;
   p->peers->n_open--;
+  p->peers->n_identified -= p->identified;
   p->id = 0;
 }
 
@@ -85,11 +86,6 @@ void peer_leave_slot(struct peer *p) {
 
 struct peer *peer_of(struct newcomer *n) {
   return (struct peer *)n;
-}
-
-/* Whether those who wait could hold more bytes than they may. */
-static bool is_crowded(const struct peers *ps) {
-  return ps->strangers.count + ps->natives.count > PEERS_UNIDENTIFIED_BYTES / FRAME_MAX_UNIDENTIFIED;
 }
 
 void peer_enter_room(struct peer *p, struct newcomers *room) {
@@ -164,6 +160,7 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->cb = *o->cb;
   ps->ctx = o->ctx;
   ps->max = o->max < PEERS_MAX ? o->max : PEERS_MAX;
+  ps->user_bytes = o->user_bytes ? o->user_bytes : PEERS_USER_BYTES;
   ps->key = o->key;
   ps->key_source = o->key_source;
   ps->ephemeral = ephemeral_create();
@@ -221,7 +218,10 @@ void peers_identify(struct peers *ps, uint64_t id, const char *name, unsigned us
   if (!p) return;
   log_debug("%s: is %s", p->name, name);
   peer_leave_room(p);
+  uint64_t before = peers_deadline(ps);
+  ps->n_identified += !p->identified;
   p->identified = true;
+  if (peers_deadline(ps) < before) ps->cb.on_deadline(ps->ctx);
   free(p->name);
   p->name = xstrdup(name);
   p->conn.max_body = FRAME_MAX_TO_DAEMON;
@@ -234,39 +234,14 @@ size_t peers_undecided(const struct peers *ps) {
 
 uint64_t peers_deadline(const struct peers *ps) {
   const struct newcomer *const oldest[] = {ps->strangers.oldest, ps->natives.oldest};
-  uint64_t at = is_crowded(ps) ? ps->weighed_ms + PEERS_WEIGH_MS : UINT64_MAX;
+  uint64_t at = peers_weigh_deadline(ps);
   for (int i = 0; i < 2; i++)
     if (oldest[i]) at = earliest(at, oldest[i]->since_ms + PEERS_IDENTIFY_MS);
   return at;
 }
 
-static size_t bytes_of(const struct peer *p) {
-  return p->first.cap + p->request.cap + (p->arrival ? 0 : p->conn.wire.cap + p->conn.in.cap);
-}
-
-static size_t bytes_in(const struct newcomers *room) {
-  size_t sum = 0;
-  for (struct newcomer *n = room->oldest; n; n = n->newer) sum += bytes_of(peer_of(n));
-  return sum;
-}
-
-/* An unfinished message may be long, but many of them together may not. Those who began long ago give way. */
-static void weigh(struct peers *ps, uint64_t now) {
-  struct newcomers *const rooms[] = {&ps->strangers, &ps->natives};
-  size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
-  ps->weighed_ms = now;
-  for (int i = 0; i < 2; i++)
-    for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {
-      size_t bytes = bytes_of(peer_of(n));
-      newer = n->newer;
-      if (bytes == 0) continue;
-      sum -= bytes;
-      peer_push_out(n, "unfinished messages of unidentified connections take too much memory");
-    }
-}
-
 void peers_expire(struct peers *ps, uint64_t now) {
-  if (is_crowded(ps) && now >= ps->weighed_ms + PEERS_WEIGH_MS) weigh(ps, now);
+  peers_weigh(ps, now);
   while (now >= peers_deadline(ps)) {
     /* each branch takes it out of its room, or gives it a later deadline */
     bool native =

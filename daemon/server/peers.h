@@ -30,7 +30,11 @@ enum {
   PEERS_PER_USER_MAX = 32,   /* at the control socket, of a user who is neither root nor ours */
   PEERS_IDENTIFY_MS = 10000, /* from accept to the first frame, and from that to JOB_EFFECT_IDENTIFIED */
   PEERS_UNIDENTIFIED_BYTES = 64 * 1024 * 1024, /* what all of them may have sent of unfinished messages */
-  PEERS_WEIGH_MS = 100,                        /* how often that is counted, if it could be more */
+  /* What the identified ones of one user hold: unfinished messages, and what they do not read. Root and the daemon's
+   * user may have more. */
+  PEERS_USER_BYTES = 1024 * 1024 * 1024,
+  PEERS_WEIGH_MS = 100,        /* how often the first are counted, if they could be more; */
+  PEERS_WEIGH_USERS_MS = 1000, /* the second, which are all connections */
 };
 
 struct peers;
@@ -54,7 +58,8 @@ struct peers_callbacks {
 
 struct peers_options {
   uv_loop_t *loop;
-  size_t max; /* connections */
+  size_t max;        /* connections */
+  size_t user_bytes; /* 0: PEERS_USER_BYTES */
   uint64_t seed;
   const struct key *key;          /* the daemon's own, borrowed; NULL: --insecure */
   enum channel_source key_source; /* where it comes from, for refusals */

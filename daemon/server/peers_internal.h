@@ -7,7 +7,8 @@
  *     peers.c          the table, the waiting rooms, ends, what the owner calls
  *     peers_arrive.c   from accept to the first bytes, limits, hand-over to the common store
  *     peers_talk.c     native frames: whose key a peer has, messages, ends
- *     peers_ask.c      one question and one answer: HTTP, and a key by MUNGE */
+ *     peers_ask.c      one question and one answer: HTTP, and a key by MUNGE
+ *     peers_weigh.c    how much memory they hold */
 
 #include <netinet/in.h>
 #include "common/system/clock.h"
@@ -53,7 +54,8 @@ struct peers {
   size_t n_held; /* descriptors: n_open, and those that are being closed */
   uint64_t serial;
   struct newcomers strangers, natives; /* the two rooms */
-  uint64_t weighed_ms;                 /* when weigh() ran last */
+  size_t n_identified, user_bytes;
+  uint64_t weighed_ms, weighed_users_ms; /* when they were counted last: peers_weigh.c */
   bool closed;
   struct rations rations;
   struct c10d_server *store;
@@ -96,6 +98,11 @@ void peer_drop_arrival(struct peer *p); /* p->arrival: closes it; frees p later 
 /* peers_talk.c ----------------------------------------------------------------------------------------------------- */
 
 extern const struct conn_callbacks peer_conn_callbacks;
+
+/* peers_weigh.c ---------------------------------------------------------------------------------------------------- */
+
+uint64_t peers_weigh_deadline(const struct peers *ps); /* when to call peers_weigh; UINT64_MAX: never */
+void peers_weigh(struct peers *ps, uint64_t now);
 
 /* peers_ask.c ------------------------------------------------------------------------------------------------------ */
 
