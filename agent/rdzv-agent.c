@@ -447,10 +447,12 @@ int main(int argc, char **argv) {
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
-  if (launches)
+  if (launches) {
     key_origin = to_launch.key_origin;
-  else if (find_key(&o, &id.cluster, &key_env, &pmi, &key, &key_origin, &e))
+  } else if (find_key(&o, &id.cluster, &key_env, &pmi, &key, &key_origin, &e)) {
+    free(command);
     return refuse_words(&id.cluster, env, &e);
+  }
   struct session_options session = {.options = &o,
                                     .argv = command,
                                     .placed = &id.placed,
