@@ -13,8 +13,9 @@
  * only starts an idle handle, which keeps the next poll from blocking, and a check handle ticks after that poll. The
  * core gets how late the tick is, and extends its leases by that.
  *
- * Foreign clients (PyTorch's TCPStore) use the same port, if --c10d lets them, and do not concern the core: peers.c
- * passes them to the server of the common store. This file only asks whether any is connected, because a client keeps the daemon alive.
+ * Foreign clients (PyTorch's TCPStore) use the same port, if --c10d lets them, and do not concern the core:
+ * peers_arrive.c passes them to the server of the common store. This file only asks whether any is connected, because a
+ * client keeps the daemon alive.
  *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
  * it. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
