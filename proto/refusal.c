@@ -2,11 +2,11 @@
 #include "proto/refusal.h"
 
 /* A key of the daemon that another machine can be given: rdzvctl there knows it, wherever it comes from. Several daemons
- * may run there. */
-static void put_copy(struct buf *out, const struct endpoint *ep) {
-  buf_printf(out, "copy it: (umask 077; ssh %s rdzvctl ", ep->host);
-  if (ep->port != RDZV_DEFAULT_PORT) buf_printf(out, "--port %d ", ep->port);
-  buf_puts(out, "key >~/.config/rdzv/key)");
+ * may run there. The shell would empty the target of ">" before ssh has an answer, so the key gets its name last. */
+void refusal_put_copy(struct buf *out, const struct endpoint *ep) {
+  buf_printf(
+      out, "(umask 077; mkdir -p ~/.config/rdzv; cd ~/.config/rdzv && ssh %s rdzvctl --port %d key >new && mv new key)",
+      ep->host, ep->port);
 }
 
 static void put_wrong_key(struct buf *out, const struct refusal *r) {
@@ -19,10 +19,15 @@ static void put_wrong_key(struct buf *out, const struct refusal *r) {
       [CHANNEL_SOURCE_STATE] = " (its service's state folder)",
   };
   buf_printf(out, "rdzvd at %s has another key%s than %s (%s): ", r->where, sources[r->source], r->who, r->key_from);
-  if (r->source == CHANNEL_SOURCE_RANDOM)
+  if (r->source == CHANNEL_SOURCE_RANDOM) {
     buf_puts(out, "give all of them the same one, with --key-file or RDZV_KEY");
-  else
-    put_copy(out, r->endpoint);
+  } else if (r->named) {
+    buf_printf(out, "put the daemon's key there; this prints it: ssh %s rdzvctl --port %d key", r->endpoint->host,
+               r->endpoint->port);
+  } else {
+    buf_puts(out, "copy it: ");
+    refusal_put_copy(out, r->endpoint);
+  }
 }
 
 void refusal_put(struct buf *out, const struct refusal *r) {

@@ -138,6 +138,7 @@ static void tell_refusal(struct link *l, enum channel_status status, enum channe
                                       .endpoint = &l->o.endpoint,
                                       .who = "this agent",
                                       .key_from = l->o.key_from,
+                                      .named = !l->o.munge,
                                       .munge = munge ? munge->text : NULL});
   bool final = status == CHANNEL_WRONG_KEY || status == CHANNEL_NO_KEY;
   if (munge && (munge->code == -EAGAIN || munge->code == -ETIMEDOUT)) final = false;

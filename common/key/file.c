@@ -66,6 +66,8 @@ static int read_text(int fd, char *text, struct key *key, struct err *e) {
     if (n == 0) break;
   }
   if (len > FILE_TEXT_MAX) return err_set(e, -EINVAL, "it is larger than a key");
+  if (len == 0)
+    return err_set(e, -EINVAL, "it is empty: remove it for a new key, or copy the key of the job's other machines");
   return key_parse(text, len, key, e);
 }
 
@@ -263,7 +265,7 @@ int key_find_default(bool create, struct key **key, struct key_origin *from, str
   rc = dir < 0 ? dir : read_or_create(dir, create, key, &created, &local);
   if (dir >= 0) close(dir);
   if (rc && !(rc == -ENOENT && !create))
-    return err_set(e, rc, "the key's default file %s: %s; or %s", place.path, local.text, make_one);
+    return err_set(e, rc, "the key's default file %s: %s; otherwise %s", place.path, local.text, make_one);
   from->kind = place.kind;
   snprintf(from->text, sizeof(from->text), "%s%s", place.shown,
            created ? " (created)"

@@ -20,6 +20,7 @@ void ctl_fail_key(struct client *c, const char *munge) {
                                        .endpoint = &ep,
                                        .who = "this rdzvctl",
                                        .key_from = c->key_from.text,
+                                       .named = !key_may_be_replaced(c->key_from.kind),
                                        .munge = munge});
   ctl_fail(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
   buf_finish(&text);
@@ -31,17 +32,15 @@ bool ctl_may_ask_munge(const struct client *c) {
 
 /* Why no daemon can be asked without a key. keyless: because it has none. */
 static void put_no_key(const struct client *c, const struct endpoint *ep, bool keyless, struct buf *out) {
-  if (keyless)
+  if (keyless) {
     buf_printf(out,
                "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl --port %d "
                "...",
                ep->host, ep->port);
-  else
-    buf_printf(
-        out,
-        "this user has no key here for rdzvd at %s: (umask 077; mkdir -p ~/.config/rdzv; ssh %s rdzvctl --port %d "
-        "key >~/.config/rdzv/key)",
-        c->path, ep->host, ep->port);
+  } else {
+    buf_printf(out, "this user has no key here for rdzvd at %s: copy it: ", c->path);
+    refusal_put_copy(out, ep);
+  }
 }
 
 static void fail_munge(struct client *c, const struct err *e) {
@@ -85,19 +84,23 @@ void ctl_ask_munge(struct client *c) {
   ctl_munge_ask(&c->munge, &c->loop, c->options.munge_user, &c->addresses.v[c->address], on_munge_key, c);
 }
 
+static int refuse_remote(const struct client *c, struct buf *text) {
+  ctl_complain(c, EXIT_CODE_REFUSED, "%s", buf_text(text));
+  buf_finish(text);
+  return EXIT_CODE_REFUSED;
+}
+
 int ctl_prepare_remote(struct client *c, const struct endpoint *ep) {
   struct err e = ERR_INIT;
-  if (strcmp(c->request.verb, "key") == 0)
-    return ctl_complain(c, EXIT_CODE_REFUSED,
-                        "a daemon hands its key out on its own machine only: (umask 077; ssh %s rdzvctl --port %d key "
-                        ">~/.config/rdzv/key)",
-                        ep->host, ep->port);
+  struct buf text = BUF_INIT;
+  if (strcmp(c->request.verb, "key") == 0) {
+    buf_puts(&text, "a daemon hands its key out on its own machine only: ");
+    refusal_put_copy(&text, ep);
+    return refuse_remote(c, &text);
+  }
   if (ctl_key_find(&c->options.key, &c->key_env, &c->key, &c->key_from, &e) < 0)
     return ctl_complain(c, EXIT_CODE_USAGE, "%s", e.text);
   if (c->key || ctl_may_ask_munge(c)) return 0;
-  struct buf text = BUF_INIT;
   put_no_key(c, ep, c->key_from.kind == KEY_SOURCE_INSECURE, &text);
-  ctl_complain(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
-  buf_finish(&text);
-  return EXIT_CODE_REFUSED;
+  return refuse_remote(c, &text);
 }

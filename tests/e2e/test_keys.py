@@ -114,6 +114,9 @@ def test_file(rdzv, key):
         assert code == 0, a
     a, code = join(rdzv, d)
     assert code == REFUSED and a.says(r"rdzvd at \S+ has another key \(its --key-file\) than this agent"), a
+    a, code = join(rdzv, d, env={"RDZV_KEY": "00" * 32})
+    assert code == REFUSED and a.says(r"this agent \(RDZV_KEY\): put the daemon's key there; this prints it: ssh 127.0.0.1 rdzvctl --port \d+ key$"), a
+    assert not a.says("copy it"), "a copy in the default file would not be read"
     assert explain(rdzv, "--key-file", path) == f"--key-file {path}"
     clean(rdzv, key, [path])
 
@@ -240,8 +243,8 @@ def spoil(path, how):
         path.parent.chmod(0o777)
     elif how == "large":
         path.write_text(text * 3)
-    elif how == "garbage":
-        path.write_text("secret\n")
+    elif how in ("garbage", "empty"):
+        path.write_text("secret\n" if how == "garbage" else "")
     else:
         path.rename(path.with_name("old"))
         if how == "link":
@@ -257,6 +260,7 @@ def spoil(path, how):
     ("open folder", r"others can write to its folder \(uid \d+, mode 0777\): chmod go-w"),
     ("large", "it is larger than a key"),
     ("garbage", "a key is 64 hex digits"),
+    ("empty", "it is empty: remove it for a new key, or copy the key"),
     ("link", "it is a symbolic link"),
     ("fifo", "it is not a regular file"),
     ("folder", "it is not a regular file"),
@@ -273,7 +277,7 @@ def test_default_file_that_is_refused(rdzv, how, sentence):
 def test_home_that_cannot_be_written(rdzv):
     """One sentence names the remedy; a job of one machine needs no home."""
     env = {"XDG_CONFIG_HOME": "/proc/nowhere"}
-    p = refuses(rdzv, r"default file /proc/nowhere/rdzv/key: cannot create /proc/nowhere: .*; or give --key-file FILE", "--endpoint",
+    p = refuses(rdzv, r"default file /proc/nowhere/rdzv/key: cannot create /proc/nowhere: .*; otherwise give --key-file FILE", "--endpoint",
                 "127.0.0.1:1", "--", "true", env=env)
     assert len(p.err) == 1, p
     refuses(rdzv, "default file /proc/nowhere/rdzv/key", "--listen", "127.0.0.1:0", env=env, program=RDZVD)
@@ -299,6 +303,7 @@ def test_state_directory(rdzv):
 def test_insecure(rdzv, key):
     """One warning a program, no key, and no mixture."""
     d = serve(rdzv, "--insecure")
+    d.expect("listens on")
     warns = lambda p: sum("no key (--insecure)" in line for line in p.err)
     assert warns(d) == 1, d
     for words, env in (["--insecure"], {}), ([], {"RDZV_INSECURE": "1"}), ([], {"RDZV_AGENT_INSECURE": "yes"}):
@@ -412,7 +417,7 @@ def test_rdzvctl_warns_at_a_terminal(rdzv):
 def test_rdzvctl_key_is_not_asked_over_the_port(rdzv):
     """The port of another machine: a sentence with the command that works. 192.0.2.1 is nobody's."""
     p = rdzv.spawn(RDZVCTL, "--endpoint", "192.0.2.1:29400", "key")
-    assert p.exit() == REFUSED and p.says(r"on its own machine only: \(umask 077; ssh 192.0.2.1 rdzvctl --port 29400 key >~/.config/rdzv/key\)"), p
+    assert p.exit() == REFUSED and p.says(r"on its own machine only: \(umask 077; .*ssh 192.0.2.1 rdzvctl --port 29400 key >new && mv new key\)"), p
     p = rdzv.spawn(RDZVCTL, "--endpoint", "192.0.2.1:29400", "jobs", env={"XDG_CONFIG_HOME": str(rdzv.tmp / "empty")})
     assert p.exit() == REFUSED and p.says("this user has no key here for rdzvd at 192.0.2.1:29400"), p
     assert not (rdzv.tmp / "empty").exists()

@@ -13,7 +13,7 @@ from sealed import Key
 
 PAGE = "deploy/guide/security.md"
 # Runs rdzvctl here, as the daemon's machine would; daemons of other tests run here as well.
-SSH = '#!/bin/sh\n[ "$2" = rdzvctl ] && shift 2 && HOME=$NODE1_HOME XDG_CONFIG_HOME= exec rdzvctl ${NODE1_PORT:+--port $NODE1_PORT} "$@"\n'
+SSH = '#!/bin/sh\n[ "$2" = rdzvctl ] && shift 2 && HOME=$NODE1_HOME XDG_CONFIG_HOME= exec rdzvctl "$@"\n'
 
 
 def home(rdzv, name):
@@ -49,15 +49,17 @@ def test_make_and_copy(rdzv):
     d.expect(r"; key: ~/\.config/rdzv/key$")
     a = rdzv.agent("--endpoint", d.endpoint, "--", "true", env=two)
     assert a.exit(30) == 72, a
-    said = quoted("keys differ").replace(r"node1:29400", re.escape(d.endpoint)).replace("node1", r"127\.0\.0\.1").replace("rdzvctl", f"rdzvctl {re.escape(f'--port {d.port}')}")
+    said = quoted("keys differ").replace(r"node1:29400", re.escape(d.endpoint)).replace("node1", r"127\.0\.0\.1").replace("29400", str(d.port))
     a.expect(f"^{said}$".replace(re.escape("(~/.config/rdzv/key)") + ":", re.escape("(~/.config/rdzv/key (created))") + ":"))
     d.expect("refused: its key is not the key of this daemon")
-    more, ssh = {"ssh": SSH}, dict(two, NODE1_HOME=one["HOME"], NODE1_PORT=str(d.port))
+    more, ssh = {"ssh": SSH}, dict(two, NODE1_HOME=one["HOME"])
     command = a.expect(r"copy it: (.*)$")[1]
-    p = pages.shell(rdzv, command, env=dict(ssh, NODE1_PORT=""), more=more)  # it names the port
+    p = pages.shell(rdzv, command, env=ssh, more=more)
     assert p.exit(30) == 0 and key_of(two).secret == key.secret, p
+    p = pages.shell(rdzv, command, env=ssh, more={"ssh": "#!/bin/sh\nexit 255\n"})
+    assert p.exit(30) != 0 and key_of(two).secret == key.secret, "an ssh that fails costs no key"
     shutil.rmtree(f"{two['HOME']}/.config")
-    run(rdzv, "copy", ssh, more=more)
+    run(rdzv, "copy", ssh, changes=[("29400", d.port)], more=more)
     assert key_of(two).secret == key.secret
     assert rdzv.agent("--endpoint", d.endpoint, "--", "true", env=two).exit(30) == 0
 

@@ -15,7 +15,9 @@ static void expect(const struct refusal *r, const char *sentence) {
 static const struct endpoint usual = {.host = "gpu1", .port = RDZV_DEFAULT_PORT};
 static const struct endpoint other = {.host = "gpu1", .port = 29401};
 
-/* rdzvctl there finds the only daemon, or that of the port. */
+#define COPY "(umask 077; mkdir -p ~/.config/rdzv; cd ~/.config/rdzv && ssh gpu1 rdzvctl --port "
+
+/* rdzvctl there asks the daemon of that port. */
 static void test_the_command_names_the_daemon(void **state) {
   struct refusal r = {.status = CHANNEL_WRONG_KEY,
                       .source = CHANNEL_SOURCE_HOME,
@@ -24,13 +26,26 @@ static void test_the_command_names_the_daemon(void **state) {
                       .who = "this agent",
                       .key_from = "~/.config/rdzv/key"};
   expect(&r, "rdzvd at gpu1:29400 has another key (its user's ~/.config/rdzv/key) than this agent "
-             "(~/.config/rdzv/key): copy it: (umask 077; ssh gpu1 rdzvctl key >~/.config/rdzv/key)");
+             "(~/.config/rdzv/key): copy it: " COPY "29400 key >new && mv new key)");
   r.endpoint = &other;
   r.where = "gpu1:29401";
   r.munge = "no munged runs on rdzvd's machine";
   expect(&r, "rdzvd at gpu1:29401 has another key (its user's ~/.config/rdzv/key) than this agent "
-             "(~/.config/rdzv/key): copy it: (umask 077; ssh gpu1 rdzvctl --port 29401 key >~/.config/rdzv/key); "
+             "(~/.config/rdzv/key): copy it: " COPY "29401 key >new && mv new key); "
              "MUNGE brings none: no munged runs on rdzvd's machine");
+}
+
+/* The default file would not be read, so a copy there would not help. */
+static void test_a_key_that_was_named(void **state) {
+  expect(&(struct refusal){.status = CHANNEL_WRONG_KEY,
+                           .source = CHANNEL_SOURCE_STATE,
+                           .where = "gpu1:29401",
+                           .endpoint = &other,
+                           .who = "this agent",
+                           .key_from = "RDZV_KEY",
+                           .named = true},
+         "rdzvd at gpu1:29401 has another key (its service's state folder) than this agent (RDZV_KEY): put the "
+         "daemon's key there; this prints it: ssh gpu1 rdzvctl --port 29401 key");
 }
 
 static void test_what_else_it_says(void **state) {
@@ -52,6 +67,7 @@ static void test_what_else_it_says(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_command_names_the_daemon),
+      cmocka_unit_test(test_a_key_that_was_named),
       cmocka_unit_test(test_what_else_it_says),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

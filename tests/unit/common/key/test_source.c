@@ -387,6 +387,8 @@ static void test_a_default_file_that_is_not_safe_is_refused(void **state) {
   assert_int_equal(rmdir(in_tree("config/rdzv/key")), 0);
   put_key("config/rdzv/key", "garbage");
   assert_refused(find_default(true), "a key is 64 hex digits");
+  put_key("config/rdzv/key", "");
+  assert_refused(find_default(true), "it is empty: remove it for a new key");
   assert_int_equal(unlink(in_tree("config/rdzv/key")), 0);
   assert_int_equal(chmod(in_tree("config/rdzv"), 0777), 0);
   assert_refused(find_default(true), "others can write to its folder");
@@ -395,11 +397,11 @@ static void test_a_default_file_that_is_not_safe_is_refused(void **state) {
 static void test_a_home_that_cannot_be_written_names_the_remedy(void **state) {
   tree_put(&tree, "", "file");
   setenv("XDG_CONFIG_HOME", in_tree("file"), 1);
-  assert_refused(find_default(true), "Not a directory; or give --key-file FILE");
+  assert_refused(find_default(true), "Not a directory; otherwise give --key-file FILE");
   setenv("XDG_CONFIG_HOME", in_tree("no/such"), 1);
-  assert_refused(find_default(true), "no/such: No such file or directory; or give --key-file FILE");
+  assert_refused(find_default(true), "no/such: No such file or directory; otherwise give --key-file FILE");
   setenv("XDG_CONFIG_HOME", "/proc", 1);
-  assert_refused(find_default(true), "; or give --key-file FILE");
+  assert_refused(find_default(true), "; otherwise give --key-file FILE");
 }
 
 static void race(int start, int out) {
