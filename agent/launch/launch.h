@@ -32,7 +32,7 @@ struct launch {
   char *shell_from;             /* the source of the remote shell; NULL: the default, or the command line */
   bool of_job;                  /* the hosts are those of a scheduler's job */
   char *kept;                   /* "CUDA_VISIBLE_DEVICES=0,1": not passed to other hosts; NULL: nothing */
-  struct key_origin key_origin; /* of the plan's key; UNSET: each agent finds its own */
+  struct key_origin key_origin; /* of the key; without plan.key each agent finds its own */
   char **sources;               /* "RDZV_AGENT_NNODES=FROM": the source of each setting that the agents get */
 };
 

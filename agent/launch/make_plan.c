@@ -284,9 +284,13 @@ static void add_own_sources(struct launch *l, const struct cluster_fact *gpus) {
   add_source(l, "RDZV_AGENT_EXPECT", l->from, "");
 }
 
+static bool is_placed(const struct wish *w) {
+  return is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
+}
+
 static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
   int64_t n = (int64_t)l->plan.n, most = is_given(w, "nnodes") ? w->o.nnodes.max : n;
-  bool placed = is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
+  bool placed = is_placed(w);
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
   l->sources = xcalloc(SOURCES_MAX, sizeof(*l->sources));
   add_own_sources(l, &w->c->gpus);
@@ -395,8 +399,20 @@ static void make_env(struct launch *l, char *const *env) {
   l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
 }
 
-/* The key of the words, else one that is drawn if the first host's agent runs rdzvd. A job of one host draws its own,
- * and at a given endpoint another rdzvd may run: there each agent finds its key. */
+/* One that is drawn if the first host's agent runs rdzvd. At a given endpoint another rdzvd may run, so the key is that
+ * of the default file here: the hosts' own files may differ. Where that fails each agent finds its key, and says why not.
+ * A job of one host draws its own. */
+static int find_unnamed_key(struct launch *l, const struct wish *w, struct err *e) {
+  struct key_origin *from = &l->key_origin;
+  struct err why = ERR_INIT;
+  if (l->serves) return key_random(&l->plan.key, from, "random, drawn by the launcher", e);
+  if (!is_placed(w))
+    snprintf(from->text, sizeof(from->text), "random, for this job");
+  else if (key_find_default(!w->o.explain, &l->plan.key, from, &why))
+    snprintf(from->text, sizeof(from->text), "each host's own");
+  return 0;
+}
+
 static int find_key(struct launch *l, const struct wish *w, struct key_env *env, struct err *e) {
   const struct key_options given = {.file = w->o.key_file,
                                     .fd = w->o.key_fd,
@@ -405,8 +421,7 @@ static int find_key(struct launch *l, const struct wish *w, struct key_env *env,
                                     .insecure_from = source_of(w, "insecure"),
                                     .prefix = w->spec.env_prefix};
   int rc = key_find_given(&given, env, &l->plan.key, &l->key_origin, e);
-  if (rc == 0 && l->key_origin.kind == KEY_SOURCE_UNSET && l->serves)
-    rc = key_random(&l->plan.key, &l->key_origin, "random, drawn by the launcher", e);
+  if (rc == 0 && l->key_origin.kind == KEY_SOURCE_UNSET) rc = find_unnamed_key(l, w, e);
   l->plan.key_source = l->key_origin.kind;
   return rc;
 }

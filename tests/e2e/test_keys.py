@@ -363,6 +363,8 @@ def test_hosts(rdzv, ssh, key, given):
     hosts = ["--hosts", f"{HOST},other", "--ssh", f"{ssh} -q", *words]
     from_where = {"random": "random, drawn by the launcher", "environment": "RDZV_KEY", "file": f"--key-file {path}"}[given]
     assert explain(rdzv, *hosts, env=env) == from_where
+    if given == "random":
+        assert explain(rdzv, "--hosts", "localhost") == "random, for this job"
     a = rdzv.agent(*hosts, "--verbose", "--", "sh", "-c", WAIT, env=env)
     until(lambda: f"both workers run:\n{rdzv}", lambda: all((rdzv.tmp / f"env.{i}").exists() for i in range(2)), 20)
     path.unlink(missing_ok=True)
@@ -374,6 +376,18 @@ def test_hosts(rdzv, ssh, key, given):
     assert "--key-fd" not in Path(f"{ssh}.log").read_text()
     (rdzv.tmp / "go").touch()
     assert a.exit() == 0, a
+
+
+def test_hosts_at_a_daemon(rdzv, ssh):
+    """The key of the machine where the command is typed, for hosts without home folders."""
+    d = serve(rdzv)
+    hosts = ["--hosts", f"{HOST},other", "--ssh", f"{ssh} -q", "--endpoint", d.endpoint]
+    assert explain(rdzv, *hosts) == str(rdzv.config / "rdzv/key")
+    a = rdzv.agent(*hosts, "--", "true")
+    assert a.exit() == 0, a
+    clean(rdzv, (rdzv.config / "rdzv/key").read_text().strip(), [rdzv.config / "rdzv/key"])
+    a = rdzv.agent(*hosts, "--", "true", env={"XDG_CONFIG_HOME": "/proc/nowhere"})
+    assert a.exit() != 0 and a.says("default file /proc/nowhere/rdzv/key"), a
 
 
 # ---- rdzvctl ---------------------------------------------------------------------------------------------------------
