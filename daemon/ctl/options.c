@@ -10,7 +10,7 @@
 
 #define FIELD(name) offsetof(struct rdzvctl_options, name)
 static const struct opt table[] = {
-    {.group = "Choosing a daemon (only if several run on this machine)"},
+    {.group = "Choosing a daemon (if several run on this machine, or one elsewhere)"},
     {"port", "p", OPT_INT, FIELD(port), .min = 1, .max = 65535, .label = "N",
      .brief = "The daemon of this port, if several run here.",
      .help = "The daemon that listens on this port of this machine."},
