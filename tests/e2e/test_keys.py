@@ -147,7 +147,7 @@ def test_environment(rdzv, key):
     clean(rdzv, key)
     (rdzv.tmp / "go").touch()
     assert a.exit() == 0, a
-    assert d.says("; key: RDZV_KEY\n"), d
+    d.expect("; key: RDZV_KEY$")
 
 
 def test_file_of_the_environment_is_not_the_workers(rdzv, key):
@@ -169,7 +169,7 @@ def test_descriptor(rdzv, key):
     os.close(w)
     d = serve(rdzv, "--key-fd", d_end, pass_fds=[d_end])
     os.close(d_end)
-    assert d.says(rf"key: --key-fd {d_end}$"), d
+    d.expect(rf"key: --key-fd {d_end}$")
     a, code = join(rdzv, d, env={"RDZV_KEY": key})
     assert code == 0, a
     targets = [os.readlink(p) for p in Path(f"/proc/{d.pid}/fd").iterdir() if p.name == str(d_end)]
@@ -290,7 +290,7 @@ def test_state_directory(rdzv):
     (rdzv.tmp / "state").mkdir(0o755)
     d = serve(rdzv, env={"STATE_DIRECTORY": str(rdzv.tmp / "state")})
     path = rdzv.tmp / "state/key"
-    assert d.says(rf"key: {path} \(created\)"), d
+    d.expect(rf"key: {path} \(created\)")
     a, code = join(rdzv, d)
     assert code == REFUSED and a.says(r"has another key \(its service's state folder\)"), a
     a, code = join(rdzv, d, "--key-file", path)
