@@ -40,6 +40,7 @@ struct ask {
   json_t *more;     /* further fields of the JSON answer */
   bool raw;         /* text is JSON already */
   bool local;       /* over the control socket */
+  size_t made;      /* bytes about jobs */
 };
 
 bool control_may(const struct core *c, int64_t uid, const struct job *j) {
@@ -202,18 +203,42 @@ static int too_long(struct ask *a) {
   return FAILED;
 }
 
-static int show(struct ask *a, bool whole) {
+static int tell(struct ask *a, bool whole) {
   const char *id = a->q->job;
   const struct status_question q = {.uid = a->uid, .owner = a->q->owner, .id = id};
   const struct core_store_facts *store = whole && a->all && !id[0] ? a->store : NULL;
   a->raw = a->q->json;
   size_t n =
       a->q->json ? status_jobs_json(a->c, &q, store, &a->text) : status_jobs_text(a->c, &q, whole, store, &a->text);
-  if (a->text.len > STATUS_MAX) return too_long(a);
+  a->made = a->text.len;
+  if (a->made > STATUS_MAX) return too_long(a);
   if (n || !id[0]) return 0;
   buf_clear(&a->text);
   a->raw = false;
   return no_such_job(a);
+}
+
+/* All jobs wait while an answer is made, and that of a large job takes long. */
+static int tell_in_pace(struct ask *a, bool whole, struct account *of) {
+  uint64_t now_ms = a->c->jobs.now_ms;
+  if (of->answers_ms < now_ms) of->answers_ms = now_ms;
+  if (of->answers_ms > now_ms + CORE_ANSWERS_AHEAD_MS) {
+    uint64_t left_ms = of->answers_ms - now_ms - CORE_ANSWERS_AHEAD_MS;
+    buf_printf(&a->text, "%s has asked for too much in the last seconds: ask again in %llu s\n", of->name,
+               (unsigned long long)(left_ms + 999) / 1000);
+    return EXIT_CODE_REFUSED;
+  }
+  int code = tell(a, whole);
+  of->answers_ms += 1 + a->made / CORE_ANSWER_BYTES_MS;
+  return code;
+}
+
+static int show(struct ask *a, bool whole) {
+  if (a->all) return tell(a, whole);
+  struct account *of = accounts_open(&a->c->jobs.accounts, a->uid, "");
+  int code = tell_in_pace(a, whole, of);
+  accounts_close(&a->c->jobs.accounts, of);
+  return code;
 }
 
 static int do_status(struct ask *a) {

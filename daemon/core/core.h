@@ -31,6 +31,8 @@ enum {
   CORE_HELLO_EVERY_MS = 500,
   CORE_MSGS_AT_ONCE = 4096,
   CORE_MSG_EVERY_MS = 5,
+  CORE_ANSWER_BYTES_MS = 4096, /* of status and jobs, to one user; while these are less ahead than the next line */
+  CORE_ANSWERS_AHEAD_MS = 1000,
   CORE_SKEW_MS = 24 * 3600 * 1000, /* the clocks of two daemons of one job differ by less */
   CORE_ROUND_MS = 10,              /* no job has rounds faster than this, */
   CORE_ROUNDS_AT_ONCE = 1000,      /* but for its first ones */

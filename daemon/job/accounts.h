@@ -20,7 +20,8 @@ enum {
 struct account {
   char name[ADDR_MAX + 16];          /* "uid 1000", "address 10.0.0.7": for sentences */
   size_t n_jobs, n_members, n_hosts; /* it is freed when it has none, */
-  size_t n_held;                     /* and nobody holds it */
+  size_t n_held;                     /* nobody holds it, and it was told nothing */
+  uint64_t answers_ms;               /* when all that it was told would have been told at the allowed pace */
   unsigned char key[16];
 };
 

@@ -291,6 +291,29 @@ static void test_users_see_their_own_jobs_alone(void **state) {
   rig_close(&r);
 }
 
+/* Another user's large answers must not keep all jobs waiting. */
+static void test_pace_of_answers(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  int told[3] = {0};
+  rig_open_running(&r, n, 2); /* of uid 1000 */
+  for (int i = 0; i < 3000; i++) {
+    told[0] += ask_as(&r, 1000, "status", "job", &out) == 0;
+    told[1] += ask_as(&r, 0, "status", "job", &out) == 0;
+    if (i < 900) told[2] += ask_as(&r, 2000, "jobs", "", &out) == 0;
+  }
+  assert_in_range(told[0], CORE_ANSWERS_AHEAD_MS, CORE_ANSWERS_AHEAD_MS + 1);
+  assert_int_equal(told[1], 3000);
+  assert_int_equal(told[2], 900);
+  assert_int_equal(ask_as(&r, 1000, "status", "job", &out), EXIT_CODE_REFUSED);
+  assert_non_null(strstr(buf_text(&out), "uid 1000 has asked for too much in the last seconds: ask again in 1 s"));
+  r.now_ms += 3000;
+  assert_int_equal(ask_as(&r, 1000, "status", "job", &out), 0);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
 /* Where peers have no user, HELLO is all there is: who says nothing leaves the job to root, and nobody makes it his. */
 static void test_whose_job_it_is(void **state) {
   struct rig r;
@@ -528,6 +551,7 @@ int main(void) {
       cmocka_unit_test(test_hostile_names_are_escaped),
       cmocka_unit_test(test_stop_says_what_it_did),
       cmocka_unit_test(test_users_see_their_own_jobs_alone),
+      cmocka_unit_test(test_pace_of_answers),
       cmocka_unit_test(test_whose_job_it_is),
       cmocka_unit_test(test_who_and_from_where),
       cmocka_unit_test(test_kill_worker),
