@@ -31,15 +31,15 @@ static bool may_bury(const struct core *c, const struct core_event *ev, const st
 
 static void on_obituary(struct core *c, const struct core_event *ev) {
   const struct obituary *o = &ev->msg->obituary;
-  jobs_log(&c->jobs, LOG_WARN,
-           "job %s: the guard of agent " AGENT_SHOWN " reports that the agent died; its workers are dead", o->job,
-           o->agent);
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     struct job *j = c->jobs.all[i];
     if (strcmp(j->id, o->job) != 0 || !may_bury(c, ev, j)) continue;
     job_drop_hold(j, o->agent);
     struct member *m = job_find_agent(j, o->agent);
     if (!m) continue;
+    jobs_log(&c->jobs, LOG_WARN,
+             "job %s: the guard of agent " AGENT_SHOWN " reports that the agent died; its workers are dead",
+             j->log_name, o->agent);
     struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
     lost.text = "its agent died; the guard killed its workers";
     job_event(j, &lost);

@@ -162,6 +162,7 @@ def test_forged_reports(job):
             attack(job.daemon.port, eve(job.rdzv), as_member)
             job.unharmed()
     assert not any(a.says("forged") for a in job.agents)
+    assert not job.daemon.says("the guard of agent"), "nobody reads in the log that a job has lost a node"
 
 
 def cpu_seconds(pid):
