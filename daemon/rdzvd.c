@@ -196,10 +196,6 @@ static int find_key(struct daemon *d, struct err *e) {
                                     .prefix = rdzvd_options_spec.env_prefix};
   int rc = key_find_given(&given, &d->key_env, &d->key, &d->key_origin, e);
   if (rc == 0 && d->key_origin.kind == KEY_SOURCE_UNSET) rc = key_find_default(true, &d->key, &d->key_origin, e);
-  if (rc == 0 && d->key && d->key->uid != KEY_OWN)
-    rc = err_set(e, -EINVAL,
-                 "%s: this is the key of uid %lld at another rdzvd; a daemon needs a key of its own, 64 hex digits",
-                 d->key_origin.text, (long long)d->key->uid);
   if (rc == 0 && d->key_origin.kind == KEY_SOURCE_INSECURE) key_say_insecure();
   return rc;
 }

@@ -357,22 +357,12 @@ static char *find_program(void) {
   return command_companion("rdzvd", "../daemon/", getenv("PATH"));
 }
 
-/* A user's key is derived from a daemon's own, which nobody can compute from it. */
-static int check_key(const struct local_daemon *d, struct err *e) {
-  if (!d->o.key || d->o.key->uid == KEY_OWN) return 0;
-  return err_set(
-      e, -EINVAL,
-      "no rdzvd answers, and the key of this agent is that of user %lld at another rdzvd: start that one, or "
-      "give a --key-file without \"%lld:\"",
-      (long long)d->o.key->uid, (long long)d->o.key->uid);
-}
-
 static int start_life(struct local_daemon *d, struct err *e) {
   char *program = find_program();
   if (!program)
     return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
-  int err_fd = -1, key_fd = -1, rc = check_key(d, e);
-  if (rc == 0 && d->o.key) key_fd = rc = key_pipe(d->o.key, d->o.key_source, e);
+  int err_fd = -1, key_fd = -1, rc = 0;
+  if (d->o.key) key_fd = rc = key_pipe(d->o.key, d->o.key_source, e);
   rc = rc > 0 ? 0 : rc;
   if (rc == 0 && !d->state_dir && !(d->state_dir = private_dir_create(e))) rc = -EACCES;
   if (rc == 0) {

@@ -534,6 +534,10 @@ static int do_key(struct ask *a) {
     buf_puts(&a->text, "this daemon has no key (--insecure)\n");
     return EXIT_CODE_REFUSED;
   }
+  if (!a->all && own->uid != KEY_OWN) {
+    buf_puts(&a->text, "the key of this daemon is one user's, and it has none for others\n");
+    return EXIT_CODE_REFUSED;
+  }
   struct key *key = secret_alloc();
   char *text = secret_alloc();
   *key = *own;

@@ -322,13 +322,16 @@ def test_insecure(rdzv, key):
     assert p.code == REFUSED and p.says(r"this daemon has no key \(--insecure\)"), p
 
 
-def test_a_users_key_starts_no_daemon(rdzv, key):
-    """It was derived from the key of a daemon that runs elsewhere."""
+def test_a_users_key_serves_a_daemon_too(rdzv, key):
+    """It came from a shared daemon, and the user's other jobs start daemons of their own. Such a daemon has this key alone."""
     env = {"RDZV_KEY": f"1000:{key}"}
-    refuses(rdzv, "this is the key of uid 1000 at another rdzvd", "--listen", "127.0.0.1:0", env=env, program=RDZVD)
-    p = refuses(rdzv, "the key of this agent is that of user 1000 at another rdzvd", "--endpoint", f"127.0.0.1:{free_port()}", "--", "true",
-                env=env, code=71)
-    assert key not in p.text
+    a = rdzv.agent("--endpoint", f"127.0.0.1:{free_port()}", "--", "true", env=env)
+    assert a.exit() == 0, a
+    d = serve(rdzv, env=env)
+    assert join(rdzv, d, env=env)[1] == 0
+    for other in key, f"1001:{key}":
+        a, code = join(rdzv, d, env={"RDZV_KEY": other})
+        assert code == REFUSED and a.says("has another key"), a
 
 
 # ---- one command for several hosts -----------------------------------------------------------------------------------
