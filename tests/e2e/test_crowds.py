@@ -96,7 +96,7 @@ def joins(port, i, source):
     while True:
         try:
             n = Native(port, source=source)
-            n.hello(job=f"job-{i % 10}", nodes=AGENTS)
+            n.hello(job=f"job-{i % 10}", nodes=AGENTS, lease_ms=600000)  # it sends no heartbeats
             n.expect("WELCOME")
             return n, time.monotonic() - began
         except Exception:
