@@ -40,7 +40,9 @@ def refuses(rdzv, sentence, *words, env=None, code=64, program=AGENT):
 
 
 def serve(rdzv, *words, env=None, **kw):
-    return rdzv.daemon("--socket", rdzv.tmp / "s", *words, env=env, **kw)
+    d = rdzv.daemon("--socket", rdzv.tmp / "s", *words, env=env, **kw)
+    d.expect("listens on")  # its port file may be seen before its lines
+    return d
 
 
 def ctl(rdzv, *words, **kw):
@@ -303,7 +305,6 @@ def test_state_directory(rdzv):
 def test_insecure(rdzv, key):
     """One warning a program, no key, and no mixture."""
     d = serve(rdzv, "--insecure")
-    d.expect("listens on")
     warns = lambda p: sum("no key (--insecure)" in line for line in p.err)
     assert warns(d) == 1, d
     for words, env in (["--insecure"], {}), ([], {"RDZV_INSECURE": "1"}), ([], {"RDZV_AGENT_INSECURE": "yes"}):
