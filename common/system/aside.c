@@ -97,7 +97,7 @@ struct aside *aside_start(uv_loop_t *loop, void (*work)(void *room), const void 
   if (rc == 0) return a;
   err_sys(e, -EAGAIN, "no thread can be started");
   atomic_fetch_sub(&threads, 1);
-  let_go(a); /* the thread's part */
+  atomic_store(&a->holders, 1); /* without the thread */
   leave(a);
   return NULL;
 }

@@ -138,7 +138,7 @@ static int search_tables(const struct socket_end *from, const struct socket_end 
 static bool finds_own(struct socket_owners *o) {
   struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   struct socket_end own = {.addr = {.family = 4, .bytes = {127, 0, 0, 1}}}, none = {.addr = {.family = 4}};
-  struct found found;
+  struct found found = {.inode = 0};
   socklen_t len = sizeof a;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 1) == 0 &&
@@ -167,7 +167,7 @@ static bool is_connection(unsigned state) {
 
 enum socket_owner_answer socket_owner_find(struct socket_owners *o, const struct socket_end *from,
                                            const struct socket_end *to, struct socket_owner *out) {
-  struct found found;
+  struct found found = {.inode = 0};
   if (!from->addr.family || from->addr.family != to->addr.family) return SOCKET_OWNER_GONE;
   int rc = o->netlink >= 0 ? ask_kernel(o, from, to, &found) : -EIO;
   if (rc && rc != -ENOENT) rc = search_tables(from, to, &found);

@@ -52,12 +52,13 @@ static void refuse_plain(struct peer *p) {
 
 static void on_native(struct conn *c) {
   struct peer *p = c->owner;
+  const struct key *own = p->peers->key;
   bool sealed = c->channel.state == CHANNEL_IS_SEALED;
-  if (p->peers->key && !p->local && !sealed) {
+  if (own && !p->local && !sealed) {
     refuse_plain(p);
     return;
   }
-  if (sealed) p->uid = c->uid == p->peers->key->uid ? (int64_t)geteuid() : c->uid;
+  if (own && sealed) p->uid = c->uid == own->uid ? (int64_t)geteuid() : c->uid;
   peer_leave_room(p);
   p->native = true;
   peer_enter_room(p, &p->peers->natives);

@@ -32,7 +32,10 @@ def test_same_answers(where, name, serve, client, answers):
     want = answers(name)
     assert "returned" in want, f"the case itself is wrong: {want}"
     got = client.ask(do="case", name=name, port=serve(where))
-    assert got == DIFFERENT.get(name, want)
+    if (where, name) == ("round", "by_ipv6"):  # the round's store listens on MASTER_ADDR alone
+        assert "timed out" in got["raised"]
+    else:
+        assert got == DIFFERENT.get(name, want)
 
 
 @pytest.mark.parametrize("where", ["rdzvd", "round", "stock"])
