@@ -319,7 +319,7 @@ static void on_stranger(void *ctx, const char *who) {
   post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = who}});
 }
 
-/* Whose a connection to the store is does not concern the mind. */
+/* Messages about the owners of connections go to the store; the mind does not need them. */
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
   if (m->type == MSG_WELCOME) round_store_daemon(s->store, true);

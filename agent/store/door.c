@@ -72,7 +72,7 @@ static bool is_own(struct door *d, const struct ipaddr *addr) {
   return ipaddr_is_loopback(addr);
 }
 
-/* Whose it is. ----------------------------------------------------------------------------------------------------- */
+/* The owner. ------------------------------------------------------------------------------------------------------ */
 
 static void find_process(struct door *d, const struct socket_owner *owner, struct port_holder *h) {
   uint64_t now = monotonic_ms();

@@ -2,9 +2,9 @@
 #ifndef AGENT_STORE_DOOR_H
 #define AGENT_STORE_DOOR_H
 
-/* Who may come in to the round's store: processes of this agent's user, on the nodes of the round. On this machine the
- * kernel says whose a connection is; about others the agents of their nodes are asked. The same agent answers such
- * questions about its own node. */
+/* The door of the round's store. It lets in processes of this agent's user, on the nodes of the round. On this machine
+ * the kernel names the owner of a connection. For other machines the agents of their nodes are asked. The door answers
+ * such questions about its own node, too. */
 
 #include <stdbool.h>
 #include <stdint.h>

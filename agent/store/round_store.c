@@ -15,7 +15,7 @@
  * at their port. The next socket is opened before the current one is given away, so they differ.
  *
  * A socket listens on this node's address alone: that of --local-addr, else the one on the way to the daemon, which the
- * daemon sees as well (ready.c has the exception). Who may connect is decided at the door (door.c).
+ * daemon sees as well (ready.c has the exception). The door (door.c) decides about each connection.
  *
  * The store's memory is limited: a worker with a mistake must not take the agent's machine with it.
  *

@@ -17,7 +17,7 @@
 #include "common/mem.h"
 #include "daemon/core/internal.h"
 
-/* Whose job. ------------------------------------------------------------------------------------------------------- */
+/* The owner. ------------------------------------------------------------------------------------------------------- */
 
 static bool is_admin(const struct core *c, const struct core_event *ev) {
   return control_may(c, ev->uid, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose the connections to the round's store are. The agent of node rank 0 serves the store and sees an address; the
+/* The owners of connections to the round's store. The agent of node rank 0 serves the store and sees an address; the
  * agent of the node that has this address sees the process.
  *
  *   node rank 0 --ASK_OWNERS--> daemon --FIND_OWNERS--> agents with these addresses

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose request over HTTP it is.
+/* The user who asks over HTTP.
  *
  * The daemon stores no tokens. A token names its user; the daemon derives that user's key from its own, and the token
  * from that, and compares. A token that is wrong is not made up for by the process that sends it: a request means what

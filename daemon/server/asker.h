@@ -2,7 +2,7 @@
 #ifndef DAEMON_SERVER_ASKER_H
 #define DAEMON_SERVER_ASKER_H
 
-/* Whose request over HTTP it is. A token belongs to a user, from whatever address it comes. Without one, a process of
+/* The user who asks over HTTP. A token belongs to a user, from whatever address it comes. Without one, a process of
  * this machine asks for its own user, as at the control socket. */
 
 #include <stddef.h>
