@@ -5,8 +5,8 @@ import os
 import re
 import signal
 import socket
+import socketserver
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -63,9 +63,21 @@ def test_another_program_at_the_endpoint_is_named_and_not_waited_for_long(rdzv):
         s.shutdown(socket.SHUT_RDWR)
 
 
+class WaitsForARequest(socketserver.StreamRequestHandler):
+    """As many HTTP servers do: nothing is answered before the empty line."""
+
+    def handle(self):
+        data = byte = self.rfile.read(1)
+        while byte and not data.endswith(b"\r\n\r\n"):
+            byte = self.rfile.read(1)
+            data += byte
+        if byte:
+            self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
 def test_another_program_that_waits_for_a_line(rdzv):
-    """An HTTP server is silent until it has read one: it is named after a second, and shows what it is before the connection is given up."""
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as s:
+    """It is named after a second, and shows what it is before the connection is given up."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), WaitsForARequest) as s:
         threading.Thread(target=s.serve_forever, daemon=True).start()
         endpoint = f"127.0.0.1:{s.server_address[1]}"
         a = rdzv.agent("--endpoint", endpoint, "--nnodes", 2, "--join-timeout", "8s", "--", "true")

@@ -43,6 +43,12 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(pytest.mark.deadline(1500))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def config(tmp_path_factory):
+    """What packages install finds its key here, and not in the home directory of the user who tests."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 def run(*argv, seconds=300, **kw):
     """A command that has to succeed; its output, both streams together."""
     done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, **kw)
