@@ -242,7 +242,7 @@ class Job:
         for i in range(world):
             # Devices are not asked for: each agent would wait for the memory that the others use.
             argv = [work.program("rdzv-agent"), "--nnodes", world, "--nproc", 1, "--endpoint", meet, "--rdzv-id", self.mark, "--node-rank", i, "--device-timeout", 0, *work.of_agent(), *agent]
-            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", NCCL_HOSTID=f"node-{i}", **ONE_DEVICE, **env)
+            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", XDG_CONFIG_HOME=str(work.file("config")), NCCL_HOSTID=f"node-{i}", **ONE_DEVICE, **env)
             self.agents.append(work.start([*argv, "--", *options], work.file(f"{name}-{i}.log"), own))
 
     def wait(self):
