@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
   static struct key_env key_env;
   static struct key_origin key_origin;
   struct key *key = NULL;
-  int64_t munge_user = MUNGE_NO_USER;
+  int64_t munge_user = MUNGE_DEFAULT_USER;
   struct pmi pmi = {.fd = -1};
   struct err e = ERR_INIT;
   bool hung = false;
@@ -443,7 +443,8 @@ int main(int argc, char **argv) {
   log_notes(&o, &id, launches);
   if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
   if (!o.explain && check_endpoint(&o, &id, &hung, &e)) return refuse_words(&id.cluster, env, &e);
-  if (!launches && munge_user_find(o.munge_user, &munge_user, &e)) return refuse_words(&id.cluster, env, &e);
+  if (!launches && o.munge_user && munge_user_find(o.munge_user, &munge_user, &e))
+    return refuse_words(&id.cluster, env, &e);
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;

@@ -52,7 +52,7 @@ struct link_options {
   const struct key *key;       /* of the job, borrowed; NULL: connections are plain (--insecure) */
   const char *key_from;        /* its source, for people: "RDZV_KEY" */
   bool munge;                  /* nobody named the key: if the daemon refuses it, MUNGE may bring another one */
-  int64_t munge_user;          /* besides root and this user, whose daemon may give it; MUNGE_NO_USER */
+  int64_t munge_user;          /* besides root and this user, whose daemon may give it; MUNGE_DEFAULT_USER */
   unsigned user_timeout_ms;    /* TCP_USER_TIMEOUT */
   const struct link_callbacks *cb;
   void *ctx;

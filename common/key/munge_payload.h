@@ -18,6 +18,7 @@ enum {
   MUNGE_NONCE_BYTES = 32,
   MUNGE_PAYLOAD_MAX = 255, /* bytes of either text */
   MUNGE_NO_USER = -1,
+  MUNGE_DEFAULT_USER = -2, /* not looked up yet: it costs a millisecond, and most jobs never ask MUNGE */
 };
 
 struct munge_nonce {

@@ -35,7 +35,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/deadline.h"
-#include "common/key/munge.h"
 #include "common/mem.h"
 #include "daemon/server/peers_internal.h"
 
@@ -165,7 +164,6 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->key_source = o->key_source;
   ps->ephemeral = ephemeral_create();
   if (o->key) ps->munge = munge_desk_create(o->loop, o->key);
-  ps->munge_works = o->key && munge_available();
   acceptor_init(&ps->acceptor, o->loop, &peers_acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
   newcomers_init(&ps->strangers, o->seed);

@@ -63,6 +63,7 @@ struct peers {
   enum channel_source key_source;
   struct munge_desk *munge; /* NULL: --insecure */
   bool munge_works;         /* as far as is known */
+  bool munge_looked;        /* whether munged answers here */
   struct ephemeral *ephemeral;
 };
 

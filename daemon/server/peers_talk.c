@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/exit_codes.h"
+#include "common/key/munge.h"
 #include "daemon/server/peers_internal.h"
 
 enum { SHOWN_BYTES = 32 };
@@ -119,9 +120,16 @@ static void refuse_malformed(struct peer *p, const char *reason) {
   send_refused(p, EXIT_CODE_REFUSED, text);
 }
 
+/* munged is looked for once, when the first key is refused: most daemons never need it. */
+static bool munge_works(struct peers *ps) {
+  if (!ps->munge_looked) ps->munge_works = ps->munge_works || (ps->key && munge_available());
+  ps->munge_looked = true;
+  return ps->munge_works;
+}
+
 /* Where MUNGE works, users come with keys of their own first, and then ask for the right one. */
 static enum log_level level_of_end(const struct peer *p, int code) {
-  if (code == -EACCES && p->peers->munge_works) return LOG_INFO;
+  if (code == -EACCES && munge_works(p->peers)) return LOG_INFO;
   return code == -EPROTO || code == -EMSGSIZE || code == -EACCES || code == -EBADMSG ? LOG_WARN : LOG_DEBUG;
 }
 
