@@ -25,7 +25,8 @@ struct order {
   size_t len;
   char payload[MUNGE_PAYLOAD_MAX + 1];
   uint32_t encoder;
-  int rc; /* the length of what was made, or an error */
+  int64_t trusted; /* as in munge_fetch_options */
+  int rc;          /* the length of what was made, or an error */
   struct err e;
 };
 
@@ -97,6 +98,8 @@ static void encode(void *room) {
 static void decode(void *room) {
   struct order *r = room;
   r->rc = munge_decode_from(r->credential, r->len, r->payload, MUNGE_PAYLOAD_MAX, &r->encoder, &r->e);
+  /* Here, because the user database may hang, too. */
+  if (r->rc >= 0 && r->trusted == MUNGE_DEFAULT_USER) munge_user_find(NULL, &r->trusted, NULL);
 }
 
 static void ask_munged(struct munge_fetch *f, void (*work)(void *), const struct order *r,
@@ -114,7 +117,7 @@ static void on_decoded(void *ctx, void *room) {
   struct order *r = room;
   struct key *key = secret_alloc();
   f->aside = NULL;
-  int rc = r->rc < 0 ? r->rc : munge_encoder_check(r->encoder, geteuid(), f->o.trusted, &r->e);
+  int rc = r->rc < 0 ? r->rc : munge_encoder_check(r->encoder, geteuid(), r->trusted, &r->e);
   if (rc >= 0) rc = munge_answer_parse(r->payload, (size_t)r->rc, &f->nonce, geteuid(), key, &r->e);
   answer(f, rc < 0 ? NULL : key, rc < 0 ? &r->e : NULL);
   secret_free(key);
@@ -139,7 +142,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   int rc = f->in.len ? munge_ask_take(f->in.data, f->in.len, &credential, &e) : 0;
   if (rc < 0) fail(f, &e);
   if (rc <= 0) return;
-  struct order r = {.len = credential.len};
+  struct order r = {.len = credential.len, .trusted = f->o.trusted};
   memcpy(r.credential, credential.data, credential.len);
   uv_read_stop(stream);
   ask_munged(f, decode, &r, on_decoded);

@@ -16,7 +16,8 @@ enum { MUNGE_FETCH_MS = 10000 };
 struct munge_fetch_options {
   uv_loop_t *loop;
   union socket_address daemon;
-  int64_t trusted; /* a user, besides root and this one, whose daemon may give a key; MUNGE_NO_USER */
+  int64_t
+      trusted; /* a user, besides root and this one, whose daemon may give a key; MUNGE_NO_USER, MUNGE_DEFAULT_USER */
   uint32_t deadline_ms;
 };
 

@@ -38,7 +38,6 @@
 #include "proto/refusal.h"
 #include "common/exit_codes.h"
 #include "common/key/munge.h"
-#include "common/key/munge_payload.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
 #include "common/system/log.h"
@@ -168,7 +167,6 @@ static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
 }
 
 static void ask_munge(struct link *l, enum channel_source source) {
-  if (l->o.munge_user == MUNGE_DEFAULT_USER) munge_user_find(NULL, &l->o.munge_user, NULL);
   struct munge_fetch_options o = {
       .loop = l->o.loop, .daemon = l->addresses.v[l->at], .trusted = l->o.munge_user, .deadline_ms = MUNGE_MS};
   enter_state(l, LINK_MUNGE);

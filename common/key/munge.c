@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "common/ascii.h"
 #include "common/key/munge_payload.h"
+#include "common/mem.h"
 
 enum { OPT_TTL = 4, OPT_SOCKET = 8, OPT_UID_RESTRICTION = 9 };
 enum {
@@ -60,7 +61,7 @@ static void open_library(void) {
                 find(l, "munge_encode", &lib.encode) && find(l, "munge_decode", &lib.decode);
 }
 
-/* NULL: there is no libmunge. */
+/* NULL: this machine has no libmunge. */
 static struct munge_ctx *create_context(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_library);
@@ -165,8 +166,11 @@ int munge_decode_from(const char *credential, size_t len, char *payload, size_t 
 }
 
 int munge_user_find(const char *name, int64_t *uid, struct err *e) {
-  const struct passwd *entry = getpwnam(name ? name : service_user);
-  char *end = NULL;
+  static const size_t room_size = 16 * 1024;
+  struct passwd room, *entry = NULL;
+  char *strings = xmalloc(room_size), *end = NULL;
+  getpwnam_r(name ? name : service_user, &room, strings, room_size, &entry);
+  free(strings); /* the uid is not among them */
   *uid = entry ? (int64_t)entry->pw_uid : MUNGE_NO_USER;
   if (entry || !name) return 0;
   unsigned long n = ascii_is_digit(*name) ? strtoul(name, &end, 10) : UINT32_MAX;

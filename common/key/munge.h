@@ -33,7 +33,7 @@ int munge_encode_for(const char *payload, size_t len, int64_t reader, char out[M
 int munge_decode_from(const char *credential, size_t len, char *payload, size_t size, uint32_t *uid, struct err *e);
 
 /* The uid of the service user whose daemon may give keys: --munge-user NAME, a name or a number; NULL: the user rdzv, or
- * MUNGE_NO_USER if there is none. -EINVAL and a sentence: there is no such user. */
+ * MUNGE_NO_USER if there is none. -EINVAL and a sentence: this machine has no such user. Any thread may call it. */
 int munge_user_find(const char *name, int64_t *uid, struct err *e);
 
 #endif

@@ -16,7 +16,7 @@ const char *ctl_user_name(uid_t uid) {
   return user ? user->pw_name : "?";
 }
 
-/* There is no daemon that we trust. */
+/* rdzvctl trusts no daemon of this machine. */
 static int complain_none(const struct client *c, uint16_t port, const struct control_foreign *foreign) {
   char where[48] = "runs on this machine";
   if (port) snprintf(where, sizeof(where), "listens on port %d of this machine", port);

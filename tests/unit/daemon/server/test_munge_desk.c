@@ -323,7 +323,7 @@ static void listen_on_loopback(struct rig *r, struct server *s, union socket_add
 /* Into `fetched`. */
 static void fetch(struct rig *r, const char *fixed, size_t fixed_len, uint32_t deadline_ms) {
   struct server s = {.desk = r->desk, .fixed = fixed, .fixed_len = fixed_len};
-  struct munge_fetch_options o = {.loop = &r->loop, .trusted = MUNGE_NO_USER, .deadline_ms = deadline_ms};
+  struct munge_fetch_options o = {.loop = &r->loop, .trusted = MUNGE_DEFAULT_USER, .deadline_ms = deadline_ms};
   memset(&fetched, 0, sizeof fetched);
   listen_on_loopback(r, &s, &o.daemon);
   munge_fetch_start(&o, on_fetched, &s);
