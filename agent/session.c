@@ -133,6 +133,7 @@ static void write_verdict(struct session *s, const struct ending *ending) {
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: link_open(s->link); break;
+  case SUP_FORWARD: break;
   case SUP_DISCONNECT:
     round_store_daemon(s->store, false);
     link_shut(s->link);

@@ -59,6 +59,10 @@ enum {
   LEASE_MIN_MS = 1000,
   LEASE_MAX_MS = 600000,
   PID_LIMIT = 4194304,
+  SUCCESSORS_MAX = 3, /* agents that may start a daemon if this one is lost */
+  DAEMON_ID_MAX = 32,
+  TERM_MAX = 1000000000,
+  DAEMONS_MAX = 8,            /* addresses in --endpoint */
   OWNERS_MAX = 512,           /* connections in one message about their owners */
   PROCESS_NAME_MAX = 15,      /* as in /proc/PID/comm */
   NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
@@ -217,7 +221,9 @@ const char *job_state_name(enum job_state v);
   F(S, INT, hang_timeout_ms, 0, TIMEOUT_MAX_MS) /* 0: never */                                                         \
   F(S, INT, exclude_after, 0, 1000000)          /* charged failures until their host is drained; 0: never */           \
   F(S, INT, repeat_limit, 0, 1000000)           /* repeats of a failure until the job ends; 0: they do not end it */   \
-  F(S, ENUM, nccl_ids, nccl_ids)                /* whether rounds have ncclUniqueIds */
+  F(S, ENUM, nccl_ids, nccl_ids)                /* whether rounds have ncclUniqueIds */                                \
+  F(S, INT, daemons, 0, DAEMONS_MAX)            /* addresses in --endpoint, if more than one */                        \
+  F(S, BOOL, claims)                            /* --claim: the daemon claims each round before it seals it */
 
 /* The cause of the end of a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                           \
@@ -286,8 +292,27 @@ const char *job_state_name(enum job_state v);
   F(S, INT, pid, 0, PID_LIMIT)      /* other: of a process that has it; 0: the agent may not see it */                 \
   F(S, STR, name, PROCESS_NAME_MAX) /* other: of that process */
 
+/* Who is asked whether a round may be followed by another: the nodes of the round, and of the one before until enough
+ * of those know of this one (PROTOCOL.md 9). The daemon says it in START; the node keeps it and says it in HELLO. */
+#define seal_FIELDS(F, S)                                                                                              \
+  F(S, INT, nodes, 0, NODES_MAX)               /* of the round; 0: the node was in none */                             \
+  F(S, BOOL, keeper)                           /* half of the nodes are enough if this one is among them */            \
+  F(S, HEX, base_incarnation, INCARNATION_MAX) /* the round before, which this one follows; "": none */                \
+  F(S, INT, base_round, 0, ROUND_MAX)                                                                                  \
+  F(S, INT, base_nodes, 0, NODES_MAX)                                                                                  \
+  F(S, BOOL, in_base)     /* this node was in that one, */                                                             \
+  F(S, BOOL, base_keeper) /* and was its keeper */
+
+/* An agent that can start rdzvd when the daemon's machine is lost. */
+#define successor_FIELDS(F, S)                                                                                         \
+  F(S, REQ_HEX, agent, AGENT_ID_MAX)                                                                                   \
+  F(S, REQ_STR, host, HOST_MAX)                                                                                        \
+  F(S, REQ_STR, addr, ADDR_MAX) /* numeric */                                                                          \
+  F(S, REQ_INT, port, 1, 65535)
+
 #define OBJECT_LIST(O)                                                                                                 \
-  O(store_caller) O(store_owner) O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away)
+  O(store_caller)                                                                                                      \
+  O(store_owner) O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away) O(seal) O(successor)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -319,7 +344,9 @@ const char *job_state_name(enum job_state v);
   M(ASK_OWNERS, ask_owners, TO_DAEMON) /* node rank 0: whose are these connections to the round's store? */            \
   M(FIND_OWNERS, find_owners, TO_AGENT)    /* the same, to the agents that have their addresses */                     \
   M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
-  M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */
+  M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */                                              \
+  M(MOVED, moved, TO_AGENT)                /* the job is with another daemon: the agent goes there */                  \
+  M(FORWARD, forward, TO_DAEMON) /* node rank 0, to a daemon that is not in charge: the job is with another one */
 
 #define greeting_FIELDS(F, S) F(S, REQ_INT, version, 1, 65535)
 
@@ -342,26 +369,38 @@ const char *job_state_name(enum job_state v);
   F(S, INT, round, 0, ROUND_MAX) /* the last round that it was part of, or if none the latest that it knows */         \
   F(S, ENUM, phase, phase)       /* its phase in that round */                                                         \
   F(S, INT, node_rank, -1, NODES_MAX)                                                                                  \
-  F(S, INT, round_nodes, 0, NODES_MAX)     /* size of that round */                                                    \
-  F(S, INT, restarts_used, 0, 1000000)     /* as START or SETTLED reported it last */                                  \
-  F(S, INT, failed_step, -1, INT64_MAX)    /* as START or SETTLED reported it last */                                  \
-  F(S, OBJ, last_failure, failure_mark)    /* as START or SETTLED reported it last */                                  \
-  F(S, LIST, reports, report, REPORTS_MAX) /* of that round, until it is settled */                                    \
-  F(S, INT, uid, -1, 4294967295)           /* the agent's user; section 13.2 says when it counts; -1: unknown */       \
-  F(S, STR, expected_hosts, HOSTS_MAX)     /* in the scheduler's form: "gpu[001-016],login1"; "": unknown */           \
-  F(S, BOOL, worker_store)                 /* --store worker: no agent serves the round's store */                     \
-  F(S, BOOL, wants_ids)                    /* for `auto`: its workers use NCCL, as far as it knows */                  \
-  F(S, INT, ids, 0, NCCL_IDS_MAX)          /* of that round, as in START */                                            \
-  F(S, HEX, command, COMMAND_HASH_MAX)     /* a hash of the command's words; "": unknown */                            \
-  F(S, BOOL, has_ids)                      /* IDS has come */
+  F(S, INT, round_nodes, 0, NODES_MAX)          /* size of that round */                                               \
+  F(S, INT, restarts_used, 0, 1000000)          /* as START or SETTLED reported it last */                             \
+  F(S, INT, failed_step, -1, INT64_MAX)         /* as START or SETTLED reported it last */                             \
+  F(S, OBJ, last_failure, failure_mark)         /* as START or SETTLED reported it last */                             \
+  F(S, LIST, reports, report, REPORTS_MAX)      /* of that round, until it is settled */                               \
+  F(S, INT, uid, -1, 4294967295)                /* the agent's user; section 13.2 says when it counts; -1: unknown */  \
+  F(S, STR, expected_hosts, HOSTS_MAX)          /* in the scheduler's form: "gpu[001-016],login1"; "": unknown */      \
+  F(S, BOOL, worker_store)                      /* --store worker: no agent serves the round's store */                \
+  F(S, BOOL, wants_ids)                         /* for `auto`: its workers use NCCL, as far as it knows */             \
+  F(S, INT, ids, 0, NCCL_IDS_MAX)               /* of that round, as in START */                                       \
+  F(S, HEX, command, COMMAND_HASH_MAX)          /* a hash of the command's words; "": unknown */                       \
+  F(S, BOOL, has_ids)                           /* IDS has come */                                                     \
+  F(S, INT, standby_port, 0, 65535)             /* where this agent would start rdzvd; 0: it cannot */                 \
+  F(S, HEX, follows, DAEMON_ID_MAX)             /* the daemon that it has heard last; "": none yet */                  \
+  F(S, INT, silent_ms, 0, INT64_MAX)            /* since it has heard that one */                                      \
+  F(S, INT, term, 0, TERM_MAX)                  /* the highest that it knows; 0: none */                               \
+  F(S, HEX, voted_incarnation, INCARNATION_MAX) /* the last round that it was part of; "": none */                     \
+  F(S, INT, voted_round, 0, ROUND_MAX)                                                                                 \
+  F(S, OBJ, seal, seal)          /* of that round, as in START */                                                      \
+  F(S, BOOL, firm)               /* FRAME_FLAG_FIRM came in that round */                                              \
+  F(S, STR, head_host, HOST_MAX) /* of that round, as in START */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, INT, round, 0, ROUND_MAX) /* last sealed */                                                                     \
   F(S, ENUM, state, job_state)                                                                                         \
-  F(S, STR, peer_addr, ADDR_MAX) /* the agent's address as the daemon sees it */                                       \
-  F(S, BOOL, fence)              /* as FRAME_FLAG_FENCE */
+  F(S, STR, peer_addr, ADDR_MAX)     /* the agent's address as the daemon sees it */                                   \
+  F(S, BOOL, fence)                  /* as FRAME_FLAG_FENCE */                                                         \
+  F(S, HEX, daemon, DAEMON_ID_MAX)   /* this daemon; it keeps the id in --state-dir */                                 \
+  F(S, INT, term, 0, TERM_MAX)       /* counts the daemons that were in charge of the job */                           \
+  F(S, INT, age_ms, 0, LEASE_MAX_MS) /* as the age in HEARTBEAT_ACK */
 
 #define refused_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, code, 1, 255) /* exit code */                                                                          \
@@ -389,7 +428,9 @@ const char *job_state_name(enum job_state v);
   F(S, ENUM, prospect, prospect)   /* the next step */                                                                 \
   F(S, STR, text, TEXT_MAX)        /* not "": no round forms, and a sentence says why */                               \
   F(S, HEX, incarnation, INCARNATION_MAX)                                                                              \
-  F(S, INT, round, 0, ROUND_MAX) /* last sealed */
+  F(S, INT, round, 0, ROUND_MAX)                    /* last sealed */                                                  \
+  F(S, LIST, successors, successor, SUCCESSORS_MAX) /* of the last sealed round */                                     \
+  F(S, INT, lacks, 0, NODES_MAX) /* so many nodes of that round more are needed before the next one; 0: enough */
 
 #define start_FIELDS(F, S)                                                                                             \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -412,7 +453,11 @@ const char *job_state_name(enum job_state v);
   F(S, INT, mint_first, 0, NCCL_IDS_MAX) /* the ids that this node must mint, as in MINT */                            \
   F(S, INT, mint_count, 0, NCCL_IDS_MAX) /* 0: none */                                                                 \
   F(S, STR, minters, REASON_MAX)         /* the nodes that mint: as text in IDS */                                     \
-  F(S, STR, other_command, HOST_MAX)     /* to node rank 0: a host with another command; "": none */
+  F(S, STR, other_command, HOST_MAX)     /* to node rank 0: a host with another command; "": none */                   \
+  F(S, OBJ, seal, seal)                                                                                                \
+  F(S, LIST, successors, successor, SUCCESSORS_MAX) /* in the order in which they take over; none: nobody can */       \
+  F(S, INT, age_ms, 0, LEASE_MAX_MS)                /* as the age in HEARTBEAT_ACK */                                  \
+  F(S, INT, agreed, 0, NODES_MAX)                   /* so many nodes of the round before follow this daemon */
 
 #define report_msg_FIELDS(F, S)                                                                                        \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -544,6 +589,25 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, serial, 1, INT64_MAX) /* of the question */                                                            \
   F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
   F(S, LIST, owners, store_owner, OWNERS_MAX)
+
+#define moved_FIELDS(F, S)                                                                                             \
+  F(S, REQ_STR, host, HOST_MAX)                                                                                        \
+  F(S, REQ_STR, addr, ADDR_MAX) /* numeric */                                                                          \
+  F(S, REQ_INT, port, 1, 65535)                                                                                        \
+  F(S, HEX, incarnation, INCARNATION_MAX)                                                                              \
+  F(S, INT, round, 0, ROUND_MAX) /* last sealed there */
+
+#define forward_FIELDS(F, S)                                                                                           \
+  F(S, REQ_INT, version, 1, 65535)                                                                                     \
+  F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
+  F(S, INT, uid, -1, 4294967295) /* as in HELLO */                                                                     \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, INT, term, 0, TERM_MAX)                                                                                         \
+  F(S, REQ_HEX, daemon, DAEMON_ID_MAX) /* the one in charge, */                                                        \
+  F(S, REQ_STR, host, HOST_MAX)        /* and where it is */                                                           \
+  F(S, REQ_STR, addr, ADDR_MAX)                                                                                        \
+  F(S, REQ_INT, port, 1, 65535)
 
 #define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 

@@ -64,6 +64,8 @@ void start_free(struct start *start) {
 
 static void free_effect(struct supervisor_effect *e) {
   switch (e->kind) {
+  case SUP_CONNECT: free(e->connect.addr); break;
+  case SUP_FORWARD: bytes_unref(e->forward.bytes); break;
   case SUP_SEND: bytes_unref(e->send.bytes); break;
   case SUP_SPAWN:
     start_free(e->spawn.start);

@@ -24,6 +24,7 @@ enum {
   SUPERVISOR_STRANGER_MS = 30000,   /* how long the port may speak another protocol before the agent gives up */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
   SUPERVISOR_MINT_MS = 20000,       /* until a helper has minted NCCL ids; < JOB_MINT_MS */
+  SUPERVISOR_FORWARD_MS = 5000,
   SUPERVISOR_PROBE_MS = 5500, /* a hang: how long workers are probed before they are stopped, at most; < JOB_PROBE_MS */
 };
 
@@ -48,11 +49,15 @@ struct supervisor_config {
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
   bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
+  uint32_t n_endpoints;  /* addresses in --endpoint; 0 counts as 1 */
+  const char *const *endpoints; /* their texts, for sentences; copied; NULL: `endpoint` alone */
+  const char *claim;            /* --claim, for sentences; NULL: none */
 };
 
 /* Driver to supervisor. The text of an event is the driver's; the supervisor copies what it keeps. */
 enum supervisor_event_kind {
   SUP_STORE,       /* the port of the next round's store: before SUP_BEGIN, and whenever it changes */
+  SUP_STANDBY,     /* the port that is reserved for a daemon of this agent: before SUP_BEGIN, and whenever it changes */
   SUP_BEGIN,       /* once; only SUP_STORE may come before it */
   SUP_LINK_UP,     /* the connection that SUP_CONNECT asked for is open */
   SUP_LINK_DOWN,   /* it could not be opened, or it is closed */
@@ -95,6 +100,9 @@ struct supervisor_event {
     struct {
       uint32_t port; /* 0: none */
     } store;
+    struct {
+      uint32_t port; /* 0: none */
+    } standby;
     struct {
       bool moved; /* the numeric address is not the one that welcomed us last */
     } link_up;
@@ -198,11 +206,19 @@ struct ending {
   struct verdict verdict; /* a copy of the last one, of any round; cause none: there was none */
 };
 
+enum connect_to {
+  CONNECT_ENDPOINT,  /* an address of --endpoint; start rdzvd first where the agent owns one */
+  CONNECT_SUCCESSOR, /* another agent's daemon */
+  CONNECT_OWN,       /* start rdzvd on the port of SUP_STANDBY unless it runs, and connect to it */
+};
+
 /* Supervisor to driver. */
 enum supervisor_effect_kind {
-  /* open a connection to the endpoint (start rdzvd first where the agent owns one); answer LINK_UP or LINK_DOWN
-   */
+  /* open a connection to a daemon, as connect.to says; answer LINK_UP or LINK_DOWN */
   SUP_CONNECT,
+  /* node rank 0: tell the daemons at the other addresses of --endpoint that this job is elsewhere, now and every
+   * SUPERVISOR_FORWARD_MS; connections of their own, failures are silent */
+  SUP_FORWARD,
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
   /* start all workers of `start`, except those in `keep`, which run and go on in it. Answer SPAWNED for each. Node
@@ -236,6 +252,17 @@ struct supervisor_effect {
   enum supervisor_effect_kind kind;
   uint32_t round; /* SHUT_STORE, CLOSE_STORE, STOP_TREES, LOOK, PROBE, MINT, UNMINT, IDS */
   union {
+    struct {
+      enum connect_to to;
+      uint32_t endpoint;   /* CONNECT_ENDPOINT: which address of --endpoint, from 0 */
+      char *addr;          /* CONNECT_SUCCESSOR: numeric; owned */
+      uint16_t port;       /* CONNECT_SUCCESSOR */
+      uint32_t timeout_ms; /* to each address; 0: the driver's own */
+    } connect;
+    struct {
+      struct bytes *bytes; /* the frame; NULL: no longer. One reference */
+      uint32_t current;    /* the address of --endpoint that is connected, which needs no telling; UINT32_MAX: none */
+    } forward;
     struct {
       struct bytes *bytes; /* one reference */
     } send;

@@ -160,6 +160,7 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
     break;
   case CORE_LOAD: jobs_load_line(&c->jobs, ev->line, ev->now_ms); break;
   case CORE_SHUTDOWN: tell_going_away(c); break;
+  case CORE_CLAIMED: break;
   }
   jobs_forget_marked(&c->jobs);
   for (size_t i = first; i < fx->n; i++)

@@ -36,6 +36,17 @@ enum {
   CORE_SKEW_MS = 24 * 3600 * 1000, /* the clocks of two daemons of one job differ by less */
   CORE_ROUND_MS = 10,              /* no job has rounds faster than this, */
   CORE_ROUNDS_AT_ONCE = 1000,      /* but for its first ones */
+  CORE_CLAIM_MS = 10000,           /* until a claim is answered, at most */
+};
+
+enum claim_answer {
+  CLAIM_WON,    /* it is created, or was there with the same content */
+  CLAIM_TAKEN,  /* another daemon has created it */
+  CLAIM_FAILED, /* not known: a file server or etcd that does not answer */
+};
+enum {
+  CLAIM_NAME_MAX = 512,
+  CLAIM_CONTENT_MAX = 65536,
 };
 
 struct core;
@@ -47,6 +58,10 @@ struct core_config {
   const struct key *key; /* of the daemon, for rdzvctl key; NULL: --insecure. Outlives the core */
   size_t max_members;    /* of all jobs: as many as the driver has connections; 0: without limit */
   const char *host;      /* of the daemon, where every operator is; NULL: unknown. Borrowed */
+  const char *id;        /* DAEMON_ID_MAX hex digits, the same after a restart with the same --state-dir; copied */
+  uint16_t port;         /* where agents reach it; 0: unknown */
+  bool owned;            /* an agent has started it, so agents can start another one if this one is lost */
+  bool claims;           /* the driver carries out JOB_EFFECT_CLAIM: rdzvd has --claim */
 };
 
 /* The driver's facts about the common store, for `rdzvctl status`. */
@@ -60,6 +75,7 @@ enum core_event_kind {
   CORE_TICK,     /* core_deadline has passed */
   CORE_LOAD,     /* at start, before any other event: one line of the state file, oldest first */
   CORE_SHUTDOWN, /* SIGTERM: sends GOING_AWAY to every agent; the driver closes afterwards */
+  CORE_CLAIMED,  /* the answer to a JOB_EFFECT_CLAIM */
 };
 
 struct core_event {
@@ -76,6 +92,9 @@ struct core_event {
   int64_t uid;
   const struct core_store_facts *store; /* MSG, local; NULL: unknown */
   const char *line;                     /* LOAD */
+  uint64_t serial;                      /* CLAIMED: of the effect */
+  enum claim_answer claimed;            /* CLAIMED */
+  const char *claim_text;               /* CLAIMED: CLAIM_TAKEN: the content that is there; CLAIM_FAILED: a sentence */
 };
 
 struct core *core_create(const struct core_config *config);

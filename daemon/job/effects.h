@@ -17,13 +17,17 @@ enum job_effect_kind {
   JOB_EFFECT_IDENTIFIED,
   JOB_EFFECT_SAVE, /* append text + "\n" to the state file, and fsync it before carrying out any later effect */
   JOB_EFFECT_LOG,
+  /* create the claim `text` with the content `bytes`, unless it exists; answer CORE_CLAIMED with `value` as its serial,
+   * within CORE_CLAIM_MS */
+  JOB_EFFECT_CLAIM,
+  JOB_EFFECT_UNCLAIM, /* remove all claims whose names begin with `text`; nobody waits for it */
 };
 
 struct job_effect {
   enum job_effect_kind kind;
   uint64_t conn;
-  struct bytes *bytes; /* SEND: one reference */
-  char *text;          /* SAVE, LOG, IDENTIFIED: owned */
+  struct bytes *bytes; /* SEND, CLAIM: one reference */
+  char *text;          /* SAVE, LOG, IDENTIFIED, CLAIM, UNCLAIM: owned */
   enum log_level level;
   uint64_t value;
 };

@@ -106,6 +106,8 @@ static void carry_out(struct server *s, struct job_effect *fx) {
     break;
   case JOB_EFFECT_LOG: log_line(fx->level, "%s", fx->text); break;
   case JOB_EFFECT_IDENTIFIED: break; /* done in step */
+  case JOB_EFFECT_CLAIM: bytes_unref(fx->bytes); break;
+  case JOB_EFFECT_UNCLAIM: break;
   }
   free(fx->text);
 }

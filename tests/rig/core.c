@@ -101,6 +101,8 @@ static void look_at(struct rig *r, struct job_effect *e) {
     r->saved[r->n_saved++] = xstrdup(e->text);
     break;
   case JOB_EFFECT_IDENTIFIED: must(e->conn && e->text && e->value); break;
+  case JOB_EFFECT_CLAIM:
+  case JOB_EFFECT_UNCLAIM: must(e->text); break;
   case JOB_EFFECT_LOG:
     must(e->text);
     buf_printf(&r->log, "%s\n", e->text);

@@ -88,6 +88,8 @@ static void perform(struct sim *s, struct job_effect *fx, uint64_t said_at) {
       sim_trace(s, "%s log: %s", daemon_name(s->side), fx->text);
     break;
   case JOB_EFFECT_IDENTIFIED:
+  case JOB_EFFECT_CLAIM:
+  case JOB_EFFECT_UNCLAIM:
   case JOB_EFFECT_SAVE: break; /* mind and pump have done them */
   }
 }

@@ -131,6 +131,7 @@ static void end_mind(struct sim_agent *a) {
 static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
   if (s->mutator && s->mutator->agent_effect && !s->mutator->agent_effect(s, a, fx)) return;
   switch (fx->kind) {
+  case SUP_FORWARD: break;
   case SUP_CONNECT:
     disconnect(s, a);
     a->connecting = true;
