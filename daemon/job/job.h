@@ -149,6 +149,8 @@ struct job {
 
   bool some_need_not_fence; /* a node got FENCE off since job_tell_fence looked at all of them */
 
+  int64_t term; /* counts the daemons that were in charge of this job; 1: the first */
+
   /* The state, and what it waits for. Only job_enter writes `state`. */
   enum job_state state;
   uint64_t state_ms;      /* when it was entered */

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_QUORUM_H
+#define DAEMON_JOB_QUORUM_H
+
+/* Whether this daemon may still decide for a job, now that another one can take it over. Pure.
+ *
+ * The nodes of the last sealed round are its voters. Each of them follows one daemon at a time, and vouches for it with
+ * its heartbeats. While a majority of them vouches, no other daemon has one. PROTOCOL.md 9 has the rules and their
+ * proof. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "proto/msg.h"
+
+struct job;
+struct member;
+
+/* Another daemon could take the last sealed round over. Otherwise nobody is asked, and the daemon is always in charge. */
+bool job_can_be_succeeded(const struct job *j);
+/* How old the majority's word is, 0 .. the lease. The lease: this daemon is not in charge. Looks again at most every
+ * 20th of a lease. */
+uint64_t job_age_ms(struct job *j, uint64_t now_ms);
+bool job_in_charge(struct job *j, uint64_t now_ms); /* that word is younger than half a lease */
+/* Enough nodes of the round before know this one: no daemon can pass it over. */
+bool job_is_firm(const struct job *j);
+/* How many nodes of the last sealed round are missing here for the next seal; 0: enough are here. */
+size_t job_lacks(struct job *j, uint64_t now_ms);
+/* The agents that take over if this daemon is lost, in their order. Strings borrow from members. Returns how many. */
+size_t job_successors(const struct job *j, struct successor out[SUCCESSORS_MAX]);
+
+#endif
