@@ -21,6 +21,7 @@
 static void on_report(struct member *m, const struct core_event *ev) {
   const struct report_msg *r = &ev->msg->report_msg;
   member_set_store(m, r->store_port); /* first, because the report may let the next round begin */
+  if (!strcmp(r->incarnation, m->job->incarnation) && r->report.round == m->job->round) member_knows_round(m);
   if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
 }
 
@@ -51,11 +52,16 @@ static void on_heartbeat(struct core *c, struct member *m, const struct core_eve
   struct msg ack;
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   ack.id = ev->msg->id;
+  struct job *j = m->job;
+  member_beat(m, ev->msg->id, ev->msg->flags >> FRAME_NUMBER_SHIFT, ev->now_ms);
   ack.flags = member_tell_fence(m) ? FRAME_FLAG_FENCE : 0;
+  ack.flags |= (uint16_t)(job_ack_number(j, ev->now_ms) << FRAME_NUMBER_SHIFT);
+  if (job_can_be_succeeded(j) && job_is_firm(j)) ack.flags |= FRAME_FLAG_FIRM;
   if (m->job->state == JOB_RECOVERING) ack.flags |= FRAME_FLAG_RECOVERING;
   member_set_suspended(m, ev->msg->flags & FRAME_FLAG_SUSPENDED);
-  if (m->job->n_suspended) ack.flags |= FRAME_FLAG_SUSPENDED;
+  if (j->n_suspended) ack.flags |= FRAME_FLAG_SUSPENDED;
   jobs_send(&c->jobs, m->conn, &ack);
+  job_seal_if_ready(j, ev->now_ms);
 }
 
 static void on_progress(struct member *m, const struct progress *p) {
@@ -98,6 +104,12 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     break;
   default: break; /* HELLO, OBITUARY and CONTROL are handled already; the codec accepts no others */
   }
+}
+
+static void on_claimed(struct core *c, const struct core_event *ev) {
+  for (size_t i = 0; i < c->jobs.n_all; i++)
+    if (job_claim_serial(c->jobs.all[i]) == ev->serial && ev->serial)
+      job_claimed(c->jobs.all[i], ev->claimed, ev->claim_text ? ev->claim_text : "", ev->now_ms);
 }
 
 static void on_msg(struct core *c, const struct core_event *ev) {
@@ -160,7 +172,7 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
     break;
   case CORE_LOAD: jobs_load_line(&c->jobs, ev->line, ev->now_ms); break;
   case CORE_SHUTDOWN: tell_going_away(c); break;
-  case CORE_CLAIMED: break;
+  case CORE_CLAIMED: on_claimed(c, ev); break;
   }
   jobs_forget_marked(&c->jobs);
   for (size_t i = first; i < fx->n; i++)
@@ -205,6 +217,12 @@ struct core *core_create(const struct core_config *config) {
   struct core *c = xcalloc(1, sizeof *c);
   c->config = *config;
   jobs_init(&c->jobs, config->seed);
+  struct daemon_facts *d = &c->jobs.daemon;
+  snprintf(d->id, sizeof d->id, "%s", config->id ? config->id : "");
+  d->host = config->host ? config->host : "";
+  d->port = config->port;
+  d->owned = config->owned;
+  d->claims = config->claims;
   map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);
   return c;
 }

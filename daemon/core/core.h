@@ -36,17 +36,6 @@ enum {
   CORE_SKEW_MS = 24 * 3600 * 1000, /* the clocks of two daemons of one job differ by less */
   CORE_ROUND_MS = 10,              /* no job has rounds faster than this, */
   CORE_ROUNDS_AT_ONCE = 1000,      /* but for its first ones */
-  CORE_CLAIM_MS = 10000,           /* until a claim is answered, at most */
-};
-
-enum claim_answer {
-  CLAIM_WON,    /* it is created, or was there with the same content */
-  CLAIM_TAKEN,  /* another daemon has created it */
-  CLAIM_FAILED, /* not known: a file server or etcd that does not answer */
-};
-enum {
-  CLAIM_NAME_MAX = 512,
-  CLAIM_CONTENT_MAX = 65536,
 };
 
 struct core;

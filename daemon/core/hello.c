@@ -90,6 +90,10 @@ static void send_welcome(struct core *c, const struct job *j, struct member *m) 
   msg.welcome.state = j->state;
   msg.welcome.peer_addr = m->peer_addr;
   msg.welcome.fence = member_tell_fence(m);
+  msg.welcome.daemon = c->jobs.daemon.id;
+  msg.welcome.term = j->term;
+  msg.welcome.age_ms = (int64_t)job_age_ms(j, c->jobs.now_ms);
+  member_welcomed(m, c->jobs.now_ms);
   jobs_send(&c->jobs, m->conn, &msg);
 }
 
@@ -270,9 +274,19 @@ static bool newer_run_exists(const struct core *c, const struct core_event *ev) 
   return false;
 }
 
+/* The HELLO is from the same run of the job: its round was made out of one that this job has had, perhaps by another
+ * daemon. A node that was in no round yet has nothing to lose. */
+static bool is_kin(const struct job *j, const struct hello *h) {
+  const char *base = h->seal.base_incarnation;
+  if (!job_can_be_succeeded(j)) return false;
+  if (h->phase == PHASE_NONE && !h->voted_incarnation[0]) return true;
+  return !strcmp(h->voted_incarnation, j->incarnation) || job_is_former(j, h->voted_incarnation) ||
+         (base[0] && (!strcmp(base, j->incarnation) || job_is_former(j, base)));
+}
+
 /* The HELLO names the incarnation out of which j was made here. */
 static bool is_former(const struct job *j, const struct hello *h) {
-  return j->former[0] && !strcmp(j->former, h->incarnation);
+  return h->incarnation[0] && job_is_former(j, h->incarnation);
 }
 
 static struct job *find_named_incarnation(const struct core *c, const struct core_event *ev) {
@@ -308,7 +322,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   if (known && job_is_over(known)) return known;
   if (known) j = known;
   bool has_past = h->incarnation[0] && h->round > 0;
-  if (has_past && !known && newer_run_exists(c, ev)) {
+  if (has_past && !known && newer_run_exists(c, ev) && !(j && is_kin(j, h))) {
     if (j && h->phase != PHASE_NONE) /* it may run on our nodes until it has got this */
       job_hold_agent(j, h->agent, c->jobs.now_ms + (uint64_t)h->settings.lease_ms);
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
@@ -324,6 +338,17 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   return j;
 }
 
+/* The round that the HELLO names was made by a daemon that did not know the current one. No majority can stand behind
+ * it: that of the current round stands here. */
+static bool passes_over(const struct job *j, const struct hello *h) {
+  bool certain = j->round > 0 && j->state != JOB_RECOVERING && job_can_be_succeeded(j) && job_is_firm(j) &&
+                 job_in_charge(j, j->jobs->now_ms);
+  if (!certain || !strcmp(h->incarnation, j->incarnation)) return false;
+  bool says = h->voted_round == h->round && !strcmp(h->voted_incarnation, h->incarnation);
+  bool follows = says && !strcmp(h->seal.base_incarnation, j->incarnation) && h->seal.base_round >= j->round;
+  return !follows;
+}
+
 /* The HELLO names a later round, or an older incarnation of a job without a round here: the job recovers to that. An
  * older incarnation counts even without a round: other nodes of it may be in a round that this node does not know. */
 static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h) {
@@ -336,7 +361,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     higher = cmp > 0 || !begun;
   else
     higher = cmp < 0 && !begun;
-  if (!higher) return;
+  if (!higher || passes_over(j, h)) return;
   jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->log_name, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
@@ -486,6 +511,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
     m = forget_its_round(c, ev, j, m, again, account);
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
+  member_note_vote(m, h, ev->now_ms);
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {

@@ -6,6 +6,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/job/job.h"
+#include "daemon/job/quorum.h"
 
 enum { CORE_SHUT_MAX = 256 };
 

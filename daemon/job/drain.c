@@ -288,7 +288,7 @@ void job_drop_drains(struct job *j) {
 }
 
 void job_move_drains(struct job *j) {
-  struct drain like = like_of(j->uid, j->former);
+  struct drain like = like_of(j->uid, j->formers[0]);
   for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)
     for (struct drain *d = e->value; d; d = d->next) {
       if (!is_of_incarnation(d, &like)) continue;

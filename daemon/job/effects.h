@@ -18,9 +18,19 @@ enum job_effect_kind {
   JOB_EFFECT_SAVE, /* append text + "\n" to the state file, and fsync it before carrying out any later effect */
   JOB_EFFECT_LOG,
   /* create the claim `text` with the content `bytes`, unless it exists; answer CORE_CLAIMED with `value` as its serial,
-   * within CORE_CLAIM_MS */
+   * within JOB_CLAIM_MS */
   JOB_EFFECT_CLAIM,
   JOB_EFFECT_UNCLAIM, /* remove all claims whose names begin with `text`; nobody waits for it */
+};
+
+enum claim_answer {
+  CLAIM_WON,    /* it is created, or was there with the same content */
+  CLAIM_TAKEN,  /* another daemon has created it */
+  CLAIM_FAILED, /* not known: a file server or etcd that does not answer */
+};
+enum {
+  CLAIM_NAME_MAX = 512,
+  CLAIM_CONTENT_MAX = 65536,
 };
 
 struct job_effect {

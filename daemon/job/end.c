@@ -273,6 +273,7 @@ void job_ended_if_acknowledged(struct job *j, uint64_t now_ms) {
 }
 
 void job_send_end(struct job *j, uint64_t now_ms) {
+  job_claim_remove_all(j);
   j->line_wall_ms = j->jobs->wall_ms;
   job_save(j);
   struct bytes *end = job_end_bytes(j);

@@ -6,6 +6,7 @@
 
 #include "daemon/job/drain.h"
 #include "daemon/job/job.h"
+#include "daemon/job/quorum.h"
 
 /* job.c */
 struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
@@ -94,6 +95,63 @@ uint64_t job_round_end_ms(const struct job *j); /* STOPPING: when it was stopped
 void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat);
 void job_charge(struct job *j, bool charged);                /* for the cause, which is settled */
 void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
+
+/* quorum.c */
+struct voter {
+  bool current, keeper, base, base_keeper; /* of which round, and whether half of it is enough with this one */
+  bool dead, here;                         /* surely; connected */
+  uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
+};
+struct voter_count {
+  size_t here, keepers; /* connected, or dead */
+};
+struct kept_successor {
+  char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], addr[ADDR_MAX + 1];
+  int64_t port;
+};
+struct quorum {
+  bool on;      /* another daemon could take the last sealed round over: a majority is asked, */
+  bool lasting; /* even when the round is firm */
+  bool all;     /* any single voter may go on elsewhere: --claim */
+  bool firm;
+  bool same_daemon;  /* RECOVERING: a node followed this daemon before: it was restarted */
+  struct map voters; /* agent id -> struct voter */
+  int64_t nodes, base_nodes, base_round;
+  char base_incarnation[INCARNATION_MAX + 1];
+  struct voter_count current, base;
+  struct kept_successor successors[SUCCESSORS_MAX];
+  size_t n_successors;
+  uint64_t sealed_ms;           /* by this daemon; 0: by another */
+  uint64_t known_ms;            /* since when this daemon knows the round */
+  uint64_t promise_ms;          /* no seal before: what nodes did in another daemon's name may run until then */
+  uint64_t looked_ms, until_ms; /* the last look, and its result */
+  bool news, fresh;             /* vouches came since; it counts no longer */
+  int64_t agreed;               /* voters that followed this daemon at the last seal */
+};
+void job_quorum_create(struct job *j);
+void job_quorum_destroy(struct job *j);
+void job_quorum_forget(struct job *j, uint64_t now_ms); /* another round is recovered */
+void job_quorum_member(const struct member *m);         /* its connection came or went */
+void job_quorum_note_agreed(struct job *j);             /* a seal begins */
+void job_quorum_rebase(struct job *j);                  /* its token comes next */
+void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ranks, and addresses */
+void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
+bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
+uint64_t job_promised_ms(const struct job *j);
+/* FORMING: 0: nothing is in the way of a seal; else when to look again; UINT64_MAX: when a vote comes. */
+uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms);
+uint64_t job_quorum_judges_ms(const struct job *j); /* RECOVERING; UINT64_MAX: not without the missing nodes */
+size_t job_agreed(const struct job *j);
+
+/* claim.c */
+/* The claim of the token that the next seal would have is won; otherwise it is asked for. True at once without claims. */
+bool job_has_claim(struct job *j, uint64_t now_ms);
+int64_t job_next_claimed_round(const struct job *j);
+void job_claim_forget(struct job *j); /* another round is recovered */
+void job_claim_destroy(struct job *j);
+void job_claim_remove_all(struct job *j);         /* the job has ended */
+const char *job_claim_text(const struct job *j);  /* why the next round is not claimed; "" */
+uint64_t job_claim_deadline(const struct job *j); /* when job_has_claim is to be asked again; 0: now */
 
 /* lease.c */
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);

@@ -98,6 +98,7 @@ static void note_absence(const struct job_event *ev) {
 static void lose_from_round(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   bool starting = j->state == JOB_STARTING, running = job_round_goes_on(j);
+  if (ev->dead) member_is_dead(m);
   job_note_loss(j, m, ev->now_ms);
   job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
   if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold_member(j, m);
@@ -616,6 +617,8 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   map_init(&j->flaps, jobs_random(jobs));
   map_init(&j->failures, jobs_random(jobs));
   job_init_roster(j);
+  j->term = 1;
+  job_quorum_create(j);
   return j;
 }
 
@@ -657,6 +660,8 @@ void job_destroy(struct job *j) {
   job_finish_past(j);
   map_finish(&j->failures);
   job_finish_roster(j);
+  job_quorum_destroy(j);
+  job_claim_destroy(j);
   if (j->log_name != j->id) free(j->log_name);
   free(j->id);
   free(j);

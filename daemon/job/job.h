@@ -19,6 +19,8 @@
  *   drain.c       hosts that are left out of rounds
  *   ids.c         the round's ncclUniqueIds
  *   owners.c      whose the connections to the round's store are
+ *   quorum.c      whether this daemon is in charge: a majority that vouches
+ *   claim.c       the name of the next round, which one daemon alone can create
  *   recover.c     a daemon that comes back
  *   state_line.c  the lines of the state file
  *   jobs.c        all jobs of one daemon, and what they share */
@@ -28,6 +30,8 @@
 #include "daemon/job/missing.h"
 
 struct round_ids;
+struct quorum;
+struct claim;
 
 /* A member's phase in the current round. */
 enum member_state {
@@ -47,11 +51,18 @@ enum budget_from {
 };
 
 /* The end of a round: end.c. */
-enum { JOB_PAST_MAX = 16 };
+enum { JOB_PAST_MAX = 16, JOB_FORMERS_MAX = 8 };
 struct ended_round {
   struct verdict verdict; /* a copy */
   uint64_t wall_ms;
   bool charged;
+};
+
+/* An answer to a heartbeat. */
+enum { MEMBER_ACKS = 8 };
+struct sent_ack {
+  uint32_t id;
+  uint64_t at_ms;
 };
 
 struct member {
@@ -107,6 +118,14 @@ struct member {
   bool drained;       /* its host is */
   bool flapping;      /* in the last seal: taken only if needed to reach min */
 
+  /* Its vote: quorum.c. */
+  int64_t standby_port;                        /* where its agent would start a daemon; 0: nowhere */
+  char voted_incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
+  int64_t voted_round;
+  bool voted_keeper, voted_in_base, voted_base_keeper;
+  uint64_t welcomed_ms; /* the last WELCOME */
+  struct sent_ack acks[MEMBER_ACKS];
+
   bool available, expected_here, owes_ack, reported, unsaved, counted_gone,
       counted_suspended; /* the counts that include it: member.c */
 };
@@ -121,7 +140,7 @@ struct job {
   char *id;
   char *log_name; /* `id`, or owned: with the uid, once another user has had the id too */
   char incarnation[INCARNATION_MAX + 1];
-  char former[INCARNATION_MAX + 1]; /* the incarnation out of which this one was made: round.c; "" */
+  char formers[JOB_FORMERS_MAX][INCARNATION_MAX + 1]; /* those out of which this one was made, the last one first */
   struct settings settings;
   int64_t expected_nodes;
   int64_t past_round; /* rounds up to this one were used before this daemon forgot the job and it came back */
@@ -201,6 +220,8 @@ struct job {
   uint64_t cause_ms;
   int64_t worker_deaths;
   struct round_ids *ids; /* NULL: it has none: ids.c */
+  struct quorum *quorum; /* who lets this daemon decide: quorum.c */
+  struct claim *claim;   /* of the next round: claim.c; NULL: none was ever tried */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */
@@ -286,6 +307,18 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
 /* ASK_OWNERS of node rank 0, and FOUND_OWNERS of the nodes. */
 void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *ask);
 void job_found_owners(struct job *j, struct member *m, const struct found_owners *found);
+/* The daemon's word to m, and m's to the daemon: quorum.c. */
+void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms); /* HELLO */
+void member_welcomed(struct member *m, uint64_t now_ms);                         /* WELCOME goes out now */
+/* A heartbeat, which is answered now; its agent has read the answer to the one that came `behind` before; 0: unknown. */
+void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms);
+void member_knows_round(struct member *m);                     /* a message of it names the current round */
+void member_is_dead(const struct member *m);                   /* surely: it follows nobody */
+uint16_t job_ack_number(const struct job *j, uint64_t now_ms); /* HEARTBEAT_ACK's */
+void job_seal_if_ready(struct job *j, uint64_t now_ms);        /* FORMING: a vote came */
+void job_claimed(struct job *j, enum claim_answer answer, const char *text, uint64_t now_ms); /* CORE_CLAIMED */
+uint64_t job_claim_serial(const struct job *j);                                               /* that is out; 0: none */
+bool job_is_former(const struct job *j, const char *incarnation);
 void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 

@@ -67,6 +67,17 @@ void jobs_save(struct jobs *jobs, const struct buf *line) {
   add_effect(jobs, JOB_EFFECT_SAVE, 0)->text = xstrdup(buf_text(line));
 }
 
+void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const struct buf *content) {
+  struct job_effect *e = add_effect(jobs, JOB_EFFECT_CLAIM, 0);
+  e->value = serial;
+  e->text = xstrdup(name);
+  e->bytes = bytes_create(content->data, content->len);
+}
+
+void jobs_unclaim(struct jobs *jobs, const char *prefix) {
+  add_effect(jobs, JOB_EFFECT_UNCLAIM, 0)->text = xstrdup(prefix);
+}
+
 void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms) {
   struct job_effect *e = add_effect(jobs, JOB_EFFECT_IDENTIFIED, conn);
   e->text = name;

@@ -29,6 +29,14 @@ struct past_incarnation {
 };
 enum { PAST_INCARNATIONS_MAX = 256 };
 
+/* This daemon, as core_config has it. */
+struct daemon_facts {
+  char id[DAEMON_ID_MAX + 1];
+  const char *host; /* borrowed; "" */
+  uint16_t port;
+  bool owned, claims;
+};
+
 struct jobs {
   struct map by_id; /* user and id -> that user's live job with that id, or the last one that has ended */
   struct job **all; /* live and ended, in order of creation */
@@ -40,6 +48,7 @@ struct jobs {
   struct past_incarnation past[PAST_INCARNATIONS_MAX]; /* a ring */
   size_t n_past;                                       /* how many were noted, ever */
   struct accounts accounts;
+  struct daemon_facts daemon;
   struct map drains; /* host -> its first struct drain: drain.c */
   size_t n_drains;
   size_t n_hosts;                                    /* in the rosters of all jobs: missing.c */
@@ -79,6 +88,8 @@ void jobs_send_bytes(struct jobs *jobs, uint64_t conn, struct bytes *b); /* take
 void jobs_close(struct jobs *jobs, uint64_t conn);
 void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
 void jobs_save(struct jobs *jobs, const struct buf *line);
+void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const struct buf *content);
+void jobs_unclaim(struct jobs *jobs, const char *prefix);
 void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* An agent's id in a log line, cut: the whole id lets its holder speak for the agent (HELLO, OBITUARY), and others
  * may read the log. */

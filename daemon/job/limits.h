@@ -31,6 +31,7 @@ enum {
   JOB_DRAINS_SHARED_MAX = 3072,  /* beyond this many, only root and the daemon's user may drain a host */
   JOB_HOSTS_MAX = 262144,        /* expected hosts of all jobs together: a list of a few bytes can name 65536 */
   JOB_FAILING_HOSTS_MAX = 256,   /* hosts of one job whose failures are counted for --exclude-after */
+  JOB_CLAIM_MS = 10000,          /* until a claim is answered, at most */
   JOB_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later round has invented it */
 };
 

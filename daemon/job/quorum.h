@@ -19,12 +19,12 @@ struct member;
 bool job_can_be_succeeded(const struct job *j);
 /* How old the majority's word is, 0 .. the lease. The lease: this daemon is not in charge. Looks again at most every
  * 20th of a lease. */
-uint64_t job_age_ms(struct job *j, uint64_t now_ms);
-bool job_in_charge(struct job *j, uint64_t now_ms); /* that word is younger than half a lease */
+uint64_t job_age_ms(const struct job *j, uint64_t now_ms);
+bool job_in_charge(const struct job *j, uint64_t now_ms); /* that word is younger than half a lease */
 /* Enough nodes of the round before know this one: no daemon can pass it over. */
 bool job_is_firm(const struct job *j);
 /* How many nodes of the last sealed round are missing here for the next seal; 0: enough are here. */
-size_t job_lacks(struct job *j, uint64_t now_ms);
+size_t job_lacks(const struct job *j);
 /* The agents that take over if this daemon is lost, in their order. Strings borrow from members. Returns how many. */
 size_t job_successors(const struct job *j, struct successor out[SUCCESSORS_MAX]);
 

@@ -58,6 +58,8 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->told_ids = 0;
   j->settled = j->stopping_seen = j->exact = false;
   j->budget_from = BUDGET_OLDER;
+  job_quorum_forget(j, now_ms);
+  job_claim_forget(j);
   job_enter(j, JOB_RECOVERING, now_ms);
 }
 
@@ -106,6 +108,8 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
     if (this_round && h->node_rank >= 0) j->settled = true;
     job_send_waiting(j, m, ev->now_ms);
   }
+  uint64_t judges_ms = job_quorum_judges_ms(j);
+  if (judges_ms < j->recover_ms) j->recover_ms = judges_ms;
 }
 
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
@@ -182,7 +186,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   job_number_workers(j); /* reports carry no rank bases; they follow from node ranks and worker counts */
   j->round_ms = now_ms;
   j->age_unknown = true;
-  j->skip_round = j->renews = !j->exact;
+  j->skip_round = j->renews = !j->exact && !j->settings.claims;
   if (j->settled || !in_round) {
     form_again(j, now_ms);
     return;

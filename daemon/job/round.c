@@ -44,10 +44,18 @@ static uint64_t latest(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
 
-uint64_t job_seal_deadline(const struct job *j) {
+static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
   uint64_t at = numbers_allow_ms(j, j->n_available, j->enough_ms);
-  uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, job_hold_until(j)));
+  uint64_t held = latest(latest(j->not_before_ms, job_promised_ms(j)), latest(j->leave_ms, job_hold_until(j)));
   return at == UINT64_MAX ? at : latest(at, held);
+}
+
+uint64_t job_seal_deadline(const struct job *j) {
+  uint64_t at = numbers_and_holds_allow_ms(j), now_ms = j->jobs->now_ms;
+  if (at > now_ms) return at;
+  uint64_t quorum_ms = job_quorum_deadline(j, now_ms);
+  if (quorum_ms || !j->settings.claims) return latest(at, quorum_ms);
+  return latest(at, job_claim_deadline(j));
 }
 
 static bool enough_are_here(const struct job *j) {
@@ -56,7 +64,7 @@ static bool enough_are_here(const struct job *j) {
 
 /* With enough nodes the job does not fail, however long a delay or a hold lasts. */
 uint64_t job_join_deadline(const struct job *j) {
-  return enough_are_here(j) ? UINT64_MAX : j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  return enough_are_here(j) && !job_lacks(j) ? UINT64_MAX : j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
 }
 
 void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
@@ -69,7 +77,7 @@ void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
 
 bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
   job_update_enough_nodes(j, now_ms);
-  return enough_are_here(j) && now_ms >= job_seal_deadline(j);
+  return enough_are_here(j) && now_ms >= numbers_and_holds_allow_ms(j) && job_quorum_allows_seal(j, now_ms);
 }
 
 /* Choosing. -------------------------------------------------------------------------------------------------------- */
@@ -241,6 +249,8 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.node_addr = m->addr;
   msg.start.store_port = j->store_port;
   msg.start.fence = member_tell_fence(m);
+  struct successor successors[SUCCESSORS_MAX];
+  job_quorum_fill_start(j, m, &msg.start, successors);
   job_ids_start(j, m, &msg.start);
   if (m == head) {
     const struct member *other = find_other_command(j, head);
@@ -253,15 +263,20 @@ void job_send_start(struct job *j, struct member *m) {
   buf_finish(&addrs);
 }
 
+static void note_former(struct job *j) {
+  memmove(j->formers[1], j->formers[0], sizeof j->formers - sizeof j->formers[0]);
+  memcpy(j->formers[0], j->incarnation, sizeof j->formers[0]);
+}
+
 /* The next round belongs to a new incarnation: another daemon may still number rounds of the old one, and no token
  * may be used twice. */
 static void renew_incarnation(struct job *j) {
   j->renews = false;
-  snprintf(j->former, sizeof j->former, "%s", j->incarnation);
-  jobs_name_incarnation(j->jobs, j->former, j->incarnation);
+  note_former(j);
+  jobs_name_incarnation(j->jobs, j->formers[0], j->incarnation);
   job_move_drains(j);
   jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->log_name,
-           j->incarnation, j->former);
+           j->incarnation, j->formers[0]);
 }
 
 static void start_all(struct job *j, struct member **slots, size_t n) {
@@ -276,7 +291,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
 }
 
 void job_seal(struct job *j, uint64_t now_ms) {
-  if (!job_may_enter(j, JOB_STARTING)) return;
+  if (!job_may_enter(j, JOB_STARTING) || !job_has_claim(j, now_ms)) return;
   struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
@@ -290,9 +305,11 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_addresses(chosen, n);
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
+  job_quorum_note_agreed(j);
+  job_quorum_rebase(j);
   if (j->renews) renew_incarnation(j);
   job_forget_absences(j);
-  j->round += j->skip_round ? 2 : 1;
+  j->round = j->settings.claims ? job_next_claimed_round(j) : j->round + (j->skip_round ? 2 : 1);
   if (j->round <= j->past_round) j->round = j->past_round + 1;
   j->skip_round = false;
   j->round_nodes = (int64_t)n;
@@ -300,6 +317,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->age_unknown = false;
   j->line_wall_ms = j->jobs->wall_ms;
   start_all(j, slots, n);
+  job_quorum_seal(j, now_ms);
   j->store_port = slots[0]->store_port;
   job_ids_seal(j, now_ms);
   job_enter(j, JOB_STARTING, now_ms);
@@ -311,6 +329,16 @@ void job_seal(struct job *j, uint64_t now_ms) {
   bytes_unref(spare);
   free(slots);
   free(chosen);
+}
+
+void job_seal_if_ready(struct job *j, uint64_t now_ms) {
+  if (j->state == JOB_FORMING && j->quorum->news && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
+bool job_is_former(const struct job *j, const char *incarnation) {
+  for (int i = 0; i < JOB_FORMERS_MAX; i++)
+    if (j->formers[i][0] && !strcmp(j->formers[i], incarnation)) return true;
+  return false;
 }
 
 /* Telling those who wait. ------------------------------------------------------------------------------------------ */
@@ -340,7 +368,13 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
     put_spare_text(j, now_ms, &text);
   else if (j->state == JOB_RECOVERING)
     buf_printf(&text, "the daemon came back and waits for the nodes of round %lld", (long long)j->round);
+  else if (job_claim_text(j)[0])
+    buf_puts(&text, job_claim_text(j));
   msg.waiting.text = buf_text(&text);
+  struct successor successors[SUCCESSORS_MAX];
+  msg.waiting.n_successors = job_successors(j, successors);
+  msg.waiting.successors = successors;
+  msg.waiting.lacks = j->state == JOB_FORMING || j->state == JOB_RECOVERING ? (int64_t)job_lacks(j) : 0;
   struct bytes *b = msg_bytes(&msg);
   missing_finish(&missing);
   buf_finish(&text);

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether this daemon is in charge of a job: a majority that vouches.
+ *
+ * Another daemon may take a job over when this one does not answer. Two daemons at once would start two rounds. So each
+ * asks the nodes of the last sealed round, its voters, and a node follows one daemon at a time.
+ *
+ * A vote must be known to be young. A heartbeat says which answer of this daemon its agent has read. So the agent
+ * followed this daemon when that answer was sent, or later: vouched_ms. Every agent that turns to another daemon has
+ * vouched here no later than it last read from here, and tells that time to the other one. The time until which a
+ * majority has vouched therefore bounds how long anything may run in this daemon's name. Each answer to a heartbeat
+ * carries its age, and nodes with FENCE count their deadline from it.
+ *
+ * A round that was just sealed has two sets of voters: its own nodes, and those of the round before (its base), which
+ * may not have heard of it. A daemon that asks those alone would find a majority that knows nothing of the round. So
+ * both sets must vouch until a majority of the base knows the round: then it is firm.
+ *
+ * Who is surely dead follows nobody, and counts as vouching for ever. Half of the voters are enough if the keeper is
+ * among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to
+ * seal: the claim decides. But then any single node may go on elsewhere, so all of them must vouch. */
+
+#include "daemon/job/quorum.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/endpoint.h"
+#include "common/mem.h"
+#include "daemon/job/internal.h"
+
+enum { LOOKS_PER_LEASE = 20, VOTERS_PER_MS = 100 };
+
+static uint64_t lease_ms(const struct job *j) {
+  return (uint64_t)j->settings.lease_ms;
+}
+
+/* Majorities. ------------------------------------------------------------------------------------------------------ */
+
+static int by_time_down(const void *pa, const void *pb) {
+  uint64_t a = *(const uint64_t *)pa, b = *(const uint64_t *)pb;
+  return a < b ? 1 : a > b ? -1 : 0;
+}
+
+/* The latest time until which enough of the voters have vouched; times[0 .. n) is sorted from the latest down. */
+static uint64_t until_of(const uint64_t *times, size_t n, size_t voters, bool has_keeper, uint64_t keeper_ms,
+                         bool all) {
+  if (all) return n < voters ? 0 : times[voters - 1];
+  uint64_t most = n > voters / 2 ? times[voters / 2] : 0;
+  if (voters % 2 || !has_keeper) return most;
+  /* Half of them: the keeper, and those that have vouched last of the others. If he is among the first of the list,
+   * the last of that half is the slower one; if he is behind them, he is. */
+  uint64_t half = n >= voters / 2 ? times[voters / 2 - 1] : 0;
+  uint64_t with_keeper = keeper_ms < half ? keeper_ms : half;
+  return with_keeper > most ? with_keeper : most;
+}
+
+static bool is_of(const struct voter *v, bool base) {
+  return base ? v->base : v->current;
+}
+
+/* Who has not read START does not know the round, so he cannot follow another daemon from it. */
+static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base) {
+  if (v->dead) return UINT64_MAX;
+  return !base && q->sealed_ms > v->vouched_ms ? q->sealed_ms : v->vouched_ms;
+}
+
+static uint64_t vouched_until(const struct quorum *q, bool base) {
+  size_t voters = (size_t)(base ? q->base_nodes : q->nodes), n = 0;
+  uint64_t keeper_ms = 0;
+  bool has_keeper = false;
+  if (!voters) return UINT64_MAX;
+  uint64_t *times = xmalloc((q->voters.count + 1) * sizeof *times);
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    const struct voter *v = e->value;
+    if (!is_of(v, base)) continue;
+    uint64_t at_ms = vouched_of(q, v, base);
+    times[n++] = at_ms;
+    if (base ? v->base_keeper : v->keeper) {
+      has_keeper = true;
+      keeper_ms = at_ms;
+    }
+  }
+  qsort(times, n, sizeof *times, by_time_down);
+  uint64_t until = until_of(times, n, voters, has_keeper, keeper_ms, q->all);
+  free(times);
+  return until;
+}
+
+/* How many more must be here for a majority. */
+static size_t lacking(const struct voter_count *c, int64_t voters) {
+  size_t n = (size_t)voters, need = n ? n / 2 + 1 : 0;
+  if (n % 2 == 0 && c->keepers && c->here >= n / 2) return 0;
+  return c->here < need ? need - c->here : 0;
+}
+
+static void look_for_firmness(const struct job *j) {
+  struct quorum *q = j->quorum;
+  if (q->firm || !q->on) return;
+  q->firm = q->all || vouched_until(q, true) >= q->known_ms;
+  if (q->firm) q->on = q->lasting;
+}
+
+/* Both sets, until the round is firm. */
+static uint64_t in_charge_until(const struct job *j) {
+  struct quorum *q = j->quorum;
+  look_for_firmness(j);
+  uint64_t own = vouched_until(q, false), base = q->firm ? UINT64_MAX : vouched_until(q, true);
+  return own < base ? own : base;
+}
+
+/* Looking. --------------------------------------------------------------------------------------------------------- */
+
+bool job_can_be_succeeded(const struct job *j) {
+  return j->quorum->on;
+}
+
+bool job_is_firm(const struct job *j) {
+  return j->quorum->firm;
+}
+
+/* A look at ten thousand voters takes a millisecond, and they all vouch eight times in a lease. */
+static uint64_t next_look_ms(const struct job *j) {
+  const struct quorum *q = j->quorum;
+  uint64_t every_ms = lease_ms(j) / LOOKS_PER_LEASE, soon_ms = 1 + q->voters.count / VOTERS_PER_MS;
+  return q->fresh ? 0 : q->looked_ms + (q->news && soon_ms < every_ms ? soon_ms : every_ms);
+}
+
+uint64_t job_age_ms(const struct job *j, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  if (!q->on) return 0;
+  if (now_ms >= next_look_ms(j)) {
+    q->until_ms = in_charge_until(j);
+    q->looked_ms = now_ms;
+    q->news = q->fresh = false;
+  }
+  if (!q->on || q->until_ms >= now_ms) return 0;
+  uint64_t age = now_ms - q->until_ms;
+  return age < lease_ms(j) ? age : lease_ms(j);
+}
+
+bool job_in_charge(const struct job *j, uint64_t now_ms) {
+  return job_age_ms(j, now_ms) < lease_ms(j) / 2;
+}
+
+size_t job_lacks(const struct job *j) {
+  const struct quorum *q = j->quorum;
+  if (!q->on || q->all) return 0;
+  size_t own = lacking(&q->current, q->nodes), base = q->firm ? 0 : lacking(&q->base, q->base_nodes);
+  return own > base ? own : base;
+}
+
+uint16_t job_ack_number(const struct job *j, uint64_t now_ms) {
+  uint64_t age = job_age_ms(j, now_ms), lease = lease_ms(j);
+  return (uint16_t)((age * FRAME_AGE_PER_LEASE + lease - 1) / lease);
+}
+
+bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
+  const struct quorum *q = j->quorum;
+  if (!q->on) return true;
+  if (q->all) return true; /* the claim decides */
+  return job_in_charge(j, now_ms) && job_is_firm(j);
+}
+
+uint64_t job_promised_ms(const struct job *j) {
+  return j->quorum->on ? j->quorum->promise_ms : 0;
+}
+
+/* By the last look. */
+uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
+  const struct quorum *q = j->quorum;
+  bool charged = q->until_ms >= now_ms || now_ms - q->until_ms < lease_ms(j) / 2;
+  if (!q->on || q->all || q->fresh || (charged && q->firm)) return 0;
+  return q->news ? next_look_ms(j) : UINT64_MAX;
+}
+
+size_t job_agreed(const struct job *j) {
+  size_t n = 0;
+  for (struct map_entry *e = NULL; j->quorum->on && (e = map_next(&j->quorum->voters, e));) {
+    const struct voter *v = e->value;
+    const struct member *m = v->current ? job_find_agent(j, e->key) : NULL;
+    n += m && m->conn;
+  }
+  return n;
+}
+
+size_t job_successors(const struct job *j, struct successor out[SUCCESSORS_MAX]) {
+  const struct quorum *q = j->quorum;
+  if (!q->on) return 0;
+  for (size_t i = 0; i < q->n_successors; i++) {
+    const struct kept_successor *s = &q->successors[i];
+    out[i] = (struct successor){.agent = s->agent, .host = s->host, .addr = s->addr, .port = s->port};
+  }
+  return q->n_successors;
+}
+
+/* Counts. ---------------------------------------------------------------------------------------------------------- */
+
+static void tally(struct quorum *q, const struct voter *v, int by) {
+  if (!v->here && !v->dead) return;
+  if (v->current) q->current.here += (size_t)by, q->current.keepers += (size_t)(v->keeper ? by : 0);
+  if (v->base) q->base.here += (size_t)by, q->base.keepers += (size_t)(v->base_keeper ? by : 0);
+}
+
+/* Vouching. -------------------------------------------------------------------------------------------------------- */
+
+static void vouch(struct member *m, uint64_t at_ms) {
+  struct quorum *q = m->job->quorum;
+  struct voter *v = map_get(&q->voters, m->agent);
+  if (!v || at_ms <= v->vouched_ms) return;
+  v->vouched_ms = at_ms;
+  q->news = q->news || !q->firm || q->until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
+}
+
+void member_welcomed(struct member *m, uint64_t now_ms) {
+  m->welcomed_ms = now_ms;
+}
+
+void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms) {
+  if (!m->job->quorum->on) return;
+  uint64_t at_ms = m->welcomed_ms; /* it beats only after it has read WELCOME */
+  const struct sent_ack *a = &m->acks[(id - behind) % MEMBER_ACKS];
+  if (behind && a->id == id - behind && a->at_ms > at_ms) at_ms = a->at_ms;
+  vouch(m, at_ms);
+  m->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms};
+}
+
+void member_knows_round(struct member *m) {
+  const struct quorum *q = m->job->quorum;
+  if (!q->on) return;
+  vouch(m, m->welcomed_ms > q->sealed_ms ? m->welcomed_ms : q->sealed_ms);
+}
+
+void member_is_dead(const struct member *m) {
+  struct quorum *q = m->job->quorum;
+  struct voter *v = map_get(&q->voters, m->agent);
+  if (!v) return;
+  tally(q, v, -1);
+  v->dead = true;
+  tally(q, v, 1);
+  q->fresh = true;
+}
+
+void job_quorum_member(const struct member *m) {
+  struct quorum *q = m->job->quorum;
+  struct voter *v = map_get(&q->voters, m->agent);
+  bool here = m->conn != 0;
+  if (!v || v->here == here) return;
+  tally(q, v, -1);
+  v->here = here;
+  tally(q, v, 1);
+}
+
+/* Voters. ---------------------------------------------------------------------------------------------------------- */
+
+static void forget_voters(struct quorum *q) {
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    free(e->value);
+    map_remove_n(&q->voters, e->key, e->key_len);
+  }
+  q->current = q->base = (struct voter_count){0};
+}
+
+static struct voter *voter_of(struct quorum *q, const char *agent) {
+  struct voter *v = map_get(&q->voters, agent);
+  if (!v) map_put(&q->voters, agent, v = xcalloc(1, sizeof *v));
+  return v;
+}
+
+static bool is_on_our_machine(const struct member *m) {
+  struct ipaddr ip = ipaddr_parse(m->peer_addr);
+  return ipaddr_is_loopback(&ip) || !strcmp(m->peer_addr, m->daemon_addr);
+}
+
+static void choose_successors(const struct job *j, struct quorum *q) {
+  q->n_successors = 0;
+  for (int64_t r = 0; j->jobs->daemon.owned && r < j->round_nodes && q->n_successors < SUCCESSORS_MAX; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (!m || !m->standby_port || is_on_our_machine(m)) continue;
+    struct kept_successor *s = &q->successors[q->n_successors++];
+    memcpy(s->agent, m->agent, sizeof s->agent);
+    memcpy(s->host, m->host, sizeof s->host);
+    memcpy(s->addr, m->addr, sizeof s->addr);
+    s->port = m->standby_port;
+  }
+}
+
+/* The voters of the last round become the base; who was only of an older one is forgotten. */
+static void shift_voters(struct quorum *q, bool was_on) {
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    struct voter *v = e->value;
+    tally(q, v, -1);
+    v->base = was_on && v->current;
+    v->base_keeper = v->base && v->keeper;
+    v->current = v->keeper = false;
+    tally(q, v, 1);
+    if (v->base) continue;
+    free(v);
+    map_remove_n(&q->voters, e->key, e->key_len);
+  }
+}
+
+/* Before the round gets its token: the token of before is the base. */
+void job_quorum_rebase(struct job *j) {
+  struct quorum *q = j->quorum;
+  bool was_on = q->on;
+  shift_voters(q, was_on);
+  q->base_nodes = was_on ? q->nodes : 0;
+  q->base_round = was_on ? j->round : 0;
+  memset(q->base_incarnation, 0, sizeof q->base_incarnation);
+  if (was_on) memcpy(q->base_incarnation, j->incarnation, sizeof q->base_incarnation);
+}
+
+static void set_keeper(struct job *j, struct voter *keeper) {
+  if (!keeper) return;
+  tally(j->quorum, keeper, -1);
+  keeper->keeper = true;
+  tally(j->quorum, keeper, 1);
+  for (size_t i = 0; i < j->n_members; i++)
+    if (map_get(&j->quorum->voters, j->members[i]->agent) == keeper) j->members[i]->voted_keeper = true;
+}
+
+void job_quorum_seal(struct job *j, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  struct voter *keeper = NULL;
+  bool ours = false; /* a node of our machine was found */
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    struct member *m = job_find_rank(j, r);
+    struct voter *v = voter_of(q, m->agent);
+    tally(q, v, -1);
+    v->current = true;
+    v->dead = false;
+    v->here = m->conn != 0;
+    if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
+    ours = ours || is_on_our_machine(m);
+    m->voted_round = j->round;
+    memcpy(m->voted_incarnation, j->incarnation, sizeof m->voted_incarnation);
+    m->voted_in_base = v->base;
+    m->voted_base_keeper = v->base_keeper;
+    m->voted_keeper = false;
+    tally(q, v, 1);
+  }
+  set_keeper(j, keeper);
+  choose_successors(j, q);
+  q->nodes = j->round_nodes;
+  q->all = j->settings.claims;
+  q->lasting = q->n_successors > 0 || j->settings.daemons > 1 || j->settings.claims;
+  q->firm = q->all || !q->base_nodes;
+  q->on = q->lasting || !q->firm;
+  q->sealed_ms = q->known_ms = now_ms;
+  q->promise_ms = 0;
+  q->fresh = true;
+}
+
+void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]) {
+  const struct quorum *q = j->quorum;
+  const struct voter *v = map_get(&q->voters, m->agent);
+  if (!q->on || !v) return;
+  s->seal.nodes = q->nodes;
+  s->seal.keeper = v->keeper;
+  s->seal.base_incarnation = q->base_incarnation;
+  s->seal.base_round = q->base_round;
+  s->seal.base_nodes = q->base_nodes;
+  s->seal.in_base = v->base;
+  s->seal.base_keeper = v->base_keeper;
+  s->n_successors = job_successors(j, successors);
+  s->successors = successors;
+  s->age_ms = (int64_t)job_age_ms(j, j->jobs->now_ms);
+  s->agreed = q->agreed;
+}
+
+/* A daemon that has the round from its agents. --------------------------------------------------------------------- */
+
+static bool has_voted(const struct member *m, const char *incarnation, int64_t round) {
+  return round > 0 && m->voted_round == round && !strcmp(m->voted_incarnation, incarnation);
+}
+
+static void count_vote(struct job *j, const struct member *m) {
+  struct quorum *q = j->quorum;
+  bool current = has_voted(m, j->incarnation, j->round);
+  bool base = current ? m->voted_in_base : has_voted(m, q->base_incarnation, q->base_round);
+  if (!q->base_nodes) base = false;
+  if (!current && !base) return;
+  struct voter *v = voter_of(q, m->agent);
+  tally(q, v, -1);
+  v->here = m->conn != 0;
+  v->current = current;
+  v->keeper = current && m->voted_keeper;
+  v->base = base;
+  v->base_keeper = base && (current ? m->voted_base_keeper : m->voted_keeper);
+  v->dead = false;
+  tally(q, v, 1);
+}
+
+void job_quorum_forget(struct job *j, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  forget_voters(q);
+  q->on = q->lasting = q->all = q->firm = q->same_daemon = false;
+  q->nodes = q->base_nodes = q->base_round = q->agreed = 0;
+  q->n_successors = 0;
+  memset(q->base_incarnation, 0, sizeof q->base_incarnation);
+  q->sealed_ms = q->promise_ms = 0;
+  q->known_ms = now_ms;
+  q->fresh = true;
+}
+
+static void learn_round(struct job *j, const struct hello *h) {
+  struct quorum *q = j->quorum;
+  if (q->nodes || !h->seal.nodes) return;
+  q->nodes = h->seal.nodes;
+  q->base_nodes = h->seal.base_nodes;
+  q->base_round = h->seal.base_round;
+  snprintf(q->base_incarnation, sizeof q->base_incarnation, "%s", h->seal.base_incarnation);
+  q->all = j->settings.claims;
+  q->lasting = q->on = true;
+  for (size_t i = 0; i < j->n_members; i++) count_vote(j, j->members[i]);
+}
+
+static void note_promise(struct job *j, const struct hello *h, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  bool other = h->follows[0] && strcmp(h->follows, j->jobs->daemon.id) != 0;
+  if (!other) {
+    q->same_daemon = q->same_daemon || h->follows[0];
+    return;
+  }
+  uint64_t silent = (uint64_t)h->silent_ms < lease_ms(j) ? (uint64_t)h->silent_ms : lease_ms(j);
+  uint64_t until = now_ms + lease_ms(j) - silent;
+  if (until > q->promise_ms) q->promise_ms = until;
+  if (h->term >= j->term) j->term = h->term + 1;
+}
+
+void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) {
+  struct job *j = m->job;
+  struct quorum *q = j->quorum;
+  m->standby_port = h->standby_port;
+  snprintf(m->voted_incarnation, sizeof m->voted_incarnation, "%s", h->voted_incarnation);
+  m->voted_round = h->voted_round;
+  m->voted_in_base = h->seal.in_base;
+  m->voted_keeper = h->seal.keeper;
+  m->voted_base_keeper = h->seal.base_keeper;
+  memset(m->acks, 0, sizeof m->acks);
+  m->welcomed_ms = 0;
+  if (job_is_over(j) || !j->round) return;
+  bool current = has_voted(m, j->incarnation, j->round);
+  if (current && !q->sealed_ms) learn_round(j, h);
+  if (!q->sealed_ms) count_vote(j, m);
+  if (current && h->firm) q->firm = true;
+  if (map_get(&q->voters, m->agent)) note_promise(j, h, now_ms);
+  if (h->term > j->term) j->term = h->term;
+  q->news = true;
+}
+
+/* RECOVERING: when it may be judged without the nodes that are missing. */
+uint64_t job_quorum_judges_ms(const struct job *j) {
+  const struct quorum *q = j->quorum;
+  if (!q->on || q->same_daemon || (!q->all && job_lacks(j))) return UINT64_MAX;
+  uint64_t soon_ms = lease_ms(j) * 2 / 5 < JOB_RECONNECT_MAX_MS ? lease_ms(j) * 2 / 5 : JOB_RECONNECT_MAX_MS;
+  uint64_t at_ms = j->state_ms + soon_ms;
+  return at_ms > q->promise_ms ? at_ms : q->promise_ms;
+}
+
+void job_quorum_note_agreed(struct job *j) {
+  j->quorum->agreed = (int64_t)job_agreed(j);
+}
+
+/* The object. ------------------------------------------------------------------------------------------------------ */
+
+void job_quorum_create(struct job *j) {
+  j->quorum = xcalloc(1, sizeof *j->quorum);
+  map_init(&j->quorum->voters, j->jobs->random_state[0]);
+}
+
+void job_quorum_destroy(struct job *j) {
+  forget_voters(j->quorum);
+  map_finish(&j->quorum->voters);
+  free(j->quorum);
+}
