@@ -338,6 +338,10 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   return j;
 }
 
+static bool comes_after(const struct job *j, const struct hello *h) {
+  return !strcmp(h->seal.base_incarnation, j->incarnation) && h->seal.base_round >= j->round;
+}
+
 /* The round that the HELLO names was made by a daemon that did not know the current one. No majority can stand behind
  * it: that of the current round stands here. */
 static bool passes_over(const struct job *j, const struct hello *h) {
@@ -345,8 +349,16 @@ static bool passes_over(const struct job *j, const struct hello *h) {
                  job_in_charge(j, j->jobs->now_ms);
   if (!certain || !strcmp(h->incarnation, j->incarnation)) return false;
   bool says = h->voted_round == h->round && !strcmp(h->voted_incarnation, h->incarnation);
-  bool follows = says && !strcmp(h->seal.base_incarnation, j->incarnation) && h->seal.base_round >= j->round;
-  return !follows;
+  return !(says && comes_after(j, h));
+}
+
+/* Another daemon's round is firm, and that of this one is not, or it comes after that of this one: whatever the tokens
+ * say, this daemon's is over. */
+static bool is_overtaken(const struct job *j, const struct hello *h) {
+  bool says = h->voted_round == h->round && !strcmp(h->voted_incarnation, h->incarnation);
+  if (!says || !j->round || !job_can_be_succeeded(j) || !strcmp(h->incarnation, j->incarnation) || !is_kin(j, h))
+    return false;
+  return comes_after(j, h) || (h->firm && !job_is_firm(j) && !job_has_passed(j, h->incarnation, h->round));
 }
 
 /* The HELLO names a later round, or an older incarnation of a job without a round here: the job recovers to that. An
@@ -361,7 +373,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     higher = cmp > 0 || !begun;
   else
     higher = cmp < 0 && !begun;
-  if (!higher || passes_over(j, h)) return;
+  if (!is_overtaken(j, h) && (!higher || passes_over(j, h))) return;
   jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->log_name, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {

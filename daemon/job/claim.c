@@ -17,6 +17,7 @@
 #include "common/endpoint.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "common/siphash.h"
 #include "daemon/job/internal.h"
 
 enum {
@@ -30,6 +31,8 @@ struct claim {
   uint64_t serial;    /* of the one that is out; 0: none is */
   int64_t asked, won; /* the round of it, and of the one that is ours; 0: none */
   int64_t passed;     /* the highest that another daemon has; 0: none is known */
+  uint64_t sum;       /* of the nodes in its content */
+  bool unvouched;     /* not all nodes of the next round vouch: a heartbeat is waited for */
   uint64_t out_ms, again_ms;
   char *text; /* why there is none; NULL: no reason */
 };
@@ -74,10 +77,10 @@ static void put_name(struct buf *out, const char *text) {
 static void put_prefix(const struct job *j, struct buf *out) {
   buf_printf(out, "%lld/", (long long)j->uid);
   put_name(out, j->id);
-  buf_putc(out, '/');
+  buf_printf(out, "/%s/", j->incarnation);
 }
 
-static void put_content(const struct job *j, struct buf *out) {
+static void put_content(const struct job *j, struct member *const *chosen, size_t n, struct buf *out) {
   const struct daemon_facts *d = &j->jobs->daemon;
   const char *addr = j->n_members ? j->members[0]->daemon_addr : "";
   for (size_t i = 0; i < j->n_members; i++) {
@@ -85,8 +88,7 @@ static void put_content(const struct job *j, struct buf *out) {
     if (ip.family && !ipaddr_is_loopback(&ip)) addr = j->members[i]->daemon_addr;
   }
   json_t *nodes = json_array();
-  for (size_t i = 0; i < j->n_members && json_array_size(nodes) < CLAIM_NODES_MAX; i++)
-    if (j->members[i]->available) json_array_append_new(nodes, json_string(j->members[i]->agent));
+  for (size_t i = 0; i < n && i < CLAIM_NODES_MAX; i++) json_array_append_new(nodes, json_string(chosen[i]->agent));
   json_t *v = json_pack("{s:s,s:s,s:s,s:i,s:o}", "daemon", d->id, "host", d->host, "addr", addr, "port", (int)d->port,
                         "nodes", nodes);
   json_print(out, v);
@@ -95,12 +97,27 @@ static void put_content(const struct job *j, struct buf *out) {
 
 /* Asking. ---------------------------------------------------------------------------------------------------------- */
 
-static void ask(struct job *j, int64_t round, uint64_t now_ms) {
+/* Of the nodes, in any order. */
+static uint64_t sum_of(const struct job *j, struct member *const *chosen, size_t n) {
+  uint64_t sum = n;
+  for (size_t i = 0; i < n; i++) sum += siphash(&j->agents.key, chosen[i]->agent, strlen(chosen[i]->agent));
+  return sum;
+}
+
+/* All must vouch for a round with a claim. So each has begun to. */
+static bool all_vouch(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
+  for (size_t i = 0; i < n; i++)
+    if (chosen[i]->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms) return false;
+  return true;
+}
+
+static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t round, uint64_t now_ms) {
   struct claim *c = claim_of(j);
   struct buf name = BUF_INIT, content = BUF_INIT;
   put_prefix(j, &name);
-  buf_printf(&name, "%s/%lld", j->incarnation, (long long)round);
-  put_content(j, &content);
+  buf_printf(&name, "%lld", (long long)round);
+  put_content(j, chosen, n, &content);
+  c->sum = sum_of(j, chosen, n);
   c->serial = jobs_random(j->jobs) | 1;
   c->asked = round;
   c->out_ms = now_ms;
@@ -124,20 +141,31 @@ static bool is_late(const struct claim *c, uint64_t now_ms) {
   return c->serial && now_ms >= c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS;
 }
 
-bool job_has_claim(struct job *j, uint64_t now_ms) {
+/* The content names the nodes: with others, the next number is needed. */
+bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   if (!j->settings.claims) return true;
   struct claim *c = claim_of(j);
-  int64_t round = job_next_claimed_round(j);
-  if (c->won == round) return true;
   if (is_late(c, now_ms)) fail(j, "no answer came", now_ms);
-  if (!c->serial && now_ms >= c->again_ms) ask(j, round, now_ms);
+  bool vouched = all_vouch(j, chosen, n, now_ms);
+  if (c->won == job_next_claimed_round(j)) {
+    if (vouched && c->sum == sum_of(j, chosen, n)) return true;
+    if (vouched) c->passed = c->won;
+  }
+  c->unvouched = !vouched;
+  if (vouched && !c->serial && now_ms >= c->again_ms) ask(j, chosen, n, job_next_claimed_round(j), now_ms);
   return false;
 }
 
 uint64_t job_claim_deadline(const struct job *j) {
   const struct claim *c = j->claim;
-  if (!c || c->won == job_next_claimed_round(j)) return 0;
+  if (!c) return 0;
+  if (c->unvouched && !c->serial) return UINT64_MAX;
+  if (c->won == job_next_claimed_round(j)) return 0;
   return c->serial ? c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS : c->again_ms;
+}
+
+bool job_claim_waits(const struct job *j) {
+  return j->claim && j->claim->unvouched;
 }
 
 /* Answers. --------------------------------------------------------------------------------------------------------- */

@@ -33,6 +33,8 @@ int64_t job_role_size(const struct job *j, const char *role);
 
 /* round.c */
 bool job_ready_to_seal(struct job *j, uint64_t now_ms);
+/* The nodes that the next round would have, into j->n_members places. */
+size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen);
 void job_seal(struct job *j, uint64_t now_ms);
 void job_send_start(struct job *j, struct member *m);
 uint64_t job_seal_deadline(const struct job *j);
@@ -100,7 +102,9 @@ void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
 struct voter {
   bool current, keeper, base, base_keeper; /* of which round, and whether half of it is enough with this one */
   bool dead, here;                         /* surely; connected */
+  bool knows;                              /* the current round */
   uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
+  uint64_t from_ms;                        /* its vote counts from then on */
 };
 struct voter_count {
   size_t here, keepers; /* connected, or dead */
@@ -123,8 +127,9 @@ struct quorum {
   size_t n_successors;
   uint64_t sealed_ms;           /* by this daemon; 0: by another */
   uint64_t known_ms;            /* since when this daemon knows the round */
-  uint64_t promise_ms;          /* no seal before: what nodes did in another daemon's name may run until then */
+  uint64_t judge_ms;            /* RECOVERING: all votes count from then on */
   uint64_t looked_ms, until_ms; /* the last look, and its result */
+  uint64_t next_from_ms;        /* when the next vote begins to count; UINT64_MAX: none */
   bool news, fresh;             /* vouches came since; it counts no longer */
   int64_t agreed;               /* voters that followed this daemon at the last seal */
 };
@@ -137,17 +142,19 @@ void job_quorum_rebase(struct job *j);                  /* its token comes next 
 void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ranks, and addresses */
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
-uint64_t job_promised_ms(const struct job *j);
+void job_quorum_all_work(struct job *j);
 /* FORMING: 0: nothing is in the way of a seal; else when to look again; UINT64_MAX: when a vote comes. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms);
 uint64_t job_quorum_judges_ms(const struct job *j); /* RECOVERING; UINT64_MAX: not without the missing nodes */
 size_t job_agreed(const struct job *j);
 
 /* claim.c */
-/* The claim of the token that the next seal would have is won; otherwise it is asked for. True at once without claims. */
-bool job_has_claim(struct job *j, uint64_t now_ms);
+/* The claim of the next round, with exactly these nodes, is won; otherwise it is asked for. True at once without
+ * claims. */
+bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);
 int64_t job_next_claimed_round(const struct job *j);
-void job_claim_forget(struct job *j); /* another round is recovered */
+bool job_claim_waits(const struct job *j); /* for heartbeats */
+void job_claim_forget(struct job *j);      /* another round is recovered */
 void job_claim_destroy(struct job *j);
 void job_claim_remove_all(struct job *j);         /* the job has ended */
 const char *job_claim_text(const struct job *j);  /* why the next round is not claimed; "" */

@@ -57,22 +57,25 @@ static bool is_of(const struct voter *v, bool base) {
   return base ? v->base : v->current;
 }
 
-/* Who has not read START does not know the round, so he cannot follow another daemon from it. */
-static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base) {
+/* Who has not read START does not know the round, so he cannot follow another daemon from it. With claims he can: there
+ * the base is not asked. */
+static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
+  if (v->from_ms > now_ms) return 0; /* what another daemon allowed with this vote may still run */
   if (v->dead) return UINT64_MAX;
-  return !base && q->sealed_ms > v->vouched_ms ? q->sealed_ms : v->vouched_ms;
+  return !base && !q->all && q->sealed_ms > v->vouched_ms ? q->sealed_ms : v->vouched_ms;
 }
 
-static uint64_t vouched_until(const struct quorum *q, bool base) {
+/* 0: never. Of a round of unknown nodes nobody has vouched. */
+static uint64_t vouched_until(const struct quorum *q, bool base, uint64_t now_ms) {
   size_t voters = (size_t)(base ? q->base_nodes : q->nodes), n = 0;
   uint64_t keeper_ms = 0;
   bool has_keeper = false;
-  if (!voters) return UINT64_MAX;
+  if (!voters) return 0;
   uint64_t *times = xmalloc((q->voters.count + 1) * sizeof *times);
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
     if (!is_of(v, base)) continue;
-    uint64_t at_ms = vouched_of(q, v, base);
+    uint64_t at_ms = vouched_of(q, v, base, now_ms);
     times[n++] = at_ms;
     if (base ? v->base_keeper : v->keeper) {
       has_keeper = true;
@@ -92,19 +95,37 @@ static size_t lacking(const struct voter_count *c, int64_t voters) {
   return c->here < need ? need - c->here : 0;
 }
 
-static void look_for_firmness(const struct job *j) {
-  struct quorum *q = j->quorum;
-  if (q->firm || !q->on) return;
-  q->firm = q->all || vouched_until(q, true) >= q->known_ms;
+/* A majority of the base knows the round. */
+static bool base_knows(const struct quorum *q) {
+  size_t n = 0, voters = (size_t)q->base_nodes;
+  bool keeper = false;
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    const struct voter *v = e->value;
+    if (!v->base || (!v->knows && !v->dead)) continue;
+    n++;
+    keeper = keeper || v->base_keeper;
+  }
+  return n > voters / 2 || (voters % 2 == 0 && keeper && n == voters / 2);
+}
+
+static void look_for_firmness(struct quorum *q) {
+  if (q->firm || !q->nodes) return;
+  q->firm = q->all || !q->base_nodes || base_knows(q);
   if (q->firm) q->on = q->lasting;
 }
 
 /* Both sets, until the round is firm. */
-static uint64_t in_charge_until(const struct job *j) {
-  struct quorum *q = j->quorum;
-  look_for_firmness(j);
-  uint64_t own = vouched_until(q, false), base = q->firm ? UINT64_MAX : vouched_until(q, true);
-  return own < base ? own : base;
+static void look(struct quorum *q, uint64_t now_ms) {
+  look_for_firmness(q);
+  uint64_t own = vouched_until(q, false, now_ms), base = q->firm ? UINT64_MAX : vouched_until(q, true, now_ms);
+  q->until_ms = own < base ? own : base;
+  q->looked_ms = now_ms;
+  q->news = q->fresh = false;
+  q->next_from_ms = UINT64_MAX;
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    const struct voter *v = e->value;
+    if (v->from_ms > now_ms && v->from_ms < q->next_from_ms) q->next_from_ms = v->from_ms;
+  }
 }
 
 /* Looking. --------------------------------------------------------------------------------------------------------- */
@@ -121,17 +142,20 @@ bool job_is_firm(const struct job *j) {
 static uint64_t next_look_ms(const struct job *j) {
   const struct quorum *q = j->quorum;
   uint64_t every_ms = lease_ms(j) / LOOKS_PER_LEASE, soon_ms = 1 + q->voters.count / VOTERS_PER_MS;
-  return q->fresh ? 0 : q->looked_ms + (q->news && soon_ms < every_ms ? soon_ms : every_ms);
+  uint64_t at_ms = q->looked_ms + (q->news && soon_ms < every_ms ? soon_ms : every_ms);
+  return q->fresh ? 0 : at_ms < q->next_from_ms ? at_ms : q->next_from_ms;
+}
+
+bool job_has_passed(const struct job *j, const char *incarnation, int64_t round) {
+  const struct quorum *q = j->quorum;
+  if (!strcmp(incarnation, q->base_incarnation)) return round <= q->base_round;
+  return job_is_former(j, incarnation);
 }
 
 uint64_t job_age_ms(const struct job *j, uint64_t now_ms) {
   struct quorum *q = j->quorum;
   if (!q->on) return 0;
-  if (now_ms >= next_look_ms(j)) {
-    q->until_ms = in_charge_until(j);
-    q->looked_ms = now_ms;
-    q->news = q->fresh = false;
-  }
+  if (now_ms >= next_look_ms(j)) look(q, now_ms);
   if (!q->on || q->until_ms >= now_ms) return 0;
   uint64_t age = now_ms - q->until_ms;
   return age < lease_ms(j) ? age : lease_ms(j);
@@ -144,7 +168,7 @@ bool job_in_charge(const struct job *j, uint64_t now_ms) {
 size_t job_lacks(const struct job *j) {
   const struct quorum *q = j->quorum;
   if (!q->on || q->all) return 0;
-  size_t own = lacking(&q->current, q->nodes), base = q->firm ? 0 : lacking(&q->base, q->base_nodes);
+  size_t own = q->nodes ? lacking(&q->current, q->nodes) : 1, base = q->firm ? 0 : lacking(&q->base, q->base_nodes);
   return own > base ? own : base;
 }
 
@@ -156,20 +180,17 @@ uint16_t job_ack_number(const struct job *j, uint64_t now_ms) {
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
   if (!q->on) return true;
-  if (q->all) return true; /* the claim decides */
+  if (q->all) return q->current.here > 0; /* the claim decides */
   return job_in_charge(j, now_ms) && job_is_firm(j);
-}
-
-uint64_t job_promised_ms(const struct job *j) {
-  return j->quorum->on ? j->quorum->promise_ms : 0;
 }
 
 /* By the last look. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
   bool charged = q->until_ms >= now_ms || now_ms - q->until_ms < lease_ms(j) / 2;
-  if (!q->on || q->all || q->fresh || (charged && q->firm)) return 0;
-  return q->news ? next_look_ms(j) : UINT64_MAX;
+  if (!q->on || q->fresh || (charged && q->firm)) return 0;
+  if (q->all) return q->current.here ? 0 : UINT64_MAX;
+  return q->news ? next_look_ms(j) : q->next_from_ms;
 }
 
 size_t job_agreed(const struct job *j) {
@@ -204,8 +225,13 @@ static void tally(struct quorum *q, const struct voter *v, int by) {
 
 static void vouch(struct member *m, uint64_t at_ms) {
   struct quorum *q = m->job->quorum;
-  struct voter *v = map_get(&q->voters, m->agent);
-  if (!v || at_ms <= v->vouched_ms) return;
+  if (at_ms > m->vouched_ms) m->vouched_ms = at_ms;
+  struct voter *v = q->on ? map_get(&q->voters, m->agent) : NULL;
+  if (!v) return;
+  bool learns = !v->knows && at_ms > q->known_ms;
+  v->knows = v->knows || learns;
+  q->news = q->news || learns;
+  if (at_ms <= v->vouched_ms) return;
   v->vouched_ms = at_ms;
   q->news = q->news || !q->firm || q->until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
 }
@@ -215,7 +241,6 @@ void member_welcomed(struct member *m, uint64_t now_ms) {
 }
 
 void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms) {
-  if (!m->job->quorum->on) return;
   uint64_t at_ms = m->welcomed_ms; /* it beats only after it has read WELCOME */
   const struct sent_ack *a = &m->acks[(id - behind) % MEMBER_ACKS];
   if (behind && a->id == id - behind && a->at_ms > at_ms) at_ms = a->at_ms;
@@ -224,8 +249,9 @@ void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms
 }
 
 void member_knows_round(struct member *m) {
-  const struct quorum *q = m->job->quorum;
-  if (!q->on) return;
+  struct quorum *q = m->job->quorum;
+  struct voter *v = map_get(&q->voters, m->agent);
+  if (v && !v->knows) v->knows = q->news = true;
   vouch(m, m->welcomed_ms > q->sealed_ms ? m->welcomed_ms : q->sealed_ms);
 }
 
@@ -237,6 +263,8 @@ void member_is_dead(const struct member *m) {
   v->dead = true;
   tally(q, v, 1);
   q->fresh = true;
+  /* It may have followed another daemon, up to its death. */
+  if (!m->conn) v->from_ms = m->job->jobs->now_ms + lease_ms(m->job);
 }
 
 void job_quorum_member(const struct member *m) {
@@ -290,7 +318,7 @@ static void shift_voters(struct quorum *q, bool was_on) {
     tally(q, v, -1);
     v->base = was_on && v->current;
     v->base_keeper = v->base && v->keeper;
-    v->current = v->keeper = false;
+    v->current = v->keeper = v->knows = false;
     tally(q, v, 1);
     if (v->base) continue;
     free(v);
@@ -327,8 +355,9 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     struct voter *v = voter_of(q, m->agent);
     tally(q, v, -1);
     v->current = true;
-    v->dead = false;
+    v->dead = v->knows = false;
     v->here = m->conn != 0;
+    if (m->vouched_ms > v->vouched_ms) v->vouched_ms = m->vouched_ms;
     if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
     ours = ours || is_on_our_machine(m);
     m->voted_round = j->round;
@@ -346,7 +375,6 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
   q->firm = q->all || !q->base_nodes;
   q->on = q->lasting || !q->firm;
   q->sealed_ms = q->known_ms = now_ms;
-  q->promise_ms = 0;
   q->fresh = true;
 }
 
@@ -378,8 +406,9 @@ static void count_vote(struct job *j, const struct member *m) {
   bool current = has_voted(m, j->incarnation, j->round);
   bool base = current ? m->voted_in_base : has_voted(m, q->base_incarnation, q->base_round);
   if (!q->base_nodes) base = false;
-  if (!current && !base) return;
-  struct voter *v = voter_of(q, m->agent);
+  struct voter *v = map_get(&q->voters, m->agent);
+  if (!v && !current && !base) return;
+  if (!v) v = voter_of(q, m->agent);
   tally(q, v, -1);
   v->here = m->conn != 0;
   v->current = current;
@@ -387,6 +416,7 @@ static void count_vote(struct job *j, const struct member *m) {
   v->base = base;
   v->base_keeper = base && (current ? m->voted_base_keeper : m->voted_keeper);
   v->dead = false;
+  v->knows = current;
   tally(q, v, 1);
 }
 
@@ -395,26 +425,32 @@ void job_quorum_forget(struct job *j, uint64_t now_ms) {
   forget_voters(q);
   q->on = q->lasting = q->all = q->firm = q->same_daemon = false;
   q->nodes = q->base_nodes = q->base_round = q->agreed = 0;
+  q->judge_ms = 0;
   q->n_successors = 0;
   memset(q->base_incarnation, 0, sizeof q->base_incarnation);
-  q->sealed_ms = q->promise_ms = 0;
+  q->sealed_ms = 0;
   q->known_ms = now_ms;
   q->fresh = true;
 }
 
-static void learn_round(struct job *j, const struct hello *h) {
+/* Who has been in a round that another daemon could take over says so. The size of the recovered one may still be
+ * unknown then. */
+static void learn_round(struct job *j, const struct hello *h, bool current) {
   struct quorum *q = j->quorum;
-  if (q->nodes || !h->seal.nodes) return;
+  if (!h->seal.nodes) return;
+  q->lasting = q->on = true;
+  q->all = j->settings.claims;
+  if (q->nodes || !current) return;
   q->nodes = h->seal.nodes;
   q->base_nodes = h->seal.base_nodes;
   q->base_round = h->seal.base_round;
   snprintf(q->base_incarnation, sizeof q->base_incarnation, "%s", h->seal.base_incarnation);
-  q->all = j->settings.claims;
-  q->lasting = q->on = true;
   for (size_t i = 0; i < j->n_members; i++) count_vote(j, j->members[i]);
 }
 
-static void note_promise(struct job *j, const struct hello *h, uint64_t now_ms) {
+/* What the agent read of another daemon, and what that one allowed with its vote, has its time before the vote counts
+ * here. */
+static void note_promise(struct job *j, struct voter *v, const struct hello *h, uint64_t now_ms) {
   struct quorum *q = j->quorum;
   bool other = h->follows[0] && strcmp(h->follows, j->jobs->daemon.id) != 0;
   if (!other) {
@@ -423,8 +459,34 @@ static void note_promise(struct job *j, const struct hello *h, uint64_t now_ms) 
   }
   uint64_t silent = (uint64_t)h->silent_ms < lease_ms(j) ? (uint64_t)h->silent_ms : lease_ms(j);
   uint64_t until = now_ms + lease_ms(j) - silent;
-  if (until > q->promise_ms) q->promise_ms = until;
+  if (until > v->from_ms) v->from_ms = until;
+  if (until > q->judge_ms) q->judge_ms = until;
   if (h->term >= j->term) j->term = h->term + 1;
+}
+
+/* A voter of a round that this daemon has sealed: it may have been in another one since. */
+static void recount_vote(struct job *j, const struct member *m, struct voter *v) {
+  const struct quorum *q = j->quorum;
+  if (!m->voted_round || has_voted(m, j->incarnation, j->round)) return;
+  if (v->base && has_voted(m, q->base_incarnation, q->base_round)) return;
+  if (v->current) return; /* START has not reached it yet */
+  tally(j->quorum, v, -1);
+  v->base = v->base_keeper = false;
+  tally(j->quorum, v, 1);
+}
+
+/* All nodes of the round are here and at work in it. No other daemon can have sealed a round behind it: it would have
+ * lost these nodes first, and would wait for their leases, longer than their votes last. */
+void job_quorum_all_work(struct job *j) {
+  struct quorum *q = j->quorum;
+  for (struct map_entry *e = NULL; q->on && (e = map_next(&q->voters, e));) ((struct voter *)e->value)->from_ms = 0;
+  q->fresh = true;
+}
+
+static bool all_work(const struct job *j) {
+  const size_t *n = j->n_in_state;
+  size_t at_work = n[MEMBER_TOLD] + n[MEMBER_STARTED] + n[MEMBER_FINISHED];
+  return job_round_goes_on(j) && !j->n_gone && at_work == (size_t)j->round_nodes && j->quorum->current.here >= at_work;
 }
 
 void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) {
@@ -440,10 +502,15 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
   m->welcomed_ms = 0;
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
-  if (current && !q->sealed_ms) learn_round(j, h);
-  if (!q->sealed_ms) count_vote(j, m);
+  if (!q->sealed_ms) {
+    learn_round(j, h, current);
+    count_vote(j, m);
+  }
+  struct voter *v = map_get(&q->voters, m->agent);
+  if (v && q->sealed_ms) recount_vote(j, m, v);
+  if (v) note_promise(j, v, h, now_ms);
+  if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
   if (current && h->firm) q->firm = true;
-  if (map_get(&q->voters, m->agent)) note_promise(j, h, now_ms);
   if (h->term > j->term) j->term = h->term;
   q->news = true;
 }
@@ -454,7 +521,7 @@ uint64_t job_quorum_judges_ms(const struct job *j) {
   if (!q->on || q->same_daemon || (!q->all && job_lacks(j))) return UINT64_MAX;
   uint64_t soon_ms = lease_ms(j) * 2 / 5 < JOB_RECONNECT_MAX_MS ? lease_ms(j) * 2 / 5 : JOB_RECONNECT_MAX_MS;
   uint64_t at_ms = j->state_ms + soon_ms;
-  return at_ms > q->promise_ms ? at_ms : q->promise_ms;
+  return at_ms > q->judge_ms ? at_ms : q->judge_ms;
 }
 
 void job_quorum_note_agreed(struct job *j) {

@@ -23,6 +23,8 @@ uint64_t job_age_ms(const struct job *j, uint64_t now_ms);
 bool job_in_charge(const struct job *j, uint64_t now_ms); /* that word is younger than half a lease */
 /* Enough nodes of the round before know this one: no daemon can pass it over. */
 bool job_is_firm(const struct job *j);
+/* The current round was made out of that one, or of a later one. */
+bool job_has_passed(const struct job *j, const char *incarnation, int64_t round);
 /* How many nodes of the last sealed round are missing here for the next seal; 0: enough are here. */
 size_t job_lacks(const struct job *j);
 /* The agents that take over if this daemon is lost, in their order. Strings borrow from members. Returns how many. */

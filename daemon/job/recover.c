@@ -196,6 +196,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   if (has_time_to_prepare(j)) {
     j->skip_round = false;
     if (!job_enter(j, JOB_RUNNING, now_ms)) return;
+    job_quorum_all_work(j);
     job_ids_recovered(j, now_ms);
     job_prepare(j, now_ms);
     return;
@@ -206,6 +207,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   }
   j->skip_round = false; /* all its nodes are still in it, so no round came after it */
   if (!job_enter(j, told ? JOB_STARTING : JOB_RUNNING, now_ms)) return;
+  job_quorum_all_work(j);
   job_ids_recovered(j, now_ms);
   job_finish_if_done(j, now_ms);
   job_end_for_drains(j, now_ms);

@@ -46,7 +46,7 @@ static uint64_t latest(uint64_t a, uint64_t b) {
 
 static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
   uint64_t at = numbers_allow_ms(j, j->n_available, j->enough_ms);
-  uint64_t held = latest(latest(j->not_before_ms, job_promised_ms(j)), latest(j->leave_ms, job_hold_until(j)));
+  uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, job_hold_until(j)));
   return at == UINT64_MAX ? at : latest(at, held);
 }
 
@@ -290,9 +290,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
   }
 }
 
-void job_seal(struct job *j, uint64_t now_ms) {
-  if (!job_may_enter(j, JOB_STARTING) || !job_has_claim(j, now_ms)) return;
-  struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
+size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->available) chosen[n++] = j->members[i];
@@ -300,7 +298,17 @@ void job_seal(struct job *j, uint64_t now_ms) {
   qsort(chosen, n, sizeof(struct member *), by_priority);
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
   while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->flapping) n--;
+  return n;
+}
 
+void job_seal(struct job *j, uint64_t now_ms) {
+  if (!job_may_enter(j, JOB_STARTING)) return;
+  struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
+  size_t n = job_choose(j, now_ms, chosen);
+  if (!job_has_claim(j, chosen, n, now_ms)) {
+    free(chosen);
+    return;
+  }
   struct member **slots = xcalloc(n, sizeof(struct member *));
   assign_addresses(chosen, n);
   assign_ranks(chosen, n, slots);
@@ -332,7 +340,8 @@ void job_seal(struct job *j, uint64_t now_ms) {
 }
 
 void job_seal_if_ready(struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_FORMING && j->quorum->news && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+  bool waits = j->quorum->news || job_claim_waits(j);
+  if (j->state == JOB_FORMING && waits && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
 bool job_is_former(const struct job *j, const char *incarnation) {
