@@ -175,16 +175,17 @@ static const char *text_of(const json_t *v, const char *key, size_t max) {
   return s && strlen(s) <= max ? s : "";
 }
 
-/* A node of the winner's round follows this daemon. */
-static bool has_node_of(const struct job *j, const json_t *content) {
+/* A node of the winner's round follows this daemon: from when on that counts; UINT64_MAX: none does. */
+static uint64_t node_counts_ms(const struct job *j, const json_t *content) {
   size_t i;
   json_t *agent;
+  uint64_t at_ms = UINT64_MAX;
   json_array_foreach(json_object_get(content, "nodes"), i, agent) {
     const char *id = json_string_value(agent);
     const struct member *m = id && strlen(id) <= AGENT_ID_MAX ? job_find_agent(j, id) : NULL;
-    if (m && m->conn) return true;
+    if (m && m->conn) at_ms = earliest(at_ms, m->held_ms);
   }
-  return false;
+  return at_ms;
 }
 
 static void send_moved(struct job *j, const json_t *content) {
@@ -203,12 +204,13 @@ static void send_moved(struct job *j, const json_t *content) {
 static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   struct claim *c = j->claim;
   const char *host = text_of(content, "host", HOST_MAX);
-  if (has_node_of(j, content)) {
+  uint64_t counts_ms = node_counts_ms(j, content);
+  if (counts_ms < UINT64_MAX) {
     jobs_log(j->jobs, LOG_WARN,
              "job %s: round %lld was claimed by the daemon on %s, but a node of it is here: claiming the next one",
              j->log_name, (long long)c->asked, host);
     c->passed = c->asked;
-    c->again_ms = now_ms;
+    c->again_ms = counts_ms > now_ms ? counts_ms : now_ms;
     if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
     return;
   }

@@ -130,6 +130,7 @@ struct quorum {
   uint64_t judge_ms;            /* RECOVERING: all votes count from then on */
   uint64_t looked_ms, until_ms; /* the last look, and its result */
   uint64_t next_from_ms;        /* when the next vote begins to count; UINT64_MAX: none */
+  bool one_counts;              /* the vote of at least one node of the round */
   bool news, fresh;             /* vouches came since; it counts no longer */
   int64_t agreed;               /* voters that followed this daemon at the last seal */
 };

@@ -122,8 +122,10 @@ static void look(struct quorum *q, uint64_t now_ms) {
   q->looked_ms = now_ms;
   q->news = q->fresh = false;
   q->next_from_ms = UINT64_MAX;
+  q->one_counts = false;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
+    q->one_counts = q->one_counts || (v->current && (v->here || v->dead) && v->from_ms <= now_ms);
     if (v->from_ms > now_ms && v->from_ms < q->next_from_ms) q->next_from_ms = v->from_ms;
   }
 }
@@ -180,16 +182,17 @@ uint16_t job_ack_number(const struct job *j, uint64_t now_ms) {
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
   if (!q->on) return true;
-  if (q->all) return q->current.here > 0; /* the claim decides */
-  return job_in_charge(j, now_ms) && job_is_firm(j);
+  bool charged = job_in_charge(j, now_ms);
+  if (q->all) return q->one_counts; /* the claim decides */
+  return charged && job_is_firm(j);
 }
 
 /* By the last look. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
   bool charged = q->until_ms >= now_ms || now_ms - q->until_ms < lease_ms(j) / 2;
-  if (!q->on || q->fresh || (charged && q->firm)) return 0;
-  if (q->all) return q->current.here ? 0 : UINT64_MAX;
+  if (!q->on || q->fresh || (charged && q->firm && !q->all)) return 0;
+  if (q->all && q->one_counts) return 0;
   return q->news ? next_look_ms(j) : q->next_from_ms;
 }
 
@@ -450,18 +453,19 @@ static void learn_round(struct job *j, const struct hello *h, bool current) {
 
 /* What the agent read of another daemon, and what that one allowed with its vote, has its time before the vote counts
  * here. */
-static void note_promise(struct job *j, struct voter *v, const struct hello *h, uint64_t now_ms) {
+static void note_promise(struct job *j, struct member *m, struct voter *v, const struct hello *h, uint64_t now_ms) {
   struct quorum *q = j->quorum;
-  bool other = h->follows[0] && strcmp(h->follows, j->jobs->daemon.id) != 0;
-  if (!other) {
-    q->same_daemon = q->same_daemon || h->follows[0];
-    return;
-  }
+  bool same = h->follows[0] && !strcmp(h->follows, j->jobs->daemon.id), other = h->follows[0] && !same;
+  bool forgotten = same && j->state == JOB_RECOVERING && !j->exact; /* with what other nodes had promised */
+  q->same_daemon = q->same_daemon || same;
+  if (other && h->term >= j->term) j->term = h->term + 1;
+  if (!other && !forgotten) return;
   uint64_t silent = (uint64_t)h->silent_ms < lease_ms(j) ? (uint64_t)h->silent_ms : lease_ms(j);
   uint64_t until = now_ms + lease_ms(j) - silent;
+  if (until > m->held_ms) m->held_ms = until;
+  if (!v) return;
   if (until > v->from_ms) v->from_ms = until;
   if (until > q->judge_ms) q->judge_ms = until;
-  if (h->term >= j->term) j->term = h->term + 1;
 }
 
 /* A voter of a round that this daemon has sealed: it may have been in another one since. */
@@ -508,7 +512,7 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
   }
   struct voter *v = map_get(&q->voters, m->agent);
   if (v && q->sealed_ms) recount_vote(j, m, v);
-  if (v) note_promise(j, v, h, now_ms);
+  note_promise(j, m, v, h, now_ms);
   if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
   if (current && h->firm) q->firm = true;
   if (h->term > j->term) j->term = h->term;
