@@ -15,6 +15,7 @@
 #include <string.h>
 #include "common/deadline.h"
 #include "common/endpoint.h"
+#include "common/exit_codes.h"
 #include "common/json.h"
 #include "common/mem.h"
 #include "common/siphash.h"
@@ -201,6 +202,13 @@ static void send_moved(struct job *j, const json_t *content) {
   bytes_unref(b);
 }
 
+static void pass(struct job *j, uint64_t again_ms, uint64_t now_ms) {
+  struct claim *c = j->claim;
+  c->passed = c->asked;
+  c->again_ms = again_ms > now_ms ? again_ms : now_ms;
+  if (j->state == JOB_FORMING && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
 static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   struct claim *c = j->claim;
   const char *host = text_of(content, "host", HOST_MAX);
@@ -209,9 +217,7 @@ static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
     jobs_log(j->jobs, LOG_WARN,
              "job %s: round %lld was claimed by the daemon on %s, but a node of it is here: claiming the next one",
              j->log_name, (long long)c->asked, host);
-    c->passed = c->asked;
-    c->again_ms = counts_ms > now_ms ? counts_ms : now_ms;
-    if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+    pass(j, counts_ms, now_ms);
     return;
   }
   c->again_ms = now_ms + CLAIM_MOVED_MS;
@@ -221,11 +227,30 @@ static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   send_moved(j, content);
 }
 
+static void send_home(struct job *j) {
+  struct buf text = BUF_INIT;
+  struct msg msg;
+  buf_printf(&text, "job %s has ended with another daemon, which has left word of that among the claims", j->id);
+  jobs_log(j->jobs, LOG_WARN, "%s", buf_text(&text));
+  msg_init(&msg, MSG_REFUSED);
+  msg.refused.code = EXIT_CODE_DAEMON_LOST;
+  msg.refused.text = buf_text(&text);
+  struct bytes *b = msg_bytes(&msg);
+  for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, b);
+  bytes_unref(b);
+  buf_finish(&text);
+}
+
 static void be_taken(struct job *j, const char *text, uint64_t now_ms) {
   struct err e = ERR_INIT;
+  if (!strcmp(text, CLAIM_ENDED)) {
+    j->claim->again_ms = now_ms + CLAIM_MOVED_MS;
+    send_home(j);
+    return;
+  }
   json_t *content = json_parse_object(text, strlen(text), &e);
   if (content && !strcmp(text_of(content, "daemon", DAEMON_ID_MAX), j->jobs->daemon.id))
-    j->claim->won = j->claim->asked;
+    pass(j, now_ms, now_ms); /* for other nodes, and its answer had not come */
   else if (content)
     be_passed(j, content, now_ms);
   else

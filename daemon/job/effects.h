@@ -20,7 +20,9 @@ enum job_effect_kind {
   /* create the claim `text` with the content `bytes`, unless it exists; answer CORE_CLAIMED with `value` as its serial,
    * within JOB_CLAIM_MS */
   JOB_EFFECT_CLAIM,
-  JOB_EFFECT_UNCLAIM, /* remove all claims whose names begin with `text`; nobody waits for it */
+  /* create the claim `text`end with the content CLAIM_ENDED, then remove all others whose names begin with `text`. From
+   * then on a claim under `text` is taken, with that content. Nobody waits for it */
+  JOB_EFFECT_UNCLAIM,
 };
 
 enum claim_answer {
@@ -32,6 +34,8 @@ enum {
   CLAIM_NAME_MAX = 512,
   CLAIM_CONTENT_MAX = 65536,
 };
+/* The content of the claim `end`, which JOB_EFFECT_UNCLAIM leaves instead of the others. */
+#define CLAIM_ENDED "ended"
 
 struct job_effect {
   enum job_effect_kind kind;
