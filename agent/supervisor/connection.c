@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The link to the daemon: connecting, greeting, heartbeats, and silence.
+/* The link to the daemon: connecting, greeting, and heartbeats.
  *
  * A lost connection stops nothing by itself, because workers do not need the daemon. The agent connects again at once,
- * then with pauses of up to a second, and HELLO says where it stands. The FENCE flag of the daemon's last answer says
- * that a round could form without this node. Then the node must not outlive its lease: the daemon may soon give its
- * ranks to others, and its workers are killed a margin earlier. The lease counts from the sending of the last heartbeat
- * that was answered. The daemon counts from its arrival, so it always waits longer.
+ * then with pauses of up to a second, and HELLO says where it stands. Which daemon it connects to, succession.c decides.
+ * What silence means for the workers, fence.c does.
  *
- * "Connection refused" is an answer too: no daemon is there, and one that comes back waits for a lease before it seals
- * anything. So it counts as an answered heartbeat, but only from the address at which the daemon had answered. A name
- * that now leads to another machine says nothing about ours.
- *
- * The guard gets the same deadline each time it moves, and keeps it when this agent cannot: stopped (SIGSTOP), or hung.
- *
- * Without the FENCE flag no other node can take this node's place, and the workers keep running. So a daemon that was
- * paused, or is being restarted, kills no job. */
+ * A heartbeat names the last answer that this agent has read. So the daemon knows that the agent followed it no earlier
+ * than it sent that answer. It cannot know that from the heartbeat alone, which may have been on its way for long. */
 
 #include "agent/supervisor/internal.h"
 
@@ -24,6 +16,7 @@
 
 enum { EARLY_MS = 1000 };     /* a daemon that is that late gets no warning */
 enum { LAST_LINE_MS = 5000 }; /* so soon before the end the last line is enough */
+enum { NUMBER_MAX = 255 };    /* of heartbeats, in HEARTBEAT */
 
 static uint64_t lease_ms(const struct supervisor *s) {
   return (uint64_t)s->config.settings.lease_ms;
@@ -35,7 +28,7 @@ static uint64_t join_timeout_ms(const struct supervisor *s) {
 void sup_connect(struct supervisor *s) {
   s->link.state = CONNECTION_CONNECTING;
   s->link.connect_ms = s->now_ms;
-  sup_effect(s, SUP_CONNECT);
+  sup_aim(s, sup_effect(s, SUP_CONNECT));
 }
 
 void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
@@ -43,8 +36,9 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   s->link.state = CONNECTION_GREETING;
   s->link.moved |= ev->link_up.moved;
   s->link.hello_sent = s->link.stranger_named = false;
-  s->link.greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
+  s->link.greeting_ms = s->now_ms + sup_greeting_patience_ms(s);
   s->link.stranger_met = true; /* until WELCOME */
+  sup_note_peer(s, ev->link_up.addr, ev->link_up.port);
 }
 
 /* The endpoint's port speaks another protocol, and the end of that is not waited for as long as for a daemon. */
@@ -72,22 +66,23 @@ static void log_link_down(struct supervisor *s, const char *text) {
   bool early = !s->link.welcomed && s->now_ms < s->job.begun_ms + early_ms;
   /* By the living line, which ends at the terminal's edge: the first time the reason has a line of its own. */
   bool shown = sup_forming_is_drawn(s) && s->link.warned_ms;
+  bool goes_on = sup_cycle_goes_on(s); /* another place is asked at once */
   if (s->link.state == CONNECTION_READY && !s->link.loss_reported) {
-    sup_log(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
+    sup_log(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", sup_daemon_name(s), text,
             sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
     s->link.loss_reported = true;
   } else if (!again) {
     if (sup_has_trees(s))
-      sup_log(s, LOG_WARN, "%s; workers go on, trying again", text);
+      sup_log(s, goes_on ? LOG_DEBUG : LOG_WARN, "%s; workers go on, trying again", text);
     else
-      sup_log(s, shown || early ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s%s", text,
+      sup_log(s, shown || early || goes_on ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s%s", text,
               (unsigned long long)left_ms / 1000, gives_up_on_stranger(s) ? "" : " (--join-timeout)");
   }
-  if (!again && !early) s->link.warned_ms = s->now_ms ? s->now_ms : 1;
+  if (!again && !early && !goes_on) s->link.warned_ms = s->now_ms ? s->now_ms : 1;
 }
 
 /* At once after a link that had lived. A daemon that welcomes and closes, again and again, gets a pause. */
-static void pause_and_retry(struct supervisor *s) {
+static void leave_link(struct supervisor *s) {
   if (s->link.state == CONNECTION_READY) {
     bool lived = s->now_ms >= s->link.ready_ms + SUPERVISOR_RETRY_MAX_MS;
     s->link.lost_ms = s->now_ms;
@@ -95,9 +90,48 @@ static void pause_and_retry(struct supervisor *s) {
     s->link.short_lived = !lived;
   }
   s->link.state = CONNECTION_DOWN;
-  s->link.retry_ms = s->now_ms + s->link.retry_delay_ms;
-  uint64_t next = s->link.retry_delay_ms ? 2 * s->link.retry_delay_ms : SUPERVISOR_RETRY_MIN_MS;
-  s->link.retry_delay_ms = next < SUPERVISOR_RETRY_MAX_MS ? next : SUPERVISOR_RETRY_MAX_MS;
+}
+
+static void retry_after_pause(struct supervisor *s) {
+  uint64_t most = SUPERVISOR_RETRY_MAX_MS, delay = s->link.retry_delay_ms;
+  if (sup_is_turning(s)) most = earliest(most, lease_ms(s) / 10);
+  s->link.retry_ms = s->now_ms + earliest(delay, most);
+  s->link.retry_delay_ms = earliest(delay ? 2 * delay : SUPERVISOR_RETRY_MIN_MS, most);
+}
+
+static void pause_and_retry(struct supervisor *s) {
+  leave_link(s);
+  if (sup_next_target(s))
+    s->link.retry_ms = s->now_ms;
+  else
+    retry_after_pause(s);
+}
+
+void sup_reconnect(struct supervisor *s, const char *why, bool lost) {
+  if (s->link.state != CONNECTION_DOWN) sup_effect(s, SUP_DISCONNECT);
+  sup_note_link_down(s, why);
+  s->link.loss_reported |= lost;
+  leave_link(s);
+  s->link.retry_delay_ms = 0;
+  sup_connect(s);
+}
+
+/* Daemons that welcome and send on, again and again, get a pause too. */
+void sup_follow_move(struct supervisor *s) {
+  bool welcomed = s->link.state == CONNECTION_READY;
+  sup_effect(s, SUP_DISCONNECT);
+  sup_note_link_down(s, "the job has moved to another daemon");
+  leave_link(s);
+  if (welcomed)
+    retry_after_pause(s);
+  else
+    sup_connect(s);
+}
+
+/* Another address may know better, until all of them have failed like this. */
+static bool cannot_help(struct supervisor *s, const struct supervisor_event *ev) {
+  s->link.n_fatal = ev->link_down.exit_code ? s->link.n_fatal + 1 : 0;
+  return ev->link_down.exit_code && !s->link.welcomed && s->link.n_fatal >= s->config.n_endpoints;
 }
 
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
@@ -108,7 +142,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     s->link.retry_ms = UINT64_MAX;
     return;
   }
-  if (ev->link_down.exit_code && !s->link.welcomed) {
+  if (cannot_help(s, ev)) {
     sup_log(s, LOG_ERROR, "%s", ev->link_down.why);
     sup_exit(s, ev->link_down.exit_code, NULL);
     return;
@@ -116,8 +150,10 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   /* No daemon listened there at that time, so none could give our place away. One that starts later waits for a
    * lease. */
   if (ev->link_down.refused && !s->link.moved && s->link.state == CONNECTION_CONNECTING &&
-      s->link.connect_ms > s->heartbeat.acked_ms)
+      s->link.connect_ms > s->heartbeat.acked_ms && !sup_can_be_succeeded(s)) {
     s->heartbeat.acked_ms = s->link.connect_ms;
+    sup_allow_workers(s, s->link.connect_ms, 0);
+  }
   if (ev->link_down.foreign && s->link.stranger_ms == UINT64_MAX) s->link.stranger_ms = s->now_ms;
   if (!ev->link_down.foreign && s->link.state == CONNECTION_CONNECTING)
     s->link.stranger_ms = UINT64_MAX; /* it no longer listens */
@@ -132,7 +168,7 @@ void sup_stranger(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 /* If a heartbeat is that late, the silence was ours. */
-static void drop_silent_link(struct supervisor *s, const char *why) {
+void sup_drop_link(struct supervisor *s, const char *why) {
   struct buf text = BUF_INIT;
   uint64_t due_ms = s->link.state == CONNECTION_READY ? s->heartbeat.next_ms : s->now_ms;
   if (s->now_ms >= due_ms + lease_ms(s) / 2)
@@ -151,16 +187,17 @@ static void drop_unanswering_link(struct supervisor *s) {
     buf_puts(&why, s->link.down_text);
   else
     buf_printf(&why, "the program that listens at %s accepts the connection, but does not answer like rdzvd",
-               s->config.endpoint);
-  drop_silent_link(s, buf_text(&why));
+               sup_daemon_name(s));
+  sup_drop_link(s, buf_text(&why));
   buf_finish(&why);
 }
 
 /* The message is almost as old as the lease: this agent was stopped, or the network was. The daemon may have lost this
  * node since, or will before the work that it asks for has begun. */
-bool sup_drop_if_outdated(struct supervisor *s, uint64_t answered_ms) {
-  if (s->now_ms < answered_ms + lease_ms(s) - lease_ms(s) / 5) return false;
-  drop_silent_link(s, "its answer took longer than the lease");
+bool sup_drop_if_outdated(struct supervisor *s, bool fence) {
+  bool late = s->now_ms >= s->heartbeat.acked_ms + lease_ms(s) - lease_ms(s) / 5;
+  if (!late && !(fence && s->now_ms >= s->fence.until_ms)) return false;
+  sup_drop_link(s, "its answer took longer than the lease");
   return true;
 }
 
@@ -213,8 +250,9 @@ static void drop_if_too_long(const char **text, size_t *room) {
     *room -= n;
 }
 
-static void fill_reports(const struct supervisor *s, struct report *reports) {
+static void fill_reports(const struct supervisor *s, struct hello *h, struct report *reports) {
   size_t room = HELLO_TEXTS_MAX;
+  drop_if_too_long(&h->head_host, &room);
   for (size_t i = 0; i < s->reports.n; i++) {
     reports[i] = s->reports.v[i].report;
     reports[i].ago_ms = (int64_t)(s->now_ms - s->reports.v[i].at_ms);
@@ -246,11 +284,14 @@ void sup_send_hello(struct supervisor *s) {
     h->round_nodes = 0;
   }
   if (h->phase != PHASE_NONE) sup_ids_fill_hello(s, h);
-  fill_reports(s, reports);
+  h->standby_port = sup_tell_standby_port(s);
+  sup_succession_fill_hello(s, h);
+  sup_promise_fill_hello(s, h);
+  fill_reports(s, h, reports);
   h->reports = reports;
   h->n_reports = s->reports.n;
   s->link.hello_ms = s->now_ms;
-  s->link.greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
+  s->link.greeting_ms = s->now_ms + sup_greeting_patience_ms(s);
   s->link.hello_seq = s->reports.last_seq;
   s->link.hello_sent = true;
   sup_send(s, &m);
@@ -272,21 +313,6 @@ static void resend_reports(struct supervisor *s) {
   }
 }
 
-/* A daemon at another address recovers our round from our reports. It knows nothing of the daemon that told us to
- * fence, which may live and form a round with the others. Its answers count only when all nodes of the round have come
- * to it. A daemon at the same address is a restarted one: no other can give our place away. */
-static bool answer_counts(struct supervisor *s, bool recovering) {
-  if (!recovering || !s->fence.required || !sup_has_trees(s) || s->fence.killed) s->link.moved = false;
-  return !s->link.moved;
-}
-
-/* A daemon that has come back knows the nodes of the round, but not the spares that waited with its former life. A
- * spare may return after the longest pause between two attempts. Until then the former life's FENCE stands. */
-static void update_fence(struct supervisor *s, bool fence, bool recovering) {
-  if (recovering) s->fence.keep_ms = s->now_ms + lease_ms(s) + SUPERVISOR_RETURN_MS;
-  s->fence.required = fence || (s->fence.required && s->now_ms < s->fence.keep_ms);
-}
-
 /* In no round the daemon's word counts. With another incarnation the earlier facts are forgotten. */
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->round.incarnation, incarnation) != 0) {
@@ -299,25 +325,39 @@ void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) 
   if (round > s->round.latest) s->round.latest = round;
 }
 
+static void send_heartbeat(struct supervisor *s) {
+  struct msg m;
+  msg_init(&m, MSG_HEARTBEAT);
+  m.id = ++s->heartbeat.seq;
+  uint32_t back = s->heartbeat.read ? m.id - s->heartbeat.read : 0;
+  m.flags = s->heartbeat.suspended ? FRAME_FLAG_SUSPENDED : 0;
+  if (back <= NUMBER_MAX) m.flags |= (uint16_t)(back << FRAME_NUMBER_SHIFT);
+  s->heartbeat.sent_ms[m.id % HEARTBEATS_KEPT] = s->now_ms;
+  s->heartbeat.next_ms = s->now_ms + lease_ms(s) / 8;
+  sup_send(s, &m);
+}
+
 void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   const struct welcome *w = &ev->msg->welcome;
   bool again = s->link.state == CONNECTION_READY;
   if (s->link.state != CONNECTION_GREETING && !again) return;
   if (s->now_ms >= s->link.hello_ms + lease_ms(s)) { /* and so may be the START behind it: we may be lost by now */
-    if (w->fence && answer_counts(s, w->state == JOB_RECOVERING))
+    if (w->fence && sup_answer_counts(s, w->state == JOB_RECOVERING))
       s->fence.required = true; /* and others may be in our place */
-    drop_silent_link(s, "its answer took longer than the lease");
+    sup_drop_link(s, "its answer took longer than the lease");
     return;
   }
   if (!again) s->link.ready_ms = s->now_ms;
+  if (!again) s->heartbeat.read = 0; /* this daemon has not answered it */
   s->link.state = CONNECTION_READY;
   s->heartbeat.answered_ms = s->link.hello_ms;
-  s->heartbeat.next_ms = s->now_ms + lease_ms(s) / 6;
-  if (answer_counts(s, w->state == JOB_RECOVERING)) {
+  bool same = sup_note_welcome(s, w);
+  if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
     s->heartbeat.acked_ms = s->link.hello_ms;
-    update_fence(s, w->fence, w->state == JOB_RECOVERING);
+    sup_allow_workers(s, s->link.hello_ms, (uint64_t)w->age_ms);
+    sup_update_fence(s, w->fence, w->state == JOB_RECOVERING, (uint64_t)w->age_ms);
   }
-  if (s->link.loss_reported) sup_log(s, LOG_INFO, "the daemon is back");
+  if (s->link.loss_reported && same) sup_log(s, LOG_INFO, "the daemon is back");
   s->link.loss_reported = false;
   s->link.warned_ms = 0;
   s->link.welcomed = true;
@@ -326,19 +366,10 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   s->fence.since_welcome = false;
   if (!phase_of(s->state)) sup_note_job(s, w->incarnation, w->round);
   resend_reports(s);
+  send_heartbeat(s);
 }
 
 /* Heartbeats. ------------------------------------------------------------------------------------------------------ */
-
-static void send_heartbeat(struct supervisor *s) {
-  struct msg m;
-  msg_init(&m, MSG_HEARTBEAT);
-  m.id = ++s->heartbeat.seq;
-  m.flags = s->heartbeat.suspended ? FRAME_FLAG_SUSPENDED : 0;
-  s->heartbeat.sent_ms[m.id % HEARTBEATS_KEPT] = s->now_ms;
-  s->heartbeat.next_ms = s->now_ms + lease_ms(s) / 6;
-  sup_send(s, &m);
-}
 
 /* The other nodes learn of it with their next heartbeat. */
 void sup_suspend(struct supervisor *s, const struct supervisor_event *ev) {
@@ -346,85 +377,38 @@ void sup_suspend(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state == CONNECTION_READY) send_heartbeat(s);
 }
 
+static uint64_t age_of(const struct supervisor *s, uint16_t flags) {
+  uint64_t parts = flags >> FRAME_NUMBER_SHIFT;
+  uint64_t ms = (parts * lease_ms(s) + FRAME_AGE_PER_LEASE - 1) / FRAME_AGE_PER_LEASE;
+  return earliest(ms, lease_ms(s));
+}
+
 /* With id 0 it answers no heartbeat, and brings only its flags. */
 void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) {
   uint32_t seq = ev->msg->id;
   uint16_t flags = ev->msg->flags;
+  if (s->link.state != CONNECTION_READY) return; /* of another daemon, perhaps */
   if (seq && (seq > s->heartbeat.seq || s->heartbeat.seq - seq >= HEARTBEATS_KEPT)) return;
   uint64_t sent = seq ? s->heartbeat.sent_ms[seq % HEARTBEATS_KEPT] : 0;
   if (sent > s->heartbeat.answered_ms) s->heartbeat.answered_ms = sent;
+  if (seq > s->heartbeat.read) s->heartbeat.read = seq;
   bool recovering = flags & FRAME_FLAG_RECOVERING;
+  uint64_t age_ms = age_of(s, flags);
+  if (flags & FRAME_FLAG_FIRM) sup_promise_firm(s);
+  sup_note_answer(s, age_ms, recovering);
   if (seq) s->heartbeat.any_suspended = flags & FRAME_FLAG_SUSPENDED;
-  if (!answer_counts(s, recovering)) return;
+  if (!sup_answer_counts(s, recovering)) return;
   if (sent > s->heartbeat.acked_ms) s->heartbeat.acked_ms = sent;
-  update_fence(s, flags & FRAME_FLAG_FENCE, recovering);
+  sup_allow_workers(s, sent, age_ms);
+  sup_update_fence(s, flags & FRAME_FLAG_FENCE, recovering, age_ms);
 }
 
-/* Silence. --------------------------------------------------------------------------------------------------------- */
-
-static uint64_t fence_ms(const struct supervisor *s) {
-  return s->heartbeat.acked_ms + lease_ms(s) - lease_ms(s) / 5;
-}
-
-static bool must_fence(const struct supervisor *s) {
-  bool runs = sup_has_trees(s) && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT;
-  return s->fence.required && !s->fence.killed && (runs || sup_any_parked(s) || sup_is_dismissing(s));
-}
-
-/* The guard has the same deadline. If this agent comes that late, it could not act itself. */
-static void log_fenced(struct supervisor *s, uint64_t at_ms) {
-  if (s->now_ms >= at_ms + lease_ms(s) / 10) {
-    sup_log(
-        s, LOG_ERROR,
-        "this agent was stopped, or could not run, for %.1f s after its workers had to be killed: the daemon at %s had not answered, and a round can form without this node; its guard has killed its workers",
-        (double)(s->now_ms - at_ms) / 1000, s->config.endpoint);
-    return;
-  }
-  if (s->link.moved && s->link.state == CONNECTION_READY) {
-    sup_log(
-        s, LOG_ERROR,
-        "the daemon at %s did not begin round %lld and has not found all its nodes; the one that began it may form a round without this node: killing the workers before the lease of %.1f s is over",
-        s->config.endpoint, (long long)s->round.number, (double)lease_ms(s) / 1000);
-    return;
-  }
-  sup_log(
-      s, LOG_ERROR,
-      "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing the workers before the lease of %.1f s is over",
-      s->config.endpoint, (double)(s->now_ms - s->heartbeat.acked_ms) / 1000, (double)lease_ms(s) / 1000);
-}
-
-static void fence_now(struct supervisor *s, uint64_t at_ms) {
-  log_fenced(s, at_ms);
-  s->fence.since_welcome = true;
-  if (!sup_has_trees(s)) {
-    sup_dismiss_parked(s, 0);
-    return;
-  }
-  s->fence.killed = true;
-  sup_stop_trees(s, STOP_FENCED, 0);
-}
-
-/* A death from when_ms on is not a failure, although this event may come much later. */
-void sup_fenced(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!s->fence.killed && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT) fence_now(s, ev->when_ms);
-  if (ev->when_ms < s->stop.begun_ms) s->stop.begun_ms = ev->when_ms;
-}
-
-void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev) {
-  if (sup_any_parked(s)) fence_now(s, ev->when_ms);
-}
-
-void sup_update_guard_fence(struct supervisor *s) {
-  uint64_t at = must_fence(s) ? fence_ms(s) : UINT64_MAX;
-  if (at == s->fence.guard_ms || s->state == SUPERVISOR_DONE) return;
-  s->fence.guard_ms = at;
-  sup_effect(s, SUP_FENCE_AT)->fence_at.at_ms = at;
-}
+/* Giving up. ------------------------------------------------------------------------------------------------------- */
 
 static void give_up_on_daemon(struct supervisor *s) {
   if (s->link.welcomed) {
     sup_log(s, LOG_ERROR, "the daemon at %s did not come back within %lld s (--join-timeout): giving up",
-            s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
+            sup_daemon_name(s), (long long)(join_timeout_ms(s) / 1000));
     sup_exit(s, s->fence.since_welcome ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
     return;
   }
@@ -448,19 +432,19 @@ void sup_link_tick(struct supervisor *s) {
     give_up_on_daemon(s);
     return;
   }
-  if (must_fence(s) && s->now_ms >= fence_ms(s)) fence_now(s, fence_ms(s));
+  if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + lease_ms(s) / 4) sup_note_pause(s);
+  sup_fence_tick(s);
   if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms) sup_connect(s);
   if (s->link.state == CONNECTION_GREETING && s->now_ms >= s->link.greeting_ms) drop_unanswering_link(s);
   if (s->link.state != CONNECTION_READY) return;
   if (s->now_ms >= s->heartbeat.answered_ms + lease_ms(s))
-    drop_silent_link(s, "it does not answer heartbeats");
+    sup_drop_link(s, "it does not answer heartbeats");
   else if (s->now_ms >= s->heartbeat.next_ms)
     send_heartbeat(s);
 }
 
 uint64_t sup_link_deadline(const struct supervisor *s) {
-  uint64_t at = give_up_ms(s);
-  if (must_fence(s)) at = earliest(at, fence_ms(s));
+  uint64_t at = earliest(give_up_ms(s), sup_fence_deadline(s));
   if (s->link.state == CONNECTION_DOWN) at = earliest(at, s->link.retry_ms);
   if (s->link.state == CONNECTION_GREETING) at = earliest(at, s->link.greeting_ms);
   if (s->link.state == CONNECTION_READY)

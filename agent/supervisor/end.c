@@ -99,7 +99,7 @@ void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_refused(struct supervisor *s, const struct supervisor_event *ev) {
   const struct refused *r = &ev->msg->refused;
   if (sup_is_exiting(s)) return;
-  sup_log(s, LOG_ERROR, "the daemon at %s refused this node: %s", s->config.endpoint, r->text);
+  sup_log(s, LOG_ERROR, "the daemon at %s refused this node: %s", sup_daemon_name(s), r->text);
   exit_after_trees(s, (int)r->code);
 }
 
@@ -108,7 +108,7 @@ void sup_other_version(struct supervisor *s, int64_t version) {
   sup_log(
       s, LOG_ERROR,
       "rdzvd at %s speaks protocol version %lld, this rdzv-agent speaks version %d; use the same version of rdzv on all nodes",
-      s->config.endpoint, (long long)version, PROTO_VERSION);
+      sup_daemon_name(s), (long long)version, PROTO_VERSION);
   exit_after_trees(s, EXIT_CODE_REFUSED);
 }
 

@@ -222,7 +222,7 @@ void sup_ids(struct supervisor *s, const struct supervisor_event *ev) {
   }
   if (ids->count != s->ids->n || m->raw_len != (size_t)ids->count * NCCL_ID_SIZE) {
     sup_log(s, LOG_WARN, "the daemon at %s sent %" PRId64 " NCCL ids in %zu bytes, where the round has %" PRId64,
-            s->config.endpoint, ids->count, m->raw_len, s->ids->n);
+            sup_daemon_name(s), ids->count, m->raw_len, s->ids->n);
     return;
   }
   s->ids->none = false;

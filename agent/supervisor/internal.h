@@ -3,7 +3,8 @@
 #define AGENT_SUPERVISOR_INTERNAL_H
 
 /* The members of the mind that its files share. A concern that no other file reads has its struct in its own file:
- * hang.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts). */
+ * hang.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts), succession.c, targets.c,
+ * promise.c. */
 
 #include "agent/supervisor/supervisor.h"
 #include "common/buf.h"
@@ -63,6 +64,7 @@ struct daemon_link {
   uint64_t hello_ms;    /* when the last HELLO was sent */
   int64_t hello_seq;    /* the last report in it */
   bool hello_sent;      /* on this connection */
+  uint32_t n_fatal;     /* attempts in a row that trying again cannot mend */
   char *down_text;      /* why there is no daemon; NULL: there is one */
 };
 
@@ -70,6 +72,7 @@ struct daemon_link {
 struct signs_of_life {
   uint64_t next_ms;
   uint32_t seq;
+  uint32_t read; /* the latest whose answer was read on this connection; 0: none */
   uint64_t sent_ms[HEARTBEATS_KEPT];
   uint64_t acked_ms;    /* when the last acknowledged one was sent; a refused connection counts as an acknowledgement */
   uint64_t answered_ms; /* the same, but a refused connection does not count */
@@ -77,9 +80,10 @@ struct signs_of_life {
   bool any_suspended;   /* the same on any node, as the daemon last reported */
 };
 
-/* Fencing, when they are not answered: connection.c. */
+/* Fencing, when they are not answered: fence.c. */
 struct fence {
   bool required;      /* a round could form without this node */
+  uint64_t until_ms;  /* the workers here may run until then if that is so */
   uint64_t keep_ms;   /* until then `required` stays: the daemon has come back, and does not know all yet */
   bool since_welcome; /* fenced, and not welcomed since */
   uint64_t guard_ms;  /* the guard's deadline; UINT64_MAX: none */
@@ -163,6 +167,9 @@ struct supervisor {
   struct verdicts *verdicts;
   struct forming *forming;
   struct progress_state *progress;
+  struct succession *succession;
+  struct targets *targets;
+  struct promise *promise;
   struct leaving leave;
   uint32_t *coverage; /* supervisor_coverage */
   char *fault;
@@ -184,14 +191,91 @@ void sup_greeting(struct supervisor *s, const struct supervisor_event *ev);
 void sup_send_hello(struct supervisor *s);
 /* In no round: the latest there is. */
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round);
-bool sup_drop_if_outdated(struct supervisor *s, uint64_t answered_ms); /* then the link was dropped */
+/* START, after its age was noted: true: it came too late, and the link was dropped. */
+bool sup_drop_if_outdated(struct supervisor *s, bool fence);
+void sup_drop_link(struct supervisor *s, const char *why);
+/* To the aim of targets.c, now. lost: a line has said that there is no daemon. */
+void sup_reconnect(struct supervisor *s, const char *why, bool lost);
+void sup_follow_move(struct supervisor *s); /* the same after MOVED */
 void sup_welcome(struct supervisor *s, const struct supervisor_event *ev);
 void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev);
-void sup_update_guard_fence(struct supervisor *s); /* by when it must fence, if that has changed */
-void sup_fenced(struct supervisor *s, const struct supervisor_event *ev);
-void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_tick(struct supervisor *s);
 uint64_t sup_link_deadline(const struct supervisor *s);
+
+/* fence.c */
+/* The daemon has answered. False: it is at another address and does not know yet whether the round goes on. */
+bool sup_answer_counts(struct supervisor *s, bool recovering);
+/* The answer to what was sent at sent_ms: so long ago a majority vouched for this daemon. sent_ms 0: to nothing. */
+void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
+void sup_update_fence(struct supervisor *s, bool fence, bool recovering, uint64_t age_ms);
+void sup_begin_fence(struct supervisor *s, bool fence); /* START */
+void sup_update_guard_fence(struct supervisor *s);      /* by when it must fence, if that has changed */
+void sup_fenced(struct supervisor *s, const struct supervisor_event *ev);
+void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev);
+void sup_fence_tick(struct supervisor *s);
+uint64_t sup_fence_deadline(const struct supervisor *s);
+
+/* succession.c */
+const char *sup_follows(const struct supervisor *s); /* the daemon's id; "" */
+int64_t sup_term(const struct supervisor *s);
+bool sup_daemon_in_charge(const struct supervisor *s); /* connected, and its last answer had a majority */
+bool sup_note_welcome(struct supervisor *s, const struct welcome *w); /* true: by the daemon that it followed */
+void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering);
+void sup_note_start(struct supervisor *s, const struct start *start);
+void sup_note_heard(struct supervisor *s); /* after each message */
+void sup_note_pause(struct supervisor *s); /* this agent could not run, so it could not hear anything */
+/* A line, if another daemon than before is in charge. agreed: so many of `nodes` follow it; 0: not known. */
+void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes);
+void sup_moved(struct supervisor *s, const struct supervisor_event *ev);
+void sup_succession_fill_hello(const struct supervisor *s, struct hello *h);
+void sup_succession_create(struct supervisor *s);
+void sup_succession_destroy(struct supervisor *s);
+void sup_succession_tick(struct supervisor *s);
+uint64_t sup_succession_deadline(const struct supervisor *s);
+
+/* targets.c */
+enum turn_order {
+  TURN_FROM_SILENCE, /* home, a place that MOVED named, successors, addresses of --endpoint */
+  TURN_PAST_HOME,    /* the same, beginning behind home, which comes last */
+  TURN_TO_EARLIER,   /* the addresses of --endpoint before home, and home */
+  TURN_TO_MOVED,     /* the place that MOVED named, and the first order */
+};
+struct place {
+  uint32_t endpoint;       /* which address of --endpoint; UINT32_MAX: none */
+  const char *host, *addr; /* addr: numeric */
+  uint32_t port;
+};
+void sup_learn_successors(struct supervisor *s, const struct successor *v, size_t n);
+void sup_note_moved(struct supervisor *s, const struct moved *m);
+void sup_note_peer(struct supervisor *s, const char *addr, uint32_t port); /* NULL: not known */
+bool sup_has_other_targets(const struct supervisor *s);
+void sup_begin_cycle(struct supervisor *s, enum turn_order order); /* aims at its first place */
+bool sup_next_target(struct supervisor *s);                        /* false: the cycle is over, and begins again */
+bool sup_is_turning(const struct supervisor *s);
+bool sup_cycle_goes_on(const struct supervisor *s);                    /* sup_next_target would find one */
+void sup_aim(const struct supervisor *s, struct supervisor_effect *e); /* fills SUP_CONNECT */
+uint64_t sup_greeting_patience_ms(const struct supervisor *s);
+void sup_settle_home(struct supervisor *s);                       /* WELCOME */
+const char *sup_daemon_name(const struct supervisor *s);          /* of the aim, for "the daemon at": "node1:29400" */
+const char *sup_home_host(const struct supervisor *s);            /* of home, for "the daemon on": "node1" */
+const char *sup_next_host(const struct supervisor *s);            /* the first of the cycle besides home */
+bool sup_home_place(const struct supervisor *s, struct place *p); /* false: its address is not known */
+bool sup_home_is_a_later_endpoint(const struct supervisor *s);
+void sup_standby(struct supervisor *s, const struct supervisor_event *ev);
+uint32_t sup_tell_standby_port(struct supervisor *s);
+bool sup_standby_port_is_told(const struct supervisor *s);
+void sup_targets_create(struct supervisor *s);
+void sup_targets_destroy(struct supervisor *s);
+
+/* promise.c */
+bool sup_can_be_succeeded(const struct supervisor *s); /* another daemon may take the last round over */
+void sup_promise_start(struct supervisor *s, const struct start *start);
+void sup_promise_firm(struct supervisor *s);
+void sup_promise_fill_hello(const struct supervisor *s, struct hello *h);
+void sup_forward_watch(struct supervisor *s); /* after each event: has the place of the job changed? */
+void sup_forward_end(struct supervisor *s);
+void sup_promise_create(struct supervisor *s);
+void sup_promise_destroy(struct supervisor *s);
 
 /* round.c */
 void sup_start(struct supervisor *s, const struct supervisor_event *ev);
@@ -219,7 +303,8 @@ void sup_fail_round(struct supervisor *s, const struct verdict *v, uint64_t at_m
 void sup_round_stopped(struct supervisor *s); /* nothing of the round is left here */
 void sup_store(struct supervisor *s, const struct supervisor_event *ev);
 void sup_store_between(struct supervisor *s, const struct supervisor_event *ev);
-void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
+void sup_announce_ports(struct supervisor *s); /* between rounds, if the daemon does not know them */
+void sup_close_store(struct supervisor *s);    /* the round is over, or we leave */
 
 /* forming.c */
 void sup_waiting(struct supervisor *s, const struct supervisor_event *ev);

@@ -36,7 +36,7 @@ void sup_orphan_tick(struct supervisor *s) {
   sup_log(
       s, LOG_ERROR,
       "the daemon at %s has been unreachable for %.0f s (--orphan-grace): stopping the workers within %.0f s (--stop-timeout); exit code %d: requeue me",
-      s->config.endpoint, (double)(s->now_ms - s->heartbeat.answered_ms) / 1000, (double)stop_ms / 1000,
+      sup_daemon_name(s), (double)(s->now_ms - s->heartbeat.answered_ms) / 1000, (double)stop_ms / 1000,
       EXIT_CODE_DAEMON_LOST);
   struct verdict what;
   verdict_init(&what);

@@ -130,9 +130,9 @@ void sup_clear_round(struct supervisor *s) {
 /* The store. ------------------------------------------------------------------------------------------------------- */
 
 /* In a round its reports tell the new port, long before the next round is sealed. Between rounds only HELLO does. */
-static void announce_port(struct supervisor *s) {
+void sup_announce_ports(struct supervisor *s) {
   bool can = s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent);
-  if (can && s->store.told_port != s->store.port) sup_send_hello(s);
+  if (can && (s->store.told_port != s->store.port || !sup_standby_port_is_told(s))) sup_send_hello(s);
 }
 
 void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
@@ -141,7 +141,7 @@ void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_store_between(struct supervisor *s, const struct supervisor_event *ev) {
   s->store.port = ev->store.port;
-  announce_port(s);
+  sup_announce_ports(s);
 }
 
 void sup_close_store(struct supervisor *s) {
@@ -223,7 +223,8 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   bool same = start->round == s->round.number && !strcmp(start->incarnation, s->round.incarnation);
   if ((same && s->round.node_rank >= 0) || sup_is_exiting(s)) return; /* said twice, or too late */
   if (start->fence) s->fence.required = true;                         /* that much is true even if it comes too late */
-  if (sup_drop_if_outdated(s, s->heartbeat.acked_ms)) return;
+  sup_allow_workers(s, s->heartbeat.acked_ms, (uint64_t)start->age_ms); /* it was sent behind that answer */
+  if (sup_drop_if_outdated(s, start->fence)) return;
   if (strcmp(start->incarnation, s->round.incarnation) != 0) sup_dismiss_parked(s, 0);
   sup_clear_round(s);
   snprintf(s->round.incarnation, sizeof s->round.incarnation, "%s", start->incarnation);
@@ -236,16 +237,16 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   s->round.failed_step = start->failed_step;
   s->round.last_failure = start->last_failure;
   s->job.rounds++;
+  sup_promise_start(s, start);
   set_state(s, SUPERVISOR_STARTING);
+  sup_note_start(s, start);
   sup_log_start(s, start);
   if (!start->store_port) {
     fail_without_store(s, start);
     return;
   }
   s->store.serving = s->round.node_rank == 0;
-  s->fence.required = start->fence;
-  s->fence.keep_ms = 0;
-  sup_update_guard_fence(s); /* first: we may be stopped right behind it */
+  sup_begin_fence(s, start->fence);
   sup_ids_start(s, start);
   sup_park_spawn(s, ev->msg);
 }
@@ -480,7 +481,7 @@ void sup_settled(struct supervisor *s, const struct supervisor_event *ev) {
   sup_close_store(s);
   sup_clear_round(s);
   set_state(s, SUPERVISOR_JOINING);
-  announce_port(s);
+  sup_announce_ports(s);
 }
 
 void sup_settled_early(struct supervisor *s, const struct supervisor_event *ev) {
@@ -511,6 +512,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
     sup_send(s, &m);
   }
   sup_close_store(s);
+  sup_forward_end(s);
   sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
   sup_effect(s, SUP_OBITUARY); /* none now: nothing of ours runs */
   sup_effect(s, SUP_DISCONNECT);

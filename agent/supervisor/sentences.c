@@ -215,7 +215,7 @@ void sup_stuck(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 void sup_going_away(struct supervisor *s, const struct supervisor_event *ev) {
-  sup_log(s, LOG_INFO, "the daemon at %s says: %s", s->config.endpoint, ev->msg->going_away.text);
+  sup_log(s, LOG_INFO, "the daemon at %s says: %s", sup_daemon_name(s), ev->msg->going_away.text);
 }
 
 /* Once: it is the same in each round. */

@@ -15,7 +15,7 @@ static const char *plural(int64_t n) {
 static void format_no_daemon(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
   if (s->link.state == CONNECTION_READY || !s->link.down_text) return;
   uint64_t since_ms = now_ms > s->link.lost_ms ? now_ms - s->link.lost_ms : 0;
-  buf_printf(out, "%sno daemon at %s for %llu s: %s", out->len ? "; " : "", s->config.endpoint,
+  buf_printf(out, "%sno daemon at %s for %llu s: %s", out->len ? "; " : "", sup_daemon_name(s),
              (unsigned long long)since_ms / 1000, s->link.down_text);
 }
 
@@ -24,7 +24,7 @@ static void format_joining(const struct supervisor *s, uint64_t now_ms, struct b
     if (!sup_format_waiting(s, now_ms, out)) buf_puts(out, "waiting for the round to begin");
     return;
   }
-  if (!s->link.down_text) buf_printf(out, "connecting to %s", s->config.endpoint);
+  if (!s->link.down_text) buf_printf(out, "connecting to %s", sup_daemon_name(s));
 }
 
 static void format_running(const struct supervisor *s, struct buf *out) {

@@ -15,7 +15,8 @@
  * So a daemon that was killed in the middle learns everything again. Everything that the daemon sends about a round
  * carries a token; another token is another round.
  *
- * The files: connection.c the connection, heartbeats and fencing; orphan.c a daemon that is away for long; round.c
+ * The files: connection.c the connection and heartbeats; fence.c fencing; succession.c which daemon is followed; targets.c
+ * where it may be; promise.c what another daemon must know of the last round; orphan.c a daemon that is away for long; round.c
  * the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c leaving; forming.c the nodes
  * that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay for the next round;
  * progress.c how far workers are; hang.c workers that make no progress; ids.c the round's NCCL ids; sentences.c the
@@ -168,7 +169,10 @@ static const struct concern {
     {sup_verdicts_create, sup_verdicts_destroy, NULL, sup_verdicts_tick, sup_verdicts_deadline},
     {NULL, NULL, NULL, sup_wait_tick, sup_wait_deadline},
     {sup_park_create, sup_park_destroy, sup_park_clear_round, sup_park_tick, sup_park_deadline},
+    {sup_targets_create, sup_targets_destroy, NULL, NULL, NULL},
+    {sup_promise_create, sup_promise_destroy, NULL, NULL, NULL},
     {NULL, NULL, NULL, sup_link_tick, sup_link_deadline},
+    {sup_succession_create, sup_succession_destroy, NULL, sup_succession_tick, sup_succession_deadline},
     {NULL, NULL, NULL, sup_orphan_tick, sup_orphan_deadline},
     {sup_progress_create, sup_progress_destroy, sup_progress_clear, sup_progress_tick, sup_progress_deadline},
     {sup_hang_create, sup_hang_destroy, sup_hang_end, sup_hang_tick, sup_hang_deadline},
@@ -346,8 +350,10 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   s->now_ms = ev->now_ms;
   if (s->state == SUPERVISOR_DONE) return;
   dispatch(s, ev);
+  if (ev->kind == SUP_MSG) sup_note_heard(s);
   sup_prepare_watch(s);
   sup_park_watch(s);
+  sup_forward_watch(s);
   sup_update_guard_fence(s);
   s->fx = NULL;
 }
@@ -362,6 +368,12 @@ uint64_t supervisor_deadline(const struct supervisor *s) {
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
 
+static const char *const *copy_endpoints(const struct supervisor_config *config) {
+  const char **copy = config->endpoints ? xcalloc(config->n_endpoints, sizeof *copy) : NULL;
+  for (uint32_t i = 0; copy && i < config->n_endpoints; i++) copy[i] = xstrdup(config->endpoints[i]);
+  return copy;
+}
+
 struct supervisor *supervisor_create(const struct supervisor_config *config) {
   struct supervisor *s = xcalloc(1, sizeof *s);
   s->config = *config;
@@ -374,6 +386,8 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.expected_hosts = xstrdup(config->expected_hosts ? config->expected_hosts : "");
   s->config.interpreter = config->interpreter ? xstrdup(config->interpreter) : NULL;
   s->config.endpoint = xstrdup(config->endpoint);
+  s->config.endpoints = copy_endpoints(config);
+  s->config.claim = config->claim ? xstrdup(config->claim) : NULL;
   s->config.endpoint_from = config->endpoint_from ? xstrdup(config->endpoint_from) : NULL;
   s->config.command = xstrdup(config->command ? config->command : "");
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
@@ -402,6 +416,10 @@ void supervisor_destroy(struct supervisor *s) {
   free(s->link.down_text);
   free((void *)(uintptr_t)s->config.interpreter);
   free((void *)(uintptr_t)s->config.endpoint);
+  for (uint32_t i = 0; s->config.endpoints && i < s->config.n_endpoints; i++)
+    free((void *)(uintptr_t)s->config.endpoints[i]);
+  free((void *)(uintptr_t)s->config.endpoints);
+  free((void *)(uintptr_t)s->config.claim);
   free((void *)(uintptr_t)s->config.endpoint_from);
   free(s->workers);
   free(s->coverage);

@@ -104,7 +104,9 @@ struct supervisor_event {
       uint32_t port; /* 0: none */
     } standby;
     struct {
-      bool moved; /* the numeric address is not the one that welcomed us last */
+      bool moved;       /* the numeric address is not the one that welcomed us last */
+      const char *addr; /* the daemon's, numeric, for FORWARD; NULL: not known */
+      uint32_t port;
     } link_up;
     struct {
       const char *why;

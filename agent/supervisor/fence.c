@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fence: by when the workers here must be dead if the daemon falls silent.
+ *
+ * The FENCE flag of the daemon's last answer says that a round could form without this node. Then the node must not
+ * outlive its lease: the daemon may soon give its ranks to others, and its workers are killed a margin earlier. The
+ * lease counts from the sending of the last heartbeat that was answered. The daemon counts from its arrival, so it
+ * always waits longer.
+ *
+ * "Connection refused" is an answer too: no daemon is there, and one that comes back waits for a lease before it seals
+ * anything. So it counts as an answered heartbeat, but only from the address at which the daemon had answered. A name
+ * that now leads to another machine says nothing about ours.
+ *
+ * Where another daemon can take the job over, an answer proves less, because the others may follow another one by now.
+ * Then the answer has an age: so long ago a majority of the round's nodes still followed the daemon that answers. No
+ * other daemon seals a round before that is a lease ago, so the workers may live until nine tenths of it. A daemon that
+ * has lost its majority extends nothing, wherever it is. A refused connection proves nothing then. Such a daemon cannot
+ * see those that follow another one either, so it may say too early that no round can form without this node. FENCE
+ * ends only when a daemon with a majority has said so for a lease, and never if the others of the round are enough.
+ *
+ * The guard gets the same deadline each time it moves, and keeps it when this agent cannot: stopped (SIGSTOP), or hung.
+ *
+ * Without the FENCE flag no other node can take this node's place, and the workers keep running. So a daemon that was
+ * paused, or is being restarted, kills no job. */
+
+#include "agent/supervisor/internal.h"
+
+static uint64_t lease_ms(const struct supervisor *s) {
+  return (uint64_t)s->config.settings.lease_ms;
+}
+
+/* Answers. --------------------------------------------------------------------------------------------------------- */
+
+/* A daemon at another address recovers our round from our reports. It knows nothing of the daemon that told us to
+ * fence, which may live and form a round with the others. Its answers count only when all nodes of the round have come
+ * to it. A daemon at the same address is a restarted one: no other can give our place away. Answers with an age need no
+ * such rule. */
+bool sup_answer_counts(struct supervisor *s, bool recovering) {
+  if (!recovering || !s->fence.required || !sup_has_trees(s) || s->fence.killed || sup_can_be_succeeded(s))
+    s->link.moved = false;
+  return !s->link.moved;
+}
+
+/* The other nodes of the round are enough for one of their own. */
+static bool others_suffice(const struct supervisor *s) {
+  return sup_can_be_succeeded(s) && s->round.nodes > s->config.settings.min_nodes;
+}
+
+void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
+  uint64_t lease = lease_ms(s), most = lease - lease / 5, vouched = lease - lease / 10;
+  uint64_t left = age_ms < vouched ? vouched - age_ms : 0;
+  uint64_t until_ms = sent_ms + (left < most ? left : most);
+  if (sent_ms && until_ms > s->fence.until_ms) s->fence.until_ms = until_ms;
+}
+
+/* A daemon that has come back knows the nodes of the round, but not the spares that waited with its former life. A
+ * spare may return after the longest pause between two attempts. Until then the former life's FENCE stands. */
+void sup_update_fence(struct supervisor *s, bool fence, bool recovering, uint64_t age_ms) {
+  bool weak = sup_can_be_succeeded(s) && (fence || age_ms > lease_ms(s) / 2);
+  uint64_t keep_ms = s->now_ms + lease_ms(s) + (recovering ? SUPERVISOR_RETURN_MS : 0);
+  if ((recovering || weak) && keep_ms > s->fence.keep_ms) s->fence.keep_ms = keep_ms;
+  s->fence.required = fence || others_suffice(s) || (s->fence.required && s->now_ms < s->fence.keep_ms);
+}
+
+void sup_begin_fence(struct supervisor *s, bool fence) {
+  s->fence.required = fence || others_suffice(s);
+  s->fence.keep_ms = 0;
+  if (fence && sup_can_be_succeeded(s)) s->fence.keep_ms = s->now_ms + lease_ms(s);
+  sup_update_guard_fence(s); /* first: we may be stopped right behind it */
+}
+
+/* Silence. --------------------------------------------------------------------------------------------------------- */
+
+static bool must_fence(const struct supervisor *s) {
+  bool runs = sup_has_trees(s) && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT;
+  return s->fence.required && !s->fence.killed && (runs || sup_any_parked(s) || sup_is_dismissing(s));
+}
+
+/* The guard has the same deadline. If this agent comes that late, it could not act itself. */
+static void log_fenced(struct supervisor *s, uint64_t at_ms) {
+  if (s->now_ms >= at_ms + lease_ms(s) / 10) {
+    sup_log(
+        s, LOG_ERROR,
+        "this agent was stopped, or could not run, for %.1f s after its workers had to be killed: the daemon at %s had not answered, and a round can form without this node; its guard has killed its workers",
+        (double)(s->now_ms - at_ms) / 1000, sup_daemon_name(s));
+    return;
+  }
+  if (s->link.moved && s->link.state == CONNECTION_READY) {
+    sup_log(
+        s, LOG_ERROR,
+        "the daemon at %s did not begin round %lld and has not found all its nodes; the one that began it may form a round without this node: killing the workers before the lease of %.1f s is over",
+        sup_daemon_name(s), (long long)s->round.number, (double)lease_ms(s) / 1000);
+    return;
+  }
+  if (s->link.state == CONNECTION_READY && sup_can_be_succeeded(s) &&
+      s->now_ms < s->heartbeat.acked_ms + lease_ms(s) / 2) {
+    sup_log(
+        s, LOG_ERROR,
+        "too few nodes of round %lld follow the daemon at %s, and the others may form a round without this node: killing the workers before the lease of %.1f s is over",
+        (long long)s->round.number, sup_daemon_name(s), (double)lease_ms(s) / 1000);
+    return;
+  }
+  sup_log(
+      s, LOG_ERROR,
+      "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing the workers before the lease of %.1f s is over",
+      sup_daemon_name(s), (double)(s->now_ms - s->heartbeat.acked_ms) / 1000, (double)lease_ms(s) / 1000);
+}
+
+static void fence_now(struct supervisor *s, uint64_t at_ms) {
+  log_fenced(s, at_ms);
+  s->fence.since_welcome = true;
+  if (!sup_has_trees(s)) {
+    sup_dismiss_parked(s, 0);
+    return;
+  }
+  s->fence.killed = true;
+  sup_stop_trees(s, STOP_FENCED, 0);
+}
+
+/* A death from when_ms on is not a failure, although this event may come much later. */
+void sup_fenced(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!s->fence.killed && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT) fence_now(s, ev->when_ms);
+  if (ev->when_ms < s->stop.begun_ms) s->stop.begun_ms = ev->when_ms;
+}
+
+void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev) {
+  if (sup_any_parked(s)) fence_now(s, ev->when_ms);
+}
+
+void sup_update_guard_fence(struct supervisor *s) {
+  uint64_t at = sup_fence_deadline(s);
+  if (at == s->fence.guard_ms || s->state == SUPERVISOR_DONE) return;
+  s->fence.guard_ms = at;
+  sup_effect(s, SUP_FENCE_AT)->fence_at.at_ms = at;
+}
+
+void sup_fence_tick(struct supervisor *s) {
+  uint64_t at_ms = sup_fence_deadline(s);
+  if (s->now_ms >= at_ms) fence_now(s, at_ms);
+}
+
+uint64_t sup_fence_deadline(const struct supervisor *s) {
+  return must_fence(s) ? s->fence.until_ms : UINT64_MAX;
+}

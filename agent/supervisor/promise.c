@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this node knows of the last round that it was part of, for another daemon: HELLO and FORWARD.
+ *
+ * A daemon that takes the job over has no file and no memory of it. The nodes of the round tell it which round was the
+ * last one, of how many nodes, and which round came before. It asks a majority of them, and of the nodes of the round
+ * before unless the last one is firm. A node keeps these facts after the round has ended, until the next START.
+ *
+ * The other addresses of --endpoint may have daemons that know nothing of this job, and late agents begin there. So node
+ * rank 0 of a running round tells those daemons where the job is. Whoever asks there is sent on. */
+
+#include "agent/supervisor/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/endpoint.h"
+#include "common/mem.h"
+
+/* What the last FORWARD said. */
+struct told {
+  bool on;
+  int64_t round, term;
+  char incarnation[INCARNATION_MAX + 1], daemon[DAEMON_ID_MAX + 1], addr[ADDR_MAX + 1];
+  uint32_t port, endpoint;
+};
+
+struct promise {
+  char incarnation[INCARNATION_MAX + 1], base[INCARNATION_MAX + 1]; /* of the round, and of the one before */
+  int64_t round;                                                    /* 0: none yet */
+  struct seal seal;                                                 /* its string is `base` */
+  char *head_host;
+  char node_addr[ADDR_MAX + 1]; /* of this node in it */
+  bool firm;
+  bool succeeded; /* START has named successors */
+  struct told told;
+};
+
+bool sup_can_be_succeeded(const struct supervisor *s) {
+  return s->promise->succeeded || s->config.settings.daemons > 1 || s->config.settings.claims;
+}
+
+void sup_promise_start(struct supervisor *s, const struct start *start) {
+  struct promise *p = s->promise;
+  snprintf(p->incarnation, sizeof p->incarnation, "%s", start->incarnation);
+  snprintf(p->base, sizeof p->base, "%s", start->seal.base_incarnation ? start->seal.base_incarnation : "");
+  p->round = start->round;
+  p->seal = start->seal;
+  p->seal.base_incarnation = p->base;
+  free(p->head_host);
+  p->head_host = xstrdup(start->head_host);
+  snprintf(p->node_addr, sizeof p->node_addr, "%s", start->node_addr);
+  p->firm = false;
+  p->succeeded = start->n_successors > 0;
+}
+
+/* The flag is about the round that the daemon knows; one that says STALE knows another. */
+void sup_promise_firm(struct supervisor *s) {
+  struct promise *p = s->promise;
+  bool in_it = s->state != SUPERVISOR_JOINING && s->round.number == p->round && s->stop.reason != STOP_STALE;
+  p->firm |= in_it && !strcmp(s->round.incarnation, p->incarnation);
+}
+
+void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
+  const struct promise *p = s->promise;
+  h->voted_incarnation = p->incarnation;
+  h->voted_round = p->round;
+  h->seal = p->seal;
+  h->firm = p->firm;
+  h->head_host = p->head_host;
+}
+
+/* FORWARD. --------------------------------------------------------------------------------------------------------- */
+
+static void forward(struct supervisor *s, const struct place *at) {
+  struct told *t = &s->promise->told;
+  struct msg m;
+  msg_init(&m, MSG_FORWARD);
+  m.forward = (struct forward){.version = PROTO_VERSION,
+                               .job = s->config.job,
+                               .uid = s->config.uid,
+                               .incarnation = t->incarnation,
+                               .round = t->round,
+                               .term = t->term,
+                               .daemon = t->daemon,
+                               .host = at->host,
+                               .addr = t->addr,
+                               .port = t->port};
+  struct supervisor_effect *e = sup_effect(s, SUP_FORWARD);
+  if (t->on) e->forward.bytes = msg_bytes(&m);
+  e->forward.current = at->endpoint;
+}
+
+/* Other machines reach the daemon of this one by another address. */
+static bool is_here(const char *addr) {
+  struct ipaddr a = ipaddr_parse(addr);
+  return ipaddr_is_loopback(&a);
+}
+
+/* While the daemon is not in charge nobody knows where the job is. A connection that is lost for a moment changes
+ * nothing. */
+static bool knows_the_place(const struct supervisor *s, const struct place *at) {
+  bool others = s->config.n_endpoints > 1 || at->endpoint == UINT32_MAX;
+  bool away = s->link.state != CONNECTION_READY;
+  bool lost = away ? sup_is_turning(s) || !s->promise->told.on : !sup_daemon_in_charge(s);
+  return others && !lost && sup_follows(s)[0];
+}
+
+void sup_forward_end(struct supervisor *s) {
+  struct place nowhere = {.endpoint = UINT32_MAX};
+  if (!s->promise->told.on) return;
+  s->promise->told.on = false;
+  forward(s, &nowhere);
+}
+
+void sup_forward_watch(struct supervisor *s) {
+  struct promise *p = s->promise;
+  struct place at;
+  if (s->state == SUPERVISOR_DONE) return;
+  bool known = sup_home_place(s, &at);
+  bool leads = s->state != SUPERVISOR_JOINING && s->round.node_rank == 0;
+  struct told now = {.on = leads && known && knows_the_place(s, &at)};
+  if (!now.on && !p->told.on) return;
+  if (now.on) {
+    now.round = s->round.number;
+    now.term = sup_term(s);
+    snprintf(now.incarnation, sizeof now.incarnation, "%s", s->round.incarnation);
+    snprintf(now.daemon, sizeof now.daemon, "%s", sup_follows(s));
+    snprintf(now.addr, sizeof now.addr, "%s", is_here(at.addr) ? p->node_addr : at.addr);
+    now.port = at.port;
+    now.endpoint = at.endpoint;
+  }
+  bool same = now.on && p->told.on && now.round == p->told.round && now.term == p->told.term &&
+              now.port == p->told.port && now.endpoint == p->told.endpoint && !strcmp(now.addr, p->told.addr) &&
+              !strcmp(now.incarnation, p->told.incarnation) && !strcmp(now.daemon, p->told.daemon);
+  if (same) return;
+  p->told = now;
+  forward(s, &at);
+}
+
+/* The object. ------------------------------------------------------------------------------------------------------ */
+
+void sup_promise_create(struct supervisor *s) {
+  s->promise = xcalloc(1, sizeof *s->promise);
+  s->promise->seal.base_incarnation = s->promise->base;
+  s->promise->head_host = xstrdup("");
+}
+
+void sup_promise_destroy(struct supervisor *s) {
+  free(s->promise->head_host);
+  free(s->promise);
+}

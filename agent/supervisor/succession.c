@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which daemon this agent follows, and when it turns to another one.
+ *
+ * The machine of the daemon may die like any other. Then one of the successors takes the job over, and it may seal the
+ * next round when more than half of the nodes of the last one have come to it (PROTOCOL.md 9). Nobody tells the agents:
+ * each of them finds out by silence, and they all ask the same places in the same order (targets.c).
+ *
+ * An agent follows one daemon at a time. It remembers when it has heard it last and says so in HELLO. To another daemon
+ * this is a promise: from then on the first daemon hears nothing of this agent, and may not count on it for longer than
+ * a lease after that time. So the new daemon knows when the word of the old one is worth nothing any more.
+ *
+ * An agent that must fence in time hurries: it turns after half a lease. One in no round turns after a lease. One in a
+ * round that no other can replace has no reason to hurry, because its daemon may come back: four leases. If this agent
+ * itself could not run, the silence was its own, and the time begins again.
+ *
+ * A daemon that is heard, but has lost its majority, is left after two leases. So is one that never finds a majority,
+ * since the others may meet somewhere else. Then the next place is asked first and this one last.
+ *
+ * An agent that waits for the first round at a later address of --endpoint looks at the earlier ones every two leases:
+ * agents that began at different moments must meet. */
+
+#include "agent/supervisor/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/deadline.h"
+#include "common/mem.h"
+
+enum { MOVES_MAX = 8 };
+
+/* Why the daemon in charge was left. */
+enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
+
+struct succession {
+  char follows[DAEMON_ID_MAX + 1]; /* the daemon that welcomed this agent last; "": none */
+  uint64_t heard_ms;               /* when its last message was read */
+  uint64_t awake_ms;               /* when this agent could run again after a pause of its own */
+  int64_t term;                    /* the highest */
+  uint64_t weak_ms;                /* since when the daemon is connected and not in charge; UINT64_MAX: it is */
+  uint64_t look_ms;                /* when to look at earlier addresses; UINT64_MAX: never */
+  unsigned moves;                  /* MOVED in a row */
+  /* The last daemon that was in charge, for the line about the next one. */
+  char charge[DAEMON_ID_MAX + 1];
+  char *charge_host;
+  uint64_t charge_heard_ms;
+  enum parting parting;
+};
+
+static uint64_t lease_ms(const struct supervisor *s) {
+  return (uint64_t)s->config.settings.lease_ms;
+}
+
+const char *sup_follows(const struct supervisor *s) {
+  return s->succession->follows;
+}
+
+int64_t sup_term(const struct supervisor *s) {
+  return s->succession->term;
+}
+
+bool sup_daemon_in_charge(const struct supervisor *s) {
+  return s->link.state == CONNECTION_READY && s->succession->weak_ms == UINT64_MAX;
+}
+
+static bool follows_charge(const struct succession *u) {
+  return u->charge[0] && !strcmp(u->follows, u->charge);
+}
+
+/* After each message. */
+void sup_note_heard(struct supervisor *s) {
+  struct succession *u = s->succession;
+  if (s->link.state != CONNECTION_READY) return;
+  u->heard_ms = s->now_ms;
+  if (follows_charge(u) && u->weak_ms == UINT64_MAX) u->charge_heard_ms = s->now_ms;
+}
+
+/* Lines. ----------------------------------------------------------------------------------------------------------- */
+
+static enum log_level level_of(const struct supervisor *s, enum log_level level) {
+  return s->config.echo ? LOG_DEBUG : level;
+}
+
+static void note_charge(struct supervisor *s) {
+  struct succession *u = s->succession;
+  snprintf(u->charge, sizeof u->charge, "%s", u->follows);
+  free(u->charge_host);
+  u->charge_host = xstrdup(sup_home_host(s));
+  u->charge_heard_ms = s->now_ms;
+  u->parting = PARTING_SILENCE;
+}
+
+void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
+  struct succession *u = s->succession;
+  const char *from = u->charge_host, *to = sup_home_host(s);
+  if (!u->follows[0] || follows_charge(u)) return;
+  if (u->charge[0] && strcmp(from, to) != 0) {
+    struct buf line = BUF_INIT;
+    double away_s = (double)(s->now_ms - u->charge_heard_ms) / 1000;
+    if (u->parting == PARTING_SILENCE)
+      buf_printf(&line, "the daemon on %s did not answer for %.1f s; %s has taken over", from, away_s, to);
+    else if (u->parting == PARTING_WEAK)
+      buf_printf(&line, "the daemon on %s had lost its majority; %s has taken over", from, to);
+    else
+      buf_printf(&line, "the job has moved from the daemon on %s to the one on %s", from, to);
+    if (agreed && nodes)
+      buf_printf(&line, " (%lld of %lld node%s agree)", (long long)agreed, (long long)nodes, nodes == 1 ? "" : "s");
+    sup_log(s, level_of(s, LOG_WARN), "%s", buf_text(&line));
+    buf_finish(&line);
+  }
+  note_charge(s);
+}
+
+/* Answers. --------------------------------------------------------------------------------------------------------- */
+
+/* In no round START tells more: how many nodes agree. */
+static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
+  struct succession *u = s->succession;
+  if (age_ms >= lease_ms(s)) {
+    u->weak_ms = earliest(u->weak_ms, s->now_ms);
+    return;
+  }
+  u->weak_ms = UINT64_MAX;
+  if (s->state == SUPERVISOR_JOINING && (!s->round.latest || !u->charge[0]))
+    note_charge(s);
+  else if (s->state != SUPERVISOR_JOINING && !recovering)
+    sup_tell_takeover(s, 0, 0);
+}
+
+bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
+  struct succession *u = s->succession;
+  bool same = !u->follows[0] || !strcmp(u->follows, w->daemon);
+  snprintf(u->follows, sizeof u->follows, "%s", w->daemon);
+  if (w->term > u->term) u->term = w->term;
+  u->moves = 0;
+  if (!same) u->weak_ms = UINT64_MAX;
+  sup_settle_home(s);
+  bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest && sup_home_is_a_later_endpoint(s);
+  u->look_ms = waits ? s->now_ms + 2 * lease_ms(s) : UINT64_MAX;
+  note_age(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
+  return same;
+}
+
+void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
+  note_age(s, age_ms, recovering);
+}
+
+void sup_note_start(struct supervisor *s, const struct start *start) {
+  struct succession *u = s->succession;
+  u->weak_ms = u->look_ms = UINT64_MAX;
+  sup_learn_successors(s, start->successors, start->n_successors);
+  sup_tell_takeover(s, start->agreed, start->seal.base_nodes);
+}
+
+/* Turning. --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t patience_ms(const struct supervisor *s) {
+  bool in_round = s->state != SUPERVISOR_JOINING;
+  if (in_round && s->fence.required) return lease_ms(s) / 2;
+  return in_round && s->state != SUPERVISOR_STOPPED ? 4 * lease_ms(s) : lease_ms(s);
+}
+
+static bool may_turn(const struct supervisor *s) {
+  return s->link.welcomed && sup_has_other_targets(s) && !sup_is_turning(s) && !sup_is_exiting(s);
+}
+
+static uint64_t silence_due_ms(const struct supervisor *s) {
+  const struct succession *u = s->succession;
+  if (!may_turn(s)) return UINT64_MAX;
+  return (u->heard_ms > u->awake_ms ? u->heard_ms : u->awake_ms) + patience_ms(s);
+}
+
+static uint64_t weak_due_ms(const struct supervisor *s) {
+  const struct succession *u = s->succession;
+  bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
+  return weak ? u->weak_ms + 2 * lease_ms(s) : UINT64_MAX;
+}
+
+static uint64_t look_due_ms(const struct supervisor *s) {
+  bool looks = may_turn(s) && s->link.state == CONNECTION_READY && s->state == SUPERVISOR_JOINING && !s->round.latest;
+  return looks ? s->succession->look_ms : UINT64_MAX;
+}
+
+static void part(struct supervisor *s, enum parting why) {
+  struct succession *u = s->succession;
+  if (follows_charge(u)) u->parting = why;
+  u->weak_ms = u->look_ms = UINT64_MAX;
+}
+
+static void turn_from_silence(struct supervisor *s) {
+  struct buf line = BUF_INIT;
+  double silent_s = (double)(s->now_ms - s->succession->heard_ms) / 1000;
+  part(s, PARTING_SILENCE);
+  sup_begin_cycle(s, TURN_FROM_SILENCE);
+  buf_printf(&line, "the daemon on %s does not answer for %.1f s", sup_home_host(s), silent_s);
+  sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
+  sup_reconnect(s, buf_text(&line), true);
+  buf_finish(&line);
+}
+
+static void turn_from_weak(struct supervisor *s) {
+  struct buf line = BUF_INIT;
+  double weak_s = (double)(s->now_ms - s->succession->weak_ms) / 1000;
+  part(s, PARTING_WEAK);
+  sup_begin_cycle(s, TURN_PAST_HOME);
+  buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", sup_home_host(s),
+             weak_s);
+  sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
+  sup_reconnect(s, buf_text(&line), false);
+  buf_finish(&line);
+}
+
+static void look_at_earlier(struct supervisor *s) {
+  part(s, PARTING_MOVED);
+  sup_begin_cycle(s, TURN_TO_EARLIER);
+  sup_reconnect(s, "an earlier address of --endpoint is asked", false);
+}
+
+void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
+  struct succession *u = s->succession;
+  bool greeting = s->link.state == CONNECTION_GREETING;
+  if ((!greeting && s->link.state != CONNECTION_READY) || sup_is_exiting(s)) return;
+  if (u->moves >= MOVES_MAX) {
+    sup_drop_link(s, "daemons send this node from one to the other");
+    return;
+  }
+  u->moves++;
+  sup_note_moved(s, &ev->msg->moved);
+  part(s, PARTING_MOVED);
+  sup_begin_cycle(s, TURN_TO_MOVED);
+  sup_follow_move(s);
+}
+
+void sup_note_pause(struct supervisor *s) {
+  s->succession->awake_ms = s->now_ms;
+}
+
+/* The concern. ----------------------------------------------------------------------------------------------------- */
+
+void sup_succession_tick(struct supervisor *s) {
+  if (s->now_ms >= silence_due_ms(s))
+    turn_from_silence(s);
+  else if (s->now_ms >= weak_due_ms(s))
+    turn_from_weak(s);
+  else if (s->now_ms >= look_due_ms(s))
+    look_at_earlier(s);
+}
+
+uint64_t sup_succession_deadline(const struct supervisor *s) {
+  return earliest(silence_due_ms(s), earliest(weak_due_ms(s), look_due_ms(s)));
+}
+
+void sup_succession_fill_hello(const struct supervisor *s, struct hello *h) {
+  const struct succession *u = s->succession;
+  h->follows = u->follows;
+  h->silent_ms = u->follows[0] ? (int64_t)(s->now_ms - u->heard_ms) : 0;
+  h->term = u->term;
+}
+
+void sup_succession_create(struct supervisor *s) {
+  struct succession *u = s->succession = xcalloc(1, sizeof *u);
+  u->weak_ms = u->look_ms = UINT64_MAX;
+}
+
+void sup_succession_destroy(struct supervisor *s) {
+  free(s->succession->charge_host);
+  free(s->succession);
+}
