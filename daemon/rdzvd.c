@@ -69,6 +69,10 @@ static int fail(int exit_code, const struct err *e) {
   return exit_code;
 }
 
+static enum opt_source source_of(const struct daemon *d, const char *name) {
+  return opts_source(&rdzvd_options_spec, d->argc, d->argv, environ, name);
+}
+
 static int print_help(bool brief) {
   struct winsize size = {.ws_col = 0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
@@ -79,10 +83,13 @@ static int print_help(bool brief) {
   return EXIT_CODE_OK;
 }
 
-static int check_options(int argc, char **argv, int rest, struct rdzvd_options *o, struct err *e) {
-  if (rest < argc)
-    return err_set(e, -EINVAL, "rdzvd takes only options: \"%.80s\" is not one (see --help)", argv[rest]);
+static int check_options(struct daemon *d, int rest, struct err *e) {
+  const struct rdzvd_options *o = &d->options;
+  if (rest < d->argc)
+    return err_set(e, -EINVAL, "rdzvd takes only options: \"%.80s\" is not one (see --help)", d->argv[rest]);
   if (o->quiet && o->verbose) return err_set(e, -EINVAL, "--quiet and --verbose exclude each other");
+  if (o->listen_fd >= 0 && source_of(d, "listen") == OPT_FROM_ARGV)
+    return err_set(e, -EINVAL, "--listen and --listen-fd exclude each other");
   if (o->socket && strlen(o->socket) >= CONTROL_PATH_MAX)
     return err_set(e, -EINVAL, "--socket %.200s: the path of a unix socket has at most %d bytes", o->socket,
                    CONTROL_PATH_MAX - 1);
@@ -156,11 +163,13 @@ static void on_stopping(void *ctx, const char *why) {
 
 static int open_ports(struct daemon *d, struct err *e) {
   bool in_haste = d->options.exit_when_idle; /* the agent that started us must connect elsewhere */
-  int rc = listeners_open(d->options.listen.v, (size_t)d->options.listen.n, in_haste, d->listeners, e);
+  bool inherits = d->options.listen_fd >= 0;
+  int rc = inherits ? listener_adopt((int)d->options.listen_fd, d->listeners, e)
+                    : listeners_open(d->options.listen.v, (size_t)d->options.listen.n, in_haste, d->listeners, e);
   if (rc == -EINVAL) return EXIT_CODE_USAGE;
   if (rc == -EADDRINUSE && d->options.exit_when_idle) return EXIT_CODE_PORT_TAKEN;
   if (rc < 0) return EXIT_CODE_SYSTEM;
-  d->n_listeners = (size_t)d->options.listen.n;
+  d->n_listeners = inherits ? 1 : (size_t)d->options.listen.n;
   return 0;
 }
 
@@ -179,10 +188,6 @@ static int open_control(struct daemon *d, struct err *e) {
   if (asked) return err_set(e, rc, "--socket: %s", local.text);
   log_warn("no control socket, rdzvctl cannot reach this daemon: %s", local.text);
   return 0;
-}
-
-static enum opt_source source_of(const struct daemon *d, const char *name) {
-  return opts_source(&rdzvd_options_spec, d->argc, d->argv, environ, name);
 }
 
 /* Behind the ports: of two daemons that start at once one alone creates a key. A user's key is no daemon's. */
@@ -296,7 +301,8 @@ static bool is_file(int fd) {
 }
 
 int main(int argc, char **argv) {
-  static struct daemon d = {.control_fd = -1, .options = {.owner_fd = -1, .ready_fd = -1, .key_fd = -1}};
+  static struct daemon d = {.control_fd = -1,
+                            .options = {.owner_fd = -1, .ready_fd = -1, .key_fd = -1, .listen_fd = -1}};
   struct rdzvd_options *o = &d.options;
   struct err e = ERR_INIT;
   int rest = argc;
@@ -310,7 +316,7 @@ int main(int argc, char **argv) {
   if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help(opts_wants_short_help(&rdzvd_options_spec, argc, argv));
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (check_options(argc, argv, rest, o, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  if (check_options(&d, rest, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
   if (o->owner_fd < 0 || is_file(STDERR_FILENO)) log_stamp_lines(getenv("JOURNAL_STREAM"));
   signal(SIGPIPE, SIG_IGN);

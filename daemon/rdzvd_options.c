@@ -58,6 +58,8 @@ static const struct opt table[] = {
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
      .help = "Exit when jobs have been served, none is left, and no TCPStore client is connected. If the port is in "
              "use, the exit code is 68."},
+    {"listen-fd", .type = OPT_INT, .offset = FIELD(listen_fd), .min = 3, .max = 1048576, .label = "N",
+     .help = "Listen on this descriptor, an inherited TCP socket that is bound to a port, and on nothing else."},
     {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .max = 1048576, .label = "N",
      .help =
          "A pipe whose other end closes when the owner dies. rdzvd then exits as soon as no agent needs it, or after "

@@ -11,11 +11,15 @@
  * that one, else the two would collide with each other.
  *
  * Names are not looked up: a listener needs an address of this machine, and a resolver's answer on a cluster node is
- * often 127.0.1.1, where other machines cannot reach the daemon. */
+ * often 127.0.1.1, where other machines cannot reach the daemon.
+ *
+ * A socket of --listen-fd was bound without SO_REUSEADDR, so that nobody else could bind its port before. It gets the
+ * option here: connections inherit it, and a restarted daemon can bind the port while they are closing. */
 
 #include "daemon/server/listener.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -119,6 +123,38 @@ static int open_one(const char *spec, struct request *r, bool v6only, bool in_ha
   if (fd < 0) return explain(fd, spec, r, in_haste, e);
   l->fd = fd;
   name_it(l);
+  return 0;
+}
+
+static int get_int(int fd, int option) {
+  int value = -1;
+  socklen_t len = sizeof(value);
+  return getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 ? value : -1;
+}
+
+/* What the descriptor is instead of a bound TCP socket; NULL: it is one. */
+static const char *find_fault(int fd) {
+  struct ipaddr addr;
+  uint16_t port;
+  int family = get_int(fd, SO_DOMAIN);
+  if (fcntl(fd, F_GETFD) < 0) return "this descriptor is not open";
+  if (get_int(fd, SO_TYPE) != SOCK_STREAM || (family != AF_INET && family != AF_INET6))
+    return "this descriptor is not a TCP socket";
+  socket_peer(fd, &addr, &port);
+  if (addr.family) return "this socket is a connection";
+  socket_local(fd, &addr, &port);
+  return port ? NULL : "this socket is not bound to a port";
+}
+
+int listener_adopt(int fd, struct listener *out, struct err *e) {
+  int on = 1;
+  const char *fault = find_fault(fd);
+  if (fault) return err_set(e, -EINVAL, "--listen-fd %d: %s", fd, fault);
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ||
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 || listen(fd, SOCKET_BACKLOG) < 0)
+    return err_sys(e, -errno, "cannot listen on --listen-fd %d", fd);
+  out->fd = fd;
+  name_it(out);
   return 0;
 }
 

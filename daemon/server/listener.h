@@ -20,5 +20,8 @@ struct listener {
  * numeric address; -EADDRINUSE: a port is taken; other negative errno: the machine refused. The sentence names the
  * value, and who has a taken port; to find that out takes longer than a launch, so in_haste does not ask. */
 int listeners_open(const char *const *specs, size_t n, bool in_haste, struct listener *out, struct err *e);
+/* Listens on a TCP socket that its owner has bound (--listen-fd). -EINVAL: `fd` is none; other negative errno: the
+ * machine refused. The descriptor is the caller's until this returns 0. */
+int listener_adopt(int fd, struct listener *out, struct err *e);
 
 #endif
