@@ -105,12 +105,21 @@ static void put_local_ranks(struct buf *out, const struct agent_options *o, cons
   buf_printf(out, " of %" PRId64 "\n", told->local_world);
 }
 
+static void put_endpoints(struct buf *out, const struct agent_options *o) {
+  char endpoint[ENDPOINT_TEXT_MAX];
+  buf_puts(out, o->standalone ? "endpoint standalone" : "endpoint ");
+  for (size_t i = 0; i < o->n_endpoints; i++) {
+    endpoint_format(&o->endpoints[i], endpoint);
+    buf_printf(out, "%s%s", i ? "," : "", endpoint);
+  }
+  buf_putc(out, '\n');
+}
+
 static void put_place(struct buf *out, const struct agent_options *o, const struct options_told *told) {
   static const char *const hosting[] = {"auto", "never", "always"};
-  char endpoint[ENDPOINT_TEXT_MAX];
-  if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
   put_text(out, "job", told->job);
-  buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
+  put_endpoints(out, o);
+  put_text(out, "claim", o->claim);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
   buf_printf(out, "key %s\n", told->key);
   if (o->node_rank >= 0)

@@ -70,7 +70,9 @@ struct identity {
   char agent_id[AGENT_ID_MAX + 1];
   char host[HOST_MAX + 1];
   char job[JOB_ID_MAX + 1];
-  char endpoint[ENDPOINT_TEXT_MAX];
+  char endpoint[ENDPOINT_TEXT_MAX]; /* the first */
+  char endpoints[DAEMONS_MAX][ENDPOINT_TEXT_MAX];
+  const char *endpoint_texts[DAEMONS_MAX];
   char local_addr[ADDR_MAX + 1]; /* numeric, or "" */
   char command[COMMAND_HASH_MAX + 1];
   struct placed placed;
@@ -134,7 +136,11 @@ static int find_identity(struct identity *id, const struct agent_options *o, cha
   if (o->standalone)
     snprintf(id->endpoint, sizeof(id->endpoint), "%s", host_loopback());
   else
-    endpoint_format(&o->endpoint, id->endpoint);
+    endpoint_format(o->endpoints, id->endpoint);
+  for (size_t i = 0; i < o->n_endpoints; i++) {
+    endpoint_format(&o->endpoints[i], id->endpoints[i]);
+    id->endpoint_texts[i] = id->endpoints[i];
+  }
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
   if (rc == 0) rc = place_count_workers(o, env, &id->placed, e);
   return rc ? rc : name_job(id, o, env, e);
@@ -158,6 +164,9 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
       .role = o->role,
       .endpoint = id->endpoint,
       .endpoint_from = o->from.endpoint,
+      .n_endpoints = (uint32_t)o->n_endpoints,
+      .endpoints = o->n_endpoints ? id->endpoint_texts : NULL,
+      .claim = o->claim,
       .pid = getpid(),
       .uid = getuid(),
       .workers = id->placed.workers,
@@ -280,7 +289,7 @@ static void log_notes(const struct agent_options *o, const struct identity *id, 
  * checks it, instead of waiting. */
 static int check_endpoint(const struct agent_options *o, const struct identity *id, bool *hung, struct err *e) {
   bool first = o->from.endpoint && id->cluster.first_host_is_uncertain && o->order_key == 0;
-  const char *place = o->endpoint.host;
+  const char *place = o->endpoints->host;
   if (!first || cluster_lists(place, id->host) || own_addr_is(place, LOOKUP_MS, hung)) return 0;
   return err_set(
       e, -EINVAL,

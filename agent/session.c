@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include "agent/failures/verdict_json.h"
 #include "agent/job_times.h"
+#include "agent/link/forward.h"
 #include "agent/link/host_addrs.h"
 #include "agent/link/link.h"
 #include "agent/link/local_daemon.h"
@@ -66,6 +67,7 @@ struct session {
   struct env_job env;
   struct local_daemon *daemon;
   struct link *link;
+  struct forwarder *forwarder;
   struct round_driver *round;
   struct round_store *store;
   struct minter *minter;
@@ -130,10 +132,25 @@ static void write_verdict(struct session *s, const struct ending *ending) {
   verdict_file_write(&s->loop, s->o->options->verdict_file, &text, &s->writing);
 }
 
+static void open_connection(struct session *s, const struct supervisor_effect *fx) {
+  static const enum link_where where[] = {
+      [CONNECT_ENDPOINT] = LINK_TO_ENDPOINT, [CONNECT_SUCCESSOR] = LINK_TO_ADDRESS, [CONNECT_OWN] = LINK_TO_OWN};
+  link_open(s->link, &(struct link_to){.where = where[fx->connect.to],
+                                       .endpoint = fx->connect.endpoint,
+                                       .addr = fx->connect.addr,
+                                       .port = fx->connect.port,
+                                       .timeout_ms = fx->connect.timeout_ms});
+}
+
+static void set_forward(struct session *s, struct supervisor_effect *fx) {
+  forwarder_set(s->forwarder, fx->forward.bytes, fx->forward.current);
+  fx->forward.bytes = NULL;
+}
+
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
-  case SUP_CONNECT: link_open(s->link); break;
-  case SUP_FORWARD: break;
+  case SUP_CONNECT: open_connection(s, fx); break;
+  case SUP_FORWARD: set_forward(s, fx); break;
   case SUP_DISCONNECT:
     round_store_daemon(s->store, false);
     link_shut(s->link);
@@ -330,6 +347,17 @@ static void on_msg(void *ctx, struct msg *m) {
     post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
+static void on_standby_port(void *ctx, uint16_t port) {
+  post(ctx, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = port}});
+}
+
+/* A user's key is no daemon's, so this agent cannot take over. */
+static void on_user_key(void *ctx) {
+  struct session *s = ctx;
+  local_daemon_forbid_standby(s->daemon);
+  on_standby_port(s, 0);
+}
+
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
   struct session *s = ctx;
   supervisor_summary(s->supervisor, boot_ms(), out);
@@ -373,6 +401,7 @@ static void begin_exit(struct session *s, int code) {
   uv_timer_stop(&s->front);
   if (code) round_hand_up(s->round, code);
   link_shut(s->link);
+  forwarder_set(s->forwarder, NULL, UINT32_MAX);
   round_close(s->round, GUARD_FINISH_MS);
   local_daemon_leave(s->daemon, s->ended ? DAEMON_END_MS : DAEMON_GRACE_MS);
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
@@ -388,6 +417,7 @@ static void on_left(void *ctx) {
 /* False: something is still in uv's pool. */
 static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
+  forwarder_destroy(s->forwarder);
   link_destroy(s->link);
   minter_destroy(s->minter);
   round_store_destroy(s->store);
@@ -413,9 +443,26 @@ static bool close_all(struct session *s) {
 /* The beginning. --------------------------------------------------------------------------------------------------- */
 
 /* An endpoint of 127.0.0.1 means this machine alone. A name may stand for a loopback address and for others too. */
-static const char *loopback_host(const struct agent_options *o) {
-  struct ipaddr ip = ipaddr_parse(o->endpoint.host);
-  return ip.family && ipaddr_is_loopback(&ip) ? o->endpoint.host : NULL;
+static bool is_loopback(const struct endpoint *ep) {
+  struct ipaddr ip = ipaddr_parse(ep->host);
+  return ip.family && ipaddr_is_loopback(&ip);
+}
+
+/* Whether this agent may start rdzvd when the one that it uses is lost. */
+static bool may_stand_by(const struct session *s) {
+  const struct agent_options *o = s->o->options;
+  bool reachable = false;
+  for (size_t i = 0; i < o->n_endpoints; i++) reachable = reachable || !is_loopback(&o->endpoints[i]);
+  return reachable && !o->standalone && o->nnodes.max > 1 && o->hosting != HOST_NEVER &&
+         (!s->o->key || s->o->key->uid == KEY_OWN);
+}
+
+static struct standby reserve_port(const struct session *s) {
+  struct standby reserved = {.fd = -1};
+  struct err e = ERR_INIT;
+  if (may_stand_by(s) && standby_reserve(s->o->supervisor->local_addr, &reserved, &e))
+    log_warn("%s: this agent cannot take over if the daemon is lost", e.text);
+  return reserved;
 }
 
 /* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any
@@ -486,26 +533,32 @@ static int open_round(struct session *s, struct err *e) {
 }
 
 static void open_link(struct session *s) {
-  static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg};
+  static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg, on_user_key};
   const struct agent_options *o = s->o->options;
+  const struct resolve_words words = {
+      o->endpoint_where, o->from.endpoint ? "give --endpoint HOST:PORT, the same to all agents" : RESOLVE_REMEDY};
   s->daemon = local_daemon_create(&(struct local_daemon_options){
       .loop = &s->loop,
       .loopback = o->standalone,
-      .host = loopback_host(o),
-      .port = o->endpoint.port,
+      .host = is_loopback(o->endpoints) ? o->endpoints->host : NULL,
+      .port = o->endpoints->port,
       .key = s->o->key,
       .key_source = s->o->key_origin->kind,
       .log_file = s->daemon_log,
       .verbose = o->verbose,
+      .standby = reserve_port(s),
+      .claim = o->claim,
+      .on_port = on_standby_port,
       .on_left = on_left,
       .ctx = s,
   });
   s->link = link_create(&(struct link_options){
       .loop = &s->loop,
-      .endpoint = o->endpoint,
+      .endpoints = o->endpoints,
+      .n_endpoints = o->n_endpoints,
       .standalone = o->standalone,
-      .words = {o->endpoint_where,
-                o->from.endpoint ? "give --endpoint HOST:PORT, the same to all agents" : RESOLVE_REMEDY},
+      .local_addr = s->o->supervisor->local_addr,
+      .words = words,
       .derived = o->from.endpoint,
       .hosting = o->hosting,
       .key = s->o->key,
@@ -517,6 +570,12 @@ static void open_link(struct session *s) {
       .cb = &link_callbacks,
       .ctx = s,
   });
+  s->forwarder = forwarder_create(&(struct forwarder_options){.loop = &s->loop,
+                                                              .link = s->link,
+                                                              .endpoints = o->endpoints,
+                                                              .n_endpoints = o->n_endpoints,
+                                                              .words = words,
+                                                              .every_ms = SUPERVISOR_FORWARD_MS});
 }
 
 static int open_parts(struct session *s, struct err *e) {
@@ -609,6 +668,7 @@ int session_run(const struct session_options *o, bool *hung) {
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));
+  on_standby_port(s, local_daemon_standby_port(s->daemon));
   post(s, &(struct supervisor_event){.kind = SUP_BEGIN});
   start_pool(s);
   watch_end(s);

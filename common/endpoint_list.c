@@ -36,13 +36,11 @@ int endpoint_list_parse(const char *text, uint16_t default_port, struct endpoint
   for (const char *at = text; at;) {
     size_t len = strcspn(at, ",");
     struct endpoint ep;
-    char shown[ENDPOINT_TEXT_MAX];
     int rc = parse_one(at, len, default_port, &ep, e);
     if (rc) return rc;
     if (found == max) return err_set(e, -EINVAL, "more than %zu addresses: name at most %zu", max, max);
-    endpoint_format(&ep, shown);
     for (size_t i = 0; i < found; i++)
-      if (is_same(&list[i], &ep)) return err_set(e, -EINVAL, "%s is named twice: remove one of them", shown);
+      if (is_same(&list[i], &ep)) return err_set(e, -EINVAL, "%.*s is named twice: remove one of them", (int)len, at);
     list[found++] = ep;
     at = at[len] ? at + len + 1 : NULL;
   }

@@ -3,8 +3,13 @@
  *
  *   link_open -> addresses (numeric, or resolved; standalone: our own daemon's) -> one after the other, 2 s each
  *             -> connected: on_up
- *             -> an address of this machine refused: our own daemon starts, or the neighbour's is awaited; once more
+ *             -> an address of this machine refused, of the first endpoint: our own daemon starts, or the neighbour's
+ *                is awaited; once more
  *             -> on_down with one sentence about the attempt
+ *
+ * --endpoint may name several daemons. An attempt is for one of them, for a daemon of another agent, or for our own on
+ * its reserved port (link_target.c). A daemon is started for the first address of --endpoint alone: those at the others
+ * are started by people.
  *
  * Addresses are tried in turn, in the resolver's order: a daemon on the same network answers or refuses within a
  * millisecond, and two connections at once would both be HELLOs. The last successful address is tried first, so that a
@@ -99,8 +104,8 @@ static void go_down(struct link *l, bool refused, const char *why) {
 }
 
 static bool home_refused(const struct link *l) {
-  for (size_t i = 0; l->has_home && i < l->addresses.n; i++)
-    if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->addresses.v[i], address_size(&l->home)) == 0)
+  for (size_t i = 0; l->has_home && i < l->to->addresses.n; i++)
+    if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->to->addresses.v[i], address_size(&l->home)) == 0)
       return true;
   return false;
 }
@@ -120,7 +125,7 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
     c->max_body = FRAME_MAX_TO_AGENT;
     a->welcomed = true;
     if (a->link) {
-      a->link->home = a->link->addresses.v[a->link->at];
+      a->link->home = a->link->to->addresses.v[a->link->at];
       a->link->has_home = true;
     }
   }
@@ -135,7 +140,7 @@ static void tell_refusal(struct link *l, enum channel_status status, enum channe
   refusal_put(&why, &(struct refusal){.status = status,
                                       .source = source,
                                       .where = buf_text(&where),
-                                      .endpoint = &l->o.endpoint,
+                                      .endpoint = &l->to->endpoint,
                                       .who = "this agent",
                                       .key_from = l->o.key_from,
                                       .named = !l->o.munge,
@@ -147,11 +152,6 @@ static void tell_refusal(struct link *l, enum channel_status status, enum channe
   buf_finish(&why);
 }
 
-static void forget_fetched(struct link *l) {
-  secret_free(l->fetched);
-  l->fetched = NULL;
-}
-
 static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
   struct link *l = ctx;
   l->fetch = NULL;
@@ -160,15 +160,16 @@ static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
     return;
   }
   log_debug("MUNGE has brought the key of this user");
-  l->fetched = secret_alloc();
-  *l->fetched = *key;
+  l->to->fetched = secret_alloc();
+  *l->to->fetched = *key;
   l->again = true;
+  l->o.cb->on_user_key(l->o.ctx);
   dial_address(l);
 }
 
 static void ask_munge(struct link *l, enum channel_source source) {
   struct munge_fetch_options o = {
-      .loop = l->o.loop, .daemon = l->addresses.v[l->at], .trusted = l->o.munge_user, .deadline_ms = MUNGE_MS};
+      .loop = l->o.loop, .daemon = l->to->addresses.v[l->at], .trusted = l->o.munge_user, .deadline_ms = MUNGE_MS};
   enter_state(l, LINK_MUNGE);
   drop_peer(l, false);
   l->refused_source = source;
@@ -180,8 +181,8 @@ static void ask_munge(struct link *l, enum channel_source source) {
 static void end_refused(struct link *l, const struct conn *c) {
   enum channel_status status = c->refusal;
   enum channel_source source = c->refusal_key;
-  if (status == CHANNEL_WRONG_KEY && l->fetched) {
-    forget_fetched(l);
+  if (status == CHANNEL_WRONG_KEY && l->to->fetched) {
+    link_forget_fetched(l->to);
     go_down(l, false, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
   } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_available()) {
     ask_munge(l, source);
@@ -257,6 +258,12 @@ static const struct conn_callbacks peer_callbacks = {
 
 /* Dialing. --------------------------------------------------------------------------------------------------------- */
 
+static void note_own_addr(struct link *l) {
+  char peer[ADDR_MAX + 1];
+  uint16_t port;
+  conn_addresses(&l->attempt->conn, peer, l->own_addr, &port);
+}
+
 static void be_up(struct link *l) {
   struct err e = ERR_INIT;
   int rc = conn_start(&l->attempt->conn, l->o.user_timeout_ms, &e);
@@ -267,10 +274,13 @@ static void be_up(struct link *l) {
   enter_state(l, LINK_UP);
   l->knocks = 0;
   uv_timer_start(&l->timer, on_link_timer, HOLDER_MS, 0);
-  l->last_peer = l->addresses.v[l->at];
+  l->last_peer = l->to->addresses.v[l->at];
   l->has_last_peer = true;
-  l->foreign = !local_daemon_owned(l->o.daemon);
-  l->refused_since_ms = 0;
+  note_own_addr(l);
+  if (l->to == l->targets) {
+    l->foreign = !local_daemon_owned(l->o.daemon);
+    l->refused_since_ms = 0;
+  }
   bool again = l->again; /* with MUNGE's key: the owner knows */
   l->again = false;
   if (again) return;
@@ -281,7 +291,7 @@ static void be_up(struct link *l) {
 static void want_daemon(struct link *l) {
   l->state = LINK_DAEMON;
   l->started_daemon = true;
-  local_daemon_want(l->o.daemon);
+  local_daemon_want(l->o.daemon, l->where == LINK_TO_OWN);
 }
 
 /* Another agent starts its own daemon again, at the same port. Only if it has not done so for a while is it replaced
@@ -293,12 +303,13 @@ static bool may_replace(struct link *l) {
   return now - l->refused_since_ms >= FOREIGN_MS;
 }
 
-/* Whether rdzvd at the endpoint is ours to start: an address of this machine refused, or is_host says so. (Then the
- * endpoint may lead here through an address translation.) */
+/* Whether rdzvd at the first endpoint is ours to start: an address of this machine refused, or is_host says so. (Then
+ * the endpoint may lead here through an address translation.) */
 static bool is_host(const struct link *l) {
   bool local = l->o.hosting == HOST_ALWAYS;
-  for (size_t i = 0; l->refusals && i < l->addresses.n; i++)
-    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->addresses.v[i]));
+  if (l->to != l->targets) return false;
+  for (size_t i = 0; l->refusals && i < l->to->addresses.n; i++)
+    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->to->addresses.v[i]));
   return local && l->o.hosting != HOST_NEVER;
 }
 
@@ -336,20 +347,20 @@ static void on_connect(uv_connect_t *req, int status) {
 /* Connects to addresses[at], or to the next one if that cannot begin. */
 static void dial_address(struct link *l) {
   l->state = LINK_DIALING;
-  if (l->at == l->addresses.n) {
+  if (l->at == l->to->addresses.n) {
     on_exhausted(l);
     return;
   }
   struct attempt *a = xcalloc(1, sizeof(*a));
   conn_init_tcp(&a->conn, l->o.loop, &peer_callbacks, a, false);
-  conn_use_key(&a->conn, l->fetched ? l->fetched : l->o.key);
+  conn_use_key(&a->conn, l->to->fetched ? l->to->fetched : l->o.key);
   a->link = a->home = l;
   a->req.data = a;
   l->attempt = a;
   l->alive++;
   uv_update_time(l->o.loop);
-  uv_timer_start(&l->timer, on_link_timer, CONNECT_MS, 0);
-  int rc = uv_tcp_connect(&a->req, &a->conn.tcp, &l->addresses.v[l->at].any, on_connect);
+  uv_timer_start(&l->timer, on_link_timer, l->timeout_ms ? l->timeout_ms : CONNECT_MS, 0);
+  int rc = uv_tcp_connect(&a->req, &a->conn.tcp, &l->to->addresses.v[l->at].any, on_connect);
   if (rc) try_next_address(l, rc);
 }
 
@@ -359,11 +370,16 @@ static void dial_all(struct link *l) {
   dial_address(l);
 }
 
+/* Earlier addresses will do, if a name server is late. */
+static uint32_t lookup_ms(const struct link *l) {
+  return l->timeout_ms && l->to->addresses.n ? l->timeout_ms : LOOKUP_MS;
+}
+
 static void give_lookup_up(struct link *l) {
   struct err e = ERR_INIT;
   resolve_cancel(l->resolve);
-  err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint was not found within %d s: no name server answers",
-          l->o.endpoint.host, LOOKUP_MS / 1000);
+  err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint was not found within %g s: no name server answers",
+          l->to->endpoint.host, lookup_ms(l) / 1000.0);
   on_resolved(l, NULL, &e);
 }
 
@@ -381,47 +397,29 @@ static void on_link_timer(uv_timer_t *timer) {
 
 /* Where to. -------------------------------------------------------------------------------------------------------- */
 
-/* The last successful address comes first. */
-static void prefer_last(struct link *l) {
-  for (size_t i = 1; l->has_last_peer && i < l->addresses.n; i++) {
-    union socket_address a = l->addresses.v[i];
-    if (memcmp(&a, &l->last_peer, address_size(&a)) != 0) continue;
-    memmove(&l->addresses.v[1], &l->addresses.v[0], i * sizeof(a));
-    l->addresses.v[0] = a;
-    return;
-  }
-}
-
 static void on_resolved(void *ctx, const struct address_list *found, const struct err *e) {
   struct link *l = ctx;
   l->resolve = NULL;
-  if (e && l->addresses.n == 0) {
+  if (e && l->to->addresses.n == 0) {
     go_down(l, false, e->text);
     return;
   }
-  if (!e) l->addresses = *found;
-  prefer_last(l);
+  if (!e) l->to->addresses = *found;
+  link_prefer_last(l);
   dial_all(l);
 }
 
 static void on_daemon_ready(void *ctx, uint16_t port) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
-  if (l->o.standalone) {
-    const char *own = host_loopback();
-    l->addresses = (struct address_list){.n = 1};
-    if (strchr(own, ':'))
-      uv_ip6_addr(own, port, &l->addresses.v[0].v6);
-    else
-      uv_ip4_addr(own, port, &l->addresses.v[0].v4);
-  }
+  if (l->o.standalone || l->where == LINK_TO_OWN) link_find_own(l, port);
   dial_all(l);
 }
 
 static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err *e) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
-  if (taken && !l->o.standalone) {
+  if (taken && !l->o.standalone && l->where == LINK_TO_ENDPOINT) {
     l->taken = true;
     l->taken_tries = TAKEN_TRIES;
     dial_all(l);
@@ -430,21 +428,30 @@ static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err 
   }
 }
 
-void link_open(struct link *l) {
+static void find_endpoint(struct link *l) {
+  l->state = LINK_RESOLVING;
+  struct resolve *r = resolve_start(l->o.loop, &l->to->endpoint, &l->o.words, on_resolved, l);
+  if (!r) return;
+  l->resolve = r;
+  uv_update_time(l->o.loop);
+  uv_timer_start(&l->timer, on_link_timer, lookup_ms(l), 0);
+}
+
+void link_open(struct link *l, const struct link_to *to) {
   if (l->state != LINK_SHUT) return;
   l->started_daemon = false;
   l->taken = false;
   l->taken_tries = 0;
-  if (l->o.standalone) {
+  if (!link_choose_target(l, to))
+    go_down(l, false, "the next daemon has no numeric address");
+  else if (l->where == LINK_TO_ADDRESS)
+    dial_all(l);
+  else if (l->where == LINK_TO_OWN && !local_daemon_standby_port(l->o.daemon))
+    go_down(l, false, "this agent has reserved no port for rdzvd");
+  else if (l->o.standalone || l->where == LINK_TO_OWN)
     want_daemon(l);
-  } else {
-    l->state = LINK_RESOLVING;
-    struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, &l->o.words, on_resolved, l);
-    if (!r) return;
-    l->resolve = r;
-    uv_update_time(l->o.loop);
-    uv_timer_start(&l->timer, on_link_timer, LOOKUP_MS, 0);
-  }
+  else
+    find_endpoint(l);
 }
 
 void link_send(struct link *l, struct bytes *b) {
@@ -477,6 +484,8 @@ struct link *link_create(const struct link_options *o) {
   struct link *l = xcalloc(1, sizeof(*l));
   l->o = *o;
   l->alive = 1;
+  l->to = l->targets;
+  for (size_t i = 0; i < o->n_endpoints; i++) l->targets[i].endpoint = o->endpoints[i];
   uv_timer_init(o->loop, &l->timer);
   l->timer.data = l;
   local_daemon_bind(o->daemon, &daemon_callbacks, l);
@@ -490,6 +499,6 @@ static void on_timer_closed(uv_handle_t *handle) {
 void link_destroy(struct link *l) {
   if (!l) return;
   link_shut(l);
-  forget_fetched(l);
+  for (size_t i = 0; i <= DAEMONS_MAX; i++) link_forget_fetched(&l->targets[i]);
   uv_close((uv_handle_t *)&l->timer, on_timer_closed);
 }

@@ -2,12 +2,13 @@
 #ifndef AGENT_LINK_LINK_H
 #define AGENT_LINK_LINK_H
 
-/* The agent's connection to the daemon: finds the endpoint, starts rdzvd if it should run here and does not, connects,
- * and passes messages on. link_open makes one attempt; the supervisor decides when to try again.
+/* The agent's connection to a daemon: finds its address, starts rdzvd if it should run here and does not, connects,
+ * and passes messages on. link_open makes one attempt; the supervisor decides where to, and when to try again.
  *
  *     link.c           attempts and connections; link_words.c has their sentences
  *     resolve.c        from a name to addresses
- *     local_daemon.c   the agent's own rdzvd, and its state folder (private_dir.c)
+ *     local_daemon.c   the agent's own rdzvd, its state folder (private_dir.c), its reserved port (standby.c)
+ *     forward.c        tells the other daemons of --endpoint where the job is
  *     own_addr.c host_addrs.c   this machine's addresses */
 
 #include <stdbool.h>
@@ -30,6 +31,20 @@ struct link_down {
   const char *why; /* a sentence for people */
 };
 
+enum link_where {
+  LINK_TO_ENDPOINT, /* an address of --endpoint; rdzvd is started at the first one if it should run here */
+  LINK_TO_ADDRESS,  /* another agent's rdzvd */
+  LINK_TO_OWN,      /* this agent's rdzvd, which is started unless it runs */
+};
+
+struct link_to {
+  enum link_where where;
+  uint32_t endpoint;   /* TO_ENDPOINT: which, from 0 */
+  const char *addr;    /* TO_ADDRESS: numeric */
+  uint16_t port;       /* TO_ADDRESS */
+  uint32_t timeout_ms; /* for each address; 0: the link's own */
+};
+
 struct link_callbacks {
   /* moved: to another address than the one that welcomed us last */
   void (*on_up)(void *ctx, bool moved);
@@ -39,13 +54,17 @@ struct link_callbacks {
    * connection. */
   void (*on_stranger)(void *ctx, const char *who);
   void (*on_msg)(void *ctx, struct msg *m); /* m is valid in the call */
+  /* The daemon takes a key that MUNGE has brought for this user, which is not one for a daemon. on_msg follows. */
+  void (*on_user_key)(void *ctx);
 };
 
 struct link_options {
   uv_loop_t *loop;
-  struct endpoint endpoint; /* not used when standalone */
+  const struct endpoint *endpoints; /* copied; not used when standalone */
+  size_t n_endpoints;               /* 1 to DAEMONS_MAX */
   bool standalone;
-  struct resolve_words words;  /* of the endpoint */
+  const char *local_addr;      /* numeric; "": not given */
+  struct resolve_words words;  /* of the endpoints */
   bool derived;                /* the port was derived, so the user has not chosen it */
   enum hosting hosting;        /* unless standalone */
   struct local_daemon *daemon; /* its answers come to the link from now on */
@@ -59,7 +78,9 @@ struct link_options {
 };
 
 struct link *link_create(const struct link_options *o);
-void link_open(struct link *l);
+void link_open(struct link *l, const struct link_to *to);
+/* The key for an address of --endpoint: the job's, or what MUNGE brought from there. Valid until the loop goes on. */
+const struct key *link_key(const struct link *l, uint32_t endpoint);
 void link_send(struct link *l, struct bytes *b); /* takes one reference; dropped without a connection */
 void link_shut(struct link *l);          /* flushes and closes, or gives the attempt up; on_down does not follow */
 bool link_is_shut(const struct link *l); /* the loop has nothing of it but a name being resolved */

@@ -2,7 +2,7 @@
 #ifndef AGENT_LINK_LINK_INTERNAL_H
 #define AGENT_LINK_LINK_INTERNAL_H
 
-/* Shared by link.c and link_words.c alone. */
+/* Shared by link.c, link_target.c and link_words.c alone. */
 
 #include "agent/link/link.h"
 #include "common/buf.h"
@@ -11,11 +11,20 @@ struct munge_fetch;
 
 enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_MUNGE, LINK_UP };
 
+struct link_target {
+  struct endpoint endpoint;
+  struct address_list addresses; /* as last found */
+  struct key *fetched;           /* by MUNGE; NULL: none */
+};
+
 struct link {
   struct link_options o;
   enum link_state state;
+  struct link_target targets[DAEMONS_MAX + 1]; /* those of --endpoint; the last one is any other address */
+  struct link_target *to;                      /* of this attempt */
+  enum link_where where;
+  uint32_t timeout_ms;
   struct resolve *resolve;
-  struct address_list addresses;
   size_t at, refusals;
   int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
   bool started_daemon;       /* in this attempt */
@@ -23,12 +32,12 @@ struct link {
   int taken_tries;
   struct attempt *attempt;
   struct munge_fetch *fetch;
-  struct key *fetched; /* by MUNGE; NULL: none */
   uv_timer_t timer;
   int knocks; /* on_silence calls, on this connection */
   union socket_address last_peer;
   bool has_last_peer;
-  union socket_address home; /* the address that welcomed us last */
+  char own_addr[ADDR_MAX + 1]; /* this end of the last connection; "": none yet */
+  union socket_address home;   /* the address that welcomed us last */
   bool has_home;
   enum channel_source refused_source; /* of the daemon's key, while MUNGE is asked */
   bool again;                         /* the next connection is another try of the one that the owner knows */
@@ -37,6 +46,12 @@ struct link {
   int alive; /* handles: connections and the timer */
 };
 
+/* Fills to, where and timeout_ms. False: the address of TO_ADDRESS is not numeric. */
+bool link_choose_target(struct link *l, const struct link_to *to);
+/* The addresses of our own daemon, for this attempt. */
+void link_find_own(struct link *l, uint16_t port);
+void link_prefer_last(struct link *l);
+void link_forget_fetched(struct link_target *t);
 /* Appends "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
 void link_name_target(const struct link *l, size_t which, struct buf *out);
 /* Appends why no address could be connected to. */

@@ -2,14 +2,17 @@
 /* The agent's own rdzvd.
  *
  * Four descriptors connect the two. The daemon reads its key from --key-fd, whose pipe is full and closed before it
- * starts. It writes its port to --ready-fd when it listens, so no polling is
- * needed. It reads --owner-fd: one byte means that it is left behind, and the end means that the agent is gone. Its
+ * starts. It writes its port to --ready-fd when it listens, so no polling is needed. It reads --owner-fd: one byte means that it is left behind, and the end means that the agent is gone. Its
  * stderr comes to us. It has its own session: Ctrl-C at the terminal is for the agent, which stops workers first and
  * needs its daemon to inform the others. If a scheduler signals all processes of a job, the daemon ignores it as long
  * as the agent holds that pipe.
  *
  * The first to start gets the port. The loser's rdzvd exits with 68, and its agent connects to the winner's. The same
  * holds when two agents of one machine restart theirs at once.
+ *
+ * A reserved port goes to the daemon as a fifth descriptor, and the agent closes its own: with it, the kernel would
+ * accept connections for a daemon that is dead. A restarted daemon binds the port by its number. An agent whose daemon
+ * has listened at the endpoint starts it nowhere else, since newcomers look for it there.
  *
  * The agent reports on jobs itself, so the daemon's lines are for --verbose and files, and the last one for the
  * sentence about its death.
@@ -47,9 +50,11 @@ enum {
   RESTART_MAX_MS = 5000,
   LONG_LIFE_MS = 10000,
   LINE_MAX_LEN = 4096,
+  WORDS_MAX = 16,
   FD_READY = 3,
   FD_OWNER = 4,
   FD_KEY = 5,
+  FD_LISTEN = 6,
 };
 
 enum daemon_state {
@@ -80,6 +85,8 @@ struct local_daemon {
   char *state_dir;
   uint32_t failures; /* in a row */
   bool serves;       /* it was ready, and must be again if it dies */
+  bool stands_by;    /* it listens on the reserved port, or is to */
+  bool at_endpoint;  /* it has listened there */
   bool wanted, leaving, sent_term;
 };
 
@@ -186,6 +193,11 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   d->port = (uint16_t)port;
   d->state = DAEMON_READY;
   d->serves = true;
+  if (!d->stands_by) {
+    d->at_endpoint = true;
+    standby_close(&d->o.standby);
+  }
+  if (local_daemon_standby_port(d)) d->o.on_port(d->o.ctx, d->port);
   if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the timer of the end */
   log_debug("rdzvd: listens on port %lu pid=%d", port, life->process.pid);
   answer_ready(d);
@@ -240,6 +252,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   uv_timer_stop(&d->timer);
   bool taken = !signo && status == EXIT_CODE_PORT_TAKEN;
   if (taken || (!signo && status == 0)) d->serves = false;
+  if (taken) d->at_endpoint = false;
   if (taken) remove_state(d);
   if (d->leaving)
     finish_leaving(d);
@@ -307,26 +320,43 @@ static struct life *life_create(struct local_daemon *d) {
   return life;
 }
 
-static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd, int key_fd) {
+/* --listen for this life: heap. */
+static char *listen_text(const struct local_daemon *d) {
   const char *host = d->o.loopback ? host_loopback() : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
   bool v6 = strchr(host, ':') != NULL;
-  char *listen = xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->port ? d->port : d->o.port));
-  const char *quiet = d->o.verbose || d->o.log_file ? NULL : "--quiet";
-  const char *words[] = {"rdzvd",
-                         "--listen",
-                         listen,
-                         "--exit-when-idle",
-                         "--ready-fd",
-                         "3",
-                         "--owner-fd",
-                         "4",
-                         "--state-dir",
-                         d->state_dir,
-                         d->o.key ? "--key-fd" : "--insecure",
-                         d->o.key ? "5" : quiet,
-                         d->o.key ? quiet : NULL,
-                         NULL};
-  char *argv[sizeof(words) / sizeof(*words)]; /* libuv writes to none of them */
+  if (d->stands_by) return xstrdup(d->o.standby.text);
+  return xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->o.port ? d->o.port : d->port));
+}
+
+/* The words of the command line; libuv writes to none of them. */
+static void put_words(const struct local_daemon *d, const char *listen, const char *words[WORDS_MAX]) {
+  size_t n = 0;
+  bool inherits = d->stands_by && d->o.standby.fd >= 0, quiet = !d->o.verbose && !d->o.log_file;
+  const char *const fixed[] = {"rdzvd",
+                               inherits ? "--listen-fd" : "--listen",
+                               inherits ? "6" : listen,
+                               "--exit-when-idle",
+                               "--ready-fd",
+                               "3",
+                               "--owner-fd",
+                               "4",
+                               "--state-dir",
+                               d->state_dir};
+  for (; n < sizeof(fixed) / sizeof(*fixed); n++) words[n] = fixed[n];
+  words[n++] = d->o.key ? "--key-fd" : "--insecure";
+  if (d->o.key) words[n++] = "5";
+  if (d->o.claim) words[n++] = "--claim";
+  if (d->o.claim) words[n++] = d->o.claim;
+  if (quiet) words[n++] = "--quiet";
+  words[n] = NULL;
+}
+
+static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd, int key_fd) {
+  char *listen = listen_text(d);
+  const char *words[WORDS_MAX];
+  char *argv[WORDS_MAX];
+  int listen_fd = d->stands_by ? d->o.standby.fd : -1;
+  put_words(d, listen, words);
   memcpy(argv, words, sizeof(argv));
   uv_stdio_container_t stdio[] = {
       {.flags = UV_IGNORE},
@@ -335,6 +365,7 @@ static int spawn(struct local_daemon *d, struct life *life, const char *program,
       [FD_READY] = {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->ready},
       [FD_OWNER] = {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&life->owner},
       [FD_KEY] = {.flags = d->o.key ? UV_INHERIT_FD : UV_IGNORE, .data.fd = key_fd},
+      [FD_LISTEN] = {.flags = listen_fd >= 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = listen_fd},
   };
   if (err_fd >= 0) {
     stdio[2].flags = UV_INHERIT_FD;
@@ -349,6 +380,7 @@ static int spawn(struct local_daemon *d, struct life *life, const char *program,
       .stdio_count = sizeof(stdio) / sizeof(*stdio),
   };
   int rc = uv_spawn(d->o.loop, &life->process, &options);
+  if (rc == 0 && d->stands_by) standby_close(&d->o.standby);
   free(listen);
   return rc;
 }
@@ -400,11 +432,22 @@ void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbac
   d->cb_ctx = ctx;
 }
 
-void local_daemon_want(struct local_daemon *d) {
+uint16_t local_daemon_standby_port(const struct local_daemon *d) {
+  if (!d->o.standby.text[0]) return 0;
+  return d->at_endpoint ? d->port : d->o.standby.port;
+}
+
+void local_daemon_forbid_standby(struct local_daemon *d) {
+  standby_close(&d->o.standby);
+  if (!d->stands_by) d->o.standby.text[0] = '\0';
+}
+
+void local_daemon_want(struct local_daemon *d, bool standby) {
   struct err e = ERR_INIT;
   d->wanted = true;
   if (d->state == DAEMON_READY) answer_ready(d);
   if (d->state != DAEMON_ABSENT) return;
+  d->stands_by = standby && !d->at_endpoint && local_daemon_standby_port(d);
   int rc = d->leaving ? err_set(&e, -ECANCELED, "rdzvd is not started: the job is over") : start_life(d, &e);
   if (rc) answer_failure(d, false, d->leaving ? 0 : EXIT_CODE_SYSTEM, &e);
 }
@@ -435,5 +478,6 @@ void local_daemon_destroy(struct local_daemon *d) {
     life_close(d->life);
   }
   remove_state(d);
+  standby_close(&d->o.standby);
   uv_close((uv_handle_t *)&d->timer, on_timer_closed);
 }

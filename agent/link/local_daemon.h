@@ -4,11 +4,15 @@
 
 /* The rdzvd that an agent runs itself, if the endpoint is this machine and nothing listens there, or for --standalone.
  * It starts when first wanted, restarts when it dies while the job lives (same port, same state), and exits when no
- * job needs it; local_daemon_leave ensures that. */
+ * job needs it; local_daemon_leave ensures that.
+ *
+ * An agent has one rdzvd at most. It listens at the endpoint, or on the port that the agent has reserved so that
+ * others know it in advance. Once it has listened, it keeps its port. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "agent/link/standby.h"
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/key/source.h"
@@ -31,14 +35,21 @@ struct local_daemon_options {
   enum key_source key_source;
   const char *log_file; /* gets its stderr; NULL: our log does, line by line */
   bool verbose;
-  void (*on_left)(void *ctx); /* after local_daemon_leave */
+  struct standby standby;                    /* the reserved port, now the daemon's; fd -1: none */
+  const char *claim;                         /* --claim; NULL: none */
+  void (*on_port)(void *ctx, uint16_t port); /* where it listens now, and will: unless loopback */
+  void (*on_left)(void *ctx);                /* after local_daemon_leave */
   void *ctx;
 };
 
 struct local_daemon *local_daemon_create(const struct local_daemon_options *o); /* starts nothing yet */
 /* The receiver of answers. */
 void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbacks *cb, void *ctx);
-void local_daemon_want(struct local_daemon *d);
+/* standby: on the reserved port, if it does not run. */
+void local_daemon_want(struct local_daemon *d, bool standby);
+uint16_t local_daemon_standby_port(const struct local_daemon *d); /* for local_daemon_want(standby); 0: none */
+/* No daemon may be started by that port: the key that the job uses is not one for a daemon. */
+void local_daemon_forbid_standby(struct local_daemon *d);
 bool local_daemon_owned(const struct local_daemon *d); /* it runs, or restarts in a moment */
 pid_t local_daemon_pid(const struct local_daemon *d);  /* 0: none */
 /* It is not started again and has grace_ms to exit by itself. Then one of --standalone gets SIGTERM, and SIGKILL. Any

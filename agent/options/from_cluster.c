@@ -142,7 +142,7 @@ int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e)
   const struct cluster_fact *place = !here ? &c->first_host : c->local_agents.is_set ? &c->local_agents : &c->nodes;
   if (!place->is_set) return refuse_unknown(c, e);
   if (!c->port.is_set) return refuse_nameless(c, e);
-  int rc = endpoint_parse(here ? cluster_loopback(c) : c->first_host.text, (uint16_t)c->port.number, &o->endpoint, e);
+  int rc = endpoint_parse(here ? cluster_loopback(c) : c->first_host.text, (uint16_t)c->port.number, o->endpoints, e);
   if (rc) return err_wrap(e, "%s", c->first_host.source);
   snprintf(o->endpoint_from, sizeof(o->endpoint_from), "%s; port: %s", place->source, c->port.source);
   o->from.endpoint = o->endpoint_from;

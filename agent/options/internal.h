@@ -41,6 +41,7 @@ int option_nnodes(const char *text, void *field, struct err *e);       /* struct
 int option_hosts(const char *text, void *field, struct err *e);        /* const char *; checked, not expanded */
 int option_nproc(const char *text, void *field, struct err *e);        /* int64_t */
 int option_endpoint(const char *text, void *field, struct err *e);     /* const char *; checked, not parsed */
+int option_claim(const char *text, void *field, struct err *e);        /* const char *; checked; NULL where empty */
 int option_id(const char *text, void *field, struct err *e);           /* const char *; NULL where empty */
 int option_role(const char *text, void *field, struct err *e);         /* const char * */
 int option_node_addr(const char *text, void *field, struct err *e);    /* const char *: address or name */

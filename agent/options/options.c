@@ -32,6 +32,7 @@
 #include "agent/options/command_line.h"
 #include "agent/options/internal.h"
 #include "agent/options/torch_flags.h"
+#include "common/endpoint_list.h"
 #include "common/exit_codes.h"
 
 enum { CONF_SHOWN_MAX = 120, WHY_MAX = 120, SHOWN_MAX = 80 };
@@ -107,14 +108,17 @@ static void note_where(struct settling *s, const char *option) {
 static int settle_endpoint(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   note_where(s, "endpoint");
-  bool fixed = o->torch.backend && !is_c10d(o);
-  int rc = endpoint_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, &o->endpoint, e);
-  if (rc || o->endpoint.port) return rc;
-  if (o->nnodes.max > 1)
+  bool fixed = o->torch.backend && !is_c10d(o), zero = false;
+  int rc = endpoint_list_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, o->endpoints,
+                               DAEMONS_MAX, &o->n_endpoints, e);
+  if (rc) return err_wrap(e, "%s", options_spelling_of(s, "endpoint")), rc;
+  for (size_t i = 0; i < o->n_endpoints; i++) zero = zero || o->endpoints[i].port == 0;
+  if (!zero) return 0;
+  if (o->nnodes.max > 1 || o->n_endpoints > 1)
     return err_set(e, -EINVAL, "%s=%s: port 0 cannot be connected to: give the port on which rdzvd listens",
                    options_spelling_of(s, "endpoint"), o->torch.endpoint);
   o->standalone = true;
-  o->endpoint.host[0] = '\0';
+  o->endpoints->host[0] = '\0';
   return 0;
 }
 
@@ -128,13 +132,13 @@ static int settle_master(struct settling *s, struct err *e) {
     return 0;
   }
   int rc = endpoint_parse(is_given(t->master_addr) ? t->master_addr : cluster_loopback(s->cluster), STATIC_DEFAULT_PORT,
-                          &o->endpoint, e);
+                          o->endpoints, e);
   if (rc) return rc;
   note_where(s, "master-addr");
   if (t->master_port == 0)
     return err_set(e, -EINVAL, "%s=0: port 0 cannot be connected to: give the port on which rdzvd is to listen",
                    options_spelling_of(s, "master-port"));
-  if (t->master_port > 0) o->endpoint.port = (uint16_t)t->master_port;
+  if (t->master_port > 0) o->endpoints->port = (uint16_t)t->master_port;
   return 0;
 }
 
@@ -154,6 +158,15 @@ static int settle_place(struct settling *s, struct err *e) {
   if (o->nnodes.max > 1) return refuse_no_place(&o->nnodes, e);
   o->standalone = true;
   return 0;
+}
+
+/* One daemon of one machine competes with nobody. */
+static void settle_daemons(struct settling *s) {
+  struct agent_options *o = s->o;
+  if (o->n_endpoints == 0 || o->standalone) o->n_endpoints = o->standalone ? 0 : 1;
+  if (!o->standalone) return;
+  options_note_ignored(s, "claim", "a job on one machine has one daemon");
+  o->claim = NULL;
 }
 
 /* Second names. ---------------------------------------------------------------------------------------------------- */
@@ -342,6 +355,7 @@ static int settle_all(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   int rc = options_nodes_from_cluster(s, e);
   if (rc == 0) rc = settle_place(s, e);
+  if (rc == 0) settle_daemons(s);
   if (rc == 0) rc = settle_conf(s, e);
   if (rc == 0) rc = settle_variables(s, e);
   if (rc == 0) rc = settle_rank(s, e);
@@ -407,5 +421,7 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .lease_ms = o->lease_ms,
       .hang_timeout_ms = o->hang_timeout_ms,
       .nccl_ids = o->nccl_ids,
+      .daemons = o->n_endpoints > 1 ? (int64_t)o->n_endpoints : 0,
+      .claims = o->claim != NULL,
   };
 }

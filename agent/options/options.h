@@ -103,11 +103,13 @@ struct agent_options {
   const char *expect;   /* compressed list of hosts, at most HOSTS_MAX; NULL: unknown */
   int64_t expect_nodes; /* expected nodes: the length of that list, or the number of started agents; 0: unknown */
   int64_t nproc;
-  struct endpoint endpoint; /* host "": none given */
-  bool standalone;          /* after parsing: one machine, with its own daemon */
-  const char *rdzv_id;      /* NULL: none given */
-  int64_t node_rank;        /* -1: none given */
-  int64_t order_key;        /* the scheduler's index of this agent; -1: none */
+  struct endpoint endpoints[DAEMONS_MAX]; /* where daemons are, in this order */
+  size_t n_endpoints;                     /* 0: standalone, and the first host is "" */
+  const char *claim;                      /* where daemons claim rounds (common/claim_place.h); NULL: nowhere */
+  bool standalone;                        /* after parsing: one machine, with its own daemon */
+  const char *rdzv_id;                    /* NULL: none given */
+  int64_t node_rank;                      /* -1: none given */
+  int64_t order_key;                      /* the scheduler's index of this agent; -1: none */
   /* agents on this host and the index of this one among them; 1 and 0 unless known */
   int64_t local_agents, local_index;
   /* several agents share this host and their indices are unknown: the source of that fact; else NULL */

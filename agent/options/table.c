@@ -182,12 +182,23 @@ static const struct opt table[] = {
      .foreign = "rdzv-endpoint",
      .type = OPT_CUSTOM,
      .offset = FIELD(torch.endpoint),
-     .label = "HOST[:PORT]",
+     .label = "HOST[:PORT][,...]",
      .parse = option_endpoint,
      .brief = "Where nodes meet: one of them, the same on all.",
      .help = "Where rdzvd listens, the same on all nodes. Default port: 29400. If the address is this machine's and "
              "nothing listens there, the agent starts rdzvd. Default: the first host of srun's step, or the host of "
-             "mpirun, with a port derived from the job's id."},
+             "mpirun, with a port derived from the job's id. Up to 7 more addresses, in the same order on all nodes, "
+             "are those of standby daemons that run already: the job goes there when its daemon is lost."},
+    {.name = "claim",
+     .in_file = true,
+     .type = OPT_CUSTOM,
+     .offset = FIELD(claim),
+     .label = "DIR|etcd://HOST:PORT[,...]",
+     .parse = option_claim,
+     .help =
+         "A folder that all machines share, or an etcd cluster, the same on all nodes. The daemon claims each round "
+         "there before it starts it, so that any node that is left can go on alone. Without it, a round follows "
+         "only where more than half of the nodes of the last one are."},
     {.name = "standalone",
      .foreign = "standalone",
      .type = OPT_FLAG,

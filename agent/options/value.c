@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/options/internal.h"
+#include "common/claim_place.h"
+#include "common/endpoint_list.h"
 #include "common/hostlist.h"
 
 static const struct {
@@ -80,15 +82,19 @@ int option_nproc(const char *text, void *field, struct err *e) {
 
 int option_endpoint(const char *text, void *field, struct err *e) {
   const char **point = field;
-  struct endpoint ep;
-  size_t n = strlen(text);
+  struct endpoint list[DAEMONS_MAX];
+  size_t n;
   if (text[0] == '/') return err_set(e, -EINVAL, "a file cannot be an endpoint: give HOST[:PORT]");
-  if (text[0] == ':' && text[1] != ':')
-    return err_set(e, -EINVAL, "the host in front of the colon is missing: write HOST:PORT; is a variable unset?");
-  if (n > 1 && text[n - 1] == ':' && memchr(text, ':', n - 1) == NULL)
-    return err_set(e, -EINVAL, "the port behind the colon is missing: write HOST:PORT; is a variable unset?");
-  int rc = *text ? endpoint_parse(text, RDZV_DEFAULT_PORT, &ep, e) : 0;
+  int rc = *text ? endpoint_list_parse(text, 0, list, DAEMONS_MAX, &n, e) : 0; /* the default port comes later */
   if (rc == 0) *point = text;
+  return rc;
+}
+
+int option_claim(const char *text, void *field, struct err *e) {
+  const char **claim = field;
+  struct claim_place place;
+  int rc = *text ? claim_place_parse(text, &place, e) : 0;
+  if (rc == 0) *claim = *text ? text : NULL;
   return rc;
 }
 

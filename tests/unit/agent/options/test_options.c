@@ -66,8 +66,8 @@ static void reads_what_is_right(void **state) {
     assert_int_equal(o.nnodes.min, g->min);
     assert_int_equal(o.nnodes.max, g->max);
     assert_int_equal(o.nproc, g->nproc);
-    assert_string_equal(o.endpoint.host, g->host);
-    if (*g->host) assert_int_equal(o.endpoint.port, g->port);
+    assert_string_equal(o.endpoints->host, g->host);
+    if (*g->host) assert_int_equal(o.endpoints->port, g->port);
     assert_int_equal(o.standalone, g->standalone);
     assert_int_equal(o.command, g->command);
     if (g->word)
@@ -75,6 +75,35 @@ static void reads_what_is_right(void **state) {
     else
       assert_null(o.words[0]);
   }
+}
+
+static void reads_several_endpoints(void **state) {
+  const char *const argv[WORDS] = {"a", "--nnodes", "2", "--endpoint", "n1,n2:7,[::1]", "--claim", "/c", "x"};
+  const char *const torch[WORDS] = {"a", "--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "n1:29400,n1"};
+  const char *const alone[WORDS] = {"a", "--claim", "/c", "x"};
+  const char *const none[4] = {0};
+  struct agent_options o;
+  struct settings s;
+  struct err e = ERR_INIT;
+  assert_int_equal(parse(&o, argv, none, &e), 0);
+  agent_options_settings(&o, &s);
+  assert_int_equal(o.n_endpoints, 3);
+  assert_string_equal(o.endpoints[1].host, "n2");
+  assert_int_equal(o.endpoints[1].port, 7);
+  assert_string_equal(o.endpoints[2].host, "::1");
+  assert_int_equal(o.endpoints[2].port, 29400);
+  assert_int_equal(s.daemons, 3);
+  assert_true(s.claims);
+  assert_string_equal(o.claim, "/c");
+  assert_int_equal(parse(&o, torch, none, &e), 0); /* the default port is torchrun's */
+  assert_int_equal(o.n_endpoints, 2);
+  assert_int_equal(o.endpoints[1].port, 29500);
+  assert_int_equal(parse(&o, alone, none, &e), 0);
+  agent_options_settings(&o, &s);
+  assert_int_equal(o.n_endpoints, 0);
+  assert_int_equal(s.daemons, 0);
+  assert_false(s.claims);
+  assert_string_equal(o.notes, "--claim has no effect: a job on one machine has one daemon");
 }
 
 struct bad {
@@ -103,6 +132,14 @@ static const struct bad bads[] = {
     {{"a", "--standalone", "--nnodes", "2"}, {0}, "--standalone is for one node"},
     {{"a", "--endpoint", "n1:0", "--nnodes", "2"}, {0}, "port 0 cannot be connected to"},
     {{"a", "--endpoint", "tcp://n1"}, {0}, "scheme"},
+    {{"a", "--endpoint", "n1,,n2", "x"}, {0}, "--endpoint=n1,,n2: an address is missing beside a comma"},
+    {{"a", "--endpoint", "n1,n2:0", "x"}, {0}, "--endpoint=n1,n2:0: port 0 cannot be connected to"},
+    {{"a", "--endpoint", "n1:0,n2", "x"}, {0}, "port 0 cannot be connected to"},
+    {{"a", "--endpoint", "n1,N1:29400", "x"}, {0}, "--endpoint: N1:29400 is named twice: remove one of them"},
+    {{"a", "--endpoint", "a,b,c,d,e,f,g,h,i", "x"}, {0}, "more than 8 addresses"},
+    {{"a", "x"}, {"RDZV_AGENT_ENDPOINT=n1,n1"}, "RDZV_AGENT_ENDPOINT=n1,n1: n1 is named twice: remove one of them"},
+    {{"a", "--claim", "claims", "x"}, {0}, "--claim=claims: \"claims\" is neither: give the absolute path of a folder"},
+    {{"a", "--claim", "etcd://e1,e1:2379", "x"}, {0}, "e1:2379 is named twice"},
     {{"a", "--endpoint", "n 1"}, {0}, "letters"},
     {{"a", "--local-addr", "node 1"}, {0}, "not an address of this machine"},
     {{"a", "--rdzv-id", "a b"}, {0}, "cannot contain blanks"},
@@ -224,9 +261,9 @@ static void watches_for_hangs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_what_is_right),     cmocka_unit_test(refuses_what_is_wrong),
-      cmocka_unit_test(helps_whatever_is_wrong), cmocka_unit_test(tells_the_settings),
-      cmocka_unit_test(watches_for_hangs),
+      cmocka_unit_test(reads_what_is_right),   cmocka_unit_test(reads_several_endpoints),
+      cmocka_unit_test(refuses_what_is_wrong), cmocka_unit_test(helps_whatever_is_wrong),
+      cmocka_unit_test(tells_the_settings),    cmocka_unit_test(watches_for_hangs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

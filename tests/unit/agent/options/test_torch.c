@@ -248,9 +248,9 @@ static void where_to_meet(void **state) {
   for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
     const struct meeting_case *p = &places[i];
     parse(p->words, "");
-    if (l.o.standalone != !*p->host || strcmp(l.o.endpoint.host, p->host) != 0)
-      fail_msg("'%s': %s", p->words, l.o.endpoint.host);
-    assert_int_equal(*p->host ? l.o.endpoint.port : l.o.store_port, p->port);
+    if (l.o.standalone != !*p->host || strcmp(l.o.endpoints->host, p->host) != 0)
+      fail_msg("'%s': %s", p->words, l.o.endpoints->host);
+    assert_int_equal(*p->host ? l.o.endpoints->port : l.o.store_port, p->port);
     if (p->note ? !strstr(l.o.notes, p->note) : l.o.notes[0] != '\0') fail_msg("'%s': notes '%s'", p->words, l.o.notes);
     if (l.o.standalone) assert_int_equal(l.o.nnodes.max, 1);
   }
@@ -259,7 +259,7 @@ static void where_to_meet(void **state) {
   for (int i = 0; i < 2; i++) {
     try("--nnodes 2 --master-port 29501 x", envs[i]);
     assert_int_equal(agent_options_parse(&l.o, l.argc, l.argv, l.env, &v6, &l.e), 0);
-    assert_string_equal(l.o.endpoint.host, "::1");
+    assert_string_equal(l.o.endpoints->host, "::1");
   }
   assert_null(parse("--standalone --rdzv-id j x", "")->rdzv_id);
   assert_string_equal(parse("--rdzv-id j x", "")->rdzv_id, "j");
@@ -270,7 +270,7 @@ static void where_to_meet(void **state) {
   refused("--nnodes 2 --rdzv-endpoint n1:0 x", "", "port 0 cannot be connected to");
   refused("--nnodes 2 --master-port 0 x", "", "--master-port=0: port 0 cannot be connected to");
   refused("x --y", "PET_NNODES=2 PET_RDZV_ENDPOINT=n1:0", "PET_RDZV_ENDPOINT=n1:0: port 0 cannot be connected to");
-  refused("--rdzv-endpoint h1:1,h2:2 x", "", "several colons");
+  refused("--rdzv-endpoint h1:1:2,h2:2 x", "", "several colons");
   refused("--rdzv-endpoint /shared/file x", "", "a file cannot be an endpoint");
   refused("--master-addr n~1 x", "", "--master-addr=n 1");
   refused("--master-port 65536 x", "", "from 0 to 65535");

@@ -94,7 +94,7 @@ static void check_row(const struct opts_spec *spec, const struct opt *row) {
   bool default_is_one = !row->def;
   for (size_t i = 0; i < n; i++) {
     char text[64];
-    snprintf(text, sizeof(text), "%.*s%s", (int)c[i].len, c[i].word, c[i].wants == OPT_WANTS_WORD ? "" : "1");
+    snprintf(text, sizeof(text), "%.*s%s", (int)c[i].len, c[i].word, c[i].wants == OPT_WANTS_WORD ? "" : "n1");
     words += c[i].wants == OPT_WANTS_WORD;
     default_is_one |= row->def && strcmp(text, row->def) == 0;
     if (c[i].len > 0 && row->type == OPT_CUSTOM && !takes(row, text))

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Telling the other daemons of --endpoint.
+ *
+ *   timer -> each address that has no call open: resolve -> connect -> GREETING -> the frame -> close
+ *
+ * A call ends at its deadline, which is shorter than the pause between two, so there is never more than one to an
+ * address. If a name has several addresses, each call tries the next one. */
+
+#include "agent/link/forward.h"
+
+#include <stdlib.h>
+#include "agent/link/resolve.h"
+#include "common/mem.h"
+#include "common/system/log.h"
+#include "proto/conn.h"
+
+struct call {
+  struct forwarder *owner;
+  struct endpoint endpoint;
+  uint32_t which;
+  unsigned tries; /* for the next address of the name */
+  struct resolve *resolve;
+  struct dial *dial;
+  uv_timer_t deadline;
+};
+
+/* Its memory lives until libuv has closed it, and the next may start before. */
+struct dial {
+  struct conn conn;
+  uv_connect_t req;
+  struct call *call; /* NULL: given up */
+  struct forwarder *owner;
+};
+
+struct forwarder {
+  struct forwarder_options o;
+  struct call calls[DAEMONS_MAX];
+  uv_timer_t timer;
+  struct bytes *frame; /* NULL: nothing to tell */
+  uint32_t current;
+  size_t alive; /* handles */
+};
+
+static void release(struct forwarder *f) {
+  if (--f->alive == 0) free(f);
+}
+
+/* One call. -------------------------------------------------------------------------------------------------------- */
+
+static bool is_open(const struct call *c) {
+  return c->resolve || c->dial;
+}
+
+static void end_call(struct call *c, const char *why) {
+  char text[ENDPOINT_TEXT_MAX];
+  struct dial *d = c->dial;
+  if (why) {
+    endpoint_format(&c->endpoint, text);
+    log_debug("%s is not told where the job is: %s", text, why);
+  }
+  uv_timer_stop(&c->deadline);
+  resolve_cancel(c->resolve);
+  c->resolve = NULL;
+  c->dial = NULL;
+  if (!d) return;
+  d->call = NULL;
+  if (why)
+    conn_close(&d->conn);
+  else
+    conn_close_flushed(&d->conn);
+}
+
+static void on_deadline(uv_timer_t *timer) {
+  end_call(timer->data, "no answer");
+}
+
+static void on_msg(struct conn *conn, struct msg *m) {
+  struct dial *d = conn->owner;
+  if (!d->call || m->type != MSG_GREETING) return;
+  if (m->greeting.version == PROTO_VERSION) conn_send_bytes(conn, bytes_ref(d->owner->frame));
+  end_call(d->call, m->greeting.version == PROTO_VERSION ? NULL : "the daemon there has another version");
+}
+
+static void on_end(struct conn *conn, int code, const char *reason) {
+  struct dial *d = conn->owner;
+  if (d->call)
+    end_call(d->call, reason);
+  else
+    conn_close(conn);
+}
+
+static void on_closed(struct conn *conn) {
+  struct dial *d = conn->owner;
+  release(d->owner);
+  free(d);
+}
+
+static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
+
+static void on_connect(uv_connect_t *req, int status) {
+  struct dial *d = req->data;
+  struct err e = ERR_INIT;
+  if (!d->call) return;
+  if (status >= 0) conn_use_key(&d->conn, link_key(d->owner->o.link, d->call->which));
+  if (status < 0)
+    end_call(d->call, uv_strerror(status));
+  else if (conn_start(&d->conn, d->owner->o.every_ms, &e) < 0)
+    end_call(d->call, e.text);
+}
+
+static void on_resolved(void *ctx, const struct address_list *found, const struct err *e) {
+  struct call *c = ctx;
+  struct forwarder *f = c->owner;
+  c->resolve = NULL;
+  if (e) {
+    end_call(c, e->text);
+    return;
+  }
+  struct dial *d = xcalloc(1, sizeof(*d));
+  conn_init_tcp(&d->conn, f->o.loop, &callbacks, d, false);
+  d->call = c;
+  d->owner = f;
+  d->req.data = d;
+  c->dial = d;
+  f->alive++;
+  int rc = uv_tcp_connect(&d->req, &d->conn.tcp, &found->v[c->tries++ % found->n].any, on_connect);
+  if (rc < 0) end_call(c, uv_strerror(rc));
+}
+
+static void begin_call(struct call *c) {
+  struct forwarder *f = c->owner;
+  if (is_open(c)) return;
+  uv_update_time(f->o.loop);
+  uv_timer_start(&c->deadline, on_deadline, f->o.every_ms * 4 / 5, 0);
+  struct resolve *r = resolve_start(f->o.loop, &c->endpoint, &f->o.words, on_resolved, c);
+  if (r) c->resolve = r;
+}
+
+/* All of them. ----------------------------------------------------------------------------------------------------- */
+
+static void on_timer(uv_timer_t *timer) {
+  struct forwarder *f = timer->data;
+  for (uint32_t i = 0; i < f->o.n_endpoints; i++)
+    if (i != f->current) begin_call(&f->calls[i]);
+}
+
+void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current) {
+  bytes_unref(f->frame);
+  f->frame = frame;
+  f->current = current;
+  uv_timer_stop(&f->timer);
+  for (size_t i = 0; i < f->o.n_endpoints; i++)
+    if (is_open(&f->calls[i])) end_call(&f->calls[i], "the job has moved on");
+  if (frame) uv_timer_start(&f->timer, on_timer, 0, f->o.every_ms);
+}
+
+struct forwarder *forwarder_create(const struct forwarder_options *o) {
+  struct forwarder *f = xcalloc(1, sizeof(*f));
+  f->o = *o;
+  uv_timer_init(o->loop, &f->timer);
+  f->timer.data = f;
+  f->alive = 1 + o->n_endpoints;
+  for (uint32_t i = 0; i < o->n_endpoints; i++) {
+    struct call *c = &f->calls[i];
+    *c = (struct call){.owner = f, .endpoint = o->endpoints[i], .which = i};
+    uv_timer_init(o->loop, &c->deadline);
+    c->deadline.data = c;
+  }
+  return f;
+}
+
+static void on_timer_closed(uv_handle_t *handle) {
+  release(handle->data);
+}
+
+static void on_deadline_closed(uv_handle_t *handle) {
+  release(((struct call *)handle->data)->owner);
+}
+
+void forwarder_destroy(struct forwarder *f) {
+  if (!f) return;
+  forwarder_set(f, NULL, UINT32_MAX);
+  for (size_t i = 0; i < f->o.n_endpoints; i++) uv_close((uv_handle_t *)&f->calls[i].deadline, on_deadline_closed);
+  uv_close((uv_handle_t *)&f->timer, on_timer_closed);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_LINK_FORWARD_H
+#define AGENT_LINK_FORWARD_H
+
+/* Tells the daemons at the other addresses of --endpoint where the job is, so that nodes that come there find it: a
+ * short connection to each, now and again. Nobody answers, and a failure is nobody's concern: it goes to the debug log. */
+
+#include <uv.h>
+#include "agent/link/link.h"
+#include "common/bytes.h"
+
+struct forwarder;
+
+struct forwarder_options {
+  uv_loop_t *loop;
+  const struct link *link;          /* has the keys; outlives this */
+  const struct endpoint *endpoints; /* copied */
+  size_t n_endpoints;
+  struct resolve_words words;
+  uint32_t every_ms;
+};
+
+struct forwarder *forwarder_create(const struct forwarder_options *o);
+/* Sends the frame at once, and again all the time, to all addresses but `current` (UINT32_MAX: none is). frame NULL: no
+ * longer. Takes the reference. */
+void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current);
+void forwarder_destroy(struct forwarder *f); /* memory is freed when the loop has closed its handles; NULL is fine */
+
+#endif
