@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link: attempts at several addresses, at another agent's daemon, and at our own on its reserved port; with a real
+ * rdzvd. forward: who is told, and how often. */
+
+#include "agent/link/link.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "agent/link/forward.h"
+#include "agent/link/standby.h"
+#include "common/mem.h"
+#include "common/system/loop.h"
+#include "tests/rig/unit.h"
+
+enum { PATIENCE_MS = 20000, LEASE_MS = 5000 };
+
+/* What one link said: "up greeting", "down:nothing listens ...". */
+static struct {
+  uv_loop_t loop;
+  struct link *link;
+  struct local_daemon *daemon;
+  char said[512];
+  int ups, downs, greetings, user_keys;
+  bool moved, refused, left;
+  uint16_t told_port;
+} t;
+
+static void on_up(void *ctx, bool moved) {
+  t.ups++;
+  t.moved = moved;
+}
+
+static void on_down(void *ctx, const struct link_down *down) {
+  t.downs++;
+  t.refused = down->refused;
+  snprintf(t.said, sizeof(t.said), "%s", down->why);
+}
+
+static void on_stranger(void *ctx, const char *who) {}
+
+static void on_msg(void *ctx, struct msg *m) {
+  t.greetings += m->type == MSG_GREETING;
+}
+
+static void on_user_key(void *ctx) {
+  t.user_keys++;
+}
+
+static void on_port(void *ctx, uint16_t port) {
+  t.told_port = port;
+}
+
+static void on_left(void *ctx) {
+  t.left = true;
+}
+
+static void on_late(uv_timer_t *timer) {
+  fail_msg("%s did not come; last: %s", (const char *)timer->data, t.said);
+}
+
+/* Runs the loop until *count is at least n. */
+static void await(const int *count, int n, const char *what) {
+  uv_timer_t late = {.data = (void *)(uintptr_t)what};
+  uv_timer_init(&t.loop, &late);
+  late.data = (void *)(uintptr_t)what;
+  uv_timer_start(&late, on_late, PATIENCE_MS, 0);
+  while (*count < n) uv_run(&t.loop, UV_RUN_ONCE);
+  uv_close((uv_handle_t *)&late, NULL);
+  uv_run(&t.loop, UV_RUN_NOWAIT);
+}
+
+static int set_up(void **state) {
+  memset(&t, 0, sizeof(t));
+  signal(SIGPIPE, SIG_IGN);
+  return loop_open(&t.loop, NULL);
+}
+
+/* n endpoints; the daemon of the first is on loopback. */
+static void open_link(const struct endpoint *endpoints, size_t n, enum hosting hosting, struct standby standby) {
+  static const struct link_callbacks cb = {on_up, on_down, on_stranger, on_msg, on_user_key};
+  t.daemon = local_daemon_create(&(struct local_daemon_options){.loop = &t.loop,
+                                                                .host = "127.0.0.1",
+                                                                .port = endpoints->port,
+                                                                .standby = standby,
+                                                                .on_port = on_port,
+                                                                .on_left = on_left});
+  t.link = link_create(&(struct link_options){.loop = &t.loop,
+                                              .endpoints = endpoints,
+                                              .n_endpoints = n,
+                                              .local_addr = "127.0.0.2",
+                                              .words = {"in --endpoint", RESOLVE_REMEDY},
+                                              .hosting = hosting,
+                                              .daemon = t.daemon,
+                                              .user_timeout_ms = LEASE_MS,
+                                              .cb = &cb});
+}
+
+/* The daemon serves nobody, so it is idle at once when its agent leaves. */
+static int tear_down(void **state) {
+  if (!t.link) return uv_loop_close(&t.loop);
+  if (t.daemon && local_daemon_pid(t.daemon)) kill(local_daemon_pid(t.daemon), SIGKILL);
+  if (t.daemon) local_daemon_destroy(t.daemon);
+  link_destroy(t.link);
+  uv_run(&t.loop, UV_RUN_DEFAULT);
+  return uv_loop_close(&t.loop);
+}
+
+static void bind_address(struct sockaddr_in *a, const char *addr, uint16_t port) {
+  *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+  inet_pton(AF_INET, addr, &a->sin_addr);
+}
+
+static bool can_bind(const char *addr, uint16_t port) {
+  struct sockaddr_in a;
+  int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  bind_address(&a, addr, port);
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  bool bound = bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0;
+  close(fd);
+  return bound;
+}
+
+static struct standby reserve(const char *addr) {
+  struct standby s;
+  struct err e = ERR_INIT;
+  if (standby_reserve(addr, &s, &e)) fail_msg("%s", e.text);
+  return s;
+}
+
+/* A port of 127.0.0.1 that nobody has a moment later. */
+static struct endpoint free_endpoint(void) {
+  struct endpoint ep = {.host = "127.0.0.1"};
+  struct standby s = reserve("127.0.0.1");
+  ep.port = s.port;
+  standby_close(&s);
+  return ep;
+}
+
+static void own(void) {
+  link_open(t.link, &(struct link_to){.where = LINK_TO_OWN});
+}
+
+static void test_reserved_port(void **state) {
+  struct standby s = reserve("127.0.0.2");
+  char want[ENDPOINT_TEXT_MAX];
+  snprintf(want, sizeof(want), "127.0.0.2:%u", (unsigned)s.port);
+  assert_string_equal(s.text, want);
+  assert_false(can_bind("127.0.0.2", s.port));
+  assert_false(can_bind("0.0.0.0", s.port));
+  standby_close(&s);
+  assert_true(can_bind("127.0.0.2", s.port));
+  s = reserve("");
+  assert_false(can_bind("127.0.0.1", s.port));
+  standby_close(&s);
+  s = reserve("192.0.2.1"); /* the address of a gateway */
+  assert_false(can_bind("127.0.0.1", s.port));
+  standby_close(&s);
+}
+
+static void test_own_daemon(void **state) {
+  struct endpoint ep = free_endpoint();
+  struct standby s = reserve("127.0.0.2");
+  union socket_address peer;
+  struct ipaddr addr, want = ipaddr_parse("127.0.0.2");
+  uint16_t port;
+  open_link(&ep, 1, HOST_NEVER, s);
+  assert_int_equal(local_daemon_standby_port(t.daemon), s.port);
+  own();
+  await(&t.greetings, 1, "a greeting of our own daemon");
+  link_peer(t.link, &peer);
+  socket_address_read(&peer, &addr, &port);
+  assert_int_equal(port, s.port);
+  assert_int_equal(ipaddr_compare(&addr, &want), 0);
+  assert_int_equal(t.told_port, s.port);
+  /* it comes back on the same port, for everybody who knows it */
+  pid_t first = local_daemon_pid(t.daemon);
+  kill(first, SIGKILL);
+  await(&t.downs, 1, "the end of the connection");
+  own();
+  await(&t.greetings, 2, "a greeting of the restarted daemon");
+  assert_int_not_equal(local_daemon_pid(t.daemon), first);
+  link_peer(t.link, &peer);
+  socket_address_read(&peer, &addr, &port);
+  assert_int_equal(port, s.port);
+}
+
+/* An agent has one rdzvd: where newcomers look for it. */
+static void test_daemon_of_the_endpoint_stands_by(void **state) {
+  struct endpoint ep = free_endpoint();
+  struct standby s = reserve("127.0.0.1");
+  open_link(&ep, 1, HOST_AUTO, s);
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT});
+  await(&t.greetings, 1, "a greeting at the endpoint");
+  pid_t first = local_daemon_pid(t.daemon);
+  assert_int_equal(t.told_port, ep.port);
+  assert_int_equal(local_daemon_standby_port(t.daemon), ep.port);
+  assert_true(can_bind("127.0.0.1", s.port)); /* given back */
+  link_shut(t.link);
+  own();
+  await(&t.greetings, 2, "another greeting");
+  assert_int_equal(local_daemon_pid(t.daemon), first);
+}
+
+static void test_no_reserved_port(void **state) {
+  struct endpoint ep = free_endpoint();
+  open_link(&ep, 1, HOST_AUTO, (struct standby){.fd = -1});
+  own();
+  assert_int_equal(t.downs, 1);
+  assert_string_equal(t.said, "this agent has reserved no port for rdzvd");
+  assert_int_equal(local_daemon_pid(t.daemon), 0);
+}
+
+/* The key that the job turned out to have is no daemon's. */
+static void test_forbidden(void **state) {
+  struct endpoint ep = free_endpoint();
+  struct standby s = reserve("127.0.0.2");
+  open_link(&ep, 1, HOST_AUTO, s);
+  local_daemon_forbid_standby(t.daemon);
+  assert_int_equal(local_daemon_standby_port(t.daemon), 0);
+  assert_true(can_bind("127.0.0.2", s.port));
+  own();
+  assert_int_equal(t.downs, 1);
+}
+
+/* The first is tried for itself; so is the second, where no daemon is started. */
+static void test_endpoints(void **state) {
+  struct endpoint list[2] = {free_endpoint(), free_endpoint()};
+  char want[ENDPOINT_TEXT_MAX + 60];
+  open_link(list, 2, HOST_AUTO, (struct standby){.fd = -1});
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT, .endpoint = 1});
+  await(&t.downs, 1, "a refusal");
+  snprintf(want, sizeof(want), "nothing listens at 127.0.0.1:%u: start rdzvd there", (unsigned)list[1].port);
+  assert_string_equal(t.said, want);
+  assert_int_equal(local_daemon_pid(t.daemon), 0);
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT, .endpoint = 0});
+  await(&t.greetings, 1, "a greeting");
+  assert_false(t.moved);
+}
+
+static void test_another_agents_daemon(void **state) {
+  struct endpoint ep = free_endpoint(), gone = free_endpoint();
+  char want[ENDPOINT_TEXT_MAX + 80];
+  open_link(&ep, 1, HOST_AUTO, (struct standby){.fd = -1});
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ADDRESS, .addr = "127.0.0.1", .port = gone.port});
+  await(&t.downs, 1, "a refusal");
+  snprintf(want, sizeof(want), "nothing listens at 127.0.0.1:%u: the agent there has not started rdzvd yet",
+           (unsigned)gone.port);
+  assert_string_equal(t.said, want);
+  assert_false(t.refused); /* it has never welcomed us */
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT});
+  await(&t.greetings, 1, "a greeting");
+  link_shut(t.link);
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ADDRESS, .addr = "127.0.0.1", .port = ep.port});
+  await(&t.greetings, 2, "a greeting at the address");
+  link_shut(t.link);
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ADDRESS, .addr = "gpu2", .port = ep.port});
+  assert_int_equal(t.downs, 2);
+  assert_string_equal(t.said, "the next daemon has no numeric address");
+}
+
+/* A listener whose queue is full: the kernel drops further connections. */
+static int fill_queue(struct endpoint *ep, int fds[2]) {
+  struct sockaddr_in a;
+  socklen_t len = sizeof(a);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  bind_address(&a, "127.0.0.1", 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+  assert_int_equal(listen(fd, 0), 0);
+  getsockname(fd, (struct sockaddr *)&a, &len);
+  *ep = (struct endpoint){.host = "127.0.0.1", .port = ntohs(a.sin_port)};
+  for (int i = 0; i < 2; i++) {
+    fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    connect(fds[i], (struct sockaddr *)&a, sizeof(a));
+  }
+  return fd;
+}
+
+static void test_timeout(void **state) {
+  struct endpoint ep;
+  int fds[2], fd = fill_queue(&ep, fds);
+  open_link(&ep, 1, HOST_NEVER, (struct standby){.fd = -1});
+  uint64_t began = uv_hrtime();
+  link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT, .timeout_ms = 100});
+  await(&t.downs, 1, "the end of the attempt");
+  assert_true(strstr(t.said, "does not answer") != NULL);
+  assert_in_range((uv_hrtime() - began) / 1000000, 99, 1500); /* its own is 2 s */
+  close(fds[0]);
+  close(fds[1]);
+  close(fd);
+}
+
+/* A daemon that counts what it is told. */
+struct listener {
+  uv_tcp_t tcp;
+  struct endpoint ep;
+  int conns, told, foreign;
+};
+
+struct accepted {
+  struct conn conn;
+  struct listener *of;
+};
+
+static void on_native(struct conn *c) {
+  struct msg m;
+  msg_init(&m, MSG_GREETING);
+  m.greeting.version = PROTO_VERSION;
+  conn_send(c, &m);
+}
+
+static void on_told(struct conn *c, struct msg *m) {
+  struct listener *l = ((struct accepted *)c->owner)->of;
+  if (m->type == MSG_FORWARD && !strcmp(m->forward.job, "j") && m->forward.port == 7)
+    l->told++;
+  else
+    l->foreign++;
+}
+
+static void on_peer_end(struct conn *c, int code, const char *reason) {
+  conn_close(c);
+}
+
+static void on_peer_closed(struct conn *c) {
+  free(c->owner);
+}
+
+static const struct conn_callbacks peer = {
+    .on_msg = on_told, .on_native = on_native, .on_end = on_peer_end, .on_closed = on_peer_closed};
+
+static void on_connection(uv_stream_t *stream, int status) {
+  struct listener *l = stream->data;
+  struct accepted *a = xcalloc(1, sizeof(*a));
+  a->of = l;
+  l->conns++;
+  conn_init_tcp(&a->conn, &t.loop, &peer, a, true);
+  assert_int_equal(uv_accept(stream, &a->conn.stream), 0);
+  assert_int_equal(conn_start(&a->conn, 0, NULL), 0);
+}
+
+static void listen_at(struct listener *l) {
+  struct sockaddr_in a;
+  int len = sizeof(a);
+  bind_address(&a, "127.0.0.1", 0);
+  uv_tcp_init(&t.loop, &l->tcp);
+  l->tcp.data = l;
+  uv_tcp_bind(&l->tcp, (struct sockaddr *)&a, 0);
+  assert_int_equal(uv_listen((uv_stream_t *)&l->tcp, 16, on_connection), 0);
+  uv_tcp_getsockname(&l->tcp, (struct sockaddr *)&a, &len);
+  l->ep = (struct endpoint){.host = "127.0.0.1", .port = ntohs(a.sin_port)};
+}
+
+static struct bytes *forward_frame(void) {
+  struct msg m;
+  msg_init(&m, MSG_FORWARD);
+  m.forward.version = PROTO_VERSION;
+  m.forward.job = "j";
+  m.forward.incarnation = "00";
+  m.forward.round = 1;
+  m.forward.daemon = "00";
+  m.forward.host = "gpu2";
+  m.forward.addr = "10.0.0.2";
+  m.forward.port = 7;
+  return msg_bytes(&m);
+}
+
+static void test_forward(void **state) {
+  static struct listener a, b;
+  struct endpoint list[4];
+  struct endpoint quiet;
+  int fds[2], fd = fill_queue(&quiet, fds);
+  a = b = (struct listener){.conns = 0};
+  listen_at(&a);
+  listen_at(&b);
+  list[0] = a.ep;
+  list[1] = b.ep;
+  list[2] = free_endpoint();
+  list[3] = quiet; /* neither a refusal nor a silence delays the others */
+  open_link(list, 4, HOST_NEVER, (struct standby){.fd = -1});
+  struct forwarder *f = forwarder_create(&(struct forwarder_options){.loop = &t.loop,
+                                                                     .link = t.link,
+                                                                     .endpoints = list,
+                                                                     .n_endpoints = 4,
+                                                                     .words = {"in --endpoint", RESOLVE_REMEDY},
+                                                                     .every_ms = 200});
+  forwarder_set(f, forward_frame(), 0);
+  await(&b.told, 3, "the third telling");
+  assert_int_equal(a.conns, 0); /* the job is there */
+  assert_int_equal(b.conns, b.told);
+  forwarder_set(f, forward_frame(), 1);
+  await(&a.told, 2, "the second telling of the other");
+  forwarder_set(f, NULL, UINT32_MAX);
+  int before = a.conns + b.conns;
+  forwarder_destroy(f);
+  uv_close((uv_handle_t *)&a.tcp, NULL);
+  uv_close((uv_handle_t *)&b.tcp, NULL);
+  local_daemon_destroy(t.daemon);
+  t.daemon = NULL;
+  link_shut(t.link);
+  assert_int_equal(a.foreign + b.foreign, 0);
+  assert_int_equal(a.conns + b.conns, before);
+  close(fds[0]);
+  close(fds[1]);
+  close(fd);
+}
+
+int main(void) {
+  setenv("PATH", RDZVD_FOLDER, 1);
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_reserved_port), TEST(test_own_daemon), TEST(test_daemon_of_the_endpoint_stands_by),
+      TEST(test_no_reserved_port),          TEST(test_forbidden),  TEST(test_endpoints),
+      TEST(test_another_agents_daemon),     TEST(test_timeout),    TEST(test_forward),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
