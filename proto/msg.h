@@ -409,7 +409,8 @@ const char *job_state_name(enum job_state v);
 #define stale_FIELDS(F, S)                                                                                             \
   F(S, HEX, incarnation, INCARNATION_MAX) /* the current one */                                                        \
   F(S, INT, round, 0, ROUND_MAX)                                                                                       \
-  F(S, STR, text, TEXT_MAX)
+  F(S, STR, text, TEXT_MAX)                                                                                            \
+  F(S, BOOL, retire) /* the node also gives up its vote of the last round that it was part of */
 
 #define waiting_FIELDS(F, S)                                                                                           \
   F(S, INT, here, 0, NODES_MAX)                                                                                        \

@@ -53,6 +53,15 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
   p->succeeded = start->n_successors > 0;
 }
 
+/* The daemon is about to begin a round without this node. No other daemon may count on its vote. */
+void sup_promise_retire(struct supervisor *s) {
+  struct promise *p = s->promise;
+  p->incarnation[0] = p->base[0] = '\0';
+  p->round = 0;
+  p->firm = false;
+  p->seal = (struct seal){.base_incarnation = p->base};
+}
+
 /* The flag is about the round that the daemon knows; one that says STALE knows another. */
 void sup_promise_firm(struct supervisor *s) {
   struct promise *p = s->promise;

@@ -413,6 +413,7 @@ void sup_stale(struct supervisor *s, const struct supervisor_event *ev) {
     sup_close_store(s);
     return;
   }
+  if (ev->msg->stale.retire) sup_promise_retire(s);
   sup_dismiss_parked(s, 0);
   rejoin(s);
 }

@@ -130,6 +130,7 @@ struct quorum {
   uint64_t judge_ms;            /* RECOVERING: all votes count from then on */
   uint64_t looked_ms, until_ms; /* the last look, and its result */
   uint64_t next_from_ms;        /* when the next vote begins to count; UINT64_MAX: none */
+  uint64_t retiring_ms;         /* nodes were asked to give up their votes: until when that is waited for */
   bool one_counts;              /* the vote of at least one node of the round */
   bool news, fresh;             /* vouches came since; it counts no longer */
   int64_t agreed;               /* voters that followed this daemon at the last seal */
@@ -139,8 +140,10 @@ void job_quorum_destroy(struct job *j);
 void job_quorum_forget(struct job *j, uint64_t now_ms); /* another round is recovered */
 void job_quorum_member(const struct member *m);         /* its connection came or went */
 void job_quorum_note_agreed(struct job *j);             /* a seal begins */
-void job_quorum_rebase(struct job *j);                  /* its token comes next */
-void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ranks, and addresses */
+/* Enough votes come with these nodes. False: others were asked to give theirs up. */
+bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);
+void job_quorum_rebase(struct job *j);                /* its token comes next */
+void job_quorum_seal(struct job *j, uint64_t now_ms); /* it has its nodes, ranks, and addresses */
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
 void job_quorum_all_work(struct job *j);

@@ -124,6 +124,7 @@ struct member {
   int64_t voted_round;
   bool voted_keeper, voted_in_base, voted_base_keeper;
   uint64_t welcomed_ms; /* the last WELCOME */
+  uint64_t start_ms;    /* the last START on its connection; 0: none */
   uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */
   uint64_t held_ms;     /* what another daemon allowed with its vote may run until then */
   struct sent_ack acks[MEMBER_ACKS];

@@ -27,7 +27,7 @@
 #include "common/mem.h"
 #include "daemon/job/internal.h"
 
-enum { LOOKS_PER_LEASE = 20, VOTERS_PER_MS = 100 };
+enum { LOOKS_PER_LEASE = 20, VOTERS_PER_MS = 100, RETIRE_MS = 1000 };
 
 static uint64_t lease_ms(const struct job *j) {
   return (uint64_t)j->settings.lease_ms;
@@ -96,27 +96,28 @@ static size_t lacking(const struct voter_count *c, int64_t voters) {
 }
 
 /* A majority of the base knows the round. */
-static bool base_knows(const struct quorum *q) {
+static bool base_knows(const struct quorum *q, uint64_t now_ms) {
   size_t n = 0, voters = (size_t)q->base_nodes;
   bool keeper = false;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
-    if (!v->base || (!v->knows && !v->dead)) continue;
+    bool counts = v->dead || (v->current && v->knows);
+    if (!v->base || !counts || v->from_ms > now_ms) continue;
     n++;
     keeper = keeper || v->base_keeper;
   }
   return n > voters / 2 || (voters % 2 == 0 && keeper && n == voters / 2);
 }
 
-static void look_for_firmness(struct quorum *q) {
+static void look_for_firmness(struct quorum *q, uint64_t now_ms) {
   if (q->firm || !q->nodes) return;
-  q->firm = q->all || !q->base_nodes || base_knows(q);
+  q->firm = q->all || !q->base_nodes || base_knows(q, now_ms);
   if (q->firm) q->on = q->lasting;
 }
 
 /* Both sets, until the round is firm. */
 static void look(struct quorum *q, uint64_t now_ms) {
-  look_for_firmness(q);
+  look_for_firmness(q, now_ms);
   uint64_t own = vouched_until(q, false, now_ms), base = q->firm ? UINT64_MAX : vouched_until(q, true, now_ms);
   q->until_ms = own < base ? own : base;
   q->looked_ms = now_ms;
@@ -191,6 +192,7 @@ bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
   bool charged = q->until_ms >= now_ms || now_ms - q->until_ms < lease_ms(j) / 2;
+  if (q->on && q->retiring_ms > now_ms) return q->retiring_ms;
   if (!q->on || q->fresh || (charged && q->firm && !q->all)) return 0;
   if (q->all && q->one_counts) return 0;
   return q->news ? next_look_ms(j) : q->next_from_ms;
@@ -231,9 +233,6 @@ static void vouch(struct member *m, uint64_t at_ms) {
   if (at_ms > m->vouched_ms) m->vouched_ms = at_ms;
   struct voter *v = q->on ? map_get(&q->voters, m->agent) : NULL;
   if (!v) return;
-  bool learns = !v->knows && at_ms > q->known_ms;
-  v->knows = v->knows || learns;
-  q->news = q->news || learns;
   if (at_ms <= v->vouched_ms) return;
   v->vouched_ms = at_ms;
   q->news = q->news || !q->firm || q->until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
@@ -243,18 +242,25 @@ void member_welcomed(struct member *m, uint64_t now_ms) {
   m->welcomed_ms = now_ms;
 }
 
+static void knows_round(const struct member *m) {
+  struct quorum *q = m->job->quorum;
+  struct voter *v = q->firm ? NULL : map_get(&q->voters, m->agent);
+  if (v && !v->knows) v->knows = q->news = true;
+}
+
 void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms) {
   uint64_t at_ms = m->welcomed_ms; /* it beats only after it has read WELCOME */
   const struct sent_ack *a = &m->acks[(id - behind) % MEMBER_ACKS];
-  if (behind && a->id == id - behind && a->at_ms > at_ms) at_ms = a->at_ms;
+  bool answered = behind && a->id == id - behind;
+  if (answered && a->at_ms > at_ms) at_ms = a->at_ms;
+  if (answered && m->start_ms && a->at_ms > m->start_ms) knows_round(m);
   vouch(m, at_ms);
   m->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms};
 }
 
 void member_knows_round(struct member *m) {
-  struct quorum *q = m->job->quorum;
-  struct voter *v = map_get(&q->voters, m->agent);
-  if (v && !v->knows) v->knows = q->news = true;
+  const struct quorum *q = m->job->quorum;
+  knows_round(m);
   vouch(m, m->welcomed_ms > q->sealed_ms ? m->welcomed_ms : q->sealed_ms);
 }
 
@@ -275,9 +281,58 @@ void job_quorum_member(const struct member *m) {
   struct voter *v = map_get(&q->voters, m->agent);
   bool here = m->conn != 0;
   if (!v || v->here == here) return;
+  q->retiring_ms = 0;
   tally(q, v, -1);
   v->here = here;
   tally(q, v, 1);
+}
+
+/* Carrying. -------------------------------------------------------------------------------------------------------- */
+
+/* Votes that a seal of these nodes carries into the next round. */
+static bool carries(const struct quorum *q, struct member *const *chosen, size_t n) {
+  size_t carried = 0, voters = (size_t)q->nodes;
+  bool keeper = false;
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    const struct voter *v = e->value;
+    if (!v->current || !v->dead) continue;
+    carried++;
+    keeper = keeper || v->keeper;
+  }
+  for (size_t i = 0; i < n; i++) {
+    const struct voter *v = map_get(&q->voters, chosen[i]->agent);
+    if (!v || !v->current || v->dead) continue;
+    carried++;
+    keeper = keeper || v->keeper;
+  }
+  return carried > voters / 2 || (voters % 2 == 0 && keeper && carried == voters / 2);
+}
+
+static bool is_among(const struct member *m, struct member *const *chosen, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (chosen[i] == m) return true;
+  return false;
+}
+
+/* A node that the next round leaves out keeps its vote of the last one, and could lend it to another daemon that knows
+ * nothing of the next. If the round would carry too few votes, such nodes are asked to give theirs up: after STALE they
+ * say HELLO without it. */
+bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  if (!q->on || q->all || carries(q, chosen, n)) return true;
+  struct msg msg;
+  msg_init(&msg, MSG_STALE);
+  msg.stale.incarnation = j->incarnation;
+  msg.stale.round = j->round;
+  msg.stale.retire = true;
+  msg.stale.text = "the next round begins without this node, which gives up its vote";
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    const struct voter *v = map_get(&q->voters, m->agent);
+    if (v && v->current && !v->dead && !is_among(m, chosen, n)) jobs_send(j->jobs, m->conn, &msg);
+  }
+  q->retiring_ms = now_ms + RETIRE_MS;
+  return false;
 }
 
 /* Voters. ---------------------------------------------------------------------------------------------------------- */
@@ -379,6 +434,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
   q->on = q->lasting || !q->firm;
   q->sealed_ms = q->known_ms = now_ms;
   q->fresh = true;
+  q->retiring_ms = 0;
 }
 
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]) {
@@ -468,12 +524,20 @@ static void note_promise(struct job *j, struct member *m, struct voter *v, const
   if (until > q->judge_ms) q->judge_ms = until;
 }
 
+/* It has given its vote up, because this daemon asked for it: it follows nobody from that round. */
+static void retire(struct job *j, struct voter *v) {
+  tally(j->quorum, v, -1);
+  v->dead = true;
+  tally(j->quorum, v, 1);
+  j->quorum->retiring_ms = 0;
+  j->quorum->fresh = true;
+}
+
 /* A voter of a round that this daemon has sealed: it may have been in another one since. */
 static void recount_vote(struct job *j, const struct member *m, struct voter *v) {
   const struct quorum *q = j->quorum;
   if (!m->voted_round || has_voted(m, j->incarnation, j->round)) return;
-  if (v->base && has_voted(m, q->base_incarnation, q->base_round)) return;
-  if (v->current) return; /* START has not reached it yet */
+  if (v->base && has_voted(m, q->base_incarnation, q->base_round)) return; /* START has not reached it yet */
   tally(j->quorum, v, -1);
   v->base = v->base_keeper = false;
   tally(j->quorum, v, 1);
@@ -503,7 +567,7 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
   m->voted_keeper = h->seal.keeper;
   m->voted_base_keeper = h->seal.base_keeper;
   memset(m->acks, 0, sizeof m->acks);
-  m->welcomed_ms = 0;
+  m->welcomed_ms = m->start_ms = 0;
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
   if (!q->sealed_ms) {
@@ -511,7 +575,10 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
     count_vote(j, m);
   }
   struct voter *v = map_get(&q->voters, m->agent);
-  if (v && q->sealed_ms) recount_vote(j, m, v);
+  if (v && !h->voted_incarnation[0])
+    retire(j, v);
+  else if (v && q->sealed_ms)
+    recount_vote(j, m, v);
   note_promise(j, m, v, h, now_ms);
   if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
   if (current && h->firm) q->firm = true;

@@ -260,6 +260,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.raw = addrs.data;
   msg.raw_len = addrs.len;
   jobs_send(j->jobs, m->conn, &msg);
+  if (m->conn) m->start_ms = j->jobs->now_ms;
   buf_finish(&addrs);
 }
 
@@ -305,7 +306,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   if (!job_may_enter(j, JOB_STARTING)) return;
   struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
   size_t n = job_choose(j, now_ms, chosen);
-  if (!job_has_claim(j, chosen, n, now_ms)) {
+  if (!job_quorum_carries(j, chosen, n, now_ms) || !job_has_claim(j, chosen, n, now_ms)) {
     free(chosen);
     return;
   }
