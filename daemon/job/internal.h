@@ -103,6 +103,7 @@ struct voter {
   bool current, keeper, base, base_keeper; /* of which round, and whether half of it is enough with this one */
   bool dead, here;                         /* surely; connected */
   bool knows;                              /* the current round */
+  bool asked;                              /* to give its vote up */
   uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
   uint64_t from_ms;                        /* its vote counts from then on */
 };

@@ -328,8 +328,10 @@ bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, u
   msg.stale.text = "the next round begins without this node, which gives up its vote";
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    const struct voter *v = map_get(&q->voters, m->agent);
-    if (v && v->current && !v->dead && !is_among(m, chosen, n)) jobs_send(j->jobs, m->conn, &msg);
+    struct voter *v = map_get(&q->voters, m->agent);
+    if (!v || !v->current || v->dead || is_among(m, chosen, n)) continue;
+    jobs_send(j->jobs, m->conn, &msg);
+    v->asked = true;
   }
   q->retiring_ms = now_ms + RETIRE_MS;
   return false;
@@ -413,7 +415,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     struct voter *v = voter_of(q, m->agent);
     tally(q, v, -1);
     v->current = true;
-    v->dead = v->knows = false;
+    v->dead = v->knows = v->asked = false;
     v->here = m->conn != 0;
     if (m->vouched_ms > v->vouched_ms) v->vouched_ms = m->vouched_ms;
     if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
@@ -575,7 +577,7 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
     count_vote(j, m);
   }
   struct voter *v = map_get(&q->voters, m->agent);
-  if (v && !h->voted_incarnation[0])
+  if (v && v->asked && !h->voted_incarnation[0])
     retire(j, v);
   else if (v && q->sealed_ms)
     recount_vote(j, m, v);
