@@ -111,7 +111,7 @@ static int settle_endpoint(struct settling *s, struct err *e) {
   bool fixed = o->torch.backend && !is_c10d(o), zero = false;
   int rc = endpoint_list_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, o->endpoints,
                                DAEMONS_MAX, &o->n_endpoints, e);
-  if (rc) return err_wrap(e, "%s", options_spelling_of(s, "endpoint")), rc;
+  if (rc) return err_wrap(e, "%s=%s", options_spelling_of(s, "endpoint"), o->torch.endpoint), rc;
   for (size_t i = 0; i < o->n_endpoints; i++) zero = zero || o->endpoints[i].port == 0;
   if (!zero) return 0;
   if (o->nnodes.max > 1 || o->n_endpoints > 1)

@@ -135,7 +135,7 @@ static const struct bad bads[] = {
     {{"a", "--endpoint", "n1,,n2", "x"}, {0}, "--endpoint=n1,,n2: an address is missing beside a comma"},
     {{"a", "--endpoint", "n1,n2:0", "x"}, {0}, "--endpoint=n1,n2:0: port 0 cannot be connected to"},
     {{"a", "--endpoint", "n1:0,n2", "x"}, {0}, "port 0 cannot be connected to"},
-    {{"a", "--endpoint", "n1,N1:29400", "x"}, {0}, "--endpoint: N1:29400 is named twice: remove one of them"},
+    {{"a", "--endpoint", "n1,N1:29400", "x"}, {0}, "--endpoint=n1,N1:29400: N1:29400 is named twice: remove one of them"},
     {{"a", "--endpoint", "a,b,c,d,e,f,g,h,i", "x"}, {0}, "more than 8 addresses"},
     {{"a", "x"}, {"RDZV_AGENT_ENDPOINT=n1,n1"}, "RDZV_AGENT_ENDPOINT=n1,n1: n1 is named twice: remove one of them"},
     {{"a", "--claim", "claims", "x"}, {0}, "--claim=claims: \"claims\" is neither: give the absolute path of a folder"},
