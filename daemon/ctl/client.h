@@ -5,7 +5,8 @@
 /* Shared by the files of rdzvctl's one question alone:
  *
  *     rdzvctl.c   the command line, and the loop
- *     find.c      which daemon is meant
+ *     find.c      which daemon of this machine is meant
+ *     endpoints.c the daemons of --endpoint, in turn; what each is to a job (standing.c)
  *     remote.c    keys for a daemon of another machine
  *     talk.c      connection, question and answer */
 
@@ -19,13 +20,17 @@
 #include "daemon/ctl/munge.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/own_name.h"
+#include "daemon/ctl/standing.h"
 #include "daemon/ctl/watch_screen.h"
 #include "daemon/ctl/words.h"
 #include "daemon/server/control_socket.h"
 #include "proto/conn.h"
 
 /* POOL: a host name and a user name. */
-enum { DEADLINE_MS = 5000, WATCH_MS = 1000, POOL = 2, REQUEST_ID = 1 };
+enum { DEADLINE_MS = 5000, DEADLINE_MIN_MS = 1000, WATCH_MS = 1000, POOL = 2, REQUEST_ID = 1 };
+
+/* LATE: of an attempt that was given up. */
+enum lookup { LOOKUP_NONE, LOOKUP_AWAITED, LOOKUP_LATE };
 
 enum { TARGET_MAX = 300 }; /* an endpoint, or the path of a socket */
 _Static_assert((int)TARGET_MAX >= (int)ENDPOINT_TEXT_MAX && (int)TARGET_MAX >= (int)CONTROL_PATH_MAX, "both fit");
@@ -35,7 +40,13 @@ struct client {
   struct conn conn;
   uv_timer_t timer;
   uv_connect_t connect;
-  uv_getaddrinfo_t lookup;
+  uv_getaddrinfo_t lookups[DAEMONS_MAX];
+  enum lookup looking[DAEMONS_MAX];
+  struct endpoint endpoints[DAEMONS_MAX]; /* --endpoint */
+  size_t n_endpoints, at, asked;          /* 0: none; the one that is asked; how many have failed for this question */
+  struct buf failures;                    /* why */
+  int failure_code;
+  bool sounding; /* the question is whether this is the right daemon for the job */
   struct rdzvctl_options options;
   struct key_env key_env;
   const char *words[CTL_WORDS_MAX];
@@ -52,8 +63,11 @@ struct client {
   char path[TARGET_MAX]; /* of the control socket; remote: the endpoint */
   bool remote;           /* over the port of `addresses` */
   struct addresses addresses;
-  size_t address;  /* the one that is tried */
-  struct key *key; /* remote; NULL: none yet, MUNGE brings it */
+  size_t address;      /* the one that is tried */
+  struct key *key;     /* remote; NULL: none yet, MUNGE brings it */
+  struct key *own_key; /* as it was found; NULL: none */
+  struct key_origin own_key_from;
+  bool sought_key;
   struct key_origin key_from;
   bool has_conn;                  /* conn is not closed yet */
   void (*then)(struct client *c); /* what follows when it is closed; NULL: the next question of --watch */
@@ -72,16 +86,26 @@ void ctl_print_printable(FILE *to, const char *text, size_t len, bool json);
 /* find.c ----------------------------------------------------------------------------------------------------------- */
 
 const char *ctl_user_name(uid_t uid);
-/* Of this machine. Not 0: the exit code. port 0: the only one. */
+/* Not 0: the exit code. port 0: the only one. */
 int ctl_choose_socket(struct client *c, uint16_t port);
-/* Looks --endpoint up, and goes on from there. Not 0: the exit code. */
-int ctl_look_up(struct client *c);
+
+/* endpoints.c ------------------------------------------------------------------------------------------------------ */
+
+const struct endpoint *ctl_endpoint(const struct client *c);
+/* Reads --endpoint, looks its first name up, and goes on from there. Not 0: the exit code. */
+int ctl_begin_endpoints(struct client *c);
+/* The next question of --watch. */
+void ctl_begin_again(struct client *c);
+/* A daemon has failed. False: there is no other to ask, and `failures` tells of all of them if there are several. */
+bool ctl_ask_next(struct client *c, int exit_code, const char *why);
+/* The answer of a daemon that is sounded. False: it is not the one, and the next is asked. */
+bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t len);
 
 /* remote.c --------------------------------------------------------------------------------------------------------- */
 
-/* Finds the key, unless MUNGE may bring it. Not 0: the exit code. Its key leaves the daemon's machine by other means
- * than its port. */
-int ctl_prepare_remote(struct client *c, const struct endpoint *ep);
+/* Finds the key, unless MUNGE may bring it. False: that failed. A daemon's key leaves its machine by other means than
+ * its port. */
+bool ctl_prepare_remote(struct client *c);
 bool ctl_may_ask_munge(const struct client *c); /* a key that somebody named is not replaced */
 void ctl_ask_munge(struct client *c);
 /* The daemon at the port refuses our key. munge: why MUNGE brings none; NULL: it was not asked. */
@@ -96,7 +120,8 @@ void ctl_print_token(struct client *c);
 void ctl_start(struct client *c);
 void ctl_connect_port(struct client *c);
 void ctl_try_next_address(struct client *c);
-void ctl_on_deadline(uv_timer_t *timer); /* data: the client */
+void ctl_on_deadline(uv_timer_t *timer);          /* data: the client */
+uint64_t ctl_patience_ms(const struct client *c); /* until that, with each daemon */
 /* A question without an answer. With --watch it is a line on the page, and is tried again. */
 void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void ctl_fail_connect(struct client *c, int rc); /* rc < 0 */

@@ -14,8 +14,9 @@ static const struct opt table[] = {
     {"port", "p", OPT_INT, FIELD(port), .min = 1, .max = 65535, .label = "N",
      .brief = "The daemon of this port, if several run here.",
      .help = "The daemon that listens on this port of this machine."},
-    {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT",
-     .help = "As given to the agents. A daemon of another machine is asked over its port, with a key."},
+    {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT[,...]",
+     .help = "As given to the agents. A daemon of another machine is asked over its port, with a key. Of several, the "
+             "first that answers is asked; about a job, the one that is in charge of it."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
      .help = "The path of the control socket, as given to rdzvd --socket, or as in the first line that rdzvd logs."},
     {.group = "Key"},

@@ -8,6 +8,7 @@
  * The daemon must know who asks. At the control socket the kernel tells it our uid; at the port our key does (--endpoint
  * of another machine). The name in --endpoint is looked up in the thread pool and compared with the machine's own
  * addresses. If it is this machine, the control socket of that port is used, or the port where there is no such socket.
+ * --endpoint may name several daemons: endpoints.c goes through them.
  * The kernel also tells us whose daemon it is (control_socket_trusts): a socket that rdzvctl found by itself must
  * belong to a user that it trusts. If --socket names another user's daemon, a line says so. Everything that a daemon
  * sends is made printable.
@@ -15,7 +16,7 @@
  * With --json every failure is an object on stdout too, with or without a daemon: {"ok": false, "code": the exit code,
  * "text": the sentence}.
  *
- * All of it together has five seconds; a timeout names what was waited for. --watch asks again every second, on a
+ * All of it together has five seconds, which several daemons share; a timeout names what was waited for. --watch asks again every second, on a
  * new connection each time, so a restarting daemon is one line on the page. Only a failure of the first question
  * ends it. */
 
@@ -133,7 +134,7 @@ static void watch_signals(struct client *c) {
 
 static int begin_connecting(struct client *c) {
   const struct rdzvctl_options *o = &c->options;
-  if (o->endpoint) return ctl_look_up(c);
+  if (o->endpoint) return ctl_begin_endpoints(c);
   if (o->socket && strlen(o->socket) >= CONTROL_PATH_MAX)
     return ctl_complain(c, EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
                         CONTROL_PATH_MAX - 1);

@@ -11,13 +11,11 @@
 #include "proto/refusal.h"
 
 void ctl_fail_key(struct client *c, const char *munge) {
-  struct endpoint ep;
   struct buf text = BUF_INIT;
-  endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
   refusal_put(&text, &(struct refusal){.status = c->conn.refusal,
                                        .source = c->conn.refusal_key,
                                        .where = c->path,
-                                       .endpoint = &ep,
+                                       .endpoint = ctl_endpoint(c),
                                        .who = "this rdzvctl",
                                        .key_from = c->key_from.text,
                                        .named = !key_may_be_replaced(c->key_from.kind),
@@ -31,7 +29,8 @@ bool ctl_may_ask_munge(const struct client *c) {
 }
 
 /* Why no daemon can be asked without a key. keyless: because it has none. */
-static void put_no_key(const struct client *c, const struct endpoint *ep, bool keyless, struct buf *out) {
+static void put_no_key(const struct client *c, bool keyless, struct buf *out) {
+  const struct endpoint *ep = ctl_endpoint(c);
   if (keyless) {
     buf_printf(out,
                "a daemon without a key (--insecure) takes commands on its own machine only: ssh %s rdzvctl --port %d "
@@ -44,7 +43,6 @@ static void put_no_key(const struct client *c, const struct endpoint *ep, bool k
 }
 
 static void fail_munge(struct client *c, const struct err *e) {
-  struct endpoint ep;
   struct buf text = BUF_INIT;
   if (c->key) {
     ctl_fail_key(c, e->text);
@@ -54,9 +52,8 @@ static void fail_munge(struct client *c, const struct err *e) {
     else
       ctl_fail_connect(c, e->code);
   } else {
-    endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
     bool keyless = e->code == -ENOKEY;
-    put_no_key(c, &ep, keyless, &text);
+    put_no_key(c, keyless, &text);
     if (!keyless) buf_printf(&text, "; MUNGE brings none: %s", e->text);
     ctl_fail(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
   }
@@ -84,23 +81,38 @@ void ctl_ask_munge(struct client *c) {
   ctl_munge_ask(&c->munge, &c->loop, c->options.munge_user, &c->addresses.v[c->address], on_munge_key, c);
 }
 
-static int refuse_remote(const struct client *c, struct buf *text) {
-  ctl_complain(c, EXIT_CODE_REFUSED, "%s", buf_text(text));
+static bool refuse_remote(struct client *c, struct buf *text) {
+  ctl_fail(c, EXIT_CODE_REFUSED, "%s", buf_text(text));
   buf_finish(text);
-  return EXIT_CODE_REFUSED;
+  return false;
 }
 
-int ctl_prepare_remote(struct client *c, const struct endpoint *ep) {
+/* What was found is for all daemons; what MUNGE brings is for one. */
+static int find_key(struct client *c, struct err *e) {
+  int rc = c->sought_key ? 0 : ctl_key_find(&c->options.key, &c->key_env, &c->own_key, &c->own_key_from, e);
+  if (rc < 0) return rc;
+  c->sought_key = true;
+  c->key_from = c->own_key_from;
+  if (!c->own_key) return 0;
+  c->key = secret_alloc();
+  *c->key = *c->own_key;
+  return 0;
+}
+
+bool ctl_prepare_remote(struct client *c) {
   struct err e = ERR_INIT;
   struct buf text = BUF_INIT;
+  c->asked_munge = false;
   if (strcmp(c->request.verb, "key") == 0) {
     buf_puts(&text, "a daemon hands its key out on its own machine only: ");
-    refusal_put_copy(&text, ep);
+    refusal_put_copy(&text, ctl_endpoint(c));
     return refuse_remote(c, &text);
   }
-  if (ctl_key_find(&c->options.key, &c->key_env, &c->key, &c->key_from, &e) < 0)
-    return ctl_complain(c, EXIT_CODE_USAGE, "%s", e.text);
-  if (c->key || ctl_may_ask_munge(c)) return 0;
-  put_no_key(c, ep, c->key_from.kind == KEY_SOURCE_INSECURE, &text);
+  if (find_key(c, &e) < 0) {
+    ctl_finish(c, ctl_complain(c, EXIT_CODE_USAGE, "%s", e.text));
+    return false;
+  }
+  if (c->key || ctl_may_ask_munge(c)) return true;
+  put_no_key(c, c->key_from.kind == KEY_SOURCE_INSECURE, &text);
   return refuse_remote(c, &text);
 }

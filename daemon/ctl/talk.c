@@ -16,7 +16,7 @@ void ctl_finish(struct client *c, int exit_code) {
 }
 
 static void on_again(uv_timer_t *timer) {
-  ctl_start(timer->data);
+  ctl_begin_again(timer->data);
 }
 
 /* Closes the connection of this answer; --watch opens the next. */
@@ -54,6 +54,11 @@ void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) {
   va_start(ap, fmt);
   int n = vsnprintf(text, sizeof(text) - 1, fmt, ap);
   va_end(ap);
+  if (ctl_ask_next(c, exit_code, text)) return;
+  if (c->n_endpoints > 1) {
+    exit_code = c->failure_code;
+    n = snprintf(text, sizeof(text), "no daemon of --endpoint helps: %s", buf_text(&c->failures));
+  }
   if (!c->request.watch || !c->answered) {
     ctl_finish(c, ctl_complain(c, exit_code, "%s", text));
     return;
@@ -96,6 +101,12 @@ static void on_key(struct client *c, const struct msg *m) {
 /* JSON goes to stdout, for programs, with any code. */
 static void on_reply(struct client *c, const struct msg *m) {
   int code = (int)m->control_reply.code;
+  if (c->sounding) {
+    if (!ctl_is_right_daemon(c, code, m->raw, m->raw_len)) return;
+    c->then = ctl_start;
+    conn_close(&c->conn);
+    return;
+  }
   if (code == 0 && ctl_asks_key(c)) {
     on_key(c, m);
     return;
@@ -115,13 +126,13 @@ static void send_control(struct client *c) {
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = REQUEST_ID;
-  m.control.verb = ctl_asks_key(c) ? "key" : r->verb;
+  m.control.verb = c->sounding ? "status" : ctl_asks_key(c) ? "key" : r->verb;
   m.control.job = r->job;
   m.control.host = r->host;
   m.control.rank = r->rank;
   m.control.signal = r->signal;
   m.control.force = r->force;
-  m.control.json = r->json && !ctl_asks_key(c);
+  m.control.json = c->sounding || (r->json && !ctl_asks_key(c));
   m.control.user = c->name.name;
   m.control.owner = r->owner;
   conn_send(&c->conn, &m);
@@ -228,9 +239,15 @@ static void on_connect(uv_connect_t *request, int status) {
   if (conn_start(&c->conn, DEADLINE_MS, &e) < 0) ctl_fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text);
 }
 
+uint64_t ctl_patience_ms(const struct client *c) {
+  uint64_t ms = c->n_endpoints > 1 ? DEADLINE_MS / c->n_endpoints : DEADLINE_MS;
+  return ms < DEADLINE_MIN_MS ? DEADLINE_MIN_MS : ms;
+}
+
 void ctl_on_deadline(uv_timer_t *timer) {
   struct client *c = timer->data;
-  ctl_fail(c, EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000, c->waits_for);
+  ctl_fail(c, EXIT_CODE_NO_DAEMON, "gave up after %g s of waiting for %s", (double)ctl_patience_ms(c) / 1000,
+           c->waits_for);
 }
 
 static void await_connection(struct client *c) {
@@ -249,7 +266,7 @@ void ctl_connect_port(struct client *c) {
 }
 
 void ctl_start(struct client *c) {
-  uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);
+  uv_timer_start(&c->timer, ctl_on_deadline, ctl_patience_ms(c), 0);
   c->asked_munge = false;
   if (c->remote) {
     connect_address(c);

@@ -1,16 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon besides the first: the port that an agent reserves for one, the addresses of --endpoint, and rdzvctl's way through them."""
 
+import contextlib
+import json
 import os
+import re
 import signal
 import socket
-import stat
 import time
 
 import pytest
 
-from harness import AGENT, RDZVCTL, RDZVD, HOST, alive, free_port, status, until
+from harness import AGENT, RDZVCTL, RDZVD, SLOW, free_port, until
 from native import Native
+
+
+@contextlib.contextmanager
+def deaf():
+    """HOST:PORT of a machine that is down, as far as a client can tell: the kernel drops what comes there."""
+    with contextlib.ExitStack() as all:
+        server = all.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(2):
+            client = all.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield "127.0.0.1:%d" % server.getsockname()[1]
 
 
 # ---- rdzvd --listen-fd -----------------------------------------------------------------------------------------------
@@ -62,3 +78,99 @@ def test_listen_fd_is_not_what_it_should_be(rdzv):
     with reserved() as s:
         p = rdzv.spawn(RDZVD, "--listen-fd", s.fileno(), "--listen", "127.0.0.1:0", pass_fds=[s.fileno()])
         assert p.exit() == 64 and p.err[0].endswith("rdzvd: --listen and --listen-fd exclude each other"), p
+
+
+# ---- rdzvctl --endpoint a,b ------------------------------------------------------------------------------------------
+
+WAIT = "while [ ! -e go ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def two(rdzv):
+    """Two daemons, a job at the second one, and an address at which nobody listens."""
+    rdzv.first, rdzv.second = rdzv.daemon(), rdzv.daemon()
+    rdzv.dead = f"127.0.0.9:{free_port()}"
+    rdzv.job = rdzv.agent("--endpoint", rdzv.second.endpoint, "--nnodes", 1, "--rdzv-id", "family", "--", "sh", "-c", WAIT)
+    rdzv.await_workers(1)
+    yield rdzv
+    (rdzv.tmp / "go").touch()
+    rdzv.job.exit()
+
+
+def ask(rdzv, endpoints, *words):
+    p = rdzv.spawn(RDZVCTL, "--endpoint", ",".join(endpoints), *words)
+    p.exit(15)
+    return p
+
+
+def test_first_that_answers(two):
+    """About no job in particular: whoever answers first, in the order of the list."""
+    a, b = two.first.endpoint, two.second.endpoint
+    p = ask(two, [two.dead, b, a], "jobs")
+    assert p.popen.returncode == 0 and p.says("family: running"), p
+    p = ask(two, [two.dead, a, b], "jobs")
+    assert p.popen.returncode == 0 and not p.says("family"), p
+
+
+def test_daemon_of_the_job(two):
+    """About one job: the daemon that has it, wherever it stands in the list."""
+    a, b = two.first.endpoint, two.second.endpoint
+    for order in [two.dead, a, b], [b, a, two.dead], [a, two.dead, b]:
+        p = ask(two, order, "status", "family")
+        assert p.popen.returncode == 0 and p.says("family: running") and not p.err, p
+    p = ask(two, [a, b], "status", "family", "--json")
+    assert p.popen.returncode == 0 and json.loads("\n".join(p.out))["jobs"][0]["job"] == "family", p
+    p = ask(two, [two.dead, a, b], "stop", "family")
+    assert p.popen.returncode == 0, p
+    assert two.job.exit() == 77, two.job
+
+
+def test_no_daemon_helps(two):
+    a, dead = two.first.endpoint, two.dead
+    p = ask(two, [dead, a], "stop", "family")
+    why = f"no daemon of --endpoint helps: {dead}: no daemon listens there; {a}: no job has the id family; there are no jobs"
+    assert p.popen.returncode == 1 and p.err == [f"rdzvctl: {why}"], p
+    p = ask(two, [dead, a], "stop", "family", "--json")
+    assert p.popen.returncode == 1 and json.loads(p.out[0]) == {"ok": False, "code": 1, "text": why} and not p.err, p
+    p = ask(two, [dead, "127.0.0.8:1"], "status")
+    assert p.popen.returncode == 69 and len(p.err) == 1 and p.says(f"{dead}: no daemon listens there; 127.0.0.8:1: no daemon listens there$"), p
+    assert two.job.running
+
+
+def test_silent_machine_costs_its_share(two):
+    """A host that is down answers nothing at all: the next one is asked while somebody still waits."""
+    with deaf() as addr:
+        began = time.monotonic()
+        p = ask(two, [addr, two.second.endpoint], "status", "family")
+        assert p.popen.returncode == 0 and p.says("family: running"), p
+        assert 2.4 < time.monotonic() - began < 5 * SLOW, p
+
+
+def test_watch_follows(two):
+    """--watch goes to the next daemon when the one that answered is gone, and back when only the first is left."""
+    p = two.spawn(RDZVCTL, "--endpoint", f"{two.second.endpoint},{two.first.endpoint}", "jobs", "--watch")
+    p.expect("family: running")
+    two.second.kill()
+    p.expect("no jobs")
+    two.first.kill()
+    p.expect(f"no daemon of --endpoint helps: .*{two.first.endpoint}: no daemon listens there")
+    p.kill(signal.SIGINT)
+    assert p.exit() == 0, p
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("a,,b", "an address is missing beside a comma"),
+        ("a,b:x", 'is not host:port: a port is a number'),
+        ("a,A:29400", "A:29400 is named twice: remove one of them"),
+        ("a,b,c,d,e,f,g,h,i", "more than 8 addresses: name at most 8"),
+        ("[::1", "the closing bracket is missing"),
+    ],
+)
+def test_bad_list(rdzv, value, words):
+    for argv in [RDZVCTL, "--endpoint", value, "status"], [AGENT, "--nnodes", 2, "--endpoint", value, "true"], [AGENT, "--nnodes", 2, "--rdzv-endpoint", value, "true"]:
+        p = rdzv.spawn(*argv)
+        assert p.exit() == 64 and len(p.err) == 1 and p.says(re.escape(words)), p
+    p = rdzv.agent("--nnodes", 2, "true", env={"RDZV_AGENT_ENDPOINT": value})
+    assert p.exit() == 64 and len(p.err) == 1 and p.says(rf"RDZV_AGENT_ENDPOINT={re.escape(value)}: .*{re.escape(words)}"), p

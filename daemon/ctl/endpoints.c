@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemons of --endpoint, one after the other.
+ *
+ *   look the name up -> this machine: its control socket; else the port, with a key -> ask
+ *
+ * If several are named, the first that answers is asked. A question about one job is for the daemon in charge of it, so
+ * each daemon is asked for the job's status first, on a connection of its own: a daemon answers one question per
+ * connection. A failure is a reason to ask the next one, and the last failure names them all. */
+
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include "common/endpoint_list.h"
+#include "common/exit_codes.h"
+#include "common/key/secret.h"
+#include "common/limit.h"
+#include "common/system/loop.h"
+#include "daemon/ctl/client.h"
+
+const struct endpoint *ctl_endpoint(const struct client *c) {
+  return &c->endpoints[c->at];
+}
+
+/* Whether the daemon at the endpoint has a control socket here. */
+static bool has_socket(struct client *c, uint16_t port) {
+  char **paths;
+  struct control_foreign foreign;
+  size_t n = control_socket_find(port, &paths, &foreign);
+  if (n > 0) snprintf(c->path, sizeof(c->path), "%s", paths[0]);
+  c->found = n > 0;
+  control_socket_free(paths, n);
+  return n > 0;
+}
+
+static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
+  struct client *c = request->data;
+  size_t which = (size_t)(request - c->lookups);
+  bool wanted = c->looking[which] == LOOKUP_AWAITED;
+  c->looking[which] = LOOKUP_NONE;
+  bool own = wanted && status == 0 && addresses_keep(&c->addresses, result, ctl_endpoint(c)->port);
+  uv_freeaddrinfo(result);
+  if (!wanted) return;
+  if (status < 0) {
+    ctl_fail(c, EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->path, uv_strerror(status));
+    return;
+  }
+  c->remote = !own || !has_socket(c, ctl_endpoint(c)->port);
+  if (c->remote && !ctl_prepare_remote(c)) return;
+  if (c->remote && c->key && ctl_wants_token(c))
+    ctl_print_token(c);
+  else
+    ctl_start(c);
+}
+
+static void look_up(struct client *c) {
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  uv_getaddrinfo_t *request = &c->lookups[c->at];
+  snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ctl_endpoint(c)->host);
+  request->data = c;
+  int rc = c->looking[c->at] == LOOKUP_NONE
+               ? uv_getaddrinfo(&c->loop, request, on_lookup, ctl_endpoint(c)->host, NULL, &hints)
+               : 0; /* the name server still has not answered the last question */
+  c->looking[c->at] = rc < 0 ? LOOKUP_NONE : LOOKUP_AWAITED;
+  if (rc < 0) ctl_fail(c, EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->path, uv_strerror(rc));
+}
+
+static void begin_endpoint(struct client *c) {
+  endpoint_format(ctl_endpoint(c), c->path);
+  secret_free(c->key);
+  c->key = NULL;
+  c->addresses.n = c->address = 0;
+  c->remote = c->found = false;
+  c->sounding = c->n_endpoints > 1 && c->request.job[0];
+  uv_timer_start(&c->timer, ctl_on_deadline, ctl_patience_ms(c), 0);
+  look_up(c);
+}
+
+int ctl_begin_endpoints(struct client *c) {
+  struct err e = ERR_INIT;
+  if (endpoint_list_parse(c->options.endpoint, RDZV_DEFAULT_PORT, c->endpoints, DAEMONS_MAX, &c->n_endpoints, &e) < 0)
+    return ctl_complain(c, EXIT_CODE_USAGE, "--endpoint %s: %s", c->options.endpoint, e.text);
+  if (loop_start_pool(&c->loop, POOL, &e) < 0)
+    return limit_explain(&e), ctl_complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
+  begin_endpoint(c);
+  return 0;
+}
+
+void ctl_begin_again(struct client *c) {
+  c->asked = 0;
+  buf_clear(&c->failures);
+  c->failure_code = 0;
+  if (c->n_endpoints > 1)
+    begin_endpoint(c);
+  else
+    ctl_start(c);
+}
+
+/* A daemon that answered explains more than one that did not. */
+bool ctl_ask_next(struct client *c, int exit_code, const char *why) {
+  if (c->n_endpoints < 2) return false;
+  if (c->looking[c->at] == LOOKUP_AWAITED) c->looking[c->at] = LOOKUP_LATE;
+  buf_printf(&c->failures, "%s%s", c->failures.len ? "; " : "", why);
+  if (!c->failure_code || exit_code != EXIT_CODE_NO_DAEMON) c->failure_code = exit_code;
+  if (++c->asked >= c->n_endpoints) return false;
+  c->at = (c->at + 1) % c->n_endpoints;
+  ctl_munge_cancel(&c->munge);
+  c->then = begin_endpoint;
+  if (c->has_conn)
+    conn_close(&c->conn);
+  else
+    begin_endpoint(c);
+  return true;
+}
+
+bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t len) {
+  char text[ENDPOINT_TEXT_MAX];
+  struct buf said = BUF_INIT;
+  enum ctl_standing standing = ctl_standing_of(code, json, len, &said);
+  endpoint_format(ctl_endpoint(c), text);
+  c->sounding = false;
+  if (standing == CTL_NO_ANSWER)
+    ctl_fail(c, code ? code : EXIT_CODE_NO_DAEMON, "%s: %s", text, buf_text(&said));
+  else if (standing == CTL_NOT_IN_CHARGE)
+    ctl_fail(c, EXIT_CODE_REFUSED, "%s is not in charge of job %s", text, c->request.job);
+  buf_finish(&said);
+  return standing == CTL_IN_CHARGE;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/ctl/standing.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum ctl_standing ctl_standing_of(int code, const char *json, size_t len, struct buf *said) {
+  json_t *answer = json_loadb(json, len, JSON_DISABLE_EOF_CHECK, NULL);
+  const json_t *jobs = code ? NULL : json_object_get(answer, "jobs"), *job;
+  const char *text = json_string_value(json_object_get(answer, "text"));
+  enum ctl_standing found = CTL_NO_ANSWER;
+  size_t i;
+  json_array_foreach(jobs, i, job) {
+    bool other = json_is_false(json_object_get(json_object_get(job, "daemon"), "in_charge"));
+    if (!other || found == CTL_NO_ANSWER) found = other ? CTL_NOT_IN_CHARGE : CTL_IN_CHARGE;
+  }
+  if (found == CTL_NO_ANSWER) buf_puts(said, text ? text : "its answer is not understood");
+  json_decref(answer);
+  return found;
+}
