@@ -15,6 +15,10 @@
  * millisecond, and two connections at once would both be HELLOs. The last successful address is tried first, so that a
  * reconnection does not wait for one that never works.
  *
+ * Another agent's reserved port refuses until that agent starts rdzvd, which takes it as long as it took us to notice
+ * that the old one is gone. So a refusal there is not final at once. Otherwise each agent would go on to its own port, and
+ * all would have a daemon of their own.
+ *
  * If resolving fails, earlier addresses are used: an absent name server must not end a job whose daemon runs.
  *
  * "Refused" means that the address that welcomed us refused. Then no daemon runs there, which is evidence; a timeout,
@@ -52,9 +56,9 @@ enum {
   CONNECT_MS = 2000, /* per address */
   HOLDER_MS = 1000,  /* of silence, until the listening program is looked up */
   KNOCK_MS = 4000,   /* of silence, until it gets two line ends; < SUPERVISOR_HELLO_MS */
-  FOREIGN_MS = 10000,
-  TAKEN_TRIES = 20, /* the port is bound but not listening yet: tried again every TAKEN_MS */
+  TAKEN_TRIES = 20,  /* the port is bound but not listening yet: tried again every TAKEN_MS */
   TAKEN_MS = 5,
+  KNOCK_AGAIN_MS = 25,
   MUNGE_MS = 4000, /* < SUPERVISOR_HELLO_MS */
 };
 
@@ -103,17 +107,10 @@ static void go_down(struct link *l, bool refused, const char *why) {
   go_down_with(l, &(struct link_down){.refused = refused, .why = why});
 }
 
-static bool home_refused(const struct link *l) {
-  for (size_t i = 0; l->has_home && i < l->to->addresses.n; i++)
-    if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->to->addresses.v[i], address_size(&l->home)) == 0)
-      return true;
-  return false;
-}
-
 static void fail_to_connect(struct link *l) {
   struct buf why = BUF_INIT;
   link_put_failure(l, &why);
-  go_down(l, home_refused(l), buf_text(&why));
+  go_down(l, link_home_refused(l), buf_text(&why));
   buf_finish(&why);
 }
 
@@ -294,29 +291,14 @@ static void want_daemon(struct link *l) {
   local_daemon_want(l->o.daemon, l->where == LINK_TO_OWN);
 }
 
-/* Another agent starts its own daemon again, at the same port. Only if it has not done so for a while is it replaced
- * by ours. */
-static bool may_replace(struct link *l) {
-  if (!l->foreign) return true;
-  uint64_t now = uv_now(l->o.loop);
-  if (!l->refused_since_ms) l->refused_since_ms = now;
-  return now - l->refused_since_ms >= FOREIGN_MS;
-}
-
-/* Whether rdzvd at the first endpoint is ours to start: an address of this machine refused, or is_host says so. (Then
- * the endpoint may lead here through an address translation.) */
-static bool is_host(const struct link *l) {
-  bool local = l->o.hosting == HOST_ALWAYS;
-  if (l->to != l->targets) return false;
-  for (size_t i = 0; l->refusals && i < l->to->addresses.n; i++)
-    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->to->addresses.v[i]));
-  return local && l->o.hosting != HOST_NEVER;
-}
-
 /* Every address failed. */
 static void on_exhausted(struct link *l) {
-  bool local = is_host(l);
-  if (local && !l->started_daemon && may_replace(l)) {
+  bool local = link_is_host(l);
+  if (link_is_early(l)) {
+    uv_timer_start(&l->timer, on_link_timer, KNOCK_AGAIN_MS, 0);
+    return;
+  }
+  if (local && !l->started_daemon && link_may_replace(l)) {
     want_daemon(l);
   } else if (local && l->taken_tries > 0) {
     l->taken_tries--;
@@ -442,6 +424,8 @@ void link_open(struct link *l, const struct link_to *to) {
   l->started_daemon = false;
   l->taken = false;
   l->taken_tries = 0;
+  uv_update_time(l->o.loop);
+  l->began_ms = uv_now(l->o.loop);
   if (!link_choose_target(l, to))
     go_down(l, false, "the next daemon has no numeric address");
   else if (l->where == LINK_TO_ADDRESS)

@@ -42,7 +42,7 @@ struct link_to {
   uint32_t endpoint;   /* TO_ENDPOINT: which, from 0 */
   const char *addr;    /* TO_ADDRESS: numeric */
   uint16_t port;       /* TO_ADDRESS */
-  uint32_t timeout_ms; /* for each address; 0: the link's own */
+  uint32_t timeout_ms; /* for each address; 0: the link's own. TO_ADDRESS, TO_OWN: longer while it refuses */
 };
 
 struct link_callbacks {

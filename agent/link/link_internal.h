@@ -24,6 +24,7 @@ struct link {
   struct link_target *to;                      /* of this attempt */
   enum link_where where;
   uint32_t timeout_ms;
+  uint64_t began_ms; /* this attempt */
   struct resolve *resolve;
   size_t at, refusals;
   int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
@@ -52,6 +53,16 @@ bool link_choose_target(struct link *l, const struct link_to *to);
 void link_find_own(struct link *l, uint16_t port);
 void link_prefer_last(struct link *l);
 void link_forget_fetched(struct link_target *t);
+/* The address that welcomed us last refuses. */
+bool link_home_refused(const struct link *l);
+/* Another agent starts its own daemon again, at the same port. Only if it has not done so for a while is it replaced by
+ * ours. */
+bool link_may_replace(struct link *l);
+/* Whether rdzvd at the first endpoint is ours to start: an address of this machine refused, or is_host says so. (Then the
+ * endpoint may lead here through an address translation.) */
+bool link_is_host(const struct link *l);
+/* Another agent may be about to start rdzvd on its reserved port, or our own starts again. */
+bool link_is_early(const struct link *l);
 /* Appends "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
 void link_name_target(const struct link *l, size_t which, struct buf *out);
 /* Appends why no address could be connected to. */

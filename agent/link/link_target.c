@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where an attempt goes: an address of --endpoint, a daemon of another agent, or our own. */
+/* Where an attempt goes: an address of --endpoint, a daemon of another agent, or our own; and what follows from a
+ * refusal there. */
 
 #include <stdio.h>
 #include <string.h>
 #include "agent/link/host_addrs.h"
 #include "agent/link/link_internal.h"
 #include "common/key/secret.h"
+
+enum {
+  FOREIGN_MS = 10000,
+  KNOCK_TIMES = 3, /* a tenth of a lease each: agents turn within an eighth of a lease of each other */
+};
 
 void link_forget_fetched(struct link_target *t) {
   secret_free(t->fetched);
@@ -69,4 +75,33 @@ void link_prefer_last(struct link *l) {
 
 const struct key *link_key(const struct link *l, uint32_t endpoint) {
   return l->targets[endpoint].fetched ? l->targets[endpoint].fetched : l->o.key;
+}
+
+/* Refusals. -------------------------------------------------------------------------------------------------------- */
+
+bool link_home_refused(const struct link *l) {
+  for (size_t i = 0; l->has_home && i < l->to->addresses.n; i++)
+    if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->to->addresses.v[i], address_size(&l->home)) == 0)
+      return true;
+  return false;
+}
+
+bool link_may_replace(struct link *l) {
+  if (!l->foreign) return true;
+  uint64_t now = uv_now(l->o.loop);
+  if (!l->refused_since_ms) l->refused_since_ms = now;
+  return now - l->refused_since_ms >= FOREIGN_MS;
+}
+
+bool link_is_host(const struct link *l) {
+  bool local = l->o.hosting == HOST_ALWAYS;
+  if (l->to != l->targets) return false;
+  for (size_t i = 0; l->refusals && i < l->to->addresses.n; i++)
+    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->to->addresses.v[i]));
+  return local && l->o.hosting != HOST_NEVER;
+}
+
+bool link_is_early(const struct link *l) {
+  return l->where != LINK_TO_ENDPOINT && l->refusals &&
+         uv_now(l->o.loop) < l->began_ms + (uint64_t)KNOCK_TIMES * l->timeout_ms;
 }

@@ -141,7 +141,7 @@ static struct endpoint free_endpoint(void) {
 }
 
 static void own(void) {
-  link_open(t.link, &(struct link_to){.where = LINK_TO_OWN});
+  link_open(t.link, &(struct link_to){.where = LINK_TO_OWN, .timeout_ms = 1000});
 }
 
 static void test_reserved_port(void **state) {
@@ -260,6 +260,34 @@ static void test_another_agents_daemon(void **state) {
   link_open(t.link, &(struct link_to){.where = LINK_TO_ADDRESS, .addr = "gpu2", .port = ep.port});
   assert_int_equal(t.downs, 2);
   assert_string_equal(t.said, "the next daemon has no numeric address");
+}
+
+static void on_listen(uv_timer_t *timer) {
+  const struct standby *s = timer->data;
+  assert_int_equal(listen(s->fd, 8), 0);
+}
+
+/* The other agent has not noticed yet that the old daemon is gone: its port is waited for, but not for ever. */
+static void test_refusal_of_a_reserved_port(void **state) {
+  struct endpoint ep = free_endpoint();
+  struct standby s = reserve("127.0.0.1");
+  const struct link_to to = {.where = LINK_TO_ADDRESS, .addr = "127.0.0.1", .port = s.port, .timeout_ms = 200};
+  uv_timer_t timer = {.data = &s};
+  open_link(&ep, 1, HOST_AUTO, (struct standby){.fd = -1});
+  uint64_t began = uv_hrtime();
+  link_open(t.link, &to);
+  await(&t.downs, 1, "a refusal");
+  assert_in_range((uv_hrtime() - began) / 1000000, 590, 5000);
+  uv_timer_init(&t.loop, &timer);
+  timer.data = &s;
+  uv_timer_start(&timer, on_listen, 300, 0);
+  link_open(t.link, &to);
+  await(&t.ups, 1, "a connection");
+  assert_int_equal(t.downs, 1);
+  uv_close((uv_handle_t *)&timer, NULL);
+  uv_run(&t.loop, UV_RUN_NOWAIT);
+  link_shut(t.link);
+  standby_close(&s);
 }
 
 /* A listener whose queue is full: the kernel drops further connections. */
@@ -411,9 +439,16 @@ int main(void) {
   setenv("PATH", RDZVD_FOLDER, 1);
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reserved_port), TEST(test_own_daemon), TEST(test_daemon_of_the_endpoint_stands_by),
-      TEST(test_no_reserved_port),          TEST(test_forbidden),  TEST(test_endpoints),
-      TEST(test_another_agents_daemon),     TEST(test_timeout),    TEST(test_forward),
+      cmocka_unit_test(test_reserved_port),
+      TEST(test_own_daemon),
+      TEST(test_daemon_of_the_endpoint_stands_by),
+      TEST(test_no_reserved_port),
+      TEST(test_forbidden),
+      TEST(test_endpoints),
+      TEST(test_another_agents_daemon),
+      TEST(test_refusal_of_a_reserved_port),
+      TEST(test_timeout),
+      TEST(test_forward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
