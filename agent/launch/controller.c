@@ -7,8 +7,8 @@
  *
  * Ranks, failures and rounds are decided by the agents and their daemon. The launcher only knows how many agents can
  * still exist. With fewer than the job needs (--nnodes' MIN), a wait for --join-timeout would change nothing, so all
- * others are stopped at once. The same holds if the first host is lost and rdzvd ran there. While enough are left, a
- * failed host costs one log line.
+ * others are stopped at once. The same holds if the first host never came up and rdzvd was to run there. While enough
+ * are left, a failed host costs one log line: the agents can start rdzvd on another host.
  *
  * Agents end together, with one exit code, when they hear the job's end. So the last agent's code is the job's. If an
  * agent ended and others run for longer than the end of a job takes, they are stopped: the agent had its own reason
@@ -198,7 +198,7 @@ static bool is_over(struct launch_controller *m, const struct launch_report *r, 
 }
 
 static void on_gone(struct launch_controller *m, const struct launch_report *r, uint64_t now_ms) {
-  bool lost = r->event == LAUNCH_LOST, serves = m->c.serves && r->index == 0;
+  bool lost = r->event == LAUNCH_LOST, serves = m->c.serves && r->index == 0 && !lost;
   bool fatal = !m->ending && !m->lingering && ((int64_t)m->left < m->c.need || serves);
   if (!r->text[0] || (m->ending && lost)) return;
   add_log(m, fatal || m->c.n == 1 ? LOG_ERROR : LOG_WARN, "%s%s: %s", m->c.seats[r->index].host,
@@ -206,7 +206,7 @@ static void on_gone(struct launch_controller *m, const struct launch_report *r, 
   if (!fatal) return;
   int code = lost ? EXIT_CODE_NODE_LOST : EXIT_CODE_LAUNCH;
   if (m->left && serves && (int64_t)m->left >= m->c.need)
-    add_log(m, LOG_ERROR, "rdzvd %s on %s: stopping the other agents", lost ? "ran" : "was to run", m->c.seats[0].host);
+    add_log(m, LOG_ERROR, "rdzvd was to run on %s: stopping the other agents", m->c.seats[0].host);
   else if (m->left)
     add_log(m, LOG_ERROR, "the job needs %" PRId64 " hosts, but only %zu %s left: stopping %s", m->c.need, m->left,
             m->left == 1 ? "is" : "are", m->left == 1 ? "it" : "them");

@@ -134,12 +134,17 @@ static void test_and_ends_below_its_minimum(void **state) {
   DID("exit 78\n");
 }
 
-static void test_without_the_daemons_host_nothing_goes_on(void **state) {
+static void test_without_the_daemons_host_nothing_begins(void **state) {
   begin(3, 1, true);
-  up(3);
-  event(0, LAUNCH_LOST, 0, "gone");
-  DID("say n1 was lost: gone\nsay rdzvd ran on n1: stopping the other agents\nsignal 15 own\n");
+  event(0, LAUNCH_FAILED, 0, "no such host");
+  DID("say n1: no such host\nsay rdzvd was to run on n1: stopping the other agents\nsignal 15 own\n");
   begin(3, 1, false);
+  event(0, LAUNCH_FAILED, 0, "no such host");
+  DID("say n1: no such host\n");
+}
+
+static void test_goes_on_without_the_daemons_host(void **state) {
+  begin(3, 1, true);
   up(3);
   event(0, LAUNCH_LOST, 0, "gone");
   DID("say n1 was lost: gone\n");
@@ -288,7 +293,8 @@ int main(void) {
       cmocka_unit_test(test_a_host_that_refuses_ends_a_fixed_job),
       cmocka_unit_test(test_an_elastic_job_goes_on),
       cmocka_unit_test(test_and_ends_below_its_minimum),
-      cmocka_unit_test(test_without_the_daemons_host_nothing_goes_on),
+      cmocka_unit_test(test_without_the_daemons_host_nothing_begins),
+      cmocka_unit_test(test_goes_on_without_the_daemons_host),
       cmocka_unit_test(test_the_only_host),
       cmocka_unit_test(test_an_agent_that_cannot),
       cmocka_unit_test(test_a_host_that_died_before_the_end),
