@@ -90,7 +90,7 @@ struct peer *peer_of(struct newcomer *n) {
 void peer_enter_room(struct peer *p, struct newcomers *room) {
   struct peers *ps = p->peers;
   uint64_t before = peers_deadline(ps);
-  newcomers_enter(room, &p->newcomer, peer_where(p), monotonic_ms());
+  newcomers_enter(room, &p->newcomer, peer_where(p), boot_ms());
   if (peers_deadline(ps) < before) ps->cb.on_deadline(ps->ctx);
 }
 
@@ -190,7 +190,7 @@ void peers_resume(struct peers *ps) {
 }
 
 bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
-  uint64_t now = monotonic_ms();
+  uint64_t now = boot_ms();
   for (struct newcomer *n = ps->strangers.oldest; n && now - n->since_ms >= C10D_SETTLE_MS; n = n->newer) {
     const struct peer *p = peer_of(n);
     if (peer_is_silent(p) && ipaddr_compare(&p->ip, addr) == 0) return true;

@@ -255,7 +255,7 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
 
 static void on_accept_pause(void *ctx, int code) {
   struct peers *ps = ctx;
-  rations_log(&ps->rations, "accept", monotonic_ms(), LOG_ERROR, "accept: %s", strerror(-code));
+  rations_log(&ps->rations, "accept", boot_ms(), LOG_ERROR, "accept: %s", strerror(-code));
 }
 
 static void on_acceptor_closed(void *ctx) {}

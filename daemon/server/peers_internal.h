@@ -68,7 +68,7 @@ struct peers {
 };
 
 /* A line about a peer, rationed: a stranger can cause it. */
-#define say(p, level, ...) rations_log(&(p)->peers->rations, peer_where(p), monotonic_ms(), level, __VA_ARGS__)
+#define say(p, level, ...) rations_log(&(p)->peers->rations, peer_where(p), boot_ms(), level, __VA_ARGS__)
 
 /* Limits are counted under this name. */
 const char *peer_where(const struct peer *p);

@@ -61,11 +61,11 @@ static void on_written(uv_work_t *work, int status) {
   else if (s->failed)
     log_info("state: everything is on the disk again");
   else if (s->stuck)
-    log_warn("state: the disk works again after %llu ms", (unsigned long long)(monotonic_ms() - s->started_ms));
+    log_warn("state: the disk works again after %llu ms", (unsigned long long)(boot_ms() - s->started_ms));
   s->stuck = s->again = false;
   s->failed = failed;
   s->last = s->result; /* the next write changes it in its thread */
-  s->retry_ms = failed && !s->given_up ? monotonic_ms() + SAVER_RETRY_MS : UINT64_MAX;
+  s->retry_ms = failed && !s->given_up ? boot_ms() + SAVER_RETRY_MS : UINT64_MAX;
   s->on_done(s->ctx);
 }
 
@@ -81,7 +81,7 @@ void saver_write(struct saver *s, bool complete) {
     buf_append(&s->writing, s->pending.data, s->pending.len);
   buf_clear(&s->pending);
   s->work.data = s;
-  s->started_ms = monotonic_ms();
+  s->started_ms = boot_ms();
   s->busy = uv_queue_work(s->loop, &s->work, write_in_pool, on_written) == 0;
 }
 

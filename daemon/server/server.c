@@ -70,7 +70,7 @@ struct server {
 };
 
 uint64_t server_now_ms(void) {
-  return monotonic_ms();
+  return boot_ms();
 }
 
 uint64_t server_wall_ms(void) {

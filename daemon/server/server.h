@@ -58,7 +58,7 @@ bool server_is_unneeded(const struct server *s);
 /* One line for the service manager: how many jobs there are, and their states. */
 void server_summary(const struct server *s, struct buf *out);
 
-/* Monotonic, as in core events. */
+/* Monotonic, as in core events. It goes on while the machine is suspended: the leases of other machines do. */
 uint64_t server_now_ms(void);
 uint64_t server_wall_ms(void);
 
