@@ -167,13 +167,13 @@ def test_short_help():
 
 
 def test_helpers_tell_a_person_what_they_are():
-    for helper in "rdzv-devices", "rdzv-nccl":
+    for folder, helper, runs_it in ("agent", "rdzv-devices", "rdzv-agent"), ("agent", "rdzv-nccl", "rdzv-agent"), ("daemon/claim", "rdzv-claim", "rdzvd"):
         for word in "--help", "-h":
-            done = subprocess.run([BUILD / "agent" / helper, word], capture_output=True, text=True, timeout=20)
+            done = subprocess.run([BUILD / folder / helper, word], capture_output=True, text=True, timeout=20)
             assert done.returncode == 0 and not done.stderr and done.stdout.startswith(f"usage: {helper}"), done
-            assert "rdzv-agent" in done.stdout
+            assert runs_it in done.stdout
         for words in (["--nope"], ["a", "b"]):
-            done = subprocess.run([BUILD / "agent" / helper, *words], capture_output=True, text=True, timeout=20)
+            done = subprocess.run([BUILD / folder / helper, *words], capture_output=True, text=True, timeout=20)
             assert done.returncode == 64 and not done.stdout and len(done.stderr.splitlines()) == 1 and "--help" in done.stderr, done
 
 

@@ -13,7 +13,7 @@ from harness import TOP
 # What conda-forge's variants choose for compiler("c") and stdlib("c"), and the packages that these become.
 VARIANTS = {"c_compiler": ["gcc"], "c_compiler_version": ["13"], "c_stdlib": ["sysroot"], "c_stdlib_version": ["2.28"]}
 STAND_INS = {"gcc_linux-64": "13", "gcc_linux-aarch64": "13", "sysroot_linux-64": "2.28", "sysroot_linux-aarch64": "2.28", "meson": "1.0", "ninja": "1.11",
-             "pkg-config": "0.29", "python": "3.11", "jansson": "2.14", "libsodium": "1.0.18", "libuv": "1.44", "openblas": "0.3", "zlib": "1.2"}
+             "pkg-config": "0.29", "python": "3.11", "jansson": "2.14", "libcurl": "7.88", "libsodium": "1.0.18", "libuv": "1.44", "openblas": "0.3", "zlib": "1.2"}
 STAND_IN = """package:
   name: {name}
   version: "{version}"
@@ -23,7 +23,7 @@ build:
   noarch: generic
   script: install -D -m 644 stand-in $PREFIX/etc/conda/activate.d/{name}.sh
 """
-FILES = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl", "etc/rdzv/agent.conf", "include/rdzv.h",
+FILES = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl", "etc/rdzv/agent.conf", "include/rdzv.h",
          "lib/librdzv.a", "lib/librdzv.so", "lib/librdzv.so.0", "lib/librdzv.so.0.1.0", "lib/pkgconfig/rdzv.pc"}
 
 

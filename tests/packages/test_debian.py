@@ -19,7 +19,7 @@ TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "lintian": "lintian
 LIB = r"usr/lib/[a-z0-9_]+-linux-gnu/"
 # What is in which package, but for texts: programs and libraries.
 HAVE = {
-    "rdzv-daemon": {"usr/bin/rdzvd", "usr/bin/rdzvctl"},
+    "rdzv-daemon": {"usr/bin/rdzvd", "usr/bin/rdzvctl", "usr/libexec/rdzv/rdzv-claim"},
     "rdzv-agent": {"usr/bin/rdzv-agent", "usr/libexec/rdzv/rdzv-devices", "usr/libexec/rdzv/rdzv-nccl"},
     "rdzv-trainer": {"usr/bin/rdzv-trainer"},
     "rdzv-trainer-cuda": {"LIB/rdzv/rdzv-cuda.so"},
@@ -29,7 +29,7 @@ HAVE = {
 TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
 # What a package needs of others, without numbers.
 NEED = {
-    "rdzv-daemon": {"libc6", "libjansson4", "libsodium23", "libuv1"},
+    "rdzv-daemon": {"libc6", "libcurl4", "libjansson4", "libsodium23", "libuv1"},
     "rdzv-agent": {"rdzv-daemon", "libc6", "libjansson4", "libsodium23", "libuv1"},
     "rdzv-trainer": {"libc6", "libopenblas0", "zlib1g"},
     "rdzv-trainer-cuda": {"rdzv-trainer", "libc6"},

@@ -26,7 +26,7 @@ def of(program, section):
 FUNCTIONS = re.findall(r"^RDZV_API [^;(]*?(\w+)\(", (TOP / pages.SDK / "rdzv.h").read_text(), re.M)
 # What is in which package, but for the texts.
 HAVE = {
-    "rdzv": {*of("rdzv-agent", 1), *of("rdzvctl", 1), *of("rdzvd", 8), "/usr/share/man/man7/rdzv.7", "/usr/libexec/rdzv", "/usr/libexec/rdzv/rdzv-devices",
+    "rdzv": {*of("rdzv-agent", 1), *of("rdzvctl", 1), *of("rdzvd", 8), "/usr/share/man/man7/rdzv.7", "/usr/libexec/rdzv", "/usr/libexec/rdzv/rdzv-claim", "/usr/libexec/rdzv/rdzv-devices",
              "/usr/libexec/rdzv/rdzv-nccl", "/etc/rdzv", "/etc/rdzv/agent.conf", "UNITS/rdzvd.service", "UNITS/rdzv-agent@.service", "/usr/lib/sysusers.d/rdzv.conf"},
     "rdzv-trainer": of("rdzv-trainer", 1),
     "rdzv-libs": {f"{LIB}/librdzv.so.0", f"{LIB}/librdzv.so.0.1.0"},
@@ -36,7 +36,7 @@ HAVE = {
 }
 # Libraries and packages that each needs, without versions.
 NEED = {
-    "rdzv": {"/bin/sh", "systemd", "libc", "libjansson", "libsodium", "libuv"},
+    "rdzv": {"/bin/sh", "systemd", "libc", "libcurl", "libjansson", "libsodium", "libuv"},
     "rdzv-trainer": {"libc", "libm", "libopenblas", "libz"},
     "rdzv-libs": {"libc"},
     "rdzv-devel": {"rdzv-libs", "/usr/bin/pkg-config"},

@@ -70,7 +70,7 @@ def make(folder):
 
 def test_what_it_needs_is_what_meson_asks_for(package):
     needs = {args[0] for name, args, _ in package[1] if name == "depends_on"}
-    assert {"c", "libuv@1.42:", "jansson@2.13:", "libsodium@1.0.18:", "meson@0.61:", "openblas", "zlib-api"} <= needs
+    assert {"c", "curl@7.66:", "libuv@1.42:", "jansson@2.13:", "libsodium@1.0.18:", "meson@0.61:", "openblas", "zlib-api"} <= needs
     assert ("0.1.0",) in [args for name, args, _ in package[1] if name == "version"]
     assert re.search(r"namespace: rdzv\n  api: v2", (REPO / "repo.yaml").read_text())
 

@@ -97,7 +97,7 @@ def test_the_tag(made, tools):
             assert wheel.stat().st_size < size
         assert {p.name for p in (made / arch / "root/rdzv/share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
     root = made / os.uname().machine / "root/rdzv"
-    for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"):
+    for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"):
         dynamic = tools.run("readelf", "-dW", root / name)
         assert "RPATH" not in dynamic and "RUNPATH" not in dynamic and re.search(r"FLAGS_1.*NOW.*PIE", dynamic), dynamic
         assert set(re.findall(r"NEEDED.*\[(.*)\]", dynamic)) <= {"libc.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
@@ -167,7 +167,7 @@ def test_its_files(environment, tools):
     found = tools.files(environment)
     assert {"share/man/man1/rdzv-agent.1", "share/man/man1/rdzvctl.1", "share/man/man8/rdzvd.8", "share/man/man7/rdzv.7",
             "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish",
-            "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"} <= found
+            "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"} <= found
     assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
     ask = "import ctypes, rdzv; print(ctypes.CDLL(list(rdzv.__path__)[0] + '/lib/librdzv.so.0').rdzv_init)"
     assert "FuncPtr" in tools.run(environment / "bin/python", "-c", ask, env={"PATH": "/usr/bin:/bin"})

@@ -20,7 +20,7 @@ apt_missing() {
     if ! have clang && apt-cache show libclang-rt-dev >/dev/null 2>&1; then echo libclang-rt-dev; fi
   fi
   local p
-  for p in libuv:libuv1-dev jansson:libjansson-dev libsodium:libsodium-dev openblas:libopenblas-dev cmocka:libcmocka-dev zlib:zlib1g-dev jemalloc:libjemalloc-dev; do
+  for p in libuv:libuv1-dev jansson:libjansson-dev libsodium:libsodium-dev libcurl:libcurl4-openssl-dev openblas:libopenblas-dev cmocka:libcmocka-dev zlib:zlib1g-dev jemalloc:libjemalloc-dev; do
     pkg-config --exists "${p%:*}" 2>/dev/null || echo "${p#*:}"
   done
   [ -e /usr/include/netinet/in.h ] || echo libc6-dev

@@ -22,6 +22,7 @@ class Rdzv(MesonPackage):
     depends_on("libuv@1.42:")
     depends_on("jansson@2.13:")
     depends_on("libsodium@1.0.18:")
+    depends_on("curl@7.66:")
     depends_on("openblas")
     depends_on("zlib-api")
 

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A claim is a file whose name is given once. link(2) gives a name to a file that is already whole and on the disk, and
+ * fails if the name exists. So no reader sees half a claim, and of two daemons one alone gets the name. rename would
+ * replace the other's file, and O_EXCL would show an empty one.
+ *
+ *   temporary file -> write -> fsync -> link -> look -> fsync of the folder -> unlink of the temporary name
+ *
+ * The end of a job is a claim as well. It is created before the others are removed; whoever links a claim looks for the
+ * end afterwards. So a claim came before the end, or its daemon sees the end. An NFS client remembers for a while that a
+ * name does not exist, but not beyond its own change of the folder: link is one, or the temporary file.
+ *
+ * A file server may carry out a link and lose its answer; the client asks again and gets EEXIST, or an error. So the
+ * answer of link does not decide: the temporary file has two links, or it has one. If the server cannot be asked, the
+ * claim has failed, which says nothing. The daemon asks again with the same content, and finds its own claim.
+ *
+ * Whoever can remove a file can make a claim be given twice. So the folder belongs to us or to root, and other users
+ * cannot write to it; or it is sticky, as /tmp. There others can at most create names first, which stops a job and
+ * harms nothing. root may use another user's folder: on NFS with root_squash, root's own folder belongs to nobody.
+ *
+ * The folder is opened for each call: a file system that was mounted over it meanwhile, or mounted again, is the one
+ * that the other daemons see.
+ *
+ * The name of a temporary file begins with a dot, as no claim's does. A process that died leaves one behind. It is
+ * removed by its age, on the clock of the file server: the pid of another machine says nothing here. */
+
+#include "daemon/claim/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "common/system/file.h"
+#include "daemon/claim/name.h"
+
+#define TEMP_PREFIX ".claim-"
+
+enum { TEMP_SIZE = sizeof(TEMP_PREFIX) + FILE_RANDOM_SIZE };
+
+struct folder {
+  char *path;
+};
+
+/* The folder while a call uses it. */
+struct place {
+  const char *path;
+  int fd;
+};
+
+/* Temporary files. ------------------------------------------------------------------------------------------------- */
+
+static int write_temp(const struct place *f, const char *content, char temp[TEMP_SIZE], struct err *e) {
+  char random[FILE_RANDOM_SIZE];
+  int rc = file_random_name(random);
+  if (rc) return err_sys(e, rc, "no random number");
+  snprintf(temp, TEMP_SIZE, TEMP_PREFIX "%s", random);
+  int fd = openat(f->fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return err_sys(e, -errno, "cannot create a file in %s", f->path);
+  rc = file_write_all(fd, content, strlen(content));
+  if (rc == 0 && fsync(fd) < 0) rc = -errno;
+  if (close(fd) < 0 && rc == 0) rc = -errno;
+  if (rc == 0) return 0;
+  unlinkat(f->fd, temp, 0);
+  return err_sys(e, rc, "cannot write a file in %s", f->path);
+}
+
+static bool is_end(const char *name) {
+  size_t n = strlen(name);
+  return n > 4 && !strcmp(name + n - 4, ",end");
+}
+
+/* A claim that is being made has a young file. */
+static void sweep(const struct place *f, const char *name, time_t now) {
+  struct stat st;
+  bool temp = !strncmp(name, TEMP_PREFIX, sizeof(TEMP_PREFIX) - 1);
+  if (!temp && !is_end(name)) return;
+  if (fstatat(f->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+      st.st_mtime + (temp ? FOLDER_TEMP_AGE_S : FOLDER_END_AGE_S) < now)
+    unlinkat(f->fd, name, 0);
+}
+
+/* Calls fn for each name in the folder. */
+static int list(const struct place *f, void (*fn)(void *ctx, const char *name), void *ctx, struct err *e) {
+  int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+  if (!dir) {
+    int code = -errno;
+    if (fd >= 0) close(fd);
+    return err_sys(e, code, "cannot list %s", f->path);
+  }
+  errno = 0;
+  for (struct dirent *d; (d = readdir(dir)); errno = 0) fn(ctx, d->d_name);
+  int rc = errno ? err_sys(e, -errno, "cannot list %s", f->path) : 0;
+  closedir(dir);
+  return rc;
+}
+
+/* Claims. ---------------------------------------------------------------------------------------------------------- */
+
+static int sync_folder(const struct place *f, struct err *e) {
+  if (fsync(f->fd) == 0 || errno == EINVAL) return 0; /* EINVAL: a file system without a disk behind it */
+  return err_sys(e, -errno, "cannot write %s to its disk", f->path);
+}
+
+/* What a claim holds. -ENOENT: there is none. */
+static int read_claim(const struct place *f, const char *file, struct buf *out, struct err *e) {
+  struct stat st;
+  int fd = openat(f->fd, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), rc = 0;
+  if (fd < 0) return errno == ENOENT ? -ENOENT : err_sys(e, -errno, "cannot read %s/%s", f->path, file);
+  if (fstat(fd, &st) < 0) rc = err_sys(e, -errno, "cannot read %s/%s", f->path, file);
+  if (rc == 0 && (!S_ISREG(st.st_mode) || st.st_size > CLAIM_CONTENT_MAX))
+    rc = err_set(e, -EBADMSG, "%s/%s is not a claim: a claim is a file of at most %d bytes; remove it", f->path, file,
+                 CLAIM_CONTENT_MAX);
+  for (ssize_t n = 1; rc == 0 && n > 0 && out->len <= CLAIM_CONTENT_MAX;) {
+    n = read(fd, buf_reserve(out, 4096), 4096);
+    if (n >= 0) buf_commit(out, (size_t)n); /* an empty one is a string too */
+    if (n < 0) rc = err_sys(e, -errno, "cannot read %s/%s", f->path, file);
+  }
+  close(fd);
+  return rc;
+}
+
+/* 0: there is no end. Else as read_claim. */
+static int look_for_end(const struct place *f, const char *name, struct buf *out, struct err *e) {
+  char end[CLAIM_END_NAME_MAX + 1], file[CLAIM_FILE_MAX + 1];
+  claim_end_name(name, end);
+  int rc = claim_file_name(end, file, e);
+  if (rc == 0) rc = read_claim(f, file, out, e);
+  return rc == -ENOENT ? 0 : rc ? rc : 1;
+}
+
+/* Says what is there: ours, or another daemon's. Ours was perhaps made by a call that failed before its end. */
+static int compare_claim(const struct place *f, const char *file, const char *content, enum claim_answer *answer,
+                         struct buf *text, struct err *e) {
+  int rc = read_claim(f, file, text, e);
+  if (rc) return rc;
+  *answer = text->len == strlen(content) && memcmp(buf_text(text), content, text->len) == 0 ? CLAIM_WON : CLAIM_TAKEN;
+  return *answer == CLAIM_WON ? sync_folder(f, e) : 0;
+}
+
+/* An open asks an NFS server for the attributes, which the client else remembers for seconds. */
+static int read_attributes(int folder, const char *name, struct stat *st) {
+  int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  int rc = fstat(fd, st) < 0 ? -errno : 0;
+  close(fd);
+  return rc;
+}
+
+int folder_has_linked(int fd, const char *temp, const char *file) {
+  struct stat ours, there;
+  int rc = read_attributes(fd, temp, &ours);
+  if (rc) return rc;
+  if (ours.st_nlink < 2) return 0;
+  rc = read_attributes(fd, file, &there);
+  return rc ? rc : ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
+static int link_claim(const struct place *f, const char *temp, const char *file, const char *content,
+                      enum claim_answer *answer, struct buf *text, struct err *e) {
+  int code = linkat(f->fd, temp, f->fd, file, 0) < 0 ? -errno : 0, linked = folder_has_linked(f->fd, temp, file);
+  if (linked > 0) {
+    *answer = CLAIM_WON;
+    return sync_folder(f, e);
+  }
+  int rc = compare_claim(f, file, content, answer, text, e);
+  if (rc != -ENOENT) return rc;
+  if (code == -EPERM || code == -EOPNOTSUPP || code == -EMLINK)
+    return err_sys(e, code, "the file system of %s has no hard links, which claims need", f->path);
+  return err_sys(e, code ? code : -EIO, "cannot link a file in %s", f->path);
+}
+
+static int create_file(const struct place *f, const char *file, const char *content, enum claim_answer *answer,
+                       struct buf *text, struct err *e) {
+  char temp[TEMP_SIZE];
+  int rc = write_temp(f, content, temp, e);
+  if (rc) return rc;
+  rc = link_claim(f, temp, file, content, answer, text, e);
+  unlinkat(f->fd, temp, 0);
+  return rc;
+}
+
+static int create(const struct place *f, const char *name, const char *content, enum claim_answer *answer,
+                  struct buf *text, struct err *e) {
+  char file[CLAIM_FILE_MAX + 1];
+  struct buf end = BUF_INIT;
+  int rc = claim_name_check(name, false, e);
+  if (rc == 0) rc = claim_file_name(name, file, e);
+  if (rc == 0) rc = create_file(f, file, content, answer, text, e);
+  if (rc == 0) rc = look_for_end(f, name, &end, e);
+  if (rc > 0) {
+    if (*answer == CLAIM_WON) unlinkat(f->fd, file, 0);
+    *answer = CLAIM_TAKEN;
+    buf_clear(text);
+    buf_append(text, buf_text(&end), end.len);
+  }
+  buf_finish(&end);
+  return rc < 0 ? rc : 0;
+}
+
+struct removal {
+  const struct place *f;
+  const char *prefix, *end; /* of files, and the one that stays; NULL: only sweeps */
+  time_t now;
+  int code;
+};
+
+static void remove_one(void *ctx, const char *name) {
+  struct removal *r = ctx;
+  sweep(r->f, name, r->now);
+  if (!r->prefix || strncmp(name, r->prefix, strlen(r->prefix)) != 0 || !strcmp(name, r->end)) return;
+  if (unlinkat(r->f->fd, name, 0) < 0 && errno != ENOENT) r->code = -errno;
+}
+
+/* The time of the file server: that of a file which was just written. */
+static int read_time(const struct place *f, const char *temp, time_t *now, struct err *e) {
+  struct stat st;
+  int rc = read_attributes(f->fd, temp, &st);
+  *now = rc ? 0 : st.st_mtime;
+  return rc ? err_sys(e, rc, "cannot read a file in %s", f->path) : 0;
+}
+
+static int end_claims(const struct place *f, const char *prefix, struct err *e) {
+  char file[CLAIM_FILE_MAX + 1], end[CLAIM_FILE_MAX + 1], name[CLAIM_END_NAME_MAX + 1], temp[TEMP_SIZE];
+  struct removal r = {.f = f, .prefix = file, .end = end};
+  struct buf text = BUF_INIT;
+  enum claim_answer answer;
+  int rc = claim_name_check(prefix, true, e);
+  if (rc) return rc;
+  claim_end_name(prefix, name);
+  rc = claim_file_name(prefix, file, e);
+  if (rc == 0) rc = claim_file_name(name, end, e);
+  if (rc == 0) rc = create_file(f, end, CLAIM_ENDED, &answer, &text, e);
+  buf_finish(&text);
+  if (rc == 0) rc = write_temp(f, "", temp, e);
+  if (rc) return rc;
+  rc = read_time(f, temp, &r.now, e);
+  unlinkat(f->fd, temp, 0);
+  if (rc == 0) rc = list(f, remove_one, &r, e);
+  if (rc == 0 && r.code) rc = err_sys(e, r.code, "cannot remove a file in %s", f->path);
+  return rc ? rc : sync_folder(f, e);
+}
+
+/* The folder. ------------------------------------------------------------------------------------------------------ */
+
+static int check_owner(const struct place *f, struct err *e) {
+  struct stat st;
+  if (fstat(f->fd, &st) < 0) return err_sys(e, -errno, "%s", f->path);
+  if (st.st_uid != 0 && st.st_uid != geteuid() && geteuid() != 0)
+    return err_set(e, -EPERM, "%s belongs to another user (uid %u), who could remove claims; name a folder of your own",
+                   f->path, (unsigned)st.st_uid);
+  if ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX))
+    return err_set(e, -EPERM,
+                   "other users can write to %s and could remove claims; chmod go-w it, or chmod +t if several users "
+                   "share it",
+                   f->path);
+  return 0;
+}
+
+static int enter(const struct folder *f, struct place *at, struct err *e) {
+  struct stat st;
+  *at = (struct place){.path = f->path, .fd = open(f->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+  if (at->fd < 0) {
+    int code = -errno;
+    if (lstat(f->path, &st) == 0 && S_ISLNK(st.st_mode))
+      return err_set(e, code, "%s is a symbolic link, which could be changed; name the folder itself", f->path);
+    return err_sys(e, code, "cannot open %s", f->path);
+  }
+  int rc = check_owner(at, e);
+  if (rc) close(at->fd);
+  return rc;
+}
+
+/* One claim that nobody else makes: permissions, a full disk and missing links are found now. */
+static int try_links(const struct place *f, struct err *e) {
+  char temp[TEMP_SIZE], other[TEMP_SIZE + 1];
+  struct removal r = {.f = f};
+  int rc = write_temp(f, "", temp, e);
+  if (rc) return rc;
+  snprintf(other, sizeof other, "%s2", temp);
+  if (linkat(f->fd, temp, f->fd, other, 0) < 0)
+    rc = err_sys(e, -errno, "the file system of %s has no hard links, which claims need", f->path);
+  if (rc == 0) rc = read_time(f, temp, &r.now, e);
+  unlinkat(f->fd, other, 0);
+  unlinkat(f->fd, temp, 0);
+  return rc ? rc : list(f, remove_one, &r, e);
+}
+
+/* The usual ones, by the numbers of statfs(2); NULL: it may be shared. */
+static const char *local_file_system(int fd) {
+  static const struct {
+    unsigned long magic;
+    const char *name;
+  } local[] = {{0xEF53, "ext4"},      {0x58465342, "xfs"},   {0x9123683E, "btrfs"},
+               {0x01021994, "tmpfs"}, {0x858458F6, "ramfs"}, {0x794C7630, "overlayfs"}};
+  struct statfs st;
+  if (fstatfs(fd, &st) < 0) return NULL;
+  for (size_t i = 0; i < sizeof local / sizeof *local; i++)
+    if ((unsigned long)st.f_type == local[i].magic) return local[i].name;
+  return NULL;
+}
+
+int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e) {
+  struct folder *f = xcalloc(1, sizeof *f);
+  struct place at = {.fd = -1};
+  size_t len = strlen(path);
+  while (len > 1 && path[len - 1] == '/') len--; /* a link with a slash behind it would be followed */
+  f->path = xstrndup(path, len);
+  int rc = mkdir(f->path, 0700) < 0 && errno != EEXIST ? err_sys(e, -errno, "cannot create %s", f->path) : 0;
+  if (rc == 0) rc = enter(f, &at, e);
+  if (rc == 0) {
+    const char *local = local_file_system(at.fd);
+    if (local)
+      buf_printf(warning, "%s is on %s, a local file system; daemons on other machines do not see its claims", f->path,
+                 local);
+    rc = try_links(&at, e);
+    close(at.fd);
+  }
+  if (rc)
+    folder_close(f);
+  else
+    *out = f;
+  return rc;
+}
+
+void folder_close(struct folder *f) {
+  if (!f) return;
+  free(f->path);
+  free(f);
+}
+
+enum claim_answer folder_create(struct folder *f, const char *name, const char *content, struct buf *text) {
+  struct err e = ERR_INIT;
+  struct place at;
+  enum claim_answer answer = CLAIM_FAILED;
+  int rc = enter(f, &at, &e);
+  if (rc == 0) {
+    rc = create(&at, name, content, &answer, text, &e);
+    close(at.fd);
+  }
+  if (rc || answer == CLAIM_WON) buf_clear(text);
+  if (rc) buf_puts(text, e.text);
+  return rc ? CLAIM_FAILED : answer;
+}
+
+int folder_end(struct folder *f, const char *prefix, struct err *e) {
+  struct place at;
+  int rc = enter(f, &at, e);
+  if (rc) return rc;
+  rc = end_claims(&at, prefix, e);
+  close(at.fd);
+  return rc;
+}
