@@ -2,7 +2,7 @@
 /* rdzvd: the daemon.
  *
  * main brings things up in the order in which they may fail, and tears them down in reverse: options, ports, state
- * folder, core, control socket, loop. The ports come first: of two daemons that start at once, the one that binds the
+ * folder, claims, core, control socket, loop. The ports come first: of two daemons that start at once, the one that binds the
  * port stays, and the other must not have touched anything else. The port file, --ready-fd, the start line and the
  * service manager come last, when every listener accepts.
  *
@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <uv.h>
+#include "common/claim_place.h"
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
 #include "common/key/source.h"
@@ -36,7 +37,9 @@
 #include "common/opts/opts.h"
 #include "daemon/core/core.h"
 #include "daemon/rdzvd_options.h"
+#include "daemon/server/claims.h"
 #include "daemon/server/control_socket.h"
+#include "daemon/server/identity.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "daemon/server/state.h"
@@ -53,6 +56,8 @@ struct daemon {
   bool has_port_file;
   char control_path[CONTROL_PATH_MAX];
   struct state *state;
+  struct claims *claims;
+  char id[IDENTITY_SIZE];
   struct core *core;
   struct server *server;
   uv_loop_t loop;
@@ -93,6 +98,8 @@ static int check_options(struct daemon *d, int rest, struct err *e) {
   if (o->socket && strlen(o->socket) >= CONTROL_PATH_MAX)
     return err_set(e, -EINVAL, "--socket %.200s: the path of a unix socket has at most %d bytes", o->socket,
                    CONTROL_PATH_MAX - 1);
+  struct claim_place place;
+  if (o->claim && claim_place_parse(o->claim, &place, e) < 0) return err_wrap(e, "--claim");
   const int64_t fds[] = {o->owner_fd, o->ready_fd};
   static const char *const names[] = {"--owner-fd", "--ready-fd"};
   for (int i = 0; i < 2; i++) {
@@ -142,6 +149,7 @@ static void say_start(const struct daemon *d) {
   for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&line, "%s%s", i ? ", " : "", d->listeners[i].text);
   if (d->control_fd >= 0) buf_printf(&line, "; control socket %s", d->control_path);
   if (d->state) buf_printf(&line, "; state in %s", d->options.state_dir);
+  if (d->claims) buf_printf(&line, "; claims in %s", d->options.claim);
   buf_printf(&line, "; key: %s", d->key_origin.text);
   log_info("version " RDZV_VERSION " listens on %s", buf_text(&line));
   buf_finish(&line);
@@ -214,11 +222,17 @@ static int open_server(struct daemon *d, struct err *e) {
                                     .exit_when_idle = d->options.exit_when_idle,
                                     .uid = geteuid(),
                                     .host = d->host,
-                                    .key = d->key};
+                                    .key = d->key,
+                                    .id = d->id,
+                                    .port = (uint16_t)d->listeners[0].port,
+                                    .owned = d->options.owner_fd >= 0,
+                                    .claims = d->claims != NULL};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,
+                                 .id = d->id,
+                                 .claims = d->claims,
                                  .key = d->key,
                                  .key_source = d->key_origin.kind,
                                  .exit_when_idle = d->options.exit_when_idle,
@@ -242,12 +256,23 @@ static int open_server(struct daemon *d, struct err *e) {
   return rc;
 }
 
+/* Before any agent comes: a place that cannot be used is an error of the operator. */
+static int open_claims(struct daemon *d, struct err *e) {
+  if (!d->options.claim) return 0;
+  int rc = claims_create(&d->loop, d->options.claim, &d->claims, e);
+  if (rc) err_wrap(e, "--claim");
+  return rc == -EINVAL ? EXIT_CODE_USAGE : rc ? EXIT_CODE_SYSTEM : 0;
+}
+
 static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
   if (find_key(d, e) < 0) return EXIT_CODE_USAGE;
   if (loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
+  if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
+  code = open_claims(d, e);
+  if (code != 0) return code;
   if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
   write_ready_fd(d);
   say_start(d);
@@ -267,6 +292,8 @@ static void tear_down(struct daemon *d) {
   remove_files(d);
   notify_timer_close(&d->announce);
   server_destroy(d->server);
+  claims_destroy(d->claims);
+  uv_run(&d->loop, UV_RUN_NOWAIT); /* their close callbacks */
   core_destroy(d->core);
   if (discard)
     state_discard(d->state);

@@ -42,6 +42,12 @@ static const struct opt table[] = {
      .help =
          "Keep a few lines about sealed rounds and ended jobs in this folder, for a restarted daemon. Without it, a "
          "restarted daemon knows only what the agents report."},
+    {"claim", .type = OPT_STRING, .offset = FIELD(claim), .label = "DIR|etcd://HOST:PORT[,HOST:PORT...]",
+     .brief = "Claim every round of jobs that ask for it here.",
+     .help =
+         "Claim a round before it begins, for jobs whose agents have --claim: in a folder that all daemons share, or in "
+         "etcd. Of two daemons one alone can begin a round, even if a majority of its nodes is lost. The folder is "
+         "created with mode 700; it must have hard links. etcd is asked over HTTP (v3), one member after another."},
     {.group = "PyTorch's TCPStore"},
     {"c10d", .type = OPT_FLAG, .offset = FIELD(c10d), .brief = "Serve a TCPStore for PyTorch's own programs.",
      .help =

@@ -12,6 +12,7 @@ struct rdzvd_options {
   struct opt_strings listen;
   const char *port_file, *socket, *state_dir;    /* NULL: none */
   const char *key_file;                          /* NULL: none */
+  const char *claim;                             /* NULL: none */
   int64_t owner_fd, ready_fd, key_fd, listen_fd; /* -1: none */
   int64_t store_memory, store_keys;
   bool c10d; /* serves PyTorch's TCPStore */

@@ -17,6 +17,9 @@
  * peers_arrive.c passes them to the server of the common store. This file only asks whether any is connected, because a
  * client keeps the daemon alive.
  *
+ * Claims (--claim) are made by a helper process: claims.c. Its answers are events of the core. At the end the loop lives
+ * until the helper has removed the claims of jobs that ended.
+ *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
  * it. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
  * seconds). If the owner was killed before any agent came, one may still come, and the daemon waits a minute. An
@@ -39,6 +42,7 @@
 #include "common/mem.h"
 #include "common/system/socket_owner.h"
 #include "daemon/server/asker.h"
+#include "daemon/server/identity.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
 #include "proto/c10d_server.h"
@@ -106,8 +110,13 @@ static void carry_out(struct server *s, struct job_effect *fx) {
     break;
   case JOB_EFFECT_LOG: log_line(fx->level, "%s", fx->text); break;
   case JOB_EFFECT_IDENTIFIED: break; /* done in step */
-  case JOB_EFFECT_CLAIM: bytes_unref(fx->bytes); break;
-  case JOB_EFFECT_UNCLAIM: break;
+  case JOB_EFFECT_CLAIM:
+    if (s->config.claims) claims_add(s->config.claims, fx->value, fx->text, fx->bytes);
+    bytes_unref(fx->bytes);
+    break;
+  case JOB_EFFECT_UNCLAIM:
+    if (s->config.claims) claims_end(s->config.claims, fx->text);
+    break;
   }
   free(fx->text);
 }
@@ -153,6 +162,7 @@ static void close_handle(uv_handle_t *handle) {
 static void close_everything(struct server *s) {
   s->closed = true;
   saver_give_up(&s->saver);
+  claims_close(s->config.claims);
   peers_close_all(s->peers);
   c10d_server_close(s->store, NULL, NULL);
   s->store = NULL;
@@ -184,6 +194,7 @@ static void on_deadline_timer(uv_timer_t *timer);
 static void set_timer(struct server *s) {
   uint64_t at = earliest(saver_deadline(&s->saver), s->stop_by_ms);
   if (!s->closed) at = earliest(at, earliest(core_deadline(s->core), peers_deadline(s->peers)));
+  if (!s->closed && s->config.claims) at = earliest(at, claims_deadline(s->config.claims));
   if (!s->stopping) at = earliest(at, exit_deadline(s));
   if (at == UINT64_MAX) {
     uv_timer_stop(&s->timer);
@@ -219,6 +230,7 @@ static void on_check(uv_check_t *check) {
   saver_expire(&s->saver, now);
   if (saver_may_retry(&s->saver, now)) saver_write(&s->saver, s->saves_queued == 0);
   peers_expire(s->peers, now);
+  if (s->config.claims) claims_expire(s->config.claims, now);
   if (now >= due) {
     uint64_t late = now - due;
     if (late > SERVER_LAG_MS) log_warn("loop: %llu ms late", (unsigned long long)late);
@@ -312,6 +324,12 @@ static enum http_status on_request(void *ctx, int fd, const struct http_request 
   return whole ? HTTP_OK : HTTP_UNAVAILABLE;
 }
 
+static void on_claimed(void *ctx, uint64_t serial, enum claim_answer answer, const char *text) {
+  struct server *s = ctx;
+  step_core(s, &(struct core_event){.kind = CORE_CLAIMED, .serial = serial, .claimed = answer, .claim_text = text});
+  finish_event(s);
+}
+
 static void on_store_empty(void *ctx) {
   finish_event(ctx);
 }
@@ -331,7 +349,9 @@ static void on_saved(void *ctx) {
 }
 
 static void get_state_lines(void *ctx, struct buf *out) {
-  core_state_lines(((struct server *)ctx)->core, out);
+  struct server *s = ctx;
+  identity_put_line(s->config.id, out);
+  core_state_lines(s->core, out);
 }
 
 static void on_owner(uv_poll_t *poll, int status, int events) {
@@ -442,6 +462,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
   saver_init(&s->saver, loop, config->state, s);
   s->saver.on_done = on_saved;
   s->saver.get_lines = get_state_lines;
+  if (config->claims) claims_answer_to(config->claims, on_claimed, s);
   init_handles(s);
   *out = s;
   int rc = config->c10d ? open_store(s, e) : 0;
@@ -453,10 +474,12 @@ void server_load(struct server *s) {
   if (!state) return;
   if (*state_warning(state)) log_warn("state: %s", state_warning(state));
   size_t n = state_count(state);
-  for (size_t i = 0; i < n; i++) step_core(s, &(struct core_event){.kind = CORE_LOAD, .line = state_record(state, i)});
+  for (size_t i = 0; i < n; i++)
+    if (!identity_is_line(state_record(state, i)))
+      step_core(s, &(struct core_event){.kind = CORE_LOAD, .line = state_record(state, i)});
   struct buf lines = BUF_INIT;
   struct err e = ERR_INIT;
-  core_state_lines(s->core, &lines);
+  get_state_lines(s, &lines);
   if (state_rewrite(state, &lines, &e) < 0) log_error("state: %s; going on with the file as it is", e.text);
   buf_finish(&lines);
   finish_event(s);

@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "common/key/source.h"
 #include "daemon/core/core.h"
+#include "daemon/server/claims.h"
 #include "daemon/server/state.h"
 #include "proto/channel.h"
 
@@ -27,6 +28,8 @@ enum {
 struct server_config {
   struct core *core;          /* loaded; outlives the server */
   struct state *state;        /* NULL: nothing is saved; outlives the server */
+  const char *id;             /* of the daemon, for the state file; outlives the server */
+  struct claims *claims;      /* NULL: no --claim; outlives the server */
   const struct key *key;      /* of the daemon; NULL: --insecure. Outlives the server */
   enum key_source key_source; /* for the answer to a wrong key */
   bool exit_when_idle;        /* exit when jobs were served and none is left */

@@ -33,14 +33,14 @@ def kill(p, signo=signal.SIGKILL):
 
 @pytest.fixture
 def lines(rdzv):
-    """A state file with three records: its path; the daemon that wrote it was killed."""
+    """A state file with the daemon's id and three records: its path; the daemon that wrote it was killed."""
     d = start(rdzv)
     for job in ("one", "two", "three"):
         sealed(d, job).close()
     kill(d)
     path = rdzv.tmp / "state/rdzvd.state"
     text = path.read_text().splitlines()
-    assert text[0] == "rdzvd-state 1" and len(text) == 4, text
+    assert text[0] == "rdzvd-state 1" and len(text) == 5 and '"event":"daemon"' in text[1], text
     assert all(re.match(r"[0-9a-f]{8} \{.*\}$", l) for l in text[1:]), text
     return path
 
@@ -62,6 +62,22 @@ def test_a_restarted_daemon_remembers(rdzv):
         assert again.expect("WELCOME").incarnation == n.incarnation
         again.finish()
         assert [m.name for m in again.seen if m.name in ("START", "STOP", "STALE")] == [], again.seen
+
+
+def identity(path):
+    ids = re.findall(r'"event":"daemon","id":"([0-9a-f]{32})"', path.read_text())
+    assert len(ids) == 1, path.read_text()
+    return ids[0]
+
+
+def test_a_restarted_daemon_is_the_same_one(rdzv, lines):
+    """Its id stays through a restart and a rewrite of the file; another folder has another id."""
+    before = identity(lines)
+    kill(start(rdzv))
+    d = start(rdzv)
+    assert identity(lines) == before and not d.says("ignored a line"), d
+    rdzv.daemon("--state-dir", rdzv.tmp / "other")
+    assert identity(rdzv.tmp / "other/rdzvd.state") != before
 
 
 @pytest.fixture
@@ -128,7 +144,7 @@ def test_torn_last_line_is_dropped(rdzv, lines, cut):
     cut = len(last) if cut == "line - 1" else cut
     lines.write_bytes(data[:-cut])
     d = start(rdzv)
-    d.expect(rf"rdzvd.state line 4: the last write was cut off; dropped {len(last) + 1 - cut} bytes")
+    d.expect(rf"rdzvd.state line 5: the last write was cut off; dropped {len(last) + 1 - cut} bytes")
     assert "two" in jobs(rdzv, d) and "three" not in jobs(rdzv, d)
     with sealed(d, "four"):
         kill(d)
@@ -141,14 +157,14 @@ def test_zeros_at_the_end_are_dropped(rdzv, lines):
     with lines.open("ab") as f:
         f.write(bytes(5000))
     d = start(rdzv)
-    d.expect("line 5: the last write was cut off; dropped 5000 bytes")
+    d.expect("line 6: the last write was cut off; dropped 5000 bytes")
     assert "three" in jobs(rdzv, d)
 
 
 def test_empty_file_is_a_new_one(rdzv, lines):
     lines.write_bytes(b"")
     assert "one" not in jobs(rdzv, start(rdzv))
-    assert lines.read_text() == "rdzvd-state 1\n"
+    assert re.fullmatch(r'rdzvd-state 1\n[0-9a-f]{8} \{"event":"daemon","id":"[0-9a-f]{32}"\}\n', lines.read_text())
 
 
 def test_damage_in_the_middle_is_refused(rdzv, lines):
@@ -157,7 +173,7 @@ def test_damage_in_the_middle_is_refused(rdzv, lines):
     lines.write_bytes(data)
     p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", rdzv.tmp / "state")
     assert p.exit() == 71, p
-    assert p.says(r"rdzvd\.state line 3 is damaged .* move the file away and start again"), p
+    assert p.says(r"rdzvd\.state line 4 is damaged .* move the file away and start again"), p
     assert lines.read_bytes() == data, "it must be left as it is for who wants to look at it"
 
 

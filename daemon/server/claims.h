@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_CLAIMS_H
+#define DAEMON_SERVER_CLAIMS_H
+
+/* The claims of this daemon (--claim): hands them to its helper, rdzv-claim, and starts that again if it dies or hangs.
+ * Every claim is answered once, within JOB_CLAIM_MS. Nothing here blocks but claims_create. Decides nothing. */
+
+#include <stdint.h>
+#include <uv.h>
+#include "common/bytes.h"
+#include "common/err.h"
+#include "daemon/core/core.h"
+
+enum {
+  CLAIMS_MAX = 1024,                   /* that are not answered; one more fails at once */
+  CLAIMS_BYTES_MAX = 16 * 1024 * 1024, /* of them */
+  CLAIMS_START_MS = 10000,             /* until the helper is ready */
+  CLAIMS_AGAIN_MS = 1000,              /* between two starts of it */
+};
+
+/* text: as core_event.claim_text; valid in the call. */
+typedef void (*claims_fn)(void *ctx, uint64_t serial, enum claim_answer answer, const char *text);
+
+struct claims;
+
+/* Starts rdzv-claim for `where` and runs the loop until it is ready. -EINVAL: `where` is wrong, or rdzv-claim was built
+ * without what it needs. A sentence that does not name the option. */
+int claims_create(uv_loop_t *loop, const char *where, struct claims **out, struct err *e);
+/* Kills the helper. The memory is freed once the loop has closed the handles. NULL is fine. */
+void claims_destroy(struct claims *c);
+void claims_answer_to(struct claims *c, claims_fn fn, void *ctx);
+
+/* fn is never called in here. */
+void claims_add(struct claims *c, uint64_t serial, const char *name, const struct bytes *content);
+void claims_end(struct claims *c, const char *prefix);
+/* When to call claims_expire, on the clock of boot_ms; UINT64_MAX: never. claims_expire may call fn. */
+uint64_t claims_deadline(const struct claims *c);
+void claims_expire(struct claims *c, uint64_t now_ms);
+/* No claim follows, and none is answered. Ends are created; the loop lives until the helper has exited. */
+void claims_close(struct claims *c);
+
+#endif
