@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What etcd answers, what rdzv-claim answers and is asked, and names: any bytes. What is refused has a sentence, and what
+ * is taken is within its limits. */
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "daemon/claim/etcd_words.h"
+#include "daemon/claim/line.h"
+#include "daemon/claim/name.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+static void check(bool holds) {
+  if (!holds) abort();
+}
+
+static void check_etcd(const char *text, size_t len, long status) {
+  enum claim_answer a = CLAIM_FAILED;
+  struct buf there = BUF_INIT;
+  struct err e = ERR_INIT, other = ERR_INIT;
+  int rc = etcd_read_create(status, text, len, "x", &a, &there, &e);
+  check((rc < 0) == (e.text[0] != '\0') && (rc < 0) == (a == CLAIM_FAILED));
+  check(there.len <= ETCD_ANSWER_MAX && (a != CLAIM_WON || there.len == 0));
+  check(status == 200 || rc < 0);
+  if (rc == 0 && a == CLAIM_TAKEN) check(etcd_read_end(status, text, len, &other) < 0 || there.len == 0);
+  if (etcd_read_end(status, text, len, &other) < 0) check(other.text[0] != '\0');
+  buf_finish(&there);
+}
+
+/* What was read is written and read again. */
+static void check_lines(const char *text, size_t len) {
+  struct claim_request q, again;
+  struct claim_reply r;
+  struct err e = ERR_INIT;
+  struct buf b = BUF_INIT;
+  if (claim_read_request(text, len, &q, &e) == 0) {
+    const char *content = q.content;
+    check(strlen(q.name) <= CLAIM_NAME_MAX && (!content || strlen(content) <= CLAIM_CONTENT_MAX));
+    if (claim_put_request(&b, q.serial, q.name, content, content ? strlen(content) : 0, NULL) == 0) {
+      check(claim_read_request(b.data, b.len - 1, &again, NULL) == 0 && !strcmp(again.name, q.name));
+      claim_request_finish(&again);
+    } else {
+      check(!q.name[0]);
+    }
+    claim_request_finish(&q);
+  } else {
+    check(e.text[0] != '\0');
+  }
+  if (claim_read_reply(text, len, &r, NULL) == 0) claim_reply_finish(&r);
+  buf_finish(&b);
+}
+
+static void check_name(const char *text, size_t len) {
+  char *name = xstrndup(text, len), file[CLAIM_FILE_MAX + 1];
+  bool prefix = len > 0 && text[len - 1] == '/';
+  if (claim_name_check(name, prefix, NULL) == 0 && claim_file_name(name, file, NULL) == 0)
+    check(file[0] && file[0] != '.' && !strchr(file, '/') && strlen(file) <= CLAIM_FILE_MAX);
+  free(name);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+  char *text = xmemdup(data, len);
+  check_etcd(text, len, 200);
+  check_etcd(text, len, 503);
+  check_lines(text, len);
+  check_name(text, len);
+  free(text);
+  return 0;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines between rdzvd and its helper. */
+
+#include "daemon/claim/line.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void test_requests(void **state) {
+  static const char content[] = "{\"daemon\":\"\xc3\xbc\",\"line\":\"\n\"}";
+  struct buf b = BUF_INIT;
+  struct claim_request r;
+  assert_int_equal(claim_put_request(&b, 7, "1000/j/i/3", content, strlen(content), NULL), 0);
+  assert_ptr_equal(strchr(b.data, '\n'), b.data + b.len - 1);
+  assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
+  assert_true(r.serial == 7);
+  assert_string_equal(r.name, "1000/j/i/3");
+  assert_string_equal(r.content, content);
+  claim_request_finish(&r);
+  buf_clear(&b);
+  assert_int_equal(claim_put_request(&b, 8, "1000/j/", NULL, 0, NULL), 0);
+  assert_string_equal(buf_text(&b), "{\"serial\":8,\"end\":\"1000/j/\"}\n");
+  assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
+  assert_null(r.content);
+  claim_request_finish(&r);
+  buf_finish(&b);
+}
+
+static void test_the_longest_request(void **state) {
+  static char name[CLAIM_NAME_MAX + 2], content[CLAIM_CONTENT_MAX + 1];
+  struct buf b = BUF_INIT;
+  struct claim_request r;
+  memset(name, '\x01', CLAIM_NAME_MAX);
+  memset(content, '\x01', CLAIM_CONTENT_MAX);
+  assert_int_equal(claim_put_request(&b, UINT32_MAX, name, content, CLAIM_CONTENT_MAX, NULL), 0);
+  assert_true(b.len <= CLAIM_LINE_MAX);
+  assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
+  assert_int_equal(strlen(r.content), CLAIM_CONTENT_MAX);
+  claim_request_finish(&r);
+  name[CLAIM_NAME_MAX] = 'x';
+  assert_int_equal(claim_put_request(&b, 1, name, "", 0, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, "n", content, CLAIM_CONTENT_MAX + 1, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, "", "", 0, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, "n", "a\0b", 3, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, "n", "\xff", 1, NULL), -EINVAL);
+  buf_finish(&b);
+}
+
+static void test_replies(void **state) {
+  static const enum claim_answer answers[] = {CLAIM_WON, CLAIM_TAKEN, CLAIM_FAILED};
+  for (size_t i = 0; i < 3; i++) {
+    struct buf b = BUF_INIT;
+    struct claim_reply r;
+    claim_put_reply(&b, i, answers[i], "a\n\xff");
+    assert_int_equal(claim_read_reply(b.data, b.len - 1, &r, NULL), 0);
+    assert_true(r.serial == i && r.answer == answers[i]);
+    assert_string_equal(r.text, "a\n\xef\xbf\xbd");
+    claim_reply_finish(&r);
+    buf_finish(&b);
+  }
+}
+
+static void test_refused(void **state) {
+  static const char *const requests[] = {"",
+                                         "x",
+                                         "[]",
+                                         "{}",
+                                         "{\"serial\":0,\"end\":\"a/\"}",
+                                         "{\"serial\":-1,\"end\":\"a/\"}",
+                                         "{\"serial\":1}",
+                                         "{\"serial\":1,\"create\":\"a\"}",
+                                         "{\"serial\":1,\"end\":\"a/\",\"content\":\"x\"}",
+                                         "{\"serial\":1,\"create\":\"a\",\"end\":\"a/\",\"content\":\"x\"}",
+                                         "{\"serial\":1,\"create\":7,\"content\":\"x\"}"};
+  static const char *const replies[] = {"{}", "{\"serial\":1,\"answer\":\"lost\",\"text\":\"\"}",
+                                        "{\"serial\":1,\"answer\":\"won\"}", "{\"answer\":\"won\",\"text\":\"\"}"};
+  struct claim_request q;
+  struct claim_reply r;
+  struct err e;
+  for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+    e = (struct err)ERR_INIT;
+    if (claim_read_request(requests[i], strlen(requests[i]), &q, &e) != -EBADMSG) fail_msg("taken: %s", requests[i]);
+    assert_true(e.text[0]);
+  }
+  for (size_t i = 0; i < sizeof replies / sizeof *replies; i++)
+    assert_int_equal(claim_read_reply(replies[i], strlen(replies[i]), &r, &e), -EBADMSG);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_requests),
+      cmocka_unit_test(test_the_longest_request),
+      cmocka_unit_test(test_replies),
+      cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
