@@ -6,6 +6,7 @@
  * driver carries out in order. The core has no clock, no socket and no global; its random numbers come from a seed. The
  * same core runs in rdzvd and, many times over, in the simulation.
  *
+ *   sound.c    checks of what a peer says
  *   hello.c    HELLO: which job, which incarnation, which member
  *   control.c  rdzvctl's verbs
  *   owner.c    which user a peer is, and that user's share of this daemon

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HELLO: which job, which incarnation, which member, and whether its token is current.
+/* HELLO: which job, which incarnation, which member, and whether its token is current. Its fields are checked before
+ * (sound.c).
  *
  * A token is (incarnation, round). An incarnation begins with its creation time in hex, so comparing text compares age.
  * A HELLO with the job's token continues. A HELLO with a lower token is stale. A HELLO with a higher one comes from a
@@ -97,6 +98,10 @@ static void send_welcome(struct core *c, const struct job *j, struct member *m) 
   jobs_send(&c->jobs, m->conn, &msg);
 }
 
+static long long addresses(const struct settings *s) {
+  return s->daemons > 1 ? s->daemons : 1;
+}
+
 /* The first setting that differs, as "--lease is 5000 ms here and 9000 ms in the job"; false: all agree. where:
  * "here (n1)", or "there". */
 static bool settings_differ(const struct settings *a, const struct settings *b, const char *where, struct buf *out) {
@@ -117,6 +122,16 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(exclude_after, "--exclude-after", "")
   CHECK(repeat_limit, "--repeat-limit", "")
 #undef CHECK
+  if (addresses(a) != addresses(b)) {
+    buf_printf(out, "--endpoint has %lld address%s %s and %lld in the job", addresses(a), addresses(a) == 1 ? "" : "es",
+               where, addresses(b));
+    return true;
+  }
+  if (a->claims != b->claims) {
+    buf_printf(out, a->claims ? "--claim is given %s and not in the job" : "--claim is not given %s and is in the job",
+               where);
+    return true;
+  }
   if (a->nccl_ids != b->nccl_ids) {
     buf_printf(out, "--nccl-ids is %s %s and %s in the job", nccl_ids_name(a->nccl_ids), where,
                nccl_ids_name(b->nccl_ids));
@@ -170,98 +185,6 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, struc
   job_note_refusal(j, h->host, buf_text(&why), c->jobs.now_ms);
   buf_finish(&why);
   return true;
-}
-
-static bool addrs_are_numeric(const char *addrs) {
-  char one[ADDR_MAX + 1];
-  for (size_t n; (addrs += strspn(addrs, " "))[0]; addrs += n) {
-    n = strcspn(addrs, " ");
-    if (n > ADDR_MAX) return false;
-    snprintf(one, sizeof one, "%.*s", (int)n, addrs);
-    if (!ipaddr_parse(one).family) return false;
-  }
-  return true;
-}
-
-/* When an incarnation was begun, in ms since 1970; UINT64_MAX: no daemon has named it. */
-static uint64_t begun_ms(const char *incarnation) {
-  enum { DIGITS = 12 };
-  if (strspn(incarnation, "0123456789abcdef") != DIGITS || incarnation[DIGITS] != '-') return UINT64_MAX;
-  return strtoull(incarnation, NULL, 16);
-}
-
-/* Incarnations sort by their time, and the later one wins. So one from the future would win for ever, and one with more
- * rounds than it had time for would use up the numbers. */
-static bool token_refused(struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  uint64_t begun = begun_ms(h->incarnation), latest = c->jobs.wall_ms + CORE_SKEW_MS;
-  if (!h->incarnation[0]) return false;
-  if (begun == UINT64_MAX)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names incarnation %s, and no rdzvd gives such names",
-                h->host, h->incarnation);
-  else if (begun > latest)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "HELLO of %s names a run of job %s that begins more than %d hours after now: set the clock of the "
-                "daemon's machine, and that of the machine where the job began",
-                h->host, h->job, CORE_SKEW_MS / 3600000);
-  else if ((uint64_t)h->round > CORE_ROUNDS_AT_ONCE + (latest - begun) / CORE_ROUND_MS)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, for which its job had no time", h->host,
-                (long long)h->round);
-  else
-    return false;
-  return true;
-}
-
-/* Addresses that no other node could connect to. */
-static bool is_nobodys(const struct ipaddr *a) {
-  static const uint8_t none[16], all[4] = {255, 255, 255, 255};
-  bool multicast = a->family == 4 ? a->bytes[0] >> 4 == 14 : a->bytes[0] == 0xFF;
-  return multicast || !memcmp(a->bytes, none, 16) || (a->family == 4 && !memcmp(a->bytes, all, 4));
-}
-
-static bool local_addr_refused(struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  struct ipaddr own = ipaddr_parse(h->local_addr), peer = ipaddr_parse(ev->peer_addr),
-                us = ipaddr_parse(ev->local_addr);
-  if (!h->local_addr[0]) return false;
-  bool elsewhere = peer.family && !ipaddr_is_loopback(&peer) && ipaddr_compare(&peer, &us) != 0;
-  if (!own.family)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address", h->local_addr,
-                h->host);
-  else if (is_nobodys(&own))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not the address of one machine",
-                h->local_addr, h->host);
-  else if (elsewhere && ipaddr_is_loopback(&own) && h->settings.max_nodes > 1)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "--local-addr %s of %s is a loopback address: the job's other nodes cannot reach it", h->local_addr,
-                h->host);
-  else
-    return false;
-  return true;
-}
-
-static bool hello_is_sound(struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  bool placed = h->phase != PHASE_NONE;
-  if (h->version != PROTO_VERSION)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "its rdzv-agent speaks protocol version %lld, this rdzvd speaks version %d; use the same "
-                "version of rdzv on all nodes",
-                (long long)h->version, PROTO_VERSION);
-  else if (h->settings.min_nodes > h->settings.max_nodes)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--nnodes %lld:%lld has a minimum above its maximum",
-                (long long)h->settings.min_nodes, (long long)h->settings.max_nodes);
-  else if (placed && (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a round, but no valid node rank in it", h->host);
-  else if (h->round > JOB_ROUND_MAX)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, which no job has reached", h->host,
-                (long long)h->round);
-  else if (!addrs_are_numeric(h->addrs))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has an entry in addrs that is not a numeric address",
-                h->host);
-  else
-    return !token_refused(c, ev) && !local_addr_refused(c, ev);
-  return false;
 }
 
 /* A node of an older incarnation than one that has sealed a round here, whether that one goes on or has ended. */
@@ -537,7 +460,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
 }
 
 void core_hello(struct core *c, const struct core_event *ev) {
-  if (!hello_is_sound(c, ev)) return;
+  if (!core_hello_is_sound(c, ev)) return;
   struct account *account = core_open_account(c, ev);
   take_hello(c, ev, account);
   accounts_close(&c->jobs.accounts, account);

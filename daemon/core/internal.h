@@ -27,6 +27,10 @@ void core_hello(struct core *c, const struct core_event *ev);
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms);
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
+/* sound.c */
+bool core_hello_is_sound(struct core *c, const struct core_event *ev); /* false: REFUSED was sent */
+int core_compare_tokens(const char *incarnation, int64_t round, const char *other_incarnation, int64_t other_round);
+
 /* owner.c */
 /* The user of the job that a HELLO is about. Root and the daemon's user act for the user whom HELLO names. If the peer
  * is unknown, HELLO is all there is. */
