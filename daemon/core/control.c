@@ -112,8 +112,28 @@ static bool sees(const struct ask *a, const struct job *j) {
   return control_may(a->c, a->uid, j) && (a->q->owner < 0 || j->uid == a->q->owner);
 }
 
+/* The job that the asker may mean is with another daemon. */
+static const struct moved_job *find_moved(const struct ask *a) {
+  const struct moved_job *m = map_get(&a->c->moved.by_id, a->q->job);
+  while (m && !((a->all || m->uid == a->uid) && (a->q->owner < 0 || m->uid == a->q->owner))) m = m->next;
+  return m;
+}
+
+static int has_moved(struct ask *a, const struct moved_job *m) {
+  struct buf place = BUF_INIT;
+  moved_put_place(m, &place);
+  buf_puts(&a->text, "job ");
+  status_put_name(&a->text, m->id);
+  buf_printf(&a->text, " has moved to the daemon on %s: ask that one, with --endpoint\n", buf_text(&place));
+  a->more = json_pack("{s:s}", "moved_to", buf_text(&place));
+  buf_finish(&place);
+  return FAILED;
+}
+
 static int no_such_job(struct ask *a) {
   struct names names = {0};
+  const struct moved_job *moved = find_moved(a);
+  if (moved) return has_moved(a, moved);
   for (size_t i = 0; i < a->c->jobs.n_all; i++)
     if (sees(a, a->c->jobs.all[i])) add_name(&names, a->c->jobs.all[i]->id);
   bool mine = !a->all && (a->q->owner < 0 || a->q->owner == a->uid);

@@ -2,7 +2,7 @@
 /* The core: finds the job and the member that a message is about, and passes it to the job's table (daemon/job/job.c).
  *
  * A connection belongs to no member before its first message. HELLO (hello.c) makes it a member's. A member has at most
- * one connection: a HELLO from a known agent replaces the old one. OBITUARY and CONTROL need no member.
+ * one connection: a HELLO from a known agent replaces the old one. OBITUARY, FORWARD and CONTROL need no member.
  *
  * The core decides nothing about rounds. It keeps the effects in order, and hands the step's time to everything
  * behind it, so that all of it is a function of the events. */
@@ -102,7 +102,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     je.kind = JOB_EV_END_ACK;
     if (!strcmp(ev->msg->end_ack.incarnation, m->job->incarnation)) job_event(m->job, &je);
     break;
-  default: break; /* HELLO, OBITUARY and CONTROL are handled already; the codec accepts no others */
+  default: break; /* HELLO, OBITUARY, FORWARD and CONTROL are handled already; the codec accepts no others */
   }
 }
 
@@ -129,6 +129,8 @@ static void on_msg(struct core *c, const struct core_event *ev) {
     core_hello(c, ev);
   else if (ev->msg->type == MSG_OBITUARY)
     on_obituary(c, ev);
+  else if (ev->msg->type == MSG_FORWARD)
+    core_forward(c, ev);
   else if (m)
     on_member_msg(c, m, ev);
   /* else: more from a connection that got STALE, or whose member was just lost */
@@ -169,6 +171,7 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
     break;
   case CORE_TICK:
     for (size_t i = 0; i < c->jobs.n_all; i++) job_tick(c->jobs.all[i], ev->now_ms, ev->lag_ms);
+    moved_expire(c, ev->now_ms);
     break;
   case CORE_LOAD: jobs_load_line(&c->jobs, ev->line, ev->now_ms); break;
   case CORE_SHUTDOWN: tell_going_away(c); break;
@@ -181,7 +184,7 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
 }
 
 uint64_t core_deadline(const struct core *c) {
-  uint64_t at = UINT64_MAX;
+  uint64_t at = c->moved.next_ms;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     uint64_t d = job_deadline(c->jobs.all[i]);
     if (d < at) at = d;
@@ -197,6 +200,10 @@ bool core_idle(const struct core *c) {
 
 bool core_served(const struct core *c) {
   return c->served;
+}
+
+bool core_sends_on(const struct core *c) {
+  return c->moved.n > 0;
 }
 
 void core_state_lines(const struct core *c, struct buf *out) {
@@ -224,11 +231,13 @@ struct core *core_create(const struct core_config *config) {
   d->owned = config->owned;
   d->claims = config->claims;
   map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);
+  moved_init(&c->moved, config->seed ^ 0xd6e8feb86659fd93);
   return c;
 }
 
 void core_destroy(struct core *c) {
   if (!c) return;
+  moved_finish(c);
   jobs_finish(&c->jobs);
   for (struct map_entry *e = NULL; (e = map_next(&c->talks, e));) free(e->value);
   map_finish(&c->talks);

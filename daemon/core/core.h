@@ -8,6 +8,7 @@
  *
  *   sound.c    checks of what a peer says
  *   hello.c    HELLO: which job, which incarnation, which member
+ *   moved.c    jobs that are with another daemon
  *   control.c  rdzvctl's verbs
  *   owner.c    which user a peer is, and that user's share of this daemon
  *   status.c   what rdzvctl, the service manager and the page show
@@ -60,7 +61,7 @@ struct core_store_facts {
 };
 
 enum core_event_kind {
-  CORE_MSG,      /* a message arrived on connection `conn`; the first must be HELLO, OBITUARY or CONTROL */
+  CORE_MSG,      /* a message arrived on connection `conn`; the first must be HELLO, OBITUARY, FORWARD or CONTROL */
   CORE_CLOSED,   /* connection `conn` is gone */
   CORE_TICK,     /* core_deadline has passed */
   CORE_LOAD,     /* at start, before any other event: one line of the state file, oldest first */
@@ -97,6 +98,9 @@ uint64_t core_deadline(const struct core *c);
 bool core_idle(const struct core *c);
 /* At least one job has been here. */
 bool core_served(const struct core *c);
+/* Nodes that come here are sent on to the daemon that has their job. So this one is still needed, although it may be
+ * idle. core_deadline says when that ends. */
+bool core_sends_on(const struct core *c);
 
 /* One line about all jobs that have not ended. It names no job, because everybody on the machine may read what the
  * service manager shows. `store` may be NULL. */

@@ -10,6 +10,7 @@
  *   STALE     the node kills what it runs, and says HELLO again
  *   REFUSED   the node exits
  *   END       the job is over
+ *   MOVED     the job is with another daemon (moved.c)
  *
  * "The job" is one of the peer's user (owner.c), here and below. A job that has ended keeps its id for a while, so that a node that was away learns how it ended. A newcomer with
  * that id starts a new incarnation beside it. An incarnation without a sealed round gives way to any that has one.
@@ -460,7 +461,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
 }
 
 void core_hello(struct core *c, const struct core_event *ev) {
-  if (!core_hello_is_sound(c, ev)) return;
+  if (!core_hello_is_sound(c, ev) || core_sent_on(c, ev)) return;
   struct account *account = core_open_account(c, ev);
   take_hello(c, ev, account);
   accounts_close(&c->jobs.accounts, account);

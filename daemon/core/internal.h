@@ -5,6 +5,7 @@
 /* Shared by the files of daemon/core alone. */
 
 #include "daemon/core/core.h"
+#include "daemon/core/moved.h"
 #include "daemon/job/job.h"
 #include "daemon/job/quorum.h"
 
@@ -14,6 +15,7 @@ struct core {
   struct core_config config;
   bool served; /* a job has been here */
   struct jobs jobs;
+  struct moved_jobs moved;
   struct map talks;             /* connection -> struct talk, of those that sent HELLO: owner.c */
   uint64_t shut[CORE_SHUT_MAX]; /* the last connections that were closed although they may go on: a ring */
   size_t n_shut;
@@ -28,12 +30,14 @@ void core_reports(struct job *j, const char *agent, const struct report *reports
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* sound.c */
-bool core_hello_is_sound(struct core *c, const struct core_event *ev); /* false: REFUSED was sent */
+/* False: REFUSED was sent. */
+bool core_hello_is_sound(struct core *c, const struct core_event *ev);
+bool core_forward_is_sound(struct core *c, const struct core_event *ev);
 int core_compare_tokens(const char *incarnation, int64_t round, const char *other_incarnation, int64_t other_round);
 
 /* owner.c */
-/* The user of the job that a HELLO is about. Root and the daemon's user act for the user whom HELLO names. If the peer
- * is unknown, HELLO is all there is. */
+/* The user of the job that a HELLO or FORWARD is about. Root and the daemon's user act for the user whom it names. If
+ * the peer is unknown, the message is all there is. */
 int64_t core_owner(const struct core *c, const struct core_event *ev);
 /* j has this id, and is a job of that user. */
 bool core_is_of(const struct core *c, const struct core_event *ev, const struct job *j, const char *id);

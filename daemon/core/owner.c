@@ -24,7 +24,8 @@ static bool is_admin(const struct core *c, const struct core_event *ev) {
 }
 
 int64_t core_owner(const struct core *c, const struct core_event *ev) {
-  return ev->uid < 0 || is_admin(c, ev) ? ev->msg->hello.uid : ev->uid;
+  int64_t named = ev->msg->type == MSG_FORWARD ? ev->msg->forward.uid : ev->msg->hello.uid;
+  return ev->uid < 0 || is_admin(c, ev) ? named : ev->uid;
 }
 
 bool core_is_of(const struct core *c, const struct core_event *ev, const struct job *j, const char *id) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of HELLO, before anything is done with it. The codec has checked each field by itself. These
+/* Checks of HELLO and FORWARD, before anything is done with them. The codec has checked each field by itself. These
  * checks compare fields with each other, with the clock and with the connection. Each one that fails refuses the peer
  * with a sentence.
  *
@@ -198,5 +198,36 @@ bool core_hello_is_sound(struct core *c, const struct core_event *ev) {
   else
     return !token_refused(c, ev->conn, &from, h->incarnation, h->round) && !votes_refused(c, ev, &from) &&
            !follows_refused(c, ev) && !claims_refused(c, ev) && !local_addr_refused(c, ev);
+  return false;
+}
+
+/* The address leads to us: agents that are sent there would come back. */
+static bool is_here(const struct core *c, const struct core_event *ev, const struct ipaddr *addr) {
+  struct ipaddr us = ipaddr_parse(ev->local_addr);
+  return c->jobs.daemon.port && ev->msg->forward.port == c->jobs.daemon.port && ipaddr_compare(addr, &us) == 0;
+}
+
+bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
+  const struct forward *f = &ev->msg->forward;
+  const struct source from = {.msg = "FORWARD of job", .name = f->job, .job = f->job};
+  struct ipaddr addr = ipaddr_parse(f->addr);
+  if (version_refused(c, ev->conn, f->version)) return false;
+  if (!is_daemon_id(f->daemon))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names daemon %s, and no rdzvd has such an id",
+                f->job, f->daemon);
+  else if (!addr.family)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names address %s, which is not numeric", f->job,
+                f->addr);
+  else if (is_nobodys(&addr))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names address %s, which is not one machine's",
+                f->job, f->addr);
+  else if (is_elsewhere(ev) && ipaddr_is_loopback(&addr))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "FORWARD of job %s names address %s, which leads from each machine to itself", f->job, f->addr);
+  else if (is_here(c, ev, &addr))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names this daemon's own address, %s", f->job,
+                f->addr);
+  else
+    return !token_refused(c, ev->conn, &from, f->incarnation, f->round);
   return false;
 }

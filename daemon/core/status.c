@@ -59,7 +59,25 @@ static json_t *verdicts_to_json(const struct job *j) {
   return list;
 }
 
-static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
+static json_t *daemon_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
+  struct successor next[SUCCESSORS_MAX];
+  json_t *hosts = json_array();
+  size_t n = job_successors(j, next);
+  for (size_t i = 0; i < n; i++) json_array_append_new(hosts, json_string(next[i].host));
+  return json_pack("{s:s,s:I,s:b,s:I,s:o,s:b}", "host", c->jobs.daemon.host, "term", (json_int_t)j->term, "in_charge",
+                   (int)job_in_charge(j, now_ms), "age_ms", (json_int_t)job_age_ms(j, now_ms), "successors", hosts,
+                   "claims", (int)j->settings.claims);
+}
+
+static json_t *moved_to_json(const struct moved_job *m) {
+  struct buf place = BUF_INIT;
+  moved_put_place(m, &place);
+  json_t *v = json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place));
+  buf_finish(&place);
+  return v;
+}
+
+static json_t *job_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
   json_t *v =
       json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
                 job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
@@ -67,6 +85,7 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
                 "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
                 "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  json_object_set_new(v, "daemon", daemon_to_json(c, j, now_ms));
   json_object_set_new(v, "settings", settings_to_json(&j->settings));
   json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
   json_object_set_new(v, "repeats", json_integer(j->last_failure.repeats));
@@ -184,6 +203,42 @@ static void policy_text(struct buf *out, const struct job *j) {
   buf_putc(out, '\n');
 }
 
+static void successors_text(struct buf *out, const struct job *j) {
+  struct successor next[SUCCESSORS_MAX];
+  size_t n = job_successors(j, next);
+  for (size_t i = 0; i < n; i++) {
+    buf_puts(out, i ? ", " : n == 1 ? "; successor " : "; successors ");
+    status_put_name(out, next[i].host);
+  }
+}
+
+/* The daemon that decides for the job, and the nodes that would start the next one. */
+static void daemon_text(struct buf *out, const struct core *c, const struct job *j, uint64_t now_ms) {
+  if (!c->jobs.daemon.host[0] || job_is_over(j)) return;
+  buf_puts(out, "  daemon ");
+  status_put_name(out, c->jobs.daemon.host);
+  if (job_can_be_succeeded(j)) {
+    double age_s = (double)job_age_ms(j, now_ms) / 1000;
+    buf_printf(out, ", term %lld, ", (long long)j->term);
+    if (job_in_charge(j, now_ms))
+      buf_printf(out, "in charge (heard a majority %.1f s ago)", age_s);
+    else
+      buf_printf(out, "not in charge (heard no majority for %.1f s%s)", age_s,
+                 age_s * 1000 >= (double)j->settings.lease_ms ? " or longer" : "");
+    successors_text(out, j);
+    if (j->settings.claims) buf_puts(out, "; it claims each round");
+  }
+  buf_putc(out, '\n');
+}
+
+static void moved_text(struct buf *out, const struct moved_job *m, bool with_uid) {
+  status_put_name(out, m->id);
+  if (with_uid) buf_printf(out, " (uid %lld)", (long long)m->uid);
+  buf_puts(out, ": moved to the daemon on ");
+  moved_put_place(m, out);
+  buf_putc(out, '\n');
+}
+
 static void put_ago(struct buf *out, const struct jobs *jobs, uint64_t wall_ms) {
   status_put_duration(out, jobs->wall_ms > wall_ms ? jobs->wall_ms - wall_ms : 0);
 }
@@ -207,8 +262,10 @@ static void ending_text(struct buf *out, const struct job *j) {
   buf_putc(out, '\n');
 }
 
-static void job_text(struct buf *out, const struct job *j, bool all, uint64_t now_ms) {
+static void job_text(struct buf *out, const struct core *c, const struct job *j, bool all) {
+  uint64_t now_ms = c->jobs.now_ms;
   job_headline(out, j, all, now_ms);
+  daemon_text(out, c, j, now_ms);
   ending_text(out, j);
   job_ids_text(j, out);
   if (j->state == JOB_FORMING) {
@@ -299,11 +356,47 @@ static json_t *store_to_json(const struct core_store_facts *store) {
                    "bytes", (json_int_t)store->bytes);
 }
 
+static void put_json(struct buf *out, json_t *v) {
+  json_print(out, v);
+  json_decref(v);
+}
+
 /* Together. -------------------------------------------------------------------------------------------------------- */
 
+static bool is_meant(const struct status_question *q, const char *id, int64_t uid) {
+  return (!q->id[0] || !strcmp(q->id, id)) && (q->owner < 0 || q->owner == uid);
+}
+
 static bool is_shown(const struct core *c, const struct status_question *q, const struct job *j) {
-  bool meant = (!q->id[0] || !strcmp(q->id, j->id)) && (q->owner < 0 || q->owner == j->uid);
-  return meant && control_may(c, q->uid, j);
+  return is_meant(q, j->id, j->uid) && control_may(c, q->uid, j);
+}
+
+static bool is_shown_moved(const struct core *c, const struct status_question *q, const struct moved_job *m) {
+  bool may = control_may(c, q->uid, NULL) || (q->uid >= 0 && q->uid == m->uid);
+  return may && is_meant(q, m->id, m->uid);
+}
+
+static size_t all_moved_text(const struct core *c, const struct status_question *q, struct buf *out) {
+  size_t n = 0;
+  for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
+    for (const struct moved_job *first = e->value, *m = first; m; m = m->next) {
+      if (!is_shown_moved(c, q, m)) continue;
+      moved_text(out, m, first->next && control_may(c, q->uid, NULL));
+      n++;
+    }
+  return n;
+}
+
+/* Behind n jobs. */
+static size_t all_moved_json(const struct core *c, const struct status_question *q, size_t n, struct buf *out) {
+  size_t before = n;
+  for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
+    for (const struct moved_job *m = e->value; m; m = m->next) {
+      if (!is_shown_moved(c, q, m)) continue;
+      if (n++) buf_putc(out, ',');
+      put_json(out, moved_to_json(m));
+    }
+  return n - before;
 }
 
 static void no_jobs_text(struct buf *out, const struct status_question *q, bool all) {
@@ -323,19 +416,15 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
     if (!is_shown(c, q, c->jobs.all[i])) continue;
     n++;
     if (whole)
-      job_text(out, c->jobs.all[i], all, c->jobs.now_ms);
+      job_text(out, c, c->jobs.all[i], all);
     else
       job_headline(out, c->jobs.all[i], all, c->jobs.now_ms);
   }
+  n += all_moved_text(c, q, out);
   if (!n && !q->id[0]) no_jobs_text(out, q, all);
   if (whole) drains_text(out, c, q->uid);
   store_text(out, store);
   return n;
-}
-
-static void put_json(struct buf *out, json_t *v) {
-  json_print(out, v);
-  json_decref(v);
 }
 
 size_t status_jobs_json(const struct core *c, const struct status_question *q, const struct core_store_facts *store,
@@ -345,8 +434,9 @@ size_t status_jobs_json(const struct core *c, const struct status_question *q, c
   for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
     if (!is_shown(c, q, c->jobs.all[i])) continue;
     if (n++) buf_putc(out, ',');
-    put_json(out, job_to_json(c->jobs.all[i], c->jobs.now_ms));
+    put_json(out, job_to_json(c, c->jobs.all[i], c->jobs.now_ms));
   }
+  n += all_moved_json(c, q, n, out);
   buf_puts(out, "],\"drained\":");
   put_json(out, drains_to_json(c, q->uid));
   if (store) buf_puts(out, ",\"store\":");

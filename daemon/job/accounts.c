@@ -53,7 +53,7 @@ void accounts_close(struct accounts *all, struct account *a) {
 }
 
 void accounts_settle(struct accounts *all, struct account *a) {
-  if (!a || a->n_held || a->answers_ms || a->n_jobs || a->n_members || a->n_hosts) return;
+  if (!a || a->n_held || a->answers_ms || a->n_jobs || a->n_members || a->n_hosts || a->n_moved) return;
   map_remove_n(&all->by_key, a->key, sizeof a->key);
   free(a);
 }

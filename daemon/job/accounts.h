@@ -15,13 +15,14 @@ enum {
   ACCOUNT_JOBS_MAX = 1024,    /* live and ended */
   ACCOUNT_HOSTS_MAX = 131072, /* expected hosts */
   ACCOUNT_PASTS_MAX = 64,     /* incarnations of that user that are remembered: jobs.c */
+  ACCOUNT_MOVED_MAX = 1024,   /* jobs that are with another daemon: daemon/core/moved.c */
 };
 
 struct account {
-  char name[ADDR_MAX + 16];          /* "uid 1000", "address 10.0.0.7": for sentences */
-  size_t n_jobs, n_members, n_hosts; /* it is freed when it has none, */
-  size_t n_held;                     /* nobody holds it, and it was told nothing */
-  uint64_t answers_ms;               /* when all that it was told would have been told at the allowed pace */
+  char name[ADDR_MAX + 16];                   /* "uid 1000", "address 10.0.0.7": for sentences */
+  size_t n_jobs, n_members, n_hosts, n_moved; /* it is freed when it has none, */
+  size_t n_held;                              /* nobody holds it, and it was told nothing */
+  uint64_t answers_ms;                        /* when all that it was told would have been told at the allowed pace */
   unsigned char key[16];
 };
 

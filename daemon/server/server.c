@@ -21,7 +21,7 @@
  * until the helper has removed the claims of jobs that ended.
  *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
- * it. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
+ * it. While the owner lives, it stays as long as it sends nodes on to another daemon. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
  * seconds). If the owner was killed before any agent came, one may still come, and the daemon waits a minute. An
  * owner that exits in good order has waited itself, and writes a byte first. While the owner lives, no signal stops
  * the daemon: the owner closes the pipe. Stopping is an ordinary event for the core; then all connections are
@@ -175,7 +175,7 @@ static void close_everything(struct server *s) {
 }
 
 static bool may_exit(const struct server *s, uint64_t now) {
-  if (!s->config.exit_when_idle && !s->owner_gone) return false;
+  if (!s->owner_gone && (!s->config.exit_when_idle || core_sends_on(s->core))) return false;
   if (!core_idle(s->core) || peers_undecided(s->peers) > 0) return false;
   if (s->store && c10d_server_connections(s->store) > 0) return false;
   return core_served(s->core) || (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));

@@ -192,7 +192,7 @@ _@{id}_rest() {
   else
     case ${kinds[${#plain[@]} - 1]:-}:${plain[0]} in
       JOB:*) mapfile -t names < <(_@{id}_ask jobs | sed -n 's/: .*//p') ;;
-      HOST:drain) mapfile -t names < <(_@{id}_ask status --json | sed 's/"drained":.*//' | _@{id}_hosts) ;;
+      HOST:drain) mapfile -t names < <(_@{id}_ask status --json | sed 's/"daemon":{[^}]*}//g; s/"drained":.*//' | _@{id}_hosts) ;;
       HOST:undrain) mapfile -t names < <(_@{id}_ask status --json | sed 's/.*"drained"://' | _@{id}_hosts) ;;
     esac
   fi

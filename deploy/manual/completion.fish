@@ -86,7 +86,7 @@ function __@{id}_word
         case status stop kill-worker
             __@{id}_ask jobs | string replace -rf ': .*' ''
         case drain
-            __@{id}_ask status --json | string replace -r '"drained":.*' '' | __@{id}_hosts
+            __@{id}_ask status --json | string replace -ar '"daemon":\{[^}]*\}|"drained":.*' '' | __@{id}_hosts
         case undrain
             __@{id}_ask status --json | string replace -r '.*"drained":' '' | __@{id}_hosts
     end

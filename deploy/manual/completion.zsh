@@ -42,7 +42,7 @@ _@{program}_word() {
   local -a found
   case $1 in
     (status|stop|kill-worker) found=("${(@f)$(_@{program}_ask jobs | sed -n 's/: .*//p')}") ;;
-    (drain) found=("${(@f)$(_@{program}_ask status --json | sed 's/"drained":.*//' | _@{program}_hosts)}") ;;
+    (drain) found=("${(@f)$(_@{program}_ask status --json | sed 's/"daemon":{[^}]*}//g; s/"drained":.*//' | _@{program}_hosts)}") ;;
     (undrain) found=("${(@f)$(_@{program}_ask status --json | sed 's/.*"drained"://' | _@{program}_hosts)}") ;;
   esac
   found=($found)
