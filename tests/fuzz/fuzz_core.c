@@ -2,7 +2,7 @@
 /* The daemon's core under any sequence of valid messages.
  *
  * The input is a list of small operations: what a peer says on which connection, that a connection closes, that time
- * passes, that the daemon is killed. Six agents share four connections at a time and two jobs, so that they get into
+ * passes, that the daemon is killed, that a job is with another daemon. Six agents share four connections at a time and two jobs, so that they get into
  * each other's way: an agent on somebody else's connection, a HELLO of a round that never was, a report of a node
  * that is gone. Rounds and incarnations are mostly those that the core has named, since nonsense alone would never
  * get past HELLO.
@@ -162,7 +162,49 @@ static void any_settings(struct fuzz *f, int job, struct settings *s) {
   *s = f->rig.settings;
   s->min_nodes = 1 + job; /* 1:3 and 2:3 */
   s->max_nodes = 3;
+  s->daemons = job ? 2 : 0; /* "two" can be succeeded */
   if (byte(f) > 250) s->max_restarts = byte(f);
+}
+
+static const char *const daemons[] = {"", "22222222222222222222222222222222", "33333333333333333333333333333333"};
+
+/* Its daemon and the voters of its last round; i: any byte. */
+static void any_votes(struct hello *h, unsigned i) {
+  bool voted = h->round > 0 && h->incarnation[0] && i % 7;
+  h->follows = daemons[i % 3];
+  h->silent_ms = 700 * (i % 16);
+  h->term = i % 5;
+  h->standby_port = i % 2 ? 29401 : 0;
+  h->voted_incarnation = voted ? h->incarnation : "";
+  h->voted_round = voted ? h->round : 0;
+  h->seal.base_incarnation = "";
+  if (!voted) return;
+  h->firm = i & 16;
+  h->seal.nodes = i % 11 && h->round_nodes <= 3 ? h->round_nodes : 0;
+  h->seal.keeper = h->seal.nodes && i % 4 == 1;
+  if (h->round == 1 || i % 13 == 0) return;
+  h->seal.base_incarnation = h->incarnation;
+  h->seal.base_round = h->round - 1;
+  h->seal.base_nodes = 1 + i % 3;
+  h->seal.in_base = i & 32;
+  h->seal.base_keeper = h->seal.in_base && i & 64;
+}
+
+static void forward(struct fuzz *f) {
+  struct msg m;
+  msg_init(&m, MSG_FORWARD);
+  struct token t = any_token(f);
+  unsigned i = byte(f);
+  m.forward.version = PROTO_VERSION;
+  m.forward.job = i & 1 ? "two" : "one";
+  m.forward.incarnation = t.incarnation[0] ? t.incarnation : "0";
+  m.forward.round = t.round > 0 ? t.round : 1;
+  m.forward.term = i / 2 % 4;
+  m.forward.daemon = i == 255 ? "2" : daemons[1 + i / 8 % 2];
+  m.forward.host = "elsewhere\n";
+  m.forward.addr = i == 254 ? "what" : "10.0.9.8";
+  m.forward.port = 29400;
+  rig_msg(&f->rig, ++f->rig.next_conn, &m, "10.0.0.1", "10.0.9.9");
 }
 
 static void say_hello(struct fuzz *f, struct line *l) {
@@ -196,6 +238,7 @@ static void say_hello(struct fuzz *f, struct line *l) {
   h->reports = reports;
   h->n_reports = below(f, 4);
   for (size_t i = 0; i < h->n_reports; i++) any_report(f, &reports[i], t.round);
+  any_votes(h, shape);
   static const char *const addrs[] = {"10.0.0.1", "10.0.0.2", "127.0.0.1", "fe80::1"};
   rig_msg(&f->rig, l->conn, &m, addrs[l->agent % 4], "10.0.9.9");
 }
@@ -284,7 +327,11 @@ static void operation(struct fuzz *f) {
     return;
   case 5: control(f); return;
   case 6:
-    if (byte(f) > 200) restart(f);
+    what = byte(f);
+    if (what > 200)
+      restart(f);
+    else if (what > 100)
+      forward(f);
     return;
   case 7:
   case 8: pass_time(f); return;

@@ -76,6 +76,12 @@ static void save_spoilt(void) {
   save_json("x-bounds", MSG_PROGRESS, "{\"incarnation\":\"a\",\"round\":0}");
   save_json("x-overflow", MSG_PROGRESS, "{\"incarnation\":\"a\",\"round\":9223372036854775808,\"loss\":1e309}");
   save_json("x-word", MSG_END, "{\"incarnation\":\"a\",\"outcome\":\"\\u001b[31m\"}");
+  save_json(
+      "x-hex", MSG_FORWARD,
+      "{\"version\":1,\"job\":\"j\",\"incarnation\":\"a\",\"round\":1,\"daemon\":\"0X\",\"host\":\"h\",\"addr\":\"::1\","
+      "\"port\":1}");
+  save_json("x-port", MSG_MOVED, "{\"host\":\"h\",\"addr\":\"::1\",\"port\":65536}");
+  save_json("x-seal", MSG_START, "{\"seal\":{\"nodes\":-1},\"successors\":[{},{},{},{}]}");
   save_json("x-unknown-type", MSG_COUNT, "{}");
 }
 
@@ -154,15 +160,17 @@ static void save_channel(void) {
   save_text("channel", "records-empty", "r\x10\0aaaaaaaaaaaaaaaa", 19);
   save_text("channel", "records-long", "r\xff\xff", 3);
   save_text("channel", "records-none", "r\x11\0aaaaaaaaaaaaaaaaa", 20);
-  struct random_msg r;
-  random_msg_init(&r, MSG_HELLO, 1);
-  for (int flip = 0; flip < 2; flip++) {
-    buf_clear(&b);
-    buf_append(&b, flip ? "s\x10\0\x40\3" : "s\x10\0\xff\xff", 5);
-    msg_encode(&b, &r.m);
-    corpus_save("channel", flip ? "sealed-flipped" : "sealed", &b);
+  for (uint64_t seed = 1; b.len <= UINT16_MAX; seed++) { /* more than one record */
+    struct random_msg r;
+    random_msg_init(&r, MSG_HELLO, seed);
+    for (int flip = 0; flip < 2; flip++) {
+      buf_clear(&b);
+      buf_append(&b, flip ? "s\x10\0\x40\3" : "s\x10\0\xff\xff", 5);
+      msg_encode(&b, &r.m);
+      corpus_save("channel", flip ? "sealed-flipped" : "sealed", &b);
+    }
+    random_msg_finish(&r);
   }
-  random_msg_finish(&r);
   buf_finish(&b);
 }
 
