@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -73,6 +74,7 @@ def fields_of(message, n, report):
         BYE=dict(text="bye"),
         OBITUARY=dict(version=1, job="job", agent="ab" * 8),
         PROGRESS=dict(incarnation=n.incarnation, round=n.round or 1, step=3),
+        FORWARD=dict(version=1, job="job", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=1, daemon="ab" * 16, host="h", addr="127.0.0.1", port=1),
         MINTED=dict(incarnation=n.incarnation, round=n.round or 1, first=0, count=1, version=0, text="none"),
         CONTROL=dict(verb="drain", host="h", job="job", user="u"),
     )[message]
@@ -159,11 +161,12 @@ TALKS = dict(
     MINT=[WELCOME, START, None, ("MINT", dict(ROUND, first=0, count=1))],
     IDS=[WELCOME, START, None, ("IDS", dict(ROUND, count=0, text="h"))],
     FIND_OWNERS=[WELCOME, START, None, ("FIND_OWNERS", dict(ROUND, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]))],
+    MOVED=[("MOVED", dict(host="h", addr="127.0.0.1", port=1, incarnation=INCARNATION, round=1))],
     OWNERS=[WELCOME, START, None, ("OWNERS", dict(ROUND, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]))],
 )
 
 
-UNSEEN = ["MINT", "IDS", "FIND_OWNERS", "OWNERS"]  # between the agent and its workers, or about a connection that is not there
+UNSEEN = ["MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED"]  # between the agent and its workers, or about a connection or a daemon that is not there
 
 
 def talk(message, path, value):
