@@ -1,85 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rations per peer address.
- *
- * A stranger who reaches the port can open connections that send nothing or rubbish, as fast as the network allows. The
- * lines that it can write into the log must stay bounded. They are counted per numeric address, not per network: the
- * nodes of a cluster share a network and all start in the same second.
- *
- * Lines are also counted for all addresses together. One user can come from any address of 127.0.0.0/8, and one machine
- * from any of an IPv6 network.
- *
- * A ration is kept as long as its window has not passed, and at most RATIONS_MAX are kept. The first line of the next
- * window reports what was left out. */
-
 #include "common/system/rations.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include "common/buf.h"
-#include "common/mem.h"
-
-struct ration {
-  uint64_t window_ms; /* when it began */
-  unsigned lines, left_out;
-};
-
-void rations_init(struct rations *a, uint64_t seed) {
-  *a = (struct rations){.lines = 0};
-  map_init(&a->map, seed);
-}
-
-void rations_finish(struct rations *a) {
-  for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) free(e->value);
-  map_finish(&a->map);
-}
-
-static void drop_all(struct rations *a) {
-  for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) {
-    struct ration *entry = e->value;
-    map_remove_n(&a->map, e->key, e->key_len);
-    free(entry);
-  }
-}
-
-static struct ration *get(struct rations *a, const char *addr) {
-  struct ration *entry = map_get(&a->map, addr);
-  if (entry) return entry;
-  if (a->map.count >= RATIONS_MAX) drop_all(a); /* the limit of all addresses still holds */
-  entry = xcalloc(1, sizeof(*entry));
-  map_put(&a->map, addr, entry);
-  return entry;
-}
-
-/* Whether one more line may be logged, of any address. */
-static bool has_room(struct rations *a, uint64_t now_ms, enum log_level level) {
-  if (a->lines == 0 || now_ms - a->window_ms >= RATION_WINDOW_MS) {
-    if (a->left_out > 0) log_line(level, "%u more lines about many addresses were left out", a->left_out);
-    a->window_ms = now_ms;
-    a->lines = a->left_out = 0;
-  }
-  if (a->lines >= RATIONS_LINES_MAX) {
-    a->left_out++;
-    return false;
-  }
-  a->lines++;
-  return true;
-}
 
 void rations_log(struct rations *a, const char *addr, uint64_t now_ms, enum log_level level, const char *fmt, ...) {
+  struct rations_left left;
   if (level > log_max_level()) return; /* a line that is not shown does not count */
-  struct ration *entry = get(a, addr);
-  if (entry->lines == 0 || now_ms - entry->window_ms >= RATION_WINDOW_MS) {
-    unsigned before = entry->left_out;
-    *entry = (struct ration){.window_ms = now_ms};
-    if (before > 0 && has_room(a, now_ms, level)) log_line(level, "%s: %u more such lines were left out", addr, before);
-  }
-  if (entry->lines >= RATION_LINES_MAX) {
-    entry->left_out++;
-    return;
-  }
-  if (!has_room(a, now_ms, level)) return;
-  entry->lines++;
+  bool may = rations_take(a, addr, now_ms, &left);
+  if (left.of_all) log_line(level, "%u more lines about many addresses were left out", left.of_all);
+  if (left.of_peer) log_line(level, "%s: %u more such lines were left out", addr, left.of_peer);
+  if (!may) return;
   struct buf text = BUF_INIT;
   va_list ap;
   va_start(ap, fmt);

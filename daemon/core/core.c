@@ -161,6 +161,7 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   c->jobs.fx = fx;
   c->jobs.now_ms = ev->now_ms;
   c->jobs.wall_ms = ev->wall_ms;
+  c->ev = ev->kind == CORE_MSG ? ev : NULL;
   struct member *m;
   size_t first = fx->n;
   switch (ev->kind) {
@@ -181,6 +182,7 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   for (size_t i = first; i < fx->n; i++)
     if (fx->v[i].kind == JOB_EFFECT_CLOSE) core_forget_talk(c, fx->v[i].conn);
   c->jobs.fx = NULL;
+  c->ev = NULL;
 }
 
 uint64_t core_deadline(const struct core *c) {
@@ -231,6 +233,7 @@ struct core *core_create(const struct core_config *config) {
   d->owned = config->owned;
   d->claims = config->claims;
   map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);
+  rations_init(&c->rations, config->seed ^ 0xa0761d6478bd642f);
   moved_init(&c->moved, config->seed ^ 0xd6e8feb86659fd93);
   return c;
 }
@@ -241,5 +244,6 @@ void core_destroy(struct core *c) {
   jobs_finish(&c->jobs);
   for (struct map_entry *e = NULL; (e = map_next(&c->talks, e));) free(e->value);
   map_finish(&c->talks);
+  rations_finish(&c->rations);
   free(c);
 }

@@ -33,6 +33,12 @@ enum {
   CORE_HELLO_EVERY_MS = 500,
   CORE_MSGS_AT_ONCE = 4096,
   CORE_MSG_EVERY_MS = 5,
+  /* All connections of an account may send as much as so many of them, and a node's messages for each of its nodes.
+   * Beyond that, connections that send more than a node does are closed. */
+  CORE_ACCOUNT_TALKS = 64,
+  CORE_ACCOUNT_AHEAD_MS = 20000,
+  CORE_NODE_MSGS_AT_ONCE = 256,
+  CORE_NODE_MSG_EVERY_MS = 50,
   CORE_ANSWER_BYTES_MS = 4096, /* of status and jobs, to one user; while these are less ahead than the next line */
   CORE_ANSWERS_AHEAD_MS = 1000,
   CORE_SKEW_MS = 24 * 3600 * 1000, /* the clocks of two daemons of one job differ by less */

@@ -54,7 +54,7 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) 
   msg_init(&msg, MSG_REFUSED);
   msg.refused.code = code;
   msg.refused.text = text;
-  jobs_log(&c->jobs, LOG_WARN, "connection %llu: refused: %s", (unsigned long long)conn, text);
+  core_log_peer(c, LOG_WARN, "connection %llu: refused: %s", (unsigned long long)conn, text);
   jobs_send(&c->jobs, conn, &msg);
   core_hang_up(c, conn);
   free(text);

@@ -4,6 +4,7 @@
 
 /* Shared by the files of daemon/core alone. */
 
+#include "common/rations.h"
 #include "daemon/core/core.h"
 #include "daemon/core/moved.h"
 #include "daemon/job/job.h"
@@ -19,6 +20,8 @@ struct core {
   struct map talks;             /* connection -> struct talk, of those that sent HELLO: owner.c */
   uint64_t shut[CORE_SHUT_MAX]; /* the last connections that were closed although they may go on: a ring */
   size_t n_shut;
+  struct rations rations;      /* of log lines about accounts */
+  const struct core_event *ev; /* MSG: the step's */
 };
 
 /* Closes conn. A member whose connection it is has its grace to come back. */
@@ -49,6 +52,8 @@ bool core_has_room_for_member(struct core *c, const struct core_event *ev, const
 /* False: the connection was closed because it sends too much, or should have been closed before. */
 bool core_may_speak(struct core *c, const struct core_event *ev);
 void core_forget_talk(struct core *c, uint64_t conn);
+/* A line about something that the peer of this step did, unless its account has had too many. */
+void core_log_peer(struct core *c, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void core_shut(struct core *c, uint64_t conn); /* what it sends from now on is ignored */
 
 /* control.c */

@@ -122,8 +122,8 @@ static bool is_older(const struct forward *f, const struct moved_job *m) {
 /* False: there is no room. */
 static bool has_room(struct core *c, const struct account *a, const char *id) {
   if (c->moved.n < MOVED_MAX && (!a || a->n_moved < ACCOUNT_MOVED_MAX)) return true;
-  jobs_log(&c->jobs, LOG_WARN, "job %s: its daemon is not remembered, because %s has %zu such jobs", id,
-           c->moved.n < MOVED_MAX ? a->name : "this daemon", c->moved.n < MOVED_MAX ? a->n_moved : c->moved.n);
+  core_log_peer(c, LOG_WARN, "job %s: its daemon is not remembered, because %s has %zu such jobs", id,
+                c->moved.n < MOVED_MAX ? a->name : "this daemon", c->moved.n < MOVED_MAX ? a->n_moved : c->moved.n);
   return false;
 }
 
@@ -187,14 +187,14 @@ static void take_forward(struct core *c, const struct core_event *ev, struct acc
   const struct forward *f = &ev->msg->forward;
   struct job *j = job_that_stays(c, ev, f);
   if (j) {
-    jobs_log(&c->jobs, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but this one is in charge",
-             j->log_name, f->host);
+    core_log_peer(c, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but this one is in charge",
+                  j->log_name, f->host);
     return;
   }
   struct moved_job *m = find(c, ev, f->job);
   if (m && is_older(f, m)) {
-    jobs_log(&c->jobs, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but it has moved on to %s",
-             m->id, f->host, m->host);
+    core_log_peer(c, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but it has moved on to %s", m->id,
+                  f->host, m->host);
     return;
   }
   if (!m) m = add(c, ev, a);

@@ -9,8 +9,10 @@
  * under one id, whatever uids they say. The first one's uid owns the job.
  *
  * No user may take the daemon from the others. An account (daemon/job/accounts.h) has a share of the jobs, of the
- * connections and of the expected hosts. A connection that sends more messages than any agent does is closed. */
+ * connections, of the expected hosts, of the messages and of the log. A connection that sends more messages than any
+ * agent does is closed. */
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/exit_codes.h"
@@ -60,11 +62,27 @@ bool core_has_room_for_member(struct core *c, const struct core_event *ev, const
   return false;
 }
 
+void core_log_peer(struct core *c, enum log_level level, const char *fmt, ...) {
+  struct account *a = c->ev ? core_open_account(c, c->ev) : NULL;
+  struct rations_left left = {0};
+  bool may = !a || rations_take(&c->rations, a->name, c->jobs.now_ms, &left);
+  if (left.of_all) jobs_log(&c->jobs, level, "%u more lines about many users were left out", left.of_all);
+  if (left.of_peer) jobs_log(&c->jobs, level, "%s: %u more such lines were left out", a->name, left.of_peer);
+  accounts_close(&c->jobs.accounts, a);
+  if (!may) return;
+  va_list ap;
+  va_start(ap, fmt);
+  char *text = xvasprintf(fmt, ap);
+  va_end(ap);
+  jobs_log(&c->jobs, level, "%s", text);
+  free(text);
+}
+
 /* Pace. ------------------------------------------------------------------------------------------------------------ */
 
 /* When the next message would come if all came at the allowed pace: it may be so far ahead of now as a burst is long. */
 struct talk {
-  uint64_t hello_ms, msg_ms;
+  uint64_t hello_ms, msg_ms, node_ms; /* node_ms: at the pace of a node */
 };
 
 static bool is_in_pace(uint64_t *due_ms, uint64_t now_ms, uint64_t every_ms, uint64_t at_once) {
@@ -94,6 +112,26 @@ static struct talk *begin_talk(struct core *c, uint64_t conn) {
   return t;
 }
 
+/* Messages of all its connections. */
+static bool account_is_in_pace(struct account *a, uint64_t now_ms) {
+  const uint64_t a_second_ns = 1000000000;
+  uint64_t per_s = CORE_ACCOUNT_TALKS * 1000 / CORE_MSG_EVERY_MS + a->n_members * 1000 / CORE_NODE_MSG_EVERY_MS;
+  uint64_t at_once = per_s * CORE_ACCOUNT_AHEAD_MS / 1000;
+  return is_in_pace(&a->msgs_ns, now_ms * 1000000, a_second_ns / per_s, at_once);
+}
+
+/* An account is over its pace because of connections that send more than nodes do. The others go on. */
+static bool share_is_kept(struct core *c, const struct core_event *ev, struct talk *t) {
+  const struct member *m = jobs_member_of(&c->jobs, ev->conn);
+  bool as_a_node = is_in_pace(&t->node_ms, ev->now_ms, CORE_NODE_MSG_EVERY_MS, CORE_NODE_MSGS_AT_ONCE);
+  if (!m || !m->account || account_is_in_pace(m->account, ev->now_ms) || as_a_node) return true;
+  core_shut(c, ev->conn);
+  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+              "all connections of %s together send too many messages, and this one more than %d in a second",
+              m->account->name, 1000 / CORE_NODE_MSG_EVERY_MS);
+  return false;
+}
+
 bool core_may_speak(struct core *c, const struct core_event *ev) {
   bool hello = ev->msg->type == MSG_HELLO, good;
   struct talk *t = map_get_n(&c->talks, &ev->conn, sizeof ev->conn);
@@ -102,7 +140,7 @@ bool core_may_speak(struct core *c, const struct core_event *ev) {
   if (!t) t = begin_talk(c, ev->conn);
   good = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE) &&
          (!hello || is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE));
-  if (good) return true;
+  if (good) return share_is_kept(c, ev, t);
   core_shut(c, ev->conn);
   core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
               "this connection sends too many messages: at most %d %s at once and %d in a second are read",

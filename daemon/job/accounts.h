@@ -23,6 +23,7 @@ struct account {
   size_t n_jobs, n_members, n_hosts, n_moved; /* it is freed when it has none, */
   size_t n_held;                              /* nobody holds it, and it was told nothing */
   uint64_t answers_ms;                        /* when all that it was told would have been told at the allowed pace */
+  uint64_t msgs_ns; /* when the next message of its nodes would come if all came at the allowed pace */
   unsigned char key[16];
 };
 

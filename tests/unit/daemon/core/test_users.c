@@ -501,6 +501,70 @@ static void test_a_flood(void **state) {
   close_rig(&r);
 }
 
+/* The same from many connections, each within its own limit. Those that send no more than nodes do are spared. */
+static void test_a_flood_from_many_connections(void **state) {
+  enum { NODES = 200, EACH = 2000 };
+  static struct node n[NODES];
+  struct rig r;
+  struct node ada, calm;
+  rig_open_for(&r, 1000, 1000);
+  for (int i = 0; i < NODES; i++) {
+    node_of(&r, &n[i], i, EVE);
+    node_join(&r, &n[i]);
+  }
+  node_of(&r, &calm, 500, EVE);
+  node_of(&r, &ada, 501, ADA);
+  node_join(&r, &calm);
+  node_join(&r, &ada);
+  rig_forget(&r);
+  for (int k = 0; k < EACH; k++)
+    for (int i = 0; i < NODES; i++) node_progress(&r, &n[i], 1);
+  assert_int_equal(r.n_closed, NODES);
+  refused(&r, &n[0],
+          "all connections of uid 1001 together send too many messages, and this one more than 20 in a second");
+  node_heartbeat(&r, &calm);
+  node_heartbeat(&r, &ada);
+  assert_non_null(rig_last(&r, calm.conn, MSG_HEARTBEAT_ACK));
+  assert_non_null(rig_last(&r, ada.conn, MSG_HEARTBEAT_ACK));
+  r.now_ms += CORE_ACCOUNT_AHEAD_MS;
+  rig_forget(&r);
+  node_of(&r, &n[0], 0, EVE);
+  node_join(&r, &n[0]);
+  for (int k = 0; k < EACH; k++) node_progress(&r, &n[0], 1);
+  assert_false(rig_was_closed(&r, n[0].conn));
+  close_rig(&r);
+}
+
+static size_t lines_of(const struct rig *r, const char *part) {
+  size_t n = 0;
+  for (const char *at = buf_text(&r->log); (at = strstr(at, part)); at++) n++;
+  return n;
+}
+
+/* One user's refusals do not fill the log. */
+static void test_lines_about_refusals(void **state) {
+  struct rig r;
+  struct node eve, ada;
+  rig_open(&r, 1);
+  node_of(&r, &eve, 0, EVE);
+  node_of(&r, &ada, 1, ADA);
+  eve.want_rank = ada.want_rank = 9;
+  rig_forget(&r);
+  for (int i = 0; i < 100; i++) node_join(&r, &eve);
+  assert_int_equal(lines_of(&r, "refused: --node-rank 9 of n0"), 16);
+  refused(&r, &eve, "--node-rank 9 of n0 is not below --nnodes 2"); /* she learns it each time */
+  node_join(&r, &ada);
+  assert_int_equal(lines_of(&r, "refused: --node-rank 9 of n1"), 1);
+  r.now_ms += 10000;
+  node_join(&r, &eve);
+  assert_int_equal(lines_of(&r, "uid 1001: 84 more such lines were left out"), 1);
+  assert_int_equal(lines_of(&r, "refused: --node-rank 9 of n0"), 17);
+  eve.key_uid = 0; /* root is not counted */
+  for (int i = 0; i < 100; i++) node_join(&r, &eve);
+  assert_int_equal(lines_of(&r, "refused: --node-rank 9 of n0"), 117);
+  close_rig(&r);
+}
+
 /* What an ended job leaves behind is Eve's: Ada's is not pushed out. */
 static void test_past_incarnations(void **state) {
   struct rig r;
@@ -567,6 +631,8 @@ int main(void) {
       cmocka_unit_test(test_many_nodes),
       cmocka_unit_test(test_many_expected_hosts),
       cmocka_unit_test(test_a_flood),
+      cmocka_unit_test(test_a_flood_from_many_connections),
+      cmocka_unit_test(test_lines_about_refusals),
       cmocka_unit_test(test_past_incarnations),
       cmocka_unit_test(test_without_keys),
   };
