@@ -336,9 +336,9 @@ void check_over(struct sim *s) {
     if (s->agents[i]->sup)
       sim_violate(s, INV_BOUNDED, "%s is still %s", s->agents[i]->name,
                   supervisor_state_name(supervisor_state(s->agents[i]->sup)));
-  for (int side = 0; side < 2; side++) {
-    const struct sim_daemon *d = side ? &s->away : &s->d;
+  for (int side = 0; side < SIM_DAEMONS_MAX; side++) {
+    const struct sim_daemon *d = daemon_at(s, side);
     if (d->core && !core_idle(d->core))
-      sim_violate(s, INV_ENDS, "all agents are gone, and %s is not idle", daemon_name(side));
+      sim_violate(s, INV_ENDS, "all agents are gone, and %s is not idle", daemon_name(s, side));
   }
 }

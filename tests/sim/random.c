@@ -223,7 +223,7 @@ static void fault_of_daemon(struct sim *s, uint64_t side) {
   case 2: daemon_terminate(s); break;
   case 3: s->d.die_at_save = (int)sim_between(s, 1, 3); break;
   case 4:
-    s->d.trap_on = 1 + (int)sim_below(s, EV_KIND_COUNT);
+    s->d.trap_on = 1 + (int)sim_below(s, EV_CALL + 1);
     s->d.trap_ms = sim_chance(s, 50) ? soon(s) - s->now : 0;
     break;
   default:
@@ -267,7 +267,7 @@ static void fault_of_agent(struct sim *s, struct sim_agent *a) {
     sim_call(s, soon(s), on_agent_continue, (uint64_t)a->index);
     return;
   case 8:
-    agent_trap(s, a, (enum event_kind)sim_below(s, EV_KIND_COUNT), (enum trap)sim_below(s, TRAP_COUNT),
+    agent_trap(s, a, (enum event_kind)sim_below(s, EV_CALL + 1), (enum trap)sim_below(s, TRAP_COUNT),
                soon(s) - s->now);
     break;
   case 9:

@@ -51,8 +51,12 @@ struct sim *sim_create(const struct sim_config *c) {
   s->config = *c;
   s->seq = 1ull << 32;
   s->rng = c->seed * 0x9e3779b97f4a7c15u + 0x1234567;
-  s->d.state_dir = s->away.state_dir = c->state_dir;
-  s->d.tick_at = s->away.tick_at = UINT64_MAX;
+  for (int i = 0; i < SIM_DAEMONS_MAX; i++) {
+    struct sim_daemon *d = daemon_at(s, i);
+    d->state_dir = c->state_dir;
+    d->tick_at = UINT64_MAX;
+    place_daemon(s, i, SIM_NODES_MAX + i);
+  }
   s->normal = (struct behaviour){.run_ms = 10000, .end = END_EXIT, .term_code = -1};
   s->violated = INV_NONE;
   s->harmless = true;
@@ -84,6 +88,7 @@ void sim_destroy(struct sim *s) {
   for (size_t i = 0; i < s->n_conns; i++) link_free(s->conns[i]);
   free(s->conns);
   daemon_finish(s);
+  claim_finish(s);
   checker_destroy(s->checker);
   for (size_t i = 0; i < SIM_TRACE_MAX && i < s->n_lines; i++) free(s->lines[i]);
   free(s);
@@ -190,10 +195,12 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_GUARD_WATCH:
   case EV_NOTIFY:
   case EV_STORE_RETRY:
+  case EV_FORWARD:
   case EV_CONNECTED: *of = ev->agent; return true;
   case EV_ACCEPT:
   case EV_DAEMON_TICK:
   case EV_SAVED:
+  case EV_CLAIMED:
   case EV_HELLO_TIMEOUT: return true;
   case EV_LOST_END:
   case EV_DELIVER:
@@ -222,10 +229,11 @@ static const struct sim_agent *guard_needed(const struct sim_event *ev) {
 }
 
 /* Whom an event would reach, if it reaches a daemon at all. */
-static int side_of(const struct sim_event *ev) {
+static int side_of(struct sim *s, const struct sim_event *ev) {
   switch (ev->kind) {
-  case EV_SYN: return (int)ev->a;
+  case EV_SYN: return place_side(s, (struct sim_place){(int)(ev->a >> 16), (uint16_t)ev->a});
   case EV_DAEMON_TICK:
+  case EV_CLAIMED:
   case EV_SAVED: return (int)ev->b;
   default: return ev->conn ? ev->conn->side : 0;
   }
@@ -259,7 +267,7 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
     for (size_t i = 0; i < s->stash.n; i++) {
       struct sim_event *ev = s->stash.v[i];
       const struct sim_agent *of;
-      bool other = !event_needs(ev, &of) || of != a || (!a && side_of(ev) != s->side);
+      bool other = !event_needs(ev, &of) || of != a || (!a && side_of(s, ev) != s->side);
       if (other || (pass == 0 && ev->kind != EV_AGENT_TICK)) {
         s->stash.v[kept++] = ev;
         continue;
@@ -320,6 +328,9 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
   case EV_HELLO_TIMEOUT: daemon_on_hello_timeout(s, ev); break;
   case EV_DAEMON_TICK: daemon_on_tick(s, ev); break;
   case EV_SAVED: daemon_on_saved(s, ev); break;
+  case EV_CLAIM: claim_on_arrival(s, ev); break;
+  case EV_CLAIMED: claim_on_answer(s, ev); break;
+  case EV_FORWARD: agent_on_forward(s, ev); break;
   case EV_AGENT_TICK: agent_on_tick(s, ev); break;
   case EV_GUARD_WATCH: watch_on_timer(s, ev); break;
   case EV_NOTIFY:
@@ -414,7 +425,7 @@ bool sim_step(struct sim *s) {
   if (s->violated != INV_NONE || !s->queue.n) return false;
   struct sim_event *ev = heap_pop(&s->queue);
   s->now = ev->at;
-  daemon_side(s, side_of(ev));
+  daemon_side(s, side_of(s, ev));
   if (must_wait(s, ev)) {
     events_add(&s->stash, ev);
     daemon_side(s, 0);

@@ -8,6 +8,8 @@
  * sim.c        the clock, the queue of events, randomness, the trace
  * sim_link.c   connections: delays, breaks, silent cuts
  * sim_daemon.c the driver around core_step: connections, timer, state file, kill and restart
+ * sim_place.c  machines: which of them reach each other, and where daemons are
+ * sim_claim.c  the register of claims
  * sim_node.c   the driver around supervisor_step: agents' lives
  * sim_guard.c  guards and workers
  * sim_watch.c  guards that cannot run
@@ -29,6 +31,9 @@
 
 enum {
   SIM_NODES_MAX = 16,
+  SIM_DAEMONS_MAX = 12,                               /* at one time */
+  SIM_MACHINES_MAX = SIM_NODES_MAX + SIM_DAEMONS_MAX, /* nodes' machines, and one for each daemon that is on none */
+  SIM_PORT = 29400,                                   /* of --endpoint */
   SIM_WORKERS_MAX = 8,
   SIM_AGENTS_MAX = 64, /* lives of agents in one run */
   SIM_RULES_MAX = 32,
@@ -148,7 +153,7 @@ struct sim_node {
   bool drained; /* as rdzvctl was told last, */
   uint64_t drained_at;
   uint32_t lifts; /* how often it was told otherwise */
-  int side;       /* to which daemon its endpoint leads: 0, or 1 */
+  int side;       /* to which daemon the first address of its endpoint leads */
 };
 
 struct sim_store { /* what an agent serves as node rank 0 */
@@ -233,7 +238,11 @@ struct sim_agent {
   int64_t told_round;
   char over_inc[INCARNATION_MAX + 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
   int64_t over_round;
-  int home; /* which daemon has welcomed it last; -1: none */
+  int home;              /* which daemon has welcomed it last; -1: none */
+  uint32_t standby_port; /* for a daemon of its own; 0: none */
+  struct bytes *forward; /* NULL: it tells nobody */
+  uint32_t forward_past; /* the address that is left out */
+  uint64_t forward_gen;
   uint64_t
       ack_at; /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent, of a daemon that knows its round */
   int told_side;           /* which daemon sent it START last */
@@ -251,7 +260,7 @@ struct sim_agent {
   uint32_t known_life;
 };
 
-enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_CONTROL };
+enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_FORWARD, CONN_CONTROL };
 struct held {
   struct bytes *bytes; /* NULL: FIN */
   struct msg *msg;     /* as struct sim_event has it */
@@ -261,7 +270,8 @@ struct held {
 struct sim_conn {
   uint64_t id; /* as the daemon knows it */
   enum conn_kind kind;
-  int side;              /* of which daemon */
+  int side;              /* of which daemon, */
+  int machine;           /* and where that was */
   struct sim_node *node; /* NULL: CONTROL */
   struct sim_agent *agent;
   uint32_t daemon_life;
@@ -269,6 +279,7 @@ struct sim_conn {
   uint32_t lifts;          /* of that node, when the daemon read it: one that came since is later */
   bool open[2];            /* by side: [TO_AGENT] the peer's end, [TO_DAEMON] the daemon's */
   bool broken;             /* what is on its way is lost */
+  bool vanished;           /* the daemon's end is gone with its machine */
   bool identified;
   uint64_t here_at, /* when the daemon read HELLO on it, and has not sent STALE since; UINT64_MAX: it has not */
       gone_at;      /* when the daemon learned that it is gone, or closed it; UINT64_MAX: it has not */
@@ -279,14 +290,15 @@ struct sim_conn {
 };
 
 enum event_kind {
-  /* agent, a: side, b: of which attempt, c: enum conn_kind: a connection request reaches the daemon's machine */
+  /* agent, a: to whom, a port in the lower 16 bits, the machine above, b: of which attempt, c: enum conn_kind in the lower
+   * 8 bits, above the timeout: a connection request reaches the daemon's machine */
   EV_SYN,
   EV_ACCEPT,       /* conn: the daemon sees a new connection */
-  EV_CONNECTED,    /* agent, conn or NULL, a: refused, b: of which attempt */
+  EV_CONNECTED,    /* agent, conn or NULL, a: refused, b: of which attempt, c: enum conn_kind */
   EV_DELIVER,      /* conn, a: direction, b: when it was sent (by a daemon: when its core said it), bytes (NULL: FIN) */
   EV_LOST_END,     /* conn, a: side that notices the break */
   EV_SEND_TIMEOUT, /* conn, a: direction in which something is held too long */
-  EV_FLUSH,        /* node, a: direction */
+  EV_FLUSH,        /* a: twice the node, and the direction; UINT64_MAX: whatever can pass */
   EV_HELLO_TIMEOUT,
   EV_DAEMON_TICK,
   EV_SAVED, /* a: the daemon's life, b: its side; DAEMON_TICK too */
@@ -309,6 +321,9 @@ enum event_kind {
   EV_GUARD_ALONE,  /* agent: it is dead, and the guard sees that now */
   EV_GUARD_CHECK,  /* agent: are all gone? */
   EV_CALL,         /* fn(sim, a) */
+  EV_FORWARD,      /* agent, a: of which order */
+  EV_CLAIM,        /* a: index of the request: it reaches the register */
+  EV_CLAIMED,      /* the same: the answer is there, or its time is over; b: the daemon's side */
   EV_KIND_COUNT,
 };
 
@@ -332,7 +347,8 @@ struct events {
 struct sim_daemon {
   struct core *core; /* NULL: down */
   uint32_t life;
-  bool paused, state_dir;
+  bool paused, state_dir, loading;
+  bool owned;       /* an agent has started it; it exits when nobody needs it */
   int trap_on;      /* 1 + enum event_kind: right behind the next one it is killed, or paused; 0: none */
   uint64_t trap_ms; /* paused for so long; 0: killed, until somebody starts it */
   int die_at_save;  /* 1: before the line is on the disk, 2: half of it, 3: after it */
@@ -343,6 +359,11 @@ struct sim_daemon {
   bool saving;  /* the line at the head is being written */
   char **lines; /* the state file */
   size_t n_lines;
+  int machine; /* where it is: a node's index, or SIM_NODES_MAX and its own */
+  uint16_t port;
+  int owner;           /* the agent that has started it on its standby port; -1: it is one of --endpoint */
+  uint32_t no, states; /* the how manieth daemon this is, and how often it has lost its state: who it is */
+  char id[DAEMON_ID_MAX + 1], name[32], host[16], addr[32];
 };
 
 /* Hooks of planted.c: what happens between the minds. Return false to swallow. */
@@ -373,9 +394,15 @@ struct sim_config {
   bool connections;                      /* and broken connections */
   bool stores;                           /* and rounds' stores, with their ports */
   uint32_t store_port;                   /* --store-port; 0: none */
-  uint32_t mint_max;                     /* ms that minting takes at most */
-  unsigned mint_fails;                   /* of a hundred helpers, how many fail; and of the others, how many die */
-  unsigned portless;                     /* of a hundred times that a port is wanted, how often there is none */
+  bool takeover;                         /* other daemons can take jobs over */
+  bool owned;           /* --endpoint names node 1, whose agent starts the daemon; all have standby ports */
+  uint32_t endpoints;   /* in --endpoint, a daemon each; 0 counts as 1 */
+  bool claims;          /* --claim */
+  uint32_t claim_max;   /* ms that half of a claim takes at most */
+  unsigned claim_fails; /* of a hundred claims, how many answers are lost */
+  uint32_t mint_max;    /* ms that minting takes at most */
+  unsigned mint_fails;  /* of a hundred helpers, how many fail; and of the others, how many die */
+  unsigned portless;    /* of a hundred times that a port is wanted, how often there is none */
 };
 
 struct checker; /* book.h */
@@ -394,12 +421,18 @@ struct sim {
   int n_agents;
   struct sim_conn **conns;
   size_t n_conns, cap_conns;
-  struct sim_daemon d, away; /* d: whom the functions of sim_daemon.c act upon, and events are dispatched to */
-  int side;                  /* which one d is: 0, where there is only one; away is the other */
-  uint32_t lives;            /* of both */
-  bool two;                  /* there have been two */
-  bool suspends;             /* a node was suspended, ever */
-  bool harmless;             /* nothing but the daemon has had a fault */
+  struct sim_daemon d; /* whom the functions of sim_daemon.c act upon, and events are dispatched to */
+  struct sim_daemon daemons[SIM_DAEMONS_MAX]; /* the others; daemon_at finds each */
+  int side;                                   /* which one d is: 0, where there is only one */
+  uint32_t lives;                             /* of all */
+  uint32_t n_daemons;                         /* ever */
+  bool two;                                   /* there have been two, and nothing between them */
+  uint32_t walls[SIM_MACHINES_MAX];           /* by sender, a bit for each machine that it does not reach */
+  uint32_t away_rate[SIM_DAEMONS_MAX];        /* of clocks of machines that are no node's */
+  bool away_off[SIM_DAEMONS_MAX];             /* they have no power */
+  struct sim_register *claims;
+  bool suspends; /* a node was suspended, ever */
+  bool harmless; /* nothing but the daemon has had a fault */
   struct rule rules[SIM_RULES_MAX];
   int n_rules;
   struct behaviour normal; /* where no rule fits */
@@ -460,13 +493,20 @@ void link_on_flush(struct sim *s, struct sim_event *ev);
 void link_on_lost_end(struct sim *s, struct sim_event *ev);
 void link_free(struct sim_conn *c);
 struct sim_event *sim_push_front(struct sim *s, const struct sim_event *ev); /* at once, in order */
-void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, uint64_t attempt);
+struct sim_place {
+  int machine;
+  uint16_t port;
+};
+void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, struct sim_place to, uint32_t timeout_ms,
+                  uint64_t attempt); /* timeout_ms 0: SIM_CONNECT_TIMEOUT_MS */
+void link_mend(struct sim *s);       /* some machines reach each other again */
 void link_on_syn(struct sim *s, struct sim_event *ev);
 uint64_t link_delay(struct sim *s, const struct sim_conn *c);
 
 /* sim_daemon.c */
-void daemon_side(struct sim *s, int side); /* which one the following act upon; put it back to 0 */
-const char *daemon_name(int side);         /* "rdzvd", "rdzvd2" */
+void daemon_side(struct sim *s, int side);              /* which one the following act upon; put it back to 0 */
+const char *daemon_name(const struct sim *s, int side); /* "rdzvd", "rdzvd2", "rdzvd@n2" */
+struct sim_daemon *daemon_at(struct sim *s, int side);
 void daemon_start(struct sim *s);
 void daemon_kill(struct sim *s);      /* SIGKILL: connections break, the state file stays */
 void daemon_terminate(struct sim *s); /* SIGTERM */
@@ -483,6 +523,31 @@ void daemon_on_saved(struct sim *s, struct sim_event *ev);
 void daemon_on_tick(struct sim *s, struct sim_event *ev);
 void daemon_on_hello_timeout(struct sim *s, struct sim_event *ev);
 void daemon_finish(struct sim *s);
+void daemon_vanish(struct sim *s); /* with the power of its machine */
+void daemon_on_claimed(struct sim *s, uint64_t serial, enum claim_answer answer, const char *text);
+
+/* sim_place.c */
+bool place_passes(const struct sim *s, int from, int to); /* what a machine sends reaches the other */
+bool place_conn_passes(const struct sim *s, const struct sim_conn *c, int d);
+void place_wall(struct sim *s, int from, int to, bool both); /* machines */
+void place_open(struct sim *s);                              /* no wall is left */
+uint32_t place_rate(const struct sim *s, int machine);
+int place_side(struct sim *s, struct sim_place at); /* the daemon that is reached there, if it is up */
+struct sim_place place_endpoint(const struct sim *s, uint32_t k, const struct sim_node *n);
+struct sim_place place_find(const struct sim *s, const char *addr, uint16_t port); /* machine -1: there is none */
+void place_daemon(struct sim *s, int side, int machine);                           /* before it starts */
+int place_own(struct sim *s, struct sim_agent *a); /* the daemon of this agent, perhaps down; -1: no room */
+void place_power_off(struct sim *s, int side);     /* a daemon's machine that is no node's */
+void place_power_on(struct sim *s, int side);
+
+/* sim_claim.c */
+void claim_finish(struct sim *s);
+void claim_ask(struct sim *s, const struct job_effect *fx);
+void claim_withdraw(struct sim *s, const char *prefix);
+void claim_on_arrival(struct sim *s, struct sim_event *ev);
+void claim_on_answer(struct sim *s, struct sim_event *ev);
+void claim_wall(struct sim *s, int machine, bool up);            /* the register does not hear it */
+const char *claim_holder(const struct sim *s, const char *name); /* its content; NULL: nobody has it */
 
 /* sim_node.c */
 int node_add(struct sim *s, uint32_t workers);
@@ -509,6 +574,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
 void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why);
 void agent_on_connected(struct sim *s, struct sim_event *ev);
 void agent_on_tick(struct sim *s, struct sim_event *ev);
+void agent_on_forward(struct sim *s, struct sim_event *ev);
 void agent_free(struct sim_agent *a);
 
 /* sim_guard.c */

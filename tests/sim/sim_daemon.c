@@ -7,9 +7,10 @@
  * case, which is all that "fsync before any later effect" promises. A half line is what is left at the end of the
  * file; the driver drops it (it has no newline).
  *
- * There may be two of them, at two addresses, and nodes whose endpoint leads now to the one and now to the other.
- * Everything here acts upon s->d; daemon_side puts the one in its place that is meant, and sim_step the one to which
- * an event belongs.
+ * There may be several of them, at several addresses: two that know nothing of each other, and nodes whose endpoint
+ * leads now to the one and now to the other; those of --endpoint a,b,c; and those that agents have started. Everything
+ * here acts upon s->d; daemon_side puts the one in its place that is meant, and sim_step the one to which an event
+ * belongs.
  *
  * A pause is SIGSTOP: messages wait in the sockets. When it ends they come first, then the tick, with the lag it has.
  */
@@ -23,28 +24,39 @@
 #include "common/mem.h"
 #include "tests/sim/coverage.h"
 
-static const char daemon_addr[] = "10.0.0.254";
 static const uint64_t wall_base_ms = 1800000000000u;
 
 static struct sim_conn *conn_of(struct sim *s, uint64_t id) {
   return id >= 1 && id <= s->n_conns ? s->conns[id - 1] : NULL;
 }
 
-const char *daemon_name(int side) {
-  return side ? "rdzvd2" : "rdzvd";
+const char *daemon_name(const struct sim *s, int side) {
+  return side == s->side ? s->d.name : s->daemons[side].name;
+}
+
+struct sim_daemon *daemon_at(struct sim *s, int side) {
+  return side == s->side ? &s->d : &s->daemons[side];
 }
 
 void daemon_side(struct sim *s, int side) {
   if (side == s->side) return;
-  struct sim_daemon d = s->d;
-  s->d = s->away;
-  s->away = d;
+  s->daemons[s->side] = s->d;
+  s->d = s->daemons[side];
   s->side = side;
+}
+
+/* What its machine's clock says, and when that says so. */
+static uint64_t local_time(const struct sim *s) {
+  return s->now * place_rate(s, s->d.machine) / 1000;
+}
+static uint64_t local_when(const struct sim *s, uint64_t local) {
+  uint32_t rate = place_rate(s, s->d.machine);
+  return local >= UINT64_MAX / 1000 ? UINT64_MAX : (local * 1000 + rate - 1) / rate;
 }
 
 static void arm(struct sim *s) {
   if (!s->d.core) return;
-  uint64_t at = core_deadline(s->d.core);
+  uint64_t at = local_when(s, core_deadline(s->d.core));
   if (s->mutator && s->mutator->deadline) at = s->mutator->deadline(s, NULL, at);
   if (at == UINT64_MAX || at >= s->d.tick_at) return;
   s->d.tick_at = at < s->now ? s->now : at;
@@ -64,7 +76,7 @@ static bool saved(struct sim *s, const char *text) {
   int die = s->d.die_at_save;
   s->d.die_at_save = 0;
   if (s->d.state_dir || die)
-    sim_trace(s, "%s: saves %s%s", daemon_name(s->side), strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
+    sim_trace(s, "%s: saves %s%s", s->d.name, strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
   if (s->d.state_dir && (die == 0 || die == 3)) keep_line(s, text);
   return die == 0;
 }
@@ -85,11 +97,11 @@ static void perform(struct sim *s, struct job_effect *fx, uint64_t said_at) {
     break;
   case JOB_EFFECT_LOG:
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
-      sim_trace(s, "%s log: %s", daemon_name(s->side), fx->text);
+      sim_trace(s, "%s log: %s", s->d.name, fx->text);
     break;
+  case JOB_EFFECT_CLAIM: claim_ask(s, fx); break;
+  case JOB_EFFECT_UNCLAIM: claim_withdraw(s, fx->text); break;
   case JOB_EFFECT_IDENTIFIED:
-  case JOB_EFFECT_CLAIM:
-  case JOB_EFFECT_UNCLAIM:
   case JOB_EFFECT_SAVE: break; /* mind and pump have done them */
   }
 }
@@ -128,6 +140,33 @@ static void pump(struct sim *s) {
   }
 }
 
+static void take_coverage(struct sim *s) {
+  size_t states, events;
+  const uint32_t *counts = core_coverage(s->d.core, &states, &events);
+  coverage_add(counts, states, events);
+}
+
+static void stop(struct sim *s) {
+  take_coverage(s);
+  core_destroy(s->d.core);
+  s->d.core = NULL;
+  drop_queue(s);
+  s->d.paused = false;
+  s->d.tick_at = UINT64_MAX;
+  sim_unstash(s, NULL);
+}
+
+/* As rdzvd does that an agent has started, once nobody needs it. */
+static void exit_if_idle(struct sim *s) {
+  if (!s->d.core || !s->d.owned || s->d.loading || s->d.head < s->d.tail || !core_idle(s->d.core)) return;
+  bool left = s->d.owner >= 0 && !s->agents[s->d.owner]->sup;
+  if (!core_served(s->d.core) && !left) return;
+  sim_trace(s, "%s: exits", s->d.name);
+  for (size_t i = 0; i < s->n_conns; i++)
+    if (s->conns[i]->side == s->side && s->conns[i]->daemon_life == s->d.life) link_fin(s, s->conns[i], TO_AGENT);
+  stop(s);
+}
+
 void daemon_on_saved(struct sim *s, struct sim_event *ev) {
   if (!s->d.core || ev->a != s->d.life || !s->d.saving) return;
   s->d.saving = false;
@@ -139,6 +178,7 @@ void daemon_on_saved(struct sim *s, struct sim_event *ev) {
   free(fx->text);
   s->d.head++;
   pump(s);
+  exit_if_idle(s);
 }
 
 static void enqueue(struct sim *s, const struct job_effect *fx) {
@@ -155,8 +195,8 @@ static void enqueue(struct sim *s, const struct job_effect *fx) {
 static void mind(struct sim *s, struct core_event *ev) {
   struct job_effects fx = {0};
   s->daemon_stepped = true;
-  ev->now_ms = s->now;
-  ev->wall_ms = wall_base_ms + s->now;
+  ev->now_ms = local_time(s);
+  ev->wall_ms = wall_base_ms + ev->now_ms;
   if (!ev->peer_addr) ev->peer_addr = "";
   if (!ev->local_addr) ev->local_addr = "";
   core_step(s->d.core, ev, &fx);
@@ -173,22 +213,46 @@ static void mind(struct sim *s, struct core_event *ev) {
   free(fx.v); /* what they own is the queue's */
   pump(s);
   arm(s);
+  exit_if_idle(s);
+}
+
+void daemon_on_claimed(struct sim *s, uint64_t serial, enum claim_answer answer, const char *text) {
+  struct core_event ev = {.kind = CORE_CLAIMED, .serial = serial, .claimed = answer, .claim_text = text};
+  mind(s, &ev);
+}
+
+/* The id is kept with the state. Not from the run's own randomness, so that stories stay what they are. */
+static void begin_state(struct sim *s) {
+  if (!s->d.no) s->d.no = ++s->n_daemons;
+  if (!s->d.state_dir || !s->d.states) s->d.states++;
+  uint64_t z = s->config.seed * 0x9e3779b97f4a7c15u + s->d.no * 0xbf58476d1ce4e5b9u + s->d.states;
+  z = (z ^ (z >> 31)) * 0x94d049bb133111ebu;
+  snprintf(s->d.id, sizeof s->d.id, "%08" PRIx32 "%08" PRIx32 "%016" PRIx64, s->d.no, s->d.states, z);
 }
 
 void daemon_start(struct sim *s) {
   if (s->d.core) return;
   for (int i = 0; i < s->n_nodes && !s->d.state_dir; i++) s->nodes[i].drained = false; /* it has forgotten */
-  struct core_config config = {.seed = sim_random(s)};
+  begin_state(s);
+  struct core_config config = {.seed = sim_random(s),
+                               .exit_when_idle = s->d.owned,
+                               .host = s->config.takeover ? s->d.host : NULL,
+                               .id = s->d.id,
+                               .port = s->config.takeover ? s->d.port : 0,
+                               .owned = s->d.owned,
+                               .claims = s->config.claims};
   s->d.life = ++s->lives;
-  if (s->side) s->two = true;
+  if (s->side && !s->config.takeover) s->two = true;
   s->d.core = core_create(&config);
   s->d.paused = false;
   s->d.tick_at = UINT64_MAX;
-  sim_trace(s, "%s: starts%s", daemon_name(s->side), s->d.n_lines ? " with its state file" : "");
+  sim_trace(s, "%s: starts%s", s->d.name, s->d.n_lines ? " with its state file" : "");
+  s->d.loading = true;
   for (size_t i = 0; i < s->d.n_lines; i++) {
     struct core_event ev = {.kind = CORE_LOAD, .line = s->d.lines[i]};
     mind(s, &ev);
   }
+  s->d.loading = false;
   /* The file is rewritten with what is still needed, as server.c does. */
   struct buf b = BUF_INIT;
   core_state_lines(s->d.core, &b);
@@ -201,23 +265,27 @@ void daemon_start(struct sim *s) {
   buf_finish(&b);
 }
 
-static void take_coverage(struct sim *s) {
-  size_t states, events;
-  const uint32_t *counts = core_coverage(s->d.core, &states, &events);
-  coverage_add(counts, states, events);
+void daemon_vanish(struct sim *s) {
+  if (s->d.core) {
+    sim_trace(s, "%s: gone", s->d.name);
+    stop(s);
+  }
+  for (size_t i = 0; i < s->d.n_lines && s->d.owned; i++) free(s->d.lines[i]); /* its folder is in memory */
+  if (s->d.owned) s->d.n_lines = 0, s->d.states++;
+  for (size_t i = 0; i < s->n_conns; i++) {
+    struct sim_conn *c = s->conns[i];
+    if (!c->open[TO_DAEMON] || c->side != s->side) continue;
+    c->open[TO_DAEMON] = false;
+    c->vanished = true;
+    c->gone_at = s->now;
+  }
 }
 
 void daemon_kill(struct sim *s) {
   s->faulty = true;
   if (!s->d.core) return;
-  sim_trace(s, "%s: killed", daemon_name(s->side));
-  take_coverage(s);
-  core_destroy(s->d.core);
-  s->d.core = NULL;
-  drop_queue(s);
-  s->d.paused = false;
-  s->d.tick_at = UINT64_MAX;
-  sim_unstash(s, NULL);
+  sim_trace(s, "%s: killed", s->d.name);
+  stop(s);
   for (size_t i = 0; i < s->n_conns; i++) {
     struct sim_conn *c = s->conns[i];
     if (!c->open[TO_DAEMON] || c->side != s->side) continue;
@@ -235,7 +303,7 @@ void daemon_terminate(struct sim *s) {
   s->faulty = true;
   if (!s->d.core) return;
   daemon_continue(s);
-  sim_trace(s, "%s: SIGTERM", daemon_name(s->side));
+  sim_trace(s, "%s: SIGTERM", s->d.name);
   struct core_event ev = {.kind = CORE_SHUTDOWN};
   mind(s, &ev);
   uint32_t save_max = s->config.save_max;
@@ -251,13 +319,13 @@ void daemon_terminate(struct sim *s) {
 void daemon_pause(struct sim *s) {
   s->faulty = true;
   if (!s->d.core || s->d.paused) return;
-  sim_trace(s, "%s: paused", daemon_name(s->side));
+  sim_trace(s, "%s: paused", s->d.name);
   s->d.paused = true;
 }
 
 void daemon_continue(struct sim *s) {
   if (!s->d.paused) return;
-  sim_trace(s, "%s: continued", daemon_name(s->side));
+  sim_trace(s, "%s: continued", s->d.name);
   s->d.paused = false;
   sim_unstash(s, NULL);
 }
@@ -291,7 +359,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
   if (sim_tracing(s) && (s->config.verbose || (m->type != MSG_HEARTBEAT && m->type != MSG_PROGRESS))) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
-    if (c->agent) sim_trace(s, "%s -> %s: %s", c->agent->name, daemon_name(s->side), buf_text(&text));
+    if (c->agent) sim_trace(s, "%s -> %s: %s", c->agent->name, s->d.name, buf_text(&text));
     buf_finish(&text);
   }
   if (m->type == MSG_HELLO) check_hello(s, c);
@@ -303,7 +371,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
                           .conn = c->id,
                           .msg = m,
                           .peer_addr = c->node ? c->node->addr : "",
-                          .local_addr = c->node ? daemon_addr : "",
+                          .local_addr = c->node ? s->d.addr : "",
                           .local = c->kind == CONN_CONTROL,
                           .uid = user_of(c)};
   mind(s, &ev);
@@ -319,7 +387,7 @@ void daemon_on_tick(struct sim *s, struct sim_event *ev) {
   if (!s->d.core || ev->a != s->d.life) return;
   uint64_t due = s->d.tick_at;
   s->d.tick_at = UINT64_MAX;
-  if (core_deadline(s->d.core) <= s->now) {
+  if (core_deadline(s->d.core) <= local_time(s)) {
     struct core_event tick = {.kind = CORE_TICK, .lag_ms = s->now - due};
     mind(s, &tick);
   } else {
@@ -371,7 +439,7 @@ static void finish_one(struct sim *s) {
 }
 
 void daemon_finish(struct sim *s) {
-  for (int side = 0; side < 2; side++) {
+  for (int side = 0; side < SIM_DAEMONS_MAX; side++) {
     daemon_side(s, side);
     finish_one(s);
   }

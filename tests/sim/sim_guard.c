@@ -208,6 +208,13 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
   }
 }
 
+/* The address that the agent was connected to last. */
+static struct sim_place obituary_to(struct sim *s, const struct sim_agent *a) {
+  if (!s->config.takeover || a->home < 0) return place_endpoint(s, 0, a->node);
+  const struct sim_daemon *d = daemon_at(s, a->home);
+  return (struct sim_place){d->machine, d->port};
+}
+
 /* Nothing of the round is left? Then that is told, or the obituary goes out. */
 static void guard_check(struct sim *s, struct sim_agent *a) {
   if (guard_sleeps(a) || a->untold) { /* it reaps first */
@@ -221,7 +228,7 @@ static void guard_check(struct sim *s, struct sim_agent *a) {
     if (a->clear_due) clear(s, a, a->round);
   } else {
     a->guard_alive = false;
-    if (a->obituary && !a->node->off) link_connect(s, a, CONN_GUARD, 0);
+    if (a->obituary && !a->node->off) link_connect(s, a, CONN_GUARD, obituary_to(s, a), 0, 0);
   }
 }
 

@@ -10,6 +10,9 @@
  *           link
  *           is healed. On healing, what was held arrives at once, in order.
  *
+ * What a node's link lets pass counts for all daemons but one on its own machine. sim_place.c has walls between single
+ * machines.
+ *
  * Sending to a connection whose own end is closed does nothing. */
 
 #include "tests/sim/sim.h"
@@ -23,6 +26,7 @@ struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *
   c->id = s->n_conns + 1;
   c->kind = kind;
   c->side = s->side;
+  c->machine = s->d.machine;
   c->node = node;
   c->agent = agent;
   c->daemon_life = s->d.life;
@@ -59,38 +63,56 @@ uint64_t link_delay(struct sim *s, const struct sim_conn *c) {
   return sim_between(s, c->node->link.delay_min, c->node->link.delay_max);
 }
 
-void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, uint64_t attempt) {
+static void push_connected(struct sim *s, const struct sim_event *syn, struct sim_conn *c, uint64_t at, bool refused) {
+  struct sim_event *up = sim_push(s, at, EV_CONNECTED);
+  up->agent = syn->agent;
+  up->conn = c;
+  up->a = refused;
+  up->b = syn->b;
+  up->c = syn->c & 0xff;
+}
+
+static bool reach_each_other(const struct sim *s, int a, int b) {
+  return place_passes(s, a, b) && place_passes(s, b, a);
+}
+
+void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, struct sim_place to, uint32_t timeout_ms,
+                  uint64_t attempt) {
   struct sim_link *l = &a->node->link;
-  struct sim_event *ev;
-  if (l->cut[TO_DAEMON] || l->cut[TO_AGENT]) {
-    ev = sim_push(s, s->now + SIM_CONNECT_TIMEOUT_MS, EV_CONNECTED);
-  } else {
-    ev = sim_push(s, s->now + sim_between(s, l->delay_min, l->delay_max), EV_SYN);
+  if (!timeout_ms) timeout_ms = SIM_CONNECT_TIMEOUT_MS;
+  struct sim_event syn = {.agent = a,
+                          .a = (uint64_t)to.machine << 16 | to.port,
+                          .b = attempt,
+                          .c = (uint64_t)timeout_ms << 8 | (uint64_t)kind};
+  if (to.machine < 0 || !reach_each_other(s, a->node->index, to.machine)) {
+    push_connected(s, &syn, NULL, s->now + timeout_ms, false);
+    return;
   }
-  ev->agent = a;
-  ev->a = ev->kind == EV_SYN ? (uint64_t)a->node->side : 0;
-  ev->c = kind;
-  ev->b = attempt;
+  struct sim_event *ev = sim_push(s, s->now + sim_between(s, l->delay_min, l->delay_max), EV_SYN);
+  ev->agent = a, ev->a = syn.a, ev->b = syn.b, ev->c = syn.c;
+}
+
+/* Without others that take over, a refusal is evidence: no daemon is there that could give its ranks away. */
+static void note_refusal(struct sim *s, struct sim_agent *a) {
+  if (!s->config.takeover && a->home == s->side && a->told_side == s->side) a->ack_at = s->now;
 }
 
 void link_on_syn(struct sim *s, struct sim_event *ev) {
-  struct sim_link *l = &ev->agent->node->link;
+  struct sim_agent *a = ev->agent;
+  struct sim_link *l = &a->node->link;
+  const struct sim_place to = {(int)(ev->a >> 16), (uint16_t)ev->a};
   struct sim_conn *c = NULL;
-  bool cut = l->cut[TO_DAEMON] || l->cut[TO_AGENT];
-  uint64_t at = s->now + (cut ? SIM_CONNECT_TIMEOUT_MS : sim_between(s, l->delay_min, l->delay_max));
-  if (!cut && s->d.core) {
-    c = link_open(s, (enum conn_kind)ev->c, ev->agent->node, ev->agent);
+  bool cut = !reach_each_other(s, a->node->index, to.machine);
+  uint64_t at = s->now + (cut ? ev->c >> 8 : sim_between(s, l->delay_min, l->delay_max));
+  bool up = s->d.core && s->d.machine == to.machine && s->d.port == to.port;
+  if (!cut && up) {
+    c = link_open(s, (enum conn_kind)(ev->c & 0xff), a->node, a);
     c->last_at[TO_AGENT] = at;
     sim_push(s, s->now, EV_ACCEPT)->conn = c;
   }
-  if (!cut && !c && ev->agent->home == s->side && ev->agent->told_side == s->side)
-    ev->agent->ack_at = s->now; /* refused: evidence */
-  struct sim_event *up = sim_push(s, at, EV_CONNECTED);
-  up->agent = ev->agent;
-  up->conn = c;
-  up->a = !cut && (ev->agent->home < 0 || ev->agent->home == s->side); /* of another address it says nothing */
-  up->b = ev->b;
-  up->c = ev->c;
+  if (!cut && !c) note_refusal(s, a);
+  /* Of another address it says nothing, unless there are several. */
+  push_connected(s, ev, c, at, !cut && (s->config.takeover || a->home < 0 || a->home == s->side));
 }
 
 static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m,
@@ -160,7 +182,7 @@ void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_
   if (c->broken) return;
   if (c->open[TO_DAEMON]) s->harmless = false; /* else the daemon has gone: its own doing */
   c->broken = true;
-  if (c->node && (c->node->link.cut[0] || c->node->link.cut[1])) {
+  if (!place_conn_passes(s, c, TO_AGENT) || !place_conn_passes(s, c, TO_DAEMON)) {
     if (!c->open[TO_DAEMON]) return; /* the agent learns it when the link is healed */
     daemon_in_ms = 0;
   }
@@ -197,8 +219,7 @@ void link_on_deliver(struct sim *s, struct sim_event *ev) {
   struct sim_conn *c = ev->conn;
   int d = (int)ev->a;
   if (c->broken) return;
-  struct sim_link *l = c->node ? &c->node->link : NULL;
-  if (!l || (!l->cut[d] && !l->flushing[d])) {
+  if (place_conn_passes(s, c, d) && !(c->node && c->node->link.flushing[d]) && !c->held[d]) {
     deliver(s, c, ev);
     return;
   }
@@ -219,7 +240,7 @@ void link_on_deliver(struct sim *s, struct sim_event *ev) {
 void link_on_send_timeout(struct sim *s, struct sim_event *ev) {
   struct sim_conn *c = ev->conn;
   enum msg_direction d = (enum msg_direction)ev->a;
-  if (!c->held[d] || c->broken || !c->node->link.cut[d]) return;
+  if (!c->held[d] || c->broken || place_conn_passes(s, c, d)) return;
   held_drop(c, d);
   c->broken = true; /* a reset reaches the other end when the link is healed: link_heal */
   end_gone(s, c, d == TO_AGENT ? TO_DAEMON : TO_AGENT, "timed out");
@@ -247,6 +268,10 @@ void link_heal(struct sim *s, int node) {
     n->link.flushing[d] = true;
     sim_push(s, s->now, EV_FLUSH)->a = (uint64_t)(2 * node + d);
   }
+  if (s->config.takeover) {
+    link_mend(s);
+    return;
+  }
   for (size_t i = 0; i < s->n_conns; i++) {
     struct sim_conn *c = s->conns[i];
     if (c->node != n || !c->broken) continue;
@@ -259,22 +284,48 @@ void link_heal(struct sim *s, int node) {
 }
 
 /* What was held goes on its way again, before anything that is sent from now on. */
+static void flush(struct sim *s, struct sim_conn *c, int d) {
+  while (c->held[d]) {
+    struct held *h = c->held[d];
+    c->held[d] = h->next;
+    if (!c->held[d]) c->held_tail[d] = &c->held[d];
+    struct sim_event again = {
+        .kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .b = h->sent_at, .bytes = h->bytes, .msg = h->msg};
+    sim_push_front(s, &again);
+    free(h);
+  }
+}
+
+static void flush_all(struct sim *s) {
+  for (size_t i = 0; i < s->n_conns; i++)
+    for (int d = 0; d < 2; d++)
+      if (place_conn_passes(s, s->conns[i], d)) flush(s, s->conns[i], d);
+}
+
 void link_on_flush(struct sim *s, struct sim_event *ev) {
+  if (ev->a == UINT64_MAX) {
+    flush_all(s);
+    return;
+  }
   struct sim_node *n = &s->nodes[ev->a / 2];
   int d = (int)(ev->a % 2);
   n->link.flushing[d] = false;
   if (n->link.cut[d]) return;
+  for (size_t i = 0; i < s->n_conns; i++)
+    if (s->conns[i]->node == n && place_conn_passes(s, s->conns[i], d)) flush(s, s->conns[i], d);
+}
+
+/* An end of a connection that the other end has forgotten learns that when it sends again. */
+void link_mend(struct sim *s) {
+  sim_push(s, s->now, EV_FLUSH)->a = UINT64_MAX;
   for (size_t i = 0; i < s->n_conns; i++) {
     struct sim_conn *c = s->conns[i];
-    if (c->node != n) continue;
-    while (c->held[d]) {
-      struct held *h = c->held[d];
-      c->held[d] = h->next;
-      if (!c->held[d]) c->held_tail[d] = &c->held[d];
-      struct sim_event again = {
-          .kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .b = h->sent_at, .bytes = h->bytes, .msg = h->msg};
-      sim_push_front(s, &again);
-      free(h);
+    if (!c->node || (!c->broken && !c->vanished)) continue;
+    if (!place_conn_passes(s, c, TO_AGENT) || !place_conn_passes(s, c, TO_DAEMON)) continue;
+    for (int side = 0; side < 2; side++) {
+      if (!c->open[side]) continue;
+      struct sim_event *lost = sim_push(s, s->now + 1 + link_delay(s, c), EV_LOST_END);
+      lost->conn = c, lost->a = (uint64_t)side;
     }
   }
 }

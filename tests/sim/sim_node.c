@@ -14,6 +14,8 @@
 #include "common/mem.h"
 #include "tests/sim/coverage.h"
 
+enum { STANDBY_PORT = 29500 };
+
 int node_add(struct sim *s, uint32_t workers) {
   int i = s->n_nodes++;
   struct sim_node *n = &s->nodes[i];
@@ -25,11 +27,12 @@ int node_add(struct sim *s, uint32_t workers) {
   n->want_rank = n->order_key = -1;
   n->link.delay_min = s->config.delay_min;
   n->link.delay_max = s->config.delay_max;
+  if (!i && s->config.owned) place_daemon(s, 0, 0);
   return i;
 }
 
 void node_turn(struct sim *s, int node, int side) {
-  sim_trace(s, "%s: its endpoint is %s now", s->nodes[node].host, daemon_name(side));
+  sim_trace(s, "%s: its endpoint is %s now", s->nodes[node].host, daemon_name(s, side));
   s->nodes[node].side = side;
   s->harmless = false;
 }
@@ -62,6 +65,14 @@ static void arm(struct sim *s, struct sim_agent *a) {
   sim_push(s, a->tick_at, EV_AGENT_TICK)->agent = a;
 }
 
+/* Each life of an agent has another port. */
+static void tell_standby(struct sim *s, struct sim_agent *a) {
+  if (!s->config.owned) return;
+  a->standby_port = (uint32_t)(STANDBY_PORT + a->index);
+  struct supervisor_event ev = {.kind = SUP_STANDBY, .standby = {.port = a->standby_port}};
+  agent_mind(s, a, &ev);
+}
+
 struct sim_agent *agent_start(struct sim *s, int node) {
   struct sim_node *n = &s->nodes[node];
   struct sim_agent *before = agent_of(s, node);
@@ -79,12 +90,16 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   a->tick_at = UINT64_MAX;
   watch_begin(s, a);
   s->agents[s->n_agents++] = a;
+  static const char *const endpoints[] = {"d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"};
   const struct supervisor_config config = {.agent_id = a->id,
                                            .job = "job",
                                            .host = n->host,
                                            .local_addr = "",
                                            .addrs = n->addr,
-                                           .endpoint = "n0:29400",
+                                           .endpoint = s->config.owned ? "n1:29400" : "n0:29400",
+                                           .n_endpoints = s->config.endpoints,
+                                           .endpoints = s->config.endpoints ? endpoints : NULL,
+                                           .claim = s->config.claims ? "/claims" : NULL,
                                            .pid = s->next_pid++,
                                            .uid = n->uid,
                                            .workers = n->workers,
@@ -101,6 +116,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   sim_trace(s, "%s: agent starts", a->name);
   store_make_ready(s, a);
   store_tell(s, a);
+  tell_standby(s, a);
   struct supervisor_event ev = {.kind = SUP_BEGIN};
   agent_mind(s, a, &ev);
   return a;
@@ -122,6 +138,67 @@ static void disconnect(struct sim *s, struct sim_agent *a) {
   a->conn = NULL;
 }
 
+/* The daemon runs, or is started, as its agent sees to it. */
+static struct sim_place start_daemon(struct sim *s, int side) {
+  int before = s->side;
+  daemon_side(s, side);
+  daemon_start(s);
+  const struct sim_place at = {s->d.machine, s->d.port};
+  daemon_side(s, before);
+  return at;
+}
+
+static struct sim_place place_of(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
+  struct sim_place at = {.machine = -1};
+  switch (fx->connect.to) {
+  case CONNECT_ENDPOINT:
+    at = place_endpoint(s, fx->connect.endpoint, a->node);
+    if (s->config.owned && !fx->connect.endpoint && at.machine == a->node->index) at = start_daemon(s, a->node->side);
+    break;
+  case CONNECT_SUCCESSOR: at = place_find(s, fx->connect.addr, fx->connect.port); break;
+  case CONNECT_OWN: {
+    int side = place_own(s, a);
+    if (side >= 0) at = start_daemon(s, side);
+  }
+  }
+  return at;
+}
+
+static void connect_to(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
+  struct sim_place at = place_of(s, a, fx);
+  uint32_t timeout_ms = fx->connect.timeout_ms * 1000 / a->node->rate;
+  link_connect(s, a, CONN_AGENT, at, timeout_ms, a->connect_gen);
+}
+
+/* Its own connections, while it is told nothing else. */
+static void forward(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
+  bytes_unref(a->forward);
+  a->forward = fx->forward.bytes ? bytes_ref(fx->forward.bytes) : NULL;
+  a->forward_past = fx->forward.current;
+  struct sim_event *ev = sim_push(s, s->now, EV_FORWARD);
+  ev->agent = a;
+  ev->a = ++a->forward_gen;
+}
+
+void agent_on_forward(struct sim *s, struct sim_event *ev) {
+  struct sim_agent *a = ev->agent;
+  if (!a->sup || !a->forward || ev->a != a->forward_gen) return;
+  uint32_t n = s->config.endpoints ? s->config.endpoints : 1;
+  for (uint32_t k = 0; k < n; k++)
+    if (k != a->forward_past) link_connect(s, a, CONN_FORWARD, place_endpoint(s, k, a->node), 0, a->forward_gen);
+  struct sim_event *again = sim_push(s, s->now + SUPERVISOR_FORWARD_MS, EV_FORWARD);
+  again->agent = a;
+  again->a = a->forward_gen;
+}
+
+static void forward_connected(struct sim *s, struct sim_agent *a, struct sim_conn *c, uint64_t gen) {
+  if (!c) return;
+  if (a->sup && a->forward && gen == a->forward_gen)
+    link_send(s, c, TO_DAEMON, a->forward); /* the daemon closes */
+  else
+    link_fin(s, c, TO_DAEMON);
+}
+
 static void end_mind(struct sim_agent *a) {
   if (a->sup) coverage_agent(a->sup);
   supervisor_destroy(a->sup);
@@ -131,11 +208,11 @@ static void end_mind(struct sim_agent *a) {
 static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
   if (s->mutator && s->mutator->agent_effect && !s->mutator->agent_effect(s, a, fx)) return;
   switch (fx->kind) {
-  case SUP_FORWARD: break;
+  case SUP_FORWARD: forward(s, a, fx); break;
   case SUP_CONNECT:
     disconnect(s, a);
     a->connecting = true;
-    link_connect(s, a, CONN_AGENT, a->connect_gen);
+    connect_to(s, a, fx);
     break;
   case SUP_DISCONNECT: disconnect(s, a); break;
   case SUP_SEND: send_bytes(s, a, fx->send.bytes); break;
@@ -243,7 +320,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
   if (sim_tracing(s) && (s->config.verbose || !noisy)) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
-    sim_trace(s, "%s -> %s: %s", daemon_name(a->conn->side), a->name, buf_text(&text));
+    sim_trace(s, "%s -> %s: %s", daemon_name(s, a->conn->side), a->name, buf_text(&text));
     buf_finish(&text);
   }
   check_agent_told(s, a, m);
@@ -270,6 +347,10 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
   struct sim_conn *c = ev->conn;
   if (ev->c == CONN_GUARD) {
     guard_connected(s, a, c);
+    return;
+  }
+  if (ev->c == CONN_FORWARD) {
+    forward_connected(s, a, c, ev->b);
     return;
   }
   if (!a->sup || !a->connecting || ev->b != a->connect_gen) {
@@ -343,6 +424,13 @@ void node_power_off(struct sim *s, int node) {
     a->guard_alive = false;
     for (int w = 0; w < SIM_WORKERS_MAX; w++) a->w[w].state = WORKER_DEAD;
     if (a->sup) process_gone(s, a);
+  }
+  for (int i = 0; i < SIM_DAEMONS_MAX; i++) {
+    if (daemon_at(s, i)->machine != node) continue;
+    int before = s->side;
+    daemon_side(s, i);
+    daemon_vanish(s);
+    daemon_side(s, before);
   }
 }
 
@@ -421,6 +509,7 @@ void agent_continue(struct sim *s, struct sim_agent *a) {
 void agent_free(struct sim_agent *a) {
   end_mind(a);
   bytes_unref(a->obituary);
+  bytes_unref(a->forward);
   store_free(a);
   free(a);
 }
