@@ -16,6 +16,7 @@ struct checker *checker_create(void) {
 void checker_destroy(struct checker *k) {
   free(k->rounds);
   free(k->ends);
+  free(k->heard);
   free(k);
 }
 
@@ -51,8 +52,12 @@ const struct told_failure *book_failure(const struct round_book *r, const struct
   return NULL;
 }
 
+bool book_several(const struct sim *s) {
+  return s->two || (s->config.takeover && s->ids > 1);
+}
+
 bool book_remembers(const struct sim *s) {
-  return s->config.state_dir && !s->two;
+  return s->config.state_dir && !book_several(s);
 }
 
 uint32_t book_life(const struct sim_agent *a) {

@@ -49,6 +49,18 @@ struct round_book {
   struct told_failure why; /* settled: the one of them that the verdict names */
   uint64_t failed_at;      /* when the first was reported; 0: none was */
   int64_t repeats;         /* settled, as it was told */
+  /* invariants_takeover.c: as it was sealed first */
+  char sealed_by[DAEMON_ID_MAX + 1]; /* "": not */
+  int64_t sealed_nodes, sealed_world, base_round;
+  char base_incarnation[INCARNATION_MAX + 1]; /* the round that it follows; "": none */
+  struct sim_agent *voters[SIM_NODES_MAX];    /* to whom START was sent */
+  int n_voters;
+};
+
+struct heard_token { /* a life of a daemon has read a HELLO with it */
+  uint32_t life;
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round;
 };
 
 struct end_book {
@@ -63,17 +75,28 @@ struct checker {
   size_t n_rounds, cap_rounds;
   struct end_book *ends;
   size_t n_ends;
+  struct heard_token *heard;
+  size_t n_heard;
 };
 
 struct round_book *book_find(const struct checker *k, const char *incarnation, int64_t round); /* NULL: none */
 struct round_book *book_round(struct checker *k, const char *incarnation,
                               int64_t round);                              /* opened where there is none */
 struct place *book_place(struct round_book *r, const struct sim_agent *a); /* NULL: it is not in it */
+/* There has been more than one daemon, or one that has lost its state: nothing but nodes tells one of the other. */
+bool book_several(const struct sim *s);
 /* One daemon, with a state file: what was told in one of its lives is known in the next. */
 bool book_remembers(const struct sim *s);
 /* The failure of the round that the verdict names; NULL: its agent has reported none. */
 const struct told_failure *book_failure(const struct round_book *r, const struct verdict *v);
 uint32_t book_life(const struct sim_agent *a); /* of the daemon that has said what a reads */
+
+/* invariants_takeover.c */
+void check_takeover_hello(struct sim *s, const struct hello *h);
+void check_sealed(struct sim *s, struct sim_conn *c, struct round_book *r, const struct start *t);
+/* a's worker w starts while b's worker v runs, of another round, and nothing else excuses it. */
+void check_one_round(struct sim *s, struct sim_agent *a, const struct sim_worker *w, const struct sim_agent *b,
+                     const struct sim_worker *v);
 
 /* invariants_repeats.c */
 void check_failure_told(struct sim *s, const char *incarnation, const struct report *rep);

@@ -115,6 +115,7 @@ static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const
 void check_stop(struct sim *s, const struct sim_agent *a) {
   const struct settings *t = &s->config.settings;
   bool spares = s->n_nodes > t->max_nodes; /* then a round could form without it: it is told to fence, and must */
+  if (s->config.takeover) return;          /* a takeover costs a round */
   if (!s->harmless || t->min_nodes != t->max_nodes || s->config.orphan_grace_ms != UINT64_MAX || spares) return;
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
   if (!r || !r->told || r->n_places < r->nodes || r->failed || s->config.portless || t->hang_timeout_ms) return;
@@ -170,10 +171,13 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
                     w->rank, a->round, b->name, b->round);
       if (frozen || !worker_works(v) || (same && !v->ghost)) continue;
       bool told_otherwise = !b->fence && !v->b.kill_ms && !a_newcomer_made_it_possible(s, a, b);
-      if (!told_otherwise && runs_on(s, b, v, heard_of_later_rounds_at(s, a, b))) continue;
+      bool free = s->config.takeover ? !b->fence || v->b.kill_ms : runs_on(s, b, v, heard_of_later_rounds_at(s, a, b));
+      if (!told_otherwise && free) continue;
       if (starts_late(s, a, b, w)) continue;
       bool thawed = (s->suspends && a->node->resumed_at + s->config.exec_max >= s->now) ||
                     were_unable(s, a); /* as what it had begun */
+      if (s->config.takeover && !thawed) check_one_round(s, a, w, b, v);
+      if (s->config.takeover) continue;
       if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) || enough_for_two(s, a, b))
         continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name, w->rank,
@@ -322,7 +326,7 @@ static bool is_planned(enum cause c) {
 static void check_drained(struct sim *s, const struct sim_conn *c, const struct start *t) {
   const struct round_book *r = book_round(s->checker, t->incarnation, t->round);
   uint64_t began = r->sent_life ? r->first_at : s->now;
-  if (s->two || !c->node || !c->node->drained || began <= c->node->drained_at) return;
+  if (book_several(s) || !c->node || !c->node->drained || began <= c->node->drained_at) return;
   sim_violate(s, INV_DRAINED, "round %" PRId64 " begins with %s, which is drained", t->round, c->node->host);
 }
 
@@ -345,14 +349,16 @@ void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
   check_drained(s, c, &m->start);
   if (c->kind != CONN_AGENT) sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
   struct round_book *r = book_round(s->checker, m->start.incarnation, m->start.round);
+  if (s->config.takeover) check_sealed(s, c, r, &m->start);
   if (r->sent_life == s->d.life) return;
   if (!r->sent_life) r->first_life = s->d.life, r->first_at = s->now;
   r->sent_life = s->d.life;
   r->sent_at = s->now;
 }
 
-void check_hello(struct sim *s, struct sim_conn *c) {
+void check_hello(struct sim *s, struct sim_conn *c, const struct hello *h) {
   struct sim_agent *a = c->agent;
+  if (s->config.takeover) check_takeover_hello(s, h);
   if (c->here_at == UINT64_MAX) c->here_at = s->now;
   if (a->known_life == s->d.life) return;
   a->known_life = s->d.life;

@@ -327,6 +327,29 @@ static bool helpers_stay(struct sim *s, struct sim_agent *a, struct supervisor_e
   return fx->kind != SUP_UNMINT;
 }
 
+/* SEALED_ONCE: the second daemon gives its rounds the first one's numbers. */
+static bool numbers_of_the_first(struct sim *s, struct job_effect *fx) {
+  static char incarnation[INCARNATION_MAX + 1];
+  if (fx->kind != JOB_EFFECT_SEND) return true;
+  struct msg *m = link_read(s, TO_AGENT, fx->bytes, "the daemon sends");
+  if (m->type == MSG_START && s->side) {
+    m->start.incarnation = incarnation;
+    struct bytes *told = msg_bytes(m);
+    link_forget(m);
+    bytes_unref(fx->bytes);
+    fx->bytes = told;
+    return true;
+  }
+  if (m->type == MSG_START) snprintf(incarnation, sizeof incarnation, "%s", m->start.incarnation);
+  link_forget(m);
+  return true;
+}
+
+/* GOES_ON: the daemon that is back hears nobody. */
+static bool hears_nobody(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  return m->type != MSG_HELLO || s->now < 4000;
+}
+
 /* Stories. --------------------------------------------------------------------------------------------------------- */
 
 static void tell_run(struct sim *s) {
@@ -534,6 +557,37 @@ static void tell_cut_while_they_wait(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+/* Each is a job of its own, and nobody can know better. */
+static void tell_two_jobs(struct sim *s) {
+  s->config.takeover = true;
+  s->normal = story_run(3000);
+  daemon_start(s);
+  daemon_side(s, 1);
+  daemon_start(s);
+  daemon_side(s, 0);
+  for (int i = 0; i < 4; i++) s->nodes[node_add(s, 1)].side = i / 2;
+  for (int i = 0; i < 4; i++) agent_start(s, i);
+  sim_until_over(s, 100000);
+}
+
+static void tell_cut_of_one_that_can_be_spared(struct sim *s) {
+  s->config.takeover = true;
+  tell_cut(s);
+}
+
+static void tell_daemon_back(struct sim *s) {
+  s->config.takeover = true;
+  s->normal = story_run(60000);
+  story_nodes(s, 2, 1);
+  sim_until(s, 3000);
+  daemon_kill(s);
+  worker_signal(s, agent_of(s, 0), 0, SIGKILL);
+  sim_until(s, 5000);
+  daemon_start(s);
+  sim_until(s, 45000);
+  if (s->violated == INV_NONE) check_goes_on(s, 5000);
+}
+
 static const struct plant {
   const char *name;
   enum invariant caught_as;
@@ -546,6 +600,12 @@ static const struct plant {
     {"the FENCE flag is dropped", INV_OVERLAP, tell_cut, {.msg = no_fence}},
     {"the daemon tells nobody to fence", INV_OVERLAP, tell_cut, {.core_effect = nobody_is_to_fence}},
     {"the guard is not told when to fence", INV_OVERLAP, tell_stopped_agent, {.agent_effect = guard_untold}},
+    {"the FENCE flag is dropped, and others take over",
+     INV_ONE_ROUND,
+     tell_cut_of_one_that_can_be_spared,
+     {.msg = no_fence}},
+    {"two daemons seal the same token", INV_SEALED_ONCE, tell_two_jobs, {.core_effect = numbers_of_the_first}},
+    {"a daemon that is back hears nobody", INV_GOES_ON, tell_daemon_back, {.msg = hears_nobody}},
     {"one node is told another end", INV_ENDS, tell_run, {.msg = other_end}},
     {"an agent exits with another code", INV_ENDS, tell_run, {.agent_effect = other_code}},
     {"a crash is charged twice", INV_BUDGET, tell_crash, {.msg = double_charge}},

@@ -267,8 +267,7 @@ static void fault_of_agent(struct sim *s, struct sim_agent *a) {
     sim_call(s, soon(s), on_agent_continue, (uint64_t)a->index);
     return;
   case 8:
-    agent_trap(s, a, (enum event_kind)sim_below(s, EV_CALL + 1), (enum trap)sim_below(s, TRAP_COUNT),
-               soon(s) - s->now);
+    agent_trap(s, a, (enum event_kind)sim_below(s, EV_CALL + 1), (enum trap)sim_below(s, TRAP_COUNT), soon(s) - s->now);
     break;
   case 9:
     node_suspend(s, (int)node);

@@ -53,6 +53,9 @@ struct sim_conn;
   X(RANKS, "no rank is given twice in a round, ranks have no gaps")                                                    \
   X(OWNERS, "no round has nodes of two users")                                                                         \
   X(OVERLAP, "no worker of a round runs when workers of another start")                                                \
+  X(ONE_ROUND, "no worker of a round runs when workers of another start, whichever daemon sealed it")                  \
+  X(SEALED_ONCE, "no token is sealed twice, and with claims it is sealed by who claimed it")                           \
+  X(GOES_ON, "where a majority is there, or a claim, a round follows within a bounded time")                           \
   X(ENDS, "every node learns every end, exit codes agree with it")                                                     \
   X(BUDGET, "the budget is charged once per settled worker failure, else never")                                       \
   X(REPEATS, "a job is not restarted after its limit of repeats, ends for nothing else that was alike, and a repeat "  \
@@ -361,8 +364,9 @@ struct sim_daemon {
   size_t n_lines;
   int machine; /* where it is: a node's index, or SIM_NODES_MAX and its own */
   uint16_t port;
-  int owner;           /* the agent that has started it on its standby port; -1: it is one of --endpoint */
-  uint32_t no, states; /* the how manieth daemon this is, and how often it has lost its state: who it is */
+  int owner;            /* the agent that has started it on its standby port; -1: it is one of --endpoint */
+  uint32_t no, states;  /* the how manieth daemon this is, and how often it has lost its state: who it is, */
+  uint32_t told_states; /* and who it was when it was started last */
   char id[DAEMON_ID_MAX + 1], name[32], host[16], addr[32];
 };
 
@@ -425,7 +429,7 @@ struct sim {
   struct sim_daemon daemons[SIM_DAEMONS_MAX]; /* the others; daemon_at finds each */
   int side;                                   /* which one d is: 0, where there is only one */
   uint32_t lives;                             /* of all */
-  uint32_t n_daemons;                         /* ever */
+  uint32_t n_daemons, ids;                    /* ever, and how many ids they had */
   bool two;                                   /* there have been two, and nothing between them */
   uint32_t walls[SIM_MACHINES_MAX];           /* by sender, a bit for each machine that it does not reach */
   uint32_t away_rate[SIM_DAEMONS_MAX];        /* of clocks of machines that are no node's */
@@ -546,8 +550,9 @@ void claim_ask(struct sim *s, const struct job_effect *fx);
 void claim_withdraw(struct sim *s, const char *prefix);
 void claim_on_arrival(struct sim *s, struct sim_event *ev);
 void claim_on_answer(struct sim *s, struct sim_event *ev);
-void claim_wall(struct sim *s, int machine, bool up);            /* the register does not hear it */
-const char *claim_holder(const struct sim *s, const char *name); /* its content; NULL: nobody has it */
+void claim_wall(struct sim *s, int machine, bool up);              /* the register does not hear it */
+const char *claim_holder_of(const struct sim *s, const char *end); /* of a name that ends so */
+const char *claim_holder(const struct sim *s, const char *name);   /* its content; NULL: nobody has it */
 
 /* sim_node.c */
 int node_add(struct sim *s, uint32_t workers);
@@ -638,7 +643,7 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out); /* "START r
 /* book.c, invariants.c, invariants_work.c, invariants_repeats.c */
 struct checker *checker_create(void);
 void checker_destroy(struct checker *k);
-void check_hello(struct sim *s, struct sim_conn *c);                            /* the daemon reads it */
+void check_hello(struct sim *s, struct sim_conn *c, const struct hello *h);     /* the daemon reads it */
 void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m);   /* as delivered, before any mutation */
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); /* when the mind says it */
@@ -655,5 +660,7 @@ void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w,
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code);
 void check_deadlines(struct sim *s);
 void check_over(struct sim *s); /* links healed, all are gone */
+/* There is peace since then: all machines with power reach each other. */
+void check_goes_on(struct sim *s, uint64_t since_ms);
 
 #endif

@@ -52,6 +52,15 @@ const char *claim_holder(const struct sim *s, const char *name) {
   return NULL;
 }
 
+const char *claim_holder_of(const struct sim *s, const char *end) {
+  for (size_t i = 0; s->claims && i < s->claims->n; i++) {
+    const char *name = s->claims->v[i].name;
+    size_t n = strlen(name), m = strlen(end);
+    if (n >= m && !strcmp(name + n - m, end)) return s->claims->v[i].content;
+  }
+  return NULL;
+}
+
 void claim_wall(struct sim *s, int machine, bool up) {
   struct sim_register *r = claims_of(s);
   if ((r->walls >> machine & 1) == up) return;

@@ -225,6 +225,8 @@ void daemon_on_claimed(struct sim *s, uint64_t serial, enum claim_answer answer,
 static void begin_state(struct sim *s) {
   if (!s->d.no) s->d.no = ++s->n_daemons;
   if (!s->d.state_dir || !s->d.states) s->d.states++;
+  if (s->d.states != s->d.told_states) s->ids++;
+  s->d.told_states = s->d.states;
   uint64_t z = s->config.seed * 0x9e3779b97f4a7c15u + s->d.no * 0xbf58476d1ce4e5b9u + s->d.states;
   z = (z ^ (z >> 31)) * 0x94d049bb133111ebu;
   snprintf(s->d.id, sizeof s->d.id, "%08" PRIx32 "%08" PRIx32 "%016" PRIx64, s->d.no, s->d.states, z);
@@ -362,7 +364,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
     if (c->agent) sim_trace(s, "%s -> %s: %s", c->agent->name, s->d.name, buf_text(&text));
     buf_finish(&text);
   }
-  if (m->type == MSG_HELLO) check_hello(s, c);
+  if (m->type == MSG_HELLO) check_hello(s, c, &m->hello);
   for (int i = 0; i < s->n_nodes && m->type == MSG_CONTROL && !strcmp(m->control.verb, "undrain"); i++)
     if (!strcmp(s->nodes[i].host, m->control.host)) s->nodes[i].drained = false, s->nodes[i].lifts++;
   if (c->drains) c->lifts = c->drains->lifts;
