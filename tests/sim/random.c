@@ -4,9 +4,7 @@
  * killed is killed, paused, cut off, broken, and much of it comes back. Some faults wait for an event or a message
  * instead of a time: between two messages a moment can be short. Then there is peace: links heal, the daemon is up,
  * nobody is paused, new workers end well. From there on the job has a bounded time to come to an end.
- *
- * A campaign plays many seeds, shared among a few processes, because a core that loops or aborts must not take the
- * others' results with it. A failing seed is played again with its trace. */
+ */
 
 #include "tests/sim/random.h"
 
@@ -16,14 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "tests/sim/coverage.h"
 
 enum {
   PEACE_MS = 240000, /* from peace to the end of the job at the latest, beyond --join-timeout */
-  JOBS_MAX = 64,
 };
 
 /* What is chosen once. --------------------------------------------------------------------------------------------- */
@@ -362,7 +355,7 @@ static void choose_lists(struct sim *s) {
 
 /* One story. ------------------------------------------------------------------------------------------------------- */
 
-struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
+struct sim *random_world(uint64_t seed, bool trace, bool verbose) {
   struct sim_config c;
   sim_config_init(&c);
   c.seed = seed;
@@ -404,82 +397,4 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
     if (s->violated == INV_NONE) check_over(s);
   }
   return s;
-}
-
-/* Campaigns. ------------------------------------------------------------------------------------------------------- */
-
-struct board { /* shared with the children */
-  uint64_t current[JOBS_MAX];
-  struct random_summary sum[JOBS_MAX];
-};
-
-static void count(struct random_summary *sum, const struct sim *s, uint64_t seed) {
-  sum->seeds++;
-  sum->virtual_ms += s->now;
-  sum->steps += s->steps;
-  sum->agents += (uint64_t)s->n_agents;
-  sum->digest += (s->digest ^ seed) * 0x9e3779b97f4a7c15u; /* whichever process played it */
-  for (int i = 0; i < s->n_agents; i++) {
-    sum->successes += s->agents[i]->exit_code == 0;
-    sum->failed += s->agents[i]->exit_code > 0;
-  }
-  if (s->violated == INV_NONE) return;
-  if (!sum->failures++ || seed < sum->first_failure) sum->first_failure = seed;
-  printf("seed %" PRIu64 ": %s: %s\n", seed, invariant_name(s->violated), s->violation);
-  fflush(stdout);
-}
-
-static void play_share(struct board *b, int job, int jobs, bool trace, uint64_t from, uint64_t to) {
-  for (uint64_t seed = from + (uint64_t)job; seed < to; seed += (uint64_t)jobs) {
-    b->current[job] = seed;
-    struct sim *s = random_play(seed, trace, false);
-    count(&b->sum[job], s, seed);
-    sim_destroy(s);
-    if (b->sum[job].failures >= 10) break;
-  }
-  coverage_publish();
-}
-
-static void add_up(struct random_summary *sum, const struct random_summary *r) {
-  if (r->failures && (!sum->failures || r->first_failure < sum->first_failure)) sum->first_failure = r->first_failure;
-  sum->seeds += r->seeds, sum->failures += r->failures, sum->virtual_ms += r->virtual_ms, sum->steps += r->steps;
-  sum->agents += r->agents, sum->successes += r->successes, sum->failed += r->failed, sum->digest += r->digest;
-}
-
-static void show_failure(uint64_t seed) {
-  printf("\nseed %" PRIu64 " again, with its trace:\n", seed);
-  struct sim *s = random_play(seed, true, false);
-  sim_trace_print(s, 200);
-  printf("rerun: build/tests/sim/sim_random --seed %" PRIu64 " --verbose\n", seed);
-  sim_destroy(s);
-}
-
-bool random_campaign(uint64_t from, uint64_t to, int jobs, bool trace, struct random_summary *sum) {
-  *sum = (struct random_summary){0};
-  if (jobs > JOBS_MAX) jobs = JOBS_MAX;
-  struct board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (b == MAP_FAILED) return false;
-  coverage_share();
-  pid_t pids[JOBS_MAX];
-  fflush(stdout);
-  for (int i = 0; i < jobs; i++) {
-    pids[i] = fork();
-    if (pids[i] == 0) {
-      play_share(b, i, jobs, trace, from, to);
-      exit(0); /* so that leaks are found */
-    }
-  }
-  for (int i = 0; i < jobs; i++) {
-    int status = 1;
-    if (pids[i] > 0) waitpid(pids[i], &status, 0);
-    if (status) {
-      printf("CRASH in seed %" PRIu64 " (status %d)\nrerun: build/tests/sim/sim_random --seed %" PRIu64 " --verbose\n",
-             b->current[i], status, b->current[i]);
-      sum->crashed++;
-    }
-    add_up(sum, &b->sum[i]);
-  }
-  munmap(b, sizeof *b);
-  if (sum->failures) show_failure(sum->first_failure);
-  return !sum->failures && !sum->crashed;
 }

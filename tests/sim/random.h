@@ -7,7 +7,12 @@
 /* Plays the random story of this seed to its end: a random cluster, random faults for a while, then peace, in which
  * the job must end. The caller looks at
  * ->violated and destroys it. */
-struct sim *random_play(uint64_t seed, bool trace, bool verbose);
+struct sim *random_world(uint64_t seed, bool trace, bool verbose);
+struct sim *random_takeover(uint64_t seed, bool trace, bool verbose); /* where other daemons take over */
+
+enum random_family { RANDOM_WORLD, RANDOM_TAKEOVER, RANDOM_FAMILIES };
+const char *random_family_name(enum random_family f);
+struct sim *random_play(enum random_family f, uint64_t seed, bool trace, bool verbose);
 
 struct random_summary {
   uint64_t seeds, failures, first_failure; /* first_failure: the lowest seed that failed */
@@ -16,6 +21,7 @@ struct random_summary {
 };
 /* Plays seeds [from, to) in `jobs` processes; coverage is collected. Returns false when one failed: it is played
  * again and its trace printed. */
-bool random_campaign(uint64_t from, uint64_t to, int jobs, bool trace, struct random_summary *sum);
+bool random_campaign(enum random_family f, uint64_t from, uint64_t to, int jobs, bool trace,
+                     struct random_summary *sum);
 
 #endif

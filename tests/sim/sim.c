@@ -49,6 +49,8 @@ void sim_config_init(struct sim_config *c) {
 struct sim *sim_create(const struct sim_config *c) {
   struct sim *s = xcalloc(1, sizeof *s);
   s->config = *c;
+  s->config.settings.daemons = c->endpoints > 1 ? c->endpoints : 0;
+  s->config.settings.claims = c->claims;
   s->seq = 1ull << 32;
   s->rng = c->seed * 0x9e3779b97f4a7c15u + 0x1234567;
   for (int i = 0; i < SIM_DAEMONS_MAX; i++) {

@@ -248,7 +248,8 @@ struct sim_agent {
   uint64_t forward_gen;
   uint64_t
       ack_at; /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent, of a daemon that knows its round */
-  int told_side;           /* which daemon sent it START last */
+  int told_side;           /* which daemon sent it START last, */
+  bool succeeded;          /* and another one can take over from it */
   bool heard_fence;        /* the same of any daemon */
   uint64_t fence_heard_at; /* when it heard that it is to fence */
   uint64_t heard_at;

@@ -92,9 +92,9 @@ void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, struc
   ev->agent = a, ev->a = syn.a, ev->b = syn.b, ev->c = syn.c;
 }
 
-/* Without others that take over, a refusal is evidence: no daemon is there that could give its ranks away. */
+/* Where nobody can take over, a refusal is evidence: no daemon is there that could give its ranks away. */
 static void note_refusal(struct sim *s, struct sim_agent *a) {
-  if (!s->config.takeover && a->home == s->side && a->told_side == s->side) a->ack_at = s->now;
+  if (!a->succeeded && a->home == s->side && a->told_side == s->side) a->ack_at = s->now;
 }
 
 void link_on_syn(struct sim *s, struct sim_event *ev) {

@@ -291,6 +291,7 @@ static void note_fence(const struct sim *s, struct sim_agent *a, const struct ms
   bool recovering = ack ? m->flags & FRAME_FLAG_RECOVERING : welcome && m->welcome.state == JOB_RECOVERING;
   bool knows = !recovering || a->conn->side == a->told_side;
   if (start) a->told_side = a->conn->side;
+  if (start) a->succeeded = m->start.n_successors || s->config.settings.daemons > 1 || s->config.settings.claims;
   if (welcome) a->home = a->conn->side;
   a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : welcome ? m->welcome.fence : m->start.fence;
   a->fence_sent_at = sent_at;
