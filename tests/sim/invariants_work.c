@@ -291,7 +291,8 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
 static void check_age(struct sim *s, const char *incarnation, int64_t round) {
   const struct round_book *r = book_find(s->checker, incarnation, round);
   if (!r || r->first_life != s->d.life) return;
-  if (s->now + 4 * s->config.save_max < r->sent_at + JOB_GROW_AGE_MS)
+  uint64_t age_ms = (uint64_t)JOB_GROW_AGE_MS * 1000 / place_rate(s, s->d.machine);
+  if (s->now + 4 * s->config.save_max < r->sent_at + age_ms)
     sim_violate(s, INV_GROWTH, "round %" PRId64 " ends for newcomers after %" PRIu64 " ms", round, s->now - r->sent_at);
 }
 

@@ -111,7 +111,7 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
     sim_push(s, s->now, EV_ACCEPT)->conn = c;
   }
   if (!cut && !c) note_refusal(s, a);
-  /* Of another address it says nothing, unless there are several. */
+  /* Of another address it says nothing; where others take over, the agent knows which one it has asked. */
   push_connected(s, ev, c, at, !cut && (s->config.takeover || a->home < 0 || a->home == s->side));
 }
 
