@@ -83,7 +83,7 @@ void claim_ask(struct sim *s, const struct job_effect *fx) {
   r->asked[i] = (struct asked){.name = xstrdup(fx->text),
                                .content = xmemdup(fx->bytes->data, fx->bytes->len + 1),
                                .serial = fx->value,
-                               .deadline_ms = s->now + CORE_CLAIM_MS,
+                               .deadline_ms = s->now + JOB_CLAIM_MS,
                                .side = s->side,
                                .machine = s->d.machine,
                                .life = s->d.life};
