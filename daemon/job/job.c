@@ -412,9 +412,9 @@ static void send_notices(struct job *j, uint64_t now_ms) {
 }
 
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
-  if (job_ready_to_seal(j, ev->now_ms))
-    job_seal(j, ev->now_ms);
-  else if (ev->now_ms >= job_join_deadline(j))
+  if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
+  if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
+  if (ev->now_ms >= job_join_deadline(j))
     job_join_timeout(j, ev->now_ms);
   else if (ev->now_ms >= j->notice_ms)
     send_notices(j, ev->now_ms);
