@@ -265,15 +265,17 @@ static bool serves(const struct sim_agent *a, const char *incarnation, int64_t r
   return a->store.open && a->store.round == round && !strcmp(a->store.incarnation, incarnation);
 }
 
-static void remember_over(struct sim_agent *a, const char *incarnation, int64_t round) {
+static void remember_over(const struct sim *s, struct sim_agent *a, const char *incarnation, int64_t round) {
+  a->over_at = s->now;
   snprintf(a->over_inc, sizeof a->over_inc, "%s", incarnation);
   a->over_round = round;
 }
 
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_SETTLED && serves(a, m->settled.incarnation, m->settled.round)) a->store.over = true;
-  if (m->type == MSG_SETTLED) remember_over(a, m->settled.incarnation, m->settled.round);
-  if (m->type == MSG_STALE || m->type == MSG_END || m->type == MSG_REFUSED) remember_over(a, a->incarnation, a->round);
+  if (m->type == MSG_SETTLED) remember_over(s, a, m->settled.incarnation, m->settled.round);
+  if (m->type == MSG_STALE || m->type == MSG_END || m->type == MSG_REFUSED)
+    remember_over(s, a, a->incarnation, a->round);
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {

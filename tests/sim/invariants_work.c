@@ -102,6 +102,12 @@ static bool is_incomplete(const struct sim *s, const struct sim_agent *a) {
   return false;
 }
 
+/* One daemon has just told it that its round is over, after the other one was gone: its workers are about to die. */
+static bool has_just_heard(const struct sim *s, const struct sim_agent *b) {
+  return s->two && b->over_round >= b->round && !strcmp(b->over_inc, b->incarnation) &&
+         s->now <= b->over_at + dying_ms(s, b);
+}
+
 /* Two daemons may have a job each where there are nodes enough for two. That a node's next life went to the other
  * one, while its last one still counts here, is as good as one node more. */
 static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
@@ -178,7 +184,8 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
                     were_unable(s, a); /* as what it had begun */
       if (s->config.takeover && !thawed) check_one_round(s, a, w, b, v);
       if (s->config.takeover) continue;
-      if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) || enough_for_two(s, a, b))
+      if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) || enough_for_two(s, a, b) ||
+          has_just_heard(s, b))
         continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name, w->rank,
                   a->round, b->name, v->rank, b->round);

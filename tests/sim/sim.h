@@ -241,6 +241,7 @@ struct sim_agent {
   int64_t told_round;
   char over_inc[INCARNATION_MAX + 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
   int64_t over_round;
+  uint64_t over_at;
   int home;              /* which daemon has welcomed it last; -1: none */
   uint32_t standby_port; /* for a daemon of its own; 0: none */
   struct bytes *forward; /* NULL: it tells nobody */

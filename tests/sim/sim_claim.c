@@ -2,7 +2,9 @@
 /* The register of claims, as a shared file system or etcd keeps it: who creates a name first has it. The register
  * itself is always right; what is between it and a daemon is not. A question takes time there, and its answer takes time
  * back. Either can be lost, and then the daemon's helper says CLAIM_FAILED when its time is over, although the name may
- * have been created, or is created later still. */
+ * have been created, or is created later still.
+ *
+ * The end of an incarnation is a name too. It is created first and stays; behind it nobody wins anything. */
 
 #include "tests/sim/sim.h"
 
@@ -99,18 +101,31 @@ static void trace_claim(struct sim *s, const struct asked *q, const char *how) {
   sim_trace(s, "claim %s of %s: %s", q->name, daemon_name(s, q->side), how);
 }
 
+/* The name that says that the incarnation is over, next to this one. */
+static const char *end_beside(const struct sim *s, const char *name) {
+  const char *slash = strrchr(name, '/');
+  struct buf end = BUF_INIT;
+  buf_append(&end, name, slash ? (size_t)(slash + 1 - name) : 0);
+  buf_puts(&end, "end");
+  const char *has = claim_holder(s, buf_text(&end));
+  buf_finish(&end);
+  return has;
+}
+
+static void create(struct sim_register *r, const char *name, const char *content) {
+  r->v = xrealloc(r->v, (r->n + 1) * sizeof *r->v);
+  r->v[r->n++] = (struct claim){xstrdup(name), xstrdup(content)};
+}
+
 /* It may reach the register after its daemon was lost. */
 void claim_on_arrival(struct sim *s, struct sim_event *ev) {
   struct sim_register *r = claims_of(s);
   struct asked *q = &r->asked[ev->a];
   bool deaf = r->walls >> q->machine & 1;
   if (deaf) return;
-  const char *has = claim_holder(s, q->name);
+  const char *over = end_beside(s, q->name), *has = over ? over : claim_holder(s, q->name);
   bool won = !has || !strcmp(has, q->content);
-  if (!has) {
-    r->v = xrealloc(r->v, (r->n + 1) * sizeof *r->v);
-    r->v[r->n++] = (struct claim){xstrdup(q->name), xstrdup(q->content)};
-  }
+  if (!has) create(r, q->name, q->content);
   trace_claim(s, q, won ? "won" : "taken");
   if (!q->lost) push(s, s->now + sim_between(s, 0, s->config.claim_max), EV_CLAIMED, ev->a);
 }
@@ -119,7 +134,7 @@ void claim_on_answer(struct sim *s, struct sim_event *ev) {
   struct asked *q = &claims_of(s)->asked[ev->a];
   if (q->answered || !s->d.core || s->side != q->side || s->d.life != q->life) return;
   q->answered = true;
-  const char *has = claim_holder(s, q->name);
+  const char *over = end_beside(s, q->name), *has = over ? over : claim_holder(s, q->name);
   bool late = s->now >= q->deadline_ms, won = has && !strcmp(has, q->content);
   if (late) trace_claim(s, q, "not answered");
   /* The driver's copies: asking again moves the array. */
@@ -131,9 +146,12 @@ void claim_on_answer(struct sim *s, struct sim_event *ev) {
 void claim_withdraw(struct sim *s, const char *prefix) {
   struct sim_register *r = claims_of(s);
   if (r->walls >> s->d.machine & 1) return;
+  struct buf end = BUF_INIT;
+  buf_printf(&end, "%send", prefix);
+  if (!claim_holder(s, buf_text(&end))) create(r, buf_text(&end), "ended"); /* for good, and first */
   size_t kept = 0;
   for (size_t i = 0; i < r->n; i++) {
-    if (strncmp(r->v[i].name, prefix, strlen(prefix)) != 0) {
+    if (strncmp(r->v[i].name, prefix, strlen(prefix)) != 0 || !strcmp(r->v[i].name, buf_text(&end))) {
       r->v[kept++] = r->v[i];
       continue;
     }
@@ -141,4 +159,5 @@ void claim_withdraw(struct sim *s, const char *prefix) {
     free(r->v[i].content);
   }
   r->n = kept;
+  buf_finish(&end);
 }
