@@ -366,7 +366,10 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
   } else {
     a->conn = c;
     c->user_timeout_ms[TO_DAEMON] = (uint32_t)s->config.settings.lease_ms;
-    struct supervisor_event up = {.kind = SUP_LINK_UP, .link_up = {.moved = a->home >= 0 && a->home != c->side}};
+    const struct sim_daemon *d = daemon_at(s, c->side);
+    struct supervisor_event up = {
+        .kind = SUP_LINK_UP,
+        .link_up = {.moved = a->home >= 0 && a->home != c->side, .addr = d->addr, .port = d->port}};
     agent_mind(s, a, &up);
   }
 }
