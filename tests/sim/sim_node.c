@@ -98,7 +98,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .addrs = n->addr,
                                            .endpoint = s->config.owned ? "n1:29400" : "n0:29400",
                                            .n_endpoints = s->config.endpoints,
-                                           .endpoints = s->config.endpoints ? endpoints : NULL,
+                                           .endpoints = s->config.endpoints > 1 ? endpoints : NULL,
                                            .claim = s->config.claims ? "/claims" : NULL,
                                            .pid = s->next_pid++,
                                            .uid = n->uid,
