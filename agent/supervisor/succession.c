@@ -14,7 +14,9 @@
  * itself could not run, the silence was its own, and the time begins again.
  *
  * A daemon that is heard, but has lost its majority, is left after two leases. So is one that never finds a majority,
- * since the others may meet somewhere else. Then the next place is asked first and this one last.
+ * since the others may meet somewhere else. Then the next place is asked first and this one last. Agents that go round
+ * like this at different times could miss each other for ever. So each stays twice as long as before at the first place
+ * of its list that answers, which is the same for all that reach the same places, and no longer at any other.
  *
  * An agent that waits for the first round at a later address of --endpoint looks at the earlier ones every two leases:
  * agents that began at different moments must meet. */
@@ -27,7 +29,7 @@
 #include "common/deadline.h"
 #include "common/mem.h"
 
-enum { MOVES_MAX = 8 };
+enum { MOVES_MAX = 8, LAPS_MAX = 4 };
 
 /* Why the daemon in charge was left. */
 enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
@@ -38,8 +40,11 @@ struct succession {
   uint64_t awake_ms;               /* when this agent could run again after a pause of its own */
   int64_t term;                    /* the highest */
   uint64_t weak_ms;                /* since when the daemon is connected and not in charge; UINT64_MAX: it is */
-  uint64_t look_ms;                /* when to look at earlier addresses; UINT64_MAX: never */
-  unsigned moves;                  /* MOVED in a row */
+  size_t left;                     /* the order of the last daemon that was left because it was weak */
+  unsigned laps;                   /* how often this agent went round; at this place its patience is 2^stays as long */
+  unsigned stays;
+  uint64_t look_ms; /* when to look at earlier addresses; UINT64_MAX: never */
+  unsigned moves;   /* MOVED in a row */
   /* The last daemon that was in charge, for the line about the next one. */
   char charge[DAEMON_ID_MAX + 1];
   char *charge_host;
@@ -111,6 +116,21 @@ void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
   note_charge(s);
 }
 
+/* It has left a weak daemon and is welcomed by the next one: has it gone round? */
+static void note_lap(struct supervisor *s) {
+  struct succession *u = s->succession;
+  size_t order = sup_home_order(s);
+  bool round = u->left != SIZE_MAX && order <= u->left;
+  if (round && u->laps < LAPS_MAX) u->laps++;
+  u->stays = round ? u->laps : 0;
+  u->left = SIZE_MAX;
+}
+
+static void end_laps(struct supervisor *s) {
+  s->succession->laps = s->succession->stays = 0;
+  s->succession->left = SIZE_MAX;
+}
+
 /* Answers. --------------------------------------------------------------------------------------------------------- */
 
 /* In no round START tells more: how many nodes agree. */
@@ -121,6 +141,7 @@ static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
     return;
   }
   u->weak_ms = UINT64_MAX;
+  end_laps(s);
   if (s->state == SUPERVISOR_JOINING && (!s->round.latest || !u->charge[0]))
     note_charge(s);
   else if (s->state != SUPERVISOR_JOINING && !recovering)
@@ -135,6 +156,7 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   u->moves = 0;
   if (!same) u->weak_ms = UINT64_MAX;
   sup_settle_home(s);
+  note_lap(s);
   bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest && sup_home_is_a_later_endpoint(s);
   u->look_ms = waits ? s->now_ms + 2 * lease_ms(s) : UINT64_MAX;
   note_age(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
@@ -148,6 +170,7 @@ void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
 void sup_note_start(struct supervisor *s, const struct start *start) {
   struct succession *u = s->succession;
   u->weak_ms = u->look_ms = UINT64_MAX;
+  end_laps(s);
   sup_learn_successors(s, start->successors, start->n_successors);
   sup_tell_takeover(s, start->agreed, start->seal.base_nodes);
 }
@@ -173,7 +196,7 @@ static uint64_t silence_due_ms(const struct supervisor *s) {
 static uint64_t weak_due_ms(const struct supervisor *s) {
   const struct succession *u = s->succession;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
-  return weak ? u->weak_ms + 2 * lease_ms(s) : UINT64_MAX;
+  return weak ? u->weak_ms + (2 * lease_ms(s) << u->stays) : UINT64_MAX;
 }
 
 static uint64_t look_due_ms(const struct supervisor *s) {
@@ -202,6 +225,7 @@ static void turn_from_weak(struct supervisor *s) {
   struct buf line = BUF_INIT;
   double weak_s = (double)(s->now_ms - s->succession->weak_ms) / 1000;
   part(s, PARTING_WEAK);
+  s->succession->left = sup_home_order(s);
   sup_begin_cycle(s, TURN_PAST_HOME);
   buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", sup_home_host(s),
              weak_s);
@@ -260,6 +284,7 @@ void sup_succession_fill_hello(const struct supervisor *s, struct hello *h) {
 void sup_succession_create(struct supervisor *s) {
   struct succession *u = s->succession = xcalloc(1, sizeof *u);
   u->weak_ms = u->look_ms = UINT64_MAX;
+  u->left = SIZE_MAX;
 }
 
 void sup_succession_destroy(struct supervisor *s) {

@@ -265,6 +265,12 @@ bool sup_home_place(const struct supervisor *s, struct place *p) {
   return s->targets->has_home && t->addr[0] && t->port;
 }
 
+size_t sup_home_order(const struct supervisor *s) {
+  struct target_list all;
+  list_others(s, &all);
+  return find(&all, &s->targets->home);
+}
+
 bool sup_home_is_a_later_endpoint(const struct supervisor *s) {
   const struct target *t = &s->targets->home;
   return s->targets->has_home && t->to == CONNECT_ENDPOINT && t->endpoint > 0;
