@@ -12,7 +12,7 @@
 enum {
   PEACE_MS = 240000,
   GOES_ON_MS = 30000, /* and some leases, from peace to a round */
-  GOES_ON_LEASES = 15,
+  GOES_ON_LEASES = 60,
 };
 
 static uint64_t one_of(struct sim *s, const uint32_t *v, size_t n) {
@@ -58,7 +58,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->max_restarts = (int64_t)ONE_OF(s, 3, 100);
   t->repeat_limit = 0;
   t->last_call_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
-  t->join_timeout_ms = 200000; /* longer than whatever is waited for here */
+  t->join_timeout_ms = 600000; /* longer than whatever is waited for here */
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
   if (!fixed) s->config.orphan_grace_ms = ONE_OF(s, 10000, 60000, 60000);
