@@ -170,7 +170,8 @@ bool job_in_charge(const struct job *j, uint64_t now_ms) {
 
 size_t job_lacks(const struct job *j) {
   const struct quorum *q = j->quorum;
-  if (!q->on || q->all) return 0;
+  if (!q->on) return 0;
+  if (q->all) return q->current.here ? 0 : 1; /* without any of them the round may run somewhere else */
   size_t own = q->nodes ? lacking(&q->current, q->nodes) : 1, base = q->firm ? 0 : lacking(&q->base, q->base_nodes);
   return own > base ? own : base;
 }

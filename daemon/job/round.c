@@ -40,6 +40,8 @@ static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enou
   return enough_ms + (uint64_t)j->settings.last_call_ms;
 }
 
+enum { PROOF_LEASES = 4 };
+
 static uint64_t latest(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
@@ -62,13 +64,18 @@ static bool enough_are_here(const struct job *j) {
   return j->n_available >= (size_t)j->settings.min_nodes;
 }
 
-/* With enough nodes the job does not fail, however long a delay or a hold lasts. */
+/* With enough nodes the job does not fail, however long a delay or a hold lasts. A majority that is here has some leases
+ * to show that it follows this daemon. */
 uint64_t job_join_deadline(const struct job *j) {
-  return enough_are_here(j) && !job_lacks(j) ? UINT64_MAX : j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  uint64_t at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  if (!enough_are_here(j) || job_lacks(j)) return at_ms;
+  uint64_t shown_ms = j->forming_ms + PROOF_LEASES * (uint64_t)j->settings.lease_ms;
+  return job_quorum_allows_seal(j, j->jobs->now_ms) ? UINT64_MAX : latest(at_ms, shown_ms);
 }
 
+/* Nodes that come and go, and find no majority, do not prolong the wait. */
 void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
-  bool enough = enough_are_here(j);
+  bool enough = enough_are_here(j) && !job_lacks(j);
   if (enough && !j->enough_ms) j->enough_ms = now_ms;
   if (enough || !j->enough_ms) return;
   j->enough_ms = 0;
