@@ -117,10 +117,11 @@ static const struct round_book *last_sealed(const struct checker *k) {
   return last;
 }
 
-static bool has_majority(const struct round_book *r) {
+/* A claim needs one of them: without any, the round may run somewhere else. */
+static bool has_majority(const struct sim *s, const struct round_book *r) {
   int64_t alive = 0;
   for (int i = 0; i < r->n_voters; i++) alive += r->voters[i]->sup != NULL;
-  return 2 * alive > r->sealed_nodes;
+  return s->config.settings.claims ? alive > 0 : 2 * alive > r->sealed_nodes;
 }
 
 /* It runs on all of its nodes. */
@@ -153,7 +154,7 @@ void check_goes_on(struct sim *s, uint64_t since_ms) {
   const struct round_book *base = book_find(k, r->base_incarnation, r->base_round);
   int64_t alive = 0;
   for (int i = 0; i < s->n_agents; i++) alive += s->agents[i]->sup != NULL;
-  bool enough = s->config.settings.claims || (has_majority(r) && (!base || has_majority(base)));
+  bool enough = has_majority(s, r) && (s->config.settings.claims || !base || has_majority(s, base));
   if (enough && alive >= s->config.settings.min_nodes)
     sim_violate(s, INV_GOES_ON,
                 "since %" PRIu64 " s no round follows round %" PRId64 " of %s, although %d of its nodes are there",
