@@ -18,6 +18,9 @@
  * like this at different times could miss each other for ever. So each stays twice as long as before at the first place
  * of its list that answers, which is the same for all that reach the same places, and no longer at any other.
  *
+ * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left the
+ * first of them until a round begins for it, or one daemon has been in charge for some leases.
+ *
  * An agent that waits for the first round at a later address of --endpoint looks at the earlier ones every two leases:
  * agents that began at different moments must meet. */
 
@@ -27,9 +30,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/deadline.h"
+#include "common/exit_codes.h"
 #include "common/mem.h"
 
-enum { MOVES_MAX = 8, LAPS_MAX = 4 };
+enum { MOVES_MAX = 8, LAPS_MAX = 4, SETTLED_LEASES = 4 };
 
 /* Why the daemon in charge was left. */
 enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
@@ -40,6 +44,8 @@ struct succession {
   uint64_t awake_ms;               /* when this agent could run again after a pause of its own */
   int64_t term;                    /* the highest */
   uint64_t weak_ms;                /* since when the daemon is connected and not in charge; UINT64_MAX: it is */
+  uint64_t search_ms;              /* since when it looks for a daemon; UINT64_MAX: it does not */
+  uint64_t settled_ms;             /* since when this one is in charge */
   size_t left;                     /* the order of the last daemon that was left because it was weak */
   unsigned laps;                   /* how often this agent went round; at this place its patience is 2^stays as long */
   unsigned stays;
@@ -140,6 +146,8 @@ static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
     u->weak_ms = earliest(u->weak_ms, s->now_ms);
     return;
   }
+  if (u->weak_ms != UINT64_MAX || !u->settled_ms) u->settled_ms = s->now_ms;
+  if (s->now_ms >= u->settled_ms + SETTLED_LEASES * lease_ms(s)) u->search_ms = UINT64_MAX;
   u->weak_ms = UINT64_MAX;
   end_laps(s);
   if (s->state == SUPERVISOR_JOINING && (!s->round.latest || !u->charge[0]))
@@ -155,6 +163,7 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   if (w->term > u->term) u->term = w->term;
   u->moves = 0;
   if (!same) u->weak_ms = UINT64_MAX;
+  u->settled_ms = 0;
   sup_settle_home(s);
   note_lap(s);
   bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest && sup_home_is_a_later_endpoint(s);
@@ -169,7 +178,7 @@ void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
 
 void sup_note_start(struct supervisor *s, const struct start *start) {
   struct succession *u = s->succession;
-  u->weak_ms = u->look_ms = UINT64_MAX;
+  u->weak_ms = u->look_ms = u->search_ms = UINT64_MAX;
   end_laps(s);
   sup_learn_successors(s, start->successors, start->n_successors);
   sup_tell_takeover(s, start->agreed, start->seal.base_nodes);
@@ -207,6 +216,7 @@ static uint64_t look_due_ms(const struct supervisor *s) {
 static void part(struct supervisor *s, enum parting why) {
   struct succession *u = s->succession;
   if (follows_charge(u)) u->parting = why;
+  u->search_ms = earliest(u->search_ms, s->now_ms);
   u->weak_ms = u->look_ms = UINT64_MAX;
 }
 
@@ -240,6 +250,20 @@ static void look_at_earlier(struct supervisor *s) {
   sup_reconnect(s, "an earlier address of --endpoint is asked", false);
 }
 
+/* In charge, a daemon decides itself how long it waits. */
+static uint64_t search_due_ms(const struct supervisor *s) {
+  const struct succession *u = s->succession;
+  bool searches = u->search_ms != UINT64_MAX && !sup_daemon_in_charge(s) && !sup_has_trees(s) && !sup_is_exiting(s);
+  return searches ? u->search_ms + (uint64_t)s->config.settings.join_timeout_ms : UINT64_MAX;
+}
+
+static void give_up_search(struct supervisor *s) {
+  sup_log(s, LOG_ERROR,
+          "no daemon that enough nodes of the last round follow was found within %lld s (--join-timeout): giving up",
+          (long long)s->config.settings.join_timeout_ms / 1000);
+  sup_exit(s, s->fence.since_welcome ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
+}
+
 void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
   struct succession *u = s->succession;
   bool greeting = s->link.state == CONNECTION_GREETING;
@@ -262,7 +286,9 @@ void sup_note_pause(struct supervisor *s) {
 /* The concern. ----------------------------------------------------------------------------------------------------- */
 
 void sup_succession_tick(struct supervisor *s) {
-  if (s->now_ms >= silence_due_ms(s))
+  if (s->now_ms >= search_due_ms(s))
+    give_up_search(s);
+  else if (s->now_ms >= silence_due_ms(s))
     turn_from_silence(s);
   else if (s->now_ms >= weak_due_ms(s))
     turn_from_weak(s);
@@ -271,7 +297,8 @@ void sup_succession_tick(struct supervisor *s) {
 }
 
 uint64_t sup_succession_deadline(const struct supervisor *s) {
-  return earliest(silence_due_ms(s), earliest(weak_due_ms(s), look_due_ms(s)));
+  uint64_t turn_ms = earliest(silence_due_ms(s), earliest(weak_due_ms(s), look_due_ms(s)));
+  return earliest(turn_ms, search_due_ms(s));
 }
 
 void sup_succession_fill_hello(const struct supervisor *s, struct hello *h) {
@@ -283,7 +310,7 @@ void sup_succession_fill_hello(const struct supervisor *s, struct hello *h) {
 
 void sup_succession_create(struct supervisor *s) {
   struct succession *u = s->succession = xcalloc(1, sizeof *u);
-  u->weak_ms = u->look_ms = UINT64_MAX;
+  u->weak_ms = u->look_ms = u->search_ms = UINT64_MAX;
   u->left = SIZE_MAX;
 }
 
