@@ -6,7 +6,8 @@
  * before unless the last one is firm. A node keeps these facts after the round has ended, until the next START.
  *
  * The other addresses of --endpoint may have daemons that know nothing of this job, and late agents begin there. So node
- * rank 0 of a running round tells those daemons where the job is. Whoever asks there is sent on. */
+ * rank 0 of a running round tells those daemons where the job is. Whoever asks there is sent on. Between rounds the
+ * first nodes of the last one do, because node rank 0 may be the one that was lost. */
 
 #include "agent/supervisor/internal.h"
 
@@ -15,6 +16,8 @@
 #include <string.h>
 #include "common/endpoint.h"
 #include "common/mem.h"
+
+enum { LEADERS = 4 };
 
 /* What the last FORWARD said. */
 struct told {
@@ -29,7 +32,8 @@ struct promise {
   int64_t round;                                                    /* 0: none yet */
   struct seal seal;                                                 /* its string is `base` */
   char *head_host;
-  char node_addr[ADDR_MAX + 1]; /* of this node in it */
+  char node_addr[ADDR_MAX + 1]; /* of this node in it, */
+  int64_t node_rank;            /* and its rank */
   bool firm;
   bool succeeded; /* START has named successors */
   struct told told;
@@ -49,6 +53,7 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
   free(p->head_host);
   p->head_host = xstrdup(start->head_host);
   snprintf(p->node_addr, sizeof p->node_addr, "%s", start->node_addr);
+  p->node_rank = start->node_rank;
   p->firm = false;
   p->succeeded = start->n_successors > 0;
 }
@@ -121,12 +126,19 @@ void sup_forward_end(struct supervisor *s) {
   forward(s, &nowhere);
 }
 
+/* Between rounds: perhaps the next one waits for those who are elsewhere, and node rank 0 is lost. */
+static bool may_lead(const struct supervisor *s) {
+  const struct promise *p = s->promise;
+  bool last = p->round && p->round >= s->round.latest && p->node_rank >= 0;
+  return last && p->node_rank < LEADERS;
+}
+
 void sup_forward_watch(struct supervisor *s) {
   struct promise *p = s->promise;
   struct place at;
   if (s->state == SUPERVISOR_DONE) return;
   bool known = sup_home_place(s, &at);
-  bool leads = s->state != SUPERVISOR_JOINING && s->round.node_rank == 0;
+  bool leads = s->state != SUPERVISOR_JOINING ? s->round.node_rank == 0 : may_lead(s);
   struct told now = {.on = leads && known && knows_the_place(s, &at)};
   if (!now.on && !p->told.on) return;
   if (now.on) {
