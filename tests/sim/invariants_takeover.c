@@ -124,6 +124,15 @@ static bool has_majority(const struct sim *s, const struct round_book *r) {
   return s->config.settings.claims ? alive > 0 : 2 * alive > r->sealed_nodes;
 }
 
+/* Some of its nodes are here and have not heard of it: then nobody can tell whether it runs elsewhere. */
+static bool is_half_known(const struct round_book *r) {
+  for (int i = 0; i < r->n_voters; i++) {
+    const struct sim_agent *a = r->voters[i];
+    if (a->sup && (a->told_round != r->round || strcmp(a->told_inc, r->incarnation) != 0)) return true;
+  }
+  return r->n_voters < r->sealed_nodes;
+}
+
 /* It runs on all of its nodes. */
 static bool runs_still(const struct round_book *r) {
   for (int i = 0; i < r->n_voters; i++) {
@@ -150,7 +159,7 @@ static bool can_have_daemon(struct sim *s, const struct round_book *r) {
 void check_goes_on(struct sim *s, uint64_t since_ms) {
   const struct checker *k = s->checker;
   const struct round_book *r = last_sealed(k);
-  if (!r || k->n_ends || r->first_at >= since_ms || runs_still(r) || !can_have_daemon(s, r)) return;
+  if (!r || k->n_ends || r->first_at >= since_ms || is_half_known(r) || runs_still(r) || !can_have_daemon(s, r)) return;
   const struct round_book *base = book_find(k, r->base_incarnation, r->base_round);
   int64_t alive = 0;
   for (int i = 0; i < s->n_agents; i++) alive += s->agents[i]->sup != NULL;

@@ -24,6 +24,8 @@
 #include "common/mem.h"
 #include "tests/sim/coverage.h"
 
+enum { OWN_RESTART_MAX_MS = 200 };
+
 static const uint64_t wall_base_ms = 1800000000000u;
 
 static struct sim_conn *conn_of(struct sim *s, uint64_t id) {
@@ -283,10 +285,22 @@ void daemon_vanish(struct sim *s) {
   }
 }
 
+/* By the agent that has started it. */
+static void on_restart(struct sim *s, uint64_t side) {
+  const struct sim_daemon *d = daemon_at(s, (int)side);
+  const struct sim_agent *a = d->owner >= 0 ? s->agents[d->owner] : agent_of(s, d->machine);
+  if (!agent_alive(a) || a->node->off) return;
+  int before = s->side;
+  daemon_side(s, (int)side);
+  daemon_start(s);
+  daemon_side(s, before);
+}
+
 void daemon_kill(struct sim *s) {
   s->faulty = true;
   if (!s->d.core) return;
   sim_trace(s, "%s: killed", s->d.name);
+  if (s->d.owned) sim_call(s, s->now + sim_between(s, 1, OWN_RESTART_MAX_MS), on_restart, (uint64_t)s->side);
   stop(s);
   for (size_t i = 0; i < s->n_conns; i++) {
     struct sim_conn *c = s->conns[i];
