@@ -119,10 +119,10 @@ class Host:
         assert self.ns is None
         self.boots += 1
         self.ns, self.port = Namespaces(self.name, self.cluster.hosts_file), f"port{self.i}.{self.boots}"
-        mac = f"02:77:00:00:00:{self.i:02x}"
+        self.mac = f"02:77:00:00:00:{self.i:02x}"
         # Made by the switch, which pushes the other end into the host: both PIDs are as the machine sees them.
         subprocess.run(["nsenter", "-t", str(self.cluster.switch.init), "-n", "ip", "link", "add", self.port, "type", "veth", "peer", "name", "eth0",
-                        "address", mac, "netns", str(self.ns.init)], check=True)
+                        "address", self.mac, "netns", str(self.ns.init)], check=True)
         self.cluster.switch.sh(f"ip link set {self.port} master lan up")
         self.ns.sh(f"ip addr add {self.addr}/24 dev eth0; ip addr add {self.addr6}/64 dev eth0 nodad; ip link set eth0 up")
 
@@ -154,7 +154,14 @@ class Host:
     def cut(self, way="both"):
         self.lose(100, way)
 
+    def refuse(self, hosts):
+        """Drops what comes from those."""
+        macs = ", ".join(host.mac for host in hosts)
+        self.ns.sh(f"nft 'add table netdev part_eth0; add chain netdev part_eth0 c {{ type filter hook ingress device eth0 priority 0; }}; "
+                   f"add rule netdev part_eth0 c ether saddr {{ {macs} }} drop'")
+
     def heal(self):
+        self.ns.sh("nft delete table netdev part_eth0 2>/dev/null || true")
         self.cluster.switch.sh(f"nft delete table netdev loss_{self.port.replace('.', '_')} 2>/dev/null || true")
         self.ns.sh("nft delete table netdev loss_eth0 2>/dev/null || true")
 
@@ -182,7 +189,8 @@ class Host:
 
     def ctl(self, *args):
         """rdzvctl, on this host: (exit code, what it said)."""
-        done = subprocess.run([*self.ns.enter(), harness.RDZVCTL, *map(str, args)], capture_output=True, text=True, timeout=20 * harness.SLOW)
+        done = subprocess.run([*self.ns.enter(), harness.RDZVCTL, *map(str, args)], capture_output=True, text=True, env=self.cluster.env(),
+                              timeout=20 * harness.SLOW)
         return done.returncode, done.stdout + done.stderr
 
     def pids(self):
@@ -234,6 +242,12 @@ class Cluster(harness.Rdzv):
         self.say(text)
 
     # -- all hosts -----------------------------------------------------------------------------------------------------
+
+    def part(self, *sides):
+        """Of these hosts, by number, those of different sides do not hear each other. Host.heal ends it."""
+        for side in sides:
+            for i in side:
+                self[i].refuse([self[other] for others in sides if others is not side for other in others])
 
     def workers(self, job):
         """rank -> pid on all hosts. Nowhere runs a rank that runs elsewhere too."""

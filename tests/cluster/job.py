@@ -3,8 +3,11 @@
 
 import json
 import re
+import shlex
+import sys
 import time
 
+import beats
 from harness import until
 
 # Says where it is, then waits for the file `go` in the folder that all hosts share.
@@ -66,6 +69,42 @@ class Job:
         assert code == 0, text
         (job,) = json.loads(text)["jobs"]
         return job
+
+
+class Own(Job):
+    """An agent on each of these hosts (all of them where none is named), the first of which starts the daemon. Workers write when they run: beats.py."""
+
+    def __init__(self, cluster, nodes, *hosts, script=WAIT, **more):
+        self.beats = cluster.tmp / f"beats-{len(cluster.procs)}"
+        script = f"exec {shlex.join([sys.executable, '-SE', beats.__file__, str(self.beats), 'sh', '-c', script])}"
+        super().__init__(cluster, nodes, *(hosts or range(1, len(cluster.hosts) + 1)), script=script, **more)
+
+    def rounds(self):
+        """Those of which workers have run; fails where two overlap."""
+        return beats.check(self.beats)
+
+    def lose(self, i):
+        """Host i has no power any more, nor has anything on it."""
+        clock = Clock(self.cluster)
+        self.cluster[i].power_off()
+        del self.agents[i]
+        return clock
+
+    def asked(self, i, *more):
+        """What rdzvctl says of it on host i."""
+        code, text = self.cluster[i].ctl("status", self.name, "--json", *more)
+        assert code == 0, text
+        (job,) = json.loads(text)["jobs"]
+        return job
+
+    def end(self, timeout=40):
+        """Lets the workers go: all agents exit with 0, nothing is left, daemons of the agents neither."""
+        (self.cluster.tmp / "go").touch()
+        got = {i: a.exit(timeout) for i, a in self.agents.items()}
+        assert not any(got.values()), f"exit codes {got}\n{self.cluster}"
+        self.cluster.gone(8)
+        (self.cluster.tmp / "go").unlink()
+        return self.rounds()
 
 
 class Clock:

@@ -118,6 +118,22 @@ def test_a_cut_is_silent_and_heals(make_cluster):
     end(listener, talker)
 
 
+def test_two_sides_of_a_cut(make_cluster):
+    """Hosts of one side hear each other, and nobody hears the other side."""
+    c = make_cluster(3)
+    listener, talker = talking(c)
+    c.part([1, 2], [3])
+    refused = "import socket, sys; s = socket.socket(); s.settimeout(0.5); sys.exit(s.connect_ex((sys.argv[1], 9)) != 111)"  # so it was asked
+    reaches = lambda a, b: python(c[a], refused, f"node{b}").exit() == 0
+    n = len(listener.out)
+    until("the talk of one side goes on", lambda: len(listener.out) > n + 10, 5)
+    assert reaches(1, 2) and reaches(2, 1) and not any(reaches(a, b) for a, b in ((1, 3), (2, 3), (3, 1), (3, 2)))
+    for host in c.hosts:
+        host.heal()
+    until("the sides hear each other", lambda: reaches(1, 3) and reaches(3, 2))
+    end(listener, talker)
+
+
 def test_losing_some_packets_is_not_losing_all(make_cluster):
     c = make_cluster(2)
     listener, talker = talking(c)  # before: a lost SYN is sent again after 1, 2, 4 s
