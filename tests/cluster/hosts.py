@@ -167,14 +167,21 @@ class Host:
 
     # -- what runs there -----------------------------------------------------------------------------------------------
 
-    def spawn(self, *argv, env=None):
+    def spawn(self, *argv, env=None, user=None):
+        """user: a uid, with the key that a daemon of ours derives for it."""
         tmp = self.cluster.tmp / self.name
         tmp.mkdir(exist_ok=True)
-        return self.cluster.spawn(*argv, node=self.name, env={"TMPDIR": str(tmp), **(env or {})},
-                                  wrap=[*self.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.cluster.tmp])
+        env, become = {"TMPDIR": str(tmp), **(env or {})}, ""
+        if user is not None:
+            folder = f"/run/user-{user}"
+            self.ns.sh(f"install -d -o {user} {folder}")
+            env.update(TMPDIR=folder, XDG_CONFIG_HOME="", XDG_RUNTIME_DIR="", RDZV_KEY=self.cluster.user_key(user))
+            become = f"setpriv --reuid {user} --regid {user} --clear-groups "
+        return self.cluster.spawn(*argv, node=self.name, env=env,
+                                  wrap=[*self.ns.enter(), "sh", "-c", f'cd "$0" && exec {become}"$@"', self.cluster.tmp])
 
-    def agent(self, *args, env=None):
-        p = self.spawn(harness.AGENT, *args, env=env)
+    def agent(self, *args, env=None, user=None):
+        p = self.spawn(harness.AGENT, *args, env=env, user=user)
         p.host = self
         return p
 
@@ -196,12 +203,12 @@ class Host:
     def pids(self):
         return self.ns.pids() if self.ns else []
 
-    def workers(self, job):
+    def workers(self, job, user=0):
         """rank -> pid of each worker's first process here."""
         found = {}
         for pid in sorted(self.pids()):
             env = harness.environ(pid)
-            if "RANK" in env and env.get("RDZV_RUN_ID") == job and harness.stat(pid)[3] == str(pid):
+            if "RANK" in env and env.get("RDZV_RUN_ID") == job and harness.stat(pid)[3] == str(pid) and harness.status(pid, "Uid") == user:
                 found.setdefault(int(env["RANK"]), pid)
         return found
 
@@ -249,11 +256,11 @@ class Cluster(harness.Rdzv):
             for i in side:
                 self[i].refuse([self[other] for others in sides if others is not side for other in others])
 
-    def workers(self, job):
+    def workers(self, job, user=0):
         """rank -> pid on all hosts. Nowhere runs a rank that runs elsewhere too."""
         found = {}
         for host in self.hosts:
-            for rank, pid in host.workers(job).items():
+            for rank, pid in host.workers(job, user).items():
                 # Those seen first may have ended since.
                 twice = rank in found and harness.alive(found[rank]) and harness.alive(pid)
                 assert not twice, f"rank {rank} runs twice: {found[rank]} and {pid}\n{self}"

@@ -2,6 +2,7 @@
 """A job over a cluster's hosts: node1 has the daemon and no agent, node2 and on have one agent each, as a supervisor would start them."""
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -13,12 +14,13 @@ from harness import until
 # Says where it is, then waits for the file `go` in the folder that all hosts share.
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE, $RDZV_RESTART_COUNT charged; while [ ! -e go ]; do sleep 0.1; done"
 LEASE = 2.0
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable  # one that every user may run
 
 
 class Job:
-    def __init__(self, cluster, nodes, *hosts, lease=LEASE, script=WAIT, more=(), name="job", endpoint="node1"):
+    def __init__(self, cluster, nodes, *hosts, lease=LEASE, script=WAIT, more=(), name="job", endpoint="node1", user=None):
         """Agents on these hosts (by number; the second and all after it where none is named), which are not waited for."""
-        self.cluster, self.name = cluster, name
+        self.cluster, self.name, self.user = cluster, name, user
         lease = ["--lease", f"{lease:g}s"] if lease else []
         self.options = ["--nnodes", nodes, "--endpoint", endpoint, "--rdzv-id", name, *lease, "--stop-timeout", "5s", "--join-timeout", "2m", *more]
         self.script, self.agents = script, {}
@@ -27,7 +29,7 @@ class Job:
 
     def start(self, i):
         """(Again) on node i."""
-        self.agents[i] = self.cluster[i].agent(*self.options, "--", "sh", "-c", self.script)
+        self.agents[i] = self.cluster[i].agent(*self.options, "--", "sh", "-c", self.script, user=self.user)
         return self.agents[i]
 
     def expect(self, round_, size, *hosts, charged=0, timeout=20.0):
@@ -38,7 +40,7 @@ class Job:
 
     def workers(self):
         """rank -> pid, on all hosts."""
-        return self.cluster.workers(self.name)
+        return self.cluster.workers(self.name, self.user or 0)
 
     def says(self, pattern):
         return [i for i, a in self.agents.items() if a.says(pattern)]
@@ -75,8 +77,8 @@ class Own(Job):
     """An agent on each of these hosts (all of them where none is named), the first of which starts the daemon. Workers write when they run: beats.py."""
 
     def __init__(self, cluster, nodes, *hosts, script=WAIT, **more):
-        self.beats = cluster.tmp / f"beats-{len(cluster.procs)}"
-        script = f"exec {shlex.join([sys.executable, '-SE', beats.__file__, str(self.beats), 'sh', '-c', script])}"
+        self.beats = cluster.tmp / f"beats-{len(cluster.procs)}"  # in the folder where all run, whoever they are
+        script = f"exec {shlex.join([PYTHON, '-SE', beats.__file__, self.beats.name, 'sh', '-c', script])}"
         super().__init__(cluster, nodes, *(hosts or range(1, len(cluster.hosts) + 1)), script=script, **more)
 
     def rounds(self):

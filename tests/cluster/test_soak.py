@@ -34,7 +34,7 @@ class Supervised:
         self.log, self.began, self.started = [], time.monotonic(), []
         self.charged, self.kinds, self.twice = 0, {}, 0
         (cluster.tmp / "state").mkdir(exist_ok=True)
-        self.daemon, self.agents, self.due = None, {}, {}
+        self.daemon, self.agents, self.due, self.targets = None, {}, {}, cluster.hosts[1:]
         self.start_daemon()
         for host in cluster.hosts[1:]:
             self.start(host.i)
@@ -57,7 +57,7 @@ class Supervised:
             for i, a in self.agents.items():
                 if not self.c[i].up:
                     continue
-                if not a.running and i not in self.due:
+                if not a.running and a.exit() and i not in self.due:
                     self.say(f"the agent of node{i} has ended with {a.exit()}")
                     self.due[i] = time.monotonic() + 0.2
                 elif i in self.due and time.monotonic() > self.due[i]:
@@ -85,7 +85,7 @@ class Supervised:
 
     def hit(self, kinds, worker_deaths_max):
         """One fault, to its end: what was stopped goes on, what was cut is whole again."""
-        host, span = self.rng.choice(self.c.hosts[1:]), self.rng.uniform(0.05, 2.5) * LEASE
+        host, span = self.rng.choice(self.targets), self.rng.uniform(0.05, 2.5) * LEASE
         kind = self.rng.choice(kinds)
         if kind == "worker" and self.charged >= worker_deaths_max:  # each is charged, and delays the next round, up to 30 s
             kind = "agent"
@@ -147,11 +147,15 @@ class Supervised:
         self.tend(span)
         host.boot()
 
+    def rest(self):
+        """Until the next fault."""
+        self.tend(self.rng.choice((0.05, 0.5, 2, 4)))
+
     def hits(self, n, kinds, worker_deaths_max=1000):
         clock = Clock(self.c)
         for _ in range(n):
             self.hit(kinds, worker_deaths_max)
-            self.tend(self.rng.choice((0.05, 0.5, 2, 4)))
+            self.rest()
             assert not self.done() and not checksum(self), "the job was done before the faults were: more steps are needed"
         clock.fact(f"{n} faults ({', '.join(f'{k} {n}' for k, n in sorted(self.kinds.items()))})")
 
