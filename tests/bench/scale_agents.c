@@ -40,7 +40,7 @@
 #include "proto/channel.h"
 #include "proto/msg.h"
 
-enum { READ_CHUNK = 256 * 1024, EVENTS_MAX = 512, TICK_MS = 5 };
+enum { READ_CHUNK = 256 * 1024, EVENTS_MAX = 512, TICK_MS = 5, DIAL_MS = 10000 };
 
 struct agent {
   struct supervisor *mind;
@@ -51,7 +51,8 @@ struct agent {
   struct buf wire; /* with a key: what has come, still sealed */
   struct bytes *obituary;
   char id[AGENT_ID_MAX + 1], host[64], address[32], addrs[128];
-  uint64_t deadline_ms;
+  uint64_t deadline_ms, dial_deadline_ms;
+  const struct sockaddr_in *to, *welcomed_by; /* of load.daemons; NULL: none yet */
   uint32_t round, port;
   bool runs; /* its workers do */
 };
@@ -71,13 +72,14 @@ struct load {
   int count, joined, first, epoll, failed;
   int64_t workers;
   const char *job;
-  struct key *key; /* of RDZV_KEY; NULL: connections are plain */
-  struct sockaddr_in daemon;
-  char endpoint[64];
+  struct key *key;                         /* of RDZV_KEY; NULL: connections are plain */
+  struct sockaddr_in daemons[DAEMONS_MAX]; /* the first is met at, the others stand by */
+  char endpoint[DAEMONS_MAX][32];
+  uint32_t n_daemons;
   struct settings settings;
   struct notice *notices; /* for minds, in order: never from inside a step */
   size_t n_notices, cap_notices, next_notice;
-  struct tally told[MSG_COUNT], said[MSG_COUNT];
+  struct tally told[MSG_COUNT], said[MSG_COUNT], dialled;
   uint64_t in_bytes, out_bytes, acted_ns;
   char *chunk;
   char command[4096];
@@ -100,6 +102,11 @@ static void count(struct tally *t, uint64_t at_ns) {
 
 static _Noreturn void die(const char *what) {
   fprintf(stderr, "scale-agents: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+static _Noreturn void give_up(const char *why) {
+  fprintf(stderr, "scale-agents: %s\n", why);
   exit(1);
 }
 
@@ -147,11 +154,14 @@ static int open_socket(const struct agent *a) {
   return fd;
 }
 
-static void dial(struct agent *a) {
+static void dial(struct agent *a, uint32_t which, uint32_t timeout_ms) {
   disconnect(a);
+  count(&load.dialled, real_ns());
   a->fd = open_socket(a);
   a->connecting = true;
-  int rc = connect(a->fd, (const struct sockaddr *)&load.daemon, sizeof load.daemon);
+  a->to = &load.daemons[which];
+  a->dial_deadline_ms = boot_ms() + (timeout_ms ? timeout_ms : DIAL_MS);
+  int rc = connect(a->fd, (const struct sockaddr *)a->to, sizeof *a->to);
   watch(a, EPOLL_CTL_ADD, EPOLLIN | EPOLLOUT);
   if (rc < 0 && errno != EINPROGRESS) link_down(a, errno);
 }
@@ -196,7 +206,8 @@ static void say(struct agent *a, const struct bytes *b) {
 /* A dead agent's guard has only one thing to say. */
 static void begin_talking(struct agent *a) {
   if (a->mind)
-    mind(a, &(struct supervisor_event){.kind = SUP_LINK_UP});
+    mind(a,
+         &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up.moved = a->welcomed_by && a->welcomed_by != a->to});
   else if (a->obituary)
     say(a, a->obituary);
 }
@@ -229,7 +240,10 @@ static void spawn(struct agent *a, const struct start *start) {
 
 static void perform(struct agent *a, struct supervisor_effect *fx) {
   switch (fx->kind) {
-  case SUP_CONNECT: dial(a); break;
+  case SUP_CONNECT:
+    if (fx->connect.to != CONNECT_ENDPOINT) give_up("a shared daemon has no successors among its agents");
+    dial(a, fx->connect.endpoint, fx->connect.timeout_ms);
+    break;
   case SUP_DISCONNECT: disconnect(a); break;
   case SUP_SEND: say(a, fx->send.bytes); break;
   case SUP_SPAWN: spawn(a, fx->spawn.start); break;
@@ -299,17 +313,13 @@ static void take_messages(struct agent *a, uint64_t at_ns) {
     }
     at += size;
     count(&load.told[m.type], at_ns);
+    if (m.type == MSG_WELCOME) a->welcomed_by = a->to;
     mind(a, &(struct supervisor_event){.kind = SUP_MSG, .msg = &m});
     msg_finish(&m);
   }
   if (a->fd < 0) return;
   buf_consume(&a->in, at);
   if (!a->in.len) buf_finish(&a->in);
-}
-
-static _Noreturn void give_up(const char *why) {
-  fprintf(stderr, "scale-agents: %s\n", why);
-  exit(1);
 }
 
 /* Unseals what has come. */
@@ -366,6 +376,8 @@ static void tick(void) {
   uint64_t now = boot_ms();
   for (int i = 0; i < load.joined; i++) {
     struct agent *a = &load.agents[i];
+    bool opens = a->connecting || (load.key && a->channel.state == CHANNEL_IS_OPENING);
+    if (a->fd >= 0 && opens && now >= a->dial_deadline_ms) link_down(a, ETIMEDOUT);
     if (now < a->deadline_ms) continue;
     if (a->fd >= 0 && !a->connecting) receive(a);
     mind(a, &(struct supervisor_event){.kind = SUP_TICK});
@@ -421,12 +433,16 @@ static void make_agent(struct agent *a, int i) {
 
 static void join(struct agent *a, int i) {
   make_agent(a, i);
+  const char *endpoints[DAEMONS_MAX];
+  for (uint32_t k = 0; k < load.n_daemons; k++) endpoints[k] = load.endpoint[k];
   const struct supervisor_config config = {.agent_id = a->id,
                                            .job = load.job,
                                            .host = a->host,
                                            .local_addr = "",
                                            .addrs = a->addrs,
-                                           .endpoint = load.endpoint,
+                                           .endpoint = load.endpoint[0],
+                                           .n_endpoints = load.n_daemons,
+                                           .endpoints = endpoints,
                                            .pid = 4000 + i,
                                            .workers = load.workers,
                                            .want_rank = -1,
@@ -445,7 +461,15 @@ static void kill_agent(struct agent *a) {
   supervisor_destroy(a->mind);
   a->mind = NULL;
   a->deadline_ms = UINT64_MAX;
-  dial(a);
+  dial(a, (uint32_t)(a->to - load.daemons), 0);
+}
+
+/* The power of its host fails: nobody says anything. (The daemon whose connection this closes is gone already.) */
+static void lose_agent(struct agent *a) {
+  disconnect(a);
+  supervisor_destroy(a->mind);
+  a->mind = NULL;
+  a->deadline_ms = UINT64_MAX;
 }
 
 static void kill_worker(struct agent *a, uint32_t local_rank) {
@@ -486,6 +510,7 @@ static void report(void) {
   buf_puts(&out, ",");
   put_tallies(&out, "said", load.said);
   buf_printf(&out, ",\"failed\":%d", load.failed);
+  buf_printf(&out, ",\"dialled_ns\":%" PRIu64, load.dialled.first_ns);
   buf_printf(&out, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"acted_ns\":%" PRIu64 "}\n", load.in_bytes,
              load.out_bytes, load.acted_ns);
   if (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)) load.over = true;
@@ -495,6 +520,7 @@ static void report(void) {
 static void reset(void) {
   memset(load.told, 0, sizeof load.told);
   memset(load.said, 0, sizeof load.said);
+  load.dialled = (struct tally){0};
   load.in_bytes = load.out_bytes = load.acted_ns = 0;
 }
 
@@ -514,6 +540,9 @@ static void obey(const char *line) {
   } else if (sscanf(line, "kill-agent %d", &n) == 1 && n < load.joined) {
     load.acted_ns = now;
     kill_agent(&load.agents[n]);
+  } else if (sscanf(line, "lose-agent %d", &n) == 1 && n < load.joined) {
+    load.acted_ns = now;
+    lose_agent(&load.agents[n]);
   } else if (!strcmp(line, "finish")) {
     load.acted_ns = now;
     for (int i = 0; i < load.joined; i++)
@@ -576,21 +605,28 @@ int main(int argc, char **argv) {
   key_env_take(&env);
   load.key = env.key;
   if (argc != 8)
-    return fprintf(stderr, "usage: [RDZV_KEY=KEY] scale-agents PORT JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"), 64;
+    return fprintf(stderr,
+                   "usage: [RDZV_KEY=KEY] scale-agents PORT[,PORT...] JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"),
+           64;
   load.job = argv[2];
   load.first = atoi(argv[3]);
   load.count = atoi(argv[4]);
   load.workers = atoi(argv[7]);
-  load.daemon = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
-  load.daemon.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  snprintf(load.endpoint, sizeof load.endpoint, "127.0.0.1:%s", argv[1]);
+  for (char *port = strtok(argv[1], ","); port && load.n_daemons < DAEMONS_MAX;
+       port = strtok(NULL, ","), load.n_daemons++) {
+    struct sockaddr_in *d = &load.daemons[load.n_daemons];
+    *d = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+    d->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    snprintf(load.endpoint[load.n_daemons], sizeof load.endpoint[0], "127.0.0.1:%s", port);
+  }
   load.settings = (struct settings){.min_nodes = atoi(argv[5]),
                                     .max_nodes = atoi(argv[6]),
                                     .max_restarts = 3,
                                     .last_call_ms = 60000,
                                     .join_timeout_ms = 600000,
                                     .stop_timeout_ms = 15000,
-                                    .lease_ms = 5000};
+                                    .lease_ms = 5000,
+                                    .daemons = load.n_daemons > 1 ? load.n_daemons : 0};
   load.agents = xcalloc((size_t)load.count, sizeof *load.agents);
   load.chunk = xmalloc(READ_CHUNK);
   raise_limit();
