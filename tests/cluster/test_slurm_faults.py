@@ -66,14 +66,35 @@ def test_a_node_dies_and_a_spare_takes_its_place(make_slurm):
     c.gone()
 
 
-@pytest.mark.seconds(35)
+@pytest.mark.seconds(30)
 def test_the_first_node_dies(make_slurm):
-    """It had the script, srun and rdzvd. The agents of the others end, and ask for a new life of the job, which begins when there are nodes enough."""
-    c = make_slurm(4)
-    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT, env={"RDZV_AGENT_JOIN_TIMEOUT": "4s"})
+    """It had the script, srun and rdzvd. The others go on without it, and end the job when they are done, since nobody else would."""
+    c = make_slurm(3)
+    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT)
+    for rank in range(6):
+        job.expect(f"round 1, rank {rank} of 6")
+    clock = Clock(c)
+    c[1].power_off()
+    for rank in range(4):
+        job.expect(f"round [2-9], rank {rank} of 4")
+    clock.fact("the others run without the first node")
+    until(lambda: f"Slurm has found it dead\n{c}", lambda: job.fields().get("NodeList") == "node[2-3]", 40)
+    clock.fact("Slurm has found it dead")
+    (c.tmp / "go").touch()
+    job.until_state("CANCELLED")
+    assert len(re.findall("is done: 2 rounds", job.text)) == 2 and job.says("node1 has died, which had the script of the job"), c
+    c.gone()
+
+
+@pytest.mark.seconds(35)
+def test_more_than_half_of_the_nodes_die(make_slurm):
+    """The first one too. An agent that is left asks for a new life of the job, which begins when there are nodes enough."""
+    c = make_slurm(5)
+    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT, env={"RDZV_AGENT_ORPHAN_GRACE": "4s"})
     for rank in range(6):
         job.expect(f"round 1, rank {rank} of 6")
     c[1].power_off()
+    c[2].power_off()
     until(lambda: f"the job lives again\n{c}", lambda: job.fields().get("Restarts") == "1" and job.state == "RUNNING", 60)
     (c.tmp / "go").touch()
     assert job.exit() == 0, c
