@@ -194,6 +194,7 @@ struct job {
   bool exact;                   /* it is from the state file: no later round was sealed */
   bool stopping_seen;           /* a node got STOP */
   int64_t told_ids;             /* how many NCCL ids it has */
+  char told_head[HOST_MAX + 1]; /* the host of its node rank 0; "": unknown */
   enum budget_from budget_from; /* where restarts_used and failed_step are from */
 
   /* The expected nodes, and the facts for WAITING: missing.c, round.c. */

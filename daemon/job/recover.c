@@ -22,6 +22,7 @@
 
 #include "daemon/job/internal.h"
 
+#include <stdio.h>
 #include "common/exit_codes.h"
 
 static enum member_state state_of_phase(enum phase p) {
@@ -56,6 +57,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->round_nodes = 0;
   job_ids_forget(j);
   j->told_ids = 0;
+  j->told_head[0] = '\0';
   j->settled = j->stopping_seen = j->exact = false;
   j->budget_from = BUDGET_OLDER;
   job_quorum_forget(j, now_ms);
@@ -89,6 +91,7 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   bool this_round = h->round == j->round && h->round > 0;
   job_learn_budget(j, h);
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
+  if (this_round && h->head_host[0]) snprintf(j->told_head, sizeof j->told_head, "%s", h->head_host);
   if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
     send_stale(j, m, "another node has reported this node rank, or another size of the round");
     member_set_state(m, MEMBER_STOPPED); /* until its next HELLO, in no round */
@@ -119,12 +122,23 @@ void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
 
 static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
   struct buf text = BUF_INIT;
-  buf_printf(&text, "%zu of %lld nodes of round %lld did not report after the daemon came back:", missing,
-             (long long)j->round_nodes, (long long)j->round);
-  for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++)
-    if (!job_find_rank(j, r)) buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
   struct verdict v;
   verdict_init(&v);
+  const char *to = j->quorum->judge_ms ? "to the daemon that took over" : "after the daemon came back";
+  bool head = !job_find_rank(j, 0);
+  if (missing == 1 && head && j->told_head[0]) {
+    v.node_rank = 0;
+    v.host = j->told_head;
+    buf_printf(&text, "it did not report %s", to);
+  } else {
+    buf_printf(&text, "%zu of %lld nodes of round %lld did not report %s:", missing, (long long)j->round_nodes,
+               (long long)j->round, to);
+    for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++) {
+      if (job_find_rank(j, r)) continue;
+      buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
+      if (r == 0 && j->told_head[0]) buf_printf(&text, " (%s)", j->told_head);
+    }
+  }
   v.cause = CAUSE_NODE_LOST;
   v.code = EXIT_CODE_NODE_LOST;
   v.text = buf_text(&text);
