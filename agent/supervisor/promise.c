@@ -129,8 +129,8 @@ void sup_forward_end(struct supervisor *s) {
 /* Between rounds: perhaps the next one waits for those who are elsewhere, and node rank 0 is lost. */
 static bool may_lead(const struct supervisor *s) {
   const struct promise *p = s->promise;
-  bool last = p->round && p->round >= s->round.latest && p->node_rank >= 0;
-  return last && p->node_rank < LEADERS;
+  bool other = strcmp(s->round.incarnation, p->incarnation) != 0;
+  return p->round && p->node_rank < LEADERS && (other ? !s->round.latest : p->round >= s->round.latest);
 }
 
 void sup_forward_watch(struct supervisor *s) {
@@ -142,9 +142,9 @@ void sup_forward_watch(struct supervisor *s) {
   struct told now = {.on = leads && known && knows_the_place(s, &at)};
   if (!now.on && !p->told.on) return;
   if (now.on) {
-    now.round = s->round.number;
+    now.round = p->round;
     now.term = sup_term(s);
-    snprintf(now.incarnation, sizeof now.incarnation, "%s", s->round.incarnation);
+    snprintf(now.incarnation, sizeof now.incarnation, "%s", p->incarnation);
     snprintf(now.daemon, sizeof now.daemon, "%s", sup_follows(s));
     snprintf(now.addr, sizeof now.addr, "%s", is_here(at.addr) ? p->node_addr : at.addr);
     now.port = at.port;
