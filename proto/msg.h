@@ -704,6 +704,8 @@ int64_t nccl_id_first_rank(int64_t i, int64_t n, int64_t world_size);
 void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *out);
 /* The same after the time has passed: "59 of 64 nodes came within 10 min (--join-timeout); missing 5: ..." */
 void waiting_failed(const struct waiting *w, struct buf *out);
+/* The same when nodes of the last round were lacking for too long. */
+void waiting_lacked(const struct waiting *w, struct buf *out);
 
 /* proto/verdict.c: for people. */
 /* "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step 120 of 500": no full

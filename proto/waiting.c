@@ -7,6 +7,9 @@
  * report nothing more. Another job of the same user that waits for as many nodes is named too: in most cases the two
  * are halves of one job, one of which took its name from a scheduler's variable.
  *
+ * Where another daemon may have taken the job over, more than half of the nodes of the last round decide on the next one.
+ * If some of those are lacking, the line says how many, and that --claim does without them.
+ *
  * The daemon sends fields instead of text, so that the time in the line can go on while nothing is sent: an agent
  * writes the line again each second from the last WAITING and its age. The same function writes the daemon's own
  * answers, so the line, `rdzvctl status` and the final error use the same words. Names and reasons came over the wire,
@@ -68,6 +71,15 @@ static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left
   if (w->prospect == PROSPECT_HOLD) buf_puts(out, ", when a lost node has surely stopped");
 }
 
+/* over: the wait is. */
+static void put_lacks(struct buf *out, const struct waiting *w, bool over) {
+  const char *verb = over ? (w->lacks == 1 ? "was" : "were") : w->lacks == 1 ? "is" : "are";
+  buf_printf(out,
+             "; %" PRId64 " more node%s of the last round %s needed, since more than half of them must agree"
+             " (with --claim these %s on without)",
+             w->lacks, plural(w->lacks), verb, over ? "could have gone" : "could go");
+}
+
 static void put_absent(struct buf *out, const struct absent *a, uint64_t later_ms) {
   static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained "};
   put_text(out, a->hosts);
@@ -111,6 +123,7 @@ void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *ou
   uint64_t left_ms = (uint64_t)w->left_ms > later_ms ? (uint64_t)w->left_ms - later_ms : 0;
   if (w->text[0]) {
     put_text(out, w->text);
+    if (w->lacks) put_lacks(out, w, false);
     return;
   }
   put_here(out, w);
@@ -119,7 +132,8 @@ void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *ou
   put_hosts(out, w);
   buf_puts(out, " after ");
   put_duration(out, ((uint64_t)w->waited_ms + later_ms) / 1000);
-  put_prospect(out, w, left_ms);
+  if (!w->lacks || w->prospect == PROSPECT_GIVE_UP) put_prospect(out, w, left_ms);
+  if (w->lacks) put_lacks(out, w, false);
   put_missing(out, w, later_ms);
 }
 
@@ -130,5 +144,14 @@ void waiting_failed(const struct waiting *w, struct buf *out) {
   buf_puts(out, " within ");
   put_duration(out, (uint64_t)w->waited_ms / 1000);
   buf_puts(out, " (--join-timeout)");
+  if (w->lacks) put_lacks(out, w, true);
+  put_missing(out, w, 0);
+}
+
+void waiting_lacked(const struct waiting *w, struct buf *out) {
+  put_here(out, w);
+  buf_puts(out, w->here == 1 ? " is here" : " are here");
+  put_hosts(out, w);
+  put_lacks(out, w, true);
   put_missing(out, w, 0);
 }

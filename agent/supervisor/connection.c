@@ -193,10 +193,10 @@ static void drop_unanswering_link(struct supervisor *s) {
 }
 
 /* The message is almost as old as the lease: this agent was stopped, or the network was. The daemon may have lost this
- * node since, or will before the work that it asks for has begun. */
-bool sup_drop_if_outdated(struct supervisor *s, bool fence) {
-  bool late = s->now_ms >= s->heartbeat.acked_ms + lease_ms(s) - lease_ms(s) / 5;
-  if (!late && !(fence && s->now_ms >= s->fence.until_ms)) return false;
+ * node since, or will before the work that it asks for has begun. Nothing says when it was sent, but it was sent behind
+ * the last answer. */
+bool sup_drop_if_outdated(struct supervisor *s, uint64_t age_ms) {
+  if (s->now_ms < sup_allowed_until(s, s->heartbeat.acked_ms, age_ms)) return false;
   sup_drop_link(s, "its answer took longer than the lease");
   return true;
 }

@@ -12,8 +12,9 @@
  *
  * Where another daemon can take the job over, an answer proves less, because the others may follow another one by now.
  * Then the answer has an age: so long ago a majority of the round's nodes still followed the daemon that answers. No
- * other daemon seals a round before that is a lease ago, so the workers may live until nine tenths of it. A daemon that
- * has lost its majority extends nothing, wherever it is. A refused connection proves nothing then. Such a daemon cannot
+ * other daemon seals a round before that is a lease ago. So the workers may live for 17 twentieths of that lease: the
+ * second attempt to kill them comes a tenth later, and is still in time. A daemon that has lost its majority extends
+ * nothing, wherever it is. A refused connection proves nothing then. Such a daemon cannot
  * see those that follow another one either, so it may say too early that no round can form without this node. FENCE
  * ends only when a daemon with a majority has said so for a lease, and never if the others of the round are enough.
  *
@@ -23,6 +24,8 @@
  * paused, or is being restarted, kills no job. */
 
 #include "agent/supervisor/internal.h"
+
+#include "common/deadline.h"
 
 static uint64_t lease_ms(const struct supervisor *s) {
   return (uint64_t)s->config.settings.lease_ms;
@@ -45,10 +48,13 @@ static bool others_suffice(const struct supervisor *s) {
   return sup_can_be_succeeded(s) && s->round.nodes > s->config.settings.min_nodes;
 }
 
+uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
+  uint64_t lease = lease_ms(s), most = lease - lease / 5, vouched = lease * 17 / 20;
+  return sent_ms + earliest(most, age_ms < vouched ? vouched - age_ms : 0);
+}
+
 void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
-  uint64_t lease = lease_ms(s), most = lease - lease / 5, vouched = lease - lease / 10;
-  uint64_t left = age_ms < vouched ? vouched - age_ms : 0;
-  uint64_t until_ms = sent_ms + (left < most ? left : most);
+  uint64_t until_ms = sup_allowed_until(s, sent_ms, age_ms);
   if (sent_ms && until_ms > s->fence.until_ms) s->fence.until_ms = until_ms;
 }
 

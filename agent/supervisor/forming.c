@@ -11,12 +11,18 @@
  * agent's file alone, except one that names a user's mistake: a node was refused, or another job waits here as well.
  * The living line ends at the terminal's edge, which would cut off the mistake.
  *
+ * If too few nodes of the last round are here to decide on the next one, more time may not help: the others may be dead,
+ * or have met elsewhere. An elastic job ends then after --orphan-grace. Looking for the others at another daemon does not
+ * stop that clock.
+ *
  * If a host has several agents, one for each GPU, only the first of them logs the line. Within the first second nothing
  * is shown, because by then most jobs have begun. */
 
 #include "agent/supervisor/internal.h"
 
 #include <stdlib.h>
+#include "common/deadline.h"
+#include "common/exit_codes.h"
 #include "common/mem.h"
 
 struct forming {
@@ -27,8 +33,9 @@ struct forming {
   uint64_t line_ms;                /* when the last line was printed; 0: none was */
   int64_t line_here, line_missing; /* its numbers */
   bool line_enough, line_twin;
-  bool news;  /* something has changed since */
-  bool drawn; /* there is a living line */
+  bool news;         /* something has changed since */
+  bool drawn;        /* there is a living line */
+  uint64_t lacks_ms; /* since when nodes of the last round are lacking; UINT64_MAX: none */
 };
 
 enum { QUIET_MS = 1000, REDRAW_MS = 1000, NEWS_MS = 2000 };
@@ -61,11 +68,19 @@ static bool has_new_mistake(const struct supervisor *s, const struct waiting *w)
   return refused || (w->twin[0] && !s->forming->line_twin);
 }
 
+static bool has_enough(const struct waiting *w) {
+  return w->prospect != PROSPECT_GIVE_UP && !w->lacks;
+}
+
 /* Since the last line. */
 static bool much_has_changed(const struct supervisor *s, const struct waiting *w) {
-  bool enough = w->prospect != PROSPECT_GIVE_UP;
+  bool enough = has_enough(w);
   return has_new_mistake(s, w) || enough != s->forming->line_enough || w->here < s->forming->line_here ||
          (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
+}
+
+static void note_lacks(struct supervisor *s, int64_t lacks) {
+  s->forming->lacks_ms = lacks ? earliest(s->forming->lacks_ms, s->now_ms) : UINT64_MAX;
 }
 
 void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
@@ -74,7 +89,10 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   if (w->incarnation[0]) sup_note_job(s, w->incarnation, w->round);
   if (w->spare && w->round > s->round.number) /* it runs without us */
     sup_dismiss_parked(s, (uint64_t)s->config.settings.stop_timeout_ms);
-  if (w->text[0]) {
+  if (w->n_successors) sup_learn_successors(s, w->successors, w->n_successors);
+  if (w->spare && !w->lacks && sup_daemon_in_charge(s)) sup_tell_takeover(s, 0, 0);
+  note_lacks(s, w->lacks);
+  if (w->text[0] && !w->lacks) {
     sup_forming_end(s);
     sup_log(s, LOG_INFO, "%s", w->text);
     return;
@@ -91,6 +109,7 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_forming_end(struct supervisor *s) {
   forget_waiting(s);
+  if (s->state != SUPERVISOR_JOINING) note_lacks(s, 0);
   if (s->forming->drawn) sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
   s->forming->drawn = false;
 }
@@ -115,7 +134,7 @@ static void log_waiting(struct supervisor *s, const struct waiting *w, const cha
   s->forming->line_here = w->here;
   s->forming->line_missing = w->missing;
   s->forming->line_twin = w->twin[0] != 0;
-  s->forming->line_enough = w->prospect != PROSPECT_GIVE_UP;
+  s->forming->line_enough = has_enough(w);
   s->forming->news = false;
 }
 
@@ -154,7 +173,30 @@ static void show_no_daemon(struct supervisor *s) {
   buf_finish(&text);
 }
 
+/* Workers that stay for the next round have waited in vain. */
+static void end_for_lack(struct supervisor *s) {
+  struct buf text = BUF_INIT;
+  struct msg m;
+  read_waiting(s, &m);
+  waiting_lacked(&m.waiting, &text);
+  msg_finish(&m);
+  sup_log(s, LOG_ERROR, "no majority for the next round within %.0f s (--orphan-grace): %s; exit code %d: requeue me",
+          (double)(s->now_ms - s->forming->lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
+  buf_finish(&text);
+  sup_exit(s, EXIT_CODE_DAEMON_LOST, "too few nodes of the last round have come for longer than --orphan-grace");
+}
+
+static uint64_t lack_ends_ms(const struct supervisor *s) {
+  uint64_t since_ms = s->forming->lacks_ms, grace_ms = s->config.orphan_grace_ms;
+  bool waits = is_waiting_for_nodes(s) && since_ms != UINT64_MAX && !sup_is_exiting(s);
+  return waits && grace_ms < UINT64_MAX - since_ms ? since_ms + grace_ms : UINT64_MAX;
+}
+
 void sup_forming_tick(struct supervisor *s) {
+  if (s->now_ms >= lack_ends_ms(s)) {
+    end_for_lack(s);
+    return;
+  }
   if (s->now_ms < sup_forming_deadline(s)) return;
   if (is_waiting_for_nodes(s))
     show_missing(s);
@@ -165,7 +207,7 @@ void sup_forming_tick(struct supervisor *s) {
 uint64_t sup_forming_deadline(const struct supervisor *s) {
   if (is_waiting_for_daemon(s)) return s->forming->redraw_ms;
   if (!is_waiting_for_nodes(s)) return UINT64_MAX;
-  uint64_t at_ms = line_due_ms(s);
+  uint64_t at_ms = earliest(line_due_ms(s), lack_ends_ms(s));
   return s->config.living && s->forming->redraw_ms < at_ms ? s->forming->redraw_ms : at_ms;
 }
 
@@ -175,6 +217,7 @@ bool sup_forming_is_drawn(const struct supervisor *s) {
 
 void sup_forming_create(struct supervisor *s) {
   s->forming = xcalloc(1, sizeof *s->forming);
+  s->forming->lacks_ms = UINT64_MAX;
 }
 
 void sup_forming_destroy(struct supervisor *s) {

@@ -191,8 +191,8 @@ void sup_greeting(struct supervisor *s, const struct supervisor_event *ev);
 void sup_send_hello(struct supervisor *s);
 /* In no round: the latest there is. */
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round);
-/* START, after its age was noted: true: it came too late, and the link was dropped. */
-bool sup_drop_if_outdated(struct supervisor *s, bool fence);
+/* True: START came too late, and the link was dropped. */
+bool sup_drop_if_outdated(struct supervisor *s, uint64_t age_ms);
 void sup_drop_link(struct supervisor *s, const char *why);
 /* To the aim of targets.c, now. lost: a line has said that there is no daemon. */
 void sup_reconnect(struct supervisor *s, const char *why, bool lost);
@@ -205,6 +205,7 @@ uint64_t sup_link_deadline(const struct supervisor *s);
 /* fence.c */
 /* The daemon has answered. False: it is at another address and does not know yet whether the round goes on. */
 bool sup_answer_counts(struct supervisor *s, bool recovering);
+uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
 /* The answer to what was sent at sent_ms: so long ago a majority vouched for this daemon. sent_ms 0: to nothing. */
 void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
 void sup_update_fence(struct supervisor *s, bool fence, bool recovering, uint64_t age_ms);

@@ -223,8 +223,8 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   bool same = start->round == s->round.number && !strcmp(start->incarnation, s->round.incarnation);
   if ((same && s->round.node_rank >= 0) || sup_is_exiting(s)) return; /* said twice, or too late */
   if (start->fence) s->fence.required = true;                         /* that much is true even if it comes too late */
-  sup_allow_workers(s, s->heartbeat.acked_ms, (uint64_t)start->age_ms); /* it was sent behind that answer */
-  if (sup_drop_if_outdated(s, start->fence)) return;
+  if (sup_drop_if_outdated(s, (uint64_t)start->age_ms)) return;
+  sup_allow_workers(s, s->heartbeat.acked_ms, (uint64_t)start->age_ms);
   if (strcmp(start->incarnation, s->round.incarnation) != 0) sup_dismiss_parked(s, 0);
   sup_clear_round(s);
   snprintf(s->round.incarnation, sizeof s->round.incarnation, "%s", start->incarnation);

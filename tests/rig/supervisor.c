@@ -80,7 +80,9 @@ void bench_event(struct bench *b, const struct supervisor_event *ev) {
     struct msg ack;
     msg_init(&ack, MSG_HEARTBEAT_ACK);
     ack.id = b->sent[i].id;
+    int64_t lease_ms = b->config.settings.lease_ms;
     ack.flags = b->fencing ? FRAME_FLAG_FENCE : 0;
+    ack.flags |= (uint16_t)((b->age_ms * FRAME_AGE_PER_LEASE + lease_ms - 1) / lease_ms << FRAME_NUMBER_SHIFT);
     b->fenced = b->fencing;
     bench_msg(b, &ack);
   }
@@ -166,6 +168,9 @@ void bench_welcome(struct bench *b, bool fence) {
   m.welcome.version = PROTO_VERSION;
   m.welcome.incarnation = b->incarnation;
   m.welcome.fence = b->fenced = fence;
+  m.welcome.daemon = b->daemon ? b->daemon : "";
+  m.welcome.term = b->term;
+  m.welcome.age_ms = b->age_ms;
   bench_msg(b, &m);
 }
 
@@ -175,7 +180,7 @@ void bench_start(struct bench *b, int64_t round) {
   m.start = (struct start){.incarnation = b->incarnation,
                            .round = round,
                            .node_rank = b->node_rank,
-                           .nodes = 2,
+                           .nodes = b->nodes ? b->nodes : 2,
                            .rank_base = 2 * b->node_rank,
                            .world_size = 4,
                            .role_world_size = 4,
@@ -188,7 +193,12 @@ void bench_start(struct bench *b, int64_t round) {
                            .mint_first = b->mint_first,
                            .mint_count = b->mint_count,
                            .minters = "to come from n9",
-                           .other_command = b->other_command ? b->other_command : ""};
+                           .other_command = b->other_command ? b->other_command : "",
+                           .seal = b->seal,
+                           .successors = b->successors,
+                           .n_successors = b->n_successors,
+                           .age_ms = b->age_ms,
+                           .agreed = b->agreed};
   if (b->node_rank == 0) {
     m.raw = "10.0.0.9\n10.0.0.1\n";
     m.raw_len = strlen(m.raw);

@@ -22,8 +22,15 @@ struct bench {
   uint32_t last_heartbeat;
   int64_t node_rank, store_port; /* what bench_start says: 1 and 29500 */
   int64_t ids, mint_first, mint_count;
-  const char *other_command; /* NULL: none */
-  bool serving;              /* SPAWN as node 0 is out, and no CLOSE_STORE since */
+  const char *other_command;    /* NULL: none */
+  const char *daemon;           /* its id, in WELCOME; NULL: it has none */
+  int64_t term, age_ms;         /* what WELCOME, START and each answer to a heartbeat say */
+  struct successor *successors; /* of START, and whatever else of it is new */
+  size_t n_successors;
+  struct seal seal;
+  int64_t agreed;
+  int64_t nodes; /* of the round; 0: 2 */
+  bool serving;  /* SPAWN as node 0 is out, and no CLOSE_STORE since */
   char incarnation[INCARNATION_MAX + 1];
 };
 
