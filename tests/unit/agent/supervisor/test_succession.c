@@ -494,8 +494,7 @@ static void test_a_daemon_that_is_not_in_charge_is_left(void **state) {
   b.answering = true;
   b.age_ms = 5000;
   bench_forget(&b);
-  bench_run(&b, 625); /* the first answer that says so */
-  while (!bench_said(&b, "asking")) bench_run(&b, 25);
+  bench_run(&b, 625 + 10000); /* from the first answer that says so */
   assert_int_equal(
       bench_said(&b, "too few nodes of the last round have followed the daemon on node1 for 10.0 s; asking gpu2"), 1);
   static const uint32_t ports[] = {4002, 0, 4003};
