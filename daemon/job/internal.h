@@ -143,8 +143,9 @@ void job_quorum_member(const struct member *m);         /* its connection came o
 void job_quorum_note_agreed(struct job *j);             /* a seal begins */
 /* Enough votes come with these nodes. False: others were asked to give theirs up. */
 bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);
-void job_quorum_rebase(struct job *j);                /* its token comes next */
-void job_quorum_seal(struct job *j, uint64_t now_ms); /* it has its nodes, ranks, and addresses */
+void job_quorum_settle(struct job *j, uint64_t now_ms); /* FORMING: what is lacking may be asked for */
+void job_quorum_rebase(struct job *j);                  /* its token comes next */
+void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ranks, and addresses */
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
 void job_quorum_all_work(struct job *j);

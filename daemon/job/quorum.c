@@ -338,6 +338,32 @@ bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, u
   return false;
 }
 
+static void ask_to_retire(struct job *j, const struct member *m) {
+  struct msg msg;
+  msg_init(&msg, MSG_STALE);
+  msg.stale.incarnation = j->incarnation;
+  msg.stale.round = j->round;
+  msg.stale.retire = true;
+  msg.stale.text = "the next round begins without this node's vote";
+  jobs_send(j->jobs, m->conn, &msg);
+}
+
+/* The last round is over, and not firm: some nodes of the one before have never read its START. They can no longer read
+ * it, so they are asked to give their votes up. */
+void job_quorum_settle(struct job *j, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  if (!q->on || q->firm || now_ms < q->retiring_ms || !job_in_charge(j, now_ms)) return;
+  bool asked = false;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    struct voter *v = map_get(&q->voters, m->agent);
+    if (!v || !v->base || v->dead || (v->current && v->knows) || !m->conn || v->from_ms > now_ms) continue;
+    ask_to_retire(j, m);
+    v->asked = asked = true;
+  }
+  if (asked) q->retiring_ms = now_ms + RETIRE_MS;
+}
+
 /* Voters. ---------------------------------------------------------------------------------------------------------- */
 
 static void forget_voters(struct quorum *q) {
@@ -584,6 +610,7 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
     recount_vote(j, m, v);
   note_promise(j, m, v, h, now_ms);
   if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
+  if (current) knows_round(m);
   if (current && h->firm) q->firm = true;
   if (h->term > j->term) j->term = h->term;
   q->news = true;

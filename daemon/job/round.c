@@ -348,6 +348,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
 }
 
 void job_seal_if_ready(struct job *j, uint64_t now_ms) {
+  if (j->state == JOB_FORMING) job_quorum_settle(j, now_ms);
   bool waits = j->quorum->news || job_claim_waits(j);
   if (j->state == JOB_FORMING && waits && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
