@@ -186,7 +186,7 @@ void bench_start(struct bench *b, int64_t round) {
                            .role_world_size = 4,
                            .head_addr = "10.0.0.9",
                            .store_port = b->store_port,
-                           .head_host = "n9",
+                           .head_host = b->head_host ? b->head_host : "n9",
                            .node_addr = "10.0.0.1",
                            .fence = b->fenced,
                            .ids = b->ids,

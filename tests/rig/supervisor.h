@@ -23,6 +23,7 @@ struct bench {
   int64_t node_rank, store_port; /* what bench_start says: 1 and 29500 */
   int64_t ids, mint_first, mint_count;
   const char *other_command;    /* NULL: none */
+  const char *head_host;        /* NULL: n9 */
   const char *daemon;           /* its id, in WELCOME; NULL: it has none */
   int64_t term, age_ms;         /* what WELCOME, START and each answer to a heartbeat say */
   struct successor *successors; /* of START, and whatever else of it is new */

@@ -48,6 +48,44 @@ static void test_too_few(void **state) {
         "missing 2");
 }
 
+/* More than half of the last round decide on the next one. */
+static void test_nodes_of_the_last_round_are_lacking(void **state) {
+  struct absent absent = {.hosts = "gpu003", .why = ABSENCE_LOST, .ago_ms = 41000, .text = ""};
+  struct waiting w = base(2, 1, 4);
+  w.lacks = 1;
+  w.missing = 1;
+  w.absent = &absent;
+  w.n_absent = 1;
+  w.waited_ms = 41000;
+  w.prospect = PROSPECT_LAST_CALL; /* it does not begin then */
+  check(&w, 1000,
+        "2 of 4 nodes are here after 42 s; 1 more node of the last round is needed, since more than half of them must "
+        "agree (with --claim these could go on without); missing 1: gpu003 (lost 42 s ago)");
+  w.lacks = 2;
+  w.prospect = PROSPECT_GIVE_UP;
+  w.left_ms = 60000;
+  check(&w, 0,
+        "2 of 4 nodes are here after 41 s, giving up in 60 s (--join-timeout); 2 more nodes of the last round are "
+        "needed, since more than half of them must agree (with --claim these could go on without); missing 1: gpu003 "
+        "(lost 41 s ago)");
+  check_failed(&w, "2 of 4 nodes came within 41 s (--join-timeout); 2 more nodes of the last round were needed, since "
+                   "more than half of them must agree (with --claim these could have gone on without); missing 1: "
+                   "gpu003 (lost 41 s ago)");
+  struct buf out = BUF_INIT;
+  w.hosts = "gpu[001-002]";
+  w.lacks = 1;
+  waiting_lacked(&w, &out);
+  assert_string_equal(
+      buf_text(&out),
+      "2 of 4 nodes are here (gpu[001-002]); 1 more node of the last round was needed, since more than half of them must "
+      "agree (with --claim these could have gone on without); missing 1: gpu003 (lost 41 s ago)");
+  buf_finish(&out);
+  w.text = "the daemon came back";
+  check(&w, 0,
+        "the daemon came back; 1 more node of the last round is needed, since more than half of them must agree (with "
+        "--claim these could go on without)");
+}
+
 static void test_who_is_missing(void **state) {
   struct absent absent[] = {
       {.hosts = "gpu[003,007-009],login1", .why = ABSENCE_NEVER, .text = ""},
@@ -138,11 +176,9 @@ static void test_other_texts_and_strangers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_too_few),
-      cmocka_unit_test(test_who_is_missing),
-      cmocka_unit_test(test_what_comes_next),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_other_texts_and_strangers),
+      cmocka_unit_test(test_too_few),        cmocka_unit_test(test_nodes_of_the_last_round_are_lacking),
+      cmocka_unit_test(test_who_is_missing), cmocka_unit_test(test_what_comes_next),
+      cmocka_unit_test(test_refused),        cmocka_unit_test(test_other_texts_and_strangers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

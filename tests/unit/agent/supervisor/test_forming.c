@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "common/exit_codes.h"
 #include "tests/rig/unit.h"
 
 static void waiting(struct msg *m, int64_t here, int64_t left_ms) {
@@ -288,8 +289,107 @@ static void test_hello_tells_who_is_expected(void **state) {
   bench_close(&b);
 }
 
+/* A majority is lacking. ------------------------------------------------------------------------------------------- */
+
+static void send_lacks(struct bench *b, int64_t lacks) {
+  struct msg m;
+  waiting(&m, 1, 600000);
+  m.waiting.lacks = lacks;
+  bench_msg(b, &m);
+}
+
+static void open_lacking(struct bench *b, uint64_t grace_ms, bool living) {
+  bench_open(b);
+  b->config.orphan_grace_ms = grace_ms;
+  b->config.living = living;
+  b->answering = true;
+  bench_joined(b);
+  send_lacks(b, 1);
+  bench_forget(b);
+}
+
+static void test_the_lines_say_how_many_are_needed(void **state) {
+  struct bench b;
+  open_lacking(&b, UINT64_MAX, true);
+  bench_run(&b, 1000);
+  assert_non_null(strstr(bench_effect(&b, SUP_STATUS)->status.text,
+                         "1 more node of the last round is needed, since more than half of them must agree"));
+  assert_int_equal(bench_said(&b, "1 more node of the last round is needed"), 1);
+  assert_int_equal(bench_said(&b, "--claim"), 1);
+  bench_close(&b);
+}
+
+static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state) {
+  struct bench b;
+  open_lacking(&b, 60000, false);
+  bench_run(&b, 59999);
+  assert_int_equal(b.exits, 0);
+  bench_run(&b, 1);
+  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
+  assert_int_equal(bench_said(&b, "no majority for the next round within 60 s (--orphan-grace): 1 of "), 1);
+  assert_int_equal(bench_said(&b, "1 more node of the last round was needed"), 1);
+  assert_int_equal(bench_said(&b, "(with --claim these could have gone on without)"), 1);
+  assert_int_equal(bench_said(&b, "exit code 76: requeue me"), 1);
+  assert_non_null(bench_sent(&b, MSG_BYE));
+  bench_close(&b);
+}
+
+static void test_at_fixed_size_the_join_timeout_ends_it(void **state) {
+  struct bench b;
+  open_lacking(&b, UINT64_MAX, false);
+  bench_run(&b, 3600000);
+  assert_int_equal(b.exits, 0);
+  bench_close(&b);
+}
+
+static void test_a_majority_ends_that_time(void **state) {
+  for (int start = 0; start < 2; start++) {
+    struct bench b;
+    open_lacking(&b, 60000, false);
+    bench_run(&b, 50000);
+    if (start) {
+      bench_start(&b, 1);
+      bench_all_spawned(&b);
+      bench_stop(&b, 1, NULL);
+      bench_clear(&b);
+      bench_settled(&b, 1, true, 1, NULL);
+    } else {
+      send_lacks(&b, 0);
+    }
+    send_lacks(&b, 1);
+    bench_run(&b, 59999);
+    assert_int_equal(b.exits, 0);
+    bench_run(&b, 1);
+    assert_exit(&b, EXIT_CODE_DAEMON_LOST);
+    bench_close(&b);
+  }
+}
+
+/* It looks for the others at another daemon, where they are lacking too. */
+static void test_another_daemon_does_not_end_that_time(void **state) {
+  struct bench b;
+  open_lacking(&b, 60000, false);
+  bench_run(&b, 50000);
+  bench_down(&b, false);
+  bench_run(&b, 15000);
+  assert_int_equal(b.exits, 0); /* nobody says now that they are lacking */
+  bench_up(&b);
+  bench_welcome(&b, false);
+  assert_int_equal(b.exits, 0);
+  send_lacks(&b, 2);
+  bench_run(&b, 0);
+  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
+  assert_int_equal(bench_said(&b, "within 65 s (--orphan-grace)"), 1);
+  bench_close(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_the_lines_say_how_many_are_needed),
+      cmocka_unit_test(test_without_a_majority_it_ends_after_the_orphan_grace),
+      cmocka_unit_test(test_at_fixed_size_the_join_timeout_ends_it),
+      cmocka_unit_test(test_a_majority_ends_that_time),
+      cmocka_unit_test(test_another_daemon_does_not_end_that_time),
       cmocka_unit_test(test_nothing_within_the_first_second),
       cmocka_unit_test(test_a_line_now_and_every_30_s),
       cmocka_unit_test(test_sooner_when_a_twin_comes),

@@ -451,17 +451,33 @@ static void test_more_deaths_than_a_hello_can_carry(void **state) {
 /* And where all else that HELLO carries is as long as it may be. */
 static void test_the_longest_hello(void **state) {
   struct bench b;
-  char text[97], device[DEVICE_MAX + 1], hosts[HOSTS_MAX + 1], addrs[ADDRS_MAX + 1];
+  char text[97], device[DEVICE_MAX + 1], host[HOST_MAX + 1], hosts[HOSTS_MAX + 1], addrs[ADDRS_MAX + 1];
   memset(text, '\x01', sizeof text);
   memset(device, '"', sizeof device);
+  memset(host, '\x01', sizeof host);
   memset(hosts, 'n', sizeof hosts);
   memset(addrs, '1', sizeof addrs);
-  text[sizeof text - 1] = device[DEVICE_MAX] = hosts[HOSTS_MAX] = addrs[ADDRS_MAX] = '\0';
+  text[sizeof text - 1] = device[DEVICE_MAX] = host[HOST_MAX] = hosts[HOSTS_MAX] = addrs[ADDRS_MAX] = '\0';
   bench_open(&b);
   b.config.workers = 1024;
   b.config.expected_hosts = hosts;
   b.config.addrs = addrs;
-  bench_joined(&b);
+  b.config.settings.daemons = DAEMONS_MAX;
+  b.config.settings.claims = true;
+  b.daemon = "d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1";
+  b.term = TERM_MAX;
+  b.seal = (struct seal){.nodes = NODES_MAX,
+                         .keeper = true,
+                         .base_incarnation = "0123456789abcdef0123456789abcdef01234567",
+                         .base_round = ROUND_MAX,
+                         .base_nodes = NODES_MAX,
+                         .in_base = true,
+                         .base_keeper = true};
+  b.head_host = host;
+  bench_begin(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 65535}});
+  bench_up(&b);
+  bench_welcome(&b, false);
   bench_start(&b, 1);
   b.now_ms += 10;
   for (uint32_t i = 0; i < 1024; i++)
@@ -476,6 +492,7 @@ static void test_the_longest_hello(void **state) {
   const struct hello *h = bench_hello(&b); /* which fits: tests/rig/supervisor.c */
   assert_int_equal(strlen(h->reports[1].what.text), sizeof text - 1);
   assert_int_equal(strlen(h->reports[1].what.device), DEVICE_MAX);
+  assert_int_equal(strlen(h->head_host), HOST_MAX);
   bench_close(&b);
 }
 
