@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -80,10 +81,77 @@ def test_listen_fd_is_not_what_it_should_be(rdzv):
         assert p.exit() == 64 and p.err[0].endswith("rdzvd: --listen and --listen-fd exclude each other"), p
 
 
-# ---- rdzvctl --endpoint a,b ------------------------------------------------------------------------------------------
-
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 
+
+def ask(rdzv, endpoints, *words):
+    p = rdzv.spawn(RDZVCTL, "--endpoint", ",".join(endpoints), *words)
+    p.exit(15)
+    return p
+
+
+# ---- rdzv-agent --endpoint a,b ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def elsewhere(rdzv, rdzvd):
+    """rdzv-agent in a folder beside another rdzvd: a script."""
+    there = rdzv.tmp / "agent"
+    there.mkdir()
+    shutil.copy(AGENT, there / "rdzv-agent")
+    (there / "rdzvd").write_text(rdzvd)
+    (there / "rdzvd").chmod(0o755)
+    yield there / "rdzv-agent"
+
+
+def test_next_address_has_the_daemon(rdzv):
+    """One machine is down, on one nobody listens; for the third, nobody starts rdzvd, although it is this one."""
+    d = rdzv.daemon(listen="127.0.0.3")
+    with deaf() as down:
+        endpoint = f"{down},127.0.0.9:{free_port()},127.0.0.3:{d.port}"
+        job = ["--rdzv-conf", "is_host=0", "--nnodes", 2, "--rdzv-id", "j", "--", "sh", "-c", WAIT]
+        agents = rdzv.agents(2, endpoint, *job)
+        rdzv.await_workers(2, timeout=20)
+        p = ask(rdzv, endpoint.split(","), "jobs")
+        assert p.popen.returncode == 0 and p.says("j: running"), p
+        assert rdzv.daemons() == [d.pid]
+        (rdzv.tmp / "go").touch()
+        assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+def test_first_address_is_started(rdzv):
+    """Only there an agent starts rdzvd; a daemon that runs at a later address is not the one."""
+    d = rdzv.daemon(listen="127.0.0.3")
+    port = free_port()
+    agents = rdzv.agents(2, f"127.0.0.1:{port},127.0.0.3:{d.port}", "--nnodes", 2, "--rdzv-id", "j", "--", "sh", "-c", "exit 0")
+    assert [a.exit(30) for a in agents] == [0, 0], rdzv
+    p = ask(rdzv, [f"127.0.0.3:{d.port}"], "jobs")
+    assert p.popen.returncode == 0 and p.says("no jobs"), p
+
+
+def test_daemon_gets_the_claims_place(rdzv):
+    """An agent hands --claim to the rdzvd that it starts."""
+    with elsewhere(rdzv, '#!/bin/sh\necho "$@" >>said\nexit 71\n') as agent:
+        a = rdzv.spawn(agent, "--endpoint", f"127.0.0.1:{free_port()}", "--nnodes", 2, "--claim", "/shared/claims", "--", "true")
+        assert a.exit() == 71, a
+        assert " --claim /shared/claims" in (rdzv.tmp / "said").read_text()
+        a = rdzv.spawn(agent, "--standalone", "--claim", "/shared/claims", "--", "true")
+        assert a.exit() == 71 and a.says("--claim has no effect: a job on one machine has one daemon"), a
+        assert "--claim" not in (rdzv.tmp / "said").read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize("value, words", [("claims", "give the absolute path of a folder"), ("etcd://", "an address is missing"), ("etcd://e1,e1", "e1 is named twice")])
+def test_bad_claims_place(rdzv, value, words):
+    p = rdzv.agent("--nnodes", 2, "--endpoint", "n1", "--claim", value, "true")
+    assert p.exit() == 64 and len(p.err) == 1 and p.says(rf"--claim={re.escape(value)}: .*{words}"), p
+
+
+def test_explain(rdzv):
+    p = rdzv.agent("--explain", "--nnodes", 2, "--endpoint", "n1,n2:7,[::1]", "--claim", "etcd://e1", "true")
+    assert p.exit() == 0 and "endpoint n1:29400,n2:7,[::1]:29400" in p.out and "claim 'etcd://e1'" in p.out, p
+
+
+# ---- rdzvctl --endpoint a,b ------------------------------------------------------------------------------------------
 
 @pytest.fixture
 def two(rdzv):
@@ -95,12 +163,6 @@ def two(rdzv):
     yield rdzv
     (rdzv.tmp / "go").touch()
     rdzv.job.exit()
-
-
-def ask(rdzv, endpoints, *words):
-    p = rdzv.spawn(RDZVCTL, "--endpoint", ",".join(endpoints), *words)
-    p.exit(15)
-    return p
 
 
 def test_first_that_answers(two):
