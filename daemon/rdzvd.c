@@ -88,10 +88,10 @@ static int print_help(bool brief) {
   return EXIT_CODE_OK;
 }
 
-static int check_options(struct daemon *d, int rest, struct err *e) {
+/* extra: the first word that is no option; NULL: there is none. */
+static int check_options(const struct daemon *d, const char *extra, struct err *e) {
   const struct rdzvd_options *o = &d->options;
-  if (rest < d->argc)
-    return err_set(e, -EINVAL, "rdzvd takes only options: \"%.80s\" is not one (see --help)", d->argv[rest]);
+  if (extra) return err_set(e, -EINVAL, "rdzvd takes only options: \"%.80s\" is not one (see --help)", extra);
   if (o->quiet && o->verbose) return err_set(e, -EINVAL, "--quiet and --verbose exclude each other");
   if (o->listen_fd >= 0 && source_of(d, "listen") == OPT_FROM_ARGV)
     return err_set(e, -EINVAL, "--listen and --listen-fd exclude each other");
@@ -343,7 +343,7 @@ int main(int argc, char **argv) {
   if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help(opts_wants_short_help(&rdzvd_options_spec, argc, argv));
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (check_options(&d, rest, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  if (check_options(&d, rest < argc ? argv[rest] : NULL, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
   if (o->owner_fd < 0 || is_file(STDERR_FILENO)) log_stamp_lines(getenv("JOURNAL_STREAM"));
   signal(SIGPIPE, SIG_IGN);
