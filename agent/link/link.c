@@ -25,7 +25,8 @@
  * or another address that refuses, is only silence.
  *
  * A daemon with another key, as the one of a whole cluster, may give this user his own by MUNGE. Then the same address
- * is dialed again with that key, and the owner learns nothing of it: its first message follows the daemon's. A daemon
+ * is dialed again with that key. The owner's first message follows the daemon's, so the owner need not know; it learns
+ * on_user_key, since no agent starts a daemon for such a job. Each address of --endpoint has a key of its own. A daemon
  * that refuses that key as well has restarted with another; the next attempt begins with the key that was found first.
  *
  * Another program may use the endpoint's port. One on this machine is named after a second. A program that waits for a
