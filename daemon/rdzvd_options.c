@@ -42,7 +42,7 @@ static const struct opt table[] = {
      .help =
          "Keep a few lines about sealed rounds and ended jobs in this folder, for a restarted daemon. Without it, a "
          "restarted daemon knows only what the agents report."},
-    {"claim", .type = OPT_STRING, .offset = FIELD(claim), .label = "DIR|etcd://HOST:PORT[,HOST:PORT...]",
+    {"claim", .type = OPT_STRING, .offset = FIELD(claim), .label = "DIR|etcd://HOST:PORT[,...]",
      .brief = "Claim every round of jobs that ask for it here.",
      .help =
          "Claim a round before it begins, for jobs whose agents have --claim: in a folder that all daemons share, or in "

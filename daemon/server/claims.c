@@ -244,7 +244,7 @@ static int start_helper(struct claims *c, struct err *e) {
   uv_stdio_container_t stdio[] = {
       {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&h->in},
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&h->out},
-      {.flags = UV_INHERIT_FD, .data.fd = 2},
+      {.flags = UV_IGNORE}, /* one that hangs must not hold what reads our log */
   };
   uv_process_options_t options = {
       .file = program, .args = argv, .exit_cb = on_exit_process, .stdio = stdio, .stdio_count = 3};

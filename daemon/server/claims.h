@@ -14,7 +14,7 @@
 enum {
   CLAIMS_MAX = 1024,                   /* that are not answered; one more fails at once */
   CLAIMS_BYTES_MAX = 16 * 1024 * 1024, /* of them */
-  CLAIMS_START_MS = 10000,             /* until the helper is ready */
+  CLAIMS_START_MS = 8000,              /* until the helper is ready; an agent waits 10 s for its daemon */
   CLAIMS_AGAIN_MS = 1000,              /* between two starts of it */
 };
 

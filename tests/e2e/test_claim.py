@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--claim: rdzv-claim by itself and below rdzvd, in a folder and in a real etcd whose members die, hang, move their leader, or are slow."""
+
+import contextlib
+import http.server
+import json
+import os
+import queue
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import etcd
+from harness import BUILD, RDZVD, describe, need, stop_accepting, until
+
+HELPER = BUILD / "daemon/claim/rdzv-claim"
+ANSWER_S = 9  # within which a claim is answered
+
+
+class Claimer:
+    """An rdzv-claim in the test's hands."""
+
+    def __init__(self, place, wrap=(), env=None):
+        self.process = subprocess.Popen([*wrap, HELPER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})})
+        self.serial = 0
+        self.answers, self.rest = {}, b""
+        self.ready = self.take(0, 15)
+
+    def send(self, **request):
+        self.serial += 1
+        self.process.stdin.write(json.dumps({"serial": self.serial, **request}).encode() + b"\n")
+        self.process.stdin.flush()
+        return self.serial
+
+    def take(self, serial, timeout=ANSWER_S + 1):
+        """The answer to that request, whatever else is answered before: (won|taken|failed, text)."""
+        deadline = time.monotonic() + timeout
+        while serial not in self.answers:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.process.stdout], [], [], left)[0], f"no answer to {serial} in {timeout} s"
+            data = os.read(self.process.stdout.fileno(), 65536)
+            assert data, "rdzv-claim has ended"
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            for line in lines:
+                a = json.loads(line)
+                assert a["serial"] not in self.answers, a
+                self.answers[a["serial"]] = a["answer"], a["text"]
+        return self.answers[serial]
+
+    def claim(self, name, content="x"):
+        return self.take(self.send(create=name, content=content))
+
+    def end(self, prefix):
+        return self.take(self.send(end=prefix))
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            return self.process.wait(15)
+        finally:
+            self.process.kill()
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def claimer():
+    with contextlib.ExitStack() as stack:
+        def make(place, **kw):
+            c = Claimer(str(place), **kw)
+            stack.callback(c.close)
+            return c
+        yield make
+
+
+@pytest.fixture(scope="module")
+def one():
+    with etcd.cluster(1) as c:
+        yield c
+
+
+@pytest.fixture
+def three():
+    with etcd.cluster(3) as c:
+        yield c
+
+
+@pytest.fixture(params=["folder", "etcd"])
+def place(request, tmp_path):
+    return tmp_path / "claims" if request.param == "folder" else request.getfixturevalue("one").place
+
+
+# Each place. ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_given_once(place, claimer, request):
+    a, b = claimer(place), claimer(place)
+    job = f"1000/{request.node.callspec.id}%20job/5f-1"
+    mine = json.dumps({"daemon": "ab" * 16, "host": "gpu1", "nodes": ["ü"]}, ensure_ascii=False)
+    assert a.claim(f"{job}/1", mine) == ("won", "")
+    assert b.claim(f"{job}/1", "theirs") == ("taken", mine)
+    assert a.claim(f"{job}/1", mine) == ("won", "")
+    assert b.claim(f"{job}/2", "") == ("won", "") and a.claim(f"{job}/2", mine) == ("taken", "")
+    largest = "x" * 65536
+    assert a.claim(f"{job}/3", largest) == ("won", "") and b.claim(f"{job}/3") == ("taken", largest)
+
+
+def test_nothing_is_won_after_the_end(place, claimer, request):
+    a, b = claimer(place), claimer(place)
+    job = f"1000/{request.node.callspec.id}-ends"
+    for name in (f"{job}/i/1", f"{job}/i/2", f"{job}/other/1"):
+        assert a.claim(name) == ("won", "")
+    assert a.end(f"{job}/i/") == ("won", "") and a.end(f"{job}/i/") == ("won", "")
+    for name in (f"{job}/i/1", f"{job}/i/3"):
+        assert b.claim(name) == ("taken", "ended") and a.claim(name) == ("taken", "ended")
+    assert b.claim(f"{job}/other/1", "y") == ("taken", "x") and b.claim(f"{job}/other/2") == ("won", "")
+
+
+@pytest.mark.parametrize("name, says", [("0", "has a slash"), ("0//1", "empty part"), ("0/ü", "printable ASCII"), ("0/1/", "does not end with a slash")])
+def test_a_bad_name_is_refused(place, claimer, name, says):
+    answer, text = claimer(place).claim(name)
+    assert answer == "failed" and says in text
+
+
+def test_two_race_for_claims(place, claimer, request):
+    n = 1000
+    racers = [claimer(place), claimer(place)]
+    job = f"1000/{request.node.callspec.id}-race/i"
+
+    def run(i, got):
+        for k in range(n):
+            got.append(racers[i].claim(f"{job}/{k}", f"racer {i}"))
+    got = [[], []]
+    threads = [threading.Thread(target=run, args=(i, got[i])) for i in (0, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(got[0]) == len(got[1]) == n
+    for k in range(n):
+        assert {got[0][k], got[1][k]} in ({("won", ""), ("taken", "racer 0")}, {("won", ""), ("taken", "racer 1")}), (k, got[0][k], got[1][k])
+        assert got[0][k] in (("won", ""), ("taken", "racer 1"))
+
+
+def test_the_race_against_the_end(place, claimer, request):
+    """A claim that was won came before the end; behind the end none is won, and nothing but the end is left."""
+    a, b = claimer(place), claimer(place)
+    for k in range(30):
+        job = f"1000/{request.node.callspec.id}-late/{k}"
+        asked = [a.send(create=f"{job}/{r}", content="x") for r in range(8)]
+        assert b.end(f"{job}/") == ("won", "")
+        got = [a.take(s) for s in asked]
+        assert set(got) <= {("won", ""), ("taken", "ended")}, got
+        assert got == sorted(got, reverse=True), "a claim was won behind one that saw the end"
+        assert a.claim(f"{job}/9") == ("taken", "ended")
+        if isinstance(place, Path):
+            assert [f.name for f in place.iterdir() if f.name.startswith(f"1000,{request.node.callspec.id}-late,{k},")] == [f"1000,{request.node.callspec.id}-late,{k},end"]
+
+
+def test_it_ends_with_its_stdin(place, claimer, request):
+    """What was asked is still ended; what was to be created behind the end of stdin is not needed any more."""
+    a, b = claimer(place), claimer(place)
+    job = f"1000/{request.node.callspec.id}-eof/i"
+    assert a.claim(f"{job}/1") == ("won", "")
+    a.send(end=f"{job}/")
+    assert a.close() == 0
+    assert b.claim(f"{job}/2") == ("taken", "ended")
+
+
+# etcd. ----------------------------------------------------------------------------------------------------------------
+
+
+def test_members_die(three, claimer):
+    c = claimer(three.place)
+    assert c.claim("0/j/i/1") == ("won", "")
+    three[0].kill()
+    assert c.claim("0/j/i/2") == ("won", "")
+    leader = three.leader()
+    leader.kill()
+    began = time.monotonic()
+    answer, text = c.claim("0/j/i/3")
+    assert answer == "failed" and time.monotonic() - began < ANSWER_S + 1
+    assert all(m.at in text for m in three.members), text
+    assert "Couldn't connect to server" in text, text
+    three.restart(leader)
+    until("claims are made again", lambda: c.claim("0/j/i/3") == ("won", ""), 30)
+    assert c.claim("0/j/i/1", "y") == ("taken", "x") and c.claim("0/j/i/2", "y") == ("taken", "x")
+
+
+def test_the_leader_dies_or_changes(three, claimer):
+    """Two daemons claim all the time. Each claim is answered in time, and none is won twice."""
+    racers = [claimer(three.place), claimer("etcd://" + ",".join(m.at for m in reversed(three.members)))]
+    together, got, slowest = threading.Barrier(2), [{}, {}], [0, 0]
+
+    def run(i):
+        for k in range(100000):
+            try:
+                together.wait()
+            except threading.BrokenBarrierError:
+                return
+            began = time.monotonic()
+            got[i][k] = racers[i].claim(f"0/j/i/{k}", f"racer {i}")
+            slowest[i] = max(slowest[i], time.monotonic() - began)
+    threads = [threading.Thread(target=run, args=(i,)) for i in (0, 1)]
+    for t in threads:
+        t.start()
+    done = lambda: min(len(got[0]), len(got[1]))
+
+    def await_more(n):
+        before = done()
+        until("claims go on", lambda: done() >= before + n, 30)
+    try:
+        await_more(20)
+        three.move_leader()
+        await_more(20)
+        leader = three.leader()
+        leader.kill()
+        await_more(20)
+        three.restart(leader)
+        await_more(20)
+        three.leader().stop()  # it neither answers nor refuses
+        await_more(20)
+        for m in three.members:
+            m.go_on()
+        await_more(20)
+    finally:
+        together.abort()
+        for t in threads:
+            t.join()
+    assert max(slowest) < ANSWER_S + 1, slowest
+    won = [{k for k, (answer, _) in g.items() if answer == "won"} for g in got]
+    assert not won[0] & won[1] and won[0] and won[1], got
+    print(f"{len(won[0])} and {len(won[1])} of {done()}; the slowest took {max(slowest):.1f} s")
+    for i in (0, 1):
+        for k, (answer, text) in got[i].items():
+            assert answer != "taken" or text == f"racer {1 - i}", (k, answer, text)
+    keys = three.keys()
+    for i in (0, 1):
+        assert all(keys[f"rdzv/claims/0/j/i/{k}"] == f"racer {i}" for k in won[i])
+
+
+def test_a_member_that_hangs_costs_two_seconds(three, claimer):
+    follower = next(m for m in three.members if m is not three.leader())
+    c = claimer("etcd://" + ",".join(m.at for m in sorted(three.members, key=lambda m: m is not follower)))
+    follower.stop()
+    began = time.monotonic()
+    assert c.claim("0/j/i/1") == ("won", "")
+    assert 1.9 < time.monotonic() - began < 4
+    began = time.monotonic()
+    assert c.claim("0/j/i/2") == ("won", "")  # the one that answered is asked first
+    assert time.monotonic() - began < 1
+    follower.go_on()
+
+
+class Proxy:
+    """Between rdzv-claim and etcd: passes requests on after `delay` seconds; act(client, request, etcd) may do something else."""
+
+    def __init__(self, port):
+        self.port_of_etcd, self.delay, self.act, self.seen = port, 0, None, []
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.place = f"etcd://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.accept, daemon=True)
+        self.thread.start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    @staticmethod
+    def read(sock, rest=b""):
+        """One request or answer, head and body."""
+        data = rest
+        while b"\r\n\r\n" not in data:
+            more = sock.recv(65536)
+            if not more:
+                return data
+            data += more
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+        while len(body) < length:
+            body += sock.recv(65536)
+        return head + b"\r\n\r\n" + body
+
+    def serve(self, client):
+        with client, contextlib.suppress(OSError):
+            while request := self.read(client):
+                self.seen.append(request)
+                if self.act:
+                    self.act(client, request)
+                    return
+                time.sleep(self.delay)
+                client.sendall(self.pass_on(request))
+
+    def pass_on(self, request):
+        with socket.create_connection(("127.0.0.1", self.port_of_etcd), 10) as s:
+            s.sendall(request)
+            return self.read(s)
+
+    def close(self):
+        stop_accepting(self.listener, self.thread)
+
+
+@pytest.fixture
+def proxy(one):
+    p = Proxy(one[0].port)
+    yield p
+    p.close()
+
+
+def test_a_slow_etcd(proxy, claimer, request):
+    """A second for each answer: claims of different jobs do not wait for each other."""
+    c = claimer(proxy.place)
+    proxy.delay = 1
+    began = time.monotonic()
+    asked = [c.send(create=f"0/slow-{i}/i/1", content="x") for i in range(32)]
+    assert [c.take(s) for s in asked] == [("won", "")] * 32
+    assert 1 <= time.monotonic() - began < ANSWER_S
+
+
+def test_a_lost_answer(proxy, claimer):
+    """etcd has created the key, and the connection ends before it says so."""
+    def lose(client, request):
+        proxy.pass_on(request)
+        proxy.act = None
+    c = claimer(proxy.place)
+    proxy.act = lose
+    assert c.claim("0/lost/i/1", "mine") == ("won", "")
+    assert c.claim("0/lost/i/1", "theirs") == ("taken", "mine") and len(proxy.seen) == 3
+    proxy.act = lose
+    assert c.end("0/lost/i/") == ("won", "") and c.claim("0/lost/i/2") == ("taken", "ended")
+
+
+def say(text, status="200 OK", more=""):
+    def act(client, request):
+        client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n{more}\r\n{text}".encode())
+    return act
+
+
+def babble(client, request):
+    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+    while True:
+        client.sendall(b"x" * 65536)
+
+
+@pytest.mark.parametrize("act, says", [
+    (say("<html>hello</html>"), "not from etcd's v3 API: <html>hello</html>"),
+    (say("404 page not found", "404 Not Found"), "HTTP 404: 404 page not found"),
+    (say('{"error":"etcdserver: user name is empty","code":3}', "400 Bad Request"), "HTTP 400: etcdserver: user name is empty"),
+    (say("", "302 Found", "Location: http://127.0.0.1:1/\r\n"), "HTTP 302: nothing"),
+    (say('{"header":{}}'), "neither success nor a value"),
+    (babble, "its answer has more than 131072 bytes"),
+    (lambda client, request: None, "Server returned nothing"),
+    (lambda client, request: client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), "unsupported|weird|HTTP/0.9"),
+], ids=["html", "404", "auth", "redirect", "no-value", "babble", "closes", "ssh"])
+def test_what_is_not_etcd(proxy, claimer, act, says):
+    proxy.act = act
+    answer, text = claimer(proxy.place).claim("0/strange/i/1")
+    assert answer == "failed" and re.search(says, text, re.I) and proxy.place[7:] in text, text
+
+
+def test_an_unreachable_etcd(claimer):
+    """One that refuses is told at once; one that is silent before the daemon's deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        c = claimer(f"etcd://127.0.0.1:1,{at}")
+        began = time.monotonic()
+        answer, text = c.claim("0/j/i/1")
+        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began < ANSWER_S + 1
+        assert "127.0.0.1:1 (Couldn't connect to server)" in text and re.search(rf"{at} \(no answer", text), text
+        began = time.monotonic()
+        assert claimer("etcd://127.0.0.1:1,127.0.0.1:2").claim("0/j/i/1") == (
+            "failed", "no member of etcd could be used: 127.0.0.1:1 (Couldn't connect to server), 127.0.0.1:2 (Couldn't connect to server)")
+        assert time.monotonic() - began < 2
+        answer, text = claimer("etcd://no-such-host.invalid").claim("0/j/i/1")
+        assert answer == "failed" and re.search("no-such-host.invalid:2379 .*(resolve|timeout|no answer)", text, re.I), text
+
+
+def test_a_proxy_of_the_environment_is_not_asked(one, claimer):
+    c = claimer(one.place, env={"http_proxy": "http://127.0.0.1:1", "all_proxy": "http://127.0.0.1:1"})
+    assert c.claim("0/direct/i/1") == ("won", "")
+
+
+# Folders. -------------------------------------------------------------------------------------------------------------
+
+
+def test_two_mounts_of_a_kernels_nfs(tmp_path, claimer):
+    """Two clients that do not share a cache."""
+    systems = Path("/proc/filesystems").read_text().split()
+    if os.geteuid() != 0 or not {"nfs4", "nfsd"} <= set(systems) or not shutil.which("exportfs"):
+        pytest.skip("this needs root, a kernel with nfsd and nfs4, and the packages nfs-kernel-server and nfs-common")
+    folder, mounts = tmp_path / "exported", [tmp_path / "a", tmp_path / "b"]
+    for f in (folder, *mounts):
+        f.mkdir()
+    run = lambda *argv: subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    with contextlib.ExitStack() as stack:
+        run("exportfs", "-o", "rw,sync,no_subtree_check,no_root_squash,fsid=4711", f"127.0.0.1:{folder}")
+        stack.callback(run, "exportfs", "-u", f"127.0.0.1:{folder}")
+        run("rpc.nfsd", "--host", "127.0.0.1", "--no-nfs-version", "3", "4")
+        stack.callback(run, "rpc.nfsd", "0")
+        for m in mounts:
+            run("mount", "-t", "nfs4", "-o", "nosharecache,soft,timeo=50", f"127.0.0.1:{folder}", m)
+            stack.callback(run, "umount", "-f", m)
+        test_two_race(claimer, mounts)
+
+
+def test_two_race(claimer, mounts):
+    racers = [claimer(m) for m in mounts]
+    for k in range(200):
+        asked = [r.send(create=f"0/nfs/i/{k}", content=f"racer {i}") for i, r in enumerate(racers)]
+        got = [r.take(s)[0] for r, s in zip(racers, asked)]
+        assert sorted(got) == ["taken", "won"], (k, got)
+    assert racers[0].end("0/nfs/i/") == ("won", "")
+    assert racers[1].claim("0/nfs/i/1000") == ("taken", "ended")
+
+
+test_two_race.__test__ = False
+
+
+# rdzvd. ---------------------------------------------------------------------------------------------------------------
+
+
+def helpers(rdzv):
+    return [pid for pid in rdzv.pids() if describe(pid).split(": ")[1].startswith(str(HELPER)) or "rdzv-claim" in describe(pid)]
+
+
+def test_a_place_that_cannot_be_used_is_told_at_once(rdzv):
+    def refused(place, code, says):
+        p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--claim", place)
+        assert p.exit() == code and len(p.err) == 1 and p.says(f"--claim: .*{says}"), p
+    refused("claims", 64, '"claims" is neither: give the absolute path')
+    refused("etcd://a:0", 64, "port 0")
+    refused(rdzv.tmp / "no/such", 71, "cannot create .*no/such: No such file")
+    shared = rdzv.tmp / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    refused(shared, 71, r"other users can write to .*shared and could remove claims; chmod go-w it, or chmod \+t")
+    rdzv.gone()
+
+
+def test_the_helper_lives_as_long_as_its_daemon(rdzv):
+    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
+    d.expect(rf"claims in {rdzv.tmp}/claims")
+    (pid,) = helpers(rdzv)
+    assert oct((rdzv.tmp / "claims").stat().st_mode)[-3:] == "700"
+    open_files = {fd: os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    assert set(open_files) == {"0", "1", "2"}, f"the daemon's ports and files are not for its helper: {open_files}"
+    assert "RDZV_KEY" not in Path(f"/proc/{pid}/environ").read_text()
+    for signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, signo)
+    assert helpers(rdzv) == [pid]
+    d.kill(signal.SIGKILL)
+    d.exit()
+    until("its helper ends", lambda: not helpers(rdzv))
+
+
+def test_a_daemon_stops_with_its_helper(rdzv):
+    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
+    began = time.monotonic()
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0 and time.monotonic() - began < 2 and not helpers(rdzv), d
+    assert not d.says("did not finish|exited"), d
+
+
+def test_a_helper_that_hangs_does_not_keep_the_daemon(rdzv):
+    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
+    (pid,) = helpers(rdzv)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        d.kill(signal.SIGTERM)
+        assert d.exit(6) == 0, d
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until("its helper ends", lambda: not helpers(rdzv))
