@@ -42,9 +42,41 @@ static void told_start(struct node *n, const struct start *s) {
   n->failed_step = s->failed_step;
   n->last_failure = s->last_failure;
   n->n_reports = 0;
+  snprintf(n->voted_incarnation, sizeof n->voted_incarnation, "%s", s->incarnation);
+  snprintf(n->base_incarnation, sizeof n->base_incarnation, "%s", s->seal.base_incarnation);
+  snprintf(n->head_host, sizeof n->head_host, "%s", s->head_host);
+  n->voted_round = s->round;
+  n->seal = s->seal;
+  n->firm = false;
+  n->age_ms = s->age_ms;
+  n->agreed = s->agreed;
+}
+
+static void told_successors(struct node *n, const struct successor *s, size_t count) {
+  n->n_successors = count;
+  for (size_t i = 0; i < count; i++) snprintf(n->successors[i], sizeof n->successors[i], "%s", s[i].agent);
+}
+
+static void told_welcome(struct node *n, const struct welcome *w) {
+  snprintf(n->follows, sizeof n->follows, "%s", w->daemon);
+  n->welcomed = true;
+  n->age_ms = w->age_ms;
+  if (w->term > n->term) n->term = w->term;
+}
+
+static void told_ack(struct node *n, const struct msg *m) {
+  if (m->id) n->ack_age = m->flags >> FRAME_NUMBER_SHIFT;
+  if (m->id > n->answered) n->answered = m->id;
+  n->firm = n->firm || (m->flags & FRAME_FLAG_FIRM);
 }
 
 static void told(struct node *n, const struct msg *m) {
+  if (m->type == MSG_WELCOME) told_welcome(n, &m->welcome);
+  if (n->welcomed) n->heard_ms = n->rig->now_ms;
+  if (m->type == MSG_HEARTBEAT_ACK) told_ack(n, m);
+  if (m->type == MSG_WAITING) n->lacks = m->waiting.lacks;
+  if (m->type == MSG_START) told_successors(n, m->start.successors, m->start.n_successors);
+  if (m->type == MSG_WAITING) told_successors(n, m->waiting.successors, m->waiting.n_successors);
   if (m->type == MSG_START) told_start(n, &m->start);
   if (m->type == MSG_IDS && m->ids.count) n->has_ids = true;
   if (m->type == MSG_WELCOME && !n->round)
@@ -81,8 +113,17 @@ static void keep(struct rig *r, uint64_t conn, struct bytes *b) {
   if (rc < 0) fprintf(stderr, "the core sent what nobody can read: %s\n", e.text);
   must(rc == 0 && size == b->len);
   if (s->msg.type == MSG_START) must(is_saved(r, &s->msg.start));
-  struct node *n = node_of(r, conn);
+  struct node *n = r->deaf ? NULL : node_of(r, conn);
   if (n) told(n, &s->msg);
+}
+
+static void note_claim(struct rig *r, const struct job_effect *e) {
+  must(r->n_claims < RIG_CLAIMS_MAX && strlen(e->text) <= CLAIM_NAME_MAX && e->bytes->len <= CLAIM_CONTENT_MAX);
+  struct rig_claim *c = &r->claims[r->n_claims++];
+  c->at = r->at;
+  c->serial = e->value;
+  snprintf(c->name, sizeof c->name, "%s", e->text);
+  c->content = xasprintf("%.*s", (int)e->bytes->len, e->bytes->data);
 }
 
 static void look_at(struct rig *r, struct job_effect *e) {
@@ -102,7 +143,13 @@ static void look_at(struct rig *r, struct job_effect *e) {
     break;
   case JOB_EFFECT_IDENTIFIED: must(e->conn && e->text && e->value); break;
   case JOB_EFFECT_CLAIM:
-  case JOB_EFFECT_UNCLAIM: must(e->text); break;
+    must(e->text && e->bytes);
+    note_claim(r, e);
+    break;
+  case JOB_EFFECT_UNCLAIM:
+    must(e->text && strlen(e->text) <= CLAIM_NAME_MAX);
+    snprintf(r->unclaimed, sizeof r->unclaimed, "%s", e->text);
+    break;
   case JOB_EFFECT_LOG:
     must(e->text);
     buf_printf(&r->log, "%s\n", e->text);
@@ -132,6 +179,7 @@ void rig_open_on(struct rig *r, uint64_t seed, const char *host) {
 
 void rig_open_with(struct rig *r, const struct core_config *config) {
   memset(r, 0, sizeof *r);
+  r->config = *config;
   r->core = core_create(config);
   r->now_ms = 1000;
   r->wall_ms = 1700000000000;
@@ -156,7 +204,9 @@ void rig_forget(struct rig *r) {
 
 void rig_close(struct rig *r) {
   rig_forget(r);
-  core_destroy(r->core);
+  r->cores[r->at] = r->core;
+  for (int i = 0; i < RIG_DAEMONS_MAX; i++) core_destroy(r->cores[i]);
+  for (size_t i = 0; i < r->n_claims; i++) free(r->claims[i].content);
   job_effects_finish(&r->fx);
   for (size_t i = 0; i < r->n_saved; i++) free(r->saved[i]);
   free(r->saved);
@@ -164,11 +214,45 @@ void rig_close(struct rig *r) {
   buf_finish(&r->log);
 }
 
+/* What the driver knows of the daemon i. */
+static struct core *make_core(struct rig *r, int i, uint64_t seed) {
+  static char ids[RIG_DAEMONS_MAX][DAEMON_ID_MAX + 1], hosts[RIG_DAEMONS_MAX][8];
+  struct core_config config = r->config;
+  config.seed = seed;
+  if (i || config.id) {
+    snprintf(ids[i], sizeof ids[i], "%032x", 0xd0u + (unsigned)i);
+    snprintf(hosts[i], sizeof hosts[i], "d%d", i);
+    config.id = ids[i];
+    config.host = hosts[i];
+  }
+  return core_create(&config);
+}
+
+void rig_open_successors(struct rig *r, int64_t min_nodes, int64_t max_nodes) {
+  rig_open_with(r, &(struct core_config){.seed = 1,
+                                         .id = "000000000000000000000000000000d0",
+                                         .host = "d0",
+                                         .port = 29400,
+                                         .owned = true,
+                                         .claims = true});
+  r->settings.min_nodes = min_nodes;
+  r->settings.max_nodes = max_nodes;
+  r->settings.last_call_ms = 0;
+}
+
+void rig_use(struct rig *r, int i) {
+  r->cores[r->at] = r->core;
+  r->at = i;
+  if (!r->cores[i]) r->cores[i] = make_core(r, i, r->now_ms + (uint64_t)i);
+  r->core = r->cores[i];
+}
+
 void rig_restart(struct rig *r, bool with_state) {
   core_destroy(r->core);
-  r->core = core_create(&(struct core_config){.seed = r->now_ms});
+  r->core = make_core(r, r->at, r->now_ms);
   rig_forget(r);
-  for (size_t i = 0; i < r->n_nodes; i++) r->nodes[i]->conn = 0;
+  for (size_t i = 0; i < r->n_nodes; i++)
+    if (r->nodes[i]->at == r->at) r->nodes[i]->conn = 0;
   for (size_t i = 0; with_state && i < r->n_saved; i++) rig_load(r, r->saved[i]);
 }
 
@@ -191,21 +275,58 @@ void rig_closed(struct rig *r, uint64_t conn) {
   rig_event(r, &(struct core_event){.kind = CORE_CLOSED, .conn = conn});
 }
 
+/* The daemon whose tick is due first. */
+static int first_due(struct rig *r, uint64_t *at) {
+  int first = r->at;
+  r->cores[r->at] = r->core;
+  *at = core_deadline(r->core);
+  for (int i = 0; i < RIG_DAEMONS_MAX; i++) {
+    if (!r->cores[i] || core_deadline(r->cores[i]) >= *at) continue;
+    *at = core_deadline(r->cores[i]);
+    first = i;
+  }
+  return first;
+}
+
 void rig_run(struct rig *r, uint64_t ms) {
   uint64_t end = r->now_ms + ms, at;
-  for (int stuck = 0; (at = core_deadline(r->core)) <= end;) {
+  int used = r->at, first;
+  for (int stuck = 0; (void)(first = first_due(r, &at)), at <= end;) {
     stuck = at > r->now_ms ? 0 : stuck + 1;
-    must(stuck < 16);
+    must(stuck < 16 * RIG_DAEMONS_MAX);
     if (at > r->now_ms) r->now_ms = at;
+    rig_use(r, first);
     rig_event(r, &(struct core_event){.kind = CORE_TICK});
   }
+  rig_use(r, used);
   r->now_ms = end;
+}
+
+void rig_live(struct rig *r, uint64_t ms) {
+  uint64_t every_ms = (uint64_t)r->settings.lease_ms / 8;
+  for (uint64_t left = ms; left;) {
+    uint64_t step = left < every_ms ? left : every_ms;
+    rig_run(r, step);
+    left -= step;
+    for (size_t i = 0; i < r->n_nodes; i++)
+      if (r->nodes[i]->conn) node_heartbeat(r, r->nodes[i]);
+  }
+}
+
+void rig_answer_claim(struct rig *r, size_t i, enum claim_answer answer, const char *text) {
+  int used = r->at;
+  must(i < r->n_claims);
+  rig_use(r, r->claims[i].at);
+  rig_event(r, &(struct core_event){
+                   .kind = CORE_CLAIMED, .serial = r->claims[i].serial, .claimed = answer, .claim_text = text});
+  rig_use(r, used);
 }
 
 /* Nodes. ----------------------------------------------------------------------------------------------------------- */
 
 void node_init(struct rig *r, struct node *n, int i) {
   memset(n, 0, sizeof *n);
+  n->rig = r;
   n->job = r->job;
   n->settings = r->settings;
   n->workers = 1;
@@ -219,6 +340,9 @@ void node_init(struct rig *r, struct node *n, int i) {
   snprintf(n->host, sizeof n->host, "n%d", i);
   snprintf(n->peer_addr, sizeof n->peer_addr, "10.0.%d.%d", (i + 1) / 250, (i + 1) % 250);
   snprintf(n->local_addr, sizeof n->local_addr, "10.0.255.1");
+  bool first = i == 0 && r->config.id; /* on the machine of the first daemon, which its agent has started */
+  if (first) snprintf(n->peer_addr, sizeof n->peer_addr, "10.0.255.1");
+  n->standby_port = r->config.id ? 29500 + i : 0;
   if (r->n_nodes < RIG_NODES_MAX) r->nodes[r->n_nodes++] = n;
 }
 
@@ -251,16 +375,37 @@ void node_hello(const struct node *n, struct msg *m) {
   h->restarts_used = n->restarts_used;
   h->failed_step = n->failed_step;
   h->last_failure = n->last_failure;
+  h->standby_port = n->standby_port;
+  h->follows = n->follows;
+  h->silent_ms = n->follows[0] ? (int64_t)(n->rig->now_ms - n->heard_ms) : 0;
+  h->term = n->term;
+  h->voted_incarnation = n->voted_incarnation;
+  h->voted_round = n->voted_round;
+  h->seal = n->seal;
+  h->seal.base_incarnation = n->base_incarnation;
+  h->firm = n->firm;
+  h->head_host = n->head_host;
 }
 
 void node_say(struct rig *r, struct node *n, const struct msg *m) {
+  int used = r->at;
+  rig_use(r, n->at);
   msg_of(r, n->conn, m, n->key_uid, n->peer_addr, n->local_addr);
+  rig_use(r, used);
+}
+
+static void connect_node(struct rig *r, struct node *n) {
+  n->conn = ++r->next_conn;
+  n->at = r->at;
+  n->answered = 0;
+  n->welcomed = false;
+  if (r->config.id) snprintf(n->local_addr, sizeof n->local_addr, "10.0.255.%d", r->at + 1);
 }
 
 void node_join(struct rig *r, struct node *n) {
   struct msg m;
   node_hello(n, &m);
-  n->conn = ++r->next_conn;
+  connect_node(r, n);
   node_say(r, n, &m);
 }
 
@@ -278,7 +423,7 @@ void node_back(struct rig *r, struct node *n, enum phase phase) {
   memcpy(reports, n->reports, n->n_reports * sizeof *reports);
   m.hello.reports = reports;
   m.hello.n_reports = n->n_reports;
-  n->conn = ++r->next_conn;
+  connect_node(r, n);
   node_say(r, n, &m);
 }
 
@@ -337,8 +482,15 @@ void node_killed(struct rig *r, struct node *n, int signal, int64_t ago_ms) {
 
 void node_drop(struct rig *r, struct node *n) {
   uint64_t conn = n->conn;
+  int used = r->at;
   n->conn = 0;
+  rig_use(r, n->at);
   rig_closed(r, conn);
+  rig_use(r, used);
+}
+
+void node_leave_silently(struct node *n) {
+  n->conn = 0;
 }
 
 void node_bye(struct rig *r, struct node *n) {
@@ -358,6 +510,8 @@ void node_end_ack(struct rig *r, struct node *n) {
 void node_heartbeat(struct rig *r, struct node *n) {
   struct msg m;
   msg_init(&m, MSG_HEARTBEAT);
+  m.id = ++n->beat;
+  if (n->answered) m.flags = (uint16_t)((m.id - n->answered) << FRAME_NUMBER_SHIFT);
   node_say(r, n, &m);
 }
 

@@ -10,9 +10,13 @@
 
 #include "daemon/core/core.h"
 
-enum { RIG_NODES_MAX = 16 };
+enum { RIG_NODES_MAX = 16, RIG_DAEMONS_MAX = 4, RIG_CLAIMS_MAX = 32 };
+
+struct rig;
 
 struct node {
+  struct rig *rig;
+  int at; /* the daemon of its connection */
   const char *job;
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
   struct settings settings;
@@ -35,6 +39,28 @@ struct node {
   int64_t seq;
   struct report reports[REPORTS_MAX];
   size_t n_reports;
+  /* Its vote: what HELLO says of daemons, and what daemons said of themselves. */
+  int64_t standby_port, term;
+  char follows[DAEMON_ID_MAX + 1];
+  bool welcomed;     /* on its connection */
+  uint64_t heard_ms; /* when that daemon was heard last */
+  char voted_incarnation[INCARNATION_MAX + 1], base_incarnation[INCARNATION_MAX + 1], head_host[HOST_MAX + 1];
+  int64_t voted_round;
+  struct seal seal; /* its base_incarnation is set in HELLO */
+  bool firm;
+  int64_t age_ms, agreed, lacks;                     /* by WELCOME and START, by START, by WAITING */
+  unsigned ack_age;                                  /* by HEARTBEAT_ACK: 0 .. FRAME_AGE_PER_LEASE */
+  char successors[SUCCESSORS_MAX][AGENT_ID_MAX + 1]; /* by START or WAITING */
+  size_t n_successors;
+  uint32_t beat, answered; /* its last heartbeat, and the last one whose answer it has read */
+};
+
+/* A claim that a daemon has asked for. */
+struct rig_claim {
+  int at;
+  uint64_t serial;
+  char name[CLAIM_NAME_MAX + 1];
+  char *content;
 };
 
 struct sent {
@@ -44,7 +70,10 @@ struct sent {
 };
 
 struct rig {
-  struct core *core;
+  struct core *core; /* of the daemon `at` */
+  struct core *cores[RIG_DAEMONS_MAX];
+  int at;
+  struct core_config config; /* of the first one */
   struct job_effects fx;
   uint64_t now_ms, wall_ms, next_conn;
   struct settings settings; /* of nodes made from now on */
@@ -59,6 +88,10 @@ struct rig {
   struct node *nodes[RIG_NODES_MAX]; /* who is told of what comes on its connection */
   size_t n_nodes;
   bool blind; /* effects are thrown away: for large numbers */
+  bool deaf;  /* nodes are not told of what comes: the network loses it */
+  struct rig_claim claims[RIG_CLAIMS_MAX];
+  size_t n_claims;
+  char unclaimed[CLAIM_NAME_MAX + 1]; /* the prefix of the last JOB_EFFECT_UNCLAIM; "": none */
 };
 
 void rig_open(struct rig *r,
@@ -66,8 +99,16 @@ void rig_open(struct rig *r,
 void rig_open_on(struct rig *r, uint64_t seed, const char *host); /* the daemon's host */
 void rig_open_with(struct rig *r, const struct core_config *config);
 void rig_close(struct rig *r);
-void rig_restart(struct rig *r, bool with_state); /* a new daemon; connections are gone */
-void rig_forget(struct rig *r);                   /* what was sent and logged until now */
+void rig_restart(struct rig *r, bool with_state); /* the daemon anew, with the same id; connections are gone */
+/* Jobs of n nodes, of which others than the first can start a daemon: that one is on the machine of daemon 0. */
+void rig_open_successors(struct rig *r, int64_t min_nodes, int64_t max_nodes);
+/* From now on events are those of daemon i, on a machine of its own: nodes that join or come back do it there. It is
+ * made when it is first used. Nodes speak to the daemon of their connection wherever events go. */
+void rig_use(struct rig *r, int i);
+/* Moves the clock as rig_run; each node in the rig that is connected sends a heartbeat every eighth of a lease. */
+void rig_live(struct rig *r, uint64_t ms);
+void rig_answer_claim(struct rig *r, size_t i, enum claim_answer answer, const char *text);
+void rig_forget(struct rig *r); /* what was sent and logged until now */
 
 void rig_event(struct rig *r, const struct core_event *ev);
 void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr, const char *local_addr);
@@ -96,6 +137,7 @@ void node_bye(struct rig *r, struct node *n);
 void node_end_ack(struct rig *r, struct node *n);
 void node_heartbeat(struct rig *r, struct node *n);
 void node_obituary(struct rig *r, const struct node *n);
+void node_leave_silently(struct node *n); /* its connection stays at the daemon, and nothing comes from it */
 
 /* Each of the first n, in their order. */
 void nodes_init(struct rig *r, struct node *nodes, size_t n);
