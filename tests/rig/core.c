@@ -237,7 +237,6 @@ void rig_open_successors(struct rig *r, int64_t min_nodes, int64_t max_nodes) {
                                          .claims = true});
   r->settings.min_nodes = min_nodes;
   r->settings.max_nodes = max_nodes;
-  r->settings.last_call_ms = 0;
 }
 
 void rig_use(struct rig *r, int i) {
@@ -343,6 +342,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   bool first = i == 0 && r->config.id; /* on the machine of the first daemon, which its agent has started */
   if (first) snprintf(n->peer_addr, sizeof n->peer_addr, "10.0.255.1");
   n->standby_port = r->config.id ? 29500 + i : 0;
+  if (r->config.id) n->order_key = i;
   if (r->n_nodes < RIG_NODES_MAX) r->nodes[r->n_nodes++] = n;
 }
 

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core: whether a daemon may still decide for a job that another one can take over. */
+
+#include "tests/rig/core.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "tests/rig/unit.h"
+
+enum { LEASE = 5000 };
+
+static void expect(struct rig *r, const char *state) {
+  assert_string_equal(rig_state(r, "job"), state);
+}
+
+/* n nodes in their first round, and their first heartbeats. */
+static void open_running(struct rig *r, struct node *n, size_t count, int64_t min_nodes) {
+  rig_open_successors(r, min_nodes, (int64_t)count);
+  rig_running(r, n, count);
+  nodes_heartbeat(r, n, count);
+}
+
+static const struct start *start_of(struct rig *r, const struct node *n) {
+  const struct msg *m = rig_last(r, n->conn, MSG_START);
+  assert_non_null(m);
+  return &m->start;
+}
+
+static unsigned age_of(struct rig *r, struct node *n) {
+  node_heartbeat(r, n);
+  return n->ack_age;
+}
+
+/* The next answer to n says an age of ms of the lease, rounded up to its 200th part. */
+static void expect_age(struct rig *r, struct node *n, uint64_t ms) {
+  assert_int_equal(age_of(r, n), (ms * FRAME_AGE_PER_LEASE + LEASE - 1) / LEASE);
+}
+
+/* Off. ------------------------------------------------------------------------------------------------------------- */
+
+static void expect_off(struct rig *r, struct node *n) {
+  const struct start *s = start_of(r, n);
+  assert_int_equal(s->seal.nodes, 0);
+  assert_int_equal(s->n_successors, 0);
+  rig_run(r, 4000);
+  assert_int_equal(age_of(r, n), 0);
+  assert_false(n->firm);
+}
+
+static void test_off_on_one_machine(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 3, 3);
+  nodes_init(&r, n, 3);
+  for (int i = 0; i < 3; i++) snprintf(n[i].peer_addr, sizeof n[i].peer_addr, "10.0.255.1");
+  nodes_join(&r, n, 3);
+  expect_off(&r, &n[1]);
+  rig_close(&r);
+}
+
+/* A daemon that a person has started, at one address: nobody else may start one. */
+static void test_off_at_a_shared_daemon(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 3, 3);
+  struct core_config config = r.config;
+  rig_close(&r);
+  config.owned = false;
+  rig_open_with(&r, &config);
+  r.settings.min_nodes = r.settings.max_nodes = 3;
+  rig_joined(&r, n, 3);
+  expect_off(&r, &n[1]);
+  rig_close(&r);
+}
+
+static void test_on_with_standby_daemons(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_successors(&r, 2, 2);
+  struct core_config config = r.config;
+  rig_close(&r);
+  config.owned = false;
+  rig_open_with(&r, &config);
+  r.settings.daemons = 2;
+  rig_joined(&r, n, 2);
+  assert_int_equal(start_of(&r, &n[0])->n_successors, 0);
+  assert_int_equal(start_of(&r, &n[0])->seal.nodes, 2);
+  rig_close(&r);
+}
+
+/* Successors. ------------------------------------------------------------------------------------------------------ */
+
+/* By rank, at most three, those of other machines that can start a daemon. */
+static void test_successors(void **state) {
+  struct rig r;
+  struct node n[6];
+  rig_open_successors(&r, 6, 6);
+  nodes_init(&r, n, 6);
+  n[2].standby_port = 0;
+  snprintf(n[3].peer_addr, sizeof n[3].peer_addr, "127.0.0.1"); /* on the daemon's machine, too */
+  n[5].want_rank = 1;
+  nodes_join(&r, n, 6);
+  const struct start *s = start_of(&r, &n[0]);
+  assert_int_equal(s->n_successors, 3);
+  assert_string_equal(s->successors[0].agent, n[5].agent);
+  assert_string_equal(s->successors[1].agent, n[1].agent);
+  assert_string_equal(s->successors[2].agent, n[4].agent);
+  assert_string_equal(s->successors[0].host, "n5");
+  assert_string_equal(s->successors[0].addr, n[5].peer_addr);
+  assert_int_equal(s->successors[0].port, 29505);
+  rig_close(&r);
+}
+
+/* A spare turns with the others. */
+static void test_spares_learn_successors(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 2, 2);
+  rig_running(&r, n, 2);
+  node_init(&r, &n[2], 2);
+  node_join(&r, &n[2]);
+  assert_int_equal(n[2].n_successors, 1);
+  assert_string_equal(n[2].successors[0], n[1].agent);
+  rig_close(&r);
+}
+
+/* The keeper is the first node on the daemon's machine, else node rank 0. */
+static void test_keeper(void **state) {
+  for (int ours = 0; ours < 3; ours++) {
+    struct rig r;
+    struct node n[4];
+    rig_open_successors(&r, 4, 4);
+    nodes_init(&r, n, 4);
+    snprintf(n[0].peer_addr, sizeof n[0].peer_addr, "10.0.1.1");
+    for (int i = 2; ours && i < 2 + ours; i++) snprintf(n[i].peer_addr, sizeof n[i].peer_addr, "10.0.255.1");
+    for (int i = 0; i < 4; i++) n[i].want_rank = i;
+    nodes_join(&r, n, 4);
+    for (int i = 0; i < 4; i++) assert_int_equal(start_of(&r, &n[i])->seal.keeper, i == (ours ? 2 : 0));
+    rig_close(&r);
+  }
+}
+
+/* Ages. ------------------------------------------------------------------------------------------------------------ */
+
+/* Node i has vouched last at 1000 * (i + 1) of a lease: its heartbeat said that it had read an answer of then. The age
+ * of the majority's word follows, one for each number of nodes. */
+static void test_age_of_a_majority(void **state) {
+  for (int count = 2; count <= 7; count++) {
+    for (int keeper = 0; keeper < count; keeper++) {
+      struct rig r;
+      struct node n[7];
+      rig_open_successors(&r, count, count);
+      nodes_init(&r, n, (size_t)count);
+      snprintf(n[0].peer_addr, sizeof n[0].peer_addr, "10.0.1.1");
+      snprintf(n[keeper].peer_addr, sizeof n[0].peer_addr, "10.0.255.1");
+      nodes_join(&r, n, (size_t)count);
+      nodes_started(&r, n, (size_t)count);
+      uint64_t sealed_ms = r.now_ms, vouched_ms[7];
+      for (int i = 0; i < count; i++) {
+        rig_run(&r, 100);
+        node_heartbeat(&r, &n[i]); /* answered now */
+        node_heartbeat(&r, &n[i]); /* has read that answer */
+        vouched_ms[i] = r.now_ms;
+      }
+      rig_run(&r, 1000);
+      /* The slowest of the majority that vouched last, the asking one among them. */
+      uint64_t until = vouched_ms[count - (count / 2 + 1)];
+      if (count % 2 == 0) { /* half with the keeper */
+        uint64_t half = vouched_ms[count - count / 2];
+        uint64_t with = vouched_ms[keeper] < half ? vouched_ms[keeper] : half;
+        if (with > until) until = with;
+      }
+      assert_true(until > sealed_ms);
+      expect_age(&r, &n[count - 1], r.now_ms - until);
+      rig_close(&r);
+    }
+  }
+}
+
+/* Who has not vouched has not read START, or would follow from it: the seal itself counts. */
+static void test_age_counts_from_the_seal(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 3, 3);
+  rig_joined(&r, n, 3);
+  assert_int_equal(start_of(&r, &n[0])->age_ms, 0);
+  rig_run(&r, 1001);
+  expect_age(&r, &n[0], 1001);
+  rig_run(&r, 3900);
+  expect_age(&r, &n[0], 4901);
+  rig_run(&r, 98); /* the others are lost by their leases in 1 ms */
+  expect_age(&r, &n[0], 4999);
+  rig_close(&r);
+}
+
+/* The age is at most a lease, and says: not in charge. */
+static void test_without_a_majority(void **state) {
+  struct rig r;
+  struct node n[4];
+  open_running(&r, n, 4, 2);
+  for (int i = 1; i < 4; i++) node_leave_silently(&n[i]);
+  rig_live(&r, 2 * LEASE);
+  assert_int_equal(age_of(&r, &n[0]), FRAME_AGE_PER_LEASE);
+  rig_close(&r);
+}
+
+/* Two nodes: the one beside the daemon is enough for it, the other one is not. */
+static void test_two_nodes(void **state) {
+  for (int left = 0; left < 2; left++) {
+    struct rig r;
+    struct node n[2];
+    open_running(&r, n, 2, 1);
+    node_leave_silently(&n[1 - left]);
+    rig_live(&r, LEASE + 1000);
+    node_stopped(&r, &n[left]);
+    rig_live(&r, LEASE);
+    if (left == 0) {
+      assert_int_equal(n[0].round, 2);
+      assert_true(n[0].ack_age <= FRAME_AGE_PER_LEASE / 4);
+    } else {
+      expect(&r, "forming");
+      assert_int_equal(n[1].ack_age, FRAME_AGE_PER_LEASE);
+      assert_int_equal(n[1].lacks, 1);
+    }
+    rig_close(&r);
+  }
+}
+
+/* A majority leaves: their votes stay here for ever. */
+static void test_nodes_that_leave_count(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_running(&r, n, 5, 1);
+  for (int i = 0; i < 3; i++) node_bye(&r, &n[i]);
+  node_stopped(&r, &n[3]);
+  node_stopped(&r, &n[4]);
+  rig_live(&r, 1500);
+  assert_int_equal(n[3].round, 2);
+  assert_int_equal(n[3].nodes, 2);
+  rig_close(&r);
+}
+
+/* WELCOME alone proves nothing, and a heartbeat proves the last answer that it names. */
+static void test_hello_alone_does_not_vouch(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 3);
+  rig_live(&r, 1250);
+  uint64_t vouched_ms = r.now_ms; /* by the answers of then, as the next heartbeats say */
+  nodes_heartbeat(&r, n, 3);
+  rig_run(&r, 1000);
+  for (int i = 1; i < 3; i++) {
+    node_drop(&r, &n[i]);
+    node_back(&r, &n[i], PHASE_RUNNING);
+  }
+  expect_age(&r, &n[0], r.now_ms - vouched_ms);
+  rig_run(&r, 500);
+  node_heartbeat(&r, &n[1]);
+  rig_run(&r, 500);
+  expect_age(&r, &n[0], 1000); /* its WELCOME */
+  rig_close(&r);
+}
+
+/* Firm. ------------------------------------------------------------------------------------------------------------ */
+
+/* The second round is firm when two of three nodes of the first one have reported from it. */
+static void test_firm_by_reports(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 3);
+  assert_true(start_of(&r, &n[0])->seal.base_nodes == 0);
+  rig_next_round(&r, n, 3);
+  const struct start *s = start_of(&r, &n[1]);
+  assert_int_equal(s->seal.nodes, 3);
+  assert_int_equal(s->seal.base_round, 1);
+  assert_string_equal(s->seal.base_incarnation, n[0].incarnation);
+  assert_int_equal(s->seal.base_nodes, 3);
+  assert_true(s->seal.in_base);
+  assert_false(s->seal.base_keeper);
+  assert_true(start_of(&r, &n[0])->seal.base_keeper);
+  assert_int_equal(s->agreed, 3);
+  for (int i = 0; i < 3; i++) {
+    node_heartbeat(&r, &n[2]);
+    assert_int_equal(n[2].firm, i >= 2);
+    node_started(&r, &n[i]);
+    rig_run(&r, 250);
+  }
+  rig_close(&r);
+}
+
+/* By heartbeats: one that has read an answer that is later than START. */
+static void test_firm_by_heartbeats(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 3);
+  rig_next_round(&r, n, 3);
+  rig_live(&r, 625); /* answers of before the seal are read */
+  assert_false(n[0].firm);
+  rig_live(&r, 625);
+  rig_live(&r, 625);
+  assert_true(n[0].firm && n[1].firm && n[2].firm);
+  rig_close(&r);
+}
+
+/* Sealing. --------------------------------------------------------------------------------------------------------- */
+
+/* Three of five are lost at once: the others wait, and say how many they need. */
+static void test_waits_for_a_majority(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_running(&r, n, 5, 2);
+  for (int i = 2; i < 5; i++) node_leave_silently(&n[i]);
+  rig_live(&r, LEASE + 1000);
+  node_stopped(&r, &n[0]);
+  node_stopped(&r, &n[1]);
+  rig_live(&r, 3 * LEASE);
+  expect(&r, "forming");
+  assert_int_equal(n[0].round, 1);
+  assert_int_equal(n[0].lacks, 1);
+  node_back(&r, &n[4], PHASE_STOPPED);
+  assert_int_equal(rig_count(&r, n[4].conn, MSG_STALE), 1);
+  node_hello_again(&r, &n[4]);
+  rig_live(&r, 1250);
+  assert_int_equal(n[0].round, 2);
+  assert_int_equal(n[4].round, 2);
+  assert_int_equal(n[0].nodes, 3);
+  rig_close(&r);
+}
+
+/* A spare has no vote. */
+static void test_a_spare_has_no_vote(void **state) {
+  struct rig r;
+  struct node n[4];
+  rig_open_successors(&r, 2, 3);
+  r.settings.scale_up = SCALE_UP_NEXT_ROUND;
+  rig_joined(&r, n, 3);
+  nodes_started(&r, n, 3);
+  node_init(&r, &n[3], 3);
+  node_join(&r, &n[3]);
+  node_leave_silently(&n[1]);
+  node_leave_silently(&n[2]);
+  rig_live(&r, LEASE + 1000);
+  node_stopped(&r, &n[0]);
+  rig_live(&r, LEASE);
+  expect(&r, "forming");
+  assert_int_equal(n[3].lacks, 1);
+  rig_close(&r);
+}
+
+/* Enough nodes for a round, but not for a majority: the job fails as if they were too few. */
+static void test_join_timeout_without_a_majority(void **state) {
+  struct rig r;
+  struct node n[5];
+  rig_open_successors(&r, 1, 5);
+  r.settings.join_timeout_ms = 20000;
+  rig_running(&r, n, 5);
+  nodes_heartbeat(&r, n, 5);
+  for (int i = 2; i < 5; i++) node_leave_silently(&n[i]);
+  rig_live(&r, LEASE + 1000);
+  node_stopped(&r, &n[0]);
+  node_stopped(&r, &n[1]);
+  expect(&r, "forming");
+  rig_live(&r, 18000);
+  expect(&r, "forming");
+  rig_live(&r, 3000);
+  assert_int_equal(rig_end(&r, &n[0])->verdict.cause, CAUSE_JOIN_TIMEOUT);
+  rig_close(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_off_on_one_machine),
+      cmocka_unit_test(test_off_at_a_shared_daemon),
+      cmocka_unit_test(test_on_with_standby_daemons),
+      cmocka_unit_test(test_successors),
+      cmocka_unit_test(test_spares_learn_successors),
+      cmocka_unit_test(test_keeper),
+      cmocka_unit_test(test_age_of_a_majority),
+      cmocka_unit_test(test_age_counts_from_the_seal),
+      cmocka_unit_test(test_without_a_majority),
+      cmocka_unit_test(test_two_nodes),
+      cmocka_unit_test(test_nodes_that_leave_count),
+      cmocka_unit_test(test_hello_alone_does_not_vouch),
+      cmocka_unit_test(test_firm_by_reports),
+      cmocka_unit_test(test_firm_by_heartbeats),
+      cmocka_unit_test(test_waits_for_a_majority),
+      cmocka_unit_test(test_a_spare_has_no_vote),
+      cmocka_unit_test(test_join_timeout_without_a_majority),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
