@@ -195,7 +195,6 @@ uint64_t core_deadline(const struct core *c) {
 }
 
 bool core_idle(const struct core *c) {
-  if (c->moved.n) return false; /* new nodes ask here for the way */
   for (size_t i = 0; i < c->jobs.n_all; i++)
     if (c->jobs.all[i]->state != JOB_ENDED && c->jobs.all[i]->n_members > 0) return false;
   return true;

@@ -99,8 +99,7 @@ void core_destroy(struct core *c);
 void core_step(struct core *c, const struct core_event *ev, struct job_effects *fx);
 /* When the next CORE_TICK is due, monotonic ms; UINT64_MAX: never. Cheap. */
 uint64_t core_deadline(const struct core *c);
-/* Every job that has a node has ended, and its nodes have acknowledged the end or had their time to; and no job of
- * another daemon has its nodes sent on from here. With
+/* Every job that has a node has ended, and its nodes have acknowledged the end or had their time to. With
  * exit_when_idle the driver exits when this holds and its agent is gone or a job has been served. */
 bool core_idle(const struct core *c);
 /* At least one job has been here. */

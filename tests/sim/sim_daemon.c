@@ -160,7 +160,9 @@ static void stop(struct sim *s) {
 
 /* As rdzvd does that an agent has started, once nobody needs it. */
 static void exit_if_idle(struct sim *s) {
-  if (!s->d.core || !s->d.owned || s->d.loading || s->d.head < s->d.tail || !core_idle(s->d.core)) return;
+  if (!s->d.core || !s->d.owned || s->d.loading || s->d.head < s->d.tail || !core_idle(s->d.core) ||
+      core_sends_on(s->d.core))
+    return;
   bool left = s->d.owner >= 0 && !s->agents[s->d.owner]->sup;
   if (!core_served(s->d.core) && !left) return;
   sim_trace(s, "%s: exits", s->d.name);
