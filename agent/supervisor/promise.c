@@ -61,7 +61,7 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
 /* The daemon is about to begin a round without this node. No other daemon may count on its vote. */
 void sup_promise_retire(struct supervisor *s) {
   struct promise *p = s->promise;
-  p->incarnation[0] = p->base[0] = '\0';
+  p->incarnation[0] = p->base[0] = p->head_host[0] = '\0';
   p->round = 0;
   p->firm = false;
   p->seal = (struct seal){.base_incarnation = p->base};

@@ -166,6 +166,29 @@ static void test_who_was_passed_over_hears_of_another_round(void **state) {
   bench_close(&b);
 }
 
+/* A round begins without it, and no other daemon may count on its vote. */
+static void test_who_is_retired_has_no_vote(void **state) {
+  struct bench b;
+  struct msg m;
+  open_round(&b);
+  bench_stop(&b, 1, NULL);
+  bench_clear(&b);
+  bench_settled(&b, 1, true, 1, NULL);
+  bench_forget(&b);
+  msg_init(&m, MSG_STALE);
+  m.stale.incarnation = b.incarnation;
+  m.stale.round = 1;
+  m.stale.text = "a round begins without this node";
+  m.stale.retire = true;
+  bench_msg(&b, &m);
+  const struct hello *h = bench_hello(&b);
+  assert_int_equal(h->voted_round, 0);
+  assert_string_equal(h->voted_incarnation, "");
+  assert_int_equal(h->seal.nodes, 0);
+  assert_string_equal(h->seal.base_incarnation, "");
+  bench_close(&b);
+}
+
 static void test_another_port_is_told_between_rounds(void **state) {
   struct bench b;
   bench_open_joined(&b);
@@ -200,6 +223,7 @@ static void open_forwarding(struct bench *b, int64_t rank, const char *addr) {
   b->config.endpoint = "gpu1:29400,gpu7:29400";
   b->config.endpoints = endpoints;
   b->config.n_endpoints = 2;
+  b->nodes = rank < 2 ? 2 : rank + 1;
   b->config.settings.daemons = 2;
   b->config.uid = 1000;
   b->daemon = DAEMON_1;
@@ -256,7 +280,7 @@ static void test_node_0_says_where_the_job_is(void **state) {
   bench_clear(&b);
   assert_int_equal(bench_count(&b, SUP_FORWARD), 1);
   bench_settled(&b, 1, true, 1, NULL);
-  assert_null(bench_effect(&b, SUP_FORWARD)->forward.bytes);
+  assert_int_equal(bench_count(&b, SUP_FORWARD), 1); /* the next round may wait for those who are elsewhere */
   bench_start(&b, 2);
   read_forward(&b, &m);
   assert_int_equal(m.forward.round, 2);
@@ -264,11 +288,36 @@ static void test_node_0_says_where_the_job_is(void **state) {
   bench_close(&b);
 }
 
-static void test_others_do_not(void **state) {
+/* Between rounds the first four do: node rank 0 may be the one that was lost. */
+static void test_others_do_between_rounds(void **state) {
+  for (int64_t rank = 1; rank < 6; rank++) {
+    struct bench b;
+    open_forwarding(&b, rank, "10.0.0.3");
+    bench_run(&b, 20000);
+    assert_int_equal(bench_count(&b, SUP_FORWARD), 0);
+    bench_stop(&b, 1, NULL);
+    bench_clear(&b);
+    bench_settled(&b, 1, true, 1, NULL);
+    assert_int_equal(bench_count(&b, SUP_FORWARD), rank < 4);
+    bench_close(&b);
+  }
+}
+
+/* A later round runs without this node, and node rank 0 of that one knows its place. */
+static void test_a_round_without_it(void **state) {
   struct bench b;
-  open_forwarding(&b, 1, "10.0.0.3");
-  bench_run(&b, 20000);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 0);
+  struct msg m;
+  open_forwarding(&b, 0, "10.0.0.3");
+  bench_stop(&b, 1, NULL);
+  bench_clear(&b);
+  bench_settled(&b, 1, true, 1, NULL);
+  msg_init(&m, MSG_WAITING);
+  m.waiting.incarnation = b.incarnation;
+  m.waiting.round = 2;
+  m.waiting.spare = true;
+  m.waiting.text = "this node waits";
+  bench_msg(&b, &m);
+  assert_null(bench_effect(&b, SUP_FORWARD)->forward.bytes);
   bench_close(&b);
 }
 
@@ -368,9 +417,11 @@ int main(void) {
       cmocka_unit_test(test_firm),
       cmocka_unit_test(test_firm_is_of_the_round_that_it_is_in),
       cmocka_unit_test(test_who_was_passed_over_hears_of_another_round),
+      cmocka_unit_test(test_who_is_retired_has_no_vote),
       cmocka_unit_test(test_another_port_is_told_between_rounds),
       cmocka_unit_test(test_node_0_says_where_the_job_is),
-      cmocka_unit_test(test_others_do_not),
+      cmocka_unit_test(test_others_do_between_rounds),
+      cmocka_unit_test(test_a_round_without_it),
       cmocka_unit_test(test_one_address_needs_no_telling),
       cmocka_unit_test(test_a_daemon_on_this_machine),
       cmocka_unit_test(test_what_it_says_follows_the_daemon),

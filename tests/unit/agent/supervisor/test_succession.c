@@ -541,6 +541,53 @@ static void test_all_places_are_asked_in_turn(void **state) {
   bench_close(&b);
 }
 
+/* Two places without a majority, in no round. Returns how long it stayed at the daemon that has welcomed it. */
+static uint64_t stay(struct bench *b, const char *daemon) {
+  welcome_by(b, daemon, 5000);
+  bench_forget(b);
+  uint64_t since_ms = b->now_ms;
+  for (int i = 0; i < 400 && !bench_said(b, "asking") && !b->exits; i++) bench_run(b, 250);
+  return b->now_ms - since_ms;
+}
+
+static void open_weak(struct bench *b) {
+  bench_open(b);
+  b->daemon = DAEMON_1;
+  b->answering = true;
+  b->config.settings.join_timeout_ms = 600000;
+  bench_joined(b);
+  send_waiting(b, 1, false, 1);
+  bench_down(b, false);
+  bench_run(b, 0);
+}
+
+/* Agents that go round at different times meet at the first place that answers. */
+static void test_it_stays_longer_at_the_first_place_each_time(void **state) {
+  static const uint64_t want_ms[] = {20000, 10000, 40000, 10000, 80000, 10000};
+  struct bench b;
+  open_weak(&b);
+  assert_int_equal(stay(&b, DAEMON_1), 10000);
+  for (size_t i = 0; i < sizeof want_ms / sizeof want_ms[0]; i++) {
+    assert_int_equal(bench_effect(&b, SUP_CONNECT)->connect.to, i % 2 ? CONNECT_ENDPOINT : CONNECT_SUCCESSOR);
+    assert_int_equal(stay(&b, i % 2 ? DAEMON_1 : DAEMON_2), want_ms[i]);
+  }
+  bench_close(&b);
+}
+
+/* Each of them counts --join-timeout anew. */
+static void test_it_does_not_look_for_ever(void **state) {
+  struct bench b;
+  open_weak(&b);
+  uint64_t begun_ms = b.now_ms;
+  for (int i = 0; i < 100 && !b.exits; i++) stay(&b, i % 2 ? DAEMON_2 : DAEMON_1);
+  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
+  assert_in_range(b.now_ms - begun_ms, 600000, 615000);
+  assert_int_equal(
+      bench_said(&b, "no daemon that enough nodes of the last round follow was found within 600 s (--join-timeout)"),
+      1);
+  bench_close(&b);
+}
+
 /* The line of who has taken over. ---------------------------------------------------------------------------------- */
 
 /* gpu2 welcomes it; the round there is over. */
@@ -669,6 +716,8 @@ int main(void) {
       cmocka_unit_test(test_a_daemon_that_is_not_in_charge_is_left),
       cmocka_unit_test(test_an_answer_in_charge_starts_the_time_again),
       cmocka_unit_test(test_all_places_are_asked_in_turn),
+      cmocka_unit_test(test_it_stays_longer_at_the_first_place_each_time),
+      cmocka_unit_test(test_it_does_not_look_for_ever),
       cmocka_unit_test(test_start_says_who_has_taken_over),
       cmocka_unit_test(test_a_round_that_goes_on_under_another_daemon),
       cmocka_unit_test(test_a_spare_says_it_too),
