@@ -46,6 +46,7 @@ def test_what_is_refused(rdzv, d):
     for more, words in (
         (dict(daemon="2"), "names daemon 2, and no rdzvd has such an id"),
         (dict(addr="gpu2"), "names address gpu2, which is not numeric"),
+        (dict(port=d.port), "names this daemon's own address, 127.0.0.1"),
         (dict(incarnation="ffffffffffff-0"), "begins more than 24 hours after now"),
     ):
         (m,) = forward(d, **more)
