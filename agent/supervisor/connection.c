@@ -351,13 +351,13 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   if (!again) s->heartbeat.read = 0; /* this daemon has not answered it */
   s->link.state = CONNECTION_READY;
   s->heartbeat.answered_ms = s->link.hello_ms;
-  bool same = sup_note_welcome(s, w);
+  bool back = sup_note_welcome(s, w);
   if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
     s->heartbeat.acked_ms = s->link.hello_ms;
     sup_allow_workers(s, s->link.hello_ms, (uint64_t)w->age_ms);
     sup_update_fence(s, w->fence, w->state == JOB_RECOVERING, (uint64_t)w->age_ms);
   }
-  if (s->link.loss_reported && same) sup_log(s, LOG_INFO, "the daemon is back");
+  if (s->link.loss_reported && back) sup_log(s, LOG_INFO, "the daemon is back");
   s->link.loss_reported = false;
   s->link.warned_ms = 0;
   s->link.welcomed = true;

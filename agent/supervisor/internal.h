@@ -220,7 +220,7 @@ uint64_t sup_fence_deadline(const struct supervisor *s);
 const char *sup_follows(const struct supervisor *s); /* the daemon's id; "" */
 int64_t sup_term(const struct supervisor *s);
 bool sup_daemon_in_charge(const struct supervisor *s); /* connected, and its last answer had a majority */
-bool sup_note_welcome(struct supervisor *s, const struct welcome *w); /* true: by the daemon that it followed */
+bool sup_note_welcome(struct supervisor *s, const struct welcome *w); /* true: where it was welcomed last */
 void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering);
 void sup_note_start(struct supervisor *s, const struct start *start);
 void sup_note_heard(struct supervisor *s); /* after each message */
@@ -253,6 +253,7 @@ bool sup_has_other_targets(const struct supervisor *s);
 void sup_begin_cycle(struct supervisor *s, enum turn_order order); /* aims at its first place */
 bool sup_next_target(struct supervisor *s);                        /* false: the cycle is over, and begins again */
 bool sup_is_turning(const struct supervisor *s);
+bool sup_aims_at_home(const struct supervisor *s);
 bool sup_cycle_goes_on(const struct supervisor *s);                    /* sup_next_target would find one */
 void sup_aim(const struct supervisor *s, struct supervisor_effect *e); /* fills SUP_CONNECT */
 uint64_t sup_greeting_patience_ms(const struct supervisor *s);

@@ -158,7 +158,7 @@ static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
 
 bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   struct succession *u = s->succession;
-  bool same = !u->follows[0] || !strcmp(u->follows, w->daemon);
+  bool same = !u->follows[0] || !strcmp(u->follows, w->daemon), back = sup_aims_at_home(s);
   snprintf(u->follows, sizeof u->follows, "%s", w->daemon);
   if (w->term > u->term) u->term = w->term;
   u->moves = 0;
@@ -169,7 +169,7 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest && sup_home_is_a_later_endpoint(s);
   u->look_ms = waits ? s->now_ms + 2 * lease_ms(s) : UINT64_MAX;
   note_age(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
-  return same;
+  return back;
 }
 
 void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {

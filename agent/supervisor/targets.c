@@ -193,6 +193,10 @@ void sup_note_moved(struct supervisor *s, const struct moved *m) {
   look_for_others(s);
 }
 
+bool sup_aims_at_home(const struct supervisor *s) {
+  return s->targets->has_home && is_same(&s->targets->aim, &s->targets->home);
+}
+
 /* Connecting. ------------------------------------------------------------------------------------------------------ */
 
 enum { SHORT_MS = 250, OWN_MS = 1000, GREETING_MS = 1000 };
@@ -218,7 +222,7 @@ uint64_t sup_greeting_patience_ms(const struct supervisor *s) {
   const struct targets *t = s->targets;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   if (!t->turning) return SUPERVISOR_HELLO_MS;
-  if (t->has_home && is_same(&t->aim, &t->home)) return at_least(lease / 10, SHORT_MS);
+  if (sup_aims_at_home(s)) return at_least(lease / 10, SHORT_MS);
   uint64_t ms = at_least(lease / 2, GREETING_MS);
   return ms < SUPERVISOR_HELLO_MS ? ms : SUPERVISOR_HELLO_MS;
 }

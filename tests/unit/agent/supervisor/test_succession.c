@@ -674,6 +674,7 @@ static void test_the_same_place_is_no_takeover(void **state) {
   bench_run(&b, 100);
   welcome_by(&b, DAEMON_2, 0);
   assert_int_equal(bench_said(&b, "taken over"), 0);
+  assert_int_equal(bench_said(&b, "the daemon is back"), 1);
   bench_close(&b);
 }
 
