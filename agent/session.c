@@ -318,11 +318,14 @@ static void on_up(void *ctx, bool moved) {
   union socket_address peer = {0};
   struct ipaddr daemon;
   uint16_t port;
+  char addr[INET6_ADDRSTRLEN];
   leave_obituary(ctx);
   link_peer(s->link, &peer);
   socket_address_read(&peer, &daemon, &port);
   round_store_reach(s->store, &daemon);
-  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.moved = moved}});
+  socket_format(&daemon, addr);
+  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP,
+                                       .link_up = {.moved = moved, .addr = addr[0] ? addr : NULL, .port = port}});
 }
 
 static void on_down(void *ctx, const struct link_down *down) {

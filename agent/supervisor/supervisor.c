@@ -114,6 +114,7 @@ enum { STRINGS_MAX = 3 };
 static size_t find_strings(struct supervisor_event *ev, const char **at[STRINGS_MAX]) {
   size_t n = 0;
   switch (ev->kind) {
+  case SUP_LINK_UP: at[n++] = &ev->link_up.addr; break;
   case SUP_LINK_DOWN: at[n++] = &ev->link_down.why; break;
   case SUP_STRANGER: at[n++] = &ev->stranger.name; break;
   case SUP_SPAWNED: at[n++] = &ev->spawned.device; break;

@@ -120,13 +120,15 @@ def test_next_address_has_the_daemon(rdzv):
 
 
 def test_first_address_is_started(rdzv):
-    """Only there an agent starts rdzvd; a daemon that runs at a later address is not the one."""
+    """Only there an agent starts rdzvd. A daemon that runs at a later address is not the one, and learns where the job is."""
     d = rdzv.daemon(listen="127.0.0.3")
     port = free_port()
-    agents = rdzv.agents(2, f"127.0.0.1:{port},127.0.0.3:{d.port}", "--nnodes", 2, "--rdzv-id", "j", "--", "sh", "-c", "exit 0")
+    job = ["--nnodes", 2, "--rdzv-id", "j", "--", "sh", "-c", WAIT]
+    agents = rdzv.agents(2, f"127.0.0.1:{port},127.0.0.3:{d.port}", *job)
+    until("the later one to know the job's place",
+          lambda: ask(rdzv, [f"127.0.0.3:{d.port}"], "jobs").says(rf"j: moved to the daemon on 127\.0\.0\.1 \(127\.0\.0\.1:{port}\)"))
+    (rdzv.tmp / "go").touch()
     assert [a.exit(30) for a in agents] == [0, 0], rdzv
-    p = ask(rdzv, [f"127.0.0.3:{d.port}"], "jobs")
-    assert p.popen.returncode == 0 and p.says("no jobs"), p
 
 
 def test_daemon_gets_the_claims_place(rdzv):
