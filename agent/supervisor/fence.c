@@ -101,8 +101,8 @@ static void log_fenced(struct supervisor *s, uint64_t at_ms) {
       s->now_ms < s->heartbeat.acked_ms + lease_ms(s) / 2) {
     sup_log(
         s, LOG_ERROR,
-        "too few nodes of round %lld follow the daemon at %s, and the others may form a round without this node: killing the workers before the lease of %.1f s is over",
-        (long long)s->round.number, sup_daemon_name(s), (double)lease_ms(s) / 1000);
+        "the daemon at %s is not in charge of round %lld, and the others may form a round without this node: killing the workers before the lease of %.1f s is over",
+        sup_daemon_name(s), (long long)s->round.number, (double)lease_ms(s) / 1000);
     return;
   }
   sup_log(
