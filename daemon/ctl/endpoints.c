@@ -118,10 +118,7 @@ bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t le
   enum ctl_standing standing = ctl_standing_of(code, json, len, &said);
   endpoint_format(ctl_endpoint(c), text);
   c->sounding = false;
-  if (standing == CTL_NO_ANSWER)
-    ctl_fail(c, code ? code : EXIT_CODE_NO_DAEMON, "%s: %s", text, buf_text(&said));
-  else if (standing == CTL_NOT_IN_CHARGE)
-    ctl_fail(c, EXIT_CODE_REFUSED, "%s is not in charge of job %s", text, c->request.job);
+  if (standing != CTL_IN_CHARGE) ctl_fail(c, code ? code : EXIT_CODE_REFUSED, "%s: %s", text, buf_text(&said));
   buf_finish(&said);
   return standing == CTL_IN_CHARGE;
 }

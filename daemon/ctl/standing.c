@@ -10,11 +10,16 @@ enum ctl_standing ctl_standing_of(int code, const char *json, size_t len, struct
   const char *text = json_string_value(json_object_get(answer, "text"));
   enum ctl_standing found = CTL_NO_ANSWER;
   size_t i;
+  const char *moved = NULL;
   json_array_foreach(jobs, i, job) {
-    bool other = json_is_false(json_object_get(json_object_get(job, "daemon"), "in_charge"));
+    const char *to = json_string_value(json_object_get(job, "moved_to"));
+    bool other = to || json_is_false(json_object_get(json_object_get(job, "daemon"), "in_charge"));
+    if (to) moved = to;
     if (!other || found == CTL_NO_ANSWER) found = other ? CTL_NOT_IN_CHARGE : CTL_IN_CHARGE;
   }
   if (found == CTL_NO_ANSWER) buf_puts(said, text ? text : "its answer is not understood");
+  if (found == CTL_NOT_IN_CHARGE && moved) buf_printf(said, "the job has moved to %s", moved);
+  if (found == CTL_NOT_IN_CHARGE && !moved) buf_puts(said, "not in charge of the job");
   json_decref(answer);
   return found;
 }

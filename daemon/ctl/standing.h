@@ -9,8 +9,8 @@
 
 enum ctl_standing { CTL_IN_CHARGE, CTL_NOT_IN_CHARGE, CTL_NO_ANSWER };
 
-/* code: of the answer. CTL_NO_ANSWER: *said gets the daemon's sentence. A daemon that does not say whether it is in
- * charge of the job is. */
+/* code: of the answer. *said gets the daemon's sentence, or why it is not in charge. A daemon that does not say whether
+ * it is in charge of a job that it has is. */
 enum ctl_standing ctl_standing_of(int code, const char *json, size_t len, struct buf *said);
 
 #endif

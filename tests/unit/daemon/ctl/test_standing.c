@@ -15,7 +15,11 @@ static void check(int code, const char *json, enum ctl_standing want, const char
 
 static void test_standings(void **state) {
   check(0, "{\"jobs\":[{\"job\":\"j\",\"daemon\":{\"in_charge\":true}}]}\n", CTL_IN_CHARGE, "");
-  check(0, "{\"jobs\":[{\"job\":\"j\",\"daemon\":{\"in_charge\":false}}]}\n", CTL_NOT_IN_CHARGE, "");
+  check(0, "{\"jobs\":[{\"job\":\"j\",\"daemon\":{\"in_charge\":false}}]}\n", CTL_NOT_IN_CHARGE,
+        "not in charge of the job");
+  check(0, "{\"jobs\":[{\"job\":\"j\",\"uid\":0,\"moved_to\":\"gpu2 (10.0.0.2:7)\"}]}", CTL_NOT_IN_CHARGE,
+        "the job has moved to gpu2 (10.0.0.2:7)");
+  check(0, "{\"jobs\":[{\"daemon\":{\"in_charge\":true}},{\"moved_to\":\"gpu1\"}]}", CTL_IN_CHARGE, "");
   check(0, "{\"jobs\":[{\"job\":\"j\"}]}", CTL_IN_CHARGE, "");
   /* of two users */
   check(0, "{\"jobs\":[{\"daemon\":{\"in_charge\":false}},{\"daemon\":{\"in_charge\":true}}]}", CTL_IN_CHARGE, "");
