@@ -17,6 +17,8 @@
 #include "common/system/loop.h"
 #include "daemon/ctl/client.h"
 
+enum { ELSEWHERE = 1 }; /* as of a daemon that has no such job */
+
 const struct endpoint *ctl_endpoint(const struct client *c) {
   return &c->endpoints[c->at];
 }
@@ -118,7 +120,7 @@ bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t le
   enum ctl_standing standing = ctl_standing_of(code, json, len, &said);
   endpoint_format(ctl_endpoint(c), text);
   c->sounding = false;
-  if (standing != CTL_IN_CHARGE) ctl_fail(c, code ? code : EXIT_CODE_REFUSED, "%s: %s", text, buf_text(&said));
+  if (standing != CTL_IN_CHARGE) ctl_fail(c, code ? code : ELSEWHERE, "%s: %s", text, buf_text(&said));
   buf_finish(&said);
   return standing == CTL_IN_CHARGE;
 }

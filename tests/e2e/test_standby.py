@@ -120,13 +120,13 @@ def test_next_address_has_the_daemon(rdzv):
 
 
 def test_first_address_is_started(rdzv):
-    """Only there an agent starts rdzvd. A daemon that runs at a later address is not the one, and learns where the job is."""
+    """Only there an agent starts rdzvd. A daemon that runs at a later address is not the one, and is told where the job is."""
     d = rdzv.daemon(listen="127.0.0.3")
     port = free_port()
-    job = ["--nnodes", 2, "--rdzv-id", "j", "--", "sh", "-c", WAIT]
-    agents = rdzv.agents(2, f"127.0.0.1:{port},127.0.0.3:{d.port}", *job)
-    until("the later one to know the job's place",
-          lambda: ask(rdzv, [f"127.0.0.3:{d.port}"], "jobs").says(rf"j: moved to the daemon on 127\.0\.0\.1 \(127\.0\.0\.1:{port}\)"))
+    agents = rdzv.agents(2, f"127.0.0.1:{port},127.0.0.3:{d.port}", "--nnodes", 2, "--rdzv-id", "j", "--", "sh", "-c", WAIT)
+    d.expect(rf"job j: it is with the daemon on 127.0.0.1 \(127.0.0.1:{port}\), in round 1")
+    p = ask(rdzv, [f"127.0.0.3:{d.port}", f"127.0.0.1:{port}"], "status", "j")
+    assert p.popen.returncode == 0 and p.says("j: running"), p
     (rdzv.tmp / "go").touch()
     assert [a.exit(30) for a in agents] == [0, 0], rdzv
 
@@ -198,6 +198,21 @@ def test_no_daemon_helps(two):
     assert p.popen.returncode == 1 and json.loads(p.out[0]) == {"ok": False, "code": 1, "text": why} and not p.err, p
     p = ask(two, [dead, "127.0.0.8:1"], "status")
     assert p.popen.returncode == 69 and len(p.err) == 1 and p.says(f"{dead}: no daemon listens there; 127.0.0.8:1: no daemon listens there$"), p
+    assert two.job.running
+
+
+def test_daemon_that_knows_where_the_job_is(two):
+    """It has the job's name, and no job: the next one is asked, and a sentence says where the job is."""
+    a = two.first
+    told = dict(version=1, job="family", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=3, term=2, daemon=32 * "2", host="gpu2", addr="10.9.8.7", port=29400)
+    with Native(a.port) as n:
+        n.expect("GREETING")
+        n.send("FORWARD", told)
+        a.expect(r"it is with the daemon on gpu2 \(10.9.8.7:29400\)")
+    p = ask(two, [a.endpoint, two.second.endpoint], "status", "family")
+    assert p.popen.returncode == 0 and p.says("family: running") and not p.says("gpu2"), p
+    p = ask(two, [a.endpoint, two.dead], "stop", "family")
+    assert p.popen.returncode == 1 and p.says(rf"{a.endpoint}: the job has moved to gpu2 \(10.9.8.7:29400\); {two.dead}: no daemon listens there"), p
     assert two.job.running
 
 
