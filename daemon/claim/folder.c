@@ -185,22 +185,23 @@ static int create_file(const struct place *f, const char *file, const char *cont
   return rc;
 }
 
+/* A claim that the end removes at once looks like a failure: the end is looked for in any case. */
 static int create(const struct place *f, const char *name, const char *content, enum claim_answer *answer,
                   struct buf *text, struct err *e) {
   char file[CLAIM_FILE_MAX + 1];
   struct buf end = BUF_INIT;
   int rc = claim_name_check(name, false, e);
   if (rc == 0) rc = claim_file_name(name, file, e);
-  if (rc == 0) rc = create_file(f, file, content, answer, text, e);
-  if (rc == 0) rc = look_for_end(f, name, &end, e);
-  if (rc > 0) {
-    if (*answer == CLAIM_WON) unlinkat(f->fd, file, 0);
+  if (rc) return rc;
+  int made = create_file(f, file, content, answer, text, e), ended = look_for_end(f, name, &end, e);
+  if (ended > 0) {
+    if (made == 0 && *answer == CLAIM_WON) unlinkat(f->fd, file, 0);
     *answer = CLAIM_TAKEN;
     buf_clear(text);
     buf_append(text, buf_text(&end), end.len);
   }
   buf_finish(&end);
-  return rc < 0 ? rc : 0;
+  return ended > 0 ? 0 : made ? made : ended;
 }
 
 struct removal {

@@ -416,8 +416,8 @@ static void on_deadline_forming(struct job *j, const struct job_event *ev) {
   if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
   if (ev->now_ms >= job_join_deadline(j))
     job_join_timeout(j, ev->now_ms);
-  else if (ev->now_ms >= j->notice_ms)
-    send_notices(j, ev->now_ms);
+  /* A round that is ready may still wait for its claim. */
+  if (j->state == JOB_FORMING && ev->now_ms >= j->notice_ms) send_notices(j, ev->now_ms);
 }
 
 /* STARTING: not all have started; STOPPING: not all have stopped. Late nodes are lost. */

@@ -2,10 +2,8 @@
 """--claim: rdzv-claim by itself and below rdzvd, in a folder and in a real etcd whose members die, hang, move their leader, or are slow."""
 
 import contextlib
-import http.server
 import json
 import os
-import queue
 import re
 import select
 import shutil
@@ -19,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import etcd
-from harness import BUILD, RDZVD, describe, need, stop_accepting, until
+from harness import BUILD, RDZVD, describe, free_port, stop_accepting, until
 
 HELPER = BUILD / "daemon/claim/rdzv-claim"
 ANSWER_S = 9  # within which a claim is answered
@@ -482,3 +480,106 @@ def test_a_helper_that_hangs_does_not_keep_the_daemon(rdzv):
     finally:
         os.kill(pid, signal.SIGCONT)
     until("its helper ends", lambda: not helpers(rdzv))
+
+
+# Whole jobs. ----------------------------------------------------------------------------------------------------------
+
+FAILS_ONCE = """import os, sys, time
+if os.environ["RDZV_ROUND"] == "1":
+    time.sleep(0.3 if os.environ["RANK"] == "0" else 60)
+    sys.exit(1)
+"""
+RUNS = """import os, time
+print("round", os.environ["RDZV_ROUND"], "runs", flush=True)
+time.sleep(60)
+"""
+
+
+def script(rdzv, text):
+    path = rdzv.tmp / "worker.py"
+    path.write_text(text)
+    return path
+
+
+def claims_at(place, cluster):
+    """The names of the claims, with the separators of etcd's."""
+    if str(place).startswith("etcd:"):
+        return {k.removeprefix("rdzv/claims/"): v for k, v in cluster.keys().items() if k.startswith("rdzv/claims/")}
+    return {f.name.replace(",", "/"): f.read_text() for f in Path(place).iterdir() if not f.name.startswith(".")}
+
+
+def test_a_job_claims_its_rounds(rdzv, place, request):
+    """A claim for each round while the job runs, and only its end afterwards. The daemon is an agent's, which gets --claim from it."""
+    cluster = None if isinstance(place, Path) else request.getfixturevalue("one")
+    job = f"claims-{request.node.callspec.id}"
+    of_job = lambda: {k.rpartition("/")[2]: v for k, v in claims_at(place, cluster).items() if k.split("/")[1] == job}
+    hold = rdzv.tmp / "hold"
+    hold.touch()
+    worker = script(rdzv, FAILS_ONCE + f"while os.path.exists('{hold}'): time.sleep(0.05)\n")
+    agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--rdzv-id", job, "--claim", place, worker)
+    agents[0].expect("round 2: 2 nodes")
+    there = of_job()
+    assert set(there) == {"1", "2"}, there
+    for content in map(json.loads, there.values()):
+        assert re.fullmatch("[0-9a-f]{32}", content["daemon"]) and len(content["nodes"]) == 2 and content["port"], content
+    hold.unlink()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    until("the job's end is the only claim", lambda: of_job() == {"end": "ended"})
+
+
+def cpu_s(pid):
+    ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_job_waits_for_etcd(rdzv):
+    """The agent names what does not answer. The daemon waits without work, and the job begins when etcd is back."""
+    with etcd.cluster(1) as c:
+        d = rdzv.daemon("--claim", c.place)
+        c[0].kill()
+        a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", "1:2", "--last-call", "500ms", "--claim", c.place, script(rdzv, "print('done')"))
+        a.expect(rf"round 1 of job \S+ cannot be claimed: no member of etcd could be used: {c[0].at} \(Couldn't connect to server\); trying again")
+        before, began = cpu_s(d.pid), time.monotonic()
+        time.sleep(2)
+        assert cpu_s(d.pid) - before < 0.2 * (time.monotonic() - began), d
+        c.restart(c[0])
+        assert a.exit() == 0 and a.says("round 1: 1 node"), rdzv
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_job_outlives_its_helper(rdzv, how):
+    """A helper that died is started again for the next round; one that hangs is killed when a claim is due."""
+    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 1, "--claim", rdzv.tmp / "claims", script(rdzv, RUNS))
+    a.expect("round 1 runs")
+    (pid,) = helpers(rdzv)
+    os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    os.kill(rdzv.await_workers(1)[0], signal.SIGKILL)
+    a.expect("round 2 runs", 20)
+    assert helpers(rdzv) and pid not in helpers(rdzv)
+    d.expect(rf"rdzv-claim \(pid {pid}\) was killed by signal 9" if how == "killed" else rf"did not answer within 10 s; killed rdzv-claim \(pid {pid}\)")
+    a.kill(signal.SIGTERM)
+    a.exit()
+
+
+def test_a_daemon_without_claims_is_refused(rdzv):
+    d = rdzv.daemon()
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 1, "--claim", rdzv.tmp / "claims", script(rdzv, RUNS))
+    assert a.exit() == 72 and a.says("--claim"), a
+
+
+def test_one_of_two_goes_on_with_a_claim(rdzv, place):
+    """The daemon and half of the nodes are lost at once. The other node finds the standby daemon, which claims the next round for it alone."""
+    daemons = [rdzv.daemon("--claim", place) for _ in range(2)]
+    both = ",".join(d.endpoint for d in daemons)
+    agents = rdzv.agents(2, both, "--nnodes", "1:2", "--rdzv-id", f"half-{rdzv.mark}", "--lease", "2s", "--claim", place, script(rdzv, RUNS))
+    for a in agents:
+        a.expect("round 1 runs")
+    for pid in rdzv.pids(E2E_NODE="0"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    daemons[0].kill()
+    agents[1].expect("round 2 runs", 20)
+    assert agents[1].says("round 2: 1 node"), agents[1]
+    agents[1].kill(signal.SIGTERM)
+    agents[1].exit()

@@ -49,6 +49,8 @@ apt_missing() {
     # mpirun, on the same.
     have mpirun.openmpi || echo openmpi-bin
     have mpiexec.hydra || echo mpich
+    # An etcd for the claims, of one and three members on loopback.
+    have etcd || echo etcd-server
   fi
   # The tools that build and check Debian packages, and in --all those that make a bare Debian in a folder.
   if [ $quick = 0 ] && have dpkg-query; then

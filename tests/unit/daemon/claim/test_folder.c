@@ -22,10 +22,18 @@ enum { RACERS = 2, CLAIMS = 1000, NOBODY = 65534 };
 int __real_linkat(int from, const char *a, int to, const char *b, int flags);
 int __wrap_linkat(int from, const char *a, int to, const char *b, int flags);
 
-static int lost;         /* not 0: linkat's answer, whatever happens */
-static bool carried_out; /* it happens */
+static int lost;           /* not 0: linkat's answer, whatever happens */
+static bool carried_out;   /* it happens */
+static void (*then)(void); /* what another daemon does right behind it; once */
 
 int __wrap_linkat(int from, const char *a, int to, const char *b, int flags) {
+  if (then) {
+    void (*act)(void) = then;
+    then = NULL;
+    assert_int_equal(__real_linkat(from, a, to, b, flags), 0);
+    act();
+    return 0;
+  }
   if (!lost) return __real_linkat(from, a, to, b, flags);
   if (carried_out) __real_linkat(from, a, to, b, flags);
   errno = lost;
@@ -127,6 +135,28 @@ static void ends(void) {
 
 static void test_an_end(void **state) {
   on_each(ends);
+}
+
+static void end_now(void) {
+  assert_int_equal(folder_end(folder, "0/j/", NULL), 0);
+}
+
+static void end_without_removal(void) {
+  FILE *f = fopen(in_folder("0,j2,end"), "w");
+  fputs(CLAIM_ENDED, f);
+  fclose(f);
+}
+
+static void ends_that_come_between(void) {
+  then = end_now;
+  expect("0/j/1", "mine", CLAIM_TAKEN, CLAIM_ENDED);
+  then = end_without_removal;
+  expect("0/j2/1", "mine", CLAIM_TAKEN, CLAIM_ENDED);
+  assert_int_equal(count_files(), 2); /* the ends */
+}
+
+static void test_ends_that_come_between(void **state) {
+  on_each(ends_that_come_between);
 }
 
 static void test_once(void **state) {
@@ -350,6 +380,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_once),
       cmocka_unit_test(test_an_end),
+      cmocka_unit_test(test_ends_that_come_between),
       cmocka_unit_test(test_answers_that_are_lost),
       cmocka_unit_test(test_a_name_that_comes_between),
       cmocka_unit_test(test_one_alone_wins),
