@@ -47,7 +47,7 @@ static const struct opt table[] = {
      .help =
          "Claim a round before it begins, for jobs whose agents have --claim: in a folder that all daemons share, or in "
          "etcd. Of two daemons one alone can begin a round, even if a majority of its nodes is lost. The folder is "
-         "created with mode 700; it must have hard links. etcd is asked over HTTP (v3), one member after another."},
+         "created with mode 700; it must have hard links. etcd is asked over plain HTTP (v3 API) and without a password."},
     {.group = "PyTorch's TCPStore"},
     {"c10d", .type = OPT_FLAG, .offset = FIELD(c10d), .brief = "Serve a TCPStore for PyTorch's own programs.",
      .help =

@@ -220,9 +220,9 @@ static void remove_one(void *ctx, const char *name) {
 
 /* The time of the file server: that of a file which was just written. */
 static int read_time(const struct place *f, const char *temp, time_t *now, struct err *e) {
-  struct stat st;
+  struct stat st = {.st_mtime = 0};
   int rc = read_attributes(f->fd, temp, &st);
-  *now = rc ? 0 : st.st_mtime;
+  *now = st.st_mtime;
   return rc ? err_sys(e, rc, "cannot read a file in %s", f->path) : 0;
 }
 

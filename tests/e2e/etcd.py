@@ -18,12 +18,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import pytest
-
-from harness import until
+from harness import need, until
 
 PROGRAM = shutil.which("etcd")
-needs_etcd = pytest.mark.skipif(not PROGRAM, reason="etcd is not installed (package etcd-server)")
 
 
 def free_ports(n):
@@ -124,8 +121,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(n):
-    if not PROGRAM:
-        pytest.skip("etcd is not installed (package etcd-server)")
+    need("etcd")
     folder = Path(tempfile.mkdtemp(prefix="rdzv-etcd-"))
     c = None
     try:

@@ -165,7 +165,7 @@ static void test_once(void **state) {
 
 static void answers_that_are_lost(void) {
   for (int code = 0; code < 3; code++) {
-    char name[16];
+    char name[32];
     lost = (const int[]){EEXIST, EIO, ETIMEDOUT}[code];
     carried_out = true;
     snprintf(name, sizeof name, "0/a/%d", code);
@@ -207,7 +207,7 @@ static void test_a_name_that_comes_between(void **state) {
 /* won[i]: the racers that won claim i; bit 7: one saw another content than the winner's. */
 static void race(int me, unsigned char *won) {
   struct folder *f = open_folder(path);
-  char mine[16], name[32];
+  char mine[32], name[48];
   snprintf(mine, sizeof mine, "racer %d", me);
   for (int i = 0; i < CLAIMS; i++) {
     struct buf there = BUF_INIT;
