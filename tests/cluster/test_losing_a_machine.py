@@ -40,11 +40,16 @@ def lose(c, i, agents):
         a.expect(f"round [2-9] of {len(agents)}", 2 * LEASE + BUSY)
 
 
+def pattern(line):
+    """Hosts, ports, numbers and times may be others."""
+    return re.sub(r"gpu\\?\d|\d+(\\?[.:-]\d+)*", r"\\S+", re.escape(line))
+
+
 def prints(agent, words):
-    """The lines of the block that has these words; hosts, ports, numbers and times may be others."""
+    """The lines of the block that has these words."""
     (b,) = [b for b in pages.blocks(PAGE) if not b.lang and words in b.text]
     for line in b.text.strip().split("\n"):
-        agent.expect("^" + re.sub(r"gpu\\?\d|\d+(\\?[.:-]\d+)*", r"\\S+", re.escape(line)) + "$")
+        agent.expect(f"^{pattern(line)}$", 20)
 
 
 def end(c, agents):
@@ -63,6 +68,9 @@ def test_by_hand(make_cluster):
     lose(c, 1, agents)
     for a in agents.values():
         prints(a, "has taken over")
+    (shown,) = [b.text.strip() for b in pages.blocks(PAGE) if "in charge" in b.text]
+    status = c[2].ctl("status")[1]
+    assert re.search(pattern(shown), status), status
     end(c, agents)
 
 
@@ -73,7 +81,7 @@ def test_too_few(make_cluster):
     (line,) = pages.lines(PAGE, "job")
     agents = start(c, (1, 2), line, ("--nnodes 2:4", "--nnodes 1:2 --orphan-grace 8s"), ("gpu1", "node1"))
     c[1].power_off()
-    prints(agents[2], "--claim one would be enough")
+    prints(agents[2], "no majority for the next round")
     assert agents[2].exit(30) == 76, c
 
 

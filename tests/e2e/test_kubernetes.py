@@ -244,6 +244,8 @@ class Cluster:
         self.hosts.update({name: ip for name in (pod, *dns)})
         self.write_hosts()
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_PORT": "tcp://10.96.0.1:443"}
+        if c["name"] == "rdzvd":
+            env["RDZVD_LISTEN"] = f"{ip}:29400"  # every address would be those of the other pods too
         if index is not None:
             env["JOB_COMPLETION_INDEX"] = str(index)
         for e in c.get("env", []):
@@ -318,24 +320,27 @@ def start_job(c, job, spec, longer=False):
 
 
 def test_indexed_job(cluster):
-    """rdzvd.yaml and indexed-job.yaml: probes, ranks by index, a pod that is evicted and comes again, the end."""
+    """rdzvd.yaml and indexed-job.yaml: probes, ranks by index, a pod that is evicted and comes again, a daemon that is lost for good, the end."""
     c = cluster
     service, stateful = documents("rdzvd.yaml")
     (job,) = documents("indexed-job.yaml")
     daemon_spec, spec = stateful["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
-    daemon = c.start("rdzvd-0", daemon_spec, [service["metadata"]["name"]])
-    until(lambda: f"the daemon is ready:\n{daemon}", lambda: c.probe("rdzvd-0", "readinessProbe"))
-    assert c.probe("rdzvd-0", "livenessProbe")
+    assert stateful["spec"]["replicas"] == 2 and stateful["spec"]["podManagementPolicy"] == "Parallel"
+    names = {pod: [f"{pod}.{service['metadata']['name']}"] for pod in ("rdzvd-0", "rdzvd-1")}
+    daemon, standby = [c.start(pod, daemon_spec, dns) for pod, dns in names.items()]
+    for pod in names:
+        until(lambda: f"the daemon is ready:\n{c.pods[pod]}", lambda: c.probe(pod, "readinessProbe"))
+        assert c.probe(pod, "livenessProbe")
     pods = start_job(c, "train", spec, longer=True)
     line = pods[0].expect(r"round (\d+): 4 nodes, 4 workers; this is node 0 with rank 0, node 0 is train-0 \((.*)\)", 20)
     assert line.group(2) == pods[0].ip
     for i, p in enumerate(pods):
         p.expect(f"this is node {i} with rank {i}")
-    status = lambda: c.exec("rdzvd-0", *pages.block(PAGE, "status").split(" -- ")[1].split()).stdout
+    status = lambda pod="rdzvd-0": c.exec(pod, *pages.block(PAGE, "status").split(" -- ")[1].split()).stdout
     until(lambda: f"the job runs:\n{status()}", lambda: "k8s-train: running" in status() and "train-3" in status())
     # The daemon's pod dies with its node and is made anew elsewhere, with its volume: no worker notices.
     c.terminate("rdzvd-0", signal.SIGKILL).exit()
-    daemon = c.restart("rdzvd-0", [service["metadata"]["name"]])
+    daemon = c.restart("rdzvd-0", names["rdzvd-0"])
     daemon.expect("recovering -> running", 20)
     until(lambda: f"all are back:\n{status()}", lambda: re.search("running.*, round 1, 4 nodes", status()) and "away" not in status())
     # Evicted: SIGTERM, exit code 75, which the Job answers with another pod of that index; the others go on meanwhile.
@@ -344,9 +349,18 @@ def test_indexed_job(cluster):
     again = c.restart("train-3", [], 3)
     # It would join when the round is half a minute old.
     until(lambda: f"the other pod is there:\n{again}", lambda: re.search(r"train-3 .*spare", status()), 20)
+    # Its node is lost: the job moves to the standby daemon, and stays there when the first one comes back.
+    c.terminate("rdzvd-0", signal.SIGKILL).exit()
+    pods[0].expect("the daemon on rdzvd-0.rdzvd did not answer for .*; rdzvd-1.rdzvd has taken over", 20)
+    until(lambda: f"all are there:\n{status('rdzvd-1')}", lambda: all(f"train-{i}" in status("rdzvd-1") for i in range(4)), 20)
+    daemon = c.restart("rdzvd-0", names["rdzvd-0"])
+    daemon.expect("listens on")
+    until(lambda: f"the first daemon knows where the job is:\n{status()}", lambda: "moved to the daemon on" in status(), 20)
     assert {p.exit(60) for p in [c.terminate(f"train-{i}") for i in range(4)]} == {75}, c.rdzv
     assert c.terminate("rdzvd-0").exit() == 0, daemon
-    assert '"job":"k8s-train"' in next(c.tmp.glob("rdzvd-0-state/state/rdzvd.state")).read_text()
+    assert c.terminate("rdzvd-1").exit() == 0, standby
+    for pod in names:
+        assert '"job":"k8s-train"' in next(c.tmp.glob(f"{pod}-state/state/rdzvd.state")).read_text()
 
 
 def test_jobset_runs(cluster):
@@ -355,9 +369,14 @@ def test_jobset_runs(cluster):
     (doc,) = documents("jobset.yaml")
     (daemon_name, daemon), (agents_name, agents) = jobs(doc)
     pods = start_job(c, agents_name, agents["spec"]["template"]["spec"])
-    pods[0].expect("train-daemon-0-0.train", 20)
-    d = c.start(f"{daemon_name}-0", daemon["spec"]["template"]["spec"], [f"{daemon_name}-0.{doc['metadata']['name']}"])
-    until(lambda: f"the daemon is ready:\n{d}", lambda: c.probe(f"{daemon_name}-0", "readinessProbe"))
+    pods[0].expect("train-daemon-0-[01].train", 20)
+    daemons = {}
+    for i in range(daemon["spec"]["completions"]):
+        pod = f"{daemon_name}-{i}"
+        daemons[pod] = c.start(pod, daemon["spec"]["template"]["spec"], [f"{pod}.{doc['metadata']['name']}"])
+        until(lambda: f"the daemon is ready:\n{daemons[pod]}", lambda: c.probe(pod, "readinessProbe"))
+    assert option(pods[0].spec["containers"][0]["command"], "endpoint") == ",".join(f"{pod}.{doc['metadata']['name']}" for pod in daemons)
     assert [p.exit(90) for p in pods] == [0] * 4, c.rdzv
     assert any((c.tmp / "checkpoints").rglob("COMMIT"))
-    assert c.terminate(f"{daemon_name}-0").exit() == 0, d
+    for pod, d in daemons.items():
+        assert c.terminate(pod).exit() == 0, d
