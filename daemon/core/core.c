@@ -36,6 +36,7 @@ static void on_obituary(struct core *c, const struct core_event *ev) {
     struct job *j = c->jobs.all[i];
     if (strcmp(j->id, o->job) != 0 || !may_bury(c, ev, j)) continue;
     job_drop_hold(j, o->agent);
+    job_agent_is_dead(j, o->agent);
     struct member *m = job_find_agent(j, o->agent);
     if (!m) continue;
     jobs_log(&c->jobs, LOG_WARN,
@@ -94,6 +95,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
   case MSG_FOUND_OWNERS: job_found_owners(m->job, m, &ev->msg->found_owners); break;
   case MSG_BYE:
+    job_agent_is_dead(m->job, m->agent);
     je.kind = JOB_EV_BYE;
     je.text = ev->msg->bye.text[0] ? ev->msg->bye.text : NULL;
     job_event(m->job, &je);

@@ -156,6 +156,7 @@ static void release_members(struct job *j) {
     member_keep_rank(m, m->node_rank);
     member_set_rank(m, -1);
     member_set_state(m, MEMBER_WAITING);
+    if (m->leaving) job_agent_is_dead(j, m->agent); /* it has nothing left to do but to exit */
     if (m->leaving || m->gone) job_remove_member(j, m);
   }
   bytes_unref(settled);

@@ -98,7 +98,6 @@ static void note_absence(const struct job_event *ev) {
 static void lose_from_round(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   bool starting = j->state == JOB_STARTING, running = job_round_goes_on(j);
-  if (ev->dead) member_is_dead(m);
   job_note_loss(j, m, ev->now_ms);
   job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
   if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold_member(j, m);

@@ -317,7 +317,7 @@ void member_welcomed(struct member *m, uint64_t now_ms);                        
 /* A heartbeat, which is answered now; its agent has read the answer to the one that came `behind` before; 0: unknown. */
 void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms);
 void member_knows_round(struct member *m);                     /* a message of it names the current round */
-void member_is_dead(const struct member *m);                   /* surely: it follows nobody */
+void job_agent_is_dead(struct job *j, const char *agent);      /* surely: it follows nobody */
 uint16_t job_ack_number(const struct job *j, uint64_t now_ms); /* HEARTBEAT_ACK's */
 void job_seal_if_ready(struct job *j, uint64_t now_ms);        /* FORMING: a vote came */
 void job_claimed(struct job *j, enum claim_answer answer, const char *text, uint64_t now_ms); /* CORE_CLAIMED */

@@ -33,6 +33,10 @@ static uint64_t lease_ms(const struct job *j) {
   return (uint64_t)j->settings.lease_ms;
 }
 
+static uint64_t latest(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
 /* Majorities. ------------------------------------------------------------------------------------------------------ */
 
 static int by_time_down(const void *pa, const void *pb) {
@@ -160,8 +164,7 @@ uint64_t job_age_ms(const struct job *j, uint64_t now_ms) {
   if (!q->on) return 0;
   if (now_ms >= next_look_ms(j)) look(q, now_ms);
   if (!q->on || q->until_ms >= now_ms) return 0;
-  uint64_t age = now_ms - q->until_ms;
-  return age < lease_ms(j) ? age : lease_ms(j);
+  return q->until_ms && now_ms - q->until_ms < lease_ms(j) ? now_ms - q->until_ms : lease_ms(j);
 }
 
 bool job_in_charge(const struct job *j, uint64_t now_ms) {
@@ -192,7 +195,7 @@ bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
 /* By the last look. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
-  bool charged = q->until_ms >= now_ms || now_ms - q->until_ms < lease_ms(j) / 2;
+  bool charged = q->until_ms >= now_ms || (q->until_ms && now_ms - q->until_ms < lease_ms(j) / 2);
   if (q->on && q->retiring_ms > now_ms) return q->retiring_ms;
   if (!q->on || q->fresh || (charged && q->firm && !q->all)) return 0;
   if (q->all && q->one_counts) return 0;
@@ -265,16 +268,16 @@ void member_knows_round(struct member *m) {
   vouch(m, m->welcomed_ms > q->sealed_ms ? m->welcomed_ms : q->sealed_ms);
 }
 
-void member_is_dead(const struct member *m) {
-  struct quorum *q = m->job->quorum;
-  struct voter *v = map_get(&q->voters, m->agent);
-  if (!v) return;
+void job_agent_is_dead(struct job *j, const char *agent) {
+  struct quorum *q = j->quorum;
+  struct voter *v = map_get(&q->voters, agent);
+  if (!v || v->dead) return;
   tally(q, v, -1);
   v->dead = true;
   tally(q, v, 1);
-  q->fresh = true;
+  q->news = q->fresh = true;
   /* It may have followed another daemon, up to its death. */
-  if (!m->conn) v->from_ms = m->job->jobs->now_ms + lease_ms(m->job);
+  if (!v->here) v->from_ms = latest(v->from_ms, j->jobs->now_ms + lease_ms(j));
 }
 
 void job_quorum_member(const struct member *m) {

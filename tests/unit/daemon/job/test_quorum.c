@@ -241,6 +241,70 @@ static void test_nodes_that_leave_count(void **state) {
   rig_close(&r);
 }
 
+/* The same between two rounds. */
+static void test_nodes_that_leave_between_rounds_count(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_running(&r, n, 5, 1);
+  rig_next_round(&r, n, 5);
+  nodes_started(&r, n, 5);
+  node_exited(&r, &n[0], 1, 0);
+  nodes_stopped(&r, n, 5);
+  expect(&r, "forming"); /* a delay, since rounds were short */
+  for (int i = 0; i < 3; i++) node_bye(&r, &n[i]);
+  rig_live(&r, 6000);
+  assert_int_equal(n[3].round, 3);
+  assert_int_equal(n[3].nodes, 2);
+  rig_close(&r);
+}
+
+/* They were asked to leave, and the round ends with the last of them: their BYE comes behind that. */
+static void test_nodes_that_were_asked_to_leave_count(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_running(&r, n, 5, 1);
+  for (int i = 2; i < 5; i++) node_report(&r, &n[i], REPORT_LEAVING, NULL, 0);
+  nodes_stopped(&r, n, 5);
+  rig_live(&r, 1500);
+  assert_int_equal(n[0].round, 2);
+  assert_int_equal(n[0].nodes, 2);
+  rig_close(&r);
+}
+
+/* Its guard reports it when its closed connection is forgotten already. It may have gone to another daemon first. */
+static void test_an_obituary_counts_after_a_lease(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_running(&r, n, 5, 1);
+  for (int i = 2; i < 5; i++) node_drop(&r, &n[i]);
+  rig_live(&r, 1000);
+  node_stopped(&r, &n[0]);
+  node_stopped(&r, &n[1]);
+  for (int i = 2; i < 5; i++) node_obituary(&r, &n[i]);
+  rig_live(&r, LEASE - 1);
+  expect(&r, "forming");
+  rig_live(&r, 1);
+  expect(&r, "starting");
+  assert_int_equal(n[0].nodes, 2);
+  rig_close(&r);
+}
+
+/* Nodes that have given a round up are alive. */
+static void test_an_abandoned_round_is_no_death(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 3);
+  for (int i = 1; i < 3; i++) {
+    node_hello_again(&r, &n[i]);
+    node_leave_silently(&n[i]);
+  }
+  expect(&r, "stopping");
+  rig_live(&r, 2 * LEASE);
+  expect(&r, "stopping");
+  assert_int_equal(age_of(&r, &n[0]), FRAME_AGE_PER_LEASE);
+  rig_close(&r);
+}
+
 /* WELCOME alone proves nothing, and a heartbeat proves the last answer that it names. */
 static void test_hello_alone_does_not_vouch(void **state) {
   struct rig r;
@@ -381,6 +445,10 @@ int main(void) {
       cmocka_unit_test(test_without_a_majority),
       cmocka_unit_test(test_two_nodes),
       cmocka_unit_test(test_nodes_that_leave_count),
+      cmocka_unit_test(test_nodes_that_leave_between_rounds_count),
+      cmocka_unit_test(test_nodes_that_were_asked_to_leave_count),
+      cmocka_unit_test(test_an_obituary_counts_after_a_lease),
+      cmocka_unit_test(test_an_abandoned_round_is_no_death),
       cmocka_unit_test(test_hello_alone_does_not_vouch),
       cmocka_unit_test(test_firm_by_reports),
       cmocka_unit_test(test_firm_by_heartbeats),
