@@ -432,6 +432,193 @@ static void test_join_timeout_without_a_majority(void **state) {
   rig_close(&r);
 }
 
+/* Takeover. -------------------------------------------------------------------------------------------------------- */
+
+/* Daemon 0 is lost with its machine; the nodes from `first` on come to daemon 1, after half a lease. */
+static void take_over(struct rig *r, struct node *n, int first, int count, enum phase phase) {
+  for (int i = 0; i < count; i++) node_leave_silently(&n[i]);
+  rig_run(r, LEASE / 2);
+  rig_forget(r);
+  rig_use(r, 1);
+  for (int i = first; i < count; i++) node_back(r, &n[i], phase);
+}
+
+/* The daemon alone was lost: nobody else notices. */
+static void test_all_come_to_the_next_daemon(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 2);
+  rig_live(&r, 1250);
+  take_over(&r, n, 0, 3, PHASE_RUNNING);
+  expect(&r, "running");
+  for (int i = 0; i < 3; i++) {
+    assert_string_equal(n[i].follows, "000000000000000000000000000000d1");
+    assert_int_equal(rig_last(&r, n[i].conn, MSG_WELCOME)->welcome.term, 2);
+    assert_int_equal(n[i].age_ms, LEASE);
+    assert_int_equal(rig_count(&r, n[i].conn, MSG_START) + rig_count(&r, n[i].conn, MSG_STOP), 0);
+  }
+  nodes_heartbeat(&r, n, 3);
+  rig_run(&r, 1);
+  expect_age(&r, &n[0], 1);
+  rig_live(&r, 3 * LEASE);
+  expect(&r, "running");
+  assert_true(n[0].ack_age <= FRAME_AGE_PER_LEASE / 4);
+  nodes_finished(&r, n, 3);
+  assert_int_equal(rig_end(&r, &n[0])->outcome, OUTCOME_SUCCESS);
+  rig_close(&r);
+}
+
+/* The machine was lost, with node rank 0: the next round begins a lease after the last of the others has heard of the
+ * old daemon, to the millisecond. */
+static void test_the_promise_is_waited_for(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 2);
+  rig_live(&r, 1250);
+  node_heartbeat(&r, &n[2]);
+  uint64_t heard_ms = n[2].heard_ms;
+  n[1].heard_ms -= 300;
+  take_over(&r, n, 1, 3, PHASE_RUNNING);
+  expect(&r, "recovering");
+  assert_int_equal(age_of(&r, &n[1]), FRAME_AGE_PER_LEASE);
+  rig_live(&r, 1500);
+  assert_int_equal(age_of(&r, &n[1]), FRAME_AGE_PER_LEASE);
+  node_stopped(&r, &n[1]); /* they fence themselves */
+  node_stopped(&r, &n[2]);
+  rig_live(&r, heard_ms + LEASE - 1 - r.now_ms);
+  expect(&r, "recovering");
+  rig_live(&r, 1);
+  expect(&r, "starting");
+  const struct start *s = start_of(&r, &n[1]);
+  assert_int_equal(s->nodes, 2);
+  assert_int_equal(s->agreed, 2);
+  assert_int_equal(s->seal.base_nodes, 3);
+  assert_int_equal(s->seal.base_round, 1);
+  assert_true(strcmp(s->incarnation, s->seal.base_incarnation) > 0);
+  assert_int_equal(n[1].term, 2);
+  const struct verdict *v = &rig_settled(&r, &n[1])->verdict;
+  assert_int_equal(v->node_rank, 0);
+  assert_string_equal(v->host, "n0");
+  rig_close(&r);
+}
+
+/* It takes two seconds before it misses those that are a little later. */
+static void test_late_ones_have_two_seconds(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 2);
+  for (int i = 0; i < 3; i++) node_leave_silently(&n[i]);
+  rig_run(&r, LEASE - 1);
+  rig_use(&r, 1);
+  node_back(&r, &n[1], PHASE_STOPPED);
+  rig_run(&r, 100);
+  node_back(&r, &n[2], PHASE_STOPPED);
+  rig_live(&r, 1899);
+  expect(&r, "recovering");
+  rig_live(&r, 1);
+  expect(&r, "starting");
+  rig_close(&r);
+}
+
+/* One of three waits. Enough of them a little later. */
+static void test_a_minority_takes_nothing_over(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 1);
+  take_over(&r, n, 2, 3, PHASE_STOPPED);
+  rig_live(&r, 4 * LEASE);
+  expect(&r, "forming");
+  assert_int_equal(n[2].lacks, 1);
+  assert_int_equal(n[2].ack_age, FRAME_AGE_PER_LEASE);
+  n[1].heard_ms = r.now_ms - 1000; /* it has followed the old one until now */
+  uint64_t turned_ms = n[1].heard_ms;
+  node_back(&r, &n[1], PHASE_STOPPED);
+  node_hello_again(&r, &n[1]);
+  rig_live(&r, turned_ms + LEASE - 1 - r.now_ms);
+  expect(&r, "forming");
+  rig_live(&r, 1);
+  expect(&r, "starting");
+  rig_close(&r);
+}
+
+/* Half of them with the keeper, who was beside the old daemon. */
+static void test_half_with_the_keeper_takes_over(void **state) {
+  for (int keeper = 0; keeper < 2; keeper++) {
+    struct rig r;
+    struct node n[4];
+    open_running(&r, n, 4, 1);
+    take_over(&r, n, keeper ? 0 : 2, keeper ? 2 : 4, PHASE_STOPPED);
+    rig_live(&r, 2 * LEASE);
+    expect(&r, keeper ? "starting" : "forming");
+    if (!keeper) assert_int_equal(n[2].lacks, 1);
+    rig_close(&r);
+  }
+}
+
+/* The same daemon, restarted: it does not know what it has allowed. */
+static void test_a_restarted_daemon_waits_for_the_lease(void **state) {
+  for (int with_state = 0; with_state < 2; with_state++) {
+    struct rig r;
+    struct node n[3];
+    open_running(&r, n, 3, 2);
+    rig_live(&r, 1250);
+    rig_run(&r, 500);
+    rig_restart(&r, with_state);
+    uint64_t began_ms = r.now_ms;
+    for (int i = 1; i < 3; i++) node_back(&r, &n[i], PHASE_STOPPED);
+    assert_int_equal(n[1].term, 1);
+    rig_live(&r, began_ms + LEASE + 2000 - 1 - r.now_ms);
+    expect(&r, "recovering");
+    rig_live(&r, 1);
+    expect(&r, "starting");
+    rig_close(&r);
+  }
+}
+
+static void test_a_restarted_daemon_goes_on(void **state) {
+  for (int with_state = 0; with_state < 2; with_state++) {
+    struct rig r;
+    struct node n[3];
+    open_running(&r, n, 3, 2);
+    rig_live(&r, 1250);
+    rig_run(&r, 500);
+    rig_restart(&r, with_state);
+    for (int i = 0; i < 3; i++) node_back(&r, &n[i], PHASE_RUNNING);
+    expect(&r, "running");
+    nodes_heartbeat(&r, n, 3);
+    rig_run(&r, 1);
+    expect_age(&r, &n[0], 1);
+    rig_close(&r);
+  }
+}
+
+/* A node that was with another daemon comes back: what that one allowed with its vote may run for a lease. */
+static void test_a_vote_that_returns(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_running(&r, n, 3, 2);
+  rig_live(&r, 1250);
+  node_leave_silently(&n[2]); /* for good */
+  node_drop(&r, &n[1]);
+  rig_use(&r, 1);
+  node_back(&r, &n[1], PHASE_RUNNING);
+  rig_live(&r, 1000);
+  uint64_t heard_ms = n[1].heard_ms;
+  node_drop(&r, &n[1]);
+  rig_run(&r, 200);
+  rig_use(&r, 0);
+  node_hello_again(&r, &n[0]);
+  rig_forget(&r);
+  node_back(&r, &n[1], PHASE_STOPPED); /* its round is over here, since the connection was lost */
+  node_join(&r, &n[1]);
+  node_stopped(&r, &n[0]);
+  rig_live(&r, heard_ms + LEASE - 1 - r.now_ms);
+  assert_int_equal(n[0].round, 1);
+  rig_live(&r, 700);
+  assert_int_equal(n[0].round, 2);
+  rig_close(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_off_on_one_machine),
@@ -455,6 +642,14 @@ int main(void) {
       cmocka_unit_test(test_waits_for_a_majority),
       cmocka_unit_test(test_a_spare_has_no_vote),
       cmocka_unit_test(test_join_timeout_without_a_majority),
+      cmocka_unit_test(test_all_come_to_the_next_daemon),
+      cmocka_unit_test(test_the_promise_is_waited_for),
+      cmocka_unit_test(test_late_ones_have_two_seconds),
+      cmocka_unit_test(test_a_minority_takes_nothing_over),
+      cmocka_unit_test(test_half_with_the_keeper_takes_over),
+      cmocka_unit_test(test_a_restarted_daemon_waits_for_the_lease),
+      cmocka_unit_test(test_a_restarted_daemon_goes_on),
+      cmocka_unit_test(test_a_vote_that_returns),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
