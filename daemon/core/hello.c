@@ -95,7 +95,6 @@ static void send_welcome(struct core *c, const struct job *j, struct member *m) 
   msg.welcome.daemon = c->jobs.daemon.id;
   msg.welcome.term = j->term;
   msg.welcome.age_ms = (int64_t)job_age_ms(j, c->jobs.now_ms);
-  member_welcomed(m, c->jobs.now_ms);
   jobs_send(&c->jobs, m->conn, &msg);
 }
 
@@ -447,7 +446,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
     m = forget_its_round(c, ev, j, m, again, account);
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
-  member_note_vote(m, h, ev->now_ms);
+  member_note_vote(m, h, again, ev->now_ms);
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {

@@ -123,7 +123,7 @@ struct member {
   char voted_incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
   int64_t voted_round;
   bool voted_keeper, voted_in_base, voted_base_keeper;
-  uint64_t welcomed_ms; /* the last WELCOME */
+  uint64_t welcomed_ms; /* WELCOME, the first one on its connection; 0: unknown */
   uint64_t start_ms;    /* the last START on its connection; 0: none */
   uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */
   uint64_t held_ms;     /* what another daemon allowed with its vote may run until then */
@@ -312,8 +312,8 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
 void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *ask);
 void job_found_owners(struct job *j, struct member *m, const struct found_owners *found);
 /* The daemon's word to m, and m's to the daemon: quorum.c. */
-void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms); /* HELLO */
-void member_welcomed(struct member *m, uint64_t now_ms);                         /* WELCOME goes out now */
+/* HELLO, before WELCOME. again: on the connection of an earlier one. */
+void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms);
 /* A heartbeat, which is answered now; its agent has read the answer to the one that came `behind` before; 0: unknown. */
 void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms);
 void member_knows_round(struct member *m);                     /* a message of it names the current round */

@@ -242,10 +242,6 @@ static void vouch(struct member *m, uint64_t at_ms) {
   q->news = q->news || !q->firm || q->until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
 }
 
-void member_welcomed(struct member *m, uint64_t now_ms) {
-  m->welcomed_ms = now_ms;
-}
-
 static void knows_round(const struct member *m) {
   struct quorum *q = m->job->quorum;
   struct voter *v = q->firm ? NULL : map_get(&q->voters, m->agent);
@@ -589,7 +585,13 @@ static bool all_work(const struct job *j) {
   return job_round_goes_on(j) && !j->n_gone && at_work == (size_t)j->round_nodes && j->quorum->current.here >= at_work;
 }
 
-void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) {
+static void forget_link(struct member *m, uint64_t now_ms) {
+  memset(m->acks, 0, sizeof m->acks);
+  m->start_ms = 0;
+  m->welcomed_ms = now_ms;
+}
+
+void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms) {
   struct job *j = m->job;
   struct quorum *q = j->quorum;
   m->standby_port = h->standby_port;
@@ -598,16 +600,17 @@ void member_note_vote(struct member *m, const struct hello *h, uint64_t now_ms) 
   m->voted_in_base = h->seal.in_base;
   m->voted_keeper = h->seal.keeper;
   m->voted_base_keeper = h->seal.base_keeper;
-  memset(m->acks, 0, sizeof m->acks);
-  m->welcomed_ms = m->start_ms = 0;
+  if (!again) forget_link(m, now_ms); /* otherwise heartbeats that were sent before this WELCOME may still come */
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
-  if (!q->sealed_ms) {
+  struct voter *v = map_get(&q->voters, m->agent);
+  bool retires = v && v->asked && !h->voted_incarnation[0];
+  if (!q->sealed_ms && !retires) {
     learn_round(j, h, current);
     count_vote(j, m);
   }
-  struct voter *v = map_get(&q->voters, m->agent);
-  if (v && v->asked && !h->voted_incarnation[0])
+  v = map_get(&q->voters, m->agent);
+  if (retires)
     retire(j, v);
   else if (v && q->sealed_ms)
     recount_vote(j, m, v);

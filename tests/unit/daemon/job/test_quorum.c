@@ -326,6 +326,30 @@ static void test_hello_alone_does_not_vouch(void **state) {
   rig_close(&r);
 }
 
+/* A heartbeat that was sent before the second WELCOME of a connection says nothing of that one. */
+static void test_a_second_hello_does_not_vouch(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 3, 3);
+  rig_running(&r, n, 3);
+  rig_run(&r, 2000);
+  uint64_t told_ms = r.now_ms;
+  nodes_heartbeat(&r, n, 3);
+  rig_run(&r, 1000);
+  for (int i = 1; i < 3; i++) {
+    r.deaf = true; /* and that one never arrives */
+    struct msg m;
+    node_hello(&n[i], &m);
+    m.hello.phase = PHASE_RUNNING;
+    node_say(&r, &n[i], &m);
+    node_heartbeat(&r, &n[i]);
+    r.deaf = false;
+  }
+  rig_run(&r, 500);
+  expect_age(&r, &n[0], r.now_ms - told_ms);
+  rig_close(&r);
+}
+
 /* Firm. ------------------------------------------------------------------------------------------------------------ */
 
 /* The second round is firm when two of three nodes of the first one have reported from it. */
@@ -619,6 +643,60 @@ static void test_a_vote_that_returns(void **state) {
   rig_close(&r);
 }
 
+/* Giving up votes. ------------------------------------------------------------------------------------------------- */
+
+static void drain(struct rig *r, const char *host) {
+  struct buf text = BUF_INIT;
+  assert_int_equal(rig_ask(r, &(struct control){.verb = "drain", .host = host, .rank = -1}, 0, &text), 0);
+  buf_finish(&text);
+}
+
+/* What an agent does that is asked for its vote. */
+static void give_up_vote(struct rig *r, struct node *n) {
+  const struct msg *m = rig_last(r, n->conn, MSG_STALE);
+  assert_true(m && m->stale.retire);
+  n->voted_incarnation[0] = n->base_incarnation[0] = '\0';
+  n->voted_round = 0;
+  n->seal = (struct seal){0};
+  node_hello_again(r, n);
+}
+
+/* The keeper of two nodes is drained, and a spare takes its place: it gives its vote up first. So it does at a daemon
+ * that has the round from its nodes. */
+static void test_a_drained_keeper_gives_its_vote_up(void **state) {
+  for (int second = 0; second < 2; second++) {
+    struct rig r;
+    struct node n[3];
+    rig_open_successors(&r, 2, 2);
+    rig_running(&r, n, 2);
+    node_init(&r, &n[2], 2);
+    node_join(&r, &n[2]);
+    rig_live(&r, 1250);
+    if (second) {
+      for (int i = 0; i < 3; i++) node_leave_silently(&n[i]);
+      rig_run(&r, LEASE / 2);
+      rig_use(&r, 1);
+      nodes_back(&r, n, 2, PHASE_RUNNING);
+      node_join(&r, &n[2]);
+      expect(&r, "running");
+      rig_live(&r, LEASE);
+    }
+    drain(&r, "n0");
+    nodes_checkpointed(&r, n, 2);
+    nodes_stopped(&r, n, 2);
+    expect(&r, "forming");
+    give_up_vote(&r, &n[0]);
+    rig_live(&r, 625);
+    assert_int_equal(n[1].nodes, 2);
+    assert_int_equal(n[2].node_rank >= 0, 1);
+    assert_int_equal(n[2].round, 2);
+    rig_live(&r, 3 * LEASE);
+    assert_true(n[1].firm);
+    assert_true(n[1].ack_age <= FRAME_AGE_PER_LEASE / 4);
+    rig_close(&r);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_off_on_one_machine),
@@ -637,6 +715,7 @@ int main(void) {
       cmocka_unit_test(test_an_obituary_counts_after_a_lease),
       cmocka_unit_test(test_an_abandoned_round_is_no_death),
       cmocka_unit_test(test_hello_alone_does_not_vouch),
+      cmocka_unit_test(test_a_second_hello_does_not_vouch),
       cmocka_unit_test(test_firm_by_reports),
       cmocka_unit_test(test_firm_by_heartbeats),
       cmocka_unit_test(test_waits_for_a_majority),
@@ -650,6 +729,7 @@ int main(void) {
       cmocka_unit_test(test_a_restarted_daemon_waits_for_the_lease),
       cmocka_unit_test(test_a_restarted_daemon_goes_on),
       cmocka_unit_test(test_a_vote_that_returns),
+      cmocka_unit_test(test_a_drained_keeper_gives_its_vote_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
