@@ -404,8 +404,10 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
   bool crossed = again && (said->round < j->round || strcmp(said->incarnation, j->incarnation) != 0);
   bool moved =
       !crossed && m->node_rank == 0 && said->store_port != j->store_port; /* START names a port that it gave up */
+  /* Another daemon may have counted on its vote for another round, and could still be doing so. */
+  bool elsewhere = said->follows[0] && strcmp(said->follows, c->jobs.daemon.id) != 0;
   bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED ||
-                   (m->state == MEMBER_TOLD && (m->knows_round || moved));
+                   (m->state == MEMBER_TOLD && (m->knows_round || moved || elsewhere));
   if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || job_is_over(j)) {
     if (m->state == MEMBER_STOPPED && !member_in_round(m)) member_set_state(m, MEMBER_WAITING);
     return m;

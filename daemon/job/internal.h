@@ -139,9 +139,11 @@ struct quorum {
 void job_quorum_create(struct job *j);
 void job_quorum_destroy(struct job *j);
 void job_quorum_forget(struct job *j, uint64_t now_ms); /* another round is recovered */
+void job_quorum_load(struct job *j);                    /* its line says that another daemon may have it */
 void job_quorum_member(const struct member *m);         /* its connection came or went */
 void job_quorum_note_agreed(struct job *j);             /* a seal begins */
 /* Enough votes come with these nodes. False: others were asked to give theirs up. */
+bool member_has_vote(const struct member *m);
 bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);
 void job_quorum_settle(struct job *j, uint64_t now_ms); /* FORMING: what is lacking may be asked for */
 void job_quorum_rebase(struct job *j);                  /* its token comes next */

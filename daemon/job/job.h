@@ -117,6 +117,7 @@ struct member {
   bool absence_noted; /* because it said that it leaves */
   bool drained;       /* its host is */
   bool flapping;      /* in the last seal: taken only if needed to reach min */
+  bool votes;         /* in the last seal: the next round needs votes, and it has one */
 
   /* Its vote: quorum.c. */
   int64_t standby_port;                        /* where its agent would start a daemon; 0: nowhere */

@@ -308,6 +308,12 @@ static bool carries(const struct quorum *q, struct member *const *chosen, size_t
   return carried > voters / 2 || (voters % 2 == 0 && keeper && carried == voters / 2);
 }
 
+bool member_has_vote(const struct member *m) {
+  const struct quorum *q = m->job->quorum;
+  const struct voter *v = q->on ? map_get(&q->voters, m->agent) : NULL;
+  return v && v->current && !v->dead;
+}
+
 static bool is_among(const struct member *m, struct member *const *chosen, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (chosen[i] == m) return true;
@@ -504,6 +510,8 @@ static void count_vote(struct job *j, const struct member *m) {
   v->base_keeper = base && (current ? m->voted_base_keeper : m->voted_keeper);
   v->dead = false;
   v->knows = current;
+  v->from_ms = latest(v->from_ms, m->held_ms);
+  q->judge_ms = latest(q->judge_ms, m->held_ms);
   tally(q, v, 1);
 }
 
@@ -520,13 +528,18 @@ void job_quorum_forget(struct job *j, uint64_t now_ms) {
   q->fresh = true;
 }
 
+void job_quorum_load(struct job *j) {
+  struct quorum *q = j->quorum;
+  q->lasting = q->on = true;
+  q->all = j->settings.claims;
+}
+
 /* Who has been in a round that another daemon could take over says so. The size of the recovered one may still be
  * unknown then. */
 static void learn_round(struct job *j, const struct hello *h, bool current) {
   struct quorum *q = j->quorum;
   if (!h->seal.nodes) return;
-  q->lasting = q->on = true;
-  q->all = j->settings.claims;
+  job_quorum_load(j);
   if (q->nodes || !current) return;
   q->nodes = h->seal.nodes;
   q->base_nodes = h->seal.base_nodes;
@@ -576,6 +589,8 @@ static void recount_vote(struct job *j, const struct member *m, struct voter *v)
 void job_quorum_all_work(struct job *j) {
   struct quorum *q = j->quorum;
   for (struct map_entry *e = NULL; q->on && (e = map_next(&q->voters, e));) ((struct voter *)e->value)->from_ms = 0;
+  for (size_t i = 0; q->on && i < j->n_members; i++)
+    if (member_in_round(j->members[i])) j->members[i]->held_ms = 0;
   q->fresh = true;
 }
 

@@ -9,8 +9,8 @@
  *
  * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
  * ranks go in the order of the scheduler's node id, the numeric address, the agent id; text order (10.0.0.10 before
- * 10.0.0.9) is never used. With more nodes than max, survivors come first, then expected nodes, then those that joined
- * first; the rest are spares.
+ * 10.0.0.9) is never used. With more nodes than max, those whose votes the round needs come first (quorum.c), then
+ * survivors, then expected nodes, then those that joined first; the rest are spares.
  *
  * A node's address is what it reports, otherwise what the daemon sees. If that is loopback or link-local while other
  * nodes are elsewhere, the node is on the daemon's host, and gets the daemon's address as the others reached it.
@@ -102,6 +102,7 @@ static int compare_known(int64_t a, int64_t b) {
 static int by_priority(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
   int c = (int)a->flapping - (int)b->flapping;
+  if (!c) c = (int)b->votes - (int)a->votes;
   if (!c) c = compare_known(a->last_rank, b->last_rank);
   if (!c) c = (int)b->expected - (int)a->expected;
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
@@ -302,7 +303,10 @@ size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->available) chosen[n++] = j->members[i];
-  for (size_t i = 0; i < n; i++) chosen[i]->flapping = member_flapping_until(chosen[i], now_ms) > 0;
+  for (size_t i = 0; i < n; i++) {
+    chosen[i]->flapping = member_flapping_until(chosen[i], now_ms) > 0;
+    chosen[i]->votes = member_has_vote(chosen[i]);
+  }
   qsort(chosen, n, sizeof(struct member *), by_priority);
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
   while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->flapping) n--;

@@ -6,6 +6,7 @@
  *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
+ * "succession":true if another daemon can take the round over: newcomers alone do not begin the next one.
  * "own_key":true if its nodes hold the daemon's own key, and "held":true if a lost node may still run: the job's next incarnation waits for its lease too.
  *
  * The file is an aid, not the truth: agents carry all that a running job needs (recover.c). The file adds what no
@@ -37,6 +38,7 @@ static void job_state_line(const struct job *j, struct buf *out) {
                         (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
   if (j->last_failure.fingerprint) json_object_set_new(v, "last_failure", failure_mark_to_json(&j->last_failure));
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  if (job_can_be_succeeded(j)) json_object_set_new(v, "succession", json_true());
   if (j->own_key) json_object_set_new(v, "own_key", json_true());
   if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
   if (job_hold_until(j) > j->jobs->now_ms) json_object_set_new(v, "held", json_true());
@@ -141,6 +143,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
     job_recover(j, round, now_ms);
     j->round_nodes = nodes;
     j->exact = true;
+    if (json_is_true(json_object_get(o, "succession"))) job_quorum_load(j);
     j->budget_from = BUDGET_START;
     return true;
   }

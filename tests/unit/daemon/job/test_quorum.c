@@ -643,6 +643,84 @@ static void test_a_vote_that_returns(void **state) {
   rig_close(&r);
 }
 
+/* START has not reached it, it has been with another daemon, and comes back: that one may have counted on it. */
+static void test_no_start_for_one_that_was_elsewhere(void **state) {
+  for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+    struct rig r;
+    struct node n[3];
+    rig_open_successors(&r, 3, 3);
+    nodes_init(&r, n, 3);
+    nodes_join(&r, n, 2);
+    r.deaf = true;
+    node_join(&r, &n[2]);
+    r.deaf = false;
+    node_drop(&r, &n[2]);
+    if (elsewhere) {
+      rig_use(&r, 1);
+      node_join(&r, &n[2]);
+      node_drop(&r, &n[2]);
+      rig_use(&r, 0);
+    }
+    node_join(&r, &n[2]);
+    assert_int_equal(rig_count(&r, n[2].conn, MSG_START), !elsewhere);
+    expect(&r, elsewhere ? "stopping" : "starting");
+    rig_close(&r);
+  }
+}
+
+/* A node that knows only the round before came first, and its promise is the last to end. Then the others say that there
+ * is a later round. */
+static void test_promises_last_when_a_later_round_is_heard_of(void **state) {
+  static const char run[] = "018bcfe56800-0123456789abcdef";
+  struct rig r;
+  struct node n[5];
+  rig_open_successors(&r, 2, 4);
+  rig_use(&r, 1);
+  rig_run(&r, 2 * LEASE);
+  nodes_init(&r, n, 5);
+  for (int i = 1; i < 5; i++) { /* round 1: 0 to 2, round 2: 1 to 4 */
+    bool old = i == 1;
+    snprintf(n[i].incarnation, sizeof n[i].incarnation, "%s", run);
+    snprintf(n[i].voted_incarnation, sizeof n[i].voted_incarnation, "%s", run);
+    snprintf(n[i].base_incarnation, sizeof n[i].base_incarnation, "%s", old ? "" : run);
+    snprintf(n[i].follows, sizeof n[i].follows, "000000000000000000000000000000d0");
+    n[i].round = n[i].voted_round = old ? 1 : 2;
+    n[i].nodes = old ? 3 : 4;
+    n[i].node_rank = old ? 1 : i - 1;
+    n[i].seal = (struct seal){.nodes = n[i].nodes, .base_round = old ? 0 : 1, .base_nodes = old ? 0 : 3};
+    n[i].seal.in_base = i == 2;
+    n[i].heard_ms = old ? r.now_ms : r.now_ms - LEASE + 1;
+  }
+  uint64_t heard_ms = n[1].heard_ms;
+  for (int i = 1; i < 5; i++) node_back(&r, &n[i], PHASE_STOPPED);
+  rig_live(&r, heard_ms + LEASE - 1 - r.now_ms);
+  assert_int_equal(age_of(&r, &n[2]), FRAME_AGE_PER_LEASE);
+  rig_live(&r, 1251);
+  assert_true(age_of(&r, &n[2]) <= FRAME_AGE_PER_LEASE / 4);
+  rig_close(&r);
+}
+
+/* A daemon comes back with its file, and newcomers come to it. The job may be with another daemon. */
+static void test_newcomers_do_not_begin_what_others_may_have(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_running(&r, n, 3, 2);
+  rig_live(&r, 1250);
+  for (int i = 0; i < 3; i++) node_leave_silently(&n[i]);
+  rig_restart(&r, true);
+  for (int i = 3; i < 5; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  rig_live(&r, 4 * LEASE);
+  expect(&r, "forming");
+  assert_int_equal(n[3].lacks, 1);
+  for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_STOPPED), node_hello_again(&r, &n[i]);
+  rig_live(&r, LEASE);
+  assert_int_equal(n[3].round, 2);
+  rig_close(&r);
+}
+
 /* Giving up votes. ------------------------------------------------------------------------------------------------- */
 
 static void drain(struct rig *r, const char *host) {
@@ -729,6 +807,9 @@ int main(void) {
       cmocka_unit_test(test_a_restarted_daemon_waits_for_the_lease),
       cmocka_unit_test(test_a_restarted_daemon_goes_on),
       cmocka_unit_test(test_a_vote_that_returns),
+      cmocka_unit_test(test_no_start_for_one_that_was_elsewhere),
+      cmocka_unit_test(test_promises_last_when_a_later_round_is_heard_of),
+      cmocka_unit_test(test_newcomers_do_not_begin_what_others_may_have),
       cmocka_unit_test(test_a_drained_keeper_gives_its_vote_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
