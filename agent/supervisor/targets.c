@@ -2,7 +2,8 @@
 /* The places where the job's daemon may be, and the order in which this agent tries them.
  *
  * The daemon that welcomed this agent last is at `home`. Others may take the job over: the successors that the last
- * START or WAITING named, the addresses of --endpoint, and a place that MOVED named. An agent that meets itself among
+ * START or WAITING named, the addresses of --endpoint, and a place that MOVED named. The daemon that named the successors
+ * is no successor, but it may have kept its majority. An agent that meets itself among
  * the successors starts a daemon of its own. A WAITING that names no successor teaches nothing, because a daemon that
  * has just taken over may not know them yet.
  *
@@ -35,7 +36,8 @@ struct target_list {
 
 struct targets {
   struct target home, aim, moved;
-  bool has_home, has_moved;
+  struct target origin; /* of the daemon that named the successors */
+  bool has_home, has_moved, has_origin;
   struct target_list successors, cycle;
   size_t at; /* the aim's place in the cycle */
   bool turning;
@@ -93,6 +95,7 @@ static void list_others(const struct supervisor *s, struct target_list *l) {
   struct targets *t = s->targets;
   l->n = 0;
   if (t->has_moved) add(l, &t->moved);
+  if (t->has_origin) add(l, &t->origin);
   for (size_t i = 0; i < t->successors.n; i++)
     if (t->successors.v[i].to != CONNECT_OWN || t->standby_port) add(l, &t->successors.v[i]);
   for (uint32_t i = 0; i < count_endpoints(s); i++) {
@@ -114,6 +117,8 @@ bool sup_has_other_targets(const struct supervisor *s) {
 
 void sup_learn_successors(struct supervisor *s, const struct successor *v, size_t n) {
   struct target_list *l = &s->targets->successors;
+  s->targets->origin = s->targets->home;
+  s->targets->has_origin = s->targets->has_home;
   l->n = 0;
   for (size_t i = 0; i < n; i++) {
     struct target t;
