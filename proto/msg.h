@@ -389,7 +389,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, voted_round, 0, ROUND_MAX)                                                                                 \
   F(S, OBJ, seal, seal)          /* of that round, as in START */                                                      \
   F(S, BOOL, firm)               /* FRAME_FLAG_FIRM came in that round */                                              \
-  F(S, STR, head_host, HOST_MAX) /* of that round, as in START */
+  F(S, STR, head_host, HOST_MAX) /* of that round, as in START */                                                      \
+  F(S, BOOL, succeeded) /* another daemon may take over the last round that it knows, even if it was not part of it */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \

@@ -89,7 +89,10 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   if (w->incarnation[0]) sup_note_job(s, w->incarnation, w->round);
   if (w->spare && w->round > s->round.number) /* it runs without us */
     sup_dismiss_parked(s, (uint64_t)s->config.settings.stop_timeout_ms);
-  if (w->n_successors) sup_learn_successors(s, w->successors, w->n_successors);
+  if (w->n_successors) {
+    sup_learn_successors(s, w->successors, w->n_successors);
+    sup_promise_spare(s);
+  }
   if (w->spare && !w->lacks && sup_daemon_in_charge(s)) sup_tell_takeover(s, 0, 0);
   note_lacks(s, w->lacks);
   if (w->text[0] && !w->lacks) {

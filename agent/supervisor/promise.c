@@ -35,7 +35,7 @@ struct promise {
   char node_addr[ADDR_MAX + 1]; /* of this node in it, */
   int64_t node_rank;            /* and its rank */
   bool firm;
-  bool succeeded; /* START has named successors */
+  bool succeeded; /* START has named successors, or WAITING has while this node was in no round */
   struct told told;
 };
 
@@ -67,6 +67,10 @@ void sup_promise_retire(struct supervisor *s) {
   p->seal = (struct seal){.base_incarnation = p->base};
 }
 
+void sup_promise_spare(struct supervisor *s) {
+  s->promise->succeeded = true;
+}
+
 /* The flag is about the round that the daemon knows; one that says STALE knows another. */
 void sup_promise_firm(struct supervisor *s) {
   struct promise *p = s->promise;
@@ -81,6 +85,7 @@ void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
   h->seal = p->seal;
   h->firm = p->firm;
   h->head_host = p->head_host;
+  h->succeeded = sup_can_be_succeeded(s);
 }
 
 /* FORWARD. --------------------------------------------------------------------------------------------------------- */

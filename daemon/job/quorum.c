@@ -538,9 +538,9 @@ void job_quorum_load(struct job *j) {
  * unknown then. */
 static void learn_round(struct job *j, const struct hello *h, bool current) {
   struct quorum *q = j->quorum;
-  if (!h->seal.nodes) return;
+  if (!h->seal.nodes && !h->succeeded) return;
   job_quorum_load(j);
-  if (q->nodes || !current) return;
+  if (q->nodes || !current || !h->seal.nodes) return;
   q->nodes = h->seal.nodes;
   q->base_nodes = h->seal.base_nodes;
   q->base_round = h->seal.base_round;
