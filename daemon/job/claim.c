@@ -108,7 +108,8 @@ static uint64_t sum_of(const struct job *j, struct member *const *chosen, size_t
 /* All must vouch for a round with a claim. So each has begun to. */
 static bool all_vouch(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   for (size_t i = 0; i < n; i++)
-    if (chosen[i]->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms) return false;
+    if (chosen[i]->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms || chosen[i]->held_ms > now_ms)
+      return false;
   return true;
 }
 
