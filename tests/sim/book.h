@@ -77,6 +77,7 @@ struct checker {
   size_t n_ends;
   struct heard_token *heard;
   size_t n_heard;
+  uint64_t saved_at; /* the last seal reached a disk */
 };
 
 struct round_book *book_find(const struct checker *k, const char *incarnation, int64_t round); /* NULL: none */

@@ -49,6 +49,10 @@ static void check_claimed(struct sim *s, const struct round_book *r) {
                 holder ? "another has claimed" : "nobody has claimed");
 }
 
+void check_saved(struct sim *s) {
+  s->checker->saved_at = s->now;
+}
+
 static void note_voter(struct round_book *r, struct sim_agent *a) {
   for (int i = 0; i < r->n_voters; i++)
     if (r->voters[i] == a) return;
@@ -124,7 +128,8 @@ static bool has_majority(const struct sim *s, const struct round_book *r) {
   return s->config.settings.claims ? alive > 0 : 2 * alive > r->sealed_nodes;
 }
 
-/* Some of its nodes are here and have not heard of it: then nobody can tell whether it runs elsewhere. */
+/* Some of its nodes are here and have not heard of it: then nobody can tell whether it runs elsewhere. Nor of a later one
+ * that is only on a disk. */
 static bool is_half_known(const struct round_book *r) {
   for (int i = 0; i < r->n_voters; i++) {
     const struct sim_agent *a = r->voters[i];
@@ -166,11 +171,12 @@ static bool has_endpoint(struct sim *s) {
 void check_goes_on(struct sim *s, uint64_t since_ms) {
   const struct checker *k = s->checker;
   const struct round_book *r = last_sealed(k);
-  if (!r || k->n_ends || r->first_at >= since_ms || is_half_known(r) || runs_still(r) || !can_have_daemon(s, r)) return;
+  if (!r || k->n_ends || r->first_at >= since_ms || r->first_at < k->saved_at || is_half_known(r) || runs_still(r) ||
+      !can_have_daemon(s, r))
+    return;
   const struct round_book *base = book_find(k, r->base_incarnation, r->base_round);
   int64_t alive = 0;
-  for (int i = 0; i < s->n_agents; i++)
-    alive += s->agents[i]->sup && (s->agents[i]->home >= 0 || has_endpoint(s));
+  for (int i = 0; i < s->n_agents; i++) alive += s->agents[i]->sup && (s->agents[i]->home >= 0 || has_endpoint(s));
   bool enough = has_majority(s, r) && (s->config.settings.claims || !base || has_majority(s, base));
   if (enough && alive >= s->config.settings.min_nodes)
     sim_violate(s, INV_GOES_ON,

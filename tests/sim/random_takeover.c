@@ -347,7 +347,7 @@ struct sim *random_takeover(uint64_t seed, bool trace, bool verbose) {
   for (uint64_t i = 0; i < faults; i++) sim_call(s, 1000 + sim_below(s, war_ms - 1000), on_fault, 0);
   sim_call(s, war_ms, on_peace, 0);
 
-  sim_until(s, war_ms + 10000);
+  sim_until(s, war_ms + 31000); /* everybody who is to come back has */
   sim_until_over(s, s->now + PEACE_MS + (uint64_t)t->join_timeout_ms);
   if (s->violated == INV_NONE) {
     sim_for(s, 2 * JOB_END_ACK_MS + (uint64_t)t->join_timeout_ms);

@@ -661,7 +661,8 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
 void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself);
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code);
 void check_deadlines(struct sim *s);
-void check_over(struct sim *s); /* links healed, all are gone */
+void check_saved(struct sim *s); /* a daemon has written a seal */
+void check_over(struct sim *s);  /* links healed, all are gone */
 /* There is peace since then: all machines with power reach each other. */
 void check_goes_on(struct sim *s, uint64_t since_ms);
 

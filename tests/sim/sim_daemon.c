@@ -79,7 +79,10 @@ static bool saved(struct sim *s, const char *text) {
   s->d.die_at_save = 0;
   if (s->d.state_dir || die)
     sim_trace(s, "%s: saves %s%s", s->d.name, strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
-  if (s->d.state_dir && (die == 0 || die == 3)) keep_line(s, text);
+  if (s->d.state_dir && (die == 0 || die == 3)) {
+    keep_line(s, text);
+    if (!strstr(text, "\"end\"")) check_saved(s);
+  }
   return die == 0;
 }
 
