@@ -190,6 +190,15 @@ static uint64_t node_counts_ms(const struct job *j, const json_t *content) {
   return at_ms;
 }
 
+/* The winner was at our own address: a daemon whose state is lost. */
+static bool was_here(const struct job *j, const json_t *content) {
+  const char *addr = text_of(content, "addr", ADDR_MAX);
+  bool port = json_integer_value(json_object_get(content, "port")) == j->jobs->daemon.port;
+  for (size_t i = 0; i < j->n_members && port; i++)
+    if (!strcmp(j->members[i]->daemon_addr, addr)) return true;
+  return false;
+}
+
 static void send_moved(struct job *j, const json_t *content) {
   struct msg msg;
   msg_init(&msg, MSG_MOVED);
@@ -225,7 +234,7 @@ static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   set_text(c, xasprintf("round %lld of job %s is with the daemon on %s, which has claimed it", (long long)c->asked,
                         j->id, host[0] ? host : "another machine"));
   jobs_log(j->jobs, LOG_WARN, "%s", c->text);
-  send_moved(j, content);
+  if (!was_here(j, content)) send_moved(j, content);
 }
 
 static void send_home(struct job *j) {

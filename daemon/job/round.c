@@ -64,11 +64,11 @@ static bool enough_are_here(const struct job *j) {
   return j->n_available >= (size_t)j->settings.min_nodes;
 }
 
-/* With enough nodes the job does not fail, however long a delay or a hold lasts. A majority that is here has some leases
+/* With enough nodes the job does not fail, however long a delay or a hold lasts, unless the round cannot be claimed. A majority that is here has some leases
  * to show that it follows this daemon. */
 uint64_t job_join_deadline(const struct job *j) {
   uint64_t at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
-  if (!enough_are_here(j) || job_lacks(j)) return at_ms;
+  if (!enough_are_here(j) || job_lacks(j) || job_claim_text(j)[0]) return at_ms;
   uint64_t shown_ms = j->forming_ms + PROOF_LEASES * (uint64_t)j->settings.lease_ms;
   return job_quorum_allows_seal(j, j->jobs->now_ms) ? UINT64_MAX : latest(at_ms, shown_ms);
 }
