@@ -161,7 +161,13 @@ static bool can_have_daemon(struct sim *s, const struct round_book *r) {
   return able > 0 && 2 * able > r->n_voters;
 }
 
-/* Who has never been in a round finds the job. */
+static bool is_voter(const struct round_book *r, const struct sim_agent *a) {
+  for (int i = 0; i < r->n_voters; i++)
+    if (r->voters[i] == a) return true;
+  return false;
+}
+
+/* Who has missed the last round finds the job. */
 static bool has_endpoint(struct sim *s) {
   for (uint32_t k = 0; k < (s->config.endpoints ? s->config.endpoints : 1); k++)
     if (daemon_at(s, (int)k)->core) return true;
@@ -176,7 +182,7 @@ void check_goes_on(struct sim *s, uint64_t since_ms) {
     return;
   const struct round_book *base = book_find(k, r->base_incarnation, r->base_round);
   int64_t alive = 0;
-  for (int i = 0; i < s->n_agents; i++) alive += s->agents[i]->sup && (s->agents[i]->told_start || has_endpoint(s));
+  for (int i = 0; i < s->n_agents; i++) alive += s->agents[i]->sup && (is_voter(r, s->agents[i]) || has_endpoint(s));
   bool enough = has_majority(s, r) && (s->config.settings.claims || !base || has_majority(s, base));
   if (enough && alive >= s->config.settings.min_nodes)
     sim_violate(s, INV_GOES_ON,
