@@ -9,7 +9,8 @@
  * this is a promise: from then on the first daemon hears nothing of this agent, and may not count on it for longer than
  * a lease after that time. So the new daemon knows when the word of the old one is worth nothing any more.
  *
- * An agent that must fence in time hurries: it turns after half a lease. One in no round turns after a lease. One in a
+ * An agent that must fence in time hurries: it turns after three eighths of a lease, so that the whole round can be with
+ * another daemon before any of its nodes fences. One in no round turns after a lease. One in a
  * round that no other can replace has no reason to hurry, because its daemon may come back: four leases. If this agent
  * itself could not run, the silence was its own, and the time begins again.
  *
@@ -188,7 +189,7 @@ void sup_note_start(struct supervisor *s, const struct start *start) {
 
 static uint64_t patience_ms(const struct supervisor *s) {
   bool in_round = s->state != SUPERVISOR_JOINING;
-  if (in_round && s->fence.required) return lease_ms(s) / 2;
+  if (in_round && s->fence.required) return lease_ms(s) * 3 / 8;
   return in_round && s->state != SUPERVISOR_STOPPED ? 4 * lease_ms(s) : lease_ms(s);
 }
 

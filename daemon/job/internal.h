@@ -133,6 +133,7 @@ struct quorum {
   uint64_t next_from_ms;        /* when the next vote begins to count; UINT64_MAX: none */
   uint64_t retiring_ms;         /* nodes were asked to give up their votes: until when that is waited for */
   bool one_counts;              /* the vote of at least one node of the round */
+  bool untold;                  /* the whole round has come here, and does not know that it may go on */
   bool news, fresh;             /* vouches came since; it counts no longer */
   int64_t agreed;               /* voters that followed this daemon at the last seal */
 };
@@ -151,6 +152,8 @@ void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ran
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
 void job_quorum_all_work(struct job *j);
+void job_quorum_tell(struct job *j, uint64_t now_ms); /* then nodes are told that it goes on */
+uint64_t job_quorum_tell_deadline(const struct job *j);
 /* FORMING: 0: nothing is in the way of a seal; else when to look again; UINT64_MAX: when a vote comes. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms);
 uint64_t job_quorum_judges_ms(const struct job *j); /* RECOVERING; UINT64_MAX: not without the missing nodes */

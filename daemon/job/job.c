@@ -413,8 +413,7 @@ static void send_notices(struct job *j, uint64_t now_ms) {
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
   if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
   if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
-  if (ev->now_ms >= job_join_deadline(j))
-    job_join_timeout(j, ev->now_ms);
+  if (ev->now_ms >= job_join_deadline(j)) job_join_timeout(j, ev->now_ms);
   /* A round that is ready may still wait for its claim. */
   if (j->state == JOB_FORMING && ev->now_ms >= j->notice_ms) send_notices(j, ev->now_ms);
 }
@@ -579,12 +578,14 @@ static uint64_t state_deadline(const struct job *j) {
 }
 
 uint64_t job_deadline(const struct job *j) {
-  return earliest(earliest(j->scan_ms, job_ids_deadline(j)), state_deadline(j));
+  uint64_t others = earliest(job_ids_deadline(j), job_quorum_tell_deadline(j));
+  return earliest(earliest(j->scan_ms, others), state_deadline(j));
 }
 
 void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   job_scan_leases(j, now_ms, lag_ms);
   if (now_ms >= job_ids_deadline(j)) job_ids_tick(j, now_ms);
+  job_quorum_tell(j, now_ms);
   if (now_ms < state_deadline(j)) return;
   struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
   job_event(j, &ev);

@@ -128,6 +128,7 @@ struct member {
   uint64_t start_ms;    /* the last START on its connection; 0: none */
   uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */
   uint64_t held_ms;     /* what another daemon allowed with its vote may run until then */
+  uint32_t last_beat;   /* on this connection; 0: none */
   struct sent_ack acks[MEMBER_ACKS];
 
   bool available, expected_here, owes_ack, reported, unsaved, counted_gone,

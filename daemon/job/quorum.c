@@ -255,6 +255,7 @@ void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms
   if (answered && a->at_ms > at_ms) at_ms = a->at_ms;
   if (answered && m->start_ms && a->at_ms > m->start_ms) knows_round(m);
   vouch(m, at_ms);
+  m->last_beat = id;
   m->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms};
 }
 
@@ -592,6 +593,34 @@ void job_quorum_all_work(struct job *j) {
   for (size_t i = 0; q->on && i < j->n_members; i++)
     if (member_in_round(j->members[i])) j->members[i]->held_ms = 0;
   q->fresh = true;
+  q->untold = q->on;
+}
+
+uint64_t job_quorum_tell_deadline(const struct job *j) {
+  if (!j->quorum->untold) return UINT64_MAX;
+  uint64_t at_ms = next_look_ms(j), now_ms = j->jobs->now_ms; /* a time of before would look like a late loop */
+  return at_ms > now_ms ? at_ms : now_ms;
+}
+
+/* The whole round has come here, and its nodes have been told nothing that lets their workers live. Their next
+ * heartbeats may be too late. So the last ones are answered once more, now that the answers are worth something. */
+void job_quorum_tell(struct job *j, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  if (!q->untold || now_ms < next_look_ms(j)) return;
+  q->untold = q->on && job_round_goes_on(j);
+  if (!q->untold || !job_in_charge(j, now_ms)) return;
+  q->untold = false;
+  struct msg ack;
+  msg_init(&ack, MSG_HEARTBEAT_ACK);
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (!m->conn || !m->last_beat || !member_in_round(m)) continue;
+    ack.id = m->last_beat;
+    ack.flags = (member_tell_fence(m) ? FRAME_FLAG_FENCE : 0) | (q->firm ? FRAME_FLAG_FIRM : 0) |
+                (j->n_suspended ? FRAME_FLAG_SUSPENDED : 0);
+    ack.flags |= (uint16_t)(job_ack_number(j, now_ms) << FRAME_NUMBER_SHIFT);
+    jobs_send(j->jobs, m->conn, &ack);
+  }
 }
 
 static bool all_work(const struct job *j) {
@@ -602,6 +631,7 @@ static bool all_work(const struct job *j) {
 
 static void forget_link(struct member *m, uint64_t now_ms) {
   memset(m->acks, 0, sizeof m->acks);
+  m->last_beat = 0;
   m->start_ms = 0;
   m->welcomed_ms = now_ms;
 }

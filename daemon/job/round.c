@@ -55,9 +55,10 @@ static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
 uint64_t job_seal_deadline(const struct job *j) {
   uint64_t at = numbers_and_holds_allow_ms(j), now_ms = j->jobs->now_ms;
   if (at > now_ms) return at;
+  if (!job_can_be_succeeded(j) && !j->settings.claims) return at;
   uint64_t quorum_ms = job_quorum_deadline(j, now_ms);
-  if (quorum_ms || !j->settings.claims) return latest(at, quorum_ms);
-  return latest(at, job_claim_deadline(j));
+  uint64_t claim_ms = quorum_ms || !j->settings.claims ? 0 : job_claim_deadline(j);
+  return latest(now_ms, latest(quorum_ms, claim_ms)); /* a time of before would look like a late loop */
 }
 
 static bool enough_are_here(const struct job *j) {

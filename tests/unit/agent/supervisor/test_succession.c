@@ -89,11 +89,11 @@ static void assert_turns_after(struct bench *b, uint64_t ms) {
 
 /* Clocks. ---------------------------------------------------------------------------------------------------------- */
 
-static void test_with_the_fence_after_half_a_lease(void **state) {
+static void test_with_the_fence_after_three_eighths_of_a_lease(void **state) {
   struct bench b;
   open_round(&b, true);
-  assert_turns_after(&b, 2500);
-  assert_int_equal(bench_said(&b, "the daemon on node1 does not answer for 2.5 s; asking gpu2"), 1);
+  assert_turns_after(&b, 1875);
+  assert_int_equal(bench_said(&b, "the daemon on node1 does not answer for 1.9 s; asking gpu2"), 1);
   bench_run(&b, 1000);
   assert_int_equal(bench_said(&b, "; asking"), 1); /* once */
   bench_close(&b);
@@ -112,7 +112,7 @@ static void test_a_closed_connection_is_silence_too(void **state) {
   struct bench b;
   open_round(&b, true);
   bench_down(&b, true);
-  for (uint64_t until = b.now_ms + 2499; b.now_ms < until;) {
+  for (uint64_t until = b.now_ms + 1874; b.now_ms < until;) {
     size_t asked = bench_count(&b, SUP_CONNECT);
     bench_run(&b, 1);
     if (bench_count(&b, SUP_CONNECT) == asked) continue;
@@ -691,7 +691,7 @@ static void test_lines_name_the_daemon_that_is_followed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_with_the_fence_after_half_a_lease),
+      cmocka_unit_test(test_with_the_fence_after_three_eighths_of_a_lease),
       cmocka_unit_test(test_without_the_fence_after_four_leases),
       cmocka_unit_test(test_a_closed_connection_is_silence_too),
       cmocka_unit_test(test_in_no_round_after_a_lease),
