@@ -104,6 +104,7 @@ struct voter {
   bool dead, here;                         /* surely; connected */
   bool knows;                              /* the current round */
   bool asked;                              /* to give its vote up */
+  bool carried;                            /* into the round that is about to be sealed */
   uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
   uint64_t from_ms;                        /* its vote counts from then on */
 };
@@ -124,6 +125,7 @@ struct quorum {
   int64_t nodes, base_nodes, base_round;
   char base_incarnation[INCARNATION_MAX + 1];
   struct voter_count current, base;
+  struct voter_count unbound; /* of the base: connected, and they do not know the current round */
   struct kept_successor successors[SUCCESSORS_MAX];
   size_t n_successors;
   uint64_t sealed_ms;           /* by this daemon; 0: by another */

@@ -99,6 +99,18 @@ static size_t lacking(const struct voter_count *c, int64_t voters) {
   return c->here < need ? need - c->here : 0;
 }
 
+/* A daemon that has the round from its nodes finds too few of them, and a majority of the base that does not know it.
+ * Nobody can make it firm without those, so they may follow the base with another round. */
+static bool may_pass_over(const struct quorum *q) {
+  return !q->firm && !q->all && !q->sealed_ms && q->nodes && q->base_nodes && lacking(&q->current, q->nodes) &&
+         !lacking(&q->unbound, q->base_nodes);
+}
+
+/* The next round needs its vote. */
+static bool is_needed(const struct quorum *q, const struct voter *v) {
+  return may_pass_over(q) ? v->base && !v->knows : v->current;
+}
+
 /* A majority of the base knows the round. */
 static bool base_knows(const struct quorum *q, uint64_t now_ms) {
   size_t n = 0, voters = (size_t)q->base_nodes;
@@ -123,7 +135,7 @@ static void look_for_firmness(struct quorum *q, uint64_t now_ms) {
 static void look(struct quorum *q, uint64_t now_ms) {
   look_for_firmness(q, now_ms);
   uint64_t own = vouched_until(q, false, now_ms), base = q->firm ? UINT64_MAX : vouched_until(q, true, now_ms);
-  q->until_ms = own < base ? own : base;
+  q->until_ms = own < base && !may_pass_over(q) ? own : base;
   q->looked_ms = now_ms;
   q->news = q->fresh = false;
   q->next_from_ms = UINT64_MAX;
@@ -175,6 +187,7 @@ size_t job_lacks(const struct job *j) {
   const struct quorum *q = j->quorum;
   if (!q->on) return 0;
   if (q->all) return q->current.here ? 0 : 1; /* without any of them the round may run somewhere else */
+  if (may_pass_over(q)) return 0;
   size_t own = q->nodes ? lacking(&q->current, q->nodes) : 1, base = q->firm ? 0 : lacking(&q->base, q->base_nodes);
   return own > base ? own : base;
 }
@@ -189,7 +202,7 @@ bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
   if (!q->on) return true;
   bool charged = job_in_charge(j, now_ms);
   if (q->all) return q->one_counts; /* the claim decides */
-  return charged && job_is_firm(j);
+  return charged && (job_is_firm(j) || may_pass_over(q));
 }
 
 /* By the last look. */
@@ -197,7 +210,7 @@ uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
   bool charged = q->until_ms >= now_ms || (q->until_ms && now_ms - q->until_ms < lease_ms(j) / 2);
   if (q->on && q->retiring_ms > now_ms) return q->retiring_ms;
-  if (!q->on || q->fresh || (charged && q->firm && !q->all)) return 0;
+  if (!q->on || q->fresh || (charged && (q->firm || may_pass_over(q)) && !q->all)) return 0;
   if (q->all && q->one_counts) return 0;
   return q->news ? next_look_ms(j) : q->next_from_ms;
 }
@@ -206,7 +219,7 @@ size_t job_agreed(const struct job *j) {
   size_t n = 0;
   for (struct map_entry *e = NULL; j->quorum->on && (e = map_next(&j->quorum->voters, e));) {
     const struct voter *v = e->value;
-    const struct member *m = v->current ? job_find_agent(j, e->key) : NULL;
+    const struct member *m = is_needed(j->quorum, v) ? job_find_agent(j, e->key) : NULL;
     n += m && m->conn;
   }
   return n;
@@ -228,6 +241,8 @@ static void tally(struct quorum *q, const struct voter *v, int by) {
   if (!v->here && !v->dead) return;
   if (v->current) q->current.here += (size_t)by, q->current.keepers += (size_t)(v->keeper ? by : 0);
   if (v->base) q->base.here += (size_t)by, q->base.keepers += (size_t)(v->base_keeper ? by : 0);
+  if (v->base && !v->dead && !v->knows)
+    q->unbound.here += (size_t)by, q->unbound.keepers += (size_t)(v->base_keeper ? by : 0);
 }
 
 /* Vouching. -------------------------------------------------------------------------------------------------------- */
@@ -245,7 +260,10 @@ static void vouch(struct member *m, uint64_t at_ms) {
 static void knows_round(const struct member *m) {
   struct quorum *q = m->job->quorum;
   struct voter *v = q->firm ? NULL : map_get(&q->voters, m->agent);
-  if (v && !v->knows) v->knows = q->news = true;
+  if (!v || v->knows) return;
+  tally(q, v, -1);
+  v->knows = q->news = true;
+  tally(q, v, 1);
 }
 
 void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms) {
@@ -290,58 +308,28 @@ void job_quorum_member(const struct member *m) {
 
 /* Carrying. -------------------------------------------------------------------------------------------------------- */
 
-/* Votes that a seal of these nodes carries into the next round. */
+/* Enough votes go from the last round, or the one that it passed over, into one of these nodes. Marks them. */
 static bool carries(const struct quorum *q, struct member *const *chosen, size_t n) {
-  size_t carried = 0, voters = (size_t)q->nodes;
-  bool keeper = false;
-  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
-    const struct voter *v = e->value;
-    if (!v->current || !v->dead) continue;
-    carried++;
-    keeper = keeper || v->keeper;
-  }
+  struct voter_count c = {0};
+  bool over = may_pass_over(q);
   for (size_t i = 0; i < n; i++) {
-    const struct voter *v = map_get(&q->voters, chosen[i]->agent);
-    if (!v || !v->current || v->dead) continue;
-    carried++;
-    keeper = keeper || v->keeper;
+    struct voter *v = map_get(&q->voters, chosen[i]->agent);
+    if (v) v->carried = true;
   }
-  return carried > voters / 2 || (voters % 2 == 0 && keeper && carried == voters / 2);
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    struct voter *v = e->value;
+    if (is_needed(q, v) && (v->carried || v->dead)) {
+      c.here++;
+      c.keepers += over ? v->base_keeper : v->keeper;
+    }
+  }
+  return !lacking(&c, over ? q->base_nodes : q->nodes);
 }
 
 bool member_has_vote(const struct member *m) {
   const struct quorum *q = m->job->quorum;
   const struct voter *v = q->on ? map_get(&q->voters, m->agent) : NULL;
-  return v && v->current && !v->dead;
-}
-
-static bool is_among(const struct member *m, struct member *const *chosen, size_t n) {
-  for (size_t i = 0; i < n; i++)
-    if (chosen[i] == m) return true;
-  return false;
-}
-
-/* A node that the next round leaves out keeps its vote of the last one, and could lend it to another daemon that knows
- * nothing of the next. If the round would carry too few votes, such nodes are asked to give theirs up: after STALE they
- * say HELLO without it. */
-bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
-  struct quorum *q = j->quorum;
-  if (!q->on || q->all || carries(q, chosen, n)) return true;
-  struct msg msg;
-  msg_init(&msg, MSG_STALE);
-  msg.stale.incarnation = j->incarnation;
-  msg.stale.round = j->round;
-  msg.stale.retire = true;
-  msg.stale.text = "the next round begins without this node, which gives up its vote";
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    struct voter *v = map_get(&q->voters, m->agent);
-    if (!v || !v->current || v->dead || is_among(m, chosen, n)) continue;
-    jobs_send(j->jobs, m->conn, &msg);
-    v->asked = true;
-  }
-  q->retiring_ms = now_ms + RETIRE_MS;
-  return false;
+  return v && is_needed(q, v) && !v->dead;
 }
 
 static void ask_to_retire(struct job *j, const struct member *m) {
@@ -350,15 +338,34 @@ static void ask_to_retire(struct job *j, const struct member *m) {
   msg.stale.incarnation = j->incarnation;
   msg.stale.round = j->round;
   msg.stale.retire = true;
-  msg.stale.text = "the next round begins without this node's vote";
+  msg.stale.text = "the next round begins without this node, which gives up its vote";
   jobs_send(j->jobs, m->conn, &msg);
+}
+
+/* A node that the next round leaves out keeps its vote of the last one, and could lend it to another daemon that knows
+ * nothing of the next. If the round would carry too few votes, such nodes are asked to give theirs up: after STALE they
+ * say HELLO without it. */
+bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
+  struct quorum *q = j->quorum;
+  if (!q->on || q->all) return true;
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) ((struct voter *)e->value)->carried = false;
+  if (carries(q, chosen, n)) return true;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    struct voter *v = map_get(&q->voters, m->agent);
+    if (!v || !is_needed(q, v) || v->dead || v->carried) continue;
+    ask_to_retire(j, m);
+    v->asked = true;
+  }
+  q->retiring_ms = now_ms + RETIRE_MS;
+  return false;
 }
 
 /* The last round is over, and not firm: some nodes of the one before have never read its START. They can no longer read
  * it, so they are asked to give their votes up. */
 void job_quorum_settle(struct job *j, uint64_t now_ms) {
   struct quorum *q = j->quorum;
-  if (!q->on || q->firm || now_ms < q->retiring_ms || !job_in_charge(j, now_ms)) return;
+  if (!q->on || q->firm || now_ms < q->retiring_ms || may_pass_over(q) || !job_in_charge(j, now_ms)) return;
   bool asked = false;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
@@ -377,7 +384,7 @@ static void forget_voters(struct quorum *q) {
     free(e->value);
     map_remove_n(&q->voters, e->key, e->key_len);
   }
-  q->current = q->base = (struct voter_count){0};
+  q->current = q->base = q->unbound = (struct voter_count){0};
 }
 
 static struct voter *voter_of(struct quorum *q, const char *agent) {
@@ -419,10 +426,33 @@ static void shift_voters(struct quorum *q, bool was_on) {
   }
 }
 
+/* The base stays, without those that know the round that is passed over: they have spent their votes. */
+static void drop_current(struct quorum *q) {
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    struct voter *v = e->value;
+    tally(q, v, -1);
+    v->base = v->base && !v->knows;
+    v->base_keeper = v->base && v->base_keeper;
+    v->current = v->keeper = v->knows = false;
+    tally(q, v, 1);
+    if (v->base) continue;
+    free(v);
+    map_remove_n(&q->voters, e->key, e->key_len);
+  }
+}
+
 /* Before the round gets its token: the token of before is the base. */
 void job_quorum_rebase(struct job *j) {
   struct quorum *q = j->quorum;
   bool was_on = q->on;
+  if (may_pass_over(q)) {
+    jobs_log(j->jobs, LOG_WARN,
+             "job %s: round %lld is passed over: too few of its nodes are here, and of those of round %lld enough do "
+             "not know it",
+             j->log_name, (long long)j->round, (long long)q->base_round);
+    drop_current(q);
+    return;
+  }
   shift_voters(q, was_on);
   q->base_nodes = was_on ? q->nodes : 0;
   q->base_round = was_on ? j->round : 0;

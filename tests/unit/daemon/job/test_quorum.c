@@ -668,6 +668,21 @@ static void test_no_start_for_one_that_was_elsewhere(void **state) {
   }
 }
 
+/* Nodes 0 .. count-1 run round 1, and their machines are lost with daemon 0 just as round 2 is sealed: START has reached
+ * those nodes alone that `told` says. */
+static void lose_daemon_at_seal(struct rig *r, struct node *n, int count, const bool *told) {
+  nodes_heartbeat(r, n, (size_t)count);
+  node_exited(r, &n[0], 1, 0);
+  for (int i = 0; i + 1 < count; i++) node_stopped(r, &n[i]);
+  struct node before[RIG_NODES_MAX];
+  memcpy(before, n, (size_t)count * sizeof *n);
+  node_stopped(r, &n[count - 1]);
+  assert_int_equal(n[0].round, 2);
+  for (int i = 0; i < count; i++)
+    if (!told[i]) n[i] = before[i];
+  for (int i = 0; i < count; i++) node_leave_silently(&n[i]);
+}
+
 /* A node that knows only the round before came first, and its promise is the last to end. Then the others say that there
  * is a later round. */
 static void test_promises_last_when_a_later_round_is_heard_of(void **state) {
@@ -719,6 +734,35 @@ static void test_newcomers_do_not_begin_what_others_may_have(void **state) {
   rig_live(&r, LEASE);
   assert_int_equal(n[3].round, 2);
   rig_close(&r);
+}
+
+/* One of five has read START of a round that nobody else knows. The other three are a majority of the round before, and
+ * no daemon can make that one firm without them. */
+static void test_a_round_that_few_know_is_passed_over(void **state) {
+  for (int first = 1; first < 3; first++) {
+    struct rig r;
+    struct node n[5];
+    open_running(&r, n, 5, 2);
+    lose_daemon_at_seal(&r, n, 5, (bool[]){false, true, false, false, false});
+    rig_run(&r, LEASE / 2);
+    rig_forget(&r);
+    rig_use(&r, 1);
+    if (first == 1) node_back(&r, &n[1], PHASE_RUNNING);
+    for (int i = 2; i < 5; i++) node_back(&r, &n[i], PHASE_STOPPED);
+    if (first == 2) node_back(&r, &n[1], PHASE_RUNNING);
+    for (int i = 2; i < 5; i++) node_hello_again(&r, &n[i]); /* they got STALE */
+    rig_live(&r, 1000);
+    node_stopped(&r, &n[1]);
+    rig_live(&r, LEASE + 2000);
+    assert_string_equal(n[2].incarnation, n[1].incarnation);
+    assert_true(n[2].round >= 3 && n[1].round == n[2].round);
+    assert_int_equal(start_of(&r, &n[2])->seal.base_round, 1);
+    assert_true(start_of(&r, &n[2])->seal.in_base);
+    assert_false(start_of(&r, &n[1])->seal.in_base); /* it had promised to know another one */
+    rig_live(&r, 2 * LEASE);
+    assert_true(n[2].firm);
+    rig_close(&r);
+  }
 }
 
 /* Giving up votes. ------------------------------------------------------------------------------------------------- */
@@ -810,6 +854,7 @@ int main(void) {
       cmocka_unit_test(test_no_start_for_one_that_was_elsewhere),
       cmocka_unit_test(test_promises_last_when_a_later_round_is_heard_of),
       cmocka_unit_test(test_newcomers_do_not_begin_what_others_may_have),
+      cmocka_unit_test(test_a_round_that_few_know_is_passed_over),
       cmocka_unit_test(test_a_drained_keeper_gives_its_vote_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
