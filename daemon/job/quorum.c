@@ -606,12 +606,15 @@ static void retire(struct job *j, struct voter *v) {
 }
 
 /* A voter of a round that this daemon has sealed: it may have been in another one since. */
-static void recount_vote(struct job *j, const struct member *m, struct voter *v) {
+static void recount_vote(struct job *j, const struct member *m, const struct hello *h, struct voter *v) {
   const struct quorum *q = j->quorum;
-  if (!m->voted_round || has_voted(m, j->incarnation, j->round)) return;
+  if (has_voted(m, j->incarnation, j->round)) return;
   if (v->base && has_voted(m, q->base_incarnation, q->base_round)) return; /* START has not reached it yet */
+  /* It has no vote, and knows of the round: it may have given up that vote elsewhere. */
+  bool spent = !m->voted_round && h->round >= j->round && !strcmp(h->incarnation, j->incarnation);
   tally(j->quorum, v, -1);
   v->base = v->base_keeper = false;
+  if (spent) v->current = v->keeper = false;
   tally(j->quorum, v, 1);
 }
 
@@ -679,6 +682,7 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
   struct voter *v = map_get(&q->voters, m->agent);
+  if (v && strcmp(h->follows, j->jobs->daemon.id) != 0) v->asked = false; /* it may have been asked elsewhere, too */
   bool retires = v && v->asked && !h->voted_incarnation[0];
   if (!q->sealed_ms && !retires) {
     learn_round(j, h, current);
@@ -688,7 +692,7 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   if (retires)
     retire(j, v);
   else if (v && q->sealed_ms)
-    recount_vote(j, m, v);
+    recount_vote(j, m, h, v);
   note_promise(j, m, v, h, now_ms);
   if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
   if (current) knows_round(m);

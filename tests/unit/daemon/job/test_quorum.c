@@ -783,6 +783,36 @@ static void give_up_vote(struct rig *r, struct node *n) {
   node_hello_again(r, n);
 }
 
+/* It was asked here, did not hear of it, and has given its vote up to another daemon: that one counts it. */
+static void test_a_vote_is_given_up_once(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 2, 2);
+  rig_running(&r, n, 2);
+  node_init(&r, &n[2], 2);
+  node_join(&r, &n[2]);
+  rig_live(&r, 1250);
+  drain(&r, "n0");
+  nodes_checkpointed(&r, n, 2);
+  nodes_stopped(&r, n, 2);
+  assert_true(rig_last(&r, n[0].conn, MSG_STALE)->stale.retire);
+  node_drop(&r, &n[0]);
+  rig_use(&r, 1);
+  node_join(&r, &n[0]);
+  node_drop(&r, &n[0]);
+  rig_use(&r, 0);
+  n[0].voted_incarnation[0] = '\0';
+  n[0].voted_round = 0;
+  n[0].seal = (struct seal){0};
+  for (int i = 0; i < 2; i++) {
+    node_join(&r, &n[0]); /* the second time it has followed this one */
+    rig_live(&r, 2 * LEASE);
+    expect(&r, "forming");
+    assert_int_equal(n[1].lacks, 1);
+  }
+  rig_close(&r);
+}
+
 /* The keeper of two nodes is drained, and a spare takes its place: it gives its vote up first. So it does at a daemon
  * that has the round from its nodes. */
 static void test_a_drained_keeper_gives_its_vote_up(void **state) {
@@ -855,6 +885,7 @@ int main(void) {
       cmocka_unit_test(test_promises_last_when_a_later_round_is_heard_of),
       cmocka_unit_test(test_newcomers_do_not_begin_what_others_may_have),
       cmocka_unit_test(test_a_round_that_few_know_is_passed_over),
+      cmocka_unit_test(test_a_vote_is_given_up_once),
       cmocka_unit_test(test_a_drained_keeper_gives_its_vote_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
