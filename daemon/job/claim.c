@@ -7,7 +7,8 @@
  *
  * The content says who won, and for which nodes. A daemon that finds the name taken sends its nodes there. But if one of
  * those nodes is here, the winner cannot run that round for long: all its nodes must vouch for it (quorum.c). Then this
- * daemon claims the round behind it. */
+ * daemon claims the round behind it. A daemon that was restarted with its id finds claims of its former life, which may
+ * have sealed those rounds: their content differs, and they are passed as well. */
 
 #include <jansson.h>
 #include <stdio.h>
@@ -90,8 +91,10 @@ static void put_content(const struct job *j, struct member *const *chosen, size_
   }
   json_t *nodes = json_array();
   for (size_t i = 0; i < n && i < CLAIM_NODES_MAX; i++) json_array_append_new(nodes, json_string(chosen[i]->agent));
-  json_t *v = json_pack("{s:s,s:s,s:s,s:i,s:o}", "daemon", d->id, "host", d->host, "addr", addr, "port", (int)d->port,
-                        "nodes", nodes);
+  char life[17];
+  snprintf(life, sizeof life, "%016llx", (unsigned long long)d->life);
+  json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:i,s:o}", "daemon", d->id, "life", life, "host", d->host, "addr", addr,
+                        "port", (int)d->port, "nodes", nodes);
   json_print(out, v);
   json_decref(v);
 }
@@ -108,7 +111,8 @@ static uint64_t sum_of(const struct job *j, struct member *const *chosen, size_t
 /* All must vouch for a round with a claim. So each has begun to. */
 static bool all_vouch(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   for (size_t i = 0; i < n; i++)
-    if (chosen[i]->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms || chosen[i]->held_ms > now_ms)
+    if (!chosen[i]->vouched_ms || chosen[i]->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms ||
+        chosen[i]->held_ms > now_ms)
       return false;
   return true;
 }

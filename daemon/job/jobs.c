@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "common/siphash.h"
 
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 
@@ -262,6 +263,8 @@ void jobs_init(struct jobs *jobs, uint64_t seed) {
   map_init(&jobs->by_id, jobs_random(jobs));
   map_init(&jobs->conns, jobs_random(jobs));
   map_init(&jobs->drains, jobs_random(jobs));
+  struct siphash_key key = siphash_key_from(0);
+  jobs->daemon.life = siphash(&key, &seed, sizeof seed); /* others may see it, but not the seed */
   accounts_init(&jobs->accounts, seed ^ 0xbf58476d1ce4e5b9);
 }
 

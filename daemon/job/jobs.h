@@ -32,6 +32,7 @@ enum { PAST_INCARNATIONS_MAX = 256 };
 /* This daemon, as core_config has it. */
 struct daemon_facts {
   char id[DAEMON_ID_MAX + 1];
+  uint64_t life;    /* another one after each restart */
   const char *host; /* borrowed; "" */
   uint16_t port;
   bool owned, claims;
