@@ -255,6 +255,103 @@ static void test_newcomers(void **state) {
   free(n);
 }
 
+/* Takeovers. ------------------------------------------------------------------------------------------------------- */
+
+/* What START would have told them. Blind rigs tell nothing. */
+static void learn_vote(struct node *n, const char *incarnation, int64_t round, int64_t count, const char *daemon) {
+  snprintf(n->incarnation, sizeof n->incarnation, "%s", incarnation);
+  snprintf(n->voted_incarnation, sizeof n->voted_incarnation, "%s", incarnation);
+  snprintf(n->follows, sizeof n->follows, "%s", daemon);
+  n->round = n->voted_round = round;
+  n->nodes = n->seal.nodes = count;
+  n->heard_ms = n->rig->now_ms;
+  n->n_reports = 0;
+}
+
+/* A lease of heartbeats; each says that the last one was answered. */
+static void beat(struct rig *r, struct node *n, int count) {
+  for (int k = 0; k < 8; k++) {
+    for (int i = 0; i < count; i++) {
+      n[i].answered = n[i].beat;
+      node_heartbeat(r, &n[i]);
+      assert_true(core_deadline(r->core) > 0);
+      if (i % 100 == 0) rig_run(r, 1);
+    }
+    rig_run(r, (uint64_t)r->settings.lease_ms / 8 - NODES / 100);
+  }
+}
+
+static void come(struct rig *r, struct node *n, int first, int count, enum phase phase) {
+  for (int i = first; i < count; i++) {
+    node_back(r, &n[i], phase);
+    assert_true(core_deadline(r->core) > 0);
+    n[i].answered = n[i].beat;
+    node_heartbeat(r, &n[i]);
+  }
+}
+
+/* The daemon alone is lost, and all come to the next one. Then that one is lost with its machine, and a tenth of the
+ * nodes: the others form a round. */
+static void test_takeovers(void **state) {
+  static const char *const ids[] = {"000000000000000000000000000000d0", "000000000000000000000000000000d1"};
+  enum { LOST = NODES / 10 };
+  struct rig r;
+  rig_open_successors(&r, NODES / 2, NODES);
+  struct node *n = xcalloc(NODES, sizeof *n);
+  for (int i = 0; i < NODES; i++) {
+    r.n_nodes = 0;
+    node_init(&r, &n[i], i);
+  }
+  r.n_nodes = 0;
+  node_join(&r, &n[0]);
+  const struct msg *w = rig_last(&r, n[0].conn, MSG_WELCOME);
+  char incarnation[INCARNATION_MAX + 1];
+  snprintf(incarnation, sizeof incarnation, "%s", w->welcome.incarnation);
+  r.blind = true;
+  begin();
+  for (int i = 1; i < NODES; i++) node_join(&r, &n[i]);
+  done("join and seal, with successors");
+  for (int i = 0; i < NODES; i++) {
+    learn_vote(&n[i], incarnation, 1, NODES, ids[0]);
+    n[i].node_rank = i;
+    n[i].seal.keeper = i == 0;
+    node_started(&r, &n[i]);
+  }
+  assert_string_equal(rig_state(&r, "job"), "running");
+  begin();
+  beat(&r, n, NODES);
+  done("heartbeats of a lease, with votes");
+
+  rig_use(&r, 1);
+  begin();
+  come(&r, n, 0, NODES, PHASE_RUNNING);
+  done("all come to the next daemon");
+  assert_string_equal(rig_state(&r, "job"), "running");
+  begin();
+  beat(&r, n, NODES);
+  done("and vouch for it");
+
+  for (int i = 0; i < NODES; i++) learn_vote(&n[i], incarnation, 1, NODES, ids[1]);
+  rig_run(&r, (uint64_t)r.settings.lease_ms);
+  rig_use(&r, 2);
+  begin();
+  come(&r, n, LOST, NODES, PHASE_STOPPED);
+  done("all but a tenth come to a third");
+  begin();
+  rig_run(&r, 1999);
+  done("the tenth is waited for");
+  assert_string_equal(rig_state(&r, "job"), "recovering");
+  begin();
+  rig_run(&r, 1);
+  done("judged, settled, sealed");
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  begin();
+  for (int i = LOST; i < NODES; i++) node_heartbeat(&r, &n[i]);
+  done("heartbeats before it is firm");
+  rig_close(&r);
+  free(n);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_join_and_seal),
@@ -267,6 +364,7 @@ int main(void) {
       cmocka_unit_test(test_all_are_lost),
       cmocka_unit_test(test_finish),
       cmocka_unit_test(test_newcomers),
+      cmocka_unit_test(test_takeovers),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }
