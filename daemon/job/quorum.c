@@ -14,6 +14,10 @@
  * may not have heard of it. A daemon that asks those alone would find a majority that knows nothing of the round. So
  * both sets must vouch until a majority of the base knows the round: then it is firm.
  *
+ * A daemon may be lost while it sends START. If a majority of the base has not read it, and the round's own nodes are too
+ * few, the next daemon passes that round over: nobody can make it firm. Each node of the base helps the first round only
+ * that it has read of, so two rounds on one base cannot both become firm.
+ *
  * Who is surely dead follows nobody, and counts as vouching for ever. Half of the voters are enough if the keeper is
  * among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to
  * seal: the claim decides. But then any single node may go on elsewhere, so all of them must vouch. */
