@@ -34,7 +34,7 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-enum { MOVES_MAX = 8, LAPS_MAX = 4, SETTLED_LEASES = 4 };
+enum { MOVES_MAX = 8, LAPS_MAX = 3, SETTLED_LEASES = 4 };
 
 /* Why the daemon in charge was left. */
 enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
