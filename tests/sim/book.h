@@ -95,6 +95,9 @@ uint32_t book_life(const struct sim_agent *a); /* of the daemon that has said wh
 /* invariants_takeover.c */
 void check_takeover_hello(struct sim *s, const struct hello *h);
 void check_sealed(struct sim *s, struct sim_conn *c, struct round_book *r, const struct start *t);
+/* Neither round was made out of the other, nor both of a third one: their daemons knew nothing of each other. */
+bool book_of_other_lineage(const struct sim *s, const char *incarnation_a, int64_t round_a, const char *incarnation_b,
+                           int64_t round_b);
 /* a's worker w starts while b's worker v runs, of another round, and nothing else excuses it. */
 void check_one_round(struct sim *s, struct sim_agent *a, const struct sim_worker *w, const struct sim_agent *b,
                      const struct sim_worker *v);

@@ -99,15 +99,16 @@ static const struct round_book *root_of(const struct checker *k, const struct ro
   return r;
 }
 
-static bool know_nothing_of_each_other(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
-  const struct round_book *ra = book_find(s->checker, a->incarnation, a->round);
-  const struct round_book *rb = book_find(s->checker, b->incarnation, b->round);
-  return !ra || !rb || root_of(s->checker, ra) != root_of(s->checker, rb);
+bool book_of_other_lineage(const struct sim *s, const char *incarnation_a, int64_t round_a, const char *incarnation_b,
+                           int64_t round_b) {
+  const struct round_book *a = book_find(s->checker, incarnation_a, round_a);
+  const struct round_book *b = book_find(s->checker, incarnation_b, round_b);
+  return !a || !b || root_of(s->checker, a) != root_of(s->checker, b);
 }
 
 void check_one_round(struct sim *s, struct sim_agent *a, const struct sim_worker *w, const struct sim_agent *b,
                      const struct sim_worker *v) {
-  if (know_nothing_of_each_other(s, a, b)) return;
+  if (book_of_other_lineage(s, a->incarnation, a->round, b->incarnation, b->round)) return;
   sim_violate(s, INV_ONE_ROUND, "%s starts rank %u of round %u of %s while %s runs rank %u of round %u of %s", a->name,
               w->rank, a->round, a->incarnation, b->name, v->rank, b->round, b->incarnation);
 }
