@@ -377,7 +377,9 @@ static int64_t user_of(const struct sim_conn *c) {
 
 void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
   if (!s->d.core || c->daemon_life != s->d.life) return;
-  if (sim_tracing(s) && (s->config.verbose || (m->type != MSG_HEARTBEAT && m->type != MSG_PROGRESS))) {
+  bool noisy =
+      m->type == MSG_HEARTBEAT || m->type == MSG_PROGRESS || (m->type == MSG_FORWARD && !s->config.connections);
+  if (sim_tracing(s) && (s->config.verbose || !noisy)) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
     if (c->agent) sim_trace(s, "%s -> %s: %s", c->agent->name, s->d.name, buf_text(&text));
