@@ -36,7 +36,8 @@ struct claim {
   uint64_t sum;       /* of the nodes in its content */
   bool unvouched;     /* not all nodes of the next round vouch: a heartbeat is waited for */
   uint64_t out_ms, again_ms;
-  char *text; /* why there is none; NULL: no reason */
+  bool recalled; /* what this daemon has claimed before */
+  char *text;    /* why there is none; NULL: no reason */
 };
 
 static struct claim *claim_of(struct job *j) {
@@ -55,6 +56,29 @@ const char *job_claim_text(const struct job *j) {
 
 uint64_t job_claim_serial(const struct job *j) {
   return j->claim ? j->claim->serial : 0;
+}
+
+/* A job may go and come back while its claims stay. Who has asked for a round has passed those before it, and may have
+ * it even though no answer came. */
+static struct made_claim *made_claim(const struct job *j) {
+  struct jobs *jobs = j->jobs;
+  for (size_t i = 0; i < MADE_CLAIMS_MAX; i++)
+    if (!strcmp(jobs->made[i].incarnation, j->incarnation)) return &jobs->made[i];
+  return NULL;
+}
+
+static void note_claim(const struct job *j, int64_t round) {
+  struct made_claim *m = made_claim(j);
+  if (!m) m = &j->jobs->made[j->jobs->n_made++ % MADE_CLAIMS_MAX];
+  snprintf(m->incarnation, sizeof m->incarnation, "%s", j->incarnation);
+  m->round = round;
+}
+
+static void recall_claim(struct job *j) {
+  struct claim *c = j->claim;
+  const struct made_claim *m = c->recalled ? NULL : made_claim(j);
+  c->recalled = true;
+  if (m && m->round - 1 > c->passed) c->passed = m->round - 1;
 }
 
 int64_t job_next_claimed_round(const struct job *j) {
@@ -127,6 +151,7 @@ static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t r
   c->serial = jobs_random(j->jobs) | 1;
   c->asked = round;
   c->out_ms = now_ms;
+  note_claim(j, round);
   jobs_claim(j->jobs, c->serial, buf_text(&name), &content);
   buf_finish(&name);
   buf_finish(&content);
@@ -151,6 +176,7 @@ static bool is_late(const struct claim *c, uint64_t now_ms) {
 bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   if (!j->settings.claims) return true;
   struct claim *c = claim_of(j);
+  recall_claim(j);
   if (is_late(c, now_ms)) fail(j, "no answer came", now_ms);
   bool vouched = all_vouch(j, chosen, n, now_ms);
   if (c->won == job_next_claimed_round(j)) {

@@ -29,6 +29,13 @@ struct past_incarnation {
 };
 enum { PAST_INCARNATIONS_MAX = 256 };
 
+/* The last round of an incarnation that this daemon has asked for. */
+struct made_claim {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round;
+};
+enum { MADE_CLAIMS_MAX = 64 };
+
 /* This daemon, as core_config has it. */
 struct daemon_facts {
   char id[DAEMON_ID_MAX + 1];
@@ -48,6 +55,8 @@ struct jobs {
   struct map conns;                                    /* connection -> struct member */
   struct past_incarnation past[PAST_INCARNATIONS_MAX]; /* a ring */
   size_t n_past;                                       /* how many were noted, ever */
+  struct made_claim made[MADE_CLAIMS_MAX];             /* a ring */
+  size_t n_made;
   struct accounts accounts;
   struct daemon_facts daemon;
   struct map drains; /* host -> its first struct drain: drain.c */

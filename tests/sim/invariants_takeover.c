@@ -134,7 +134,7 @@ static bool has_majority(const struct sim *s, const struct round_book *r) {
 static bool is_half_known(const struct round_book *r) {
   for (int i = 0; i < r->n_voters; i++) {
     const struct sim_agent *a = r->voters[i];
-    if (a->sup && (a->told_round != r->round || strcmp(a->told_inc, r->incarnation) != 0)) return true;
+    if (a->sup && (a->took_round != r->round || strcmp(a->took_inc, r->incarnation) != 0)) return true;
   }
   return r->n_voters < r->sealed_nodes;
 }
