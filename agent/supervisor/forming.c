@@ -95,6 +95,7 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   }
   if (w->spare && !w->lacks && sup_daemon_in_charge(s)) sup_tell_takeover(s, 0, 0);
   note_lacks(s, w->lacks);
+  if (has_enough(w) && !w->spare) sup_note_enough(s);
   if (w->text[0] && !w->lacks) {
     sup_forming_end(s);
     sup_log(s, LOG_INFO, "%s", w->text);

@@ -223,8 +223,9 @@ bool sup_daemon_in_charge(const struct supervisor *s); /* connected, and its las
 bool sup_note_welcome(struct supervisor *s, const struct welcome *w); /* true: where it was welcomed last */
 void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering);
 void sup_note_start(struct supervisor *s, const struct start *start);
-void sup_note_heard(struct supervisor *s); /* after each message */
-void sup_note_pause(struct supervisor *s); /* this agent could not run, so it could not hear anything */
+void sup_note_enough(struct supervisor *s); /* WAITING: a round could begin soon */
+void sup_note_heard(struct supervisor *s);  /* after each message */
+void sup_note_pause(struct supervisor *s);  /* this agent could not run, so it could not hear anything */
 /* A line, if another daemon than before is in charge. agreed: so many of `nodes` follow it; 0: not known. */
 void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes);
 void sup_moved(struct supervisor *s, const struct supervisor_event *ev);

@@ -173,6 +173,12 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   return back;
 }
 
+/* They have begun to follow this daemon, which takes up to a lease to show. Leaving now would undo it. */
+void sup_note_enough(struct supervisor *s) {
+  struct succession *u = s->succession;
+  if (u->weak_ms != UINT64_MAX) u->weak_ms = s->now_ms;
+}
+
 void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
   note_age(s, age_ms, recovering);
 }

@@ -90,12 +90,14 @@ static void make_remote(const char *host, const char *addr, int64_t port, struct
   buf_finish(&name);
 }
 
-/* All places except home, in the order in which they are asked. It is the same for all who have heard of the same round;
- * where MOVED has led is each node's own affair. */
+/* All places except home, in the order in which they are asked: the same for all, as far as can be. Where --endpoint names
+ * several daemons, MOVED leads to one of them. Otherwise it leads newcomers to those who know more. */
 static void list_others(const struct supervisor *s, struct target_list *l) {
   struct targets *t = s->targets;
   l->n = 0;
-  if (t->has_origin && t->origin.to != CONNECT_ENDPOINT) add(l, &t->origin);
+  bool standby = count_endpoints(s) > 1;
+  if (t->has_moved && !standby) add(l, &t->moved);
+  if (t->has_origin && !(standby && t->origin.to == CONNECT_ENDPOINT)) add(l, &t->origin);
   for (size_t i = 0; i < t->successors.n; i++)
     if (t->successors.v[i].to != CONNECT_OWN || t->standby_port) add(l, &t->successors.v[i]);
   for (uint32_t i = 0; i < count_endpoints(s); i++) {
@@ -103,7 +105,7 @@ static void list_others(const struct supervisor *s, struct target_list *l) {
     make_endpoint(s, i, &e);
     add(l, &e);
   }
-  if (t->has_moved) add(l, &t->moved);
+  if (t->has_moved && standby) add(l, &t->moved);
 }
 
 static void look_for_others(struct supervisor *s) {
