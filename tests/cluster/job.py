@@ -96,8 +96,9 @@ class Own(Job):
         """What rdzvctl says of it on host i."""
         code, text = self.cluster[i].ctl("status", self.name, "--json", *more)
         assert code == 0, text
-        (job,) = json.loads(text)["jobs"]
-        return job
+        jobs = json.loads(text)["jobs"]
+        assert len(jobs) == 1, text
+        return jobs[0]
 
     def end(self, timeout=40):
         """Lets the workers go: all agents exit with 0, nothing is left, daemons of the agents neither."""

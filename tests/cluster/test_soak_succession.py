@@ -38,8 +38,8 @@ class Masterless(Supervised):
         for host in self.c.hosts:
             if host.up and any(comm(p) == "rdzvd" for p in host.pids()):
                 code, text = host.ctl("status", self.name, "--json")
-                jobs = json.loads(text).get("jobs") if code == 0 else None
-                if jobs and jobs[0]["daemon"]["in_charge"] and jobs[0]["daemon"]["host"] == host.name:
+                jobs = json.loads(text).get("jobs", ()) if code == 0 else ()
+                if any(j.get("daemon", {}).get("in_charge") and j["state"] == "running" for j in jobs):
                     return host
         return None
 

@@ -86,8 +86,8 @@ def test_a_node_is_lost_with_the_daemon(make_cluster):
     c[1].boot()
     c[1].daemon()
     job.start(1)
-    until(lambda: f"the one that returned has joined the job at the standby daemon\n{c}",
-          lambda: "node1" in str(asked(c[3], job.name)["members"]) and asked(c[3], job.name)["daemon"]["host"] == "node2", 20)
+    until(lambda: f"the one that returned has joined the job at the standby daemon\n{c}", lambda: "node1" in str(job.asked(2)["members"]), 20)
+    assert asked(c[3], job.name)["daemon"]["host"] == "node2"
     (c.tmp / "go").touch()
     assert [agent.exit(40) for agent in job.agents.values()] == [0] * 4, c
     assert [len(r.ranks) for r in job.rounds()] == [4, 3], c
@@ -118,7 +118,7 @@ def test_two_groups_of_one_job_meet(make_cluster):
     c[1].daemon()
     clock = Clock(c)
     job.start(4)
-    job.expect(1, 2, timeout=30)
+    job.expect("[12]", 2, timeout=30)  # a daemon that finds one of them later may leave a number out
     clock.fact("both have met")
     (c.tmp / "go").touch()
     assert [agent.exit(30) for agent in job.agents.values()] == [0, 0], c

@@ -80,7 +80,7 @@ def test_what_a_user_sees(make_cluster):
     for a in job.agents.values():
         a.expect(r"the daemon on node1 does not answer for [\d.]+ s; asking node2")
         assert a.says(r"node1.*lost|lost.*node1"), a
-    in_charge(job, 2, 2, ["node3", "node4"])
+    in_charge(job, 2, 2, ["node4", "node3"])  # by rank: node3 has kept its 2, node4 has got the free 0
     code, text = c[2].ctl("status", job.name)
     assert code == 0 and re.search(r"node2.*term 2", text), text
     told = job.asked(2)["last_verdict"]
@@ -197,7 +197,7 @@ def test_the_old_host_returns(make_cluster):
     clock = job.lose(2)
     job.expect("[3-9]", 3, 1, 3, 4, timeout=2 * LEASE + BUSY)
     clock.fact("the next one has taken over")
-    in_charge(job, 3, 3, ["node1", "node4"])
+    in_charge(job, 4, 3, ["node1", "node3"])
     assert [len(r.ranks) for r in job.end()] == [3, 3, 3], c
 
 
@@ -258,11 +258,13 @@ def test_two_nodes_with_claims(make_cluster, lost):
     claims.mkdir()
     job = Own(c, "1:2", more=["--claim", claims])
     job.expect(1, 2)
-    assert job.asked(1)["daemon"]["claim"]
+    assert job.asked(1)["daemon"]["claims"]
     time.sleep(LEASE / 2)
     clock = job.lose(lost)
     (left,) = job.agents
     job.expect("[2-9]", 1, left, timeout=2 * LEASE + BUSY)
     clock.fact(f"with a lease of {LEASE:g} s, a claim: the other runs")
     assert [len(r.ranks) for r in job.end()] == [2, 1], c
-    until("the claims are removed", lambda: not [p for p in claims.rglob("*") if p.is_file()], 5)
+    # What stays is the word that the job has ended, for a daemon that was cut off and comes later.
+    left = lambda: [p.name for p in claims.rglob("*") if p.is_file()]
+    until(lambda: f"the claims are removed: {left()}", lambda: all(name.endswith(",end") for name in left()), 5)
