@@ -33,6 +33,7 @@ struct forming {
   uint64_t line_ms;                /* when the last line was printed; 0: none was */
   int64_t line_here, line_missing; /* its numbers */
   bool line_enough, line_twin;
+  bool enough;       /* WAITING says that no node is needed any more */
   bool news;         /* something has changed since */
   bool drawn;        /* there is a living line */
   uint64_t lacks_ms; /* since when nodes of the last round are lacking; UINT64_MAX: none */
@@ -79,6 +80,10 @@ static bool much_has_changed(const struct supervisor *s, const struct waiting *w
          (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
 }
 
+bool sup_waits_for_claim(const struct supervisor *s) {
+  return s->config.settings.claims && is_waiting_for_nodes(s) && s->forming->enough;
+}
+
 static void note_lacks(struct supervisor *s, int64_t lacks) {
   s->forming->lacks_ms = lacks ? earliest(s->forming->lacks_ms, s->now_ms) : UINT64_MAX;
 }
@@ -96,6 +101,7 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   if (w->spare && !w->lacks && sup_daemon_in_charge(s)) sup_tell_takeover(s, 0, 0);
   note_lacks(s, w->lacks);
   if (has_enough(w) && !w->spare) sup_note_enough(s);
+  s->forming->enough = has_enough(w);
   if (w->text[0] && !w->lacks) {
     sup_forming_end(s);
     sup_log(s, LOG_INFO, "%s", w->text);

@@ -314,7 +314,9 @@ void sup_close_store(struct supervisor *s);    /* the round is over, or we leave
 
 /* forming.c */
 void sup_waiting(struct supervisor *s, const struct supervisor_event *ev);
-void sup_forming_end(struct supervisor *s);                      /* the state has changed: nothing is waited for */
+void sup_forming_end(struct supervisor *s); /* the state has changed: nothing is waited for */
+bool sup_waits_for_claim(
+    const struct supervisor *s); /* enough nodes are here, and the daemon asks the place of the claims */
 void sup_note_link_down(struct supervisor *s, const char *text); /* NULL: there is a daemon */
 /* The nodes that are missing. False: none is waited for. */
 bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out);

@@ -22,6 +22,9 @@
  * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left the
  * first of them until a round begins for it, or one daemon has been in charge for some leases.
  *
+ * With claims a daemon is in charge only when it has claimed the next round. It gets the time of a claim in addition:
+ * agents that went away while it asks would never learn what is wrong with the place of the claims.
+ *
  * An agent that waits for the first round at a later address of --endpoint looks at the earlier ones every two leases:
  * agents that began at different moments must meet. */
 
@@ -212,7 +215,9 @@ static uint64_t silence_due_ms(const struct supervisor *s) {
 static uint64_t weak_due_ms(const struct supervisor *s) {
   const struct succession *u = s->succession;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
-  return weak ? u->weak_ms + (2 * lease_ms(s) << u->stays) : UINT64_MAX;
+  uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
+  if (sup_waits_for_claim(s)) patience_ms += SUPERVISOR_CLAIM_MS;
+  return weak ? u->weak_ms + patience_ms : UINT64_MAX;
 }
 
 static uint64_t look_due_ms(const struct supervisor *s) {

@@ -25,6 +25,7 @@ enum {
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
   SUPERVISOR_MINT_MS = 20000,       /* until a helper has minted NCCL ids; < JOB_MINT_MS */
   SUPERVISOR_FORWARD_MS = 5000,
+  SUPERVISOR_CLAIM_MS = 10000, /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
   SUPERVISOR_PROBE_MS = 5500, /* a hang: how long workers are probed before they are stopped, at most; < JOB_PROBE_MS */
 };
 

@@ -114,6 +114,15 @@ static struct job *job_that_stays(struct core *c, const struct core_event *ev, c
   return NULL;
 }
 
+bool moved_is_over(const struct core *c, const struct moved_job *m) {
+  const struct forward known = {.job = m->id, .incarnation = m->incarnation, .round = m->round, .term = m->term};
+  for (size_t i = 0; i < c->jobs.n_all; i++) {
+    const struct job *j = c->jobs.all[i];
+    if (!job_is_over(j) && j->uid == m->uid && !strcmp(j->id, m->id) && stays(c, j, &known)) return true;
+  }
+  return false;
+}
+
 static bool is_older(const struct forward *f, const struct moved_job *m) {
   int cmp = core_compare_tokens(f->incarnation, f->round, m->incarnation, m->round);
   return cmp < 0 || (cmp == 0 && f->term < m->term);

@@ -44,6 +44,8 @@ void moved_finish(struct core *c);
 void core_forward(struct core *c, const struct core_event *ev);
 /* HELLO. True: its job is elsewhere, and MOVED was sent. */
 bool core_sent_on(struct core *c, const struct core_event *ev);
+/* This daemon is in charge of that job again, and keeps its nodes. */
+bool moved_is_over(const struct core *c, const struct moved_job *m);
 void moved_expire(struct core *c, uint64_t now_ms);
 /* "gpu2 (10.0.0.2:29400)", for people. */
 void moved_put_place(const struct moved_job *m, struct buf *out);

@@ -373,7 +373,7 @@ static bool is_shown(const struct core *c, const struct status_question *q, cons
 
 static bool is_shown_moved(const struct core *c, const struct status_question *q, const struct moved_job *m) {
   bool may = control_may(c, q->uid, NULL) || (q->uid >= 0 && q->uid == m->uid);
-  return may && is_meant(q, m->id, m->uid);
+  return may && is_meant(q, m->id, m->uid) && !moved_is_over(c, m);
 }
 
 static size_t all_moved_text(const struct core *c, const struct status_question *q, struct buf *out) {
