@@ -30,7 +30,7 @@ def asked(host, name, *more):
 @pytest.mark.seconds(50)
 @often(1, 5, 40)
 def test_jobs_of_several_users_move(make_cluster, times):
-    """Without losing a round: no worker notices. One is elastic, one has a fixed size, and two users have jobs of one name."""
+    """Those of fixed size lose no round: no worker notices. The elastic one is in a hurry, since its nodes must fence in time, and may lose one."""
     c = make_cluster(6)
     os.chmod(c.tmp, 0o777)
     for i in range(times):
@@ -47,10 +47,13 @@ def test_jobs_of_several_users_move(make_cluster, times):
         a.exit()
         for job in jobs:
             for agent in job.agents.values():
-                agent.expect(r"the daemon on node1 did not answer for [\d.]+ s; node2 has taken over \((\d) of \1 nodes agree\)", 4 * LEASE + BUSY)
+                agent.expect(r"the daemon on node1 did not answer for [\d.]+ s; node2 has taken over", 4 * LEASE + BUSY)
             clock.fact(f"with a lease of {LEASE:g} s: {job.name} of {len(job.agents)} nodes is with the other daemon")
         told = asked(c[6], f"elastic-{i}")["daemon"]
         assert (told["host"], told["term"], told["in_charge"]) == ("node2", 2, True), told
+        assert [job.workers() for job in jobs[1:]] == before[1:], c
+        before = [job.workers() for job in jobs]
+        c.fact("the elastic job " + ("has lost a round" if jobs[0].says("round [2-9] of 4, 0 charged") else "has lost no round"))
         c[1].boot()
         a = c[1].daemon()
         stays(lambda: f"the one that returns takes nothing\n{c}", lambda: [job.workers() for job in jobs] == before, 2 * LEASE)
@@ -59,11 +62,11 @@ def test_jobs_of_several_users_move(make_cluster, times):
         fresh = Own(c, 2, 3, 4, name=f"fresh-{i}", **more)
         fresh.expect(1, 2)
         assert asked(c[6], f"fresh-{i}")["daemon"]["host"] == "node1"
-        assert not any(job.says("round [2-9]") for job in jobs), c
+        assert not any(job.says("round [2-9]") for job in jobs[1:]), c
         (c.tmp / "go").touch()
         for job in (*jobs, fresh):
             assert [agent.exit(30) for agent in job.agents.values()] == [0] * len(job.agents), c
-            assert len(job.rounds()) == 1, c
+            assert len(job.rounds()) <= 1 + (job is jobs[0]), c
         (c.tmp / "go").unlink()
         for d in (a, b):
             d.kill()
