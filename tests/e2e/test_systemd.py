@@ -132,6 +132,20 @@ def test_daemon(machine):
     assert "stopping: SIGTERM" in m.lines("rdzvd")
 
 
+def test_second_daemon(machine):
+    """It gets the key of the first one before it first starts: here from a file, in place of another machine."""
+    m = machine
+    m.run("systemctl", "stop", "rdzvd", check=False)
+    m.sh("rm -rf /var/lib/rdzvd /var/lib/private/rdzvd")
+    port = free_port()
+    m.sh(f"echo RDZVD_LISTEN=127.0.0.1:{port} >/etc/rdzv/rdzvd.conf; openssl rand -hex 32 >/etc/rdzv/first.key")
+    m.sh(pages.with_changes(pages.block(PAGE, "second"), [("rdzvctl key", "cat /etc/rdzv/first.key"), ("ssh head2", "sh -c")]))
+    m.until("rdzvd.service", "ActiveState", "active")
+    assert m.run("rdzvctl", "key").stdout == (m.tmp / "etc/rdzv/first.key").read_text(), m.lines("rdzvd")
+    m.run("systemctl", "stop", "rdzvd")
+    m.sh("rm -rf /var/lib/rdzvd /var/lib/private/rdzvd")
+
+
 def test_daemon_with_a_wrong_setting_is_not_tried_again(machine):
     m = machine
     m.sh("echo RDZVD_LISTEN=nonsense:x >/etc/rdzv/rdzvd.conf")
