@@ -68,7 +68,7 @@ def test_by_hand(make_cluster):
     lose(c, 1, agents)
     for a in agents.values():
         prints(a, "has taken over")
-    (shown,) = [b.text.strip() for b in pages.blocks(PAGE) if "in charge" in b.text]
+    (shown,) = [b.text.strip() for b in pages.blocks(PAGE) if "; successors" in b.text]
     status = c[2].ctl("status")[1]
     assert re.search(pattern(shown), status), status
     end(c, agents)
