@@ -12,6 +12,7 @@ from etcd import Etcd
 from harness import SLOW, until
 
 PAGE = "deploy/guide/losing-a-machine.md"
+SLURM = "deploy/slurm.md"
 BUSY = 10 * SLOW
 LEASE = 5  # the default
 TRAIN = "#!/bin/sh\necho round $RDZV_ROUND of $GROUP_WORLD_SIZE\nwhile [ ! -e go ]; do sleep 0.1; done\n"
@@ -117,3 +118,21 @@ def test_standby_daemons(make_cluster):
     words = shlex.split(pages.with_changes(status, [heads]))[1:]
     until(lambda: f"rdzvctl finds it\n{c[7].ctl(*words)}", lambda: c[7].ctl(*words)[0] == 0 and "node2" in c[7].ctl(*words)[1])
     end(c, agents)
+
+
+@pytest.mark.seconds(25)
+def test_daemons_outside_of_slurms_job(make_slurm):
+    """The first of two head nodes is lost, which has no part in the job: no worker notices."""
+    c = ready(make_slurm(5))
+    (line,) = pages.lines(SLURM, "heads")
+    first, second = c[5].daemon(), c.login.daemon()
+    p = c.srun(*shlex.split(pages.with_changes(line, [("head1,head2", "node5,login"), ("./train.py", "./train")]))[1:])
+    for rank in range(4):
+        p.expect(rf"\[{rank}\] round 1 of 4", 20)
+    c[5].power_off()
+    first.exit()
+    until(lambda: f"all agents say so\n{p}", lambda: len(re.findall("the daemon on node5 did not answer for .*; login has taken over", p.text)) == 4, 2 * LEASE + BUSY)
+    (c.tmp / "go").touch()
+    assert p.exit(30) == 0 and not p.says("round [2-9] of"), c
+    second.kill()
+    second.exit()
