@@ -182,7 +182,7 @@ static void not_transitive(struct sim *s) {
 static void paused(struct sim *s) {
   run(s, 4);
   daemon_pause(s);
-  story_expect(s, "START round", 60000);
+  story_expect(s, "recovering", 60000);
   sim_for(s, 5000);
   daemon_continue(s);
   story_over(s, 200000);
@@ -217,7 +217,7 @@ static void host_returns(struct sim *s) {
 static void standby_takes_over(struct sim *s) {
   run(s, 3);
   place_power_off(s, 0);
-  story_expect(s, "START round", 60000);
+  story_expect(s, "recovering", 60000);
   sim_for(s, 20000);
   place_power_on(s, 0);
   daemon_start(s);
@@ -228,10 +228,10 @@ static void standby_takes_over(struct sim *s) {
 static void standby_third(struct sim *s) {
   run(s, 3);
   place_power_off(s, 0);
-  story_expect(s, "rdzvd2 -> n1: START", 60000);
+  story_expect(s, "rdzvd2 -> n1: WELCOME", 60000);
   sim_for(s, 5000);
   place_power_off(s, 1);
-  story_expect(s, "rdzvd3 -> n1: START", 60000);
+  story_expect(s, "rdzvd3 -> n1: WELCOME", 60000);
   story_over(s, 200000);
 }
 
