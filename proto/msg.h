@@ -390,7 +390,10 @@ const char *job_state_name(enum job_state v);
   F(S, OBJ, seal, seal)          /* of that round, as in START */                                                      \
   F(S, BOOL, firm)               /* FRAME_FLAG_FIRM came in that round */                                              \
   F(S, STR, head_host, HOST_MAX) /* of that round, as in START */                                                      \
-  F(S, BOOL, succeeded) /* another daemon may take over the last round that it knows, even if it was not part of it */
+  F(S, BOOL, succeeded) /* another daemon may take over the last round that it knows, even if it was not part of it */ \
+  F(S, STR, head_addr, ADDR_MAX)        /* of that round, as in START */                                               \
+  F(S, INT, round_age_ms, 0, INT64_MAX) /* since START of that round came */                                           \
+  F(S, INT, up_ms, 0, INT64_MAX)        /* since the machine was booted; 0: unknown */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \

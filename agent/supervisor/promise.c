@@ -34,6 +34,8 @@ struct promise {
   char *head_host;
   char node_addr[ADDR_MAX + 1]; /* of this node in it, */
   int64_t node_rank;            /* and its rank */
+  char head_addr[ADDR_MAX + 1]; /* of node rank 0 in it */
+  uint64_t begun_ms;            /* when START came */
   bool firm;
   bool succeeded; /* START has named successors, or WAITING has while this node was in no round */
   struct told told;
@@ -54,6 +56,8 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
   p->head_host = xstrdup(start->head_host);
   snprintf(p->node_addr, sizeof p->node_addr, "%s", start->node_addr);
   p->node_rank = start->node_rank;
+  snprintf(p->head_addr, sizeof p->head_addr, "%s", start->head_addr);
+  p->begun_ms = s->now_ms;
   p->firm = false;
   p->succeeded = start->n_successors > 0;
 }
@@ -85,6 +89,9 @@ void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
   h->seal = p->seal;
   h->firm = p->firm;
   h->head_host = p->head_host;
+  h->head_addr = p->head_addr;
+  h->round_age_ms = p->round ? (int64_t)(s->now_ms - p->begun_ms) : 0;
+  h->up_ms = (int64_t)s->now_ms; /* the driver's clock counts from the boot */
   h->succeeded = sup_can_be_succeeded(s);
 }
 

@@ -107,6 +107,7 @@ struct voter {
   bool carried;                            /* into the round that is about to be sealed */
   uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
   uint64_t from_ms;                        /* its vote counts from then on */
+  uint64_t place;                          /* a hash of host and address; 0: unknown */
 };
 struct voter_count {
   size_t here, keepers; /* connected, or dead */
@@ -131,6 +132,9 @@ struct quorum {
   uint64_t sealed_ms;           /* by this daemon; 0: by another */
   uint64_t known_ms;            /* since when this daemon knows the round */
   uint64_t judge_ms;            /* RECOVERING: all votes count from then on */
+  int64_t began_ms;             /* a recovered round; by our clock, and perhaps below 0 */
+  bool has_began, head_came;    /* that is known; its node rank 0 has come */
+  bool any_booted;              /* a node came whose machine was booted after a round began */
   uint64_t looked_ms, until_ms; /* the last look, and its result */
   uint64_t next_from_ms;        /* when the next vote begins to count; UINT64_MAX: none */
   uint64_t retiring_ms;         /* nodes were asked to give up their votes: until when that is waited for */
@@ -160,6 +164,17 @@ uint64_t job_quorum_tell_deadline(const struct job *j);
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms);
 uint64_t job_quorum_judges_ms(const struct job *j); /* RECOVERING; UINT64_MAX: not without the missing nodes */
 size_t job_agreed(const struct job *j);
+
+void job_quorum_expect(struct job *j, const char *key, uint64_t place); /* a voter of whom only that is known */
+void job_quorum_drop(struct job *j, const char *key);
+void job_quorum_bury(struct job *j, struct voter *v, uint64_t from_ms); /* it is dead, and counts from then on */
+
+/* reboot.c */
+uint64_t member_place(const struct member *m);
+void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms);
+void job_find_booted(struct job *j, const struct member *m); /* m came without a vote */
+void job_voter_left(struct job *j, struct voter *v);
+void job_learn_head(struct job *j, const struct hello *h, uint64_t now_ms); /* RECOVERING: of a node of the round */
 
 /* claim.c */
 /* The claim of the next round, with exactly these nodes, is won; otherwise it is asked for. True at once without

@@ -20,6 +20,7 @@
  *   ids.c         the round's ncclUniqueIds
  *   owners.c      whose the connections to the round's store are
  *   quorum.c      whether this daemon is in charge: a majority that vouches
+ *   reboot.c      votes of agents whose machines were booted again
  *   claim.c       the name of the next round, which one daemon alone can create
  *   recover.c     a daemon that comes back
  *   state_line.c  the lines of the state file
@@ -124,6 +125,8 @@ struct member {
   char voted_incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
   int64_t voted_round;
   bool voted_keeper, voted_in_base, voted_base_keeper;
+  bool booted;          /* HELLO has said since when its machine is up: */
+  int64_t boot_ms;      /* by our clock, and perhaps below 0 */
   uint64_t welcomed_ms; /* WELCOME, the first one on its connection; 0: unknown */
   uint64_t start_ms;    /* the last START on its connection; 0: none */
   uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */

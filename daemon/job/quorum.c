@@ -308,6 +308,7 @@ void job_quorum_member(const struct member *m) {
   tally(q, v, -1);
   v->here = here;
   tally(q, v, 1);
+  if (!here) job_voter_left(m->job, v);
 }
 
 /* Carrying. -------------------------------------------------------------------------------------------------------- */
@@ -484,6 +485,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     v->current = true;
     v->dead = v->knows = v->asked = false;
     v->here = m->conn != 0;
+    v->place = member_place(m);
     if (m->vouched_ms > v->vouched_ms) v->vouched_ms = m->vouched_ms;
     if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
     ours = ours || is_on_our_machine(m);
@@ -556,6 +558,7 @@ void job_quorum_forget(struct job *j, uint64_t now_ms) {
   q->on = q->lasting = q->all = q->firm = q->same_daemon = false;
   q->nodes = q->base_nodes = q->base_round = q->agreed = 0;
   q->judge_ms = 0;
+  q->has_began = q->head_came = false;
   q->n_successors = 0;
   memset(q->base_incarnation, 0, sizeof q->base_incarnation);
   q->sealed_ms = 0;
@@ -683,6 +686,7 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   m->voted_keeper = h->seal.keeper;
   m->voted_base_keeper = h->seal.base_keeper;
   if (!again) forget_link(m, now_ms); /* otherwise heartbeats that were sent before this WELCOME may still come */
+  member_note_boot(m, h, now_ms);
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
   struct voter *v = map_get(&q->voters, m->agent);
@@ -703,6 +707,31 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   if (current && h->firm) q->firm = true;
   if (h->term > j->term) j->term = h->term;
   q->news = true;
+  if (current && !q->sealed_ms) job_learn_head(j, h, now_ms);
+  if (!v) job_find_booted(j, m);
+}
+
+/* Node rank 0 of a recovered round, which has not come: only its machine is known. */
+void job_quorum_expect(struct job *j, const char *key, uint64_t place) {
+  struct voter *v = voter_of(j->quorum, key);
+  v->current = true;
+  v->place = place;
+}
+
+void job_quorum_drop(struct job *j, const char *key) {
+  struct voter *v = map_get(&j->quorum->voters, key);
+  if (!v) return;
+  tally(j->quorum, v, -1);
+  map_remove(&j->quorum->voters, key);
+  free(v);
+}
+
+void job_quorum_bury(struct job *j, struct voter *v, uint64_t from_ms) {
+  tally(j->quorum, v, -1);
+  v->dead = true;
+  tally(j->quorum, v, 1);
+  v->from_ms = latest(v->from_ms, from_ms);
+  j->quorum->fresh = true;
 }
 
 /* RECOVERING: when it may be judged without the nodes that are missing. */

@@ -385,6 +385,9 @@ void node_hello(const struct node *n, struct msg *m) {
   h->seal.base_incarnation = n->base_incarnation;
   h->firm = n->firm;
   h->head_host = n->head_host;
+  h->head_addr = n->head_addr;
+  h->round_age_ms = n->round_age_ms;
+  h->up_ms = n->up_ms;
 }
 
 void node_say(struct rig *r, struct node *n, const struct msg *m) {

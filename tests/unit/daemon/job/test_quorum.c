@@ -849,9 +849,69 @@ static void test_a_drained_keeper_gives_its_vote_up(void **state) {
   }
 }
 
+/* Reboots. --------------------------------------------------------------------------------------------------------- */
+
+/* A new agent on the machine of node i, which is up for so long. */
+static void come_again(struct rig *r, struct node *again, int i, int64_t up_ms) {
+  node_init(r, again, i);
+  snprintf(again->agent, sizeof again->agent, "%032x", 0xa0 + (unsigned)i);
+  again->up_ms = up_ms;
+  node_join(r, again);
+}
+
+/* Node 0 of two, the one with the daemon, has lost its power. It is back with a daemon and an agent that know nothing. */
+static void test_the_other_of_two_is_booted_again(void **state) {
+  static const struct {
+    int64_t up_ms;
+    bool moved, goes_on;
+  } cases[] = {{60000, false, true}, {590000, false, false}, {1000000, false, false}, {60000, true, false}};
+  for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+    struct rig r;
+    struct node n[2], again;
+    open_running(&r, n, 2, 2);
+    rig_live(&r, 1250);
+    take_over(&r, n, 2, 2, PHASE_RUNNING);
+    n[1].round_age_ms = 600000;
+    node_back(&r, &n[1], PHASE_STOPPED);
+    rig_live(&r, 3 * LEASE);
+    expect(&r, "forming");
+    assert_int_equal(n[1].lacks, 1);
+    node_init(&r, &again, 0);
+    if (cases[c].moved) snprintf(again.peer_addr, sizeof again.peer_addr, "10.9.9.9");
+    snprintf(again.agent, sizeof again.agent, "%032x", 0xa0);
+    again.up_ms = cases[c].up_ms;
+    node_join(&r, &again);
+    rig_live(&r, 1000);
+    expect(&r, cases[c].goes_on ? "starting" : "forming");
+    rig_close(&r);
+  }
+}
+
+/* A rack of three of five: the daemon lives, and knows all hosts. */
+static void test_a_rack_is_booted_again(void **state) {
+  struct rig r;
+  struct node n[5], again[2];
+  rig_open_successors(&r, 1, 5);
+  rig_running(&r, n, 5);
+  nodes_heartbeat(&r, n, 5);
+  rig_live(&r, 600000);
+  for (int i = 2; i < 5; i++) node_leave_silently(&n[i]);
+  come_again(&r, &again[0], 2, 20000); /* before its former agent is missed */
+  rig_live(&r, LEASE + 1000);
+  node_stopped(&r, &n[0]);
+  node_stopped(&r, &n[1]);
+  rig_live(&r, LEASE + 1000);
+  if (!strcmp(rig_state(&r, "job"), "forming")) come_again(&r, &again[1], 3, 20000);
+  rig_live(&r, LEASE);
+  expect(&r, "starting");
+  rig_close(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_off_on_one_machine),
+      cmocka_unit_test(test_the_other_of_two_is_booted_again),
+      cmocka_unit_test(test_a_rack_is_booted_again),
       cmocka_unit_test(test_off_at_a_shared_daemon),
       cmocka_unit_test(test_on_with_standby_daemons),
       cmocka_unit_test(test_successors),
