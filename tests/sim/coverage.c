@@ -53,11 +53,6 @@ void coverage_agent(const struct supervisor *sup) {
     for (size_t s = 0; s < SUPERVISOR_STATE_COUNT; s++) here.agent[e][s] += counts[e * SUPERVISOR_STATE_COUNT + s];
 }
 
-void coverage_share(void) {
-  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) shared = NULL;
-}
-
 static void add(uint64_t *to, const uint64_t *from, size_t n) {
   for (size_t i = 0; i < n; i++) __atomic_fetch_add(&to[i], from[i], __ATOMIC_RELAXED);
 }
@@ -65,6 +60,15 @@ static void add(uint64_t *to, const uint64_t *from, size_t n) {
 static void merge(struct counts *to, const struct counts *from) {
   add(&to->job[0][0], &from->job[0][0], sizeof from->job / sizeof(uint64_t));
   add(&to->agent[0][0], &from->agent[0][0], sizeof from->agent / sizeof(uint64_t));
+}
+
+void coverage_share(void) {
+  if (shared) { /* of the campaign before */
+    merge(&here, shared);
+    munmap(shared, sizeof *shared);
+  }
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) shared = NULL;
 }
 
 void coverage_publish(void) {

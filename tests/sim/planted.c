@@ -350,6 +350,24 @@ static bool hears_nobody(struct sim *s, struct sim_conn *c, enum msg_direction d
   return m->type != MSG_HELLO || s->now < 4000;
 }
 
+/* ONE_ROUND: a daemon that has lost its majority says that it was just heard. */
+static bool never_old(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_HEARTBEAT_ACK && !c->side) m->flags &= (1 << FRAME_NUMBER_SHIFT) - 1;
+  return true;
+}
+
+/* SEALED_ONCE: who asks for a claim is told that he has it. */
+static bool all_claims_are_won(struct sim *s, struct job_effect *fx) {
+  if (fx->kind != JOB_EFFECT_CLAIM) return true;
+  claim_grant(s, fx);
+  return false;
+}
+
+/* GOES_ON: no agent starts a daemon. */
+static bool starts_no_daemon(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  return fx->kind != SUP_CONNECT || fx->connect.to != CONNECT_OWN;
+}
+
 /* Stories. --------------------------------------------------------------------------------------------------------- */
 
 static void tell_run(struct sim *s) {
@@ -588,6 +606,47 @@ static void tell_daemon_back(struct sim *s) {
   if (s->violated == INV_NONE) check_goes_on(s, 5000);
 }
 
+static void begin_takeover(struct sim *s, int nodes, bool claims) {
+  s->config.takeover = s->config.owned = true;
+  s->config.endpoints = 1;
+  s->config.claims = s->config.settings.claims = claims;
+  s->config.settings.min_nodes = 1;
+  s->config.settings.max_nodes = nodes;
+  s->config.settings.last_call_ms = 100;
+  place_daemon(s, 0, SIM_NODES_MAX); /* an agent's; node_add gives it its place */
+  s->normal = story_run(60000);
+  story_nodes(s, nodes, 1);
+  sim_until(s, 3000);
+}
+
+/* n1 has the daemon, and n2 reaches nobody else. */
+static void part(struct sim *s) {
+  for (int i = 0; i < 2; i++)
+    for (int k = 2; k < s->n_nodes; k++) place_wall(s, i, k, true);
+}
+
+/* Workers take no notice of a stop: only fencing ends them in time. */
+static void tell_parted(struct sim *s) {
+  rule_add(s, -1, -1, 0, story_forever());
+  s->rules[0].b.term_ms = UINT32_MAX;
+  begin_takeover(s, 5, false);
+  part(s);
+  sim_until(s, 30000);
+}
+
+static void tell_parted_with_claims(struct sim *s) {
+  begin_takeover(s, 4, true);
+  part(s);
+  sim_until(s, 30000);
+}
+
+static void tell_machine_lost(struct sim *s) {
+  begin_takeover(s, 4, false);
+  node_power_off(s, 0);
+  sim_until(s, 63000);
+  if (s->violated == INV_NONE) check_goes_on(s, 3000);
+}
+
 static const struct plant {
   const char *name;
   enum invariant caught_as;
@@ -604,6 +663,9 @@ static const struct plant {
      INV_ONE_ROUND,
      tell_cut_of_one_that_can_be_spared,
      {.msg = no_fence}},
+    {"a daemon's word is never old", INV_ONE_ROUND, tell_parted, {.msg = never_old}},
+    {"every claim is won", INV_SEALED_ONCE, tell_parted_with_claims, {.core_effect = all_claims_are_won}},
+    {"no agent starts a daemon", INV_GOES_ON, tell_machine_lost, {.agent_effect = starts_no_daemon}},
     {"two daemons seal the same token", INV_SEALED_ONCE, tell_two_jobs, {.core_effect = numbers_of_the_first}},
     {"a daemon that is back hears nobody", INV_GOES_ON, tell_daemon_back, {.msg = hears_nobody}},
     {"one node is told another end", INV_ENDS, tell_run, {.msg = other_end}},

@@ -549,6 +549,7 @@ void place_power_on(struct sim *s, int side);
 /* sim_claim.c */
 void claim_finish(struct sim *s);
 void claim_ask(struct sim *s, const struct job_effect *fx);
+void claim_grant(struct sim *s, const struct job_effect *fx); /* a planted bug: won, whoever has it */
 void claim_withdraw(struct sim *s, const char *prefix);
 void claim_on_arrival(struct sim *s, struct sim_event *ev);
 void claim_on_answer(struct sim *s, struct sim_event *ev);

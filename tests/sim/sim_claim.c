@@ -23,7 +23,7 @@ struct asked {
   uint64_t serial, deadline_ms;
   int side, machine;
   uint32_t life;
-  bool lost, answered, failed;
+  bool lost, answered, granted;
 };
 
 struct sim_register {
@@ -97,6 +97,11 @@ void claim_ask(struct sim *s, const struct job_effect *fx) {
   push(s, q->deadline_ms, EV_CLAIMED, i);
 }
 
+void claim_grant(struct sim *s, const struct job_effect *fx) {
+  claim_ask(s, fx);
+  s->claims->asked[s->claims->n_asked - 1].granted = true;
+}
+
 static void trace_claim(struct sim *s, const struct asked *q, const char *how) {
   sim_trace(s, "claim %s of %s: %s", q->name, daemon_name(s, q->side), how);
 }
@@ -135,7 +140,7 @@ void claim_on_answer(struct sim *s, struct sim_event *ev) {
   if (q->answered || !s->d.core || s->side != q->side || s->d.life != q->life) return;
   q->answered = true;
   const char *over = end_beside(s, q->name), *has = over ? over : claim_holder(s, q->name);
-  bool late = s->now >= q->deadline_ms, won = has && !strcmp(has, q->content);
+  bool late = s->now >= q->deadline_ms, won = has && (!strcmp(has, q->content) || q->granted);
   if (late) trace_claim(s, q, "not answered");
   /* The driver's copies: asking again moves the array. */
   char *text = xstrdup(late ? "the register does not answer" : won ? "" : has ? has : "");
