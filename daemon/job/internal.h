@@ -157,6 +157,7 @@ void job_quorum_rebase(struct job *j);                  /* its token comes next 
 void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ranks, and addresses */
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
+bool job_quorum_allows_it_now(const struct job *j, uint64_t now_ms); /* looks at all voters: right before a seal */
 void job_quorum_all_work(struct job *j);
 void job_quorum_tell(struct job *j, uint64_t now_ms); /* then nodes are told that it goes on */
 uint64_t job_quorum_tell_deadline(const struct job *j);

@@ -209,6 +209,12 @@ bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms) {
   return charged && (job_is_firm(j) || may_pass_over(q));
 }
 
+/* The last look may be older than the loss of a node. */
+bool job_quorum_allows_it_now(const struct job *j, uint64_t now_ms) {
+  if (j->quorum->on) look(j->quorum, now_ms);
+  return job_quorum_allows_seal(j, now_ms);
+}
+
 /* By the last look. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;

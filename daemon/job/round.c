@@ -315,7 +315,7 @@ size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
 }
 
 void job_seal(struct job *j, uint64_t now_ms) {
-  if (!job_may_enter(j, JOB_STARTING)) return;
+  if (!job_may_enter(j, JOB_STARTING) || !job_quorum_allows_it_now(j, now_ms)) return;
   struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
   size_t n = job_choose(j, now_ms, chosen);
   if (!job_quorum_carries(j, chosen, n, now_ms) || !job_has_claim(j, chosen, n, now_ms)) {
