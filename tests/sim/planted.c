@@ -365,7 +365,10 @@ static bool all_claims_are_won(struct sim *s, struct job_effect *fx) {
 
 /* GOES_ON: no agent starts a daemon. */
 static bool starts_no_daemon(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
-  return fx->kind != SUP_CONNECT || fx->connect.to != CONNECT_OWN;
+  if (fx->kind != SUP_CONNECT || fx->connect.to != CONNECT_OWN) return true;
+  fx->connect.to = CONNECT_SUCCESSOR; /* where nothing is */
+  fx->connect.addr = xstrdup("10.9.9.9");
+  return true;
 }
 
 /* Stories. --------------------------------------------------------------------------------------------------------- */
