@@ -280,7 +280,9 @@ void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
   struct succession *u = s->succession;
   bool greeting = s->link.state == CONNECTION_GREETING;
   if ((!greeting && s->link.state != CONNECTION_READY) || sup_is_exiting(s)) return;
-  if (u->moves >= MOVES_MAX) {
+  if (u->moves >= MOVES_MAX) { /* the place counts, in its turn, and after a pause it is followed again */
+    u->moves = 0;
+    sup_note_moved(s, &ev->msg->moved);
     sup_drop_link(s, "daemons send this node from one to the other");
     return;
   }
