@@ -23,6 +23,7 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -369,6 +370,17 @@ static void receive(struct agent *a) {
   while (receive_some(a) && a->fd >= 0 && (a->in.len || a->wire.len)) continue;
 }
 
+static void connected(struct agent *a);
+
+/* If this process had no time to look, it may have been answered long ago. */
+static void end_dial(struct agent *a) {
+  struct pollfd p = {.fd = a->fd, .events = POLLOUT};
+  if (poll(&p, 1, 0) > 0)
+    connected(a);
+  else
+    link_down(a, ETIMEDOUT);
+}
+
 /* An agent reads what has come before it says anything of its own accord, as one with a machine of its own has done
  * long before: else the answer to its heartbeat would lie behind a START that this process had no time to read yet,
  * and be taken for the time of both. */
@@ -376,8 +388,7 @@ static void tick(void) {
   uint64_t now = boot_ms();
   for (int i = 0; i < load.joined; i++) {
     struct agent *a = &load.agents[i];
-    bool opens = a->connecting || (load.key && a->channel.state == CHANNEL_IS_OPENING);
-    if (a->fd >= 0 && opens && now >= a->dial_deadline_ms) link_down(a, ETIMEDOUT);
+    if (a->fd >= 0 && a->connecting && now >= a->dial_deadline_ms) end_dial(a);
     if (now < a->deadline_ms) continue;
     if (a->fd >= 0 && !a->connecting) receive(a);
     mind(a, &(struct supervisor_event){.kind = SUP_TICK});

@@ -2,7 +2,7 @@
 """Random faults in a row, and no host is spared: the one with the daemon least of all. test_soak.py has the faults, and says how to repeat them.
 
 Each host has an agent, and the first one is where they meet; three of them run the training, the others are spares. Without a claim more than half of a
-round's nodes must outlive it, so the next fault waits until a whole round runs. With claims it does not wait.
+round's nodes must outlive it, so each fault waits until a whole round runs. With claims one of them must, so two faults come in a row.
 """
 
 import json
@@ -28,7 +28,7 @@ class Masterless(Supervised):
         self.beats, self.claims = cluster.tmp / f"beats-{name}", claims
         script = f"exec {PYTHON} -SE {beats.__file__} {self.beats.name} sh -c '{TRAIN}{name}'"
         super().__init__(cluster, name, rng, script, "--nnodes", NODES, *(("--claim", claims) if claims else ()))
-        self.targets = cluster.hosts
+        self.targets, self.since = cluster.hosts, 0
 
     def start_daemon(self):
         self.start(1)
@@ -63,7 +63,9 @@ class Masterless(Supervised):
 
     def rest(self):
         super().rest()
-        if not self.claims:
+        self.since += 1
+        if self.since == (2 if self.claims else 1):
+            self.since = 0
             self.settle(60)
 
     def hit(self, kinds, worker_deaths_max):

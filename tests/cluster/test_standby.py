@@ -27,7 +27,6 @@ def asked(host, name, *more):
 
 
 @needs_users
-@pytest.mark.seconds(50)
 @often(1, 5, 40)
 def test_jobs_of_several_users_move(make_cluster, times):
     """Those of fixed size lose no round: no worker notices. The elastic one is in a hurry, since its nodes must fence in time, and may lose one."""

@@ -26,8 +26,9 @@ PACE = 40  # steps a second, until the power fails
 
 
 def often(few, many, seconds):
-    """A test that is done a few times here, and many times with --soak."""
-    return pytest.mark.parametrize("times", [few, pytest.param(many, marks=[pytest.mark.soak, pytest.mark.seconds(many * seconds)])])
+    """A test that is done a few times here, and many times with --soak; each takes so long."""
+    short, long = (pytest.mark.seconds(times * seconds) for times in (few, many))
+    return pytest.mark.parametrize("times", [pytest.param(few, marks=short), pytest.param(many, marks=[pytest.mark.soak, long])])
 
 
 def taken_over(agents, successor, agree, of, lost="node1"):
@@ -89,8 +90,7 @@ def test_what_a_user_sees(make_cluster):
 
 
 @torch
-@pytest.mark.seconds(45)
-@often(1, 20, 25)
+@often(1, 20, 40)
 def test_pytorch_under_slurm(make_slurm, times):
     """DistributedDataParallel on four nodes, with no option about it. Slurm finds the node dead later than the agents do."""
     c = make_slurm(4)
@@ -117,8 +117,7 @@ def test_pytorch_under_slurm(make_slurm, times):
         c.ready()
 
 
-@pytest.mark.seconds(30)
-@often(2, 20, 12)
+@often(2, 20, 15)
 def test_the_trainer_elastic(make_cluster, times):
     c = make_cluster(4)
     for i in range(times):
@@ -135,8 +134,7 @@ def test_the_trainer_elastic(make_cluster, times):
         forget(job)
 
 
-@pytest.mark.seconds(40)
-@often(2, 20, 12)
+@often(2, 20, 15)
 def test_the_trainer_with_a_spare(make_cluster, times):
     """Fixed size, one node more than needed. The weights in the end are those of an undisturbed run, byte for byte."""
     c = make_cluster(4)
