@@ -705,7 +705,8 @@ int64_t nccl_id_first_rank(int64_t i, int64_t n, int64_t world_size);
 /* "59 of 64 nodes are here after 41 s, giving up in 9 min 19 s (--join-timeout); missing 5: gpu[003,007-009],login1
  * (never came), gpu012 (lost 41 s ago: its connection closed)", or its text; later_ms: since it was made. No full
  * stop. */
-void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *out);
+/* end_ms: the reader gives up sooner, so long from now (--orphan-grace); UINT64_MAX: it does not. */
+void waiting_sentence(const struct waiting *w, uint64_t later_ms, uint64_t end_ms, struct buf *out);
 /* The same after the time has passed: "59 of 64 nodes came within 10 min (--join-timeout); missing 5: ..." */
 void waiting_failed(const struct waiting *w, struct buf *out);
 /* The same when nodes of the last round were lacking for too long. */

@@ -52,12 +52,16 @@ static void put_hosts(struct buf *out, const struct waiting *w) {
   buf_putc(out, ')');
 }
 
+static void put_end(struct buf *out, uint64_t left_ms, const char *option) {
+  buf_puts(out, ", giving up in ");
+  put_duration(out, (left_ms + 999) / 1000);
+  buf_printf(out, " (%s)", option);
+}
+
 static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left_ms) {
   uint64_t left = (left_ms + 999) / 1000;
   if (w->here < w->min_nodes || w->prospect == PROSPECT_GIVE_UP) {
-    buf_puts(out, ", giving up in ");
-    put_duration(out, left);
-    buf_puts(out, " (--join-timeout)");
+    put_end(out, left_ms, "--join-timeout");
     return;
   }
   if (w->here > 1)
@@ -119,7 +123,7 @@ static void put_missing(struct buf *out, const struct waiting *w, uint64_t later
       w->min_nodes, plural(w->min_nodes));
 }
 
-void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *out) {
+void waiting_sentence(const struct waiting *w, uint64_t later_ms, uint64_t end_ms, struct buf *out) {
   uint64_t left_ms = (uint64_t)w->left_ms > later_ms ? (uint64_t)w->left_ms - later_ms : 0;
   if (w->text[0]) {
     put_text(out, w->text);
@@ -132,7 +136,11 @@ void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *ou
   put_hosts(out, w);
   buf_puts(out, " after ");
   put_duration(out, ((uint64_t)w->waited_ms + later_ms) / 1000);
-  if (!w->lacks || w->prospect == PROSPECT_GIVE_UP) put_prospect(out, w, left_ms);
+  bool gives_up = w->here < w->min_nodes || w->prospect == PROSPECT_GIVE_UP;
+  if (end_ms != UINT64_MAX && (!gives_up || end_ms < left_ms))
+    put_end(out, end_ms, "--orphan-grace");
+  else if (!w->lacks || gives_up)
+    put_prospect(out, w, left_ms);
   if (w->lacks) put_lacks(out, w, false);
   put_missing(out, w, later_ms);
 }

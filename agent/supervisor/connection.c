@@ -437,7 +437,8 @@ void sup_link_tick(struct supervisor *s) {
   if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms) sup_connect(s);
   if (s->link.state == CONNECTION_GREETING && s->now_ms >= s->link.greeting_ms) drop_unanswering_link(s);
   if (s->link.state != CONNECTION_READY) return;
-  if (s->now_ms >= s->heartbeat.answered_ms + lease_ms(s))
+  bool silent = s->now_ms >= s->heartbeat.answered_ms + lease_ms(s);
+  if (silent && !sup_turns_from_silence(s)) /* which says so itself */
     sup_drop_link(s, "it does not answer heartbeats");
   else if (s->now_ms >= s->heartbeat.next_ms)
     send_heartbeat(s);

@@ -81,6 +81,26 @@ static bool must_fence(const struct supervisor *s) {
   return s->fence.required && !s->fence.killed && (runs || sup_any_parked(s) || sup_is_dismissing(s));
 }
 
+/* The first case is part of every takeover by another node's daemon. */
+static void log_fenced_from_succession(struct supervisor *s) {
+  struct buf line = BUF_INIT;
+  bool silent = s->link.state != CONNECTION_READY || s->now_ms >= s->heartbeat.acked_ms + lease_ms(s) / 2;
+  bool expected = !silent && sup_is_at_another_daemon(s);
+  buf_printf(&line,
+             "killing the workers of round %lld before the lease of %.1f s is over: ", (long long)s->round.number,
+             (double)lease_ms(s) / 1000);
+  if (expected)
+    buf_printf(&line, "%s may begin the next round then", sup_home_host(s));
+  else if (silent)
+    buf_printf(&line, "no daemon has answered for %.1f s, and the others may form a round without this node",
+               (double)(s->now_ms - s->heartbeat.acked_ms) / 1000);
+  else
+    buf_printf(&line, "too few of its nodes follow the daemon on %s, and the others may form a round without this node",
+               sup_home_host(s));
+  sup_log(s, expected ? LOG_WARN : LOG_ERROR, "%s", buf_text(&line));
+  buf_finish(&line);
+}
+
 /* The guard has the same deadline. If this agent comes that late, it could not act itself. */
 static void log_fenced(struct supervisor *s, uint64_t at_ms) {
   if (s->now_ms >= at_ms + lease_ms(s) / 10) {
@@ -97,12 +117,8 @@ static void log_fenced(struct supervisor *s, uint64_t at_ms) {
         sup_daemon_name(s), (long long)s->round.number, (double)lease_ms(s) / 1000);
     return;
   }
-  if (s->link.state == CONNECTION_READY && sup_can_be_succeeded(s) &&
-      s->now_ms < s->heartbeat.acked_ms + lease_ms(s) / 2) {
-    sup_log(
-        s, LOG_ERROR,
-        "the daemon at %s is not in charge of round %lld, and the others may form a round without this node: killing the workers before the lease of %.1f s is over",
-        sup_daemon_name(s), (long long)s->round.number, (double)lease_ms(s) / 1000);
+  if (sup_can_be_succeeded(s)) {
+    log_fenced_from_succession(s);
     return;
   }
   sup_log(

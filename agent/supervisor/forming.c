@@ -154,11 +154,27 @@ static void draw_living_line(struct supervisor *s, const char *text) {
   s->forming->redraw_ms = s->now_ms + REDRAW_MS;
 }
 
+static uint64_t lack_ends_ms(const struct supervisor *s) {
+  uint64_t since_ms = s->forming->lacks_ms, grace_ms = s->config.orphan_grace_ms;
+  bool waits = is_waiting_for_nodes(s) && since_ms != UINT64_MAX && !sup_is_exiting(s);
+  return waits && grace_ms < UINT64_MAX - since_ms ? since_ms + grace_ms : UINT64_MAX;
+}
+
+static uint64_t since(uint64_t from_ms, uint64_t now_ms) {
+  return now_ms > from_ms ? now_ms - from_ms : 0;
+}
+
+static void put_waiting(const struct supervisor *s, const struct waiting *w, uint64_t now_ms, struct buf *out) {
+  uint64_t end_ms = lack_ends_ms(s);
+  waiting_sentence(w, since(s->forming->waiting_ms, now_ms), end_ms == UINT64_MAX ? end_ms : since(now_ms, end_ms),
+                   out);
+}
+
 bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
   struct msg m;
   if (!s->forming->waiting) return false;
   read_waiting(s, &m);
-  waiting_sentence(&m.waiting, now_ms > s->forming->waiting_ms ? now_ms - s->forming->waiting_ms : 0, out);
+  put_waiting(s, &m.waiting, now_ms, out);
   msg_finish(&m);
   return true;
 }
@@ -167,7 +183,7 @@ static void show_missing(struct supervisor *s) {
   struct buf text = BUF_INIT;
   struct msg m;
   read_waiting(s, &m);
-  waiting_sentence(&m.waiting, s->now_ms - s->forming->waiting_ms, &text);
+  put_waiting(s, &m.waiting, s->now_ms, &text);
   if (s->now_ms >= line_due_ms(s)) log_waiting(s, &m.waiting, buf_text(&text));
   if (s->config.living && s->now_ms >= s->forming->redraw_ms) draw_living_line(s, buf_text(&text));
   msg_finish(&m);
@@ -194,12 +210,6 @@ static void end_for_lack(struct supervisor *s) {
           (double)(s->now_ms - s->forming->lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
   buf_finish(&text);
   sup_exit(s, EXIT_CODE_DAEMON_LOST, "too few nodes of the last round have come for longer than --orphan-grace");
-}
-
-static uint64_t lack_ends_ms(const struct supervisor *s) {
-  uint64_t since_ms = s->forming->lacks_ms, grace_ms = s->config.orphan_grace_ms;
-  bool waits = is_waiting_for_nodes(s) && since_ms != UINT64_MAX && !sup_is_exiting(s);
-  return waits && grace_ms < UINT64_MAX - since_ms ? since_ms + grace_ms : UINT64_MAX;
 }
 
 void sup_forming_tick(struct supervisor *s) {

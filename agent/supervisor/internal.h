@@ -219,7 +219,9 @@ uint64_t sup_fence_deadline(const struct supervisor *s);
 /* succession.c */
 const char *sup_follows(const struct supervisor *s); /* the daemon's id; "" */
 int64_t sup_term(const struct supervisor *s);
-bool sup_daemon_in_charge(const struct supervisor *s); /* connected, and its last answer had a majority */
+bool sup_turns_from_silence(const struct supervisor *s);   /* at this tick */
+bool sup_is_at_another_daemon(const struct supervisor *s); /* than the one that was last in charge */
+bool sup_daemon_in_charge(const struct supervisor *s);     /* connected, and its last answer had a majority */
 bool sup_note_welcome(struct supervisor *s, const struct welcome *w); /* true: where it was welcomed last */
 void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering);
 void sup_note_start(struct supervisor *s, const struct start *start);

@@ -82,6 +82,10 @@ static bool follows_charge(const struct succession *u) {
   return u->charge[0] && !strcmp(u->follows, u->charge);
 }
 
+bool sup_is_at_another_daemon(const struct supervisor *s) {
+  return s->succession->charge[0] && !follows_charge(s->succession);
+}
+
 /* After each message. */
 void sup_note_heard(struct supervisor *s) {
   struct succession *u = s->succession;
@@ -210,6 +214,10 @@ static uint64_t silence_due_ms(const struct supervisor *s) {
   const struct succession *u = s->succession;
   if (!may_turn(s)) return UINT64_MAX;
   return (u->heard_ms > u->awake_ms ? u->heard_ms : u->awake_ms) + patience_ms(s);
+}
+
+bool sup_turns_from_silence(const struct supervisor *s) {
+  return s->now_ms >= silence_due_ms(s);
 }
 
 static uint64_t weak_due_ms(const struct supervisor *s) {

@@ -545,7 +545,7 @@ static void put_text(const struct job *j, uint64_t now_ms, bool failed, struct b
   if (failed)
     waiting_failed(&msg.waiting, out);
   else
-    waiting_sentence(&msg.waiting, 0, out);
+    waiting_sentence(&msg.waiting, 0, UINT64_MAX, out);
   missing_finish(&k);
 }
 

@@ -390,7 +390,8 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   else if (msg.waiting.spare)
     put_spare_text(j, now_ms, &text);
   else if (j->state == JOB_RECOVERING)
-    buf_printf(&text, "the daemon came back and waits for the nodes of round %lld", (long long)j->round);
+    buf_printf(&text, "the daemon%s%s waits for the nodes of round %lld", j->jobs->daemon.host[0] ? " on " : "",
+               j->jobs->daemon.host, (long long)j->round);
   else if (job_claim_text(j)[0])
     buf_puts(&text, job_claim_text(j));
   msg.waiting.text = buf_text(&text);

@@ -51,7 +51,7 @@ static void put_settled(const struct settled *s, struct buf *out) {
 
 static void put_waiting(const struct waiting *w, struct buf *out) {
   buf_printf(out, "WAITING%s: ", w->spare ? " as a spare" : "");
-  waiting_sentence(w, 0, out);
+  waiting_sentence(w, 0, UINT64_MAX, out);
 }
 
 static void put_kill(const struct kill *k, struct buf *out) {

@@ -5,11 +5,15 @@
 #include "proto/msg.h"
 #include "tests/rig/unit.h"
 
-static void check(const struct waiting *w, uint64_t later_ms, const char *want) {
+static void check_until(const struct waiting *w, uint64_t later_ms, uint64_t end_ms, const char *want) {
   struct buf out = BUF_INIT;
-  waiting_sentence(w, later_ms, &out);
+  waiting_sentence(w, later_ms, end_ms, &out);
   assert_string_equal(buf_text(&out), want);
   buf_finish(&out);
+}
+
+static void check(const struct waiting *w, uint64_t later_ms, const char *want) {
+  check_until(w, later_ms, UINT64_MAX, want);
 }
 
 static void check_failed(const struct waiting *w, const char *want) {
@@ -61,9 +65,22 @@ static void test_nodes_of_the_last_round_are_lacking(void **state) {
   check(&w, 1000,
         "2 of 4 nodes are here after 42 s; 1 more node of the last round is needed, since more than half of them must "
         "agree (with --claim these could go on without); missing 1: gpu003 (lost 42 s ago)");
+  check_until(&w, 1000, 30000,
+              "2 of 4 nodes are here after 42 s, giving up in 30 s (--orphan-grace); 1 more node of the last round is "
+              "needed, since more than half of them must agree (with --claim these could go on without); missing 1: "
+              "gpu003 (lost 42 s ago)");
   w.lacks = 2;
   w.prospect = PROSPECT_GIVE_UP;
   w.left_ms = 60000;
+  for (uint64_t end_ms = 59000; end_ms <= 61000; end_ms += 2000)
+    check_until(&w, 0, end_ms,
+                end_ms < 60000
+                    ? "2 of 4 nodes are here after 41 s, giving up in 59 s (--orphan-grace); 2 more nodes of the last "
+                      "round are needed, since more than half of them must agree (with --claim these could go on "
+                      "without); missing 1: gpu003 (lost 41 s ago)"
+                    : "2 of 4 nodes are here after 41 s, giving up in 60 s (--join-timeout); 2 more nodes of the last "
+                      "round are needed, since more than half of them must agree (with --claim these could go on "
+                      "without); missing 1: gpu003 (lost 41 s ago)");
   check(&w, 0,
         "2 of 4 nodes are here after 41 s, giving up in 60 s (--join-timeout); 2 more nodes of the last round are "
         "needed, since more than half of them must agree (with --claim these could go on without); missing 1: gpu003 "
@@ -80,10 +97,11 @@ static void test_nodes_of_the_last_round_are_lacking(void **state) {
       "2 of 4 nodes are here (gpu[001-002]); 1 more node of the last round was needed, since more than half of them must "
       "agree (with --claim these could have gone on without); missing 1: gpu003 (lost 41 s ago)");
   buf_finish(&out);
-  w.text = "the daemon came back";
-  check(&w, 0,
-        "the daemon came back; 1 more node of the last round is needed, since more than half of them must agree (with "
-        "--claim these could go on without)");
+  w.text = "the daemon on gpu1 waits";
+  check(
+      &w, 0,
+      "the daemon on gpu1 waits; 1 more node of the last round is needed, since more than half of them must agree (with "
+      "--claim these could go on without)");
 }
 
 static void test_who_is_missing(void **state) {

@@ -14,7 +14,7 @@ static void assert_told(const struct rig *r, const struct node *n, const char *w
   struct buf out = BUF_INIT;
   const struct msg *m = rig_last(r, n->conn, MSG_WAITING);
   assert_non_null(m);
-  waiting_sentence(&m->waiting, 0, &out);
+  waiting_sentence(&m->waiting, 0, UINT64_MAX, &out);
   assert_string_equal(buf_text(&out), want);
   buf_finish(&out);
 }

@@ -280,7 +280,7 @@ static void test_nothing_is_sealed_while_recovering(void **state) {
     node_join(&r, &stranger[i]);
     const struct msg *w = rig_last(&r, stranger[i].conn, MSG_WAITING);
     assert_non_null(w);
-    assert_non_null(strstr(w->waiting.text, "came back"));
+    assert_non_null(strstr(w->waiting.text, "waits for the nodes of round"));
   }
   assert_string_equal(rig_state(&r, "job"), "recovering");
   nodes_back(&r, n, 2, PHASE_RUNNING);
