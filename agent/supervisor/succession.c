@@ -37,7 +37,7 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-enum { MOVES_MAX = 8, LAPS_MAX = 3, SETTLED_LEASES = 4 };
+enum { MOVES_MAX = 8, LAPS_MAX = 3, SETTLED_LEASES = 4, TURNS_IN_STEP = 8 };
 
 /* Why the daemon in charge was left. */
 enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
@@ -52,6 +52,7 @@ struct succession {
   uint64_t settled_ms;             /* since when this one is in charge */
   size_t left;                     /* the order of the last daemon that was left because it was weak */
   unsigned laps;                   /* how often this agent went round; at this place its patience is 2^stays as long */
+  unsigned turns;                  /* from weak daemons, since one was in charge */
   unsigned stays;
   uint64_t look_ms; /* when to look at earlier addresses; UINT64_MAX: never */
   unsigned moves;   /* MOVED in a row */
@@ -141,7 +142,7 @@ static void note_lap(struct supervisor *s) {
 }
 
 static void end_laps(struct supervisor *s) {
-  s->succession->laps = s->succession->stays = 0;
+  s->succession->laps = s->succession->stays = s->succession->turns = 0;
   s->succession->left = SIZE_MAX;
 }
 
@@ -220,10 +221,19 @@ bool sup_turns_from_silence(const struct supervisor *s) {
   return s->now_ms >= silence_due_ms(s);
 }
 
+/* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
+static uint64_t jitter_ms(const struct supervisor *s, uint64_t patience_ms) {
+  unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
+  unsigned turns = s->succession->turns;
+  if (turns <= TURNS_IN_STEP) return 0;
+  return patience_ms * ((((uint32_t)own ^ turns) * 2654435761u) >> 29) / 8;
+}
+
 static uint64_t weak_due_ms(const struct supervisor *s) {
   const struct succession *u = s->succession;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
   uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
+  patience_ms += jitter_ms(s, patience_ms);
   if (sup_waits_for_claim(s)) patience_ms += SUPERVISOR_CLAIM_MS;
   return weak ? u->weak_ms + patience_ms : UINT64_MAX;
 }
@@ -256,6 +266,7 @@ static void turn_from_weak(struct supervisor *s) {
   double weak_s = (double)(s->now_ms - s->succession->weak_ms) / 1000;
   part(s, PARTING_WEAK);
   s->succession->left = sup_home_order(s);
+  s->succession->turns++;
   sup_begin_cycle(s, TURN_PAST_HOME);
   buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", sup_home_host(s),
              weak_s);

@@ -13,6 +13,8 @@ enum {
   PEACE_MS = 240000,
   GOES_ON_MS = 30000, /* and some leases, from peace to a round */
   GOES_ON_LEASES = 60,
+  GOES_ON_CLAIMS =
+      4, /* times as long with claims, which take up to some seconds each, and numbers are passed one by one */
 };
 
 static uint64_t one_of(struct sim *s, const uint32_t *v, size_t n) {
@@ -315,7 +317,8 @@ static void on_peace(struct sim *s, uint64_t arg) {
     guard_continue(s, s->agents[i]);
     guard_calm(s, s->agents[i]);
   }
-  sim_call(s, s->now + GOES_ON_MS + GOES_ON_LEASES * (uint64_t)s->config.settings.lease_ms, on_check, s->now);
+  unsigned times = s->config.settings.claims ? GOES_ON_CLAIMS : 1;
+  sim_call(s, s->now + times * (GOES_ON_MS + GOES_ON_LEASES * (uint64_t)s->config.settings.lease_ms), on_check, s->now);
 }
 
 /* One story. ------------------------------------------------------------------------------------------------------- */
