@@ -33,7 +33,7 @@ struct forming {
   uint64_t line_ms;                /* when the last line was printed; 0: none was */
   int64_t line_here, line_missing; /* its numbers */
   bool line_enough, line_twin;
-  bool enough;       /* WAITING says that no node is needed any more */
+  bool enough;       /* nobody else is needed: the daemon waits for votes, or for a claim */
   bool news;         /* something has changed since */
   bool drawn;        /* there is a living line */
   uint64_t lacks_ms; /* since when nodes of the last round are lacking; UINT64_MAX: none */
@@ -101,7 +101,7 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   if (w->spare && !w->lacks && sup_daemon_in_charge(s)) sup_tell_takeover(s, 0, 0);
   note_lacks(s, w->lacks);
   if (has_enough(w) && !w->spare) sup_note_enough(s);
-  s->forming->enough = has_enough(w);
+  s->forming->enough = !w->lacks && w->here >= s->config.settings.min_nodes;
   if (w->text[0] && !w->lacks) {
     sup_forming_end(s);
     sup_log(s, LOG_INFO, "%s", w->text);
