@@ -515,7 +515,9 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->here = at_most((int64_t)j->n_available, NODES_MAX);
   w->min_nodes = j->settings.min_nodes;
   w->max_nodes = j->settings.max_nodes;
+  w->lacks = j->state == JOB_FORMING || j->state == JOB_RECOVERING ? (int64_t)job_lacks(j) : 0;
   if (j->state != JOB_FORMING || !names) return;
+  w->text = job_claim_text(j);
   fill_times(w, j, now_ms);
   const struct job *twin = job_find_twin(j);
   if (twin) w->twin = twin->id;

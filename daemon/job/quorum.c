@@ -599,7 +599,7 @@ static void note_promise(struct job *j, struct member *m, struct voter *v, const
   bool same = h->follows[0] && !strcmp(h->follows, j->jobs->daemon.id), other = h->follows[0] && !same;
   bool forgotten = same && j->state == JOB_RECOVERING && !j->exact; /* with what other nodes had promised */
   q->same_daemon = q->same_daemon || same;
-  if (other && h->term >= j->term) j->term = h->term + 1;
+  if (other && h->term >= j->term) j->term = h->term < TERM_MAX ? h->term + 1 : TERM_MAX;
   if (!other && !forgotten) return;
   uint64_t silent = (uint64_t)h->silent_ms < lease_ms(j) ? (uint64_t)h->silent_ms : lease_ms(j);
   uint64_t until = now_ms + lease_ms(j) - silent;

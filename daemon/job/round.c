@@ -392,13 +392,10 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   else if (j->state == JOB_RECOVERING)
     buf_printf(&text, "the daemon%s%s waits for the nodes of round %lld", j->jobs->daemon.host[0] ? " on " : "",
                j->jobs->daemon.host, (long long)j->round);
-  else if (job_claim_text(j)[0])
-    buf_puts(&text, job_claim_text(j));
-  msg.waiting.text = buf_text(&text);
+  if (text.len) msg.waiting.text = buf_text(&text);
   struct successor successors[SUCCESSORS_MAX];
   msg.waiting.n_successors = job_successors(j, successors);
   msg.waiting.successors = successors;
-  msg.waiting.lacks = j->state == JOB_FORMING || j->state == JOB_RECOVERING ? (int64_t)job_lacks(j) : 0;
   struct bytes *b = msg_bytes(&msg);
   missing_finish(&missing);
   buf_finish(&text);

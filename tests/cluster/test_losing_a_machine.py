@@ -82,6 +82,7 @@ def test_too_few(make_cluster):
     (line,) = pages.lines(PAGE, "job")
     agents = start(c, (1, 2), line, ("--nnodes 2:4", "--nnodes 1:2 --orphan-grace 8s"), ("gpu1", "node1"))
     c[1].power_off()
+    until(lambda: f"rdzvctl says so too:\n{c[2].ctl('status')}", lambda: "; 1 more node of the last round is needed" in c[2].ctl("status")[1], 2 * LEASE + BUSY)
     prints(agents[2], "no majority for the next round")
     assert agents[2].exit(30) == 76, c
 
