@@ -10,4 +10,8 @@ static inline uint64_t earliest(uint64_t a_ms, uint64_t b_ms) {
   return a_ms < b_ms ? a_ms : b_ms;
 }
 
+static inline uint64_t latest(uint64_t a_ms, uint64_t b_ms) {
+  return a_ms > b_ms ? a_ms : b_ms;
+}
+
 #endif

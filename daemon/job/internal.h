@@ -143,6 +143,14 @@ struct quorum {
   bool news, fresh;             /* vouches came since; it counts no longer */
   int64_t agreed;               /* voters that followed this daemon at the last seal */
 };
+/* A change of what a voter is: tally it with -1 before, and with 1 behind. */
+void quorum_tally(struct quorum *q, const struct voter *v, int by);
+size_t quorum_lacking(const struct voter_count *c, int64_t voters); /* how many more make a majority */
+/* Enough of the base do not know the recovered round, and too few of its own nodes are here: the base decides. */
+bool quorum_may_pass_over(const struct quorum *q);
+bool quorum_needs(const struct quorum *q, const struct voter *v); /* its vote is one of those that decide */
+void quorum_forget_voters(struct quorum *q);
+void member_read_start(const struct member *m); /* of the current round */
 void job_quorum_create(struct job *j);
 void job_quorum_destroy(struct job *j);
 void job_quorum_forget(struct job *j, uint64_t now_ms); /* another round is recovered */

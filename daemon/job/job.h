@@ -21,6 +21,7 @@
  *   owners.c      whose the connections to the round's store are
  *   quorum.c      whether this daemon is in charge: a majority that vouches
  *   reboot.c      votes of agents whose machines were booted again
+ *   votes.c       who has a vote, and what becomes of it at a seal and at HELLO
  *   claim.c       the name of the next round, which one daemon alone can create
  *   recover.c     a daemon that comes back
  *   state_line.c  the lines of the state file

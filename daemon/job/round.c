@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/endpoint.h"
 #include "common/mem.h"
 
@@ -41,10 +42,6 @@ static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enou
 }
 
 enum { PROOF_LEASES = 4 };
-
-static uint64_t latest(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
 
 static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
   uint64_t at = numbers_allow_ms(j, j->n_available, j->enough_ms);
