@@ -67,12 +67,13 @@ static void log_link_down(struct supervisor *s, const char *text) {
   /* By the living line, which ends at the terminal's edge: the first time the reason has a line of its own. */
   bool shown = sup_forming_is_drawn(s) && s->link.warned_ms;
   bool goes_on = sup_cycle_goes_on(s); /* another place is asked at once */
+  bool work = sup_has_trees(s) && s->state != SUPERVISOR_STOPPING;
   if (s->link.state == CONNECTION_READY && !s->link.loss_reported) {
     sup_log(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", sup_daemon_name(s), text,
-            sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
+            work ? "workers go on, trying to reconnect" : "trying to reconnect");
     s->link.loss_reported = true;
   } else if (!again) {
-    if (sup_has_trees(s))
+    if (work)
       sup_log(s, goes_on ? LOG_DEBUG : LOG_WARN, "%s; workers go on, trying again", text);
     else
       sup_log(s, shown || early || goes_on ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s%s", text,

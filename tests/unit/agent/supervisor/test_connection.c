@@ -423,6 +423,18 @@ static void fenced_by_its_guard(bool tick_first) {
   bench_close(&b);
 }
 
+static void test_workers_that_are_being_killed_do_not_go_on(void **state) {
+  struct bench b;
+  open_fenced(&b);
+  b.answering = false;
+  bench_run(&b, 4000);
+  assert_state(&b, SUPERVISOR_STOPPING);
+  bench_down(&b, false);
+  assert_int_equal(bench_said(&b, "; trying to reconnect"), 1);
+  assert_int_equal(bench_said(&b, "workers go on"), 0);
+  bench_close(&b);
+}
+
 static void test_fenced_by_its_guard(void **state) {
   fenced_by_its_guard(false);
   fenced_by_its_guard(true);
@@ -647,6 +659,7 @@ int main(void) {
       cmocka_unit_test(test_the_guard_knows_the_deadline),
       cmocka_unit_test(test_start_says_whether_to_fence),
       cmocka_unit_test(test_fenced_by_its_guard),
+      cmocka_unit_test(test_workers_that_are_being_killed_do_not_go_on),
       cmocka_unit_test(test_an_old_fence_is_nothing),
       cmocka_unit_test(test_no_fence_without_the_flag),
       cmocka_unit_test(test_a_fence_outlives_the_daemon),
