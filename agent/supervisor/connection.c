@@ -118,12 +118,12 @@ void sup_reconnect(struct supervisor *s, const char *why, bool lost) {
 }
 
 /* Daemons that welcome and send on, again and again, get a pause too. */
-void sup_follow_move(struct supervisor *s) {
+void sup_follow_move(struct supervisor *s, bool pause) {
   bool welcomed = s->link.state == CONNECTION_READY;
   sup_effect(s, SUP_DISCONNECT);
-  sup_note_link_down(s, "the job has moved to another daemon");
+  sup_note_link_down(s, pause ? "daemons send this node from one to the other" : "the job has moved to another daemon");
   leave_link(s);
-  if (welcomed)
+  if (welcomed || pause)
     retry_after_pause(s);
   else
     sup_connect(s);

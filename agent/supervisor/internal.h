@@ -196,7 +196,7 @@ bool sup_drop_if_outdated(struct supervisor *s, uint64_t age_ms);
 void sup_drop_link(struct supervisor *s, const char *why);
 /* To the aim of targets.c, now. lost: a line has said that there is no daemon. */
 void sup_reconnect(struct supervisor *s, const char *why, bool lost);
-void sup_follow_move(struct supervisor *s); /* the same after MOVED */
+void sup_follow_move(struct supervisor *s, bool pause); /* the same after MOVED */
 void sup_welcome(struct supervisor *s, const struct supervisor_event *ev);
 void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_tick(struct supervisor *s);

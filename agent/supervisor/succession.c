@@ -299,17 +299,12 @@ void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
   struct succession *u = s->succession;
   bool greeting = s->link.state == CONNECTION_GREETING;
   if ((!greeting && s->link.state != CONNECTION_READY) || sup_is_exiting(s)) return;
-  if (u->moves >= MOVES_MAX) { /* the place counts, in its turn, and after a pause it is followed again */
-    u->moves = 0;
-    sup_note_moved(s, &ev->msg->moved);
-    sup_drop_link(s, "daemons send this node from one to the other");
-    return;
-  }
-  u->moves++;
+  bool pause = ++u->moves > MOVES_MAX; /* then all places are asked, this one in its turn */
+  if (pause) u->moves = 0;
   sup_note_moved(s, &ev->msg->moved);
   part(s, PARTING_MOVED);
-  sup_begin_cycle(s, TURN_TO_MOVED);
-  sup_follow_move(s);
+  sup_begin_cycle(s, pause ? TURN_FROM_SILENCE : TURN_TO_MOVED);
+  sup_follow_move(s, pause);
 }
 
 void sup_note_pause(struct supervisor *s) {
