@@ -61,8 +61,9 @@ void moved_expire(struct core *c, uint64_t now_ms) {
         if (m->until_ms < c->moved.next_ms) c->moved.next_ms = m->until_ms;
         continue;
       }
-      jobs_log(&c->jobs, LOG_INFO, "job %s: no word of it from %s for %d s; its nodes are welcome here again", m->id,
-               m->host, MOVED_KEEP_MS / 1000);
+      if (!moved_is_over(c, m))
+        jobs_log(&c->jobs, LOG_INFO, "job %s: no word of it from %s for %d s; its nodes are welcome here again", m->id,
+                 m->host, MOVED_KEEP_MS / 1000);
       drop(c, m);
     }
 }
