@@ -83,7 +83,7 @@ void claim_ask(struct sim *s, const struct job_effect *fx) {
   size_t i = r->n_asked++;
   r->asked = xrealloc(r->asked, r->n_asked * sizeof *r->asked);
   r->asked[i] = (struct asked){.name = xstrdup(fx->text),
-                               .content = xmemdup(fx->bytes->data, fx->bytes->len + 1),
+                               .content = xmemdup(fx->bytes->data, fx->bytes->len),
                                .serial = fx->value,
                                .deadline_ms = s->now + JOB_CLAIM_MS,
                                .side = s->side,
