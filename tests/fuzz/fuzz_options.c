@@ -51,7 +51,8 @@ static void check_settled(const struct agent_options *o) {
   if (s.join_timeout_ms > TIMEOUT_MAX_MS || s.last_call_ms > TIMEOUT_MAX_MS || s.stop_timeout_ms > TIMEOUT_MAX_MS)
     abort();
   if (o->node_rank >= s.max_nodes || o->nproc > WORKERS_MAX || !o->signals || !o->role) abort();
-  if (o->standalone ? o->endpoints->host[0] || s.max_nodes != 1 : !o->endpoints->host[0] || !o->endpoints->port) abort();
+  if (o->standalone ? o->endpoints->host[0] || s.max_nodes != 1 : !o->endpoints->host[0] || !o->endpoints->port)
+    abort();
   if (o->store_port < 0 || o->store_port > 65535 || strlen(o->notes) > OPTIONS_NOTES_MAX) abort();
   for (int i = 0; i < WORKERS_MAX; i++)
     if (o->output.redirects.of[i] > STD_ALL || o->output.tee.of[i] > STD_ALL) abort();
