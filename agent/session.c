@@ -354,7 +354,7 @@ static void on_standby_port(void *ctx, uint16_t port) {
   post(ctx, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = port}});
 }
 
-/* A user's key is no daemon's, so this agent cannot take over. */
+/* A daemon cannot serve with a user's key, so this agent cannot take over. */
 static void on_user_key(void *ctx) {
   struct session *s = ctx;
   local_daemon_forbid_standby(s->daemon);

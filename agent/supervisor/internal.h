@@ -194,7 +194,7 @@ void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round);
 /* True: START came too late, and the link was dropped. */
 bool sup_drop_if_outdated(struct supervisor *s, uint64_t age_ms);
 void sup_drop_link(struct supervisor *s, const char *why);
-/* To the aim of targets.c, now. lost: a line has said that there is no daemon. */
+/* Connects to the aim of targets.c now. lost: a line has reported the loss of the daemon. */
 void sup_reconnect(struct supervisor *s, const char *why, bool lost);
 void sup_follow_move(struct supervisor *s, bool pause); /* the same after MOVED */
 void sup_welcome(struct supervisor *s, const struct supervisor_event *ev);

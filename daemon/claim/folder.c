@@ -125,7 +125,7 @@ static int read_claim(const struct place *f, const char *file, struct buf *out, 
   return rc;
 }
 
-/* 0: there is no end. Else as read_claim. */
+/* 0: the job has no end yet. Else as read_claim. */
 static int look_for_end(const struct place *f, const char *name, struct buf *out, struct err *e) {
   char end[CLAIM_END_NAME_MAX + 1], file[CLAIM_FILE_MAX + 1];
   claim_end_name(name, end);

@@ -129,7 +129,7 @@ static bool is_older(const struct forward *f, const struct moved_job *m) {
   return cmp < 0 || (cmp == 0 && f->term < m->term);
 }
 
-/* False: there is no room. */
+/* False: the table is full. */
 static bool has_room(struct core *c, const struct account *a, const char *id) {
   if (c->moved.n < MOVED_MAX && (!a || a->n_moved < ACCOUNT_MOVED_MAX)) return true;
   core_log_peer(c, LOG_WARN, "job %s: its daemon is not remembered, because %s has %zu such jobs", id,

@@ -96,7 +96,7 @@ const struct endpoint *ctl_endpoint(const struct client *c);
 int ctl_begin_endpoints(struct client *c);
 /* The next question of --watch. */
 void ctl_begin_again(struct client *c);
-/* A daemon has failed. False: there is no other to ask, and `failures` tells of all of them if there are several. */
+/* A daemon has failed. False: all were asked, and `failures` tells of all of them if there are several. */
 bool ctl_ask_next(struct client *c, int exit_code, const char *why);
 /* The answer of a daemon that is sounded. False: it is not the one, and the next is asked. */
 bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t len);

@@ -130,7 +130,6 @@ struct quorum {
   struct kept_successor successors[SUCCESSORS_MAX];
   size_t n_successors;
   uint64_t sealed_ms;           /* by this daemon; 0: by another */
-  uint64_t known_ms;            /* since when this daemon knows the round */
   uint64_t judge_ms;            /* RECOVERING: all votes count from then on */
   int64_t began_ms;             /* a recovered round; by our clock, and perhaps below 0 */
   bool has_began, head_came;    /* that is known; its node rank 0 has come */
@@ -153,10 +152,10 @@ void quorum_forget_voters(struct quorum *q);
 void member_read_start(const struct member *m); /* of the current round */
 void job_quorum_create(struct job *j);
 void job_quorum_destroy(struct job *j);
-void job_quorum_forget(struct job *j, uint64_t now_ms); /* another round is recovered */
-void job_quorum_load(struct job *j);                    /* its line says that another daemon may have it */
-void job_quorum_member(const struct member *m);         /* its connection came or went */
-void job_quorum_note_agreed(struct job *j);             /* a seal begins */
+void job_quorum_forget(struct job *j);          /* another round is recovered */
+void job_quorum_load(struct job *j);            /* its line says that another daemon may have it */
+void job_quorum_member(const struct member *m); /* its connection came or went */
+void job_quorum_note_agreed(struct job *j);     /* a seal begins */
 /* Enough votes come with these nodes. False: others were asked to give theirs up. */
 bool member_has_vote(const struct member *m);
 bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);

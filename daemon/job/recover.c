@@ -60,7 +60,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->told_head[0] = '\0';
   j->settled = j->stopping_seen = j->exact = false;
   j->budget_from = BUDGET_OLDER;
-  job_quorum_forget(j, now_ms);
+  job_quorum_forget(j);
   job_claim_forget(j);
   job_enter(j, JOB_RECOVERING, now_ms);
 }

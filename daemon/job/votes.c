@@ -217,7 +217,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
   q->lasting = q->n_successors > 0 || j->settings.daemons > 1 || j->settings.claims;
   q->firm = q->all || !q->base_nodes;
   q->on = q->lasting || !q->firm;
-  q->sealed_ms = q->known_ms = now_ms;
+  q->sealed_ms = now_ms;
   q->fresh = true;
   q->retiring_ms = 0;
 }
@@ -266,7 +266,7 @@ static void count_vote(struct job *j, const struct member *m) {
   quorum_tally(q, v, 1);
 }
 
-void job_quorum_forget(struct job *j, uint64_t now_ms) {
+void job_quorum_forget(struct job *j) {
   struct quorum *q = j->quorum;
   quorum_forget_voters(q);
   q->on = q->lasting = q->all = q->firm = q->same_daemon = false;
@@ -276,7 +276,6 @@ void job_quorum_forget(struct job *j, uint64_t now_ms) {
   q->n_successors = 0;
   memset(q->base_incarnation, 0, sizeof q->base_incarnation);
   q->sealed_ms = 0;
-  q->known_ms = now_ms;
   q->fresh = true;
 }
 
