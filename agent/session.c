@@ -45,9 +45,7 @@
 
 enum {
   GUARD_FINISH_MS = 2000,
-  DAEMON_END_MS = 12000,  /* the job is over: our daemon leaves when all agents know, after JOB_END_ACK_MS at most */
-  DAEMON_GRACE_MS = 1000, /* this agent leaves and the job goes on: the daemon is idle at once, or others need it */
-  HURRY_MS = 16000,       /* the whole end */
+  HURRY_MS = 16000, /* the whole end */
   LEAVING_EVERY_MS = 10,
   FRONT_LOOK_MS = 1000, /* while suspended */
   END_LOOK_MS = 60000,  /* the wall clock may be set: it is read again at least this often */
@@ -406,7 +404,7 @@ static void begin_exit(struct session *s, int code) {
   link_shut(s->link);
   forwarder_set(s->forwarder, NULL, UINT32_MAX);
   round_close(s->round, GUARD_FINISH_MS);
-  local_daemon_leave(s->daemon, s->ended ? DAEMON_END_MS : DAEMON_GRACE_MS);
+  local_daemon_leave(s->daemon, s->ended);
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
   uv_unref((uv_handle_t *)&s->tick);
 }

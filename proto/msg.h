@@ -71,6 +71,12 @@ enum {
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
 };
 
+/* An agent to its own rdzvd, on --owner-fd. */
+enum owner_byte {
+  OWNER_LEFT = 'l', /* an agent that has not connected by now does not come: no need to wait for a first one */
+  OWNER_DONE = 'd', /* the owner's job is over: nobody looks for it here */
+};
+
 /* Words of the wire. Adding one at the end is compatible; the receiver refuses an unknown word by name. */
 #define PHASE_LIST(X)     /* a node's phase in the round that HELLO names */                                           \
   X(NONE, "none")         /* in no round: joins */                                                                     \

@@ -2,8 +2,8 @@
 /* The agent's own rdzvd.
  *
  * Four descriptors connect the two. The daemon reads its key from --key-fd, whose pipe is full and closed before it
- * starts. It writes its port to --ready-fd when it listens, so no polling is needed. It reads --owner-fd: one byte means that it is left behind, and the end means that the agent is gone. Its
- * stderr comes to us. It has its own session: Ctrl-C at the terminal is for the agent, which stops workers first and
+ * starts. It writes its port to --ready-fd when it listens, so no polling is needed. It reads --owner-fd: a byte (enum owner_byte), and the
+ * end, which means that the agent is gone. Its stderr comes to us. It has its own session: Ctrl-C at the terminal is for the agent, which stops workers first and
  * needs its daemon to inform the others. If a scheduler signals all processes of a job, the daemon ignores it as long
  * as the agent holds that pipe.
  *
@@ -49,6 +49,8 @@ enum {
   RESTART_MIN_MS = 100, /* second restart in a row */
   RESTART_MAX_MS = 5000,
   LONG_LIFE_MS = 10000,
+  DONE_MS = 12000, /* the job is over: the daemon leaves when all agents know, after JOB_END_ACK_MS at most */
+  LEFT_MS = 1000,  /* this agent leaves and the job goes on: the daemon is idle at once, or others need it */
   LINE_MAX_LEN = 4096,
   WORDS_MAX = 16,
   FD_READY = 3,
@@ -262,9 +264,12 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
     answer_failure(d, taken, status == EXIT_CODE_USAGE || status == EXIT_CODE_SYSTEM ? (int)status : 0, &why);
 }
 
+static void tell_daemon(struct local_daemon *d, char byte) {
+  uv_try_write((uv_stream_t *)&d->life->owner, &(uv_buf_t){.base = &byte, .len = 1}, 1);
+}
+
 /* The grace period is over. */
 static void on_still_there(struct local_daemon *d) {
-  static char left[] = "l"; /* an agent that has not connected by now does not come: no need to wait for a first one */
   if (d->o.loopback) {
     close_handle((uv_handle_t *)&d->life->owner); /* without an owner it obeys signals */
     uv_process_kill(&d->life->process, d->sent_term ? SIGKILL : SIGTERM);
@@ -274,7 +279,7 @@ static void on_still_there(struct local_daemon *d) {
   }
   log_info("rdzvd (pid %d) continues for the nodes and jobs that still need it, and exits with the last",
            d->life->process.pid);
-  uv_try_write((uv_stream_t *)&d->life->owner, &(uv_buf_t){.base = left, .len = 1}, 1);
+  tell_daemon(d, OWNER_LEFT);
   life_close(d->life);
   d->life = NULL;
   free(d->state_dir); /* the daemon removes it, now that its owner is gone */
@@ -460,11 +465,12 @@ pid_t local_daemon_pid(const struct local_daemon *d) {
   return d->life ? d->life->process.pid : 0;
 }
 
-void local_daemon_leave(struct local_daemon *d, uint32_t grace_ms) {
+void local_daemon_leave(struct local_daemon *d, bool done) {
   d->leaving = true;
   d->wanted = false;
   if (!d->life) d->state = DAEMON_ABSENT;
-  start_timer(d, d->life ? grace_ms : 0);
+  if (d->life && done) tell_daemon(d, OWNER_DONE);
+  start_timer(d, !d->life ? 0 : done ? DONE_MS : LEFT_MS);
 }
 
 static void on_timer_closed(uv_handle_t *handle) {

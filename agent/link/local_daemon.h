@@ -52,9 +52,9 @@ uint16_t local_daemon_standby_port(const struct local_daemon *d); /* for local_d
 void local_daemon_forbid_standby(struct local_daemon *d);
 bool local_daemon_owned(const struct local_daemon *d); /* it runs, or restarts in a moment */
 pid_t local_daemon_pid(const struct local_daemon *d);  /* 0: none */
-/* It is not started again and has grace_ms to exit by itself. Then one of --standalone gets SIGTERM, and SIGKILL. Any
+/* It is not started again, and has a moment to exit by itself, a longer one if the job is done. Then one of --standalone gets SIGTERM, and SIGKILL. Any
  * other keeps running for nodes or jobs that still need it, and exits after the last. */
-void local_daemon_leave(struct local_daemon *d, uint32_t grace_ms);
+void local_daemon_leave(struct local_daemon *d, bool done);
 /* After on_left, or in an emergency (SIGKILL). Memory is freed when the loop has closed its handles. */
 void local_daemon_destroy(struct local_daemon *d);
 

@@ -12,7 +12,7 @@
 #include "proto/msg.h"
 
 enum {
-  MOVED_KEEP_MS = 30000, /* since the last FORWARD, which comes every 5 s */
+  MOVED_KEEP_MS = 15000, /* since the last FORWARD, which comes every 5 s */
   MOVED_MAX = 4096,      /* of all users; of one: ACCOUNT_MOVED_MAX */
 };
 

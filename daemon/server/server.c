@@ -21,9 +21,10 @@
  * until the helper has removed the claims of jobs that ended.
  *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
- * it. While the owner lives, it stays as long as it sends nodes on to another daemon. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
- * seconds). If the owner was killed before any agent came, one may still come, and the daemon waits a minute. An
- * owner that exits in good order has waited itself, and writes a byte first. While the owner lives, no signal stops
+ * it. It stays as long as it sends nodes on to another daemon, unless its owner's job is over: the address of
+ * --endpoint may be its own, and nobody else listens there. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at
+ * most ten seconds). If the owner was killed before any agent came, one may still come, and the daemon waits a minute. An
+ * owner that exits in good order has waited itself, and writes a byte first (enum owner_byte). While the owner lives, no signal stops
  * the daemon: the owner closes the pipe. Stopping is an ordinary event for the core; then all connections are
  * flushed and closed, and the loop runs empty. A disk that hangs does not keep the process: server_run returns
  * false. */
@@ -69,7 +70,7 @@ struct server {
   uv_check_t check;
   uv_poll_t owner;
   uv_signal_t signals[SIGNALS];
-  bool has_owner, owner_gone, owner_left, pumping, stopping, closed, unneeded;
+  bool has_owner, owner_gone, owner_left, owner_done, pumping, stopping, closed, unneeded;
   uint64_t started_ms, stop_by_ms;
 };
 
@@ -175,7 +176,8 @@ static void close_everything(struct server *s) {
 }
 
 static bool may_exit(const struct server *s, uint64_t now) {
-  if (!s->owner_gone && (!s->config.exit_when_idle || core_sends_on(s->core))) return false;
+  if (!s->owner_gone && !s->config.exit_when_idle) return false;
+  if (core_sends_on(s->core) && !s->owner_done) return false; /* nodes that come back look for their job here */
   if (!core_idle(s->core) || peers_undecided(s->peers) > 0) return false;
   if (s->store && c10d_server_connections(s->store) > 0) return false;
   return core_served(s->core) || (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));
@@ -360,7 +362,11 @@ static void on_owner(uv_poll_t *poll, int status, int events) {
   for (ssize_t n = 1; status == 0 && n > 0;) {
     n = read(s->config.owner_fd, said, sizeof(said));
     s->owner_left = s->owner_left || n > 0;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    s->owner_done = s->owner_done || (n > 0 && memchr(said, OWNER_DONE, (size_t)n));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      finish_event(s);
+      return;
+    }
   }
   uv_poll_stop(poll);
   s->owner_gone = true;

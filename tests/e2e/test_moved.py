@@ -58,7 +58,7 @@ def test_what_is_refused(rdzv, d):
 
 
 def test_the_daemon_of_an_agent_stays(rdzv):
-    """Its job is gone, and nodes still come to its address. It leaves with its agent."""
+    """Its job is gone, and nodes still come to its address. It leaves when its agent says that the job is over."""
     r, w = os.pipe()
     d = rdzv.daemon("--owner-fd", r, "--exit-when-idle", pass_fds=[r])
     os.close(r)
@@ -70,6 +70,26 @@ def test_the_daemon_of_an_agent_stays(rdzv):
         b.hello(nodes=2)
         moved(b)
     assert d.running, d
-    os.write(w, b"l")
-    os.close(w)
+    os.write(w, b"d")
     assert d.exit(3) == 0, d
+    os.close(w)
+
+
+def test_the_daemon_of_an_agent_that_left_stays(rdzv):
+    """The job goes on elsewhere, and a host that comes back looks for it here. The last FORWARD counts for 15 s."""
+    r, w = os.pipe()
+    d = rdzv.daemon("--owner-fd", r, "--exit-when-idle", pass_fds=[r])
+    os.close(r)
+    with Native(d.port) as a, Native(d.port) as b:
+        a.hello(nodes=2)
+        a.expect("WAITING")
+        os.write(w, b"l")
+        os.close(w)
+        d.expect("the agent that started this daemon is gone")
+        assert forward(d) == []
+        moved(a)
+        b.hello(nodes=2)
+        moved(b)
+    time.sleep(1)
+    assert d.running, d
+    assert d.exit(20) == 0, d
