@@ -6,12 +6,14 @@ import signal
 
 import pages
 import pytest
+import waits
 from harness import until
+from job import PYTHON
 
 PAGE = "deploy/ssh.md"
 
 ROW = 'echo "rank $RANK of $WORLD_SIZE on $(hostname) at $MASTER_ADDR in $PWD: $WORD"'
-WAITS = ["sh", "-c", 'trap "echo got INT; exit 0" INT; trap "echo got TERM; exit 0" TERM; echo ready; while :; do sleep 0.05; done']
+WAITS = [PYTHON, "-SE", waits.__file__]
 WORD = "it's \"$(hostname)\" & a\nnew line"
 
 

@@ -17,6 +17,7 @@ import time
 
 import pytest
 
+import waits
 from harness import AGENT, SLOW, alive, describe, environ, free_port, until
 from terminal import CTRL_Z, Terminal, is_stopped
 
@@ -57,7 +58,7 @@ def ready(launcher, n, timeout=20):
     until(lambda: f"{n} workers are ready:\n{launcher}", lambda: sum("ready" in l for l in launcher.out) == n, timeout)
 
 
-WAITS = ["sh", "-c", 'trap "echo got TERM; exit 0" TERM; trap "echo got INT; exit 0" INT; echo ready; while :; do sleep 0.02; done']
+WAITS = [sys.executable, "-SE", waits.__file__]
 
 
 def test_words_arrive_as_they_were(rdzv, launch):
@@ -229,10 +230,10 @@ def test_terminate(rdzv, launch):
 
 
 def test_a_second_interrupt_kills(rdzv, launch):
-    a = launch("n1,n2", "--", "sh", "-c", 'trap "echo stays" INT; echo ready; while :; do sleep 0.02; done')
+    a = launch("n1,n2", "--", *WAITS, "stay")
     ready(a, 2)
     a.kill(signal.SIGINT)
-    until(lambda: f"both have it:\n{a}", lambda: sum("stays" in l for l in a.out) == 2)
+    until(lambda: f"both have it:\n{a}", lambda: sum("got INT" in l for l in a.out) == 2)
     time.sleep(0.3)  # at once it would be the same event
     a.kill(signal.SIGINT)
     assert a.exit(10) == 130 and a.says("second signal: killing everything"), a

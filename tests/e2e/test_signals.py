@@ -3,17 +3,15 @@
 
 import os
 import signal
+import sys
 import time
 
 import pytest
 
+import waits
 from harness import describe, free_port, stat, until
 
-WORKER = """
-for s in TERM INT HUP QUIT USR1 USR2; do trap "echo got $s; exit 0" $s; done
-echo ready
-while :; do sleep 0.02; done
-"""
+WORKER = f"exec {sys.executable} -SE {waits.__file__}"
 
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
@@ -81,7 +79,7 @@ def test_a_background_job_of_a_script_is_nothing_special(rdzv):
 @pytest.mark.parametrize("signo", [signal.SIGUSR1, signal.SIGUSR2])
 def test_schedulers_signal_all_processes(rdzv, signo):
     """SIGUSR1 and SIGUSR2 are for the workers that asked for them, and no business of agent, guard and daemon."""
-    a = rdzv.agent("--standalone", "--", "sh", "-c", WORKER.replace("exit 0", "touch got-$s"))
+    a = rdzv.agent("--standalone", "--", "sh", "-c", WORKER + " stay")
     a.expect("^ready")
     (worker,) = rdzv.workers().values()
     for pid in [p for p in rdzv.pids() if p == worker or stat(p)[3] not in (str(worker), "0")]:  # not its sleep
@@ -101,8 +99,7 @@ def test_schedulers_signal_all_processes(rdzv, signo):
 
 def test_an_agents_daemon_leaves_with_it(rdzv):
     """SIGTERM to all processes of a job step: the daemon is needed until the agents have told each other, so none reconnects."""
-    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"
-    agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--", "sh", "-c", script)
+    agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--", "sh", "-c", WORKER)
     rdzv.await_workers(2)
     for a in agents:
         a.expect("^.*ready")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from c10d import MAGIC, PING, SET, VALIDATE, Store
-from harness import environ, until
+from harness import comm, environ, until
 from others import EVE, as_user, needs_users, user
 
 WORKER = [sys.executable, "-B", str(Path(__file__).parent / "store_worker.py")]
@@ -238,7 +238,7 @@ def test_another_user_of_another_node_is_refused_and_named(rdzv, lan):
     assert how == "out"
     agents[0].expect(rf"store of round 1: 10\.99\.0\.1:\d+: refused: it belongs to .*user {EVE}, and the job to user 0")
     for i in range(2):
-        assert {addr for addr, _ in listeners(next(p for p in rdzv.pids(E2E_NODE=str(i)) if "rdzv-agent" in Path(f"/proc/{p}/comm").read_text()))} <= {f"10.99.0.{i + 1}"}
+        assert {addr for addr, _ in listeners(next(p for p in rdzv.pids(E2E_NODE=str(i)) if comm(p) == "rdzv-agent"))} <= {f"10.99.0.{i + 1}"}
     go(rdzv, *agents)
     daemon.kill()
     daemon.exit()

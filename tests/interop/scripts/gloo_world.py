@@ -61,6 +61,6 @@ got["store"] = [store.get(f"mine {(rank + 1) % world}").decode(), store.add("all
 
 got["steps"] = training.train(out)
 dist.barrier()
-dist.destroy_process_group()
 with open(os.path.join(out, f"result.{rank}"), "w") as f:
     json.dump(got, f)
+os._exit(0)  # PyTorch 2.13 aborts now and then when it takes several gloo groups down: "terminate called without an active exception"
