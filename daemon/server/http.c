@@ -202,11 +202,11 @@ enum http_status http_parse(const char *data, size_t len, size_t *seen, struct h
   return status;
 }
 
-static bool is_path(const struct http_request *r, const char *path) {
+bool http_is_path(const struct http_request *r, const char *path) {
   return is((struct word){r->path, r->path_len}, path);
 }
 
-static enum http_status route_status(const struct http_request *r, enum http_asker asker, struct buf *text) {
+static enum http_status route_document(const struct http_request *r, enum http_asker asker, struct buf *text) {
   if (asker == HTTP_ASKER_KNOWN) return HTTP_OK;
   if (asker == HTTP_ASKER_KEYLESS) {
     buf_puts(text, "this daemon has no key (--insecure) and knows users only on its own machine: run rdzvctl status "
@@ -222,18 +222,18 @@ static enum http_status route_status(const struct http_request *r, enum http_ask
 
 enum http_status http_route(const struct http_request *r, enum http_asker asker, const char *trouble,
                             struct buf *text) {
-  if (is_path(r, "/healthz")) {
+  if (http_is_path(r, "/healthz")) {
     buf_puts(text, "ok\n");
     return HTTP_OK;
   }
-  if (is_path(r, "/readyz")) {
+  if (http_is_path(r, "/readyz")) {
     if (trouble && asker == HTTP_ASKER_KNOWN)
       buf_printf(text, "not ready: %s\n", trouble);
     else
       buf_puts(text, trouble ? "not ready\n" : "ok\n");
     return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
   }
-  if (is_path(r, "/status")) return route_status(r, asker, text);
+  if (http_is_path(r, "/status")) return route_document(r, asker, text);
   buf_puts(text, "rdzvd serves /healthz, /readyz and /status; use rdzvctl for everything else\n");
   return HTTP_NOT_FOUND;
 }
@@ -256,12 +256,15 @@ static const char *reason_of(enum http_status status) {
   return "";
 }
 
-void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text) {
+void http_put_head(struct buf *out, enum http_status status, const char *type, size_t len) {
   buf_printf(out, "HTTP/1.1 %d %s\r\n", (int)status, reason_of(status));
   if (status == HTTP_METHOD_NOT_ALLOWED) buf_puts(out, "Allow: GET, HEAD\r\n");
   if (status == HTTP_UNAUTHORIZED) buf_puts(out, "WWW-Authenticate: Bearer\r\n");
-  const char *type = text[0] == '{' ? "application/json" : "text/plain; charset=utf-8";
-  buf_printf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", type, strlen(text));
+  buf_printf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", type, len);
   buf_puts(out, "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
+}
+
+void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text) {
+  http_put_head(out, status, text[0] == '{' ? "application/json" : "text/plain; charset=utf-8", strlen(text));
   if (!head) buf_puts(out, text);
 }

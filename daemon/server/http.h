@@ -51,9 +51,12 @@ enum http_asker {
   HTTP_ASKER_UNKNOWN, /* nobody known: a token would help */
   HTTP_ASKER_KEYLESS, /* nobody known, and this daemon has no key, hence no tokens */
 };
+bool http_is_path(const struct http_request *r, const char *path);
 /* The answer to a whole request. `trouble`: why the daemon is not ready, or NULL. *text: the body, one line; nothing
- * with HTTP_OK: the caller appends the jobs that this user may see, as JSON. */
+ * with HTTP_OK: the path is one of documents.h, and this user may see it. */
 enum http_status http_route(const struct http_request *r, enum http_asker asker, const char *trouble, struct buf *text);
+/* The head of an answer with a body of `len` bytes. */
+void http_put_head(struct buf *out, enum http_status status, const char *type, size_t len);
 /* The whole answer. A text that begins with "{" is JSON. */
 void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text);
 

@@ -112,6 +112,8 @@ void peer_drop(struct peer *p, bool flush) {
   peer_leave_slot(p);
   if (p->munge) munge_desk_cancel(p->munge);
   p->munge = NULL;
+  if (p->answer) answer_cancel(p->answer);
+  p->answer = NULL;
   p->native = false;
   if (p->arrival) {
     peer_drop_arrival(p);
@@ -163,6 +165,7 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->key = o->key;
   ps->key_source = o->key_source;
   ps->ephemeral = ephemeral_create();
+  ps->answers = answers_create(o->loop);
   if (o->key) ps->munge = munge_desk_create(o->loop, o->key);
   acceptor_init(&ps->acceptor, o->loop, &peers_acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
@@ -175,6 +178,7 @@ void peers_destroy(struct peers *ps) {
   if (!ps) return;
   rations_finish(&ps->rations);
   ephemeral_destroy(ps->ephemeral);
+  answers_destroy(ps->answers);
   newcomers_finish(&ps->strangers);
   newcomers_finish(&ps->natives);
   free(ps->slots);
@@ -267,6 +271,7 @@ void peers_close_all(struct peers *ps) {
   acceptor_close(&ps->acceptor);
   for (size_t i = 0; i < ps->n_slots; i++)
     if (ps->slots[i]) peer_drop(ps->slots[i], true);
+  answers_close(ps->answers);
   munge_desk_destroy(ps->munge);
   ps->munge = NULL;
 }

@@ -82,20 +82,55 @@ static void log_http(struct peer *p, const struct http_request *r, enum http_sta
   buf_finish(&line);
 }
 
+static void on_document_progress(void *ctx) {
+  struct peer *p = ctx;
+  peer_leave_room(p);
+  peer_enter_room(p, &p->peers->strangers);
+}
+
+static void on_document_end(void *ctx, int status) {
+  struct peer *p = ctx;
+  p->answer = NULL;
+  if (status < 0) log_debug("%s: HTTP: did not read the answer: %s", p->name, uv_strerror(status));
+  peer_drop(p, status == 0);
+}
+
+static void begin_document(struct peer *p, const struct http_request *r, const struct answer_document *document) {
+  static const struct answer_callbacks callbacks = {on_document_progress, on_document_end};
+  struct err e = ERR_INIT;
+  uv_read_stop(&p->conn.stream);
+  p->answer = answers_begin(p->peers->answers, &p->conn.stream, document, &callbacks, p, &e);
+  if (p->answer) {
+    log_http(p, r, HTTP_OK, "");
+    on_document_progress(p);
+    return;
+  }
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%s\n", e.text);
+  log_http(p, r, HTTP_UNAVAILABLE, buf_text(&text));
+  answer_http(p, HTTP_UNAVAILABLE, r->head, buf_text(&text));
+  buf_finish(&text);
+}
+
 static void take_request(struct peer *p) {
   struct http_request r;
+  struct answer_document document = {.more = NULL};
   struct buf text = BUF_INIT;
   uv_os_fd_t fd = -1;
   enum http_status status = http_parse(p->request.data, p->request.len, &p->request_seen, &r);
   if (status == HTTP_MORE) return;
   if (status == HTTP_OK) {
     uv_fileno(&p->conn.handle, &fd);
-    status = p->peers->cb.on_request(p->peers->ctx, fd, &r, &text);
+    status = p->peers->cb.on_request(p->peers->ctx, fd, &r, &text, &document);
   } else {
     buf_printf(&text, "%s\n", r.why);
   }
-  log_http(p, &r, status, buf_text(&text));
-  answer_http(p, status, r.head, buf_text(&text));
+  if (document.more) {
+    begin_document(p, &r, &document);
+  } else {
+    log_http(p, &r, status, buf_text(&text));
+    answer_http(p, status, r.head, buf_text(&text));
+  }
   explicit_bzero(p->request.data, p->request.len); /* a token may be in it */
   buf_finish(&text);
 }
@@ -121,5 +156,10 @@ void peer_begin_http(struct peer *p, const char *data, size_t len) {
 }
 
 void peer_expire_http(struct peer *p) {
+  if (p->answer) {
+    say(p, LOG_INFO, "%s: HTTP: closed: it did not read the answer for %d s", p->name, PEERS_IDENTIFY_MS / 1000);
+    peer_drop(p, false);
+    return;
+  }
   answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request is incomplete\n");
 }

@@ -36,6 +36,7 @@ struct peer {
   bool http;
   bool asked;                  /* local: its one question */
   struct munge_request *munge; /* waits for an answer; NULL: none */
+  struct answer *answer;       /* a document is made or read; NULL: none */
   int64_t uid;                 /* of the key, or of the process at the control socket; -1: unknown */
   char user[32];               /* local: limits count per user */
   struct ipaddr ip;
@@ -61,6 +62,7 @@ struct peers {
   struct c10d_server *store;
   const struct key *key; /* NULL: --insecure */
   enum channel_source key_source;
+  struct answers *answers;
   struct munge_desk *munge; /* NULL: --insecure */
   bool munge_works;         /* as far as is known */
   bool munge_looked;        /* whether munged answers here */
@@ -110,6 +112,6 @@ void peers_weigh(struct peers *ps, uint64_t now);
 /* The stream is theirs, with what was read of it. */
 void peer_begin_http(struct peer *p, const char *data, size_t len);
 void peer_begin_munge(struct peer *p, const char *data, size_t len);
-void peer_expire_http(struct peer *p); /* its request is incomplete */
+void peer_expire_http(struct peer *p); /* its request is incomplete, or it does not read the answer */
 
 #endif

@@ -43,6 +43,7 @@
 #include "common/mem.h"
 #include "common/system/socket_owner.h"
 #include "daemon/server/asker.h"
+#include "daemon/server/documents.h"
 #include "daemon/server/identity.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
@@ -312,7 +313,8 @@ static int64_t find_asker(struct server *s, int fd, const struct http_request *r
   return asker_find(&config, r, &from, &to);
 }
 
-static enum http_status on_request(void *ctx, int fd, const struct http_request *r, struct buf *text) {
+static enum http_status on_request(void *ctx, int fd, const struct http_request *r, struct buf *text,
+                                   struct answer_document *document) {
   struct server *s = ctx;
   struct buf trouble = BUF_INIT;
   int64_t uid = find_asker(s, fd, r);
@@ -322,8 +324,8 @@ static enum http_status on_request(void *ctx, int fd, const struct http_request 
   buf_finish(&trouble);
   if (status != HTTP_OK || text->len) return status;
   struct core_store_facts store = store_facts(s);
-  bool whole = core_status(s->core, uid, server_now_ms(), server_wall_ms(), &store, text);
-  return whole ? HTTP_OK : HTTP_UNAVAILABLE;
+  document_open(document, s->core, r, uid, &store);
+  return HTTP_OK;
 }
 
 static void on_claimed(void *ctx, uint64_t serial, enum claim_answer answer, const char *text) {
