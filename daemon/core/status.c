@@ -49,13 +49,32 @@ static json_t *member_to_json(const struct job *j, const struct member *m, uint6
   return v;
 }
 
+/* With the sentence that people read. */
+static json_t *told_verdict(const struct verdict *verdict) {
+  json_t *v = verdict_to_json(verdict);
+  struct buf text = BUF_INIT;
+  verdict_sentence(verdict, &text);
+  json_object_set_new(v, "sentence", json_text(buf_text(&text)));
+  buf_finish(&text);
+  return v;
+}
+
+static json_t *told_waiting(const struct job *j, uint64_t now_ms) {
+  json_t *v = job_missing_json(j, now_ms);
+  struct buf text = BUF_INIT;
+  job_missing_text(j, now_ms, &text);
+  json_object_set_new(v, "sentence", json_text(buf_text(&text)));
+  buf_finish(&text);
+  return v;
+}
+
 static json_t *verdicts_to_json(const struct job *j) {
   json_t *list = json_array();
   const struct ended_round *p;
   for (size_t i = 0; (p = job_past(j, i)); i++)
     json_array_append_new(list, json_pack("{s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms, "round",
                                           (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
-                                          (json_t *)verdict_to_json(&p->verdict)));
+                                          told_verdict(&p->verdict)));
   return list;
 }
 
@@ -77,6 +96,11 @@ static json_t *moved_to_json(const struct moved_job *m) {
   return v;
 }
 
+/* The cause is known, and not yet settled: a weightier one may still come. */
+static bool is_ending_round(const struct job *j) {
+  return (j->state == JOB_STOPPING || j->state == JOB_CHECKPOINTING) && j->cause.cause != CAUSE_NONE;
+}
+
 static json_t *job_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
   json_t *v =
       json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
@@ -94,11 +118,12 @@ static json_t *job_to_json(const struct core *c, const struct job *j, uint64_t n
   uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
   json_object_set_new(v, "delay_ms", json_integer((json_int_t)(left_ms ? j->last_delay_ms : 0)));
   json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
-  if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", job_missing_json(j, now_ms));
+  if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", told_waiting(j, now_ms));
+  if (is_ending_round(j)) json_object_set_new(v, "ending", told_verdict(&j->cause));
   json_t *members = json_array();
   for (size_t i = 0; i < j->n_members; i++) json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
   json_object_set_new(v, "members", members);
-  if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
+  if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", told_verdict(&j->last_verdict));
   json_object_set_new(v, "verdicts", verdicts_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -254,9 +279,8 @@ static void verdicts_text(struct buf *out, const struct job *j) {
   }
 }
 
-/* Before it is settled: a weightier cause may still come. */
 static void ending_text(struct buf *out, const struct job *j) {
-  if ((j->state != JOB_STOPPING && j->state != JOB_CHECKPOINTING) || j->cause.cause == CAUSE_NONE) return;
+  if (!is_ending_round(j)) return;
   buf_printf(out, "  round %lld is ending: ", (long long)j->round);
   verdict_sentence(&j->cause, out);
   buf_putc(out, '\n');

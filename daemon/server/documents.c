@@ -1,36 +1,94 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The documents over HTTP: the core makes the text, and this file adds the head. */
+/* The documents over HTTP: the core makes the text, and this file adds the head.
+ *
+ * The page asks for the jobs twice a second, and mostly nothing has happened to jobs that have ended. So /status has an
+ * ETag, and a page that has it gets 304 without the work of the answer. The ETag is a hash of the user, of the number
+ * of events that the core has taken, and of the time in units of DOCUMENT_FRESH_MS: some facts change by time alone. It
+ * is a weak one: the ages in two answers that share it differ, and nothing else does. The hash has a key, since the
+ * number of events would tell a user what other users' jobs do. */
 
 #include "daemon/server/documents.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "common/mem.h"
+#include "daemon/page/page.h"
 #include "daemon/server/server.h"
+
+enum { DOCUMENT_FRESH_MS = 5000 };
 
 struct document {
   struct core *core;
   int64_t uid;
   bool head; /* HEAD: without a body */
   struct core_store_facts store;
-  bool whole;
+  struct http_answer answer;
 };
 
-static bool more_status(void *source, struct buf *body) {
-  struct document *d = source;
-  d->whole = core_status(d->core, d->uid, server_now_ms(), server_wall_ms(), &d->store, body);
+void documents_init(struct documents *all, struct core *core, uint64_t seed) {
+  *all = (struct documents){.core = core, .tags = siphash_key_from(seed)};
+}
+
+static bool more_page(void *source, struct buf *body) {
+  buf_append(body, page_html, page_html_len);
   return false;
 }
 
-static void put_status_head(void *source, struct buf *head, struct buf *body) {
+static bool more_status(void *source, struct buf *body) {
+  struct document *d = source;
+  if (!core_status(d->core, d->uid, server_now_ms(), server_wall_ms(), &d->store, body)) {
+    d->answer.status = HTTP_UNAVAILABLE;
+    d->answer.etag[0] = 0;
+  }
+  return false;
+}
+
+static bool more_table(void *source, struct buf *body) {
+  struct buf json = BUF_INIT;
+  more_status(source, &json);
+  page_put_table(buf_text(&json), json.len, body);
+  buf_finish(&json);
+  return false;
+}
+
+static void put_head(void *source, struct buf *head, struct buf *body) {
   const struct document *d = source;
-  http_put_head(head, d->whole ? HTTP_OK : HTTP_UNAVAILABLE, "application/json", body->len);
+  http_put_head(head, &d->answer, body->len);
   if (d->head) buf_clear(body);
 }
 
-void document_open(struct answer_document *out, struct core *c, const struct http_request *r, int64_t uid,
-                   const struct core_store_facts *store) {
+static void put_tag(const struct documents *all, int64_t uid, struct http_answer *a) {
+  const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS};
+  a->weak = true;
+  snprintf(a->etag, sizeof(a->etag), "%016" PRIx64, siphash(&all->tags, said, sizeof(said)));
+}
+
+static void describe(const struct documents *all, enum http_resource resource, int64_t uid, struct http_answer *a) {
+  bool is_status = resource == HTTP_STATUS;
+  a->type = is_status ? "application/json" : "text/html; charset=utf-8";
+  if (is_status) put_tag(all, uid, a);
+  if (resource == HTTP_TABLE) a->policy = page_table_policy;
+  if (resource != HTTP_PAGE) return;
+  a->policy = page_policy;
+  snprintf(a->etag, sizeof(a->etag), "%s", page_etag);
+}
+
+void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
+                    const struct core_store_facts *store, struct http_answer *a, struct answer_document *out) {
+  describe(all, resource, uid, a);
+  if (http_has(r, a->etag)) {
+    a->status = HTTP_NOT_MODIFIED;
+    return;
+  }
   struct document *d = xcalloc(1, sizeof(*d));
-  *d = (struct document){.core = c, .uid = uid, .head = r->head, .store = *store};
-  *out = (struct answer_document){
-      .uid = uid, .source = d, .more = more_status, .put_head = put_status_head, .destroy = free};
+  *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .store = *store, .answer = *a};
+  *out = (struct answer_document){.uid = uid,
+                                  .source = d,
+                                  .more = resource == HTTP_PAGE    ? more_page
+                                          : resource == HTTP_TABLE ? more_table
+                                                                   : more_status,
+                                  .put_head = put_head,
+                                  .destroy = free};
 }

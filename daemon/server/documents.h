@@ -2,14 +2,23 @@
 #ifndef DAEMON_SERVER_DOCUMENTS_H
 #define DAEMON_SERVER_DOCUMENTS_H
 
-/* The documents that are served over HTTP to users who are known: /status. */
+/* The documents that are served over HTTP to users who are known: /status, the live page, and its table. */
 
+#include "common/siphash.h"
 #include "daemon/core/core.h"
 #include "daemon/server/answer.h"
 #include "daemon/server/http.h"
 
-/* Opens the document of the request's path for the user `uid`. The core outlives it; nothing else is borrowed. */
-void document_open(struct answer_document *out, struct core *c, const struct http_request *r, int64_t uid,
-                   const struct core_store_facts *store);
+struct documents {
+  struct core *core; /* borrowed */
+  struct siphash_key tags;
+  uint64_t changes; /* the owner counts here what may have changed /status */
+};
+
+void documents_init(struct documents *all, struct core *core, uint64_t seed);
+/* Opens the document for the user `uid`. It borrows the core, and nothing else. Or nothing is opened and *a is the
+ * answer, because the user has this document already. */
+void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
+                    const struct core_store_facts *store, struct http_answer *a, struct answer_document *out);
 
 #endif

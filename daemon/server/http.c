@@ -14,13 +14,21 @@
  * Probes need no token, so they tell a stranger only yes or no. Who asks for more is the caller's business (asker.h): it
  * goes by the token, and for a request of this machine by the process. A browser is such a process too. A web page whose
  * name was made to lead here must not read through it what its user may read, so `direct` asks for a Host that is no
- * name.
+ * name. Nor may a page of another site ask in the background: browsers say so in Sec-Fetch-Site. A link from there is
+ * fine (Sec-Fetch-Mode: navigate), because that page cannot look at what it opens.
+ *
+ * A person with a browser cannot send Bearer, so a token is also the password of Basic, whatever the user's name.
+ *
+ * The page and its data come from here alone, and run nothing that is not in them. The policy of the page names its
+ * script and its style by their hashes (daemon/page); everything else gets a policy that allows nothing.
  *
  * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored:
  * some probes add one against caches. */
 
 #include "daemon/server/http.h"
 
+#include <sodium.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -154,17 +162,50 @@ static bool is_no_name(struct word host) {
   return dots == 3;
 }
 
-/* Another scheme than Bearer is no token. */
+/* The password. What cannot be decoded, or is too long, is a token that fits nobody: the browser then asks again. */
+static void take_basic(struct word value, struct http_request *r) {
+  size_t len = 0;
+  r->token = "";
+  if (sodium_base642bin((unsigned char *)r->basic, HTTP_BASIC_MAX, value.at, value.len, NULL, &len, NULL,
+                        sodium_base64_VARIANT_ORIGINAL) != 0)
+    return;
+  const char *colon = memchr(r->basic, ':', len);
+  if (!colon) return;
+  r->token = colon + 1;
+  r->token_len = len - (size_t)(r->token - r->basic);
+}
+
+/* Another scheme than Bearer and Basic is no token. */
 static void take_token(struct word value, struct http_request *r) {
   struct word scheme = take_word(&value);
-  if (!is_named(scheme, "Bearer")) return;
   value = trim(value);
+  if (is_named(scheme, "Basic")) take_basic(value, r);
+  if (!is_named(scheme, "Bearer")) return;
   r->token = value.at;
   r->token_len = value.len;
 }
 
+/* Who says that it asks for somebody else. */
+static bool is_forwarded(struct word name) {
+  return is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via");
+}
+
+struct fields {
+  int hosts, authorizations;
+  bool foreign, navigates; /* Sec-Fetch-Site, Sec-Fetch-Mode */
+};
+
+static void take_field(struct word name, struct word value, struct fields *f, struct http_request *r) {
+  if (is_named(name, "Host")) f->hosts++, r->direct = r->direct && is_no_name(value);
+  if (is_named(name, "Authorization")) f->authorizations++, take_token(value, r);
+  if (is_forwarded(name)) r->direct = false;
+  if (is_named(name, "Sec-Fetch-Site")) f->foreign = !is_named(value, "same-origin") && !is_named(value, "none");
+  if (is_named(name, "Sec-Fetch-Mode")) f->navigates = is_named(value, "navigate");
+  if (is_named(name, "If-None-Match")) r->none_match = value.at, r->none_match_len = value.len;
+}
+
 static enum http_status parse_fields(struct word head, bool wants_host, struct http_request *r) {
-  int hosts = 0, authorizations = 0;
+  struct fields f = {0};
   for (;;) {
     struct word line = take_line(&head), name, value;
     if (line.len == 0) break;
@@ -174,12 +215,11 @@ static enum http_status parse_fields(struct word head, bool wants_host, struct h
     /* some clients send "Content-Length: 0" with a GET */
     if (is_named(name, "Transfer-Encoding") || (is_named(name, "Content-Length") && !is(value, "0")))
       return refuse(r, HTTP_BAD_REQUEST, "a request must not have a body");
-    if (is_named(name, "Host")) hosts++, r->direct = r->direct && is_no_name(value);
-    if (is_named(name, "Authorization")) authorizations++, take_token(value, r);
-    if (is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via")) r->direct = false;
+    take_field(name, value, &f, r);
   }
-  if (authorizations > 1) return refuse(r, HTTP_BAD_REQUEST, "a request has the field Authorization at most once");
-  if (hosts > 1 || (wants_host && hosts == 0))
+  if (f.foreign && !f.navigates) r->direct = false;
+  if (f.authorizations > 1) return refuse(r, HTTP_BAD_REQUEST, "a request has the field Authorization at most once");
+  if (f.hosts > 1 || (wants_host && f.hosts == 0))
     return refuse(r, HTTP_BAD_REQUEST, "HTTP/1.1 requires the field Host, once");
   return HTTP_OK;
 }
@@ -202,11 +242,11 @@ enum http_status http_parse(const char *data, size_t len, size_t *seen, struct h
   return status;
 }
 
-bool http_is_path(const struct http_request *r, const char *path) {
+static bool is_path(const struct http_request *r, const char *path) {
   return is((struct word){r->path, r->path_len}, path);
 }
 
-static enum http_status route_document(const struct http_request *r, enum http_asker asker, struct buf *text) {
+static enum http_status route_jobs(const struct http_request *r, enum http_asker asker, struct buf *text) {
   if (asker == HTTP_ASKER_KNOWN) return HTTP_OK;
   if (asker == HTTP_ASKER_KEYLESS) {
     buf_puts(text, "this daemon has no key (--insecure) and knows users only on its own machine: run rdzvctl status "
@@ -216,25 +256,35 @@ static enum http_status route_document(const struct http_request *r, enum http_a
   if (r->token)
     buf_puts(text, "this token does not belong to a key of this daemon: rdzvctl token prints yours\n");
   else
-    buf_puts(text, "this path needs the field \"Authorization: Bearer TOKEN\": rdzvctl token prints yours\n");
+    buf_puts(text,
+             "this path needs the field \"Authorization: Bearer TOKEN\", or in a browser TOKEN as the password of "
+             "any user: rdzvctl token prints yours\n");
   return HTTP_UNAUTHORIZED;
 }
 
+static enum http_resource resource_at(const struct http_request *r) {
+  if (is_path(r, "/")) return HTTP_PAGE;
+  if (is_path(r, "/table")) return HTTP_TABLE;
+  if (is_path(r, "/status")) return HTTP_STATUS;
+  return HTTP_SENTENCE;
+}
+
 enum http_status http_route(const struct http_request *r, enum http_asker asker, const char *trouble,
-                            struct buf *text) {
-  if (http_is_path(r, "/healthz")) {
+                            enum http_resource *resource, struct buf *text) {
+  *resource = resource_at(r);
+  if (*resource != HTTP_SENTENCE) return route_jobs(r, asker, text);
+  if (is_path(r, "/healthz")) {
     buf_puts(text, "ok\n");
     return HTTP_OK;
   }
-  if (http_is_path(r, "/readyz")) {
+  if (is_path(r, "/readyz")) {
     if (trouble && asker == HTTP_ASKER_KNOWN)
       buf_printf(text, "not ready: %s\n", trouble);
     else
       buf_puts(text, trouble ? "not ready\n" : "ok\n");
     return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
   }
-  if (http_is_path(r, "/status")) return route_document(r, asker, text);
-  buf_puts(text, "rdzvd serves /healthz, /readyz and /status; use rdzvctl for everything else\n");
+  buf_puts(text, "rdzvd serves /, /table, /status, /healthz and /readyz; use rdzvctl for everything else\n");
   return HTTP_NOT_FOUND;
 }
 
@@ -242,6 +292,7 @@ static const char *reason_of(enum http_status status) {
   switch (status) {
   case HTTP_MORE: break;
   case HTTP_OK: return "OK";
+  case HTTP_NOT_MODIFIED: return "Not Modified";
   case HTTP_BAD_REQUEST: return "Bad Request";
   case HTTP_UNAUTHORIZED: return "Unauthorized";
   case HTTP_FORBIDDEN: return "Forbidden";
@@ -256,15 +307,32 @@ static const char *reason_of(enum http_status status) {
   return "";
 }
 
-void http_put_head(struct buf *out, enum http_status status, const char *type, size_t len) {
-  buf_printf(out, "HTTP/1.1 %d %s\r\n", (int)status, reason_of(status));
-  if (status == HTTP_METHOD_NOT_ALLOWED) buf_puts(out, "Allow: GET, HEAD\r\n");
-  if (status == HTTP_UNAUTHORIZED) buf_puts(out, "WWW-Authenticate: Bearer\r\n");
-  buf_printf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", type, len);
-  buf_puts(out, "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
+bool http_has(const struct http_request *r, const char *etag) {
+  char quoted[HTTP_ETAG_MAX + 3];
+  struct word have = {r->none_match, r->none_match_len};
+  if (!have.at || !etag[0]) return false;
+  if (is(have, "*")) return true;
+  size_t len = (size_t)snprintf(quoted, sizeof(quoted), "\"%s\"", etag);
+  return memmem(have.at, have.len, quoted, len) != NULL;
 }
 
-void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text) {
-  http_put_head(out, status, text[0] == '{' ? "application/json" : "text/plain; charset=utf-8", strlen(text));
-  if (!head) buf_puts(out, text);
+void http_put_head(struct buf *out, const struct http_answer *a, size_t len) {
+  buf_printf(out, "HTTP/1.1 %d %s\r\n", (int)a->status, reason_of(a->status));
+  if (a->status == HTTP_METHOD_NOT_ALLOWED) buf_puts(out, "Allow: GET, HEAD\r\n");
+  if (a->status == HTTP_UNAUTHORIZED)
+    buf_puts(out, "WWW-Authenticate: Bearer\r\nWWW-Authenticate: Basic realm=\"rdzv\", charset=\"UTF-8\"\r\n");
+  if (a->status != HTTP_NOT_MODIFIED)
+    buf_printf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", a->type ? a->type : "text/plain; charset=utf-8",
+               len);
+  if (a->etag[0]) buf_printf(out, "ETag: %s\"%s\"\r\n", a->weak ? "W/" : "", a->etag);
+  buf_printf(out, "Cache-Control: %s\r\n", a->etag[0] && !a->weak ? "private, no-cache" : "no-store");
+  buf_printf(out, "Content-Security-Policy: %s\r\n",
+             a->policy ? a->policy : "default-src 'none'; frame-ancestors 'none'");
+  buf_puts(out, "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+                "Cross-Origin-Resource-Policy: same-origin\r\nConnection: close\r\n\r\n");
+}
+
+void http_put_answer(struct buf *out, const struct http_answer *a, bool head, const char *text) {
+  http_put_head(out, a, strlen(text));
+  if (!head && a->status != HTTP_NOT_MODIFIED) buf_puts(out, text);
 }

@@ -53,10 +53,10 @@ struct peers_callbacks {
   void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
   void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
   void (*on_deadline)(void *ctx);                           /* peers_deadline is no longer UINT64_MAX */
-  /* The answer to a whole request over HTTP on this connection: its status, and *text; or 200 and *document, whose head
-   * may have another status. */
-  enum http_status (*on_request)(void *ctx, int fd, const struct http_request *r, struct buf *text,
-                                 struct answer_document *document);
+  /* The answer to a whole request over HTTP on this connection: *a, with a sentence in *text, or without a body; or
+   * *document, which puts its own head. All of them are empty before. */
+  void (*on_request)(void *ctx, int fd, const struct http_request *r, struct http_answer *a, struct buf *text,
+                     struct answer_document *document);
 };
 
 struct peers_options {

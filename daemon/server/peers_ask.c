@@ -61,20 +61,20 @@ void peer_begin_munge(struct peer *p, const char *data, size_t len) {
 
 /* HTTP ------------------------------------------------------------------------------------------------------------- */
 
-static void answer_http(struct peer *p, enum http_status status, bool head, const char *text) {
-  struct buf answer = BUF_INIT;
+static void answer_http(struct peer *p, const struct http_answer *a, bool head, const char *text) {
+  struct buf bytes = BUF_INIT;
   uv_read_stop(&p->conn.stream);
-  http_put_answer(&answer, status, head, text);
-  conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
-  buf_finish(&answer);
+  http_put_answer(&bytes, a, head, text);
+  conn_send_bytes(&p->conn, bytes_create(bytes.data, bytes.len));
+  buf_finish(&bytes);
   peer_drop(p, true);
 }
 
-/* Probes come every few seconds, so only an answer other than 200 is worth a line. */
+/* Probes come every few seconds, and pages look twice a second, so only a refusal is worth a line. */
 static void log_http(struct peer *p, const struct http_request *r, enum http_status status, const char *text) {
   struct buf line = BUF_INIT;
   buf_put_escaped(&line, r->line, r->line_len, SHOWN_REQUEST);
-  if (status == HTTP_OK)
+  if (status < HTTP_BAD_REQUEST)
     log_debug("%s: HTTP: \"%s\" is answered with %d", p->name, buf_text(&line), (int)status);
   else
     say(p, LOG_INFO, "%s: HTTP: \"%s\" is answered with %d, %.*s", p->name, buf_text(&line), (int)status,
@@ -106,9 +106,10 @@ static void begin_document(struct peer *p, const struct http_request *r, const s
     return;
   }
   struct buf text = BUF_INIT;
+  const struct http_answer a = {.status = HTTP_UNAVAILABLE};
   buf_printf(&text, "%s\n", e.text);
-  log_http(p, r, HTTP_UNAVAILABLE, buf_text(&text));
-  answer_http(p, HTTP_UNAVAILABLE, r->head, buf_text(&text));
+  log_http(p, r, a.status, buf_text(&text));
+  answer_http(p, &a, r->head, buf_text(&text));
   buf_finish(&text);
 }
 
@@ -117,21 +118,22 @@ static void take_request(struct peer *p) {
   struct answer_document document = {.more = NULL};
   struct buf text = BUF_INIT;
   uv_os_fd_t fd = -1;
-  enum http_status status = http_parse(p->request.data, p->request.len, &p->request_seen, &r);
-  if (status == HTTP_MORE) return;
-  if (status == HTTP_OK) {
+  struct http_answer a = {.status = http_parse(p->request.data, p->request.len, &p->request_seen, &r)};
+  if (a.status == HTTP_MORE) return;
+  if (a.status == HTTP_OK) {
     uv_fileno(&p->conn.handle, &fd);
-    status = p->peers->cb.on_request(p->peers->ctx, fd, &r, &text, &document);
+    p->peers->cb.on_request(p->peers->ctx, fd, &r, &a, &text, &document);
   } else {
     buf_printf(&text, "%s\n", r.why);
   }
   if (document.more) {
     begin_document(p, &r, &document);
   } else {
-    log_http(p, &r, status, buf_text(&text));
-    answer_http(p, status, r.head, buf_text(&text));
+    log_http(p, &r, a.status, buf_text(&text));
+    answer_http(p, &a, r.head, buf_text(&text));
   }
   explicit_bzero(p->request.data, p->request.len); /* a token may be in it */
+  explicit_bzero(r.basic, sizeof(r.basic));
   buf_finish(&text);
 }
 
@@ -161,5 +163,5 @@ void peer_expire_http(struct peer *p) {
     peer_drop(p, false);
     return;
   }
-  answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request is incomplete\n");
+  answer_http(p, &(struct http_answer){.status = HTTP_REQUEST_TIMEOUT}, false, "this request is incomplete\n");
 }

@@ -63,8 +63,9 @@ struct server {
   struct c10d_server *store; /* of foreign clients; NULL: there is none */
   struct saver saver;
   struct socket_owners owners; /* of requests over HTTP */
-  struct job_effects fresh;    /* of the current step */
-  struct job_effect *queue;    /* to be carried out */
+  struct documents documents;
+  struct job_effects fresh; /* of the current step */
+  struct job_effect *queue; /* to be carried out */
   size_t head, tail, cap, saves_queued;
   uv_timer_t timer;
   uv_idle_t idle;
@@ -140,6 +141,7 @@ static bool has_work_left(const struct server *s) {
 static void step_core(struct server *s, struct core_event *ev) {
   ev->now_ms = server_now_ms();
   ev->wall_ms = server_wall_ms();
+  s->documents.changes++;
   core_step(s->core, ev, &s->fresh);
   for (size_t i = 0; i < s->fresh.n; i++) {
     struct job_effect *fx = &s->fresh.v[i];
@@ -313,19 +315,19 @@ static int64_t find_asker(struct server *s, int fd, const struct http_request *r
   return asker_find(&config, r, &from, &to);
 }
 
-static enum http_status on_request(void *ctx, int fd, const struct http_request *r, struct buf *text,
-                                   struct answer_document *document) {
+static void on_request(void *ctx, int fd, const struct http_request *r, struct http_answer *a, struct buf *text,
+                       struct answer_document *document) {
   struct server *s = ctx;
   struct buf trouble = BUF_INIT;
+  enum http_resource resource;
   int64_t uid = find_asker(s, fd, r);
   enum http_asker asker = uid >= 0 ? HTTP_ASKER_KNOWN : s->config.key ? HTTP_ASKER_UNKNOWN : HTTP_ASKER_KEYLESS;
   put_trouble(s, &trouble);
-  enum http_status status = http_route(r, asker, trouble.len ? buf_text(&trouble) : NULL, text);
+  a->status = http_route(r, asker, trouble.len ? buf_text(&trouble) : NULL, &resource, text);
   buf_finish(&trouble);
-  if (status != HTTP_OK || text->len) return status;
+  if (a->status != HTTP_OK || resource == HTTP_SENTENCE) return;
   struct core_store_facts store = store_facts(s);
-  document_open(document, s->core, r, uid, &store);
-  return HTTP_OK;
+  documents_open(&s->documents, r, resource, uid, &store, a, document);
 }
 
 static void on_claimed(void *ctx, uint64_t serial, enum claim_answer answer, const char *text) {
@@ -467,6 +469,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
                                                   .cb = &callbacks,
                                                   .ctx = s});
   socket_owners_open(&s->owners);
+  documents_init(&s->documents, s->core, config->seed);
   saver_init(&s->saver, loop, config->state, s);
   s->saver.on_done = on_saved;
   s->saver.get_lines = get_state_lines;

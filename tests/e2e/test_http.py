@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probes and the jobs' status on the daemon's port, and clients that are slow, many, or malformed."""
 
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -42,11 +44,11 @@ def test_probes(rdzv):
     d = rdzv.daemon()
     assert get(d, "/healthz") == (200, "ok\n") and get(d, "/readyz") == (200, "ok\n")
     assert get(d, "/healthz", "HEAD") == (200, "")
-    assert get(d, "/metrics") == (404, "rdzvd serves /healthz, /readyz and /status; use rdzvctl for everything else\n")
+    assert get(d, "/jobs") == (404, "rdzvd serves /, /table, /status, /healthz and /readyz; use rdzvctl for everything else\n")
     status, head, body = ask(d, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + 100000 * b"x")
     assert status == 405 and "\r\nAllow: GET, HEAD" in head and "GET and HEAD are served" in body
     assert not d.says("healthz HTTP/1.1\" is answered with 200"), d  # probes leave no lines
-    d.expect(r'"GET /metrics HTTP/1.1" is answered with 404')
+    d.expect(r'"GET /jobs HTTP/1.1" is answered with 404')
     with Native(d.port) as n:
         n.hello()
         n.expect("WELCOME")
@@ -83,8 +85,8 @@ def test_status_without_one(rdzv):
     d = rdzv.daemon()
     key = sealed.Key.parse(rdzv.key)
     status, head, body = from_afar(d, "/status")
-    assert status == 401 and "\r\nWWW-Authenticate: Bearer\r\n" in head
-    assert body == 'this path needs the field "Authorization: Bearer TOKEN": rdzvctl token prints yours\n'
+    assert status == 401 and "\r\nWWW-Authenticate: Bearer\r\n" in head and '\r\nWWW-Authenticate: Basic realm="rdzv", charset="UTF-8"\r\n' in head
+    assert body == 'this path needs the field "Authorization: Bearer TOKEN", or in a browser TOKEN as the password of any user: rdzvctl token prints yours\n'
     wrong = sealed.Key.random()
     for token in str(key), wrong.token(), wrong.derive(0).token(), "x" * 4000, "", "0" * 64:
         status, _, body = from_afar(d, "/status", f"Authorization: Bearer {token}")
@@ -96,6 +98,84 @@ def test_status_without_one(rdzv):
     plain = rdzv.daemon("--insecure")
     status, head, body = from_afar(plain, "/status", f"Authorization: Bearer {key.token()}")
     assert status == 403 and "WWW-Authenticate" not in head and "--insecure" in body and "rdzvctl status" in body
+
+
+def fields_of(head):
+    return dict(line.split(": ", 1) for line in head.split("\r\n")[1:])
+
+
+def test_documents(rdzv):
+    """The page, the table and the jobs carry what protects them, and are not sent again to a browser that has them."""
+    d = rdzv.daemon()
+    basic = base64.b64encode(f"anybody:{sealed.Key.parse(rdzv.key).token()}".encode()).decode()
+    answers = {}
+    for path in "/", "/table", "/status":
+        assert from_afar(d, path)[0] == 401
+        status, head, body = from_afar(d, path, f"Authorization: Basic {basic}")
+        fields = answers[path] = fields_of(head)
+        assert status == 200 and fields["X-Content-Type-Options"] == "nosniff" and fields["Referrer-Policy"] == "no-referrer"
+        policy = fields["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+        # The hashes are those of what is there.
+        for tag in "style", "script":
+            text = re.search(f"<{tag}>(.*?)</{tag}>", body, re.S)
+            if text:
+                digest = base64.b64encode(hashlib.sha256(text[1].encode()).digest()).decode()
+                assert f"{tag}-src 'sha256-{digest}'" in policy, path
+        assert ("<script>" in body) == (path == "/") and not re.search(r'(src|href)="?(https?:)?//', body)
+    assert answers["/"]["ETag"][0] == '"' and answers["/"]["Cache-Control"] == "private, no-cache"
+    assert answers["/table"]["Cache-Control"] == answers["/status"]["Cache-Control"] == "no-store"
+    status, head, body = from_afar(d, "/", f"Authorization: Basic {basic}", f"If-None-Match: {answers['/']['ETag']}")
+    assert status == 304 and body == "" and fields_of(head)["ETag"] == answers["/"]["ETag"]
+    assert from_afar(d, "/", f"If-None-Match: {answers['/']['ETag']}")[0] == 401
+    assert from_afar(d, "/status", "Authorization: Basic eDp5")[0] == 401
+
+
+def test_etag_of_the_jobs(rdzv):
+    """Nothing happens: 304, for a while. A node comes: 200. Two users never share an ETag."""
+    d = rdzv.daemon()
+    key = sealed.Key.parse(rdzv.key)
+    mine, others = (f"Authorization: Bearer {k.token()}" for k in (key, key.derive(4242)))
+
+    def tag(*fields):
+        status, head, _ = from_afar(d, "/status", *fields)
+        return status, fields_of(head)["ETag"]
+
+    def same():  # the tag changes every 5 s too
+        first = tag(mine)[1]
+        return first.startswith('W/"') and tag(mine, f"If-None-Match: {first}") == (304, first) and (first, tag(others))
+
+    seen, (status, strange) = until("nothing happened", same, 2)
+    assert status == 200 and strange != seen
+    with Native(d.port) as n:
+        n.hello(job="new")
+        n.expect("WELCOME")
+        status, after = tag(mine, f"If-None-Match: {seen}")
+        assert status == 200 and after != seen
+
+
+def test_other_sites(rdzv):
+    """A page of another site may link to a daemon, and cannot ask it in the background for the user of the browser."""
+    d = rdzv.daemon()
+
+    def ask_from(site, mode):
+        return ask(d, f"GET /status HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\n\r\n".encode())[0]
+
+    assert ask_from("cross-site", "no-cors") == ask_from("same-site", "cors") == 401
+    assert ask_from("cross-site", "navigate") == ask_from("same-origin", "cors") == ask_from("none", "navigate") == 200
+
+
+def test_table(rdzv):
+    """The jobs without a script; what a peer says is text."""
+    d = rdzv.daemon()
+    host = "<b onclick=x>&amp;\u202e'\""
+    with Native(d.port) as n:
+        n.hello(job="seen", host=host)
+        n.started()
+        status, page = get(d, "/table")
+        assert status == 200 and "<h2>seen</h2>" in page and "<strong>running</strong>" in page, page
+        assert "&lt;b onclick=x&gt;&amp;amp;\\u202e&#39;&quot;" in page and "<b" not in page.replace("<body>", "")
+        assert '<meta http-equiv=refresh content=5>' in page and '<a href="/">' in page
 
 
 @pytest.mark.parametrize("options", [[], ["--insecure"]])

@@ -123,6 +123,8 @@ static void save_requests(void) {
       {"status", "GET /status HTTP/1.1\r\nHost: 127.0.0.1:29400\r\nAuthorization: Bearer "
                  "1000:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\r\n\r\n"},
       {"basic", "GET /status HTTP/1.1\r\nHost: node1\r\nAuthorization: Basic YTpi\r\nX-Forwarded-For: ::1\r\n\r\n"},
+      {"page", "GET / HTTP/1.1\r\nHost: localhost:1\r\nSec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\n"
+               "If-None-Match: W/\"x\", \"0123456789abcdef\"\r\n\r\n"},
       {"post", "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"},
       {"two", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"},
       {"chunked", "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},

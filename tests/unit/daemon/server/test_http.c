@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/server/http.c: which requests are accepted, which are refused and why, and the answers. */
 
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +19,10 @@ static void check_asked_by(enum http_asker asker, const char *request, const cha
                            const char *part) {
   struct http_request r;
   struct buf text = BUF_INIT;
+  enum http_resource resource;
   enum http_status got = parse(request, &r);
   if (got == HTTP_OK)
-    got = http_route(&r, asker, trouble, &text);
+    got = http_route(&r, asker, trouble, &resource, &text);
   else
     buf_puts(&text, r.why ? r.why : "");
   if ((int)got != status || !strstr(buf_text(&text), part))
@@ -39,12 +41,38 @@ static void test_what_is_served(void **state) {
   check("GET /readyz HTTP/1.0\r\n\r\n", "the disk is full", 503, "not ready: the disk is full\n");
   check("GET /readyz?verbose HTTP/1.0\n\n", NULL, 200, "ok\n");
   check("GET http://node1:29400/readyz HTTP/1.1\r\nhOST:\t\r\n\r\n", NULL, 200, "ok\n");
-  check("GET HTTP://node1 HTTP/1.0\r\n\r\n", NULL, 404, "/healthz, /readyz and /status");
+  check("GET HTTP://node1 HTTP/1.0\r\n\r\n", NULL, 200, "");
   check("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0 \r\nX: \xc3\xa4\r\n\r\n", NULL, 200, "ok");
   check("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 404, "rdzvctl");
   check("GET /healthz/ HTTP/1.0\r\n\r\n", NULL, 404, "");
   check("GET /healthzz HTTP/1.0\r\n\r\n", NULL, 404, "");
-  check("GET /? HTTP/1.0\r\n\r\n", NULL, 404, "");
+  check("GET /tables HTTP/1.0\r\n\r\n", NULL, 404, "serves /, /table, /status, /healthz and /readyz");
+}
+
+static void check_resource(const char *path, enum http_resource want) {
+  char request[128];
+  struct http_request r;
+  struct buf text = BUF_INIT;
+  enum http_resource got = HTTP_SENTENCE;
+  snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", path);
+  assert_int_equal(parse(request, &r), HTTP_OK);
+  assert_int_equal(http_route(&r, HTTP_ASKER_KNOWN, NULL, &got, &text), HTTP_OK);
+  if (got != want || (text.len == 0) != (want != HTTP_SENTENCE)) fail_msg("%s leads to %d", path, (int)got);
+  buf_clear(&text);
+  if (want != HTTP_SENTENCE) {
+    assert_int_equal(http_route(&r, HTTP_ASKER_UNKNOWN, NULL, &got, &text), HTTP_UNAUTHORIZED);
+    assert_non_null(strstr(buf_text(&text), "TOKEN as the password of any user"));
+  }
+  buf_finish(&text);
+}
+
+static void test_what_the_caller_makes(void **state) {
+  check_resource("/", HTTP_PAGE);
+  check_resource("/?job=x", HTTP_PAGE);
+  check_resource("http://node1", HTTP_PAGE);
+  check_resource("/table", HTTP_TABLE);
+  check_resource("/status?x", HTTP_STATUS);
+  check_resource("/healthz", HTTP_SENTENCE);
 }
 
 static void test_what_is_refused(void **state) {
@@ -79,8 +107,6 @@ static void test_what_is_refused(void **state) {
 
 static void test_strangers_get_yes_or_no(void **state) {
   static const enum http_asker strangers[] = {HTTP_ASKER_UNKNOWN, HTTP_ASKER_KEYLESS};
-  struct http_request r;
-  struct buf text = BUF_INIT;
   for (int i = 0; i < 2; i++) {
     check_asked_by(strangers[i], "GET /healthz HTTP/1.0\r\n\r\n", "the disk is full", 200, "ok\n");
     check_asked_by(strangers[i], "GET /readyz HTTP/1.0\r\n\r\n", "the disk is full", 503, "not ready\n");
@@ -91,10 +117,7 @@ static void test_strangers_get_yes_or_no(void **state) {
   check_asked_by(HTTP_ASKER_UNKNOWN, "GET /status HTTP/1.0\r\nAuthorization: Bearer x\r\n\r\n", NULL, 401,
                  "does not belong to a key of this daemon");
   check_asked_by(HTTP_ASKER_KEYLESS, "GET /status HTTP/1.0\r\n\r\n", NULL, 403, "rdzvctl status");
-  assert_int_equal(parse("GET /status?x HTTP/1.0\r\n\r\n", &r), HTTP_OK);
-  assert_int_equal(http_route(&r, HTTP_ASKER_KNOWN, NULL, &text), HTTP_OK);
-  assert_int_equal(text.len, 0); /* the caller's */
-  buf_finish(&text);
+  check_asked_by(HTTP_ASKER_KEYLESS, "GET / HTTP/1.0\r\n\r\n", NULL, 403, "rdzvctl status");
 }
 
 static void check_token(const char *field, const char *token) {
@@ -114,20 +137,59 @@ static void test_token(void **state) {
   check_token("Authorization: Bearer a b", "a b");
   check_token("Authorization: Bearer", "");
   check_token("Authorization: Bearerab", NULL);
-  check_token("Authorization: Basic YTpi", NULL);
+  check_token("Authorization: Basic YTpi", "b"); /* a:b */
+  check_token("authorization: bASIC  YTpi ", "b");
+  check_token("Authorization: Basic eDoxMDAwOmFi", "1000:ab"); /* x:1000:ab */
+  check_token("Authorization: Basic Og==", "");                /* : */
+  check_token("Authorization: Basic YWI=", "");                /* ab */
+  check_token("Authorization: Basic YTpi!", "");
+  check_token("Authorization: Basic YTpiY", "");
+  check_token("Authorization: Basic", "");
+  check_token("Authorization: Basically YTpi", NULL);
   check_token("Authorization:", NULL);
   check_token("X-Authorization: Bearer ab", NULL);
   check("GET /healthz HTTP/1.0\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", NULL, 400,
         "at most once");
 }
 
+static void test_long_password(void **state) {
+  for (size_t n = HTTP_BASIC_MAX - 3; n <= HTTP_BASIC_MAX + 3; n++) {
+    char plain[HTTP_BASIC_MAX + 4], request[HTTP_BASIC_MAX * 2] = "GET / HTTP/1.0\r\nAuthorization: Basic ";
+    struct http_request r;
+    memset(plain, 'x', n);
+    plain[1] = ':';
+    size_t len = strlen(request);
+    sodium_bin2base64(request + len, sizeof(request) - len, (const unsigned char *)plain, n,
+                      sodium_base64_VARIANT_ORIGINAL);
+    strcat(request, "\r\n\r\n");
+    assert_int_equal(parse(request, &r), HTTP_OK);
+    assert_int_equal(r.token_len, n <= HTTP_BASIC_MAX ? n - 2 : 0);
+  }
+}
+
 /* A request that a web page or a proxy may have made another process send. */
 static void test_direct(void **state) {
-  static const char *const direct[] = {"Host: 10.0.0.1:29400", "Host: [::1]:29400", "Host: localhost", "Host:",
-                                       "host: LOCALHOST:1",    "User-Agent: x",     "Host: 127.0.0.1"};
-  static const char *const others[] = {
-      "Host: node1", "Host: evil.example:29400", "Host: 10.0.0.1.example",   "Host: localhost.example",
-      "Host: 1.2.3", "Forwarded: for=1.2.3.4",   "X-Forwarded-For: 1.2.3.4", "Via: 1.1 proxy"};
+  static const char *const direct[] = {"Host: 10.0.0.1:29400",
+                                       "Host: [::1]:29400",
+                                       "Host: localhost",
+                                       "Host:",
+                                       "host: LOCALHOST:1",
+                                       "User-Agent: x",
+                                       "Host: 127.0.0.1",
+                                       "Sec-Fetch-Site: none",
+                                       "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors",
+                                       "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate"};
+  static const char *const others[] = {"Host: node1",
+                                       "Host: evil.example:29400",
+                                       "Host: 10.0.0.1.example",
+                                       "Host: localhost.example",
+                                       "Host: 1.2.3",
+                                       "Forwarded: for=1.2.3.4",
+                                       "X-Forwarded-For: 1.2.3.4",
+                                       "Via: 1.1 proxy",
+                                       "Sec-Fetch-Site: cross-site",
+                                       "Sec-Fetch-Mode: cors\r\nSec-Fetch-Site: same-site",
+                                       "Sec-Fetch-Site: new"};
   char request[256];
   struct http_request r;
   for (size_t i = 0; i < sizeof direct / sizeof *direct; i++) {
@@ -176,37 +238,72 @@ static void test_limits(void **state) {
   buf_finish(&b);
 }
 
+static const char *answer(struct buf *out, struct http_answer a, const char *text, bool head) {
+  buf_clear(out);
+  http_put_answer(out, &a, head, text);
+  return buf_text(out);
+}
+
+#define SHUT                                                                                                           \
+  "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n"         \
+  "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\nConnection: close\r\n\r\n"
+
 static void test_answer(void **state) {
   struct buf b = BUF_INIT;
-  http_put_answer(&b, HTTP_OK, false, "ok\n");
-  assert_string_equal(buf_text(&b),
+  assert_string_equal(answer(&b, (struct http_answer){.status = HTTP_OK}, "ok\n", false),
                       "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
-                      "Cache-Control: no-store\r\nConnection: close\r\n\r\nok\n");
-  buf_clear(&b);
-  http_put_answer(&b, HTTP_METHOD_NOT_ALLOWED, true, "no\n");
-  assert_string_equal(buf_text(&b), "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\n"
-                                    "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
-                                    "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
-  buf_clear(&b);
-  http_put_answer(&b, HTTP_UNAUTHORIZED, false, "who?\n");
-  assert_non_null(strstr(buf_text(&b), "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\n"));
-  buf_clear(&b);
-  http_put_answer(&b, HTTP_OK, true, "{}\n");
-  assert_non_null(strstr(buf_text(&b), "Content-Type: application/json\r\nContent-Length: 3\r\n"));
+                      "Cache-Control: no-store\r\n" SHUT "ok\n");
+  assert_string_equal(answer(&b, (struct http_answer){.status = HTTP_METHOD_NOT_ALLOWED}, "no\n", true),
+                      "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\n"
+                      "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
+                      "Cache-Control: no-store\r\n" SHUT);
+  assert_non_null(strstr(answer(&b, (struct http_answer){.status = HTTP_UNAUTHORIZED}, "who?\n", false),
+                         "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\nWWW-Authenticate: Basic "
+                         "realm=\"rdzv\", charset=\"UTF-8\"\r\nContent-Type: text/plain; charset=utf-8\r\n"));
+  struct http_answer jobs = {.status = HTTP_OK, .type = "application/json", .etag = "a1", .weak = true};
+  assert_non_null(strstr(answer(&b, jobs, "{}\n", true),
+                         "Content-Type: application/json\r\nContent-Length: 3\r\nETag: W/\"a1\"\r\n"
+                         "Cache-Control: no-store\r\n"));
   assert_null(strchr(buf_text(&b), '{'));
+  struct http_answer page = {.status = HTTP_OK, .type = "text/html", .policy = "style-src x", .etag = "b2"};
+  assert_non_null(strstr(answer(&b, page, "<p>", false),
+                         "Content-Type: text/html\r\nContent-Length: 3\r\nETag: \"b2\"\r\nCache-Control: private, "
+                         "no-cache\r\nContent-Security-Policy: style-src x\r\n"));
+  assert_non_null(strstr(buf_text(&b), "\r\n\r\n<p>"));
+  jobs.status = HTTP_NOT_MODIFIED;
+  assert_string_equal(answer(&b, jobs, "", false),
+                      "HTTP/1.1 304 Not Modified\r\nETag: W/\"a1\"\r\nCache-Control: no-store\r\n" SHUT);
   buf_finish(&b);
+}
+
+static bool has(const char *field, const char *etag) {
+  char request[128];
+  struct http_request r;
+  snprintf(request, sizeof(request), "GET / HTTP/1.0\r\n%s\r\n\r\n", field);
+  assert_int_equal(parse(request, &r), HTTP_OK);
+  return http_has(&r, etag);
+}
+
+static void test_etag(void **state) {
+  assert_true(has("If-None-Match: \"a1\"", "a1") && has("if-none-match: W/\"a1\"", "a1"));
+  assert_true(has("If-None-Match: \"x\", W/\"a1\" , \"y\"", "a1") && has("If-None-Match: *", "a1"));
+  assert_false(has("If-None-Match: \"a1\"", "a") || has("If-None-Match: a1", "a1") || has("X: \"a1\"", "a1"));
+  assert_false(has("If-None-Match: *", "") || has("If-None-Match: \"\"", "") || has("If-None-Match:", "a"));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_is_served),
+      cmocka_unit_test(test_what_the_caller_makes),
       cmocka_unit_test(test_what_is_refused),
       cmocka_unit_test(test_strangers_get_yes_or_no),
       cmocka_unit_test(test_token),
+      cmocka_unit_test(test_long_password),
       cmocka_unit_test(test_direct),
       cmocka_unit_test(test_whole_or_not),
       cmocka_unit_test(test_limits),
       cmocka_unit_test(test_answer),
+      cmocka_unit_test(test_etag),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
