@@ -68,6 +68,7 @@ enum {
   NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
   NCCL_IDS_MAX = 64,          /* of one round */
   NCCL_RANKS_PER_ID = 256,    /* at most, until a round has NCCL_IDS_MAX ids */
+  LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
 };
 
@@ -316,9 +317,16 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_STR, addr, ADDR_MAX) /* numeric */                                                                          \
   F(S, REQ_INT, port, 1, 65535)
 
+/* A worker that is behind the others of its node: by more than one step for half a second, or by one for 2 s. */
+#define laggard_FIELDS(F, S)                                                                                           \
+  F(S, INT, local_rank, 0, WORKERS_MAX)                                                                                \
+  F(S, INT, step, 0, INT64_MAX)                                                                                        \
+  F(S, INT, age_ms, 0, INT64_MAX) /* since its step rose */
+
 #define OBJECT_LIST(O)                                                                                                 \
   O(store_caller)                                                                                                      \
-  O(store_owner) O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away) O(seal) O(successor)
+  O(store_owner)                                                                                                       \
+  O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -515,10 +523,15 @@ const char *job_state_name(enum job_state v);
 #define progress_FIELDS(F, S)                                                                                          \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
-  F(S, INT, step, 0, INT64_MAX) /* of the slowest worker of this node */                                               \
+  F(S, INT, step, -1, INT64_MAX) /* of the slowest worker of this node; -1: none has reported a step in this round */  \
   F(S, INT, of, 0, INT64_MAX)                                                                                          \
   F(S, NUM, loss)                                                                                                      \
-  F(S, NUM, samples_per_second)
+  F(S, NUM, samples_per_second)                                                                                        \
+  F(S, INT, age_ms, 0, INT64_MAX)    /* since its step rose, of the worker for which that is longest ago */            \
+  F(S, INT, resumed, -1, INT64_MAX)  /* the step that this round's workers resumed at, the lowest; -1: unknown */      \
+  F(S, INT, saved, -1, INT64_MAX)    /* the last complete checkpoint of this round: its lowest step; -1: none */       \
+  F(S, INT, saving_ms, 0, INT64_MAX) /* how long workers waited for checkpoints in this round: the longest of them */  \
+  F(S, LIST, laggards, laggard, LAGGARDS_MAX) /* the furthest behind first */
 
 #define heartbeat_FIELDS(F, S)     F(S, NONE, unused)
 #define heartbeat_ack_FIELDS(F, S) F(S, NONE, unused)

@@ -45,6 +45,7 @@ struct worker_conn {
   bool welcome_due, request_due, ids_due; /* there was no room for it yet */
   uint32_t ids_wanted;                    /* of which round; 0: none */
   bool can;                               /* it has sent CAN_CHECKPOINT */
+  bool saving;                            /* it has sent SAVING with `on` */
   bool rejoins;                           /* it has sent CAN_REJOIN */
   bool parked;                            /* it waits for the next round */
   uint32_t local_rank;
@@ -56,6 +57,7 @@ struct rank {
   struct sdk_progress progress;
   bool progressed;              /* not yet reported */
   uint32_t n_can;               /* how many of its connections can */
+  uint32_t n_saving;            /* how many of them wait for a checkpoint */
   struct worker_conn *rejoiner; /* the one that has sent CAN_REJOIN; NULL: none */
   uint32_t bits;                /* the requests to it */
 };
@@ -102,6 +104,16 @@ static void set_can(struct worker_conn *c, bool can) {
   if (*n == (can ? 1 : 0)) add_event(s, SDK_EVENT_CAN, c)->on = can;
 }
 
+/* The rank waits as long as one of its connections does. */
+static void set_saving(struct worker_conn *c, bool saving) {
+  struct sdk_server *s = c->of;
+  if (c->saving == saving) return;
+  c->saving = saving;
+  uint32_t *n = &s->ranks[c->local_rank].n_saving;
+  *n += saving ? 1 : (uint32_t)-1;
+  if (*n == (saving ? 1 : 0)) add_event(s, SDK_EVENT_SAVING, c)->on = saving;
+}
+
 static void stop_rejoining(struct worker_conn *c) {
   if (!c->rejoins) return;
   c->rejoins = c->parked = false;
@@ -111,7 +123,10 @@ static void stop_rejoining(struct worker_conn *c) {
 
 static void conn_close(struct worker_conn *c) {
   struct sdk_server *s = c->of;
-  if (c->local_rank < s->n_ranks) set_can(c, false);
+  if (c->local_rank < s->n_ranks) {
+    set_saving(c, false);
+    set_can(c, false);
+  }
   stop_rejoining(c);
   epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* close() does not, while a forked process has the descriptor too */
   close(c->fd);
@@ -314,9 +329,26 @@ static bool on_rejoin(struct worker_conn *c, const struct sdk_rejoin *p) {
   if (!c->rejoins) return bad(c, "rejoins, and has not said that it can");
   if (c->parked || p->round != c->of->round)
     return bad(c, "leaves round %u, and is %s round %u", p->round, c->parked ? "parked since" : "in", c->of->round);
+  set_saving(c, false);
   c->parked = true;
   struct sdk_event *ev = add_event(c->of, SDK_EVENT_PARKED, c);
   snprintf(ev->text, sizeof(ev->text), "%.*s", SDK_REASON_MAX - 1, p->text);
+  return true;
+}
+
+static bool on_saved(struct worker_conn *c, const struct sdk_saved *p) {
+  c->of->saved_step = p->step;
+  if (!c->parked) add_event(c->of, SDK_EVENT_SAVED, c)->step = p->step;
+  return true;
+}
+
+static bool on_resumed(struct worker_conn *c, const struct sdk_resumed *p) {
+  if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = p->step;
+  return true;
+}
+
+static bool on_saving(struct worker_conn *c, const struct sdk_saving *p) {
+  if (!c->parked) set_saving(c, p->on != 0);
   return true;
 }
 
@@ -336,6 +368,7 @@ static bool on_nccl_up(struct worker_conn *c, const struct sdk_nccl_up *u) {
 
 static bool on_done(struct worker_conn *c) {
   set_can(c, false);
+  set_saving(c, false);
   stop_rejoining(c);
   add_event(c->of, SDK_EVENT_DONE, c);
   return true;
@@ -366,6 +399,8 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
       [SDK_IDS_WANTED] = sizeof(struct sdk_ids_wanted),
       [SDK_NCCL_UP] = sizeof(struct sdk_nccl_up),
       [SDK_SAVED] = sizeof(struct sdk_saved),
+      [SDK_RESUMED] = sizeof(struct sdk_resumed),
+      [SDK_SAVING] = sizeof(struct sdk_saving),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC) return bad(c, "does not speak the protocol of librdzv");
   if (r->head.version != SDK_VERSION) return refuse_version(c, r, size);
@@ -383,7 +418,9 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
   case SDK_REJOIN: return on_rejoin(c, &r->rejoin);
   case SDK_IDS_WANTED: return on_ids_wanted(c, &r->ids_wanted);
   case SDK_NCCL_UP: return on_nccl_up(c, &r->nccl_up);
-  case SDK_SAVED: c->of->saved_step = r->saved.step; return true;
+  case SDK_SAVED: return on_saved(c, &r->saved);
+  case SDK_RESUMED: return on_resumed(c, &r->resumed);
+  case SDK_SAVING: return on_saving(c, &r->saving);
   default: return on_done(c);
   }
 }

@@ -12,6 +12,8 @@
  * HELLO {release, round, local_rank} ->
  *                                  <-      WELCOME (once), or REFUSED {code, text} and close
  * PROGRESS                         ->      (no answer)
+ * RESUMED {step}                   ->      (no answer)
+ * SAVING {on}                      ->      (no answer)
  * CAN_CHECKPOINT                   ->      (no answer)
  *                                  <-      REQUEST {bits, checkpoint}, whenever it changes
  * CHECKPOINTED {checkpoint, step}  ->      (no answer)
@@ -35,6 +37,9 @@
  * SAVED reports a complete checkpoint, whether or not it was asked for. The agent keeps the step of the last one beyond
  * the round, and every WELCOME has it.
  *
+ * SAVING with `on` says that the worker waits while a checkpoint is written, and without that it goes on. The close of
+ * the connection and REJOIN end the wait too. RESUMED names the step whose state the worker goes on with.
+ *
  * A worker that has sent CAN_REJOIN is asked with RDZV_REJOIN where others are asked with RDZV_STOP, as long as it may
  * stay for the next round. REJOIN names the round that it leaves. From then on it is parked, and its connection
  * outlives the round: the next WELCOME is its place in the next one. Only one connection of a local rank can send
@@ -45,7 +50,7 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 7,
+  SDK_VERSION = 8,
   SDK_RECORD_MAX = 9216,
 };
 
@@ -64,6 +69,8 @@ enum sdk_type {
   SDK_IDS,
   SDK_NCCL_UP,
   SDK_SAVED,
+  SDK_RESUMED,
+  SDK_SAVING,
 };
 
 struct sdk_head {
@@ -132,6 +139,16 @@ struct sdk_saved {
   uint64_t step;
 };
 
+struct sdk_resumed {
+  struct sdk_head head;
+  uint64_t step;
+};
+
+struct sdk_saving {
+  struct sdk_head head;
+  uint32_t on, unused;
+};
+
 struct sdk_can_rejoin {
   struct sdk_head head;
 };
@@ -176,6 +193,8 @@ union sdk_record {
   struct sdk_request request;
   struct sdk_checkpointed checkpointed;
   struct sdk_saved saved;
+  struct sdk_resumed resumed;
+  struct sdk_saving saving;
   struct sdk_rejoin rejoin;
   struct sdk_ids_wanted ids_wanted;
   struct sdk_ids ids;

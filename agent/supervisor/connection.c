@@ -367,6 +367,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   s->fence.since_welcome = false;
   if (!phase_of(s->state)) sup_note_job(s, w->incarnation, w->round);
   resend_reports(s);
+  sup_progress_repeat(s);
   send_heartbeat(s);
 }
 

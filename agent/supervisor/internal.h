@@ -34,6 +34,12 @@ struct worker {
   uint64_t step, of;
   double loss, samples_per_second;
   bool reports_progress;
+  uint64_t stepped_ms;                    /* when its step rose last, or began anew; 0: it has reported none */
+  bool resumes, saves;                    /* it has said where it resumed; that a checkpoint is complete: */
+  uint64_t resumed_step;                  /* there */
+  uint64_t saved_step;                    /* the last one */
+  uint64_t saving_ms;                     /* how long it has waited for checkpoints in this round, */
+  uint64_t saving_since_ms;               /* and since when it does so now; 0: it does not */
   char device[DEVICE_MAX + 1];            /* "": not known */
   uint64_t begun_ms, sign_ms[SIGN_COUNT]; /* 0: there was none */
   char ps[2], where[48];                  /* as a probe found it: state, place in the kernel; "" */
@@ -366,6 +372,12 @@ uint64_t sup_prepare_deadline(const struct supervisor *s);
 
 /* progress.c */
 void sup_progress(struct supervisor *s, const struct supervisor_event *ev);
+void sup_resumed(struct supervisor *s, const struct supervisor_event *ev);
+void sup_saved(struct supervisor *s, const struct supervisor_event *ev);
+void sup_saving(struct supervisor *s, const struct supervisor_event *ev);
+void sup_note_saved(struct supervisor *s, struct worker *w,
+                    uint64_t step);                /* w's checkpoint of that step is complete */
+void sup_progress_repeat(struct supervisor *s);    /* to a daemon that may not know it: sends it soon */
 bool sup_any_reported(const struct supervisor *s); /* a worker here has ever reported progress or a checkpoint */
 void sup_note_reported(struct supervisor *s);
 void sup_progress_create(struct supervisor *s);

@@ -99,6 +99,7 @@ void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->checkpointed.request > s->checkpoint->n_requests) return;
   s->workers[ev->local_rank].checkpoint = ev->checkpointed.request;
   s->workers[ev->local_rank].checkpoint_step = ev->checkpointed.step;
+  sup_note_saved(s, &s->workers[ev->local_rank], ev->checkpointed.step);
   s->workers[ev->local_rank].sign_ms[SIGN_SDK] = s->now_ms; /* it took a while, perhaps */
 }
 

@@ -1,36 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far the workers of this node are, as they report through the sdk.
+/* How far the workers of this node are, as they report through the sdk: steps, checkpoints, and where they resumed.
  *
  * They may report thousands of times a second. The latest report of each worker is kept. Twice a second, and when the
  * round ends here, the step of the worker that is furthest behind goes to the daemon and into the living line: a job is
- * as far as its slowest rank. */
+ * as far as its slowest rank. The daemon also gets the age of the oldest step, so a hang shows as an age that grows.
+ *
+ * A laggard is a worker that has not come where the furthest worker of this node was half a second ago, give or take a
+ * step, or two seconds ago. The past counts, not the present: librdzv sends a report every 20 ms at most, so the latest
+ * reports of workers that run in step may differ by many short steps. A few past leads are kept for that. PROGRESS is
+ * also sent when a worker becomes a laggard, since nobody may report any more then. */
 
 #include "agent/supervisor/internal.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "common/mem.h"
 
-enum { PROGRESS_EVERY_MS = 500 };
+enum {
+  PROGRESS_EVERY_MS = 500,
+  SAVING_EVERY_MS = 2000, /* while a worker waits for a checkpoint, and nothing else is new */
+  LAG_STEPS_MS = 500,     /* a worker lags that is more than a step behind a lead so old, */
+  LAG_STEP_MS = 2000,     /* or behind one so old */
+  LEADS = 8,              /* PROGRESS_EVERY_MS apart or more: they go back further than LAG_STEP_MS */
+};
+
+struct lead {
+  uint64_t step, at_ms;
+};
 
 struct progress_state {
-  uint64_t next_ms; /* when the next PROGRESS may be sent; UINT64_MAX: none was sent yet */
+  uint64_t sent_ms; /* the last PROGRESS; 0: none */
   bool news;
-  bool any_reported; /* a worker here has ever reported progress or a checkpoint */
+  bool saving;          /* in it a worker waited for a checkpoint */
+  bool any_reported;    /* a worker here has ever reported progress or a checkpoint */
+  struct lead lead;     /* the highest step of a worker, and since when */
+  struct lead v[LEADS]; /* earlier ones, the newest first */
+  size_t n;
+  struct local_set laggards; /* in the last PROGRESS */
+  uint64_t lag_ms;           /* when another worker may be one; UINT64_MAX: not without news */
 };
+
+/* Reports. --------------------------------------------------------------------------------------------------------- */
+
+static void note_lead(struct supervisor *s, uint64_t step) {
+  struct progress_state *p = s->progress;
+  p->lead = (struct lead){step, s->now_ms};
+  if (p->n && s->now_ms - p->v[0].at_ms < PROGRESS_EVERY_MS) return;
+  memmove(&p->v[1], &p->v[0], (LEADS - 1) * sizeof *p->v);
+  p->v[0] = p->lead;
+  if (p->n < LEADS) p->n++;
+}
+
+static void forget_leads(struct progress_state *p) {
+  p->lead = (struct lead){0, 0};
+  p->n = 0;
+}
+
+static uint64_t sound_step(uint64_t step) {
+  return step <= INT64_MAX ? step : INT64_MAX;
+}
 
 void sup_progress(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
+  uint64_t step = sound_step(ev->progress.step);
+  if (!w->reports_progress || w->step != step) w->stepped_ms = s->now_ms;
   w->reports_progress = s->progress->any_reported = true;
-  w->step = ev->progress.step <= INT64_MAX ? ev->progress.step : INT64_MAX;
-  w->of = ev->progress.of <= INT64_MAX ? ev->progress.of : INT64_MAX;
+  w->step = step;
+  w->of = sound_step(ev->progress.of);
   w->loss = ev->progress.loss;
   w->samples_per_second = ev->progress.samples_per_second;
   w->sign_ms[SIGN_SDK] = s->now_ms;
-  if (!s->progress->news && s->progress->next_ms < s->now_ms) s->progress->next_ms = s->now_ms;
+  if (step > s->progress->lead.step || !s->progress->n) note_lead(s, step);
   s->progress->news = true;
-  if (s->progress->next_ms == UINT64_MAX) s->progress->next_ms = s->now_ms;
 }
+
+void sup_resumed(struct supervisor *s, const struct supervisor_event *ev) {
+  struct worker *w = &s->workers[ev->local_rank];
+  w->resumes = true;
+  w->resumed_step = sound_step(ev->resumed.step);
+  w->sign_ms[SIGN_SDK] = s->now_ms;
+  s->progress->news = true;
+}
+
+void sup_note_saved(struct supervisor *s, struct worker *w, uint64_t step) {
+  w->saves = s->progress->any_reported = true;
+  w->saved_step = sound_step(step);
+  s->progress->news = true;
+}
+
+void sup_saved(struct supervisor *s, const struct supervisor_event *ev) {
+  sup_note_saved(s, &s->workers[ev->local_rank], ev->saved.step);
+  s->workers[ev->local_rank].sign_ms[SIGN_SDK] = s->now_ms;
+}
+
+static uint64_t saving_ms(const struct supervisor *s, const struct worker *w) {
+  return w->saving_ms + (w->saving_since_ms ? s->now_ms - w->saving_since_ms : 0);
+}
+
+void sup_saving(struct supervisor *s, const struct supervisor_event *ev) {
+  struct worker *w = &s->workers[ev->local_rank];
+  w->saving_ms = saving_ms(s, w);
+  w->saving_since_ms = ev->saving.on ? s->now_ms : 0;
+  w->sign_ms[SIGN_SDK] = s->now_ms;
+  s->progress->news = true;
+}
+
+/* What they add up to. --------------------------------------------------------------------------------------------- */
 
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second) {
   const struct worker *least = NULL;
@@ -44,29 +120,155 @@ const struct worker *sup_slowest(const struct supervisor *s, double *samples_per
   return least;
 }
 
-void sup_progress_tick(struct supervisor *s) {
-  if (s->now_ms >= s->progress->next_ms && s->state == SUPERVISOR_RUNNING) sup_progress_flush(s);
+/* More steps are expected of it. */
+static bool is_stepping(const struct worker *w) {
+  return w->reports_progress && !w->exited && !w->gone && !w->parked && !(w->of && w->step >= w->of);
 }
 
-void sup_progress_flush(struct supervisor *s) {
-  if (!s->progress->news) return;
+/* The fields about saving, and about the start of the round. */
+static void fill_checkpoints(const struct supervisor *s, struct progress *p) {
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    int64_t resumed = (int64_t)w->resumed_step, saved = (int64_t)w->saved_step, ms = (int64_t)saving_ms(s, w);
+    if (w->resumes && (p->resumed < 0 || resumed < p->resumed)) p->resumed = resumed;
+    if (w->saves && (p->saved < 0 || saved < p->saved)) p->saved = saved;
+    if (ms > p->saving_ms) p->saving_ms = ms;
+  }
+}
+
+static void fill_steps(const struct supervisor *s, struct progress *p) {
+  const struct worker *least = sup_slowest(s, &p->samples_per_second);
+  p->step = -1;
+  if (!least) return;
+  uint64_t since_ms = UINT64_MAX;
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (is_stepping(&s->workers[i]) && s->workers[i].stepped_ms < since_ms) since_ms = s->workers[i].stepped_ms;
+  if (since_ms == UINT64_MAX) since_ms = least->stepped_ms;
+  p->step = (int64_t)least->step;
+  p->of = (int64_t)least->of;
+  p->loss = least->loss;
+  p->age_ms = (int64_t)(s->now_ms - since_ms);
+}
+
+static bool any_saving(const struct supervisor *s) {
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (s->workers[i].saving_since_ms) return true;
+  return false;
+}
+
+/* Laggards. -------------------------------------------------------------------------------------------------------- */
+
+/* When w lags unless it reports before; UINT64_MAX: not because of these leads. */
+static uint64_t lag_due_ms(const struct progress_state *p, const struct worker *w) {
+  uint64_t due_ms = UINT64_MAX;
+  for (size_t i = 0; i <= p->n; i++) {
+    const struct lead *l = i < p->n ? &p->v[i] : &p->lead;
+    if (l->step <= w->step) continue;
+    uint64_t ms = l->at_ms + (l->step - w->step > 1 ? LAG_STEPS_MS : LAG_STEP_MS);
+    if (ms < due_ms) due_ms = ms;
+  }
+  return due_ms;
+}
+
+static void add_laggard(struct laggard v[LAGGARDS_MAX], size_t *n, struct laggard l) {
+  size_t at = *n;
+  while (at > 0 && v[at - 1].step > l.step) at--;
+  if (at == LAGGARDS_MAX) return;
+  if (*n < LAGGARDS_MAX) ++*n;
+  memmove(&v[at + 1], &v[at], (*n - at - 1) * sizeof *v);
+  v[at] = l;
+}
+
+/* The workers of a round may begin to count anew, and the one that leads may end. */
+static void check_lead(struct supervisor *s) {
+  bool reached = false;
+  for (int64_t i = 0; i < s->config.workers && !reached; i++)
+    reached = is_stepping(&s->workers[i]) && s->workers[i].step >= s->progress->lead.step;
+  if (reached) return;
+  forget_leads(s->progress);
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    if (is_stepping(w) && (w->step > s->progress->lead.step || !s->progress->n)) note_lead(s, w->step);
+  }
+}
+
+static size_t find_laggards(struct supervisor *s, struct laggard v[LAGGARDS_MAX], struct local_set *all) {
+  struct progress_state *p = s->progress;
+  size_t n = 0;
+  p->lag_ms = UINT64_MAX;
+  *all = (struct local_set){{0}};
+  check_lead(s);
+  for (int64_t i = 0; p->n && i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    if (!is_stepping(w)) continue;
+    uint64_t due_ms = lag_due_ms(p, w);
+    if (due_ms > s->now_ms) {
+      if (due_ms < p->lag_ms) p->lag_ms = due_ms;
+      continue;
+    }
+    local_set_add(all, (uint32_t)i);
+    add_laggard(v, &n, (struct laggard){i, (int64_t)w->step, (int64_t)(s->now_ms - w->stepped_ms)});
+  }
+  return n;
+}
+
+/* PROGRESS. -------------------------------------------------------------------------------------------------------- */
+
+static void send_progress(struct supervisor *s) {
+  struct laggard laggards[LAGGARDS_MAX];
   struct msg m;
   msg_init(&m, MSG_PROGRESS);
-  const struct worker *w = sup_slowest(s, &m.progress.samples_per_second);
-  if (!w) return;
   m.progress.incarnation = s->round.incarnation;
   m.progress.round = s->round.number;
-  m.progress.step = (int64_t)w->step;
-  m.progress.of = (int64_t)w->of;
-  m.progress.loss = w->loss;
+  fill_steps(s, &m.progress);
+  fill_checkpoints(s, &m.progress);
+  m.progress.laggards = laggards;
+  m.progress.n_laggards = find_laggards(s, laggards, &s->progress->laggards);
   sup_send(s, &m);
   sup_show_status(s);
   s->progress->news = false;
-  s->progress->next_ms = s->now_ms + PROGRESS_EVERY_MS;
+  s->progress->saving = any_saving(s);
+  s->progress->sent_ms = s->now_ms;
+}
+
+void sup_progress_flush(struct supervisor *s) {
+  if (s->progress->news) send_progress(s);
+}
+
+static bool any_new_laggard(struct supervisor *s) {
+  struct laggard v[LAGGARDS_MAX];
+  struct local_set all;
+  find_laggards(s, v, &all);
+  return !local_set_is_within(&all, &s->progress->laggards);
+}
+
+/* When what is new is sent; UINT64_MAX: nothing is. */
+static uint64_t due_ms(const struct progress_state *p) {
+  if (p->news && !p->sent_ms) return 0;
+  return p->news ? p->sent_ms + PROGRESS_EVERY_MS : p->saving ? p->sent_ms + SAVING_EVERY_MS : UINT64_MAX;
+}
+
+void sup_progress_tick(struct supervisor *s) {
+  struct progress_state *p = s->progress;
+  if (s->state != SUPERVISOR_RUNNING) return;
+  if (s->now_ms >= due_ms(p) || (s->now_ms >= p->lag_ms && any_new_laggard(s))) send_progress(s);
 }
 
 uint64_t sup_progress_deadline(const struct supervisor *s) {
-  return s->progress->news && s->state == SUPERVISOR_RUNNING ? s->progress->next_ms : UINT64_MAX;
+  const struct progress_state *p = s->progress;
+  if (s->state != SUPERVISOR_RUNNING) return UINT64_MAX;
+  uint64_t due = due_ms(p);
+  return p->lag_ms < due ? p->lag_ms : due;
+}
+
+void sup_progress_repeat(struct supervisor *s) {
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    if (!w->reports_progress && !w->resumes && !w->saves && !w->saving_ms && !w->saving_since_ms) continue;
+    s->progress->sent_ms = 0;
+    s->progress->news = true;
+    return;
+  }
 }
 
 bool sup_any_reported(const struct supervisor *s) {
@@ -78,12 +280,15 @@ void sup_note_reported(struct supervisor *s) {
 }
 
 void sup_progress_clear(struct supervisor *s) {
-  s->progress->news = false;
+  s->progress->news = s->progress->saving = false;
+  s->progress->lag_ms = UINT64_MAX;
+  s->progress->laggards = (struct local_set){{0}};
+  forget_leads(s->progress);
 }
 
 void sup_progress_create(struct supervisor *s) {
   s->progress = xcalloc(1, sizeof *s->progress);
-  s->progress->next_ms = UINT64_MAX;
+  s->progress->lag_ms = UINT64_MAX;
 }
 
 void sup_progress_destroy(struct supervisor *s) {

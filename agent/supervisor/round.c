@@ -40,6 +40,7 @@ static void enter_running(struct supervisor *s) {
 
 static void enter_finished(struct supervisor *s) {
   if (s->link.state != CONNECTION_READY) s->link.lost_ms = s->now_ms;
+  sup_progress_flush(s);
   sup_report(s, REPORT_FINISHED, NULL, s->now_ms);
   sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
 }
@@ -54,6 +55,7 @@ static void enter_stopped(struct supervisor *s) {
   verdict_init(&why);
   if (s->stop.reason == STOP_FENCED) why.text = "it was silent past its lease and killed its workers";
   if (s->store.serving) sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round.number;
+  sup_progress_flush(s); /* checkpoints that workers wrote when they were asked to stop */
   sup_report(s, REPORT_STOPPED, &why, s->now_ms);
 }
 

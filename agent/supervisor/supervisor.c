@@ -325,6 +325,9 @@ static bool is_of_round(const struct supervisor *s, const struct supervisor_even
   case SUP_DEVICE_HELD:
   case SUP_EXITED:
   case SUP_PROGRESS:
+  case SUP_RESUMED:
+  case SUP_SAVED:
+  case SUP_SAVING:
   case SUP_CAN_CHECKPOINT:
   case SUP_CHECKPOINTED:
   case SUP_CAN_REJOIN:

@@ -77,6 +77,9 @@ enum supervisor_event_kind {
   SUP_SIGNAL,         /* one of --signals-to-handle came, or the agent's time is over. A second one kills at once */
   SUP_SUSPEND,        /* a user has suspended the workers (Ctrl-Z), or lets them go on */
   SUP_PROGRESS,       /* a sample of the worker's progress */
+  SUP_RESUMED,        /* the worker has the state after that step, and goes on */
+  SUP_SAVED,          /* the worker's checkpoint of that step is complete */
+  SUP_SAVING,         /* the worker waits for a checkpoint to be written, or goes on */
   SUP_CAN_CHECKPOINT, /* the worker answers requests for a checkpoint, or no longer does */
   SUP_CHECKPOINTED,   /* the worker has written the checkpoint that SUP_REQUEST asked for */
   SUP_CAN_REJOIN,     /* the worker can go on in the next round, or no longer can, even if it is parked */
@@ -163,6 +166,12 @@ struct supervisor_event {
       uint64_t step, of;
       double loss, samples_per_second;
     } progress;
+    struct {
+      uint64_t step;
+    } resumed, saved;
+    struct {
+      bool on;
+    } saving;
     struct {
       bool can;
     } can_checkpoint, can_rejoin;

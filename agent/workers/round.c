@@ -162,6 +162,18 @@ static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
                                         .local_rank = s->local_rank,
                                         .checkpointed = {.request = s->checkpoint, .step = s->step}});
     break;
+  case SDK_EVENT_SAVED:
+    report(r, (struct supervisor_event){
+                  .kind = SUP_SAVED, .round = s->round, .local_rank = s->local_rank, .saved = {.step = s->step}});
+    break;
+  case SDK_EVENT_RESUMED:
+    report(r, (struct supervisor_event){
+                  .kind = SUP_RESUMED, .round = s->round, .local_rank = s->local_rank, .resumed = {.step = s->step}});
+    break;
+  case SDK_EVENT_SAVING:
+    report(r, (struct supervisor_event){
+                  .kind = SUP_SAVING, .round = s->round, .local_rank = s->local_rank, .saving = {.on = s->on}});
+    break;
   case SDK_EVENT_NCCL_UP:
     report(r, (struct supervisor_event){.kind = SUP_NCCL_UP, .round = s->round, .local_rank = s->local_rank});
     break;

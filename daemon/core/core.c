@@ -65,14 +65,6 @@ static void on_heartbeat(struct core *c, struct member *m, const struct core_eve
   job_seal_if_ready(j, ev->now_ms);
 }
 
-static void on_progress(struct member *m, const struct progress *p) {
-  if (p->round != m->job->round || strcmp(p->incarnation, m->job->incarnation) != 0) return;
-  m->step = p->step;
-  m->of = p->of;
-  m->loss = p->loss;
-  m->samples_per_second = p->samples_per_second;
-}
-
 static void on_minted(struct core *c, struct member *m, const struct core_event *ev) {
   if (minted_is_sound(ev->msg)) {
     job_ids_minted(m->job, m, ev->msg, ev->now_ms);
@@ -90,7 +82,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   switch (ev->msg->type) {
   case MSG_HEARTBEAT: on_heartbeat(c, m, ev); break;
   case MSG_REPORT: on_report(m, ev); break;
-  case MSG_PROGRESS: on_progress(m, &ev->msg->progress); break;
+  case MSG_PROGRESS: member_note_progress(m, &ev->msg->progress, ev->now_ms); break;
   case MSG_MINTED: on_minted(c, m, ev); break;
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
   case MSG_FOUND_OWNERS: job_found_owners(m->job, m, &ev->msg->found_owners); break;

@@ -300,7 +300,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->log_name, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
-    j->members[i]->step = -1; /* that was a step of another round */
+    member_clear_progress(j->members[i]); /* that was of another round */
     if (!member_in_round(j->members[i])) continue;
     send_stale(c, j->members[i]->conn, j, h, true);
     job_hold_member(j, j->members[i]);

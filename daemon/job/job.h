@@ -9,6 +9,7 @@
  *   job.c         the table, the states, deadlines
  *   member.c      a node: added, found, removed; the counts of members
  *   round.c       the nodes of the next round, and their ranks; START
+ *   progress.c    how far the members are, and their checkpoints
  *   missing.c     expected nodes that are missing; WAITING
  *   grow.c        newcomers while a round runs, and hosts that come and go
  *   prepare.c     a checkpoint before the planned end of a round
@@ -67,6 +68,13 @@ struct sent_ack {
   uint64_t at_ms;
 };
 
+/* Workers that are behind the others of their node. */
+struct laggards {
+  uint64_t came_ms; /* when PROGRESS said so */
+  size_t n;
+  struct laggard v[]; /* the furthest behind first; age_ms as of came_ms */
+};
+
 struct member {
   struct job *job;
   struct account *account; /* NULL: without limits */
@@ -105,13 +113,17 @@ struct member {
   int64_t node_rank, rank_base; /* -1: in no round */
   int64_t role_rank_base;       /* as rank_base, counted among nodes of its role */
   int64_t last_seq;             /* the highest report seq taken */
-  int64_t step, of;             /* last PROGRESS */
+  int64_t step, of;             /* last PROGRESS; step -1: no worker has reported one in this round */
   double loss, samples_per_second;
-  bool knows_round;  /* TOLD: START has reached it, as its HELLO shows */
-  bool checkpointed; /* since the last PREPARE */
-  bool has_ids;      /* RECOVERING: it has the round's NCCL ids */
-  bool shut;         /* FINISHED: its store, if it serves the round's, accepts no new connections */
-  bool gone;         /* lost after it had finished: kept for the count */
+  uint64_t progress_ms;      /* since when the worker that stands still longest does so; counts if step >= 0 */
+  int64_t resumed, saved;    /* the step that it resumed at, and that of its last complete checkpoint; -1: unknown */
+  int64_t saving_ms;         /* how long its workers have waited for checkpoints in this round */
+  struct laggards *laggards; /* owned; NULL: none lags */
+  bool knows_round;          /* TOLD: START has reached it, as its HELLO shows */
+  bool checkpointed;         /* since the last PREPARE */
+  bool has_ids;              /* RECOVERING: it has the round's NCCL ids */
+  bool shut;                 /* FINISHED: its store, if it serves the round's, accepts no new connections */
+  bool gone;                 /* lost after it had finished: kept for the count */
 
   /* and in the next one. */
   int64_t last_rank;  /* in the last round it was part of; -1: none */
@@ -302,6 +314,17 @@ void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connec
 void job_away(struct job *j, struct member *m,
               uint64_t now_ms);                       /* as job_closed, for a member that was unbound already */
 void job_here(struct job *j, const struct member *m); /* it has a connection: its lease counts */
+/* Progress. */
+void member_note_progress(struct member *m, const struct progress *p, uint64_t now_ms); /* if it is of this round */
+void member_clear_progress(struct member *m);                                           /* another round begins */
+/* Since the step rose of the worker for which that is longest ago; UINT64_MAX: none has reported a step. */
+uint64_t member_progress_age_ms(const struct member *m, uint64_t now_ms);
+/* The same of one worker, as far as it is known: a laggard has its own age. */
+uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64_t now_ms);
+/* Of this round: the step of the last checkpoint that all nodes which write some have, and the step that the workers
+ * resumed at. -1: unknown. */
+int64_t job_saved(const struct job *j);
+int64_t job_resumed(const struct job *j);
 /* Holds: no round is sealed before the workers of a lost node have been killed. */
 void job_hold_member(struct job *j, const struct member *m); /* until its lease expires */
 void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms);

@@ -178,7 +178,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->wants_ids = h->wants_ids;
   m->heard_ms = now_ms;
   m->joined_no = ++j->jobs->join_counter;
-  m->node_rank = m->rank_base = m->last_rank = m->step = -1;
+  m->node_rank = m->rank_base = m->last_rank = -1;
+  member_clear_progress(m);
   if (j->n_members == j->cap_members) {
     j->cap_members = j->cap_members ? 2 * j->cap_members : 8;
     j->members = xrealloc(j->members, j->cap_members * sizeof *j->members);
@@ -210,6 +211,7 @@ void job_remove_member(struct job *j, struct member *m) {
   }
   member_set_account(m, NULL);
   free(m->addrs);
+  free(m->laggards);
   free(m);
 }
 

@@ -292,7 +292,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
     member_set_state(slots[i], MEMBER_TOLD);
     member_set_checkpointed(slots[i], false);
     slots[i]->shut = false;
-    slots[i]->step = -1;
+    member_clear_progress(slots[i]);
     slots[i]->knows_round = false;
   }
 }

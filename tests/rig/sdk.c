@@ -64,6 +64,12 @@ static void handle(struct desk *d, const struct sdk_event *ev) {
     d->checkpointed[ev->local_rank]++;
     d->checkpoint_step[ev->local_rank] = ev->step;
     break;
+  case SDK_EVENT_SAVED:
+    d->saves++;
+    d->saved_step[ev->local_rank] = ev->step;
+    break;
+  case SDK_EVENT_RESUMED: d->resumed_step[ev->local_rank] = ev->step; break;
+  case SDK_EVENT_SAVING: ++*(ev->on ? &d->saving : &d->not_saving); break;
   case SDK_EVENT_CAN_REJOIN: ++*(ev->on ? &d->can_rejoin : &d->cannot_rejoin); break;
   case SDK_EVENT_PARKED:
     d->parked++;

@@ -22,6 +22,8 @@ struct desk {
   char reason[256]; /* of the last that parked */
   int checkpointed[MAX_LOCAL];
   uint64_t checkpoint_step[MAX_LOCAL];
+  int saves, saving, not_saving; /* SDK_EVENT_SAVED; SDK_EVENT_SAVING, on and off */
+  uint64_t saved_step[MAX_LOCAL], resumed_step[MAX_LOCAL];
   char trouble[256];
 };
 

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far the nodes of a round are: the last PROGRESS of each.
+ *
+ * A node reports its slowest worker, the age of its oldest step, and the workers that are behind the others. So the
+ * daemon keeps a few numbers of a node, and a list only for a node in which a worker lags. An age goes on growing here
+ * until the next report, since a node whose workers all stand still has nothing to report.
+ *
+ * Everything is of the current round: a round begins with nothing. */
+
+#include "daemon/job/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+static void set_laggards(struct member *m, const struct progress *p, uint64_t now_ms) {
+  free(m->laggards);
+  m->laggards = NULL;
+  if (!p->n_laggards) return;
+  struct laggards *l = xmalloc(sizeof *l + p->n_laggards * sizeof *l->v);
+  l->came_ms = now_ms;
+  l->n = 0;
+  for (size_t i = 0; i < p->n_laggards; i++)
+    if (p->laggards[i].local_rank < m->workers) l->v[l->n++] = p->laggards[i];
+  m->laggards = l;
+}
+
+void member_note_progress(struct member *m, const struct progress *p, uint64_t now_ms) {
+  if (p->round != m->job->round || strcmp(p->incarnation, m->job->incarnation) != 0) return;
+  m->step = p->step;
+  m->of = p->of;
+  m->loss = p->loss;
+  m->samples_per_second = p->samples_per_second;
+  m->progress_ms = (uint64_t)p->age_ms < now_ms ? now_ms - (uint64_t)p->age_ms : 0;
+  m->resumed = p->resumed;
+  m->saved = p->saved;
+  m->saving_ms = p->saving_ms;
+  set_laggards(m, p, now_ms);
+}
+
+void member_clear_progress(struct member *m) {
+  m->step = m->resumed = m->saved = -1;
+  m->of = m->saving_ms = 0;
+  m->progress_ms = 0;
+  free(m->laggards);
+  m->laggards = NULL;
+}
+
+static uint64_t age_since(uint64_t since_ms, uint64_t now_ms) {
+  return since_ms < now_ms ? now_ms - since_ms : 0;
+}
+
+uint64_t member_progress_age_ms(const struct member *m, uint64_t now_ms) {
+  return m->step < 0 ? UINT64_MAX : age_since(m->progress_ms, now_ms);
+}
+
+uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64_t now_ms) {
+  const struct laggards *l = m->laggards;
+  if (!l) return member_progress_age_ms(m, now_ms);
+  for (size_t i = 0; i < l->n; i++)
+    if (l->v[i].local_rank == local_rank) return (uint64_t)l->v[i].age_ms + age_since(l->came_ms, now_ms);
+  return age_since(l->came_ms, now_ms);
+}
+
+/* Of the round's nodes, the lowest of `of(member)` that is not -1. */
+static int64_t lowest(const struct job *j, int64_t (*of)(const struct member *m)) {
+  int64_t least = -1;
+  for (size_t i = 0; i < j->n_members; i++) {
+    int64_t step = member_in_round(j->members[i]) ? of(j->members[i]) : -1;
+    if (step >= 0 && (least < 0 || step < least)) least = step;
+  }
+  return least;
+}
+
+static int64_t saved_by(const struct member *m) {
+  return m->saved;
+}
+
+static int64_t resumed_by(const struct member *m) {
+  return m->resumed;
+}
+
+int64_t job_saved(const struct job *j) {
+  return lowest(j, saved_by);
+}
+
+int64_t job_resumed(const struct job *j) {
+  return lowest(j, resumed_by);
+}
