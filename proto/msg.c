@@ -206,6 +206,18 @@ int failure_mark_from_json(const void *json, struct failure_mark *m, struct err 
   return object_get("last_failure", &object_failure_mark, json, m, e);
 }
 
+void *goodput_to_json(const struct goodput *g) {
+  return to_json(&object_goodput, g);
+}
+
+int goodput_from_json(const void *json, struct goodput *g, struct err *e) {
+  return object_get("goodput", &object_goodput, json, g, e);
+}
+
+void goodput_init(struct goodput *g) {
+  object_init(&object_goodput, g);
+}
+
 int settings_from_json(const void *json, struct settings *s, struct err *e) {
   return object_get("settings", &object_settings, json, s, e);
 }

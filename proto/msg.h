@@ -71,6 +71,7 @@ enum {
   LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
 };
+#define GOODPUT_MAX_MS INT64_C(3155760000000) /* of one entry in an account: a hundred years */
 
 /* An agent to its own rdzvd, on --owner-fd. */
 enum owner_byte {
@@ -154,6 +155,16 @@ enum owner_byte {
   X(OTHER, "other")       /* another user's */                                                                         \
   X(UNKNOWN, "unknown")   /* that node cannot tell: its kernel does not say */
 
+/* What a job's time went to. Each millisecond since its first node came is in one bucket. */
+#define BUCKET_LIST(X)                                                                                                 \
+  X(FORMING, forming)       /* enough nodes are here, and no round is sealed yet */                                    \
+  X(WAITING, waiting)       /* nodes are missing */                                                                    \
+  X(STARTING, starting)     /* from START to the round's first reported step; without any, until all have STARTED */   \
+  X(PRODUCTIVE, productive) /* workers work, and nothing has undone it */                                              \
+  X(LOST, lost)             /* they have worked, and it was done again, or nobody has saved it; or they hung */        \
+  X(STOPPING, stopping)     /* a round is being stopped */                                                             \
+  X(CHECKPOINT, checkpoint) /* training waits for a checkpoint to be written */
+
 #define OUTCOME_LIST(X) X(SUCCESS, "success") X(FAILED, "failed") X(STOPPED, "stopped")
 
 #define JOB_STATE_LIST(X)                                                                                              \
@@ -198,6 +209,9 @@ enum ownership { OWNERSHIP_LIST(X) OWNERSHIP_COUNT };
 #undef X
 #define X(name, word) OUTCOME_##name,
 enum outcome { OUTCOME_LIST(X) OUTCOME_COUNT };
+#undef X
+#define X(name, word) BUCKET_##name,
+enum bucket { BUCKET_LIST(X) BUCKET_COUNT };
 #undef X
 #define X(name, word) JOB_##name,
 enum job_state { JOB_STATE_LIST(X) JOB_STATE_COUNT };
@@ -264,6 +278,25 @@ const char *job_state_name(enum job_state v);
 
 #define FAILURE_MARK_NONE ((struct failure_mark){.step = -1, .lived_ms = -1})
 
+/* The account of a job: what its time went to. The daemon says it in START, SETTLED and END; the node keeps it and says
+ * it in HELLO. */
+#define goodput_FIELDS(F, S)                                                                                           \
+  F(S, INT, forming_ms, 0, GOODPUT_MAX_MS) /* the buckets, in BUCKET_LIST's order */                                   \
+  F(S, INT, waiting_ms, 0, GOODPUT_MAX_MS)                                                                             \
+  F(S, INT, starting_ms, 0, GOODPUT_MAX_MS)                                                                            \
+  F(S, INT, productive_ms, 0, GOODPUT_MAX_MS)                                                                          \
+  F(S, INT, lost_ms, 0, GOODPUT_MAX_MS)                                                                                \
+  F(S, INT, stopping_ms, 0, GOODPUT_MAX_MS)                                                                            \
+  F(S, INT, checkpoint_ms, 0, GOODPUT_MAX_MS)                                                                          \
+  F(S, INT, startup_ms, 0, GOODPUT_MAX_MS) /* of forming and starting: before the job's first step */                  \
+  F(S, INT, rounds, 0, ROUND_MAX)          /* that began */                                                            \
+  F(S, INT, waited_ms, 0, GOODPUT_MAX_MS)  /* the longest single wait for nodes, */                                    \
+  F(S, STR, waited_for, HOSTS_SHOWN_MAX)   /* and their hosts; "": unknown */                                          \
+  F(S, BOOL, steps)                        /* a worker has ever reported a step: only then is lost work known */       \
+  F(S, INT, from_step, -1, INT64_MAX)      /* the step that the job began behind; -1: none was reported */             \
+  F(S, INT, step, -1, INT64_MAX)           /* the last one that was reported */                                        \
+  F(S, INT, saved, -1, INT64_MAX)          /* that of the last complete checkpoint, if workers report them */
+
 #define report_FIELDS(F, S)                                                                                            \
   F(S, REQ_INT, seq, 1, INT64_MAX) /* increases during the life of the agent */                                        \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
@@ -326,7 +359,7 @@ const char *job_state_name(enum job_state v);
 #define OBJECT_LIST(O)                                                                                                 \
   O(store_caller)                                                                                                      \
   O(store_owner)                                                                                                       \
-  O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard)
+  O(settings) O(verdict) O(failure_mark) O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -405,9 +438,13 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, firm)               /* FRAME_FLAG_FIRM came in that round */                                              \
   F(S, STR, head_host, HOST_MAX) /* of that round, as in START */                                                      \
   F(S, BOOL, succeeded) /* another daemon may take over the last round that it knows, even if it was not part of it */ \
-  F(S, STR, head_addr, ADDR_MAX)        /* of that round, as in START */                                               \
-  F(S, INT, round_age_ms, 0, INT64_MAX) /* since START of that round came */                                           \
-  F(S, INT, up_ms, 0, INT64_MAX)        /* since the machine was booted; 0: unknown */
+  F(S, STR, head_addr, ADDR_MAX)               /* of that round, as in START */                                        \
+  F(S, INT, round_age_ms, 0, INT64_MAX)        /* since START of that round came */                                    \
+  F(S, INT, up_ms, 0, INT64_MAX)               /* since the machine was booted; 0: unknown */                          \
+  F(S, OBJ, goodput, goodput)                  /* the last account that came; all 0: since the node was welcomed */    \
+  F(S, INT, goodput_age_ms, 0, GOODPUT_MAX_MS) /* since then */                                                        \
+  F(S, INT, first_step, -1, INT64_MAX)         /* the first one that a worker here reported in that round; -1: none */ \
+  F(S, INT, first_step_age_ms, 0, GOODPUT_MAX_MS) /* since then */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -476,7 +513,8 @@ const char *job_state_name(enum job_state v);
   F(S, OBJ, seal, seal)                                                                                                \
   F(S, LIST, successors, successor, SUCCESSORS_MAX) /* in the order in which they take over; none: nobody can */       \
   F(S, INT, age_ms, 0, LEASE_MAX_MS)                /* as the age in HEARTBEAT_ACK */                                  \
-  F(S, INT, agreed, 0, NODES_MAX)                   /* so many nodes of the round before follow this daemon */
+  F(S, INT, agreed, 0, NODES_MAX)                   /* so many nodes of the round before follow this daemon */         \
+  F(S, OBJ, goodput, goodput)
 
 #define report_msg_FIELDS(F, S)                                                                                        \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -499,7 +537,8 @@ const char *job_state_name(enum job_state v);
   F(S, OBJ, last_failure, failure_mark) /* as in START */                                                              \
   F(S, INT, delay_ms, 0, INT64_MAX)     /* before the next round may be sealed */                                      \
   F(S, STR, excluded, HOST_MAX)         /* the host that --exclude-after excludes; "": none */                         \
-  F(S, OBJ, verdict, verdict)
+  F(S, OBJ, verdict, verdict)                                                                                          \
+  F(S, OBJ, goodput, goodput)
 
 #define end_FIELDS(F, S)                                                                                               \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -509,7 +548,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, restarts_used, 0, 1000000)                                                                                 \
   F(S, INT, repeats, 0,                                                                                                \
     1000000) /* of the failure in the verdict: --repeat-limit has ended the job if they reach it */                    \
-  F(S, OBJ, verdict, verdict)
+  F(S, OBJ, verdict, verdict)                                                                                          \
+  F(S, OBJ, goodput, goodput)
 
 #define end_ack_FIELDS(F, S) F(S, REQ_HEX, incarnation, INCARNATION_MAX)
 
@@ -709,6 +749,9 @@ void *settings_to_json(const struct settings *s);
 int settings_from_json(const void *json, struct settings *s, struct err *e);
 void *failure_mark_to_json(const struct failure_mark *m);
 int failure_mark_from_json(const void *json, struct failure_mark *m, struct err *e);
+void *goodput_to_json(const struct goodput *g); /* as on the wire; goodput_text.h has it for programs */
+int goodput_from_json(const void *json, struct goodput *g, struct err *e); /* waited_for borrows from json */
+void goodput_init(struct goodput *g);
 
 /* WAITING's fields as one object, for status; json_t * as above. */
 void *waiting_to_json(const struct waiting *w);
@@ -730,6 +773,18 @@ void waiting_sentence(const struct waiting *w, uint64_t later_ms, uint64_t end_m
 void waiting_failed(const struct waiting *w, struct buf *out);
 /* The same when nodes of the last round were lacking for too long. */
 void waiting_lacked(const struct waiting *w, struct buf *out);
+
+/* proto/goodput_text.c */
+const char *bucket_name(enum bucket b);
+int64_t *goodput_bucket(struct goodput *g, enum bucket b); /* its entry */
+int64_t goodput_ms(const struct goodput *g, enum bucket b);
+int64_t goodput_total_ms(const struct goodput *g); /* all buckets: the job's age */
+double goodput_useful(const struct goodput *g);    /* the productive part, 0 to 1; of a job without an age 0 */
+/* "useful 93 % of 4 h 12 min; lost: waiting for gpu7 9 min, 2 restarts 6 min, checkpoints 2 min". Without any reported
+ * step "ran 93 % of ...", since lost work is unknown then. Nothing for a job that is younger than 10 s. No full stop. */
+void goodput_sentence(const struct goodput *g, struct buf *out);
+/* For programs: seconds per bucket, "useful", and the other entries; json_t * as above. */
+void *goodput_seconds_json(const struct goodput *g);
 
 /* proto/verdict.c: for people. */
 /* "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step 120 of 500": no full

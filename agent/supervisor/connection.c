@@ -254,6 +254,7 @@ static void drop_if_too_long(const char **text, size_t *room) {
 static void fill_reports(const struct supervisor *s, struct hello *h, struct report *reports) {
   size_t room = HELLO_TEXTS_MAX;
   drop_if_too_long(&h->head_host, &room);
+  drop_if_too_long(&h->goodput.waited_for, &room);
   for (size_t i = 0; i < s->reports.n; i++) {
     reports[i] = s->reports.v[i].report;
     reports[i].ago_ms = (int64_t)(s->now_ms - s->reports.v[i].at_ms);
@@ -288,6 +289,7 @@ void sup_send_hello(struct supervisor *s) {
   h->standby_port = sup_tell_standby_port(s);
   sup_succession_fill_hello(s, h);
   sup_promise_fill_hello(s, h);
+  sup_account_fill_hello(s, h);
   fill_reports(s, h, reports);
   h->reports = reports;
   h->n_reports = s->reports.n;
@@ -322,6 +324,7 @@ void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) 
     s->round.number = s->round.latest = s->round.nodes = s->round.restarts_used = 0;
     s->round.node_rank = s->round.failed_step = -1;
     s->round.last_failure = FAILURE_MARK_NONE;
+    sup_account_forget(s);
   }
   if (round > s->round.latest) s->round.latest = round;
 }

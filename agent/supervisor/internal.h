@@ -173,6 +173,7 @@ struct supervisor {
   struct verdicts *verdicts;
   struct forming *forming;
   struct progress_state *progress;
+  struct job_account *account;
   struct succession *succession;
   struct targets *targets;
   struct promise *promise;
@@ -389,6 +390,16 @@ void sup_progress_flush(struct supervisor *s); /* sends what was not sent yet */
  * rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
 uint64_t sup_progress_deadline(const struct supervisor *s);
+
+/* account.c */
+void sup_account_note(struct supervisor *s, const struct goodput *g); /* START, SETTLED, END */
+void sup_account_forget(struct supervisor *s);                        /* welcomed to another incarnation */
+void sup_account_note_step(struct supervisor *s, int64_t step);       /* progress of a worker here */
+void sup_account_fill_hello(const struct supervisor *s, struct hello *h);
+const struct goodput *sup_account(const struct supervisor *s); /* the last one; all 0: none has come */
+void sup_account_create(struct supervisor *s);
+void sup_account_destroy(struct supervisor *s);
+void sup_account_clear(struct supervisor *s); /* a new round begins */
 
 /* park.c */
 void sup_can_rejoin(struct supervisor *s, const struct supervisor_event *ev);

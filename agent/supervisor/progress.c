@@ -72,6 +72,7 @@ void sup_progress(struct supervisor *s, const struct supervisor_event *ev) {
   w->samples_per_second = ev->progress.samples_per_second;
   w->sign_ms[SIGN_SDK] = s->now_ms;
   if (step > s->progress->lead.step || !s->progress->n) note_lead(s, step);
+  sup_account_note_step(s, (int64_t)w->step);
   s->progress->news = true;
 }
 

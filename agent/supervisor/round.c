@@ -238,6 +238,7 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   s->round.restarts_used = start->restarts_used;
   s->round.failed_step = start->failed_step;
   s->round.last_failure = start->last_failure;
+  sup_account_note(s, &start->goodput);
   s->job.rounds++;
   sup_promise_start(s, start);
   set_state(s, SUPERVISOR_STARTING);
@@ -471,6 +472,7 @@ static void note_settled(struct supervisor *s, const struct settled *settled) {
   s->round.restarts_used = settled->restarts_used;
   s->round.failed_step = settled->failed_step;
   s->round.last_failure = settled->last_failure;
+  sup_account_note(s, &settled->goodput);
 }
 
 void sup_settled(struct supervisor *s, const struct supervisor_event *ev) {
@@ -503,6 +505,8 @@ static void emit_ending(struct supervisor *s, int code) {
   e->repeats = s->job.ended ? s->job.repeats : s->round.last_failure.repeats;
   e->max_restarts = s->config.settings.max_restarts;
   verdict_copy(&e->verdict, sup_last_verdict(s));
+  e->goodput = *sup_account(s);
+  e->goodput.waited_for = xstrdup(e->goodput.waited_for);
 }
 
 void sup_exit(struct supervisor *s, int code, const char *bye) {

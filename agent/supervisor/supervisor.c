@@ -50,7 +50,7 @@ struct start *start_copy(const struct start *from) {
   to->head_addr = xstrdup(from->head_addr);
   to->head_host = xstrdup(from->head_host);
   to->node_addr = xstrdup(from->node_addr);
-  to->minters = to->other_command = NULL; /* spawning does not need them */
+  to->minters = to->other_command = to->goodput.waited_for = NULL; /* spawning does not need them */
   return to;
 }
 
@@ -85,6 +85,7 @@ static void free_effect(struct supervisor_effect *e) {
   case SUP_STATUS: free(e->status.text); break;
   case SUP_ENDING:
     if (e->ending) verdict_free(&e->ending->verdict);
+    if (e->ending) free((void *)(uintptr_t)e->ending->goodput.waited_for);
     free(e->ending);
     break;
   default: break;
@@ -176,6 +177,7 @@ static const struct concern {
     {sup_succession_create, sup_succession_destroy, NULL, sup_succession_tick, sup_succession_deadline},
     {NULL, NULL, NULL, sup_orphan_tick, sup_orphan_deadline},
     {sup_progress_create, sup_progress_destroy, sup_progress_clear, sup_progress_tick, sup_progress_deadline},
+    {sup_account_create, sup_account_destroy, sup_account_clear, NULL, NULL},
     {sup_hang_create, sup_hang_destroy, sup_hang_end, sup_hang_tick, sup_hang_deadline},
     {sup_ids_create, sup_ids_destroy, sup_ids_clear, sup_ids_tick, sup_ids_deadline},
     {sup_forming_create, sup_forming_destroy, NULL, sup_forming_tick, sup_forming_deadline},

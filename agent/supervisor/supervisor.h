@@ -216,6 +216,7 @@ struct ending {
   int64_t code; /* this agent's exit code */
   int64_t round, restarts_used, max_restarts, repeats;
   struct verdict verdict; /* a copy of the last one, of any round; cause none: there was none */
+  struct goodput goodput; /* the last account that came; its text is a copy */
 };
 
 enum connect_to {

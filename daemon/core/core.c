@@ -15,6 +15,7 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 #include "daemon/job/drain.h"
+#include "daemon/job/goodput.h"
 
 /* Other messages. -------------------------------------------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@
 
 #include "common/exit_codes.h"
 #include "common/mem.h"
+#include "daemon/job/goodput.h"
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
 
@@ -88,6 +89,8 @@ void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms) {
   cut_text((char *)(uintptr_t)p->verdict.text);
   cut_text((char *)(uintptr_t)p->verdict.error);
   p->wall_ms = wall_ms;
+  p->began_wall_ms = j->last_verdict.round ? goodput_round_began_wall_ms(j, j->jobs->now_ms) : 0;
+  p->nodes = j->round_nodes;
   p->charged = charged;
 }
 
@@ -143,6 +146,7 @@ struct bytes *job_settled_bytes(const struct job *j) {
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
   msg.settled.excluded = j->last_excluded;
+  job_goodput(j, j->jobs->now_ms, &msg.settled.goodput);
   return msg_bytes(&msg);
 }
 
@@ -214,6 +218,7 @@ static bool finished_for_good(const struct job *j) {
 
 static void settle_round(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
+  goodput_settle(j);
   struct verdict *v = &j->cause;
   v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);
   if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* a node reports more deaths than there are workers */
@@ -266,6 +271,7 @@ struct bytes *job_end_bytes(const struct job *j) {
   msg.end.restarts_used = j->restarts_used;
   msg.end.repeats = j->last_failure.repeats;
   msg.end.verdict = j->last_verdict;
+  job_goodput(j, j->jobs->now_ms, &msg.end.goodput);
   return msg_bytes(&msg);
 }
 

@@ -214,6 +214,21 @@ void job_ids_forget(struct job *j);
 
 /* missing.c: missing.h */
 
+/* goodput.c */
+void goodput_create(struct job *j);
+void goodput_destroy(struct job *j);
+void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms); /* job_enter, before the state changes */
+void goodput_turn(struct job *j, uint64_t now_ms); /* FORMING: there are enough nodes, or no longer */
+void goodput_name_missing(const struct job *j, const struct waiting *w); /* FORMING: as WAITING says it */
+void goodput_started(struct job *j, uint64_t at_ms);                     /* RECOVERING: a node had */
+void goodput_settle(struct job *j);                                      /* the cause of the round's end is final */
+void goodput_forget(struct job *j, uint64_t now_ms);                     /* RECOVERING begins */
+void goodput_hello(struct job *j, const struct hello *h);                /* RECOVERING: of any node */
+void goodput_note_sealed(struct job *j, uint64_t wall_ms);               /* START has the account as it is now */
+void *goodput_line_json(const struct job *j);                            /* for the job's line; json_t, the caller's */
+void goodput_load(struct job *j, const void *json, bool ended);          /* the same; NULL is fine */
+uint64_t goodput_round_began_wall_ms(const struct job *j, uint64_t now_ms);
+
 /* recover.c */
 void job_recover_hello(struct job *j, const struct job_event *ev);
 void job_recover_finish(struct job *j, uint64_t now_ms);

@@ -75,6 +75,7 @@ bool job_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   if (!job_may_enter(j, to)) return false;
   jobs_log(j->jobs, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->log_name, job_state_name(j->state),
            job_state_name(to), (long long)j->round, j->n_members);
+  goodput_enter(j, to, now_ms);
   j->state = to;
   j->state_ms = now_ms;
   j->notice_ms = UINT64_MAX;
@@ -340,7 +341,10 @@ static void on_stopped_checkpointing(struct job *j, const struct job_event *ev) 
 static void on_report_recovering(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   switch (ev->kind) {
-  case JOB_EV_STARTED: on_started(j, ev); break;
+  case JOB_EV_STARTED:
+    goodput_started(j, ev->at_ms);
+    on_started(j, ev);
+    break;
   case JOB_EV_FAILED: on_failed(j, ev); break;
   case JOB_EV_LEAVING: on_leaving(j, ev); break;
   case JOB_EV_FINISHED: member_set_state(m, MEMBER_FINISHED); break;
@@ -619,6 +623,7 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   job_init_roster(j);
   j->term = 1;
   job_quorum_create(j);
+  goodput_create(j);
   return j;
 }
 
@@ -662,6 +667,7 @@ void job_destroy(struct job *j) {
   job_finish_roster(j);
   job_quorum_destroy(j);
   job_claim_destroy(j);
+  goodput_destroy(j);
   if (j->log_name != j->id) free(j->log_name);
   free(j->id);
   free(j);

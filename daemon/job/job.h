@@ -25,6 +25,8 @@
  *   votes.c       who has a vote, and what becomes of it at a seal and at HELLO
  *   claim.c       the name of the next round, which one daemon alone can create
  *   recover.c     a daemon that comes back
+ *   goodput.c     what the job's time went to; ledger.c: the account; history.c: steps over time
+ *   recovery.c    how long recoveries take
  *   state_line.c  the lines of the state file
  *   jobs.c        all jobs of one daemon, and what they share */
 
@@ -35,6 +37,7 @@
 struct round_ids;
 struct quorum;
 struct claim;
+struct goodput_book;
 
 /* A member's phase in the current round. */
 enum member_state {
@@ -57,7 +60,8 @@ enum budget_from {
 enum { JOB_PAST_MAX = 16, JOB_FORMERS_MAX = 8 };
 struct ended_round {
   struct verdict verdict; /* a copy */
-  uint64_t wall_ms;
+  uint64_t wall_ms, began_wall_ms;
+  int64_t nodes;
   bool charged;
 };
 
@@ -241,9 +245,10 @@ struct job {
   struct verdict cause; /* the weightiest so far; a copy */
   uint64_t cause_ms;
   int64_t worker_deaths;
-  struct round_ids *ids; /* NULL: it has none: ids.c */
-  struct quorum *quorum; /* who lets this daemon decide: quorum.c */
-  struct claim *claim;   /* of the next round: claim.c; NULL: none was ever tried */
+  struct round_ids *ids;        /* NULL: it has none: ids.c */
+  struct quorum *quorum;        /* who lets this daemon decide: quorum.c */
+  struct claim *claim;          /* of the next round: claim.c; NULL: none was ever tried */
+  struct goodput_book *goodput; /* goodput.c */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */

@@ -16,6 +16,7 @@
 #include "daemon/job/effects.h"
 #include "daemon/job/events.h"
 #include "daemon/job/limits.h"
+#include "daemon/job/recovery.h"
 #include "proto/msg.h"
 
 struct job;
@@ -64,6 +65,7 @@ struct jobs {
   size_t n_hosts;                                    /* in the rosters of all jobs: missing.c */
   uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
   char *fault;                                       /* core_fault */
+  struct recovery_histogram recovery[RECOVERY_PHASE_COUNT];
 
   /* The step. */
   uint64_t now_ms, wall_ms;

@@ -8,6 +8,7 @@
  * Everything is of the current round: a round begins with nothing. */
 
 #include "daemon/job/internal.h"
+#include "daemon/job/goodput.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ void member_note_progress(struct member *m, const struct progress *p, uint64_t n
   m->saved = p->saved;
   m->saving_ms = p->saving_ms;
   set_laggards(m, p, now_ms);
+  job_note_progress(m->job, m, p->resumed, p->saved, p->saving_ms, now_ms);
 }
 
 void member_clear_progress(struct member *m) {

@@ -52,6 +52,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
     member_keep_rank(m, -1);
   }
   job_clear_round(j);
+  goodput_forget(j, now_ms);
   j->round = round;
   j->past_round = jobs_past_round(j->jobs, j->uid, j->incarnation);
   j->round_nodes = 0;
@@ -90,6 +91,7 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
       ev->now_ms + JOB_RECONNECT_MAX_MS; /* its HELLO may have waited here while it gave that connection up */
   bool this_round = h->round == j->round && h->round > 0;
   job_learn_budget(j, h);
+  goodput_hello(j, h);
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
   if (this_round && h->head_host[0]) snprintf(j->told_head, sizeof j->told_head, "%s", h->head_host);
   if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {

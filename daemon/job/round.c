@@ -30,6 +30,7 @@
 #include "common/deadline.h"
 #include "common/endpoint.h"
 #include "common/mem.h"
+#include "daemon/job/goodput.h"
 
 /* When the number of nodes allows a seal; UINT64_MAX: too few are here. */
 static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {
@@ -74,10 +75,10 @@ uint64_t job_join_deadline(const struct job *j) {
 /* Nodes that come and go, and find no majority, do not prolong the wait. */
 void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
   bool enough = enough_are_here(j) && !job_lacks(j);
-  if (enough && !j->enough_ms) j->enough_ms = now_ms;
-  if (enough || !j->enough_ms) return;
-  j->enough_ms = 0;
-  j->forming_ms = now_ms; /* the join timeout starts again */
+  if (enough == (j->enough_ms > 0)) return;
+  j->enough_ms = enough ? now_ms : 0;
+  if (!enough) j->forming_ms = now_ms; /* the join timeout starts again */
+  goodput_turn(j, now_ms);
 }
 
 bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
@@ -255,6 +256,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.node_addr = m->addr;
   msg.start.store_port = j->store_port;
   msg.start.fence = member_tell_fence(m);
+  job_goodput(j, j->jobs->now_ms, &msg.start.goodput);
   struct successor successors[SUCCESSORS_MAX];
   job_quorum_fill_start(j, m, &msg.start, successors);
   job_ids_start(j, m, &msg.start);
@@ -379,6 +381,7 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
   missing_fill(&missing, j, &msg.waiting, !drained, now_ms); /* a node on a drained host gets the text alone */
+  if (j->state == JOB_FORMING && !drained) goodput_name_missing(j, &msg.waiting);
   msg.waiting.incarnation = j->incarnation;
   msg.waiting.round = j->round;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;

@@ -39,6 +39,7 @@ static void job_state_line(const struct job *j, struct buf *out) {
   if (j->last_failure.fingerprint) json_object_set_new(v, "last_failure", failure_mark_to_json(&j->last_failure));
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
   if (job_can_be_succeeded(j)) json_object_set_new(v, "succession", json_true());
+  json_object_set_new(v, "goodput", goodput_line_json(j));
   if (j->own_key) json_object_set_new(v, "own_key", json_true());
   if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
   if (job_hold_until(j) > j->jobs->now_ms) json_object_set_new(v, "held", json_true());
@@ -141,6 +142,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   if (mark && failure_mark_from_json(mark, &j->last_failure, NULL) < 0) j->last_failure = FAILURE_MARK_NONE;
   if (!end) {
     job_recover(j, round, now_ms);
+    goodput_load(j, json_object_get(o, "goodput"), false);
     j->round_nodes = nodes;
     j->exact = true;
     if (json_is_true(json_object_get(o, "succession"))) job_quorum_load(j);
@@ -149,6 +151,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   }
   j->round = round;
   j->round_nodes = nodes;
+  goodput_load(j, json_object_get(o, "goodput"), true);
   /* Even after a long time: "connection refused" has extended its lease until we came. */
   if (json_is_true(json_object_get(o, "held"))) job_hold_agent(j, "", now_ms + (uint64_t)s.lease_ms);
   load_end(j, o, now_ms);

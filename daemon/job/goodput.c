@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job's time went to: turns the life of a job into entries of its ledger.
+ *
+ *   FORMING                     forming if enough nodes are here, otherwise waiting
+ *   STARTING, RUNNING           starting until the first reported step; if the job has never reported one, until RUNNING
+ *   CHECKPOINTING               checkpoint
+ *   STOPPING                    stopping
+ *   ENDING                      the account is closed
+ *
+ * A daemon that comes back, or takes over, learns the account from the nodes, which have it from START and SETTLED, each
+ * with its age; the state file has that of the last seal. The account with the greatest sum is the latest one. What has
+ * happened since then follows from the round's phase and from the first step that the nodes report: so the time while
+ * there was no daemon is in the right bucket too. A job without any account is as old as its first node's welcome.
+ *
+ * Ten thousand nodes report progress twice a second. All of them are looked at twice a second, not for each message. */
+
+#include "daemon/job/goodput.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/json.h"
+#include "common/mem.h"
+#include "daemon/job/internal.h"
+
+enum { GATHER_EVERY_MS = 500 };
+
+struct goodput_book {
+  struct ledger ledger;
+  struct goodput sealed; /* as START had it; its text is sealed_for */
+  char *sealed_for;      /* owned */
+  uint64_t sealed_wall_ms;
+  struct recovery_times times;
+  uint32_t failures[CAUSE_COUNT];
+  uint64_t gathered_ms; /* all members were looked at */
+  bool measured;        /* a recovery goes on, and the current phase began here at */
+  uint64_t phase_ms;
+  /* RECOVERING: */
+  int64_t adopted_ms;  /* the sum of the account that was adopted; -1: none was */
+  bool in_round;       /* it was from the current round's START */
+  uint64_t started_ms; /* when its last node had STARTED; 0: unknown */
+};
+
+/* Recoveries. ------------------------------------------------------------------------------------------------------ */
+
+static void note_phase(struct job *j, enum recovery_phase phase, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  if (!b->measured) return;
+  uint64_t ms = now_ms - b->phase_ms;
+  b->times.ms[phase] = ms;
+  b->times.known[phase] = true;
+  jobs_note_recovery(j->jobs, phase, ms);
+  b->phase_ms = now_ms;
+}
+
+static bool is_intended(const struct job *j) {
+  return j->cause.cause == CAUSE_NONE || j->cause.cause == CAUSE_OPERATOR || job_is_planned_end(j);
+}
+
+static void begin_recovery(struct job *j, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  memset(&b->times, 0, sizeof b->times);
+  b->measured = !is_intended(j);
+  b->phase_ms = j->cause_ms < now_ms ? j->cause_ms : now_ms;
+  note_phase(j, RECOVERY_DETECT, now_ms);
+}
+
+static void note_first_step(struct job *j, uint64_t now_ms) {
+  note_phase(j, RECOVERY_FIRST_STEP, now_ms);
+  j->goodput->measured = false;
+}
+
+static void measure(struct job *j, enum job_state to, uint64_t now_ms) {
+  if (to == JOB_STOPPING && j->state != JOB_RECOVERING)
+    begin_recovery(j, now_ms);
+  else if (to == JOB_FORMING && j->state == JOB_STOPPING)
+    note_phase(j, RECOVERY_STOP, now_ms);
+  else if (to == JOB_STARTING)
+    note_phase(j, RECOVERY_FORM, now_ms);
+  else if (to == JOB_RUNNING && j->state == JOB_STARTING) {
+    note_phase(j, RECOVERY_START, now_ms);
+    if (j->goodput->ledger.stepped) note_first_step(j, now_ms);
+  } else if (to != JOB_RUNNING && to != JOB_CHECKPOINTING) {
+    j->goodput->measured = false;
+  }
+}
+
+/* Progress. -------------------------------------------------------------------------------------------------------- */
+
+/* The step of the slowest node, the speed of all, and the loss of the lowest rank that has one. */
+static void gather(const struct job *j, struct history_point *p) {
+  double speed = 0, loss = NAN;
+  int64_t loss_rank = INT64_MAX;
+  bool any_speed = false;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (!member_in_round(m) || m->step < 0) continue;
+    if (isfinite(m->samples_per_second)) speed += m->samples_per_second, any_speed = true;
+    if (isfinite(m->loss) && m->node_rank < loss_rank) loss = m->loss, loss_rank = m->node_rank;
+  }
+  *p = (struct history_point){j->jobs->wall_ms, 0, job_step(j), (float)loss, any_speed ? (float)speed : NAN};
+}
+
+static void note_steps(struct job *j, int64_t resumed, uint64_t now_ms) {
+  struct history_point p;
+  gather(j, &p);
+  j->goodput->gathered_ms = now_ms;
+  if (p.step >= 0) ledger_step(&j->goodput->ledger, (int64_t)now_ms, resumed, &p);
+}
+
+void job_note_progress(struct job *j, const struct member *m, int64_t resumed, int64_t saved, int64_t saving_ms,
+                       uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  struct ledger *l = &b->ledger;
+  if (!member_in_round(m)) return;
+  bool first = !l->stepped, says_more = resumed >= 0 && !l->resume_told;
+  ledger_saving(l, (int64_t)now_ms, saving_ms);
+  if (first || says_more || now_ms >= b->gathered_ms + GATHER_EVERY_MS) note_steps(j, resumed, now_ms);
+  ledger_saved(l, saved);
+  if (first && l->stepped && j->state == JOB_RUNNING) note_first_step(j, now_ms);
+}
+
+/* The life of the job. --------------------------------------------------------------------------------------------- */
+
+static enum bucket bucket_of(const struct job *j, enum job_state state) {
+  const struct ledger *l = &j->goodput->ledger;
+  switch (state) {
+  case JOB_FORMING: return j->enough_ms ? BUCKET_FORMING : BUCKET_WAITING;
+  case JOB_STARTING: return l->stepped ? BUCKET_PRODUCTIVE : BUCKET_STARTING;
+  case JOB_RUNNING: return ledger_counts_steps(l) ? BUCKET_STARTING : BUCKET_PRODUCTIVE;
+  case JOB_CHECKPOINTING: return BUCKET_CHECKPOINT;
+  case JOB_STOPPING: return BUCKET_STOPPING;
+  case JOB_RECOVERING:
+  case JOB_ENDING:
+  case JOB_ENDED:
+  case JOB_STATE_COUNT: break;
+  }
+  return l->bucket;
+}
+
+void goodput_turn(struct job *j, uint64_t now_ms) {
+  ledger_turn(&j->goodput->ledger, bucket_of(j, j->state), (int64_t)now_ms);
+}
+
+static void begin_round(struct job *j, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  ledger_begin_round(&b->ledger, (int64_t)now_ms);
+  b->gathered_ms = 0;
+  goodput_note_sealed(j, j->jobs->wall_ms);
+}
+
+static void close_account(struct job *j, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  ledger_close(&b->ledger, (int64_t)now_ms);
+  if (j->outcome != OUTCOME_SUCCESS) ledger_lose_unsaved(&b->ledger);
+  if (j->last_verdict.cause == CAUSE_JOIN_TIMEOUT) b->failures[CAUSE_JOIN_TIMEOUT]++;
+}
+
+/* The round worked on while there was no daemon. It did so until it failed. */
+static uint64_t leave_recovery(struct job *j, enum job_state to, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  bool all_started = b->started_ms && !j->n_in_state[MEMBER_TOLD];
+  if (b->in_round && all_started && !b->ledger.sum.steps)
+    ledger_turn(&b->ledger, BUCKET_PRODUCTIVE, (int64_t)b->started_ms);
+  bool failed = to == JOB_STOPPING && j->cause.cause != CAUSE_NONE;
+  return failed && j->cause_ms < now_ms ? j->cause_ms : now_ms;
+}
+
+void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
+  uint64_t at_ms = now_ms;
+  measure(j, to, now_ms);
+  if (j->state == JOB_RECOVERING) at_ms = leave_recovery(j, to, now_ms);
+  bool work_ends = to == JOB_STOPPING || to == JOB_ENDING;
+  if (work_ends && j->goodput->ledger.stepped && j->state != JOB_STOPPING) note_steps(j, -1, at_ms);
+  if (to == JOB_STARTING && j->state == JOB_FORMING)
+    begin_round(j, now_ms);
+  else if (to == JOB_ENDING)
+    close_account(j, now_ms);
+  else if (to != JOB_RECOVERING && to != JOB_ENDED)
+    ledger_turn(&j->goodput->ledger, to == JOB_FORMING ? BUCKET_WAITING : bucket_of(j, to), (int64_t)at_ms);
+}
+
+void goodput_settle(struct job *j) {
+  struct goodput_book *b = j->goodput;
+  if (!is_intended(j)) b->failures[j->cause.cause]++;
+  if (j->cause.cause == CAUSE_WORKER_HUNG) ledger_hang(&b->ledger, (int64_t)j->cause_ms);
+}
+
+/* Which hosts a job waits for, as WAITING has just said. */
+void goodput_name_missing(const struct job *j, const struct waiting *w) {
+  struct buf hosts = BUF_INIT;
+  for (size_t i = 0; i < w->n_absent && hosts.len < HOSTS_SHOWN_MAX; i++)
+    buf_printf(&hosts, "%s%s", i ? "," : "", w->absent[i].hosts);
+  ledger_name_missing(&j->goodput->ledger, buf_text(&hosts));
+  buf_finish(&hosts);
+}
+
+void goodput_started(struct job *j, uint64_t at_ms) {
+  if (at_ms > j->goodput->started_ms) j->goodput->started_ms = at_ms;
+}
+
+/* Coming back. ----------------------------------------------------------------------------------------------------- */
+
+void goodput_forget(struct job *j, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
+  ledger_begin(&b->ledger, (int64_t)now_ms);
+  memset(&b->times, 0, sizeof b->times);
+  b->measured = b->in_round = false;
+  b->adopted_ms = -1;
+  b->started_ms = 0;
+}
+
+static void adopt(struct job *j, const struct goodput *g, uint64_t age_ms, bool in_round) {
+  struct goodput_book *b = j->goodput;
+  uint64_t wall_ms = j->jobs->wall_ms > age_ms ? j->jobs->wall_ms - age_ms : 0;
+  ledger_adopt(&b->ledger, g, (int64_t)j->jobs->now_ms - (int64_t)age_ms, in_round, wall_ms);
+  b->adopted_ms = goodput_total_ms(g);
+  b->in_round = in_round;
+  goodput_note_sealed(j, wall_ms);
+}
+
+static bool is_better(const struct job *j, const struct hello *h) {
+  const struct goodput_book *b = j->goodput;
+  int64_t total_ms = goodput_total_ms(&h->goodput);
+  if (total_ms != b->adopted_ms) return total_ms > b->adopted_ms;
+  return !total_ms && (int64_t)j->jobs->now_ms - h->goodput_age_ms < b->ledger.since_ms;
+}
+
+void goodput_hello(struct job *j, const struct hello *h) {
+  struct goodput_book *b = j->goodput;
+  bool in_round = h->phase != PHASE_NONE && h->round == j->round;
+  if (!in_round && h->phase != PHASE_NONE) return;
+  if (is_better(j, h)) adopt(j, &h->goodput, (uint64_t)h->goodput_age_ms, in_round);
+  if (!in_round || !b->in_round || h->first_step < 0 || b->ledger.stepped) return;
+  uint64_t age_ms = (uint64_t)h->first_step_age_ms;
+  struct history_point p = {j->jobs->wall_ms > age_ms ? j->jobs->wall_ms - age_ms : 0, 0, h->first_step, NAN, NAN};
+  ledger_step(&b->ledger, (int64_t)j->jobs->now_ms - (int64_t)age_ms, -1, &p);
+}
+
+void goodput_note_sealed(struct job *j, uint64_t wall_ms) {
+  struct goodput_book *b = j->goodput;
+  free(b->sealed_for);
+  b->sealed = b->ledger.sum;
+  b->sealed_for = b->sealed.waited_for[0] ? xstrdup(b->sealed.waited_for) : NULL;
+  b->sealed.waited_for = b->sealed_for ? b->sealed_for : "";
+  b->sealed_wall_ms = wall_ms;
+}
+
+/* The state file. -------------------------------------------------------------------------------------------------- */
+
+void *goodput_line_json(const struct job *j) {
+  const struct goodput_book *b = j->goodput;
+  json_t *v = goodput_to_json(b->ledger.closed ? &b->ledger.sum : &b->sealed);
+  json_object_set_new(v, "wall_ms", json_integer((json_int_t)b->sealed_wall_ms));
+  return v;
+}
+
+void goodput_load(struct job *j, const void *json, bool ended) {
+  struct goodput g;
+  json_int_t at = json_integer_value(json_object_get(json, "wall_ms"));
+  if (!json || goodput_from_json(json, &g, NULL) < 0 || at <= 0) return;
+  uint64_t age_ms = j->jobs->wall_ms > (uint64_t)at ? j->jobs->wall_ms - (uint64_t)at : 0;
+  adopt(j, &g, age_ms < (uint64_t)GOODPUT_MAX_MS ? age_ms : (uint64_t)GOODPUT_MAX_MS, !ended);
+  j->goodput->ledger.closed = ended;
+}
+
+/* The whole. ------------------------------------------------------------------------------------------------------- */
+
+void job_goodput(const struct job *j, uint64_t now_ms, struct goodput *out) {
+  ledger_read(&j->goodput->ledger, (int64_t)now_ms, out);
+}
+
+size_t job_history(const struct job *j, const struct history_point **points) {
+  *points = j->goodput->ledger.history.v;
+  return j->goodput->ledger.history.n;
+}
+
+const struct recovery_times *job_recovery_times(const struct job *j) {
+  return &j->goodput->times;
+}
+
+uint64_t job_failures(const struct job *j, enum cause cause) {
+  return j->goodput->failures[cause];
+}
+
+uint64_t job_restarts(const struct job *j) {
+  int64_t rounds = j->goodput->ledger.sum.rounds;
+  return rounds > 1 ? (uint64_t)rounds - 1 : 0;
+}
+
+uint64_t goodput_round_began_wall_ms(const struct job *j, uint64_t now_ms) {
+  int64_t age_ms = (int64_t)now_ms - j->goodput->ledger.began_ms;
+  return j->jobs->wall_ms > (uint64_t)age_ms ? j->jobs->wall_ms - (uint64_t)age_ms : 0;
+}
+
+void goodput_create(struct job *j) {
+  j->goodput = xcalloc(1, sizeof *j->goodput);
+  goodput_init(&j->goodput->sealed);
+  goodput_forget(j, j->jobs->now_ms);
+}
+
+void goodput_destroy(struct job *j) {
+  ledger_finish(&j->goodput->ledger);
+  free(j->goodput->sealed_for);
+  free(j->goodput);
+}

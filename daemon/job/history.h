@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_HISTORY_H
+#define DAEMON_JOB_HISTORY_H
+
+/* How a job came forward, in few points. Pure. A ring would forget the beginning; instead, when all places are taken,
+ * every second point is dropped and the next ones come half as often. So 256 points cover an hour as well as a month. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { HISTORY_MAX = 256, HISTORY_EVERY_MS = 1000 };
+
+struct history_point {
+  uint64_t wall_ms;
+  int64_t productive_ms; /* of the job until then, without what was lost by then */
+  int64_t step;
+  float loss, samples_per_second; /* NAN: unknown */
+};
+
+struct history {
+  struct history_point *v; /* oldest first; NULL until the first point */
+  size_t n;
+  size_t round_from; /* the first point of the current round */
+  uint64_t every_ms; /* between two points; the newest one moves on until then */
+};
+
+void history_finish(struct history *h);
+/* A point that stays: a round begins, or a job. */
+void history_mark(struct history *h, const struct history_point *p);
+/* The newest point, which moves on until it is old enough to stay. */
+void history_note(struct history *h, const struct history_point *p);
+void history_begin_round(struct history *h);
+void history_shift_round(struct history *h, int64_t by_ms); /* the productive time at its points was by_ms more */
+/* The productive time at which the job was at this step, the last time that it was there; by interpolation. now_ms: the
+ * time now, which a later step than any gives. before_round: only points of earlier rounds count. */
+int64_t history_productive_at(const struct history *h, int64_t step, int64_t now_ms, bool before_round);
+
+#endif

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The account of one job.
+ *
+ * Time is added when the bucket changes, and in a copy when the account is read. So nothing ticks, and the buckets add
+ * up to the job's age by construction.
+ *
+ * Some time changes its bucket later, when more is known; all of these take it from `productive`:
+ *
+ *   lost        A round goes on behind a step that an earlier one had reached. All work beyond that step is lost. Its
+ *               cost is the productive time since the job was at that step (history.h). Or workers hung, or the job
+ *               has ended before the last work was saved.
+ *   checkpoint  Workers say afterwards how long they have waited for a checkpoint.
+ *   starting    The first worker of a job reports its first step. Until then it was not known that workers of this job
+ *               report steps, and their time counted from STARTED on. This happens once.
+ *
+ * A round whose workers say nothing of where they resumed is taken to have resumed at the step before its first one. */
+
+#include "daemon/job/ledger.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+static int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/* Before the first step of all, a start is not the cost of a restart. */
+static bool has_worked(const struct goodput *g) {
+  return g->productive_ms || g->lost_ms || g->checkpoint_ms;
+}
+
+static void add(struct goodput *g, enum bucket b, int64_t ms) {
+  int64_t *entry = goodput_bucket(g, b);
+  ms = least(ms, GOODPUT_MAX_MS - *entry);
+  *entry += ms;
+  if ((b == BUCKET_FORMING || b == BUCKET_STARTING) && !has_worked(g)) g->startup_ms += ms;
+}
+
+static void move_productive(struct ledger *l, enum bucket to, int64_t ms) {
+  ms = least(ms, l->sum.productive_ms);
+  if (ms <= 0) return;
+  l->sum.productive_ms -= ms;
+  add(&l->sum, to, ms);
+}
+
+/* Time. ------------------------------------------------------------------------------------------------------------ */
+
+/* Adds a wait that ends, or goes on, to what is known of the longest one. */
+static void compare_wait(const struct ledger *l, int64_t until_ms, struct goodput *g) {
+  int64_t ms = least(until_ms - l->wait_ms, GOODPUT_MAX_MS);
+  if (ms <= g->waited_ms) return;
+  g->waited_ms = ms;
+  g->waited_for = l->missing ? l->missing : "";
+}
+
+static void end_wait(struct ledger *l, int64_t at_ms) {
+  compare_wait(l, at_ms, &l->sum);
+  if (l->missing && l->sum.waited_for == l->missing) {
+    free(l->waited_for);
+    l->sum.waited_for = l->waited_for = l->missing;
+  } else {
+    free(l->missing);
+  }
+  l->missing = NULL;
+}
+
+void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
+  if (l->closed) return;
+  at_ms = most(at_ms, l->since_ms);
+  add(&l->sum, l->bucket, at_ms - l->since_ms);
+  l->since_ms = at_ms;
+  if (l->bucket == to) return;
+  if (l->bucket == BUCKET_PRODUCTIVE) l->worked_until_ms = at_ms;
+  if (l->bucket == BUCKET_WAITING) end_wait(l, at_ms);
+  if (to == BUCKET_WAITING) l->wait_ms = at_ms;
+  l->bucket = to;
+}
+
+void ledger_close(struct ledger *l, int64_t at_ms) {
+  ledger_turn(l, BUCKET_STOPPING, at_ms);
+  l->closed = true;
+}
+
+void ledger_read(const struct ledger *l, int64_t now_ms, struct goodput *out) {
+  *out = l->sum;
+  if (l->closed || now_ms <= l->since_ms) return;
+  add(out, l->bucket, now_ms - l->since_ms);
+  if (l->bucket == BUCKET_WAITING) compare_wait(l, now_ms, out);
+}
+
+void ledger_name_missing(struct ledger *l, const char *hosts) {
+  if (l->closed || l->bucket != BUCKET_WAITING) return;
+  free(l->missing);
+  l->missing = hosts[0] ? xstrdup(hosts) : NULL;
+}
+
+/* Rounds and steps. ------------------------------------------------------------------------------------------------ */
+
+static void forget_round(struct ledger *l) {
+  l->stepped = l->resume_told = false;
+  l->resume_step = -1;
+  l->saving_ms = 0;
+  l->round_base_ms = l->sum.productive_ms;
+  history_begin_round(&l->history);
+}
+
+void ledger_begin_round(struct ledger *l, int64_t now_ms) {
+  ledger_turn(l, BUCKET_STARTING, now_ms);
+  l->began_ms = now_ms;
+  if (l->sum.rounds < ROUND_MAX) l->sum.rounds++;
+  forget_round(l);
+}
+
+bool ledger_counts_steps(const struct ledger *l) {
+  return l->sum.steps && !l->stepped;
+}
+
+/* What came after the job was at this step is done again, or nobody has it. */
+static void lose_behind(struct ledger *l, int64_t step, bool before_round) {
+  int64_t ms = l->sum.productive_ms;
+  move_productive(l, BUCKET_LOST, ms - history_productive_at(&l->history, step, ms, before_round));
+}
+
+/* The first worker of the job that reports a step: until now it was starting, as far as this round goes. */
+static void begin_steps(struct ledger *l) {
+  move_productive(l, BUCKET_STARTING, l->sum.productive_ms - l->round_base_ms);
+  l->sum.steps = true;
+  l->sum.from_step = most(l->resume_step, 0);
+}
+
+static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, const struct history_point *p) {
+  if (l->bucket == BUCKET_STARTING || l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
+  l->stepped = true;
+  l->resume_told = resumed >= 0;
+  l->resume_step = resumed >= 0 ? least(resumed, p->step) : p->step - 1;
+  if (l->sum.steps)
+    lose_behind(l, l->resume_step, true);
+  else
+    begin_steps(l);
+  l->round_base_ms = l->sum.productive_ms;
+  if (l->sum.saved > l->resume_step) l->sum.saved = l->resume_step; /* a later one could not be read */
+  struct history_point base = *p;
+  base.step = l->resume_step;
+  base.productive_ms = l->sum.productive_ms;
+  history_mark(&l->history, &base);
+}
+
+/* A worker says it only now, and it is further back than it seemed. */
+static void resume_further_back(struct ledger *l, int64_t resumed) {
+  int64_t ms = l->sum.productive_ms;
+  int64_t from = history_productive_at(&l->history, l->resume_step, ms, true);
+  int64_t to = history_productive_at(&l->history, resumed, ms, true);
+  int64_t before_ms = l->sum.productive_ms;
+  l->resume_told = true;
+  l->resume_step = resumed;
+  move_productive(l, BUCKET_LOST, from - to);
+  history_shift_round(&l->history, l->sum.productive_ms - before_ms);
+  l->round_base_ms = most(l->round_base_ms + l->sum.productive_ms - before_ms, 0);
+}
+
+void ledger_step(struct ledger *l, int64_t at_ms, int64_t resumed, struct history_point *p) {
+  if (l->closed) return;
+  if (!l->stepped)
+    step_first(l, at_ms, resumed, p);
+  else if (!l->resume_told && resumed >= 0 && resumed < l->resume_step)
+    resume_further_back(l, resumed);
+  if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
+  l->sum.step = p->step;
+  p->productive_ms = l->sum.productive_ms;
+  history_note(&l->history, p);
+}
+
+void ledger_saving(struct ledger *l, int64_t at_ms, int64_t saving_ms) {
+  int64_t ms = saving_ms - l->saving_ms;
+  if (l->closed || ms <= 0) return;
+  l->saving_ms = saving_ms;
+  if (l->bucket != BUCKET_PRODUCTIVE) return; /* that time is in a bucket of its own */
+  ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
+  move_productive(l, BUCKET_CHECKPOINT, least(ms, l->sum.productive_ms - l->round_base_ms));
+}
+
+void ledger_saved(struct ledger *l, int64_t step) {
+  if (step >= 0 && !l->closed) l->sum.saved = step;
+}
+
+void ledger_hang(struct ledger *l, int64_t since_ms) {
+  int64_t worked_ms = l->sum.productive_ms - l->round_base_ms;
+  move_productive(l, BUCKET_LOST, least(l->worked_until_ms - since_ms, worked_ms));
+}
+
+void ledger_lose_unsaved(struct ledger *l) {
+  if (l->sum.saved >= 0) lose_behind(l, l->sum.saved, false);
+}
+
+/* The whole. ------------------------------------------------------------------------------------------------------- */
+
+void ledger_finish(struct ledger *l) {
+  history_finish(&l->history);
+  free(l->waited_for);
+  free(l->missing);
+  memset(l, 0, sizeof *l);
+}
+
+void ledger_begin(struct ledger *l, int64_t now_ms) {
+  ledger_finish(l);
+  goodput_init(&l->sum);
+  l->bucket = BUCKET_WAITING;
+  l->since_ms = l->wait_ms = l->began_ms = l->worked_until_ms = now_ms;
+  forget_round(l);
+}
+
+/* What is left of the history: a line from the job's first step to its last one. */
+static void seed_history(struct ledger *l, uint64_t wall_ms) {
+  const struct goodput *g = &l->sum;
+  uint64_t age_ms = (uint64_t)goodput_total_ms(g);
+  if (!g->steps) return;
+  struct history_point p = {wall_ms > age_ms ? wall_ms - age_ms : 0, 0, g->from_step, NAN, NAN};
+  history_mark(&l->history, &p);
+  p = (struct history_point){wall_ms, g->productive_ms, g->step, NAN, NAN};
+  history_note(&l->history, &p);
+}
+
+void ledger_adopt(struct ledger *l, const struct goodput *g, int64_t since_ms, bool in_round, uint64_t since_wall_ms) {
+  char *waited_for = g->waited_for[0] ? xstrdup(g->waited_for) : NULL;
+  struct goodput copy = *g;
+  ledger_begin(l, since_ms);
+  l->waited_for = waited_for;
+  copy.waited_for = waited_for ? waited_for : "";
+  l->sum = copy;
+  seed_history(l, since_wall_ms);
+  forget_round(l);
+  if (in_round) l->bucket = BUCKET_STARTING;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_LEDGER_H
+#define DAEMON_JOB_LEDGER_H
+
+/* The account of one job: every millisecond since its first node came lies in exactly one bucket of BUCKET_LIST. Pure:
+ * it knows no job, only times and steps. goodput.c tells it what happens to the job.
+ *
+ * Times are milliseconds of the daemon's clock. They are signed: another daemon's machine may have been up for less time
+ * than the job. A time before the last change counts as that change. */
+
+#include "daemon/job/history.h"
+#include "proto/msg.h"
+
+struct ledger {
+  struct goodput sum; /* until since_ms; its text is waited_for, below */
+  enum bucket bucket; /* since then */
+  int64_t since_ms;
+  bool closed; /* the job is over: nothing is added */
+
+  char *waited_for, *missing; /* owned: in the longest wait; in the current one, as last named; NULL: unknown */
+  int64_t wait_ms;            /* WAITING: since when */
+
+  /* The current round. */
+  bool stepped;            /* a worker has reported a step in it */
+  bool resume_told;        /* a worker has said which step it resumed at */
+  int64_t resume_step;     /* that step, or the one before the first that was reported */
+  int64_t round_base_ms;   /* productive_ms when its work began */
+  int64_t worked_until_ms; /* when it stopped being productive */
+  int64_t saving_ms;       /* as told */
+  int64_t began_ms;        /* its START */
+
+  struct history history;
+};
+
+void ledger_begin(struct ledger *l, int64_t now_ms); /* the first node has come */
+void ledger_finish(struct ledger *l);
+/* Time from `at_ms` on goes to this bucket. */
+void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms);
+void ledger_close(struct ledger *l, int64_t at_ms);
+/* As of now. waited_for borrows from l. */
+void ledger_read(const struct ledger *l, int64_t now_ms, struct goodput *out);
+void ledger_name_missing(struct ledger *l, const char *hosts); /* WAITING: these; "": unknown */
+bool ledger_counts_steps(const struct ledger *l); /* STARTING lasts until a step is reported, since there will be one */
+
+void ledger_begin_round(struct ledger *l, int64_t now_ms);
+/* Progress of the round: `p` has the step, loss and speed; its productive_ms is filled in. resumed: -1 if no worker has
+ * said it. */
+void ledger_step(struct ledger *l, int64_t at_ms, int64_t resumed, struct history_point *p);
+void ledger_saving(struct ledger *l, int64_t at_ms, int64_t saving_ms); /* in this round, until now */
+void ledger_saved(struct ledger *l, int64_t step);                      /* -1: none */
+/* The round has ended. It made no progress since then. */
+void ledger_hang(struct ledger *l, int64_t since_ms);
+void ledger_lose_unsaved(struct ledger *l); /* the job is over, and nobody will do it again */
+
+/* A daemon that comes back, or takes over: replaces all. in_round: `g` is from the START of the current round. */
+void ledger_adopt(struct ledger *l, const struct goodput *g, int64_t since_ms, bool in_round, uint64_t since_wall_ms);
+
+#endif

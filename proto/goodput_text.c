@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job's time went to, as one line and as JSON.
+ *
+ * The line answers "how much of my reservation was useful, and what took the rest?". It first has the useful part, then
+ * what the rest was lost to, the largest first. A restart costs more than its pause: the work that was done again
+ * belongs to it too. A part that is below 1 % of the job and below a minute would only distract, and is left out.
+ *
+ * A job whose workers report no steps may have done all its work twice. Nobody knows, so its line says "ran" instead of
+ * "useful", and why. */
+
+#include "proto/msg.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include "common/json.h"
+
+enum {
+  SHOWN_FROM_MS = 10000,   /* a younger job has no line */
+  PART_FROM_MS = 60000,    /* a part of a job is named from here on, */
+  PART_FROM_PER_CENT = 1,  /* or if it is that large, */
+  PART_LEAST_MS = 1000,    /* and not below this */
+  SAME_WAIT_PER_CENT = 90, /* the longest wait is about all of the waiting */
+};
+
+const char *bucket_name(enum bucket b) {
+#define X(name, word) #word,
+  static const char *const names[BUCKET_COUNT] = {BUCKET_LIST(X)};
+#undef X
+  return b < BUCKET_COUNT ? names[b] : "?";
+}
+
+int64_t *goodput_bucket(struct goodput *g, enum bucket b) {
+  switch (b) {
+#define X(name, word)                                                                                                  \
+  case BUCKET_##name: return &g->word##_ms;
+    BUCKET_LIST(X)
+#undef X
+  case BUCKET_COUNT: break;
+  }
+  return &g->waiting_ms;
+}
+
+int64_t goodput_ms(const struct goodput *g, enum bucket b) {
+  struct goodput copy = *g;
+  return *goodput_bucket(&copy, b);
+}
+
+int64_t goodput_total_ms(const struct goodput *g) {
+#define X(name, word) +g->word##_ms
+  return 0 BUCKET_LIST(X);
+#undef X
+}
+
+double goodput_useful(const struct goodput *g) {
+  int64_t total_ms = goodput_total_ms(g);
+  return total_ms ? (double)g->productive_ms / (double)total_ms : 0;
+}
+
+/* "41 s", "9 min", "4 h 12 min", "3 d 2 h". */
+static void put_duration(struct buf *out, int64_t ms) {
+  int64_t s = (ms + 500) / 1000;
+  if (s < 120)
+    buf_printf(out, "%" PRId64 " s", s);
+  else if (s < 7200)
+    buf_printf(out, "%" PRId64 " min", (s + 30) / 60);
+  else if (s < 172800)
+    buf_printf(out, "%" PRId64 " h %" PRId64 " min", s / 3600, s / 60 % 60);
+  else
+    buf_printf(out, "%" PRId64 " d %" PRId64 " h", s / 86400, s / 3600 % 24);
+}
+
+/* Rounded down: only a job that lost nothing has 100 %. */
+static void put_per_cent(struct buf *out, double part) {
+  double tenths = (double)(int64_t)(part * 1000 + 1e-9);
+  if (tenths < 990 || tenths >= 1000)
+    buf_printf(out, "%" PRId64 " %%", (int64_t)tenths / 10);
+  else
+    buf_printf(out, "%.1f %%", tenths / 10);
+}
+
+/* The parts. ------------------------------------------------------------------------------------------------------- */
+
+struct part {
+  int64_t ms;
+  void (*put)(const struct goodput *g, struct buf *out); /* its name */
+};
+
+static void put_startup(const struct goodput *g, struct buf *out) {
+  buf_puts(out, "startup");
+}
+
+static void put_restarts(const struct goodput *g, struct buf *out) {
+  buf_printf(out, "%" PRId64 " restart%s", g->rounds - 1, g->rounds == 2 ? "" : "s");
+}
+
+static void put_stop(const struct goodput *g, struct buf *out) {
+  buf_puts(out, "stopping");
+}
+
+static void put_lost(const struct goodput *g, struct buf *out) {
+  buf_puts(out, "unsaved work");
+}
+
+static void put_waiting(const struct goodput *g, struct buf *out) {
+  buf_puts(out, "waiting for ");
+  if (!g->waited_for[0])
+    buf_puts(out, "nodes");
+  else
+    buf_put_escaped(out, g->waited_for, strlen(g->waited_for), HOSTS_SHOWN_MAX);
+  if (g->waited_for[0] && g->waited_ms * 100 < g->waiting_ms * SAME_WAIT_PER_CENT) buf_puts(out, " and others");
+}
+
+static void put_checkpoints(const struct goodput *g, struct buf *out) {
+  buf_puts(out, "checkpoints");
+}
+
+static bool is_worth_a_word(int64_t ms, int64_t total_ms) {
+  return ms >= PART_LEAST_MS && (ms >= PART_FROM_MS || ms * 100 >= total_ms * PART_FROM_PER_CENT);
+}
+
+/* With a restart, the stop, the new start and the work that is done again are its cost. Without one they stand alone. */
+static size_t list_parts(const struct goodput *g, struct part parts[6]) {
+  int64_t total_ms = goodput_total_ms(g), again_ms = g->forming_ms + g->starting_ms - g->startup_ms;
+  bool restarted = g->rounds > 1;
+  const struct part all[] = {
+      {g->waiting_ms, put_waiting},
+      {g->startup_ms, put_startup},
+      {restarted ? again_ms + g->stopping_ms + g->lost_ms : 0, put_restarts},
+      {restarted ? 0 : g->lost_ms, put_lost},
+      {restarted ? 0 : g->stopping_ms, put_stop},
+      {g->checkpoint_ms, put_checkpoints},
+  };
+  size_t n = 0;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    if (!is_worth_a_word(all[i].ms, total_ms)) continue;
+    size_t at = n++;
+    for (; at > 0 && parts[at - 1].ms < all[i].ms; at--) parts[at] = parts[at - 1];
+    parts[at] = all[i];
+  }
+  return n;
+}
+
+void goodput_sentence(const struct goodput *g, struct buf *out) {
+  struct part parts[6];
+  if (goodput_total_ms(g) < SHOWN_FROM_MS) return;
+  buf_puts(out, g->steps ? "useful " : "ran ");
+  put_per_cent(out, goodput_useful(g));
+  buf_puts(out, " of ");
+  put_duration(out, goodput_total_ms(g));
+  size_t n = list_parts(g, parts);
+  for (size_t i = 0; i < n; i++) {
+    buf_puts(out, i ? ", " : "; lost: ");
+    parts[i].put(g, out);
+    buf_putc(out, ' ');
+    put_duration(out, parts[i].ms);
+  }
+  if (!g->steps && g->rounds > 1) buf_puts(out, "; workers reported no steps, so work done again is not known");
+}
+
+/* JSON. ------------------------------------------------------------------------------------------------------------ */
+
+static json_t *seconds(int64_t ms) {
+  return json_real((double)ms / 1000);
+}
+
+void *goodput_seconds_json(const struct goodput *g) {
+  json_t *v = json_object();
+  json_object_set_new(v, "useful", json_real((double)(int64_t)(goodput_useful(g) * 10000 + 1e-9) / 10000));
+  json_object_set_new(v, "total", seconds(goodput_total_ms(g)));
+  for (int b = 0; b < BUCKET_COUNT; b++)
+    json_object_set_new(v, bucket_name((enum bucket)b), seconds(goodput_ms(g, (enum bucket)b)));
+  json_object_set_new(v, "startup", seconds(g->startup_ms));
+  json_object_set_new(v, "rounds", json_integer(g->rounds));
+  json_object_set_new(v, "longest_wait", seconds(g->waited_ms));
+  json_object_set_new(v, "waited_for", json_text(g->waited_for));
+  json_object_set_new(v, "steps", json_boolean(g->steps));
+  return v;
+}
