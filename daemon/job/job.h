@@ -119,9 +119,9 @@ struct member {
   int64_t last_seq;             /* the highest report seq taken */
   int64_t step, of;             /* last PROGRESS; step -1: no worker has reported one in this round */
   double loss, samples_per_second;
-  uint64_t progress_ms;      /* since when the worker that stands still longest does so; counts if step >= 0 */
-  int64_t resumed, saved;    /* the step that it resumed at, and that of its last complete checkpoint; -1: unknown */
-  int64_t saving_ms;         /* how long its workers have waited for checkpoints in this round */
+  int64_t progress_ms;    /* since when the worker that stands still longest does so, by our clock; perhaps below 0 */
+  int64_t resumed, saved; /* the step that it resumed at, and that of its last complete checkpoint; -1: unknown */
+  int64_t saving_ms;      /* how long its workers have waited for checkpoints in this round */
   struct laggards *laggards; /* owned; NULL: none lags */
   bool knows_round;          /* TOLD: START has reached it, as its HELLO shows */
   bool checkpointed;         /* since the last PREPARE */

@@ -32,7 +32,7 @@ void member_note_progress(struct member *m, const struct progress *p, uint64_t n
   m->of = p->of;
   m->loss = p->loss;
   m->samples_per_second = p->samples_per_second;
-  m->progress_ms = (uint64_t)p->age_ms < now_ms ? now_ms - (uint64_t)p->age_ms : 0;
+  m->progress_ms = (int64_t)now_ms - p->age_ms;
   m->resumed = p->resumed;
   m->saved = p->saved;
   m->saving_ms = p->saving_ms;
@@ -48,8 +48,8 @@ void member_clear_progress(struct member *m) {
   m->laggards = NULL;
 }
 
-static uint64_t age_since(uint64_t since_ms, uint64_t now_ms) {
-  return since_ms < now_ms ? now_ms - since_ms : 0;
+static uint64_t age_since(int64_t since_ms, uint64_t now_ms) {
+  return since_ms < (int64_t)now_ms ? now_ms - (uint64_t)since_ms : 0;
 }
 
 uint64_t member_progress_age_ms(const struct member *m, uint64_t now_ms) {
@@ -60,8 +60,8 @@ uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64
   const struct laggards *l = m->laggards;
   if (!l) return member_progress_age_ms(m, now_ms);
   for (size_t i = 0; i < l->n; i++)
-    if (l->v[i].local_rank == local_rank) return (uint64_t)l->v[i].age_ms + age_since(l->came_ms, now_ms);
-  return age_since(l->came_ms, now_ms);
+    if (l->v[i].local_rank == local_rank) return (uint64_t)l->v[i].age_ms + age_since((int64_t)l->came_ms, now_ms);
+  return age_since((int64_t)l->came_ms, now_ms);
 }
 
 /* Of the round's nodes, the lowest of `of(member)` that is not -1. */

@@ -262,6 +262,7 @@ static void say_report(struct fuzz *f, const struct line *l) {
 static void say_other(struct fuzz *f, const struct line *l) {
   static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_OBITUARY};
   char agent[AGENT_ID_MAX + 1];
+  struct laggard laggards[2];
   struct msg m;
   msg_init(&m, types[below(f, 5)]);
   struct token t = any_token(f);
@@ -270,7 +271,14 @@ static void say_other(struct fuzz *f, const struct line *l) {
   if (m.type == MSG_PROGRESS) {
     m.progress.incarnation = incarnation;
     m.progress.round = t.round > 0 ? t.round : 1;
-    m.progress.step = byte(f);
+    m.progress.step = (int64_t)byte(f) - 1;
+    m.progress.age_ms = byte(f);
+    m.progress.resumed = (int64_t)byte(f) - 1;
+    m.progress.saved = (int64_t)byte(f) - 1;
+    m.progress.saving_ms = byte(f);
+    m.progress.n_laggards = byte(f) % 3;
+    for (size_t i = 0; i < m.progress.n_laggards; i++) laggards[i] = (struct laggard){byte(f), byte(f), byte(f)};
+    m.progress.laggards = laggards;
   }
   if (m.type == MSG_OBITUARY) {
     unsigned who = byte(f);

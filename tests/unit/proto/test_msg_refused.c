@@ -163,6 +163,7 @@ static json_t *full(enum msg_type t) {
   struct turned_away refusals[2];
   struct store_caller callers[2];
   struct store_owner owners[2];
+  struct laggard laggards[2];
   random_msg_init(&r, t, 42);
   for (int i = 0; i < 2; i++) {
     object_init(&object_report, &reports[i]);
@@ -171,6 +172,7 @@ static json_t *full(enum msg_type t) {
     object_init(&object_turned_away, &refusals[i]);
     object_init(&object_store_caller, &callers[i]);
     object_init(&object_store_owner, &owners[i]);
+    object_init(&object_laggard, &laggards[i]);
     callers[i].id = callers[i].port = owners[i].id = 1;
     callers[i].addr = "10.0.0.2";
   }
@@ -182,6 +184,10 @@ static json_t *full(enum msg_type t) {
     r.m.waiting.absent = absent;
     r.m.waiting.refusals = refusals;
     r.m.waiting.n_absent = r.m.waiting.n_refusals = 2;
+  }
+  if (t == MSG_PROGRESS) {
+    r.m.progress.laggards = laggards;
+    r.m.progress.n_laggards = 2;
   }
   if (t == MSG_ASK_OWNERS || t == MSG_FIND_OWNERS) {
     struct store_caller **at = t == MSG_ASK_OWNERS ? &r.m.ask_owners.callers : &r.m.find_owners.callers;
