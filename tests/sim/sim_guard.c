@@ -483,9 +483,16 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
   guard_check(s, a);
 }
 
+static void say(struct sim *s, struct sim_agent *a, const struct sim_worker *w, struct supervisor_event ev) {
+  ev.round = a->round;
+  ev.local_rank = w->local_rank;
+  guard_notify(s, a, s->now, ev);
+}
+
 static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
   if (is_held(s, a)) return;
+  if (!w->step) say(s, a, w, (struct supervisor_event){.kind = SUP_RESUMED, .resumed = {.step = w->step}});
   w->step++;
   w->stepped_at = s->now;
   guard_notify(s, a, s->now,
@@ -501,6 +508,7 @@ static void ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) 
     struct sim_worker *w = &a->w[i];
     if (!worker_lives(w) || w->parked || !w->b.checkpoints || w->asked == number) continue;
     w->asked = number;
+    say(s, a, w, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = true}});
     if (w->b.save_ms != UINT32_MAX) push_worker(s, a, w, s->now + w->b.save_ms, EV_WORKER_SAVED, (int)number);
   }
 }
@@ -534,11 +542,10 @@ static void on_parks(struct sim *s, struct sim_agent *a, struct sim_worker *w, b
 static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t number) {
   w->saved = number;
   sim_trace(s, "%s: rank %u has written checkpoint %u", a->name, w->rank, number);
-  guard_notify(s, a, s->now,
-               (struct supervisor_event){.kind = SUP_CHECKPOINTED,
-                                         .round = a->round,
-                                         .local_rank = w->local_rank,
-                                         .checkpointed = {.request = number, .step = w->step}});
+  say(s, a, w,
+      (struct supervisor_event){.kind = SUP_CHECKPOINTED, .checkpointed = {.request = number, .step = w->step}});
+  say(s, a, w, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = w->step}});
+  say(s, a, w, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = false}});
 }
 
 static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {
