@@ -52,8 +52,14 @@ enum {
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
   WORLD_MAX = 1048576,
-  TEXT_MAX = 4096,  /* sentences, last lines of a worker */
-  REPORTS_MAX = 64, /* of one node in one round; the agent drops later ones, because the first ones matter */
+  TEXT_MAX = 4096, /* sentences, last lines of a worker */
+  EVIDENCE_MAX = 1000,
+  COLLECTIVES_MAX = 64, /* process groups of one node in EVIDENCE */
+  GROUP_NAME_MAX = 127,
+  OPERATION_MAX = 40,
+  RANKS_NAMED_MAX = 8, /* in a sentence */
+  RANKS_TEXT_MAX = 80, /* so many ranks: "3,5,1048575" */
+  REPORTS_MAX = 64,    /* of one node in one round; the agent drops later ones, because the first ones matter */
   ROUND_MAX = 1000000000,
   TIMEOUT_MAX_MS = 7 * 24 * 3600 * 1000, /* longest duration that any setting may have */
   LEASE_MIN_MS = 1000,
@@ -260,12 +266,14 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, core)               /* it dumped core */                                                                  \
   F(S, INT, step, -1, INT64_MAX) /* the rank's last progress; -1: unknown */                                           \
   F(S, INT, of, 0, INT64_MAX)                                                                                          \
-  F(S, INT, echoes, 0, WORLD_MAX)  /* other workers that died because of it or after it */                             \
-  F(S, ENUM, lasting, lasting)     /* worker-exit, worker-exec, nccl-ids: why a restart would fail the same way */     \
-  F(S, STR, device, DEVICE_MAX)    /* of the worker: index and UUID, if known */                                       \
-  F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress; contact-lost: since it left */             \
-  F(S, STR, state, 1)              /* worker-hung: the state of its process as in ps: R S D T ...; "": unknown */      \
-  F(S, STR, error, TEXT_MAX)       /* its last exception, "ValueError: boom"; or the kernel's reason, section 6 */     \
+  F(S, INT, echoes, 0, WORLD_MAX)   /* other workers that died because of it or after it */                            \
+  F(S, ENUM, lasting, lasting)      /* worker-exit, worker-exec, nccl-ids: why a restart would fail the same way */    \
+  F(S, STR, device, DEVICE_MAX)     /* of the worker: index and UUID, if known */                                      \
+  F(S, INT, idle_ms, 0, INT64_MAX)  /* worker-hung: since its last progress; contact-lost: since it left */            \
+  F(S, STR, state, 1)               /* worker-hung: the state of its process as in ps: R S D T ...; "": unknown */     \
+  F(S, STR, error, TEXT_MAX)        /* its last exception, "ValueError: boom"; or the kernel's reason, section 6 */    \
+  F(S, BOOL, awaited)               /* worker-hung: others wait for it in a collective */                              \
+  F(S, STR, evidence, EVIDENCE_MAX) /* worker-hung: what NCCL or PyTorch report of the collectives; "": nothing */     \
   F(S, BOOL, shown) /* these lines are on the terminal of the node's agent, since the worker wrote them there */       \
   F(S, STR, text, TEXT_MAX) /* the last lines of stderr, or the daemon's reason */
 
@@ -356,10 +364,22 @@ const char *job_state_name(enum job_state v);
   F(S, INT, step, 0, INT64_MAX)                                                                                        \
   F(S, INT, age_ms, 0, INT64_MAX) /* since its step rose */
 
+/* A process group, as PyTorch's flight recorders of this node show it. A rank is idle if it is in no collective. */
+#define collective_FIELDS(F, S)                                                                                        \
+  F(S, REQ_STR, group, GROUP_NAME_MAX) /* backend, name, description: the same on all nodes */                         \
+  F(S, STR, op, OPERATION_MAX)         /* of `seq` */                                                                  \
+  F(S, INT, seq, 0, INT64_MAX)         /* the first collective that a rank of this node has not left; 0: none */       \
+  F(S, INT, waiting, 0, WORLD_MAX)     /* ranks that are in it */                                                      \
+  F(S, INT, entered, -1, INT64_MAX)    /* the last collective of the idle ranks below; -1: none is idle */             \
+  F(S, INT, idle, 0, WORLD_MAX)        /* how many of them have entered no later one */                                \
+  F(S, STR, ranks, RANKS_TEXT_MAX)     /* the first RANKS_NAMED_MAX of those: "3,5" */
+
 #define OBJECT_LIST(O)                                                                                                 \
   O(store_caller)                                                                                                      \
   O(store_owner)                                                                                                       \
-  O(settings) O(verdict) O(failure_mark) O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard)
+  O(settings)                                                                                                          \
+  O(verdict) O(failure_mark) O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard)             \
+      O(collective)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -393,7 +413,8 @@ const char *job_state_name(enum job_state v);
   M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
   M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */                                              \
   M(MOVED, moved, TO_AGENT)                /* the job is with another daemon: the agent goes there */                  \
-  M(FORWARD, forward, TO_DAEMON) /* node rank 0, to a daemon that is not in charge: the job is with another one */
+  M(FORWARD, forward, TO_DAEMON)   /* node rank 0, to a daemon that is not in charge: the job is with another one */   \
+  M(EVIDENCE, evidence, TO_DAEMON) /* the collectives of this node when a hang ends the round; before STOPPED */
 
 #define greeting_FIELDS(F, S) F(S, REQ_INT, version, 1, 65535)
 
@@ -673,6 +694,12 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_STR, addr, ADDR_MAX)                                                                                        \
   F(S, REQ_INT, port, 1, 65535)
 
+#define evidence_FIELDS(F, S)                                                                                          \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, LIST, collectives, collective, COLLECTIVES_MAX)                                                                 \
+  F(S, STR, silent, RANKS_TEXT_MAX) /* ranks whose debug server does not answer, as in collective.ranks */
+
 #define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 
 /* Derived. --------------------------------------------------------------------------------------------------------- */
@@ -785,6 +812,17 @@ double goodput_useful(const struct goodput *g);    /* the productive part, 0 to 
 void goodput_sentence(const struct goodput *g, struct buf *out);
 /* For programs: seconds per bucket, "useful", and the other entries; json_t * as above. */
 void *goodput_seconds_json(const struct goodput *g);
+
+/* proto/collective.c: which ranks the others wait for. */
+/* Adds `from` to `to`: `to` borrows the strings of `from` and of `ranks`, its own room. The same group only. */
+void collective_add(struct collective *to, const struct collective *from, char ranks[RANKS_TEXT_MAX + 1]);
+/* Merges two lists of ranks, in order, the first RANKS_NAMED_MAX of them. Text that is no list adds nothing. */
+void ranks_merge(char to[RANKS_TEXT_MAX + 1], const char *from);
+/* "rank 3 has not entered all_reduce #412, 7 others wait in it": the group that says most, and ranks that are silent.
+ * Appends nothing if nothing is known. No full stop. */
+void collectives_sentence(const struct collective *v, size_t n, const char *silent, struct buf *out);
+/* Whether ranks of the group are behind: they are idle, and others wait in a collective that they have not entered. */
+bool collective_lacks(const struct collective *c);
 
 /* proto/verdict.c: for people. */
 /* "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step 120 of 500": no full

@@ -13,7 +13,8 @@
  * Weight is a table by cause. A lost node outweighs the deaths that it causes in others. A signal outweighs an exit
  * code, because the worker that is killed is more often the origin than the one that notices. A worker that has only
  * lost contact weighs least. Of several hung workers a stopped process weighs most, then one that the kernel holds
- * (state D), then the one that is behind. Of equal verdicts the earlier one wins. */
+ * (state D), then one for which others wait in a collective, then the one that is behind. Of equal verdicts the earlier
+ * one wins. */
 
 #include "proto/msg.h"
 
@@ -138,6 +139,10 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) put_error(out, v);
   put_progress(out, v);
   if (v->cause == CAUSE_WORKER_HUNG || v->cause == CAUSE_CONTACT_LOST) put_reason(out, v);
+  if (v->evidence[0]) {
+    buf_puts(out, "; ");
+    put_some(out, v->evidence, EVIDENCE_MAX);
+  }
 }
 
 static void put_leaving(struct buf *out, const struct verdict *v) {
@@ -218,9 +223,9 @@ static int weight(enum cause c) {
 static int origin(const struct verdict *v) {
   switch (v->state[0]) {
   case 'T':
-  case 't': return 2;
-  case 'D': return 1;
-  default: return 0;
+  case 't': return 3;
+  case 'D': return 2;
+  default: return v->awaited;
   }
 }
 

@@ -261,6 +261,7 @@ static void fill_reports(const struct supervisor *s, struct hello *h, struct rep
     reports[i].what.host = "";
     drop_if_too_long(&reports[i].what.device, &room);
     drop_if_too_long(&reports[i].what.error, &room);
+    drop_if_too_long(&reports[i].what.evidence, &room);
     drop_if_too_long(&reports[i].what.text, &room);
   }
 }

@@ -164,6 +164,7 @@ static json_t *full(enum msg_type t) {
   struct store_caller callers[2];
   struct store_owner owners[2];
   struct laggard laggards[2];
+  struct collective collectives[2];
   random_msg_init(&r, t, 42);
   for (int i = 0; i < 2; i++) {
     object_init(&object_report, &reports[i]);
@@ -175,6 +176,8 @@ static json_t *full(enum msg_type t) {
     object_init(&object_laggard, &laggards[i]);
     callers[i].id = callers[i].port = owners[i].id = 1;
     callers[i].addr = "10.0.0.2";
+    object_init(&object_collective, &collectives[i]);
+    collectives[i].group = "gloo 0 default_pg";
   }
   if (t == MSG_HELLO) {
     r.m.hello.reports = reports;
@@ -198,6 +201,10 @@ static json_t *full(enum msg_type t) {
     struct store_owner **at = t == MSG_OWNERS ? &r.m.owners.owners : &r.m.found_owners.owners;
     *at = owners;
     *(t == MSG_OWNERS ? &r.m.owners.n_owners : &r.m.found_owners.n_owners) = 2;
+  }
+  if (t == MSG_EVIDENCE) {
+    r.m.evidence.collectives = collectives;
+    r.m.evidence.n_collectives = 2;
   }
   struct buf b = BUF_INIT;
   bool any = object_put(&b, msg_objects[t], &r.m.hello, false);

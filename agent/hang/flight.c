@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Entries of a flight recorder, as PyTorch 2.13 writes them.
+ *
+ * Only entries count, not the summary beside them: pg_status numbers groups differently in each worker and mixes
+ * point-to-point operations in; pg_config is empty on CPU. An entry that is completed (NCCL) or retired (Gloo, which
+ * leaves its state at "scheduled") has ended. Point-to-point operations do not count, because not all ranks of a group
+ * take part.
+ *
+ * The recorder keeps the last 2000 entries. So a group that was used long ago may be missing: then it is unknown, not
+ * at 0. */
+
+#include "agent/hang/flight.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "common/json.h"
+
+static const char *text_of(const json_t *v) {
+  const char *s = json_string_value(v);
+  return s ? s : "";
+}
+
+static struct flight_group *find_group(struct flight *f, const char *name) {
+  for (size_t i = 0; i < f->n; i++)
+    if (strcmp(f->v[i].name, name) == 0) return &f->v[i];
+  if (f->n == FLIGHT_GROUPS_MAX) return NULL;
+  struct flight_group *g = &f->v[f->n++];
+  *g = (struct flight_group){.entered = 0};
+  snprintf(g->name, sizeof g->name, "%s", name);
+  return g;
+}
+
+/* "gloo:all_reduce" and ["0", "default_pg"] to "gloo 0 default_pg" */
+static void name_group(const json_t *entry, const char *operation, char name[GROUP_NAME_MAX + 1]) {
+  const json_t *group = json_object_get(entry, "process_group");
+  const char *description = text_of(json_array_get(group, 1));
+  size_t backend = strcspn(operation, ":");
+  snprintf(name, GROUP_NAME_MAX + 1, "%.*s %.60s%s%.40s", operation[backend] ? (int)(backend < 16 ? backend : 16) : 0,
+           operation, text_of(json_array_get(group, 0)),
+           description[0] && strcmp(description, "undefined") != 0 ? " " : "",
+           strcmp(description, "undefined") != 0 ? description : "");
+}
+
+static void read_entry(struct flight *f, const json_t *entry) {
+  const char *operation = text_of(json_object_get(entry, "profiling_name"));
+  const char *op = strchr(operation, ':');
+  const json_t *seq = json_object_get(entry, "collective_seq_id");
+  char name[GROUP_NAME_MAX + 1];
+  if (json_is_true(json_object_get(entry, "is_p2p")) || !json_is_integer(seq) || json_integer_value(seq) < 1) return;
+  name_group(entry, operation, name);
+  struct flight_group *g = find_group(f, name);
+  if (!g) return;
+  int64_t n = (int64_t)json_integer_value(seq);
+  if (n > g->entered) g->entered = n;
+  bool ended = json_is_true(json_object_get(entry, "retired")) ||
+               strcmp(text_of(json_object_get(entry, "state")), "completed") == 0;
+  if (ended || (g->pending && g->pending <= n)) return;
+  g->pending = n;
+  snprintf(g->op, sizeof g->op, "%s", op ? op + 1 : operation);
+}
+
+int flight_parse(struct flight *f, const char *data, size_t n, struct err *e) {
+  struct err why;
+  if (n > FLIGHT_MAX) return err_set(e, -EPROTO, "its flight recorder has more than %d bytes", FLIGHT_MAX);
+  json_t *root = json_parse_object(data, n, &why), *entry;
+  const json_t *entries = json_object_get(root, "entries");
+  size_t i;
+  int rc = 0;
+  if (!root) rc = err_set(e, -EPROTO, "its flight recorder is not JSON: %s", why.text);
+  json_array_foreach(entries, i, entry) read_entry(f, entry);
+  json_decref(root);
+  return rc;
+}
+
+bool flight_is_idle(const struct flight *f) {
+  bool any = false;
+  for (size_t i = 0; i < f->n; i++) {
+    if (f->v[i].pending) return false;
+    any |= f->v[i].entered > 0;
+  }
+  return any;
+}
+
+/* A node. ---------------------------------------------------------------------------------------------------------- */
+
+void flights_init(struct flights *all) {
+  *all = (struct flights){.n = 0};
+}
+
+static struct collective *find_collective(struct flights *all, const char *name, size_t *at) {
+  for (*at = 0; *at < all->n; ++*at)
+    if (strcmp(all->v[*at].group, name) == 0) return &all->v[*at];
+  if (all->n == COLLECTIVES_MAX) return NULL;
+  struct flights_room *room = &all->room[all->n];
+  snprintf(room->group, sizeof room->group, "%s", name);
+  all->v[all->n] = (struct collective){.group = room->group, .op = room->op, .ranks = room->ranks, .entered = -1};
+  return &all->v[all->n++];
+}
+
+void flights_add(struct flights *all, int64_t rank, const struct flight *f) {
+  bool idle = flight_is_idle(f);
+  char text[RANKS_TEXT_MAX + 1];
+  snprintf(text, sizeof text, "%lld", (long long)rank);
+  for (size_t i = 0; i < f->n; i++) {
+    const struct flight_group *g = &f->v[i];
+    size_t at;
+    if (!idle && !g->pending) continue;
+    struct collective *c = find_collective(all, g->name, &at);
+    if (!c) continue;
+    struct collective one = {.group = g->name,
+                             .op = g->op,
+                             .seq = g->pending,
+                             .waiting = g->pending > 0,
+                             .entered = idle ? g->entered : -1,
+                             .idle = idle,
+                             .ranks = idle ? text : ""};
+    collective_add(c, &one, all->room[at].ranks);
+    if (c->op != all->room[at].op) snprintf(all->room[at].op, sizeof all->room[at].op, "%s", c->op);
+    c->op = all->room[at].op;
+  }
+}
+
+void flights_behind(const struct flights *all, char ranks[RANKS_TEXT_MAX + 1]) {
+  ranks[0] = '\0';
+  for (size_t i = 0; i < all->n; i++)
+    if (collective_lacks(&all->v[i])) ranks_merge(ranks, all->v[i].ranks);
+}

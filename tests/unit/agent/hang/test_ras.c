@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/hang/ras.c: conversations, and answers in the forms of NCCL 2.24 to 2.30. */
+
+#include "agent/hang/ras.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static struct err e;
+static struct ras_finding f;
+
+/* The conversation. ------------------------------------------------------------------------------------------------ */
+
+static void hears(struct ras_talk *t, const char *text, const char *asks) {
+  struct buf out = BUF_INIT;
+  for (const char *at = text; *at; at++) assert_int_equal(ras_feed(t, at, 1, &out, &e), 0); /* byte by byte */
+  assert_string_equal(buf_text(&out), asks);
+  buf_finish(&out);
+}
+
+static void talk_json(void **state) {
+  struct buf out = BUF_INIT;
+  struct ras_talk t;
+  ras_begin(&t, false, &out);
+  assert_string_equal(buf_text(&out), "CLIENT PROTOCOL 2\n");
+  hears(&t, "SERVER PROTOCOL 2\n", "TIMEOUT 1\n");
+  hears(&t, "OK\n", "SET FORMAT json\n");
+  hears(&t, "OK\n", "STATUS\n");
+  hears(&t, "{\n}", "");
+  assert_string_equal(buf_text(&t.in), "{\n}");
+  assert_false(t.text);
+  ras_finish(&t);
+  buf_finish(&out);
+}
+
+static void talk_before_json(void **state) {
+  struct buf out = BUF_INIT;
+  struct ras_talk t;
+  ras_begin(&t, false, &out);
+  hears(&t, "SERVER PROTOCOL 2\nOK\n", "TIMEOUT 1\nSET FORMAT json\n");
+  hears(&t, "ERROR: Unknown command SET FORMAT json\n", "VERBOSE STATUS\n");
+  assert_true(t.text);
+  ras_finish(&t);
+  ras_begin(&t, true, &out);
+  hears(&t, "server protocol 1\r\nOK\n", "TIMEOUT 1\nVERBOSE STATUS\n");
+  ras_finish(&t);
+  buf_finish(&out);
+}
+
+static void talk_refused(void **state) {
+  struct buf out = BUF_INIT;
+  struct ras_talk t;
+  ras_begin(&t, false, &out);
+  assert_int_equal(ras_feed(&t, "HTTP/1.1 400 \x1b[2J\n", 18, &out, &e), -EPROTO);
+  assert_non_null(strstr(e.text, "\\x1b[2J"));
+  ras_finish(&t);
+  char line[2 * RAS_LINE_MAX];
+  memset(line, 'x', sizeof line);
+  ras_begin(&t, false, &out);
+  assert_int_equal(ras_feed(&t, line, sizeof line, &out, &e), -EPROTO);
+  ras_finish(&t);
+  char *much = calloc(1, RAS_JSON_MAX);
+  ras_begin(&t, false, &out);
+  assert_int_equal(ras_feed(&t, "SERVER PROTOCOL 2\nOK\nOK\n{", 25, &out, &e), 0);
+  assert_int_equal(ras_feed(&t, much, RAS_JSON_MAX, &out, &e), -EPROTO);
+  assert_true(t.too_long);
+  ras_finish(&t);
+  free(much);
+  buf_finish(&out);
+}
+
+/* Answers. --------------------------------------------------------------------------------------------------------- */
+
+static void says(int64_t world_size, const char *expected) {
+  struct buf out = BUF_INIT;
+  ras_sentence(&f, world_size, &out);
+  assert_string_equal(buf_text(&out), expected);
+  buf_finish(&out);
+}
+
+static void json(const char *communicators) {
+  struct buf b = BUF_INIT;
+  buf_printf(&b, "{\"nccl_version\": \"2.29.1\", \"communicators\": [%s], \"ras\": {\"timeouts_count\": 0}}\n",
+             communicators);
+  assert_int_equal(ras_parse_json(b.data, b.len, &f, &e), 0);
+  buf_finish(&b);
+}
+
+#define RANK(n, process, gathers, reduces, error)                                                                      \
+  "{\"rank\": " #n ", \"host\": \"10.0.0.1\", \"pid\": " #process                                                      \
+  ", \"status\": {\"init_state\": 0, \"async_error\": " #error "}, \"collective_counts\": {\"AllGather\": " #gathers   \
+  ", \"AllReduce\": " #reduces "}}"
+#define MISSING(n, process, silent, dead)                                                                              \
+  "{\"rank\": " #n ", \"host\": \"10.0.0.2\", \"pid\": " #process ", \"status\": {\"unresponsive\": " #silent          \
+  ", \"considered_dead\": " #dead "}}"
+
+static void json_behind(void **state) {
+  json("{\"size\": 4, \"ranks\": [" RANK(0, 70, 5, 414, 0) "," RANK(1, 71, 5, 413, 0) "," RANK(
+      2, 72, 5, 414, 0) "," RANK(3, 73, 5, 411, 0) "], \"missing_ranks\": []}");
+  says(4, "rank 3 has not entered AllReduce #412, 3 others have");
+  says(8,
+       "rank 3 (process 73 on 10.0.0.1) has not entered AllReduce #412 of a communicator with 4 ranks, 3 others have");
+  json("{\"size\": 2, \"ranks\": [" RANK(0, 70, 5, 9, 0) "," RANK(1, 71, 5, 9, 0) "], \"missing_ranks\": []}");
+  says(2, "");
+}
+
+static void json_silent(void **state) {
+  json("{\"size\": 3, \"ranks\": [" RANK(0, 70, 5, 9, 0) "], \"missing_ranks\": [" MISSING(
+      1, 71, true, false) "," MISSING(2, 72, false, false) "]}");
+  says(3, "rank 1 does not answer NCCL"); /* rank 2 answers, and has left the communicator */
+  json("{\"size\": 3, \"ranks\": [" RANK(0, 70, 5, 9, 1) "], \"missing_ranks\": [" MISSING(
+      1, 71, true, true) "," MISSING(2, 72, true, true) "]},"
+                                                        "{\"size\": 2, \"ranks\": [" RANK(
+                                                            0, 70, 5, 9,
+                                                            7) "], \"missing_ranks\": [" MISSING(0, 71, true,
+                                                                                                 true) "]}");
+  says(3, "rank 1 and rank 2 are dead for NCCL; NCCL reports an error on 1 rank");
+}
+
+static void json_refused(void **state) {
+  static const char *const bad[] = {"", "{}", "[]", "{\"communicators\": {}}", "{\"communicators\": [", "Job summary"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_int_equal(ras_parse_json(bad[i], strlen(bad[i]), &f, &e), -EPROTO);
+  json(
+      "1,null,{},{\"size\":-1},{\"size\":2,\"ranks\":3},{\"size\":2,\"ranks\":[7,{}],\"missing_ranks\":[8,{\"status\":1}]},"
+      "{\"size\":2,\"ranks\":[{\"collective_counts\":{\"A\":-5}},{\"collective_counts\":{\"A\":\"x\"}}]}");
+  says(2, "");
+}
+
+#define TITLE "Job summary\n===========\n\nCommunicators... (2.05s)\n=============\n\nGroup ...\n\nErrors\n======\n\n"
+
+static void text(const char *answer) {
+  assert_int_equal(ras_parse_text(answer, strlen(answer), &f, &e), 0);
+}
+
+/* The example of NCCL's guide, and 2.24's. */
+static void text_counts(void **state) {
+  text(TITLE "Warnings\n========\n\n#0-0 (27a079b828ff1a75) MISMATCH\n"
+             "  Communicator ranks have different collective operation counts\n"
+             "  30 ranks have launched up to operation 6650\n"
+             "  2 ranks have launched up to operation 6649\n"
+             "  Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210\n"
+             "  Rank 7 -- GPU 7 managed by process 483079 on node 172.16.64.210\n");
+  says(32, "rank 0 and rank 7 have not entered collective #6650, 30 others have");
+  text(TITLE "#0-0 (27a079b828ff1a75) MISMATCH\n"
+             "  Communicator ranks have different AllGather operation counts\n"
+             "  31 ranks have launched up to operation 7\n"
+             "  Rank 5 has launched up to operation 6 -- GPU 5 managed by process 5 on node 10.0.0.1\n"
+             "  Communicator ranks have different AllReduce operation counts\n"
+             "  31 ranks have launched up to operation 1\n"
+             "  Rank 5 has not launched any operations -- [process information not found]\n\n");
+  says(32, "rank 5 has not entered AllGather #7, 31 others have");
+  text(TITLE "#0-0 (27a0) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n"
+             "  20 ranks have launched up to operation 7\n  12 ranks have launched up to operation 6\n");
+  says(32, "12 ranks have not entered AllReduce #7, 20 others have");
+}
+
+static void text_silent(void **state) {
+  text(TITLE
+       "INCOMPLETE\n  Missing communicator data from 1 job process\n"
+       "  Process 3487984 on node 172.16.64.213 managing GPU 5\n\n"
+       "#0-0 (cf264af53edbe986) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: 21\n\n"
+       "Warnings\n========\n\nTIMEOUT\n  Encountered 2 communication timeouts while gathering communicator data\n");
+  says(32, "rank 21 (process 3487984 on 172.16.64.213) does not answer NCCL");
+  text(TITLE "DEAD\n  2 job processes are considered dead (unreachable via the RAS network)\n"
+             "  Process 11 on node 10.0.0.1 managing GPU 5\n  Process 12 on node 10.0.0.1 managing GPU 6\n\n"
+             "#0-0 (cf264af53edbe986) INCOMPLETE\n  Missing communicator data from 2 ranks\n"
+             "  Rank 5 -- GPU 5 managed by process 11 on node 10.0.0.1\n");
+  says(32, "rank 5 (process 11 on 10.0.0.1) and process 12 on 10.0.0.1 are dead for NCCL");
+}
+
+static void text_refused(void **state) {
+  static const char *const odd[] = {"", "ERROR: Unknown command VERBOSE STATUS\n", "\n\n\n"};
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+    assert_int_equal(ras_parse_text(odd[i], strlen(odd[i]), &f, &e), -EPROTO);
+  text(TITLE "INCOMPLETE\n  Missing communicator data from 99999999999999999999 job processes\n  Process -4 on node \n"
+             "#0-0 () MISMATCH\n  Communicator ranks have different  operation counts\n"
+             "  -3 ranks have launched up to operation 7\n  3 ranks have launched up to operation -7\n  Rank x\n");
+  says(2, "");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(talk_json),   cmocka_unit_test(talk_before_json), cmocka_unit_test(talk_refused),
+      cmocka_unit_test(json_behind), cmocka_unit_test(json_silent),      cmocka_unit_test(json_refused),
+      cmocka_unit_test(text_counts), cmocka_unit_test(text_silent),      cmocka_unit_test(text_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
