@@ -69,6 +69,9 @@ enum {
   DAEMON_ID_MAX = 32,
   TERM_MAX = 1000000000,
   DAEMONS_MAX = 8,            /* addresses in --endpoint */
+  LOG_ANSWER_MAX = 65536,     /* bytes of workers' lines in one LOG */
+  LOG_TAIL_MAX = 1000000,     /* lines */
+  LOG_WAIT_MAX_MS = 1000,     /* how long an agent waits for a line */
   OWNERS_MAX = 512,           /* connections in one message about their owners */
   PROCESS_NAME_MAX = 15,      /* as in /proc/PID/comm */
   NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
@@ -378,8 +381,7 @@ const char *job_state_name(enum job_state v);
   O(store_caller)                                                                                                      \
   O(store_owner)                                                                                                       \
   O(settings)                                                                                                          \
-  O(verdict) O(failure_mark) O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard)             \
-      O(collective)
+  O(verdict) O(failure_mark) O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard) O(collective)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -413,8 +415,10 @@ const char *job_state_name(enum job_state v);
   M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
   M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */                                              \
   M(MOVED, moved, TO_AGENT)                /* the job is with another daemon: the agent goes there */                  \
-  M(FORWARD, forward, TO_DAEMON)   /* node rank 0, to a daemon that is not in charge: the job is with another one */   \
-  M(EVIDENCE, evidence, TO_DAEMON) /* the collectives of this node when a hang ends the round; before STOPPED */
+  M(FORWARD, forward, TO_DAEMON)    /* node rank 0, to a daemon that is not in charge: the job is with another one */  \
+  M(EVIDENCE, evidence, TO_DAEMON)  /* the collectives of this node when a hang ends the round; before STOPPED */      \
+  M(FETCH_LOG, fetch_log, TO_AGENT) /* recent lines of the node's workers: rdzvctl logs */                             \
+  M(LOG, log, TO_DAEMON)            /* the answer; raw: the lines, as proto/worker_line.h has them */
 
 #define greeting_FIELDS(F, S) F(S, REQ_INT, version, 1, 65535)
 
@@ -599,15 +603,20 @@ const char *job_state_name(enum job_state v);
 #define going_away_FIELDS(F, S)    F(S, STR, text, TEXT_MAX)
 
 #define control_FIELDS(F, S)                                                                                           \
-  F(S, REQ_STR, verb, 32) /* status, jobs, stop, drain, undrain, kill-worker */                                        \
+  F(S, REQ_STR, verb, 32) /* status, jobs, stop, drain, undrain, kill-worker, logs */                                  \
   F(S, STR, job, JOB_ID_MAX)                                                                                           \
   F(S, STR, host, HOST_MAX)      /* drain, undrain */                                                                  \
-  F(S, INT, rank, -1, WORLD_MAX) /* kill-worker */                                                                     \
+  F(S, INT, rank, -1, WORLD_MAX) /* kill-worker; logs: of this worker, -1: of all workers of the node */               \
   F(S, INT, signal, 0, 127)      /* kill-worker; 0: SIGKILL */                                                         \
   F(S, BOOL, force)                                                                                                    \
   F(S, BOOL, json)                                                                                                     \
   F(S, STR, user, USER_NAME_MAX)   /* as rdzvctl says; the kernel or the key says the uid */                           \
-  F(S, INT, owner, -1, 4294967295) /* --user: of the job; -1: any */
+  F(S, INT, owner, -1, 4294967295) /* --user: of the job; -1: any */                                                   \
+  F(S, HEX, agent, AGENT_ID_MAX)   /* logs: of the node; from .. wait_ms as in FETCH_LOG */                            \
+  F(S, INT, from, 0, INT64_MAX)                                                                                        \
+  F(S, INT, from_round, 0, ROUND_MAX)                                                                                  \
+  F(S, INT, tail, -1, LOG_TAIL_MAX)                                                                                    \
+  F(S, INT, wait_ms, 0, LOG_WAIT_MAX_MS)
 
 #define prepare_FIELDS(F, S)                                                                                           \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -700,7 +709,28 @@ const char *job_state_name(enum job_state v);
   F(S, LIST, collectives, collective, COLLECTIVES_MAX)                                                                 \
   F(S, STR, silent, RANKS_TEXT_MAX) /* ranks whose debug server does not answer, as in collective.ranks */
 
-#define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
+#define control_reply_FIELDS(F, S)                                                                                     \
+  F(S, INT, code, 0, 255)       /* rdzvctl's exit code */                                                              \
+  F(S, INT, next, 0, INT64_MAX) /* logs: next, more, lost as in LOG; raw has the lines if the code is 0 */             \
+  F(S, BOOL, more)                                                                                                     \
+  F(S, BOOL, lost)                                                                                                     \
+  F(S, INT, round, 0, ROUND_MAX) /* logs: the job's current or last one */                                             \
+  F(S, BOOL, over)               /* logs: the job is over */                                                           \
+  F(S, INT, pause_ms, 0, 60000)  /* logs: the user has asked for too much: so long until the next question */
+
+#define fetch_log_FIELDS(F, S)                                                                                         \
+  F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \
+  F(S, INT, rank, -1, WORLD_MAX)         /* of this worker; -1: of all of the node */                                  \
+  F(S, INT, from, 0, INT64_MAX)          /* lines with this number and later ones */                                   \
+  F(S, INT, from_round, 0, ROUND_MAX)    /* of this round and later ones */                                            \
+  F(S, INT, tail, -1, LOG_TAIL_MAX)      /* the last so many of them; -1: all */                                       \
+  F(S, INT, wait_ms, 0, LOG_WAIT_MAX_MS) /* if there is none: how long the agent waits for one */
+
+#define log_FIELDS(F, S)                                                                                               \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the question */                                                            \
+  F(S, INT, next, 0, INT64_MAX)       /* the number to ask for next */                                                 \
+  F(S, BOOL, more)                    /* further lines are there already */                                            \
+  F(S, BOOL, lost)                    /* lines that were asked for are no longer kept */
 
 /* Derived. --------------------------------------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
  * --duplicate-*-filters and --log-dir together. Pure.
  *
  *     output.c     these rules
+ *     recent.c     workers' recent lines, for rdzvctl logs
  *     relay.c      workers' output from their pipes to the terminal and files, in a thread of its own
  *     sink.c file.c lines.c   the relay's terminal, files and lines
  *     log_sink.c   the agent's own log lines

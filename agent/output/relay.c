@@ -65,13 +65,15 @@ struct stream {
   struct relay_file file, filtered;
   struct buf to_filtered; /* lines for it, until the mutex is free */
   struct lines lines;
-  size_t begun;    /* bytes of the unfinished line that are on the terminal */
-  uint64_t due_ms; /* when the rest is shown; 0: there is none */
+  uint64_t kept_ms; /* when a line, or the state of a bar, was last kept; 0: not yet */
+  size_t begun;     /* bytes of the unfinished line that are on the terminal */
+  uint64_t due_ms;  /* when the rest is shown; 0: there is none */
 };
 
 /* A worker's prefix and files in its new round. */
 struct renaming {
   bool alone;
+  uint32_t rank, round;
   char *prefix, *label;
   struct relay_file files[2][2]; /* of out and err: file, filtered */
 };
@@ -79,6 +81,7 @@ struct renaming {
 struct relay_pipes {
   struct relay_pipes *next;
   bool alone;
+  uint32_t local_rank, rank, round;
   char *prefix, *label;
   struct stream out, err;
   int open;    /* streams that have not ended */
@@ -101,6 +104,7 @@ struct relay {
   _Atomic uint64_t turn_ms;  /* boot_ms of the thread's current turn; 0: it waits */
   pthread_mutex_t mutex;     /* guards the rest: */
   struct relay_pipes *pipes; /* all of them, the newest first */
+  struct recent *recent;
   char *say[RELAY_QUEUE_MAX];
   size_t n_say, dropped;
   char *status; /* a new one, or NULL */
@@ -204,6 +208,39 @@ static void write_filtered(struct relay *r, struct stream *s) {
   buf_clear(&s->to_filtered);
 }
 
+static uint64_t wall_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* For rdzvctl logs. */
+static void keep_line(struct relay *r, struct stream *s, const char *text, size_t len) {
+  const struct relay_pipes *p = s->of;
+  while (len > 0 && text[len - 1] == '\r') len--;
+  s->kept_ms = monotonic_ms();
+  if (p->local_rank < r->o.workers)
+    recent_add(r->recent, p->local_rank,
+               &(struct worker_line){.wall_ms = wall_ms(),
+                                     .rank = p->rank,
+                                     .round = p->round,
+                                     .is_err = s->is_err,
+                                     .prefix = p->prefix,
+                                     .prefix_len = strlen(p->prefix),
+                                     .text = text,
+                                     .text_len = len});
+}
+
+/* The unfinished line is a bar, which may go on for hours. */
+static void keep_bar(struct relay *r, struct stream *s) {
+  const char *text;
+  size_t len;
+  lines_peek(&s->lines, &text, &len);
+  if (len == 0 || !memchr(text, '\r', len) || (s->kept_ms && monotonic_ms() < s->kept_ms + RELAY_BAR_MS)) return;
+  const char *state = last_state(text, &len);
+  keep_line(r, s, state, len);
+}
+
 /* The last state of a line with several. */
 static void show_end(struct relay *r, struct stream *s, const char *state, size_t len) {
   if (s->begun) sink_rest(sink_of(r, s), s, s->of->prefix, "", 0);
@@ -214,6 +251,7 @@ static void give_line(struct relay *r, struct stream *s, const char *line, size_
   size_t last = len;
   const char *state = last_state(line, &last);
   remove_bar(r, s);
+  keep_line(r, s, state, last);
   if (is_raw(r, s))
     s->begun = 0; /* it is on the terminal */
   else if (is_shown(s) && is_bar(s, line, len))
@@ -305,6 +343,7 @@ static bool read_stream(struct relay *r, struct stream *s) {
   lines_feed(&s->lines, r->chunk, (size_t)n);
   s->lines.states = s->of->prefix[0] || is_raw(r, s);
   while (lines_next(&s->lines, &line, &len)) give_line(r, s, line, len);
+  keep_bar(r, s);
   if (!s->begun && s->lines.states) lines_forget_states(&s->lines);
   pthread_mutex_unlock(&r->mutex);
   expect_rest(r, s);
@@ -385,6 +424,8 @@ static void take_new_names(struct relay *r, struct relay_pipes *p) {
   if (n) {
     char *prefix = p->prefix, *label = p->label;
     p->alone = n->alone;
+    p->rank = n->rank;
+    p->round = n->round;
     p->prefix = n->prefix;
     p->label = n->label;
     n->prefix = prefix;
@@ -465,6 +506,7 @@ static void relay_free(struct relay *r) {
   if (r->epoll >= 0) close(r->epoll);
   if (r->event >= 0) close(r->event);
   sinks_finish(&r->sinks);
+  recent_destroy(r->recent);
   pthread_mutex_destroy(&r->mutex);
   free(r->chunk);
   free(r->status);
@@ -564,6 +606,7 @@ int relay_create(struct relay **out, const struct relay_options *o, struct err *
   struct relay *r = xcalloc(1, sizeof(*r));
   r->o = *o;
   r->due_ms = UINT64_MAX;
+  r->recent = recent_create(o->workers);
   r->chunk = xmalloc(CHUNK);
   pthread_mutex_init(&r->mutex, NULL);
   sinks_init(&r->sinks, o->out, o->err, o->status);
@@ -647,6 +690,9 @@ int relay_open(struct relay *r, const struct relay_source *o, struct relay_pipes
                struct err *e) {
   struct relay_pipes *p = xcalloc(1, sizeof(*p));
   p->alone = o->alone;
+  p->local_rank = o->local_rank;
+  p->rank = o->rank;
+  p->round = o->round;
   p->open = 2;
   p->prefix = xstrdup(o->prefix ? o->prefix : "");
   p->label = xstrdup(o->label ? o->label : "");
@@ -701,6 +747,8 @@ static struct renaming *renaming_create(const struct relay_source *o) {
   struct renaming *n = xcalloc(1, sizeof(*n));
   const struct relay_place *places[2] = {&o->out, &o->err};
   n->alone = o->alone;
+  n->rank = o->rank;
+  n->round = o->round;
   n->prefix = xstrdup(o->prefix ? o->prefix : "");
   n->label = xstrdup(o->label ? o->label : "");
   for (int k = 0; k < 2; k++) {
@@ -752,6 +800,12 @@ void relay_tail(struct relay *r, const struct relay_pipes *p, char out[RELAY_TAI
   pthread_mutex_unlock(&r->mutex);
   snprintf(out, RELAY_TAIL_MAX + 1, "%s", buf_text(&tail));
   buf_finish(&tail);
+}
+
+void relay_recent(struct relay *r, const struct recent_question *q, struct buf *out, struct recent_answer *a) {
+  pthread_mutex_lock(&r->mutex);
+  recent_read(r->recent, q, out, a);
+  pthread_mutex_unlock(&r->mutex);
 }
 
 void relay_say(struct relay *r, const char *line) {

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "agent/output/recent.h"
 #include "common/err.h"
 #include "common/opts/opts.h"
 
@@ -32,6 +33,7 @@ struct relay_options {
   /* A line that contains one of these texts is also appended to its stream's `filtered` file; NULL: none. They outlive
    * the relay. */
   const struct opt_strings *out_filters, *err_filters;
+  uint32_t workers;        /* whose recent lines are kept: local ranks below it */
   void (*wake)(void *ctx); /* from the relay's thread: some pipes are drained, or there is a trouble; or NULL */
   void *ctx;
 };
@@ -52,9 +54,10 @@ struct relay_place {
 /* How one worker's lines begin, and where they go. */
 struct relay_source {
   uint32_t local_rank;
-  const char *prefix; /* "" or e.g. "[3] ": in front of each line on the terminal, not in files */
-  const char *label;  /* in front of each line in a filtered file */
-  bool alone;         /* no other worker writes: an unfinished line is shown even without a terminal */
+  uint32_t rank, round; /* of its recent lines */
+  const char *prefix;   /* "" or e.g. "[3] ": in front of each line on the terminal, not in files */
+  const char *label;    /* in front of each line in a filtered file */
+  bool alone;           /* no other worker writes: an unfinished line is shown even without a terminal */
   struct relay_place out, err;
 };
 
@@ -82,6 +85,9 @@ bool relay_is_drained(const struct relay_pipes *p);
 uint64_t relay_heard_ms(const struct relay_pipes *p);
 /* The worker's last stderr lines, whole lines if possible, NUL-terminated; at most RELAY_TAIL_MAX bytes. */
 void relay_tail(struct relay *r, const struct relay_pipes *p, char out[RELAY_TAIL_MAX + 1]);
+
+/* Lines of all workers that wrote here, of earlier rounds too, wherever else they went; a bar as a line now and then. */
+void relay_recent(struct relay *r, const struct recent_question *q, struct buf *out, struct recent_answer *a);
 
 /* Prints a log line of the agent to stderr, above the status line. No newline in it. */
 void relay_say(struct relay *r, const char *line);

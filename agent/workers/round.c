@@ -411,7 +411,10 @@ static void naming_init(struct naming *n, const struct round_driver *r, uint32_t
                              .world_size = r->start->world_size,
                              .local_rank = seen_rank(r, i),
                              .host = r->o.host};
-  *n = (struct naming){.source = {.local_rank = i, .alone = r->start->world_size == 1}};
+  *n = (struct naming){.source = {.local_rank = i,
+                                  .rank = (uint32_t)name.rank,
+                                  .round = (uint32_t)r->start->round,
+                                  .alone = r->start->world_size == 1}};
   output_prefix(&r->o.options->output, &name, &n->prefix);
   output_label(&r->o.options->output, &name, &n->label);
   n->source.prefix = buf_text(&n->prefix);
@@ -912,6 +915,7 @@ static int open_relay(struct round_driver *r, struct err *e) {
       .group = r->o.group,
       .out_filters = &r->o.options->output.duplicate_stdout_filters,
       .err_filters = &r->o.options->output.duplicate_stderr_filters,
+      .workers = r->o.count,
       .wake = on_relay_wake,
       .ctx = r,
   };

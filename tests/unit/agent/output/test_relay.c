@@ -46,6 +46,46 @@ static void test_lines_and_prefixes(void **state) {
   desk_close(&d);
 }
 
+/* Recent lines are kept wherever else they go, with the place that the worker had when it wrote them. */
+static void test_recent_lines(void **state) {
+  struct desk d;
+  int out, err;
+  struct buf b = BUF_INIT;
+  struct worker_line l;
+  struct recent_answer a;
+  struct relay_source w = {.local_rank = 1, .rank = 9, .round = 1, .prefix = "[9] "};
+  desk_open(&d, (struct relay_options){.workers = 2});
+  open_any(&d, w, &out, &err);
+  put(out, "one\n10 %\r20 %\rlast\n30 %\r40 %\r");
+  put(err, "two\nno newline");
+  close(out);
+  close(err);
+  expect_drained(&d, 1);
+  check_content(d.out, "");
+  relay_recent(d.r, &(struct recent_question){.rank = 9, .tail = -1, .max = 65536}, &b, &a);
+  char out_text[256] = "", err_text[256] = "";
+  for (size_t at = 0; at < b.len; at += (size_t)worker_line_get(b.data + at, b.len - at, &l, NULL)) {
+    assert_true(worker_line_get(b.data + at, b.len - at, &l, NULL) > 0);
+    assert_true(l.rank == 9 && l.round == 1 && l.wall_ms && l.prefix_len == 4);
+    char *text = l.is_err ? err_text : out_text;
+    strncat(text, l.text, l.text_len);
+    strcat(text, "|");
+  }
+  assert_string_equal(err_text, "two|no newline|");
+  assert_string_equal(out_text, "one|last|40 %|");
+  buf_clear(&b);
+  w.rank = 3, w.round = 2;
+  open_any(&d, w, &out, &err); /* the next round */
+  put(out, "again\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 1);
+  relay_recent(d.r, &(struct recent_question){.rank = 3, .tail = -1, .max = 65536}, &b, &a);
+  assert_int_equal(b.len, WORKER_LINE_HEADER + 4 + 5);
+  buf_finish(&b);
+  desk_close(&d);
+}
+
 /* When a worker printed is noted; and that nobody takes what it prints. */
 static void test_signs_of_output(void **state) {
   struct desk d;
@@ -459,6 +499,7 @@ int main(void) {
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lines_and_prefixes),
+      cmocka_unit_test(test_recent_lines),
       cmocka_unit_test(test_signs_of_output),
       cmocka_unit_test(test_long_line),
       cmocka_unit_test(test_slow_reader),
