@@ -181,6 +181,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
   case SUP_TOLD: round_note_failure(s->round, fx->told.local_rank, fx->told.text, fx->told.error); break;
   case SUP_STATUS: relay_status(round_relay(s->round), fx->status.text); break;
+  case SUP_EVENT: break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
     write_verdict(s, fx->ending);

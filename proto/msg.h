@@ -73,6 +73,7 @@ enum {
   LOG_TAIL_MAX = 1000000,     /* lines */
   LOG_WAIT_MAX_MS = 1000,     /* how long an agent waits for a line */
   OWNERS_MAX = 512,           /* connections in one message about their owners */
+  EVENT_WORD_MAX = 64,        /* the name of an event */
   PROCESS_NAME_MAX = 15,      /* as in /proc/PID/comm */
   NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
   NCCL_IDS_MAX = 64,          /* of one round */
@@ -418,7 +419,8 @@ const char *job_state_name(enum job_state v);
   M(FORWARD, forward, TO_DAEMON)    /* node rank 0, to a daemon that is not in charge: the job is with another one */  \
   M(EVIDENCE, evidence, TO_DAEMON)  /* the collectives of this node when a hang ends the round; before STOPPED */      \
   M(FETCH_LOG, fetch_log, TO_AGENT) /* recent lines of the node's workers: rdzvctl logs */                             \
-  M(LOG, log, TO_DAEMON)            /* the answer; raw: the lines, as proto/worker_line.h has them */
+  M(LOG, log, TO_DAEMON)            /* the answer; raw: the lines, as proto/worker_line.h has them */                  \
+  M(EVENT, event_msg, TO_AGENT)     /* raw: an event of the job, to the one agent that writes them down */
 
 #define greeting_FIELDS(F, S) F(S, REQ_INT, version, 1, 65535)
 
@@ -469,7 +471,8 @@ const char *job_state_name(enum job_state v);
   F(S, OBJ, goodput, goodput)                  /* the last account that came; all 0: since the node was welcomed */    \
   F(S, INT, goodput_age_ms, 0, GOODPUT_MAX_MS) /* since then */                                                        \
   F(S, INT, first_step, -1, INT64_MAX)         /* the first one that a worker here reported in that round; -1: none */ \
-  F(S, INT, first_step_age_ms, 0, GOODPUT_MAX_MS) /* since then */
+  F(S, INT, first_step_age_ms, 0, GOODPUT_MAX_MS) /* since then */                                                     \
+  F(S, BOOL, wants_events) /* it has --events or --on-event, and could write this job's events down */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -708,6 +711,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
   F(S, LIST, collectives, collective, COLLECTIVES_MAX)                                                                 \
   F(S, STR, silent, RANKS_TEXT_MAX) /* ranks whose debug server does not answer, as in collective.ranks */
+
+#define event_msg_FIELDS(F, S) F(S, REQ_STR, name, EVENT_WORD_MAX) /* "rdzv.node.joined" */
 
 #define control_reply_FIELDS(F, S)                                                                                     \
   F(S, INT, code, 0, 255)       /* rdzvctl's exit code */                                                              \

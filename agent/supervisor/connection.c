@@ -85,6 +85,7 @@ static void log_link_down(struct supervisor *s, const char *text) {
 /* At once after a link that had lived. A daemon that welcomes and closes, again and again, gets a pause. */
 static void leave_link(struct supervisor *s) {
   if (s->link.state == CONNECTION_READY) {
+    sup_announce_link_down(s);
     bool lived = s->now_ms >= s->link.ready_ms + SUPERVISOR_RETRY_MAX_MS;
     s->link.lost_ms = s->now_ms;
     if (lived || !s->link.short_lived) s->link.retry_delay_ms = 0;
@@ -237,6 +238,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->wants_ids = s->config.wants_ids;
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
+  h->wants_events = s->config.wants_events;
 }
 
 /* HELLO must fit into FRAME_MAX_UNIDENTIFIED even if a thousand workers died with much to say, and a byte may take six

@@ -155,7 +155,7 @@ struct job_seen {
 struct supervisor {
   struct supervisor_config config; /* strings are our own */
   enum supervisor_state state;     /* only set_state in round.c writes it */
-  uint64_t now_ms;                 /* of the event being stepped */
+  uint64_t now_ms, wall_ms;        /* of the event being stepped */
   struct supervisor_effects *fx;
   struct worker *workers; /* one record each, by local rank */
   struct job_seen job;
@@ -178,6 +178,7 @@ struct supervisor {
   struct targets *targets;
   struct promise *promise;
   struct leaving leave;
+  bool writes_events; /* the daemon of this connection sends us the job's events: announce.c */
   uint32_t *coverage; /* supervisor_coverage */
   char *fault;
 };
@@ -456,6 +457,11 @@ void sup_probe_done(struct supervisor *s, const struct supervisor_event *ev);
 bool sup_hang_stop(struct supervisor *s, const struct verdict *v);
 void sup_hang_tick(struct supervisor *s);
 uint64_t sup_hang_deadline(const struct supervisor *s);
+
+/* announce.c */
+void sup_job_event(struct supervisor *s, const struct supervisor_event *ev);
+void sup_announce_link_down(struct supervisor *s); /* the connection to a daemon that had welcomed us is gone */
+void sup_announce_exit(struct supervisor *s, int code);
 
 /* sentences.c */
 void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -525,6 +525,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
   sup_effect(s, SUP_DISCONNECT);
   set_state(s, SUPERVISOR_DONE);
   s->leave.exit_code = code;
+  sup_announce_exit(s, code);
   emit_ending(s, code);
   sup_effect(s, SUP_EXIT)->exit.code = code;
 }

@@ -83,6 +83,10 @@ static void free_effect(struct supervisor_effect *e) {
     free(e->told.error);
     break;
   case SUP_STATUS: free(e->status.text); break;
+  case SUP_EVENT:
+    free(e->event.name);
+    free(e->event.line);
+    break;
   case SUP_ENDING:
     if (e->ending) verdict_free(&e->ending->verdict);
     if (e->ending) free((void *)(uintptr_t)e->ending->goodput.waited_for);
@@ -354,6 +358,7 @@ static void dispatch(struct supervisor *s, const struct supervisor_event *ev) {
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx) {
   s->fx = fx;
   s->now_ms = ev->now_ms;
+  s->wall_ms = ev->wall_ms;
   if (s->state == SUPERVISOR_DONE) return;
   dispatch(s, ev);
   if (ev->kind == SUP_MSG) sup_note_heard(s);

@@ -50,6 +50,7 @@ struct supervisor_config {
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
   bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
+  bool wants_events;     /* the driver carries out SUP_EVENT: --events or --on-event */
   uint32_t n_endpoints;  /* addresses in --endpoint; 0 counts as 1 */
   const char *const *endpoints; /* their texts, for sentences; copied; NULL: `endpoint` alone */
   const char *claim;            /* --claim, for sentences; NULL: none */
@@ -98,6 +99,7 @@ enum supervisor_event_kind {
 struct supervisor_event {
   enum supervisor_event_kind kind;
   uint64_t now_ms;
+  uint64_t wall_ms;           /* since 1970, for events */
   uint32_t round, local_rank; /* of the worker, or of what else of a round the event tells */
   uint64_t when_ms;           /* EXEC_FAILED, DEVICE_HELD, EXITED, FENCED, SIGN: when it happened, <= now_ms */
   union {
@@ -256,6 +258,7 @@ enum supervisor_effect_kind {
   SUP_SAY,      /* a line for the user */
   SUP_TOLD,     /* a verdict was reported: comes after its lines */
   SUP_STATUS,   /* the living line */
+  SUP_EVENT,    /* an event, for --events and --on-event */
   SUP_ENDING,   /* how it ended, for --verdict-file; SUP_EXIT follows */
   SUP_EXIT,     /* all is done. The driver flushes, stops the guard, waits for its own daemon, and exits */
 };
@@ -332,6 +335,9 @@ struct supervisor_effect {
     struct {
       char *text; /* "": remove the line */
     } status;
+    struct {
+      char *name, *line; /* "rdzv.node.joined"; JSON without an end of line */
+    } event;
     struct ending *ending;
     struct {
       int code;

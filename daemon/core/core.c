@@ -227,6 +227,7 @@ struct core *core_create(const struct core_config *config) {
   d->port = config->port;
   d->owned = config->owned;
   d->claims = config->claims;
+  c->jobs.events = config->events;
   map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);
   rations_init(&c->rations, config->seed ^ 0xa0761d6478bd642f);
   moved_init(&c->moved, config->seed ^ 0xd6e8feb86659fd93);

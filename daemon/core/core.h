@@ -59,6 +59,7 @@ struct core_config {
   uint16_t port;         /* where agents reach it; 0: unknown */
   bool owned;            /* an agent has started it, so agents can start another one if this one is lost */
   bool claims;           /* the driver carries out JOB_EFFECT_CLAIM: rdzvd has --claim */
+  bool events;           /* the driver carries out JOB_EFFECT_EVENT: rdzvd has --events or --on-event */
 };
 
 /* The driver's facts about the common store, for `rdzvctl status`. */

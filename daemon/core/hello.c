@@ -438,6 +438,8 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   if (!j->account) job_set_account(j, account);
   adopt_if_higher(c, j, h);
   jobs_identified(&c->jobs, ev->conn, xasprintf("%s of job %s", h->host, j->log_name), (uint64_t)j->settings.lease_ms);
+  const struct member *known = job_find_agent(j, h->agent);
+  uint64_t joined_no = known ? known->joined_no : 0;
   const struct member *spoke = map_get_n(&c->jobs.conns, &ev->conn, sizeof ev->conn);
   bool again = spoke && spoke->job == j && !strcmp(spoke->agent, h->agent);
   struct member *m = member_for_hello(c, ev, j, account);
@@ -449,7 +451,9 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
   member_note_vote(m, h, again, ev->now_ms);
+  m->wants_events = h->wants_events;
   send_welcome(c, j, m);
+  job_announce_hello(j, m, m->joined_no != joined_no);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {
       .kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h, .again = again};

@@ -223,6 +223,7 @@ static bool flag_members(struct job *j) {
     m->told_news = UINT64_MAX;
     member_set_drained(m, drained);
     if (!drained && !member_in_round(m) && j->state != JOB_RECOVERING) member_keep_rank(m, -1);
+    job_announce_drain(j, m);
   }
   job_watch_drains(j);
   return changed;

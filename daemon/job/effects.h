@@ -23,6 +23,7 @@ enum job_effect_kind {
   /* create the claim `text`end with the content CLAIM_ENDED, then remove all others whose names begin with `text`. From
    * then on a claim under `text` is taken, with that content. Nobody waits for it */
   JOB_EFFECT_UNCLAIM,
+  JOB_EFFECT_EVENT, /* the line `text`, without its end, of the event `value` (enum event_name): for --events */
 };
 
 enum claim_answer {
@@ -41,7 +42,7 @@ struct job_effect {
   enum job_effect_kind kind;
   uint64_t conn;
   struct bytes *bytes; /* SEND, CLAIM: one reference */
-  char *text;          /* SAVE, LOG, IDENTIFIED, CLAIM, UNCLAIM: owned */
+  char *text;          /* SAVE, LOG, IDENTIFIED, CLAIM, UNCLAIM, EVENT: owned */
   enum log_level level;
   uint64_t value;
 };

@@ -171,6 +171,7 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   j->last_repeat = false;
   job_charge(j, charged);
   job_note_verdict(j, charged, j->jobs->wall_ms);
+  job_announce_verdict(j, charged, now_ms);
   snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
            charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
   release_members(j);
@@ -245,6 +246,7 @@ static void settle_round(struct job *j, uint64_t now_ms) {
     return;
   }
   j->last_charged = false;
+  job_announce_verdict(j, false, now_ms);
   job_end(j, now_ms, v->cause == CAUSE_OPERATOR ? OUTCOME_STOPPED : OUTCOME_FAILED, (int)v->code, v);
 }
 

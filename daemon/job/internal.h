@@ -196,6 +196,18 @@ void job_claim_remove_all(struct job *j);         /* the job has ended */
 const char *job_claim_text(const struct job *j);  /* why the next round is not claimed; "" */
 uint64_t job_claim_deadline(const struct job *j); /* when job_has_claim is to be asked again; 0: now */
 
+/* announce.c. Each does nothing if nobody wants events. */
+void job_announce_create(struct job *j);
+void job_announce_destroy(struct job *j);
+void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms); /* job_enter, before the entry action */
+void job_announce_event(struct job *j, const struct job_event *ev);           /* before the table's handler */
+void job_announce_sealed(struct job *j, uint64_t now_ms);
+void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms); /* last_verdict, and the budget is charged */
+void job_announce_drain(struct job *j, const struct member *m);          /* its `drained` has changed */
+void job_announce_refusal(struct job *j, const char *host, const char *text);
+void job_announce_tick(struct job *j, uint64_t now_ms);
+uint64_t job_announce_deadline(const struct job *j);
+
 /* lease.c */
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
 uint64_t job_hold_until(const struct job *j);

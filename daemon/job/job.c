@@ -76,11 +76,13 @@ bool job_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   jobs_log(j->jobs, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->log_name, job_state_name(j->state),
            job_state_name(to), (long long)j->round, j->n_members);
   goodput_enter(j, to, now_ms);
+  enum job_state from = j->state;
   j->state = to;
   j->state_ms = now_ms;
   j->notice_ms = UINT64_MAX;
   j->news++;
   job_watch_growth(j, now_ms);
+  job_announce_state(j, from, now_ms);
   if (states[to].enter) states[to].enter(j, now_ms);
   return true;
 }
@@ -511,6 +513,7 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
 
 void job_event(struct job *j, const struct job_event *ev) {
   j->jobs->coverage[(size_t)j->state * JOB_EV_COUNT + ev->kind]++;
+  if (j->announcer) job_announce_event(j, ev);
   table[j->state][ev->kind](j, ev); /* NOLINT(clang-analyzer-core.CallAndMessage): no cell is empty */
 }
 
@@ -582,7 +585,7 @@ static uint64_t state_deadline(const struct job *j) {
 }
 
 uint64_t job_deadline(const struct job *j) {
-  uint64_t others = earliest(job_ids_deadline(j), job_quorum_tell_deadline(j));
+  uint64_t others = earliest(earliest(job_ids_deadline(j), job_quorum_tell_deadline(j)), job_announce_deadline(j));
   return earliest(earliest(j->scan_ms, others), state_deadline(j));
 }
 
@@ -590,6 +593,7 @@ void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   job_scan_leases(j, now_ms, lag_ms);
   if (now_ms >= job_ids_deadline(j)) job_ids_tick(j, now_ms);
   job_quorum_tell(j, now_ms);
+  job_announce_tick(j, now_ms);
   if (now_ms < state_deadline(j)) return;
   struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
   job_event(j, &ev);
@@ -624,6 +628,7 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   j->term = 1;
   job_quorum_create(j);
   goodput_create(j);
+  job_announce_create(j);
   return j;
 }
 
@@ -668,6 +673,7 @@ void job_destroy(struct job *j) {
   job_quorum_destroy(j);
   job_claim_destroy(j);
   goodput_destroy(j);
+  job_announce_destroy(j);
   if (j->log_name != j->id) free(j->log_name);
   free(j->id);
   free(j);

@@ -24,6 +24,7 @@
  *   reboot.c      votes of agents whose machines were booted again
  *   votes.c       who has a vote, and what becomes of it at a seal and at HELLO
  *   claim.c       the name of the next round, which one daemon alone can create
+ *   announce.c    events, for --events
  *   recover.c     a daemon that comes back
  *   goodput.c     what the job's time went to; ledger.c: the account; history.c: steps over time
  *   recovery.c    how long recoveries take
@@ -34,6 +35,7 @@
 #include "daemon/job/jobs.h"
 #include "daemon/job/missing.h"
 
+struct announcer;
 struct round_ids;
 struct quorum;
 struct claim;
@@ -95,6 +97,7 @@ struct member {
       expected; /* its host is listed, or it was started as one of as many as are expected; otherwise perhaps a spare */
   bool worker_store; /* as node rank 0 its agent would not serve the store: a worker does */
   bool wants_ids;    /* in its last HELLO */
+  bool wants_events; /* the same */
 
   /* Where it is. */
   char local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
@@ -249,6 +252,7 @@ struct job {
   struct quorum *quorum;        /* who lets this daemon decide: quorum.c */
   struct claim *claim;          /* of the next round: claim.c; NULL: none was ever tried */
   struct goodput_book *goodput; /* goodput.c */
+  struct announcer *announcer;  /* announce.c; NULL: nobody wants events */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */
@@ -361,6 +365,10 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOV
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 
 void job_note_drill(struct job *j); /* rdzvctl kill-worker: this round's failure is not the workers' own */
+
+/* Events. */
+void job_announce_hello(struct job *j, const struct member *m, bool joins); /* WELCOME is out */
+void job_announce_progress(const struct member *m);                         /* PROGRESS came */
 
 /* For people. */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* at the end of this round the restarts are refunded */

@@ -75,6 +75,12 @@ void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const stru
   e->bytes = bytes_create(content->data, content->len);
 }
 
+void jobs_event(struct jobs *jobs, int name, const struct buf *line) {
+  struct job_effect *e = add_effect(jobs, JOB_EFFECT_EVENT, 0);
+  e->value = (uint64_t)name;
+  e->text = xstrdup(buf_text(line));
+}
+
 void jobs_unclaim(struct jobs *jobs, const char *prefix) {
   add_effect(jobs, JOB_EFFECT_UNCLAIM, 0)->text = xstrdup(prefix);
 }

@@ -66,6 +66,7 @@ struct jobs {
   uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
   char *fault;                                       /* core_fault */
   struct recovery_histogram recovery[RECOVERY_PHASE_COUNT];
+  bool events; /* JOB_EFFECT_EVENT for all jobs */
 
   /* The step. */
   uint64_t now_ms, wall_ms;
@@ -102,6 +103,7 @@ void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t leas
 void jobs_save(struct jobs *jobs, const struct buf *line);
 void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const struct buf *content);
 void jobs_unclaim(struct jobs *jobs, const char *prefix);
+void jobs_event(struct jobs *jobs, int name, const struct buf *line);
 void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* An agent's id in a log line, cut: the whole id lets its holder speak for the agent (HELLO, OBITUARY), and others
  * may read the log. */

@@ -176,6 +176,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->order_key = h->order_key;
   m->worker_store = h->worker_store;
   m->wants_ids = h->wants_ids;
+  m->wants_events = h->wants_events;
   m->heard_ms = now_ms;
   m->joined_no = ++j->jobs->join_counter;
   m->node_rank = m->rank_base = m->last_rank = -1;

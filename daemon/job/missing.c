@@ -335,6 +335,7 @@ void job_note_refusal(struct job *j, const char *host, const char *text, uint64_
   memmove(&r->refusals[1], &r->refusals[0], at * sizeof r->refusals[0]);
   r->refusals[0] = (struct refusal){xstrdup(host), xstrdup(text), now_ms};
   job_notice_soon(j, now_ms);
+  job_announce_refusal(j, host, text);
 }
 
 void job_forget_refusal(struct job *j, const char *host) {

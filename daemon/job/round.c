@@ -349,6 +349,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   bytes_unref(spare);
   free(slots);
   free(chosen);
+  job_announce_sealed(j, now_ms);
 }
 
 void job_seal_if_ready(struct job *j, uint64_t now_ms) {

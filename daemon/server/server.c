@@ -117,6 +117,7 @@ static void carry_out(struct server *s, struct job_effect *fx) {
     if (s->config.claims) claims_add(s->config.claims, fx->value, fx->text, fx->bytes);
     bytes_unref(fx->bytes);
     break;
+  case JOB_EFFECT_EVENT: break;
   case JOB_EFFECT_UNCLAIM:
     if (s->config.claims) claims_end(s->config.claims, fx->text);
     break;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/events/event.h"
 #include "common/json.h"
 #include "common/mem.h"
 
@@ -150,6 +151,10 @@ static void look_at(struct rig *r, struct job_effect *e) {
     must(e->text && strlen(e->text) <= CLAIM_NAME_MAX);
     snprintf(r->unclaimed, sizeof r->unclaimed, "%s", e->text);
     break;
+  case JOB_EFFECT_EVENT:
+    must(e->text && e->value < EVENT_NAME_COUNT && event_line_is_sound(e->text, strlen(e->text)));
+    buf_printf(&r->events, "%s\n", e->text);
+    break;
   case JOB_EFFECT_LOG:
     must(e->text);
     buf_printf(&r->log, "%s\n", e->text);
@@ -200,6 +205,7 @@ void rig_forget(struct rig *r) {
   }
   r->n_sent = r->n_closed = 0;
   buf_clear(&r->log);
+  buf_clear(&r->events);
 }
 
 void rig_close(struct rig *r) {
@@ -212,6 +218,7 @@ void rig_close(struct rig *r) {
   free(r->saved);
   free(r->sent);
   buf_finish(&r->log);
+  buf_finish(&r->events);
 }
 
 /* What the driver knows of the daemon i. */
@@ -365,6 +372,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->addrs = n->addrs;
   h->store_port = n->store_port;
   h->wants_ids = n->wants_ids;
+  h->wants_events = n->wants_events;
   h->command = n->command;
   h->ids = n->ids;
   h->has_ids = n->has_ids;

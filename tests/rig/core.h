@@ -23,7 +23,7 @@ struct node {
   int64_t workers, want_rank, order_key, expected_nodes, uid;
   int64_t key_uid; /* its user, as the driver knows; -1: it does not */
   const char *role, *addrs, *expected_hosts, *command;
-  bool wants_ids;
+  bool wants_ids, wants_events;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
   /* What it was told. */
@@ -86,6 +86,7 @@ struct rig {
   uint64_t closed[256]; /* connections that were closed, since rig_forget */
   size_t n_closed;
   struct buf log;
+  struct buf events;                 /* lines of JOB_EFFECT_EVENT, since rig_forget */
   struct node *nodes[RIG_NODES_MAX]; /* who is told of what comes on its connection */
   size_t n_nodes;
   bool blind; /* effects are thrown away: for large numbers */

@@ -106,6 +106,7 @@ static void perform(struct sim *s, struct job_effect *fx, uint64_t said_at) {
     break;
   case JOB_EFFECT_CLAIM: claim_ask(s, fx); break;
   case JOB_EFFECT_UNCLAIM: claim_withdraw(s, fx->text); break;
+  case JOB_EFFECT_EVENT:
   case JOB_EFFECT_IDENTIFIED:
   case JOB_EFFECT_SAVE: break; /* mind and pump have done them */
   }

@@ -239,6 +239,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_MINT: ids_mint(s, a, fx); break;
   case SUP_UNMINT: ids_unmint(a, fx->unmint.helper); break;
   case SUP_IDS: ids_hand_out(s, a, fx); break;
+  case SUP_EVENT:
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;

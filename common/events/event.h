@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMMON_EVENTS_EVENT_H
+#define COMMON_EVENTS_EVENT_H
+
+/* The events of a job, for --events and --on-event: one list of events, one list of fields. The names, the encoder, the
+ * filter, the tests and the table of deploy/guide/events.md derive from them. Pure.
+ *
+ * An event is one line of JSON with the keys of torchelastic's torch.distributed.elastic.events.Event: name, source,
+ * timestamp, metadata. Metadata is flat, and its keys are torchelastic's where it has one for the same thing. Every
+ * event has run_id and message. A field that is unknown is left out. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+
+enum {
+  EVENT_TEXT_MAX = 1024,   /* bytes of one text; a longer one is cut at a character */
+  EVENT_LINE_MAX = 65536,  /* bytes of a line: all texts, escaped, fit */
+  EVENT_NAME_MAX = 64,     /* of a name */
+  EVENT_FILTER_MAX = 1024, /* of a filter's text */
+};
+
+/* F(ID, key, KIND, meaning) */
+#define EVENT_FIELD_LIST(F)                                                                                            \
+  F(RUN_ID, "run_id", STR, "the job: `--rdzv-id`")                                                                     \
+  F(UID, "uid", INT, "the job's user, where the daemon knows it")                                                      \
+  F(ROUND, "round", INT, "the round; left out before the first")                                                       \
+  F(AGENT_RESTARTS, "agent_restarts", INT, "restarts used")                                                            \
+  F(MAX_RESTARTS, "max_restarts", INT, "`--max-restarts`")                                                             \
+  F(STATE, "state", STR, "`SUCCEEDED`, `FAILED` or `STOPPED`")                                                         \
+  F(HOSTNAME, "hostname", STR, "the node that the event is about, or the daemon's machine")                            \
+  F(GROUP_RANK, "group_rank", INT, "that node's rank")                                                                 \
+  F(ROLE, "role", STR, "that node's `--role`")                                                                         \
+  F(LOCAL_WORLD_SIZE, "local_world_size", INT, "workers of that node")                                                 \
+  F(GLOBAL_RANK, "global_rank", INT, "the worker's rank")                                                              \
+  F(LOCAL_RANK, "local_rank", INT, "the worker's rank on its node")                                                    \
+  F(PID, "pid", INT, "the worker's process")                                                                           \
+  F(DEVICE, "device", STR, "the worker's device")                                                                      \
+  F(NODES, "nodes", INT, "nodes that are here")                                                                        \
+  F(MIN_NODES, "min_nodes", INT, "nodes that a round needs: `--nnodes`")                                               \
+  F(GROUP_WORLD_SIZE, "group_world_size", INT, "nodes of the round")                                                   \
+  F(WORLD_SIZE, "world_size", INT, "workers of the round")                                                             \
+  F(HOSTS, "hosts", STR, "hosts, as `gpu[001-016],login1`")                                                            \
+  F(CAUSE, "cause", STR, "why, as in `--verdict-file`")                                                                \
+  F(EXIT_CODE, "exit_code", INT, "the exit code of the job, if this ends it")                                          \
+  F(SIGNAL, "signal", STR, "the signal that killed the worker")                                                        \
+  F(RAW_ERROR, "raw_error", STR, "the worker's last exception, or its last lines")                                     \
+  F(CHARGED, "charged", BOOL, "whether it cost a restart")                                                             \
+  F(STEP, "step", INT, "of the slowest node")                                                                          \
+  F(OF, "of", INT, "steps in all, if the workers say so")                                                              \
+  F(LOSS, "loss", NUM, "the last one")                                                                                 \
+  F(SAMPLES_PER_SECOND, "samples_per_second", NUM, "of all nodes")                                                     \
+  F(DURATION_MS, "duration_ms", INT, "how long it took or lasted: the table says what")                                \
+  F(TOTAL_RUN_TIME, "total_run_time", INT, "seconds since the job's first node came to this daemon")                   \
+  F(DROPPED, "dropped", INT, "events that were lost")                                                                  \
+  F(MESSAGE, "message", STR, "a sentence for people")
+
+#define X(id, key, kind, meaning) EVENT_##id,
+enum event_field { EVENT_FIELD_LIST(X) EVENT_FIELD_COUNT };
+#undef X
+#define X(id, key, kind, meaning) EVENT_HAS_##id = 1ull << EVENT_##id,
+/* clang-format off */
+enum event_fields { EVENT_FIELD_LIST(X) };
+/* clang-format on */
+#undef X
+_Static_assert(EVENT_FIELD_COUNT <= 32, "one bit for each field");
+
+/* X(ID, name, SOURCE, told, when, fields beside run_id, uid, round and message). told: --on-event runs for it unless
+ * --on-event-names says otherwise. */
+#define EVENT_LIST(X)                                                                                                  \
+  X(NODE_JOINED, "rdzv.node.joined", AGENT, false, "A node has joined the job.",                                       \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_ROLE | EVENT_HAS_LOCAL_WORLD_SIZE | EVENT_HAS_NODES | EVENT_HAS_MIN_NODES)          \
+  X(NODE_LEFT, "rdzv.node.left", AGENT, false, "A node leaves: a signal or the scheduler asked its agent to.",         \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_NODES)                                                       \
+  X(NODE_LOST, "rdzv.node.lost", AGENT, true, "A node is lost: its agent died, or it is not heard any more.",          \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_NODES)                                                       \
+  X(NODE_REFUSED, "rdzv.node.refused", AGENT, true, "A node wanted to join, and was refused.", EVENT_HAS_HOSTNAME)     \
+  X(NODE_DRAINED, "rdzv.node.drained", AGENT, true,                                                                    \
+    "A host of the job is drained: it joins no further round. `--exclude-after` drains a host too.",                   \
+    EVENT_HAS_HOSTNAME)                                                                                                \
+  X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, false, "The drain of a host is lifted.", EVENT_HAS_HOSTNAME)         \
+  X(JOB_WAITING, "rdzv.job.waiting", AGENT, true,                                                                      \
+    "Nodes have been missing for 10 s, and then each time after twice as long.",                                       \
+    EVENT_HAS_NODES | EVENT_HAS_MIN_NODES | EVENT_HAS_DURATION_MS)                                                     \
+  X(ROUND_SEALED, "rdzv.round.sealed", AGENT, false,                                                                   \
+    "A round has its nodes and ranks. `duration_ms`: since the last round ended, or the first node came.",             \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_WORLD_SIZE | EVENT_HAS_WORLD_SIZE | EVENT_HAS_HOSTS |                         \
+        EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_MAX_RESTARTS | EVENT_HAS_DURATION_MS)                                     \
+  X(ROUND_STARTED, "rdzv.round.started", AGENT, false,                                                                 \
+    "All workers of the first round run. `duration_ms`: since the round was sealed.",                                  \
+    EVENT_HAS_GROUP_WORLD_SIZE | EVENT_HAS_WORLD_SIZE | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_DURATION_MS)              \
+  X(ROUND_RESTARTED, "rdzv.round.restarted", AGENT, true,                                                              \
+    "All workers of a later round run. `duration_ms`: since the round before was stopped.",                            \
+    EVENT_HAS_GROUP_WORLD_SIZE | EVENT_HAS_WORLD_SIZE | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_DURATION_MS)              \
+  X(ROUND_FIRST_STEP, "rdzv.round.first_step", WORKER, false,                                                          \
+    "A worker of the round has reported its first step. `duration_ms`: since the round was sealed.",                   \
+    EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_DURATION_MS)                                                             \
+  X(JOB_PROGRESS, "rdzv.job.progress", WORKER, false, "Workers report steps. At most one such event a second.",        \
+    EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_LOSS | EVENT_HAS_SAMPLES_PER_SECOND)                                     \
+  X(WORKER_HUNG, "rdzv.worker.hung", WORKER, true,                                                                     \
+    "A worker hangs. Its round stops next. `duration_ms`: since its last sign of progress.",                           \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_GLOBAL_RANK | EVENT_HAS_LOCAL_RANK | EVENT_HAS_PID |         \
+        EVENT_HAS_DEVICE | EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_DURATION_MS)                                      \
+  X(ROUND_FAILED, "rdzv.round.failed", AGENT, true, "A round has failed. This is its verdict.",                        \
+    EVENT_HAS_CAUSE | EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_GLOBAL_RANK | EVENT_HAS_LOCAL_RANK |       \
+        EVENT_HAS_PID | EVENT_HAS_DEVICE | EVENT_HAS_SIGNAL | EVENT_HAS_EXIT_CODE | EVENT_HAS_RAW_ERROR |              \
+        EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_CHARGED | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_MAX_RESTARTS |        \
+        EVENT_HAS_STATE | EVENT_HAS_DURATION_MS)                                                                       \
+  X(ROUND_STOPPED, "rdzv.round.stopped", AGENT, false,                                                                 \
+    "A round has ended as planned: for nodes that joined or left, a drain, or `rdzvctl stop`.",                        \
+    EVENT_HAS_CAUSE | EVENT_HAS_HOSTNAME | EVENT_HAS_STATE | EVENT_HAS_DURATION_MS)                                    \
+  X(DAEMON_RETURNED, "rdzv.daemon.returned", AGENT, true,                                                              \
+    "The daemon was restarted, and has learned the job from its agents.", EVENT_HAS_HOSTNAME | EVENT_HAS_NODES)        \
+  X(DAEMON_TOOK_OVER, "rdzv.daemon.took_over", AGENT, true,                                                            \
+    "Another daemon is in charge, since the one before is lost.", EVENT_HAS_HOSTNAME | EVENT_HAS_NODES)                \
+  X(DAEMON_LOST, "rdzv.daemon.lost", AGENT, false,                                                                     \
+    "The agent that writes this job's events has lost contact with the daemon.", EVENT_HAS_HOSTNAME)                   \
+  X(AGENT_GAVE_UP, "rdzv.agent.gave_up", AGENT, true,                                                                  \
+    "An agent exits, and has not heard that the job is over: it was refused, or has no daemon.",                       \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_EXIT_CODE | EVENT_HAS_STATE)                                                        \
+  X(EVENTS_DROPPED, "rdzv.events.dropped", AGENT, false,                                                               \
+    "Events before this one are lost: nobody could take them, or the file could not be written.", EVENT_HAS_DROPPED)   \
+  X(JOB_ENDED, "rdzv.job.ended", AGENT, true, "The job is over.",                                                      \
+    EVENT_HAS_STATE | EVENT_HAS_EXIT_CODE | EVENT_HAS_CAUSE | EVENT_HAS_HOSTNAME | EVENT_HAS_GLOBAL_RANK |             \
+        EVENT_HAS_RAW_ERROR | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_MAX_RESTARTS | EVENT_HAS_STEP | EVENT_HAS_OF |      \
+        EVENT_HAS_TOTAL_RUN_TIME)
+
+#define X(id, name, source, told, when, fields) EVENT_##id,
+enum event_name { EVENT_LIST(X) EVENT_NAME_COUNT };
+#undef X
+
+const char *event_name(enum event_name n); /* "rdzv.node.joined" */
+/* -1: there is no such event. */
+int event_find(const char *name);
+/* For the guide and the tests; NULL and 0 beyond the last one. */
+const char *event_when(enum event_name n);
+uint64_t event_has(enum event_name n); /* its fields, as bits, with those of every event */
+const char *event_field_key(enum event_field f);
+
+/* An event being filled. Texts are borrowed. A field that the event does not have by its list is a bug, and asserted. */
+struct event {
+  enum event_name name;
+  uint64_t wall_ms; /* since 1970 */
+  uint64_t set;
+  struct event_value {
+    const char *text;
+    int64_t number;
+    double real;
+  } v[EVENT_FIELD_COUNT];
+};
+void event_init(struct event *e, enum event_name n, uint64_t wall_ms);
+void event_text(struct event *e, enum event_field f, const char *text); /* NULL, "": left out */
+void event_int(struct event *e, enum event_field f, int64_t n);
+void event_rank(struct event *e, enum event_field f, int64_t n);   /* below 0: left out */
+void event_real(struct event *e, enum event_field f, double real); /* not finite: left out */
+void event_bool(struct event *e, enum event_field f, bool b);
+/* Appends the line, without its end. At most EVENT_LINE_MAX bytes; every character is printable. */
+void event_line(const struct event *e, struct buf *out);
+/* What comes from a daemon is such a line: one object that fits, and nothing in it moves a cursor. */
+bool event_line_is_sound(const char *line, size_t n);
+
+/* Which events --on-event runs for. */
+struct event_filter {
+  bool in[EVENT_NAME_COUNT];
+};
+void event_filter_default(struct event_filter *f);
+/* "failed,ended", "rdzv.node.*", "all": names in full, their last words, or beginnings with a star. False: *bad is the word
+ * that names no event, and bad_len its length. */
+bool event_filter_parse(struct event_filter *f, const char *text, const char **bad, size_t *bad_len);
+
+#endif

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events, for --events and --on-event.
+ *
+ * The daemon alone sees all of a job, so it makes all events of it but two. A daemon with --events writes those of all
+ * its jobs. An agent with --events says so in HELLO, and the daemon sends the events of the job to one such agent, the
+ * writer, so each event of the job is written once, whoever owns the daemon. The writer is the agent on the daemon's own
+ * host, or the first that came. It stays the writer until it is lost or leaves. While its connection is broken, events
+ * wait for it; beyond EVENTS_KEPT the oldest are dropped, and one event says how many.
+ *
+ * A job that nobody watches has no announcer, and costs one comparison for each event of its table.
+ *
+ * An event is made where the thing happens, before its effect on the nodes. So `ended` reaches the writer before END
+ * does, and `failed` before it is released. After a daemon was lost, the next one does not know which events were sent:
+ * one may come twice, or be missing. */
+
+#include "daemon/job/internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/deadline.h"
+#include "common/events/event.h"
+#include "common/hostlist.h"
+#include "common/mem.h"
+
+enum {
+  EVENTS_KEPT = 64,          /* while the writer is away */
+  PROGRESS_EVERY_MS = 1000,  /* events about progress */
+  WAITING_FIRST_MS = 10000,  /* nodes are missing for so long: the first event about it, */
+  WAITING_MOST_MS = 3600000, /* and the longest pause between two */
+};
+
+struct announcer {
+  char writer[AGENT_ID_MAX + 1];   /* "": none */
+  const struct member *going;      /* the event is about its end: it gets no more */
+  struct bytes *kept[EVENTS_KEPT]; /* frames, a ring */
+  size_t n_kept, first_kept, n_dropped;
+  uint64_t begun_ms;                          /* the first node came to this daemon */
+  uint64_t stopped_ms;                        /* the last round began to stop; 0: none has, here */
+  uint64_t progress_ms, waiting_ms, pause_ms; /* the last event about progress; the next about missing nodes */
+  int64_t hung_round, stepped_round;          /* it was said of this round */
+};
+
+static void create(struct job *j) {
+  struct announcer *a = j->announcer = xcalloc(1, sizeof *a);
+  a->begun_ms = j->jobs->now_ms;
+  a->waiting_ms = j->forming_ms + WAITING_FIRST_MS;
+  a->pause_ms = WAITING_FIRST_MS;
+}
+
+void job_announce_create(struct job *j) {
+  if (j->jobs->events) create(j);
+}
+
+void job_announce_destroy(struct job *j) {
+  struct announcer *a = j->announcer;
+  for (size_t i = 0; a && i < a->n_kept; i++) bytes_unref(a->kept[(a->first_kept + i) % EVENTS_KEPT]);
+  free(a);
+}
+
+/* The writer. ------------------------------------------------------------------------------------------------------ */
+
+static bool may_write(const struct member *m) {
+  return m->wants_events && !m->gone && m != m->job->announcer->going;
+}
+
+static bool is_better(const struct member *m, const struct member *than) {
+  const char *here = m->job->jobs->daemon.host;
+  bool near = here[0] && !strcmp(m->host, here), than_near = here[0] && !strcmp(than->host, here);
+  return near != than_near ? near : m->joined_no < than->joined_no;
+}
+
+/* NULL: there is none now. */
+static const struct member *find_writer(struct job *j) {
+  struct announcer *a = j->announcer;
+  const struct member *m = a->writer[0] ? job_find_agent(j, a->writer) : NULL;
+  if (m && may_write(m)) return m->conn ? m : NULL;
+  m = NULL;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *other = j->members[i];
+    if (may_write(other) && other->conn && !other->leaving && (!m || is_better(other, m))) m = other;
+  }
+  if (m) memcpy(a->writer, m->agent, sizeof a->writer);
+  return m;
+}
+
+static struct bytes *frame_of(enum event_name name, const struct buf *line) {
+  struct msg msg;
+  msg_init(&msg, MSG_EVENT);
+  msg.event_msg.name = event_name(name);
+  msg.raw = line->data;
+  msg.raw_len = line->len;
+  return msg_bytes(&msg);
+}
+
+static void keep(struct announcer *a, struct bytes *frame) {
+  if (a->n_kept == EVENTS_KEPT) {
+    bytes_unref(a->kept[a->first_kept]);
+    a->first_kept = (a->first_kept + 1) % EVENTS_KEPT;
+    a->n_kept--;
+    a->n_dropped++;
+  }
+  a->kept[(a->first_kept + a->n_kept++) % EVENTS_KEPT] = frame;
+}
+
+/* What every event has. */
+static void begin(const struct job *j, struct event *e, enum event_name n) {
+  event_init(e, n, j->jobs->wall_ms);
+  event_text(e, EVENT_RUN_ID, j->id);
+  if (j->uid >= 0) event_int(e, EVENT_UID, j->uid);
+  if (j->round > 0) event_int(e, EVENT_ROUND, j->round);
+}
+
+static void send_kept(struct job *j, const struct member *m) {
+  struct announcer *a = j->announcer;
+  struct buf line = BUF_INIT, message = BUF_INIT;
+  if (a->n_dropped) {
+    struct event e;
+    begin(j, &e, EVENT_EVENTS_DROPPED);
+    event_int(&e, EVENT_DROPPED, (int64_t)a->n_dropped);
+    buf_printf(&message, "%zu events are lost: the agent that writes them was away for too long", a->n_dropped);
+    event_text(&e, EVENT_MESSAGE, buf_text(&message));
+    event_line(&e, &line);
+    struct bytes *frame = frame_of(e.name, &line);
+    jobs_send_bytes(j->jobs, m->conn, frame);
+    bytes_unref(frame);
+  }
+  for (size_t i = 0; i < a->n_kept; i++) {
+    struct bytes *frame = a->kept[(a->first_kept + i) % EVENTS_KEPT];
+    jobs_send_bytes(j->jobs, m->conn, frame);
+    bytes_unref(frame);
+  }
+  a->n_kept = a->first_kept = a->n_dropped = 0;
+  buf_finish(&line);
+  buf_finish(&message);
+}
+
+/* An agent that wants them is a member, and may come back. */
+static bool is_awaited(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++)
+    if (may_write(j->members[i])) return true;
+  return false;
+}
+
+static void announce(struct job *j, enum event_name name, const struct buf *line) {
+  const struct member *writer = find_writer(j);
+  if (j->jobs->events) jobs_event(j->jobs, name, line);
+  if (!writer && !is_awaited(j)) return;
+  struct bytes *frame = frame_of(name, line);
+  if (!writer) {
+    keep(j->announcer, frame);
+    return;
+  }
+  if (j->announcer->n_kept) send_kept(j, writer);
+  jobs_send_bytes(j->jobs, writer->conn, frame);
+  bytes_unref(frame);
+}
+
+static void finish(struct job *j, struct event *e, struct buf *message) {
+  struct buf line = BUF_INIT;
+  event_text(e, EVENT_MESSAGE, buf_text(message));
+  event_line(e, &line);
+  announce(j, e->name, &line);
+  buf_finish(&line);
+  buf_finish(message);
+}
+
+/* Nodes. ----------------------------------------------------------------------------------------------------------- */
+
+static void about_node(struct event *e, const struct member *m) {
+  event_text(e, EVENT_HOSTNAME, m->host);
+}
+
+static void announce_joined(struct job *j, const struct member *m) {
+  struct event e;
+  struct buf text = BUF_INIT;
+  begin(j, &e, EVENT_NODE_JOINED);
+  about_node(&e, m);
+  event_text(&e, EVENT_ROLE, m->role);
+  event_int(&e, EVENT_LOCAL_WORLD_SIZE, m->workers);
+  event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
+  event_int(&e, EVENT_MIN_NODES, j->settings.min_nodes);
+  buf_printf(&text, "node %s has joined job %s: %zu node%s here", m->host, j->id, j->n_connected,
+             j->n_connected == 1 ? " is" : "s are");
+  finish(j, &e, &text);
+}
+
+void job_announce_hello(struct job *j, const struct member *m, bool joins) {
+  if (m->wants_events && !j->announcer) create(j);
+  if (!j->announcer) return;
+  if (m->wants_events && find_writer(j) == m) send_kept(j, m);
+  if (joins && j->state != JOB_RECOVERING && !job_is_over(j)) announce_joined(j, m);
+}
+
+static void announce_gone(struct job *j, const struct job_event *ev, enum event_name name, const char *why) {
+  const struct member *m = ev->member;
+  struct event e;
+  struct buf text = BUF_INIT;
+  size_t others = j->n_connected - (m->conn ? 1 : 0);
+  begin(j, &e, name);
+  about_node(&e, m);
+  event_rank(&e, EVENT_GROUP_RANK, m->node_rank);
+  event_int(&e, EVENT_NODES, (int64_t)others);
+  buf_printf(&text, "node %s %s job %s%s%s", m->host, name == EVENT_NODE_LOST ? "is lost from" : "leaves", j->id,
+             why ? ": " : "", why ? why : "");
+  if (ev->kind != JOB_EV_LEAVING) j->announcer->going = m;
+  finish(j, &e, &text);
+  j->announcer->going = NULL;
+}
+
+static void announce_hung(struct job *j, const struct job_event *ev) {
+  const struct verdict *v = &ev->report->what;
+  struct event e;
+  struct buf text = BUF_INIT;
+  if (v->cause != CAUSE_WORKER_HUNG || j->announcer->hung_round == j->round || !job_round_goes_on(j)) return;
+  j->announcer->hung_round = j->round;
+  begin(j, &e, EVENT_WORKER_HUNG);
+  about_node(&e, ev->member);
+  event_rank(&e, EVENT_GROUP_RANK, ev->member->node_rank);
+  event_rank(&e, EVENT_GLOBAL_RANK, v->rank);
+  event_rank(&e, EVENT_LOCAL_RANK, v->local_rank);
+  if (v->pid) event_int(&e, EVENT_PID, v->pid);
+  event_text(&e, EVENT_DEVICE, v->device);
+  event_rank(&e, EVENT_STEP, v->step);
+  if (v->of) event_int(&e, EVENT_OF, v->of);
+  if (v->idle_ms) event_int(&e, EVENT_DURATION_MS, v->idle_ms);
+  struct verdict named = *v;
+  named.host = ev->member->host;
+  verdict_sentence(&named, &text);
+  finish(j, &e, &text);
+}
+
+void job_announce_event(struct job *j, const struct job_event *ev) {
+  const struct member *m = ev->member;
+  bool quiet = job_is_over(j) || (m && (m->gone || m->state == MEMBER_FINISHED));
+  switch (ev->kind) {
+  case JOB_EV_LOST:
+    if (!quiet) announce_gone(j, ev, EVENT_NODE_LOST, ev->text);
+    break;
+  case JOB_EV_BYE:
+    if (!quiet && !m->leaving) announce_gone(j, ev, EVENT_NODE_LEFT, ev->text);
+    break;
+  case JOB_EV_LEAVING:
+    if (!quiet && !m->leaving) announce_gone(j, ev, EVENT_NODE_LEFT, ev->report->what.text);
+    break;
+  case JOB_EV_FAILED:
+    if (!quiet) announce_hung(j, ev);
+    break;
+  default: break;
+  }
+}
+
+void job_announce_drain(struct job *j, const struct member *m) {
+  struct event e;
+  struct buf text = BUF_INIT;
+  const struct drain *d = m->drained ? job_drain_of(j, m->host) : NULL;
+  if (!j->announcer || job_is_over(j)) return;
+  for (size_t i = 0; i < j->n_members && j->members[i] != m; i++)
+    if (!strcmp(j->members[i]->host, m->host)) return; /* it was said of the host's first node */
+  begin(j, &e, m->drained ? EVENT_NODE_DRAINED : EVENT_NODE_UNDRAINED);
+  about_node(&e, m);
+  if (d)
+    drain_text(d, &text);
+  else
+    buf_printf(&text, "host %s is no longer drained", m->host);
+  finish(j, &e, &text);
+}
+
+void job_announce_refusal(struct job *j, const char *host, const char *why) {
+  struct event e;
+  struct buf text = BUF_INIT;
+  if (!j->announcer) return;
+  begin(j, &e, EVENT_NODE_REFUSED);
+  event_text(&e, EVENT_HOSTNAME, host);
+  buf_printf(&text, "node %s was refused by job %s: %s", host, j->id, why);
+  finish(j, &e, &text);
+}
+
+/* Missing nodes. --------------------------------------------------------------------------------------------------- */
+
+uint64_t job_announce_deadline(const struct job *j) {
+  return j->announcer && j->state == JOB_FORMING ? j->announcer->waiting_ms : UINT64_MAX;
+}
+
+void job_announce_tick(struct job *j, uint64_t now_ms) {
+  struct announcer *a = j->announcer;
+  struct event e;
+  struct buf text = BUF_INIT;
+  if (now_ms < job_announce_deadline(j)) return;
+  a->waiting_ms = now_ms + a->pause_ms;
+  a->pause_ms = earliest(2 * a->pause_ms, WAITING_MOST_MS);
+  begin(j, &e, EVENT_JOB_WAITING);
+  event_int(&e, EVENT_NODES, (int64_t)j->n_available);
+  event_int(&e, EVENT_MIN_NODES, j->settings.min_nodes);
+  event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - j->forming_ms));
+  buf_printf(&text, "job %s: ", j->id);
+  job_missing_text(j, now_ms, &text);
+  finish(j, &e, &text);
+}
+
+/* Rounds. ---------------------------------------------------------------------------------------------------------- */
+
+static void put_hosts(const struct job *j, struct buf *out) {
+  const char **names = xcalloc((size_t)j->round_nodes, sizeof *names);
+  size_t n = 0;
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (m) names[n++] = m->host;
+  }
+  if (hostlist_compress(names, n, HOSTS_SHOWN_MAX, out) < n) buf_puts(out, ",...");
+  free(names);
+}
+
+void job_announce_sealed(struct job *j, uint64_t now_ms) {
+  struct announcer *a = j->announcer;
+  const struct member *head = job_find_rank(j, 0);
+  struct event e;
+  struct buf hosts = BUF_INIT, text = BUF_INIT;
+  if (!a || j->state != JOB_STARTING) return;
+  begin(j, &e, EVENT_ROUND_SEALED);
+  if (head) about_node(&e, head);
+  event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
+  event_int(&e, EVENT_WORLD_SIZE, j->world_size);
+  event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
+  event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
+  event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - (a->stopped_ms ? a->stopped_ms : a->begun_ms)));
+  put_hosts(j, &hosts);
+  event_text(&e, EVENT_HOSTS, buf_text(&hosts));
+  buf_printf(&text, "round %lld of job %s: %lld worker%s on %lld node%s", (long long)j->round, j->id,
+             (long long)j->world_size, j->world_size == 1 ? "" : "s", (long long)j->round_nodes,
+             j->round_nodes == 1 ? "" : "s");
+  finish(j, &e, &text);
+  buf_finish(&hosts);
+}
+
+static void announce_running(struct job *j, uint64_t now_ms) {
+  struct announcer *a = j->announcer;
+  bool first = j->round == 1;
+  uint64_t since_ms = first ? j->round_ms : a->stopped_ms;
+  struct event e;
+  struct buf text = BUF_INIT;
+  begin(j, &e, first ? EVENT_ROUND_STARTED : EVENT_ROUND_RESTARTED);
+  event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
+  event_int(&e, EVENT_WORLD_SIZE, j->world_size);
+  event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
+  if (since_ms) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - since_ms));
+  buf_printf(&text, "round %lld of job %s: all %lld workers run", (long long)j->round, j->id, (long long)j->world_size);
+  if (!first && since_ms) buf_printf(&text, " again after %.1f s", (double)(now_ms - since_ms) / 1000);
+  finish(j, &e, &text);
+}
+
+static void announce_daemon(struct job *j) {
+  bool same = j->quorum->same_daemon;
+  const char *host = j->jobs->daemon.host;
+  struct event e;
+  struct buf text = BUF_INIT;
+  begin(j, &e, same ? EVENT_DAEMON_RETURNED : EVENT_DAEMON_TOOK_OVER);
+  event_text(&e, EVENT_HOSTNAME, host);
+  event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
+  buf_printf(&text, "job %s: the daemon%s%s %s: %zu node%s here", j->id, host[0] ? " on " : "", host,
+             same ? "was restarted" : "has taken over", j->n_connected, j->n_connected == 1 ? " is" : "s are");
+  finish(j, &e, &text);
+}
+
+static const char *const states[OUTCOME_COUNT] = {
+    [OUTCOME_SUCCESS] = "SUCCEEDED", [OUTCOME_FAILED] = "FAILED", [OUTCOME_STOPPED] = "STOPPED"};
+
+static void announce_ended(struct job *j, uint64_t now_ms) {
+  const struct verdict *v = &j->last_verdict;
+  uint64_t ran_ms = now_ms - j->announcer->begun_ms;
+  struct event e;
+  struct buf text = BUF_INIT;
+  begin(j, &e, EVENT_JOB_ENDED);
+  event_text(&e, EVENT_STATE, states[j->outcome]);
+  event_int(&e, EVENT_EXIT_CODE, j->code);
+  event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
+  event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
+  event_int(&e, EVENT_TOTAL_RUN_TIME, (int64_t)(ran_ms / 1000));
+  event_rank(&e, EVENT_STEP, job_step(j));
+  if (j->outcome == OUTCOME_SUCCESS) {
+    buf_printf(&text, "job %s is done: %lld restart%s, %.1f s", j->id, (long long)j->restarts_used,
+               j->restarts_used == 1 ? "" : "s", (double)ran_ms / 1000);
+  } else {
+    event_text(&e, EVENT_CAUSE, cause_name(v->cause));
+    event_text(&e, EVENT_HOSTNAME, v->host);
+    event_rank(&e, EVENT_GLOBAL_RANK, v->rank);
+    event_text(&e, EVENT_RAW_ERROR, v->error[0] ? v->error : v->cause == CAUSE_OPERATOR ? "" : v->text);
+    buf_printf(&text, "job %s %s%s: ", j->id, outcome_name(j->outcome), j->round ? "" : " before its first round");
+    verdict_sentence(v, &text);
+    buf_printf(&text, "; %lld of %lld restarts used; exit code %d", (long long)j->restarts_used,
+               (long long)j->settings.max_restarts, j->code);
+  }
+  finish(j, &e, &text);
+}
+
+void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
+  struct announcer *a = j->announcer;
+  if (!a) return;
+  if (from == JOB_RECOVERING && j->state != JOB_RECOVERING) announce_daemon(j);
+  switch (j->state) {
+  case JOB_FORMING:
+    a->waiting_ms = now_ms + WAITING_FIRST_MS;
+    a->pause_ms = WAITING_FIRST_MS;
+    break;
+  case JOB_RUNNING:
+    if (from == JOB_STARTING) announce_running(j, now_ms);
+    break;
+  case JOB_STOPPING: a->stopped_ms = now_ms; break;
+  case JOB_ENDING: announce_ended(j, now_ms); break;
+  default: break;
+  }
+}
+
+static bool is_planned(enum cause c) {
+  return c == CAUSE_OPERATOR || c == CAUSE_NODE_JOINED || c == CAUSE_NODE_LEAVING || c == CAUSE_NODE_DRAINED;
+}
+
+static void announce_failed(struct job *j, bool charged, uint64_t now_ms, struct event *e) {
+  const struct verdict *v = &j->last_verdict;
+  event_rank(e, EVENT_GROUP_RANK, v->node_rank);
+  event_rank(e, EVENT_GLOBAL_RANK, v->rank);
+  event_rank(e, EVENT_LOCAL_RANK, v->local_rank);
+  if (v->pid) event_int(e, EVENT_PID, v->pid);
+  event_text(e, EVENT_DEVICE, v->device);
+  event_text(e, EVENT_SIGNAL, v->signal ? signal_name((int)v->signal) : NULL);
+  if (v->code) event_int(e, EVENT_EXIT_CODE, v->code);
+  event_text(e, EVENT_RAW_ERROR, v->error[0] ? v->error : v->text);
+  event_rank(e, EVENT_STEP, v->step);
+  if (v->of) event_int(e, EVENT_OF, v->of);
+  event_bool(e, EVENT_CHARGED, charged);
+  event_int(e, EVENT_AGENT_RESTARTS, j->restarts_used);
+  event_int(e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
+}
+
+void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
+  const struct verdict *v = &j->last_verdict;
+  bool planned = is_planned(v->cause);
+  struct event e;
+  struct buf text = BUF_INIT;
+  if (!j->announcer) return;
+  begin(j, &e, planned ? EVENT_ROUND_STOPPED : EVENT_ROUND_FAILED);
+  event_text(&e, EVENT_CAUSE, cause_name(v->cause));
+  event_text(&e, EVENT_HOSTNAME, v->host);
+  event_text(&e, EVENT_STATE, planned ? "STOPPED" : "FAILED");
+  if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - j->round_ms));
+  if (!planned) announce_failed(j, charged, now_ms, &e);
+  buf_printf(&text, "job %s, round %lld: ", j->id, (long long)j->round);
+  verdict_sentence(v, &text);
+  finish(j, &e, &text);
+}
+
+/* Progress. -------------------------------------------------------------------------------------------------------- */
+
+static void announce_first_step(struct job *j, const struct member *m) {
+  struct announcer *a = j->announcer;
+  struct event e;
+  struct buf text = BUF_INIT;
+  if (a->stepped_round == j->round) return;
+  a->stepped_round = j->round;
+  begin(j, &e, EVENT_ROUND_FIRST_STEP);
+  event_rank(&e, EVENT_STEP, m->step);
+  if (m->of) event_int(&e, EVENT_OF, m->of);
+  if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(j->jobs->now_ms - j->round_ms));
+  buf_printf(&text, "job %s, round %lld: the first step is %lld", j->id, (long long)j->round, (long long)m->step);
+  finish(j, &e, &text);
+}
+
+void job_announce_progress(const struct member *m) {
+  struct job *j = m->job;
+  struct announcer *a = j->announcer;
+  struct event e;
+  struct buf text = BUF_INIT;
+  double rate = 0;
+  if (!a || !job_round_goes_on(j)) return;
+  announce_first_step(j, m);
+  if (a->progress_ms && j->jobs->now_ms < a->progress_ms + PROGRESS_EVERY_MS) return;
+  a->progress_ms = j->jobs->now_ms;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (member_in_round(j->members[i]) && isfinite(j->members[i]->samples_per_second))
+      rate += j->members[i]->samples_per_second;
+  begin(j, &e, EVENT_JOB_PROGRESS);
+  int64_t step = job_step(j) >= 0 ? job_step(j) : m->step;
+  event_rank(&e, EVENT_STEP, step);
+  if (m->of) event_int(&e, EVENT_OF, m->of);
+  event_real(&e, EVENT_LOSS, m->loss);
+  if (rate > 0) event_real(&e, EVENT_SAMPLES_PER_SECOND, rate);
+  buf_printf(&text, "job %s is at step %lld", j->id, (long long)step);
+  if (m->of) buf_printf(&text, " of %lld", (long long)m->of);
+  finish(j, &e, &text);
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* event: the lists, the line, the filter. */
+
+#include "common/events/event.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/json.h"
+#include "tests/rig/unit.h"
+
+static json_t *read_line(const struct event *e) {
+  struct buf line = BUF_INIT;
+  struct err err = ERR_INIT;
+  event_line(e, &line);
+  assert_true(event_line_is_sound(buf_text(&line), line.len));
+  json_t *v = json_parse_object(line.data, line.len, &err);
+  assert_non_null(v);
+  buf_finish(&line);
+  return v;
+}
+
+static void test_lists(void **state) {
+  for (int i = 0; i < EVENT_NAME_COUNT; i++) {
+    const char *name = event_name(i), *last = strrchr(name, '.');
+    assert_true(strlen(name) <= EVENT_NAME_MAX && !strncmp(name, "rdzv.", 5) && last && last > name + 4);
+    for (const char *c = name; *c; c++) assert_true(islower(*c) || *c == '.' || *c == '_');
+    assert_int_equal(event_find(name), i);
+    const char *when = event_when(i);
+    assert_true(isupper(when[0]) && when[strlen(when) - 1] == '.');
+    assert_true(event_has(i) & EVENT_HAS_MESSAGE && event_has(i) & EVENT_HAS_RUN_ID);
+  }
+  assert_int_equal(event_find("rdzv.node"), -1);
+  assert_null(event_when(EVENT_NAME_COUNT));
+  for (int i = 0; i < EVENT_FIELD_COUNT; i++)
+    for (int k = 0; k < i; k++) assert_string_not_equal(event_field_key(i), event_field_key(k));
+}
+
+static void test_line(void **state) {
+  struct event e;
+  struct buf line = BUF_INIT;
+  event_init(&e, EVENT_ROUND_FAILED, 1700000000123);
+  event_text(&e, EVENT_RUN_ID, "j \"1\"");
+  event_text(&e, EVENT_DEVICE, ""); /* unknown */
+  event_text(&e, EVENT_SIGNAL, NULL);
+  event_rank(&e, EVENT_GLOBAL_RANK, 3);
+  event_rank(&e, EVENT_STEP, -1);
+  event_int(&e, EVENT_ROUND, 2);
+  event_bool(&e, EVENT_CHARGED, false);
+  event_text(&e, EVENT_MESSAGE, "a\nb");
+  event_line(&e, &line);
+  assert_string_equal(
+      buf_text(&line),
+      "{\"name\":\"rdzv.round.failed\",\"source\":\"AGENT\",\"timestamp\":1700000000123,\"metadata\":{"
+      "\"run_id\":\"j \\\"1\\\"\",\"round\":2,\"global_rank\":3,\"charged\":false,\"message\":\"a\\nb\"}}");
+  buf_finish(&line);
+}
+
+static void test_numbers(void **state) {
+  struct event e;
+  event_init(&e, EVENT_JOB_PROGRESS, 1);
+  event_int(&e, EVENT_STEP, INT64_MAX);
+  event_real(&e, EVENT_LOSS, NAN);
+  event_real(&e, EVENT_SAMPLES_PER_SECOND, 12.5);
+  json_t *v = read_line(&e), *m = json_object_get(v, "metadata");
+  assert_int_equal(json_integer_value(json_object_get(m, "step")), INT64_MAX);
+  assert_null(json_object_get(m, "loss"));
+  assert_true(json_real_value(json_object_get(m, "samples_per_second")) == 12.5);
+  json_decref(v);
+}
+
+/* Texts of a peer: too long, not UTF-8, characters that move the cursor. All of an event's texts at their longest fit. */
+static void test_hostile_texts(void **state) {
+  char escapes[EVENT_TEXT_MAX + 100], wide[EVENT_TEXT_MAX + 100];
+  memset(escapes, 0x1b, sizeof escapes);
+  escapes[sizeof escapes - 1] = '\0';
+  for (size_t i = 0; i + 2 < sizeof wide; i += 3) memcpy(wide + i, "\xe2\x82\xac", 3);
+  wide[(sizeof wide - 1) / 3 * 3] = '\0';
+  for (int n = 0; n < EVENT_NAME_COUNT; n++) {
+    static const enum event_field texts[] = {EVENT_RUN_ID, EVENT_STATE, EVENT_HOSTNAME, EVENT_ROLE,      EVENT_DEVICE,
+                                             EVENT_HOSTS,  EVENT_CAUSE, EVENT_SIGNAL,   EVENT_RAW_ERROR, EVENT_MESSAGE};
+    struct event e;
+    event_init(&e, n, UINT32_MAX);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+      if (event_has(n) & (1ull << texts[i])) event_text(&e, texts[i], escapes);
+    json_decref(read_line(&e));
+  }
+  struct event e;
+  event_init(&e, EVENT_NODE_LOST, 0);
+  event_text(&e, EVENT_HOSTNAME, "a\xff\xc3(b\xe2\x80\xae");
+  event_text(&e, EVENT_MESSAGE, wide);
+  json_t *v = read_line(&e), *m = json_object_get(v, "metadata");
+  assert_string_equal(json_string_value(json_object_get(m, "hostname")), "a\xef\xbf\xbd\xef\xbf\xbd(b\xe2\x80\xae");
+  size_t cut = strlen(json_string_value(json_object_get(m, "message")));
+  assert_true(cut <= EVENT_TEXT_MAX && cut > EVENT_TEXT_MAX - 3 && cut % 3 == 0);
+  json_decref(v);
+}
+
+static void test_sound(void **state) {
+  static const char *const bad[] = {"",
+                                    "{",
+                                    "[]",
+                                    "{}\n",
+                                    "{\"a\":1} {}",
+                                    "{\"a\"}",
+                                    "x{\"a\":1}",
+                                    "{\"a\":\"\x1b\"}",
+                                    "{\"a\":\"\xff\"}",
+                                    "{\"a\":1,\"a\":2}"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    if (event_line_is_sound(bad[i], strlen(bad[i]))) fail_msg("%s", bad[i]);
+  assert_true(event_line_is_sound("{\"name\":\"later\"}", 16));
+  char *long_one = malloc(EVENT_LINE_MAX + 2);
+  assert_non_null(long_one);
+  memset(long_one, ' ', EVENT_LINE_MAX + 1);
+  long_one[0] = '{';
+  long_one[EVENT_LINE_MAX] = long_one[EVENT_LINE_MAX - 1] = '}';
+  assert_true(event_line_is_sound(long_one, EVENT_LINE_MAX));
+  long_one[EVENT_LINE_MAX - 1] = ' ';
+  assert_false(event_line_is_sound(long_one, EVENT_LINE_MAX + 1));
+  free(long_one);
+}
+
+static size_t chosen(const struct event_filter *f) {
+  size_t n = 0;
+  for (int i = 0; i < EVENT_NAME_COUNT; i++) n += f->in[i];
+  return n;
+}
+
+static void test_filter(void **state) {
+  struct event_filter f;
+  const char *bad;
+  size_t n;
+  event_filter_default(&f);
+  assert_true(f.in[EVENT_ROUND_FAILED] && f.in[EVENT_JOB_ENDED] && !f.in[EVENT_JOB_PROGRESS]);
+  assert_true(event_filter_parse(&f, "all", &bad, &n));
+  assert_int_equal(chosen(&f), EVENT_NAME_COUNT);
+  assert_true(event_filter_parse(&f, "failed,rdzv.job.ended", &bad, &n));
+  assert_true(chosen(&f) == 2 && f.in[EVENT_ROUND_FAILED] && f.in[EVENT_JOB_ENDED]);
+  assert_true(event_filter_parse(&f, "rdzv.daemon.*", &bad, &n));
+  assert_true(chosen(&f) == 3 && f.in[EVENT_DAEMON_TOOK_OVER]);
+  static const char *const wrong[][2] = {
+      {"fail", "fail"}, {"failed,,ended", ""}, {"", ""},           {"ended,nope", "nope"},
+      {"ended,", ""},   {"allx", "allx"},      {"job.*", "job.*"}, {"round.failed", "round.failed"}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    assert_false(event_filter_parse(&f, wrong[i][0], &bad, &n));
+    assert_int_equal(n, strlen(wrong[i][1]));
+    assert_memory_equal(bad, wrong[i][1], n);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_lists),         cmocka_unit_test(test_line),  cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_hostile_texts), cmocka_unit_test(test_sound), cmocka_unit_test(test_filter),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
