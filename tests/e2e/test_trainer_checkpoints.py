@@ -71,6 +71,25 @@ def test_killed_while_it_writes(tmp_path):
     assert "resumed from" in out["stderr"] and out["checksum"] == straight["checksum"]
 
 
+def test_a_state_goes_to_the_other_ranks_in_pieces(tmp_path):
+    big = ["--layers", "2000,1000,2000", "--data", "synthetic:16", "--scale", 1e-3, "--batch", 8, "--loss", "mse"]  # 48 MB
+    straight = train(big + ["--steps", 3], 2)
+    train(big + ["--steps", 2, "--checkpoint-dir", tmp_path], 2)
+    out = train(big + ["--steps", 3, "--checkpoint-dir", tmp_path], 2, round_=2)
+    assert "at step 2" in out["stderr"] and out["checksum"] == straight["checksum"]
+
+
+def test_a_long_wait_is_logged_until_it_ends(tmp_path):
+    pipe = tmp_path / "weights"
+    os.mkfifo(pipe)
+    with Run(SMALL + ["--steps", 3, "--init-weights", pipe, "--report-every", "50ms"]) as run:
+        for _ in range(2):
+            assert f"making the model from --init-weights {pipe}: 0." in run.workers[0].stderr.readline()
+        pipe.open("wb").close()
+        (code,), _, (err,) = run.wait(20)
+    assert code == 66 and f"making the model from --init-weights {pipe} ended after" in err and "cannot be read" not in err, err
+
+
 def test_a_disk_that_stops_taking_is_told_at_the_next_step(tmp_path):
     with Run(SMALL + ["--epochs", 100000, "--throttle", 200, "--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 5]) as run:
         end = time.monotonic() + 20

@@ -29,6 +29,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+enum { PIECE_MAX = 8 << 20 }; /* bytes read or written at once, so that a tally moves */
+
 #define TMP_PREFIX ".tmp-"
 static const char state_name[] = "state.bin", marker_name[] = "COMMIT", marker_tmp[] = "COMMIT.tmp";
 
@@ -75,21 +77,24 @@ void ckpt_list_finish(struct ckpt_list *l) {
   *l = (struct ckpt_list){0};
 }
 
-static int write_piece(int fd, const char *name, const struct ckpt_piece *p, struct err *e) {
+static int write_piece(int fd, const char *name, const struct ckpt_piece *p, struct tally *tally, struct err *e) {
   for (size_t at = 0; at < p->n;) {
-    ssize_t n = write(fd, (const char *)p->data + at, p->n - at);
+    ssize_t n = write(fd, (const char *)p->data + at, p->n - at < PIECE_MAX ? p->n - at : PIECE_MAX);
     if (n < 0 && errno != EINTR) return err_sys(e, -errno, "%s", name);
-    if (n > 0) at += (size_t)n;
+    if (n <= 0) continue;
+    at += (size_t)n;
+    tally_add(tally, (uint64_t)n);
   }
   return 0;
 }
 
 /* A file of `n` pieces, on disk when this returns. */
-static int write_file(int dirfd, const char *name, const struct ckpt_piece *p, int n, struct err *e) {
+static int write_file(int dirfd, const char *name, const struct ckpt_piece *p, int n, struct tally *tally,
+                      struct err *e) {
   int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return err_sys(e, -errno, "%s", name);
   int rc = 0;
-  for (int i = 0; i < n && rc == 0; i++) rc = write_piece(fd, name, &p[i], e);
+  for (int i = 0; i < n && rc == 0; i++) rc = write_piece(fd, name, &p[i], tally, e);
   if (rc == 0 && fsync(fd) < 0) rc = err_sys(e, -errno, "%s: fsync", name);
   if (close(fd) < 0 && rc == 0) rc = err_sys(e, -errno, "%s: close", name);
   return rc;
@@ -112,10 +117,10 @@ static int sync_dir(int fd, const char *name, struct err *e) {
 
 /* Writes state.bin in the temporary folder, which then gets its name; *named: it has. */
 static int write_state(int dirfd, const char *tmp, const char *name, const struct ckpt_bytes *b, bool *named,
-                       struct err *e) {
+                       struct tally *tally, struct err *e) {
   if (mkdirat(dirfd, tmp, 0777) < 0) return err_sys(e, -errno, "%s", tmp);
   int fd = openat(dirfd, tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  int rc = fd < 0 ? err_sys(e, -errno, "%s", tmp) : write_file(fd, state_name, b->pieces, b->n, e);
+  int rc = fd < 0 ? err_sys(e, -errno, "%s", tmp) : write_file(fd, state_name, b->pieces, b->n, tally, e);
   if (rc == 0) rc = sync_dir(fd, tmp, e);
   if (fd >= 0) close(fd);
   if (rc == 0 && renameat(dirfd, tmp, dirfd, name) < 0) rc = err_sys(e, -errno, "rename to %s", name);
@@ -128,7 +133,7 @@ static int write_marker(int dirfd, const char *name, const struct ckpt_marker *m
   int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return err_sys(e, -errno, "%s", name);
   ckpt_marker_format(m, &text);
-  int rc = write_file(fd, marker_tmp, &(struct ckpt_piece){text.data, text.len}, 1, e);
+  int rc = write_file(fd, marker_tmp, &(struct ckpt_piece){text.data, text.len}, 1, NULL, e);
   if (rc == 0 && renameat(fd, marker_tmp, fd, marker_name) < 0)
     rc = err_sys(e, -errno, "rename to %s%s", marker_name, errno == ENOENT ? " (another process removed it)" : "");
   if (rc == 0) rc = sync_dir(fd, name, e);
@@ -149,7 +154,8 @@ static int explain_write_error(const char *dir, const char *name, size_t len, in
   return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, (double)len / 1e6, why.text);
 }
 
-int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct err *e) {
+int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct tally *tally,
+               struct err *e) {
   char name[CKPT_NAME_MAX], tmp[CKPT_NAME_MAX + 32];
   struct ckpt_marker marker = *about;
   struct stat st;
@@ -164,7 +170,8 @@ int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ck
     return err_set(e, -EEXIST, "checkpoint %s/%s already exists and is not overwritten", dir, name);
   }
   bool named = false; /* a folder of that name that another process made in the meantime is not ours to remove */
-  int rc = write_state(fd, tmp, name, b, &named, e);
+  tally_begin(tally, b->size);
+  int rc = write_state(fd, tmp, name, b, &named, tally, e);
   if (rc) remove_checkpoint(fd, tmp, NULL);
   if (rc == 0) rc = write_marker(fd, name, &marker, e);
   if (rc && named) remove_checkpoint(fd, name, NULL);
@@ -191,15 +198,20 @@ static int open_file(const char *path, uint64_t want, uint64_t max, uint64_t *si
   return rc;
 }
 
-static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *out, struct err *e) {
+static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *out, struct tally *tally,
+                     struct err *e) {
   uint64_t size = 0;
   int fd = open_file(path, want, max, &size, e), rc = 0;
   if (fd < 0) return fd;
+  tally_begin(tally, size);
   while (rc == 0 && out->len < size) {
-    ssize_t n = read(fd, buf_reserve(out, (size_t)size - out->len), (size_t)size - out->len);
+    size_t left = (size_t)size - out->len;
+    ssize_t n = read(fd, buf_reserve(out, left), left < PIECE_MAX ? left : PIECE_MAX);
     if (n == 0) rc = err_set(e, -EBADMSG, "%s ends early", path);
     if (n < 0 && errno != EINTR) rc = err_sys(e, -errno, "%s", path);
-    if (n > 0) out->len += (size_t)n;
+    if (n <= 0) continue;
+    out->len += (size_t)n;
+    tally_add(tally, (uint64_t)n);
   }
   close(fd);
   return rc;
@@ -210,7 +222,7 @@ static int read_marker(const char *dir, const struct ckpt_id *id, struct ckpt_ma
   struct buf text = BUF_INIT;
   ckpt_name_format(id, name);
   char *path = xasprintf("%s/%s/%s", dir, name, marker_name);
-  int rc = read_file(path, 0, CKPT_MARKER_MAX, &text, e);
+  int rc = read_file(path, 0, CKPT_MARKER_MAX, &text, NULL, e);
   if (rc == -ENOENT) err_set(e, rc, "it has no marker: its writer did not finish it");
   if (rc == 0 && (!ckpt_marker_parse(buf_text(&text), text.len, m) || ckpt_id_compare(&m->id, id) != 0))
     rc = err_set(e, -EBADMSG, "%s is incomplete, or belongs to another checkpoint or another version of rdzv-trainer",
@@ -221,14 +233,14 @@ static int read_marker(const char *dir, const struct ckpt_id *id, struct ckpt_ma
 }
 
 int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ckpt_marker *m, struct buf *out,
-              struct err *e) {
+              struct tally *tally, struct err *e) {
   char name[CKPT_NAME_MAX];
   int rc = read_marker(dir, id, m, e);
   if (rc) return rc;
   ckpt_name_format(id, name);
   char *path = xasprintf("%s/%s/%s", dir, name, state_name);
   buf_clear(out);
-  rc = m->size ? read_file(path, m->size, max, out, e) : err_set(e, -EBADMSG, "%s is empty", path);
+  rc = m->size ? read_file(path, m->size, max, out, tally, e) : err_set(e, -EBADMSG, "%s is empty", path);
   if (rc == 0 && ckpt_crc(out->data, out->len) != m->crc)
     rc = err_set(e, -EBADMSG, "%s does not have the checksum of its marker", path);
   free(path);
@@ -239,8 +251,8 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ck
 #define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES_MAX) + 4)
 
 static int read_checkpoint(const char *dir, const struct ckpt_id *id, struct ckpt_marker *m, struct ckpt_state *s,
-                           struct buf *out, struct err *e) {
-  int rc = ckpt_read(dir, id, STATE_MAX, m, out, e);
+                           struct buf *out, struct tally *tally, struct err *e) {
+  int rc = ckpt_read(dir, id, STATE_MAX, m, out, tally, e);
   if (rc == 0) rc = ckpt_decode(out->data, out->len, s, e);
   if (rc == 0 && s->step != id->step) rc = err_set(e, -EBADMSG, "its state is of step %" PRIu64, s->step);
   return rc;
@@ -251,14 +263,14 @@ static bool is_of_incarnation(const struct ckpt_id *id, const char *incarnation)
 }
 
 int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out,
-                ckpt_refused_fn refused, void *ctx, struct err *e) {
+                ckpt_refused_fn refused, void *ctx, struct tally *tally, struct err *e) {
   struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
   int rc = ckpt_list(dir, &l, e), found = 0;
   for (size_t i = 0; i < l.n && !found; i++) {
     struct err why = ERR_INIT;
     if (!is_of_incarnation(&l.v[i], incarnation)) continue;
-    found = read_checkpoint(dir, &l.v[i], m, s, out, &why) == 0;
+    found = read_checkpoint(dir, &l.v[i], m, s, out, tally, &why) == 0;
     ckpt_name_format(&l.v[i], name);
     if (!found) refused(ctx, name, &why);
   }
@@ -266,7 +278,8 @@ int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m,
   return rc ? rc : found;
 }
 
-int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct err *e) {
+int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct tally *tally,
+              struct err *e) {
   char *dir = xstrdup(path), *slash;
   struct ckpt_id id;
   for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
@@ -280,7 +293,7 @@ int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, str
     rc = ckpt_name_parse(slash ? slash + 1 : dir, &id) ? read_checkpoint(!slash   ? "."
                                                                          : dir[0] ? dir
                                                                                   : "/",
-                                                                         &id, m, s, out, e)
+                                                                         &id, m, s, out, tally, e)
                                                        : err_set(e, -EINVAL,
                                                                  "its name is not that of a checkpoint, such as "
                                                                  "000001-alone-r000001-s000000000100");

@@ -14,6 +14,7 @@
 
 #include "agent/trainer/checkpoint/claim.h"
 #include "agent/trainer/checkpoint/codec.h"
+#include "common/tally.h"
 
 /* The folder. */
 
@@ -29,20 +30,24 @@ int ckpt_list(const char *dir, struct ckpt_list *out, struct err *e);
 void ckpt_list_finish(struct ckpt_list *l);
 
 /* Writes and commits a checkpoint under about->id, and fills in size and checksum of its marker. On failure the message
- * names the path and the free space, and the partial checkpoint is removed. */
-int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct err *e);
+ * names the path and the free space, and the partial checkpoint is removed. tally: the bytes that were given to the
+ * system, or NULL. */
+int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct tally *tally,
+               struct err *e);
 /* Reads the marker into *m and state.bin into `out`, and checks marker, size and checksums. -ENOENT: there is no
- * marker. -EBADMSG: torn, damaged, or not a regular file. A file larger than max is refused before it is read. */
+ * marker. -EBADMSG: torn, damaged, or not a regular file. A file larger than max is refused before it is read. tally:
+ * its bytes, or NULL. */
 int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ckpt_marker *m, struct buf *out,
-              struct err *e);
+              struct tally *tally, struct err *e);
 /* Called with the reason for every newer checkpoint that ckpt_latest skips. */
 typedef void (*ckpt_refused_fn)(void *ctx, const char *name, const struct err *why);
 /* Reads the newest complete checkpoint into *m, *s and `out` (s->params points into it). incarnation: only those of
  * that life of the job; NULL: all. 1: found. 0: there is none. Negative: the folder cannot be read. */
 int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out,
-                ckpt_refused_fn refused, void *ctx, struct err *e);
+                ckpt_refused_fn refused, void *ctx, struct tally *tally, struct err *e);
 /* Reads the checkpoint at `path`, DIR/NAME, in the same way. 0, or a negative code with the reason. */
-int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct err *e);
+int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct tally *tally,
+              struct err *e);
 /* The marker of the newest checkpoint of that life, without its state. 1: found. 0: there is none. */
 int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_marker *m);
 /* Removes what dead writers left: checkpoints older than mine->id and without a marker. */
@@ -101,6 +106,8 @@ struct ckpt_written {
 int ckpt_writer_create(const char *dir, int keep, struct ckpt_lock *lock, struct ckpt_writer **out, struct err *e);
 /* true: a checkpoint was begun and its result was not fetched. */
 bool ckpt_writer_busy(const struct ckpt_writer *w);
+/* The bytes of the checkpoint that is being written. Valid until ckpt_writer_destroy. */
+const struct tally *ckpt_writer_tally(const struct ckpt_writer *w);
 /* Not while the writer is busy. */
 void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s);
 /* true: the checkpoint is finished, and *out is the result. false: not within timeout_ms (0: do not wait), or none was

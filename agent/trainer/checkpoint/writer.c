@@ -34,6 +34,7 @@ struct ckpt_writer {
   struct ckpt_state job; /* its floats belong to the thread in JOB and WRITING */
   struct ckpt_marker about;
   struct ckpt_written result;
+  struct tally tally; /* of the job */
 };
 
 static uint64_t now_us(void) {
@@ -48,19 +49,19 @@ static bool is_full(int rc) {
 
 /* Removes what dead writers left first, because that may fill the disk. A run with a larger --keep-checkpoints may have
  * filled it too. */
-static int write_and_prune(const struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
+static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
                            struct ckpt_written *r) {
   int rc = w->lock ? ckpt_lock_check(w->lock, &r->why) : 0;
   if (rc) return rc;
   ckpt_clean(w->dir, about, NULL);
-  rc = ckpt_write(w->dir, about, bytes, &r->why);
-  if (is_full(rc) && ckpt_make_room(w->dir, about, w->keep)) rc = ckpt_write(w->dir, about, bytes, &r->why);
+  rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
+  if (is_full(rc) && ckpt_make_room(w->dir, about, w->keep)) rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
   r->full = is_full(rc);
   if (rc == 0) ckpt_prune(w->dir, about, w->keep, &r->unpruned);
   return rc;
 }
 
-static void write_one(const struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s,
+static void write_one(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s,
                       struct ckpt_written *r) {
   struct ckpt_bytes bytes;
   uint64_t from = now_us();
@@ -130,11 +131,16 @@ bool ckpt_writer_busy(const struct ckpt_writer *w) {
   return busy;
 }
 
+const struct tally *ckpt_writer_tally(const struct ckpt_writer *w) {
+  return &w->tally;
+}
+
 void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s) {
   pthread_mutex_lock(&w->mutex);
   w->job = *s;
   w->about = *about;
   w->result = (struct ckpt_written){.why = ERR_INIT, .id = about->id, .unpruned = ERR_INIT};
+  tally_begin(&w->tally, 0);
   w->state = JOB;
   pthread_cond_broadcast(&w->changed);
   pthread_mutex_unlock(&w->mutex);

@@ -97,6 +97,7 @@ static int enqueue_reductions(struct bench *b, uint64_t count, uint64_t times, s
     rc = row ? t->coll->ops->all_reduce_row(t->coll, t->c, all, times, &ticket, e)
              : coll_all_reduce_begin(t->coll, t->c, all, &ticket, e);
     if (rc == 0) rc = coll_wait(t->coll, ticket, e);
+    tally_add(&t->tally, row ? times : 1);
   }
   return with_coll_exit(t, rc);
 }
@@ -153,12 +154,25 @@ static int enqueue_iterations(struct bench *b, uint64_t count, struct compute_gr
   int rc = 0;
   *n = iters;
   if (!g) return enqueue_reductions(b, count, iters, e);
-  for (*n = 0; *n < iters && rc == 0; *n += each) rc = compute_launch(b->t->c, g, e);
+  for (*n = 0; *n < iters && rc == 0; *n += each) {
+    rc = compute_launch(b->t->c, g, e);
+    tally_add(&b->t->tally, each);
+  }
   return with_exit(b->t, TRAINER_SYSTEM, rc);
+}
+
+/* A large size takes long, and its row comes only at its end. */
+static void log_wait(struct bench *b, uint64_t count, const char *what, uint64_t times) {
+  struct trainer *t = b->t;
+  tally_begin(&t->tally, times);
+  wait_log_begin(t->waits, &t->tally, "all-reduces queued", "size %llu, %llu of %llu: %s",
+                 (unsigned long long)count * BENCH_ELEM, (unsigned long long)b->rows + 1,
+                 (unsigned long long)bench_sizes(b->o), what);
 }
 
 static int measure_time(struct bench *b, uint64_t count, double *seconds, struct err *e) {
   uint64_t warmup = (uint64_t)b->o->warmup, n = 0;
+  log_wait(b, count, "warming up", warmup + 1);
   struct compute_graph *g = NULL;
   int rc = enqueue_reductions(b, count, warmup + 1, e);
   if (rc == 0) rc = await_queue(b, warmup + 1, e);
@@ -166,6 +180,7 @@ static int measure_time(struct bench *b, uint64_t count, double *seconds, struct
   if (rc == 0 && g)
     rc = with_exit(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* the first launch loads the graph */
   if (rc == 0) rc = await_queue(b, iterations_in_graph(b), e);
+  log_wait(b, count, "measuring the time", (uint64_t)b->o->iters);
   if (rc == 0) rc = with_coll_exit(b->t, coll_barrier(b->t->coll, e));
   double from = now_seconds();
   if (rc == 0) rc = enqueue_iterations(b, count, g, &n, e);
@@ -177,6 +192,7 @@ static int measure_time(struct bench *b, uint64_t count, double *seconds, struct
 
 static int check_sums(struct bench *b, uint64_t count, uint64_t *wrong, struct err *e) {
   int rc = 0;
+  log_wait(b, count, "checking the sums", (uint64_t)b->o->check);
   for (int64_t i = 0; i < b->o->check && rc == 0 && *wrong == 0; i++) {
     rc = fill_values(b, count, e);
     if (rc == 0) rc = enqueue_reductions(b, count, 1, e);
@@ -231,6 +247,7 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   bool stop = *t->sigterm || (rdzv_requested(t->rdzv) & RDZV_STOP);
   double all[3] = {mine, (double)wrong, stop ? 1 : 0};
   if (rc == 0) rc = with_coll_exit(t, coll_sum(t->coll, all, 3, e));
+  wait_log_end(t->waits);
   if (rc) return rc;
   struct bench_result r = {count, all[0] / t->world, (uint64_t)all[1], b->o->check > 0};
   b->stop = all[2] > 0;

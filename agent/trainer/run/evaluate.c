@@ -101,6 +101,7 @@ static int score_share(struct trainer *t, uint64_t from, uint64_t to, double sum
     if (rc == 0) rc = score_piece(t, from, rows, k, e);
     if (rc == 0) rc = compute_record(t->c, &marks[k], e);
     from += rows;
+    tally_add(&t->tally, rows);
     pieces++;
     if (rc == 0 && (pieces % together == 0 || from == to)) rc = collect_scores(t, sums, e);
   }
@@ -115,10 +116,14 @@ int trainer_evaluate(struct trainer *t, struct err *e) {
   double sums[2] = {0};
   uint64_t from = trainer_now_us();
   t->exit = TRAINER_SYSTEM;
+  tally_begin(&t->tally, mine.count);
+  wait_log_begin(t->waits, &t->tally, "samples of this rank", "evaluating at step %llu",
+                 (unsigned long long)t->done.step);
   compute_range_push(t->c, "evaluation");
   int rc = score_share(t, mine.first, mine.first + mine.count, sums, e);
   compute_range_pop(t->c);
   if (rc == 0) rc = with_coll_exit(t, coll_sum(t->coll, sums, 2, e));
+  wait_log_end(t->waits);
   if (rc) return rc;
   v->step = t->done.step;
   v->made = true;

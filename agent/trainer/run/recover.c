@@ -122,7 +122,7 @@ static int give_state(struct trainer *t, int root, struct err *e) {
     buf_reserve(&bytes, size);
     bytes.len = size;
   }
-  if (rc == 0) rc = with_coll_exit(t, coll_broadcast(t->coll, bytes.data, size, root, e));
+  if (rc == 0) rc = with_coll_exit(t, trainer_broadcast(t, "sending the state from", &bytes, root, e));
   if (rc == 0 && t->behind) rc = trainer_unpack(t, bytes.data, bytes.len, "the state of another rank", e);
   buf_finish(&bytes);
   return rc;

@@ -26,6 +26,13 @@ void trainer_end_phase(struct trainer *t, enum trainer_phase phase) {
   t->phase_from_us = now;
 }
 
+void trainer_log_waits(struct trainer *t) {
+  bool wanted = t->rank == 0 && t->o.report_every_ms > 0;
+  if (wanted && t->waits) return;
+  wait_log_destroy(t->waits);
+  t->waits = wanted ? wait_log_create((uint64_t)t->o.report_every_ms) : NULL;
+}
+
 static const char *plural(uint64_t n) {
   return n == 1 ? "" : "s";
 }

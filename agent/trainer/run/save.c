@@ -149,6 +149,13 @@ int trainer_save_poll(struct trainer *t, struct err *e) {
   return rc < 0 ? rc : 0;
 }
 
+/* For as long as the run stands still because of the checkpoint in progress. */
+static void log_wait(struct trainer *t) {
+  if (t->save.writer)
+    wait_log_begin(t->waits, ckpt_writer_tally(t->save.writer), NULL, "writing the checkpoint of step %llu to %s",
+                   (unsigned long long)t->save.at.step, t->o.checkpoint_dir);
+}
+
 /* The checkpoint before is still being written. 1: it is done now. 0: skip this one. */
 static int wait_for_last(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us(), limit = (uint64_t)t->o.coll_timeout_ms * 1000 / 2;
@@ -160,10 +167,12 @@ static int wait_for_last(struct trainer *t, struct err *e) {
              t->o.checkpoint_dir, (unsigned long long)t->save.at.step);
   }
   t->save.waited_for++;
+  log_wait(t);
   while (rc == 0 && trainer_now_us() - from < limit) {
     rc = with_coll_exit(t, coll_progress(t->coll, e));
     if (rc == 0) rc = advance_save(t, SLICE_MS, e);
   }
+  wait_log_end(t->waits);
   if (rc) return rc;
   t->save.left_out++;
   log_warn("skipped the checkpoint of step %llu: that of step %llu is still being written",
@@ -226,7 +235,7 @@ static int wait_slice(struct trainer *t, struct err *e) {
 }
 
 /* together: all ranks call it. */
-static int wait_until_written(struct trainer *t, bool together, struct err *e) {
+static int meet_until_written(struct trainer *t, bool together, struct err *e) {
   uint64_t end = trainer_now_us() + (uint64_t)WRITE_MAX_MS * 1000;
   for (;;) {
     int rc = wait_slice(t, e);
@@ -240,6 +249,13 @@ static int wait_until_written(struct trainer *t, bool together, struct err *e) {
       return with_exit(t, TRAINER_FILES, -ETIMEDOUT);
     }
   }
+}
+
+static int wait_until_written(struct trainer *t, bool together, struct err *e) {
+  if (t->save.under_way) log_wait(t);
+  int rc = meet_until_written(t, together, e);
+  wait_log_end(t->waits);
+  return rc;
 }
 
 int trainer_save_now(struct trainer *t, bool together, struct err *e) {

@@ -25,6 +25,7 @@ static int meet_agent(struct trainer *t, struct err *e) {
   if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
+  trainer_log_waits(t);
   return 0;
 }
 
@@ -201,17 +202,24 @@ int trainer_setup(struct trainer *t, struct err *e) {
   int rc = with_exit(t, TRAINER_LOST, meet_agent(t, e));
   if (rc == 0) rc = with_exit(t, TRAINER_USAGE, check_alone(t, e));
   trainer_end_phase(t, PHASE_AGENT);
+  wait_log_begin(t->waits, NULL, NULL, "reading --data %s", t->o.data);
   if (rc == 0) rc = with_exit(t, TRAINER_DATA, open_data(t, e));
   trainer_end_phase(t, PHASE_DATA);
+  wait_log_begin(t->waits, NULL, NULL, "opening the device");
   if (rc == 0) rc = trainer_open_device(t, e);
   if (rc == 0) rc = with_exit(t, TRAINER_USAGE, choose_capture(t, e));
   trainer_end_phase(t, PHASE_DEVICE);
+  wait_log_begin(t->waits, NULL, NULL, "making the model%s%s", t->o.init_weights ? " from --init-weights " : "",
+                 t->o.init_weights ? t->o.init_weights : "");
   if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
   if (rc == 0) rc = first_weights(t, e);
+  wait_log_begin(t->waits, NULL, NULL, "opening the files");
   if (rc == 0) rc = open_files(t, e);
   trainer_end_phase(t, PHASE_MODEL);
   if (rc == 0) trainer_offer_rejoin(t);
+  wait_log_begin(t->waits, NULL, NULL, "connecting to the other ranks");
   if (rc == 0) rc = trainer_join_ranks(t, e);
+  wait_log_end(t->waits);
   trainer_end_phase(t, PHASE_COMMUNICATORS);
   return rc;
 }
@@ -220,11 +228,15 @@ int trainer_setup_bench(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
   int rc = with_exit(t, TRAINER_LOST, meet_agent(t, e));
   if (rc == 0) rc = with_exit(t, TRAINER_USAGE, check_alone(t, e));
+  wait_log_begin(t->waits, NULL, NULL, "opening the device");
   if (rc == 0) rc = trainer_open_device(t, e);
   if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
   if (rc) return rc;
   rc = with_exit(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
-  return rc ? rc : trainer_join_ranks(t, e);
+  wait_log_begin(t->waits, NULL, NULL, "connecting to the other ranks");
+  if (rc == 0) rc = trainer_join_ranks(t, e);
+  wait_log_end(t->waits);
+  return rc;
 }
 
 /* The shares have changed with the world size: allocates new memory, and moves the state through the host. */
@@ -246,12 +258,15 @@ int trainer_enter_round(struct trainer *t, struct err *e) {
   t->world = rdzv_world_size(t->rdzv);
   trainer_save_close(t);
   metrics_finish(&t->metrics);
+  trainer_log_waits(t);
   int rc = open_files(t, e);
   return rc ? rc : resize_for_world(t, e);
 }
 
 /* Graphs are destroyed before the collectives that were captured in them. */
 void trainer_teardown(struct trainer *t) {
+  wait_log_destroy(t->waits);
+  t->waits = NULL;
   slots_drop_graphs(&t->slots);
   coll_destroy(t->coll);
   trainer_save_close(t);

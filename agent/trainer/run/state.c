@@ -182,8 +182,10 @@ struct found {
 static int find_newest(struct trainer *t, struct found *f, struct err *e) {
   bool none = t->o.resume == RESUME_NONE, alone = rdzv_alone(t->rdzv);
   if (!t->o.checkpoint_dir || (none && alone)) return 0;
+  tally_begin(&t->tally, 0);
+  wait_log_begin(t->waits, &t->tally, NULL, "reading the newest checkpoint in %s", t->o.checkpoint_dir);
   int rc = ckpt_latest(t->o.checkpoint_dir, none ? t->marker.id.incarnation : NULL, &f->marker, &f->state, f->bytes,
-                       on_refused_checkpoint, t, e);
+                       on_refused_checkpoint, t, &t->tally, e);
   if (rc > 0) ckpt_name_format(&f->marker.id, f->name);
   return rc < 0 ? with_exit(t, TRAINER_FILES, rc) : rc;
 }
@@ -222,7 +224,9 @@ static int find_named(struct trainer *t, struct found *f, struct err *e) {
   struct ckpt_kind want = checkpoint_kind(t);
   struct found named = {.bytes = &(struct buf)BUF_INIT};
   char text[320];
-  int rc = ckpt_open(path, &named.marker, &named.state, named.bytes, e);
+  tally_begin(&t->tally, 0);
+  wait_log_begin(t->waits, &t->tally, NULL, "reading --resume-from %s", path);
+  int rc = ckpt_open(path, &named.marker, &named.state, named.bytes, &t->tally, e);
   if (rc == 0) rc = ckpt_kind_check(&named.state.kind, &want, e);
   if (rc) {
     buf_finish(named.bytes);
@@ -285,6 +289,7 @@ static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, stru
   struct found f = {.bytes = bytes};
   if (t->rank != 0) return 0;
   int rc = t->o.resume_from ? find_named(t, &f, e) : find_newest(t, &f, e);
+  wait_log_end(t->waits);
   if (rc == NEWEST) {
     int wrong = check_fit(t, &f, e);
     if (wrong) return wrong;
@@ -304,6 +309,23 @@ static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, stru
   return 0;
 }
 
+/* In pieces, so that the log can say how far it is. Behind one piece a rank goes on to the next without waiting for the
+ * ranks behind it, so the pieces cost nothing. */
+int trainer_broadcast(struct trainer *t, const char *what, struct buf *bytes, int root, struct err *e) {
+  enum { PIECE = 32 << 20 };
+  int rc = 0;
+  tally_begin(&t->tally, bytes->len);
+  wait_log_begin(t->waits, &t->tally, NULL, "%s rank %d to the others", what, root);
+  for (size_t at = 0; at < bytes->len && rc == 0;) {
+    size_t n = bytes->len - at < PIECE ? bytes->len - at : PIECE;
+    rc = coll_broadcast(t->coll, bytes->data + at, n, root, e);
+    at += n;
+    tally_add(&t->tally, n);
+  }
+  wait_log_end(t->waits);
+  return rc;
+}
+
 /* Sends rank 0's bytes to all ranks. A rank refuses a size that does not fit this run. */
 static int share_checkpoint(struct trainer *t, struct buf *bytes, struct err *e) {
   struct ckpt_kind want = checkpoint_kind(t);
@@ -315,7 +337,7 @@ static int share_checkpoint(struct trainer *t, struct buf *bytes, struct err *e)
     buf_reserve(bytes, (size_t)size);
     bytes->len = (size_t)size;
   }
-  return coll_broadcast(t->coll, bytes->data, bytes->len, 0, e);
+  return trainer_broadcast(t, "sending the checkpoint from", bytes, 0, e);
 }
 
 size_t trainer_packed_size(const struct trainer *t) {
@@ -325,6 +347,7 @@ size_t trainer_packed_size(const struct trainer *t) {
 
 int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
   struct compute_buf *stage = NULL;
+  wait_log_begin(t->waits, NULL, NULL, "copying the state from %s", t->c->device);
   int rc = trainer_state_stage(t, &stage, e);
   if (rc == 0) rc = trainer_state_download(t, stage, e);
   if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
@@ -333,6 +356,7 @@ int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
     ckpt_encode(&s, out);
   }
   compute_free(t->c, stage);
+  wait_log_end(t->waits);
   return rc;
 }
 
@@ -341,6 +365,7 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
   struct ckpt_state s = {0};
   size_t at = 0;
   float value = 0;
+  wait_log_begin(t->waits, NULL, NULL, "checking the state and copying it to %s", t->c->device);
   int rc = ckpt_decode(bytes, n, &s, e);
   if (rc == 0) rc = ckpt_kind_check(&s.kind, &want, e);
   if (rc == 0 && !model_weights_finite(s.params, t->model.n_params, &at, &value))
@@ -350,7 +375,9 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
                  at, (double)value);
   if (rc) err_wrap(e, "%s", whose);
   rc = with_exit(t, TRAINER_FILES, rc);
-  return rc ? rc : upload_state(t, &s, e);
+  if (rc == 0) rc = upload_state(t, &s, e);
+  wait_log_end(t->waits);
+  return rc;
 }
 
 int trainer_resume(struct trainer *t, struct err *e) {
@@ -398,7 +425,11 @@ int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
   if (rc == 0) {
     const float *w = compute_host(t->c, span_of(stage, 0, t->model.n_params));
     *crc = ckpt_crc(w, bytes);
-    if (t->o.save_weights) rc = with_exit(t, TRAINER_FILES, write_weights(t->o.save_weights, w, bytes, e));
+    if (t->o.save_weights) {
+      wait_log_begin(t->waits, NULL, NULL, "writing --save-weights %s", t->o.save_weights);
+      rc = with_exit(t, TRAINER_FILES, write_weights(t->o.save_weights, w, bytes, e));
+      wait_log_end(t->waits);
+    }
   }
   compute_free(t->c, stage);
   return rc;

@@ -22,6 +22,7 @@
 #include "agent/trainer/run/metrics.h"
 #include "agent/trainer/run/options.h"
 #include "agent/trainer/run/slot.h"
+#include "agent/trainer/run/wait_log.h"
 
 /* The phases of start-up, in this order; their metrics are in milliseconds. */
 #define TRAINER_PHASE_LIST(X)                                                                                          \
@@ -145,6 +146,8 @@ struct trainer {
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
   /* Reports (report.c). */
+  struct wait_log *waits; /* NULL: this rank logs no waits */
+  struct tally tally;     /* of what is waited for now */
   struct metrics metrics;
   struct rate rate;
   uint64_t begin_us, samples, steps; /* this process alone */
@@ -206,6 +209,8 @@ int trainer_resume(struct trainer *t, struct err *e);
 size_t trainer_packed_size(const struct trainer *t);
 int trainer_pack(struct trainer *t, struct buf *out, struct err *e);
 int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e);
+/* Gives root's bytes to all ranks; len is set on each. what: for the log, as in "sending the state from". */
+int trainer_broadcast(struct trainer *t, const char *what, struct buf *bytes, int root, struct err *e);
 /* Allocates host memory for a whole state. */
 int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
 /* Queues copies of the state, as it is behind the queued steps, to a stage. */
@@ -256,6 +261,9 @@ int trainer_report_stop(struct trainer *t, struct err *e);
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
 /* Counts the time since the phase before ended for this one. */
 void trainer_end_phase(struct trainer *t, enum trainer_phase phase);
+
+/* From now on rank 0 logs its waits, as often as --report-every says. */
+void trainer_log_waits(struct trainer *t);
 
 /* bench.c: memory for --bench, and the bench from the first size to the result. */
 int trainer_bench_alloc(struct trainer *t, struct err *e);

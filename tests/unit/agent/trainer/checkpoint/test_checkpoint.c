@@ -56,7 +56,7 @@ static void write_as(const struct ckpt_marker *m) {
   struct ckpt_bytes b;
   struct err e = ERR_INIT;
   ckpt_bytes(&s, &b);
-  if (ckpt_write(dir, m, &b, &e)) fail_msg("%s", e.text);
+  if (ckpt_write(dir, m, &b, NULL, &e)) fail_msg("%s", e.text);
 }
 
 static void write_one(uint32_t generation, uint32_t round, uint64_t step) {
@@ -82,7 +82,7 @@ static struct latest find_of(const char *incarnation) {
   struct latest l = {0};
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
-  l.rc = ckpt_latest(dir, incarnation, &l.m, &l.s, &b, count_refused, &l, &e);
+  l.rc = ckpt_latest(dir, incarnation, &l.m, &l.s, &b, count_refused, &l, NULL, &e);
   if (l.rc < 0) memcpy(l.text, e.text, sizeof l.text);
   buf_finish(&b);
   return l;
@@ -267,7 +267,7 @@ static void test_nothing_is_overwritten(void **state) {
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
   write_one(1, 1, 20);
-  assert_int_equal(ckpt_write(dir, &id, &b, &e), -EEXIST);
+  assert_int_equal(ckpt_write(dir, &id, &b, NULL, &e), -EEXIST);
   assert_int_equal(find().rc, 1);
 }
 
@@ -345,11 +345,11 @@ static void test_one_checkpoint_is_opened_by_its_path(void **state) {
   write_one(1, 1, 20);
   write_one(1, 1, 40);
   char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", dir);
-  assert_int_equal(ckpt_open(path, &m, &s, &b, &e), 0);
+  assert_int_equal(ckpt_open(path, &m, &s, &b, NULL, &e), 0);
   assert_true(s.step == 20 && m.id.step == 20 && !strcmp(m.job, "a-job"));
-  assert_int_equal(ckpt_open(dir, &m, &s, &b, &e), -EINVAL);
+  assert_int_equal(ckpt_open(dir, &m, &s, &b, NULL, &e), -EINVAL);
   assert_non_null(strstr(e.text, "that of a checkpoint"));
-  assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, &e), -ENOENT);
+  assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, NULL, &e), -ENOENT);
   buf_finish(&b);
   free(path);
 }
@@ -410,7 +410,7 @@ static void test_directories_that_cannot_be(void **state) {
   struct ckpt_state s = sample(1, COMPUTE_SGD, floats);
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
-  assert_int_equal(ckpt_write("/nowhere", &id, &b, &e), -ENOENT);
+  assert_int_equal(ckpt_write("/nowhere", &id, &b, NULL, &e), -ENOENT);
 }
 
 int main(void) {

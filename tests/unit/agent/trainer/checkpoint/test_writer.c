@@ -72,7 +72,7 @@ static void test_one_after_the_other(void **state) {
   assert_int_equal(ckpt_list(dir, &l, &e), 0);
   assert_int_equal(l.n, 2);
   ckpt_list_finish(&l);
-  assert_int_equal(ckpt_latest(dir, NULL, &m, &got, &b, refused, NULL, &e), 1);
+  assert_int_equal(ckpt_latest(dir, NULL, &m, &got, &b, refused, NULL, NULL, &e), 1);
   assert_int_equal(got.step, 20);
   assert_memory_equal(got.params, floats, 40000 * sizeof(float));
   buf_finish(&b);
@@ -87,7 +87,7 @@ static void test_the_end_waits_for_what_is_being_written(void **state) {
   struct err e = ERR_INIT;
   ckpt_writer_begin(w, &id, &s);
   assert_true(ckpt_writer_destroy(w, 20000));
-  assert_int_equal(ckpt_latest(dir, NULL, &found, &got, &b, refused, NULL, &e), 1);
+  assert_int_equal(ckpt_latest(dir, NULL, &found, &got, &b, refused, NULL, NULL, &e), 1);
   buf_finish(&b);
 }
 

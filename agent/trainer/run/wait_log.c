@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thread and one mutex. The thread sleeps until a wait is old enough for its next line, or until there is a wait.
+ *
+ * A line is logged with the mutex held, so that the lines of one wait come in their order. The work itself takes no
+ * lock: it adds to a tally, which is atomic. The thread blocks all signals, which are for the training thread. */
+
+#include "agent/trainer/run/wait_log.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "common/mem.h"
+#include "common/system/clock.h"
+#include "common/system/log.h"
+
+enum { WHAT_MAX = 512 };
+
+struct wait_log {
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  bool stop, logged; /* logged: of this wait there is a line already */
+  uint64_t every_ms;
+  char what[WHAT_MAX]; /* empty: there is no wait */
+  const char *unit;
+  const struct tally *tally;
+  uint64_t since_ms, next_ms, moved_ms, seen; /* seen: what the tally was when it last moved */
+};
+
+/* Holds the mutex. */
+static struct wait_state look(struct wait_log *w) {
+  uint64_t now = monotonic_ms();
+  struct wait_state s = {.what = w->what, .unit = w->unit, .ms = now - w->since_ms, .every_ms = w->every_ms};
+  if (w->tally) s.done = atomic_load(&w->tally->done);
+  if (w->tally) s.total = atomic_load(&w->tally->total);
+  if (s.done != w->seen) {
+    w->seen = s.done;
+    w->moved_ms = now;
+  }
+  s.still_ms = now - w->moved_ms;
+  return s;
+}
+
+/* Holds the mutex. */
+static void log_state(struct wait_log *w, void (*line)(const struct wait_state *s, struct buf *out)) {
+  struct buf text = BUF_INIT;
+  struct wait_state s = look(w);
+  line(&s, &text);
+  log_info("%s", buf_text(&text));
+  buf_finish(&text);
+}
+
+static void *wait_log_main(void *arg) {
+  struct wait_log *w = arg;
+  pthread_mutex_lock(&w->mutex);
+  while (!w->stop) {
+    if (!w->what[0]) {
+      pthread_cond_wait(&w->changed, &w->mutex);
+    } else if (monotonic_ms() >= w->next_ms) {
+      log_state(w, wait_log_line);
+      w->logged = true;
+      w->next_ms = monotonic_ms() + w->every_ms;
+    } else {
+      struct timespec at = {.tv_sec = (time_t)(w->next_ms / 1000), .tv_nsec = (long)(w->next_ms % 1000) * 1000000};
+      pthread_cond_timedwait(&w->changed, &w->mutex, &at);
+    }
+  }
+  pthread_mutex_unlock(&w->mutex);
+  return NULL;
+}
+
+struct wait_log *wait_log_create(uint64_t every_ms) {
+  struct wait_log *w = xcalloc(1, sizeof *w);
+  pthread_condattr_t attr;
+  sigset_t all, before;
+  w->every_ms = every_ms;
+  pthread_mutex_init(&w->mutex, NULL);
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&w->changed, &attr);
+  pthread_condattr_destroy(&attr);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int rc = pthread_create(&w->thread, NULL, wait_log_main, w);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (rc == 0) return w;
+  log_debug("long waits are not logged: a thread cannot be created");
+  pthread_cond_destroy(&w->changed);
+  pthread_mutex_destroy(&w->mutex);
+  free(w);
+  return NULL;
+}
+
+void wait_log_destroy(struct wait_log *w) {
+  if (!w) return;
+  pthread_mutex_lock(&w->mutex);
+  w->stop = true;
+  pthread_cond_signal(&w->changed);
+  pthread_mutex_unlock(&w->mutex);
+  pthread_join(w->thread, NULL);
+  pthread_cond_destroy(&w->changed);
+  pthread_mutex_destroy(&w->mutex);
+  free(w);
+}
+
+/* Holds the mutex. */
+static void end_wait(struct wait_log *w) {
+  if (w->what[0] && w->logged) log_state(w, wait_log_last_line);
+  w->what[0] = 0;
+  w->tally = NULL;
+}
+
+void wait_log_begin(struct wait_log *w, const struct tally *tally, const char *unit, const char *fmt, ...) {
+  va_list ap;
+  if (!w) return;
+  va_start(ap, fmt);
+  pthread_mutex_lock(&w->mutex);
+  end_wait(w);
+  vsnprintf(w->what, sizeof w->what, fmt, ap);
+  w->unit = unit;
+  w->tally = tally;
+  w->seen = tally ? atomic_load(&tally->done) : 0;
+  w->since_ms = w->moved_ms = monotonic_ms();
+  w->next_ms = w->since_ms + w->every_ms;
+  w->logged = false;
+  pthread_cond_signal(&w->changed);
+  pthread_mutex_unlock(&w->mutex);
+  va_end(ap);
+}
+
+void wait_log_end(struct wait_log *w) {
+  if (!w) return;
+  pthread_mutex_lock(&w->mutex);
+  end_wait(w);
+  pthread_mutex_unlock(&w->mutex);
+}
