@@ -85,7 +85,7 @@ bounded() {
   limit=$(seconds_left "$1")
   shift 2
   [ "$limit" -gt 0 ] || limit=1
-  timeout -k 10 "$limit" "$@" >>"$log" 2>&1 </dev/null || rc=$?
+  run_with_progress "$log" installing timeout -k 10 "$limit" "$@" || rc=$?
   [ $rc != 0 ] || return 0
   [ $rc != 124 ] && [ $rc != 137 ] || echo "not done within $limit s: $*"
   echo "failed: $*"

@@ -12,9 +12,9 @@ line() { # colour word step seconds text
   printf '%s%-5s%s %-9s %6s  %s\n' "$1" "$2" "$plain" "$3" "$4" "$5"
 }
 
-# report NAME...: prints each of these steps when it ends. Every 5 minutes it prints which ones still run.
+# report NAME...: prints each of these steps when it ends. Until then a live line shows which ones run; where there is no terminal, a line a minute.
 report() {
-  local left=() still name next=$((SECONDS + 300)) alive
+  local left=() still name shown=$SECONDS alive
   for name; do ! wanted "$name" || left+=("$name"); done
   while [ ${#left[@]} -gt 0 ]; do
     alive=0
@@ -33,24 +33,45 @@ report() {
       fi
     done
     left=("${still[@]}")
-    if [ $SECONDS -ge $next ]; then
-      next=$((SECONDS + 300))
+    if [ ${#left[@]} -gt 0 ] && [ $((SECONDS - shown)) -ge $((progress_live ? 1 : 60)) ]; then
+      shown=$SECONDS
       report_running "${left[@]}"
     fi
     [ ${#left[@]} = 0 ] || sleep 0.2
   done
 }
 
+# The steps that run and, at a terminal, what the first of them is doing.
 report_running() {
-  local name text=''
+  local name text='' doing=''
   for name; do
-    [ ! -e "$logs/$name.group" ] || text+="${text:+, }$name for $(($(date +%s) - $(cat "$logs/$name.began"))) s"
+    [ -e "$logs/$name.group" ] || continue
+    text+="${text:+, }$name for $(($(date +%s) - $(cat "$logs/$name.began"))) s"
+    [ -n "$doing" ] || [ $progress_live = 0 ] || doing=$(doing_now "$name")
   done
-  [ -z "$text" ] || echo "      after $((SECONDS / 60)) min: $text"
+  if [ -z "$text" ]; then return; fi
+  if [ $progress_live = 1 ]; then
+    progress_draw "      $(progress_time $SECONDS): $text${doing:+; $doing}"
+  else
+    echo "      after $((SECONDS / 60)) min: $text"
+  fi
+}
+
+# The test that one of its pytest processes is in, or else the last line of its log.
+doing_now() { # NAME
+  local file pid since what
+  for file in "$logs/$1"-*.running; do
+    if [ -e "$file" ] && read -r pid since what <"$file" && [ -d "/proc/$pid" ]; then
+      echo "${what##*/}"
+      return
+    fi
+  done
+  last_line_of "$logs/$1.log"
 }
 
 report_one() {
   local name=$1 how rest secs log=$logs/$1.log told=$logs/$1.failed p=0 f=0 s=0 text why=''
+  progress_erase
   read -r how secs rest <"$logs/$name.result"
   case $how in
     needs)
@@ -104,6 +125,8 @@ report_one() {
 }
 
 report_end() {
+  progress_end
+  progress_erase
   printf '%stook:%s %s\n' "$bold" "$plain" "$(sort -rn <<<"$took" | awk 'NF { printf "%s%s %.0f s", sep, $2, $1; sep = ", " }')"
   printf '%s%d min %d s; logs in build/test-logs%s\n' "$bold" $((SECONDS / 60)) $((SECONDS % 60)) "$plain"
   [ -z "$names" ] || printf '%sfailed:%s\n%s' "$red" "$plain" "$names"
