@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/progress.sh: what a long wait shows, at a terminal and elsewhere."""
+"""deploy/progress.sh and deploy/progress.py: what a long wait shows, at a terminal and elsewhere."""
 
 import fcntl
 import os
@@ -78,3 +78,44 @@ def test_nothing_is_shown_of_what_ends_at_once(tmp_path):
     out = subprocess.run(["bash", "-c", '. deploy/progress.sh; run_with_progress "$1" building true; echo "after $?"', "bash", tmp_path / "log"],
                          cwd=TOP, capture_output=True, text=True, timeout=20)
     assert (out.stdout, out.stderr) == ("after 0\n", "")
+
+
+# ---- progress.py ----------------------------------------------------------------------------------------------------
+
+PYTHON = """
+import sys
+sys.path.insert(0, "deploy")
+import progress
+progress.EVERY_S = 0.5
+print("after", progress.run_with_progress("building", sys.argv[2], [sys.argv[3], sys.argv[1]]), flush=True)
+with progress.Progress("runs", 4) as p:
+    p.step()
+    p.began -= 100
+    p.shown -= 100
+    p.step("at \x1b[1mhome\x1b[0m\x07")
+"""
+
+
+def python_pieces(tmp_path):
+    fifo, log, _ = pieces(tmp_path)
+    (tmp_path / "program.py").write_text(PYTHON)
+    return fifo, log, f'exec python3 "{tmp_path}/program.py" "$1" "$2" "{tmp_path}/long"'
+
+
+def test_python_shows_a_live_line_at_a_terminal(tmp_path):
+    fifo, log, script = python_pieces(tmp_path)
+    t = AtTerminal(script, fifo, log)
+    t.read_until(r"\r  building 0:0\d: \[3/60\] Compiling a\.c\.t\x1b\[K")
+    fifo.write_text("\n")
+    assert t.end() == 0
+    assert re.search(r"\r\x1b\[Kafter 7\r\n\r  runs 1:40: 2 of 4, about 1:40 left: a\x1b\[K\r\x1b\[K$", t.text), t.text
+
+
+def test_python_shows_a_line_now_and_then_elsewhere(tmp_path):
+    fifo, log, script = python_pieces(tmp_path)
+    p = subprocess.Popen(["bash", "-c", script, "bash", fifo, log], cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(2):
+        assert re.fullmatch(r"  building 0:\d\d: \[3/60\] Compiling a\.c\.that\.has\.a\.name\.beyond\.the\.edge\.of\.the\.terminal\n", p.stderr.readline())
+    fifo.write_text("\n")
+    out, err = p.communicate(timeout=20)
+    assert out == "after 7\n" and err.splitlines()[-1] == "  runs 1:40: 2 of 4, about 1:40 left: at home", err
