@@ -30,6 +30,7 @@ last_line_of() { # FILE: without control characters and colours
 progress_show() { # WHAT FUNCTION...
   local what=$1 began=$SECONDS next=$((SECONDS + progress_every)) quiet state
   shift
+  set +e # a read that times out is no failure
   trap 'exit 0' TERM
   exec {quiet}<> <(:)
   while kill -0 $$ 2>/dev/null; do
@@ -53,8 +54,8 @@ progress_begin() { # WHAT FUNCTION...
 
 progress_end() {
   [ -n "$progress_pid" ] || return 0
-  kill -TERM "$progress_pid" 2>/dev/null
-  wait "$progress_pid" 2>/dev/null
+  kill -TERM "$progress_pid" 2>/dev/null || true
+  wait "$progress_pid" 2>/dev/null || true
   progress_pid=''
   progress_erase
 }

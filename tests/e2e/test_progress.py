@@ -51,7 +51,7 @@ def pieces(tmp_path):
     script = tmp_path / "long"
     script.write_text("#!/bin/bash\n" + LONG)
     script.chmod(0o755)
-    return fifo, log, f'. deploy/progress.sh; progress_every=1; run_with_progress "$2" building "{script}" "$1"; echo "after $?"'
+    return fifo, log, f'set -eu; . deploy/progress.sh; progress_every=1; rc=0; run_with_progress "$2" building "{script}" "$1" || rc=$?; echo "after $rc"'
 
 
 def test_a_live_line_at_a_terminal(tmp_path):
@@ -75,7 +75,7 @@ def test_a_line_now_and_then_elsewhere(tmp_path):
 
 
 def test_nothing_is_shown_of_what_ends_at_once(tmp_path):
-    out = subprocess.run(["bash", "-c", '. deploy/progress.sh; run_with_progress "$1" building true; echo "after $?"', "bash", tmp_path / "log"],
+    out = subprocess.run(["bash", "-c", 'set -eu; . deploy/progress.sh; run_with_progress "$1" building true; echo "after $?"', "bash", tmp_path / "log"],
                          cwd=TOP, capture_output=True, text=True, timeout=20)
     assert (out.stdout, out.stderr) == ("after 0\n", "")
 
