@@ -165,7 +165,7 @@ static int enqueue_iterations(struct bench *b, uint64_t count, struct compute_gr
 static void log_wait(struct bench *b, uint64_t count, const char *what, uint64_t times) {
   struct trainer *t = b->t;
   tally_begin(&t->tally, times);
-  wait_log_begin(t->waits, &t->tally, "all-reduces queued", "size %llu, %llu of %llu: %s",
+  wait_log_begin(t->waits, &t->tally, "all-reduces", "size %llu, %llu of %llu: %s",
                  (unsigned long long)count * BENCH_ELEM, (unsigned long long)b->rows + 1,
                  (unsigned long long)bench_sizes(b->o), what);
 }

@@ -213,7 +213,7 @@ int trainer_setup(struct trainer *t, struct err *e) {
                  t->o.init_weights ? t->o.init_weights : "");
   if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
   if (rc == 0) rc = first_weights(t, e);
-  wait_log_begin(t->waits, NULL, NULL, "opening the files");
+  wait_log_begin(t->waits, NULL, NULL, "opening files and memory for checkpoints");
   if (rc == 0) rc = open_files(t, e);
   trainer_end_phase(t, PHASE_MODEL);
   if (rc == 0) trainer_offer_rejoin(t);

@@ -58,5 +58,5 @@ void wait_log_last_line(const struct wait_state *s, struct buf *out) {
   double each = byte_unit(s->total, &name), rate = (double)s->total * 1000 / (double)s->ms;
   buf_printf(out, ": %.1f %s, ", (double)s->total / each, name);
   each = byte_unit((uint64_t)rate, &name);
-  buf_printf(out, "%.0f %s/s", rate / each, name);
+  buf_printf(out, "%.3g %s/s", rate / each, name);
 }
