@@ -160,6 +160,8 @@ struct member {
 
 struct job {
   struct jobs *jobs;
+  uint64_t serial;             /* of all jobs of this daemon, in order of creation; never 0 */
+  int64_t shown_productive_ms; /* the most that /metrics has shown */
 
   /* Which incarnation of which job of which user. */
   int64_t uid;             /* -1: none, and only root controls it */

@@ -167,6 +167,7 @@ struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char 
     jobs->cap_all = jobs->cap_all ? 2 * jobs->cap_all : 8;
     jobs->all = xrealloc(jobs->all, jobs->cap_all * sizeof(struct job *));
   }
+  j->serial = ++jobs->job_counter;
   jobs->all[jobs->n_all++] = j;
   map_put_n(&jobs->by_id, key, make_key(uid, id, key), j);
   tell_apart(j);

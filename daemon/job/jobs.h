@@ -50,6 +50,7 @@ struct jobs {
   struct map by_id; /* user and id -> that user's live job with that id, or the last one that has ended */
   struct job **all; /* live and ended, in order of creation */
   size_t n_all, cap_all;
+  uint64_t job_counter; /* serials */
 
   uint64_t random_state[2];
   uint64_t join_counter;

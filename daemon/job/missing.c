@@ -389,20 +389,16 @@ static void fill_absent(struct missing *k, struct expected_host *const *v, size_
   free(names);
 }
 
-/* Returns their number in nodes; drained hosts are another group. */
-static int64_t fill_hosts(struct missing *k, const struct job *j, uint64_t now_ms) {
+/* Drained hosts are another group. */
+static void fill_hosts(struct missing *k, const struct job *j, uint64_t now_ms) {
   const struct roster *r = &j->roster;
   struct expected_host **v = xcalloc(r->n ? r->n : 1, sizeof(struct expected_host *));
-  int64_t nodes = 0;
   size_t n = 0;
-  for (size_t i = 0; i < r->n; i++) {
-    nodes += shortage(r->v[i]);
+  for (size_t i = 0; i < r->n; i++)
     if (shortage(r->v[i]) && !r->v[i]->drained) v[n++] = r->v[i];
-  }
   qsort(v, n, sizeof(struct expected_host *), by_reason);
   fill_absent(k, v, n, now_ms);
   free(v);
-  return nodes;
 }
 
 /* Drained hosts: the expected ones, and those whose agents are here and held back. */
@@ -507,6 +503,20 @@ static int64_t at_most(int64_t n, int64_t max) {
   return n < max ? n : max;
 }
 
+/* Nodes of listed hosts that are not here; 0: a round needs none of them. */
+static int64_t count_named(const struct job *j) {
+  int64_t nodes = 0;
+  if ((int64_t)j->n_available >= j->settings.max_nodes && !job_strangers_hold_places(j)) return 0;
+  for (size_t i = 0; i < j->roster.n; i++) nodes += shortage(j->roster.v[i]);
+  return nodes;
+}
+
+int64_t job_missing_nodes(const struct job *j) {
+  int64_t expected = count_expected(j), named = count_named(j);
+  int64_t more = (expected ? expected : j->settings.min_nodes) - at_most((int64_t)j->n_available, NODES_MAX);
+  return j->state == JOB_FORMING ? at_most(more > named ? more : named, NODES_MAX) : 0;
+}
+
 void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms) {
   memset(k, 0, sizeof *k);
   k->w = w;
@@ -525,10 +535,9 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->expected = count_expected(j);
   bool strangers = job_strangers_hold_places(j);
   w->unexpected = strangers ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
-  int64_t named = w->here < w->max_nodes || strangers ? fill_hosts(k, j, now_ms) : 0;
-  int64_t of = w->expected ? w->expected : w->min_nodes;
-  w->missing = at_most(of - w->here > named ? of - w->here : named, NODES_MAX);
-  if (w->missing > 0 && !named && all_asked_for_ranks(j)) fill_ranks(k, j);
+  if (w->here < w->max_nodes || strangers) fill_hosts(k, j, now_ms);
+  w->missing = job_missing_nodes(j);
+  if (w->missing > 0 && !count_named(j) && all_asked_for_ranks(j)) fill_ranks(k, j);
   if (!w->n_absent) fill_here(k, j);
   fill_drained(k, j);
   fill_refusals(k, j, now_ms);

@@ -59,6 +59,8 @@ void member_note_absence(struct member *m, enum absence why, const char *text, u
 void job_forget_absences(struct job *j);                  /* a round is sealed */
 void job_forget_refusal(struct job *j, const char *host); /* a node of it has joined */
 
+/* While a round forms: how many nodes are expected, or needed, and not here. */
+int64_t job_missing_nodes(const struct job *j);
 /* Another job of the same user that has never run and waits for as many nodes; NULL: none. */
 struct job *job_find_twin(const struct job *j);
 

@@ -14,10 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "daemon/core/metrics.h"
 #include "daemon/page/page.h"
+#include "daemon/server/process.h"
 #include "daemon/server/server.h"
 
-enum { DOCUMENT_FRESH_MS = 5000 };
+enum {
+  DOCUMENT_FRESH_MS = 5000,
+  METRICS_BUDGET = 4000, /* a piece takes about half a millisecond: tests/bench/metrics */
+};
 
 struct document {
   struct core *core;
@@ -25,10 +30,13 @@ struct document {
   bool head; /* HEAD: without a body */
   struct core_store_facts store;
   struct http_answer answer;
+  struct process process; /* /metrics: */
+  struct metrics_walk *walk;
 };
 
 void documents_init(struct documents *all, struct core *core, uint64_t seed) {
-  *all = (struct documents){.core = core, .tags = siphash_key_from(seed)};
+  *all = (struct documents){
+      .core = core, .tags = siphash_key_from(seed), .started_wall_s = (double)server_wall_ms() / 1000};
 }
 
 static bool more_page(void *source, struct buf *body) {
@@ -53,10 +61,24 @@ static bool more_table(void *source, struct buf *body) {
   return false;
 }
 
+static bool more_metrics(void *source, struct buf *body) {
+  struct document *d = source;
+  if (process_more(&d->process)) return true;
+  if (!d->walk) d->walk = metrics_begin(d->uid, &d->process.facts);
+  return metrics_more(d->walk, d->core, server_now_ms(), METRICS_BUDGET, body);
+}
+
 static void put_head(void *source, struct buf *head, struct buf *body) {
   const struct document *d = source;
   http_put_head(head, &d->answer, body->len);
   if (d->head) buf_clear(body);
+}
+
+static void destroy(void *source) {
+  struct document *d = source;
+  process_finish(&d->process);
+  metrics_end(d->walk);
+  free(d);
 }
 
 static void put_tag(const struct documents *all, int64_t uid, struct http_answer *a) {
@@ -65,10 +87,16 @@ static void put_tag(const struct documents *all, int64_t uid, struct http_answer
   snprintf(a->etag, sizeof(a->etag), "%016" PRIx64, siphash(&all->tags, said, sizeof(said)));
 }
 
+static const char *const types[] = {[HTTP_STATUS] = "application/json",
+                                    [HTTP_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
+                                    [HTTP_PAGE] = "text/html; charset=utf-8",
+                                    [HTTP_TABLE] = "text/html; charset=utf-8"};
+static bool (*const makers[])(void *source, struct buf *body) = {
+    [HTTP_STATUS] = more_status, [HTTP_METRICS] = more_metrics, [HTTP_PAGE] = more_page, [HTTP_TABLE] = more_table};
+
 static void describe(const struct documents *all, enum http_resource resource, int64_t uid, struct http_answer *a) {
-  bool is_status = resource == HTTP_STATUS;
-  a->type = is_status ? "application/json" : "text/html; charset=utf-8";
-  if (is_status) put_tag(all, uid, a);
+  a->type = types[resource];
+  if (resource == HTTP_STATUS) put_tag(all, uid, a);
   if (resource == HTTP_TABLE) a->policy = page_table_policy;
   if (resource != HTTP_PAGE) return;
   a->policy = page_policy;
@@ -84,11 +112,7 @@ void documents_open(struct documents *all, const struct http_request *r, enum ht
   }
   struct document *d = xcalloc(1, sizeof(*d));
   *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .store = *store, .answer = *a};
-  *out = (struct answer_document){.uid = uid,
-                                  .source = d,
-                                  .more = resource == HTTP_PAGE    ? more_page
-                                          : resource == HTTP_TABLE ? more_table
-                                                                   : more_status,
-                                  .put_head = put_head,
-                                  .destroy = free};
+  if (resource == HTTP_METRICS) process_begin(&d->process, all->started_wall_s);
+  *out = (struct answer_document){
+      .uid = uid, .source = d, .more = makers[resource], .put_head = put_head, .destroy = destroy};
 }

@@ -2,7 +2,7 @@
 #ifndef DAEMON_SERVER_DOCUMENTS_H
 #define DAEMON_SERVER_DOCUMENTS_H
 
-/* The documents that are served over HTTP to users who are known: /status, the live page, and its table. */
+/* The documents that are served over HTTP to users who are known: /status, /metrics, the live page, and its table. */
 
 #include "common/siphash.h"
 #include "daemon/core/core.h"
@@ -12,7 +12,8 @@
 struct documents {
   struct core *core; /* borrowed */
   struct siphash_key tags;
-  uint64_t changes; /* the owner counts here what may have changed /status */
+  double started_wall_s; /* since 1970 */
+  uint64_t changes;      /* the owner counts here what may have changed /status */
 };
 
 void documents_init(struct documents *all, struct core *core, uint64_t seed);

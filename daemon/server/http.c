@@ -266,6 +266,7 @@ static enum http_resource resource_at(const struct http_request *r) {
   if (is_path(r, "/")) return HTTP_PAGE;
   if (is_path(r, "/table")) return HTTP_TABLE;
   if (is_path(r, "/status")) return HTTP_STATUS;
+  if (is_path(r, "/metrics")) return HTTP_METRICS;
   return HTTP_SENTENCE;
 }
 
@@ -284,7 +285,7 @@ enum http_status http_route(const struct http_request *r, enum http_asker asker,
       buf_puts(text, trouble ? "not ready\n" : "ok\n");
     return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
   }
-  buf_puts(text, "rdzvd serves /, /table, /status, /healthz and /readyz; use rdzvctl for everything else\n");
+  buf_puts(text, "rdzvd serves /, /table, /status, /metrics, /healthz and /readyz; use rdzvctl for everything else\n");
   return HTTP_NOT_FOUND;
 }
 

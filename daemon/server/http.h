@@ -64,6 +64,7 @@ enum http_asker {
 enum http_resource {
   HTTP_SENTENCE, /* nothing: the body is whole */
   HTTP_STATUS,   /* the jobs that this user may see, as JSON */
+  HTTP_METRICS,  /* and for Prometheus */
   HTTP_PAGE,     /* the live page */
   HTTP_TABLE,    /* the jobs as HTML without a script */
 };

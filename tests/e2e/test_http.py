@@ -44,7 +44,7 @@ def test_probes(rdzv):
     d = rdzv.daemon()
     assert get(d, "/healthz") == (200, "ok\n") and get(d, "/readyz") == (200, "ok\n")
     assert get(d, "/healthz", "HEAD") == (200, "")
-    assert get(d, "/jobs") == (404, "rdzvd serves /, /table, /status, /healthz and /readyz; use rdzvctl for everything else\n")
+    assert get(d, "/jobs") == (404, "rdzvd serves /, /table, /status, /metrics, /healthz and /readyz; use rdzvctl for everything else\n")
     status, head, body = ask(d, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + 100000 * b"x")
     assert status == 405 and "\r\nAllow: GET, HEAD" in head and "GET and HEAD are served" in body
     assert not d.says("healthz HTTP/1.1\" is answered with 200"), d  # probes leave no lines

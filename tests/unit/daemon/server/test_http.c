@@ -43,10 +43,10 @@ static void test_what_is_served(void **state) {
   check("GET http://node1:29400/readyz HTTP/1.1\r\nhOST:\t\r\n\r\n", NULL, 200, "ok\n");
   check("GET HTTP://node1 HTTP/1.0\r\n\r\n", NULL, 200, "");
   check("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0 \r\nX: \xc3\xa4\r\n\r\n", NULL, 200, "ok");
-  check("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 404, "rdzvctl");
+  check("GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 404, "rdzvctl");
   check("GET /healthz/ HTTP/1.0\r\n\r\n", NULL, 404, "");
   check("GET /healthzz HTTP/1.0\r\n\r\n", NULL, 404, "");
-  check("GET /tables HTTP/1.0\r\n\r\n", NULL, 404, "serves /, /table, /status, /healthz and /readyz");
+  check("GET /tables HTTP/1.0\r\n\r\n", NULL, 404, "serves /, /table, /status, /metrics, /healthz and /readyz");
 }
 
 static void check_resource(const char *path, enum http_resource want) {
@@ -72,6 +72,7 @@ static void test_what_the_caller_makes(void **state) {
   check_resource("http://node1", HTTP_PAGE);
   check_resource("/table", HTTP_TABLE);
   check_resource("/status?x", HTTP_STATUS);
+  check_resource("/metrics", HTTP_METRICS);
   check_resource("/healthz", HTTP_SENTENCE);
 }
 

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The metrics of the daemon, for Prometheus.
+ *
+ * A piece ends when its budget is used, wherever that is: between two jobs, between two nodes of one job, between two
+ * lines. A place in a table that may change is not an index but a number that only grows: a job's serial, a node's
+ * joined_no. The tables are sorted by them, so the walk finds its place again. A job that is gone in the middle of its
+ * nodes is left out. A row holds copies, so text is made of rows although their jobs may be gone.
+ *
+ * A counter never goes back, because Prometheus would count all of it again. One value does go back: productive time
+ * becomes lost when a later round does the work again. So this counter stands still until it is made up for, and
+ * `lost` grows at once. A daemon that comes back continues the times of its jobs, because their nodes know them.
+ *
+ * A job that has ended stays as long as status shows it, so that the last values are scraped. A job that runs under the
+ * id of such a one takes its place: two series of the same labels would spoil the scrape. */
+
+#include "daemon/core/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "common/printable.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/goodput.h"
+#include "daemon/job/recovery.h"
+
+#define M(NAME, name, type, labels, meaning) METRIC_##NAME,
+enum metric { METRIC_LIST(M) METRIC_COUNT };
+#undef M
+enum { OF_JOBS = METRIC_RECOVERY }; /* the metrics before are of one job each */
+
+#define N(NAME, word, meaning) NODE_##NAME,
+enum node_state { NODE_STATE_LIST(N) NODE_STATE_COUNT };
+#undef N
+#define N(NAME, word, meaning) word,
+static const char *const node_states[] = {NODE_STATE_LIST(N)};
+#undef N
+#define X(NAME, name) #name,
+static const char *const buckets[] = {BUCKET_LIST(X)};
+#undef X
+
+static const struct {
+  const char *name, *type, *meaning;
+} metrics[] = {
+#define M(NAME, name, type, labels, meaning) {#name, #type, meaning},
+    METRIC_LIST(M)
+#undef M
+};
+
+struct row {
+  struct row *next;
+  char *labels; /* job="x",uid="1000" */
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t min_nodes, max_nodes, max_restarts, round, restarts, step;
+  enum job_state state;
+  int64_t nodes[NODE_STATE_COUNT], failures[CAUSE_COUNT], bucket_ms[BUCKET_COUNT];
+  double samples_per_second;
+  uint64_t progress_age_ms; /* UINT64_MAX: unknown */
+};
+
+struct metrics_walk {
+  int64_t uid;
+  struct process_facts process;
+  size_t left; /* of the budget */
+  /* The rows. */
+  struct row *first, *last;
+  uint64_t job;  /* the serial of the last job that was begun */
+  uint64_t node; /* the number of the last one of its nodes that was looked at */
+  struct row *open;
+  /* The text. */
+  bool rows_done;
+  int metric;
+  bool begun;           /* the metric has its head, and the lines of the rows up to */
+  const struct row *at; /* NULL: none */
+};
+
+static bool spend(struct metrics_walk *w, size_t cost) {
+  bool any = w->left > 0;
+  w->left -= w->left < cost ? w->left : cost;
+  return any;
+}
+
+/* Rows. ------------------------------------------------------------------------------------------------------------ */
+
+/* A value in quotes, as the format has it. A scraper refuses what is not UTF-8. */
+static void put_value(struct buf *out, const char *s) {
+  uint32_t cp;
+  for (size_t n = strlen(s), used; n > 0; s += used, n -= used) {
+    used = utf8_char((const unsigned char *)s, n, &cp);
+    if (!used) {
+      buf_puts(out, "\xef\xbf\xbd"); /* U+FFFD */
+      used = 1;
+    } else if (*s == '\n') {
+      buf_puts(out, "\\n");
+    } else {
+      if (*s == '"' || *s == '\\') buf_putc(out, '\\');
+      buf_append(out, s, used);
+    }
+  }
+}
+
+static struct row *open_row(const struct job *j) {
+  struct row *r = xcalloc(1, sizeof *r);
+  struct buf labels = BUF_INIT;
+  buf_puts(&labels, "job=\"");
+  put_value(&labels, j->id);
+  buf_printf(&labels, "\",uid=\"%lld\"", (long long)j->uid);
+  r->labels = buf_steal(&labels);
+  r->step = -1;
+  r->progress_age_ms = UINT64_MAX;
+  return r;
+}
+
+static void free_row(struct row *r) {
+  if (r) free(r->labels);
+  free(r);
+}
+
+static enum node_state state_of(const struct job *j, const struct member *m) {
+  if (j->state == JOB_ENDING) return m->end_acked || m->gone ? NODE_STATE_COUNT : NODE_ENDING;
+  if (!m->conn) return m->gone ? NODE_FINISHED : NODE_AWAY;
+  switch (m->state) {
+  case MEMBER_WAITING:
+    if (m->drained) return NODE_DRAINED;
+    if (member_flapping_until(m, j->jobs->now_ms)) return NODE_HELD;
+    return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? NODE_WAITING : NODE_SPARE;
+  case MEMBER_TOLD: return NODE_STARTING;
+  case MEMBER_STARTED:
+    if (j->state == JOB_CHECKPOINTING) return NODE_CHECKPOINTING;
+    return j->state == JOB_STOPPING ? NODE_STOPPING : NODE_RUNNING;
+  case MEMBER_FINISHED: return NODE_FINISHED;
+  case MEMBER_STOPPED: return NODE_STOPPED;
+  case MEMBER_STATE_COUNT: break;
+  }
+  return NODE_STATE_COUNT;
+}
+
+static void add_node(struct row *r, const struct job *j, const struct member *m, uint64_t now_ms) {
+  enum node_state state = state_of(j, m);
+  if (state != NODE_STATE_COUNT) r->nodes[state]++;
+  if (!member_in_round(m) || m->step < 0) return;
+  if (r->step < 0 || m->step < r->step) r->step = m->step;
+  if (isfinite(m->samples_per_second) && m->samples_per_second > 0) r->samples_per_second += m->samples_per_second;
+  if (m->state != MEMBER_STARTED || (j->state != JOB_RUNNING && j->state != JOB_CHECKPOINTING)) return;
+  uint64_t age_ms = member_progress_age_ms(m, now_ms);
+  if (age_ms != UINT64_MAX && (r->progress_age_ms == UINT64_MAX || age_ms > r->progress_age_ms))
+    r->progress_age_ms = age_ms;
+}
+
+/* The buckets, none of which goes back. */
+static void take_goodput(struct row *r, struct job *j, uint64_t now_ms) {
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+#define X(NAME, name) r->bucket_ms[BUCKET_##NAME] = g.name##_ms;
+  BUCKET_LIST(X)
+#undef X
+  if (g.productive_ms > j->shown_productive_ms) j->shown_productive_ms = g.productive_ms;
+  r->bucket_ms[BUCKET_PRODUCTIVE] = j->shown_productive_ms;
+}
+
+/* All that is not of a node, when the last node was looked at. */
+static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
+  struct row *r = w->open;
+  memcpy(r->incarnation, j->incarnation, sizeof r->incarnation);
+  r->min_nodes = j->settings.min_nodes;
+  r->max_nodes = j->settings.max_nodes;
+  r->max_restarts = j->settings.max_restarts;
+  r->state = j->state;
+  r->round = j->round;
+  r->restarts = (int64_t)job_restarts(j);
+  r->nodes[NODE_MISSING] = job_missing_nodes(j);
+  for (int i = 0; i < CAUSE_COUNT; i++) r->failures[i] = (int64_t)job_failures(j, (enum cause)i);
+  take_goodput(r, j, now_ms);
+  if (w->last)
+    w->last->next = r;
+  else
+    w->first = r;
+  w->last = r;
+  w->open = NULL;
+}
+
+/* The first job behind a serial; n_all: there is none. */
+static size_t find_job(const struct jobs *jobs, uint64_t serial) {
+  size_t low = 0, high = jobs->n_all;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (jobs->all[middle]->serial > serial)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+/* The first node behind a number, likewise. */
+static size_t find_node(const struct job *j, uint64_t number) {
+  size_t low = 0, high = j->n_members;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (j->members[middle]->joined_no > number)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+/* The job of the open row; NULL: it is gone. */
+static struct job *find_open(struct metrics_walk *w, const struct jobs *jobs) {
+  size_t i = find_job(jobs, w->job - 1);
+  if (w->open && i < jobs->n_all && jobs->all[i]->serial == w->job) return jobs->all[i];
+  free_row(w->open);
+  w->open = NULL;
+  return NULL;
+}
+
+static void add_nodes(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
+  size_t n = j->state == JOB_ENDED ? 0 : j->n_members;
+  for (size_t i = find_node(j, w->node); i < n; i++) {
+    if (!spend(w, 1)) return;
+    w->node = j->members[i]->joined_no;
+    add_node(w->open, j, j->members[i], now_ms);
+  }
+  close_row(w, j, now_ms);
+}
+
+static bool is_meant(const struct metrics_walk *w, const struct core *c, const struct job *j) {
+  return control_may(c, w->uid, j) && jobs_find(&c->jobs, j->uid, j->id) == j;
+}
+
+static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
+  const struct jobs *jobs = &c->jobs;
+  struct job *j = w->job ? find_open(w, jobs) : NULL;
+  if (j) add_nodes(w, j, now_ms);
+  for (size_t i = find_job(jobs, w->job); i < jobs->n_all && !w->open; i++) {
+    if (!spend(w, 2 * METRICS_LINE_COST)) return;
+    j = jobs->all[i];
+    w->job = j->serial;
+    w->node = 0;
+    if (!is_meant(w, c, j)) continue;
+    w->open = open_row(j);
+    add_nodes(w, j, now_ms);
+  }
+  w->rows_done = !w->open;
+}
+
+/* Text. ------------------------------------------------------------------------------------------------------------ */
+
+static void put_head(struct buf *out, int metric) {
+  buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", metrics[metric].name, metrics[metric].meaning, metrics[metric].name,
+             metrics[metric].type);
+}
+
+/* The beginning of a line of this job. One more label may follow, whose value needs no escapes. */
+static void put_series(struct metrics_walk *w, struct buf *out, const struct row *r, const char *label,
+                       const char *value) {
+  spend(w, METRICS_LINE_COST);
+  buf_puts(out, metrics[w->metric].name);
+  buf_putc(out, '{');
+  buf_puts(out, r->labels);
+  if (label) {
+    buf_putc(out, ',');
+    buf_puts(out, label);
+    buf_puts(out, "=\"");
+    buf_puts(out, value);
+    buf_putc(out, '"');
+  }
+  buf_puts(out, "} ");
+}
+
+static void put_integer(struct buf *out, int64_t v) {
+  buf_printf(out, "%lld\n", (long long)v);
+}
+
+static void put_seconds(struct buf *out, uint64_t ms) {
+  buf_printf(out, "%llu.%03u\n", (unsigned long long)(ms / 1000), (unsigned)(ms % 1000));
+}
+
+static void put_each(struct metrics_walk *w, struct buf *out, const struct row *r, const char *label, const int64_t *v,
+                     size_t n, const char *(*name)(int)) {
+  for (size_t i = 0; i < n; i++) {
+    if (!v[i]) continue;
+    put_series(w, out, r, label, name((int)i));
+    put_integer(out, v[i]);
+  }
+}
+
+static const char *name_node_state(int i) {
+  return node_states[i];
+}
+
+static const char *name_cause(int i) {
+  return cause_name((enum cause)i);
+}
+
+static void put_buckets(struct metrics_walk *w, struct buf *out, const struct row *r) {
+  for (int i = 0; i < BUCKET_COUNT; i++) {
+    put_series(w, out, r, "bucket", buckets[i]);
+    put_seconds(out, (uint64_t)r->bucket_ms[i]);
+  }
+}
+
+static void put_info(struct metrics_walk *w, struct buf *out, const struct row *r) {
+  put_series(w, out, r, "incarnation", r->incarnation);
+  out->len -= 2; /* "} " */
+  buf_printf(out, ",min_nodes=\"%lld\",max_nodes=\"%lld\",max_restarts=\"%lld\"} 1\n", (long long)r->min_nodes,
+             (long long)r->max_nodes, (long long)r->max_restarts);
+}
+
+static void put_one(struct metrics_walk *w, struct buf *out, const struct row *r, int64_t v) {
+  put_series(w, out, r, NULL, NULL);
+  put_integer(out, v);
+}
+
+static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r) {
+  switch (w->metric) {
+  case METRIC_JOB_INFO: put_info(w, out, r); break;
+  case METRIC_JOB_STATE:
+    put_series(w, out, r, "state", job_state_name(r->state));
+    buf_puts(out, "1\n");
+    break;
+  case METRIC_ROUND: put_one(w, out, r, r->round); break;
+  case METRIC_NODES: put_each(w, out, r, "state", r->nodes, NODE_STATE_COUNT, name_node_state); break;
+  case METRIC_FAILURES: put_each(w, out, r, "cause", r->failures, CAUSE_COUNT, name_cause); break;
+  case METRIC_RESTARTS: put_one(w, out, r, r->restarts); break;
+  case METRIC_JOB_SECONDS: put_buckets(w, out, r); break;
+  case METRIC_STEP:
+    if (r->step >= 0) put_one(w, out, r, r->step);
+    break;
+  case METRIC_SAMPLES:
+    if (r->samples_per_second <= 0) break;
+    put_series(w, out, r, NULL, NULL);
+    buf_printf(out, "%.9g\n", r->samples_per_second);
+    break;
+  case METRIC_PROGRESS_AGE:
+    if (r->progress_age_ms == UINT64_MAX) break;
+    put_series(w, out, r, NULL, NULL);
+    put_seconds(out, r->progress_age_ms);
+    break;
+  default: break;
+  }
+}
+
+/* False: the budget is used. */
+static bool put_metric(struct metrics_walk *w, struct buf *out) {
+  if (!w->begun) put_head(out, w->metric);
+  w->begun = true;
+  for (const struct row *r = w->at ? w->at->next : w->first; r; r = r->next) {
+    if (!spend(w, 1)) return false;
+    put_row(w, out, r);
+    w->at = r;
+  }
+  w->at = NULL;
+  w->begun = false;
+  w->metric++;
+  return true;
+}
+
+static void put_recovery(struct buf *out, const struct jobs *jobs) {
+  put_head(out, METRIC_RECOVERY);
+  for (int i = 0; i < RECOVERY_PHASE_COUNT; i++) {
+    const struct recovery_histogram *h = &jobs->recovery[i];
+    const char *phase = recovery_phase_name((enum recovery_phase)i);
+    uint64_t sum = 0;
+    for (int b = 0; b < RECOVERY_BUCKETS; b++) {
+      sum += h->bucket[b];
+      buf_printf(out, "rdzv_recovery_seconds_bucket{phase=\"%s\",le=\"", phase);
+      if (recovery_bounds_ms[b] == UINT64_MAX)
+        buf_puts(out, "+Inf");
+      else
+        buf_printf(out, "%g", (double)recovery_bounds_ms[b] / 1000);
+      buf_printf(out, "\"} %llu\n", (unsigned long long)sum);
+    }
+    buf_printf(out, "rdzv_recovery_seconds_sum{phase=\"%s\"} ", phase);
+    put_seconds(out, h->sum_ms);
+    buf_printf(out, "rdzv_recovery_seconds_count{phase=\"%s\"} %llu\n", phase, (unsigned long long)h->count);
+  }
+}
+
+static void put_of_daemon(struct buf *out, enum metric metric, double v) {
+  if (v < 0) return;
+  put_head(out, metric);
+  buf_printf(out, "%s %.15g\n", metrics[metric].name, v);
+}
+
+static void put_process(struct buf *out, const struct process_facts *p) {
+  put_of_daemon(out, METRIC_CPU, p->cpu_s);
+  put_of_daemon(out, METRIC_RESIDENT, (double)p->resident_bytes);
+  put_of_daemon(out, METRIC_VIRTUAL, (double)p->virtual_bytes);
+  put_of_daemon(out, METRIC_STARTED, p->started_wall_s);
+  put_of_daemon(out, METRIC_OPEN_FDS, (double)p->open_fds);
+  put_of_daemon(out, METRIC_MAX_FDS, (double)p->max_fds);
+}
+
+/* Pieces. ---------------------------------------------------------------------------------------------------------- */
+
+struct metrics_walk *metrics_begin(int64_t uid, const struct process_facts *process) {
+  struct metrics_walk *w = xcalloc(1, sizeof *w);
+  w->uid = uid;
+  w->process = *process;
+  return w;
+}
+
+void metrics_end(struct metrics_walk *w) {
+  if (!w) return;
+  free_row(w->open);
+  for (struct row *r = w->first, *next; r; r = next) {
+    next = r->next;
+    free_row(r);
+  }
+  free(w);
+}
+
+bool metrics_more(struct metrics_walk *w, struct core *c, uint64_t now_ms, size_t budget, struct buf *out) {
+  w->left = budget;
+  c->jobs.now_ms = now_ms;
+  if (!w->rows_done) make_rows(w, c, now_ms);
+  if (!w->rows_done) return true;
+  while (w->metric < OF_JOBS)
+    if (!put_metric(w, out)) return true;
+  if (control_may(c, w->uid, NULL)) put_recovery(out, &c->jobs);
+  put_process(out, &w->process);
+  return false;
+}
