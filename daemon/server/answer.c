@@ -159,6 +159,8 @@ struct answer *answers_begin(struct answers *as, uv_stream_t *stream, const stru
     return NULL;
   }
   struct answer *a = xcalloc(1, sizeof(*a));
+  int room = ANSWER_WRITE; /* or the kernel takes megabytes, in one copy, and the deadline begins behind them */
+  uv_send_buffer_size((uv_handle_t *)stream, &room);
   a->all = as;
   a->document = *document;
   a->cb = *cb;

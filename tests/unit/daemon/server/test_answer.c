@@ -87,11 +87,12 @@ static void turn(void) {
   uv_run(&f.loop, UV_RUN_NOWAIT);
 }
 
-/* Reads what comes until the answer has ended, and some turns more. */
+/* Reads what comes, until the answer has ended and nothing comes for some turns. */
 static void read_all(struct reader *r, struct buf *got) {
-  for (int after = 0; after < 3; after += r->ended) {
+  for (int quiet = 0; quiet < 3;) {
     ssize_t n = read(r->fd, buf_reserve(got, PIECE), PIECE);
     if (n > 0) buf_commit(got, (size_t)n);
+    quiet = n > 0 || !r->ended ? 0 : quiet + 1;
     if (n <= 0) turn();
   }
 }
