@@ -51,7 +51,7 @@ struct agent {
   struct channel channel;
   struct buf wire; /* with a key: what has come, still sealed */
   struct bytes *obituary;
-  char id[AGENT_ID_MAX + 1], host[64], address[32], addrs[128];
+  char id[AGENT_ID_MAX + 1], job[JOB_ID_MAX + 1], host[64], address[32], addrs[128];
   uint64_t deadline_ms, dial_deadline_ms;
   const struct sockaddr_in *to, *welcomed_by; /* of load.daemons; NULL: none yet */
   uint32_t round, port;
@@ -70,7 +70,7 @@ struct notice {
 
 struct load {
   struct agent *agents;
-  int count, joined, first, epoll, failed;
+  int count, joined, first, epoll, failed, nodes_per_job; /* 0: all are of one job */
   int64_t workers;
   const char *job;
   struct key *key;                         /* of RDZV_KEY; NULL: connections are plain */
@@ -436,6 +436,10 @@ static void make_agent(struct agent *a, int i) {
   a->port = 20001 + (uint32_t)n % 20000;
   snprintf(a->id, sizeof a->id, "%016" PRIx64 "%016" PRIx64, (uint64_t)(n + 1) * 0x9e3779b97f4a7c15u,
            real_ns() * 0xbf58476d1ce4e5b9u);
+  if (load.nodes_per_job)
+    snprintf(a->job, sizeof a->job, "%s-%05d", load.job, n / load.nodes_per_job);
+  else
+    snprintf(a->job, sizeof a->job, "%s", load.job);
   snprintf(a->host, sizeof a->host, "gpu-r%02d-n%05d.cluster.example.org", n / 512, n);
   snprintf(a->address, sizeof a->address, "127.%d.%d.%d", 1 + n / 62500, n / 250 % 250, 1 + n % 250);
   snprintf(a->addrs, sizeof a->addrs, "%s 10.%d.%d.%d fd00:1234:5678::%x", a->address, 1 + n / 62500, n / 250 % 250,
@@ -447,7 +451,7 @@ static void join(struct agent *a, int i) {
   const char *endpoints[DAEMONS_MAX];
   for (uint32_t k = 0; k < load.n_daemons; k++) endpoints[k] = load.endpoint[k];
   const struct supervisor_config config = {.agent_id = a->id,
-                                           .job = load.job,
+                                           .job = a->job,
                                            .host = a->host,
                                            .local_addr = "",
                                            .addrs = a->addrs,
@@ -493,6 +497,15 @@ static void kill_worker(struct agent *a, uint32_t local_rank) {
                                               .unasked = true,
                                               .last_lines = "Traceback (most recent call last):\n  File \"train.py\", "
                                                             "line 12, in <module>\nRuntimeError: boom"}});
+}
+
+static void progress(struct agent *a, uint64_t step) {
+  for (uint32_t i = 0; a->runs && i < load.workers; i++)
+    notify(a, (struct supervisor_event){
+                  .kind = SUP_PROGRESS,
+                  .round = a->round,
+                  .local_rank = i,
+                  .progress = {.step = step, .of = 1000000, .loss = 2.125, .samples_per_second = 1234.5}});
 }
 
 static void put_tallies(struct buf *out, const char *name, const struct tally *tallies) {
@@ -554,6 +567,8 @@ static void obey(const char *line) {
   } else if (sscanf(line, "lose-agent %d", &n) == 1 && n < load.joined) {
     load.acted_ns = now;
     lose_agent(&load.agents[n]);
+  } else if (sscanf(line, "progress %d", &n) == 1) {
+    for (int i = 0; i < load.joined; i++) progress(&load.agents[i], (uint64_t)n);
   } else if (!strcmp(line, "finish")) {
     load.acted_ns = now;
     for (int i = 0; i < load.joined; i++)
@@ -615,14 +630,16 @@ int main(int argc, char **argv) {
   struct key_env env;
   key_env_take(&env);
   load.key = env.key;
-  if (argc != 8)
+  if (argc != 8 && argc != 9)
     return fprintf(stderr,
-                   "usage: [RDZV_KEY=KEY] scale-agents PORT[,PORT...] JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"),
+                   "usage: [RDZV_KEY=KEY] scale-agents PORT[,PORT...] JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS "
+                   "[NODES_PER_JOB]\n"),
            64;
   load.job = argv[2];
   load.first = atoi(argv[3]);
   load.count = atoi(argv[4]);
   load.workers = atoi(argv[7]);
+  load.nodes_per_job = argc > 8 ? atoi(argv[8]) : 0;
   for (char *port = strtok(argv[1], ","); port && load.n_daemons < DAEMONS_MAX;
        port = strtok(NULL, ","), load.n_daemons++) {
     struct sockaddr_in *d = &load.daemons[load.n_daemons];
