@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import pages
+import prometheus
 from harness import AGENT, BUILD, RDZVCTL, RDZVD, SANITIZED, TOP
 
 README = "README.md"
@@ -21,6 +22,7 @@ BENCHMARKS = "deploy/guide/benchmarks.md"
 OPERATING = "deploy/guide/operating.md"
 WORKER_IN_C = "deploy/guide/worker-in-c.md"
 TRAINER_PAGE = "deploy/guide/trainer.md"
+MONITORING = "deploy/guide/monitoring.md"
 TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 README_LINES, SENTENCE_WORDS = 200, 25
 
@@ -142,6 +144,19 @@ def capacity():
     return "\n".join(out) + "\n"
 
 
+def metrics():
+    rows = [(name, kind, ", ".join(f"`{label}`" for label in labels if label != "-"), meaning) for name, (kind, labels, meaning) in prometheus.listed().items()]
+    return "\n".join(["| metric | type | more labels | meaning |", "|---|---|---|---|", *(f"| `{n}` | {k} | {l} | {m} |" for n, k, l, m in rows), ""])
+
+
+def node_states():
+    return "\n".join(["| state | the node |", "|---|---|", *(f"| `{word}` | {meaning} |" for word, meaning in prometheus.node_states()), ""])
+
+
+def first_alert():
+    return "```yaml\n" + "- alert:".join(prometheus.ALERTS.read_text().split("- alert:")[:2]).rstrip() + "\n```\n"
+
+
 PARTS = [
     (OPTIONS, "exit codes", exit_codes),
     (OPTIONS, "worker environment", worker_environment),
@@ -152,6 +167,10 @@ PARTS = [
     (FROM_TORCHRUN, "flags of torchrun", torchrun_flags),
     (BENCHMARKS, "steps on GPUs", steps_on_gpus),
     (OPERATING, "capacity", capacity),
+    (MONITORING, "scrape configuration", lambda: "```yaml\n" + prometheus.SCRAPE.read_text() + "```\n"),
+    (MONITORING, "first alert", first_alert),
+    (MONITORING, "metrics", metrics),
+    (MONITORING, "node states", node_states),
     (README, "beside torchrun", beside_torchrun),
 ]
 

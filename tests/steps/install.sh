@@ -51,6 +51,8 @@ apt_missing() {
     have mpiexec.hydra || echo mpich
     # An etcd for the claims, of one and three members on loopback.
     have etcd || echo etcd-server
+    # A Prometheus that scrapes daemons, and promtool, likewise.
+    have promtool || echo prometheus
   fi
   # The tools that build and check Debian packages, and in --all those that make a bare Debian in a folder.
   if [ $quick = 0 ] && have dpkg-query; then
