@@ -228,8 +228,10 @@ static int tell(struct ask *a, bool whole) {
   const struct status_question q = {.uid = a->uid, .owner = a->q->owner, .id = id};
   const struct core_store_facts *store = whole && a->all && !id[0] ? a->store : NULL;
   a->raw = a->q->json;
-  size_t n =
-      a->q->json ? status_jobs_json(a->c, &q, store, &a->text) : status_jobs_text(a->c, &q, whole, store, &a->text);
+  struct status_walk w = {.q = q, .store = store};
+  size_t n = a->q->json ? 0 : status_jobs_text(a->c, &q, whole, store, &a->text);
+  while (a->q->json && status_more(&w, a->c, STATUS_MAX, &a->text)) continue;
+  n += w.n;
   a->made = a->text.len;
   if (a->made > STATUS_MAX) return too_long(a);
   if (n || !id[0]) return 0;
@@ -239,15 +241,18 @@ static int tell(struct ask *a, bool whole) {
 }
 
 /* All jobs wait while an answer is made, and that of a large job takes long. */
-static int tell_in_pace(struct ask *a, bool whole, struct account *of) {
+static bool may_ask_now(struct ask *a, struct account *of) {
   uint64_t now_ms = a->c->jobs.now_ms;
   if (of->answers_ms < now_ms) of->answers_ms = now_ms;
-  if (of->answers_ms > now_ms + CORE_ANSWERS_AHEAD_MS) {
-    uint64_t left_ms = of->answers_ms - now_ms - CORE_ANSWERS_AHEAD_MS;
-    buf_printf(&a->text, "%s has asked for too much in the last seconds: ask again in %llu s\n", of->name,
-               (unsigned long long)(left_ms + 999) / 1000);
-    return EXIT_CODE_REFUSED;
-  }
+  if (of->answers_ms <= now_ms + CORE_ANSWERS_AHEAD_MS) return true;
+  uint64_t left_ms = of->answers_ms - now_ms - CORE_ANSWERS_AHEAD_MS;
+  buf_printf(&a->text, "%s has asked for too much in the last seconds: ask again in %llu s\n", of->name,
+             (unsigned long long)(left_ms + 999) / 1000);
+  return false;
+}
+
+static int tell_in_pace(struct ask *a, bool whole, struct account *of) {
+  if (!may_ask_now(a, of)) return EXIT_CODE_REFUSED;
   int code = tell(a, whole);
   of->answers_ms += 1 + a->made / CORE_ANSWER_BYTES_MS;
   return code;
@@ -629,15 +634,46 @@ void core_control(struct core *c, const struct core_event *ev) {
   buf_finish(&a.text);
 }
 
-bool core_status(struct core *c, int64_t uid, uint64_t now_ms, uint64_t wall_ms, const struct core_store_facts *store,
-                 struct buf *out) {
-  const struct control q = {.verb = "status", .job = "", .host = "", .user = "", .json = true, .rank = -1, .owner = -1};
-  struct ask a = {.c = c, .q = &q, .store = store, .uid = uid, .from = "", .all = control_may(c, uid, NULL)};
+/* status --json over HTTP. ----------------------------------------------------------------------------------------- */
+
+struct core_status {
+  struct status_walk walk;
+  struct core_store_facts store;
+  struct account *pace; /* NULL: it has no limits */
+  bool begun;
+};
+
+struct core_status *core_status_begin(struct core *c, int64_t uid, const struct core_store_facts *store) {
+  struct core_status *s = xcalloc(1, sizeof *s);
+  bool all = control_may(c, uid, NULL);
+  s->walk.q = (struct status_question){.uid = uid, .owner = -1, .id = ""};
+  if (all && store) s->store = *store;
+  if (all && store) s->walk.store = &s->store;
+  if (!all) s->pace = accounts_open(&c->jobs.accounts, uid, "");
+  return s;
+}
+
+void core_status_end(struct core_status *s, struct core *c) {
+  if (s && s->pace) accounts_close(&c->jobs.accounts, s->pace);
+  free(s);
+}
+
+static enum core_status_piece refuse_status(struct ask *a, int code, struct buf *out) {
+  wrap_in_json(a, code);
+  buf_clear(out);
+  buf_append(out, a->text.data, a->text.len);
+  buf_finish(&a->text);
+  return CORE_STATUS_REFUSED;
+}
+
+enum core_status_piece core_status_more(struct core_status *s, struct core *c, uint64_t now_ms, uint64_t wall_ms,
+                                        size_t budget, struct buf *out) {
+  struct ask a = {.c = c};
   c->jobs.now_ms = now_ms;
   c->jobs.wall_ms = wall_ms;
-  int code = do_status(&a);
-  if (!a.raw) wrap_in_json(&a, code);
-  buf_append(out, a.text.data, a.text.len);
-  buf_finish(&a.text);
-  return code == 0;
+  if (!s->begun && s->pace && !may_ask_now(&a, s->pace)) return refuse_status(&a, EXIT_CODE_REFUSED, out);
+  s->begun = true;
+  if (status_more(&s->walk, c, budget, out)) return CORE_STATUS_MORE;
+  if (s->pace) s->pace->answers_ms += 1 + out->len / CORE_ANSWER_BYTES_MS;
+  return out->len > STATUS_MAX ? refuse_status(&a, too_long(&a), out) : CORE_STATUS_WHOLE;
 }

@@ -113,10 +113,17 @@ bool core_sends_on(const struct core *c);
  * service manager shows. `store` may be NULL. */
 void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out);
 
-/* Appends what `rdzvctl status --json` shows the user `uid`. False: a sentence, as a JSON object, because it is too
- * much. `store` may be NULL. */
-bool core_status(struct core *c, int64_t uid, uint64_t now_ms, uint64_t wall_ms, const struct core_store_facts *store,
-                 struct buf *out);
+/* What `rdzvctl status --json` shows the user `uid`, in pieces of about `budget` bytes. `store` may be NULL. */
+struct core_status;
+enum core_status_piece {
+  CORE_STATUS_MORE,    /* a piece was appended, and another one follows */
+  CORE_STATUS_WHOLE,   /* it was the last one */
+  CORE_STATUS_REFUSED, /* the text is a sentence now, as a JSON object: it is too much */
+};
+struct core_status *core_status_begin(struct core *c, int64_t uid, const struct core_store_facts *store);
+enum core_status_piece core_status_more(struct core_status *s, struct core *c, uint64_t now_ms, uint64_t wall_ms,
+                                        size_t budget, struct buf *out);
+void core_status_end(struct core_status *s, struct core *c); /* NULL: nothing */
 
 /* The lines of the state file that are still needed: the driver rewrites the file with them at start. */
 void core_state_lines(const struct core *c, struct buf *out);

@@ -179,35 +179,9 @@ static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   w->open = NULL;
 }
 
-/* The first job behind a serial; n_all: there is none. */
-static size_t find_job(const struct jobs *jobs, uint64_t serial) {
-  size_t low = 0, high = jobs->n_all;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (jobs->all[middle]->serial > serial)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
-/* The first node behind a number, likewise. */
-static size_t find_node(const struct job *j, uint64_t number) {
-  size_t low = 0, high = j->n_members;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (j->members[middle]->joined_no > number)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
 /* The job of the open row; NULL: it is gone. */
 static struct job *find_open(struct metrics_walk *w, const struct jobs *jobs) {
-  size_t i = find_job(jobs, w->job - 1);
+  size_t i = jobs_find_behind(jobs, w->job - 1);
   if (w->open && i < jobs->n_all && jobs->all[i]->serial == w->job) return jobs->all[i];
   free_row(w->open);
   w->open = NULL;
@@ -216,7 +190,7 @@ static struct job *find_open(struct metrics_walk *w, const struct jobs *jobs) {
 
 static void add_nodes(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   size_t n = j->state == JOB_ENDED ? 0 : j->n_members;
-  for (size_t i = find_node(j, w->node); i < n; i++) {
+  for (size_t i = job_find_behind(j, w->node); i < n; i++) {
     if (!spend(w, 1)) return;
     w->node = j->members[i]->joined_no;
     add_node(w->open, j, j->members[i], now_ms);
@@ -232,7 +206,7 @@ static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
   const struct jobs *jobs = &c->jobs;
   struct job *j = w->job ? find_open(w, jobs) : NULL;
   if (j) add_nodes(w, j, now_ms);
-  for (size_t i = find_job(jobs, w->job); i < jobs->n_all && !w->open; i++) {
+  for (size_t i = jobs_find_behind(jobs, w->job); i < jobs->n_all && !w->open; i++) {
     if (!spend(w, 2 * METRICS_LINE_COST)) return;
     j = jobs->all[i];
     w->job = j->serial;

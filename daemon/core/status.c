@@ -120,9 +120,6 @@ static json_t *job_to_json(const struct core *c, const struct job *j, uint64_t n
   json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
   if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", told_waiting(j, now_ms));
   if (is_ending_round(j)) json_object_set_new(v, "ending", told_verdict(&j->cause));
-  json_t *members = json_array();
-  for (size_t i = 0; i < j->n_members; i++) json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
-  json_object_set_new(v, "members", members);
   if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", told_verdict(&j->last_verdict));
   json_object_set_new(v, "verdicts", verdicts_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
@@ -451,22 +448,62 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
   return n;
 }
 
-size_t status_jobs_json(const struct core *c, const struct status_question *q, const struct core_store_facts *store,
-                        struct buf *out) {
-  size_t n = 0;
-  buf_puts(out, "{\"jobs\":[");
-  for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
-    if (!is_shown(c, q, c->jobs.all[i])) continue;
-    if (n++) buf_putc(out, ',');
-    put_json(out, job_to_json(c, c->jobs.all[i], c->jobs.now_ms));
+/* Its nodes follow: the object stays open. */
+static void open_job_json(struct status_walk *w, const struct core *c, const struct job *j, struct buf *out) {
+  if (w->n++) buf_putc(out, ',');
+  w->is_open = true;
+  put_json(out, job_to_json(c, j, c->jobs.now_ms));
+  out->len--;
+  buf_puts(out, ",\"members\":[");
+}
+
+static void close_job_json(struct status_walk *w, struct buf *out) {
+  w->is_open = false;
+  buf_puts(out, "]}");
+}
+
+static void members_json(struct status_walk *w, const struct job *j, size_t until, struct buf *out) {
+  for (size_t i = job_find_behind(j, w->node); i < j->n_members; i++) {
+    if (out->len >= until) return;
+    if (w->node) buf_putc(out, ',');
+    w->node = j->members[i]->joined_no;
+    put_json(out, member_to_json(j, j->members[i], j->jobs->now_ms));
   }
-  n += all_moved_json(c, q, n, out);
+  close_job_json(w, out);
+}
+
+/* The job that is open may be gone. */
+static void go_on_json(struct status_walk *w, const struct jobs *jobs, size_t until, struct buf *out) {
+  size_t i = jobs_find_behind(jobs, w->job - 1);
+  if (i < jobs->n_all && jobs->all[i]->serial == w->job)
+    members_json(w, jobs->all[i], until, out);
+  else
+    close_job_json(w, out);
+}
+
+bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out) {
+  size_t until = out->len + budget;
+  if (until > STATUS_MAX) until = STATUS_MAX + 1;
+  if (!w->begun) buf_puts(out, "{\"jobs\":[");
+  w->begun = true;
+  if (w->is_open) go_on_json(w, &c->jobs, until, out);
+  for (size_t i = jobs_find_behind(&c->jobs, w->job); i < c->jobs.n_all && !w->is_open; i++) {
+    if (out->len >= until) return out->len <= STATUS_MAX;
+    const struct job *j = c->jobs.all[i];
+    w->job = j->serial;
+    w->node = 0;
+    if (!is_shown(c, &w->q, j)) continue;
+    open_job_json(w, c, j, out);
+    members_json(w, j, until, out);
+  }
+  if (w->is_open) return out->len <= STATUS_MAX;
+  w->n += all_moved_json(c, &w->q, w->n, out);
   buf_puts(out, "],\"drained\":");
-  put_json(out, drains_to_json(c, q->uid));
-  if (store) buf_puts(out, ",\"store\":");
-  if (store) put_json(out, store_to_json(store));
+  put_json(out, drains_to_json(c, w->q.uid));
+  if (w->store) buf_puts(out, ",\"store\":");
+  if (w->store) put_json(out, store_to_json(w->store));
   buf_puts(out, "}\n");
-  return n;
+  return false;
 }
 
 /* For the service manager. ----------------------------------------------------------------------------------------- */

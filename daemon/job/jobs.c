@@ -174,6 +174,18 @@ struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char 
   return j;
 }
 
+size_t jobs_find_behind(const struct jobs *jobs, uint64_t serial) {
+  size_t low = 0, high = jobs->n_all;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (jobs->all[middle]->serial > serial)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
 struct job *jobs_find_incarnation(const struct jobs *jobs, int64_t uid, const char *id, const char *incarnation) {
   for (size_t i = 0; i < jobs->n_all; i++) {
     struct job *j = jobs->all[i];

@@ -229,6 +229,18 @@ struct member *job_find_agent(const struct job *j, const char *agent) {
   return map_get(&j->agents, agent);
 }
 
+size_t job_find_behind(const struct job *j, uint64_t joined_no) {
+  size_t low = 0, high = j->n_members;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (j->members[middle]->joined_no > joined_no)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
 struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
   return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
 }

@@ -83,6 +83,17 @@ static void test_too_much_to_tell(void **state) {
   rig_close(&r);
 }
 
+/* /status of a user, in pieces of so many bytes or a little more. */
+static enum core_status_piece status_of(struct rig *r, int64_t uid, size_t budget, struct buf *out) {
+  struct core_status *s = core_status_begin(r->core, uid, NULL);
+  enum core_status_piece piece;
+  buf_clear(out);
+  do piece = core_status_more(s, r->core, r->now_ms, r->wall_ms, budget, out);
+  while (piece == CORE_STATUS_MORE);
+  core_status_end(s, r->core);
+  return piece;
+}
+
 /* The same as `status --json`, without a question on a connection. */
 static void test_status_of_a_user(void **state) {
   struct rig r;
@@ -90,15 +101,52 @@ static void test_status_of_a_user(void **state) {
   struct buf asked = BUF_INIT, root = BUF_INIT, other = BUF_INIT;
   rig_open_running(&r, n, 2);
   assert_int_equal(rig_control(&r, "status", "", true, &asked), 0);
-  assert_true(core_status(r.core, 0, r.now_ms, r.wall_ms, NULL, &root));
+  assert_int_equal(status_of(&r, 0, 1 << 20, &root), CORE_STATUS_WHOLE);
   assert_non_null(strstr(buf_text(&root), "\"job\":\"job\""));
   assert_string_equal(buf_text(&root), buf_text(&asked));
-  assert_true(core_status(r.core, 4242, r.now_ms, r.wall_ms, NULL, &other));
+  for (size_t budget = 1; budget < 2000; budget += 97) {
+    assert_int_equal(status_of(&r, 0, budget, &root), CORE_STATUS_WHOLE);
+    assert_string_equal(buf_text(&root), buf_text(&asked));
+  }
+  assert_int_equal(status_of(&r, 4242, 1 << 20, &other), CORE_STATUS_WHOLE);
   assert_string_equal(buf_text(&other), "{\"jobs\":[],\"drained\":[]}\n");
   buf_finish(&asked);
   buf_finish(&root);
   buf_finish(&other);
   rig_close(&r);
+}
+
+/* Between any two pieces a job ends and is forgotten, with the nodes of another. The text is JSON all the same. */
+static void test_status_while_jobs_go(void **state) {
+  for (int at = 0, last = 0; at <= last; at++) {
+    struct rig r;
+    struct node n[4];
+    struct buf text = BUF_INIT;
+    struct err e = ERR_INIT;
+    int pieces = 1;
+    rig_open(&r, 1);
+    for (int i = 0; i < 4; i++) {
+      node_init(&r, &n[i], i);
+      n[i].job = i < 2 ? "a" : "b";
+    }
+    nodes_join(&r, n, 4);
+    nodes_started(&r, n, 4);
+    struct core_status *s = core_status_begin(r.core, 0, NULL);
+    for (; core_status_more(s, r.core, r.now_ms, r.wall_ms, 1, &text) == CORE_STATUS_MORE; pieces++) {
+      if (pieces != at + 1) continue;
+      nodes_finished(&r, n, 2);
+      nodes_end_ack(&r, n, 2);
+      node_drop(&r, &n[3]);
+      rig_run(&r, 601 * 1000);
+    }
+    core_status_end(s, r.core);
+    if (at == 0) last = pieces - 1;
+    json_t *v = json_parse_object(text.data, text.len, &e);
+    if (!v) fail_msg("%s: %s", e.text, buf_text(&text));
+    json_decref(v);
+    buf_finish(&text);
+    rig_close(&r);
+  }
 }
 
 static void test_status_json(void **state) {
@@ -544,6 +592,7 @@ int main(void) {
       cmocka_unit_test(test_unknown_job_and_verb),
       cmocka_unit_test(test_too_much_to_tell),
       cmocka_unit_test(test_status_of_a_user),
+      cmocka_unit_test(test_status_while_jobs_go),
       cmocka_unit_test(test_status_json),
       cmocka_unit_test(test_status_json_names_the_missing),
       cmocka_unit_test(test_status_in_every_state),
