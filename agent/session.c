@@ -38,6 +38,7 @@
 #include "agent/workers/signals.h"
 #include "common/system/clock.h"
 #include "common/exit_codes.h"
+#include "common/sinks/event_sinks.h"
 #include "common/limit.h"
 #include "common/system/loop.h"
 #include "common/mem.h"
@@ -45,7 +46,8 @@
 
 enum {
   GUARD_FINISH_MS = 2000,
-  HURRY_MS = 16000, /* the whole end */
+  ON_EVENT_LAST_MS = 5000, /* the command of --on-event for the job's end */
+  HURRY_MS = 16000,        /* the whole end */
   LEAVING_EVERY_MS = 10,
   FRONT_LOOK_MS = 1000, /* while suspended */
   END_LOOK_MS = 60000,  /* the wall clock may be set: it is read again at least this often */
@@ -69,6 +71,7 @@ struct session {
   struct round_driver *round;
   struct round_store *store;
   struct minter *minter;
+  struct event_sinks *events; /* NULL: none */
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -181,7 +184,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
   case SUP_TOLD: round_note_failure(s->round, fx->told.local_rank, fx->told.text, fx->told.error); break;
   case SUP_STATUS: relay_status(round_relay(s->round), fx->status.text); break;
-  case SUP_EVENT: break;
+  case SUP_EVENT: event_sinks_put(s->events, fx->event.name, fx->event.line); break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
     write_verdict(s, fx->ending);
@@ -192,8 +195,15 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
+static uint64_t wall_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
 static void step(struct session *s, struct supervisor_event *ev) {
   ev->now_ms = boot_ms();
+  ev->wall_ms = s->events ? wall_ms() : 0;
   supervisor_step(s->supervisor, ev, &s->effects);
   for (size_t i = 0; i < s->effects.n; i++) carry_out(s, &s->effects.v[i]);
   supervisor_effects_clear(&s->effects);
@@ -389,8 +399,8 @@ static pid_t get_daemon_pid(void *ctx) {
  * must not delay the exit. */
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  bool done =
-      !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) && !round_is_busy(s->round) && !s->writing;
+  bool done = !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) && !round_is_busy(s->round) &&
+              !s->writing && event_sinks_are_closed(s->events);
   if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
@@ -402,6 +412,7 @@ static void begin_exit(struct session *s, int code) {
   front_finish(s->o->front);
   uv_timer_stop(&s->front);
   if (code) round_hand_up(s->round, code);
+  event_sinks_close(s->events);
   link_shut(s->link);
   forwarder_set(s->forwarder, NULL, UINT32_MAX);
   round_close(s->round, GUARD_FINISH_MS);
@@ -422,6 +433,7 @@ static bool close_all(struct session *s) {
   forwarder_destroy(s->forwarder);
   link_destroy(s->link);
   minter_destroy(s->minter);
+  event_sinks_close(s->events);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
@@ -433,6 +445,7 @@ static bool close_all(struct session *s) {
   round_destroy(s->round);
   uv_run(&s->loop, UV_RUN_NOWAIT);
   uv_run(&s->loop, UV_RUN_NOWAIT);
+  event_sinks_destroy(s->events);
   log_sink_finish(&s->log_sink);
   log_dir_finish(&s->logs);
   supervisor_destroy(s->supervisor);
@@ -534,6 +547,15 @@ static int open_round(struct session *s, struct err *e) {
   return rc;
 }
 
+static void open_events(struct session *s) {
+  const struct agent_options *o = s->o->options;
+  s->events = event_sinks_create(&s->loop, &(struct event_sinks_options){.file = o->events,
+                                                                         .command = o->on_event,
+                                                                         .filter = o->on_event_names,
+                                                                         .last_ms = ON_EVENT_LAST_MS,
+                                                                         .one_job = true});
+}
+
 static void open_link(struct session *s) {
   static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg, on_user_key};
   const struct agent_options *o = s->o->options;
@@ -596,6 +618,7 @@ static int open_parts(struct session *s, struct err *e) {
   s->minter = minter_create(&(struct minter_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
   if (rc == 0) rc = open_round(s, e);
+  if (rc == 0) open_events(s);
   if (rc == 0) open_link(s);
   return rc;
 }
@@ -667,6 +690,7 @@ int session_run(const struct session_options *o, bool *hung) {
   struct supervisor_config config = *o->supervisor;
   host_addrs_text(addrs);
   config.addrs = addrs;
+  config.wants_events = s->events != NULL;
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));

@@ -35,6 +35,7 @@
 #include "common/mem.h"
 #include "common/system/notify_timer.h"
 #include "common/opts/opts.h"
+#include "common/sinks/event_sinks.h"
 #include "daemon/core/core.h"
 #include "daemon/rdzvd_options.h"
 #include "daemon/server/claims.h"
@@ -57,6 +58,7 @@ struct daemon {
   char control_path[CONTROL_PATH_MAX];
   struct state *state;
   struct claims *claims;
+  struct event_sinks *events; /* NULL: none */
   char id[IDENTITY_SIZE];
   struct core *core;
   struct server *server;
@@ -226,13 +228,15 @@ static int open_server(struct daemon *d, struct err *e) {
                                     .id = d->id,
                                     .port = (uint16_t)d->listeners[0].port,
                                     .owned = d->options.owner_fd >= 0,
-                                    .claims = d->claims != NULL};
+                                    .claims = d->claims != NULL,
+                                    .events = d->events != NULL};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,
                                  .id = d->id,
                                  .claims = d->claims,
+                                 .events = d->events,
                                  .key = d->key,
                                  .key_source = d->key_origin.kind,
                                  .exit_when_idle = d->options.exit_when_idle,
@@ -264,6 +268,14 @@ static int open_claims(struct daemon *d, struct err *e) {
   return rc == -EINVAL ? EXIT_CODE_USAGE : rc ? EXIT_CODE_SYSTEM : 0;
 }
 
+static void open_events(struct daemon *d) {
+  const struct rdzvd_options *o = &d->options;
+  d->events = event_sinks_create(&d->loop, &(struct event_sinks_options){.file = o->events,
+                                                                         .command = o->on_event,
+                                                                         .filter = o->on_event_names,
+                                                                         .last_ms = SERVER_STOP_MS - 1000});
+}
+
 static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
@@ -273,6 +285,7 @@ static int bring_up(struct daemon *d, struct err *e) {
   if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
   code = open_claims(d, e);
   if (code != 0) return code;
+  open_events(d);
   if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
   write_ready_fd(d);
   say_start(d);
@@ -293,7 +306,9 @@ static void tear_down(struct daemon *d) {
   notify_timer_close(&d->announce);
   server_destroy(d->server);
   claims_destroy(d->claims);
+  event_sinks_close(d->events);
   uv_run(&d->loop, UV_RUN_NOWAIT); /* their close callbacks */
+  event_sinks_destroy(d->events);
   core_destroy(d->core);
   if (discard)
     state_discard(d->state);

@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include "common/exit_codes.h"
 
+static int read_event_names(const char *text, void *field, struct err *e) {
+  return event_filter_read(field, text, e);
+}
+
 #define FIELD(name) offsetof(struct rdzvd_options, name)
 static const struct opt table[] = {
     {.group = "Listening"},
@@ -48,6 +52,22 @@ static const struct opt table[] = {
          "Claim a round before it begins, for jobs whose agents have --claim: in a folder that all daemons share, or in "
          "etcd. Of two daemons one alone can begin a round, even if a majority of its nodes is lost. The folder is "
          "created with mode 700; it must have hard links. etcd is asked over plain HTTP (v3 API) and without a password."},
+    {.group = "Events"},
+    {"events", .type = OPT_STRING, .offset = FIELD(events), .label = "FILE",
+     .brief = "Append the events of all jobs to this file.",
+     .help =
+         "Append the events of all jobs to FILE, as lines of JSON with the keys of torchelastic: nodes that join and "
+         "are lost, rounds, failures, progress, the end. - is stdout. A file that was renamed is created again."},
+    {"on-event", .type = OPT_STRING, .offset = FIELD(on_event), .label = "COMMAND",
+     .brief = "Have a shell run this command for events.",
+     .help =
+         "Have a shell run COMMAND for events of all jobs, with the event's line on stdin and its name in RDZV_EVENT: "
+         "to send a mail or a message. It runs as rdzvd's user, 4 times at once, 30 times a minute and for 30 s at "
+         "most."},
+    {"on-event-names", .type = OPT_CUSTOM, .offset = FIELD(on_event_names), .def = EVENT_FILTER_DEFAULT,
+     .label = "NAME[,...]", .parse = read_event_names,
+     .help = "The events for which COMMAND runs: names in full, their last words, beginnings such as rdzv.node.*, or "
+             "all."},
     {.group = "PyTorch's TCPStore"},
     {"c10d", .type = OPT_FLAG, .offset = FIELD(c10d), .brief = "Serve a TCPStore for PyTorch's own programs.",
      .help =

@@ -23,6 +23,7 @@
 #include "common/buf.h"
 #include "common/endpoint.h"
 #include "common/err.h"
+#include "common/events/event.h"
 #include "common/opts/opts.h"
 #include "proto/msg.h"
 
@@ -152,8 +153,11 @@ struct agent_options {
 
   struct output_settings output;
   const char *verdict_file; /* NULL: none */
-  bool file_timer;          /* TORCHELASTIC_ENABLE_FILE_TIMER=1: watch the workers' timers */
-  const char *timer_file;   /* TORCHELASTIC_TIMER_FILE, unless an outer agent set it for this worker; or NULL */
+  const char *events;       /* NULL: none */
+  const char *on_event;     /* NULL: none */
+  struct event_filter on_event_names;
+  bool file_timer;        /* TORCHELASTIC_ENABLE_FILE_TIMER=1: watch the workers' timers */
+  const char *timer_file; /* TORCHELASTIC_TIMER_FILE, unless an outer agent set it for this worker; or NULL */
 
   const char *key_file; /* NULL: not given; read by agent/key */
   int64_t key_fd;       /* -1: not given */

@@ -475,6 +475,34 @@ static const struct opt table[] = {
      .label = "FILE",
      .parse = option_directory,
      .help = "Write how the job ended to FILE, as JSON, when the agent exits."},
+    {.name = "events",
+     .in_file = true,
+     .type = OPT_CUSTOM,
+     .offset = FIELD(events),
+     .label = "FILE",
+     .parse = option_directory,
+     .help =
+         "Append the events of the job to FILE, as lines of JSON with the keys of torchelastic: nodes that join and "
+         "are lost, rounds, failures, progress, the end. One agent of the job writes them. - is stdout."},
+    {.name = "on-event",
+     .in_file = true,
+     .type = OPT_CUSTOM,
+     .offset = FIELD(on_event),
+     .label = "COMMAND",
+     .parse = option_directory,
+     .help =
+         "Have a shell run COMMAND for events of the job, with the event's line on stdin and its name in RDZV_EVENT: "
+         "to send a mail or a message. One agent of the job runs it, 4 times at once, 30 times a minute and for "
+         "30 s at most."},
+    {.name = "on-event-names",
+     .in_file = true,
+     .type = OPT_CUSTOM,
+     .offset = FIELD(on_event_names),
+     .def = EVENT_FILTER_DEFAULT,
+     .label = "NAME[,...]",
+     .parse = option_event_names,
+     .help = "The events for which COMMAND runs: names in full, their last words, beginnings such as rdzv.node.*, or "
+             "all."},
     {.name = "quiet",
      .alias = "q",
      .type = OPT_FLAG,

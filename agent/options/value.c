@@ -132,6 +132,10 @@ int option_directory(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+int option_event_names(const char *text, void *field, struct err *e) {
+  return event_filter_read(field, text, e);
+}
+
 /* The next element of a list, without blanks around it. False: it is too long. */
 static bool next_element(const char **at, char out[24]) {
   size_t blanks = strspn(*at, " "), n = strcspn(*at + blanks, ",");

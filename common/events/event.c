@@ -2,6 +2,7 @@
 #include "common/events/event.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +25,8 @@ enum { EVERY = EVENT_HAS_RUN_ID | EVENT_HAS_UID | EVENT_HAS_ROUND };
 static const struct {
   const char *name, *source, *when;
   uint64_t has;
-  bool told;
 } events[EVENT_NAME_COUNT] = {
-#define X(id, name, source, told, when, has) {name, #source, when, EVERY | EVENT_HAS_MESSAGE | (has), told},
+#define X(id, name, source, when, has) {name, #source, when, EVERY | EVENT_HAS_MESSAGE | (has)},
     EVENT_LIST(X)
 #undef X
 };
@@ -139,10 +139,6 @@ bool event_line_is_sound(const char *line, size_t n) {
 
 /* The filter. ------------------------------------------------------------------------------------------------------ */
 
-void event_filter_default(struct event_filter *f) {
-  for (int i = 0; i < EVENT_NAME_COUNT; i++) f->in[i] = events[i].told;
-}
-
 /* "rdzv.round.failed" by itself, by "failed", and by "rdzv.round.*". */
 static bool matches(const char *name, const char *word, size_t n) {
   if (n == 3 && !memcmp(word, "all", 3)) return true;
@@ -160,16 +156,24 @@ static bool add_matching(struct event_filter *f, const char *word, size_t n) {
   return any;
 }
 
-bool event_filter_parse(struct event_filter *f, const char *text, const char **bad, size_t *bad_len) {
+static int refuse_word(const char *word, size_t n, struct err *e) {
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, word, n, EVENT_NAME_MAX);
+  err_set(
+      e, -EINVAL,
+      "\"%s\" names no event: give names such as rdzv.job.ended, their last words such as ended, beginnings such as "
+      "rdzv.node.*, or all",
+      buf_text(&shown));
+  buf_finish(&shown);
+  return -EINVAL;
+}
+
+int event_filter_read(struct event_filter *f, const char *text, struct err *e) {
   memset(f, 0, sizeof *f);
   for (const char *at = text;; at++) {
     size_t n = strcspn(at, ",");
-    if (!add_matching(f, at, n)) {
-      *bad = at;
-      *bad_len = n;
-      return false;
-    }
+    if (!add_matching(f, at, n)) return refuse_word(at, n, e);
     at += n;
-    if (!*at) return true;
+    if (!*at) return 0;
   }
 }

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/buf.h"
+#include "common/err.h"
 
 enum {
   EVENT_TEXT_MAX = 1024,   /* bytes of one text; a longer one is cut at a character */
@@ -66,67 +67,66 @@ enum event_fields { EVENT_FIELD_LIST(X) };
 #undef X
 _Static_assert(EVENT_FIELD_COUNT <= 32, "one bit for each field");
 
-/* X(ID, name, SOURCE, told, when, fields beside run_id, uid, round and message). told: --on-event runs for it unless
- * --on-event-names says otherwise. */
+/* X(ID, name, SOURCE, when, fields beside run_id, uid, round and message) */
 #define EVENT_LIST(X)                                                                                                  \
-  X(NODE_JOINED, "rdzv.node.joined", AGENT, false, "A node has joined the job.",                                       \
+  X(NODE_JOINED, "rdzv.node.joined", AGENT, "A node has joined the job.",                                              \
     EVENT_HAS_HOSTNAME | EVENT_HAS_ROLE | EVENT_HAS_LOCAL_WORLD_SIZE | EVENT_HAS_NODES | EVENT_HAS_MIN_NODES)          \
-  X(NODE_LEFT, "rdzv.node.left", AGENT, false, "A node leaves: a signal or the scheduler asked its agent to.",         \
+  X(NODE_LEFT, "rdzv.node.left", AGENT, "A node leaves: a signal or the scheduler asked its agent to.",                \
     EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_NODES)                                                       \
-  X(NODE_LOST, "rdzv.node.lost", AGENT, true, "A node is lost: its agent died, or it is not heard any more.",          \
+  X(NODE_LOST, "rdzv.node.lost", AGENT, "A node is lost: its agent died, or it is not heard any more.",                \
     EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_NODES)                                                       \
-  X(NODE_REFUSED, "rdzv.node.refused", AGENT, true, "A node wanted to join, and was refused.", EVENT_HAS_HOSTNAME)     \
-  X(NODE_DRAINED, "rdzv.node.drained", AGENT, true,                                                                    \
+  X(NODE_REFUSED, "rdzv.node.refused", AGENT, "A node wanted to join, and was refused.", EVENT_HAS_HOSTNAME)           \
+  X(NODE_DRAINED, "rdzv.node.drained", AGENT,                                                                          \
     "A host of the job is drained: it joins no further round. `--exclude-after` drains a host too.",                   \
     EVENT_HAS_HOSTNAME)                                                                                                \
-  X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, false, "The drain of a host is lifted.", EVENT_HAS_HOSTNAME)         \
-  X(JOB_WAITING, "rdzv.job.waiting", AGENT, true,                                                                      \
+  X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, "The drain of a host is lifted.", EVENT_HAS_HOSTNAME)                \
+  X(JOB_WAITING, "rdzv.job.waiting", AGENT,                                                                            \
     "Nodes have been missing for 10 s, and then each time after twice as long.",                                       \
     EVENT_HAS_NODES | EVENT_HAS_MIN_NODES | EVENT_HAS_DURATION_MS)                                                     \
-  X(ROUND_SEALED, "rdzv.round.sealed", AGENT, false,                                                                   \
+  X(ROUND_SEALED, "rdzv.round.sealed", AGENT,                                                                          \
     "A round has its nodes and ranks. `duration_ms`: since the last round ended, or the first node came.",             \
     EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_WORLD_SIZE | EVENT_HAS_WORLD_SIZE | EVENT_HAS_HOSTS |                         \
         EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_MAX_RESTARTS | EVENT_HAS_DURATION_MS)                                     \
-  X(ROUND_STARTED, "rdzv.round.started", AGENT, false,                                                                 \
+  X(ROUND_STARTED, "rdzv.round.started", AGENT,                                                                        \
     "All workers of the first round run. `duration_ms`: since the round was sealed.",                                  \
     EVENT_HAS_GROUP_WORLD_SIZE | EVENT_HAS_WORLD_SIZE | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_DURATION_MS)              \
-  X(ROUND_RESTARTED, "rdzv.round.restarted", AGENT, true,                                                              \
+  X(ROUND_RESTARTED, "rdzv.round.restarted", AGENT,                                                                    \
     "All workers of a later round run. `duration_ms`: since the round before was stopped.",                            \
     EVENT_HAS_GROUP_WORLD_SIZE | EVENT_HAS_WORLD_SIZE | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_DURATION_MS)              \
-  X(ROUND_FIRST_STEP, "rdzv.round.first_step", WORKER, false,                                                          \
+  X(ROUND_FIRST_STEP, "rdzv.round.first_step", WORKER,                                                                 \
     "A worker of the round has reported its first step. `duration_ms`: since the round was sealed.",                   \
     EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_DURATION_MS)                                                             \
-  X(JOB_PROGRESS, "rdzv.job.progress", WORKER, false, "Workers report steps. At most one such event a second.",        \
+  X(JOB_PROGRESS, "rdzv.job.progress", WORKER, "Workers report steps. At most one such event a second.",               \
     EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_LOSS | EVENT_HAS_SAMPLES_PER_SECOND)                                     \
-  X(WORKER_HUNG, "rdzv.worker.hung", WORKER, true,                                                                     \
+  X(WORKER_HUNG, "rdzv.worker.hung", WORKER,                                                                           \
     "A worker hangs. Its round stops next. `duration_ms`: since its last sign of progress.",                           \
     EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_GLOBAL_RANK | EVENT_HAS_LOCAL_RANK | EVENT_HAS_PID |         \
         EVENT_HAS_DEVICE | EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_DURATION_MS)                                      \
-  X(ROUND_FAILED, "rdzv.round.failed", AGENT, true, "A round has failed. This is its verdict.",                        \
+  X(ROUND_FAILED, "rdzv.round.failed", AGENT, "A round has failed. This is its verdict.",                              \
     EVENT_HAS_CAUSE | EVENT_HAS_HOSTNAME | EVENT_HAS_GROUP_RANK | EVENT_HAS_GLOBAL_RANK | EVENT_HAS_LOCAL_RANK |       \
         EVENT_HAS_PID | EVENT_HAS_DEVICE | EVENT_HAS_SIGNAL | EVENT_HAS_EXIT_CODE | EVENT_HAS_RAW_ERROR |              \
         EVENT_HAS_STEP | EVENT_HAS_OF | EVENT_HAS_CHARGED | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_MAX_RESTARTS |        \
         EVENT_HAS_STATE | EVENT_HAS_DURATION_MS)                                                                       \
-  X(ROUND_STOPPED, "rdzv.round.stopped", AGENT, false,                                                                 \
+  X(ROUND_STOPPED, "rdzv.round.stopped", AGENT,                                                                        \
     "A round has ended as planned: for nodes that joined or left, a drain, or `rdzvctl stop`.",                        \
     EVENT_HAS_CAUSE | EVENT_HAS_HOSTNAME | EVENT_HAS_STATE | EVENT_HAS_DURATION_MS)                                    \
-  X(DAEMON_RETURNED, "rdzv.daemon.returned", AGENT, true,                                                              \
+  X(DAEMON_RETURNED, "rdzv.daemon.returned", AGENT,                                                                    \
     "The daemon was restarted, and has learned the job from its agents.", EVENT_HAS_HOSTNAME | EVENT_HAS_NODES)        \
-  X(DAEMON_TOOK_OVER, "rdzv.daemon.took_over", AGENT, true,                                                            \
-    "Another daemon is in charge, since the one before is lost.", EVENT_HAS_HOSTNAME | EVENT_HAS_NODES)                \
-  X(DAEMON_LOST, "rdzv.daemon.lost", AGENT, false,                                                                     \
+  X(DAEMON_TOOK_OVER, "rdzv.daemon.took_over", AGENT, "Another daemon is in charge, since the one before is lost.",    \
+    EVENT_HAS_HOSTNAME | EVENT_HAS_NODES)                                                                              \
+  X(DAEMON_LOST, "rdzv.daemon.lost", AGENT,                                                                            \
     "The agent that writes this job's events has lost contact with the daemon.", EVENT_HAS_HOSTNAME)                   \
-  X(AGENT_GAVE_UP, "rdzv.agent.gave_up", AGENT, true,                                                                  \
+  X(AGENT_GAVE_UP, "rdzv.agent.gave_up", AGENT,                                                                        \
     "An agent exits, and has not heard that the job is over: it was refused, or has no daemon.",                       \
     EVENT_HAS_HOSTNAME | EVENT_HAS_EXIT_CODE | EVENT_HAS_STATE)                                                        \
-  X(EVENTS_DROPPED, "rdzv.events.dropped", AGENT, false,                                                               \
+  X(EVENTS_DROPPED, "rdzv.events.dropped", AGENT,                                                                      \
     "Events before this one are lost: nobody could take them, or the file could not be written.", EVENT_HAS_DROPPED)   \
-  X(JOB_ENDED, "rdzv.job.ended", AGENT, true, "The job is over.",                                                      \
+  X(JOB_ENDED, "rdzv.job.ended", AGENT, "The job is over.",                                                            \
     EVENT_HAS_STATE | EVENT_HAS_EXIT_CODE | EVENT_HAS_CAUSE | EVENT_HAS_HOSTNAME | EVENT_HAS_GLOBAL_RANK |             \
         EVENT_HAS_RAW_ERROR | EVENT_HAS_AGENT_RESTARTS | EVENT_HAS_MAX_RESTARTS | EVENT_HAS_STEP | EVENT_HAS_OF |      \
         EVENT_HAS_TOTAL_RUN_TIME)
 
-#define X(id, name, source, told, when, fields) EVENT_##id,
+#define X(id, name, source, when, fields) EVENT_##id,
 enum event_name { EVENT_LIST(X) EVENT_NAME_COUNT };
 #undef X
 
@@ -160,13 +160,14 @@ void event_line(const struct event *e, struct buf *out);
 /* What comes from a daemon is such a line: one object that fits, and nothing in it moves a cursor. */
 bool event_line_is_sound(const char *line, size_t n);
 
-/* Which events --on-event runs for. */
+/* Which events --on-event runs for, unless --on-event-names says otherwise. */
+#define EVENT_FILTER_DEFAULT "failed,hung,lost,waiting,took_over,gave_up,ended"
+
 struct event_filter {
   bool in[EVENT_NAME_COUNT];
 };
-void event_filter_default(struct event_filter *f);
-/* "failed,ended", "rdzv.node.*", "all": names in full, their last words, or beginnings with a star. False: *bad is the word
- * that names no event, and bad_len its length. */
-bool event_filter_parse(struct event_filter *f, const char *text, const char **bad, size_t *bad_len);
+/* "failed,ended", "rdzv.node.*", "all": names in full, their last words, or beginnings with a star. -EINVAL: a sentence
+ * about the word that names no event. */
+int event_filter_read(struct event_filter *f, const char *text, struct err *e);
 
 #endif

@@ -71,12 +71,23 @@ static bool is_better(const struct member *m, const struct member *than) {
   return near != than_near ? near : m->joined_no < than->joined_no;
 }
 
+/* The agent that owns this daemon joins its job too, perhaps milliseconds later than others: on local disks the file is
+ * then always with it. */
+static bool owner_is_awaited(const struct job *j) {
+  const struct daemon_facts *d = &j->jobs->daemon;
+  if (!d->owned || j->state != JOB_FORMING || j->round || j->announcer->n_kept == EVENTS_KEPT) return false;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (!strcmp(j->members[i]->host, d->host)) return false;
+  return true;
+}
+
 /* NULL: there is none now. */
 static const struct member *find_writer(struct job *j) {
   struct announcer *a = j->announcer;
   const struct member *m = a->writer[0] ? job_find_agent(j, a->writer) : NULL;
   if (m && may_write(m)) return m->conn ? m : NULL;
   m = NULL;
+  if (owner_is_awaited(j)) return NULL;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *other = j->members[i];
     if (may_write(other) && other->conn && !other->leaving && (!m || is_better(other, m))) m = other;
@@ -345,7 +356,11 @@ static void announce_running(struct job *j, uint64_t now_ms) {
   event_int(&e, EVENT_WORLD_SIZE, j->world_size);
   event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
   if (since_ms) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - since_ms));
-  buf_printf(&text, "round %lld of job %s: all %lld workers run", (long long)j->round, j->id, (long long)j->world_size);
+  buf_printf(&text, "round %lld of job %s: ", (long long)j->round, j->id);
+  if (j->world_size == 1)
+    buf_puts(&text, "its worker runs");
+  else
+    buf_printf(&text, "all %lld workers run", (long long)j->world_size);
   if (!first && since_ms) buf_printf(&text, " again after %.1f s", (double)(now_ms - since_ms) / 1000);
   finish(j, &e, &text);
 }

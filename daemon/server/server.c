@@ -40,7 +40,9 @@
 #include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/system/log.h"
+#include "common/events/event.h"
 #include "common/mem.h"
+#include "common/sinks/event_sinks.h"
 #include "common/system/socket_owner.h"
 #include "daemon/server/asker.h"
 #include "daemon/server/documents.h"
@@ -117,7 +119,7 @@ static void carry_out(struct server *s, struct job_effect *fx) {
     if (s->config.claims) claims_add(s->config.claims, fx->value, fx->text, fx->bytes);
     bytes_unref(fx->bytes);
     break;
-  case JOB_EFFECT_EVENT: break;
+  case JOB_EFFECT_EVENT: event_sinks_put(s->config.events, event_name((enum event_name)fx->value), fx->text); break;
   case JOB_EFFECT_UNCLAIM:
     if (s->config.claims) claims_end(s->config.claims, fx->text);
     break;
@@ -168,6 +170,7 @@ static void close_everything(struct server *s) {
   s->closed = true;
   saver_give_up(&s->saver);
   claims_close(s->config.claims);
+  event_sinks_close(s->config.events);
   peers_close_all(s->peers);
   c10d_server_close(s->store, NULL, NULL);
   s->store = NULL;

@@ -25,11 +25,14 @@ enum {
   SERVER_STOP_MS = 3000,                 /* from server_stop to the exit, even if something hangs */
 };
 
+struct event_sinks;
+
 struct server_config {
   struct core *core;          /* loaded; outlives the server */
   struct state *state;        /* NULL: nothing is saved; outlives the server */
   const char *id;             /* of the daemon, for the state file; outlives the server */
   struct claims *claims;      /* NULL: no --claim; outlives the server */
+  struct event_sinks *events; /* NULL: no --events and no --on-event; outlives the server */
   const struct key *key;      /* of the daemon; NULL: --insecure. Outlives the server */
   enum key_source key_source; /* for the answer to a wrong key */
   bool exit_when_idle;        /* exit when jobs were served and none is left */

@@ -3,6 +3,7 @@
 
 #include "daemon/job/job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/events/event.h"
@@ -314,6 +315,23 @@ static void test_a_daemon_takes_over(void **state) {
   rig_close(&r);
 }
 
+/* On local disks the file is with the agent that owns the daemon, even if another one was quicker. */
+static void test_the_owners_agent_writes(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 3, 3);
+  nodes_init(&r, n, 3);
+  for (int i = 0; i < 3; i++) n[i].wants_events = true;
+  snprintf(n[1].host, sizeof n[1].host, "d0");
+  node_join(&r, &n[0]);
+  expect(&r, &n[0], "");
+  node_join(&r, &n[1]);
+  expect(&r, &n[1], "node.joined node.joined ");
+  node_join(&r, &n[2]);
+  expect(&r, &n[0], "");
+  rig_close(&r);
+}
+
 static void test_a_refused_node(void **state) {
   struct rig r;
   struct node n[2];
@@ -343,6 +361,7 @@ int main(void) {
       cmocka_unit_test(test_drains),
       cmocka_unit_test(test_a_daemon_comes_back),
       cmocka_unit_test(test_a_daemon_takes_over),
+      cmocka_unit_test(test_the_owners_agent_writes),
       cmocka_unit_test(test_a_refused_node),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

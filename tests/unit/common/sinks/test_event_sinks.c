@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* event_sinks: the file of --events and the command of --on-event, with real files, pipes and processes. */
+
+#include "common/sinks/event_sinks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/buf.h"
+#include "common/mem.h"
+#include "common/sinks/event_file.h"
+#include "common/system/clock.h"
+#include "common/system/log.h"
+#include "tests/rig/tree.h"
+#include "tests/rig/unit.h"
+
+static struct tree tree;
+static struct buf said;
+static uv_loop_t loop;
+static uv_timer_t program; /* stands for the rest of it: the sinks alone keep no loop alive */
+
+static void keep_line(void *ctx, enum log_level level, const char *line) {
+  buf_puts(&said, line);
+  buf_putc(&said, '\n');
+}
+
+static bool was_said(const char *words) {
+  return strstr(buf_text(&said), words) != NULL;
+}
+
+static void path_of(const char *name, char *out, size_t size) {
+  snprintf(out, size, "%s/%s", tree.root, name);
+}
+
+static char *read_all(const char *path) {
+  struct buf b = BUF_INIT;
+  FILE *f = fopen(path, "r");
+  char room[4096];
+  for (size_t n; f && (n = fread(room, 1, sizeof room, f)) > 0;) buf_append(&b, room, n);
+  if (f) fclose(f);
+  return b.len ? buf_steal(&b) : xstrdup("");
+}
+
+static bool file_is(const char *path, const char *want) {
+  char *got = read_all(path);
+  bool same = !strcmp(got, want);
+  free(got);
+  return same;
+}
+
+/* Turns the loop until the condition holds; fails after 20 s. */
+#define AWAIT(condition)                                                                                               \
+  for (uint64_t until_ms = monotonic_ms() + 20000; !(condition);) {                                                    \
+    if (monotonic_ms() > until_ms) fail_msg("never: %s; said: %s", #condition, buf_text(&said));                       \
+    uv_run(&loop, UV_RUN_NOWAIT);                                                                                      \
+    usleep(1000);                                                                                                      \
+  }
+
+static void on_program(uv_timer_t *timer) {}
+
+static void keep_program(void) {
+  uv_timer_start(&program, on_program, 600000, 0);
+}
+
+static struct event_sinks *open_sinks(const char *file, const char *command, unsigned last_ms) {
+  struct event_sinks_options o = {.file = file, .command = command, .last_ms = last_ms, .one_job = true};
+  struct err e = ERR_INIT;
+  assert_int_equal(event_filter_read(&o.filter, "failed,ended", &e), 0);
+  return event_sinks_create(&loop, &o);
+}
+
+static void close_sinks(struct event_sinks *s) {
+  event_sinks_close(s);
+  uv_timer_stop(&program);
+  uv_run(&loop, UV_RUN_DEFAULT); /* it ends by itself: no handle is left */
+  keep_program();
+  assert_true(event_sinks_are_closed(s));
+  event_sinks_destroy(s);
+}
+
+static int set_up(void **state) {
+  tree_init(&tree);
+  buf_clear(&said);
+  int rc = uv_loop_init(&loop);
+  uv_timer_init(&loop, &program);
+  keep_program();
+  return rc;
+}
+
+static int tear_down(void **state) {
+  tree_finish(&tree);
+  uv_close((uv_handle_t *)&program, NULL);
+  uv_run(&loop, UV_RUN_DEFAULT);
+  return uv_loop_close(&loop);
+}
+
+/* The file. -------------------------------------------------------------------------------------------------------- */
+
+static void test_nothing(void **state) {
+  assert_null(open_sinks(NULL, NULL, 100));
+  event_sinks_put(NULL, "rdzv.job.ended", "{}");
+  close_sinks(NULL);
+}
+
+static void test_a_file(void **state) {
+  char path[96];
+  path_of("ev", path, sizeof path);
+  struct event_sinks *s = open_sinks(path, NULL, 100);
+  event_sinks_put(s, "rdzv.node.joined", "{\"a\":1}");
+  event_sinks_put(s, "rdzv.unheard.of", "{\"b\":2}");
+  close_sinks(s); /* what was put before is written */
+  assert_true(file_is(path, "{\"a\":1}\n{\"b\":2}\n"));
+  s = open_sinks(path, NULL, 100);
+  event_sinks_put(s, "rdzv.node.joined", "{}");
+  close_sinks(s);
+  assert_true(file_is(path, "{\"a\":1}\n{\"b\":2}\n{}\n")); /* appended */
+  assert_int_equal(said.len, 0);
+}
+
+static void test_a_file_is_renamed(void **state) {
+  char path[96], old[96];
+  path_of("ev", path, sizeof path);
+  path_of("ev.1", old, sizeof old);
+  struct event_sinks *s = open_sinks(path, NULL, 100);
+  event_sinks_put(s, "x", "{1}");
+  AWAIT(file_is(path, "{1}\n"));
+  assert_int_equal(rename(path, old), 0);
+  event_sinks_put(s, "x", "{2}");
+  AWAIT(file_is(path, "{2}\n"));
+  assert_int_equal(unlink(path), 0);
+  event_sinks_put(s, "x", "{3}");
+  close_sinks(s);
+  assert_true(file_is(path, "{3}\n") && file_is(old, "{1}\n"));
+}
+
+/* A wrong path is told at once, before there is an event; events wait until it is right. */
+static void test_a_folder_that_comes_late(void **state) {
+  char path[96], folder[96];
+  path_of("late", folder, sizeof folder);
+  path_of("late/ev", path, sizeof path);
+  struct event_sinks *s = open_sinks(path, NULL, 100);
+  AWAIT(was_said("late/ev cannot be written: No such file or directory; events wait until it can"));
+  event_sinks_put(s, "x", "{1}");
+  assert_int_equal(mkdir(folder, 0700), 0);
+  AWAIT(file_is(path, "{1}\n"));
+  AWAIT(was_said("is written again; 0 events were dropped"));
+  close_sinks(s);
+}
+
+static void test_a_full_disk(void **state) {
+  struct event_sinks *s = open_sinks("/dev/full", NULL, 100);
+  struct buf line = BUF_INIT;
+  event_sinks_put(s, "x", "{}");
+  AWAIT(was_said("/dev/full cannot be written: No space left on device"));
+  for (int i = 0; i < 60000; i++) buf_putc(&line, 'x');
+  for (int i = 0; i < 20; i++) event_sinks_put(s, "x", buf_text(&line)); /* 17 fit into 1 MiB */
+  assert_true(was_said("1 MiB of events wait; further ones are dropped"));
+  close_sinks(s);
+  assert_true(was_said("/dev/full: 21 events were not written"));
+  buf_finish(&line);
+}
+
+/* Then the file says itself how many are missing. */
+static void test_dropped_events_are_counted_in_the_file(void **state) {
+  char path[96];
+  struct buf line = BUF_INIT;
+  path_of("pipe", path, sizeof path);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  struct event_sinks *s = open_sinks(path, NULL, 100);
+  AWAIT(was_said("no process reads this pipe"));
+  for (int i = 0; i < 100000; i++) buf_putc(&line, 'x');
+  for (int i = 0; i < 15; i++) event_sinks_put(s, "x", buf_text(&line)); /* 10 fit */
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  assert_true(fd >= 0);
+  struct buf got = BUF_INIT;
+  char room[65536];
+  AWAIT(({
+    for (ssize_t n; (n = read(fd, room, sizeof room)) > 0;) buf_append(&got, room, (size_t)n);
+    strstr(buf_text(&got), "rdzv.events.dropped") != NULL;
+  }));
+  size_t lines = 0;
+  for (size_t i = 0; i < got.len; i++) lines += got.data[i] == '\n';
+  assert_int_equal(lines, 11);
+  assert_non_null(strstr(buf_text(&got), "\"dropped\":5,"));
+  assert_int_equal(got.len, 10 * (line.len + 1) + strlen(strstr(buf_text(&got), "{\"name")));
+  close_sinks(s);
+  close(fd);
+  buf_finish(&got);
+  buf_finish(&line);
+}
+
+static void test_a_reader_goes(void **state) {
+  char path[96], room[64];
+  path_of("pipe", path, sizeof path);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct event_sinks *s = open_sinks(path, NULL, 100);
+  event_sinks_put(s, "x", "{1}");
+  AWAIT(read(fd, room, sizeof room) == 4);
+  close(fd);
+  event_sinks_put(s, "x", "{2}");
+  AWAIT(was_said("the process that read this pipe is gone"));
+  fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  AWAIT(read(fd, room, sizeof room) == 4);
+  assert_memory_equal(room, "{2}\n", 4);
+  close_sinks(s);
+  close(fd);
+}
+
+/* A file server that hangs, as a terminal whose output is held: the write does not return, and nobody waits for it. */
+static void test_a_write_that_hangs(void **state) {
+  int fds[2], saved = dup(STDOUT_FILENO);
+  struct buf line = BUF_INIT;
+  fflush(stdout);
+  assert_int_equal(pipe(fds), 0);
+  dup2(fds[1], STDOUT_FILENO);
+  for (int i = 0; i < 200000; i++) buf_putc(&line, 'x'); /* more than the pipe takes */
+  struct event_sinks *s = open_sinks("-", NULL, 100);
+  event_sinks_put(s, "x", buf_text(&line));
+  uint64_t before_ms = monotonic_ms();
+  event_sinks_close(s);
+  AWAIT(event_sinks_are_closed(s));
+  uint64_t took_ms = monotonic_ms() - before_ms;
+  dup2(saved, STDOUT_FILENO);
+  close(saved);
+  assert_true(took_ms >= EVENT_FILE_LAST_MS && took_ms < EVENT_FILE_LAST_MS + 1000);
+  assert_true(was_said("has not been written within 2 s"));
+  close(fds[1]);
+  char room[65536]; /* let the thread end: it must touch nothing that is gone */
+  for (size_t got = 0; got < line.len;) {
+    ssize_t n = read(fds[0], room, sizeof room);
+    assert_true(n > 0);
+    got += (size_t)n;
+  }
+  close(fds[0]);
+  uv_timer_stop(&program);
+  AWAIT(!uv_loop_alive(&loop));
+  event_sinks_destroy(s);
+  buf_finish(&line);
+}
+
+/* The command. ----------------------------------------------------------------------------------------------------- */
+
+static void test_a_command(void **state) {
+  char command[600], out[96];
+  path_of("out", out, sizeof out);
+  snprintf(command, sizeof command, "cat >>'%s'; echo \"$RDZV_EVENT\" >>'%s'; echo word; printf err >&2", out, out);
+  struct event_sinks *s = open_sinks(NULL, command, 10000);
+  event_sinks_put(s, "rdzv.node.joined", "{no}"); /* not one of those that were asked for */
+  event_sinks_put(s, "rdzv.job.ended", "{1}");
+  close_sinks(s); /* it is waited for */
+  assert_true(file_is(out, "{1}\nrdzv.job.ended\n"));
+  assert_true(was_said("--on-event (rdzv.job.ended): word\n") && was_said("--on-event (rdzv.job.ended): err\n"));
+}
+
+static void test_a_command_fails(void **state) {
+  struct event_sinks *s = open_sinks(NULL, "printf '\\033[31mred\\n'; exit 7", 10000);
+  event_sinks_put(s, "rdzv.job.ended", "{}");
+  close_sinks(s);
+  assert_true(was_said("--on-event (rdzv.job.ended): the command exited with code 7"));
+  assert_true(was_said("[31mred") && !strchr(buf_text(&said), 033));
+}
+
+/* It does not read its event, and says too much. */
+static void test_a_talkative_command(void **state) {
+  struct event_sinks *s =
+      open_sinks(NULL, "exec <&-; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done", 10000);
+  event_sinks_put(s, "rdzv.job.ended", "{}");
+  close_sinks(s);
+  assert_true(was_said("line 18\n") && !was_said("line 19\n") && was_said("more lines are left out"));
+}
+
+static bool is_gone(int pid) {
+  return kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+/* At the end it has last_ms, and dies with all that it started. */
+static void test_a_command_that_hangs(void **state) {
+  char command[600], out[96];
+  path_of("pids", out, sizeof out);
+  snprintf(command, sizeof command, "sleep 300 & echo $! $$ >'%s.new'; mv '%s.new' '%s'; wait", out, out, out);
+  struct event_sinks *s = open_sinks(NULL, command, 300);
+  event_sinks_put(s, "rdzv.job.ended", "{}");
+  AWAIT(access(out, F_OK) == 0);
+  char *pids = read_all(out), *rest;
+  int child = (int)strtol(pids, &rest, 10), shell = (int)strtol(rest, NULL, 10);
+  free(pids);
+  uint64_t before_ms = monotonic_ms();
+  close_sinks(s);
+  assert_true(monotonic_ms() - before_ms < 5000);
+  assert_true(was_said("the command is killed: the program that started it ends"));
+  AWAIT(is_gone(shell));
+  AWAIT(is_gone(child));
+}
+
+/* A child that it leaves behind does not hold its pipes. */
+static void test_a_child_is_left_behind(void **state) {
+  struct event_sinks *s = open_sinks(NULL, "sleep 3 & echo done", 20000);
+  uint64_t before_ms = monotonic_ms();
+  event_sinks_put(s, "rdzv.job.ended", "{}");
+  close_sinks(s);
+  assert_true(monotonic_ms() - before_ms < 2500);
+  assert_true(was_said("): done"));
+}
+
+static void test_too_many_events(void **state) {
+  char command[600], out[96];
+  path_of("out", out, sizeof out);
+  snprintf(command, sizeof command, "read l; echo \"$l\" >>'%s'", out);
+  struct event_sinks *s = open_sinks(NULL, command, 10000);
+  for (int i = 0; i < 120; i++) event_sinks_put(s, "rdzv.round.failed", "f");
+  assert_true(was_said("64 events wait, since the command runs 4 times at once and 30 times a minute at most"));
+  event_sinks_put(s, "rdzv.job.ended", "end");
+  close_sinks(s);
+  char *got = read_all(out);
+  size_t lines = 0;
+  for (const char *c = got; *c; c++) lines += *c == '\n';
+  assert_int_equal(lines, 31);
+  assert_non_null(strstr(got, "end\n"));
+  assert_true(was_said("the command did not run for 90 events"));
+  free(got);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+      TEST(test_nothing),
+      TEST(test_a_file),
+      TEST(test_a_file_is_renamed),
+      TEST(test_a_folder_that_comes_late),
+      TEST(test_a_full_disk),
+      TEST(test_dropped_events_are_counted_in_the_file),
+      TEST(test_a_reader_goes),
+      TEST(test_a_write_that_hangs),
+      TEST(test_a_command),
+      TEST(test_a_command_fails),
+      TEST(test_a_talkative_command),
+      TEST(test_a_command_that_hangs),
+      TEST(test_a_child_is_left_behind),
+      TEST(test_too_many_events),
+  };
+  signal(SIGPIPE, SIG_IGN);
+  log_init("test", LOG_INFO);
+  log_set_sink(keep_line, NULL);
+  int rc = cmocka_run_group_tests(tests, NULL, NULL);
+  buf_finish(&said);
+  return rc;
+}
