@@ -151,6 +151,9 @@ static void put_output(struct buf *out, const struct agent_options *o, int64_t w
   put_words(out, "duplicate-stderr-filters", o->output.duplicate_stderr_filters.v,
             (size_t)o->output.duplicate_stderr_filters.n);
   put_text(out, "verdict-file", o->verdict_file);
+  put_text(out, "events", o->events);
+  put_text(out, "on-event", o->on_event);
+  if (o->on_event) put_text(out, "on-event-names", o->on_event_names);
   put_text(out, "log-line-prefix", o->output.log_line_prefix);
 }
 

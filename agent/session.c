@@ -551,7 +551,7 @@ static void open_events(struct session *s) {
   const struct agent_options *o = s->o->options;
   s->events = event_sinks_create(&s->loop, &(struct event_sinks_options){.file = o->events,
                                                                          .command = o->on_event,
-                                                                         .filter = o->on_event_names,
+                                                                         .names = o->on_event_names,
                                                                          .last_ms = ON_EVENT_LAST_MS,
                                                                          .one_job = true});
 }

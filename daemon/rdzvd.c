@@ -272,7 +272,7 @@ static void open_events(struct daemon *d) {
   const struct rdzvd_options *o = &d->options;
   d->events = event_sinks_create(&d->loop, &(struct event_sinks_options){.file = o->events,
                                                                          .command = o->on_event,
-                                                                         .filter = o->on_event_names,
+                                                                         .names = o->on_event_names,
                                                                          .last_ms = SERVER_STOP_MS - 1000});
 }
 

@@ -7,10 +7,14 @@
 #include "daemon/rdzvd_options.h"
 
 #include <stddef.h>
+#include "common/events/event.h"
 #include "common/exit_codes.h"
 
 static int read_event_names(const char *text, void *field, struct err *e) {
-  return event_filter_read(field, text, e);
+  const char **names = field;
+  struct event_filter f;
+  *names = text;
+  return event_filter_read(&f, text, e);
 }
 
 #define FIELD(name) offsetof(struct rdzvd_options, name)
@@ -61,11 +65,11 @@ static const struct opt table[] = {
     {"on-event", .type = OPT_STRING, .offset = FIELD(on_event), .label = "COMMAND",
      .brief = "Have a shell run this command for events.",
      .help =
-         "Have a shell run COMMAND for events of all jobs, with the event's line on stdin and its name in RDZV_EVENT: "
-         "to send a mail or a message. It runs as rdzvd's user, 4 times at once, 30 times a minute and for 30 s at "
+         "Have a shell run COMMAND for events of all jobs, with the event's line on stdin, its name in RDZV_EVENT and a sentence in "
+         "RDZV_EVENT_MESSAGE: to send a mail or a message. It runs as rdzvd's user, 4 times at once, 30 times a minute and for 30 s at "
          "most."},
     {"on-event-names", .type = OPT_CUSTOM, .offset = FIELD(on_event_names), .def = EVENT_FILTER_DEFAULT,
-     .label = "NAME[,...]", .parse = read_event_names,
+     .label = "LIST", .parse = read_event_names,
      .help = "The events for which COMMAND runs: names in full, their last words, beginnings such as rdzv.node.*, or "
              "all."},
     {.group = "PyTorch's TCPStore"},

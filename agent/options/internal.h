@@ -59,7 +59,7 @@ int option_after_finish(const char *text, void *field, struct err *e); /* enum a
 int option_nccl_ids(const char *text, void *field, struct err *e);     /* enum nccl_ids */
 int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
 int option_start_method(const char *text, void *field, struct err *e); /* const char * */
-int option_event_names(const char *text, void *field, struct err *e);  /* struct event_filter */
+int option_event_names(const char *text, void *field, struct err *e);  /* const char *; checked */
 int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */
 
 /* Appends a sentence to o->notes. */

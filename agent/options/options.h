@@ -23,7 +23,6 @@
 #include "common/buf.h"
 #include "common/endpoint.h"
 #include "common/err.h"
-#include "common/events/event.h"
 #include "common/opts/opts.h"
 #include "proto/msg.h"
 
@@ -155,7 +154,7 @@ struct agent_options {
   const char *verdict_file; /* NULL: none */
   const char *events;       /* NULL: none */
   const char *on_event;     /* NULL: none */
-  struct event_filter on_event_names;
+  const char *on_event_names;
   bool file_timer;        /* TORCHELASTIC_ENABLE_FILE_TIMER=1: watch the workers' timers */
   const char *timer_file; /* TORCHELASTIC_TIMER_FILE, unless an outer agent set it for this worker; or NULL */
 

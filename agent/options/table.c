@@ -8,6 +8,7 @@
 #include "agent/options/internal.h"
 
 #include <stddef.h>
+#include "common/events/event.h"
 #include "common/exit_codes.h"
 
 #define FIELD(name) offsetof(struct agent_options, name)
@@ -491,15 +492,15 @@ static const struct opt table[] = {
      .label = "COMMAND",
      .parse = option_directory,
      .help =
-         "Have a shell run COMMAND for events of the job, with the event's line on stdin and its name in RDZV_EVENT: "
-         "to send a mail or a message. One agent of the job runs it, 4 times at once, 30 times a minute and for "
+         "Have a shell run COMMAND for events of the job, with the event's line on stdin, its name in RDZV_EVENT and a sentence in "
+         "RDZV_EVENT_MESSAGE: to send a mail or a message. One agent of the job runs it, 4 times at once, 30 times a minute and for "
          "30 s at most."},
     {.name = "on-event-names",
      .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(on_event_names),
      .def = EVENT_FILTER_DEFAULT,
-     .label = "NAME[,...]",
+     .label = "LIST",
      .parse = option_event_names,
      .help = "The events for which COMMAND runs: names in full, their last words, beginnings such as rdzv.node.*, or "
              "all."},

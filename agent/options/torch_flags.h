@@ -27,7 +27,7 @@
                     "join cost none. A good round refills the budget.")                                                \
   X("monitor-interval", "No effect: the agent notices a worker's death at once.")                                      \
   X("start-method", "No effect: workers are separate programs.")                                                       \
-  X("event-log-handler", "No effect: --verbose prints events, --log-dir stores them.")                                 \
+  X("event-log-handler", "No effect: --events FILE writes events, with the same keys.")                                \
   X("role", "")                                                                                                        \
   X("module", "")                                                                                                      \
   X("no-python", "")                                                                                                   \

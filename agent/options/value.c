@@ -19,6 +19,7 @@
 #include "agent/options/internal.h"
 #include "common/claim_place.h"
 #include "common/endpoint_list.h"
+#include "common/events/event.h"
 #include "common/hostlist.h"
 
 static const struct {
@@ -133,7 +134,10 @@ int option_directory(const char *text, void *field, struct err *e) {
 }
 
 int option_event_names(const char *text, void *field, struct err *e) {
-  return event_filter_read(field, text, e);
+  const char **names = field;
+  struct event_filter f;
+  *names = text;
+  return event_filter_read(&f, text, e);
 }
 
 /* The next element of a list, without blanks around it. False: it is too long. */

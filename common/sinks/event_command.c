@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the command of --on-event.
  *
- *   put -> turns -> /bin/sh -c COMMAND, in a session of its own: the event on stdin, RDZV_EVENT in the environment
+ *   put -> turns -> /bin/sh -c COMMAND, in a session of its own: the event on stdin, its name and its sentence in
+ *                     |  RDZV_EVENT and RDZV_EVENT_MESSAGE
  *                     '-> lines of stdout and stderr: our log
  *
  * A run is killed with its process group after EVENT_COMMAND_RUN_MS. Nothing waits for it: not the job, and at the end
@@ -15,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/events/event.h"
 #include "common/events/turns.h"
+#include "common/json.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
@@ -148,26 +151,40 @@ static void on_event_written(uv_write_t *write, int status) {
   if (!uv_is_closing(in)) uv_close(in, on_handle_closed); /* the end of its stdin */
 }
 
-static char **make_env(const char *name) {
+/* "RDZV_EVENT_MESSAGE=" and the sentence, in one line. */
+static char *message_of(const char *line) {
+  struct buf out = BUF_INIT;
+  struct err e = ERR_INIT;
+  json_t *event = json_parse_object(line, strlen(line), &e);
+  const char *text = json_string_value(json_object_get(json_object_get(event, "metadata"), "message"));
+  buf_puts(&out, "RDZV_EVENT_MESSAGE=");
+  if (text) buf_put_plain(&out, text, strlen(text), EVENT_TEXT_MAX);
+  json_decref(event);
+  return buf_steal(&out);
+}
+
+enum { OWN_VARIABLES = 2 };
+
+static char **make_env(const struct turn *turn) {
   size_t n = 0, kept = 0;
   while (environ[n]) n++;
-  char **env = xcalloc(n + 2, sizeof *env);
+  char **env = xcalloc(n + OWN_VARIABLES + 1, sizeof *env);
+  env[kept++] = xasprintf("RDZV_EVENT=%s", turn->name);
+  env[kept++] = message_of(turn->line);
   for (size_t i = 0; i < n; i++)
-    if (strncmp(environ[i], "RDZV_EVENT=", 11) != 0) env[kept++] = environ[i];
-  env[kept] = xasprintf("RDZV_EVENT=%s", name);
+    if (strncmp(environ[i], "RDZV_EVENT=", 11) != 0 && strncmp(environ[i], "RDZV_EVENT_MESSAGE=", 19) != 0)
+      env[kept++] = environ[i];
   return env;
 }
 
 static void free_env(char **env) {
-  size_t n = 0;
-  while (env[n + 1]) n++;
-  free(env[n]);
+  for (size_t i = 0; i < OWN_VARIABLES; i++) free(env[i]);
   free(env);
 }
 
 static int spawn(struct run *r) {
   char shell[] = "sh", option[] = "-c", *argv[] = {shell, option, r->of->command, NULL};
-  char **env = make_env(r->turn->name);
+  char **env = make_env(r->turn);
   uv_stdio_container_t stdio[] = {
       {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&r->in},
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&r->out},

@@ -6,14 +6,13 @@
 
 #include <stdbool.h>
 #include <uv.h>
-#include "common/events/event.h"
 
 struct event_sinks_options {
-  const char *file;           /* --events; NULL: none */
-  const char *command;        /* --on-event; NULL: none */
-  struct event_filter filter; /* of the command */
-  unsigned last_ms;           /* at the end: for runs of the command that are still out; then they are killed */
-  bool one_job;               /* its last event may run the command beyond the limit on runs in a minute */
+  const char *file;    /* --events; NULL: none */
+  const char *command; /* --on-event; NULL: none */
+  const char *names;   /* the events for which it runs, as event_filter_read takes them; checked */
+  unsigned last_ms;    /* at the end: for runs of the command that are still out; then they are killed */
+  bool one_job;        /* its last event may run the command beyond the limit on runs in a minute */
 };
 
 struct event_sinks;

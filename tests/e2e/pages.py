@@ -20,6 +20,7 @@ from harness import BUILD, TOP
 # What the generated parts of pages are made of, and what examples are compiled from. All such paths stand here and nowhere else.
 EXIT_CODES = "common/exit_codes.h"
 WORKER_ENV = "agent/workers/env.c"
+EVENT_LIST = "common/events/event.h"
 OPTION_TABLE = "agent/options/table.c"
 TORCH_FLAGS = "agent/options/torch_flags.h"
 SDK = "agent/sdk"

@@ -23,6 +23,7 @@ OPERATING = "deploy/guide/operating.md"
 WORKER_IN_C = "deploy/guide/worker-in-c.md"
 TRAINER_PAGE = "deploy/guide/trainer.md"
 MONITORING = "deploy/guide/monitoring.md"
+EVENTS = "deploy/guide/events.md"
 TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 README_LINES, SENTENCE_WORDS = 200, 25
 
@@ -47,6 +48,36 @@ def exit_codes():
     rows = re.findall(r'X\(\w+, (\d+), "([^"]+)"\)', (TOP / pages.EXIT_CODES).read_text())
     assert len(rows) > 5
     return "\n".join(["| code | meaning |", "|---|---|", *(f"| {code} | {text} |" for code, text in rows), ""])
+
+
+def listed(macro):
+    """The entries of that list of common/events/event.h: their text, and their first arguments, without quotes."""
+    text = (TOP / pages.EVENT_LIST).read_text()
+    body = text[text.index(f"#define {macro}(") :]
+    entries = re.split(r"\b[XF]\((?=[A-Z])", re.sub(r"\\\n\s*", "", body[: re.search(r"[^\\]\n", body).start() + 1]))[1:]
+    return [(e, [a or b for a, b in re.findall(r'"((?:[^"\\]|\\.)*)"|(\w+)(?=,)', e)]) for e in entries]
+
+
+def told_by_default():
+    words = re.search(r'#define EVENT_FILTER_DEFAULT "([^"]+)"', (TOP / pages.EVENT_LIST).read_text())[1].split(",")
+    return lambda name: name.rsplit(".", 1)[1] in words
+
+
+def events_table():
+    keys, told = {f[0]: f[1] for _, f in listed("EVENT_FIELD_LIST")}, told_by_default()
+    lines = ["| event | when | fields | by `--on-event` |", "|---|---|---|---|"]
+    for text, (_, name, _, when, *_) in listed("EVENT_LIST"):
+        own = [f"`{keys[f]}`" for f in re.findall(r"EVENT_HAS_(\w+)", text)]
+        lines.append(f"| `{name}` | {when} | {', '.join(own)} | {'yes' if told(name) else ''} |")
+    assert len(lines) > 20
+    return "\n".join(lines) + "\n"
+
+
+def fields_of_events():
+    kinds = {"STR": "text", "INT": "number", "NUM": "number", "BOOL": "yes or no"}
+    rows = [f"| `{key}` | {kinds[kind]} | {meaning} |" for _, (_, key, kind, meaning) in listed("EVENT_FIELD_LIST")]
+    assert len(rows) > 25
+    return "\n".join(["| field | kind | value |", "|---|---|---|", *rows, ""])
 
 
 def worker_environment():
@@ -160,6 +191,8 @@ def first_alert():
 PARTS = [
     (OPTIONS, "exit codes", exit_codes),
     (OPTIONS, "worker environment", worker_environment),
+    (EVENTS, "events", events_table),
+    (EVENTS, "fields of events", fields_of_events),
     (OPTIONS, "options of rdzv-agent", agent_help),
     (OPTIONS, "options of rdzvd", rdzvd_help),
     (OPTIONS, "options of rdzvctl", lambda: help_of(RDZVCTL)),

@@ -68,10 +68,9 @@ static void keep_program(void) {
 }
 
 static struct event_sinks *open_sinks(const char *file, const char *command, unsigned last_ms) {
-  struct event_sinks_options o = {.file = file, .command = command, .last_ms = last_ms, .one_job = true};
-  struct err e = ERR_INIT;
-  assert_int_equal(event_filter_read(&o.filter, "failed,ended", &e), 0);
-  return event_sinks_create(&loop, &o);
+  return event_sinks_create(
+      &loop, &(struct event_sinks_options){
+                 .file = file, .command = command, .names = "failed,ended", .last_ms = last_ms, .one_job = true});
 }
 
 static void close_sinks(struct event_sinks *s) {
@@ -247,15 +246,22 @@ static void test_a_write_that_hangs(void **state) {
 /* The command. ----------------------------------------------------------------------------------------------------- */
 
 static void test_a_command(void **state) {
+  static const char line[] = "{\"metadata\":{\"message\":\"a \\\"b\\\"\\nc\"}}";
   char command[600], out[96];
   path_of("out", out, sizeof out);
-  snprintf(command, sizeof command, "cat >>'%s'; echo \"$RDZV_EVENT\" >>'%s'; echo word; printf err >&2", out, out);
+  snprintf(command, sizeof command,
+           "cat >>'%s'; printf '%%s: %%s\\n' \"$RDZV_EVENT\" \"$RDZV_EVENT_MESSAGE\" >>'%s'; echo word; printf err >&2",
+           out, out);
   struct event_sinks *s = open_sinks(NULL, command, 10000);
   event_sinks_put(s, "rdzv.node.joined", "{no}"); /* not one of those that were asked for */
-  event_sinks_put(s, "rdzv.job.ended", "{1}");
+  event_sinks_put(s, "rdzv.job.ended", line);
   close_sinks(s); /* it is waited for */
-  assert_true(file_is(out, "{1}\nrdzv.job.ended\n"));
+  char *got = read_all(out),
+       *want = xasprintf("%s\nrdzv.job.ended: a \"b\"\\nc\n", line); /* the sentence is one line */
+  assert_string_equal(got, want);
   assert_true(was_said("--on-event (rdzv.job.ended): word\n") && was_said("--on-event (rdzv.job.ended): err\n"));
+  free(got);
+  free(want);
 }
 
 static void test_a_command_fails(void **state) {
