@@ -36,9 +36,10 @@
  * explains the failure. Every call that waits has a timeout in milliseconds; 0 or less does not wait. When it passes,
  * the call returns -ETIMEDOUT and the sentence names the ranks, keys or nodes that are missing.
  *
- * Threads. Any thread may call rdzv_progress, rdzv_saved, rdzv_error and the functions of the identity at any time,
- * even while another thread waits in rdzv_exchange. The other functions of a context may be called by one thread at a
- * time. While rdzv_rejoin runs, the identity must not be read. While rdzv_finish runs, no other function may run.
+ * Threads. Any thread may call rdzv_progress, rdzv_resumed, rdzv_saving, rdzv_saved, rdzv_error and the functions of
+ * the identity at any time, even while another thread waits in rdzv_exchange. The other functions of a context may be
+ * called by one thread at a time. While rdzv_rejoin runs, the identity must not be read. While rdzv_finish runs, no
+ * other function may run.
  *
  * Processes. A context belongs to the process that made it. In a process that was forked from it, a call that needs the
  * agent or the store returns -EINVAL, rdzv_requested returns RDZV_STOP | RDZV_LOST, and rdzv_finish frees the memory
@@ -72,6 +73,8 @@ enum {
   RDZV_KEYS_MAX = 131072,           /* keys in one call */
   RDZV_NAME_MAX = 1024,             /* bytes in the name of an exchange or a barrier, without the NUL */
   RDZV_EXCHANGE_MAX = 67108864,     /* bytes of one exchange: the values of all ranks, and 8 for each rank */
+  RDZV_TAG_MAX = 1024,              /* bytes of a tag for TensorBoard, without the NUL */
+  RDZV_TAGS_MAX = 1024,             /* tags in one call */
 };
 
 /* The agent's requests to its workers: bits of rdzv_requested(). */
@@ -83,6 +86,7 @@ enum {
 };
 
 struct rdzv;
+struct rdzv_tensorboard;
 
 /* Connects to the agent. *out is set only on success; free it with rdzv_finish. Errors: -ECONNREFUSED, -ENOENT (no
  * agent listens there), -ETIMEDOUT, -EPROTO (the agent speaks another version of the protocol, and the sentence names
@@ -94,8 +98,8 @@ RDZV_API const char *rdzv_version(void);
 /* Sends a report of progress that was held back, closes the connections and frees r. It waits for the store for 250 ms
  * at most. r may be NULL. */
 RDZV_API void rdzv_finish(struct rdzv *r);
-/* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed rdzv_init. Never
- * NULL. The string belongs to the thread and changes with its next error. */
+/* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed rdzv_init, or of
+ * rdzv_tensorboard_*. Never NULL. The string belongs to the thread and changes with its next error. */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
 
 /* Identity. These values stay the same until rdzv_rejoin or rdzv_finish, and these functions never fail. A string
@@ -119,6 +123,10 @@ RDZV_API bool rdzv_alone(const struct rdzv *r);            /* true without an ag
  * steps done. `of`: the last step of the job; 0: unknown. `loss`: NaN if there is none. `samples_per_second`: of this
  * rank alone; the agent adds up the ranks. Errors: -EPIPE (the agent is gone), -ESTALE (the round is over). */
 RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second);
+/* This worker has the state after `step`, and trains from there: it loaded a checkpoint, or got the state from another
+ * rank. Call it before the first step of a round. So the agents know which steps are done again. A worker that begins
+ * with the first step calls it with 0, or not at all. Errors: as rdzv_done; without an agent it does nothing. */
+RDZV_API int rdzv_resumed(struct rdzv *r, uint64_t step);
 
 /* The bits that the agent asks of this worker now; 0 if there is none. Never blocks. Without an agent it is always 0.
  * If the agent is lost: RDZV_STOP | RDZV_LOST. */
@@ -151,6 +159,11 @@ RDZV_API int rdzv_checkpointed(struct rdzv *r, uint64_t step);
  * rdzv_saved on every rank, and use the highest rdzv_saved_step of all ranks. Errors of rdzv_saved: as rdzv_done;
  * without an agent it does nothing. */
 RDZV_API int rdzv_saved(struct rdzv *r, uint64_t step);
+/* on: this worker stops training until a checkpoint is written. Not on: it trains again. The time in between counts as
+ * time for checkpoints. Do not call it for a checkpoint that is written in the background. It says nothing about the
+ * checkpoint: rdzv_saved does. A worker that leaves its round no longer saves. Errors: as rdzv_done; without an agent
+ * it does nothing. */
+RDZV_API int rdzv_saving(struct rdzv *r, bool on);
 /* The step of the last rdzv_saved on this node in an earlier round; 0 if there was none. Never fails. */
 RDZV_API uint64_t rdzv_saved_step(const struct rdzv *r);
 
@@ -278,6 +291,31 @@ RDZV_API int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *n
  * may end. If a rank does not call it the process stays until the end of the round, which is harmless. Errors: as
  * rdzv_done. */
 RDZV_API int rdzv_nccl_up(struct rdzv *r);
+
+/* Curves for TensorBoard. They are event files in a folder, and `tensorboard --logdir` shows them. No agent is needed.
+ * One rank writes to a folder, commonly rank 0. Every call writes its values to the file before it returns, so a
+ * killed worker loses none. A later round writes another file in the same folder, and continues the curves. So:
+ *
+ *     struct rdzv_tensorboard *board = NULL;
+ *     if (rdzv_rank(r) == 0 && rdzv_tensorboard_open(&board, "runs/7")) fprintf(stderr, "%s\n", rdzv_error(NULL));
+ *     if (board) rdzv_tensorboard_resumed(board, step);    // the step of the checkpoint that was loaded
+ *     ...
+ *     const char *tags[] = {"loss", "lr"};
+ *     if (board) rdzv_tensorboard_log(board, step, tags, (double[]){loss, lr}, 2);
+ *
+ * rdzv_error(NULL) returns the sentence of a failed call. A log that fails (-ENOSPC, -EIO) has written nothing; the
+ * file stays sound, and the next call tries again. One thread at a time may use a board. A process that was forked must not.
+ *
+ * rdzv_tensorboard_open creates the folder, unless it is there, and a new file in it. */
+RDZV_API int rdzv_tensorboard_open(struct rdzv_tensorboard **out, const char *dir);
+/* Training goes on with the state after `step`. TensorBoard drops what the folder has of later steps. A log without it
+ * does so from its own step on. */
+RDZV_API int rdzv_tensorboard_resumed(struct rdzv_tensorboard *t, uint64_t step);
+/* n values of a step. A tag is UTF-8; "train/loss" is in the group "train". A value may be NaN. Errors: also -EINVAL (a
+ * limit above, or a tag that is empty or not UTF-8). */
+RDZV_API int rdzv_tensorboard_log(struct rdzv_tensorboard *t, uint64_t step, const char *const *tags,
+                                  const double *values, size_t n);
+RDZV_API void rdzv_tensorboard_close(struct rdzv_tensorboard *t); /* NULL is fine */
 
 /* This worker has done its work and exits with 0 next. The agent gets the last report of progress, and no longer asks
  * this worker for a checkpoint or to rejoin. Errors: -ETIMEDOUT (the agent does not read), -EPIPE (the agent is gone),

@@ -74,6 +74,25 @@ int rdzv_saved(struct rdzv *r, uint64_t step) {
   return rc ? rdzv_lost(r, "saved") : 0;
 }
 
+int rdzv_saving(struct rdzv *r, bool on) {
+  struct sdk_saving saving = {.head = rdzv_head_of(SDK_SAVING), .on = on};
+  if (r->alone) return 0;
+  if (rdzv_is_foreign(r)) return rdzv_lost(r, "saving"); /* progress has a lock */
+  uint64_t deadline = rdzv_deadline_in(RDZV_LAST_MS);
+  if (on) rdzv_flush_progress(r, deadline); /* a save may take minutes */
+  int rc = rdzv_send_record(r, &saving, sizeof(saving), deadline);
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "saving: the agent does not read");
+  return rc ? rdzv_lost(r, "saving") : 0;
+}
+
+int rdzv_resumed(struct rdzv *r, uint64_t step) {
+  struct sdk_resumed resumed = {.head = rdzv_head_of(SDK_RESUMED), .step = step};
+  if (r->alone) return 0;
+  int rc = rdzv_send_record(r, &resumed, sizeof(resumed), rdzv_deadline_in(RDZV_LAST_MS));
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "resumed: the agent does not read");
+  return rc ? rdzv_lost(r, "resumed") : 0;
+}
+
 uint64_t rdzv_saved_step(const struct rdzv *r) {
   return r->is.saved_step;
 }

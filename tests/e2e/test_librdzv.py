@@ -25,7 +25,9 @@ enum { REPORTERS = 4, STEPS = 2000 };
 
 static void *report(void *arg) {
   for (uint64_t step = 1; step <= STEPS; step++)
-    if (rdzv_progress(arg, step, STEPS, 1.0 / (double)step, (double)rdzv_rank(arg)) || rdzv_saved(arg, step)) return arg;
+    if (rdzv_progress(arg, step, STEPS, 1.0 / (double)step, (double)rdzv_rank(arg)) || rdzv_saving(arg, step % 2) || rdzv_saved(arg, step) ||
+        rdzv_resumed(arg, step))
+      return arg;
   return NULL;
 }
 

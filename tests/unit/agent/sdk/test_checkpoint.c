@@ -3,6 +3,7 @@
 
 #include "tests/rig/sdk.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -158,6 +159,77 @@ static void test_what_was_saved_outlives_the_round(void **state) {
   assert_int_equal(desk.troubles, 0);
 }
 
+/* The agent measures the time, so the last step is there before it begins. */
+static void test_a_worker_that_waits_for_a_checkpoint(void **state) {
+  join();
+  assert_int_equal(rdzv_resumed(r, 120), 0);
+  for (uint64_t step = 121; step < 130; step++) assert_int_equal(rdzv_progress(r, step, 500, 0.5, 64), 0);
+  assert_int_equal(rdzv_saving(r, true), 0);
+  answers();
+  assert_int_equal(desk.resumed_step[0], 120);
+  assert_int_equal(desk.progress[0].step, 129);
+  assert_true(desk.saving == 1 && desk.not_saving == 0);
+  assert_int_equal(rdzv_saving(r, true), 0); /* it does already */
+  assert_int_equal(rdzv_saving(r, false), 0);
+  assert_int_equal(rdzv_saved(r, 129), 0);
+  answers();
+  assert_true(desk.saving == 1 && desk.not_saving == 1);
+  assert_true(desk.saves == 1 && desk.saved_step[0] == 129);
+  rdzv_saving(r, true);
+  rdzv_done(r);
+  answers();
+  assert_true(desk.saving == 2 && desk.not_saving == 2);
+  sdk_server_close_round(desk.s);
+  assert_true(rdzv_saving(r, true) < 0);
+  assert_string_equal(rdzv_error(r), "saving: round 4 is over");
+  assert_true(rdzv_resumed(r, 1) < 0);
+  assert_string_equal(rdzv_error(r), "resumed: round 4 is over");
+  leave();
+  assert_int_equal(desk.troubles, 0);
+}
+
+/* Its connection is all that the agent has of it. */
+static void test_a_worker_that_dies_while_it_saves(void **state) {
+  join();
+  rdzv_saving(r, true);
+  rdzv_finish(r);
+  answers();
+  assert_true(desk.saving == 1 && desk.not_saving == 1);
+  desk_close(&desk);
+  desk = (struct desk){0};
+}
+
+/* A parked worker has left its round. */
+static void test_a_worker_that_leaves_its_round_while_it_saves(void **state) {
+  join();
+  rdzv_can_rejoin(r);
+  rdzv_saving(r, true);
+  assert_int_equal(rdzv_rejoin(r, "a peer is gone", 0), -ETIMEDOUT);
+  answers();
+  assert_true(desk.parked == 1 && desk.saving == 1 && desk.not_saving == 1);
+  rdzv_saving(r, true);
+  rdzv_resumed(r, 7);
+  rdzv_saved(r, 7);
+  answers();
+  assert_true(desk.saving == 1 && desk.saves == 0 && desk.resumed_step[0] == 0);
+  struct sdk_welcome next = {.world_size = 1, .local_world_size = 1, .node_count = 1, .round = ROUND + 1};
+  sdk_server_open_round(desk.s, &next, 1);
+  assert_int_equal(rdzv_rejoin(r, NULL, 1000), 0);
+  assert_int_equal(rdzv_saved_step(r), 7); /* that it was written is true all the same */
+  rdzv_saving(r, true);
+  answers();
+  assert_int_equal(desk.saving, 2);
+  leave();
+}
+
+static void test_without_an_agent(void **state) {
+  assert_int_equal(rdzv_init(&r, 0), 0);
+  assert_true(rdzv_alone(r));
+  assert_int_equal(rdzv_saving(r, true), 0);
+  assert_int_equal(rdzv_resumed(r, 7), 0);
+  rdzv_finish(r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_bit_stays_until_it_is_answered),
@@ -168,6 +240,10 @@ int main(void) {
       cmocka_unit_test(test_the_first_look_after_it),
       cmocka_unit_test(test_asked_before_it_came),
       cmocka_unit_test(test_a_lost_agent),
+      cmocka_unit_test(test_a_worker_that_waits_for_a_checkpoint),
+      cmocka_unit_test(test_a_worker_that_dies_while_it_saves),
+      cmocka_unit_test(test_a_worker_that_leaves_its_round_while_it_saves),
+      cmocka_unit_test(test_without_an_agent),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

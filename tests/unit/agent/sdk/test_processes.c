@@ -39,6 +39,8 @@ static int call_all(struct rdzv *r, pid_t parent) {
   char ids[RDZV_NCCL_ID_SIZE];
   if (!is_refused(r, rdzv_progress(r, 1000, 1000, 0, 0), parent, "progress")) return 1;
   if (!is_refused(r, rdzv_saved(r, 1000), parent, "saved")) return 2;
+  if (!is_refused(r, rdzv_saving(r, true), parent, "saving")) return 2;
+  if (!is_refused(r, rdzv_resumed(r, 1000), parent, "resumed")) return 2;
   if (!is_refused(r, rdzv_store_barrier(r, "a", 1, 1000), parent, "store barrier \"a\"")) return 3;
   if (!is_refused(r, rdzv_store_set(r, "k", "v", 1, 1000), parent, "store set \"k\"")) return 4;
   if (!is_refused(r, rdzv_can_checkpoint(r), parent, "can checkpoint")) return 5;
