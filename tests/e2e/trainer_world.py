@@ -22,7 +22,7 @@ BUILD = pathlib.Path(os.environ.get("RDZV_BUILD", pathlib.Path(__file__).resolve
 TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 
 HELLO, WELCOME, REFUSED, PROGRESS, REQUEST, DONE, CAN_CHECKPOINT, CHECKPOINTED = range(1, 9)
-SAVED = 14
+SAVED, RESUMED, SAVING = 14, 15, 16
 HEAD = struct.Struct("<IHH")
 MAGIC = 0x5A445652
 VERSION = int(re.search(r"SDK_VERSION = (\d+)", (pathlib.Path(__file__).resolve().parents[2] / "agent/sdk/wire.h").read_text())[1])
@@ -145,6 +145,7 @@ class Agent:
         self.store_port = store_port or self.store.port
         self.connections, self.progress, self.done, self.bits, self.checkpoint = {}, {}, set(), 0, 0
         self.saved_step, self.saved = saved_step, {}  # of the rounds before; rank -> steps
+        self.resumed, self.saving = {}, {}  # rank -> steps; rank -> on and off, in turn
         self.can, self.checkpointed = set(), {}  # who answers requests for a checkpoint; rank -> [(which, step)]
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind("\0" + self.name)
@@ -186,6 +187,10 @@ class Agent:
                 self.can.add(rank)
             elif kind == SAVED:
                 self.saved.setdefault(rank, []).append(struct.unpack("<Q", body)[0])
+            elif kind == RESUMED:
+                self.resumed.setdefault(rank, []).append(struct.unpack("<Q", body)[0])
+            elif kind == SAVING:
+                self.saving.setdefault(rank, []).append(struct.unpack("<I4x", body)[0])
             elif kind == CHECKPOINTED:
                 self.checkpointed.setdefault(rank, []).append(struct.unpack("<I4xQ", body))
 

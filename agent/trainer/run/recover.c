@@ -138,6 +138,8 @@ int trainer_agree(struct trainer *t, struct err *e) {
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   t->has_state = true;
+  if (rdzv_resumed(t->rdzv, t->done.step)) log_warn("%s", rdzv_error(t->rdzv));
+  trainer_board_begin(t);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports of a run: to people by the log, to the agent by librdzv, to programs by --metrics.
+/* Reports of a run: to people by the log, to the agent by librdzv, to programs by --metrics, to TensorBoard
+ * by --tensorboard (tensorboard.c).
  *
  * All of it describes the last step that was read. The host's waiting and working times are by its own clock. The
  * device's times are by the device's clock, which it writes beside the results (compute_copy_and_stamp), in captured
@@ -180,6 +181,7 @@ int trainer_report_step(struct trainer *t, struct err *e) {
     t->reported_us = now;
     log_step(t);
   }
+  trainer_board_step(t);
   return report_step_metrics(t, e);
 }
 
@@ -189,6 +191,7 @@ int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, u
   if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% classified correctly", 100 * accuracy);
   log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss, right,
            (unsigned long long)t->evaluation.data.n);
+  trainer_board_evaluation(t, loss, accuracy);
   metrics_begin(&t->metrics, "eval");
   metrics_uint(&t->metrics, "step", t->done.step);
   metrics_real(&t->metrics, "loss", loss);

@@ -66,6 +66,13 @@ void trainer_save_close(struct trainer *t) {
   t->save = (struct saving){0};
 }
 
+/* The loop waits for a checkpoint from now on, or goes on. The agent takes that time off the useful time. */
+static void set_waiting(struct trainer *t, bool on) {
+  bool before = t->save.depth > 0;
+  t->save.depth += on ? 1 : -1;
+  if (before != (t->save.depth > 0) && rdzv_saving(t->rdzv, on)) log_warn("%s", rdzv_error(t->rdzv));
+}
+
 /* The disk is full. Training continues, and the next checkpoint that is due is tried. */
 static void skip_full_disk(struct trainer *t, const struct ckpt_written *r) {
   uint64_t now = trainer_now_us();
@@ -220,7 +227,9 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
   }
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
   compute_range_push(t->c, "checkpoint");
+  set_waiting(t, true);
   int rc = begin_copy(t, e);
+  set_waiting(t, false);
   compute_range_pop(t->c);
   t->save.begun = true;
   return rc;
@@ -259,10 +268,12 @@ static int wait_until_written(struct trainer *t, bool together, struct err *e) {
 }
 
 int trainer_save_now(struct trainer *t, bool together, struct err *e) {
+  if (t->o.checkpoint_dir) set_waiting(t, true);
   int rc = wait_until_written(t, together, e);
   t->save.wanted = true;
   if (rc == 0) rc = trainer_save_begin(t, e);
   if (rc == 0) rc = wait_until_written(t, together, e);
   t->save.wanted = false;
+  if (t->o.checkpoint_dir) set_waiting(t, false);
   return rc;
 }

@@ -73,6 +73,7 @@ struct saving {
   uint64_t left_out;       /* how many checkpoints were skipped, since the start */
   uint64_t slow_logged_us; /* when a slow disk was logged, at most once a minute */
   uint64_t full_logged_us; /* when a full disk was logged, at most once a minute */
+  int depth;               /* the loop waits for a checkpoint, so often nested */
   bool wanted;             /* somebody waits for the one in progress: it must not fail */
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
@@ -145,10 +146,12 @@ struct trainer {
   struct evaluation evaluation;
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
-  /* Reports (report.c). */
+  /* Reports (report.c, tensorboard.c). */
   struct wait_log *waits; /* NULL: this rank logs no waits */
   struct tally tally;     /* of what is waited for now */
   struct metrics metrics;
+  struct rdzv_tensorboard *board; /* NULL: none */
+  bool board_failed;              /* the last step could not be written there */
   struct rate rate;
   uint64_t begin_us, samples, steps; /* this process alone */
   uint64_t reported_us, read_us, next_step_us;
@@ -264,6 +267,12 @@ void trainer_end_phase(struct trainer *t, enum trainer_phase phase);
 
 /* From now on rank 0 logs its waits, as often as --report-every says. */
 void trainer_log_waits(struct trainer *t);
+
+/* tensorboard.c: --tensorboard, on rank 0. No error of it ends a run. */
+void trainer_board_begin(struct trainer *t); /* the round begins behind t->done */
+void trainer_board_step(struct trainer *t);
+void trainer_board_evaluation(struct trainer *t, double loss, double accuracy); /* accuracy: NaN without labels */
+void trainer_board_close(struct trainer *t);
 
 /* bench.c: memory for --bench, and the bench from the first size to the result. */
 int trainer_bench_alloc(struct trainer *t, struct err *e);
