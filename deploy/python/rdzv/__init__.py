@@ -12,7 +12,8 @@ Without an agent this is a world of one, so the same script also runs by hand. r
 rdzv.huggingface, rdzv.accelerate and rdzv.lightning connect the trainers of these names. deploy/guide/python.md is the tutorial."""
 
 import importlib
-from typing import TYPE_CHECKING, Any, List, Optional
+import os
+from typing import TYPE_CHECKING, Any, ContextManager, List, Mapping, Optional, Union
 
 from ._checkpoints import Checkpoints
 from ._errors import Error, Lost, Rejoin, Stopped, Timeout
@@ -56,7 +57,7 @@ else:
 
 
 __all__ = ["Checkpoints", "Error", "Job", "Lost", "Rejoin", "Request", "Stopped", "Store", "Timeout", "barrier", "can_checkpoint", "can_rejoin",
-           "checkpointed", "done", "exchange", "init", "progress", "rejoin", "requested", "saved"]
+           "checkpointed", "done", "exchange", "init", "log", "progress", "rejoin", "requested", "resumed", "saved", "saving"]
 
 _ATTRIBUTES = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "node_count", "round", "restart_count", "run_id", "incarnation",
                "head_addr", "node_addr", "alone", "end_time", "saved_step", "store")
@@ -81,6 +82,22 @@ def exchange(value: bytes, name: str = "exchange", timeout: Duration = None) -> 
 def progress(step: int, of: Optional[int] = None, loss: Any = None, samples: Optional[int] = None) -> None:
     """Job.progress of init()."""
     init().progress(step, of, loss, samples)
+
+
+def resumed(step: int) -> None:
+    """Job.resumed of init()."""
+    init().resumed(step)
+
+
+def saving() -> ContextManager[None]:
+    """Job.saving of init()."""
+    return init().saving()
+
+
+def log(step: int, values: Optional[Mapping[str, Any]] = None, *, folder: Union[str, "os.PathLike[str]", None] = None, every_rank: bool = False,
+        **scalars: Any) -> None:
+    """Job.log of init()."""
+    init().log(step, values, folder=folder, every_rank=every_rank, **scalars)
 
 
 def requested() -> Request:

@@ -2,8 +2,10 @@
 """The job, as one of its workers sees it."""
 
 import atexit
+import contextlib
 import ctypes
 import enum
+import errno
 import itertools
 import math
 import os
@@ -11,11 +13,12 @@ import struct
 import threading
 import time
 from types import TracebackType
-from typing import Any, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Type, Union
 
-from ._errors import Rejoin, Stopped
+from ._errors import Error, Rejoin, Stopped
 from ._lib import Context
 from ._store import Duration, Store, as_bytes, as_name, milliseconds
+from ._tensorboard import FOLDER, Boards
 
 U64_MAX = 2**64 - 1
 CONNECT_S = 10.0
@@ -40,12 +43,12 @@ def _step(step: int) -> int:
     return number
 
 
-def _number(loss: Any) -> float:
+def _number(value: Any, name: str = "loss") -> float:
     """item() and not float(), which warns of a tensor that has a gradient."""
     try:
-        return float(loss.item() if hasattr(loss, "item") else loss)
+        return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as e:
-        raise ValueError(f"loss is {loss!r:.80}: it must be a number, or a tensor with one element ({e})") from None
+        raise ValueError(f"{name} is {value!r:.80}: it must be a number, or a tensor with one element ({e})") from None
 
 
 class _Reports:
@@ -127,6 +130,7 @@ class Job:
         self._checkpoints = itertools.count()  # each Checkpoints of a round has names of its own in the store
         self._lock = threading.Lock()
         self._reports = _Reports()
+        self._boards = Boards()
         #: The round's store.
         self.store = Store(self._mine)
 
@@ -261,6 +265,38 @@ class Job:
             loss_now, rate = r.loss, r.rate
         self._context.report("progress", done, last, loss_now, rate)
 
+    def resumed(self, step: int) -> None:
+        """Training goes on with the state after `step`: a checkpoint was loaded, or training begins (0). Call it before the first step.
+
+        The agents then know which steps are done again, and the curves of log() continue there."""
+        self._context.report("resumed", _step(step))
+        self._boards.resumed(_step(step))
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """`with job.saving():` around a save for which training waits. The time counts as time for checkpoints."""
+        self._context.report("saving", True)
+        try:
+            yield
+        finally:
+            self._context.report("saving", False)
+
+    def log(self, step: int, values: Optional[Mapping[str, Any]] = None, *, folder: Union[str, "os.PathLike[str]", None] = None,
+            every_rank: bool = False, **scalars: Any) -> None:
+        """Writes values of a step for TensorBoard, on rank 0: log(step, loss=loss), log(step, {"train/loss": loss}).
+
+        `folder`: where the files are; None: RDZV_TENSORBOARD_DIR. `every_rank`: each rank writes to a folder rank-N in it. A value is a
+        number, or a tensor with one element. A full disk is a warning, not an error."""
+        if self._context.pid != os.getpid():
+            raise Error("log: this process was forked from the worker: call rdzv.init() here", errno.EINVAL)
+        numbers = {tag: _number(value, tag) for tag, value in {**(values or {}), **scalars}.items()} if self.rank == 0 or every_rank else {}
+        if not numbers:
+            return
+        place = os.fspath(folder) if folder is not None else os.environ.get(FOLDER) or None
+        if place is not None and every_rank:
+            place = os.path.join(place, f"rank-{self.rank}")
+        self._boards.log(place, _step(step), numbers)
+
     def requested(self) -> Request:
         """What the agent asks of this worker now. Does not wait. Without an agent: Request(0)."""
         bits = self._context.requested()
@@ -293,6 +329,7 @@ class Job:
         except Rejoin:
             raise Stopped from None
         self._place = _read_place(self._context)
+        self._boards.close()
         self._checkpoints = itertools.count()
         os.environ["RDZV_ROUND"] = str(self.round)  # for further connections of this process
         with self._lock:
@@ -310,6 +347,8 @@ class Job:
         with _init_lock:
             if _job is self:
                 _job = None
+        if self._context.pid == os.getpid():
+            self._boards.close()
         self._context.close()
 
     def __enter__(self) -> "Job":

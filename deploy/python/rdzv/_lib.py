@@ -44,6 +44,8 @@ _FUNCTIONS = {
     "requested": (ctypes.c_uint,),
     "can_checkpoint": (_int,),
     "checkpointed": (_int, _u64),
+    "resumed": (_int, _u64),
+    "saving": (_int, _bool),
     "saved": (_int, _u64),
     "saved_step": (_u64,),
     "can_rejoin": (_int,),
@@ -68,6 +70,10 @@ _FUNCTIONS = {
     "store_queue_pop": (_int, _text, _buffer, _size_out, _int),
     "store_queue_try_pop": (_int, _text, _buffer, _size_out, _int),
     "store_queue_len": (_int, _text, _i64_out, _int),
+    # The first argument of these is a board.
+    "tensorboard_resumed": (_int, _u64),
+    "tensorboard_log": (_int, _u64, _texts, ctypes.POINTER(_double), _size),
+    "tensorboard_close": (None,),
 }
 
 _lock = threading.Lock()
@@ -116,6 +122,7 @@ def _open() -> ctypes.CDLL:
 
 def _declare(lib: ctypes.CDLL) -> None:
     lib.rdzv_init.argtypes, lib.rdzv_init.restype = [ctypes.POINTER(_context), _int], _int
+    lib.rdzv_tensorboard_open.argtypes, lib.rdzv_tensorboard_open.restype = [ctypes.POINTER(_context), _text], _int
     lib.rdzv_version.argtypes, lib.rdzv_version.restype = [], _text
     for name, (result, *arguments) in _FUNCTIONS.items():
         f = getattr(lib, "rdzv_" + name)
@@ -217,7 +224,7 @@ class Context:
             self._leave()
 
     def report(self, name: str, *arguments: Any) -> None:
-        """progress or saved, from any thread at any time."""
+        """progress, resumed, saving or saved, from any thread at any time."""
         self._enter()
         try:
             code = getattr(self.lib, "rdzv_" + name)(self._handle, *arguments)

@@ -49,10 +49,11 @@ class Saver:
     def load(self) -> int:
         """Loads the newest checkpoint and returns its step; 0 if there is none. Call it after accelerator.prepare()."""
         path = choose(lambda: self._found()[-1][1] if self._found() else None, "rdzv.accelerate/last")
-        if path is None:
-            return 0
-        self._accelerator.load_state(path)
-        return int(path.rsplit("-", 1)[1])
+        if path is not None:
+            self._accelerator.load_state(path)
+        step = 0 if path is None else int(path.rsplit("-", 1)[1])
+        init().resumed(step)
+        return step
 
     def step(self, step: int, of: Optional[int] = None, loss: Any = None, samples: Optional[int] = None) -> None:
         """After each step: reports progress, and saves if it is time or the agent asks. Raises Stopped if the agent then asks to stop."""
@@ -66,6 +67,11 @@ class Saver:
 
     def save(self, step: int) -> None:
         """Saves the state after `step`. All ranks call it."""
+        with init().saving():
+            self._save(step)
+        init().saved(step)
+
+    def _save(self, step: int) -> None:
         first = self._accelerator.is_main_process
         unnamed, named = self._folder / f"unfinished-{step}", self._folder / f"step-{step}"
         if first:
@@ -79,4 +85,3 @@ class Saver:
             unnamed.rename(named)
             for _, old in self._found()[: -self._keep]:
                 shutil.rmtree(old, ignore_errors=True)
-        init().saved(step)

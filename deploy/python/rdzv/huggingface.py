@@ -9,7 +9,7 @@ A training that the agent has stopped leaves train() with rdzv.Stopped, so that 
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, ContextManager, Dict, List, Optional, Tuple, Union
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -28,16 +28,39 @@ class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
         self._checkpoints: Optional[Checkpoints] = None
         self._loss: Optional[float] = None
         self._due = self._stopped = False
+        self._saving: Optional[ContextManager[None]] = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._due = self._stopped = False
         self._checkpoints = Checkpoints()
+        init().resumed(state.global_step)
+
+    def _begin_saving(self, control: TrainerControl) -> None:
+        # The Trainer saves behind this event, and behind the evaluation if one is due. There is no event of its own.
+        if control.should_save and not control.should_evaluate and self._saving is None:
+            self._saving = init().saving()
+            self._saving.__enter__()
+
+    def _end_saving(self) -> None:
+        if self._saving is not None:
+            self._saving.__exit__(None, None, None)
+            self._saving = None
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._end_saving()  # another callback has decided against it
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         samples = args.train_batch_size * args.gradient_accumulation_steps
         init().progress(state.global_step, state.max_steps, self._loss, samples)
         if self._checkpoints is not None and self._checkpoints.due(state.global_step):
             self._due = control.should_save = True
+        self._begin_saving(control)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._begin_saving(control)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._begin_saving(control)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Optional[Dict[str, Any]] = None, **_: Any) -> None:
         if logs and "loss" in logs:
@@ -49,6 +72,7 @@ class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
         meet("rdzv.huggingface/save")
         if args.should_save:
             (Path(args.output_dir or ".") / f"checkpoint-{step}" / MARK).touch()
+        self._end_saving()
         if not self._due:
             init().saved(step)
         elif self._checkpoints is not None:
@@ -57,6 +81,7 @@ class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
             control.should_training_stop = control.should_training_stop or self._stopped
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._end_saving()
         if self._checkpoints is not None:
             self._checkpoints.close()
         if self._stopped:

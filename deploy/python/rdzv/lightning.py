@@ -8,10 +8,11 @@ A training that the agent has stopped leaves fit() with rdzv.Stopped, so that no
 
 import math
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Union
+from typing import Any, ContextManager, Dict, List, Mapping, Optional, Union
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from ._checkpoints import Checkpoints
 from ._errors import Stopped
@@ -38,12 +39,37 @@ class Callback(pl.Callback):
         self._dirpath = dirpath
         self._batches = 0
         self._checkpoints: Optional[Checkpoints] = None
+        self._saving: Optional[ContextManager[None]] = None
+        self._step = 0  # of the checkpoint that is being saved
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._batches = 0
         self._checkpoints = Checkpoints()
+        init().resumed(trainer.global_step)
+
+    # Lightning calls on_save_checkpoint when it begins to save a whole state, and nothing when that is done. It is done at its next call.
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Dict[str, Any]) -> None:
+        if self._saving is None and self._checkpoints is not None:
+            self._step, self._saving = trainer.global_step, init().saving()
+            self._saving.__enter__()
+
+    def _end_saving(self, trainer: pl.Trainer) -> None:
+        if self._saving is None:
+            return
+        self._saving.__exit__(None, None, None)
+        self._saving = None
+        if not isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
+            init().saved(self._step)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        self._end_saving(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._end_saving(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._end_saving(trainer)
         self._batches += 1
         last = trainer.estimated_stepping_batches
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
@@ -57,6 +83,7 @@ class Callback(pl.Callback):
         path = folder / f"{_PREFIX}{trainer.global_step}.ckpt"
         before = list(folder.glob(_PREFIX + "*.ckpt"))
         trainer.save_checkpoint(path)
+        self._end_saving(trainer)
         if trainer.is_global_zero:
             for old in before:
                 if old != path and old.is_file():
@@ -65,7 +92,11 @@ class Callback(pl.Callback):
             raise Stopped
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._end_saving(trainer)
         self._close()
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._end_saving(trainer)  # a ModelCheckpoint saves last, behind this callback
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._close()
