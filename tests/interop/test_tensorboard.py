@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from conftest import HERE, QUIET
+import pages
 from harness import BUILD, SANITIZED, TOP, need, until
 from trainer_world import SMALL, Run, train
 
@@ -214,6 +215,25 @@ os.wait()
     assert re.match(r"loss is 'low': it must be a number", refused[0]) and refused[1] == "a step is 0 or more, not -1"
     assert "a tag has 1 to 1024 bytes" in refused[2] and "a tag has 1 to 1024 bytes" in refused[3] and "beyond 2^63-1" in refused[4], a
     assert a.says("forked: log: this process was forked from the worker: call rdzv.init.. here"), a
+
+
+def test_the_page(rdzv):
+    """The command of trainer.md, shorter."""
+    (command,) = pages.lines("deploy/guide/trainer.md", "curves")
+    a = pages.shell(rdzv, pages.with_changes(command, [("--steps 2000", "--steps 40"), ("--checkpoint-every 500", "--checkpoint-every 20")]))
+    assert a.exit(60) == 0, a
+    assert steps(curves(rdzv.tmp / "runs/1")["train/loss"]) == list(range(1, 41))
+
+
+@in_python
+def test_the_python_page(rdzv):
+    (block,) = [b for b in pages.blocks("deploy/guide/python.md") if b.comment == "python: curves"]
+    (rdzv.tmp / "train.py").write_text(block.text)
+    (command,) = pages.lines("deploy/guide/python.md", "curves")
+    a = pages.shell(rdzv, command, env={**MODULE, "PYTHON_EXEC": sys.executable})
+    assert a.exit(60) == 0, a
+    got = curves(rdzv.tmp / "runs/7")
+    assert steps(got["train/loss"]) == steps(got["lr"]) == list(range(101, 301))
 
 
 # ---- the callbacks --------------------------------------------------------------------------------------------------
