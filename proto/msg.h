@@ -710,7 +710,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
   F(S, LIST, collectives, collective, COLLECTIVES_MAX)                                                                 \
-  F(S, STR, silent, RANKS_TEXT_MAX) /* ranks whose debug server does not answer, as in collective.ranks */
+  F(S, STR, silent, RANKS_TEXT_MAX) /* ranks whose debug server does not answer, as in collective.ranks */             \
+  F(S, STR, text, EVIDENCE_MAX)     /* what NCCL's RAS says of all ranks */
 
 #define event_msg_FIELDS(F, S) F(S, REQ_STR, name, EVENT_WORD_MAX) /* "rdzv.node.joined" */
 
@@ -864,6 +865,8 @@ bool collective_lacks(const struct collective *c);
  * stop. */
 void verdict_sentence(const struct verdict *v, struct buf *out);
 const char *signal_name(int signo); /* "SIGKILL"; NULL for a signal without a name */
+/* The worker gave up a collective that did not end in time, as PyTorch does, says its stderr. */
+bool verdict_is_collective_timeout(const struct verdict *v);
 /* Which of two competing causes outweighs the other (PROTOCOL.md 6): by cause first; of two hangs the likely origin;
  * then the earlier one. at_ms: when it happened. */
 bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms);

@@ -200,6 +200,17 @@ static void put_what(struct buf *out, const struct verdict *v) {
   buf_puts(out, "the cause is unknown");
 }
 
+bool verdict_is_collective_timeout(const struct verdict *v) {
+  static const char *const words[] = {
+      "collective operation timeout", /* ProcessGroupNCCL's watchdog */
+      "Timed out waiting",            /* gloo */
+  };
+  bool by_itself = v->cause == CAUSE_WORKER_SIGNAL || v->cause == CAUSE_WORKER_EXIT;
+  for (size_t i = 0; by_itself && i < sizeof words / sizeof *words; i++)
+    if (strstr(v->text, words[i]) || strstr(v->error, words[i])) return true;
+  return false;
+}
+
 void verdict_sentence(const struct verdict *v, struct buf *out) {
   put_what(out, v);
   if (v->echoes == 1) buf_puts(out, "; 1 other worker died with it or after it");

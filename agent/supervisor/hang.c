@@ -16,6 +16,13 @@
  * of one node, in the daemon among nodes. If neither helps, the verdict names the earliest worker and says that the
  * cause is not known.
  *
+ * NCCL and PyTorch may know which rank the others wait for. The driver asks them before it looks at the processes, and the
+ * verdict then has their answer as evidence. The daemon gets the collectives of this node, since only all nodes together
+ * show who is behind.
+ *
+ * A worker may give up a collective by itself, after PyTorch's own timeout, and die. The others still wait in it. So
+ * before it is reported and they are stopped, they are asked in the same way, though no stacks are printed.
+ *
  * The other nodes learn of the hang by STOP. They probe their own workers before they stop them, because the origin may
  * be one of theirs: it timed out a little later, or its state says more than its time. Then they report it, and it
  * wins. */
@@ -39,6 +46,11 @@ struct hang {
   bool again, done;     /* its answer was late: looked once more before it is believed; it has shown all since */
   struct verdict heard; /* of another node, by STOP; a copy */
   uint64_t heard_ms;    /* when that one's silence began */
+  struct verdict dead;  /* of a worker here that gave up a collective, until it is reported; a copy. Cause none: none */
+  uint64_t dead_ms;
+  struct evidence evidence; /* its strings and list are owned */
+  char *text;               /* for the verdict; NULL: none */
+  struct local_set awaited;
 };
 
 enum {
@@ -60,7 +72,7 @@ static bool is_watching(const struct supervisor *s) {
 }
 
 static bool is_probing(const struct supervisor *s) {
-  return is_watching(s) && s->hang->stop_by_ms != UINT64_MAX;
+  return s->state == SUPERVISOR_RUNNING && s->hang->stop_by_ms != UINT64_MAX;
 }
 
 /* Watching. -------------------------------------------------------------------------------------------------------- */
@@ -196,10 +208,69 @@ void sup_hang_begin(struct supervisor *s) {
   if (s->job.rounds == 1) log_watch_rule(s);
 }
 
+/* Evidence. -------------------------------------------------------------------------------------------------------- */
+
+static void forget_evidence(struct hang *h) {
+  for (size_t i = 0; i < h->evidence.n_collectives; i++) {
+    free((char *)(uintptr_t)h->evidence.collectives[i].group);
+    free((char *)(uintptr_t)h->evidence.collectives[i].op);
+    free((char *)(uintptr_t)h->evidence.collectives[i].ranks);
+  }
+  free(h->evidence.collectives);
+  free((char *)(uintptr_t)h->evidence.silent);
+  free((char *)(uintptr_t)h->evidence.text);
+  free(h->text);
+  h->evidence = (struct evidence){.n_collectives = 0};
+  h->text = NULL;
+  h->awaited = (struct local_set){{0}};
+}
+
+void sup_evidence(struct supervisor *s, const struct supervisor_event *ev) {
+  struct hang *h = s->hang;
+  if (!is_probing(s)) return;
+  forget_evidence(h);
+  struct collective *v = xcalloc(ev->evidence.n + 1, sizeof *v);
+  for (size_t i = 0; i < ev->evidence.n; i++) {
+    v[i] = ev->evidence.v[i];
+    v[i].group = xstrdup(v[i].group);
+    v[i].op = xstrdup(v[i].op);
+    v[i].ranks = xstrdup(v[i].ranks);
+  }
+  h->evidence = (struct evidence){.collectives = v,
+                                  .n_collectives = ev->evidence.n,
+                                  .silent = xstrdup(ev->evidence.silent),
+                                  .text = xstrdup(ev->evidence.ras)};
+  h->text = xstrdup(ev->evidence.text);
+  h->awaited = ev->evidence.awaited;
+}
+
+static void send_evidence(struct supervisor *s) {
+  struct msg m;
+  if (!s->hang->text) return;
+  msg_init(&m, MSG_EVIDENCE);
+  m.evidence = s->hang->evidence;
+  m.evidence.incarnation = s->round.incarnation;
+  m.evidence.round = s->round.number;
+  sup_send(s, &m);
+}
+
+/* The worker that gave up a collective. */
+static void report_dead(struct supervisor *s) {
+  struct hang *h = s->hang;
+  if (h->dead.cause == CAUSE_NONE) return;
+  struct verdict v = h->dead;
+  if (h->text) v.evidence = h->text;
+  sup_report(s, REPORT_FAILED, &v, h->dead_ms);
+  sup_log_failure(s, &v);
+  verdict_free(&h->dead);
+}
+
 void sup_hang_end(struct supervisor *s) {
+  report_dead(s);
   s->hang->looking = s->hang->ours = s->hang->reported = false;
   s->hang->look_ms = s->hang->stop_by_ms = UINT64_MAX;
   verdict_free(&s->hang->heard);
+  forget_evidence(s->hang);
 }
 
 void sup_sign(struct supervisor *s, const struct supervisor_event *ev) {
@@ -217,6 +288,7 @@ static void describe_hang(const struct supervisor *s, int64_t local_rank, struct
   v->code = EXIT_CODE_HUNG;
   v->idle_ms = (int64_t)(s->now_ms - *at_ms);
   v->state = w->ps;
+  v->awaited = local_set_has(&s->hang->awaited, (uint32_t)local_rank);
 }
 
 /* A worker that has timed out, or that is silent while another one has. */
@@ -326,7 +398,7 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
     snprintf(more, sizeof more, "and %d more ranks of this node", n - NAMES_MAX);
     append_part(out, more);
   }
-  if (is_held(&s->workers[origin])) return;
+  if (is_held(&s->workers[origin]) || (s->hang->text && s->hang->text[0])) return;
   if (!is_first(s, origin))
     append_part(out, "it is not known which rank the others wait for");
   else if (s->round.world_size > s->config.workers)
@@ -342,7 +414,7 @@ static void format_text(const struct supervisor *s, int64_t origin, struct buf *
 /* Probing. --------------------------------------------------------------------------------------------------------- */
 
 static void start_probe(struct supervisor *s, bool ours) {
-  int64_t origin = find_origin(s);
+  int64_t origin = timeout_ms(s) ? find_origin(s) : -1;
   s->hang->ours = ours;
   s->hang->reported = false;
   s->hang->looking = s->hang->again = s->hang->done = false;
@@ -353,6 +425,7 @@ static void start_probe(struct supervisor *s, bool ours) {
   e->round = (uint32_t)s->round.number;
   e->probe.level = ours ? LOG_WARN : LOG_INFO;
   e->probe.suspect = origin;
+  e->probe.evidence_only = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
 }
 
 static bool outweighs_heard(const struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
@@ -362,19 +435,27 @@ static bool outweighs_heard(const struct supervisor *s, const struct verdict *v,
 
 /* A worker of ours, if it says more than the verdict of another node. */
 static void report_hang(struct supervisor *s) {
-  int64_t origin = find_origin(s);
+  int64_t origin = timeout_ms(s) ? find_origin(s) : -1;
   struct buf text = BUF_INIT;
   struct verdict v;
   uint64_t at_ms;
-  s->hang->reported = true;
   if (origin < 0) return;
   describe_hang(s, origin, &v, &at_ms);
   if (!outweighs_heard(s, &v, at_ms)) return;
   format_text(s, origin, &text);
   v.text = buf_text(&text);
+  if (s->hang->text) v.evidence = s->hang->text;
   sup_report(s, REPORT_FAILED, &v, at_ms);
   sup_log_failure(s, &v);
   buf_finish(&text);
+}
+
+static void report_findings(struct supervisor *s) {
+  bool gave_up = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
+  s->hang->reported = true;
+  send_evidence(s);
+  report_dead(s);
+  if (!gave_up) report_hang(s);
 }
 
 /* The worker made progress during the probe. */
@@ -401,7 +482,7 @@ static bool accept_facts(struct supervisor *s) {
     request_look(s);
   }
   if (s->hang->looking || cancel_if_recovered(s)) return false;
-  report_hang(s);
+  report_findings(s);
   return true;
 }
 
@@ -444,8 +525,28 @@ void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
     plan_look(s);
 }
 
+static bool any_works(const struct supervisor *s) {
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (is_working(&s->workers[i])) return true;
+  return false;
+}
+
+bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
+  if (s->state != SUPERVISOR_RUNNING || !verdict_is_collective_timeout(v) || !any_works(s)) return false;
+  if (s->hang->dead.cause != CAUSE_NONE || s->hang->reported) { /* the first one counts */
+    sup_report(s, REPORT_FAILED, v, at_ms);
+    sup_log_failure(s, v);
+    return true;
+  }
+  verdict_copy(&s->hang->dead, v);
+  s->hang->dead_ms = at_ms;
+  if (!is_probing(s)) start_probe(s, false);
+  return true;
+}
+
 bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
-  if (v->cause != CAUSE_WORKER_HUNG || !is_watching(s)) return false;
+  bool gave_up = s->state == SUPERVISOR_RUNNING && verdict_is_collective_timeout(v) && any_works(s);
+  if (!gave_up && (v->cause != CAUSE_WORKER_HUNG || !is_watching(s))) return false;
   if (s->hang->heard.cause == CAUSE_NONE && v->node_rank != s->round.node_rank) {
     verdict_copy(&s->hang->heard, v);
     s->hang->heard_ms = s->now_ms - ((uint64_t)v->idle_ms < s->now_ms ? (uint64_t)v->idle_ms : s->now_ms);
@@ -455,7 +556,7 @@ bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
 }
 
 void sup_hang_tick(struct supervisor *s) {
-  if (!is_watching(s)) return;
+  if (!is_watching(s) && !is_probing(s)) return;
   if (is_probing(s) && s->hang->looking && s->now_ms >= s->hang->look_ms) {
     finish_second_look(s);
   } else if (s->now_ms >= s->hang->stop_by_ms && !s->hang->looking) {
@@ -473,7 +574,7 @@ void sup_hang_tick(struct supervisor *s) {
 }
 
 uint64_t sup_hang_deadline(const struct supervisor *s) {
-  if (!is_watching(s)) return UINT64_MAX;
+  if (!is_watching(s) && !is_probing(s)) return UINT64_MAX;
   if (s->hang->looking) return s->hang->look_ms;
   return s->hang->look_ms < s->hang->stop_by_ms ? s->hang->look_ms : s->hang->stop_by_ms;
 }
@@ -481,10 +582,13 @@ uint64_t sup_hang_deadline(const struct supervisor *s) {
 void sup_hang_create(struct supervisor *s) {
   s->hang = xcalloc(1, sizeof *s->hang);
   verdict_init(&s->hang->heard);
+  verdict_init(&s->hang->dead);
   sup_hang_end(s);
 }
 
 void sup_hang_destroy(struct supervisor *s) {
+  forget_evidence(s->hang);
+  verdict_free(&s->hang->dead);
   verdict_free(&s->hang->heard);
   free(s->hang);
 }

@@ -451,10 +451,14 @@ void sup_hang_end(struct supervisor *s);   /* they are being stopped */
 void sup_sign(struct supervisor *s, const struct supervisor_event *ev);
 void sup_looked(struct supervisor *s, const struct supervisor_event *ev);
 void sup_probed(struct supervisor *s, const struct supervisor_event *ev);
+void sup_evidence(struct supervisor *s, const struct supervisor_event *ev);
 void sup_probe_facts(struct supervisor *s, const struct supervisor_event *ev);
 void sup_probe_done(struct supervisor *s, const struct supervisor_event *ev);
 /* STOP came; true: trees are stopped later */
 bool sup_hang_stop(struct supervisor *s, const struct verdict *v);
+/* A worker has died because a collective did not end in time. True: it is reported once the others were asked for the
+ * reason, and then they are stopped. */
+bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at_ms);
 void sup_hang_tick(struct supervisor *s);
 uint64_t sup_hang_deadline(const struct supervisor *s);
 

@@ -351,6 +351,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
     if (s->config.trainer || is_the_beginning(s, ev->local_rank))
       v.lasting = find_lasting((int)v.code, v.text, v.error, s->config.trainer);
   }
+  if (sup_hang_gave_up(s, &v, ev->when_ms)) return;
   sup_fail_round(s, &v, ev->when_ms);
 }
 

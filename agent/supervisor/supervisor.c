@@ -139,6 +139,11 @@ static size_t find_strings(struct supervisor_event *ev, const char **at[STRINGS_
   case SUP_SIGNAL: at[n++] = &ev->signal.reason; break;
   case SUP_PARKED: at[n++] = &ev->parked.reason; break;
   case SUP_PROBED: at[n++] = &ev->probed.where; break;
+  case SUP_EVIDENCE:
+    at[n++] = &ev->evidence.text;
+    at[n++] = &ev->evidence.ras;
+    at[n++] = &ev->evidence.silent;
+    break;
   case SUP_MINT_FAILED: at[n++] = &ev->mint_failed.why; break;
   default: break;
   }

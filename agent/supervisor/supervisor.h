@@ -88,6 +88,7 @@ enum supervisor_event_kind {
   SUP_SIGN,           /* the worker gave a sign of life at when_ms */
   SUP_LOOKED,         /* answers SUP_LOOK: all signs until now were sent */
   SUP_PROBED,         /* answers SUP_PROBE: the state of the worker's process */
+  SUP_EVIDENCE,       /* before SUP_PROBE_FACTS: what NCCL and PyTorch report; does not come if they report nothing */
   SUP_PROBE_FACTS,    /* SUP_PROBED was sent for all workers that live */
   SUP_PROBE_DONE,     /* the stacks of the workers were printed, as far as they could be read */
   SUP_MINTED,         /* answers SUP_MINT: the ids. The helper lives on */
@@ -195,6 +196,14 @@ struct supervisor_event {
       const char *where; /* in the kernel, or "" */
     } probed;
     struct {
+      const char *text;     /* for the verdict; "": nothing */
+      const char *ras;      /* what NCCL's RAS says of all ranks; "": nothing */
+      const char *silent;   /* ranks, as in EVIDENCE */
+      struct collective *v; /* of this node */
+      size_t n;
+      struct local_set awaited; /* others wait for them in a collective */
+    } evidence;
+    struct {
       uint32_t helper; /* SUP_MINT's number */
       const void *ids; /* as many as were asked for, NCCL_ID_SIZE bytes each */
       int64_t version; /* NCCL's */
@@ -207,7 +216,7 @@ struct supervisor_event {
   };
 };
 
-/* With its own copies of the strings. The message and the ids are not copied. */
+/* With its own copies of the strings. The message, the ids and the collectives are not copied. */
 struct supervisor_event *supervisor_event_copy(const struct supervisor_event *ev);
 void supervisor_event_free(struct supervisor_event *copy); /* NULL is fine */
 
@@ -247,8 +256,8 @@ enum supervisor_effect_kind {
   SUP_REQUEST,     /* send a request to workers through the sdk */
   SUP_KILL,        /* guard_signal(local_rank, signo): rdzvctl kill-worker */
   SUP_LOOK,        /* look for signs of workers; read their socket first. Answer SIGN, LOOKED */
-  /* look at the workers' processes, and print what is found. Answer PROBED, PROBE_FACTS, PROBE_DONE within
-   * SUPERVISOR_PROBE_MS. STOP_TREES ends it */
+  /* ask NCCL and PyTorch about the workers' collectives, look at the workers' processes, and print what is found. Answer
+   * EVIDENCE, PROBED, PROBE_FACTS, PROBE_DONE within SUPERVISOR_PROBE_MS. STOP_TREES ends it */
   SUP_PROBE,
   /* start a helper that mints NCCL ids in the environment of worker 0 of the round. Answer MINTED or MINT_FAILED */
   SUP_MINT,
@@ -307,6 +316,7 @@ struct supervisor_effect {
     struct {
       int64_t suspect; /* the local rank to begin with; -1: none */
       enum log_level level;
+      bool evidence_only; /* no stacks: a worker has died already */
     } probe;
     struct {
       uint32_t helper, count; /* the helper's number, and how many ids */

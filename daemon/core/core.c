@@ -87,6 +87,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   case MSG_MINTED: on_minted(c, m, ev); break;
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
   case MSG_FOUND_OWNERS: job_found_owners(m->job, m, &ev->msg->found_owners); break;
+  case MSG_EVIDENCE: job_take_evidence(m->job, m, &ev->msg->evidence); break;
   case MSG_BYE:
     job_agent_is_dead(m->job, m->agent);
     je.kind = JOB_EV_BYE;

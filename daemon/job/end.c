@@ -219,6 +219,7 @@ static bool finished_for_good(const struct job *j) {
 
 static void settle_round(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
+  job_judge_evidence(j);
   goodput_settle(j);
   struct verdict *v = &j->cause;
   v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);

@@ -86,6 +86,9 @@ struct bytes *job_settled_bytes(const struct job *j);
 struct bytes *job_end_bytes(const struct job *j);
 void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_verdict, once per round */
 void job_finish_past(struct job *j);
+/* evidence.c: what the nodes of the round know of its collectives goes into `cause`. */
+void job_judge_evidence(struct job *j);
+void job_forget_evidence(struct job *j);
 
 /* repeat.c */
 /* At the settlement: compares the failure with the one before, and remembers it. True: it is a repeat. */

@@ -574,7 +574,7 @@ static uint64_t state_deadline(const struct job *j) {
   case JOB_CHECKPOINTING: return j->prepare_ms;
   case JOB_STOPPING:
     return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + JOB_STOP_SLACK_MS +
-           (j->settings.hang_timeout_ms ? JOB_PROBE_MS : 0);
+           (j->settings.hang_timeout_ms || verdict_is_collective_timeout(&j->cause) ? JOB_PROBE_MS : 0);
   case JOB_RECOVERING: return j->recover_ms;
   case JOB_ENDING: return j->state_ms + JOB_END_ACK_MS;
   case JOB_ENDED: return j->state_ms + JOB_END_KEEP_MS;
@@ -647,6 +647,7 @@ void job_clear_round(struct job *j) {
   j->cause_ms = 0;
   j->worker_deaths = 0;
   j->void_round = j->drilled = false;
+  job_forget_evidence(j);
 }
 
 void job_note_drill(struct job *j) {

@@ -250,11 +250,12 @@ struct job {
   struct verdict cause; /* the weightiest so far; a copy */
   uint64_t cause_ms;
   int64_t worker_deaths;
-  struct round_ids *ids;        /* NULL: it has none: ids.c */
-  struct quorum *quorum;        /* who lets this daemon decide: quorum.c */
-  struct claim *claim;          /* of the next round: claim.c; NULL: none was ever tried */
-  struct goodput_book *goodput; /* goodput.c */
-  struct announcer *announcer;  /* announce.c; NULL: nobody wants events */
+  struct hang_evidence *evidence; /* of its nodes; NULL: there is none: evidence.c */
+  struct round_ids *ids;          /* NULL: it has none: ids.c */
+  struct quorum *quorum;          /* who lets this daemon decide: quorum.c */
+  struct claim *claim;            /* of the next round: claim.c; NULL: none was ever tried */
+  struct goodput_book *goodput;   /* goodput.c */
+  struct announcer *announcer;    /* announce.c; NULL: nobody wants events */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */
@@ -353,6 +354,7 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
 /* ASK_OWNERS of node rank 0, and FOUND_OWNERS of the nodes. */
 void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *ask);
 void job_found_owners(struct job *j, struct member *m, const struct found_owners *found);
+void job_take_evidence(struct job *j, const struct member *m, const struct evidence *e); /* EVIDENCE */
 /* The daemon's word to m, and m's to the daemon: quorum.c. */
 /* HELLO, before WELCOME. again: on the connection of an earlier one. */
 void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms);

@@ -116,6 +116,15 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
                      .local_rank = i,
                      .probed = {.state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S', .where = "do_poll"}});
   }
+  /* Its workers have a flight recorder. */
+  static struct collective waits = {
+      .group = "gloo 0 default_pg", .op = "all_reduce", .seq = 8, .waiting = 1, .entered = -1, .ranks = ""};
+  guard_notify(
+      s, a, at,
+      (struct supervisor_event){
+          .kind = SUP_EVIDENCE,
+          .round = a->round,
+          .evidence = {.text = "1 rank waits in all_reduce #8", .ras = "", .silent = "", .v = &waits, .n = 1}});
   guard_notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
   struct sim_event *ev = sim_push(s, at + STACKS_MS, EV_NOTIFY); /* nothing else waits for it */
   ev->agent = a;

@@ -555,8 +555,126 @@ static void test_without_a_daemon(void **state) {
   bench_close(&r.b);
 }
 
+/* Evidence. -------------------------------------------------------------------------------------------------------- */
+
+static void shows(struct rig *r, uint32_t awaited) {
+  struct collective c = {
+      .group = "gloo 0 default_pg", .op = "all_reduce", .seq = 7, .waiting = 1, .entered = 6, .idle = 1, .ranks = "3"};
+  struct supervisor_event ev = {.kind = SUP_EVIDENCE,
+                                .evidence = {.text = "rank 3 has not entered all_reduce #7, 1 other waits in it",
+                                             .ras = "NCCL says this",
+                                             .silent = "",
+                                             .v = &c,
+                                             .n = 1}};
+  local_set_add(&ev.evidence.awaited, awaited);
+  event(r, ev);
+}
+
+/* The worker that others wait for is the origin, though another one stopped first. */
+static void test_evidence_names_the_origin(void **state) {
+  struct rig r;
+  open_as(&r, HANG_SDK, 1);
+  tell(&r, 0, 5);
+  run(&r, 100);
+  tell(&r, 1, 5);
+  run(&r, TIMEOUT_MS);
+  assert_true(is_probing(&r));
+  assert_int_equal(bench_effect(&r.b, SUP_PROBE)->probe.suspect, 0);
+  assert_false(bench_effect(&r.b, SUP_PROBE)->probe.evidence_only);
+  shows(&r, 1);
+  assert_int_equal(bench_count_sent(&r.b, MSG_EVIDENCE), 0); /* the workers may recover */
+  facts(&r);
+  assert_int_equal(bench_count_sent(&r.b, MSG_EVIDENCE), 1);
+  const struct verdict *v = failed(&r);
+  assert_int_equal(v->rank, 3);
+  assert_true(v->awaited);
+  assert_string_equal(v->evidence, "rank 3 has not entered all_reduce #7, 1 other waits in it");
+  assert_null(strstr(v->text, "it is not known"));
+  event(&r, (struct supervisor_event){.kind = SUP_PROBE_DONE});
+  assert_true(has_stopped(&r));
+  bench_close(&r.b);
+}
+
+static void gives_up(struct rig *r, uint32_t local_rank, const char *lines) {
+  event(r, (struct supervisor_event){.kind = SUP_EXITED,
+                                     .local_rank = local_rank,
+                                     .when_ms = r->b.now_ms,
+                                     .exited = {.status = 6, .unasked = true, .last_lines = lines}});
+}
+
+#define WATCHDOG "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"
+
+/* Without --hang-timeout as well. */
+static void test_a_worker_gives_up_a_collective(void **state) {
+  struct rig r = {0};
+  bench_open(&r.b);
+  r.b.answering = true;
+  bench_running(&r.b);
+  gives_up(&r, 0, WATCHDOG);
+  assert_true(is_probing(&r));
+  assert_true(bench_effect(&r.b, SUP_PROBE)->probe.evidence_only);
+  assert_null(failed(&r));
+  assert_false(has_stopped(&r));
+  shows(&r, 1);
+  facts(&r);
+  const struct verdict *v = failed(&r);
+  assert_int_equal(v->cause, CAUSE_WORKER_SIGNAL);
+  assert_int_equal(v->rank, 2);
+  assert_string_equal(v->evidence, "rank 3 has not entered all_reduce #7, 1 other waits in it");
+  assert_int_equal(bench_count_sent(&r.b, MSG_EVIDENCE), 1);
+  event(&r, (struct supervisor_event){.kind = SUP_PROBE_DONE});
+  assert_true(has_stopped(&r));
+  assert_int_equal(bench_count_sent(&r.b, MSG_REPORT), 2); /* STARTED and this one */
+  bench_close(&r.b);
+}
+
+/* The probe does not answer; the others die meanwhile; no other worker is left. Each is reported once. */
+static void test_giving_up_ends_in_any_case(void **state) {
+  for (int kind = 0; kind < 3; kind++) {
+    struct rig r = {0};
+    bench_open(&r.b);
+    r.b.answering = true;
+    bench_running(&r.b);
+    gives_up(&r, 0, WATCHDOG);
+    if (kind == 0) run(&r, SUPERVISOR_PROBE_MS + 100);
+    if (kind == 1) gives_up(&r, 1, WATCHDOG);
+    if (kind == 2) gives_up(&r, 1, "Connection closed by peer");
+    assert_true(has_stopped(&r));
+    assert_int_equal(bench_count_sent(&r.b, MSG_REPORT), kind ? 3 : 2);
+    bench_close(&r.b);
+  }
+}
+
+/* The other nodes collect evidence before they stop. */
+static void test_another_node_gives_up(void **state) {
+  struct rig r = {0};
+  bench_open(&r.b);
+  r.b.answering = true;
+  bench_running(&r.b);
+  struct msg m;
+  msg_init(&m, MSG_STOP);
+  m.stop.incarnation = r.b.incarnation;
+  m.stop.round = supervisor_round(r.b.s);
+  m.stop.verdict.cause = CAUSE_WORKER_SIGNAL;
+  m.stop.verdict.node_rank = 0;
+  m.stop.verdict.text = WATCHDOG;
+  bench_msg(&r.b, &m);
+  assert_true(is_probing(&r));
+  shows(&r, 1);
+  facts(&r);
+  assert_null(failed(&r));
+  assert_int_equal(bench_count_sent(&r.b, MSG_EVIDENCE), 1);
+  event(&r, (struct supervisor_event){.kind = SUP_PROBE_DONE});
+  assert_true(has_stopped(&r));
+  bench_close(&r.b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_evidence_names_the_origin),
+      cmocka_unit_test(test_a_worker_gives_up_a_collective),
+      cmocka_unit_test(test_giving_up_ends_in_any_case),
+      cmocka_unit_test(test_another_node_gives_up),
       cmocka_unit_test(test_never),
       cmocka_unit_test(test_progress_while_others_start),
       cmocka_unit_test(test_the_whole_way),

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* job: what nodes know of collectives, joined in the verdict of a hang. */
+
+#include <stdio.h>
+#include <string.h>
+#include "tests/rig/core.h"
+#include "tests/rig/unit.h"
+
+static void shows(struct rig *r, struct node *n, int64_t round, struct collective *c, size_t count, const char *silent,
+                  const char *text) {
+  struct msg m;
+  msg_init(&m, MSG_EVIDENCE);
+  m.evidence.incarnation = n->incarnation;
+  m.evidence.round = round;
+  m.evidence.collectives = c;
+  m.evidence.n_collectives = count;
+  m.evidence.silent = silent;
+  m.evidence.text = text;
+  node_say(r, n, &m);
+}
+
+static struct collective waits(int64_t seq, int64_t n) {
+  return (struct collective){
+      .group = "gloo 0 default_pg", .op = "all_reduce", .seq = seq, .waiting = n, .entered = -1, .ranks = ""};
+}
+
+static struct collective idle(int64_t entered, const char *ranks) {
+  return (struct collective){.group = "gloo 0 default_pg", .op = "", .entered = entered, .idle = 1, .ranks = ranks};
+}
+
+static void hangs(struct rig *r, struct node *n, int64_t rank, enum cause cause, const char *evidence,
+                  const char *text) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = cause;
+  v.node_rank = n->node_rank;
+  v.rank = rank;
+  v.code = 67;
+  v.idle_ms = 5000;
+  v.evidence = evidence;
+  v.text = text;
+  node_report(r, n, REPORT_FAILED, &v, 0);
+}
+
+static const char *settled(struct rig *r, struct node *n, int count) {
+  for (int i = 0; i < count; i++) node_stopped(r, &n[i]);
+  const struct msg *m = rig_last(r, n[0].conn, MSG_SETTLED);
+  assert_non_null(m);
+  return m->settled.verdict.evidence;
+}
+
+static void test_nodes_are_joined(void **state) {
+  struct rig r;
+  struct node n[3];
+  struct collective a = waits(412, 3), b = waits(412, 4), c = idle(411, "3");
+  rig_open_running(&r, n, 3);
+  shows(&r, &n[2], 1, &b, 1, "", "");
+  hangs(&r, &n[2], 5, CAUSE_WORKER_HUNG, "4 ranks wait in all_reduce #412", "");
+  const struct msg *m = rig_last(&r, n[0].conn, MSG_STOP);
+  assert_string_equal(m->stop.verdict.evidence, "4 ranks wait in all_reduce #412");
+  shows(&r, &n[1], 1, &c, 1, "", "");
+  shows(&r, &n[0], 1, &a, 1, "", "NCCL says much");
+  assert_string_equal(settled(&r, n, 3), "rank 3 has not entered all_reduce #412, 7 others wait in it");
+  rig_close(&r);
+}
+
+/* RAS of node 0 knows what no flight recorder does. */
+static void test_ras(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct collective a = waits(4, 1);
+  rig_open_running(&r, n, 2);
+  hangs(&r, &n[1], 1, CAUSE_WORKER_HUNG, "", "");
+  shows(&r, &n[0], 1, &a, 1, "", "rank 0 does not answer NCCL");
+  assert_string_equal(settled(&r, n, 2), "rank 0 does not answer NCCL");
+  rig_close(&r);
+}
+
+static void test_a_collective_that_timed_out(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct collective a = waits(4, 1), b = idle(3, "1");
+  rig_open_running(&r, n, 2);
+  hangs(&r, &n[0], 0, CAUSE_WORKER_SIGNAL, "",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4)");
+  shows(&r, &n[0], 1, &a, 1, "", "");
+  shows(&r, &n[1], 1, &b, 1, "", "");
+  assert_string_equal(settled(&r, n, 2), "rank 1 has not entered all_reduce #4, 1 other waits in it");
+  rig_close(&r);
+}
+
+/* Another round, another cause, another node: it says nothing. The next round begins with none. */
+static void test_what_does_not_count(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct collective a = waits(4, 1), b = idle(3, "1");
+  rig_open_running(&r, n, 2);
+  shows(&r, &n[0], 1, &a, 1, "", "");
+  shows(&r, &n[1], 1, &b, 1, "", "");
+  hangs(&r, &n[0], 0, CAUSE_WORKER_EXIT, "", "boom");
+  assert_string_equal(settled(&r, n, 2), "");
+  rig_live(&r, 20000);
+  assert_int_equal(n[0].round, 2);
+  shows(&r, &n[0], 1, &a, 1, "", "");
+  shows(&r, &n[1], 1, &b, 1, "", "text");
+  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
+  rig_forget(&r);
+  assert_string_equal(settled(&r, n, 2), "");
+  rig_close(&r);
+}
+
+/* A node that sends groups without end. */
+static void test_limit(void **state) {
+  enum { FULL = JOB_COLLECTIVES_MAX / COLLECTIVES_MAX };
+  struct rig r;
+  struct node n[2];
+  struct collective v[COLLECTIVES_MAX];
+  char names[COLLECTIVES_MAX][32];
+  rig_open_running(&r, n, 2);
+  hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
+  for (int i = 0; i <= FULL; i++) {
+    for (int k = 0; k < COLLECTIVES_MAX; k++) {
+      v[k] = waits(4, i < FULL ? 1 : 100);
+      snprintf(names[k], sizeof names[k], "gloo %d", i * COLLECTIVES_MAX + k);
+      v[k].group = names[k];
+    }
+    shows(&r, &n[0], 1, v, COLLECTIVES_MAX, "1", "");
+  }
+  assert_string_equal(settled(&r, n, 2),
+                      "1 rank waits in all_reduce #4 of process group gloo 0; the debug server of rank 1 "
+                      "does not answer");
+  rig_close(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_nodes_are_joined),
+      cmocka_unit_test(test_ras),
+      cmocka_unit_test(test_a_collective_that_timed_out),
+      cmocka_unit_test(test_what_does_not_count),
+      cmocka_unit_test(test_limit),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
