@@ -168,7 +168,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     round_stop(s->round, fx->round, fx->stop_trees.signo, (uint32_t)fx->stop_trees.grace_ms, &fx->stop_trees.keep);
     break;
   case SUP_LOOK: round_look(s->round); break;
-  case SUP_PROBE: round_probe(s->round, fx->probe.suspect, fx->probe.level); break;
+  case SUP_PROBE: round_probe(s->round, fx->probe.suspect, fx->probe.level, !fx->probe.evidence_only); break;
   case SUP_FENCE_AT: round_fence(s->round, fx->fence_at.at_ms); break;
   case SUP_KILL: round_signal(s->round, fx->kill.local_rank, fx->kill.signo); break;
   case SUP_REQUEST: round_request(s->round, &fx->request.of, fx->request.bits, fx->request.checkpoint); break;

@@ -13,7 +13,9 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include "common/json.h"
 
 static const char *text_of(const json_t *v) {
@@ -71,6 +73,25 @@ int flight_parse(struct flight *f, const char *data, size_t n, struct err *e) {
   json_array_foreach(entries, i, entry) read_entry(f, entry);
   json_decref(root);
   return rc;
+}
+
+int flight_unwrap(const char *data, size_t n, struct slice *body, struct err *e) {
+  const char *end = memmem(data, n < FLIGHT_HEADER_MAX ? n : FLIGHT_HEADER_MAX, "\r\n\r\n", 4);
+  char first[32];
+  int status = 0;
+  snprintf(first, sizeof first, "%.*s", n < sizeof first ? (int)n : (int)sizeof first - 1, data);
+  if (!end || sscanf(first, "HTTP/1.%*1[01] %3d", &status) != 1 || status < 100)
+    return err_set(e, -EPROTO, n ? "its answer is not HTTP/1.1" : "it closed the connection");
+  *body = (struct slice){end + 4, n - (size_t)(end + 4 - data)};
+  for (const char *line = data; line < end; line = memchr(line, '\n', (size_t)(end - line) + 2), line++) {
+    static const char name[] = "Content-Length:";
+    if (strncasecmp(line, name, sizeof name - 1) != 0) continue;
+    long long length = strtoll(line + sizeof name - 1, NULL, 10);
+    if (length < 0 || (unsigned long long)length > body->len)
+      return err_set(e, -EPROTO, "its answer was cut after %zu of %lld bytes", body->len, length);
+    body->len = (size_t)length;
+  }
+  return status;
 }
 
 bool flight_is_idle(const struct flight *f) {

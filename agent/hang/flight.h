@@ -13,10 +13,12 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/slice.h"
 #include "proto/msg.h"
 
 enum {
   FLIGHT_MAX = 4 * 1024 * 1024, /* bytes of one worker's answer */
+  FLIGHT_HEADER_MAX = 8192,     /* of HTTP, before it */
   FLIGHT_GROUPS_MAX = 64,       /* process groups of one worker; later ones are left out */
 };
 
@@ -34,6 +36,8 @@ struct flight {
 
 /* Adds the groups of one answer. -EPROTO and a sentence: it is not such an answer. */
 int flight_parse(struct flight *f, const char *data, size_t n, struct err *e);
+/* The body of a complete HTTP answer of a debug server. Returns its status, or -EPROTO and a sentence. `body` borrows. */
+int flight_unwrap(const char *data, size_t n, struct slice *body, struct err *e);
 bool flight_is_idle(const struct flight *f); /* in no collective of any group, and has been in one */
 
 /* The groups of a node. Strings of `v` point into `room`. */

@@ -445,7 +445,8 @@ static void start_reading(struct probe *p, bool stacks) {
   reading_free(r);
 }
 
-void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks) {
+void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks,
+                 uint32_t limit_ms) {
   finish_probe(p, false);
   p->under_way = true;
   p->level = level;
@@ -457,7 +458,7 @@ void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, 
                              .pid = targets[i].pid,
                              .file = targets[i].file ? xstrdup(targets[i].file) : NULL};
   uv_update_time(p->loop);
-  uv_timer_start(&p->timer, on_deadline, PROBE_MS, 0);
+  uv_timer_start(&p->timer, on_deadline, limit_ms, 0);
   start_reading(p, stacks);
 }
 

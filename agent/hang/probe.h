@@ -39,8 +39,9 @@ struct probe *probe_create(uv_loop_t *loop, const struct probe_callbacks *cb, vo
 void probe_destroy(struct probe *p); /* NULL is fine; kills tools; no callback follows */
 
 /* Most interesting target first. stacks false: facts only. The report is logged at `level` when on_done is called, or
- * by probe_end. A probe under way is ended first, without a report. */
-void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks);
+ * by probe_end. limit_ms <= PROBE_MS. A probe under way is ended first, without a report. */
+void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks,
+                 uint32_t limit_ms);
 /* Logs what was found so far and kills tools. No callback follows. */
 void probe_end(struct probe *p);
 bool probe_is_busy(const struct probe *p); /* a file is being written */

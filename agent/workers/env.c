@@ -62,6 +62,8 @@
       "named pipe for `torch.distributed.elastic.timer`, with `TORCHELASTIC_ENABLE_FILE_TIMER=1`")                     \
   STR("TORCHELASTIC_SIGNALS_TO_HANDLE", p->signals, "`--signals-to-handle`")                                           \
   SPARE("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "1, if it is not set already")                                         \
+  SPARE("NCCL_RAS_ADDR", job->ras_addr,                                                                                \
+        "where NCCL answers questions about a hang: a port of this agent alone, if it is not set already")             \
   SPARE("OMP_NUM_THREADS", p->threads, "1, if it is not set already and there are several workers here")               \
   STR("CUDA_VISIBLE_DEVICES", p->device,                                                                               \
       "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device")                         \

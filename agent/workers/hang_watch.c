@@ -5,6 +5,9 @@
  * at in the pool, so that answer comes later, or never if their server hangs; the mind waits for it no longer than it
  * wants to. Progress through the sdk comes by itself.
  *
+ * A probe first asks NCCL and PyTorch, because a debugger stops the processes that could answer; then it looks at the
+ * processes. Where NCCL answers, its workers stay for EVIDENCE_MS at least: the first nodes ask it about all.
+ *
  * Each sign is reported once: only a sign that is newer than the last one. While nothing reads the workers' output,
  * because the terminal was stopped or a disk hangs, or while a user has suspended the job, they cannot go on, and that
  * is not their fault: LOOKED says `held`. */
@@ -12,9 +15,13 @@
 #include "agent/workers/hang_watch.h"
 #include "agent/workers/worker.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include "agent/hang/evidence.h"
 #include "agent/hang/files.h"
 #include "agent/hang/probe.h"
+#include "agent/hang/ras_port.h"
 #include "common/system/clock.h"
 #include "common/mem.h"
 
@@ -22,6 +29,16 @@ struct hang_watch {
   struct hang_watch_options o;
   struct hang_files *files; /* NULL: they are not watched */
   struct probe *probe;
+  struct evidence_desk *desk;
+  struct ras_port ras; /* without an address: NCCL_RAS_ADDR is inherited, or no port is free */
+  struct evidence_question question;
+  uv_timer_t timer;       /* the end of a hold */
+  uint64_t hold_ms;       /* until when workers stay */
+  uint64_t begun_ms;      /* of the probe */
+  const struct worker *v; /* while NCCL and PyTorch are asked: what to look at then */
+  int64_t suspect;
+  enum log_level level;
+  bool stacks;
   uint32_t round;
   int64_t rank_base;
   bool suspended, held; /* held: suspended at some time since the last look */
@@ -80,28 +97,84 @@ static void on_facts(void *ctx) {
   report(ctx, (struct supervisor_event){.kind = SUP_PROBE_FACTS});
 }
 
+static void on_held(uv_timer_t *timer) {
+  struct hang_watch *h = timer->data;
+  report(h, (struct supervisor_event){.kind = SUP_PROBE_DONE});
+}
+
 static void on_done(void *ctx) {
-  report(ctx, (struct supervisor_event){.kind = SUP_PROBE_DONE});
+  struct hang_watch *h = ctx;
+  uint64_t now_ms = boot_ms();
+  if (h->hold_ms <= now_ms) {
+    on_held(&h->timer);
+    return;
+  }
+  uv_update_time(h->o.loop);
+  uv_timer_start(&h->timer, on_held, h->hold_ms - now_ms, 0);
 }
 
 static bool has_files(const struct hang_watch *h) {
   return h->o.options->output.log_dir && output_has_files(&h->o.options->output);
 }
 
-void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level) {
-  struct probe_target targets[PROBE_TARGETS_MAX];
-  char *files[PROBE_TARGETS_MAX] = {NULL};
+/* The local ranks that can be looked at, the suspect first. */
+static size_t list_targets(const struct hang_watch *h, uint32_t out[PROBE_TARGETS_MAX]) {
   size_t n = 0;
   for (int64_t k = -1; k < (int64_t)h->o.count && n < PROBE_TARGETS_MAX; k++) {
-    int64_t i = k < 0 ? suspect : k; /* the suspect first */
-    if (i < 0 || i >= (int64_t)h->o.count || (k >= 0 && i == suspect) || v[i].exited || v[i].pid <= 0) continue;
-    if (has_files(h)) files[n] = log_dir_attempt_file(h->o.logs, h->round, i, "hang.txt");
-    targets[n] =
-        (struct probe_target){.local_rank = (uint32_t)i, .rank = h->rank_base + i, .pid = v[i].pid, .file = files[n]};
-    n++;
+    int64_t i = k < 0 ? h->suspect : k;
+    if (i < 0 || i >= (int64_t)h->o.count || (k >= 0 && i == h->suspect) || h->v[i].exited || h->v[i].pid <= 0)
+      continue;
+    out[n++] = (uint32_t)i;
   }
-  probe_begin(h->probe, targets, n, level, h->o.options->hang_stacks);
+  return n;
+}
+
+static void look_at_processes(struct hang_watch *h) {
+  struct probe_target targets[PROBE_TARGETS_MAX];
+  char *files[PROBE_TARGETS_MAX] = {NULL};
+  uint32_t ranks[PROBE_TARGETS_MAX];
+  size_t n = list_targets(h, ranks);
+  for (size_t i = 0; i < n; i++) {
+    if (has_files(h)) files[i] = log_dir_attempt_file(h->o.logs, h->round, ranks[i], "hang.txt");
+    targets[i] = (struct probe_target){
+        .local_rank = ranks[i], .rank = h->rank_base + ranks[i], .pid = h->v[ranks[i]].pid, .file = files[i]};
+  }
+  uint64_t used_ms = boot_ms() - h->begun_ms;
+  probe_begin(h->probe, targets, n, h->level, h->stacks, used_ms < PROBE_MS ? PROBE_MS - (uint32_t)used_ms : 1);
   for (size_t i = 0; i < n; i++) free(files[i]);
+}
+
+static void on_evidence(void *ctx, const struct evidence_answer *a) {
+  struct hang_watch *h = ctx;
+  struct collective v[COLLECTIVES_MAX];
+  memcpy(v, a->flights.v, sizeof v);
+  if (a->has_ras) h->hold_ms = h->begun_ms + EVIDENCE_MS;
+  if (a->any)
+    report(h, (struct supervisor_event){.kind = SUP_EVIDENCE,
+                                        .evidence = {.text = a->text,
+                                                     .ras = a->ras,
+                                                     .silent = a->silent,
+                                                     .v = v,
+                                                     .n = a->flights.n,
+                                                     .awaited = a->awaited}});
+  if (!h->v) return;
+  for (uint32_t i = h->o.count; i-- > 0;)
+    if (local_set_has(&a->awaited, i)) h->suspect = i; /* its stack is the one that is wanted */
+  look_at_processes(h);
+}
+
+void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level,
+                      bool stacks) {
+  probe_end(h->probe);
+  uv_timer_stop(&h->timer);
+  h->v = v;
+  h->suspect = suspect;
+  h->level = level;
+  h->stacks = stacks && h->o.options->hang_stacks;
+  h->begun_ms = boot_ms();
+  h->hold_ms = 0;
+  h->question.n = (uint32_t)list_targets(h, h->question.local_ranks);
+  evidence_ask(h->desk, &h->question);
 }
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
@@ -111,15 +184,38 @@ void hang_watch_suspend(struct hang_watch *h, bool on) {
   h->held |= on;
 }
 
-void hang_watch_begin(struct hang_watch *h, uint32_t round, int64_t rank_base) {
-  h->round = round;
-  h->rank_base = rank_base;
+void hang_watch_end(struct hang_watch *h) {
+  h->v = NULL;
+  evidence_drop(h->desk);
+  uv_timer_stop(&h->timer);
   probe_end(h->probe);
-  if (h->files) hang_files_begin(h->files, rank_base);
 }
 
-void hang_watch_end(struct hang_watch *h) {
-  probe_end(h->probe);
+void hang_watch_begin(struct hang_watch *h, const struct start *start) {
+  hang_watch_end(h);
+  h->round = (uint32_t)start->round;
+  h->rank_base = start->rank_base;
+  h->question.node_rank = start->node_rank;
+  h->question.rank_base = start->rank_base;
+  h->question.world_size = start->world_size;
+  h->question.store_port = (uint16_t)start->store_port;
+  snprintf(h->question.store_addr, sizeof h->question.store_addr, "%s", start->head_addr);
+  if (h->files) hang_files_begin(h->files, h->rank_base);
+}
+
+const char *hang_watch_ras_addr(const struct hang_watch *h) {
+  return h->ras.addr[0] ? h->ras.addr : NULL;
+}
+
+/* The user's address counts, if there is one. */
+static void choose_ras_addr(struct hang_watch *h) {
+  static const char name[] = "NCCL_RAS_ADDR=";
+  const char *given = NULL;
+  for (char *const *at = h->o.base_env; at && *at && !given; at++)
+    if (strncmp(*at, name, sizeof name - 1) == 0) given = *at + sizeof name - 1;
+  h->ras = (struct ras_port){.fd = -1};
+  if (!given) ras_port_open(&h->ras);
+  h->question.ras_port = ras_port_parse(given ? given : h->ras.addr, &h->question.ras_v6);
 }
 
 bool hang_watch_is_busy(const struct hang_watch *h) {
@@ -131,14 +227,24 @@ struct hang_watch *hang_watch_create(const struct hang_watch_options *o) {
   struct hang_watch *h = xcalloc(1, sizeof(*h));
   h->o = *o;
   h->probe = probe_create(o->loop, &callbacks, h);
+  h->desk = evidence_create(o->loop, on_evidence, h);
+  uv_timer_init(o->loop, &h->timer);
+  h->timer.data = h;
+  choose_ras_addr(h);
   if (o->options->hang_watch.kind == HANG_FILE)
     h->files = hang_files_create(o->loop, o->count, o->options->hang_watch.file, on_files, h);
   return h;
 }
 
+static void on_timer_closed(uv_handle_t *handle) {
+  free(handle->data);
+}
+
 void hang_watch_destroy(struct hang_watch *h) {
   if (!h) return;
   probe_destroy(h->probe);
+  evidence_destroy(h->desk);
+  ras_port_close(&h->ras);
   hang_files_destroy(h->files);
-  free(h);
+  uv_close((uv_handle_t *)&h->timer, on_timer_closed);
 }

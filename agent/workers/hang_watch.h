@@ -18,6 +18,7 @@ struct hang_watch_options {
   uv_loop_t *loop;
   uint32_t count; /* local ranks */
   const struct agent_options *options;
+  char *const *base_env; /* may have NCCL_RAS_ADDR */
   const struct log_dir *logs;
   struct relay *relay;
   void (*on_event)(void *ctx, struct supervisor_event *ev); /* now_ms is not filled */
@@ -31,11 +32,14 @@ void hang_watch_destroy(struct hang_watch *h); /* NULL is fine; before the relay
 
 /* The workers are stopped (SIGSTOP) on purpose; or no longer. */
 void hang_watch_suspend(struct hang_watch *h, bool on);
-void hang_watch_begin(struct hang_watch *h, uint32_t round, int64_t rank_base);
+void hang_watch_begin(struct hang_watch *h, const struct start *start);
+/* For the workers' NCCL_RAS_ADDR; NULL: it is inherited, or there is none. */
+const char *hang_watch_ras_addr(const struct hang_watch *h);
 struct worker;
 void hang_watch_look(struct hang_watch *h, struct worker *v); /* by local rank */
-/* suspect: the local rank to begin with; -1: none */
-void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level);
+/* suspect: the local rank to begin with; -1: none. stacks: print those of the workers, unless an option says no. `v`
+ * stays where it is. */
+void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level, bool stacks);
 void hang_watch_end(struct hang_watch *h);           /* the workers are being stopped: no tool may hold them now */
 bool hang_watch_is_busy(const struct hang_watch *h); /* a file is being written */
 

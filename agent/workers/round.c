@@ -444,6 +444,7 @@ static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
   int n = r->o.options->command ? 0 : device_watch_count(r->devices);
   const struct device *device = device_watch_get(r->devices, n ? i % (uint32_t)n : i);
   job.socket = sdk_server_name(r->sdk);
+  job.ras_addr = hang_watch_ras_addr(r->hang);
   job.devices = n;
   job.timer_file = r->timers ? file_timer_watch_file(r->timers) : r->o.options->timer_file;
   job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
@@ -556,7 +557,7 @@ static void begin_round(void *ctx) {
     if (goes_on) local_set_add(&stay, i);
   }
   open_socket(r);
-  hang_watch_begin(r->hang, r->round, start->rank_base);
+  hang_watch_begin(r->hang, start);
   if (r->timers) file_timer_watch_begin(r->timers, &stay); /* an adopted worker has the old timers in its environment */
   make_logs(r);
   bool takes = adopt(r);
@@ -845,8 +846,8 @@ void round_look(struct round_driver *r) {
   hang_watch_look(r->hang, r->v);
 }
 
-void round_probe(struct round_driver *r, int64_t suspect, enum log_level level) {
-  hang_watch_probe(r->hang, r->v, suspect, level);
+void round_probe(struct round_driver *r, int64_t suspect, enum log_level level, bool stacks) {
+  hang_watch_probe(r->hang, r->v, suspect, level, stacks);
 }
 
 void round_signal(struct round_driver *r, uint32_t local_rank, int signo) {
@@ -958,6 +959,7 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
     r->hang = hang_watch_create(&(struct hang_watch_options){.loop = o->loop,
                                                              .count = o->count,
                                                              .options = o->options,
+                                                             .base_env = o->base_env,
                                                              .logs = o->logs,
                                                              .relay = r->relay,
                                                              .on_event = o->on_event,

@@ -68,7 +68,7 @@ void round_resize(struct round_driver *r);
 /* LOOK: records from the workers' socket are reported first. */
 void round_look(struct round_driver *r);
 /* PROBE: suspect -1: none. */
-void round_probe(struct round_driver *r, int64_t suspect, enum log_level level);
+void round_probe(struct round_driver *r, int64_t suspect, enum log_level level, bool stacks);
 /* FENCE_AT, OBITUARY: guard_fence, guard_obituary. */
 void round_fence(struct round_driver *r, uint64_t at_ms);
 void round_obituary(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,

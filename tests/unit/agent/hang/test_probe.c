@@ -275,7 +275,7 @@ static void test_facts_and_stacks(void **state) {
   desk_open(&d);
   char *file = xasprintf("%s/hang.txt", dir);
   const struct probe_target targets[] = {{1, 5, stopped, file}, {0, 4, reading, NULL}};
-  probe_begin(d.p, targets, 2, LOG_WARN, true);
+  probe_begin(d.p, targets, 2, LOG_WARN, true, PROBE_MS);
   run_until_done(&d);
   assert_int_equal(d.n_facts, 2);
   assert_int_equal(d.n_all, 1);
@@ -307,7 +307,7 @@ static void test_without_stacks(void **state) {
   put_tool("eu-stack", "echo never");
   desk_open(&d);
   const struct probe_target target = {0, 0, stopped, NULL};
-  probe_begin(d.p, &target, 1, LOG_WARN, false);
+  probe_begin(d.p, &target, 1, LOG_WARN, false, PROBE_MS);
   run_until_done(&d);
   assert_int_equal(d.n_facts, 1);
   assert_null(strstr(d.lines.data, "never"));
@@ -324,7 +324,7 @@ static void test_a_tool_that_hangs(void **state) {
   desk_open(&d);
   const struct probe_target target = {0, 0, stopped, NULL};
   uint64_t begun = boot_ms();
-  probe_begin(d.p, &target, 1, LOG_WARN, true);
+  probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   run_until_done(&d);
   assert_in_range(d.done_ms - begun, PROBE_MS - 50, PROBE_MS + 2000);
   assert_non_null(strstr(d.lines.data, "  | first\n"));
@@ -332,7 +332,7 @@ static void test_a_tool_that_hangs(void **state) {
   desk_close(&d);
   put_tool("eu-stack", "yes '#0 again' | head -c 1000000");
   desk_open(&d);
-  probe_begin(d.p, &target, 1, LOG_WARN, true);
+  probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   run_until_done(&d);
   unsigned n = 0;
   for (const char *p = d.lines.data; (p = strstr(p, "#0 again")); p++) n++;
@@ -351,7 +351,7 @@ static void test_ended(void **state) {
   put_tool("eu-stack", script);
   desk_open(&d);
   const struct probe_target target = {0, 0, stopped, NULL};
-  probe_begin(d.p, &target, 1, LOG_WARN, true);
+  probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   struct stat st;
   for (uint64_t end = boot_ms() + PATIENCE_MS; (stat(mark, &st) || !st.st_size) && boot_ms() < end; usleep(1000))
     uv_run(&d.loop, UV_RUN_NOWAIT);
@@ -364,10 +364,10 @@ static void test_ended(void **state) {
   assert_int_equal(kill(tool, 0), -1);
   assert_int_equal(d.n_done, 0);
   d.end_at_facts = true; /* from within the callback */
-  probe_begin(d.p, &target, 1, LOG_WARN, true);
+  probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   for (uint64_t end = boot_ms() + PATIENCE_MS; !d.n_all && boot_ms() < end; usleep(1000))
     uv_run(&d.loop, UV_RUN_NOWAIT);
-  probe_begin(d.p, &target, 1, LOG_WARN, true); /* and with a job of the pool under way */
+  probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS); /* and with a job of the pool under way */
   desk_close(&d);
   unlink(mark);
   free(text);
@@ -380,7 +380,7 @@ static void test_ended(void **state) {
 static void test_no_target(void **state) {
   struct desk d;
   desk_open(&d);
-  probe_begin(d.p, NULL, 0, LOG_WARN, true);
+  probe_begin(d.p, NULL, 0, LOG_WARN, true, PROBE_MS);
   run_until_done(&d);
   assert_int_equal(d.n_all, 1);
   desk_close(&d);
