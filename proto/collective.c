@@ -98,17 +98,17 @@ static void put_collective(const struct collective *c, struct buf *out) {
   buf_put_plain(out, c->group, len, GROUP_NAME_MAX);
 }
 
+/* How much it says: ranks that wait for others, ranks that wait, ranks that do not. */
+static int64_t worth(const struct collective *c) {
+  if (collective_lacks(c)) return 3LL * WORLD_MAX + c->waiting;
+  if (c->seq > 0 && c->waiting > 0) return 2LL * WORLD_MAX + c->waiting;
+  return c->idle > 0 && c->entered > 0 ? c->idle : 0;
+}
+
 static const struct collective *find_best(const struct collective *v, size_t n) {
   const struct collective *best = NULL;
-  for (size_t i = 0; i < n; i++) {
-    if (v[i].seq <= 0 || v[i].waiting <= 0) continue;
-    bool lacks = collective_lacks(&v[i]);
-    if (best && collective_lacks(best) != lacks) {
-      if (lacks) best = &v[i];
-    } else if (!best || v[i].waiting > best->waiting) {
-      best = &v[i];
-    }
-  }
+  for (size_t i = 0; i < n; i++)
+    if (worth(&v[i]) > (best ? worth(best) : 0)) best = &v[i];
   return best;
 }
 
@@ -119,9 +119,12 @@ void collectives_sentence(const struct collective *v, size_t n, const char *sile
     buf_puts(out, c->idle == 1 ? " has not entered " : " have not entered ");
     put_collective(c, out);
     buf_printf(out, ", %" PRId64 " other%s in it", c->waiting, c->waiting == 1 ? " waits" : "s wait");
-  } else if (c) {
+  } else if (c && c->waiting > 0) {
     buf_printf(out, "%" PRId64 " rank%s in ", c->waiting, c->waiting == 1 ? " waits" : "s wait");
     put_collective(c, out);
+  } else if (c) {
+    put_ranks(c->ranks, c->idle, out);
+    buf_printf(out, " %s in no collective, the last one was #%" PRId64, c->idle == 1 ? "is" : "are", c->entered);
   }
   struct ranks r = {.n = 0};
   add_ranks(&r, silent);

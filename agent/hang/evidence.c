@@ -277,7 +277,8 @@ static size_t count_talks(const struct collecting *c, enum talk_kind kind) {
   return n;
 }
 
-/* A debug server may listen on IPv6 alone. One that listens nowhere has ended, and says nothing about a hang. */
+/* A debug server may listen on IPv6 alone. One that listens nowhere, or resets a connection, has ended, and says
+ * nothing about a hang. */
 static void note_refusal(struct worker_answer *w) {
   if (w->heard) return;
   w->named = !w->v6;
@@ -311,6 +312,7 @@ static void close_worker(struct collecting *c, struct talk *t) {
   struct slice body;
   int status = flight_unwrap(buf_text(&t->in), t->in.len, &body, &e);
   if (status >= 0) w->heard = true;
+  if (!t->in.len && !w->heard) w->named = false; /* it has died */
   if (status == 200) status = flight_parse(&w->flight, body.data, body.len, &e);
   if (status < 0) note(c, "a debug server", &e);
   end_talk(t);
@@ -318,6 +320,13 @@ static void close_worker(struct collecting *c, struct talk *t) {
 }
 
 /* The loop. -------------------------------------------------------------------------------------------------------- */
+
+/* A connection that failed. */
+static void fail(struct collecting *c, struct talk *t) {
+  if (t->kind == TALK_RAS && t->ras.step == RAS_GREETS) c->ras_next_ms = UINT64_MAX; /* nobody listens */
+  if (t->kind == TALK_WORKER) note_refusal(&c->workers[t->worker]);
+  end_talk(t);
+}
 
 static void hear(struct collecting *c, struct talk *t) {
   size_t max = t->kind == TALK_WORKER ? FLIGHT_MAX + FLIGHT_HEADER_MAX : RAS_JSON_MAX;
@@ -332,20 +341,13 @@ static void hear(struct collecting *c, struct talk *t) {
   } else if (n == 0 && t->kind == TALK_WORKER) {
     close_worker(c, t);
   } else {
-    end_talk(t);
+    fail(c, t);
   }
 }
 
 static void speak(struct talk *t) {
   ssize_t n = send(t->fd, t->out.data, t->out.len, MSG_NOSIGNAL);
   if (n > 0) buf_consume(&t->out, (size_t)n);
-}
-
-/* A connection that failed. */
-static void fail(struct collecting *c, struct talk *t) {
-  if (t->kind == TALK_RAS && t->ras.step == RAS_GREETS) c->ras_next_ms = UINT64_MAX; /* nobody listens */
-  if (t->kind == TALK_WORKER) note_refusal(&c->workers[t->worker]);
-  end_talk(t);
 }
 
 static void wait_and_talk(struct collecting *c, uint64_t now_ms) {

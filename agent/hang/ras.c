@@ -167,6 +167,12 @@ static void set_behind(struct ras_finding *f, const char *op, int64_t size, uint
   snprintf(f->op, sizeof f->op, "%s", op);
 }
 
+/* A name as NCCL has them. */
+static bool is_operation(const char *op) {
+  size_t n = strspn(op, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789");
+  return n > 0 && n <= RAS_OPERATION_MAX && !op[n];
+}
+
 /* Compares the counts of one kind of collective in one communicator. */
 static void read_counts(const json_t *ranks, const char *op, int64_t size, struct ras_finding *f) {
   uint64_t least = UINT64_MAX, most = 0;
@@ -195,7 +201,7 @@ static void read_communicator(const json_t *c, struct ras_finding *f) {
   if (size < 1 || size > RAS_SIZE_MAX || json_array_size(ranks) > RAS_SIZE_MAX) return;
   f->communicators++;
   read_missing(json_object_get(c, "missing_ranks"), size, f);
-  json_object_foreach(counts, op, v) read_counts(ranks, op, size, f);
+  json_object_foreach(counts, op, v) if (is_operation(op)) read_counts(ranks, op, size, f);
   json_array_foreach(ranks, i, v) {
     int64_t error = int_of(json_object_get(v, "status"), "async_error", 0);
     if (error != 0 && error != 7) f->errors++; /* ncclSuccess, ncclInProgress */
@@ -309,7 +315,7 @@ static bool read_counts_title(const char *line, struct text_counts *c) {
   const char *end = strstr(line, after);
   if (strncmp(line, before, sizeof before - 1) != 0 || !end || end < line + sizeof before - 1) return false;
   snprintf(c->op, sizeof c->op, "%.*s", (int)(end - line - (long)sizeof before + 1), line + sizeof before - 1);
-  return true;
+  return is_operation(c->op);
 }
 
 static void name_silent(struct ras_finding *f, const char *line, bool dead) {

@@ -244,6 +244,14 @@ void sup_evidence(struct supervisor *s, const struct supervisor_event *ev) {
   h->awaited = ev->evidence.awaited;
 }
 
+/* It tells which rank the others wait for. */
+static bool evidence_names_ranks(const struct supervisor *s) {
+  const struct evidence *e = &s->hang->evidence;
+  for (size_t i = 0; i < e->n_collectives; i++)
+    if (collective_lacks(&e->collectives[i])) return true;
+  return e->text && e->text[0];
+}
+
 static void send_evidence(struct supervisor *s) {
   struct msg m;
   if (!s->hang->text) return;
@@ -398,7 +406,7 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
     snprintf(more, sizeof more, "and %d more ranks of this node", n - NAMES_MAX);
     append_part(out, more);
   }
-  if (is_held(&s->workers[origin]) || (s->hang->text && s->hang->text[0])) return;
+  if (is_held(&s->workers[origin]) || evidence_names_ranks(s)) return;
   if (!is_first(s, origin))
     append_part(out, "it is not known which rank the others wait for");
   else if (s->round.world_size > s->config.workers)

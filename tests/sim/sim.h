@@ -263,6 +263,8 @@ struct sim_agent {
   uint64_t back_at;         /* when it read the first of these after a long silence */
   uint64_t known_at;        /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;
+  struct collective collective; /* of its workers, when a hang ends the round */
+  char ranks[RANKS_TEXT_MAX + 1];
 };
 
 enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_FORWARD, CONN_CONTROL };

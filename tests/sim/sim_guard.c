@@ -103,6 +103,30 @@ void guard_look(struct sim *s, struct sim_agent *a) {
   guard_notify(s, a, s->now, (struct supervisor_event){.kind = SUP_LOOKED, .round = a->round});
 }
 
+/* Flight recorders of its workers: all are in the collective of the next step, except those that hang. */
+static void notify_evidence(struct sim *s, struct sim_agent *a, uint64_t at) {
+  char ranks[RANKS_TEXT_MAX + 1] = "", rank[16];
+  struct collective *c = &a->collective; /* the event borrows it */
+  *c = (struct collective){.group = "gloo 0 default_pg", .op = "all_reduce", .entered = -1, .ranks = a->ranks};
+  for (uint32_t i = 0; i < a->workers; i++) {
+    const struct sim_worker *w = &a->w[i];
+    if (!worker_works(w)) continue;
+    snprintf(rank, sizeof rank, "%u", w->rank);
+    if (hangs(s, w)) {
+      c->entered = 7;
+      c->idle++;
+      ranks_merge(ranks, rank);
+    } else {
+      c->seq = 8;
+      c->waiting++;
+    }
+  }
+  memcpy(a->ranks, ranks, sizeof ranks);
+  struct supervisor_event ev = {
+      .kind = SUP_EVIDENCE, .round = a->round, .evidence = {.text = "", .ras = "", .silent = "", .v = c, .n = 1}};
+  guard_notify(s, a, at, ev);
+}
+
 void guard_probe(struct sim *s, struct sim_agent *a) {
   uint64_t at = s->now + FACTS_MS;
   sim_trace(s, "%s: looks at its workers", a->name);
@@ -116,15 +140,7 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
                      .local_rank = i,
                      .probed = {.state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S', .where = "do_poll"}});
   }
-  /* Its workers have a flight recorder. */
-  static struct collective waits = {
-      .group = "gloo 0 default_pg", .op = "all_reduce", .seq = 8, .waiting = 1, .entered = -1, .ranks = ""};
-  guard_notify(
-      s, a, at,
-      (struct supervisor_event){
-          .kind = SUP_EVIDENCE,
-          .round = a->round,
-          .evidence = {.text = "1 rank waits in all_reduce #8", .ras = "", .silent = "", .v = &waits, .n = 1}});
+  notify_evidence(s, a, at);
   guard_notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
   struct sim_event *ev = sim_push(s, at + STACKS_MS, EV_NOTIFY); /* nothing else waits for it */
   ev->agent = a;

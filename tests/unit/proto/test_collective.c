@@ -32,7 +32,7 @@ static void one_is_missing(void **state) {
   struct collective nodes[] = {WAITS(412, 3), WAITS(412, 4), IDLE(411, 1, "3")};
   joined(nodes, 3, "rank 3 has not entered all_reduce #412, 7 others wait in it");
   joined(nodes, 2, "7 ranks wait in all_reduce #412");
-  joined(&nodes[2], 1, "");
+  joined(&nodes[2], 1, "rank 3 is in no collective, the last one was #411");
 }
 
 static void several_are_missing(void **state) {

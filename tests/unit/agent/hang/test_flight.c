@@ -139,15 +139,38 @@ static void refused(void **state) {
   assert_int_equal(f.n, 0);
 }
 
+/* HTTP. ------------------------------------------------------------------------------------------------------------ */
+
+static int unwrap(const char *answer, const char *body) {
+  struct slice got;
+  int status = flight_unwrap(answer, strlen(answer), &got, &e);
+  if (status >= 0) assert_int_equal(got.len, strlen(body));
+  if (status >= 0) assert_memory_equal(got.data, body, got.len);
+  return status;
+}
+
+static void http(void **state) {
+  assert_int_equal(unwrap("HTTP/1.1 200 OK\r\nConnection: close\r\ncontent-length: 2\r\n\r\n{}", "{}"), 200);
+  assert_int_equal(unwrap("HTTP/1.1 404 Not Found\r\n\r\nHandler x not found", "Handler x not found"), 404);
+  assert_int_equal(unwrap("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore", ""), 200);
+  assert_int_equal(unwrap("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{}", ""), -EPROTO);
+  assert_non_null(strstr(e.text, "cut after 2 of 7 bytes"));
+  static const char *const bad[] = {"",
+                                    "HTTP/1.1 200 OK\r\n",
+                                    "SSH-2.0-OpenSSH\r\n\r\n",
+                                    "HTTP/1.1 99 x\r\n\r\n",
+                                    "HTTP/2 200\r\n\r\n",
+                                    "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
+                                    "\r\n\r\n"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(unwrap(bad[i], ""), -EPROTO);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gloo),
-      cmocka_unit_test(nccl),
-      cmocka_unit_test(empty_and_idle),
-      cmocka_unit_test(a_node),
-      cmocka_unit_test(limits),
-      cmocka_unit_test(refused),
-      cmocka_unit_test(a_rank_that_waits_elsewhere),
+      cmocka_unit_test(gloo),    cmocka_unit_test(http),
+      cmocka_unit_test(nccl),    cmocka_unit_test(empty_and_idle),
+      cmocka_unit_test(a_node),  cmocka_unit_test(limits),
+      cmocka_unit_test(refused), cmocka_unit_test(a_rank_that_waits_elsewhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
