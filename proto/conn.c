@@ -61,11 +61,17 @@ static bool is_deaf(const struct conn *c) {
 
 /* Ending ----------------------------------------------------------------------------------------------------------- */
 
+static void keep_reason(struct conn *c, const char *reason) {
+  if (reason == c->end_reason) return;
+  free(c->end_reason);
+  c->end_reason = xasprintf("%.255s", reason);
+}
+
 static void end(struct conn *c, int code, const char *reason) {
   if (is_deaf(c)) return;
   c->ended = true;
   c->end_code = code;
-  if (reason != c->end_reason) snprintf(c->end_reason, sizeof(c->end_reason), "%.255s", reason);
+  keep_reason(c, reason);
   uv_idle_stop(&c->end_later);
   uv_read_stop(&c->stream);
   c->cb->on_end(c, code, c->end_reason);
@@ -83,7 +89,7 @@ void conn_break_off(struct conn *c, int code, const char *reason) {
   c->broken = true;
   if (c->ended) return;
   c->end_code = code;
-  snprintf(c->end_reason, sizeof(c->end_reason), "%.255s", reason);
+  keep_reason(c, reason);
   c->end_turns = 1; /* idle handles run before the poll of their turn: the second turn is behind one poll */
   if (!is_deaf(c)) uv_idle_start(&c->end_later, on_end_later);
 }
@@ -100,6 +106,7 @@ static void on_handle_closed(uv_handle_t *h) {
   struct conn *c = h->data;
   if (--c->open_handles > 0) return;
   channel_finish(&c->channel);
+  free(c->end_reason);
   buf_finish(&c->in);
   buf_finish(&c->wire);
   buf_finish(&c->early);

@@ -93,7 +93,7 @@ struct conn {
   bool closing;              /* by conn_close */
   int end_turns;             /* turns of the loop that end_later still waits */
   int end_code;
-  char end_reason[256];
+  char *end_reason; /* owned; NULL: it has not ended */
   int open_handles;
 };
 

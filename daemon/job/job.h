@@ -86,8 +86,8 @@ struct member {
   struct account *account; /* NULL: without limits */
 
   /* From its HELLO. */
-  char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
-  char role[ROLE_MAX + 1];
+  char agent[AGENT_ID_MAX + 1];
+  char *host, *role;                  /* owned */
   char command[COMMAND_HASH_MAX + 1]; /* a hash of its words; "": unknown */
   int64_t pid, workers, want_rank, order_key;
   uint64_t joined_no;                /* order of joining, for fairness among newcomers */

@@ -164,8 +164,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   struct member *m = xcalloc(1, sizeof *m);
   m->job = j;
   copy_text(m->agent, sizeof m->agent, h->agent);
-  copy_text(m->host, sizeof m->host, h->host);
-  copy_text(m->role, sizeof m->role, h->role);
+  m->host = xstrdup(h->host);
+  m->role = xstrdup(h->role);
   copy_text(m->command, sizeof m->command, h->command);
   copy_text(m->local_addr, sizeof m->local_addr, h->local_addr);
   m->addrs = xstrdup(h->addrs);
@@ -211,6 +211,8 @@ void job_remove_member(struct job *j, struct member *m) {
     break;
   }
   member_set_account(m, NULL);
+  free(m->host);
+  free(m->role);
   free(m->addrs);
   free(m->laggards);
   free(m);

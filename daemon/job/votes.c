@@ -124,7 +124,7 @@ static void choose_successors(const struct job *j, struct quorum *q) {
     if (!m || !m->standby_port || is_on_our_machine(m)) continue;
     struct kept_successor *s = &q->successors[q->n_successors++];
     memcpy(s->agent, m->agent, sizeof s->agent);
-    memcpy(s->host, m->host, sizeof s->host);
+    snprintf(s->host, sizeof s->host, "%s", m->host);
     memcpy(s->addr, m->addr, sizeof s->addr);
     s->port = m->standby_port;
   }
