@@ -431,6 +431,7 @@ void daemon_control(struct sim *s, const struct control *q) {
   if (!q->job) m.control.job = "";
   if (!q->host) m.control.host = "";
   if (!q->user) m.control.user = "";
+  if (!q->agent) m.control.agent = "";
   sim_trace(s, "rdzvctl: %s %s%s%s", q->verb, m.control.job, m.control.host, q->force ? " --force" : "");
   struct sim_conn *c = link_open(s, CONN_CONTROL, NULL, NULL);
   for (int i = 0; i < s->n_nodes && !strcmp(q->verb, "drain"); i++)
