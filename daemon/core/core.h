@@ -115,6 +115,7 @@ void core_summary(const struct core *c, const struct core_store_facts *store, st
 
 /* What `rdzvctl status --json` shows the user `uid`, in pieces of about `budget` bytes. `store` may be NULL. */
 struct core_status;
+enum { CORE_STATUS_BUDGET = 32768 }; /* a millisecond or so: tests/unit/daemon/core/test_scale.c */
 enum core_status_piece {
   CORE_STATUS_MORE,    /* a piece was appended, and another one follows */
   CORE_STATUS_WHOLE,   /* it was the last one */

@@ -68,7 +68,10 @@ struct metrics_walk *metrics_begin(int64_t uid, const struct process_facts *proc
 void metrics_end(struct metrics_walk *w);
 /* Appends the next piece, which may be empty. False: it was the last one. budget: how much work a piece is; looking at a
  * node is 1, a line of text METRICS_LINE_COST. */
-enum { METRICS_LINE_COST = 4 };
+enum {
+  METRICS_LINE_COST = 4,
+  METRICS_PIECE = 4000, /* a budget of a quarter of a millisecond or so: tests/unit/daemon/core/test_scale.c */
+};
 bool metrics_more(struct metrics_walk *w, struct core *c, uint64_t now_ms, size_t budget, struct buf *out);
 
 #endif

@@ -19,11 +19,7 @@
 #include "daemon/server/process.h"
 #include "daemon/server/server.h"
 
-enum {
-  DOCUMENT_FRESH_MS = 5000,
-  METRICS_BUDGET = 4000, /* a piece takes about a quarter of a millisecond: tests/bench/metrics */
-  STATUS_BUDGET = 32768, /* bytes: about a millisecond */
-};
+enum { DOCUMENT_FRESH_MS = 5000 };
 
 struct document {
   struct core *core;
@@ -51,7 +47,7 @@ static bool more_status(void *source, struct buf *body) {
   struct document *d = source;
   if (!d->status) d->status = core_status_begin(d->core, d->uid, &d->store);
   enum core_status_piece piece =
-      core_status_more(d->status, d->core, server_now_ms(), server_wall_ms(), STATUS_BUDGET, body);
+      core_status_more(d->status, d->core, server_now_ms(), server_wall_ms(), CORE_STATUS_BUDGET, body);
   if (piece == CORE_STATUS_REFUSED) {
     d->answer.status = HTTP_UNAVAILABLE;
     d->answer.etag[0] = 0;
@@ -70,7 +66,7 @@ static bool more_metrics(void *source, struct buf *body) {
   struct document *d = source;
   if (process_more(&d->process)) return true;
   if (!d->walk) d->walk = metrics_begin(d->uid, &d->process.facts);
-  return metrics_more(d->walk, d->core, server_now_ms(), METRICS_BUDGET, body);
+  return metrics_more(d->walk, d->core, server_now_ms(), METRICS_PIECE, body);
 }
 
 static void put_head(void *source, struct buf *head, struct buf *body) {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 #include "common/mem.h"
+#include "daemon/core/metrics.h"
 #include "tests/rig/unit.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -255,6 +256,81 @@ static void test_newcomers(void **state) {
   free(n);
 }
 
+/* Answers over HTTP. ----------------------------------------------------------------------------------------------- */
+
+struct pieces {
+  clock_t began;
+  double longest_s, total_s;
+  int n;
+};
+
+static void begin_piece(struct pieces *p) {
+  p->began = clock();
+}
+
+static void end_piece(struct pieces *p) {
+  double s = (double)(clock() - p->began) / CLOCKS_PER_SEC;
+  p->total_s += s;
+  p->n++;
+  if (s > p->longest_s) p->longest_s = s;
+}
+
+/* limit_ms: of all together. The limit of one is far from what a piece takes, as the limits above. */
+static void show_pieces(const char *what, const struct pieces *p, double limit_ms) {
+  printf("%-34s %6.1f ms, in %d pieces, the longest %.2f ms\n", what, 1e3 * p->total_s, p->n, 1e3 * p->longest_s);
+  assert_true(SANITIZED || 1e3 * p->longest_s < 10);
+  assert_true(SANITIZED || 1e3 * p->total_s < limit_ms);
+}
+
+static void answer(struct rig *r, const char *of) {
+  static const struct process_facts process = {.cpu_s = 1};
+  struct pieces metrics = {.n = 0}, status = {.n = 0};
+  struct buf text = BUF_INIT;
+  char what[64];
+  struct metrics_walk *w = metrics_begin(0, &process);
+  for (bool more = true; more; end_piece(&metrics)) {
+    begin_piece(&metrics);
+    more = metrics_more(w, r->core, r->now_ms, METRICS_PIECE, &text);
+  }
+  metrics_end(w);
+  snprintf(what, sizeof what, "metrics of %s", of);
+  show_pieces(what, &metrics, 50);
+  buf_clear(&text);
+  struct core_status *s = core_status_begin(r->core, 0, NULL);
+  for (bool more = true; more; end_piece(&status)) {
+    begin_piece(&status);
+    more = core_status_more(s, r->core, r->now_ms, r->wall_ms, CORE_STATUS_BUDGET, &text) == CORE_STATUS_MORE;
+  }
+  core_status_end(s, r->core);
+  snprintf(what, sizeof what, "status of %s", of);
+  show_pieces(what, &status, 1000);
+  buf_finish(&text);
+}
+
+static void test_answers(void **state) {
+  answer(&rig, "the job");
+}
+
+static void test_answers_of_many_jobs(void **state) {
+  enum { JOBS = 1000 };
+  struct rig r;
+  struct node *n = xcalloc(2 * JOBS, sizeof *n);
+  char(*names)[16] = xcalloc(JOBS, sizeof *names);
+  rig_open(&r, 1);
+  r.blind = true;
+  for (int i = 0; i < 2 * JOBS; i++) {
+    r.n_nodes = 0;
+    snprintf(names[i / 2], sizeof names[0], "job-%05d", i / 2);
+    node_init(&r, &n[i], i);
+    n[i].job = names[i / 2];
+    node_join(&r, &n[i]);
+  }
+  answer(&r, "1,000 jobs");
+  rig_close(&r);
+  free(names);
+  free(n);
+}
+
 /* Takeovers. ------------------------------------------------------------------------------------------------------- */
 
 /* What START would have told them. Blind rigs tell nothing. */
@@ -354,16 +430,12 @@ static void test_takeovers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_join_and_seal),
-      cmocka_unit_test(test_start),
-      cmocka_unit_test(test_heartbeats),
-      cmocka_unit_test(test_reconnect),
-      cmocka_unit_test(test_reconnect_in_turn),
-      cmocka_unit_test(test_fail_stop_seal),
-      cmocka_unit_test(test_restart),
-      cmocka_unit_test(test_all_are_lost),
-      cmocka_unit_test(test_finish),
-      cmocka_unit_test(test_newcomers),
+      cmocka_unit_test(test_join_and_seal),     cmocka_unit_test(test_start),
+      cmocka_unit_test(test_heartbeats),        cmocka_unit_test(test_reconnect),
+      cmocka_unit_test(test_reconnect_in_turn), cmocka_unit_test(test_fail_stop_seal),
+      cmocka_unit_test(test_restart),           cmocka_unit_test(test_answers),
+      cmocka_unit_test(test_all_are_lost),      cmocka_unit_test(test_finish),
+      cmocka_unit_test(test_newcomers),         cmocka_unit_test(test_answers_of_many_jobs),
       cmocka_unit_test(test_takeovers),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
