@@ -28,6 +28,7 @@
 #include "agent/link/host_addrs.h"
 #include "agent/link/link.h"
 #include "agent/link/local_daemon.h"
+#include "agent/log_desk.h"
 #include "agent/nccl/minter.h"
 #include "agent/output/log_dir.h"
 #include "agent/output/log_sink.h"
@@ -72,6 +73,7 @@ struct session {
   struct round_store *store;
   struct minter *minter;
   struct event_sinks *events; /* NULL: none */
+  struct log_desk *log_desk;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -86,7 +88,8 @@ struct session {
   char *daemon_log;
   bool writing; /* --verdict-file */
   bool stepping, exiting, suspended;
-  bool ended; /* the job, as the mind has heard; else it goes on without this agent */
+  bool leaving; /* exiting, and nobody reads the last lines any more */
+  bool ended;   /* the job, as the mind has heard; else it goes on without this agent */
   uint64_t hurry_ms;
   int exit_code;
 };
@@ -148,14 +151,20 @@ static void set_forward(struct session *s, struct supervisor_effect *fx) {
   fx->forward.bytes = NULL;
 }
 
+/* Before an exit, who follows the workers' output may still read the last lines: begin_exit. */
+static void disconnect(struct session *s) {
+  bool exits = s->effects.v[s->effects.n - 1].kind == SUP_EXIT;
+  round_store_daemon(s->store, false);
+  if (exits) return;
+  log_desk_forget(s->log_desk);
+  link_shut(s->link);
+}
+
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: open_connection(s, fx); break;
   case SUP_FORWARD: set_forward(s, fx); break;
-  case SUP_DISCONNECT:
-    round_store_daemon(s->store, false);
-    link_shut(s->link);
-    break;
+  case SUP_DISCONNECT: disconnect(s); break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->send.bytes)); break;
   case SUP_SPAWN:
     front_give_keyboard(s->o->front, true);
@@ -339,6 +348,7 @@ static void on_up(void *ctx, bool moved) {
 
 static void on_down(void *ctx, const struct link_down *down) {
   round_store_daemon(((struct session *)ctx)->store, false);
+  log_desk_forget(((struct session *)ctx)->log_desk);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_DOWN,
                 .link_down = {
@@ -349,13 +359,15 @@ static void on_stranger(void *ctx, const char *who) {
   post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = who}});
 }
 
-/* Messages about the owners of connections go to the store; the mind does not need them. */
+/* Messages about the owners of connections go to the store, and questions for lines to their desk; the mind does not
+ * need them. */
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
   if (m->type == MSG_WELCOME) round_store_daemon(s->store, true);
   if (m->type == MSG_FIND_OWNERS) round_store_on_find(s->store, &m->find_owners);
   if (m->type == MSG_OWNERS) round_store_on_owners(s->store, &m->owners);
-  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS)
+  if (m->type == MSG_FETCH_LOG) log_desk_ask(s->log_desk, &m->fetch_log);
+  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG)
     post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
@@ -395,12 +407,20 @@ static pid_t get_daemon_pid(void *ctx) {
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
+/* Nobody reads the workers' lines any more. */
+static void leave(struct session *s) {
+  s->leaving = true;
+  link_shut(s->link);
+  local_daemon_leave(s->daemon, s->ended);
+}
+
 /* The loop would end by itself when nothing is left in it. But a name that is being looked up, or a disk that hangs,
  * must not delay the exit. */
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  bool done = !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) && !round_is_busy(s->round) &&
-              !s->writing && event_sinks_are_closed(s->events);
+  if (!s->leaving && !log_desk_is_followed(s->log_desk)) leave(s);
+  bool done = s->leaving && !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) &&
+              !round_is_busy(s->round) && !s->writing && event_sinks_are_closed(s->events);
   if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
@@ -413,10 +433,10 @@ static void begin_exit(struct session *s, int code) {
   uv_timer_stop(&s->front);
   if (code) round_hand_up(s->round, code);
   event_sinks_close(s->events);
-  link_shut(s->link);
   forwarder_set(s->forwarder, NULL, UINT32_MAX);
+  log_desk_end(s->log_desk);
+  if (!log_desk_is_followed(s->log_desk)) leave(s);
   round_close(s->round, GUARD_FINISH_MS);
-  local_daemon_leave(s->daemon, s->ended);
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
   uv_unref((uv_handle_t *)&s->tick);
 }
@@ -434,6 +454,7 @@ static bool close_all(struct session *s) {
   link_destroy(s->link);
   minter_destroy(s->minter);
   event_sinks_close(s->events);
+  log_desk_destroy(s->log_desk);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
@@ -619,6 +640,9 @@ static int open_parts(struct session *s, struct err *e) {
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
   if (rc == 0) rc = open_round(s, e);
   if (rc == 0) open_events(s);
+  if (rc == 0)
+    s->log_desk = log_desk_create(
+        &(struct log_desk_options){.loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
   if (rc == 0) open_link(s);
   return rc;
 }

@@ -27,7 +27,7 @@
 #include "daemon/core/status.h"
 #include "daemon/job/drain.h"
 
-enum { NAMED_MAX = 8, FAILED = 1 };
+enum { NAMED_MAX = 8, FAILED = 1, LATER = -1 /* the answer follows: logs.c */ };
 
 struct ask {
   struct core *c;
@@ -40,6 +40,7 @@ struct ask {
   json_t *more;     /* further fields of the JSON answer */
   bool raw;         /* text is JSON already */
   bool local;       /* over the control socket */
+  int64_t pause_ms; /* logs */
   size_t made;      /* bytes about jobs */
 };
 
@@ -576,6 +577,15 @@ static int do_key(struct ask *a) {
   return 0;
 }
 
+/* logs. ------------------------------------------------------------------------------------------------------------ */
+
+static int do_logs(struct ask *a) {
+  int code = 0;
+  struct job *j = find_job(a, &code);
+  if (!j) return code;
+  return core_ask_logs(a->c, j, &a->text, &code, &a->pause_ms) ? code : LATER;
+}
+
 /* The table. ------------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -583,7 +593,7 @@ static const struct {
   int (*run)(struct ask *a);
 } verbs[] = {
     {"status", do_status},           {"jobs", do_jobs}, {"drain", do_drain}, {"undrain", do_undrain}, {"stop", do_stop},
-    {"kill-worker", do_kill_worker}, {"key", do_key},
+    {"kill-worker", do_kill_worker}, {"key", do_key},   {"logs", do_logs},
 };
 
 static int unknown_verb(struct ask *a) {
@@ -618,16 +628,18 @@ void core_control(struct core *c, const struct core_event *ev) {
   for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
     if (!strcmp(verbs[i].name, a.q->verb)) run = verbs[i].run;
   int code = run(&a);
+  core_shut(c, ev->conn); /* one question, one answer */
+  if (code == LATER) return;
   if (a.q->json && !a.raw) wrap_in_json(&a, code);
   struct msg msg;
   msg_init(&msg, MSG_CONTROL_REPLY);
   msg.id = ev->msg->id;
   msg.control_reply.code = code;
+  msg.control_reply.pause_ms = a.pause_ms;
   msg.secret = run == do_key;
   msg.raw = buf_text(&a.text);
   msg.raw_len = a.text.len;
   jobs_send(&c->jobs, ev->conn, &msg);
-  core_shut(c, ev->conn); /* one question, one answer */
   core_hang_up(c, ev->conn);
   json_decref(a.more);
   if (run == do_key && a.text.len) sodium_memzero(a.text.data, a.text.len);

@@ -109,8 +109,13 @@ static void on_claimed(struct core *c, const struct core_event *ev) {
 }
 
 static void on_msg(struct core *c, const struct core_event *ev) {
-  if (!core_may_speak(c, ev)) return;
   struct member *m = jobs_member_of(&c->jobs, ev->conn);
+  if (m && ev->msg->type == MSG_LOG && core_answer_logs(c, ev)) {
+    member_heard(m, ev->now_ms);
+    return;
+  }
+  if (!core_may_speak(c, ev)) return;
+  m = jobs_member_of(&c->jobs, ev->conn);
   if (ev->msg->type == MSG_CONTROL && (ev->local || ev->uid >= 0))
     core_control(c, ev);
   else if (ev->msg->type == MSG_CONTROL)
@@ -165,10 +170,12 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   case CORE_CLOSED:
     if ((m = jobs_member_of(&c->jobs, ev->conn))) job_closed(m->job, m, ev->now_ms);
     core_forget_talk(c, ev->conn);
+    core_logs_closed(c, ev->conn);
     break;
   case CORE_TICK:
     for (size_t i = 0; i < c->jobs.n_all; i++) job_tick(c->jobs.all[i], ev->now_ms, ev->lag_ms);
     moved_expire(c, ev->now_ms);
+    core_expire_logs(c);
     break;
   case CORE_LOAD: jobs_load_line(&c->jobs, ev->line, ev->now_ms); break;
   case CORE_SHUTDOWN: tell_going_away(c); break;
@@ -176,13 +183,17 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   }
   jobs_forget_marked(&c->jobs);
   for (size_t i = first; i < fx->n; i++)
-    if (fx->v[i].kind == JOB_EFFECT_CLOSE) core_forget_talk(c, fx->v[i].conn);
+    if (fx->v[i].kind == JOB_EFFECT_CLOSE) {
+      core_forget_talk(c, fx->v[i].conn);
+      core_logs_closed(c, fx->v[i].conn);
+    }
   c->jobs.fx = NULL;
   c->ev = NULL;
 }
 
 uint64_t core_deadline(const struct core *c) {
-  uint64_t at = c->moved.next_ms;
+  uint64_t at = c->moved.next_ms, logs = logs_deadline(&c->logs);
+  if (logs < at) at = logs;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     uint64_t d = job_deadline(c->jobs.all[i]);
     if (d < at) at = d;
@@ -202,6 +213,10 @@ bool core_served(const struct core *c) {
 
 bool core_sends_on(const struct core *c) {
   return c->moved.n > 0;
+}
+
+bool core_is_followed(const struct core *c) {
+  return c->logs.n > 0 || c->logs.followed_ms > 0;
 }
 
 void core_state_lines(const struct core *c, struct buf *out) {
@@ -238,6 +253,7 @@ struct core *core_create(const struct core_config *config) {
 void core_destroy(struct core *c) {
   if (!c) return;
   moved_finish(c);
+  logs_finish(&c->logs);
   jobs_finish(&c->jobs);
   for (struct map_entry *e = NULL; (e = map_next(&c->talks, e));) free(e->value);
   map_finish(&c->talks);

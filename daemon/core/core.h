@@ -10,6 +10,7 @@
  *   hello.c    HELLO: which job, which incarnation, which member
  *   moved.c    jobs that are with another daemon
  *   control.c  rdzvctl's verbs
+ *   logs.c     the questions of rdzvctl logs
  *   owner.c    which user a peer is, and that user's share of this daemon
  *   status.c   what rdzvctl, the service manager and the page show
  *   core.c     every other message, and the step
@@ -108,6 +109,9 @@ bool core_served(const struct core *c);
 /* Nodes that come here are sent on to the daemon that has their job. So this one is still needed, although it may be
  * idle. core_deadline says when that ends. */
 bool core_sends_on(const struct core *c);
+/* Somebody follows the output of a job's workers, and may still ask for the last lines. core_deadline says when that
+ * ends. */
+bool core_is_followed(const struct core *c);
 
 /* One line about all jobs that have not ended. It names no job, because everybody on the machine may read what the
  * service manager shows. `store` may be NULL. */

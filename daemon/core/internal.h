@@ -6,6 +6,7 @@
 
 #include "common/rations.h"
 #include "daemon/core/core.h"
+#include "daemon/core/logs.h"
 #include "daemon/core/moved.h"
 #include "daemon/job/job.h"
 #include "daemon/job/quorum.h"
@@ -17,6 +18,7 @@ struct core {
   bool served; /* a job has been here */
   struct jobs jobs;
   struct moved_jobs moved;
+  struct logs logs;
   struct map talks;             /* connection -> struct talk, of those that sent HELLO: owner.c */
   uint64_t shut[CORE_SHUT_MAX]; /* the last connections that were closed although they may go on: a ring */
   size_t n_shut;

@@ -8,6 +8,7 @@
  *     find.c      which daemon of this machine is meant
  *     endpoints.c the daemons of --endpoint, in turn; what each is to a job (standing.c)
  *     remote.c    keys for a daemon of another machine
+ *     follow.c    rdzvctl logs: the questions that logs.c chooses
  *     talk.c      connection, question and answer */
 
 #include <stdbool.h>
@@ -17,6 +18,7 @@
 #include "common/endpoint.h"
 #include "daemon/ctl/addresses.h"
 #include "daemon/ctl/key.h"
+#include "daemon/ctl/logs.h"
 #include "daemon/ctl/munge.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/own_name.h"
@@ -53,6 +55,8 @@ struct client {
   int n_words;
   struct ctl_request request;
   struct ctl_screen screen;
+  struct ctl_logs *logs; /* rdzvctl logs; else NULL */
+  struct logs_step step; /* its last one */
   uv_signal_t signals[2];
   uv_timer_t again;
   struct own_name name;
@@ -96,6 +100,7 @@ const struct endpoint *ctl_endpoint(const struct client *c);
 int ctl_begin_endpoints(struct client *c);
 /* The next question of --watch. */
 void ctl_begin_again(struct client *c);
+void ctl_start_again(struct client *c); /* the same, to the daemon that has answered the last one */
 /* A daemon has failed. False: all were asked, and `failures` tells of all of them if there are several. */
 bool ctl_ask_next(struct client *c, int exit_code, const char *why);
 /* The answer of a daemon that is sounded. False: it is not the one, and the next is asked. */
@@ -110,6 +115,13 @@ bool ctl_may_ask_munge(const struct client *c); /* a key that somebody named is 
 void ctl_ask_munge(struct client *c);
 /* The daemon at the port refuses our key. munge: why MUNGE brings none; NULL: it was not asked. */
 void ctl_fail_key(struct client *c, const char *munge);
+
+/* follow.c --------------------------------------------------------------------------------------------------------- */
+
+void ctl_begin_logs(struct client *c); /* before the first question */
+void ctl_logs_put_question(const struct client *c, struct control *q);
+void ctl_logs_on_reply(struct client *c, const struct msg *m);
+void ctl_logs_on_silence(struct client *c, int code, const char *text); /* no daemon has answered */
 
 /* talk.c ----------------------------------------------------------------------------------------------------------- */
 

@@ -87,10 +87,19 @@ int ctl_begin_endpoints(struct client *c) {
   return 0;
 }
 
-void ctl_begin_again(struct client *c) {
+static void begin_question(struct client *c) {
   c->asked = 0;
   buf_clear(&c->failures);
   c->failure_code = 0;
+}
+
+void ctl_start_again(struct client *c) {
+  begin_question(c);
+  ctl_start(c);
+}
+
+void ctl_begin_again(struct client *c) {
+  begin_question(c);
   if (c->n_endpoints > 1)
     begin_endpoint(c);
   else

@@ -8,3 +8,14 @@ void ctl_put_failure(struct buf *out, int exit_code, const char *text, json_t *m
   buf_putc(out, '\n');
   json_decref(v);
 }
+
+void ctl_put_sentence(struct buf *out, const char *answer, size_t len, bool json) {
+  json_t *v = json ? json_loadb(answer, len, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+  const char *text = json_string_value(json_object_get(v, "text"));
+  while (len > 0 && answer[len - 1] == '\n') len--;
+  if (text)
+    buf_puts(out, text);
+  else
+    buf_append(out, answer, len);
+  json_decref(v);
+}

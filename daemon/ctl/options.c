@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include "common/exit_codes.h"
 #include "daemon/ctl/words.h"
+#include "proto/msg.h"
 
 #define FIELD(name) offsetof(struct rdzvctl_options, name)
 static const struct opt table[] = {
@@ -41,8 +42,15 @@ static const struct opt table[] = {
     {"user", .type = OPT_STRING, .offset = FIELD(user), .label = "NAME|UID",
      .help = "The job of this user, where two users have jobs with one name. For root and the daemon's user."},
     {.group = "Output"},
+    {"follow", "f", OPT_FLAG, FIELD(follow), .brief = "Let logs go on until the job is over.",
+     .help = "Let logs go on until the job is over. New lines of all its rounds come. Ctrl-C ends rdzvctl alone."},
+    {"tail", .type = OPT_INT, .offset = FIELD(tail), .min = 0, .max = LOG_TAIL_MAX, .label = "N",
+     .help =
+         "Let logs begin with the last N lines. They are those of each node, or of the rank. Default: all that the agents keep, 1 MiB "
+         "for each node."},
     {"json", .type = OPT_FLAG, .offset = FIELD(json), .brief = "Print JSON instead of text, errors as well.",
-     .help = "Print JSON instead of text. An error is an object with ok, code and text, on stdout too."},
+     .help =
+         "Print JSON instead of text; logs: one object per line. An error is an object with ok, code and text, on stdout too."},
     {"watch", "w", OPT_FLAG, FIELD(watch), .brief = "Repeat status or jobs every second.",
      .help = "Repeat status or jobs every second, until Ctrl-C. If stdout is not a terminal, the output is appended."},
     {.group = "Help"},
@@ -66,13 +74,15 @@ const struct opts_spec rdzvctl_options_spec = {
     .program = "rdzvctl",
     .usage =
         "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs|key|token\nrdzvctl [OPTION]... drain|undrain HOST\n"
-        "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK",
+        "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK\n"
+        "rdzvctl [OPTION]... logs JOB [RANK]\nrdzvctl [OPTION]... top [JOB]",
     .intro = "Shows and controls the jobs of an rdzvd. Root and the daemon's user may do everything; other "
              "users see and control their own jobs.",
     .examples = "Examples:\n"
                 "  rdzvctl --watch                all jobs, every second\n"
                 "  rdzvctl jobs --json | jq .\n"
                 "  rdzvctl drain gpu17            before maintenance\n"
+                "  rdzvctl logs my-job 3 --follow the output of rank 3, wherever it runs\n"
                 "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n"
                 "  rdzvctl --port 29401 stop my-job\n",
     .verbs = ctl_verbs,

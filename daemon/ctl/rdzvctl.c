@@ -110,7 +110,13 @@ static int check_words(struct client *c) {
   struct err e = ERR_INIT;
   if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
     return ctl_complain(c, EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
-  c->request = (struct ctl_request){.json = o->json, .watch = o->watch, .force = o->force, .user = o->user};
+  c->request = (struct ctl_request){.json = o->json,
+                                    .watch = o->watch,
+                                    .force = o->force,
+                                    .user = o->user,
+                                    .follow = o->follow,
+                                    .has_tail = o->tail >= 0,
+                                    .tail = o->tail};
   if (ctl_read_words(c->words, c->n_words, o->signal, &c->request, &e) < 0)
     return ctl_complain(c, EXIT_CODE_USAGE, "%s", e.text);
   return 0;
@@ -149,7 +155,10 @@ static int begin_connecting(struct client *c) {
 
 /* Of verbs that change something, and that somebody may ask about. */
 static bool needs_name(const struct client *c) {
-  bool looks = strcmp(c->request.verb, "status") == 0 || strcmp(c->request.verb, "jobs") == 0;
+  static const char *const lookers[] = {"status", "jobs", "logs", "top"};
+  bool looks = false;
+  for (size_t i = 0; i < sizeof(lookers) / sizeof(lookers[0]); i++)
+    looks = looks || strcmp(c->request.verb, lookers[i]) == 0;
   return c->request.user || !(looks || ctl_asks_key(c));
 }
 
@@ -192,6 +201,7 @@ static void prepare_loop(struct client *c) {
   c->timer.data = c->again.data = c;
   ctl_screen_init(&c->screen, STDOUT_FILENO, c->request.json);
   if (c->request.watch) watch_signals(c);
+  if (strcmp(c->request.verb, "logs") == 0) ctl_begin_logs(c);
   uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);
 }
 
@@ -225,6 +235,7 @@ int main(int argc, char **argv) {
   bool done = false;
   key_env_take(&c.key_env);
   c.options.key.fd = -1;
+  c.options.tail = -1;
   c.options.json = wants_json(argc, argv);
   int code = parse_words(&c, argc, argv);
   if (code) return code;

@@ -59,6 +59,10 @@ void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) {
     exit_code = c->failure_code;
     n = snprintf(text, sizeof(text), "no daemon of --endpoint helps: %s", buf_text(&c->failures));
   }
+  if (c->logs) {
+    ctl_logs_on_silence(c, exit_code, text);
+    return;
+  }
   if (!c->request.watch || !c->answered) {
     ctl_finish(c, ctl_complain(c, exit_code, "%s", text));
     return;
@@ -107,6 +111,10 @@ static void on_reply(struct client *c, const struct msg *m) {
     conn_close(&c->conn);
     return;
   }
+  if (c->logs) {
+    ctl_logs_on_reply(c, m);
+    return;
+  }
   if (code == 0 && ctl_asks_key(c)) {
     on_key(c, m);
     return;
@@ -135,6 +143,7 @@ static void send_control(struct client *c) {
   m.control.json = c->sounding || (r->json && !ctl_asks_key(c));
   m.control.user = c->name.name;
   m.control.owner = r->owner;
+  if (c->logs && !c->sounding) ctl_logs_put_question(c, &m.control);
   conn_send(&c->conn, &m);
 }
 
@@ -240,7 +249,8 @@ static void on_connect(uv_connect_t *request, int status) {
 }
 
 uint64_t ctl_patience_ms(const struct client *c) {
-  uint64_t ms = c->n_endpoints > 1 ? DEADLINE_MS / c->n_endpoints : DEADLINE_MS;
+  bool searches = c->n_endpoints > 1 && (!c->logs || c->step.kind == LOGS_LIST);
+  uint64_t ms = searches ? DEADLINE_MS / c->n_endpoints : DEADLINE_MS;
   return ms < DEADLINE_MIN_MS ? DEADLINE_MIN_MS : ms;
 }
 

@@ -25,11 +25,15 @@ const struct opts_verb ctl_verbs[] = {
     {"stop", "JOB", "user json", "Ends the job on all its nodes; its agents exit with 77."},
     {"kill-worker", "JOB RANK", "signal user json",
      "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
+    {"logs", "JOB [RANK]", "follow tail user json",
+     "Prints the recent lines of the job's workers, or of the one with this rank, from all nodes."},
+    {"top", "[JOB]", "user",
+     "All jobs, or the nodes of one, every second, the worst first. Elsewhere than on a terminal: once."},
     {"key", "", "json", "Prints your key for this daemon, to be copied to another machine."},
     {"token", "", "json", "Prints the token of your key, for the daemon's HTTP pages."},
     {0},
 };
-#define VERBS "status, jobs, drain, undrain, stop, kill-worker, key, token"
+#define VERBS "status, jobs, drain, undrain, stop, kill-worker, logs, top, key, token"
 
 static const struct opts_verb *find_verb(const char *name) {
   for (const struct opts_verb *v = ctl_verbs; v->name; v++)
@@ -49,6 +53,13 @@ static enum word kind_of_word(const struct opts_verb *v, int i) {
 static int count_words(const struct opts_verb *v) {
   int n = 0;
   while (kind_of_word(v, n) != WORD_NONE) n++;
+  return n;
+}
+
+/* Those that may not be left out. */
+static int count_needed(const struct opts_verb *v) {
+  int n = 0;
+  for (const char *p = v->words; p && *p && *p != '['; n++) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
   return n;
 }
 
@@ -107,7 +118,11 @@ static bool has_option(const struct opts_verb *v, const char *name) {
 static int check_options(const struct opts_verb *v, const char *signal, const struct ctl_request *r, struct err *e) {
   if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
   if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
-  if (r->user && !has_option(v, "user")) return err_set(e, -EINVAL, "--user is for status, jobs, stop and kill-worker");
+  if (r->user && !has_option(v, "user"))
+    return err_set(e, -EINVAL, "--user is for status, jobs, stop, kill-worker, logs and top");
+  if (r->follow && !has_option(v, "follow")) return err_set(e, -EINVAL, "--follow is for logs");
+  if (r->has_tail && !has_option(v, "tail")) return err_set(e, -EINVAL, "--tail is for logs");
+  if (r->json && !has_option(v, "json")) return err_set(e, -EINVAL, "--json is not for top: use status --json");
   if (signal && !has_option(v, "signal")) return err_set(e, -EINVAL, "--signal is for kill-worker");
   return 0;
 }
@@ -138,8 +153,7 @@ int ctl_read_words(const char *const *words, int n, const char *signal, struct c
   if (n - 1 > want)
     return err_set(e, -EINVAL, "\"%.80s\" is one argument too many: rdzvctl %s%s%s", words[want + 1], v->name,
                    want ? " " : "", v->words);
-  if (n - 1 < want && v->words[0] != '[')
-    return err_set(e, -EINVAL, "an argument is missing: rdzvctl %s %s", v->name, v->words);
+  if (n - 1 < count_needed(v)) return err_set(e, -EINVAL, "an argument is missing: rdzvctl %s %s", v->name, v->words);
   if (r->user) rc = read_user(r->user, r, e);
   for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(kind_of_word(v, i), words[i + 1], r, e);
   return rc == 0 && signal ? ctl_read_signal(signal, &r->signal, e) : rc;

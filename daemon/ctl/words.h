@@ -18,7 +18,8 @@ struct ctl_request {
   int64_t owner;                 /* -1: none */
   int64_t rank;                  /* -1: none */
   int signal;                    /* 0: none */
-  bool json, watch, force;
+  bool json, watch, force, follow, has_tail;
+  int64_t tail; /* -1: not given */
 };
 
 /* For rdzvctl's option table. */

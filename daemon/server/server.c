@@ -185,7 +185,7 @@ static void close_everything(struct server *s) {
 static bool may_exit(const struct server *s, uint64_t now) {
   if (!s->owner_gone && !s->config.exit_when_idle) return false;
   if (core_sends_on(s->core) && !s->owner_done) return false; /* nodes that come back look for their job here */
-  if (!core_idle(s->core) || peers_undecided(s->peers) > 0) return false;
+  if (!core_idle(s->core) || core_is_followed(s->core) || peers_undecided(s->peers) > 0) return false;
   if (s->store && c10d_server_connections(s->store) > 0) return false;
   return core_served(s->core) || (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));
 }

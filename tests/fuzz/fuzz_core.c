@@ -260,11 +260,11 @@ static void say_report(struct fuzz *f, const struct line *l) {
 }
 
 static void say_other(struct fuzz *f, const struct line *l) {
-  static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_OBITUARY};
+  static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_OBITUARY, MSG_LOG};
   char agent[AGENT_ID_MAX + 1];
   struct laggard laggards[2];
   struct msg m;
-  msg_init(&m, types[below(f, 5)]);
+  msg_init(&m, types[below(f, 6)]);
   struct token t = any_token(f);
   const char *incarnation = t.incarnation[0] ? t.incarnation : "0";
   if (m.type == MSG_END_ACK) m.end_ack.incarnation = incarnation;
@@ -279,6 +279,11 @@ static void say_other(struct fuzz *f, const struct line *l) {
     m.progress.n_laggards = byte(f) % 3;
     for (size_t i = 0; i < m.progress.n_laggards; i++) laggards[i] = (struct laggard){byte(f), byte(f), byte(f)};
     m.progress.laggards = laggards;
+  }
+  if (m.type == MSG_LOG) {
+    m.log.serial = 1 + below(f, 8);
+    m.raw = "no line";
+    m.raw_len = below(f, 8);
   }
   if (m.type == MSG_OBITUARY) {
     unsigned who = byte(f);
@@ -296,6 +301,28 @@ static void control(struct fuzz *f) {
   unsigned what = byte(f);
   rig_control(&f->rig, verbs[what % 4], what & 4 ? "one" : what & 8 ? "two" : "", what & 16, &out);
   buf_finish(&out);
+}
+
+/* rdzvctl logs: the answer may come later, or never. */
+static void ask_for_lines(struct fuzz *f) {
+  char agent[AGENT_ID_MAX + 1];
+  struct msg m;
+  unsigned who = byte(f);
+  agent_id((int)(who % AGENTS), agent);
+  msg_init(&m, MSG_CONTROL);
+  m.control.verb = "logs";
+  m.control.job = who & 64 ? "two" : "one";
+  m.control.agent = agent;
+  m.control.wait_ms = who & 128 ? 1000 : 0;
+  uint64_t conn = ++f->rig.next_conn;
+  rig_event(&f->rig, &(struct core_event){.kind = CORE_MSG,
+                                          .conn = conn,
+                                          .msg = &m,
+                                          .local = true,
+                                          .uid = who & 32 ? 1000 : 0,
+                                          .peer_addr = "",
+                                          .local_addr = ""});
+  if (who % 5 == 0) rig_closed(&f->rig, conn);
 }
 
 static void pass_time(struct fuzz *f) {
@@ -340,6 +367,8 @@ static void operation(struct fuzz *f) {
       restart(f);
     else if (what > 100)
       forward(f);
+    else
+      ask_for_lines(f);
     return;
   case 7:
   case 8: pass_time(f); return;

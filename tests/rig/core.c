@@ -647,6 +647,7 @@ int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out
   if (!q->job) m.control.job = "";
   if (!q->host) m.control.host = "";
   if (!q->user) m.control.user = "";
+  if (!q->agent) m.control.agent = "";
   m.id = 7;
   r->blind = false;
   rig_event(

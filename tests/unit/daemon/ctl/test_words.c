@@ -32,6 +32,15 @@ static void test_what_stands_where(void **state) {
   assert_int_equal(ctl_read_words(status, 0, NULL, &r, NULL), 0);
   assert_string_equal(r.verb, "status");
   assert_string_equal(r.job, "");
+  const char *logs[] = {"logs", "job", "7"}, *top[] = {"top"};
+  r = (struct ctl_request){.follow = true, .has_tail = true, .tail = 0, .json = true};
+  assert_int_equal(ctl_read_words(logs, 3, NULL, &r, NULL), 0);
+  assert_int_equal(r.rank, 7);
+  assert_int_equal(ctl_read_words(logs, 2, NULL, &r, NULL), 0);
+  assert_int_equal(r.rank, -1);
+  r = (struct ctl_request){0};
+  assert_int_equal(ctl_read_words(top, 1, NULL, &r, NULL), 0);
+  assert_string_equal(r.job, "");
   r = (struct ctl_request){.watch = true};
   assert_int_equal(ctl_read_words(status, 1, NULL, &r, NULL), 0);
   assert_string_equal(r.job, "");
@@ -62,9 +71,15 @@ static void test_mistakes(void **state) {
       {{"stop", "job"}, 2, {.force = true}, NULL, "--force is for drain"},
       {{"undrain", "n1"}, 2, {.force = true}, NULL, "--force is for drain"},
       {{"drain", "n1"}, 2, {.watch = true}, NULL, "--watch is for status and jobs"},
-      {{"drain", "n1"}, 2, {.user = "ada"}, NULL, "--user is for status, jobs, stop and kill-worker"},
+      {{"drain", "n1"}, 2, {.user = "ada"}, NULL, "--user is for status, jobs, stop, kill-worker, logs and top"},
       {{"stop", "job"}, 2, {.user = ""}, NULL, "give a user's name or uid"},
       {{"jobs"}, 1, {0}, "9", "--signal is for kill-worker"},
+      {{"logs"}, 1, {0}, NULL, "rdzvctl logs JOB [RANK]"},
+      {{"logs", "job", "x"}, 3, {0}, NULL, "\"x\" is not a rank"},
+      {{"logs", "job", "1", "2"}, 4, {0}, NULL, "\"2\" is one argument too many"},
+      {{"status", "job"}, 2, {.follow = true}, NULL, "--follow is for logs"},
+      {{"top"}, 1, {.has_tail = true, .tail = 3}, NULL, "--tail is for logs"},
+      {{"top"}, 1, {.json = true}, NULL, "use status --json"},
   };
   for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
     struct ctl_request r = t[i].flags;

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A question that finds no line waits for one, at most as long as it says, and is looked after now and then: so lines
+ * that come together go together, and the relay's thread need not know of questions.
+ *
+ * The last lines of a job are often the ones that matter. Who follows has no question out for the moment in which its
+ * last answer travels. So the agent, when it would exit, stays for a moment if somebody has asked a short while ago:
+ * until each of those who wait at the same time has been told that nothing is left, and no longer than a second. */
+
+#include "agent/log_desk.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "common/system/clock.h"
+
+struct waiting_question {
+  struct fetch_log ask;
+  uint64_t until_ms;
+};
+
+struct log_desk {
+  struct log_desk_options o;
+  uv_timer_t timer;
+  struct waiting_question v[LOG_DESK_MAX];
+  size_t n, most;    /* most: that waited at the same time, since nobody did */
+  uint64_t asked_ms; /* monotonic; 0: nobody has followed */
+  uint64_t end_ms;   /* 0: not yet */
+  size_t told;       /* since then: answers that left nothing unread */
+};
+
+/* False: there is no line yet, and `always` is not set. */
+static bool answer(struct log_desk *d, const struct fetch_log *ask, bool always) {
+  const struct recent_question q = {.rank = ask->rank,
+                                    .tail = ask->tail,
+                                    .from = (uint64_t)ask->from,
+                                    .from_round = (uint32_t)ask->from_round,
+                                    .max = LOG_ANSWER_MAX};
+  struct recent_answer a;
+  struct buf lines = BUF_INIT;
+  relay_recent(d->o.relay, &q, &lines, &a);
+  bool now = always || lines.len > 0;
+  if (now) {
+    struct msg m;
+    msg_init(&m, MSG_LOG);
+    m.log.serial = ask->serial;
+    m.log.next = (int64_t)a.next;
+    m.log.more = a.more;
+    m.log.lost = a.lost;
+    m.raw = buf_text(&lines);
+    m.raw_len = lines.len;
+    d->o.send(d->o.ctx, &m);
+    if (d->end_ms && !a.more) d->told++;
+  }
+  buf_finish(&lines);
+  return now;
+}
+
+static void on_timer(uv_timer_t *timer) {
+  struct log_desk *d = timer->data;
+  uint64_t now = monotonic_ms();
+  size_t kept = 0;
+  for (size_t i = 0; i < d->n; i++)
+    if (!answer(d, &d->v[i].ask, now >= d->v[i].until_ms)) d->v[kept++] = d->v[i];
+  d->n = kept;
+  if (d->n == 0) uv_timer_stop(timer);
+}
+
+/* Only without a tail, which counts the lines that are here. */
+static void wait_for_line(struct log_desk *d, const struct fetch_log *ask, uint64_t now) {
+  d->v[d->n++] = (struct waiting_question){.ask = *ask, .until_ms = now + (uint64_t)ask->wait_ms};
+  if (d->n > d->most) d->most = d->n;
+  uint64_t every = ask->wait_ms < LOG_DESK_LOOK_MS ? (uint64_t)ask->wait_ms : LOG_DESK_LOOK_MS;
+  if (!uv_is_active((uv_handle_t *)&d->timer)) uv_timer_start(&d->timer, on_timer, every, LOG_DESK_LOOK_MS);
+}
+
+void log_desk_ask(struct log_desk *d, const struct fetch_log *ask) {
+  uint64_t now = monotonic_ms();
+  if (ask->wait_ms > 0 && (!d->most || now >= d->asked_ms + LOG_DESK_FOLLOW_MS)) d->most = 1;
+  if (ask->wait_ms > 0) d->asked_ms = now;
+  bool may_wait = ask->wait_ms > 0 && ask->tail < 0 && d->n < LOG_DESK_MAX && !d->end_ms;
+  if (!answer(d, ask, !may_wait)) wait_for_line(d, ask, now);
+}
+
+void log_desk_forget(struct log_desk *d) {
+  d->n = d->most = 0;
+  uv_timer_stop(&d->timer);
+}
+
+void log_desk_end(struct log_desk *d) {
+  bool follows = d->asked_ms && monotonic_ms() < d->asked_ms + LOG_DESK_FOLLOW_MS;
+  if (d->end_ms) return;
+  d->end_ms = follows ? monotonic_ms() : 1;
+  for (size_t i = 0; i < d->n; i++) answer(d, &d->v[i].ask, true);
+  d->n = 0;
+  uv_timer_stop(&d->timer);
+}
+
+bool log_desk_is_followed(const struct log_desk *d) {
+  return d->told < d->most && monotonic_ms() < d->end_ms + LOG_DESK_STAY_MS;
+}
+
+static void on_closed(uv_handle_t *timer) {
+  free(timer->data);
+}
+
+struct log_desk *log_desk_create(const struct log_desk_options *o) {
+  struct log_desk *d = xcalloc(1, sizeof(*d));
+  d->o = *o;
+  uv_timer_init(o->loop, &d->timer);
+  d->timer.data = d;
+  return d;
+}
+
+void log_desk_destroy(struct log_desk *d) {
+  if (d) uv_close((uv_handle_t *)&d->timer, on_closed);
+}
