@@ -29,7 +29,7 @@
 #include "proto/conn.h"
 
 /* POOL: a host name and a user name. */
-enum { DEADLINE_MS = 5000, DEADLINE_MIN_MS = 1000, WATCH_MS = 1000, POOL = 2, REQUEST_ID = 1 };
+enum { DEADLINE_MS = 5000, DEADLINE_MIN_MS = 1000, WATCH_MS = 1000, WATCH_SHARE = 10, POOL = 2, REQUEST_ID = 1 };
 
 /* LATE: of an attempt that was given up. */
 enum lookup { LOOKUP_NONE, LOOKUP_AWAITED, LOOKUP_LATE };
@@ -59,6 +59,7 @@ struct client {
   struct logs_step step; /* its last one */
   uv_signal_t signals[2];
   uv_timer_t again;
+  uint64_t asked_ms, watch_ms; /* when CONTROL was sent last; the pause of --watch */
   struct own_name name;
   bool short_help; /* -h */
   bool answered;   /* at least once: --watch goes on from then on */

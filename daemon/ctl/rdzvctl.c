@@ -200,6 +200,7 @@ static void prepare_loop(struct client *c) {
   uv_timer_init(&c->loop, &c->again);
   c->timer.data = c->again.data = c;
   ctl_screen_init(&c->screen, STDOUT_FILENO, c->request.json);
+  if (strcmp(c->request.verb, "top") == 0) c->request.watch = c->screen.terminal;
   if (c->request.watch) watch_signals(c);
   if (strcmp(c->request.verb, "logs") == 0) ctl_begin_logs(c);
   uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
+#include "common/system/clock.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/failure.h"
+#include "daemon/ctl/top.h"
 
 void ctl_finish(struct client *c, int exit_code) {
   c->exit_code = exit_code;
@@ -19,15 +21,18 @@ static void on_again(uv_timer_t *timer) {
   ctl_begin_again(timer->data);
 }
 
-/* Closes the connection of this answer; --watch opens the next. */
+/* Closes the connection of this answer; --watch opens the next. A long answer costs the daemon time, and so comes less
+ * often. */
 static void hang_up(struct client *c) {
+  uint64_t pause_ms = (monotonic_ms() - c->asked_ms) * WATCH_SHARE;
+  c->watch_ms = pause_ms > WATCH_MS ? pause_ms : WATCH_MS;
   uv_timer_stop(&c->timer);
   ctl_munge_cancel(&c->munge);
   c->then = NULL;
   if (c->has_conn)
     conn_close(&c->conn);
   else
-    uv_timer_start(&c->again, on_again, WATCH_MS, 0);
+    uv_timer_start(&c->again, on_again, c->watch_ms, 0);
 }
 
 static void on_closed(struct conn *conn) {
@@ -38,7 +43,7 @@ static void on_closed(struct conn *conn) {
   if (then)
     then(c);
   else
-    uv_timer_start(&c->again, on_again, WATCH_MS, 0);
+    uv_timer_start(&c->again, on_again, c->watch_ms, 0);
 }
 
 static void show(struct client *c, const char *text, size_t len) {
@@ -81,6 +86,10 @@ bool ctl_wants_token(const struct client *c) {
   return strcmp(c->request.verb, "token") == 0;
 }
 
+static bool is_top(const struct client *c) {
+  return strcmp(c->request.verb, "top") == 0;
+}
+
 bool ctl_asks_key(const struct client *c) {
   return ctl_wants_token(c) || strcmp(c->request.verb, "key") == 0;
 }
@@ -102,6 +111,27 @@ static void on_key(struct client *c, const struct msg *m) {
   secret_free(key);
 }
 
+/* rdzvctl top gets JSON, and shows a page or a sentence. */
+static void on_top(struct client *c, int code, const struct msg *m) {
+  struct buf page = BUF_INIT;
+  if (code)
+    ctl_put_sentence(&page, m->raw, m->raw_len, true);
+  else if (!top_put_page(&page, m->raw, m->raw_len, c->request.job[0], ctl_screen_width(&c->screen)))
+    buf_printf(&page, "%s: the daemon's answer is not understood", c->path), code = EXIT_CODE_NO_DAEMON;
+  if (!c->request.watch || (code && !c->answered)) {
+    if (code)
+      ctl_complain(c, code, "%s", buf_text(&page));
+    else
+      ctl_print_printable(stdout, buf_text(&page), page.len, false);
+    ctl_finish(c, code);
+  } else {
+    c->answered = true;
+    show(c, buf_text(&page), page.len);
+    hang_up(c);
+  }
+  buf_finish(&page);
+}
+
 /* JSON goes to stdout, for programs, with any code. */
 static void on_reply(struct client *c, const struct msg *m) {
   int code = (int)m->control_reply.code;
@@ -113,6 +143,10 @@ static void on_reply(struct client *c, const struct msg *m) {
   }
   if (c->logs) {
     ctl_logs_on_reply(c, m);
+    return;
+  }
+  if (is_top(c)) {
+    on_top(c, code, m);
     return;
   }
   if (code == 0 && ctl_asks_key(c)) {
@@ -130,17 +164,18 @@ static void on_reply(struct client *c, const struct msg *m) {
 }
 
 static void send_control(struct client *c) {
+  c->asked_ms = monotonic_ms();
   const struct ctl_request *r = &c->request;
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = REQUEST_ID;
-  m.control.verb = c->sounding ? "status" : ctl_asks_key(c) ? "key" : r->verb;
+  m.control.verb = c->sounding || is_top(c) ? "status" : ctl_asks_key(c) ? "key" : r->verb;
   m.control.job = r->job;
   m.control.host = r->host;
   m.control.rank = r->rank;
   m.control.signal = r->signal;
   m.control.force = r->force;
-  m.control.json = c->sounding || (r->json && !ctl_asks_key(c));
+  m.control.json = c->sounding || is_top(c) || (r->json && !ctl_asks_key(c));
   m.control.user = c->name.name;
   m.control.owner = r->owner;
   if (c->logs && !c->sounding) ctl_logs_put_question(c, &m.control);

@@ -87,10 +87,17 @@ static void put_page(struct buf *out, const char *text, size_t len, size_t width
   if (more) buf_printf(out, "... %zu more lines\x1b[K", lines - shown);
 }
 
+size_t ctl_screen_width(const struct ctl_screen *s) {
+  struct winsize size = {0};
+  if (!s->terminal) return 0;
+  ioctl(s->fd, TIOCGWINSZ, &size);
+  return size.ws_col >= WIDTH_MIN ? size.ws_col : WIDTH_DEFAULT;
+}
+
 static bool draw(struct ctl_screen *s, const char *head, const char *text, size_t len) {
   struct winsize size = {0};
   ioctl(s->fd, TIOCGWINSZ, &size);
-  size_t width = size.ws_col >= WIDTH_MIN ? size.ws_col : WIDTH_DEFAULT;
+  size_t width = ctl_screen_width(s);
   size_t height = size.ws_row >= HEIGHT_MIN ? size.ws_row : HEIGHT_DEFAULT;
   struct buf page = BUF_INIT;
   buf_puts(&page, s->open ? "\x1b[H" : OPEN_SCREEN "\x1b[H");

@@ -16,6 +16,8 @@ struct ctl_screen {
 void ctl_screen_init(struct ctl_screen *s, int fd, bool json);
 /* Makes text of a daemon safe for a terminal: line breaks stay, the rest becomes printable. JSON keeps its meaning. */
 void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, bool json);
+/* Of the window; 0 without a terminal. */
+size_t ctl_screen_width(const struct ctl_screen *s);
 /* Shows `text`, made printable; on a terminal below a head line ("12:00:01  rdzvctl status, every second ...").
  * False: the reader is gone. */
 bool ctl_screen_show(struct ctl_screen *s, const char *head, const char *text, size_t len);
