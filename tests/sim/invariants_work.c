@@ -339,6 +339,7 @@ static void check_drained(struct sim *s, const struct sim_conn *c, const struct 
 }
 
 void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
+  check_event_sent(s, m);
   if (m->type == MSG_STOP && m->stop.verdict.cause == CAUSE_NODE_JOINED)
     check_age(s, m->stop.incarnation, m->stop.round);
   if (m->type == MSG_STOP && is_planned(m->stop.verdict.cause) && !m->stop.void_round)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/sdk/rdzv.h"
+#include "common/events/event.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
 #include "tests/sim/stories.h"
@@ -35,6 +36,20 @@ static bool gap_in_ranks(struct sim *s, struct sim_conn *c, enum msg_direction d
 /* OWNERS: at a daemon without keys n2 says that it is n1's user. */
 static bool lies(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_HELLO && is_node(c, 1)) m->hello.uid = s->nodes[0].uid;
+  return true;
+}
+
+/* EVENTS: one of each kind is lost. */
+static bool seal_is_not_told(struct sim *s, struct job_effect *fx) {
+  return fx->kind != JOB_EFFECT_EVENT || fx->value != EVENT_ROUND_SEALED;
+}
+static bool end_is_not_told(struct sim *s, struct job_effect *fx) {
+  return fx->kind != JOB_EFFECT_EVENT || fx->value != EVENT_JOB_ENDED;
+}
+
+/* EVENTS: an agent breaks a line. */
+static bool breaks_a_line(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind == SUP_EVENT) fx->event.line[3] = '\n';
   return true;
 }
 
@@ -379,6 +394,16 @@ static void tell_run(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+static void tell_watched_run(struct sim *s) {
+  s->config.events = true;
+  tell_run(s);
+}
+
+static void tell_watched_crash(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(500, 3));
+  tell_watched_run(s);
+}
+
 static void tell_two_users(struct sim *s) {
   s->normal = story_run(3000);
   daemon_start(s);
@@ -713,6 +738,9 @@ static const struct plant {
     {"a node is told other ids", INV_IDS, tell_ids, {.msg = other_ids}},
     {"a node is never told the ids", INV_IDS_COME, tell_long_ids, {.msg = no_ids}},
     {"helpers that mint are not let go", INV_HELPERS, tell_ids, {.agent_effect = helpers_stay}},
+    {"a seal has no event", INV_EVENTS, tell_watched_crash, {.core_effect = seal_is_not_told}},
+    {"the end has no event", INV_EVENTS, tell_watched_run, {.core_effect = end_is_not_told}},
+    {"an event is two lines", INV_EVENTS, tell_watched_run, {.agent_effect = breaks_a_line}},
     {"an agent leaves its workers behind", INV_ORPHANS, tell_leaving, {.agent_effect = does_not_stop}},
 };
 

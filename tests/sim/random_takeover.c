@@ -36,6 +36,7 @@ static bool is_owned(uint64_t seed) {
 static void choose_config(struct sim_config *c, uint64_t seed) {
   c->seed = seed;
   c->takeover = true;
+  c->events = seed % 3 == 1;
   c->owned = is_owned(seed);
   c->endpoints = c->owned ? 1 : 2 + (uint32_t)(seed / 8 % 3);
   c->claims = seed % 8 >= 6; /* every fourth */

@@ -79,6 +79,7 @@ struct sim_conn;
   X(IDS, "all of a round get the same NCCL ids, which were minted for it")                                             \
   X(IDS_COME, "who is to have NCCL ids gets them, or his round ends, within a bounded time")                           \
   X(HELPERS, "a helper that mints lives no longer than its round")                                                     \
+  X(EVENTS, "each seal and each end of a job is told in an event, before its END, to those who asked")                 \
   X(HEALTHY, "no healthy job of fixed size, without spares, is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
@@ -371,6 +372,7 @@ struct sim_daemon {
   int owner;            /* the agent that has started it on its standby port; -1: it is one of --endpoint */
   uint32_t no, states;  /* the how manieth daemon this is, and how often it has lost its state: who it is, */
   uint32_t told_states; /* and who it was when it was started last */
+  uint32_t seals, seals_told, ends, ends_told; /* in this life: lines of the state file, and events */
   char id[DAEMON_ID_MAX + 1], name[32], host[16], addr[32];
 };
 
@@ -410,6 +412,7 @@ struct sim_config {
   unsigned claim_fails; /* of a hundred claims, how many answers are lost */
   uint32_t mint_max;    /* ms that minting takes at most */
   unsigned mint_fails;  /* of a hundred helpers, how many fail; and of the others, how many die */
+  bool events;          /* --events, of all agents and daemons */
   unsigned portless;    /* of a hundred times that a port is wanted, how often there is none */
 };
 
@@ -664,8 +667,12 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
 void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself);
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code);
 void check_deadlines(struct sim *s);
-void check_saved(struct sim *s); /* a daemon has written a seal */
-void check_over(struct sim *s);  /* links healed, all are gone */
+void check_saved(struct sim *s);                         /* a daemon has written a seal */
+void check_event_saved(struct sim *s, const char *line); /* a line goes to the state file */
+void check_event_made(struct sim *s, const struct job_effect *fx);
+void check_event_sent(struct sim *s, const struct msg *m);
+void check_event_written(struct sim *s, const struct sim_agent *a, const char *name, const char *line);
+void check_over(struct sim *s); /* links healed, all are gone */
 /* There is peace since then: all machines with power reach each other. */
 void check_goes_on(struct sim *s, uint64_t since_ms);
 

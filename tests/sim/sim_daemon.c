@@ -76,6 +76,7 @@ static void keep_line(struct sim *s, const char *text) {
 static bool saved(struct sim *s, const char *text) {
   static const char *const deaths[] = {"", ", dies before it", ", dies in the middle of it", ", dies behind it"};
   int die = s->d.die_at_save;
+  check_event_saved(s, text);
   s->d.die_at_save = 0;
   if (s->d.state_dir || die)
     sim_trace(s, "%s: saves %s%s", s->d.name, strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
@@ -106,7 +107,7 @@ static void perform(struct sim *s, struct job_effect *fx, uint64_t said_at) {
     break;
   case JOB_EFFECT_CLAIM: claim_ask(s, fx); break;
   case JOB_EFFECT_UNCLAIM: claim_withdraw(s, fx->text); break;
-  case JOB_EFFECT_EVENT:
+  case JOB_EFFECT_EVENT: check_event_made(s, fx); break;
   case JOB_EFFECT_IDENTIFIED:
   case JOB_EFFECT_SAVE: break; /* mind and pump have done them */
   }
@@ -250,8 +251,10 @@ void daemon_start(struct sim *s) {
                                .id = s->d.id,
                                .port = s->config.takeover ? s->d.port : 0,
                                .owned = s->d.owned,
-                               .claims = s->config.claims};
+                               .claims = s->config.claims,
+                               .events = s->config.events};
   s->d.life = ++s->lives;
+  s->d.seals = s->d.seals_told = s->d.ends = s->d.ends_told = 0;
   if (s->side && !s->config.takeover) s->two = true;
   s->d.core = core_create(&config);
   s->d.paused = false;

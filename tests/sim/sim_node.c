@@ -111,6 +111,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .orphan_grace_ms = s->config.orphan_grace_ms,
                                            .hang_watch = s->config.hang_watch,
                                            .hang_start_ms = s->config.hang_start_ms,
+                                           .wants_events = s->config.events,
                                            .many = true};
   a->sup = supervisor_create(&config);
   sim_trace(s, "%s: agent starts", a->name);
@@ -239,7 +240,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_MINT: ids_mint(s, a, fx); break;
   case SUP_UNMINT: ids_unmint(a, fx->unmint.helper); break;
   case SUP_IDS: ids_hand_out(s, a, fx); break;
-  case SUP_EVENT:
+  case SUP_EVENT: check_event_written(s, a, fx->event.name, fx->event.line); break;
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;
