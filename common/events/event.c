@@ -20,13 +20,13 @@ static const struct {
 #undef X
 };
 
-enum { EVERY = EVENT_HAS_RUN_ID | EVENT_HAS_UID | EVENT_HAS_ROUND };
+#define EVERY (EVENT_HAS(RUN_ID) | EVENT_HAS(UID) | EVENT_HAS(ROUND) | EVENT_HAS(MESSAGE))
 
 static const struct {
   const char *name, *source, *when;
   uint64_t has;
 } events[EVENT_NAME_COUNT] = {
-#define X(id, name, source, when, has) {name, #source, when, EVERY | EVENT_HAS_MESSAGE | (has)},
+#define X(id, name, source, when, has) {name, #source, when, EVERY | (has)},
     EVENT_LIST(X)
 #undef X
 };

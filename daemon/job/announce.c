@@ -23,6 +23,7 @@
 #include "common/events/event.h"
 #include "common/hostlist.h"
 #include "common/mem.h"
+#include "daemon/job/goodput.h"
 
 enum {
   EVENTS_KEPT = 64,          /* while the writer is away */
@@ -40,6 +41,7 @@ struct announcer {
   uint64_t stopped_ms;                        /* the last round began to stop; 0: none has, here */
   uint64_t progress_ms, waiting_ms, pause_ms; /* the last event about progress; the next about missing nodes */
   int64_t hung_round, stepped_round;          /* it was said of this round */
+  int64_t saved_round, saved;                 /* the last event about a checkpoint */
 };
 
 static void create(struct job *j) {
@@ -381,6 +383,32 @@ static void announce_daemon(struct job *j) {
 static const char *const states[OUTCOME_COUNT] = {
     [OUTCOME_SUCCESS] = "SUCCEEDED", [OUTCOME_FAILED] = "FAILED", [OUTCOME_STOPPED] = "STOPPED"};
 
+/* Once a second, and at the end of a round: it looks at all nodes. */
+static void announce_saved(struct job *j) {
+  struct announcer *a = j->announcer;
+  struct event e;
+  struct buf text = BUF_INIT;
+  int64_t saved = job_saved(j);
+  if (saved < 0 || (a->saved_round == j->round && saved <= a->saved)) return;
+  a->saved_round = j->round;
+  a->saved = saved;
+  begin(j, &e, EVENT_JOB_SAVED);
+  event_rank(&e, EVENT_STEP, saved);
+  buf_printf(&text, "job %s has a checkpoint of step %lld", j->id, (long long)saved);
+  finish(j, &e, &text);
+}
+
+static void put_goodput(struct event *e, const struct goodput *g) {
+  static const enum event_field fields[BUCKET_COUNT] = {
+#define X(id, name) EVENT_GOODPUT_##id,
+      BUCKET_LIST(X)
+#undef X
+  };
+  for (int b = 0; b < BUCKET_COUNT; b++) event_real(e, fields[b], (double)goodput_ms(g, (enum bucket)b) / 1000);
+  event_real(e, EVENT_GOODPUT_TOTAL, (double)goodput_total_ms(g) / 1000);
+  event_real(e, EVENT_GOODPUT_USEFUL, round(goodput_useful(g) * 10000) / 10000);
+}
+
 static void announce_ended(struct job *j, uint64_t now_ms) {
   const struct verdict *v = &j->last_verdict;
   uint64_t ran_ms = now_ms - j->announcer->begun_ms;
@@ -393,6 +421,9 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
   event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
   event_int(&e, EVENT_TOTAL_RUN_TIME, (int64_t)(ran_ms / 1000));
   event_rank(&e, EVENT_STEP, job_step(j));
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+  put_goodput(&e, &g);
   if (j->outcome == OUTCOME_SUCCESS) {
     buf_printf(&text, "job %s is done: %lld restart%s, %.1f s", j->id, (long long)j->restarts_used,
                j->restarts_used == 1 ? "" : "s", (double)ran_ms / 1000);
@@ -406,7 +437,11 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
     buf_printf(&text, "; %lld of %lld restarts used; exit code %d", (long long)j->restarts_used,
                (long long)j->settings.max_restarts, j->code);
   }
+  struct buf useful = BUF_INIT;
+  goodput_sentence(&g, &useful);
+  if (useful.len) buf_printf(&text, "; %s", buf_text(&useful));
   finish(j, &e, &text);
+  buf_finish(&useful);
 }
 
 void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
@@ -421,8 +456,14 @@ void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
   case JOB_RUNNING:
     if (from == JOB_STARTING) announce_running(j, now_ms);
     break;
-  case JOB_STOPPING: a->stopped_ms = now_ms; break;
-  case JOB_ENDING: announce_ended(j, now_ms); break;
+  case JOB_STOPPING:
+    a->stopped_ms = now_ms;
+    announce_saved(j);
+    break;
+  case JOB_ENDING:
+    announce_saved(j);
+    announce_ended(j, now_ms);
+    break;
   default: break;
   }
 }
@@ -491,6 +532,7 @@ void job_announce_progress(const struct member *m) {
   announce_first_step(j, m);
   if (a->progress_ms && j->jobs->now_ms < a->progress_ms + PROGRESS_EVERY_MS) return;
   a->progress_ms = j->jobs->now_ms;
+  announce_saved(j);
   for (size_t i = 0; i < j->n_members; i++)
     if (member_in_round(j->members[i]) && isfinite(j->members[i]->samples_per_second))
       rate += j->members[i]->samples_per_second;

@@ -22,7 +22,7 @@ def events(rdzv, name="ev"):
 
 
 def names(found):
-    return [e["name"].removeprefix("rdzv.") for e in found if not e["name"].startswith("rdzv.job.progress")]
+    return [e["name"].removeprefix("rdzv.") for e in found if e["name"] != "rdzv.job.progress"]
 
 
 def of(found, name):
@@ -58,6 +58,8 @@ def test_each_event_once_in_one_file(rdzv):
     assert failed["hostname"] == HOST and failed["charged"] is True and failed["agent_restarts"] == 1 and failed["round"] == 1, failed
     (ended,) = of(found, "job.ended")
     assert ended["state"] == "SUCCEEDED" and ended["exit_code"] == 0 and ended["round"] == 2, ended
+    buckets = [ended["goodput_" + b] for b in ("forming", "waiting", "starting", "productive", "lost", "stopping", "checkpoint")]
+    assert abs(sum(buckets) - ended["goodput_total"]) < 0.01 and 0 <= ended["goodput_useful"] <= 1, ended
     assert [e["timestamp"] for e in found] == sorted(e["timestamp"] for e in found)
 
 
@@ -120,8 +122,8 @@ def test_a_shared_daemon_has_a_file_of_all_jobs(rdzv):
 
 def test_progress_of_the_trainer(rdzv):
     """A first step, and then a line a second at most."""
-    a = rdzv.agent("--standalone", "--nproc", 2, "--events", "ev", "--", "--steps", 10000000)
-    until("it comes forward", lambda: len(of(events(rdzv), "job.progress")) >= 3, 60)
+    a = rdzv.agent("--standalone", "--nproc", 2, "--events", "ev", "--", "--steps", 10000000, "--checkpoint-dir", "ck", "--checkpoint-every", "500ms")
+    until("it comes forward", lambda: len(of(events(rdzv), "job.progress")) >= 3 and len(of(events(rdzv), "job.saved")) >= 2, 60)
     a.kill(signal.SIGTERM)
     assert a.exit() == 75, a
     found = events(rdzv)
@@ -129,6 +131,8 @@ def test_progress_of_the_trainer(rdzv):
     progress = [e for e in found if e["name"] == "rdzv.job.progress"]
     assert progress and all(b["timestamp"] - a["timestamp"] >= 990 for a, b in zip(progress, progress[1:])), progress
     assert {e["source"] for e in progress} == {"WORKER"} and progress[0]["metadata"]["step"] >= 0 and "loss" in progress[0]["metadata"], progress
+    saved = [e["step"] for e in of(found, "job.saved")]
+    assert saved == sorted(set(saved)), saved
     first = of(found, "round.first_step")[0]
     assert first["duration_ms"] >= 0 and first["step"] <= progress[-1]["metadata"]["step"], found
 

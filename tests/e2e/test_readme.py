@@ -67,7 +67,7 @@ def events_table():
     keys, told = {f[0]: f[1] for _, f in listed("EVENT_FIELD_LIST")}, told_by_default()
     lines = ["| event | when | fields | by `--on-event` |", "|---|---|---|---|"]
     for text, (_, name, _, when, *_) in listed("EVENT_LIST"):
-        own = [f"`{keys[f]}`" for f in re.findall(r"EVENT_HAS_(\w+)", text)]
+        own = [f"`{keys[f]}`" for f in re.findall(r"EVENT_HAS\((\w+)\)", text)]
         lines.append(f"| `{name}` | {when} | {', '.join(own)} | {'yes' if told(name) else ''} |")
     assert len(lines) > 20
     return "\n".join(lines) + "\n"

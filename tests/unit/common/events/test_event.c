@@ -30,7 +30,7 @@ static void test_lists(void **state) {
     assert_int_equal(event_find(name), i);
     const char *when = event_when(i);
     assert_true(isupper(when[0]) && when[strlen(when) - 1] == '.');
-    assert_true(event_has(i) & EVENT_HAS_MESSAGE && event_has(i) & EVENT_HAS_RUN_ID);
+    assert_true(event_has(i) & EVENT_HAS(MESSAGE) && event_has(i) & EVENT_HAS(RUN_ID));
   }
   assert_int_equal(event_find("rdzv.node"), -1);
   assert_null(event_when(EVENT_NAME_COUNT));

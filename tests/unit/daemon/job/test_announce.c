@@ -94,6 +94,9 @@ static void test_a_whole_job(void **state) {
   expect_field(&r, "rdzv.job.ended", "state", "\"SUCCEEDED\"");
   expect_field(&r, "rdzv.job.ended", "total_run_time", "2");
   expect_field(&r, "rdzv.job.ended", "message", "\"job job is done: 1 restart, 2.2 s\"");
+  expect_field(&r, "rdzv.job.ended", "goodput_total", "2.25"); /* the same as in other places */
+  expect_field(&r, "rdzv.job.ended", "goodput_starting", "2.25");
+  expect_field(&r, "rdzv.job.ended", "goodput_useful", "0.0");
   expect(&r, &n[1], ""); /* one agent writes them */
   assert_int_equal(r.events.len, 0);
   rig_close(&r);
@@ -191,6 +194,44 @@ static void test_progress_is_rationed(void **state) {
   }
   expect(&r, &n[0], "round.first_step job.progress job.progress job.progress ");
   expect_field(&r, "rdzv.job.progress", "step", "20");
+  rig_close(&r);
+}
+
+static void save(struct rig *r, struct node *n, int64_t step, int64_t saved) {
+  struct msg m;
+  msg_init(&m, MSG_PROGRESS);
+  m.progress.incarnation = n->incarnation;
+  m.progress.round = n->round;
+  m.progress.step = step;
+  m.progress.saved = saved;
+  node_say(r, n, &m);
+}
+
+/* When all nodes have it; what was not told yet, at the end of the round. */
+static void test_checkpoints(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_watched(&r, n, 2);
+  nodes_join(&r, n, 2);
+  nodes_started(&r, n, 2);
+  rig_forget(&r);
+  save(&r, &n[1], 10, 4);
+  save(&r, &n[0], 10, 9);
+  rig_run(&r, 1000);
+  save(&r, &n[0], 11, 9);
+  expect(&r, &n[0], "round.first_step job.saved job.progress job.progress ");
+  expect_field(&r, "rdzv.job.saved", "step", "4");
+  save(&r, &n[1], 11, 9);
+  rig_forget(&r);
+  node_exited(&r, &n[1], 3, 0);
+  expect(&r, &n[0], "job.saved ");
+  expect_field(&r, "rdzv.job.saved", "step", "9");
+  nodes_stopped(&r, n, 2);
+  nodes_started(&r, n, 2);
+  rig_forget(&r);
+  rig_run(&r, 1000);
+  save(&r, &n[0], 7, 6); /* an earlier one, of a later round */
+  expect(&r, &n[0], "round.first_step job.saved job.progress ");
   rig_close(&r);
 }
 
@@ -354,6 +395,7 @@ int main(void) {
       cmocka_unit_test(test_the_writer_is_away),
       cmocka_unit_test(test_too_much_for_an_absent_writer),
       cmocka_unit_test(test_progress_is_rationed),
+      cmocka_unit_test(test_checkpoints),
       cmocka_unit_test(test_missing_nodes),
       cmocka_unit_test(test_planned_ends),
       cmocka_unit_test(test_a_node_leaves),
