@@ -33,6 +33,7 @@ enum {
 };
 
 struct announcer {
+  bool asked;                      /* an agent has asked for events, ever */
   char writer[AGENT_ID_MAX + 1];   /* "": none */
   const struct member *going;      /* the event is about its end: it gets no more */
   struct bytes *kept[EVENTS_KEPT]; /* frames, a ring */
@@ -89,7 +90,7 @@ static const struct member *find_writer(struct job *j) {
   const struct member *m = a->writer[0] ? job_find_agent(j, a->writer) : NULL;
   if (m && may_write(m)) return m->conn ? m : NULL;
   m = NULL;
-  if (owner_is_awaited(j)) return NULL;
+  if (!a->asked || owner_is_awaited(j)) return NULL;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *other = j->members[i];
     if (may_write(other) && other->conn && !other->leaving && (!m || is_better(other, m))) m = other;
@@ -159,7 +160,7 @@ static bool is_awaited(const struct job *j) {
 static void announce(struct job *j, enum event_name name, const struct buf *line) {
   const struct member *writer = find_writer(j);
   if (j->jobs->events) jobs_event(j->jobs, name, line);
-  if (!writer && !is_awaited(j)) return;
+  if (!writer && (!j->announcer->asked || !is_awaited(j))) return;
   struct bytes *frame = frame_of(name, line);
   if (!writer) {
     keep(j->announcer, frame);
@@ -202,6 +203,7 @@ static void announce_joined(struct job *j, const struct member *m) {
 void job_announce_hello(struct job *j, const struct member *m, bool joins) {
   if (m->wants_events && !j->announcer) create(j);
   if (!j->announcer) return;
+  j->announcer->asked |= m->wants_events;
   if (m->wants_events && find_writer(j) == m) send_kept(j, m);
   if (joins && j->state != JOB_RECOVERING && !job_is_over(j)) announce_joined(j, m);
 }

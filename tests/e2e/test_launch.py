@@ -380,3 +380,12 @@ def test_the_environment_names_hosts_too(rdzv, launch):
                    env={"RDZV_AGENT_HOSTS": "n1,n2", "RDZV_AGENT_SSH": str(launch.ssh)})
     assert a.exit(30) == 0 and sorted(a.out) == ["[0] 0", "[1] 1"], a
     rdzv.gone()
+
+
+def test_events_are_in_one_file(rdzv, launch):
+    """All agents get --events, and one of them writes each event, for both hosts."""
+    a = launch("n1,n2", "--events", "ev", "--", "true")
+    assert a.exit(30) == 0, a
+    found = [json.loads(line) for line in (rdzv.tmp / "ev").read_text().splitlines()]
+    assert [e["name"].removeprefix("rdzv.") for e in found] == ["node.joined", "node.joined", "round.sealed", "round.started", "job.ended"], found
+    assert found[2]["metadata"]["group_world_size"] == 2, found
