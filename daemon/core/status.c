@@ -34,6 +34,19 @@ static const char *place_of(const struct job *j, const struct member *m) {
   return "?";
 }
 
+/* The workers that are behind the others of their node, and the age of the others' progress. */
+static void put_laggards(json_t *v, const struct member *m, uint64_t now_ms) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < m->laggards->n; i++) {
+    const struct laggard *l = &m->laggards->v[i];
+    json_array_append_new(list, json_pack("{s:I,s:I,s:I}", "local_rank", (json_int_t)l->local_rank, "step",
+                                          (json_int_t)l->step, "age_ms",
+                                          (json_int_t)member_worker_age_ms(m, l->local_rank, now_ms)));
+  }
+  json_object_set_new(v, "laggards", list);
+  json_object_set_new(v, "others_age_ms", json_integer((json_int_t)member_worker_age_ms(m, -1, now_ms)));
+}
+
 static json_t *member_to_json(const struct job *j, const struct member *m, uint64_t now_ms) {
   json_t *v =
       json_pack("{s:I,s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "first_rank",
@@ -41,6 +54,8 @@ static json_t *member_to_json(const struct job *j, const struct member *m, uint6
                 m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
                 place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
   if (m->step >= 0) {
+    json_object_set_new(v, "progress_age_ms", json_integer((json_int_t)member_progress_age_ms(m, now_ms)));
+    if (m->laggards) put_laggards(v, m, now_ms);
     json_object_set_new(v, "step", json_integer(m->step));
     json_object_set_new(v, "of", json_integer(m->of));
     if (isfinite(m->loss)) json_object_set_new(v, "loss", json_real(m->loss));
@@ -502,6 +517,7 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
   put_json(out, drains_to_json(c, w->q.uid));
   if (w->store) buf_puts(out, ",\"store\":");
   if (w->store) put_json(out, store_to_json(w->store));
+  buf_printf(out, ",\"wall_ms\":%llu", (unsigned long long)c->jobs.wall_ms);
   buf_puts(out, "}\n");
   return false;
 }

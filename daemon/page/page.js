@@ -1,17 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* Reads the jobs twice a second. */
+/* Looks at the jobs again and again, and chooses what is shown.
+ *
+ * A look is a request for /status. The next one follows half a second later, or later if the answer is large, if nobody sees the page, or if
+ * all jobs are over. 304 means that nothing has happened: ages go on, and nothing else is drawn. */
+
+const EVERY_MS = 500;
+const HIDDEN_MS = 5000;
+const IDLE_MS = 2000;
+const BYTES_PER_MS = 512; /* of the answer, while the page waits for the next one */
+const PATIENCE_MS = 15000;
+const LOST_AFTER_MS = 3000;
+
+const main = document.getElementById('main');
+const beat = document.getElementById('beat');
+const trouble = document.getElementById('trouble');
+const news = document.getElementById('news');
+const views = { list: listView(), job: jobView() };
+
+let data = null; /* of the last answer */
 let tag = '';
-async function look() {
-  const answer = await fetch('/status', { cache: 'no-store', headers: tag ? { 'If-None-Match': tag } : {} });
-  if (answer.status !== 200) return;
-  tag = answer.headers.get('ETag') || '';
-  const list = (await answer.json()).jobs.map((job) => {
-    const line = document.createElement('p');
-    line.textContent = `${job.job}: ${job.state}, round ${job.round}, ${job.nodes} nodes`;
-    return line;
-  });
-  document.getElementById('jobs').replaceChildren(...list);
+let came = 0; /* performance.now() of it */
+let heard = 0; /* of the last answer of any kind */
+let wait = EVERY_MS;
+let timer = 0;
+let asking = false;
+let shown = null; /* the view */
+let shownKey = null;
+const told = new Map(); /* job -> what was read out last */
+
+function wanted() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return '';
+  }
 }
+
+/* The job that the address names, or the only one. NULL: the list. */
+function chosen() {
+  const key = wanted();
+  const found = data.jobs.find((j) => keyOf(j) === key || j.job === key);
+  return found || (data.jobs.length === 1 && !key ? data.jobs[0] : null);
+}
+
+function setShown(view, key) {
+  if (shown === view && shownKey === key) return;
+  const moved = shown !== null;
+  main.replaceChildren(view.node);
+  shown = view;
+  shownKey = key;
+  if (!moved) return;
+  scrollTo(0, 0);
+  view.title.focus({ preventScroll: true });
+}
+
+/* Tells readers what has changed, once. */
+function announce() {
+  const lines = [];
+  for (const job of data.jobs) {
+    if (job.moved_to !== undefined) continue;
+    const v = job.ending || (job.state === 'ended' || job.state === 'forming' ? job.last_verdict : null);
+    const line = `Job ${printable(job.job)}: ${stateOf(job).word}${v ? `: ${printable(v.sentence)}` : ''}`;
+    if (told.get(keyOf(job)) !== line && told.has(keyOf(job)) && (!shownKey || shownKey === keyOf(job))) lines.push(line);
+    told.set(keyOf(job), line);
+  }
+  if (lines.length) say(news, lines.slice(0, 3).join('. '));
+}
+
+const COLOURS = { ok: '#2f9e6b', wait: '#c98a1b', bad: '#d5452f', info: '#3f7fce', idle: '#8a94a3' };
+
+function setTitle(job) {
+  const jobs = job ? [job] : data.jobs;
+  const state = jobs.length ? jobs.map(stateOf).sort((a, b) => 'idle info ok wait bad'.indexOf(b.tone) - 'idle info ok wait bad'.indexOf(a.tone))[0] : STATES.moved;
+  const title = job ? `${printable(job.job)}: ${stateOf(job).word.toLowerCase()} – rdzv` : `${count(jobs.length, 'job')} – rdzv`;
+  if (document.title !== title) document.title = title;
+  const { s, f } = ICONS[state.sign];
+  const drawn = s ? `<path d="${s}" fill="none" stroke="white" stroke-width="2" stroke-linecap="round"/>` : `<path d="${f}" fill="white"/>`;
+  const image = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-2 -2 20 20"><circle cx="8" cy="8" r="9" fill="${COLOURS[state.tone]}"/>${drawn}</svg>`;
+  attribute(document.getElementById('icon'), 'href', `data:image/svg+xml,${encodeURIComponent(image)}`);
+}
+
+function setBeat() {
+  const silent = performance.now() - heard;
+  const lost = silent > Math.max(LOST_AFTER_MS, 2 * wait);
+  attribute(beat, 'class', lost ? 'beat lost' : 'beat');
+  say(beat.lastChild, lost ? 'Not answering' : 'Live');
+  document.body.classList.toggle('old', lost && data !== null);
+  if (!lost) return;
+  const others = [...new Set((data ? data.jobs : []).flatMap((j) => (j.daemon && !isOver(j) ? j.daemon.successors : [])))].map(printable);
+  const hint = others.length ? ` If its machine is lost, the daemon goes on at one of: ${others.join(', ')}.` : '';
+  problem(`The daemon has not answered for ${roughly(silent)}.${data ? ' What is below is what it said last.' : ''}${hint}`);
+}
+
+function problem(text) {
+  say(trouble, text);
+  show(trouble, text !== '');
+}
+
+function draw() {
+  if (!data) return;
+  const later = performance.now() - came;
+  const look = { later, now: data.wall_ms + later, drained: data.drained || [] };
+  const job = chosen();
+  const crumb = document.getElementById('crumb');
+  show(crumb, Boolean(job && data.jobs.length > 1));
+  if (job) {
+    setShown(views.job, keyOf(job));
+    views.job.update(job, look);
+  } else {
+    setShown(views.list, '');
+    views.list.update(data.jobs, look);
+  }
+  setTitle(job);
+}
+
+async function take(answer) {
+  if (answer.status === 304) return;
+  const text = await answer.text();
+  if (answer.status === 401) throw new Error('The daemon wants a token again: load this page anew.');
+  if (answer.status !== 200) throw new Error(`The daemon answers: ${explained(text)}`);
+  data = JSON.parse(text);
+  tag = answer.headers.get('ETag') || '';
+  came = performance.now();
+  wait = Math.max(EVERY_MS, text.length / BYTES_PER_MS);
+  if (data.jobs.every((j) => j.moved_to !== undefined || j.state === 'ended')) wait = Math.max(wait, IDLE_MS);
+  announce();
+}
+
+/* A refusal is a line, or an object with one. */
+function explained(text) {
+  try {
+    return JSON.parse(text).text || text;
+  } catch {
+    return text;
+  }
+}
+
+async function look() {
+  if (asking) return;
+  asking = true;
+  clearTimeout(timer);
+  const began = performance.now();
+  try {
+    const answer = await fetch('status', { cache: 'no-store', headers: tag ? { 'If-None-Match': tag } : {}, signal: AbortSignal.timeout(PATIENCE_MS) });
+    heard = performance.now();
+    await take(answer);
+    heard = performance.now();
+    problem('');
+  } catch (e) {
+    if (heard > began) problem(e.message);
+    wait = Math.max(wait, 1000);
+  }
+  asking = false;
+  draw();
+  setBeat();
+  const took = performance.now() - began;
+  timer = setTimeout(look, Math.max(document.hidden ? HIDDEN_MS : wait, 3 * took) - Math.min(took, wait / 2));
+}
+
+setInterval(() => {
+  if (document.hidden) return;
+  setBeat();
+  if (performance.now() - heard > 1000) draw();
+}, 500);
+document.addEventListener('visibilitychange', () => document.hidden || look());
+addEventListener('hashchange', draw);
 look();
-setInterval(look, 500);

@@ -54,6 +54,12 @@ def test_probes(rdzv):
         n.expect("WELCOME")
 
 
+def is_empty(status):
+    """A user's who has no job here."""
+    fields = json.loads(status)
+    return abs(fields.pop("wall_ms") / 1000 - time.time()) < 60 and fields == {"jobs": [], "drained": []}
+
+
 def from_afar(d, path, *fields):
     """As what another machine, a proxy or a web page sends: no process of this machine speaks for its user."""
     return ask(d, "\r\n".join([f"GET {path} HTTP/1.1", "Host: node1:29400", *fields, "\r\n"]).encode())
@@ -76,7 +82,7 @@ def test_status_with_a_token(rdzv):
         assert status == 200 and body == "" and int(re.search(r"Content-Length: (\d+)", head)[1]) > 100
         stranger = key.derive(4242)
         status, _, body = from_afar(d, "/status", f"Authorization: Bearer {stranger.token()}")
-        assert status == 200 and json.loads(body) == {"jobs": [], "drained": []}
+        assert status == 200 and is_empty(body)
     for secret in key.token(), stranger.token():
         assert secret not in d.text
 
@@ -194,7 +200,7 @@ def test_status_of_a_process(rdzv, options):
             return
         script = f"import urllib.request as u; print(u.urlopen('http://{d.endpoint}/status').read().decode())"
         other = rdzv.spawn("/usr/bin/python3", "-c", script, user=65534, group=65534, extra_groups=[])
-        assert other.exit() == 0 and json.loads("\n".join(other.out)) == {"jobs": [], "drained": []}, other
+        assert other.exit() == 0 and is_empty("\n".join(other.out)), other
 
 
 def test_refused(rdzv):
