@@ -650,15 +650,18 @@ void core_control(struct core *c, const struct core_event *ev) {
 
 struct core_status {
   struct status_walk walk;
+  char *job;
   struct core_store_facts store;
   struct account *pace; /* NULL: it has no limits */
   bool begun;
 };
 
-struct core_status *core_status_begin(struct core *c, int64_t uid, const struct core_store_facts *store) {
+struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner,
+                                      const struct core_store_facts *store) {
   struct core_status *s = xcalloc(1, sizeof *s);
   bool all = control_may(c, uid, NULL);
-  s->walk.q = (struct status_question){.uid = uid, .owner = -1, .id = ""};
+  s->job = xstrdup(job);
+  s->walk.q = (struct status_question){.uid = uid, .owner = owner, .id = s->job};
   if (all && store) s->store = *store;
   if (all && store) s->walk.store = &s->store;
   if (!all) s->pace = accounts_open(&c->jobs.accounts, uid, "");
@@ -666,7 +669,9 @@ struct core_status *core_status_begin(struct core *c, int64_t uid, const struct 
 }
 
 void core_status_end(struct core_status *s, struct core *c) {
-  if (s && s->pace) accounts_close(&c->jobs.accounts, s->pace);
+  if (!s) return;
+  if (s->pace) accounts_close(&c->jobs.accounts, s->pace);
+  free(s->job);
   free(s);
 }
 

@@ -117,7 +117,8 @@ bool core_is_followed(const struct core *c);
  * service manager shows. `store` may be NULL. */
 void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out);
 
-/* What `rdzvctl status --json` shows the user `uid`, in pieces of about `budget` bytes. `store` may be NULL. */
+/* What `rdzvctl status --json` shows the user `uid`, in pieces of about `budget` bytes. `store` may be NULL. `job`: of
+ * this name alone, "": all; `owner`: of this user alone, -1: of any. A job that is not here is an empty list. */
 struct core_status;
 enum { CORE_STATUS_BUDGET = 32768 }; /* a millisecond or so: tests/unit/daemon/core/test_scale.c */
 enum core_status_piece {
@@ -125,7 +126,8 @@ enum core_status_piece {
   CORE_STATUS_WHOLE,   /* it was the last one */
   CORE_STATUS_REFUSED, /* the text is a sentence now, as a JSON object: it is too much */
 };
-struct core_status *core_status_begin(struct core *c, int64_t uid, const struct core_store_facts *store);
+struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner,
+                                      const struct core_store_facts *store);
 enum core_status_piece core_status_more(struct core_status *s, struct core *c, uint64_t now_ms, uint64_t wall_ms,
                                         size_t budget, struct buf *out);
 void core_status_end(struct core_status *s, struct core *c); /* NULL: nothing */

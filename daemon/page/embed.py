@@ -61,7 +61,7 @@ def main(out_c, out_html, page, css, table_css, *scripts):
         + c_text("page_etag", hashlib.sha256(data).hexdigest()[:20])
         + c_text("page_policy", policy(script_src=hash_of(script), style_src=hash_of(style), connect_src="'self'", img_src="data:"))
         + c_bytes("page_table_style", table.encode())
-        + c_text("page_table_policy", policy(style_src=hash_of(table)))
+        + c_text("page_table_policy", policy(style_src=hash_of(table), img_src="data:"))
     )
 
 

@@ -196,7 +196,7 @@ function nodesCard() {
       say(sum, summary(job, entries));
       look();
       legend(key, entries, limits);
-      show(node, entries.length > 0 && job.state !== 'ended');
+      show(node, entries.length > 0 && !isOver(job));
     },
   };
 }

@@ -27,7 +27,7 @@ function stepPart() {
 function jobHead(job, now, later) {
   const facts = [];
   const ago = duration(job.state_for_ms + later);
-  facts.push(job.state === 'ended' ? `${ago} ago, exit code ${job.code}` : `for ${ago}`);
+  facts.push(isOver(job) ? `${ago} ago, exit code ${job.code}` : `for ${ago}`);
   if (job.round) facts.push(`round ${job.round}`);
   if (job.state === 'forming') facts.push(`${nodesHere(job)} of ${count(job.min_nodes, 'node')} here`);
   else if (job.nodes) facts.push(count(job.nodes, 'node'), count(job.world_size, 'worker'));

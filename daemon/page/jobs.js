@@ -54,7 +54,7 @@ function updateRow(row, entry) {
     for (const cell of [round, nodes, progress, speed, good]) say(cell.firstChild, '');
     return;
   }
-  say(state.lastChild, `${job.state === 'ended' ? `${duration(job.state_for_ms + later)} ago` : duration(job.state_for_ms + later)}${note && `, ${note}`}`);
+  say(state.lastChild, `${isOver(job) ? `${duration(job.state_for_ms + later)} ago` : duration(job.state_for_ms + later)}${note && `, ${note}`}`);
   say(round.firstChild, job.round || '–');
   say(nodes.firstChild, job.state === 'forming' ? `${nodesHere(job)} of ${job.min_nodes}` : job.nodes || '–');
   const step = stepOf(job);
@@ -117,7 +117,7 @@ function listView() {
     show(card, shown.length > 0);
     show(filter, jobs.length >= FILTER_FROM || filter.value !== '');
     show(empty, shown.length === 0);
-    say(empty, jobs.length ? 'No job fits this filter.' : 'No job here yet. A job appears as soon as its first agent has joined.');
+    say(empty, jobs.length ? 'No job fits this filter.' : look.about ? 'This job is not here, or not yours.' : 'No job here yet. A job appears as soon as its first agent has joined.');
     drained.update(look.drained, look.now);
   }
   filter.addEventListener('input', () => last && update(...last));

@@ -10,7 +10,6 @@ const STATES = {
   checkpointing: { word: 'Checkpointing', tone: 'info', sign: 'save' },
   stopping: { word: 'Stopping', tone: 'wait', sign: 'stop' },
   recovering: { word: 'Recovering', tone: 'info', sign: 'again' },
-  ending: { word: 'Ending', tone: 'idle', sign: 'stop' },
   moved: { word: 'Moved', tone: 'idle', sign: 'again' },
 };
 const OUTCOMES = {
@@ -50,7 +49,7 @@ function isRunning(job) {
 
 function stateOf(job) {
   if (job.moved_to !== undefined) return STATES.moved;
-  if (job.state === 'ended') return OUTCOMES[job.outcome] || OUTCOMES.stopped;
+  if (isOver(job)) return OUTCOMES[job.outcome] || OUTCOMES.stopped;
   return STATES[job.state] || { word: job.state, tone: 'idle', sign: 'ring' };
 }
 
@@ -142,7 +141,7 @@ function stallOf(job, later) {
 /* How urgent a job is, for the order of the list: the larger, the higher. */
 function urgency(job, later) {
   if (job.moved_to !== undefined) return 0;
-  if (job.state === 'ended') return job.outcome === 'failed' ? 2 : 1;
+  if (isOver(job)) return job.outcome === 'failed' ? 2 : 1;
   if (isRunning(job)) return 3 + worstLevel(job, later);
   return 5;
 }

@@ -2,12 +2,12 @@
 
 /* Looks at the jobs again and again, and chooses what is shown.
  *
- * A look is a request for /status. The next one follows half a second later, or later if the answer is large, if nobody sees the page, or if
- * all jobs are over. 304 means that nothing has happened: ages go on, and nothing else is drawn. */
+ * A look is a request for /status. The next one follows half a second later, or later if the answer is large, or if nobody sees the page.
+ * 304 means that nothing has happened: ages go on, and nothing else is drawn. */
 
+const STATUS = new URL('status', location.origin + location.pathname); /* the address may have a password in it */
 const EVERY_MS = 500;
 const HIDDEN_MS = 5000;
-const IDLE_MS = 2000;
 const BYTES_PER_MS = 512; /* of the answer, while the page waits for the next one */
 const PATIENCE_MS = 15000;
 const LOST_AFTER_MS = 3000;
@@ -25,6 +25,7 @@ let heard = 0; /* of the last answer of any kind */
 let wait = EVERY_MS;
 let timer = 0;
 let asking = false;
+let asked = ''; /* the job that the last answer is about; '': all */
 let shown = null; /* the view */
 let shownKey = null;
 const told = new Map(); /* job -> what was read out last */
@@ -37,11 +38,21 @@ function wanted() {
   }
 }
 
+/* Of one job alone the daemon says more: its curves are there however many jobs there are. */
+function question() {
+  const [, uid, job] = wanted().match(/^(-?\d+)\/(.*)$/s) || [];
+  const url = new URL(STATUS);
+  if (job) url.searchParams.set('job', job);
+  if (job && uid >= 0) url.searchParams.set('uid', uid);
+  url.search = url.search.replaceAll('+', '%20');
+  return url;
+}
+
 /* The job that the address names, or the only one. NULL: the list. */
 function chosen() {
   const key = wanted();
   const found = data.jobs.find((j) => keyOf(j) === key || j.job === key);
-  return found || (data.jobs.length === 1 && !key ? data.jobs[0] : null);
+  return found || (data.jobs.length === 1 && !key && !asked ? data.jobs[0] : null);
 }
 
 function setShown(view, key) {
@@ -60,7 +71,7 @@ function announce() {
   const lines = [];
   for (const job of data.jobs) {
     if (job.moved_to !== undefined) continue;
-    const v = job.ending || (job.state === 'ended' || job.state === 'forming' ? job.last_verdict : null);
+    const v = job.ending || (isOver(job) || job.state === 'forming' ? job.last_verdict : null);
     const line = `Job ${printable(job.job)}: ${stateOf(job).word}${v ? `: ${printable(v.sentence)}` : ''}`;
     if (told.get(keyOf(job)) !== line && told.has(keyOf(job)) && (!shownKey || shownKey === keyOf(job))) lines.push(line);
     told.set(keyOf(job), line);
@@ -101,10 +112,11 @@ function problem(text) {
 function draw() {
   if (!data) return;
   const later = performance.now() - came;
-  const look = { later, now: data.wall_ms + later, drained: data.drained || [] };
+  const look = { later, now: data.wall_ms + later, drained: data.drained || [], about: asked };
   const job = chosen();
+  if (!job && asked !== wanted()) return; /* the answer is on its way */
   const crumb = document.getElementById('crumb');
-  show(crumb, Boolean(job && data.jobs.length > 1));
+  show(crumb, wanted() !== '');
   if (job) {
     setShown(views.job, keyOf(job));
     views.job.update(job, look);
@@ -115,16 +127,17 @@ function draw() {
   setTitle(job);
 }
 
-async function take(answer) {
+async function take(answer, about) {
   if (answer.status === 304) return;
   const text = await answer.text();
   if (answer.status === 401) throw new Error('The daemon wants a token again: load this page anew.');
   if (answer.status !== 200) throw new Error(`The daemon answers: ${explained(text)}`);
+  if (about !== wanted()) return;
   data = JSON.parse(text);
+  asked = about;
   tag = answer.headers.get('ETag') || '';
   came = performance.now();
   wait = Math.max(EVERY_MS, text.length / BYTES_PER_MS);
-  if (data.jobs.every((j) => j.moved_to !== undefined || j.state === 'ended')) wait = Math.max(wait, IDLE_MS);
   announce();
 }
 
@@ -142,10 +155,12 @@ async function look() {
   asking = true;
   clearTimeout(timer);
   const began = performance.now();
+  const about = wanted();
+  if (about !== asked) tag = '';
   try {
-    const answer = await fetch('status', { cache: 'no-store', headers: tag ? { 'If-None-Match': tag } : {}, signal: AbortSignal.timeout(PATIENCE_MS) });
+    const answer = await fetch(question(), { cache: 'no-store', headers: tag ? { 'If-None-Match': tag } : {}, signal: AbortSignal.timeout(PATIENCE_MS) });
     heard = performance.now();
-    await take(answer);
+    await take(answer, about);
     heard = performance.now();
     problem('');
   } catch (e) {
@@ -153,6 +168,10 @@ async function look() {
     wait = Math.max(wait, 1000);
   }
   asking = false;
+  if (about !== wanted()) {
+    look();
+    return;
+  }
   draw();
   setBeat();
   const took = performance.now() - began;
@@ -165,5 +184,8 @@ setInterval(() => {
   if (performance.now() - heard > 1000) draw();
 }, 500);
 document.addEventListener('visibilitychange', () => document.hidden || look());
-addEventListener('hashchange', draw);
+addEventListener('hashchange', () => {
+  draw();
+  look();
+});
 look();

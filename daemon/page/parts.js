@@ -179,13 +179,13 @@ function verdictCard() {
     update(job, now) {
       const last = job.verdicts && job.verdicts[0];
       const fresh = last && now - last.wall_ms < 60000 && !isOver(job) && !PLANNED.has(last.verdict.cause);
-      const failed = job.state === 'ended' && job.outcome === 'failed';
-      const v = job.ending || ((fresh || failed) && job.last_verdict);
+      const failed = isOver(job) && job.outcome === 'failed';
+      const v = (!failed && job.ending) || ((fresh || failed) && job.last_verdict);
       show(node, Boolean(v));
       if (!v) return;
       attribute(node, 'class', `card alert ${PLANNED.has(v.cause) ? 'info' : 'bad'}`);
       const ending = PLANNED.has(v.cause) ? 'is ending as planned' : 'has failed, and is being stopped';
-      say(head, job.ending ? `Round ${v.round} ${ending}` : failed ? `The job failed with exit code ${job.code}` : `Round ${v.round} failed ${duration(now - last.wall_ms)} ago`);
+      say(head, !failed && job.ending ? `Round ${v.round} ${ending}` : failed ? `The job failed with exit code ${job.code}` : `Round ${v.round} failed ${duration(now - last.wall_ms)} ago`);
       say(text, v.sentence);
       /* "text" is what a dead worker wrote last; for other causes it is in the sentence already. */
       const wrote = v.cause === 'worker-exit' || v.cause === 'worker-signal' ? v.text || '' : '';

@@ -2,7 +2,7 @@
 /* The documents over HTTP: the core makes the text, and this file adds the head.
  *
  * The page asks for the jobs twice a second, and mostly nothing has happened to jobs that have ended. So /status has an
- * ETag, and a page that has it gets 304 without the work of the answer. The ETag is a hash of the user, of the number
+ * ETag, and a page that has it gets 304 without the work of the answer. The ETag is a hash of the user, the query, the number
  * of events that the core has taken, and of the time in units of DOCUMENT_FRESH_MS: some facts change by time alone. It
  * is a weak one: the ages in two answers that share it differ, and nothing else does. The hash has a key, since the
  * number of events would tell a user what other users' jobs do. */
@@ -24,7 +24,9 @@ enum { DOCUMENT_FRESH_MS = 5000 };
 struct document {
   struct core *core;
   int64_t uid;
-  bool head; /* HEAD: without a body */
+  struct buf job; /* of the query: the only job; empty: all */
+  int64_t owner;  /* of the query: whose; -1: anybody's */
+  bool head;      /* HEAD: without a body */
   struct core_store_facts store;
   struct http_answer answer;
   struct process process; /* /metrics: */
@@ -45,7 +47,7 @@ static bool more_page(void *source, struct buf *body) {
 
 static bool more_status(void *source, struct buf *body) {
   struct document *d = source;
-  if (!d->status) d->status = core_status_begin(d->core, d->uid, &d->store);
+  if (!d->status) d->status = core_status_begin(d->core, d->uid, buf_text(&d->job), d->owner, &d->store);
   enum core_status_piece piece =
       core_status_more(d->status, d->core, server_now_ms(), server_wall_ms(), CORE_STATUS_BUDGET, body);
   if (piece == CORE_STATUS_REFUSED) {
@@ -81,11 +83,20 @@ static void destroy(void *source) {
   metrics_end(d->walk);
   core_status_end(d->status, d->core);
   buf_finish(&d->json);
+  buf_finish(&d->job);
   free(d);
 }
 
-static void put_tag(const struct documents *all, int64_t uid, struct http_answer *a) {
-  const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS};
+static void read_query(struct document *d, const struct http_request *r) {
+  struct buf owner = BUF_INIT;
+  if (!http_query(r, "job", &d->job)) buf_clear(&d->job);
+  d->owner = http_query(r, "uid", &owner) ? strtoll(buf_text(&owner), NULL, 10) : -1;
+  buf_finish(&owner);
+}
+
+static void put_tag(const struct documents *all, const struct http_request *r, int64_t uid, struct http_answer *a) {
+  const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS,
+                           siphash(&all->tags, r->query, r->query_len)};
   a->weak = true;
   snprintf(a->etag, sizeof(a->etag), "%016" PRIx64, siphash(&all->tags, said, sizeof(said)));
 }
@@ -97,9 +108,10 @@ static const char *const types[] = {[HTTP_STATUS] = "application/json",
 static bool (*const makers[])(void *source, struct buf *body) = {
     [HTTP_STATUS] = more_status, [HTTP_METRICS] = more_metrics, [HTTP_PAGE] = more_page, [HTTP_TABLE] = more_table};
 
-static void describe(const struct documents *all, enum http_resource resource, int64_t uid, struct http_answer *a) {
+static void describe(const struct documents *all, const struct http_request *r, enum http_resource resource,
+                     int64_t uid, struct http_answer *a) {
   a->type = types[resource];
-  if (resource == HTTP_STATUS) put_tag(all, uid, a);
+  if (resource == HTTP_STATUS) put_tag(all, r, uid, a);
   if (resource == HTTP_TABLE) a->policy = page_table_policy;
   if (resource != HTTP_PAGE) return;
   a->policy = page_policy;
@@ -108,13 +120,14 @@ static void describe(const struct documents *all, enum http_resource resource, i
 
 void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
                     const struct core_store_facts *store, struct http_answer *a, struct answer_document *out) {
-  describe(all, resource, uid, a);
+  describe(all, r, resource, uid, a);
   if (http_has(r, a->etag)) {
     a->status = HTTP_NOT_MODIFIED;
     return;
   }
   struct document *d = xcalloc(1, sizeof(*d));
   *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .store = *store, .answer = *a};
+  if (resource == HTTP_STATUS || resource == HTTP_TABLE) read_query(d, r);
   if (resource == HTTP_METRICS) process_begin(&d->process, all->started_wall_s);
   *out = (struct answer_document){
       .uid = uid, .source = d, .more = makers[resource], .put_head = put_head, .destroy = destroy};

@@ -22,7 +22,8 @@
  * The page and its data come from here alone, and run nothing that is not in them. The policy of the page names its
  * script and its style by their hashes (daemon/page); everything else gets a policy that allows nothing.
  *
- * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored:
+ * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is read where a
+ * document has one, and ignored elsewhere:
  * some probes add one against caches. */
 
 #include "daemon/server/http.h"
@@ -103,6 +104,7 @@ static bool put_path(struct http_request *r, struct word target) {
   const char *query = memchr(target.at, '?', target.len);
   r->path = target.at;
   r->path_len = query ? (size_t)(query - target.at) : target.len;
+  if (query) r->query = query + 1, r->query_len = target.len - r->path_len - 1;
   return target.at[0] == '/' || is(target, "*");
 }
 
@@ -306,6 +308,42 @@ static const char *reason_of(enum http_status status) {
   case HTTP_VERSION_NOT_SUPPORTED: return "HTTP Version Not Supported";
   }
   return "";
+}
+
+static int hex_digit(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                : -1;
+}
+
+static bool put_decoded(struct buf *out, struct word value) {
+  for (size_t i = 0; i < value.len; i++) {
+    int c = (unsigned char)value.at[i];
+    if (c == '%') {
+      int high = value.len - i > 2 ? hex_digit(value.at[i + 1]) : -1, low = high < 0 ? -1 : hex_digit(value.at[i + 2]);
+      c = low < 0 ? 0 : high * 16 + low;
+      i += 2;
+    }
+    if (c == 0) return false;
+    buf_putc(out, (char)c);
+  }
+  return true;
+}
+
+bool http_query(const struct http_request *r, const char *name, struct buf *value) {
+  struct word rest = {r->query, r->query_len};
+  size_t n = strlen(name);
+  while (rest.len > 0) {
+    const char *end = memchr(rest.at, '&', rest.len);
+    struct word pair = {rest.at, end ? (size_t)(end - rest.at) : rest.len};
+    size_t used = pair.len + (end != NULL);
+    if (pair.len > n && memcmp(pair.at, name, n) == 0 && pair.at[n] == '=')
+      return put_decoded(value, (struct word){pair.at + n + 1, pair.len - n - 1});
+    rest.at += used;
+    rest.len -= used;
+  }
+  return false;
 }
 
 bool http_has(const struct http_request *r, const char *etag) {

@@ -36,6 +36,8 @@ struct http_request {
   size_t line_len;
   const char *path; /* without the query */
   size_t path_len;
+  const char *query; /* behind the '?'; NULL: there is none */
+  size_t query_len;
   bool head; /* HEAD: the answer has no body */
   /* Of "Authorization: Bearer TOKEN", or the password of "Authorization: Basic"; NULL: none. Secret, and of any length up
    * to HTTP_HEAD_MAX. It may point into `basic`. */
@@ -80,6 +82,8 @@ struct http_answer {
   char etag[HTTP_ETAG_MAX + 1]; /* without quotes; "": the answer has none */
   bool weak;                    /* the ETag: answers that share it say the same, in other bytes */
 };
+/* Appends the value of `name` in the query, without its %XX. False: it has none, or one that no text can have. */
+bool http_query(const struct http_request *r, const char *name, struct buf *value);
 /* The request has this ETag, so the answer needs no body. */
 bool http_has(const struct http_request *r, const char *etag);
 /* The head of an answer with a body of `len` bytes; a status of 304 has none. */

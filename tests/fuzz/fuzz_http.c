@@ -36,6 +36,9 @@ static void route(const struct http_request *r) {
   a.status = http_route(r, asker, r->path_len % 2 ? "trouble" : NULL, &resource, &text);
   check((text.len == 0) == (a.status == HTTP_OK && resource != HTTP_SENTENCE));
   check(asker == HTTP_ASKER_KNOWN || text.len > 0);
+  struct buf value = BUF_INIT;
+  if (http_query(r, "job", &value)) check(value.len <= r->query_len && strlen(buf_text(&value)) == value.len);
+  buf_finish(&value);
   if (text.len == 0) buf_puts(&text, "{}\n");
   check(text.data[text.len - 1] == '\n');
   check(asker == HTTP_ASKER_KNOWN || !strstr(buf_text(&text), "trouble"));

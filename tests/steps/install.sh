@@ -49,6 +49,9 @@ apt_missing() {
     # mpirun, on the same.
     have mpirun.openmpi || echo openmpi-bin
     have mpiexec.hydra || echo mpich
+    # A browser for the live page.
+    have chromium || echo chromium
+    have chromedriver || echo chromium-driver
     # An etcd for the claims, of one and three members on loopback.
     have etcd || echo etcd-server
     # A Prometheus that scrapes daemons, and promtool, likewise.
@@ -200,6 +203,8 @@ install_all() {
   # It builds the conda recipe.
   has_package py-rattler-build || pip_install py-rattler-build==0.73.0
   [ $quick = 1 ] || unpack_modules
+  # It ships axe-core, which looks for barriers in the live page; nothing else of it is used.
+  has_package axe-playwright-python || pip_install --no-deps axe-playwright-python==0.1.7
   # Kubernetes' schemas, which the manifests must satisfy.
   has_package kubernetes-validate || pip_install kubernetes-validate==1.35.0
 }

@@ -84,11 +84,12 @@ static void test_too_much_to_tell(void **state) {
 }
 
 /* /status of a user, in pieces of so many bytes or a little more. */
-static enum core_status_piece status_of(struct rig *r, int64_t uid, size_t budget, struct buf *out) {
-  struct core_status *s = core_status_begin(r->core, uid, NULL);
+static enum core_status_piece status_of(struct rig *r, int64_t uid, const char *job, int64_t owner, size_t budget,
+                                        struct buf *out) {
+  struct core_status *s = core_status_begin(r->core, uid, job, owner, NULL);
   enum core_status_piece piece;
   buf_clear(out);
-  do piece = core_status_more(s, r->core, r->now_ms, r->wall_ms, budget, out);
+  do piece = core_status_more(s, r->core, r->now_ms, r->wall_ms + r->now_ms, budget, out);
   while (piece == CORE_STATUS_MORE);
   core_status_end(s, r->core);
   return piece;
@@ -101,15 +102,21 @@ static void test_status_of_a_user(void **state) {
   struct buf asked = BUF_INIT, root = BUF_INIT, other = BUF_INIT;
   rig_open_running(&r, n, 2);
   assert_int_equal(rig_control(&r, "status", "", true, &asked), 0);
-  assert_int_equal(status_of(&r, 0, 1 << 20, &root), CORE_STATUS_WHOLE);
+  assert_int_equal(status_of(&r, 0, "", -1, 1 << 20, &root), CORE_STATUS_WHOLE);
   assert_non_null(strstr(buf_text(&root), "\"job\":\"job\""));
   assert_string_equal(buf_text(&root), buf_text(&asked));
   for (size_t budget = 1; budget < 2000; budget += 97) {
-    assert_int_equal(status_of(&r, 0, budget, &root), CORE_STATUS_WHOLE);
+    assert_int_equal(status_of(&r, 0, "", -1, budget, &root), CORE_STATUS_WHOLE);
     assert_string_equal(buf_text(&root), buf_text(&asked));
   }
-  assert_int_equal(status_of(&r, 4242, 1 << 20, &other), CORE_STATUS_WHOLE);
-  assert_string_equal(buf_text(&other), "{\"jobs\":[],\"drained\":[]}\n");
+  assert_int_equal(status_of(&r, 4242, "", -1, 1 << 20, &other), CORE_STATUS_WHOLE);
+  assert_ptr_equal(strstr(buf_text(&other), "{\"jobs\":[],\"drained\":[],\"wall_ms\":"), buf_text(&other));
+  assert_int_equal(status_of(&r, 0, "job", 1000, 1 << 20, &root), CORE_STATUS_WHOLE);
+  assert_string_equal(buf_text(&root), buf_text(&asked));
+  assert_int_equal(status_of(&r, 0, "job", 1001, 1 << 20, &root), CORE_STATUS_WHOLE);
+  assert_string_equal(buf_text(&root), buf_text(&other));
+  assert_int_equal(status_of(&r, 0, "jo", -1, 1 << 20, &root), CORE_STATUS_WHOLE);
+  assert_string_equal(buf_text(&root), buf_text(&other));
   buf_finish(&asked);
   buf_finish(&root);
   buf_finish(&other);
@@ -131,7 +138,7 @@ static void test_status_while_jobs_go(void **state) {
     }
     nodes_join(&r, n, 4);
     nodes_started(&r, n, 4);
-    struct core_status *s = core_status_begin(r.core, 0, NULL);
+    struct core_status *s = core_status_begin(r.core, 0, "", -1, NULL);
     for (; core_status_more(s, r.core, r.now_ms, r.wall_ms, 1, &text) == CORE_STATUS_MORE; pieces++) {
       if (pieces != at + 1) continue;
       nodes_finished(&r, n, 2);
@@ -329,7 +336,7 @@ static void test_users_see_their_own_jobs_alone(void **state) {
     assert_string_equal(buf_text(&out), "no job of yours has the id job; you have none here\n");
   }
   assert_int_equal(rig_ask(&r, &(struct control){.verb = "status", .json = true}, 2000, &out), 0);
-  assert_string_equal(buf_text(&out), "{\"jobs\":[],\"drained\":[]}\n");
+  assert_ptr_equal(strstr(buf_text(&out), "{\"jobs\":[],\"drained\":[],\"wall_ms\":"), buf_text(&out));
   assert_int_equal(ask_as(&r, 1000, "jobs", "", &out), 0);
   assert_non_null(strstr(buf_text(&out), "job: running"));
   assert_int_equal(ask_as(&r, 1000, "kill-worker", "job", &out), 0);

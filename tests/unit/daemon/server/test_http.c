@@ -292,6 +292,33 @@ static void test_etag(void **state) {
   assert_false(has("If-None-Match: *", "") || has("If-None-Match: \"\"", "") || has("If-None-Match:", "a"));
 }
 
+static void check_query(const char *target, const char *name, const char *value) {
+  char request[256];
+  struct http_request r;
+  struct buf got = BUF_INIT;
+  snprintf(request, sizeof(request), "GET %s HTTP/1.0\r\n\r\n", target);
+  assert_int_equal(parse(request, &r), HTTP_OK);
+  bool has = http_query(&r, name, &got);
+  if (has != (value != NULL) || (has && strcmp(buf_text(&got), value)))
+    fail_msg("%s of %s is \"%s\"", name, target, buf_text(&got));
+  buf_finish(&got);
+}
+
+static void test_query(void **state) {
+  check_query("/status?job=a&uid=5", "job", "a");
+  check_query("/status?job=a&uid=5", "uid", "5");
+  check_query("http://node1/status?x=1&job=a%20b%2f%C3%a4+", "job", "a b/\xc3\xa4+");
+  check_query("/status?job=", "job", "");
+  check_query("/status?jobs=a&xjob=b&job", "job", NULL);
+  check_query("/status?", "job", NULL);
+  check_query("/status", "job", NULL);
+  check_query("/status?job=%00", "job", NULL);
+  check_query("/status?job=a%2", "job", NULL);
+  check_query("/status?job=a%", "job", NULL);
+  check_query("/status?job=%g0&job=b", "job", NULL);
+  check_query("/?&&job=b&job=c", "job", "b");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_is_served),
@@ -305,6 +332,7 @@ int main(void) {
       cmocka_unit_test(test_limits),
       cmocka_unit_test(test_answer),
       cmocka_unit_test(test_etag),
+      cmocka_unit_test(test_query),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
