@@ -72,7 +72,7 @@ static void put_duration(struct buf *out, int64_t ms) {
 /* Rounded down: only a job that lost nothing has 100 %. */
 static void put_per_cent(struct buf *out, double part) {
   double tenths = (double)(int64_t)(part * 1000 + 1e-9);
-  if (tenths < 990 || tenths >= 1000)
+  if (tenths <= 990 || tenths >= 1000)
     buf_printf(out, "%" PRId64 " %%", (int64_t)tenths / 10);
   else
     buf_printf(out, "%.1f %%", tenths / 10);
@@ -142,7 +142,7 @@ static size_t list_parts(const struct goodput *g, struct part parts[6]) {
 
 void goodput_sentence(const struct goodput *g, struct buf *out) {
   struct part parts[6];
-  if (goodput_total_ms(g) < SHOWN_FROM_MS) return;
+  if (goodput_total_ms(g) < SHOWN_FROM_MS || !g->rounds) return;
   buf_puts(out, g->steps ? "useful " : "ran ");
   put_per_cent(out, goodput_useful(g));
   buf_puts(out, " of ");
@@ -154,7 +154,7 @@ void goodput_sentence(const struct goodput *g, struct buf *out) {
     buf_putc(out, ' ');
     put_duration(out, parts[i].ms);
   }
-  if (!g->steps && g->rounds > 1) buf_puts(out, "; workers reported no steps, so work done again is not known");
+  if (!g->steps && g->rounds > 1) buf_puts(out, "; work done again is not known, since no worker reports steps");
 }
 
 /* JSON. ------------------------------------------------------------------------------------------------------------ */

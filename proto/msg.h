@@ -306,7 +306,8 @@ const char *job_state_name(enum job_state v);
   F(S, STR, waited_for, HOSTS_SHOWN_MAX)   /* and their hosts; "": unknown */                                          \
   F(S, BOOL, steps)                        /* a worker has ever reported a step: only then is lost work known */       \
   F(S, INT, from_step, -1, INT64_MAX)      /* the step that the job began behind; -1: none was reported */             \
-  F(S, INT, step, -1, INT64_MAX)           /* the last one that was reported */                                        \
+  F(S, INT, step, -1, INT64_MAX)           /* the last one that was reported, */                                       \
+  F(S, INT, step_ms, 0, GOODPUT_MAX_MS)    /* and productive_ms when it was reached */                                 \
   F(S, INT, saved, -1, INT64_MAX)          /* that of the last complete checkpoint, if workers report them */
 
 #define report_FIELDS(F, S)                                                                                            \
@@ -844,7 +845,8 @@ int64_t goodput_ms(const struct goodput *g, enum bucket b);
 int64_t goodput_total_ms(const struct goodput *g); /* all buckets: the job's age */
 double goodput_useful(const struct goodput *g);    /* the productive part, 0 to 1; of a job without an age 0 */
 /* "useful 93 % of 4 h 12 min; lost: waiting for gpu7 9 min, 2 restarts 6 min, checkpoints 2 min". Without any reported
- * step "ran 93 % of ...", since lost work is unknown then. Nothing for a job that is younger than 10 s. No full stop. */
+ * step "ran 93 % of ...", since lost work is unknown then. Nothing for a job that is younger than 10 s, or that has not
+ * begun a round. No full stop. */
 void goodput_sentence(const struct goodput *g, struct buf *out);
 /* For programs: seconds per bucket, "useful", and the other entries; json_t * as above. */
 void *goodput_seconds_json(const struct goodput *g);

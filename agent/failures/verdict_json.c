@@ -30,6 +30,11 @@ static json_t *sentence_json(const struct ending *end) {
   return v;
 }
 
+/* null: no account has come. */
+static json_t *goodput_json(const struct goodput *g) {
+  return goodput_total_ms(g) ? goodput_seconds_json(g) : json_null();
+}
+
 void verdict_json(const struct ending *end, const char *job, const char *host, const char *when, struct buf *out) {
   json_t *v = json_object();
   json_object_set_new(v, "job", json_text(job));
@@ -43,7 +48,7 @@ void verdict_json(const struct ending *end, const char *job, const char *host, c
   json_object_set_new(v, "repeats", json_integer(end->repeats));
   json_object_set_new(v, "sentence", sentence_json(end));
   json_object_set_new(v, "verdict", verdict_to_json(&end->verdict));
-  json_object_set_new(v, "goodput", goodput_seconds_json(&end->goodput));
+  json_object_set_new(v, "goodput", goodput_json(&end->goodput));
   json_print(out, v);
   buf_putc(out, '\n');
   json_decref(v);

@@ -27,10 +27,8 @@ void sup_account_note(struct supervisor *s, const struct goodput *g) {
   a->came_ms = s->now_ms;
 }
 
-void sup_account_forget(struct supervisor *s) {
-  struct goodput none;
-  goodput_init(&none);
-  sup_account_note(s, &none);
+void sup_account_begin(struct supervisor *s) {
+  s->account->came_ms = s->now_ms;
 }
 
 void sup_account_note_step(struct supervisor *s, int64_t step) {
@@ -43,7 +41,7 @@ void sup_account_note_step(struct supervisor *s, int64_t step) {
 void sup_account_fill_hello(const struct supervisor *s, struct hello *h) {
   const struct job_account *a = s->account;
   h->goodput = a->last;
-  h->goodput_age_ms = (int64_t)(s->now_ms - a->came_ms);
+  h->goodput_age_ms = s->round.incarnation[0] ? (int64_t)(s->now_ms - a->came_ms) : 0;
   h->first_step = a->first_step;
   if (a->first_step >= 0) h->first_step_age_ms = (int64_t)(s->now_ms - a->first_step_ms);
 }
@@ -58,7 +56,7 @@ void sup_account_clear(struct supervisor *s) {
 
 void sup_account_create(struct supervisor *s) {
   s->account = xcalloc(1, sizeof *s->account);
-  sup_account_forget(s);
+  goodput_init(&s->account->last);
   sup_account_clear(s);
 }
 

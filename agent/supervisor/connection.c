@@ -323,11 +323,11 @@ static void resend_reports(struct supervisor *s) {
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->round.incarnation, incarnation) != 0) {
     sup_dismiss_parked(s, 0);
+    if (!s->round.incarnation[0]) sup_account_begin(s); /* a later one goes on with the job */
     memcpy(s->round.incarnation, incarnation, strlen(incarnation) + 1);
     s->round.number = s->round.latest = s->round.nodes = s->round.restarts_used = 0;
     s->round.node_rank = s->round.failed_step = -1;
     s->round.last_failure = FAILURE_MARK_NONE;
-    sup_account_forget(s);
   }
   if (round > s->round.latest) s->round.latest = round;
 }

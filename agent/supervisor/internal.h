@@ -394,7 +394,7 @@ uint64_t sup_progress_deadline(const struct supervisor *s);
 
 /* account.c */
 void sup_account_note(struct supervisor *s, const struct goodput *g); /* START, SETTLED, END */
-void sup_account_forget(struct supervisor *s);                        /* welcomed to another incarnation */
+void sup_account_begin(struct supervisor *s);                         /* welcomed to the job */
 void sup_account_note_step(struct supervisor *s, int64_t step);       /* progress of a worker here */
 void sup_account_fill_hello(const struct supervisor *s, struct hello *h);
 const struct goodput *sup_account(const struct supervisor *s); /* the last one; all 0: none has come */

@@ -14,6 +14,7 @@
 #include "common/json.h"
 #include "daemon/core/internal.h"
 #include "daemon/job/drain.h"
+#include "daemon/job/goodput.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) return m->end_acked ? "knows the end" : "was sent the end";
@@ -87,10 +88,31 @@ static json_t *verdicts_to_json(const struct job *j) {
   json_t *list = json_array();
   const struct ended_round *p;
   for (size_t i = 0; (p = job_past(j, i)); i++)
-    json_array_append_new(list, json_pack("{s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms, "round",
-                                          (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
+    json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms,
+                                          "began_wall_ms", (json_int_t)p->began_wall_ms, "nodes", (json_int_t)p->nodes,
+                                          "round", (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
                                           told_verdict(&p->verdict)));
   return list;
+}
+
+static json_t *number_or_null(float v) {
+  return isfinite(v) ? json_real((double)v) : json_null();
+}
+
+static json_t *history_to_json(const struct job *j) {
+  const struct history_point *p;
+  size_t n = job_history(j, &p);
+  json_t *list = json_array();
+  for (size_t i = 0; i < n; i++)
+    json_array_append_new(list, json_pack("[I,I,o,o]", (json_int_t)p[i].wall_ms, (json_int_t)p[i].step,
+                                          number_or_null(p[i].loss), number_or_null(p[i].samples_per_second)));
+  return list;
+}
+
+static json_t *goodput_json(const struct job *j, uint64_t now_ms) {
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+  return goodput_seconds_json(&g);
 }
 
 static json_t *daemon_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
@@ -116,7 +138,7 @@ static bool is_ending_round(const struct job *j) {
   return (j->state == JOB_STOPPING || j->state == JOB_CHECKPOINTING) && j->cause.cause != CAUSE_NONE;
 }
 
-static json_t *job_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
+static json_t *job_to_json(const struct core *c, const struct job *j, bool history, uint64_t now_ms) {
   json_t *v =
       json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
                 job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
@@ -137,6 +159,8 @@ static json_t *job_to_json(const struct core *c, const struct job *j, uint64_t n
   if (is_ending_round(j)) json_object_set_new(v, "ending", told_verdict(&j->cause));
   if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", told_verdict(&j->last_verdict));
   json_object_set_new(v, "verdicts", verdicts_to_json(j));
+  json_object_set_new(v, "goodput", goodput_json(j, now_ms));
+  if (history) json_object_set_new(v, "history", history_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -298,6 +322,15 @@ static void ending_text(struct buf *out, const struct job *j) {
   buf_putc(out, '\n');
 }
 
+static void goodput_text(struct buf *out, const struct job *j, uint64_t now_ms) {
+  struct buf text = BUF_INIT;
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+  goodput_sentence(&g, &text);
+  if (text.len) buf_printf(out, "  time: %s\n", buf_text(&text));
+  buf_finish(&text);
+}
+
 static void job_text(struct buf *out, const struct core *c, const struct job *j, bool all) {
   uint64_t now_ms = c->jobs.now_ms;
   job_headline(out, j, all, now_ms);
@@ -311,6 +344,7 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   }
   policy_text(out, j);
   job_budget_text(j, now_ms, out);
+  goodput_text(out, j, now_ms);
   verdicts_text(out, j);
   if (j->n_members) buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
@@ -467,7 +501,7 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
 static void open_job_json(struct status_walk *w, const struct core *c, const struct job *j, struct buf *out) {
   if (w->n++) buf_putc(out, ',');
   w->is_open = true;
-  put_json(out, job_to_json(c, j, c->jobs.now_ms));
+  put_json(out, job_to_json(c, j, w->history, c->jobs.now_ms));
   out->len--;
   buf_puts(out, ",\"members\":[");
 }
@@ -496,10 +530,20 @@ static void go_on_json(struct status_walk *w, const struct jobs *jobs, size_t un
     close_job_json(w, out);
 }
 
+/* Of more jobs it would be most of the answer. */
+enum { HISTORY_JOBS_MAX = 16 };
+
+static void begin_json(struct status_walk *w, const struct core *c, struct buf *out) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->jobs.n_all && n <= HISTORY_JOBS_MAX; i++) n += is_shown(c, &w->q, c->jobs.all[i]);
+  w->history = n <= HISTORY_JOBS_MAX;
+  buf_puts(out, "{\"jobs\":[");
+}
+
 bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out) {
   size_t until = out->len + budget;
   if (until > STATUS_MAX) until = STATUS_MAX + 1;
-  if (!w->begun) buf_puts(out, "{\"jobs\":[");
+  if (!w->begun) begin_json(w, c, out);
   w->begun = true;
   if (w->is_open) go_on_json(w, &c->jobs, until, out);
   for (size_t i = jobs_find_behind(&c->jobs, w->job); i < c->jobs.n_all && !w->is_open; i++) {

@@ -28,6 +28,7 @@ struct status_walk {
   size_t n;                             /* jobs so far */
   uint64_t job, node;                   /* the serial of the last job that was begun; its last node */
   bool begun, is_open;                  /* is_open: that job may have more nodes */
+  bool history;                         /* few jobs are shown: with how each came forward */
 };
 /* Appends at least `budget` bytes, if there is as much. False: it is complete, or longer than STATUS_MAX. */
 bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out);

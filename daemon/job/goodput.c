@@ -12,7 +12,8 @@
  * happened since then follows from the round's phase and from the first step that the nodes report: so the time while
  * there was no daemon is in the right bucket too. A job without any account is as old as its first node's welcome.
  *
- * Ten thousand nodes report progress twice a second. All of them are looked at twice a second, not for each message. */
+ * Ten thousand nodes report progress twice a second. All of them are looked at twice a second, not for each message, and
+ * when the slowest one has come further: so a job is not taken to be a report behind. */
 
 #include "daemon/job/goodput.h"
 
@@ -23,7 +24,7 @@
 #include "common/mem.h"
 #include "daemon/job/internal.h"
 
-enum { GATHER_EVERY_MS = 500 };
+enum { GATHER_EVERY_MS = 500, GATHER_LATEST_MS = 2000 };
 
 struct goodput_book {
   struct ledger ledger;
@@ -33,10 +34,11 @@ struct goodput_book {
   struct recovery_times times;
   uint32_t failures[CAUSE_COUNT];
   uint64_t gathered_ms; /* all members were looked at */
+  int64_t slowest;      /* then, the node rank of the last of those that were furthest behind */
   bool measured;        /* a recovery goes on, and the current phase began here at */
   uint64_t phase_ms;
   /* RECOVERING: */
-  int64_t adopted_ms;  /* the sum of the account that was adopted; -1: none was */
+  int64_t adopted_ms;  /* the sum of the account that was adopted; 0: this daemon has its own */
   bool in_round;       /* it was from the current round's START */
   uint64_t started_ms; /* when its last node had STARTED; 0: unknown */
 };
@@ -87,37 +89,47 @@ static void measure(struct job *j, enum job_state to, uint64_t now_ms) {
 
 /* Progress. -------------------------------------------------------------------------------------------------------- */
 
-/* The step of the slowest node, the speed of all, and the loss of the lowest rank that has one. */
-static void gather(const struct job *j, struct history_point *p) {
+/* The step of the slowest node, the speed of all, and the loss of the lowest rank that has one. Returns when that step
+ * was reached. */
+static uint64_t gather(const struct job *j, struct history_point *p) {
   double speed = 0, loss = NAN;
-  int64_t loss_rank = INT64_MAX;
+  int64_t loss_rank = INT64_MAX, step = -1;
   bool any_speed = false;
+  uint64_t at_ms = j->jobs->now_ms;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     if (!member_in_round(m) || m->step < 0) continue;
+    if (step < 0 || m->step <= step) step = m->step, at_ms = m->progress_ms, j->goodput->slowest = m->node_rank;
     if (isfinite(m->samples_per_second)) speed += m->samples_per_second, any_speed = true;
     if (isfinite(m->loss) && m->node_rank < loss_rank) loss = m->loss, loss_rank = m->node_rank;
   }
-  *p = (struct history_point){j->jobs->wall_ms, 0, job_step(j), (float)loss, any_speed ? (float)speed : NAN};
+  *p = (struct history_point){j->jobs->wall_ms, 0, step, (float)loss, any_speed ? (float)speed : NAN};
+  return at_ms;
 }
 
-static void note_steps(struct job *j, int64_t resumed, uint64_t now_ms) {
+static void note_steps(struct job *j, uint64_t now_ms) {
   struct history_point p;
-  gather(j, &p);
+  int64_t at_ms = (int64_t)gather(j, &p);
   j->goodput->gathered_ms = now_ms;
-  if (p.step >= 0) ledger_step(&j->goodput->ledger, (int64_t)now_ms, resumed, &p);
+  if (p.step >= 0) ledger_step(&j->goodput->ledger, (int64_t)now_ms, at_ms, job_resumed(j), &p);
+  ledger_saved(&j->goodput->ledger, job_saved(j));
 }
 
-void job_note_progress(struct job *j, const struct member *m, int64_t resumed, int64_t saved, int64_t saving_ms,
-                       uint64_t now_ms) {
+static bool is_due(const struct goodput_book *b, const struct member *m, uint64_t now_ms) {
+  if (m->resumed >= 0 && !b->ledger.resume_told) return true;
+  return now_ms >= b->gathered_ms + (m->node_rank == b->slowest ? GATHER_EVERY_MS : GATHER_LATEST_MS);
+}
+
+/* A checkpoint before the first step was a part of the start. */
+void goodput_progress(const struct member *m, uint64_t now_ms) {
+  struct job *j = m->job;
   struct goodput_book *b = j->goodput;
-  struct ledger *l = &b->ledger;
   if (!member_in_round(m)) return;
-  bool first = !l->stepped, says_more = resumed >= 0 && !l->resume_told;
-  ledger_saving(l, (int64_t)now_ms, saving_ms);
-  if (first || says_more || now_ms >= b->gathered_ms + GATHER_EVERY_MS) note_steps(j, resumed, now_ms);
-  ledger_saved(l, saved);
-  if (first && l->stepped && j->state == JOB_RUNNING) note_first_step(j, now_ms);
+  bool first = !b->ledger.stepped && m->step >= 0;
+  if (first) note_steps(j, now_ms);
+  ledger_saving(&b->ledger, (int64_t)now_ms, m->saving_ms);
+  if (!first && is_due(b, m, now_ms)) note_steps(j, now_ms);
+  if (first && j->state == JOB_RUNNING) note_first_step(j, now_ms);
 }
 
 /* The life of the job. --------------------------------------------------------------------------------------------- */
@@ -171,7 +183,7 @@ void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   measure(j, to, now_ms);
   if (j->state == JOB_RECOVERING) at_ms = leave_recovery(j, to, now_ms);
   bool work_ends = to == JOB_STOPPING || to == JOB_ENDING;
-  if (work_ends && j->goodput->ledger.stepped && j->state != JOB_STOPPING) note_steps(j, -1, at_ms);
+  if (work_ends && j->goodput->ledger.stepped && j->state != JOB_STOPPING) note_steps(j, at_ms);
   if (to == JOB_STARTING && j->state == JOB_FORMING)
     begin_round(j, now_ms);
   else if (to == JOB_ENDING)
@@ -203,10 +215,10 @@ void goodput_started(struct job *j, uint64_t at_ms) {
 
 void goodput_forget(struct job *j, uint64_t now_ms) {
   struct goodput_book *b = j->goodput;
-  ledger_begin(&b->ledger, (int64_t)now_ms);
+  ledger_leave_round(&b->ledger, (int64_t)now_ms);
   memset(&b->times, 0, sizeof b->times);
   b->measured = b->in_round = false;
-  b->adopted_ms = -1;
+  b->adopted_ms = 0;
   b->started_ms = 0;
 }
 
@@ -219,22 +231,25 @@ static void adopt(struct job *j, const struct goodput *g, uint64_t age_ms, bool 
   goodput_note_sealed(j, wall_ms);
 }
 
+/* An account without an entry says only how old the job is, at least. */
 static bool is_better(const struct job *j, const struct hello *h) {
-  const struct goodput_book *b = j->goodput;
+  struct goodput ours;
   int64_t total_ms = goodput_total_ms(&h->goodput);
-  if (total_ms != b->adopted_ms) return total_ms > b->adopted_ms;
-  return !total_ms && (int64_t)j->jobs->now_ms - h->goodput_age_ms < b->ledger.since_ms;
+  if (total_ms) return total_ms > j->goodput->adopted_ms;
+  job_goodput(j, j->jobs->now_ms, &ours);
+  return h->goodput_age_ms > goodput_total_ms(&ours);
 }
 
 void goodput_hello(struct job *j, const struct hello *h) {
   struct goodput_book *b = j->goodput;
   bool in_round = h->phase != PHASE_NONE && h->round == j->round;
-  if (!in_round && h->phase != PHASE_NONE) return;
+  if (!h->incarnation[0] || (!in_round && h->phase != PHASE_NONE)) return;
   if (is_better(j, h)) adopt(j, &h->goodput, (uint64_t)h->goodput_age_ms, in_round);
   if (!in_round || !b->in_round || h->first_step < 0 || b->ledger.stepped) return;
   uint64_t age_ms = (uint64_t)h->first_step_age_ms;
+  int64_t at_ms = (int64_t)j->jobs->now_ms - (int64_t)age_ms;
   struct history_point p = {j->jobs->wall_ms > age_ms ? j->jobs->wall_ms - age_ms : 0, 0, h->first_step, NAN, NAN};
-  ledger_step(&b->ledger, (int64_t)j->jobs->now_ms - (int64_t)age_ms, -1, &p);
+  ledger_step(&b->ledger, at_ms, at_ms, -1, &p);
 }
 
 void goodput_note_sealed(struct job *j, uint64_t wall_ms) {
@@ -258,7 +273,8 @@ void *goodput_line_json(const struct job *j) {
 void goodput_load(struct job *j, const void *json, bool ended) {
   struct goodput g;
   json_int_t at = json_integer_value(json_object_get(json, "wall_ms"));
-  if (!json || goodput_from_json(json, &g, NULL) < 0 || at <= 0) return;
+  j->goodput->ledger.closed = ended;
+  if (!json || goodput_from_json(json, &g, NULL) < 0 || at < 0) return;
   uint64_t age_ms = j->jobs->wall_ms > (uint64_t)at ? j->jobs->wall_ms - (uint64_t)at : 0;
   adopt(j, &g, age_ms < (uint64_t)GOODPUT_MAX_MS ? age_ms : (uint64_t)GOODPUT_MAX_MS, !ended);
   j->goodput->ledger.closed = ended;
@@ -296,6 +312,7 @@ uint64_t goodput_round_began_wall_ms(const struct job *j, uint64_t now_ms) {
 void goodput_create(struct job *j) {
   j->goodput = xcalloc(1, sizeof *j->goodput);
   goodput_init(&j->goodput->sealed);
+  ledger_begin(&j->goodput->ledger, (int64_t)j->jobs->now_ms);
   goodput_forget(j, j->jobs->now_ms);
 }
 

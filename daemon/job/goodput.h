@@ -21,8 +21,4 @@ const struct recovery_times *job_recovery_times(const struct job *j);
 uint64_t job_failures(const struct job *j, enum cause cause); /* settled rounds, since this daemon knows the job */
 uint64_t job_restarts(const struct job *j);                   /* rounds after its first one, as far as is known */
 
-/* PROGRESS of m: its fields are in m already. resumed: -1 if the message does not say it. */
-void job_note_progress(struct job *j, const struct member *m, int64_t resumed, int64_t saved, int64_t saving_ms,
-                       uint64_t now_ms);
-
 #endif

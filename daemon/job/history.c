@@ -42,15 +42,16 @@ static void append(struct history *h, const struct history_point *p) {
 
 void history_mark(struct history *h, const struct history_point *p) {
   append(h, p);
-  append(h, p); /* the newest moves on, this one stays */
+  h->moves = false;
 }
 
 void history_note(struct history *h, const struct history_point *p) {
-  bool stays = h->n < 2 || h->v[h->n - 1].wall_ms >= h->v[h->n - 2].wall_ms + h->every_ms;
+  bool stays = !h->moves || h->n < 2 || h->v[h->n - 1].wall_ms >= h->v[h->n - 2].wall_ms + h->every_ms;
   if (stays)
     append(h, p);
   else
     h->v[h->n - 1] = *p;
+  h->moves = true;
 }
 
 void history_begin_round(struct history *h) {

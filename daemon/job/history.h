@@ -22,11 +22,12 @@ struct history {
   struct history_point *v; /* oldest first; NULL until the first point */
   size_t n;
   size_t round_from; /* the first point of the current round */
+  bool moves;        /* the newest point may still be replaced */
   uint64_t every_ms; /* between two points; the newest one moves on until then */
 };
 
 void history_finish(struct history *h);
-/* A point that stays: a round begins, or a job. */
+/* A point that stays: work begins. */
 void history_mark(struct history *h, const struct history_point *p);
 /* The newest point, which moves on until it is old enough to stay. */
 void history_note(struct history *h, const struct history_point *p);

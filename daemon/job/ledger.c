@@ -116,6 +116,11 @@ void ledger_begin_round(struct ledger *l, int64_t now_ms) {
   forget_round(l);
 }
 
+void ledger_leave_round(struct ledger *l, int64_t now_ms) {
+  ledger_turn(l, BUCKET_WAITING, now_ms);
+  forget_round(l);
+}
+
 bool ledger_counts_steps(const struct ledger *l) {
   return l->sum.steps && !l->stepped;
 }
@@ -133,7 +138,12 @@ static void begin_steps(struct ledger *l) {
   l->sum.from_step = most(l->resume_step, 0);
 }
 
-static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, const struct history_point *p) {
+/* A later one could not be read. */
+static void forget_unread_checkpoint(struct ledger *l) {
+  if (l->sum.saved > l->resume_step) l->sum.saved = l->resume_step;
+}
+
+static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, struct history_point *p) {
   if (l->bucket == BUCKET_STARTING || l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
   l->stepped = true;
   l->resume_told = resumed >= 0;
@@ -143,11 +153,12 @@ static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, const s
   else
     begin_steps(l);
   l->round_base_ms = l->sum.productive_ms;
-  if (l->sum.saved > l->resume_step) l->sum.saved = l->resume_step; /* a later one could not be read */
+  forget_unread_checkpoint(l);
   struct history_point base = *p;
   base.step = l->resume_step;
-  base.productive_ms = l->sum.productive_ms;
-  history_mark(&l->history, &base);
+  base.productive_ms = p->productive_ms = l->sum.productive_ms;
+  if (base.step < p->step) history_mark(&l->history, &base);
+  history_mark(&l->history, p);
 }
 
 /* A worker says it only now, and it is further back than it seemed. */
@@ -158,20 +169,25 @@ static void resume_further_back(struct ledger *l, int64_t resumed) {
   int64_t before_ms = l->sum.productive_ms;
   l->resume_told = true;
   l->resume_step = resumed;
+  forget_unread_checkpoint(l);
   move_productive(l, BUCKET_LOST, from - to);
   history_shift_round(&l->history, l->sum.productive_ms - before_ms);
   l->round_base_ms = most(l->round_base_ms + l->sum.productive_ms - before_ms, 0);
 }
 
-void ledger_step(struct ledger *l, int64_t at_ms, int64_t resumed, struct history_point *p) {
+void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resumed, struct history_point *p) {
   if (l->closed) return;
-  if (!l->stepped)
-    step_first(l, at_ms, resumed, p);
-  else if (!l->resume_told && resumed >= 0 && resumed < l->resume_step)
-    resume_further_back(l, resumed);
-  if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
   l->sum.step = p->step;
-  p->productive_ms = l->sum.productive_ms;
+  if (!l->stepped) {
+    step_first(l, now_ms, resumed, p); /* no bucket shrinks for what comes late */
+    l->sum.step_ms = p->productive_ms;
+    return;
+  }
+  if (!l->resume_told && resumed >= 0 && resumed < l->resume_step) resume_further_back(l, resumed);
+  if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, now_ms);
+  int64_t until_ms = l->bucket == BUCKET_PRODUCTIVE ? l->since_ms : l->worked_until_ms;
+  p->productive_ms = most(l->sum.productive_ms - most(until_ms - at_ms, 0), l->round_base_ms);
+  l->sum.step_ms = p->productive_ms;
   history_note(&l->history, p);
 }
 
@@ -214,14 +230,15 @@ void ledger_begin(struct ledger *l, int64_t now_ms) {
   forget_round(l);
 }
 
-/* What is left of the history: a line from the job's first step to its last one. */
+/* What is left of the history: a line from the job's first step, with which its work began, to its last one. */
 static void seed_history(struct ledger *l, uint64_t wall_ms) {
   const struct goodput *g = &l->sum;
   uint64_t age_ms = (uint64_t)goodput_total_ms(g);
   if (!g->steps) return;
-  struct history_point p = {wall_ms > age_ms ? wall_ms - age_ms : 0, 0, g->from_step, NAN, NAN};
+  int64_t first = least(g->from_step + 1, g->step);
+  struct history_point p = {wall_ms > age_ms ? wall_ms - age_ms : 0, 0, first, NAN, NAN};
   history_mark(&l->history, &p);
-  p = (struct history_point){wall_ms, g->productive_ms, g->step, NAN, NAN};
+  p = (struct history_point){wall_ms, least(g->step_ms, g->productive_ms), g->step, NAN, NAN};
   history_note(&l->history, &p);
 }
 

@@ -43,9 +43,10 @@ void ledger_name_missing(struct ledger *l, const char *hosts); /* WAITING: these
 bool ledger_counts_steps(const struct ledger *l); /* STARTING lasts until a step is reported, since there will be one */
 
 void ledger_begin_round(struct ledger *l, int64_t now_ms);
-/* Progress of the round: `p` has the step, loss and speed; its productive_ms is filled in. resumed: -1 if no worker has
- * said it. */
-void ledger_step(struct ledger *l, int64_t at_ms, int64_t resumed, struct history_point *p);
+void ledger_leave_round(struct ledger *l, int64_t now_ms); /* another one goes on, of which nothing is known yet */
+/* Progress of the round: `p` has the step, which was reached at at_ms, loss and speed; its productive_ms is filled in.
+ * resumed: -1 if no worker has said it. */
+void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resumed, struct history_point *p);
 void ledger_saving(struct ledger *l, int64_t at_ms, int64_t saving_ms); /* in this round, until now */
 void ledger_saved(struct ledger *l, int64_t step);                      /* -1: none */
 /* The round has ended. It made no progress since then. */

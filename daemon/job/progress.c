@@ -37,7 +37,7 @@ void member_note_progress(struct member *m, const struct progress *p, uint64_t n
   m->saved = p->saved;
   m->saving_ms = p->saving_ms;
   set_laggards(m, p, now_ms);
-  job_note_progress(m->job, m, p->resumed, p->saved, p->saving_ms, now_ms);
+  goodput_progress(m, now_ms);
   job_announce_progress(m);
 }
 

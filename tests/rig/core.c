@@ -21,6 +21,13 @@ static struct node *node_of(const struct rig *r, uint64_t conn) {
   return NULL;
 }
 
+static void told_goodput(struct node *n, const struct goodput *g) {
+  n->goodput = *g;
+  snprintf(n->waited_for, sizeof n->waited_for, "%s", g->waited_for);
+  n->goodput.waited_for = n->waited_for;
+  n->goodput_ms = n->rig->now_ms;
+}
+
 static void told_start(struct node *n, const struct start *s) {
   snprintf(n->incarnation, sizeof n->incarnation, "%s", s->incarnation);
   snprintf(n->head_addr, sizeof n->head_addr, "%s", s->head_addr);
@@ -42,6 +49,8 @@ static void told_start(struct node *n, const struct start *s) {
   n->restarts_used = s->restarts_used;
   n->failed_step = s->failed_step;
   n->last_failure = s->last_failure;
+  told_goodput(n, &s->goodput);
+  n->first_step = -1;
   n->n_reports = 0;
   snprintf(n->voted_incarnation, sizeof n->voted_incarnation, "%s", s->incarnation);
   snprintf(n->base_incarnation, sizeof n->base_incarnation, "%s", s->seal.base_incarnation);
@@ -86,6 +95,7 @@ static void told(struct node *n, const struct msg *m) {
     n->restarts_used = m->settled.restarts_used;
     n->failed_step = m->settled.failed_step;
     n->last_failure = m->settled.last_failure;
+    told_goodput(n, &m->settled.goodput);
     n->n_reports = 0;
   }
 }
@@ -338,7 +348,9 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->workers = 1;
   n->uid = 1000;
   n->key_uid = -1;
-  n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
+  n->want_rank = n->order_key = n->node_rank = n->failed_step = n->first_step = -1;
+  goodput_init(&n->goodput);
+  n->goodput_ms = r->now_ms;
   n->last_failure = FAILURE_MARK_NONE;
   n->role = n->addrs = n->expected_hosts = n->command = "";
   n->store_port = 40000 + i;
@@ -383,6 +395,10 @@ void node_hello(const struct node *n, struct msg *m) {
   h->restarts_used = n->restarts_used;
   h->failed_step = n->failed_step;
   h->last_failure = n->last_failure;
+  h->goodput = n->goodput;
+  h->goodput_age_ms = (int64_t)(n->rig->now_ms - n->goodput_ms);
+  h->first_step = n->first_step;
+  h->first_step_age_ms = n->first_step < 0 ? 0 : (int64_t)(n->rig->now_ms - n->first_step_ms);
   h->standby_port = n->standby_port;
   h->follows = n->follows;
   h->silent_ms = n->follows[0] ? (int64_t)(n->rig->now_ms - n->heard_ms) : 0;
@@ -460,12 +476,19 @@ void node_started(struct rig *r, struct node *n) {
 void node_finished(struct rig *r, struct node *n) {
   node_report(r, n, REPORT_FINISHED, NULL, 0);
 }
+static void node_note_step(struct node *n, int64_t step) {
+  if (n->first_step >= 0) return;
+  n->first_step = step;
+  n->first_step_ms = n->rig->now_ms;
+}
+
 void node_progress(struct rig *r, struct node *n, int64_t step) {
   struct msg m;
   msg_init(&m, MSG_PROGRESS);
   m.progress.incarnation = n->incarnation;
   m.progress.round = n->round;
   m.progress.step = step;
+  node_note_step(n, step);
   node_say(r, n, &m);
 }
 void node_stopped(struct rig *r, struct node *n) {

@@ -35,6 +35,11 @@ struct node {
   int64_t ids, mint_first, mint_count; /* by START */
   bool has_ids;                        /* IDS has come */
   char minters[REASON_MAX + 1], other_command[HOST_MAX + 1];
+  struct goodput goodput; /* by START or SETTLED, */
+  char waited_for[HOSTS_SHOWN_MAX + 1];
+  uint64_t goodput_ms; /* and when that came */
+  int64_t first_step;  /* that it has told in the round; -1: none */
+  uint64_t first_step_ms;
   /* What it has reported, and says again in rig_back. */
   int64_t seq;
   struct report reports[REPORTS_MAX];

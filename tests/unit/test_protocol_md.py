@@ -44,7 +44,7 @@ def constants_of(header):
 
 def type_text(header, kind, args, constants):
     def value(x):
-        return {"INT64_MAX": "2^63-1", "TIMEOUT_MAX_MS": "7 days", "NODES_MAX - 1": "65535"}.get(x, constants.get(x, x))
+        return {"INT64_MAX": "2^63-1", "TIMEOUT_MAX_MS": "7 days", "NODES_MAX - 1": "65535", "GOODPUT_MAX_MS": "100 years"}.get(x, constants.get(x, x))
     kind = kind.replace("REQ_", "")
     if kind == "INT":
         return f"int {value(args[1])} .. {value(args[2])}"

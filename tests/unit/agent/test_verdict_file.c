@@ -44,6 +44,10 @@ static struct ending failed(void) {
   struct ending e = {
       .heard = true, .outcome = OUTCOME_FAILED, .code = 139, .round = 3, .restarts_used = 2, .max_restarts = 2};
   verdict_init(&e.verdict);
+  goodput_init(&e.goodput);
+  e.goodput.waiting_ms = 2500;
+  e.goodput.productive_ms = 7500;
+  e.goodput.waited_for = "node7";
   e.verdict.cause = CAUSE_WORKER_SIGNAL;
   e.verdict.rank = 5;
   e.verdict.host = "node2";
@@ -71,6 +75,11 @@ static void test_failure(void **state) {
   assert_says(w, "text", "last \"words\"\n\xc3\xa4");
   assert_number(w, "signal", 11);
   assert_true(json_is_true(json_object_get(w, "core")));
+  const json_t *g = json_object_get(v, "goodput");
+  assert_says(g, "waited_for", "node7");
+  assert_true(json_real_value(json_object_get(g, "useful")) == 0.75);
+  assert_true(json_real_value(json_object_get(g, "waiting")) == 2.5);
+  assert_true(json_real_value(json_object_get(g, "productive")) == 7.5);
   json_decref(v);
 }
 
@@ -78,7 +87,9 @@ static void test_failure(void **state) {
 static void test_success(void **state) {
   struct ending e = {.heard = true, .outcome = OUTCOME_SUCCESS, .round = 1, .max_restarts = 3};
   verdict_init(&e.verdict);
+  goodput_init(&e.goodput);
   json_t *v = made(&e);
+  assert_true(json_is_null(json_object_get(v, "goodput"))); /* none has come */
   assert_says(v, "outcome", "success");
   assert_says(v, "sentence", "the job is done");
   assert_number(v, "exit_code", 0);
