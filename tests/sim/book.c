@@ -17,6 +17,7 @@ void checker_destroy(struct checker *k) {
   free(k->rounds);
   free(k->ends);
   free(k->heard);
+  free(k->accounts);
   free(k);
 }
 

@@ -70,6 +70,21 @@ struct end_book {
   uint32_t life;
 };
 
+/* What a job's time went to, as daemons have it: invariants_goodput.c. */
+struct account_book {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t begin_ms;  /* when the job began, in the world's time, */
+  int64_t latest_ms; /* and as it seems to a daemon that cannot know */
+  uint64_t known_by; /* lives of daemons that can know it, a bit each; */
+  uint64_t had_by;   /* and of those that have the job */
+  bool asked;        /* a node that was told the account has just come */
+  uint32_t life;     /* of the daemon that was looked at last; 0: it was not sure, or has forgotten the job */
+  int64_t round;     /* then */
+  struct goodput last;
+  uint64_t last_ms; /* by that daemon's clock */
+  bool closed;
+};
+
 struct checker {
   struct round_book *rounds;
   size_t n_rounds, cap_rounds;
@@ -77,6 +92,8 @@ struct checker {
   size_t n_ends;
   struct heard_token *heard;
   size_t n_heard;
+  struct account_book *accounts;
+  size_t n_accounts;
   uint64_t saved_at; /* the last seal reached a disk */
 };
 
@@ -91,6 +108,9 @@ bool book_remembers(const struct sim *s);
 /* The failure of the round that the verdict names; NULL: its agent has reported none. */
 const struct told_failure *book_failure(const struct round_book *r, const struct verdict *v);
 uint32_t book_life(const struct sim_agent *a); /* of the daemon that has said what a reads */
+
+/* invariants_goodput.c */
+void check_goodput_hello(struct sim *s, const struct sim_agent *a, const struct hello *h);
 
 /* invariants_takeover.c */
 void check_takeover_hello(struct sim *s, const struct hello *h);

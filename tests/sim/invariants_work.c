@@ -368,6 +368,7 @@ void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
 void check_hello(struct sim *s, struct sim_conn *c, const struct hello *h) {
   struct sim_agent *a = c->agent;
   if (s->config.takeover) check_takeover_hello(s, h);
+  check_goodput_hello(s, a, h);
   if (c->here_at == UINT64_MAX) c->here_at = s->now;
   if (a->known_life == s->d.life) return;
   a->known_life = s->d.life;

@@ -634,6 +634,28 @@ static void tell_daemon_back(struct sim *s) {
   if (s->violated == INV_NONE) check_goes_on(s, 5000);
 }
 
+/* The daemon has lost its state, and comes back. */
+static void tell_account_back(struct sim *s) {
+  s->normal = story_run(20000);
+  s->normal.progress_ms = 300;
+  story_nodes(s, 2, 1);
+  sim_until(s, 8000);
+  story_daemon_away(s, 500);
+  sim_until_over(s, 100000);
+}
+
+/* GOODPUT: nodes do not give the account back. */
+static bool keeps_the_account(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_HELLO) goodput_init(&m->hello.goodput), m->hello.goodput_age_ms = 0;
+  return true;
+}
+
+/* GOODPUT: they say that it is older than it is. */
+static bool ages_the_account(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_HELLO && m->hello.round) m->hello.goodput_age_ms += 10000;
+  return true;
+}
+
 static void begin_takeover(struct sim *s, int nodes, bool claims) {
   s->config.takeover = s->config.owned = true;
   s->config.endpoints = 1;
@@ -730,6 +752,8 @@ static const struct plant {
     {"a store's door stays open", INV_STORE_OWN, tell_far_head, {.agent_effect = never_shut}},
     {"a store is never closed", INV_STORE_ENDS, tell_crash, {.agent_effect = never_closed}},
     {"a guard fences too late", INV_FENCED, tell_stopped_alone, {.agent_effect = fences_late}},
+    {"the account is not given back", INV_GOODPUT, tell_account_back, {.msg = keeps_the_account}},
+    {"the account is given back too old", INV_GOODPUT, tell_account_back, {.msg = ages_the_account}},
     {"a daemon that is back knows nobody", INV_HEALTHY, tell_restart, {.msg = all_are_stale}},
     {"who says that it left goes on", INV_PARKED, tell_stay, {.parks = only_says_so}},
     {"who has not left counts as gone", INV_PARKED, tell_slow_to_stay, {.agent_effect = counts_all_as_parked}},

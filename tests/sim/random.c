@@ -113,6 +113,7 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   if (sim_chance(s, 3)) b.kill_ms = (uint32_t)ONE_OF(s, 3000, 8000, 20000);
   b.meet = s->normal.meet; /* all of a round meet, or none */
   if (sim_chance(s, s->config.settings.hang_timeout_ms ? 70 : 20)) b.progress_ms = 300;
+  if (b.progress_ms && sim_chance(s, 30)) b.from_step = (uint32_t)sim_below(s, 20);
   if (s->config.settings.hang_timeout_ms && sim_chance(s, 20)) {
     b.hang_ms = (uint32_t)sim_between(s, 100, 6000);
     b.hang_state = (char)ONE_OF(s, 0, 0, 'T', 'D');

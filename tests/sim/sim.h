@@ -80,6 +80,8 @@ struct sim_conn;
   X(IDS_COME, "who is to have NCCL ids gets them, or his round ends, within a bounded time")                           \
   X(HELPERS, "a helper that mints lives no longer than its round")                                                     \
   X(EVENTS, "each seal and each end of a job is told in an event, before its END, to those who asked")                 \
+  X(GOODPUT,                                                                                                           \
+    "the buckets of a job add up to its age, across daemons too, and only productive time changes its bucket")         \
   X(HEALTHY, "no healthy job of fixed size, without spares, is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
@@ -101,6 +103,7 @@ struct behaviour {
   int exec_errno;       /* not 0: cannot be run, EAGAIN: for now; EBUSY: its device is not free */
   bool meet;            /* meets all ranks at the round's store before anything else */
   uint32_t progress_ms; /* 0: tells nothing */
+  uint32_t from_step;   /* the step that it resumes at */
   uint32_t hang_ms;     /* from exec until it hangs, and all ranks of its round with it; 0: never */
   char hang_state;      /* of its process then; 0: S */
   bool checkpoints;     /* answers requests for a checkpoint, */
@@ -240,7 +243,8 @@ struct sim_agent {
   enum outcome end_outcome;
   int end_code, refused_code;
   int64_t told_round;
-  char over_inc[INCARNATION_MAX + 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
+  char account_inc[INCARNATION_MAX + 1]; /* it was told the account of that job: START, SETTLED, or welcomed to it */
+  char over_inc[INCARNATION_MAX + 1];    /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
   int64_t over_round;
   uint64_t over_at;
   int home;              /* which daemon has welcomed it last; -1: none */
@@ -667,6 +671,7 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
 void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself);
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code);
 void check_deadlines(struct sim *s);
+void check_goodput(struct sim *s);                       /* the daemon has taken a step: invariants_goodput.c */
 void check_saved(struct sim *s);                         /* a daemon has written a seal */
 void check_event_saved(struct sim *s, const char *line); /* a line goes to the state file */
 void check_event_made(struct sim *s, const struct job_effect *fx);

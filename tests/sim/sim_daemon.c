@@ -209,6 +209,7 @@ static void mind(struct sim *s, struct core_event *ev) {
   if (!ev->peer_addr) ev->peer_addr = "";
   if (!ev->local_addr) ev->local_addr = "";
   core_step(s->d.core, ev, &fx);
+  check_goodput(s);
   if (core_fault(s->d.core)) {
     fprintf(stderr, "rdzvd: %s is not allowed\n", core_fault(s->d.core));
     abort();

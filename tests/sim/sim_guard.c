@@ -292,6 +292,7 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
   if (w->b.hang_ms) s->harmless = false;
   w->pid = s->next_pid++;
   w->ran_at = w->stepped_at = s->now;
+  w->step = w->b.from_step;
   sim_trace(s, "%s: rank %u runs, round %u", a->name, w->rank, a->round);
   begin_work(s, a, w);
 }
@@ -517,7 +518,8 @@ static void say(struct sim *s, struct sim_agent *a, const struct sim_worker *w, 
 static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
   if (is_held(s, a)) return;
-  if (!w->step) say(s, a, w, (struct supervisor_event){.kind = SUP_RESUMED, .resumed = {.step = w->step}});
+  if (w->step == w->b.from_step)
+    say(s, a, w, (struct supervisor_event){.kind = SUP_RESUMED, .resumed = {.step = w->step}});
   w->step++;
   w->stepped_at = s->now;
   guard_notify(s, a, s->now,

@@ -56,6 +56,7 @@ void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effe
   strncpy(a->head_addr, t->head_addr, ADDR_MAX);
   a->head_port = (uint32_t)t->store_port;
   strncpy(a->took_inc, t->incarnation, INCARNATION_MAX);
+  strncpy(a->account_inc, t->incarnation, INCARNATION_MAX);
   a->took_round = t->round;
   if (t->node_rank != 0) return;
   struct place *p = book_place(book_round(s->checker, t->incarnation, t->round), a);
