@@ -35,6 +35,13 @@ def node_states():
     return re.findall(r'N\(\w+, "(\w+)", "([^"]+)"\)', text)
 
 
+def buckets():
+    """Of BUCKET_LIST: [(word, meaning)]."""
+    text = (TOP / "proto/msg.h").read_text()
+    text = text[text.index("#define BUCKET_LIST(X)") :].split("\n\n", 1)[0]
+    return re.findall(r"X\(\w+, (\w+)\)\s*/\* (.*?) \*/", text)
+
+
 def parse(text):
     """[(name, {label: value}, number)] of the samples."""
     found = []

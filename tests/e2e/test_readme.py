@@ -184,6 +184,10 @@ def node_states():
     return "\n".join(["| state | the node |", "|---|---|", *(f"| `{word}` | {meaning} |" for word, meaning in prometheus.node_states()), ""])
 
 
+def buckets():
+    return "\n".join(["| bucket | the time |", "|---|---|", *(f"| `{word}` | {meaning} |" for word, meaning in prometheus.buckets()), ""])
+
+
 def first_alert():
     return "```yaml\n" + "- alert:".join(prometheus.ALERTS.read_text().split("- alert:")[:2]).rstrip() + "\n```\n"
 
@@ -204,6 +208,7 @@ PARTS = [
     (MONITORING, "first alert", first_alert),
     (MONITORING, "metrics", metrics),
     (MONITORING, "node states", node_states),
+    (MONITORING, "buckets", buckets),
     (README, "beside torchrun", beside_torchrun),
 ]
 
