@@ -26,14 +26,13 @@
 #include "common/system/aside.h"
 #include "common/system/log.h"
 
-/* What the thread gets, and gives back. */
+/* What the thread gets, and gives back. All of it is in one piece, which is the thread's if it is left behind. */
 struct writing {
-  const char *path; /* lives as long as the process, if the thread is left behind */
-  int fd;           /* -1: not open */
-  bool mid_line;    /* the file ends within a line of ours */
-  const char *text;
-  size_t len, written;
+  int fd;        /* -1: not open */
+  bool mid_line; /* the file ends within a line of ours */
+  size_t path_size, len, written;
   int error;
+  char data[]; /* the path and its NUL, then the text */
 };
 
 struct event_file {
@@ -62,9 +61,9 @@ static int open_file(const char *path) {
 /* The path leads to another file than the open one, or to none. */
 static bool was_renamed(const struct writing *w) {
   struct stat open_one, there;
-  if (w->fd < 0 || w->mid_line || !strcmp(w->path, "-") || fstat(w->fd, &open_one) < 0) return false;
+  if (w->fd < 0 || w->mid_line || !strcmp(w->data, "-") || fstat(w->fd, &open_one) < 0) return false;
   if (!S_ISREG(open_one.st_mode)) return false;
-  return stat(w->path, &there) < 0 || there.st_dev != open_one.st_dev || there.st_ino != open_one.st_ino;
+  return stat(w->data, &there) < 0 || there.st_dev != open_one.st_dev || there.st_ino != open_one.st_ino;
 }
 
 static void forget_file(struct writing *w) {
@@ -74,17 +73,18 @@ static void forget_file(struct writing *w) {
 
 static void write_batch(void *room) {
   struct writing *w = room;
+  const char *text = w->data + w->path_size;
   if (was_renamed(w)) forget_file(w);
-  if (w->fd < 0) w->fd = open_file(w->path);
+  if (w->fd < 0) w->fd = open_file(w->data);
   w->error = w->fd < 0 ? errno : 0;
   while (!w->error && w->written < w->len) {
-    ssize_t n = write(w->fd, w->text + w->written, w->len - w->written);
+    ssize_t n = write(w->fd, text + w->written, w->len - w->written);
     if (n > 0)
       w->written += (size_t)n;
     else if (n == 0 || errno != EINTR)
       w->error = n == 0 ? ENOSPC : errno;
   }
-  if (w->written) w->mid_line = w->text[w->written - 1] != '\n';
+  if (w->written) w->mid_line = text[w->written - 1] != '\n';
   if (w->error && w->error != ENOSPC && w->error != EDQUOT && w->error != EAGAIN) forget_file(w);
 }
 
@@ -152,9 +152,9 @@ static void tell_success(struct event_file *f) {
 }
 
 /* The rest goes out first next time. */
-static void keep_rest(struct event_file *f, const struct writing *w) {
+static void keep_rest(struct event_file *f, size_t written) {
   struct buf rest = BUF_INIT;
-  buf_append(&rest, f->batch.data + w->written, w->len - w->written);
+  buf_append(&rest, f->batch.data + written, f->batch.len - written);
   buf_append(&rest, f->pending.data, f->pending.len);
   buf_finish(&f->pending);
   f->pending = rest;
@@ -168,7 +168,7 @@ static void on_written(void *ctx, void *room) {
   f->mid_line = w->mid_line;
   if (!f->closing) uv_timer_stop(&f->timer);
   if (w->error) {
-    keep_rest(f, w);
+    keep_rest(f, w->written);
     tell_failure(f, w->error);
     set_timer(f, w->error == EAGAIN ? EVENT_FILE_FULL_MS : EVENT_FILE_RETRY_MS);
   } else {
@@ -189,15 +189,19 @@ static void write_pending(struct event_file *f) {
   f->batch = f->pending;
   f->pending = swap;
   buf_clear(&f->pending);
-  struct writing w = {
-      .path = f->path, .fd = f->fd, .mid_line = f->mid_line, .text = f->batch.data, .len = f->batch.len};
-  f->aside = aside_start(f->loop, write_batch, &w, sizeof w, on_written, f, &e);
+  size_t path_size = strlen(f->path) + 1, size = sizeof(struct writing) + path_size + f->batch.len;
+  struct writing *w = xcalloc(1, size);
+  *w = (struct writing){.fd = f->fd, .mid_line = f->mid_line, .path_size = path_size, .len = f->batch.len};
+  memcpy(w->data, f->path, path_size);
+  if (f->batch.len) memcpy(w->data + path_size, f->batch.data, f->batch.len);
+  f->aside = aside_start(f->loop, write_batch, w, size, on_written, f, &e);
+  free(w);
   f->opened = true;
   if (f->aside) {
     set_timer(f, EVENT_FILE_SLOW_MS);
     return;
   }
-  keep_rest(f, &w);
+  keep_rest(f, 0);
   buf_clear(&f->batch);
   set_timer(f, EVENT_FILE_RETRY_MS);
   if (f->closing) finish_close(f);
@@ -265,8 +269,8 @@ bool event_file_is_closed(const struct event_file *f) {
 
 void event_file_destroy(struct event_file *f) {
   if (!f) return;
-  if (f->aside) return; /* its thread still hangs, and has our texts: the process is about to exit */
-  if (f->fd >= 0) close(f->fd);
+  if (f->fd >= 0 && !f->aside)
+    close(f->fd); /* else a thread that hangs still has it, and the process is about to exit */
   buf_finish(&f->pending);
   buf_finish(&f->batch);
   free(f->path);

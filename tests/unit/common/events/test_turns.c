@@ -63,7 +63,7 @@ static void test_a_minute(void **state) {
 
 static void test_urgent(void **state) {
   struct turns t;
-  char name[8];
+  char name[16];
   turns_init(&t);
   for (int i = 0; i < TURNS_PER_MINUTE; i++) assert_true(turns_add(&t, "a", "", false) && run(&t, 0, "a"));
   for (int i = 0; i < TURNS_QUEUE; i++) {
