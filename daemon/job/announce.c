@@ -530,7 +530,7 @@ void job_announce_progress(const struct member *m) {
   struct event e;
   struct buf text = BUF_INIT;
   double rate = 0;
-  if (!a || !job_round_goes_on(j)) return;
+  if (!a || m->step < 0 || !job_round_goes_on(j)) return; /* it may say alone at which step it resumed */
   announce_first_step(j, m);
   if (a->progress_ms && j->jobs->now_ms < a->progress_ms + PROGRESS_EVERY_MS) return;
   a->progress_ms = j->jobs->now_ms;
