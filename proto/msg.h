@@ -406,7 +406,7 @@ const char *job_state_name(enum job_state v);
   M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                                                   \
   M(GOING_AWAY, going_away, TO_AGENT)       /* the daemon restarts: the agent reconnects */                            \
   M(CONTROL, control, TO_DAEMON)            /* rdzvctl: one per connection */                                          \
-  M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */                                                    \
+  M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text, JSON or lines */                                             \
   M(PREPARE, prepare, TO_AGENT)        /* the round is going to end: write a checkpoint and report it; STOP follows */ \
   M(KILL, kill, TO_AGENT)              /* a signal to one worker: rdzvctl kill-worker */                               \
   M(MINT, mint, TO_AGENT)              /* mint these ids of the round, or send them again */                           \

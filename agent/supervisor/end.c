@@ -60,8 +60,9 @@ static void log_goodput(struct supervisor *s, const struct goodput *g) {
 static void log_end(struct supervisor *s, const struct end *end) {
   double seconds = (double)(s->now_ms - s->job.begun_ms) / 1000;
   if (end->outcome == OUTCOME_SUCCESS) {
+    int64_t rounds = end->goodput.rounds ? end->goodput.rounds : end->round; /* a takeover may leave a number out */
     sup_log(s, s->config.echo ? LOG_DEBUG : LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s",
-            s->config.job, (long long)end->round, end->round == 1 ? "" : "s", (long long)end->restarts_used,
+            s->config.job, (long long)rounds, rounds == 1 ? "" : "s", (long long)end->restarts_used,
             end->restarts_used == 1 ? "" : "s", seconds);
     if (!s->job.rounds)
       sup_log(

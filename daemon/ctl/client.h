@@ -8,6 +8,7 @@
  *     find.c      which daemon of this machine is meant
  *     endpoints.c the daemons of --endpoint, in turn; what each is to a job (standing.c)
  *     remote.c    keys for a daemon of another machine
+ *     tell_all.c  drain and undrain: every daemon is told
  *     follow.c    rdzvctl logs: the questions that logs.c chooses
  *     talk.c      connection, question and answer */
 
@@ -37,6 +38,13 @@ enum lookup { LOOKUP_NONE, LOOKUP_AWAITED, LOOKUP_LATE };
 enum { TARGET_MAX = 300 }; /* an endpoint, or the path of a socket */
 _Static_assert((int)TARGET_MAX >= (int)ENDPOINT_TEXT_MAX && (int)TARGET_MAX >= (int)CONTROL_PATH_MAX, "both fit");
 
+/* The answer of one of several daemons that are all told. */
+struct ctl_told {
+  char *text; /* NULL: none yet; owned */
+  int code;
+  bool forced; /* it was told with --force */
+};
+
 struct client {
   uv_loop_t loop;
   struct conn conn;
@@ -45,8 +53,10 @@ struct client {
   uv_getaddrinfo_t lookups[DAEMONS_MAX];
   enum lookup looking[DAEMONS_MAX];
   struct endpoint endpoints[DAEMONS_MAX]; /* --endpoint */
-  size_t n_endpoints, at, asked;          /* 0: none; the one that is asked; how many have failed for this question */
-  struct buf failures;                    /* why */
+  char *sockets[DAEMONS_MAX];             /* or several of this machine; owned; else NULL */
+  size_t n_endpoints, at, asked; /* of either; 0: none; the one that is asked; how many were, for this question */
+  struct ctl_told told[DAEMONS_MAX];
+  struct buf failures; /* why */
   int failure_code;
   bool sounding; /* the question is whether this is the right daemon for the job */
   struct rdzvctl_options options;
@@ -91,12 +101,15 @@ void ctl_print_printable(FILE *to, const char *text, size_t len, bool json);
 /* find.c ----------------------------------------------------------------------------------------------------------- */
 
 const char *ctl_user_name(uid_t uid);
-/* Not 0: the exit code. port 0: the only one. */
+/* Not 0: the exit code. port 0: the only one, or for a verb about a job, for drain and for undrain all, as endpoints. */
 int ctl_choose_socket(struct client *c, uint16_t port);
 
 /* endpoints.c ------------------------------------------------------------------------------------------------------ */
 
 const struct endpoint *ctl_endpoint(const struct client *c);
+/* Asks the daemon with that number, after the connection to another one is closed. */
+void ctl_go_to(struct client *c, size_t at);
+void ctl_daemon_name(const struct client *c, size_t at, char name[TARGET_MAX]);
 /* Reads --endpoint, looks its first name up, and goes on from there. Not 0: the exit code. */
 int ctl_begin_endpoints(struct client *c);
 /* The next question of --watch. */
@@ -116,6 +129,12 @@ bool ctl_may_ask_munge(const struct client *c); /* a key that somebody named is 
 void ctl_ask_munge(struct client *c);
 /* The daemon at the port refuses our key. munge: why MUNGE brings none; NULL: it was not asked. */
 void ctl_fail_key(struct client *c, const char *munge);
+
+/* tell_all.c ------------------------------------------------------------------------------------------------------- */
+
+bool ctl_tells_all(const struct client *c); /* drain and undrain, with several daemons */
+/* The daemon that is asked has answered, or cannot be asked. */
+void ctl_told(struct client *c, int code, const char *answer, size_t len);
 
 /* follow.c --------------------------------------------------------------------------------------------------------- */
 

@@ -66,7 +66,26 @@ static void look_up(struct client *c) {
   if (rc < 0) ctl_fail(c, EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->path, uv_strerror(rc));
 }
 
+void ctl_daemon_name(const struct client *c, size_t at, char name[TARGET_MAX]) {
+  char text[ENDPOINT_TEXT_MAX];
+  if (!c->sockets[at]) endpoint_format(&c->endpoints[at], text);
+  snprintf(name, TARGET_MAX, "%s", c->sockets[at] ? c->sockets[at] : text);
+}
+
+/* One of several daemons of this machine. */
+static void begin_socket(struct client *c) {
+  snprintf(c->path, sizeof(c->path), "%s", c->sockets[c->at]);
+  c->remote = false;
+  c->found = true;
+  c->sounding = c->request.job[0];
+  ctl_start(c);
+}
+
 static void begin_endpoint(struct client *c) {
+  if (c->sockets[c->at]) {
+    begin_socket(c);
+    return;
+  }
   endpoint_format(ctl_endpoint(c), c->path);
   secret_free(c->key);
   c->key = NULL;
@@ -106,28 +125,32 @@ void ctl_begin_again(struct client *c) {
     ctl_start(c);
 }
 
-/* A daemon that answered explains more than one that did not. */
-bool ctl_ask_next(struct client *c, int exit_code, const char *why) {
-  if (c->n_endpoints < 2) return false;
+void ctl_go_to(struct client *c, size_t at) {
   if (c->looking[c->at] == LOOKUP_AWAITED) c->looking[c->at] = LOOKUP_LATE;
-  buf_printf(&c->failures, "%s%s", c->failures.len ? "; " : "", why);
-  if (!c->failure_code || exit_code != EXIT_CODE_NO_DAEMON) c->failure_code = exit_code;
-  if (++c->asked >= c->n_endpoints) return false;
-  c->at = (c->at + 1) % c->n_endpoints;
+  c->at = at;
   ctl_munge_cancel(&c->munge);
   c->then = begin_endpoint;
   if (c->has_conn)
     conn_close(&c->conn);
   else
     begin_endpoint(c);
+}
+
+/* A daemon that answered explains more than one that did not. */
+bool ctl_ask_next(struct client *c, int exit_code, const char *why) {
+  if (c->n_endpoints < 2) return false;
+  buf_printf(&c->failures, "%s%s", c->failures.len ? "; " : "", why);
+  if (!c->failure_code || exit_code != EXIT_CODE_NO_DAEMON) c->failure_code = exit_code;
+  if (++c->asked >= c->n_endpoints) return false;
+  ctl_go_to(c, (c->at + 1) % c->n_endpoints);
   return true;
 }
 
 bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t len) {
-  char text[ENDPOINT_TEXT_MAX];
+  char text[TARGET_MAX];
   struct buf said = BUF_INIT;
   enum ctl_standing standing = ctl_standing_of(code, json, len, &said);
-  endpoint_format(ctl_endpoint(c), text);
+  ctl_daemon_name(c, c->at, text);
   c->sounding = false;
   if (standing != CTL_IN_CHARGE) ctl_fail(c, code ? code : ELSEWHERE, "%s: %s", text, buf_text(&said));
   buf_finish(&said);

@@ -3,8 +3,10 @@
 
 #include <pwd.h>
 #include <stdio.h>
+#include <string.h>
 #include "common/exit_codes.h"
 #include "common/json.h"
+#include "common/mem.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/failure.h"
 
@@ -45,14 +47,31 @@ static int complain_several(const struct client *c, char *const *paths, size_t n
   return EXIT_CODE_USAGE;
 }
 
+/* A question about a job goes to the daemon that has it, and a drain to all. */
+static bool may_ask_several(const struct client *c, size_t n) {
+  const char *verb = c->request.verb;
+  return n <= DAEMONS_MAX && (c->request.job[0] || !strcmp(verb, "drain") || !strcmp(verb, "undrain"));
+}
+
+static void keep_sockets(struct client *c, char *const *paths, size_t n) {
+  for (size_t i = 0; i < n; i++) c->sockets[i] = xstrdup(paths[i]);
+  c->n_endpoints = n;
+}
+
 int ctl_choose_socket(struct client *c, uint16_t port) {
   char **paths;
   struct control_foreign foreign;
   size_t n = control_socket_find(port, &paths, &foreign);
-  int code = n == 0 ? complain_none(c, port, &foreign) : n > 1 ? complain_several(c, paths, n) : 0;
-  if (n == 1) {
+  int code = 0;
+  if (n == 0) {
+    code = complain_none(c, port, &foreign);
+  } else if (n == 1) {
     c->found = true;
     snprintf(c->path, sizeof(c->path), "%s", paths[0]);
+  } else if (may_ask_several(c, n)) {
+    keep_sockets(c, paths, n);
+  } else {
+    code = complain_several(c, paths, n);
   }
   control_socket_free(paths, n);
   return code;

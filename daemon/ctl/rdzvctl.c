@@ -149,7 +149,7 @@ static int begin_connecting(struct client *c) {
     snprintf(c->path, sizeof(c->path), "%s", o->socket);
   else
     code = ctl_choose_socket(c, (uint16_t)o->port);
-  if (code == 0) ctl_start(c);
+  if (code == 0) ctl_begin_again(c);
   return code;
 }
 

@@ -59,10 +59,15 @@ void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) {
   va_start(ap, fmt);
   int n = vsnprintf(text, sizeof(text) - 1, fmt, ap);
   va_end(ap);
+  if (ctl_tells_all(c)) {
+    ctl_told(c, exit_code, text, strlen(text));
+    return;
+  }
   if (ctl_ask_next(c, exit_code, text)) return;
   if (c->n_endpoints > 1) {
     exit_code = c->failure_code;
-    n = snprintf(text, sizeof(text), "no daemon of --endpoint helps: %s", buf_text(&c->failures));
+    n = snprintf(text, sizeof(text), "no daemon of %s helps: %s", c->sockets[0] ? "this machine" : "--endpoint",
+                 buf_text(&c->failures));
   }
   if (c->logs) {
     ctl_logs_on_silence(c, exit_code, text);
@@ -145,6 +150,10 @@ static void on_reply(struct client *c, const struct msg *m) {
     ctl_logs_on_reply(c, m);
     return;
   }
+  if (ctl_tells_all(c)) {
+    ctl_told(c, code, m->raw, m->raw_len);
+    return;
+  }
   if (is_top(c)) {
     on_top(c, code, m);
     return;
@@ -174,8 +183,8 @@ static void send_control(struct client *c) {
   m.control.host = r->host;
   m.control.rank = r->rank;
   m.control.signal = r->signal;
-  m.control.force = r->force;
-  m.control.json = c->sounding || is_top(c) || (r->json && !ctl_asks_key(c));
+  m.control.force = r->force || c->told[c->at].text;
+  m.control.json = c->sounding || is_top(c) || (r->json && !ctl_asks_key(c) && !ctl_tells_all(c));
   m.control.user = c->name.name;
   m.control.owner = r->owner;
   if (c->logs && !c->sounding) ctl_logs_put_question(c, &m.control);

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job may go to any of several daemons, so all of them have to know which hosts are drained. drain and undrain are
+ * told to each. A daemon that has no node on the host says so; once another one has drained it, that one is told again,
+ * with --force, and knows it when the job comes. A daemon that does not answer is named, and the others count. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/json.h"
+#include "common/mem.h"
+#include "daemon/ctl/client.h"
+#include "daemon/ctl/failure.h"
+
+enum { NO_SUCH_HOST = 1 };
+
+bool ctl_tells_all(const struct client *c) {
+  const char *verb = c->request.verb;
+  return c->n_endpoints > 1 && (!strcmp(verb, "drain") || !strcmp(verb, "undrain"));
+}
+
+/* Whether one is left that is to be told; *at: which. */
+static bool find_next(struct client *c, size_t *at) {
+  bool drained = false;
+  for (size_t i = 0; i < c->n_endpoints; i++) {
+    drained = drained || (c->told[i].text && c->told[i].code == 0);
+    *at = i;
+    if (!c->told[i].text) return true;
+  }
+  for (size_t i = 0; i < c->n_endpoints && drained && !strcmp(c->request.verb, "drain"); i++) {
+    *at = i;
+    if (c->told[i].code == NO_SUCH_HOST && !c->told[i].forced) return true;
+  }
+  return false;
+}
+
+/* A refusal first, because the host is still in use there; then success. */
+static int code_of_all(const struct client *c) {
+  bool done = false, unknown = false;
+  for (size_t i = 0; i < c->n_endpoints; i++) {
+    int code = c->told[i].code;
+    if (code != 0 && code != NO_SUCH_HOST && code != EXIT_CODE_NO_DAEMON) return code;
+    done = done || code == 0;
+    unknown = unknown || code == NO_SUCH_HOST;
+  }
+  return done ? EXIT_CODE_OK : unknown ? NO_SUCH_HOST : EXIT_CODE_NO_DAEMON;
+}
+
+static void print_json(const struct client *c, int code, const char *text) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < c->n_endpoints; i++) {
+    char name[TARGET_MAX];
+    ctl_daemon_name(c, i, name);
+    json_array_append_new(list, json_pack("{s:o,s:b,s:i,s:o}", "daemon", json_text(name), "ok", c->told[i].code == 0,
+                                          "code", c->told[i].code, "text", json_text(c->told[i].text)));
+  }
+  json_t *v = json_pack("{s:b,s:i,s:o,s:o,s:o}", "ok", code == 0, "code", code, "text", json_text(text), "host",
+                        json_text(c->request.host), "daemons", list);
+  struct buf out = BUF_INIT;
+  json_print(&out, v);
+  ctl_print_printable(stdout, buf_text(&out), out.len, true);
+  buf_finish(&out);
+  json_decref(v);
+}
+
+static void end(struct client *c) {
+  struct buf all = BUF_INIT, bad = BUF_INIT;
+  int code = code_of_all(c);
+  for (size_t i = 0; i < c->n_endpoints; i++) {
+    char name[TARGET_MAX];
+    ctl_daemon_name(c, i, name);
+    buf_printf(c->told[i].code ? &bad : &all, "%s: %s\n", name, c->told[i].text);
+  }
+  if (c->request.json) {
+    if (bad.len) buf_append(&all, bad.data, bad.len);
+    print_json(c, code, buf_text(&all));
+  } else {
+    if (all.len) ctl_print_printable(stdout, all.data, all.len, false);
+    if (bad.len) ctl_print_printable(stderr, bad.data, bad.len, false);
+  }
+  buf_finish(&all);
+  buf_finish(&bad);
+  ctl_finish(c, code);
+}
+
+void ctl_told(struct client *c, int code, const char *answer, size_t len) {
+  struct ctl_told *t = &c->told[c->at];
+  struct buf text = BUF_INIT;
+  size_t next;
+  ctl_put_sentence(&text, answer, len, false);
+  t->forced = t->text || c->request.force;
+  free(t->text);
+  buf_puts(&text, "");
+  t->text = buf_steal(&text);
+  t->code = code;
+  if (find_next(c, &next))
+    ctl_go_to(c, next);
+  else
+    end(c);
+}
