@@ -4,7 +4,8 @@
  *
  * The last lines of a job are often the ones that matter. Who follows has no question out for the moment in which its
  * last answer travels. So the agent, when it would exit, stays for a moment if somebody has asked a short while ago:
- * until each of those who wait at the same time has been told that nothing is left, and no longer than a second. */
+ * until each follower has been told that nothing is left, and no longer than a second. Followers do not say who they
+ * are: one is known by its rank and by the line that it asks for next. */
 
 #include "agent/log_desk.h"
 
@@ -18,15 +19,32 @@ struct waiting_question {
   uint64_t until_ms;
 };
 
+struct follower {
+  int64_t rank, next;
+  uint64_t asked_ms; /* 0: the place is free */
+  bool done;         /* since the end: it was told that nothing is left */
+};
+
 struct log_desk {
   struct log_desk_options o;
   uv_timer_t timer;
   struct waiting_question v[LOG_DESK_MAX];
-  size_t n, most;    /* most: that waited at the same time, since nobody did */
-  uint64_t asked_ms; /* monotonic; 0: nobody has followed */
-  uint64_t end_ms;   /* 0: not yet */
-  size_t told;       /* since then: answers that left nothing unread */
+  size_t n;
+  struct follower followers[LOG_DESK_FOLLOWERS];
+  uint64_t end_ms; /* 0: not yet */
 };
+
+/* Of that question; a new one takes the place of the one that has not asked for longest. */
+static struct follower *find_follower(struct log_desk *d, const struct fetch_log *ask) {
+  struct follower *oldest = &d->followers[0];
+  for (size_t i = 0; i < LOG_DESK_FOLLOWERS; i++) {
+    struct follower *f = &d->followers[i];
+    if (f->asked_ms && f->rank == ask->rank && f->next == ask->from) return f;
+    if (f->asked_ms < oldest->asked_ms) oldest = f;
+  }
+  *oldest = (struct follower){.rank = ask->rank, .next = ask->from};
+  return oldest;
+}
 
 /* False: there is no line yet, and `always` is not set. */
 static bool answer(struct log_desk *d, const struct fetch_log *ask, bool always) {
@@ -49,7 +67,9 @@ static bool answer(struct log_desk *d, const struct fetch_log *ask, bool always)
     m.raw = buf_text(&lines);
     m.raw_len = lines.len;
     d->o.send(d->o.ctx, &m);
-    if (d->end_ms && !a.more) d->told++;
+    struct follower *f = ask->wait_ms > 0 ? find_follower(d, ask) : NULL;
+    if (f) f->next = m.log.next;
+    if (f) f->done = d->end_ms && !a.more;
   }
   buf_finish(&lines);
   return now;
@@ -68,35 +88,38 @@ static void on_timer(uv_timer_t *timer) {
 /* Only without a tail, which counts the lines that are here. */
 static void wait_for_line(struct log_desk *d, const struct fetch_log *ask, uint64_t now) {
   d->v[d->n++] = (struct waiting_question){.ask = *ask, .until_ms = now + (uint64_t)ask->wait_ms};
-  if (d->n > d->most) d->most = d->n;
   uint64_t every = ask->wait_ms < LOG_DESK_LOOK_MS ? (uint64_t)ask->wait_ms : LOG_DESK_LOOK_MS;
   if (!uv_is_active((uv_handle_t *)&d->timer)) uv_timer_start(&d->timer, on_timer, every, LOG_DESK_LOOK_MS);
 }
 
 void log_desk_ask(struct log_desk *d, const struct fetch_log *ask) {
   uint64_t now = monotonic_ms();
-  if (ask->wait_ms > 0 && (!d->most || now >= d->asked_ms + LOG_DESK_FOLLOW_MS)) d->most = 1;
-  if (ask->wait_ms > 0) d->asked_ms = now;
+  if (ask->wait_ms > 0) find_follower(d, ask)->asked_ms = now;
   bool may_wait = ask->wait_ms > 0 && ask->tail < 0 && d->n < LOG_DESK_MAX && !d->end_ms;
   if (!answer(d, ask, !may_wait)) wait_for_line(d, ask, now);
 }
 
 void log_desk_forget(struct log_desk *d) {
-  d->n = d->most = 0;
+  d->n = 0;
+  memset(d->followers, 0, sizeof(d->followers));
   uv_timer_stop(&d->timer);
 }
 
 void log_desk_end(struct log_desk *d) {
-  bool follows = d->asked_ms && monotonic_ms() < d->asked_ms + LOG_DESK_FOLLOW_MS;
   if (d->end_ms) return;
-  d->end_ms = follows ? monotonic_ms() : 1;
+  d->end_ms = monotonic_ms();
   for (size_t i = 0; i < d->n; i++) answer(d, &d->v[i].ask, true);
   d->n = 0;
   uv_timer_stop(&d->timer);
 }
 
 bool log_desk_is_followed(const struct log_desk *d) {
-  return d->told < d->most && monotonic_ms() < d->end_ms + LOG_DESK_STAY_MS;
+  bool followed = false;
+  for (size_t i = 0; i < LOG_DESK_FOLLOWERS; i++) {
+    const struct follower *f = &d->followers[i];
+    followed = followed || (f->asked_ms && !f->done && d->end_ms < f->asked_ms + LOG_DESK_FOLLOW_MS);
+  }
+  return followed && monotonic_ms() < d->end_ms + LOG_DESK_STAY_MS;
 }
 
 static void on_closed(uv_handle_t *timer) {

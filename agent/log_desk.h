@@ -11,6 +11,7 @@
 
 enum {
   LOG_DESK_MAX = 64,         /* questions that wait for a line; a further one is answered at once */
+  LOG_DESK_FOLLOWERS = 16,   /* that the end waits for */
   LOG_DESK_LOOK_MS = 50,     /* while one waits */
   LOG_DESK_FOLLOW_MS = 2000, /* who has asked within it follows the output */
   LOG_DESK_STAY_MS = 1000,   /* at the end, for who follows */
