@@ -66,6 +66,7 @@ struct daemon {
   struct notify notify;
   struct notify_timer announce;
   char host[HOST_MAX + 1];
+  char page[ENDPOINT_TEXT_MAX + 16];
   struct key_env key_env;
   struct key *key; /* NULL: --insecure */
   struct key_origin key_origin;
@@ -215,6 +216,16 @@ static int find_key(struct daemon *d, struct err *e) {
   return rc;
 }
 
+/* All addresses of this machine include the one that needs no token. */
+static void name_page(struct daemon *d) {
+  const struct listener *l = &d->listeners[0];
+  bool any = !strncmp(l->text, "0.0.0.0:", 8) || !strncmp(l->text, "[::]:", 5);
+  if (any)
+    snprintf(d->page, sizeof(d->page), "localhost:%d", l->port);
+  else
+    snprintf(d->page, sizeof(d->page), "%s", l->text);
+}
+
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
   size_t connections = raise_descriptor_limit();
@@ -227,10 +238,12 @@ static int open_server(struct daemon *d, struct err *e) {
                                     .key = d->key,
                                     .id = d->id,
                                     .port = (uint16_t)d->listeners[0].port,
+                                    .page = d->page,
                                     .owned = d->options.owner_fd >= 0,
                                     .claims = d->claims != NULL,
                                     .events = d->events != NULL};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
+  name_page(d);
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,

@@ -34,14 +34,15 @@ struct ask {
   const struct control *q;
   const struct core_store_facts *store;
   int64_t uid;
-  const char *from; /* the machine of rdzvctl; "": unknown */
-  bool all;         /* may do everything */
-  struct buf text;  /* the answer */
-  json_t *more;     /* further fields of the JSON answer */
-  bool raw;         /* text is JSON already */
-  bool local;       /* over the control socket */
-  int64_t pause_ms; /* logs */
-  size_t made;      /* bytes about jobs */
+  const char *from;    /* the machine of rdzvctl; "": unknown */
+  const char *reached; /* our address as rdzvctl reached it; "": at the control socket */
+  bool all;            /* may do everything */
+  struct buf text;     /* the answer */
+  json_t *more;        /* further fields of the JSON answer */
+  bool raw;            /* text is JSON already */
+  bool local;          /* over the control socket */
+  int64_t pause_ms;    /* logs */
+  size_t made;         /* bytes about jobs */
 };
 
 bool control_may(const struct core *c, int64_t uid, const struct job *j) {
@@ -224,6 +225,17 @@ static int too_long(struct ask *a) {
   return FAILED;
 }
 
+/* Where a browser shows the same. */
+static void put_page(struct ask *a) {
+  const struct core_config *us = &a->c->config;
+  if (!us->page) return;
+  if (a->local)
+    buf_printf(&a->text, "page: http://%s/\n", us->page);
+  else
+    buf_printf(&a->text, strchr(a->reached, ':') ? "page: http://[%s]:%d/\n" : "page: http://%s:%d/\n", a->reached,
+               us->port);
+}
+
 static int tell(struct ask *a, bool whole) {
   const char *id = a->q->job;
   const struct status_question q = {.uid = a->uid, .owner = a->q->owner, .id = id};
@@ -233,6 +245,7 @@ static int tell(struct ask *a, bool whole) {
   size_t n = a->q->json ? 0 : status_jobs_text(a->c, &q, whole, store, &a->text);
   while (a->q->json && status_more(&w, a->c, STATUS_MAX, &a->text)) continue;
   n += w.n;
+  if (n && whole && !a->raw) put_page(a);
   a->made = a->text.len;
   if (a->made > STATUS_MAX) return too_long(a);
   if (n || !id[0]) return 0;
@@ -622,6 +635,7 @@ void core_control(struct core *c, const struct core_event *ev) {
                   .store = ev->store,
                   .uid = ev->uid,
                   .from = place_of_asker(c, ev),
+                  .reached = ev->local_addr,
                   .local = ev->local,
                   .all = control_may(c, ev->uid, NULL)};
   int (*run)(struct ask *) = unknown_verb;

