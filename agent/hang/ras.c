@@ -288,7 +288,8 @@ static void add_count(struct text_counts *c, int64_t ranks, uint64_t count) {
 static void name_process(struct text_counts *c, const char *line, int64_t rank) {
   struct ras_process p = {.rank = rank, .pid = -1};
   read_place(line, &p);
-  if (c->any && c->now == c->least && c->n_named < RAS_NAMED_MAX) c->named[c->n_named++] = p;
+  if (c->any && c->now == c->least && c->n_named < RAS_NAMED_MAX && (int64_t)c->n_named < c->n_least)
+    c->named[c->n_named++] = p;
 }
 
 /* A line below "have different ... operation counts". */
@@ -321,7 +322,8 @@ static bool read_counts_title(const char *line, struct text_counts *c) {
 static void name_silent(struct ras_finding *f, const char *line, bool dead) {
   struct ras_process p = {.rank = -1, .pid = -1, .dead = dead};
   read_place(line, &p);
-  if (p.pid > 0 && f->n_silent_named < RAS_NAMED_MAX) f->silent[f->n_silent_named++] = p;
+  if (p.pid > 0 && f->n_silent_named < RAS_NAMED_MAX && (int64_t)f->n_silent_named < f->n_silent)
+    f->silent[f->n_silent_named++] = p;
 }
 
 /* Gives processes that do not answer their ranks, from the lines of a communicator. */
