@@ -21,11 +21,8 @@ static void on_again(uv_timer_t *timer) {
   ctl_begin_again(timer->data);
 }
 
-/* Closes the connection of this answer; --watch opens the next. A long answer costs the daemon time, and so comes less
- * often. */
+/* Closes the connection of this answer; --watch opens the next. */
 static void hang_up(struct client *c) {
-  uint64_t pause_ms = (monotonic_ms() - c->asked_ms) * WATCH_SHARE;
-  c->watch_ms = pause_ms > WATCH_MS ? pause_ms : WATCH_MS;
   uv_timer_stop(&c->timer);
   ctl_munge_cancel(&c->munge);
   c->then = NULL;
@@ -82,6 +79,7 @@ void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) {
     ctl_put_failure(&line, exit_code, text, NULL);
   else
     buf_printf(&line, "%s\n", text);
+  c->watch_ms = WATCH_MS;
   if (n >= 0) show(c, buf_text(&line), line.len);
   buf_finish(&line);
   hang_up(c);
@@ -139,6 +137,8 @@ static void on_top(struct client *c, int code, const struct msg *m) {
 
 /* JSON goes to stdout, for programs, with any code. */
 static void on_reply(struct client *c, const struct msg *m) {
+  uint64_t pause_ms = (monotonic_ms() - c->asked_ms) * WATCH_SHARE;
+  c->watch_ms = pause_ms > WATCH_MS ? pause_ms : WATCH_MS; /* a long answer costs the daemon time */
   int code = (int)m->control_reply.code;
   if (c->sounding) {
     if (!ctl_is_right_daemon(c, code, m->raw, m->raw_len)) return;
