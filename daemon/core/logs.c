@@ -13,6 +13,7 @@
 
 #include "daemon/core/logs.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/exit_codes.h"
@@ -170,7 +171,7 @@ static void send_question(struct core *c, const struct member *m, const struct c
 
 static void keep_question(struct core *c, const struct member *m, const struct control *asked) {
   struct logs_question *q = xcalloc(1, sizeof *q);
-  memcpy(q->host, m->host, sizeof q->host);
+  snprintf(q->host, sizeof q->host, "%s", m->host);
   q->conn = c->ev->conn;
   q->agent_conn = m->conn;
   q->id = c->ev->msg->id;
