@@ -3,12 +3,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 enum { FLAG_STDERR = 1 };
 
 void worker_line_put(struct buf *out, const struct worker_line *line) {
   assert(line->text_len <= WORKER_LINE_TEXT_MAX && line->prefix_len <= WORKER_LINE_PREFIX_MAX);
-  char *at = buf_reserve(out, WORKER_LINE_HEADER);
+  size_t size = WORKER_LINE_HEADER + line->prefix_len + line->text_len;
+  char *at = buf_reserve(out, size);
   le64_put(at, line->number);
   le64_put(at + 8, line->wall_ms);
   le32_put(at + 16, line->rank);
@@ -16,9 +18,9 @@ void worker_line_put(struct buf *out, const struct worker_line *line) {
   le16_put(at + 24, (uint16_t)line->text_len);
   at[26] = (char)(unsigned char)line->prefix_len;
   at[27] = line->is_err ? FLAG_STDERR : 0;
-  buf_commit(out, WORKER_LINE_HEADER);
-  buf_append(out, line->prefix, line->prefix_len);
-  buf_append(out, line->text, line->text_len);
+  if (line->prefix_len) memcpy(at + WORKER_LINE_HEADER, line->prefix, line->prefix_len);
+  if (line->text_len) memcpy(at + WORKER_LINE_HEADER + line->prefix_len, line->text, line->text_len);
+  buf_commit(out, size);
 }
 
 long worker_line_get(const char *data, size_t len, struct worker_line *line, struct err *e) {

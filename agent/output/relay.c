@@ -97,13 +97,14 @@ struct relay {
   struct relay_options o;
   pthread_t thread;
   int epoll, event;
-  int keyboard, terminal;    /* relay_echo; -1: none */
-  struct sinks sinks;        /* the thread's */
-  char *chunk;               /* the thread's */
-  uint64_t due_ms;           /* the thread's: the first due_ms of all streams; UINT64_MAX: none */
-  _Atomic uint64_t turn_ms;  /* boot_ms of the thread's current turn; 0: it waits */
-  pthread_mutex_t mutex;     /* guards the rest: */
-  struct relay_pipes *pipes; /* all of them, the newest first */
+  int keyboard, terminal;         /* relay_echo; -1: none */
+  struct sinks sinks;             /* the thread's */
+  char *chunk;                    /* the thread's */
+  uint64_t read_ms, read_wall_ms; /* the thread's: when it read last, monotonic and since 1970 */
+  uint64_t due_ms;                /* the thread's: the first due_ms of all streams; UINT64_MAX: none */
+  _Atomic uint64_t turn_ms;       /* boot_ms of the thread's current turn; 0: it waits */
+  pthread_mutex_t mutex;          /* guards the rest: */
+  struct relay_pipes *pipes;      /* all of them, the newest first */
   struct recent *recent;
   char *say[RELAY_QUEUE_MAX];
   size_t n_say, dropped;
@@ -218,10 +219,10 @@ static uint64_t wall_ms(void) {
 static void keep_line(struct relay *r, struct stream *s, const char *text, size_t len) {
   const struct relay_pipes *p = s->of;
   while (len > 0 && text[len - 1] == '\r') len--;
-  s->kept_ms = monotonic_ms();
+  s->kept_ms = r->read_ms;
   if (p->local_rank < r->o.workers)
     recent_add(r->recent, p->local_rank,
-               &(struct worker_line){.wall_ms = wall_ms(),
+               &(struct worker_line){.wall_ms = r->read_wall_ms,
                                      .rank = p->rank,
                                      .round = p->round,
                                      .is_err = s->is_err,
@@ -236,7 +237,7 @@ static void keep_bar(struct relay *r, struct stream *s) {
   const char *text;
   size_t len;
   lines_peek(&s->lines, &text, &len);
-  if (len == 0 || !memchr(text, '\r', len) || (s->kept_ms && monotonic_ms() < s->kept_ms + RELAY_BAR_MS)) return;
+  if (len == 0 || !memchr(text, '\r', len) || (s->kept_ms && r->read_ms < s->kept_ms + RELAY_BAR_MS)) return;
   const char *state = last_state(text, &len);
   keep_line(r, s, state, len);
 }
@@ -335,6 +336,8 @@ static bool read_stream(struct relay *r, struct stream *s) {
     return false;
   }
   atomic_store_explicit(&s->of->heard_ms, boot_ms(), memory_order_relaxed);
+  r->read_ms = monotonic_ms();
+  r->read_wall_ms = wall_ms();
   file_trouble(r, &s->file, relay_file_write(&s->file, r->chunk, (size_t)n));
   const char *line;
   size_t len;
