@@ -66,15 +66,20 @@ function setShown(view, key) {
   view.title.focus({ preventScroll: true });
 }
 
-/* Tells readers what has changed, once. */
+/* What is worth reading out: how the job is, and how its last round ended. A round may end and the next one begin between two looks. */
+function newsOf(job) {
+  const last = job.ending || (job.verdicts && job.verdicts[0] && job.verdicts[0].verdict);
+  const how = last ? `. Round ${last.round}: ${printable(last.sentence)}` : '';
+  return `Job ${printable(job.job)}: ${stateOf(job).word}${how}`;
+}
+
 function announce() {
   const lines = [];
   for (const job of data.jobs) {
-    if (job.moved_to !== undefined) continue;
-    const v = job.ending || (isOver(job) || job.state === 'forming' ? job.last_verdict : null);
-    const line = `Job ${printable(job.job)}: ${stateOf(job).word}${v ? `: ${printable(v.sentence)}` : ''}`;
-    if (told.get(keyOf(job)) !== line && told.has(keyOf(job)) && (!shownKey || shownKey === keyOf(job))) lines.push(line);
-    told.set(keyOf(job), line);
+    const key = keyOf(job);
+    const line = newsOf(job);
+    if (told.has(key) && told.get(key) !== line && (!shownKey || shownKey === key)) lines.push(line);
+    told.set(key, line);
   }
   if (lines.length) say(news, lines.slice(0, 3).join('. '));
 }
