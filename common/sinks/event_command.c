@@ -5,6 +5,9 @@
  *                     |  RDZV_EVENT and RDZV_EVENT_MESSAGE
  *                     '-> lines of stdout and stderr: our log
  *
+ * A fork and a shell take most of a millisecond. They would delay the STOP and the START that follow a failure, so a run
+ * begins EVENT_COMMAND_LATER_MS after its event, or at the end.
+ *
  * A run is killed with its process group after EVENT_COMMAND_RUN_MS. Nothing waits for it: not the job, and at the end
  * the program for a few seconds at most, since the last event is the one that matters most. When the shell has
  * exited its pipes are read empty and closed: a child that it leaves behind does not hold them. */
@@ -231,14 +234,18 @@ static void start_run(struct event_command *c, struct turn *turn) {
 
 static void on_timer(uv_timer_t *timer);
 
+static void set_timer(struct event_command *c, uint64_t ms) {
+  uv_update_time(c->loop);
+  if (uv_is_active((uv_handle_t *)&c->timer) && uv_timer_get_due_in(&c->timer) <= ms) return;
+  uv_timer_start(&c->timer, on_timer, ms, 0);
+  uv_unref((uv_handle_t *)&c->timer);
+}
+
 static void run_next(struct event_command *c) {
   uint64_t now = monotonic_ms();
   for (struct turn *turn; !c->closed && (turn = turns_next(&c->turns, now));) start_run(c, turn);
   uint64_t at = turns_deadline(&c->turns);
-  if (c->closing || at == UINT64_MAX) return;
-  uv_update_time(c->loop);
-  uv_timer_start(&c->timer, on_timer, at > now ? at - now : 0, 0);
-  uv_unref((uv_handle_t *)&c->timer);
+  if (!c->closing && at != UINT64_MAX) set_timer(c, at > now ? at - now : 0);
 }
 
 void event_command_put(struct event_command *c, const char *name, const char *line, bool urgent) {
@@ -249,7 +256,7 @@ void event_command_put(struct event_command *c, const char *name, const char *li
              TURNS_QUEUE, TURNS_AT_ONCE, TURNS_PER_MINUTE);
     c->told = true;
   }
-  run_next(c);
+  set_timer(c, EVENT_COMMAND_LATER_MS);
 }
 
 struct event_command *event_command_create(uv_loop_t *loop, const char *command, unsigned last_ms) {
@@ -298,6 +305,8 @@ static void on_timer(uv_timer_t *timer) {
 void event_command_close(struct event_command *c) {
   if (!c || c->closing) return;
   c->closing = true;
+  uv_timer_stop(&c->timer);
+  run_next(c);
   uv_update_time(c->loop);
   uv_ref((uv_handle_t *)&c->timer);
   uv_timer_start(&c->timer, on_timer, c->last_ms, 0);

@@ -8,6 +8,7 @@
 #include <uv.h>
 
 enum {
+  EVENT_COMMAND_LATER_MS = 100, /* from an event to its run: what follows a failure comes first */
   EVENT_COMMAND_RUN_MS = 30000, /* one run; then its process group is killed */
   EVENT_COMMAND_LINES_MAX = 20, /* of its output that are logged, */
   EVENT_COMMAND_LINE_MAX = 500, /* each cut to so many bytes */
@@ -17,7 +18,7 @@ struct event_command;
 /* last_ms: at the end, for the runs that are still out. */
 struct event_command *event_command_create(uv_loop_t *loop, const char *command, unsigned last_ms);
 void event_command_put(struct event_command *c, const char *name, const char *line, bool urgent); /* copies them */
-/* Runs that are out get last_ms; then it has no handle in the loop. Nothing may be put any more. */
+/* Runs that are out, or begin now, get last_ms; then it has no handle in the loop. Nothing may be put any more. */
 void event_command_close(struct event_command *c);
 bool event_command_is_closed(const struct event_command *c);
 void event_command_destroy(struct event_command *c); /* when closed, and the loop has run since */

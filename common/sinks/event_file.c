@@ -124,7 +124,7 @@ static void set_timer(struct event_file *f, uint64_t ms) {
 
 static void tell_failure(struct event_file *f, int error) {
   if (!f->failing)
-    log_warn("--events %s cannot be written: %s; events wait until it can, up to 1 MiB of them", f->path,
+    log_warn("--events %s cannot be written: %s; events wait until it can, up to 8 MiB of them", f->path,
              describe(error));
   f->failing = true;
 }
@@ -211,7 +211,7 @@ void event_file_put(struct event_file *f, const char *line) {
   size_t n = strlen(line) + 1;
   if (f->closing) return;
   if (f->pending.len + f->batch.len + n > EVENT_FILE_PENDING_MAX) {
-    if (!f->dropped++) log_warn("--events %s: 1 MiB of events wait; further ones are dropped", f->path);
+    if (!f->dropped++) log_warn("--events %s: 8 MiB of events wait; further ones are dropped", f->path);
     return;
   }
   buf_append(&f->pending, line, n - 1);

@@ -9,7 +9,7 @@
 #include <uv.h>
 
 enum {
-  EVENT_FILE_PENDING_MAX = 1 << 20, /* bytes that wait while the file cannot be written; then events are dropped */
+  EVENT_FILE_PENDING_MAX = 8 << 20, /* bytes that wait while the file cannot be written; then events are dropped */
   EVENT_FILE_RETRY_MS = 1000,
   EVENT_FILE_FULL_MS = 20,   /* the same while a pipe is full */
   EVENT_FILE_SLOW_MS = 5000, /* a write that takes longer gets a line */

@@ -157,10 +157,10 @@ static void test_a_full_disk(void **state) {
   event_sinks_put(s, "x", "{}");
   AWAIT(was_said("/dev/full cannot be written: No space left on device"));
   for (int i = 0; i < 60000; i++) buf_putc(&line, 'x');
-  for (int i = 0; i < 20; i++) event_sinks_put(s, "x", buf_text(&line)); /* 17 fit into 1 MiB */
-  assert_true(was_said("1 MiB of events wait; further ones are dropped"));
+  for (int i = 0; i < 140; i++) event_sinks_put(s, "x", buf_text(&line)); /* 139 fit into 8 MiB */
+  assert_true(was_said("8 MiB of events wait; further ones are dropped"));
   close_sinks(s);
-  assert_true(was_said("/dev/full: 21 events were not written"));
+  assert_true(was_said("/dev/full: 141 events were not written"));
   buf_finish(&line);
 }
 
@@ -173,7 +173,7 @@ static void test_dropped_events_are_counted_in_the_file(void **state) {
   struct event_sinks *s = open_sinks(path, NULL, 100);
   AWAIT(was_said("no process reads this pipe"));
   for (int i = 0; i < 100000; i++) buf_putc(&line, 'x');
-  for (int i = 0; i < 15; i++) event_sinks_put(s, "x", buf_text(&line)); /* 10 fit */
+  for (int i = 0; i < 88; i++) event_sinks_put(s, "x", buf_text(&line)); /* 83 fit */
   int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   assert_true(fd >= 0);
   struct buf got = BUF_INIT;
@@ -184,9 +184,9 @@ static void test_dropped_events_are_counted_in_the_file(void **state) {
   }));
   size_t lines = 0;
   for (size_t i = 0; i < got.len; i++) lines += got.data[i] == '\n';
-  assert_int_equal(lines, 11);
+  assert_int_equal(lines, 84);
   assert_non_null(strstr(buf_text(&got), "\"dropped\":5,"));
-  assert_int_equal(got.len, 10 * (line.len + 1) + strlen(strstr(buf_text(&got), "{\"name")));
+  assert_int_equal(got.len, 83 * (line.len + 1) + strlen(strstr(buf_text(&got), "{\"name")));
   close_sinks(s);
   close(fd);
   buf_finish(&got);
