@@ -72,10 +72,7 @@ static const struct opts_exit exits[] = {
 
 const struct opts_spec rdzvctl_options_spec = {
     .program = "rdzvctl",
-    .usage =
-        "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs|key|token\nrdzvctl [OPTION]... drain|undrain HOST\n"
-        "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK\n"
-        "rdzvctl [OPTION]... logs JOB [RANK]\nrdzvctl [OPTION]... top [JOB]",
+    .usage = "rdzvctl [OPTION]... COMMAND [ARGUMENT]...",
     .intro = "Shows and controls the jobs of an rdzvd. Root and the daemon's user may do everything; other "
              "users see and control their own jobs.",
     .examples = "Examples:\n"

@@ -76,6 +76,7 @@ def fields_of(message, n, report):
         PROGRESS=dict(incarnation=n.incarnation, round=n.round or 1, step=3),
         FORWARD=dict(version=1, job="job", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=1, daemon="ab" * 16, host="h", addr="127.0.0.1", port=1),
         MINTED=dict(incarnation=n.incarnation, round=n.round or 1, first=0, count=1, version=0, text="none"),
+        EVIDENCE=dict(incarnation=n.incarnation, round=n.round or 1, collectives=[dict(group="g", op="o", seq=1, waiting=1, ranks="0")], silent="0"),
         CONTROL=dict(verb="drain", host="h", job="job", user="u"),
     )[message]
 
@@ -162,11 +163,12 @@ TALKS = dict(
     IDS=[WELCOME, START, None, ("IDS", dict(ROUND, count=0, text="h"))],
     FIND_OWNERS=[WELCOME, START, None, ("FIND_OWNERS", dict(ROUND, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]))],
     MOVED=[("MOVED", dict(host="h", addr="127.0.0.1", port=1, incarnation=INCARNATION, round=1))],
+    EVENT=[WELCOME, START, None, ("EVENT", dict(name="rdzv.node.joined"))],
     OWNERS=[WELCOME, START, None, ("OWNERS", dict(ROUND, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]))],
 )
 
 
-UNSEEN = ["MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED"]  # between the agent and its workers, or about a connection or a daemon that is not there
+UNSEEN = ["MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT"]  # between the agent and its workers, about a connection or a daemon that is not there, or a name that is dropped
 
 
 def talk(message, path, value):
