@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines on their way to the file of --events.
  *
- *   put -> pending -> a thread opens, looks whether the file was renamed, writes -> on_written -> what came meanwhile
+ *   put -> pending -> 20 ms later a thread opens, looks whether the file was renamed, writes -> on_written -> what came meanwhile
  *
- * One thread at a time: what comes while it writes is written together next. The file is opened with O_APPEND, and
+ * One thread at a time: what comes while it writes is written together next. A thread begins a little after an event,
+ * because the next round follows a failure, and thousands of nodes join together. The file is opened with O_APPEND, and
  * whole lines go out in one write, so several processes may share it. A write that was cut short leaves the rest at the
  * front of what is pending, and it goes into the same file.
  *
@@ -216,7 +217,7 @@ void event_file_put(struct event_file *f, const char *line) {
   }
   buf_append(&f->pending, line, n - 1);
   buf_putc(&f->pending, '\n');
-  if (!f->failing) write_pending(f);
+  if (!f->failing && !f->aside && !uv_is_active((uv_handle_t *)&f->timer)) set_timer(f, EVENT_FILE_LATER_MS);
 }
 
 struct event_file *event_file_create(uv_loop_t *loop, const char *path) {

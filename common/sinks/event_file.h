@@ -9,6 +9,7 @@
 #include <uv.h>
 
 enum {
+  EVENT_FILE_LATER_MS = 20,         /* from an event to its write, with what has come meanwhile */
   EVENT_FILE_PENDING_MAX = 8 << 20, /* bytes that wait while the file cannot be written; then events are dropped */
   EVENT_FILE_RETRY_MS = 1000,
   EVENT_FILE_FULL_MS = 20,   /* the same while a pipe is full */
