@@ -144,6 +144,49 @@ static void test_reconnect_in_turn(void **state) {
   expect("running");
 }
 
+/* PROGRESS of all nodes at one moment. */
+static void all_progress(int64_t step, int64_t resumed) {
+  for (int i = 0; i < NODES; i++) {
+    struct msg m;
+    msg_init(&m, MSG_PROGRESS);
+    m.progress.incarnation = nodes[i].incarnation;
+    m.progress.round = nodes[i].round;
+    m.progress.step = step;
+    m.progress.of = step < 0 ? 0 : 1000;
+    m.progress.loss = 0.5;
+    m.progress.samples_per_second = 10;
+    m.progress.resumed = resumed;
+    node_say(&rig, &nodes[i], &m);
+    assert_true(core_deadline(rig.core) > 0);
+  }
+}
+
+/* Where they resumed comes before the first step of a node, behind that of another, or never. */
+static void test_progress(void **state) {
+  begin();
+  all_progress(-1, 5);
+  done("progress: where they resumed");
+  begin();
+  all_progress(6, -1);
+  done("progress: the first step");
+  begin();
+  all_progress(7, 5);
+  done("progress: where they resumed, late");
+  begin();
+  for (int i = 0; i < 4; i++) {
+    rig_run(&rig, 500);
+    all_progress(8 + i, -1);
+  }
+  done("progress of two seconds");
+  begin();
+  for (int i = 0; i < 4; i++) {
+    rig_run(&rig, 500);
+    all_progress(12 + i, 5);
+  }
+  done("progress of two seconds, resumed");
+  expect("running");
+}
+
 static void test_fail_stop_seal(void **state) {
   begin();
   node_exited(&rig, &nodes[17], 1, 0);
@@ -430,12 +473,19 @@ static void test_takeovers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_join_and_seal),     cmocka_unit_test(test_start),
-      cmocka_unit_test(test_heartbeats),        cmocka_unit_test(test_reconnect),
-      cmocka_unit_test(test_reconnect_in_turn), cmocka_unit_test(test_fail_stop_seal),
-      cmocka_unit_test(test_restart),           cmocka_unit_test(test_answers),
-      cmocka_unit_test(test_all_are_lost),      cmocka_unit_test(test_finish),
-      cmocka_unit_test(test_newcomers),         cmocka_unit_test(test_answers_of_many_jobs),
+      cmocka_unit_test(test_join_and_seal),
+      cmocka_unit_test(test_start),
+      cmocka_unit_test(test_heartbeats),
+      cmocka_unit_test(test_progress),
+      cmocka_unit_test(test_reconnect),
+      cmocka_unit_test(test_reconnect_in_turn),
+      cmocka_unit_test(test_fail_stop_seal),
+      cmocka_unit_test(test_restart),
+      cmocka_unit_test(test_answers),
+      cmocka_unit_test(test_all_are_lost),
+      cmocka_unit_test(test_finish),
+      cmocka_unit_test(test_newcomers),
+      cmocka_unit_test(test_answers_of_many_jobs),
       cmocka_unit_test(test_takeovers),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
