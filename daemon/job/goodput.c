@@ -116,7 +116,8 @@ static void note_steps(struct job *j, uint64_t now_ms) {
 }
 
 static bool is_due(const struct goodput_book *b, const struct member *m, uint64_t now_ms) {
-  if (m->resumed >= 0 && !b->ledger.resume_told) return true;
+  const struct ledger *l = &b->ledger;
+  if (l->stepped && !l->resume_told && m->resumed >= 0 && m->resumed < l->resume_step) return true;
   return now_ms >= b->gathered_ms + (m->node_rank == b->slowest ? GATHER_EVERY_MS : GATHER_LATEST_MS);
 }
 
