@@ -113,7 +113,7 @@ static void check_job(struct sim *s, const struct job *j) {
   if (!b) b = open_account(s, j, &g);
   bool closed = job_is_over(j), judged = j->state != JOB_RECOVERING;
   bool replaced = b->asked && j->round != b->round; /* it went through RECOVERING in one step */
-  if ((book_remembers(s) && b->round) || (b->asked && (!judged || !b->life || replaced)))
+  if ((book_remembers(s) && !judged && j->round) || (b->asked && (!judged || !b->life || replaced)))
     set(&b->known_by, s->d.life, true);
   if (judged && b->life == s->d.life && !replaced) check_entries(s, j, b, &g);
   if (judged && !closed && !s->two) check_begin(s, j, b, &g);
