@@ -92,7 +92,7 @@ static void measure(struct job *j, enum job_state to, uint64_t now_ms) {
 /* The step of the slowest node, the speed of all, and the loss of the lowest rank that has one. Returns when that step
  * was reached. */
 static uint64_t gather(const struct job *j, struct history_point *p) {
-  double speed = 0, loss = NAN;
+  double speed = 0, loss = (double)NAN;
   int64_t loss_rank = INT64_MAX, step = -1;
   bool any_speed = false;
   uint64_t at_ms = j->jobs->now_ms;

@@ -62,7 +62,7 @@ static void test_numbers(void **state) {
   struct event e;
   event_init(&e, EVENT_JOB_PROGRESS, 1);
   event_int(&e, EVENT_STEP, INT64_MAX);
-  event_real(&e, EVENT_LOSS, NAN);
+  event_real(&e, EVENT_LOSS, (double)NAN);
   event_real(&e, EVENT_SAMPLES_PER_SECOND, 12.5);
   json_t *v = read_line(&e), *m = json_object_get(v, "metadata");
   assert_int_equal(json_integer_value(json_object_get(m, "step")), INT64_MAX);
