@@ -33,7 +33,7 @@ def test_nodes_are_sent_on(rdzv, d):
         b.hello(nodes=2)
         moved(b)
     p = ask(rdzv, "status")
-    assert p.code == 0 and p.out == ["job: moved to the daemon on gpu2 (127.0.0.1:1)"], p
+    assert p.code == 0 and p.out == ["job: moved to the daemon on gpu2 (127.0.0.1:1)", f"page: http://127.0.0.1:{d.port}/"], p
     p = ask(rdzv, "stop", "job")
     assert p.code == 1 and p.says(r"job job has moved to the daemon on gpu2 \(127.0.0.1:1\): ask that one, with --endpoint"), p
     with Native(d.port) as n:
