@@ -81,9 +81,9 @@ static void measure(const struct table *t, struct layout *l) {
 
 /* The last column takes what is left. */
 static size_t total(const struct table *t, const struct layout *l) {
-  size_t sum = 0, last = t->n_columns - 1;
-  for (size_t c = 0; c <= last; c++)
-    if (l->shown[c]) sum += (c == last && l->width[c] > LAST_MIN ? LAST_MIN : l->width[c]) + GAP;
+  size_t sum = 0;
+  for (size_t c = 0; c < t->n_columns; c++)
+    if (l->shown[c]) sum += (c + 1 == t->n_columns && l->width[c] > LAST_MIN ? LAST_MIN : l->width[c]) + GAP;
   return sum > GAP ? sum - GAP : 0;
 }
 

@@ -248,7 +248,8 @@ static void announce_hung(struct job *j, const struct job_event *ev) {
 
 void job_announce_event(struct job *j, const struct job_event *ev) {
   const struct member *m = ev->member;
-  bool quiet = job_is_over(j) || (m && (m->gone || m->state == MEMBER_FINISHED));
+  if (!m) return;
+  bool quiet = job_is_over(j) || m->gone || m->state == MEMBER_FINISHED;
   switch (ev->kind) {
   case JOB_EV_LOST:
     if (!quiet) announce_gone(j, ev, EVENT_NODE_LOST, ev->text);

@@ -51,7 +51,7 @@ static void enqueue(struct answers *as, struct answer *a) {
 static void dequeue(struct answers *as, struct answer *a) {
   struct answer **at = &as->first, *before = NULL;
   for (; *at && *at != a; at = &(*at)->next) before = *at;
-  if (*at != a) return;
+  if (!*at) return;
   *at = a->next;
   if (as->last == a) as->last = before;
   if (!as->first) uv_idle_stop(&as->idle);
