@@ -139,6 +139,17 @@ static bool is_half_known(const struct round_book *r) {
   return r->n_voters < r->sealed_nodes;
 }
 
+/* Nor of the next one, if it is claimed and none of its nodes is here. */
+static bool is_claimed_for_others(const struct sim *s, const struct round_book *r) {
+  char end[INCARNATION_MAX + 32];
+  snprintf(end, sizeof end, "/%s/%" PRId64, r->incarnation, r->round + 1);
+  const char *content = claim_holder_of(s, end);
+  if (!content) return false;
+  for (int i = 0; i < s->n_agents; i++)
+    if (s->agents[i]->sup && strstr(content, s->agents[i]->id)) return false;
+  return true;
+}
+
 /* It runs on all of its nodes. */
 static bool runs_still(const struct round_book *r) {
   for (int i = 0; i < r->n_voters; i++) {
@@ -178,8 +189,8 @@ static bool has_endpoint(struct sim *s) {
 void check_goes_on(struct sim *s, uint64_t since_ms) {
   const struct checker *k = s->checker;
   const struct round_book *r = last_sealed(k);
-  if (!r || k->n_ends || r->first_at >= since_ms || r->first_at < k->saved_at || is_half_known(r) || runs_still(r) ||
-      !can_have_daemon(s, r))
+  if (!r || k->n_ends || r->first_at >= since_ms || r->first_at < k->saved_at || is_half_known(r) ||
+      is_claimed_for_others(s, r) || runs_still(r) || !can_have_daemon(s, r))
     return;
   const struct round_book *base = book_find(k, r->base_incarnation, r->base_round);
   int64_t alive = 0;
