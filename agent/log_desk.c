@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A question that finds no line waits for one, at most as long as it says, and is looked after now and then: so lines
- * that come together go together, and the relay's thread need not know of questions.
+/* A question that finds no line waits for one, at most as long as it says. The desk looks at waiting questions now and
+ * then. So lines that come together go together, and the relay's thread need not know of questions.
  *
- * The last lines of a job are often the ones that matter. Who follows has no question out for the moment in which its
- * last answer travels. So the agent, when it would exit, stays for a moment if somebody has asked a short while ago:
- * until each follower has been told that nothing is left, and no longer than a second. Followers do not say who they
- * are: one is known by its rank and by the line that it asks for next. */
+ * The last lines of a job are often the ones that matter. A follower has no question out while its last answer travels.
+ * So an agent that was asked a short while ago does not exit at once. It stays until each follower has read that nothing
+ * is left, a second at most. Followers have no names: their rank and the line that they ask for next tell them apart. */
 
 #include "agent/log_desk.h"
 
@@ -46,7 +45,7 @@ static struct follower *find_follower(struct log_desk *d, const struct fetch_log
   return oldest;
 }
 
-/* False: there is no line yet, and `always` is not set. */
+/* False: no line has come yet, and `always` is not set. */
 static bool answer(struct log_desk *d, const struct fetch_log *ask, bool always) {
   const struct recent_question q = {.rank = ask->rank,
                                     .tail = ask->tail,

@@ -39,7 +39,7 @@ enum {
   STORE_VALUE_MAX = 300,
 };
 
-/* Who is asked. */
+/* The party at the other end. */
 enum talk_kind { TALK_RAS, TALK_STORE, TALK_WORKER };
 
 struct talk {

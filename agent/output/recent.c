@@ -13,7 +13,7 @@ struct share {
   struct buf old, new;
   uint64_t last;         /* the number of its last line; 0: none yet */
   uint64_t last_of_old;  /* of `old` */
-  uint64_t forgotten_to; /* of the last line that is no longer kept; 0: all are */
+  uint64_t forgotten_to; /* the number of the last line that was dropped; 0: none was */
 };
 
 struct recent {

@@ -34,7 +34,7 @@ struct recent_question {
 struct recent_answer {
   uint64_t next; /* the number to ask for next */
   bool more;     /* further lines are here already */
-  bool lost;     /* some that were asked for are no longer kept */
+  bool lost;     /* the ring has dropped lines that the question asks for */
 };
 /* Appends them, in the order in which they came. */
 void recent_read(const struct recent *r, const struct recent_question *q, struct buf *out, struct recent_answer *a);

@@ -141,7 +141,7 @@ enum event_name { EVENT_LIST(X) EVENT_NAME_COUNT };
 #undef X
 
 const char *event_name(enum event_name n); /* "rdzv.node.joined" */
-/* -1: there is no such event. */
+/* -1: no event has this name. */
 int event_find(const char *name);
 /* For the guide and the tests; NULL and 0 beyond the last one. */
 const char *event_when(enum event_name n);

@@ -18,8 +18,8 @@ enum {
 };
 
 struct event_file;
-/* path: "-" is stdout. A file is created; a pipe waits for a reader. It is opened at once, by the thread, so that a
- * wrong path is told at the beginning. Renamed or removed, it is created again at the next event. */
+/* path: "-" is stdout. A file is created; a pipe waits for a reader. The thread opens it
+ * at once, so a wrong path has its sentence at the beginning. The next event creates a renamed or removed file again. */
 struct event_file *event_file_create(uv_loop_t *loop, const char *path);
 void event_file_put(struct event_file *f, const char *line); /* without its end; copies it */
 /* Writes what is left, EVENT_FILE_LAST_MS at most; then it has no handle in the loop. Nothing may be put any more. */

@@ -9,7 +9,7 @@
  * With one node to follow, the question waits there for a line. Several nodes are asked in turn, with a pause when all
  * of them had nothing.
  *
- * The end is told by the job's state: when the job is over, all nodes are asked once more. */
+ * The job's state says when the end has come. Then rdzvctl asks all nodes once more. */
 
 #include "daemon/ctl/logs.h"
 

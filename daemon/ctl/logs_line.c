@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file or a pipe gets a worker's bytes as they are. At a terminal they could do more than show text: move the cursor
- * over another line, set the window's title, type into the keyboard. Who looks at a job does not run it, so text and
- * colours alone pass. Other sequences are left out whole; what is left of them is text and does nothing. Colours end
+ * over another line, set the window's title, type into the keyboard. A reader of logs did not start that worker, so only
+ * text and colours pass. Other sequences are left out whole; what is left of them is text and does nothing. Colours end
  * with their line, which is followed by another worker's. */
 
 #include "daemon/ctl/logs_line.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job may go to any of several daemons, so all of them have to know which hosts are drained. drain and undrain are
- * told to each. A daemon that has no node on the host says so; once another one has drained it, that one is told again,
- * with --force, and knows it when the job comes. A daemon that does not answer is named, and the others count. */
+/* A job may go to any of several daemons, so all of them have to know which hosts are drained. rdzvctl sends
+ * drain and undrain to each. A daemon without a node on the host refuses. Once another one has drained the host, rdzvctl
+ * asks the first again, with --force. So it knows of the drain when the job comes. A daemon that does not answer is named, and the others count. */
 
 #include <stdio.h>
 #include <stdlib.h>

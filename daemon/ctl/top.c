@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who looks at this page wants to know whether something is wrong, and where. So rows are sorted by trouble: a node that
+/* A reader of this page wants to know whether something is wrong, and where. So rows are sorted by trouble: a node that
  * is away or silent, workers that have made no progress for long, a job that waits. A row has a number for its
  * trouble; equal ones keep the daemon's order, so rows do not dance from second to second. */
 

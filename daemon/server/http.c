@@ -177,7 +177,7 @@ static void take_basic(struct word value, struct http_request *r) {
   r->token_len = len - (size_t)(r->token - r->basic);
 }
 
-/* Another scheme than Bearer and Basic is no token. */
+/* Only the schemes Bearer and Basic have a token. */
 static void take_token(struct word value, struct http_request *r) {
   struct word scheme = take_word(&value);
   value = trim(value);
@@ -187,7 +187,7 @@ static void take_token(struct word value, struct http_request *r) {
   r->token_len = value.len;
 }
 
-/* Who says that it asks for somebody else. */
+/* A proxy has added this field: it asks for somebody else. */
 static bool is_forwarded(struct word name) {
   return is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via");
 }

@@ -57,11 +57,17 @@ def test_what_is_refused(rdzv, d):
         n.finish()
 
 
-def test_the_daemon_of_an_agent_stays(rdzv):
-    """Its job is gone, and nodes still come to its address. It leaves when its agent says that the job is over."""
+def owned(rdzv):
+    """A daemon as an agent starts it, and the agent's end of its pipe."""
     r, w = os.pipe()
     d = rdzv.daemon("--owner-fd", r, "--exit-when-idle", pass_fds=[r])
     os.close(r)
+    return d, w
+
+
+def test_the_daemon_of_an_agent_stays(rdzv):
+    """Its job is gone, and nodes still come to its address. It leaves when its agent says that the job is over."""
+    d, w = owned(rdzv)
     with Native(d.port) as a, Native(d.port) as b:
         a.hello(nodes=2)
         a.expect("WAITING")
@@ -77,9 +83,7 @@ def test_the_daemon_of_an_agent_stays(rdzv):
 
 def test_the_daemon_of_an_agent_that_left_stays(rdzv):
     """The job goes on elsewhere, and a host that comes back looks for it here. The last FORWARD counts for 15 s."""
-    r, w = os.pipe()
-    d = rdzv.daemon("--owner-fd", r, "--exit-when-idle", pass_fds=[r])
-    os.close(r)
+    d, w = owned(rdzv)
     with Native(d.port) as a, Native(d.port) as b:
         a.hello(nodes=2)
         a.expect("WAITING")

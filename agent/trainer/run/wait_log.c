@@ -25,7 +25,7 @@ struct wait_log {
   pthread_cond_t changed;
   bool stop, logged; /* logged: of this wait there is a line already */
   uint64_t every_ms;
-  char what[WHAT_MAX]; /* empty: there is no wait */
+  char what[WHAT_MAX]; /* "": nothing is waited for */
   const char *unit;
   const struct tally *tally;
   uint64_t since_ms, next_ms, moved_ms, seen; /* seen: what the tally was when it last moved */

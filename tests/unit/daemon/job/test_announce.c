@@ -61,6 +61,14 @@ static void open_watched(struct rig *r, struct node *nodes, size_t n) {
   for (size_t i = 0; i < n; i++) nodes[i].wants_events = true;
 }
 
+/* Its round runs, and nothing that was sent until then is kept. */
+static void open_running(struct rig *r, struct node *nodes, size_t n) {
+  open_watched(r, nodes, n);
+  nodes_join(r, nodes, n);
+  nodes_started(r, nodes, n);
+  rig_forget(r);
+}
+
 static void test_a_whole_job(void **state) {
   struct rig r;
   struct node n[2];
@@ -146,10 +154,7 @@ static void test_the_daemons_own(void **state) {
 static void test_the_writer_is_away(void **state) {
   struct rig r;
   struct node n[2];
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_forget(&r);
+  open_running(&r, n, 2);
   node_drop(&r, &n[0]);
   node_progress(&r, &n[1], 7);
   expect(&r, &n[1], "");
@@ -213,10 +218,7 @@ static void save(struct rig *r, struct node *n, int64_t step, int64_t saved) {
 static void test_checkpoints(void **state) {
   struct rig r;
   struct node n[2];
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_forget(&r);
+  open_running(&r, n, 2);
   save(&r, &n[1], 10, 4);
   save(&r, &n[0], 10, 9);
   rig_run(&r, 1000);
@@ -258,10 +260,7 @@ static void test_planned_ends(void **state) {
   struct rig r;
   struct node n[2];
   struct buf out = BUF_INIT;
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_forget(&r);
+  open_running(&r, n, 2);
   assert_int_equal(rig_control(&r, "stop", "job", false, &out), EXIT_CODE_OK);
   nodes_stopped(&r, n, 2);
   expect(&r, &n[0], "round.stopped job.ended ");
@@ -275,10 +274,7 @@ static void test_a_node_leaves(void **state) {
   struct rig r;
   struct node n[2];
   struct verdict what;
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_forget(&r);
+  open_running(&r, n, 2);
   verdict_init(&what);
   what.cause = CAUSE_NODE_LEAVING;
   what.text = "SIGTERM asked its agent to leave";
@@ -296,10 +292,7 @@ static void test_a_hang(void **state) {
   struct rig r;
   struct node n[2];
   struct verdict what;
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_forget(&r);
+  open_running(&r, n, 2);
   verdict_init(&what);
   what.cause = CAUSE_WORKER_HUNG;
   what.rank = what.local_rank = 0;
