@@ -54,7 +54,7 @@ def made(tools):
     """The folder with the wheel and the tarball."""
     need("python3-venv", importlib.util.find_spec("ensurepip"))
     (command,) = pages.lines(BUILD_PAGE, "build")
-    tools.run("sh", "-c", f"{command} --out {OUT}", cwd=TOP, seconds=900)
+    tools.run("sh", "-c", f"{command} --out {OUT}", cwd=TOP)
     return OUT
 
 
