@@ -12,9 +12,10 @@
  *  - The others are small or rare, work on host memory, and return when they are done.
  *
  * Every wait has a deadline. If a rank does not respond, is gone, or gives up, the call returns -ECONNRESET, -ETIMEDOUT
- * or -ECONNABORTED, with a message that names the rank, and sets coll->lost. Every later call returns the same. A
- * failing rank first sends its neighbours the rank it blames, so all ranks name the same one. An error of this rank's
- * own device or memory is -EIO, -ENOMEM, -EBUSY or -ENOTSUP, and lost stays -1.
+ * or -ECONNABORTED, with a message that names the rank, and sets coll->lost. A failing rank first sends its neighbours
+ * the rank it blames, so all ranks name the same one. An error of this rank's own device or memory is -EIO, -ENOMEM,
+ * -EBUSY or -ENOTSUP, and lost stays -1. A rank whose agent wants it to leave fails with the code of coll_asked_fn. Every
+ * later call returns the same.
  *
  * The same world gives the same bytes on every run, and every rank ends with identical bytes. */
 
@@ -22,7 +23,12 @@
 #include <stdint.h>
 #include "agent/trainer/compute/compute.h"
 
-enum { COLL_TICKETS_MAX = 32, COLL_WORLD_MAX = 65536, COLL_SUM_MAX = 256 };
+enum {
+  COLL_TICKETS_MAX = 32,
+  COLL_WORLD_MAX = 65536,
+  COLL_SUM_MAX = 256,
+  COLL_ASK_MS = 10 /* a rank that waits asks its agent this often */
+};
 
 struct coll;
 
@@ -57,6 +63,11 @@ struct coll {
 typedef int (*coll_exchange_fn)(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
                                 struct err *e);
 
+/* Whether the agent wants this rank to leave. 0: it may go on. -ECANCELED: the agent ends the round. -EPIPE: the agent
+ * is gone. Every wait calls it every COLL_ASK_MS. The collective then fails with that code and tells the others, and
+ * coll->lost stays -1. Never blocks. */
+typedef int (*coll_asked_fn)(void *ctx, struct err *e);
+
 struct coll_tcp_config {
   int rank, world;
   uint32_t round;
@@ -66,6 +77,8 @@ struct coll_tcp_config {
   const volatile sig_atomic_t *stop; /* or NULL */
   coll_exchange_fn exchange;
   void *exchange_ctx;
+  coll_asked_fn asked; /* or NULL */
+  void *asked_ctx;
 };
 
 struct coll *coll_local_create(void);

@@ -242,7 +242,7 @@ static int poll_sockets(struct meet *m, struct err *e) {
   p[1] = (struct pollfd){.fd = m->state == NEXT_UP ? -1 : m->next,
                          .events = m->state == NEXT_CONNECTING ? POLLOUT : POLLIN};
   for (int i = 0; i < n; i++) p[2 + i] = (struct pollfd){.fd = m->strangers[i].fd, .events = POLLIN};
-  if (poll(p, (nfds_t)(2 + n), 100) < 0) return errno == EINTR ? 0 : err_sys(e, -errno, "poll");
+  if (poll(p, (nfds_t)(2 + n), COLL_ASK_MS) < 0) return errno == EINTR ? 0 : err_sys(e, -errno, "poll");
   on_strangers_ready(m, p + 2);
   if (p[0].revents) accept_strangers(m);
   return p[1].revents ? on_next_ready(m, e) : 0;
@@ -267,6 +267,7 @@ static int form_ring(struct meet *m, int *lost, struct err *e) {
     rc = poll_sockets(m, e);
     if (rc == 0 && monotonic_ms() > m->deadline_ms) return timeout_error(m, lost, e);
     if (rc == 0 && m->cfg->stop && *m->cfg->stop) rc = err_set(e, -ECANCELED, "stopped while the ring was forming");
+    if (rc == 0 && m->cfg->asked && (rc = m->cfg->asked(m->cfg->asked_ctx, e))) return rc;
   }
   if (rc && rc != -ECANCELED) *lost = rank_next(m);
   return rc;
@@ -330,6 +331,9 @@ struct ring {
   uint64_t prev_waits_ms; /* when prev sent that */
   uint64_t moved_ms;      /* when a byte of data last moved */
   uint64_t noted_ms;      /* when we last sent WAITING to next */
+  coll_asked_fn asked;
+  void *asked_ctx;
+  uint64_t asked_ms;
   struct err failed;
   size_t carry; /* bytes of an incomplete element at the start of scratch */
   uint8_t scratch[SCRATCH] __attribute__((aligned(64)));
@@ -575,9 +579,23 @@ static uint64_t deadline(struct ring *r) {
   return from + r->stop_wait_ms < at ? from + r->stop_wait_ms : at;
 }
 
+/* Gives up if the agent wants this rank to leave. The others lose this rank; it has lost none. */
+static int ask_agent(struct ring *r, uint64_t now, struct err *e) {
+  struct err why = ERR_INIT;
+  if (!r->asked || now - r->asked_ms < COLL_ASK_MS) return 0;
+  r->asked_ms = now;
+  int rc = r->asked(r->asked_ctx, &why);
+  if (rc == 0) return 0;
+  give_up(r, rc, r->base.rank, e, "rank %d leaves: %s", r->base.rank, why.text);
+  r->base.lost = -1;
+  return rc;
+}
+
 static int wait_for_bytes(struct ring *r, struct err *e) {
   struct ring_op *op = current_op(r);
   uint64_t now = monotonic_ms(), end = deadline(r);
+  int asked = ask_agent(r, now, e);
+  if (asked) return asked;
   if (now >= end) {
     int who = silent_rank(r);
     return give_up(r, -ETIMEDOUT, who, e,
@@ -595,7 +613,7 @@ static int wait_for_bytes(struct ring *r, struct err *e) {
       {.fd = op->in < op->total_in ? r->prev.fd : -1, .events = POLLIN},
       {.fd = r->next.closed ? -1 : r->next.fd, .events = (short)(POLLIN | (r->tx_full ? POLLOUT : 0))},
   };
-  uint64_t ms = end - now < NOTE_MS ? end - now : NOTE_MS;
+  uint64_t most = r->asked ? COLL_ASK_MS : NOTE_MS, ms = end - now < most ? end - now : most;
   int n = poll(p, 2, (int)ms);
   if (n < 0 && errno != EINTR)
     return give_up(r, -errno, r->base.rank, e, "rank %d gave up: poll: %s", r->base.rank, strerror(errno));
@@ -707,6 +725,8 @@ int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct
   r->timeout_ms = cfg->timeout_ms;
   r->stop_wait_ms = cfg->stop_wait_ms;
   r->stop = cfg->stop;
+  r->asked = cfg->asked;
+  r->asked_ctx = cfg->asked_ctx;
   uint64_t shortest = cfg->stop && cfg->stop_wait_ms < cfg->timeout_ms ? cfg->stop_wait_ms : cfg->timeout_ms;
   r->note_ms = shortest / 4 > NOTE_MS ? NOTE_MS : shortest / 4 + 1;
   r->prev_waits_for = -1;

@@ -2,7 +2,7 @@
 #ifndef AGENT_TRAINER_GPU_CUDA_COMPUTE_H
 #define AGENT_TRAINER_GPU_CUDA_COMPUTE_H
 
-/* Shared by the files of CUDA's compute and, in part, by nccl_coll.c:
+/* Shared by the files of CUDA's compute and, in part, by the files of NCCL:
  *
  *   cuda_compute.c   the device, its streams, marks and captures, and its errors
  *   memory.c         buffers, copies, a data set on the device
@@ -12,8 +12,8 @@
  *
  * Operations are queued on one stream in the order of the calls, so one workspace and one scratch buffer for sums
  * suffice. Batches that are sent and a state that is fetched have streams of their own. The main stream waits for the
- * former. nccl_coll.c has its own stream too: it waits for events recorded in cuda_stream(), and makes cuda_stream()
- * wait for its events, so both are captured together. */
+ * former. NCCL has its own stream too: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for
+ * its events, so both are captured together. */
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -70,7 +70,7 @@ static inline struct cuda *cuda_of(struct compute *c) {
   return (struct cuda *)c; /* base comes first */
 }
 
-/* For nccl_coll.c. Valid until compute_destroy. */
+/* For the files of NCCL. Valid until compute_destroy. */
 static inline cudaStream_t cuda_stream(struct compute *c) {
   return cuda_of(c)->stream;
 }

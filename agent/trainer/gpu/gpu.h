@@ -12,7 +12,7 @@
 #include "agent/trainer/coll/coll.h"
 #include "agent/trainer/compute/compute.h"
 
-enum { GPU_ABI = 5, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+enum { GPU_ABI = 6, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 
 struct gpu_config {
   int device; /* index among those that CUDA shows to this process */
@@ -37,6 +37,8 @@ struct nccl_config {
   const volatile sig_atomic_t *stop; /* or NULL */
   coll_exchange_fn exchange;         /* called once by all ranks, before there is a communicator */
   void *exchange_ctx;
+  coll_asked_fn asked; /* or NULL */
+  void *asked_ctx;
   gpu_post_fn post; /* where ranks post their positions when one of them is missing; NULL: nowhere */
   gpu_peek_fn peek;
   void *board_ctx;

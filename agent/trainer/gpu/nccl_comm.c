@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator of NCCL: how it comes up and ends. nccl_coll.c has the collectives.
+ *
+ * Beginning. Every rank announces its NCCL version and a hash of its ids in one exchange ("coll_nccl"). So the exchange
+ * names a rank that does not come, and ids or versions that differ, with which NCCL would hang, become a message. Then
+ * each rank makes what can fail on it alone: stream, events, stage, counters. ncclCommInitRankScalable takes all ids,
+ * so no rank serves more than its share of connections. The communicator does not block, so this file does the waiting:
+ * with a deadline, and watching SIGTERM, the board and the agent. NCCL needs equal versions on all ranks. The process
+ * that minted the ids is not a rank and needs only the same major.minor.
+ *
+ * Failing (nccl_fail.c). The end begins at once:
+ *
+ *   block    Updates behind an all-reduce that can never complete must not run (compute_block_updates). This comes
+ *            before the abort, because the abort lets the device continue.
+ *   abort    ncclCommAbort makes NCCL's kernels leave, and returns when all is freed. It waits for captured graphs to
+ *            be destroyed, which the caller does later, and a driver may hang. So it runs in a detached thread.
+ *
+ * Ending. coll_destroy waits at most ten seconds for that thread and for the stream. If they do not end by then, the
+ * exit of the process frees them and their memory, because a leak is better than a hang. compute's device memory is
+ * then left too: freeing any of it would wait for the whole device. A healthy communicator is finalized (all ranks are
+ * done) and destroyed, with the same deadlines; if that fails it is aborted.
+ *
+ * ncclGetUniqueId opens a socket and a thread of this process. The process that minted an id must live until all ranks
+ * are connected. */
+
+#include "agent/trainer/gpu/nccl_comm.h"
+
+#include "common/buf.h"
+#include "common/mem.h"
+#include "common/system/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* NULL if the library at run time is too old to have it. */
+#pragma weak ncclCommInitRankScalable /* 2.23 */
+#pragma weak ncclCommDeregister       /* 2.19 */
+
+enum {
+  NCCL_OLDEST = 21800, /* the oldest supported NCCL, as of ncclGetVersion */
+  NCCL_END_MS = 10000, /* deadline of ending a communicator or a stream */
+};
+
+void nccl_nap(void) {
+  struct timespec ts = {.tv_nsec = 1000000};
+  nanosleep(&ts, NULL);
+}
+
+/* Ending a communicator. ------------------------------------------------------------------------------------------- */
+
+/* The thread sets END_DONE, and coll_destroy END_LEFT; the second of them frees. */
+enum { END_RUNS, END_DONE, END_LEFT };
+
+struct nccl_end {
+  ncclComm_t comm;
+  int device;
+  bool abort;
+  atomic_int state;
+};
+
+static void end_work(struct nccl_end *x) {
+  (void)cudaSetDevice(x->device);
+  (void)(x->abort ? ncclCommAbort(x->comm) : ncclCommDestroy(x->comm));
+}
+
+static void *end_main(void *arg) {
+  struct nccl_end *x = arg;
+  end_work(x);
+  if (atomic_exchange(&x->state, END_DONE) == END_LEFT) free(x);
+  return NULL;
+}
+
+/* The communicator now belongs to the thread. If no thread can be created, there is no deadline. */
+static void start_end_thread(struct nccl *n, bool abort) {
+  if (!n->comm) return;
+  struct nccl_end *x = xcalloc(1, sizeof *x);
+  pthread_t thread;
+  x->comm = n->comm;
+  x->device = cuda_device(n->c);
+  x->abort = abort;
+  n->comm = NULL;
+  n->end = x;
+  if (pthread_create(&thread, NULL, end_main, x) == 0) {
+    pthread_detach(thread);
+    return;
+  }
+  end_work(x);
+  atomic_store(&x->state, END_DONE);
+}
+
+static bool await_end_thread(struct nccl *n) {
+  uint64_t end = monotonic_ms() + NCCL_END_MS;
+  while (n->end && atomic_load(&n->end->state) != END_DONE) {
+    if (monotonic_ms() >= end) return false;
+    nccl_nap();
+  }
+  return true;
+}
+
+static bool await_stream(struct nccl *n) {
+  uint64_t end = monotonic_ms() + NCCL_END_MS;
+  for (;;) {
+    cudaError_t rc = n->stream ? cudaStreamQuery(n->stream) : cudaSuccess;
+    (void)cudaGetLastError();
+    if (rc != cudaErrorNotReady) return true; /* done, or the device has failed and runs nothing */
+    if (monotonic_ms() >= end) return false;
+    nccl_nap();
+  }
+}
+
+/* From now on this rank has failed. */
+void nccl_begin_end(struct nccl *n, int code) {
+  n->last = nccl_trace_now(n);
+  n->failed.code = code;
+  compute_block_updates(n->c, true);
+  start_end_thread(n, true);
+}
+
+/* The end. --------------------------------------------------------------------------------------------------------- */
+
+/* Waits until NCCL says that all ranks are done. */
+static bool finalize(struct nccl *n) {
+  uint64_t end = monotonic_ms() + (n->cfg.timeout_ms < NCCL_END_MS ? n->cfg.timeout_ms : NCCL_END_MS);
+  ncclResult_t rc;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+  for (int i = 0; i < n->n_regs; i++) (void)ncclCommDeregister(n->comm, n->regs[i]);
+#endif
+  rc = ncclCommFinalize(n->comm);
+  while (rc == ncclSuccess || rc == ncclInProgress) {
+    ncclResult_t state = ncclInProgress;
+    rc = ncclCommGetAsyncError(n->comm, &state);
+    if (rc == ncclSuccess) rc = state;
+    if (rc == ncclSuccess) return true;
+    if (monotonic_ms() >= end) return false;
+    nccl_nap();
+  }
+  return false;
+}
+
+static void free_device_memory(struct nccl *n) {
+  for (int i = 0; i < COLL_TICKETS_MAX; i++)
+    if (n->done[i]) (void)cudaEventDestroy(n->done[i]);
+  if (n->ready) (void)cudaEventDestroy(n->ready);
+  if (n->host_done) (void)cudaEventDestroy(n->host_done);
+  if (n->stage_dev) (void)cudaFree(n->stage_dev);
+  if (n->counts) (void)cudaFree(n->counts);
+  if (n->stage) (void)cudaFreeHost(n->stage);
+  if (n->trace) (void)cudaFreeHost(n->trace);
+  if (n->stream) (void)cudaStreamDestroy(n->stream);
+  (void)cudaGetLastError();
+}
+
+void nccl_destroy(struct coll *l) {
+  struct nccl *n = nccl_of(l);
+  if (n->comm) {
+    bool well = n->running && !n->failed.code && await_stream(n) && finalize(n);
+    if (!well) compute_block_updates(n->c, true);
+    start_end_thread(n, !well);
+  }
+  if (await_end_thread(n) && await_stream(n))
+    free_device_memory(n);
+  else
+    cuda_of(n->c)->held = true;
+  if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
+  free(n);
+}
+
+/* The beginning. --------------------------------------------------------------------------------------------------- */
+
+_Static_assert(sizeof(ncclUniqueId) == GPU_ID_SIZE, "an id is 128 bytes");
+
+int nccl_unique_id(void *id, struct err *e) {
+  ncclUniqueId u;
+  ncclResult_t rc = ncclGetUniqueId(&u);
+  if (rc != ncclSuccess)
+    return err_set(e, -EIO, "NCCL created no ncclUniqueId: %s (%s)", ncclGetErrorString(rc), ncclGetLastError(NULL));
+  memcpy(id, &u, sizeof u);
+  return 0;
+}
+
+int nccl_version(void) {
+  int version = 0;
+  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+enum { CARD = 16, PATIENT_MS = 100 };
+
+static int major_minor(int version) {
+  return version / 100;
+}
+
+#define V(version) (version) / 10000, (version) / 100 % 100, (version) % 100
+
+static int check_config(const struct nccl_config *cfg, struct err *e) {
+  int mine = nccl_version();
+  if (cfg->world < 1 || cfg->world > COLL_WORLD_MAX || cfg->rank < 0 || cfg->rank >= cfg->world)
+    return err_set(e, -EINVAL, "rank %d of %d is invalid", cfg->rank, cfg->world);
+  if (cfg->n_ids < 1 || cfg->n_ids > GPU_IDS_MAX)
+    return err_set(e, -EINVAL, "%d ncclUniqueIds; 1 to %d are allowed", cfg->n_ids, GPU_IDS_MAX);
+  if (mine < NCCL_OLDEST)
+    return err_set(e, -ENOTSUP, "NCCL %d.%d.%d is too old: %d.%d or newer is needed", V(mine), NCCL_OLDEST / 10000,
+                   NCCL_OLDEST / 100 % 100);
+  if (cfg->ids_version && major_minor(cfg->ids_version) != major_minor(mine))
+    return err_set(e, -EPROTO,
+                   "the ncclUniqueIds were created by NCCL %d.%d.%d, but this rank has NCCL %d.%d.%d; make all "
+                   "nodes load the same one with LD_LIBRARY_PATH",
+                   V(cfg->ids_version), V(mine));
+  return 0;
+}
+
+/* FNV-1a of all ids. */
+static uint64_t ids_hash(const struct nccl_config *cfg) {
+  const uint8_t *p = cfg->ids;
+  uint64_t h = 0xCBF29CE484222325u;
+  for (size_t i = 0; i < (size_t)cfg->n_ids * GPU_ID_SIZE; i++) h = (h ^ p[i]) * 0x100000001B3u;
+  return h;
+}
+
+static int compare_cards(struct nccl *n, const uint8_t *all, struct err *e) {
+  const uint8_t *mine = all + (size_t)n->base.rank * CARD;
+  for (int r = 0; r < n->base.world; r++) {
+    const uint8_t *card = all + (size_t)r * CARD;
+    int theirs = (int)le32_get(card), ours = (int)le32_get(mine);
+    if (theirs != ours)
+      return err_set(e, -EPROTO,
+                     "rank %d has NCCL %d.%d.%d, rank %d has NCCL %d.%d.%d: make all nodes load the same one "
+                     "with LD_LIBRARY_PATH",
+                     r, V(theirs), n->base.rank, V(ours));
+    if (le64_get(card + 8) != le64_get(mine + 8))
+      return err_set(e, -EPROTO, "rank %d has other ncclUniqueIds than rank %d; they belong to different rounds", r,
+                     n->base.rank);
+  }
+  return 0;
+}
+
+static int exchange_cards(struct nccl *n, struct err *e) {
+  const struct nccl_config *cfg = &n->cfg;
+  if (!cfg->exchange) return 0;
+  uint8_t mine[CARD] = {0}, *all = xcalloc((size_t)cfg->world, CARD);
+  le32_put(mine, (uint32_t)nccl_version());
+  le64_put(mine + 8, ids_hash(cfg));
+  int rc = cfg->exchange(cfg->exchange_ctx, "coll_nccl", mine, CARD, all, (int)cfg->timeout_ms, e);
+  rc = rc ? err_wrap(e, "the ranks could not exchange their NCCL versions") : compare_cards(n, all, e);
+  free(all);
+  return rc;
+}
+
+static int make_events(struct nccl *n, struct err *e) {
+  cudaEvent_t *all[COLL_TICKETS_MAX + 2] = {&n->ready, &n->host_done};
+  int rc = 0;
+  for (int i = 0; i < COLL_TICKETS_MAX; i++) all[2 + i] = &n->done[i];
+  for (int i = 0; i < COLL_TICKETS_MAX + 2 && rc == 0; i++)
+    rc = cuda_check(n->c, cudaEventCreateWithFlags(all[i], cudaEventDisableTiming), "creating an event", e);
+  return rc;
+}
+
+static int make_memory(struct nccl *n, struct err *e) {
+  int least = 0, greatest = 0;
+  void *p = NULL;
+  int rc = cuda_check(n->c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange", e);
+  if (rc == 0)
+    rc = cuda_check(n->c, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest),
+                    "creating a stream", e);
+  if (rc == 0) rc = make_events(n, e);
+  if (rc == 0) rc = cuda_check(n->c, cudaHostAlloc(&n->stage, NCCL_STAGE, cudaHostAllocDefault), "cudaHostAlloc", e);
+  if (rc == 0) rc = cuda_check(n->c, cudaMalloc(&n->stage_dev, NCCL_STAGE), "cudaMalloc", e);
+  if (rc == 0) rc = cuda_check(n->c, cudaHostAlloc(&p, sizeof *n->trace, cudaHostAllocMapped), "cudaHostAlloc", e);
+  if (rc) return rc;
+  n->trace = memset(p, 0, sizeof *n->trace);
+  rc = cuda_check(n->c, cudaHostGetDevicePointer(&p, n->trace, 0), "cudaHostGetDevicePointer", e);
+  n->trace_dev = p;
+  if (rc == 0) rc = cuda_check(n->c, cudaMalloc(&p, 2 * sizeof *n->counts), "cudaMalloc", e);
+  if (rc) return rc;
+  n->counts = p;
+  return cuda_check(n->c, cudaMemsetAsync(n->counts, 0, 2 * sizeof *n->counts, n->stream), "cudaMemset", e);
+}
+
+static ncclResult_t begin_init(struct nccl *n) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId ids[GPU_IDS_MAX];
+  config.blocking = 0;
+  memcpy(ids, n->cfg.ids, (size_t)n->cfg.n_ids * sizeof *ids);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
+  if (ncclCommInitRankScalable)
+    return ncclCommInitRankScalable(&n->comm, n->base.world, n->base.rank, n->cfg.n_ids, ids, &config);
+#endif
+  return ncclCommInitRankConfig(&n->comm, n->base.world, ids[0], n->base.rank, &config);
+}
+
+static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
+  static const char what[] = "creating a communicator";
+  uint64_t from = n->board_ms = monotonic_ms(), now = from;
+  while (rc == ncclSuccess || rc == ncclInProgress) {
+    ncclResult_t state = ncclInProgress;
+    rc = ncclCommGetAsyncError(n->comm, &state);
+    if (rc == ncclSuccess) rc = state;
+    if (rc == ncclSuccess) return 0;
+    if (rc != ncclInProgress) break;
+    int failed = nccl_ask_agent(n, e);
+    if (failed == 0) failed = nccl_look_at_board(n, what, now - from, e);
+    if (failed) return failed;
+    now = monotonic_ms();
+    if (now - from >= n->cfg.timeout_ms) return nccl_fail_late(n, what, now - from, e);
+    if (n->cfg.stop && *n->cfg.stop) {
+      nccl_abort(&n->base, "stopped on request");
+      return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");
+    }
+    struct timespec ts = {.tv_nsec = now - from < PATIENT_MS ? 200000 : 2000000};
+    nanosleep(&ts, NULL);
+  }
+  return nccl_fail_result(n, rc, what, e);
+}
+
+static int make_communicator(struct nccl *n, struct err *e) {
+  ncclResult_t rc = begin_init(n);
+  if (!n->comm) return nccl_fail_result(n, rc == ncclSuccess ? ncclInternalError : rc, "creating a communicator", e);
+  int failed = await_init(n, rc, e);
+  if (failed) return failed;
+  n->running = true;
+  nccl_post(n, BOARD_UP, NULL);
+  return 0;
+}
+
+int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct coll **out, struct err *e) {
+  int rc = check_config(cfg, e);
+  if (rc) return rc;
+  struct nccl *n = xcalloc(1, sizeof *n);
+  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
+  n->cfg = *cfg;
+  n->c = c;
+  rc = exchange_cards(n, e);
+  if (rc == 0) rc = make_memory(n, e);
+  if (rc == 0) rc = make_communicator(n, e);
+  n->cfg.ids = NULL; /* they belong to the caller */
+  if (rc)
+    nccl_destroy(&n->base);
+  else
+    *out = &n->base;
+  return rc;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_GPU_NCCL_COMM_H
+#define AGENT_TRAINER_GPU_NCCL_COMM_H
+
+/* Shared by the three files of NCCL's collectives:
+ *
+ *   nccl_comm.c   the communicator: how it begins and ends
+ *   nccl_coll.c   the collectives
+ *   nccl_fail.c   the watch over them, the board, and how a rank fails
+ *
+ * Other files use nccl_coll.h. */
+
+#include "agent/trainer/gpu/board.h"
+#include "agent/trainer/gpu/cuda_compute.h"
+#include "agent/trainer/gpu/nccl_coll.h"
+#include "agent/trainer/gpu/trace.h"
+
+#include <nccl.h>
+
+enum {
+  NCCL_STAGE = 1 << 20, /* bytes of a broadcast at a time */
+  NCCL_REGS_MAX = 16,   /* registered buffers */
+};
+
+struct nccl_end; /* a thread that ends a communicator */
+
+struct nccl {
+  struct coll base;
+  struct nccl_config cfg;
+  struct compute *c;
+  ncclComm_t comm; /* NULL: none, or given to `end` */
+  struct nccl_end *end;
+  bool running; /* the communicator came up */
+
+  cudaStream_t stream;
+  cudaEvent_t ready, done[COLL_TICKETS_MAX], host_done;
+  uint64_t tickets; /* begun */
+  uint32_t bucket;  /* of the next all-reduce */
+  void *stage, *stage_dev;
+  void *regs[NCCL_REGS_MAX];
+  int n_regs;
+
+  struct trace *trace, *trace_dev; /* the same memory, at its host and its device address */
+  uint64_t *counts;
+  uint64_t seen_begun, seen_done, moved_ms;             /* the last change of the trace, and when it was seen */
+  uint64_t looked_ms, asked_ms, board_ms, stop_seen_ms; /* board_ms: when the board was last read */
+  struct trace last;                                    /* the trace when this rank failed; unused before */
+
+  struct err failed;
+};
+
+static inline struct nccl *nccl_of(struct coll *l) {
+  return (struct nccl *)l; /* base comes first */
+}
+static inline int nccl_repeat_failure(struct nccl *n, struct err *e) {
+  return n->failed.code ? err_set(e, n->failed.code, "%s", n->failed.text) : 0;
+}
+
+/* The trace now, or when this rank failed. */
+static inline struct trace nccl_trace_now(const struct nccl *n) {
+  const volatile struct trace *w = n->trace;
+  if (!w || n->failed.code) return n->last;
+  return (struct trace){.begun = w->begun, .done = w->done};
+}
+
+/* nccl_comm.c */
+extern const struct coll_ops nccl_ops __attribute__((visibility("hidden"))); /* in nccl_coll.c */
+void nccl_destroy(struct coll *l);
+/* From now on this rank has failed: its updates are blocked, and the communicator ends. */
+void nccl_begin_end(struct nccl *n, int code);
+void nccl_nap(void);
+
+/* nccl_fail.c. The functions that fail return the code, with its message. */
+void nccl_abort(struct coll *l, const char *why);
+void nccl_post(struct nccl *n, enum board_state state, const char *why);
+int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
+int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e);
+/* A CUDA error is this rank's own failure. */
+int nccl_check_cuda(struct nccl *n, cudaError_t rc, const char *what, struct err *e);
+/* While a communicator is connecting: fails with a rank that posted that it has failed. */
+int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
+/* Fails if the agent wants this rank to leave. Asks once in COLL_ASK_MS. */
+int nccl_ask_agent(struct nccl *n, struct err *e);
+/* Fails if NCCL reports an error, a collective is late, another rank has failed, or the agent asks for it. Cheap. */
+int nccl_watch(struct nccl *n, struct err *e);
+/* Polls until the call is in the stream or has failed, because a communicator that does not block returns before. rc:
+ * the result of the call. */
+int nccl_await_enqueued(struct nccl *n, ncclResult_t rc, const struct trace_call *call, struct err *e);
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The watch over NCCL's collectives, and how a rank fails.
+ *
+ * Two things are watched: NCCL's asynchronous error, at most once a millisecond, and two counters that the device
+ * writes to host memory (trace.h). A collective that has begun and is not done within the deadline is late, captured or
+ * not. A rank that has waited for a while reads the board, on which failed ranks post, and fails with them (board.h).
+ * Every wait asks the agent whether this rank should leave.
+ *
+ * A failure is one message, which every later call repeats. The end of the communicator begins at once (nccl_comm.c).
+ * Then this rank posts its position on the board, and reads the other posts for one to three seconds, as long as the
+ * others need. So the message can name the missing rank and not only the stuck collective. Of the errors that NCCL
+ * reports, those of CUDA and of a wrong call are this rank's own, and the others get its reason. The rest may have
+ * begun on any rank, so the board decides. */
+
+#include "agent/trainer/gpu/nccl_comm.h"
+
+#include "common/mem.h"
+#include "common/system/clock.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BOARD "coll_nccl"
+
+enum {
+  NCCL_LOOK_MS = 250, /* a rank that waits reads the board after this time, then each time its wait has grown by half */
+  NCCL_LOOK_MAX_MS = 2000, /* but at least this often */
+  NCCL_BOARD_MS =
+      1000,        /* deadline of a board operation, and how much longer than they need to wait for the others' posts */
+  NCCL_TEXT = 200, /* bytes of NCCL's own message */
+};
+
+/* "all-reduce of bucket 3 (elements 1200..2400)" */
+enum { NCCL_CALL_TEXT = 128 };
+
+static void call_text(const struct trace_call *call, char out[NCCL_CALL_TEXT]) {
+  unsigned long long at = call->at, count = call->n;
+  if (call->kind == TRACE_ALL_REDUCE)
+    snprintf(out, NCCL_CALL_TEXT, "all-reduce of bucket %u (elements %llu..%llu)", (unsigned)call->number, at,
+             at + count);
+  else if (call->kind == TRACE_BROADCAST)
+    snprintf(out, NCCL_CALL_TEXT, "broadcast from rank %u (bytes %llu..%llu)", (unsigned)call->number, at, at + count);
+  else if (call->kind == TRACE_SUM)
+    snprintf(out, NCCL_CALL_TEXT, "sum of %llu numbers over the ranks", count);
+  else
+    snprintf(out, NCCL_CALL_TEXT, "the registration of a buffer");
+}
+
+/* The collective that the device is in. */
+static void current_call_text(const struct nccl *n, char out[NCCL_CALL_TEXT]) {
+  const volatile struct trace *w = n->trace;
+  struct trace_call call = {w->call.kind, w->call.number, w->call.at, w->call.n};
+  if (w->begun == w->done)
+    snprintf(out, NCCL_CALL_TEXT, "between collectives");
+  else
+    call_text(&call, out);
+}
+
+static uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
+  uint64_t at = since_ms + n->cfg.timeout_ms;
+  if (!n->cfg.stop || !*n->cfg.stop) return at;
+  if (!n->stop_seen_ms) n->stop_seen_ms = monotonic_ms();
+  uint64_t from = n->stop_seen_ms > since_ms ? n->stop_seen_ms : since_ms;
+  return from + n->cfg.stop_wait_ms < at ? from + n->cfg.stop_wait_ms : at;
+}
+
+/* The board. ------------------------------------------------------------------------------------------------------- */
+
+static void last_error_text(char out[NCCL_TEXT]) {
+  const char *said = ncclGetLastError(NULL);
+  size_t k = 0;
+  for (; said && *said && k + 1 < NCCL_TEXT; said++)
+    if (*said != '\n' || said[1]) out[k++] = *said >= ' ' && *said < 127 ? *said : ' ';
+  out[k] = 0;
+}
+
+static void board_key(const struct nccl *n, char out[64]) {
+  snprintf(out, 64, BOARD "/%u", (unsigned)n->cfg.round);
+}
+
+void nccl_post(struct nccl *n, enum board_state state, const char *why) {
+  struct trace w = nccl_trace_now(n);
+  struct board_post p = {.rank = (uint32_t)n->base.rank, .state = state, .begun = w.begun, .done = w.done};
+  uint8_t record[BOARD_RECORD];
+  char key[64];
+  if (!n->cfg.post) return;
+  if (why) snprintf(p.why, sizeof p.why, "%s", why);
+  board_write(&p, record);
+  board_key(n, key);
+  (void)n->cfg.post(n->cfg.board_ctx, key, record, sizeof record, NCCL_BOARD_MS, NULL);
+}
+
+/* Fills posts[world]. false: the board cannot be read. */
+static bool read_board(struct nccl *n, struct board_post *posts) {
+  char *all = NULL, key[64];
+  size_t size = 0;
+  board_key(n, key);
+  if (!n->cfg.peek || n->cfg.peek(n->cfg.board_ctx, key, &all, &size, NCCL_BOARD_MS, NULL)) return false;
+  board_read(all, size, n->base.world, posts);
+  free(all);
+  return true;
+}
+
+/* The time from waited_ms to the next look at the board. */
+static uint64_t look_gap(uint64_t waited_ms) {
+  uint64_t gap = waited_ms / 2;
+  return gap < NCCL_LOOK_MS ? NCCL_LOOK_MS : gap > NCCL_LOOK_MAX_MS ? NCCL_LOOK_MAX_MS : gap;
+}
+
+/* The posts of the others. Waits until all had the time to see that this rank has failed. */
+static void ask_others(struct nccl *n, enum board_state mine, uint64_t waited_ms, struct board_verdict *w) {
+  struct board_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
+  uint64_t end = monotonic_ms() + look_gap(waited_ms) + NCCL_BOARD_MS;
+  int self = n->base.rank;
+  bool read = false;
+  *w = (struct board_verdict){.lost = -1};
+  nccl_post(n, mine, NULL);
+  for (;;) {
+    read = read_board(n, posts);
+    if (!read || board_rank_gave_up(posts, n->base.world, self) >= 0 || monotonic_ms() >= end ||
+        (n->cfg.stop && *n->cfg.stop) || board_all_posted(posts, n->base.world, self, n->running))
+      break;
+    for (int i = 0; i < 20; i++) nccl_nap();
+  }
+  posts[self].state = mine;
+  posts[self].begun = n->last.begun;
+  posts[self].done = n->last.done;
+  if (read) board_decide(posts, n->base.world, self, n->running, w);
+  free(posts);
+}
+
+/* Failing. --------------------------------------------------------------------------------------------------------- */
+
+static int fail_with_board(struct nccl *n, int code, enum board_state mine, const char *what, uint64_t waited_ms,
+                           struct err *e) {
+  struct board_verdict w;
+  nccl_begin_end(n, code);
+  ask_others(n, mine, waited_ms, &w);
+  n->base.lost = w.lost;
+  if (w.lost >= 0)
+    err_set(&n->failed, code, "lost contact with rank %d: %s; %s (rank %d waited)", w.lost, what, w.text, n->base.rank);
+  else
+    err_set(&n->failed, code, "%s%s%s (rank %d waited)", what, w.text[0] ? "; " : "", w.text, n->base.rank);
+  return nccl_repeat_failure(n, e);
+}
+
+int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
+  char text[NCCL_CALL_TEXT + 80];
+  snprintf(text, sizeof text, "%s did not complete within %.1f s", what, (double)waited_ms / 1000);
+  return fail_with_board(n, -ETIMEDOUT, BOARD_WAITS, text, waited_ms, e);
+}
+
+static int nccl_fail_own(struct nccl *n, struct err *e) {
+  nccl_begin_end(n, e->code);
+  n->failed = *e;
+  nccl_post(n, BOARD_GAVE_UP, e->text);
+  return e->code;
+}
+
+static bool is_own_error(ncclResult_t rc) {
+  return rc == ncclUnhandledCudaError || rc == ncclInvalidArgument || rc == ncclInvalidUsage;
+}
+
+/* NCCL's wording up to 2.2x, and since then. */
+static bool same_gpu(const char *words) {
+  return strstr(words, "Duplicate GPU") || strstr(words, "using the same GPU");
+}
+
+int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e) {
+  char words[NCCL_TEXT], text[NCCL_CALL_TEXT + NCCL_TEXT + 120];
+  struct err own = ERR_INIT;
+  last_error_text(words);
+  if (rc == ncclInvalidUsage && same_gpu(words)) {
+    err_set(&own, -EBUSY,
+            "two ranks are on one GPU, which NCCL refuses (%s); start one worker per GPU (--nproc gpu), "
+            "or, for experiments, give each rank its own NCCL_HOSTID",
+            words);
+    return nccl_fail_own(n, &own), nccl_repeat_failure(n, e);
+  }
+  snprintf(text, sizeof text, "NCCL failed (%s): %s%s%s", what, ncclGetErrorString(rc), words[0] ? ": " : "", words);
+  if (!is_own_error(rc))
+    return fail_with_board(n, -ECONNRESET, BOARD_ERROR, text, n->moved_ms ? monotonic_ms() - n->moved_ms : 0, e);
+  err_set(&own, -EIO, "%s", text);
+  return nccl_fail_own(n, &own), nccl_repeat_failure(n, e);
+}
+
+int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
+  uint64_t now = monotonic_ms();
+  if (now - n->board_ms < look_gap(waited_ms)) return 0;
+  n->board_ms = now;
+  struct board_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
+  int who = read_board(n, posts) ? board_rank_failed(posts, n->base.world, n->base.rank) : -1;
+  free(posts);
+  if (who < 0) return 0;
+  char text[NCCL_CALL_TEXT + 80];
+  snprintf(text, sizeof text, "%s cannot complete: rank %d has failed", what, who);
+  return fail_with_board(n, -ECONNABORTED, BOARD_WAITS, text, waited_ms, e);
+}
+
+/* A CUDA error is this rank's own failure. */
+int nccl_check_cuda(struct nccl *n, cudaError_t rc, const char *what, struct err *e) {
+  struct err own = ERR_INIT;
+  if (!cuda_check(n->c, rc, what, &own)) return 0;
+  nccl_fail_own(n, &own);
+  return nccl_repeat_failure(n, e);
+}
+
+/* Watching. -------------------------------------------------------------------------------------------------------- */
+
+int nccl_ask_agent(struct nccl *n, struct err *e) {
+  struct err why = ERR_INIT;
+  uint64_t now = monotonic_ms();
+  if (!n->cfg.asked || now - n->asked_ms < COLL_ASK_MS) return 0;
+  n->asked_ms = now;
+  if (!n->cfg.asked(n->cfg.asked_ctx, &why)) return 0;
+  nccl_fail_own(n, &why);
+  return nccl_repeat_failure(n, e);
+}
+
+/* A collective on the device has not moved for a while. */
+static int check_deadline(struct nccl *n, uint64_t now, struct err *e) {
+  char what[NCCL_CALL_TEXT];
+  uint64_t waited = now - n->moved_ms;
+  if (waited < NCCL_LOOK_MS && now < nccl_deadline(n, n->moved_ms)) return 0;
+  current_call_text(n, what);
+  int rc = nccl_look_at_board(n, what, waited, e);
+  if (rc || now < nccl_deadline(n, n->moved_ms)) return rc;
+  return nccl_fail_late(n, what, waited, e);
+}
+
+int nccl_watch(struct nccl *n, struct err *e) {
+  int rc = nccl_repeat_failure(n, e);
+  uint64_t now = monotonic_ms();
+  if (rc || now == n->looked_ms) return rc;
+  n->looked_ms = now;
+  if ((rc = nccl_ask_agent(n, e))) return rc;
+  ncclResult_t state = ncclSuccess, asked = ncclCommGetAsyncError(n->comm, &state);
+  if (asked != ncclSuccess) state = asked;
+  if (state != ncclSuccess && state != ncclInProgress) {
+    char what[NCCL_CALL_TEXT];
+    current_call_text(n, what);
+    return nccl_fail_result(n, state, what, e);
+  }
+  const volatile struct trace *w = n->trace;
+  uint64_t begun = w->begun, done = w->done;
+  if (begun == n->seen_begun && done == n->seen_done && begun != done) return check_deadline(n, now, e);
+  n->seen_begun = begun;
+  n->seen_done = done;
+  n->moved_ms = n->board_ms = now;
+  return 0;
+}
+
+/* 1: the call is in the stream. 0: not yet. Negative: *rc is an error. */
+static int poll_enqueued(struct nccl *n, ncclResult_t *rc) {
+  ncclResult_t state = ncclInProgress;
+  if (*rc != ncclSuccess && *rc != ncclInProgress) return -1;
+  *rc = ncclCommGetAsyncError(n->comm, &state);
+  if (*rc == ncclSuccess) *rc = state;
+  return *rc == ncclSuccess ? 1 : *rc == ncclInProgress ? 0 : -1;
+}
+
+int nccl_await_enqueued(struct nccl *n, ncclResult_t rc, const struct trace_call *call, struct err *e) {
+  char what[NCCL_CALL_TEXT];
+  int done = poll_enqueued(n, &rc);
+  for (uint64_t from = monotonic_ms(), now = from; done == 0; done = poll_enqueued(n, &rc)) {
+    if (now >= nccl_deadline(n, from)) {
+      call_text(call, what);
+      return nccl_fail_late(n, what, now - from, e);
+    }
+    int asked = nccl_ask_agent(n, e);
+    if (asked) return asked;
+    sched_yield();
+    now = monotonic_ms();
+  }
+  if (done > 0) return 0;
+  call_text(call, what);
+  return nccl_fail_result(n, rc, what, e);
+}
+
+void nccl_abort(struct coll *l, const char *why) {
+  struct nccl *n = nccl_of(l);
+  if (n->failed.code) return;
+  nccl_begin_end(n, -ECONNABORTED);
+  n->base.lost = l->rank;
+  err_set(&n->failed, -ECONNABORTED, "rank %d gave up: %s", l->rank, why);
+  nccl_post(n, BOARD_GAVE_UP, why);
+}
