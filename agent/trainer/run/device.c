@@ -238,6 +238,8 @@ static int join_nccl(struct trainer *t, struct err *e) {
                             .ids_version = version,
                             .exchange = exchange,
                             .exchange_ctx = t->rdzv,
+                            .asked = trainer_asked,
+                            .asked_ctx = t,
                             .post = post_to_board,
                             .peek = read_board,
                             .board_ctx = t->rdzv};
@@ -255,7 +257,9 @@ static int join_tcp(struct trainer *t, struct err *e) {
                                 .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
                                 .stop = t->sigterm,
                                 .exchange = exchange,
-                                .exchange_ctx = t->rdzv};
+                                .exchange_ctx = t->rdzv,
+                                .asked = trainer_asked,
+                                .asked_ctx = t};
   return coll_tcp_create(&cfg, &t->coll, e);
 }
 

@@ -50,9 +50,7 @@ void trainer_offer_rejoin(struct trainer *t) {
 }
 
 int trainer_asked_to_leave(struct trainer *t, struct err *e) {
-  if (t->requested & RDZV_LOST) return with_exit(t, TRAINER_LOST, err_set(e, -EPIPE, "lost contact with the agent"));
-  if (!(t->requested & RDZV_REJOIN)) return 0;
-  return with_exit(t, TRAINER_LOST, err_set(e, -ECANCELED, "the agent ends this round"));
+  return with_exit(t, TRAINER_LOST, trainer_leave_error(t->requested, e));
 }
 
 bool trainer_can_recover(const struct trainer *t, int rc) {

@@ -25,13 +25,6 @@
  * calls are the same for every step of a shape. A device that can capture them captures them once per slot and launches
  * them from then on.
  *
- * trainer_wait is the only wait of a steady step: for the results of a step that was queued `depth` steps ago. On a
- * device it is usually over before it starts. Otherwise the host first polls without a pause, because waking up costs
- * more, and then with pauses, so that a long step needs little of a core. A rank that waits for the device also waits
- * for the other ranks, whose gradients are summed there. So it asks the collectives too: they have their own deadlines,
- * know a lost rank by its number, and abort what can never complete. If they report nothing long after that, the device
- * is the one that does not respond.
- *
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. With fp16 this is normal: the loss
  * scale starts at 65536 and each such step halves it, which may take 16 steps in a row. So one such step does not end a
@@ -49,45 +42,7 @@
 #include <string.h>
 #include <time.h>
 
-enum {
-  SPIN_US = 200, /* trainer_wait polls without a pause up to here, then with short pauses, then with long ones */
-  SHORT_US = 5000,
-  SHORT_PAUSE_US = 20,
-  LONG_PAUSE_US = 500,
-  GRACE_MS = 10000, /* after --coll-timeout, the time in which the collectives may still name a lost rank */
-  LOG_EVERY_US = 1000000,
-  SUBJECT_MAX = 64
-};
-
-uint64_t trainer_now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
-static void pause_after(uint64_t waited_us) {
-  struct timespec ts = {.tv_nsec = (waited_us < SHORT_US ? SHORT_PAUSE_US : LONG_PAUSE_US) * 1000L};
-  if (waited_us >= SPIN_US) nanosleep(&ts, NULL);
-}
-
-int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e) {
-  int rc = compute_done(t->c, mark, e);
-  if (rc > 0) return 0;
-  uint64_t from = trainer_now_us(), limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
-  while (rc == 0) {
-    rc = coll_progress(t->coll, e);
-    if (rc) return with_coll_exit(t, rc);
-    uint64_t waited = trainer_now_us() - from;
-    if (waited > limit) {
-      err_set(e, -ETIMEDOUT, "the device (%s) did not finish step %llu within %.0f s, and no rank is missing",
-              t->c->device, (unsigned long long)step, (double)waited / 1e6);
-      return with_exit(t, TRAINER_SYSTEM, -ETIMEDOUT);
-    }
-    pause_after(waited);
-    rc = compute_done(t->c, mark, e);
-  }
-  return rc > 0 ? 0 : with_exit(t, TRAINER_SYSTEM, rc);
-}
+enum { LOG_EVERY_US = 1000000, SUBJECT_MAX = 64 };
 
 /* The host's part. ------------------------------------------------------------------------------------------------- */
 

@@ -195,8 +195,13 @@ int trainer_read_step(struct trainer *t, struct err *e);
 /* After a rank was lost and updates were blocked: waits for the queue. Steps whose update was made are read and
  * reported as usual, the others are forgotten. done and queued are then behind the last update. */
 int trainer_discard_queued(struct trainer *t, struct err *e);
-/* Waits for a mark, and watches the other ranks. step: for the message. */
+
+/* wait.c: waits for a mark, and watches the other ranks and the agent. step: for the message. */
 int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e);
+/* The error of a rank that leaves, as of rdzv_requested: -ECANCELED if the agent ends the round, -EPIPE if the agent is
+ * gone, otherwise 0. */
+int trainer_leave_error(unsigned requested, struct err *e);
+int trainer_asked(void *trainer, struct err *e); /* the same now; a coll_asked_fn */
 uint64_t trainer_now_us(void);
 
 /* evaluate.c: nothing without --eval-data. */

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer_wait is the only wait of a steady step: for the results of a step that was queued `depth` steps ago. On a
+ * device it is usually over before it starts. Otherwise the host first polls without a pause, because waking up costs
+ * more, and then with pauses, so that a long step needs little of a core.
+ *
+ * A rank that waits for the device also waits for the other ranks, whose gradients are summed there. So it asks the
+ * collectives too: they have their own deadlines, know a lost rank by its number, and block the updates behind what can
+ * never complete. If they report nothing long after that, the device is the one that does not respond.
+ *
+ * It asks the agent too. Over NVLink and shared memory a dead peer raises no error, and the ranks that wait for it would
+ * wait until --coll-timeout. The agents know of the death at once, and their request ends the wait. The collectives ask
+ * in their own waits (coll_asked_fn). */
+
+#include "agent/trainer/run/trainer.h"
+
+#include <errno.h>
+#include <time.h>
+
+enum {
+  SPIN_US = 200, /* trainer_wait polls without a pause up to here, then with short pauses, then with long ones */
+  SHORT_US = 5000,
+  SHORT_PAUSE_US = 20,
+  LONG_PAUSE_US = 500,
+  GRACE_MS = 10000 /* after --coll-timeout, the time in which the collectives may still name a lost rank */
+};
+
+uint64_t trainer_now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+int trainer_leave_error(unsigned requested, struct err *e) {
+  if (requested & RDZV_LOST) return err_set(e, -EPIPE, "lost contact with the agent");
+  return requested & RDZV_REJOIN ? err_set(e, -ECANCELED, "the agent ends this round") : 0;
+}
+
+int trainer_asked(void *trainer, struct err *e) {
+  struct trainer *t = trainer;
+  return t->rdzv ? trainer_leave_error(rdzv_requested(t->rdzv), e) : 0;
+}
+
+static void pause_after(uint64_t waited_us) {
+  struct timespec ts = {.tv_nsec = (waited_us < SHORT_US ? SHORT_PAUSE_US : LONG_PAUSE_US) * 1000L};
+  if (waited_us >= SPIN_US) nanosleep(&ts, NULL);
+}
+
+/* Asks the agent and the collectives. *asked_us: when the agent was last asked. */
+static int watch_others(struct trainer *t, uint64_t now, uint64_t *asked_us, struct err *e) {
+  int rc = 0;
+  if (now - *asked_us >= COLL_ASK_MS * 1000) {
+    *asked_us = now;
+    rc = with_exit(t, TRAINER_LOST, trainer_asked(t, e));
+  }
+  return rc ? rc : with_coll_exit(t, coll_progress(t->coll, e));
+}
+
+int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e) {
+  int rc = compute_done(t->c, mark, e);
+  if (rc > 0) return 0;
+  uint64_t from = trainer_now_us(), now = from, asked = from;
+  uint64_t limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
+  while (rc == 0) {
+    rc = watch_others(t, now, &asked, e);
+    if (rc) return rc;
+    now = trainer_now_us();
+    if (now - from > limit) {
+      err_set(e, -ETIMEDOUT, "the device (%s) did not finish step %llu within %.0f s, and no rank is missing",
+              t->c->device, (unsigned long long)step, (double)(now - from) / 1e6);
+      return with_exit(t, TRAINER_SYSTEM, -ETIMEDOUT);
+    }
+    pause_after(now - from);
+    rc = compute_done(t->c, mark, e);
+  }
+  return rc > 0 ? 0 : with_exit(t, TRAINER_SYSTEM, rc);
+}
