@@ -22,8 +22,7 @@
  * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
  * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
  * decide at the same step. Stages carry what differs from step to step: the input, the flags, the learning rate. So the
- * calls are the same for every step of a shape. A device that can capture them captures them once per slot and launches
- * them from then on.
+ * calls are the same for every step of a shape, and capture.c can capture them.
  *
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. With fp16 this is normal: the loss
@@ -222,53 +221,12 @@ static int enqueue_results(struct trainer *t, struct slot *s, struct err *e) {
   return rc ? rc : compute_opt_read(t->c, t->opt, span_of(s->counters, 0, COMPUTE_COUNTERS), e);
 }
 
-/* From stages to stages: the same calls for every step of this shape in this slot. */
-static int enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   int rc = load_controls(t, s, e);
   if (rc == 0) rc = enqueue_batches(t, s, *g, e);
   if (rc == 0) rc = await_sums(t, s, e);
   if (rc == 0) rc = enqueue_update(t, e);
   return rc ? rc : enqueue_results(t, s, e);
-}
-
-/* Captured steps. -------------------------------------------------------------------------------------------------- */
-
-static int capture_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct compute_graph **out,
-                        struct err *e) {
-  struct err why = ERR_INIT;
-  int rc = compute_capture_begin(t->c, &why);
-  if (rc == 0) {
-    int called = enqueue_step(t, s, g, &why);
-    rc = compute_capture_end(t->c, out, called ? NULL : &why);
-    if (rc == 0 && called) compute_graph_destroy(t->c, *out);
-    if (called) rc = called;
-  }
-  if (rc == 0) return 0;
-  t->capture = false;
-  if (t->o.cuda_graph == CUDA_GRAPH_ON)
-    return err_set(e, rc, "--cuda-graph on: the step cannot be captured: %s", why.text);
-  t->exit = TRAINER_SYSTEM;
-  if (t->rank == 0) log_info("steps are not captured: %s", why.text);
-  return 1;
-}
-
-/* 1: this step is not captured. */
-static int launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  if (!t->capture) return 1;
-  struct compute_graph *graph = slot_graph(s, g->total);
-  if (!graph) {
-    if (!slots_saw(&t->slots, g->total)) return 1;
-    int rc = capture_step(t, s, g, &graph, e);
-    if (rc) return rc;
-    if (!slot_keep_graph(s, g->total, graph)) {
-      compute_graph_destroy(t->c, graph);
-      return 1;
-    }
-  }
-  compute_range_push(t->c, "captured step");
-  int rc = compute_launch(t->c, graph, e);
-  compute_range_pop(t->c);
-  return rc;
 }
 
 /* In order. -------------------------------------------------------------------------------------------------------- */
@@ -290,9 +248,9 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   int rc = prepare_input(t, s, &g, e);
   if (rc) return rc;
   uint64_t from = trainer_now_us();
-  rc = launch_captured(t, s, &g, e);
+  rc = trainer_launch_captured(t, s, &g, e);
   bool launched = rc == 0;
-  if (rc == 1) rc = enqueue_step(t, s, &g, e);
+  if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
   s->calls_us = trainer_now_us() - from;

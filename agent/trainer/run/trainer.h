@@ -190,6 +190,8 @@ int trainer_read_and_report(struct trainer *t, struct err *e);
 
 /* step.c: queues the next step; there must be a free slot. */
 int trainer_queue_step(struct trainer *t, struct err *e);
+/* Queues the operations of a step, from stages to stages: the same calls for every step of this shape in this slot. */
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
 /* Reads the oldest queued step; there must be one. */
 int trainer_read_step(struct trainer *t, struct err *e);
 /* After a rank was lost and updates were blocked: waits for the queue. Steps whose update was made are read and
@@ -203,6 +205,9 @@ int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, str
 int trainer_leave_error(unsigned requested, struct err *e);
 int trainer_asked(void *trainer, struct err *e); /* the same now; a coll_asked_fn */
 uint64_t trainer_now_us(void);
+
+/* capture.c: launches a captured step, and captures it first if need be. 1: this step is not captured. */
+int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
 
 /* evaluate.c: nothing without --eval-data. */
 int trainer_evaluation_alloc(struct trainer *t, struct err *e);
