@@ -20,13 +20,15 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-enum { POISON = 0xFF };
+enum { POISON = 0xFF, PAGE = 4096 };
+
+enum kind { PINNED, PLAIN, SHAREABLE };
 
 struct allocation {
   struct allocation *next;
   char *at;
   size_t n;
-  bool device;
+  enum kind kind;
 };
 
 static struct allocation *allocations;
@@ -40,7 +42,7 @@ static size_t total_memory(void) {
 
 void fake_memory_open(bool open) {
   for (struct allocation *a = allocations; a; a = a->next) {
-    if (!a->device) continue;
+    if (a->kind == PINNED) continue;
     if (open)
       ASAN_UNPOISON_MEMORY_REGION(a->at, a->n);
     else
@@ -50,7 +52,7 @@ void fake_memory_open(bool open) {
 
 void fake_memory_report(void) {
   int device = 0, host = 0;
-  for (struct allocation *a = allocations; a; a = a->next) a->device ? device++ : host++;
+  for (struct allocation *a = allocations; a; a = a->next) a->kind == PINNED ? host++ : device++;
   if (device || host) fake_say("left over: %d allocations of the device, %d of pinned memory", device, host);
 }
 
@@ -64,15 +66,21 @@ enum fake_place fake_place_of(const void *p, size_t n) {
   struct allocation **a = find(p);
   if (!a) return FAKE_PAGEABLE;
   if ((size_t)((const char *)p - (*a)->at) + n > (*a)->n) return FAKE_WRONG;
-  return (*a)->device ? FAKE_DEVICE : FAKE_PINNED;
+  return (*a)->kind == PINNED ? FAKE_PINNED : FAKE_DEVICE;
 }
 
-static cudaError_t allocate(void **out, size_t n, bool device) {
+bool fake_is_shareable(const void *p) {
+  struct allocation **a = find(p);
+  return a && (*a)->kind == SHAREABLE;
+}
+
+static cudaError_t allocate(void **out, size_t n, enum kind kind) {
   void *p = NULL;
-  if ((device && n > total_memory() - used) || posix_memalign(&p, device ? 256 : 4096, n ? n : 1))
+  bool device = kind != PINNED;
+  if ((device && n > total_memory() - used) || posix_memalign(&p, kind == PLAIN ? 256 : PAGE, n ? n : 1))
     return cudaErrorMemoryAllocation;
   struct allocation *a = malloc(sizeof *a);
-  *a = (struct allocation){allocations, p, n, device};
+  *a = (struct allocation){allocations, p, n, kind};
   allocations = a;
   if (device) used += n;
   memset(p, POISON, n);
@@ -81,12 +89,12 @@ static cudaError_t allocate(void **out, size_t n, bool device) {
   return cudaSuccess;
 }
 
-static cudaError_t release(void *p, bool device) {
+static cudaError_t release(void *p, enum kind kind) {
   struct allocation **found = p ? find(p) : NULL, *a = found ? *found : NULL;
   if (!p) return cudaSuccess;
-  if (!a || a->at != p || a->device != device) return cudaErrorInvalidValue;
+  if (!a || a->at != p || a->kind != kind) return cudaErrorInvalidValue;
   *found = a->next;
-  if (device) used -= a->n;
+  if (kind != PINNED) used -= a->n;
   ASAN_UNPOISON_MEMORY_REGION(a->at, a->n);
   memset(a->at, POISON, a->n);
   free(a->at);
@@ -94,44 +102,52 @@ static cudaError_t release(void *p, bool device) {
   return cudaSuccess;
 }
 
-static cudaError_t get(const char *name, void **out, size_t n, bool device) {
+static cudaError_t get(const char *name, void **out, size_t n, enum kind kind) {
   cudaError_t rc;
   if (!fake_enter(name, &rc)) return rc;
   if (fake_captures) {
     fake_captures_invalidate();
     return fake_leave(cudaErrorStreamCaptureUnsupported);
   }
-  return fake_leave(allocate(out, n, device));
+  return fake_leave(allocate(out, n, kind));
 }
 
-static cudaError_t give_back(const char *name, void *p, bool device) {
+static cudaError_t give_back(const char *name, void *p, enum kind kind) {
   cudaError_t rc;
   if (!fake_enter(name, &rc)) return rc;
   if (fake_captures && p) {
     fake_captures_invalidate();
     return fake_leave(cudaErrorStreamCaptureUnsupported);
   }
-  return fake_leave(release(p, device));
+  return fake_leave(release(p, kind));
 }
 
 cudaError_t cudaMalloc(void **out, size_t n) {
-  return get("cudaMalloc", out, n, true);
+  return get("cudaMalloc", out, n, PLAIN);
 }
 
 cudaError_t cudaFree(void *p) {
-  return give_back("cudaFree", p, true);
+  return give_back("cudaFree", p, PLAIN);
 }
 
 cudaError_t cudaMallocHost(void **out, size_t n) {
-  return get("cudaMallocHost", out, n, false);
+  return get("cudaMallocHost", out, n, PINNED);
 }
 
 cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags) {
-  return get("cudaHostAlloc", out, n, false);
+  return get("cudaHostAlloc", out, n, PINNED);
 }
 
 cudaError_t cudaFreeHost(void *p) {
-  return give_back("cudaFreeHost", p, false);
+  return give_back("cudaFreeHost", p, PINNED);
+}
+
+cudaError_t fake_allocate_shareable(void **out, size_t n) {
+  return get("ncclMemAlloc", out, n, SHAREABLE);
+}
+
+cudaError_t fake_free_shareable(void *p) {
+  return give_back("ncclMemFree", p, SHAREABLE);
 }
 
 cudaError_t cudaHostGetDevicePointer(void **out, void *p, unsigned flags) {

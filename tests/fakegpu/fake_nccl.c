@@ -20,8 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PHASE_ROOTS, PHASE_STAR, PHASE_GO, PHASE_LATE };
-
 static const char bye = 'B';
 
 bool fake_nccl_enter(const char *name, struct ncclComm *c, ncclResult_t *rc) {
@@ -30,7 +28,7 @@ bool fake_nccl_enter(const char *name, struct ncclComm *c, ncclResult_t *rc) {
   if (fake_take_last(false) == cudaErrorIllegalAddress) *rc = ncclUnhandledCudaError;
   if (fake_injected(name)) *rc = ncclInternalError;
   if (*rc == ncclSuccess && c && c->failed != ncclSuccess) *rc = c->failed;
-  if (*rc == ncclSuccess && c && (c->state == FAKE_MEETING || c->pending))
+  if (*rc == ncclSuccess && c && fake_comm_in_progress(c))
     fake_die("%s on a communicator that is still in progress", name);
   if (*rc == ncclSuccess) return true;
   fake_unlock();
@@ -47,7 +45,7 @@ static void close_fd(int *fd) {
   *fd = -1;
 }
 
-static void close_all(struct ncclComm *c) {
+void fake_comm_close(struct ncclComm *c) {
   close_fd(&c->listener);
   for (int i = 0; i < FAKE_IDS_MAX; i++) close_fd(&c->roots[i]);
   for (int i = 0; i < FAKE_WORLD_MAX; i++) close_fd(&c->peers[i]);
@@ -55,7 +53,8 @@ static void close_all(struct ncclComm *c) {
 
 void fake_comm_drop(struct ncclComm *c) {
   if (--c->refs) return;
-  close_all(c);
+  fake_comm_close(c);
+  fake_talk_drop(c);
   for (struct fake_range *next; c->registered; c->registered = next) {
     next = c->registered->next;
     free(c->registered);
@@ -73,19 +72,24 @@ static int dial(uint16_t port) {
   return fd;
 }
 
-static ncclResult_t start(struct ncclComm *c, const ncclUniqueId *ids) {
+uint16_t fake_comm_listen(struct ncclComm *c) {
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof at;
   c->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (bind(c->listener, (struct sockaddr *)&at, sizeof at) || listen(c->listener, 128) ||
       getsockname(c->listener, (struct sockaddr *)&at, &size))
-    return ncclSystemError;
+    return 0;
+  return ntohs(at.sin_port);
+}
+
+static ncclResult_t start(struct ncclComm *c, const ncclUniqueId *ids) {
+  uint16_t port = fake_comm_listen(c);
+  if (!port) return ncclSystemError;
   for (int i = 0; i < c->n_ids; i++) {
     struct fake_id id;
     memcpy(&id, &ids[i], sizeof id);
     if (id.magic != FAKE_ID_MAGIC) return ncclInvalidArgument;
-    struct fake_hello h = {
-        .nonce = id.nonce, .world = (uint32_t)c->world, .rank = (uint32_t)c->rank, .port = ntohs(at.sin_port)};
+    struct fake_hello h = {.nonce = id.nonce, .world = (uint32_t)c->world, .rank = (uint32_t)c->rank, .port = port};
     c->roots[i] = dial(id.port);
     if (c->roots[i] < 0 || send(c->roots[i], &h, sizeof h, MSG_NOSIGNAL) != (ssize_t)sizeof h) return ncclRemoteError;
   }
@@ -102,13 +106,16 @@ static void hear_roots(struct ncclComm *c) {
     if (n != (ssize_t)want) return;
   }
   for (int i = 0; i < c->n_ids; i++) close_fd(&c->roots[i]);
-  c->phase = PHASE_STAR;
-  if (c->rank == 0) return;
+  c->phase = FAKE_STAR;
+  if (c->rank > 0) fake_comm_dial(c, ports[0]);
+}
+
+void fake_comm_dial(struct ncclComm *c, uint16_t port) {
   uint32_t rank = (uint32_t)c->rank;
-  c->peers[0] = dial(ports[0]);
+  c->peers[0] = dial(port);
   if (c->peers[0] < 0 || send(c->peers[0], &rank, sizeof rank, MSG_NOSIGNAL) != (ssize_t)sizeof rank)
     c->failed = ncclRemoteError;
-  c->phase = PHASE_GO;
+  c->phase = FAKE_GO;
 }
 
 static void take_peers(struct ncclComm *c) {
@@ -126,23 +133,23 @@ static void take_peers(struct ncclComm *c) {
   if (here < c->world) return;
   for (int i = 1; i < c->world; i++)
     if (send(c->peers[i], "G", 1, MSG_NOSIGNAL) != 1) c->failed = ncclRemoteError;
-  c->phase = PHASE_LATE;
+  c->phase = FAKE_LATE;
 }
 
 static void await_go(struct ncclComm *c) {
   char go;
   ssize_t n = recv(c->peers[0], &go, 1, MSG_DONTWAIT);
   if (n == 1)
-    c->phase = PHASE_LATE;
+    c->phase = FAKE_LATE;
   else if (n == 0 || errno != EAGAIN)
     c->failed = ncclRemoteError;
 }
 
 static void meet(struct ncclComm *c) {
-  if (c->phase == PHASE_ROOTS) hear_roots(c);
-  if (c->phase == PHASE_STAR && !c->failed) take_peers(c);
-  if (c->phase == PHASE_GO && !c->failed) await_go(c);
-  if (c->phase == PHASE_LATE && !c->failed && fake_random(3) == 0) c->state = FAKE_READY;
+  if (c->phase == FAKE_ROOTS) hear_roots(c);
+  if (c->phase == FAKE_STAR && !c->failed) take_peers(c);
+  if (c->phase == FAKE_GO && !c->failed) await_go(c);
+  if (c->phase == FAKE_LATE && !c->failed && fake_random(3) == 0) c->state = FAKE_READY;
 }
 
 /* Finds a connection that closed without a goodbye. During a collective its bytes belong to the collective. */
@@ -160,21 +167,26 @@ void fake_comm_poll(struct ncclComm *c) {
   if (c->failed != ncclSuccess) return;
   if (c->state == FAKE_MEETING)
     meet(c);
-  else if (c->state == FAKE_READY)
+  else if (c->state == FAKE_READY && !c->talk)
     look_at_peers(c);
+  if (c->talk) fake_talk_poll(c);
   if (c->delay > 0) c->delay--;
   if (c->delay == 0 && c->pending) fake_comm_queue_pending(c);
+}
+
+bool fake_comm_in_progress(const struct ncclComm *c) {
+  return c->state == FAKE_MEETING || c->pending || c->talk;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
   fake_lock();
   fake_comm_poll(c);
   fake_poll();
-  *out = c->failed                                                ? c->failed
-         : c->state == FAKE_MEETING || c->pending || c->delay > 0 ? ncclInProgress
-         : c->state == FAKE_FINALIZED && c->outstanding > 0       ? ncclInProgress
-         : fake_take_last(false) == cudaErrorIllegalAddress       ? ncclUnhandledCudaError
-                                                                  : ncclSuccess;
+  *out = c->failed                                          ? c->failed
+         : fake_comm_in_progress(c) || c->delay > 0         ? ncclInProgress
+         : c->state == FAKE_FINALIZED && c->outstanding > 0 ? ncclInProgress
+         : fake_take_last(false) == cudaErrorIllegalAddress ? ncclUnhandledCudaError
+                                                            : ncclSuccess;
   fake_unlock();
   return ncclSuccess;
 }
@@ -189,8 +201,17 @@ static ncclResult_t wait_ready(struct ncclComm *c) {
   return c->failed;
 }
 
-ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int n_ids, ncclUniqueId *ids,
-                                      ncclConfig_t *config) {
+struct ncclComm *fake_comm_create(int world, int rank, const ncclConfig_t *config) {
+  struct ncclComm *c = calloc(1, sizeof *c);
+  *c = (struct ncclComm){.refs = 1, .rank = rank, .world = world, .listener = -1};
+  c->blocking = !config || config->blocking != 0;
+  memset(c->roots, -1, sizeof c->roots);
+  memset(c->peers, -1, sizeof c->peers);
+  return c;
+}
+
+ncclResult_t fake_comm_init(ncclComm_t *out, int world, int rank, int n_ids, const ncclUniqueId *ids,
+                            const ncclConfig_t *config) {
   ncclResult_t rc;
   *out = NULL;
   if (!fake_nccl_enter("ncclCommInitRank", NULL, &rc)) return rc;
@@ -198,11 +219,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int 
     return fake_nccl_leave(ncclInvalidArgument);
   if (config && (config->magic != (unsigned)NCCL_API_MAGIC || config->size > sizeof *config))
     return fake_nccl_leave(ncclInvalidArgument);
-  struct ncclComm *c = calloc(1, sizeof *c);
-  *c = (struct ncclComm){.refs = 1, .rank = rank, .world = world, .n_ids = n_ids, .listener = -1};
-  c->blocking = !config || config->blocking != 0;
-  memset(c->roots, -1, sizeof c->roots);
-  memset(c->peers, -1, sizeof c->peers);
+  struct ncclComm *c = fake_comm_create(world, rank, config);
+  c->n_ids = n_ids;
   rc = start(c, ids);
   if (rc != ncclSuccess) {
     fake_comm_drop(c);
@@ -213,11 +231,11 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int 
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id, int rank, ncclConfig_t *config) {
-  return ncclCommInitRankScalable(out, world, rank, 1, &id, config);
+  return fake_comm_init(out, world, rank, 1, &id, config);
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *out, int world, ncclUniqueId id, int rank) {
-  return ncclCommInitRankScalable(out, world, rank, 1, &id, NULL);
+  return fake_comm_init(out, world, rank, 1, &id, NULL);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
@@ -236,14 +254,14 @@ static bool all_done(void *ctx) {
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
   ncclResult_t rc;
   if (!fake_nccl_enter("ncclCommDestroy", NULL, &rc)) return rc;
-  if (c->state == FAKE_MEETING || c->pending) fake_die("a communicator is destroyed that is still in progress");
+  if (fake_comm_in_progress(c)) fake_die("a communicator is destroyed that is still in progress");
   if (c->registered) fake_say("left over: memory that is registered with a communicator");
   if (c->failed) fake_die("a communicator that has failed is destroyed, not aborted: this may wait for ever");
   fake_until(all_done, c);
   for (int i = 0; i < c->world; i++)
     if (c->peers[i] >= 0 && send(c->peers[i], &bye, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     }
-  close_all(c);
+  fake_comm_close(c);
   c->state = FAKE_ABORTED;
   fake_comm_drop(c);
   return fake_nccl_leave(ncclSuccess);
@@ -252,8 +270,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   fake_lock();
   c->state = FAKE_ABORTED;
+  fake_talk_drop(c);
   fake_comm_queue_pending(c); /* they come to the stream as garbage */
-  close_all(c);
+  fake_comm_close(c);
   fake_comm_drop(c);
   return fake_nccl_leave(ncclSuccess);
 }
@@ -266,39 +285,4 @@ ncclResult_t ncclCommCount(const ncclComm_t c, int *n) {
 ncclResult_t ncclCommUserRank(const ncclComm_t c, int *rank) {
   *rank = c->rank;
   return ncclSuccess;
-}
-
-bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n) {
-  for (const struct fake_range *r = c->registered; r; r = r->next)
-    if ((const char *)at >= r->at && (const char *)at + n <= r->at + r->n) return true;
-  return false;
-}
-
-ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **handle) {
-  ncclResult_t rc;
-  if (!fake_nccl_enter("ncclCommRegister", c, &rc)) return rc;
-  if (fake_place_of(at, n) != FAKE_DEVICE) return fake_nccl_leave(ncclInvalidArgument);
-  struct fake_range *r = malloc(sizeof *r);
-  *r = (struct fake_range){c->registered, at, n};
-  c->registered = *handle = r;
-  return fake_nccl_leave(ncclSuccess);
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
-  fake_lock();
-  for (struct fake_range **at = &c->registered; *at; at = &(*at)->next)
-    if (*at == handle) {
-      *at = (*at)->next;
-      free(handle);
-      return fake_nccl_leave(ncclSuccess);
-    }
-  fake_die("memory is given up that was not registered with this communicator");
-}
-
-ncclResult_t ncclMemAlloc(void **out, size_t n) {
-  return cudaMalloc(out, n) ? ncclUnhandledCudaError : ncclSuccess;
-}
-
-ncclResult_t ncclMemFree(void *p) {
-  return cudaFree(p) ? ncclUnhandledCudaError : ncclSuccess;
 }

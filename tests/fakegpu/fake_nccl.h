@@ -29,11 +29,20 @@ enum fake_comm_state { FAKE_MEETING, FAKE_READY, FAKE_FINALIZED, FAKE_ABORTED };
 
 struct fake_coll;
 
-/* Memory that was registered; its own handle. */
+/* What ranks tell each other on the host, outside of any stream: each sends a card, and gets those of all. */
+struct fake_card {
+  uint64_t word[8]; /* the first three are set by fake_talk_begin */
+};
+
+struct fake_talk;
+typedef bool fake_talk_end_fn(struct ncclComm *c, const struct fake_card *all, void *ctx);
+
+/* Memory that was registered, or a window; its own handle. */
 struct fake_range {
   struct fake_range *next;
   const char *at;
   size_t n;
+  bool window;
 };
 
 struct ncclComm {
@@ -47,6 +56,8 @@ struct ncclComm {
   int peers[FAKE_WORLD_MAX]; /* of rank 0: to all; of others: to 0 at [0] */
   bool bye[FAKE_WORLD_MAX];
   uint64_t nonces[FAKE_IDS_MAX];
+  struct fake_talk *talk; /* in progress, or NULL */
+  uint64_t talks;
   int delay;                 /* polls until the last request is done */
   struct fake_coll *pending; /* not yet in their streams */
   void *in_flight;           /* one at a time */
@@ -57,6 +68,32 @@ struct ncclComm {
   int capture_node;
 };
 
+/* fake_nccl.c. How a communicator comes up. */
+enum fake_phase { FAKE_ROOTS, FAKE_STAR, FAKE_GO, FAKE_LATE };
+ncclResult_t fake_comm_init(ncclComm_t *out, int world, int rank, int n_ids, const ncclUniqueId *ids,
+                            const ncclConfig_t *config);
+struct ncclComm *fake_comm_create(int world, int rank, const ncclConfig_t *config);
+/* Opens c->listener, or returns 0. */
+uint16_t fake_comm_listen(struct ncclComm *c);
+void fake_comm_dial(struct ncclComm *c, uint16_t port); /* rank 0; sets c->failed */
+void fake_comm_close(struct ncclComm *c);
+/* true: the call must be followed by polls until the communicator is no longer in progress. */
+bool fake_comm_in_progress(const struct ncclComm *c);
+/* fake_nccl_talk.c. `end` is called with all cards, at each poll until it returns true. `drop` frees ctx, also where a
+ * failure or an abort ends the talk. */
+void fake_talk_begin(struct ncclComm *c, uint64_t kind, struct fake_card mine, fake_talk_end_fn *end,
+                     void (*drop)(void *ctx), void *ctx);
+bool fake_talk_begun(const struct ncclComm *c);
+void fake_talk_poll(struct ncclComm *c);
+void fake_talk_drop(struct ncclComm *c);
+/* How far bytes to and from a peer are: true when all are there. *moved is set where some went. */
+bool fake_push(struct ncclComm *c, int peer, const void *from, size_t n, size_t *at, bool *moved);
+bool fake_pull(struct ncclComm *c, int peer, void *to, size_t n, size_t *at, bool *moved);
+/* true: work that waits for other ranks is in a stream, or about to be. */
+bool fake_comm_busy(const struct ncclComm *c);
+
+/* fake_nccl_new.c, which may be absent. */
+#pragma weak fake_comm_registered
 bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n);
 void fake_comm_drop(struct ncclComm *c);
 /* One step of meeting and of delayed work, and a check of the peers. */

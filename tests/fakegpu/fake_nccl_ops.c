@@ -16,7 +16,7 @@
 
 enum { GROUP_MAX = 256 };
 
-enum kind { ALL_REDUCE, BROADCAST };
+enum kind { ALL_REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER };
 
 struct fake_coll {
   struct fake_work w;
@@ -24,7 +24,8 @@ struct fake_coll {
   enum kind kind;
   const void *send;
   void *recv;
-  size_t count, bytes;
+  size_t count; /* as the call has it: of one rank's slice where ranks have slices */
+  size_t bytes; /* of what a rank sends and gets back: of all slices */
   ncclDataType_t type;
   ncclRedOp_t op;
   int root;
@@ -86,21 +87,45 @@ static void reduce(void *to, const void *from, size_t n, ncclDataType_t type, nc
   }
 }
 
+static bool has_slices(const struct fake_coll *k) {
+  return k->kind == REDUCE_SCATTER || k->kind == ALL_GATHER;
+}
+
+static size_t slice_bytes(const struct fake_coll *k) {
+  return k->bytes / (size_t)k->c->world;
+}
+
+/* Where this rank's slice begins. */
+static size_t slice_at(const struct fake_coll *k) {
+  return slice_bytes(k) * (size_t)k->c->rank;
+}
+
+static bool reads(const struct fake_coll *k) {
+  return k->kind != BROADCAST || k->c->rank == k->root;
+}
+
+static size_t send_bytes(const struct fake_coll *k) {
+  return k->kind == ALL_GATHER ? slice_bytes(k) : k->bytes;
+}
+
+static size_t recv_bytes(const struct fake_coll *k) {
+  return k->kind == REDUCE_SCATTER ? slice_bytes(k) : k->bytes;
+}
+
 static struct flight *flight_create(struct fake_coll *k) {
   struct ncclComm *c = k->c;
   struct flight *f = calloc(1, sizeof *f);
-  bool data = k->kind == ALL_REDUCE || c->rank == k->root;
   f->h =
       (struct header){HEADER_MAGIC, c->seq++, k->count, k->kind, (uint32_t)k->type, (uint32_t)k->op, (uint32_t)k->root};
   f->bytes = sizeof f->h + k->bytes;
   f->mine = calloc(1, f->bytes);
   f->result = calloc(1, f->bytes);
   memcpy(f->mine, &f->h, sizeof f->h);
-  if (data) memcpy(f->mine + sizeof f->h, k->send, k->bytes);
+  if (reads(k)) memcpy(f->mine + sizeof f->h + (k->kind == ALL_GATHER ? slice_at(k) : 0), k->send, send_bytes(k));
   f->parts = calloc((size_t)c->world, sizeof *f->parts);
   f->pipes = calloc((size_t)c->world, sizeof *f->pipes);
   for (int i = 1; c->rank == 0 && i < c->world; i++) f->parts[i] = malloc(f->bytes);
-  memset(k->recv, 0xff, k->bytes);
+  memset(k->recv, 0xff, recv_bytes(k));
   return f;
 }
 
@@ -111,29 +136,6 @@ static void flight_destroy(struct flight *f, int world) {
   free(f->mine);
   free(f->result);
   free(f);
-}
-
-/* How far: 1 whole, 0 not yet. *moved is set where bytes went. */
-static bool push(struct ncclComm *c, int peer, const char *from, size_t n, size_t *at, bool *moved) {
-  while (*at < n) {
-    ssize_t k = send(c->peers[peer], from + *at, n - *at, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (k < 0 && errno != EAGAIN) c->failed = ncclRemoteError;
-    if (k <= 0) return false;
-    *at += (size_t)k;
-    *moved = true;
-  }
-  return true;
-}
-
-static bool pull(struct ncclComm *c, int peer, char *to, size_t n, size_t *at, bool *moved) {
-  while (*at < n) {
-    ssize_t k = recv(c->peers[peer], to + *at, n - *at, MSG_DONTWAIT);
-    if (k == 0 || (k < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
-    if (k <= 0) return false;
-    *at += (size_t)k;
-    *moved = true;
-  }
-  return true;
 }
 
 static void check_same(struct ncclComm *c, const struct flight *f, const char *theirs, int rank) {
@@ -150,8 +152,12 @@ static void combine(const struct fake_coll *k, struct flight *f) {
   size_t head = sizeof f->h;
   memcpy(f->result, f->mine, f->bytes);
   if (k->kind == BROADCAST && k->root > 0) memcpy(f->result + head, f->parts[k->root] + head, k->bytes);
-  for (int i = 1; k->kind == ALL_REDUCE && i < k->c->world; i++)
-    reduce(f->result + head, f->parts[i] + head, k->count, k->type, k->op);
+  for (int i = 1; i < k->c->world; i++) {
+    size_t slice = slice_bytes(k), at = head + slice * (size_t)i;
+    if (k->kind == ALL_GATHER) memcpy(f->result + at, f->parts[i] + at, slice);
+    if (k->kind == ALL_REDUCE || k->kind == REDUCE_SCATTER)
+      reduce(f->result + head, f->parts[i] + head, k->bytes / type_size(k->type), k->type, k->op);
+  }
   f->reduced = true;
 }
 
@@ -161,23 +167,23 @@ static bool middle(struct fake_coll *k, struct flight *f, bool *moved) {
   struct ncclComm *c = k->c;
   bool whole = true;
   for (int i = 1; i < c->world && !f->reduced; i++) {
-    if (!pull(c, i, f->parts[i], sizeof f->h, &f->pipes[i].got, moved)) {
+    if (!fake_pull(c, i, f->parts[i], sizeof f->h, &f->pipes[i].got, moved)) {
       whole = false;
       continue;
     }
     check_same(c, f, f->parts[i], i);
     if (c->failed) return false;
-    whole &= pull(c, i, f->parts[i], f->bytes, &f->pipes[i].got, moved);
+    whole &= fake_pull(c, i, f->parts[i], f->bytes, &f->pipes[i].got, moved);
   }
   if (!whole || c->failed) return false;
   if (!f->reduced) combine(k, f);
-  for (int i = 1; i < c->world; i++) whole &= push(c, i, f->result, f->bytes, &f->pipes[i].sent, moved);
+  for (int i = 1; i < c->world; i++) whole &= fake_push(c, i, f->result, f->bytes, &f->pipes[i].sent, moved);
   return whole;
 }
 
 static bool point(struct fake_coll *k, struct flight *f, bool *moved) {
-  if (!push(k->c, 0, f->mine, f->bytes, &f->pipes[0].sent, moved)) return false;
-  return pull(k->c, 0, f->result, f->bytes, &f->pipes[0].got, moved);
+  if (!fake_push(k->c, 0, f->mine, f->bytes, &f->pipes[0].sent, moved)) return false;
+  return fake_pull(k->c, 0, f->result, f->bytes, &f->pipes[0].got, moved);
 }
 
 static enum fake_ran end(struct fake_coll *k, void **state) {
@@ -195,17 +201,18 @@ static enum fake_ran run_coll(struct fake_work *w, void **state) {
   struct ncclComm *c = k->c;
   bool moved = false;
   if (c->state == FAKE_ABORTED) {
-    memset(k->recv, 0xff, k->bytes);
+    memset(k->recv, 0xff, recv_bytes(k));
     return end(k, state);
   }
-  if (c->failed || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving)) return FAKE_BLOCKED;
+  if (c->failed || fake_talk_begun(c) || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving))
+    return FAKE_BLOCKED;
   if (!*state) {
     *state = c->in_flight = flight_create(k);
     moved = true;
   }
   struct flight *f = *state;
   if (!(c->rank == 0 ? middle(k, f, &moved) : point(k, f, &moved))) return moved ? FAKE_MOVED : FAKE_BLOCKED;
-  memcpy(k->recv, f->result + sizeof f->h, k->bytes);
+  memcpy(k->recv, f->result + sizeof f->h + (k->kind == REDUCE_SCATTER ? slice_at(k) : 0), recv_bytes(k));
   return end(k, state);
 }
 
@@ -254,21 +261,33 @@ static ncclResult_t submit(struct fake_coll **list, int n) {
   return rc;
 }
 
+/* In place is one exact address; any other overlap is undefined. */
+static void check_overlap(const char *name, const struct fake_coll *k) {
+  const char *from = k->send, *to = k->recv;
+  const char *same = k->kind == ALL_GATHER ? to + slice_at(k) : k->kind == REDUCE_SCATTER ? to - slice_at(k) : to;
+  if (reads(k) && from != same && from < to + recv_bytes(k) && to < from + send_bytes(k))
+    fake_die("%s: the memory of what is sent and of the result overlap", name);
+}
+
 static ncclResult_t collective(const char *name, const struct fake_coll *what, cudaStream_t stream) {
   ncclResult_t rc;
   if (!fake_nccl_enter(name, what->c, &rc)) return rc;
   if (what->c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidUsage);
-  size_t bytes = what->count * type_size(what->type);
-  bool reads = what->kind == ALL_REDUCE || what->c->rank == what->root;
-  if ((reads && fake_place_of(what->send, bytes) != FAKE_DEVICE) || fake_place_of(what->recv, bytes) != FAKE_DEVICE) {
-    fake_say("%s: not memory of the device", name);
-    return fake_nccl_leave(ncclInvalidArgument);
-  }
-  if (bytes == 0) return fake_nccl_leave(ncclSuccess);
   struct fake_coll *k = malloc(sizeof *k);
   *k = *what;
+  k->bytes = k->count * type_size(k->type) * (has_slices(k) ? (size_t)k->c->world : 1);
+  if ((reads(k) && fake_place_of(k->send, send_bytes(k)) != FAKE_DEVICE) ||
+      fake_place_of(k->recv, recv_bytes(k)) != FAKE_DEVICE) {
+    fake_say("%s: not memory of the device", name);
+    free(k);
+    return fake_nccl_leave(ncclInvalidArgument);
+  }
+  check_overlap(name, k);
+  if (k->bytes == 0) {
+    free(k);
+    return fake_nccl_leave(ncclSuccess);
+  }
   k->w = (struct fake_work){1, name, run_coll, destroy_coll, true};
-  k->bytes = bytes;
   k->stream = fake_stream_of(stream);
   k->c->refs++;
   if (group_depth == 0) return fake_nccl_leave(submit(&k, 1));
@@ -277,13 +296,19 @@ static ncclResult_t collective(const char *name, const struct fake_coll *what, c
   return fake_nccl_leave(ncclSuccess);
 }
 
+/* For tests: gradients must come from registered memory, in every round. */
+static void check_registered(const char *name, const struct ncclComm *c, const void *at, size_t n,
+                             ncclDataType_t type) {
+  if (type != ncclFloat || !getenv("FAKEGPU_REGISTERED")) return;
+  if (!fake_comm_registered || !fake_comm_registered(c, at, n * sizeof(float)))
+    fake_say("%s of memory that is not registered", name);
+}
+
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   struct fake_coll k = {
       .c = comm, .kind = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .op = op};
-  /* For tests: gradients must come from registered memory, in every round. */
-  if (type == ncclFloat && getenv("FAKEGPU_REGISTERED") && !fake_comm_registered(comm, send, count * sizeof(float)))
-    fake_say("an all-reduce of memory that is not registered");
+  check_registered("an all-reduce", comm, send, count, type);
   return collective("ncclAllReduce", &k, stream);
 }
 
@@ -292,6 +317,21 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
   struct fake_coll k = {
       .c = comm, .kind = BROADCAST, .send = send, .recv = recv, .count = count, .type = type, .root = root};
   return collective("ncclBroadcast", &k, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  struct fake_coll k = {
+      .c = comm, .kind = REDUCE_SCATTER, .send = send, .recv = recv, .count = count, .type = type, .op = op};
+  check_registered("a reduce-scatter", comm, send, count * (size_t)comm->world, type);
+  return collective("ncclReduceScatter", &k, stream);
+}
+
+ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  struct fake_coll k = {.c = comm, .kind = ALL_GATHER, .send = send, .recv = recv, .count = count, .type = type};
+  check_registered("an all-gather", comm, recv, count * (size_t)comm->world, type);
+  return collective("ncclAllGather", &k, stream);
 }
 
 ncclResult_t ncclGroupStart(void) {

@@ -28,6 +28,7 @@
 #define blockDim        fake_block_size
 #define gridDim         fake_grid
 #define __syncthreads() fake_sync_threads()
+#define __threadfence() ((void)0)
 #define DEVICE_NS()     fake_ns()
 
 static inline uint64_t fake_ns(void) {
@@ -40,6 +41,25 @@ static inline unsigned __float_as_uint(float x) {
   unsigned u;
   __builtin_memcpy(&u, &x, sizeof u);
   return u;
+}
+
+/* One thread runs at a time. */
+template <typename T> static inline T atomicAdd(T *at, T by) {
+  T was = *at;
+  *at = was + by;
+  return was;
+}
+
+static inline unsigned atomicInc(unsigned *at, unsigned last) {
+  unsigned was = *at;
+  *at = was >= last ? 0 : was + 1;
+  return was;
+}
+
+template <typename T> static inline T atomicExch(T *at, T to) {
+  T was = *at;
+  *at = to;
+  return was;
 }
 
 template <typename K, typename... P> struct fake_call {

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What NCCL got after 2.18, and a program must therefore be able to miss: weak symbols. A module that is linked without
+ * this file stands for an old library.
+ *
+ * Stricter than the library:
+ *  - A split or a window is a call of all ranks, and completes only while they poll. A split of a communicator that has
+ *    work in progress ends the program: NCCL calls it a possible deadlock.
+ *  - A window takes whole pages of ncclMemAlloc, of the same size on all ranks. FAKEGPU_WINDOWS=0: not supported, so the
+ *    window is NULL and the call succeeds.
+ *  - With FAKEGPU_NVLINK=1 a registration refuses memory that is not of ncclMemAlloc. */
+
+#include "tests/fakegpu/fake_nccl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { TALK_SPLIT = 1, TALK_WINDOW = 2, PAGE = 4096 };
+
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int n_ids, ncclUniqueId *ids,
+                                      ncclConfig_t *config) {
+  return fake_comm_init(out, world, rank, n_ids, ids, config);
+}
+
+/* A communicator that does not block is polled by its caller. */
+static ncclResult_t finish_talk(struct ncclComm *c) {
+  if (!c->blocking) return ncclInProgress;
+  while (c->talk && !c->failed) {
+    fake_comm_poll(c);
+    fake_poll();
+    fake_unlock();
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    fake_lock();
+  }
+  return c->failed;
+}
+
+/* Splits. ---------------------------------------------------------------------------------------------------------- */
+
+struct split {
+  struct ncclComm *child; /* NULL: this rank takes no part, or the child is the caller's */
+  ncclComm_t *out;
+  bool placed; /* the child has its rank, and meets the others */
+};
+
+enum { CARD_COLOR = 3, CARD_KEY, CARD_PORT };
+
+static bool before(const struct fake_card *all, int a, int b) {
+  int64_t ka = (int64_t)all[a].word[CARD_KEY], kb = (int64_t)all[b].word[CARD_KEY];
+  return ka < kb || (ka == kb && a < b);
+}
+
+/* Ranks of the child are ordered by key, then by the rank in the parent. */
+static void place(struct ncclComm *c, const struct fake_card *all, struct ncclComm *child) {
+  int first = c->rank;
+  for (int i = 0; i < c->world; i++) {
+    if (all[i].word[CARD_COLOR] != all[c->rank].word[CARD_COLOR]) continue;
+    child->world++;
+    child->rank += before(all, i, c->rank);
+    if (before(all, i, first)) first = i;
+  }
+  child->phase = FAKE_STAR;
+  if (child->rank > 0) fake_comm_dial(child, (uint16_t)all[first].word[CARD_PORT]);
+}
+
+static bool end_split(struct ncclComm *c, const struct fake_card *all, void *ctx) {
+  struct split *s = ctx;
+  if (!s->child) return true;
+  if (!s->placed) place(c, all, s->child);
+  s->placed = true;
+  fake_comm_poll(s->child);
+  if (s->child->failed) c->failed = s->child->failed;
+  if (s->child->state != FAKE_READY) return false;
+  *s->out = s->child;
+  s->child = NULL;
+  return true;
+}
+
+static void drop_split(void *ctx) {
+  struct split *s = ctx;
+  if (s->child) fake_comm_drop(s->child);
+  free(s);
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+  ncclResult_t rc;
+  *out = NULL;
+  if (!fake_nccl_enter("ncclCommSplit", c, &rc)) return rc;
+  if (c->state != FAKE_READY || (color < 0 && color != NCCL_SPLIT_NOCOLOR)) return fake_nccl_leave(ncclInvalidArgument);
+  if (fake_comm_busy(c)) fake_die("ncclCommSplit of a communicator that has work in progress");
+  struct split *s = calloc(1, sizeof *s);
+  struct fake_card mine = {.word = {[CARD_COLOR] = (uint64_t)(int64_t)color, [CARD_KEY] = (uint64_t)(int64_t)key}};
+  s->out = out;
+  if (color != NCCL_SPLIT_NOCOLOR) {
+    s->child = fake_comm_create(0, 0, config);
+    if (!config) s->child->blocking = c->blocking;
+    mine.word[CARD_PORT] = fake_comm_listen(s->child);
+  }
+  fake_talk_begin(c, TALK_SPLIT, mine, end_split, drop_split, s);
+  return fake_nccl_leave(finish_talk(c));
+}
+
+/* Memory. ---------------------------------------------------------------------------------------------------------- */
+
+bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n) {
+  for (const struct fake_range *r = c->registered; r; r = r->next)
+    if ((const char *)at >= r->at && (const char *)at + n <= r->at + r->n) return true;
+  return false;
+}
+
+static void *add_range(struct ncclComm *c, void *at, size_t n, bool window) {
+  struct fake_range *r = malloc(sizeof *r);
+  *r = (struct fake_range){c->registered, at, n, window};
+  return c->registered = r;
+}
+
+static ncclResult_t remove_range(struct ncclComm *c, void *handle, bool window) {
+  for (struct fake_range **at = &c->registered; *at; at = &(*at)->next)
+    if (*at == handle && (*at)->window == window) {
+      *at = (*at)->next;
+      free(handle);
+      return ncclSuccess;
+    }
+  fake_die("memory is given up that was not registered with this communicator");
+}
+
+static bool switched(const char *name, bool otherwise) {
+  const char *text = getenv(name);
+  return text ? *text == '1' : otherwise;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **handle) {
+  ncclResult_t rc;
+  *handle = NULL;
+  if (!fake_nccl_enter("ncclCommRegister", c, &rc)) return rc;
+  if (fake_place_of(at, n) != FAKE_DEVICE) return fake_nccl_leave(ncclInvalidArgument);
+  if (switched("FAKEGPU_NVLINK", false) && !fake_is_shareable(at)) return fake_nccl_leave(ncclUnhandledCudaError);
+  *handle = add_range(c, at, n, false);
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
+  fake_lock();
+  return fake_nccl_leave(handle ? remove_range(c, handle, false) : ncclSuccess);
+}
+
+ncclResult_t ncclMemAlloc(void **out, size_t n) {
+  return fake_allocate_shareable(out, n) ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *p) {
+  return fake_free_shareable(p) ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+struct window {
+  void *at;
+  size_t n;
+  ncclWindow_t *out;
+};
+
+static bool end_window(struct ncclComm *c, const struct fake_card *all, void *ctx) {
+  struct window *w = ctx;
+  for (int i = 0; i < c->world; i++)
+    if (all[i].word[3] != w->n)
+      fake_die("rank %d registers a window of %llu bytes, rank %d of %zu", i, (unsigned long long)all[i].word[3],
+               c->rank, w->n);
+  *w->out = (ncclWindow_t)add_range(c, w->at, w->n, true);
+  return true;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *at, size_t n, ncclWindow_t *out, int flags) {
+  ncclResult_t rc;
+  *out = NULL;
+  if (!fake_nccl_enter("ncclCommWindowRegister", c, &rc)) return rc;
+  if (!at || n == 0 || c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidArgument);
+  if (!switched("FAKEGPU_WINDOWS", true)) return fake_nccl_leave(ncclSuccess);
+  if (fake_place_of(at, n) != FAKE_DEVICE || !fake_is_shareable(at) || (uintptr_t)at % PAGE) {
+    fake_say("ncclCommWindowRegister: not memory of ncclMemAlloc, or not on a page");
+    return fake_nccl_leave(ncclInvalidArgument);
+  }
+  struct window *w = malloc(sizeof *w);
+  *w = (struct window){at, n, out};
+  fake_talk_begin(c, TALK_WINDOW, (struct fake_card){.word = {[3] = n}}, end_window, free, w);
+  return fake_nccl_leave(finish_talk(c));
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t c, ncclWindow_t window) {
+  fake_lock();
+  return fake_nccl_leave(window ? remove_range(c, window, true) : ncclSuccess);
+}
+#endif

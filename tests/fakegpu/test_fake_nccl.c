@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the stand-in for NCCL promises to the tests that rely on it: values, and how ranks fail.
+ *
+ *   test_fake_nccl [NAME...]
+ *
+ * A case is a function that every rank runs, each a process with a seed of its own. It returns 0, or reports what is
+ * wrong. A rank that the stand-in ends has the signal of abort(). */
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WORLD_MAX = 4, CASE_MS = 30000, BY_ABORT = 256 };
+
+struct page {
+  int minted, flags[8];
+  ncclUniqueId id;
+};
+
+struct rank {
+  int rank, world;
+  ncclComm_t comm;
+  cudaStream_t stream;
+};
+
+static struct page *page;
+
+#define NEED(what)                                                                                                     \
+  do {                                                                                                                 \
+    if (!(what)) {                                                                                                     \
+      fprintf(stderr, "rank %d, line %d: %s\n", r->rank, __LINE__, #what);                                             \
+      return 1;                                                                                                        \
+    }                                                                                                                  \
+  } while (0)
+
+static uint64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void pause_ms(long ms) {
+  nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static ncclResult_t settle(ncclComm_t comm, ncclResult_t rc) {
+  while (rc == ncclInProgress) {
+    ncclResult_t state;
+    rc = ncclCommGetAsyncError(comm, &state);
+    if (rc == ncclSuccess) rc = state;
+  }
+  return rc;
+}
+
+static int up(struct rank *r) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  NEED(cudaSetDevice(r->rank) == cudaSuccess);
+  NEED(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking) == cudaSuccess);
+  if (r->rank == 0) {
+    NEED(ncclGetUniqueId(&page->id) == ncclSuccess);
+    __atomic_store_n(&page->minted, 1, __ATOMIC_RELEASE);
+  }
+  while (!__atomic_load_n(&page->minted, __ATOMIC_ACQUIRE)) pause_ms(1);
+  ncclResult_t rc = ncclCommInitRankConfig(&r->comm, r->world, page->id, r->rank, &config);
+  NEED(settle(r->comm, rc) == ncclSuccess);
+  return 0;
+}
+
+static int down(struct rank *r) {
+  NEED(cudaStreamSynchronize(r->stream) == cudaSuccess);
+  NEED(settle(r->comm, ncclCommFinalize(r->comm)) == ncclSuccess);
+  NEED(ncclCommDestroy(r->comm) == ncclSuccess);
+  NEED(cudaStreamDestroy(r->stream) == cudaSuccess);
+  return 0;
+}
+
+/* n floats at `at` (of the device) are all `value`. */
+static bool are(const float *at, size_t n, float value) {
+  float *host = malloc(n * sizeof *host);
+  bool same = cudaMemcpy(host, at, n * sizeof *host, cudaMemcpyDeviceToHost) == cudaSuccess;
+  for (size_t i = 0; i < n; i++) same &= host[i] == value;
+  if (!same) fprintf(stderr, "%g, not %g\n", (double)host[0], (double)value);
+  free(host);
+  return same;
+}
+
+static bool set(float *at, size_t n, float value) {
+  float *host = malloc(n * sizeof *host);
+  for (size_t i = 0; i < n; i++) host[i] = value;
+  bool done = cudaMemcpy(at, host, n * sizeof *host, cudaMemcpyHostToDevice) == cudaSuccess;
+  free(host);
+  return done;
+}
+
+static int sum_once(struct rank *r, ncclComm_t comm, float mine, float want) {
+  enum { N = 1000 };
+  void *p;
+  NEED(cudaMalloc(&p, N * sizeof(float)) == cudaSuccess);
+  NEED(set(p, N, mine));
+  NEED(settle(comm, ncclAllReduce(p, p, N, ncclFloat, ncclSum, comm, r->stream)) == ncclSuccess);
+  NEED(cudaStreamSynchronize(r->stream) == cudaSuccess);
+  NEED(are(p, N, want));
+  NEED(cudaFree(p) == cudaSuccess);
+  return 0;
+}
+
+/* A copy with the ranks in reverse order, and halves; the parent works on. */
+static int case_split(struct rank *r) {
+  ncclComm_t copy = NULL, half = NULL, none = NULL;
+  int rank = -1, n = 0;
+  NEED(up(r) == 0 && sum_once(r, r->comm, 1, 3) == 0);
+  ncclResult_t rc = ncclCommSplit(r->comm, 0, -r->rank, &copy, NULL);
+  NEED(rc == ncclInProgress && !copy);
+  NEED(settle(r->comm, rc) == ncclSuccess && copy);
+  NEED(ncclCommUserRank(copy, &rank) == ncclSuccess && rank == r->world - 1 - r->rank);
+  NEED(settle(r->comm, ncclCommSplit(r->comm, r->rank == 1, 0, &half, NULL)) == ncclSuccess);
+  NEED(ncclCommCount(half, &n) == ncclSuccess && n == (r->rank == 1 ? 1 : 2));
+  NEED(settle(r->comm, ncclCommSplit(r->comm, NCCL_SPLIT_NOCOLOR, 0, &none, NULL)) == ncclSuccess && !none);
+  NEED(sum_once(r, copy, (float)r->rank, 3) == 0);
+  NEED(sum_once(r, half, (float)r->rank, r->rank == 1 ? 1 : 2) == 0);
+  NEED(sum_once(r, r->comm, 2, 6) == 0);
+  ncclComm_t each[] = {copy, half};
+  for (int i = 0; i < 2; i++) {
+    NEED(settle(each[i], ncclCommFinalize(each[i])) == ncclSuccess);
+    NEED(ncclCommDestroy(each[i]) == ncclSuccess);
+  }
+  return down(r);
+}
+
+static void raise_flag(int k) {
+  __atomic_fetch_add(&page->flags[k], 1, __ATOMIC_ACQ_REL);
+}
+
+static void await_flags(int k, int n) {
+  while (__atomic_load_n(&page->flags[k], __ATOMIC_ACQUIRE) < n) pause_ms(1);
+}
+
+/* A sum of the parent waits for rank 1: the documentation forbids a split then. */
+static int case_busy_split(struct rank *r) {
+  void *p;
+  ncclComm_t copy;
+  NEED(up(r) == 0);
+  if (r->rank == 1) {
+    await_flags(0, 1);
+    return 0;
+  }
+  NEED(cudaMalloc(&p, 4000) == cudaSuccess);
+  NEED(settle(r->comm, ncclAllReduce(p, p, 1000, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
+  raise_flag(0);
+  (void)ncclCommSplit(r->comm, 0, 0, &copy, NULL);
+  return 1;
+}
+
+static int slices(struct rank *r, bool in_place) {
+  enum { N = 700 };
+  float *all, *own;
+  size_t world = (size_t)r->world, rank = (size_t)r->rank;
+  NEED(cudaMalloc((void **)&all, N * world * sizeof *all) == cudaSuccess);
+  NEED(cudaMalloc((void **)&own, N * sizeof *own) == cudaSuccess);
+  float *slice = in_place ? all + rank * N : own;
+  for (size_t i = 0; i < world; i++) NEED(set(all + i * N, N, (float)(i * 10 + rank)));
+  ncclResult_t rc = ncclReduceScatter(all, slice, N, ncclFloat, ncclSum, r->comm, r->stream);
+  NEED(settle(r->comm, rc) == ncclSuccess);
+  NEED(cudaStreamSynchronize(r->stream) == cudaSuccess);
+  NEED(are(slice, N, (float)(world * rank * 10 + world * (world - 1) / 2)));
+  NEED(settle(r->comm, ncclAllGather(slice, all, N, ncclFloat, r->comm, r->stream)) == ncclSuccess);
+  NEED(cudaStreamSynchronize(r->stream) == cudaSuccess);
+  for (size_t i = 0; i < world; i++) NEED(are(all + i * N, N, (float)(world * i * 10 + world * (world - 1) / 2)));
+  NEED(cudaFree(all) == cudaSuccess && cudaFree(own) == cudaSuccess);
+  return 0;
+}
+
+static int case_slices(struct rank *r) {
+  NEED(up(r) == 0);
+  NEED(slices(r, true) == 0);
+  NEED(slices(r, false) == 0);
+  return down(r);
+}
+
+static int case_memory(struct rank *r) {
+  void *plain, *shared, *handle;
+  NEED(up(r) == 0);
+  NEED(cudaMalloc(&plain, 8192) == cudaSuccess && ncclMemAlloc(&shared, 8192) == ncclSuccess);
+  NEED(ncclCommRegister(r->comm, plain, 8192, &handle) == ncclSuccess && handle);
+  NEED(ncclCommDeregister(r->comm, handle) == ncclSuccess);
+  setenv("FAKEGPU_NVLINK", "1", 1);
+  NEED(ncclCommRegister(r->comm, plain, 8192, &handle) != ncclSuccess && !handle);
+  NEED(ncclCommRegister(r->comm, shared, 8192, &handle) == ncclSuccess && handle);
+  NEED(ncclCommDeregister(r->comm, handle) == ncclSuccess);
+  NEED(ncclMemFree(plain) != ncclSuccess && cudaFree(shared) != cudaSuccess);
+  NEED(ncclMemFree(shared) == ncclSuccess && cudaFree(plain) == cudaSuccess);
+  return down(r);
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+static int case_window(struct rank *r) {
+  void *plain, *shared;
+  ncclWindow_t w = NULL;
+  NEED(up(r) == 0);
+  NEED(cudaMalloc(&plain, 8192) == cudaSuccess && ncclMemAlloc(&shared, 8192) == ncclSuccess);
+  NEED(ncclCommWindowRegister(r->comm, plain, 8192, &w, NCCL_WIN_COLL_SYMMETRIC) == ncclInvalidArgument);
+  ncclResult_t rc = ncclCommWindowRegister(r->comm, shared, 8192, &w, NCCL_WIN_COLL_SYMMETRIC);
+  NEED(rc == ncclInProgress && !w);
+  NEED(settle(r->comm, rc) == ncclSuccess && w);
+  NEED(ncclCommWindowDeregister(r->comm, w) == ncclSuccess);
+  setenv("FAKEGPU_WINDOWS", "0", 1);
+  NEED(ncclCommWindowRegister(r->comm, shared, 8192, &w, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess && !w);
+  NEED(ncclCommWindowDeregister(r->comm, NULL) == ncclSuccess);
+  NEED(ncclMemFree(shared) == ncclSuccess && cudaFree(plain) == cudaSuccess);
+  return down(r);
+}
+
+/* A window is a call of all ranks with one size. */
+static int case_other_window(struct rank *r) {
+  void *shared;
+  ncclWindow_t w;
+  NEED(up(r) == 0 && ncclMemAlloc(&shared, 8192) == ncclSuccess);
+  size_t n = r->rank == 1 ? 4096 : 8192; /* rank 0 finds it */
+  (void)settle(r->comm, ncclCommWindowRegister(r->comm, shared, n, &w, NCCL_WIN_COLL_SYMMETRIC));
+  return 1;
+}
+#endif
+
+static const struct {
+  const char *name;
+  int (*fn)(struct rank *r);
+  int world, ends[WORLD_MAX];
+} cases[] = {
+    {"split", case_split, 3, {0}},     {"a split beside work", case_busy_split, 2, {BY_ABORT, 0}},
+    {"slices", case_slices, 3, {0}},   {"memory", case_memory, 1, {0}},
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    {"a window", case_window, 2, {0}}, {"windows of two sizes", case_other_window, 2, {BY_ABORT, BY_ABORT}},
+#endif
+};
+
+static int run_case(size_t at) {
+  pid_t pids[WORLD_MAX];
+  int failed = 0;
+  memset(page, 0, sizeof *page);
+  fflush(NULL);
+  for (int i = 0; i < cases[at].world; i++)
+    if ((pids[i] = fork()) == 0) {
+      char seed[32];
+      snprintf(seed, sizeof seed, "%d", i + 1);
+      setenv("FAKEGPU_SEED", seed, 0);
+      exit(cases[at].fn(&(struct rank){.rank = i, .world = cases[at].world}));
+    }
+  uint64_t end = now_ms() + CASE_MS;
+  for (int i = 0; i < cases[at].world; i++) {
+    int status = 0;
+    while (waitpid(pids[i], &status, WNOHANG) == 0) {
+      if (now_ms() > end) kill(pids[i], SIGKILL);
+      pause_ms(2);
+    }
+    int got = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) == SIGABRT ? BY_ABORT : -1;
+    if (got == cases[at].ends[i]) continue;
+    fprintf(stderr, "%s: rank %d ended with status %#x\n", cases[at].name, i, (unsigned)status);
+    failed = 1;
+  }
+  printf("%s: %s\n", cases[at].name, failed ? "FAILED" : "ok");
+  return failed;
+}
+
+static bool wanted(const char *name, int argc, char **argv) {
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], name) == 0) return true;
+  return argc == 1;
+}
+
+int main(int argc, char **argv) {
+  int failed = 0;
+  page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return 1;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    if (wanted(cases[i].name, argc, argv)) failed += run_case(i);
+  return failed ? 1 : 0;
+}
