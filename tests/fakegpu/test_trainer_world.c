@@ -64,6 +64,7 @@ struct run {
   struct worker workers[WORLD_MAX];
   uint64_t random, began_ms, end_ms;
   bool ending, stopping, disturbed;
+  bool told; /* some rank was asked to stop in this round, and tells the others */
   pid_t minter;
   char folder[96], dir[128];
   int log;
@@ -261,6 +262,7 @@ static void ask_to_stop(struct run *r, int i) {
   page->places[i].requested |= RDZV_STOP;
   page_unlock();
   kill(w->pid, SIGTERM);
+  r->told = true;
   w->asked = true;
   w->asked_ms = world_now_ms();
 }
@@ -343,7 +345,7 @@ static void begin_round(struct run *r) {
   page->round++;
   page->n_stored = 0;
   page_unlock();
-  r->ending = false;
+  r->ending = r->told = false;
   totals->rounds++;
   start_minter(r);
   for (int i = 0; i < page->world; i++) {
@@ -377,7 +379,7 @@ static bool exit_is_fine(const struct run *r, int i, int status) {
   switch (WEXITSTATUS(status)) {
   case 0: return p->done;
   case 71: return w->failing || r->disturbed;
-  case 75: return asked;
+  case 75: return asked || r->told;
   case 82: return w->failing || asked || (!r->plan->inplace && r->disturbed);
   default: return false;
   }
