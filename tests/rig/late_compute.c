@@ -62,6 +62,12 @@ static bool is_stage(const struct late *l, const struct compute_buf *b) {
   return false;
 }
 
+static int run_loss(struct late *l, const struct op *o, struct err *e) {
+  int rc = compute_loss(l->cpu, &o->loss, o->a, o->b, o->c, o->d, e);
+  if (rc == 0 && o->c.buf && l->blocked) compute_host(l->cpu, o->d)[1] = INFINITY;
+  return rc;
+}
+
 static int run_op(struct late *l, const struct op *o, struct err *e) {
   struct compute *c = l->cpu;
   switch (o->kind) {
@@ -69,7 +75,7 @@ static int run_op(struct late *l, const struct op *o, struct err *e) {
   case FILL: return compute_fill(c, o->a, o->value, e);
   case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
   case BACKWARD: return compute_backward(c, o->layer, o->params, o->grads, o->a, o->b, o->c, o->rows, o->add, e);
-  case LOSS: return compute_loss(c, &o->loss, o->a, o->b, o->c, o->d, e);
+  case LOSS: return run_loss(l, o, e);
   case CORRECT: return compute_count_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
   case OPT_STEP: return l->blocked ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, o->d, e);
   case OPT_READ: return compute_opt_read(c, o->opt, o->a, e);

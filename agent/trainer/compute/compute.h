@@ -288,7 +288,7 @@ static inline int compute_backward(struct compute *c, struct compute_layer *l, s
 /* Three floats in `out`, overwritten or with d->add added to:
  *
  *   out[0]   weight * loss, even if it is not finite
- *   out[1]   1 if the loss is not finite, else 0
+ *   out[1]   1 if the loss is not finite, else 0; infinite if dz is wanted and updates are blocked
  *   out[2]   rank_tag if the loss is not finite, else 0
  *
  * dz = weight * gradient of the loss by y * loss scale; dz.buf NULL: only the loss. mse is the mean over rows and
@@ -324,8 +324,9 @@ static inline struct compute_buf *compute_opt_state(struct compute *c, struct co
  * clipped to clip_norm by their norm over all weights. lr: one float on the device, read when the update runs.
  *
  * bad: one more float (n 0: none), out[1] of compute_loss. If it is not 0, or the norm is not finite, the update is
- * skipped: only the counters and the loss scale change, and grad_norm is not finite. Do not use grad afterwards: it may
- * have been scaled. */
+ * skipped: only the counters and the loss scale change, and grad_norm is not finite. If it is infinite, the updates of
+ * some rank are blocked, and this call changes nothing, as if they were blocked here too. Do not use grad afterwards:
+ * it may have been scaled. */
 static inline int compute_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
                                    struct span lr, struct span bad, struct err *e) {
   return c->ops->opt_step(c, o, param, grad, lr, bad, e);
@@ -408,8 +409,9 @@ static inline bool compute_can_fetch(const struct compute *c) {
 }
 
 /* While on, queued updates that have not started change nothing, not even counters: the gradients they would use may be
- * incomplete. Call it before a communicator is aborted, and switch it off after all queued operations are done. Takes
- * effect at once. */
+ * incomplete. The gradients of later queued steps then come from old weights. So their losses say so to the other ranks
+ * (compute_loss), whose updates are blocked with these. Call it before a communicator is aborted, and switch it off
+ * after all queued operations are done. Takes effect at once. */
 static inline void compute_block_updates(struct compute *c, bool on) {
   if (c->ops->block_updates) c->ops->block_updates(c, on);
 }

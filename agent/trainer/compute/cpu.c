@@ -398,6 +398,7 @@ static int cpu_opt_step(struct compute *c, struct compute_opt *o, struct span pa
                         struct span bad, struct err *e) {
   if (param.n != o->d.n || grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
+  if (bad.n && isinf(floats_at(bad)[0])) return 0;
   double norm = sqrt(sum_squares(floats_at(grad), grad.n)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
   o->v.grad_norm = bad.n && floats_at(bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {

@@ -65,6 +65,7 @@ struct kernel_loss {
   const float *target;
   void *dz; /* or NULL */
   float *out;
+  const unsigned *blocked; /* or NULL. Not 0: updates are blocked */
 };
 
 /* Checks that the module has code for this device. */
@@ -102,8 +103,8 @@ int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type ty
                          size_t rows, size_t cols, double *partials);
 
 /* kernels_opt.cu */
-/* The first two of the three kernels of an update: the sum of squares, and the decision. bad: NULL, or not 0: skip.
- * blocked: not 0: change nothing. */
+/* The first two of the three kernels of an update: the sum of squares, and the decision. bad: NULL, or not 0: skip;
+ * infinite: change nothing. blocked: not 0: change nothing. */
 int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
                    const float *grad, size_t n, const float *lr, const float *bad, const unsigned *blocked,
                    double *partials);

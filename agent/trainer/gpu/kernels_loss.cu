@@ -108,6 +108,7 @@ struct finish {
   double weight;
   bool add;
   float rank_tag;
+  const unsigned *blocked;
 };
 
 __global__ void finish_kernel(struct finish f, double *partials, float *out) {
@@ -118,6 +119,7 @@ __global__ void finish_kernel(struct finish f, double *partials, float *out) {
   double mean = f.n > 0 ? sum / f.n : 0.0, value = f.kind == COMPUTE_RMSE ? sqrt(mean) : mean;
   partials[0] = value == 0.0 ? 0.0 : f.weight / (f.n * value);
   float loss = (float)(f.weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
+  if (f.blocked && *(const volatile unsigned *)f.blocked) bad = INFINITY;
   out[0] = (f.add ? out[0] : 0.0f) + loss;
   out[1] = (f.add ? out[1] : 0.0f) + bad;
   out[2] = (f.add ? out[2] : 0.0f) + (bad > 0.0f ? f.rank_tag : 0.0f);
@@ -126,7 +128,8 @@ __global__ void finish_kernel(struct finish f, double *partials, float *out) {
 static int finish(cudaStream_t stream, const struct kernel_loss *l, unsigned parts, double n,
                   double *partials) {
   struct finish f = {
-      .kind = l->kind, .n_partials = (int)parts, .n = n, .weight = l->weight, .add = l->add, .rank_tag = l->rank_tag};
+      .kind = l->kind, .n_partials = (int)parts, .n = n, .weight = l->weight, .add = l->add, .rank_tag = l->rank_tag,
+      .blocked = l->blocked};
   return LAUNCH(finish_kernel, 1, KERNEL_THREADS, stream, f, partials, l->out);
 }
 

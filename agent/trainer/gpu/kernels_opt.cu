@@ -71,7 +71,8 @@ __global__ void decide_kernel(struct kernel_control *c, struct compute_opt_desc 
   sum = block_sum(sum);
   if (threadIdx.x > 0) return;
   c->go = 0.0f;
-  if (*(const volatile unsigned *)blocked == 0) decide_update(c, &d, sum, *lr, bad && *bad != 0.0f);
+  bool elsewhere = bad && isinf(*bad); /* the updates of another rank are blocked */
+  if (*(const volatile unsigned *)blocked == 0 && !elsewhere) decide_update(c, &d, sum, *lr, bad && *bad != 0.0f);
 }
 
 int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,

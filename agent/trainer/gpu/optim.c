@@ -34,7 +34,8 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
                           .y = cuda_at(y),
                           .target = cuda_at(target),
                           .dz = dz.buf ? cuda_at(dz) : NULL,
-                          .out = cuda_at(out)};
+                          .out = cuda_at(out),
+                          .blocked = dz.buf ? u->blocked_dev : NULL};
   if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32 || (dz.buf && dz.buf->type != l.type))
     return err_set(e, -EINVAL, "a loss between buffers of the wrong use");
   return cuda_launched(c, kernel_loss(u->stream, &l, u->partials), "the loss", e);

@@ -20,7 +20,7 @@ enum { MODEL_WIDTHS_MAX = 16, MODEL_WIDTH_MAX = 1 << 20 };
 /* Floats behind the gradients. They are summed over the ranks with them. */
 enum model_extra {
   MODEL_LOSS,       /* of the whole batch */
-  MODEL_BAD,        /* the number of losses that are not finite */
+  MODEL_BAD,        /* the number of losses that are not finite; infinite: a rank's updates are blocked */
   MODEL_BAD_RANK,   /* the sum of their ranks, each plus 1: with one of them, its rank */
   MODEL_STOP,       /* the number of ranks that were asked to stop */
   MODEL_CHECKPOINT, /* the number of ranks that were asked for a checkpoint */

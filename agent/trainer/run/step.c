@@ -24,6 +24,9 @@
  * decide at the same step. Stages carry what differs from step to step: the input, the flags, the learning rate. So the
  * calls are the same for every step of a shape, and capture.c can capture them.
  *
+ * A rank that leaves the round blocks its updates, but its device still has queued steps. Their gradients come from old
+ * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
+ *
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. With fp16 this is normal: the loss
  * scale starts at 65536 and each such step halves it, which may take 16 steps in a row. So one such step does not end a
@@ -360,6 +363,10 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   if (rc) return rc;
   float x[MODEL_EXTRAS];
   memcpy(x, compute_host(t->c, span_of(s->results, 0, MODEL_EXTRAS)), sizeof x);
+  if (isinf(x[MODEL_BAD])) {
+    err_set(e, -ECONNABORTED, "another rank left the round before step %llu", (unsigned long long)s->after.step);
+    return with_exit(t, TRAINER_LOST, -ECONNABORTED);
+  }
   memcpy(&t->counters, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof t->counters);
   note_times(t, s, from, trainer_now_us());
   t->done = s->after;

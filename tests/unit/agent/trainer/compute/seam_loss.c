@@ -210,9 +210,29 @@ static void right_answers(void **state) {
   }
 }
 
+/* The other ranks learn from it that this rank's weights are old. */
+static void a_blocked_rank_says_so(void **state) {
+  struct err e = ERR_INIT;
+  if (seam.c->depth == 0) skip();
+  for (enum compute_loss kind = COMPUTE_MSE; kind <= COMPUTE_CROSS_ENTROPY; kind++)
+    for (size_t rows = 0; rows < 10; rows += 9) {
+      struct bench b;
+      bench_open(&b, kind, rows, 7, 1);
+      compute_block_updates(seam.c, true);
+      good(compute_loss(seam.c, &b.d, b.y.s, b.t.s, b.dz.s, b.out.s, &e), &e);
+      field_get(&b.out);
+      assert_true(isfinite(b.out.v[0]) && isinf(b.out.v[1]));
+      check(&b, false, 1); /* an evaluation */
+      compute_block_updates(seam.c, false);
+      check(&b, true, 1);
+      bench_close(&b);
+    }
+}
+
 const struct CMUnitTest seam_loss_tests[] = {
     cmocka_unit_test(losses_of_many_shapes),    cmocka_unit_test(far_logits),
     cmocka_unit_test(a_loss_of_zero),           cmocka_unit_test(scaled_by_the_optimizer),
     cmocka_unit_test(a_loss_that_is_no_number), cmocka_unit_test(right_answers),
+    cmocka_unit_test(a_blocked_rank_says_so),
 };
 const size_t n_seam_loss_tests = sizeof seam_loss_tests / sizeof *seam_loss_tests;

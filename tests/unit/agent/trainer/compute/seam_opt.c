@@ -281,6 +281,25 @@ static void blocked_updates_are_not_made(void **state) {
   }
 }
 
+/* The updates of another rank are blocked. */
+static void an_infinite_bad_blocks_an_update(void **state) {
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    struct bench b;
+    bench_open(&b, &kinds[k]);
+    step(&b, 0.1, 1);
+    struct compute_opt_counters v = counters(&b);
+    field_random(&b.grad, b.v.scale);
+    b.lr.v[1] = INFINITY;
+    queue_step(&b, 0.1);
+    compare(&b, 0.2);
+    struct compute_opt_counters after = counters(&b);
+    assert_memory_equal(&after, &v, sizeof v);
+    b.lr.v[1] = 0;
+    step(&b, 0.1, 1);
+    bench_close(&b);
+  }
+}
+
 const struct CMUnitTest seam_opt_tests[] = {
     cmocka_unit_test(steps_of_all_kinds),
     cmocka_unit_test(counters_are_set),
@@ -289,5 +308,6 @@ const struct CMUnitTest seam_opt_tests[] = {
     cmocka_unit_test(the_scale_shrinks_to_one),
     cmocka_unit_test(wrong_sizes_are_refused),
     cmocka_unit_test(blocked_updates_are_not_made),
+    cmocka_unit_test(an_infinite_bad_blocks_an_update),
 };
 const size_t n_seam_opt_tests = sizeof seam_opt_tests / sizeof *seam_opt_tests;
