@@ -95,21 +95,28 @@ static void add_piece(struct ckpt_bytes *b, const void *data, size_t n) {
   b->size += n;
 }
 
+/* The weights, or one state of the optimizer: in one piece, or tensor by tensor. */
+static void add_floats(struct ckpt_bytes *b, const struct ckpt_state *s, const void *floats) {
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  int n = s->padded ? model_shape_tensors(&s->kind.shape, v, NULL) : 0;
+  for (int i = 0; i < n; i++) add_piece(b, (const float *)floats + v[i].at, v[i].n * 4);
+  if (n == 0) add_piece(b, floats, (size_t)model_shape_params(&s->kind.shape) * 4);
+}
+
 /* The checksum of the floats is computed once and used twice: behind them, and in the checksum of the whole. */
 void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
-  size_t bytes = (size_t)model_shape_params(&s->kind.shape) * 4;
-  int states = compute_opt_states(s->kind.optim);
-  uLong floats = crc32_z(crc32_z(0, NULL, 0), s->params, bytes);
-  for (int i = 0; i < states; i++) floats = crc32_z(floats, s->states[i], bytes);
+  uLong floats = crc32_z(0, NULL, 0);
   out->n = 0;
   out->size = 0;
   encode_header(s, out->head);
-  le32_put(out->tail, (uint32_t)floats);
   add_piece(out, out->head, sizeof out->head);
-  add_piece(out, s->params, bytes);
-  for (int i = 0; i < states; i++) add_piece(out, s->states[i], bytes);
+  add_floats(out, s, s->params);
+  for (int i = 0; i < compute_opt_states(s->kind.optim); i++) add_floats(out, s, s->states[i]);
+  for (int i = 1; i < out->n; i++) floats = crc32_z(floats, out->pieces[i].data, out->pieces[i].n);
+  uint64_t bytes = out->size - sizeof out->head;
+  le32_put(out->tail, (uint32_t)floats);
   add_piece(out, out->tail, sizeof out->tail);
-  uLong all = crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)(bytes * (size_t)(1 + states)));
+  uLong all = crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)bytes);
   out->crc = (uint32_t)crc32_z(all, out->tail, sizeof out->tail);
 }
 

@@ -58,6 +58,7 @@ struct ckpt_state {
   double last_loss;
   const void *params; /* floats, at any alignment. encode reads from here; decode points into the given bytes */
   const void *states[COMPUTE_STATES_MAX]; /* compute_opt_states(kind.optim) of them */
+  bool padded; /* encode: params and states have the pads of a model in memory (model.h), which are not stored */
 };
 
 /* Size of a complete checkpoint of that kind. */
@@ -68,7 +69,7 @@ struct ckpt_piece {
   const void *data;
   size_t n;
 };
-enum { CKPT_PIECES_MAX = 3 + COMPUTE_STATES_MAX };
+enum { CKPT_PIECES_MAX = 2 + (1 + COMPUTE_STATES_MAX) * MODEL_TENSORS_MAX };
 struct ckpt_bytes {
   struct ckpt_piece pieces[CKPT_PIECES_MAX];
   int n;

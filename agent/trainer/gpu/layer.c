@@ -9,9 +9,9 @@
  * cuBLAS is column-major, so a row-major matrix is its own transpose: we compute y^T = W x^T, where m counts the values
  * of a row and n the rows. Each leading dimension is the width of a row.
  *
- * Each product first tries the fastest way. If cuBLASLt has no algorithm for it (odd widths in bf16, addresses aligned
- * to two bytes), or the bias is not aligned to sixteen bytes, the epilogue becomes separate kernels. The bias is then
- * written first and the product added to it, which rounds once. If there is no algorithm even then, the product is a
+ * Each product first tries the fastest way. If cuBLASLt has no algorithm for it (odd widths in bf16, rows aligned to two
+ * bytes), the epilogue becomes separate kernels. The bias is then written first and the product added to it, which
+ * rounds once. Biases of a model are aligned (model.h); the check of their sixteen bytes is for other callers. If there is no algorithm even then, the product is a
  * kernel too. A forward writes its name into the buffer of its activations, and every other writer erases it. So the
  * buffer tells whether a ReLU mask fits.
  *

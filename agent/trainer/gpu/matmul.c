@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One matrix product through cuBLASLt, and the algorithms that it has chosen.
  *
- * cuBLASLt chooses an algorithm by types, sizes, the epilogue, and the alignment of the addresses (a layer's weights
- * start where those of the layer before end). We ask once for each combination, which takes some tens of microseconds,
- * and keep the answer with the layer. Batches have few different sizes, so a steady step asks nothing. "No algorithm"
- * is kept too, and the caller then takes another way.
+ * cuBLASLt chooses an algorithm by types, sizes, the epilogue, and the alignment of the addresses (tensors of a model are
+ * aligned to 128 bytes; rows of a batch start anywhere). We ask once for each combination, which takes some tens of
+ * microseconds, and keep the answer with the layer. Batches have few different sizes, so a steady step asks nothing. "No
+ * algorithm" is kept too, and the caller then takes another way.
  *
  * We take the first algorithm of cuBLASLt's ranking and do not time them, because the winner of a race changes from run
  * to run, and the last bits with it. With gpu_config.deterministic, partial sums of one product must be added in a

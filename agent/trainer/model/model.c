@@ -49,6 +49,36 @@ uint64_t model_shape_params(const struct model_shape *s) {
   return n;
 }
 
+int model_shape_tensors(const struct model_shape *s, struct model_tensor out[MODEL_TENSORS_MAX], size_t *flat) {
+  size_t at = 0, packed = 0;
+  int n = 0;
+  for (uint32_t i = 0; i + 1 < s->n; i++) {
+    size_t sizes[] = {(size_t)s->width[i] * s->width[i + 1], s->width[i + 1]};
+    for (int k = 0; k < 2; k++) {
+      out[n++] = (struct model_tensor){.at = at, .packed = packed, .n = sizes[k]};
+      packed += sizes[k];
+      at += (sizes[k] + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN;
+    }
+  }
+  if (flat) *flat = at;
+  return n;
+}
+
+void model_pack(const struct model_shape *s, float *floats) {
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  int n = model_shape_tensors(s, v, NULL);
+  for (int i = 0; i < n; i++) memmove(floats + v[i].packed, floats + v[i].at, v[i].n * sizeof *floats);
+}
+
+void model_unpack(const struct model_shape *s, float *floats) {
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  size_t end = 0;
+  for (int i = model_shape_tensors(s, v, &end); i-- > 0; end = v[i].at) {
+    memmove(floats + v[i].at, floats + v[i].packed, v[i].n * sizeof *floats);
+    memset(floats + v[i].at + v[i].n, 0, (end - v[i].at - v[i].n) * sizeof *floats);
+  }
+}
+
 void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size) {
   size_t at = 0;
   out[0] = 0;
@@ -101,10 +131,11 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
                       .hidden = hidden,
                       .n_params = (size_t)model_shape_params(shape),
                       .max_rows = max_rows ? max_rows : 1};
-  int rc = compute_alloc(c, COMPUTE_PARAM, m->n_params, &m->params, e);
-  if (rc == 0) rc = compute_alloc(c, COMPUTE_GRAD, m->n_params + MODEL_EXTRAS, &m->grads, e);
+  struct model_tensor tensors[MODEL_TENSORS_MAX];
+  model_shape_tensors(shape, tensors, &m->n_flat);
+  int rc = compute_alloc(c, COMPUTE_PARAM, m->n_flat, &m->params, e);
+  if (rc == 0) rc = compute_alloc(c, COMPUTE_GRAD, m->n_flat + MODEL_EXTRAS, &m->grads, e);
   if (rc == 0) rc = alloc_acts(m, e);
-  size_t at = 0;
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
     uint32_t in = shape->width[i], out = shape->width[i + 1];
     struct compute_layer_desc d = {
@@ -113,13 +144,12 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
         .first = i == 0,
         .act = i + 2 < shape->n ? hidden : COMPUTE_LINEAR,
         .below = i > 0 ? hidden : COMPUTE_LINEAR,
-        .weight = at,
-        .bias = at + (size_t)in * out,
+        .weight = tensors[2 * i].at,
+        .bias = tensors[2 * i + 1].at,
         .max_rows = m->max_rows,
         .before = m->before[i + 1],
         .below_before = m->before[i],
     };
-    at += ((size_t)in + 1) * out;
     rc = compute_layer_create(c, &d, &m->layers[i], e);
   }
   if (rc) err_wrap(e, "the model's memory");
@@ -189,14 +219,14 @@ double model_flops(const struct model_shape *s, uint64_t rows) {
 }
 
 int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e) {
-  size_t at = m->n_params;
+  struct model_tensor tensors[MODEL_TENSORS_MAX];
+  model_shape_tensors(&m->shape, tensors, NULL);
   for (uint32_t i = m->shape.n - 1; i-- > 0;) {
     struct span dx = i > 0 ? rows_of(m, m->delta, i, rows) : (struct span){0};
     int rc = compute_backward(m->c, m->layers[i], m->params, m->grads, act_of(m, i, rows),
                               rows_of(m, m->delta, i + 1, rows), dx, rows, add, e);
     if (rc) return rc;
-    at -= ((size_t)m->shape.width[i] + 1) * m->shape.width[i + 1];
-    if (ready && (rc = ready(ctx, at, e))) return rc;
+    if (ready && (rc = ready(ctx, tensors[2 * i].at, e))) return rc;
   }
   return 0;
 }

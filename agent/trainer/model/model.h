@@ -5,16 +5,23 @@
 /* The trained model, its optimizer, and its learning rate. Pure: a compute does the work.
  *
  * The model is a stack of linear layers with an activation between them. Its widths make it an autoencoder or a
- * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. --init-weights,
- * --save-weights, checkpoints and checksums have that order too. Behind the gradients lie MODEL_EXTRAS floats that
- * travel in the same all-reduce.
+ * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. In memory each of these
+ * tensors starts at a multiple of 128 bytes, because a device fuses and vectorises only what is aligned. The pads
+ * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. --init-weights,
+ * --save-weights, checkpoints and checksums have the same order without pads. Behind the gradients lie MODEL_EXTRAS
+ * floats that travel in the same all-reduce.
  *
  * optim_* is the optimizer as the user describes it, and the learning rate of each step. Its state and counters belong
  * to the compute (compute_opt). */
 
 #include "agent/trainer/compute/compute.h"
 
-enum { MODEL_WIDTHS_MAX = 16, MODEL_WIDTH_MAX = 1 << 20 };
+enum {
+  MODEL_WIDTHS_MAX = 16,
+  MODEL_WIDTH_MAX = 1 << 20,
+  MODEL_ALIGN = 32, /* floats: 128 bytes */
+  MODEL_TENSORS_MAX = 2 * (MODEL_WIDTHS_MAX - 1)
+};
 #define MODEL_PARAMS_MAX (UINT64_C(1) << 34)
 
 /* Floats behind the gradients. They are summed over the ranks with them. */
@@ -39,11 +46,20 @@ struct model_shape {
   uint32_t width[MODEL_WIDTHS_MAX];
 };
 
+/* The weights, or the biases, of a layer. */
+struct model_tensor {
+  size_t at;     /* in memory */
+  size_t packed; /* in a file */
+  size_t n;
+};
+
 struct model {
   struct compute *c;
   struct model_shape shape;
   enum compute_act hidden; /* behind each layer but the last */
-  size_t n_params, max_rows;
+  size_t n_params;         /* weights and biases */
+  size_t n_flat;           /* floats in memory, pads included */
+  size_t max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
   struct compute_buf *act[MODEL_WIDTHS_MAX];
@@ -56,6 +72,12 @@ struct model {
 /* "784,128,784"; -EINVAL and a message. */
 int model_shape_parse(const char *text, struct model_shape *s, struct err *e);
 uint64_t model_shape_params(const struct model_shape *s);
+/* Fills in the tensors in their order, and returns their number: 2 per layer, weight then bias. *flat: floats in
+ * memory. */
+int model_shape_tensors(const struct model_shape *s, struct model_tensor out[MODEL_TENSORS_MAX], size_t *flat);
+/* Between the two layouts, in place: the memory of `floats` holds the longer one, with pads. */
+void model_pack(const struct model_shape *s, float *floats);
+void model_unpack(const struct model_shape *s, float *floats);
 void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size);
 /* Writes model_shape_params values. As torch.nn.Linear: weights and biases are uniform in +-1/sqrt(in), from the
  * seed. */
@@ -81,7 +103,7 @@ int model_loss(struct model *m, const struct compute_loss_desc *d, struct span t
 enum { MODEL_SCORE_CORRECT = COMPUTE_LOSS_OUT, MODEL_SCORES };
 int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
                 struct err *e);
-/* Called as gradients become ready, from the end to the front: all of [at, n_params) is queued. A non-zero result ends
+/* Called as gradients become ready, from the end to the front: all of [at, n_flat) is queued. A non-zero result ends
  * the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
 int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e);
@@ -92,13 +114,13 @@ static inline struct span span_of(struct compute_buf *b, size_t at, size_t n) {
   return (struct span){b, at, n};
 }
 static inline struct span model_params_span(const struct model *m) {
-  return span_of(m->params, 0, m->n_params);
+  return span_of(m->params, 0, m->n_flat);
 }
 static inline struct span model_grads_span(const struct model *m) {
-  return span_of(m->grads, 0, m->n_params);
+  return span_of(m->grads, 0, m->n_flat);
 }
 static inline struct span model_extra_span(const struct model *m, enum model_extra from, size_t n) {
-  return span_of(m->grads, m->n_params + (size_t)from, n);
+  return span_of(m->grads, m->n_flat + (size_t)from, n);
 }
 
 /* How the learning rate falls from the end of the warm-up to the end of the run. */
@@ -112,7 +134,7 @@ struct optim_hyper {
   int64_t warmup_steps, total_steps; /* of the whole run, warm-up included */
 };
 
-struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n_params, bool scale_loss);
+struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n, bool scale_loss);
 /* The learning rate of the step after `steps` steps. */
 double optim_lr(const struct optim_hyper *h, uint64_t steps);
 

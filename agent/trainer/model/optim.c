@@ -19,9 +19,9 @@
 
 #define PI 3.14159265358979323846
 
-struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n_params, bool scale_loss) {
+struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n, bool scale_loss) {
   return (struct compute_opt_desc){.kind = h->kind,
-                                   .n = n_params,
+                                   .n = n,
                                    .momentum = h->momentum,
                                    .beta1 = h->beta1,
                                    .beta2 = h->beta2,

@@ -91,7 +91,7 @@ static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
   t->scale_loss = t->c->precision == COMPUTE_FP16;
   int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
-  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, t->scale_loss);
+  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat, t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
   if (rc == 0) rc = keep_data_on_device(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
@@ -138,7 +138,7 @@ static int read_weights(const char *path, size_t n, float *out, struct err *e) {
 static int first_weights(struct trainer *t, struct err *e) {
   struct compute_buf *stage;
   struct compute_mark mark;
-  struct span s = {.n = t->model.n_params};
+  struct span s = {.n = t->model.n_flat};
   int rc = compute_alloc(t->c, COMPUTE_STAGE, s.n, &stage, e);
   if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
   s.buf = stage;
@@ -146,8 +146,9 @@ static int first_weights(struct trainer *t, struct err *e) {
   if (!t->o.init_weights)
     model_init_weights(&t->o.shape, (uint64_t)t->o.seed, w);
   else
-    rc = with_exit(t, TRAINER_FILES, read_weights(t->o.init_weights, s.n, w, e));
+    rc = with_exit(t, TRAINER_FILES, read_weights(t->o.init_weights, t->model.n_params, w, e));
   if (rc == 0) {
+    model_unpack(&t->o.shape, w);
     rc = compute_copy(t->c, model_params_span(&t->model), s, e);
     if (rc == 0) rc = compute_record(t->c, &mark, e);
     if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);

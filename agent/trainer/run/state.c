@@ -52,7 +52,7 @@ static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
 
 /* Part 0 is the weights; the others are the optimizer's states. */
 static struct span state_part(const struct trainer *t, int i) {
-  return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_params);
+  return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_flat);
 }
 
 static int state_parts(const struct trainer *t) {
@@ -67,17 +67,17 @@ int trainer_await_queue(struct trainer *t, struct err *e) {
 
 /* A stage holds the parts, then the counters, then the loss. */
 static struct span in_stage(const struct trainer *t, struct compute_buf *stage, int i) {
-  return span_of(stage, t->model.n_params * (size_t)i, t->model.n_params);
+  return span_of(stage, t->model.n_flat * (size_t)i, t->model.n_flat);
 }
 static struct span counters_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_params * (size_t)state_parts(t), COMPUTE_COUNTERS);
+  return span_of(stage, t->model.n_flat * (size_t)state_parts(t), COMPUTE_COUNTERS);
 }
 static struct span loss_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_params * (size_t)state_parts(t) + COMPUTE_COUNTERS, 1);
+  return span_of(stage, t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS, 1);
 }
 
 int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
-  size_t n = t->model.n_params * (size_t)state_parts(t) + COMPUTE_COUNTERS + 1;
+  size_t n = t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS + 1;
   return with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
@@ -96,11 +96,11 @@ int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct 
 }
 
 static struct span all_parts(const struct trainer *t, struct compute_buf *b) {
-  return span_of(b, 0, t->model.n_params * (size_t)state_parts(t));
+  return span_of(b, 0, t->model.n_flat * (size_t)state_parts(t));
 }
 
 int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e) {
-  return compute_alloc(t->c, COMPUTE_STATE, t->model.n_params * (size_t)state_parts(t), shadow, e);
+  return compute_alloc(t->c, COMPUTE_STATE, t->model.n_flat * (size_t)state_parts(t), shadow, e);
 }
 
 int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage, struct err *e) {
@@ -117,7 +117,8 @@ int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct co
 
 struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
                                      const struct run_position *at) {
-  struct ckpt_state s = {.kind = checkpoint_kind(t), .step = at->step, .epoch = at->epoch, .position = at->position};
+  struct ckpt_state s = {
+      .kind = checkpoint_kind(t), .step = at->step, .epoch = at->epoch, .position = at->position, .padded = true};
   s.last_loss = (double)*compute_host(t->c, loss_in_stage(t, stage));
   memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
   if (!t->scale_loss) s.counters.scale = 0;
@@ -145,7 +146,9 @@ static int upload_state(struct trainer *t, const struct ckpt_state *s, struct er
   size_t bytes = t->model.n_params * sizeof(float);
   int rc = trainer_state_stage(t, &stage, e);
   for (int i = 0; i < state_parts(t) && rc == 0; i++) {
-    memcpy(compute_host(t->c, in_stage(t, stage, i)), i == 0 ? s->params : s->states[i - 1], bytes);
+    float *part = compute_host(t->c, in_stage(t, stage, i));
+    memcpy(part, i == 0 ? s->params : s->states[i - 1], bytes);
+    model_unpack(&t->o.shape, part);
     rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
   }
   if (rc == 0) {
@@ -418,12 +421,13 @@ static int write_weights(const char *path, const void *data, size_t n, struct er
 int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
   struct compute_buf *stage = NULL;
   size_t bytes = t->model.n_params * sizeof(float);
-  int rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.n_params, &stage, e);
-  if (rc == 0) rc = compute_copy(t->c, span_of(stage, 0, t->model.n_params), state_part(t, 0), e);
+  int rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.n_flat, &stage, e);
+  if (rc == 0) rc = compute_copy(t->c, span_of(stage, 0, t->model.n_flat), state_part(t, 0), e);
   if (rc == 0) rc = trainer_await_queue(t, e);
   with_exit(t, TRAINER_SYSTEM, rc);
   if (rc == 0) {
-    const float *w = compute_host(t->c, span_of(stage, 0, t->model.n_params));
+    float *w = compute_host(t->c, span_of(stage, 0, t->model.n_flat));
+    model_pack(&t->o.shape, w);
     *crc = ckpt_crc(w, bytes);
     if (t->o.save_weights) {
       wait_log_begin(t->waits, NULL, NULL, "writing --save-weights %s", t->o.save_weights);

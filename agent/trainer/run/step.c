@@ -190,7 +190,7 @@ static int add_gradients(struct trainer *t, const struct sampler_step *g, bool a
 static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_step g, struct err *e) {
   int rc = 0;
   t->n_tickets = 0;
-  t->bucket_end = t->model.n_params + MODEL_EXTRAS;
+  t->bucket_end = t->model.n_flat + MODEL_EXTRAS;
   for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g); add = true) {
     rc = load_batch(t, s, &g, e);
     if (rc == 0 && !add) rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_INPUT), e);

@@ -107,6 +107,35 @@ static void test_pieces_are_the_bytes(void **state) {
   }
 }
 
+/* A model in memory has pads between its tensors; its file has none. */
+static void test_pads_are_not_stored(void **state) {
+  float floats[128], padded[3][256];
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  struct ckpt_state s = sample(5, COMPUTE_ADAM, floats);
+  struct buf want = BUF_INIT, have = BUF_INIT;
+  size_t flat = 0, n = (size_t)model_shape_params(&s.kind.shape);
+  ckpt_encode(&s, &want);
+  model_shape_tensors(&s.kind.shape, v, &flat);
+  assert_true(flat <= 256 && flat > n);
+  for (int i = 0; i < 3; i++) {
+    memcpy(padded[i], floats + n * (size_t)i, n * sizeof *floats);
+    model_unpack(&s.kind.shape, padded[i]);
+    for (size_t k = v[0].n; k < v[1].at; k++) padded[i][k] = 1e30f; /* must not be read */
+  }
+  s.params = padded[0];
+  s.states[0] = padded[1];
+  s.states[1] = padded[2];
+  s.padded = true;
+  ckpt_encode(&s, &have);
+  assert_int_equal(have.len, want.len);
+  assert_memory_equal(have.data, want.data, want.len);
+  struct ckpt_bytes b;
+  ckpt_bytes(&s, &b);
+  assert_int_equal(b.crc, ckpt_crc(want.data, want.len));
+  buf_finish(&want);
+  buf_finish(&have);
+}
+
 static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
   return f->level > 0 ? remove(path) : 0;
 }
@@ -417,6 +446,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_states_come_back),
       cmocka_unit_test(test_pieces_are_the_bytes),
+      cmocka_unit_test(test_pads_are_not_stored),
       cmocka_unit_test(test_every_cut_and_every_flipped_byte_is_refused),
       cmocka_unit_test(test_headers_are_checked_for_sense),
       cmocka_unit_test(test_names),

@@ -76,16 +76,17 @@ static void run_open(struct run *r, const struct job *job) {
   good(model_shape_parse(job->widths, &shape, &e), &e);
   good(model_init(&r->m, seam.c, &shape, job->hidden, ROWS, &e), &e);
   struct compute_opt_desc d = job->opt;
-  d.n = r->m.n_params;
+  d.n = r->m.n_flat;
   d.scale_loss = seam.p == COMPUTE_FP16;
   good(compute_opt_create(seam.c, &d, &r->opt, &e), &e);
   r->n_x = (size_t)ROWS * shape.width[0];
   r->n_t = job->loss == COMPUTE_CROSS_ENTROPY ? ROWS : r->n_x;
   r->target = span_of(r->m.target, 0, r->n_t);
   good(compute_alloc(seam.c, COMPUTE_STATE, 1, &r->lr, &e), &e);
-  good(compute_alloc(seam.c, COMPUTE_STAGE, r->n_x + r->n_t + 1 + r->m.n_params + MODEL_EXTRAS, &r->stage, &e), &e);
-  struct span w = span_of(r->stage, r->n_x + r->n_t + 1, r->m.n_params);
+  good(compute_alloc(seam.c, COMPUTE_STAGE, r->n_x + r->n_t + 1 + r->m.n_flat + MODEL_EXTRAS, &r->stage, &e), &e);
+  struct span w = span_of(r->stage, r->n_x + r->n_t + 1, r->m.n_flat);
   model_init_weights(&shape, 3, compute_host(seam.c, w));
+  model_unpack(&shape, compute_host(seam.c, w));
   good(compute_copy(seam.c, model_params_span(&r->m), w, &e), &e);
   device_idle();
 }
@@ -116,20 +117,22 @@ static void queue_step(struct run *r) {
   good(compute_opt_step(seam.c, r->opt, model_params_span(&r->m), model_grads_span(&r->m), span_of(r->lr, 0, 1),
                         (struct span){0}, &e),
        &e);
-  good(compute_copy(seam.c, span_of(r->stage, r->n_x + r->n_t + 1 + r->m.n_params, 1),
+  good(compute_copy(seam.c, span_of(r->stage, r->n_x + r->n_t + 1 + r->m.n_flat, 1),
                     model_extra_span(&r->m, MODEL_LOSS, 1), &e),
        &e);
 }
 
 static double loss_read(struct run *r) {
-  return (double)*compute_host(seam.c, span_of(r->stage, r->n_x + r->n_t + 1 + r->m.n_params, 1));
+  return (double)*compute_host(seam.c, span_of(r->stage, r->n_x + r->n_t + 1 + r->m.n_flat, 1));
 }
 
+/* n_params floats, without pads. */
 static const float *weights_read(struct run *r) {
   struct err e = ERR_INIT;
-  struct span w = span_of(r->stage, r->n_x + r->n_t + 1, r->m.n_params);
+  struct span w = span_of(r->stage, r->n_x + r->n_t + 1, r->m.n_flat);
   good(compute_copy(seam.c, w, model_params_span(&r->m), &e), &e);
   device_idle();
+  model_pack(&r->m.shape, compute_host(seam.c, w));
   return compute_host(seam.c, w);
 }
 
@@ -300,7 +303,7 @@ static void steps_are_queued_ahead(void **state) {
     struct compute_mark marks[3];
     run_open(&a, &jobs[k]);
     run_open(&b, &jobs[k]);
-    size_t n = a.n_x + a.n_t + 1 + a.m.n_params + MODEL_EXTRAS;
+    size_t n = a.n_x + a.n_t + 1 + a.m.n_flat + MODEL_EXTRAS;
     stages[0] = b.stage;
     for (size_t i = 1; i < 3; i++) good(compute_alloc(seam.c, COMPUTE_STAGE, n, &stages[i], &e), &e);
     for (size_t step = 0; step < STEPS; step++) {

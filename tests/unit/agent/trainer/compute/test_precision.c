@@ -86,6 +86,7 @@ static void open_bench_of(struct bench *b, enum compute_precision p, enum comput
   good(model_shape_parse("9,8,7,6", &shape, &e), &e);
   good(model_init(&b->m, b->c, &shape, hidden, ROWS, &e), &e);
   model_init_weights(&shape, 5, compute_host(b->c, model_params_span(&b->m)));
+  model_unpack(&shape, compute_host(b->c, model_params_span(&b->m)));
   b->target = span_of(b->m.target, 0, ROWS * 6);
   float *x = compute_host(b->c, span_of(b->m.act[0], 0, ROWS * 9)), *t = compute_host(b->c, b->target);
   for (size_t i = 0; i < ROWS * 9; i++) x[i] = 3.0f * rng_unit(1, RNG_WEIGHTS, i);
@@ -115,15 +116,15 @@ static float *of(struct bench *b, struct compute_buf *buf, size_t n) {
 
 /* Layer i's output from its input, in double, with the operands rounded as the product reads them, and rounded once at
  * the end. A float may round a sum differently than a double, so one step of the format is allowed. */
-static void check_forward(struct bench *b, uint32_t i, size_t at) {
+static void check_forward(struct bench *b, uint32_t i, const struct model_tensor v[2]) {
   uint32_t in = b->m.shape.width[i], out = b->m.shape.width[i + 1];
   const float *x = of(b, b->m.act[i], ROWS * in),
               *y = of(b, b->m.before[i + 1] ? b->m.before[i + 1] : b->m.act[i + 1], ROWS * out),
-              *w = of(b, b->m.params, b->m.n_params) + at;
+              *w = of(b, b->m.params, b->m.n_flat) + v[0].at, *bias = of(b, b->m.params, b->m.n_flat) + v[1].at;
   double step = b->rounded == round_bf16 ? 0x1p-7 : b->rounded == round_fp16 ? 0x1p-10 : 0x1p-20;
   for (size_t r = 0; r < ROWS; r++)
     for (size_t o = 0; o < out; o++) {
-      double z = (double)b->rounded(w[(size_t)in * out + o]);
+      double z = (double)b->rounded(bias[o]);
       for (size_t k = 0; k < in; k++) z += (double)b->rounded(w[o * in + k]) * (double)b->rounded(x[r * in + k]);
       if (b->m.hidden == COMPUTE_RELU && i + 2 < b->m.shape.n && z < 0) z = 0;
       double have = (double)y[r * out + o], want = (double)b->rounded((float)z);
@@ -149,17 +150,17 @@ static void check_stored(struct bench *b, struct compute_buf *buf, size_t n) {
 
 /* The gradient of the weight: a sum in float of products of stored values. The operands are exact, and only floats
  * round. */
-static void check_gradient(struct bench *b, uint32_t i, size_t at) {
+static void check_gradient(struct bench *b, uint32_t i, const struct model_tensor v[2]) {
   uint32_t in = b->m.shape.width[i], out = b->m.shape.width[i + 1];
   const float *x = of(b, b->m.act[i], ROWS * in), *dz = of(b, b->m.delta[i + 1], ROWS * out);
-  const float *g = of(b, b->m.grads, b->m.n_params) + at;
+  const float *g = of(b, b->m.grads, b->m.n_flat) + v[0].at, *bias = of(b, b->m.grads, b->m.n_flat) + v[1].at;
   bool wide = false;
   for (size_t o = 0; o < out; o++)
     for (size_t k = 0; k <= in; k++) { /* [in]: the bias */
       double sum = 0;
       for (size_t r = 0; r < ROWS; r++)
         sum += (double)dz[r * out + o] * (k < in ? (double)b->rounded(x[r * in + k]) : 1.0);
-      float have = k < in ? g[o * in + k] : g[(size_t)in * out + o];
+      float have = k < in ? g[o * in + k] : bias[o];
       if (fabs((double)have - sum) > 1e-6 * fabs(sum) + 1e-7)
         fail_msg("layer %u: a gradient is %g, not %g", i, (double)have, sum);
       wide |= have != b->rounded(have);
@@ -171,15 +172,15 @@ static void check_products(enum compute_precision p, enum compute_act hidden) {
   struct bench b;
   open_bench_of(&b, p, hidden);
   pass(&b, NULL);
-  size_t at = 0;
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  model_shape_tensors(&b.m.shape, v, NULL);
   for (uint32_t i = 0; i + 1 < b.m.shape.n; i++) {
-    uint32_t in = b.m.shape.width[i], out = b.m.shape.width[i + 1];
-    check_forward(&b, i, at);
+    uint32_t out = b.m.shape.width[i + 1];
+    check_forward(&b, i, v + 2 * (size_t)i);
     if (b.m.before[i + 1]) check_gelu(&b, i + 1);
-    check_gradient(&b, i, at);
+    check_gradient(&b, i, v + 2 * (size_t)i);
     check_stored(&b, b.m.act[i + 1], ROWS * out);
     check_stored(&b, b.m.delta[i + 1], ROWS * out);
-    at += ((size_t)in + 1) * out;
   }
   close_bench(&b);
 }
@@ -199,7 +200,9 @@ static void check_gradients_of_activations(enum compute_precision p, enum comput
   const float *dz = of(&b, b.m.delta[3], ROWS * 6), *dx = of(&b, b.m.delta[2], ROWS * 7),
               *x = of(&b, b.m.act[2], ROWS * 7);
   const float *z = hidden == COMPUTE_GELU ? of(&b, b.m.before[2], ROWS * 7) : NULL;
-  const float *w = of(&b, b.m.params, b.m.n_params) + 10 * 8 + 9 * 7;
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  model_shape_tensors(&b.m.shape, v, NULL);
+  const float *w = of(&b, b.m.params, b.m.n_flat) + v[4].at;
   double step = p == COMPUTE_BF16 ? 0x1p-7 : p == COMPUTE_FP16 ? 0x1p-10 : 0x1p-20;
   for (size_t r = 0; r < ROWS; r++)
     for (size_t k = 0; k < 7; k++) {
@@ -224,18 +227,18 @@ static void test_loss_scale_reaches_the_gradients(void **state) {
   struct err e = ERR_INIT;
   struct compute_opt *o;
   open_bench(&b, COMPUTE_FP16);
-  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = b.m.n_params, .scale_loss = true};
+  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = b.m.n_flat, .scale_loss = true};
   struct compute_opt_counters v = {.scale = 1024};
   good(compute_opt_create(b.c, &d, &o, &e), &e);
   good(compute_opt_set(b.c, o, &v, &e), &e);
   pass(&b, NULL);
-  float *g = of(&b, b.m.grads, b.m.n_params), loss = g[b.m.n_params], *was = malloc(b.m.n_params * sizeof *was);
-  memcpy(was, g, b.m.n_params * sizeof *was);
+  float *g = of(&b, b.m.grads, b.m.n_flat), loss = g[b.m.n_flat], *was = malloc(b.m.n_flat * sizeof *was);
+  memcpy(was, g, b.m.n_flat * sizeof *was);
   pass(&b, o);
   double worst = 0;
-  for (size_t i = 0; i < b.m.n_params; i++) worst = fmax(worst, fabs((double)(g[i] / 1024 - was[i])));
+  for (size_t i = 0; i < b.m.n_flat; i++) worst = fmax(worst, fabs((double)(g[i] / 1024 - was[i])));
   assert_true(worst < 1e-3 && g[0] != was[0]);
-  assert_true(g[b.m.n_params] == loss); /* reported without it */
+  assert_true(g[b.m.n_flat] == loss); /* reported without it */
   compute_opt_destroy(b.c, o);
   free(was);
   close_bench(&b);

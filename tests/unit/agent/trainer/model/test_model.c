@@ -36,6 +36,7 @@ static void open_bench_of(struct bench *b, const char *layers, enum compute_act 
   good(model_init(&b->m, b->c, &b->shape, hidden, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
   model_init_weights(&b->shape, 5, w);
+  model_unpack(&b->shape, w);
 }
 
 static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
@@ -45,6 +46,14 @@ static void open_bench(struct bench *b, const char *layers, enum compute_loss lo
 static void close_bench(struct bench *b) {
   model_finish(&b->m);
   compute_destroy(b->c);
+}
+
+/* A copy without pads: n_params floats, for the caller to free. */
+static float *packed(struct bench *b, struct span s) {
+  float *copy = malloc(s.n * sizeof *copy);
+  memcpy(copy, compute_host(b->c, s), s.n * sizeof *copy);
+  model_pack(&b->shape, copy);
+  return copy;
 }
 
 /* Rows [from, from + rows) of the same ROWS samples. */
@@ -115,7 +124,7 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
   open_bench_of(&b, layers, hidden, loss);
   double value = pass(&b, 0, ROWS, 1.0), worst = 0;
   const double h = 1e-6;
-  float *p = compute_host(b.c, model_params_span(&b.m)), *g = compute_host(b.c, model_grads_span(&b.m));
+  float *p = packed(&b, model_params_span(&b.m)), *g = packed(&b, model_grads_span(&b.m));
   double *w = calloc(b.m.n_params, sizeof *w);
   for (size_t i = 0; i < b.m.n_params; i++) w[i] = (double)p[i];
   assert_true(fabs(value - loss_in_double(&b, w)) < 1e-5 * value);
@@ -130,6 +139,8 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
     if (difference > worst) worst = difference;
   }
   free(w);
+  free(p);
+  free(g);
   if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_name(hidden), worst);
   close_bench(&b);
 }
@@ -152,15 +163,16 @@ static void test_weighed_shares_add_up(void **state) {
     open_bench(&b, "7,6,3", losses[k]);
     double whole = pass(&b, 0, ROWS, 1.0), sum = 0;
     size_t n = b.m.n_params;
-    float *g = compute_host(b.c, model_grads_span(&b.m));
-    float *want = malloc(n * sizeof *want), *have = calloc(n, sizeof *have);
-    memcpy(want, g, n * sizeof *want);
+    struct span grads = model_grads_span(&b.m);
+    float *want = packed(&b, grads), *have = calloc(n, sizeof *have);
     const size_t cuts[] = {0, 1, 5, 5, ROWS}; /* shares of 1, 4, 0 and 1 rows */
     for (int s = 0; s < 4; s++) {
       size_t rows = cuts[s + 1] - cuts[s];
-      memset(g, 0x7f, n * sizeof *g); /* 0 rows must write zeros over this */
+      memset(compute_host(b.c, grads), 0x7f, grads.n * sizeof(float)); /* 0 rows must write zeros over this */
       sum += pass(&b, cuts[s], rows, (double)rows / ROWS);
+      float *g = packed(&b, grads);
       for (size_t i = 0; i < n; i++) have[i] += g[i];
+      free(g);
     }
     assert_true(fabs(sum - whole) < 1e-6 * whole);
     for (size_t i = 0; i < n; i++) assert_true(fabs((double)(have[i] - want[i])) < 1e-6);
@@ -178,10 +190,9 @@ static void test_batches_add_up(void **state) {
     struct err e = ERR_INIT;
     open_bench(&b, "7,6,3", losses[k]);
     double whole = pass(&b, 0, ROWS, 1.0);
-    size_t n = b.m.n_params;
-    float *g = compute_host(b.c, model_grads_span(&b.m)), *want = malloc(n * sizeof *want);
-    memcpy(want, g, n * sizeof *want);
-    memset(g, 0x7f, (n + MODEL_EXTRAS) * sizeof *g);
+    struct span grads = model_grads_span(&b.m);
+    float *want = packed(&b, grads);
+    memset(compute_host(b.c, grads), 0x7f, (grads.n + MODEL_EXTRAS) * sizeof(float));
     struct compute_buf *score;
     good(compute_alloc(b.c, COMPUTE_STATE, MODEL_SCORES, &score, &e), &e);
     const size_t cuts[] = {0, 2, 2, 5, ROWS};
@@ -198,7 +209,9 @@ static void test_batches_add_up(void **state) {
     const float *v = compute_host(b.c, span_of(score, 0, MODEL_SCORES));
     assert_true(fabs(sum - whole) < 1e-6 * whole && fabs((double)v[0] - whole) < 1e-6 * whole);
     assert_true(losses[k] == COMPUTE_CROSS_ENTROPY ? v[MODEL_SCORE_CORRECT] > 0 : v[MODEL_SCORE_CORRECT] == 0);
-    for (size_t i = 0; i < n; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
+    float *g = packed(&b, grads);
+    for (size_t i = 0; i < b.m.n_params; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
+    free(g);
     free(want);
     compute_free(b.c, score);
     close_bench(&b);
@@ -261,10 +274,82 @@ static void test_gradients_become_ready_from_the_end(void **state) {
   good(model_loss(&b.m, &d, target, 2, &e), &e);
   assert_int_equal(model_backward(&b.m, 2, false, note_ready, &o, &e), -ECANCELED);
   assert_int_equal(o.n, 3);
-  assert_int_equal(o.at[0], 5 * 3 + 4 * 2);
-  assert_int_equal(o.at[1], 5 * 3);
+  assert_int_equal(o.at[0], 4 * MODEL_ALIGN); /* each of these tensors fits in one */
+  assert_int_equal(o.at[1], 2 * MODEL_ALIGN);
   assert_int_equal(o.at[2], 0);
   close_bench(&b);
+}
+
+static void test_tensors_are_aligned_in_memory_and_packed_in_files(void **state) {
+  struct model_shape s;
+  struct err e = ERR_INIT;
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  size_t flat = 0, next = 0, end = 0;
+  good(model_shape_parse("7,33,32,5", &s, &e), &e);
+  assert_int_equal(model_shape_tensors(&s, v, &flat), 6);
+  for (int i = 0; i < 6; i++) {
+    assert_int_equal(v[i].at % MODEL_ALIGN, 0);
+    assert_true(v[i].at >= end && v[i].at < end + MODEL_ALIGN);
+    assert_int_equal(v[i].packed, next);
+    next += v[i].n;
+    end = v[i].at + v[i].n;
+  }
+  assert_int_equal(next, model_shape_params(&s));
+  assert_int_equal(flat, (end + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN);
+
+  float *floats = malloc(flat * sizeof *floats);
+  memset(floats, 0x7f, flat * sizeof *floats);
+  for (size_t i = 0; i < next; i++) floats[i] = (float)(i + 1);
+  model_unpack(&s, floats);
+  for (int i = 0; i < 6; i++) {
+    size_t until = i < 5 ? v[i + 1].at : flat;
+    for (size_t k = v[i].at; k < until; k++)
+      assert_true(floats[k] == (k < v[i].at + v[i].n ? (float)(v[i].packed + k - v[i].at + 1) : 0));
+  }
+  model_pack(&s, floats);
+  for (size_t i = 0; i < next; i++) assert_true(floats[i] == (float)(i + 1));
+  free(floats);
+}
+
+/* With weight decay, momentum and clipping: whatever an update multiplies, the pads are zero. */
+static void test_pads_stay_zero(void **state) {
+  static const struct compute_opt_desc how[] = {
+      {.kind = COMPUTE_SGD, .momentum = 0.9, .weight_decay = 0.1, .clip_norm = 0.01},
+      {.kind = COMPUTE_ADAM, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-30, .weight_decay = 0.1},
+      {.kind = COMPUTE_ADAMW, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 0.01}};
+  for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
+    struct bench b;
+    struct err e = ERR_INIT;
+    struct compute_opt *o;
+    struct compute_buf *lr;
+    struct model_tensor v[MODEL_TENSORS_MAX];
+    open_bench(&b, "7,6,3", COMPUTE_MSE);
+    struct compute_opt_desc d = how[k];
+    d.n = b.m.n_flat;
+    good(compute_opt_create(b.c, &d, &o, &e), &e);
+    good(compute_alloc(b.c, COMPUTE_STATE, 1, &lr, &e), &e);
+    good(compute_fill(b.c, span_of(lr, 0, 1), 0.1f, &e), &e);
+    for (int step = 0; step < 3; step++) {
+      pass(&b, 0, ROWS, 1.0);
+      good(compute_opt_step(b.c, o, model_params_span(&b.m), model_grads_span(&b.m), span_of(lr, 0, 1),
+                            (struct span){0}, &e),
+           &e);
+    }
+    const struct compute_buf *all[] = {b.m.params, b.m.grads, compute_opt_state(b.c, o, 0),
+                                       d.kind == COMPUTE_SGD ? NULL : compute_opt_state(b.c, o, 1)};
+    int n = model_shape_tensors(&b.shape, v, NULL);
+    for (size_t a = 0; a < sizeof all / sizeof *all && all[a]; a++) {
+      const float *p = compute_host(b.c, span_of((struct compute_buf *)(uintptr_t)all[a], 0, b.m.n_flat));
+      for (int i = 0; i < n; i++) {
+        size_t until = i + 1 < n ? v[i + 1].at : b.m.n_flat;
+        for (size_t at = v[i].at + v[i].n; at < until; at++) assert_true(p[at] == 0);
+        if (a == 0) assert_true(p[v[i].at] != 0);
+      }
+    }
+    compute_free(b.c, lr);
+    compute_opt_destroy(b.c, o);
+    close_bench(&b);
+  }
 }
 
 /* Only GELU keeps the values before the activation. */
@@ -316,6 +401,8 @@ int main(void) {
       cmocka_unit_test(test_rmse_of_what_is_right_already_has_no_gradient),
       cmocka_unit_test(test_cross_entropy_of_huge_outputs_is_finite),
       cmocka_unit_test(test_gradients_become_ready_from_the_end),
+      cmocka_unit_test(test_tensors_are_aligned_in_memory_and_packed_in_files),
+      cmocka_unit_test(test_pads_stay_zero),
       cmocka_unit_test(test_only_gelu_costs_memory),
       cmocka_unit_test(test_widths),
   };
