@@ -7,6 +7,8 @@
  *             memcpy.
  *   poll      Once per step. When the mark is done, the floats go to the writer's thread. When the thread has written
  *             them, its result is reported.
+ *             If an update before the copies was blocked, they hold the weights of an earlier step. The counters that
+ *             were copied with them show it, and the checkpoint is dropped.
  *   wait      The checkpoint is needed now: it was requested, or the run ends.
  *
  * The run loses the time of the copy: on a CPU the host's time, on a device the device's time plus the host's time to
@@ -122,6 +124,15 @@ static void add_device_stall(struct trainer *t) {
   t->checkpoint_us += us;
 }
 
+/* Its copy was queued behind an update that was blocked, because the round fails. 1: none is in progress. */
+static int drop_copy(struct trainer *t, struct err *e) {
+  t->save.copying = t->save.begun = false;
+  if (!t->save.wanted) return 1;
+  err_set(e, -EPROTO, "the checkpoint of step %llu was not written, because that step was not completed",
+          (unsigned long long)t->save.at.step);
+  return with_exit(t, TRAINER_SYSTEM, -EPROTO);
+}
+
 static void hand_to_writer(struct trainer *t) {
   add_device_stall(t);
   struct ckpt_state s = trainer_state_read(t, t->save.stage, &t->save.at);
@@ -140,6 +151,7 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     if (rc == 0 && !timeout_ms) return 0;
     if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
     if (rc < 0) return rc;
+    if (!trainer_state_is_of(t, t->save.stage, &t->save.at)) return drop_copy(t, e);
     hand_to_writer(t);
   }
   if (ckpt_writer_wait(t->save.writer, timeout_ms, &r)) {

@@ -2,6 +2,10 @@
 /* The state of a run: to the host and back, as bytes, and from a checkpoint at the start. save.c decides when it is
  * written.
  *
+ * The loss of a state is that of its step. If the host has read that step, it knows the loss. Otherwise the step is
+ * still queued, and its loss is copied from the device behind it. A step that was aborted leaves a loss on the device
+ * too, but the host has never read it.
+ *
  * A run does not resume from weights that are not finite. A device's ReLU may turn their results into zeros, and then
  * neither loss nor gradients would show it.
  *
@@ -115,11 +119,18 @@ int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct co
   return with_exit(t, TRAINER_SYSTEM, compute_fetch(t->c, all_parts(t, stage), all_parts(t, shadow), mark, e));
 }
 
+/* Each step adds one to the counters that were copied with the state. A blocked update does not. */
+bool trainer_state_is_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
+  struct compute_opt_counters v;
+  memcpy(&v, compute_host(t->c, counters_in_stage(t, stage)), sizeof v);
+  return trainer_steps_counted(&v) - trainer_steps_counted(&t->counters) == at->step - t->done.step;
+}
+
 struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
                                      const struct run_position *at) {
   struct ckpt_state s = {
       .kind = checkpoint_kind(t), .step = at->step, .epoch = at->epoch, .position = at->position, .padded = true};
-  s.last_loss = (double)*compute_host(t->c, loss_in_stage(t, stage));
+  s.last_loss = at->step == t->done.step ? t->loss : (double)*compute_host(t->c, loss_in_stage(t, stage));
   memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
   if (!t->scale_loss) s.counters.scale = 0;
   s.params = compute_host(t->c, in_stage(t, stage, 0));
@@ -150,10 +161,6 @@ static int upload_state(struct trainer *t, const struct ckpt_state *s, struct er
     memcpy(part, i == 0 ? s->params : s->states[i - 1], bytes);
     model_unpack(&t->o.shape, part);
     rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
-  }
-  if (rc == 0) {
-    *compute_host(t->c, loss_in_stage(t, stage)) = (float)s->last_loss;
-    rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_LOSS, 1), loss_in_stage(t, stage), e);
   }
   if (rc == 0) rc = upload_counters(t, s, stage, e);
   if (rc == 0) rc = trainer_await_queue(t, e);

@@ -382,10 +382,6 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   return check_finite(t, x, e);
 }
 
-static uint64_t steps_counted(const struct compute_opt_counters *v) {
-  return v->updates + v->skipped;
-}
-
 /* Reads the steps that completed. The device counts one update or one skip per step, and the count behind a step lies
  * in that step's slot. If it did not grow, the update was blocked, and so were those of all later steps. */
 static int read_completed(struct trainer *t, struct err *e) {
@@ -393,7 +389,7 @@ static int read_completed(struct trainer *t, struct err *e) {
   int rc = 0;
   for (struct slot *s; rc == 0 && (s = slots_oldest(&t->slots)); rc = trainer_read_and_report(t, e)) {
     memcpy(&then, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof then);
-    if (steps_counted(&then) == steps_counted(&t->counters)) break;
+    if (trainer_steps_counted(&then) == trainer_steps_counted(&t->counters)) break;
   }
   slots_clear(&t->slots);
   return rc;
@@ -411,8 +407,8 @@ int trainer_discard_queued(struct trainer *t, struct err *e) {
   memcpy(&now, compute_host(t->c, stage), sizeof now);
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
-  if (steps_counted(&now) == steps_counted(&t->counters)) return 0;
-  err_set(e, -EPROTO, "the optimizer counted %llu steps, but %llu were read", (unsigned long long)steps_counted(&now),
-          (unsigned long long)steps_counted(&t->counters));
+  if (trainer_steps_counted(&now) == trainer_steps_counted(&t->counters)) return 0;
+  err_set(e, -EPROTO, "the optimizer counted %llu steps, but %llu were read",
+          (unsigned long long)trainer_steps_counted(&now), (unsigned long long)trainer_steps_counted(&t->counters));
   return with_exit(t, TRAINER_SYSTEM, -EPROTO);
 }

@@ -171,6 +171,11 @@ static inline int with_coll_exit(struct trainer *t, int rc) {
   return with_exit(t, own ? TRAINER_SYSTEM : TRAINER_LOST, rc);
 }
 
+/* The optimizer counts each step once: as an update, or as skipped. */
+static inline uint64_t trainer_steps_counted(const struct compute_opt_counters *v) {
+  return v->updates + v->skipped;
+}
+
 /* setup.c: from options to a run that is ready. */
 int trainer_setup(struct trainer *t, struct err *e);
 int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the ranks; no data, no model */
@@ -234,6 +239,8 @@ int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct 
 int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage, struct err *e);
 int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
                         struct compute_mark *mark, struct err *e);
+/* Behind a mark: whether the state in a stage is that behind step at->step. It is not if an update was blocked. */
+bool trainer_state_is_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at);
 /* Behind a mark: the state in a stage. It points into the stage. */
 struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage, const struct run_position *at);
 int trainer_await_queue(struct trainer *t, struct err *e); /* waits for all queued operations */
