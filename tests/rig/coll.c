@@ -33,6 +33,15 @@ void await_flag(struct rank *r, int i) {
   while (!__atomic_load_n(&r->s->flag[i], __ATOMIC_SEQ_CST)) nap(1);
 }
 
+void leave_round(struct rank *r, int live) {
+  int *parked = &r->s->parked[r->round];
+  compute_block_updates(r->c, true);
+  coll_abort(r->l, "the round ends");
+  __atomic_fetch_add(parked, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(parked, __ATOMIC_SEQ_CST) < live) nap(1);
+  coll_cut(r->l);
+}
+
 /* ------------------------------------------------------------ what ranks share */
 
 int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms, struct err *e) {
@@ -57,6 +66,10 @@ static int post_to_board(void *ctx, const char *key, const void *bytes, size_t s
   size_t *n = &s->board_n[r->round];
   if (*n + size <= BOARD_MAX) memcpy(s->board[r->round] + *n, bytes, size), *n += size;
   pthread_mutex_unlock(&s->lock);
+  if (s->asked_after_post) {
+    s->posted_ms = monotonic_ms();
+    __atomic_store_n(&s->asked, -ECANCELED, __ATOMIC_SEQ_CST);
+  }
   return 0;
 }
 
@@ -69,6 +82,11 @@ static int read_posts(void *ctx, const char *key, char **all, size_t *size, int 
   if (*all) memcpy(*all, s->board[r->round], *size);
   pthread_mutex_unlock(&s->lock);
   return 0;
+}
+
+static int asked(void *ctx, struct err *e) {
+  int code = __atomic_load_n(&((struct rank *)ctx)->s->asked, __ATOMIC_SEQ_CST);
+  return code ? err_set(e, code, "the agent ends this round") : 0;
 }
 
 static const struct gpu_module *open_module(void) {
@@ -99,6 +117,8 @@ struct nccl_config config_of(struct rank *r) {
                               .stop = &r->stop,
                               .exchange = exchange,
                               .exchange_ctx = r,
+                              .asked = asked,
+                              .asked_ctx = r,
                               .post = post_to_board,
                               .peek = read_posts,
                               .board_ctx = r};

@@ -22,7 +22,11 @@ struct shared {
   uint8_t board[2][BOARD_MAX];
   int minted;
   uint8_t ids[2][IDS * GPU_ID_SIZE];
-  int flag[8]; /* for a test's own use */
+  int flag[8];           /* for a test's own use */
+  int parked[2];         /* ranks that have left the round */
+  int asked;             /* not 0: every rank's agent asks it to leave, with this code */
+  bool asked_after_post; /* they ask as soon as a rank has posted that it waits */
+  uint64_t posted_ms;
 };
 
 struct rank {
@@ -73,6 +77,9 @@ extern uint64_t coll_timeout_ms; /* of worlds with a missing rank: as short as t
 void nap(int ms);
 void set_flag(struct rank *r, int i);
 void await_flag(struct rank *r, int i);
+/* As the trainer leaves a round: blocks the updates, waits until all `live` ranks have done so, and cuts off what is
+ * queued. The collectives are left to the caller, as are its graphs. */
+void leave_round(struct rank *r, int live);
 void all_here(struct rank *r); /* without collectives; once per test. Uses the flags from 4 on */
 int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms, struct err *e);
 struct nccl_config config_of(struct rank *r);

@@ -54,6 +54,7 @@ struct coll_ops {
   int (*sum)(struct coll *l, double *v, size_t n, struct err *e);
   int (*broadcast)(struct coll *l, void *data, size_t n, int root, struct err *e);
   void (*abort)(struct coll *l, const char *why);
+  void (*cut)(struct coll *l);                                                                  /* may be NULL */
   int (*register_buf)(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e); /* may be NULL */
 };
 
@@ -92,7 +93,7 @@ struct coll *coll_local_create(void);
 /* Connects the neighbours. The exchange and the connections each take timeout_ms at most. */
 int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e);
 
-/* Says BYE and closes. NULL is fine. */
+/* Says BYE and closes. After coll_abort or a failure on a device: see coll_cut. NULL is fine. */
 static inline void coll_destroy(struct coll *l) {
   if (l) l->ops->destroy(l);
 }
@@ -136,9 +137,16 @@ static inline int coll_broadcast(struct coll *l, void *data, size_t n, int root,
 static inline int coll_register(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e) {
   return l->ops->register_buf ? l->ops->register_buf(l, c, b, e) : 0;
 }
-/* This rank gives up: sends the others the reason, as far as that is possible at once. */
+/* This rank gives up: sends the others the reason, as far as that is possible at once. On a device its updates are
+ * blocked, and what is queued goes on: the others may be in the same collective. */
 static inline void coll_abort(struct coll *l, const char *why) {
   if (l) l->ops->abort(l, why);
+}
+/* After coll_abort or a failure, when every other rank is dead, or has failed too and uses these collectives no more:
+ * what is queued on the device ends, with any result. Then wait for the queue, destroy captured graphs, and call
+ * coll_destroy. Without it coll_destroy leaves the device as it is, and the process should end by _exit. */
+static inline void coll_cut(struct coll *l) {
+  if (l && l->ops->cut) l->ops->cut(l);
 }
 
 #endif

@@ -196,5 +196,6 @@ const struct coll_ops nccl_ops = {
     .sum = nccl_sum,
     .broadcast = nccl_broadcast,
     .abort = nccl_abort,
+    .cut = nccl_cut,
     .register_buf = nccl_register,
 };

@@ -8,17 +8,23 @@
  * with a deadline, and watching SIGTERM, the board and the agent. NCCL needs equal versions on all ranks. The process
  * that minted the ids is not a rank and needs only the same major.minor.
  *
- * Failing (nccl_fail.c). The end begins at once:
+ * Poison. A rank that fails (nccl_fail.c), or leaves the round, blocks its updates and queues nothing more. It does not
+ * abort. An aborted kernel of NCCL leaves its wait, goes on with what is in the buffers, and publishes its step
+ * (waitPeer and postPeer in prims_simple.h). So a peer that has not failed could complete its all-reduce with stale,
+ * finite data, and update its weights with them. ncclCommRevoke (2.29) is no help: it sets the same flag for the same
+ * kernels, and clears it when they have left.
  *
- *   block    Updates behind an all-reduce that can never complete must not run (compute_block_updates). This comes
- *            before the abort, because the abort lets the device continue.
- *   abort    ncclCommAbort makes NCCL's kernels leave, and returns when all is freed. It waits for captured graphs to
- *            be destroyed, which the caller does later, and a driver may hang. So it runs in a detached thread.
+ * Cut. coll_cut is called when no other rank uses the communicator: each is dead, or poisoned and waits for the next
+ * round. Only then ncclCommAbort is called, which makes the kernels leave. It returns when all is freed. It waits for
+ * captured graphs to be destroyed, which the caller does meanwhile, and a driver may hang. So it runs in a detached
+ * thread.
  *
- * Ending. coll_destroy waits at most ten seconds for that thread and for the stream. If they do not end by then, the
- * exit of the process frees them and their memory, because a leak is better than a hang. compute's device memory is
- * then left too: freeing any of it would wait for the whole device. A healthy communicator is finalized (all ranks are
- * done) and destroyed, with the same deadlines; if that fails it is aborted.
+ * End. coll_destroy waits at most ten seconds for that thread and for the stream. If they do not end by then, the exit
+ * of the process frees them and their memory, because a leak is better than a hang. The same holds for a communicator
+ * that is poisoned and was not cut: it is left as it is, and the process should leave by _exit. compute's device memory
+ * is then left too: freeing any of it would wait for the whole device. A healthy communicator is finalized (all ranks
+ * are done) and destroyed, with the same deadlines. One that never came up is aborted, because no kernel of this rank
+ * has run in it.
  *
  * ncclGetUniqueId opens a socket and a thread of this process. The process that minted an id must live until all ranks
  * are connected. */
@@ -112,11 +118,17 @@ static bool await_stream(struct nccl *n) {
   }
 }
 
-/* From now on this rank has failed. */
-void nccl_begin_end(struct nccl *n, int code) {
+void nccl_poison(struct nccl *n, int code) {
   n->last = nccl_trace_now(n);
   n->failed.code = code;
   compute_block_updates(n->c, true);
+  cuda_of(n->c)->held = n->running;
+}
+
+void nccl_cut(struct coll *l) {
+  struct nccl *n = nccl_of(l);
+  if (!n->failed.code) return;
+  cuda_of(n->c)->held = false; /* the queue ends now */
   start_end_thread(n, true);
 }
 
@@ -154,17 +166,24 @@ static void free_device_memory(struct nccl *n) {
   (void)cudaGetLastError();
 }
 
+/* false: the communicator is left to the exit of the process. */
+static bool end_communicator(struct nccl *n) {
+  if (n->comm && n->running) {
+    if (n->failed.code || !await_stream(n) || !finalize(n)) return false;
+    start_end_thread(n, false);
+  }
+  start_end_thread(n, true);
+  return await_end_thread(n) && await_stream(n);
+}
+
 void nccl_destroy(struct coll *l) {
   struct nccl *n = nccl_of(l);
-  if (n->comm) {
-    bool well = n->running && !n->failed.code && await_stream(n) && finalize(n);
-    if (!well) compute_block_updates(n->c, true);
-    start_end_thread(n, !well);
-  }
-  if (await_end_thread(n) && await_stream(n))
+  if (end_communicator(n)) {
     free_device_memory(n);
-  else
+  } else {
+    compute_block_updates(n->c, true);
     cuda_of(n->c)->held = true;
+  }
   if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
   free(n);
 }

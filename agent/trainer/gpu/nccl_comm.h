@@ -66,8 +66,9 @@ static inline struct trace nccl_trace_now(const struct nccl *n) {
 /* nccl_comm.c */
 extern const struct coll_ops nccl_ops __attribute__((visibility("hidden"))); /* in nccl_coll.c */
 void nccl_destroy(struct coll *l);
-/* From now on this rank has failed: its updates are blocked, and the communicator ends. */
-void nccl_begin_end(struct nccl *n, int code);
+void nccl_cut(struct coll *l);
+/* From now on this rank has failed, and its updates are blocked. */
+void nccl_poison(struct nccl *n, int code);
 void nccl_nap(void);
 
 /* nccl_fail.c. The functions that fail return the code, with its message. */
@@ -79,7 +80,7 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
 int nccl_check_cuda(struct nccl *n, cudaError_t rc, const char *what, struct err *e);
 /* While a communicator is connecting: fails with a rank that posted that it has failed. */
 int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
-/* Fails if the agent wants this rank to leave. Asks once in COLL_ASK_MS. */
+/* Fails if the agent wants this rank to leave. Asks it every COLL_ASK_MS. */
 int nccl_ask_agent(struct nccl *n, struct err *e);
 /* Fails if NCCL reports an error, a collective is late, another rank has failed, or the agent asks for it. Cheap. */
 int nccl_watch(struct nccl *n, struct err *e);

@@ -6,11 +6,14 @@
  * not. A rank that has waited for a while reads the board, on which failed ranks post, and fails with them (board.h).
  * Every wait asks the agent whether this rank should leave.
  *
- * A failure is one message, which every later call repeats. The end of the communicator begins at once (nccl_comm.c).
- * Then this rank posts its position on the board, and reads the other posts for one to three seconds, as long as the
- * others need. So the message can name the missing rank and not only the stuck collective. Of the errors that NCCL
- * reports, those of CUDA and of a wrong call are this rank's own, and the others get its reason. The rest may have
- * begun on any rank, so the board decides. */
+ * A failure is one message, which every later call repeats. The communicator is poisoned at once (nccl_comm.c). Then
+ * this rank posts its position on the board, and reads the other posts for one to three seconds, as long as the others
+ * need, or until the agent asks it to leave. So the message can name the missing rank and not only the stuck
+ * collective. Of the errors that NCCL reports, those of CUDA and of a wrong call are this rank's own, and the others get
+ * its reason. The rest may have begun on any rank, so the board decides.
+ *
+ * The agent's request comes by `asked`, or as -ECANCELED from the board: a store whose agent ends the round answers so.
+ * Over NVLink and shared memory NCCL never reports that a peer has died, and this request is the first to tell. */
 
 #include "agent/trainer/gpu/nccl_comm.h"
 
@@ -93,15 +96,25 @@ void nccl_post(struct nccl *n, enum board_state state, const char *why) {
   (void)n->cfg.post(n->cfg.board_ctx, key, record, sizeof record, NCCL_BOARD_MS, NULL);
 }
 
-/* Fills posts[world]. false: the board cannot be read. */
-static bool read_board(struct nccl *n, struct board_post *posts) {
+/* Fills posts[world]. Otherwise the board cannot be read, and -ECANCELED is the agent's request. */
+static int read_board(struct nccl *n, struct board_post *posts, struct err *e) {
   char *all = NULL, key[64];
   size_t size = 0;
   board_key(n, key);
-  if (!n->cfg.peek || n->cfg.peek(n->cfg.board_ctx, key, &all, &size, NCCL_BOARD_MS, NULL)) return false;
+  if (!n->cfg.peek) return err_set(e, -ENOTSUP, "there is no board");
+  int rc = n->cfg.peek(n->cfg.board_ctx, key, &all, &size, NCCL_BOARD_MS, e);
+  if (rc) return rc;
   board_read(all, size, n->base.world, posts);
   free(all);
-  return true;
+  return 0;
+}
+
+/* 0, or the agent's request. */
+static int asked_to_leave(struct nccl *n, struct err *why) {
+  uint64_t now = monotonic_ms();
+  if (!n->cfg.asked || now - n->asked_ms < COLL_ASK_MS) return 0;
+  n->asked_ms = now;
+  return n->cfg.asked(n->cfg.asked_ctx, why);
 }
 
 /* The time from waited_ms to the next look at the board. */
@@ -110,26 +123,35 @@ static uint64_t look_gap(uint64_t waited_ms) {
   return gap < NCCL_LOOK_MS ? NCCL_LOOK_MS : gap > NCCL_LOOK_MAX_MS ? NCCL_LOOK_MAX_MS : gap;
 }
 
-/* The posts of the others. Waits until all had the time to see that this rank has failed. */
-static void ask_others(struct nccl *n, enum board_state mine, uint64_t waited_ms, struct board_verdict *w) {
+enum { BOARD_PAUSES = 20 }; /* of a millisecond, between two looks */
+
+/* The posts of the others. Waits until all had the time to see that this rank has failed. Returns the agent's request,
+ * or 0. */
+static int ask_others(struct nccl *n, enum board_state mine, uint64_t waited_ms, struct board_verdict *w,
+                      struct err *why) {
   struct board_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
   uint64_t end = monotonic_ms() + look_gap(waited_ms) + NCCL_BOARD_MS;
-  int self = n->base.rank;
-  bool read = false;
+  int self = n->base.rank, asked = 0, read = 0;
   *w = (struct board_verdict){.lost = -1};
   nccl_post(n, mine, NULL);
   for (;;) {
-    read = read_board(n, posts);
-    if (!read || board_rank_gave_up(posts, n->base.world, self) >= 0 || monotonic_ms() >= end ||
+    read = read_board(n, posts, why);
+    if (read == -ECANCELED) asked = read;
+    if (read || board_rank_gave_up(posts, n->base.world, self) >= 0 || monotonic_ms() >= end ||
         (n->cfg.stop && *n->cfg.stop) || board_all_posted(posts, n->base.world, self, n->running))
       break;
-    for (int i = 0; i < 20; i++) nccl_nap();
+    for (int i = 0; i < BOARD_PAUSES && !asked; i++) {
+      nccl_nap();
+      asked = asked_to_leave(n, why);
+    }
+    if (asked) break;
   }
   posts[self].state = mine;
   posts[self].begun = n->last.begun;
   posts[self].done = n->last.done;
-  if (read) board_decide(posts, n->base.world, self, n->running, w);
+  if (read == 0) board_decide(posts, n->base.world, self, n->running, w);
   free(posts);
+  return asked;
 }
 
 /* Failing. --------------------------------------------------------------------------------------------------------- */
@@ -137,8 +159,12 @@ static void ask_others(struct nccl *n, enum board_state mine, uint64_t waited_ms
 static int fail_with_board(struct nccl *n, int code, enum board_state mine, const char *what, uint64_t waited_ms,
                            struct err *e) {
   struct board_verdict w;
-  nccl_begin_end(n, code);
-  ask_others(n, mine, waited_ms, &w);
+  struct err why = ERR_INIT;
+  nccl_poison(n, code);
+  if (ask_others(n, mine, waited_ms, &w, &why)) {
+    n->failed = why;
+    return nccl_repeat_failure(n, e);
+  }
   n->base.lost = w.lost;
   if (w.lost >= 0)
     err_set(&n->failed, code, "lost contact with rank %d: %s; %s (rank %d waited)", w.lost, what, w.text, n->base.rank);
@@ -153,11 +179,11 @@ int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct 
   return fail_with_board(n, -ETIMEDOUT, BOARD_WAITS, text, waited_ms, e);
 }
 
-static int nccl_fail_own(struct nccl *n, struct err *e) {
-  nccl_begin_end(n, e->code);
-  n->failed = *e;
-  nccl_post(n, BOARD_GAVE_UP, e->text);
-  return e->code;
+static int fail_own(struct nccl *n, const struct err *own, struct err *e) {
+  nccl_poison(n, own->code);
+  n->failed = *own;
+  nccl_post(n, BOARD_GAVE_UP, own->text);
+  return nccl_repeat_failure(n, e);
 }
 
 static bool is_own_error(ncclResult_t rc) {
@@ -178,13 +204,13 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
             "two ranks are on one GPU, which NCCL refuses (%s); start one worker per GPU (--nproc gpu), "
             "or, for experiments, give each rank its own NCCL_HOSTID",
             words);
-    return nccl_fail_own(n, &own), nccl_repeat_failure(n, e);
+    return fail_own(n, &own, e);
   }
   snprintf(text, sizeof text, "NCCL failed (%s): %s%s%s", what, ncclGetErrorString(rc), words[0] ? ": " : "", words);
   if (!is_own_error(rc))
     return fail_with_board(n, -ECONNRESET, BOARD_ERROR, text, n->moved_ms ? monotonic_ms() - n->moved_ms : 0, e);
   err_set(&own, -EIO, "%s", text);
-  return nccl_fail_own(n, &own), nccl_repeat_failure(n, e);
+  return fail_own(n, &own, e);
 }
 
 int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
@@ -192,8 +218,10 @@ int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, str
   if (now - n->board_ms < look_gap(waited_ms)) return 0;
   n->board_ms = now;
   struct board_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
-  int who = read_board(n, posts) ? board_rank_failed(posts, n->base.world, n->base.rank) : -1;
+  struct err why = ERR_INIT;
+  int rc = read_board(n, posts, &why), who = rc ? -1 : board_rank_failed(posts, n->base.world, n->base.rank);
   free(posts);
+  if (rc == -ECANCELED) return fail_own(n, &why, e);
   if (who < 0) return 0;
   char text[NCCL_CALL_TEXT + 80];
   snprintf(text, sizeof text, "%s cannot complete: rank %d has failed", what, who);
@@ -204,20 +232,14 @@ int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, str
 int nccl_check_cuda(struct nccl *n, cudaError_t rc, const char *what, struct err *e) {
   struct err own = ERR_INIT;
   if (!cuda_check(n->c, rc, what, &own)) return 0;
-  nccl_fail_own(n, &own);
-  return nccl_repeat_failure(n, e);
+  return fail_own(n, &own, e);
 }
 
 /* Watching. -------------------------------------------------------------------------------------------------------- */
 
 int nccl_ask_agent(struct nccl *n, struct err *e) {
   struct err why = ERR_INIT;
-  uint64_t now = monotonic_ms();
-  if (!n->cfg.asked || now - n->asked_ms < COLL_ASK_MS) return 0;
-  n->asked_ms = now;
-  if (!n->cfg.asked(n->cfg.asked_ctx, &why)) return 0;
-  nccl_fail_own(n, &why);
-  return nccl_repeat_failure(n, e);
+  return asked_to_leave(n, &why) ? fail_own(n, &why, e) : 0;
 }
 
 /* A collective on the device has not moved for a while. */
@@ -283,7 +305,7 @@ int nccl_await_enqueued(struct nccl *n, ncclResult_t rc, const struct trace_call
 void nccl_abort(struct coll *l, const char *why) {
   struct nccl *n = nccl_of(l);
   if (n->failed.code) return;
-  nccl_begin_end(n, -ECONNABORTED);
+  nccl_poison(n, -ECONNABORTED);
   n->base.lost = l->rank;
   err_set(&n->failed, -ECONNABORTED, "rank %d gave up: %s", l->rank, why);
   nccl_post(n, BOARD_GAVE_UP, why);

@@ -156,7 +156,8 @@ int main(int argc, char **argv) {
   if (t.o.help) return print_help(argc, argv);
   if (t.o.version) return puts("rdzv-trainer " RDZV_VERSION) < 0 ? TRAINER_SYSTEM : TRAINER_DONE;
   ignore_signals();
-  if (run_trainer(&t, &e)) {
+  bool failed = run_trainer(&t, &e) != 0;
+  if (failed) {
     bool echo = t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0;
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
     /* All ranks come to these two ends by themselves, at the same place. */
@@ -164,5 +165,10 @@ int main(int argc, char **argv) {
     if (echo) await_sigterm(ECHO_MS);
   }
   trainer_teardown(&t);
+  /* A device may still be in a collective that nobody will complete. Its libraries wait for it in an exit handler. */
+  if (failed && t.gpu) {
+    fflush(NULL);
+    _exit(t.exit);
+  }
   return t.exit;
 }

@@ -2,20 +2,23 @@
 /* --recovery inplace: when another rank is lost, this rank keeps its process, its device and its weights.
  *
  *   lost      A collective reports a lost rank, or the agent asks to leave the round (RDZV_REJOIN).
- *   leave     Updates that wait for incomplete sums are blocked. The ring gets the reason and is closed. The
- *             optimizer's count behind each step shows which steps are done, and those are reported as usual.
+ *   leave     This rank blocks its updates, tells the other ranks, and queues nothing more. The communicator stays as it
+ *             is: a rank that has not left yet may be in a collective with this one (gpu/nccl_comm.c).
  *   rejoin    The agent learns that this worker waits, and gives it its place in the next round.
- *   enter     Rank, world, token; larger buffers if the world has become smaller; a new ring.
+ *   end       No rank is in a collective of the last round now: each is dead or waits. Only now what is queued is cut
+ *             off. The optimizer's count behind each step shows which steps are done, and those are reported as usual.
+ *   enter     Rank, world, token; larger buffers if the world has become smaller; new connections.
  *   agree     All ranks exchange their steps, and the rank with the highest gives its state to all.
  *
  * Ranks leave at slightly different steps. One may have made the update of a step in which another one lost its
- * neighbour. The one ahead has the sums of all ranks, so its state is complete and nothing is lost. Ranks at the same
- * step have the same bytes. A restarted rank has no state and receives one. Only if no rank has a state (the first
- * round, or all were restarted) do they resume from a checkpoint. So all ranks must use the same --recovery, and the
- * name of the exchange of steps makes sure of it.
+ * neighbour. The one ahead has the sums of all ranks, because nothing was cut off before all had left. So its state is
+ * complete and nothing is lost. Ranks at the same step have the same bytes. A restarted rank has no state and receives
+ * one. Only if no rank has a state (the first round, or all were restarted) do they resume from a checkpoint. So all
+ * ranks must use the same --recovery, and the name of the exchange of steps makes sure of it.
  *
  * Any of this may fail because yet another rank is lost; then it starts again. Without memory, without an agent, or
- * after a request to stop, the process ends as it would with --recovery restart. */
+ * after a request to stop, the process ends as it would with --recovery restart. It does not cut off anything either:
+ * main leaves by _exit. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -38,7 +41,7 @@ struct standing {
 
 /* For the metrics, in microseconds. */
 struct times {
-  uint64_t began, left, assigned, joined;
+  uint64_t began, assigned, ended, joined;
 };
 
 static bool in_place(const struct trainer *t) {
@@ -63,18 +66,26 @@ bool trainer_can_recover(const struct trainer *t, int rc) {
 
 /* Leaving. --------------------------------------------------------------------------------------------------------- */
 
-static int leave_round(struct trainer *t, const char *why, struct err *e) {
+static void leave_round(struct trainer *t, const char *why) {
   compute_block_updates(t->c, true);
-  if (t->coll) coll_abort(t->coll, why); /* nothing on the device completes before this */
+  coll_abort(t->coll, why);
+}
+
+/* After rdzv_rejoin: no rank uses the collectives of the last round. */
+static int end_round(struct trainer *t, struct err *e) {
+  coll_cut(t->coll);
   int rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
+  if (rc) return rc;
   slots_drop_graphs(&t->slots); /* they hold parts of the collectives, so they go before coll_destroy */
   compute_block_updates(t->c, false);
   coll_destroy(t->coll);
   t->coll = NULL;
-  if (rc == 0) rc = trainer_discard_queued(t, e);
   t->stop = t->checkpoint = t->clock = false; /* the requests are repeated in the next round */
   t->requested = 0;
-  return rc;
+  rc = trainer_discard_queued(t, e);
+  /* A sum that was cut off leaves anything, in the pads between the tensors too, which no step writes again. */
+  struct span grads = span_of(t->model.grads, 0, t->model.n_flat + MODEL_EXTRAS);
+  return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_fill(t->c, grads, 0, e));
 }
 
 static int await_next_round(struct trainer *t, const char *why, struct err *e) {
@@ -157,9 +168,9 @@ static int report_recovery(struct trainer *t, const struct times *at, struct err
   metrics_uint(&t->metrics, "step", t->done.step);
   metrics_uint(&t->metrics, "round", rdzv_round(t->rdzv));
   metrics_uint(&t->metrics, "world", (uint64_t)t->world);
-  metrics_real(&t->metrics, "left_ms", (double)(at->left - at->began) / 1000);
-  metrics_real(&t->metrics, "assigned_ms", (double)(at->assigned - at->left) / 1000);
-  metrics_real(&t->metrics, "ring_ms", (double)(at->joined - at->assigned) / 1000);
+  metrics_real(&t->metrics, "assigned_ms", (double)(at->assigned - at->began) / 1000);
+  metrics_real(&t->metrics, "left_ms", (double)(at->ended - at->assigned) / 1000);
+  metrics_real(&t->metrics, "ring_ms", (double)(at->joined - at->ended) / 1000);
   metrics_real(&t->metrics, "state_ms", (double)(now - at->joined) / 1000);
   metrics_real(&t->metrics, "ms", (double)(now - at->began) / 1000);
   return with_exit(t, TRAINER_FILES, metrics_end(&t->metrics, e));
@@ -176,10 +187,11 @@ static void reason_to_leave(const struct trainer *t, int rc, char out[64]) {
 static int recover_once(struct trainer *t, int why, struct times *at, struct err *e) {
   char text[64];
   reason_to_leave(t, why, text);
-  int rc = leave_round(t, text[0] ? text : "the round ends", e);
-  at->left = trainer_now_us();
-  if (rc == 0) rc = await_next_round(t, text, e);
+  leave_round(t, text[0] ? text : "the round ends");
+  int rc = await_next_round(t, text, e);
   at->assigned = trainer_now_us();
+  if (rc == 0) rc = end_round(t, e);
+  at->ended = trainer_now_us();
   if (rc == 0) rc = trainer_enter_round(t, e);
   if (rc == 0) rc = trainer_join_ranks(t, e);
   at->joined = trainer_now_us();

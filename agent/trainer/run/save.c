@@ -188,7 +188,7 @@ static int wait_for_last(struct trainer *t, struct err *e) {
   t->save.waited_for++;
   log_wait(t);
   while (rc == 0 && trainer_now_us() - from < limit) {
-    rc = with_coll_exit(t, coll_progress(t->coll, e));
+    rc = trainer_watch(t, e);
     if (rc == 0) rc = advance_save(t, SLICE_MS, e);
   }
   wait_log_end(t->waits);
@@ -250,7 +250,8 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
 /* 1: none is in progress. 0: after a slice of time one still is. */
 static int wait_slice(struct trainer *t, struct err *e) {
   if (!t->save.writer || !t->save.under_way) return 1;
-  int rc = advance_save(t, SLICE_MS, e);
+  int rc = trainer_watch(t, e);
+  if (rc == 0) rc = advance_save(t, SLICE_MS, e);
   if (rc == 1) t->save.under_way = false;
   return rc;
 }

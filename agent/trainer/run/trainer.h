@@ -120,6 +120,7 @@ struct trainer {
   struct run_position queued; /* behind the last step that was queued */
   struct run_position done;   /* behind the last step that was read */
   unsigned requested;         /* rdzv_requested, before the last step that was queued */
+  uint64_t asked_us;          /* when a wait last asked the agent */
   struct coll_ticket tickets[MODEL_WIDTHS_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
@@ -205,6 +206,8 @@ int trainer_discard_queued(struct trainer *t, struct err *e);
 
 /* wait.c: waits for a mark, and watches the other ranks and the agent. step: for the message. */
 int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e);
+/* Watches them once: in the loop of any other wait. */
+int trainer_watch(struct trainer *t, struct err *e);
 /* The error of a rank that leaves, as of rdzv_requested: -ECANCELED if the agent ends the round, -EPIPE if the agent is
  * gone, otherwise 0. */
 int trainer_leave_error(unsigned requested, struct err *e);

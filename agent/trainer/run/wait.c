@@ -45,31 +45,30 @@ static void pause_after(uint64_t waited_us) {
   if (waited_us >= SPIN_US) nanosleep(&ts, NULL);
 }
 
-/* Asks the agent and the collectives. *asked_us: when the agent was last asked. */
-static int watch_others(struct trainer *t, uint64_t now, uint64_t *asked_us, struct err *e) {
-  int rc = 0;
-  if (now - *asked_us >= COLL_ASK_MS * 1000) {
-    *asked_us = now;
-    rc = with_exit(t, TRAINER_LOST, trainer_asked(t, e));
+int trainer_watch(struct trainer *t, struct err *e) {
+  uint64_t now = trainer_now_us();
+  if (now - t->asked_us >= COLL_ASK_MS * 1000) {
+    t->asked_us = now;
+    int rc = with_exit(t, TRAINER_LOST, trainer_asked(t, e));
+    if (rc) return rc;
   }
-  return rc ? rc : with_coll_exit(t, coll_progress(t->coll, e));
+  return with_coll_exit(t, coll_progress(t->coll, e));
 }
 
 int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e) {
   int rc = compute_done(t->c, mark, e);
   if (rc > 0) return 0;
-  uint64_t from = trainer_now_us(), now = from, asked = from;
-  uint64_t limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
+  uint64_t from = t->asked_us = trainer_now_us(), limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
   while (rc == 0) {
-    rc = watch_others(t, now, &asked, e);
+    rc = trainer_watch(t, e);
     if (rc) return rc;
-    now = trainer_now_us();
-    if (now - from > limit) {
+    uint64_t waited = trainer_now_us() - from;
+    if (waited > limit) {
       err_set(e, -ETIMEDOUT, "the device (%s) did not finish step %llu within %.0f s, and no rank is missing",
-              t->c->device, (unsigned long long)step, (double)(now - from) / 1e6);
+              t->c->device, (unsigned long long)step, (double)waited / 1e6);
       return with_exit(t, TRAINER_SYSTEM, -ETIMEDOUT);
     }
-    pause_after(now - from);
+    pause_after(waited);
     rc = compute_done(t->c, mark, e);
   }
   return rc > 0 ? 0 : with_exit(t, TRAINER_SYSTEM, rc);

@@ -131,7 +131,9 @@ static bool device_lives(struct rank *r) {
   return true;
 }
 
-static bool leaves_soon(struct rank *r) {
+/* With the other ranks that live. */
+static bool leaves_soon(struct rank *r, int live) {
+  leave_round(r, live);
   uint64_t from = monotonic_ms();
   coll_destroy(r->l);
   r->l = NULL;
@@ -164,7 +166,7 @@ static bool a_killed_rank(struct rank *r) {
   struct err e = ERR_INIT;
   EXPECT(lose_rank_2(r, &p, &e));
   SAYS("lost contact with rank 2: ");
-  EXPECT(failed_for_good(r, 2, "rank 2 does not respond", &e) && leaves_soon(r));
+  EXPECT(failed_for_good(r, 2, "rank 2 does not respond", &e) && leaves_soon(r, 3));
   step_free(r, &p);
   return true;
 }
@@ -175,6 +177,7 @@ static bool a_silent_rank(struct rank *r) {
   EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
   if (r->rank == 0) {
     await_flag(r, 1), await_flag(r, 2); /* it does not join the third step */
+    EXPECT(leaves_soon(r, 3));
     step_free(r, &p);
     return true;
   }
@@ -184,7 +187,7 @@ static bool a_silent_rank(struct rank *r) {
   EXPECT(strstr(e.text, "lost contact with rank 0: all-reduce of bucket 0 (elements 3333..5000) "));
   EXPECT(failed_for_good(r, 0, "rank 0 does not respond", &e));
   set_flag(r, r->rank);
-  EXPECT(leaves_soon(r));
+  EXPECT(leaves_soon(r, 3));
   step_free(r, &p);
   return true;
 }
@@ -209,9 +212,9 @@ static bool a_silent_rank_in_a_captured_step(struct rank *r) {
     EXPECT(failed_for_good(r, 1, "rank 1 does not respond", &e));
     set_flag(r, 0);
   }
-  coll_abort(r->l, "the end of the test");
+  leave_round(r, 2);
   compute_graph_destroy(r->c, g);
-  EXPECT(leaves_soon(r));
+  EXPECT(leaves_soon(r, 2));
   step_free(r, &p);
   return true;
 }
@@ -228,7 +231,7 @@ static bool a_rank_that_gives_up(struct rank *r) {
     EXPECT(until_failure(r, &p, &e));
     EXPECT(failed_for_good(r, 1, "rank 1 gave up: no space left on device", &e));
   }
-  EXPECT(leaves_soon(r));
+  EXPECT(leaves_soon(r, 3));
   step_free(r, &p);
   return true;
 }
@@ -237,7 +240,7 @@ static bool a_rank_that_gives_up(struct rank *r) {
 static bool survivors_build_anew(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
-  EXPECT(lose_rank_2(r, &p, &e) && leaves_soon(r));
+  EXPECT(lose_rank_2(r, &p, &e) && leaves_soon(r, 2));
   r->round = 1;
   r->world = 2;
   EXPECT(make_coll(r) && steps(r, &p, 3));
@@ -251,6 +254,7 @@ static bool told_to_stop_it_waits_less(struct rank *r) {
   EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 1));
   if (r->rank == 0) {
     await_flag(r, 1);
+    EXPECT(leaves_soon(r, 2));
     step_free(r, &p);
     return true;
   }
@@ -259,6 +263,98 @@ static bool told_to_stop_it_waits_less(struct rank *r) {
   EXPECT(until_failure(r, &p, &e) == -ETIMEDOUT);
   EXPECT(monotonic_ms() - from < 5000);
   set_flag(r, 1);
+  EXPECT(leaves_soon(r, 2));
+  step_free(r, &p);
+  return true;
+}
+
+/* Rank 0 has failed, and rank 1 has not: their all-reduce must not complete, because rank 2 did not take part. */
+static bool a_failed_rank_completes_nothing(struct rank *r) {
+  struct step p;
+  struct compute_mark m;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 2));
+  all_here(r);
+  if (r->rank < 2) {
+    step_fill(r, &p, 2);
+    GOOD(step_queue(r, &p, &e));
+    GOOD(compute_record(r->c, &m, &e));
+    set_flag(r, r->rank);
+  }
+  await_flag(r, 0), await_flag(r, 1);
+  if (r->rank == 0) {
+    coll_abort(r->l, "a full disk");
+    set_flag(r, 2);
+  }
+  await_flag(r, 2);
+  for (int i = 0; r->rank < 2 && i < 300; i++) {
+    EXPECT(compute_done(r->c, m, &e) == 0);
+    nap(1);
+  }
+  EXPECT(leaves_soon(r, 3));
+  step_free(r, &p);
+  return true;
+}
+
+/* A failed communicator that nobody cuts off is left: the rank still ends at once, and frees nothing. */
+static bool a_failed_rank_leaves_all_behind(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 2));
+  if (r->rank == 1) {
+    await_flag(r, 0);
+    leave_round(r, 1);
+    step_free(r, &p);
+    return true;
+  }
+  step_fill(r, &p, 2);
+  GOOD(step_queue(r, &p, &e));
+  coll_abort(r->l, "a full disk");
+  uint64_t from = monotonic_ms();
+  step_free(r, &p);
+  coll_destroy(r->l);
+  compute_destroy(r->c);
+  EXPECT(monotonic_ms() - from < 1000);
+  set_flag(r, 0);
+  fflush(NULL);
+  _exit(0);
+}
+
+/* Nothing tells NCCL that rank 1 does not come, but the agents know. */
+static bool the_agent_ends_a_wait(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 2) && steps(r, &p, 2));
+  if (r->rank == 1) {
+    await_flag(r, 0), await_flag(r, 2);
+    __atomic_store_n(&r->s->asked, -ECANCELED, __ATOMIC_SEQ_CST);
+  } else {
+    step_fill(r, &p, 2);
+    GOOD(step_queue(r, &p, &e));
+    uint64_t from = monotonic_ms();
+    set_flag(r, r->rank);
+    EXPECT(await_queue(r, &e) == -ECANCELED && monotonic_ms() - from < 1000);
+    EXPECT(failed_for_good(r, -1, "the agent ends this round", &e));
+  }
+  EXPECT(leaves_soon(r, 3));
+  step_free(r, &p);
+  return true;
+}
+
+/* Rank 0 waits for a late collective and then for the others' posts, and does not wait for them any longer. */
+static bool the_agent_ends_a_failure(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 2));
+  all_here(r);
+  if (r->rank == 0) {
+    r->s->asked_after_post = true;
+    EXPECT(until_failure(r, &p, &e) == -ECANCELED && r->l->lost == -1);
+    EXPECT(monotonic_ms() - r->s->posted_ms < 500);
+    set_flag(r, 0);
+  }
+  await_flag(r, 0);
+  EXPECT(leaves_soon(r, 2));
   step_free(r, &p);
   return true;
 }
@@ -296,6 +392,18 @@ static bool told_to_stop_while_it_comes_up(struct rank *r) {
   return device_lives(r);
 }
 
+static bool the_agent_ends_the_coming_up(struct rank *r) {
+  struct nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  cfg.world = 3; /* the third one never joins */
+  cfg.exchange = NULL;
+  r->s->asked = -ECANCELED;
+  uint64_t from = monotonic_ms();
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ECANCELED && strstr(e.text, "the agent ends this round"));
+  EXPECT(monotonic_ms() - from < 5000);
+  return device_lives(r);
+}
+
 static bool what_differs_is_a_sentence(struct rank *r) {
   struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
@@ -328,6 +436,11 @@ static const struct test tests[] = {
     {"a_rank_that_gives_up", 3, 0, a_rank_that_gives_up, false, -1},
     {"survivors_build_anew", 3, 0, survivors_build_anew, false, 2},
     {"told_to_stop_it_waits_less", 2, LONG_MS, told_to_stop_it_waits_less, false, -1},
+    {"a_failed_rank_completes_nothing", 3, LONG_MS, a_failed_rank_completes_nothing, false, -1},
+    {"a_failed_rank_leaves_all_behind", 2, LONG_MS, a_failed_rank_leaves_all_behind, false, -1},
+    {"the_agent_ends_a_wait", 3, LONG_MS, the_agent_ends_a_wait, false, -1},
+    {"the_agent_ends_a_failure", 2, 0, the_agent_ends_a_failure, false, -1},
+    {"the_agent_ends_the_coming_up", 2, LONG_MS, the_agent_ends_the_coming_up, true, -1},
     {"who_does_not_come_is_named", 3, 0, who_does_not_come_is_named, true, -1},
     {"told_to_stop_while_it_comes_up", 1, LONG_MS, told_to_stop_while_it_comes_up, true, -1},
     {"what_differs_is_a_sentence", 2, LONG_MS, what_differs_is_a_sentence, true, -1},
