@@ -182,10 +182,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
   if (c->mode != cudaStreamCaptureModeRelaxed) fake_captures--;
   active = NULL;
   c->ended = true;
-  if (rc == cudaSuccess) {
+  if (rc == cudaSuccess)
     *out = c->g;
-    c->g = NULL;
-  }
+  else
+    drop_graph(c->g);
+  c->g = NULL;
   drop_capture(c);
   return fake_leave(rc);
 }

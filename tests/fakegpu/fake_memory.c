@@ -2,7 +2,7 @@
 /* Memory of the stand-in: allocations, and copies between them.
  *
  * Stricter than a device: an allocation has exactly its size and is full of 0xFF, which is NaN in every type. Freed
- * memory is overwritten, and freeing does not wait. Under ASan device memory is poisoned while no work is done, so the
+ * memory is overwritten. Freeing waits for the whole device, so behind a collective that never ends it hangs. Under ASan device memory is poisoned while no work is done, so the
  * host cannot touch it, and ASan reports a kernel that goes one element too far. A copy must lie within allocations and
  * go where its kind says. A copy from the device to memory that is not pinned is refused, because real CUDA makes the
  * caller wait and a step must never do that. A copy from such memory to the device takes the bytes at once, as CUDA
@@ -93,6 +93,8 @@ static cudaError_t release(void *p, enum kind kind) {
   struct allocation **found = p ? find(p) : NULL, *a = found ? *found : NULL;
   if (!p) return cudaSuccess;
   if (!a || a->at != p || a->kind != kind) return cudaErrorInvalidValue;
+  fake_drain_all();
+  for (found = &allocations; *found != a;) found = &(*found)->next; /* others may have changed the list meanwhile */
   *found = a->next;
   if (kind != PINNED) used -= a->n;
   ASAN_UNPOISON_MEMORY_REGION(a->at, a->n);

@@ -3,8 +3,8 @@
  *
  * Stricter than the library: no threads help, so a communicator comes up only while it is polled, and later than it
  * could. Between a call that returned "in progress" and a poll that returns "done", any other call on the communicator
- * ends the program, because the documentation forbids it. Only rank 0 sees a dead peer, and all ranks see a dead rank
- * 0. The others wait forever, as they may on a real network. After an abort the peers see a remote error.
+ * ends the program, because the documentation forbids it. As with the library, an abort returns only when all graphs
+ * that have captured the communicator are destroyed. fake_nccl_board.c says how ranks see deaths and aborts.
  *
  * It cannot show topologies, transports, algorithms and their speed, or differences of versions. */
 
@@ -19,8 +19,6 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-static const char bye = 'B';
 
 bool fake_nccl_enter(const char *name, struct ncclComm *c, ncclResult_t *rc) {
   fake_lock();
@@ -55,6 +53,7 @@ void fake_comm_drop(struct ncclComm *c) {
   if (--c->refs) return;
   fake_comm_close(c);
   fake_talk_drop(c);
+  fake_board_drop(c);
   for (struct fake_range *next; c->registered; c->registered = next) {
     next = c->registered->next;
     free(c->registered);
@@ -131,18 +130,21 @@ static void take_peers(struct ncclComm *c) {
   }
   for (int i = 1; i < c->world; i++) here += c->peers[i] >= 0;
   if (here < c->world) return;
+  struct fake_go go;
+  fake_board_create(c, &go);
   for (int i = 1; i < c->world; i++)
-    if (send(c->peers[i], "G", 1, MSG_NOSIGNAL) != 1) c->failed = ncclRemoteError;
+    if (send(c->peers[i], &go, sizeof go, MSG_NOSIGNAL) != (ssize_t)sizeof go) c->failed = ncclRemoteError;
   c->phase = FAKE_LATE;
 }
 
 static void await_go(struct ncclComm *c) {
-  char go;
-  ssize_t n = recv(c->peers[0], &go, 1, MSG_DONTWAIT);
-  if (n == 1)
-    c->phase = FAKE_LATE;
-  else if (n == 0 || errno != EAGAIN)
-    c->failed = ncclRemoteError;
+  struct fake_go go;
+  ssize_t n = recv(c->peers[0], &go, sizeof go, MSG_PEEK | MSG_DONTWAIT);
+  if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
+  if (n != (ssize_t)sizeof go) return;
+  (void)recv(c->peers[0], &go, sizeof go, MSG_DONTWAIT);
+  fake_board_open(c, &go);
+  c->phase = FAKE_LATE;
 }
 
 static void meet(struct ncclComm *c) {
@@ -152,23 +154,12 @@ static void meet(struct ncclComm *c) {
   if (c->phase == FAKE_LATE && !c->failed && fake_random(3) == 0) c->state = FAKE_READY;
 }
 
-/* Finds a connection that closed without a goodbye. During a collective its bytes belong to the collective. */
-static void look_at_peers(struct ncclComm *c) {
-  for (int i = 0; i < c->world; i++) {
-    char byte;
-    if (c->peers[i] < 0 || c->bye[i]) continue;
-    ssize_t n = recv(c->peers[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n == 1 && byte == bye) c->bye[i] = true;
-    if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
-  }
-}
-
 void fake_comm_poll(struct ncclComm *c) {
   if (c->failed != ncclSuccess) return;
   if (c->state == FAKE_MEETING)
     meet(c);
-  else if (c->state == FAKE_READY && !c->talk)
-    look_at_peers(c);
+  else if (c->state == FAKE_READY)
+    fake_board_look(c);
   if (c->talk) fake_talk_poll(c);
   if (c->delay > 0) c->delay--;
   if (c->delay == 0 && c->pending) fake_comm_queue_pending(c);
@@ -250,7 +241,17 @@ static bool all_done(void *ctx) {
   return ((struct ncclComm *)ctx)->outstanding == 0;
 }
 
-/* Waits for the work in progress. The peers get a goodbye, so that they do not take it for a death. */
+/* NCCL returns only when the graphs that have captured the communicator are gone: another thread must destroy them. */
+static void await_graphs(struct ncclComm *c) {
+  while (c->refs > 1) {
+    fake_poll();
+    fake_unlock();
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    fake_lock();
+  }
+}
+
+/* Waits for the work in progress. The peers do not take it for a death. */
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
   ncclResult_t rc;
   if (!fake_nccl_enter("ncclCommDestroy", NULL, &rc)) return rc;
@@ -258,21 +259,22 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
   if (c->registered) fake_say("left over: memory that is registered with a communicator");
   if (c->failed) fake_die("a communicator that has failed is destroyed, not aborted: this may wait for ever");
   fake_until(all_done, c);
-  for (int i = 0; i < c->world; i++)
-    if (c->peers[i] >= 0 && send(c->peers[i], &bye, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    }
+  fake_board_leave(c);
   fake_comm_close(c);
   c->state = FAKE_ABORTED;
+  await_graphs(c);
   fake_comm_drop(c);
   return fake_nccl_leave(ncclSuccess);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   fake_lock();
+  fake_board_abort(c);
   c->state = FAKE_ABORTED;
   fake_talk_drop(c);
-  fake_comm_queue_pending(c); /* they come to the stream as garbage */
+  fake_comm_queue_pending(c);
   fake_comm_close(c);
+  await_graphs(c);
   fake_comm_drop(c);
   return fake_nccl_leave(ncclSuccess);
 }

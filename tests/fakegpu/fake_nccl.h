@@ -25,6 +25,16 @@ struct fake_hello {
   uint16_t port;
 };
 
+/* What ranks see of each other beside the bytes of collectives, in memory that all map. All are read and written by
+ * atomic operations. Each rank also holds a lock on one byte of the file behind it, which the kernel drops when the
+ * rank's process ends, however it ends. */
+struct fake_board {
+  uint32_t joined[FAKE_WORLD_MAX]; /* it holds its lock */
+  uint32_t left[FAKE_WORLD_MAX];   /* ended in order */
+  uint32_t aborted[FAKE_WORLD_MAX];
+  uint64_t reach[FAKE_WORLD_MAX]; /* of a rank that has aborted: collectives that its kernels have run through */
+};
+
 enum fake_comm_state { FAKE_MEETING, FAKE_READY, FAKE_FINALIZED, FAKE_ABORTED };
 
 struct fake_coll;
@@ -54,7 +64,12 @@ struct ncclComm {
   bool blocking;
   int listener, roots[FAKE_IDS_MAX];
   int peers[FAKE_WORLD_MAX]; /* of rank 0: to all; of others: to 0 at [0] */
-  bool bye[FAKE_WORLD_MAX];
+  struct fake_board *board;
+  int board_fd;
+  uint64_t looked_ms;
+  bool blind[FAKE_WORLD_MAX]; /* does not see the end of this rank */
+  char tears[FAKE_WORLD_MAX]; /* the abort of this rank completes a collective here with stale data: 'y', 'n', 0 */
+  bool torn;                  /* it has done so: no byte of the connections has a meaning any more */
   uint64_t nonces[FAKE_IDS_MAX];
   struct fake_talk *talk; /* in progress, or NULL */
   uint64_t talks;
@@ -66,6 +81,7 @@ struct ncclComm {
   uint64_t seq, tickets, serving;
   uint64_t capture_id; /* the collective captured last */
   int capture_node;
+  uint32_t captures;
 };
 
 /* fake_nccl.c. How a communicator comes up. */
@@ -79,6 +95,22 @@ void fake_comm_dial(struct ncclComm *c, uint16_t port); /* rank 0; sets c->faile
 void fake_comm_close(struct ncclComm *c);
 /* true: the call must be followed by polls until the communicator is no longer in progress. */
 bool fake_comm_in_progress(const struct ncclComm *c);
+bool fake_mean(void);
+/* fake_nccl_board.c. Rank 0 creates a board, the others open it by what rank 0 tells them. */
+struct fake_go {
+  int32_t pid, fd;
+};
+void fake_board_create(struct ncclComm *c, struct fake_go *go);
+void fake_board_open(struct ncclComm *c, const struct fake_go *go);
+void fake_board_drop(struct ncclComm *c);
+void fake_board_leave(struct ncclComm *c);
+void fake_board_abort(struct ncclComm *c);
+void fake_board_reach(struct ncclComm *c); /* one more collective */
+/* Fails the communicator if a peer has died or aborted, and this rank is one that sees it. */
+void fake_board_look(struct ncclComm *c);
+/* true: collective `seq` completes here although a rank has aborted in it. */
+bool fake_board_tears(struct ncclComm *c, uint64_t seq);
+
 /* fake_nccl_talk.c. `end` is called with all cards, at each poll until it returns true. `drop` frees ctx, also where a
  * failure or an abort ends the talk. */
 void fake_talk_begin(struct ncclComm *c, uint64_t kind, struct fake_card mine, fake_talk_end_fn *end,

@@ -4,12 +4,13 @@
  *
  * Stricter than the library: the memory of the result is NaN from the start of the collective until it is complete, so
  * reading it early shows. A call of a communicator that does not block returns "in progress" now and then, and enters
- * its stream only after polls. A collective whose peer is gone never ends, and an aborted one leaves NaN and lets the
- * stream continue. Ranks that call different collectives are told apart, and never continue. */
+ * its stream only after polls. A collective whose peer is gone never ends. An aborted one leaves stale values and lets
+ * the stream continue, here and perhaps on other ranks (fake_nccl_board.c). Ranks that call different collectives are
+ * told apart, and never continue. If one rank has captured a collective and another has not, or in another capture, the
+ * program ends. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -30,15 +31,16 @@ struct fake_coll {
   ncclRedOp_t op;
   int root;
   uint64_t ticket; /* 0: of a graph */
+  uint32_t graph;  /* which capture of this communicator it is of; 0: none */
   struct CUstream_st *stream;
   struct fake_coll *next; /* pending */
 };
 
-#define HEADER_MAGIC UINT64_C(0x4c4c4f434b4146) /* begins with no 'B', which is a goodbye */
+#define HEADER_MAGIC UINT64_C(0x4c4c4f434b4146)
 
 struct header {
   uint64_t magic, seq, count;
-  uint32_t kind, type, op, root;
+  uint32_t kind, type, op, root, graph, unused;
 };
 
 struct pipe {
@@ -47,9 +49,9 @@ struct pipe {
 
 struct flight {
   struct header h;
-  size_t bytes; /* of header and data */
-  char *mine, *result;
-  char **parts; /* rank 0: of each peer */
+  size_t bytes;                 /* of header and data */
+  char *mine, *result, *before; /* before: the memory of the result until now */
+  char **parts;                 /* rank 0: of each peer */
   struct pipe *pipes;
   bool reduced;
 };
@@ -115,8 +117,14 @@ static size_t recv_bytes(const struct fake_coll *k) {
 static struct flight *flight_create(struct fake_coll *k) {
   struct ncclComm *c = k->c;
   struct flight *f = calloc(1, sizeof *f);
-  f->h =
-      (struct header){HEADER_MAGIC, c->seq++, k->count, k->kind, (uint32_t)k->type, (uint32_t)k->op, (uint32_t)k->root};
+  f->h = (struct header){.magic = HEADER_MAGIC,
+                         .seq = c->seq++,
+                         .count = k->count,
+                         .kind = k->kind,
+                         .type = (uint32_t)k->type,
+                         .op = (uint32_t)k->op,
+                         .root = (uint32_t)k->root,
+                         .graph = fake_mean() ? k->graph : 0};
   f->bytes = sizeof f->h + k->bytes;
   f->mine = calloc(1, f->bytes);
   f->result = calloc(1, f->bytes);
@@ -125,6 +133,8 @@ static struct flight *flight_create(struct fake_coll *k) {
   f->parts = calloc((size_t)c->world, sizeof *f->parts);
   f->pipes = calloc((size_t)c->world, sizeof *f->pipes);
   for (int i = 1; c->rank == 0 && i < c->world; i++) f->parts[i] = malloc(f->bytes);
+  f->before = malloc(recv_bytes(k));
+  memcpy(f->before, k->recv, recv_bytes(k));
   memset(k->recv, 0xff, recv_bytes(k));
   return f;
 }
@@ -135,6 +145,7 @@ static void flight_destroy(struct flight *f, int world) {
   free(f->pipes);
   free(f->mine);
   free(f->result);
+  free(f->before);
   free(f);
 }
 
@@ -142,10 +153,14 @@ static void check_same(struct ncclComm *c, const struct flight *f, const char *t
   struct header h;
   memcpy(&h, theirs, sizeof h);
   if (memcmp(&h, &f->h, sizeof h) == 0) return;
+  if (h.seq == f->h.seq && h.graph != f->h.graph)
+    fake_die("collective %llu is of capture %u on rank 0, of %u on rank %d (0: not captured): NCCL may hang, or worse",
+             (unsigned long long)h.seq, f->h.graph, h.graph, rank);
   fake_say("rank 0 is in collective %llu (kind %u, %llu values), rank %d in %llu (kind %u, %llu values)",
            (unsigned long long)f->h.seq, f->h.kind, (unsigned long long)f->h.count, rank, (unsigned long long)h.seq,
            h.kind, (unsigned long long)h.count);
   c->failed = ncclInvalidUsage;
+  c->torn = true;
 }
 
 static void combine(const struct fake_coll *k, struct flight *f) {
@@ -172,10 +187,10 @@ static bool middle(struct fake_coll *k, struct flight *f, bool *moved) {
       continue;
     }
     check_same(c, f, f->parts[i], i);
-    if (c->failed) return false;
+    if (c->torn) return false;
     whole &= fake_pull(c, i, f->parts[i], f->bytes, &f->pipes[i].got, moved);
   }
-  if (!whole || c->failed) return false;
+  if (!whole) return false;
   if (!f->reduced) combine(k, f);
   for (int i = 1; i < c->world; i++) whole &= fake_push(c, i, f->result, f->bytes, &f->pipes[i].sent, moved);
   return whole;
@@ -196,23 +211,43 @@ static enum fake_ran end(struct fake_coll *k, void **state) {
   return FAKE_DONE;
 }
 
+/* What an abort leaves where the result should be: finite, and plausible. */
+static void leave_stale(const struct fake_coll *k, const struct flight *f) {
+  bool reduces = k->kind == ALL_REDUCE || k->kind == REDUCE_SCATTER;
+  size_t at = k->kind == REDUCE_SCATTER ? slice_at(k) : 0;
+  if (reduces)
+    memmove(k->recv, f ? f->mine + sizeof f->h + at : (const char *)k->send + at, recv_bytes(k));
+  else if (f)
+    memcpy(k->recv, f->before, recv_bytes(k));
+}
+
+/* The bytes of the connections: 1 with the result, 0 not yet. */
+static bool proceed(struct fake_coll *k, struct flight *f, bool *moved) {
+  if (k->c->torn || !(k->c->rank == 0 ? middle(k, f, moved) : point(k, f, moved))) return false;
+  memcpy(k->recv, f->result + sizeof f->h + (k->kind == REDUCE_SCATTER ? slice_at(k) : 0), recv_bytes(k));
+  return true;
+}
+
 static enum fake_ran run_coll(struct fake_work *w, void **state) {
   struct fake_coll *k = (struct fake_coll *)w;
   struct ncclComm *c = k->c;
   bool moved = false;
   if (c->state == FAKE_ABORTED) {
-    memset(k->recv, 0xff, recv_bytes(k));
+    if (!*state) fake_board_reach(c);
+    leave_stale(k, *state);
     return end(k, state);
   }
-  if (c->failed || fake_talk_begun(c) || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving))
+  if (fake_talk_begun(c) || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving))
     return FAKE_BLOCKED;
   if (!*state) {
     *state = c->in_flight = flight_create(k);
     moved = true;
   }
   struct flight *f = *state;
-  if (!(c->rank == 0 ? middle(k, f, &moved) : point(k, f, &moved))) return moved ? FAKE_MOVED : FAKE_BLOCKED;
-  memcpy(k->recv, f->result + sizeof f->h + (k->kind == REDUCE_SCATTER ? slice_at(k) : 0), recv_bytes(k));
+  if (proceed(k, f, &moved)) return end(k, state);
+  if (!fake_board_tears(c, f->h.seq)) return moved ? FAKE_MOVED : FAKE_BLOCKED;
+  c->torn = true;
+  leave_stale(k, f);
   return end(k, state);
 }
 
@@ -232,8 +267,12 @@ static void put_in_stream(struct fake_coll *k) {
     if (fake_queue(k->stream, &k->w)) fake_die("a collective cannot be queued");
     return;
   }
-  if (c->capture_id == fake_capture_id(capture)) fake_capture_follow(k->stream, c->capture_node);
+  if (c->capture_id == fake_capture_id(capture))
+    fake_capture_follow(k->stream, c->capture_node);
+  else
+    c->captures++;
   c->capture_id = fake_capture_id(capture);
+  k->graph = c->captures;
   if (fake_capture_add(k->stream, &k->w, &c->capture_node)) fake_say("a collective in a capture that is invalid");
 }
 

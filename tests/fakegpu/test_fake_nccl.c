@@ -4,12 +4,15 @@
  *   test_fake_nccl [NAME...]
  *
  * A case is a function that every rank runs, each a process with a seed of its own. It returns 0, or reports what is
- * wrong. A rank that the stand-in ends has the signal of abort(). */
+ * wrong. A rank that the stand-in ends has the signal of abort(), and one that is to hang that of alarm(). */
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORLD_MAX = 4, CASE_MS = 30000, BY_ABORT = 256 };
+enum { WORLD_MAX = 4, CASE_MS = 30000, BY_ABORT = 256, BY_ALARM, ANY };
 
 struct page {
+  int seen[2]; /* of all turns of a case */
   int minted, flags[8];
   ncclUniqueId id;
 };
@@ -151,9 +155,11 @@ static int case_busy_split(struct rank *r) {
   ncclComm_t copy;
   NEED(up(r) == 0);
   if (r->rank == 1) {
+    raise_flag(1);
     await_flags(0, 1);
     return 0;
   }
+  await_flags(1, 1);
   NEED(cudaMalloc(&p, 4000) == cudaSuccess);
   NEED(settle(r->comm, ncclAllReduce(p, p, 1000, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
   raise_flag(0);
@@ -231,40 +237,189 @@ static int case_other_window(struct rank *r) {
 }
 #endif
 
+/* How ranks fail. -------------------------------------------------------------------------------------------------- */
+
+enum { LOOK_MS = 250 };
+
+/* The communicator's asynchronous error within a time in which it would be seen. */
+static ncclResult_t error_soon(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  for (uint64_t end = now_ms() + LOOK_MS; now_ms() < end && state == ncclSuccess;)
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return ncclInternalError;
+  return state;
+}
+
+/* Rank 2 is missing and rank 1 aborts. Does rank 0 complete the sum, with a finite value? Both are possible. */
+static int case_spread(struct rank *r) {
+  float *p, value = NAN;
+  NEED(up(r) == 0);
+  if (r->rank == 2) {
+    await_flags(2, 1);
+    return 0;
+  }
+  NEED(cudaMalloc((void **)&p, 4) == cudaSuccess && set(p, 1, (float)r->rank + 1));
+  NEED(settle(r->comm, ncclAllReduce(p, p, 1, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
+  for (int i = 0; i < 100; i++) NEED(cudaStreamQuery(r->stream) == cudaErrorNotReady);
+  raise_flag(0);
+  await_flags(0, 2);
+  if (r->rank == 1) {
+    NEED(ncclCommAbort(r->comm) == ncclSuccess && cudaStreamSynchronize(r->stream) == cudaSuccess);
+    raise_flag(1);
+    await_flags(2, 1);
+    return 0;
+  }
+  await_flags(1, 1);
+  NEED(error_soon(r->comm) == ncclSuccess);
+  bool done = cudaStreamQuery(r->stream) == cudaSuccess;
+  page->seen[done]++;
+  if (done) NEED(cudaMemcpy(&value, p, 4, cudaMemcpyDeviceToHost) == cudaSuccess && isfinite(value) && value < 6);
+  raise_flag(2);
+  return 0;
+}
+
+/* Rank 1 leaves without a word. */
+static int case_death(struct rank *r) {
+  NEED(up(r) == 0);
+  raise_flag(0);
+  await_flags(0, r->world);
+  if (r->rank == 1) _exit(0);
+  ncclResult_t rc = error_soon(r->comm);
+  NEED(rc == ncclSuccess || rc == ncclRemoteError);
+  __atomic_fetch_add(&page->seen[rc == ncclRemoteError], 1, __ATOMIC_ACQ_REL);
+  raise_flag(1);
+  await_flags(1, r->world - 1); /* nobody else dies before */
+  return 0;
+}
+
+static int case_uneven_capture(struct rank *r) {
+  float *p;
+  cudaGraph_t g;
+  cudaGraphExec_t x;
+  NEED(up(r) == 0);
+  NEED(cudaMalloc((void **)&p, 4) == cudaSuccess && set(p, 1, 1));
+  if (r->rank == 0) NEED(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  NEED(settle(r->comm, ncclAllReduce(p, p, 1, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
+  if (r->rank == 0) {
+    NEED(cudaStreamEndCapture(r->stream, &g) == cudaSuccess);
+    NEED(cudaGraphInstantiate(&x, g, 0) == cudaSuccess && cudaGraphLaunch(x, r->stream) == cudaSuccess);
+  }
+  (void)error_soon(r->comm);
+  return 1;
+}
+
+static int case_free(struct rank *r) {
+  void *p, *other;
+  NEED(up(r) == 0);
+  NEED(cudaMalloc(&p, 4) == cudaSuccess && cudaMalloc(&other, 4) == cudaSuccess);
+  raise_flag(0);
+  await_flags(0, 2);
+  if (r->rank == 0)
+    NEED(settle(r->comm, ncclAllReduce(p, p, 1, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
+  alarm(1);
+  cudaFree(other);
+  return 0;
+}
+
+static void *abort_it(void *arg) {
+  ncclCommAbort(((struct rank *)arg)->comm);
+  raise_flag(0);
+  return NULL;
+}
+
+static int case_abort_and_graph(struct rank *r) {
+  float *p;
+  cudaGraph_t g;
+  pthread_t thread;
+  NEED(up(r) == 0);
+  NEED(cudaMalloc((void **)&p, 4) == cudaSuccess);
+  NEED(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  NEED(settle(r->comm, ncclAllReduce(p, p, 1, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
+  NEED(cudaStreamEndCapture(r->stream, &g) == cudaSuccess);
+  NEED(pthread_create(&thread, NULL, abort_it, r) == 0);
+  pause_ms(50);
+  NEED(__atomic_load_n(&page->flags[0], __ATOMIC_ACQUIRE) == 0);
+  NEED(cudaGraphDestroy(g) == cudaSuccess && pthread_join(thread, NULL) == 0);
+  NEED(cudaFree(p) == cudaSuccess && cudaStreamDestroy(r->stream) == cudaSuccess);
+  return 0;
+}
+
+static bool both_seen(void) {
+  return page->seen[0] > 0 && page->seen[1] > 0;
+}
+
+static bool none_seen(void) {
+  return page->seen[1] == 0;
+}
+
+static bool all_seen(void) {
+  return page->seen[0] == 0;
+}
+
 static const struct {
   const char *name;
   int (*fn)(struct rank *r);
   int world, ends[WORLD_MAX];
+  const char *env[2];
+  int turns; /* 0: one */
+  bool (*check)(void);
 } cases[] = {
-    {"split", case_split, 3, {0}},     {"a split beside work", case_busy_split, 2, {BY_ABORT, 0}},
-    {"slices", case_slices, 3, {0}},   {"memory", case_memory, 1, {0}},
+    {"split", case_split, 3, {0}},
+    {"a split beside work", case_busy_split, 2, {BY_ABORT, 0}},
+    {"slices", case_slices, 3, {0}},
+    {"memory", case_memory, 1, {0}},
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    {"a window", case_window, 2, {0}}, {"windows of two sizes", case_other_window, 2, {BY_ABORT, BY_ABORT}},
+    {"a window", case_window, 2, {0}},
+    {"windows of two sizes", case_other_window, 2, {BY_ABORT, ANY}},
 #endif
+    {"an abort spreads", case_spread, 3, {0}, {"FAKEGPU_MEAN=1", "FAKEGPU_DEATHS=none"}, 10, both_seen},
+    {"a death that nobody sees", case_death, 3, {0}, {"FAKEGPU_DEATHS=none"}, 2, none_seen},
+    {"a death that some see", case_death, 3, {0}, {"FAKEGPU_DEATHS=some"}, 5, both_seen},
+    {"a death that all see", case_death, 3, {0}, {"FAKEGPU_DEATHS=all"}, 2, all_seen},
+    {"a death", case_death, 3, {0}, {"FAKEGPU_MEAN=1"}, 5, both_seen},
+    {"one rank captures", case_uneven_capture, 2, {BY_ABORT, ANY}, {"FAKEGPU_MEAN=1"}},
+    {"a free behind a collective", case_free, 2, {BY_ALARM, 0}},
+    {"an abort beside a graph", case_abort_and_graph, 1, {0}},
 };
 
-static int run_case(size_t at) {
+static int how_it_ended(pid_t pid, uint64_t end) {
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (now_ms() > end) kill(pid, SIGKILL);
+    pause_ms(2);
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  return WTERMSIG(status) == SIGABRT ? BY_ABORT : WTERMSIG(status) == SIGALRM ? BY_ALARM : -1;
+}
+
+static int run_turn(size_t at, int turn) {
   pid_t pids[WORLD_MAX];
-  int failed = 0;
-  memset(page, 0, sizeof *page);
+  int failed = 0, world = cases[at].world;
+  memset(&page->minted, 0, sizeof *page - offsetof(struct page, minted));
   fflush(NULL);
-  for (int i = 0; i < cases[at].world; i++)
+  for (int i = 0; i < world; i++)
     if ((pids[i] = fork()) == 0) {
       char seed[32];
-      snprintf(seed, sizeof seed, "%d", i + 1);
-      setenv("FAKEGPU_SEED", seed, 0);
-      exit(cases[at].fn(&(struct rank){.rank = i, .world = cases[at].world}));
+      snprintf(seed, sizeof seed, "%d", turn * world + i + 1);
+      setenv("FAKEGPU_SEED", seed, 1);
+      for (int k = 0; k < 2 && cases[at].env[k]; k++) putenv(strdup(cases[at].env[k]));
+      exit(cases[at].fn(&(struct rank){.rank = i, .world = world}));
     }
   uint64_t end = now_ms() + CASE_MS;
-  for (int i = 0; i < cases[at].world; i++) {
-    int status = 0;
-    while (waitpid(pids[i], &status, WNOHANG) == 0) {
-      if (now_ms() > end) kill(pids[i], SIGKILL);
-      pause_ms(2);
-    }
-    int got = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status) == SIGABRT ? BY_ABORT : -1;
-    if (got == cases[at].ends[i]) continue;
-    fprintf(stderr, "%s: rank %d ended with status %#x\n", cases[at].name, i, (unsigned)status);
+  for (int i = 0; i < world; i++) {
+    int got = how_it_ended(pids[i], end);
+    if (got == cases[at].ends[i] || cases[at].ends[i] == ANY) continue;
+    fprintf(stderr, "%s: rank %d ended with %d\n", cases[at].name, i, got);
+    failed = 1;
+  }
+  return failed;
+}
+
+static int run_case(size_t at) {
+  int failed = 0;
+  memset(page, 0, sizeof *page);
+  for (int turn = 0; turn == 0 || turn < cases[at].turns; turn++) failed |= run_turn(at, turn);
+  if (cases[at].check && !cases[at].check()) {
+    fprintf(stderr, "%s: seen %d times no, %d times yes\n", cases[at].name, page->seen[0], page->seen[1]);
     failed = 1;
   }
   printf("%s: %s\n", cases[at].name, failed ? "FAILED" : "ok");
