@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds of real trainers on the stand-ins of this folder (and on CPUs, with the TCP ring), disturbed at random.
  *
- *   test_trainer_world --cuda-module FILE [--seed N | --seeds A-B] [--jobs J] [--verbose]
+ *   test_trainer_world --cuda-module FILE [--seed N | --seeds A-B] [--times T] [--jobs J] [--verbose]
  *
  * Each rank is a process with all of rdzv-trainer, its main too; librdzv alone is replaced (test_trainer_world_rdzv.c).
  * This process plays the agents and the daemon: it ends rounds, kills a rank that hangs after its grace, replaces a dead
@@ -63,7 +63,7 @@ struct run {
   const struct plan *plan;
   struct worker workers[WORLD_MAX];
   uint64_t random, began_ms, end_ms;
-  bool ending, stopping, disturbed;
+  bool ending, stopping;
   bool told; /* some rank was asked to stop in this round, and tells the others */
   pid_t minter;
   char folder[96], dir[128];
@@ -85,6 +85,7 @@ static const struct gpu_module *gpu;
 static struct reference (*references)[VARIANTS];
 static struct totals *totals;
 static bool verbose;
+static int jobs = 2, times = 1, turn;
 
 uint64_t world_now_ms(void) {
   struct timespec t;
@@ -187,7 +188,8 @@ static _Noreturn void be_trainer(struct run *r, int i) {
   dup2(r->log, STDERR_FILENO);
   dup2(null, STDOUT_FILENO);
   snprintf(seed, sizeof seed, "%llu",
-           (unsigned long long)(r->plan->seed * 100 + (uint64_t)(r->workers[i].started * 10 + i)));
+           (unsigned long long)(r->plan->seed * 100 + (uint64_t)turn * 1000003 +
+                                (uint64_t)(r->workers[i].started * 10 + i)));
   setenv("FAKEGPU_SEED", seed, 1);
   if (ev && r->workers[i].failing) setenv("FAKEGPU_FAIL", ev->call, 1);
   exit(rdzv_trainer_main(argc, argv));
@@ -368,6 +370,20 @@ static void begin_life(struct run *r) {
 
 /* Exits. ----------------------------------------------------------------------------------------------------------- */
 
+static bool disturbed(void) {
+  for (int k = 0; k < page->plan.n_events; k++)
+    if (page->plan.events[k].fired || page->plan.events[k].kind == EVENT_FAIL) return true;
+  return false;
+}
+
+/* EVENT_EXIT has ended a process of this place. */
+static bool exited_here(int i) {
+  for (int k = 0; k < page->plan.n_events; k++)
+    if (page->plan.events[k].fired && page->plan.events[k].kind == EVENT_EXIT && page->plan.events[k].place == i)
+      return true;
+  return false;
+}
+
 static bool exit_is_fine(const struct run *r, int i, int status) {
   const struct worker *w = &r->workers[i];
   const struct place *p = &page->places[i];
@@ -378,9 +394,9 @@ static bool exit_is_fine(const struct run *r, int i, int status) {
   }
   switch (WEXITSTATUS(status)) {
   case 0: return p->done;
-  case 71: return w->failing || r->disturbed;
+  case 71: return w->failing || exited_here(i);
   case 75: return asked || r->told;
-  case 82: return w->failing || asked || (!r->plan->inplace && r->disturbed);
+  case 82: return w->failing || asked || (!r->plan->inplace && disturbed());
   default: return false;
   }
 }
@@ -444,7 +460,6 @@ static void look_at_events(struct run *r) {
   for (int k = 0; k < page->plan.n_events; k++) {
     struct event *ev = &page->plan.events[k];
     uint64_t due = __atomic_load_n(&ev->due_ms, __ATOMIC_ACQUIRE);
-    if (ev->fired) r->disturbed = true;
     if (!due || world_now_ms() < due) continue;
     ev->due_ms = 0;
     do_event(r, ev);
@@ -580,7 +595,6 @@ static bool run_plan(const struct plan *p) {
   page->world = p->world;
   page->plan = *p;
   page->minted = p->minted && p->variant != VARIANT_CPU;
-  for (int i = 0; i < p->n_events; i++) r.disturbed |= p->events[i].kind == EVENT_FAIL;
   begin_life(&r);
   while (one_turn(&r)) usleep(LOOK_US);
   end_all(&r);
@@ -614,11 +628,13 @@ static bool run_seed(uint64_t seed) {
   return well;
 }
 
-static bool run_job(uint64_t from, uint64_t to, int job, int jobs) {
+static bool run_job(uint64_t from, uint64_t to, int job) {
   bool well = true;
+  uint64_t n = 0;
   page = shared(sizeof *page);
-  for (uint64_t seed = from; seed <= to; seed++)
-    if ((int)(seed % (uint64_t)jobs) == job) well &= run_seed(seed);
+  for (turn = 0; turn < times; turn++)
+    for (uint64_t seed = from; seed <= to; seed++)
+      if ((int)(n++ % (uint64_t)jobs) == job) well &= run_seed(seed);
   return well;
 }
 
@@ -630,12 +646,12 @@ static void sum_up(void) {
   printf("; a rank left at most %llu ms after it was asked\n", (unsigned long long)totals->slowest_leave_ms);
 }
 
-static int run_all(uint64_t from, uint64_t to, int jobs) {
+static int run_all(uint64_t from, uint64_t to) {
   pid_t pids[JOBS_MAX];
   bool well = true;
   for (int k = 0; k < jobs; k++) {
     pids[k] = fork();
-    if (pids[k] == 0) _exit(run_job(from, to, k, jobs) ? 0 : 1);
+    if (pids[k] == 0) _exit(run_job(from, to, k) ? 0 : 1);
   }
   for (int k = 0; k < jobs; k++) {
     int status = 0;
@@ -647,13 +663,13 @@ static int run_all(uint64_t from, uint64_t to, int jobs) {
 }
 
 static int usage(void) {
-  fprintf(stderr, "usage: test_trainer_world --cuda-module FILE [--seed N | --seeds A-B] [--jobs J] [--verbose]\n");
+  fprintf(stderr,
+          "usage: test_trainer_world --cuda-module FILE [--seed N | --seeds A-B] [--times T] [--jobs J] [--verbose]\n");
   return 64;
 }
 
 int main(int argc, char **argv) {
   unsigned long long from = 1, to = 60;
-  int jobs = 2;
   /* Libraries read it when they are loaded. */
   if (!getenv("OPENBLAS_NUM_THREADS")) {
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
@@ -671,6 +687,8 @@ int main(int argc, char **argv) {
       from = to = strtoull(value, NULL, 10);
     else if (strcmp(argv[i], "--jobs") == 0)
       jobs = atoi(value);
+    else if (strcmp(argv[i], "--times") == 0)
+      times = atoi(value);
     else if (strcmp(argv[i], "--seeds") != 0 || sscanf(value, "%llu-%llu", &from, &to) != 2)
       return usage();
     i++;
@@ -683,5 +701,5 @@ int main(int argc, char **argv) {
   totals = shared(sizeof *totals);
   for (int w = 0; w <= WORLD_MAX; w++)
     for (int v = 0; v < VARIANTS; v++) init_lock(&references[w][v].lock);
-  return run_all(from, to, jobs);
+  return run_all(from, to);
 }

@@ -108,6 +108,14 @@ static bool same(double x, double y) {
   return (isnan(x) && isnan(y)) || !(x < y || x > y);
 }
 
+/* Where the undisturbed run had these weights. */
+static const char *describe_weights(uint32_t weights, char out[64]) {
+  snprintf(out, 64, "%08x, of no step of it", weights);
+  for (int k = 0; k <= STEPS_MAX; k++)
+    if (reference->steps[k].known && reference->steps[k].weights == weights) snprintf(out, 64, "those of step %d", k);
+  return out;
+}
+
 /* loss NULL: it is not known here. */
 static void judge(const char *what, uint64_t step, uint32_t weights, const double *loss) {
   struct reference *r = reference;
@@ -123,10 +131,11 @@ static void judge(const char *what, uint64_t step, uint32_t weights, const doubl
   double want_loss = r->steps[step].loss;
   page_unlock();
   unsigned long long at = step;
+  char text[64];
   if (!known) return world_fail("rank %d %s step %llu, which the undisturbed run never did", self.my->rank, what, at);
   if (want != weights)
-    return world_fail("rank %d (place %d, round %u) %s step %llu with weights %08x; the undisturbed run has %08x",
-                      self.my->rank, own_place, self.round, what, at, weights, want);
+    return world_fail("rank %d (place %d, round %u) %s step %llu with other weights than the undisturbed run: %s",
+                      self.my->rank, own_place, self.round, what, at, describe_weights(weights, text));
   if (loss && !same(*loss, want_loss))
     world_fail("rank %d (place %d, round %u) %s step %llu with loss %.9g; the undisturbed run has %.9g", self.my->rank,
                own_place, self.round, what, at, *loss, want_loss);
