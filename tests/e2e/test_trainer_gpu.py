@@ -227,9 +227,28 @@ def test_a_killed_rank_is_replaced_and_the_other_keeps_its_device(rdzv):
 def test_gradients_are_registered_where_that_works(rdzv):
     options, registered = ["--steps", 12, "--bucket-cap-mb", "0.0004"], {"FAKEGPU_REGISTERED": "1"}
     want = run(rdzv, 2, *options, env=registered)
-    without = start(rdzv, 2, *options, env={**registered, "FAKEGPU_FAIL": "ncclCommRegister:1"})
+    without = start(rdzv, 2, *options, env={**registered, "FAKEGPU_WINDOWS": "0", "FAKEGPU_FAIL": "ncclCommRegister:1"})
     assert without.exit(60) == 0 and "fakegpu: an all-reduce of memory that is not registered" in without.text, without
     assert without.expect(r"checksum (\w+)").group(1) == want[1]
+
+
+@pytest.mark.parametrize("options, env", [
+    ([], {"FAKEGPU_FAIL": "ncclCommRegister:1"}),  # a window is enough
+    ([], {"FAKEGPU_WINDOWS": "0"}),
+    ([], {"FAKEGPU_NCCL_VERSION": "22809", "FAKEGPU_FAIL": "ncclCommWindowRegister:1"}),
+    (["--deterministic"], {"FAKEGPU_FAIL": "ncclCommWindowRegister:1"}),
+])
+def test_gradients_are_registered_with_nccl(rdzv, options, env):
+    """The stand-in refuses memory of cudaMalloc, as over NVLink, and reports an all-reduce of memory that it does not know."""
+    run(rdzv, 3, "--steps", 6, *options, env={"FAKEGPU_REGISTERED": "1", "FAKEGPU_NVLINK": "1", **env})
+
+
+def test_one_rank_without_nccls_memory_makes_all_do_without_windows(rdzv):
+    wrapper = '[ "$RANK" = 1 ] && export FAKEGPU_FAIL=ncclMemAlloc:1; export FAKEGPU_SEED=$RANK; exec "$0" "$@"'
+    a = rdzv.agent("--standalone", "--nproc", 3, "--max-restarts", 0, "--", "sh", "-c", wrapper, TRAINER, *SMALL, "--device", "cuda",
+                   "--cuda-module", FAKE, "--steps", 6, env={"LD_LIBRARY_PATH": str(FAKE.parent), "FAKEGPU_REGISTERED": "1"})
+    assert a.exit(60) == 0, a
+    clean(a)
 
 
 def test_a_hung_rank_is_named(rdzv):

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives of NCCL, on a stream of their own. nccl_comm.c has the communicator, nccl_fail.c its failures.
+/* Collectives of NCCL, on a stream of their own. nccl_comm.c has the communicator, nccl_fail.c its failures,
+ * nccl_register.c its memory.
  *
  *     compute's stream   ... backward | ready ------------------------------ waits | update ...
  *     this stream                     waits | count | all-reduce | count | done
@@ -24,9 +25,6 @@
 #include <sched.h>
 #include <string.h>
 #include <time.h>
-
-/* NULL if the library at run time is too old to have it. */
-#pragma weak ncclCommRegister /* 2.19 */
 
 enum {
   SPIN_MS = 1, /* host waits poll without a pause up to here, then with one */
@@ -167,23 +165,6 @@ static int nccl_broadcast(struct coll *l, void *data, size_t size, int root, str
     if (rc == 0 && !mine) memcpy((char *)data + at, n->stage, bytes);
   }
   return rc;
-}
-
-/* Registers the buffer if NCCL supports that; otherwise does nothing. */
-static int nccl_register(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
-  struct nccl *n = nccl_of(l);
-  int rc = nccl_repeat_failure(n, e);
-  (void)c;
-  if (rc || b->use == COMPUTE_STAGE || n->n_regs == NCCL_REGS_MAX || !ncclCommRegister) return rc;
-  void *handle = NULL;
-  ncclResult_t r = ncclCommRegister(n->comm, b->data, b->n * kernel_type_size(b->type), &handle);
-  if (r == ncclInProgress) rc = nccl_await_enqueued(n, r, &(struct trace_call){.kind = TRACE_NOTHING}, e);
-  if (rc == 0 && (r == ncclSuccess || r == ncclInProgress) && handle) n->regs[n->n_regs++] = handle;
-  return rc;
-#else
-  return 0;
-#endif
 }
 
 const struct coll_ops nccl_ops = {

@@ -44,7 +44,6 @@
 
 /* NULL if the library at run time is too old to have it. */
 #pragma weak ncclCommInitRankScalable /* 2.23 */
-#pragma weak ncclCommDeregister       /* 2.19 */
 
 enum {
   NCCL_OLDEST = 21800, /* the oldest supported NCCL, as of ncclGetVersion */
@@ -138,9 +137,7 @@ void nccl_cut(struct coll *l) {
 static bool finalize(struct nccl *n) {
   uint64_t end = monotonic_ms() + (n->cfg.timeout_ms < NCCL_END_MS ? n->cfg.timeout_ms : NCCL_END_MS);
   ncclResult_t rc;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
-  for (int i = 0; i < n->n_regs; i++) (void)ncclCommDeregister(n->comm, n->regs[i]);
-#endif
+  nccl_deregister(n);
   rc = ncclCommFinalize(n->comm);
   while (rc == ncclSuccess || rc == ncclInProgress) {
     ncclResult_t state = ncclInProgress;
