@@ -436,7 +436,7 @@ static void begin_exit(struct session *s, int code) {
   forwarder_set(s->forwarder, NULL, UINT32_MAX);
   log_desk_end(s->log_desk);
   if (!log_desk_is_followed(s->log_desk)) leave(s);
-  round_close(s->round, GUARD_FINISH_MS);
+  round_close(s->round); /* close_all waits for the guard, which ends while our daemon does */
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
   uv_unref((uv_handle_t *)&s->tick);
 }
@@ -450,6 +450,7 @@ static void on_left(void *ctx) {
 /* False: something is still in uv's pool. */
 static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
+  s->daemon = NULL;
   forwarder_destroy(s->forwarder);
   link_destroy(s->link);
   minter_destroy(s->minter);
@@ -463,7 +464,7 @@ static bool close_all(struct session *s) {
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
   log_sink_use_relay(&s->log_sink, NULL);
-  round_destroy(s->round);
+  round_destroy(s->round, GUARD_FINISH_MS);
   uv_run(&s->loop, UV_RUN_NOWAIT);
   uv_run(&s->loop, UV_RUN_NOWAIT);
   event_sinks_destroy(s->events);
@@ -577,11 +578,9 @@ static void open_events(struct session *s) {
                                                                          .one_job = true});
 }
 
-static void open_link(struct session *s) {
-  static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg, on_user_key};
+/* With --standalone it is always wanted: it starts while this process opens the other parts. */
+static void open_daemon(struct session *s) {
   const struct agent_options *o = s->o->options;
-  const struct resolve_words words = {
-      o->endpoint_where, o->from.endpoint ? "give --endpoint HOST:PORT, the same to all agents" : RESOLVE_REMEDY};
   s->daemon = local_daemon_create(&(struct local_daemon_options){
       .loop = &s->loop,
       .loopback = o->standalone,
@@ -597,6 +596,14 @@ static void open_link(struct session *s) {
       .on_left = on_left,
       .ctx = s,
   });
+  if (o->standalone) local_daemon_begin(s->daemon);
+}
+
+static void open_link(struct session *s) {
+  static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg, on_user_key};
+  const struct agent_options *o = s->o->options;
+  const struct resolve_words words = {
+      o->endpoint_where, o->from.endpoint ? "give --endpoint HOST:PORT, the same to all agents" : RESOLVE_REMEDY};
   s->link = link_create(&(struct link_options){
       .loop = &s->loop,
       .endpoints = o->endpoints,
@@ -636,6 +643,7 @@ static int open_parts(struct session *s, struct err *e) {
                                       .send = send_to_daemon,
                                       .ctx = s};
   int rc = open_logs(s, shown, e);
+  if (rc == 0) open_daemon(s);
   s->minter = minter_create(&(struct minter_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
   if (rc == 0) rc = open_round(s, e);
@@ -699,6 +707,7 @@ int session_run(const struct session_options *o, bool *hung) {
   if (rc) {
     limit_explain(&e);
     log_error("%s", e.text);
+    local_daemon_destroy(s->daemon);
     *hung = true;
     return EXIT_CODE_SYSTEM;
   }

@@ -45,7 +45,10 @@
 #include "daemon/server/server.h"
 #include "daemon/server/state.h"
 
-enum { RESERVED_FDS = 64 }; /* for listeners, state, the loop's own, and PEERS_CONTROL_MORE */
+enum {
+  RESERVED_FDS = 64, /* for listeners, state, the loop's own, and PEERS_CONTROL_MORE */
+  SWEEP_AFTER_MS = 1000,
+};
 
 struct daemon {
   int argc;
@@ -54,6 +57,7 @@ struct daemon {
   struct listener listeners[OPT_STRINGS_MAX];
   size_t n_listeners;
   int control_fd;
+  uv_timer_t sweep;
   bool has_port_file;
   char control_path[CONTROL_PATH_MAX];
   struct state *state;
@@ -184,11 +188,27 @@ static int open_ports(struct daemon *d, struct err *e) {
   return 0;
 }
 
+static void on_sweep(uv_timer_t *timer) {
+  control_socket_sweep();
+}
+
+/* A folder like /tmp may have thousands of names, and an agent waits for its own daemon. So that one sweeps later, if it
+ * lives so long. */
+static void sweep_sockets(struct daemon *d) {
+  if (d->options.owner_fd < 0) {
+    control_socket_sweep();
+    return;
+  }
+  uv_timer_init(&d->loop, &d->sweep);
+  uv_timer_start(&d->sweep, on_sweep, SWEEP_AFTER_MS, 0);
+  uv_unref((uv_handle_t *)&d->sweep);
+}
+
 static int open_control(struct daemon *d, struct err *e) {
   const char *asked = d->options.socket;
   struct err local = ERR_INIT;
   int rc = 0;
-  control_socket_sweep();
+  sweep_sockets(d);
   if (asked)
     snprintf(d->control_path, sizeof(d->control_path), "%s", asked);
   else
@@ -293,8 +313,9 @@ static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
   if (find_key(d, e) < 0) return EXIT_CODE_USAGE;
-  if (loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
+  bool on_disk = d->state && !state_is_in_memory(d->state);
+  if (on_disk && loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
   code = open_claims(d, e);
   if (code != 0) return code;
@@ -317,6 +338,7 @@ static void tear_down(struct daemon *d) {
   bool discard = d->server && server_is_unneeded(d->server) && d->options.owner_fd >= 0;
   remove_files(d);
   notify_timer_close(&d->announce);
+  if (d->sweep.loop) uv_close((uv_handle_t *)&d->sweep, NULL);
   server_destroy(d->server);
   claims_destroy(d->claims);
   event_sinks_close(d->events);

@@ -46,6 +46,7 @@
 #include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/map.h"
 #include "common/mem.h"
 #include "common/system/rations.h"
@@ -1137,7 +1138,7 @@ void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void
   s->store = NULL;
   s->forgetting.data = s;
   /* Freeing millions of keys takes seconds, in which an agent would be taken for lost. */
-  if (store_count(s->forgotten) > FORGET_AT_ONCE &&
+  if (store_count(s->forgotten) > FORGET_AT_ONCE && loop_start_pool(s->loop, LOOP_POOL_DAEMON, NULL) == 0 &&
       uv_queue_work(s->loop, &s->forgetting, free_store, on_store_freed) == 0)
     s->open_handles++;
   else

@@ -17,7 +17,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,7 +25,6 @@
 #include "common/deadline.h"
 
 enum {
-  FDS_MAX = 1024,      /* to close one by one where the kernel cannot close a range */
   KILL_MS = 200,       /* for one kill of the trees */
   WAIT_MAX_MS = 60000, /* then it looks again, in case the clocks of fence and wait differ: the machine was suspended */
 };
@@ -74,11 +72,8 @@ uint64_t backstop_deadline(const struct backstop *b) {
 /* The process. ----------------------------------------------------------------------------------------------------- */
 
 static void close_descriptors(void) {
-  int rc = -1;
-#ifdef SYS_close_range
-  rc = (int)syscall(SYS_close_range, 0U, ~0U, 0U);
-#endif
-  for (int fd = 0; rc != 0 && fd < FDS_MAX; fd++) close(fd);
+  for (int fd = 0; fd <= 2; fd++) close(fd);
+  guard_close_others(-1, -1);
   while (open("/dev/null", O_RDWR) == 0 || dup(0) <= 2) { /* proctree must not get one of 0 to 2 */
   }
 }

@@ -88,6 +88,16 @@ static pid_t read_guard_pid(int fd) {
   return recv(fd, &pid, sizeof(pid), MSG_DONTWAIT) == sizeof(pid) ? pid : -EPIPE;
 }
 
+static void forget(struct guard *g) {
+  if (g->fd >= 0) close(g->fd);
+  if (g->backstop > 0) {
+    kill(g->backstop, SIGKILL);
+    waitpid(g->backstop, NULL, 0);
+  }
+  munmap(g->page, sizeof(*g->page));
+  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
+}
+
 int guard_start(struct guard *g, const struct guard_words *words, struct err *e) {
   int pair[2];
   *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
@@ -113,21 +123,26 @@ int guard_start(struct guard *g, const struct guard_words *words, struct err *e)
   sigprocmask(SIG_SETMASK, &before, NULL);
   close(pair[1]);
   *g = (struct guard){.fd = pair[0], .backstop = pid, .page = page};
-  g->pid = pid < 0 ? -error : read_guard_pid(g->fd);
-  if (g->pid > 0) return 0;
-  rc = err_sys(e, g->pid, "cannot fork the guard");
-  close(g->fd);
+  if (pid > 0) return 0;
+  rc = err_sys(e, -error, "cannot fork the guard");
+  forget(g);
+  return rc;
+}
+
+int guard_await(struct guard *g, struct err *e) {
+  if (g->pid || g->fd < 0) return 0;
+  pid_t pid = read_guard_pid(g->fd);
   if (pid > 0) {
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
+    g->pid = pid;
+    return 0;
   }
-  munmap(page, sizeof(*page));
-  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
+  int rc = err_sys(e, pid, "cannot fork the guard");
+  forget(g);
   return rc;
 }
 
 void guard_wake(const struct guard *g) {
-  if (g->fd >= 0) kill(g->pid, SIGCONT);
+  if (g->fd >= 0 && g->pid > 0) kill(g->pid, SIGCONT);
 }
 
 static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds, int n_fds,
@@ -277,8 +292,12 @@ int guard_next(struct guard *g, struct guard_event *ev) {
   return 1;
 }
 
+static void pause_us(unsigned us) {
+  nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
+}
+
 static void pause_ms(unsigned ms) {
-  nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
+  pause_us(ms * 1000);
 }
 
 int guard_kill_below(pid_t guard, uint32_t deadline_ms) {
@@ -337,15 +356,20 @@ static bool is_reaped(pid_t *pid) {
   return true;
 }
 
-/* A dead guard is the backstop's until that is gone, and ours then. */
-void guard_finish(struct guard *g, uint32_t deadline_ms) {
+void guard_leave(struct guard *g) {
   guard_wake(g);
   if (g->fd >= 0) close(g->fd);
   g->fd = -1;
+}
+
+/* A dead guard is the backstop's until that is gone, and ours then. The first pauses are short: mostly nothing is left
+ * to kill. */
+void guard_finish(struct guard *g, uint32_t deadline_ms) {
+  guard_leave(g);
   uint64_t deadline = boot_ms() + deadline_ms;
-  for (unsigned wait = 1; !is_reaped(&g->backstop) || !is_reaped(&g->pid); wait = wait < 16 ? wait * 2 : 16) {
+  for (unsigned us = 50; !is_reaped(&g->backstop) || !is_reaped(&g->pid); us = us < 16000 ? us * 2 : 16000) {
     if (boot_ms() >= deadline) return;
-    pause_ms(wait);
+    pause_us(us);
   }
   if (g->page) munmap(g->page, sizeof(*g->page));
   g->page = NULL;

@@ -41,7 +41,7 @@ struct backstop_page;
 
 struct guard {
   int fd;         /* readable when guard_next has events; -1: gone */
-  pid_t pid;      /* the guard's; -1: it is gone, and reaped */
+  pid_t pid;      /* the guard's; 0: not known before guard_await; -1: it is gone, and reaped */
   pid_t backstop; /* our child, the guard's parent; -1 as above */
   struct backstop_page *page;
 };
@@ -56,6 +56,9 @@ struct guard_words {
 /* Forks the backstop, which forks the guard. Call it before the first thread and before any descriptor that workers
  * must not see. Descriptors that are open then and not close-on-exec go on to the workers, as with any launcher. */
 int guard_start(struct guard *g, const struct guard_words *words, struct err *e);
+/* Waits until the guard runs, and learns its pid. Between the two the caller may do other work. Needed before any other
+ * call but guard_finish. On an error nothing is left of it. */
+int guard_await(struct guard *g, struct err *e);
 
 struct guard_spawn {
   uint32_t round, local_rank;
@@ -166,8 +169,10 @@ int guard_next(struct guard *g, struct guard_event *ev);
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms);
 
 /* Closes the pair. The guard kills what is left, without an obituary if guard_obituary(len 0) was called, and exits; so
- * does the backstop. Waits for both at most deadline_ms; pid is -1 when they are gone. If they are not,
- * guard_reap_orphans kills them and their processes. */
+ * does the backstop. */
+void guard_leave(struct guard *g);
+/* The same, then waits for both at most deadline_ms; pid is -1 when they are gone. If they are not, guard_reap_orphans
+ * kills them and their processes. */
 void guard_finish(struct guard *g, uint32_t deadline_ms);
 
 #endif

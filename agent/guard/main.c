@@ -54,7 +54,6 @@ enum {
   DEEP_EVERY_MAX_MS = 500,
   HOLD_EVERY_MS = 250,
   REPORTS_MAX = 16, /* processes that are named at a time */
-  INHERITED_FDS_MAX = 1024,
 };
 
 #define NEVER UINT64_MAX
@@ -640,12 +639,8 @@ static void agent_gone(struct guard_process *s) {
   s->n_events = 0;
   for (size_t i = 0; i < s->n_workers; i++) s->workers[i].exec_fd = -1;
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (int fd = 0; fd < INHERITED_FDS_MAX; fd++) {
-    if (fd <= 2)
-      dup2(null, fd);
-    else if (fd != s->sigchld && fd != s->fence_timer)
-      close(fd);
-  }
+  for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
+  guard_close_others(s->sigchld, s->fence_timer);
   keep_nobody(s);
   begin_killing(s);
 }

@@ -447,6 +447,11 @@ void local_daemon_forbid_standby(struct local_daemon *d) {
   if (!d->stands_by) d->o.standby.text[0] = '\0';
 }
 
+void local_daemon_begin(struct local_daemon *d) {
+  struct err unused = ERR_INIT;
+  if (d->state == DAEMON_ABSENT) start_life(d, &unused);
+}
+
 void local_daemon_want(struct local_daemon *d, bool standby) {
   struct err e = ERR_INIT;
   d->wanted = true;

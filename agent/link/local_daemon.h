@@ -3,7 +3,7 @@
 #define AGENT_LINK_LOCAL_DAEMON_H
 
 /* The rdzvd that an agent runs itself, if the endpoint is this machine and nothing listens there, or for --standalone.
- * It starts when first wanted, restarts when it dies while the job lives (same port, same state), and exits when no
+ * It starts when first wanted, or a little before (local_daemon_begin), restarts when it dies while the job lives (same port, same state), and exits when no
  * job needs it; local_daemon_leave ensures that.
  *
  * An agent has one rdzvd at most. It listens at the endpoint, or on the port that the agent has reserved so that
@@ -45,6 +45,9 @@ struct local_daemon_options {
 struct local_daemon *local_daemon_create(const struct local_daemon_options *o); /* starts nothing yet */
 /* The receiver of answers. */
 void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbacks *cb, void *ctx);
+/* Starts it, because it will be wanted in a moment. It starts while the caller goes on. If it fails, local_daemon_want
+ * tries again, and answers. */
+void local_daemon_begin(struct local_daemon *d);
 /* standby: on the reserved port, if it does not run. */
 void local_daemon_want(struct local_daemon *d, bool standby);
 uint16_t local_daemon_standby_port(const struct local_daemon *d); /* for local_daemon_want(standby); 0: none */

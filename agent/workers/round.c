@@ -88,6 +88,7 @@ struct round_driver {
   bool no_files;                  /* no folder for error files could be made: logged once */
   bool suspended, settling;       /* settling: the workers are stopped, their last output is on its way */
   bool closing;
+  pid_t spare; /* since closing: our own rdzvd, which may outlive us */
 };
 
 static void report_deaths(struct round_driver *r);
@@ -966,6 +967,7 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
                                                              .ctx = o->ctx});
   if (rc == 0) rc = sdk_server_create(&r->sdk, NULL, e);
   if (rc == 0) rc = open_timers(r, e);
+  if (rc == 0) rc = guard_await(&r->guard, e);
   if (rc) return rc;
   uv_poll_init(o->loop, &r->sdk_poll, sdk_server_fd(r->sdk));
   uv_poll_start(&r->sdk_poll, UV_READABLE, on_sdk_poll);
@@ -975,7 +977,7 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
   return 0;
 }
 
-void round_close(struct round_driver *r, uint32_t deadline_ms) {
+void round_close(struct round_driver *r) {
   if (r->closing) return;
   r->closing = true;
   device_watch_cancel(r->devices);
@@ -985,8 +987,8 @@ void round_close(struct round_driver *r, uint32_t deadline_ms) {
   uv_close((uv_handle_t *)&r->guard_timer, NULL);
   file_timer_watch_destroy(r->timers);
   r->timers = NULL;
-  guard_finish(&r->guard, deadline_ms);
-  if (r->guard.pid > 0) guard_reap_orphans(r->o.daemon_pid(r->o.ctx), REAP_MS);
+  r->spare = r->o.daemon_pid(r->o.ctx);
+  guard_leave(&r->guard);
 }
 
 static void on_wake_closed(uv_handle_t *handle) {
@@ -1003,7 +1005,9 @@ static void on_wake_closed(uv_handle_t *handle) {
   free(r);
 }
 
-void round_destroy(struct round_driver *r) {
+void round_destroy(struct round_driver *r, uint32_t deadline_ms) {
+  guard_finish(&r->guard, deadline_ms);
+  if (r->guard.pid > 0) guard_reap_orphans(r->spare, REAP_MS);
   device_watch_destroy(r->devices);
   store_watch_destroy(r->store_watch);
   hang_watch_destroy(r->hang);

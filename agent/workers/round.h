@@ -86,9 +86,10 @@ void round_note_failure(struct round_driver *r, int64_t local_rank, const char *
 void round_hand_up(struct round_driver *r, int code);
 bool round_is_busy(const struct round_driver *r); /* a file is being written */
 
-/* Stops the guard (waits for it at most deadline_ms). No event follows; lines still go to the terminal. */
-void round_close(struct round_driver *r, uint32_t deadline_ms);
-/* Waits, bounded, for output that is on its way. Memory is free when the loop has closed the handles. */
-void round_destroy(struct round_driver *r);
+/* Tells the guard to end. No event follows; lines still go to the terminal. */
+void round_close(struct round_driver *r);
+/* After round_close. Waits for the guard, at most deadline_ms, and kills what it leaves. Waits, bounded, for output
+ * that is on its way. Memory is free when the loop has closed the handles. */
+void round_destroy(struct round_driver *r, uint32_t deadline_ms);
 
 #endif

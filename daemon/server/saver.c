@@ -3,7 +3,8 @@
  *
  * A line must be on the disk before the effects behind it are carried out, but the loop must not wait for a disk. So
  * the write and its fsync run in the thread pool, and the server keeps its queue of effects until on_done. Lines that
- * come meanwhile are written together next time.
+ * come meanwhile are written together next time. A file in memory, as that of an agent's own daemon, is written at
+ * once: two threads that wake each other would take longer.
  *
  * A disk may be full or hang (a network file system whose server is gone). The state is an aid: agents carry the truth
  * about their rounds and tell it to a restarted daemon. So neither stops a job. A failed write is logged as an error
@@ -23,6 +24,7 @@
 
 void saver_init(struct saver *s, uv_loop_t *loop, struct state *state, void *ctx) {
   *s = (struct saver){.loop = loop, .state = state, .ctx = ctx, .retry_ms = UINT64_MAX};
+  s->at_once = state && state_is_in_memory(state);
 }
 
 void saver_finish(struct saver *s) {
@@ -41,8 +43,7 @@ void saver_put(struct saver *s, const char *line) {
   buf_putc(&s->pending, '\n');
 }
 
-static void write_in_pool(uv_work_t *work) {
-  struct saver *s = work->data;
+static void write_now(struct saver *s) {
   s->result = (struct err)ERR_INIT;
   if (s->rewrites)
     state_rewrite(s->state, &s->writing, &s->result);
@@ -50,8 +51,11 @@ static void write_in_pool(uv_work_t *work) {
     state_append(s->state, &s->writing, &s->result);
 }
 
-static void on_written(uv_work_t *work, int status) {
-  struct saver *s = work->data;
+static void write_in_pool(uv_work_t *work) {
+  write_now(work->data);
+}
+
+static void note_result(struct saver *s) {
   bool failed = s->result.code < 0;
   s->busy = false;
   if (failed && !s->again)
@@ -66,6 +70,11 @@ static void on_written(uv_work_t *work, int status) {
   s->failed = failed;
   s->last = s->result; /* the next write changes it in its thread */
   s->retry_ms = failed && !s->given_up ? boot_ms() + SAVER_RETRY_MS : UINT64_MAX;
+}
+
+static void on_written(uv_work_t *work, int status) {
+  struct saver *s = work->data;
+  note_result(s);
   s->on_done(s->ctx);
 }
 
@@ -82,6 +91,11 @@ void saver_write(struct saver *s, bool complete) {
   buf_clear(&s->pending);
   s->work.data = s;
   s->started_ms = boot_ms();
+  if (s->at_once) {
+    write_now(s);
+    note_result(s);
+    return;
+  }
   s->busy = uv_queue_work(s->loop, &s->work, write_in_pool, on_written) == 0;
 }
 

@@ -2,7 +2,8 @@
 #ifndef DAEMON_SERVER_SAVER_H
 #define DAEMON_SERVER_SAVER_H
 
-/* Writes the state file from the loop without blocking it: one write at a time in the thread pool. */
+/* Writes the state file from the loop without blocking it: one write at a time in the thread pool, or at once if the
+ * file is in memory. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@ struct saver {
   struct buf pending, writing;
   struct err result; /* of the write that runs */
   struct err last;   /* of the last one */
+  bool at_once; /* the file is in memory */
   bool busy, rewrites, stuck;
   bool failed; /* the last write failed */
   bool again;  /* this write only repeats the failed one */

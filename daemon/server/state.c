@@ -18,11 +18,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -298,6 +300,11 @@ int state_append(struct state *s, const struct buf *records, struct err *e) {
   }
   buf_finish(&text);
   return rc < 0 ? err_sys(e, rc, "cannot write %s", s->path) : 0;
+}
+
+bool state_is_in_memory(const struct state *s) {
+  struct statfs fs;
+  return fstatfs(s->dir_fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
 bool state_wants_rewrite(const struct state *s) {

@@ -39,6 +39,8 @@ int state_rewrite(struct state *s, const struct buf *records, struct err *e);
 /* Appends `records` (lines) and fsyncs. On failure the file is as before, as far as the disk allows, and
  * state_wants_rewrite holds. */
 int state_append(struct state *s, const struct buf *records, struct err *e);
+/* The folder is in memory (tmpfs): a write neither waits for a disk nor hangs. */
+bool state_is_in_memory(const struct state *s);
 /* The file should be rewritten: an append failed, or it has grown far beyond its size after the last rewrite. */
 bool state_wants_rewrite(const struct state *s);
 
