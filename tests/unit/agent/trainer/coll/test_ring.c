@@ -38,6 +38,7 @@ struct rank {
   struct meeting *meeting;
   struct coll *l;
   struct compute *c;
+  uint64_t leave_ms;             /* when rank 0's agent asks it to leave; 0: never */
   int (*before)(struct rank *r); /* strangers: after the cards are exchanged, before the ring forms */
 };
 
@@ -67,6 +68,13 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
   return r->before ? r->before(r) : 0;
 }
 
+/* The agent of rank 0 asks it to leave, once the test has said so. */
+static int asked(void *ctx, struct err *e) {
+  struct rank *r = ctx;
+  if (r->rank > 0 || !r->leave_ms || now_ms() < r->leave_ms) return 0;
+  return err_set(e, -ECANCELED, "the agent ends this round");
+}
+
 static bool join(struct rank *r) {
   struct coll_tcp_config cfg = {.rank = r->rank,
                                 .world = r->world,
@@ -74,7 +82,9 @@ static bool join(struct rank *r) {
                                 .node_addr = "127.0.0.1",
                                 .timeout_ms = TIMEOUT_MS,
                                 .exchange = exchange,
-                                .exchange_ctx = r};
+                                .exchange_ctx = r,
+                                .asked = asked,
+                                .asked_ctx = r};
   struct err e = ERR_INIT;
   r->c = compute_cpu_create(1, COMPUTE_FP32);
   if (r->world == 1)
@@ -402,6 +412,59 @@ static int send_strangers(struct rank *r) {
   return 0;
 }
 
+/* Rank 1 hangs. Rank 0's agent knows it long before the deadline, and rank 0 tells the others. */
+static bool check_asked(struct rank *r) {
+  struct err e = ERR_INIT;
+  double one = 1;
+  EXPECT(coll_barrier(r->l, &e) == 0);
+  if (r->rank == 1) {
+    pthread_barrier_wait(&r->meeting->barrier);
+    return true;
+  }
+  uint64_t from = now_ms();
+  r->leave_ms = from + 50;
+  int rc = coll_sum(r->l, &one, 1, &e);
+  EXPECT(now_ms() - from < TIMEOUT_MS / 2);
+  EXPECT(rc == (r->rank == 0 ? -ECANCELED : -ECONNABORTED));
+  EXPECT(strcmp(e.text, "rank 0 leaves: the agent ends this round") == 0);
+  EXPECT(r->l->lost == (r->rank == 0 ? -1 : 0));
+  EXPECT(coll_progress(r->l, &e) == rc);
+  pthread_barrier_wait(&r->meeting->barrier);
+  return true;
+}
+
+static void test_the_agent_ends_a_wait(void **state) {
+  for (int world = 2; world <= 4; world++) run_world(world, check_asked, 0);
+}
+
+/* Somebody listens at rank 1's place, and never answers. */
+static void test_the_agent_ends_the_forming(void **state) {
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof at;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(bind(fd, (struct sockaddr *)&at, len) == 0 && listen(fd, 4) == 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+  struct coll *l = NULL;
+  struct err e = ERR_INIT;
+  uint64_t from = now_ms();
+  struct rank r = {.rank = 0, .world = 2, .meeting = make_meeting(1), .leave_ms = from + 50};
+  struct coll_tcp_config cfg = {.rank = 0,
+                                .world = 2,
+                                .node_addr = "127.0.0.1",
+                                .timeout_ms = 20000,
+                                .exchange = exchange,
+                                .exchange_ctx = &r,
+                                .asked = asked,
+                                .asked_ctx = &r};
+  snprintf((char *)r.meeting->cards[1], 64, "127.0.0.1");
+  le16_put(r.meeting->cards[1] + 64, ntohs(at.sin_port));
+  assert_int_equal(coll_tcp_create(&cfg, &l, &e), -ECANCELED);
+  assert_string_equal(e.text, "the agent ends this round");
+  assert_true(now_ms() - from < 5000);
+  munmap(r.meeting, sizeof *r.meeting);
+  close(fd);
+}
+
 static void test_strangers_are_not_let_in(void **state) {
   for (int world = 2; world <= 4; world++) run_world_with(world, check_many, 0, -1, send_strangers);
 }
@@ -460,6 +523,8 @@ int main(void) {
       cmocka_unit_test(test_a_rank_that_leaves_early_is_named),
       cmocka_unit_test(test_leaving_in_good_order),
       cmocka_unit_test(test_sizes_that_differ),
+      cmocka_unit_test(test_the_agent_ends_a_wait),
+      cmocka_unit_test(test_the_agent_ends_the_forming),
       cmocka_unit_test(test_strangers_are_not_let_in),
       cmocka_unit_test(test_neighbours_that_are_not_there),
   };
