@@ -12,7 +12,7 @@
 #include "agent/trainer/coll/coll.h"
 #include "agent/trainer/compute/compute.h"
 
-enum { GPU_ABI = 6, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+enum { GPU_ABI = 7, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 
 struct gpu_config {
   int device; /* index among those that CUDA shows to this process */
@@ -53,6 +53,9 @@ struct gpu_module {
    * connected. */
   int (*unique_id)(void *id, struct err *e);
   int (*nccl_version)(void); /* as of ncclGetVersion: 22803 */
+  /* For --deterministic, before any other function of NCCL: excludes the algorithms whose sums differ from run to run.
+   * Returns the setting, or NULL if the user has set NCCL_ALGO. */
+  const char *(*nccl_exclude_switches)(void);
 };
 
 #endif

@@ -12,5 +12,6 @@
 int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct coll **out, struct err *e);
 int nccl_unique_id(void *id, struct err *e);
 int nccl_version(void);
+const char *nccl_exclude_switches(void);
 
 #endif

@@ -123,6 +123,8 @@ static int open_cuda(struct trainer *t, struct err *e) {
   int rc = open_module(t, e);
   if (rc == 0) rc = t->gpu->compute_create(&cfg, &t->c, e);
   if (rc) t->gpu = NULL;
+  const char *set = rc == 0 && t->o.deterministic && t->world > 1 ? t->gpu->nccl_exclude_switches() : NULL;
+  if (set) log_debug("%s, because of --deterministic", set);
   return rc;
 }
 
