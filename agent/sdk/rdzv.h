@@ -188,12 +188,14 @@ RDZV_API uint64_t rdzv_saved_step(const struct rdzv *r);
  * worker rejoins unasked, something else must end the round within the agent's lease (at most 30 s) plus 2 s. Otherwise
  * the round fails because of the first worker that rejoined, with its `reason`. So a false alarm cannot hang a job. */
 RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; does nothing without an agent */
-/* Leaves the round and waits for the next one. On 0 the identity, the round's store, the names of exchanges and
- * barriers, and rdzv_requested belong to the new round. The environment (RANK, RDZV_ROUND, RDZV_RESTART_COUNT) does not
- * change. `reason`: a short phrase without a full stop, or NULL; it is shown if this worker is the cause of the round's
- * end. Progress that another thread reports meanwhile is dropped. Errors: -ETIMEDOUT (no round yet: call again, or
- * exit); -ECANCELED (the agent asks for a stop: exit); -EPIPE (the agent is gone); -ESTALE (the job is over); -EINVAL
- * (rdzv_can_rejoin was not called, or rdzv_done was); -ENOTSUP (no agent). */
+/* Leaves the round and waits for the next one. On 0 every worker of the round before is dead, or has called
+ * rdzv_rejoin too. So make no use of a communicator between this call and its 0, and abort one of NCCL only then: an
+ * abort lets peers complete a collective with incomplete data. On 0 the identity, the round's store, the names of
+ * exchanges and barriers, and rdzv_requested belong to the new round. The environment (RANK, RDZV_ROUND,
+ * RDZV_RESTART_COUNT) does not change. `reason`: a short phrase without a full stop, or NULL; it is shown if this
+ * worker is the cause of the round's end. Progress that another thread reports meanwhile is dropped. Errors:
+ * -ETIMEDOUT (no round yet: call again, or exit); -ECANCELED (the agent asks for a stop: exit); -EPIPE (the agent is
+ * gone); -ESTALE (the job is over); -EINVAL (rdzv_can_rejoin was not called, or rdzv_done was); -ENOTSUP (no agent). */
 RDZV_API int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms);
 
 /* All-gather within the round, over the round's store. Every rank calls it with the same name and the same size:

@@ -52,7 +52,7 @@ struct sim_conn;
 #define INVARIANT_LIST(X)                                                                                              \
   X(RANKS, "no rank is given twice in a round, ranks have no gaps")                                                    \
   X(OWNERS, "no round has nodes of two users")                                                                         \
-  X(OVERLAP, "no worker of a round runs when workers of another start")                                                \
+  X(OVERLAP, "no worker of a round runs, unless it waits, when workers of another start or go on")                     \
   X(ONE_ROUND, "no worker of a round runs when workers of another start, whichever daemon sealed it")                  \
   X(SEALED_ONCE, "no token is sealed twice, and with claims it is sealed by who claimed it")                           \
   X(GOES_ON, "where a majority is there, or a claim, a round follows within a bounded time")                           \
