@@ -11,8 +11,10 @@ import time
 
 import pytest
 
-from harness import BUILD, TOP, until
+from harness import BUILD, TOP, TRAINER, until
 from held import guard_of, hold, reap
+from test_rdzvctl_verbs import hosts  # noqa: F401, a fixture
+from test_rdzvd_control import ctl
 
 TASK = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "mse", "--seed", 3, "--recovery", "inplace"]
 
@@ -163,6 +165,30 @@ def test_one_does_not_leave(rdzv):
     assert {r for r in before if before[r] == after[r]} == {0, 3}, f"{before} {after}\n{rdzv}"
     assert "rank 1 was asked to rejoin, and has not left round 1 within" in "".join(a.text for a in job.agents)
     assert job.finish()[0] == "400"
+
+
+def test_a_neighbour_hangs(rdzv, hosts):
+    """Ranks 1 and 3 are stopped, so 0 and 2 wait for them in the ring, and no connection of theirs ever closes. They leave when they are asked."""
+    endpoint = rdzv.daemon("--socket", rdzv.tmp / "s").endpoint
+    words = ["--endpoint", endpoint, "--nnodes", "1:2", "--nproc", 2, "--rdzv-id", "recovers", "--stop-timeout", "2s", "--last-call", "1s", "--",
+             TRAINER, *TASK, "--metrics", rdzv.tmp / "metrics", "--steps", 300, "--throttle", 100]
+    agents = [rdzv.agent(*words, wrap=hosts(i), node=str(i)) for i in range(2)]
+    until(lambda: f"step 40:\n{rdzv}", lambda: any(e["step"] >= 40 for e in events(rdzv.tmp / "metrics", "step")), 30)
+    before = rdzv.await_workers(4)
+    head = 0 if 0 in rdzv.workers(E2E_NODE="0") else 1  # the agent of ranks 0 and 1
+    for rank in 1, 3:
+        os.kill(before[rank], signal.SIGSTOP)
+    steps = lambda: len(events(rdzv.tmp / "metrics", "step"))
+    seen = [0]
+    until(lambda: f"they wait:\n{rdzv}", lambda: seen.append(steps()) or (len(seen) > 20 and len(set(seen[-20:])) == 1), 30)
+    p = ctl(rdzv, "--socket", rdzv.tmp / "s", "drain", f"n{1 - head}")
+    assert p.code == 0, p
+    until(lambda: f"round 2:\n{rdzv}", lambda: any(e["round"] == 2 for e in events(rdzv.tmp / "metrics", "recover")), 30)
+    after = rdzv.await_workers(2)
+    assert before[0] in after.values() and before[1] not in after.values(), f"{before} {after}\n{rdzv}"
+    said = "".join(a.text for a in agents)
+    assert set(re.findall(r"rank (\d) was asked to rejoin, and has not left round 1 within", said)) == {"1", "3"}, rdzv
+    assert agents[head].exit(60) == 0, rdzv
 
 
 def test_told_to_stop_while_it_waits(rdzv):
