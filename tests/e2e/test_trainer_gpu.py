@@ -138,6 +138,44 @@ def test_a_capture_that_fails_is_gone_without(rdzv):
     assert a.expect(r"checksum (\w+)").group(1) == want[1]
 
 
+def one_fails(rdzv, call, *options):
+    """Three ranks, and the call fails on rank 1 alone."""
+    wrapper = f'[ "$RANK" = 1 ] && export FAKEGPU_FAIL={call}; export FAKEGPU_SEED=$RANK; "$0" "$@"; rc=$?; echo "rank $RANK left with $rc"; exit $rc'
+    return rdzv.agent("--standalone", "--nproc", 3, "--max-restarts", 0, "--shutdown-timeout", "20s", "--", "sh", "-c", wrapper, TRAINER, *SMALL,
+                      "--device", "cuda", "--cuda-module", FAKE, "--steps", 12, "--metrics", rdzv.tmp / f"metrics-{len(rdzv.procs)}", *options,
+                      env={"LD_LIBRARY_PATH": str(FAKE.parent)})
+
+
+@pytest.mark.parametrize("call, says", [
+    ("cudaStreamBeginCapture:1", "rank 1 cannot: .*a capture"),
+    ("cublasLtMatmul:7", "rank 1 cannot: .*cuBLASLt"),  # the second product of the second step
+    ("cudaGraphInstantiate:1", "rank 1 cannot: .*building a graph from a capture"),
+    ("cudaStreamCreateWithPriority:5", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
+    ("ncclAllReduce:6", "lost contact with rank 1"),
+    ("ncclGetUniqueId:1", None),  # only rank 0 makes one
+])
+def test_all_ranks_capture_or_none_does(rdzv, call, says):
+    want = run(rdzv, 3, "--steps", 12, "--cuda-graph", "off")[1]
+    began = time.monotonic()
+    a = one_fails(rdzv, call)
+    assert a.exit(60) == 0 and time.monotonic() - began < 8 * SLOW, a  # nobody waits for --coll-timeout
+    clean(a)
+    assert a.expect(r"checksum (\w+)").group(1) == want
+    assert (says is None) == ("steps are not captured: " not in a.text), a
+    if says:
+        assert re.search(f"steps are not captured: .*{says}", a.text), a
+        b = one_fails(rdzv, call, "--cuda-graph", "on")
+        assert b.exit(60) == 71 and re.search(f"--cuda-graph on: the step cannot be captured: .*{says}", b.text), b
+
+
+@pytest.mark.parametrize("graph", ["auto", "on"])
+def test_a_capture_that_fails_after_all_could_is_that_ranks_error(rdzv, graph):
+    a = one_fails(rdzv, "cudaGraphInstantiate:2", "--cuda-graph", graph)
+    assert a.exit(60) == 71 and "rank 1 left with 71" in a.text and "not captured" not in a.text, a
+    assert "the step cannot be captured, although all ranks could before: the device (" in a.text, a
+    rdzv.gone(5)
+
+
 @pytest.mark.parametrize("graph", ["on", "off"])
 def test_the_device_tells_its_times(rdzv, graph):
     for world in (1, 2):

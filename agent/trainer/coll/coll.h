@@ -56,6 +56,7 @@ struct coll_ops {
   void (*abort)(struct coll *l, const char *why);
   void (*cut)(struct coll *l);                                                                  /* may be NULL */
   int (*register_buf)(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e); /* may be NULL */
+  int (*twin)(struct coll *l, struct coll **out, struct err *e);                                /* may be NULL */
 };
 
 /* Implementations embed this as their first member. */
@@ -136,6 +137,13 @@ static inline int coll_broadcast(struct coll *l, void *data, size_t n, int root,
 /* This buffer will be reduced many times, and collectives may prepare for it. Valid until coll_destroy. */
 static inline int coll_register(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e) {
   return l->ops->register_buf ? l->ops->register_buf(l, c, b, e) : 0;
+}
+/* Other collectives of the same ranks on the same device, on which calls can be tried. All ranks call it. A failure of
+ * the twin blocks no updates and leaves `l` as it is; a rank that could not make its twin reports that to the others. No
+ * work may be queued. Destroy it before `l`. *out NULL: there is no need, try them on `l`. */
+static inline int coll_twin(struct coll *l, struct coll **out, struct err *e) {
+  *out = NULL;
+  return l->ops->twin ? l->ops->twin(l, out, e) : 0;
 }
 /* This rank gives up: sends the others the reason, as far as that is possible at once. On a device its updates are
  * blocked, and what is queued goes on: the others may be in the same collective. */

@@ -179,4 +179,5 @@ const struct coll_ops nccl_ops = {
     .abort = nccl_abort,
     .cut = nccl_cut,
     .register_buf = nccl_register,
+    .twin = nccl_twin,
 };

@@ -26,6 +26,9 @@
  * are done) and destroyed, with the same deadlines. One that never came up is aborted, because no kernel of this rank
  * has run in it.
  *
+ * A twin is a communicator of its own, for calls that are only tried (capture.c). It is not an ncclCommSplit: if that
+ * fails on one rank, NCCL sets the abort flag of the communicator that was to be split.
+ *
  * ncclGetUniqueId opens a socket and a thread of this process. The process that minted an id must live until all ranks
  * are connected. */
 
@@ -120,6 +123,7 @@ static bool await_stream(struct nccl *n) {
 void nccl_poison(struct nccl *n, int code) {
   n->last = nccl_trace_now(n);
   n->failed.code = code;
+  if (n->twin) return;
   compute_block_updates(n->c, true);
   cuda_of(n->c)->held = n->running;
 }
@@ -127,7 +131,7 @@ void nccl_poison(struct nccl *n, int code) {
 void nccl_cut(struct coll *l) {
   struct nccl *n = nccl_of(l);
   if (!n->failed.code) return;
-  cuda_of(n->c)->held = false; /* the queue ends now */
+  if (!n->twin) cuda_of(n->c)->held = false; /* the queue ends now */
   start_end_thread(n, true);
 }
 
@@ -178,7 +182,7 @@ void nccl_destroy(struct coll *l) {
   if (end_communicator(n)) {
     free_device_memory(n);
   } else {
-    compute_block_updates(n->c, true);
+    if (!n->twin) compute_block_updates(n->c, true);
     cuda_of(n->c)->held = true;
   }
   if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
@@ -356,5 +360,47 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
     nccl_destroy(&n->base);
   else
     *out = &n->base;
+  return rc;
+}
+
+/* Rank 0's id, on all ranks. */
+static int share_id(struct nccl *n, unsigned char id[GPU_ID_SIZE], struct err *e) {
+  enum { ID_CARD = 1 + GPU_ID_SIZE };
+  unsigned char mine[ID_CARD] = {0};
+  struct err why = ERR_INIT;
+  if (!n->cfg.exchange) return err_set(e, -ENOTSUP, "the ranks have no way to exchange an ncclUniqueId");
+  if (n->base.rank == 0) mine[0] = nccl_unique_id(mine + 1, &why) == 0;
+  unsigned char *all = xcalloc((size_t)n->base.world, ID_CARD);
+  int rc = n->cfg.exchange(n->cfg.exchange_ctx, "coll_nccl_twin", mine, sizeof mine, all, (int)n->cfg.timeout_ms, e);
+  memcpy(id, all + 1, GPU_ID_SIZE);
+  bool minted = all[0];
+  free(all);
+  if (rc || minted) return rc;
+  if (why.code) return err_set(e, why.code, "%s", why.text);
+  return err_set(e, -ECONNABORTED, "rank 0 created no ncclUniqueId");
+}
+
+int nccl_twin(struct coll *l, struct coll **out, struct err *e) {
+  struct nccl *n = nccl_of(l), *t = NULL;
+  unsigned char id[GPU_ID_SIZE];
+  int rc = nccl_repeat_failure(n, e);
+  if (rc == 0) rc = cuda_not_captured(n->c, "a second communicator", e);
+  if (rc == 0) rc = share_id(n, id, e);
+  if (rc) return rc;
+  t = xcalloc(1, sizeof *t);
+  t->base = (struct coll){.ops = &nccl_ops, .rank = l->rank, .world = l->world, .lost = -1};
+  t->cfg = n->cfg;
+  t->cfg.ids = id;
+  t->cfg.n_ids = 1;
+  t->c = n->c;
+  t->twin = true;
+  rc = make_memory(t, e);
+  if (rc) nccl_abort(&t->base, e->text);
+  if (rc == 0) rc = make_communicator(t, e);
+  t->cfg.ids = NULL;
+  if (rc)
+    nccl_destroy(&t->base);
+  else
+    *out = &t->base;
   return rc;
 }

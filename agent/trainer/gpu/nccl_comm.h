@@ -38,6 +38,7 @@ struct nccl {
   ncclComm_t comm; /* NULL: none, or given to `end` */
   struct nccl_end *end;
   bool running; /* the communicator came up */
+  bool twin;    /* its failure does not concern updates */
 
   cudaStream_t stream;
   cudaEvent_t ready, done[COLL_TICKETS_MAX], host_done;
@@ -73,6 +74,7 @@ static inline struct trace nccl_trace_now(const struct nccl *n) {
 /* nccl_comm.c */
 extern const struct coll_ops nccl_ops __attribute__((visibility("hidden"))); /* in nccl_coll.c */
 void nccl_destroy(struct coll *l);
+int nccl_twin(struct coll *l, struct coll **out, struct err *e);
 void nccl_cut(struct coll *l);
 /* From now on this rank has failed, and its updates are blocked. */
 void nccl_poison(struct nccl *n, int code);

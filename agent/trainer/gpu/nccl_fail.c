@@ -81,7 +81,7 @@ static void last_error_text(char out[NCCL_TEXT]) {
 }
 
 static void board_key(const struct nccl *n, char out[64]) {
-  snprintf(out, 64, BOARD "/%u", (unsigned)n->cfg.round);
+  snprintf(out, 64, BOARD "/%u%s", (unsigned)n->cfg.round, n->twin ? "/twin" : "");
 }
 
 void nccl_post(struct nccl *n, enum board_state state, const char *why) {
@@ -287,13 +287,16 @@ static int poll_enqueued(struct nccl *n, ncclResult_t *rc) {
 int nccl_await_enqueued(struct nccl *n, ncclResult_t rc, const struct trace_call *call, struct err *e) {
   char what[NCCL_CALL_TEXT];
   int done = poll_enqueued(n, &rc);
-  for (uint64_t from = monotonic_ms(), now = from; done == 0; done = poll_enqueued(n, &rc)) {
-    if (now >= nccl_deadline(n, from)) {
-      call_text(call, what);
-      return nccl_fail_late(n, what, now - from, e);
-    }
-    int asked = nccl_ask_agent(n, e);
-    if (asked) return asked;
+  uint64_t from = monotonic_ms(), now = from;
+  if (done == 0) {
+    n->board_ms = from;
+    call_text(call, what);
+  }
+  for (; done == 0; done = poll_enqueued(n, &rc)) {
+    if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
+    int failed = nccl_ask_agent(n, e);
+    if (failed == 0) failed = nccl_look_at_board(n, what, now - from, e);
+    if (failed) return failed;
     sched_yield();
     now = monotonic_ms();
   }

@@ -50,7 +50,6 @@ struct bench {
   uint64_t rows, failed;
   uint64_t rep; /* number of the check, for the values */
   bool stop;
-  bool capture; /* the device gets all iterations as a graph */
 };
 
 /* A rank's card for the table: bytes only, so there is no padding. */
@@ -106,25 +105,26 @@ static uint64_t iterations_in_graph(const struct bench *b) {
   return b->o->iters < GRAPH_MAX ? (uint64_t)b->o->iters : GRAPH_MAX;
 }
 
-/* The iterations as one graph; *out is NULL if there is none. A lost rank is reported again by the next call. */
+struct iterations {
+  struct bench *b;
+  uint64_t count;
+};
+
+static int queue_iterations(void *ctx, struct err *e) {
+  struct iterations *i = ctx;
+  return enqueue_reductions(i->b, i->count, iterations_in_graph(i->b), e);
+}
+
+/* The iterations as one graph; *out is NULL if there is none. */
 static int capture_iterations(struct bench *b, uint64_t count, struct compute_graph **out, struct err *e) {
   struct trainer *t = b->t;
+  struct iterations these = {b, count};
   struct err why = ERR_INIT;
   *out = NULL;
-  if (!b->capture) return 0;
-  int rc = compute_capture_begin(t->c, &why);
-  if (rc == 0) {
-    int called = enqueue_reductions(b, count, iterations_in_graph(b), &why);
-    rc = compute_capture_end(t->c, out, called ? NULL : &why);
-    if (rc == 0 && called) compute_graph_destroy(t->c, *out);
-    if (rc || called) *out = NULL;
-    rc = called ? called : rc;
-  }
-  if (rc == 0) return 0;
-  b->capture = false;
-  if (t->o.cuda_graph == CUDA_GRAPH_ON)
-    return err_set(e, rc, "--cuda-graph on: the iterations cannot be captured: %s", why.text);
-  if (t->rank == 0) log_warn("the host queues each all-reduce, and its time is included: %s", why.text);
+  if (t->capture == CAPTURE_NEVER) return 0;
+  int rc = trainer_capture(t, "the iterations", queue_iterations, &these, out, &why);
+  if (rc < 0) return err_set(e, rc, "%s", why.text);
+  if (rc && t->rank == 0) log_warn("the host queues each all-reduce, and its time is included: %s", why.text);
   return 0;
 }
 
@@ -176,7 +176,7 @@ static int measure_time(struct bench *b, uint64_t count, double *seconds, struct
   struct compute_graph *g = NULL;
   int rc = enqueue_reductions(b, count, warmup + 1, e);
   if (rc == 0) rc = await_queue(b, warmup + 1, e);
-  if (rc == 0) rc = with_exit(b->t, TRAINER_SYSTEM, capture_iterations(b, count, &g, e));
+  if (rc == 0) rc = capture_iterations(b, count, &g, e);
   if (rc == 0 && g)
     rc = with_exit(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* the first launch loads the graph */
   if (rc == 0) rc = await_queue(b, iterations_in_graph(b), e);
@@ -272,7 +272,8 @@ static int print_head(struct bench *b, struct err *e) {
   struct buf text = BUF_INIT;
   int rc = with_exit(t, TRAINER_LOST, exchange_cards(t, all, e));
   buf_printf(&text, "# rdzv-trainer " RDZV_VERSION " --bench allreduce: %d rank%s, %s%s\n", t->world,
-             t->world == 1 ? "" : "s", t->coll->ops->name, b->capture ? ", all iterations in one graph" : "");
+             t->world == 1 ? "" : "s", t->coll->ops->name,
+             t->capture == CAPTURE_NEVER ? "" : ", all iterations in one graph");
   for (int i = 0; i < t->world && i < RANKS_SHOWN; i++) {
     const struct card *c = &all[i];
     buf_printf(&text, "#  Rank %3d Pid %6.*s on ", i, (int)strnlen(c->pid, sizeof c->pid), c->pid);
@@ -333,16 +334,10 @@ static int finish_bench(struct bench *b, struct err *e) {
 }
 
 int trainer_bench(struct trainer *t, struct err *e) {
-  struct bench b = {.t = t,
-                    .o = &t->o.bench,
-                    .stage_n = stage_size(t),
-                    .capture = compute_can_capture(t->c) && t->o.cuda_graph != CUDA_GRAPH_OFF};
+  struct bench b = {.t = t, .o = &t->o.bench, .stage_n = stage_size(t)};
   uint64_t count;
   bench_sums_init(&b.sums, t->world);
-  if (!b.capture && t->o.cuda_graph == CUDA_GRAPH_ON)
-    return with_exit(t, TRAINER_USAGE,
-                     err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture iterations", t->c->device));
-  int rc = with_coll_exit(t, coll_register(t->coll, t->c, t->bench_data, e));
+  int rc = trainer_choose_capture(t, "iterations", e);
   if (rc == 0) rc = print_head(&b, e);
   for (bool more = bench_first(b.o, &count); rc == 0 && more && !b.stop; more = bench_next(b.o, &count))
     rc = measure_size(&b, count, e);

@@ -1,31 +1,162 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captured steps. On a device that can, a step is captured once for each slot and shape, and launched from then on. */
+/* Captured calls: a device records a step once, for each slot and shape, and launches it from then on.
+ *
+ * All ranks capture or none does. NCCL needs that: a collective that some ranks launch from a graph and others do not may
+ * hang. And a capture may fail on one rank alone, for want of memory, because of its driver or because of its version of
+ * NCCL. So before the first capture of a round the ranks rehearse:
+ *
+ *   wait        until nothing is queued, so that no rank waits for a sum while it makes a communicator.
+ *   rehearse    Each rank captures its calls with a twin of the collectives, and destroys the graph unlaunched. If that
+ *               fails, the twin has failed, and neither the collectives nor the weights have been touched.
+ *   agree       The ranks exchange how it went. If one could not capture, no rank does; the message has its number and
+ *               its reason.
+ *   end         The twin is destroyed, also on the ranks where all went well.
+ *
+ * After that a capture that fails is an error of this rank, and never a silent way around: the others are in their own
+ * capture and wait for it. A new round rehearses again, because a new rank may be another machine.
+ *
+ * A single rank has nobody to agree with. It captures at once, and does without if that fails. */
 
 #include "agent/trainer/run/trainer.h"
 
+#include "common/mem.h"
 #include "common/system/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WHY_MAX = 240 };
+
+/* How the rehearsal went on one rank: the message that the ranks exchange. */
+struct report {
+  int32_t code; /* 0: well */
+  int32_t echo; /* not 0: this rank waited for one that could not */
+  char why[WHY_MAX];
+};
+
+/* 0, or the error of the first of these that failed. */
+static int record(struct trainer *t, trainer_calls_fn calls, void *ctx, struct compute_graph **out, struct err *e) {
+  int rc = compute_capture_begin(t->c, e);
+  if (rc) return rc;
+  int called = calls(ctx, e);
+  rc = compute_capture_end(t->c, out, called ? NULL : e);
+  if (rc == 0 && called) compute_graph_destroy(t->c, *out);
+  return called ? called : rc;
+}
+
+static bool is_asked_to_leave(int rc) {
+  return rc == -ECANCELED || rc == -EPIPE;
+}
+
+/* The calls find the twin in t->coll. Only on a device that captures nothing of the collectives there is none. */
+static int rehearse(struct trainer *t, trainer_calls_fn calls, void *ctx, struct coll **twin, struct err *e) {
+  struct compute_graph *graph = NULL;
+  struct coll *own = t->coll;
+  int rc = coll_twin(own, twin, e);
+  if (rc) return rc;
+  if (*twin) t->coll = *twin;
+  if (*twin) rc = trainer_register(t, *twin, e);
+  if (rc == 0) rc = record(t, calls, ctx, &graph, e);
+  t->coll = own;
+  if (rc)
+    coll_abort(*twin, e->text);
+  else
+    compute_graph_destroy(t->c, graph);
+  return rc;
+}
+
+/* 1: some rank could not, and `why` names it. */
+static int agree(struct trainer *t, int rc, bool echo, struct err *why) {
+  struct report mine = {.code = rc, .echo = echo};
+  size_t room = (size_t)t->world * sizeof mine;
+  struct report *all = xcalloc((size_t)t->world, sizeof *all);
+  if (rc) memcpy(mine.why, why->text, strnlen(why->text, WHY_MAX - 1));
+  int failed = -1;
+  rc = rdzv_exchange(t->rdzv, "rdzv-trainer.capture", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
+  if (rc) with_exit(t, TRAINER_LOST, err_set(why, rc, "%s", rdzv_error(t->rdzv)));
+  for (int i = 0; rc == 0 && i < t->world; i++)
+    if (all[i].code && (failed < 0 || (all[failed].echo && !all[i].echo))) failed = i;
+  if (failed >= 0)
+    err_set(why, -ENOTSUP, "rank %d cannot: %.*s", failed, (int)strnlen(all[failed].why, WHY_MAX), all[failed].why);
+  free(all);
+  return failed >= 0 ? 1 : rc;
+}
+
+/* 0: all ranks can. 1: not all, see `why`. */
+static int rehearse_together(struct trainer *t, trainer_calls_fn calls, void *ctx, struct err *why) {
+  struct coll *twin = NULL;
+  struct compute_mark mark;
+  int rc = compute_record(t->c, &mark, why);
+  if (rc == 0) rc = trainer_wait(t, mark, t->queued.step, why);
+  if (rc) return rc;
+  enum trainer_exit before = t->exit;
+  rc = rehearse(t, calls, ctx, &twin, why);
+  t->exit = before; /* the calls have set it; what fails here is no end of the run */
+  if (is_asked_to_leave(rc))
+    with_exit(t, TRAINER_LOST, rc);
+  else
+    rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
+  if (rc) coll_abort(twin, "not all ranks can capture");
+  coll_cut(twin); /* if it has failed: no rank uses it now */
+  coll_destroy(twin);
+  return rc;
+}
+
+/* The ranks have agreed that there are no captures. */
+static int do_without(struct trainer *t, const char *what, struct err *why) {
+  t->capture = CAPTURE_NEVER;
+  if (t->o.cuda_graph != CUDA_GRAPH_ON) return 1;
+  return with_exit(t, TRAINER_SYSTEM, err_wrap(why, "--cuda-graph on: %s cannot be captured", what));
+}
+
+int trainer_choose_capture(struct trainer *t, const char *what, struct err *e) {
+  bool can = compute_can_capture(t->c), on = t->o.cuda_graph == CUDA_GRAPH_ON;
+  t->capture = can && t->o.cuda_graph != CUDA_GRAPH_OFF ? CAPTURE_UNTRIED : CAPTURE_NEVER;
+  if (can || !on) return 0;
+  return with_exit(t, TRAINER_USAGE, err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture %s", t->c->device, what));
+}
+
+int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls, void *ctx, struct compute_graph **out,
+                    struct err *why) {
+  int rc = 0;
+  *out = NULL;
+  if (t->capture == CAPTURE_NEVER) return 1;
+  if (t->capture == CAPTURE_UNTRIED && t->world > 1) rc = rehearse_together(t, calls, ctx, why);
+  if (rc) return rc < 0 ? rc : do_without(t, what, why);
+  t->capture = CAPTURE_AGREED;
+  rc = record(t, calls, ctx, out, why);
+  if (rc == 0) return 0;
+  *out = NULL;
+  if (t->world == 1) return do_without(t, what, why);
+  return err_wrap(why, "%s cannot be captured, although all ranks could before", what);
+}
+
+/* Steps. ----------------------------------------------------------------------------------------------------------- */
+
+struct step {
+  struct trainer *t;
+  struct slot *slot;
+  const struct sampler_step *g;
+};
+
+static int queue_calls(void *ctx, struct err *e) {
+  struct step *s = ctx;
+  return trainer_enqueue_step(s->t, s->slot, s->g, e);
+}
 
 static int capture_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct compute_graph **out,
                         struct err *e) {
+  struct step step = {t, s, g};
   struct err why = ERR_INIT;
-  int rc = compute_capture_begin(t->c, &why);
-  if (rc == 0) {
-    int called = trainer_enqueue_step(t, s, g, &why);
-    rc = compute_capture_end(t->c, out, called ? NULL : &why);
-    if (rc == 0 && called) compute_graph_destroy(t->c, *out);
-    if (called) rc = called;
-  }
-  if (rc == 0) return 0;
-  t->capture = false;
-  if (t->o.cuda_graph == CUDA_GRAPH_ON)
-    return err_set(e, rc, "--cuda-graph on: the step cannot be captured: %s", why.text);
-  t->exit = TRAINER_SYSTEM;
-  if (t->rank == 0) log_info("steps are not captured: %s", why.text);
-  return 1;
+  int rc = trainer_capture(t, "the step", queue_calls, &step, out, &why);
+  if (rc < 0) return err_set(e, rc, "%s", why.text);
+  if (rc == 1 && t->rank == 0) log_info("steps are not captured: %s", why.text);
+  return rc;
 }
 
 int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  if (!t->capture) return 1;
+  if (t->capture == CAPTURE_NEVER) return 1;
   struct compute_graph *graph = slot_graph(s, g->total);
   if (!graph) {
     if (!slots_saw(&t->slots, g->total)) return 1;

@@ -265,6 +265,12 @@ static int join_tcp(struct trainer *t, struct err *e) {
   return coll_tcp_create(&cfg, &t->coll, e);
 }
 
+int trainer_register(struct trainer *t, struct coll *l, struct err *e) {
+  int rc = t->model.grads ? coll_register(l, t->c, t->model.grads, e) : 0;
+  if (rc == 0 && t->bench_data) rc = coll_register(l, t->c, t->bench_data, e);
+  return rc;
+}
+
 int trainer_join_ranks(struct trainer *t, struct err *e) {
   bool bench = t->o.bench.kind != BENCH_NONE;
   if (t->coll) return 0;
@@ -275,7 +281,6 @@ int trainer_join_ranks(struct trainer *t, struct err *e) {
   int rc = t->world > 1 ? compare_devices(t, e) : 0;
   if (rc) return rc;
   rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
-  /* Once for each communicator. --bench registers its own memory. */
-  if (rc == 0 && t->model.grads) rc = coll_register(t->coll, t->c, t->model.grads, e);
+  if (rc == 0) rc = trainer_register(t, t->coll, e);
   return rc == -ECANCELED ? with_exit(t, TRAINER_STOPPED, rc) : with_coll_exit(t, rc);
 }

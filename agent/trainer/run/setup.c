@@ -66,14 +66,6 @@ static int open_data(struct trainer *t, struct err *e) {
   return 0;
 }
 
-/* Decides whether steps are captured, as far as that is known before the first one. */
-static int choose_capture(struct trainer *t, struct err *e) {
-  bool can = compute_can_capture(t->c);
-  t->capture = can && t->o.cuda_graph != CUDA_GRAPH_OFF;
-  if (can || t->o.cuda_graph != CUDA_GRAPH_ON) return 0;
-  return err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture steps", t->c->device);
-}
-
 /* Called once: the data stays on the device when the model is rebuilt for another world. */
 static int keep_data_on_device(struct trainer *t, struct err *e) {
   const struct dataset *d = &t->data;
@@ -208,7 +200,7 @@ int trainer_setup(struct trainer *t, struct err *e) {
   trainer_end_phase(t, PHASE_DATA);
   wait_log_begin(t->waits, NULL, NULL, "opening the device");
   if (rc == 0) rc = trainer_open_device(t, e);
-  if (rc == 0) rc = with_exit(t, TRAINER_USAGE, choose_capture(t, e));
+  if (rc == 0) rc = trainer_choose_capture(t, "steps", e);
   trainer_end_phase(t, PHASE_DEVICE);
   wait_log_begin(t->waits, NULL, NULL, "making the model%s%s", t->o.init_weights ? " from --init-weights " : "",
                  t->o.init_weights ? t->o.init_weights : "");
@@ -260,7 +252,8 @@ int trainer_enter_round(struct trainer *t, struct err *e) {
   trainer_save_close(t);
   metrics_finish(&t->metrics);
   trainer_log_waits(t);
-  int rc = open_files(t, e);
+  int rc = trainer_choose_capture(t, "steps", e);
+  if (rc == 0) rc = open_files(t, e);
   return rc ? rc : resize_for_world(t, e);
 }
 

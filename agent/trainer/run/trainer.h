@@ -90,6 +90,9 @@ struct evaluation {
   bool made;                                                 /* there was an evaluation */
 };
 
+/* Whether the calls of a step become a graph (capture.c). */
+enum trainer_captures { CAPTURE_NEVER, CAPTURE_UNTRIED, CAPTURE_AGREED };
+
 struct trainer {
   struct trainer_opts o;
   enum trainer_exit exit;
@@ -116,7 +119,7 @@ struct trainer {
 
   /* The steps (step.c). */
   struct slots slots;
-  bool capture;               /* steps are captured, unless that fails */
+  enum trainer_captures capture;
   struct run_position queued; /* behind the last step that was queued */
   struct run_position done;   /* behind the last step that was read */
   unsigned requested;         /* rdzv_requested, before the last step that was queued */
@@ -187,6 +190,8 @@ int trainer_enter_round(struct trainer *t, struct err *e);
 /* device.c: t->c by --device; then t->coll, with the other ranks of this round. Each does nothing if it exists. */
 int trainer_open_device(struct trainer *t, struct err *e);
 int trainer_join_ranks(struct trainer *t, struct err *e);
+/* Registers the memory that is reduced; once for each communicator. */
+int trainer_register(struct trainer *t, struct coll *l, struct err *e);
 void trainer_log_device(const struct trainer *t);
 
 /* loop.c: trains to the end, or until a requested stop. No step is queued afterwards. */
@@ -214,7 +219,14 @@ int trainer_leave_error(unsigned requested, struct err *e);
 int trainer_asked(void *trainer, struct err *e); /* the same now; a coll_asked_fn */
 uint64_t trainer_now_us(void);
 
-/* capture.c: launches a captured step, and captures it first if need be. 1: this step is not captured. */
+/* capture.c: whether this device can capture, as far as that is known before the first capture of a round. */
+int trainer_choose_capture(struct trainer *t, const char *what, struct err *e);
+/* Captures the calls. All ranks call it for the same calls; in each round they first find out whether all can. 0: *out
+ * is the caller's. 1: no rank captures, because of `why`. The calls use t->coll. */
+typedef int (*trainer_calls_fn)(void *ctx, struct err *e);
+int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls, void *ctx, struct compute_graph **out,
+                    struct err *why);
+/* Launches a captured step, and captures it first if need be. 1: this step is not captured. */
 int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
 
 /* evaluate.c: nothing without --eval-data. */
