@@ -44,27 +44,33 @@ void leave_round(struct rank *r, int live) {
 
 /* ------------------------------------------------------------ what ranks share */
 
+static int place_of(const struct rank *r, const char *key) {
+  return r->round + (strstr(key, "twin") ? 2 : 0);
+}
+
 int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms, struct err *e) {
   struct rank *r = ctx;
   struct shared *s = r->s;
+  int at = place_of(r, key);
   uint64_t end = monotonic_ms() + (uint64_t)timeout_ms;
   if (size > CARD_MAX) abort();
-  memcpy(s->cards[r->round][r->rank], mine, size);
-  __atomic_fetch_add(&s->come[r->round], 1, __ATOMIC_SEQ_CST);
-  while (__atomic_load_n(&s->come[r->round], __ATOMIC_SEQ_CST) < r->world) {
+  memcpy(s->cards[at][r->rank], mine, size);
+  __atomic_fetch_add(&s->come[at], 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&s->come[at], __ATOMIC_SEQ_CST) < r->world) {
     if (monotonic_ms() > end) return err_set(e, -ETIMEDOUT, "somebody has not come to exchange %s", key);
     nap(1);
   }
-  for (int i = 0; i < r->world; i++) memcpy((uint8_t *)all + (size_t)i * size, s->cards[r->round][i], size);
+  for (int i = 0; i < r->world; i++) memcpy((uint8_t *)all + (size_t)i * size, s->cards[at][i], size);
   return 0;
 }
 
 static int post_to_board(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
   struct rank *r = ctx;
   struct shared *s = r->s;
+  int at = place_of(r, key);
   pthread_mutex_lock(&s->lock);
-  size_t *n = &s->board_n[r->round];
-  if (*n + size <= BOARD_MAX) memcpy(s->board[r->round] + *n, bytes, size), *n += size;
+  size_t *n = &s->board_n[at];
+  if (*n + size <= BOARD_MAX) memcpy(s->board[at] + *n, bytes, size), *n += size;
   pthread_mutex_unlock(&s->lock);
   if (s->asked_after_post) {
     s->posted_ms = monotonic_ms();
@@ -76,10 +82,11 @@ static int post_to_board(void *ctx, const char *key, const void *bytes, size_t s
 static int read_posts(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
   struct rank *r = ctx;
   struct shared *s = r->s;
+  int at = place_of(r, key);
   pthread_mutex_lock(&s->lock);
-  *size = s->board_n[r->round];
+  *size = s->board_n[at];
   *all = *size ? malloc(*size) : NULL;
-  if (*all) memcpy(*all, s->board[r->round], *size);
+  if (*all) memcpy(*all, s->board[at], *size);
   pthread_mutex_unlock(&s->lock);
   return 0;
 }

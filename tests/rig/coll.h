@@ -11,15 +11,16 @@
 #include <string.h>
 #include "agent/trainer/gpu/gpu.h"
 
-enum { WORLD_MAX = 4, CARD_MAX = 64, BOARD_MAX = 1 << 16, IDS = 2, PATIENCE_S = 100, SKIPPED = 77 };
+enum { WORLD_MAX = 4, CARD_MAX = 160, BOARD_MAX = 1 << 16, IDS = 2, PATIENCE_S = 100, SKIPPED = 77 };
 enum { LONG_MS = 60000, N = 5000 };
 
 struct shared {
   pthread_mutex_t lock;
-  int come[2], left[2];
-  uint8_t cards[2][WORLD_MAX][CARD_MAX];
-  size_t board_n[2];
-  uint8_t board[2][BOARD_MAX];
+  /* Of two rounds, and of the twins in them. */
+  int come[4];
+  uint8_t cards[4][WORLD_MAX][CARD_MAX];
+  size_t board_n[4];
+  uint8_t board[4][BOARD_MAX];
   int minted;
   uint8_t ids[2][IDS * GPU_ID_SIZE];
   int flag[8];           /* for a test's own use */

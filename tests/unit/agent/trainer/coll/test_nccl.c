@@ -92,6 +92,36 @@ static bool captured_steps(struct rank *r) {
   return true;
 }
 
+/* Steps are captured with the twin, and the graph is never launched. */
+static bool a_twin_is_tried_and_thrown_away(struct rank *r) {
+  struct step p;
+  struct compute_graph *g = NULL;
+  struct coll *own = r->l, *twin = NULL;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
+  GOOD(coll_register(own, r->c, p.grads, &e));
+  GOOD(coll_twin(own, &twin, &e));
+  EXPECT(twin && twin != own);
+  GOOD(coll_register(twin, r->c, p.grads, &e));
+  r->l = twin;
+  GOOD(compute_capture_begin(r->c, &e));
+  GOOD(step_queue(r, &p, &e));
+  GOOD(compute_capture_end(r->c, &g, &e));
+  r->l = own;
+  compute_graph_destroy(r->c, g);
+  coll_destroy(twin);
+  EXPECT(steps(r, &p, 2) && capture(r, &p, &g));
+  step_fill(r, &p, 7);
+  GOOD(compute_launch(r->c, g, &e));
+  GOOD(await_queue(r, &e));
+  EXPECT(step_right(r, &p, 7));
+  compute_graph_destroy(r->c, g);
+  coll_destroy(r->l);
+  r->l = NULL;
+  step_free(r, &p);
+  return true;
+}
+
 /* ---------------------------------------------------------------- failures */
 
 /* The call failed and named the right rank, and every later call returns the same at once. */
@@ -449,6 +479,30 @@ static bool switches_are_excluded(struct rank *r) {
 
 /* ------------------------------------------------------------------- worlds */
 
+/* Rank 1 cannot do its part. The others hear why within a second, and the collectives themselves have no fault. */
+static bool a_twin_that_fails_harms_nothing(struct rank *r) {
+  struct step p;
+  struct coll *twin = NULL;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
+  GOOD(coll_twin(r->l, &twin, &e));
+  uint64_t from = monotonic_ms();
+  if (r->rank == 1) {
+    coll_abort(twin, "no memory for a graph");
+  } else {
+    EXPECT(coll_barrier(twin, &e) != 0);
+    SAYS("no memory for a graph");
+    EXPECT(monotonic_ms() - from < LONG_MS / 2);
+  }
+  EXPECT(steps(r, &p, 2));
+  all_here(r);
+  coll_cut(twin);
+  coll_destroy(twin);
+  EXPECT(steps(r, &p, 2));
+  step_free(r, &p);
+  return true;
+}
+
 static const struct test tests[] = {
     {"sums_are_right", 3, LONG_MS, sums_are_right, false, -1},
     {"alone", 1, LONG_MS, sums_are_right, false, -1},
@@ -456,6 +510,8 @@ static const struct test tests[] = {
     {"registered_memory", 2, LONG_MS, registered_memory_is_summed_too, false, -1},
     {"the_hosts_bytes", 3, LONG_MS, the_hosts_bytes, false, -1},
     {"captured_steps", 3, LONG_MS, captured_steps, false, -1},
+    {"a_twin_is_tried_and_thrown_away", 3, LONG_MS, a_twin_is_tried_and_thrown_away, false, -1},
+    {"a_twin_that_fails_harms_nothing", 3, LONG_MS, a_twin_that_fails_harms_nothing, false, -1},
     {"a_killed_rank", 4, 0, a_killed_rank, false, 2},
     {"a_silent_rank", 3, 0, a_silent_rank, false, -1},
     {"a_silent_rank_in_a_captured_step", 2, 0, a_silent_rank_in_a_captured_step, false, -1},
