@@ -13,7 +13,7 @@
 
 enum { AT_ONCE = 2, BUFS_MAX = 512 };
 
-enum kind { COPY, FILL, FORWARD, BACKWARD, LOSS, CORRECT, OPT_STEP, OPT_READ, OPT_SET };
+enum kind { COPY, FILL, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, CORRECT, OPT_STEP, OPT_READ, OPT_SET };
 
 struct op {
   enum kind kind;
@@ -24,6 +24,8 @@ struct op {
   struct compute_layer *layer;
   struct compute_buf *params, *grads;
   struct compute_opt *opt;
+  struct compute_part part;
+  struct compute_update update;
   struct compute_loss_desc loss;
   struct compute_opt_counters counters;
 };
@@ -74,10 +76,13 @@ static int run_op(struct late *l, const struct op *o, struct err *e) {
   case COPY: return compute_copy(c, o->a, o->b, e);
   case FILL: return compute_fill(c, o->a, o->value, e);
   case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
-  case BACKWARD: return compute_backward(c, o->layer, o->params, o->grads, o->a, o->b, o->c, o->rows, o->add, e);
+  case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, o->add, e);
+  case BACKWARD_INPUT: return compute_backward_input(c, o->layer, o->params, o->a, o->b, o->c, o->rows, e);
   case LOSS: return run_loss(l, o, e);
   case CORRECT: return compute_count_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
-  case OPT_STEP: return l->blocked ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, o->d, e);
+  case OPT_STEP:
+    if (!l->blocked) return compute_opt_step(c, o->opt, &o->update, e);
+    return o->a.n ? compute_opt_read(c, o->opt, o->a, e) : 0;
   case OPT_READ: return compute_opt_read(c, o->opt, o->a, e);
   case OPT_SET: return compute_opt_set(c, o->opt, &o->counters, e);
   }
@@ -94,7 +99,7 @@ static void append_op(struct ops *q, const struct op *o) {
 
 /* Until the operation is done nobody may read there. */
 static void spoil_stage(struct late *l, const struct op *o) {
-  if ((o->kind != COPY && o->kind != OPT_READ) || !is_stage(l, o->a.buf)) return;
+  if ((o->kind != COPY && o->kind != OPT_STEP && o->kind != OPT_READ) || !is_stage(l, o->a.buf)) return;
   float *p = compute_host(l->cpu, o->a);
   for (size_t i = 0; i < o->a.n; i++) p[i] = (float)NAN;
 }
@@ -186,18 +191,24 @@ static int late_forward(struct compute *c, struct compute_layer *layer, struct c
   return enqueue(c, &(struct op){.kind = FORWARD, .layer = layer, .params = params, .a = x, .b = y, .rows = rows});
 }
 
-static int late_backward(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
-                         struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
-                         bool add, struct err *e) {
-  return enqueue(c, &(struct op){.kind = BACKWARD,
+static int late_backward_weight(struct compute *c, struct compute_layer *layer, struct compute_buf *grads,
+                                struct span x, struct span dz, struct compute_part part, size_t rows, bool add,
+                                struct err *e) {
+  return enqueue(c, &(struct op){.kind = BACKWARD_WEIGHT,
                                  .layer = layer,
-                                 .params = params,
                                  .grads = grads,
                                  .a = x,
                                  .b = dz,
-                                 .c = dx,
+                                 .part = part,
                                  .rows = rows,
                                  .add = add});
+}
+
+static int late_backward_input(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
+                               struct span x, struct span dz, struct span dx, size_t rows, struct err *e) {
+  return enqueue(
+      c,
+      &(struct op){.kind = BACKWARD_INPUT, .layer = layer, .params = params, .a = x, .b = dz, .c = dx, .rows = rows});
 }
 
 static int late_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
@@ -222,9 +233,8 @@ static void late_opt_destroy(struct compute *c, struct compute_opt *o) {
 
 static struct compute_buf *late_opt_state(struct compute_opt *o, int i);
 
-static int late_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
-                         struct span bad, struct err *e) {
-  return enqueue(c, &(struct op){.kind = OPT_STEP, .opt = o, .a = param, .b = grad, .c = lr, .d = bad});
+static int late_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e) {
+  return enqueue(c, &(struct op){.kind = OPT_STEP, .opt = o, .update = *u, .a = u->counters});
 }
 
 static int late_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
@@ -288,7 +298,8 @@ static const struct compute_ops late_ops = {
     .layer_create = late_layer_create,
     .layer_destroy = late_layer_destroy,
     .forward = late_forward,
-    .backward = late_backward,
+    .backward_weight = late_backward_weight,
+    .backward_input = late_backward_input,
     .loss = late_loss,
     .count_correct = late_count_correct,
     .opt_create = late_opt_create,

@@ -37,9 +37,7 @@ int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, st
   return c->ops->rows_create(c, d, out, e);
 }
 
-int compute_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
-  int rc = 0;
-  if (c->ops->copy_and_stamp) return c->ops->copy_and_stamp(c, v, n, stamp, e);
-  for (int i = 0; i < n && rc == 0; i++) rc = c->ops->copy(c, v[i].dst, v[i].src, e);
-  return rc;
+int compute_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e) {
+  if (c->ops->copy_and_stamp) return c->ops->copy_and_stamp(c, dst, src, stamp, e);
+  return dst.n ? c->ops->copy(c, dst, src, e) : 0;
 }

@@ -81,14 +81,7 @@ struct compute_mark {
   uint64_t n;
 };
 
-/* One copy of floats. */
-struct compute_pair {
-  struct span dst, src;
-};
-enum {
-  COMPUTE_PAIRS_MAX = 2,
-  COMPUTE_STAMP = 2, /* stage elements of a time stamp: a uint64_t in nanoseconds */
-};
+enum { COMPUTE_STAMP = 2 }; /* stage elements of a time stamp: a uint64_t in nanoseconds */
 
 struct compute_layer_desc {
   uint32_t in, out;       /* values per row */
@@ -101,6 +94,11 @@ struct compute_layer_desc {
    * COMPUTE_ACT of max_rows * out values. With below COMPUTE_GELU a backward reads `below_before`, max_rows * in
    * values. Otherwise NULL. Both buffers outlive the layer. */
   struct compute_buf *before, *below_before;
+};
+
+/* Outputs [from, from + n) of a layer: rows of its weight. */
+struct compute_part {
+  size_t from, n;
 };
 
 /* One call of compute_loss. */
@@ -122,6 +120,14 @@ struct compute_opt_desc {
   double clip_norm;    /* longer gradients are shortened to this norm. 0: never */
   /* fp16: the loss scale starts at 65536. 2000 updates in a row double it, and a skipped step halves it. */
   bool scale_loss;
+};
+
+/* One update. */
+struct compute_update {
+  struct span param, grad; /* n of the optimizer */
+  struct span lr;          /* one float on the device, read when the update runs */
+  struct span bad;         /* one float on the device, out[1] of compute_loss; n 0: none */
+  struct span counters;    /* stage of COMPUTE_COUNTERS floats: the counters behind this update; n 0: nowhere */
 };
 
 /* A data set. Row i is bytes of a file as value / 255 * scale, or the ramp from 0 to i * scale. */
@@ -178,8 +184,10 @@ struct compute_ops {
   void (*layer_destroy)(struct compute *c, struct compute_layer *l);
   int (*forward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x, struct span y,
                  size_t rows, struct err *e);
-  int (*backward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct compute_buf *grads,
-                  struct span x, struct span dz, struct span dx, size_t rows, bool add, struct err *e);
+  int (*backward_weight)(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
+                         struct span dz, struct compute_part part, size_t rows, bool add, struct err *e);
+  int (*backward_input)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                        struct span dz, struct span dx, size_t rows, struct err *e);
   int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target, struct span dz,
               struct span out, struct err *e);
   int (*count_correct)(struct compute *c, struct span y, struct span target, struct span out, size_t rows, size_t cols,
@@ -187,8 +195,7 @@ struct compute_ops {
   int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
-  int (*opt_step)(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
-                  struct span bad, struct err *e);
+  int (*opt_step)(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e);
   int (*opt_vote)(struct compute *c, struct compute_opt *o, struct compute_buf *grads, const struct compute_share *v,
                   int n, struct span vote, struct err *e);
   int (*opt_decide)(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct span lr,
@@ -199,7 +206,7 @@ struct compute_ops {
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
   /* Optional: NULL if the device has no such operation. */
   int (*param_written)(struct compute *c, struct span s, struct err *e);
-  int (*copy_and_stamp)(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+  int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
   int (*fetch)(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
@@ -276,14 +283,22 @@ static inline int compute_forward(struct compute *c, struct compute_layer *l, st
                                   struct span y, size_t rows, struct err *e) {
   return c->ops->forward(c, l, params, x, y, rows, e);
 }
-/* dz is the gradient of this layer's output before its activation. Writes this layer's part of `grads` (weight and
- * bias; zero for 0 rows), or adds to it. Writes dx, the gradient of the output of the layer below before *its*
- * activation: this call applies the derivative of `below`, because a fused epilogue has it for free with ReLU. dx.n 0:
- * not wanted. x, rows and below_before are those of the last compute_forward of this layer. */
-static inline int compute_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                                   struct compute_buf *grads, struct span x, struct span dz, struct span dx,
-                                   size_t rows, bool add, struct err *e) {
-  return c->ops->backward(c, l, params, grads, x, dz, dx, rows, add, e);
+/* The backward pass of a layer is two operations, so that the sum over the ranks can start between them. dz is the
+ * gradient of this layer's output before its activation. x, rows and below_before are those of the last compute_forward
+ * of this layer.
+ *
+ * The first writes gradients of the weight to `grads`, or adds to them: those of one part of the outputs. The part with
+ * the last output also writes the gradient of the whole bias. They are zero for 0 rows. */
+static inline int compute_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads,
+                                          struct span x, struct span dz, struct compute_part part, size_t rows,
+                                          bool add, struct err *e) {
+  return c->ops->backward_weight(c, l, grads, x, dz, part, rows, add, e);
+}
+/* The second writes dx, the gradient of the output of the layer below before *its* activation: this call applies the
+ * derivative of `below`, because a fused epilogue has it for free with ReLU. */
+static inline int compute_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params,
+                                         struct span x, struct span dz, struct span dx, size_t rows, struct err *e) {
+  return c->ops->backward_input(c, l, params, x, dz, dx, rows, e);
 }
 /* Three floats in `out`, overwritten or with d->add added to:
  *
@@ -321,17 +336,17 @@ static inline struct compute_buf *compute_opt_state(struct compute *c, struct co
   return c->ops->opt_state(o, i);
 }
 /* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first divided by the loss scale, then
- * clipped to clip_norm by their norm over all weights. lr: one float on the device, read when the update runs.
+ * clipped to clip_norm by their norm over all weights. If u->bad is not 0, or the norm is not finite, the update is
+ * skipped: only the counters and the loss scale change, and grad_norm is not finite. If u->bad is infinite, the updates
+ * of some rank are blocked, and this call changes nothing, as if they were blocked here too. Do not use grad
+ * afterwards: it may have been scaled.
  *
- * bad: one more float (n 0: none), out[1] of compute_loss. If it is not 0, or the norm is not finite, the update is
- * skipped: only the counters and the loss scale change, and grad_norm is not finite. If it is infinite, the updates of
- * some rank are blocked, and this call changes nothing, as if they were blocked here too. Do not use grad afterwards:
- * it may have been scaled. */
-static inline int compute_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                                   struct span lr, struct span bad, struct err *e) {
-  return c->ops->opt_step(c, o, param, grad, lr, bad, e);
+ * Behind a mark, u->counters is a struct compute_opt_counters. An update that is blocked writes them too. */
+#define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
+static inline int compute_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *u,
+                                   struct err *e) {
+  return c->ops->opt_step(c, o, u, e);
 }
-
 /* The same update where each rank has a share of the weights: its optimizer was made for the size of the share, which
  * is parts of the flat buffers. Every rank votes, all votes reach all ranks, and all decide alike.
  *
@@ -358,9 +373,7 @@ static inline int compute_param_written(struct compute *c, struct span s, struct
   return c->ops->param_written ? c->ops->param_written(c, s, e) : 0;
 }
 
-/* Queues a copy of the counters to a stage of COMPUTE_COUNTERS floats. Behind a mark they are a struct
- * compute_opt_counters. */
-#define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
+/* Queues a copy of the counters to a stage, as they are behind the queued operations. */
 static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   return c->ops->opt_read(c, o, stage, e);
 }
@@ -382,10 +395,9 @@ static inline int compute_rows_gather(struct compute *c, struct compute_rows *r,
   return c->ops->rows_gather(c, r, dst, numbers, e);
 }
 
-/* Makes n small copies between stages and float buffers (no COMPUTE_PARAM, n <= COMPUTE_PAIRS_MAX) as one operation.
- * Behind them, writes the device's clock to `stamp`, COMPUTE_STAMP elements of a stage. A device without a clock leaves
- * the stamp unchanged. */
-int compute_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+/* A small copy between a stage and floats that are no COMPUTE_PARAM (dst.n 0: none), and behind it the device's clock to
+ * `stamp`, COMPUTE_STAMP elements of a stage, as one operation. A device without a clock leaves the stamp unchanged. */
+int compute_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
 /* Copies a stage to a COMPUTE_INPUT while queued operations run; operations queued later see it. No queued operation
  * may use either side. Not within a capture. On a device without such a copy it is a compute_copy. */
 static inline int compute_send(struct compute *c, struct span dst, struct span src, struct err *e) {

@@ -212,23 +212,32 @@ static int cpu_forward(struct compute *c, struct compute_layer *l, struct comput
   return 0;
 }
 
-static int cpu_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows, bool add,
-                        struct err *e) {
-  size_t in = l->d.in, out = l->d.out;
-  float *dw = grads->data + l->d.weight, *db = grads->data + l->d.bias;
+static void add_bias_grad(const struct compute_layer *l, const float *pz, float *db, size_t rows, bool add) {
+  size_t out = l->d.out;
   if (!add) memset(db, 0, out * sizeof(float));
-  if (rows == 0) {
-    if (!add) memset(dw, 0, in * out * sizeof(float));
-    return 0;
-  }
-  const float *pz = floats_at(dz), *px = input_operand(c, x, rows * in);
   for (size_t r = 0; r < rows; r++)
     for (size_t o = 0; o < out; o++) db[o] += pz[r * out + o];
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)out, (int)in, (int)rows, 1.0f, pz, (int)out, px, (int)in,
-              add ? 1.0f : 0.0f, dw, (int)in);
-  if (dx.n == 0) return 0;
+}
+
+static int cpu_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
+                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
+  size_t in = l->d.in, out = l->d.out;
+  float *dw = grads->data + l->d.weight + part.from * in;
+  const float *pz = floats_at(dz);
+  if (part.from + part.n == out) add_bias_grad(l, pz, grads->data + l->d.bias, rows, add);
+  if (rows == 0 && !add) memset(dw, 0, part.n * in * sizeof(float));
+  if (rows == 0) return 0;
+  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)part.n, (int)in, (int)rows, 1.0f, pz + part.from, (int)out,
+              input_operand(c, x, rows * in), (int)in, add ? 1.0f : 0.0f, dw, (int)in);
+  return 0;
+}
+
+static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                              struct span dz, struct span dx, size_t rows, struct err *e) {
+  size_t in = l->d.in, out = l->d.out;
+  const float *pz = floats_at(dz), *px = floats_at(x);
   float *pd = floats_at(dx);
+  if (rows == 0) return 0;
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)in, (int)out, 1.0f, pz, (int)out,
               weights_operand(c, &l->d, params), (int)in, 0.0f, pd, (int)in);
   if (l->d.below == COMPUTE_RELU)
@@ -394,23 +403,27 @@ static void count_update(struct compute_opt *o) {
   if (o->v.scale < SCALE_MAX) o->v.scale *= 2;
 }
 
-static int cpu_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
-                        struct span bad, struct err *e) {
-  if (param.n != o->d.n || grad.n != o->d.n)
-    return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
-  if (bad.n && isinf(floats_at(bad)[0])) return 0;
-  double norm = sqrt(sum_squares(floats_at(grad), grad.n)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
-  o->v.grad_norm = bad.n && floats_at(bad)[0] != 0.0f ? NAN : (float)norm;
+static void update_or_skip(struct compute_opt *o, const struct compute_update *u) {
+  if (u->bad.n && isinf(floats_at(u->bad)[0])) return;
+  double norm = sqrt(sum_squares(floats_at(u->grad), u->grad.n)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
+  o->v.grad_norm = u->bad.n && floats_at(u->bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {
     count_skipped(o);
-    return 0;
+    return;
   }
   if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by *= o->d.clip_norm / (norm + 1e-6); /* as torch does */
   count_update(o);
   if (o->d.kind == COMPUTE_SGD)
-    sgd(&o->d, floats_at(lr)[0], (float)by, param, grad, o->state[0]);
+    sgd(&o->d, floats_at(u->lr)[0], (float)by, u->param, u->grad, o->state[0]);
   else
-    adam(&o->d, o->v.updates, floats_at(lr)[0], (float)by, param, grad, o->state);
+    adam(&o->d, o->v.updates, floats_at(u->lr)[0], (float)by, u->param, u->grad, o->state);
+}
+
+static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e) {
+  if (u->param.n != o->d.n || u->grad.n != o->d.n)
+    return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", u->param.n, u->grad.n, o->d.n);
+  update_or_skip(o, u);
+  if (u->counters.n) memcpy(floats_at(u->counters), &o->v, sizeof o->v);
   return 0;
 }
 
@@ -501,7 +514,8 @@ static const struct compute_ops cpu_ops = {
     .layer_create = cpu_layer_create,
     .layer_destroy = cpu_layer_destroy,
     .forward = cpu_forward,
-    .backward = cpu_backward,
+    .backward_weight = cpu_backward_weight,
+    .backward_input = cpu_backward_input,
     .loss = cpu_loss,
     .count_correct = cpu_count_correct,
     .opt_create = cpu_opt_create,

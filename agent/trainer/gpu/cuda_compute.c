@@ -265,9 +265,9 @@ static int open_device(struct cuda *u, struct err *e) {
   if (rc == 0)
     rc = cuda_check(c, cudaEventCreateWithFlags(&u->fetch_from, cudaEventDisableTiming), "creating an event", e);
   if (rc == 0) rc = open_cublas(u, e);
-  void *partials = NULL;
-  if (rc == 0) rc = cuda_mem_raw(c, KERNEL_PARTIALS * sizeof(double), &partials, e);
-  u->partials = partials;
+  void *scratch = NULL;
+  if (rc == 0) rc = cuda_mem_raw(c, sizeof *u->scratch, &scratch, e);
+  u->scratch = scratch;
   return rc ? rc : cuda_init(c, e);
 }
 
@@ -281,7 +281,7 @@ static void cuda_destroy(struct compute *c) {
   }
   if (u->stream && cuda_idle(c)) {
     cuda_finish(c);
-    (void)cudaFree(u->partials);
+    (void)cudaFree(u->scratch);
     (void)cudaFree(u->workspace);
     if (u->lt) (void)cublasLtDestroy(u->lt);
     if (u->sent) (void)cudaEventDestroy(u->sent);
@@ -310,7 +310,8 @@ static const struct compute_ops cuda_ops = {
     .layer_create = cuda_layer_create,
     .layer_destroy = cuda_layer_destroy,
     .forward = cuda_layer_forward,
-    .backward = cuda_layer_backward,
+    .backward_weight = cuda_layer_backward_weight,
+    .backward_input = cuda_layer_backward_input,
     .loss = cuda_opt_loss,
     .count_correct = cuda_opt_count_correct,
     .opt_create = cuda_opt_create,

@@ -57,7 +57,7 @@ struct cuda {
   cublasLtHandle_t lt;
   void *workspace;
   size_t workspace_size;
-  double *partials;
+  struct kernel_scratch *scratch;
   /* One word of mapped host memory, and its device address. Not 0: updates are blocked. */
   unsigned *blocked, *blocked_dev;
   cudaEvent_t events[CUDA_MARKS];
@@ -97,7 +97,7 @@ int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct com
 void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
-int cuda_mem_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
 int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
@@ -143,9 +143,10 @@ int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, str
 void cuda_layer_destroy(struct compute *c, struct compute_layer *l);
 int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e);
-int cuda_layer_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows, bool add,
-                        struct err *e);
+int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
+                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e);
+int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                              struct span dz, struct span dx, size_t rows, struct err *e);
 
 int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                   struct span dz, struct span out, struct err *e);
@@ -154,8 +155,7 @@ int cuda_opt_count_correct(struct compute *c, struct span y, struct span target,
 int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o);
 struct compute_buf *cuda_opt_state(struct compute_opt *o, int i);
-int cuda_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
-                  struct span bad, struct err *e);
+int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *update, struct err *e);
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
 int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
 

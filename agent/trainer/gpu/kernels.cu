@@ -260,12 +260,11 @@ int kernel_rows(cudaStream_t stream, const struct kernel_rows *k) {
 }
 
 /* The few floats that a step exchanges with the host, and the time. The kernel reads and writes the host's memory
- * itself, so a captured step has one node instead of one copy for each piece. The clock is the device's, in
+ * itself, so a captured step has one node instead of a copy and a time. The clock is the device's, in
  * nanoseconds; its resolution is up to the device. */
 __global__ static void copy_and_stamp_kernel(struct kernel_copy_and_stamp t) {
-  for (int i = 0; i < COMPUTE_PAIRS_MAX; i++)
-    for (size_t k = threadIdx.x; k < t.v[i].n; k += blockDim.x)
-      *(volatile float *)(t.v[i].dst + k) = *(const volatile float *)(t.v[i].src + k);
+  for (size_t k = threadIdx.x; k < t.n; k += blockDim.x)
+    *(volatile float *)(t.dst + k) = *(const volatile float *)(t.src + k);
   if (threadIdx.x == 0 && t.stamp) *(volatile uint64_t *)t.stamp = device_ns();
 }
 

@@ -10,9 +10,10 @@
  * launched only through LAUNCH (launch.cuh). So a CPU compiler can build them behind a shim that runs each block as a
  * set of threads which meet at __syncthreads. All threads of a block reach every __syncthreads.
  *
- * Sums are deterministic: every block sums its part in one fixed order into `partials`, and one block sums those.
- * `partials` is scratch memory of KERNEL_PARTIALS doubles; a stream runs one kernel after the other, so one is enough.
- * Pointers are device addresses. Matrices are row-major. */
+ * Sums are deterministic: every block sums its part in one fixed order into scratch memory. The block that comes last
+ * sums those parts, in one fixed order too, and finishes the work of the kernel. So it does not matter which block that
+ * is, and no second kernel is launched. A stream runs one kernel after the other, so one struct kernel_scratch is
+ * enough. Pointers are device addresses. Matrices are row-major. */
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -25,6 +26,13 @@ extern "C" {
 #endif
 
 enum { KERNEL_PARTIALS = 1024, KERNEL_THREADS = 256 };
+
+/* Zero at first. */
+struct kernel_scratch {
+  double partials[KERNEL_PARTIALS]; /* of each block */
+  double factor;                    /* from one kernel of a loss to the next */
+  unsigned arrived;                 /* blocks of the running kernel that have written their part; 0 between kernels */
+};
 
 /* Representation of values in memory. */
 enum kernel_type { KERNEL_F32, KERNEL_BF16, KERNEL_F16 };
@@ -98,27 +106,30 @@ struct kernel_gemm {
 int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a, const void *b, void *d);
 
 /* kernels_loss.cu */
-int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, double *partials);
+int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch);
 int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
-                         size_t rows, size_t cols, double *partials);
+                         size_t rows, size_t cols, struct kernel_scratch *scratch);
 
 /* kernels_opt.cu */
-/* The first two of the three kernels of an update: the sum of squares, and the decision. bad: NULL, or not 0: skip;
- * infinite: change nothing. blocked: not 0: change nothing. */
-int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
-                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *blocked,
-                   double *partials);
-/* The third kernel of an update. */
+struct kernel_decide {
+  struct compute_opt_desc d;
+  struct kernel_control *control;
+  const float *grad, *lr;
+  const float *bad;        /* not 0: skip; infinite: change nothing; or NULL */
+  const unsigned *blocked; /* in mapped host memory. Not 0: change nothing */
+  void *counters;          /* in mapped host memory: a struct compute_opt_counters at an address of floats; or NULL */
+};
+/* The first kernel of an update: the norm of the gradients, and the decision. */
+int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct kernel_scratch *scratch);
+/* The second kernel of an update. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);
 
 /* Copies a few floats, in mapped host memory or on the device, then writes the device's clock in nanoseconds. */
 struct kernel_copy_and_stamp {
-  struct {
-    float *dst;
-    const float *src;
-    size_t n;
-  } v[COMPUTE_PAIRS_MAX];
+  float *dst;
+  const float *src;
+  size_t n;
   uint64_t *stamp; /* in mapped host memory */
 };
 int kernel_copy_and_stamp(cudaStream_t stream, const struct kernel_copy_and_stamp *t);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Losses, their gradients, and the count of right answers.
  *
- * Each is two or three kernels:
+ * Each is one kernel, or two:
  *
- *   parts    Every block sums its part into partials[block], in double. If the gradient does not depend on the whole
- *            sum (mse, cross-entropy), it is written here, so y is read once.
- *   finish   One block: the sum of the parts in one fixed order, and the three numbers of `out`. For rmse also
- *            partials[0] = the factor of the gradient, 1 / (n rmse).
+ *   parts    Every block sums its part, in double. If the gradient does not depend on the whole sum (mse,
+ *            cross-entropy), it is written here, so y is read once. The last block writes the three numbers of `out`,
+ *            and for rmse scratch->factor, that of the gradient, 1 / (n rmse).
  *   root     Only rmse: the gradient.
  *
  * The arithmetic is that of compute/cpu.c: differences and gradients in float, sums in double. One block of 32 threads
@@ -16,6 +15,41 @@
 #include "agent/trainer/gpu/launch.cuh"
 
 enum { FEW_COLS = 256, FEW_THREADS = 32 };
+
+/* Of the whole sum. */
+struct finish {
+  enum compute_loss kind;
+  double n; /* the divisor of the sum */
+  double weight;
+  bool add;
+  float rank_tag;
+  const unsigned *blocked;
+  float *out;
+};
+
+/* Every thread of every block calls it, with the sum of its block in thread 0. */
+__device__ static void finish_loss(const struct finish *f, double part, struct kernel_scratch *scratch) {
+  if (!is_last_block(scratch, part)) return;
+  double sum = total(scratch);
+  if (threadIdx.x > 0) return;
+  double mean = f->n > 0 ? sum / f->n : 0.0, value = f->kind == COMPUTE_RMSE ? sqrt(mean) : mean;
+  scratch->factor = value == 0.0 ? 0.0 : f->weight / (f->n * value);
+  float loss = (float)(f->weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
+  if (f->blocked && *(const volatile unsigned *)f->blocked) bad = INFINITY;
+  f->out[0] = (f->add ? f->out[0] : 0.0f) + loss;
+  f->out[1] = (f->add ? f->out[1] : 0.0f) + bad;
+  f->out[2] = (f->add ? f->out[2] : 0.0f) + (bad > 0.0f ? f->rank_tag : 0.0f);
+}
+
+static struct finish finish_of(const struct kernel_loss *l, double n) {
+  return (struct finish){.kind = l->kind,
+                         .n = n,
+                         .weight = l->weight,
+                         .add = l->add,
+                         .rank_tag = l->rank_tag,
+                         .blocked = l->blocked,
+                         .out = l->out};
+}
 
 struct squared {
   size_t n, quads;
@@ -31,7 +65,8 @@ template <typename T> __device__ static inline double squared_at(T y, float t, f
 }
 
 template <typename T>
-__global__ void squared_kernel(struct squared q, const T *y, const float *target, T *dz, double *partials) {
+__global__ void squared_kernel(struct squared q, struct finish f, const T *y, const float *target, T *dz,
+                               struct kernel_scratch *scratch) {
   double sum = 0;
   float by = (float)(q.factor * (q.scale ? (double)*q.scale : 1.0));
   for (size_t i = first_item(); i < q.quads; i += item_stride()) {
@@ -42,14 +77,13 @@ __global__ void squared_kernel(struct squared q, const T *y, const float *target
   }
   for (size_t i = q.quads * 4 + first_item(); i < q.n; i += item_stride())
     sum += squared_at(y[i], target[i], by, dz ? dz + i : (T *)NULL);
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  finish_loss(&f, block_sum(sum), scratch);
 }
 
-/* *factor: from finish_kernel. */
 template <typename T>
-__global__ void root_kernel(struct squared q, const T *y, const float *target, T *dz, const double *factor) {
-  float by = (float)(*factor * (q.scale ? (double)*q.scale : 1.0));
+__global__ void root_kernel(struct squared q, const T *y, const float *target, T *dz,
+                            const struct kernel_scratch *scratch) {
+  float by = (float)(scratch->factor * (q.scale ? (double)*q.scale : 1.0));
   for (size_t i = first_item(); i < q.quads; i += item_stride()) {
     quad<T> y4 = ((const quad<T> *)y)[i], d4;
     quad<float> t4 = ((const quad<float> *)target)[i];
@@ -81,7 +115,8 @@ struct entropy {
 };
 
 template <typename T>
-__global__ void entropy_kernel(struct entropy q, const T *y, const float *target, T *dz, double *partials) {
+__global__ void entropy_kernel(struct entropy q, struct finish f, const T *y, const float *target, T *dz,
+                               struct kernel_scratch *scratch) {
   double loss = 0, factor = q.factor * (q.scale ? (double)*q.scale : 1.0);
   for (size_t r = blockIdx.x; r < q.rows; r += gridDim.x) {
     const T *row = y + r * q.cols;
@@ -98,69 +133,37 @@ __global__ void entropy_kernel(struct entropy q, const T *y, const float *target
       store(dz + r * q.cols + j,
           (float)(factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
   }
-  if (threadIdx.x == 0) partials[blockIdx.x] = loss;
+  finish_loss(&f, loss, scratch);
 }
 
-struct finish {
-  enum compute_loss kind;
-  int n_partials;
-  double n; /* the divisor of the sum */
-  double weight;
-  bool add;
-  float rank_tag;
-  const unsigned *blocked;
-};
-
-__global__ void finish_kernel(struct finish f, double *partials, float *out) {
-  double sum = 0;
-  for (int i = (int)threadIdx.x; i < f.n_partials; i += KERNEL_THREADS) sum += partials[i];
-  sum = block_sum(sum);
-  if (threadIdx.x > 0) return;
-  double mean = f.n > 0 ? sum / f.n : 0.0, value = f.kind == COMPUTE_RMSE ? sqrt(mean) : mean;
-  partials[0] = value == 0.0 ? 0.0 : f.weight / (f.n * value);
-  float loss = (float)(f.weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
-  if (f.blocked && *(const volatile unsigned *)f.blocked) bad = INFINITY;
-  out[0] = (f.add ? out[0] : 0.0f) + loss;
-  out[1] = (f.add ? out[1] : 0.0f) + bad;
-  out[2] = (f.add ? out[2] : 0.0f) + (bad > 0.0f ? f.rank_tag : 0.0f);
-}
-
-static int finish(cudaStream_t stream, const struct kernel_loss *l, unsigned parts, double n,
-                  double *partials) {
-  struct finish f = {
-      .kind = l->kind, .n_partials = (int)parts, .n = n, .weight = l->weight, .add = l->add, .rank_tag = l->rank_tag,
-      .blocked = l->blocked};
-  return LAUNCH(finish_kernel, 1, KERNEL_THREADS, stream, f, partials, l->out);
-}
-
-template <typename T> static int squared(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
+/* Also without rows, for any kind: the loss is then 0. */
+template <typename T>
+static int squared(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
   size_t n = l->rows * l->cols;
   bool wide = aligned(l->y, sizeof(T)) && aligned(l->target, 4) && aligned(l->dz, sizeof(T));
   struct squared q = {
-      .n = n, .quads = wide ? n / 4 : 0, .factor = 2.0 * l->weight / (double)n, .scale = l->scale};
+      .n = n, .quads = wide ? n / 4 : 0, .factor = n ? 2.0 * l->weight / (double)n : 0.0, .scale = l->scale};
   bool root = l->kind == COMPUTE_RMSE;
   unsigned blocks = blocks_for(q.quads ? q.quads : n);
-  int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target,
-                  root ? (T *)NULL : (T *)l->dz, partials);
-  if (rc == 0) rc = finish(stream, l, blocks, (double)n, partials);
-  if (rc || !root || !l->dz) return rc;
+  int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, finish_of(l, (double)n), (const T *)l->y,
+                  l->target, root ? (T *)NULL : (T *)l->dz, scratch);
+  if (rc || !root || !l->dz || n == 0) return rc;
   return LAUNCH(root_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target, (T *)l->dz,
-                (const double *)partials);
+                (const struct kernel_scratch *)scratch);
 }
 
-template <typename T> static int entropy(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
+template <typename T>
+static int entropy(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
   struct entropy q = {l->rows, l->cols, l->weight / (double)l->rows, l->scale};
   unsigned blocks = l->rows < KERNEL_PARTIALS ? (unsigned)l->rows : (unsigned)KERNEL_PARTIALS;
   int threads = l->cols <= FEW_COLS ? (int)FEW_THREADS : (int)KERNEL_THREADS;
-  int rc =
-      LAUNCH(entropy_kernel<T>, blocks, threads, stream, q, (const T *)l->y, l->target, (T *)l->dz, partials);
-  return rc ? rc : finish(stream, l, blocks, (double)l->rows, partials);
+  return LAUNCH(entropy_kernel<T>, blocks, threads, stream, q, finish_of(l, (double)l->rows), (const T *)l->y,
+                l->target, (T *)l->dz, scratch);
 }
 
-int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
-  if (l->rows == 0) return finish(stream, l, 0, 0.0, partials);
-  if (l->kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy, stream, l, partials);
-  return BY_TYPE(l->type, squared, stream, l, partials);
+int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
+  if (l->rows > 0 && l->kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy, stream, l, scratch);
+  return BY_TYPE(l->type, squared, stream, l, scratch);
 }
 
 /* The column of the largest value of the row, the first of equal ones, as a loop from the left finds it: a NaN is never
@@ -189,31 +192,25 @@ template <typename T> __device__ static size_t largest_column(const T *row, size
 }
 
 template <typename T>
-__global__ void correct_kernel(const T *y, const float *target, size_t rows, size_t cols, double *partials) {
+__global__ void correct_kernel(const T *y, const float *target, float *out, size_t rows, size_t cols,
+                               struct kernel_scratch *scratch) {
   double n = 0;
   for (size_t r = blockIdx.x; r < rows; r += gridDim.x)
     n += (float)largest_column(y + r * cols, cols) == target[r] ? 1.0 : 0.0;
-  if (threadIdx.x == 0) partials[blockIdx.x] = n;
-}
-
-__global__ void add_kernel(const double *partials, int n_partials, float *out) {
-  double sum = 0;
-  for (int i = (int)threadIdx.x; i < n_partials; i += KERNEL_THREADS) sum += partials[i];
-  sum = block_sum(sum);
+  if (!is_last_block(scratch, n)) return;
+  double sum = total(scratch);
   if (threadIdx.x == 0) *out += (float)sum;
 }
 
 template <typename T>
 static int correct(cudaStream_t stream, const void *y, const float *target, float *out, size_t rows,
-                   size_t cols, double *partials) {
+                   size_t cols, struct kernel_scratch *scratch) {
   unsigned blocks = rows < KERNEL_PARTIALS ? (unsigned)rows : (unsigned)KERNEL_PARTIALS;
-  int rc = LAUNCH(correct_kernel<T>, blocks, FEW_THREADS, stream, (const T *)y, target, rows, cols, partials);
-  if (rc) return rc;
-  return LAUNCH(add_kernel, 1, KERNEL_THREADS, stream, (const double *)partials, (int)blocks, out);
+  return LAUNCH(correct_kernel<T>, blocks, FEW_THREADS, stream, (const T *)y, target, out, rows, cols, scratch);
 }
 
 int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
-                   size_t rows, size_t cols, double *partials) {
+                   size_t rows, size_t cols, struct kernel_scratch *scratch) {
   if (rows == 0) return 0;
-  return BY_TYPE(type, correct, stream, y, target, out, rows, cols, partials);
+  return BY_TYPE(type, correct, stream, y, target, out, rows, cols, scratch);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One update of all weights: three kernels, for any number of layers.
+/* One update of all weights: two kernels, for any number of layers.
  *
- *   squares   Every block sums the squares of its part of the gradients, in double.
- *   decide    One block: computes the norm, decides whether the update is skipped or blocked, and computes the factors
- *             of the gradients and the learning rate. It counts, and changes the loss scale, exactly as compute/cpu.c
- *             does.
+ *   decide    Every block sums the squares of its part of the gradients, in double. The last one computes the norm,
+ *             decides whether the update is skipped or blocked, and computes the factors of the gradients and the
+ *             learning rate. It counts, and changes the loss scale, exactly as compute/cpu.c does, and writes the
+ *             counters to the host's memory.
  *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
  *             nothing if `decide` said no.
  *
@@ -16,7 +16,8 @@ enum { GROWTH_INTERVAL = 2000 };
 
 #define SCALE_MAX 1099511627776.0f /* 2^40 */
 
-__global__ void squares_kernel(const float *g, size_t quads, size_t n, double *partials) {
+/* The sum of the squares of this block's part. */
+__device__ static double squares_of_block(const float *g, size_t quads, size_t n) {
   const quad<float> *g4 = (const quad<float> *)g;
   double sum = 0;
   for (size_t i = first_item(); i < quads; i += item_stride()) {
@@ -24,8 +25,7 @@ __global__ void squares_kernel(const float *g, size_t quads, size_t n, double *p
     for (int k = 0; k < 4; k++) sum += (double)v.v[k] * (double)v.v[k];
   }
   for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) sum += (double)g[i] * (double)g[i];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  return block_sum(sum);
 }
 
 __device__ static void count_skipped(struct compute_opt_counters *v, bool scale_loss) {
@@ -64,26 +64,25 @@ __device__ static void decide_update(struct kernel_control *c, const struct comp
   c->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
 }
 
-__global__ void decide_kernel(struct kernel_control *c, struct compute_opt_desc d, const double *partials,
-                              int n_partials, const float *lr, const float *bad, const unsigned *blocked) {
-  double sum = 0;
-  for (int i = (int)threadIdx.x; i < n_partials; i += KERNEL_THREADS) sum += partials[i];
-  sum = block_sum(sum);
-  if (threadIdx.x > 0) return;
-  c->go = 0.0f;
-  bool elsewhere = bad && isinf(*bad); /* the updates of another rank are blocked */
-  if (*(const volatile unsigned *)blocked == 0 && !elsewhere) decide_update(c, &d, sum, *lr, bad && *bad != 0.0f);
+__device__ static void write_counters(const struct compute_opt_counters *v, void *to) {
+  for (size_t i = 0; i < sizeof *v / sizeof(uint32_t); i++)
+    ((volatile uint32_t *)to)[i] = ((const uint32_t *)v)[i];
 }
 
-int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
-                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *blocked,
-                   double *partials) {
-  size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
-  unsigned blocks = blocks_for(quads ? quads : n);
-  int rc = LAUNCH(squares_kernel, blocks, KERNEL_THREADS, stream, grad, quads, n, partials);
-  if (rc) return rc;
-  return LAUNCH(decide_kernel, 1, KERNEL_THREADS, stream, control, *d, (const double *)partials, (int)blocks,
-                lr, bad, blocked);
+__global__ void decide_kernel(struct kernel_decide k, size_t quads, struct kernel_scratch *scratch) {
+  if (!is_last_block(scratch, squares_of_block(k.grad, quads, k.d.n))) return;
+  double sum = total(scratch);
+  if (threadIdx.x > 0) return;
+  struct kernel_control *c = k.control;
+  c->go = 0.0f;
+  float bad = k.bad ? *k.bad : 0.0f; /* infinite: the updates of another rank are blocked */
+  if (*(const volatile unsigned *)k.blocked == 0 && !isinf(bad)) decide_update(c, &k.d, sum, *k.lr, bad != 0.0f);
+  if (k.counters) write_counters(&c->v, k.counters);
+}
+
+int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct kernel_scratch *scratch) {
+  size_t quads = aligned(k->grad, sizeof(float)) ? k->d.n / 4 : 0;
+  return LAUNCH(decide_kernel, blocks_for(quads ? quads : k->d.n), KERNEL_THREADS, stream, *k, quads, scratch);
 }
 
 /* The constants of an update, as floats. */

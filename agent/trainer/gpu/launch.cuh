@@ -94,4 +94,28 @@ __device__ static inline double block_sum(double x) {
   return all;
 }
 
+/* Writes this block's part of a sum, `part` of thread 0. True in one block of the grid: all parts are written, and
+ * total() may be called. Every thread of every block calls it, once in a kernel.
+ *
+ * The fence before the count publishes this block's part, and the one behind it makes the others' visible. The count
+ * returns to 0 with the last block. */
+__device__ static inline bool is_last_block(struct kernel_scratch *s, double part) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    s->partials[blockIdx.x] = part;
+    __threadfence();
+    last = atomicInc(&s->arrived, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+/* The sum of all parts, in one fixed order. Every thread of the last block calls it. */
+__device__ static inline double total(const struct kernel_scratch *s) {
+  double sum = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) sum += *(const volatile double *)(s->partials + i);
+  return block_sum(sum);
+}
+
 #endif

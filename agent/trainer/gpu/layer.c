@@ -187,23 +187,23 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
   return cuda_launched(c, kernel_gelu(u->stream, cuda_at(y), p.d, u->low, rows * l->d.out), "a layer's GELU", e);
 }
 
-/* The layer's gradients when there are no rows. */
-static int zero_gradients(struct compute *c, struct compute_layer *l, float *dw, float *db, bool add, struct err *e) {
+/* The gradients of a part when there are no rows. db: NULL for a part without the bias. */
+static int zero_gradients(struct compute *c, const struct compute_layer *l, float *dw, float *db, size_t n,
+                          struct err *e) {
   cudaStream_t stream = cuda_of(c)->stream;
-  if (add) return 0;
-  int rc = cuda_launched(c, kernel_fill(stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * l->d.out), "a fill", e);
-  return rc ? rc : cuda_launched(c, kernel_fill(stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
+  int rc = cuda_launched(c, kernel_fill(stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * n), "a fill", e);
+  return rc || !db ? rc : cuda_launched(c, kernel_fill(stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
 }
 
 static int enqueue_weight_grad(struct compute *c, struct compute_layer *l, float *dw, float *db, const void *in,
-                               const void *dz, size_t rows, bool add, struct err *e) {
+                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
   static const char what[] = "a layer's gradient of weights";
   struct cuda *u = cuda_of(c);
   struct cuda_product p = {
       .g = {.trans_b = true,
             .add = add,
             .m = l->d.in,
-            .n = l->d.out,
+            .n = part.n,
             .k = rows,
             .lda = l->d.in,
             .ldb = l->d.out,
@@ -211,16 +211,17 @@ static int enqueue_weight_grad(struct compute *c, struct compute_layer *l, float
             .ab = u->low,
             .d = KERNEL_F32},
       .a = in,
-      .b = dz,
+      .b = (char *)cuda_at(dz) + part.from * kernel_type_size(u->low),
       .d = dw,
       .bias = db,
-      .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows},
+      .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows, .part = part.n},
   };
-  int rc = add || u->deterministic ? 0 : enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e);
+  bool fused = part.n == l->d.out && !add && !u->deterministic;
+  int rc = fused ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
-  if (rc) return rc;
-  return cuda_launched(c, kernel_column_sums(u->stream, db, dz, u->low, rows, l->d.out, add),
+  if (rc || !db) return rc;
+  return cuda_launched(c, kernel_column_sums(u->stream, db, cuda_at(dz), u->low, rows, l->d.out, add),
                        "a layer's gradient of biases", e);
 }
 
@@ -256,17 +257,25 @@ static int enqueue_input_grad(struct compute *c, struct compute_layer *l, const 
   return cuda_launched(c, kernel_mask(u->stream, p.d, cuda_at(x), u->low, rows * l->d.in), "a layer's mask", e);
 }
 
-int cuda_layer_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows, bool add,
-                        struct err *e) {
-  float *dw = (float *)grads->data + l->d.weight, *db = (float *)grads->data + l->d.bias;
+int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
+                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
+  float *dw = (float *)grads->data + l->d.weight + part.from * l->d.in;
+  float *db = part.from + part.n == l->d.out ? (float *)grads->data + l->d.bias : NULL;
   void *in = NULL;
-  if (rows == 0) return zero_gradients(c, l, dw, db, add, e);
+  if (part.from > l->d.out || part.n > l->d.out - part.from)
+    return err_set(e, -EINVAL, "outputs %zu to %zu of a layer of %u", part.from, part.from + part.n, l->d.out);
+  if (rows == 0) return add ? 0 : zero_gradients(c, l, dw, db, part.n, e);
   int rc = check_buffers(c, l, x, dz, rows, e);
-  if (rc == 0 && dx.n > 0) rc = check_buffers(c, l, dx, dz, rows, e);
   if (rc == 0) rc = converted_input(c, l, x, rows, false, &in, e);
-  if (rc == 0) rc = enqueue_weight_grad(c, l, dw, db, in, cuda_at(dz), rows, add, e);
-  if (rc || dx.n == 0) return rc;
+  return rc ? rc : enqueue_weight_grad(c, l, dw, db, in, dz, part, rows, add, e);
+}
+
+int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                              struct span dz, struct span dx, size_t rows, struct err *e) {
+  if (rows == 0) return 0;
+  int rc = check_buffers(c, l, x, dz, rows, e);
+  if (rc == 0) rc = check_buffers(c, l, dx, dz, rows, e);
+  if (rc) return rc;
   if (dx.buf->type != cuda_of(c)->low || x.buf->type != cuda_of(c)->low)
     return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
   return enqueue_input_grad(c, l, param_at(c, params, l->d.weight), cuda_at(dz), x, dx, rows, e);

@@ -219,23 +219,21 @@ static int check_small_copy(struct span s, struct err *e) {
   return check_span(s, e);
 }
 
-int cuda_mem_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
-  struct kernel_copy_and_stamp t = {0};
-  int rc = n > COMPUTE_PAIRS_MAX ? err_set(e, -EINVAL, "%d small copies at once", n) : 0;
-  for (int i = 0; i < n && rc == 0; i++) {
-    if (v[i].dst.n != v[i].src.n) return err_set(e, -EINVAL, "small copy of %zu values to %zu", v[i].src.n, v[i].dst.n);
-    rc = check_small_copy(v[i].dst, e);
-    if (rc == 0) rc = check_small_copy(v[i].src, e);
-    t.v[i].dst = cuda_at(v[i].dst);
-    t.v[i].src = cuda_at(v[i].src);
-    t.v[i].n = v[i].dst.n;
+int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e) {
+  struct kernel_copy_and_stamp t = {.n = dst.n};
+  int rc = dst.n == src.n ? 0 : err_set(e, -EINVAL, "small copy of %zu values to %zu", src.n, dst.n);
+  if (rc == 0 && dst.n) rc = check_small_copy(dst, e);
+  if (rc == 0 && dst.n) rc = check_small_copy(src, e);
+  if (rc == 0 && dst.n) {
+    t.dst = cuda_at(dst);
+    t.src = cuda_at(src);
   }
   if (rc == 0) rc = check_span(stamp, e);
   if (rc) return rc;
   if (stamp.buf->use != COMPUTE_STAGE || stamp.n != COMPUTE_STAMP || stamp.at % COMPUTE_STAMP)
     return err_set(e, -EINVAL, "the time goes to %d elements of a stage", COMPUTE_STAMP);
   t.stamp = cuda_at(stamp);
-  return cuda_launched(c, kernel_copy_and_stamp(cuda_of(c)->stream, &t), "the small copies of a step", e);
+  return cuda_launched(c, kernel_copy_and_stamp(cuda_of(c)->stream, &t), "a small copy", e);
 }
 
 int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e) {

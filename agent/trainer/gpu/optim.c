@@ -2,8 +2,8 @@
 /* Losses and the optimizer: checks arguments and queues kernels (kernels_loss.cu, kernels_opt.cu).
  *
  * The optimizer's counters, its loss scale and the factors of one update lie in one control block on the device. Its
- * first field is the struct compute_opt_counters that compute_opt_read copies to a stage. Host and device have the same
- * byte order and the same layout. */
+ * first field is the struct compute_opt_counters that compute_opt_read copies to a stage. An update writes them there
+ * itself, so a step has no copy for them. Host and device have the same byte order and the same layout. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
@@ -38,7 +38,7 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
                           .blocked = dz.buf ? u->blocked_dev : NULL};
   if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32 || (dz.buf && dz.buf->type != l.type))
     return err_set(e, -EINVAL, "a loss between buffers of the wrong use");
-  return cuda_launched(c, kernel_loss(u->stream, &l, u->partials), "the loss", e);
+  return cuda_launched(c, kernel_loss(u->stream, &l, u->scratch), "the loss", e);
 }
 
 int cuda_opt_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
@@ -48,7 +48,7 @@ int cuda_opt_count_correct(struct compute *c, struct span y, struct span target,
     return err_set(e, -EINVAL, "a count of right answers between buffers of the wrong use");
   return cuda_launched(
       c,
-      kernel_count_correct(u->stream, cuda_at(y), y.buf->type, cuda_at(target), cuda_at(out), rows, cols, u->partials),
+      kernel_count_correct(u->stream, cuda_at(y), y.buf->type, cuda_at(target), cuda_at(out), rows, cols, u->scratch),
       "the count of right answers", e);
 }
 
@@ -82,27 +82,45 @@ struct compute_buf *cuda_opt_state(struct compute_opt *o, int i) {
   return o->state[i];
 }
 
-int cuda_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
-                  struct span bad, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  if (param.n != o->d.n || grad.n != o->d.n)
-    return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
-  if (param.buf->use != COMPUTE_PARAM || grad.buf->type != KERNEL_F32 || lr.buf->type != KERNEL_F32 ||
-      lr.buf->use == COMPUTE_STAGE || (bad.n && (bad.buf->type != KERNEL_F32 || bad.buf->use == COMPUTE_STAGE)))
+static int check_counters(struct span stage, struct err *e) {
+  if (stage.buf->use == COMPUTE_STAGE && stage.n >= COMPUTE_COUNTERS) return 0;
+  return err_set(e, -EINVAL, "counters need a stage of %zu values", COMPUTE_COUNTERS);
+}
+
+static bool is_scalar_of_device(struct span s) {
+  return s.buf->type == KERNEL_F32 && s.buf->use != COMPUTE_STAGE;
+}
+
+static int check_update(const struct compute_opt *o, const struct compute_update *v, struct err *e) {
+  if (v->param.n != o->d.n || v->grad.n != o->d.n)
+    return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", v->param.n, v->grad.n, o->d.n);
+  if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 || !is_scalar_of_device(v->lr) ||
+      (v->bad.n && !is_scalar_of_device(v->bad)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
-  struct kernel_update k = {.d = o->d, .param = cuda_at(param), .type = u->low, .grad = cuda_at(grad)};
-  if (param.buf->low) k.low = (char *)param.buf->low + param.at * kernel_type_size(u->low);
+  return v->counters.n ? check_counters(v->counters, e) : 0;
+}
+
+int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *v, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = check_update(o, v, e);
+  if (rc) return rc;
+  struct kernel_decide decide = {.d = o->d,
+                                 .control = o->control,
+                                 .grad = cuda_at(v->grad),
+                                 .lr = cuda_at(v->lr),
+                                 .bad = v->bad.n ? cuda_at(v->bad) : NULL,
+                                 .blocked = u->blocked_dev,
+                                 .counters = v->counters.n ? cuda_at(v->counters) : NULL};
+  struct kernel_update k = {.d = o->d, .param = cuda_at(v->param), .type = u->low, .grad = cuda_at(v->grad)};
+  if (v->param.buf->low) k.low = (char *)v->param.buf->low + v->param.at * kernel_type_size(u->low);
   for (int i = 0; i < compute_opt_states(o->d.kind); i++) k.state[i] = o->state[i]->data;
-  int rc = cuda_launched(c,
-                         kernel_control(u->stream, o->control, &o->d, cuda_at(grad), grad.n, cuda_at(lr),
-                                        bad.n ? cuda_at(bad) : NULL, u->blocked_dev, u->partials),
-                         "the norm of gradients", e);
+  rc = cuda_launched(c, kernel_decide(u->stream, &decide, u->scratch), "the norm of gradients", e);
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
 }
 
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
-  if (stage.buf->use != COMPUTE_STAGE || stage.n < COMPUTE_COUNTERS)
-    return err_set(e, -EINVAL, "counters need a stage of %zu values", COMPUTE_COUNTERS);
+  int rc = check_counters(stage, e);
+  if (rc) return rc;
   return cuda_check(
       c,
       cudaMemcpyAsync(cuda_at(stage), &o->control->v, sizeof o->control->v, cudaMemcpyDeviceToHost, cuda_of(c)->stream),

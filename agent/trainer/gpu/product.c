@@ -29,6 +29,7 @@ int product_mode_parse(const char *text, enum product_mode *out, struct err *e) 
 }
 
 bool product_key_equal(const struct product_key *a, const struct product_key *b) {
-  return a->product == b->product && a->epilogue == b->epilogue && a->rows == b->rows && a->align_a == b->align_a &&
-         a->align_b == b->align_b && a->align_d == b->align_d && a->align_bias == b->align_bias;
+  return a->product == b->product && a->epilogue == b->epilogue && a->rows == b->rows && a->part == b->part &&
+         a->align_a == b->align_a && a->align_b == b->align_b && a->align_d == b->align_d &&
+         a->align_bias == b->align_bias;
 }

@@ -37,7 +37,7 @@ enum product_kind { PRODUCT_FORWARD, PRODUCT_INPUT_GRAD, PRODUCT_WEIGHT_GRAD };
 struct product_key {
   enum product_kind product;
   uint32_t epilogue; /* cuBLASLt's number */
-  size_t rows;
+  size_t rows, part; /* part: outputs of a gradient of weights */
   uint32_t align_a, align_b, align_d, align_bias;
 };
 

@@ -9,7 +9,7 @@
  * tensors starts at a multiple of 128 bytes, because a device fuses and vectorises only what is aligned. The pads
  * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. --init-weights,
  * --save-weights, checkpoints and checksums have the same order without pads. Behind the gradients lie MODEL_EXTRAS
- * floats that travel in the same all-reduce.
+ * floats that travel in the same all-reduce, and MODEL_OWN that do not.
  *
  * optim_* is the optimizer as the user describes it, and the learning rate of each step. Its state and counters belong
  * to the compute (compute_opt). */
@@ -20,7 +20,9 @@ enum {
   MODEL_WIDTHS_MAX = 16,
   MODEL_WIDTH_MAX = 1 << 20,
   MODEL_ALIGN = 32, /* floats: 128 bytes */
-  MODEL_TENSORS_MAX = 2 * (MODEL_WIDTHS_MAX - 1)
+  MODEL_TENSORS_MAX = 2 * (MODEL_WIDTHS_MAX - 1),
+  MODEL_PARTS_MAX = 8,                                     /* of the first layer in a backward pass */
+  MODEL_READY_MAX = MODEL_WIDTHS_MAX - 2 + MODEL_PARTS_MAX /* calls of model_ready_fn in a backward pass */
 };
 #define MODEL_PARAMS_MAX (UINT64_C(1) << 34)
 
@@ -32,7 +34,9 @@ enum model_extra {
   MODEL_STOP,       /* the number of ranks that were asked to stop */
   MODEL_CHECKPOINT, /* the number of ranks that were asked for a checkpoint */
   MODEL_WRITER,     /* rank 0 alone, about its checkpoints: bits of enum model_writer */
-  MODEL_EXTRAS
+  MODEL_EXTRAS,
+  MODEL_LR = MODEL_EXTRAS, /* this rank's own: the learning rate of the step, which arrives with the flags */
+  MODEL_OWN = 1
 };
 
 enum model_writer {
@@ -106,7 +110,8 @@ int model_score(struct model *m, const struct compute_loss_desc *d, struct span 
 /* Called as gradients become ready, from the end to the front: all of [at, n_flat) is queued. A non-zero result ends
  * the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
-int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e);
+/* part: gradients; a first layer of at least two such parts becomes ready in parts. 0: as a whole. */
+int model_backward(struct model *m, size_t rows, bool add, size_t part, model_ready_fn ready, void *ctx, struct err *e);
 /* Floating-point operations of the matrix products of one step on `rows` rows, forward and backward. */
 double model_flops(const struct model_shape *s, uint64_t rows);
 

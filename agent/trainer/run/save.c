@@ -202,9 +202,9 @@ static int wait_for_last(struct trainer *t, struct err *e) {
 /* The device does nothing else between the two stamps. */
 static int copy_state(struct trainer *t, struct err *e) {
   struct saving *v = &t->save;
-  int rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(t, 0), e);
+  int rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 0), e);
   if (rc == 0) rc = v->shadow ? trainer_state_copy(t, v->shadow, v->stage, e) : trainer_state_download(t, v->stage, e);
-  if (rc == 0) rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(t, 1), e);
+  if (rc == 0) rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 1), e);
   if (rc) return rc;
   return v->shadow ? trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e) : compute_record(t->c, &v->mark, e);
 }

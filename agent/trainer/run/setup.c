@@ -92,7 +92,6 @@ static int make_model(struct trainer *t, struct err *e) {
   else if (rc == 0)
     rc = slots_init(&t->slots, t->c, all, t->data.dim, compute_can_send(t->c), e);
   if (rc == 0) rc = trainer_evaluation_alloc(t, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
   return rc;
 }
 
@@ -100,11 +99,9 @@ static int make_model(struct trainer *t, struct err *e) {
 static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
-  compute_free(t->c, t->lr);
   trainer_evaluation_free(t);
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
-  t->lr = NULL;
   t->opt = NULL;
 }
 

@@ -18,8 +18,7 @@ static int init_slot(struct compute *c, struct slot *s, size_t rows, size_t widt
     size_t n;
   } stages[] = {{&s->x, rows * width},
                 {&s->classes, rows},
-                {&s->flags, SLOT_FLAGS},
-                {&s->lr, 1},
+                {&s->controls, SLOT_CONTROLS},
                 {&s->results, MODEL_EXTRAS},
                 {&s->counters, COMPUTE_COUNTERS},
                 {&s->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
@@ -41,7 +40,7 @@ void slots_finish(struct slots *s) {
   slots_drop_graphs(s);
   for (int i = 0; i < s->n; i++) {
     struct slot *k = &s->v[i];
-    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->flags, k->lr, k->results, k->counters, k->stamps};
+    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->controls, k->results, k->counters, k->stamps};
     for (size_t b = 0; b < sizeof bufs / sizeof *bufs; b++) compute_free(s->c, bufs[b]);
   }
   *s = (struct slots){0};

@@ -17,6 +17,9 @@
 
 enum { SLOTS_MAX = 8, SLOT_SHAPES_MAX = 4, SLOT_FLAGS = MODEL_EXTRAS - MODEL_STOP };
 
+/* The stage of controls: the flags from MODEL_STOP on, and the learning rate. One copy takes them to the device. */
+enum { SLOT_LR = SLOT_FLAGS, SLOT_CONTROLS };
+
 /* How far a run is: steps done, and where the next one starts: samples of this epoch that are done. */
 struct run_position {
   uint64_t step, epoch, position;
@@ -38,8 +41,8 @@ struct slot_graph {
 };
 
 struct slot {
-  struct compute_buf *x; /* stage: the values of rows, or their numbers if the device keeps the rows */
-  struct compute_buf *classes, *flags, *lr; /* stages: to the device */
+  struct compute_buf *x;                  /* stage: the values of rows, or their numbers if the device keeps the rows */
+  struct compute_buf *classes, *controls; /* stages: to the device */
   struct compute_buf *sent; /* on the device: a copy of x that is sent while earlier steps run; else NULL */
   struct compute_buf *results, *counters, *stamps; /* stages: from the device */
   struct compute_mark mark;

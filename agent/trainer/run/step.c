@@ -96,7 +96,7 @@ static unsigned writer_bits(float x) {
 /* Sends this rank's requests to the others, with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
   unsigned now = t->requested = rdzv_requested(t->rdzv);
-  float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
+  float *flags = compute_host(t->c, span_of(s->controls, 0, SLOT_FLAGS));
   bool stops = (now & RDZV_STOP) && !(now & RDZV_LOST); /* a rank that lost its agent leaves alone */
   flags[0] = stops || *t->sigterm ? 1.0f : 0.0f;        /* MODEL_STOP is the first flag */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
@@ -124,16 +124,19 @@ static int prepare_input(struct trainer *t, struct slot *s, const struct sampler
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
   s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
-  compute_host(t->c, span_of(s->lr, 0, 1))[0] = (float)s->lr_value;
+  compute_host(t->c, span_of(s->controls, SLOT_LR, 1))[0] = (float)s->lr_value;
   return send_input(t, s, *g, e);
 }
 
 /* The device's part. ----------------------------------------------------------------------------------------------- */
 
 static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
-  struct compute_pair to[] = {{model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS), span_of(s->flags, 0, SLOT_FLAGS)},
-                              {span_of(t->lr, 0, 1), span_of(s->lr, 0, 1)}};
-  return compute_copy_and_stamp(t->c, to, 2, stamp(s, STAMP_BEGIN), e);
+  return compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
+                                span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
+}
+
+static int put_stamp(struct trainer *t, struct slot *s, enum slot_stamp at, struct err *e) {
+  return compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(s, at), e);
 }
 
 static int load_batch(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
@@ -150,11 +153,15 @@ static int load_batch(struct trainer *t, struct slot *s, const struct sampler_st
   return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
 
+/* Gradients of a bucket, at least. */
+static size_t bucket_size(const struct trainer *t) {
+  return (size_t)(t->o.bucket_cap_mb * 1048576.0 / sizeof(float));
+}
+
 /* Called by model_backward: gradients from `at` on are ready. */
 static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   struct trainer *t = ctx;
-  if (at > 0 && (double)(t->bucket_end - at) * sizeof(float) < t->o.bucket_cap_mb * 1048576.0)
-    return with_coll_exit(t, coll_progress(t->coll, e));
+  if (at > 0 && t->bucket_end - at < bucket_size(t)) return with_coll_exit(t, coll_progress(t->coll, e));
   struct span s = span_of(t->model.grads, at, t->bucket_end - at);
   t->bucket_end = at;
   return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
@@ -182,7 +189,8 @@ static int add_gradients(struct trainer *t, const struct sampler_step *g, bool a
   if (rc == 0) rc = add_loss(t, g, add, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "backward");
-  if (rc == 0) rc = model_backward(&t->model, rows, add, g->left ? NULL : reduce_bucket, t, e);
+  size_t part = t->world > 1 ? bucket_size(t) : 0;
+  if (rc == 0) rc = model_backward(&t->model, rows, add, part, g->left ? NULL : reduce_bucket, t, e);
   compute_range_pop(t->c);
   return rc;
 }
@@ -193,7 +201,7 @@ static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_ste
   t->bucket_end = t->model.n_flat + MODEL_EXTRAS;
   for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g); add = true) {
     rc = load_batch(t, s, &g, e);
-    if (rc == 0 && !add) rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_INPUT), e);
+    if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
     if (rc == 0) rc = add_gradients(t, &g, add, e);
   }
   return rc;
@@ -202,33 +210,36 @@ static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_ste
 /* On a CPU this wait is the part that the backward pass did not hide. */
 static int await_sums(struct trainer *t, struct slot *s, struct err *e) {
   uint64_t from = trainer_now_us();
-  int rc = t->world > 1 ? compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_BACKWARD), e) : 0;
+  int rc = t->world > 1 ? put_stamp(t, s, STAMP_BACKWARD, e) : 0;
   if (rc) return rc;
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
   s->exposed_us = trainer_now_us() - from;
   if (rc) return with_coll_exit(t, rc);
-  return t->world > 1 ? compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_SUMMED), e) : 0;
+  return t->world > 1 ? put_stamp(t, s, STAMP_SUMMED, e) : 0;
 }
 
-static int enqueue_update(struct trainer *t, struct err *e) {
+static int enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
+  struct compute_update u = {.param = model_params_span(&t->model),
+                             .grad = model_grads_span(&t->model),
+                             .lr = model_extra_span(&t->model, MODEL_LR, 1),
+                             .bad = model_extra_span(&t->model, MODEL_BAD, 1),
+                             .counters = span_of(s->counters, 0, COMPUTE_COUNTERS)};
   compute_range_push(t->c, "update");
-  int rc = compute_opt_step(t->c, t->opt, model_params_span(&t->model), model_grads_span(&t->model),
-                            span_of(t->lr, 0, 1), model_extra_span(&t->model, MODEL_BAD, 1), e);
+  int rc = compute_opt_step(t->c, t->opt, &u, e);
   compute_range_pop(t->c);
   return rc;
 }
 
 static int enqueue_results(struct trainer *t, struct slot *s, struct err *e) {
-  struct compute_pair from = {span_of(s->results, 0, MODEL_EXTRAS), model_extra_span(&t->model, 0, MODEL_EXTRAS)};
-  int rc = compute_copy_and_stamp(t->c, &from, 1, stamp(s, STAMP_END), e);
-  return rc ? rc : compute_opt_read(t->c, t->opt, span_of(s->counters, 0, COMPUTE_COUNTERS), e);
+  return compute_copy_and_stamp(t->c, span_of(s->results, 0, MODEL_EXTRAS),
+                                model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
 }
 
 int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   int rc = load_controls(t, s, e);
   if (rc == 0) rc = enqueue_batches(t, s, *g, e);
   if (rc == 0) rc = await_sums(t, s, e);
-  if (rc == 0) rc = enqueue_update(t, e);
+  if (rc == 0) rc = enqueue_update(t, s, e);
   return rc ? rc : enqueue_results(t, s, e);
 }
 

@@ -111,7 +111,6 @@ struct trainer {
   struct compute_rows *rows; /* the data set on the device; NULL: batches are sent as floats */
   struct model model;
   struct compute_opt *opt;
-  struct compute_buf *lr;
   struct sampler sampler;
   struct permutation perm; /* of queued.epoch */
   bool scale_loss;         /* fp16 */
@@ -124,7 +123,7 @@ struct trainer {
   struct run_position done;   /* behind the last step that was read */
   unsigned requested;         /* rdzv_requested, before the last step that was queued */
   uint64_t asked_us;          /* when a wait last asked the agent */
-  struct coll_ticket tickets[MODEL_WIDTHS_MAX];
+  struct coll_ticket tickets[MODEL_READY_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
 

@@ -13,6 +13,7 @@ struct bench {
   struct compute_opt *opt;
   struct field param, grad, lr; /* lr: and behind it whether the loss was finite */
   struct span bad;
+  struct compute_buf *stage; /* the counters that the last update wrote, and one float that stays 0 */
   struct compute_opt_counters v;
   double *w, *state[COMPUTE_STATES_MAX]; /* as they ought to be */
 };
@@ -24,6 +25,7 @@ static void bench_open(struct bench *b, const struct compute_opt_desc *d) {
   field_make(&b->grad, COMPUTE_GRAD, d->n, 0);
   field_make(&b->lr, COMPUTE_STATE, 2, 2);
   b->bad = (struct span){b->lr.s.buf, b->lr.s.at + 1, 1};
+  good(compute_alloc(seam.c, COMPUTE_STAGE, COMPUTE_COUNTERS + 2, &b->stage, &e), &e);
   field_random(&b->param, 1);
   b->w = test_calloc(d->n, sizeof *b->w);
   for (size_t i = 0; i < d->n; i++) b->w[i] = (double)b->param.v[i];
@@ -34,6 +36,7 @@ static void bench_open(struct bench *b, const struct compute_opt_desc *d) {
 
 static void bench_close(struct bench *b) {
   compute_opt_destroy(seam.c, b->opt);
+  compute_free(seam.c, b->stage);
   field_drop(&b->param);
   field_drop(&b->grad);
   field_drop(&b->lr);
@@ -55,11 +58,28 @@ static struct compute_opt_counters counters(struct bench *b) {
   return v;
 }
 
+/* The update writes its counters from an odd float on. */
+static struct span stage_of(const struct bench *b) {
+  return (struct span){b->stage, 1, COMPUTE_COUNTERS};
+}
+
+static int try_step(struct bench *b, struct span param, struct span grad, struct span counters, struct err *e) {
+  struct compute_update u = {.param = param, .grad = grad, .lr = b->lr.s, .bad = b->bad, .counters = counters};
+  return compute_opt_step(seam.c, b->opt, &u, e);
+}
+
 static void queue_step(struct bench *b, double lr) {
   struct err e = ERR_INIT;
   b->lr.v[0] = (float)lr;
   field_put(&b->lr);
-  good(compute_opt_step(seam.c, b->opt, b->param.s, b->grad.s, b->lr.s, b->bad, &e), &e);
+  good(try_step(b, b->param.s, b->grad.s, stage_of(b), &e), &e);
+}
+
+/* Behind an update, blocked or not. */
+static void expect_written(struct bench *b, const struct compute_opt_counters *v) {
+  assert_memory_equal(compute_host(seam.c, stage_of(b)), v, sizeof *v);
+  assert_true(*compute_host(seam.c, (struct span){b->stage, 0, 1}) == 0.0f);
+  assert_true(*compute_host(seam.c, (struct span){b->stage, COMPUTE_COUNTERS + 1, 1}) == 0.0f);
 }
 
 /* torch.optim's formulas. */
@@ -135,6 +155,8 @@ static void step(struct bench *b, double lr, float size) {
   if (b->d.scale_loss && b->v.good_in_row == 2000) b->v.good_in_row = 0, b->v.scale *= 2;
   compare(b, lr * (b->d.kind == COMPUTE_SGD ? 1 + (double)size : 1));
   expect_counters(b, norm);
+  struct compute_opt_counters got = counters(b);
+  expect_written(b, &got);
 }
 
 static const struct compute_opt_desc kinds[] = {
@@ -208,6 +230,8 @@ static void skip_once(struct bench *b, float bad, size_t at) {
   if (b->d.scale_loss && b->v.scale > 1) b->v.scale /= 2;
   compare(b, 0); /* nothing moved */
   expect_counters(b, (double)NAN);
+  struct compute_opt_counters got = counters(b);
+  expect_written(b, &got);
 }
 
 static void steps_are_skipped(void **state) {
@@ -246,8 +270,8 @@ static void wrong_sizes_are_refused(void **state) {
   struct bench b;
   bench_open(&b, &kinds[1]);
   struct span less = {b.param.buf, 0, b.d.n - 1};
-  assert_int_equal(compute_opt_step(seam.c, b.opt, less, b.grad.s, b.lr.s, b.bad, &e), -EINVAL);
-  assert_int_equal(compute_opt_step(seam.c, b.opt, b.param.s, less, b.lr.s, b.bad, &e), -EINVAL);
+  assert_int_equal(try_step(&b, less, b.grad.s, stage_of(&b), &e), -EINVAL);
+  assert_int_equal(try_step(&b, b.param.s, less, stage_of(&b), &e), -EINVAL);
   bench_close(&b);
 }
 
@@ -275,6 +299,7 @@ static void blocked_updates_are_not_made(void **state) {
     compare(&b, 0.2);
     struct compute_opt_counters after = counters(&b);
     assert_memory_equal(&after, &v, sizeof v);
+    expect_written(&b, &v);
     compute_block_updates(seam.c, false);
     step(&b, 0.1, 1);
     bench_close(&b);

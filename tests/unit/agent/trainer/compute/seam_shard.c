@@ -105,8 +105,11 @@ static void ranks_step(struct ranks *r, float lr, float bad, bool whole) {
   put_numbers(r, lr, bad);
   for (int i = 0; i < r->world; i++) vote(r, i);
   for (int i = 0; i < r->world; i++) decide_and_update(r, i);
-  struct span s = {r->scalars.buf, r->scalars.s.at + LR, 1}, b = {r->scalars.buf, r->scalars.s.at + SUMS + BAD, 1};
-  if (whole) good(compute_opt_step(seam.c, r->whole, r->own_param.s, r->grad.s, s, b, &e), &e);
+  struct compute_update u = {.param = r->own_param.s,
+                             .grad = r->grad.s,
+                             .lr = {r->scalars.buf, r->scalars.s.at + LR, 1},
+                             .bad = {r->scalars.buf, r->scalars.s.at + SUMS + BAD, 1}};
+  if (whole) good(compute_opt_step(seam.c, r->whole, &u, &e), &e);
 }
 
 static void expect_equal(struct ranks *r) {

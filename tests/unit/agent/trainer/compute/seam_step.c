@@ -113,10 +113,10 @@ static void queue_step(struct run *r) {
   good(model_forward(&r->m, ROWS, &e), &e);
   struct compute_loss_desc d = {.kind = r->job->loss, .weight = 1, .rank_tag = 1, .scale = r->opt};
   good(model_loss(&r->m, &d, r->target, ROWS, &e), &e);
-  good(model_backward(&r->m, ROWS, false, NULL, NULL, &e), &e);
-  good(compute_opt_step(seam.c, r->opt, model_params_span(&r->m), model_grads_span(&r->m), span_of(r->lr, 0, 1),
-                        (struct span){0}, &e),
-       &e);
+  good(model_backward(&r->m, ROWS, false, 0, NULL, NULL, &e), &e);
+  struct compute_update u = {
+      .param = model_params_span(&r->m), .grad = model_grads_span(&r->m), .lr = span_of(r->lr, 0, 1)};
+  good(compute_opt_step(seam.c, r->opt, &u, &e), &e);
   good(compute_copy(seam.c, span_of(r->stage, r->n_x + r->n_t + 1 + r->m.n_flat, 1),
                     model_extra_span(&r->m, MODEL_LOSS, 1), &e),
        &e);

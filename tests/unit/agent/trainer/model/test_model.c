@@ -76,7 +76,7 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   good(model_forward(&b->m, rows, &e), &e);
   struct compute_loss_desc d = {.kind = b->loss, .weight = weight};
   good(model_loss(&b->m, &d, target, rows, &e), &e);
-  good(model_backward(&b->m, rows, false, NULL, NULL, &e), &e);
+  good(model_backward(&b->m, rows, false, 0, NULL, NULL, &e), &e);
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
@@ -203,7 +203,7 @@ static void test_batches_add_up(void **state) {
       good(model_score(&b.m, &d, target, rows, span_of(score, 0, MODEL_SCORES), &e), &e);
       good(model_forward(&b.m, rows, &e), &e);
       good(model_loss(&b.m, &d, target, rows, &e), &e);
-      good(model_backward(&b.m, rows, s > 0, NULL, NULL, &e), &e);
+      good(model_backward(&b.m, rows, s > 0, 0, NULL, NULL, &e), &e);
     }
     double sum = (double)compute_host(b.c, model_extra_span(&b.m, MODEL_LOSS, 1))[0];
     const float *v = compute_host(b.c, span_of(score, 0, MODEL_SCORES));
@@ -253,30 +253,37 @@ static void test_cross_entropy_of_huge_outputs_is_finite(void **state) {
 }
 
 struct order {
+  struct bench *b;
   size_t at[8];
-  int n;
+  bool input_done[8]; /* the input gradient of the layer that became ready was written before */
+  int n, enough;
 };
 
 static int note_ready(void *ctx, size_t at, struct err *e) {
   struct order *o = ctx;
-  o->at[o->n++] = at;
-  return o->n == 3 ? err_set(e, -ECANCELED, "enough") : 0;
+  int below = (int)o->b->shape.n - 2 - o->n;
+  o->at[o->n] = at;
+  o->input_done[o->n] = below > 0 && !isnan(*compute_host(o->b->c, span_of(o->b->m.delta[below], 0, 1)));
+  return ++o->n == o->enough ? err_set(e, -ECANCELED, "enough") : 0;
 }
 
+/* So that the sum over the ranks starts as early as it can: before the input gradient of the same layer. */
 static void test_gradients_become_ready_from_the_end(void **state) {
   struct bench b;
   struct err e = ERR_INIT;
-  struct order o = {.n = 0};
+  struct order o = {.b = &b, .enough = 3};
   open_bench(&b, "4,3,2,5", COMPUTE_MSE);
   struct span target = load(&b, 0, 2);
   good(model_forward(&b.m, 2, &e), &e);
   struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1};
   good(model_loss(&b.m, &d, target, 2, &e), &e);
-  assert_int_equal(model_backward(&b.m, 2, false, note_ready, &o, &e), -ECANCELED);
+  for (int i = 1; i < 3; i++) *compute_host(b.c, span_of(b.m.delta[i], 0, 1)) = NAN;
+  assert_int_equal(model_backward(&b.m, 2, false, 0, note_ready, &o, &e), -ECANCELED);
   assert_int_equal(o.n, 3);
   assert_int_equal(o.at[0], 4 * MODEL_ALIGN); /* each of these tensors fits in one */
   assert_int_equal(o.at[1], 2 * MODEL_ALIGN);
   assert_int_equal(o.at[2], 0);
+  for (int i = 0; i < 3; i++) assert_false(o.input_done[i]);
   close_bench(&b);
 }
 
@@ -331,9 +338,9 @@ static void test_pads_stay_zero(void **state) {
     good(compute_fill(b.c, span_of(lr, 0, 1), 0.1f, &e), &e);
     for (int step = 0; step < 3; step++) {
       pass(&b, 0, ROWS, 1.0);
-      good(compute_opt_step(b.c, o, model_params_span(&b.m), model_grads_span(&b.m), span_of(lr, 0, 1),
-                            (struct span){0}, &e),
-           &e);
+      struct compute_update u = {
+          .param = model_params_span(&b.m), .grad = model_grads_span(&b.m), .lr = span_of(lr, 0, 1)};
+      good(compute_opt_step(b.c, o, &u, &e), &e);
     }
     const struct compute_buf *all[] = {b.m.params, b.m.grads, compute_opt_state(b.c, o, 0),
                                        d.kind == COMPUTE_SGD ? NULL : compute_opt_state(b.c, o, 1)};
@@ -348,6 +355,36 @@ static void test_pads_stay_zero(void **state) {
     }
     compute_free(b.c, lr);
     compute_opt_destroy(b.c, o);
+    close_bench(&b);
+  }
+}
+
+/* A first layer of 2 * 300 gradients: in parts of whole blocks of 128 rows, and no more parts than asked for. */
+static void test_a_large_first_layer_becomes_ready_in_parts(void **state) {
+  static const struct {
+    size_t part;
+    int n;
+    size_t at[3];
+  } want[] = {{0, 1, {0}}, {301, 1, {0}}, {300, 2, {256 * 2, 0}}, {1, 3, {256 * 2, 128 * 2, 0}}};
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+    struct bench b;
+    struct err e = ERR_INIT;
+    struct order o = {.b = &b, .enough = 8};
+    open_bench(&b, "2,300,7", COMPUTE_MSE);
+    pass(&b, 0, ROWS, 1.0);
+    struct model_tensor v[MODEL_TENSORS_MAX];
+    int n = model_shape_tensors(&b.shape, v, NULL);
+    size_t bytes = b.m.n_flat * sizeof(float);
+    float *g = compute_host(b.c, model_grads_span(&b.m)), *whole = malloc(bytes);
+    memcpy(whole, g, bytes);
+    for (size_t k = 0; k < b.m.n_flat; k++) g[k] = NAN;
+    good(model_backward(&b.m, ROWS, false, want[i].part, note_ready, &o, &e), &e);
+    assert_int_equal(o.n, 1 + want[i].n);
+    assert_int_equal(o.at[0], v[2].at);
+    for (int k = 0; k < want[i].n; k++) assert_int_equal(o.at[k + 1], want[i].at[k]);
+    for (int t = 0; t < n; t++)
+      for (size_t k = v[t].at; k < v[t].at + v[t].n; k++) assert_true(fabs((double)(g[k] - whole[k])) < 1e-6);
+    free(whole);
     close_bench(&b);
   }
 }
@@ -403,6 +440,7 @@ int main(void) {
       cmocka_unit_test(test_gradients_become_ready_from_the_end),
       cmocka_unit_test(test_tensors_are_aligned_in_memory_and_packed_in_files),
       cmocka_unit_test(test_pads_stay_zero),
+      cmocka_unit_test(test_a_large_first_layer_becomes_ready_in_parts),
       cmocka_unit_test(test_only_gelu_costs_memory),
       cmocka_unit_test(test_widths),
   };

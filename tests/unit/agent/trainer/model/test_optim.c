@@ -31,7 +31,8 @@ static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
   for (int s = 0; s < steps; s++) {
     for (int i = 0; i < 3; i++) compute_host(c, span_of(g, 0, 3))[i] = value_at((uint64_t)(s * 3 + i));
     compute_host(c, span_of(g, 3, 1))[0] = (float)optim_lr(h, (uint64_t)s);
-    good(compute_opt_step(c, o, span_of(p, 0, 3), span_of(g, 0, 3), span_of(g, 3, 1), (struct span){0}, &e), &e);
+    struct compute_update u = {.param = span_of(p, 0, 3), .grad = span_of(g, 0, 3), .lr = span_of(g, 3, 1)};
+    good(compute_opt_step(c, o, &u, &e), &e);
   }
   good(compute_opt_read(c, o, span_of(g, 4, COMPUTE_COUNTERS), &e), &e);
   memcpy(&counters, compute_host(c, span_of(g, 4, COMPUTE_COUNTERS)), sizeof counters);
@@ -91,7 +92,8 @@ static struct compute_opt_counters step_with(const struct compute_opt_desc *d, c
   memcpy(p, w, d->n * sizeof *w);
   memcpy(p + 16, grad, d->n * sizeof *w);
   p[32] = 0.5f; /* lr */
-  good(compute_opt_step(c, o, span_of(b, 0, d->n), span_of(b, 16, d->n), span_of(b, 32, 1), (struct span){0}, &e), &e);
+  struct compute_update u = {.param = span_of(b, 0, d->n), .grad = span_of(b, 16, d->n), .lr = span_of(b, 32, 1)};
+  good(compute_opt_step(c, o, &u, &e), &e);
   good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
   memcpy(&counters, p + 40, sizeof counters);
   memcpy(w, p, d->n * sizeof *w);
@@ -154,7 +156,8 @@ static void test_loss_scale(void **state) {
       memcpy(&v, p + 40, sizeof v);
       p[0] = 0;
       p[1] = want[i].grad * v.scale;
-      good(compute_opt_step(c, o, span_of(b, 0, 1), span_of(b, 1, 1), span_of(b, 2, 1), (struct span){0}, &e), &e);
+      struct compute_update u = {.param = span_of(b, 0, 1), .grad = span_of(b, 1, 1), .lr = span_of(b, 2, 1)};
+      good(compute_opt_step(c, o, &u, &e), &e);
       assert_true(p[0] == (good_grad ? -0x1p-20f : 0.0f));
       updates += good_grad;
     }
