@@ -9,6 +9,7 @@
 
 #include "tests/fakegpu/fake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -272,6 +273,14 @@ static void destroy_exec(struct fake_work *w) {
   free(w);
 }
 
+/* FAKEGPU_GRAPHS=FILE: appends a line per node of each graph that is built, and an empty one behind it. */
+static void write_nodes(const struct CUgraph_st *g) {
+  const char *path = getenv("FAKEGPU_GRAPHS");
+  FILE *f = path ? fopen(path, "a") : NULL;
+  for (int i = 0; f && i < g->n; i++) fprintf(f, "%s\n", g->nodes[i].w->name);
+  if (f) fputs("\n", f), fclose(f);
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long flags) {
   cudaError_t rc;
   if (!fake_enter("cudaGraphInstantiate", &rc)) return rc;
@@ -280,6 +289,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned l
   for (int i = 0; i < g->n; i++) x->w.outside |= g->nodes[i].w->outside;
   g->refs++;
   *out = x;
+  write_nodes(g);
   return fake_leave(cudaSuccess);
 }
 
