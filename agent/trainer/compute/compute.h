@@ -152,7 +152,8 @@ struct compute_poll {
   struct span rows;
   size_t stride;
   int count;
-  struct span sums; /* receives the sums of those numbers over the rows, in their order */
+  struct span sums;              /* receives the sums of those numbers over the rows, in their order */
+  struct span lr, bad, counters; /* as in struct compute_update; bad may be in sums */
 };
 
 enum {
@@ -198,8 +199,7 @@ struct compute_ops {
   int (*opt_step)(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e);
   int (*opt_vote)(struct compute *c, struct compute_opt *o, struct compute_buf *grads, const struct compute_share *v,
                   int n, struct span vote, struct err *e);
-  int (*opt_decide)(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct span lr,
-                    struct span bad, struct err *e);
+  int (*opt_decide)(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct err *e);
   int (*opt_update)(struct compute *c, struct compute_opt *o, struct compute_buf *params, struct compute_buf *grads,
                     const struct compute_share *v, struct err *e);
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
@@ -350,19 +350,19 @@ static inline int compute_opt_step(struct compute *c, struct compute_opt *o, con
 /* The same update where each rank has a share of the weights: its optimizer was made for the size of the share, which
  * is parts of the flat buffers. Every rank votes, all votes reach all ranks, and all decide alike.
  *
- *   vote     This rank's sum of squared gradients, and whether its updates are blocked.
+ *   vote     This rank's sum of squared gradients, and infinity if its updates are blocked.
  *   decide   Sums the votes in the order of the ranks, then counts and decides as compute_opt_step does. If any rank
- *            has voted to block, nothing changes on any rank, not even counters: a rank that left its part out would
- *            leave the others with torn weights. So compute_block_updates after the vote comes too late for this
- *            update. `bad` may be in p->sums.
+ *            has voted infinity, it adds that to `bad`, and nothing changes on any rank: one that left its part out
+ *            would leave the others with torn weights. So a compute_block_updates after the vote comes too late for
+ *            this update.
  *   update   One part, if that was the decision. */
 static inline int compute_opt_vote(struct compute *c, struct compute_opt *o, struct compute_buf *grads,
                                    const struct compute_share *v, int n, struct span vote, struct err *e) {
   return c->ops->opt_vote(c, o, grads, v, n, vote, e);
 }
 static inline int compute_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p,
-                                     struct span lr, struct span bad, struct err *e) {
-  return c->ops->opt_decide(c, o, p, lr, bad, e);
+                                     struct err *e) {
+  return c->ops->opt_decide(c, o, p, e);
 }
 static inline int compute_opt_update(struct compute *c, struct compute_opt *o, struct compute_buf *params,
                                      struct compute_buf *grads, const struct compute_share *v, struct err *e) {

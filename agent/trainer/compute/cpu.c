@@ -443,7 +443,8 @@ static int cpu_opt_vote(struct compute *c, struct compute_opt *o, struct compute
   return 0;
 }
 
-static double count_votes(const struct compute_poll *p) {
+/* The sum of the squares; infinite `blocked`: some rank's updates are. */
+static double count_votes(const struct compute_poll *p, float *blocked) {
   const float *row = floats_at(p->rows);
   float *sums = floats_at(p->sums);
   double squares = 0;
@@ -452,24 +453,33 @@ static double count_votes(const struct compute_poll *p) {
     struct vote v;
     memcpy(&v, row, sizeof v);
     squares += v.squares;
+    *blocked += v.blocked;
     for (size_t i = 0; i < p->sums.n; i++) sums[i] += row[COMPUTE_VOTE + i];
   }
   return squares;
 }
 
-static int cpu_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct span lr,
-                          struct span bad, struct err *e) {
-  double norm = sqrt(count_votes(p)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
-  o->v.grad_norm = bad.n && floats_at(bad)[0] != 0.0f ? NAN : (float)norm;
+static void decide_alike(struct compute_opt *o, const struct compute_poll *p) {
+  float blocked = 0;
+  double norm = sqrt(count_votes(p, &blocked)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
+  o->go = false;
+  if (p->bad.n) floats_at(p->bad)[0] += blocked;
+  if (isinf(blocked) || (p->bad.n && isinf(floats_at(p->bad)[0]))) return;
+  o->v.grad_norm = p->bad.n && floats_at(p->bad)[0] != 0.0f ? NAN : (float)norm;
   o->go = isfinite(o->v.grad_norm);
   if (!o->go) {
     count_skipped(o);
-    return 0;
+    return;
   }
   if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by *= o->d.clip_norm / (norm + 1e-6);
   o->by = (float)by;
-  o->lr = floats_at(lr)[0];
+  o->lr = floats_at(p->lr)[0];
   count_update(o);
+}
+
+static int cpu_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct err *e) {
+  decide_alike(o, p);
+  if (p->counters.n) memcpy(floats_at(p->counters), &o->v, sizeof o->v);
   return 0;
 }
 

@@ -8,8 +8,9 @@
  * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. In memory each of these
  * tensors starts at a multiple of 128 bytes, because a device fuses and vectorises only what is aligned. The pads
  * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. --init-weights,
- * --save-weights, checkpoints and checksums have the same order without pads. Behind the gradients lie MODEL_EXTRAS
- * floats that travel in the same all-reduce, and MODEL_OWN that do not.
+ * --save-weights, checkpoints and checksums have the same order without pads. Behind the gradients the ranks sum
+ * MODEL_EXTRAS floats in the same collectives; MODEL_OWN behind those are a rank's own. The zeros in front of the extras
+ * make it a multiple of a unit, so that ranks can have equal parts.
  *
  * optim_* is the optimizer as the user describes it, and the learning rate of each step. Its state and counters belong
  * to the compute (compute_opt). */
@@ -63,6 +64,7 @@ struct model {
   enum compute_act hidden; /* behind each layer but the last */
   size_t n_params;         /* weights and biases */
   size_t n_flat;           /* floats in memory, pads included */
+  size_t n_room;           /* floats of grads that are summed: the extras are the last ones. A multiple of a unit */
   size_t max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
@@ -93,8 +95,9 @@ bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 /* "none", "relu", "gelu". */
 const char *model_act_name(enum compute_act act);
 
+/* unit: n_room is a multiple of it. */
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, struct err *e);
+               size_t max_rows, size_t unit, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
 
 int model_forward(struct model *m, size_t rows, struct err *e);
@@ -125,7 +128,7 @@ static inline struct span model_grads_span(const struct model *m) {
   return span_of(m->grads, 0, m->n_flat);
 }
 static inline struct span model_extra_span(const struct model *m, enum model_extra from, size_t n) {
-  return span_of(m->grads, m->n_flat + (size_t)from, n);
+  return span_of(m->grads, m->n_room - MODEL_EXTRAS + (size_t)from, n);
 }
 
 /* How the learning rate falls from the end of the warm-up to the end of the run. */

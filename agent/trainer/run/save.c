@@ -35,7 +35,7 @@ enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, LOG_EVE
 /* On a device that can be read while it runs, and that has room. */
 static int open_shadow(struct trainer *t, struct err *e) {
   struct err why = ERR_INIT;
-  if (!compute_can_fetch(t->c)) return 0;
+  if (!compute_can_fetch(t->c) || t->shard.on) return 0; /* shards are there to save memory */
   int rc = trainer_state_shadow(t, &t->save.shadow, &why);
   if (rc == -ENOMEM) log_info("each checkpoint delays the steps until its copy is on the host: %s", why.text);
   if (rc == 0 || rc == -ENOMEM) return 0;
@@ -199,21 +199,27 @@ static int wait_for_last(struct trainer *t, struct err *e) {
   return 0;
 }
 
+static int put_stamp(struct trainer *t, size_t i, struct err *e) {
+  return compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, i), e);
+}
+
 /* The device does nothing else between the two stamps. */
 static int copy_state(struct trainer *t, struct err *e) {
   struct saving *v = &t->save;
-  int rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 0), e);
+  int rc = with_exit(t, TRAINER_SYSTEM, put_stamp(t, 0, e));
   if (rc == 0) rc = v->shadow ? trainer_state_copy(t, v->shadow, v->stage, e) : trainer_state_download(t, v->stage, e);
-  if (rc == 0) rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 1), e);
   if (rc) return rc;
-  return v->shadow ? trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e) : compute_record(t->c, &v->mark, e);
+  rc = with_exit(t, TRAINER_SYSTEM, put_stamp(t, 1, e));
+  if (rc == 0 && v->shadow) return trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e);
+  return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_record(t->c, &v->mark, e));
 }
 
 static int begin_copy(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us();
   if (t->save.under_way) {
     int rc = wait_for_last(t, e);
-    if (rc <= 0) return rc;
+    if (rc < 0) return rc;
+    if (rc == 0) return trainer_state_take_part(t, e);
   }
   t->save.id = t->marker.id;
   t->save.id.step = t->queued.step;
@@ -223,7 +229,7 @@ static int begin_copy(struct trainer *t, struct err *e) {
   int rc = copy_state(t, e);
   t->save.stall_us = trainer_now_us() - from;
   t->checkpoint_us += t->save.stall_us;
-  return with_exit(t, TRAINER_SYSTEM, rc);
+  return rc;
 }
 
 void trainer_save_report(struct trainer *t, uint64_t step) {
@@ -237,7 +243,8 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     t->save.due[1] = t->save.due[0];
     t->save.due[0] = t->queued.step;
   }
-  if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
+  if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step))
+    return t->o.checkpoint_dir ? trainer_state_take_part(t, e) : 0;
   compute_range_push(t->c, "checkpoint");
   set_waiting(t, true);
   int rc = begin_copy(t, e);
@@ -282,6 +289,7 @@ static int wait_until_written(struct trainer *t, bool together, struct err *e) {
 
 int trainer_save_now(struct trainer *t, bool together, struct err *e) {
   if (t->o.checkpoint_dir) set_waiting(t, true);
+  together = together || t->shard.on;
   int rc = wait_until_written(t, together, e);
   t->save.wanted = true;
   if (rc == 0) rc = trainer_save_begin(t, e);

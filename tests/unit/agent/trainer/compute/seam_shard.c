@@ -18,6 +18,7 @@ struct ranks {
   struct compute_opt *whole, *share[RANKS_MAX];
   struct field param, grad, own_param; /* own_param: of the optimizer of the whole */
   struct field rows, scalars;
+  struct compute_buf *counters; /* stage: those of the rank that decided last */
 };
 
 static void ranks_open(struct ranks *r, const struct compute_opt_desc *d, int world) {
@@ -31,6 +32,7 @@ static void ranks_open(struct ranks *r, const struct compute_opt_desc *d, int wo
   field_make(&r->grad, COMPUTE_GRAD, r->d.n, UNIT);
   field_make(&r->rows, COMPUTE_GRAD, RANKS_MAX * STRIDE, UNIT);
   field_make(&r->scalars, COMPUTE_GRAD, SUMS + NUMBERS, 2);
+  good(compute_alloc(seam.c, COMPUTE_STAGE, COMPUTE_COUNTERS, &r->counters, &e), &e);
   field_random(&r->param, 1);
   memcpy(r->own_param.v, r->param.v, r->d.n * sizeof(float));
   field_put(&r->own_param);
@@ -41,6 +43,7 @@ static void ranks_open(struct ranks *r, const struct compute_opt_desc *d, int wo
 static void ranks_close(struct ranks *r) {
   compute_opt_destroy(seam.c, r->whole);
   for (int i = 0; i < r->world; i++) compute_opt_destroy(seam.c, r->share[i]);
+  compute_free(seam.c, r->counters);
   struct field *all[] = {&r->param, &r->own_param, &r->grad, &r->rows, &r->scalars};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) field_drop(all[i]);
 }
@@ -63,13 +66,15 @@ static void vote(struct ranks *r, int rank) {
 static void decide_and_update(struct ranks *r, int rank) {
   struct err e = ERR_INIT;
   struct compute_share v[2];
-  struct compute_poll p = {{r->rows.buf, r->rows.s.at, (size_t)r->world * STRIDE},
-                           STRIDE,
-                           r->world,
-                           {r->scalars.buf, r->scalars.s.at + SUMS, NUMBERS}};
-  struct span lr = {r->scalars.buf, r->scalars.s.at + LR, 1}, bad = {r->scalars.buf, r->scalars.s.at + SUMS + BAD, 1};
+  struct compute_poll p = {.rows = {r->rows.buf, r->rows.s.at, (size_t)r->world * STRIDE},
+                           .stride = STRIDE,
+                           .count = r->world,
+                           .sums = {r->scalars.buf, r->scalars.s.at + SUMS, NUMBERS},
+                           .lr = {r->scalars.buf, r->scalars.s.at + LR, 1},
+                           .bad = {r->scalars.buf, r->scalars.s.at + SUMS + BAD, 1},
+                           .counters = {r->counters, 0, COMPUTE_COUNTERS}};
   parts_of(r, rank, v);
-  good(compute_opt_decide(seam.c, r->share[rank], &p, lr, bad, &e), &e);
+  good(compute_opt_decide(seam.c, r->share[rank], &p, &e), &e);
   for (int i = 0; i < 2; i++)
     good(compute_opt_update(seam.c, r->share[rank], r->param.buf, r->grad.buf, &v[i], &e), &e);
 }
@@ -113,7 +118,10 @@ static void ranks_step(struct ranks *r, float lr, float bad, bool whole) {
 }
 
 static void expect_equal(struct ranks *r) {
-  struct compute_opt_counters want = counters_of(r->whole);
+  struct compute_opt_counters want = counters_of(r->whole), told;
+  memcpy(&told, compute_host(seam.c, (struct span){r->counters, 0, COMPUTE_COUNTERS}), sizeof told);
+  assert_int_equal(told.updates, want.updates);
+  assert_int_equal(told.skipped, want.skipped);
   field_get(&r->param);
   field_get(&r->own_param);
   for (int i = 0; i < r->world; i++) {
