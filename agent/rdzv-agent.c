@@ -352,13 +352,23 @@ static int find_key(const struct agent_options *o, const struct cluster *c, stru
   return rc;
 }
 
+/* The guard must not keep the daemon's pipes open when this process dies. */
+static int start_processes(struct session_options *s, const struct guard_words *words, struct err *e) {
+  session_start_daemon(s);
+  const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err};
+  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), e);
+  if (rc) daemon_process_kill(&s->daemon);
+  return rc;
+}
+
 /* Forks the guard while this process has no thread and no connection. */
 static int run_session(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
   static struct supervisor_config config;
   struct err e = ERR_INIT;
-  if (guard_start(&s->guard, words, &e)) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
+  if (start_processes(s, words, &e)) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
   if (find_local_addr(id, s->options->local_addr, hung, &e)) {
     guard_finish(&s->guard, GUARD_MS);
+    daemon_process_kill(&s->daemon);
     limit_explain(&e);
     return fail(limit_is_transient(e.code) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE, &e);
   }

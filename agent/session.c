@@ -51,6 +51,7 @@ enum {
   HURRY_MS = 16000,        /* the whole end */
   LEAVING_EVERY_MS = 10,
   FRONT_LOOK_MS = 1000, /* while suspended */
+  POOL_AFTER_MS = 50,   /* from the first workers */
   END_LOOK_MS = 60000,  /* the wall clock may be set: it is read again at least this often */
   SIGNALS_MAX = 64,
 };
@@ -80,6 +81,7 @@ struct session {
   struct notify_timer announce;
   uv_timer_t end;                   /* --leave-before-end */
   uv_timer_t front;                 /* while suspended */
+  uv_timer_t pool;                  /* until libuv's threads are started */
   uint64_t watched;                 /* the signals that make the agent leave */
   struct last_signal last_signal;   /* of these */
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
@@ -87,7 +89,7 @@ struct session {
   struct bytes *obituary;
   char *daemon_log;
   bool writing; /* --verdict-file */
-  bool stepping, exiting, suspended;
+  bool stepping, exiting, suspended, pool_is_due;
   bool leaving; /* exiting, and nobody reads the last lines any more */
   bool ended;   /* the job, as the mind has heard; else it goes on without this agent */
   uint64_t hurry_ms;
@@ -160,6 +162,25 @@ static void disconnect(struct session *s) {
   link_shut(s->link);
 }
 
+/* The pool has threads before the workers may have used up the limit. Log files and names have started it before, and so
+ * has the death of a worker. */
+static void on_pool_timer(uv_timer_t *timer) {
+  struct session *s = timer->data;
+  struct err e = ERR_INIT;
+  if (s->exiting || loop_start_pool(&s->loop, LOOP_POOL_AGENT, &e) == 0) return;
+  limit_explain(&e);
+  log_warn("%s. Files are read and written without them, and one that hangs stops this agent", e.text);
+}
+
+/* Not at the start, where the workers wait for it. */
+static void start_pool_later(struct session *s) {
+  if (s->pool_is_due) return;
+  s->pool_is_due = true;
+  uv_update_time(&s->loop);
+  uv_timer_start(&s->pool, on_pool_timer, POOL_AFTER_MS, 0);
+  uv_unref((uv_handle_t *)&s->pool);
+}
+
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: open_connection(s, fx); break;
@@ -170,6 +191,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     front_give_keyboard(s->o->front, true);
     round_start(s->round, fx->spawn.start, fx->spawn.guests, &fx->spawn.keep);
     fx->spawn.start = NULL;
+    start_pool_later(s);
     break;
   case SUP_SHUT_STORE: round_shut_store(s->round); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
@@ -460,6 +482,7 @@ static bool close_all(struct session *s) {
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
   uv_close((uv_handle_t *)&s->front, NULL);
+  uv_close((uv_handle_t *)&s->pool, NULL);
   notify_timer_close(&s->announce);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
@@ -578,25 +601,30 @@ static void open_events(struct session *s) {
                                                                          .one_job = true});
 }
 
-/* With --standalone it is always wanted: it starts while this process opens the other parts. */
-static void open_daemon(struct session *s) {
-  const struct agent_options *o = s->o->options;
-  s->daemon = local_daemon_create(&(struct local_daemon_options){
-      .loop = &s->loop,
+static struct local_daemon_options daemon_options(const struct session_options *of) {
+  const struct agent_options *o = of->options;
+  return (struct local_daemon_options){
       .loopback = o->standalone,
       .host = is_loopback(o->endpoints) ? o->endpoints->host : NULL,
       .port = o->endpoints->port,
-      .key = s->o->key,
-      .key_source = s->o->key_origin->kind,
-      .log_file = s->daemon_log,
+      .key = of->key,
+      .key_source = of->key_origin->kind,
       .verbose = o->verbose,
-      .standby = reserve_port(s),
+      .standby = {.fd = -1},
       .claim = o->claim,
-      .on_port = on_standby_port,
-      .on_left = on_left,
-      .ctx = s,
-  });
-  if (o->standalone) local_daemon_begin(s->daemon);
+  };
+}
+
+static void open_daemon(struct session *s) {
+  struct local_daemon_options own = daemon_options(s->o);
+  own.loop = &s->loop;
+  own.log_file = s->daemon_log;
+  own.standby = reserve_port(s);
+  own.on_port = on_standby_port;
+  own.on_left = on_left;
+  own.ctx = s;
+  own.early = s->o->daemon;
+  s->daemon = local_daemon_create(&own);
 }
 
 static void open_link(struct session *s) {
@@ -688,14 +716,20 @@ static void watch_signals(struct session *s) {
   }
 }
 
-/* Here the time that it takes is free, since rdzvd is being started or connected to. Log files and names have started
- * the pool before. */
-static void start_pool(struct session *s) {
-  struct err e = ERR_INIT;
-  if (s->exiting || loop_start_pool(&s->loop, LOOP_POOL_AGENT, &e) == 0) return;
-  limit_explain(&e);
-  log_error("%s", e.text);
-  begin_exit(s, EXIT_CODE_SYSTEM);
+/* Its log file has a folder that does not exist yet. */
+void session_start_daemon(struct session_options *o) {
+  struct local_daemon_options own = daemon_options(o);
+  o->daemon = DAEMON_PROCESS_NONE;
+  if (o->options->standalone && !o->options->output.log_dir) local_daemon_start_early(&own, &o->daemon);
+}
+
+/* Nothing may be left of a start that failed. */
+static void drop_daemon(struct session *s) {
+  struct daemon_process early = s->o->daemon;
+  if (s->daemon)
+    local_daemon_destroy(s->daemon);
+  else
+    daemon_process_kill(&early);
 }
 
 int session_run(const struct session_options *o, bool *hung) {
@@ -707,7 +741,7 @@ int session_run(const struct session_options *o, bool *hung) {
   if (rc) {
     limit_explain(&e);
     log_error("%s", e.text);
-    local_daemon_destroy(s->daemon);
+    drop_daemon(s);
     *hung = true;
     return EXIT_CODE_SYSTEM;
   }
@@ -717,6 +751,8 @@ int session_run(const struct session_options *o, bool *hung) {
   s->end.data = s;
   uv_timer_init(&s->loop, &s->front);
   s->front.data = s;
+  uv_timer_init(&s->loop, &s->pool);
+  s->pool.data = s;
   uv_unref((uv_handle_t *)&s->front);
   watch_signals(s);
   char addrs[ADDRS_MAX + 1];
@@ -729,7 +765,6 @@ int session_run(const struct session_options *o, bool *hung) {
   on_store_port(s, round_store_port(s->store));
   on_standby_port(s, local_daemon_standby_port(s->daemon));
   post(s, &(struct supervisor_event){.kind = SUP_BEGIN});
-  start_pool(s);
   watch_end(s);
   uv_run(&s->loop, UV_RUN_DEFAULT);
   *hung = !close_all(s);

@@ -6,6 +6,7 @@
 
 #include "agent/devices/numa.h"
 #include "agent/guard/guard.h"
+#include "agent/link/daemon_process.h"
 #include "agent/options/options.h"
 #include "agent/place.h"
 #include "agent/supervisor/supervisor.h"
@@ -20,6 +21,7 @@ struct session_options {
   struct placed *placed;                      /* the workers' environment and devices */
   const struct numa *numa;                    /* the workers' CPUs */
   struct guard guard;                         /* started already */
+  struct daemon_process daemon;               /* session_start_daemon */
   const struct key *key;                      /* NULL: --insecure */
   int64_t munge_user;                         /* as in link_options */
   const struct key_origin *key_origin;
@@ -27,6 +29,9 @@ struct session_options {
   struct front *front;   /* started already */
 };
 
+/* With --standalone rdzvd is always wanted. Started before all else, it starts while this process goes on. A failure is
+ * told later, by session_run. */
+void session_start_daemon(struct session_options *o);
 /* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk). Call _exit
  * then, since exit() would wait for it. */
 int session_run(const struct session_options *o, bool *hung);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "common/system/file.h"
 #include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 struct verdict_write {
@@ -43,5 +44,5 @@ void verdict_file_write(uv_loop_t *loop, const char *file, struct buf *text, boo
   *text = (struct buf)BUF_INIT;
   j->work.data = j;
   *busy = true;
-  if (uv_queue_work(loop, &j->work, do_write, on_written)) verdict_write_free(j);
+  loop_work(loop, &j->work, do_write, on_written);
 }

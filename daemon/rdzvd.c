@@ -314,8 +314,8 @@ static int bring_up(struct daemon *d, struct err *e) {
   if (code != 0) return code;
   if (find_key(d, e) < 0) return EXIT_CODE_USAGE;
   if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
-  bool on_disk = d->state && !state_is_in_memory(d->state);
-  if (on_disk && loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
+  bool in_memory = d->state && state_is_in_memory(d->state); /* then no thread is needed */
+  if (!in_memory && loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
   code = open_claims(d, e);
   if (code != 0) return code;

@@ -23,6 +23,7 @@
 #include "common/exit_codes.h"
 #include "common/system/file.h"
 #include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 /* A file on its way through the pool. */
@@ -114,9 +115,7 @@ void failures_read(struct failures *f, struct failure *k, uint32_t local_rank) {
   t->to = k;
   t->local_rank = local_rank;
   k->reading = t;
-  if (uv_queue_work(f->o.loop, &t->work, do_read, on_read) == 0) return;
-  k->reading = NULL;
-  transfer_free(t);
+  loop_work(f->o.loop, &t->work, do_read, on_read);
 }
 
 void failure_set_file(struct failure *k, const char *file) {
@@ -176,9 +175,7 @@ void failures_hand_up(struct failures *f, const char *file, const struct failure
   buf_puts(&t->data, text ? text : "{}");
   free(text);
   f->writing = t;
-  if (uv_queue_work(f->o.loop, &t->work, do_write, on_written) == 0) return;
-  f->writing = NULL;
-  transfer_free(t);
+  loop_work(f->o.loop, &t->work, do_write, on_written);
 }
 
 bool failures_is_busy(const struct failures *f) {

@@ -98,7 +98,7 @@ static void forget(struct guard *g) {
   *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
 }
 
-int guard_start(struct guard *g, const struct guard_words *words, struct err *e) {
+int guard_start(struct guard *g, const struct guard_words *words, const int *others, size_t n_others, struct err *e) {
   int pair[2];
   *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
   int rc = file_fill_standard(e); /* or workers would get the pair as their stdin */
@@ -117,6 +117,8 @@ int guard_start(struct guard *g, const struct guard_words *words, struct err *e)
   pid_t agent = getpid(), pid = fork();
   if (pid == 0) {
     close(pair[0]);
+    for (size_t i = 0; i < n_others; i++)
+      if (others[i] >= 0) close(others[i]);
     become_backstop(pair[1], page, words, agent);
   }
   int error = errno;

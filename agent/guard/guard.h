@@ -22,6 +22,7 @@
  * commands are on their way. */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -55,7 +56,8 @@ struct guard_words {
 
 /* Forks the backstop, which forks the guard. Call it before the first thread and before any descriptor that workers
  * must not see. Descriptors that are open then and not close-on-exec go on to the workers, as with any launcher. */
-int guard_start(struct guard *g, const struct guard_words *words, struct err *e);
+/* `others`: close-on-exec descriptors of this process that the guard must not hold; -1: none. */
+int guard_start(struct guard *g, const struct guard_words *words, const int *others, size_t n_others, struct err *e);
 /* Waits until the guard runs, and learns its pid. Between the two the caller may do other work. Needed before any other
  * call but guard_finish. On an error nothing is left of it. */
 int guard_await(struct guard *g, struct err *e);

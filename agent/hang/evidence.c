@@ -28,6 +28,7 @@
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
+#include "common/system/loop.h"
 #include "proto/c10d.h"
 #include "proto/socket.h"
 
@@ -481,7 +482,7 @@ void evidence_ask(struct evidence_desk *d, const struct evidence_question *q) {
   d->asking->of = d;
   d->asking->q = *q;
   d->asking->work.data = d->asking;
-  uv_queue_work(d->loop, &d->asking->work, do_collect, on_collected); /* fails only without a callback */
+  loop_work(d->loop, &d->asking->work, do_collect, on_collected);
 }
 
 struct evidence_desk *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx) {

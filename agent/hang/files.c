@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "common/system/loop.h"
 #include "common/buf.h"
 #include "common/mem.h"
 
@@ -113,9 +114,7 @@ void hang_files_look(struct hang_files *h) {
   j->work.data = j;
   for (uint32_t i = 0; i < h->count; i++) j->names[i] = hang_file_name(h->name, h->rank_base + i, i);
   h->out = j;
-  if (uv_queue_work(h->loop, &j->work, do_look, on_done) == 0) return;
-  h->out = NULL;
-  look_job_free(j);
+  loop_work(h->loop, &j->work, do_look, on_done);
 }
 
 bool hang_files_changed(const struct hang_files *h, uint32_t local_rank) {

@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include "common/system/command.h"
 #include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 enum { ARGS_MAX = 16, LINE_SHOWN_MAX = 200 };
@@ -140,7 +141,7 @@ static void write_file(struct probe *p, size_t i, struct buf *text) {
   if (p->writings[i]) p->writings[i]->of = NULL; /* an earlier round's, whose disk hangs */
   p->writings[i] = w;
   w->of = p;
-  if (uv_queue_work(p->loop, &w->work, do_write, on_written)) writing_free(w);
+  loop_work(p->loop, &w->work, do_write, on_written);
 }
 
 /* Replaces characters that would move the cursor. */
@@ -440,9 +441,7 @@ static void start_reading(struct probe *p, bool stacks) {
   r->work.data = r;
   for (size_t i = 0; i < p->n; i++) r->pids[i] = p->v[i].pid;
   p->reading = r;
-  if (uv_queue_work(p->loop, &r->work, do_reading, on_reading_done) == 0) return;
-  p->reading = NULL; /* the timer ends it */
-  reading_free(r);
+  loop_work(p->loop, &r->work, do_reading, on_reading_done);
 }
 
 void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks,

@@ -47,6 +47,7 @@
 #include "proto/munge_fetch.h"
 #include "proto/refusal.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
 #include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
@@ -108,10 +109,14 @@ static void go_down(struct link *l, bool refused, const char *why) {
   go_down_with(l, &(struct link_down){.refused = refused, .why = why});
 }
 
+/* A limit of descriptors under which this process has never had a connection does not pass. */
 static void fail_to_connect(struct link *l) {
   struct buf why = BUF_INIT;
+  bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
   link_put_failure(l, &why);
-  go_down(l, link_home_refused(l), buf_text(&why));
+  if (limited) buf_printf(&why, "; %s", limit_advice(EMFILE));
+  go_down_with(l, &(struct link_down){
+                      .refused = link_home_refused(l), .fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
   buf_finish(&why);
 }
 

@@ -27,18 +27,16 @@
 #include "agent/link/local_daemon.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "agent/link/private_dir.h"
 #include "common/system/clock.h"
-#include "common/system/command.h"
 #include "common/exit_codes.h"
-#include "common/limit.h"
 #include "common/system/log.h"
 #include "common/mem.h"
 #include "proto/msg.h"
@@ -52,11 +50,6 @@ enum {
   DONE_MS = 12000, /* the job is over: the daemon leaves when all agents know, after JOB_END_ACK_MS at most */
   LEFT_MS = 1000,  /* this agent leaves and the job goes on: the daemon is idle at once, or others need it */
   LINE_MAX_LEN = 4096,
-  WORDS_MAX = 16,
-  FD_READY = 3,
-  FD_OWNER = 4,
-  FD_KEY = 5,
-  FD_LISTEN = 6,
 };
 
 enum daemon_state {
@@ -67,7 +60,8 @@ enum daemon_state {
 };
 
 struct life {
-  uv_process_t process;
+  pid_t pid;
+  uv_signal_t child; /* SIGCHLD, which may mean another child */
   uv_pipe_t ready, owner, err;
   struct local_daemon *daemon; /* NULL: given up */
   struct buf port_line, err_line;
@@ -114,7 +108,7 @@ static void life_close(struct life *life) {
   close_handle((uv_handle_t *)&life->ready);
   close_handle((uv_handle_t *)&life->owner);
   close_handle((uv_handle_t *)&life->err);
-  close_handle((uv_handle_t *)&life->process);
+  close_handle((uv_handle_t *)&life->child);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
@@ -201,18 +195,18 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   }
   if (local_daemon_standby_port(d)) d->o.on_port(d->o.ctx, d->port);
   if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the timer of the end */
-  log_debug("rdzvd: listens on port %lu pid=%d", port, life->process.pid);
+  log_debug("rdzvd: listens on port %lu pid=%d", port, life->pid);
   answer_ready(d);
 }
 
-static void describe_end(struct err *e, const struct life *life, int64_t status, int signo) {
+static void describe_end(struct err *e, const struct life *life, int status, int signo) {
   const char *file = life->daemon->o.log_file;
   const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
   const char *name = signal_name(signo);
   if (signo)
     err_set(e, -EIO, "rdzvd was killed by %s", name ? name : "a signal");
   else
-    err_set(e, -EIO, "rdzvd exited with code %lld%s%s", (long long)status, colon, more);
+    err_set(e, -EIO, "rdzvd exited with code %d%s%s", status, colon, more);
 }
 
 static void remove_state(struct local_daemon *d) {
@@ -236,18 +230,14 @@ static void schedule_restart(struct local_daemon *d, const struct err *why) {
   answer_failure(d, false, 0, why);
 }
 
-static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
-  struct life *life = process->data;
-  struct local_daemon *d = life->daemon;
+static void end_life(struct local_daemon *d, int how) {
+  struct life *life = d->life;
   struct err why = ERR_INIT;
-  if (!d) {
-    close_handle((uv_handle_t *)process);
-    return;
-  }
+  int status = WIFEXITED(how) ? WEXITSTATUS(how) : 0, signo = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
   drain_err(life);
   describe_end(&why, life, status, signo);
   if (monotonic_ms() - life->began_ms > LONG_LIFE_MS) d->failures = 0;
-  log_debug("rdzvd: gone status=%lld signal=%d", (long long)status, signo);
+  log_debug("rdzvd: gone status=%d signal=%d", status, signo);
   life_close(life);
   d->life = NULL;
   d->state = DAEMON_ABSENT;
@@ -261,7 +251,13 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   else if (d->serves)
     schedule_restart(d, &why);
   else
-    answer_failure(d, taken, status == EXIT_CODE_USAGE || status == EXIT_CODE_SYSTEM ? (int)status : 0, &why);
+    answer_failure(d, taken, status == EXIT_CODE_USAGE || status == EXIT_CODE_SYSTEM ? status : 0, &why);
+}
+
+static void on_child(uv_signal_t *signal, int signo) {
+  struct life *life = signal->data;
+  int how;
+  if (life->daemon && waitpid(life->pid, &how, WNOHANG) == life->pid) end_life(life->daemon, how);
 }
 
 static void tell_daemon(struct local_daemon *d, char byte) {
@@ -272,13 +268,12 @@ static void tell_daemon(struct local_daemon *d, char byte) {
 static void on_still_there(struct local_daemon *d) {
   if (d->o.loopback) {
     close_handle((uv_handle_t *)&d->life->owner); /* without an owner it obeys signals */
-    uv_process_kill(&d->life->process, d->sent_term ? SIGKILL : SIGTERM);
+    kill(d->life->pid, d->sent_term ? SIGKILL : SIGTERM);
     d->sent_term = true;
     start_timer(d, TERM_MS);
     return;
   }
-  log_info("rdzvd (pid %d) continues for the nodes and jobs that still need it, and exits with the last",
-           d->life->process.pid);
+  log_info("rdzvd (pid %d) continues for the nodes and jobs that still need it, and exits with the last", d->life->pid);
   tell_daemon(d, OWNER_LEFT);
   life_close(d->life);
   d->life = NULL;
@@ -298,7 +293,7 @@ static void on_daemon_timer(uv_timer_t *timer) {
     if (start_life(d, &e)) schedule_restart(d, &e);
   } else if (d->state == DAEMON_STARTING) {
     log_warn("rdzvd did not listen within %d s; killing it", READY_MS / 1000);
-    uv_process_kill(&d->life->process, SIGKILL);
+    kill(d->life->pid, SIGKILL);
   }
 }
 
@@ -311,117 +306,69 @@ static bool has_ipv6(void) {
   return fd >= 0;
 }
 
-static struct life *life_create(struct local_daemon *d) {
+static void adopt_pipe(struct life *life, uv_pipe_t *pipe, int fd) {
+  uv_pipe_init(life->daemon->o.loop, pipe, 0);
+  pipe->data = life;
+  if (fd >= 0) uv_pipe_open(pipe, fd);
+}
+
+/* The process runs: it gets handles in the loop. It may have ended already. */
+static void adopt(struct local_daemon *d, const struct daemon_process *p) {
   struct life *life = xcalloc(1, sizeof(*life));
-  uv_pipe_t *pipes[] = {&life->ready, &life->owner, &life->err};
-  for (size_t i = 0; i < sizeof(pipes) / sizeof(*pipes); i++) {
-    uv_pipe_init(d->o.loop, pipes[i], 0);
-    pipes[i]->data = life;
-  }
-  life->process.data = life;
   life->daemon = d;
+  life->pid = p->pid;
   life->open_handles = 4;
   life->began_ms = monotonic_ms();
-  return life;
+  adopt_pipe(life, &life->ready, p->ready);
+  adopt_pipe(life, &life->owner, p->owner);
+  adopt_pipe(life, &life->err, p->err);
+  uv_signal_init(d->o.loop, &life->child);
+  life->child.data = life;
+  d->life = life;
+  d->state_dir = p->state_dir;
+  d->state = DAEMON_STARTING;
+  uv_read_start((uv_stream_t *)&life->ready, on_alloc, on_ready);
+  if (p->err >= 0) uv_read_start((uv_stream_t *)&life->err, on_alloc, on_err);
+  start_timer(d, READY_MS);
+  uv_signal_start(&life->child, on_child, SIGCHLD);
+  raise(SIGCHLD); /* the loop looks at once */
 }
 
-/* --listen for this life: heap. */
-static char *listen_text(const struct local_daemon *d) {
-  const char *host = d->o.loopback ? host_loopback() : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
+/* --listen: heap. */
+static char *listen_text(const struct local_daemon_options *o, uint16_t port) {
+  const char *host = o->loopback ? host_loopback() : o->host ? o->host : has_ipv6() ? "::" : "0.0.0.0";
   bool v6 = strchr(host, ':') != NULL;
-  if (d->stands_by) return xstrdup(d->o.standby.text);
-  return xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->o.port ? d->o.port : d->port));
+  return xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(o->port ? o->port : port));
 }
 
-/* The words of the command line; libuv writes to none of them. */
-static void put_words(const struct local_daemon *d, const char *listen, const char *words[WORDS_MAX]) {
-  size_t n = 0;
-  bool inherits = d->stands_by && d->o.standby.fd >= 0, quiet = !d->o.verbose && !d->o.log_file;
-  const char *const fixed[] = {"rdzvd",
-                               inherits ? "--listen-fd" : "--listen",
-                               inherits ? "6" : listen,
-                               "--exit-when-idle",
-                               "--ready-fd",
-                               "3",
-                               "--owner-fd",
-                               "4",
-                               "--state-dir",
-                               d->state_dir};
-  for (; n < sizeof(fixed) / sizeof(*fixed); n++) words[n] = fixed[n];
-  words[n++] = d->o.key ? "--key-fd" : "--insecure";
-  if (d->o.key) words[n++] = "5";
-  if (d->o.claim) words[n++] = "--claim";
-  if (d->o.claim) words[n++] = d->o.claim;
-  if (quiet) words[n++] = "--quiet";
-  words[n] = NULL;
-}
-
-static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd, int key_fd) {
-  char *listen = listen_text(d);
-  const char *words[WORDS_MAX];
-  char *argv[WORDS_MAX];
-  int listen_fd = d->stands_by ? d->o.standby.fd : -1;
-  put_words(d, listen, words);
-  memcpy(argv, words, sizeof(argv));
-  uv_stdio_container_t stdio[] = {
-      {.flags = UV_IGNORE},
-      {.flags = UV_IGNORE},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->err},
-      [FD_READY] = {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->ready},
-      [FD_OWNER] = {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&life->owner},
-      [FD_KEY] = {.flags = d->o.key ? UV_INHERIT_FD : UV_IGNORE, .data.fd = key_fd},
-      [FD_LISTEN] = {.flags = listen_fd >= 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = listen_fd},
-  };
-  if (err_fd >= 0) {
-    stdio[2].flags = UV_INHERIT_FD;
-    stdio[2].data.fd = err_fd;
-  }
-  uv_process_options_t options = {
-      .file = program,
-      .args = argv,
-      .flags = UV_PROCESS_DETACHED, /* its own session */
-      .exit_cb = on_exit_process,
-      .stdio = stdio,
-      .stdio_count = sizeof(stdio) / sizeof(*stdio),
-  };
-  int rc = uv_spawn(d->o.loop, &life->process, &options);
-  if (rc == 0 && d->stands_by) standby_close(&d->o.standby);
+static int start_process(const struct local_daemon_options *o, bool stands_by, uint16_t port, struct daemon_process *p,
+                         struct err *e) {
+  char *listen = stands_by ? xstrdup(o->standby.text) : listen_text(o, port);
+  int rc = daemon_process_start(&(struct daemon_process_options){.listen = listen,
+                                                                 .listen_fd = stands_by ? o->standby.fd : -1,
+                                                                 .key = o->key,
+                                                                 .key_source = o->key_source,
+                                                                 .log_file = o->log_file,
+                                                                 .verbose = o->verbose,
+                                                                 .claim = o->claim},
+                                p, e);
   free(listen);
   return rc;
 }
 
-static char *find_program(void) {
-  return command_companion("rdzvd", "../daemon/", getenv("PATH"));
+static int start_life(struct local_daemon *d, struct err *e) {
+  struct daemon_process p = {.state_dir = d->state_dir};
+  int rc = start_process(&d->o, d->stands_by, d->port, &p, e);
+  d->state_dir = p.state_dir;
+  if (rc) return rc;
+  if (d->stands_by) standby_close(&d->o.standby);
+  adopt(d, &p);
+  return 0;
 }
 
-static int start_life(struct local_daemon *d, struct err *e) {
-  char *program = find_program();
-  if (!program)
-    return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
-  int err_fd = -1, key_fd = -1, rc = 0;
-  if (d->o.key) key_fd = rc = key_pipe(d->o.key, d->o.key_source, e);
-  rc = rc > 0 ? 0 : rc;
-  if (rc == 0 && !d->state_dir && !(d->state_dir = private_dir_create(e))) rc = -EACCES;
-  if (rc == 0) {
-    struct life *life = life_create(d);
-    if (d->o.log_file) err_fd = open(d->o.log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
-    rc = spawn(d, life, program, err_fd, key_fd);
-    if (err_fd >= 0) close(err_fd);
-    if (rc) {
-      life_close(life);
-      err_sys(e, rc, "rdzvd (%s) cannot be started", program);
-      rc = limit_explain(e);
-    } else {
-      uv_read_start((uv_stream_t *)&life->ready, on_alloc, on_ready);
-      if (err_fd < 0) uv_read_start((uv_stream_t *)&life->err, on_alloc, on_err);
-      d->life = life;
-      d->state = DAEMON_STARTING;
-      start_timer(d, READY_MS);
-    }
-  }
-  if (key_fd >= 0) close(key_fd);
-  free(program);
-  return rc;
+void local_daemon_start_early(const struct local_daemon_options *o, struct daemon_process *p) {
+  struct err unused = ERR_INIT;
+  start_process(o, false, 0, p, &unused);
 }
 
 struct local_daemon *local_daemon_create(const struct local_daemon_options *o) {
@@ -429,6 +376,8 @@ struct local_daemon *local_daemon_create(const struct local_daemon_options *o) {
   d->o = *o;
   uv_timer_init(o->loop, &d->timer);
   d->timer.data = d;
+  d->state_dir = o->early.state_dir;
+  if (o->early.pid > 0) adopt(d, &o->early);
   return d;
 }
 
@@ -447,11 +396,6 @@ void local_daemon_forbid_standby(struct local_daemon *d) {
   if (!d->stands_by) d->o.standby.text[0] = '\0';
 }
 
-void local_daemon_begin(struct local_daemon *d) {
-  struct err unused = ERR_INIT;
-  if (d->state == DAEMON_ABSENT) start_life(d, &unused);
-}
-
 void local_daemon_want(struct local_daemon *d, bool standby) {
   struct err e = ERR_INIT;
   d->wanted = true;
@@ -467,7 +411,7 @@ bool local_daemon_owned(const struct local_daemon *d) {
 }
 
 pid_t local_daemon_pid(const struct local_daemon *d) {
-  return d->life ? d->life->process.pid : 0;
+  return d->life ? d->life->pid : 0;
 }
 
 void local_daemon_leave(struct local_daemon *d, bool done) {
@@ -485,7 +429,7 @@ static void on_timer_closed(uv_handle_t *handle) {
 void local_daemon_destroy(struct local_daemon *d) {
   if (!d) return;
   if (d->life) {
-    uv_process_kill(&d->life->process, SIGKILL);
+    kill(d->life->pid, SIGKILL);
     life_close(d->life);
   }
   remove_state(d);

@@ -3,7 +3,7 @@
 #define AGENT_LINK_LOCAL_DAEMON_H
 
 /* The rdzvd that an agent runs itself, if the endpoint is this machine and nothing listens there, or for --standalone.
- * It starts when first wanted, or a little before (local_daemon_begin), restarts when it dies while the job lives (same port, same state), and exits when no
+ * It starts when first wanted, or before (local_daemon_start_early), restarts when it dies while the job lives (same port, same state), and exits when no
  * job needs it; local_daemon_leave ensures that.
  *
  * An agent has one rdzvd at most. It listens at the endpoint, or on the port that the agent has reserved so that
@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "agent/link/daemon_process.h"
 #include "agent/link/standby.h"
 #include "common/buf.h"
 #include "common/err.h"
@@ -39,15 +40,16 @@ struct local_daemon_options {
   const char *claim;                         /* --claim; NULL: none */
   void (*on_port)(void *ctx, uint16_t port); /* where it listens now, and will: unless loopback */
   void (*on_left)(void *ctx);                /* after local_daemon_leave */
+  struct daemon_process early;               /* now the local daemon's; pid 0: none */
   void *ctx;
 };
 
-struct local_daemon *local_daemon_create(const struct local_daemon_options *o); /* starts nothing yet */
+/* Starts the process without a loop, if it will be wanted: it starts while the caller goes on. *p belongs into `early`
+ * of the same options. On an error its pid stays 0, and local_daemon_want tries again, and answers. */
+void local_daemon_start_early(const struct local_daemon_options *o, struct daemon_process *p);
+struct local_daemon *local_daemon_create(const struct local_daemon_options *o); /* starts nothing */
 /* The receiver of answers. */
 void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbacks *cb, void *ctx);
-/* Starts it, because it will be wanted in a moment. It starts while the caller goes on. If it fails, local_daemon_want
- * tries again, and answers. */
-void local_daemon_begin(struct local_daemon *d);
 /* standby: on the reserved port, if it does not run. */
 void local_daemon_want(struct local_daemon *d, bool standby);
 uint16_t local_daemon_standby_port(const struct local_daemon *d); /* for local_daemon_want(standby); 0: none */

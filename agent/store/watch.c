@@ -24,6 +24,7 @@
 #include "common/system/clock.h"
 #include "common/system/file.h"
 #include "common/system/log.h"
+#include "common/system/loop.h"
 #include "common/mem.h"
 
 enum {
@@ -294,9 +295,7 @@ static void on_look_due(uv_timer_t *timer) {
   l->pids = xcalloc(l->count, sizeof(*l->pids));
   w->o.get_pids(w->o.ctx, l->pids);
   w->look = l;
-  if (uv_queue_work(w->o.loop, &l->work, do_look, on_looked) == 0) return;
-  w->look = NULL;
-  look_free(l);
+  loop_work(w->o.loop, &l->work, do_look, on_looked);
 }
 
 void store_watch_begin(struct store_watch *w, const struct store_hint_given *given, int64_t rank_base) {

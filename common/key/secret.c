@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { CHUNK_SIZE = 64 * 1024 };
+enum { CHUNK_SIZE = 16 * 1024 }; /* of which each page is touched at once */
 
 union piece {
   union piece *next;

@@ -2,7 +2,7 @@
 /* The failures that libuv does not survive are tried before libuv meets them.
  *
  * The pool. libuv creates its threads at the first request, which may be the one that reads why a worker died, and
- * aborts if it cannot. So they are created at the start, when nothing is lost yet. Before that n threads of our own
+ * aborts if it cannot. So they are created before, when nothing is lost yet. Before that n threads of our own
  * show that there is room: all at once, with the same stacks. The kernel counts a thread for some time after
  * pthread_join, so each one is awaited until its number is unknown (ESRCH). In the microseconds until libuv's turn
  * another process of the user may take the place; that risk remains.
@@ -118,4 +118,10 @@ int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e) {
   started = rc == 0;
   if (started) return 0;
   return err_sys(e, rc, "%u thread%s for files and names cannot be started", n, n == 1 ? "" : "s");
+}
+
+void loop_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb what, uv_after_work_cb after) {
+  if (loop_start_pool(loop, LOOP_POOL_AGENT, NULL) == 0 && uv_queue_work(loop, work, what, after) == 0) return;
+  what(work);
+  after(work, 0);
 }

@@ -21,5 +21,7 @@ int loop_open(uv_loop_t *loop, struct err *e);
  * request for the pool (uv_queue_work, uv_fs_* with a callback, uv_getaddrinfo), while the process has one thread. A
  * second call changes nothing. */
 int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e);
+/* uv_queue_work in the agent's pool, which it starts if need be. If that fails, both functions are called at once. */
+void loop_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb what, uv_after_work_cb after);
 
 #endif

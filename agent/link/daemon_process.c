@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starting rdzvd.
+ *
+ * posix_spawn suspends this process instead of copying it, until the child has called exec. That is shorter than a
+ * fork, and no page has to be copied afterwards. The child's descriptors have fixed numbers. Sources are moved above
+ * them first, so that no number is overwritten before it is used. */
+
+#include "agent/link/daemon_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "agent/link/private_dir.h"
+#include "common/limit.h"
+#include "common/mem.h"
+#include "common/system/command.h"
+
+enum {
+  WORDS_MAX = 16,
+  FD_READY = 3,
+  FD_OWNER = 4,
+  FD_KEY = 5,
+  FD_LISTEN = 6,
+  FD_ABOVE = 16, /* no source is below */
+};
+
+/* What the child gets, above FD_ABOVE; -1: none. */
+struct ends {
+  int ready, owner, err, key, listen;
+};
+
+static void close_fd(int *fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
+static void close_ends(struct ends *c) {
+  close_fd(&c->ready);
+  close_fd(&c->owner);
+  close_fd(&c->err);
+  close_fd(&c->key);
+  close_fd(&c->listen);
+}
+
+static void close_ours(struct daemon_process *p) {
+  close_fd(&p->ready);
+  close_fd(&p->owner);
+  close_fd(&p->err);
+}
+
+/* Moves *fd up. */
+static int lift(int *fd) {
+  int high = fcntl(*fd, F_DUPFD_CLOEXEC, FD_ABOVE);
+  if (high < 0) return -errno;
+  close(*fd);
+  *fd = high;
+  return 0;
+}
+
+static int open_pipe(int *ours, int *theirs, bool they_write) {
+  int p[2];
+  if (pipe2(p, O_CLOEXEC)) return -errno;
+  *ours = p[they_write ? 0 : 1];
+  *theirs = p[they_write ? 1 : 0];
+  return lift(theirs);
+}
+
+static int open_ends(const struct daemon_process_options *o, struct daemon_process *p, struct ends *c, struct err *e) {
+  int rc = open_pipe(&p->ready, &c->ready, true);
+  if (rc == 0) rc = open_pipe(&p->owner, &c->owner, false);
+  if (o->log_file) c->err = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (rc == 0) rc = c->err >= 0 ? lift(&c->err) : open_pipe(&p->err, &c->err, true);
+  if (rc == 0 && o->listen_fd >= 0 && (c->listen = fcntl(o->listen_fd, F_DUPFD_CLOEXEC, FD_ABOVE)) < 0) rc = -errno;
+  if (rc) return err_sys(e, rc, "no descriptors for rdzvd");
+  if (!o->key) return 0;
+  c->key = rc = key_pipe(o->key, o->key_source, e);
+  if (rc < 0) return rc;
+  return (rc = lift(&c->key)) ? err_sys(e, rc, "no descriptors for rdzvd") : 0;
+}
+
+/* The words of the command line; posix_spawn writes to none of them. */
+static void put_words(const struct daemon_process_options *o, const char *state_dir, const char *words[WORDS_MAX]) {
+  size_t n = 0;
+  bool inherits = o->listen_fd >= 0, quiet = !o->verbose && !o->log_file;
+  const char *const fixed[] = {"rdzvd",
+                               inherits ? "--listen-fd" : "--listen",
+                               inherits ? "6" : o->listen,
+                               "--exit-when-idle",
+                               "--ready-fd",
+                               "3",
+                               "--owner-fd",
+                               "4",
+                               "--state-dir",
+                               state_dir};
+  for (; n < sizeof(fixed) / sizeof(*fixed); n++) words[n] = fixed[n];
+  words[n++] = o->key ? "--key-fd" : "--insecure";
+  if (o->key) words[n++] = "5";
+  if (o->claim) words[n++] = "--claim";
+  if (o->claim) words[n++] = o->claim;
+  if (quiet) words[n++] = "--quiet";
+  words[n] = NULL;
+}
+
+static void add_dup(posix_spawn_file_actions_t *a, int from, int to) {
+  if (from >= 0) posix_spawn_file_actions_adddup2(a, from, to);
+}
+
+/* 0 or a negative errno. */
+static int spawn(const char *program, const char *const words[], const struct ends *c, pid_t *pid) {
+  posix_spawn_file_actions_t a;
+  posix_spawnattr_t attr;
+  sigset_t all, none;
+  char *argv[WORDS_MAX];
+  memcpy(argv, words, sizeof(argv));
+  sigfillset(&all);
+  sigemptyset(&none);
+  posix_spawn_file_actions_init(&a);
+  posix_spawn_file_actions_addopen(&a, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&a, STDOUT_FILENO, "/dev/null", O_RDWR, 0);
+  add_dup(&a, c->err, STDERR_FILENO);
+  add_dup(&a, c->ready, FD_READY);
+  add_dup(&a, c->owner, FD_OWNER);
+  add_dup(&a, c->key, FD_KEY);
+  add_dup(&a, c->listen, FD_LISTEN);
+  posix_spawnattr_init(&attr);
+  posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setsigdefault(&attr, &all);
+  posix_spawnattr_setsigmask(&attr, &none);
+  int rc = -posix_spawn(pid, program, &a, &attr, argv, environ);
+  posix_spawnattr_destroy(&attr);
+  posix_spawn_file_actions_destroy(&a);
+  return rc;
+}
+
+int daemon_process_start(const struct daemon_process_options *o, struct daemon_process *p, struct err *e) {
+  char *program = command_companion("rdzvd", "../daemon/", getenv("PATH"));
+  if (!program)
+    return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
+  struct daemon_process new = {.ready = -1, .owner = -1, .err = -1, .state_dir = p->state_dir};
+  struct ends child = {-1, -1, -1, -1, -1};
+  int rc = open_ends(o, &new, &child, e);
+  if (rc == 0 && !new.state_dir && !(new.state_dir = private_dir_create(e))) rc = -EACCES;
+  if (rc == 0) {
+    const char *words[WORDS_MAX];
+    put_words(o, new.state_dir, words);
+    rc = spawn(program, words, &child, &new.pid);
+    if (rc) err_sys(e, rc, "rdzvd (%s) cannot be started", program);
+  }
+  if (rc) limit_explain(e);
+  close_ends(&child);
+  free(program);
+  p->state_dir = new.state_dir; /* for the next try */
+  if (rc)
+    close_ours(&new);
+  else
+    *p = new;
+  return rc;
+}
+
+void daemon_process_kill(struct daemon_process *p) {
+  if (p->pid > 0) {
+    kill(p->pid, SIGKILL);
+    waitpid(p->pid, NULL, 0);
+    close_ours(p);
+  }
+  private_dir_remove(p->state_dir);
+  *p = DAEMON_PROCESS_NONE;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_LINK_DAEMON_PROCESS_H
+#define AGENT_LINK_DAEMON_PROCESS_H
+
+/* One process of the agent's own rdzvd, and the descriptors to it. It needs no loop, so it can start before the agent
+ * has one: local_daemon.h takes it over. */
+
+#include <stdbool.h>
+#include <sys/types.h>
+#include "common/err.h"
+#include "common/key/source.h"
+
+struct daemon_process {
+  pid_t pid;             /* our child; 0: none */
+  int ready, owner, err; /* ours: its port, our byte and our death, its lines (-1: they go to a file) */
+  char *state_dir;       /* heap; the caller's */
+};
+
+#define DAEMON_PROCESS_NONE ((struct daemon_process){.ready = -1, .owner = -1, .err = -1})
+
+struct daemon_process_options {
+  const char *listen;    /* --listen */
+  int listen_fd;         /* a bound socket instead; -1: none */
+  const struct key *key; /* NULL: --insecure */
+  enum key_source key_source;
+  const char *log_file; /* NULL: lines go to `err` */
+  bool verbose;
+  const char *claim; /* --claim; NULL: none */
+};
+
+/* Starts it. state_dir of *p: that of the life before; NULL: a new one is made. On an error *p is as before. */
+int daemon_process_start(const struct daemon_process_options *o, struct daemon_process *p, struct err *e);
+/* Kills it, waits for its end, closes the descriptors and removes the folder. pid 0 is fine. */
+void daemon_process_kill(struct daemon_process *p);
+
+#endif
