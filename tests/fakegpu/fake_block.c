@@ -7,62 +7,19 @@
  * only some threads of a block come to a barrier, the program reports it and ends.
  *
  * Stacks are mapped once and kept. The sanitizers are informed of each switch, because they would take a fiber's stack
- * for a wild pointer. On x86-64 the switch is our own: swapcontext asks the kernel for the signal mask each time, and
- * under ASan it wipes a whole stack. */
+ * for a wild pointer. */
 
 #include "tests/fakegpu/fake.h"
+#include "tests/fakegpu/fake_fiber.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
-#ifndef __x86_64__
-#include <ucontext.h>
-#endif
 
 #ifdef FAKE_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 enum { FIBERS_MAX = 1024, STACK = 128 << 10 };
-
-#ifdef __x86_64__
-/* The registers that the compiler expects to keep go to the stack; the rest is the stack pointer. */
-struct fiber_context {
-  void **sp;
-};
-void fake_switch(struct fiber_context *from, const struct fiber_context *to);
-__asm__(".text\n"
-        ".globl fake_switch\n"
-        ".hidden fake_switch\n"
-        ".type fake_switch, @function\n"
-        "fake_switch:\n"
-        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-        "  movq %rsp, (%rdi)\n"
-        "  movq (%rsi), %rsp\n"
-        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
-        "  ret\n"
-        ".size fake_switch, . - fake_switch\n");
-
-static void place_init(struct fiber_context *p, char *stack, size_t size, void (*entry)(void)) {
-  p->sp = (void **)(void *)(stack + size) - 8; /* six registers, where to return to, and one for the alignment */
-  p->sp[6] = (void *)entry;
-}
-#else
-struct fiber_context {
-  ucontext_t at;
-};
-
-static void fake_switch(struct fiber_context *from, const struct fiber_context *to) {
-  swapcontext(&from->at, &to->at);
-}
-
-static void place_init(struct fiber_context *p, char *stack, size_t size, void (*entry)(void)) {
-  getcontext(&p->at);
-  p->at.uc_stack.ss_sp = stack;
-  p->at.uc_stack.ss_size = size;
-  p->at.uc_link = NULL;
-  makecontext(&p->at, entry, 0);
-}
-#endif
 
 struct fiber {
   struct fiber_context at;
@@ -116,7 +73,7 @@ static void enter_fiber(struct fiber *f) {
   if (!f->stack) {
     f->stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->stack == MAP_FAILED) fake_die("no memory for a fiber's stack");
-    place_init(&f->at, f->stack, STACK, fiber_main);
+    fake_fiber_init(&f->at, f->stack, STACK, fiber_main);
   }
 #ifdef FAKE_ASAN
   void *save;

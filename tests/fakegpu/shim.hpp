@@ -13,6 +13,9 @@
 #include <time.h>
 #include <tuple>
 #include "tests/fakegpu/fake.h"
+#ifdef FAKE_RACE
+#include "tests/fakegpu/race_block.h"
+#endif
 
 #undef __global__
 #undef __device__
@@ -20,15 +23,24 @@
 #undef __launch_bounds__
 #define __global__
 #define __device__
+#ifdef FAKE_RACE
+#define __shared__ static thread_local
+#else
 #define __shared__ static
+#endif
 #define __launch_bounds__(...)
 
 #define threadIdx       fake_thread
 #define blockIdx        fake_block
 #define blockDim        fake_block_size
 #define gridDim         fake_grid
+#ifdef FAKE_RACE
+#define __syncthreads() race_barrier(__FILE__, __LINE__)
+#define __threadfence() race_fence(__FILE__, __LINE__)
+#else
 #define __syncthreads() fake_sync_threads()
 #define __threadfence() ((void)0)
+#endif
 #define DEVICE_NS()     fake_ns()
 
 static inline uint64_t fake_ns(void) {
@@ -43,23 +55,31 @@ static inline unsigned __float_as_uint(float x) {
   return u;
 }
 
-/* One thread runs at a time. */
-template <typename T> static inline T atomicAdd(T *at, T by) {
-  T was = *at;
-  *at = was + by;
+/* One thread runs at a time, so these only have to look atomic. */
+template <typename T, typename F> static inline T fake_atomic(T *at, F next) {
+  T was;
+#ifdef FAKE_RACE
+  race_atomic_begin(at);
+#endif
+  __atomic_load(at, &was, __ATOMIC_RELAXED);
+  T to = next(was);
+  __atomic_store(at, &to, __ATOMIC_RELAXED);
+#ifdef FAKE_RACE
+  race_atomic_end(at);
+#endif
   return was;
+}
+
+template <typename T> static inline T atomicAdd(T *at, T by) {
+  return fake_atomic(at, [=](T was) { return (T)(was + by); });
 }
 
 static inline unsigned atomicInc(unsigned *at, unsigned last) {
-  unsigned was = *at;
-  *at = was >= last ? 0 : was + 1;
-  return was;
+  return fake_atomic(at, [=](unsigned was) { return was >= last ? 0 : was + 1; });
 }
 
 template <typename T> static inline T atomicExch(T *at, T to) {
-  T was = *at;
-  *at = to;
-  return was;
+  return fake_atomic(at, [=](T) { return to; });
 }
 
 template <typename K, typename... P> struct fake_call {
