@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds of real trainers on the stand-ins of this folder (and on CPUs, with the TCP ring), disturbed at random.
  *
- *   test_trainer_world --cuda-module FILE [--seed N | --seeds A-B] [--times T] [--jobs J] [--verbose]
+ *   test_trainer_world --cuda-module FILE [--seed N | --seeds A-B | --scenario NAME] [--times T] [--jobs J] [--verbose]
  *
  * Each rank is a process with all of rdzv-trainer, its main too; librdzv alone is replaced (test_trainer_world_rdzv.c).
  * This process plays the agents and the daemon: it ends rounds, kills a rank that hangs after its grace, replaces a dead
@@ -9,12 +9,14 @@
  * rdzv_rejoin. A seed draws the world, the options, and what happens when (test_trainer_world_plan.c). The same seed
  * draws the same again, but processes do not run in the same order again.
  *
+ * A scenario is a plan with a name, for a fault that was found by reading and that the stand-ins show.
+ *
  * Each world and variant runs once undisturbed, with a checkpoint behind every step. A seed fails if
  *
  *   weights     a rank reports a step, or begins a round, with other weights than the undisturbed run had there, or
  *               reports another loss;
  *   files       a checkpoint that is complete on disk has other bytes than the undisturbed one's of that step;
- *   leaving     a rank that does not hang is asked to leave its round and does not, within LEAVE_MS;
+ *   leaving     a rank that does not hang is asked to leave its round and does not, within some seconds;
  *   exits       a rank ends by itself, although nothing of its own failed;
  *   the end     the run does not come to its end in time;
  *   stand-ins   one of them complains. */
@@ -40,8 +42,8 @@
 #include <unistd.h>
 
 enum {
-  LEAVE_MS = 6000, /* a busy machine runs eight of these at once */
   STOP_MS = 30000, /* for a job that is stopped: it writes a checkpoint, and waits for ranks that are gone */
+  NOTICE_MS = 50,  /* until the agents see that a rank hangs */
   RUN_MS = 120000,
   ROUNDS_MAX = 40,
   JOBS_MAX = 64,
@@ -85,6 +87,7 @@ static const struct gpu_module *gpu;
 static struct reference (*references)[VARIANTS];
 static struct totals *totals;
 static bool verbose;
+static const char *scenario; /* or NULL: seeds */
 static int jobs = 2, times = 1, turn;
 
 uint64_t world_now_ms(void) {
@@ -161,6 +164,7 @@ static int words_of_run(const struct run *r, char **argv) {
   add(argv, &n, text);
   add(argv, &n, "--recovery");
   add(argv, &n, p->inplace ? "inplace" : "restart");
+  if (p->deterministic) add(argv, &n, "--deterministic");
   if (!p->folder) return n;
   add(argv, &n, "--checkpoint-dir");
   add(argv, &n, r->dir);
@@ -192,6 +196,7 @@ static _Noreturn void be_trainer(struct run *r, int i) {
                                 (uint64_t)(r->workers[i].started * 10 + i)));
   setenv("FAKEGPU_SEED", seed, 1);
   setenv("FAKEGPU_MEAN", "1", 1);
+  if (r->plan->deaths) setenv("FAKEGPU_DEATHS", r->plan->deaths, 1);
   if (ev && r->workers[i].failing) setenv("FAKEGPU_FAIL", ev->call, 1);
   exit(rdzv_trainer_main(argc, argv));
 }
@@ -199,6 +204,7 @@ static _Noreturn void be_trainer(struct run *r, int i) {
 static void start_worker(struct run *r, int i, int rank) {
   struct worker *w = &r->workers[i];
   *w = (struct worker){.state = RUNS, .started = w->started + 1, .grace_ms = 20 + world_random(&r->random, 150)};
+  if (r->plan->grace_ms) w->grace_ms = (uint64_t)r->plan->grace_ms;
   w->failing = w->started == 1 && failing_event(r, i);
   uint64_t saved = page->places[i].saved;
   page->places[i] = (struct place){.rank = rank, .round = page->round, .saved = saved};
@@ -288,7 +294,7 @@ static void ask_to_leave(struct run *r, int i) {
 static void watch_leaving(struct run *r, int i) {
   struct worker *w = &r->workers[i];
   struct place *p = &page->places[i];
-  uint64_t now = world_now_ms(), limit = (p->requested & RDZV_STOP) ? STOP_MS : LEAVE_MS;
+  uint64_t now = world_now_ms(), limit = (p->requested & RDZV_STOP) ? STOP_MS : (uint64_t)r->plan->leave_ms;
   if (w->state != RUNS || !w->asked || (p->parked && !r->stopping)) return;
   if (p->hung && now >= w->asked_ms + w->grace_ms && now >= p->hung_ms + w->grace_ms) {
     say(r, "place %d hangs, and is killed", i);
@@ -474,7 +480,7 @@ static void look_at_places(struct run *r) {
     struct place *p = &page->places[i];
     if (r->workers[i].state != RUNS || r->ending) continue;
     if (p->parked) end_round(r, p->reason[0] ? p->reason : "a rank left unasked");
-    if (p->hung && now >= p->hung_ms + r->workers[i].grace_ms) end_round(r, "a rank hangs");
+    if (p->hung && now >= p->hung_ms + NOTICE_MS) end_round(r, "a rank hangs");
   }
 }
 
@@ -622,6 +628,7 @@ static bool make_reference(struct reference *ref, int world, int variant) {
 
 static bool run_seed(uint64_t seed) {
   struct plan p = plan_of_seed(seed);
+  if (scenario) (void)plan_of_scenario(scenario, (uint64_t)turn, &p);
   if (!make_reference(&references[p.world][p.variant], p.world, p.variant)) return false;
   bool well = run_plan(&p);
   __atomic_fetch_add(&totals->seeds, 1, __ATOMIC_RELAXED);
@@ -664,8 +671,10 @@ static int run_all(uint64_t from, uint64_t to) {
 }
 
 static int usage(void) {
-  fprintf(stderr,
-          "usage: test_trainer_world --cuda-module FILE [--seed N | --seeds A-B] [--times T] [--jobs J] [--verbose]\n");
+  fprintf(stderr, "usage: test_trainer_world --cuda-module FILE [--seed N | --seeds A-B | --scenario NAME] [--times T] "
+                  "[--jobs J] [--verbose]\nscenarios:");
+  for (int i = 0; scenario_name(i); i++) fprintf(stderr, " %s", scenario_name(i));
+  fprintf(stderr, "\n");
   return 64;
 }
 
@@ -690,11 +699,15 @@ int main(int argc, char **argv) {
       jobs = atoi(value);
     else if (strcmp(argv[i], "--times") == 0)
       times = atoi(value);
-    else if (strcmp(argv[i], "--seeds") != 0 || sscanf(value, "%llu-%llu", &from, &to) != 2)
+    else if (strcmp(argv[i], "--scenario") == 0) {
+      scenario = value;
+      from = to = 1;
+    } else if (strcmp(argv[i], "--seeds") != 0 || sscanf(value, "%llu-%llu", &from, &to) != 2)
       return usage();
     i++;
   }
   if (!module_path || jobs < 1 || jobs > JOBS_MAX || from > to) return usage();
+  if (scenario && !plan_of_scenario(scenario, 0, &(struct plan){0})) return usage();
   void *so = dlopen(module_path, RTLD_NOW | RTLD_LOCAL);
   gpu = so ? (const struct gpu_module *)dlsym(so, "rdzv_gpu") : NULL;
   if (!gpu) return fprintf(stderr, "%s: %s\n", module_path, dlerror()), 71;

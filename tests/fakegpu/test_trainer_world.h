@@ -22,6 +22,8 @@ enum {
   STORE_WAIT_MS = 15000, /* no exchange waits longer than this, whatever its caller says */
 };
 
+enum { LEAVE_MS = 6000 /* a busy machine runs eight ranks of several worlds at once */ };
+
 enum event_kind {
   EVENT_KILL,       /* SIGKILL */
   EVENT_EXIT,       /* the process ends with an exit code of its own */
@@ -52,7 +54,11 @@ struct plan {
   int world, variant;
   bool inplace, folder, minted, shuffles, learn;
   const char *graph;
+  const char *deaths;   /* FAKEGPU_DEATHS; NULL: the stand-in draws */
+  bool deterministic;   /* --deterministic */
   int checkpoint_every; /* 0: none by steps */
+  int grace_ms;         /* of a rank that hangs; 0: drawn */
+  int leave_ms;         /* in which a rank that does not hang leaves when it is asked */
   int jitter;           /* one point of so many is late; 0: none */
   struct event events[EVENTS_MAX];
   int n_events;
@@ -116,6 +122,10 @@ void world_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 uint64_t world_random(uint64_t *state, uint64_t below);
 struct plan plan_of_seed(uint64_t seed);
 struct plan plan_of_reference(int world, int variant);
+/* One of the named ones; turn: draws what does not matter. false: there is none of that name. */
+bool plan_of_scenario(const char *name, uint64_t turn, struct plan *out);
+/* NULL behind the last. */
+const char *scenario_name(int i);
 const char *event_name(enum event_kind kind);
 enum { VARIANTS = 4, VARIANT_CPU = 3 };
 /* The options of a variant, which decide its bytes. Ends with NULL. */

@@ -76,7 +76,7 @@ struct plan plan_of_seed(uint64_t seed) {
   static const int worlds[] = {30, 30, 15, 10, 5, 10}, kinds[VARIANTS] = {50, 15, 15, 20};
   static const char *const graphs[] = {"auto", "auto", "off", "on"};
   uint64_t state = seed * 0x2545f4914f6cdd1dull, *r = &state;
-  struct plan p = {.seed = seed};
+  struct plan p = {.seed = seed, .leave_ms = LEAVE_MS};
   p.world = 3 + pick(r, worlds, 6);
   p.variant = pick(r, kinds, VARIANTS);
   p.inplace = world_random(r, 5) > 0;
@@ -94,4 +94,110 @@ struct plan plan_of_seed(uint64_t seed) {
 struct plan plan_of_reference(int world, int variant) {
   return (struct plan){
       .world = world, .variant = variant, .folder = true, .learn = true, .graph = "off", .checkpoint_every = 1};
+}
+
+/* One for each fault that real machines would have shown, before the stand-ins did. */
+static const struct scenario {
+  const char *name;
+  struct plan plan;
+} scenarios[] = {
+    /* An aborted kernel of NCCL publishes its steps, so a rank that has not aborted completes its sum with stale data. */
+    {"stale-sums",
+     {.world = 4,
+      .graph = "off",
+      .deaths = "some",
+      .inplace = true,
+      .n_events = 1,
+      .events = {{.kind = EVENT_KILL, .place = 2, .step = 4, .delay_ms = 1}}}},
+    /* Between GPUs of one node a death raises no error. A rank that waits must ask its agent. */
+    {"silent-death",
+     {.world = 4,
+      .graph = "off",
+      .deaths = "none",
+      .inplace = true,
+      .leave_ms = 3000,
+      .n_events = 1,
+      .events = {{.kind = EVENT_KILL, .place = 1, .step = 3}}}},
+    {"silent-hang",
+     {.world = 3,
+      .graph = "auto",
+      .deaths = "none",
+      .inplace = true,
+      .leave_ms = 3000,
+      .n_events = 1,
+      .events = {{.kind = EVENT_HANG, .place = 1, .step = 3}}}},
+    /* The sums of NVLS have no order that can be promised. */
+    {"deterministic", {.world = 3, .graph = "off", .deterministic = true}},
+    /* A capture that fails on one rank must not leave the others alone with theirs. */
+    {"lone-capture",
+     {.world = 4,
+      .graph = "auto",
+      .inplace = true,
+      .n_events = 1,
+      .events = {{.kind = EVENT_FAIL, .place = 1, .round = 1, .step = 99, .call = "cudaStreamBeginCapture:1"}}}},
+    {"capture-and-death",
+     {.world = 4,
+      .graph = "auto",
+      .inplace = true,
+      .n_events = 2,
+      .events = {{.kind = EVENT_KILL, .place = 1, .step = 1, .delay_ms = 1},
+                 {.kind = EVENT_KILL, .place = 2, .round = 2, .step = 6, .delay_ms = 1}}}},
+    /* A checkpoint behind a recovery has the loss of the last step that was made, not of the one that was cut off. */
+    {"loss-of-a-cut-step",
+     {.world = 3,
+      .graph = "off",
+      .deaths = "some",
+      .inplace = true,
+      .folder = true,
+      .n_events = 2,
+      .events = {{.kind = EVENT_KILL, .place = 2, .step = 4, .delay_ms = 1},
+                 {.kind = EVENT_CHECKPOINT, .place = 0, .round = 2, .step = 1}}}},
+    /* A checkpoint whose copy is queued behind a blocked update has the name of a step that was not made. */
+    {"checkpoint-of-a-cut-step",
+     {.world = 3,
+      .graph = "off",
+      .deaths = "all",
+      .inplace = true,
+      .folder = true,
+      .checkpoint_every = 1,
+      .n_events = 2,
+      .events = {{.kind = EVENT_KILL, .place = 2, .step = 3, .delay_ms = 1},
+                 {.kind = EVENT_KILL, .place = 1, .round = 2, .step = 7, .delay_ms = 2}}}},
+    /* The same on CPUs: the ring waits for a rank that is stopped, and no connection closes. */
+    {"ring-hang",
+     {.world = 4,
+      .variant = VARIANT_CPU,
+      .graph = "off",
+      .inplace = true,
+      .grace_ms = 4000,
+      .leave_ms = 3000,
+      .n_events = 1,
+      .events = {{.kind = EVENT_HANG, .place = 1, .step = 3}}}},
+    /* Without a next round of its own a rank must not cut off what the others still run. */
+    {"restart",
+     {.world = 4,
+      .graph = "off",
+      .deaths = "some",
+      .folder = true,
+      .checkpoint_every = 2,
+      .n_events = 1,
+      .events = {{.kind = EVENT_KILL, .place = 2, .step = 5, .delay_ms = 1}}}},
+};
+
+const char *scenario_name(int i) {
+  return (size_t)i < sizeof scenarios / sizeof *scenarios ? scenarios[i].name : NULL;
+}
+
+bool plan_of_scenario(const char *name, uint64_t turn, struct plan *out) {
+  for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+    if (strcmp(scenarios[i].name, name) != 0) continue;
+    *out = scenarios[i].plan;
+    out->seed = turn + 1;
+    out->minted = turn % 2;
+    if (!out->leave_ms) out->leave_ms = LEAVE_MS;
+    for (int k = 0; k < out->n_events; k++)
+      out->events[k].delay_ms += out->events[k].delay_ms ? (uint32_t)(turn % 7) : 0;
+    return true;
+  }
+  return false;
 }
