@@ -324,8 +324,8 @@ static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
     if (failed == 0) failed = nccl_look_at_board(n, what, now - from, e);
     if (failed) return failed;
     now = monotonic_ms();
-    if (now - from >= n->cfg.timeout_ms) return nccl_fail_late(n, what, now - from, e);
-    if (n->cfg.stop && *n->cfg.stop) {
+    if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
+    if (!n->twin && n->cfg.stop && *n->cfg.stop) {
       nccl_abort(&n->base, "stopped on request");
       return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");
     }
@@ -365,17 +365,12 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
 
 /* Rank 0's id, on all ranks. */
 static int share_id(struct nccl *n, unsigned char id[GPU_ID_SIZE], struct err *e) {
-  enum { ID_CARD = 1 + GPU_ID_SIZE };
-  unsigned char mine[ID_CARD] = {0};
+  unsigned char card[1 + GPU_ID_SIZE] = {0};
   struct err why = ERR_INIT;
-  if (!n->cfg.exchange) return err_set(e, -ENOTSUP, "the ranks have no way to exchange an ncclUniqueId");
-  if (n->base.rank == 0) mine[0] = nccl_unique_id(mine + 1, &why) == 0;
-  unsigned char *all = xcalloc((size_t)n->base.world, ID_CARD);
-  int rc = n->cfg.exchange(n->cfg.exchange_ctx, "coll_nccl_twin", mine, sizeof mine, all, (int)n->cfg.timeout_ms, e);
-  memcpy(id, all + 1, GPU_ID_SIZE);
-  bool minted = all[0];
-  free(all);
-  if (rc || minted) return rc;
+  if (n->base.rank == 0) card[0] = nccl_unique_id(card + 1, &why) == 0;
+  int rc = coll_broadcast(&n->base, card, sizeof card, 0, e);
+  memcpy(id, card + 1, GPU_ID_SIZE);
+  if (rc || card[0]) return rc;
   if (why.code) return err_set(e, why.code, "%s", why.text);
   return err_set(e, -ECONNABORTED, "rank 0 created no ncclUniqueId");
 }

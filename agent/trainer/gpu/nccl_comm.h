@@ -86,6 +86,8 @@ void nccl_deregister(struct nccl *n);
 
 /* nccl_fail.c. The functions that fail return the code, with its message. */
 void nccl_abort(struct coll *l, const char *why);
+/* When a wait that began at since_ms is late. A request to stop leaves it less time. */
+uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms);
 void nccl_post(struct nccl *n, enum board_state state, const char *why);
 int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
 int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e);

@@ -62,7 +62,7 @@ static void current_call_text(const struct nccl *n, char out[NCCL_CALL_TEXT]) {
     call_text(&call, out);
 }
 
-static uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
+uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
   uint64_t at = since_ms + n->cfg.timeout_ms;
   if (!n->cfg.stop || !*n->cfg.stop) return at;
   if (!n->stop_seen_ms) n->stop_seen_ms = monotonic_ms();

@@ -8,8 +8,8 @@
  *   wait        until nothing is queued, so that no rank waits for a sum while it makes a communicator.
  *   rehearse    Each rank captures its calls with a twin of the collectives, and destroys the graph unlaunched. If that
  *               fails, the twin has failed, and neither the collectives nor the weights have been touched.
- *   agree       The ranks exchange how it went. If one could not capture, no rank does; the message has its number and
- *               its reason.
+ *   agree       The ranks count who could, with the collectives themselves: so a rank that is lost meanwhile is named as
+ *               in a step. If one could not capture, no rank does; the message has its number and its reason.
  *   end         The twin is destroyed, also on the ranks where all went well.
  *
  * After that a capture that fails is an error of this rank, and never a silent way around: the others are in their own
@@ -19,21 +19,12 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "common/mem.h"
 #include "common/system/log.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { WHY_MAX = 240 };
-
-/* How the rehearsal went on one rank: the message that the ranks exchange. */
-struct report {
-  int32_t code; /* 0: well */
-  int32_t echo; /* not 0: this rank waited for one that could not */
-  char why[WHY_MAX];
-};
+enum { WHY_MAX = 512 };
 
 /* 0, or the error of the first of these that failed. */
 static int record(struct trainer *t, trainer_calls_fn calls, void *ctx, struct compute_graph **out, struct err *e) {
@@ -66,21 +57,36 @@ static int rehearse(struct trainer *t, trainer_calls_fn calls, void *ctx, struct
   return rc;
 }
 
-/* 1: some rank could not, and `why` names it. */
+/* The first rank for which this holds; some rank has it. In two steps, because a sum has a limited number of numbers. */
+static int find_first(struct trainer *t, bool mine, int *first, struct err *e) {
+  _Static_assert(COLL_WORLD_MAX <= COLL_SUM_MAX * COLL_SUM_MAX, "a rank is two digits");
+  double high[COLL_SUM_MAX] = {0}, low[COLL_SUM_MAX] = {0};
+  int block = 0, at = 0;
+  high[t->rank / COLL_SUM_MAX] = mine;
+  int rc = coll_sum(t->coll, high, COLL_SUM_MAX, e);
+  while (rc == 0 && block < COLL_SUM_MAX - 1 && high[block] == 0) block++;
+  low[t->rank % COLL_SUM_MAX] = mine && t->rank / COLL_SUM_MAX == block;
+  if (rc == 0) rc = coll_sum(t->coll, low, COLL_SUM_MAX, e);
+  while (rc == 0 && at < COLL_SUM_MAX - 1 && low[at] == 0) at++;
+  *first = block * COLL_SUM_MAX + at;
+  return rc;
+}
+
+/* rc: how it went here. echo: this rank has waited for another one that could not. 1: some rank could not, and `why`
+ * names it. */
 static int agree(struct trainer *t, int rc, bool echo, struct err *why) {
-  struct report mine = {.code = rc, .echo = echo};
-  size_t room = (size_t)t->world * sizeof mine;
-  struct report *all = xcalloc((size_t)t->world, sizeof *all);
-  if (rc) memcpy(mine.why, why->text, strnlen(why->text, WHY_MAX - 1));
-  int failed = -1;
-  rc = rdzv_exchange(t->rdzv, "rdzv-trainer.capture", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
-  if (rc) with_exit(t, TRAINER_LOST, err_set(why, rc, "%s", rdzv_error(t->rdzv)));
-  for (int i = 0; rc == 0 && i < t->world; i++)
-    if (all[i].code && (failed < 0 || (all[failed].echo && !all[i].echo))) failed = i;
-  if (failed >= 0)
-    err_set(why, -ENOTSUP, "rank %d cannot: %.*s", failed, (int)strnlen(all[failed].why, WHY_MAX), all[failed].why);
-  free(all);
-  return failed >= 0 ? 1 : rc;
+  double failed[2] = {rc && !echo, rc && echo};
+  char text[WHY_MAX] = "";
+  int first = 0;
+  if (rc) memcpy(text, why->text, strnlen(why->text, WHY_MAX - 1));
+  int bad = coll_sum(t->coll, failed, 2, why);
+  if (bad || failed[0] + failed[1] == 0) return bad;
+  bad = find_first(t, rc && (failed[0] == 0 || !echo), &first, why);
+  if (bad == 0) bad = coll_broadcast(t->coll, text, sizeof text, first, why);
+  if (bad) return bad;
+  text[WHY_MAX - 1] = 0;
+  err_set(why, -ENOTSUP, "rank %d cannot: %s", first, text);
+  return 1;
 }
 
 /* 0: all ranks can. 1: not all, see `why`. */
@@ -90,13 +96,10 @@ static int rehearse_together(struct trainer *t, trainer_calls_fn calls, void *ct
   int rc = compute_record(t->c, &mark, why);
   if (rc == 0) rc = trainer_wait(t, mark, t->queued.step, why);
   if (rc) return rc;
-  enum trainer_exit before = t->exit;
   rc = rehearse(t, calls, ctx, &twin, why);
-  t->exit = before; /* the calls have set it; what fails here is no end of the run */
-  if (is_asked_to_leave(rc))
-    with_exit(t, TRAINER_LOST, rc);
-  else
-    rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
+  t->exit = TRAINER_SYSTEM; /* the calls have set it; what fails here is no end of the run */
+  if (!is_asked_to_leave(rc)) rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
+  if (rc < 0) with_coll_exit(t, rc);
   if (rc) coll_abort(twin, "not all ranks can capture");
   coll_cut(twin); /* if it has failed: no rank uses it now */
   coll_destroy(twin);
