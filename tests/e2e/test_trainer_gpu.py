@@ -92,6 +92,26 @@ def test_graphs_and_schedules_change_no_byte(rdzv):
     assert len(sums) == 1, sums
 
 
+@pytest.mark.parametrize("world, options", [
+    (2, []), (3, ["--bucket-cap-mb", "0.0004", "--update-freq", 2]), (3, ["--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.5"]),
+    (4, ["--precision", "bf16", "--clip-norm", "0.1"]),
+])
+def test_a_sharded_optimizer(rdzv, world, options):
+    """Near the CPU's curve, in whatever order the device works. The state is gathered for checkpoints while steps are queued ahead."""
+    options += ["--shard-optimizer", "--steps", 16]
+    rel = 1e-2 if "bf16" in options else 2e-3 if "fp16" in options else 1e-4
+    curve, checksum = run(rdzv, world, *options, "--cuda-graph", "off")
+    near(curve, run(rdzv, world, *options, device="cpu")[0], rel)
+    for seed, graph in (2, "on"), (3, "auto"):
+        saves = ["--checkpoint-dir", rdzv.tmp / f"c{seed}", "--checkpoint-every", 5]
+        assert run(rdzv, world, *options, *saves, "--cuda-graph", graph, seed=seed)[1] == checksum
+    again = ["--checkpoint-dir", rdzv.tmp / "c2", "--steps", 16]
+    for newest in sorted((rdzv.tmp / "c2").iterdir())[-2:]:  # of steps 15 and 16: the run goes on from step 10
+        if newest.is_dir():
+            (newest / "COMMIT").unlink()
+    assert run(rdzv, world, *options, *again, seed=5)[1] == checksum
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("how", ["none", "plain", "align16", "refuse"])
 def test_products_that_the_library_does_not_offer(rdzv, how, activation):

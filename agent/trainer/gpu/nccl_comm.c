@@ -349,7 +349,7 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
   int rc = check_config(cfg, e);
   if (rc) return rc;
   struct nccl *n = xcalloc(1, sizeof *n);
-  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
+  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .part = cfg->rank, .lost = -1};
   n->cfg = *cfg;
   n->c = c;
   rc = exchange_cards(n, e);

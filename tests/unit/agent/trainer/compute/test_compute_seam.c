@@ -192,7 +192,7 @@ static int run_all(void) {
   failed += RUN(loss);
   failed += RUN(opt);
   failed += RUN(rows);
-  if (seam.c->ops->opt_vote) failed += RUN(shard);
+  failed += RUN(shard);
   failed += RUN(step);
 #undef RUN
   return failed;
