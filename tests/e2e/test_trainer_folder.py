@@ -90,6 +90,21 @@ def test_a_later_round_does_not_wait_for_the_earlier_one(tmp_path):
     assert steps(tmp_path) == [180, 190, 200] and all("-r000002-" in name for name in names(tmp_path))
 
 
+def test_another_job_has_taken_the_folder(tmp_path):
+    """As after a stop of more than CKPT_STALE_MS: the first job writes nothing more and ends without a restart."""
+    args = SMALL + ["--checkpoint-dir", tmp_path, "--checkpoint-every", 10, "--throttle", 200]
+    with Run(args + ["--steps", 100000], 1) as first:
+        until("a checkpoint", lambda: steps(tmp_path), 30)
+        new = tmp_path / "new"
+        new.symlink_to("rdzv-trainer job other incarnation 20250101 round 1 generation 9 host far boot away space 1 pid 4711 started 1")
+        new.rename(tmp_path / ".lock")
+        before = names(tmp_path)
+        (code,), _, (err,) = first.wait(30)
+    assert code == 65 and re.search(r"was taken by another run \(job other, round 1, pid 4711 on far\): this run no longer writes there. Give each job a --checkpoint-dir", err), err
+    assert len(names(tmp_path)) - len(before) <= 1, "at most the one that was being written"
+    assert os.path.lexists(tmp_path / ".lock"), "it is not ours"
+
+
 def test_a_lock_that_a_killed_run_left(tmp_path):
     args = SMALL + ["--checkpoint-dir", tmp_path, "--checkpoint-every", 10]
     with Run(args + ["--steps", 100000, "--throttle", 200]) as run:

@@ -61,7 +61,8 @@ int ckpt_make_room(const char *dir, const struct ckpt_marker *mine, int keep);
 
 /* The lock. One job at a time writes to a folder. DIR/.lock is a symbolic link whose text names the holder.
  *
- * A link exists with all of its text or not at all, even after a power cut, and needs no block of a full disk. A thread
+ * A link exists with all of its text or not at all, even after a power cut, and needs no block of a full disk. It is
+ * made where none is, which one process alone can do; the link of a holder that is gone is moved away before. A thread
  * of the holder touches it every CKPT_BEAT_MS. A holder on this host is alive if its process is. A holder on another
  * host is gone if its link was not touched for CKPT_STALE_MS, by the file server's clock.
  *
@@ -79,7 +80,7 @@ void ckpt_lock_self(struct ckpt_owner *me);
  * of this job does not end. */
 int ckpt_lock_take(const char *dir, struct ckpt_owner *me, struct ckpt_lock **out, struct err *e);
 /* Checks that the folder still belongs to this process, and makes a lock that has vanished again. -ESTALE: another
- * process has it. Any thread, one at a time. */
+ * process of this job has it. -EBUSY: another job. Any thread, one at a time. */
 int ckpt_lock_check(struct ckpt_lock *l, struct err *e);
 /* NULL is fine. If the file system does not respond, the lock stays behind. */
 void ckpt_lock_release(struct ckpt_lock *l);

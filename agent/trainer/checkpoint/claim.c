@@ -46,12 +46,16 @@ static bool same_life(const struct ckpt_owner *a, const struct ckpt_owner *b) {
   return has_job(a) && has_job(b) && !strcmp(a->job, b->job) && !strcmp(a->incarnation, b->incarnation);
 }
 
+bool ckpt_owner_same_job(const struct ckpt_owner *a, const struct ckpt_owner *b) {
+  return has_job(a) && has_job(b) && !strcmp(a->job, b->job);
+}
+
 /* A daemon that restarts with its clock behind creates an incarnation that sorts below the old one. So the older
  * incarnation gives way only when it is gone, and its agents see to that. */
 enum ckpt_claim ckpt_claim_decide(const struct ckpt_owner *me, const struct ckpt_owner *held, enum ckpt_life life) {
   if (held && same_life(me, held)) return held->round > me->round ? CKPT_FENCED : CKPT_TAKE;
   if (!held || life == CKPT_GONE || same_process(me, held)) return CKPT_TAKE;
-  bool same_job = has_job(me) && has_job(held) && !strcmp(me->job, held->job);
+  bool same_job = ckpt_owner_same_job(me, held);
   if (same_job && strcmp(me->incarnation, held->incarnation) > 0) return CKPT_TAKE;
   if (same_job || life == CKPT_UNKNOWN) return CKPT_WAIT;
   return CKPT_BUSY;

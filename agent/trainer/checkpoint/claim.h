@@ -32,6 +32,9 @@ bool ckpt_owner_parse(const char *text, struct ckpt_owner *out);
 /* "job NAME, round 3, pid 4711 on HOST". */
 void ckpt_owner_describe(const struct ckpt_owner *o, char *out, size_t size);
 
+/* Trainers without an agent are jobs of their own. */
+bool ckpt_owner_same_job(const struct ckpt_owner *a, const struct ckpt_owner *b);
+
 enum ckpt_life {
   CKPT_GONE,    /* its process has ended, or it gave no sign of life for too long */
   CKPT_UNKNOWN, /* it is on another host, and may have ended since its last sign of life */

@@ -84,16 +84,19 @@ static int read_lock(const char *path, struct seen *s) {
   return rc;
 }
 
-/* Makes a link of ours beside the lock, which is to become the lock. Its time is the file server's current time. */
-static int make_link_beside(const char *path, const char *text, char **name, int64_t *now_ns) {
-  *name = xasprintf("%s-%ld", path, (long)getpid());
-  unlink(*name);
-  int rc = symlink(text, *name) < 0 ? -errno : read_touch_time(*name, now_ns);
-  if (rc) {
-    unlink(*name);
-    free(*name);
-    *name = NULL;
-  }
+/* A name beside the lock that no process of any host has: two containers may have the same pid. Heap; NULL: there are no
+ * random numbers. */
+static char *name_beside(const char *path) {
+  char name[FILE_RANDOM_SIZE];
+  return file_random_name(name) < 0 ? NULL : xasprintf("%s-%s", path, name);
+}
+
+/* The file server's current time: that of a link which is made and removed. */
+static int read_server_time(const char *path, const char *text, int64_t *now_ns) {
+  char *name = name_beside(path);
+  int rc = !name ? -EIO : symlink(text, name) < 0 ? -errno : read_touch_time(name, now_ns);
+  if (name) unlink(name);
+  free(name);
   return rc;
 }
 
@@ -178,12 +181,30 @@ static bool has_no_room(int rc, int64_t *now_ns) {
   return true;
 }
 
-/* 1, or an error. name: the link beside the lock; NULL: there was no room for it. */
-static int install_link(const struct ckpt_lock *l, const char *name, struct err *e) {
-  if (name) return rename(name, l->path) < 0 ? err_sys(e, -errno, "%s", l->path) : 1;
-  unlink(l->path);
-  (void)!symlink(l->text, l->path);
-  return 1;
+/* Of several processes one alone can make the link. 1: this one, or the disk is full. 0: another one. */
+static int install_link(const struct ckpt_lock *l, struct err *e) {
+  int64_t unused;
+  if (symlink(l->text, l->path) == 0) return 1;
+  int rc = -errno;
+  if (rc == -EEXIST) return is_mine(l); /* a network file system may have repeated the request */
+  return has_no_room(rc, &unused) ? 1 : err_sys(e, rc, "%s", l->path);
+}
+
+/* Moves the lock that was seen out of the way. Another process may have replaced it since: that one is put back. 1: it
+ * is gone. 0: look again. */
+static int remove_seen(const struct ckpt_lock *l, const struct seen *s, struct err *e) {
+  struct seen moved;
+  int now = read_lock(l->path, &moved);
+  if (now == -ENOENT || strcmp(moved.text, s->text) != 0) return 0;
+  char *aside = name_beside(l->path);
+  if (!aside) return err_set(e, -EIO, "no random numbers");
+  int rc = rename(l->path, aside) < 0 ? -errno : 0;
+  if (rc == 0) rc = read_lock(aside, &moved);
+  bool same = rc == 0 && !strcmp(moved.text, s->text);
+  if (rc == 0 && !same) (void)!symlink(moved.text, l->path);
+  unlink(aside);
+  free(aside);
+  return same ? 1 : rc == 0 || rc == -ENOENT ? 0 : err_sys(e, rc, "%s", l->path);
 }
 
 static uint32_t next_generation(const char *dir, const struct ckpt_owner *me, const struct seen *s) {
@@ -197,15 +218,13 @@ static uint32_t next_generation(const char *dir, const struct ckpt_owner *me, co
 /* One attempt. 1: taken. 0: wait. */
 static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, struct seen *s, enum ckpt_claim *claim,
                     struct err *e) {
-  struct seen again;
-  char *name = NULL;
   int64_t now_ns = 0;
   int held = read_lock(l->path, s);
   if (held && held != -ENOENT) return err_sys(e, held, "%s", l->path);
   if (!*first_ns) *first_ns = s->touched_ns;
   l->me.generation = next_generation(dir, &l->me, s);
   ckpt_owner_format(&l->me, l->text);
-  int rc = make_link_beside(l->path, l->text, &name, &now_ns);
+  int rc = read_server_time(l->path, l->text, &now_ns);
   if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -ENOSYS) {
     log_warn("checkpoint directory %s cannot be locked: its file system has no symbolic links", dir);
     return 1;
@@ -214,12 +233,9 @@ static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, str
   struct seen unknown = {.who.job = "?", .who.incarnation = CKPT_ALONE};
   const struct ckpt_owner *who = held ? NULL : s->known ? &s->who : &unknown.who;
   *claim = ckpt_claim_decide(&l->me, who, held ? CKPT_GONE : life_of(s, &l->me, now_ns, *first_ns));
-  int now = read_lock(l->path, &again); /* another process may have taken it meanwhile */
-  bool stands = now == held && !strcmp(again.text, s->text);
-  rc = *claim == CKPT_TAKE && stands ? install_link(l, name, e) : 0;
-  if (name && rc != 1) unlink(name);
-  free(name);
-  return rc;
+  if (*claim != CKPT_TAKE) return 0;
+  rc = held ? 1 : remove_seen(l, s, e);
+  return rc == 1 ? install_link(l, e) : rc;
 }
 
 static void log_wait(const char *dir, const struct seen *s) {
@@ -266,7 +282,12 @@ int ckpt_lock_check(struct ckpt_lock *l, struct err *e) {
   if (rc || !strcmp(s.text, l->text)) return 0; /* writing a checkpoint will report what is wrong with the folder */
   char who[320];
   describe_holder(&s, who, sizeof who);
-  return err_set(e, -ESTALE, "%s was taken by another run (%s): this run no longer writes there", l->path, who);
+  if (s.known && ckpt_owner_same_job(&l->me, &s.who))
+    return err_set(e, -ESTALE, "%s was taken by another run (%s): this run no longer writes there", l->path, who);
+  return err_set(e, -EBUSY,
+                 "%s was taken by another run (%s): this run no longer writes there. Give each job a --checkpoint-dir "
+                 "of its own",
+                 l->path, who);
 }
 
 void ckpt_lock_release(struct ckpt_lock *l) {

@@ -94,7 +94,7 @@ static int on_written(struct trainer *t, const struct ckpt_written *r, struct er
   }
   if (r->rc) {
     err_set(e, r->rc, "%s", r->why.text);
-    return with_exit(t, TRAINER_FILES, r->rc);
+    return with_exit(t, r->rc == -EBUSY ? TRAINER_DATA : TRAINER_FILES, r->rc); /* -EBUSY: another job's folder now */
   }
   t->save.written = r->id.step;
   trainer_save_report(t, r->id.step);

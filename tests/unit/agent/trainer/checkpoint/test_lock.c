@@ -95,6 +95,88 @@ static void test_a_process_of_this_host(void **state) {
   close(ready[1]);
 }
 
+enum { RACERS = 8, RACES = 40 };
+
+/* In a child: waits for the start, takes the lock for a job of its own, tells the result, and holds it until the end. */
+static void race(int number, int start, int told, int end) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  char job[16], c;
+  snprintf(job, sizeof job, "job%d", number);
+  struct ckpt_owner me = owner(job, "01", 1);
+  if (read(start, &c, 1) != 0) _exit(1);
+  int rc = ckpt_lock_take(dir, &me, &l, &e);
+  if (write(told, &rc, sizeof rc) != sizeof rc || read(end, &c, 1) != 0) _exit(1);
+  if (rc == 0 && ckpt_lock_check(l, &e)) _exit(2); /* it was taken from the winner */
+  _exit(0);
+}
+
+/* Jobs that start at the same moment: one gets the folder and keeps it, all others are refused at once. */
+static void run_race(void) {
+  int start[2], told[2], end[2], winners = 0, rc, status;
+  pid_t pids[RACERS];
+  assert_int_equal(pipe2(start, O_CLOEXEC) || pipe2(told, O_CLOEXEC) || pipe2(end, O_CLOEXEC), 0);
+  for (int i = 0; i < RACERS; i++) {
+    pids[i] = fork();
+    if (pids[i] == 0) {
+      close(start[1]);
+      close(end[1]);
+      race(i, start[0], told[1], end[0]);
+    }
+  }
+  close(start[1]);
+  for (int i = 0; i < RACERS; i++) {
+    assert_int_equal(read(told[0], &rc, sizeof rc), sizeof rc);
+    assert_true(rc == 0 || rc == -EBUSY);
+    winners += rc == 0;
+  }
+  close(end[1]);
+  for (int i = 0; i < RACERS; i++) {
+    assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+    assert_int_equal(status, 0);
+  }
+  close(start[0]);
+  close(told[0]);
+  close(told[1]);
+  close(end[0]);
+  assert_int_equal(winners, 1);
+}
+
+static void test_several_jobs_at_once(void **state) {
+  for (int i = 0; i < RACES; i++) {
+    run_race(); /* from the second time on over the lock of a dead process */
+    assert_int_equal(entries(), 1);
+  }
+}
+
+/* In containers of two hosts the trainers may have the same pid. */
+static void test_a_process_of_another_host_with_our_pid(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  char theirs[96], text[CKPT_OWNER_MAX];
+  snprintf(theirs, sizeof theirs, "%s-%ld", path, (long)getpid());
+  assert_int_equal(symlink("theirs", theirs), 0);
+  assert_int_equal(take(owner("x", "01", 1), &l, &e), 0);
+  ckpt_lock_release(l);
+  ssize_t n = readlink(theirs, text, sizeof text);
+  assert_int_equal(n, strlen("theirs"));
+  assert_int_equal(entries(), 1);
+}
+
+/* The run that lost its folder to another job is not restarted there. */
+static void test_another_job_takes_it(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  assert_int_equal(take(owner("x", "01", 1), &l, &e), 0);
+  unlink(path);
+  hold(owner("y", "01", 1), 0);
+  assert_int_equal(ckpt_lock_check(l, &e), -EBUSY);
+  assert_non_null(strstr(e.text, "was taken by another run (job y, round 1, pid "));
+  assert_non_null(strstr(e.text, "Give each job a --checkpoint-dir of its own"));
+  ckpt_lock_release(l);
+  assert_int_equal(entries(), 1);
+}
+
 /* Within a job nobody waits: the newer round continues, and the older one finds out before it writes. */
 static void test_a_newer_round_takes_it(void **state) {
   struct ckpt_lock *old, *l;
@@ -188,8 +270,15 @@ static int remove_dir(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(test_one_after_the_other),  CASE(test_a_process_of_this_host), CASE(test_a_newer_round_takes_it),
-      CASE(test_a_host_without_power), CASE(test_a_host_that_lives),      CASE(test_the_holder_touches_it),
+      CASE(test_one_after_the_other),
+      CASE(test_a_process_of_this_host),
+      CASE(test_a_newer_round_takes_it),
+      CASE(test_a_host_without_power),
+      CASE(test_a_host_that_lives),
+      CASE(test_the_holder_touches_it),
+      CASE(test_several_jobs_at_once),
+      CASE(test_another_job_takes_it),
+      CASE(test_a_process_of_another_host_with_our_pid),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
