@@ -204,7 +204,7 @@ static _Noreturn void be_trainer(struct run *r, int i) {
 static void start_worker(struct run *r, int i, int rank) {
   struct worker *w = &r->workers[i];
   *w = (struct worker){.state = RUNS, .started = w->started + 1, .grace_ms = 20 + world_random(&r->random, 150)};
-  if (r->plan->grace_ms) w->grace_ms = (uint64_t)r->plan->grace_ms;
+  if (r->plan->grace_ms) w->grace_ms = (uint64_t)r->plan->grace_ms * SLOWER;
   w->failing = w->started == 1 && failing_event(r, i);
   uint64_t saved = page->places[i].saved;
   page->places[i] = (struct place){.rank = rank, .round = page->round, .saved = saved};
@@ -294,7 +294,7 @@ static void ask_to_leave(struct run *r, int i) {
 static void watch_leaving(struct run *r, int i) {
   struct worker *w = &r->workers[i];
   struct place *p = &page->places[i];
-  uint64_t now = world_now_ms(), limit = (p->requested & RDZV_STOP) ? STOP_MS : (uint64_t)r->plan->leave_ms;
+  uint64_t now = world_now_ms(), limit = (p->requested & RDZV_STOP) ? STOP_MS : (uint64_t)r->plan->leave_ms * SLOWER;
   if (w->state != RUNS || !w->asked || (p->parked && !r->stopping)) return;
   if (p->hung && now >= w->asked_ms + w->grace_ms && now >= p->hung_ms + w->grace_ms) {
     say(r, "place %d hangs, and is killed", i);

@@ -27,7 +27,7 @@ deadline_of() {
     clang | tidy | packages | sim) echo 2400 ;;
     image) echo 3000 ;;
     fresh | faults) echo 5400 ;;
-    soak | fresh-tests) echo 9000 ;;
+    soak | fresh-tests | worlds) echo 9000 ;;
     *) echo 600 ;;
   esac
 }

@@ -122,6 +122,17 @@ do_sim() {
   echo "(the agent's, and all numbers: ${out#"$top"/}/gcc/meson-logs/testlog.txt)" >>"$logs/sim.show"
 }
 
+# Whole trainers on the stand-ins for a GPU, which die, hang and leave at random moments. They mostly wait for each other.
+do_worlds() {
+  local seeds=200 rc=0 dir=$out/gcc/tests/fakegpu
+  [ $all = 0 ] || seeds=10000
+  [ -e "$dir/rdzv-cuda-fake.so" ] || { echo "the stand-ins for a GPU are built only where CUDA's, cuBLASLt's and NCCL's headers are"; exit 77; }
+  "$dir/test_trainer_world" --cuda-module "$dir/rdzv-cuda-fake.so" --seeds "1-$seeds" --jobs $((3 * jobs)) >"$logs/worlds.show" || rc=$?
+  cat "$logs/worlds.show"
+  sed -n 's/^\([0-9]*\) seeds, \([0-9]*\) failed.*/\1 \2/p' "$logs/worlds.show" | while read -r n bad; do echo "$((n - bad)) $bad 0"; done >"$counts"
+  return $rc
+}
+
 do_corpus() { meson_test "$out/clang" --suite fuzz; }
 
 # wait_for PID: its exit status. A SIGTERM, which runner.sh sends at the step's deadline, interrupts bash's own `wait`.
