@@ -391,6 +391,14 @@ static bool exited_here(int i) {
   return false;
 }
 
+/* With --cuda-graph on all ranks end if one of them cannot capture. */
+static bool must_capture(const struct run *r) {
+  if (strcmp(r->plan->graph, "on") != 0) return false;
+  for (int i = 0; i < r->plan->world; i++)
+    if (failing_event(r, i)) return true;
+  return false;
+}
+
 static bool exit_is_fine(const struct run *r, int i, int status) {
   const struct worker *w = &r->workers[i];
   const struct place *p = &page->places[i];
@@ -401,7 +409,7 @@ static bool exit_is_fine(const struct run *r, int i, int status) {
   }
   switch (WEXITSTATUS(status)) {
   case 0: return p->done;
-  case 71: return w->failing || exited_here(i);
+  case 71: return w->failing || exited_here(i) || must_capture(r);
   case 75: return asked || r->told;
   case 82: return w->failing || asked || (!r->plan->inplace && disturbed());
   default: return false;
