@@ -11,7 +11,7 @@
  * Poison. A rank that fails (nccl_fail.c), or leaves the round, blocks its updates and queues nothing more. It does not
  * abort. An aborted kernel of NCCL leaves its wait, goes on with what is in the buffers, and publishes its step
  * (waitPeer and postPeer in prims_simple.h). So a peer that has not failed could complete its all-reduce with stale,
- * finite data, and update its weights with them. ncclCommRevoke (2.29) is no help: it sets the same flag for the same
+ * finite data, and update its weights with them. ncclCommRevoke (2.28.7) is no help: it sets the same flag for the same
  * kernels, and clears it when they have left.
  *
  * Cut. coll_cut is called when no other rank uses the communicator: each is dead, or poisoned and waits for the next

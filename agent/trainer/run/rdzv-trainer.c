@@ -158,7 +158,7 @@ int main(int argc, char **argv) {
   ignore_signals();
   bool failed = run_trainer(&t, &e) != 0;
   if (failed) {
-    bool echo = t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0;
+    bool echo = t.exit == TRAINER_LOST && t.coll && (t.coll->lost >= 0 || e.code == -ECONNABORTED);
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
     /* All ranks come to these two ends by themselves, at the same place. */
     if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED) coll_abort(t.coll, e.text);

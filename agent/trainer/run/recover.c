@@ -31,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REJOIN_SLICE_MS = 500 };
+enum { REJOIN_SLICE_MS = 500, REASON_MAX = 200 };
 
 /* The message that the ranks exchange. */
 struct standing {
@@ -84,8 +84,7 @@ static int end_round(struct trainer *t, struct err *e) {
   t->requested = 0;
   rc = trainer_discard_queued(t, e);
   /* A sum that was cut off leaves anything, in the pads between the tensors too, which no step writes again. */
-  struct span grads = span_of(t->model.grads, 0, t->model.n_flat + MODEL_EXTRAS);
-  return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_fill(t->c, grads, 0, e));
+  return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_fill(t->c, span_of(t->model.grads, 0, t->model.n_room), 0, e));
 }
 
 static int await_next_round(struct trainer *t, const char *why, struct err *e) {
@@ -177,15 +176,17 @@ static int report_recovery(struct trainer *t, const struct times *at, struct err
 }
 
 /* Why this rank left, for the agent. Empty if the agent asked for it. */
-static void reason_to_leave(const struct trainer *t, int rc, char out[64]) {
-  if (t->coll && t->coll->lost >= 0 && rc != -ECANCELED)
-    snprintf(out, 64, "lost contact with rank %d", t->coll->lost);
+static void reason_to_leave(const struct trainer *t, const struct err *why, char out[REASON_MAX]) {
+  if (why->code == -ECANCELED)
+    out[0] = 0;
+  else if (t->coll && t->coll->lost >= 0)
+    snprintf(out, REASON_MAX, "lost contact with rank %d", t->coll->lost);
   else
-    snprintf(out, 64, rc == -ECANCELED ? "" : "a collective failed");
+    snprintf(out, REASON_MAX, "%.*s", REASON_MAX - 1, why->text);
 }
 
-static int recover_once(struct trainer *t, int why, struct times *at, struct err *e) {
-  char text[64];
+static int recover_once(struct trainer *t, const struct err *why, struct times *at, struct err *e) {
+  char text[REASON_MAX];
   reason_to_leave(t, why, text);
   leave_round(t, text[0] ? text : "the round ends");
   int rc = await_next_round(t, text, e);
@@ -202,8 +203,10 @@ int trainer_recover(struct trainer *t, int rc, struct err *e) {
   struct times at = {.began = trainer_now_us()};
   if (t->rank == 0 && rc != -ECANCELED) log_info("%s; leaving round %u for the next one", e->text, rdzv_round(t->rdzv));
   do {
+    struct err why = *e;
+    why.code = rc;
     *e = (struct err)ERR_INIT;
-    rc = recover_once(t, rc, &at, e);
+    rc = recover_once(t, &why, &at, e);
   } while (trainer_can_recover(t, rc));
   return rc ? rc : report_recovery(t, &at, e);
 }

@@ -331,6 +331,7 @@ static bool a_failed_rank_leaves_all_behind(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
   EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 2));
+  all_here(r);
   if (r->rank == 1) {
     await_flag(r, 0);
     leave_round(r, 1);
