@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A grid as a loop over blocks, and a block's threads as fibers that meet at __syncthreads.
+/* A grid as a loop over blocks, in any order, and a block's threads as fibers that meet at __syncthreads.
  *
  * A fiber runs thread after thread until one comes to a barrier. It then stays with that thread, and the next fiber
  * runs the rest. So kernels without barriers cost one function call per thread. When all threads are at the barrier or
@@ -121,6 +121,19 @@ static void run_block(void) {
   }
 }
 
+enum { MIXED_MAX = 4096 };
+
+/* The blocks' order: any, or of a big grid forwards or backwards. */
+static unsigned *mixed_blocks(unsigned grid) {
+  unsigned *order = grid <= MIXED_MAX ? malloc(grid * sizeof *order) : NULL;
+  for (unsigned b = 0; order && b < grid; b++) {
+    unsigned at = (unsigned)fake_random(b + 1);
+    order[b] = order[at];
+    order[at] = b;
+  }
+  return order;
+}
+
 void fake_grid_run(unsigned grid, unsigned block, void (*body)(void *ctx), void *ctx) {
   if (block > FIBERS_MAX) fake_die("%u threads in a block", block);
   thread_body = body;
@@ -129,8 +142,10 @@ void fake_grid_run(unsigned grid, unsigned block, void (*body)(void *ctx), void 
   fake_block_size = (struct fake_index){block, 1, 1};
   fake_thread = fake_block = (struct fake_index){0, 0, 0};
   bool down = fake_random(2);
+  unsigned *order = mixed_blocks(grid);
   for (unsigned b = 0; b < grid; b++) {
-    fake_block.x = down ? grid - 1 - b : b;
+    fake_block.x = order ? order[b] : down ? grid - 1 - b : b;
     run_block();
   }
+  free(order);
 }
