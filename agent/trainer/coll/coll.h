@@ -140,7 +140,7 @@ static inline int coll_register(struct coll *l, struct compute *c, struct comput
 }
 /* Other collectives of the same ranks on the same device, on which calls can be tried. All ranks call it. A failure of
  * the twin blocks no updates and leaves `l` as it is; a rank that could not make its twin reports that to the others. No
- * work may be queued. Destroy it before `l`. *out NULL: there is no need, try them on `l`. */
+ * work may be queued. Destroy it before `l`, when no rank uses it; that waits for no other rank. *out NULL: there is no need, try them on `l`. */
 static inline int coll_twin(struct coll *l, struct coll **out, struct err *e) {
   *out = NULL;
   return l->ops->twin ? l->ops->twin(l, out, e) : 0;

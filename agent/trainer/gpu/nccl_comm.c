@@ -27,7 +27,9 @@
  * has run in it.
  *
  * A twin is a communicator of its own, for calls that are only tried (capture.c). It is not an ncclCommSplit: if that
- * fails on one rank, NCCL sets the abort flag of the communicator that was to be split.
+ * fails on one rank, NCCL sets the abort flag of the communicator that was to be split. When all ranks know how it went
+ * it is aborted on each, because finalizing it would wait for ranks that may be lost meanwhile. If they never know, it
+ * stays until its original ends: freeing memory waits for all that the device does.
  *
  * ncclGetUniqueId opens a socket and a thread of this process. The process that minted an id must live until all ranks
  * are connected. */
@@ -123,7 +125,7 @@ static bool await_stream(struct nccl *n) {
 void nccl_poison(struct nccl *n, int code) {
   n->last = nccl_trace_now(n);
   n->failed.code = code;
-  if (n->twin) return;
+  if (n->twin_of) return;
   compute_block_updates(n->c, true);
   cuda_of(n->c)->held = n->running;
 }
@@ -131,7 +133,7 @@ void nccl_poison(struct nccl *n, int code) {
 void nccl_cut(struct coll *l) {
   struct nccl *n = nccl_of(l);
   if (!n->failed.code) return;
-  if (!n->twin) cuda_of(n->c)->held = false; /* the queue ends now */
+  if (!n->twin_of) cuda_of(n->c)->held = false; /* the queue ends now */
   start_end_thread(n, true);
 }
 
@@ -169,7 +171,7 @@ static void free_device_memory(struct nccl *n) {
 
 /* false: the communicator is left to the exit of the process. */
 static bool end_communicator(struct nccl *n) {
-  if (n->comm && n->running) {
+  if (n->comm && n->running && !n->twin_of) {
     if (n->failed.code || !await_stream(n) || !finalize(n)) return false;
     start_end_thread(n, false);
   }
@@ -177,16 +179,24 @@ static bool end_communicator(struct nccl *n) {
   return await_end_thread(n) && await_stream(n);
 }
 
-void nccl_destroy(struct coll *l) {
-  struct nccl *n = nccl_of(l);
+static void destroy(struct nccl *n) {
   if (end_communicator(n)) {
+    if (n->left) destroy(n->left);
     free_device_memory(n);
   } else {
-    if (!n->twin) compute_block_updates(n->c, true);
+    if (!n->twin_of) compute_block_updates(n->c, true);
     cuda_of(n->c)->held = true;
   }
   if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
   free(n);
+}
+
+void nccl_destroy(struct coll *l) {
+  struct nccl *n = nccl_of(l);
+  if (n->twin_of && n->twin_of->failed.code)
+    n->twin_of->left = n;
+  else
+    destroy(n);
 }
 
 /* The beginning. --------------------------------------------------------------------------------------------------- */
@@ -325,7 +335,7 @@ static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
     if (failed) return failed;
     now = monotonic_ms();
     if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
-    if (!n->twin && n->cfg.stop && *n->cfg.stop) {
+    if (!n->twin_of && n->cfg.stop && *n->cfg.stop) {
       nccl_abort(&n->base, "stopped on request");
       return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");
     }
@@ -388,7 +398,7 @@ int nccl_twin(struct coll *l, struct coll **out, struct err *e) {
   t->cfg.ids = id;
   t->cfg.n_ids = 1;
   t->c = n->c;
-  t->twin = true;
+  t->twin_of = n;
   rc = make_memory(t, e);
   if (rc) nccl_abort(&t->base, e->text);
   if (rc == 0) rc = make_communicator(t, e);

@@ -37,8 +37,9 @@ struct nccl {
   struct compute *c;
   ncclComm_t comm; /* NULL: none, or given to `end` */
   struct nccl_end *end;
-  bool running; /* the communicator came up */
-  bool twin;    /* its failure does not concern updates */
+  bool running;         /* the communicator came up */
+  struct nccl *twin_of; /* of a twin, whose failure does not concern updates */
+  struct nccl *left;    /* a twin that is destroyed with this one */
 
   cudaStream_t stream;
   cudaEvent_t ready, done[COLL_TICKETS_MAX], host_done;

@@ -83,7 +83,7 @@ static void last_error_text(char out[NCCL_TEXT]) {
 }
 
 static void board_key(const struct nccl *n, char out[64]) {
-  snprintf(out, 64, BOARD "/%u%s", (unsigned)n->cfg.round, n->twin ? "/twin" : "");
+  snprintf(out, 64, BOARD "/%u%s", (unsigned)n->cfg.round, n->twin_of ? "/twin" : "");
 }
 
 void nccl_post(struct nccl *n, enum board_state state, const char *why) {

@@ -100,9 +100,7 @@ static int rehearse_together(struct trainer *t, trainer_calls_fn calls, void *ct
   t->exit = TRAINER_SYSTEM; /* the calls have set it; what fails here is no end of the run */
   if (!is_asked_to_leave(rc)) rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
   if (rc < 0) with_coll_exit(t, rc);
-  if (rc) coll_abort(twin, "not all ranks can capture");
-  coll_cut(twin); /* if it has failed: no rank uses it now */
-  coll_destroy(twin);
+  coll_destroy(twin); /* no rank uses it now, or the round ends */
   return rc;
 }
 

@@ -109,6 +109,7 @@ static bool a_twin_is_tried_and_thrown_away(struct rank *r) {
   GOOD(compute_capture_end(r->c, &g, &e));
   r->l = own;
   compute_graph_destroy(r->c, g);
+  all_here(r);
   coll_destroy(twin);
   EXPECT(steps(r, &p, 2) && capture(r, &p, &g));
   step_fill(r, &p, 7);
@@ -497,7 +498,6 @@ static bool a_twin_that_fails_harms_nothing(struct rank *r) {
   }
   EXPECT(steps(r, &p, 2));
   all_here(r);
-  coll_cut(twin);
   coll_destroy(twin);
   EXPECT(steps(r, &p, 2));
   step_free(r, &p);
