@@ -393,7 +393,7 @@ int nccl_twin(struct coll *l, struct coll **out, struct err *e) {
   if (rc == 0) rc = share_id(n, id, e);
   if (rc) return rc;
   t = xcalloc(1, sizeof *t);
-  t->base = (struct coll){.ops = &nccl_ops, .rank = l->rank, .world = l->world, .lost = -1};
+  t->base = (struct coll){.ops = &nccl_ops, .rank = l->rank, .world = l->world, .part = l->part, .lost = -1};
   t->cfg = n->cfg;
   t->cfg.ids = id;
   t->cfg.n_ids = 1;
