@@ -144,7 +144,8 @@ struct compute_share {
 };
 enum {
   COMPUTE_SHARES_MAX = 32,
-  COMPUTE_VOTE = 4, /* floats of a vote; it begins at a multiple of two elements */
+  COMPUTE_VOTE = 4,         /* floats of a vote; it begins at a multiple of two elements, with the sum, a double */
+  COMPUTE_VOTE_BLOCKED = 2, /* this float of it is infinite if updates are blocked */
 };
 
 /* The votes of all ranks: `count` rows of `stride` floats. A row is a vote, and sums.n numbers behind it. */

@@ -9,6 +9,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
+#include "agent/trainer/run/look.h"
 #include "agent/trainer/run/shard.h"
 #include "common/buf.h"
 #include "common/system/log.h"
@@ -87,6 +88,7 @@ static int make_model(struct trainer *t, struct err *e) {
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, trainer_optimizer_size(t), t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
   if (rc == 0) rc = trainer_shard_alloc(t, e);
+  if (rc == 0) rc = trainer_look_alloc(t, e);
   if (rc == 0) rc = keep_data_on_device(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
   if (rc == 0 && t->rows)
@@ -102,6 +104,7 @@ static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
   trainer_evaluation_free(t);
+  trainer_look_free(t);
   trainer_shard_free(t);
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
@@ -268,6 +271,7 @@ static int resize_for_world(struct trainer *t, struct err *e) {
 }
 
 int trainer_enter_round(struct trainer *t, struct err *e) {
+  t->look.due = false; /* a new rank knows of no bad step */
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   trainer_save_close(t);

@@ -31,11 +31,12 @@
  * because all have the same sums. check_finite counts and logs it some steps later. With fp16 this is normal: the loss
  * scale starts at 65536 and each such step halves it, which may take 16 steps in a row. So one such step does not end a
  * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
- * not finite. If only gradients are not finite, their sum does not name a rank, and checking each rank's own would cost
- * one more pass over them in every step. */
+ * not finite. If only gradients are not finite, their sum does not name a rank, and the next steps look for it
+ * (look.c). */
 
 #include "agent/trainer/run/trainer.h"
 
+#include "agent/trainer/run/look.h"
 #include "agent/trainer/run/shard.h"
 #include "common/system/log.h"
 
@@ -182,7 +183,7 @@ static int add_loss(struct trainer *t, const struct sampler_step *g, bool add, s
   return model_loss(&t->model, &loss, target, rows, e);
 }
 
-static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, struct err *e) {
+static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, bool looked, struct err *e) {
   size_t rows = (size_t)g->share.count;
   compute_range_push(t->c, "forward");
   int rc = model_forward(&t->model, rows, e);
@@ -192,7 +193,7 @@ static int add_gradients(struct trainer *t, const struct sampler_step *g, bool a
   compute_range_pop(t->c);
   compute_range_push(t->c, "backward");
   size_t part = t->world > 1 ? bucket_size(t) : 0;
-  if (rc == 0) rc = model_backward(&t->model, rows, add, part, g->left ? NULL : reduce_bucket, t, e);
+  if (rc == 0) rc = model_backward(&t->model, rows, add, part, g->left || looked ? NULL : reduce_bucket, t, e);
   compute_range_pop(t->c);
   return rc;
 }
@@ -205,9 +206,11 @@ static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_ste
   for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g); add = true) {
     rc = load_batch(t, s, &g, e);
     if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
-    if (rc == 0) rc = add_gradients(t, &g, add, e);
+    if (rc == 0) rc = add_gradients(t, &g, add, s->looked, e);
   }
-  return rc;
+  if (rc || !s->looked) return rc;
+  rc = trainer_look(t, e);
+  return rc ? rc : reduce_bucket(t, 0, e);
 }
 
 static int await_votes(struct trainer *t, struct err *e) {
@@ -284,7 +287,8 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   int rc = prepare_input(t, s, &g, e);
   if (rc) return rc;
   uint64_t from = trainer_now_us();
-  rc = trainer_launch_captured(t, s, &g, e);
+  s->looked = t->look.due;
+  rc = s->looked ? 1 : trainer_launch_captured(t, s, &g, e);
   bool launched = rc == 0;
   if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
@@ -343,7 +347,12 @@ static void note_times(struct trainer *t, const struct slot *s, uint64_t from, u
 
 static const char *describe_bad(const struct trainer *t, const float *x, char out[SUBJECT_MAX]) {
   double bad = (double)x[MODEL_BAD];
-  if (bad == 1)
+  bool behind_loss = isfinite(x[MODEL_LOSS]); /* then a rank has put its number there because of its gradients */
+  if (bad == 1 && behind_loss)
+    snprintf(out, SUBJECT_MAX, "the gradients of rank %.0f are", (double)x[MODEL_BAD_RANK] - 1);
+  else if (bad > 1 && behind_loss)
+    snprintf(out, SUBJECT_MAX, "the gradients of %.0f ranks are", bad);
+  else if (bad == 1)
     snprintf(out, SUBJECT_MAX, "the loss of rank %.0f is", (double)x[MODEL_BAD_RANK] - 1);
   else if (bad > 1) /* a rank has one loss per batch of the step */
     snprintf(out, SUBJECT_MAX, "the losses of %.0f %s are", bad, t->o.update_freq > 1 ? "batches" : "ranks");
@@ -413,7 +422,9 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   if (writer & WRITER_LAST) trainer_save_report(t, s->due[0]);
   if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);
   slots_pop(&t->slots);
-  return check_finite(t, x, e);
+  rc = check_finite(t, x, e);
+  trainer_look_note(t, s, t->bad_in_row > 0, x[MODEL_BAD] != 0);
+  return rc;
 }
 
 /* Reads the steps that completed. The device counts one update or one skip per step, and the count behind a step lies

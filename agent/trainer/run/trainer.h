@@ -92,6 +92,12 @@ struct shard {
   struct compute_buf *whole; /* scratch for one bucket of one state of all ranks */
 };
 
+/* The search for a rank with gradients that are not finite (look.c). */
+struct look {
+  struct compute_buf *vote, *stage; /* NULL: the device cannot */
+  bool due;                         /* the next step that is queued is looked at */
+};
+
 enum { EVAL_STAGES = 2 };
 
 /* --eval-data (evaluate.c). */
@@ -142,6 +148,7 @@ struct trainer {
   size_t bucket_end; /* gradients from here on are being summed */
 
   struct shard shard;
+  struct look look;
 
   /* Results of the last step that was read. */
   struct compute_opt_counters counters;
