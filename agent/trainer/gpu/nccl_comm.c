@@ -150,7 +150,7 @@ static bool finalize(struct nccl *n) {
     rc = ncclCommGetAsyncError(n->comm, &state);
     if (rc == ncclSuccess) rc = state;
     if (rc == ncclSuccess) return true;
-    if (monotonic_ms() >= end) return false;
+    if (monotonic_ms() >= end || nccl_ask_agent(n, NULL)) return false;
     nccl_nap();
   }
   return false;
