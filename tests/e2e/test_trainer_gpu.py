@@ -298,13 +298,13 @@ def test_gradients_are_registered_where_that_works(rdzv):
 ])
 def test_gradients_are_registered_with_nccl(rdzv, options, env):
     """The stand-in refuses memory of cudaMalloc, as over NVLink, and reports an all-reduce of memory that it does not know."""
-    run(rdzv, 3, "--steps", 6, *options, env={"FAKEGPU_REGISTERED": "1", "FAKEGPU_NVLINK": "1", **env})
+    run(rdzv, 3, "--steps", 6, *options, env={"FAKEGPU_REGISTERED": "1", **env})
 
 
 def test_one_rank_without_nccls_memory_makes_all_do_without_windows(rdzv):
     wrapper = '[ "$RANK" = 1 ] && export FAKEGPU_FAIL=ncclMemAlloc:1; export FAKEGPU_SEED=$RANK; exec "$0" "$@"'
     a = rdzv.agent("--standalone", "--nproc", 3, "--max-restarts", 0, "--", "sh", "-c", wrapper, TRAINER, *SMALL, "--device", "cuda",
-                   "--cuda-module", FAKE, "--steps", 6, env={"LD_LIBRARY_PATH": str(FAKE.parent), "FAKEGPU_REGISTERED": "1"})
+                   "--cuda-module", FAKE, "--steps", 6, env={"LD_LIBRARY_PATH": str(FAKE.parent), "FAKEGPU_REGISTERED": "1", "FAKEGPU_NVLINK": "0"})
     assert a.exit(60) == 0, a
     clean(a)
 

@@ -95,7 +95,6 @@ void fake_comm_dial(struct ncclComm *c, uint16_t port); /* rank 0; sets c->faile
 void fake_comm_close(struct ncclComm *c);
 /* true: the call must be followed by polls until the communicator is no longer in progress. */
 bool fake_comm_in_progress(const struct ncclComm *c);
-bool fake_mean(void);
 /* fake_nccl_board.c. Rank 0 creates a board, the others open it by what rank 0 tells them. */
 struct fake_go {
   int32_t pid, fd;

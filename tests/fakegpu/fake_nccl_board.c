@@ -7,10 +7,7 @@
  *
  * An aborted kernel of NCCL leaves its waits, runs through its loops on whatever is in the buffers, and publishes each
  * step. So a peer that has not aborted can complete the same collective, with stale but finite data, and with no error.
- * Here it does so with two of three seeds, as long as the aborted rank had queued that collective.
- *
- * All this is so with FAKEGPU_MEAN=1. Otherwise rank 0 sees all ends, all ranks see that of rank 0, and an abort
- * completes nothing elsewhere. */
+ * Here it does so with two of three seeds, as long as the aborted rank had queued that collective. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -36,20 +33,12 @@ static struct flock lock_of(int rank) {
   return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-bool fake_mean(void) {
-  const char *text = getenv("FAKEGPU_MEAN");
-  return text && *text == '1';
-}
-
 static void draw_sight(struct ncclComm *c) {
   const char *how = getenv("FAKEGPU_DEATHS");
   uint64_t drawn = fake_random(3);
   bool all = how ? strcmp(how, "all") == 0 : drawn == 2, some = how ? strcmp(how, "some") == 0 : drawn == 1;
   if (how && !all && !some && strcmp(how, "none") != 0) fake_die("FAKEGPU_DEATHS=%s: not none, some or all", how);
-  for (int i = 0; i < c->world; i++) {
-    c->blind[i] = all ? false : some ? fake_random(2) : true;
-    if (!how && !fake_mean()) c->blind[i] = c->rank > 0 && i > 0;
-  }
+  for (int i = 0; i < c->world; i++) c->blind[i] = all ? false : some ? fake_random(2) : true;
 }
 
 /* Takes the descriptor. */
@@ -118,7 +107,6 @@ void fake_board_look(struct ncclComm *c) {
 }
 
 bool fake_board_tears(struct ncclComm *c, uint64_t seq) {
-  if (!fake_mean()) return false;
   for (int i = 0; c->board && i < c->world; i++) {
     if (i == c->rank || !get(&c->board->aborted[i])) continue;
     if (__atomic_load_n(&c->board->reach[i], __ATOMIC_ACQUIRE) <= seq) continue;

@@ -7,7 +7,8 @@
  *    work in progress ends the program: NCCL calls it a possible deadlock.
  *  - A window takes whole pages of ncclMemAlloc, of the same size on all ranks. FAKEGPU_WINDOWS=0: not supported, so the
  *    window is NULL and the call succeeds.
- *  - With FAKEGPU_NVLINK=1 a registration refuses memory that is not of ncclMemAlloc. */
+ *  - A registration refuses memory that is not of ncclMemAlloc, as between GPUs that NVLink connects. FAKEGPU_NVLINK=0:
+ *    it takes any. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -125,9 +126,9 @@ static ncclResult_t remove_range(struct ncclComm *c, void *handle, bool window) 
   fake_die("memory is given up that was not registered with this communicator");
 }
 
-static bool switched(const char *name, bool otherwise) {
+static bool switched_off(const char *name) {
   const char *text = getenv(name);
-  return text ? *text == '1' : otherwise;
+  return text && *text == '0';
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **handle) {
@@ -135,7 +136,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **han
   *handle = NULL;
   if (!fake_nccl_enter("ncclCommRegister", c, &rc)) return rc;
   if (fake_place_of(at, n) != FAKE_DEVICE) return fake_nccl_leave(ncclInvalidArgument);
-  if (switched("FAKEGPU_NVLINK", false) && !fake_is_shareable(at)) return fake_nccl_leave(ncclUnhandledCudaError);
+  if (!switched_off("FAKEGPU_NVLINK") && !fake_is_shareable(at)) return fake_nccl_leave(ncclUnhandledCudaError);
   *handle = add_range(c, at, n, false);
   return fake_nccl_leave(ncclSuccess);
 }
@@ -175,7 +176,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *at, size_t n, ncclWindow
   *out = NULL;
   if (!fake_nccl_enter("ncclCommWindowRegister", c, &rc)) return rc;
   if (!at || n == 0 || c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidArgument);
-  if (!switched("FAKEGPU_WINDOWS", true)) return fake_nccl_leave(ncclSuccess);
+  if (switched_off("FAKEGPU_WINDOWS")) return fake_nccl_leave(ncclSuccess);
   if (fake_place_of(at, n) != FAKE_DEVICE || !fake_is_shareable(at) || (uintptr_t)at % PAGE) {
     fake_say("ncclCommWindowRegister: not memory of ncclMemAlloc, or not on a page");
     return fake_nccl_leave(ncclInvalidArgument);

@@ -195,7 +195,6 @@ static _Noreturn void be_trainer(struct run *r, int i) {
            (unsigned long long)(r->plan->seed * 100 + (uint64_t)turn * 1000003 +
                                 (uint64_t)(r->workers[i].started * 10 + i)));
   setenv("FAKEGPU_SEED", seed, 1);
-  setenv("FAKEGPU_MEAN", "1", 1);
   if (r->plan->deaths) setenv("FAKEGPU_DEATHS", r->plan->deaths, 1);
   if (ev && r->workers[i].failing) setenv("FAKEGPU_FAIL", ev->call, 1);
   exit(rdzv_trainer_main(argc, argv));
