@@ -164,7 +164,6 @@ static int words_of_run(const struct run *r, char **argv) {
   add(argv, &n, text);
   add(argv, &n, "--recovery");
   add(argv, &n, p->inplace ? "inplace" : "restart");
-  if (p->deterministic) add(argv, &n, "--deterministic");
   if (!p->folder) return n;
   add(argv, &n, "--checkpoint-dir");
   add(argv, &n, r->dir);

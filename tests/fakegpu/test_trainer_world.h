@@ -69,7 +69,6 @@ struct plan {
   bool inplace, folder, minted, shuffles, learn;
   const char *graph;
   const char *deaths;   /* FAKEGPU_DEATHS; NULL: the stand-in draws */
-  bool deterministic;   /* --deterministic */
   int checkpoint_every; /* 0: none by steps */
   int grace_ms;         /* of a rank that hangs; 0: drawn */
   int leave_ms;         /* in which a rank that does not hang leaves when it is asked */
@@ -141,7 +140,7 @@ bool plan_of_scenario(const char *name, uint64_t turn, struct plan *out);
 /* NULL behind the last. */
 const char *scenario_name(int i);
 const char *event_name(enum event_kind kind);
-enum { VARIANTS = 4, VARIANT_CPU = 3 };
+enum { VARIANT_DETERMINISTIC = 3, VARIANT_CPU, VARIANTS };
 /* The options of a variant, which decide its bytes. Ends with NULL. */
 const char *const *variant_options(int variant);
 int variant_steps(int variant);

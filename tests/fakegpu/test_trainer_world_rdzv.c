@@ -457,7 +457,7 @@ int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_versi
 int rdzv_nccl_up(struct rdzv *r) {
   const char *algorithms = getenv("NCCL_ALGO");
   point();
-  if (page->plan.deterministic && (!algorithms || !strstr(algorithms, "^NVLS")))
+  if (page->plan.variant == VARIANT_DETERMINISTIC && (!algorithms || !strstr(algorithms, "^NVLS")))
     world_fail("--deterministic lets NCCL use NVLS: NCCL_ALGO is %s", algorithms ? algorithms : "not set");
   return 0;
 }
