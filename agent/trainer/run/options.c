@@ -338,7 +338,7 @@ static const struct opt table[] = {
      .label = "auto|on|off",
      .parse = parse_cuda_graph,
      .help = "Launch steps as a CUDA graph. auto: a step is captured once, with its collectives, "
-             "and launched from then on. If that fails, a line reports it and steps run without a graph. on: "
+             "and launched from then on. If a rank cannot do that, a line names it, and no rank captures. on: "
              "that failure ends the run. off: never. A CPU has nothing to capture. The iterations of --bench "
              "are treated alike."},
     {.name = "max-skipped",
