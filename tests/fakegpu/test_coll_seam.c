@@ -117,20 +117,17 @@ static int await_queue(struct rank *r, struct err *e) {
   return rc;
 }
 
-static int open_rank(struct rank *r, uint64_t timeout_ms, struct err *e) {
-  void *so = dlopen(module_path, RTLD_NOW | RTLD_LOCAL);
-  r->gpu = so ? (const struct gpu_module *)dlsym(so, "rdzv_gpu") : NULL;
-  if (!r->gpu) return err_set(e, -ENOENT, "%s", dlerror());
-  struct gpu_config g = {.device = shared_device ? 0 : r->rank, .precision = COMPUTE_FP32};
-  int rc = r->gpu->compute_create(&g, &r->c, e);
-  if (rc == 0 && r->rank == 0) {
+/* A communicator of this round, by ids of its own. */
+static int connect_ranks(struct rank *r, int round, uint64_t timeout_ms, struct err *e) {
+  int rc = 0;
+  if (r->rank == 0) {
     rc = r->gpu->unique_id(page->id, e);
-    __atomic_store_n(&page->minted, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&page->minted, round, __ATOMIC_RELEASE);
   }
-  while (!__atomic_load_n(&page->minted, __ATOMIC_ACQUIRE)) pause_ms(1);
+  while (__atomic_load_n(&page->minted, __ATOMIC_ACQUIRE) < round) pause_ms(1);
   struct nccl_config cfg = {.rank = r->rank,
                             .world = r->world,
-                            .round = 1,
+                            .round = (uint32_t)round,
                             .ids = page->id,
                             .n_ids = 1,
                             .timeout_ms = timeout_ms,
@@ -141,6 +138,15 @@ static int open_rank(struct rank *r, uint64_t timeout_ms, struct err *e) {
                             .peek = peek,
                             .board_ctx = r};
   return rc ? rc : r->gpu->coll_create(&cfg, r->c, &r->l, e);
+}
+
+static int open_rank(struct rank *r, uint64_t timeout_ms, struct err *e) {
+  void *so = dlopen(module_path, RTLD_NOW | RTLD_LOCAL);
+  r->gpu = so ? (const struct gpu_module *)dlsym(so, "rdzv_gpu") : NULL;
+  if (!r->gpu) return err_set(e, -ENOENT, "%s", dlerror());
+  struct gpu_config g = {.device = shared_device ? 0 : r->rank, .precision = COMPUTE_FP32};
+  int rc = r->gpu->compute_create(&g, &r->c, e);
+  return rc ? rc : connect_ranks(r, 1, timeout_ms, e);
 }
 
 static void close_rank(struct rank *r) {
@@ -313,6 +319,52 @@ static int case_death(struct rank *r) {
   return 0;
 }
 
+static int sum_all(struct rank *r, size_t step, struct span all, struct span host, struct err *e) {
+  struct coll_ticket t;
+  float *v = compute_host(r->c, host);
+  for (size_t i = 0; i < all.n; i++) v[i] = value_of(r->rank, step, i);
+  int rc = compute_copy(r->c, all, host, e);
+  if (rc == 0) rc = coll_all_reduce_begin(r->l, r->c, all, &t, e);
+  if (rc == 0) rc = coll_wait(r->l, t, e);
+  if (rc == 0) rc = compute_copy(r->c, host, all, e);
+  if (rc == 0) rc = await_queue(r, e);
+  for (size_t i = 0; i < all.n && rc == 0; i++)
+    if (v[i] != sum_of(r, step, i)) rc = err_set(e, -EPROTO, "step %zu: sum %zu is %g", step, i, (double)v[i]);
+  return rc;
+}
+
+/* The last rank hangs: it never begins the second sum. All block their updates and agree that nobody will use this
+ * communicator again. Then they end it one after the other, and connect anew. */
+static int case_staggered(struct rank *r) {
+  enum { N = 500, APART_MS = 150 };
+  struct err e = ERR_INIT;
+  struct coll_ticket t;
+  char agreed[WORLD_MAX];
+  NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
+  NEED(compute_alloc(r->c, COMPUTE_GRAD, N, &r->grads, &e) == 0);
+  NEED(compute_alloc(r->c, COMPUTE_STAGE, N, &r->stage, &e) == 0);
+  struct span all = {r->grads, 0, N}, host = {r->stage, 0, N};
+  NEED(sum_all(r, 0, all, host, &e) == 0);
+  if (r->rank < r->world - 1) {
+    NEED(coll_all_reduce_begin(r->l, r->c, all, &t, &e) == 0);
+    NEED(coll_wait(r->l, t, &e) == 0);
+  }
+  compute_block_updates(r->c, true);
+  coll_abort(r->l, "this round is over");
+  NEED(exchange(r, "agreed", "", 1, agreed, TIMEOUT_MS, &e) == 0);
+  for (int i = 0; i < r->rank; i++) pause_ms(APART_MS);
+  coll_cut(r->l);
+  struct compute_mark mark;
+  NEED(compute_record(r->c, &mark, &e) == 0);
+  NEED(compute_wait(r->c, mark, TIMEOUT_MS, &e) == 0);
+  coll_destroy(r->l);
+  compute_block_updates(r->c, false);
+  NEED(connect_ranks(r, 2, TIMEOUT_MS, &e) == 0);
+  for (size_t step = 1; step < 4; step++) NEED(sum_all(r, step, all, host, &e) == 0);
+  close_rank(r);
+  return 0;
+}
+
 /* Every rank ends with `want`, but the last one with `last`. */
 static int run_case(const char *name, int (*fn)(struct rank *r), int last) {
   int failed = 0;
@@ -373,5 +425,6 @@ int main(int argc, char **argv) {
   failed += run_case("on the host", case_host, 0);
   failed += run_case("captured", case_captured, 0);
   if (world > 1) failed += run_case("a death", case_death, 9);
+  if (world > 1) failed += run_case("staggered ends", case_staggered, 0);
   return failed ? 1 : 0;
 }

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step `kill` of tests/gpu/run: ranks die at random, again and again, by restart and in place, and nothing of it may be seen in the result.
+"""The steps `kill-...` of tests/gpu/run: ranks die at random, again and again, by restart and in place, and nothing of it may be seen in the result.
 
 Jobs go on one behind the other, each where the one before it ended, with two kills in each: the third would be made to wait, as rdzvd does with what
 dies young. The run that nobody disturbed is the measure: every loss that was told is the same number, the last step is told, and the weights' checksum is the
 same. What may be missing are lines: a device runs ahead of what rank 0 has written, so a rank 0 that is killed takes up to as many
 lines with it as steps may be under way, though no step.
 
-Then the memory. Of all that ran here nothing may be left on the device; and a process that lives through two recoveries must not have more of it behind the
-second than behind the first, and little more than before them, when what a broadcast needs was not loaded yet.
+In kill-staggered a second rank dies some time behind the first: while the others wait for it, leave the round, or have just begun the next one.
+
+In kill-memory nothing of all that ran may be left on the device; and a process that lives through two recoveries must not have more of it behind the second
+than behind the first, and little more than before them, when what a broadcast needs was not loaded yet.
 """
 
 import os
@@ -24,6 +26,8 @@ from work import Fail
 KILLS_EACH = 2
 LEFT_MIB = 64  # what the device's memory may differ by, before and after, and what a first recovery may take
 GROWN_MIB = 8  # what it may differ by behind one recovery and behind the next
+LENGTH, LENGTH_STAGGERED = 60, 200  # steps of a job: 100 a second
+STAGGERED = {3: (0, 0.05), 4: (0.005, 0.5)}  # ranks: seconds between two deaths, one pair in each job
 
 
 class Follow:
@@ -92,6 +96,31 @@ def disturbed(work, mode, options, metrics, first, last, world=2):
     finally:
         job.close()
     return took
+
+
+def disturbed_twice(work, options, metrics, first, last, world, apart_s):
+    """The same with one pair of deaths, the second so much later; the milliseconds from the second until steps went on."""
+    r = random.Random(last)
+    job, follow = start(work, "inplace", options, metrics, last, f"staggered-{world}", world), Follow(metrics)
+    try:
+        at = first + r.randrange((last - first) // 4, (last - first) // 2)
+        follow.until(work, job, f"step {at}", lambda line: line["step"] >= at)
+        one, two = r.sample(range(world), 2)
+        was, pid = follow.read()[-1]["round"], job.worker(one)
+        if pid is None:
+            raise Fail(f"rank {one} has no process at step {follow.read()[-1]['step']}")
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(apart_s)
+        pid = job.worker(two)
+        if pid is None:
+            raise Fail(f"rank {two} has no process {apart_s * 1e3:.0f} ms behind the death of rank {one}")
+        now = time.time()
+        os.kill(pid, signal.SIGKILL)
+        back = follow.until(work, job, "step behind two deaths", lambda line: line["round"] > was and line["time"] > now)
+        job.wait()
+    finally:
+        job.close()
+    return (back["time"] - now) * 1e3
 
 
 # ---- what must be as if nothing had been ----------------------------------------------------------------------------
@@ -200,22 +229,53 @@ def of_memory(work, options, before, said):
     return bad + ([f"{left:.0f} MiB more are in use on the device than before"] if left > LEFT_MIB else [])
 
 
-def kill(work):
-    jobs, length, said, model = max(1, work.args.kills // KILLS_EACH), 60, {}, steps.TINY if work.rehearse else steps.MLP
-    before = w.memory_used() if work.device == "cuda" else None
+def prepared(work):
+    """Options of every job."""
+    model = steps.TINY if work.rehearse else steps.MLP
     (images, _), weights = steps.make_data(work, model), steps.make_weights(work, model)
-    options = [*steps.trainer_options(model, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
-    reserve, shares = 0 if before is None else 80, {"restart": 2, "inplace": 1}
+    return [*steps.trainer_options(model, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
 
-    def one(mode, share):
-        return killed_often(work, mode, options, jobs, length, time.monotonic() + (work.left() - reserve) / share)
 
-    said, bad = w.each(shares, one)
-    told = [f"{m} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f}; {v['kills']} kills, {v['lines_lost']} lines lost, losses and checksum as undisturbed)" for m, v in said.items()]
-    if before is not None:
-        worse = of_memory(work, options, before, said)
-        told += [] if worse else ["no device memory left over, and no more of it behind a second recovery than behind the first"]
-        bad += worse
+def in_words(name, v):
+    return f"{name} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f}; {v['kills']} kills, {v['lines_lost']} lines lost, losses and checksum as undisturbed)"
+
+
+def kill_by(work, mode):
+    jobs = max(1, work.args.kills // KILLS_EACH)
+    v = killed_often(work, mode, prepared(work), jobs, LENGTH, time.monotonic() + work.left())
+    return "until steps went on: " + in_words(mode, v), v
+
+
+def staggered(work, options, world):
+    metrics, took, end = work.file(f"staggered-{world}.jsonl"), [], 0
+    own = [*options, "--resume", "auto", "--throttle", "100", "--checkpoint-dir", work.file(f"staggered-{world}-ckpt"), "--checkpoint-every", "10"]
+    length = LENGTH if work.rehearse else LENGTH_STAGGERED
+    for apart_s in STAGGERED[world][: 1 if work.rehearse else None]:
+        took.append(disturbed_twice(work, own, metrics, end, end + length, world, apart_s))
+        end += length
+    calm = work.train([*options, "--steps", end], f"staggered-{world}-calm", world)
+    lost = compare(f"{world} ranks", w.lines(metrics), calm, 2 * len(took), ahead(work))
+    return {"kills": 2 * len(took), "median_ms": statistics.median(took), "max_ms": max(took), "lines_lost": lost}
+
+
+def kill_staggered(work):
+    options = prepared(work)
+    said, bad = w.each({f"{world} ranks": world for world in STAGGERED}, lambda name, world: staggered(work, options, world))
+    told = [in_words(name, v) for name, v in said.items()]
     if bad:
         raise Fail("; ".join(bad + told), said)
-    return "until steps went on: " + "; ".join(told), said
+    return "until steps went on behind two deaths: " + "; ".join(told), said
+
+
+def kill_memory(work):
+    before = w.memory_used() if work.device == "cuda" else None
+    if before is None:
+        raise w.Skip("nvidia-smi says nothing of a device's memory")
+    said = {}
+    bad = of_memory(work, prepared(work), before, said)
+    if bad:
+        raise Fail("; ".join(bad), said)
+    return "no device memory left over, and no more of it behind a second recovery than behind the first", said
+
+
+STEPS = {"kill-restart": lambda work: kill_by(work, "restart"), "kill-inplace": lambda work: kill_by(work, "inplace"), "kill-staggered": kill_staggered, "kill-memory": kill_memory}

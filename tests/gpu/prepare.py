@@ -2,14 +2,17 @@
 """The output of `tests/gpu/run --prepare DIR`: the libraries that rdzv is built from, for a machine with a compiler, CUDA and NCCL, but without
 a package registry, and often without pkg-config.
 
-    DIR/lib/lib*.a            libuv, jansson, libsodium, zlib, and of OpenBLAS what the trainer calls: linked statically, so that nothing has to be found at run time
-    DIR/lib/libcmocka.so*     there is no static one; the tests that use it find it here by their run path
+    DIR/lib/lib*.a            libuv, jansson, libsodium, zlib: linked statically, so that nothing has to be found at run time
+    DIR/lib/libopenblas.so    of OpenBLAS what the trainer calls; 25 MB, which each program would have, were it linked statically
+    DIR/lib/libcmocka.so*     there is no static one; what uses these two finds them here by its run path
     DIR/lib/pkgconfig/*.pc    with paths relative to themselves: DIR can be copied anywhere
     DIR/include
     DIR/bin/pkg-config        pkgconfig.py
+    DIR/build                 where there is CUDA: the programs that tests/gpu/run runs, built with these libraries for the devices of RDZV_CUDA_ARCH (90:
+                              H100, H200). They find cuBLASLt and NCCL where the other machine has them. Where they do not run, they are built there
 
 They are Debian's packages, fetched by apt-get and unpacked, so no root is needed; whatever distribution the other machine has, objects of an older
-libc can be linked there. OpenBLAS in whole has 55 MB: the linker is asked for the objects behind the functions that our sources name.
+libc can be linked there. OpenBLAS in whole has 55 MB: the linker is asked for what is behind the functions that our sources name.
 """
 
 import os
@@ -19,10 +22,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import work
+
 TOP = Path(__file__).resolve().parents[2]
 PACKAGES = ["libuv1-dev", "libjansson-dev", "libsodium-dev", "libcmocka-dev", "libcmocka0", "libopenblas-serial-dev", "zlib1g-dev"]
-LIMIT_MB = 60
+LIMIT_MB = 45
 DEADLINE_S = 300
+BUILD_S = 1800
+ARCH = "90"
+BUILT = {**work.PLACES, "rdzv-cuda.so": "agent/trainer/gpu"}
 
 # name: (package of its version and library, our name and theirs of static libraries, folder of its headers, what to link)
 PARTS = {
@@ -40,8 +48,11 @@ class Failed(Exception):
     pass
 
 
-def call(argv, **kw):
-    p = subprocess.run(list(map(str, argv)), capture_output=True, text=True, timeout=DEADLINE_S, **kw)
+def call(argv, seconds=DEADLINE_S, **kw):
+    try:
+        p = subprocess.run(list(map(str, argv)), capture_output=True, text=True, timeout=seconds, **kw)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise Failed(str(e)) from None
     if p.returncode:
         raise Failed(f"{' '.join(map(str, argv))} failed with {p.returncode}: {(p.stderr or p.stdout).strip()[-600:]}")
     return p.stdout
@@ -77,12 +88,13 @@ def used_of_openblas():
 
 
 def take_openblas(root, out):
-    """One object with what is used, and all that this needs, from the static library: it has kernels for every processor, LAPACK it has not."""
-    cc, obj = os.environ.get("CC", "cc"), out / "openblas.o"
-    wanted = [f"-Wl,-u,{name}" for name in used_of_openblas()]
-    call([cc, "-r", "-nostdlib", "-o", obj, *wanted, find(root, "libopenblas.a")])
-    call(["ar", "rcs", out / "lib/libopenblas.a", obj])
-    obj.unlink()
+    """A shared library of what is used, and all that this needs, from the static one: it has kernels for every processor, LAPACK it has not."""
+    cc, names, script = os.environ.get("CC", "cc"), used_of_openblas(), out / "exported"
+    script.write_text("{ global: " + "".join(f"{name}; " for name in names) + "local: *; };\n")
+    wanted = [f"-Wl,-u,{name}" for name in names]
+    call([cc, "-shared", "-s", "-o", out / "lib/libopenblas.so", "-Wl,-soname,libopenblas.so", "-Wl,--gc-sections", f"-Wl,--version-script,{script}", *wanted,
+          find(root, "libopenblas.a"), "-lm", "-lpthread"])
+    script.unlink()
     (out / "include/openblas").mkdir()
     for name in ("cblas.h", "openblas_config.h"):
         shutil.copy(find(root, name), out / "include/openblas")
@@ -120,6 +132,22 @@ def fill(root, out, versions):
     (out / "bin/pkg-config").chmod(0o755)
 
 
+def build(out, tmp):
+    """(the devices, or "", and why not)"""
+    missing = re.search(r"^missing=(.*)", call(["python3", TOP / "agent/trainer/gpu/find_cuda.py"]), re.M)
+    if missing:
+        return "", f"not found: {missing[1]}"
+    arch = os.environ.get("RDZV_CUDA_ARCH") or ARCH
+    env = {**os.environ, "PKG_CONFIG_LIBDIR": str(out / "lib/pkgconfig"), "RDZV_CUDA_ARCH": arch}
+    call(["meson", "setup", tmp / "build", TOP, "--buildtype=release"], env=env)
+    wanted = {f"{at}/{name}" for name, at in BUILT.items()} - {"tests/fakegpu/device-rates-fake"}
+    call(["ninja", "-C", tmp / "build", *sorted(wanted)], BUILD_S, env=env)
+    for name in wanted:
+        (out / "build" / name).parent.mkdir(parents=True, exist_ok=True)
+        call(["strip", "-o", out / "build" / name, tmp / "build" / name])
+    return arch, ""
+
+
 def size_mb(folder):
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink()) / 1e6
 
@@ -134,9 +162,11 @@ def prepare(folder):
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         fill(Path(tmp), fresh, versions)
+        arch, why = build(fresh, Path(tmp))
         if size_mb(fresh) > LIMIT_MB:
             raise Failed(f"{fresh} has {size_mb(fresh):.0f} MB; {LIMIT_MB} are the limit")
         shutil.rmtree(out, ignore_errors=True)
         fresh.rename(out)
     names = ", ".join(f"{name} {upstream(versions[PARTS[name][0]])}" for name in PARTS)
-    print(f"{out}: {names}; {size_mb(out):.1f} MB\ncopy it to the other machine, and there: tests/gpu/run --deps {folder}")
+    print(f"{out}: {names}; {size_mb(out):.1f} MB\n"
+          f"programs: {f'for sm_{arch}' if arch else f'none, so they are built there: {why}'}\ncopy it to the other machine, and there: tests/gpu/run --deps {folder}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of tests/gpu/run but `kill` and `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
+"""The steps of tests/gpu/run that have no file of their own. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
 
 import array
 import json
@@ -41,36 +41,44 @@ def build_env(work):
 
 
 def build(work):
-    """Release, with all there is: CUDA, NCCL."""
+    """Release, with CUDA and NCCL. Only libcurl may be missing, which --deps has not: the claim that needs it is not for these machines."""
     if work.args.build:
         return f"{work.build} was given", {}
+    if work.carried and not work.why_not_carried():
+        return f"{work.carried} was built elsewhere, and runs here", {}
     for tool in ("meson", "ninja"):
         if not shutil.which(tool):
             raise Fail(f"{tool} is not installed")
     env = build_env(work)
     fresh = not (work.build / "build.ninja").exists()
-    work.call(["meson", "setup", work.build, w.TOP, "--buildtype=release", "-Dauto_features=enabled"] if fresh else ["meson", "configure", work.build, "-Dauto_features=enabled"], "meson", env)
+    features = "-Dauto_features=" + ("auto" if work.args.deps else "enabled")
+    said = work.call(["meson", "setup", work.build, w.TOP, "--buildtype=release", features] if fresh else ["meson", "configure", work.build, features], "meson", env)
+    left_out = re.search(r"rdzv-cuda.so *: (left out.*)", said)
+    if left_out:
+        raise Fail(f"rdzv-cuda.so was {left_out[1]}")
     work.call(["ninja", "-C", work.build], "ninja", env)
     ldd = work.call(["ldd", work.program("rdzv-trainer"), work.program("rdzv-agent"), work.program("rdzvd")], "ldd")
     if "not found" in ldd:
         raise Fail("a library is missing: " + re.search(r"\S+ => not found", ldd)[0])
-    return f"release, CUDA and NCCL required, in {os.path.relpath(work.build, w.TOP)}", {}
+    instead = f"; {work.carried} does not run here: {work.why_not_carried()}" if work.carried else ""
+    return f"release, CUDA and NCCL required, in {os.path.relpath(work.build, w.TOP)}{instead}", {}
 
 
 # ---- the seam -------------------------------------------------------------------------------------------------------
 
 
-def seam(work):
-    """Every operation and whole steps against a reference in double."""
-    kinds = [["fp32"], ["bf16", "--deterministic"], ["tf32"], ["bf16"], ["fp16"], ["fp32", "--deterministic"]]
+def seam_command(work, precision):
+    return [work.program("test_compute_seam"), "--device", work.device, "--precision", precision, *(["--cuda-module", work.cuda_module()] if work.device == "cuda" else [])]
 
-    def one(name, words):
-        name = "seam " + name
-        argv = [work.program("test_compute_seam"), "--device", work.device, "--precision", *words]
-        if work.device == "cuda":
-            argv += ["--cuda-module", work.cuda_module()]
-        text = work.call(argv, name.replace(" ", "-"), ok=(0, 77))
-        log = work.file(name.replace(" ", "-") + ".log").read_text(errors="replace") + text
+
+def run_seam(work, kinds):
+    """kinds: {name: (precision, further options, environment)}"""
+
+    def one(name, kind):
+        precision, more, env = kind
+        name = "seam-" + name.replace(" ", "-")
+        text = work.call([*seam_command(work, precision), *more], name, work.env(**env), ok=(0, 77))
+        log = work.file(name + ".log").read_text(errors="replace") + text
         if text.startswith("skipped: "):
             raise Skip(text.strip()[len("skipped: ") :])
         count = len(re.findall(r"^\[       OK \]", log, re.M))
@@ -78,10 +86,24 @@ def seam(work):
             raise Fail(f"{name}: no test was run")
         return count
 
-    counts, bad = w.each({" ".join(words).replace("--", ""): words for words in kinds[: 2 if work.rehearse else None]}, one)
+    counts, bad = w.each(kinds, one)
     if bad:
         raise Fail("; ".join(bad), counts)
     return ", ".join(f"{k} {n}" for k, n in counts.items()) + " tests", counts
+
+
+def seam(work):
+    """Every operation and whole steps against a reference in double."""
+    kinds = [["fp32"], ["bf16", "--deterministic"], ["tf32"], ["bf16"], ["fp16"], ["fp32", "--deterministic"]]
+    return run_seam(work, {" ".join(words).replace("--", ""): (words[0], words[1:], {}) for words in kinds[: 2 if work.rehearse else None]})
+
+
+def seam_ways(work):
+    """The ways of a product that large layers use only where cuBLASLt offers nothing."""
+    if work.device == "cpu":
+        raise Skip("there is no device")
+    kinds = [(way, precision) for way in ("plain", "own") for precision in ("fp32", "bf16")]
+    return run_seam(work, {f"{precision} {way}": (precision, [], {"RDZV_CUDA_MATMUL": way}) for way, precision in kinds[: 1 if work.rehearse else None]})
 
 
 # ---- the collectives ------------------------------------------------------------------------------------------------
@@ -95,7 +117,7 @@ def coll(work):
     common, env = ["--cuda-module", work.cuda_module(), "--timeout-ms", 12000], work.env(**w.ONE_DEVICE)
     # The unit tests run all of them on the stand-ins.
     runs = {"nccl": [work.program("test_coll_nccl"), *common, *(["--only", "captured_steps"] if work.rehearse else [])]}
-    for world in (1,) if work.rehearse else (1, 2, 3):
+    for world in (1,) if work.rehearse else (1, 2, 3, 4):
         runs[f"seam-{world}"] = [work.program("test_coll_seam"), *common, "--shared-device", "--world", world]
 
     def one(name, argv):
@@ -175,51 +197,6 @@ def ranks(work):
     if said[worst] > RANKS_APART:
         raise Fail(f"{worst}: {said[worst]:.2g} apart from one rank; {RANKS_APART:g} is allowed")
     return f"{steps} steps, 2 and 4 ranks on one device against 1: at most {said[worst]:.1g} apart ({worst})", said
-
-
-# ---- compute-sanitizer ----------------------------------------------------------------------------------------------
-
-
-def under(work, tool, check, argv, name):
-    """(the summary or None, what it and the program said)"""
-    text = work.call([tool, "--tool", check, "--error-exitcode", 99, *argv], name, ok=range(-64, 256))
-    log = text + work.file(f"{name}.log").read_text(errors="replace")
-    return re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) \w+.*", log), log
-
-
-def works(work, tool, check):
-    """On a program without any of our kernels: then what does not end well is ours."""
-    argv = [work.program("device-rates-fake" if work.rehearse else "device-rates"), "--precision", "fp32", "--each", 1, "--repeats", 1, "--copy-bytes", 4096, "16,16,16"]
-    summary, log = under(work, tool, check, argv, f"{check}-works")
-    return summary and '"products_ms"' in log
-
-
-def checked(work, tool, check, precision, images):
-    name = f"{check}-{precision}"
-    summary, log = under(work, tool, check, [work.program("rdzv-trainer"), *trainer_options(MLP, images, steps=5), *work.on_device(precision)], name)
-    if not summary or int(summary[1]) or "done:" not in log:
-        raise Fail(f"{check}, {precision}: {summary[0] if summary else 'no summary'}{'' if 'done:' in log else ', and the run did not end well'} ({work.file(name)}.log)")
-    return summary[0]
-
-
-def sanitize(work):
-    tool = shutil.which("compute-sanitizer") or next((p for p in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(p)), None)
-    if work.device == "cpu":
-        raise Skip("there is no device")
-    if not tool:
-        raise Skip("compute-sanitizer is not installed")
-    (images, _), runs, without = make_data(work, MLP), {}, []
-    for check in ("memcheck", "racecheck"):
-        if works(work, tool, check):
-            runs.update({f"{check} {precision}": (check, precision) for precision in ("fp32", "bf16")})
-        else:
-            without.append(f"{check} does not work here: {w.last_words(work.file(f'{check}-works.log'))}")
-    if not runs:
-        raise Skip("; ".join(without))
-    said, bad = w.each(runs, lambda name, run: checked(work, tool, *run, images))
-    if bad:
-        raise Fail("; ".join(bad + without), said)
-    return "; ".join([", ".join(said) + ": clean", *without]), said
 
 
 # ---- the bench mode, and what start-up and checkpoints cost ----------------------------------------------------------

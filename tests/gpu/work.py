@@ -17,6 +17,9 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 STOP_S = 10  # for whom we ask to end
+# Of programs, in a build.
+PLACES = {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzv-nccl": "agent", "rdzv-devices": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit",
+          "test_coll_nccl": "tests/unit", "test_coll_seam": "tests/fakegpu", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}
 ONE_DEVICE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1}  # ranks on one device, each a host of its own to NCCL, meet by sockets
 
 
@@ -40,14 +43,17 @@ class Work:
         self.device = "cuda" if args.cuda_module or not args.rehearse else "cpu"
         self.out = Path(args.out).resolve()
         self.build = Path(args.build or TOP / "build/gpu").resolve()
+        self.carried = Path(args.deps).resolve() / "build" if args.deps and (Path(args.deps) / "build").exists() and not args.build else None
+        self.libraries = self.cuda_libraries() if self.carried else []
+        if self.carried and not self.why_not_carried():
+            self.build = self.carried
         self.deadline, self.started, self.of_torch = 0, [], None
         self.step = ""
 
     # -- where things are
 
     def program(self, name):
-        at = self.build / {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit", "test_coll_nccl": "tests/unit",
-                            "test_coll_seam": "tests/fakegpu", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}[name] / name
+        at = self.build / PLACES[name] / name
         if not at.exists():
             raise Fail(f"{at} is not built")
         return at
@@ -69,8 +75,23 @@ class Work:
         hidden = ("RDZV_", "MASTER_", "TORCHELASTIC", "PET_", "SLURM_")
         env = {k: v for k, v in os.environ.items() if not k.startswith(hidden) and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         # The python that has PyTorch comes first: NCCL and cuBLASLt may be its wheels.
+        if self.libraries:
+            env["LD_LIBRARY_PATH"] = ":".join([*self.libraries, *filter(None, [env.get("LD_LIBRARY_PATH")])])
         env.update(OMP_NUM_THREADS="1", PATH=f"{os.path.dirname(sys.executable)}:{env['PATH']}", **{k: str(v) for k, v in more.items()})
         return env
+
+    def cuda_libraries(self):
+        """The folders of cuBLASLt and NCCL on this machine: those of a build that was made elsewhere are where they were there."""
+        env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+        said = subprocess.run([sys.executable, TOP / "agent/trainer/gpu/find_cuda.py"], env=env, capture_output=True, text=True, timeout=60).stdout
+        return [*re.findall(r"^(?:cublas|nccl)_folder=(/\S+)", said, re.M), str(self.carried.parent / "lib")]
+
+    def why_not_carried(self):
+        """Why what --prepare built cannot be used here, or nothing."""
+        programs = [self.carried / at / name for name, at in PLACES.items() if (self.carried / at / name).exists()]
+        p = subprocess.run(["ldd", *programs, self.carried / "agent/trainer/gpu/rdzv-cuda.so"], env=self.env(), capture_output=True, text=True, timeout=30)
+        bad = re.search(r"\S+ => not found|version `\S+' not found[^\n]*", p.stdout + p.stderr)
+        return bad[0] if bad else "" if p.returncode == 0 else last_line(p.stderr or p.stdout)
 
     # -- processes
 
@@ -160,7 +181,7 @@ class Work:
         if self.module():
             stand_in = self.module().parent / "libnccl.so.2"
             return stand_in if stand_in.exists() else None
-        said = subprocess.run(["ldd", self.cuda_module()], capture_output=True, text=True, timeout=30).stdout
+        said = subprocess.run(["ldd", self.cuda_module()], env=self.env(), capture_output=True, text=True, timeout=30).stdout
         found = re.search(r"libnccl\.so\S* => (/\S+)", said)
         return found and found[1]
 
@@ -191,9 +212,13 @@ def each(things, call):
     return found, bad
 
 
-def last_words(log, text=""):
-    said = (text + Path(log).read_text(errors="replace")).strip().splitlines()
+def last_line(text):
+    said = text.strip().splitlines()
     return said[-1][:300] if said else "without a word"
+
+
+def last_words(log, text=""):
+    return last_line(text + Path(log).read_text(errors="replace"))
 
 
 def lines(path):

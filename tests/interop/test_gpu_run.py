@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 
 import pages
 import pytest
@@ -15,12 +16,16 @@ from harness import BUILD, TOP
 sys.path.insert(0, str(TOP / "tests/gpu"))
 
 import kills  # noqa: E402
+import pack  # noqa: E402
+import perf  # noqa: E402
+import sanitize  # noqa: E402
 import work  # noqa: E402
 
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="not on this machine: the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
-NOT_ON_A_CPU = {"coll": "there is no device", "sanitize": "there is no device"}
+NOT_ON_A_CPU = {**dict.fromkeys(("seam-ways", "coll", "sanitize", "sanitize-seam", "trace"), "there is no device"),
+                "kill-memory": "nvidia-smi says nothing of a device's memory", **dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder")}
 
 
 def run(*argv, **env):
@@ -62,8 +67,9 @@ def test_kills_on_a_device_that_runs_ahead(tmp_path):
     assert p.returncode == 0, p
     results = json.loads((tmp_path / "out/results.json").read_text())["results"]
     assert results["coll"]["figures"] == {"nccl": 1, "seam-1": 3}
-    figures = results["kill"]["figures"]
-    assert figures["restart"]["kills"] == figures["inplace"]["kills"] == 2
+    assert results["kill-restart"]["figures"]["kills"] == results["kill-inplace"]["figures"]["kills"] == 2
+    assert {name: v["kills"] for name, v in results["kill-staggered"]["figures"].items()} == {"3 ranks": 2, "4 ranks": 2}
+    figures = results["kill-memory"]["figures"]
     assert figures["survivors_mib"] == {"rank 0": [1000] * 3, "rank 1": [1000] * 3} and figures["memory_left_mib"] == 0
 
 
@@ -81,7 +87,7 @@ echo "========= ERROR SUMMARY: 0 errors"
 
 @on_stand_ins
 @pytest.mark.parametrize("how, result, words", [
-    ("well", "ok", "memcheck fp32, memcheck bf16, racecheck fp32, racecheck bf16: clean"),
+    ("well", "ok", "memcheck fp32, memcheck bf16, racecheck fp32, racecheck bf16: clean\nok       sanitize-seam"),
     ("crash", "FAILED", "memcheck, fp32: ERROR SUMMARY: 0 errors, and the run did not end well"),
     ("errors", "FAILED", "memcheck, fp32: ERROR SUMMARY: 3 errors ("),
     ("nothing", "skipped", "memcheck does not work here: no permission"),
@@ -90,8 +96,62 @@ def test_a_sanitizer(tmp_path, how, result, words):
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(SANITIZER)
     tool.chmod(0o755)
-    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "sanitize", "--out", tmp_path / "out", PATH=f"{tmp_path}:{os.environ['PATH']}", HOW=how)
+    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "sanitize,sanitize-seam", "--out", tmp_path / "out", PATH=f"{tmp_path}:{os.environ['PATH']}", HOW=how)
     assert p.stdout.split()[0] == result and words in p.stdout, p
+
+
+INITCHECK = """========= Uninitialized __global__ memory read of size 4 bytes
+=========     at {}+0x1d0
+=========     by thread (0,0,0) in block (0,0,0)
+========= ERROR SUMMARY: 1 error
+"""
+
+
+@pytest.mark.parametrize("kernel, check, words", [
+    ("void squared_kernel<float>(squared, finish, const T1 *)", "initcheck", "ERROR SUMMARY: 1 error in squared_kernel"),
+    ("void squared_kernel<float>(squared, finish, const T1 *)", "memcheck", "ERROR SUMMARY: 1 error in squared_kernel"),
+    ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "initcheck", ""),
+    ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "memcheck", "ERROR SUMMARY: 1 error"),
+])
+def test_only_initcheck_lets_libraries_read_what_they_ignore(kernel, check, words):
+    log = INITCHECK.format(kernel)
+    assert sanitize.verdict(check, sanitize.re.search(r"ERROR SUMMARY: (\d+) \w+", log), log, True) == words
+
+
+NSYS = r"""#!/bin/sh
+case "$1" in
+profile) [ "$HOW" = fails ] && { echo "no permission" >&2; exit 1; }
+  for word; do case "$before" in -o) touch "$word.nsys-rep" ;; esac; before=$word; done ;;
+stats) echo 'Processing [replay.sqlite] with [cuda_gpu_kern_sum.py]...'
+  echo
+  echo 'Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name'
+  echo '60.0,6000,60,2100.0,2000.0,1000,3000,5.0,"void update_kernel<(bool)1, float>(const kernel_control *, hyper, float *)"'
+  echo '40.0,4000,60,1500.0,1500.0,1000,3000,5.0,"decide_kernel(kernel_decide, unsigned long, kernel_scratch *)"' ;;
+esac
+"""
+NCU = r"""#!/bin/sh
+echo '==PROF== Connected to process 1'
+echo '"ID","Process ID","Kernel Name","gpu__time_duration.sum"'
+echo '"","","","us"'
+for us in 1.0 3.0 2.0; do echo "\"0\",\"1\",\"decide_kernel(kernel_decide, unsigned long, kernel_scratch *)\",\"$us\""; done
+"""
+
+
+@on_stand_ins
+@pytest.mark.parametrize("how, tools, result, words", [
+    ("well", {"nsys": NSYS, "ncu": NCU}, "ok", "by nsys, the most time first: update_kernel 2.0 us x 60, decide_kernel 1.5 us x 60"),
+    ("fails", {"nsys": NSYS, "ncu": NCU}, "ok", "by ncu, the most time first: decide_kernel 2.0 us x 3"),
+    ("fails", {"nsys": NSYS, "ncu": "#!/bin/sh\nexit 9\n"}, "skipped", "no permission"),
+])
+def test_a_trace(tmp_path, how, tools, result, words):
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "trace", "--out", tmp_path / "out", "--pack", tmp_path / "pack",
+            PATH=f"{tmp_path}:{os.environ['PATH']}", HOW=how)
+    assert p.stdout.split()[0] == result and words in p.stdout, p
+    with tarfile.open(tmp_path / "pack") as tar:
+        assert ("trace/replay.nsys-rep" in tar.getnames()) == (how == "well")
 
 
 @on_stand_ins
@@ -103,8 +163,8 @@ def test_without_pytorch(tmp_path):
     assert p.returncode == 0, p
     found = json.loads((tmp_path / "results.json").read_text())["results"]
     assert found["parity"]["line"] == "torch is not installed"
-    assert "nothing was laid beside PyTorch: torch is not installed" in found["perf"]["line"]
-    (row,) = found["perf"]["figures"]["rows"]
+    assert "nothing was laid beside PyTorch: torch is not installed" in found["perf-autoencoder"]["line"]
+    (row,) = found["perf-autoencoder"]["figures"]["rows"]
     assert row["ours_ms"] > 0 and row["floor_ms"] > 0 and row["times_eager"] is None
 
 
@@ -156,6 +216,74 @@ def test_a_step_that_fails_is_told(tmp_path):
     lines = p.stdout.splitlines()
     assert lines[0].startswith("FAILED   times") and "the wrong trainer" in lines[0]
     assert lines[1].startswith("FAILED   seam") and "test_compute_seam is not built" in lines[1]
+
+
+def test_the_arithmetic_of_the_aims():
+    """What perf.py says of an H100: 798 TFLOP/s, 3.0 TB/s."""
+    model = perf.WIDE
+    rates = {"products_ms": sum(2 * m * k * n for m, k, n in perf.products(model)) / 798e12 * 1e3, "copy_bytes_per_s": 3.0e12}
+    params = 2 * 8192 * 8193
+    assert round(rates["products_ms"], 2) == 6.89
+    assert round(params * perf.ADAM_BYTES["bf16"] / 3e12 * 1e3, 2) == 1.34
+    assert round(rates["products_ms"] / (rates["products_ms"] + params * perf.ADAM_BYTES["bf16"] / 3e12 * 1e3), 2) == 0.84
+    assert round(rates["products_ms"] / perf.floor_ms(model, "bf16", rates), 2) == 0.78
+
+
+def finished(out, pack_at):
+    with tarfile.open(pack_at) as tar:
+        packed = json.load(tar.extractfile("results.json"))
+    assert packed == json.loads((out / "results.json").read_text())
+    return {name: r["how"] for name, r in packed["results"].items()}
+
+
+def test_pieces_are_put_together(tmp_path):
+    """A step that has no room is named, with the command for it; the next call, with a folder of its own, carries the first one's results in."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    common = ["--rehearse", "--build", BUILD, "--only", "seam-ways,coll,trace", "--pack", tmp_path / "pack"]
+    p = run(*common, "--out", one, "--limit", 200)
+    assert p.returncode == 0 and finished(one, tmp_path / "pack") == {"seam-ways": "skipped", "trace": "skipped"}, p
+    assert "left, since --limit 200 had no room for them: coll; go on with:" in p.stdout
+    words = p.stdout.splitlines()[-1].split()
+    assert words[0] == "tests/gpu/run" and words[-4:] == ["--only", "coll", "--carry", str(tmp_path / "pack")] and words.count("--only") == 1
+    words[words.index(str(one))] = str(two)
+    p = run(*words[1:])
+    assert p.returncode == 0 and "left" not in p.stdout, p
+    assert finished(two, tmp_path / "pack") == {"seam-ways": "skipped", "coll": "skipped", "trace": "skipped"}
+
+
+def test_a_step_that_no_limit_holds_begins_first(tmp_path):
+    p = run("--rehearse", "--build", BUILD, "--only", "coll", "--out", tmp_path, "--limit", 20)
+    assert p.returncode == 0 and p.stdout.startswith("skipped  coll ") and "left" not in p.stdout, p
+
+
+def test_a_pack_is_small_and_says_what_it_lacks(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    (out / "step").mkdir(parents=True)
+    for name in pack.RESULTS:
+        (out / name).write_text("{}")
+    (out / "step/long.log").write_bytes(b"a" * pack.END + b"the end")
+    (out / "step/big.nsys-rep").write_bytes(bytes(100))
+    (out / "step/weights").write_bytes(bytes(100))
+    monkeypatch.setattr(pack, "WHOLE", 99)
+    pack.write(out, tmp_path / "pack")
+    fresh = tmp_path / "fresh"
+    pack.read(tmp_path / "pack", fresh)
+    assert sorted(str(f.relative_to(fresh)) for f in fresh.rglob("*") if f.is_file()) == ["left-out.txt", "results.json", "results.md", "step/long.log"]
+    assert (fresh / "left-out.txt").read_text() == "step/big.nsys-rep\n"
+    assert (fresh / "step/long.log").stat().st_size == pack.END and (fresh / "step/long.log").read_bytes().endswith(b"athe end")
+
+
+@pytest.mark.parametrize("names, words", [([], "no results.json"), (["results.json", "../out"], "names ../out, outside its folder"), (None, "cannot be read")])
+def test_a_pack_that_is_none(tmp_path, names, words):
+    at = tmp_path / "pack"
+    at.write_bytes(b"not a tar file")
+    if names is not None:
+        with tarfile.open(at, "w:gz") as tar:
+            for name in names:
+                pack.add(tar, name, b"{}")
+    p = run("--rehearse", "--build", BUILD, "--only", "coll", "--out", tmp_path / "results", "--carry", at)
+    assert p.returncode == 1 and words in p.stderr and "--carry" in p.stderr, p
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("argv, words", [(["--only", "nothing"], "there is no step nothing"), (["--rehearse"], "needs --build"), (["--deps", "/nowhere"], "is not what --prepare made")])
