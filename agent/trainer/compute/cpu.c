@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's implementation of compute.h: OpenBLAS for the matrix products, plain loops for the rest.
+/* The CPU's implementation of compute.h: OpenBLAS for large matrix products, gemm.c for small ones, plain loops for the
+ * rest.
  *
  * Each call does its work at once, in the caller's thread, so marks have nothing to wait for. A buffer is a flat array
  * of floats, aligned to a cache line, and every buffer has a host address.
@@ -26,6 +27,8 @@
 
 #include "agent/trainer/compute/compute.h"
 
+#include "agent/trainer/compute/gemm.h"
+#include "agent/trainer/compute/loops.h"
 #include "agent/trainer/compute/rounding.h"
 #include "common/mem.h"
 
@@ -53,6 +56,7 @@ struct rounded {
 
 struct compute_cpu {
   struct compute base;
+  struct gemm_plan *small; /* NULL: the library makes all products */
   struct rounded weights, bias, input;
 };
 
@@ -79,9 +83,11 @@ struct compute_layer {
 
 /* Only OpenBLAS has it; other cblas libraries read the environment. */
 extern void openblas_set_num_threads(int n) __attribute__((weak));
+extern int openblas_get_num_threads(void) __attribute__((weak));
 
 static void cpu_destroy(struct compute *c) {
   struct compute_cpu *cpu = (struct compute_cpu *)c;
+  gemm_plan_destroy(cpu->small);
   free(cpu->weights.data);
   free(cpu->bias.data);
   free(cpu->input.data);
@@ -194,17 +200,34 @@ static void cpu_layer_destroy(struct compute *c, struct compute_layer *l) {
   free(l);
 }
 
+static void multiply_by_library(const struct gemm *g) {
+  bool a_rows = g->a_col == 1 && g->a_row >= g->k, b_rows = g->b_col == 1 && g->b_row >= g->n;
+  for (size_t r = 0; g->bias && r < g->m; r++) memcpy(g->c + r * g->ldc, g->bias, g->n * sizeof(float));
+  cblas_sgemm(CblasRowMajor, a_rows ? CblasNoTrans : CblasTrans, b_rows ? CblasNoTrans : CblasTrans, (int)g->m,
+              (int)g->n, (int)g->k, 1.0f, g->a, (int)(a_rows ? g->a_row : g->a_col), g->b,
+              (int)(b_rows ? g->b_row : g->b_col), g->add || g->bias ? 1.0f : 0.0f, g->c, (int)g->ldc);
+  for (size_t r = 0; g->relu && r < g->m; r++)
+    for (float *c = g->c + r * g->ldc, *end = c + g->n; c < end; c++) *c = *c < 0.0f ? 0.0f : *c;
+  for (size_t r = 0; g->gate && r < g->m; r++)
+    for (size_t i = r * g->ldc; i < r * g->ldc + g->n; i++) g->c[i] = g->gate[i] > 0.0f ? g->c[i] : 0.0f;
+}
+
+static void multiply(struct compute *c, const struct gemm *g) {
+  struct compute_cpu *cpu = (struct compute_cpu *)c;
+  if (!cpu->small || !gemm_run(cpu->small, g)) multiply_by_library(g);
+}
+
 static int cpu_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
   float *py = floats_at(y), *pz = l->d.act == COMPUTE_GELU ? l->d.before->data : py;
   if (rows == 0) return 0;
-  const float *bias = rounded_operand(c, &((struct compute_cpu *)c)->bias, params->data + l->d.bias, out);
-  for (size_t r = 0; r < rows; r++) memcpy(pz + r * out, bias, out * sizeof(float));
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)out, (int)in, 1.0f,
-              input_operand(c, x, rows * in), (int)in, weights_operand(c, &l->d, params), (int)in, 1.0f, pz, (int)out);
-  if (l->d.act == COMPUTE_RELU)
-    for (size_t i = 0; i < rows * out; i++) py[i] = py[i] < 0.0f ? 0.0f : py[i]; /* a NaN stays one */
+  struct gemm g = {.m = rows, .n = out, .k = in, .a_row = in, .a_col = 1, .b_row = 1, .b_col = in, .c = pz, .ldc = out};
+  g.a = input_operand(c, x, rows * in);
+  g.b = weights_operand(c, &l->d, params);
+  g.bias = rounded_operand(c, &((struct compute_cpu *)c)->bias, params->data + l->d.bias, out);
+  g.relu = l->d.act == COMPUTE_RELU;
+  multiply(c, &g);
   round_act(c, pz, rows * out);
   if (l->d.act != COMPUTE_GELU) return 0;
   for (size_t i = 0; i < rows * out; i++) py[i] = gelu(pz[i]);
@@ -215,8 +238,7 @@ static int cpu_forward(struct compute *c, struct compute_layer *l, struct comput
 static void add_bias_grad(const struct compute_layer *l, const float *pz, float *db, size_t rows, bool add) {
   size_t out = l->d.out;
   if (!add) memset(db, 0, out * sizeof(float));
-  for (size_t r = 0; r < rows; r++)
-    for (size_t o = 0; o < out; o++) db[o] += pz[r * out + o];
+  for (size_t r = 0; r < rows; r++) loops_add(db, pz + r * out, out);
 }
 
 static int cpu_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
@@ -227,21 +249,26 @@ static int cpu_backward_weight(struct compute *c, struct compute_layer *l, struc
   if (part.from + part.n == out) add_bias_grad(l, pz, grads->data + l->d.bias, rows, add);
   if (rows == 0 && !add) memset(dw, 0, part.n * in * sizeof(float));
   if (rows == 0) return 0;
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)part.n, (int)in, (int)rows, 1.0f, pz + part.from, (int)out,
-              input_operand(c, x, rows * in), (int)in, add ? 1.0f : 0.0f, dw, (int)in);
+  struct gemm g = {.m = part.n, .n = in, .k = rows, .a_row = 1, .a_col = out, .b_row = in, .b_col = 1, .ldc = in};
+  g.a = pz + part.from;
+  g.b = input_operand(c, x, rows * in);
+  g.c = dw;
+  g.add = add;
+  multiply(c, &g);
   return 0;
 }
 
 static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                               struct span dz, struct span dx, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
-  const float *pz = floats_at(dz), *px = floats_at(x);
   float *pd = floats_at(dx);
   if (rows == 0) return 0;
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)in, (int)out, 1.0f, pz, (int)out,
-              weights_operand(c, &l->d, params), (int)in, 0.0f, pd, (int)in);
-  if (l->d.below == COMPUTE_RELU)
-    for (size_t i = 0; i < rows * in; i++) pd[i] = px[i] > 0.0f ? pd[i] : 0.0f;
+  struct gemm g = {.m = rows, .n = in, .k = out, .a_row = out, .a_col = 1, .b_row = in, .b_col = 1, .ldc = in};
+  g.a = floats_at(dz);
+  g.b = weights_operand(c, &l->d, params);
+  g.c = pd;
+  g.gate = l->d.below == COMPUTE_RELU ? floats_at(x) : NULL;
+  multiply(c, &g);
   round_act(c, pd, rows * in);
   if (l->d.below != COMPUTE_GELU) return 0;
   const float *before = l->d.below_before->data;
@@ -250,28 +277,14 @@ static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct
   return 0;
 }
 
-enum { CHAINS = 8 }; /* parallel sums, so that an addition does not wait for the one before */
-
-static double sum_squared_differences(const float *restrict y, const float *restrict t, size_t n) {
-  double sum[CHAINS] = {0};
-  size_t i = 0;
-  for (; i + CHAINS <= n; i += CHAINS)
-    for (size_t k = 0; k < CHAINS; k++) {
-      double d = (double)(y[i + k] - t[i + k]);
-      sum[k] += d * d;
-    }
-  for (; i < n; i++) sum[0] += (double)(y[i] - t[i]) * (double)(y[i] - t[i]);
-  return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
 /* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is
  * 0. */
 static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight,
                            double scale) {
-  double mean = sum_squared_differences(y, t, n) / (double)n, value = root ? sqrt(mean) : mean;
+  double mean = loops_sum_squared_differences(y, t, n) / (double)n, value = root ? sqrt(mean) : mean;
   double factor = root ? (value == 0.0 ? 0.0 : weight / ((double)n * value)) : 2.0 * weight / (double)n;
   float by = (float)(scale * factor);
-  for (size_t i = 0; dz && i < n; i++) dz[i] = by * (y[i] - t[i]);
+  if (dz) loops_scale_differences(dz, y, t, by, n);
   return weight * value;
 }
 
@@ -348,43 +361,28 @@ static struct compute_buf *cpu_opt_state(struct compute_opt *o, int i) {
   return o->state[i];
 }
 
-static double sum_squares(const float *p, size_t n) {
-  double sum[4] = {0}; /* four parallel sums, as above */
-  size_t i = 0;
-  for (; i + 4 <= n; i += 4)
-    for (int k = 0; k < 4; k++) sum[k] += (double)p[i + (size_t)k] * (double)p[i + (size_t)k];
-  for (; i < n; i++) sum[0] += (double)p[i] * (double)p[i];
-  return sum[0] + sum[1] + sum[2] + sum[3];
-}
-
 /* by: the factor of the gradients. */
 static void sgd(const struct compute_opt_desc *d, float lr, float by, struct span param, struct span grad,
                 struct compute_buf *momentum) {
-  float *restrict p = floats_at(param), *restrict m = momentum->data;
-  const float *restrict g = floats_at(grad);
-  float mu = (float)d->momentum, decay = (float)d->weight_decay;
-  for (size_t i = 0; i < param.n; i++) {
-    m[i] = mu * m[i] + (by * g[i] + decay * p[i]);
-    p[i] -= lr * m[i];
-  }
+  loops_sgd((float)d->momentum, (float)d->weight_decay, lr, by, floats_at(param), momentum->data, floats_at(grad),
+            param.n);
 }
 
 static void adam(const struct compute_opt_desc *d, uint64_t step, float lr, float by, struct span param,
                  struct span grad, struct compute_buf *const *state) {
-  float *restrict p = floats_at(param), *restrict m = state[0]->data, *restrict v = state[1]->data;
-  const float *restrict g = floats_at(grad);
-  float b1 = (float)d->beta1, b2 = (float)d->beta2, eps = (float)d->eps;
-  float c1 = (float)(1.0 - d->beta1), c2 = (float)(1.0 - d->beta2); /* rounded after the subtraction, as torch does */
-  float rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)step)));
-  float root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)step)));
-  float decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f;
-  float keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
-  for (size_t i = 0; i < param.n; i++) {
-    float x = by * g[i] + decay * p[i];
-    m[i] = b1 * m[i] + c1 * x;
-    v[i] = b2 * v[i] + c2 * x * x;
-    p[i] = keep * p[i] - rate * m[i] / (sqrtf(v[i]) * root + eps);
-  }
+  struct adam_factors f = {
+      .by = by,
+      .b1 = (float)d->beta1,
+      .c1 = (float)(1.0 - d->beta1), /* rounded after the subtraction, as torch does */
+      .b2 = (float)d->beta2,
+      .c2 = (float)(1.0 - d->beta2),
+      .eps = (float)d->eps,
+      .rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)step))),
+      .root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)step))),
+      .decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f,
+      .keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f,
+  };
+  loops_adam(&f, floats_at(param), state[0]->data, state[1]->data, floats_at(grad), param.n);
 }
 
 static void count_skipped(struct compute_opt *o) {
@@ -405,7 +403,8 @@ static void count_update(struct compute_opt *o) {
 
 static void update_or_skip(struct compute_opt *o, const struct compute_update *u) {
   if (u->bad.n && isinf(floats_at(u->bad)[0])) return;
-  double norm = sqrt(sum_squares(floats_at(u->grad), u->grad.n)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
+  double norm = sqrt(loops_sum_squares(floats_at(u->grad), u->grad.n)) / (double)o->v.scale,
+         by = 1.0 / (double)o->v.scale;
   o->v.grad_norm = u->bad.n && floats_at(u->bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {
     count_skipped(o);
@@ -438,7 +437,7 @@ _Static_assert(sizeof(struct vote) == COMPUTE_VOTE * sizeof(float), "a vote has 
 static int cpu_opt_vote(struct compute *c, struct compute_opt *o, struct compute_buf *grads,
                         const struct compute_share *v, int n, struct span vote, struct err *e) {
   struct vote mine = {0};
-  for (int i = 0; i < n; i++) mine.squares += sum_squares(grads->data + v[i].at, v[i].n);
+  for (int i = 0; i < n; i++) mine.squares += loops_sum_squares(grads->data + v[i].at, v[i].n);
   memcpy(floats_at(vote), &mine, sizeof mine);
   return 0;
 }
@@ -546,6 +545,8 @@ struct compute *compute_cpu_create(int threads, enum compute_precision precision
   _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero, denormals are zero */
 #endif
   struct compute_cpu *cpu = xcalloc(1, sizeof *cpu);
+  bool one = openblas_get_num_threads ? openblas_get_num_threads() == 1 : threads == 1;
+  cpu->small = one ? gemm_plan_create() : NULL;
   cpu->base = (struct compute){.ops = &cpu_ops, .precision = precision, .device = "cpu"};
   return &cpu->base;
 }

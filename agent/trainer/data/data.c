@@ -9,6 +9,7 @@
 #include "agent/trainer/data/data.h"
 
 #include "agent/trainer/data/idx.h"
+#include "agent/trainer/wide.h"
 #include "common/buf.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
@@ -160,14 +161,18 @@ static void ramp(uint64_t i, uint32_t dim, double scale, float *out) {
   if (dim > 1) out[dim - 1] = (float)(end * scale);
 }
 
+WIDE_BODY void scale_bytes(const uint8_t *restrict p, uint32_t n, float factor, float *restrict out) {
+  for (uint32_t k = 0; k < n; k++) out[k] = (float)p[k] * factor;
+}
+
+WIDE(void, bytes, (const uint8_t *p, uint32_t n, float factor, float *out), scale_bytes(p, n, factor, out))
+
 void dataset_sample(const struct dataset *d, uint64_t i, float *out) {
   if (!d->pixels) {
     ramp(i, d->dim, d->scale, out);
     return;
   }
-  const uint8_t *p = d->pixels + i * d->dim;
-  float factor = (float)(d->scale / 255.0);
-  for (uint32_t k = 0; k < d->dim; k++) out[k] = (float)p[k] * factor;
+  bytes_of_this_cpu()(d->pixels + i * d->dim, d->dim, (float)(d->scale / 255.0), out);
 }
 
 unsigned dataset_top_label(const struct dataset *d, uint64_t *where) {

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums have CHAINS partial sums, whatever vectors the CPU has, so that the order of additions is the same everywhere and
+ * no addition waits for the one before. Products and sums are not contracted (meson.build), and roots and quotients are
+ * exact by IEEE 754. So the bits do not depend on the CPU. */
+
+#include "agent/trainer/compute/loops.h"
+
+#include "agent/trainer/wide.h"
+
+#include <math.h>
+
+enum { LANES = 8, VECS = 4, CHAINS = LANES * VECS };
+
+typedef double chain __attribute__((vector_size(LANES * sizeof(double))));
+typedef float floats __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+/* The squares of a, or of a - b if there is a b. */
+WIDE_BODY double squares_of(const float *a, const float *b, size_t n) {
+  chain sum[VECS] = {{0}};
+  size_t i = 0;
+  for (; i + CHAINS <= n; i += CHAINS)
+    for (size_t k = 0; k < VECS; k++) {
+      floats x = *(const floats *)(a + i + k * LANES);
+      if (b) x -= *(const floats *)(b + i + k * LANES);
+      chain d = __builtin_convertvector(x, chain);
+      sum[k] += d * d;
+    }
+  chain all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  double total = ((all[0] + all[1]) + (all[2] + all[3])) + ((all[4] + all[5]) + (all[6] + all[7]));
+  for (; i < n; i++) {
+    double d = (double)(b ? a[i] - b[i] : a[i]);
+    total += d * d;
+  }
+  return total;
+}
+
+WIDE_BODY void differences_of(float *restrict out, const float *restrict a, const float *restrict b, float by,
+                              size_t n) {
+  for (size_t i = 0; i < n; i++) out[i] = by * (a[i] - b[i]);
+}
+
+WIDE_BODY void add_of(float *restrict to, const float *restrict what, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] += what[i];
+}
+
+WIDE_BODY void adam_of(const struct adam_factors *from, float *restrict p, float *restrict m, float *restrict v,
+                       const float *restrict g, size_t n) {
+  const struct adam_factors f = *from;
+  for (size_t i = 0; i < n; i++) {
+    float x = f.by * g[i] + f.decay * p[i];
+    m[i] = f.b1 * m[i] + f.c1 * x;
+    v[i] = f.b2 * v[i] + f.c2 * x * x;
+    p[i] = f.keep * p[i] - f.rate * m[i] / (sqrtf(v[i]) * f.root + f.eps);
+  }
+}
+
+WIDE_BODY void sgd_of(float mu, float decay, float lr, float by, float *restrict p, float *restrict m,
+                      const float *restrict g, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    m[i] = mu * m[i] + (by * g[i] + decay * p[i]);
+    p[i] -= lr * m[i];
+  }
+}
+
+WIDE(double, squares, (const float *a, size_t n), squares_of(a, NULL, n))
+WIDE(double, differences, (const float *a, const float *b, size_t n), squares_of(a, b, n))
+WIDE(void, scaled, (float *out, const float *a, const float *b, float by, size_t n), differences_of(out, a, b, by, n))
+WIDE(void, add, (float *to, const float *what, size_t n), add_of(to, what, n))
+WIDE(void, adam, (const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n),
+     adam_of(f, p, m, v, g, n))
+WIDE(void, sgd, (float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n),
+     sgd_of(mu, decay, lr, by, p, m, g, n))
+
+double loops_sum_squares(const float *p, size_t n) {
+  return squares_of_this_cpu()(p, n);
+}
+
+double loops_sum_squared_differences(const float *a, const float *b, size_t n) {
+  return differences_of_this_cpu()(a, b, n);
+}
+
+void loops_scale_differences(float *out, const float *a, const float *b, float by, size_t n) {
+  scaled_of_this_cpu()(out, a, b, by, n);
+}
+
+void loops_add(float *to, const float *what, size_t n) {
+  add_of_this_cpu()(to, what, n);
+}
+
+void loops_adam(const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n) {
+  adam_of_this_cpu()(f, p, m, v, g, n);
+}
+
+void loops_sgd(float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n) {
+  sgd_of_this_cpu()(mu, decay, lr, by, p, m, g, n);
+}
