@@ -2,8 +2,8 @@
 #ifndef AGENT_TRAINER_COLL_COLL_H
 #define AGENT_TRAINER_COLL_COLL_H
 
-/* Collectives of the ranks: the second of the trainer's two seams (the first is compute.h). local.c is a world of one
- * and tcp.c a ring over TCP. NCCL on a stream of its own (gpu/) fits behind the same functions:
+/* Collectives of the ranks: the second of the trainer's two seams (the first is compute.h). local.c is a world of one,
+ * tcp.c a ring over TCP, and host.c shared memory among the ranks of one host. NCCL on a stream of its own (gpu/) fits behind the same functions:
  *
  *  - all_reduce is split. `begin` queues it behind the operations queued in `compute`. `wait` lets operations queued
  *    later in compute see the result. Up to COLL_TICKETS_MAX may be in progress, and all ranks begin them in the same
@@ -31,7 +31,8 @@ enum {
   COLL_TICKETS_MAX = 32,
   COLL_WORLD_MAX = 65536,
   COLL_SUM_MAX = 256,
-  COLL_ASK_MS = 10 /* a rank that waits asks its agent this often */
+  COLL_ASK_MS = 10, /* a rank that waits asks its agent this often */
+  COLL_NOTE = 64
 };
 
 struct coll;
@@ -88,11 +89,15 @@ struct coll_tcp_config {
   void *exchange_ctx;
   coll_asked_fn asked; /* or NULL */
   void *asked_ctx;
+  const uint8_t *note; /* COLL_NOTE bytes for the other ranks, or NULL */
+  uint8_t *notes;      /* those of all ranks; NULL without a note */
 };
 
 struct coll *coll_local_create(void);
 /* Connects the neighbours. The exchange and the connections each take timeout_ms at most. */
 int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e);
+/* The same; among ranks of one host, registered buffers are reduced in shared memory (host.c). */
+int coll_host_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e);
 
 /* Says BYE and closes. After coll_abort or a failure on a device: see coll_cut. NULL is fine. */
 static inline void coll_destroy(struct coll *l) {

@@ -220,6 +220,7 @@ struct compute_ops {
   void (*graph_destroy)(struct compute *c, struct compute_graph *g);
   void (*range_push)(struct compute *c, const char *name);
   void (*range_pop)(struct compute *c);
+  int (*share)(struct compute *c, struct compute_buf *b, int *fd, size_t *bytes, struct err *e);
 };
 
 /* Implementations embed this as their first member. */
@@ -252,6 +253,9 @@ static inline void compute_free(struct compute *c, struct compute_buf *b) {
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
+/* From now on other processes can map this COMPUTE_PARAM or COMPUTE_GRAD by a descriptor, which belongs to the buffer.
+ * Its address and its values stay. -ENOTSUP: it has no such memory. */
+int compute_share(struct compute *c, struct compute_buf *b, int *fd, size_t *bytes, struct err *e);
 /* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. Copies from and to
  * COMPUTE_ACT convert bf16 and fp16, and may wait: use them in tests, not in a step. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {

@@ -262,7 +262,7 @@ static int join_tcp(struct trainer *t, struct err *e) {
                                 .exchange_ctx = t->rdzv,
                                 .asked = trainer_asked,
                                 .asked_ctx = t};
-  return coll_tcp_create(&cfg, &t->coll, e);
+  return coll_host_create(&cfg, &t->coll, e);
 }
 
 int trainer_register(struct trainer *t, struct coll *l, struct err *e) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coll/tcp.c: worlds of real processes on loopback. Sums against plain sums for odd sizes, with the same bytes
- * everywhere and every time; ranks that die, fall silent, give up or leave; and strangers.
+/* coll/tcp.c and coll/host.c: worlds of real processes on loopback. Sums against plain sums for odd sizes, with the same
+ * bytes everywhere, every time and on both transports; ranks that die, fall silent, give up or leave; and strangers.
+ * Every test runs twice: with the ring alone, and with a registered buffer that all ranks share.
  *
  * A world is forked, and its ranks exchange through shared memory instead of an agent. A rank's function returns
  * whether everything was right. */
@@ -31,6 +32,7 @@ enum { WORLD_MAX = 6, CARD_MAX = 256, BIG = 1000003, TIMEOUT_MS = 1200, PATIENCE
 struct meeting {
   pthread_barrier_t barrier;
   uint8_t cards[WORLD_MAX][CARD_MAX];
+  volatile int asked; /* what every rank's agent answers */
 };
 
 struct rank {
@@ -38,11 +40,17 @@ struct rank {
   struct meeting *meeting;
   struct coll *l;
   struct compute *c;
+  struct compute_buf *b;         /* that of new_buffer */
   uint64_t leave_ms;             /* when rank 0's agent asks it to leave; 0: never */
   int (*before)(struct rank *r); /* strangers: after the cards are exchanged, before the ring forms */
 };
 
 typedef bool (*rank_fn)(struct rank *r);
+
+static bool shared;                              /* the transport of all worlds */
+static uint64_t deadline_ms = PATIENCE_S * 1000; /* short only where a rank is silent */
+
+enum { ROOM = BIG / 4 * 5 + 1 };
 
 #define EXPECT(cond)                                                                                                   \
   do {                                                                                                                 \
@@ -68,11 +76,11 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
   return r->before ? r->before(r) : 0;
 }
 
-/* The agent of rank 0 asks it to leave, once the test has said so. */
+/* All agents ask their ranks to leave, or that of rank 0 alone, once the test has said so. */
 static int asked(void *ctx, struct err *e) {
   struct rank *r = ctx;
-  if (r->rank > 0 || !r->leave_ms || now_ms() < r->leave_ms) return 0;
-  return err_set(e, -ECANCELED, "the agent ends this round");
+  bool now = r->rank == 0 && r->leave_ms && now_ms() >= r->leave_ms;
+  return r->meeting->asked || now ? err_set(e, -ECANCELED, "the agent ends this round") : 0;
 }
 
 static bool join(struct rank *r) {
@@ -80,7 +88,7 @@ static bool join(struct rank *r) {
                                 .world = r->world,
                                 .round = 3,
                                 .node_addr = "127.0.0.1",
-                                .timeout_ms = TIMEOUT_MS,
+                                .timeout_ms = deadline_ms,
                                 .exchange = exchange,
                                 .exchange_ctx = r,
                                 .asked = asked,
@@ -89,15 +97,33 @@ static bool join(struct rank *r) {
   r->c = compute_cpu_create(1, COMPUTE_FP32);
   if (r->world == 1)
     r->l = coll_local_create();
-  else if (coll_tcp_create(&cfg, &r->l, &e))
+  else if ((shared ? coll_host_create : coll_tcp_create)(&cfg, &r->l, &e))
     fprintf(stderr, "rank %d: %s\n", r->rank, e.text);
-  return r->l != NULL;
+  if (!r->l || r->world == 1) return r->l != NULL;
+  EXPECT(strcmp(r->l->ops->name, shared ? "shared memory" : "tcp") == 0);
+  if (!shared) return true;
+  EXPECT(compute_alloc(r->c, COMPUTE_GRAD, ROOM, &r->b, &e) == 0);
+  coll_register(r->l, r->c, r->b, &e); /* where a rank dies at once this fails, and then all that follows does */
+  return true;
+}
+
+/* The registered buffer; with the ring alone, one like any other. */
+static void new_buffer(struct rank *r, size_t n, struct compute_buf **out) {
+  if (r->b && n <= ROOM)
+    *out = r->b;
+  else
+    compute_alloc(r->c, COMPUTE_GRAD, n, out, NULL);
+}
+
+static void free_buffer(struct rank *r, struct compute_buf *b) {
+  if (b != r->b) compute_free(r->c, b);
 }
 
 static void run_rank(struct rank r, rank_fn fn) {
   alarm(PATIENCE_S);
   bool ok = join(&r) && fn(&r);
   coll_destroy(r.l);
+  compute_free(r.c, r.b);
   compute_destroy(r.c);
   exit(ok ? 0 : 1);
 }
@@ -164,7 +190,7 @@ static bool check_sums(struct rank *r) {
   size_t n = (size_t)r->arg;
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  compute_alloc(r->c, COMPUTE_GRAD, n + 1, &b, &e);
+  new_buffer(r, n + 1, &b);
   float *x = compute_host(r->c, span_of_all(b, n + 1));
   x[n] = 12345.0f; /* must stay */
   EXPECT(sum_once(r, b, n));
@@ -179,9 +205,14 @@ static bool check_sums(struct rank *r) {
   EXPECT(memcmp(roots, x, n * sizeof *x) == 0);
   EXPECT(sum_once(r, b, n));
   EXPECT(memcmp(mine, x, n * sizeof *x) == 0);
+  struct compute_buf *other; /* not registered: the ring sums it */
+  compute_alloc(r->c, COMPUTE_GRAD, n + 1, &other, &e);
+  EXPECT(sum_once(r, other, n));
+  EXPECT(memcmp(mine, compute_host(r->c, span_of_all(other, n + 1)), n * sizeof *x) == 0);
+  compute_free(r->c, other);
   free(roots);
   free(mine);
-  compute_free(r->c, b);
+  free_buffer(r, b);
   return true;
 }
 
@@ -214,7 +245,7 @@ static bool check_halves(struct rank *r) {
   struct coll_ticket t;
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  compute_alloc(r->c, COMPUTE_GRAD, n + 1, &b, &e);
+  new_buffer(r, n + 1, &b);
   float *x = compute_host(r->c, span_of_all(b, n + 1));
   x[n] = 12345.0f; /* must stay */
   EXPECT(sum_once(r, b, n));
@@ -224,7 +255,7 @@ static bool check_halves(struct rank *r) {
   if (r->world > 1 && n > 0) EXPECT(coll_reduce_scatter_begin(r->l, r->c, span_of_all(b, n + 1), &t, &e) == -EINVAL);
   if (r->world > 1 && n > 0) EXPECT(coll_all_gather_begin(r->l, r->c, span_of_all(b, n + 1), &t, &e) == -EINVAL);
   free(sums);
-  compute_free(r->c, b);
+  free_buffer(r, b);
   return true;
 }
 
@@ -240,7 +271,7 @@ static bool check_many(struct rank *r) {
   struct coll_ticket t[N];
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  compute_alloc(r->c, COMPUTE_GRAD, N * EACH, &b, &e);
+  new_buffer(r, N * EACH, &b);
   float *x = fill(r, b, N * EACH);
   for (size_t k = 0; k < N; k++) {
     EXPECT(coll_all_reduce_begin(r->l, r->c, (struct span){b, k * EACH, EACH - k}, &t[k], &e) == 0);
@@ -258,7 +289,7 @@ static bool check_many(struct rank *r) {
   }
   EXPECT(coll_sum(r->l, v, COLL_SUM_MAX + 1, &e) == -EINVAL);
   EXPECT(coll_barrier(r->l, &e) == 0);
-  compute_free(r->c, b);
+  free_buffer(r, b);
   return true;
 }
 
@@ -289,7 +320,7 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   struct err e = ERR_INIT;
   struct compute_buf *b;
   int rc = 0;
-  compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, &e);
+  new_buffer(r, BIG, &b);
   uint64_t from = now_ms();
   while (rc == 0 && now_ms() - from < 20000) {
     struct coll_ticket t;
@@ -301,9 +332,9 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   if (r->l->lost != r->arg || !strstr(e.text, words)) fprintf(stderr, "rank %d: %d: %s\n", r->rank, r->l->lost, e.text);
   EXPECT(r->l->lost == r->arg);
   EXPECT(strstr(e.text, words) != NULL);
-  EXPECT(took < 3 * TIMEOUT_MS);
+  EXPECT(took < 3 * deadline_ms);
   EXPECT(coll_barrier(r->l, NULL) == rc); /* and it stays so */
-  compute_free(r->c, b);
+  free_buffer(r, b);
   return true;
 }
 
@@ -313,7 +344,7 @@ static bool one_dies(struct rank *r) {
   struct coll_ticket t;
   struct compute_buf *b;
   struct err e = ERR_INIT;
-  compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, &e);
+  new_buffer(r, BIG, &b);
   for (int i = 0; i < 3; i++) coll_all_reduce_begin(r->l, r->c, span_of_all(b, BIG), &t, &e);
   kill(getpid(), SIGKILL);
   return false;
@@ -337,7 +368,33 @@ static bool one_is_silent(struct rank *r) {
 }
 
 static void test_a_rank_that_is_silent_is_named_by_all(void **state) {
+  deadline_ms = TIMEOUT_MS;
   for (int world = 2; world <= 5; world++) run_world_with(world, one_is_silent, world / 2, world / 2, NULL);
+  deadline_ms = PATIENCE_S * 1000;
+}
+
+/* A rank hangs, and the agents ask the others to leave: they do, at once. The first one to ask tells the others. */
+static bool one_hangs_and_all_are_asked(struct rank *r) {
+  struct err e = ERR_INIT;
+  struct coll_ticket t;
+  struct compute_buf *b;
+  new_buffer(r, 1000, &b);
+  EXPECT(sum_once(r, b, 1000));
+  if (r->rank == r->arg) kill(getpid(), SIGSTOP);
+  EXPECT(coll_all_reduce_begin(r->l, r->c, span_of_all(b, 1000), &t, &e) == 0);
+  uint64_t from = now_ms();
+  r->meeting->asked = -ECANCELED;
+  int rc = coll_wait(r->l, t, &e);
+  EXPECT(rc == -ECANCELED || rc == -ECONNABORTED);
+  EXPECT(r->l->lost == -1 || rc == -ECONNABORTED);
+  EXPECT(strstr(e.text, "the agent ends this round") != NULL);
+  EXPECT(now_ms() - from < TIMEOUT_MS / 2);
+  free_buffer(r, b);
+  return true;
+}
+
+static void test_a_rank_that_is_asked_leaves_at_once(void **state) {
+  for (int world = 2; world <= 5; world++) run_world_with(world, one_hangs_and_all_are_asked, 1, 1, NULL);
 }
 
 static bool one_gives_up(struct rank *r) {
@@ -363,7 +420,11 @@ static void test_a_rank_that_leaves_early_is_named(void **state) {
 static bool leave_at_once(struct rank *r) {
   struct err e = ERR_INIT;
   double v = 1;
+  struct compute_buf *b;
+  new_buffer(r, 100, &b);
   for (int i = 0; i < 20; i++) EXPECT(coll_sum(r->l, &v, 1, &e) == 0);
+  for (int i = 0; i < 20; i++) EXPECT(sum_once(r, b, 100));
+  free_buffer(r, b);
   return true;
 }
 
@@ -376,13 +437,13 @@ static bool sizes_differ(struct rank *r) {
   struct coll_ticket t = {0};
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, &e);
+  new_buffer(r, BIG, &b);
   size_t n = r->rank == 0 ? 1000 : 2000;
   int rc = coll_all_reduce_begin(r->l, r->c, span_of_all(b, n), &t, &e);
   if (rc == 0) rc = coll_wait(r->l, t, &e);
   if (rc == 0) rc = coll_barrier(r->l, &e);
   EXPECT(rc < 0 && e.text[0]);
-  compute_free(r->c, b);
+  free_buffer(r, b);
   return true;
 }
 
@@ -510,6 +571,16 @@ static void test_streams_fit(void **state) {
       }
 }
 
+static int use_ring(void **state) {
+  shared = false;
+  return 0;
+}
+
+static int use_shared_memory(void **state) {
+  shared = true;
+  return 0;
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_streams_fit),
@@ -519,6 +590,7 @@ int main(void) {
       cmocka_unit_test(test_broadcast_from_every_root),
       cmocka_unit_test(test_a_rank_that_dies_is_named_by_all),
       cmocka_unit_test(test_a_rank_that_is_silent_is_named_by_all),
+      cmocka_unit_test(test_a_rank_that_is_asked_leaves_at_once),
       cmocka_unit_test(test_words_of_who_gives_up_reach_all),
       cmocka_unit_test(test_a_rank_that_leaves_early_is_named),
       cmocka_unit_test(test_leaving_in_good_order),
@@ -528,5 +600,6 @@ int main(void) {
       cmocka_unit_test(test_strangers_are_not_let_in),
       cmocka_unit_test(test_neighbours_that_are_not_there),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = cmocka_run_group_tests_name("ring", tests, use_ring, NULL);
+  return failed + cmocka_run_group_tests_name("shared memory", tests, use_shared_memory, NULL);
 }
