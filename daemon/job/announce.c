@@ -409,7 +409,7 @@ static void put_goodput(struct event *e, const struct goodput *g) {
   };
   for (int b = 0; b < BUCKET_COUNT; b++) event_real(e, fields[b], (double)goodput_ms(g, (enum bucket)b) / 1000);
   event_real(e, EVENT_GOODPUT_TOTAL, (double)goodput_total_ms(g) / 1000);
-  event_real(e, EVENT_GOODPUT_USEFUL, round(goodput_useful(g) * 10000) / 10000);
+  event_real(e, EVENT_GOODPUT_USEFUL, (double)(uint64_t)(goodput_useful(g) * 10000 + 0.5) / 10000);
 }
 
 static void announce_ended(struct job *j, uint64_t now_ms) {
