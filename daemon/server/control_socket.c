@@ -6,7 +6,8 @@
  * same port on different addresses: the second one finds the first alive, and needs another path from --socket.
  *
  * There are many ports, and a machine on which daemons are killed collects leftovers that no daemon of the same port
- * will ever replace. So each new daemon removes those of its own user, wherever they may be. A socket between bind(2)
+ * will ever replace. So each new daemon removes those of its own user, wherever they may be; one that an agent has
+ * started for itself does so when it has lived for a second. A socket between bind(2)
  * and listen(2) refuses connections too: so ours is created under another name, and renamed once it listens.
  *
  * Every user may connect, since the daemon decides by SO_PEERCRED who may do what. Only a folder that is closed to

@@ -114,6 +114,19 @@ def test_a_link_in_the_place_of_the_control_socket(rdzv, shared):
         link.unlink()
 
 
+def test_the_socket_of_a_killed_daemon_is_removed(rdzv):
+    """By the next daemon, also by one that an agent has started for itself, if the job lasts for a second."""
+    for kind in "daemon", "agent":
+        folder = Path(f"/tmp/rdzvd-{os.geteuid()}-1")  # no daemon has this port
+        folder.mkdir(0o755, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(str(folder / "control.sock"))
+        p = rdzv.daemon("--socket", rdzv.tmp / "s") if kind == "daemon" else rdzv.agent("--standalone", "--", "sleep", "600")
+        until("it is removed", lambda: not folder.exists(), 20)
+        p.kill(signal.SIGTERM)
+        p.exit(30)
+
+
 @needs_users
 def test_a_link_in_the_place_of_a_file(rdzv, shared):
     """The job's user has opened its log folder to everybody."""
