@@ -197,6 +197,13 @@ def test_in_place(rdzv):
     same(TRAINER, "in place", p.text, r"^\[N\] rdzv-trainer: lost contact .* leaving|go on in place|: continuing in place at|^\[\d\] rdzv-trainer: lost contact .* leaving")
 
 
+def test_in_shares(rdzv):
+    (command,) = pages.lines(TRAINER, "shares")
+    p = pages.shell(rdzv, pages.with_changes(command, [("--epochs 20", "--epochs 1")]))
+    assert p.exit(60) == 0, p
+    same(TRAINER, "shares", p.text, r"memory of each rank")
+
+
 def test_bench(rdzv, lan):
     (command,) = pages.lines(TRAINER, "bench")
     both = on_both(rdzv, lan, pages.with_changes(command, [("--nproc 8", "--nproc 1"), ("-e 1g", "-e 64k")]))
