@@ -18,6 +18,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum {
   WORLD_MAX = 8,
@@ -121,7 +122,38 @@ struct page {
   char why[WORLD_TEXT];
 };
 
+enum state { GONE, RUNS, FINISHED }; /* GONE: it died, or was never started. FINISHED: with 0 */
+
+struct worker {
+  pid_t pid;
+  enum state state;
+  bool stopped, killed, asked, failing; /* failing: a call of its libraries fails */
+  uint64_t due_ms, asked_ms, grace_ms;  /* when it hears that the round ends; since when it knows; to leave */
+  int started;                          /* processes of this place so far */
+};
+
+struct run {
+  const struct plan *plan;
+  int turn; /* of a plan that is run several times */
+  struct worker workers[WORLD_MAX];
+  uint64_t random, began_ms, end_ms;
+  bool ending, stopping;
+  bool told; /* some rank was asked to stop in this round, and tells the others */
+  pid_t minter;
+  char folder[96], dir[128];
+  int log;
+};
+
+/* Over all seeds of all jobs. */
+struct totals {
+  int seeds, failed, rounds, events[EVENT_KINDS];
+  uint64_t slowest_leave_ms;
+};
+
 extern struct page *page;
+extern struct totals *totals;
+extern const char *module_path;
+extern const struct gpu_module *module_gpu;
 extern struct reference *reference; /* of the run that goes on */
 extern int own_place;               /* in a trainer */
 
@@ -144,6 +176,12 @@ enum { VARIANT_DETERMINISTIC = 3, VARIANT_CPU, VARIANTS };
 /* The options of a variant, which decide its bytes. Ends with NULL. */
 const char *const *variant_options(int variant);
 int variant_steps(int variant);
+
+/* test_trainer_world_run.c. A turn looks once at all places, and does what agents and daemon would do. false: the run
+ * has ended, or has failed. */
+void run_begin(struct run *r);
+bool run_turn(struct run *r);
+void run_end(struct run *r);
 
 /* agent/trainer/run/rdzv-trainer.c */
 int rdzv_trainer_main(int argc, char **argv);
