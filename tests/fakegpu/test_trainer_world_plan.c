@@ -164,7 +164,18 @@ static const struct scenario {
       .n_events = 2,
       .events = {{.kind = EVENT_KILL, .place = 2, .step = 3, .delay_ms = 1},
                  {.kind = EVENT_KILL, .place = 1, .round = 2, .step = 7, .delay_ms = 2}}}},
-    /* The same on CPUs: the ring waits for a rank that is stopped, and no connection closes. */
+    /* Of steps that are read while the round ends, no request stays: other ranks have read them before. */
+    {"request-in-a-cut-step",
+     {.world = 3,
+      .graph = "off",
+      .deaths = "none",
+      .inplace = true,
+      .folder = true,
+      .jitter = 5,
+      .n_events = 2,
+      .events = {{.kind = EVENT_CHECKPOINT, .place = 0, .step = 3},
+                 {.kind = EVENT_REJOIN, .place = 1, .step = 3, .delay_ms = 1}}}},
+    /* On CPUs the ring waits for a rank that is stopped, and no connection closes. */
     {"ring-hang",
      {.world = 4,
       .variant = VARIANT_CPU,

@@ -81,7 +81,8 @@ static int end_round(struct trainer *t, struct err *e) {
   coll_destroy(t->coll);
   t->coll = NULL;
   rc = trainer_discard_queued(t, e);
-  t->stop = t->checkpoint = t->clock = false; /* the requests are repeated in the next round */
+  /* The requests are repeated in the next round. Those of the steps just read go too, since others read them before. */
+  t->stop = t->checkpoint = t->clock = false;
   t->requested = 0;
   /* A sum that was cut off leaves anything, in the pads between the tensors too, which no step writes again. */
   return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_fill(t->c, span_of(t->model.grads, 0, t->model.n_room), 0, e));
