@@ -185,7 +185,7 @@ static bool run_plan(const struct plan *p) {
   init_lock(&page->lock);
   page->world = p->world;
   page->plan = *p;
-  page->minted = p->minted && p->variant != VARIANT_CPU;
+  page->minted = p->minted && p->variant < VARIANT_CPU;
   run_begin(&r);
   while (run_turn(&r)) usleep(LOOK_US);
   run_end(&r);

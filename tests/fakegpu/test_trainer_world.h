@@ -128,7 +128,9 @@ struct worker {
   pid_t pid;
   enum state state;
   bool stopped, killed, asked, failing; /* failing: a call of its libraries fails */
-  uint64_t due_ms, asked_ms, grace_ms;  /* when it hears that the round ends; since when it knows; to leave */
+  uint64_t due_ms;                      /* when it hears that the round ends */
+  uint64_t asked_ms, asked_fair_ms;     /* when it was asked to leave, and struct run's fair_ms then */
+  uint64_t grace_ms;                    /* in which it leaves, if it hangs */
   int started;                          /* processes of this place so far */
 };
 
@@ -136,7 +138,8 @@ struct run {
   const struct plan *plan;
   int turn; /* of a plan that is run several times */
   struct worker workers[WORLD_MAX];
-  uint64_t random, began_ms, end_ms;
+  uint64_t random, began_ms;
+  uint64_t looked_ms, fair_ms; /* fair_ms: the time that went by, but for that in which this process did not run */
   bool ending, stopping;
   bool told; /* some rank was asked to stop in this round, and tells the others */
   pid_t minter;
@@ -172,7 +175,8 @@ bool plan_of_scenario(const char *name, uint64_t turn, struct plan *out);
 /* NULL behind the last. */
 const char *scenario_name(int i);
 const char *event_name(enum event_kind kind);
-enum { VARIANT_DETERMINISTIC = 3, VARIANT_CPU, VARIANTS };
+/* On CPUs from VARIANT_CPU on. */
+enum { VARIANT_DETERMINISTIC = 3, VARIANT_CPU, VARIANT_CPU_SHARDED, VARIANTS };
 /* The options of a variant, which decide its bytes. Ends with NULL. */
 const char *const *variant_options(int variant);
 int variant_steps(int variant);

@@ -27,6 +27,7 @@ static const char *const variants[VARIANTS][24] = {
      "--weight-decay", "0.1", "--warmup-steps", "4", "--lr-decay", "cosine"},
     {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--deterministic"},
     {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002"},
+    {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--shard-optimizer"},
 };
 
 const char *const *variant_options(int variant) {
@@ -61,7 +62,7 @@ static struct event pick_event(uint64_t *r, const struct plan *p) {
   static const int weights[EVENT_KINDS] = {30, 8, 12, 8, 14, 14, 10, 6};
   struct event ev = {.kind = (enum event_kind)pick(r, weights, EVENT_KINDS),
                      .place = (int)world_random(r, (uint64_t)p->world)};
-  if (ev.kind == EVENT_FAIL && p->variant == VARIANT_CPU) ev.kind = EVENT_KILL;
+  if (ev.kind == EVENT_FAIL && p->variant >= VARIANT_CPU) ev.kind = EVENT_KILL;
   if (ev.kind == EVENT_FAIL) pick_failing_call(r, ev.call);
   ev.round = 1 + (uint32_t)(world_random(r, 3) == 0 ? world_random(r, 3) : 0);
   if (world_random(r, 5) < 3) {
@@ -74,14 +75,14 @@ static struct event pick_event(uint64_t *r, const struct plan *p) {
 }
 
 struct plan plan_of_seed(uint64_t seed) {
-  static const int worlds[] = {30, 30, 15, 10, 5, 10}, kinds[VARIANTS] = {45, 15, 15, 5, 20};
+  static const int worlds[] = {30, 30, 15, 10, 5, 10}, kinds[VARIANTS] = {45, 15, 15, 5, 10, 10};
   static const char *const graphs[] = {"auto", "auto", "off", "on"};
   uint64_t state = seed * 0x2545f4914f6cdd1dull, *r = &state;
   struct plan p = {.seed = seed, .leave_ms = LEAVE_MS};
   p.world = 3 + pick(r, worlds, 6);
   p.variant = pick(r, kinds, VARIANTS);
   p.inplace = world_random(r, 5) > 0;
-  p.graph = p.variant == VARIANT_CPU ? "off" : graphs[world_random(r, 4)];
+  p.graph = p.variant >= VARIANT_CPU ? "off" : graphs[world_random(r, 4)];
   p.folder = world_random(r, 5) > 0;
   p.checkpoint_every = p.folder ? (int)world_random(r, 5) : 0;
   p.minted = world_random(r, 2);
