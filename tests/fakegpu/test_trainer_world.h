@@ -28,7 +28,7 @@ enum {
   STORE_KEYS = 256,
   STORE_KEY = 96,
   STORE_VALUE = 8192,
-  STORE_WAIT_MS = 15000, /* no exchange waits longer than this, whatever its caller says */
+  STORE_WAIT_MS = 60000, /* no exchange waits longer than this, whatever its caller says */
 };
 
 /* A busy machine runs eight ranks of several worlds at once, and a sanitizer makes each of them slower. */

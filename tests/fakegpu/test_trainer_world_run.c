@@ -49,7 +49,7 @@ static int words_of_run(const struct run *r, char **argv) {
   int n = 0;
   for (const char *const *w =
            (const char *const[]){"rdzv-trainer", "--data", "synthetic:100", "--batch", "24", "--scale", "0.005",
-                                 "--report-every", "0", "--cuda-module", module_path, "--coll-timeout", "20s",
+                                 "--report-every", "0", "--cuda-module", module_path, "--coll-timeout", "60s",
                                  "--cuda-graph", p->graph, NULL};
        *w; w++)
     add(argv, &n, *w);
