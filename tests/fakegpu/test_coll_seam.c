@@ -25,7 +25,8 @@ enum { WORLD_MAX = 16, ROOM = 256 << 10, CASE_MS = 120000, TIMEOUT_MS = 20000 };
 
 struct page {
   pthread_mutex_t lock;
-  int minted, here; /* here: of exchanges */
+  int minted;
+  int poisoned; /* ranks that have left a round in which one died */
   char id[GPU_ID_SIZE];
   char exchanged[8][WORLD_MAX][1024];
   int come[8];
@@ -315,6 +316,9 @@ static int case_death(struct rank *r) {
   NEED(r->l->lost == r->world - 1);
   compute_block_updates(r->c, true);
   coll_abort(r->l, "a rank is lost");
+  __atomic_fetch_add(&page->poisoned, 1, __ATOMIC_ACQ_REL);
+  while (__atomic_load_n(&page->poisoned, __ATOMIC_ACQUIRE) < r->world - 1) pause_ms(1);
+  coll_cut(r->l);
   close_rank(r);
   return 0;
 }
