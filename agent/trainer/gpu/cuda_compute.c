@@ -41,6 +41,7 @@
 
 struct compute_graph {
   cudaGraphExec_t exec;
+  bool launched;
 };
 
 int cuda_check(struct compute *c, cudaError_t rc, const char *what, struct err *e) {
@@ -212,7 +213,7 @@ static int cuda_capture_end(struct compute *c, struct compute_graph **out, struc
   if (graph) (void)cudaGraphDestroy(graph);
   if (rc) return rc;
   struct compute_graph *g = xmalloc(sizeof *g);
-  g->exec = exec;
+  *g = (struct compute_graph){.exec = exec};
   *out = g;
   return 0;
 }
@@ -222,11 +223,13 @@ static int cuda_launch(struct compute *c, struct compute_graph *g, struct err *e
   int rc = cuda_not_captured(c, "a captured step", e);
   if (rc == 0) rc = cuda_check(c, cudaGraphLaunch(g->exec, u->stream), "a captured step", e);
   u->last = "a captured step";
+  g->launched = true;
   return rc;
 }
 
+/* One that was never launched does not wait for the device. A communicator that was captured in it waits for its end. */
 static void cuda_graph_destroy(struct compute *c, struct compute_graph *g) {
-  if (cuda_idle(c)) (void)cudaGraphExecDestroy(g->exec);
+  if (!g->launched || cuda_idle(c)) (void)cudaGraphExecDestroy(g->exec);
   free(g);
 }
 
