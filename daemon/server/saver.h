@@ -27,7 +27,7 @@ struct saver {
   struct buf pending, writing;
   struct err result; /* of the write that runs */
   struct err last;   /* of the last one */
-  bool at_once; /* the file is in memory */
+  bool at_once;      /* the file is in memory */
   bool busy, rewrites, stuck;
   bool failed; /* the last write failed */
   bool again;  /* this write only repeats the failed one */

@@ -97,7 +97,8 @@ TILES(1)
 TILES(2)
 TILES(3)
 TILES(4)
-TILES(5) TILES(6) TILES(7) TILES(8)
+TILES(5)
+TILES(6) TILES(7) TILES(8)
 
 #define PAIR(rows, vecs)                                                                                               \
   { tile_##rows##_##vecs##_down, tile_##rows##_##vecs##_along }
