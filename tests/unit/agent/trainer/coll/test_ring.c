@@ -380,6 +380,7 @@ static bool one_hangs_and_all_are_asked(struct rank *r) {
   struct compute_buf *b;
   new_buffer(r, 1000, &b);
   EXPECT(sum_once(r, b, 1000));
+  pthread_barrier_wait(&r->meeting->barrier);
   if (r->rank == r->arg) kill(getpid(), SIGSTOP);
   EXPECT(coll_all_reduce_begin(r->l, r->c, span_of_all(b, 1000), &t, &e) == 0);
   uint64_t from = now_ms();
