@@ -72,7 +72,7 @@ static int grad_raw(struct compute *c, size_t bytes, void **out, bool *from_nccl
 
 static void free_data(struct compute_buf *b) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
-  if (b->from_nccl) {
+  if (b->from_nccl && ncclMemFree) {
     (void)ncclMemFree(b->data);
     return;
   }

@@ -52,7 +52,7 @@ static int make_window(struct nccl *n, const struct compute_buf *b, bool *all, s
   int count = 0;
   bool can = ncclCommWindowRegister && nccl_version() >= NCCL_WINDOWS && b->from_nccl;
   int rc = cuda_of(n->c)->deterministic ? 0 : count_ranks(n, can, &count, e);
-  if (rc || count < n->base.world) return rc;
+  if (rc || !can || count < n->base.world) return rc;
   size_t size = b->n * kernel_type_size(b->type);
   ncclResult_t r = ncclCommWindowRegister(n->comm, b->data, size, &window, NCCL_WIN_COLL_SYMMETRIC);
   if (r == ncclInProgress || r == ncclSuccess) rc = nccl_await_enqueued(n, r, &registering, e);

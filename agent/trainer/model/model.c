@@ -254,7 +254,7 @@ static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, 
 
 int model_backward(struct model *m, size_t rows, bool add, size_t part, model_ready_fn ready, void *ctx,
                    struct err *e) {
-  struct model_tensor tensors[MODEL_TENSORS_MAX];
+  struct model_tensor tensors[MODEL_TENSORS_MAX] = {0};
   int rc = 0;
   model_shape_tensors(&m->shape, tensors, NULL);
   for (uint32_t i = m->shape.n - 1; i-- > 0 && rc == 0;) {
