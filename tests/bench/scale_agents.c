@@ -630,10 +630,10 @@ int main(int argc, char **argv) {
   struct key_env env;
   key_env_take(&env);
   load.key = env.key;
-  if (argc != 8 && argc != 9)
+  if (argc < 8 || argc > 10)
     return fprintf(stderr,
                    "usage: [RDZV_KEY=KEY] scale-agents PORT[,PORT...] JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS "
-                   "[NODES_PER_JOB]\n"),
+                   "[NODES_PER_JOB [LEASE_MS]]\n"),
            64;
   load.job = argv[2];
   load.first = atoi(argv[3]);
@@ -653,7 +653,7 @@ int main(int argc, char **argv) {
                                     .last_call_ms = 60000,
                                     .join_timeout_ms = 600000,
                                     .stop_timeout_ms = 15000,
-                                    .lease_ms = 5000,
+                                    .lease_ms = argc > 9 ? atoi(argv[9]) : 5000,
                                     .daemons = load.n_daemons > 1 ? load.n_daemons : 0};
   load.agents = xcalloc((size_t)load.count, sizeof *load.agents);
   load.chunk = xmalloc(READ_CHUNK);

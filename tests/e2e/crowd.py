@@ -30,12 +30,16 @@ def descriptors(n):
 
 
 class Crowd:
-    """n nodes of one job, or of jobs of `nodes_per_job` nodes each, with two workers each."""
+    """n nodes of one job, or of jobs of `nodes_per_job` nodes each, with two workers each.
+
+    One process beats for all of them, and a busy machine may hold it up for seconds. So their lease is long; other tests let leases end."""
+
+    LEASE_MS = 60000
 
     def __init__(self, rdzv, d, n, nodes_per_job=0, job="crowd"):
         least = nodes_per_job or n
         self.n = n
-        argv = [AGENTS, d.port, job, 0, n, least, least, 2, nodes_per_job]
+        argv = [AGENTS, d.port, job, 0, n, least, least, 2, nodes_per_job, self.LEASE_MS]
         self.p = subprocess.Popen(list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=rdzv.env({"RDZV_KEY": rdzv.key}))
 
     def __enter__(self):

@@ -98,13 +98,15 @@ TILES(2)
 TILES(3)
 TILES(4)
 TILES(5)
-TILES(6) TILES(7) TILES(8)
+TILES(6)
+TILES(7)
+TILES(8)
 
 #define PAIR(rows, vecs)                                                                                               \
   { tile_##rows##_##vecs##_down, tile_##rows##_##vecs##_along }
 #define SIX(rows)                                                                                                      \
   { PAIR(rows, 1), PAIR(rows, 2), PAIR(rows, 3) }
-    static const tile_fn tiles[ROWS][VECS][2] = {SIX(1), SIX(2), SIX(3), SIX(4), SIX(5), SIX(6), SIX(7), SIX(8)};
+static const tile_fn tiles[ROWS][VECS][2] = {SIX(1), SIX(2), SIX(3), SIX(4), SIX(5), SIX(6), SIX(7), SIX(8)};
 
 /* to[j * to_row + i] = from[i * from_row + j], for i, j below LANES. */
 TARGET static void transpose(const float *from, size_t from_row, float *to, size_t to_row) {
