@@ -231,6 +231,9 @@ struct compute {
   double
       peak_flops;  /* matrix products per second in this precision, by the device's data sheet, in FLOP/s; 0: unknown */
   char device[96]; /* for messages: "NVIDIA H200 (GPU-8f2c..., sm_90)"; "cpu" */
+  /* A collective may never finish on this device, so nothing of it can be freed. The process should leave by _exit,
+   * because the exit handlers of the device's libraries wait for it. */
+  bool held;
 };
 
 /* The CPU, with `threads` OpenBLAS threads. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide, else one. */

@@ -66,7 +66,7 @@ int cuda_not_captured(struct compute *c, const char *what, struct err *e) {
 bool cuda_idle(struct compute *c) {
   struct timespec pause = {.tv_nsec = 1000000};
   struct cuda *u = cuda_of(c);
-  if (u->held) return false;
+  if (c->held) return false;
   for (int ms = 0; ms < (u->stuck ? 1 : CUDA_IDLE_MS); ms++) {
     cudaError_t rc = cudaStreamQuery(u->stream);
     if (rc == cudaSuccess && u->fetches) rc = cudaStreamQuery(u->fetches);

@@ -46,7 +46,6 @@ struct cuda {
   int device, sm; /* sm: 90 */
   bool deterministic, capturing;
   bool stuck; /* cuda_idle has timed out */
-  bool held;  /* another stream of this device may never finish, so nothing can be freed */
   enum product_mode matmul;
   enum kernel_type low; /* type of the activations */
   cudaStream_t stream;

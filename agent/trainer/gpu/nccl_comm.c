@@ -127,13 +127,13 @@ void nccl_poison(struct nccl *n, int code) {
   n->failed.code = code;
   if (n->twin_of) return;
   compute_block_updates(n->c, true);
-  cuda_of(n->c)->held = n->running;
+  n->c->held = n->running;
 }
 
 void nccl_cut(struct coll *l) {
   struct nccl *n = nccl_of(l);
   if (!n->failed.code) return;
-  if (!n->twin_of) cuda_of(n->c)->held = false; /* the queue ends now */
+  if (!n->twin_of) n->c->held = false; /* the queue ends now */
   start_end_thread(n, true);
 }
 
@@ -185,7 +185,7 @@ static void destroy(struct nccl *n) {
     free_device_memory(n);
   } else {
     if (!n->twin_of) compute_block_updates(n->c, true);
-    cuda_of(n->c)->held = true;
+    n->c->held = true;
   }
   if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
   free(n);

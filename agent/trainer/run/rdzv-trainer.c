@@ -164,9 +164,8 @@ int main(int argc, char **argv) {
     if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED) coll_abort(t.coll, e.text);
     if (echo) await_sigterm(ECHO_MS);
   }
-  trainer_teardown(&t);
-  /* A device may still be in a collective that nobody will complete. Its libraries wait for it in an exit handler. */
-  if (failed && t.gpu) {
+  bool at_rest = trainer_teardown(&t);
+  if (!at_rest || (failed && t.gpu)) { /* the device's libraries wait for it in an exit handler */
     fflush(NULL);
     _exit(t.exit);
   }

@@ -283,7 +283,7 @@ int trainer_enter_round(struct trainer *t, struct err *e) {
 }
 
 /* Graphs are destroyed before the collectives that were captured in them. */
-void trainer_teardown(struct trainer *t) {
+bool trainer_teardown(struct trainer *t) {
   wait_log_destroy(t->waits);
   t->waits = NULL;
   slots_drop_graphs(&t->slots);
@@ -297,8 +297,10 @@ void trainer_teardown(struct trainer *t) {
   }
   free_model(t);
   compute_rows_destroy(t->c, t->rows);
+  bool held = t->c && t->c->held;
   compute_destroy(t->c);
   dataset_finish(&t->data);
   dataset_finish(&t->evaluation.data);
   rdzv_finish(t->rdzv);
+  return !held;
 }

@@ -205,7 +205,8 @@ static inline uint64_t trainer_steps_counted(const struct compute_opt_counters *
 /* setup.c: from options to a run that is ready. */
 int trainer_setup(struct trainer *t, struct err *e);
 int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the ranks; no data, no model */
-void trainer_teardown(struct trainer *t);
+/* false: the device may still be in a collective (compute.held). */
+bool trainer_teardown(struct trainer *t);
 /* Enters another round of the same process: rank, token, files, and memory for its shares. The state stays, unless the
  * optimizer is sharded. */
 int trainer_enter_round(struct trainer *t, struct err *e);
