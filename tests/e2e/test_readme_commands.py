@@ -194,7 +194,7 @@ def test_in_place(rdzv):
     p.expect(r"step \d+ of", 30)
     os.kill(workers[2], signal.SIGKILL)
     assert p.exit(60) == 0, p
-    same(TRAINER, "in place", p.text, r"^\[N\] rdzv-trainer: lost contact .* leaving|go on in place|: continuing in place at|^\[\d\] rdzv-trainer: lost contact .* leaving")
+    same(TRAINER, "in place", p.text, r"go on in place|: continuing in place at")  # rank 0 says what it lost only if the agent was not quicker
 
 
 def test_in_shares(rdzv):
