@@ -93,7 +93,7 @@ struct ncclComm *fake_comm_create(int world, int rank, const ncclConfig_t *confi
 uint16_t fake_comm_listen(struct ncclComm *c);
 void fake_comm_dial(struct ncclComm *c, uint16_t port); /* rank 0; sets c->failed */
 void fake_comm_close(struct ncclComm *c);
-/* true: the call must be followed by polls until the communicator is no longer in progress. */
+/* true: the caller must poll until the communicator leaves its progress. */
 bool fake_comm_in_progress(const struct ncclComm *c);
 /* fake_nccl_board.c. Rank 0 creates a board, the others open it by what rank 0 tells them. */
 struct fake_go {

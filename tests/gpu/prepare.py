@@ -4,7 +4,7 @@ a package registry, and often without pkg-config.
 
     DIR/lib/lib*.a            libuv, jansson, libsodium, zlib: linked statically, so that nothing has to be found at run time
     DIR/lib/libopenblas.so    of OpenBLAS what the trainer calls; 25 MB, which each program would have, were it linked statically
-    DIR/lib/libcmocka.so*     there is no static one; what uses these two finds them here by its run path
+    DIR/lib/libcmocka.so*     Debian has no static one; programs find these two here by their run path
     DIR/lib/pkgconfig/*.pc    with paths relative to themselves: DIR can be copied anywhere
     DIR/include
     DIR/bin/pkg-config        pkgconfig.py

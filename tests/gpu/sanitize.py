@@ -2,8 +2,8 @@
 """The steps `sanitize` and `sanitize-seam` of tests/gpu/run: short runs of the trainer, and the tests of the seam, under compute-sanitizer.
 
 memcheck finds accesses outside of what was allocated, racecheck races in the memory of a block, synccheck barriers that not all threads reach, initcheck reads
-of memory that nothing wrote. The kernels of libraries are checked with ours. Only what initcheck says of theirs does not count: a tile that reads behind a
-matrix, and then ignores what it read, is no fault.
+of memory that nothing wrote. The kernels of libraries are checked with ours. Only initcheck's findings in theirs do not count: a tile may read
+behind a matrix, and ignore the values.
 """
 
 import os
@@ -18,7 +18,7 @@ from work import Fail, Skip
 def find_tool(work):
     tool = shutil.which("compute-sanitizer") or next((p for p in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(p)), None)
     if work.device == "cpu":
-        raise Skip("there is no device")
+        raise Skip("this machine has no GPU")
     if not tool:
         raise Skip("compute-sanitizer is not installed")
     return tool

@@ -101,7 +101,7 @@ def seam(work):
 def seam_ways(work):
     """The ways of a product that large layers use only where cuBLASLt offers nothing."""
     if work.device == "cpu":
-        raise Skip("there is no device")
+        raise Skip("this machine has no GPU")
     kinds = [(way, precision) for way in ("plain", "own") for precision in ("fp32", "bf16")]
     return run_seam(work, {f"{precision} {way}": (precision, [], {"RDZV_CUDA_MATMUL": way}) for way, precision in kinds[: 1 if work.rehearse else None]})
 
@@ -112,7 +112,7 @@ def seam_ways(work):
 def coll(work):
     """What coll.h promises, by NCCL: sums, orders, captured steps, registered memory; ranks that die, fall silent, give up; the survivors' next communicator."""
     if work.device == "cpu":
-        raise Skip("there is no device")
+        raise Skip("this machine has no GPU")
     # A communicator has to come up in the time for which somebody is missed.
     common, env = ["--cuda-module", work.cuda_module(), "--timeout-ms", 12000], work.env(**w.ONE_DEVICE)
     # The unit tests run all of them on the stand-ins.

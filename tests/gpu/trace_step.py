@@ -61,7 +61,7 @@ def by_ncu(work, tool, command):
 
 def trace(work):
     if work.device == "cpu":
-        raise Skip("there is no device")
+        raise Skip("this machine has no GPU")
     images, _ = steps.make_data(work, steps.MLP)
     command = [work.program("rdzv-trainer"), *steps.trainer_options(steps.MLP, images, steps=STEPS), *work.on_device(), "--cuda-graph", "on"]
     without = []

@@ -24,7 +24,7 @@ import work  # noqa: E402
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="not on this machine: the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
-NOT_ON_A_CPU = {**dict.fromkeys(("seam-ways", "coll", "sanitize", "sanitize-seam", "trace"), "there is no device"),
+NOT_ON_A_CPU = {**dict.fromkeys(("seam-ways", "coll", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
                 "kill-memory": "nvidia-smi says nothing of a device's memory", **dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder")}
 
 

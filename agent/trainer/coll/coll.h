@@ -144,8 +144,9 @@ static inline int coll_register(struct coll *l, struct compute *c, struct comput
   return l->ops->register_buf ? l->ops->register_buf(l, c, b, e) : 0;
 }
 /* Other collectives of the same ranks on the same device, on which calls can be tried. All ranks call it. A failure of
- * the twin blocks no updates and leaves `l` as it is; a rank that could not make its twin reports that to the others. No
- * work may be queued. Destroy it before `l`, when no rank uses it; that waits for no other rank. *out NULL: there is no need, try them on `l`. */
+ * the twin blocks no updates and leaves `l` as it is. A rank that could not make its twin reports that to the others. The
+ * caller queues no work meanwhile. It destroys the twin before `l`, when no rank uses it, and waits for no other rank.
+ * *out is NULL where `l` itself can take the calls. */
 static inline int coll_twin(struct coll *l, struct coll **out, struct err *e) {
   *out = NULL;
   return l->ops->twin ? l->ops->twin(l, out, e) : 0;

@@ -11,9 +11,9 @@
  *
  * Each product first tries the fastest way. If cuBLASLt has no algorithm for it (odd widths in bf16, rows aligned to two
  * bytes), the epilogue becomes separate kernels. The bias is then written first and the product added to it, which
- * rounds once. Biases of a model are aligned (model.h); the check of their sixteen bytes is for other callers. If there is no algorithm even then, the product is a
- * kernel too. A forward writes its name into the buffer of its activations, and every other writer erases it. So the
- * buffer tells whether a ReLU mask fits.
+ * rounds once. model.h aligns the biases of a model; other callers need the check of their sixteen bytes. If cuBLASLt has
+ * no algorithm even then, a kernel makes the product. A forward writes its name into the buffer of its activations, and
+ * every other writer erases it. So the buffer tells whether a ReLU mask fits.
  *
  * GELU and its derivative are separate kernels. The product with its bias goes to `before`, and a kernel computes y
  * from it. The gradient of an input is a product without an epilogue, which a kernel then multiplies.
@@ -187,7 +187,7 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
   return cuda_launched(c, kernel_gelu(u->stream, cuda_at(y), p.d, u->low, rows * l->d.out), "a layer's GELU", e);
 }
 
-/* The gradients of a part when there are no rows. db: NULL for a part without the bias. */
+/* Writes the gradients of a part for zero rows. db: NULL for a part without the bias. */
 static int zero_gradients(struct compute *c, const struct compute_layer *l, float *dw, float *db, size_t n,
                           struct err *e) {
   cudaStream_t stream = cuda_of(c)->stream;

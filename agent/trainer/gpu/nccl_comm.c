@@ -11,7 +11,7 @@
  * Poison. A rank that fails (nccl_fail.c), or leaves the round, blocks its updates and queues nothing more. It does not
  * abort. An aborted kernel of NCCL leaves its wait, goes on with what is in the buffers, and publishes its step
  * (waitPeer and postPeer in prims_simple.h). So a peer that has not failed could complete its all-reduce with stale,
- * finite data, and update its weights with them. ncclCommRevoke (2.28.7) is no help: it sets the same flag for the same
+ * finite data, and update its weights with them. ncclCommRevoke (2.28.7) does not help: it sets the same flag for the same
  * kernels, and clears it when they have left.
  *
  * Cut. coll_cut is called when no other rank uses the communicator: each is dead, or poisoned and waits for the next
@@ -84,7 +84,7 @@ static void *end_main(void *arg) {
   return NULL;
 }
 
-/* The communicator now belongs to the thread. If no thread can be created, there is no deadline. */
+/* The communicator now belongs to the thread. If pthread_create fails, this call itself waits, without a deadline. */
 static void start_end_thread(struct nccl *n, bool abort) {
   if (!n->comm) return;
   struct nccl_end *x = xcalloc(1, sizeof *x);

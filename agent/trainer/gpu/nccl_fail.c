@@ -103,7 +103,7 @@ static int read_board(struct nccl *n, struct board_post *posts, struct err *e) {
   char *all = NULL, key[64];
   size_t size = 0;
   board_key(n, key);
-  if (!n->cfg.peek) return err_set(e, -ENOTSUP, "there is no board");
+  if (!n->cfg.peek) return err_set(e, -ENOTSUP, "this run has no board");
   int rc = n->cfg.peek(n->cfg.board_ctx, key, &all, &size, NCCL_BOARD_MS, e);
   if (rc) return rc;
   board_read(all, size, n->base.world, posts);

@@ -14,7 +14,7 @@
  *
  * A window is also an ncclCommRegister, so where a node cannot map all memory nothing else is needed.
  *
- * With gpu_config.deterministic there are no windows. Their kernels let the switch add, in an order that nothing here
+ * gpu_config.deterministic excludes windows. Their kernels let the switch add, in an order that nothing here
  * decides; NCCL_ALGO does not choose among them.
  *
  * A window is a call of all ranks, and waits for them. One rank without a suitable buffer would leave the others

@@ -97,14 +97,14 @@ static int rehearse_together(struct trainer *t, trainer_calls_fn calls, void *ct
   if (rc == 0) rc = trainer_wait(t, mark, t->queued.step, why);
   if (rc) return rc;
   rc = rehearse(t, calls, ctx, &twin, why);
-  t->exit = TRAINER_SYSTEM; /* the calls have set it; what fails here is no end of the run */
+  t->exit = TRAINER_SYSTEM; /* a failed rehearsal has set it, and does not end the run */
   if (!is_asked_to_leave(rc)) rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
   if (rc < 0) with_coll_exit(t, rc);
   coll_destroy(twin); /* no rank uses it now, or the round ends */
   return rc;
 }
 
-/* The ranks have agreed that there are no captures. */
+/* The ranks have agreed not to capture. */
 static int do_without(struct trainer *t, const char *what, struct err *why) {
   t->capture = CAPTURE_NEVER;
   if (t->o.cuda_graph != CUDA_GRAPH_ON) return 1;

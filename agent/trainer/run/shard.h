@@ -9,7 +9,7 @@
 
 /* The flat buffers of the model have a multiple of this many floats. Always. */
 size_t trainer_flat_unit(const struct trainer *t);
-/* The weights of this rank's optimizer; sets t->shard.on. The model exists; there are no ranks yet. */
+/* The weights of this rank's optimizer; sets t->shard.on. The caller has made the model, and has not joined the ranks. */
 size_t trainer_optimizer_size(struct trainer *t);
 /* Nothing without shards. */
 int trainer_shard_alloc(struct trainer *t, struct err *e);
