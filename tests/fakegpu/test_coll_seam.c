@@ -21,7 +21,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORLD_MAX = 16, ROOM = 256 << 10, CASE_MS = 120000, TIMEOUT_MS = 20000 };
+enum { WORLD_MAX = 16, BOARDS = 4, ROOM = 64 << 10, CASE_MS = 120000, TIMEOUT_MS = 20000 };
+
+/* A communicator has a board of its own: what ranks posted in an earlier round says nothing about a later one. */
+struct board {
+  char key[64];
+  char bytes[ROOM];
+  size_t n;
+};
 
 struct page {
   pthread_mutex_t lock;
@@ -30,8 +37,7 @@ struct page {
   char id[GPU_ID_SIZE];
   char exchanged[8][WORLD_MAX][1024];
   int come[8];
-  char board[ROOM];
-  size_t n_board;
+  struct board boards[BOARDS];
 };
 
 struct rank {
@@ -82,13 +88,23 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
   return 0;
 }
 
-/* One board for all keys: a communicator uses one. */
+/* Holds the lock. NULL: there are more keys than the test has boards. */
+static struct board *board_of(const char *key) {
+  for (int i = 0; i < BOARDS; i++) {
+    struct board *b = &page->boards[i];
+    if (!b->key[0]) snprintf(b->key, sizeof b->key, "%s", key);
+    if (strcmp(b->key, key) == 0) return b;
+  }
+  return NULL;
+}
+
 static int post(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
   pthread_mutex_lock(&page->lock);
-  bool fits = page->n_board + size <= sizeof page->board;
+  struct board *b = board_of(key);
+  bool fits = b && b->n + size <= sizeof b->bytes;
   if (fits) {
-    memcpy(page->board + page->n_board, bytes, size);
-    page->n_board += size;
+    memcpy(b->bytes + b->n, bytes, size);
+    b->n += size;
   }
   pthread_mutex_unlock(&page->lock);
   return fits ? 0 : err_set(e, -E2BIG, "the board is full");
@@ -96,11 +112,12 @@ static int post(void *ctx, const char *key, const void *bytes, size_t size, int 
 
 static int peek(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
   pthread_mutex_lock(&page->lock);
-  *size = page->n_board;
-  *all = page->n_board ? malloc(page->n_board) : NULL;
-  if (*all) memcpy(*all, page->board, page->n_board);
+  struct board *b = board_of(key);
+  *size = b ? b->n : 0;
+  *all = *size ? malloc(*size) : NULL;
+  if (*all) memcpy(*all, b->bytes, *size);
   pthread_mutex_unlock(&page->lock);
-  return 0;
+  return b ? 0 : err_set(e, -E2BIG, "the board is full");
 }
 
 /* Waits like the trainer: for the mark, and watches the other ranks. */
