@@ -310,7 +310,7 @@ def test_limit_of_descriptors(rdzv):
     d = rdzv.daemon(preexec_fn=few)
     members = [Native(d.port) for _ in range(136)]
     for i, n in enumerate(members):
-        n.hello(job=f"job-{i}", nodes=2)
+        n.hello(job=f"job-{i}", nodes=2, lease_ms=60000)
         n.expect("WELCOME")
     with connect(d.port) as one_too_many:
         assert answer(one_too_many, 3) == b""
@@ -370,7 +370,7 @@ def test_memory_of_idle_connections(rdzv, record_property):
     members = []
     for i in range(1000):
         n = Native(d.port)
-        n.hello(job="many", nodes=2000)
+        n.hello(job="many", nodes=2000, lease_ms=60000)  # nobody beats
         n.expect("WELCOME")
         members.append(n)
     full = status(d.pid, "VmRSS")

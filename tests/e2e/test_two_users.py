@@ -78,7 +78,7 @@ def test_attacks(rdzv, keyed):
         return n.expect("REFUSED").text
 
     with peer(ADA) as ada:
-        ada.hello(job="train", uid=ADA)
+        ada.hello(job="train", uid=ADA, lease_ms=60000)
         ada.started()
         with peer(EVE) as n:  # a run that begins in the year 10889, at the last number
             n.hello(job="train", **{**FUTURE, "round": 499999999, "uid": ADA})
@@ -102,7 +102,7 @@ def test_attacks(rdzv, keyed):
         for i in range(1030):  # a job each
             n = peer(EVE)
             ends.append(n)
-            n.hello(job=f"eve{i}", nodes=2, uid=EVE)
+            n.hello(job=f"eve{i}", nodes=2, uid=EVE, lease_ms=60000)  # nobody beats
             while n.recv().name not in ("WELCOME", "REFUSED"):
                 pass
             if n.seen[-1].name == "REFUSED":
