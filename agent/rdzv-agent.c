@@ -56,6 +56,7 @@
 #include "common/mem.h"
 #include "common/system/notify.h"
 #include "common/siphash.h"
+#include "daemon/rdzvd.h"
 
 enum {
   HELP_WIDTH_MIN = 72,
@@ -353,16 +354,16 @@ static int find_key(const struct agent_options *o, const struct cluster *c, stru
 }
 
 /* The guard must not keep the daemon's pipes open when this process dies. */
-static int start_processes(struct session_options *s, const struct guard_words *words, struct err *e) {
-  session_start_daemon(s);
-  const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err};
+static int start_processes(struct session_options *s, const struct copy_words *words, struct err *e) {
+  session_start_daemon(s, rdzvd_main, words);
+  const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err, s->daemon.talk};
   int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), e);
   if (rc) daemon_process_kill(&s->daemon);
   return rc;
 }
 
 /* Forks the guard while this process has no thread and no connection. */
-static int run_session(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
+static int run_session(struct session_options *s, struct identity *id, const struct copy_words *words, bool *hung) {
   static struct supervisor_config config;
   struct err e = ERR_INIT;
   if (start_processes(s, words, &e)) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
@@ -393,8 +394,7 @@ static int start_front(const struct cluster *c, const struct notify *notify, boo
   return fail(EXIT_CODE_SYSTEM, &e);
 }
 
-static int prepare_and_run(struct session_options *s, struct identity *id, const struct guard_words *words,
-                           bool *hung) {
+static int prepare_and_run(struct session_options *s, struct identity *id, const struct copy_words *words, bool *hung) {
   static struct numa numa;
   struct err e = ERR_INIT;
   if (place_prepare(s->options, s->placed, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
@@ -482,7 +482,7 @@ int main(int argc, char **argv) {
                                     .notify = &notify,
                                     .front = &front};
   code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL, key_origin.text)
-                   : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
+                   : prepare_and_run(&session, &id, &(struct copy_words){argc, argv}, &hung);
   secret_free(key);
   if (pmi.fd >= 0) pmi_leave(&pmi);
   if (hung) _exit(code);

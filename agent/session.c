@@ -717,8 +717,11 @@ static void watch_signals(struct session *s) {
 }
 
 /* Its log file has a folder that does not exist yet. */
-void session_start_daemon(struct session_options *o) {
+void session_start_daemon(struct session_options *o, int (*program)(int argc, char **argv),
+                          const struct copy_words *words) {
   struct local_daemon_options own = daemon_options(o);
+  own.program = program;
+  own.words = words;
   o->daemon = DAEMON_PROCESS_NONE;
   if (o->options->standalone && !o->options->output.log_dir) local_daemon_start_early(&own, &o->daemon);
 }
@@ -755,9 +758,9 @@ int session_run(const struct session_options *o, bool *hung) {
   s->pool.data = s;
   uv_unref((uv_handle_t *)&s->front);
   watch_signals(s);
-  char addrs[ADDRS_MAX + 1];
+  char addrs[ADDRS_MAX + 1] = "";
   struct supervisor_config config = *o->supervisor;
-  host_addrs_text(addrs);
+  if (!o->options->standalone) host_addrs_text(addrs); /* nobody elsewhere asks for it */
   config.addrs = addrs;
   config.wants_events = s->events != NULL;
   s->supervisor = supervisor_create(&config);

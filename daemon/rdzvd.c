@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdzvd: the daemon.
  *
- * main brings things up in the order in which they may fail, and tears them down in reverse: options, ports, state
+ * rdzvd_main brings things up in the order in which they may fail, and tears them down in reverse: options, ports, state
  * folder, claims, core, control socket, loop. The ports come first: of two daemons that start at once, the one that binds the
  * port stays, and the other must not have touched anything else. The port file, --ready-fd, the start line and the
  * service manager come last, when every listener accepts.
@@ -37,6 +37,7 @@
 #include "common/opts/opts.h"
 #include "common/sinks/event_sinks.h"
 #include "daemon/core/core.h"
+#include "daemon/rdzvd.h"
 #include "daemon/rdzvd_options.h"
 #include "daemon/server/claims.h"
 #include "daemon/server/control_socket.h"
@@ -107,9 +108,9 @@ static int check_options(const struct daemon *d, const char *extra, struct err *
                    CONTROL_PATH_MAX - 1);
   struct claim_place place;
   if (o->claim && claim_place_parse(o->claim, &place, e) < 0) return err_wrap(e, "--claim");
-  const int64_t fds[] = {o->owner_fd, o->ready_fd};
-  static const char *const names[] = {"--owner-fd", "--ready-fd"};
-  for (int i = 0; i < 2; i++) {
+  const int64_t fds[] = {o->owner_fd, o->ready_fd, o->agent_fd};
+  static const char *const names[] = {"--owner-fd", "--ready-fd", "--agent-fd"};
+  for (int i = 0; i < 3; i++) {
     if (fds[i] >= 0 && fcntl((int)fds[i], F_SETFD, FD_CLOEXEC) < 0)
       return err_set(e, -EINVAL, "%s %d: this descriptor is not open", names[i], (int)fds[i]);
   }
@@ -246,6 +247,14 @@ static void name_page(struct daemon *d) {
     snprintf(d->page, sizeof(d->page), "%s", l->text);
 }
 
+/* The agent is on this machine, so it is known by the address at which it would connect. */
+static int adopt_agent(struct daemon *d, struct err *e) {
+  struct endpoint here;
+  int rc = endpoint_parse(d->listeners[0].text, 0, &here, e);
+  if (rc == 0) rc = server_adopt(d->server, (int)d->options.agent_fd, here.host, e);
+  return rc ? err_wrap(e, "--agent-fd") : 0;
+}
+
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
   size_t connections = raise_descriptor_limit();
@@ -290,6 +299,7 @@ static int open_server(struct daemon *d, struct err *e) {
     rc = server_listen(d->server, fd, false, e);
   }
   if (rc == 0 && d->control_fd >= 0) rc = server_listen(d->server, d->control_fd, true, e);
+  if (rc == 0 && d->options.agent_fd >= 0) rc = adopt_agent(d, e);
   return rc;
 }
 
@@ -377,9 +387,9 @@ static bool is_file(int fd) {
   return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-int main(int argc, char **argv) {
+int rdzvd_main(int argc, char **argv) {
   static struct daemon d = {.control_fd = -1,
-                            .options = {.owner_fd = -1, .ready_fd = -1, .key_fd = -1, .listen_fd = -1}};
+                            .options = {.owner_fd = -1, .ready_fd = -1, .agent_fd = -1, .key_fd = -1, .listen_fd = -1}};
   struct rdzvd_options *o = &d.options;
   struct err e = ERR_INIT;
   int rest = argc;

@@ -88,6 +88,9 @@ static const struct opt table[] = {
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
      .help = "Exit when jobs have been served, none is left, and no TCPStore client is connected. If the port is in "
              "use, the exit code is 68."},
+    {"agent-fd", .type = OPT_INT, .offset = FIELD(agent_fd), .min = 3, .max = 1048576, .label = "N",
+     .help = "Serve the agent at the other end of this descriptor, an inherited unix socket that is connected. It "
+             "needs no key, since nobody else has that end."},
     {"listen-fd", .type = OPT_INT, .offset = FIELD(listen_fd), .min = 3, .max = 1048576, .label = "N",
      .help = "Listen on this descriptor, an inherited TCP socket that is bound to a port, and on nothing else."},
     {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .max = 1048576, .label = "N",

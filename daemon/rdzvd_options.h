@@ -15,7 +15,7 @@ struct rdzvd_options {
   const char *claim;                          /* NULL: none */
   const char *events, *on_event;              /* NULL: none */
   const char *on_event_names;
-  int64_t owner_fd, ready_fd, key_fd, listen_fd; /* -1: none */
+  int64_t owner_fd, ready_fd, agent_fd, key_fd, listen_fd; /* -1: none */
   int64_t store_memory, store_keys;
   bool c10d; /* serves PyTorch's TCPStore */
   bool insecure, exit_when_idle, quiet, verbose, version, help;

@@ -467,6 +467,11 @@ static void begin_channel(struct conn *c) {
   buf_finish(&opening);
 }
 
+void conn_skip_preface(struct conn *c) {
+  assert(!c->started && !c->key);
+  c->preface_skipped = c->preface_seen = true;
+}
+
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   assert(!c->started && !c->closing);
   int rc = c->handle.type == UV_TCP ? set_tcp_options(c, user_timeout_ms) : 0;
@@ -476,7 +481,7 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   c->started = true;
   if (c->incoming == TO_AGENT && c->key)
     begin_channel(c);
-  else if (c->incoming == TO_AGENT)
+  else if (c->incoming == TO_AGENT && !c->preface_skipped)
     conn_write_now(c, frame_preface, sizeof(frame_preface));
   return 0;
 }

@@ -81,7 +81,7 @@ struct conn {
   struct buf early;                /* client side: plain bytes that wait for the channel */
   struct buf in;
   size_t queued; /* bytes in uv's queue */
-  bool preface_seen;
+  bool preface_seen, preface_skipped;
   unsigned other_version;    /* server side: the version of a preface that is not FRAME_VERSION's; 0: none */
   bool heard;                /* at least one whole message came */
   bool started;              /* by conn_start */
@@ -102,6 +102,9 @@ void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks 
 void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
 /* Client side, before conn_start: the connection is sealed. The key must live until conn_start. NULL: it is plain. */
 void conn_use_key(struct conn *c, const struct key *key);
+/* Either side, before conn_start: the other end of this plain stream is certainly a peer of ours, because one of the two
+ * was started with it. No preface is sent or expected, so on_native does not come. */
+void conn_skip_preface(struct conn *c);
 /* The stream is connected or accepted. Sets options (socket_set_options with user_timeout_ms) and begins to read. On an
  * error nothing has begun: call conn_close. */
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include "agent/guard/wire.h"
 #include "common/system/clock.h"
+#include "common/system/copy.h"
 #include "common/deadline.h"
 
 enum {
@@ -73,7 +74,7 @@ uint64_t backstop_deadline(const struct backstop *b) {
 
 static void close_descriptors(void) {
   for (int fd = 0; fd <= 2; fd++) close(fd);
-  guard_close_others(-1, -1);
+  copy_close_others(-1, -1);
   while (open("/dev/null", O_RDWR) == 0 || dup(0) <= 2) { /* proctree must not get one of 0 to 2 */
   }
 }
@@ -113,7 +114,6 @@ _Noreturn void backstop_main(const struct backstop_page *page, pid_t agent, pid_
   sigaddset(&waited, SIGCHLD);
   sigaddset(&waited, SIGCONT);
   setsid();
-  prctl(PR_SET_NAME, "backstop", 0, 0, 0);
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
   close_descriptors();
   backstop_init(&b);

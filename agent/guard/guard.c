@@ -32,28 +32,19 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/system/clock.h"
+#include "common/system/log.h"
 #include "common/system/file.h"
 
 enum {
   START_WAIT_MS = 5000, /* for the guard's pid */
   ROOM_WAIT_MS = 2000,
 };
-
-/* "NAME of PID" where the command line was, as far as there is room; the rest is empty. */
-static void rename_process(const struct guard_words *w, const char *name, pid_t agent) {
-  if (!w || w->argc == 0) return;
-  char *end = w->argv[0];
-  for (int i = 0; i < w->argc && w->argv[i] == end; i++) end += strlen(end) + 1;
-  size_t room = (size_t)(end - w->argv[0]);
-  if (room < 2) return;
-  memset(w->argv[0], 0, room);
-  snprintf(w->argv[0], room - 1, "%s of %d", name, (int)agent);
-}
 
 static struct backstop_page *make_page(void) {
   struct backstop_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -63,17 +54,17 @@ static struct backstop_page *make_page(void) {
 }
 
 /* In the backstop's process: it forks the guard and reports its pid, or a negative errno. */
-_Noreturn static void become_backstop(int sock, const struct backstop_page *page, const struct guard_words *words,
+_Noreturn static void become_backstop(int sock, const struct backstop_page *page, const struct copy_words *words,
                                       pid_t agent) {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads the end of the pair */
   pid_t pid = fork();
   if (pid == 0) {
-    rename_process(words, "rdzv-guard", agent);
+    copy_set_name(words, "rdzv-guard", agent);
     guard_main(sock);
   }
   if (pid < 0) pid = -errno;
   if (send(sock, &pid, sizeof(pid), MSG_NOSIGNAL) != sizeof(pid) || pid < 0) _exit(1);
-  rename_process(words, "backstop", agent);
+  copy_set_name(words, "backstop", agent);
   backstop_main(page, agent, pid);
 }
 
@@ -88,17 +79,22 @@ static pid_t read_guard_pid(int fd) {
   return recv(fd, &pid, sizeof(pid), MSG_DONTWAIT) == sizeof(pid) ? pid : -EPIPE;
 }
 
+static void drop_page(struct guard *g) {
+  if (g->page) munmap(g->page, sizeof(*g->page));
+  g->page = NULL;
+}
+
+/* All but the page. */
 static void forget(struct guard *g) {
   if (g->fd >= 0) close(g->fd);
   if (g->backstop > 0) {
     kill(g->backstop, SIGKILL);
     waitpid(g->backstop, NULL, 0);
   }
-  munmap(g->page, sizeof(*g->page));
-  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
+  g->fd = g->pid = g->backstop = -1;
 }
 
-int guard_start(struct guard *g, const struct guard_words *words, const int *others, size_t n_others, struct err *e) {
+int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others, struct err *e) {
   int pair[2];
   *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
   int rc = file_fill_standard(e); /* or workers would get the pair as their stdin */
@@ -128,6 +124,7 @@ int guard_start(struct guard *g, const struct guard_words *words, const int *oth
   if (pid > 0) return 0;
   rc = err_sys(e, -error, "cannot fork the guard");
   forget(g);
+  drop_page(g);
   return rc;
 }
 
@@ -141,6 +138,10 @@ int guard_await(struct guard *g, struct err *e) {
   int rc = err_sys(e, pid, "cannot fork the guard");
   forget(g);
   return rc;
+}
+
+void guard_sigkill(const struct guard *g) {
+  if (g->pid > 0) kill(g->pid, SIGKILL);
 }
 
 void guard_wake(const struct guard *g) {
@@ -163,6 +164,8 @@ static int send_command(struct guard *g, const struct guard_command *c, size_t m
         .cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n_fds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(h), fds, sizeof(int) * (size_t)n_fds);
   }
+  int rc = guard_await(g, e);
+  if (rc) return rc;
   uint64_t deadline = boot_ms() + ROOM_WAIT_MS;
   guard_wake(g);
   while (g->fd >= 0) {
@@ -282,7 +285,13 @@ int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_
 }
 
 int guard_next(struct guard *g, struct guard_event *ev) {
+  struct err e = ERR_INIT;
   if (g->fd < 0) return 0;
+  if (guard_await(g, &e)) {
+    log_error("%s", e.text);
+    *ev = (struct guard_event){.kind = GUARD_GONE, .pid = g->pid, .when_ms = boot_ms()};
+    return 1;
+  }
   ssize_t n;
   do n = recv(g->fd, ev, sizeof(*ev), MSG_DONTWAIT);
   while (n < 0 && (errno == EINTR || errno == ECONNRESET)); /* the reset comes once; earlier events are still there */
@@ -364,15 +373,26 @@ void guard_leave(struct guard *g) {
   g->fd = -1;
 }
 
-/* A dead guard is the backstop's until that is gone, and ours then. The first pauses are short: mostly nothing is left
- * to kill. */
+/* Until it ends, but no longer than this. Its end is seen at once where the kernel has pidfd_open (5.3). */
+static void await_end(pid_t pid, unsigned us) {
+#ifdef SYS_pidfd_open
+  int fd = (int)syscall(SYS_pidfd_open, pid, 0U);
+  if (fd >= 0) {
+    ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, &(struct timespec){.tv_nsec = us * 1000L}, NULL);
+    close(fd);
+    return;
+  }
+#endif
+  pause_us(us);
+}
+
+/* A dead guard is the backstop's until that is gone, and ours then. */
 void guard_finish(struct guard *g, uint32_t deadline_ms) {
   guard_leave(g);
   uint64_t deadline = boot_ms() + deadline_ms;
   for (unsigned us = 50; !is_reaped(&g->backstop) || !is_reaped(&g->pid); us = us < 16000 ? us * 2 : 16000) {
     if (boot_ms() >= deadline) return;
-    pause_us(us);
+    await_end(g->backstop > 0 ? g->backstop : g->pid, us);
   }
-  if (g->page) munmap(g->page, sizeof(*g->page));
-  g->page = NULL;
+  drop_page(g);
 }

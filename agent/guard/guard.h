@@ -30,6 +30,7 @@
 #include "common/key/key.h"
 #include "common/err.h"
 #include "common/local_set.h"
+#include "common/system/copy.h"
 
 enum {
   GUARD_LEFTOVER_STOP_MS = 5000,     /* from SIGTERM to SIGKILL, for processes that finished workers left running */
@@ -42,24 +43,18 @@ struct backstop_page;
 
 struct guard {
   int fd;         /* readable when guard_next has events; -1: gone */
-  pid_t pid;      /* the guard's; 0: not known before guard_await; -1: it is gone, and reaped */
+  pid_t pid;      /* the guard's; 0: not known yet (guard_await); -1: it is gone, and reaped */
   pid_t backstop; /* our child, the guard's parent; -1 as above */
   struct backstop_page *page;
 };
 
-/* This program's command line as main got it, in place. If it is given (not NULL), guard and backstop write their own
- * names over their copies, so that ps and pgrep can tell them from the agent. */
-struct guard_words {
-  int argc;
-  char **argv;
-};
-
 /* Forks the backstop, which forks the guard. Call it before the first thread and before any descriptor that workers
- * must not see. Descriptors that are open then and not close-on-exec go on to the workers, as with any launcher. */
-/* `others`: close-on-exec descriptors of this process that the guard must not hold; -1: none. */
-int guard_start(struct guard *g, const struct guard_words *words, const int *others, size_t n_others, struct err *e);
-/* Waits until the guard runs, and learns its pid. Between the two the caller may do other work. Needed before any other
- * call but guard_finish. On an error nothing is left of it. */
+ * must not see. Descriptors that are open then and not close-on-exec go on to the workers, as with any launcher.
+ * words: over their copies guard and backstop write their own names; NULL: they keep the agent's.
+ * others: close-on-exec descriptors of this process that the guard must not hold; -1: none. */
+int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others, struct err *e);
+/* Waits until the guard runs, and learns its pid. Commands and guard_next do it when they need it, so that it starts while
+ * the caller does other work. On an error nothing is left of the guard. */
 int guard_await(struct guard *g, struct err *e);
 
 struct guard_spawn {
@@ -114,6 +109,8 @@ enum { GUARD_OBITUARY_MAX = 4096 };
 int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
                    const void *bytes, size_t len, struct err *e);
 
+/* SIGKILL, if it lives. */
+void guard_sigkill(const struct guard *g);
 /* SIGCONT. No other process reaps the guard before this one does, so its pid cannot become a stranger's. */
 void guard_wake(const struct guard *g);
 /* SIGKILL to all descendants of the guard, but not to the guard itself, until none of them lives or deadline_ms passed.

@@ -44,6 +44,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/system/clock.h"
+#include "common/system/copy.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
 
@@ -640,7 +641,7 @@ static void agent_gone(struct guard_process *s) {
   for (size_t i = 0; i < s->n_workers; i++) s->workers[i].exec_fd = -1;
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
-  guard_close_others(s->sigchld, s->fence_timer);
+  copy_close_others(s->sigchld, s->fence_timer);
   keep_nobody(s);
   begin_killing(s);
 }
@@ -794,7 +795,6 @@ _Noreturn void guard_main(int fd) {
   setpgid(0, 0);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
-  prctl(PR_SET_NAME, "rdzv-guard", 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
   s.sigchld = take_signals();
   s.fence_timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);

@@ -30,6 +30,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/system/copy.h"
 
 /* The strings of one command: a private mapping, and pointers into it. */
 struct strings {
@@ -63,15 +64,6 @@ static void strings_unmap(struct strings *s) {
   free(s->v);
 }
 
-static void reset_signals(void) {
-  struct sigaction dfl = {.sa_handler = SIG_DFL};
-  for (int signo = 1; signo <= SIGRTMAX; signo++)
-    sigaction(signo, &dfl, NULL); /* SIGKILL and libc's own refuse: fine */
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
 /* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs on
  * the guard's CPUs. */
 static void bind_cpus(const struct strings *s, uint32_t size, int report) {
@@ -90,7 +82,7 @@ _Noreturn static void become_worker(const struct strings *s, const struct guard_
   if (getppid() != guard) _exit(0); /* it died before the signal was set */
   int error = 0;
   if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) error = errno;
-  reset_signals();
+  copy_reset_signals();
   bind_cpus(s, c->cpus_size, report);
   guard_make_folder(env);
   if (!error) {

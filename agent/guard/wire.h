@@ -73,8 +73,6 @@ struct guard_command {
 _Noreturn void guard_main(int fd);
 /* Blocks all signals but those that a fault raises. */
 void guard_block_signals(void);
-/* descriptors.c: closes all but 0, 1, 2, a and b (-1: none). */
-void guard_close_others(int a, int b);
 
 /* spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the int errno
  * is read); or a negative errno. Takes the descriptors. name: argv[0], cut; on an error the call that failed. */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starting rdzvd.
  *
- * posix_spawn suspends this process instead of copying it, until the child has called exec. That is shorter than a
- * fork, and no page has to be copied afterwards. The child's descriptors have fixed numbers. Sources are moved above
- * them first, so that no number is overwritten before it is used. */
+ * A program that has just begun copies itself, and the copy goes on as rdzvd: exec, the dynamic linker and libc's look
+ * at the CPU would take longer than rdzvd needs to listen. A process with threads cannot do that, since the copy of a
+ * lock that another thread holds is never released. It calls posix_spawn, which suspends it until the child has called
+ * exec, and copies no page.
+ *
+ * The child's descriptors have fixed numbers. Sources are moved above them first, so that no number is overwritten
+ * before it is used. */
 
 #include "agent/link/daemon_process.h"
 
@@ -14,25 +18,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "agent/link/private_dir.h"
+#include "common/exit_codes.h"
 #include "common/limit.h"
 #include "common/mem.h"
 #include "common/system/command.h"
 
 enum {
-  WORDS_MAX = 16,
+  WORDS_MAX = 20,
   FD_READY = 3,
   FD_OWNER = 4,
   FD_KEY = 5,
   FD_LISTEN = 6,
+  FD_TALK = 7,
   FD_ABOVE = 16, /* no source is below */
 };
 
 /* What the child gets, above FD_ABOVE; -1: none. */
 struct ends {
-  int ready, owner, err, key, listen;
+  int ready, owner, err, key, listen, talk;
 };
 
 static void close_fd(int *fd) {
@@ -46,12 +53,14 @@ static void close_ends(struct ends *c) {
   close_fd(&c->err);
   close_fd(&c->key);
   close_fd(&c->listen);
+  close_fd(&c->talk);
 }
 
 static void close_ours(struct daemon_process *p) {
   close_fd(&p->ready);
   close_fd(&p->owner);
   close_fd(&p->err);
+  close_fd(&p->talk);
 }
 
 /* Moves *fd up. */
@@ -71,12 +80,21 @@ static int open_pipe(int *ours, int *theirs, bool they_write) {
   return lift(theirs);
 }
 
+static int open_talk(int *ours, int *theirs) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return -errno;
+  *ours = pair[0];
+  *theirs = pair[1];
+  return lift(theirs);
+}
+
 static int open_ends(const struct daemon_process_options *o, struct daemon_process *p, struct ends *c, struct err *e) {
   int rc = open_pipe(&p->ready, &c->ready, true);
   if (rc == 0) rc = open_pipe(&p->owner, &c->owner, false);
   if (o->log_file) c->err = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (rc == 0) rc = c->err >= 0 ? lift(&c->err) : open_pipe(&p->err, &c->err, true);
   if (rc == 0 && o->listen_fd >= 0 && (c->listen = fcntl(o->listen_fd, F_DUPFD_CLOEXEC, FD_ABOVE)) < 0) rc = -errno;
+  if (rc == 0 && o->talks) rc = open_talk(&p->talk, &c->talk);
   if (rc) return err_sys(e, rc, "no descriptors for rdzvd");
   if (!o->key) return 0;
   c->key = rc = key_pipe(o->key, o->key_source, e);
@@ -84,8 +102,8 @@ static int open_ends(const struct daemon_process_options *o, struct daemon_proce
   return (rc = lift(&c->key)) ? err_sys(e, rc, "no descriptors for rdzvd") : 0;
 }
 
-/* The words of the command line; posix_spawn writes to none of them. */
-static void put_words(const struct daemon_process_options *o, const char *state_dir, const char *words[WORDS_MAX]) {
+/* The words of the command line, which nobody writes to. Returns how many. */
+static int put_words(const struct daemon_process_options *o, const char *state_dir, const char *words[WORDS_MAX]) {
   size_t n = 0;
   bool inherits = o->listen_fd >= 0, quiet = !o->verbose && !o->log_file;
   const char *const fixed[] = {"rdzvd",
@@ -103,8 +121,11 @@ static void put_words(const struct daemon_process_options *o, const char *state_
   if (o->key) words[n++] = "5";
   if (o->claim) words[n++] = "--claim";
   if (o->claim) words[n++] = o->claim;
+  if (o->talks) words[n++] = "--agent-fd";
+  if (o->talks) words[n++] = "7";
   if (quiet) words[n++] = "--quiet";
   words[n] = NULL;
+  return (int)n;
 }
 
 static void add_dup(posix_spawn_file_actions_t *a, int from, int to) {
@@ -128,6 +149,7 @@ static int spawn(const char *program, const char *const words[], const struct en
   add_dup(&a, c->owner, FD_OWNER);
   add_dup(&a, c->key, FD_KEY);
   add_dup(&a, c->listen, FD_LISTEN);
+  add_dup(&a, c->talk, FD_TALK);
   posix_spawnattr_init(&attr);
   posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   posix_spawnattr_setsigdefault(&attr, &all);
@@ -138,19 +160,53 @@ static int spawn(const char *program, const char *const words[], const struct en
   return rc;
 }
 
+static void dup_to(int from, int to) {
+  if (from >= 0 && dup2(from, to) < 0) _exit(EXIT_CODE_SYSTEM);
+}
+
+/* In the copy. Its descriptors and signals are those that posix_spawn would have given it. */
+_Noreturn static void become(const struct daemon_process_options *o, char **argv, int argc, const struct ends *c,
+                             pid_t agent) {
+  int null = open("/dev/null", O_RDWR);
+  setsid();
+  dup_to(null, STDIN_FILENO);
+  dup_to(null, STDOUT_FILENO);
+  dup_to(c->err, STDERR_FILENO);
+  dup_to(c->ready, FD_READY);
+  dup_to(c->owner, FD_OWNER);
+  dup_to(c->key, FD_KEY);
+  dup_to(c->listen, FD_LISTEN);
+  dup_to(c->talk, FD_TALK);
+  copy_close_from(FD_TALK + 1);
+  copy_reset_signals();
+  copy_set_name(o->words, "rdzvd", agent);
+  _exit(o->program(argc, argv));
+}
+
+static int copy_self(const struct daemon_process_options *o, const char *const words[], int n, const struct ends *c,
+                     pid_t *pid) {
+  char *argv[WORDS_MAX] = {NULL};
+  pid_t agent = getpid();
+  *pid = fork();
+  if (*pid < 0) return -errno;
+  if (*pid > 0) return 0;
+  for (int i = 0; i < n; i++) argv[i] = xstrdup(words[i]); /* some are words of this process */
+  become(o, argv, n, c, agent);
+}
+
 int daemon_process_start(const struct daemon_process_options *o, struct daemon_process *p, struct err *e) {
-  char *program = command_companion("rdzvd", "../daemon/", getenv("PATH"));
-  if (!program)
+  char *program = o->program ? NULL : command_companion("rdzvd", "../daemon/", getenv("PATH"));
+  if (!o->program && !program)
     return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
-  struct daemon_process new = {.ready = -1, .owner = -1, .err = -1, .state_dir = p->state_dir};
-  struct ends child = {-1, -1, -1, -1, -1};
+  struct daemon_process new = {.ready = -1, .owner = -1, .err = -1, .talk = -1, .state_dir = p->state_dir};
+  struct ends child = {-1, -1, -1, -1, -1, -1};
   int rc = open_ends(o, &new, &child, e);
   if (rc == 0 && !new.state_dir && !(new.state_dir = private_dir_create(e))) rc = -EACCES;
   if (rc == 0) {
     const char *words[WORDS_MAX];
-    put_words(o, new.state_dir, words);
-    rc = spawn(program, words, &child, &new.pid);
-    if (rc) err_sys(e, rc, "rdzvd (%s) cannot be started", program);
+    int n = put_words(o, new.state_dir, words);
+    rc = o->program ? copy_self(o, words, n, &child, &new.pid) : spawn(program, words, &child, &new.pid);
+    if (rc) err_sys(e, rc, "rdzvd (%s) cannot be started", program ? program : "a copy of this process");
   }
   if (rc) limit_explain(e);
   close_ends(&child);

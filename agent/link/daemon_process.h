@@ -9,14 +9,16 @@
 #include <sys/types.h>
 #include "common/err.h"
 #include "common/key/source.h"
+#include "common/system/copy.h"
 
 struct daemon_process {
   pid_t pid;             /* our child; 0: none */
   int ready, owner, err; /* ours: its port, our byte and our death, its lines (-1: they go to a file) */
+  int talk;              /* ours: a connection to it, without a key; -1: none */
   char *state_dir;       /* heap; the caller's */
 };
 
-#define DAEMON_PROCESS_NONE ((struct daemon_process){.ready = -1, .owner = -1, .err = -1})
+#define DAEMON_PROCESS_NONE ((struct daemon_process){.ready = -1, .owner = -1, .err = -1, .talk = -1})
 
 struct daemon_process_options {
   const char *listen;    /* --listen */
@@ -26,6 +28,11 @@ struct daemon_process_options {
   const char *log_file; /* NULL: lines go to `err` */
   bool verbose;
   const char *claim; /* --claim; NULL: none */
+  bool talks;        /* it gets --agent-fd */
+  /* rdzvd as a function: a copy of this process calls it, which saves exec and the dynamic linker. Only while this
+   * process has one thread. NULL: the program is started. */
+  int (*program)(int argc, char **argv);
+  const struct copy_words *words; /* of this process; NULL: the copy keeps them */
 };
 
 /* Starts it. state_dir of *p: that of the life before; NULL: a new one is made. On an error *p is as before. */

@@ -42,6 +42,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "agent/link/link_internal.h"
 #include "proto/munge_fetch.h"
@@ -332,6 +333,29 @@ static void on_connect(uv_connect_t *req, int status) {
     be_up(a->link);
 }
 
+static struct attempt *new_attempt(struct link *l) {
+  struct attempt *a = xcalloc(1, sizeof(*a));
+  a->link = a->home = l;
+  a->req.data = a;
+  l->attempt = a;
+  l->alive++;
+  return a;
+}
+
+/* Our own daemon is at the other end of this socket. */
+static void adopt_socket(struct link *l, int fd) {
+  struct attempt *a = new_attempt(l);
+  conn_init_pipe(&a->conn, l->o.loop, &peer_callbacks, a, false);
+  conn_skip_preface(&a->conn);
+  int rc = uv_pipe_open(&a->conn.pipe, fd);
+  if (rc) {
+    close(fd);
+    go_down(l, false, uv_strerror(rc));
+    return;
+  }
+  be_up(l);
+}
+
 /* Connects to addresses[at], or to the next one if that cannot begin. */
 static void dial_address(struct link *l) {
   l->state = LINK_DIALING;
@@ -339,22 +363,22 @@ static void dial_address(struct link *l) {
     on_exhausted(l);
     return;
   }
-  struct attempt *a = xcalloc(1, sizeof(*a));
+  struct attempt *a = new_attempt(l);
   conn_init_tcp(&a->conn, l->o.loop, &peer_callbacks, a, false);
   conn_use_key(&a->conn, l->to->fetched ? l->to->fetched : l->o.key);
-  a->link = a->home = l;
-  a->req.data = a;
-  l->attempt = a;
-  l->alive++;
   uv_update_time(l->o.loop);
   uv_timer_start(&l->timer, on_link_timer, l->timeout_ms ? l->timeout_ms : CONNECT_MS, 0);
   int rc = uv_tcp_connect(&a->req, &a->conn.tcp, &l->to->addresses.v[l->at].any, on_connect);
   if (rc) try_next_address(l, rc);
 }
 
-static void dial_all(struct link *l) {
+static void begin_addresses(struct link *l) {
   l->at = l->refusals = 0;
   memset(l->errors, 0, sizeof(l->errors));
+}
+
+static void dial_all(struct link *l) {
+  begin_addresses(l);
   dial_address(l);
 }
 
@@ -401,7 +425,12 @@ static void on_daemon_ready(void *ctx, uint16_t port) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
   if (l->o.standalone || l->where == LINK_TO_OWN) link_find_own(l, port);
-  dial_all(l);
+  int fd = local_daemon_take_talk(l->o.daemon);
+  begin_addresses(l);
+  if (fd >= 0)
+    adopt_socket(l, fd);
+  else
+    dial_address(l);
 }
 
 static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err *e) {

@@ -2,15 +2,18 @@
 /* The agent's own rdzvd.
  *
  * Four descriptors connect the two. The daemon reads its key from --key-fd, whose pipe is full and closed before it
- * starts. It writes its port to --ready-fd when it listens, so no polling is needed. It reads --owner-fd: a byte (enum owner_byte), and the
- * end, which means that the agent is gone. Its stderr comes to us. It has its own session: Ctrl-C at the terminal is for the agent, which stops workers first and
- * needs its daemon to inform the others. If a scheduler signals all processes of a job, the daemon ignores it as long
- * as the agent holds that pipe.
+ * starts. It writes its port to --ready-fd when it listens, so no polling is needed. It reads --owner-fd: a byte (enum
+ * owner_byte), and the end, which means that the agent is gone. Its stderr comes to us. It has its own session: Ctrl-C at
+ * the terminal is for the agent, which stops workers first and needs its daemon to inform the others. If a scheduler
+ * signals all processes of a job, the daemon ignores it as long as the agent holds that pipe.
+ *
+ * With --standalone they speak over one more, a socket pair (--agent-fd). It needs neither a key nor a port, since
+ * nobody else has an end of it. An agent that loses it connects to the port as others would.
  *
  * The first to start gets the port. The loser's rdzvd exits with 68, and its agent connects to the winner's. The same
  * holds when two agents of one machine restart theirs at once.
  *
- * A reserved port goes to the daemon as a fifth descriptor, and the agent closes its own: with it, the kernel would
+ * A reserved port goes to the daemon as one more descriptor, and the agent closes its own: with it, the kernel would
  * accept connections for a daemon that is dead. A restarted daemon binds the port by its number. An agent whose daemon
  * has listened at the endpoint starts it nowhere else, since newcomers look for it there.
  *
@@ -63,6 +66,7 @@ struct life {
   pid_t pid;
   uv_signal_t child; /* SIGCHLD, which may mean another child */
   uv_pipe_t ready, owner, err;
+  int talk;                    /* a connection to it; -1: none, or taken */
   struct local_daemon *daemon; /* NULL: given up */
   struct buf port_line, err_line;
   char last_line[256];
@@ -105,6 +109,8 @@ static void close_handle(uv_handle_t *handle) {
 
 static void life_close(struct life *life) {
   life->daemon = NULL;
+  if (life->talk >= 0) close(life->talk);
+  life->talk = -1;
   close_handle((uv_handle_t *)&life->ready);
   close_handle((uv_handle_t *)&life->owner);
   close_handle((uv_handle_t *)&life->err);
@@ -318,6 +324,7 @@ static void adopt(struct local_daemon *d, const struct daemon_process *p) {
   life->daemon = d;
   life->pid = p->pid;
   life->open_handles = 4;
+  life->talk = p->talk;
   life->began_ms = monotonic_ms();
   adopt_pipe(life, &life->ready, p->ready);
   adopt_pipe(life, &life->owner, p->owner);
@@ -341,8 +348,8 @@ static char *listen_text(const struct local_daemon_options *o, uint16_t port) {
   return xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(o->port ? o->port : port));
 }
 
-static int start_process(const struct local_daemon_options *o, bool stands_by, uint16_t port, struct daemon_process *p,
-                         struct err *e) {
+static int start_process(const struct local_daemon_options *o, bool stands_by, uint16_t port, bool early,
+                         struct daemon_process *p, struct err *e) {
   char *listen = stands_by ? xstrdup(o->standby.text) : listen_text(o, port);
   int rc = daemon_process_start(&(struct daemon_process_options){.listen = listen,
                                                                  .listen_fd = stands_by ? o->standby.fd : -1,
@@ -350,7 +357,10 @@ static int start_process(const struct local_daemon_options *o, bool stands_by, u
                                                                  .key_source = o->key_source,
                                                                  .log_file = o->log_file,
                                                                  .verbose = o->verbose,
-                                                                 .claim = o->claim},
+                                                                 .claim = o->claim,
+                                                                 .talks = o->loopback,
+                                                                 .program = early ? o->program : NULL,
+                                                                 .words = o->words},
                                 p, e);
   free(listen);
   return rc;
@@ -358,7 +368,7 @@ static int start_process(const struct local_daemon_options *o, bool stands_by, u
 
 static int start_life(struct local_daemon *d, struct err *e) {
   struct daemon_process p = {.state_dir = d->state_dir};
-  int rc = start_process(&d->o, d->stands_by, d->port, &p, e);
+  int rc = start_process(&d->o, d->stands_by, d->port, false, &p, e);
   d->state_dir = p.state_dir;
   if (rc) return rc;
   if (d->stands_by) standby_close(&d->o.standby);
@@ -368,7 +378,7 @@ static int start_life(struct local_daemon *d, struct err *e) {
 
 void local_daemon_start_early(const struct local_daemon_options *o, struct daemon_process *p) {
   struct err unused = ERR_INIT;
-  start_process(o, false, 0, p, &unused);
+  start_process(o, false, 0, true, p, &unused);
 }
 
 struct local_daemon *local_daemon_create(const struct local_daemon_options *o) {
@@ -408,6 +418,12 @@ void local_daemon_want(struct local_daemon *d, bool standby) {
 
 bool local_daemon_owned(const struct local_daemon *d) {
   return d->state != DAEMON_ABSENT;
+}
+
+int local_daemon_take_talk(struct local_daemon *d) {
+  int fd = d->life ? d->life->talk : -1;
+  if (d->life) d->life->talk = -1;
+  return fd;
 }
 
 pid_t local_daemon_pid(const struct local_daemon *d) {

@@ -41,6 +41,8 @@ struct local_daemon_options {
   void (*on_port)(void *ctx, uint16_t port); /* where it listens now, and will: unless loopback */
   void (*on_left)(void *ctx);                /* after local_daemon_leave */
   struct daemon_process early;               /* now the local daemon's; pid 0: none */
+  int (*program)(int argc, char **argv);     /* for an early start, as in daemon_process_options */
+  const struct copy_words *words;            /* likewise */
   void *ctx;
 };
 
@@ -56,7 +58,9 @@ uint16_t local_daemon_standby_port(const struct local_daemon *d); /* for local_d
 /* No daemon may be started by that port: the key that the job uses is not one for a daemon. */
 void local_daemon_forbid_standby(struct local_daemon *d);
 bool local_daemon_owned(const struct local_daemon *d); /* it runs, or restarts in a moment */
-pid_t local_daemon_pid(const struct local_daemon *d);  /* 0: none */
+/* With loopback: a connected unix socket to the process that runs, now the caller's; -1: none, or taken before. */
+int local_daemon_take_talk(struct local_daemon *d);
+pid_t local_daemon_pid(const struct local_daemon *d); /* 0: none */
 /* It is not started again, and has a moment to exit by itself, a longer one if the job is done. Then one of --standalone gets SIGTERM, and SIGKILL. Any
  * other keeps running for nodes or jobs that still need it, and exits after the last. */
 void local_daemon_leave(struct local_daemon *d, bool done);

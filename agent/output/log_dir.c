@@ -71,22 +71,26 @@ static int make_run(struct log_dir *d, const char *place, const char *run_id) {
   return rc;
 }
 
-static int make_temporary(struct log_dir *d, struct err *e) {
-  const char *tmp = getenv("TMPDIR");
-  char *dir = xasprintf("%s/torchelastic_XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  if (mkdtemp(dir)) {
-    d->temporary = dir;
-    return 0;
-  }
-  int rc =
-      err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)", tmp && *tmp ? tmp : "/tmp");
-  free(dir);
-  return rc;
+static bool make_temporary_in(struct log_dir *d, const char *place) {
+  d->temporary = xasprintf("%s/torchelastic_XXXXXX", place);
+  if (mkdtemp(d->temporary)) return true;
+  free(d->temporary);
+  d->temporary = NULL;
+  return false;
 }
 
-int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struct err *e) {
+/* A disk takes longer to make and remove five folders than a launch should. */
+static int make_temporary(struct log_dir *d, bool small, struct err *e) {
+  const char *tmp = getenv("TMPDIR");
+  bool chosen = tmp && *tmp;
+  if (small && !chosen && make_temporary_in(d, "/dev/shm")) return 0;
+  if (make_temporary_in(d, chosen ? tmp : "/tmp")) return 0;
+  return err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)", chosen ? tmp : "/tmp");
+}
+
+static int make(struct log_dir *d, const char *place, bool small, const char *run_id, struct err *e) {
   *d = (struct log_dir){0};
-  int rc = place ? make_directories(place) : make_temporary(d, e);
+  int rc = place ? make_directories(place) : make_temporary(d, small, e);
   if (rc && place) return err_sys(e, rc, "--log-dir %s cannot be made", place);
   if (rc) return rc;
   rc = make_run(d, place ? place : d->temporary, run_id);
@@ -96,6 +100,14 @@ int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struc
   d->dir = NULL;
   log_dir_finish(d);
   return rc;
+}
+
+int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struct err *e) {
+  return make(d, place, false, run_id, e);
+}
+
+int log_dir_make_small(struct log_dir *d, const char *run_id, struct err *e) {
+  return make(d, NULL, true, run_id, e);
 }
 
 /* Takes fd. Removing the folder shows whether it is empty. */

@@ -641,12 +641,16 @@ static int join_within(struct relay *r, uint32_t ms) {
   return pthread_timedjoin_np(r->thread, NULL, &t);
 }
 
-void relay_destroy(struct relay *r, uint32_t deadline_ms) {
-  if (!r) return;
+void relay_close(struct relay *r) {
   pthread_mutex_lock(&r->mutex);
   r->closing = true;
   pthread_mutex_unlock(&r->mutex);
   kick(r);
+}
+
+void relay_destroy(struct relay *r, uint32_t deadline_ms) {
+  if (!r) return;
+  relay_close(r);
   if (join_within(r, deadline_ms) == 0) {
     relay_free(r);
     return;

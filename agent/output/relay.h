@@ -39,6 +39,8 @@ struct relay_options {
 };
 
 int relay_create(struct relay **out, const struct relay_options *o, struct err *e);
+/* Begins what relay_destroy does, and returns at once. What comes later is not written. */
+void relay_close(struct relay *r);
 /* Writes the queued lines and what is in the pipes now, waits at most deadline_ms, frees. Open pipes are closed. */
 void relay_destroy(struct relay *r, uint32_t deadline_ms);
 

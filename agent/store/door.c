@@ -314,7 +314,7 @@ struct door *door_create(const struct door_options *o) {
   struct door *d = xcalloc(1, sizeof *d);
   d->o = *o;
   d->uid = (int64_t)geteuid();
-  socket_owners_open(&d->owners);
+  socket_owners_init(&d->owners);
   forget_callers(d);
   uv_timer_init(o->loop, &d->timer);
   uv_unref((uv_handle_t *)&d->timer);

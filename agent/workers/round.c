@@ -63,7 +63,7 @@ struct round_driver {
   struct sdk_server *sdk;
   struct rations refused; /* users whose connection was refused there */
   struct failures *failures;
-  struct oom_watch *oom;
+  struct oom_watch *oom; /* from the first round on */
   struct hang_watch *hang;
   struct file_timer_watch *timers; /* NULL: not asked for */
   struct device_watch *devices;
@@ -127,7 +127,7 @@ static void get_pids(void *ctx, pid_t *pids) {
 static void give_up_guard(const struct round_driver *r, const struct err *e) {
   if (r->guard.fd < 0 || e->code == -EPIPE) return;
   log_error("%s; killing it", e->text);
-  kill(r->guard.pid, SIGKILL);
+  guard_sigkill(&r->guard);
 }
 
 /* The workers' socket. --------------------------------------------------------------------------------------------- */
@@ -434,7 +434,7 @@ static void naming_finish(struct naming *n) {
 static void make_logs(struct round_driver *r) {
   struct err e = ERR_INIT;
   if (r->o.logs->dir || r->no_files || output_has_no_files(&r->o.options->output)) return;
-  if (log_dir_make(r->o.logs, NULL, r->o.env->run_id, &e) == 0) return;
+  if (log_dir_make_small(r->o.logs, r->o.env->run_id, &e) == 0) return;
   r->no_files = true;
   log_warn("%s; workers have no error files", e.text);
 }
@@ -563,6 +563,7 @@ static void begin_round(void *ctx) {
   make_logs(r);
   bool takes = adopt(r);
   for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
+  if (!r->oom) r->oom = oom_watch_create(NULL, NULL, NULL); /* while the guard starts the first workers */
   if (start->node_rank != 0 || r->o.options->store != STORE_AGENT) return;
   store_watch_begin(r->store_watch,
                     &(struct store_hint_given){
@@ -791,7 +792,7 @@ static void kill_trees(struct round_driver *r) {
 static void kill_guard(const struct round_driver *r) {
   log_error("the guard (pid %d) does not report the end of the stop: is it stopped, traced or frozen? Killing it",
             (int)r->guard.pid);
-  kill(r->guard.pid, SIGKILL);
+  guard_sigkill(&r->guard);
 }
 
 static void on_guard_timer(uv_timer_t *timer) {
@@ -954,7 +955,6 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
   r->store_watch = store_watch_create(&(struct store_watch_options){
       .loop = o->loop, .count = o->count, .get_pids = get_pids, .is_used = is_store_used, .ctx = r});
   r->failures = failures_create(&(struct failures_options){.loop = o->loop, .on_read = on_error_file, .ctx = r});
-  r->oom = oom_watch_create(NULL, NULL, NULL);
   int rc = open_relay(r, e);
   if (rc == 0)
     r->hang = hang_watch_create(&(struct hang_watch_options){.loop = o->loop,
@@ -967,7 +967,6 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
                                                              .ctx = o->ctx});
   if (rc == 0) rc = sdk_server_create(&r->sdk, NULL, e);
   if (rc == 0) rc = open_timers(r, e);
-  if (rc == 0) rc = guard_await(&r->guard, e);
   if (rc) return rc;
   uv_poll_init(o->loop, &r->sdk_poll, sdk_server_fd(r->sdk));
   uv_poll_start(&r->sdk_poll, UV_READABLE, on_sdk_poll);
@@ -1006,6 +1005,7 @@ static void on_wake_closed(uv_handle_t *handle) {
 }
 
 void round_destroy(struct round_driver *r, uint32_t deadline_ms) {
+  if (r->clear) relay_close(r->relay); /* no worker writes any more, and its thread ends while the guard does */
   guard_finish(&r->guard, deadline_ms);
   if (r->guard.pid > 0) guard_reap_orphans(r->spare, REAP_MS);
   device_watch_destroy(r->devices);

@@ -149,9 +149,13 @@ static bool finds_own(struct socket_owners *o) {
   return ok;
 }
 
-void socket_owners_open(struct socket_owners *o) {
-  *o =
-      (struct socket_owners){.netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG)};
+void socket_owners_init(struct socket_owners *o) {
+  *o = (struct socket_owners){.netlink = -1};
+}
+
+static void open_netlink(struct socket_owners *o) {
+  o->asked = true;
+  o->netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
   if (o->netlink >= 0 && !finds_own(o)) socket_owners_close(o);
 }
 
@@ -169,6 +173,7 @@ enum socket_owner_answer socket_owner_find(struct socket_owners *o, const struct
                                            const struct socket_end *to, struct socket_owner *out) {
   struct found found = {.inode = 0};
   if (!from->addr.family || from->addr.family != to->addr.family) return SOCKET_OWNER_GONE;
+  if (!o->asked) open_netlink(o);
   int rc = o->netlink >= 0 ? ask_kernel(o, from, to, &found) : -EIO;
   if (rc && rc != -ENOENT) rc = search_tables(from, to, &found);
   if (rc == -ENOENT) return SOCKET_OWNER_GONE;

@@ -27,13 +27,15 @@ struct socket_owner {
   unsigned long inode;
 };
 
-/* A netlink socket that stays open, or -1 where the kernel has no such interface: then the tables of /proc are read. */
+/* A netlink socket, which the first question opens, or -1 where the kernel has no such interface: then the tables of /proc
+ * are read. */
 struct socket_owners {
   int netlink;
   uint32_t seq;
+  bool asked;
 };
 
-void socket_owners_open(struct socket_owners *o);
+void socket_owners_init(struct socket_owners *o);
 void socket_owners_close(struct socket_owners *o);
 /* Of the connection from `from` to `to`: the owner of the end at `from`. An address of a dual-stack socket may be given
  * as IPv4. */

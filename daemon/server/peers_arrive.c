@@ -222,6 +222,43 @@ static int begin_arrival(struct peer *p, int fd, struct err *e) {
   return err_sys(e, rc, "cannot poll a connection");
 }
 
+/* The agent's own ------------------------------------------------------------------------------------------ */
+
+static bool is_connected_unix(int fd) {
+  struct sockaddr_storage other;
+  socklen_t len = sizeof other;
+  return getpeername(fd, (struct sockaddr *)&other, &len) == 0 && other.ss_family == AF_UNIX;
+}
+
+int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
+  if (!is_connected_unix(fd)) {
+    close(fd);
+    return err_set(e, -ENOTSOCK, "it must be a connected unix socket");
+  }
+  struct peer *p = xcalloc(1, sizeof(*p));
+  p->peers = ps;
+  p->uid = ps->key ? (int64_t)geteuid() : -1;
+  snprintf(p->addr, sizeof(p->addr), "%s", addr);
+  snprintf(p->local_addr, sizeof(p->local_addr), "%s", addr);
+  p->name = xstrdup("the agent that started this daemon");
+  ps->n_held++;
+  peer_take_slot(p);
+  peer_enter_room(p, &ps->strangers);
+  conn_init_pipe(&p->conn, ps->loop, &peer_conn_callbacks, p, true);
+  conn_skip_preface(&p->conn);
+  int rc = uv_pipe_open(&p->conn.pipe, fd);
+  if (rc) {
+    close(fd);
+    err_sys(e, rc, "it cannot be opened");
+  }
+  if (rc == 0) rc = conn_start(&p->conn, PEERS_IDENTIFY_MS, e);
+  if (rc)
+    peer_drop(p, false);
+  else
+    peer_begin_native(p);
+  return rc;
+}
+
 /* Accepting -------------------------------------------------------------------------------------------------------- */
 
 static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, uint16_t port) {

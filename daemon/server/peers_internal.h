@@ -30,6 +30,7 @@ struct peer {
   uint64_t id; /* 0: has no place in the table (yet, or no longer) */
   char *name;  /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native;
+  bool own;           /* the agent that started this daemon, on a socket of its own */
   struct buf first;   /* arrival: the bytes that have come */
   struct buf request; /* HTTP, MUNGE: the bytes so far */
   size_t request_seen;
@@ -77,6 +78,8 @@ const char *peer_where(const struct peer *p);
 struct peer_info peer_info_of(const struct peer *p);
 
 void peer_take_slot(struct peer *p);
+/* It speaks our frames: it gets a GREETING, and time to say who it is. */
+void peer_begin_native(struct peer *p);
 void peer_leave_slot(struct peer *p);
 
 struct peer *peer_of(struct newcomer *n);

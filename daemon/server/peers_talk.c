@@ -51,6 +51,13 @@ static void refuse_plain(struct peer *p) {
   peer_drop_and_tell(p, true);
 }
 
+void peer_begin_native(struct peer *p) {
+  peer_leave_room(p);
+  p->native = true;
+  peer_enter_room(p, &p->peers->natives);
+  send_greeting(&p->conn);
+}
+
 static void on_native(struct conn *c) {
   struct peer *p = c->owner;
   const struct key *own = p->peers->key;
@@ -60,10 +67,7 @@ static void on_native(struct conn *c) {
     return;
   }
   if (own && sealed) p->uid = c->uid == own->uid ? (int64_t)geteuid() : c->uid;
-  peer_leave_room(p);
-  p->native = true;
-  peer_enter_room(p, &p->peers->natives);
-  send_greeting(c);
+  peer_begin_native(p);
 }
 
 /* Messages, and ends ----------------------------------------------------------------------------------------------- */

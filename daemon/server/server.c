@@ -472,7 +472,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
                                                   .key_source = (enum channel_source)config->key_source,
                                                   .cb = &callbacks,
                                                   .ctx = s});
-  socket_owners_open(&s->owners);
+  socket_owners_init(&s->owners);
   documents_init(&s->documents, s->core, config->seed);
   saver_init(&s->saver, loop, config->state, s);
   s->saver.on_done = on_saved;
@@ -502,6 +502,10 @@ void server_load(struct server *s) {
 
 int server_listen(struct server *s, int fd, bool control, struct err *e) {
   return peers_listen(s->peers, fd, control, e);
+}
+
+int server_adopt(struct server *s, int fd, const char *addr, struct err *e) {
+  return peers_adopt(s->peers, fd, addr, e);
 }
 
 void server_stop(struct server *s, const char *why) {

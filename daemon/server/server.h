@@ -54,6 +54,9 @@ void server_destroy(struct server *s); /* not after server_run returned false */
 void server_load(struct server *s);
 /* Accepts on a bound socket, which becomes the server's. `control`: it is the control socket. */
 int server_listen(struct server *s, int fd, bool control, struct err *e);
+/* Serves the agent at the other end of a connected unix socket, without a key. fd becomes the server's. addr: what stands
+ * for its address, and for that of this end. */
+int server_adopt(struct server *s, int fd, const char *addr, struct err *e);
 /* Returns when server_stop has done its work. False: something still hung after SERVER_STOP_MS, and the process
  * should exit without waiting for its threads. */
 bool server_run(struct server *s);

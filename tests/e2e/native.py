@@ -56,14 +56,17 @@ class Closed(Exception):
 
 
 class Native:
-    def __init__(self, port=0, addr="127.0.0.1", path=None, source=None, preface=None, timeout=10.0, key=""):
+    def __init__(self, port=0, addr="127.0.0.1", path=None, source=None, preface=None, timeout=10.0, key="", sock=None):
         self.timeout, self.buffer, self.seen = timeout, b"", []
         if key == "":
-            key = None if path or preface else harness.key_of(port)
+            key = None if path or preface or sock else harness.key_of(port)
         self.channel = key and sealed.Client(sealed.Key.parse(str(key)))
         self.key_source = None  # of the daemon, once it has answered
         self.agent = secrets.token_hex(8)
         self.incarnation, self.round, self.seq = "", 0, 0
+        if sock:  # one that is connected, of --agent-fd: without a preface
+            self.sock, self.channel = sock, None
+            return
         if path:
             self.sock = socket.socket(socket.AF_UNIX)
             self.sock.settimeout(timeout)

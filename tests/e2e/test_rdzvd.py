@@ -44,6 +44,7 @@ def answer(s, timeout=10.0):
         (["--listen", "[::1:0"], r"\[::1:0"),
         (["--listen", "127.0.0.1:0", "--listen", ""], "--listen"),
         (["--owner-fd", "99"], "--owner-fd 99: this descriptor is not open"),
+        (["--agent-fd", "99"], "--agent-fd 99: this descriptor is not open"),
         (["--ready-fd", "-7"], "--ready-fd"),
         (["--quiet", "--verbose"], "--quiet and --verbose"),
         (["--socket", "/tmp/" + "x" * 200], "--socket .* at most 107 bytes"),
@@ -506,6 +507,36 @@ def test_leaves_when_its_work_is_done(rdzv):
         assert d.running, d
         b.send("END_ACK", dict(incarnation=b.incarnation))
     assert d.exit(3) == 0 and d.says("its work is done"), d
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["key", "insecure"])
+def test_agent_fd(rdzv, keyed):
+    """A job over an inherited socket, without a key and without a preface. The port still asks others for the key."""
+    ours, its = socket.socketpair()
+    d = rdzv.daemon("--agent-fd", its.fileno(), *(() if keyed else ["--insecure"]), pass_fds=[its.fileno()])
+    its.close()
+    with Native(sock=ours) as n:
+        assert n.recv().name == "GREETING"
+        n.hello()
+        start = n.started()
+        assert start.head_addr == "127.0.0.1"
+        with Native(d.port, key=None) as other:
+            assert other.expect_one("GREETING", "REFUSED").name == "GREETING"
+            if keyed:
+                assert "serves nobody without it" in other.expect("REFUSED").text
+        n.finish()
+    with Native(d.port, key=rdzv.key if keyed else None) as n:  # and it serves others when that one is gone
+        n.hello(job="next")
+        n.started()
+        n.finish()
+    assert d.running, d
+
+
+def test_agent_fd_must_be_a_socket(rdzv):
+    r, w = os.pipe()
+    p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--agent-fd", r, pass_fds=[r])
+    os.close(r), os.close(w)
+    assert p.exit() == 71 and p.says("--agent-fd: it must be a connected unix socket"), p
 
 
 def test_owner_fd_must_be_a_pipe(rdzv):

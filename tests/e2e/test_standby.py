@@ -138,8 +138,8 @@ def test_daemon_gets_the_claims_place(rdzv):
         assert a.exit() == 71, a
         assert " --claim /shared/claims" in (rdzv.tmp / "said").read_text()
         a = rdzv.spawn(agent, "--standalone", "--claim", "/shared/claims", "--", "true")
-        assert a.exit() == 71 and a.says("--claim has no effect: a job on one machine has one daemon"), a
-        assert "--claim" not in (rdzv.tmp / "said").read_text().splitlines()[1]
+        assert a.exit() == 0 and a.says("--claim has no effect: a job on one machine has one daemon"), a
+        assert not os.path.exists("/shared/claims")
 
 
 @pytest.mark.parametrize("value, words", [("claims", "give the absolute path of a folder"), ("etcd://", "an address is missing"), ("etcd://e1,e1", "e1 is named twice")])

@@ -17,7 +17,7 @@
 
 enum { EVE = 60101 };
 
-static struct socket_owners by_netlink, by_table = {.netlink = -1};
+static struct socket_owners by_netlink, by_table = {.netlink = -1, .asked = true};
 
 struct pair {
   int listener, accepted;
@@ -203,7 +203,13 @@ static void test_no_descriptors(void **state) {
 }
 
 static int open_all(void **state) {
-  socket_owners_open(&by_netlink);
+  struct pair p;
+  struct socket_owner found;
+  socket_owners_init(&by_netlink);
+  if (open_pair(&p, AF_INET, false, 0)) {
+    socket_owner_find(&by_netlink, &p.from, &p.to, &found); /* the first question opens it */
+    close_pair(&p);
+  }
   if (by_netlink.netlink < 0) print_message("the kernel has no sock_diag here: the tables are tested twice\n");
   return 0;
 }
