@@ -416,8 +416,8 @@ static void test_forward(void **state) {
                                                                      .every_ms = 200});
   forwarder_set(f, forward_frame(), 0);
   await(&b.told, 3, "the third telling");
-  assert_int_equal(a.conns, 0); /* the job is there */
-  assert_int_equal(b.conns, b.told);
+  assert_int_equal(a.conns, 0);                 /* the job is there */
+  assert_in_range(b.conns, b.told, b.told + 1); /* the next telling may be on its way */
   forwarder_set(f, forward_frame(), 1);
   await(&a.told, 2, "the second telling of the other");
   forwarder_set(f, NULL, UINT32_MAX);
