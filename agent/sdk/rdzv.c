@@ -128,6 +128,10 @@ void rdzv_finish(struct rdzv *r) {
   free(r);
 }
 
+void rdzv_set_interrupt(struct rdzv *r, const volatile sig_atomic_t *flag) {
+  r->interrupt = flag;
+}
+
 /* Identity. -------------------------------------------------------------------------------------------------------- */
 
 int rdzv_rank(const struct rdzv *r) {

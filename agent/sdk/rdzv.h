@@ -49,6 +49,7 @@
  * Exit. Nothing of this library runs at exit. A worker that exits without rdzv_done and rdzv_finish is judged by its
  * exit code: 0 is success. Its last report of progress may be missing. */
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -101,6 +102,12 @@ RDZV_API void rdzv_finish(struct rdzv *r);
 /* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed rdzv_init, or of
  * rdzv_tensorboard_*. Never NULL. The string belongs to the thread and changes with its next error. */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
+/* A flag that ends waits, for a signal handler to set. While *flag is not 0, a call that must wait for other ranks, for
+ * ids or for the next round returns -EINTR, within 100 ms if it waits already: rdzv_exchange, rdzv_barrier,
+ * rdzv_nccl_ids, rdzv_rejoin, and rdzv_store_get, _wait, _multi_get, _barrier and _queue_pop. As after -ETIMEDOUT the
+ * call counts as made, and the context can be used for the next call. The other functions take no notice. `flag` lives
+ * as long as r. NULL, as at the beginning: there is no flag. */
+RDZV_API void rdzv_set_interrupt(struct rdzv *r, const volatile sig_atomic_t *flag);
 
 /* Identity. These values stay the same until rdzv_rejoin or rdzv_finish, and these functions never fail. A string
  * belongs to the context. */
@@ -188,14 +195,15 @@ RDZV_API uint64_t rdzv_saved_step(const struct rdzv *r);
  * worker rejoins unasked, something else must end the round within the agent's lease (at most 30 s) plus 2 s. Otherwise
  * the round fails because of the first worker that rejoined, with its `reason`. So a false alarm cannot hang a job. */
 RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; does nothing without an agent */
-/* Leaves the round and waits for the next one. On 0 every worker of the round before is dead, or has called
- * rdzv_rejoin too. So make no use of a communicator between this call and its 0, and abort one of NCCL only then: an
- * abort lets peers complete a collective with incomplete data. On 0 the identity, the round's store, the names of
+/* Leaves the round and waits for the next one. On 0 every worker of the round before is dead, or has called rdzv_rejoin
+ * too. So make no use of a communicator between this call and its 0, and abort one of NCCL only then: an abort lets
+ * peers complete a collective with incomplete data. On 0 the identity, the round's store, the names of
  * exchanges and barriers, and rdzv_requested belong to the new round. The environment (RANK, RDZV_ROUND,
  * RDZV_RESTART_COUNT) does not change. `reason`: a short phrase without a full stop, or NULL; it is shown if this
- * worker is the cause of the round's end. Progress that another thread reports meanwhile is dropped. Errors:
- * -ETIMEDOUT (no round yet: call again, or exit); -ECANCELED (the agent asks for a stop: exit); -EPIPE (the agent is
- * gone); -ESTALE (the job is over); -EINVAL (rdzv_can_rejoin was not called, or rdzv_done was); -ENOTSUP (no agent). */
+ * worker is the cause of the round's end. Progress that another thread reports meanwhile is dropped. Errors: -ETIMEDOUT
+ * (no round yet: call again, or exit); -ECANCELED (the agent asks for a stop: exit); -EINTR (rdzv_set_interrupt);
+ * -EPIPE (the agent is gone); -ESTALE (the job is over); -EINVAL (rdzv_can_rejoin was not called, or rdzv_done was);
+ * -ENOTSUP (no agent). */
 RDZV_API int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms);
 
 /* All-gather within the round, over the round's store. Every rank calls it with the same name and the same size:
@@ -228,9 +236,9 @@ RDZV_API int rdzv_barrier(struct rdzv *r, const char *name, int timeout_ms);
  *
  * Errors of all store functions: -ETIMEDOUT; -ECONNREFUSED and other network errors (no store there); -ECONNRESET (the
  * round is over, node rank 0 is gone, or the store refused to grow; permanent until rdzv_rejoin); -ECANCELED
- * (RDZV_REJOIN has come, and rdzv_can_rejoin was called); -ESTALE (the round is over); -EPIPE (the agent is gone);
- * -ENOTSUP (this job has no store: --store worker); -EMSGSIZE (a limit above is exceeded, or 256 MiB in one request);
- * -EPROTO (the peer is not a store); -ENOMEM. */
+ * (RDZV_REJOIN has come, and rdzv_can_rejoin was called); -EINTR (rdzv_set_interrupt); -ESTALE (the round is over);
+ * -EPIPE (the agent is gone); -ENOTSUP (this job has no store: --store worker); -EMSGSIZE (a limit above is exceeded,
+ * or 256 MiB in one request); -EPROTO (the peer is not a store); -ENOMEM. */
 RDZV_API int rdzv_store_set(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms);
 /* Waits until the key exists. */
 RDZV_API int rdzv_store_get(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms);
@@ -287,7 +295,7 @@ RDZV_API int rdzv_store_queue_len(struct rdzv *r, const char *key, int64_t *n, i
  *
  * Errors: -ETIMEDOUT: the sentence names the nodes that are still minting. -ENOTSUP: this job has no ids (--nccl-ids),
  * or there is no agent: call ncclGetUniqueId yourself. -EMSGSIZE: max is too small. -ESTALE: the round is over. -EPIPE:
- * the agent is gone. -ECANCELED: as for the store functions, RDZV_REJOIN has come. */
+ * the agent is gone. -ECANCELED and -EINTR: as for the store functions. */
 RDZV_API int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_version, int timeout_ms);
 /* The communicator of these ids is up on this rank. No rank will connect to the minting process again, so that process
  * may end. If a rank does not call it the process stays until the end of the round, which is harmless. Errors: as

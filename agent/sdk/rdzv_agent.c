@@ -122,14 +122,24 @@ uint64_t rdzv_deadline_in(int timeout_ms) {
   return rdzv_now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
 }
 
-/* 0: `events` have come; -ETIMEDOUT. */
-static int wait_for(int fd, short events, uint64_t deadline) {
+bool rdzv_is_interrupted(const struct rdzv *r) {
+  return r->interrupt && *r->interrupt;
+}
+
+int rdzv_poll_ms(const struct rdzv *r, uint64_t deadline) {
+  uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0,
+           most = r->interrupt ? RDZV_FLAG_MS : 1000000;
+  return (int)(left < most ? left : most);
+}
+
+/* 0: `events` have come; -ETIMEDOUT. heeds: -EINTR. */
+static int wait_for(const struct rdzv *r, short events, bool heeds, uint64_t deadline) {
   for (;;) {
-    uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
-    struct pollfd p = {.fd = fd, .events = events};
-    int n = poll(&p, 1, left > 1000000 ? 1000000 : (int)left);
+    if (heeds && rdzv_is_interrupted(r)) return -EINTR;
+    struct pollfd p = {.fd = r->fd, .events = events};
+    int ms = rdzv_poll_ms(r, deadline), n = poll(&p, 1, ms);
     if (n > 0) return 0;
-    if (n == 0 && left == 0) return -ETIMEDOUT;
+    if (n == 0 && ms == 0) return -ETIMEDOUT;
     if (n < 0 && errno != EINTR) return -errno;
   }
 }
@@ -227,7 +237,7 @@ int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t d
     int rc = rdzv_send_locked(r, record, size);
     pthread_mutex_unlock(&r->shared.lock);
     if (rc != -EAGAIN) return rc;
-    if (rdzv_now_ms() >= deadline || wait_for(r->fd, POLLOUT, deadline)) return -ETIMEDOUT;
+    if (rdzv_now_ms() >= deadline || wait_for(r, POLLOUT, false, deadline)) return -ETIMEDOUT;
   }
 }
 
@@ -272,7 +282,7 @@ int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline) {
   for (;;) {
     int type = receive(r, size);
     if (type != 0) return type;
-    int rc = wait_for(r->fd, POLLIN, deadline);
+    int rc = wait_for(r, POLLIN, true, deadline);
     if (rc) return rc;
   }
 }

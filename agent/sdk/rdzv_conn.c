@@ -91,22 +91,22 @@ static int close_failed(struct rdzv *r) {
   return close_lost(r, -ECONNRESET, NULL);
 }
 
-/* Waits for `events`. Errors: -ETIMEDOUT, -ECANCELED, or the agent is lost. */
+/* Waits for `events`. Errors: -ETIMEDOUT, -ECANCELED, -EINTR, or the agent is lost. */
 static int wait_io(struct rdzv *r, short events, uint64_t deadline) {
   for (;;) {
     /* Before the wait too: an earlier call may have received the request. */
     if (rdzv_must_rejoin(r))
       return rdzv_store_fail(r, -ECANCELED, "the round is ending; rdzv_rejoin waits for the next one");
-    uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
+    if (r->waits && rdzv_is_interrupted(r)) return rdzv_store_fail(r, -EINTR, "interrupted");
     struct pollfd p[2] = {{.fd = r->conn.fd, .events = events}, {.fd = r->fd, .events = POLLIN}};
-    int n = poll(p, 2, left > 1000000 ? 1000000 : (int)left);
+    int ms = rdzv_poll_ms(r, deadline), n = poll(p, 2, ms);
     if (n > 0 && p[1].revents) {
       int rc = rdzv_hear_agent(r);
       if (rc) return rc;
       continue;
     }
     if (n > 0 && p[0].revents) return 0;
-    if (n == 0 && left == 0) return rdzv_store_fail(r, -ETIMEDOUT, "the store did not answer in time");
+    if (n == 0 && ms == 0) return rdzv_store_fail(r, -ETIMEDOUT, "the store did not answer in time");
     if (n < 0 && errno != EINTR) return rdzv_store_fail(r, -errno, "%s", strerror(errno));
   }
 }
@@ -231,7 +231,7 @@ static void forget(struct rdzv_conn *c) {
   c->taken = 0;
 }
 
-/* The deadline has passed. The answers stay due, and a wait is cancelled. */
+/* The deadline has passed, or the call was interrupted. The answers stay due, and a wait is cancelled. */
 static void give_up(struct rdzv *r) {
   struct rdzv_conn *c = &r->conn;
   struct rdzv_due *last = c->n_due ? &c->due[c->n_due - 1] : NULL;
@@ -377,7 +377,7 @@ int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct
   if (rc) return rc;
   rc = flush(r, deadline);
   if (!rc) rc = collect(r, answers, deadline);
-  if (rc == -ETIMEDOUT) give_up(r);
+  if (rc == -ETIMEDOUT || rc == -EINTR) give_up(r);
   return rc;
 }
 
@@ -392,6 +392,7 @@ void rdzv_conn_reset(struct rdzv *r) {
 
 /* With unread answers the kernel would reset the connection, and our last requests might be lost. */
 void rdzv_conn_finish(struct rdzv *r) {
+  r->waits = false;
   if (r->conn.fd >= 0) finish_old_calls(r, rdzv_deadline_in(RDZV_LATE_MS));
   rdzv_conn_reset(r);
 }

@@ -28,6 +28,7 @@
 enum {
   RDZV_TEXT_MAX = 512,
   RDZV_LAST_MS = 1000, /* how long a record that must arrive may wait for room in the agent's socket */
+  RDZV_FLAG_MS = 50,   /* how often a wait looks at the flag of rdzv_set_interrupt */
   RDZV_LATE_MS = 250,  /* how long a wait that has timed out may look for the missing ranks or keys */
 };
 
@@ -109,6 +110,7 @@ struct rdzv {
   unsigned number; /* of this context in the process, from 1 on; an address may come twice */
   struct sdk_welcome is;
   unsigned requested;
+  const volatile sig_atomic_t *interrupt; /* NULL: none */
   struct rdzv_checkpoints checkpoints;
   bool can_rejoin, parked; /* rdzv_can_rejoin was called; as in `shared`, for the thread that rejoins */
   struct rdzv_nccl nccl;
@@ -117,6 +119,7 @@ struct rdzv {
   struct rdzv_alone *store; /* only in a world of one that has used it */
   struct rdzv_name *names;
   const char *verb, *key;  /* of the current call, for its sentence; key NULL: none */
+  bool waits;              /* the current call waits for other ranks, so `interrupt` ends it */
   union sdk_record record; /* the last one received */
 };
 
@@ -131,6 +134,9 @@ bool rdzv_is_foreign(const struct rdzv *r); /* another process has made r: a for
 unsigned rdzv_forks(void); /* how often a fork() led to this process since its ancestor's first rdzv_init */
 uint64_t rdzv_now_ms(void);
 uint64_t rdzv_deadline_in(int timeout_ms);
+bool rdzv_is_interrupted(const struct rdzv *r);
+/* Milliseconds of one poll: to the deadline, but not past the next look at the flag. */
+int rdzv_poll_ms(const struct rdzv *r, uint64_t deadline);
 struct sdk_head rdzv_head_of(uint16_t type);
 int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline);
 /* Sends one record; waits for room until the deadline. -ETIMEDOUT; other errors: the agent is lost (any thread). */
@@ -141,8 +147,8 @@ int rdzv_send_locked(struct rdzv *r, const void *record, size_t size);
 int rdzv_hear(struct rdzv *r);
 /* The same, with the sentence of a call to the store. */
 int rdzv_hear_agent(struct rdzv *r);
-/* Waits for the next record, into r->record; *size: of it. Returns its type or -ETIMEDOUT; other errors: the agent is
- * lost. */
+/* Waits for the next record, into r->record; *size: of it. Returns its type, -ETIMEDOUT or -EINTR; other errors: the
+ * agent is lost. */
 int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline);
 
 /* rdzv.c */

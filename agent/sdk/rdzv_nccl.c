@@ -44,6 +44,7 @@ static int wait_for_ids(struct rdzv *r, uint64_t deadline) {
     if (rdzv_must_rejoin(r))
       return rdzv_fail(r, -ECANCELED, "nccl ids: the round is ending; rdzv_rejoin waits for the next one");
     int type = rdzv_await(r, &size, deadline);
+    if (type == -EINTR) return rdzv_fail(r, type, "nccl ids: interrupted");
     bool told = k->round == r->is.round && k->text[0];
     if (type == -ETIMEDOUT)
       return rdzv_fail(r, type, "nccl ids: they did not come in time%s%s", told ? ": " : "",

@@ -7,9 +7,9 @@
  * The store connection and the names of the old round are dropped when REJOIN is sent, because its keys must not meet
  * those of the next round.
  *
- * A call that times out can be repeated: REJOIN is sent once. The wait ends for good with RDZV_STOP or the loss of the
- * agent. A new round that ends at once needs no special case: its WELCOME carries RDZV_REJOIN, or REQUEST follows, and
- * the program comes back here. */
+ * A call that times out or is interrupted can be repeated: REJOIN is sent once. The wait ends for good with RDZV_STOP
+ * or the loss of the agent. A new round that ends at once needs no special case: its WELCOME carries RDZV_REJOIN, or
+ * REQUEST follows, and the program comes back here. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -75,6 +75,7 @@ int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
   if (!r->can_rejoin) return rdzv_fail(r, -EINVAL, "rejoin: call rdzv_can_rejoin first, and not after rdzv_done");
   int rc = r->parked ? 0 : park(r, reason, deadline);
   if (!rc) rc = wait_for_place(r, deadline);
+  if (rc == -EINTR) return rdzv_fail(r, rc, "rejoin: interrupted");
   if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "rejoin: no next round within %d ms", timeout_ms);
   return rc && rc != -ECANCELED && rdzv_is_lost(r) ? rdzv_lost(r, "rejoin") : rc;
 }

@@ -96,6 +96,7 @@ static int begin_call(struct call *c, struct rdzv *r, const char *verb, const ch
   *c = (struct call){.r = r, .keys = keys, .n = n, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
   r->verb = verb;
   r->key = n == 1 ? keys[0] : NULL;
+  r->waits = false;
   int64_t bytes = measure(r, keys, n);
   if (bytes < 0) return (int)bytes;
   c->wire = malloc(n * sizeof(*c->wire) + (size_t)bytes + 1);
@@ -197,6 +198,7 @@ static int name_missing(const struct call *c) {
 static int wait_for_keys(const struct call *c) {
   struct c10d_request q = on_keys(c, C10D_WAIT);
   struct c10d_reply a = {0};
+  c->r->waits = true;
   int rc = ask(c, &q, 1, &a);
   if (rc != -ETIMEDOUT || (!c->r->alone && c->r->conn.fd < 0)) return rc;
   if (c->n > 1) return name_missing(c);
@@ -389,6 +391,7 @@ int rdzv_store_barrier(struct rdzv *r, const char *key, int64_t world_size, int 
   if (!rc) {
     struct c10d_request q = on_key(&c, C10D_BARRIER);
     q.number = world_size;
+    r->waits = true;
     rc = ask_number(&c, q, NULL);
     if (rc == -ETIMEDOUT && (r->alone || r->conn.fd >= 0))
       rdzv_store_fail(r, rc, "fewer than %lld came within %d ms", (long long)world_size, timeout_ms);

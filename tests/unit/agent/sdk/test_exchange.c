@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,6 +284,53 @@ static void test_without_a_store(void **state) {
   desk_close(&d);
 }
 
+static volatile sig_atomic_t stopped;
+static pthread_t waiter;
+
+static void on_signal(int signo) {
+  stopped = 1;
+}
+
+/* The connection is there, so the exchange sends its value before it waits. */
+static int wait_until_stopped(struct rdzv *r) {
+  int all[3], mine = 0;
+  char *value;
+  if (rdzv_store_set(r, "k", "v", 1, PATIENCE_MS) || rdzv_store_get(r, "k", &value, NULL, PATIENCE_MS)) return 1;
+  free(value);
+  waiter = pthread_self();
+  stopped = 0;
+  rdzv_set_interrupt(r, &stopped);
+  atomic_store(&turn, 1);
+  if (rdzv_exchange(r, "x", &mine, sizeof(mine), all, sizeof(all), PATIENCE_MS) != -EINTR) return 2;
+  if (strcmp(rdzv_error(r), "exchange \"x\": interrupted") != 0) return 3;
+  if (rdzv_store_get(r, "never", &value, NULL, PATIENCE_MS) != -EINTR) return 4;
+  if (rdzv_store_try_get(r, "k", &value, NULL, PATIENCE_MS)) return 5; /* which waits for no rank */
+  free(value);
+  stopped = 0;
+  atomic_store(&turn, 2);
+  return 0;
+}
+
+/* Rank 0 is interrupted while it waits for the others. They find its value, and the next calls meet again. */
+static int part_interrupted(struct rdzv *r) {
+  int all[3], mine = rdzv_rank(r), rc = 0;
+  if (mine == 0) rc = wait_until_stopped(r);
+  while (atomic_load(&turn) < 1) poll(NULL, 0, 1);
+  if (mine == 1) pthread_kill(waiter, SIGUSR1);
+  while (atomic_load(&turn) < 2 && rc == 0) poll(NULL, 0, 1);
+  if (mine > 0) rc = rdzv_exchange(r, "x", &mine, sizeof(mine), all, sizeof(all), PATIENCE_MS);
+  if (mine > 0 && rc == 0 && (all[0] != 0 || all[1] != 1 || all[2] != 2)) rc = 6;
+  for (int i = 0; i < 3 && !rc; i++) rc = exchange(r, "x", i, 8);
+  return rc;
+}
+
+static void test_a_signal_ends_a_wait(void **state) {
+  struct sigaction a = {.sa_handler = on_signal}, before;
+  sigaction(SIGUSR1, &a, &before);
+  play_well(3, 3, part_interrupted);
+  sigaction(SIGUSR1, &before, NULL);
+}
+
 static int part_until_the_end(struct rdzv *r) {
   char mine = 0, all[7];
   atomic_fetch_add(&turn, 1);
@@ -308,6 +357,7 @@ int main(void) {
       cmocka_unit_test(test_exchange),
       cmocka_unit_test(test_a_name_again_and_again),
       cmocka_unit_test(test_barrier),
+      cmocka_unit_test(test_a_signal_ends_a_wait),
       cmocka_unit_test(test_the_missing_are_named),
       cmocka_unit_test(test_one_comes_late),
       cmocka_unit_test(test_sizes_that_differ),

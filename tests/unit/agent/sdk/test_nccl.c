@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -97,6 +98,16 @@ static void check_sentence(const struct sdk_ids *ids, int (*part)(struct rdzv *)
   desk_close(&desk);
 }
 
+static int play_interrupted(struct rdzv *r) {
+  volatile sig_atomic_t stopped = 1;
+  uint8_t first;
+  int n;
+  rdzv_set_interrupt(r, &stopped);
+  int rc = get(r, PATIENCE_MS, &first, &n);
+  rdzv_set_interrupt(r, NULL);
+  return rc;
+}
+
 static int play_without_room(struct rdzv *r) {
   uint8_t one[RDZV_NCCL_ID_SIZE];
   int n, version;
@@ -112,6 +123,7 @@ static void test_sentences(void **state) {
                  "nccl ids: they did not come in time: 0 of 1 are here, to come from n9 (node 9)");
   check_sentence(NULL, play_impatient, -ETIMEDOUT, "the agent did not report who is missing");
   check_sentence(&old, play_impatient, -ETIMEDOUT, "the agent did not report who is missing"); /* of another round */
+  check_sentence(NULL, play_interrupted, -EINTR, "nccl ids: interrupted");
   check_sentence(&none, play_impatient, -ENOTSUP, "this job has none: its agents run with --nccl-ids never");
   check_sentence(&two, play_without_room, -EMSGSIZE, "nccl ids: 2 ids take 256 bytes, and there is room for 128");
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -115,6 +116,21 @@ static void test_told_to_stop_while_parked(void **state) {
   leave();
 }
 
+static void test_an_interrupt_while_parked(void **state) {
+  volatile sig_atomic_t stopped = 1;
+  join();
+  rdzv_set_interrupt(r, &stopped);
+  assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -EINTR);
+  assert_string_equal(rdzv_error(r), "rejoin: interrupted");
+  turn();
+  assert_int_equal(desk.parked, 1);
+  stopped = 0;
+  open_next(1);
+  assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), 0);
+  assert_int_equal(rdzv_round(r), 5);
+  leave();
+}
+
 static void test_the_agent_goes(void **state) {
   join();
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
@@ -198,6 +214,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_all_is_of_the_next_round),
       cmocka_unit_test(test_several_rounds),
+      cmocka_unit_test(test_an_interrupt_while_parked),
       cmocka_unit_test(test_told_to_stop_while_parked),
       cmocka_unit_test(test_the_agent_goes),
       cmocka_unit_test(test_too_late),
