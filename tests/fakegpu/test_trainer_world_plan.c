@@ -186,6 +186,17 @@ static const struct scenario {
       .leave_ms = 3000,
       .n_events = 1,
       .events = {{.kind = EVENT_HANG, .place = 1, .step = 3}}}},
+    /* A rank that meets the others is stopped, while one of them hangs. It leaves, and does not wait for that one. */
+    {"stop-while-meeting",
+     {.world = 3,
+      .variant = VARIANT_CPU,
+      .graph = "off",
+      .inplace = true,
+      .folder = true,
+      .n_events = 3,
+      .events = {{.kind = EVENT_KILL, .place = 2, .step = 3},
+                 {.kind = EVENT_STOP, .place = 1, .round = 2, .point = 1},
+                 {.kind = EVENT_HANG, .place = 1, .round = 2, .point = 1}}}},
     /* Without a next round of its own a rank must not cut off what the others still run. */
     {"restart",
      {.world = 4,

@@ -25,6 +25,7 @@ enum { NAMES_MAX = 64 };
 struct rdzv {
   struct place *my;
   struct trainer *t;
+  const volatile sig_atomic_t *interrupt;
   uint32_t round;
   struct {
     char text[STORE_KEY];
@@ -196,6 +197,15 @@ int rdzv_init(struct rdzv **out, int timeout_ms) {
 
 void rdzv_finish(struct rdzv *r) {}
 
+void rdzv_set_interrupt(struct rdzv *r, const volatile sig_atomic_t *flag) {
+  self.interrupt = flag;
+}
+
+/* Of a call that waits. */
+static int check_interrupt(const char *call) {
+  return self.interrupt && *self.interrupt ? fail(-EINTR, "%s: interrupted", call) : 0;
+}
+
 const char *rdzv_error(const struct rdzv *r) {
   return self.error;
 }
@@ -317,6 +327,7 @@ int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
   while (__atomic_load_n(&my->round, __ATOMIC_ACQUIRE) == self.round) {
     if (__atomic_load_n(&my->requested, __ATOMIC_ACQUIRE) & RDZV_STOP)
       return fail(-ECANCELED, "rejoin: the agent asks this worker to stop");
+    if (check_interrupt("rejoin")) return -EINTR;
     if (world_now_ms() >= end) return fail(-ETIMEDOUT, "rejoin: no next round within %d ms", timeout_ms);
     pause_us(500);
   }
@@ -423,6 +434,7 @@ int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t siz
     pause_us(300);
     page_lock();
     rc = check_round("exchange");
+    if (rc == 0) rc = check_interrupt("exchange");
     if (rc == 0 && world_now_ms() >= end) {
       name_missing(here, limit);
       rc = -ETIMEDOUT;
@@ -446,6 +458,7 @@ int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_versi
     page_unlock();
     if (rc) return rc;
     if (there) break;
+    if (check_interrupt("nccl ids")) return -EINTR;
     if (world_now_ms() >= end) return fail(-ETIMEDOUT, "nccl ids: they did not come");
     pause_us(300);
   }

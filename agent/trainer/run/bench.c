@@ -257,12 +257,11 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
 /* `all` has a card for each rank. */
 static int exchange_cards(struct trainer *t, struct card *all, struct err *e) {
   struct card mine = {0};
-  size_t room = (size_t)t->world * sizeof *all;
-  if (gethostname(mine.host, sizeof mine.host - 1)) return err_sys(e, -errno, "gethostname");
+  if (gethostname(mine.host, sizeof mine.host - 1))
+    return with_exit(t, TRAINER_LOST, err_sys(e, -errno, "gethostname"));
   snprintf(mine.device, sizeof mine.device, "%s", t->c->device);
   snprintf(mine.pid, sizeof mine.pid, "%d", (int)getpid());
-  int rc = rdzv_exchange(t->rdzv, "bench", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
-  return rc ? err_set(e, rc, "%s", rdzv_error(t->rdzv)) : 0;
+  return trainer_exchange(t, "bench", &mine, sizeof mine, all, e);
 }
 
 /* Prints the ranks, with their hosts and devices. */
@@ -270,7 +269,7 @@ static int print_head(struct bench *b, struct err *e) {
   struct trainer *t = b->t;
   struct card *all = xcalloc((size_t)t->world, sizeof *all);
   struct buf text = BUF_INIT;
-  int rc = with_exit(t, TRAINER_LOST, exchange_cards(t, all, e));
+  int rc = exchange_cards(t, all, e);
   buf_printf(&text, "# rdzv-trainer " RDZV_VERSION " --bench allreduce: %d rank%s, %s%s\n", t->world,
              t->world == 1 ? "" : "s", t->coll->ops->name,
              t->capture == CAPTURE_NEVER ? "" : ", all iterations in one graph");

@@ -35,11 +35,26 @@
 
 enum { PATH_SIZE = 1024 };
 
+/* The message of a call that waits for other ranks. */
+static int explain(struct rdzv *r, int rc, struct err *e) {
+  if (rc == -EINTR) return err_set(e, rc, "stopped while waiting for the other ranks");
+  return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
+}
+
 static int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
                     struct err *e) {
   struct rdzv *r = ctx;
-  int rc = rdzv_exchange(r, key, mine, size, all, size * (size_t)rdzv_world_size(r), timeout_ms);
-  return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
+  return explain(r, rdzv_exchange(r, key, mine, size, all, size * (size_t)rdzv_world_size(r), timeout_ms), e);
+}
+
+/* The agent, or a signal, ends the wait. */
+static bool is_stop(int rc) {
+  return rc == -ECANCELED || rc == -EINTR;
+}
+
+int trainer_exchange(struct trainer *t, const char *name, const void *mine, size_t size, void *all, struct err *e) {
+  int rc = exchange(t->rdzv, name, mine, size, all, (int)t->o.coll_timeout_ms, e);
+  return with_exit(t, is_stop(rc) ? TRAINER_STOPPED : TRAINER_LOST, rc);
 }
 
 /* The board on which ranks with NCCL post their positions when one of them is missing. */
@@ -167,7 +182,7 @@ static int compare_devices(struct trainer *t, struct err *e) {
     unsigned char device, precision;
   } mine = {t->gpu ? DEVICE_CUDA : DEVICE_CPU, (unsigned char)t->c->precision};
   struct kind *all = xcalloc((size_t)t->world, sizeof *all);
-  int rc = exchange(t->rdzv, "trainer/device", &mine, sizeof mine, all, (int)t->o.coll_timeout_ms, e);
+  int rc = trainer_exchange(t, "trainer/device", &mine, sizeof mine, all, e);
   for (int r = 0; r < t->world && rc == 0; r++)
     if (all[r].device != mine.device || all[r].precision != mine.precision) {
       const char *theirs =
@@ -179,7 +194,7 @@ static int compare_devices(struct trainer *t, struct err *e) {
                    trainer_precision_name(t->c->precision));
     }
   free(all);
-  return with_exit(t, rc == -EINVAL ? TRAINER_USAGE : rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
+  return rc == -EINVAL ? with_exit(t, TRAINER_USAGE, rc) : rc;
 }
 
 /* Ids from rank 0, through the store: rank 0 lives as long as its communicator, as the creator of an id must. For jobs
@@ -193,7 +208,7 @@ static int ids_from_rank_0(struct trainer *t, unsigned char *ids, struct err *e)
   struct offer *all = xcalloc((size_t)t->world, sizeof *all);
   int rc = 0;
   if (t->world > 1)
-    rc = exchange(t->rdzv, "trainer/nccl-id", &mine, sizeof mine, all, (int)t->o.coll_timeout_ms, e);
+    rc = trainer_exchange(t, "trainer/nccl-id", &mine, sizeof mine, all, e);
   else
     all[0] = mine;
   if (rc == 0 && !all[0].there)
@@ -212,7 +227,7 @@ static int ids_from_agents(struct trainer *t, unsigned char *ids, int *n, int *v
     *n = 1;
     return ids_from_rank_0(t, ids, e);
   }
-  if (rc) return err_set(e, rc, "%s", rdzv_error(t->rdzv));
+  if (rc) return explain(t->rdzv, rc, e);
   *version = minted_by;
   if (mine / 100 == minted_by / 100) return 0;
   return err_set(
@@ -285,5 +300,5 @@ int trainer_join_ranks(struct trainer *t, struct err *e) {
   if (rc) return rc;
   rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
   if (rc == 0) rc = trainer_register(t, t->coll, e);
-  return rc == -ECANCELED ? with_exit(t, TRAINER_STOPPED, rc) : with_coll_exit(t, rc);
+  return is_stop(rc) ? with_exit(t, TRAINER_STOPPED, rc) : with_coll_exit(t, rc);
 }

@@ -90,27 +90,22 @@ static int end_round(struct trainer *t, struct err *e) {
 
 static int await_next_round(struct trainer *t, const char *why, struct err *e) {
   int rc = rdzv_rejoin(t->rdzv, why, 0);
-  while (rc == -ETIMEDOUT && !*t->sigterm) rc = rdzv_rejoin(t->rdzv, NULL, REJOIN_SLICE_MS);
+  while (rc == -ETIMEDOUT) rc = rdzv_rejoin(t->rdzv, NULL, REJOIN_SLICE_MS);
   if (rc == 0) return 0;
   t->exit = *t->sigterm || rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST;
-  return err_set(e,
-                 rc == -ETIMEDOUT   ? -EINTR
-                 : rc == -ECANCELED ? -EINTR
-                                    : rc,
-                 "%s", *t->sigterm ? "stopped while waiting for the next round" : rdzv_error(t->rdzv));
+  return err_set(e, rc == -ECANCELED ? -EINTR : rc, "%s",
+                 *t->sigterm ? "stopped while waiting for the next round" : rdzv_error(t->rdzv));
 }
 
 /* Agreeing. -------------------------------------------------------------------------------------------------------- */
 
 static int compare_steps(struct trainer *t, int *root, bool *all_equal, struct err *e) {
   struct standing mine = {.step = t->done.step, .has_state = t->has_state};
-  size_t room = (size_t)t->world * sizeof mine;
-  struct standing *all = calloc(1, room);
+  struct standing *all = calloc((size_t)t->world, sizeof *all);
   *root = -1;
   *all_equal = true;
   if (!all) return with_exit(t, TRAINER_SYSTEM, err_set(e, -ENOMEM, "out of memory"));
-  int rc = rdzv_exchange(t->rdzv, "rdzv-trainer.standing", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
-  if (rc) with_exit(t, TRAINER_LOST, err_set(e, rc, "%s", rdzv_error(t->rdzv)));
+  int rc = trainer_exchange(t, "rdzv-trainer.standing", &mine, sizeof mine, all, e);
   for (int i = 0; rc == 0 && i < t->world; i++)
     if (all[i].has_state && (*root < 0 || all[i].step > all[*root].step)) *root = i;
   for (int i = 0; rc == 0 && *root >= 0 && i < t->world; i++)

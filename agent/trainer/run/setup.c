@@ -25,6 +25,7 @@
 static int meet_agent(struct trainer *t, struct err *e) {
   int rc = rdzv_init(&t->rdzv, (int)t->o.coll_timeout_ms);
   if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
+  rdzv_set_interrupt(t->rdzv, t->sigterm);
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   trainer_log_waits(t);

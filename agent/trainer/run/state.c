@@ -279,11 +279,9 @@ static int ask_saved(struct trainer *t, uint64_t *step, struct err *e) {
   uint64_t mine = rdzv_saved_step(t->rdzv);
   *step = 0;
   if (rdzv_alone(t->rdzv)) return 0;
-  size_t room = (size_t)t->world * sizeof mine;
-  uint64_t *all = calloc(1, room);
+  uint64_t *all = calloc((size_t)t->world, sizeof *all);
   if (!all) return with_exit(t, TRAINER_SYSTEM, err_set(e, -ENOMEM, "out of memory"));
-  int rc = rdzv_exchange(t->rdzv, "rdzv-trainer.saved", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
-  if (rc) with_exit(t, TRAINER_LOST, err_set(e, rc, "%s", rdzv_error(t->rdzv)));
+  int rc = trainer_exchange(t, "rdzv-trainer.saved", &mine, sizeof mine, all, e);
   for (int i = 0; rc == 0 && i < t->world; i++)
     if (all[i] > *step) *step = all[i];
   free(all);

@@ -207,13 +207,15 @@ int trainer_setup(struct trainer *t, struct err *e);
 int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the ranks; no data, no model */
 /* false: the device may still be in a collective (compute.held). */
 bool trainer_teardown(struct trainer *t);
-/* Enters another round of the same process: rank, token, files, and memory for its shares. The state stays, unless the
- * optimizer is sharded. */
+/* Enters another round of the same process: rank, token, files, memory for its shares and for gradients. The state
+ * stays, unless the optimizer is sharded. */
 int trainer_enter_round(struct trainer *t, struct err *e);
 
 /* device.c: t->c by --device; then t->coll, with the other ranks of this round. Each does nothing if it exists. */
 int trainer_open_device(struct trainer *t, struct err *e);
 int trainer_join_ranks(struct trainer *t, struct err *e);
+/* rdzv_exchange for --coll-timeout at most: `all` has room for each rank's `size` bytes. SIGTERM ends it: -EINTR. */
+int trainer_exchange(struct trainer *t, const char *name, const void *mine, size_t size, void *all, struct err *e);
 /* Registers the memory that is reduced; once for each communicator. */
 int trainer_register(struct trainer *t, struct coll *l, struct err *e);
 void trainer_log_device(const struct trainer *t);
