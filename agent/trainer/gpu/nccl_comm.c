@@ -3,10 +3,10 @@
  *
  * Beginning. Every rank announces its NCCL version and a hash of its ids in one exchange ("coll_nccl"). So the exchange
  * names a rank that does not come, and ids or versions that differ, with which NCCL would hang, become a message. Then
- * each rank makes what can fail on it alone: stream, events, stage, counters. ncclCommInitRankScalable takes all ids,
- * so no rank serves more than its share of connections. The communicator does not block, so this file does the waiting:
- * with a deadline, and watching SIGTERM, the board and the agent. NCCL needs equal versions on all ranks. The process
- * that minted the ids is not a rank and needs only the same major.minor.
+ * each rank makes what can fail on it alone: stream, events, stage, counters, the thread of the end. Then
+ * ncclCommInitRankScalable takes all ids, so no rank serves more than its share of connections. The communicator does
+ * not block, so this file does the waiting: with a deadline, and watching SIGTERM, the board and the agent. NCCL needs
+ * equal versions on all ranks. The process that minted the ids is not a rank and needs only the same major.minor.
  *
  * Poison. A rank that fails (nccl_fail.c), or leaves the round, blocks its updates and queues nothing more. It does not
  * abort. An aborted kernel of NCCL leaves its wait, goes on with what is in the buffers, and publishes its step
@@ -17,7 +17,8 @@
  * Cut. coll_cut is called when no other rank uses the communicator: each is dead, or poisoned and waits for the next
  * round. Only then ncclCommAbort is called, which makes the kernels leave. It returns when all is freed. It waits for
  * captured graphs to be destroyed, which the caller does meanwhile, and a driver may hang. So it runs in a detached
- * thread.
+ * thread. The thread is made before the communicator and waits for its order: a rank that gets no thread at the end
+ * could not end its communicator within a deadline.
  *
  * End. coll_destroy waits at most ten seconds for that thread and for the stream. If they do not end by then, the exit
  * of the process frees them and their memory, because a leak is better than a hang. The same holds for a communicator
@@ -42,6 +43,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,40 +69,62 @@ void nccl_nap(void) {
 enum { END_RUNS, END_DONE, END_LEFT };
 
 struct nccl_end {
-  ncclComm_t comm;
+  sem_t order;     /* posted once, when all below is set */
+  bool ordered;    /* of the thread of coll_destroy alone */
+  ncclComm_t comm; /* NULL: none has come up */
   int device;
   bool abort;
   atomic_int state;
 };
 
-static void end_work(struct nccl_end *x) {
-  (void)cudaSetDevice(x->device);
-  (void)(x->abort ? ncclCommAbort(x->comm) : ncclCommDestroy(x->comm));
+static void free_end(struct nccl_end *x) {
+  sem_destroy(&x->order);
+  free(x);
 }
 
 static void *end_main(void *arg) {
   struct nccl_end *x = arg;
-  end_work(x);
-  if (atomic_exchange(&x->state, END_DONE) == END_LEFT) free(x);
+  while (sem_wait(&x->order)) {
+  }
+  if (x->comm) {
+    (void)cudaSetDevice(x->device);
+    (void)(x->abort ? ncclCommAbort(x->comm) : ncclCommDestroy(x->comm));
+  }
+  if (atomic_exchange(&x->state, END_DONE) == END_LEFT) free_end(x);
   return NULL;
 }
 
-/* The communicator now belongs to the thread. If pthread_create fails, this call itself waits, without a deadline. */
-static void start_end_thread(struct nccl *n, bool abort) {
-  if (!n->comm) return;
+/* The thread takes no signals: they are for waits of other threads. */
+static int make_end_thread(struct nccl *n, struct err *e) {
   struct nccl_end *x = xcalloc(1, sizeof *x);
+  sigset_t all, before;
   pthread_t thread;
+  sem_init(&x->order, 0, 0);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = pthread_create(&thread, NULL, end_main, x);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed) {
+    free_end(x);
+    return err_set(e, -ENOMEM,
+                   "no thread for NCCL's communicator: %s; raise the limit of threads (ulimit -u, pids.max)",
+                   strerror(failed));
+  }
+  pthread_detach(thread);
+  n->end = x;
+  return 0;
+}
+
+/* The communicator now belongs to the thread. */
+static void order_end(struct nccl *n, bool abort) {
+  struct nccl_end *x = n->end;
+  if (!x || x->ordered) return;
+  x->ordered = true;
   x->comm = n->comm;
   x->device = cuda_device(n->c);
   x->abort = abort;
   n->comm = NULL;
-  n->end = x;
-  if (pthread_create(&thread, NULL, end_main, x) == 0) {
-    pthread_detach(thread);
-    return;
-  }
-  end_work(x);
-  atomic_store(&x->state, END_DONE);
+  sem_post(&x->order);
 }
 
 static bool await_end_thread(struct nccl *n) {
@@ -134,7 +159,7 @@ void nccl_cut(struct coll *l) {
   struct nccl *n = nccl_of(l);
   if (!n->failed.code) return;
   if (!n->twin_of) n->c->held = false; /* the queue ends now */
-  start_end_thread(n, true);
+  order_end(n, true);
 }
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
@@ -173,9 +198,9 @@ static void free_device_memory(struct nccl *n) {
 static bool end_communicator(struct nccl *n) {
   if (n->comm && n->running && !n->twin_of) {
     if (n->failed.code || !await_stream(n) || !finalize(n)) return false;
-    start_end_thread(n, false);
+    order_end(n, false);
   }
-  start_end_thread(n, true);
+  order_end(n, true);
   return await_end_thread(n) && await_stream(n);
 }
 
@@ -187,7 +212,7 @@ static void destroy(struct nccl *n) {
     if (!n->twin_of) compute_block_updates(n->c, true);
     n->c->held = true;
   }
-  if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
+  if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free_end(n->end);
   free(n);
 }
 
@@ -364,6 +389,7 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
   n->c = c;
   rc = exchange_cards(n, e);
   if (rc == 0) rc = make_memory(n, e);
+  if (rc == 0) rc = make_end_thread(n, e);
   if (rc == 0) rc = make_communicator(n, e);
   n->cfg.ids = NULL; /* they belong to the caller */
   if (rc)
@@ -400,6 +426,7 @@ int nccl_twin(struct coll *l, struct coll **out, struct err *e) {
   t->c = n->c;
   t->twin_of = n;
   rc = make_memory(t, e);
+  if (rc == 0) rc = make_end_thread(t, e);
   if (rc) nccl_abort(&t->base, e->text);
   if (rc == 0) rc = make_communicator(t, e);
   t->cfg.ids = NULL;

@@ -23,7 +23,7 @@ enum {
   NCCL_REGS_MAX = 16,   /* registered buffers */
 };
 
-struct nccl_end; /* a thread that ends a communicator */
+struct nccl_end; /* the thread that ends a communicator */
 
 /* A registered buffer. */
 struct nccl_reg {
@@ -35,8 +35,8 @@ struct nccl {
   struct coll base;
   struct nccl_config cfg;
   struct compute *c;
-  ncclComm_t comm; /* NULL: none, or given to `end` */
-  struct nccl_end *end;
+  ncclComm_t comm;      /* NULL: none, or given to `end` */
+  struct nccl_end *end; /* NULL: not made yet */
   bool running;         /* the communicator came up */
   struct nccl *twin_of; /* of a twin, whose failure does not concern updates */
   struct nccl *left;    /* a twin that is destroyed with this one */

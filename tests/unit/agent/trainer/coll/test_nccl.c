@@ -10,6 +10,7 @@
 #include "tests/rig/coll.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/system/clock.h"
@@ -424,6 +425,23 @@ static bool told_to_stop_while_it_comes_up(struct rank *r) {
   return device_lives(r);
 }
 
+/* The thread that ends a communicator is there before it, so that an end always has a deadline. */
+static bool without_a_thread_none_comes_up(struct rank *r) {
+  struct nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  pthread_attr_t usual, huge;
+  cfg.exchange = NULL;
+  EXPECT(pthread_getattr_default_np(&usual) == 0 && pthread_attr_init(&huge) == 0);
+  EXPECT(pthread_attr_setstacksize(&huge, (size_t)1 << 47) == 0); /* more than there are addresses */
+  EXPECT(pthread_setattr_default_np(&huge) == 0);
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ENOMEM && !r->l);
+  SAYS("no thread for NCCL's communicator: ");
+  EXPECT(pthread_setattr_default_np(&usual) == 0);
+  GOOD(r->gpu->coll_create(&cfg, r->c, &r->l, &e));
+  GOOD(coll_barrier(r->l, &e));
+  return true;
+}
+
 static bool the_agent_ends_the_coming_up(struct rank *r) {
   struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
@@ -525,6 +543,7 @@ static const struct test tests[] = {
     {"the_agent_ends_a_failure", 2, 0, the_agent_ends_a_failure, false, -1},
     {"the_agent_ends_the_coming_up", 2, LONG_MS, the_agent_ends_the_coming_up, true, -1},
     {"who_does_not_come_is_named", 3, 0, who_does_not_come_is_named, true, -1},
+    {"without_a_thread_none_comes_up", 1, LONG_MS, without_a_thread_none_comes_up, true, -1},
     {"told_to_stop_while_it_comes_up", 1, LONG_MS, told_to_stop_while_it_comes_up, true, -1},
     {"what_differs_is_a_sentence", 2, LONG_MS, what_differs_is_a_sentence, true, -1},
     {"switches_are_excluded", 1, LONG_MS, switches_are_excluded, true, -1},
