@@ -197,7 +197,8 @@ RDZV_API uint64_t rdzv_saved_step(const struct rdzv *r);
 RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; does nothing without an agent */
 /* Leaves the round and waits for the next one. On 0 every worker of the round before is dead, or has called rdzv_rejoin
  * too. So make no use of a communicator between this call and its 0, and abort one of NCCL only then: an abort lets
- * peers complete a collective with incomplete data. On 0 the identity, the round's store, the names of
+ * peers complete a collective with incomplete data. Do not use memory again that was registered with it: the GPU of a
+ * worker that the next round leaves out may still store into it. On 0 the identity, the round's store, the names of
  * exchanges and barriers, and rdzv_requested belong to the new round. The environment (RANK, RDZV_ROUND,
  * RDZV_RESTART_COUNT) does not change. `reason`: a short phrase without a full stop, or NULL; it is shown if this
  * worker is the cause of the round's end. Progress that another thread reports meanwhile is dropped. Errors: -ETIMEDOUT

@@ -29,6 +29,7 @@ struct allocation {
   char *at;
   size_t n;
   enum kind kind;
+  uint64_t serial;
 };
 
 static struct allocation *allocations;
@@ -74,13 +75,19 @@ bool fake_is_shareable(const void *p) {
   return a && (*a)->kind == SHAREABLE;
 }
 
+uint64_t fake_serial_of(const void *p) {
+  struct allocation **a = find(p);
+  return a ? (*a)->serial : 0;
+}
+
 static cudaError_t allocate(void **out, size_t n, enum kind kind) {
   void *p = NULL;
+  static uint64_t serials;
   bool device = kind != PINNED;
   if ((device && n > total_memory() - used) || posix_memalign(&p, kind == PLAIN ? 256 : PAGE, n ? n : 1))
     return cudaErrorMemoryAllocation;
   struct allocation *a = malloc(sizeof *a);
-  *a = (struct allocation){allocations, p, n, kind};
+  *a = (struct allocation){allocations, p, n, kind, ++serials};
   allocations = a;
   if (device) used += n;
   memset(p, POISON, n);

@@ -269,6 +269,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
 
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   fake_lock();
+  if (fake_comm_give_away) fake_comm_give_away(c);
   fake_board_abort(c);
   c->state = FAKE_ABORTED;
   fake_talk_drop(c);

@@ -50,9 +50,11 @@ typedef bool fake_talk_end_fn(struct ncclComm *c, const struct fake_card *all, v
 /* Memory that was registered, or a window; its own handle. */
 struct fake_range {
   struct fake_range *next;
-  const char *at;
+  char *at;
   size_t n;
   bool window;
+  bool used;       /* by a collective that has begun */
+  uint64_t serial; /* of the allocation */
 };
 
 struct ncclComm {
@@ -125,7 +127,13 @@ bool fake_comm_busy(const struct ncclComm *c);
 
 /* fake_nccl_new.c, which may be absent. */
 #pragma weak fake_comm_registered
+#pragma weak fake_comm_give_away
+#pragma weak fake_comm_use
 bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n);
+/* The communicator is aborted, and the memory that it has used may be written later. */
+void fake_comm_give_away(struct ncclComm *c);
+/* A collective writes this memory. Now and then one of a communicator that was aborted does too. */
+void fake_comm_use(struct ncclComm *c, const void *at, size_t n);
 void fake_comm_drop(struct ncclComm *c);
 /* One step of meeting and of delayed work, and a check of the peers. */
 void fake_comm_poll(struct ncclComm *c);

@@ -8,7 +8,10 @@
  *  - A window takes whole pages of ncclMemAlloc, of the same size on all ranks. FAKEGPU_WINDOWS=0: not supported, so the
  *    window is NULL and the call succeeds.
  *  - A registration refuses memory that is not of ncclMemAlloc, as between GPUs that NVLink connects. FAKEGPU_NVLINK=0:
- *    it takes any. */
+ *    it takes any.
+ *  - Other ranks map registered memory, and one of them may be in a collective long after this rank has aborted its
+ *    communicator. So memory that collectives have written is overwritten once after an abort, as a later collective
+ *    begins, unless it has been freed. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -112,7 +115,7 @@ bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n) {
 
 static void *add_range(struct ncclComm *c, void *at, size_t n, bool window) {
   struct fake_range *r = malloc(sizeof *r);
-  *r = (struct fake_range){c->registered, at, n, window};
+  *r = (struct fake_range){c->registered, at, n, window, false, fake_serial_of(at)};
   return c->registered = r;
 }
 
@@ -124,6 +127,35 @@ static ncclResult_t remove_range(struct ncclComm *c, void *handle, bool window) 
       return ncclSuccess;
     }
   fake_die("memory is given up that was not registered with this communicator");
+}
+
+static struct fake_range *given_away;
+
+static void write_late(void) {
+  struct fake_range *r = given_away;
+  if (!r || fake_random(4)) return;
+  given_away = r->next;
+  if (fake_serial_of(r->at) == r->serial) memset(r->at, 0x3e, r->n); /* 0.18, as a float */
+  free(r);
+}
+
+void fake_comm_use(struct ncclComm *c, const void *at, size_t n) {
+  write_late();
+  for (struct fake_range *r = c->registered; r; r = r->next)
+    if ((const char *)at >= r->at && (const char *)at + n <= r->at + r->n) r->used = true;
+}
+
+void fake_comm_give_away(struct ncclComm *c) {
+  for (struct fake_range **at = &c->registered; *at;) {
+    struct fake_range *r = *at;
+    if (!r->used) {
+      at = &r->next;
+      continue;
+    }
+    *at = r->next;
+    r->next = given_away;
+    given_away = r;
+  }
 }
 
 static bool switched_off(const char *name) {

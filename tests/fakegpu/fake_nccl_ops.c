@@ -117,6 +117,7 @@ static size_t recv_bytes(const struct fake_coll *k) {
 static struct flight *flight_create(struct fake_coll *k) {
   struct ncclComm *c = k->c;
   struct flight *f = calloc(1, sizeof *f);
+  if (fake_comm_use) fake_comm_use(c, k->recv, recv_bytes(k));
   f->h = (struct header){.magic = HEADER_MAGIC,
                          .seq = c->seq++,
                          .count = k->count,

@@ -122,6 +122,10 @@ bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
   return true;
 }
 
+static int alloc_grads(struct model *m, struct err *e) {
+  return compute_alloc(m->c, COMPUTE_GRAD, m->n_room + MODEL_OWN, &m->grads, e);
+}
+
 static int alloc_acts(struct model *m, struct err *e) {
   const struct model_shape *s = &m->shape;
   int rc = compute_alloc(m->c, COMPUTE_INPUT, m->max_rows * s->width[s->n - 1], &m->target, e);
@@ -146,7 +150,7 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
   model_shape_tensors(shape, tensors, &m->n_flat);
   m->n_room = (m->n_flat + MODEL_EXTRAS + unit - 1) / unit * unit;
   int rc = compute_alloc(c, COMPUTE_PARAM, m->n_room, &m->params, e);
-  if (rc == 0) rc = compute_alloc(c, COMPUTE_GRAD, m->n_room + MODEL_OWN, &m->grads, e);
+  if (rc == 0) rc = alloc_grads(m, e);
   if (rc == 0) rc = alloc_acts(m, e);
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
     uint32_t in = shape->width[i], out = shape->width[i + 1];
@@ -166,6 +170,12 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
   }
   if (rc) err_wrap(e, "the model's memory");
   return rc;
+}
+
+int model_renew_grads(struct model *m, struct err *e) {
+  compute_free(m->c, m->grads);
+  m->grads = NULL;
+  return alloc_grads(m, e);
 }
 
 void model_finish(struct model *m) {

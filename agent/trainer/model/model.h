@@ -99,6 +99,8 @@ const char *model_act_name(enum compute_act act);
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
                size_t max_rows, size_t unit, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
+/* Gradients in other memory than before, all 0. Nothing queued, registered or captured may use the old ones. */
+int model_renew_grads(struct model *m, struct err *e);
 
 int model_forward(struct model *m, size_t rows, struct err *e);
 /* Computes the loss against `target` into MODEL_LOSS to MODEL_BAD_RANK of the gradients, and its gradient into the last

@@ -7,7 +7,8 @@
  *   rejoin    The agent learns that this worker waits, and gives it its place in the next round.
  *   end       No rank is in a collective of the last round now: each is dead or waits. Only now what is queued is cut
  *             off. The optimizer's count behind each step shows which steps are done, and those are reported as usual.
- *   enter     Rank, world, token; larger buffers if the world has become smaller; new connections.
+ *   enter     Rank, world, token; other memory for the gradients; larger buffers if the world has become smaller; new
+ *             connections.
  *   agree     All ranks exchange their steps, and the rank with the highest gives its state to all.
  *
  * Ranks leave at slightly different steps. One may have made the update of a step in which another one lost its
@@ -15,6 +16,12 @@
  * complete and nothing is lost. Ranks at the same step have the same bytes. A restarted rank has no state and receives
  * one. Only if no rank has a state (the first round, or all were restarted) do they resume from a checkpoint. So all
  * ranks must use the same --recovery, and the name of the exchange of steps makes sure of it.
+ *
+ * A rank that the next round leaves out (its node is drained, or a spare now) waits too, and is stopped only when that
+ * round runs. Until then its device may be in a collective of the last round, which goes on when the others cut theirs
+ * off, and stores into their memory: NCCL maps registered buffers on all ranks of a node. It maps the gradients alone
+ * (trainer_register). So no round uses the gradients' memory of the round before. The physical memory of the old ones
+ * stays as long as another process maps it.
  *
  * Any of this may fail because yet another rank is lost; then it starts again. Without memory, without an agent, or
  * after a request to stop, the process ends as it would with --recovery restart. It does not cut off anything either:
@@ -84,8 +91,7 @@ static int end_round(struct trainer *t, struct err *e) {
   /* The requests are repeated in the next round. Those of the steps just read go too, since others read them before. */
   t->stop = t->checkpoint = t->clock = false;
   t->requested = 0;
-  /* A sum that was cut off leaves anything, in the pads between the tensors too, which no step writes again. */
-  return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_fill(t->c, span_of(t->model.grads, 0, t->model.n_room), 0, e));
+  return rc;
 }
 
 static int await_next_round(struct trainer *t, const char *why, struct err *e) {

@@ -255,12 +255,12 @@ static int start_over(struct trainer *t, struct err *e) {
   return rc ? rc : first_weights(t, e);
 }
 
-/* The shares have changed with the world size: allocates new memory, and moves the state through the host. */
-static int resize_for_world(struct trainer *t, struct err *e) {
+/* If the shares have changed with the world size: allocates new memory, and moves the state through the host. */
+static int renew_memory(struct trainer *t, struct err *e) {
   struct buf state = BUF_INIT;
   if (t->o.shard_optimizer) return start_over(t, e);
   if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows && t->model.n_room % trainer_flat_unit(t) == 0)
-    return 0;
+    return with_exit(t, TRAINER_SYSTEM, model_renew_grads(&t->model, e));
   int rc = trainer_pack(t, &state, e);
   if (rc == 0) {
     free_model(t);
@@ -280,7 +280,7 @@ int trainer_enter_round(struct trainer *t, struct err *e) {
   trainer_log_waits(t);
   int rc = trainer_choose_capture(t, "steps", e);
   if (rc == 0) rc = open_files(t, e);
-  return rc ? rc : resize_for_world(t, e);
+  return rc ? rc : renew_memory(t, e);
 }
 
 /* Graphs are destroyed before the collectives that were captured in them. */
