@@ -13,7 +13,13 @@
  *   end         The twin is destroyed, also on the ranks where all went well.
  *
  * After that a capture that fails is an error of this rank, and never a silent way around: the others are in their own
- * capture and wait for it. A new round rehearses again, because a new rank may be another machine.
+ * capture and wait for it.
+ *
+ * A new round rehearses again, for the price of one communicator more. Its communicator is new, and NCCL does much of
+ * its work in the capture itself: it connects an algorithm when a collective first uses it (ncclCollPreconnect in
+ * group.cc), and maps the buffers of a graph on other ranks (coll_reg.cc). That takes device memory, multicast objects
+ * and sockets, so it can fail in one round after it went well in another. Nor would a memory of earlier rehearsals save
+ * much: a round in place begins because a rank is new or the world has another size.
  *
  * A single rank has nobody to agree with. It captures at once, and does without if that fails. */
 
