@@ -2,11 +2,12 @@
 /* Memory of the stand-in: allocations, and copies between them.
  *
  * Stricter than a device: an allocation has exactly its size and is full of 0xFF, which is NaN in every type. Freed
- * memory is overwritten. Freeing waits for the whole device, so behind a collective that never ends it hangs. Under ASan device memory is poisoned while no work is done, so the
- * host cannot touch it, and ASan reports a kernel that goes one element too far. A copy must lie within allocations and
- * go where its kind says. A copy from the device to memory that is not pinned is refused, because real CUDA makes the
- * caller wait and a step must never do that. A copy from such memory to the device takes the bytes at once, as CUDA
- * does. */
+ * memory is overwritten. Freeing waits for the whole device, so behind a collective that never ends it hangs. Under ASan
+ * device memory is poisoned while no work is done, so the host cannot touch it, and ASan reports a kernel that goes one
+ * element too far. Of a large allocation only both ends are poisoned: a workspace of 32 MB, poisoned and opened again for
+ * each piece of work, took most of the time of all tests. A copy must lie within allocations and go where its kind says.
+ * A copy from the device to memory that is not pinned is refused, because real CUDA makes the caller wait and a step
+ * must never do that. A copy from such memory to the device takes the bytes at once, as CUDA does. */
 
 #include "tests/fakegpu/fake.h"
 
@@ -20,7 +21,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-enum { POISON = 0xFF, PAGE = 4096 };
+enum { POISON = 0xFF, PAGE = 4096, POISONED_END = 32 << 10 };
 
 enum kind { PINNED, PLAIN, SHAREABLE };
 
@@ -41,14 +42,22 @@ static size_t total_memory(void) {
   return mb ? (size_t)strtoull(mb, NULL, 10) << 20 : (size_t)8 << 30;
 }
 
+static void open_region(char *at, size_t n, bool open) {
+  if (open)
+    ASAN_UNPOISON_MEMORY_REGION(at, n);
+  else
+    ASAN_POISON_MEMORY_REGION(at, n);
+}
+
+static void open_allocation(const struct allocation *a, bool open) {
+  size_t end = a->n < POISONED_END ? a->n : POISONED_END;
+  open_region(a->at, end, open);
+  open_region(a->at + a->n - end, end, open);
+}
+
 void fake_memory_open(bool open) {
-  for (struct allocation *a = allocations; a; a = a->next) {
-    if (a->kind == PINNED) continue;
-    if (open)
-      ASAN_UNPOISON_MEMORY_REGION(a->at, a->n);
-    else
-      ASAN_POISON_MEMORY_REGION(a->at, a->n);
-  }
+  for (struct allocation *a = allocations; a; a = a->next)
+    if (a->kind != PINNED) open_allocation(a, open);
 }
 
 void fake_memory_report(void) {
@@ -91,7 +100,7 @@ static cudaError_t allocate(void **out, size_t n, enum kind kind) {
   allocations = a;
   if (device) used += n;
   memset(p, POISON, n);
-  if (device) ASAN_POISON_MEMORY_REGION(p, n);
+  if (device) open_allocation(a, false);
   *out = p;
   return cudaSuccess;
 }
