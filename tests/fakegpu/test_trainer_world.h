@@ -71,7 +71,7 @@ struct plan {
   const char *graph;
   const char *deaths;   /* FAKEGPU_DEATHS; NULL: the stand-in draws */
   int checkpoint_every; /* 0: none by steps */
-  int grace_ms;         /* of a rank that hangs; 0: drawn */
+  int grace_ms;         /* of a rank that hangs, as long as another one has not left; 0: drawn, for all cases */
   int leave_ms;         /* in which a rank that does not hang leaves when it is asked */
   int jitter;           /* one point of so many is late; 0: none */
   struct event events[EVENTS_MAX];

@@ -186,12 +186,20 @@ static void ask_to_leave(struct run *r, int i) {
   w->asked_fair_ms = r->fair_ms;
 }
 
+/* All that do not hang. */
+static bool others_have_left(const struct run *r) {
+  for (int i = 0; i < page->world; i++)
+    if (r->workers[i].state == RUNS && !page->places[i].hung && !page->places[i].parked) return false;
+  return true;
+}
+
 static void watch_leaving(struct run *r, int i) {
   struct worker *w = &r->workers[i];
   struct place *p = &page->places[i];
   uint64_t now = world_now_ms(), limit = (p->requested & RDZV_STOP) ? STOP_MS : (uint64_t)r->plan->leave_ms * SLOWER;
   if (w->state != RUNS || !w->asked || (p->parked && !r->stopping)) return;
-  if (p->hung && now >= w->asked_ms + w->grace_ms && now >= p->hung_ms + w->grace_ms) {
+  bool late = now >= w->asked_ms + w->grace_ms && now >= p->hung_ms + w->grace_ms;
+  if (p->hung && (late || (r->plan->grace_ms && others_have_left(r)))) {
     say(r, "place %d hangs, and is killed", i);
     return strike(r, i, SIGKILL);
   }
