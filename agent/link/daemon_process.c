@@ -27,19 +27,13 @@
 #include "common/mem.h"
 #include "common/system/command.h"
 
-enum {
-  WORDS_MAX = 20,
-  FD_READY = 3,
-  FD_OWNER = 4,
-  FD_KEY = 5,
-  FD_LISTEN = 6,
-  FD_TALK = 7,
-  FD_ABOVE = 16, /* no source is below */
-};
+/* The child's numbers. */
+enum { FD_ERR = 2, FD_READY, FD_OWNER, FD_KEY, FD_LISTEN, FD_TALK, FD_END };
+enum { WORDS_MAX = 20, FD_ABOVE = 16 /* no source is below */ };
 
-/* What the child gets, above FD_ABOVE; -1: none. */
+/* What the child gets, by its number, above FD_ABOVE; -1: nothing. */
 struct ends {
-  int ready, owner, err, key, listen, talk;
+  int fd[FD_END];
 };
 
 static void close_fd(int *fd) {
@@ -48,12 +42,7 @@ static void close_fd(int *fd) {
 }
 
 static void close_ends(struct ends *c) {
-  close_fd(&c->ready);
-  close_fd(&c->owner);
-  close_fd(&c->err);
-  close_fd(&c->key);
-  close_fd(&c->listen);
-  close_fd(&c->talk);
+  for (int n = FD_ERR; n < FD_END; n++) close_fd(&c->fd[n]);
 }
 
 static void close_ours(struct daemon_process *p) {
@@ -89,17 +78,18 @@ static int open_talk(int *ours, int *theirs) {
 }
 
 static int open_ends(const struct daemon_process_options *o, struct daemon_process *p, struct ends *c, struct err *e) {
-  int rc = open_pipe(&p->ready, &c->ready, true);
-  if (rc == 0) rc = open_pipe(&p->owner, &c->owner, false);
-  if (o->log_file) c->err = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (rc == 0) rc = c->err >= 0 ? lift(&c->err) : open_pipe(&p->err, &c->err, true);
-  if (rc == 0 && o->listen_fd >= 0 && (c->listen = fcntl(o->listen_fd, F_DUPFD_CLOEXEC, FD_ABOVE)) < 0) rc = -errno;
-  if (rc == 0 && o->talks) rc = open_talk(&p->talk, &c->talk);
+  int rc = open_pipe(&p->ready, &c->fd[FD_READY], true);
+  if (rc == 0) rc = open_pipe(&p->owner, &c->fd[FD_OWNER], false);
+  int *err = &c->fd[FD_ERR], *listen = &c->fd[FD_LISTEN], *key = &c->fd[FD_KEY];
+  if (o->log_file) *err = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (rc == 0) rc = *err >= 0 ? lift(err) : open_pipe(&p->err, err, true);
+  if (rc == 0 && o->listen_fd >= 0 && (*listen = fcntl(o->listen_fd, F_DUPFD_CLOEXEC, FD_ABOVE)) < 0) rc = -errno;
+  if (rc == 0 && o->talks) rc = open_talk(&p->talk, &c->fd[FD_TALK]);
   if (rc) return err_sys(e, rc, "no descriptors for rdzvd");
   if (!o->key) return 0;
-  c->key = rc = key_pipe(o->key, o->key_source, e);
+  *key = rc = key_pipe(o->key, o->key_source, e);
   if (rc < 0) return rc;
-  return (rc = lift(&c->key)) ? err_sys(e, rc, "no descriptors for rdzvd") : 0;
+  return (rc = lift(key)) ? err_sys(e, rc, "no descriptors for rdzvd") : 0;
 }
 
 /* The words of the command line, which nobody writes to. Returns how many. */
@@ -128,10 +118,6 @@ static int put_words(const struct daemon_process_options *o, const char *state_d
   return (int)n;
 }
 
-static void add_dup(posix_spawn_file_actions_t *a, int from, int to) {
-  if (from >= 0) posix_spawn_file_actions_adddup2(a, from, to);
-}
-
 /* 0 or a negative errno. */
 static int spawn(const char *program, const char *const words[], const struct ends *c, pid_t *pid) {
   posix_spawn_file_actions_t a;
@@ -144,12 +130,8 @@ static int spawn(const char *program, const char *const words[], const struct en
   posix_spawn_file_actions_init(&a);
   posix_spawn_file_actions_addopen(&a, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&a, STDOUT_FILENO, "/dev/null", O_RDWR, 0);
-  add_dup(&a, c->err, STDERR_FILENO);
-  add_dup(&a, c->ready, FD_READY);
-  add_dup(&a, c->owner, FD_OWNER);
-  add_dup(&a, c->key, FD_KEY);
-  add_dup(&a, c->listen, FD_LISTEN);
-  add_dup(&a, c->talk, FD_TALK);
+  for (int n = FD_ERR; n < FD_END; n++)
+    if (c->fd[n] >= 0) posix_spawn_file_actions_adddup2(&a, c->fd[n], n);
   posix_spawnattr_init(&attr);
   posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   posix_spawnattr_setsigdefault(&attr, &all);
@@ -160,24 +142,18 @@ static int spawn(const char *program, const char *const words[], const struct en
   return rc;
 }
 
-static void dup_to(int from, int to) {
-  if (from >= 0 && dup2(from, to) < 0) _exit(EXIT_CODE_SYSTEM);
-}
-
 /* In the copy. Its descriptors and signals are those that posix_spawn would have given it. */
 _Noreturn static void become(const struct daemon_process_options *o, char **argv, int argc, const struct ends *c,
                              pid_t agent) {
   int null = open("/dev/null", O_RDWR);
   setsid();
-  dup_to(null, STDIN_FILENO);
-  dup_to(null, STDOUT_FILENO);
-  dup_to(c->err, STDERR_FILENO);
-  dup_to(c->ready, FD_READY);
-  dup_to(c->owner, FD_OWNER);
-  dup_to(c->key, FD_KEY);
-  dup_to(c->listen, FD_LISTEN);
-  dup_to(c->talk, FD_TALK);
-  copy_close_from(FD_TALK + 1);
+  if (dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0) _exit(EXIT_CODE_SYSTEM);
+  for (int n = FD_ERR; n < FD_END; n++)
+    if (c->fd[n] < 0)
+      close(n);
+    else if (dup2(c->fd[n], n) < 0)
+      _exit(EXIT_CODE_SYSTEM);
+  copy_close_from(FD_END);
   copy_reset_signals();
   copy_set_name(o->words, "rdzvd", agent);
   _exit(o->program(argc, argv));
@@ -199,7 +175,7 @@ int daemon_process_start(const struct daemon_process_options *o, struct daemon_p
   if (!o->program && !program)
     return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
   struct daemon_process new = {.ready = -1, .owner = -1, .err = -1, .talk = -1, .state_dir = p->state_dir};
-  struct ends child = {-1, -1, -1, -1, -1, -1};
+  struct ends child = {{-1, -1, -1, -1, -1, -1, -1, -1}};
   int rc = open_ends(o, &new, &child, e);
   if (rc == 0 && !new.state_dir && !(new.state_dir = private_dir_create(e))) rc = -EACCES;
   if (rc == 0) {
