@@ -25,6 +25,7 @@ static const struct shape shapes[] = {
     {0, 8, 16, false, COMPUTE_GELU, COMPUTE_GELU},       {7, 13, 5, false, COMPUTE_LINEAR, COMPUTE_GELU},
     {50, 30, 10, true, COMPUTE_GELU, COMPUTE_LINEAR},    {64, 64, 64, false, COMPUTE_GELU, COMPUTE_GELU},
     {300, 37, 129, false, COMPUTE_GELU, COMPUTE_GELU},   {33, 40, 24, false, COMPUTE_LINEAR, COMPUTE_LINEAR},
+    {16, 1000, 100, true, COMPUTE_RELU, COMPUTE_LINEAR}, {16, 100, 1000, false, COMPUTE_LINEAR, COMPUTE_RELU},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

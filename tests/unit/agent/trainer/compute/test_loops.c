@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm.h against sums in double, at sizes around those of its tiles; loops.h against the same loops compiled for every
- * CPU: bit for bit, since ranks on unlike nodes must stay equal. */
+/* loops.h against the same loops compiled for every CPU: bit for bit, since ranks on unlike nodes must stay equal. */
 
-#include "agent/trainer/compute/gemm.h"
 #include "agent/trainer/compute/loops.h"
 #include "agent/trainer/rng.h"
 
@@ -11,90 +9,8 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-enum { SIDE = 70, MARGIN = 3, STRIDE = SIDE + MARGIN, CELLS = STRIDE * STRIDE };
-
-static float a[CELLS], b[CELLS], gate[CELLS], before[CELLS], c[CELLS], bias[STRIDE];
-
 static void fill(float *to, size_t n, uint64_t seed) {
   for (size_t i = 0; i < n; i++) to[i] = 2.0f * rng_unit(seed, RNG_WEIGHTS, i) - 1.0f;
-}
-
-static float result_of(const struct gemm *g, size_t m, size_t n, double *size) {
-  double sum = g->bias ? (double)g->bias[n] : 0;
-  if (g->add) sum += (double)before[m * g->ldc + n];
-  *size = fabs(sum);
-  for (size_t k = 0; k < g->k; k++) {
-    double x = (double)g->a[m * g->a_row + k * g->a_col] * (double)g->b[k * g->b_row + n * g->b_col];
-    sum += x;
-    *size += fabs(x);
-  }
-  if (g->relu && sum < 0) sum = 0;
-  return g->gate && !(g->gate[m * g->ldc + n] > 0) ? 0.0f : (float)sum;
-}
-
-static void check_product(struct gemm_plan *plan, const struct gemm *g) {
-  memcpy(c, before, sizeof c);
-  assert_true(gemm_run(plan, g));
-  for (size_t m = 0; m < STRIDE; m++)
-    for (size_t n = 0; n < STRIDE; n++) {
-      bool inside = m < g->m && n < g->n;
-      double size = 0, want = (double)(inside ? result_of(g, m, n, &size) : before[m * STRIDE + n]);
-      if (fabs((double)c[m * STRIDE + n] - want) > 1e-6 * size)
-        fail_msg("%zu x %zu x %zu: c[%zu][%zu] is %g, not %g", g->m, g->n, g->k, m, n, (double)c[m * STRIDE + n], want);
-    }
-}
-
-static void test_products(void **state) {
-  struct gemm_plan *plan = gemm_plan_create();
-  if (!plan) skip();
-  fill(a, CELLS, 1);
-  fill(b, CELLS, 2);
-  fill(gate, CELLS, 3);
-  fill(before, CELLS, 4);
-  fill(bias, STRIDE, 5);
-  for (uint64_t i = 0; i < 3000; i++) {
-    uint64_t r = rng_at(6, RNG_SAMPLER, i);
-    struct gemm g = {.m = 1 + r % SIDE, .n = 1 + (r >> 8) % SIDE, .k = 1 + (r >> 16) % SIDE, .ldc = STRIDE};
-    bool a_rows = r >> 24 & 1, b_rows = r >> 25 & 1;
-    g.a = a + (r >> 32) % MARGIN; /* not aligned */
-    g.b = b + (r >> 40) % MARGIN;
-    g.c = c;
-    g.a_row = a_rows ? SIDE : 1;
-    g.a_col = a_rows ? 1 : SIDE;
-    g.b_row = b_rows ? SIDE : 1;
-    g.b_col = b_rows ? 1 : SIDE;
-    g.add = (r >> 27 & 3) == 3;
-    g.bias = !g.add && (r >> 26 & 1) ? bias : NULL;
-    g.relu = !g.add && (r >> 29 & 1);
-    g.gate = !g.add && (r >> 30 & 1) ? gate : NULL;
-    check_product(plan, &g);
-  }
-  gemm_plan_destroy(plan);
-}
-
-static void test_special_values(void **state) {
-  struct gemm_plan *plan = gemm_plan_create();
-  if (!plan) skip();
-  float x[2] = {NAN, -1.0f}, one = 1.0f, out[2] = {0}, ends[2] = {NAN, 1.0f};
-  struct gemm g = {.m = 1, .n = 2, .k = 1, .a = &one, .b = x, .a_row = 1, .a_col = 1, .b_row = 2, .b_col = 1};
-  g.c = out;
-  g.ldc = 2;
-  g.relu = true;
-  assert_true(gemm_run(plan, &g));
-  assert_true(isnan(out[0]) && out[1] == 0.0f);
-  g.relu = false;
-  g.gate = ends;
-  assert_true(gemm_run(plan, &g));
-  assert_true(out[0] == 0.0f && out[1] == -1.0f);
-  gemm_plan_destroy(plan);
-}
-
-static void test_large_products_are_left_to_the_library(void **state) {
-  struct gemm_plan *plan = gemm_plan_create();
-  if (!plan) skip();
-  struct gemm g = {.m = 1, .n = 1 << 10, .k = 1 << 10, .a_row = 1, .a_col = 1, .b_row = 1 << 10, .b_col = 1};
-  assert_false(gemm_run(plan, &g));
-  gemm_plan_destroy(plan);
 }
 
 enum { N = 1003 };
@@ -156,9 +72,6 @@ static void test_sums(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products),
-      cmocka_unit_test(test_special_values),
-      cmocka_unit_test(test_large_products_are_left_to_the_library),
       cmocka_unit_test(test_updates_have_the_same_bits_everywhere),
       cmocka_unit_test(test_sums),
   };
