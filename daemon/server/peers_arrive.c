@@ -225,7 +225,7 @@ static int begin_arrival(struct peer *p, int fd, struct err *e) {
 /* The agent's own ------------------------------------------------------------------------------------------ */
 
 static bool is_connected_unix(int fd) {
-  struct sockaddr_storage other;
+  struct sockaddr_storage other = {.ss_family = AF_UNSPEC};
   socklen_t len = sizeof other;
   return getpeername(fd, (struct sockaddr *)&other, &len) == 0 && other.ss_family == AF_UNIX;
 }
