@@ -720,7 +720,7 @@ static void watch_signals(struct session *s) {
 void session_start_daemon(struct session_options *o, int (*program)(int argc, char **argv),
                           const struct copy_words *words) {
   struct local_daemon_options own = daemon_options(o);
-  own.program = program;
+  own.program = loop_was_opened() ? NULL : program; /* the copy closes what libuv needs */
   own.words = words;
   o->daemon = DAEMON_PROCESS_NONE;
   if (o->options->standalone && !o->options->output.log_dir) local_daemon_start_early(&own, &o->daemon);

@@ -30,7 +30,7 @@ struct daemon_process_options {
   const char *claim; /* --claim; NULL: none */
   bool talks;        /* it gets --agent-fd */
   /* rdzvd as a function: a copy of this process calls it, which saves exec and the dynamic linker. Only while this
-   * process has one thread. NULL: the program is started. */
+   * process has one thread and has used no loop (loop_was_opened). NULL: the program is started. */
   int (*program)(int argc, char **argv);
   const struct copy_words *words; /* of this process; NULL: the copy keeps them */
 };

@@ -42,7 +42,14 @@ static int try_descriptors(void) {
   return rc;
 }
 
+static bool opened;
+
+bool loop_was_opened(void) {
+  return opened;
+}
+
 int loop_open(uv_loop_t *loop, struct err *e) {
+  opened = true;
   int rc = file_fill_standard(e);
   if (rc) return rc;
   rc = try_descriptors();

@@ -5,6 +5,7 @@
 /* The start of a program with libuv. libuv aborts the process if it cannot get a descriptor or a thread for itself.
  * These functions try that first, and fail with a sentence that names the limit. */
 
+#include <stdbool.h>
 #include <uv.h>
 #include "common/err.h"
 
@@ -17,6 +18,8 @@ enum {
 /* uv_loop_init, after a check that there are descriptors for it. Descriptors 0 to 2 are opened (/dev/null) if they are
  * closed, because libuv asserts that it never closes one of them. */
 int loop_open(uv_loop_t *loop, struct err *e);
+/* Whether loop_open was called. Then libuv has descriptors that it keeps until the process ends, and perhaps threads. */
+bool loop_was_opened(void);
 /* Starts libuv's pool with n threads. UV_THREADPOOL_SIZE has no effect and is left as it was. Call it before the first
  * request for the pool (uv_queue_work, uv_fs_* with a callback, uv_getaddrinfo), while the process has one thread. A
  * second call changes nothing. */
