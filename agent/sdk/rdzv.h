@@ -102,11 +102,11 @@ RDZV_API void rdzv_finish(struct rdzv *r);
 /* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed rdzv_init, or of
  * rdzv_tensorboard_*. Never NULL. The string belongs to the thread and changes with its next error. */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
-/* A flag that ends waits, for a signal handler to set. While *flag is not 0, a call that must wait for other ranks, for
- * ids or for the next round returns -EINTR, within 100 ms if it waits already: rdzv_exchange, rdzv_barrier,
- * rdzv_nccl_ids, rdzv_rejoin, and rdzv_store_get, _wait, _multi_get, _barrier and _queue_pop. As after -ETIMEDOUT the
- * call counts as made, and the context can be used for the next call. The other functions take no notice. `flag` lives
- * as long as r. NULL, as at the beginning: there is no flag. */
+/* A flag that ends waits, for a signal handler to set. While *flag is not 0, a call waits 50 ms at most for other ranks,
+ * for ids or for the next round, and then returns -EINTR; one that waits already does so within 100 ms. These are
+ * rdzv_exchange, rdzv_barrier, rdzv_nccl_ids, rdzv_rejoin, and rdzv_store_get, _wait, _multi_get, _barrier and
+ * _queue_pop. As after -ETIMEDOUT the call counts as made, and the context can be used for the next call. The other
+ * functions take no notice. `flag` lives as long as r. NULL, as at the beginning: there is no flag. */
 RDZV_API void rdzv_set_interrupt(struct rdzv *r, const volatile sig_atomic_t *flag);
 
 /* Identity. These values stay the same until rdzv_rejoin or rdzv_finish, and these functions never fail. A string

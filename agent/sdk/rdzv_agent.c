@@ -122,8 +122,16 @@ uint64_t rdzv_deadline_in(int timeout_ms) {
   return rdzv_now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
 }
 
-bool rdzv_is_interrupted(const struct rdzv *r) {
-  return r->interrupt && *r->interrupt;
+void rdzv_heed_flag(struct rdzv *r, bool waits) {
+  r->waits = waits;
+  r->flag_seen_ms = 0;
+}
+
+bool rdzv_is_interrupted(struct rdzv *r) {
+  if (!r->interrupt || !*r->interrupt) return false;
+  uint64_t now = rdzv_now_ms();
+  if (!r->flag_seen_ms) r->flag_seen_ms = now;
+  return now - r->flag_seen_ms >= RDZV_FLAG_MS;
 }
 
 int rdzv_poll_ms(const struct rdzv *r, uint64_t deadline) {
@@ -133,7 +141,7 @@ int rdzv_poll_ms(const struct rdzv *r, uint64_t deadline) {
 }
 
 /* 0: `events` have come; -ETIMEDOUT. heeds: -EINTR. */
-static int wait_for(const struct rdzv *r, short events, bool heeds, uint64_t deadline) {
+static int wait_for(struct rdzv *r, short events, bool heeds, uint64_t deadline) {
   for (;;) {
     if (heeds && rdzv_is_interrupted(r)) return -EINTR;
     struct pollfd p = {.fd = r->fd, .events = events};

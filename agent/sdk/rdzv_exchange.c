@@ -199,7 +199,7 @@ static int begin_meeting(struct meeting *m, struct rdzv *r, const char *verb, co
   *m = (struct meeting){.r = r, .name = name, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
   r->verb = verb;
   r->key = name;
-  r->waits = true;
+  rdzv_heed_flag(r, true);
   if (len >= 1 && len <= RDZV_NAME_MAX) return 0;
   rdzv_store_fail(r, -EINVAL, "a name has 1 to %d bytes", RDZV_NAME_MAX);
   return -EINVAL;

@@ -28,7 +28,7 @@
 enum {
   RDZV_TEXT_MAX = 512,
   RDZV_LAST_MS = 1000, /* how long a record that must arrive may wait for room in the agent's socket */
-  RDZV_FLAG_MS = 50,   /* how often a wait looks at the flag of rdzv_set_interrupt */
+  RDZV_FLAG_MS = 50,   /* how often a wait looks at the flag of rdzv_set_interrupt, and how long it goes on then */
   RDZV_LATE_MS = 250,  /* how long a wait that has timed out may look for the missing ranks or keys */
 };
 
@@ -120,6 +120,7 @@ struct rdzv {
   struct rdzv_name *names;
   const char *verb, *key;  /* of the current call, for its sentence; key NULL: none */
   bool waits;              /* the current call waits for other ranks, so `interrupt` ends it */
+  uint64_t flag_seen_ms;   /* when the current call saw the flag; 0: it has not */
   union sdk_record record; /* the last one received */
 };
 
@@ -134,7 +135,8 @@ bool rdzv_is_foreign(const struct rdzv *r); /* another process has made r: a for
 unsigned rdzv_forks(void); /* how often a fork() led to this process since its ancestor's first rdzv_init */
 uint64_t rdzv_now_ms(void);
 uint64_t rdzv_deadline_in(int timeout_ms);
-bool rdzv_is_interrupted(const struct rdzv *r);
+void rdzv_heed_flag(struct rdzv *r, bool waits); /* at the begin of a call */
+bool rdzv_is_interrupted(struct rdzv *r);        /* for long enough that other ranks could come */
 /* Milliseconds of one poll: to the deadline, but not past the next look at the flag. */
 int rdzv_poll_ms(const struct rdzv *r, uint64_t deadline);
 struct sdk_head rdzv_head_of(uint16_t type);

@@ -56,6 +56,7 @@ static int wait_for_ids(struct rdzv *r, uint64_t deadline) {
 
 int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_version, int timeout_ms) {
   uint64_t deadline = rdzv_deadline_in(timeout_ms);
+  rdzv_heed_flag(r, true);
   if (r->alone) return rdzv_fail(r, -ENOTSUP, "nccl ids: this program runs without an agent; use ncclGetUniqueId");
   int rc = ask_for_ids(r, deadline);
   if (!rc) rc = wait_for_ids(r, deadline);

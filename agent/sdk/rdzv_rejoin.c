@@ -71,6 +71,7 @@ static int wait_for_place(struct rdzv *r, uint64_t deadline) {
 
 int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
   uint64_t deadline = rdzv_deadline_in(timeout_ms);
+  rdzv_heed_flag(r, true);
   if (r->alone) return rdzv_fail(r, -ENOTSUP, "rejoin: this program runs without an agent, so there is no next round");
   if (!r->can_rejoin) return rdzv_fail(r, -EINVAL, "rejoin: call rdzv_can_rejoin first, and not after rdzv_done");
   int rc = r->parked ? 0 : park(r, reason, deadline);

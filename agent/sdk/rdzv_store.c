@@ -96,7 +96,7 @@ static int begin_call(struct call *c, struct rdzv *r, const char *verb, const ch
   *c = (struct call){.r = r, .keys = keys, .n = n, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
   r->verb = verb;
   r->key = n == 1 ? keys[0] : NULL;
-  r->waits = false;
+  rdzv_heed_flag(r, false);
   int64_t bytes = measure(r, keys, n);
   if (bytes < 0) return (int)bytes;
   c->wire = malloc(n * sizeof(*c->wire) + (size_t)bytes + 1);
