@@ -391,10 +391,10 @@ static bool one_hangs_and_all_are_asked(struct rank *r) {
   EXPECT(sum_once(r, b, 1000));
   pthread_barrier_wait(&r->meeting->barrier);
   if (r->rank == r->arg) kill(getpid(), SIGSTOP);
-  EXPECT(coll_all_reduce_begin(r->l, r->c, span_of_all(b, 1000), &t, &e) == 0);
   uint64_t from = now_ms();
+  int rc = coll_all_reduce_begin(r->l, r->c, span_of_all(b, 1000), &t, &e); /* another rank may be asked already */
   r->meeting->asked = -ECANCELED;
-  int rc = coll_wait(r->l, t, &e);
+  if (rc == 0) rc = coll_wait(r->l, t, &e);
   EXPECT(rc == -ECANCELED || rc == -ECONNABORTED);
   EXPECT(r->l->lost == -1 || rc == -ECONNABORTED);
   EXPECT(strstr(e.text, "the agent ends this round") != NULL);
