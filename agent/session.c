@@ -359,7 +359,7 @@ static void on_up(void *ctx, bool moved) {
   struct ipaddr daemon;
   uint16_t port;
   char addr[INET6_ADDRSTRLEN];
-  leave_obituary(ctx);
+  if (s->obituary) leave_obituary(s); /* for the new address */
   link_peer(s->link, &peer);
   socket_address_read(&peer, &daemon, &port);
   round_store_reach(s->store, &daemon);

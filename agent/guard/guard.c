@@ -68,12 +68,12 @@ _Noreturn static void become_backstop(int sock, const struct backstop_page *page
   backstop_main(page, agent, pid);
 }
 
-/* The report of become_backstop. */
-static pid_t read_guard_pid(int fd) {
+/* The report of become_backstop; -ETIMEDOUT: it has not come yet. */
+static pid_t read_guard_pid(int fd, int timeout_ms) {
   pid_t pid;
   struct pollfd p = {.fd = fd, .events = POLLIN};
   int n;
-  while ((n = poll(&p, 1, START_WAIT_MS)) < 0 && errno == EINTR) {
+  while ((n = poll(&p, 1, timeout_ms)) < 0 && errno == EINTR) {
   }
   if (n == 0) return -ETIMEDOUT;
   return recv(fd, &pid, sizeof(pid), MSG_DONTWAIT) == sizeof(pid) ? pid : -EPIPE;
@@ -128,16 +128,18 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
   return rc;
 }
 
-int guard_await(struct guard *g, struct err *e) {
+static int learn_pid(struct guard *g, int timeout_ms, struct err *e) {
   if (g->pid || g->fd < 0) return 0;
-  pid_t pid = read_guard_pid(g->fd);
-  if (pid > 0) {
-    g->pid = pid;
-    return 0;
-  }
+  pid_t pid = read_guard_pid(g->fd, timeout_ms);
+  if (pid > 0) g->pid = pid;
+  if (pid > 0 || (pid == -ETIMEDOUT && timeout_ms == 0)) return 0;
   int rc = err_sys(e, pid, "cannot fork the guard");
   forget(g);
   return rc;
+}
+
+int guard_await(struct guard *g, struct err *e) {
+  return learn_pid(g, START_WAIT_MS, e);
 }
 
 void guard_sigkill(const struct guard *g) {
@@ -164,8 +166,6 @@ static int send_command(struct guard *g, const struct guard_command *c, size_t m
         .cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n_fds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(h), fds, sizeof(int) * (size_t)n_fds);
   }
-  int rc = guard_await(g, e);
-  if (rc) return rc;
   uint64_t deadline = boot_ms() + ROOM_WAIT_MS;
   guard_wake(g);
   while (g->fd >= 0) {
@@ -205,6 +205,8 @@ static int memfd_of(const struct buf *b) {
 }
 
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
+  int fd = -1, rc = guard_await(g, e);
+  if (rc) return rc;
   struct buf strings = BUF_INIT;
   struct guard_command c = {.kind = GUARD_CMD_SPAWN};
   c.u.spawn = (struct guard_cmd_spawn){.round = s->round, .local_rank = s->local_rank, .count = s->count};
@@ -213,7 +215,6 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   c.u.spawn.argc = append_strings(&strings, s->argv);
   c.u.spawn.envc = append_strings(&strings, s->env);
   c.u.spawn.size = (uint32_t)strings.len;
-  int rc = 0, fd = -1;
   if (c.u.spawn.argc == 0)
     rc = err_set(e, -EINVAL, "no command to run");
   else if (s->local_rank >= GUARD_WORKERS_MAX)
@@ -287,11 +288,12 @@ int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_
 int guard_next(struct guard *g, struct guard_event *ev) {
   struct err e = ERR_INIT;
   if (g->fd < 0) return 0;
-  if (guard_await(g, &e)) {
+  if (learn_pid(g, 0, &e)) {
     log_error("%s", e.text);
     *ev = (struct guard_event){.kind = GUARD_GONE, .pid = g->pid, .when_ms = boot_ms()};
     return 1;
   }
+  if (g->pid == 0) return 0; /* it has not started yet */
   ssize_t n;
   do n = recv(g->fd, ev, sizeof(*ev), MSG_DONTWAIT);
   while (n < 0 && (errno == EINTR || errno == ECONNRESET)); /* the reset comes once; earlier events are still there */
@@ -332,7 +334,7 @@ int guard_kill_below(pid_t guard, uint32_t deadline_ms) {
 }
 
 int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
-  return g->fd >= 0 ? guard_kill_below(g->pid, deadline_ms) : 0;
+  return g->fd >= 0 && g->pid > 0 ? guard_kill_below(g->pid, deadline_ms) : 0;
 }
 
 /* One pass: kills what lives, reaps what is ours. Returns how many were there. */

@@ -53,8 +53,8 @@ struct guard {
  * words: over their copies guard and backstop write their own names; NULL: they keep the agent's.
  * others: close-on-exec descriptors of this process that the guard must not hold; -1: none. */
 int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others, struct err *e);
-/* Waits until the guard runs, and learns its pid. Commands and guard_next do it when they need it, so that it starts while
- * the caller does other work. On an error nothing is left of the guard. */
+/* Waits until the guard runs, and learns its pid. guard_spawn does it, so that the guard starts while the caller does other
+ * work. Earlier commands wait in the socket. On an error nothing is left of the guard. */
 int guard_await(struct guard *g, struct err *e);
 
 struct guard_spawn {
