@@ -55,17 +55,17 @@ static void put_code_point(struct buf *out, uint32_t c) {
 }
 
 void json_put_printable(struct buf *out, const char *text, size_t len) {
+  size_t from = 0; /* what is not yet appended */
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c = REPLACEMENT;
     n = utf8_char((const unsigned char *)text + i, len - i, &c);
-    if (n == 0)
-      n = 1;
-    else if (is_printable(c) || c == '\n') {
-      buf_append(out, text + i, n);
-      continue;
-    }
+    if (n && (is_printable(c) || c == '\n')) continue;
+    n = n ? n : 1;
+    buf_append(out, text + from, i - from);
+    from = i + n;
     put_code_point(out, c);
   }
+  buf_append(out, text + from, len - from);
 }
 
 json_t *json_text(const char *s) {

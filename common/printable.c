@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* In order. */
 static const struct {
   uint32_t first, last;
 } unprintable[] = {
@@ -39,9 +40,9 @@ static const struct {
 
 bool is_printable(uint32_t c) {
   if (c > 0x10FFFF || (c & 0xFFFE) == 0xFFFE) return false; /* the last two of each plane are noncharacters */
-  for (size_t i = 0; i < sizeof(unprintable) / sizeof(unprintable[0]); i++)
-    if (c >= unprintable[i].first && c <= unprintable[i].last) return false;
-  return true;
+  size_t i = 0;
+  while (i < sizeof(unprintable) / sizeof(unprintable[0]) && c > unprintable[i].last) i++;
+  return i == sizeof(unprintable) / sizeof(unprintable[0]) || c < unprintable[i].first;
 }
 
 /* As RFC 3629 has it: no overlong forms, no surrogates. */
