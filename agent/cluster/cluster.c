@@ -39,7 +39,7 @@ static void (*const rows[])(struct row *) = {
 const char *cluster_variable(char *const *env, const char *name) {
   size_t n = strlen(name);
   for (; env && *env; env++)
-    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return (*env)[n + 1] ? *env + n + 1 : NULL;
+    if (**env == *name && strncmp(*env, name, n) == 0 && (*env)[n] == '=') return (*env)[n + 1] ? *env + n + 1 : NULL;
   return NULL;
 }
 

@@ -283,7 +283,9 @@ static bool is_service_link(const char *variable, size_t n) {
 /* If a name is twice in the environment the first one counts, as for getenv. */
 static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen, void *target,
                         struct err *e) {
+  const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
   for (; env && *env; env++) {
+    if (!prefix || **env != *prefix) continue;
     const char *equals = strchr(*env, '=');
     size_t n = equals ? (size_t)(equals - *env) : 0;
     bool ours;
@@ -365,7 +367,9 @@ static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *ar
 
 /* The row's variable in env, or NULL. */
 static const char *find_in_env(const struct opts_spec *spec, bool foreign, char *const *env, const struct opt *row) {
-  for (; row && env && *env; env++) {
+  const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
+  for (; row && prefix && env && *env; env++) {
+    if (**env != *prefix) continue;
     const char *equals = strchr(*env, '=');
     bool ours;
     if (equals && find_variable(spec, foreign, *env, (size_t)(equals - *env), &ours) == row) return *env;
