@@ -170,7 +170,7 @@ def test_the_successor_dies_too(make_cluster):
     job.expect("[2-9]", 3, 3, 4, 5, timeout=4 * LEASE + BUSY)
     clock.fact(f"with a lease of {LEASE:g} s: the others run without both")
     taken_over(job.agents.values(), "node3", 3, 5)
-    in_charge(job, 3, [2, 3], ["node4", "node5"])
+    in_charge(job, 3, range(2, 6), ["node4", "node5"])  # node4 and node5 may have tried meanwhile
     job.end()
 
 

@@ -348,6 +348,8 @@ static bool both_seen(void) {
   return page->seen[0] > 0 && page->seen[1] > 0;
 }
 
+enum { TURNS_MAX = 40 };
+
 static bool none_seen(void) {
   return page->seen[1] == 0;
 }
@@ -361,7 +363,7 @@ static const struct {
   int (*fn)(struct rank *r);
   int world, ends[WORLD_MAX];
   const char *env;
-  int turns; /* 0: one */
+  int turns; /* 0: one; with both_seen at most, since each turn draws lots */
   bool (*check)(void);
 } cases[] = {
     {"split", case_split, 3, {0}},
@@ -372,11 +374,11 @@ static const struct {
     {"a window", case_window, 2, {0}},
     {"windows of two sizes", case_other_window, 2, {BY_ABORT, ANY}},
 #endif
-    {"an abort spreads", case_spread, 3, {0}, "FAKEGPU_DEATHS=none", 10, both_seen},
+    {"an abort spreads", case_spread, 3, {0}, "FAKEGPU_DEATHS=none", TURNS_MAX, both_seen},
     {"a death that nobody sees", case_death, 3, {0}, "FAKEGPU_DEATHS=none", 2, none_seen},
-    {"a death that some see", case_death, 3, {0}, "FAKEGPU_DEATHS=some", 5, both_seen},
+    {"a death that some see", case_death, 3, {0}, "FAKEGPU_DEATHS=some", TURNS_MAX, both_seen},
     {"a death that all see", case_death, 3, {0}, "FAKEGPU_DEATHS=all", 2, all_seen},
-    {"a death", case_death, 3, {0}, NULL, 5, both_seen},
+    {"a death", case_death, 3, {0}, NULL, TURNS_MAX, both_seen},
     {"one rank captures", case_uneven_capture, 2, {BY_ABORT, ANY}},
     {"a free behind a collective", case_free, 2, {BY_ALARM, 0}},
     {"an abort beside a graph", case_abort_and_graph, 1, {0}},
@@ -418,7 +420,10 @@ static int run_turn(size_t at, int turn) {
 static int run_case(size_t at) {
   int failed = 0;
   memset(page, 0, sizeof *page);
-  for (int turn = 0; turn == 0 || turn < cases[at].turns; turn++) failed |= run_turn(at, turn);
+  for (int turn = 0; turn == 0 || turn < cases[at].turns; turn++) {
+    failed |= run_turn(at, turn);
+    if (cases[at].check == both_seen && both_seen()) break;
+  }
   if (cases[at].check && !cases[at].check()) {
     fprintf(stderr, "%s: seen %d times no, %d times yes\n", cases[at].name, page->seen[0], page->seen[1]);
     failed = 1;

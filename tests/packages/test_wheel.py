@@ -14,7 +14,7 @@ import pytest
 
 import machine
 import pages
-from harness import BUILD, TOP, need, until
+from harness import BUILD, TOP, free_port, need, until
 
 SCRIPT = TOP / "deploy/python/build"
 OUT = TOP / "build/test/python"
@@ -148,7 +148,7 @@ def test_a_missing_module_names_the_interpreter(rdzv, environment):
 
 def test_the_programs_find_each_other(rdzv, environment):
     """A daemon for two agents, started by one of them; and the helper that asks the driver for GPUs."""
-    agent = rdzv.spawn(environment / "bin/rdzv-agent", "--nproc", 2, "--rdzv-id", "wheel", "--", "sleep", 60, env=PLAIN_PATH)
+    agent = rdzv.spawn(environment / "bin/rdzv-agent", "--endpoint", f"127.0.0.1:{free_port()}", "--nproc", 2, "--rdzv-id", "wheel", "--", "sleep", 60, env=PLAIN_PATH)
     rdzv.await_workers(2)
     assert {os.readlink(f"/proc/{pid}/exe") for pid in rdzv.daemons()} == {str(environment / "bin/rdzvd")}, rdzv
     agent.kill(15)
@@ -213,7 +213,7 @@ def test_the_tarball(rdzv, made, tools):
     tools.run("sh", "-ec", pages.block(PAGE, "tarball").replace("x86_64", os.uname().machine), cwd=made, env={**os.environ, "HOME": str(rdzv.tmp)})
     root = rdzv.tmp / "elsewhere"
     one(rdzv.tmp, "rdzv-*-linux-*").rename(root)
-    agent = rdzv.spawn(root / "bin/rdzv-agent", "--nproc", 2, "--rdzv-id", "tarball", "--", "sleep", 60, env=PLAIN_PATH)
+    agent = rdzv.spawn(root / "bin/rdzv-agent", "--endpoint", f"127.0.0.1:{free_port()}", "--nproc", 2, "--rdzv-id", "tarball", "--", "sleep", 60, env=PLAIN_PATH)
     rdzv.await_workers(2)
     assert {os.readlink(f"/proc/{pid}/exe") for pid in rdzv.daemons()} == {str(root / "bin/rdzvd")}, rdzv
     agent.kill(15)
