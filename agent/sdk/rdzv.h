@@ -106,7 +106,7 @@ RDZV_API const char *rdzv_error(const struct rdzv *r);
  * for ids or for the next round, and then returns -EINTR; one that waits already does so within 100 ms. These are
  * rdzv_exchange, rdzv_barrier, rdzv_nccl_ids, rdzv_rejoin, and rdzv_store_get, _wait, _multi_get, _barrier and
  * _queue_pop. As after -ETIMEDOUT the call counts as made, and the context can be used for the next call. The other
- * functions take no notice. `flag` lives as long as r. NULL, as at the beginning: there is no flag. */
+ * functions take no notice. `flag` lives as long as r. A context has no flag at first; NULL takes it away. */
 RDZV_API void rdzv_set_interrupt(struct rdzv *r, const volatile sig_atomic_t *flag);
 
 /* Identity. These values stay the same until rdzv_rejoin or rdzv_finish, and these functions never fail. A string
