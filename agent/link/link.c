@@ -342,8 +342,14 @@ static struct attempt *new_attempt(struct link *l) {
   return a;
 }
 
+static void begin_addresses(struct link *l) {
+  l->at = l->refusals = 0;
+  memset(l->errors, 0, sizeof(l->errors));
+}
+
 /* Our own daemon is at the other end of this socket. */
 static void adopt_socket(struct link *l, int fd) {
+  begin_addresses(l);
   struct attempt *a = new_attempt(l);
   conn_init_pipe(&a->conn, l->o.loop, &peer_callbacks, a, false);
   conn_skip_preface(&a->conn);
@@ -370,11 +376,6 @@ static void dial_address(struct link *l) {
   uv_timer_start(&l->timer, on_link_timer, l->timeout_ms ? l->timeout_ms : CONNECT_MS, 0);
   int rc = uv_tcp_connect(&a->req, &a->conn.tcp, &l->to->addresses.v[l->at].any, on_connect);
   if (rc) try_next_address(l, rc);
-}
-
-static void begin_addresses(struct link *l) {
-  l->at = l->refusals = 0;
-  memset(l->errors, 0, sizeof(l->errors));
 }
 
 static void dial_all(struct link *l) {
@@ -426,11 +427,10 @@ static void on_daemon_ready(void *ctx, uint16_t port) {
   if (l->state != LINK_DAEMON) return;
   if (l->o.standalone || l->where == LINK_TO_OWN) link_find_own(l, port);
   int fd = local_daemon_take_talk(l->o.daemon);
-  begin_addresses(l);
   if (fd >= 0)
     adopt_socket(l, fd);
   else
-    dial_address(l);
+    dial_all(l);
 }
 
 static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err *e) {

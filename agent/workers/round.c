@@ -101,6 +101,12 @@ static bool lives(const struct worker *k) {
   return k->pid > 0 && !k->exited;
 }
 
+static bool nobody_lives(const struct round_driver *r) {
+  for (uint32_t i = 0; i < r->o.count; i++)
+    if (lives(&r->v[i])) return false;
+  return true;
+}
+
 /* The worker's local rank as the worker, and a reader of its output, see it. */
 static uint32_t seen_rank(const struct round_driver *r, uint32_t i) {
   return (uint32_t)r->o.env->first + i;
@@ -904,12 +910,6 @@ struct relay *round_relay(struct round_driver *r) {
   return r->relay;
 }
 
-bool round_is_empty(const struct round_driver *r) {
-  bool any = false;
-  for (uint32_t i = 0; i < r->o.count; i++) any = any || lives(&r->v[i]);
-  return !any;
-}
-
 bool round_is_busy(const struct round_driver *r) {
   return failures_is_busy(r->failures) || hang_watch_is_busy(r->hang);
 }
@@ -1011,7 +1011,7 @@ static void on_wake_closed(uv_handle_t *handle) {
 }
 
 void round_destroy(struct round_driver *r, uint32_t deadline_ms) {
-  if (round_is_empty(r)) relay_close(r->relay); /* nobody writes any more: its thread ends while the guard does */
+  if (nobody_lives(r)) relay_close(r->relay); /* nobody writes any more: its thread ends while the guard does */
   guard_finish(&r->guard, deadline_ms);
   if (r->guard.pid > 0) guard_reap_orphans(r->spare, REAP_MS);
   device_watch_destroy(r->devices);

@@ -84,8 +84,7 @@ void round_note_failure(struct round_driver *r, int64_t local_rank, const char *
 /* The agent exits with `code`, not 0: the reason goes to the error file of the program that started the agent
  * (TORCHELASTIC_ERROR_FILE), if there is one. */
 void round_hand_up(struct round_driver *r, int code);
-bool round_is_busy(const struct round_driver *r);  /* a file is being written */
-bool round_is_empty(const struct round_driver *r); /* no worker lives */
+bool round_is_busy(const struct round_driver *r); /* a file is being written */
 
 /* Tells the guard to end. No event follows; lines still go to the terminal. */
 void round_close(struct round_driver *r);

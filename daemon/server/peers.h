@@ -82,8 +82,9 @@ bool peers_silent_beside(const struct peers *p, const struct ipaddr *addr);
  * socket, a unix one; only its connections may do what rdzvctl does. */
 int peers_listen(struct peers *p, int fd, bool control, struct err *e);
 
-/* Serves the agent at the other end of a connected unix socket, which becomes the peers'. Nobody but the process that
- * started this one has that end. So it needs no key, and neither side sends a preface. addr: what stands for both addresses. */
+/* Serves the agent at the other end of a connected unix socket, which becomes the peers' in case of an error too. Nobody
+ * but the process that started this one has that end. So it needs no key, and neither side sends a preface. addr: what
+ * stands for both addresses. */
 int peers_adopt(struct peers *p, int fd, const char *addr, struct err *e);
 
 /* To a number that is gone: nothing happens. */

@@ -222,7 +222,7 @@ static int begin_arrival(struct peer *p, int fd, struct err *e) {
   return err_sys(e, rc, "cannot poll a connection");
 }
 
-/* The agent's own ------------------------------------------------------------------------------------------ */
+/* The agent's own -------------------------------------------------------------------------------------------------- */
 
 static bool is_connected_unix(int fd) {
   struct sockaddr_storage other = {.ss_family = AF_UNSPEC};

@@ -30,7 +30,6 @@ struct peer {
   uint64_t id; /* 0: has no place in the table (yet, or no longer) */
   char *name;  /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native;
-  bool own;           /* the agent that started this daemon, on a socket of its own */
   struct buf first;   /* arrival: the bytes that have come */
   struct buf request; /* HTTP, MUNGE: the bytes so far */
   size_t request_seen;

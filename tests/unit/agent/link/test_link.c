@@ -144,6 +144,39 @@ static void own(void) {
   link_open(t.link, &(struct link_to){.where = LINK_TO_OWN, .timeout_ms = 1000});
 }
 
+/* Over the socket that the daemon was started with, and once more without it, at the port of the same daemon. */
+static void test_standalone(void **state) {
+  static const struct link_callbacks cb = {on_up, on_down, on_stranger, on_msg, on_user_key};
+  const struct link_to to = {.where = LINK_TO_ENDPOINT};
+  union socket_address peer;
+  struct ipaddr addr;
+  uint16_t port = 0;
+  t.daemon = local_daemon_create(&(struct local_daemon_options){
+      .loop = &t.loop, .loopback = true, .standby = {.fd = -1}, .on_port = on_port, .on_left = on_left});
+  t.link = link_create(&(struct link_options){
+      .loop = &t.loop, .standalone = true, .daemon = t.daemon, .user_timeout_ms = LEASE_MS, .cb = &cb});
+  link_open(t.link, &to);
+  int talk = local_daemon_take_talk(t.daemon);
+  assert_true(talk >= 0); /* the daemon starts, and the link has not taken it yet */
+  close(talk);            /* the daemon loses its agent, and serves it at its port */
+  await(&t.greetings, 1, "a greeting at the port");
+  pid_t first = local_daemon_pid(t.daemon);
+  kill(first, SIGKILL);
+  await(&t.downs, 1, "the end of the connection");
+  link_open(t.link, &to);
+  await(&t.greetings, 2, "a greeting over the socket of another daemon");
+  assert_int_equal(local_daemon_take_talk(t.daemon), -1);
+  link_peer(t.link, &peer); /* the guard's obituary goes there */
+  socket_address_read(&peer, &addr, &port);
+  assert_true(port > 0 && ipaddr_is_loopback(&addr));
+  pid_t second = local_daemon_pid(t.daemon);
+  assert_true(second > 0 && second != first);
+  link_shut(t.link);
+  link_open(t.link, &to);
+  await(&t.greetings, 3, "a greeting at its port");
+  assert_int_equal(local_daemon_pid(t.daemon), second);
+}
+
 static void test_reserved_port(void **state) {
   struct standby s = reserve("127.0.0.2");
   char want[ENDPOINT_TEXT_MAX];
@@ -441,6 +474,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_reserved_port),
       TEST(test_own_daemon),
+      TEST(test_standalone),
       TEST(test_daemon_of_the_endpoint_stands_by),
       TEST(test_no_reserved_port),
       TEST(test_forbidden),
