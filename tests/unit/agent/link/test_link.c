@@ -62,15 +62,39 @@ static void on_late(uv_timer_t *timer) {
   fail_msg("%s did not come; last: %s", (const char *)timer->data, t.said);
 }
 
-/* Runs the loop until *count is at least n. */
-static void await(const int *count, int n, const char *what) {
-  uv_timer_t late = {.data = (void *)(uintptr_t)what};
+/* Runs the loop until *count is at least n. again: where the link tries again after each failure; NULL: it does not. */
+static void await_trying(const struct link_to *again, const int *count, int n, const char *what) {
+  uv_timer_t late;
   uv_timer_init(&t.loop, &late);
   late.data = (void *)(uintptr_t)what;
   uv_timer_start(&late, on_late, PATIENCE_MS, 0);
-  while (*count < n) uv_run(&t.loop, UV_RUN_ONCE);
+  while (*count < n) {
+    if (again && link_is_shut(t.link)) link_open(t.link, again);
+    uv_run(&t.loop, UV_RUN_ONCE);
+  }
   uv_close((uv_handle_t *)&late, NULL);
   uv_run(&t.loop, UV_RUN_NOWAIT);
+}
+
+static void await(const int *count, int n, const char *what) {
+  await_trying(NULL, count, n, what);
+}
+
+static void hold_child_signals(bool held) {
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  sigprocmask(held ? SIG_BLOCK : SIG_UNBLOCK, &child, NULL);
+}
+
+/* Kills our daemon. Its connection ends before its process does, so the link tries its old port at least once. */
+static void kill_daemon(const struct link_to *to) {
+  int downs = t.downs, greetings = t.greetings;
+  hold_child_signals(true);
+  kill(local_daemon_pid(t.daemon), SIGKILL);
+  await_trying(to, &t.downs, downs + 2, "a refusal");
+  hold_child_signals(false);
+  await_trying(to, &t.greetings, greetings + 1, "a greeting of the restarted daemon");
 }
 
 static int set_up(void **state) {
@@ -161,10 +185,7 @@ static void test_standalone(void **state) {
   close(talk);            /* the daemon loses its agent, and serves it at its port */
   await(&t.greetings, 1, "a greeting at the port");
   pid_t first = local_daemon_pid(t.daemon);
-  kill(first, SIGKILL);
-  await(&t.downs, 1, "the end of the connection");
-  link_open(t.link, &to);
-  await(&t.greetings, 2, "a greeting over the socket of another daemon");
+  kill_daemon(&to);
   assert_int_equal(local_daemon_take_talk(t.daemon), -1);
   link_peer(t.link, &peer); /* the guard's obituary goes there */
   socket_address_read(&peer, &addr, &port);
@@ -211,10 +232,7 @@ static void test_own_daemon(void **state) {
   assert_int_equal(t.told_port, s.port);
   /* it comes back on the same port, for everybody who knows it */
   pid_t first = local_daemon_pid(t.daemon);
-  kill(first, SIGKILL);
-  await(&t.downs, 1, "the end of the connection");
-  own();
-  await(&t.greetings, 2, "a greeting of the restarted daemon");
+  kill_daemon(&(struct link_to){.where = LINK_TO_OWN, .timeout_ms = 1000});
   assert_int_not_equal(local_daemon_pid(t.daemon), first);
   link_peer(t.link, &peer);
   socket_address_read(&peer, &addr, &port);
