@@ -17,7 +17,8 @@
  * A daemon that is heard, but has lost its majority, is left after two leases. So is one that never finds a majority,
  * since the others may meet somewhere else. Then the next place is asked first and this one last. Agents that go round
  * like this at different times could miss each other for ever. So each stays twice as long as before at the first place
- * of its list that answers, which is the same for all that reach the same places, and no longer at any other.
+ * of its list that answers, which is the same for all that reach the same places, and no longer at any other. If no
+ * other place has answered there is nobody to miss, and a longer stay would only keep an agent apart from its job.
  *
  * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left the
  * first of them until a round begins for it, or one daemon has been in charge for some leases.
@@ -136,8 +137,9 @@ static void note_lap(struct supervisor *s) {
   struct succession *u = s->succession;
   size_t order = sup_home_order(s);
   bool round = u->left != SIZE_MAX && order <= u->left;
-  if (round && u->laps < LAPS_MAX) u->laps++;
-  u->stays = round ? u->laps : 0;
+  bool alone = order == u->left; /* no other place has answered */
+  if (round && !alone && u->laps < LAPS_MAX) u->laps++;
+  u->stays = round && !alone ? u->laps : 0;
   u->left = SIZE_MAX;
 }
 

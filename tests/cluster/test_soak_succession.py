@@ -35,13 +35,19 @@ class Masterless(Supervised):
 
     def in_charge(self):
         """The host whose daemon is in charge, as that one says; None: there is none now."""
+        host, _ = self.asked()
+        return host
+
+    def asked(self):
+        """The same, and what it says of the job."""
         for host in self.c.hosts:
             if host.up and any(comm(p) == "rdzvd" for p in host.pids()):
                 code, text = host.ctl("status", self.name, "--json")
                 jobs = json.loads(text).get("jobs", ()) if code == 0 else ()
-                if any(j.get("daemon", {}).get("in_charge") and j["state"] == "running" for j in jobs):
-                    return host
-        return None
+                for j in jobs:
+                    if j.get("daemon", {}).get("in_charge") and j["state"] == "running":
+                        return host, j
+        return None, {}
 
     def whole(self):
         """The round that all run, if there is a daemon in charge; None: not all run."""
@@ -62,10 +68,12 @@ class Masterless(Supervised):
         until(lambda: f"a whole round runs\n{self.c}", settled, seconds)
 
     def all_back(self, seconds):
-        """Until each agent has met the job: one that comes when it is over would wait for another."""
+        """Until each agent is with the job: one that comes when it is over would wait for another."""
         def back():
             self.tend(0.1)
-            return all(a.says(r"round \d+") for a in self.agents.values() if a.running)
+            _, job = self.asked()
+            here = {m["host"] for m in job.get("members", ()) if m["state"] != "lost"}
+            return all(a.running and self.c[i].name in here for i, a in self.agents.items())
 
         until(lambda: f"all nodes are back\n{self.c}", back, seconds)
 
@@ -119,7 +127,7 @@ def test_faults_that_spare_nobody(faults, n, claimed):  # noqa: F811
         rest = Clock(c)
         s.settle(90)
         rest.fact("after the last fault a whole round runs")
-        s.all_back(30)
+        s.all_back(90)
         rest.fact("after the last fault all nodes are back")
         throttle.write_text("0")
         signalled(rng.choice(s.workers()), signal.SIGKILL)  # the last one: the rest is done at full speed
