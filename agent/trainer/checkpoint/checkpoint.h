@@ -67,8 +67,8 @@ int ckpt_make_room(const char *dir, const struct ckpt_marker *mine, int keep);
  * host is gone if its link was not touched for CKPT_STALE_MS, by the file server's clock.
  *
  * The lock does not protect the checkpoints themselves, since nothing is overwritten. A holder that was stopped for
- * longer finds its folder taken at the next ckpt_lock_check, before it writes. A file system without links has no lock,
- * and the log says so. */
+ * longer finds its folder taken at the next ckpt_lock_check, before it writes, or after a write that fails. A file system
+ * without links has no lock, and the log says so. */
 enum { CKPT_BEAT_MS = 2000, CKPT_STALE_MS = 30000 };
 
 struct ckpt_lock;

@@ -47,6 +47,16 @@ static bool is_full(int rc) {
   return rc == -ENOSPC || rc == -EDQUOT;
 }
 
+/* Somebody who takes the folder in the middle of a write removes what is unfinished there. The write fails then, and that
+ * is why. */
+static int name_cause(struct ckpt_writer *w, int rc, struct err *why) {
+  struct err taken = ERR_INIT;
+  int lost = w->lock ? ckpt_lock_check(w->lock, &taken) : 0;
+  if (!lost) return rc;
+  *why = taken;
+  return lost;
+}
+
 /* Removes what dead writers left first, because that may fill the disk. A run with a larger --keep-checkpoints may have
  * filled it too. */
 static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
@@ -56,6 +66,7 @@ static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *abou
   ckpt_clean(w->dir, about, NULL);
   rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
   if (is_full(rc) && ckpt_make_room(w->dir, about, w->keep)) rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
+  if (rc) rc = name_cause(w, rc, &r->why);
   r->full = is_full(rc);
   if (rc == 0) ckpt_prune(w->dir, about, w->keep, &r->unpruned);
   return rc;

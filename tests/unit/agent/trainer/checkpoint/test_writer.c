@@ -4,11 +4,13 @@
 #include "agent/trainer/checkpoint/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "tests/rig/unit.h"
 
@@ -104,6 +106,59 @@ static void test_failures_come_with_their_sentence(void **state) {
   assert_true(ckpt_writer_destroy(NULL, 0));
 }
 
+static const struct ckpt_owner *taker; /* NULL: nobody takes the folder */
+
+/* Takes the place of libc's, and gives the folder to the taker before the unfinished checkpoint gets its name. As every
+ * run does at its first checkpoint, that one removes what is unfinished. */
+int renameat(int from_dir, const char *from, int to_dir, const char *to) {
+  if (taker) {
+    char text[CKPT_OWNER_MAX], path[CKPT_NAME_MAX + 64];
+    ckpt_owner_format(taker, text);
+    unlinkat(to_dir, ".lock", 0);
+    if (symlinkat(text, to_dir, ".lock")) abort();
+    snprintf(path, sizeof path, "%s/state.bin", from);
+    if (unlinkat(from_dir, path, 0) || unlinkat(from_dir, from, AT_REMOVEDIR)) abort();
+  }
+  return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
+}
+
+static struct ckpt_owner owner(const char *job, uint32_t round) {
+  struct ckpt_owner o = {.round = round, .incarnation = "2026"};
+  snprintf(o.job, sizeof o.job, "%s", job);
+  ckpt_lock_self(&o);
+  return o;
+}
+
+/* The run was stopped in the middle of a write. It says who has the folder, and not that its file has gone. */
+static void test_taken_in_the_middle_of_a_write(void **state) {
+  const struct ckpt_owner takers[] = {owner("x", 2), owner("y", 1)};
+  const int codes[] = {-ESTALE, -EBUSY};
+  const char *const says[] = {"was taken by another run (job x, round 2, pid ",
+                              "was taken by another run (job y, round 1, pid "};
+  for (int i = 0; i < 2; i++) {
+    struct ckpt_owner me = owner("x", 1);
+    struct ckpt_lock *lock = NULL;
+    struct ckpt_writer *w = NULL;
+    struct ckpt_written r;
+    struct ckpt_marker id = about(5);
+    struct ckpt_state s = big(5);
+    struct err e = ERR_INIT;
+    char path[64];
+    assert_int_equal(ckpt_lock_take(dir, &me, &lock, &e), 0);
+    assert_int_equal(ckpt_writer_create(dir, 2, lock, &w, &e), 0);
+    taker = &takers[i];
+    ckpt_writer_begin(w, &id, &s);
+    assert_true(ckpt_writer_wait(w, 20000, &r));
+    taker = NULL;
+    assert_int_equal(r.rc, codes[i]);
+    assert_non_null(strstr(r.why.text, says[i]));
+    assert_true(ckpt_writer_destroy(w, 1000));
+    ckpt_lock_release(lock);
+    snprintf(path, sizeof path, "%s/.lock", dir);
+    assert_int_equal(unlink(path), 0); /* the taker's stays */
+  }
+}
+
 static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
   return remove(path);
 }
@@ -122,6 +177,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_one_after_the_other, fresh_dir, remove_dir),
       cmocka_unit_test_setup_teardown(test_the_end_waits_for_what_is_being_written, fresh_dir, remove_dir),
       cmocka_unit_test(test_failures_come_with_their_sentence),
+      cmocka_unit_test_setup_teardown(test_taken_in_the_middle_of_a_write, fresh_dir, remove_dir),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
