@@ -244,7 +244,8 @@ def test_a_false_alarm(rdzv):
     subprocess.run(["cc", "-std=gnu11", f"-I{TOP}", source, *sdk, TOP / "proto/c10d.c", TOP / "common/printable.c", "-o", program], check=True)
     a = rdzv.agent("--standalone", "--nproc", 2, "--lease", "1s", "--max-restarts", 1, "--", program)
     assert a.exit(30) == 0, a
-    assert re.search(r"rank 1 \(local 1\) on \S+, pid \d+, left the round to rejoin, and nothing else ended it within 3\.\d s: "
-                     r"lost contact with rank 0", a.text), a
+    alone = re.search(r"rank 1 \(local 1\) on \S+, pid \d+, left the round to rejoin, and nothing else ended it within (\d+\.\d) s: "
+                      r"lost contact with rank 0", a.text)
+    assert alone and float(alone[1]) >= 3, a  # and what a busy machine adds
     for rank in 0, 1:
         assert f"[{rank}] round 2 as rank {rank}, restarts 1, environment 0" in a.text, a
