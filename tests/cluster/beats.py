@@ -18,6 +18,12 @@ import time
 EVERY = 0.01
 
 
+def whole_lines(path):
+    """Those of a file to which others append. Where a line crosses the end of a page, a reader may see its beginning alone."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 class Round:
     """What its workers have written. Its address is that of its store, so two rounds with one number are told apart."""
 
@@ -36,7 +42,7 @@ class Round:
 def rounds(path):
     """Those of the job so far, by the time of their first line."""
     found = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in whole_lines(path):
         now, number, addr, rank, host, pid = line.split()
         found.setdefault((int(number), addr), Round(int(number), addr)).add(float(now), int(rank), host, pid)
     return sorted(found.values(), key=lambda r: r.first)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from beats import whole_lines
 from harness import SLOW, alive, until
 from job import LEASE, WAIT, Clock, Job, stays
 
@@ -137,9 +138,7 @@ BEATS = WAIT.replace("while [ ! -e go ]; do", "while [ ! -e go ]; do read now id
 
 def beats(cluster):
     """(time, round, rank) of each beat so far, in order of time."""
-    file = cluster.tmp / "beats"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return sorted((float(now), int(round_), int(rank)) for now, round_, rank in map(str.split, lines))
+    return sorted((float(now), int(round_), int(rank)) for now, round_, rank in map(str.split, whole_lines(cluster.tmp / "beats")))
 
 
 @pytest.mark.seconds(25)
