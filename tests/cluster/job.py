@@ -17,6 +17,19 @@ LEASE = 2.0
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable  # one that every user may run
 
 
+def told_of(host, name, *more):
+    """What rdzvctl on that host says of a job, as soon as a daemon answers that has it."""
+    said = ""
+
+    def answered():
+        nonlocal said
+        code, said = host.ctl("status", name, "--json", *more)
+        jobs = json.JSONDecoder().raw_decode(said)[0]["jobs"] if code == 0 else []  # warnings come behind it
+        return len(jobs) == 1 and jobs
+
+    return until(lambda: f"rdzvctl on {host.name} tells of {name}: {said}", answered, 20)[0]
+
+
 class Job:
     def __init__(self, cluster, nodes, *hosts, lease=LEASE, script=WAIT, more=(), name="job", endpoint="node1", user=None):
         """Agents on these hosts (by number; the second and all after it where none is named), which are not waited for."""
@@ -67,10 +80,7 @@ class Job:
 
     def status(self):
         """What rdzvctl, on the daemon's host, says of this job."""
-        code, text = self.cluster[1].ctl("status", self.name, "--json")
-        assert code == 0, text
-        (job,) = json.loads(text)["jobs"]
-        return job
+        return told_of(self.cluster[1], self.name)
 
 
 class Own(Job):
@@ -94,11 +104,7 @@ class Own(Job):
 
     def asked(self, i, *more):
         """What rdzvctl says of it on host i."""
-        code, text = self.cluster[i].ctl("status", self.name, "--json", *more)
-        assert code == 0, text
-        jobs = json.loads(text)["jobs"]
-        assert len(jobs) == 1, text
-        return jobs[0]
+        return told_of(self.cluster[i], self.name, *more)
 
     def end(self, timeout=40):
         """Lets the workers go: all agents exit with 0, nothing is left, daemons of the agents neither."""

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standby daemons for a shared one: --endpoint a,b. The machine of a is lost, and the jobs move to b; a returns and takes nothing back."""
 
-import json
 import os
-import re
 import time
 
 import pytest
 
 from harness import SLOW, until
-from job import WAIT, Clock, Own, stays
+from job import Clock, Own, stays, told_of
 from test_rdzvd_control import needs_users
 from test_succession import often
 
@@ -19,11 +17,8 @@ BOTH = "node1,node2"
 ADA, EVE = 65533, 65534
 
 
-def asked(host, name, *more):
-    code, text = host.ctl("status", name, "--json", "--endpoint", BOTH, *more)
-    assert code == 0, text
-    (job,) = json.loads(text)["jobs"]
-    return job
+def asked(host, name):
+    return told_of(host, name, "--endpoint", BOTH)
 
 
 @needs_users
@@ -51,6 +46,8 @@ def test_jobs_of_several_users_move(make_cluster, times):
         told = asked(c[6], f"elastic-{i}")["daemon"]
         assert (told["host"], told["term"], told["in_charge"]) == ("node2", 2, True), told
         assert [job.workers() for job in jobs[1:]] == before[1:], c
+        runs = lambda: [m["state"] for m in asked(c[6], f"elastic-{i}")["members"]] == ["running"] * 4
+        until(lambda: f"the elastic job runs, in its round or in the next one\n{c}", runs, 2 * LEASE + BUSY)
         before = [job.workers() for job in jobs]
         c.fact("the elastic job " + ("has lost a round" if jobs[0].says("round [2-9] of 4, 0 charged") else "has lost no round"))
         c[1].boot()
