@@ -12,6 +12,7 @@ A power cut pulls the wire first: no FIN, no RST leaves a host that dies. A cut 
 so no sender is told. See test_hosts.py, which proves all that.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -102,7 +103,8 @@ class Inside(harness.Proc):
 
     def kill(self, signo=signal.SIGKILL):
         if self.pid and self.running:
-            os.kill(self.pid, signo)
+            with contextlib.suppress(ProcessLookupError):  # nsenter may not have seen its end yet
+                os.kill(self.pid, signo)
             if signo == signal.SIGCONT:  # nsenter has stopped itself with its child
                 os.kill(self.outer, signo)
 
