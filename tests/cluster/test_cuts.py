@@ -60,12 +60,14 @@ def test_an_elastic_node_is_cut_longer_than_the_lease(make_cluster, way):
 def test_a_needed_node_is_cut_longer_than_the_lease(make_cluster, way):
     """Fixed size: nobody can take its place, so its worker goes on while it is cut off. When it is back all meet again, without a charge."""
     c = make_cluster(3)
-    c[1].daemon("-v")
+    d = c[1].daemon("-v")
     job = Job(c, 2)
     job.expect(1, 2)
     (pid,) = c[3].workers(job.name).values()
     c[3].cut(way)
     stays(lambda: f"its worker goes on\n{c}", lambda: alive(pid), 1.5 * LEASE)
+    d.expect("node node3 .* is lost", LEASE + BUSY)
+    assert alive(pid), c
     clock = Clock(c)
     c[3].heal()
     job.expect(2, 2, timeout=30)
