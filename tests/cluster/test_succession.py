@@ -164,6 +164,7 @@ def test_the_successor_dies_too(make_cluster):
     job = Own(c, "2:5")
     job.expect(1, 5)
     time.sleep(LEASE / 2)
+    c.part([2], [3, 4, 5])  # so that it cannot be done before it dies
     clock = job.lose(1)
     until(lambda: f"node2 starts a daemon\n{c}", lambda: any(comm(p) == "rdzvd" for p in c[2].pids()), LEASE + BUSY)
     job.lose(2)
