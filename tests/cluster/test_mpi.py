@@ -12,6 +12,7 @@ import subprocess
 import pages
 import pytest
 from harness import comm, environ, stat, until
+from job import PYTHON
 
 TOOLS = {"openmpi": ("mpirun.openmpi", "openmpi-bin"), "hydra": ("mpiexec.hydra", "mpich")}
 # The command of the pages: with options it is the trainer that runs.
@@ -165,12 +166,32 @@ def test_ctrl_c(make_rsh, kind):
     m.c.gone(10)
 
 
-@pytest.mark.seconds(17)
+# In Python, which loses no signal: see waits.py.
+WRITES = f"""#!{PYTHON} -SE
+import os, signal, sys, time
+rank = os.environ["RANK"]
+def write(*_):
+    for signo in signal.SIGTERM, signal.SIGINT:
+        signal.signal(signo, signal.SIG_IGN)
+    time.sleep(1.5)
+    open("written." + rank, "w").close()
+    sys.exit(0)
+for signo in signal.SIGTERM, signal.SIGINT:
+    signal.signal(signo, write)
+e = os.environ
+print("rank", rank, "of", e["WORLD_SIZE"], "local", e["LOCAL_RANK"], "of", e["LOCAL_WORLD_SIZE"], "on", os.uname().nodename, "round", e["RDZV_ROUND"],
+      "cpus", len(os.sched_getaffinity(0)), flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.seconds(23)
 def test_time_for_a_checkpoint(make_rsh):
     """By Open MPI, which kills after a second otherwise. It reads no output meanwhile, and waits for longer than that in the end."""
     m = Mpi(make_rsh, "openmpi")
-    (m.c.tmp / "train").write_text(TRAIN.replace("#!/bin/sh\n", "#!/bin/bash\ntrap 'sleep 2.5; echo written >written.$RANK; exit 0' TERM INT\n"))
-    p = m.start("time", ("--nproc 4", "--nproc 2"), ("timeout 30", "timeout 4"))
+    (m.c.tmp / "train").write_text(WRITES)
+    p = m.start("time", ("--nproc 4", "--nproc 2"), ("timeout 30", "timeout 6"))
     m.ranks(p, 4)
     p.kill(signal.SIGINT)  # mpirun's agents have process groups of their own
     assert p.exit(60) != 0 and len(list(m.c.tmp.glob("written.*"))) == 4, str(m.c)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""waits.py [stay]: a worker that says "ready", waits for a signal, and says which one came. It exits with 0 then, unless it is told to stay.
+"""waits.py [stay [SIGNAL]...]: a worker that says "ready", waits for a signal, and says which one came. It exits with 0 then, unless it is told to stay; if
+signals are named (USR1, say), it stays at these alone.
 
 The signals are blocked and read one by one, so none is lost. A shell that traps them and runs `sleep` in a loop loses one now and then: one that comes while
 the shell forks (dash 0.5.12 and bash 5.2, once in thousands of runs, more often under load)."""
@@ -12,6 +13,7 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     print("ready", flush=True)
     while True:
-        print(f"got {signal.Signals(signal.sigwait(signals)).name[3:]}", flush=True)
-        if sys.argv[1:] != ["stay"]:
+        name = signal.Signals(signal.sigwait(signals)).name[3:]
+        print(f"got {name}", flush=True)
+        if sys.argv[1:2] != ["stay"] or (sys.argv[2:] and name not in sys.argv[2:]):
             sys.exit(0)
