@@ -6,8 +6,7 @@ the cluster's folder: the key, the configuration (which is mounted over each hos
 is touched, and several such clusters do not know of each other. Processes are found by their descent (proctrack/linuxproc), since a test may not
 have cgroups of its own; GPUs are
 device files that Slurm hands out by their numbers, and that nothing opens. Waits are short where Slurm lets one say so:
-a node that is silent for SlurmdTimeout is down, a job that does not end within KillWait is killed, and one that was requeued may start again when
-its old credential is over. As on many sites srun kills what is left of a step WaitTime after its first task has ended, unless it is told --wait=0.
+a node that is silent for SlurmdTimeout is down, and a job that was requeued may start again when its old credential is over. As on many sites srun kills what is left of a step WaitTime after its first task has ended, unless it is told --wait=0.
 """
 
 import re
@@ -52,7 +51,6 @@ ReturnToService=2
 SlurmdTimeout=6
 TCPTimeout=2
 MessageTimeout=5
-KillWait=10
 WaitTime=2
 NodeName={nodes} CPUs=128 RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=10 State=UP
@@ -173,12 +171,17 @@ class Job:
     def __init__(self, slurm, id_):
         self.slurm, self.id = slurm, id_
 
-    def fields(self):
+    def shown(self):
         return dict(re.findall(r"(\w[\w:/]*)=(\S*)", self.slurm.run("scontrol", "-o", "show", "job", self.id)))
+
+    def fields(self):
+        """What Slurm says of it, as soon as the controller answers."""
+        found = lambda: "JobState" in (fields := self.shown()) and fields
+        return until(lambda: f"scontrol shows job {self.id}\n{self.slurm.logs()}", found, 30)
 
     @property
     def state(self):
-        return self.fields().get("JobState", "unknown")
+        return self.shown().get("JobState", "unknown")
 
     @property
     def text(self):
