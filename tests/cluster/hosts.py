@@ -274,7 +274,7 @@ class Cluster(harness.Rdzv):
         kept = {p.pid for p in self.daemons}
         return [p for h in self.hosts for p in h.pids() if p not in kept]
 
-    def gone(self, timeout=3.0):
+    def gone(self, timeout=10.0):
         """Fails unless nothing runs on any host, daemons aside, in time."""
         left = self.left
         harness.until(lambda: "nothing is left, but there is " + "; ".join(map(harness.describe, left())) + f"\n{self}",
@@ -288,8 +288,11 @@ class Cluster(harness.Rdzv):
             self.switch.kill()
 
     def close(self):
-        """Powers everything off. What had been left running, daemons aside."""
-        left = [harness.describe(p) for p in self.left()]
+        """Powers everything off. What had been left running, daemons aside, and did not end in a moment."""
+        deadline = time.monotonic() + 5 * harness.SLOW
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        left = [harness.describe(p) for p in left]
         self.tear_down()
         for p in self.procs:
             p.exit()

@@ -137,5 +137,5 @@ def test_faults_that_spare_nobody(faults, n, claimed):  # noqa: F811
         assert checksum(s) == undisturbed, f"{checksum(s)}, undisturbed {undisturbed}"
 
     narrate(s, disturbed)
-    c.gone(20)  # a daemon whose agent has left sends nodes on for 15 s after the last FORWARD
+    c.gone(40)  # a daemon whose agent has left sends nodes on for 15 s after the last FORWARD
     c.fact(f"{len(beats.check(s.beats))} rounds, none of which overlap, and the same weights: checksum {undisturbed}")
