@@ -70,8 +70,7 @@ def test_by_hand(make_cluster):
     for a in agents.values():
         prints(a, "has taken over")
     (shown,) = [b.text.strip() for b in pages.blocks(PAGE) if "; successors" in b.text]
-    status = c[2].ctl("status")[1]
-    assert re.search(pattern(shown), status), status
+    until(lambda: f"rdzvctl shows its successors\n{c[2].ctl('status')}", lambda: re.search(pattern(shown), c[2].ctl("status")[1]))
     end(c, agents)
 
 
