@@ -89,6 +89,12 @@ void pump(struct desk *d, int ms) {
   while (sdk_server_next(d->s, &ev)) handle(d, &ev);
 }
 
+void settle(struct desk *d) {
+  struct pollfd p = {.fd = sdk_server_fd(d->s), .events = POLLIN};
+  do pump(d, 0);
+  while (poll(&p, 1, 0) > 0);
+}
+
 static pthread_mutex_t env_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void *play(void *arg) {
@@ -138,5 +144,5 @@ void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struc
     for (uint32_t i = 0; i < n; i++) over += players[i].over;
   }
   for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
-  pump(d, 0);
+  settle(d);
 }

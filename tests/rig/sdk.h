@@ -37,6 +37,8 @@ struct rdzv *desk_join(struct desk *d);
 void desk_close(struct desk *d);
 /* One turn of the agent; waits up to ms for something to do. */
 void pump(struct desk *d, int ms);
+/* Turns until all is read that was sent before: a turn reads some records of a connection, and leaves the others. */
+void settle(struct desk *d);
 
 struct player {
   uint32_t local_rank;

@@ -133,7 +133,7 @@ static int watch(struct desk *d, pid_t pid) {
   int status = 0;
   assert_true(pid > 0);
   while (waitpid(pid, &status, WNOHANG) == 0) pump(d, 5);
-  for (int i = 0; i < 10; i++) pump(d, 0);
+  settle(d);
   return status;
 }
 
