@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "tests/rig/store.h"
 #include "tests/rig/unit.h"
@@ -137,9 +138,27 @@ static int watch(struct desk *d, pid_t pid) {
   return status;
 }
 
+static uint64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* The first, with an odd step, is sent, and the second is held back. Where this process did not run between the two, both
+ * may be sent, and it makes two more. */
+static int report_twice_at_once(struct rdzv *r) {
+  enum { AT_ONCE_MS = 10, LATER_MS = 100 }; /* librdzv sends one report in 20 ms */
+  for (uint64_t step = 1;; step += 2) {
+    uint64_t from = now_ms();
+    if (rdzv_progress(r, step, 0, 0, 0) || rdzv_progress(r, step + 1, 0, 0, 0)) return 1;
+    if (now_ms() - from < AT_ONCE_MS) return 0;
+    poll(NULL, 0, LATER_MS);
+  }
+}
+
 static int begin_everything(struct rdzv **r) {
   if (rdzv_init(r, PATIENCE_MS) || rdzv_can_checkpoint(*r) || rdzv_can_rejoin(*r)) return 1;
-  return rdzv_progress(*r, 1, 0, 0, 0) || rdzv_progress(*r, 2, 0, 0, 0);
+  return report_twice_at_once(*r);
 }
 
 /* The agent learns that nobody answers there any more; the second report was held back. */
@@ -158,7 +177,7 @@ static void test_exit_without_done(void **state) {
   assert_int_equal(d.cannot, 1);
   assert_int_equal(d.can_rejoin, 1);
   assert_int_equal(d.cannot_rejoin, 1);
-  assert_int_equal(d.progress[0].step, 1);
+  assert_int_equal(d.progress[0].step % 2, 1);
   assert_int_equal(d.troubles, 0);
   desk_close(&d);
 }
