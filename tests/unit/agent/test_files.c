@@ -47,13 +47,26 @@ static pid_t dead_pid(void) {
   return pid;
 }
 
-/* A folder with state in it beside `one`, as if pid had made it. */
-static char *leave_behind(const char *one, pid_t pid, const char *tail) {
-  char *dir = xasprintf("%.*s/rdzvd-%d-%s", (int)(strrchr(one, '/') - one), one, (int)pid, tail);
+/* A name beside `one`, as if pid had made it. */
+static char *name_of(const char *one, pid_t pid, const char *tail) {
+  return xasprintf("%.*s/rdzvd-%d-%s", (int)(strrchr(one, '/') - one), one, (int)pid, tail);
+}
+
+/* A folder of this process with state in it, beside `one`. */
+static char *leave_behind(const char *one, const char *tail) {
+  char *dir = name_of(one, getpid(), tail);
   assert_int_equal(mkdir(dir, 0700), 0);
   touch(dir, "rdzvd.lock", 0600);
   touch(dir, "rdzvd.state", 0600);
   return dir;
+}
+
+/* It gets a dead owner's name when it is whole: agents of this machine sweep the same place. */
+static char *bury(char *dir, const char *tail) {
+  char *name = name_of(dir, dead_pid(), tail);
+  assert_int_equal(rename(dir, name), 0);
+  free(dir);
+  return name;
 }
 
 static void makes_and_removes(void **state) {
@@ -72,13 +85,11 @@ static void makes_and_removes(void **state) {
 
 static void removes_what_the_dead_left(void **state) {
   char *first = private_dir_create(NULL);
-  char *dead = leave_behind(first, dead_pid(), "aaaaaa"), *alive = leave_behind(first, getpid(), "bbbbbb");
-  /* Locked before it has a dead owner's name: agents of this machine sweep the same place. */
-  char *ours = leave_behind(first, getpid(), "cccccc"), *lock = beside(ours, "rdzvd.lock");
+  char *dead = bury(leave_behind(first, "aaaaaa"), "aaaaaa"), *alive = leave_behind(first, "bbbbbb");
+  char *ours = leave_behind(first, "cccccc"), *lock = beside(ours, "rdzvd.lock");
   int fd = open(lock, O_RDWR | O_CLOEXEC);
   assert_int_equal(flock(fd, LOCK_EX), 0);
-  char *used = xasprintf("%.*s/rdzvd-%d-cccccc", (int)(strrchr(ours, '/') - ours), ours, (int)dead_pid());
-  assert_int_equal(rename(ours, used), 0);
+  char *used = bury(ours, "cccccc");
   char *second = private_dir_create(NULL);
   assert_false(exists(dead));
   assert_true(exists(alive));
@@ -90,7 +101,6 @@ static void removes_what_the_dead_left(void **state) {
   for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) private_dir_remove(all[i]);
   free(dead);
   free(used);
-  free(ours);
   free(lock);
 }
 
@@ -124,7 +134,7 @@ static void finds_commands(void **state) {
 
 /* What a scheduler names is a file; what a person names may be a pipe, within its size and time. */
 static void reads_pipes(void **state) {
-  enum { WAIT_MS = 50, MAX = 10 };
+  enum { WAIT_MS = 50, PATIENCE_MS = 20000, MAX = 10 };
   struct err e = ERR_INIT;
   int ends[2];
   char name[40];
@@ -137,7 +147,7 @@ static void reads_pipes(void **state) {
   assert_int_equal(e.code, -ETIMEDOUT);
   assert_int_equal(write(ends[1], "n1\nn2\n", 6), 6);
   close(ends[1]);
-  char *text = host_file_read_given(name, MAX, WAIT_MS, &e);
+  char *text = host_file_read_given(name, MAX, PATIENCE_MS, &e);
   assert_string_equal(text, "n1\nn2\n");
   free(text);
   close(ends[0]);
@@ -145,7 +155,7 @@ static void reads_pipes(void **state) {
   snprintf(name, sizeof(name), "/dev/fd/%d", ends[0]);
   assert_int_equal(write(ends[1], "0123456789a", MAX + 1), MAX + 1);
   close(ends[1]);
-  assert_null(host_file_read_given(name, MAX, WAIT_MS, &e));
+  assert_null(host_file_read_given(name, MAX, PATIENCE_MS, &e));
   assert_int_equal(e.code, -EFBIG);
   close(ends[0]);
   assert_null(host_file_read_given("/dev/null", MAX, WAIT_MS, &e));
