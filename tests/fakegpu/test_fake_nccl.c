@@ -37,6 +37,7 @@ struct rank {
 };
 
 static struct page *page;
+static int alive[2]; /* a pipe of the ranks of a turn; nobody writes to it */
 
 #define NEED(what)                                                                                                     \
   do {                                                                                                                 \
@@ -240,13 +241,15 @@ static int case_other_window(struct rank *r) {
 
 /* How ranks fail. -------------------------------------------------------------------------------------------------- */
 
-enum { LOOK_MS = 250 };
+enum { LOOKS = 80, LOOK_MS = 3 }; /* the stand-in looks for deaths at most once in 2 ms */
 
-/* The communicator's asynchronous error within a time in which it would be seen. */
+/* The communicator's asynchronous error within so many looks that it would be seen. */
 static ncclResult_t error_soon(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
-  for (uint64_t end = now_ms() + LOOK_MS; now_ms() < end && state == ncclSuccess;)
+  for (int i = 0; i < LOOKS && state == ncclSuccess; i++) {
     if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return ncclInternalError;
+    pause_ms(LOOK_MS);
+  }
   return state;
 }
 
@@ -278,12 +281,15 @@ static int case_spread(struct rank *r) {
   return 0;
 }
 
-/* Rank 1 leaves without a word. */
+/* Rank 1 leaves without a word. The others look when its process has ended, which closes its end of the pipe. */
 static int case_death(struct rank *r) {
+  char byte;
   NEED(up(r) == 0);
+  if (r->rank != 1) close(alive[1]);
   raise_flag(0);
   await_flags(0, r->world);
   if (r->rank == 1) _exit(0);
+  NEED(read(alive[0], &byte, 1) == 0);
   ncclResult_t rc = error_soon(r->comm);
   NEED(rc == ncclSuccess || rc == ncclRemoteError);
   __atomic_fetch_add(&page->seen[rc == ncclRemoteError], 1, __ATOMIC_ACQ_REL);
@@ -314,9 +320,13 @@ static int case_free(struct rank *r) {
   NEED(cudaMalloc(&p, 4) == cudaSuccess && cudaMalloc(&other, 4) == cudaSuccess);
   raise_flag(0);
   await_flags(0, 2);
-  if (r->rank == 0)
+  if (r->rank == 0) {
     NEED(settle(r->comm, ncclAllReduce(p, p, 1, ncclFloat, ncclSum, r->comm, r->stream)) == ncclSuccess);
-  alarm(1);
+    raise_flag(1);
+    alarm(1); /* it is to hang; the other one has all its time */
+  } else {
+    await_flags(1, 1); /* a rank that is gone would fail the collective */
+  }
   cudaFree(other);
   return 0;
 }
@@ -399,6 +409,7 @@ static int run_turn(size_t at, int turn) {
   int failed = 0, world = cases[at].world;
   memset(&page->minted, 0, sizeof *page - offsetof(struct page, minted));
   fflush(NULL);
+  if (pipe(alive)) return 1;
   for (int i = 0; i < world; i++)
     if ((pids[i] = fork()) == 0) {
       char seed[32];
@@ -407,6 +418,7 @@ static int run_turn(size_t at, int turn) {
       if (cases[at].env) putenv(strdup(cases[at].env));
       exit(cases[at].fn(&(struct rank){.rank = i, .world = world}));
     }
+  for (int i = 0; i < 2; i++) close(alive[i]);
   uint64_t end = now_ms() + CASE_MS;
   for (int i = 0; i < world; i++) {
     int got = how_it_ended(pids[i], end);
