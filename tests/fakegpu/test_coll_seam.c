@@ -33,6 +33,7 @@ struct board {
 struct page {
   pthread_mutex_t lock;
   int minted;
+  int opened;   /* ranks that have their device */
   int poisoned; /* ranks that have left a round in which one died */
   char id[GPU_ID_SIZE];
   char exchanged[8][WORLD_MAX][1024];
@@ -164,7 +165,10 @@ static int open_rank(struct rank *r, uint64_t timeout_ms, struct err *e) {
   if (!r->gpu) return err_set(e, -ENOENT, "%s", dlerror());
   struct gpu_config g = {.device = shared_device ? 0 : r->rank, .precision = COMPUTE_FP32};
   int rc = r->gpu->compute_create(&g, &r->c, e);
-  return rc ? rc : connect_ranks(r, 1, timeout_ms, e);
+  if (rc) return rc;
+  __atomic_fetch_add(&page->opened, 1, __ATOMIC_ACQ_REL); /* the deadline begins when all can come */
+  while (__atomic_load_n(&page->opened, __ATOMIC_ACQUIRE) < r->world) pause_ms(1);
+  return connect_ranks(r, 1, timeout_ms, e);
 }
 
 static void close_rank(struct rank *r) {

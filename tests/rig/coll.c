@@ -72,10 +72,7 @@ static int post_to_board(void *ctx, const char *key, const void *bytes, size_t s
   size_t *n = &s->board_n[at];
   if (*n + size <= BOARD_MAX) memcpy(s->board[at] + *n, bytes, size), *n += size;
   pthread_mutex_unlock(&s->lock);
-  if (s->asked_after_post) {
-    s->posted_ms = monotonic_ms();
-    __atomic_store_n(&s->asked, -ECANCELED, __ATOMIC_SEQ_CST);
-  }
+  if (s->asked_after_post) __atomic_store_n(&s->asked, -ECANCELED, __ATOMIC_SEQ_CST);
   return 0;
 }
 
@@ -84,6 +81,7 @@ static int read_posts(void *ctx, const char *key, char **all, size_t *size, int 
   struct shared *s = r->s;
   int at = place_of(r, key);
   pthread_mutex_lock(&s->lock);
+  s->reads_when_asked += s->asked != 0;
   *size = s->board_n[at];
   *all = *size ? malloc(*size) : NULL;
   if (*all) memcpy(*all, s->board[at], *size);
@@ -140,6 +138,12 @@ static bool make_device(struct rank *r) {
   EXPECT((r->gpu = open_module()) != NULL);
   GOOD(r->gpu->compute_create(&cfg, &r->c, &e));
   return true;
+}
+
+/* The deadline of the communicator begins when all can come. */
+static void await_devices(struct rank *r) {
+  __atomic_fetch_add(&r->s->ready, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&r->s->ready, __ATOMIC_SEQ_CST) < r->world) nap(1);
 }
 
 bool make_coll(struct rank *r) {
@@ -229,7 +233,9 @@ static void run_child(const struct test *t, struct shared *s, int rank) {
       .rank = rank, .world = t->world, .s = s, .timeout_ms = t->timeout_ms ? t->timeout_ms : coll_timeout_ms};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   alarm(PATIENCE_S);
-  bool ok = make_device(&r) && (t->bare || make_coll(&r)) && t->run(&r);
+  bool ok = make_device(&r);
+  if (ok) await_devices(&r);
+  ok = ok && (t->bare || make_coll(&r)) && t->run(&r);
   coll_destroy(r.l);
   compute_destroy(r.c);
   exit(ok ? 0 : 1);

@@ -27,7 +27,8 @@ struct shared {
   int parked[2];         /* ranks that have left the round */
   int asked;             /* not 0: every rank's agent asks it to leave, with this code */
   bool asked_after_post; /* they ask as soon as a rank has posted that it waits */
-  uint64_t posted_ms;
+  int reads_when_asked;  /* of the board */
+  int ready;             /* ranks that have their device */
 };
 
 struct rank {
