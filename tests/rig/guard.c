@@ -151,7 +151,7 @@ void stop(struct guard *g, uint32_t grace_ms) {
 }
 
 int clean(void **state) {
-  return guard_reap_orphans(0, 5000);
+  return guard_reap_orphans(0, PATIENCE_MS);
 }
 
 bool freeze(const struct guard *g) {

@@ -33,14 +33,12 @@ static void test_stop_by_term(void **state) {
   spawn_shell(&g, 1, 2, "sleep 60 & wait", NULL);
   expect(&g, GUARD_STARTED);
   expect(&g, GUARD_STARTED);
-  uint64_t before = now_ms();
-  stop(&g, 30000);
+  stop(&g, 60000); /* longer than the test waits */
   struct guard_event ev = expect(&g, GUARD_EXITED);
   assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGTERM);
   expect(&g, GUARD_EXITED);
   ev = expect(&g, GUARD_CLEAR);
   assert_int_equal(ev.killed, 0);
-  assert_true(now_ms() - before < 5000);
   finish(&g);
 }
 
@@ -111,12 +109,10 @@ static void test_term_ignored(void **state) {
 static void test_shorter_grace(void **state) {
   struct guard g = start();
   int out = spawn_ready(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
-  uint64_t before = now_ms();
-  stop(&g, 60000);
+  stop(&g, 60000); /* longer than the test waits */
   stop(&g, 100);
   stop(&g, 60000);
   await(&g, GUARD_CLEAR);
-  assert_true(now_ms() - before < 10000);
   close(out);
   finish(&g);
 }
@@ -197,11 +193,9 @@ static void test_a_leftover_is_asked_first(void **state) {
 static void test_leftovers_of_a_failure_are_killed(void **state) {
   struct guard g = start();
   int out = spawn_ready(&g, 0, 1, "trap 'exit 3' USR1; " UPLOADER(""));
-  uint64_t before = now_ms();
   expect(&g, GUARD_STARTED);
   assert_int_equal(WEXITSTATUS(expect(&g, GUARD_EXITED).status), 3);
-  assert_true(expect(&g, GUARD_CLEAR).killed >= 1);
-  assert_true(now_ms() - before < GUARD_LEFTOVER_STOP_MS);
+  assert_true(expect(&g, GUARD_CLEAR).killed >= 1); /* no GUARD_LEFTOVER: nobody was asked */
   close(out);
   finish(&g);
 }
@@ -225,11 +219,12 @@ static void test_spawn_while_stopping(void **state) {
   struct guard g = start();
   int out = spawn_ready(&g, 0, 2, "trap '' TERM; echo ready; sleep 60");
   expect(&g, GUARD_STARTED);
-  stop(&g, 200);
+  stop(&g, 60000); /* it is not over before the next command comes */
   spawn_shell(&g, 1, 2, "exit 0", NULL);
   struct guard_event ev = await(&g, GUARD_EXEC_FAILED);
   assert_int_equal(ev.error, ECANCELED);
   assert_int_equal(ev.local_rank, 1);
+  stop(&g, 0);
   await(&g, GUARD_CLEAR);
   spawn_shell(&g, 0, 1, "exit 0", NULL); /* and the guard is as new */
   expect(&g, GUARD_STARTED);
