@@ -360,8 +360,11 @@ static void test_a_client_says_why_there_is_no_key(void **state) {
   assert_int_equal(fetched.e.code, -ENOENT);
   fetch(r, "HTTP/1.1 400", 12, FETCH_MS);
   assert_int_equal(fetched.e.code, -EPROTO);
-  fetch(r, "", 0, 100); /* a silent one */
-  assert_int_equal(fetched.e.code, -ETIMEDOUT);
+  for (int i = 0; i < 100; i++) { /* a silent one; on a busy machine munged itself may take that long */
+    fetch(r, "", 0, 100);
+    assert_int_equal(fetched.e.code, -ETIMEDOUT);
+    if (!strstr(fetched.e.text, "munged of this machine")) break;
+  }
   assert_non_null(strstr(fetched.e.text, "rdzvd did not answer within 0.1 s"));
   kill(munged.pid, SIGSTOP);
   fetch(r, NULL, 0, 100);
