@@ -18,7 +18,7 @@
 #include "proto/socket.h"
 #include "tests/rig/unit.h"
 
-enum { PATIENCE_MS = 5000, PORTS_MAX = 16 };
+enum { PATIENCE_MS = 20000, PORTS_MAX = 16 };
 
 struct fixture {
   uv_loop_t loop;

@@ -65,7 +65,7 @@ static void test_one_after_the_other(void **state) {
     assert_true(r.id.step == step && r.bytes == ckpt_size(&s.kind) && r.us > 0);
     assert_false(ckpt_writer_busy(w));
   }
-  assert_true(ckpt_writer_destroy(w, 1000));
+  assert_true(ckpt_writer_destroy(w, 20000));
   struct ckpt_list l;
   struct ckpt_marker m;
   struct ckpt_state got;
@@ -102,7 +102,7 @@ static void test_failures_come_with_their_sentence(void **state) {
   assert_true(ckpt_writer_wait(w, 20000, &r));
   assert_int_equal(r.rc, -ENOENT);
   assert_non_null(strstr(r.why.text, "/nowhere"));
-  assert_true(ckpt_writer_destroy(w, 1000));
+  assert_true(ckpt_writer_destroy(w, 20000));
   assert_true(ckpt_writer_destroy(NULL, 0));
 }
 

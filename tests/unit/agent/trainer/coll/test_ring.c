@@ -522,7 +522,7 @@ static void test_the_agent_ends_the_forming(void **state) {
   struct coll_tcp_config cfg = {.rank = 0,
                                 .world = 2,
                                 .node_addr = "127.0.0.1",
-                                .timeout_ms = 20000,
+                                .timeout_ms = PATIENT_MS,
                                 .exchange = exchange,
                                 .exchange_ctx = &r,
                                 .asked = asked,
@@ -531,7 +531,7 @@ static void test_the_agent_ends_the_forming(void **state) {
   le16_put(r.meeting->cards[1] + 64, ntohs(at.sin_port));
   assert_int_equal(coll_tcp_create(&cfg, &l, &e), -ECANCELED);
   assert_string_equal(e.text, "the agent ends this round");
-  assert_true(now_ms() - from < 5000);
+  assert_true(now_ms() - from < SOON_MS);
   munmap(r.meeting, sizeof *r.meeting);
   close(fd);
 }
