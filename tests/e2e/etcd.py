@@ -11,22 +11,15 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-from harness import need, until
+from harness import free_port, need, until
 
 PROGRAM = shutil.which("etcd")
-
-
-def free_ports(n):
-    """All of them at once, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(n)]
 
 
 class Member:
@@ -68,7 +61,7 @@ class Member:
 
 class Cluster:
     def __init__(self, n, folder):
-        ports = free_ports(2 * n)
+        ports = [free_port() for _ in range(2 * n)]
         self.folder = folder
         self.members = [Member(i, folder, ports[2 * i], ports[2 * i + 1]) for i in range(n)]
         self.peers = ",".join(f"{m.name}=http://127.0.0.1:{m.peer}" for m in self.members)

@@ -66,15 +66,33 @@ def need(tool, there=None):
         pytest.skip(f"{tool} is not installed", allow_module_level=True)
 
 
+PORTS = range(20000, 32000)  # below the range that the kernel hands out to outgoing connections
+_taken = []  # sockets with a name for each port that is ours
+_next_port = PORTS.start + os.getpid() * 7 % len(PORTS)
+
+
+def take_port(port):
+    """Whether that port is free and, from now on, ours: no other free_port() of this machine returns it until this test, or module, is over."""
+    name, s = socket.socket(socket.AF_UNIX), socket.socket()
+    try:
+        name.bind(f"\0rdzv-test-port-{port}")  # it goes with this process, whatever becomes of it
+        s.bind(("0.0.0.0", port))
+    except OSError:
+        name.close()
+        return False
+    finally:
+        s.close()
+    _taken.append(name)
+    return True
+
+
 def free_port():
-    """A port that was free a moment ago, below the range the kernel hands out to outgoing connections."""
-    for port in range(20000 + os.getpid() * 7 % 10000, 32000):
-        with socket.socket() as s:
-            try:
-                s.bind(("0.0.0.0", port))
-                return port
-            except OSError:
-                continue
+    """A port that nobody uses. It is kept for us until this test, or module, is over: what we start there may end and start again."""
+    global _next_port
+    for _ in PORTS:
+        port, _next_port = _next_port, _next_port + 1 if _next_port + 1 in PORTS else PORTS.start
+        if not 29300 <= port < 29600 and take_port(port):  # rdzv's own default and those of its neighbours
+            return port
     raise AssertionError("no free port")
 
 
@@ -177,7 +195,7 @@ class Proc:
 
     def __init__(self, argv, **kw):
         self.argv = [str(a) for a in argv]
-        self.out, self.err = [], []
+        self.out, self.err, self.killed = [], [], False
         self._news = threading.Condition()
         self.popen = subprocess.Popen(
             self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **kw
@@ -237,6 +255,7 @@ class Proc:
 
     def kill(self, signo=signal.SIGKILL):
         self.popen.send_signal(signo)
+        self.killed = self.killed or signo == signal.SIGKILL
 
     @property
     def running(self):
@@ -264,6 +283,7 @@ class Rdzv:
         self.wrap = []  # put in front of every command: "ip netns exec ..."
         self.config = self.tmp / "config"
         self.key = _key = write_key(self.config / "rdzv/key")
+        self.ports_before = len(_taken)
         _plain.clear()
 
     def env(self, extra=None):
@@ -289,10 +309,13 @@ class Rdzv:
     def agent(self, *args, **kw):
         return self.spawn(AGENT, *args, **kw)
 
-    def daemon(self, *args, port=0, listen="127.0.0.1", **kw):
-        """An rdzvd of its own; .port says where it listens, .endpoint what agents are told."""
+    def daemon(self, *args, port=None, listen="127.0.0.1", **kw):
+        """An rdzvd of its own; .port says where it listens, .endpoint what agents are told. It may be killed and follow itself at the same port."""
+        for p in self.procs:
+            if p.killed:
+                p.popen.wait(60)  # it holds its port and its folder until then
         port_file = self.tmp / f"port-{len(self.procs)}"
-        p = self.spawn(RDZVD, "--listen", f"{listen}:{port}", "--port-file", port_file, *args, **kw)
+        p = self.spawn(RDZVD, "--listen", f"{listen}:{free_port() if port is None else port}", "--port-file", port_file, *args, **kw)
         until(lambda: f"rdzvd writes its port file:\n{p}", lambda: port_file.exists() and port_file.read_text().strip() or not p.running)
         assert p.running, f"rdzvd ended:\n{p}"
         p.port = int(port_file.read_text().split()[0])
@@ -371,4 +394,7 @@ class Rdzv:
                     pass
         for p in self.procs:
             p.exit()
+        for name in _taken[self.ports_before :]:
+            name.close()
+        del _taken[self.ports_before :]
         return names

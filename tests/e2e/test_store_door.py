@@ -4,7 +4,6 @@
 import contextlib
 import encodings.idna  # noqa: F401  for connections: another user may not be able to load it
 import os
-import random
 import re
 import resource
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from c10d import MAGIC, PING, SET, VALIDATE, Store
-from harness import comm, environ, until
+from harness import comm, environ, free_port, until
 from others import EVE, as_user, needs_users, user
 
 WORKER = [sys.executable, "-B", str(Path(__file__).parent / "store_worker.py")]
@@ -88,7 +87,7 @@ def test_numbers_of_another_connection(rdzv):
     at = place(rdzv)
     Store(*at).ping()
     os.kill(a.pid, signal.SIGSTOP)
-    source = at[0], random.randrange(20000, 30000)  # a port that the kernel gives to nobody by itself
+    source = at[0], free_port()  # a port that the kernel gives to nobody by itself
     with as_user(EVE):
         eve = socket.create_connection(at, 5, source)
         eve.sendall(struct.pack("<BI", VALIDATE, MAGIC) + bytes([SET]) + struct.pack("<Q", 4) + b"evil" + struct.pack("<Q", 1) + b"x")
