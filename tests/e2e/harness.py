@@ -343,7 +343,8 @@ class Rdzv:
     def leaders(self, **want):
         """rank -> the session leaders among a worker's processes, oldest first: the worker itself, then who fled."""
         by_rank = {}
-        for pid in sorted(self.pids(**want)):
+        born = lambda pid: int((stat(pid) + ["0"] * 20)[19])  # pids begin again at some time
+        for pid in sorted(self.pids(**want), key=lambda pid: (born(pid), pid)):
             rank = environ(pid).get("RANK")
             if rank is not None and stat(pid)[3] == str(pid):
                 by_rank.setdefault(int(rank), []).append(pid)
