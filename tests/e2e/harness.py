@@ -45,11 +45,12 @@ def until(what, condition, timeout=10.0):
     Seconds in which this process itself did not run do not count: the machine stood still, and what is waited for with it."""
     deadline = time.monotonic() + timeout * SLOW
     while True:
+        over = time.monotonic() > deadline  # a look that takes long is followed by another one
         got = condition()
         if got:
             return got
         now = time.monotonic()
-        if now > deadline:
+        if over:
             raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
         time.sleep(0.005)
         if (paused := time.monotonic() - now) > 1:
@@ -234,11 +235,14 @@ class Proc:
                     if m := rx.search(text):
                         return m
                 over = not any(t.is_alive() for t in self._readers)
-                left = deadline - time.monotonic()
+                now = time.monotonic()
+                left = deadline - now
                 if over or left <= 0:
                     why = "it has ended" if over else f"{timeout:g} s passed"
                     raise AssertionError(f"no line with /{pattern}/ and {why}:\n{self}")
                 self._news.wait(min(left, 0.5))
+                if (paused := time.monotonic() - now) > 1.5:  # as in until()
+                    deadline += paused
 
     def says(self, pattern):
         return re.search(pattern, self.text, re.I) is not None
@@ -368,7 +372,7 @@ class Rdzv:
         """Where the daemons of now keep their state."""
         return re.findall(r" --state-dir (\S+)", " ".join(describe(pid) for pid in self.daemons()))
 
-    def gone(self, timeout=1.0, **want):
+    def gone(self, timeout=10.0, **want):
         """Fails unless all of them are gone in time."""
         until(lambda: "everything is gone, but there is " + "; ".join(map(describe, self.pids(**want))) + f"\n{self}",
               lambda: not self.pids(**want), timeout)
@@ -383,7 +387,7 @@ class Rdzv:
         for p in self.procs:
             if p.running and p.argv[len(self.wrap)] == RDZVD:
                 p.kill()
-        deadline = time.monotonic() + 2 * SLOW
+        deadline = time.monotonic() + 10 * SLOW
         while (left := self.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
         names = [describe(pid) for pid in left]

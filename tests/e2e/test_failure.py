@@ -143,9 +143,9 @@ def test_killed(rdzv, victim, node):
         os.kill(guard.pop(), signal.SIGKILL)
     else:
         subprocess.run(["kill", "-9", *[str(pid) for pid in doomed if "rdzv" in comm(pid) or "rdzv" in describe(pid)]], check=True)
-    until(lambda: f"all of {first} are gone\n{rdzv}", lambda: not any(map(alive, first)), 1)
+    until(lambda: f"all of {first} are gone\n{rdzv}", lambda: not any(map(alive, first)))
     if victim != "guard":
-        rdzv.gone(1, E2E_NODE=str(node))
+        rdzv.gone(E2E_NODE=str(node))
     other = str(1 - node)
     until(lambda: f"the other node re-forms\n{rdzv}",
           lambda: any(environ(p).get("RDZV_ROUND", "1") != "1" for p in rdzv.pids(E2E_NODE=other)), 5)
@@ -171,7 +171,7 @@ def test_the_node_with_the_daemon_is_killed(rdzv):
     assert not rdzv.workers(E2E_NODE="0")
     (rdzv.tmp / "go").touch()
     assert agents[1].exit() == 0, rdzv
-    rdzv.gone(5)
+    rdzv.gone()
     assert len(state) == 1 and not os.path.exists(state[0])
 
 
@@ -236,7 +236,7 @@ def test_the_agents_own_daemon_is_killed(rdzv):
     assert [a.exit() for a in agents] == [0, 0], rdzv
     assert rdzv.workers() == {} and len(before) == 2
     assert not any(a.says("round 2") for a in agents), rdzv
-    rdzv.gone(3)
+    rdzv.gone()
     assert not os.path.exists(state[0])
 
 
@@ -304,7 +304,7 @@ print('codes', *codes, file=open('codes', 'w'))
     assert (rdzv.tmp / "codes").read_text().split() == ["codes", "130", "130"], screen.decode(errors="replace")
     drained()
     os.close(master)
-    rdzv.gone(3)
+    rdzv.gone()
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", l) for l in screen.decode(errors="replace").split("\n")]
     assert any("SIGINT" in l or "Ctrl-C" in l for l in lines), lines
     assert screen.count(b"\x1b[?25l") == screen.count(b"\x1b[?25h"), "the cursor is left hidden"

@@ -237,7 +237,7 @@ def test_a_second_interrupt_kills(rdzv, launch):
     time.sleep(0.3)  # at once it would be the same event
     a.kill(signal.SIGINT)
     assert a.exit(10) == 130 and a.says("second signal: killing everything"), a
-    rdzv.gone(3)
+    rdzv.gone()
 
 
 def launched(rdzv):
@@ -250,7 +250,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(rdzv, launch, fan_out):
     ready(a, 5)
     a.kill(signal.SIGKILL)
     a.exit()
-    rdzv.gone(10)
+    rdzv.gone()
 
 
 def test_an_agents_launcher_that_is_killed(rdzv, launch):
@@ -261,7 +261,7 @@ def test_an_agents_launcher_that_is_killed(rdzv, launch):
     os.kill(victim, signal.SIGKILL)
     assert a.exit(20) == 78, a
     a.expect("n2 was lost: its connection ended", 1)
-    rdzv.gone(5)
+    rdzv.gone()
 
 
 def test_an_agent_that_is_killed(rdzv, launch):
@@ -274,7 +274,7 @@ def test_an_agent_that_is_killed(rdzv, launch):
     assert a.exit(20) == 0, a
     a.expect(r"n3 was lost: its agent was killed by signal 9 \(Killed\)", 1)
     assert sum("ready" in l for l in a.out) == 5, a
-    rdzv.gone(5)
+    rdzv.gone()
 
 
 def test_a_tree(rdzv, launch):

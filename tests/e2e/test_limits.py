@@ -114,7 +114,7 @@ def few(rdzv, argv, **limits):
     """Runs a program to its end under limits that hold from its start."""
     p = rdzv.spawn(*["prlimit", *[f"--{name}={n}:{n}" for name, n in limits.items()]], *argv)
     p.exit(30)
-    rdzv.gone(timeout=5)
+    rdzv.gone()
     return p
 
 

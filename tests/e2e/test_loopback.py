@@ -68,14 +68,14 @@ def test_agents_of_one_slurm_step(v6):
         for i in range(2)
     ]
     met(agents, 2)
-    v6.gone(timeout=3)
+    v6.gone()
 
 
 def test_static_place(v6):
     """torchrun's --master-addr defaults to this machine."""
     port = free_port()
     met([v6.agent("--nnodes", 2, "--node-rank", i, "--master-port", port, "--join-timeout", "20s", *MEET) for i in range(2)], 2)
-    v6.gone(timeout=3)
+    v6.gone()
 
 
 def test_rdzvctl(v6):

@@ -170,7 +170,7 @@ def test_hostname_that_resolves_to_127_0_1_1(rdzv, lan):
     assert [a.exit() for a in agents] == [0, 0], rdzv
     assert {a.out[-1].split("] ")[-1] for a in agents} == {
         "head 10.99.0.1 on node1 rank 0", "head 10.99.0.1 on node2 rank 1"}, rdzv
-    rdzv.gone(3)
+    rdzv.gone()
 
 
 def test_nobody_comes(rdzv):

@@ -66,7 +66,7 @@ def told(text, numbers):
 
 
 def nothing_left(rdzv):
-    rdzv.gone(3)
+    rdzv.gone()
     assert os.listdir(rdzv.tmp / "t") == []
 
 

@@ -87,7 +87,7 @@ def test_a_daemon_that_an_agent_started_stays_for_the_last_words(rdzv):
     (rdzv.tmp / "go").touch()
     assert a.exit() == 4, a
     assert f.exit() == 0 and f.out[-1] == "last words", f
-    rdzv.gone(timeout=5)
+    rdzv.gone()
 
 
 def test_follow_through_a_restart_of_the_daemon(rdzv):

@@ -40,7 +40,7 @@ def test_agent_brings_the_daemon(rdzv):
     assert [a.exit() for a in agents] == [0, 0], rdzv
     said = "\n".join(a.text for a in agents)
     assert "I am 0 of 2" in said and "I am 1 of 2" in said
-    rdzv.gone(3)
+    rdzv.gone()
 
 
 def test_standalone_is_two_words(rdzv):

@@ -110,7 +110,7 @@ def test_an_agents_daemon_leaves_with_it(rdzv):
             pass
     assert [a.exit(10) for a in agents] == [75, 75], rdzv
     assert not any(a.says("lost contact|reconnect") for a in agents), rdzv
-    rdzv.gone(3)
+    rdzv.gone()
 
 
 def test_who_does_not_stop_is_named(rdzv):

@@ -167,7 +167,7 @@ def test_is_host(rdzv):
     a = rdzv.agent("--rdzv-endpoint", point, "--rdzv-conf", "is_host=0", "--join-timeout", "1s", "true")
     assert a.exit() == 69 and not rdzv.daemons(), a
     assert rdzv.agent("--rdzv-endpoint", point, "--rdzv-conf", "is_host=1", "true").exit() == 0, rdzv
-    rdzv.gone(3)
+    rdzv.gone()
 
 
 def test_local_addr_by_name(rdzv, lan):
@@ -179,7 +179,7 @@ def test_local_addr_by_name(rdzv, lan):
     assert {line.split("] ")[-1] for a in agents for line in a.out} == {"head 10.99.0.2"}, rdzv
     a = rdzv.agent("--local-addr", "no-such-host.invalid", "--standalone", "true", wrap=lan[0])
     assert a.exit(20) == 64 and len(a.err) == 1 and "no-such-host.invalid" in a.text and "--local-addr" in a.text, a
-    rdzv.gone(3)
+    rdzv.gone()
 
 
 EPOCHS = """import os, sys

@@ -146,7 +146,7 @@ def test_a_call_that_fails_is_named(rdzv, call, says):
     assert a.exit(30) == 71 and says in a.text, a
     for word in BAD[:3]: # what a fault leaves on the device goes with the process
         assert word not in a.text, a
-    rdzv.gone(5)
+    rdzv.gone()
 
 
 @pytest.mark.parametrize("call, says", [
@@ -162,7 +162,7 @@ def test_a_device_that_fails_among_ranks_is_no_lost_rank(rdzv, call, says):
                    "--device", "cuda", "--cuda-module", FAKE, "--steps", 40, "--cuda-graph", "off",
                    env={"LD_LIBRARY_PATH": str(FAKE.parent), **(GONE if "kernel" in call else {})})
     assert a.exit(60) == 71 and re.search(says, a.text) and "rank 1 left with 71" in a.text, a
-    rdzv.gone(5)
+    rdzv.gone()
 
 
 def test_a_capture_that_fails_is_gone_without(rdzv):
@@ -208,7 +208,7 @@ def test_a_capture_that_fails_after_all_could_is_that_ranks_error(rdzv, graph):
     a = one_fails(rdzv, "cudaGraphInstantiate:2", "--cuda-graph", graph)
     assert a.exit(60) == 71 and "rank 1 left with 71" in a.text and "not captured" not in a.text, a
     assert "the step cannot be captured, although all ranks could before: the device (" in a.text, a
-    rdzv.gone(5)
+    rdzv.gone()
 
 
 @pytest.mark.parametrize("graph", ["on", "off"])
