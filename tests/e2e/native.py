@@ -152,7 +152,7 @@ class Native:
 
     # -- an agent's part -----------------------------------------------------------------------------------------------
 
-    def hello(self, job="job", nodes=1, max_nodes=None, workers=1, lease_ms=5000, **more):
+    def hello(self, job="job", nodes=1, max_nodes=None, workers=1, lease_ms=60000, **more):
         settings = dict(
             min_nodes=nodes, max_nodes=max_nodes or nodes, max_restarts=3, last_call_ms=0, join_timeout_ms=60000,
             stop_timeout_ms=1000, lease_ms=lease_ms,
