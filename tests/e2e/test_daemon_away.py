@@ -8,11 +8,11 @@ import time
 
 import pytest
 
+import waits
 from harness import alive, environ, free_port, stop_accepting, until
 
 LEASE = 2.0
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
-POLITE = "trap 'echo checkpointed; exit 0' TERM; " + WAIT
 
 
 class Door:
@@ -66,15 +66,17 @@ class Door:
 def test_orphans_of_an_elastic_job_are_stopped(rdzv):
     """Nobody listens any more; after --orphan-grace workers get SIGTERM and the agent exits with 76."""
     d = rdzv.daemon()
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--lease", f"{LEASE:g}s", "--orphan-grace", "3s", "--last-call", "1m", "--", "sh", "-c", POLITE)
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--lease", f"{LEASE:g}s", "--orphan-grace", "3s", "--last-call", "1m", "--", "sh", "-c", waits.COMMAND)
     workers = rdzv.await_workers(2)
-    d.kill()
+    for a in agents:
+        a.expect("ready$")
     gone = time.monotonic()
-    until("the workers are stopped", lambda: not any(map(alive, workers.values())), 8)
+    d.kill()
+    until("the workers are stopped", lambda: not any(map(alive, workers.values())), 20)
     assert time.monotonic() - gone > 2, "they were stopped before the grace was over"
     assert [a.exit() for a in agents] == [76, 76], rdzv
     for a in agents:
-        assert a.says("--orphan-grace") and a.says("checkpointed"), a
+        assert a.says("--orphan-grace") and a.says("got TERM"), a
     rdzv.gone(E2E_NODE="0")
     rdzv.gone(E2E_NODE="1")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import waits
 from harness import HOST, SANITIZED, alive, comm, describe, environ, free_port, status, until
 
 # A worker with a grandchild in a session of its own, which no signal to a process group reaches.
@@ -108,13 +109,12 @@ def test_command_not_executable(rdzv):
 def test_healthy_workers_are_asked_before_they_are_killed(rdzv):
     """When another rank fails, a worker gets SIGTERM and its time; what it leaves behind is killed."""
     script = (
-        'if [ $RANK = 1 ]; then until [ -e ready ]; do sleep 0.02; done; exit 4; fi; '
-        # The trap comes second: a child that is forked under it and has not exec'd yet takes the signal for the shell's, and lives on.
-        'setsid sleep 300 & trap "echo asked; exit 0" TERM; touch ready; while :; do sleep 0.02; done'
+        "if [ $RANK = 1 ]; then until [ -e ready ]; do sleep 0.02; done; exit 4; fi; "
+        f"setsid sleep 300 & {waits.COMMAND} ready"
     )
     a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, "--", "sh", "-c", script)
     assert a.exit() == 4, a
-    assert a.says(r"\[0\] asked"), a
+    assert a.says(r"\[0\] got TERM"), a
     rdzv.gone()
 
 
@@ -243,16 +243,17 @@ def test_the_agents_own_daemon_is_killed(rdzv):
 def test_sigterm_to_one_agent(rdzv):
     """It stops its workers, says goodbye and exits with 75; the others go on without it, and no restart is charged."""
     d = rdzv.daemon()
-    script = 'trap "echo asked; exit 1" TERM; ' + WAIT
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--", "sh", "-c", script)
-    rdzv.await_workers(2)
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--", "sh", "-c", waits.COMMAND)
+    for a in agents:
+        a.expect("ready$")
     agents[1].kill(signal.SIGTERM)
-    assert agents[1].exit(5) == 75, rdzv
-    assert agents[1].says("asked") and agents[1].says("SIGTERM"), agents[1]
+    assert agents[1].exit() == 75, rdzv
+    assert agents[1].says("got TERM") and agents[1].says("SIGTERM"), agents[1]
     rdzv.gone(E2E_NODE="1")
     until(lambda: f"the other goes on alone\n{rdzv}",
-          lambda: [environ(p)["RDZV_RESTART_COUNT"] for p in rdzv.workers().values() if environ(p).get("WORLD_SIZE") == "1"] == ["0"])
-    (rdzv.tmp / "go").touch()
+          lambda: [e["RDZV_RESTART_COUNT"] for p in rdzv.workers().values() if (e := environ(p)).get("WORLD_SIZE") == "1"] == ["0"])
+    until(lambda: f"and is ready\n{rdzv}", lambda: sum(line.endswith("ready") for line in agents[0].out) == 2)
+    os.kill(rdzv.workers()[0], signal.SIGUSR1)
     assert agents[0].exit() == 0, rdzv
 
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 
@@ -138,8 +139,13 @@ def test_finished_ones_run_again(rdzv, d):
 
 
 def test_kill_worker(rdzv, d):
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--nproc", 2, "--rdzv-id", "family", "--", "sh", "-c", f'trap "touch told-$RANK" USR1; {WAIT}')
+    script = """import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: open("told-" + os.environ["RANK"], "w").close())
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.02)"""
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--nproc", 2, "--rdzv-id", "family", "--no-python", "--", sys.executable, "-SEc", script)
     before = rdzv.await_workers(4)
+    until(lambda: f"they hear signals\n{rdzv}", lambda: sum("ready" in line for a in agents for line in a.out) == 4)
     d.expect("starting -> running")
     p = ask(rdzv, "kill-worker", "family", "2", "--signal", "usr1")
     assert p.code == 0 and p.says("SIGUSR1 was sent to rank 2 of job family"), p

@@ -11,6 +11,7 @@ import pytest
 
 import harness
 import pages
+import waits
 from harness import BUILD, HOST, environ, free_port
 
 SHOW = 'echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE sees ${CUDA_VISIBLE_DEVICES-all} in $RDZV_RUN_ID"'
@@ -270,10 +271,10 @@ def test_the_end_and_restarts_are_told(rdzv):
 
 def test_leave_before_end(rdzv):
     """As at SIGTERM: workers get it, the agent exits with 75."""
-    a = rdzv.agent("--leave-before-end", "10m", "--", "sh", "-c", "trap 'echo told; exit 0' TERM; echo runs; while :; do sleep 0.05; done", env=limited(603))
-    a.expect("runs")
+    a = rdzv.agent("--leave-before-end", "10m", "--", "sh", "-c", waits.COMMAND, env=limited(606))
+    a.expect("^ready")
     assert a.exit() == 75, a
-    assert "told" in a.out and a.says("the scheduler ends the job in (9|10)m: leaving with exit code 75"), a
+    assert "got TERM" in a.out and a.says("the scheduler ends the job in (9|10)m: leaving with exit code 75"), a
 
 
 def test_leave_before_end_of_a_short_job(rdzv):

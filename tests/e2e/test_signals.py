@@ -11,7 +11,7 @@ import pytest
 import waits
 from harness import describe, free_port, stat, until
 
-WORKER = f"exec {sys.executable} -SE {waits.__file__}"
+WORKER = waits.COMMAND
 
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
@@ -138,7 +138,8 @@ def test_a_second_signal_kills_at_once(rdzv):
 
 def test_one_event_may_send_a_signal_twice(rdzv):
     """timeout(1), a terminal that is closed, a batch system: the workers keep their time."""
-    a = rdzv.agent("--", "sh", "-c", 'trap "sleep 0.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done')
+    saves = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); print('ready', flush=True); signal.sigwait([15]); time.sleep(0.5); print('saved')"
+    a = rdzv.agent("--no-python", "--", sys.executable, "-SEc", saves)
     a.expect("^ready")
     for _ in range(5):
         a.kill(signal.SIGTERM)

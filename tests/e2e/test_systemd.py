@@ -211,9 +211,11 @@ def test_agent_takes_its_time_to_stop(machine, job):
     """Workers that need longer than TimeoutStopSec, within --stop-timeout: the agent asks for more, and nobody is killed early."""
     m = machine
     m.drop_in(AGENT, "[Service]\nRestartSec=200ms\nTimeoutStopSec=1s\n")
-    job("sh -c 'trap \"sleep 2.5; echo saved >/var/lib/rdzv/saved; exit 0\" TERM; while :; do sleep 0.1; done'", RDZV_AGENT_STOP_TIMEOUT="10s", RDZV_AGENT_NPROC="1")
+    # It forks for the last time before it is ready: a shell that forks meanwhile loses a signal now and then.
+    job("sh -c 'sleep 600 & trap \"sleep 2.5; echo saved >/var/lib/rdzv/saved; exit 0\" TERM; : >/var/lib/rdzv/ready; wait'", RDZV_AGENT_STOP_TIMEOUT="10s", RDZV_AGENT_NPROC="1")
     m.run("systemctl", "start", AGENT)
     m.until(AGENT, "StatusText", "round 1: node 0")
+    until(lambda: f"the worker is ready\n{m.lines('rdzv-agent@train')}", lambda: m.run("test", "-e", "/var/lib/rdzv/ready", check=False).returncode == 0)
     m.run("systemctl", "stop", AGENT)
     assert m.show(AGENT, "Result") == "success" and m.run("cat", "/var/lib/rdzv/saved").stdout == "saved\n", m.lines("rdzv-agent@train")
 

@@ -205,21 +205,26 @@ def test_a_script_that_cannot_resume_starts_over(rdzv):
     assert [p.exit() for p in two] == [0, 0] and len([t for p in two for t in p.err if line in t]) == 1, rdzv
 
 
-UPLOADER = """trap 'exit 0' USR1
-setsid sh -c 'trap "%s" TERM; echo ready; kill -USR1 $PPID; while :; do sleep 0.05; done' &
-while :; do sleep 0.05; done
-"""
+UPLOADER = """import os, signal, sys, time
+ready, tell = os.pipe()
+if os.fork():
+    os._exit(0 if os.read(ready, 1) else 1)
+os.setsid()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.write(tell, b"x")
+while signal.sigwait([signal.SIGTERM]) and sys.argv[1:]: pass
+open("saved", "w").close()"""
 
 
 def test_what_a_finished_worker_leaves_running(rdzv):
     """It hears SIGTERM first, and a line names it."""
-    a = rdzv.agent("--", "sh", "-c", UPLOADER % "touch saved; exit 0")
+    a = rdzv.agent("--no-python", "--", sys.executable, "-SEc", UPLOADER)
     assert a.exit() == 0 and (rdzv.tmp / "saved").exists(), a
-    a.expect(r"pid \d+ \(sh\), which a finished worker left running, gets SIGTERM: all workers have finished; it has 5 s to end")
+    a.expect(r"pid \d+ \(python\S*\), which a finished worker left running, gets SIGTERM: all workers have finished; it has 5 s to end")
     assert not a.says("SIGKILL"), a
-    a = rdzv.agent("--", "sh", "-c", UPLOADER % "")
+    a = rdzv.agent("--no-python", "--", sys.executable, "-SEc", UPLOADER, "deaf")
     assert a.exit() == 0, a
-    a.expect(r"pid \d+ \(sh\), which a finished worker left running, gets SIGKILL: it has not ended in the 5 s since SIGTERM")
+    a.expect(r"pid \d+ \(python\S*\), which a finished worker left running, gets SIGKILL: it has not ended in the 5 s since SIGTERM")
     rdzv.gone()
 
 
