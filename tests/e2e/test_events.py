@@ -11,7 +11,7 @@ import time
 
 import pages
 import pytest
-from harness import BUILD, HOST, SLOW, free_port, until
+from harness import BUILD, HOST, free_port, until
 
 PAGE = "deploy/guide/events.md"
 
@@ -76,12 +76,12 @@ def test_a_job_that_fails(rdzv):
 def test_the_writer_is_killed(rdzv):
     """Another agent goes on with the file: it has the loss of the first, the daemon that takes over, and the end."""
     port = rdzv.daemon().port
-    job = ["--endpoint", f"127.0.0.1:{port}", "--nnodes", "2:3", "--last-call", "100ms" if not SLOW else "1s", "--rdzv-id", "j", "--events", "ev", "--lease", "2s",
+    job = ["--endpoint", f"127.0.0.1:{port}", "--nnodes", "2:3", "--last-call", "5s", "--rdzv-id", "j", "--events", "ev",
            "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"]
     agents = [rdzv.agent(*job, node=str(i)) for i in range(3)]
     until("the round runs", lambda: "round.started" in names(events(rdzv)))
     agents[0].kill()
-    until("it is lost", lambda: "round.restarted" in names(events(rdzv)))
+    until("it is lost", lambda: "round.restarted" in names(events(rdzv)), 20)
     (rdzv.tmp / "go").touch()
     assert [a.exit() for a in agents[1:]] == [0, 0], rdzv
     found = events(rdzv)

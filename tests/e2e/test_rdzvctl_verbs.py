@@ -63,7 +63,7 @@ def status(rdzv, job="family"):
 
 
 def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
-    options = ("--endpoint", d.endpoint, "--nnodes", "2:3", "--last-call", "2s", "--rdzv-id", "family")
+    options = ("--endpoint", d.endpoint, "--nnodes", "2:3", "--last-call", "5s", "--rdzv-id", "family")
     agents = [rdzv.agent(*options, "--", "sh", "-c", WAIT, wrap=hosts(i), node=str(i)) for i in range(3)]
     rdzv.await_workers(3)
     d.expect("starting -> running")
@@ -80,7 +80,7 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     assert not rdzv.pids(E2E_NODE="1", RANK="1"), "nothing of the job runs there"
     job = status(rdzv)
     assert job["restarts_used"] == 0 and job["verdicts"][0]["verdict"]["cause"] == "node-drained" and not job["verdicts"][0]["charged"]
-    assert sorted(m["state"] for m in job["members"]) == ["drained", "running", "running"]
+    until("both run", lambda: sorted(m["state"] for m in status(rdzv)["members"]) == ["drained", "running", "running"])
     p = ask(rdzv, "drain", "n0")
     assert p.code == 72 and p.says(r"job family cannot go on without n0: it needs 2 nodes \(--nnodes 2:3\), and 1 other is here"), p
 

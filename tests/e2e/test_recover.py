@@ -106,7 +106,7 @@ def test_all_workers_are_killed(rdzv, undisturbed):
 
 def test_a_node_is_lost(rdzv):
     """The other goes on by itself, with larger shares."""
-    job = Job(rdzv, 2, "--steps", 500, "--throttle", 100, nnodes="1:2", agent=["--last-call", "1s"])
+    job = Job(rdzv, 2, "--steps", 500, "--throttle", 100, nnodes="1:2", agent=["--last-call", "5s"])
     job.until_step(60)
     before = job.rdzv.await_workers(4)
     heads = set(job.rdzv.workers(E2E_NODE="0").values())
@@ -119,7 +119,7 @@ def test_a_node_is_lost(rdzv):
 
 def test_who_has_lost_its_agent_stops_nobody_else(rdzv):
     """Its guard is held, so that its workers hear of it before they are killed: they leave, and the others go on in place."""
-    job = Job(rdzv, 2, "--steps", 500, "--throttle", 100, nnodes="1:2", agent=["--last-call", "1s", "--lease", "2s"])
+    job = Job(rdzv, 2, "--steps", 500, "--throttle", 100, nnodes="1:2", agent=["--last-call", "5s", "--lease", "5s"])
     job.until_step(60)
     rdzv.await_workers(4)
     stay, guard = set(rdzv.workers(E2E_NODE="0").values()), guard_of(rdzv, 1)
@@ -170,7 +170,7 @@ def test_one_does_not_leave(rdzv):
 def test_a_neighbour_hangs(rdzv, hosts):
     """Ranks 1 and 3 are stopped, so 0 and 2 wait for them in the ring, and no connection of theirs ever closes. They leave when they are asked."""
     endpoint = rdzv.daemon("--socket", rdzv.tmp / "s").endpoint
-    words = ["--endpoint", endpoint, "--nnodes", "1:2", "--nproc", 2, "--rdzv-id", "recovers", "--stop-timeout", "2s", "--last-call", "1s", "--",
+    words = ["--endpoint", endpoint, "--nnodes", "1:2", "--nproc", 2, "--rdzv-id", "recovers", "--stop-timeout", "10s", "--last-call", "5s", "--",
              TRAINER, *TASK, "--metrics", rdzv.tmp / "metrics", "--steps", 300, "--throttle", 100]
     agents = [rdzv.agent(*words, wrap=hosts(i), node=str(i)) for i in range(2)]
     until(lambda: f"step 40:\n{rdzv}", lambda: any(e["step"] >= 40 for e in events(rdzv.tmp / "metrics", "step")), 30)

@@ -103,7 +103,7 @@ def test_a_daemon_that_dies_and_comes_back_is_not_noticed(rdzv):
 
 def test_a_new_head_serves_the_next_round(rdzv):
     endpoint = rdzv.daemon().endpoint
-    args = ("--nnodes", "2:3", "--last-call", "1s", "--nproc", "1", "--no-python", *WORKER, "stay")
+    args = ("--nnodes", "2:3", "--last-call", "5s", "--nproc", "1", "--no-python", *WORKER, "stay")
     agents = rdzv.agents(3, endpoint, *args)
     first = await_seen(rdzv, 1, 0, "port")
     await_seen(rdzv, 1, 2, "port")

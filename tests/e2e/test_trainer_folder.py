@@ -331,7 +331,7 @@ def test_rank_0_moves_to_another_node(rdzv, shared):
     folder = "c" if shared else "c.$E2E_NODE"
     script = f"exec {TRAINER} {' '.join(map(str, SMALL))} --checkpoint-dir {rdzv.tmp}/{folder} --checkpoint-every 10 --throttle 200 --steps $(cat {rdzv.tmp}/steps)"
     (rdzv.tmp / "steps").write_text("100000")
-    agents = rdzv.agents(2, rdzv.daemon().endpoint, "--nnodes", "1:2", "--nproc", 1, "--last-call", "1s", "--lease", "2s", "--", "sh", "-c", script)
+    agents = rdzv.agents(2, rdzv.daemon().endpoint, "--nnodes", "1:2", "--nproc", 1, "--last-call", "5s", "--", "sh", "-c", script)
     for a in agents:
         a.expect("round 1: 2 nodes", 30)
     head = next(i for i, a in enumerate(agents) if a.says("this is node 0"))
