@@ -43,7 +43,7 @@ def meet(store, name):
 
 
 def crash_once():
-    """In round 1 the last rank dies when all have left keys; later rounds look whether they are there."""
+    """In round 1 the last rank dies when all have left keys, and the file is there that an argument names; later rounds look for those keys."""
     store = Store(timeout=PATIENCE)
     before = store.keys() if RANK == 0 else None
     meet(store, "before")
@@ -51,6 +51,8 @@ def crash_once():
     store.set(f"of round {ROUND} by {RANK}", b"x")
     meet(store, "set")
     if ROUND == 1 and RANK == WORLD - 1:
+        for name in sys.argv[2:]:
+            wait_for(name)
         sys.exit(3)
     if ROUND == 1:
         wait_for("for ever")

@@ -18,7 +18,7 @@ import time
 import pytest
 
 import waits
-from harness import AGENT, SLOW, alive, describe, environ, free_port, until
+from harness import AGENT, RDZVCTL, SLOW, alive, describe, environ, free_port, until
 from terminal import CTRL_Z, Terminal, is_stopped
 
 # HOST COMMAND, as ssh runs it; its command lines are kept, and some hosts are odd.
@@ -107,7 +107,10 @@ def test_this_machine_needs_no_ssh(rdzv):
 
 def test_the_command_line_wins(rdzv, launch):
     """--nproc over slots; --nnodes 2 makes the third host a spare."""
-    a = launch("n1:4,n2:4,n3:4", "--nproc", 1, "--nnodes", 2, "--", "sh", "-c", "echo $RANK/$WORLD_SIZE; sleep 1")
+    a = launch("n1:4,n2:4,n3:4", "--nproc", 1, "--nnodes", 2, "--", "sh", "-c", "echo $RANK/$WORLD_SIZE; until [ -e go ]; do sleep 0.1; done")
+    port = a.argv[a.argv.index("--endpoint") + 1].split(":")[1]
+    until(lambda: f"the third has joined:\n{a}", lambda: subprocess.run([RDZVCTL, "-p", port, "status"], env=rdzv.env(), capture_output=True, text=True).stdout.count("spare"), 30)
+    (rdzv.tmp / "go").touch()
     assert a.exit(30) == 0, a
     assert sorted(a.out) == ["[0] 0/2", "[1] 1/2"] and sum("it was a spare" in l for l in a.err) == 1, a
 
@@ -279,7 +282,7 @@ def test_an_agent_that_is_killed(rdzv, launch):
 
 def test_a_tree(rdzv, launch):
     """Nine hosts, each starts two: everybody is there once, and only two connections are the launcher's own."""
-    a = launch("n[1-9]", "--fan-out", 2, "--", "sh", "-c", "echo $RANK $GROUP_RANK $E2E_HOST ready; sleep 1")
+    a = launch("n[1-9]", "--fan-out", 2, "--", "sh", "-c", "echo $RANK $GROUP_RANK $E2E_HOST ready; until [ -e go ]; do sleep 0.1; done")
     ready(a, 9)
     depth = {}
     for p in launched(rdzv):
@@ -287,6 +290,7 @@ def test_a_tree(rdzv, launch):
         while (up := int(open(f"/proc/{up}/stat").read().rsplit(")", 1)[1].split()[1])) != a.pid:
             n += describe(up).endswith("--launched")
         depth[environ(p)["E2E_HOST"]] = n
+    (rdzv.tmp / "go").touch()
     assert a.exit(30) == 0, a
     assert sorted(l.split(" ", 1)[1] for l in a.out) == [f"{i} {i} n{i + 1} ready" for i in range(9)], a
     assert sorted(depth.values()) == [0, 0, 1, 1, 1, 1, 2, 2, 2], depth

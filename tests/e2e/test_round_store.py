@@ -28,9 +28,9 @@ def await_seen(rdzv, round, rank, *keys):
     return seen(rdzv, round, rank)
 
 
-def start(rdzv, scenario, *args, n=2, endpoint=None):
+def start(rdzv, scenario, *args, n=2, endpoint=None, more=()):
     endpoint = endpoint or rdzv.daemon().endpoint
-    return rdzv.agents(n, endpoint, "--nnodes", str(n), "--nproc", "1", *args, "--no-python", *WORKER, scenario)
+    return rdzv.agents(n, endpoint, "--nnodes", str(n), "--nproc", "1", *args, "--no-python", *WORKER, scenario, *more)
 
 
 def refused(port, addr="127.0.0.1"):
@@ -56,9 +56,10 @@ def test_every_round_has_an_empty_store_on_another_port(rdzv):
 
 
 def test_the_old_port_is_closed_when_the_round_is_over(rdzv):
-    agents = start(rdzv, "crash_once")
+    agents = start(rdzv, "crash_once", more=["crash"])
     first = await_seen(rdzv, 1, 0, "port")
     old = Store("127.0.0.1", first["port"])  # a client that is nobody's worker, and stays
+    (rdzv.tmp / "crash").touch()
     await_seen(rdzv, 2, 0, "port")
     with pytest.raises(ConnectionError):
         old.ping()
