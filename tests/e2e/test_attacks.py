@@ -54,7 +54,7 @@ def sides(rdzv):
     return {"plain": None, "wrong key": Key.random(), "eve": eve(rdzv)}
 
 
-def attack(port, key, do, patience=3.0):
+def attack(port, key, do, patience=10.0):
     """Lets `do` write to a connection with that key: the messages that come back. Strangers get REFUSED at most."""
     with Native(port, key=key) as n:
         try:
@@ -189,7 +189,7 @@ def test_flood(job, who):
             p = job.rdzv.spawn(RDZVCTL, "--socket", job.socket, "jobs")
             assert p.exit() == 0 and p.says(JOB), p
             slowest = max(slowest, time.monotonic() - asked)
-    assert closed > 1 and slowest < 1 * SLOW, f"{sent} HELLOs, {closed} connections, slowest answer {slowest:.3f} s"
+    assert closed > 1 and slowest < 5 * SLOW, f"{sent} HELLOs, {closed} connections, slowest answer {slowest:.3f} s"
     spent = cpu_seconds(job.daemon.pid) - cpu
     print(f"{who}: {sent} HELLOs, {closed} connections, {spent:.2f} s of CPU in 2 s, slowest answer {slowest:.3f} s")
 
