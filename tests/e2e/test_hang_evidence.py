@@ -11,7 +11,7 @@ import pytest
 from harness import SLOW, TOP, until
 
 WORKER = ["--", sys.executable, TOP / "tests/e2e/fake_ras.py"]
-HANG = ["--max-restarts", 0, "--hang-timeout", f"{2 * SLOW}s", "--hang-start-timeout", f"{2 * SLOW}s", "--hang-watch", "output",
+HANG = ["--max-restarts", 0, "--hang-timeout", f"{2 * SLOW}s", "--hang-start-timeout", f"{6 * SLOW}s", "--hang-watch", "output",
         "--hang-stacks", "never", "--verdict-file", "verdict.json"]
 
 

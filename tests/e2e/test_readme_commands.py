@@ -275,7 +275,7 @@ def test_a_hang(rdzv, lan):
                                        'os.kill(os.getpid(), signal.SIGSTOP if os.environ["RANK"] == "1" else 0)\ntime.sleep(300)\n')
     (command,) = pages.lines(HANGS, "hang")
     command = pages.with_changes(command, [("--nproc 4", "--nproc 2"), ("--hang-timeout 5m", "--hang-timeout 2s")])
-    both = [pages.shell(rdzv, command, wrap=host, env={"RDZV_AGENT_HANG_START_TIMEOUT": "2s", "RDZV_AGENT_MAX_RESTARTS": "0"}) for host in lan]
+    both = [pages.shell(rdzv, command, wrap=host, env={"RDZV_AGENT_HANG_START_TIMEOUT": "6s", "RDZV_AGENT_MAX_RESTARTS": "0"}) for host in lan]
     for p in both:
         assert p.exit(30) == 67, rdzv
     assert both[0].says(r"rank 1 \(local 1\) on node1, pid \d+, made no progress for \d.\d s: its process is stopped \(state T\), as by SIGSTOP"), rdzv
