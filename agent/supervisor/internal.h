@@ -273,7 +273,7 @@ const char *sup_daemon_name(const struct supervisor *s);          /* of the aim,
 const char *sup_home_host(const struct supervisor *s);            /* of home, for "the daemon on": "node1" */
 const char *sup_next_host(const struct supervisor *s);            /* the first of the cycle besides home */
 bool sup_home_place(const struct supervisor *s, struct place *p); /* false: its address is not known */
-size_t sup_home_order(const struct supervisor *s);                /* home's place in the order that all agents have */
+size_t sup_home_order(const struct supervisor *s); /* home among the places that agents share; 0: first */
 bool sup_home_is_a_later_endpoint(const struct supervisor *s);
 void sup_standby(struct supervisor *s, const struct supervisor_event *ev);
 uint32_t sup_tell_standby_port(struct supervisor *s);

@@ -16,9 +16,11 @@
  *
  * A daemon that is heard, but has lost its majority, is left after two leases. So is one that never finds a majority,
  * since the others may meet somewhere else. Then the next place is asked first and this one last. Agents that go round
- * like this at different times could miss each other for ever. So each stays twice as long as before at the first place
- * of its list that answers, which is the same for all that reach the same places, and no longer at any other. If no
- * other place has answered there is nobody to miss, and a longer stay would only keep an agent apart from its job.
+ * like this at different times could miss each other for ever. So each stays twice as long as before at one place, and
+ * no longer at any other. This place is the first address of --endpoint if it answers, since all agents know it. Else it
+ * is the first of the list that answers, which is the same for all that reach the same places. If no other place has
+ * answered there is nobody to miss, and a longer stay would only keep an agent apart from its job. A daemon that is in
+ * charge for a moment changes nothing: only a round ends the search, or a daemon that stays in charge.
  *
  * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left the
  * first of them until a round begins for it, or one daemon has been in charge for some leases.
@@ -158,9 +160,11 @@ static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
     return;
   }
   if (u->weak_ms != UINT64_MAX || !u->settled_ms) u->settled_ms = s->now_ms;
-  if (s->now_ms >= u->settled_ms + SETTLED_LEASES * lease_ms(s)) u->search_ms = UINT64_MAX;
+  if (s->now_ms >= u->settled_ms + SETTLED_LEASES * lease_ms(s)) {
+    u->search_ms = UINT64_MAX;
+    end_laps(s);
+  }
   u->weak_ms = UINT64_MAX;
-  end_laps(s);
   if (s->state == SUPERVISOR_JOINING && (!s->round.latest || !u->charge[0]))
     note_charge(s);
   else if (s->state != SUPERVISOR_JOINING && !recovering)

@@ -277,10 +277,13 @@ bool sup_home_place(const struct supervisor *s, struct place *p) {
   return s->targets->has_home && t->addr[0] && t->port;
 }
 
+/* The first address of --endpoint comes first: of all places it is the one that every agent knows. */
 size_t sup_home_order(const struct supervisor *s) {
   struct target_list all;
+  struct target first;
+  make_endpoint(s, 0, &first);
   list_others(s, &all);
-  return find(&all, &s->targets->home);
+  return is_same(&s->targets->home, &first) ? 0 : find(&all, &s->targets->home) + 1;
 }
 
 bool sup_home_is_a_later_endpoint(const struct supervisor *s) {
