@@ -19,8 +19,9 @@
  * like this at different times could miss each other for ever. So each stays twice as long as before at one place, and
  * no longer at any other. This place is the first address of --endpoint if it answers, since all agents know it. Else it
  * is the first of the list that answers, which is the same for all that reach the same places. If no other place has
- * answered there is nobody to miss, and a longer stay would only keep an agent apart from its job. A daemon that is in
- * charge for a moment changes nothing: only a round ends the search, or a daemon that stays in charge.
+ * answered there is nobody to miss, and a longer stay would only keep an agent apart from its job. Then it stays for as
+ * long as its own daemon, which has just begun, needs to find out what is missing, and two leases more. A daemon that is
+ * in charge for a moment changes nothing: only a round ends the search, or a daemon that stays in charge.
  *
  * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left the
  * first of them until a round begins for it, or one daemon has been in charge for some leases.
@@ -40,7 +41,13 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-enum { MOVES_MAX = 8, LAPS_MAX = 3, SETTLED_LEASES = 4, TURNS_IN_STEP = 8 };
+enum {
+  MOVES_MAX = 8,
+  LAPS_MAX = 3,
+  SETTLED_LEASES = 4,
+  TURNS_IN_STEP = 8,
+  JUDGE_MS = 3000, /* and a lease: a new daemon decides who is lost, and says a second later what it waits for */
+};
 
 /* Why the daemon in charge was left. */
 enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
@@ -57,6 +64,7 @@ struct succession {
   unsigned laps;                   /* how often this agent went round; at this place its patience is 2^stays as long */
   unsigned turns;                  /* from weak daemons, since one was in charge */
   unsigned stays;
+  bool alone;       /* no other place has answered when it went round */
   uint64_t look_ms; /* when to look at earlier addresses; UINT64_MAX: never */
   unsigned moves;   /* MOVED in a row */
   /* The last daemon that was in charge, for the line about the next one. */
@@ -139,9 +147,9 @@ static void note_lap(struct supervisor *s) {
   struct succession *u = s->succession;
   size_t order = sup_home_order(s);
   bool round = u->left != SIZE_MAX && order <= u->left;
-  bool alone = order == u->left; /* no other place has answered */
-  if (round && !alone && u->laps < LAPS_MAX) u->laps++;
-  u->stays = round && !alone ? u->laps : 0;
+  u->alone = order == u->left;
+  if (round && !u->alone && u->laps < LAPS_MAX) u->laps++;
+  u->stays = round && !u->alone ? u->laps : 0;
   u->left = SIZE_MAX;
 }
 
@@ -240,6 +248,7 @@ static uint64_t weak_due_ms(const struct supervisor *s) {
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
   uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
   patience_ms += jitter_ms(s, patience_ms);
+  if (u->alone) patience_ms += lease_ms(s) + JUDGE_MS;
   if (sup_waits_for_claim(s)) patience_ms += SUPERVISOR_CLAIM_MS;
   return weak ? u->weak_ms + patience_ms : UINT64_MAX;
 }
