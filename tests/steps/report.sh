@@ -4,6 +4,8 @@
 passed=0 failed=0 skipped=0
 names='' # of what failed, for the end
 took=''  # how long each step took, for the end
+twice=() # what passed only at its second try, for the end
+twice_max=3
 
 bold='' red='' green='' yellow='' plain=''
 if [ -t 1 ]; then bold=$'\e[1m' red=$'\e[31m' green=$'\e[32m' yellow=$'\e[33m' plain=$'\e[0m'; fi
@@ -70,7 +72,7 @@ doing_now() { # NAME
 }
 
 report_one() {
-  local name=$1 how rest secs log=$logs/$1.log told=$logs/$1.failed p=0 f=0 s=0 text why=''
+  local name=$1 how rest secs log=$logs/$1.log told=$logs/$1.failed p=0 f=0 s=0 text why='' test first second
   progress_erase
   read -r how secs rest <"$logs/$name.result"
   case $how in
@@ -88,6 +90,9 @@ report_one() {
     late) why="not done within its deadline of $secs s" secs=$rest how=1 ;;
   esac
   took+="$secs $name"$'\n'
+  while IFS=$'\t' read -r test first second; do
+    twice+=("  $name: $test: first $first, then $second")
+  done < <(cat "$logs/$name.second" 2>/dev/null)
   [ -s "$logs/$name.counts" ] && read -r p f s <"$logs/$name.counts"
   if [ "$how" = 77 ] && [ $ci = 1 ]; then echo "skipped, which --ci does not allow" >>"$log"; how=1; fi
   if [ "$how" = 77 ]; then
@@ -129,6 +134,11 @@ report_end() {
   progress_erase
   printf '%stook:%s %s\n' "$bold" "$plain" "$(sort -rn <<<"$took" | awk 'NF { printf "%s%s %.0f s", sep, $2, $1; sep = ", " }')"
   printf '%s%d min %d s; logs in build/test-logs%s\n' "$bold" $((SECONDS / 60)) $((SECONDS % 60)) "$plain"
+  [ ${#twice[@]} = 0 ] || printf '%s\n' "${yellow}passed at the second try:$plain" "${twice[@]}"
+  if [ ${#twice[@]} -gt $twice_max ]; then
+    failed=$((failed + 1))
+    names+="  tests/run: ${#twice[@]} tests passed only at the second try; $twice_max may"$'\n'
+  fi
   [ -z "$names" ] || printf '%sfailed:%s\n%s' "$red" "$plain" "$names"
   echo "$passed passed, $failed failed, $skipped skipped"
   [ $failed = 0 ]

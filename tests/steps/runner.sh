@@ -8,6 +8,7 @@
 #                       before the deadline of the whole run
 #   $logs/NAME.counts   "passed failed skipped", if the step ran several tests
 #   $logs/NAME.failed   the names of the tests that failed, and below each name, indented, its output
+#   $logs/NAME.second   the tests that passed only at their second try: the test, and where its first and its second output are, between tabs
 #   $logs/NAME-N.running   for each of its pytest processes: the pid, since when, and the test that runs
 #
 # A step that passes its deadline gets SIGTERM, which lets pytest and meson count what they have. After that it gets SIGKILL, and so does every process
@@ -45,7 +46,7 @@ put_result() { # NAME TEXT: in one piece, for the process that waits for it
 }
 
 # run_step NAME FUNCTION [NEEDED STEP...]: runs FUNCTION, unless a step that it needs did not succeed. Exit status 77 means
-# skipped, and the log's last line says why. The function may write $counts, $told and $logs/NAME.show.
+# skipped, and the log's last line says why. The function may write $counts, $told, $again, $second and $logs/NAME.show.
 run_step() {
   local name=$1 fn=$2 need limit t0 pid dog rc
   shift 2
@@ -59,7 +60,8 @@ run_step() {
   done
   limit=$(seconds_left "$(deadline_of "$name")")
   [ "$limit" -gt 0 ] || { put_result "$name" never; return 0; }
-  counts=$logs/$name.counts told=$logs/$name.failed mark=$$-$name
+  counts=$logs/$name.counts told=$logs/$name.failed again=$logs/$name.again second=$logs/$name.second mark=$$-$name
+  : >"$second"
   date +%s >"$logs/$name.began"
   t0=$(date +%s%N)
   set -m

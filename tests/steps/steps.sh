@@ -3,6 +3,7 @@
 #
 #   $counts   "passed failed skipped", if the step ran several tests (tests/count.py)
 #   $told     the names of the tests that failed, and below each its output
+#   $second   the tests that failed and passed at the second try, a line each: the test, and where its first and its second output are
 #   $logs/NAME.show   what is printed although the step passed
 
 need() { # TOOL...: skips the step if one is missing
@@ -93,25 +94,65 @@ do_tidy() {
   "$python" tests/tidy.py -p "$out/clang" -j "$jobs"
 }
 
+# The most failed tests of one step that get a second try: more of them fail for one reason.
+second_tries_max=10
+
+# second_tries STEP COMMAND...: each test that failed is run once more, alone, after all others: these tests watch clocks, on a machine that others load as
+# well. The file $again has a line for each test: the test, a tab, and where its output is. `COMMAND TEST LOG` prints "passed failed skipped".
+second_tries() {
+  local step=$1 test first log p f s n=0
+  shift
+  if [ "$(wc -l <"$again")" -gt $second_tries_max ]; then
+    echo "no second try: more than $second_tries_max tests failed"
+    return 0
+  fi
+  while IFS=$'\t' read -r test first <&3; do
+    [ ! -e "$logs/$step.late" ] || break
+    n=$((n + 1))
+    log=$logs/$step-second-$n.log
+    read -r p f s < <("$@" "$test" "$log" 3<&-) || break
+    echo "second try of $test: $p passed, $f failed, $s skipped: ${log#"$top"/}"
+    if [ "$p" -gt 0 ] && [ "$f" = 0 ]; then printf '%s\t%s\t%s\n' "$test" "${first#"$top"/}" "${log#"$top"/}" >>"$second"; fi
+  done 3<"$again"
+}
+nothing_failed() { awk '{ exit $2 > 0 }' "$counts"; }
+
+run_meson() { # DIR ARGUMENTS...
+  ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 meson test -C "$1" --no-rebuild "${@:2}"
+}
+
 # meson_test DIR ARGUMENTS...: counts test cases, not programs, where a program prints cmocka's lines.
 meson_test() {
-  local dir=$1 rc=0
-  shift
-  ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-    meson test -C "$dir" --no-rebuild --print-errorlogs --num-processes "$jobs" "$@" || rc=$?
-  python3 tests/count.py meson "$dir"/meson-logs/testlog.json "$told" >"$counts"
+  local rc=0
+  run_meson "$1" --print-errorlogs --num-processes "$jobs" "${@:2}" || rc=$?
+  python3 tests/count.py meson "$1/meson-logs/testlog.json" "$told" "$again" >"$counts"
   return $rc
 }
 
+meson_second_try() { # DIR TEST LOG
+  rm -f "$1"/meson-logs/second.*
+  run_meson "$1" --timeout-multiplier 3 --logbase second "${2##* / }" >/dev/null 2>&1 || true
+  cp "$1/meson-logs/second.txt" "$3"
+  python3 tests/count.py meson "$1/meson-logs/second.json" /dev/null
+}
+
 do_unit() {
-  local names=()
+  local names=() rc=0 dir=$out/asan
   if [ -n "$pattern" ]; then
-    mapfile -t names < <(meson test -C "$out/asan" --suite unit --list 2>/dev/null | sed 's/.* \/ //' | grep -F -- "$pattern")
+    mapfile -t names < <(meson test -C "$dir" --suite unit --list 2>/dev/null | sed 's/.* \/ //' | grep -F -- "$pattern")
     [ ${#names[@]} -gt 0 ] || { echo "no unit test is named like $pattern"; exit 77; }
   fi
   local suites=(--suite unit)
   [ -n "$pattern" ] || suites+=(--suite sim)
-  RDZV_SIM_SEEDS=1000 meson_test "$out/asan" --timeout-multiplier 3 "${suites[@]}" "${names[@]}"
+  RDZV_SIM_SEEDS=1000 meson_test "$dir" --timeout-multiplier 3 "${suites[@]}" "${names[@]}" || rc=$?
+  # The simulation has no second try: what its seeds decide, they decide again.
+  sed -i "/:sim \/ /d; s|\$|\t$dir/meson-logs/testlog.txt|" "$again"
+  second_tries unit meson_second_try "$dir"
+  if [ -s "$second" ]; then
+    python3 tests/count.py meson "$dir/meson-logs/testlog.json" "$told" /dev/null "$second" >"$counts"
+    nothing_failed && rc=0
+  fi
+  return $rc
 }
 
 do_sim() {
@@ -144,37 +185,68 @@ wait_for() {
   done
 }
 
-# run_pytest NAME LANES BUILD ARGUMENTS...: tests with processes mostly wait, so several pytest processes share them (tests/e2e/claims.py), and
-# each test has a deadline of its own (tests/e2e/deadlines.py).
+# one_pytest NAME TMP BUILD ARGUMENTS...: a pytest process, whose log, report and running test are named NAME. Each test has a deadline of its own
+# (tests/e2e/deadlines.py).
+one_pytest() {
+  RDZV_TEST_RUNNING=$logs/$1.running RDZV_CLUSTER_FACTS=$2/facts RDZV_BUILD=$3 PYTHONDONTWRITEBYTECODE=1 \
+    exec "$python" -m pytest -q -ra -p no:cacheprovider --basetemp "$2/${1##*-}" --junitxml "$logs/$1.xml" "${@:4}" >"$logs/$1.log" 2>&1
+}
+
+pytest_second_try() { # TMP BUILD TEST LOG
+  local name=${4##*/}
+  name=${name%.log}
+  (unset RDZV_TEST_CLAIMS && one_pytest "$name" "$1" "$2" "$3") || true # a run within a test has the outer one's
+  python3 tests/count.py junit "$logs/$name.xml" /dev/null 2>/dev/null
+}
+
+# count_pytests NAME LANES TMP: writes $counts, $told, what was skipped, and $again.
+count_pytests() {
+  local i xml
+  : >"$told"
+  : >"$again"
+  : >"$3/skipped"
+  for i in $(seq "$2"); do
+    xml=$logs/$1-$i.xml
+    python3 tests/count.py junit "$xml" "$told.$i" "$again.$i" "$second" 2>>"$3/skipped" || echo 0 1 0
+    if [ ! -s "$xml" ]; then # it did not come to its end: the test that ran then, and each thread's stack if its hard deadline ended it
+      { echo "pytest $i of $1 ended without a report"; sed 's/^/    /' "$logs/$1-$i.running"; } >"$told.$i" 2>/dev/null
+    fi
+    cat "$told.$i" >>"$told"
+    sed "s|\$|\t$logs/$1-$i.log|" "$again.$i" >>"$again"
+  done | awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' >"$counts"
+  rm -f "$told".* "$again".*
+}
+
+# run_pytest NAME LANES BUILD ARGUMENTS...: tests with processes mostly wait, so several pytest processes share them (tests/e2e/claims.py).
 run_pytest() {
-  local name=$1 lanes=$2 dir=$3 rc=0 none=0 i one pids='' xml tmp
+  local name=$1 lanes=$2 dir=$3 rc=0 none=0 i one pids='' tmp
   shift 3
   have_python pytest || { echo "pytest is not installed"; exit 77; }
   tmp=$(mktemp -d)
   mkdir "$tmp/claims"
   : >"$tmp/facts"
   for i in $(seq "$lanes"); do
-    RDZV_TEST_CLAIMS=$tmp/claims RDZV_TEST_RUNNING=$logs/$name-$i.running RDZV_CLUSTER_FACTS=$tmp/facts RDZV_BUILD=$dir PYTHONDONTWRITEBYTECODE=1 \
-      "$python" -m pytest -q -ra -p no:cacheprovider --basetemp "$tmp/$i" --junitxml "$logs/$name-$i.xml" "$@" >"$logs/$name-$i.log" 2>&1 &
+    RDZV_TEST_CLAIMS=$tmp/claims one_pytest "$name-$i" "$tmp" "$dir" "$@" &
     pids+=" $!"
   done
   for i in $pids; do
     one=0
     wait_for "$i" || one=$?
-    if [ $one = 5 ]; then none=1; elif [ $one != 0 ]; then rc=$one; fi
+    case $one in
+      0 | 1) ;; # a test that failed is counted
+      5) none=1 ;;
+      *) rc=$one ;;
+    esac
   done
-  : >"$told"
-  for i in $(seq "$lanes"); do
-    xml=$logs/$name-$i.xml
-    python3 tests/count.py junit "$xml" "$told.$i" >"$counts.$i" 2>>"$tmp/skipped" || rc=1
-    if [ ! -s "$xml" ]; then # it did not come to its end: the test that ran then, and each thread's stack if its hard deadline ended it
-      { echo "pytest $i of $name ended without a report"; sed 's/^/    /' "$logs/$name-$i.running"; } >"$told.$i" 2>/dev/null
-    fi
-    cat "$told.$i" >>"$told"
-    cat "$logs/$name-$i.log"
-  done
-  cat "$counts".* | awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' >"$counts"
-  rm -f "$told".* "$counts".*
+  count_pytests "$name" "$lanes" "$tmp"
+  for i in $(seq "$lanes"); do cat "$logs/$name-$i.log"; done
+  case $name in
+    e2e | cluster | interop | packages)
+      second_tries "$name" pytest_second_try "$tmp" "$dir"
+      count_pytests "$name" "$lanes" "$tmp"
+      ;;
+  esac
+  nothing_failed || rc=1
   sort "$tmp/facts" >"$logs/$name.facts"
   sort -u "$tmp/skipped" >"$logs/$name.show"
   elsewhere=$(grep -c ': not on this machine: ' "$tmp/skipped") || true
