@@ -55,6 +55,7 @@
 #include "common/system/log.h"
 #include "common/mem.h"
 #include "common/system/notify.h"
+#include "common/system/user.h"
 #include "common/siphash.h"
 #include "daemon/rdzvd.h"
 
@@ -180,10 +181,10 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
       .living = !o->quiet && isatty(STDERR_FILENO),
   };
   agent_options_settings(o, &c->settings);
-  c->orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? UINT64_MAX : (uint64_t)o->orphan_grace_ms;
   c->trainer = !o->command;
   c->wants_ids = o->nccl_ids == NCCL_IDS_AUTO && place_uses_nccl(o, &id->placed);
   c->worker_store = o->store == STORE_WORKER;
+  c->sole = o->sole_agent;
   hash_command(o, id);
   c->command = id->command;
   c->echo = o->local_index > 0;
@@ -213,14 +214,14 @@ static int check_logs_specs(const struct agent_options *o, char *const *env, str
  * sentence. With several nodes a missing program is tried, so that all nodes learn of it. */
 static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
   bool hint = false;
-  char *trainer = o->command || !o->words[0] ? NULL : command_companion("rdzv-trainer", "trainer/", getenv("PATH"));
+  struct err why = ERR_INIT;
+  char *trainer =
+      o->command || !o->words[0] ? NULL : command_companion("rdzv-trainer", "trainer/", getenv("PATH"), &why);
   if (!o->words[0]) return xcalloc(1, sizeof(char *)); /* --explain */
   if (!o->command && !trainer) {
     *code = COMMAND_NOT_FOUND;
-    err_set(e, -ENOENT,
-            "%s is an option of rdzv-trainer, which is neither beside rdzv-agent nor in PATH: install it, "
-            "or write a command behind --",
-            o->words[0]);
+    err_set(e, why.code, "%s is an option of rdzv-trainer, but %s%s", o->words[0], why.text,
+            why.code == -ENOENT ? ": install it, or write a command behind --" : "");
     return NULL;
   }
   char **argv = command_line_create(o, env, trainer);
@@ -343,11 +344,17 @@ static int refuse_words(const struct cluster *c, char *const *env, const struct 
 }
 
 /* Behind this, neither this process nor its children have the words that gave the key. *found: NULL with --insecure. */
-static int find_key(const struct agent_options *o, const struct cluster *c, struct key_env *env, struct pmi *pmi,
-                    struct key **found, struct key_origin *from, struct err *e) {
+static int find_key(const struct agent_options *o, const struct cluster *c, struct key_env *env,
+                    const struct key *open_mpi, struct pmi *pmi, struct key **found, struct key_origin *from,
+                    struct err *e) {
   bool launched = getenv("RDZV_AGENT_LAUNCHER") != NULL;
-  const struct agent_key_job job = {
-      .options = o, .cluster = c, .env = env, .pmi = pmi, .launched = launched, .look = o->explain};
+  const struct agent_key_job job = {.options = o,
+                                    .cluster = c,
+                                    .env = env,
+                                    .open_mpi = open_mpi,
+                                    .pmi = pmi,
+                                    .launched = launched,
+                                    .look = o->explain};
   int rc = agent_key_find(&job, found, from, e);
   if (rc == 0 && from->kind == KEY_SOURCE_INSECURE && !o->explain) key_say_insecure();
   return rc;
@@ -374,7 +381,12 @@ static int run_session(struct session_options *s, struct identity *id, const str
     return fail(limit_is_transient(e.code) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE, &e);
   }
   configure_supervisor(&config, s->options, id);
-  config.interpreter = interpreter_find(s->options->argv, s->options->env, "."); /* lives as long as this process */
+  char *runs = interpreter_find(s->options->argv, s->options->env, "."); /* lives as long as this process */
+  if (runs && !interpreter_is_python(runs)) { /* a script of the shell: it is seen when it runs a Python */
+    free(runs);
+    runs = NULL;
+  }
+  config.interpreter = runs;
   if (!s->options->quiet) job_times_say(s->options);
   s->supervisor = &config;
   raise_descriptors();
@@ -387,6 +399,7 @@ static int start_front(const struct cluster *c, const struct notify *notify, boo
   struct err e = ERR_INIT;
   if (c->by_mpirun || notify->fd >= 0) return 0;
   if (front_start(&front, with_keyboard, &e) == 0) {
+    secret_lock_again(); /* this may be another process now */
     if (e.code) log_warn("%s", e.text);
     return 0;
   }
@@ -428,13 +441,14 @@ int main(int argc, char **argv) {
   struct key *key = NULL;
   int64_t munge_user = MUNGE_DEFAULT_USER;
   struct pmi pmi = {.fd = -1};
-  struct err e = ERR_INIT;
+  struct err e = ERR_INIT, untrusted = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
   notify_init(&notify); /* before the environment is copied */
   key_env_take(&key_env);
+  struct key *open_mpi = open_mpi_take(environ);
   if (argc == 2 && strcmp(argv[1], "--launched") == 0) return secret_free(key_env.key), launched_run(environ);
   if (!launch_follow(environ))
     return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "the launcher of this agent is gone"), &e));
@@ -452,13 +466,21 @@ int main(int argc, char **argv) {
   if (o.help) return print_help(opts_wants_short_help(&agent_options_spec, argc, argv));
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
-  o.own_python = command_own_python();
+  o.own_python = command_own_python(&untrusted);
+  if (untrusted.code) log_warn("%s; scripts run under the python3 in PATH", untrusted.text);
   if (worker_command_check_words(&o, &e)) return refuse_words(&id.cluster, env, &e);
   if (launches && !o.explain) return run_launcher(&to_launch, &o, &id.cluster, &notify);
   follow_mpirun(&id.cluster);
   if (find_identity(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
   if (check_local_rank(&o, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
+  if (!o.explain && !user_is_known(geteuid()))
+    return fail(EXIT_CODE_SYSTEM,
+                (err_set(&e, -EPERM,
+                         "this agent runs as uid %u, which in its user name space stands for every user that is not "
+                         "known there, so it cannot tell its own workers from strangers: run it as another user",
+                         (unsigned)geteuid()),
+                 &e));
   log_notes(&o, &id, launches);
   if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
   if (!o.explain && check_endpoint(&o, &id, &hung, &e)) return refuse_words(&id.cluster, env, &e);
@@ -469,10 +491,11 @@ int main(int argc, char **argv) {
   if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
   if (launches) {
     key_origin = to_launch.key_origin;
-  } else if (find_key(&o, &id.cluster, &key_env, &pmi, &key, &key_origin, &e)) {
+  } else if (find_key(&o, &id.cluster, &key_env, open_mpi, &pmi, &key, &key_origin, &e)) {
     free(command);
     return refuse_words(&id.cluster, env, &e);
   }
+  secret_free(open_mpi);
   struct session_options session = {.options = &o,
                                     .argv = command,
                                     .placed = &id.placed,

@@ -215,7 +215,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
   case SUP_TOLD: round_note_failure(s->round, fx->told.local_rank, fx->told.text, fx->told.error); break;
   case SUP_STATUS: relay_status(round_relay(s->round), fx->status.text); break;
-  case SUP_EVENT: event_sinks_put(s->events, fx->event.name, fx->event.line); break;
+  case SUP_EVENT: event_sinks_put(s->events, "", fx->event.name, fx->event.line); break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
     write_verdict(s, fx->ending);
@@ -371,10 +371,9 @@ static void on_up(void *ctx, bool moved) {
 static void on_down(void *ctx, const struct link_down *down) {
   round_store_daemon(((struct session *)ctx)->store, false);
   log_desk_forget(((struct session *)ctx)->log_desk);
-  post(ctx, &(struct supervisor_event){
-                .kind = SUP_LINK_DOWN,
-                .link_down = {
-                    .refused = down->refused, .foreign = down->foreign, .exit_code = down->fatal, .why = down->why}});
+  post(ctx,
+       &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                  .link_down = {.foreign = down->foreign, .exit_code = down->fatal, .why = down->why}});
 }
 
 static void on_stranger(void *ctx, const char *who) {
@@ -650,12 +649,13 @@ static void open_link(struct session *s) {
       .cb = &link_callbacks,
       .ctx = s,
   });
-  s->forwarder = forwarder_create(&(struct forwarder_options){.loop = &s->loop,
-                                                              .link = s->link,
-                                                              .endpoints = o->endpoints,
-                                                              .n_endpoints = o->n_endpoints,
-                                                              .words = words,
-                                                              .every_ms = SUPERVISOR_FORWARD_MS});
+  s->forwarder =
+      forwarder_create(&(struct forwarder_options){.loop = &s->loop,
+                                                   .link = s->link,
+                                                   .endpoints = o->endpoints,
+                                                   .n_endpoints = o->n_endpoints,
+                                                   .words = words,
+                                                   .every_ms = supervisor_forward_ms(&s->o->supervisor->settings)});
 }
 
 static int open_parts(struct session *s, struct err *e) {

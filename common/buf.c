@@ -23,6 +23,11 @@ void buf_finish(struct buf *b) {
   *b = (struct buf)BUF_INIT;
 }
 
+void buf_wipe(struct buf *b) {
+  if (b->data) explicit_bzero(b->data, b->cap);
+  buf_finish(b);
+}
+
 void buf_clear(struct buf *b) {
   b->len = 0;
   if (b->data) b->data[0] = '\0';

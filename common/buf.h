@@ -19,6 +19,7 @@ struct buf {
   { 0 }
 
 void buf_finish(struct buf *b);             /* frees; the buffer is empty and usable again */
+void buf_wipe(struct buf *b);               /* as buf_finish, and nothing of it stays in memory */
 void buf_clear(struct buf *b);              /* empty, memory kept */
 void *buf_reserve(struct buf *b, size_t n); /* makes room for n bytes behind len; returns that place */
 void buf_commit(struct buf *b, size_t n);   /* the n bytes that were written there belong to the buffer now */

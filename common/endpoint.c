@@ -115,6 +115,12 @@ int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b) {
   return memcmp(a->bytes, b->bytes, sizeof(a->bytes));
 }
 
+struct ipaddr ipaddr_network(const struct ipaddr *a) {
+  struct ipaddr network = *a;
+  if (a->family == 6) memset(network.bytes + 8, 0, 8);
+  return network;
+}
+
 bool ipaddr_is_loopback(const struct ipaddr *a) {
   static const uint8_t one[16] = {[15] = 1};
   return a->family == 4 ? a->bytes[0] == 127 : a->family == 6 && memcmp(a->bytes, one, sizeof(one)) == 0;

@@ -26,6 +26,8 @@ struct ipaddr {
 };
 struct ipaddr ipaddr_parse(const char *text);                       /* a scope (%eth0) is allowed and ignored */
 int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b); /* IPv4 before IPv6, then by number */
+/* All that one machine may have: of IPv6 the network of 64 bits. */
+struct ipaddr ipaddr_network(const struct ipaddr *a);
 bool ipaddr_is_loopback(const struct ipaddr *a);
 bool ipaddr_is_linklocal(const struct ipaddr *a);
 

@@ -340,6 +340,8 @@ static int bring_up(struct daemon *d, struct err *e) {
 
 static void remove_files(struct daemon *d) {
   if (d->control_fd >= 0) control_socket_remove(d->control_path);
+  /* One at the same port on another address, which had the name, may have been killed since. */
+  if (d->options.owner_fd < 0 && d->n_listeners) control_socket_sweep();
   if (d->has_port_file) unlink(d->options.port_file);
 }
 

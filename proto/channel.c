@@ -3,21 +3,33 @@
  * few hashes.
  *
  * The prologue of Noise is everything in front of its first message, so nobody can change the kind or the uid. The
- * header in front of the answer is not covered; only its refusals mean anything, and these are advice. */
+ * header in front of the answer is not covered; only its refusals mean anything, and these are advice.
+ *
+ * A ticket costs a stranger's daemon even less: one decryption fails. What the daemon adds to a resumed channel is its
+ * ephemeral public key, as in the other kind, because no opening is answered twice under one (proto/ephemeral.h). */
 
 #include "proto/channel.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <sodium.h>
 #include <string.h>
 #include "common/key/secret.h"
 #include "proto/frame.h"
 
-_Static_assert(sizeof(struct noise_open) <= SECRET_SIZE && sizeof(struct noise_session) <= SECRET_SIZE,
+_Static_assert(sizeof(struct noise_open) <= SECRET_SIZE && sizeof(struct noise_session) <= SECRET_SIZE &&
+                   sizeof(struct channel_ticket) <= SECRET_SIZE,
                "a channel's keys fit into one piece");
 
-enum { PROLOGUE_SIZE = CHANNEL_PREFACE_SIZE + 4, LENGTH_SIZE = 2 };
+enum {
+  PROLOGUE_SIZE = CHANNEL_PREFACE_SIZE + 4,
+  RESUMING_PROLOGUE_SIZE = PROLOGUE_SIZE + CHANNEL_TICKET_SIZE,
+  TICKET_NONCE_SIZE = 4 + CHANNEL_TICKET_RANDOM,
+  LENGTH_SIZE = 2
+};
 #define UID_OWN UINT32_MAX
+
+_Static_assert(TICKET_NONCE_SIZE == crypto_aead_chacha20poly1305_ietf_NPUBBYTES, "a ticket begins with a nonce");
 
 void channel_finish(struct channel *c) {
   secret_free(c->secret);
@@ -26,18 +38,43 @@ void channel_finish(struct channel *c) {
 
 /* Client ------------------------------------------------------------------------------------------------------------- */
 
+static uint8_t *begin_opening(struct channel *c, enum channel_kind kind, uint32_t uid, struct buf *out) {
+  uint8_t *at = buf_reserve(out, channel_opening_size(kind));
+  memcpy(at, frame_preface, CHANNEL_PREFACE_SIZE);
+  le16_put(at + CHANNEL_PREFACE_SIZE - 2, (uint16_t)kind);
+  le32_put(at + CHANNEL_PREFACE_SIZE, uid);
+  *c = (struct channel){.state = CHANNEL_IS_OPENING, .uid = uid, .secret = secret_alloc()};
+  return at;
+}
+
 void channel_open(struct channel *c, const struct key *key, const uint8_t random[NOISE_KEY], struct buf *out) {
   struct noise_ephemeral *e = secret_alloc();
-  uint8_t *at = buf_reserve(out, CHANNEL_OPENING_SIZE);
-  memcpy(at, frame_preface, CHANNEL_PREFACE_SIZE);
-  le16_put(at + CHANNEL_PREFACE_SIZE - 2, CHANNEL_KIND_SEALED);
-  le32_put(at + CHANNEL_PREFACE_SIZE, key->uid == KEY_OWN ? UID_OWN : (uint32_t)key->uid);
+  uint8_t *at = begin_opening(c, CHANNEL_KIND_SEALED, key->uid == KEY_OWN ? UID_OWN : (uint32_t)key->uid, out);
   noise_ephemeral_set(e, random);
-  c->secret = secret_alloc();
   noise_begin(c->secret, key->bytes, at, PROLOGUE_SIZE, e, NULL, 0, at + PROLOGUE_SIZE);
   buf_commit(out, CHANNEL_OPENING_SIZE);
-  c->state = CHANNEL_IS_OPENING;
   secret_free(e);
+}
+
+struct channel_ticket *channel_take_ticket(const struct channel *c, const char *text) {
+  size_t n = 0;
+  if (c->state != CHANNEL_IS_SEALED) return NULL;
+  const struct noise_session *s = c->secret;
+  struct channel_ticket *t = secret_alloc();
+  if (sodium_hex2bin(t->ticket, sizeof(t->ticket), text, strlen(text), NULL, &n, NULL) != 0 || n != sizeof(t->ticket)) {
+    secret_free(t);
+    return NULL;
+  }
+  t->uid = c->uid;
+  memcpy(t->secret, s->resumption, NOISE_KEY);
+  return t;
+}
+
+void channel_resume(struct channel *c, const struct channel_ticket *t, struct buf *out) {
+  uint8_t *at = begin_opening(c, CHANNEL_KIND_RESUMED, t->uid, out);
+  memcpy(at + PROLOGUE_SIZE, t->ticket, CHANNEL_TICKET_SIZE);
+  noise_resume(c->secret, t->secret, at, RESUMING_PROLOGUE_SIZE, at + RESUMING_PROLOGUE_SIZE);
+  buf_commit(out, CHANNEL_RESUMING_SIZE);
 }
 
 int channel_take_answer(struct channel *c, const char *data, size_t len, size_t *used, enum channel_status *status,
@@ -69,16 +106,33 @@ int channel_take_answer(struct channel *c, const char *data, size_t len, size_t 
 
 int channel_kind_of(const char *data) {
   unsigned kind = le16_get(data + CHANNEL_PREFACE_SIZE - 2);
-  return kind <= CHANNEL_KIND_MUNGE ? (int)kind : -EPROTO;
+  return kind <= CHANNEL_KIND_RESUMED ? (int)kind : -EPROTO;
 }
 
-int64_t channel_opening_uid(const char opening[CHANNEL_OPENING_SIZE]) {
+size_t channel_opening_size(enum channel_kind kind) {
+  return kind == CHANNEL_KIND_RESUMED ? CHANNEL_RESUMING_SIZE : CHANNEL_OPENING_SIZE;
+}
+
+int64_t channel_opening_uid(const char *opening) {
   uint32_t uid = le32_get(opening + CHANNEL_PREFACE_SIZE);
   return uid == UID_OWN ? KEY_OWN : (int64_t)uid;
 }
 
-const uint8_t *channel_opening_public(const char opening[CHANNEL_OPENING_SIZE]) {
-  return (const uint8_t *)opening + PROLOGUE_SIZE;
+const uint8_t *channel_opening_mark(const char *opening) {
+  return (const uint8_t *)opening + PROLOGUE_SIZE + (channel_kind_of(opening) == CHANNEL_KIND_RESUMED ? 4 : 0);
+}
+
+/* Answers, if the session that *s has become is one: rc is 0. */
+static int finish_answer(struct channel *c, int rc, struct noise_session *s, enum channel_source source,
+                         const char *opening, const uint8_t message[NOISE_OVERHEAD], struct buf *out) {
+  if (rc < 0) {
+    secret_free(s);
+    return rc;
+  }
+  channel_put_header(out, CHANNEL_OK, source);
+  buf_append(out, message, NOISE_OVERHEAD);
+  *c = (struct channel){.state = CHANNEL_IS_SEALED, .uid = le32_get(opening + CHANNEL_PREFACE_SIZE), .secret = s};
+  return 0;
 }
 
 int channel_accept(struct channel *c, const struct key *key, const struct noise_ephemeral *e,
@@ -87,15 +141,39 @@ int channel_accept(struct channel *c, const struct key *key, const struct noise_
   uint8_t nothing[1], message[NOISE_OVERHEAD];
   int rc = noise_answer(key->bytes, opening, PROLOGUE_SIZE, e, (const uint8_t *)opening + PROLOGUE_SIZE, NOISE_OVERHEAD,
                         nothing, NULL, 0, message, s);
-  if (rc < 0) {
-    secret_free(s);
-    return rc;
-  }
-  channel_put_header(out, CHANNEL_OK, source);
-  buf_append(out, message, sizeof(message));
-  c->secret = s;
-  c->state = CHANNEL_IS_SEALED;
-  return 0;
+  return finish_answer(c, rc, s, source, opening, message, out);
+}
+
+/* Clocks of two machines differ, so an issue in the future is no reason. Nobody can change the time: the nonce has it. */
+static bool is_in_time(const uint8_t *ticket, uint32_t now_s) {
+  return now_s - le32_get(ticket) + CHANNEL_TICKET_S < 2u * CHANNEL_TICKET_S;
+}
+
+int channel_accept_ticket(struct channel *c, const struct key *tickets, const struct noise_ephemeral *e, uint32_t now_s,
+                          enum channel_source source, const char opening[CHANNEL_RESUMING_SIZE], struct buf *out) {
+  const uint8_t *ticket = (const uint8_t *)opening + PROLOGUE_SIZE;
+  struct noise_session *s = secret_alloc();
+  uint8_t message[NOISE_OVERHEAD], *secret = s->resumption; /* until the session has one of its own */
+  int rc = -EBADMSG;
+  if (is_in_time(ticket, now_s) && crypto_aead_chacha20poly1305_ietf_decrypt(
+                                       secret, NULL, NULL, ticket + TICKET_NONCE_SIZE, NOISE_KEY + NOISE_TAG,
+                                       (const uint8_t *)opening + CHANNEL_PREFACE_SIZE, 4, ticket, tickets->bytes) == 0)
+    rc = noise_answer_resumed(secret, opening, RESUMING_PROLOGUE_SIZE, ticket + CHANNEL_TICKET_SIZE, e->public, message,
+                              s);
+  return finish_answer(c, rc, s, source, opening, message, out);
+}
+
+void channel_put_ticket(const struct channel *c, const struct key *tickets, uint32_t now_s,
+                        const uint8_t random[CHANNEL_TICKET_RANDOM], char text[CHANNEL_TICKET_TEXT + 1]) {
+  assert(c->state == CHANNEL_IS_SEALED);
+  const struct noise_session *s = c->secret;
+  uint8_t ticket[CHANNEL_TICKET_SIZE], uid[4];
+  le32_put(uid, c->uid);
+  le32_put(ticket, now_s);
+  memcpy(ticket + 4, random, CHANNEL_TICKET_RANDOM);
+  crypto_aead_chacha20poly1305_ietf_encrypt(ticket + TICKET_NONCE_SIZE, NULL, s->resumption, NOISE_KEY, uid,
+                                            sizeof(uid), NULL, ticket, tickets->bytes);
+  sodium_bin2hex(text, CHANNEL_TICKET_TEXT + 1, ticket, sizeof(ticket));
 }
 
 void channel_put_header(struct buf *out, enum channel_status status, enum channel_source source) {

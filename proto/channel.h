@@ -6,9 +6,17 @@
  * records in which frames travel then. Bytes in, bytes out; pure. Random secrets come from the caller.
  *
  *   client  opening: preface, kind SEALED | u32 uid of the key | Noise message 1      CHANNEL_OPENING_SIZE bytes
- *   daemon  answer:  header with CHANNEL_OK | Noise message 2                         CHANNEL_ANSWER_SIZE bytes
+ *       or  the same: preface, kind RESUMED | u32 uid | ticket | proof                CHANNEL_RESUMING_SIZE bytes
+ *   daemon  answer:  header with CHANNEL_OK | 48 bytes: Noise message 2, or the like  CHANNEL_ANSWER_SIZE bytes
  *   daemon  refusal: header with another status: advice that nothing vouches for      CHANNEL_HEADER_SIZE bytes
  *   both    records: u16 length | ciphertext
+ *
+ * A ticket opens a later channel without Diffie-Hellman, at any daemon with the same own key: it is a secret of this
+ * channel, wrapped by a key that only these daemons have. So a daemon remembers none, and one that has restarted takes
+ * those of before. A client uses each once.
+ *
+ *   ticket: u32 seconds of issue | 8 random bytes | the secret, encrypted: these 12 bytes are the nonce, the uid is
+ *           associated data
  *
  * The session keys lie in one piece of secret memory. */
 
@@ -25,25 +33,31 @@ enum {
   CHANNEL_OPENING_SIZE = CHANNEL_PREFACE_SIZE + 4 + NOISE_OVERHEAD,
   CHANNEL_HEADER_SIZE = 8,
   CHANNEL_ANSWER_SIZE = CHANNEL_HEADER_SIZE + NOISE_OVERHEAD,
+  CHANNEL_TICKET_RANDOM = 8,
+  CHANNEL_TICKET_SIZE = 4 + CHANNEL_TICKET_RANDOM + NOISE_KEY + NOISE_TAG,
+  CHANNEL_TICKET_TEXT = 2 * CHANNEL_TICKET_SIZE,
+  CHANNEL_TICKET_S = 24 * 60 * 60, /* of life */
+  CHANNEL_RESUMING_SIZE = CHANNEL_PREFACE_SIZE + 4 + CHANNEL_TICKET_SIZE + NOISE_TAG,
   CHANNEL_PLAIN_MAX = 16 * 1024, /* bytes of frames in one record */
   CHANNEL_RECORD_MAX = CHANNEL_PLAIN_MAX + NOISE_TAG,
 };
 
 /* The last word of the preface. */
 enum channel_kind {
-  CHANNEL_KIND_PLAIN = 0,  /* frames follow; only a daemon with --insecure serves them */
-  CHANNEL_KIND_SEALED = 1, /* the opening of a channel */
-  CHANNEL_KIND_MUNGE = 2,  /* a MUNGE credential: a user asks for the key */
+  CHANNEL_KIND_PLAIN = 0,   /* frames follow; only a daemon with --insecure serves them */
+  CHANNEL_KIND_SEALED = 1,  /* the opening of a channel */
+  CHANNEL_KIND_MUNGE = 2,   /* a MUNGE credential: a user asks for the key */
+  CHANNEL_KIND_RESUMED = 3, /* the opening of a channel with a ticket of an earlier one */
 };
 
 enum channel_status {
   CHANNEL_OK = 0,
-  CHANNEL_WRONG_KEY = 1,
-  CHANNEL_NO_KEY = 2, /* the daemon runs with --insecure */
-  CHANNEL_MUNGE = 3,  /* u32 length, and a credential with the key */
+  CHANNEL_WRONG_KEY = 1, /* or a ticket that is not taken */
+  CHANNEL_NO_KEY = 2,    /* the daemon runs with --insecure */
+  CHANNEL_MUNGE = 3,     /* u32 length, and a credential with the key */
   CHANNEL_NO_MUNGE = 4,
   CHANNEL_MUNGE_REFUSED = 5, /* u32 length, and a sentence */
-  CHANNEL_BUSY = 6,
+  CHANNEL_BUSY = 6,          /* try again; to a MUNGE credential with a sentence, as 5 */
   CHANNEL_STATUS_COUNT
 };
 
@@ -66,7 +80,14 @@ enum channel_state {
 
 struct channel {
   enum channel_state state;
+  uint32_t uid; /* of the key, as on the wire; not if it is plain */
   void *secret; /* struct noise_open or struct noise_session */
+};
+
+/* A client's, in a piece of secret memory. */
+struct channel_ticket {
+  uint32_t uid;
+  uint8_t ticket[CHANNEL_TICKET_SIZE], secret[NOISE_KEY];
 };
 
 void channel_finish(struct channel *c); /* wipes the keys; plain again */
@@ -75,6 +96,10 @@ void channel_finish(struct channel *c); /* wipes the keys; plain again */
 
 /* Appends the opening. `random`: an ephemeral secret, never used twice. */
 void channel_open(struct channel *c, const struct key *key, const uint8_t random[NOISE_KEY], struct buf *out);
+/* The ticket of which the daemon has sent this text through the channel; secret_free it. NULL: it is none. */
+struct channel_ticket *channel_take_ticket(const struct channel *c, const char *text);
+/* Appends the opening with a ticket, which must not be used again. */
+void channel_resume(struct channel *c, const struct channel_ticket *t, struct buf *out);
 /* Looks for the daemon's answer at the front of data. 1: it is sealed, *used bytes are to be consumed. 0: more bytes are
  * needed. -EPROTO: this is not rdzv's. -EACCES: refused, see *status and *source. -EBADMSG: the answer was not made
  * with the key, so another program listens there or answers on the way. No sentence. */
@@ -86,13 +111,22 @@ int channel_take_answer(struct channel *c, const char *data, size_t len, size_t 
 /* The kind that a preface announces; -EPROTO: an unknown one. data: CHANNEL_PREFACE_SIZE bytes or more that begin as
  * frame_preface does. */
 int channel_kind_of(const char *data);
+/* Of one of both kinds, sealed or resumed. */
+size_t channel_opening_size(enum channel_kind kind);
 /* The uid of the key that an opening names: KEY_OWN, or a user's. */
-int64_t channel_opening_uid(const char opening[CHANNEL_OPENING_SIZE]);
-/* What is unique in an opening: the initiator's ephemeral key. */
-const uint8_t *channel_opening_public(const char opening[CHANNEL_OPENING_SIZE]);
+int64_t channel_opening_uid(const char *opening);
+/* Eight bytes that are unique in an opening: of the initiator's ephemeral key, or the random ones of the ticket. */
+const uint8_t *channel_opening_mark(const char *opening);
 /* Checks the opening and appends the answer. -EBADMSG: it was made with another key; nothing is appended. */
 int channel_accept(struct channel *c, const struct key *key, const struct noise_ephemeral *e,
                    enum channel_source source, const char opening[CHANNEL_OPENING_SIZE], struct buf *out);
+/* The same for an opening with a ticket, with the key of tickets. -EBADMSG: the ticket is too old, or of a daemon with
+ * another key, or the client does not have its secret. */
+int channel_accept_ticket(struct channel *c, const struct key *tickets, const struct noise_ephemeral *e, uint32_t now_s,
+                          enum channel_source source, const char opening[CHANNEL_RESUMING_SIZE], struct buf *out);
+/* The text of a ticket for this channel. */
+void channel_put_ticket(const struct channel *c, const struct key *tickets, uint32_t now_s,
+                        const uint8_t random[CHANNEL_TICKET_RANDOM], char text[CHANNEL_TICKET_TEXT + 1]);
 void channel_put_header(struct buf *out, enum channel_status status, enum channel_source source);
 
 /* Both --------------------------------------------------------------------------------------------------------------- */

@@ -44,6 +44,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include "common/mem.h"
 #include "proto/frame.h"
 #include "proto/socket.h"
@@ -107,7 +108,7 @@ static void on_handle_closed(uv_handle_t *h) {
   if (--c->open_handles > 0) return;
   channel_finish(&c->channel);
   free(c->end_reason);
-  buf_finish(&c->in);
+  buf_wipe(&c->in);
   buf_finish(&c->wire);
   buf_finish(&c->early);
   c->cb->on_closed(c);
@@ -198,14 +199,23 @@ static void enter_channel(struct conn *c, size_t at) {
   buf_finish(&c->in);
 }
 
-static const char *refusal_text(enum channel_status status) {
-  return status == CHANNEL_WRONG_KEY ? "its key is not the key of this daemon"
-         : status == CHANNEL_NO_KEY  ? "it has a key, and this daemon has none (--insecure)"
-                                     : "it cannot be served now";
+static const char *refusal_text(enum channel_status status, enum channel_kind kind) {
+  return status == CHANNEL_WRONG_KEY && kind == CHANNEL_KIND_RESUMED
+             ? "its ticket is too old, used, or not of this daemon; it may come back with its key"
+         : status == CHANNEL_WRONG_KEY ? "its key is not the key of this daemon"
+         : status == CHANNEL_NO_KEY    ? "it has a key, and this daemon has none (--insecure)"
+                                       : "it cannot be served now";
+}
+
+static int accept_by(struct conn *c, const struct conn_terms *t, enum channel_kind kind, struct buf *answer) {
+  const struct noise_ephemeral *e = ephemeral_key(t->ephemeral);
+  if (kind == CHANNEL_KIND_SEALED) return channel_accept(&c->channel, &t->key, e, t->source, c->in.data, answer);
+  if (!t->tickets) return -EBADMSG;
+  return channel_accept_ticket(&c->channel, t->tickets, e, (uint32_t)time(NULL), t->source, c->in.data, answer);
 }
 
 /* Checks a whole opening. The order keeps strangers cheap: their opening fails before any Diffie-Hellman. */
-static enum channel_status accept_opening(struct conn *c, struct buf *answer) {
+static enum channel_status accept_opening(struct conn *c, enum channel_kind kind, struct buf *answer) {
   struct conn_terms t = {.source = CHANNEL_SOURCE_OTHER};
   int64_t uid = channel_opening_uid(c->in.data);
   enum channel_status status = c->cb->on_opening ? c->cb->on_opening(c, uid, &t) : CHANNEL_NO_KEY;
@@ -216,9 +226,9 @@ static enum channel_status accept_opening(struct conn *c, struct buf *answer) {
       ephemeral_renew(t.ephemeral, random, uv_now(c->handle.loop));
       sodium_memzero(random, sizeof(random));
     }
-    if (channel_accept(&c->channel, &t.key, ephemeral_key(t.ephemeral), t.source, c->in.data, answer) < 0) {
+    if (accept_by(c, &t, kind, answer) < 0) {
       status = CHANNEL_WRONG_KEY;
-    } else if (!ephemeral_note(t.ephemeral, channel_opening_public(c->in.data))) { /* a replay */
+    } else if (!ephemeral_note(t.ephemeral, channel_opening_mark(c->in.data))) { /* a replay */
       channel_finish(&c->channel);
       buf_clear(answer);
       status = CHANNEL_WRONG_KEY;
@@ -232,19 +242,21 @@ static enum channel_status accept_opening(struct conn *c, struct buf *answer) {
   return status;
 }
 
-static void take_opening(struct conn *c) {
+static void take_opening(struct conn *c, enum channel_kind kind) {
   struct buf answer = BUF_INIT;
-  if (c->in.len < CHANNEL_OPENING_SIZE) return;
-  enum channel_status status = accept_opening(c, &answer);
-  conn_write_now(c, answer.data, answer.len);
-  buf_finish(&answer);
+  if (c->in.len < channel_opening_size(kind)) return;
+  enum channel_status status = accept_opening(c, kind, &answer);
   if (status != CHANNEL_OK) {
-    end(c, -EACCES, refusal_text(status));
+    conn_write_now(c, answer.data, answer.len);
+    buf_finish(&answer);
+    end(c, -EACCES, refusal_text(status, kind));
     return;
   }
   c->preface_seen = true;
-  enter_channel(c, CHANNEL_OPENING_SIZE);
+  enter_channel(c, channel_opening_size(kind));
+  c->early = answer;
   if (c->cb->on_native) c->cb->on_native(c);
+  if (c->early.len && !c->closing && !c->flushing) conn_send_sealed(c, NULL, 0); /* nothing went with it */
 }
 
 static void end_version(struct conn *c, unsigned version) {
@@ -270,8 +282,8 @@ static bool take_preface(struct conn *c, size_t *at) {
       end(c, -EPROTO, "opens a connection in a way that this side does not know");
       return false;
     }
-    if (kind == CHANNEL_KIND_SEALED) {
-      take_opening(c);
+    if (kind == CHANNEL_KIND_SEALED || kind == CHANNEL_KIND_RESUMED) {
+      take_opening(c, (enum channel_kind)kind);
       return false;
     }
     if (kind == CHANNEL_KIND_MUNGE) p = FRAME_PROTOCOL_MUNGE;
@@ -316,6 +328,10 @@ static bool take_message(struct conn *c, size_t *at) {
   size_t size;
   int rc = frame_parse(c->in.data + *at, c->in.len - *at, c->max_body, &f, &size, &e);
   if (rc == 0) return false;
+  if (rc > 0 && c->cb->may_take && !c->cb->may_take(c, (enum msg_type)f.type)) {
+    conn_pause(c); /* the message stays in c->in */
+    return false;
+  }
   bool framed = rc > 0;
   if (framed) rc = msg_decode(&f, c->incoming, &m, &e);
   if (rc < 0) {
@@ -332,10 +348,11 @@ static bool take_message(struct conn *c, size_t *at) {
 static void take_frames(struct conn *c) {
   size_t at = 0;
   if (c->preface_seen || take_preface(c, &at))
-    while (!is_deaf(c) && take_message(c, &at)) {
+    while (!is_deaf(c) && !c->paused && take_message(c, &at)) {
     }
   buf_consume(&c->in, at);
-  if (c->in.len == 0 || is_deaf(c)) buf_finish(&c->in);
+  if (is_deaf(c)) buf_wipe(&c->in); /* a request over HTTP may have a token */
+  if (c->in.len == 0) buf_finish(&c->in);
 }
 
 static void end_refused(struct conn *c, int rc) {
@@ -363,7 +380,7 @@ static void take_records(struct conn *c) {
   size_t at = 0, used = 0;
   struct err e = ERR_INIT;
   if (c->channel.state == CHANNEL_IS_OPENING && !take_answer(c, &at)) return;
-  while (!is_deaf(c)) {
+  while (!is_deaf(c) && !c->paused) {
     int rc = channel_unseal(&c->channel, c->wire.data + at, c->wire.len - at, &used, &c->in, &e);
     if (rc < 0) end(c, rc, e.text);
     if (rc <= 0) break;
@@ -411,6 +428,23 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   }
 }
 
+void conn_pause(struct conn *c) {
+  if (is_deaf(c)) return;
+  c->paused = true;
+  uv_read_stop(&c->stream);
+}
+
+/* Whole messages may wait in `in`, and behind them sealed records in `wire`. */
+void conn_resume(struct conn *c) {
+  if (!c->paused) return;
+  c->paused = false;
+  if (c->in.len && !is_deaf(c)) take_frames(c);
+  if (c->wire.len && !is_deaf(c) && !c->paused) take_records(c);
+  if (is_deaf(c) || c->paused) return;
+  int rc = uv_read_start(&c->stream, on_alloc, on_read);
+  if (rc) end(c, rc, conn_code_text(rc));
+}
+
 /* Beginning -------------------------------------------------------------------------------------------------------- */
 
 static void init(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server) {
@@ -456,13 +490,22 @@ void conn_use_key(struct conn *c, const struct key *key) {
   c->key = key;
 }
 
+void conn_use_ticket(struct conn *c, const struct channel_ticket *ticket) {
+  c->ticket = ticket;
+}
+
 static void begin_channel(struct conn *c) {
   struct buf opening = BUF_INIT;
   uint8_t random[NOISE_KEY];
-  randombytes_buf(random, sizeof(random));
-  channel_open(&c->channel, c->key, random, &opening);
-  sodium_memzero(random, sizeof(random));
+  if (c->ticket) {
+    channel_resume(&c->channel, c->ticket, &opening);
+  } else {
+    randombytes_buf(random, sizeof(random));
+    channel_open(&c->channel, c->key, random, &opening);
+    sodium_memzero(random, sizeof(random));
+  }
   c->key = NULL;
+  c->ticket = NULL;
   conn_write_now(c, opening.data, opening.len);
   buf_finish(&opening);
 }

@@ -31,7 +31,8 @@ struct conn;
 
 /* How a server answers an opening. */
 struct conn_terms {
-  struct key key; /* wiped by the connection */
+  struct key key;            /* wiped by the connection */
+  const struct key *tickets; /* borrowed; NULL: none are taken */
   enum channel_source source;
   struct ephemeral *ephemeral; /* borrowed; renewed by the connection */
 };
@@ -39,8 +40,12 @@ struct conn_terms {
 struct conn_callbacks {
   /* m is valid during the call. */
   void (*on_msg)(struct conn *c, struct msg *m);
-  /* Server side: a peer opens a channel with the key of `uid` (KEY_OWN: the server's own). CHANNEL_OK, and *t is filled.
-   * Another status is the refusal that the peer gets; on_end follows with -EACCES. NULL: CHANNEL_NO_KEY. */
+  /* Server side: whether a message of this type may be taken now. False: the connection is paused, and this is asked again
+   * after conn_resume. NULL: always. */
+  bool (*may_take)(struct conn *c, enum msg_type type);
+  /* Server side: a peer opens a channel with the key of `uid` (KEY_OWN: the server's own), or with a ticket of such a
+   * channel. CHANNEL_OK, and *t is filled. Another status is the refusal that the peer gets; on_end follows with -EACCES.
+   * NULL: CHANNEL_NO_KEY. */
   enum channel_status (*on_opening)(struct conn *c, int64_t uid, struct conn_terms *t);
   /* Server side: the peer's preface has come, plain or sealed (conn->channel), so the first message may be sent. Before
    * any on_msg. May be NULL. */
@@ -73,12 +78,13 @@ struct conn {
   enum msg_direction incoming; /* the messages that this side accepts */
   size_t max_body;             /* FRAME_MAX_UNIDENTIFIED, until the owner has identified the peer and raises it */
   struct channel channel;
-  const struct key *key;           /* client side, until conn_start: of conn_use_key */
-  int64_t uid;                     /* server side, sealed: the key's; else KEY_OWN */
-  enum channel_status refusal;     /* client side: of the server; CHANNEL_OK: none */
-  enum channel_source refusal_key; /* where the server's key comes from */
-  struct buf wire;                 /* of a channel: what has come, still sealed */
-  struct buf early;                /* client side: plain bytes that wait for the channel */
+  const struct key *key;               /* client side, until conn_start: of conn_use_key */
+  const struct channel_ticket *ticket; /* the same: of conn_use_ticket */
+  int64_t uid;                         /* server side, sealed: the key's; else KEY_OWN */
+  enum channel_status refusal;         /* client side: of the server; CHANNEL_OK: none */
+  enum channel_source refusal_key;     /* where the server's key comes from */
+  struct buf wire;                     /* of a channel: what has come, still sealed */
+  struct buf early;                    /* client side: plain bytes that wait for the channel; server side: its answer */
   struct buf in;
   size_t queued; /* bytes in uv's queue */
   bool preface_seen, preface_skipped;
@@ -86,6 +92,7 @@ struct conn {
   bool heard;                /* at least one whole message came */
   bool started;              /* by conn_start */
   bool foreign;              /* taken over by the owner */
+  bool paused;               /* by conn_pause, or by may_take */
   bool broken;               /* nothing more can be written; end_later reports it */
   bool ended;                /* on_end was called */
   bool flushing;             /* by conn_close_flushed */
@@ -102,6 +109,9 @@ void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks 
 void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
 /* Client side, before conn_start: the connection is sealed. The key must live until conn_start. NULL: it is plain. */
 void conn_use_key(struct conn *c, const struct key *key);
+/* Client side, before conn_start: the channel is opened with this ticket of an earlier one instead of the key. It must
+ * live until conn_start, and not be used again. A server that does not take it refuses with CHANNEL_WRONG_KEY. */
+void conn_use_ticket(struct conn *c, const struct channel_ticket *ticket);
 /* Either side, before conn_start: the other end of this plain stream is certainly a peer of ours, because one of the two
  * was started with it. No preface is sent or expected, so on_native does not come. */
 void conn_skip_preface(struct conn *c);
@@ -121,6 +131,10 @@ void conn_close(struct conn *c);                       /* at once; idempotent */
 /* Sends what is queued and the end, waits for the peer's end (so that no reset destroys data), and closes; after
  * CONN_CLOSE_FLUSH_MS at the latest. Input is dropped. */
 void conn_close_flushed(struct conn *c);
+/* Passes on and reads nothing more until conn_resume: the peer finds that its bytes are not taken. The end of the stream
+ * is not seen either. Writing goes on. */
+void conn_pause(struct conn *c);
+void conn_resume(struct conn *c); /* what has come already is passed on at once; not inside a callback of c */
 void conn_set_user_timeout(struct conn *c, unsigned ms);
 /* Numeric addresses of both ends of a TCP connection, without scope; IPv4-mapped as IPv4. "" if there is none. */
 void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1], uint16_t *peer_port);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table of the first eight bytes of each initiator's key, at most half full. Only holders of the key get into it, so
- * nobody else can choose what collides. */
+/* A table of the marks of openings, at most half full. Only holders of the key get into it, so nobody else can choose
+ * what collides. */
 
 #include "proto/ephemeral.h"
 
@@ -48,13 +48,13 @@ const struct noise_ephemeral *ephemeral_key(const struct ephemeral *e) {
   return e->key;
 }
 
-bool ephemeral_note(struct ephemeral *e, const uint8_t initiator[NOISE_KEY]) {
-  uint64_t mark = le64_get(initiator);
-  if (mark == 0) mark = 1;
-  for (size_t i = mark % SLOTS;; i = (i + 1) % SLOTS) {
-    if (e->seen[i] == mark) return false;
+bool ephemeral_note(struct ephemeral *e, const uint8_t mark[8]) {
+  uint64_t number = le64_get(mark);
+  if (number == 0) number = 1;
+  for (size_t i = number % SLOTS;; i = (i + 1) % SLOTS) {
+    if (e->seen[i] == number) return false;
     if (e->seen[i]) continue;
-    e->seen[i] = mark;
+    e->seen[i] = number;
     e->n++;
     return true;
   }

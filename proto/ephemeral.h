@@ -4,8 +4,7 @@
 
 /* The daemon's ephemeral key. One key answers many openings, because making one costs as much as using it: ten thousand
  * agents that join at once cost half. A recorded connection could be replayed under a key that is used again, so the
- * initiators' keys of its life are remembered, and each is answered once. Pure: time and random bytes come from the
- * caller. */
+ * openings of its life are remembered, and each is answered once. Pure: time and random bytes come from the caller. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,8 +24,8 @@ bool ephemeral_is_old(const struct ephemeral *e, uint64_t now_ms);
 /* A new key from 32 random bytes. The old one is wiped. */
 void ephemeral_renew(struct ephemeral *e, const uint8_t random[NOISE_KEY], uint64_t now_ms);
 const struct noise_ephemeral *ephemeral_key(const struct ephemeral *e);
-/* Notes an initiator's key whose opening is valid; false: it has been answered under this key before. Only after
+/* Notes the mark of a valid opening (channel_opening_mark); false: it has been answered under this key before. Only after
  * ephemeral_is_old was false. */
-bool ephemeral_note(struct ephemeral *e, const uint8_t initiator[NOISE_KEY]);
+bool ephemeral_note(struct ephemeral *e, const uint8_t mark[8]);
 
 #endif

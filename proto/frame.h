@@ -51,6 +51,7 @@ enum {                            /* of HEARTBEAT_ACK; the last one of HEARTBEAT
        FRAME_FLAG_FENCE = 1,      /* a round could form without this node, or the job is over: it must fence */
        FRAME_FLAG_RECOVERING = 2, /* the daemon does not know yet whether the round goes on */
        FRAME_FLAG_SUSPENDED = 4,  /* a user has suspended the workers: of this node, in an ACK of any node of the job */
+       FRAME_FLAG_ALL_FENCE = 16, /* ACK: each node of the round must fence, and the daemon knows that it has read so */
        FRAME_FLAG_FIRM = 8,       /* the round can no longer be passed over: a majority of the one before knows it */
        /* The upper eight bits hold a number. HEARTBEAT: how many heartbeats ago the last one was sent whose answer this
         * agent has read; 0: none, or too long ago. HEARTBEAT_ACK: the age of the majority's word for this daemon. */

@@ -36,6 +36,7 @@ enum {
   JOB_ID_MAX = 128,
   AGENT_ID_MAX = 32,
   INCARNATION_MAX = 40,
+  TICKET_TEXT_MAX = 120, /* CHANNEL_TICKET_TEXT */
   COMMAND_HASH_MAX = 16,
   HOST_MAX = 255,
   DEVICE_MAX = 127, /* of a verdict */
@@ -48,6 +49,7 @@ enum {
   REFUSALS_MAX = 4,      /* refusals in WAITING: the last ones */
   USER_NAME_MAX = 64,
   OPERATOR_MAX = 400, /* a user's name and uid, and a host */
+  HELD_MAX = 1000,    /* names of nodes whose workers may still run, and what to do */
   REASON_MAX = 255,   /* the reason why a host is missing or a node was refused */
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
@@ -62,6 +64,7 @@ enum {
   REPORTS_MAX = 64,    /* of one node in one round; the agent drops later ones, because the first ones matter */
   ROUND_MAX = 1000000000,
   TIMEOUT_MAX_MS = 7 * 24 * 3600 * 1000, /* longest duration that any setting may have */
+  ORPHAN_SLACK_MS = 7000,                /* all workers are dead so long after --orphan-grace and --stop-timeout */
   LEASE_MIN_MS = 1000,
   LEASE_MAX_MS = 600000,
   PID_LIMIT = 4194304,
@@ -73,6 +76,7 @@ enum {
   LOG_TAIL_MAX = 1000000,     /* lines */
   LOG_WAIT_MAX_MS = 1000,     /* how long an agent waits for a line */
   OWNERS_MAX = 512,           /* connections in one message about their owners */
+  OWNERS_EVERY_MS = 50,       /* between two questions, and between two answers, of one agent */
   EVENT_WORD_MAX = 64,        /* the name of an event */
   PROCESS_NAME_MAX = 15,      /* as in /proc/PID/comm */
   NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
@@ -150,14 +154,18 @@ enum owner_byte {
   X(NEVER, "never-came")                                                                                               \
   X(LOST, "lost")                                                                                                      \
   X(LEFT, "left")                                                                                                      \
-  X(DRAINED, "drained")
+  X(DRAINED, "drained")                                                                                                \
+  X(REFUSED, "refused")
 
 #define PROSPECT_LIST(X)    /* the next step after WAITING's left_ms if no node comes or goes */                       \
   X(GIVE_UP, "give-up")     /* --join-timeout: the job fails */                                                        \
   X(LAST_CALL, "last-call") /* --last-call: the round begins with the nodes that are here */                           \
   X(DELAY, "delay")         /* the round begins after a delay, because the last rounds were short */                   \
   X(HOLD, "hold")           /* the round begins when a lost node has killed its workers */                             \
-  X(LEAVE, "leave")         /* the round begins when no more nodes leave */
+  X(LEAVE, "leave")         /* the round begins when no more nodes leave */                                            \
+  X(VOTES, "votes")         /* the round begins when those whose votes it needs have shown that they follow */         \
+  X(CLAIM, "claim")         /* the round begins when it is claimed */                                                  \
+  X(HOPELESS, "hopeless")   /* the job fails: each node that is missing was refused */
 
 #define OWNERSHIP_LIST(X) /* whose a connection is, as the agent of its node sees it */                                \
   X(GONE, "gone")         /* no process of that node has it */                                                         \
@@ -254,7 +262,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, repeat_limit, 0, 1000000)           /* repeats of a failure until the job ends; 0: they do not end it */   \
   F(S, ENUM, nccl_ids, nccl_ids)                /* whether rounds have ncclUniqueIds */                                \
   F(S, INT, daemons, 0, DAEMONS_MAX)            /* addresses in --endpoint, if more than one */                        \
-  F(S, BOOL, claims)                            /* --claim: the daemon claims each round before it seals it */
+  F(S, BOOL, claims)                            /* --claim: the daemon claims each round before it seals it */         \
+  F(S, INT, orphan_grace_ms, 0, TIMEOUT_MAX_MS) /* workers without a daemon are stopped then; 0: never */
 
 /* The cause of the end of a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                           \
@@ -387,7 +396,7 @@ const char *job_state_name(enum job_state v);
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
-  M(GREETING, greeting, TO_AGENT) /* first from the daemon, at once: its version */                                    \
+  M(GREETING, greeting, TO_AGENT) /* first from the daemon, at once: its version. Again for a new ticket */            \
   M(HELLO, hello, TO_DAEMON)      /* first from an agent: its identity and what it knows */                            \
   M(WELCOME, welcome, TO_AGENT)   /* answer to HELLO */                                                                \
   M(REFUSED, refused, TO_AGENT)   /* final: the agent exits with this code and sentence */                             \
@@ -423,7 +432,9 @@ const char *job_state_name(enum job_state v);
   M(LOG, log, TO_DAEMON)            /* the answer; raw: the lines, as proto/worker_line.h has them */                  \
   M(EVENT, event_msg, TO_AGENT)     /* raw: an event of the job, to the one agent that writes them down */
 
-#define greeting_FIELDS(F, S) F(S, REQ_INT, version, 1, 65535)
+#define greeting_FIELDS(F, S)                                                                                          \
+  F(S, REQ_INT, version, 1, 65535)                                                                                     \
+  F(S, HEX, ticket, TICKET_TEXT_MAX) /* opens the next channel, section 13.6; "": none */
 
 #define hello_FIELDS(F, S)                                                                                             \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -473,7 +484,12 @@ const char *job_state_name(enum job_state v);
   F(S, INT, goodput_age_ms, 0, GOODPUT_MAX_MS) /* since then */                                                        \
   F(S, INT, first_step, -1, INT64_MAX)         /* the first one that a worker here reported in that round; -1: none */ \
   F(S, INT, first_step_age_ms, 0, GOODPUT_MAX_MS) /* since then */                                                     \
-  F(S, BOOL, wants_events) /* it has --events or --on-event, and could write this job's events down */
+  F(S, BOOL, wants_events)              /* it has --events or --on-event, and could write this job's events down */    \
+  F(S, INT, away_ms, 0, TIMEOUT_MAX_MS) /* its workers may run for so long without a daemon: GOING_AWAY */             \
+  F(S, BOOL, held)                      /* of that round, as in SETTLED */                                             \
+  F(S, BOOL, all_fence)              /* each node of that round must fence: START said so, or FRAME_FLAG_ALL_FENCE */  \
+  F(S, BOOL, sole)                   /* --sole-agent: no other agent of this job lives on this machine */              \
+  F(S, HEX, origin, INCARNATION_MAX) /* as START of that round gave it */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -515,10 +531,12 @@ const char *job_state_name(enum job_state v);
   F(S, HEX, incarnation, INCARNATION_MAX)                                                                              \
   F(S, INT, round, 0, ROUND_MAX)                    /* last sealed */                                                  \
   F(S, LIST, successors, successor, SUCCESSORS_MAX) /* of the last sealed round */                                     \
+  F(S, STR, held, HELD_MAX)      /* a clause: which nodes may still run workers of an earlier round; "": none */       \
   F(S, INT, lacks, 0, NODES_MAX) /* so many nodes of that round more are needed before the next one; 0: enough */
 
 #define start_FIELDS(F, S)                                                                                             \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_HEX, origin, INCARNATION_MAX) /* the incarnation in which this run of the job began */                      \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
   F(S, REQ_INT, node_rank, 0, NODES_MAX)                                                                               \
   F(S, REQ_INT, nodes, 1, NODES_MAX)                                                                                   \
@@ -566,6 +584,7 @@ const char *job_state_name(enum job_state v);
   F(S, OBJ, last_failure, failure_mark) /* as in START */                                                              \
   F(S, INT, delay_ms, 0, INT64_MAX)     /* before the next round may be sealed */                                      \
   F(S, STR, excluded, HOST_MAX)         /* the host that --exclude-after excludes; "": none */                         \
+  F(S, BOOL, held)                      /* a node that was lost may still run workers, beyond its lease */             \
   F(S, OBJ, verdict, verdict)                                                                                          \
   F(S, OBJ, goodput, goodput)
 
@@ -604,10 +623,12 @@ const char *job_state_name(enum job_state v);
 
 #define heartbeat_FIELDS(F, S)     F(S, NONE, unused)
 #define heartbeat_ack_FIELDS(F, S) F(S, NONE, unused)
-#define going_away_FIELDS(F, S)    F(S, STR, text, TEXT_MAX)
+#define going_away_FIELDS(F, S)                                                                                        \
+  F(S, STR, text, TEXT_MAX)                                                                                            \
+  F(S, INT, away_ms, 0, TIMEOUT_MAX_MS) /* no daemon begins a round for so long: workers may run on */
 
 #define control_FIELDS(F, S)                                                                                           \
-  F(S, REQ_STR, verb, 32) /* status, jobs, stop, drain, undrain, kill-worker, logs */                                  \
+  F(S, REQ_STR, verb, 32) /* status, jobs, stop, drain, undrain, kill-worker, confirm-dead, logs */                    \
   F(S, STR, job, JOB_ID_MAX)                                                                                           \
   F(S, STR, host, HOST_MAX)      /* drain, undrain */                                                                  \
   F(S, INT, rank, -1, WORLD_MAX) /* kill-worker; logs: of this worker, -1: of all workers of the node */               \
@@ -677,14 +698,14 @@ const char *job_state_name(enum job_state v);
 #define found_owners_FIELDS(F, S)                                                                                      \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
-  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the question */                                                            \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the last question that it answers */                                       \
   F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
   F(S, LIST, owners, store_owner, OWNERS_MAX)
 
 #define owners_FIELDS(F, S)                                                                                            \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
-  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the question */                                                            \
+  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the last question that it answers */                                       \
   F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
   F(S, LIST, owners, store_owner, OWNERS_MAX)
 
@@ -700,6 +721,7 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
   F(S, INT, uid, -1, 4294967295) /* as in HELLO */                                                                     \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_HEX, origin, INCARNATION_MAX) /* as in START */                                                             \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
   F(S, INT, term, 0, TERM_MAX)                                                                                         \
   F(S, REQ_HEX, daemon, DAEMON_ID_MAX) /* the one in charge, */                                                        \
@@ -834,6 +856,7 @@ int64_t nccl_id_first_rank(int64_t i, int64_t n, int64_t world_size);
 /* end_ms: the reader gives up sooner, so long from now (--orphan-grace); UINT64_MAX: it does not. */
 void waiting_sentence(const struct waiting *w, uint64_t later_ms, uint64_t end_ms, struct buf *out);
 /* The same after the time has passed: "59 of 64 nodes came within 10 min (--join-timeout); missing 5: ..." */
+bool waiting_gives_up(const struct waiting *w); /* the job fails then, or the agent */
 void waiting_failed(const struct waiting *w, struct buf *out);
 /* The same when nodes of the last round were lacking for too long. */
 void waiting_lacked(const struct waiting *w, struct buf *out);

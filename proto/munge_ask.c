@@ -50,10 +50,10 @@ static int take_body(const char *data, size_t len, struct slice *body, struct er
   return len - LENGTH_SIZE >= n;
 }
 
-static int take_refusal(const struct slice *sentence, struct err *e) {
+static int take_sentence(const struct slice *sentence, int code, struct err *e) {
   struct buf text = BUF_INIT;
   buf_put_plain(&text, sentence->data, sentence->len, sentence->len);
-  int rc = err_set(e, -EACCES, "%s", buf_text(&text));
+  int rc = err_set(e, code, "%s", buf_text(&text));
   buf_finish(&text);
   return rc;
 }
@@ -67,13 +67,14 @@ int munge_ask_take(const char *data, size_t len, struct slice *credential, struc
   switch (status) {
   case CHANNEL_NO_KEY: return err_set(e, -ENOKEY, "rdzvd runs with --insecure and has no key to give");
   case CHANNEL_NO_MUNGE: return err_set(e, -ENOENT, "no munged runs on rdzvd's machine");
-  case CHANNEL_BUSY: return err_set(e, -EAGAIN, "rdzvd has too many requests for keys");
   case CHANNEL_MUNGE:
-  case CHANNEL_MUNGE_REFUSED: break;
+  case CHANNEL_MUNGE_REFUSED:
+  case CHANNEL_BUSY: break;
   default: return foreign(e);
   }
   int rc = take_body(data + CHANNEL_HEADER_SIZE, len - CHANNEL_HEADER_SIZE, &body, e);
-  if (rc > 0 && status == CHANNEL_MUNGE_REFUSED) return take_refusal(&body, e);
+  if (rc > 0 && status == CHANNEL_MUNGE_REFUSED) return take_sentence(&body, -EACCES, e);
+  if (rc > 0 && status == CHANNEL_BUSY) return take_sentence(&body, -EAGAIN, e);
   if (rc > 0) *credential = body;
   return rc;
 }

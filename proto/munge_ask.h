@@ -20,7 +20,7 @@ enum { MUNGE_ASK_BODY_MAX = 4096 }; /* bytes of a credential, or of a sentence *
 void munge_ask_put(struct buf *out, const char *credential, size_t len);
 
 /* Looks for the daemon's whole answer at the front of data. 1: *credential borrows from data. 0: more bytes are needed.
- * Else there is no key, with a sentence: -EPROTO: this is no rdzvd, or one of another version; -EAGAIN: it is busy;
+ * Else there is no key, with a sentence: -EPROTO: this is no rdzvd, or one of another version; -EAGAIN: it cannot say now;
  * -ENOENT: it has no MUNGE; -ENOKEY: it runs without a key; -EACCES: it refuses. */
 int munge_ask_take(const char *data, size_t len, struct slice *credential, struct err *e);
 

@@ -15,6 +15,7 @@
 #include "common/key/secret.h"
 #include "common/mem.h"
 #include "common/system/aside.h"
+#include "common/system/user.h"
 #include "proto/munge_ask.h"
 
 enum { READ_SIZE = MUNGE_ASK_BODY_MAX + 64 };
@@ -117,7 +118,11 @@ static void on_decoded(void *ctx, void *room) {
   struct order *r = room;
   struct key *key = secret_alloc();
   f->aside = NULL;
-  int rc = r->rc < 0 ? r->rc : munge_encoder_check(r->encoder, geteuid(), r->trusted, &r->e);
+  int rc = r->rc;
+  if (rc >= 0 && !user_is_known(r->encoder))
+    rc = err_set(&r->e, -EACCES, "MUNGE names uid %u for rdzvd, which stands for every unknown user here",
+                 (unsigned)r->encoder);
+  if (rc >= 0) rc = munge_encoder_check(r->encoder, geteuid(), r->trusted, &r->e);
   if (rc >= 0) rc = munge_answer_parse(r->payload, (size_t)r->rc, &f->nonce, geteuid(), key, &r->e);
   answer(f, rc < 0 ? NULL : key, rc < 0 ? &r->e : NULL);
   secret_free(key);

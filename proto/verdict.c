@@ -194,7 +194,10 @@ static void put_what(struct buf *out, const struct verdict *v) {
     if (v->text[0]) buf_puts(out, ": ");
     put_some(out, v->text, MISSING_SHOWN_MAX); /* names each attempt */
     return;
-  case CAUSE_NONE:
+  case CAUSE_NONE: /* of a run that another daemon has ended, for example */
+    if (!v->text[0]) break;
+    put_some(out, v->text, MISSING_SHOWN_MAX);
+    return;
   case CAUSE_COUNT: break;
   }
   buf_puts(out, "the cause is unknown");

@@ -3,12 +3,13 @@
  *
  * A person is woken at night because a job of 64 nodes does not begin, and looks at one line. It first says how many
  * nodes are here, for how long they have waited, and how long that goes on. Then it names the missing hosts,
- * compressed, with the reason for each group. Last it names nodes that were refused, because they have exited and
- * report nothing more. Another job of the same user that waits for as many nodes is named too: in most cases the two
+ * compressed, with the reason for each group: a node of the list may have been refused, since its key is another one.
+ * Last it names other nodes that were refused, because they have exited and report nothing more. Another job of the same user that waits for as many nodes is named too: in most cases the two
  * are halves of one job, one of which took its name from a scheduler's variable.
  *
  * Where another daemon may have taken the job over, more than half of the nodes of the last round decide on the next one.
- * If some of those are lacking, the line says how many, and that --claim does without them.
+ * If some of those are lacking, the line says how many, and that --claim does without them. It names a folder as it
+ * could be typed: the working directory is mostly shared where nodes share anything.
  *
  * The daemon sends fields instead of text, so that the time in the line can go on while nothing is sent: an agent
  * writes the line again each second from the last WAITING and its age. The same function writes the daemon's own
@@ -58,16 +59,33 @@ static void put_end(struct buf *out, uint64_t left_ms, const char *option) {
   buf_printf(out, " (%s)", option);
 }
 
+bool waiting_gives_up(const struct waiting *w) {
+  return w->here < w->min_nodes || w->prospect == PROSPECT_GIVE_UP || w->prospect == PROSPECT_HOPELESS;
+}
+
 static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left_ms) {
   uint64_t left = (left_ms + 999) / 1000;
-  if (w->here < w->min_nodes || w->prospect == PROSPECT_GIVE_UP) {
+  if (w->prospect == PROSPECT_HOPELESS) {
+    buf_puts(out, ", giving up in ");
+    put_duration(out, left);
+    buf_puts(out, ", since no other node can come");
+    return;
+  }
+  if (waiting_gives_up(w)) {
     put_end(out, left_ms, "--join-timeout");
     return;
   }
   if (w->here > 1)
-    buf_printf(out, ", beginning with these %" PRId64 " in ", w->here < w->max_nodes ? w->here : w->max_nodes);
+    buf_printf(out, ", beginning with these %" PRId64, w->here < w->max_nodes ? w->here : w->max_nodes);
   else
-    buf_puts(out, ", beginning with it alone in ");
+    buf_puts(out, ", beginning with it alone");
+  if (w->prospect == PROSPECT_VOTES || w->prospect == PROSPECT_CLAIM) {
+    buf_puts(out, w->prospect == PROSPECT_CLAIM ? " when the round is claimed (--claim)"
+                  : w->here > 1                 ? " when they have answered the daemon"
+                                                : " when it has answered the daemon");
+    return;
+  }
+  buf_puts(out, " in ");
   put_duration(out, left);
   if (w->prospect == PROSPECT_LAST_CALL) buf_puts(out, " (--last-call)");
   if (w->prospect == PROSPECT_DELAY) buf_puts(out, ", because the last rounds were short");
@@ -80,12 +98,12 @@ static void put_lacks(struct buf *out, const struct waiting *w, bool over) {
   const char *verb = over ? (w->lacks == 1 ? "was" : "were") : w->lacks == 1 ? "is" : "are";
   buf_printf(out,
              "; %" PRId64 " more node%s of the last round %s needed, since more than half of them must agree"
-             " (with --claim these %s on without)",
+             " (with --claim $PWD/claims, or another folder that all of them see, these %s on without)",
              w->lacks, plural(w->lacks), verb, over ? "could have gone" : "could go");
 }
 
 static void put_absent(struct buf *out, const struct absent *a, uint64_t later_ms) {
-  static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained "};
+  static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained ", "refused "};
   put_text(out, a->hosts);
   buf_printf(out, " (%s", words[a->why]);
   if (a->why != ABSENCE_NEVER) {
@@ -98,6 +116,10 @@ static void put_absent(struct buf *out, const struct absent *a, uint64_t later_m
 }
 
 static void put_missing(struct buf *out, const struct waiting *w, uint64_t later_ms) {
+  if (w->held[0]) {
+    buf_puts(out, "; ");
+    put_text(out, w->held);
+  }
   int64_t of = w->expected ? w->expected : w->max_nodes;
   if (w->here < w->min_nodes && w->min_nodes != of)
     buf_printf(out, "; %" PRId64 " %s needed", w->min_nodes, w->min_nodes == 1 ? "is" : "are");
@@ -136,7 +158,7 @@ void waiting_sentence(const struct waiting *w, uint64_t later_ms, uint64_t end_m
   put_hosts(out, w);
   buf_puts(out, " after ");
   put_duration(out, ((uint64_t)w->waited_ms + later_ms) / 1000);
-  bool gives_up = w->here < w->min_nodes || w->prospect == PROSPECT_GIVE_UP;
+  bool gives_up = waiting_gives_up(w);
   if (end_ms != UINT64_MAX && (!gives_up || end_ms < left_ms))
     put_end(out, end_ms, "--orphan-grace");
   else if (!w->lacks || gives_up)
@@ -151,7 +173,7 @@ void waiting_failed(const struct waiting *w, struct buf *out) {
   put_hosts(out, w);
   buf_puts(out, " within ");
   put_duration(out, (uint64_t)w->waited_ms / 1000);
-  buf_puts(out, " (--join-timeout)");
+  buf_puts(out, w->prospect == PROSPECT_HOPELESS ? ", and no other node can come" : " (--join-timeout)");
   if (w->lacks) put_lacks(out, w, true);
   put_missing(out, w, 0);
 }

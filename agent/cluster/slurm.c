@@ -55,18 +55,26 @@ static bool is_stale(const struct row *r) {
   return !within && cluster_count(all) > 0;
 }
 
-/* The job, or element of an array, as squeue names it, and the step. The port is derived from the numbers. */
+static const char restart_count[] = "SLURM_RESTART_COUNT";
+
+/* The job, or element of an array, as squeue names it, the step, and how often Slurm has started it again: Slurm has
+ * killed the former life, which may have left claims. The port is derived from the numbers. */
 static void name_job(struct row *r, const char *step) {
   static const char variables[] = "SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_JOB_ID";
-  char element[64], from[120];
+  char element[80], part[48], again[16] = "", from[160];
   const char *id = row_variable(r, "SLURM_JOB_ID");
   const char *array = row_variable(r, "SLURM_ARRAY_JOB_ID"), *task = row_variable(r, "SLURM_ARRAY_TASK_ID");
-  int64_t job = -1, n = 0;
+  int64_t job = -1, n = 0, restarts = 0;
   row_number(r, "SLURM_JOB_ID", 1, JOB_MAX, &job);
   if (job < 0) return;
-  if (array && task) snprintf(element, sizeof(element), "%s_%s", array, task);
-  snprintf(from, sizeof(from), "%s%s", array && task ? variables : "SLURM_JOB_ID", step ? " SLURM_STEP_ID" : "");
-  row_set_job(r, "slurm", array && task ? element : id, step, from);
+  row_number(r, restart_count, 0, INT32_MAX, &restarts);
+  if (restarts) snprintf(again, sizeof(again), "-r%lld", (long long)restarts);
+  snprintf(part, sizeof(part), "%s%s", step ? step : "", again);
+  snprintf(element, sizeof(element), "%s%s%s%s", array && task ? array : id, array && task ? "_" : "",
+           array && task ? task : "", step ? "" : again);
+  snprintf(from, sizeof(from), "%s%s%s", array && task ? variables : "SLURM_JOB_ID", step ? " SLURM_STEP_ID" : "",
+           restarts ? " SLURM_RESTART_COUNT" : "");
+  row_set_job(r, "slurm", element, step ? part : NULL, from);
   if (step) parse_int(step, 0, SPECIAL_STEPS, &n, NULL);
   row_set_port(r, job, n, step ? "SLURM_JOB_ID SLURM_STEP_ID" : "SLURM_JOB_ID");
 }
@@ -205,7 +213,7 @@ void cluster_read_slurm(struct row *r) {
     read_step(r, step);
   else
     read_alone(r);
-  row_take_number(r, &r->c->restarts, "SLURM_RESTART_COUNT", 0, INT32_MAX);
+  row_take_number(r, &r->c->restarts, restart_count, 0, INT32_MAX);
   const char *text = row_variable(r, "SLURM_JOB_END_TIME");
   if (text && parse_int(text, 1, INT64_MAX, &end, NULL) == 0 && end > SECONDS_MAX) return; /* no limit */
   row_take_number(r, &r->c->end_time, "SLURM_JOB_END_TIME", 1, SECONDS_MAX);

@@ -97,8 +97,8 @@ static void on_deadline(uv_timer_t *timer) {
 }
 
 static int spawn_helper(struct device_probe *p, struct err *e) {
-  char *program = command_companion("rdzv-devices", NULL, getenv("PATH"));
-  if (!program) return err_set(e, -ENOENT, "rdzv-devices is neither beside rdzv-agent nor in PATH");
+  char *program = command_companion("rdzv-devices", NULL, getenv("PATH"), e);
+  if (!program) return e->code;
   char name[] = "rdzv-devices", *argv[] = {name, NULL};
   uv_stdio_container_t stdio[] = {
       {.flags = UV_IGNORE},

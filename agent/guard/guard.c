@@ -37,6 +37,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/key/secret.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/file.h"
@@ -57,8 +58,10 @@ static struct backstop_page *make_page(void) {
 _Noreturn static void become_backstop(int sock, const struct backstop_page *page, const struct copy_words *words,
                                       pid_t agent) {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads the end of the pair */
+  secret_lock_again();
   pid_t pid = fork();
   if (pid == 0) {
+    secret_lock_again();
     copy_set_name(words, "rdzv-guard", agent);
     guard_main(sock);
   }

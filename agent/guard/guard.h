@@ -130,7 +130,8 @@ enum guard_event_kind {
   GUARD_EXITED, /* status as of waitpid; comes after STARTED, once per worker */
   /* nothing of the round is left; `killed` processes other than workers were killed. Comes after guard_stop, or when
    * all workers have exited by themselves and their leftovers are gone. These have 200 ms; if all workers exited with
-   * 0, they then get SIGTERM, and SIGKILL GUARD_LEFTOVER_STOP_MS later */
+   * 0, they then get SIGTERM, and SIGKILL GUARD_LEFTOVER_STOP_MS later. A fence, or a stop without a grace, kills them
+   * at once */
   GUARD_CLEAR,
   GUARD_LEFTOVER, /* pid, named in text, still runs though all workers have exited with 0; it gets signal `error` now */
   /* the deadline of guard_fence has passed: everything of `round` is being killed. Comes before the deaths that it

@@ -54,7 +54,8 @@ enum {
   DEEP_AFTER_MS = 20, /* killing from the top has not ended: look everywhere; again after twice that */
   DEEP_EVERY_MAX_MS = 500,
   HOLD_EVERY_MS = 250,
-  REPORTS_MAX = 16, /* processes that are named at a time */
+  ADOPT_LOOKS = 200, /* a millisecond each, for what a worker left that died before it was adopted */
+  REPORTS_MAX = 16,  /* processes that are named at a time */
 };
 
 #define NEVER UINT64_MAX
@@ -407,13 +408,19 @@ static bool fence_is_due(const struct guard_process *s) {
   return boot_ms() >= s->fence_at_ms;
 }
 
+/* Everything at once: a parent that is slow to die, in the kernel or on a GPU, hides what runs below it. */
+static void kill_at_once(struct guard_process *s) {
+  keep_nobody(s);
+  begin_killing(s);
+  s->deep_at_ms = boot_ms();
+}
+
 /* It stays due until the agent moves it: a SPAWN may still be on its way. */
 static void fence(struct guard_process *s) {
   emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->round});
   s->overdue = true;
-  keep_nobody(s);
   mark_dying(s);
-  begin_killing(s);
+  kill_at_once(s);
 }
 
 /* A timer of its own: poll's does not run while the machine is suspended. */
@@ -563,11 +570,15 @@ static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, c
 }
 
 /* The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
- * round. */
+ * round, and what these workers left behind is killed. */
 static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
   reap(s);
+  for (int looks = 0; s->orphaned && looks < ADOPT_LOOKS && !only_kept_left(s); looks++) {
+    kill_everywhere(s);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    reap(s);
+  }
   forget_dead(s);
-  if (s->orphaned) signal_orphans(s, SIGKILL);
   s->orphaned = s->any_failed = false;
   s->round = c->round;
   s->count = c->count;
@@ -604,6 +615,7 @@ static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
   } else if (s->phase == PHASE_TERMINATING) {
     if (c->grace_ms > 0 && s->leftovers == LEFTOVERS_FOUND) ask_leftovers(s);
     if (kill_at < s->kill_at_ms) s->kill_at_ms = kill_at;
+    if (c->grace_ms == 0) begin_killing(s); /* what finished workers left is not asked first */
     if (c->grace_ms > 0 && s->signo && c->signo != s->signo) tell_to_stop(s, c->signo);
   }
 }
@@ -642,8 +654,7 @@ static void agent_gone(struct guard_process *s) {
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
   copy_close_others(s->sigchld, s->fence_timer);
-  keep_nobody(s);
-  begin_killing(s);
+  kill_at_once(s);
 }
 
 /* One packet with its descriptors; false: none now. */

@@ -60,7 +60,7 @@ static int find_socket(const struct agent_key_job *job) {
 static int ask_hydra(const struct agent_key_job *job, int fd, struct key *key, struct err *e) {
   int64_t patience = job->options->join_timeout_ms;
   uint32_t deadline_ms = patience > 0 && patience < UINT32_MAX ? (uint32_t)patience : UINT32_MAX;
-  *job->pmi = (struct pmi){.fd = fd, .rank = job->cluster->index.number};
+  *job->pmi = (struct pmi){.fd = fd, .rank = job->cluster->index.number, .agents = job->cluster->agents.number};
   return pmi_share_key(job->pmi, deadline_ms, key, e);
 }
 
@@ -68,15 +68,16 @@ static int ask_hydra(const struct agent_key_job *job, int fd, struct key *key, s
  * a daemon's. */
 static int find_launcher(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
   const struct agent_options *o = job->options;
-  const char *number = cluster_variable(o->env, "OMPI_MCA_orte_precondition_transports");
   bool open_mpi = job->cluster->launcher.is_set && strcmp(job->cluster->launcher.text, "Open MPI") == 0;
-  struct key found;
+  struct key found = {.uid = KEY_OWN};
   int fd = find_socket(job), rc = 0;
   if (!job->cluster->by_mpirun || !o->from.endpoint || o->hosting == HOST_NEVER) return 0;
-  if (!(open_mpi && number && open_mpi_key(number, &found))) {
-    if (fd < 0) return 0;
-    if (!job->look) rc = ask_hydra(job, fd, &found, e);
-  }
+  open_mpi = open_mpi && job->open_mpi;
+  if (!open_mpi && fd < 0) return 0;
+  if (open_mpi)
+    found = *job->open_mpi;
+  else if (!job->look)
+    rc = ask_hydra(job, fd, &found, e);
   if (rc) return rc;
   *from = (struct key_origin){.kind = KEY_SOURCE_RANDOM};
   snprintf(from->text, sizeof(from->text), "%s", open_mpi ? "random, of mpirun" : "random, by mpiexec (PMI)");

@@ -13,10 +13,11 @@
 struct agent_key_job {
   const struct agent_options *options;
   const struct cluster *cluster;
-  struct key_env *env; /* its key is taken */
-  struct pmi *pmi;     /* fd becomes PMI_FD if something was asked there: the caller owes pmi_leave at its end */
-  bool launched;       /* --hosts started this agent: its launcher has read the words of options and environment */
-  bool look;           /* --explain: nothing is created */
+  struct key_env *env;        /* its key is taken */
+  const struct key *open_mpi; /* open_mpi_take; NULL: none */
+  struct pmi *pmi;            /* fd becomes PMI_FD if something was asked there: the caller owes pmi_leave at its end */
+  bool launched; /* --hosts started this agent: its launcher has read the words of options and environment */
+  bool look;     /* --explain: nothing is created */
 };
 
 /* *key is a secret piece of the caller; NULL: --insecure, or with `look` a key that is not there yet. -errno and a

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A question and its answer, one after the other, before the agent has a loop:
  *
- *   cmd=get_my_kvsname                          cmd=my_kvsname kvsname=S
- *   cmd=put kvsname=S key=rdzv-key value=HEX    cmd=put_result rc=0         rank 0 only
- *   cmd=barrier_in                              cmd=barrier_out             when all have sent it
- *   cmd=get kvsname=S key=rdzv-key              cmd=get_result rc=0 value=HEX
+ *   cmd=get_my_kvsname                            cmd=my_kvsname kvsname=S
+ *   cmd=put kvsname=S key=rdzv-agent-R value=HEX  cmd=put_result rc=0         R: each but rank 0
+ *   cmd=barrier_in                                cmd=barrier_out             when all have sent it
+ *   cmd=get kvsname=S key=rdzv-agent-R            cmd=get_result rc=0 value=HEX   rank 0, for each R
+ *   cmd=put kvsname=S key=rdzv-key-R value=HEX    cmd=put_result rc=0             rank 0, for each R
+ *   cmd=barrier_in                                cmd=barrier_out
+ *   cmd=get kvsname=S key=rdzv-key-R              cmd=get_result rc=0 value=HEX   each but rank 0
+ *
+ * What is put there stays, and a worker can read it later, since it inherits the socket. So each agent puts a public key
+ * whose other half dies with this call, and rank 0 seals the job's key for it (crypto_box_seal). No worker runs yet, and
+ * a name is given once.
  *
  * cmd=init is left out: Hydra does not need it, and a worker that is an MPI program sends it later. cmd=finalize waits
  * for the agent's end for the same reason, since Hydra closes the socket then. */
@@ -18,10 +25,16 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "common/key/secret.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 
-enum { PATIENCE_MS = 5000, LEAVE_MS = 2000 };
+enum {
+  PATIENCE_MS = 5000,
+  LEAVE_MS = 2000,
+  SEALED_SIZE = crypto_box_SEALBYTES + KEY_BYTES,
+  HEX_MAX = 2 * SEALED_SIZE,
+};
 
 struct talk {
   int fd;
@@ -75,51 +88,94 @@ static int ask(struct talk *t, const char *question, const char *answer, struct 
   return rc ? rc : pmi_check(t->line, t->len, answer, e);
 }
 
-static int put_key(struct talk *t, const char *space, struct err *e) {
-  struct key key = {.uid = KEY_OWN};
-  char text[KEY_TEXT_MAX + 1], question[PMI_SPACE_MAX + KEY_TEXT_MAX + 64];
-  randombytes_buf(key.bytes, sizeof(key.bytes));
-  key_format(&key, text);
-  snprintf(question, sizeof(question), "cmd=put kvsname=%s key=rdzv-key value=%s\n", space, text);
-  int rc = ask(t, question, "put_result", e);
-  key_wipe(&key);
-  sodium_memzero(text, sizeof(text));
-  sodium_memzero(question, sizeof(question));
-  return rc;
+/* The pair of keys of this agent, for this call. */
+struct pair {
+  uint8_t public[crypto_box_PUBLICKEYBYTES], secret[crypto_box_SECRETKEYBYTES];
+};
+
+static int put(struct talk *t, const char *space, const char *name, int64_t rank, const uint8_t *bytes, size_t n,
+               struct err *e) {
+  char hex[HEX_MAX + 1], question[PMI_SPACE_MAX + HEX_MAX + 80];
+  sodium_bin2hex(hex, sizeof(hex), bytes, n);
+  snprintf(question, sizeof(question), "cmd=put kvsname=%s key=%s-%lld value=%s\n", space, name, (long long)rank, hex);
+  return ask(t, question, "put_result", e);
 }
 
-static int get_key(struct talk *t, const char *space, struct key *key, struct err *e) {
-  char text[KEY_TEXT_MAX + 1], question[PMI_SPACE_MAX + 64];
-  snprintf(question, sizeof(question), "cmd=get kvsname=%s key=rdzv-key\n", space);
+static int get(struct talk *t, const char *space, const char *name, int64_t rank, uint8_t *bytes, size_t n,
+               struct err *e) {
+  char hex[HEX_MAX + 1], question[PMI_SPACE_MAX + 80];
+  size_t len = 0;
+  snprintf(question, sizeof(question), "cmd=get kvsname=%s key=%s-%lld\n", space, name, (long long)rank);
   int rc = ask(t, question, "get_result", e);
   if (rc) return rc;
-  if (!pmi_value(t->line, t->len, "value", text, sizeof(text)))
-    return err_set(e, -EPROTO, "mpiexec's key-value space has no key: rank 0 is no rdzv-agent, or has --key-file");
-  rc = key_parse(text, strlen(text), key, e);
-  sodium_memzero(text, sizeof(text));
+  if (!pmi_value(t->line, t->len, "value", hex, sizeof(hex)) ||
+      sodium_hex2bin(bytes, n, hex, strlen(hex), NULL, &len, NULL) || len != n)
+    return err_set(e, -EPROTO,
+                   "mpiexec's key-value space has no %s-%lld: an agent of this start is no rdzv-agent, is another "
+                   "version of it, or has --key-file",
+                   name, (long long)rank);
+  return 0;
+}
+
+static int give(struct talk *t, const char *space, int64_t rank, const struct key *key, struct err *e) {
+  uint8_t public[crypto_box_PUBLICKEYBYTES], sealed[SEALED_SIZE];
+  int rc = get(t, space, "rdzv-agent", rank, public, sizeof(public), e);
+  if (rc) return rc;
+  if (crypto_box_seal(sealed, key->bytes, sizeof(key->bytes), public))
+    return err_set(e, -EPROTO, "the key that the agent of rank %lld has put into PMI's space is none", (long long)rank);
+  return put(t, space, "rdzv-key", rank, sealed, sizeof(sealed), e);
+}
+
+static int take(struct talk *t, const char *space, int64_t rank, const struct pair *own, struct key *key,
+                struct err *e) {
+  uint8_t sealed[SEALED_SIZE];
+  int rc = get(t, space, "rdzv-key", rank, sealed, sizeof(sealed), e);
+  if (rc == 0 && crypto_box_seal_open(key->bytes, sealed, sizeof(sealed), own->public, own->secret))
+    rc = err_set(e, -EPROTO, "the key that rank 0 has put into PMI's space is for another agent");
   return rc;
 }
 
-static int share(struct talk *t, int64_t rank, struct key *key, struct err *e) {
+static int share(struct talk *t, const struct pmi *p, const struct pair *own, struct key *key, struct err *e) {
   char space[PMI_SPACE_MAX + 1];
   int rc = ask(t, "cmd=get_my_kvsname\n", "my_kvsname", e);
   if (rc) return rc;
   if (!pmi_value(t->line, t->len, "kvsname", space, sizeof(space)))
     return err_set(e, -EPROTO, "mpiexec does not name its key-value space");
-  if (rank == 0) rc = put_key(t, space, e);
+  if (p->rank) rc = put(t, space, "rdzv-agent", p->rank, own->public, sizeof(own->public), e);
   if (rc == 0) rc = ask(t, "cmd=barrier_in\n", "barrier_out", e);
-  return rc ? rc : get_key(t, space, key, e);
+  if (p->rank == 0) randombytes_buf(key->bytes, sizeof(key->bytes));
+  for (int64_t i = 1; rc == 0 && p->rank == 0 && i < p->agents; i++) rc = give(t, space, i, key, e);
+  if (rc == 0) rc = ask(t, "cmd=barrier_in\n", "barrier_out", e);
+  return rc || p->rank == 0 ? rc : take(t, space, p->rank, own, key, e);
 }
 
 int pmi_share_key(const struct pmi *p, uint32_t deadline_ms, struct key *key, struct err *e) {
   uint64_t now = monotonic_ms();
   struct talk t = {.fd = p->fd, .end_ms = now + deadline_ms, .tell_ms = now + PATIENCE_MS};
-  int rc = share(&t, p->rank, key, e);
-  sodium_memzero(t.line, sizeof(t.line));
+  struct pair own;
+  crypto_box_keypair(own.public, own.secret);
+  key->uid = KEY_OWN;
+  int rc = share(&t, p, &own, key, e);
+  sodium_memzero(&own, sizeof(own));
   return rc;
 }
 
 void pmi_leave(const struct pmi *p) {
   struct talk t = {.fd = p->fd, .end_ms = monotonic_ms() + LEAVE_MS};
   if (ask(&t, "cmd=finalize\n", "finalize_ack", NULL)) log_debug("mpiexec does not answer PMI's finalize");
+}
+
+struct key *open_mpi_take(char **env) {
+  static const char name[] = "OMPI_MCA_orte_precondition_transports=";
+  struct key *found = NULL;
+  for (; *env; env++) {
+    char *number = *env + sizeof(name) - 1;
+    if (strncmp(*env, name, sizeof(name) - 1) != 0) continue;
+    if (!found) found = secret_alloc();
+    if (!open_mpi_key(number, found)) continue;
+    open_mpi_hide(number);
+    return found;
+  }
+  secret_free(found);
+  return NULL;
 }

@@ -35,9 +35,9 @@ int pmi_check(const char *line, size_t len, const char *command, struct err *e) 
   return 0;
 }
 
-/* HMAC extracts: the number has 16 random bytes, which is enough, and a key has 32. */
-bool open_mpi_key(const char *number, struct key *key) {
-  static const char context[] = "rdzv open mpi key";
+/* HMAC extracts: the number has 16 random bytes, which is enough, and a key has 32. The end of the context, a zero, is
+ * part of it. */
+static bool hash_number(const char *number, const char *context, uint8_t out[crypto_auth_hmacsha256_BYTES]) {
   uint8_t bytes[NUMBER_BYTES];
   char digits[2 * HALF_DIGITS];
   size_t n = 0;
@@ -46,12 +46,25 @@ bool open_mpi_key(const char *number, struct key *key) {
   memcpy(digits + HALF_DIGITS, number + HALF_DIGITS + 1, HALF_DIGITS);
   if (sodium_hex2bin(bytes, sizeof(bytes), digits, sizeof(digits), NULL, &n, NULL) || n != sizeof(bytes)) return false;
   crypto_auth_hmacsha256_state state;
-  crypto_auth_hmacsha256_init(&state, (const uint8_t *)context, sizeof(context));
+  crypto_auth_hmacsha256_init(&state, (const uint8_t *)context, strlen(context) + 1);
   crypto_auth_hmacsha256_update(&state, bytes, sizeof(bytes));
-  crypto_auth_hmacsha256_final(&state, key->bytes);
-  key->uid = KEY_OWN;
+  crypto_auth_hmacsha256_final(&state, out);
   sodium_memzero(&state, sizeof(state));
   sodium_memzero(bytes, sizeof(bytes));
   sodium_memzero(digits, sizeof(digits));
   return true;
+}
+
+bool open_mpi_key(const char *number, struct key *key) {
+  key->uid = KEY_OWN;
+  return hash_number(number, "rdzv open mpi key", key->bytes);
+}
+
+void open_mpi_hide(char *number) {
+  uint8_t bytes[crypto_auth_hmacsha256_BYTES];
+  char digits[2 * NUMBER_BYTES + 1];
+  if (!hash_number(number, "rdzv open mpi workers", bytes)) return;
+  sodium_bin2hex(digits, sizeof(digits), bytes, NUMBER_BYTES);
+  memcpy(number, digits, HALF_DIGITS);
+  memcpy(number + HALF_DIGITS + 1, digits + HALF_DIGITS, HALF_DIGITS);
 }

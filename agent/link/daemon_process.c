@@ -24,6 +24,7 @@
 #include "agent/link/private_dir.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
+#include "common/key/secret.h"
 #include "common/mem.h"
 #include "common/system/command.h"
 
@@ -146,6 +147,7 @@ static int spawn(const char *program, const char *const words[], const struct en
 _Noreturn static void become(const struct daemon_process_options *o, char **argv, int argc, const struct ends *c,
                              pid_t agent) {
   int null = open("/dev/null", O_RDWR);
+  secret_lock_again();
   setsid();
   if (dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0) _exit(EXIT_CODE_SYSTEM);
   for (int n = FD_ERR; n < FD_END; n++)
@@ -171,9 +173,8 @@ static int copy_self(const struct daemon_process_options *o, const char *const w
 }
 
 int daemon_process_start(const struct daemon_process_options *o, struct daemon_process *p, struct err *e) {
-  char *program = o->program ? NULL : command_companion("rdzvd", "../daemon/", getenv("PATH"));
-  if (!o->program && !program)
-    return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
+  char *program = o->program ? NULL : command_companion("rdzvd", "../daemon/", getenv("PATH"), e);
+  if (!o->program && !program) return err_wrap(e, "rdzvd cannot be started on this machine");
   struct daemon_process new = {.ready = -1, .owner = -1, .err = -1, .talk = -1, .state_dir = p->state_dir};
   struct ends child = {{-1, -1, -1, -1, -1, -1, -1, -1}};
   int rc = open_ends(o, &new, &child, e);

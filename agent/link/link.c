@@ -21,13 +21,14 @@
  *
  * If resolving fails, earlier addresses are used: an absent name server must not end a job whose daemon runs.
  *
- * "Refused" means that the address that welcomed us refused. Then no daemon runs there, which is evidence; a timeout,
- * or another address that refuses, is only silence.
- *
  * A daemon with another key, as the one of a whole cluster, may give this user his own by MUNGE. Then the same address
  * is dialed again with that key. The owner's first message follows the daemon's, so the owner need not know; it learns
  * on_user_key, since no agent starts a daemon for such a job. Each address of --endpoint has a key of its own. A daemon
  * that refuses that key as well has restarted with another; the next attempt begins with the key that was found first.
+ *
+ * A channel gives a ticket, with which the next one costs both sides little: ten thousand agents come back to a daemon
+ * that has restarted. It is used for one opening, wherever that goes. If the daemon does not take it, the same address
+ * is dialed again with the key.
  *
  * Another program may use the endpoint's port. One on this machine is named after a second. A program that waits for a
  * line before it speaks, as HTTP servers do, gets two line ends shortly before the supervisor gives the connection up;
@@ -70,6 +71,7 @@ struct attempt {
   uv_connect_t req;
   struct link *link; /* NULL: given up, waiting to be closed */
   struct link *home; /* the same, always */
+  bool resumes;      /* with a ticket */
   bool welcomed;     /* the peer is known: the reason alone explains an end */
 };
 
@@ -106,8 +108,8 @@ static void go_down_with(struct link *l, const struct link_down *down) {
   l->o.cb->on_down(l->o.ctx, down);
 }
 
-static void go_down(struct link *l, bool refused, const char *why) {
-  go_down_with(l, &(struct link_down){.refused = refused, .why = why});
+static void go_down(struct link *l, const char *why) {
+  go_down_with(l, &(struct link_down){.why = why});
 }
 
 /* A limit of descriptors under which this process has never had a connection does not pass. */
@@ -116,15 +118,20 @@ static void fail_to_connect(struct link *l) {
   bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
   link_put_failure(l, &why);
   if (limited) buf_printf(&why, "; %s", limit_advice(EMFILE));
-  go_down_with(l, &(struct link_down){
-                      .refused = link_home_refused(l), .fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
+  go_down_with(l, &(struct link_down){.fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
   buf_finish(&why);
 }
 
 /* Connections. ----------------------------------------------------------------------------------------------------- */
 
+static void keep_ticket(struct link *l, struct channel_ticket *ticket) {
+  secret_free(l->ticket);
+  l->ticket = ticket;
+}
+
 static void on_conn_msg(struct conn *c, struct msg *m) {
   struct attempt *a = c->owner;
+  if (m->type == MSG_GREETING && a->link) keep_ticket(a->link, channel_take_ticket(&c->channel, m->greeting.ticket));
   if (m->type == MSG_WELCOME) {
     c->max_body = FRAME_MAX_TO_AGENT;
     a->welcomed = true;
@@ -134,6 +141,12 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
     }
   }
   if (a->link) a->link->o.cb->on_msg(a->link->o.ctx, m);
+}
+
+/* What munged or the daemon has said of this user's credential, or that one of the two machines has no MUNGE. Anything
+ * else may pass: a daemon or a munged that starts again, one that is busy, a network that fails. */
+static bool is_verdict(const struct err *munge) {
+  return munge->code == -EACCES || munge->code == -EPROTO || munge->code == -ENOENT || munge->code == -ENOKEY;
 }
 
 /* munge: why MUNGE brings no key; NULL: it was not asked. */
@@ -150,7 +163,7 @@ static void tell_refusal(struct link *l, enum channel_status status, enum channe
                                       .named = !l->o.munge,
                                       .munge = munge ? munge->text : NULL});
   bool final = status == CHANNEL_WRONG_KEY || status == CHANNEL_NO_KEY;
-  if (munge && (munge->code == -EAGAIN || munge->code == -ETIMEDOUT)) final = false;
+  if (munge && !is_verdict(munge)) final = false;
   go_down_with(l, &(struct link_down){.fatal = final ? EXIT_CODE_REFUSED : 0, .why = buf_text(&why)});
   buf_finish(&where);
   buf_finish(&why);
@@ -181,13 +194,21 @@ static void ask_munge(struct link *l, enum channel_source source) {
   l->fetch = munge_fetch_start(&o, on_fetched, l);
 }
 
+/* The daemon does not take our ticket: it has another key now, or was away for too long. */
+static void open_with_key(struct link *l) {
+  log_debug("the daemon does not take the ticket of the last connection: this one is opened with the key");
+  drop_peer(l, false);
+  l->again = true;
+  dial_address(l);
+}
+
 /* The daemon refuses our key. Nothing vouches for that: an agent that was welcomed before keeps trying. */
 static void end_refused(struct link *l, const struct conn *c) {
   enum channel_status status = c->refusal;
   enum channel_source source = c->refusal_key;
   if (status == CHANNEL_WRONG_KEY && l->to->fetched) {
     link_forget_fetched(l->to);
-    go_down(l, false, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
+    go_down(l, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
   } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_available()) {
     ask_munge(l, source);
   } else {
@@ -203,7 +224,10 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
     return;
   }
   if (code == -EACCES && c->refusal != CHANNEL_OK) {
-    end_refused(l, c);
+    if (a->resumes && c->refusal == CHANNEL_WRONG_KEY)
+      open_with_key(l);
+    else
+      end_refused(l, c);
     return;
   }
   bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE || code == -EBADMSG);
@@ -270,9 +294,13 @@ static void note_own_addr(struct link *l) {
 
 static void be_up(struct link *l) {
   struct err e = ERR_INIT;
-  int rc = conn_start(&l->attempt->conn, l->o.user_timeout_ms, &e);
+  struct attempt *a = l->attempt;
+  a->resumes = a->conn.key && l->ticket;
+  if (a->resumes) conn_use_ticket(&a->conn, l->ticket);
+  int rc = conn_start(&a->conn, l->o.user_timeout_ms, &e);
+  if (a->resumes) keep_ticket(l, NULL);
   if (rc) {
-    go_down(l, false, e.text);
+    go_down(l, e.text);
     return;
   }
   enter_state(l, LINK_UP);
@@ -356,7 +384,7 @@ static void adopt_socket(struct link *l, int fd) {
   int rc = uv_pipe_open(&a->conn.pipe, fd);
   if (rc) {
     close(fd);
-    go_down(l, false, uv_strerror(rc));
+    go_down(l, uv_strerror(rc));
     return;
   }
   be_up(l);
@@ -414,7 +442,7 @@ static void on_resolved(void *ctx, const struct address_list *found, const struc
   struct link *l = ctx;
   l->resolve = NULL;
   if (e && l->to->addresses.n == 0) {
-    go_down(l, false, e->text);
+    go_down(l, e->text);
     return;
   }
   if (!e) l->to->addresses = *found;
@@ -462,11 +490,11 @@ void link_open(struct link *l, const struct link_to *to) {
   uv_update_time(l->o.loop);
   l->began_ms = uv_now(l->o.loop);
   if (!link_choose_target(l, to))
-    go_down(l, false, "the next daemon has no numeric address");
+    go_down(l, "the next daemon has no numeric address");
   else if (l->where == LINK_TO_ADDRESS)
     dial_all(l);
   else if (l->where == LINK_TO_OWN && !local_daemon_standby_port(l->o.daemon))
-    go_down(l, false, "this agent has reserved no port for rdzvd");
+    go_down(l, "this agent has reserved no port for rdzvd");
   else if (l->o.standalone || l->where == LINK_TO_OWN)
     want_daemon(l);
   else
@@ -518,6 +546,7 @@ static void on_timer_closed(uv_handle_t *handle) {
 void link_destroy(struct link *l) {
   if (!l) return;
   link_shut(l);
+  keep_ticket(l, NULL);
   for (size_t i = 0; i <= DAEMONS_MAX; i++) link_forget_fetched(&l->targets[i]);
   uv_close((uv_handle_t *)&l->timer, on_timer_closed);
 }

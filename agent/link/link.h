@@ -25,7 +25,6 @@ struct link;
 
 /* The attempt failed, or the connection ended. */
 struct link_down {
-  bool refused;    /* no program listens there */
   bool foreign;    /* the program that listens there uses another protocol */
   int fatal;       /* not 0 if another try cannot help: the exit code */
   const char *why; /* a sentence for people */

@@ -40,6 +40,7 @@ struct link {
   char own_addr[ADDR_MAX + 1]; /* this end of the last connection; "": none yet */
   union socket_address home;   /* the address that welcomed us last */
   bool has_home;
+  struct channel_ticket *ticket;      /* of the last channel, for the next one; NULL: none */
   enum channel_source refused_source; /* of the daemon's key, while MUNGE is asked */
   bool again;                         /* the next connection is another try of the one that the owner knows */
   bool foreign;                       /* another agent started the last daemon */
@@ -53,8 +54,6 @@ bool link_choose_target(struct link *l, const struct link_to *to);
 void link_find_own(struct link *l, uint16_t port);
 void link_prefer_last(struct link *l);
 void link_forget_fetched(struct link_target *t);
-/* The address that welcomed us last refuses. */
-bool link_home_refused(const struct link *l);
 /* Another agent starts its own daemon again, at the same port. Only if it has not done so for a while is it replaced by
  * ours. */
 bool link_may_replace(struct link *l);

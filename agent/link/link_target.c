@@ -79,13 +79,6 @@ const struct key *link_key(const struct link *l, uint32_t endpoint) {
 
 /* Refusals. -------------------------------------------------------------------------------------------------------- */
 
-bool link_home_refused(const struct link *l) {
-  for (size_t i = 0; l->has_home && i < l->to->addresses.n; i++)
-    if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->to->addresses.v[i], address_size(&l->home)) == 0)
-      return true;
-  return false;
-}
-
 bool link_may_replace(struct link *l) {
   if (!l->foreign) return true;
   uint64_t now = uv_now(l->o.loop);

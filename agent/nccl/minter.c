@@ -172,8 +172,8 @@ static struct helper *helper_create(struct minter *m) {
 
 static int spawn_helper(struct helper *h, char *const *env, struct err *e) {
   char name[] = "rdzv-nccl", count[16], *argv[] = {name, count, NULL};
-  char *program = command_companion(name, NULL, getenv("PATH"));
-  if (!program) return err_set(e, -ENOENT, "rdzv-nccl is neither beside rdzv-agent nor in PATH");
+  char *program = command_companion(name, NULL, getenv("PATH"), e);
+  if (!program) return e->code;
   snprintf(count, sizeof count, "%u", h->count);
   uv_stdio_container_t stdio[] = {
       {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&h->in},

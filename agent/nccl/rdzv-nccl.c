@@ -53,7 +53,7 @@ static bool ask_python(char *out) {
       "from importlib.util import find_spec\nprint(list(find_spec('nvidia.nccl').submodule_search_locations)[0])";
   const char *python = getenv("PYTHON_EXEC");
   int ends[2];
-  if (!python || !*python) python = command_own_python();
+  if (!python || !*python) python = command_own_python(NULL);
   if (!python) python = "python3";
   if (pipe2(ends, O_CLOEXEC)) return false;
   pid_t pid = fork();

@@ -8,8 +8,9 @@
 #include "agent/options/options.h"
 
 enum {
-  STATIC_DEFAULT_PORT = 29500, /* --master-port */
-  ORPHAN_GRACE_MS = 60000,     /* --orphan-grace if MIN is below MAX */
+  STATIC_DEFAULT_PORT = 29500,    /* --master-port */
+  ORPHAN_GRACE_MS = 60000,        /* --orphan-grace if MIN is below MAX, */
+  ORPHAN_GRACE_FIXED_MS = 300000, /* and if it is not */
 };
 
 /* Input and output of the rules. */

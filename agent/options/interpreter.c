@@ -8,20 +8,27 @@
  * The name of the file is not enough: /usr/bin/python3 links to python3.9 here and to python3.11 there. The folder of
  * the target does not matter, since a shared folder may be mounted elsewhere on each host.
  *
- * For a script the program of its first line counts; `#!/usr/bin/env python3` searches PATH too. */
+ * For a script the program of its first line counts; `#!/usr/bin/env python3` searches PATH too.
+ *
+ * A script may run another program in its place, as pyenv's shims do, which are bash. Only the process shows that:
+ * /proc/PID/exe is the file behind all links. The name by which it was started leads to a virtual environment, if it
+ * leads to the same file. */
 
 #include "agent/options/interpreter.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "agent/cluster/cluster.h"
 #include "agent/options/command_line.h"
 #include "agent/options/options.h"
+#include "common/buf.h"
 #include "common/system/command.h"
 #include "common/mem.h"
 
+enum { ENVIRON_MAX = 256 * 1024, BELOW_MAX = 64 /* processes that are looked at */ };
 enum { LINE_MAX_LEN = 255 }; /* of a script's first line: the kernel reads no more */
 
 static const char *base_of(const char *path) {
@@ -61,6 +68,18 @@ static char *find_program(const char *name, char *const *env, const char *folder
   return find_named(line, path);
 }
 
+/* Takes `file`. */
+static char *with_target(char *file) {
+  char *real = file ? realpath(file, NULL) : NULL;
+  if (real && strcmp(base_of(real), base_of(file)) != 0) {
+    char *both = xasprintf("%s (%s)", file, base_of(real));
+    free(file);
+    file = both;
+  }
+  free(real);
+  return file;
+}
+
 char *interpreter_find(char *const *argv, char *const *env, const char *folder) {
   static struct agent_options o;
   int argc = 0, rest;
@@ -70,16 +89,81 @@ char *interpreter_find(char *const *argv, char *const *env, const char *folder) 
   o.words = argv + rest;
   o.command = rest < argc && !(o.dashes && argv[rest][0] == '-');
   if (!o.command) return NULL;
-  o.own_python = command_own_python();
+  o.own_python = command_own_python(NULL);
   char **words = command_line_create(&o, env, NULL);
-  char *file = find_program(words[0], env, folder), *real = file ? realpath(file, NULL) : NULL;
+  char *file = find_program(words[0], env, folder);
   free(words);
   free(o.own_python);
-  if (real && strcmp(base_of(real), base_of(file)) != 0) {
-    char *both = xasprintf("%s (%s)", file, base_of(real));
+  return with_target(file);
+}
+
+/* A process that runs. ------------------------------------------------------------------------------------------------ */
+
+static bool is_python(const char *base) {
+  return strncmp(base, "python", 6) == 0 || strncmp(base, "pypy", 4) == 0;
+}
+
+bool interpreter_is_python(const char *found) {
+  const char *target = strrchr(found, '(');
+  return is_python(target && target > found && target[-1] == ' ' ? target + 1 : base_of(found));
+}
+
+/* Of /proc/PID/FILE at most ENVIRON_MAX bytes, and a NUL. */
+static void read_proc(pid_t pid, const char *file, struct buf *out) {
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t n;
+  while (fd >= 0 && out->len < ENVIRON_MAX && (n = read(fd, buf_reserve(out, 4096), 4096)) > 0)
+    buf_commit(out, (size_t)n);
+  if (fd >= 0) close(fd);
+  buf_putc(out, '\0');
+}
+
+/* The name by which it was started, as a file, if that is the file that runs; else NULL. */
+static char *started_as(pid_t pid, const char *exe) {
+  struct buf words = BUF_INIT, env = BUF_INIT;
+  const char *path = NULL;
+  read_proc(pid, "cmdline", &words);
+  read_proc(pid, "environ", &env);
+  for (size_t at = 0; at < env.len && !path; at += strlen(env.data + at) + 1)
+    if (strncmp(env.data + at, "PATH=", 5) == 0) path = env.data + at + 5;
+  char *file = command_find(words.data, path, NULL), *real = file && *file == '/' ? realpath(file, NULL) : NULL;
+  if (!real || strcmp(real, exe) != 0) {
     free(file);
-    file = both;
+    file = NULL;
   }
   free(real);
+  buf_finish(&words);
+  buf_finish(&env);
   return file;
+}
+
+static char *find_running(pid_t pid, int *looks) {
+  char path[64], exe[4096], *found = NULL;
+  if (--*looks < 0) return NULL;
+  snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
+  ssize_t n = readlink(path, exe, sizeof(exe) - 1);
+  exe[n > 0 ? n : 0] = '\0';
+  if (is_python(base_of(exe))) {
+    found = started_as(pid, exe);
+    return with_target(found ? found : xstrdup(exe));
+  }
+  struct buf children = BUF_INIT;
+  snprintf(path, sizeof(path), "task/%d/children", (int)pid);
+  read_proc(pid, path, &children);
+  char *at = children.data, *end;
+  for (long child; !found && (child = strtol(at, &end, 10)) > 0 && end != at; at = end)
+    found = find_running((pid_t)child, looks);
+  buf_finish(&children);
+  return found;
+}
+
+char *interpreter_running(pid_t pid) {
+  char self[24];
+  int looks = BELOW_MAX;
+  ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+  self[n > 0 ? n : 0] = '\0';
+  return strtol(self, NULL, 10) == getpid() ? find_running(pid, &looks)
+                                            : NULL; /* else /proc counts otherwise than we do */
 }

@@ -363,7 +363,8 @@ static int settle_all(struct settling *s, struct err *e) {
   if (rc == 0) rc = settle_logs_specs(s, e);
   if (rc) return rc;
   options_rest_from_cluster(s);
-  if (o->orphan_grace_ms < 0) o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? INT64_MAX : ORPHAN_GRACE_MS;
+  if (o->orphan_grace_ms < 0)
+    o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? ORPHAN_GRACE_FIXED_MS : ORPHAN_GRACE_MS;
   settle_hang(s);
   settle_signals(s);
   settle_output(s);
@@ -423,5 +424,8 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .nccl_ids = o->nccl_ids,
       .daemons = o->n_endpoints > 1 ? (int64_t)o->n_endpoints : 0,
       .claims = o->claim != NULL,
+      .orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? 0
+                         : o->orphan_grace_ms            ? o->orphan_grace_ms
+                                                         : 1,
   };
 }

@@ -127,6 +127,7 @@ struct agent_options {
   const char *local_addr; /* numeric address or host name; or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
   int64_t orphan_grace_ms; /* INT64_MAX: forever */
+  bool sole_agent;
   /* how long to wait for the GPU driver to answer and for memory to be freed; 0: do not ask */
   int64_t device_timeout_ms;
   int64_t hang_timeout_ms, hang_start_ms; /* 0: never */

@@ -4,8 +4,8 @@
  * The build has the path: absolute if the build's sysconfdir is not below its prefix (/etc for the prefix /usr), else
  * relative to the folder of this binary, so that a tree that was moved or unpacked takes its file along.
  *
- * The file decides which program rdzv-agent runs to reach other hosts. So a file that every user can change is refused.
- * A file that cannot be read is refused too: on one node of a job other settings than on the others would count. */
+ * The file names programs that rdzv-agent runs, so common/system/trust.h decides whether it counts. A file that cannot
+ * be read or trusted ends the agent: on one node of a job other settings than on the others would count. */
 
 #include "agent/options/site_conf.h"
 
@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "agent/options/options.h"
 #include "common/mem.h"
+#include "common/system/trust.h"
 
 static const char variable[] = "RDZV_AGENT_CONF=";
 
@@ -34,19 +35,13 @@ static char *own_path(void) {
   ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
   if (RDZV_SITE_CONF[0] == '/' || n <= 0) return xstrdup(RDZV_SITE_CONF);
   while (n > 0 && dir[n - 1] != '/') n--;
-  char *path = xasprintf("%.*s%s", (int)n, dir, RDZV_SITE_CONF), *real = realpath(path, NULL);
-  if (!real) return path;
-  free(path);
-  return real;
+  return xasprintf("%.*s%s", (int)n, dir, RDZV_SITE_CONF);
 }
 
 static int check_file(int fd, const char *path, struct err *e) {
   struct stat st;
   if (fstat(fd, &st) != 0) return err_sys(e, -errno, "%s cannot be read", path);
   if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a file: give a file with a setting on a line", path);
-  if (st.st_mode & S_IWOTH)
-    return err_set(e, -EPERM, "%s can be changed by every user, and decides what rdzv-agent runs: chmod o-w %s", path,
-                   path);
   return 0;
 }
 
@@ -82,15 +77,18 @@ int site_conf_read(struct opts_file *f, char *const *env, struct err *e) {
   const char *given = find_given(env);
   *f = (struct opts_file){0};
   if (given && !*given) return 0;
-  char *path = given ? xstrdup(given) : own_path();
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), rc = fd < 0 ? -errno : 0;
-  if (rc == 0) {
-    rc = read_file(f, fd, path, e);
-    close(fd);
-  } else {
-    bool missing = !given && (rc == -ENOENT || rc == -ENOTDIR);
-    rc = missing ? 0 : err_sys(e, rc, "%s%s cannot be read", given ? variable : "", path);
-    free(path);
+  struct err why = ERR_INIT;
+  char *path = given ? xstrdup(given) : own_path(), *real = trust_resolve(path, &why);
+  free(path);
+  if (!real && !given && (why.code == -ENOENT || why.code == -ENOTDIR)) return 0;
+  if (!real) return err_set(e, why.code, "%s%s", given ? variable : "", why.text);
+  int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) {
+    int rc = err_sys(e, -errno, "%s%s cannot be read", given ? variable : "", real);
+    free(real);
+    return rc;
   }
+  int rc = read_file(f, fd, real, e);
+  close(fd);
   return rc;
 }

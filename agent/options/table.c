@@ -291,7 +291,10 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "How long the first round waits for more nodes once MIN have joined."},
+     .help =
+         "How long the first round waits for more nodes once MIN have joined. While nodes keep joining it "
+         "waits up to 30 s more, until none has for 5 s. It does not wait if all nodes that the scheduler started have joined. "
+         "0: it begins with MIN."},
     {.name = "scale-up",
      .in_file = true,
      .type = OPT_CUSTOM,
@@ -348,7 +351,15 @@ static const struct opt table[] = {
      .label = "TIME",
      .parse = option_orphan_grace,
      .help = "How long workers continue when no daemon answers: a time, or forever. Then they are stopped and the "
-             "agent exits with 76. Default: forever with a fixed number of nodes, else 60s."},
+             "agent exits with 76. A node that the others can go on without does not wait: it kills its workers within "
+             "its --lease. Default: 5min with a fixed number of nodes, else 60s."},
+    {.name = "sole-agent",
+     .in_file = true,
+     .type = OPT_FLAG,
+     .offset = FIELD(sole_agent),
+     .help =
+         "No other agent of this job lives on this machine: the service manager starts this one only when nothing of "
+         "its predecessor is left, as systemd and Kubernetes do. Then the predecessor's place is free at once."},
     {.name = "leave-before-end",
      .in_file = true,
      .type = OPT_DURATION,

@@ -87,7 +87,7 @@ struct relay_pipes {
   int open;    /* streams that have not ended */
   bool opened; /* the thread has them in its epoll */
   bool released;
-  _Atomic bool drained;
+  _Atomic bool drained, traced;
   struct renaming *renaming; /* the thread has not seen it yet; NULL: none */
   struct buf tail;
   _Atomic uint64_t heard_ms; /* boot_ms of the last read; 0: none */
@@ -248,9 +248,18 @@ static void show_end(struct relay *r, struct stream *s, const char *state, size_
   sink_line(sink_of(r, s), s->of->prefix, state, len);
 }
 
+/* Under the mutex, as all of give_line. */
+static void note_traceback(struct relay *r, struct stream *s, const char *line, size_t len) {
+  static const char words[] = "Traceback (most recent call last)";
+  if (!s->is_err || !memmem(line, len, words, sizeof(words) - 1)) return;
+  s->of->traced = true;
+  if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+}
+
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
   size_t last = len;
   const char *state = last_state(line, &last);
+  note_traceback(r, s, line, len);
   remove_bar(r, s);
   keep_line(r, s, state, last);
   if (is_raw(r, s))
@@ -785,6 +794,10 @@ void relay_release(struct relay *r, struct relay_pipes *p) {
 
 bool relay_is_drained(const struct relay_pipes *p) {
   return atomic_load(&p->drained);
+}
+
+bool relay_take_traceback(struct relay_pipes *p) {
+  return atomic_exchange(&p->traced, false);
 }
 
 uint64_t relay_heard_ms(const struct relay_pipes *p) {

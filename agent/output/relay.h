@@ -34,7 +34,8 @@ struct relay_options {
    * the relay. */
   const struct opt_strings *out_filters, *err_filters;
   uint32_t workers;        /* whose recent lines are kept: local ranks below it */
-  void (*wake)(void *ctx); /* from the relay's thread: some pipes are drained, or there is a trouble; or NULL */
+  void (*wake)(void *ctx); /* from the relay's thread: some pipes are drained, or there is a trouble or a traceback; or
+                            * NULL */
   void *ctx;
 };
 
@@ -83,6 +84,9 @@ void relay_rename(struct relay *r, struct relay_pipes *p, const struct relay_sou
 void relay_release(struct relay *r, struct relay_pipes *p);
 /* Both have ended and everything is written. `wake` is called when that becomes true. */
 bool relay_is_drained(const struct relay_pipes *p);
+/* Whether a Python traceback has begun in its stderr since the last call: its process is about to end. `wake` is called
+ * when that becomes true. */
+bool relay_take_traceback(struct relay_pipes *p);
 /* When the worker last wrote, in boot_ms; 0: not yet. */
 uint64_t relay_heard_ms(const struct relay_pipes *p);
 /* The worker's last stderr lines, whole lines if possible, NUL-terminated; at most RELAY_TAIL_MAX bytes. */

@@ -31,6 +31,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/system/user.h"
 
 enum { TURN_CONNECTIONS = 64, TURN_RECORDS = 16, BACKLOG = 1024 };
 
@@ -465,7 +466,7 @@ static void accept_some(struct sdk_server *s) {
     if (fd < 0) return;
     struct ucred who = {0};
     socklen_t len = sizeof(who);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) || (who.uid != geteuid() && who.uid != 0)) {
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) || (who.uid != 0 && !user_is_self(who.uid))) {
       struct worker_conn stranger = {.pid = who.pid, .uid = who.uid};
       struct sdk_event *ev = add_event(s, SDK_EVENT_TROUBLE, &stranger);
       snprintf(ev->text, sizeof(ev->text),

@@ -4,11 +4,12 @@
  *
  *   from this machine    the kernel's answer decides at once
  *   from another node    it waits for the agent of that node (inquiry.c); the question goes through the daemon, whose
- *                        connections are authenticated. One question is about all that came in one turn of the loop
+ *                        connections are authenticated. Questions, and answers to those of other nodes (replies.c),
+ *                        are at least OWNERS_EVERY_MS apart, and about all connections that came meanwhile
  *
  * The uid is compared where the process is, so each agent compares with its own: containers with user name spaces have
- * different numbers for one user. The kernel shows a user that has no number here as OVERFLOW_UID. Then other agents of
- * this machine are asked, one of which may be in the name space of that user.
+ * different numbers for one user. A user without a number here is not known (common/system/user.h). Then other agents
+ * of this machine are asked, one of which may be in the name space of that user.
  *
  * Where the kernel cannot be asked the address alone decides, and one line says so. While the daemon is away callers
  * from other nodes wait for it.
@@ -27,16 +28,19 @@
 #include "agent/link/host_addrs.h"
 #include "agent/store/guests.h"
 #include "agent/store/inquiry.h"
+#include "agent/store/replies.h"
 #include "common/buf.h"
+#include "common/deadline.h"
 #include "common/mem.h"
 #include "common/printable.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/socket_owner.h"
+#include "common/system/user.h"
 #include "proto/socket.h"
 
 enum {
-  OVERFLOW_UID = 65534,    /* /proc/sys/kernel/overflowuid, as nearly everywhere */
+  OVERFLOW_UID = 65534,    /* as an agent names a user that it does not know */
   PROCESS_EVERY_MS = 1000, /* finding a process takes a while: for the log, at most so often */
 };
 
@@ -44,9 +48,10 @@ struct door {
   struct door_options o;
   int64_t uid;
   struct socket_owners owners;
-  struct inquiry *inquiry;
-  uv_timer_t timer; /* until the next question */
-  bool here;        /* the daemon */
+  struct inquiry *inquiry; /* about connections to the store here */
+  struct replies *replies; /* about connections from here */
+  uv_timer_t timer;        /* until the next question or answer */
+  bool here;               /* the daemon */
   bool said_unknown;
   uint64_t process_ms; /* when one was looked for last */
 
@@ -124,30 +129,38 @@ static enum c10d_admission judge_local(struct door *d, const struct c10d_caller 
   case SOCKET_OWNER_UNKNOWN: warn_unknown(d, ""); return C10D_ADMIT;
   case SOCKET_OWNER_FOUND: break;
   }
-  if (owner.uid == d->uid) return C10D_ADMIT;
-  if (owner.uid == OVERFLOW_UID && d->nodes > 1) return ask_about(d, caller);
+  bool known = user_is_known(owner.uid);
+  if (known && owner.uid == d->uid) return C10D_ADMIT;
+  if (!known && d->nodes > 1) return ask_about(d, caller);
   find_process(d, &owner, &h);
   explain(d, owner.uid, h.pid, h.name, "", why);
   return C10D_REFUSE;
 }
 
-/* Questions to other agents. --------------------------------------------------------------------------------------- */
+/* When questions and answers leave. -------------------------------------------------------------------------------- */
 
 static void on_timer(uv_timer_t *timer);
 
 static void set_timer(struct door *d) {
-  uint64_t at = inquiry_deadline(d->inquiry), now = monotonic_ms();
+  uint64_t at = replies_deadline(d->replies), now = monotonic_ms();
+  if (d->server) at = earliest(at, inquiry_deadline(d->inquiry));
   uv_timer_stop(&d->timer);
-  if (!d->here || !d->server || at == UINT64_MAX) return;
+  if (!d->here || at == UINT64_MAX) return;
   uv_update_time(d->o.loop);
   uv_timer_start(&d->timer, on_timer, at > now ? at - now : 0, 0);
 }
 
-static void ask_next(struct door *d) {
+/* One that is due leaves in the next turn of the loop, with all that come in this one. */
+static void set_timer_sooner(struct door *d) {
+  if (!uv_is_active((uv_handle_t *)&d->timer) || uv_timer_get_due_in(&d->timer) > 0) set_timer(d);
+}
+
+/* Questions to other agents. --------------------------------------------------------------------------------------- */
+
+static void send_question(struct door *d) {
   struct store_caller callers[OWNERS_MAX];
   char addr[INET6_ADDRSTRLEN];
   struct msg m;
-  size_t n;
   msg_init(&m, MSG_ASK_OWNERS);
   socket_format(&d->store.addr, addr);
   m.ask_owners.incarnation = d->incarnation;
@@ -155,25 +168,16 @@ static void ask_next(struct door *d) {
   m.ask_owners.addr = addr;
   m.ask_owners.port = d->store.port;
   m.ask_owners.callers = callers;
-  while ((n = inquiry_next(d->inquiry, monotonic_ms(), callers, &m.ask_owners.serial)) > 0) {
-    m.ask_owners.n_callers = n;
-    d->o.send(d->o.ctx, &m);
-  }
+  m.ask_owners.n_callers = inquiry_next(d->inquiry, monotonic_ms(), callers, &m.ask_owners.serial);
+  if (m.ask_owners.n_callers) d->o.send(d->o.ctx, &m);
 }
 
-static void on_timer(uv_timer_t *timer) {
-  struct door *d = timer->data;
-  if (d->here) ask_next(d);
-  set_timer(d);
-}
-
-/* The timer asks in the next turn of the loop, about all that came in this one. */
 static enum c10d_admission ask_about(struct door *d, const struct c10d_caller *caller) {
   char addr[INET6_ADDRSTRLEN];
   socket_format(&caller->from, addr);
   d->store = (struct socket_end){caller->to, caller->to_port};
   inquiry_add(d->inquiry, caller->id, addr, caller->from_port);
-  if (!uv_is_active((uv_handle_t *)&d->timer) || uv_timer_get_due_in(&d->timer) > 0) set_timer(d);
+  set_timer_sooner(d);
   return C10D_LATER;
 }
 
@@ -203,6 +207,7 @@ void door_on_owners(struct door *d, const struct owners *owners) {
 void door_daemon(struct door *d, bool here) {
   d->here = here;
   inquiry_repeat(d->inquiry);
+  replies_clear(d->replies);
   set_timer(d);
 }
 
@@ -242,17 +247,16 @@ static enum socket_owner_answer find_owner(struct door *d, const struct socket_e
   return a;
 }
 
-static struct store_owner judge_here(struct door *d, const struct store_caller *c, const struct socket_end *to,
-                                     struct port_holder *h) {
-  struct store_owner o = {.id = c->id, .asked = c->asked, .uid = -1, .name = ""};
-  struct socket_end from = {ipaddr_parse(c->addr), (uint16_t)c->port};
+static struct store_owner judge_here(struct door *d, const struct reply *r, struct port_holder *h) {
+  struct store_owner o = {.id = r->id, .asked = r->asked, .uid = -1, .name = ""};
+  struct socket_end from = {r->from, r->from_port}, to = {r->to, r->to_port};
   struct socket_owner owner;
-  switch (find_owner(d, &from, to, &owner)) {
+  switch (find_owner(d, &from, &to, &owner)) {
   case SOCKET_OWNER_GONE: o.is = OWNERSHIP_GONE; return o;
   case SOCKET_OWNER_UNKNOWN: o.is = OWNERSHIP_UNKNOWN; return o;
   case SOCKET_OWNER_FOUND: break;
   }
-  o.is = owner.uid == d->uid ? OWNERSHIP_OWN : OWNERSHIP_OTHER;
+  o.is = owner.uid == d->uid && user_is_known(owner.uid) ? OWNERSHIP_OWN : OWNERSHIP_OTHER;
   if (o.is == OWNERSHIP_OWN) return o;
   find_process(d, &owner, h);
   o.uid = owner.uid;
@@ -261,24 +265,37 @@ static struct store_owner judge_here(struct door *d, const struct store_caller *
   return o;
 }
 
-/* Only about connections to the store of its own round: this agent tells nothing about others. */
-void door_on_find(struct door *d, const struct find_owners *ask) {
-  struct socket_end to = {ipaddr_parse(ask->addr), (uint16_t)ask->port};
-  if (!d->round || ask->round != d->round || strcmp(ask->incarnation, d->incarnation) != 0) return;
-  if (to.port != d->head.port || !d->here) return;
-  struct store_owner *owners = xcalloc(ask->n_callers + 1, sizeof *owners);
-  struct port_holder *holders = xcalloc(ask->n_callers + 1, sizeof *holders);
+static void send_answer(struct door *d) {
+  struct reply replies[OWNERS_MAX];
   struct msg m;
   msg_init(&m, MSG_FOUND_OWNERS);
+  size_t n = replies_next(d->replies, monotonic_ms(), replies, &m.found_owners.serial);
+  if (!n) return;
+  struct store_owner *owners = xcalloc(n, sizeof *owners);
+  struct port_holder *holders = xcalloc(n, sizeof *holders);
+  for (size_t i = 0; i < n; i++) owners[i] = judge_here(d, &replies[i], &holders[i]);
   m.found_owners.incarnation = d->incarnation;
   m.found_owners.round = d->round;
-  m.found_owners.serial = ask->serial;
   m.found_owners.owners = owners;
-  m.found_owners.n_owners = ask->n_callers;
-  for (size_t i = 0; i < ask->n_callers; i++) owners[i] = judge_here(d, &ask->callers[i], &to, &holders[i]);
+  m.found_owners.n_owners = n;
   d->o.send(d->o.ctx, &m);
   free(holders);
   free(owners);
+}
+
+static void on_timer(uv_timer_t *timer) {
+  struct door *d = timer->data;
+  if (d->here && d->server) send_question(d);
+  if (d->here) send_answer(d);
+  set_timer(d);
+}
+
+/* Only about connections to the store of its own round: this agent tells nothing about others. */
+void door_on_find(struct door *d, const struct find_owners *ask) {
+  if (!d->round || ask->round != d->round || strcmp(ask->incarnation, d->incarnation) != 0) return;
+  if ((uint16_t)ask->port != d->head.port || !d->here) return;
+  replies_add(d->replies, ask);
+  set_timer_sooner(d);
 }
 
 /* Rounds. ---------------------------------------------------------------------------------------------------------- */
@@ -289,6 +306,7 @@ void door_know(struct door *d, const struct start *start) {
   d->nodes = start->nodes;
   d->head = (struct socket_end){ipaddr_parse(start->head_addr), (uint16_t)start->store_port};
   d->n_own = 0;
+  replies_clear(d->replies);
 }
 
 void door_open(struct door *d, struct c10d_server *server, const struct bytes *addrs) {
@@ -297,17 +315,21 @@ void door_open(struct door *d, struct c10d_server *server, const struct bytes *a
   d->server = server;
 }
 
-static void forget_callers(struct door *d) {
-  inquiry_destroy(d->inquiry);
+static uint64_t random_seed(void) {
   uint64_t seed = 0;
   uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL);
-  d->inquiry = inquiry_create(seed);
+  return seed;
+}
+
+static void forget_callers(struct door *d) {
+  inquiry_destroy(d->inquiry);
+  d->inquiry = inquiry_create(random_seed());
 }
 
 void door_shut(struct door *d) {
   d->server = NULL;
   forget_callers(d);
-  uv_timer_stop(&d->timer);
+  set_timer(d);
 }
 
 struct door *door_create(const struct door_options *o) {
@@ -315,6 +337,7 @@ struct door *door_create(const struct door_options *o) {
   d->o = *o;
   d->uid = (int64_t)geteuid();
   socket_owners_init(&d->owners);
+  d->replies = replies_create(random_seed());
   forget_callers(d);
   uv_timer_init(o->loop, &d->timer);
   uv_unref((uv_handle_t *)&d->timer);
@@ -329,6 +352,7 @@ static void on_closed(uv_handle_t *handle) {
 void door_destroy(struct door *d) {
   if (!d) return;
   inquiry_destroy(d->inquiry);
+  replies_destroy(d->replies);
   guests_finish(&d->guests);
   socket_owners_close(&d->owners);
   uv_close((uv_handle_t *)&d->timer, on_closed);

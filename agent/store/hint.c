@@ -10,7 +10,7 @@ enum { HTTP_PORT = 80, HTTPS_PORT = 443 };
 
 enum sign { SIGN_NONE, SIGN_SET, SIGN_DIALS, SIGN_SLEEPS };
 
-static uint16_t port_of(const struct store_hint_process *p) {
+uint16_t store_hint_port(const struct store_hint_process *p) {
   char *end;
   long port = strtol(p->port, &end, 10);
   return end != p->port && !*end && port > 0 && port <= UINT16_MAX ? (uint16_t)port : 0;
@@ -34,9 +34,10 @@ static bool slept_before(const struct store_hint_look *before, const struct stor
 /* A script that serves its own store is right, and so is one that has found another process. */
 static enum sign sign_of(const struct store_hint_given *given, const struct store_hint_look *before,
                          const struct store_hint_look *now, const struct store_hint_process *p) {
-  uint16_t port = port_of(p);
-  if (p->own_store || p->connected) return SIGN_NONE;
-  if (port && port != given->port && !any_listens(now, port)) return SIGN_SET;
+  uint16_t port = store_hint_port(p);
+  if (p->own_store || p->reached) return SIGN_NONE;
+  if (port && port != given->port && !any_listens(now, port) && (p->torch || !p->set_inside)) return SIGN_SET;
+  if (p->connected) return SIGN_NONE;
   if (p->torch && p->dials[0] && p->dials_port != HTTP_PORT && p->dials_port != HTTPS_PORT) return SIGN_DIALS;
   return p->torch && p->sleeps && slept_before(before, p) ? SIGN_SLEEPS : SIGN_NONE;
 }
@@ -59,7 +60,8 @@ static void put_sign(enum sign sign, const struct store_hint_process *p, size_t 
     buf_puts(out, more ? " have" : " has");
     put_variable("MASTER_ADDR", p->addr, out);
     put_variable("MASTER_PORT", p->port, out);
-    buf_puts(out, " from the command, and no worker listens there. Start the job with --store worker, or "
+    buf_puts(out, p->set_inside ? ", set by the script itself" : " from the command");
+    buf_puts(out, ", and no worker listens there. Start the job with --store worker, or "
                   "leave both variables as they are");
     return;
   }

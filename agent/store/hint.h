@@ -9,10 +9,12 @@
  * at a port that no process serves. PyTorch retries for half an hour and prints nothing. Three signs reveal such a
  * script. Without any of them nothing is logged, since many commands need no store.
  *
- *   set      a process below a worker has another MASTER_PORT than the agent gave, and no worker listens there
+ *   set      a process below a worker has another MASTER_PORT than the agent gave, and no worker listens there. If its
+ *            command brought it, that is enough. If the process has set it itself, it has PyTorch too. What else it does,
+ *            and with whom it is connected, does not matter
  *   dials    a process with PyTorch connects to an address that does not answer
  *   sleeps   a process with PyTorch has no connection and sleeps at each look, as PyTorch does between its attempts. The
- *            script has set the variables inside its process, where the agent cannot see them. */
+ *            script has an init_method of its own, or set the variables where the agent may not read its memory. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,13 +37,15 @@ struct store_hint_process {
   pid_t pid;
   uint64_t start; /* with pid it names the process */
   char name[16];
-  /* From its environment; "": not set. */
+  /* From its environment as it is now; "": not set. */
   char addr[STORE_HINT_ADDR_MAX + 1], port[8];
-  bool own_store; /* TORCHELASTIC_USE_AGENT_STORE is not True: it serves a store itself */
-  bool torch;     /* PyTorch is loaded */
-  bool sleeps;    /* its first thread is in nanosleep */
+  bool set_inside; /* it did not begin with this port */
+  bool own_store;  /* TORCHELASTIC_USE_AGENT_STORE is not True: it serves a store itself */
+  bool torch;      /* PyTorch is loaded */
+  bool sleeps;     /* its first thread is in nanosleep */
   /* Its TCP sockets. */
   bool connected;
+  bool reached; /* connected to that port, anywhere */
   uint16_t listens[STORE_HINT_LISTENS_MAX];
   size_t n_listens;
   char dials[64]; /* "10.0.0.5:31234": no answer has come yet; "": none */
@@ -58,6 +62,9 @@ struct store_hint_given {
   uint16_t port;
   int64_t world_size;
 };
+
+/* MASTER_PORT as a number; 0: it is none. */
+uint16_t store_hint_port(const struct store_hint_process *p);
 
 /* Appends the sentence, if there is a reason for one. before: the previous look at the same round. */
 bool store_hint_put(const struct store_hint_given *given, const struct store_hint_look *before,

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A question has a serial number, and all connections that are asked about with it have the same. An answer brings the
- * number back, with the number of agents that were asked. So answers to a repeated question are counted from 0. */
+ * number back, with the number of agents that were asked. So answers to a repeated question are counted from 0. An agent
+ * may answer several questions together (replies.c): then the number is the last one's, and counts for all of them.
+ *
+ * Somebody who opens connections must not make this agent send a message for each: the daemon bounds what an agent
+ * sends. So connections that come while the last question is young wait for the next one, together. The first
+ * connection after a silence is asked about at once. */
 
 #include "agent/store/inquiry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/map.h"
 #include "common/mem.h"
 
@@ -27,6 +33,7 @@ struct inquiry {
   struct map by_id;
   struct asked_about *first, *last;
   int64_t serial;
+  uint64_t next_ms; /* no question before */
 };
 
 struct inquiry *inquiry_create(uint64_t seed) {
@@ -88,6 +95,7 @@ void inquiry_repeat(struct inquiry *q) {
 /* Those that are due are in front: a question moves its connections to the end. */
 size_t inquiry_next(struct inquiry *q, uint64_t now_ms, struct store_caller *out, int64_t *serial) {
   size_t n = 0;
+  if (now_ms < q->next_ms) return 0;
   for (struct asked_about *w; n < OWNERS_MAX && (w = q->first) && w->again_ms <= now_ms; n++) {
     if (n == 0) *serial = ++q->serial;
     leave(q, w);
@@ -97,11 +105,12 @@ size_t inquiry_next(struct inquiry *q, uint64_t now_ms, struct store_caller *out
     w->no = 0;
     out[n] = (struct store_caller){.id = (int64_t)w->id, .addr = w->addr, .port = w->port};
   }
+  if (n) q->next_ms = now_ms + OWNERS_EVERY_MS;
   return n;
 }
 
 uint64_t inquiry_deadline(const struct inquiry *q) {
-  return q->first ? q->first->again_ms : UINT64_MAX;
+  return q->first ? latest(q->first->again_ms, q->next_ms) : UINT64_MAX;
 }
 
 static void note_other(struct asked_about *w, const struct store_owner *o, const char *host) {
@@ -133,6 +142,6 @@ void inquiry_answer(struct inquiry *q, const struct owners *owners, const struct
   for (size_t i = 0; i < owners->n_owners; i++) {
     const struct store_owner *o = &owners->owners[i];
     struct asked_about *w = find(q, (uint64_t)o->id);
-    if (w && w->serial == owners->serial) judge(q, w, o, owners->host, cb, ctx);
+    if (w && w->serial && w->serial <= owners->serial) judge(q, w, o, owners->host, cb, ctx);
   }
 }

@@ -24,8 +24,8 @@ bool inquiry_drop(struct inquiry *q, uint64_t id);
 /* All questions are to be asked again: the daemon has not got them, or has lost the answers. */
 void inquiry_repeat(struct inquiry *q);
 
-/* The next question that is due: how many connections it is about, at most OWNERS_MAX; 0: none is due. The strings in
- * `out` are valid until the next call of any function here. */
+/* The next question that is due: how many connections it is about, at most OWNERS_MAX; 0: none is due. Questions are
+ * OWNERS_EVERY_MS apart. The strings in `out` are valid until the next call of any function here. */
 size_t inquiry_next(struct inquiry *q, uint64_t now_ms, struct store_caller *out, int64_t *serial);
 uint64_t inquiry_deadline(const struct inquiry *q); /* when inquiry_next has something; UINT64_MAX: never */
 
@@ -37,7 +37,7 @@ struct inquiry_callbacks {
   void (*refuse)(void *ctx, uint64_t id, const struct store_owner *other, const char *host);
 };
 /* An answer about a connection counts once; one yes is enough, and the last no refuses it. Answers to an earlier
- * question do not count. */
+ * question than the last one about it do not count. */
 void inquiry_answer(struct inquiry *q, const struct owners *owners, const struct inquiry_callbacks *cb, void *ctx);
 
 #endif

@@ -3,13 +3,14 @@
  *
  *   begin -> timer -> pool: a look -> sentence -> timer ... until a worker has connected, or the round ends
  *
- * A look reads, once each: the tables of TCP sockets, /proc/PID/stat of all processes, then environ, maps, syscall and
- * fd of the workers and their descendants, STORE_HINT_PROCESSES_MAX at most. A file that cannot be read counts as
- * empty.
+ * A look reads, once each: the tables of TCP sockets, /proc/PID/stat of all processes, then environ, maps, syscall, fd
+ * and the variables in memory (variables.c) of the workers and their descendants, STORE_HINT_PROCESSES_MAX at most. A file
+ * that cannot be read counts as empty.
  *
  * A look that does not return is given up with its round and frees itself when it does. */
 
 #include "agent/store/watch.h"
+#include "agent/store/variables.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -43,8 +44,8 @@ enum {
 struct tcp_socket {
   unsigned long inode;
   unsigned state;
-  uint16_t port; /* its own; in SYN_SENT the port of the other side, */
-  char peer[64]; /* and that with its address */
+  uint16_t port, peer_port; /* its own, and the other side's */
+  char peer[64];            /* in SYN_SENT the other side, with its port */
 };
 
 struct tcp_sockets {
@@ -78,8 +79,9 @@ static void read_sockets(const char *table, struct tcp_sockets *s) {
                &remote_port, &t.state, &t.inode) != 5 ||
         !t.inode || (strlen(remote) != 8 && strlen(remote) != 32))
       continue;
-    t.port = (uint16_t)(t.state == TCP_STATE_SYN_SENT ? remote_port : local_port);
-    if (t.state == TCP_STATE_SYN_SENT) put_peer(remote, t.port, t.peer, sizeof(t.peer));
+    t.port = (uint16_t)local_port;
+    t.peer_port = (uint16_t)remote_port;
+    if (t.state == TCP_STATE_SYN_SENT) put_peer(remote, t.peer_port, t.peer, sizeof(t.peer));
     if ((s->n & (s->n - 1)) == 0) s->v = xrealloc(s->v, (s->n ? 2 * s->n : 1) * sizeof(*s->v));
     s->v[s->n++] = t;
   }
@@ -93,10 +95,11 @@ static int by_inode(const void *a, const void *b) {
 
 static void note_socket(const struct tcp_socket *t, struct store_hint_process *p) {
   if (t->state == TCP_STATE_ESTABLISHED) p->connected = true;
+  if (t->state == TCP_STATE_ESTABLISHED && t->peer_port == store_hint_port(p)) p->reached = true;
   if (t->state == TCP_STATE_LISTEN && p->n_listens < STORE_HINT_LISTENS_MAX) p->listens[p->n_listens++] = t->port;
   if (t->state != TCP_STATE_SYN_SENT) return;
   memcpy(p->dials, t->peer, sizeof(p->dials));
-  p->dials_port = t->port;
+  p->dials_port = t->peer_port;
 }
 
 static void read_links(pid_t entry, const struct tcp_sockets *s, struct store_hint_process *p) {
@@ -129,22 +132,34 @@ static void copy_value(const char *at, const char *name, char *out, size_t size)
   if (strncmp(at, name, n) == 0) snprintf(out, size, "%s", at + n);
 }
 
-static void read_environ(pid_t entry, struct store_hint_process *p) {
-  int fd = open_file(entry, "environ");
-  struct buf text = BUF_INIT;
+static void take_variables(const struct buf *text, struct store_hint_process *p) {
   char own[8] = "";
-  ssize_t n = 1;
-  if (fd < 0) return;
-  while (n > 0 && text.len < ENVIRON_MAX)
-    if ((n = read(fd, buf_reserve(&text, 4096), 4096)) > 0) buf_commit(&text, (size_t)n);
-  close(fd);
-  buf_putc(&text, '\0');
-  for (size_t at = 0; at < text.len; at += strlen(text.data + at) + 1) {
-    copy_value(text.data + at, "MASTER_ADDR=", p->addr, sizeof(p->addr));
-    copy_value(text.data + at, "MASTER_PORT=", p->port, sizeof(p->port));
-    copy_value(text.data + at, "TORCHELASTIC_USE_AGENT_STORE=", own, sizeof(own));
+  p->addr[0] = p->port[0] = '\0';
+  for (size_t at = 0; at < text->len; at += strlen(text->data + at) + 1) {
+    copy_value(text->data + at, "MASTER_ADDR=", p->addr, sizeof(p->addr));
+    copy_value(text->data + at, "MASTER_PORT=", p->port, sizeof(p->port));
+    copy_value(text->data + at, "TORCHELASTIC_USE_AGENT_STORE=", own, sizeof(own));
   }
   p->own_store = strcmp(own, "True") != 0;
+}
+
+/* First what it began with, then what it has now. */
+static void read_environ(const struct proc *k, struct store_hint_process *p) {
+  int fd = open_file(k->entry, "environ");
+  struct buf text = BUF_INIT;
+  ssize_t n = 1;
+  while (fd >= 0 && n > 0 && text.len < ENVIRON_MAX)
+    if ((n = read(fd, buf_reserve(&text, 4096), 4096)) > 0) buf_commit(&text, (size_t)n);
+  if (fd >= 0) close(fd);
+  buf_putc(&text, '\0');
+  take_variables(&text, p);
+  char port[sizeof(p->port)];
+  memcpy(port, p->port, sizeof(port));
+  buf_clear(&text);
+  if (variables_read(k->pid, k->entry, &text)) {
+    take_variables(&text, p);
+    p->set_inside = strcmp(port, p->port) != 0;
+  }
   buf_finish(&text);
 }
 
@@ -212,7 +227,7 @@ void store_watch_look(const pid_t *pids, uint32_t count, int64_t rank_base, stru
     struct store_hint_process *p = &out->v[out->n++];
     *p = (struct store_hint_process){.rank = rank_base + local, .pid = k->pid, .start = k->start};
     memcpy(p->name, k->name, sizeof(p->name));
-    read_environ(k->entry, p);
+    read_environ(k, p);
     p->sleeps = is_in_nanosleep(k->entry);
     p->torch = has_torch(k->entry);
     read_links(k->entry, &sockets, p);

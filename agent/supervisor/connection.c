@@ -27,7 +27,6 @@ static uint64_t join_timeout_ms(const struct supervisor *s) {
 
 void sup_connect(struct supervisor *s) {
   s->link.state = CONNECTION_CONNECTING;
-  s->link.connect_ms = s->now_ms;
   sup_aim(s, sup_effect(s, SUP_CONNECT));
 }
 
@@ -149,13 +148,6 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     sup_exit(s, ev->link_down.exit_code, NULL);
     return;
   }
-  /* No daemon listened there at that time, so none could give our place away. One that starts later waits for a
-   * lease. */
-  if (ev->link_down.refused && !s->link.moved && s->link.state == CONNECTION_CONNECTING &&
-      s->link.connect_ms > s->heartbeat.acked_ms && !sup_can_be_succeeded(s)) {
-    s->heartbeat.acked_ms = s->link.connect_ms;
-    sup_allow_workers(s, s->link.connect_ms, 0);
-  }
   if (ev->link_down.foreign && s->link.stranger_ms == UINT64_MAX) s->link.stranger_ms = s->now_ms;
   if (!ev->link_down.foreign && s->link.state == CONNECTION_CONNECTING)
     s->link.stranger_ms = UINT64_MAX; /* it no longer listens */
@@ -235,6 +227,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->expected_hosts = s->config.expected_hosts;
   h->uid = s->config.uid;
   h->worker_store = s->config.worker_store;
+  h->sole = s->config.sole;
   h->wants_ids = s->config.wants_ids;
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
@@ -293,6 +286,9 @@ void sup_send_hello(struct supervisor *s) {
   sup_succession_fill_hello(s, h);
   sup_promise_fill_hello(s, h);
   sup_account_fill_hello(s, h);
+  h->away_ms = sup_leave_left_ms(s);
+  h->held = s->round.held;
+  h->all_fence = s->fence.all;
   fill_reports(s, h, reports);
   h->reports = reports;
   h->n_reports = s->reports.n;
@@ -328,6 +324,7 @@ void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) 
     s->round.number = s->round.latest = s->round.nodes = s->round.restarts_used = 0;
     s->round.node_rank = s->round.failed_step = -1;
     s->round.last_failure = FAILURE_MARK_NONE;
+    s->round.held = false;
   }
   if (round > s->round.latest) s->round.latest = round;
 }
@@ -361,8 +358,9 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   bool back = sup_note_welcome(s, w);
   if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
     s->heartbeat.acked_ms = s->link.hello_ms;
+    sup_end_leave(s);
     sup_allow_workers(s, s->link.hello_ms, (uint64_t)w->age_ms);
-    sup_update_fence(s, w->fence, w->state == JOB_RECOVERING, (uint64_t)w->age_ms);
+    sup_update_fence(s, w->fence, false);
   }
   if (s->link.loss_reported && back) sup_log(s, LOG_INFO, "the daemon is back");
   s->link.loss_reported = false;
@@ -408,7 +406,13 @@ void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) 
   if (!sup_answer_counts(s, recovering)) return;
   if (sent > s->heartbeat.acked_ms) s->heartbeat.acked_ms = sent;
   sup_allow_workers(s, sent, age_ms);
-  sup_update_fence(s, flags & FRAME_FLAG_FENCE, recovering, age_ms);
+  bool fenced = s->fence.required;
+  sup_update_fence(s, flags & FRAME_FLAG_FENCE, flags & FRAME_FLAG_ALL_FENCE);
+  /* The daemon may count on this fence only once it knows that FENCE was read: the second of these heartbeats says so. */
+  if (s->fence.required && (!fenced || (seq && s->fence.unproven))) {
+    s->fence.unproven = !fenced;
+    send_heartbeat(s);
+  }
 }
 
 /* Giving up. ------------------------------------------------------------------------------------------------------- */

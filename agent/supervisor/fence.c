@@ -6,22 +6,25 @@
  * lease counts from the sending of the last heartbeat that was answered. The daemon counts from its arrival, so it
  * always waits longer.
  *
- * "Connection refused" is an answer too: no daemon is there, and one that comes back waits for a lease before it seals
- * anything. So it counts as an answered heartbeat, but only from the address at which the daemon had answered. A name
- * that now leads to another machine says nothing about ours.
+ * Only what the daemon has sealed counts as an answer. Anybody on the way can refuse or reset a connection, so both are
+ * silence. A daemon that stops for longer says so before (GOING_AWAY) and names a time in which no round begins.
  *
  * Where another daemon can take the job over, an answer proves less, because the others may follow another one by now.
  * Then the answer has an age: so long ago a majority of the round's nodes still followed the daemon that answers. No
  * other daemon seals a round before that is a lease ago. So the workers may live for 17 twentieths of that lease: the
  * second attempt to kill them comes a tenth later, and is still in time. A daemon that has lost its majority extends
- * nothing, wherever it is. A refused connection proves nothing then. Such a daemon cannot
- * see those that follow another one either, so it may say too early that no round can form without this node. FENCE
- * ends only when a daemon with a majority has said so for a lease, and never if the others of the round are enough.
+ * nothing, wherever it is.
+ *
+ * FENCE stays until the round ends, even if the spares that caused it have gone.
+ *
+ * If the other nodes of the round are enough for one of their own, this node fences whatever the answers say. So a
+ * daemon knows without a word that each node of such a round is dead when its lease is over.
  *
  * The guard gets the same deadline each time it moves, and keeps it when this agent cannot: stopped (SIGSTOP), or hung.
  *
- * Without the FENCE flag no other node can take this node's place, and the workers keep running. So a daemon that was
- * paused, or is being restarted, kills no job. */
+ * Without the FENCE flag no other node gets this node's place, and the workers keep running until --orphan-grace. So a
+ * daemon that was paused, or is being restarted, kills no job. If this node is lost then, the daemon begins no round
+ * until it knows that nothing runs here (daemon/job/lease.c). */
 
 #include "agent/supervisor/internal.h"
 
@@ -45,7 +48,7 @@ bool sup_answer_counts(struct supervisor *s, bool recovering) {
 
 /* The other nodes of the round are enough for one of their own. */
 static bool others_suffice(const struct supervisor *s) {
-  return sup_can_be_succeeded(s) && s->round.nodes > s->config.settings.min_nodes;
+  return s->round.nodes > s->config.settings.min_nodes;
 }
 
 uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
@@ -58,19 +61,34 @@ void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) 
   if (sent_ms && until_ms > s->fence.until_ms) s->fence.until_ms = until_ms;
 }
 
-/* A daemon that has come back knows the nodes of the round, but not the spares that waited with its former life. A
- * spare may return after the longest pause between two attempts. Until then the former life's FENCE stands. */
-void sup_update_fence(struct supervisor *s, bool fence, bool recovering, uint64_t age_ms) {
-  bool weak = sup_can_be_succeeded(s) && (fence || age_ms > lease_ms(s) / 2);
-  uint64_t keep_ms = s->now_ms + lease_ms(s) + (recovering ? SUPERVISOR_RETURN_MS : 0);
-  if ((recovering || weak) && keep_ms > s->fence.keep_ms) s->fence.keep_ms = keep_ms;
-  s->fence.required = fence || others_suffice(s) || (s->fence.required && s->now_ms < s->fence.keep_ms);
+/* GOING_AWAY: the daemon said it behind the answer to that heartbeat, so it counts from there at most. */
+void sup_begin_leave(struct supervisor *s, uint64_t away_ms) {
+  if (!away_ms || s->link.moved || s->link.state != CONNECTION_READY || sup_can_be_succeeded(s)) return;
+  s->fence.away_ms = s->heartbeat.acked_ms + away_ms - away_ms / 20;
+  if (s->fence.away_ms > s->fence.until_ms) s->fence.until_ms = s->fence.away_ms;
+}
+
+/* The daemon is back, and its answers count again. */
+void sup_end_leave(struct supervisor *s) {
+  if (s->fence.until_ms == s->fence.away_ms) s->fence.until_ms = 0;
+  s->fence.away_ms = 0;
+}
+
+/* How long this node may still run by that, for HELLO; by our clock, which may be slower than the daemon's. */
+int64_t sup_leave_left_ms(const struct supervisor *s) {
+  return s->fence.away_ms > s->now_ms ? (int64_t)((s->fence.away_ms - s->now_ms) * 21 / 20 + 1) : 0;
+}
+
+/* FENCE never ends before the round does. So whoever knows that a node has read it once knows when that node is dead. */
+void sup_update_fence(struct supervisor *s, bool fence, bool all) {
+  s->fence.required |= fence;
+  s->fence.all |= all;
 }
 
 void sup_begin_fence(struct supervisor *s, bool fence) {
+  s->fence.all = fence;
   s->fence.required = fence || others_suffice(s);
-  s->fence.keep_ms = 0;
-  if (fence && sup_can_be_succeeded(s)) s->fence.keep_ms = s->now_ms + lease_ms(s);
+  s->fence.unproven = false;
   sup_update_guard_fence(s); /* first: we may be stopped right behind it */
 }
 
@@ -160,6 +178,10 @@ void sup_fence_tick(struct supervisor *s) {
   if (s->now_ms >= at_ms) fence_now(s, at_ms);
 }
 
+/* Without FENCE too nothing outlives --orphan-grace and --stop-timeout, even if this agent cannot run then. */
 uint64_t sup_fence_deadline(const struct supervisor *s) {
-  return must_fence(s) ? s->fence.until_ms : UINT64_MAX;
+  if (must_fence(s)) return s->fence.until_ms;
+  int64_t grace_ms = s->config.settings.orphan_grace_ms;
+  if (!grace_ms || s->fence.killed || !sup_has_trees(s)) return UINT64_MAX;
+  return s->heartbeat.answered_ms + (uint64_t)(grace_ms + s->config.settings.stop_timeout_ms + ORPHAN_SLACK_MS);
 }

@@ -13,7 +13,8 @@
  *
  * If too few nodes of the last round are here to decide on the next one, more time may not help: the others may be dead,
  * or have met elsewhere. An elastic job ends then after --orphan-grace. Looking for the others at another daemon does not
- * stop that clock.
+ * stop that clock. An agent that still has workers of that round, or has just stopped them, says so too: nobody else
+ * tells its user that the job will hardly go on, and what would have helped.
  *
  * If a host has several agents, one for each GPU, only the first of them logs the line. Within the first second nothing
  * is shown, because by then most jobs have begun. */
@@ -65,12 +66,15 @@ static void read_waiting(const struct supervisor *s, struct msg *m) {
 
 /* Since the last line: a node was refused, or another job waits here. */
 static bool has_new_mistake(const struct supervisor *s, const struct waiting *w) {
-  bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms + s->forming->line_ms < s->forming->waiting_ms;
+  uint64_t since_ms = s->forming->waiting_ms - s->forming->line_ms;
+  bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms < since_ms;
+  for (size_t i = 0; i < w->n_absent; i++)
+    refused |= w->absent[i].why == ABSENCE_REFUSED && (uint64_t)w->absent[i].ago_ms < since_ms;
   return refused || (w->twin[0] && !s->forming->line_twin);
 }
 
 static bool has_enough(const struct waiting *w) {
-  return w->prospect != PROSPECT_GIVE_UP && !w->lacks;
+  return !waiting_gives_up(w) && !w->lacks;
 }
 
 /* Since the last line. */
@@ -86,6 +90,16 @@ bool sup_waits_for_claim(const struct supervisor *s) {
 
 static void note_lacks(struct supervisor *s, int64_t lacks) {
   s->forming->lacks_ms = lacks ? earliest(s->forming->lacks_ms, s->now_ms) : UINT64_MAX;
+}
+
+/* In the round: a daemon that has just begun knows of it by too few nodes. */
+void sup_lacking(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct waiting *w = &ev->msg->waiting;
+  struct buf text = BUF_INIT;
+  if (!w->lacks || sup_is_exiting(s)) return;
+  waiting_sentence(w, 0, UINT64_MAX, &text);
+  sup_log(s, s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&text));
+  buf_finish(&text);
 }
 
 void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
@@ -155,9 +169,10 @@ static void draw_living_line(struct supervisor *s, const char *text) {
 }
 
 static uint64_t lack_ends_ms(const struct supervisor *s) {
-  uint64_t since_ms = s->forming->lacks_ms, grace_ms = s->config.orphan_grace_ms;
+  uint64_t since_ms = s->forming->lacks_ms;
+  int64_t grace_ms = s->config.settings.orphan_grace_ms;
   bool waits = is_waiting_for_nodes(s) && since_ms != UINT64_MAX && !sup_is_exiting(s);
-  return waits && grace_ms < UINT64_MAX - since_ms ? since_ms + grace_ms : UINT64_MAX;
+  return waits && grace_ms ? since_ms + (uint64_t)grace_ms : UINT64_MAX;
 }
 
 static uint64_t since(uint64_t from_ms, uint64_t now_ms) {

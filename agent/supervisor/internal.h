@@ -62,7 +62,6 @@ struct daemon_link {
   bool short_lived;     /* the last connection that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
   bool moved;           /* to a daemon at another address that has not shown yet that it knows our round */
   uint64_t retry_ms, retry_delay_ms;
-  uint64_t connect_ms;  /* when the last SUP_CONNECT went out */
   uint64_t greeting_ms; /* when GREETING ends */
   uint64_t ready_ms;    /* when this connection was welcomed */
   uint64_t lost_ms;     /* since when there is no daemon */
@@ -80,8 +79,8 @@ struct signs_of_life {
   uint32_t seq;
   uint32_t read; /* the latest whose answer was read on this connection; 0: none */
   uint64_t sent_ms[HEARTBEATS_KEPT];
-  uint64_t acked_ms;    /* when the last acknowledged one was sent; a refused connection counts as an acknowledgement */
-  uint64_t answered_ms; /* the same, but a refused connection does not count */
+  uint64_t acked_ms;    /* when the last one was sent whose answer counts for the fence */
+  uint64_t answered_ms; /* the same, and any answer counts */
   bool suspended;       /* a user has suspended the workers here */
   bool any_suspended;   /* the same on any node, as the daemon last reported */
 };
@@ -90,7 +89,9 @@ struct signs_of_life {
 struct fence {
   bool required;      /* a round could form without this node */
   uint64_t until_ms;  /* the workers here may run until then if that is so */
-  uint64_t keep_ms;   /* until then `required` stays: the daemon has come back, and does not know all yet */
+  uint64_t away_ms;   /* until then no daemon begins a round: GOING_AWAY; 0: none has said so */
+  bool unproven;      /* the daemon does not know yet that FENCE was read */
+  bool all;           /* the same holds for each node of the round: START, or FRAME_FLAG_ALL_FENCE */
   bool since_welcome; /* fenced, and not welcomed since */
   uint64_t guard_ms;  /* the guard's deadline; UINT64_MAX: none */
   bool killed;        /* the round's trees were killed for silence, even if other reasons came too */
@@ -103,6 +104,7 @@ struct current_round {
   int64_t latest; /* that the daemon has named: not below `number` */
   int64_t node_rank, nodes, rank_base, world_size, restarts_used, failed_step;
   struct failure_mark last_failure; /* as START or SETTLED reported it */
+  bool held;                        /* a node that the round lost may still run workers: SETTLED */
   int64_t n_spawned, n_succeeded;
 };
 
@@ -216,7 +218,10 @@ bool sup_answer_counts(struct supervisor *s, bool recovering);
 uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
 /* The answer to what was sent at sent_ms: so long ago a majority vouched for this daemon. sent_ms 0: to nothing. */
 void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
-void sup_update_fence(struct supervisor *s, bool fence, bool recovering, uint64_t age_ms);
+void sup_begin_leave(struct supervisor *s, uint64_t away_ms); /* GOING_AWAY */
+void sup_end_leave(struct supervisor *s);                     /* WELCOME */
+int64_t sup_leave_left_ms(const struct supervisor *s);
+void sup_update_fence(struct supervisor *s, bool fence, bool all);
 void sup_begin_fence(struct supervisor *s, bool fence); /* START */
 void sup_update_guard_fence(struct supervisor *s);      /* by when it must fence, if that has changed */
 void sup_fenced(struct supervisor *s, const struct supervisor_event *ev);
@@ -324,6 +329,7 @@ void sup_close_store(struct supervisor *s);    /* the round is over, or we leave
 
 /* forming.c */
 void sup_waiting(struct supervisor *s, const struct supervisor_event *ev);
+void sup_lacking(struct supervisor *s, const struct supervisor_event *ev);
 void sup_forming_end(struct supervisor *s); /* the state has changed: nothing is waited for */
 bool sup_waits_for_claim(
     const struct supervisor *s); /* enough nodes are here, and the daemon asks the place of the claims */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A daemon that is away for long: how long workers run without one (--orphan-grace).
  *
- * Workers need no daemon, so its absence stops nothing by itself. At fixed size there is no limit: nothing can take the
- * place of a node that the job cannot do without. An elastic job is different. Its other nodes may have found each
- * other elsewhere and run under a newer token, or the scheduler may have given the job up. Then the workers here are
- * orphans, which burn their devices for nothing and may write where the job's next life writes. So there is a limit, 60
- * s by default.
+ * Workers need no daemon, so its absence stops nothing by itself. But the scheduler may have given the job up, or a
+ * daemon elsewhere may wait for this node's place. Then the workers here are orphans, which burn their devices for
+ * nothing. So there is a limit: 60 s for an elastic job, whose other nodes may have found each other elsewhere, and five
+ * minutes at fixed size, where nobody goes on without this node before.
  *
- * This clock is not the one for fencing (connection.c). That one is about safety, and an endpoint that refuses
- * connections restarts it, since no daemon can then give our place away. This one counts from the last answer, and a
- * refused connection is not one.
+ * This clock is not the one for fencing (fence.c), which is shorter. But the guard keeps it too, and the daemon knows it
+ * from HELLO: a lost node that did not have to fence is dead for certain when it is over.
  *
  * When the time is over the agent leaves as at a signal: workers get SIGTERM and --stop-timeout, a daemon that comes
  * back meanwhile gets LEAVING, and the exit code says "requeue me". */
@@ -24,10 +22,9 @@ static bool is_running_round(const struct supervisor *s) {
 }
 
 uint64_t sup_orphan_deadline(const struct supervisor *s) {
-  uint64_t grace_ms = s->config.orphan_grace_ms;
-  if (s->link.state == CONNECTION_READY || !is_running_round(s) || grace_ms >= UINT64_MAX - s->heartbeat.answered_ms)
-    return UINT64_MAX;
-  return s->heartbeat.answered_ms + grace_ms;
+  int64_t grace_ms = s->config.settings.orphan_grace_ms;
+  if (s->link.state == CONNECTION_READY || !is_running_round(s) || !grace_ms) return UINT64_MAX;
+  return s->heartbeat.answered_ms + (uint64_t)grace_ms;
 }
 
 void sup_orphan_tick(struct supervisor *s) {

@@ -29,6 +29,7 @@ struct told {
 
 struct promise {
   char incarnation[INCARNATION_MAX + 1], base[INCARNATION_MAX + 1]; /* of the round, and of the one before */
+  char origin[INCARNATION_MAX + 1];                                 /* of the run that the round is part of */
   int64_t round;                                                    /* 0: none yet */
   struct seal seal;                                                 /* its string is `base` */
   char *head_host;
@@ -49,6 +50,7 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
   struct promise *p = s->promise;
   snprintf(p->incarnation, sizeof p->incarnation, "%s", start->incarnation);
   snprintf(p->base, sizeof p->base, "%s", start->seal.base_incarnation ? start->seal.base_incarnation : "");
+  snprintf(p->origin, sizeof p->origin, "%s", start->origin);
   p->round = start->round;
   p->seal = start->seal;
   p->seal.base_incarnation = p->base;
@@ -65,7 +67,7 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
 /* The daemon is about to begin a round without this node. No other daemon may count on its vote. */
 void sup_promise_retire(struct supervisor *s) {
   struct promise *p = s->promise;
-  p->incarnation[0] = p->base[0] = p->head_host[0] = '\0';
+  p->incarnation[0] = p->base[0] = p->origin[0] = p->head_host[0] = '\0';
   p->round = 0;
   p->firm = false;
   p->seal = (struct seal){.base_incarnation = p->base};
@@ -86,6 +88,7 @@ void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
   const struct promise *p = s->promise;
   h->voted_incarnation = p->incarnation;
   h->voted_round = p->round;
+  h->origin = p->origin;
   h->seal = p->seal;
   h->firm = p->firm;
   h->head_host = p->head_host;
@@ -105,6 +108,7 @@ static void forward(struct supervisor *s, const struct place *at) {
                                .job = s->config.job,
                                .uid = s->config.uid,
                                .incarnation = t->incarnation,
+                               .origin = s->promise->origin,
                                .round = t->round,
                                .term = t->term,
                                .daemon = t->daemon,

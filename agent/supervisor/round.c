@@ -340,6 +340,10 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   v.text = ev->exited.last_lines ? ev->exited.last_lines : "";
   v.error = ev->exited.error ? ev->exited.error : "";
   v.shown = ev->exited.lines_shown;
+  if (ev->exited.interpreter) {
+    free((void *)(uintptr_t)s->config.interpreter);
+    s->config.interpreter = xstrdup(ev->exited.interpreter);
+  }
   if (WIFSIGNALED(ev->exited.status)) {
     v.cause = CAUSE_WORKER_SIGNAL;
     v.signal = WTERMSIG(ev->exited.status);
@@ -473,6 +477,7 @@ static void note_settled(struct supervisor *s, const struct settled *settled) {
   s->round.restarts_used = settled->restarts_used;
   s->round.failed_step = settled->failed_step;
   s->round.last_failure = settled->last_failure;
+  s->round.held = settled->held;
   sup_account_note(s, &settled->goodput);
 }
 

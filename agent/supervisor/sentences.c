@@ -216,6 +216,7 @@ void sup_stuck(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_going_away(struct supervisor *s, const struct supervisor_event *ev) {
   sup_log(s, LOG_INFO, "the daemon at %s says: %s", sup_daemon_name(s), ev->msg->going_away.text);
+  sup_begin_leave(s, (uint64_t)ev->msg->going_away.away_ms);
 }
 
 /* Once: it is the same in each round. */

@@ -374,6 +374,10 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   s->fx = NULL;
 }
 
+uint64_t supervisor_forward_ms(const struct settings *settings) {
+  return earliest(SUPERVISOR_FORWARD_MS, (uint64_t)settings->lease_ms);
+}
+
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
   uint64_t at_ms = s->leave.deadline_ms;

@@ -19,13 +19,12 @@
 enum {
   SUPERVISOR_RETRY_MIN_MS = 20,
   SUPERVISOR_RETRY_MAX_MS = 1000,   /* <= JOB_RECONNECT_MAX_MS, less what a connect takes */
-  SUPERVISOR_RETURN_MS = 2000,      /* = JOB_RECONNECT_MAX_MS: all agents return to a restarted daemon within it */
   SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
   SUPERVISOR_STRANGER_MS = 30000,   /* how long the port may speak another protocol before the agent gives up */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
   SUPERVISOR_MINT_MS = 20000,       /* until a helper has minted NCCL ids; < JOB_MINT_MS */
-  SUPERVISOR_FORWARD_MS = 5000,
-  SUPERVISOR_CLAIM_MS = 10000, /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
+  SUPERVISOR_FORWARD_MS = 5000,     /* or a lease, if that is less */
+  SUPERVISOR_CLAIM_MS = 10000,      /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
   SUPERVISOR_PROBE_MS = 5500, /* a hang: how long workers are probed before they are stopped, at most; < JOB_PROBE_MS */
 };
 
@@ -34,18 +33,18 @@ struct supervisor_config {
   const char *job, *host, *local_addr, *role;
   const char *addrs;          /* of this host, for HELLO; NULL: none */
   const char *command;        /* a hash of the workers' words, for HELLO; NULL: none */
-  const char *interpreter;    /* for sentences: what runs the workers' script; NULL: not known */
+  const char *interpreter;    /* for sentences: the Python that runs the workers' script; NULL: not known */
   const char *endpoint;       /* for sentences: "node1:29400" */
   const char *endpoint_from;  /* the source that implies it; NULL: it was given */
   const char *expected_hosts; /* for HELLO; NULL: not known */
   int64_t pid, uid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
-  uint64_t orphan_grace_ms; /* how long workers run without a daemon; UINT64_MAX: forever */
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms; /* --hang-start-timeout */
   bool many;             /* more than one worker or node: lines name ranks */
   bool echo;             /* another agent of this host logs the lines that are the same for all of them */
   bool living;           /* a terminal has SUP_STATUS, which shows what is waited for: only mistakes are logged */
+  bool sole;             /* --sole-agent */
   bool worker_store;     /* --store worker: a worker serves the round's store, no agent does */
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
   bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
@@ -118,7 +117,6 @@ struct supervisor_event {
     struct {
       const char *why;
       int exit_code; /* not 0: trying again cannot help; the agent exits with it */
-      bool refused;  /* nothing listens at the endpoint */
       bool foreign;  /* the program there has spoken another protocol */
     } link_down;
     struct {
@@ -138,11 +136,12 @@ struct supervisor_event {
       const char *device;
     } device_held;
     struct {
-      int status;             /* as of waitpid */
-      bool unasked;           /* it died before SUP_STOP_TREES reached it */
-      const char *last_lines; /* of its stderr */
-      bool lines_shown;       /* they are on the terminal already */
-      const char *error;      /* its last exception, or the kernel's reason for SIGKILL; NULL or "": nothing */
+      int status;              /* as of waitpid */
+      bool unasked;            /* it died before SUP_STOP_TREES reached it */
+      const char *last_lines;  /* of its stderr */
+      bool lines_shown;        /* they are on the terminal already */
+      const char *interpreter; /* that printed its traceback; NULL: not known */
+      const char *error;       /* its last exception, or the kernel's reason for SIGKILL; NULL or "": nothing */
     } exited;
     struct {
       struct local_set kept;
@@ -241,7 +240,7 @@ enum supervisor_effect_kind {
   /* open a connection to a daemon, as connect.to says; answer LINK_UP or LINK_DOWN */
   SUP_CONNECT,
   /* node rank 0: tell the daemons at the other addresses of --endpoint that this job is elsewhere, now and every
-   * SUPERVISOR_FORWARD_MS; connections of their own, failures are silent */
+   * supervisor_forward_ms; connections of their own, failures are silent */
   SUP_FORWARD,
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
@@ -382,6 +381,8 @@ struct supervisor *supervisor_create(const struct supervisor_config *config);
 void supervisor_destroy(struct supervisor *s);
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx);
 uint64_t supervisor_deadline(const struct supervisor *s); /* UINT64_MAX: none */
+/* Between two SUP_FORWARD: two runs that have formed apart meet within a lease. */
+uint64_t supervisor_forward_ms(const struct settings *settings);
 
 /* One line about this agent for the service manager. */
 void supervisor_summary(const struct supervisor *s, uint64_t now_ms, struct buf *out);

@@ -38,6 +38,7 @@
 #include "agent/guard/watch.h"
 #include "agent/hang/file_timer_watch.h"
 #include "agent/options/command_line.h"
+#include "agent/options/interpreter.h"
 #include "agent/output/output.h"
 #include "agent/sdk/server.h"
 #include "agent/store/watch.h"
@@ -259,6 +260,7 @@ static void report_exit(struct round_driver *r, uint32_t i) {
                                       .exited = {.status = k->status,
                                                  .unasked = k->unasked,
                                                  .error = buf_text(&reason),
+                                                 .interpreter = k->interpreter,
                                                  .last_lines = said && !tail[0] ? said->callstack : tail,
                                                  .lines_shown = tail[0] && is_stderr_shown(r, i)}});
   buf_finish(&reason);
@@ -307,9 +309,21 @@ static void on_relay_wake(void *ctx) { /* in the relay's thread */
   uv_async_send(&r->wake);
 }
 
+/* A dead process does not show any more what it was. */
+static void note_interpreters(struct round_driver *r) {
+  for (uint32_t i = 0; i < r->o.count; i++) {
+    struct worker *k = &r->v[i];
+    char *found = k->pipes && relay_take_traceback(k->pipes) && lives(k) ? interpreter_running(k->pid) : NULL;
+    if (!found) continue;
+    free(k->interpreter);
+    k->interpreter = found;
+  }
+}
+
 static void on_wake(uv_async_t *wake) {
   struct round_driver *r = wake->data;
   char trouble[RELAY_TROUBLE_MAX];
+  if (!r->closing) note_interpreters(r);
   while (!r->closing && relay_next_trouble(r->relay, trouble)) log_warn("%s", trouble);
   if (r->settling && relay_is_settled(r->relay)) {
     r->settling = false;
@@ -512,6 +526,8 @@ static void begin_worker(struct round_driver *r, uint32_t i, bool goes_on) {
     relay_release(r->relay, k->pipes);
     k->pipes = NULL;
     k->pid = 0;
+    free(k->interpreter);
+    k->interpreter = NULL;
     failure_finish(&k->failure);
   }
   failure_clear(&k->failure);
@@ -999,7 +1015,10 @@ void round_close(struct round_driver *r) {
 static void on_wake_closed(uv_handle_t *handle) {
   struct round_driver *r = handle->data;
   sdk_server_destroy(r->sdk);
-  for (uint32_t i = 0; i < r->o.count; i++) failure_finish(&r->v[i].failure);
+  for (uint32_t i = 0; i < r->o.count; i++) {
+    failure_finish(&r->v[i].failure);
+    free(r->v[i].interpreter);
+  }
   failures_destroy(r->failures);
   oom_watch_destroy(r->oom);
   start_free(r->start);

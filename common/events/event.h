@@ -127,7 +127,8 @@ _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
     "An agent exits, and has not heard that the job is over: it was refused, or has no daemon.",                       \
     EVENT_HAS(HOSTNAME) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(STATE))                                                     \
   X(EVENTS_DROPPED, "rdzv.events.dropped", AGENT,                                                                      \
-    "Events before this one are lost: nobody could take them, or the file could not be written.", EVENT_HAS(DROPPED))  \
+    "Events before this one are lost: nobody could take them, the file could not be written, or a user has too many.", \
+    EVENT_HAS(DROPPED))                                                                                                \
   X(JOB_ENDED, "rdzv.job.ended", AGENT, "The job is over.",                                                            \
     EVENT_HAS(STATE) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(GLOBAL_RANK) |        \
         EVENT_HAS(RAW_ERROR) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) | EVENT_HAS(STEP) | EVENT_HAS(OF) | \

@@ -28,6 +28,7 @@
 #include "common/key/secret.h"
 #include "common/key/source.h"
 #include "common/system/file.h"
+#include "common/system/user.h"
 
 enum {
   FILE_TEXT_MAX = SECRET_SIZE - 1, /* a key, and blanks around it */
@@ -41,7 +42,7 @@ static const char make_one[] =
 /* Reading. --------------------------------------------------------------------------------------------------------- */
 
 static bool is_trusted(uid_t uid) {
-  return uid == geteuid() || uid == 0;
+  return uid == 0 || user_is_self(uid);
 }
 
 static int check_file(const struct stat *st, struct err *e) {

@@ -10,7 +10,8 @@
 
 enum { HEX_DIGITS = 2 * KEY_BYTES };
 
-static const char derive_context[] = "rdzv user key", token_context[] = "rdzv http token";
+static const char derive_context[] = "rdzv user key", token_context[] = "rdzv http token",
+                  ticket_context[] = "rdzv ticket key";
 
 static bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -69,6 +70,11 @@ void key_token(const struct key *k, char out[KEY_TEXT_MAX + 1]) {
   uint8_t bytes[KEY_BYTES];
   keyed_hash(k, token_context, 0, bytes);
   format(k->uid, bytes, out);
+}
+
+void key_of_tickets(const struct key *own, struct key *out) {
+  keyed_hash(own, ticket_context, 0, out->bytes);
+  out->uid = KEY_OWN;
 }
 
 bool key_equal(const struct key *a, const struct key *b) {

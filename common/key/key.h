@@ -37,6 +37,8 @@ void key_derive(const struct key *own, uint32_t uid, struct key *out);
 /* What a holder shows to read over HTTP: it follows from the key, and the key does not follow from it. Text like that of
  * a key. */
 void key_token(const struct key *k, char out[KEY_TEXT_MAX + 1]);
+/* With which a daemon wraps the tickets of channels (proto/channel.h): only holders of its own key have it. */
+void key_of_tickets(const struct key *own, struct key *out);
 /* In constant time. */
 bool key_equal(const struct key *a, const struct key *b);
 void key_wipe(struct key *k);

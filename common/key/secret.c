@@ -9,14 +9,15 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { CHUNK_SIZE = 16 * 1024 }; /* of which each page is touched at once */
-
 union piece {
   union piece *next;
   char room[SECRET_SIZE];
 };
 
+enum { CHUNK_SIZE = 16 * 1024, PIECES = CHUNK_SIZE / sizeof(union piece) }; /* each page is touched at once */
+
 static union piece *unused;
+static union piece *chunks; /* the last piece of each leads to the next one */
 
 /* A program that has a key has a piece, so libsodium learns here which instructions the CPU has. */
 static void add_chunk(void) {
@@ -31,7 +32,9 @@ static void add_chunk(void) {
   }
   (void)mlock(p, CHUNK_SIZE); /* beyond RLIMIT_MEMLOCK they may be swapped */
   (void)madvise(p, CHUNK_SIZE, MADV_DONTDUMP);
-  for (size_t i = CHUNK_SIZE / sizeof(*p); i-- > 0;) {
+  p[PIECES - 1].next = chunks;
+  chunks = p;
+  for (size_t i = PIECES - 1; i-- > 0;) {
     p[i].next = unused;
     unused = &p[i];
   }
@@ -51,4 +54,8 @@ void secret_free(void *piece) {
   sodium_memzero(p, sizeof(*p));
   p->next = unused;
   unused = p;
+}
+
+void secret_lock_again(void) {
+  for (union piece *p = chunks; p; p = p[PIECES - 1].next) (void)mlock(p, CHUNK_SIZE);
 }

@@ -49,7 +49,7 @@ struct event_command {
   struct turns turns;
   struct run *first;
   uv_timer_t timer; /* the next turn; or the end */
-  bool closing, killed, closed, told;
+  bool closing, killed, closed;
 };
 
 extern char **environ;
@@ -110,10 +110,9 @@ static void on_handle_closed(uv_handle_t *handle) {
   struct run **at = &c->first;
   while (*at != r) at = &(*at)->next;
   *at = r->next;
-  turn_free(r->turn);
+  turns_done(&c->turns, r->turn);
   buf_finish(&r->text);
   free(r);
-  turns_done(&c->turns);
   run_next(c);
   finish_close_if_idle(c);
 }
@@ -248,14 +247,19 @@ static void run_next(struct event_command *c) {
   if (!c->closing && at != UINT64_MAX) set_timer(c, at > now ? at - now : 0);
 }
 
-void event_command_put(struct event_command *c, const char *name, const char *line, bool urgent) {
+static void warn_of_drops(struct event_command *c, uint64_t now_ms) {
+  const char *owner;
+  for (size_t n; (n = turns_complain(&c->turns, now_ms, &owner));)
+    log_warn("--on-event: %d events%s%s wait, since the command runs %d times at once and %d times a minute%s at most; "
+             "%zu further %s dropped",
+             TURNS_QUEUE, owner[0] ? " of " : "", owner, TURNS_AT_ONCE, TURNS_PER_MINUTE,
+             owner[0] ? " for each user" : "", n, n == 1 ? "one is" : "ones are");
+}
+
+void event_command_put(struct event_command *c, const char *owner, const char *name, const char *line, bool urgent) {
+  uint64_t now_ms = monotonic_ms();
   if (c->closing) return;
-  if (!turns_add(&c->turns, name, line, urgent) && !c->told) {
-    log_warn("--on-event: %d events wait, since the command runs %d times at once and %d times a minute at most; "
-             "further ones are dropped",
-             TURNS_QUEUE, TURNS_AT_ONCE, TURNS_PER_MINUTE);
-    c->told = true;
-  }
+  if (!turns_add(&c->turns, now_ms, owner, name, line, urgent)) warn_of_drops(c, now_ms);
   set_timer(c, EVENT_COMMAND_LATER_MS);
 }
 

@@ -17,7 +17,8 @@ enum {
 struct event_command;
 /* last_ms: at the end, for the runs that are still out. */
 struct event_command *event_command_create(uv_loop_t *loop, const char *command, unsigned last_ms);
-void event_command_put(struct event_command *c, const char *name, const char *line, bool urgent); /* copies them */
+/* Copies them. owner: as turns_add takes it. */
+void event_command_put(struct event_command *c, const char *owner, const char *name, const char *line, bool urgent);
 /* Runs that are out, or begin now, get last_ms; then it has no handle in the loop. Nothing may be put any more. */
 void event_command_close(struct event_command *c);
 bool event_command_is_closed(const struct event_command *c);

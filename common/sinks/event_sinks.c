@@ -25,12 +25,12 @@ struct event_sinks *event_sinks_create(uv_loop_t *loop, const struct event_sinks
   return s;
 }
 
-void event_sinks_put(struct event_sinks *s, const char *name, const char *line) {
+void event_sinks_put(struct event_sinks *s, const char *owner, const char *name, const char *line) {
   if (!s) return;
   int n = event_find(name);
   bool urgent = s->one_job && (n == EVENT_JOB_ENDED || n == EVENT_AGENT_GAVE_UP);
   if (s->file) event_file_put(s->file, line);
-  if (s->command && n >= 0 && s->filter.in[n]) event_command_put(s->command, name, line, urgent);
+  if (s->command && n >= 0 && s->filter.in[n]) event_command_put(s->command, owner, name, line, urgent);
 }
 
 void event_sinks_close(struct event_sinks *s) {

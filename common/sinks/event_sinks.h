@@ -18,7 +18,8 @@ struct event_sinks_options {
 struct event_sinks;
 /* NULL if there is neither a file nor a command; all functions take NULL. */
 struct event_sinks *event_sinks_create(uv_loop_t *loop, const struct event_sinks_options *o);
-void event_sinks_put(struct event_sinks *s, const char *name, const char *line); /* copies them */
+/* Copies them. owner: whose share of the command's runs it takes; "": root's, or there is only one user. */
+void event_sinks_put(struct event_sinks *s, const char *owner, const char *name, const char *line);
 /* The last events get EVENT_FILE_LAST_MS, the command last_ms; then no handle is left in the loop. */
 void event_sinks_close(struct event_sinks *s);
 bool event_sinks_are_closed(const struct event_sinks *s);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two hold the memory: the thread, and the loop's handle. The last to let go frees it. The thread wakes the loop under
- * the mutex, so never after the handle began to close. */
+ * the mutex, so never after the handle began to close.
+ *
+ * A room may hold a key (MUNGE) for as long as a call hangs, so it is left out of core dumps, and locked if possible. */
 
 #include "common/system/aside.h"
 
@@ -11,6 +13,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "common/mem.h"
 
 enum { STACK_SIZE = 256 * 1024 };
@@ -32,7 +35,7 @@ static atomic_int threads;
 static void let_go(struct aside *a) {
   if (atomic_fetch_sub(&a->holders, 1) > 1) return;
   explicit_bzero(a->room, a->size);
-  free(a->room);
+  munmap(a->room, a->size);
   uv_mutex_destroy(&a->mutex);
   free(a);
 }
@@ -89,7 +92,17 @@ struct aside *aside_start(uv_loop_t *loop, void (*work)(void *room), const void 
     return NULL;
   }
   struct aside *a = xcalloc(1, sizeof(*a));
-  *a = (struct aside){.holders = 2, .work = work, .done = done, .ctx = ctx, .size = size, .room = xmemdup(room, size)};
+  void *own = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (own == MAP_FAILED) {
+    free(a);
+    atomic_fetch_sub(&threads, 1);
+    err_set(e, -ENOMEM, "out of memory");
+    return NULL;
+  }
+  (void)madvise(own, size, MADV_DONTDUMP);
+  (void)mlock(own, size);
+  *a = (struct aside){
+      .holders = 2, .work = work, .done = done, .ctx = ctx, .size = size, .room = memcpy(own, room, size)};
   a->async.data = a;
   uv_mutex_init(&a->mutex);
   uv_async_init(loop, &a->async, on_done);

@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/system/trust.h"
 
 enum { PYTHON_HEAD_MAX = 256 };
 
@@ -113,39 +114,54 @@ static int own_folder(char dir[PATH_MAX]) {
   return n > 0 ? (int)n : 0;
 }
 
-char *command_companion(const char *name, const char *built, const char *path) {
+char *command_companion(const char *name, const char *built, const char *path, struct err *e) {
   const char *const places[] = {"", built ? built : "", RDZV_HELPERS};
   char dir[PATH_MAX];
   int n = own_folder(dir);
   for (size_t i = 0; n > 0 && i < sizeof(places) / sizeof(*places); i++) {
     char *file = xasprintf("%.*s%s%s", n, dir, places[i], name);
-    if (try_file(file) == 0) return file;
+    bool found = try_file(file) == 0;
+    char *real = found ? trust_resolve(file, e) : NULL;
     free(file);
+    if (found) return real;
   }
-  return command_find(name, path, NULL);
+  char *file = command_find(name, path, NULL);
+  if (!file) err_set(e, -ENOENT, "%s is neither beside this program (in %.*s) nor in PATH", name, n, dir);
+  return file;
 }
 
-static bool is_environment(const char *root, int n) {
+/* What marks a folder as an environment, on the heap. NULL: it is none. */
+static char *find_mark(const char *root, int n) {
   static const char *const marks[] = {"pyvenv.cfg", "conda-meta"};
-  bool found = false;
-  for (size_t i = 0; !found && i < sizeof(marks) / sizeof(*marks); i++) {
+  for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++) {
     char *mark = xasprintf("%.*s%s", n, root, marks[i]);
-    found = access(mark, F_OK) == 0;
+    if (access(mark, F_OK) == 0) return mark;
     free(mark);
   }
-  return found;
+  return NULL;
+}
+
+/* Python is run by its name in the environment, where it is a link: by that it knows its modules. */
+static bool trust_both(const char *mark, const char *python, struct err *e) {
+  char *real = trust_resolve(mark, e), *program = real ? trust_resolve(python, e) : NULL;
+  bool ok = program != NULL;
+  free(real);
+  free(program);
+  return ok;
 }
 
 /* Programs are installed in bin/, helpers in libexec/rdzv/: the environment's folder is one or two above. */
-char *command_own_python(void) {
+char *command_own_python(struct err *e) {
   char dir[PATH_MAX];
   int n = own_folder(dir);
   for (int up = 0; n > 1 && up < 2; up++) {
     for (n--; n > 0 && dir[n - 1] != '/';) n--;
-    if (!is_environment(dir, n)) continue;
-    char *python = xasprintf("%.*sbin/python3", n, dir);
-    if (try_file(python) == 0) return python;
+    char *mark = find_mark(dir, n), *python = mark ? xasprintf("%.*sbin/python3", n, dir) : NULL;
+    bool found = python && try_file(python) == 0, ok = found && trust_both(mark, python, e);
+    free(mark);
+    if (ok) return python;
     free(python);
+    if (found) return NULL;
   }
   return NULL;
 }

@@ -19,11 +19,12 @@ bool command_is_python_file(const char *name, const char *path);
 
 /* The file of this project's program `name`, the first that can be run: beside this binary; in `built` (its folder in a
  * build tree, relative to this binary's, ending with a slash; NULL: beside it); in the installation's folder for
- * helpers; in `path`. Heap, or NULL. */
-char *command_companion(const char *name, const char *built, const char *path);
+ * helpers; in `path`. Heap; NULL and a sentence: there is none (-ENOENT), or the first is not to be trusted (-EPERM,
+ * common/system/trust.h). `path` is the user's own choice, so what is found there is not judged. */
+char *command_companion(const char *name, const char *built, const char *path, struct err *e);
 
 /* The Python of the virtual environment (pyvenv.cfg) or conda environment (conda-meta) in which this binary is
- * installed. Heap; NULL: it is installed elsewhere. */
-char *command_own_python(void);
+ * installed. Heap; NULL: it is installed elsewhere, or with a sentence: the environment is not to be trusted. */
+char *command_own_python(struct err *e);
 
 #endif

@@ -10,7 +10,7 @@
 #include "common/err.h"
 
 enum {
-  LOOP_POOL_DAEMON = 1, /* the state file */
+  LOOP_POOL_DAEMON = 2, /* the state file, and names: libuv gives those half of the threads */
   LOOP_POOL_AGENT = 4,  /* error files, log files, names: a file server that hangs holds one thread each */
   LOOP_POOL_MAX = 16,
 };

@@ -4,8 +4,8 @@
  * when that returns, and no deadline is needed.
  *
  * "No such connection" and "no such interface" are the same error, ENOENT, because tcp_diag may be a module that this
- * kernel lacks. So a listening socket of our own is looked up once. If it is not found the tables of /proc are read,
- * which takes longer the more connections there are.
+ * kernel lacks. So a listening socket of our own is looked up once. If it is not found the tables of /proc/self/net are
+ * read, which takes longer the more connections there are. (ProcSubset=pid of systemd hides /proc/net, and not these.)
  *
  * A connection without an inode belongs to no process: the process has closed it, or it waits to be accepted. The
  * kernel then says uid 0, which must not be believed. A lookup also finds a listening socket on the same port, which is
@@ -126,9 +126,9 @@ static int search_table(const char *path, bool v6, const struct socket_end *from
 
 /* An IPv4 connection is in the other table if its process has a dual-stack socket. */
 static int search_tables(const struct socket_end *from, const struct socket_end *to, struct found *out) {
-  int v4 = from->addr.family == 4 ? search_table("/proc/net/tcp", false, from, to, out) : -ENOENT;
+  int v4 = from->addr.family == 4 ? search_table("/proc/self/net/tcp", false, from, to, out) : -ENOENT;
   if (v4 == 0) return 0;
-  int v6 = search_table("/proc/net/tcp6", true, from, to, out);
+  int v6 = search_table("/proc/self/net/tcp6", true, from, to, out);
   return v6 == -EIO && from->addr.family == 4 ? v4 : v6;
 }
 

@@ -234,19 +234,30 @@ static int call(struct call *k, struct err *e) {
   return k->done ? 0 : explain(k, e);
 }
 
-enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *content, uint64_t deadline_ms,
-                             struct buf *text) {
+static enum claim_answer claim(struct call *k) {
   struct err e = ERR_INIT;
-  struct call k = {.c = c, .content = content, .deadline_ms = deadline_ms, .text = text};
-  etcd_put_create(&k.body, name, content);
-  if (call(&k, &e) == 0) return k.answer;
-  buf_clear(text);
-  buf_puts(text, e.text);
+  if (call(k, &e) == 0) return k->answer;
+  buf_clear(k->text);
+  buf_puts(k->text, e.text);
   return CLAIM_FAILED;
 }
 
-int etcd_end(struct etcd *c, const char *prefix, uint64_t deadline_ms, struct err *e) {
+enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *content, uint64_t deadline_ms,
+                             struct buf *text) {
+  struct call k = {.c = c, .content = content, .deadline_ms = deadline_ms, .text = text};
+  etcd_put_create(&k.body, name, content);
+  return claim(&k);
+}
+
+enum claim_answer etcd_claim_run(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms,
+                                 struct buf *text) {
+  struct call k = {.c = c, .content = content, .deadline_ms = deadline_ms, .text = text};
+  etcd_put_run(&k.body, prefix, content);
+  return claim(&k);
+}
+
+int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e) {
   struct call k = {.c = c, .deadline_ms = deadline_ms};
-  etcd_put_end(&k.body, prefix);
+  etcd_put_end(&k.body, prefix, content);
   return call(&k, e);
 }

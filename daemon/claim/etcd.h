@@ -24,9 +24,11 @@ int etcd_init(struct err *e);
 struct etcd *etcd_create(const struct claim_place *place); /* which outlives it */
 void etcd_destroy(struct etcd *c);                         /* NULL is fine */
 
-/* As folder_create and folder_end, until deadline_ms on the clock of monotonic_ms. */
+/* As folder_create, folder_claim_run and folder_end, until deadline_ms on the clock of monotonic_ms. */
 enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *content, uint64_t deadline_ms,
                              struct buf *text);
-int etcd_end(struct etcd *c, const char *prefix, uint64_t deadline_ms, struct err *e);
+enum claim_answer etcd_claim_run(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms,
+                                 struct buf *text);
+int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e);
 
 #endif

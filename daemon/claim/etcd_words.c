@@ -3,6 +3,9 @@
  * one as well: put the end, delete the keys on both sides of it. etcd carries transactions out one after another on a
  * majority of its members, so one alone creates the key, whichever member is asked.
  *
+ * A run is a key below JOB/run/: put it, if no key is there and its incarnation has not ended. The transaction of the end
+ * deletes it. So one is there at most, and its incarnation has not ended.
+ *
  * Bytes are base64 there, and 64-bit numbers are strings. A field with the value false, 0 or "" is left out. An error
  * is an object with "error" or "message", from a proxy perhaps any text. */
 
@@ -58,6 +61,14 @@ static json_t *delete_keys(json_t *from, json_t *to) {
   return json_pack("{s:{s:o,s:o}}", "request_delete_range", "key", from, "range_end", to);
 }
 
+/* A prefix ends with '/', and '0' follows that. */
+static json_t *key_behind(const char *prefix) {
+  char behind[CLAIM_RUN_NAME_MAX + 1];
+  snprintf(behind, sizeof behind, "%s", prefix);
+  behind[strlen(behind) - 1]++;
+  return key(behind);
+}
+
 static void put(struct buf *out, json_t *o) {
   json_print(out, o);
   json_decref(o);
@@ -70,14 +81,25 @@ void etcd_put_create(struct buf *out, const char *name, const char *content) {
                      put_key(name, content), "failure", read_key(name), read_key(end)));
 }
 
-/* A range has its first key and lacks its last one. A prefix ends with '/', and '0' follows that. */
-void etcd_put_end(struct buf *out, const char *prefix) {
-  char end[CLAIM_END_NAME_MAX + 1], behind[CLAIM_END_NAME_MAX + 1];
+void etcd_put_run(struct buf *out, const char *prefix, const char *content) {
+  char end[CLAIM_END_NAME_MAX + 1], run[CLAIM_RUN_NAME_MAX + 1], runs[CLAIM_RUN_NAME_MAX + 1];
   claim_end_name(prefix, end);
-  snprintf(behind, sizeof behind, "%s", prefix);
-  behind[strlen(behind) - 1]++;
-  put(out, json_pack("{s:[o,o,o]}", "success", put_key(end, CLAIM_ENDED), delete_keys(key(prefix), key(end)),
-                     delete_keys(key_of(end, "", 1), key(behind))));
+  size_t common = claim_run_name(prefix, run);
+  snprintf(runs, sizeof runs, "%.*s", (int)common, run);
+  json_t *none = never_created(runs);
+  json_object_set_new(none, "range_end", key_behind(runs));
+  put(out, json_pack("{s:[o,o],s:[o],s:[{s:{s:o,s:o}},o]}", "compare", none, never_created(end), "success",
+                     put_key(run, content), "failure", "request_range", "key", key(runs), "range_end", key_behind(runs),
+                     read_key(end)));
+}
+
+/* A range has its first key and lacks its last one. */
+void etcd_put_end(struct buf *out, const char *prefix, const char *content) {
+  char end[CLAIM_END_NAME_MAX + 1], run[CLAIM_RUN_NAME_MAX + 1];
+  claim_end_name(prefix, end);
+  claim_run_name(prefix, run);
+  put(out, json_pack("{s:[o,o,o,o]}", "success", put_key(end, content), delete_keys(key(prefix), key(end)),
+                     delete_keys(key_of(end, "", 1), key_behind(prefix)), delete_keys(key(run), key_of(run, "", 1))));
 }
 
 /* NULL, and a sentence: it is no answer, or an error. */

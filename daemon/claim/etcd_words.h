@@ -16,7 +16,8 @@ enum { ETCD_ANSWER_MAX = 2 * CLAIM_CONTENT_MAX }; /* of a claim in base64, and w
 
 /* Append the body of a request. The name or prefix was checked. */
 void etcd_put_create(struct buf *out, const char *name, const char *content);
-void etcd_put_end(struct buf *out, const char *prefix);
+void etcd_put_run(struct buf *out, const char *prefix, const char *content); /* read by etcd_read_create */
+void etcd_put_end(struct buf *out, const char *prefix, const char *content);
 
 /* The answers, with their HTTP status. 0; or negative and a sentence: this member did not do it.
  * CLAIM_TAKEN: appends the content that is there, of the end if there is one. */

@@ -9,16 +9,25 @@
  * end afterwards. So a claim came before the end, or its daemon sees the end. An NFS client remembers for a while that a
  * name does not exist, but not beyond its own change of the folder: link is one, or the temporary file.
  *
+ * The run of a job belongs to one incarnation until that has ended. No file can be replaced or removed only if it still
+ * says what it has said. So each attempt has a file of its own, JOB,run,INCARNATION,RANDOM, which nobody else removes
+ * before the end. It is created, and then the folder is listed: of two that create one at once, at least one sees the
+ * other. Whoever sees another incarnation without an end removes its own file, and tries again after a random pause.
+ *
  * A file server may carry out a link and lose its answer; the client asks again and gets EEXIST, or an error. So the
  * answer of link does not decide: the temporary file has two links, or it has one. If the server cannot be asked, the
  * claim has failed, which says nothing. The daemon asks again with the same content, and finds its own claim.
  *
- * Whoever can remove a file can make a claim be given twice. So the folder belongs to us or to root, and other users
- * cannot write to it; or it is sticky, as /tmp. There others can at most create names first, which stops a job and
- * harms nothing. root may use another user's folder: on NFS with root_squash, root's own folder belongs to nobody.
+ * Whoever can remove a file can make a claim be given twice. Whoever can create one can make the next claim, or the end
+ * of a job, in a daemon's stead. So the folder belongs to us or to root, and other users cannot write to it, even if it
+ * is sticky, as /tmp. root may use another user's folder: on NFS with root_squash, root's own folder belongs to nobody.
  *
  * The folder is opened for each call: a file system that was mounted over it meanwhile, or mounted again, is the one
  * that the other daemons see.
+ *
+ * A file system may be read-only, full or away for a while, and a daemon that starts then must not end its agent. So a
+ * folder is opened although it cannot be used now, and each claim fails with the reason until it can. What only a person
+ * can mend ends the daemon: another owner, or a folder that is nowhere.
  *
  * The name of a temporary file begins with a dot, as no claim's does. A process that died leaves one behind. It is
  * removed by its age, on the clock of the file server: the pid of another machine says nothing here. */
@@ -28,6 +37,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,14 +46,20 @@
 #include <unistd.h>
 #include "common/mem.h"
 #include "common/system/file.h"
+#include "common/system/user.h"
 #include "daemon/claim/name.h"
 
 #define TEMP_PREFIX ".claim-"
 
-enum { TEMP_SIZE = sizeof(TEMP_PREFIX) + FILE_RANDOM_SIZE };
+enum {
+  TEMP_SIZE = sizeof(TEMP_PREFIX) + FILE_RANDOM_SIZE,
+  RUN_TRIES = 5,
+  RUN_PAUSE_MS = 20, /* and up to eight times as long */
+};
 
 struct folder {
   char *path;
+  atomic_bool made; /* it was there once: one that is gone later is not made again, since its claims are gone too */
 };
 
 /* The folder while a call uses it. */
@@ -204,9 +220,117 @@ static int create(const struct place *f, const char *name, const char *content, 
   return ended > 0 ? 0 : made ? made : ended;
 }
 
+/* The run. --------------------------------------------------------------------------------------------------------- */
+
+/* Looks for another incarnation that has the run. */
+struct rivals {
+  const struct place *f;
+  const char *runs, *own; /* what their files begin with; and those of this incarnation */
+  struct buf *text;       /* of one */
+  bool found;
+  int code;
+  struct err *e;
+};
+
+/* "1000,job,run,5f2e-1,RANDOM" -> "1000,job,5f2e-1,end" */
+static bool end_of_run(const struct rivals *r, const char *name, char out[CLAIM_FILE_MAX + 1]) {
+  const char *incarnation = name + strlen(r->runs), *behind = strchr(incarnation, ',');
+  size_t job = strlen(r->runs) - strlen("run,");
+  if (!behind) return false;
+  return snprintf(out, CLAIM_FILE_MAX + 1, "%.*s%.*s,end", (int)job, name, (int)(behind - incarnation), incarnation) <=
+         CLAIM_FILE_MAX;
+}
+
+static void look_at_rival(void *ctx, const char *name) {
+  struct rivals *r = ctx;
+  struct buf text = BUF_INIT;
+  char end[CLAIM_FILE_MAX + 1];
+  if (r->found || r->code || strncmp(name, r->runs, strlen(r->runs)) != 0) return;
+  if (!strncmp(name, r->own, strlen(r->own)) || !end_of_run(r, name, end)) return;
+  int ended = read_claim(r->f, end, &text, r->e), rc = ended;
+  if (ended == -ENOENT) {
+    buf_clear(&text);
+    rc = read_claim(r->f, name, &text, r->e); /* -ENOENT: it has gone since */
+    r->found = rc == 0;
+    if (r->found) buf_append(r->text, buf_text(&text), text.len);
+  } else if (ended == 0) {
+    unlinkat(r->f->fd, name, 0); /* whoever has ended it died then */
+  }
+  if (rc && rc != -ENOENT) r->code = rc;
+  buf_finish(&text);
+}
+
+static int find_rival(const struct place *f, const char *runs, const char *own, bool *found, struct buf *text,
+                      struct err *e) {
+  struct rivals r = {.f = f, .runs = runs, .own = own, .text = text, .e = e};
+  int rc = list(f, look_at_rival, &r, e);
+  *found = r.found;
+  return rc ? rc : r.code;
+}
+
+/* What the files of the run of all incarnations begin with, and those of this one. */
+static int name_runs(const char *prefix, char runs[CLAIM_FILE_MAX + 1], char own[CLAIM_FILE_MAX + 1], struct err *e) {
+  char name[CLAIM_RUN_NAME_MAX + 2];
+  size_t job = claim_run_name(prefix, name);
+  snprintf(name + strlen(name), 2, "/");
+  int rc = claim_file_name(name, own, e);
+  name[job] = '\0';
+  return rc ? rc : claim_file_name(name, runs, e);
+}
+
+/* 0: it is ours, or taken. 1: somebody else tries as well. */
+static int try_run(const struct place *f, const char *prefix, const char *content, enum claim_answer *answer,
+                   struct buf *text, struct err *e) {
+  char runs[CLAIM_FILE_MAX + 1], own[CLAIM_FILE_MAX + 1], file[CLAIM_FILE_MAX + FILE_RANDOM_SIZE + 1],
+      random[FILE_RANDOM_SIZE];
+  struct buf end = BUF_INIT;
+  bool found = false;
+  int rc = name_runs(prefix, runs, own, e);
+  if (rc == 0) rc = find_rival(f, runs, own, &found, text, e);
+  *answer = CLAIM_TAKEN;
+  if (rc || found) return rc;
+  rc = file_random_name(random);
+  if (rc) return err_sys(e, rc, "no random number");
+  if (snprintf(file, sizeof file, "%s%s", own, random) > CLAIM_FILE_MAX)
+    return err_set(e, -EINVAL, "the claim's name has too many long parts for a file name of %d bytes", CLAIM_FILE_MAX);
+  int made = create_file(f, file, content, answer, text, e), ended = look_for_end(f, prefix, &end, e);
+  if (made == 0 && ended == 0) rc = find_rival(f, runs, own, &found, text, e);
+  bool ours = made == 0 && ended == 0 && rc == 0 && !found;
+  int gone = ours || unlinkat(f->fd, file, 0) == 0 || errno == ENOENT ? 0 : -errno;
+  if (gone && made == 0 && rc == 0) rc = err_sys(e, gone, "cannot remove a file in %s", f->path);
+  if (ended > 0) {
+    *answer = CLAIM_TAKEN;
+    buf_clear(text);
+    buf_append(text, buf_text(&end), end.len);
+  }
+  buf_finish(&end);
+  if (ours || ended > 0) return 0;
+  return made ? made : ended ? ended : rc ? rc : 1;
+}
+
+static int claim_run(const struct place *f, const char *prefix, const char *content, enum claim_answer *answer,
+                     struct buf *text, struct err *e) {
+  int rc = claim_name_check(prefix, true, e);
+  for (int i = 0; rc == 0; i++) {
+    char random[FILE_RANDOM_SIZE];
+    buf_clear(text);
+    rc = try_run(f, prefix, content, answer, text, e);
+    if (rc <= 0) return rc;
+    *answer = CLAIM_TAKEN;
+    if (i + 1 == RUN_TRIES) return 0;
+    rc = file_random_name(random);
+    if (rc) return err_sys(e, rc, "no random number");
+    usleep(RUN_PAUSE_MS * 1000 * (1 + (unsigned char)random[0] % 8));
+  }
+  return rc;
+}
+
+/* The end. --------------------------------------------------------------------------------------------------------- */
+
 struct removal {
   const struct place *f;
   const char *prefix, *end; /* of files, and the one that stays; NULL: only sweeps */
+  const char *run;          /* of the files that claim the run */
   time_t now;
   int code;
 };
@@ -214,7 +338,8 @@ struct removal {
 static void remove_one(void *ctx, const char *name) {
   struct removal *r = ctx;
   sweep(r->f, name, r->now);
-  if (!r->prefix || strncmp(name, r->prefix, strlen(r->prefix)) != 0 || !strcmp(name, r->end)) return;
+  if (!r->prefix || !strcmp(name, r->end)) return;
+  if (strncmp(name, r->prefix, strlen(r->prefix)) != 0 && strncmp(name, r->run, strlen(r->run)) != 0) return;
   if (unlinkat(r->f->fd, name, 0) < 0 && errno != ENOENT) r->code = -errno;
 }
 
@@ -226,9 +351,10 @@ static int read_time(const struct place *f, const char *temp, time_t *now, struc
   return rc ? err_sys(e, rc, "cannot read a file in %s", f->path) : 0;
 }
 
-static int end_claims(const struct place *f, const char *prefix, struct err *e) {
+static int end_claims(const struct place *f, const char *prefix, const char *content, struct err *e) {
   char file[CLAIM_FILE_MAX + 1], end[CLAIM_FILE_MAX + 1], name[CLAIM_END_NAME_MAX + 1], temp[TEMP_SIZE];
-  struct removal r = {.f = f, .prefix = file, .end = end};
+  char runs[CLAIM_FILE_MAX + 1], run[CLAIM_FILE_MAX + 1];
+  struct removal r = {.f = f, .prefix = file, .end = end, .run = run};
   struct buf text = BUF_INIT;
   enum claim_answer answer;
   int rc = claim_name_check(prefix, true, e);
@@ -236,7 +362,8 @@ static int end_claims(const struct place *f, const char *prefix, struct err *e) 
   claim_end_name(prefix, name);
   rc = claim_file_name(prefix, file, e);
   if (rc == 0) rc = claim_file_name(name, end, e);
-  if (rc == 0) rc = create_file(f, end, CLAIM_ENDED, &answer, &text, e);
+  if (rc == 0) rc = name_runs(prefix, runs, run, e);
+  if (rc == 0) rc = create_file(f, end, content, &answer, &text, e);
   buf_finish(&text);
   if (rc == 0) rc = write_temp(f, "", temp, e);
   if (rc) return rc;
@@ -252,19 +379,22 @@ static int end_claims(const struct place *f, const char *prefix, struct err *e) 
 static int check_owner(const struct place *f, struct err *e) {
   struct stat st;
   if (fstat(f->fd, &st) < 0) return err_sys(e, -errno, "%s", f->path);
-  if (st.st_uid != 0 && st.st_uid != geteuid() && geteuid() != 0)
-    return err_set(e, -EPERM, "%s belongs to another user (uid %u), who could remove claims; name a folder of your own",
-                   f->path, (unsigned)st.st_uid);
-  if ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX))
+  if (st.st_uid != 0 && !user_is_self(st.st_uid) && geteuid() != 0)
     return err_set(e, -EPERM,
-                   "other users can write to %s and could remove claims; chmod go-w it, or chmod +t if several users "
-                   "share it",
-                   f->path);
+                   "%s belongs to another user (uid %u), who could make and remove claims; name a folder of your own",
+                   f->path, (unsigned)st.st_uid);
+  if (st.st_mode & (S_IWGRP | S_IWOTH))
+    return err_set(e, -EPERM,
+                   "other users can write to %s and could make the next claim; chmod go-w it, or name a folder of your "
+                   "own, such as %s/claims-%u, which is created",
+                   f->path, f->path, (unsigned)geteuid());
   return 0;
 }
 
-static int enter(const struct folder *f, struct place *at, struct err *e) {
+static int enter(struct folder *f, struct place *at, struct err *e) {
   struct stat st;
+  if (!f->made && mkdir(f->path, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create %s", f->path);
+  f->made = true;
   *at = (struct place){.path = f->path, .fd = open(f->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
   if (at->fd < 0) {
     int code = -errno;
@@ -306,14 +436,32 @@ static const char *local_file_system(int fd) {
   return NULL;
 }
 
+/* Nobody has to change the command line: the file server may be restarted, or mount the folder for writing again. A
+ * folder of our own that we may not write to was closed by us, and we may open it. */
+static bool may_pass(const struct folder *f, int rc) {
+  struct stat st;
+  switch (-rc) {
+  case EROFS:
+  case ENOSPC:
+  case EDQUOT:
+  case EIO:
+  case ESTALE:
+  case ETIMEDOUT:
+  case ENOTCONN:
+  case EHOSTDOWN:
+  case EHOSTUNREACH: return true;
+  case EACCES: return stat(f->path, &st) == 0 && st.st_uid == geteuid();
+  default: return false;
+  }
+}
+
 int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e) {
   struct folder *f = xcalloc(1, sizeof *f);
   struct place at = {.fd = -1};
   size_t len = strlen(path);
   while (len > 1 && path[len - 1] == '/') len--; /* a link with a slash behind it would be followed */
   f->path = xstrndup(path, len);
-  int rc = mkdir(f->path, 0700) < 0 && errno != EEXIST ? err_sys(e, -errno, "cannot create %s", f->path) : 0;
-  if (rc == 0) rc = enter(f, &at, e);
+  int rc = enter(f, &at, e);
   if (rc == 0) {
     const char *local = local_file_system(at.fd);
     if (local)
@@ -321,6 +469,11 @@ int folder_open(const char *path, struct folder **out, struct buf *warning, stru
                  local);
     rc = try_links(&at, e);
     close(at.fd);
+  }
+  if (rc && may_pass(f, rc)) {
+    buf_printf(warning, "%s%s; jobs wait until that has changed", warning->len ? "; " : "", e->text);
+    *e = (struct err)ERR_INIT;
+    rc = 0;
   }
   if (rc)
     folder_close(f);
@@ -335,13 +488,16 @@ void folder_close(struct folder *f) {
   free(f);
 }
 
-enum claim_answer folder_create(struct folder *f, const char *name, const char *content, struct buf *text) {
+static enum claim_answer carry_out(struct folder *f,
+                                   int (*fn)(const struct place *f, const char *name, const char *content,
+                                             enum claim_answer *answer, struct buf *text, struct err *e),
+                                   const char *name, const char *content, struct buf *text) {
   struct err e = ERR_INIT;
-  struct place at;
+  struct place at = {.fd = -1};
   enum claim_answer answer = CLAIM_FAILED;
   int rc = enter(f, &at, &e);
   if (rc == 0) {
-    rc = create(&at, name, content, &answer, text, &e);
+    rc = fn(&at, name, content, &answer, text, &e);
     close(at.fd);
   }
   if (rc || answer == CLAIM_WON) buf_clear(text);
@@ -349,11 +505,19 @@ enum claim_answer folder_create(struct folder *f, const char *name, const char *
   return rc ? CLAIM_FAILED : answer;
 }
 
-int folder_end(struct folder *f, const char *prefix, struct err *e) {
-  struct place at;
+enum claim_answer folder_create(struct folder *f, const char *name, const char *content, struct buf *text) {
+  return carry_out(f, create, name, content, text);
+}
+
+enum claim_answer folder_claim_run(struct folder *f, const char *prefix, const char *content, struct buf *text) {
+  return carry_out(f, claim_run, prefix, content, text);
+}
+
+int folder_end(struct folder *f, const char *prefix, const char *content, struct err *e) {
+  struct place at = {.fd = -1};
   int rc = enter(f, &at, e);
   if (rc) return rc;
-  rc = end_claims(&at, prefix, e);
+  rc = end_claims(&at, prefix, content, e);
   close(at.fd);
   return rc;
 }

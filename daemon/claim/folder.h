@@ -17,15 +17,19 @@ enum {
 };
 
 /* Creates the folder if only its last part is missing. Checks that no other user can remove a claim, and that the file
- * system has hard links. Appends a sentence to `warning` if other machines cannot see this folder. */
+ * system has hard links. Appends a sentence to `warning` if other machines cannot see this folder, or if it cannot be
+ * used now but may be later: read-only, full, or its file server is away. */
 int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e);
 void folder_close(struct folder *f); /* NULL is fine */
 
-/* Creates the claim, unless it exists or its prefix has ended. CLAIM_TAKEN: text is what is there, or CLAIM_ENDED.
+/* Creates the claim, unless it exists or its prefix has ended. CLAIM_TAKEN: text is what is there, of the end if there is one.
  * CLAIM_FAILED: text is a sentence; the claim may exist or not. */
 enum claim_answer folder_create(struct folder *f, const char *name, const char *content, struct buf *text);
+/* Claims the run of the job for the incarnation of the prefix. CLAIM_TAKEN: the claim of another incarnation, which has
+ * not ended; or CLAIM_ENDED: this one has. */
+enum claim_answer folder_claim_run(struct folder *f, const char *prefix, const char *content, struct buf *text);
 /* Ends the prefix and removes the other claims below it. Also removes what is old: temporary files, and ends. */
-int folder_end(struct folder *f, const char *prefix, struct err *e);
+int folder_end(struct folder *f, const char *prefix, const char *content, struct err *e);
 
 /* For folder_create after link(2): whether the temporary file has got the name, whatever link has answered. 1, 0; or
  * negative: not known. fd: the folder. */

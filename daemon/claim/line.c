@@ -28,16 +28,17 @@ static void put_line(struct buf *out, json_t *o) {
   json_decref(o);
 }
 
-int claim_put_request(struct buf *out, uint64_t serial, const char *name, const char *content, size_t len,
+int claim_put_request(struct buf *out, uint64_t serial, bool ends, const char *name, const char *content, size_t len,
                       struct err *e) {
   size_t n = strlen(name);
   if (n == 0 || n > CLAIM_NAME_MAX || len > CLAIM_CONTENT_MAX)
     return err_set(e, -EINVAL, "a claim has a name of 1 to %d bytes and at most %d bytes of content", CLAIM_NAME_MAX,
                    CLAIM_CONTENT_MAX);
-  json_t *o = json_object(), *text = content && !memchr(content, 0, len) ? json_stringn(content, len) : NULL;
+  json_t *o = json_object(), *text = !memchr(content, 0, len) ? json_stringn(content, len) : NULL;
   json_object_set_new(o, "serial", json_integer((json_int_t)serial));
-  int rc = json_object_set_new(o, content ? "create" : "end", json_string(name));
-  if (content) rc |= json_object_set_new(o, "content", text);
+  const char *key = ends ? "end" : name[n - 1] == '/' ? "run" : "create";
+  int rc = json_object_set_new(o, key, json_string(name));
+  rc |= json_object_set_new(o, "content", text);
   if (rc == 0) return put_line(out, o), 0;
   json_decref(o);
   return err_set(e, -EINVAL, "the name or the content of a claim is not UTF-8");
@@ -65,10 +66,13 @@ static const char *read_text(const json_t *o, const char *key, size_t max) {
 static bool fill_request(const json_t *o, struct claim_request *out) {
   uint64_t serial;
   const char *create = read_text(o, "create", CLAIM_NAME_MAX), *prefix = read_text(o, "end", CLAIM_NAME_MAX);
-  const char *content = read_text(o, "content", CLAIM_CONTENT_MAX), *name = create ? create : prefix;
-  if (!read_serial(o, &serial) || serial == CLAIM_READY_SERIAL || !name || (create && prefix) || !create != !content)
+  const char *run = read_text(o, "run", CLAIM_NAME_MAX), *content = read_text(o, "content", CLAIM_CONTENT_MAX);
+  const char *name = create ? create : run ? run : prefix;
+  if (!content && prefix && !json_object_get(o, "content")) content = CLAIM_ENDED;
+  if (!read_serial(o, &serial) || serial == CLAIM_READY_SERIAL || !!create + !!run + !!prefix != 1 || !content)
     return false;
-  *out = (struct claim_request){.serial = serial, .name = xstrdup(name), .content = xstrdup(content)};
+  *out = (struct claim_request){
+      .serial = serial, .ends = prefix != NULL, .run = run != NULL, .name = xstrdup(name), .content = xstrdup(content)};
   return true;
 }
 
@@ -79,8 +83,8 @@ int claim_read_request(const char *line, size_t len, struct claim_request *out, 
   json_decref(o);
   return ok ? 0
             : err_set(e, -EBADMSG,
-                      "a request has a serial, and either \"create\" and \"content\" or \"end\", each within its "
-                      "limit");
+                      "a request has a serial, and either \"create\" or \"run\" with \"content\", or \"end\", each "
+                      "within its limit");
 }
 
 static bool fill_reply(const json_t *o, struct claim_reply *out) {

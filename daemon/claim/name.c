@@ -65,6 +65,13 @@ void claim_end_name(const char *name, char out[CLAIM_END_NAME_MAX + 1]) {
   snprintf(out, CLAIM_END_NAME_MAX + 1, "%.*send", n, name);
 }
 
+size_t claim_run_name(const char *prefix, char out[CLAIM_RUN_NAME_MAX + 1]) {
+  size_t len = strlen(prefix) - 1, job = len;
+  while (job > 0 && prefix[job - 1] != '/') job--;
+  snprintf(out, CLAIM_RUN_NAME_MAX + 1, "%.*srun/%.*s", (int)job, prefix, (int)(len - job), prefix + job);
+  return job + strlen("run/");
+}
+
 int claim_file_name(const char *name, char out[CLAIM_FILE_MAX + 1], struct err *e) {
   struct buf file = BUF_INIT;
   int rc = 0;

@@ -21,6 +21,11 @@ enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *conte
   abort();
 }
 
-int etcd_end(struct etcd *c, const char *prefix, uint64_t deadline_ms, struct err *e) {
+enum claim_answer etcd_claim_run(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms,
+                                 struct buf *text) {
+  abort();
+}
+
+int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e) {
   abort();
 }

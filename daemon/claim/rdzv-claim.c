@@ -74,7 +74,9 @@ static void answer(uint64_t serial, enum claim_answer a, const char *text) {
 
 static enum claim_answer end_prefix(struct lane *l, const struct task *t, struct buf *text) {
   struct err e = ERR_INIT;
-  int rc = folder ? folder_end(folder, t->request.name, &e) : etcd_end(l->etcd, t->request.name, t->deadline_ms, &e);
+  const struct claim_request *r = &t->request;
+  int rc =
+      folder ? folder_end(folder, r->name, r->content, &e) : etcd_end(l->etcd, r->name, r->content, t->deadline_ms, &e);
   if (rc) buf_puts(text, e.text);
   return rc ? CLAIM_FAILED : CLAIM_WON;
 }
@@ -84,13 +86,17 @@ static void carry_out(struct lane *l, const struct task *t, bool ended) {
   struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
   enum claim_answer a = CLAIM_FAILED;
-  if (ended && r->content) return;
-  if (claim_name_check(r->name, !r->content, &e))
+  if (ended && !r->ends) return;
+  if (claim_name_check(r->name, r->ends || r->run, &e))
     buf_puts(&text, e.text);
   else if (monotonic_ms() >= t->deadline_ms)
     buf_puts(&text, "too many claims wait for this place");
-  else if (!r->content)
+  else if (r->ends)
     a = end_prefix(l, t, &text);
+  else if (r->run && folder)
+    a = folder_claim_run(folder, r->name, r->content, &text);
+  else if (r->run)
+    a = etcd_claim_run(l->etcd, r->name, r->content, t->deadline_ms, &text);
   else if (folder)
     a = folder_create(folder, r->name, r->content, &text);
   else
@@ -219,7 +225,8 @@ static const char help[] =
     "usage: rdzv-claim DIR|etcd://HOST:PORT[,HOST:PORT...]\n\n"
     "Creates claims in a folder or in etcd. rdzvd --claim runs it. By hand, a request on a line of stdin:\n"
     "  {\"serial\": 1, \"create\": \"0/test/1\", \"content\": \"anything\"}   answers won, taken or failed\n"
-    "  {\"serial\": 2, \"end\": \"0/test/\"}                             removes it, and ends the test\n";
+    "  {\"serial\": 2, \"end\": \"0/test/\"}                             removes it, and ends the test\n"
+    "  {\"serial\": 3, \"run\": \"0/job/1/\", \"content\": \"anything\"}   taken while \"0/job/2/\" has claimed the run\n";
 
 int main(int argc, char **argv) {
   static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGTSTP, SIGUSR1, SIGUSR2};

@@ -319,6 +319,39 @@ static int do_stop(struct ask *a) {
   return 0;
 }
 
+/* confirm-dead. ---------------------------------------------------------------------------------------------------- */
+
+/* A new agent may be connected from the host of a lost one: of that one the operator speaks. */
+static int do_confirm_dead(struct ask *a) {
+  int code = 0;
+  struct job *j = find_job(a, &code);
+  const char *host = a->q->host;
+  if (!j) return code;
+  if (job_is_over(j)) return is_over(a, j);
+  struct buf by = BUF_INIT;
+  put_who(&by, a);
+  size_t n = job_confirm_dead(j, host);
+  put_job(&a->text, j);
+  if (!*host && job_claim_confirm_dead(j)) {
+    buf_puts(&a->text, ": the run that it waits for counts as dead, and can begin no round any more\n");
+    jobs_log(&a->c->jobs, LOG_WARN, "job %s: %s confirms that nothing of its other run lives", j->log_name,
+             buf_text(&by));
+  } else if (n) {
+    buf_printf(&a->text, ": %zu lost node%s%s", n, n == 1 ? "" : "s", *host ? " on " : "");
+    if (*host) status_put_name(&a->text, host);
+    buf_printf(&a->text, " count%s as dead; the next round waits for %s no longer\n", n == 1 ? "s" : "",
+               n == 1 ? "it" : "them");
+    jobs_log(&a->c->jobs, LOG_WARN, "job %s: %s confirms that nothing of it runs %s%s any more", j->log_name,
+             buf_text(&by), *host ? "on " : "on its lost nodes", host);
+  } else {
+    buf_puts(&a->text, *host ? " waits for no lost node on that host" : " waits for no lost node");
+    buf_puts(&a->text, *host && is_on(j, host) ? ": its agent is connected\n" : "\n");
+    code = EXIT_CODE_REFUSED;
+  }
+  buf_finish(&by);
+  return code;
+}
+
 /* kill-worker. ----------------------------------------------------------------------------------------------------- */
 
 static struct member *member_of_rank(const struct job *j, int64_t rank) {
@@ -565,7 +598,13 @@ static int do_undrain(struct ask *a) {
 /* The kernel vouches for the uid at the control socket alone, and a key must not travel further than this machine. */
 static int do_key(struct ask *a) {
   const struct key *own = a->c->config.key;
-  if (!a->local || a->uid < 0) {
+  if (a->local && a->uid < 0) {
+    buf_puts(&a->text,
+             "the kernel shows the daemon your user as nobody known, as it does with users of another user name "
+             "space: nobody can tell whose key to hand out\n");
+    return EXIT_CODE_REFUSED;
+  }
+  if (!a->local) {
     buf_puts(&a->text, "the key is handed out on the daemon's machine only: run rdzvctl key there\n");
     return EXIT_CODE_REFUSED;
   }
@@ -605,8 +644,9 @@ static const struct {
   const char *name;
   int (*run)(struct ask *a);
 } verbs[] = {
-    {"status", do_status},           {"jobs", do_jobs}, {"drain", do_drain}, {"undrain", do_undrain}, {"stop", do_stop},
-    {"kill-worker", do_kill_worker}, {"key", do_key},   {"logs", do_logs},
+    {"status", do_status},   {"jobs", do_jobs}, {"drain", do_drain},
+    {"undrain", do_undrain}, {"stop", do_stop}, {"kill-worker", do_kill_worker},
+    {"key", do_key},         {"logs", do_logs}, {"confirm-dead", do_confirm_dead},
 };
 
 static int unknown_verb(struct ask *a) {

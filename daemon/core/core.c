@@ -55,8 +55,9 @@ static void on_heartbeat(struct core *c, struct member *m, const struct core_eve
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   ack.id = ev->msg->id;
   struct job *j = m->job;
-  member_beat(m, ev->msg->id, ev->msg->flags >> FRAME_NUMBER_SHIFT, ev->now_ms);
   ack.flags = member_tell_fence(m) ? FRAME_FLAG_FENCE : 0;
+  member_beat(m, ev->msg->id, ev->msg->flags >> FRAME_NUMBER_SHIFT, ev->now_ms);
+  if (j->all_fence && member_in_round(m)) ack.flags |= FRAME_FLAG_ALL_FENCE;
   ack.flags |= (uint16_t)(job_ack_number(j, ev->now_ms) << FRAME_NUMBER_SHIFT);
   if (job_can_be_succeeded(j) && job_is_firm(j)) ack.flags |= FRAME_FLAG_FIRM;
   if (m->job->state == JOB_RECOVERING) ack.flags |= FRAME_FLAG_RECOVERING;
@@ -104,8 +105,10 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
 
 static void on_claimed(struct core *c, const struct core_event *ev) {
   for (size_t i = 0; i < c->jobs.n_all; i++)
-    if (job_claim_serial(c->jobs.all[i]) == ev->serial && ev->serial)
+    if (job_claim_serial(c->jobs.all[i]) == ev->serial && ev->serial) {
+      c->jobs.payer = c->jobs.all[i]->account;
       job_claimed(c->jobs.all[i], ev->claimed, ev->claim_text ? ev->claim_text : "", ev->now_ms);
+    }
 }
 
 static void on_msg(struct core *c, const struct core_event *ev) {
@@ -143,11 +146,26 @@ static void tell_going_away(struct core *c) {
   struct msg msg;
   msg_init(&msg, MSG_GOING_AWAY);
   msg.going_away.text = "it is being stopped, and jobs go on; reconnect";
-  struct bytes *b = msg_bytes(&msg);
-  for (size_t i = 0; i < c->jobs.n_all; i++)
-    for (size_t k = 0; k < c->jobs.all[i]->n_members; k++)
-      jobs_send_bytes(&c->jobs, c->jobs.all[i]->members[k]->conn, b);
-  bytes_unref(b);
+  for (size_t i = 0; i < c->jobs.n_all; i++) {
+    const struct job *j = c->jobs.all[i];
+    /* While rounds are being sealed elsewhere this daemon's promise would be worth nothing. */
+    msg.going_away.away_ms = job_can_be_succeeded(j) || job_is_over(j) ? 0 : JOB_AWAY_MS;
+    struct bytes *b = msg_bytes(&msg);
+    for (size_t k = 0; k < j->n_members; k++) jobs_send_bytes(&c->jobs, j->members[k]->conn, b);
+    bytes_unref(b);
+  }
+}
+
+/* An address that no listed host has means something to the jobs of a private daemon alone: many users share others. */
+static void on_turned_away(struct core *c, const struct core_event *ev) {
+  if (!ev->host[0] && !c->jobs.daemon.owned) return;
+  for (size_t i = 0; i < c->jobs.n_all; i++) job_note_turned_away(c->jobs.all[i], ev->host, ev->peer_addr, ev->now_ms);
+}
+
+size_t core_missing_hosts(const struct core *c, size_t max, struct buf *out) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->jobs.n_all && n < max; i++) n += job_put_missing_hosts(c->jobs.all[i], max - n, out);
+  return n;
 }
 
 void core_hang_up(struct core *c, uint64_t conn) {
@@ -158,28 +176,42 @@ void core_hang_up(struct core *c, uint64_t conn) {
     jobs_close(&c->jobs, conn);
 }
 
+/* The account of the peer that causes this step, held; NULL: it has none, or one without limits. */
+static struct account *open_payer(struct core *c, const struct core_event *ev, const struct member *m) {
+  if (!m) return ev->kind == CORE_MSG ? core_open_account(c, ev) : NULL;
+  if (m->account) m->account->n_held++;
+  return m->account;
+}
+
 void core_step(struct core *c, const struct core_event *ev, struct job_effects *fx) {
   c->jobs.fx = fx;
-  c->jobs.now_ms = ev->now_ms;
+  c->jobs.now_ms = c->jobs.accounts.now_ms = ev->now_ms;
   c->jobs.wall_ms = ev->wall_ms;
   c->ev = ev->kind == CORE_MSG ? ev : NULL;
-  struct member *m;
+  struct member *m = ev->kind == CORE_MSG || ev->kind == CORE_CLOSED ? jobs_member_of(&c->jobs, ev->conn) : NULL;
   size_t first = fx->n;
+  struct account *payer = open_payer(c, ev, m);
+  c->jobs.payer = payer;
   switch (ev->kind) {
   case CORE_MSG: on_msg(c, ev); break;
   case CORE_CLOSED:
-    if ((m = jobs_member_of(&c->jobs, ev->conn))) job_closed(m->job, m, ev->now_ms);
+    if (m) job_closed(m->job, m, ev->now_ms);
     core_forget_talk(c, ev->conn);
     core_logs_closed(c, ev->conn);
     break;
   case CORE_TICK:
-    for (size_t i = 0; i < c->jobs.n_all; i++) job_tick(c->jobs.all[i], ev->now_ms, ev->lag_ms);
+    for (size_t i = 0; i < c->jobs.n_all; i++) {
+      c->jobs.payer = c->jobs.all[i]->account;
+      job_tick(c->jobs.all[i], ev->now_ms, ev->lag_ms);
+    }
+    c->jobs.payer = NULL;
     moved_expire(c, ev->now_ms);
     core_expire_logs(c);
     break;
   case CORE_LOAD: jobs_load_line(&c->jobs, ev->line, ev->now_ms); break;
   case CORE_SHUTDOWN: tell_going_away(c); break;
   case CORE_CLAIMED: on_claimed(c, ev); break;
+  case CORE_TURNED_AWAY: on_turned_away(c, ev); break;
   }
   jobs_forget_marked(&c->jobs);
   for (size_t i = first; i < fx->n; i++)
@@ -187,6 +219,8 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
       core_forget_talk(c, fx->v[i].conn);
       core_logs_closed(c, fx->v[i].conn);
     }
+  c->jobs.payer = NULL;
+  accounts_close(&c->jobs.accounts, payer);
   c->jobs.fx = NULL;
   c->ev = NULL;
 }

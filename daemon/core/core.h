@@ -29,13 +29,14 @@
 enum {
   CORE_JOBS_MAX = 4096,
   CORE_SPARES_MAX = 4096, /* nodes of one job beyond max_nodes */
-  /* A connection that sends more is closed. The first number is for a burst. */
+  /* A connection that sends more is closed. That of a node is read at this pace instead, but for HELLOs. The first number
+   * is for a burst. */
   CORE_HELLOS_AT_ONCE = 16,
   CORE_HELLO_EVERY_MS = 500,
   CORE_MSGS_AT_ONCE = 4096,
   CORE_MSG_EVERY_MS = 5,
   /* All connections of an account may send as much as so many of them, and a node's messages for each of its nodes.
-   * Beyond that, connections that send more than a node does are closed. */
+   * Beyond that, connections that send more than a node does are read at a node's pace. */
   CORE_ACCOUNT_TALKS = 64,
   CORE_ACCOUNT_AHEAD_MS = 20000,
   CORE_NODE_MSGS_AT_ONCE = 256,
@@ -70,12 +71,13 @@ struct core_store_facts {
 };
 
 enum core_event_kind {
-  CORE_MSG,      /* a message arrived on connection `conn`; the first must be HELLO, OBITUARY, FORWARD or CONTROL */
-  CORE_CLOSED,   /* connection `conn` is gone */
-  CORE_TICK,     /* core_deadline has passed */
-  CORE_LOAD,     /* at start, before any other event: one line of the state file, oldest first */
-  CORE_SHUTDOWN, /* SIGTERM: sends GOING_AWAY to every agent; the driver closes afterwards */
-  CORE_CLAIMED,  /* the answer to a JOB_EFFECT_CLAIM */
+  CORE_MSG,         /* a message arrived on connection `conn`; the first must be HELLO, OBITUARY, FORWARD or CONTROL */
+  CORE_CLOSED,      /* connection `conn` is gone */
+  CORE_TICK,        /* core_deadline has passed */
+  CORE_LOAD,        /* at start, before any other event: one line of the state file, oldest first */
+  CORE_SHUTDOWN,    /* SIGTERM: sends GOING_AWAY to every agent; the driver closes afterwards */
+  CORE_CLAIMED,     /* the answer to a JOB_EFFECT_CLAIM */
+  CORE_TURNED_AWAY, /* a peer with another key came from peer_addr; `host`: which one of core_missing_hosts has it */
 };
 
 struct core_event {
@@ -92,6 +94,7 @@ struct core_event {
   int64_t uid;
   const struct core_store_facts *store; /* MSG, local; NULL: unknown */
   const char *line;                     /* LOAD */
+  const char *host;                     /* TURNED_AWAY; "": none of them */
   uint64_t serial;                      /* CLAIMED: of the effect */
   enum claim_answer claimed;            /* CLAIMED */
   const char *claim_text;               /* CLAIMED: CLAIM_TAKEN: the content that is there; CLAIM_FAILED: a sentence */
@@ -105,6 +108,8 @@ uint64_t core_deadline(const struct core *c);
 /* Every job that has a node has ended, and its nodes have acknowledged the end or had their time to. With
  * exit_when_idle the driver exits when this holds and its agent is gone or a job has been served. */
 bool core_idle(const struct core *c);
+/* Listed hosts that jobs wait for, of which nothing has come, at most `max`: each with a NUL. How many. */
+size_t core_missing_hosts(const struct core *c, size_t max, struct buf *out);
 /* At least one job has been here. */
 bool core_served(const struct core *c);
 /* Nodes that come here are sent on to the daemon that has their job. So this one is still needed, although it may be

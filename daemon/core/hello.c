@@ -15,7 +15,10 @@
  * "The job" is one of the peer's user (owner.c), here and below. A job that has ended keeps its id for a while, so that a node that was away learns how it ended. A newcomer with
  * that id starts a new incarnation beside it. An incarnation without a sealed round gives way to any that has one.
  * Of two that have sealed rounds, the older one is over as soon as the newer one is known here, and stays so after
- * the newer one has ended. */
+ * the newer one has ended.
+ *
+ * Two runs of one job may have formed apart, each with rounds of its own: their first incarnations differ (origin). While
+ * this daemon is in charge of the older run, nodes of the younger one end theirs and join. */
 
 #include "daemon/core/internal.h"
 
@@ -39,7 +42,6 @@ static struct job *begin_incarnation(struct core *c, const struct core_event *ev
   char incarnation[INCARNATION_MAX + 1];
   jobs_name_incarnation(&c->jobs, "", incarnation);
   struct job *j = add_job(c, ev, incarnation);
-  jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", j->log_name, incarnation);
   for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
     if (core_is_of(c, ev, c->jobs.all[i], h->job)) job_copy_holds(j, c->jobs.all[i]);
   return j;
@@ -66,6 +68,9 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
   if (other)
     buf_printf(&text, "node %s comes from a newer run of this job, or from its later round %lld, with another daemon",
                h->host, (long long)h->round);
+  else if (h->origin[0] && strcmp(h->origin, j->origin) > 0)
+    buf_printf(&text, "a run of this job that began before this node's goes on here, in round %lld",
+               (long long)j->round);
   else if (j->round > h->round)
     buf_printf(&text, "the job went on without this node, from round %lld to round %lld", (long long)h->round,
                (long long)j->round);
@@ -192,7 +197,8 @@ static bool newer_run_exists(const struct core *c, const struct core_event *ev) 
   const struct hello *h = &ev->msg->hello;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     const struct job *j = c->jobs.all[i];
-    if (j->round > 0 && strcmp(h->incarnation, j->incarnation) < 0 && core_is_of(c, ev, j, h->job)) return true;
+    bool certain = j->round > 0 || job_claims_run(j, true);
+    if (certain && strcmp(h->incarnation, j->incarnation) < 0 && core_is_of(c, ev, j, h->job)) return true;
   }
   return false;
 }
@@ -207,9 +213,31 @@ static bool is_kin(const struct job *j, const struct hello *h) {
          (base[0] && (!strcmp(base, j->incarnation) || job_is_former(j, base)));
 }
 
+static bool is_certain(const struct job *j) {
+  return j->round > 0 && j->state != JOB_RECOVERING && job_in_charge(j, j->jobs->now_ms) &&
+         (!job_can_be_succeeded(j) || job_is_firm(j));
+}
+
+/* The HELLO is from another run of the job, which began later than the one that goes on here. */
+static bool is_of_a_younger_run(const struct job *j, const struct hello *h) {
+  return !job_is_over(j) && is_certain(j) && h->origin[0] && strcmp(h->origin, j->origin) > 0;
+}
+
 /* The HELLO names the incarnation out of which j was made here. */
 static bool is_former(const struct job *j, const struct hello *h) {
   return h->incarnation[0] && job_is_former(j, h->incarnation);
+}
+
+/* Another daemon may have given the run another name meanwhile, which this one never heard. A node that waits knows the
+ * last round that it was part of: if that was of a run that has ended here, the node has missed the end. */
+struct job *core_find_ended_run(const struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  for (size_t i = c->jobs.n_all; h->phase == PHASE_NONE && h->voted_incarnation[0] && i-- > 0;) {
+    struct job *j = c->jobs.all[i];
+    bool same = !strcmp(j->incarnation, h->voted_incarnation) || job_is_former(j, h->voted_incarnation);
+    if (same && job_is_over(j) && core_is_of(c, ev, j, h->job)) return j;
+  }
+  return NULL;
 }
 
 static struct job *find_named_incarnation(const struct core *c, const struct core_event *ev) {
@@ -222,7 +250,7 @@ static struct job *find_named_incarnation(const struct core *c, const struct cor
     if (former) return j;
     found = j;
   }
-  return found;
+  return found ? found : core_find_ended_run(c, ev);
 }
 
 /* The live job of that user with that id; NULL: there is none. */
@@ -237,24 +265,26 @@ static struct job *find_live(const struct core *c, const struct core_event *ev) 
   return NULL;
 }
 
-/* The job that a HELLO belongs to; NULL: it was answered. */
-static struct job *job_for_hello(struct core *c, const struct core_event *ev, const struct account *account) {
+/* The job that a HELLO belongs to; NULL: it was answered. *begins: this HELLO begins a new incarnation. */
+static struct job *job_for_hello(struct core *c, const struct core_event *ev, const struct account *account,
+                                 bool *begins) {
   const struct hello *h = &ev->msg->hello;
   struct job *j = find_live(c, ev);
+  bool has_past = h->incarnation[0] && h->round > 0, passed = has_past && newer_run_exists(c, ev);
   struct job *known = find_named_incarnation(c, ev);
   if (known && job_is_over(known)) return known;
   if (known) j = known;
-  bool has_past = h->incarnation[0] && h->round > 0;
-  if (has_past && !known && newer_run_exists(c, ev) && !(j && is_kin(j, h))) {
+  if (passed && !known && !(j && (is_kin(j, h) || is_of_a_younger_run(j, h)))) {
     if (j && h->phase != PHASE_NONE) /* it may run on our nodes until it has got this */
-      job_hold_agent(j, h->agent, c->jobs.now_ms + (uint64_t)h->settings.lease_ms);
+      job_hold_agent(j, h->agent, h->host, c->jobs.now_ms + (uint64_t)h->settings.lease_ms);
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }
   if (j && settings_refused(c, ev, j)) return NULL;
   if (j) return j;
   if (!core_has_room_for_job(c, ev, account)) return NULL;
-  if (!h->incarnation[0]) return begin_incarnation(c, ev);
+  *begins = !h->incarnation[0];
+  if (*begins) return begin_incarnation(c, ev);
   /* The agent was welcomed here, and this daemon does not know it: the daemon was restarted since. */
   j = add_job(c, ev, h->incarnation);
   job_recover(j, h->round, c->jobs.now_ms);
@@ -268,9 +298,8 @@ static bool comes_after(const struct job *j, const struct hello *h) {
 /* The round that the HELLO names was made by a daemon that did not know the current one. No majority can stand behind
  * it: that of the current round stands here. */
 static bool passes_over(const struct job *j, const struct hello *h) {
-  bool certain = j->round > 0 && j->state != JOB_RECOVERING && job_can_be_succeeded(j) && job_is_firm(j) &&
-                 job_in_charge(j, j->jobs->now_ms);
-  if (!certain || !strcmp(h->incarnation, j->incarnation)) return false;
+  if (is_of_a_younger_run(j, h)) return true;
+  if (!is_certain(j) || !job_can_be_succeeded(j) || !strcmp(h->incarnation, j->incarnation)) return false;
   bool says = h->voted_round == h->round && !strcmp(h->voted_incarnation, h->incarnation);
   return !(says && comes_after(j, h));
 }
@@ -285,7 +314,8 @@ static bool is_overtaken(const struct job *j, const struct hello *h) {
 }
 
 /* The HELLO names a later round, or an older incarnation of a job without a round here: the job recovers to that. An
- * older incarnation counts even without a round: other nodes of it may be in a round that this node does not know. */
+ * older incarnation counts even without a round: other nodes of it may be in a round that this node does not know. But
+ * none of them is if this one has claimed the job. */
 static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h) {
   if (!h->incarnation[0] || job_is_over(j)) return;
   int cmp = strcmp(h->incarnation, j->incarnation);
@@ -296,7 +326,9 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     higher = cmp > 0 || !begun;
   else
     higher = cmp < 0 && !begun;
+  if (cmp != 0 && job_claims_run(j, h->round > 0)) return;
   if (!is_overtaken(j, h) && (!higher || passes_over(j, h))) return;
+  if (cmp != 0) job_claim_give_up(j);
   jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->log_name, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
@@ -314,6 +346,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     j->refilled_wall_ms = 0;
   }
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
+  if (cmp != 0) snprintf(j->origin, sizeof j->origin, "%s", h->origin[0] ? h->origin : h->incarnation);
   job_recover(j, h->round, c->jobs.now_ms);
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->state == MEMBER_WAITING) job_send_waiting(j, j->members[i], c->jobs.now_ms);
@@ -358,7 +391,8 @@ static void turn_away_stale(struct core *c, const struct core_event *ev, struct 
     if (m->conn == ev->conn) jobs_unbind(&c->jobs, m); /* the connection is still needed */
     job_event(j, &lost);
   }
-  job_hold_agent(j, h->agent, ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed its workers */
+  job_note_return(j, h);
+  job_hold_stale(j, h); /* STALE may not reach it */
   send_stale(c, ev->conn, j, h, false);
 }
 
@@ -429,7 +463,8 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
 
 static void take_hello(struct core *c, const struct core_event *ev, struct account *account) {
   const struct hello *h = &ev->msg->hello;
-  struct job *j = job_for_hello(c, ev, account);
+  bool begins = false;
+  struct job *j = job_for_hello(c, ev, account, &begins);
   if (!j || (!job_is_over(j) && want_rank_refused(c, ev, j))) {
     if (j && !j->n_members && !j->round) j->forgotten = true;
     return;
@@ -437,6 +472,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   c->served = true;
   if (!j->account) job_set_account(j, account);
   adopt_if_higher(c, j, h);
+  if (is_of_a_younger_run(j, h)) job_end_run(j, h->incarnation);
   jobs_identified(&c->jobs, ev->conn, xasprintf("%s of job %s", h->host, j->log_name), (uint64_t)j->settings.lease_ms);
   const struct member *known = job_find_agent(j, h->agent);
   uint64_t joined_no = known ? known->joined_no : 0;
@@ -445,12 +481,14 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   struct member *m = member_for_hello(c, ev, j, account);
   if (!m && !j->n_members && !j->round) j->forgotten = true;
   if (!m) return;
+  if (begins) jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", j->log_name, j->incarnation);
   if (h->phase == PHASE_NONE) {
     job_drop_hold(j, m->agent);
     m = forget_its_round(c, ev, j, m, again, account);
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
   member_note_vote(m, h, again, ev->now_ms);
+  job_drop_holds_before_boot(j, m);
   m->wants_events = h->wants_events;
   send_welcome(c, j, m);
   job_announce_hello(j, m, m->joined_no != joined_no);

@@ -46,6 +46,8 @@ int core_compare_tokens(const char *incarnation, int64_t round, const char *othe
 int64_t core_owner(const struct core *c, const struct core_event *ev);
 /* j has this id, and is a job of that user. */
 bool core_is_of(const struct core *c, const struct core_event *ev, const struct job *j, const char *id);
+/* HELLO: the run of the last round that the node was part of, if it has ended here; NULL. */
+struct job *core_find_ended_run(const struct core *c, const struct core_event *ev);
 /* The account of the peer, held; NULL: it has no limits. */
 struct account *core_open_account(struct core *c, const struct core_event *ev);
 /* Room for one more job, or node; otherwise REFUSED was sent, with the limit and whose it is. */

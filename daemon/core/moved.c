@@ -8,6 +8,10 @@
  *
  * FORWARD changes nothing if this daemon is in charge of the job, nor if an earlier FORWARD has named a later token.
  *
+ * A job may have formed twice while its nodes could not reach each other: two runs, which began in different incarnations
+ * (origin). Then the run that began first goes on, whoever is in charge of the other one. Its nodes are sent there, end
+ * what they run, and join.
+ *
  * A node is not sent in circles. One that comes from the named daemon, because that does not answer, stays here. So
  * does one that knows a later round or term than FORWARD. Once this daemon is in charge, the entry is dropped.
  *
@@ -101,9 +105,16 @@ void moved_put_place(const struct moved_job *m, struct buf *out) {
  * later token wins, as in HELLO. */
 static bool stays(const struct core *c, const struct job *j, const struct forward *f) {
   if (!j->round || j->state == JOB_RECOVERING || !job_in_charge(j, c->jobs.now_ms)) return false;
+  int age = strcmp(j->origin, f->origin);
+  if (age) return age < 0;
   if (job_can_be_succeeded(j) && job_is_firm(j)) return true;
   if (core_compare_tokens(j->incarnation, j->round, f->incarnation, f->round) < 0) return false;
   return !job_can_be_succeeded(j) || j->term >= f->term;
+}
+
+static struct forward forward_of(const struct moved_job *m) {
+  return (struct forward){
+      .job = m->id, .incarnation = m->incarnation, .origin = m->origin, .round = m->round, .term = m->term};
 }
 
 /* Such a job: the entry is of no use. NULL: there is none. */
@@ -116,7 +127,7 @@ static struct job *job_that_stays(struct core *c, const struct core_event *ev, c
 }
 
 bool moved_is_over(const struct core *c, const struct moved_job *m) {
-  const struct forward known = {.job = m->id, .incarnation = m->incarnation, .round = m->round, .term = m->term};
+  const struct forward known = forward_of(m);
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     const struct job *j = c->jobs.all[i];
     if (!job_is_over(j) && j->uid == m->uid && !strcmp(j->id, m->id) && stays(c, j, &known)) return true;
@@ -125,6 +136,8 @@ bool moved_is_over(const struct core *c, const struct moved_job *m) {
 }
 
 static bool is_older(const struct forward *f, const struct moved_job *m) {
+  int age = strcmp(f->origin, m->origin);
+  if (age) return age > 0;
   int cmp = core_compare_tokens(f->incarnation, f->round, m->incarnation, m->round);
   return cmp < 0 || (cmp == 0 && f->term < m->term);
 }
@@ -158,6 +171,7 @@ static bool is_same_place(const struct moved_job *m, const struct forward *f) {
 static void learn(struct core *c, struct moved_job *m, const struct forward *f) {
   bool news = !is_same_place(m, f);
   snprintf(m->incarnation, sizeof m->incarnation, "%s", f->incarnation);
+  snprintf(m->origin, sizeof m->origin, "%s", f->origin);
   snprintf(m->daemon, sizeof m->daemon, "%s", f->daemon);
   snprintf(m->host, sizeof m->host, "%s", f->host);
   snprintf(m->addr, sizeof m->addr, "%s", f->addr);
@@ -188,8 +202,10 @@ static void send_moved(struct core *c, uint64_t conn, const struct moved_job *m)
 /* Its nodes are told, and their connections are closed with it. */
 static void let_go(struct core *c, struct job *j, const struct moved_job *m) {
   for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, m);
-  jobs_log(&c->jobs, LOG_WARN, "job %s: given up in state %s, round %lld, with %zu nodes here", j->log_name,
-           job_state_name(j->state), (long long)j->round, j->n_connected);
+  jobs_log(&c->jobs, LOG_WARN, "job %s: given up in state %s, round %lld, with %zu nodes here%s", j->log_name,
+           job_state_name(j->state), (long long)j->round, j->n_connected,
+           j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
+                                                        : "");
   j->forgotten = true;
 }
 
@@ -231,6 +247,7 @@ void core_forward(struct core *c, const struct core_event *ev) {
 
 /* It has come because the named daemon does not answer, or knows better where its job is. */
 static bool knows_better(const struct hello *h, const struct moved_job *m) {
+  if (h->origin[0] && strcmp(h->origin, m->origin) != 0) return strcmp(h->origin, m->origin) < 0;
   if (h->term > m->term || (!strcmp(h->follows, m->daemon) && h->term == m->term)) return true;
   return h->round > 0 && core_compare_tokens(h->incarnation, h->round, m->incarnation, m->round) > 0;
 }
@@ -240,16 +257,17 @@ static bool is_over_here(const struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   for (size_t i = 0; h->incarnation[0] && i < c->jobs.n_all; i++) {
     const struct job *j = c->jobs.all[i];
-    if (job_is_over(j) && !strcmp(j->incarnation, h->incarnation) && core_is_of(c, ev, j, h->job)) return true;
+    bool same = !strcmp(j->incarnation, h->incarnation) || job_is_former(j, h->incarnation);
+    if (same && job_is_over(j) && core_is_of(c, ev, j, h->job)) return true;
   }
-  return false;
+  return core_find_ended_run(c, ev) != NULL;
 }
 
 bool core_sent_on(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   struct moved_job *m = find(c, ev, h->job);
   if (!m || m->until_ms <= c->jobs.now_ms || knows_better(h, m) || is_over_here(c, ev)) return false;
-  const struct forward known = {.job = m->id, .incarnation = m->incarnation, .round = m->round, .term = m->term};
+  const struct forward known = forward_of(m);
   if (job_that_stays(c, ev, &known)) {
     drop(c, m);
     return false;

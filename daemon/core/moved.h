@@ -21,7 +21,7 @@ struct moved_job {
   struct account *account; /* NULL: without limits */
   int64_t uid;             /* as of a job */
   bool own_key;
-  char id[JOB_ID_MAX + 1], incarnation[INCARNATION_MAX + 1];
+  char id[JOB_ID_MAX + 1], incarnation[INCARNATION_MAX + 1], origin[INCARNATION_MAX + 1];
   int64_t round, term;
   char daemon[DAEMON_ID_MAX + 1], host[HOST_MAX + 1], addr[ADDR_MAX + 1];
   int64_t port;

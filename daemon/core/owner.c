@@ -10,7 +10,8 @@
  *
  * No user may take the daemon from the others. An account (daemon/job/accounts.h) has a share of the jobs, of the
  * connections, of the expected hosts, of the messages and of the log. A connection that sends more messages than any
- * agent does is closed. */
+ * agent does is closed, unless it is that of a node: what a node does may be caused by others, so it is only slowed
+ * down. */
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -83,6 +84,7 @@ void core_log_peer(struct core *c, enum log_level level, const char *fmt, ...) {
 /* When the next message would come if all came at the allowed pace: it may be so far ahead of now as a burst is long. */
 struct talk {
   uint64_t hello_ms, msg_ms, node_ms; /* node_ms: at the pace of a node */
+  bool slowed;                        /* it was said of this connection */
 };
 
 static bool is_in_pace(uint64_t *due_ms, uint64_t now_ms, uint64_t every_ms, uint64_t at_once) {
@@ -120,31 +122,49 @@ static bool account_is_in_pace(struct account *a, uint64_t now_ms) {
   return is_in_pace(&a->msgs_ns, now_ms * 1000000, a_second_ns / per_s, at_once);
 }
 
-/* An account is over its pace because of connections that send more than nodes do. The others go on. */
-static bool share_is_kept(struct core *c, const struct core_event *ev, struct talk *t) {
-  const struct member *m = jobs_member_of(&c->jobs, ev->conn);
+/* The node keeps its place and its lease: each message that is read is a sign of life. Those that are not read yet wait,
+ * and slow the node down. The driver has read this one, so it counts, although it came too early. */
+static void slow_down(struct core *c, const struct member *m, struct talk *t, uint64_t *due_ms, int every_ms,
+                      const char *why) {
+  *due_ms += (uint64_t)every_ms;
+  jobs_pause(&c->jobs, m->conn);
+  if (!t->slowed)
+    core_log_peer(c, LOG_WARN, "job %s: node %s sends more than %d messages in a second%s: they are read at that pace",
+                  m->job->log_name, m->host, 1000 / every_ms, why);
+  t->slowed = true;
+}
+
+/* A node that is too fast is slowed down. An account is over its pace because of connections that send more than nodes
+ * do: these are slowed down to a node's pace, and the others go on. */
+static void hold_to_pace(struct core *c, const struct core_event *ev, const struct member *m, struct talk *t) {
+  bool in_pace = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE);
   bool as_a_node = is_in_pace(&t->node_ms, ev->now_ms, CORE_NODE_MSG_EVERY_MS, CORE_NODE_MSGS_AT_ONCE);
-  if (!m || !m->account || account_is_in_pace(m->account, ev->now_ms) || as_a_node) return true;
+  if (m->account && !account_is_in_pace(m->account, ev->now_ms) && !as_a_node)
+    slow_down(c, m, t, &t->node_ms, CORE_NODE_MSG_EVERY_MS, ", and all nodes of its user too many");
+  else if (!in_pace)
+    slow_down(c, m, t, &t->msg_ms, CORE_MSG_EVERY_MS, "");
+}
+
+static bool refuse_flood(struct core *c, const struct core_event *ev, int at_once, const char *what, int every_ms) {
   core_shut(c, ev->conn);
   core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "all connections of %s together send too many messages, and this one more than %d in a second",
-              m->account->name, 1000 / CORE_NODE_MSG_EVERY_MS);
+              "this connection sends too many messages: at most %d %s at once and %d in a second are read", at_once,
+              what, 1000 / every_ms);
   return false;
 }
 
 bool core_may_speak(struct core *c, const struct core_event *ev) {
-  bool hello = ev->msg->type == MSG_HELLO, good;
+  bool hello = ev->msg->type == MSG_HELLO;
+  const struct member *m = jobs_member_of(&c->jobs, ev->conn);
   struct talk *t = map_get_n(&c->talks, &ev->conn, sizeof ev->conn);
   if (!t && is_shut(c, ev->conn)) return false;
   if (!t && !hello) return true; /* a message that closes the connection, or means nothing before HELLO */
   if (!t) t = begin_talk(c, ev->conn);
-  good = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE) &&
-         (!hello || is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE));
-  if (good) return share_is_kept(c, ev, t);
-  core_shut(c, ev->conn);
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "this connection sends too many messages: at most %d %s at once and %d in a second are read",
-              hello ? CORE_HELLOS_AT_ONCE : CORE_MSGS_AT_ONCE, hello ? "HELLOs" : "messages",
-              1000 / (hello ? CORE_HELLO_EVERY_MS : CORE_MSG_EVERY_MS));
-  return false;
+  if (hello && !is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE))
+    return refuse_flood(c, ev, CORE_HELLOS_AT_ONCE, "HELLOs", CORE_HELLO_EVERY_MS);
+  if (m)
+    hold_to_pace(c, ev, m, t);
+  else if (!is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE))
+    return refuse_flood(c, ev, CORE_MSGS_AT_ONCE, "messages", CORE_MSG_EVERY_MS);
+  return true;
 }

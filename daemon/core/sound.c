@@ -123,6 +123,8 @@ static bool votes_refused(struct core *c, const struct core_event *ev, const str
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names half of the round before its last one", h->host);
   else if ((s->keeper && !s->nodes) || (s->nodes && !voted) || (s->base_keeper && !s->in_base))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has a part in a round that it does not name", h->host);
+  else if (strcmp(h->origin, h->voted_incarnation) > 0)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a run that began after its round", h->host);
   else if (nodes > h->settings.max_nodes)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a round of %lld nodes, and --nnodes allows %lld",
                 h->host, nodes, (long long)h->settings.max_nodes);
@@ -134,6 +136,7 @@ static bool votes_refused(struct core *c, const struct core_event *ev, const str
                 (long long)s->base_round, (long long)h->voted_round);
   else
     return token_refused(c, ev->conn, from, h->voted_incarnation, h->voted_round) ||
+           token_refused(c, ev->conn, from, h->origin, h->origin[0] ? 1 : 0) ||
            token_refused(c, ev->conn, from, s->base_incarnation, s->base_round);
   return true;
 }
@@ -215,6 +218,8 @@ bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
   if (!is_daemon_id(f->daemon))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names daemon %s, and no rdzvd has such an id",
                 f->job, f->daemon);
+  else if (strcmp(f->origin, f->incarnation) > 0)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names a run that began after its round", f->job);
   else if (!addr.family)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names address %s, which is not numeric", f->job,
                 f->addr);

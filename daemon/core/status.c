@@ -472,6 +472,8 @@ static size_t all_moved_json(const struct core *c, const struct status_question 
 static void no_jobs_text(struct buf *out, const struct status_question *q, bool all) {
   if (all && q->owner < 0)
     buf_puts(out, "no jobs\n");
+  else if (q->uid < 0)
+    buf_puts(out, "no jobs of yours (your user is not known to the daemon)\n");
   else if (q->owner < 0 || q->owner == q->uid)
     buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)q->uid);
   else

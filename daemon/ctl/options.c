@@ -66,7 +66,7 @@ static const struct opts_exit exits[] = {
     {1, "no such job, host or rank"},
     {EXIT_CODE_USAGE, "invalid option or argument, or several daemons to choose from"},
     {EXIT_CODE_NO_DAEMON, "no daemon answered"},
-    {EXIT_CODE_REFUSED, "refused: a host that a job needs or that root has drained, or a limit"},
+    {EXIT_CODE_REFUSED, "refused: a host that a job needs or that root has drained, no lost node, or a limit"},
     {0, NULL},
 };
 

@@ -16,23 +16,23 @@
 enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK };
 
 const struct opts_verb ctl_verbs[] = {
-    {"status", "[JOB]", "watch user json",
-     "One job, or all: nodes, missing nodes, the verdicts of the last rounds, drained hosts, and the store of PyTorch's "
-     "clients."},
+    {"status", "[JOB]", "watch user json", "One job, or all: nodes, missing nodes, the last verdicts, drained hosts."},
     {"jobs", "", "watch user json", "One line per job."},
-    {"drain", "HOST", "force json", "No further round uses this host. One that does ends as planned, uncharged."},
+    {"drain", "HOST", "force json", "No further round uses it. One that does ends as planned, uncharged."},
     {"undrain", "HOST", "json", "Its nodes may join rounds again."},
     {"stop", "JOB", "user json", "Ends the job on all its nodes; its agents exit with 77."},
     {"kill-worker", "JOB RANK", "signal user json",
      "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
+    {"confirm-dead", "JOB [HOST]", "user json",
+     "You vouch that nothing of it runs on this lost host, or on any lost one."},
     {"logs", "JOB [RANK]", "follow tail user json",
      "The recent lines of the job's workers, or of this rank, from all nodes."},
-    {"top", "[JOB]", "user", "All jobs, or one job's nodes, the worst first: every second on a terminal."},
+    {"top", "[JOB]", "user", "All jobs, or a job's nodes, the worst first: every second on a terminal."},
     {"key", "", "json", "Prints your key for this daemon, to be copied to another machine."},
     {"token", "", "json", "Prints the token of your key, for the daemon's HTTP pages."},
     {0},
 };
-#define VERBS "status, jobs, drain, undrain, stop, kill-worker, logs, top, key, token"
+#define VERBS "status, jobs, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token"
 
 static const struct opts_verb *find_verb(const char *name) {
   for (const struct opts_verb *v = ctl_verbs; v->name; v++)
@@ -118,7 +118,7 @@ static int check_options(const struct opts_verb *v, const char *signal, const st
   if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
   if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
   if (r->user && !has_option(v, "user"))
-    return err_set(e, -EINVAL, "--user is for status, jobs, stop, kill-worker, logs and top");
+    return err_set(e, -EINVAL, "--user is for status, jobs, stop, kill-worker, confirm-dead, logs and top");
   if (r->follow && !has_option(v, "follow")) return err_set(e, -EINVAL, "--follow is for logs");
   if (r->has_tail && !has_option(v, "tail")) return err_set(e, -EINVAL, "--tail is for logs");
   if (r->json && !has_option(v, "json")) return err_set(e, -EINVAL, "--json is not for top: use status --json");

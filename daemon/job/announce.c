@@ -159,7 +159,7 @@ static bool is_awaited(const struct job *j) {
 
 static void announce(struct job *j, enum event_name name, const struct buf *line) {
   const struct member *writer = find_writer(j);
-  if (j->jobs->events) jobs_event(j->jobs, name, line);
+  if (j->jobs->events) jobs_event(j->jobs, j->account ? j->account->name : "", name, line);
   if (!writer && (!j->announcer->asked || !is_awaited(j))) return;
   struct bytes *frame = frame_of(name, line);
   if (!writer) {

@@ -8,7 +8,14 @@
  * The content says who won, and for which nodes. A daemon that finds the name taken sends its nodes there. But if one of
  * those nodes is here, the winner cannot run that round for long: all its nodes must vouch for it (quorum.c). Then this
  * daemon claims the round behind it. A daemon that was restarted with its id finds claims of its former life, which may
- * have sealed those rounds: their content differs, and they are passed as well. */
+ * have sealed those rounds: their content differs, and they are passed as well.
+ *
+ * When the job has ended, the name `end` stays, with the outcome. A daemon that cannot claim a round, since too few nodes
+ * are here, looks for it now and then: it claims round 0, which no round has, and nobody wins that behind the end.
+ *
+ * Rounds of two incarnations have two names. So before round 1 the daemon claims the run: the name of the job, which one
+ * incarnation has until it has ended. A node that was started again, and cannot reach the others, then waits instead of
+ * beginning the job beside them. An operator who knows that nothing of the other run lives ends it (confirm-dead). */
 
 #include <jansson.h>
 #include <stdio.h>
@@ -25,8 +32,16 @@
 enum {
   CLAIM_AGAIN_MS = 1000, /* after one that failed */
   CLAIM_MOVED_MS = 5000, /* after one that another daemon holds */
+  CLAIM_LOOK_MS = 5000,  /* from one look for the end to the next */
   CLAIM_LATE_MS = 2000,  /* beyond the driver's own deadline */
   CLAIM_NODES_MAX = 256, /* named in the content */
+  THE_RUN = -1,          /* asked instead of a round */
+};
+
+enum run_claim {
+  RUN_FREE,  /* not asked for, or another incarnation has it */
+  RUN_ASKED, /* this incarnation may have it */
+  RUN_OURS,
 };
 
 struct claim {
@@ -36,8 +51,12 @@ struct claim {
   uint64_t sum;       /* of the nodes in its content */
   bool unvouched;     /* not all nodes of the next round vouch: a heartbeat is waited for */
   uint64_t out_ms, again_ms;
-  bool recalled; /* what this daemon has claimed before */
-  char *text;    /* why there is none; NULL: no reason */
+  uint64_t look_ms; /* when the end is looked for next */
+  bool recalled;    /* what this daemon has claimed before */
+  char *text;       /* why there is none; NULL: no reason */
+  enum run_claim run;
+  bool strayed;                     /* a node that was here since may have taken this incarnation to another daemon */
+  char holder[INCARNATION_MAX + 1]; /* which has the run; "": none is known */
 };
 
 static struct claim *claim_of(struct job *j) {
@@ -100,13 +119,13 @@ static void put_name(struct buf *out, const char *text) {
   }
 }
 
-static void put_prefix(const struct job *j, struct buf *out) {
+static void put_prefix(const struct job *j, const char *incarnation, struct buf *out) {
   buf_printf(out, "%lld/", (long long)j->uid);
   put_name(out, j->id);
-  buf_printf(out, "/%s/", j->incarnation);
+  buf_printf(out, "/%s/", incarnation);
 }
 
-static void put_content(const struct job *j, struct member *const *chosen, size_t n, struct buf *out) {
+static void put_content(const struct job *j, struct member *const *chosen, size_t n, bool run, struct buf *out) {
   const struct daemon_facts *d = &j->jobs->daemon;
   const char *addr = j->n_members ? j->members[0]->daemon_addr : "";
   for (size_t i = 0; i < j->n_members; i++) {
@@ -119,6 +138,8 @@ static void put_content(const struct job *j, struct member *const *chosen, size_
   snprintf(life, sizeof life, "%016llx", (unsigned long long)d->life);
   json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:i,s:o}", "daemon", d->id, "life", life, "host", d->host, "addr", addr,
                         "port", (int)d->port, "nodes", nodes);
+  if (run) json_object_set_new(v, "incarnation", json_string(j->incarnation));
+  if (run && n) json_object_set_new(v, "command", json_string(chosen[0]->command));
   json_print(out, v);
   json_decref(v);
 }
@@ -144,14 +165,18 @@ static bool all_vouch(const struct job *j, struct member *const *chosen, size_t 
 static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t round, uint64_t now_ms) {
   struct claim *c = claim_of(j);
   struct buf name = BUF_INIT, content = BUF_INIT;
-  put_prefix(j, &name);
-  buf_printf(&name, "%lld", (long long)round);
-  put_content(j, chosen, n, &content);
+  put_prefix(j, j->incarnation, &name);
+  if (round != THE_RUN) buf_printf(&name, "%lld", (long long)round);
+  put_content(j, chosen, n, round == THE_RUN, &content);
   c->sum = sum_of(j, chosen, n);
   c->serial = jobs_random(j->jobs) | 1;
   c->asked = round;
   c->out_ms = now_ms;
-  note_claim(j, round);
+  if (round > 0) note_claim(j, round);
+  if (round == THE_RUN && c->run == RUN_FREE) {
+    c->run = RUN_ASKED;
+    c->strayed = false;
+  }
   jobs_claim(j->jobs, c->serial, buf_text(&name), &content);
   buf_finish(&name);
   buf_finish(&content);
@@ -162,7 +187,8 @@ static void fail(struct job *j, const char *why, uint64_t now_ms) {
   c->serial = 0;
   c->again_ms = now_ms + CLAIM_AGAIN_MS;
   bool news = !c->text || strstr(c->text, why) == NULL;
-  set_text(c, xasprintf("round %lld of job %s cannot be claimed: %s; trying again", (long long)c->asked, j->id, why));
+  set_text(c, xasprintf("round %lld of job %s cannot be claimed: %s; trying again",
+                        c->asked == THE_RUN ? 1LL : (long long)c->asked, j->id, why));
   if (!news) return;
   jobs_log(j->jobs, LOG_WARN, "%s", c->text);
   job_notice_soon(j, now_ms);
@@ -177,23 +203,41 @@ bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64
   if (!j->settings.claims) return true;
   struct claim *c = claim_of(j);
   recall_claim(j);
-  if (is_late(c, now_ms)) fail(j, "no answer came", now_ms);
+  if (is_late(c, now_ms) && c->asked) fail(j, "no answer came", now_ms);
+  if (is_late(c, now_ms)) c->serial = 0;
   bool vouched = all_vouch(j, chosen, n, now_ms);
   if (c->won == job_next_claimed_round(j)) {
     if (vouched && c->sum == sum_of(j, chosen, n)) return true;
     if (vouched) c->passed = c->won;
   }
   c->unvouched = !vouched;
-  if (vouched && !c->serial && now_ms >= c->again_ms) ask(j, chosen, n, job_next_claimed_round(j), now_ms);
+  int64_t next = !j->round && c->run != RUN_OURS ? THE_RUN : job_next_claimed_round(j);
+  if (vouched && !c->serial && now_ms >= c->again_ms) ask(j, chosen, n, next, now_ms);
   return false;
 }
 
 uint64_t job_claim_deadline(const struct job *j) {
   const struct claim *c = j->claim;
   if (!c) return 0;
-  if (c->unvouched && !c->serial) return UINT64_MAX;
+  if (c->unvouched && !(c->serial && c->asked)) return UINT64_MAX;
   if (c->won == job_next_claimed_round(j)) return 0;
   return c->serial ? c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS : c->again_ms;
+}
+
+uint64_t job_claim_look_deadline(const struct job *j) {
+  const struct claim *c = j->claim;
+  bool looks = j->settings.claims && j->state == JOB_FORMING && j->round > 0 && j->n_available > 0 &&
+               j->n_available < (size_t)j->settings.min_nodes;
+  if (!looks) return UINT64_MAX;
+  if (c && c->serial) return c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS;
+  return latest(j->state_ms + CLAIM_LOOK_MS, c ? c->look_ms : 0);
+}
+
+void job_claim_look(struct job *j, uint64_t now_ms) {
+  if (now_ms < job_claim_look_deadline(j)) return;
+  struct claim *c = claim_of(j);
+  c->look_ms = now_ms + CLAIM_LOOK_MS;
+  ask(j, NULL, 0, 0, now_ms);
 }
 
 bool job_claim_waits(const struct job *j) {
@@ -229,7 +273,9 @@ static bool was_here(const struct job *j, const json_t *content) {
   return false;
 }
 
+/* Not those with another command: they are of another job, to which nobody has given a name of its own. */
 static void send_moved(struct job *j, const json_t *content) {
+  const char *command = text_of(content, "command", COMMAND_HASH_MAX);
   struct msg msg;
   msg_init(&msg, MSG_MOVED);
   msg.moved.host = text_of(content, "host", HOST_MAX);
@@ -238,7 +284,10 @@ static void send_moved(struct job *j, const json_t *content) {
   if (!ipaddr_parse(msg.moved.addr).family || msg.moved.port < 1 || msg.moved.port > 65535) return;
   if (!msg.moved.host[0]) msg.moved.host = msg.moved.addr;
   struct bytes *b = msg_bytes(&msg);
-  for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, b);
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (!command[0] || !m->command[0] || !strcmp(command, m->command)) jobs_send_bytes(j->jobs, m->conn, b);
+  }
   bytes_unref(b);
 }
 
@@ -267,6 +316,38 @@ static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   if (!was_here(j, content)) send_moved(j, content);
 }
 
+static bool is_end(const char *content) {
+  return !strncmp(content, CLAIM_ENDED, strlen(CLAIM_ENDED)); /* any other is a JSON object */
+}
+
+/* "ended success 0". */
+static bool read_end(const char *text, enum outcome *outcome, int *code) {
+  char word[16];
+  if (sscanf(text, CLAIM_ENDED " %15s %d", word, code) != 2 || *code < 0 || *code > 255) return false;
+  for (int i = 0; i < OUTCOME_COUNT; i++) {
+    if (strcmp(word, outcome_name((enum outcome)i)) != 0) continue;
+    *outcome = (enum outcome)i;
+    return true;
+  }
+  return false;
+}
+
+/* Its nodes get the END that they have missed. */
+static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
+  enum outcome outcome;
+  struct verdict v;
+  int code;
+  if (j->state != JOB_FORMING || !read_end(text, &outcome, &code)) return false;
+  jobs_log(j->jobs, LOG_WARN, "job %s: it has ended with another daemon: %s, code %d", j->log_name,
+           outcome_name(outcome), code);
+  verdict_init(&v);
+  v.round = j->round;
+  v.code = code;
+  v.text = "it ended with another daemon, which has left word of that among the claims";
+  job_end(j, now_ms, outcome, code, &v);
+  return true;
+}
+
 static void send_home(struct job *j) {
   struct buf text = BUF_INIT;
   struct msg msg;
@@ -281,15 +362,64 @@ static void send_home(struct job *j) {
   buf_finish(&text);
 }
 
+enum { WHEN_SIZE = 48 };
+
+/* The name of an incarnation begins with its time. The calendar is counted in eras of 400 years, which begin in March. */
+static void put_begun(const char *incarnation, char out[WHEN_SIZE]) {
+  uint64_t s = strtoull(incarnation, NULL, 16) / 1000 % (400000 * 86400ULL),
+           days = s / 86400 + 719468; /* since year 0 */
+  unsigned era = (unsigned)(days / 146097), of_era = (unsigned)(days % 146097);
+  unsigned year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+  unsigned of_year = of_era - (365 * year + year / 4 - year / 100), month = (5 * of_year + 2) / 153;
+  unsigned day = of_year - (153 * month + 2) / 5 + 1;
+  month = month < 10 ? month + 3 : month - 9;
+  snprintf(out, WHEN_SIZE, "%u-%02u-%02u %02u:%02u:%02u UTC", era * 400 + year + (month < 3), month, day,
+           (unsigned)(s / 3600 % 24), (unsigned)(s / 60 % 60), (unsigned)(s % 60));
+}
+
+/* Another incarnation has not ended. It may live where nobody here can see it. */
+static void wait_for_run(struct job *j, const char *holder, const json_t *content, uint64_t now_ms) {
+  struct claim *c = j->claim;
+  const char *host = text_of(content, "host", HOST_MAX);
+  char begun[WHEN_SIZE];
+  c->run = RUN_FREE;
+  c->again_ms = now_ms + CLAIM_MOVED_MS;
+  snprintf(c->holder, sizeof c->holder, "%s", holder);
+  put_begun(holder, begun);
+  char *text = xasprintf("another run of job %s, which began at %s with the daemon on %s, has not ended, and this one "
+                         "waits for it. If nothing of it runs any more: rdzvctl confirm-dead %s. If it is a different "
+                         "job: name this one with --rdzv-id",
+                         j->id, begun, host[0] ? host : "another machine", j->id);
+  bool news = !c->text || strcmp(text, c->text) != 0;
+  set_text(c, text);
+  if (news) jobs_log(j->jobs, LOG_WARN, "%s", c->text);
+  if (news) job_notice_soon(j, now_ms);
+  if (!was_here(j, content)) send_moved(j, content);
+}
+
+static void be_taken_run(struct job *j, const json_t *content, uint64_t now_ms) {
+  struct claim *c = j->claim;
+  const char *holder = text_of(content, "incarnation", INCARNATION_MAX);
+  if (!strcmp(holder, j->incarnation))
+    c->run = RUN_OURS; /* by another daemon, or a former life of this one */
+  else if (holder[0])
+    wait_for_run(j, holder, content, now_ms);
+  else
+    fail(j, "its claim exists, and no rdzvd has written what it says", now_ms);
+}
+
 static void be_taken(struct job *j, const char *text, uint64_t now_ms) {
   struct err e = ERR_INIT;
-  if (!strcmp(text, CLAIM_ENDED)) {
+  if (is_end(text)) {
+    if (end_as_elsewhere(j, text, now_ms)) return;
     j->claim->again_ms = now_ms + CLAIM_MOVED_MS;
     send_home(j);
     return;
   }
   json_t *content = json_parse_object(text, strlen(text), &e);
-  if (content && !strcmp(text_of(content, "daemon", DAEMON_ID_MAX), j->jobs->daemon.id))
+  if (content && j->claim->asked == THE_RUN)
+    be_taken_run(j, content, now_ms);
+  else if (content && !strcmp(text_of(content, "daemon", DAEMON_ID_MAX), j->jobs->daemon.id))
     pass(j, now_ms, now_ms); /* for other nodes, and its answer had not come */
   else if (content)
     be_passed(j, content, now_ms);
@@ -301,12 +431,22 @@ static void be_taken(struct job *j, const char *text, uint64_t now_ms) {
 void job_claimed(struct job *j, enum claim_answer answer, const char *text, uint64_t now_ms) {
   struct claim *c = j->claim;
   c->serial = 0;
+  if (!c->asked) {
+    if (answer == CLAIM_TAKEN && is_end(text)) be_taken(j, text, now_ms);
+    if (j->state == JOB_FORMING && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms); /* nodes came meanwhile */
+    return;
+  }
   switch (answer) {
-  case CLAIM_WON: c->won = c->asked; break;
+  case CLAIM_WON:
+    if (c->asked == THE_RUN)
+      c->run = RUN_OURS;
+    else
+      c->won = c->asked;
+    break;
   case CLAIM_TAKEN: be_taken(j, text, now_ms); break;
   case CLAIM_FAILED: fail(j, text, now_ms); break;
   }
-  if (c->won != c->asked) return;
+  if (c->asked == THE_RUN ? c->run != RUN_OURS : c->won != c->asked) return;
   set_text(c, NULL);
   if (j->state == JOB_FORMING && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
@@ -324,11 +464,48 @@ void job_claim_destroy(struct job *j) {
   free(j->claim);
 }
 
+/* content: what nodes of it hear that come later. */
+static void end_claims(struct job *j, const char *incarnation, const char *content) {
+  struct buf prefix = BUF_INIT, text = BUF_INIT;
+  put_prefix(j, incarnation, &prefix);
+  buf_puts(&text, content);
+  jobs_unclaim(j->jobs, buf_text(&prefix), &text);
+  buf_finish(&text);
+  buf_finish(&prefix);
+}
+
+bool job_claims_run(const struct job *j, bool surely) {
+  return j->claim && !j->round && j->claim->run >= (surely ? RUN_OURS : RUN_ASKED);
+}
+
+void job_claim_note_loss(struct job *j, bool dead) {
+  if (j->claim && !dead) j->claim->strayed = true;
+}
+
+/* No daemon can have sealed a round of it if all its nodes have stayed here. */
+void job_claim_give_up(struct job *j) {
+  if (job_claims_run(j, false) && !j->claim->strayed) end_claims(j, j->incarnation, CLAIM_ENDED);
+}
+
 /* Another daemon may go on with the job if this one is not in charge: then it needs them. */
 void job_claim_remove_all(struct job *j) {
-  if (!j->settings.claims || !j->round || !job_in_charge(j, j->jobs->now_ms)) return;
-  struct buf prefix = BUF_INIT;
-  put_prefix(j, &prefix);
-  jobs_unclaim(j->jobs, buf_text(&prefix));
-  buf_finish(&prefix);
+  if (!j->settings.claims) return;
+  char content[64];
+  snprintf(content, sizeof content, CLAIM_ENDED " %s %d", outcome_name(j->outcome), j->code);
+  if (!j->round)
+    job_claim_give_up(j);
+  else if (job_in_charge(j, j->jobs->now_ms))
+    end_claims(j, j->incarnation, content);
+}
+
+bool job_claim_confirm_dead(struct job *j) {
+  struct claim *c = j->claim;
+  if (!c || !c->holder[0]) return false;
+  end_claims(j, c->holder, CLAIM_ENDED);
+  c->holder[0] = '\0';
+  c->again_ms = 0;
+  set_text(c, NULL);
+  job_notice_soon(j, j->jobs->now_ms);
+  if (j->state == JOB_FORMING && job_ready_to_seal(j, j->jobs->now_ms)) job_seal(j, j->jobs->now_ms);
+  return true;
 }

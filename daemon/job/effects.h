@@ -15,15 +15,19 @@ enum job_effect_kind {
   /* conn sent HELLO: text is its name for logs, value its lease in ms, for TCP_USER_TIMEOUT; its frames may now be as
    * long as FRAME_MAX_TO_DAEMON */
   JOB_EFFECT_IDENTIFIED,
-  JOB_EFFECT_SAVE, /* append text + "\n" to the state file, and fsync it before carrying out any later effect */
+  JOB_EFFECT_PAUSE, /* conn's agent sends too much: read nothing from it for a moment, much shorter than a lease */
+  JOB_EFFECT_SAVE,  /* append text + "\n" to the state file, and fsync it before carrying out any later effect */
   JOB_EFFECT_LOG,
   /* create the claim `text` with the content `bytes`, unless it exists; answer CORE_CLAIMED with `value` as its serial,
-   * within JOB_CLAIM_MS */
+   * within JOB_CLAIM_MS. A `text` that ends with a slash is the prefix of an incarnation, and claims the run: it is won
+   * unless another incarnation of the job has it and has not ended. Then it is taken, with the content of that one */
   JOB_EFFECT_CLAIM,
-  /* create the claim `text`end with the content CLAIM_ENDED, then remove all others whose names begin with `text`. From
+  /* create the claim `text`end with the content `bytes`, then remove all others whose names begin with `text`. From
    * then on a claim under `text` is taken, with that content. Nobody waits for it */
   JOB_EFFECT_UNCLAIM,
-  JOB_EFFECT_EVENT, /* the line `text`, without its end, of the event `value` (enum event_name): for --events */
+  /* the line `text`, without its end, of the event `value` (enum event_name): for --events, and for --on-event in the turn
+   * of the account whose name, as a string, is in `bytes`; "": root or the daemon's user */
+  JOB_EFFECT_EVENT,
 };
 
 enum claim_answer {
@@ -35,13 +39,14 @@ enum {
   CLAIM_NAME_MAX = 512,
   CLAIM_CONTENT_MAX = 65536,
 };
-/* The content of the claim `end`, which JOB_EFFECT_UNCLAIM leaves instead of the others. */
+/* The content of the claim `end`, which JOB_EFFECT_UNCLAIM leaves instead of the others, begins with it. The outcome and
+ * the code follow, with a blank before each: "ended success 0". */
 #define CLAIM_ENDED "ended"
 
 struct job_effect {
   enum job_effect_kind kind;
   uint64_t conn;
-  struct bytes *bytes; /* SEND, CLAIM: one reference */
+  struct bytes *bytes; /* SEND, CLAIM, UNCLAIM, EVENT: one reference */
   char *text;          /* SAVE, LOG, IDENTIFIED, CLAIM, UNCLAIM, EVENT: owned */
   enum log_level level;
   uint64_t value;

@@ -146,6 +146,7 @@ struct bytes *job_settled_bytes(const struct job *j) {
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
   msg.settled.excluded = j->last_excluded;
+  msg.settled.held = job_hold_until(j) > j->jobs->now_ms + (uint64_t)j->settings.lease_ms;
   job_goodput(j, j->jobs->now_ms, &msg.settled.goodput);
   return msg_bytes(&msg);
 }

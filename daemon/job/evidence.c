@@ -3,7 +3,10 @@
  *
  * Each node knows where its own ranks are. A rank is behind only in comparison with those of other nodes, so the daemon
  * joins what all of them have sent, group by group. NCCL's RAS knows all ranks by itself: its sentence counts if the
- * groups say less. Nothing of it is kept beyond the round, and nothing is allocated in a round that ends otherwise. */
+ * groups say less. Nothing of it is kept beyond the round, and nothing is allocated in a round that ends otherwise.
+ *
+ * A group counts for the node that was the first to name it. A node has no more groups than one EVIDENCE can hold, however
+ * many it sends, and all jobs of an account have ACCOUNT_GROUPS_MAX. What is beyond is left out. */
 
 #include "daemon/job/internal.h"
 
@@ -23,9 +26,17 @@ struct hang_evidence {
   char *text; /* of NCCL's RAS; NULL: none */
 };
 
-static struct group *find_group(struct hang_evidence *e, const char *name) {
+static bool has_room(const struct job *j, const struct member *m) {
+  return j->evidence->groups.count < JOB_COLLECTIVES_MAX && m->n_groups < COLLECTIVES_MAX &&
+         (!j->account || j->account->n_groups < ACCOUNT_GROUPS_MAX);
+}
+
+static struct group *find_group(struct job *j, struct member *m, const char *name) {
+  struct hang_evidence *e = j->evidence;
   struct group *g = map_get(&e->groups, name);
-  if (g || e->groups.count == JOB_COLLECTIVES_MAX) return g;
+  if (g || !has_room(j, m)) return g;
+  m->n_groups++;
+  if (j->account) j->account->n_groups++;
   g = xcalloc(1, sizeof *g);
   snprintf(g->name, sizeof g->name, "%s", name);
   g->c = (struct collective){.group = g->name, .op = g->op, .ranks = g->ranks, .entered = -1};
@@ -33,8 +44,8 @@ static struct group *find_group(struct hang_evidence *e, const char *name) {
   return g;
 }
 
-static void add_collective(struct hang_evidence *e, const struct collective *c) {
-  struct group *g = find_group(e, c->group);
+static void add_collective(struct job *j, struct member *m, const struct collective *c) {
+  struct group *g = find_group(j, m, c->group);
   if (!g) return;
   collective_add(&g->c, c, g->ranks);
   if (g->c.op != g->op) snprintf(g->op, sizeof g->op, "%s", g->c.op);
@@ -42,14 +53,14 @@ static void add_collective(struct hang_evidence *e, const struct collective *c) 
   g->c.ranks = g->ranks;
 }
 
-void job_take_evidence(struct job *j, const struct member *m, const struct evidence *e) {
+void job_take_evidence(struct job *j, struct member *m, const struct evidence *e) {
   if (e->round != j->round || strcmp(e->incarnation, j->incarnation) != 0 || !member_in_round(m)) return;
   if (j->state != JOB_RUNNING && j->state != JOB_CHECKPOINTING && j->state != JOB_STOPPING) return;
   if (!j->evidence) {
     j->evidence = xcalloc(1, sizeof *j->evidence);
     map_init(&j->evidence->groups, jobs_random(j->jobs));
   }
-  for (size_t i = 0; i < e->n_collectives; i++) add_collective(j->evidence, &e->collectives[i]);
+  for (size_t i = 0; i < e->n_collectives; i++) add_collective(j, m, &e->collectives[i]);
   ranks_merge(j->evidence->silent, e->silent);
   if (e->text[0] && !j->evidence->text) j->evidence->text = xstrdup(e->text);
 }
@@ -83,8 +94,14 @@ void job_judge_evidence(struct job *j) {
   buf_finish(&text);
 }
 
+size_t job_evidence_groups(const struct job *j) {
+  return j->evidence ? j->evidence->groups.count : 0;
+}
+
 void job_forget_evidence(struct job *j) {
   if (!j->evidence) return;
+  if (j->account) j->account->n_groups -= job_evidence_groups(j);
+  for (size_t i = 0; i < j->n_members; i++) j->members[i]->n_groups = 0;
   for (struct map_entry *at = NULL; (at = map_next(&j->evidence->groups, at));) free(at->value);
   map_finish(&j->evidence->groups);
   free(j->evidence->text);

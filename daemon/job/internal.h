@@ -36,10 +36,12 @@ bool job_ready_to_seal(struct job *j, uint64_t now_ms);
 /* The nodes that the next round would have, into j->n_members places. */
 size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen);
 void job_seal(struct job *j, uint64_t now_ms);
+void job_begin_fence(struct job *j); /* the round begins */
 void job_send_start(struct job *j, struct member *m);
 uint64_t job_seal_deadline(const struct job *j);
-uint64_t job_join_deadline(const struct job *j);              /* when the job fails unless more nodes come */
-void job_update_enough_nodes(struct job *j, uint64_t now_ms); /* FORMING: nodes came or went */
+enum prospect job_prospect(const struct job *j, uint64_t now_ms); /* what that deadline is about */
+uint64_t job_join_deadline(const struct job *j);                  /* when the job fails unless more nodes come */
+void job_update_enough_nodes(struct job *j, uint64_t now_ms);     /* FORMING: nodes came or went */
 /* WAITING. It is the same for all nodes, except those on drained hosts. */
 struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms);
 void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms);
@@ -89,6 +91,7 @@ void job_finish_past(struct job *j);
 /* evidence.c: what the nodes of the round know of its collectives goes into `cause`. */
 void job_judge_evidence(struct job *j);
 void job_forget_evidence(struct job *j);
+size_t job_evidence_groups(const struct job *j);
 
 /* repeat.c */
 /* At the settlement: compares the failure with the one before, and remembers it. True: it is a repeat. */
@@ -111,6 +114,7 @@ struct voter {
   uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
   uint64_t from_ms;                        /* its vote counts from then on */
   uint64_t place;                          /* a hash of host and address; 0: unknown */
+  uint64_t host;                           /* a hash of its host; 0: unknown */
 };
 struct voter_count {
   size_t here, keepers; /* connected, or dead */
@@ -176,12 +180,18 @@ uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms);
 uint64_t job_quorum_judges_ms(const struct job *j); /* RECOVERING; UINT64_MAX: not without the missing nodes */
 size_t job_agreed(const struct job *j);
 
-void job_quorum_expect(struct job *j, const char *key, uint64_t place); /* a voter of whom only that is known */
+void job_quorum_expect(struct job *j, const char *key, const char *host, uint64_t place); /* only that is known of it */
 void job_quorum_drop(struct job *j, const char *key);
+size_t job_quorum_confirm_dead(struct job *j, const char *host); /* how many votes of that host count as dead now */
 void job_quorum_bury(struct job *j, struct voter *v, uint64_t from_ms); /* it is dead, and counts from then on */
+
+/* recover.c */
+void job_account_for_rank(struct job *j, int64_t node_rank); /* of the recovered round: nothing unknown runs there */
 
 /* reboot.c */
 uint64_t member_place(const struct member *m);
+/* Its machine is the one of that place, and was booted after that time. */
+bool member_was_booted_at(const struct member *m, uint64_t since_ms, uint64_t place);
 void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms);
 void job_find_booted(struct job *j, const struct member *m); /* m came without a vote */
 void job_voter_left(struct job *j, struct voter *v);
@@ -192,12 +202,16 @@ void job_learn_head(struct job *j, const struct hello *h, uint64_t now_ms); /* R
  * claims. */
 bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);
 int64_t job_next_claimed_round(const struct job *j);
+/* FORMING: too few nodes are here to claim a round; whether the job has ended elsewhere is asked now and then. */
+uint64_t job_claim_look_deadline(const struct job *j);
+void job_claim_look(struct job *j, uint64_t now_ms);
 bool job_claim_waits(const struct job *j); /* for heartbeats */
 void job_claim_forget(struct job *j);      /* another round is recovered */
 void job_claim_destroy(struct job *j);
-void job_claim_remove_all(struct job *j);         /* the job has ended */
-const char *job_claim_text(const struct job *j);  /* why the next round is not claimed; "" */
-uint64_t job_claim_deadline(const struct job *j); /* when job_has_claim is to be asked again; 0: now */
+void job_claim_remove_all(struct job *j);           /* the job has ended */
+void job_claim_note_loss(struct job *j, bool dead); /* a node is gone; dead: surely */
+const char *job_claim_text(const struct job *j);    /* why the next round is not claimed; "" */
+uint64_t job_claim_deadline(const struct job *j);   /* when job_has_claim is to be asked again; 0: now */
 
 /* announce.c. Each does nothing if nobody wants events. */
 void job_announce_create(struct job *j);
@@ -214,6 +228,11 @@ uint64_t job_announce_deadline(const struct job *j);
 /* lease.c */
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
 uint64_t job_hold_until(const struct job *j);
+/* When the workers of a node are dead that was heard last at that time and need not fence; UINT64_MAX: nobody knows. */
+uint64_t job_unfenced_until(const struct job *j, uint64_t heard_ms);
+bool job_all_fence(const struct job *j); /* each node of the round must fence, and knows it */
+/* A clause that names the nodes whose workers may live for longer than a lease. False: there are none. */
+bool job_put_held(const struct job *j, struct buf *out);
 void job_finish_holds(struct job *j);
 
 /* ids.c */

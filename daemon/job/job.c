@@ -36,12 +36,13 @@ const char *job_event_name(enum job_event_kind k) {
 
 static void enter_forming(struct job *j, uint64_t now_ms) {
   j->forming_ms = now_ms;
-  j->enough_ms = 0;
+  j->enough_ms = j->came_ms = 0;
   j->notice_ms = now_ms + 1;
 }
 
 static void enter_recovering(struct job *j, uint64_t now_ms) {
   j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
+  j->notice_ms = now_ms + earliest((uint64_t)j->settings.lease_ms * 2 / 5, JOB_RECONNECT_MAX_MS);
 }
 
 #define TO(state) (1u << JOB_##state)
@@ -155,7 +156,10 @@ static void on_lost_forming(struct job *j, const struct job_event *ev) {
   job_remove_member(j, ev->member);
   job_update_enough_nodes(j, ev->now_ms);
   notice_all_soon(j, ev->now_ms);
-  if (!j->n_members && !j->round) j->forgotten = true; /* no node has ever run: as if the job had not been */
+  job_claim_note_loss(j, ev->dead || ev->kind == JOB_EV_BYE);
+  if (j->n_members || j->round) return;
+  job_claim_give_up(j);
+  j->forgotten = true; /* no node has ever run: as if the job had not been */
 }
 
 static void on_lost_ending(struct job *j, const struct job_event *ev) {
@@ -204,6 +208,7 @@ static void on_bye_ending(struct job *j, const struct job_event *ev) {
 /* Joining and coming back. ----------------------------------------------------------------------------------------- */
 
 static void on_join_forming(struct job *j, const struct job_event *ev) {
+  j->came_ms = ev->now_ms;
   if (job_ready_to_seal(j, ev->now_ms)) {
     job_seal(j, ev->now_ms);
     return;
@@ -387,7 +392,7 @@ static void on_operator_recovering(struct job *j, const struct job_event *ev) {
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
   uint64_t lease_over_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
-  job_hold_agent(j, "", j->recover_ms < lease_over_ms ? j->recover_ms : lease_over_ms);
+  job_hold_agent(j, "", "", j->recover_ms < lease_over_ms ? j->recover_ms : lease_over_ms);
   if (j->n_members)
     job_recover_finish(j, ev->now_ms);
   else
@@ -419,6 +424,7 @@ static void send_notices(struct job *j, uint64_t now_ms) {
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
   if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
   if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
+  job_claim_look(j, ev->now_ms);
   if (ev->now_ms >= job_join_deadline(j)) job_join_timeout(j, ev->now_ms);
   /* A round that is ready may still wait for its claim. */
   if (j->state == JOB_FORMING && ev->now_ms >= j->notice_ms) send_notices(j, ev->now_ms);
@@ -439,8 +445,19 @@ static void on_deadline_late(struct job *j, const struct job_event *ev) {
   }
 }
 
+/* Nodes that can come have come by now, mostly. Those that are here hear at once that they are too few, and what would
+ * have helped: the round is judged later, and until then they would only know that their daemon is gone. */
+static void say_what_recovery_lacks(struct job *j, uint64_t now_ms) {
+  j->notice_ms = UINT64_MAX;
+  if (!job_lacks(j)) return;
+  struct bytes *news = job_waiting_bytes(j, NULL, now_ms);
+  for (size_t i = 0; i < j->n_members; i++) job_send_news(j, j->members[i], news, now_ms);
+  bytes_unref(news);
+}
+
 static void on_deadline_recovering(struct job *j, const struct job_event *ev) {
-  job_recover_finish(j, ev->now_ms);
+  if (ev->now_ms >= j->notice_ms) say_what_recovery_lacks(j, ev->now_ms);
+  if (ev->now_ms >= j->recover_ms) job_recover_finish(j, ev->now_ms);
 }
 static void on_deadline_running(struct job *j, const struct job_event *ev) {
   job_grow_if_due(j, ev->now_ms);
@@ -534,12 +551,29 @@ static size_t count_others(const struct job *j, bool is_reported) {
   return j->n_members - j->n_gone - 1 + still_to_return(j, is_reported);
 }
 
-/* A job that is over may be started again, without waiting for nodes that do not know of its end. */
+/* A job that is over may be started again, without waiting for nodes that do not know of its end. FENCE stays on until
+ * the round ends: the agent keeps it as well. */
 bool member_tell_fence(struct member *m) {
   struct job *j = m->job;
-  m->told_to_fence = job_is_over(j) || count_others(j, m->reported) >= (size_t)j->settings.min_nodes;
+  bool on = member_in_round(m) && (j->all_fence || m->told_to_fence);
+  m->told_to_fence = on || job_is_over(j) || count_others(j, m->reported) >= (size_t)j->settings.min_nodes;
   if (!m->told_to_fence) j->some_need_not_fence = true;
   return m->told_to_fence;
+}
+
+/* The round begins: nodes enough for another one are here, or are not. */
+void job_begin_fence(struct job *j) {
+  j->all_fence = count_others(j, true) >= (size_t)j->settings.min_nodes;
+  j->n_fencing = 0;
+  for (size_t i = 0; i < j->n_members; i++) j->members[i]->fences = j->members[i]->told_to_fence = false;
+}
+
+/* It has read FENCE in this round. */
+void member_note_fence(struct member *m) {
+  struct job *j = m->job;
+  if (m->fences || !member_in_round(m)) return;
+  m->fences = true;
+  if (++j->n_fencing == (size_t)j->round_nodes) j->all_fence = true;
 }
 
 /* A HEARTBEAT_ACK without a heartbeat. */
@@ -569,13 +603,15 @@ void job_tell_fence(struct job *j) {
 
 static uint64_t state_deadline(const struct job *j) {
   switch (j->state) {
-  case JOB_FORMING: return earliest(j->notice_ms, earliest(job_seal_deadline(j), job_join_deadline(j)));
+  case JOB_FORMING:
+    return earliest(earliest(j->notice_ms, job_claim_look_deadline(j)),
+                    earliest(job_seal_deadline(j), job_join_deadline(j)));
   case JOB_STARTING: return j->state_ms + JOB_START_TIMEOUT_MS;
   case JOB_CHECKPOINTING: return j->prepare_ms;
   case JOB_STOPPING:
     return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + JOB_STOP_SLACK_MS +
            (j->settings.hang_timeout_ms || verdict_is_collective_timeout(&j->cause) ? JOB_PROBE_MS : 0);
-  case JOB_RECOVERING: return j->recover_ms;
+  case JOB_RECOVERING: return earliest(j->notice_ms, j->recover_ms);
   case JOB_ENDING: return j->state_ms + JOB_END_ACK_MS;
   case JOB_ENDED: return j->state_ms + JOB_END_KEEP_MS;
   case JOB_RUNNING: return j->grow_ms; /* otherwise without a limit: leases watch over it */
@@ -608,6 +644,7 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   j->uid = uid;
   j->id = j->log_name = xstrdup(id);
   snprintf(j->incarnation, sizeof j->incarnation, "%s", incarnation);
+  snprintf(j->origin, sizeof j->origin, "%s", incarnation);
   j->settings = *s;
   j->failed_step = -1;
   j->last_failure = FAILURE_MARK_NONE;
@@ -622,6 +659,7 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   map_init(&j->wanted, jobs_random(jobs));
   map_init(&j->role_sizes, jobs_random(jobs));
   map_init(&j->holds, jobs_random(jobs));
+  map_init(&j->accounted, jobs_random(jobs));
   map_init(&j->flaps, jobs_random(jobs));
   map_init(&j->failures, jobs_random(jobs));
   job_init_roster(j);
@@ -635,9 +673,10 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
 void job_set_account(struct job *j, struct account *a) {
   struct account *old = j->account;
   if (a == old) return;
-  if (old) old->n_jobs--, old->n_hosts -= j->roster.n;
+  size_t n_groups = job_evidence_groups(j);
+  if (old) old->n_jobs--, old->n_hosts -= j->roster.n, old->n_groups -= n_groups;
   j->account = a;
-  if (a) a->n_jobs++, a->n_hosts += j->roster.n;
+  if (a) a->n_jobs++, a->n_hosts += j->roster.n, a->n_groups += n_groups;
   accounts_settle(&j->jobs->accounts, old);
 }
 
@@ -667,6 +706,7 @@ void job_destroy(struct job *j) {
   map_finish(&j->role_sizes);
   free(j->members);
   job_finish_holds(j);
+  map_finish(&j->accounted);
   job_finish_flaps(j);
   job_finish_past(j);
   map_finish(&j->failures);

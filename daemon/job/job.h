@@ -72,6 +72,7 @@ enum { MEMBER_ACKS = 8 };
 struct sent_ack {
   uint32_t id;
   uint64_t at_ms;
+  bool fence;
 };
 
 /* Workers that are behind the others of their node. */
@@ -84,6 +85,7 @@ struct laggards {
 struct member {
   struct job *job;
   struct account *account; /* NULL: without limits */
+  unsigned n_groups;       /* in the round's EVIDENCE, which this node was the first to name */
 
   /* From its HELLO. */
   char agent[AGENT_ID_MAX + 1];
@@ -95,6 +97,7 @@ struct member {
   int64_t told_nodes;                /* how many its scheduler started; 0: unknown */
   bool
       expected; /* its host is listed, or it was started as one of as many as are expected; otherwise perhaps a spare */
+  bool sole;    /* no other agent of the job lives on its machine */
   bool worker_store; /* as node rank 0 its agent would not serve the store: a worker does */
   bool wants_ids;    /* in its last HELLO */
   bool wants_events; /* the same */
@@ -113,6 +116,9 @@ struct member {
   uint64_t told_news; /* the job's `news` in the last WAITING sent to it */
   bool suspended;     /* in its last HEARTBEAT: a user has suspended its workers */
   bool told_to_fence; /* in the last WELCOME, START or HEARTBEAT_ACK */
+  bool fences;        /* it has read that in this round */
+  uint64_t came_ms;   /* its first HELLO to this daemon */
+  uint64_t away_ms;   /* by GOING_AWAY of a former life its workers may run until then, unless it has read WELCOME; 0 */
   bool end_acked;
 
   /* Its part in the current round, */
@@ -170,6 +176,8 @@ struct job {
   char *id;
   char *log_name; /* `id`, or owned: with the uid, once another user has had the id too */
   char incarnation[INCARNATION_MAX + 1];
+  char origin[INCARNATION_MAX + 1]; /* in which this run began; the same whoever takes it over */
+  char above[INCARNATION_MAX + 1];  /* the next one is later than this: of a run that ended for ours */
   char formers[JOB_FORMERS_MAX][INCARNATION_MAX + 1]; /* those out of which this one was made, the last one first */
   struct settings settings;
   int64_t expected_nodes;
@@ -197,6 +205,8 @@ struct job {
   int64_t n_workers; /* of all members: at most WORLD_MAX */
 
   bool some_need_not_fence; /* a node got FENCE off since job_tell_fence looked at all of them */
+  bool all_fence;           /* each node of the round must fence, and knows it */
+  size_t n_fencing;         /* that have shown that they do */
 
   int64_t term; /* counts the daemons that were in charge of this job; 1: the first */
 
@@ -205,6 +215,7 @@ struct job {
   uint64_t state_ms;      /* when it was entered */
   uint64_t forming_ms;    /* since when the join timeout counts */
   uint64_t enough_ms;     /* FORMING: since when min nodes are here; 0: they are not */
+  uint64_t came_ms;       /* FORMING: when the last node came */
   uint64_t not_before_ms; /* FORMING: the delay after short rounds */
   uint64_t leave_ms;      /* FORMING: after one node left, others may leave until then */
   uint64_t grow_ms;       /* RUNNING: when the round is ended for newcomers; UINT64_MAX: there are none */
@@ -220,6 +231,9 @@ struct job {
   bool settled;                 /* a node knows its verdict */
   bool exact;                   /* it is from the state file: no later round was sealed */
   bool stopping_seen;           /* a node got STOP */
+  bool told_held;               /* a node says that another one may still run workers of an earlier round */
+  uint64_t away_ms;             /* by GOING_AWAY nodes that are missing may run until then */
+  struct map accounted;         /* its node ranks whose node has come, now or since, or is dead */
   int64_t told_ids;             /* how many NCCL ids it has */
   char told_head[HOST_MAX + 1]; /* the host of its node rank 0; "": unknown */
   enum budget_from budget_from; /* where restarts_used and failed_step are from */
@@ -340,10 +354,21 @@ uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64
 int64_t job_saved(const struct job *j);
 int64_t job_resumed(const struct job *j);
 /* Holds: no round is sealed before the workers of a lost node have been killed. */
-void job_hold_member(struct job *j, const struct member *m); /* until its lease expires */
-void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms);
+void job_hold_member(struct job *j, const struct member *m);
+void job_hold_stale(struct job *j,
+                    const struct hello *h); /* its round is over, and it has not killed its workers yet */
+void job_hold_agent(struct job *j, const char *agent, const char *host, uint64_t until_ms); /* "": not known */
+/* Nodes of a run that began later have ended it for this one. Its workers have used its tokens, and tokens only go up: so
+ * the next round belongs to an incarnation that is later than both. */
+void job_end_run(struct job *j, const char *incarnation);
+void job_note_return(struct job *j, const struct hello *h); /* of a node of the recovered round */
 void job_drop_hold(struct job *j, const char *agent);
+void job_drop_holds_before_boot(struct job *j, const struct member *m); /* its machine was booted since */
 void job_copy_holds(struct job *j, const struct job *from);
+/* An operator says that nothing of the job runs on that host; "": on none of those that are held. How many nodes count as
+ * dead now. */
+size_t job_confirm_dead(struct job *j, const char *host);
+void member_note_fence(struct member *m); /* it has read FENCE in this round */
 
 /* Rounds. */
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
@@ -354,7 +379,7 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
 /* ASK_OWNERS of node rank 0, and FOUND_OWNERS of the nodes. */
 void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *ask);
 void job_found_owners(struct job *j, struct member *m, const struct found_owners *found);
-void job_take_evidence(struct job *j, const struct member *m, const struct evidence *e); /* EVIDENCE */
+void job_take_evidence(struct job *j, struct member *m, const struct evidence *e); /* EVIDENCE */
 /* The daemon's word to m, and m's to the daemon: quorum.c. */
 /* HELLO, before WELCOME. again: on the connection of an earlier one. */
 void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms);
@@ -366,6 +391,10 @@ uint16_t job_ack_number(const struct job *j, uint64_t now_ms); /* HEARTBEAT_ACK'
 void job_seal_if_ready(struct job *j, uint64_t now_ms);        /* FORMING: a vote came */
 void job_claimed(struct job *j, enum claim_answer answer, const char *text, uint64_t now_ms); /* CORE_CLAIMED */
 uint64_t job_claim_serial(const struct job *j);                                               /* that is out; 0: none */
+/* Before its first round: it has the name of the job, or may have it. surely: it has. */
+bool job_claims_run(const struct job *j, bool surely);
+void job_claim_give_up(struct job *j);      /* before its first round: its incarnation is not gone on with */
+bool job_claim_confirm_dead(struct job *j); /* the run that it waits for is. False: it waits for none */
 bool job_is_former(const struct job *j, const char *incarnation);
 void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);

@@ -64,6 +64,10 @@ void jobs_close(struct jobs *jobs, uint64_t conn) {
   if (conn) add_effect(jobs, JOB_EFFECT_CLOSE, conn);
 }
 
+void jobs_pause(struct jobs *jobs, uint64_t conn) {
+  add_effect(jobs, JOB_EFFECT_PAUSE, conn);
+}
+
 void jobs_save(struct jobs *jobs, const struct buf *line) {
   add_effect(jobs, JOB_EFFECT_SAVE, 0)->text = xstrdup(buf_text(line));
 }
@@ -75,14 +79,44 @@ void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const stru
   e->bytes = bytes_create(content->data, content->len);
 }
 
-void jobs_event(struct jobs *jobs, int name, const struct buf *line) {
+static void add_event(struct jobs *jobs, const char *owner, enum event_name name, const struct buf *line) {
   struct job_effect *e = add_effect(jobs, JOB_EFFECT_EVENT, 0);
   e->value = (uint64_t)name;
   e->text = xstrdup(buf_text(line));
+  e->bytes = bytes_create(owner, strlen(owner) + 1);
 }
 
-void jobs_unclaim(struct jobs *jobs, const char *prefix) {
-  add_effect(jobs, JOB_EFFECT_UNCLAIM, 0)->text = xstrdup(prefix);
+static void report_left_out_events(struct jobs *jobs, struct account *a) {
+  struct event e;
+  struct buf line = BUF_INIT, text = BUF_INIT;
+  event_init(&e, EVENT_EVENTS_DROPPED, jobs->wall_ms);
+  if (a->uid >= 0) event_int(&e, EVENT_UID, a->uid);
+  event_int(&e, EVENT_DROPPED, (int64_t)a->events_left_out);
+  buf_printf(&text, "%zu events are lost: jobs of %s have too many", a->events_left_out, a->name);
+  event_text(&e, EVENT_MESSAGE, buf_text(&text));
+  event_line(&e, &line);
+  add_event(jobs, a->name, e.name, &line);
+  a->events_left_out = 0;
+  buf_finish(&text);
+  buf_finish(&line);
+}
+
+/* Progress comes each second from each job. It leaves half of the allowance to what is rarer. */
+void jobs_event(struct jobs *jobs, const char *owner, enum event_name name, const struct buf *line) {
+  struct account *a = jobs->payer;
+  size_t keep = name == EVENT_JOB_PROGRESS ? ACCOUNT_LINES_AT_ONCE / 2 : 0;
+  if (!accounts_may_write(&jobs->accounts, a, line->len, keep)) {
+    a->events_left_out++;
+    return;
+  }
+  if (a && a->events_left_out && !keep) report_left_out_events(jobs, a);
+  add_event(jobs, owner, name, line);
+}
+
+void jobs_unclaim(struct jobs *jobs, const char *prefix, const struct buf *content) {
+  struct job_effect *e = add_effect(jobs, JOB_EFFECT_UNCLAIM, 0);
+  e->text = xstrdup(prefix);
+  e->bytes = bytes_create(content->data, content->len);
 }
 
 void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms) {
@@ -92,12 +126,26 @@ void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t leas
 }
 
 void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) {
+  struct account *a = level < LOG_DEBUG ? jobs->payer : NULL; /* who asks for every detail gets it */
   va_list ap;
   va_start(ap, fmt);
+  char *text = xvasprintf(fmt, ap);
+  va_end(ap);
+  if (a && !accounts_may_write(&jobs->accounts, a, strlen(text), 0)) {
+    a->lines_left_out++;
+    free(text);
+    return;
+  }
+  if (a && a->lines_left_out) {
+    struct job_effect *e = add_effect(jobs, JOB_EFFECT_LOG, 0);
+    e->level = level;
+    e->text = xasprintf("%s: %zu lines about jobs of this %s were left out", a->name, a->lines_left_out,
+                        a->uid < 0 ? "address" : "user");
+    a->lines_left_out = 0;
+  }
   struct job_effect *e = add_effect(jobs, JOB_EFFECT_LOG, 0);
   e->level = level;
-  e->text = xvasprintf(fmt, ap);
-  va_end(ap);
+  e->text = text;
 }
 
 /* Connections. ----------------------------------------------------------------------------------------------------- */

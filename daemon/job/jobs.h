@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/buf.h"
+#include "common/events/event.h"
 #include "common/map.h"
 #include "daemon/job/accounts.h"
 #include "daemon/job/effects.h"
@@ -72,6 +73,7 @@ struct jobs {
   /* The step. */
   uint64_t now_ms, wall_ms;
   struct job_effects *fx;
+  struct account *payer; /* whose allowance its lines and events use; NULL: nobody's */
 };
 
 void jobs_init(struct jobs *jobs, uint64_t seed);
@@ -102,11 +104,13 @@ uint64_t jobs_unbind(struct jobs *jobs, struct member *m); /* takes m's connecti
 void jobs_send(struct jobs *jobs, uint64_t conn, const struct msg *m);   /* conn 0: nothing */
 void jobs_send_bytes(struct jobs *jobs, uint64_t conn, struct bytes *b); /* takes a reference of its own */
 void jobs_close(struct jobs *jobs, uint64_t conn);
+void jobs_pause(struct jobs *jobs, uint64_t conn);
 void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
 void jobs_save(struct jobs *jobs, const struct buf *line);
 void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const struct buf *content);
-void jobs_unclaim(struct jobs *jobs, const char *prefix);
-void jobs_event(struct jobs *jobs, int name, const struct buf *line);
+void jobs_unclaim(struct jobs *jobs, const char *prefix, const struct buf *content);
+/* owner: the name of the account whose turn of --on-event it takes; "": it has none. */
+void jobs_event(struct jobs *jobs, const char *owner, enum event_name name, const struct buf *line);
 void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* An agent's id in a log line, cut: the whole id lets its holder speak for the agent (HELLO, OBITUARY), and others
  * may read the log. */

@@ -12,8 +12,9 @@ enum {
   JOB_MINT_MS = 30000,          /* from START or MINT to MINTED; longer than an agent waits for its helper */
   JOB_STOP_SLACK_MS = 10000,    /* a node that has not reported STOPPED this long after --stop-timeout is lost */
   JOB_PROBE_MS = 6000,         /* added to that with --hang-timeout: agents probe their workers before they stop them */
-  JOB_COLLECTIVES_MAX = 4096,  /* process groups of a round, in EVIDENCE */
+  JOB_COLLECTIVES_MAX = 4096,  /* process groups of a round, in EVIDENCE; of one node: COLLECTIVES_MAX */
   JOB_RECONNECT_MAX_MS = 2000, /* the longest pause between an agent's attempts to reconnect */
+  JOB_AWAY_MS = 60000,         /* GOING_AWAY: workers run on without a daemon for so long */
   JOB_END_ACK_MS = 10000,      /* how long the daemon waits for END_ACK */
   JOB_END_KEEP_MS = 600000,    /* how long it remembers a job that ended, or whose nodes do not come back */
   JOB_SHORT_ROUND_MS = 30000,  /* a charged round shorter than this delays the next one */

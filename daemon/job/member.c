@@ -175,9 +175,10 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->want_rank = h->want_rank;
   m->order_key = h->order_key;
   m->worker_store = h->worker_store;
+  m->sole = h->sole;
   m->wants_ids = h->wants_ids;
   m->wants_events = h->wants_events;
-  m->heard_ms = now_ms;
+  m->heard_ms = m->came_ms = now_ms;
   m->joined_no = ++j->jobs->join_counter;
   m->node_rank = m->rank_base = m->last_rank = -1;
   member_clear_progress(m);

@@ -17,6 +17,11 @@
  *
  * A node that was started as one of as many as the job expects is expected too, under any host name.
  *
+ * A node with another key than the daemon's is refused before it says who it is. Its address alone is known, which the
+ * driver compares with those of the listed hosts that are missing. So a listed host may be refused, and if each one that
+ * is missing was, and the job has never begun, it does not wait for long: its user finds the reason sooner. Anybody on
+ * such a host can cause that, and nobody elsewhere; a node that comes within the minute ends it.
+ *
  * The text is made when it is sent: sorted, grouped by reason, compressed, each part bounded. It names refused nodes
  * too: their own message is on another screen than those of the nodes that wait for them. */
 
@@ -32,6 +37,7 @@ enum {
   LISTS_MAX = 64,         /* read in a job's life: each one costs a look at all nodes and hosts */
   TOGETHER_MS = 5000,     /* hosts lost within this time are one group */
   RANKS_LOOKED_AT = 4096, /* in the search for free ones */
+  HOPELESS_MS = 60000,    /* from the last refusal to the end of a job that waits for refused nodes alone */
   HERE_SHOWN_MAX = 160,
 };
 
@@ -166,7 +172,7 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   const char *p = buf_text(names);
   r->v = NULL;
   r->n = r->cap = r->n_unlisted = 0;
-  r->listed_wanted = r->listed_missing = 0;
+  r->listed_wanted = r->listed_missing = r->refused_wanted = 0;
   job_init_roster(j);
   for (size_t i = 0; i < n; i++, p += strlen(p) + 1) {
     char key[HOST_MAX + 1];
@@ -211,6 +217,7 @@ static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
   for (size_t i = 0; i < r->n; i++) {
     r->v[i]->drained = job_drain_of(j, r->v[i]->name) != NULL;
     r->listed_missing += waited_for(r->v[i]);
+    if (r->v[i]->listed && r->v[i]->why == ABSENCE_REFUSED) r->refused_wanted += r->v[i]->wanted;
   }
   for (size_t i = 0; i < j->n_members; i++) member_find_expected_host(j->members[i]);
   return true;
@@ -327,7 +334,7 @@ static void forget_refusal(struct roster *r, size_t i) {
   r->refusals[REFUSALS_MAX - 1] = (struct refusal){0};
 }
 
-void job_note_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
+static void put_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
   struct roster *r = &j->roster;
   size_t at = 0;
   while (at < REFUSALS_MAX - 1 && r->refusals[at].host && strcmp(r->refusals[at].host, host) != 0) at++;
@@ -335,6 +342,10 @@ void job_note_refusal(struct job *j, const char *host, const char *text, uint64_
   memmove(&r->refusals[1], &r->refusals[0], at * sizeof r->refusals[0]);
   r->refusals[0] = (struct refusal){xstrdup(host), xstrdup(text), now_ms};
   job_notice_soon(j, now_ms);
+}
+
+void job_note_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
+  put_refusal(j, host, text, now_ms);
   job_announce_refusal(j, host, text);
 }
 
@@ -344,6 +355,63 @@ void job_forget_refusal(struct job *j, const char *host) {
     forget_refusal(&j->roster, i);
     return;
   }
+}
+
+/* Another key. ----------------------------------------------------------------------------------------------------- */
+
+static bool may_be_turned_away(const struct job *j, const struct expected_host *h) {
+  return j->state == JOB_FORMING && h->listed && shortage(h) && h->why != ABSENCE_REFUSED;
+}
+
+void job_note_turned_away(struct job *j, const char *host, const char *addr, uint64_t now_ms) {
+  static const char why[] =
+      "its agent has another key than the daemon: give both the same one, by --key-file or RDZV_KEY, or run munged";
+  struct expected_host *h = host[0] ? find_host(&j->roster, host) : NULL;
+  if (h && may_be_turned_away(j, h)) {
+    free(h->text);
+    *h = (struct expected_host){.name = h->name,
+                                .wanted = h->wanted,
+                                .here = h->here,
+                                .listed = true,
+                                .drained = h->drained,
+                                .why = ABSENCE_REFUSED,
+                                .at_ms = now_ms,
+                                .text = xstrdup(why)};
+    j->roster.refused_wanted += h->wanted;
+    job_notice_soon(j, now_ms);
+    return;
+  }
+  bool here = host[0] || j->state != JOB_FORMING || !job_missing_nodes(j);
+  for (size_t i = 0; i < j->n_members; i++) here |= !strcmp(j->members[i]->peer_addr, addr);
+  if (!here) put_refusal(j, addr, why, now_ms);
+}
+
+size_t job_put_missing_hosts(const struct job *j, size_t max, struct buf *out) {
+  size_t n = 0;
+  for (size_t i = 0; i < j->roster.n && n < max; i++) {
+    const struct expected_host *h = j->roster.v[i];
+    if (!may_be_turned_away(j, h)) continue;
+    buf_append(out, h->name, strlen(h->name) + 1);
+    n++;
+  }
+  return n;
+}
+
+/* The first two conditions are for the calls behind each event of a large job. */
+uint64_t job_hopeless_ms(const struct job *j) {
+  const struct roster *r = &j->roster;
+  uint64_t last_ms = 0;
+  if (!r->refused_wanted || r->listed_missing > r->refused_wanted || j->round || j->state != JOB_FORMING)
+    return UINT64_MAX;
+  if (r->listed_wanted < j->settings.min_nodes || j->expected_nodes > r->listed_wanted || job_strangers_hold_places(j))
+    return UINT64_MAX;
+  for (size_t i = 0; i < r->n; i++) {
+    const struct expected_host *h = r->v[i];
+    if (!shortage(h) || h->drained) continue;
+    if (h->why != ABSENCE_REFUSED) return UINT64_MAX;
+    if (h->at_ms > last_ms) last_ms = h->at_ms;
+  }
+  return last_ms ? last_ms + HOPELESS_MS : UINT64_MAX;
 }
 
 /* The text. -------------------------------------------------------------------------------------------------------- */
@@ -484,17 +552,9 @@ struct job *job_find_twin(const struct job *j) {
 
 static void fill_times(struct waiting *w, const struct job *j, uint64_t now_ms) {
   uint64_t at_ms = job_seal_deadline(j);
-  w->prospect = PROSPECT_LAST_CALL;
-  if (at_ms == UINT64_MAX) {
-    w->prospect = PROSPECT_GIVE_UP;
-    at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
-  } else if (job_hold_until(j) > now_ms) {
-    w->prospect = PROSPECT_HOLD;
-  } else if (j->leave_ms > now_ms) {
-    w->prospect = PROSPECT_LEAVE;
-  } else if (j->not_before_ms > now_ms) {
-    w->prospect = PROSPECT_DELAY;
-  }
+  w->prospect = job_prospect(j, now_ms);
+  if (w->prospect == PROSPECT_GIVE_UP) at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  if (w->prospect == PROSPECT_HOPELESS) at_ms = job_hopeless_ms(j);
   w->left_ms = (int64_t)ms_since(now_ms, at_ms);
   w->waited_ms = (int64_t)ms_since(j->forming_ms, now_ms);
 }
@@ -529,6 +589,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->lacks = j->state == JOB_FORMING || j->state == JOB_RECOVERING ? (int64_t)job_lacks(j) : 0;
   if (j->state != JOB_FORMING || !names) return;
   w->text = job_claim_text(j);
+  if (job_put_held(j, &k->held)) w->held = buf_text(&k->held);
   fill_times(w, j, now_ms);
   const struct job *twin = job_find_twin(j);
   if (twin) w->twin = twin->id;
@@ -546,6 +607,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
 void missing_finish(struct missing *k) {
   buf_finish(&k->hosts);
   buf_finish(&k->drained_by);
+  buf_finish(&k->held);
   for (size_t i = 0; i < ABSENT_MAX; i++) buf_finish(&k->groups[i]);
 }
 

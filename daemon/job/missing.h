@@ -37,6 +37,7 @@ struct roster {
   struct map shorts; /* the same without the domain; &ambiguous if several hosts share it */
   size_t n_unlisted;
   int64_t listed_wanted, listed_missing; /* nodes; of the missing, those that a seal waits for */
+  int64_t refused_wanted;                /* nodes of listed hosts that were refused, whether they are here or not */
   struct refusal refusals[REFUSALS_MAX]; /* the newest first */
 };
 
@@ -59,6 +60,13 @@ void member_note_absence(struct member *m, enum absence why, const char *text, u
 void job_forget_absences(struct job *j);                  /* a round is sealed */
 void job_forget_refusal(struct job *j, const char *host); /* a node of it has joined */
 
+/* A peer with another key than the daemon's came from addr. host: the listed host that has this address; "": none. */
+void job_note_turned_away(struct job *j, const char *host, const char *addr, uint64_t now_ms);
+/* Appends the names of listed hosts that may be such a peer's, each with a NUL, at most `max` of all. */
+size_t job_put_missing_hosts(const struct job *j, size_t max, struct buf *out);
+/* When the job gives up because no node can come that it needs; UINT64_MAX: one may. */
+uint64_t job_hopeless_ms(const struct job *j);
+
 /* While a round forms: how many nodes are expected, or needed, and not here. */
 int64_t job_missing_nodes(const struct job *j);
 /* Another job of the same user that has never run and waits for as many nodes; NULL: none. */
@@ -72,7 +80,7 @@ struct missing {
   struct waiting *w;
   struct absent absent[ABSENT_MAX];
   struct turned_away refusals[REFUSALS_MAX];
-  struct buf hosts, drained_by, groups[ABSENT_MAX];
+  struct buf hosts, drained_by, held, groups[ABSENT_MAX];
 };
 /* names: with who is missing, which looks at all nodes. */
 void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms);

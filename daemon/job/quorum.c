@@ -280,9 +280,11 @@ void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms
   bool answered = behind && a->id == id - behind;
   if (answered && a->at_ms > at_ms) at_ms = a->at_ms;
   if (answered && m->start_ms && a->at_ms > m->start_ms) member_read_start(m);
+  if (answered && a->fence && a->at_ms > m->start_ms) member_note_fence(m);
+  m->away_ms = 0; /* it has read WELCOME, which ends what GOING_AWAY allowed */
   vouch(m, at_ms);
   m->last_beat = id;
-  m->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms};
+  m->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms, .fence = m->told_to_fence};
 }
 
 void member_knows_round(struct member *m) {

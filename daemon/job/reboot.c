@@ -5,6 +5,9 @@
  * machine, and that machine was booted after the round began, the old agent is dead for certain, and follows nobody. So
  * two nodes go on when the one with the daemon has lost its power and is back, and so does a rack.
  *
+ * A service manager as systemd starts an agent only when nothing of its predecessor is left. Then the agent says that it
+ * is the sole one of its job there (--sole-agent), which is as good as a boot.
+ *
  * A machine is the same if its host name and an address are. The time of the boot is known to the daemon by the agent's
  * word, "up for so long". Clocks may run at different speeds, so the boot must be later by a margin.
  *
@@ -45,16 +48,27 @@ static bool is_at(const struct member *m, uint64_t place) {
 static bool is_booted(const struct member *m) {
   const struct quorum *q = m->job->quorum;
   int64_t now_ms = (int64_t)m->job->jobs->now_ms, began_ms = q->sealed_ms ? (int64_t)q->sealed_ms : q->began_ms;
-  if (!m->booted || !q->on || (!q->sealed_ms && !q->nodes)) return false;
+  if (!q->on || (!q->sealed_ms && !q->nodes)) return false;
+  if (m->sole) return true;
+  if (!m->booted) return false;
   return m->boot_ms > began_ms + MARGIN_MS + (now_ms - began_ms) / MARGIN_PART;
 }
 
+/* The margin is for clocks that run at different speeds while the machine is up. */
+bool member_was_booted_at(const struct member *m, uint64_t since_ms, uint64_t place) {
+  int64_t up_ms = (int64_t)m->job->jobs->now_ms - m->boot_ms;
+  if (m->sole) return place && is_at(m, place);
+  return place && m->booted && m->boot_ms > (int64_t)since_ms + MARGIN_MS + up_ms / MARGIN_PART && is_at(m, place);
+}
+
 static void bury(struct job *j, const struct member *m, struct voter *v) {
-  uint64_t until_ms = (uint64_t)(m->boot_ms > 0 ? m->boot_ms : 0) + (uint64_t)j->settings.lease_ms;
-  jobs_log(j->jobs, LOG_INFO,
-           "job %s: the machine of %s was booted again: the agent that ran there in round %lld is dead", j->log_name,
-           m->host, (long long)j->round);
+  int64_t dead_ms = m->sole ? (int64_t)m->came_ms : m->boot_ms;
+  uint64_t until_ms = (uint64_t)(dead_ms > 0 ? dead_ms : 0) + (uint64_t)j->settings.lease_ms;
+  jobs_log(j->jobs, LOG_INFO, "job %s: %s: the agent that ran on %s in round %lld is dead", j->log_name,
+           m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host,
+           (long long)j->round);
   job_quorum_bury(j, v, until_ms);
+  if (v == map_get(&j->quorum->voters, head)) job_account_for_rank(j, 0);
 }
 
 void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms) {
@@ -90,6 +104,6 @@ void job_learn_head(struct job *j, const struct hello *h, uint64_t now_ms) {
     job_quorum_drop(j, head);
   }
   if (q->head_came || map_get(&q->voters, head) || !h->head_host[0] || !h->head_addr[0]) return;
-  job_quorum_expect(j, head, place_of(j, h->head_host, h->head_addr, strlen(h->head_addr)));
+  job_quorum_expect(j, head, h->head_host, place_of(j, h->head_host, h->head_addr, strlen(h->head_addr)));
   for (size_t i = 0; i < j->n_members; i++) job_find_booted(j, j->members[i]);
 }

@@ -23,6 +23,8 @@
 #include "daemon/job/internal.h"
 
 #include <stdio.h>
+#include <string.h>
+#include "common/deadline.h"
 #include "common/exit_codes.h"
 
 static enum member_state state_of_phase(enum phase p) {
@@ -59,8 +61,11 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   job_ids_forget(j);
   j->told_ids = 0;
   j->told_head[0] = '\0';
-  j->settled = j->stopping_seen = j->exact = false;
+  j->settled = j->stopping_seen = j->exact = j->told_held = j->all_fence = false;
+  j->away_ms = j->n_fencing = 0;
   j->budget_from = BUDGET_OLDER;
+  map_finish(&j->accounted);
+  map_init(&j->accounted, jobs_random(j->jobs));
   job_quorum_forget(j);
   job_claim_forget(j);
   job_enter(j, JOB_RECOVERING, now_ms);
@@ -90,9 +95,16 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   j->forgiven_ms =
       ev->now_ms + JOB_RECONNECT_MAX_MS; /* its HELLO may have waited here while it gave that connection up */
   bool this_round = h->round == j->round && h->round > 0;
+  bool was_in_it = this_round && h->node_rank >= 0;
+  m->away_ms = h->away_ms ? ev->now_ms + (uint64_t)h->away_ms : 0;
+  j->away_ms = latest(j->away_ms, m->away_ms);
+  j->all_fence = j->all_fence || (was_in_it && h->all_fence);
+  j->told_held = j->told_held || (this_round && h->held);
   job_learn_budget(j, h);
   goodput_hello(j, h);
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
+  job_note_return(j, h);
+  if (h->origin[0] && strcmp(h->origin, j->origin) < 0) snprintf(j->origin, sizeof j->origin, "%s", h->origin);
   if (this_round && h->head_host[0]) snprintf(j->told_head, sizeof j->told_head, "%s", h->head_host);
   if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
     send_stale(j, m, "another node has reported this node rank, or another size of the round");
@@ -186,6 +198,28 @@ static bool has_time_to_prepare(const struct job *j) {
          !is_being_stopped(j);
 }
 
+/* No agent has this id. */
+static const char missing_nodes[] = "missing";
+
+/* The nodes that have not come are unknown, and so is what they run. A node that knows the verdict knows as well whether
+ * one of them may still run workers. If no node knows of a round, there was none: its nodes would be here. */
+static void hold_missing(struct job *j, uint64_t now_ms) {
+  uint64_t unfenced_ms = job_unfenced_until(j, now_ms), until_ms = j->away_ms;
+  if ((int64_t)j->accounted.count >= j->round_nodes) return;
+  if (j->told_held || (!j->settled && !job_all_fence(j))) until_ms = latest(until_ms, unfenced_ms);
+  if (until_ms > now_ms) job_hold_agent(j, missing_nodes, job_find_rank(j, 0) ? "" : j->told_head, until_ms);
+}
+
+void job_account_for_rank(struct job *j, int64_t node_rank) {
+  if (node_rank < 0 || node_rank >= j->round_nodes) return;
+  map_put_n(&j->accounted, &node_rank, sizeof node_rank, j);
+  if ((int64_t)j->accounted.count == j->round_nodes) job_drop_hold(j, missing_nodes);
+}
+
+void job_note_return(struct job *j, const struct hello *h) {
+  if (h->round == j->round && !strcmp(h->incarnation, j->incarnation)) job_account_for_rank(j, h->node_rank);
+}
+
 void job_recover_finish(struct job *j, uint64_t now_ms) {
   size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
   uint64_t patience_ms = j->state_ms + JOB_END_KEEP_MS;
@@ -203,6 +237,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   j->round_ms = now_ms;
   j->age_unknown = true;
   j->skip_round = j->renews = !j->exact && !j->settings.claims;
+  hold_missing(j, now_ms);
   if (j->settled || !in_round) {
     form_again(j, now_ms);
     return;

@@ -4,7 +4,9 @@
  * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and the last call is
  * over. Max nodes with a spare among them count as min while a host of the scheduler's list is still to come. There is
  * a last call before the first round only: after a fault the survivors are known, and waiting for others would cost
- * everyone's time. Three things delay a seal: the pause after short rounds, a lost node that may still run workers of
+ * everyone's time. Nodes that a person or a scheduler starts together come one after the other, on a busy machine
+ * seconds apart. So the call goes on while they keep coming: the round that they would have missed costs a restart of
+ * all workers. Three things delay a seal: the pause after short rounds, a lost node that may still run workers of
  * the old round (lease.c), and a node that is leaving, since others may be leaving too.
  *
  * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
@@ -32,20 +34,31 @@
 #include "common/mem.h"
 #include "daemon/job/goodput.h"
 
+enum {
+  LATE_NODES_MS = 5000,      /* the last call goes on until no node has come for so long, */
+  LATE_NODES_MAX_MS = 30000, /* but for so much longer at most */
+};
+
+static uint64_t last_call_ends_ms(const struct job *j) {
+  uint64_t call_ms = (uint64_t)j->settings.last_call_ms, end_ms = j->enough_ms + call_ms;
+  uint64_t quiet_ms = j->came_ms + earliest(call_ms, LATE_NODES_MS);
+  return latest(end_ms, earliest(quiet_ms, end_ms + LATE_NODES_MAX_MS));
+}
+
 /* When the number of nodes allows a seal; UINT64_MAX: too few are here. */
-static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {
-  size_t min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
+static uint64_t numbers_allow_ms(const struct job *j) {
+  size_t here = j->n_available, min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
   if (here >= max && (j->faulted || !job_strangers_hold_places(j))) return 0;
   if (here < min) return UINT64_MAX;
   if (j->faulted) return 0;
   if (job_all_expected_are_here(j, here)) return 0;
-  return enough_ms + (uint64_t)j->settings.last_call_ms;
+  return last_call_ends_ms(j);
 }
 
 enum { PROOF_LEASES = 4 };
 
 static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
-  uint64_t at = numbers_allow_ms(j, j->n_available, j->enough_ms);
+  uint64_t at = numbers_allow_ms(j);
   uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, job_hold_until(j)));
   return at == UINT64_MAX ? at : latest(at, held);
 }
@@ -59,15 +72,32 @@ uint64_t job_seal_deadline(const struct job *j) {
   return latest(now_ms, latest(quorum_ms, claim_ms)); /* a time of before would look like a late loop */
 }
 
+static uint64_t give_up_ms(const struct job *j) {
+  return j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+}
+
+enum prospect job_prospect(const struct job *j, uint64_t now_ms) {
+  uint64_t at_ms = numbers_and_holds_allow_ms(j);
+  if (job_seal_deadline(j) == UINT64_MAX)
+    return job_hopeless_ms(j) <= give_up_ms(j) ? PROSPECT_HOPELESS : PROSPECT_GIVE_UP;
+  if (job_hold_until(j) > now_ms) return PROSPECT_HOLD;
+  if (j->leave_ms > now_ms) return PROSPECT_LEAVE;
+  if (j->not_before_ms > now_ms) return PROSPECT_DELAY;
+  if (at_ms > now_ms) return PROSPECT_LAST_CALL;
+  if (job_can_be_succeeded(j) && job_quorum_deadline(j, now_ms)) return PROSPECT_VOTES;
+  return j->settings.claims ? PROSPECT_CLAIM : PROSPECT_LAST_CALL;
+}
+
 static bool enough_are_here(const struct job *j) {
   return j->n_available >= (size_t)j->settings.min_nodes;
 }
 
-/* With enough nodes the job does not fail, however long a delay or a hold lasts, unless the round cannot be claimed. A majority that is here has some leases
- * to show that it follows this daemon. */
+/* With enough nodes the job does not fail, however long a delay or a hold lasts, unless the round cannot be claimed or
+ * the hold has no end. A majority that is here has some leases to show that it follows this daemon. */
 uint64_t job_join_deadline(const struct job *j) {
-  uint64_t at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
-  if (!enough_are_here(j) || job_lacks(j) || job_claim_text(j)[0]) return at_ms;
+  uint64_t at_ms = give_up_ms(j);
+  if (!enough_are_here(j)) return earliest(at_ms, job_hopeless_ms(j));
+  if (job_lacks(j) || job_claim_text(j)[0] || job_hold_until(j) == UINT64_MAX) return at_ms;
   uint64_t shown_ms = j->forming_ms + PROOF_LEASES * (uint64_t)j->settings.lease_ms;
   return job_quorum_allows_seal(j, j->jobs->now_ms) ? UINT64_MAX : latest(at_ms, shown_ms);
 }
@@ -241,6 +271,7 @@ void job_send_start(struct job *j, struct member *m) {
   struct msg msg;
   msg_init(&msg, MSG_START);
   msg.start.incarnation = j->incarnation;
+  msg.start.origin = j->origin;
   msg.start.round = j->round;
   msg.start.node_rank = m->node_rank;
   msg.start.nodes = j->round_nodes;
@@ -282,7 +313,8 @@ static void note_former(struct job *j) {
 static void renew_incarnation(struct job *j) {
   j->renews = false;
   note_former(j);
-  jobs_name_incarnation(j->jobs, j->formers[0], j->incarnation);
+  bool higher = strcmp(j->above, j->formers[0]) > 0;
+  jobs_name_incarnation(j->jobs, higher ? j->above : j->formers[0], j->incarnation);
   job_move_drains(j);
   jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->log_name,
            j->incarnation, j->formers[0]);
@@ -337,6 +369,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->age_unknown = false;
   j->line_wall_ms = j->jobs->wall_ms;
   start_all(j, slots, n);
+  job_begin_fence(j);
   job_quorum_seal(j, now_ms);
   j->store_port = slots[0]->store_port;
   job_ids_seal(j, now_ms);
@@ -356,6 +389,12 @@ void job_seal_if_ready(struct job *j, uint64_t now_ms) {
   if (j->state == JOB_FORMING) job_quorum_settle(j, now_ms);
   bool waits = j->quorum->news || job_claim_waits(j);
   if (j->state == JOB_FORMING && waits && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
+void job_end_run(struct job *j, const char *incarnation) {
+  if (j->settings.claims || strcmp(incarnation, j->incarnation) < 0) return;
+  if (strcmp(incarnation, j->above) > 0) snprintf(j->above, sizeof j->above, "%s", incarnation);
+  j->renews = true;
 }
 
 bool job_is_former(const struct job *j, const char *incarnation) {

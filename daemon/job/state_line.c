@@ -42,7 +42,10 @@ static void job_state_line(const struct job *j, struct buf *out) {
   json_object_set_new(v, "goodput", goodput_line_json(j));
   if (j->own_key) json_object_set_new(v, "own_key", json_true());
   if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
-  if (job_hold_until(j) > j->jobs->now_ms) json_object_set_new(v, "held", json_true());
+  uint64_t held_ms = job_hold_until(j);
+  if (held_ms > j->jobs->now_ms)
+    json_object_set_new(v, "held_ms",
+                        json_integer(held_ms == UINT64_MAX ? -1 : (json_int_t)(held_ms - j->jobs->now_ms)));
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -152,8 +155,8 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   j->round = round;
   j->round_nodes = nodes;
   goodput_load(j, json_object_get(o, "goodput"), true);
-  /* Even after a long time: "connection refused" has extended its lease until we came. */
-  if (json_is_true(json_object_get(o, "held"))) job_hold_agent(j, "", now_ms + (uint64_t)s.lease_ms);
+  int64_t held_ms = json_integer_value(json_object_get(o, "held_ms"));
+  if (held_ms) job_hold_agent(j, "", "", held_ms < 0 ? UINT64_MAX : now_ms + (uint64_t)held_ms);
   load_end(j, o, now_ms);
   return true;
 }

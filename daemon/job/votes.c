@@ -17,6 +17,7 @@
 #include "common/deadline.h"
 #include "common/endpoint.h"
 #include "common/mem.h"
+#include "common/siphash.h"
 #include "daemon/job/internal.h"
 
 enum { RETIRE_MS = 1000 };
@@ -112,6 +113,10 @@ static struct voter *voter_of(struct quorum *q, const char *agent) {
   return v;
 }
 
+static uint64_t host_hash(const struct job *j, const char *host) {
+  return siphash(&j->agents.key, host, strlen(host));
+}
+
 static bool is_on_our_machine(const struct member *m) {
   struct ipaddr ip = ipaddr_parse(m->peer_addr);
   return ipaddr_is_loopback(&ip) || !strcmp(m->peer_addr, m->daemon_addr);
@@ -200,6 +205,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     v->dead = v->knows = v->asked = false;
     v->here = m->conn != 0;
     v->place = member_place(m);
+    v->host = host_hash(j, m->host);
     if (m->vouched_ms > v->vouched_ms) v->vouched_ms = m->vouched_ms;
     if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
     ours = ours || is_on_our_machine(m);
@@ -261,6 +267,7 @@ static void count_vote(struct job *j, const struct member *m) {
   v->base_keeper = base && (current ? m->voted_base_keeper : m->voted_keeper);
   v->dead = false;
   v->knows = current;
+  v->host = host_hash(j, m->host);
   v->from_ms = latest(v->from_ms, m->held_ms);
   q->judge_ms = latest(q->judge_ms, m->held_ms);
   quorum_tally(q, v, 1);
@@ -398,8 +405,9 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
 }
 
 /* Node rank 0 of a recovered round, which has not come: only its machine is known. */
-void job_quorum_expect(struct job *j, const char *key, uint64_t place) {
+void job_quorum_expect(struct job *j, const char *key, const char *host, uint64_t place) {
   struct voter *v = voter_of(j->quorum, key);
+  v->host = host_hash(j, host);
   v->current = true;
   v->place = place;
 }
@@ -418,6 +426,18 @@ void job_quorum_bury(struct job *j, struct voter *v, uint64_t from_ms) {
   quorum_tally(j->quorum, v, 1);
   v->from_ms = latest(v->from_ms, from_ms);
   j->quorum->fresh = true;
+}
+
+size_t job_quorum_confirm_dead(struct job *j, const char *host) {
+  size_t n = 0;
+  uint64_t hash = host_hash(j, host);
+  for (struct map_entry *e = NULL; (e = map_next(&j->quorum->voters, e));) {
+    struct voter *v = e->value;
+    if (v->host != hash || v->here || v->dead) continue;
+    job_quorum_bury(j, v, j->jobs->now_ms);
+    n++;
+  }
+  return n;
 }
 
 /* RECOVERING: when it may be judged without the nodes that are missing. */

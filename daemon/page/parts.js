@@ -117,7 +117,7 @@ function roundsCard() {
   };
 }
 
-const REASONS = { 'never-came': 'never came', lost: 'lost', left: 'left', drained: 'drained' };
+const REASONS = { 'never-came': 'never came', lost: 'lost', left: 'left', drained: 'drained', refused: 'refused' };
 
 function waitingCard() {
   const text = el('p', { class: 'sentence' });

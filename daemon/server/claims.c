@@ -237,9 +237,9 @@ static struct helper *create_helper(struct claims *c) {
 
 static int start_helper(struct claims *c, struct err *e) {
   char name[] = "rdzv-claim", *argv[] = {name, c->where, NULL};
-  char *program = command_companion(name, "claim/", getenv("PATH"));
+  char *program = command_companion(name, "claim/", getenv("PATH"), e);
   c->started_ms = boot_ms();
-  if (!program) return err_set(e, -ENOENT, "rdzv-claim is neither beside rdzvd nor in PATH");
+  if (!program) return e->code;
   struct helper *h = c->helper = create_helper(c);
   uv_stdio_container_t stdio[] = {
       {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&h->in},
@@ -293,7 +293,7 @@ static void send_order(struct claims *c, struct order *o, const char *name, cons
   struct buf text = BUF_INIT;
   if (c->n > CLAIMS_MAX || c->bytes > CLAIMS_BYTES_MAX) {
     err_set(&e, -EBUSY, "too many claims wait for %s", c->where);
-  } else if (have_helper(c, &e) && claim_put_request(&text, o->number, name, content, len, &e) == 0) {
+  } else if (have_helper(c, &e) && claim_put_request(&text, o->number, o->ends, name, content, len, &e) == 0) {
     o->size = text.len;
     c->bytes += text.len;
     send_line(c, &text);
@@ -306,8 +306,8 @@ void claims_add(struct claims *c, uint64_t serial, const char *name, const struc
   send_order(c, add_order(c, serial, false), name, content->data, content->len);
 }
 
-void claims_end(struct claims *c, const char *prefix) {
-  send_order(c, add_order(c, 0, true), prefix, NULL, 0);
+void claims_end(struct claims *c, const char *prefix, const struct bytes *content) {
+  send_order(c, add_order(c, 0, true), prefix, content->data, content->len);
 }
 
 uint64_t claims_deadline(const struct claims *c) {
@@ -351,7 +351,7 @@ static void on_timer_closed(uv_handle_t *handle) {
   free(handle);
 }
 
-/* Until it is ready, or has exited. */
+/* Until it is ready, or has exited. One that hangs is waited for by jobs, as later: its file server may be away. */
 static int wait_for_helper(struct claims *c, struct err *e) {
   uv_timer_t *timer = xcalloc(1, sizeof *timer);
   bool late = false;
@@ -361,7 +361,14 @@ static int wait_for_helper(struct claims *c, struct err *e) {
   while (c->helper && !c->helper->ready && !late) uv_run(c->loop, UV_RUN_ONCE);
   uv_close((uv_handle_t *)timer, on_timer_closed);
   if (c->helper && c->helper->ready) return 0;
-  if (c->helper) return err_set(e, -EIO, "%.300s did not answer within %g s", c->where, CLAIMS_START_MS / 1000.0);
+  if (c->helper) {
+    struct err why = ERR_INIT;
+    err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, CLAIMS_START_MS / 1000.0);
+    log_warn("claim: %s; killed rdzv-claim (pid %d), jobs wait until that has changed", why.text,
+             (int)c->helper->process.pid);
+    lose_helper(c, &why);
+    return 0;
+  }
   *e = c->trouble;
   return e->code;
 }

@@ -32,7 +32,7 @@ void claims_answer_to(struct claims *c, claims_fn fn, void *ctx);
 
 /* fn is never called in here. */
 void claims_add(struct claims *c, uint64_t serial, const char *name, const struct bytes *content);
-void claims_end(struct claims *c, const char *prefix);
+void claims_end(struct claims *c, const char *prefix, const struct bytes *content);
 /* When to call claims_expire, on the clock of boot_ms; UINT64_MAX: never. claims_expire may call fn. */
 uint64_t claims_deadline(const struct claims *c);
 void claims_expire(struct claims *c, uint64_t now_ms);

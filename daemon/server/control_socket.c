@@ -37,6 +37,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "common/system/file.h"
+#include "common/system/user.h"
 #include "common/mem.h"
 
 #define TMP_NAME       "control.sock"
@@ -196,7 +197,7 @@ static void list_places(uint16_t port, glob_t *g) {
 
 bool control_socket_trusts(uid_t uid) {
   struct stat st;
-  if (uid == 0 || uid == geteuid()) return true;
+  if (uid == 0 || user_is_self(uid)) return true;
   return lstat(SERVICE_FOLDER, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request waits in the queue, then is in the hands of a thread, or is answered in the loop's next turn (too many wait).
+/* A request waits in the queue, then is in the hands of a thread, or is answered in the loop's next turn (it gives way).
  *
  *   QUEUED -> RUNNING -> answered
  *      '---------'-----> answered by its deadline; the thread stays busy until munged or libmunge lets it go
  *
- * So a munged that hangs holds MUNGE_DESK_THREADS threads and nothing else. */
+ * So a munged that hangs holds MUNGE_DESK_THREADS threads and nothing else. And junk from forty addresses costs an
+ * honest request the time of forty. */
 
 #include "daemon/server/munge_desk.h"
 
@@ -18,12 +19,13 @@
 #include "common/mem.h"
 #include "common/system/aside.h"
 #include "common/system/log.h"
+#include "common/system/user.h"
+#include "daemon/server/newcomers.h"
 
 struct munge_request {
+  struct newcomer waits; /* first; in the queue */
   struct munge_desk *desk;
-  struct munge_request *next, *before; /* in the queue */
-  struct slot *slot;                   /* the thread that works on it, or NULL */
-  bool queued;
+  struct slot *slot; /* the thread that works on it, or NULL */
   munge_desk_fn fn;
   void *ctx;
   uv_timer_t timer;
@@ -51,8 +53,7 @@ struct munge_desk {
   uv_loop_t *loop;
   const struct key *own;
   struct slot slot[MUNGE_DESK_THREADS];
-  struct munge_request *first, *last;
-  size_t waiting;
+  struct newcomers queue;
 };
 
 /* Requests. -------------------------------------------------------------------------------------------------------- */
@@ -63,35 +64,8 @@ static void on_request_closed(uv_handle_t *handle) {
   free(r);
 }
 
-static void take_out(struct munge_request *r) {
-  struct munge_desk *d = r->desk;
-  if (!r->queued) return;
-  if (r->before)
-    r->before->next = r->next;
-  else
-    d->first = r->next;
-  if (r->next)
-    r->next->before = r->before;
-  else
-    d->last = r->before;
-  r->queued = false;
-  d->waiting--;
-}
-
-static void put_in(struct munge_request *r) {
-  struct munge_desk *d = r->desk;
-  r->before = d->last;
-  if (d->last)
-    d->last->next = r;
-  else
-    d->first = r;
-  d->last = r;
-  r->queued = true;
-  d->waiting++;
-}
-
 void munge_desk_cancel(struct munge_request *r) {
-  take_out(r);
+  newcomers_leave(&r->desk->queue, &r->waits);
   if (r->slot) r->slot->request = NULL;
   uv_close((uv_handle_t *)&r->timer, on_request_closed);
 }
@@ -129,6 +103,8 @@ static void work(void *room) {
   char payload[MUNGE_PAYLOAD_MAX + 1];
   o->rc = !munge_available() ? -ENOENT
                              : munge_decode_from(o->credential, o->len, payload, MUNGE_PAYLOAD_MAX, &o->uid, &o->e);
+  if (o->rc >= 0 && !user_is_known(o->uid))
+    o->rc = err_set(&o->e, -EACCES, "MUNGE names uid %u, which stands for every unknown user here", (unsigned)o->uid);
   if (o->rc >= 0) o->rc = answer_payload(o, payload, (size_t)o->rc);
 }
 
@@ -147,6 +123,10 @@ static void on_done(void *ctx, void *room) {
     answer(r, CHANNEL_MUNGE, o->credential, (size_t)o->rc);
   } else if (r && o->rc == -ENOENT) {
     answer(r, CHANNEL_NO_MUNGE, NULL, 0);
+  } else if (r && o->rc != -EACCES && o->rc != -EPROTO) { /* munged has said nothing about the credential */
+    err_wrap(&o->e, "on rdzvd's machine");
+    log_debug("munge: a request for a key fails: %s", o->e.text);
+    answer(r, CHANNEL_BUSY, o->e.text, strlen(o->e.text));
   } else if (r) {
     log_debug("munge: a request for a key is refused: %s", o->e.text);
     answer(r, CHANNEL_MUNGE_REFUSED, o->e.text, strlen(o->e.text));
@@ -160,7 +140,7 @@ static bool start(struct slot *s, struct munge_request *r) {
   s->aside = aside_start(s->desk->loop, work, &o, sizeof(o), on_done, s, NULL);
   key_wipe(&o.own);
   if (!s->aside) return false; /* it waits for the next thread that ends, or for its deadline */
-  take_out(r);
+  newcomers_leave(&r->desk->queue, &r->waits);
   r->slot = s;
   s->request = r;
   return true;
@@ -168,8 +148,8 @@ static bool start(struct slot *s, struct munge_request *r) {
 
 /* Gives what waits to threads that are free. */
 static void serve(struct munge_desk *d) {
-  for (size_t i = 0; d->first && i < MUNGE_DESK_THREADS; i++)
-    if (!d->slot[i].aside && !start(&d->slot[i], d->first)) return;
+  for (size_t i = 0; d->queue.count && i < MUNGE_DESK_THREADS; i++)
+    if (!d->slot[i].aside && !start(&d->slot[i], (struct munge_request *)newcomers_next(&d->queue))) return;
 }
 
 static void on_deadline(uv_timer_t *timer) {
@@ -177,11 +157,12 @@ static void on_deadline(uv_timer_t *timer) {
   char why[160];
   int n = snprintf(why, sizeof(why), "munged of rdzvd's machine did not answer within %.3g s", MUNGE_DESK_MS / 1000.0);
   log_debug("munge: %s", why);
-  answer(r, CHANNEL_MUNGE_REFUSED, why, (size_t)n);
+  answer(r, CHANNEL_BUSY, why, (size_t)n);
 }
 
 static void on_busy(uv_timer_t *timer) {
-  answer(timer->data, CHANNEL_BUSY, NULL, 0);
+  static const char why[] = "too many requests for keys wait at rdzvd";
+  answer(timer->data, CHANNEL_BUSY, why, sizeof(why) - 1);
 }
 
 static void on_bad(uv_timer_t *timer) {
@@ -189,27 +170,35 @@ static void on_bad(uv_timer_t *timer) {
   answer(timer->data, CHANNEL_MUNGE_REFUSED, why, sizeof(why) - 1);
 }
 
-struct munge_request *munge_desk_ask(struct munge_desk *d, const char *credential, size_t len, munge_desk_fn fn,
-                                     void *ctx) {
+static void crowd_out(struct munge_desk *d) {
+  struct munge_request *r = (struct munge_request *)newcomers_crowded_out(&d->queue);
+  newcomers_leave(&d->queue, &r->waits);
+  uv_timer_start(&r->timer, on_busy, 0, 0);
+}
+
+struct munge_request *munge_desk_ask(struct munge_desk *d, const char *source, const char *credential, size_t len,
+                                     munge_desk_fn fn, void *ctx) {
   struct munge_request *r = xcalloc(1, sizeof(*r));
-  bool bad = !len || len > MUNGE_CREDENTIAL_MAX, busy = d->waiting >= MUNGE_DESK_QUEUE_MAX;
+  bool bad = !len || len > MUNGE_CREDENTIAL_MAX;
   *r = (struct munge_request){.desk = d, .fn = fn, .ctx = ctx, .len = len};
   r->timer.data = r;
   uv_timer_init(d->loop, &r->timer);
-  uv_timer_start(&r->timer, bad ? on_bad : busy ? on_busy : on_deadline, bad || busy ? 0 : MUNGE_DESK_MS, 0);
-  if (bad || busy) return r;
+  uv_timer_start(&r->timer, bad ? on_bad : on_deadline, bad ? 0 : MUNGE_DESK_MS, 0);
+  if (bad) return r;
   r->credential = xmemdup(credential, len);
-  put_in(r);
+  newcomers_enter(&d->queue, &r->waits, source, uv_now(d->loop));
+  if (d->queue.count > MUNGE_DESK_QUEUE_MAX) crowd_out(d);
   serve(d);
   return r;
 }
 
 /* The desk. -------------------------------------------------------------------------------------------------------- */
 
-struct munge_desk *munge_desk_create(uv_loop_t *loop, const struct key *own) {
+struct munge_desk *munge_desk_create(uv_loop_t *loop, const struct key *own, uint64_t seed) {
   struct munge_desk *d = xcalloc(1, sizeof(*d));
   d->loop = loop;
   d->own = own;
+  newcomers_init(&d->queue, seed);
   for (size_t i = 0; i < MUNGE_DESK_THREADS; i++) d->slot[i].desk = d;
   return d;
 }
@@ -218,5 +207,6 @@ void munge_desk_destroy(struct munge_desk *d) {
   if (!d) return;
   for (size_t i = 0; i < MUNGE_DESK_THREADS; i++)
     if (d->slot[i].aside) aside_leave(d->slot[i].aside);
+  newcomers_finish(&d->queue);
   free(d);
 }

@@ -4,7 +4,8 @@
 
 /* The desk at which users get their keys: it takes a MUNGE credential, learns from this machine's munged whose it is,
  * and returns that user's key in a credential that only that user can decode. munged may be slow, or hang: requests
- * wait in a queue of limited length, each with a deadline. */
+ * wait in a queue of limited length, each with a deadline. Their sources are served in turn, and a source with many
+ * requests gives way first, because anybody may send junk. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,21 +19,21 @@ enum {
   MUNGE_DESK_MS = 5000,        /* from the request to the answer */
 };
 
-/* status: CHANNEL_MUNGE and a credential, CHANNEL_MUNGE_REFUSED and a sentence; CHANNEL_NO_MUNGE and CHANNEL_BUSY without
- * bytes. */
+/* status: CHANNEL_MUNGE and a credential; CHANNEL_MUNGE_REFUSED, which is a verdict about the credential, and a sentence;
+ * CHANNEL_BUSY, which another try may end, and a sentence; CHANNEL_NO_MUNGE without bytes. */
 typedef void (*munge_desk_fn)(void *ctx, enum channel_status status, const char *bytes, size_t len);
 
 struct munge_desk;
 struct munge_request;
 
 /* own: the daemon's own key, which outlives the desk. */
-struct munge_desk *munge_desk_create(uv_loop_t *loop, const struct key *own);
+struct munge_desk *munge_desk_create(uv_loop_t *loop, const struct key *own, uint64_t seed);
 /* After its last request was answered or cancelled. A thread that hangs is left behind. */
 void munge_desk_destroy(struct munge_desk *d); /* NULL is fine */
 
-/* Calls fn once, never inside this call; the request is gone then. credential is copied. */
-struct munge_request *munge_desk_ask(struct munge_desk *d, const char *credential, size_t len, munge_desk_fn fn,
-                                     void *ctx);
+/* Calls fn once, never inside this call; the request is gone then. source: as in newcomers.h. credential is copied. */
+struct munge_request *munge_desk_ask(struct munge_desk *d, const char *source, const char *credential, size_t len,
+                                     munge_desk_fn fn, void *ctx);
 /* Before fn: it is not called. */
 void munge_desk_cancel(struct munge_request *r);
 

@@ -4,7 +4,10 @@
  * way: an agent says who it is within milliseconds, and a silent connection is the oldest sooner or later.
  *
  * Sources are kept in lists by the number of their connections. That number changes by one at a time, so a source moves
- * to the list beside its own, and the largest number that has a source is known without a search. */
+ * to the list beside its own, and the largest number that has a source is known without a search.
+ *
+ * Where newcomers wait to be served, the sources take turns in a ring. A crowd of one source then costs each of the
+ * others the time of one newcomer, however large it is. */
 
 #include "daemon/server/newcomers.h"
 
@@ -14,7 +17,8 @@
 
 struct newcomer_source {
   struct newcomer *oldest, *newest;
-  struct newcomer_source *prev, *next; /* of the same size; the first one's prev is the last */
+  struct newcomer_source *prev, *next;    /* of the same size; the first one's prev is the last */
+  struct newcomer_source *before, *after; /* in the ring of turns */
   size_t count;
   char name[];
 };
@@ -75,7 +79,19 @@ static struct newcomer_source *source_of(struct newcomers *a, const char *name) 
   s = xcalloc(1, sizeof(*s) + size);
   memcpy(s->name, name, size);
   map_put(&a->sources, name, s);
+  if (!a->turn) a->turn = s->before = s;
+  s->after = a->turn; /* it is the last of this round */
+  s->before = a->turn->before;
+  s->before->after = s->after->before = s;
   return s;
+}
+
+static void forget_source(struct newcomers *a, struct newcomer_source *s) {
+  if (a->turn == s) a->turn = s->after == s ? NULL : s->after;
+  s->before->after = s->after;
+  s->after->before = s->before;
+  map_remove(&a->sources, s->name);
+  free(s);
 }
 
 void newcomers_enter(struct newcomers *a, struct newcomer *one, const char *source, uint64_t now_ms) {
@@ -98,9 +114,7 @@ void newcomers_leave(struct newcomers *a, struct newcomer *one) {
   *one = (struct newcomer){.source = NULL};
   a->count--;
   resize(a, s, s->count - 1);
-  if (s->count > 0) return;
-  map_remove(&a->sources, s->name);
-  free(s);
+  if (s->count == 0) forget_source(a, s);
 }
 
 size_t newcomers_of(const struct newcomers *a, const char *source) {
@@ -115,4 +129,11 @@ struct newcomer *newcomers_oldest_of(const struct newcomers *a, const char *sour
 
 struct newcomer *newcomers_crowded_out(const struct newcomers *a) {
   return a->largest > 1 ? a->by_size[a->largest]->oldest : a->oldest;
+}
+
+struct newcomer *newcomers_next(struct newcomers *a) {
+  struct newcomer_source *s = a->turn;
+  if (!s) return NULL;
+  a->turn = s->after;
+  return s->oldest;
 }

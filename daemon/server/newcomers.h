@@ -2,11 +2,12 @@
 #ifndef DAEMON_SERVER_NEWCOMERS_H
 #define DAEMON_SERVER_NEWCOMERS_H
 
-/* A waiting room: connections that have not said yet who they are, by their age and by their source. It names the one
- * that must give way. Pure. A call costs the same for one connection as for a hundred thousand.
+/* A waiting room: connections that have not said yet who they are, or requests that wait, by their age and by their
+ * source. It names the one that must give way, and the one whose turn it is. Pure. A call costs the same for one
+ * newcomer as for a hundred thousand.
  *
- * The owner embeds struct newcomer in its connection, and closes what this module names. A source is a text: a numeric
- * address, or a user of the control socket. */
+ * The owner embeds struct newcomer in its connection or request, and closes or serves what this module names. A source
+ * is a text: a numeric address, a network, or a user. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,6 +26,7 @@ struct newcomer {
 struct newcomers {
   struct map sources;
   struct newcomer *oldest, *newest;
+  struct newcomer_source *turn;     /* whose turn it is, of a ring of all sources */
   struct newcomer_source **by_size; /* [n]: the sources that have n newcomers, the first to have them first */
   size_t sizes;                     /* entries of by_size */
   size_t largest;                   /* the most that a source has */
@@ -44,5 +46,8 @@ struct newcomer *newcomers_oldest_of(const struct newcomers *a, const char *sour
 /* The one that gives way when there is no room for anybody: the oldest of a source that has the most. So one crowd does
  * not push out others. If each source has one, it is the oldest of all. NULL: there is none. */
 struct newcomer *newcomers_crowded_out(const struct newcomers *a);
+/* The one to serve now: the oldest of the source whose turn it is. The turn passes on. A source that comes back is the
+ * last of its round, so none is served twice while another waits. NULL: there is none. */
+struct newcomer *newcomers_next(struct newcomers *a);
 
 #endif

@@ -7,7 +7,7 @@
  *                                   -> anything else: closed
  *
  * Every way out but the owner's own ends in one log line that names the peer. Lines about unidentified peers go through
- * rations_log, because a stranger can cause them.
+ * rations_log, because a stranger can cause them, and so do those about peers of users who have a share.
  *
  * A peer shows whose key it has when it opens its channel. The daemon's own key stands for the daemon's user. Each other
  * user's key is derived from it, so none is stored. With --insecure connections are plain, and nobody is known.
@@ -21,10 +21,15 @@
  * takes it for the silent second one of a PyTorch 1.13 client; only that server knows the first. Every other connection
  * becomes a struct conn, which looks at the bytes again.
  *
+ * What a connection makes the daemon do before it has said who it is, it does in turn (peers_turns.c).
+ *
  * Unidentified connections wait in two rooms (daemon/server/newcomers.h): strangers, then those that speak our frames.
  * The order in a room is that of the deadlines. So there is no timer per connection: the server asks for the first
  * deadline and calls peers_expire. A stranger whose last bytes are still on their way out, such as an answer over HTTP,
  * stays until its descriptor is closed, so the limits hold for it too.
+ *
+ * An identified peer that sends too much is not read from for a moment (peers_pause). Such peers are in a room of their
+ * own, whose order is that of their deadlines too. Their bytes wait in the kernel, so the peer is slowed down.
  *
  * A newcomer is never refused for the sake of connections that have said nothing: at a limit, the one gives way that
  * newcomers.h names. Strangers give way first. Only identified connections keep a newcomer out, and root's rdzvctl has
@@ -35,11 +40,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/deadline.h"
+#include "common/key/secret.h"
 #include "common/mem.h"
 #include "daemon/server/peers_internal.h"
 
-const char *peer_where(const struct peer *p) {
-  return p->local ? p->user : p->addr;
+const char *peer_source(const struct peer *p) {
+  return p->account[0] ? p->account : p->where;
 }
 
 /* The table -------------------------------------------------------------------------------------------------------- */
@@ -90,19 +96,20 @@ struct peer *peer_of(struct newcomer *n) {
 void peer_enter_room(struct peer *p, struct newcomers *room) {
   struct peers *ps = p->peers;
   uint64_t before = peers_deadline(ps);
-  newcomers_enter(room, &p->newcomer, peer_where(p), boot_ms());
+  newcomers_enter(room, &p->newcomer, p->where, boot_ms());
   if (peers_deadline(ps) < before) ps->cb.on_deadline(ps->ctx);
 }
 
 void peer_leave_room(struct peer *p) {
-  newcomers_leave(p->native ? &p->peers->natives : &p->peers->strangers, &p->newcomer);
+  struct peers *ps = p->peers;
+  newcomers_leave(p->identified ? &ps->paused : p->native ? &ps->natives : &ps->strangers, &p->newcomer);
 }
 
 void peer_free(struct peer *p) {
   peer_leave_room(p);
   p->peers->n_held--;
-  buf_finish(&p->first);
-  buf_finish(&p->request);
+  buf_wipe(&p->first);
+  buf_wipe(&p->request);
   free(p->name);
   free(p);
 }
@@ -110,6 +117,7 @@ void peer_free(struct peer *p) {
 void peer_drop(struct peer *p, bool flush) {
   peer_leave_room(p);
   peer_leave_slot(p);
+  peer_leave_line(p);
   if (p->munge) munge_desk_cancel(p->munge);
   p->munge = NULL;
   if (p->answer) answer_cancel(p->answer);
@@ -166,21 +174,33 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->key_source = o->key_source;
   ps->ephemeral = ephemeral_create();
   ps->answers = answers_create(o->loop);
-  if (o->key) ps->munge = munge_desk_create(o->loop, o->key);
+  if (o->key) {
+    ps->munge = munge_desk_create(o->loop, o->key, o->seed);
+    ps->tickets = secret_alloc();
+    key_of_tickets(o->key, ps->tickets);
+  }
   acceptor_init(&ps->acceptor, o->loop, &peers_acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
+  rations_init(&ps->known, o->seed);
   newcomers_init(&ps->strangers, o->seed);
   newcomers_init(&ps->natives, o->seed);
+  newcomers_init(&ps->paused, o->seed);
+  peers_begin_turns(ps, o->seed);
   return ps;
 }
 
 void peers_destroy(struct peers *ps) {
   if (!ps) return;
   rations_finish(&ps->rations);
+  rations_finish(&ps->known);
   ephemeral_destroy(ps->ephemeral);
+  secret_free(ps->tickets);
   answers_destroy(ps->answers);
   newcomers_finish(&ps->strangers);
   newcomers_finish(&ps->natives);
+  newcomers_finish(&ps->paused);
+  newcomers_finish(&ps->keyless);
+  newcomers_finish(&ps->keyed);
   free(ps->slots);
   free(ps);
 }
@@ -219,7 +239,7 @@ void peers_identify(struct peers *ps, uint64_t id, const char *name, unsigned us
   struct peer *p = find(ps, id);
   if (!p) return;
   log_debug("%s: is %s", p->name, name);
-  peer_leave_room(p);
+  if (!p->identified) peer_leave_room(p);
   uint64_t before = peers_deadline(ps);
   ps->n_identified += !p->identified;
   p->identified = true;
@@ -228,6 +248,24 @@ void peers_identify(struct peers *ps, uint64_t id, const char *name, unsigned us
   p->name = xstrdup(name);
   p->conn.max_body = FRAME_MAX_TO_DAEMON;
   conn_set_user_timeout(&p->conn, user_timeout_ms);
+}
+
+bool peer_is_paused(const struct peer *p) {
+  return p->identified && p->newcomer.source;
+}
+
+void peers_pause(struct peers *ps, uint64_t id) {
+  struct peer *p = find(ps, id);
+  if (!p || !p->identified || peer_is_paused(p)) return;
+  conn_pause(&p->conn);
+  peer_enter_room(p, &ps->paused);
+}
+
+static void resume_due(struct peers *ps, uint64_t now) {
+  for (struct newcomer *n; (n = ps->paused.oldest) && now >= n->since_ms + PEERS_PAUSE_MS;) {
+    peer_leave_room(peer_of(n));
+    conn_resume(&peer_of(n)->conn);
+  }
 }
 
 size_t peers_undecided(const struct peers *ps) {
@@ -239,11 +277,12 @@ uint64_t peers_deadline(const struct peers *ps) {
   uint64_t at = peers_weigh_deadline(ps);
   for (int i = 0; i < 2; i++)
     if (oldest[i]) at = earliest(at, oldest[i]->since_ms + PEERS_IDENTIFY_MS);
-  return at;
+  return ps->paused.oldest ? earliest(at, ps->paused.oldest->since_ms + PEERS_PAUSE_MS) : at;
 }
 
 void peers_expire(struct peers *ps, uint64_t now) {
   peers_weigh(ps, now);
+  resume_due(ps, now);
   while (now >= peers_deadline(ps)) {
     /* each branch takes it out of its room, or gives it a later deadline */
     bool native =
@@ -260,7 +299,10 @@ void peers_expire(struct peers *ps, uint64_t now) {
       continue;
     }
     say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
-        p->native ? "it did not say who it is" : "it sent nothing that rdzvd understands", PEERS_IDENTIFY_MS / 1000);
+        p->turn.source ? "its turn did not come"
+        : p->native    ? "it did not say who it is"
+                       : "it sent nothing that rdzvd understands",
+        PEERS_IDENTIFY_MS / 1000);
     peer_drop_and_tell(p, false);
   }
 }
@@ -272,6 +314,7 @@ void peers_close_all(struct peers *ps) {
   for (size_t i = 0; i < ps->n_slots; i++)
     if (ps->slots[i]) peer_drop(ps->slots[i], true);
   answers_close(ps->answers);
+  peers_end_turns(ps);
   munge_desk_destroy(ps->munge);
   ps->munge = NULL;
 }

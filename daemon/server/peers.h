@@ -30,13 +30,19 @@ enum {
   PEERS_PER_ADDRESS_MAX = 1024,
   PEERS_PER_USER_MAX = 32,   /* at the control socket, of a user who is neither root nor ours */
   PEERS_IDENTIFY_MS = 10000, /* from accept to the first frame, and from that to JOB_EFFECT_IDENTIFIED */
+  PEERS_TURN_US = 2000,      /* a turn of the loop for those that wait for theirs */
   PEERS_UNIDENTIFIED_BYTES = 64 * 1024 * 1024, /* what all of them may have sent of unfinished messages */
   /* What the identified ones of one user hold: unfinished messages, and what they do not read. Root and the daemon's
    * user may have more. */
   PEERS_USER_BYTES = 1024 * 1024 * 1024,
+  /* How long nothing is read from an agent that sends too much. Each message is a sign of life, and some are read after
+   * each pause, so no lease is lost over it. */
+  PEERS_PAUSE_MS = 100,
   PEERS_WEIGH_MS = 100,        /* how often the first are counted, if they could be more; */
   PEERS_WEIGH_USERS_MS = 1000, /* the second, which are all connections */
 };
+
+_Static_assert(10 * PEERS_PAUSE_MS <= LEASE_MIN_MS, "pauses must be short for every lease");
 
 struct peers;
 
@@ -52,6 +58,7 @@ struct peer_info {
 struct peers_callbacks {
   void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
   void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
+  void (*on_turned_away)(void *ctx, const char *addr);      /* its key is another one; NULL: nobody asks */
   void (*on_deadline)(void *ctx);                           /* peers_deadline is no longer UINT64_MAX */
   /* The answer to a whole request over HTTP on this connection: *a, with a sentence in *text, or without a body; or
    * *document, which puts its own head. All of them are empty before. */
@@ -92,6 +99,9 @@ void peers_send(struct peers *p, uint64_t id, struct bytes *b); /* takes one ref
 void peers_close(struct peers *p, uint64_t id);                 /* after what is queued has left */
 /* It is identified: `name` for logs, larger frames, no deadline. */
 void peers_identify(struct peers *p, uint64_t id, const char *name, unsigned user_timeout_ms);
+
+/* Nothing is read from it for PEERS_PAUSE_MS, if it is identified. */
+void peers_pause(struct peers *p, uint64_t id);
 
 /* Native peers that have not been identified: an agent may be among them. */
 size_t peers_undecided(const struct peers *p);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/system/user.h"
 #include "daemon/server/control_socket.h"
 #include "daemon/server/peers_internal.h"
 
@@ -23,6 +24,13 @@ struct arrival {
 
 /* Names and limits ------------------------------------------------------------------------------------------------- */
 
+static void name_source(struct peer *p) {
+  struct ipaddr network = ipaddr_network(&p->ip);
+  char text[INET6_ADDRSTRLEN];
+  socket_format(&network, text);
+  snprintf(p->where, sizeof(p->where), network.family == 6 ? "%s/64" : "%s", text);
+}
+
 static void name_peer(struct peer *p, int fd) {
   struct ipaddr local;
   uint16_t port;
@@ -30,6 +38,7 @@ static void name_peer(struct peer *p, int fd) {
   socket_format(&local, p->local_addr);
   socket_format(&p->ip, p->addr);
   p->name = xasprintf(p->ip.family == 6 ? "[%s]:%d" : "%s:%d", p->addr, p->port);
+  name_source(p);
 }
 
 /* Any user may connect: each request is checked later. */
@@ -37,8 +46,8 @@ static int name_local(struct peer *p, int fd, struct err *e) {
   pid_t pid = 0;
   uid_t uid = (uid_t)-1;
   int rc = control_socket_peer(fd, &pid, &uid, e);
-  p->uid = rc < 0 ? -1 : (int64_t)uid;
-  snprintf(p->user, sizeof(p->user), "control socket, uid %u", (unsigned)uid);
+  p->uid = rc == 0 && user_is_known(uid) ? (int64_t)uid : -1;
+  snprintf(p->where, sizeof(p->where), "control socket, uid %u", (unsigned)uid);
   p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)uid);
   return rc;
 }
@@ -70,10 +79,12 @@ static void make_room_of_source(const struct peer *p) {
   size_t max = max_of_source(p);
   char why[96];
   snprintf(why, sizeof(why), "%zu connections of this %s have not said who they are", max,
-           p->local ? "user" : "address");
-  while (newcomers_of(&ps->strangers, peer_where(p)) + newcomers_of(&ps->natives, peer_where(p)) >= max)
-    if (!peer_push_out(newcomers_oldest_of(&ps->strangers, peer_where(p)), why))
-      peer_push_out(newcomers_oldest_of(&ps->natives, peer_where(p)), why);
+           p->local            ? "user"
+           : p->ip.family == 6 ? "network"
+                               : "address");
+  while (newcomers_of(&ps->strangers, p->where) + newcomers_of(&ps->natives, p->where) >= max)
+    if (!peer_push_out(newcomers_oldest_of(&ps->strangers, p->where), why))
+      peer_push_out(newcomers_oldest_of(&ps->natives, p->where), why);
 }
 
 static int make_room(const struct peer *p, struct err *e) {
@@ -170,10 +181,14 @@ static int open_conn(struct peer *p, int fd, struct err *e) {
   return err_sys(e, rc, "cannot open a connection");
 }
 
-/* With a status below 0 libuv polls the descriptor no more: what has come must decide now, or the connection ends. */
+/* With a status below 0 libuv polls the descriptor no more: what has come must decide, or the connection ends. */
 static void on_first_bytes(uv_poll_t *poll, int status, int events) {
   struct peer *p = ((struct arrival *)poll)->peer;
   enum frame_protocol protocol = FRAME_PROTOCOL_MORE;
+  if (p->turn.source) { /* more has come while it waits for its turn */
+    uv_poll_stop(poll);
+    return;
+  }
   while (protocol == FRAME_PROTOCOL_MORE) {
     char data[FIRST_BYTES];
     ssize_t n = recv(p->arrival->fd, data, sizeof(data), MSG_DONTWAIT);
@@ -186,9 +201,15 @@ static void on_first_bytes(uv_poll_t *poll, int status, int events) {
       return;
     }
     buf_append(&p->first, data, (size_t)n);
+    explicit_bzero(data, (size_t)n);
     protocol = frame_detect(p->first.data, p->first.len);
     if (protocol == FRAME_PROTOCOL_MORE && status >= 0) return;
   }
+  peer_wait(p);
+}
+
+void peer_arrive(struct peer *p) {
+  enum frame_protocol protocol = frame_detect(p->first.data, p->first.len);
   if (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD) {
     hand_over(p);
     return;
@@ -202,7 +223,7 @@ static void on_first_bytes(uv_poll_t *poll, int status, int events) {
   } else {
     conn_feed(&p->conn, first.data, first.len);
   }
-  buf_finish(&first);
+  buf_wipe(&first);
 }
 
 /* In case of an error fd is the caller's. */
@@ -239,6 +260,7 @@ int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
   p->peers = ps;
   p->uid = ps->key ? (int64_t)geteuid() : -1;
   snprintf(p->addr, sizeof(p->addr), "%s", addr);
+  snprintf(p->where, sizeof(p->where), "the agent's socket");
   snprintf(p->local_addr, sizeof(p->local_addr), "%s", addr);
   p->name = xstrdup("the agent that started this daemon");
   ps->n_held++;

@@ -19,7 +19,8 @@ static void on_munge(void *ctx, enum channel_status status, const char *bytes, s
   struct buf answer = BUF_INIT;
   p->munge = NULL;
   if (status == CHANNEL_MUNGE) p->peers->munge_works = true;
-  if (status == CHANNEL_MUNGE_REFUSED) say(p, LOG_WARN, "%s: gets no key: %.*s", p->name, (int)len, bytes);
+  if (status == CHANNEL_MUNGE_REFUSED || status == CHANNEL_BUSY)
+    say(p, LOG_WARN, "%s: gets no key: %.*s", p->name, (int)len, bytes);
   munge_ask_answer(&answer, status, p->peers->key_source, bytes, len);
   conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
   buf_finish(&answer);
@@ -34,7 +35,7 @@ static void take_question(struct peer *p) {
   if (rc < 0)
     on_munge(p, CHANNEL_MUNGE_REFUSED, munge_ask_malformed, strlen(munge_ask_malformed));
   else
-    p->munge = munge_desk_ask(p->peers->munge, credential.data, credential.len, on_munge, p);
+    p->munge = munge_desk_ask(p->peers->munge, p->where, credential.data, credential.len, on_munge, p);
 }
 
 static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
@@ -137,20 +138,33 @@ static void take_request(struct peer *p) {
   buf_finish(&text);
 }
 
+/* A token may be in it: no copy stays where it was read, or in memory that the request has outgrown. */
+static void append_request(struct peer *p, const char *data, size_t n) {
+  struct buf whole = BUF_INIT;
+  if (p->request.cap < p->request.len + n + 1) {
+    buf_reserve(&whole, p->request.len + n > HTTP_HEAD_MAX / 8 ? HTTP_HEAD_MAX + n : HTTP_HEAD_MAX / 8);
+    buf_append(&whole, p->request.data, p->request.len);
+    buf_wipe(&p->request);
+    p->request = whole;
+  }
+  buf_append(&p->request, data, n);
+}
+
 static void on_request_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   struct peer *p = ((struct conn *)stream->data)->owner;
   if (n < 0) {
     log_debug("%s: HTTP: closed before its request was complete: %s", p->name, uv_strerror((int)n));
     peer_drop(p, false);
   } else if (n > 0) {
-    buf_append(&p->request, b->base, (size_t)n);
+    append_request(p, b->base, (size_t)n);
+    explicit_bzero(b->base, (size_t)n);
     take_request(p);
   }
 }
 
 void peer_begin_http(struct peer *p, const char *data, size_t len) {
   p->http = true;
-  buf_append(&p->request, data, len);
+  append_request(p, data, len);
   if (uv_read_start(&p->conn.stream, on_request_alloc, on_request_read) != 0)
     peer_drop(p, false);
   else

@@ -2,8 +2,10 @@
 /* Peers that speak our frames, and the bytes of those that do not. */
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "common/exit_codes.h"
 #include "common/key/munge.h"
@@ -13,11 +15,27 @@ enum { SHOWN_BYTES = 32 };
 
 /* Openings --------------------------------------------------------------------------------------------------------- */
 
-static void send_greeting(struct conn *c) {
+_Static_assert((int)TICKET_TEXT_MAX == (int)CHANNEL_TICKET_TEXT, "GREETING has room for a ticket");
+
+static void send_greeting(struct peer *p) {
+  struct conn *c = &p->conn;
+  char ticket[CHANNEL_TICKET_TEXT + 1];
+  uint8_t random[CHANNEL_TICKET_RANDOM];
   struct msg m;
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
+  if (c->channel.state == CHANNEL_IS_SEALED) {
+    randombytes_buf(random, sizeof(random));
+    channel_put_ticket(&c->channel, p->peers->tickets, (uint32_t)time(NULL), random, ticket);
+    m.greeting.ticket = ticket;
+  }
+  p->greeted_ms = boot_ms();
   conn_send(c, &m);
+}
+
+/* An agent that has been here for days can still come back with a ticket. */
+static void renew_ticket(struct peer *p) {
+  if (p->identified && boot_ms() - p->greeted_ms >= 1000ull * CHANNEL_TICKET_S / 2) send_greeting(p);
 }
 
 /* The key of a user; the daemon's own may have been made for a user, too. */
@@ -27,6 +45,7 @@ static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_t
   if (!own || p->local) return CHANNEL_NO_KEY;
   t->source = p->peers->key_source;
   t->ephemeral = p->peers->ephemeral;
+  t->tickets = p->peers->tickets;
   if (uid == own->uid)
     t->key = *own;
   else if (own->uid == KEY_OWN)
@@ -44,10 +63,15 @@ static void send_refused(struct peer *p, int code, const char *text) {
   conn_send(&p->conn, &m);
 }
 
+static void turn_away(struct peer *p) {
+  if (p->peers->cb.on_turned_away) p->peers->cb.on_turned_away(p->peers->ctx, p->addr);
+}
+
 static void refuse_plain(struct peer *p) {
   say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
-  send_greeting(&p->conn);
+  send_greeting(p);
   send_refused(p, EXIT_CODE_REFUSED, "this rdzvd has a key, and serves nobody without it: leave --insecure out");
+  turn_away(p);
   peer_drop_and_tell(p, true);
 }
 
@@ -55,7 +79,7 @@ void peer_begin_native(struct peer *p) {
   peer_leave_room(p);
   p->native = true;
   peer_enter_room(p, &p->peers->natives);
-  send_greeting(&p->conn);
+  send_greeting(p);
 }
 
 static void on_native(struct conn *c) {
@@ -66,7 +90,10 @@ static void on_native(struct conn *c) {
     refuse_plain(p);
     return;
   }
-  if (own && sealed) p->uid = c->uid == own->uid ? (int64_t)geteuid() : c->uid;
+  if (own && sealed) {
+    p->uid = c->uid == own->uid ? (int64_t)geteuid() : c->uid;
+    snprintf(p->account, sizeof(p->account), "uid %lld", (long long)p->uid);
+  }
   peer_begin_native(p);
 }
 
@@ -83,6 +110,7 @@ static void on_msg(struct conn *c, struct msg *m) {
   }
   if (p->asked) return; /* one question is one turn of the loop: a thousand in one packet would be one turn too */
   p->asked = p->local;
+  renew_ticket(p);
   struct peer_info info = peer_info_of(p);
   p->peers->cb.on_msg(p->peers->ctx, &info, m);
 }
@@ -113,7 +141,7 @@ static void refuse_version(struct peer *p) {
            "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
            "all nodes",
            p->conn.other_version, FRAME_VERSION);
-  send_greeting(&p->conn);
+  send_greeting(p);
   send_refused(p, EXIT_CODE_REFUSED, text);
 }
 
@@ -137,20 +165,25 @@ static enum log_level level_of_end(const struct peer *p, int code) {
   return code == -EPROTO || code == -EMSGSIZE || code == -EACCES || code == -EBADMSG ? LOG_WARN : LOG_DEBUG;
 }
 
+static void log_end(const struct peer *p, enum log_level level, const char *reason) {
+  if (peer_has_share(p))
+    rations_log(&p->peers->known, peer_source(p), boot_ms(), level, "%s: connection closed: %s", p->name, reason);
+  else
+    log_line(level, "%s: connection closed: %s", p->name, reason);
+}
+
 static void on_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
   bool malformed = code == -EPROTO || code == -EMSGSIZE, refused = code == -EACCES || code == -EBADMSG;
   if (p->identified)
-    log_line(malformed || refused ? LOG_WARN
-             : code < 0           ? LOG_INFO
-                                  : LOG_DEBUG,
-             "%s: connection closed: %s", p->name, reason);
+    log_end(p, malformed || refused ? LOG_WARN : code < 0 ? LOG_INFO : LOG_DEBUG, reason);
   else
     say(p, level_of_end(p, code), "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
   if (p->conn.other_version)
     refuse_version(p);
   else if (malformed && p->native && !p->identified)
     refuse_malformed(p, reason);
+  if (code == -EACCES && !p->local && !p->identified) turn_away(p);
   peer_drop_and_tell(p, malformed || refused);
 }
 
@@ -161,6 +194,7 @@ static void on_closed(struct conn *c) {
 }
 
 const struct conn_callbacks peer_conn_callbacks = {.on_msg = on_msg,
+                                                   .may_take = peer_may_take,
                                                    .on_opening = on_opening,
                                                    .on_native = on_native,
                                                    .on_foreign = on_foreign,

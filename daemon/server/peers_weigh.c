@@ -43,9 +43,10 @@ static void weigh_rooms(struct peers *ps) {
   size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
   for (int i = 0; i < 2; i++)
     for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {
-      size_t bytes = bytes_of(peer_of(n));
+      const struct peer *p = peer_of(n);
+      size_t bytes = bytes_of(p);
       newer = n->newer;
-      if (bytes == 0) continue;
+      if (bytes == 0 || (p->arrival && p->turn.source)) continue; /* its turn comes, and its bytes are few */
       sum -= bytes;
       peer_push_out(n, "unfinished messages of unidentified connections take too much memory");
     }
@@ -61,7 +62,7 @@ static size_t load_of(const struct peer *p) {
   return bytes_of(p) + p->conn.queued;
 }
 
-static bool has_share(const struct peer *p) {
+bool peer_has_share(const struct peer *p) {
   return p->identified && p->uid != 0 && p->uid != (int64_t)geteuid();
 }
 
@@ -92,13 +93,13 @@ static void weigh_users(struct peers *ps) {
   map_init(&loads, ps->serial);
   for (size_t i = 0; i < ps->n_slots; i++) {
     struct peer *p = ps->slots[i];
-    if (!p || !has_share(p)) continue;
+    if (!p || !peer_has_share(p)) continue;
     struct load *l = load_of_user(&loads, p);
     l->bytes += load_of(p);
     l->n++;
   }
   for (size_t i = 0; i < ps->n_slots; i++)
-    if (ps->slots[i] && has_share(ps->slots[i])) lighten(ps->slots[i], load_of_user(&loads, ps->slots[i]));
+    if (ps->slots[i] && peer_has_share(ps->slots[i])) lighten(ps->slots[i], load_of_user(&loads, ps->slots[i]));
   for (struct map_entry *e = NULL; (e = map_next(&loads, e));) free(e->value);
   map_finish(&loads);
 }

@@ -4,8 +4,8 @@
  *   peer's message, peer gone, tick, shutdown -> core_step -> effects -> queue -> pump: send, close, save, log
  *
  * core_step collects effects; they are carried out after it has returned, in order. A SAVE stops the pump until the
- * line is on the disk. Meanwhile the loop and the core go on, and effects collect behind it. Only IDENTIFIED is not
- * queued: it changes what we accept from a connection, and sends nothing.
+ * line is on the disk. Meanwhile the loop and the core go on, and effects collect behind it. Only IDENTIFIED and PAUSE
+ * are not queued: they change what we accept from a connection, and send nothing.
  *
  * Time. There is one timer, set after each batch to the earliest deadline (core, unidentified peers, a write that
  * hangs, our own exit). When it fires, nothing is done yet. A loop that was busy, or a process that was stopped, finds
@@ -44,8 +44,10 @@
 #include "common/mem.h"
 #include "common/sinks/event_sinks.h"
 #include "common/system/socket_owner.h"
+#include "common/system/user.h"
 #include "daemon/server/asker.h"
 #include "daemon/server/documents.h"
+#include "daemon/server/host_finder.h"
 #include "daemon/server/identity.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
@@ -64,6 +66,7 @@ struct server {
   struct peers *peers;
   struct c10d_server *store; /* of foreign clients; NULL: there is none */
   struct saver saver;
+  struct host_finder *finder;
   struct socket_owners owners; /* of requests over HTTP */
   struct documents documents;
   struct job_effects fresh; /* of the current step */
@@ -114,14 +117,19 @@ static void carry_out(struct server *s, struct job_effect *fx) {
     saver_put(&s->saver, fx->text);
     break;
   case JOB_EFFECT_LOG: log_line(fx->level, "%s", fx->text); break;
-  case JOB_EFFECT_IDENTIFIED: break; /* done in step */
+  case JOB_EFFECT_IDENTIFIED:
+  case JOB_EFFECT_PAUSE: break; /* done in step */
   case JOB_EFFECT_CLAIM:
     if (s->config.claims) claims_add(s->config.claims, fx->value, fx->text, fx->bytes);
     bytes_unref(fx->bytes);
     break;
-  case JOB_EFFECT_EVENT: event_sinks_put(s->config.events, event_name((enum event_name)fx->value), fx->text); break;
+  case JOB_EFFECT_EVENT:
+    event_sinks_put(s->config.events, (const char *)fx->bytes->data, event_name((enum event_name)fx->value), fx->text);
+    bytes_unref(fx->bytes);
+    break;
   case JOB_EFFECT_UNCLAIM:
-    if (s->config.claims) claims_end(s->config.claims, fx->text);
+    if (s->config.claims) claims_end(s->config.claims, fx->text, fx->bytes);
+    bytes_unref(fx->bytes);
     break;
   }
   free(fx->text);
@@ -151,6 +159,8 @@ static void step_core(struct server *s, struct core_event *ev) {
     if (fx->kind == JOB_EFFECT_IDENTIFIED) {
       peers_identify(s->peers, fx->conn, fx->text, (unsigned)fx->value);
       free(fx->text);
+    } else if (fx->kind == JOB_EFFECT_PAUSE) {
+      peers_pause(s->peers, fx->conn);
     } else {
       enqueue(s, fx);
     }
@@ -171,6 +181,8 @@ static void close_everything(struct server *s) {
   saver_give_up(&s->saver);
   claims_close(s->config.claims);
   event_sinks_close(s->config.events);
+  host_finder_close(s->finder);
+  s->finder = NULL;
   peers_close_all(s->peers);
   c10d_server_close(s->store, NULL, NULL);
   s->store = NULL;
@@ -292,6 +304,17 @@ static void on_peer_gone(void *ctx, const struct peer_info *peer) {
   finish_event(s);
 }
 
+/* The mind's word; the lookups are of host_finder.c. */
+static void on_host_turned_away(void *ctx, const char *host, const char *addr) {
+  struct server *s = ctx;
+  step_core(s, &(struct core_event){.kind = CORE_TURNED_AWAY, .host = host, .peer_addr = addr});
+  finish_event(s);
+}
+
+static void on_turned_away(void *ctx, const char *addr) {
+  host_finder_add(((struct server *)ctx)->finder, addr);
+}
+
 static void on_peers_deadline(void *ctx) {
   set_timer(ctx);
 }
@@ -307,7 +330,8 @@ static void put_trouble(struct server *s, struct buf *out) {
 static int64_t find_owner(void *ctx, const struct asker_end *from, const struct asker_end *to) {
   const struct socket_end source = {from->addr, from->port}, here = {to->addr, to->port};
   struct socket_owner owner;
-  return socket_owner_find(ctx, &source, &here, &owner) == SOCKET_OWNER_FOUND ? owner.uid : ASKER_NOBODY;
+  bool found = socket_owner_find(ctx, &source, &here, &owner) == SOCKET_OWNER_FOUND && user_is_known(owner.uid);
+  return found ? owner.uid : ASKER_NOBODY;
 }
 
 static int64_t find_asker(struct server *s, int fd, const struct http_request *r) {
@@ -457,8 +481,11 @@ _Static_assert((int)KEY_SOURCE_STATE == (int)CHANNEL_SOURCE_STATE &&
 _Static_assert((int)SERVER_CONNECTIONS_MAX == (int)PEERS_MAX, "a user has a share of the connections");
 
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
-  static const struct peers_callbacks callbacks = {
-      .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline, .on_request = on_request};
+  static const struct peers_callbacks callbacks = {.on_msg = on_peer_msg,
+                                                   .on_gone = on_peer_gone,
+                                                   .on_turned_away = on_turned_away,
+                                                   .on_deadline = on_peers_deadline,
+                                                   .on_request = on_request};
   struct server *s = xcalloc(1, sizeof(*s));
   s->loop = loop;
   s->config = *config;
@@ -472,6 +499,7 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
                                                   .key_source = (enum channel_source)config->key_source,
                                                   .cb = &callbacks,
                                                   .ctx = s});
+  s->finder = host_finder_create(loop, s->core, on_host_turned_away, s);
   socket_owners_init(&s->owners);
   documents_init(&s->documents, s->core, config->seed);
   saver_init(&s->saver, loop, config->state, s);

@@ -35,6 +35,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/supervisor/supervisor.h"
+#include "common/key/secret.h"
 #include "common/key/source.h"
 #include "common/system/clock.h"
 #include "common/mem.h"
@@ -49,7 +50,8 @@ struct agent {
   bool connecting, done;
   struct buf in, out;
   struct channel channel;
-  struct buf wire; /* with a key: what has come, still sealed */
+  struct channel_ticket *ticket; /* for the next channel; NULL: none */
+  struct buf wire;               /* with a key: what has come, still sealed */
   struct bytes *obituary;
   char id[AGENT_ID_MAX + 1], job[JOB_ID_MAX + 1], host[64], address[32], addrs[128];
   uint64_t deadline_ms, dial_deadline_ms;
@@ -137,9 +139,8 @@ static void disconnect(struct agent *a) {
 }
 
 static void link_down(struct agent *a, int code) {
-  bool refused = a->connecting && code == ECONNREFUSED;
   disconnect(a);
-  notify(a, (struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.refused = refused, .why = strerror(code)}});
+  notify(a, (struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.why = strerror(code)}});
 }
 
 /* Of this agent's own address, so that ten thousand do not share the ports of one. */
@@ -300,6 +301,11 @@ static uint64_t arrived_ns(struct msghdr *h) {
   return real_ns();
 }
 
+static void keep_ticket(struct agent *a, struct channel_ticket *ticket) {
+  secret_free(a->ticket);
+  a->ticket = ticket;
+}
+
 static void take_messages(struct agent *a, uint64_t at_ns) {
   size_t at = 0, size;
   struct frame f;
@@ -315,6 +321,7 @@ static void take_messages(struct agent *a, uint64_t at_ns) {
     at += size;
     count(&load.told[m.type], at_ns);
     if (m.type == MSG_WELCOME) a->welcomed_by = a->to;
+    if (m.type == MSG_GREETING) keep_ticket(a, channel_take_ticket(&a->channel, m.greeting.ticket));
     mind(a, &(struct supervisor_event){.kind = SUP_MSG, .msg = &m});
     msg_finish(&m);
   }
@@ -412,8 +419,13 @@ static void connected(struct agent *a) {
   }
   struct buf opening = BUF_INIT;
   uint8_t random[NOISE_KEY];
-  randombytes_buf(random, sizeof random);
-  channel_open(&a->channel, load.key, random, &opening);
+  if (a->ticket) {
+    channel_resume(&a->channel, a->ticket, &opening);
+    keep_ticket(a, NULL);
+  } else {
+    randombytes_buf(random, sizeof random);
+    channel_open(&a->channel, load.key, random, &opening);
+  }
   transmit(a, opening.data, opening.len);
   buf_finish(&opening);
 }
@@ -463,7 +475,6 @@ static void join(struct agent *a, int i) {
                                            .want_rank = -1,
                                            .order_key = a->index,
                                            .settings = load.settings,
-                                           .orphan_grace_ms = 60000,
                                            .many = true};
   a->mind = supervisor_create(&config);
   mind(a, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = a->port}});

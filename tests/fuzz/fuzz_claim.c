@@ -36,9 +36,10 @@ static void check_lines(const char *text, size_t len) {
   struct buf b = BUF_INIT;
   if (claim_read_request(text, len, &q, &e) == 0) {
     const char *content = q.content;
-    check(strlen(q.name) <= CLAIM_NAME_MAX && (!content || strlen(content) <= CLAIM_CONTENT_MAX));
-    if (claim_put_request(&b, q.serial, q.name, content, content ? strlen(content) : 0, NULL) == 0) {
-      check(claim_read_request(b.data, b.len - 1, &again, NULL) == 0 && !strcmp(again.name, q.name));
+    check(strlen(q.name) <= CLAIM_NAME_MAX && strlen(content) <= CLAIM_CONTENT_MAX);
+    if (claim_put_request(&b, q.serial, q.ends, q.name, content, strlen(content), NULL) == 0) {
+      check(claim_read_request(b.data, b.len - 1, &again, NULL) == 0 && !strcmp(again.name, q.name) &&
+            again.ends == q.ends);
       claim_request_finish(&again);
     } else {
       check(!q.name[0]);
@@ -56,6 +57,12 @@ static void check_name(const char *text, size_t len) {
   bool prefix = len > 0 && text[len - 1] == '/';
   if (claim_name_check(name, prefix, NULL) == 0 && claim_file_name(name, file, NULL) == 0)
     check(file[0] && file[0] != '.' && !strchr(file, '/') && strlen(file) <= CLAIM_FILE_MAX);
+  if (prefix && claim_name_check(name, true, NULL) == 0) {
+    char run[CLAIM_RUN_NAME_MAX + 1];
+    size_t common = claim_run_name(name, run);
+    check(common >= 4 && !memcmp(run + common - 4, "run/", 4) && strlen(run) == strlen(name) + 3);
+    check(strlen(name) > CLAIM_NAME_MAX - 3 || claim_name_check(run, false, NULL) == 0);
+  }
   free(name);
 }
 

@@ -198,6 +198,7 @@ static void forward(struct fuzz *f) {
   m.forward.version = PROTO_VERSION;
   m.forward.job = i & 1 ? "two" : "one";
   m.forward.incarnation = t.incarnation[0] ? t.incarnation : "0";
+  m.forward.origin = i & 64 ? "0" : m.forward.incarnation;
   m.forward.round = t.round > 0 ? t.round : 1;
   m.forward.term = i / 2 % 4;
   m.forward.daemon = i == 255 ? "2" : daemons[1 + i / 8 % 2];

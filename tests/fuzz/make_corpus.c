@@ -78,7 +78,7 @@ static void save_spoilt(void) {
   save_json("x-word", MSG_END, "{\"incarnation\":\"a\",\"outcome\":\"\\u001b[31m\"}");
   save_json(
       "x-hex", MSG_FORWARD,
-      "{\"version\":1,\"job\":\"j\",\"incarnation\":\"a\",\"round\":1,\"daemon\":\"0X\",\"host\":\"h\",\"addr\":\"::1\","
+      "{\"version\":1,\"job\":\"j\",\"incarnation\":\"a\",\"origin\":\"a\",\"round\":1,\"daemon\":\"0X\",\"host\":\"h\",\"addr\":\"::1\","
       "\"port\":1}");
   save_json("x-port", MSG_MOVED, "{\"host\":\"h\",\"addr\":\"::1\",\"port\":65536}");
   save_json("x-seal", MSG_START, "{\"seal\":{\"nodes\":-1},\"successors\":[{},{},{},{}]}");
@@ -141,21 +141,27 @@ static void save_requests(void) {
 /* fuzz_channel.c says what the first bytes mean. */
 static void save_channel(void) {
   static const char zeros[96];
+  static const struct {
+    char mode;
+    const char *name;
+    size_t size;
+  } changed[] = {{'O', "opening", 60}, {'A', "answer", 60}, {'T', "resuming", 88}, {'B', "resumed", 56}};
   struct buf b = BUF_INIT;
-  save_text("channel", "opening-valid", "O", 1);
-  save_text("channel", "answer-valid", "A", 1);
-  for (size_t at = 0; at < 60; at += 11) {
+  for (size_t i = 0; i < sizeof(changed) / sizeof(changed[0]); i++) {
     char name[32];
-    buf_clear(&b);
-    buf_putc(&b, 'O');
-    buf_append(&b, zeros, at);
-    buf_putc(&b, '\x80');
-    snprintf(name, sizeof(name), "opening-%02zu", at);
-    corpus_save("channel", name, &b);
-    b.data[0] = 'A';
-    snprintf(name, sizeof(name), "answer-%02zu", at);
-    corpus_save("channel", name, &b);
+    snprintf(name, sizeof(name), "%s-valid", changed[i].name);
+    save_text("channel", name, &changed[i].mode, 1);
+    for (size_t at = 0; at < changed[i].size; at += 11) {
+      buf_clear(&b);
+      buf_putc(&b, changed[i].mode);
+      buf_append(&b, zeros, at);
+      buf_putc(&b, '\x80');
+      snprintf(name, sizeof(name), "%s-%02zu", changed[i].name, at);
+      corpus_save("channel", name, &b);
+    }
   }
+  save_text("channel", "resuming-short", "tRDZV\1\0\3\0", 9);
+  save_text("channel", "sealed-nothing", "s\0\0\xff\xff", 5);
   save_text("channel", "opening-short", "oRDZV\1\0\1\0", 9);
   save_text("channel", "answer-refused", "aRDZV\1\0\1\1", 9);
   save_text("channel", "answer-http", "aHTTP/1.1 400 Bad Request\r\n\r\n", 29);

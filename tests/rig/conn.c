@@ -33,6 +33,7 @@ void say(struct side *s, const char *fmt, ...) {
 static void act(struct conn *c, enum action a) {
   if (a == CLOSE) conn_close(c);
   if (a == CLOSE_FLUSHED) conn_close_flushed(c);
+  if (a == PAUSE) conn_pause(c);
   if (a == RAISE_LIMIT) c->max_body = FRAME_MAX_TO_DAEMON;
 }
 
@@ -78,7 +79,9 @@ static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_t
   static struct ephemeral *ephemeral;
   if (!ephemeral) ephemeral = ephemeral_create();
   if (uid != KEY_OWN && uid != 1000) return CHANNEL_BUSY;
-  *t = (struct conn_terms){.key = rig_key, .source = CHANNEL_SOURCE_HOME, .ephemeral = ephemeral};
+  static struct key tickets;
+  key_of_tickets(&rig_key, &tickets);
+  *t = (struct conn_terms){.key = rig_key, .tickets = &tickets, .source = CHANNEL_SOURCE_HOME, .ephemeral = ephemeral};
   if (uid != KEY_OWN) key_derive(&rig_key, (uint32_t)uid, &t->key);
   return CHANNEL_OK;
 }
@@ -139,6 +142,7 @@ void begin(struct side *s, const struct conn_callbacks *cb, bool server, bool tc
   }
   struct err e = ERR_INIT;
   conn_use_key(&s->conn, s->key);
+  conn_use_ticket(&s->conn, s->ticket);
   if (conn_start(&s->conn, 5000, &e) != 0) fail_msg("%s", e.text);
 }
 

@@ -8,7 +8,7 @@
 #include <uv.h>
 #include "proto/conn.h"
 
-enum action { GO_ON, CLOSE, CLOSE_FLUSHED, TAKE_OVER, RAISE_LIMIT };
+enum action { GO_ON, CLOSE, CLOSE_FLUSHED, TAKE_OVER, RAISE_LIMIT, PAUSE };
 
 struct side {
   struct conn conn; /* first */
@@ -16,7 +16,8 @@ struct side {
   size_t n_msgs;
   enum action on_msg, on_native, on_foreign, on_end;
   bool quiet, sending, closed;
-  const struct key *key; /* a client's; set before begin */
+  const struct key *key;               /* a client's; set before begin */
+  const struct channel_ticket *ticket; /* the same */
 };
 
 extern uv_loop_t loop;

@@ -56,6 +56,7 @@ static void told_start(struct node *n, const struct start *s) {
   snprintf(n->base_incarnation, sizeof n->base_incarnation, "%s", s->seal.base_incarnation);
   snprintf(n->head_host, sizeof n->head_host, "%s", s->head_host);
   n->voted_round = s->round;
+  snprintf(n->origin, sizeof n->origin, "%s", s->origin);
   n->seal = s->seal;
   n->firm = false;
   n->age_ms = s->age_ms;
@@ -152,6 +153,11 @@ static void look_at(struct rig *r, struct job_effect *e) {
     r->saved = xrealloc(r->saved, (r->n_saved + 1) * sizeof *r->saved);
     r->saved[r->n_saved++] = xstrdup(e->text);
     break;
+  case JOB_EFFECT_PAUSE:
+    must(e->conn);
+    r->n_paused++;
+    r->paused = e->conn;
+    break;
   case JOB_EFFECT_IDENTIFIED: must(e->conn && e->text && e->value); break;
   case JOB_EFFECT_CLAIM:
     must(e->text && e->bytes);
@@ -162,8 +168,9 @@ static void look_at(struct rig *r, struct job_effect *e) {
     snprintf(r->unclaimed, sizeof r->unclaimed, "%s", e->text);
     break;
   case JOB_EFFECT_EVENT:
-    must(e->text && e->value < EVENT_NAME_COUNT && event_line_is_sound(e->text, strlen(e->text)));
+    must(e->text && e->bytes && e->value < EVENT_NAME_COUNT && event_line_is_sound(e->text, strlen(e->text)));
     buf_printf(&r->events, "%s\n", e->text);
+    snprintf(r->event_owner, sizeof r->event_owner, "%s", (const char *)e->bytes->data);
     break;
   case JOB_EFFECT_LOG:
     must(e->text);
@@ -213,7 +220,7 @@ void rig_forget(struct rig *r) {
     msg_finish(&r->sent[i].msg);
     bytes_unref(r->sent[i].bytes);
   }
-  r->n_sent = r->n_closed = 0;
+  r->n_sent = r->n_closed = r->n_paused = 0;
   buf_clear(&r->log);
   buf_clear(&r->events);
 }
@@ -405,6 +412,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->term = n->term;
   h->voted_incarnation = n->voted_incarnation;
   h->voted_round = n->voted_round;
+  h->origin = n->origin;
   h->seal = n->seal;
   h->seal.base_incarnation = n->base_incarnation;
   h->firm = n->firm;

@@ -50,6 +50,7 @@ struct node {
   bool welcomed;     /* on its connection */
   uint64_t heard_ms; /* when that daemon was heard last */
   char voted_incarnation[INCARNATION_MAX + 1], base_incarnation[INCARNATION_MAX + 1], head_host[HOST_MAX + 1];
+  char origin[INCARNATION_MAX + 1]; /* by START */
   int64_t voted_round;
   int64_t round_age_ms, up_ms; /* HELLO says so */
   struct seal seal;            /* its base_incarnation is set in HELLO */
@@ -90,7 +91,10 @@ struct rig {
   size_t n_saved;
   uint64_t closed[256]; /* connections that were closed, since rig_forget */
   size_t n_closed;
+  uint64_t paused; /* the connection of the last JOB_EFFECT_PAUSE; 0: none, or the test has taken it */
+  size_t n_paused; /* since rig_forget */
   struct buf log;
+  char event_owner[64];              /* of the last one */
   struct buf events;                 /* lines of JOB_EFFECT_EVENT, since rig_forget */
   struct node *nodes[RIG_NODES_MAX]; /* who is told of what comes on its connection */
   size_t n_nodes;

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/key/munge.h"
@@ -45,10 +47,14 @@ static _Noreturn void run(const struct munged *m) {
   _exit(127);
 }
 
-void munged_start(struct munged *m) {
+static void make_folder(struct munged *m) {
   snprintf(m->folder, sizeof m->folder, "/tmp/rdzv-munged-XXXXXX");
   if (!mkdtemp(m->folder) || chmod(m->folder, 0711) != 0) abort(); /* other users reach the socket */
   snprintf(m->socket, sizeof m->socket, "%s/socket", m->folder);
+}
+
+void munged_start(struct munged *m) {
+  make_folder(m);
   write_key(m);
   m->pid = fork();
   if (m->pid == 0) run(m);
@@ -60,6 +66,23 @@ void munged_start(struct munged *m) {
     }
     usleep(STEP_MS * 1000);
   }
+}
+
+static _Noreturn void hang_up(int listener) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (;;) close(accept(listener, NULL, NULL));
+}
+
+void munged_hangs_up(struct munged *m) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  make_folder(m);
+  memcpy(at.sun_path, m->socket, sizeof m->socket);
+  int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (bind(listener, (const struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 16) != 0) abort();
+  m->pid = fork();
+  if (m->pid == 0) hang_up(listener);
+  close(listener);
+  munged_use(m);
 }
 
 void munged_stop(struct munged *m) {

@@ -16,6 +16,8 @@ bool munged_is_installed(void);
 /* Its socket is open on return. */
 void munged_start(struct munged *m);
 void munged_stop(struct munged *m);
+/* Something that has munged's socket, and closes each connection; this process uses it. End it with munged_stop. */
+void munged_hangs_up(struct munged *m);
 /* The socket that this process uses from now on. */
 void munged_use(const struct munged *m);
 

@@ -122,7 +122,6 @@ void bench_open(struct bench *b) {
                                          .workers = 2,
                                          .want_rank = -1,
                                          .order_key = -1,
-                                         .orphan_grace_ms = UINT64_MAX,
                                          .settings = {.min_nodes = 2,
                                                       .max_nodes = 2,
                                                       .max_restarts = 3,
@@ -157,9 +156,8 @@ void bench_up(struct bench *b) {
 }
 
 void bench_down(struct bench *b, bool refused) {
-  bench_event(
-      b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                    .link_down = {.refused = refused, .why = refused ? "refused" : "reset by peer"}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                            .link_down = {.why = refused ? "refused" : "reset by peer"}});
 }
 
 void bench_welcome(struct bench *b, bool fence) {
@@ -178,6 +176,7 @@ void bench_start(struct bench *b, int64_t round) {
   struct msg m;
   msg_init(&m, MSG_START);
   m.start = (struct start){.incarnation = b->incarnation,
+                           .origin = b->incarnation,
                            .round = round,
                            .node_rank = b->node_rank,
                            .nodes = b->nodes ? b->nodes : 2,

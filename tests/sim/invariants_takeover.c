@@ -4,7 +4,8 @@
  *
  * The checker has a book of seals of its own. A round belongs to the lineage of the round that its first node was told
  * of before, or that its seal names; a round of nodes that have never been in one begins a new lineage. Two lineages
- * know nothing of each other: that one is left out, because nobody can know of the other.
+ * know nothing of each other while their machines cannot reach each other. Afterwards one of them ends. With claims the
+ * job has a name that one of them has, and the other one never begins, unless somebody has said that the first is dead.
  *
  * Three more allowances, as in invariants.c: a node that was truly told that no round could form without it; a process
  * in state D; and a host that was suspended, or an agent that was stopped together with its guard. */
@@ -108,7 +109,8 @@ bool book_of_other_lineage(const struct sim *s, const char *incarnation_a, int64
 
 void check_one_round(struct sim *s, struct sim_agent *a, const struct sim_worker *w, const struct sim_agent *b,
                      const struct sim_worker *v) {
-  if (book_of_other_lineage(s, a->incarnation, a->round, b->incarnation, b->round)) return;
+  bool claimed = s->config.settings.claims && !s->confirmed;
+  if (!claimed && book_of_other_lineage(s, a->incarnation, a->round, b->incarnation, b->round)) return;
   sim_violate(s, INV_ONE_ROUND, "%s starts rank %u of round %u of %s while %s runs rank %u of round %u of %s", a->name,
               w->rank, a->round, a->incarnation, b->name, v->rank, b->round, b->incarnation);
 }
@@ -186,8 +188,28 @@ static bool has_endpoint(struct sim *s) {
   return false;
 }
 
+static bool works(const struct sim_agent *a) {
+  for (uint32_t w = 0; w < a->workers; w++)
+    if (worker_works(&a->w[w])) return true;
+  return false;
+}
+
+/* One that formed apart has met the older one by now. */
+static void check_one_run(struct sim *s, uint64_t since_ms) {
+  for (int i = 0; i < s->n_agents; i++)
+    for (int k = 0; k < i; k++) {
+      const struct sim_agent *a = s->agents[i], *b = s->agents[k];
+      if (!works(a) || !works(b) || !strcmp(a->incarnation, b->incarnation)) continue;
+      if (book_of_other_lineage(s, a->incarnation, a->round, b->incarnation, b->round))
+        sim_violate(s, INV_ONE_ROUND,
+                    "%s and %s run rounds of two runs, %s and %s, for %" PRIu64 " s after they can meet", a->name,
+                    b->name, a->incarnation, b->incarnation, (s->now - since_ms) / 1000);
+    }
+}
+
 void check_goes_on(struct sim *s, uint64_t since_ms) {
   const struct checker *k = s->checker;
+  check_one_run(s, since_ms);
   const struct round_book *r = last_sealed(k);
   if (!r || k->n_ends || r->first_at >= since_ms || r->first_at < k->saved_at || is_half_known(r) ||
       is_claimed_for_others(s, r) || runs_still(r) || !can_have_daemon(s, r))

@@ -28,59 +28,13 @@ bool were_unable(const struct sim *s, const struct sim_agent *a) {
   return at && s->now <= at + by_hand_ms(s) + s->config.die_max;
 }
 
-/* x was one of those whom this life of the daemon knew at that time: connected, or gone for less than the grace. One
- * that came in the same ms may have come behind it. */
-static bool was_here(const struct sim *s, const struct sim_agent *x, uint32_t life, uint64_t at_ms) {
-  for (size_t i = s->n_conns; i-- > 0;) {
-    const struct sim_conn *c = s->conns[i];
-    if (c->agent != x || c->kind != CONN_AGENT || c->daemon_life != life || c->here_at >= at_ms) continue;
-    uint64_t grace_ms = c->hung_up ? 0 : JOB_GRACE_MS;
-    if (c->gone_at == UINT64_MAX || c->gone_at + grace_ms > at_ms) return true;
-  }
-  return false;
-}
-
-/* When b was told that no round could form without it, that was true as far as anybody could know: of those who are
- * in a's round now, one had not come yet. */
-static bool a_newcomer_made_it_possible(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
-  struct checker *k = s->checker;
-  const struct round_book *later = book_find(k, a->incarnation, a->round);
-  struct round_book *own = book_find(k, b->incarnation, b->round);
-  if (s->two || !later || !own) return true;
-  for (int i = 0; i < later->n_places; i++) {
-    const struct sim_agent *x = later->places[i].agent;
-    bool on_its_way = b->fence_recovering && book_place(own, x);
-    if (x == b || on_its_way || was_here(s, x, b->fence_life, b->fence_sent_at)) continue;
-    return true;
-  }
-  return later->n_places < later->nodes; /* who has not read START yet may be one */
-}
-
-static bool runs_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w, uint64_t heard_at) {
-  if (w->b.kill_ms) return true;
-  uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  bool told_late = a->fence_heard_at > heard_at + lease / 2 && s->now <= a->fence_heard_at + dying_ms(s, a);
-  /* It had not to fence, had heard nothing for long, and is greeted again: behind that comes what it has missed,
-   * STALE or END, and then its workers must die. */
-  bool back = a->back_at && s->now <= a->back_at + a->node->link.delay_max + dying_ms(s, a) &&
-              (!a->fence || a->fence_heard_at >= a->back_at);
-  return back || (a->fence ? told_late : s->now > heard_at + lease / 2);
-}
-
+/* It is about to be killed: it has just heard that its round is over, or must fence. */
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
-  return runs_on(s, a, w, a->heard_at);
-}
-
-/* b runs an older round than a, and was allowed to: it was not to fence, and had heard nothing for long. A daemon
- * that has lost its memory since then can greet it, but not tell it of a's round as long as nobody has come back who
- * was in that one. So its word changes nothing, and b is judged by what it had heard before. */
-static uint64_t heard_of_later_rounds_at(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
-  const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
-  bool forgot = !book_remembers(s) && !s->two && r && r->sent_life && r->sent_life < s->d.life;
-  if (!forgot || b->heard_life != s->d.life) return b->heard_at;
-  for (int i = 0; i < r->n_places; i++)
-    if (r->places[i].agent->known_life == s->d.life && r->places[i].agent->known_at <= b->heard_at) return b->heard_at;
-  return b->heard_before_at;
+  uint64_t lease = (uint64_t)s->config.settings.lease_ms;
+  if (w->b.kill_ms) return true;
+  if (a->fence) return a->fence_heard_at > a->heard_at + lease / 2 && s->now <= a->fence_heard_at + dying_ms(s, a);
+  return s->now > a->heard_at + lease / 2 ||
+         (a->back_at && s->now <= a->back_at + a->node->link.delay_max + dying_ms(s, a));
 }
 
 /* Without a state file the daemon that sealed a's round could not know of b, which had not come back to it. */
@@ -122,7 +76,7 @@ void check_stop(struct sim *s, const struct sim_agent *a) {
   const struct settings *t = &s->config.settings;
   bool spares = s->n_nodes > t->max_nodes; /* then a round could form without it: it is told to fence, and must */
   if (s->config.takeover) return;          /* a takeover costs a round */
-  if (!s->harmless || t->min_nodes != t->max_nodes || s->config.orphan_grace_ms != UINT64_MAX || spares) return;
+  if (!s->harmless || t->min_nodes != t->max_nodes || t->orphan_grace_ms || spares) return;
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
   if (!r || !r->told || r->n_places < r->nodes || r->failed || s->config.portless || t->hang_timeout_ms) return;
   for (int i = 0; i < r->n_places; i++) {
@@ -134,15 +88,21 @@ void check_stop(struct sim *s, const struct sim_agent *a) {
   sim_violate(s, INV_HEALTHY, "%s is to stop round %u, of which all run", a->name, a->round);
 }
 
+/* When its lease is over, or the time that a daemon has granted when it left. */
+static uint64_t lease_over_at(const struct sim *s, const struct sim_agent *a) {
+  uint64_t lease_at = a->ack_at + (uint64_t)s->config.settings.lease_ms;
+  return a->away_at > lease_at ? a->away_at : lease_at;
+}
+
 static bool is_over_its_lease(const struct sim *s, const struct sim_agent *a) {
-  return a->fence && s->now > a->ack_at + (uint64_t)s->config.settings.lease_ms;
+  return a->fence && s->now > lease_over_at(s, a);
 }
 
 /* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. A node
  * that hears too late that it must fence, because it was stopped or cut off before, does it as soon as it hears of
  * it: the one hole that remains. */
 void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
-  uint64_t over_ms = a->ack_at + (uint64_t)s->config.settings.lease_ms;
+  uint64_t over_ms = lease_over_at(s, a);
   bool could_not = a->node->off || a->node->resumed_at + dying_ms(s, a) >= s->now || w->b.kill_ms || were_unable(s, a);
   uint64_t dead_ms = a->fence_heard_at + dying_ms(s, a);
   bool told_late = dead_ms > over_ms && s->now <= dead_ms;
@@ -150,16 +110,6 @@ void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_wor
   if (!a->fence || could_not || told_late || idle || s->now <= over_ms) return;
   sim_violate(s, INV_FENCED, "rank %u of round %u on %s has lived %" PRIu64 " ms longer than its lease", w->rank,
               a->round, a->name, s->now - over_ms);
-}
-
-/* The same the other way round: a was cut off in the earlier round, need not fence, and its guard only now starts
- * what it was told. */
-static bool starts_late(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b,
-                        const struct sim_worker *w) {
-  const struct round_book *own = book_find(s->checker, a->incarnation, a->round);
-  const struct round_book *later = book_find(s->checker, b->incarnation, b->round);
-  return own && later && own->first_at < later->first_at && !a->fence && a_newcomer_made_it_possible(s, b, a) &&
-         runs_on(s, a, w, a->heard_at);
 }
 
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
@@ -176,10 +126,7 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
         sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u", a->name,
                     w->rank, a->round, b->name, b->round);
       if (frozen || !worker_works(v) || (same && !v->ghost)) continue;
-      bool told_otherwise = !b->fence && !v->b.kill_ms && !a_newcomer_made_it_possible(s, a, b);
-      bool free = s->config.takeover ? !b->fence || v->b.kill_ms : runs_on(s, b, v, heard_of_later_rounds_at(s, a, b));
-      if (!told_otherwise && free) continue;
-      if (starts_late(s, a, b, w)) continue;
+      if (v->b.kill_ms) continue;
       bool thawed = (s->suspends && a->node->resumed_at + s->config.exec_max >= s->now) ||
                     were_unable(s, a); /* as what it had begun */
       if (s->config.takeover && !thawed) check_one_round(s, a, w, b, v);
@@ -312,7 +259,7 @@ static bool has_lost_one(const struct round_book *r) {
 /* Where nothing has gone wrong, and nobody has left at once, as who has finished does, there is no reason to be
  * quicker. */
 static void check_planned_end(struct sim *s, const struct round_book *r) {
-  uint64_t wait_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
+  uint64_t wait_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2 * 1000 / place_rate(s, s->d.machine);
   if (s->faulty || r->failed || !wait_ms || has_lost_one(r) ||
       (r->prepared && s->now + 4 * s->config.save_max >= r->prepared_at + wait_ms))
     return;

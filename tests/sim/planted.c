@@ -371,6 +371,13 @@ static bool never_old(struct sim *s, struct sim_conn *c, enum msg_direction d, s
   return true;
 }
 
+/* ONE_ROUND: each daemon that begins a job learns that its name is free. */
+static bool the_name_of_the_job_is_free(struct sim *s, struct job_effect *fx) {
+  if (fx->kind != JOB_EFFECT_CLAIM || fx->text[strlen(fx->text) - 1] != '/') return true;
+  claim_grant(s, fx);
+  return false;
+}
+
 /* SEALED_ONCE: who asks for a claim is told that he has it. */
 static bool all_claims_are_won(struct sim *s, struct job_effect *fx) {
   if (fx->kind != JOB_EFFECT_CLAIM) return true;
@@ -494,10 +501,11 @@ static void tell_loss(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+/* n2 need not fence by what it knows itself, but by FENCE: n3 waits for its place. */
 static void tell_cut(struct sim *s) {
-  s->config.settings.min_nodes = 1;
-  s->normal = story_run(12000);
-  story_nodes(s, 2, 1);
+  s->config.settings.min_nodes = s->config.settings.max_nodes = 2;
+  s->normal = story_run(20000);
+  story_nodes(s, 3, 1);
   sim_until(s, 3000);
   link_cut(s, 1, true, true);
   sim_until_over(s, 100000);
@@ -690,6 +698,16 @@ static void tell_parted_with_claims(struct sim *s) {
   sim_until(s, 30000);
 }
 
+/* n1 has the daemon, reaches nobody, and is started again beside the run that n2 has taken over. */
+static void tell_begun_again_with_claims(struct sim *s) {
+  begin_takeover(s, 2, true);
+  place_wall(s, 0, 1, true);
+  guard_kill(s, agent_of(s, 0));
+  sim_until(s, 20000);
+  agent_start(s, 0);
+  sim_until(s, 100000);
+}
+
 static void tell_machine_lost(struct sim *s) {
   begin_takeover(s, 4, false);
   node_power_off(s, 0);
@@ -715,6 +733,10 @@ static const struct plant {
      {.msg = no_fence}},
     {"a daemon's word is never old", INV_ONE_ROUND, tell_parted, {.msg = never_old}},
     {"every claim is won", INV_SEALED_ONCE, tell_parted_with_claims, {.core_effect = all_claims_are_won}},
+    {"the name of the job is not claimed",
+     INV_ONE_ROUND,
+     tell_begun_again_with_claims,
+     {.core_effect = the_name_of_the_job_is_free}},
     {"no agent starts a daemon", INV_GOES_ON, tell_machine_lost, {.agent_effect = starts_no_daemon}},
     {"two daemons seal the same token", INV_SEALED_ONCE, tell_two_jobs, {.core_effect = numbers_of_the_first}},
     {"a daemon that is back hears nobody", INV_GOES_ON, tell_daemon_back, {.msg = hears_nobody}},

@@ -46,7 +46,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->scale_up = s->config.seed % 8 == 1 ? SCALE_UP_NEXT_ROUND : SCALE_UP_NOW;
   t->after_finish = s->config.seed % 8 == 5 ? AFTER_FINISH_RESTART : AFTER_FINISH_FAIL;
   t->exclude_after = s->config.seed % 8 == 2 ? 2 : 0;
-  if (t->min_nodes < t->max_nodes) s->config.orphan_grace_ms = ONE_OF(s, 2000, 10000, 60000);
+  if (t->min_nodes < t->max_nodes) t->orphan_grace_ms = ONE_OF(s, 2000, 10000, 60000);
 }
 
 /* Much of what workers do in these stories is silent for long: then they hang, as far as anybody can see. */
@@ -299,7 +299,10 @@ static void on_fault(struct sim *s, uint64_t arg) {
     daemon_undrain(s, (int)node);
   } else if (kind < 50) {
     bool both = sim_chance(s, 60), to_agent = both || sim_chance(s, 50);
-    link_cut(s, (int)node, to_agent, both || !to_agent);
+    if (both && sim_chance(s, 30))
+      link_reject(s, (int)node);
+    else
+      link_cut(s, (int)node, to_agent, both || !to_agent);
     sim_call(s, soon(s), on_heal, node);
   } else if (!agent_alive(a)) {
     agent_start(s, (int)node);

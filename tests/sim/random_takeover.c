@@ -64,7 +64,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->join_timeout_ms = 600000; /* longer than whatever is waited for here */
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
-  if (!fixed) s->config.orphan_grace_ms = ONE_OF(s, 10000, 60000, 60000);
+  t->orphan_grace_ms = ONE_OF(s, 10000, 60000, 60000);
 }
 
 static struct behaviour choose_behaviour(struct sim *s, bool crash) {
@@ -275,7 +275,10 @@ static void on_fault(struct sim *s, uint64_t arg) {
     build_walls(s);
   } else if (kind < 62) {
     bool both = sim_chance(s, 60), to_agent = both || sim_chance(s, 50);
-    link_cut(s, node, to_agent, both || !to_agent);
+    if (both && sim_chance(s, 30))
+      link_reject(s, node);
+    else
+      link_cut(s, node, to_agent, both || !to_agent);
     sim_call(s, soon(s), on_heal, (uint64_t)node);
   } else if (kind < 70) {
     power_off(s, node);

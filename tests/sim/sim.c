@@ -42,7 +42,6 @@ void sim_config_init(struct sim_config *c) {
                                   .join_timeout_ms = 60000,
                                   .stop_timeout_ms = 3000,
                                   .lease_ms = 5000};
-  c->orphan_grace_ms = UINT64_MAX;
   c->trace = true;
 }
 

@@ -141,6 +141,7 @@ struct sim_link {
   uint32_t delay_min, delay_max;
   bool cut[2];      /* by direction: nothing passes, nobody is told */
   bool flushing[2]; /* healed just now: what was held is about to pass */
+  bool rejects;     /* cut, and somebody on the way answers in the other end's name */
 };
 
 struct sim_node {
@@ -259,14 +260,9 @@ struct sim_agent {
   bool heard_fence;        /* the same of any daemon */
   uint64_t fence_heard_at; /* when it heard that it is to fence */
   uint64_t heard_at;
-  uint64_t fence_sent_at;   /* when the message was sent that told it last whether to fence, */
-  uint32_t fence_life;      /* by which life of the daemon, */
-  bool fence_recovering;    /* which was RECOVERING; */
-  uint64_t keep_fence_at;   /* until its clock says that, it is to fence as it was told before */
-  uint32_t heard_life;      /* of the daemon that was heard then, */
-  uint64_t heard_before_at; /* and when another life of it was heard last */
-  uint64_t back_at;         /* when it read the first of these after a long silence */
-  uint64_t known_at;        /* when the daemon's life known_life first read its HELLO */
+  uint64_t away_at;  /* by GOING_AWAY its workers may run until then; 0 */
+  uint64_t back_at;  /* when it read the first of these after a long silence */
+  uint64_t known_at; /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;
   struct collective collective; /* of its workers, when a hang ends the round */
   char ranks[RANKS_TEXT_MAX + 1];
@@ -394,7 +390,6 @@ struct mutator {
 struct sim_config {
   uint64_t seed;
   struct settings settings;
-  uint64_t orphan_grace_ms; /* UINT64_MAX: for ever */
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms;
   bool state_dir;
@@ -446,8 +441,9 @@ struct sim {
   uint32_t away_rate[SIM_DAEMONS_MAX];        /* of clocks of machines that are no node's */
   bool away_off[SIM_DAEMONS_MAX];             /* they have no power */
   struct sim_register *claims;
-  bool suspends; /* a node was suspended, ever */
-  bool harmless; /* nothing but the daemon has had a fault */
+  bool confirmed; /* by rdzvctl confirm-dead: nothing of the job's lost nodes runs, says an operator */
+  bool suspends;  /* a node was suspended, ever */
+  bool harmless;  /* nothing but the daemon has had a fault */
   struct rule rules[SIM_RULES_MAX];
   int n_rules;
   struct behaviour normal; /* where no rule fits */
@@ -501,6 +497,7 @@ void link_forget(struct msg *m);         /* what link_read made; NULL: nothing *
 void link_fin(struct sim *s, struct sim_conn *c, enum msg_direction d); /* flush and close of the sender's end */
 void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms);
 void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon);
+void link_reject(struct sim *s, int node);
 void link_heal(struct sim *s, int node);
 void link_on_deliver(struct sim *s, struct sim_event *ev);
 void link_on_send_timeout(struct sim *s, struct sim_event *ev);
@@ -530,6 +527,7 @@ void daemon_continue(struct sim *s);
 void daemon_control(struct sim *s, const struct control *q); /* rdzvctl, as root; NULL for "" */
 void daemon_stop_job(struct sim *s, const char *job);        /* rdzvctl stop */
 void daemon_drain(struct sim *s, int node, bool force);
+void daemon_confirm_dead(struct sim *s, int node);
 void daemon_undrain(struct sim *s, int node);
 void daemon_accept(struct sim *s, struct sim_conn *c);
 void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m);
@@ -559,7 +557,7 @@ void place_power_on(struct sim *s, int side);
 void claim_finish(struct sim *s);
 void claim_ask(struct sim *s, const struct job_effect *fx);
 void claim_grant(struct sim *s, const struct job_effect *fx); /* a planted bug: won, whoever has it */
-void claim_withdraw(struct sim *s, const char *prefix);
+void claim_withdraw(struct sim *s, const struct job_effect *fx);
 void claim_on_arrival(struct sim *s, struct sim_event *ev);
 void claim_on_answer(struct sim *s, struct sim_event *ev);
 void claim_wall(struct sim *s, int machine, bool up);              /* the register does not hear it */
@@ -588,7 +586,7 @@ void agent_continue(struct sim *s, struct sim_agent *a);
 bool agent_alive(const struct sim_agent *a);
 void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev); /* one step and its effects */
 void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at);
-void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why);
+void agent_link_down(struct sim *s, struct sim_agent *a, const char *why);
 void agent_on_connected(struct sim *s, struct sim_event *ev);
 void agent_on_tick(struct sim *s, struct sim_event *ev);
 void agent_on_forward(struct sim *s, struct sim_event *ev);

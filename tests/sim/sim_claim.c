@@ -4,6 +4,8 @@
  * back. Either can be lost, and then the daemon's helper says CLAIM_FAILED when its time is over, although the name may
  * have been created, or is created later still.
  *
+ * The run of a job is a name of its incarnation, JOB/run/INCARNATION, and only one such name of a job exists at a time.
+ *
  * The end of an incarnation is a name too. It is created first and stays; behind it nobody wins anything. */
 
 #include "tests/sim/sim.h"
@@ -117,6 +119,33 @@ static const char *end_beside(const struct sim *s, const char *name) {
   return has;
 }
 
+/* "1000/job/5f2e-1/" -> "1000/job/run/5f2e-1". Its part that all incarnations of the job have in common: returned. */
+static size_t put_run_name(const char *prefix, struct buf *out) {
+  size_t len = strlen(prefix) - 1, job = len;
+  while (job > 0 && prefix[job - 1] != '/') job--;
+  buf_append(out, prefix, job);
+  buf_puts(out, "run/");
+  size_t common = out->len;
+  buf_append(out, prefix + job, len - job);
+  return common;
+}
+
+static bool is_run(const char *name) {
+  return name[0] && name[strlen(name) - 1] == '/';
+}
+
+/* What decides: the end of its incarnation, or who has the name. NULL: it is free. */
+static const char *holder_for(const struct sim *s, const char *name) {
+  const char *has = end_beside(s, name);
+  struct buf run = BUF_INIT;
+  if (has || !is_run(name)) return has ? has : claim_holder(s, name);
+  size_t common = put_run_name(name, &run);
+  for (size_t i = 0; i < s->claims->n && !has; i++)
+    if (!strncmp(s->claims->v[i].name, buf_text(&run), common)) has = s->claims->v[i].content;
+  buf_finish(&run);
+  return has;
+}
+
 static void create(struct sim_register *r, const char *name, const char *content) {
   r->v = xrealloc(r->v, (r->n + 1) * sizeof *r->v);
   r->v[r->n++] = (struct claim){xstrdup(name), xstrdup(content)};
@@ -128,9 +157,12 @@ void claim_on_arrival(struct sim *s, struct sim_event *ev) {
   struct asked *q = &r->asked[ev->a];
   bool deaf = r->walls >> q->machine & 1;
   if (deaf) return;
-  const char *over = end_beside(s, q->name), *has = over ? over : claim_holder(s, q->name);
+  const char *has = holder_for(s, q->name);
   bool won = !has || !strcmp(has, q->content);
-  if (!has) create(r, q->name, q->content);
+  struct buf run = BUF_INIT;
+  if (is_run(q->name)) put_run_name(q->name, &run);
+  if (!has) create(r, run.len ? buf_text(&run) : q->name, q->content);
+  buf_finish(&run);
   trace_claim(s, q, won ? "won" : "taken");
   if (!q->lost) push(s, s->now + sim_between(s, 0, s->config.claim_max), EV_CLAIMED, ev->a);
 }
@@ -139,7 +171,7 @@ void claim_on_answer(struct sim *s, struct sim_event *ev) {
   struct asked *q = &claims_of(s)->asked[ev->a];
   if (q->answered || !s->d.core || s->side != q->side || s->d.life != q->life) return;
   q->answered = true;
-  const char *over = end_beside(s, q->name), *has = over ? over : claim_holder(s, q->name);
+  const char *has = holder_for(s, q->name);
   bool late = s->now >= q->deadline_ms, won = has && (!strcmp(has, q->content) || q->granted);
   if (late) trace_claim(s, q, "not answered");
   /* The driver's copies: asking again moves the array. */
@@ -148,15 +180,20 @@ void claim_on_answer(struct sim *s, struct sim_event *ev) {
   free(text);
 }
 
-void claim_withdraw(struct sim *s, const char *prefix) {
+void claim_withdraw(struct sim *s, const struct job_effect *fx) {
   struct sim_register *r = claims_of(s);
+  const char *prefix = fx->text;
   if (r->walls >> s->d.machine & 1) return;
-  struct buf end = BUF_INIT;
+  struct buf end = BUF_INIT, run = BUF_INIT;
   buf_printf(&end, "%send", prefix);
-  if (!claim_holder(s, buf_text(&end))) create(r, buf_text(&end), "ended"); /* for good, and first */
+  put_run_name(prefix, &run);
+  char *content = xmemdup(fx->bytes->data, fx->bytes->len);
+  if (!claim_holder(s, buf_text(&end))) create(r, buf_text(&end), content); /* for good, and first */
+  free(content);
   size_t kept = 0;
   for (size_t i = 0; i < r->n; i++) {
-    if (strncmp(r->v[i].name, prefix, strlen(prefix)) != 0 || !strcmp(r->v[i].name, buf_text(&end))) {
+    bool below = !strncmp(r->v[i].name, prefix, strlen(prefix)) && strcmp(r->v[i].name, buf_text(&end)) != 0;
+    if (!below && strcmp(r->v[i].name, buf_text(&run)) != 0) {
       r->v[kept++] = r->v[i];
       continue;
     }
@@ -165,4 +202,5 @@ void claim_withdraw(struct sim *s, const char *prefix) {
   }
   r->n = kept;
   buf_finish(&end);
+  buf_finish(&run);
 }

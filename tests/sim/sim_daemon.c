@@ -106,9 +106,10 @@ static void perform(struct sim *s, struct job_effect *fx, uint64_t said_at) {
       sim_trace(s, "%s log: %s", s->d.name, fx->text);
     break;
   case JOB_EFFECT_CLAIM: claim_ask(s, fx); break;
-  case JOB_EFFECT_UNCLAIM: claim_withdraw(s, fx->text); break;
+  case JOB_EFFECT_UNCLAIM: claim_withdraw(s, fx); break;
   case JOB_EFFECT_EVENT: check_event_made(s, fx); break;
   case JOB_EFFECT_IDENTIFIED:
+  case JOB_EFFECT_PAUSE:       /* no agent is so fast */
   case JOB_EFFECT_SAVE: break; /* mind and pump have done them */
   }
 }
@@ -427,6 +428,7 @@ void daemon_control(struct sim *s, const struct control *q) {
   s->faulty = s->faulty || strcmp(q->verb, "drain") != 0;
   if (!s->d.core) return;
   s->harmless = false;
+  s->confirmed = s->confirmed || !strcmp(q->verb, "confirm-dead");
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = 1;
@@ -455,6 +457,10 @@ void daemon_drain(struct sim *s, int node, bool force) {
 
 void daemon_undrain(struct sim *s, int node) {
   daemon_control(s, &(struct control){.verb = "undrain", .host = s->nodes[node].host, .rank = -1});
+}
+
+void daemon_confirm_dead(struct sim *s, int node) {
+  daemon_control(s, &(struct control){.verb = "confirm-dead", .job = "job", .host = s->nodes[node].host, .rank = -1});
 }
 
 static void finish_one(struct sim *s) {

@@ -10,6 +10,9 @@
  *           link
  *           is healed. On healing, what was held arrives at once, in order.
  *
+ *   reject  nothing passes, as behind a firewall that answers for the other end: the node's ends are reset at once and
+ *           each new connection is refused, while the daemon hears nothing.
+ *
  * What a node's link lets pass counts for all daemons but one on its own machine. sim_place.c has walls between single
  * machines.
  *
@@ -85,16 +88,12 @@ void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, struc
                           .b = attempt,
                           .c = (uint64_t)timeout_ms << 8 | (uint64_t)kind};
   if (to.machine < 0 || !reach_each_other(s, a->node->index, to.machine)) {
-    push_connected(s, &syn, NULL, s->now + timeout_ms, false);
+    bool refused = to.machine >= 0 && l->rejects;
+    push_connected(s, &syn, NULL, s->now + (refused ? l->delay_min + 1 : timeout_ms), refused);
     return;
   }
   struct sim_event *ev = sim_push(s, s->now + sim_between(s, l->delay_min, l->delay_max), EV_SYN);
   ev->agent = a, ev->a = syn.a, ev->b = syn.b, ev->c = syn.c;
-}
-
-/* Where nobody can take over, a refusal is evidence: no daemon is there that could give its ranks away. */
-static void note_refusal(struct sim *s, struct sim_agent *a) {
-  if (!a->succeeded && a->home == s->side && a->told_side == s->side) a->ack_at = s->now;
 }
 
 void link_on_syn(struct sim *s, struct sim_event *ev) {
@@ -110,7 +109,6 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
     c->last_at[TO_AGENT] = at;
     sim_push(s, s->now, EV_ACCEPT)->conn = c;
   }
-  if (!cut && !c) note_refusal(s, a);
   /* Of another address it says nothing; where others take over, the agent knows which one it has asked. */
   push_connected(s, ev, c, at, !cut && (s->config.takeover || a->home < 0 || a->home == s->side));
 }
@@ -173,7 +171,7 @@ static void end_gone(struct sim *s, struct sim_conn *c, enum msg_direction side,
     daemon_closed(s, c);
   } else if (c->kind == CONN_AGENT && c->agent->sup && c->agent->conn == c) {
     c->agent->conn = NULL;
-    agent_link_down(s, c->agent, false, why);
+    agent_link_down(s, c->agent, why);
   }
 }
 
@@ -258,10 +256,23 @@ void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon) {
   l->cut[TO_DAEMON] |= to_daemon;
 }
 
+void link_reject(struct sim *s, int node) {
+  link_cut(s, node, true, true);
+  sim_trace(s, "%s: what it sends is answered with a reset", s->nodes[node].host);
+  s->nodes[node].link.rejects = true;
+  for (size_t i = 0; i < s->n_conns; i++) {
+    struct sim_conn *c = s->conns[i];
+    if (c->node != &s->nodes[node] || c->machine == node || c->broken) continue;
+    c->broken = true;
+    end_gone(s, c, TO_AGENT, "reset by peer");
+  }
+}
+
 void link_heal(struct sim *s, int node) {
   struct sim_node *n = &s->nodes[node];
   if (n->off || !(n->link.cut[0] || n->link.cut[1])) return;
   sim_trace(s, "%s: link healed", n->host);
+  n->link.rejects = false;
   for (int d = 0; d < 2; d++) {
     if (!n->link.cut[d]) continue;
     n->link.cut[d] = false;

@@ -108,7 +108,6 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .expected_nodes = n->expected_nodes,
                                            .expected_hosts = n->expected_hosts,
                                            .settings = s->config.settings,
-                                           .orphan_grace_ms = s->config.orphan_grace_ms,
                                            .hang_watch = s->config.hang_watch,
                                            .hang_start_ms = s->config.hang_start_ms,
                                            .wants_events = s->config.events,
@@ -187,7 +186,7 @@ void agent_on_forward(struct sim *s, struct sim_event *ev) {
   uint32_t n = s->config.endpoints ? s->config.endpoints : 1;
   for (uint32_t k = 0; k < n; k++)
     if (k != a->forward_past) link_connect(s, a, CONN_FORWARD, place_endpoint(s, k, a->node), 0, a->forward_gen);
-  struct sim_event *again = sim_push(s, s->now + SUPERVISOR_FORWARD_MS, EV_FORWARD);
+  struct sim_event *again = sim_push(s, s->now + supervisor_forward_ms(&s->config.settings), EV_FORWARD);
   again->agent = a;
   again->a = a->forward_gen;
 }
@@ -288,6 +287,7 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
 
 /* What the checker holds against it: the last word about fencing of a daemon that knew the round that it runs. */
 static void note_fence(const struct sim *s, struct sim_agent *a, const struct msg *m, uint64_t sent_at) {
+  if (m->type == MSG_GOING_AWAY) a->away_at = a->ack_at + (uint64_t)m->going_away.away_ms;
   bool ack = m->type == MSG_HEARTBEAT_ACK, welcome = m->type == MSG_WELCOME, start = m->type == MSG_START;
   if (!ack && !welcome && !start) return;
   bool recovering = ack ? m->flags & FRAME_FLAG_RECOVERING : welcome && m->welcome.state == JOB_RECOVERING;
@@ -296,22 +296,17 @@ static void note_fence(const struct sim *s, struct sim_agent *a, const struct ms
   if (start) a->succeeded = m->start.n_successors || s->config.settings.daemons > 1 || s->config.settings.claims;
   if (welcome) a->home = a->conn->side;
   a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : welcome ? m->welcome.fence : m->start.fence;
-  a->fence_sent_at = sent_at;
-  a->fence_life = book_life(a);
-  a->fence_recovering = recovering;
   if (welcome || (ack && m->id)) { /* it answers */
-    if (a->heard_life != book_life(a)) a->heard_before_at = a->heard_at;
     if (s->now > a->heard_at + (uint64_t)s->config.settings.lease_ms / 2) a->back_at = s->now;
-    a->heard_life = book_life(a);
     a->heard_at = sent_at;
   }
   if (!knows) return;
   if (!recovering) a->told_side = a->conn->side; /* it has all of the round */
-  uint64_t now = node_time(s, a->node);
-  if (start) a->keep_fence_at = 0;
-  if (recovering) a->keep_fence_at = now + (uint64_t)s->config.settings.lease_ms + SUPERVISOR_RETURN_MS;
-  if (a->heard_fence && !a->fence) a->fence_heard_at = s->now;
-  a->fence = a->heard_fence || (a->fence && now < a->keep_fence_at);
+  bool others = start && m->start.nodes > s->config.settings.min_nodes;
+  bool fence = a->heard_fence || others || (!start && a->fence);
+  if (fence && !a->fence) a->fence_heard_at = s->now;
+  a->fence = fence;
+  a->away_at = 0;
   a->ack_at = a->heard_at;
 }
 
@@ -331,9 +326,9 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
   agent_mind(s, a, &ev);
 }
 
-void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why) {
+void agent_link_down(struct sim *s, struct sim_agent *a, const char *why) {
   if (s->config.verbose || s->config.connections) sim_trace(s, "%s: link down, %s", a->name, why);
-  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .link_down = {.refused = refused, .why = why}};
+  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .link_down = {.why = why}};
   agent_mind(s, a, &ev);
 }
 
@@ -362,9 +357,9 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
   }
   a->connecting = false;
   if (!c) {
-    agent_link_down(s, a, ev->a, ev->a ? "connection refused" : "connection timed out");
+    agent_link_down(s, a, ev->a ? "connection refused" : "connection timed out");
   } else if (!c->open[TO_AGENT]) {
-    agent_link_down(s, a, false, "reset by peer");
+    agent_link_down(s, a, "reset by peer");
   } else {
     a->conn = c;
     c->user_timeout_ms[TO_DAEMON] = (uint32_t)s->config.settings.lease_ms;

@@ -131,6 +131,24 @@ static void forgotten(struct sim *s) {
   sim_for(s, 10);
 }
 
+/* One of three is cut off with a daemon of its own when the others end the job. It is too few for a round, and finds the
+ * end among the claims. */
+static void end_is_found_late(struct sim *s) {
+  s->normal = story_run(20000);
+  story_running(s, 3, 1, 3000);
+  for (int i = 1; i < 3; i++) place_wall(s, 0, i, true);
+  sim_for(s, 60000);
+  story_over(s, 120000);
+}
+
+static void two_to_three_with_claims(struct sim_config *c) {
+  c->takeover = c->owned = c->claims = c->logs = true;
+  c->endpoints = 1;
+  c->settings.min_nodes = 2;
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+  c->settings.orphan_grace_ms = 60000;
+}
 static void long_lease(struct sim_config *c) {
   c->settings.lease_ms = 60000;
 }
@@ -158,6 +176,7 @@ static void three_fixed_restart(struct sim_config *c) {
 
 const struct story stories_end[] = {
     {"leaving-node", story_two_to_three, leaving_node},
+    {"end-is-found-late", two_to_three_with_claims, end_is_found_late},
     {"leaving-and-replaced", NULL, leaving_and_replaced},
     {"leaving-while-starting", NULL, leaving_while_starting},
     {"two-signals", NULL, two_signals},

@@ -200,6 +200,55 @@ static void fenced(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* As above, behind a firewall that answers in the daemon's name: a reset is not the daemon's word. */
+static void rejected(struct sim *s) {
+  rule_add(s, -1, -1, 1, story_forever());
+  story_running(s, 3, 1, 1000);
+  link_reject(s, 2);
+  sim_for(s, 15000);
+  link_heal(s, 2);
+  story_over(s, 60000);
+}
+
+/* Fixed size without a spare: n3 need not fence, so n4 may not have its place while its workers may live. */
+static void cut_off_before_the_spare_comes(struct sim *s) {
+  rule_add(s, -1, -1, 0, story_run(30000));
+  story_nodes(s, 3, 1);
+  node_add(s, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  link_cut(s, 2, true, true);
+  sim_for(s, 1000);
+  agent_start(s, 3);
+}
+static void the_spare_waits(struct sim *s) {
+  cut_off_before_the_spare_comes(s);
+  sim_for(s, 20000);
+  link_heal(s, 2);
+  story_over(s, 60000);
+}
+static void its_death_is_confirmed(struct sim *s) {
+  cut_off_before_the_spare_comes(s);
+  sim_for(s, 20000);
+  node_power_off(s, 2);
+  daemon_confirm_dead(s, 2);
+  story_over(s, 60000);
+}
+
+/* FENCE that nobody has read is no fence: the spare comes when n3 is cut off already. */
+static void its_grace_is_over(struct sim *s) {
+  cut_off_before_the_spare_comes(s);
+  story_over(s, 90000);
+}
+static void three_for_ten_seconds(struct sim_config *c) {
+  c->settings.min_nodes = c->settings.max_nodes = 3;
+  c->settings.orphan_grace_ms = 10000;
+  c->waiting = true;
+}
+static void three(struct sim_config *c) {
+  c->settings.min_nodes = c->settings.max_nodes = 3;
+}
+
 /* An agent is stopped for longer than its lease, with enough left: its guard fences, the other goes on, and it joins
  * anew. */
 static void stopped_agent_is_fenced(struct sim *s) {
@@ -281,6 +330,10 @@ const struct story stories_fault[] = {
     {"fenced-while-starting", story_two_to_three, fenced_while_starting},
     {"silent-node", story_two_to_three, silent_node},
     {"fenced", story_two_to_three, fenced},
+    {"rejected", story_two_to_three, rejected},
+    {"spare-waits-for-the-cut-off", three, the_spare_waits},
+    {"spare-waits-for-a-word", three, its_death_is_confirmed},
+    {"spare-waits-for-the-grace", three_for_ten_seconds, its_grace_is_over},
     {"stopped-agent-is-fenced", one_to_two, stopped_agent_is_fenced},
     {"stopped-agent-is-back-at-once", one_to_two, stopped_agent_is_back_at_once},
     {"stopped-agent-is-needed", NULL, stopped_agent_is_needed},

@@ -22,6 +22,14 @@ static void five(struct sim_config *c) {
   c->settings.min_nodes = c->settings.max_nodes = 5;
   c->waiting = c->logs = true;
 }
+static void one_to_two_owned(struct sim_config *c) {
+  c->takeover = c->owned = true;
+  c->endpoints = 1;
+  c->settings.min_nodes = 1;
+  c->settings.last_call_ms = 100;
+  c->settings.orphan_grace_ms = 20000;
+  c->logs = true;
+}
 static void waiting_said(struct sim_config *c) {
   c->waiting = c->logs = true;
 }
@@ -147,6 +155,14 @@ static void lost_and_missed(struct sim *s) {
   story_over(s, 120000);
 }
 
+/* Two nodes, and the daemon's machine is lost. The other one says soon that it is not enough, and what would be. */
+static void half_is_lost(struct sim *s) {
+  s->normal = story_run(60000);
+  story_running(s, 2, 1, 3000);
+  node_power_off(s, 0);
+  story_over(s, 120000);
+}
+
 static void stop_while_forming(struct sim *s) {
   story_nodes(s, 1, 1);
   sim_until(s, 500);
@@ -186,6 +202,7 @@ const struct story stories_join[] = {
     {"who-is-missing", impatient, who_is_missing},
     {"missing-by-name", five, missing_by_name},
     {"lost-and-missed", waiting_said, lost_and_missed},
+    {"half-is-lost", one_to_two_owned, half_is_lost},
     {"stop-while-forming", waiting, stop_while_forming},
     {"leaves-while-forming", NULL, leaves_while_forming},
     {"daemon-comes-late", NULL, daemon_comes_late},

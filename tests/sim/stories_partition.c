@@ -39,7 +39,7 @@ static void older_life_comes_again(struct sim *s) {
   daemon_start(s);
   heal(s, 0, 0);
   agent_start(s, 5);
-  story_expect(s, "round 3", 20000);
+  story_expect(s, "round 3", 40000);
   sim_for(s, 1000);
   heal(s, 3, 4);
   story_expect(s, "END", 40000);
@@ -126,8 +126,12 @@ static void newer_comes_to_older(struct sim *s) {
   story_over(s, 100000);
 }
 
+static void soon_free(struct sim_config *c) {
+  c->settings.orphan_grace_ms = 5000;
+}
+
 const struct story stories_partition[] = {
-    {"older-life-comes-again", NULL, older_life_comes_again},
+    {"older-life-comes-again", soon_free, older_life_comes_again},
     {"two-daemons-majority", story_two_to_three, majority},
     {"two-daemons-majority-turns", story_two_to_three, majority_turns},
     {"two-daemons-meet", NULL, two_jobs_meet},

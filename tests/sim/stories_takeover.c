@@ -14,7 +14,7 @@ static void owned(struct sim_config *c, int min, int max) {
   c->settings.max_nodes = max;
   c->settings.last_call_ms = 100;
   c->settings.join_timeout_ms = 300000;
-  if (min < max) c->orphan_grace_ms = 60000;
+  if (min < max) c->settings.orphan_grace_ms = 60000;
 }
 
 static void one_to_six(struct sim_config *c) {
@@ -110,6 +110,28 @@ static void again_and_again(struct sim *s) {
     sim_for(s, 5000);
   }
   story_over(s, 100000);
+}
+
+/* n1 and n2 lose power one after the other, and are booted again while n3 and n4 are cut off from them. They know nothing
+ * of the job and begin it anew. When all can meet, that run ends, and its nodes join the older one. */
+static void begun_twice(struct sim *s) {
+  s->normal = story_run(60000);
+  story_running(s, 4, 1, 3000);
+  node_power_off(s, 0);
+  story_expect(s, "START round", 60000);
+  sim_for(s, 5000);
+  node_power_off(s, 1);
+  wall(s, 2, true);
+  story_expect(s, "START round", 60000);
+  for (int i = 0; i < 2; i++) {
+    node_power_on(s, i);
+    agent_start(s, i);
+  }
+  story_expect(s, "n2.2: rank", 60000);
+  sim_for(s, 20000);
+  place_open(s);
+  story_expect(s, "n2.2: rank", 6000);
+  story_over(s, 200000);
 }
 
 static void minority(struct sim *s) {
@@ -277,11 +299,41 @@ static void claim_slow(struct sim *s) {
   story_over(s, 200000);
 }
 
+/* n1 hears nobody, loses its guard and with it its agent and daemon, and is started again: it knows nothing of the run
+ * that goes on at n2, but for the name of the job. */
+static void claim_of_the_run(struct sim *s) {
+  run(s, 2);
+  s->normal = story_run(150000);
+  place_wall(s, 1, 0, false);
+  guard_kill(s, agent_of(s, 0));
+  story_expect(s, "n2: rank 0 runs, round", 60000);
+  if (!agent_alive(agent_of(s, 0))) agent_start(s, 0);
+  sim_for(s, 83000);
+  place_open(s);
+  story_expect(s, "n1.2: rank", 60000);
+  story_over(s, 400000);
+}
+
+/* Both machines lose power. Nothing shows that the run is over, but an operator knows it. */
+static void claim_of_a_dead_run(struct sim *s) {
+  run(s, 2);
+  node_power_off(s, 0);
+  node_power_off(s, 1);
+  node_power_on(s, 0);
+  agent_start(s, 0);
+  story_expect(s, "rdzvctl confirm-dead", 60000);
+  sim_for(s, 20000);
+  daemon_control(s, &(struct control){.verb = "confirm-dead", .job = "job", .rank = -1});
+  story_expect(s, "n1.2: rank 0 runs", 6000);
+  story_over(s, 200000);
+}
+
 const struct story stories_takeover[] = {
     {"takeover", two_to_four_in_words, lost},
     {"takeover-spare", three, spare},
     {"takeover-successor-dies", one_to_six, successor_dies},
     {"takeover-again-and-again", one_to_six, again_and_again},
+    {"takeover-begun-twice", two_to_four_in_words, begun_twice},
     {"takeover-minority", one_to_six, minority},
     {"takeover-majority", one_to_six, majority},
     {"takeover-keeper", one_to_six, keeper},
@@ -300,6 +352,8 @@ const struct story stories_takeover[] = {
     {"takeover-claim-taken", four_with_claims, claim_taken},
     {"takeover-claim-fails", two_with_claims, claim_fails},
     {"takeover-claim-slow", two_with_claims, claim_slow},
+    {"takeover-claim-run", two_with_claims, claim_of_the_run},
+    {"takeover-claim-dead-run", two_with_claims, claim_of_a_dead_run},
     {"takeover-claim-standby", standby_with_claims, standby_takes_over},
     {NULL, NULL, NULL},
 };

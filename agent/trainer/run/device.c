@@ -22,10 +22,12 @@
 
 #include "common/buf.h"
 #include "common/system/log.h"
+#include "common/system/trust.h"
 #include "common/mem.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +35,7 @@
 
 #define MODULE "rdzv-cuda.so"
 
-enum { PATH_SIZE = 1024 };
+enum { PATH_SIZE = PATH_MAX };
 
 /* The message of a call that waits for other ranks. */
 static int explain(struct rdzv *r, int rc, struct err *e) {
@@ -91,8 +93,14 @@ static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct
     return access(out, R_OK) == 0 ? 0 : err_sys(e, -errno, "--cuda-module %s", out);
   }
   own_folder(own);
-  for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-    if (snprintf(out, PATH_SIZE, "%s%s/" MODULE, own, places[i]) < PATH_SIZE && access(out, R_OK) == 0) return 0;
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    if (snprintf(out, PATH_SIZE, "%s%s/" MODULE, own, places[i]) >= PATH_SIZE || access(out, R_OK) != 0) continue;
+    char *real = trust_resolve(out, e);
+    if (!real) return e->code;
+    snprintf(out, PATH_SIZE, "%s", real);
+    free(real);
+    return 0;
+  }
   return err_set(
       e, -ENOENT,
       MODULE " is neither beside this program, in %.200s, nor in its library folder; build it on a machine with nvcc, "

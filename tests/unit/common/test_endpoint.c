@@ -232,6 +232,18 @@ static void test_compare(void **state) {
   assert_int_equal(order("node1", "0.0.0.0"), -1);
 }
 
+static bool same_network(const char *one, const char *other) {
+  struct ipaddr a = ipaddr_parse(one), b = ipaddr_parse(other), of_a = ipaddr_network(&a), of_b = ipaddr_network(&b);
+  return ipaddr_compare(&of_a, &of_b) == 0;
+}
+
+static void test_networks_of_one_machine(void **state) {
+  assert_true(same_network("2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"));
+  assert_false(same_network("2001:db8:1:2::1", "2001:db8:1:3::1"));
+  assert_true(same_network("10.0.0.1", "10.0.0.1"));
+  assert_false(same_network("10.0.0.1", "10.0.0.2"));
+}
+
 static bool loopback(const char *text) {
   struct ipaddr a = ipaddr_parse(text);
   return ipaddr_is_loopback(&a);
@@ -261,6 +273,7 @@ static void test_kinds(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_networks_of_one_machine),
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_v4),
       cmocka_unit_test(test_v6),

@@ -25,6 +25,7 @@ EPHEMERALS = (
     bytes.fromhex("bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b"),
 )
 ECONOMISTS = [s.encode("latin1") for s in ("Ludwig von Mises", "Murray Rothbard", "F. A. Hayek", "Carl Menger", "Jean-Baptiste Say", "Eugen Böhm von Bawerk")]
+ISSUED, RANDOM = 1700000000, bytes(range(1, 9))  # of tickets
 OWN = Key.parse("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")
 
 
@@ -63,7 +64,21 @@ def opening(key, records):
         text = sender.seal(record)
         assert receiver.open(text) == record
         lines.append(f'  {{"{record.hex()}",\n   "{text.hex()}"}},')
-    return "\n".join(lines + [" }},"])
+    return "\n".join(lines + [" },", *resumption(key, client, server), "},"])
+
+
+def resumption(key, client, server):
+    """The connection that follows: its ticket, what the client writes, what the daemon writes, and a record of the client's. The second of
+    them has a ticket of its own."""
+    text = server.ticket(ISSUED, RANDOM)
+    again, over = Client(key, ticket=client.ticket(text)), Server(OWN, ephemeral=EPHEMERALS[1])
+    first = again.opening()
+    over.opening(first, ISSUED)
+    second = over.answer(sealed.KEY_FILE)
+    again.answer(second)
+    record = again.seal(b"again")
+    assert over.open(record) == b"again"
+    return [f' "{s}",' for s in (text, first.hex(), second.hex(), record.hex(), over.ticket(ISSUED, RANDOM))]
 
 
 def nonces():
@@ -101,11 +116,15 @@ def generate():
         f'static const char own_token[] = "{OWN.token()}";',
         "",
         "/* A connection on the wire: opening, answer (the daemon's key from a key file), and the payloads and bytes of records.",
-        " * The client sends the even ones. Ephemerals and own key as above. */",
+        " * The client sends the even ones. Ephemerals and own key as above. Then the one that it resumes: the ticket for it, opening,",
+        " * answer, the client's first record, and the ticket that follows. */",
+        f"enum {{ TICKET_ISSUED_S = {ISSUED} }};",
+        'static const uint8_t ticket_random[] = "' + "".join(f"\\x{b:x}" for b in RANDOM) + '";',
         "static const struct channel_vector {",
         "  const char *key, *opening, *answer;",
         "  int count;",
         "  struct noise_message records[8];",
+        "  const char *ticket, *resuming, *resumed, *again, *next_ticket;",
         "} channel_vectors[] = {",
         opening(OWN, [b"client's first", b"daemon's first", b"2", b"3" * 100]),
         opening(OWN.derive(0), [b"root", b"yes"]),

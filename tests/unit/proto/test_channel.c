@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include "common/key/secret.h"
 #include "proto/ephemeral.h"
 #include "proto/frame.h"
 #include "tests/rig/unit.h"
@@ -73,7 +74,7 @@ static void test_a_daemons_own_key_has_no_uid(void **state) {
   struct both b;
   begin(&b, &own);
   assert_true(channel_opening_uid(b.opening.data) == KEY_OWN);
-  b.opening.data[6] = 3;
+  b.opening.data[6] = 4;
   assert_int_equal(channel_kind_of(b.opening.data), -EPROTO);
   finish(&b);
 }
@@ -207,6 +208,159 @@ static void test_lengths_of_records_are_bounded(void **state) {
   finish(&b);
 }
 
+/* Tickets. --------------------------------------------------------------------------------------------------------- */
+
+enum { ISSUED_S = 1700000000 };
+static const uint8_t ticket_random[CHANNEL_TICKET_RANDOM] = "12345678";
+static struct key tickets;
+
+/* Opens a channel, takes its ticket, and writes the opening of the one that resumes it. */
+static void begin_resumed(struct both *b, uint32_t issued_s) {
+  char text[CHANNEL_TICKET_TEXT + 1];
+  key_of_tickets(&own, &tickets);
+  connect_both(b);
+  channel_put_ticket(&b->daemon, &tickets, issued_s, ticket_random, text);
+  struct channel_ticket *t = channel_take_ticket(&b->client, text);
+  finish(b);
+  *b = (struct both){.ephemeral = b->ephemeral};
+  channel_resume(&b->client, t, &b->opening);
+  secret_free(t);
+}
+
+static int accept_ticket(struct both *b, const struct key *key, uint32_t now_s) {
+  return channel_accept_ticket(&b->daemon, key, &b->ephemeral, now_s, CHANNEL_SOURCE_HOME, b->opening.data, &b->answer);
+}
+
+static void test_a_channel_resumes_another(void **state) {
+  struct both b;
+  struct buf got = BUF_INIT;
+  size_t used = 0;
+  enum channel_status status;
+  enum channel_source source;
+  begin_resumed(&b, ISSUED_S);
+  assert_int_equal(b.opening.len, CHANNEL_RESUMING_SIZE);
+  assert_int_equal(channel_kind_of(b.opening.data), CHANNEL_KIND_RESUMED);
+  assert_int_equal(channel_opening_size(CHANNEL_KIND_RESUMED), CHANNEL_RESUMING_SIZE);
+  assert_true(channel_opening_uid(b.opening.data) == KEY_OWN);
+  assert_memory_equal(channel_opening_mark(b.opening.data), ticket_random, 8);
+  assert_int_equal(accept_ticket(&b, &tickets, ISSUED_S), 0);
+  assert_int_equal(b.answer.len, CHANNEL_ANSWER_SIZE);
+  for (size_t n = 0; n < b.answer.len; n++)
+    assert_int_equal(channel_take_answer(&b.client, b.answer.data, n, &used, &status, &source), 0);
+  assert_int_equal(take(&b, &used, &status, &source), 1);
+  assert_int_equal(source, CHANNEL_SOURCE_HOME);
+  send(&b.client, &b.daemon, "there", 5, &got);
+  send(&b.daemon, &b.client, " and back", 9, &got);
+  assert_string_equal(buf_text(&got), "there and back");
+  buf_finish(&got);
+  finish(&b);
+}
+
+static void test_each_changed_byte_of_a_resumed_opening_is_refused(void **state) {
+  struct both b;
+  struct key other;
+  begin_resumed(&b, ISSUED_S);
+  for (size_t i = 0; i < b.opening.len; i++)
+    for (int bit = 0; bit < 8; bit++) {
+      b.opening.data[i] = (char)(b.opening.data[i] ^ (1 << bit));
+      assert_int_equal(accept_ticket(&b, &tickets, ISSUED_S), -EBADMSG);
+      assert_int_equal(b.answer.len, 0);
+      assert_null(b.daemon.secret);
+      b.opening.data[i] = (char)(b.opening.data[i] ^ (1 << bit));
+    }
+  key_of_tickets(&user, &other);
+  assert_int_equal(accept_ticket(&b, &other, ISSUED_S), -EBADMSG);
+  assert_int_equal(accept_ticket(&b, &own, ISSUED_S), -EBADMSG);
+  assert_int_equal(accept_ticket(&b, &tickets, ISSUED_S), 0);
+  finish(&b);
+}
+
+static void test_each_changed_byte_of_a_resumed_answer_is_refused(void **state) {
+  struct both b;
+  size_t used;
+  enum channel_status status;
+  enum channel_source source;
+  begin_resumed(&b, ISSUED_S);
+  assert_int_equal(accept_ticket(&b, &tickets, ISSUED_S), 0);
+  for (size_t i = CHANNEL_HEADER_SIZE; i < b.answer.len; i++) {
+    b.answer.data[i] = (char)(b.answer.data[i] ^ 0x10);
+    assert_int_equal(take(&b, &used, &status, &source), -EBADMSG);
+    assert_int_equal(b.client.state, CHANNEL_IS_OPENING);
+    b.answer.data[i] = (char)(b.answer.data[i] ^ 0x10);
+  }
+  assert_int_equal(take(&b, &used, &status, &source), 1);
+  finish(&b);
+}
+
+/* The number of seconds has 32 bits, and goes on behind the last. */
+static void test_a_ticket_lives_for_a_day(void **state) {
+  static const uint32_t issues[] = {ISSUED_S, UINT32_MAX - 5, 5};
+  for (size_t i = 0; i < sizeof issues / sizeof *issues; i++) {
+    static const struct {
+      int64_t age_s;
+      int rc;
+    } cases[] = {{0, 0},
+                 {CHANNEL_TICKET_S - 1, 0},
+                 {CHANNEL_TICKET_S, -EBADMSG},
+                 {-CHANNEL_TICKET_S, 0},
+                 {-CHANNEL_TICKET_S - 1, -EBADMSG},
+                 {1000 * (int64_t)CHANNEL_TICKET_S, -EBADMSG}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+      struct both b;
+      begin_resumed(&b, issues[i]);
+      assert_int_equal(accept_ticket(&b, &tickets, (uint32_t)(issues[i] + cases[k].age_s)), cases[k].rc);
+      finish(&b);
+    }
+  }
+}
+
+/* Whoever repeats an opening to a daemon with another ephemeral key gets other keys, and does not know them. */
+static void test_a_repeated_ticket_opens_what_its_repeater_cannot_use(void **state) {
+  struct both b, again;
+  struct buf record = BUF_INIT, got = BUF_INIT;
+  struct err e = ERR_INIT;
+  size_t used;
+  enum channel_status status;
+  enum channel_source source;
+  begin_resumed(&b, ISSUED_S);
+  again = (struct both){.opening = b.opening};
+  noise_ephemeral_set(&again.ephemeral, random_client);
+  assert_int_equal(accept_ticket(&b, &tickets, ISSUED_S), 0);
+  assert_int_equal(accept_ticket(&again, &tickets, ISSUED_S), 0);
+  assert_int_equal(take(&b, &used, &status, &source), 1);
+  channel_seal(&b.client, "recorded", 8, &record);
+  assert_int_equal(channel_unseal(&again.daemon, record.data, record.len, &used, &got, &e), -EBADMSG);
+  assert_int_equal(channel_unseal(&b.daemon, record.data, record.len, &used, &got, &e), 1);
+  buf_clear(&record);
+  channel_seal(&again.daemon, "unread", 6, &record);
+  assert_int_equal(channel_unseal(&b.client, record.data, record.len, &used, &got, &e), -EBADMSG);
+  again.opening = (struct buf)BUF_INIT;
+  finish(&again);
+  finish(&b);
+  buf_finish(&record);
+  buf_finish(&got);
+}
+
+static void test_texts_that_are_no_tickets(void **state) {
+  struct both b;
+  char text[CHANNEL_TICKET_TEXT + 3] = "";
+  connect_both(&b);
+  assert_null(channel_take_ticket(&b.client, ""));
+  memset(text, 'a', CHANNEL_TICKET_TEXT + 2);
+  assert_null(channel_take_ticket(&b.client, text));
+  text[CHANNEL_TICKET_TEXT] = '\0';
+  struct channel_ticket *t = channel_take_ticket(&b.client, text);
+  assert_non_null(t);
+  secret_free(t);
+  text[7] = '-';
+  assert_null(channel_take_ticket(&b.client, text));
+  text[7] = 'a';
+  text[CHANNEL_TICKET_TEXT - 1] = '\0';
+  assert_null(channel_take_ticket(&b.client, text));
+  finish(&b);
+  assert_null(channel_take_ticket(&b.client, text)); /* plain */
+}
+
 static void test_an_ephemeral_key_answers_each_opening_once(void **state) {
   struct ephemeral *e = ephemeral_create();
   uint8_t mark[NOISE_KEY] = {0};
@@ -237,6 +391,12 @@ int main(void) {
       cmocka_unit_test(test_records_of_all_sizes_both_ways),
       cmocka_unit_test(test_changed_replayed_and_reordered_records_are_refused),
       cmocka_unit_test(test_lengths_of_records_are_bounded),
+      cmocka_unit_test(test_a_channel_resumes_another),
+      cmocka_unit_test(test_each_changed_byte_of_a_resumed_opening_is_refused),
+      cmocka_unit_test(test_each_changed_byte_of_a_resumed_answer_is_refused),
+      cmocka_unit_test(test_a_ticket_lives_for_a_day),
+      cmocka_unit_test(test_a_repeated_ticket_opens_what_its_repeater_cannot_use),
+      cmocka_unit_test(test_texts_that_are_no_tickets),
       cmocka_unit_test(test_an_ephemeral_key_answers_each_opening_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

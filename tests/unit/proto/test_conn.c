@@ -62,6 +62,116 @@ static void test_fed_bytes(void **state) {
   buf_finish(&b);
 }
 
+/* One message after each pause, whatever comes meanwhile; and the end of the stream after all of them. */
+static void test_pauses(void **state) {
+  struct buf b = BUF_INIT;
+  struct side s = {.on_msg = PAUSE};
+  int fd = serve(&s);
+  buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
+  bye(&b, "one");
+  bye(&b, "two");
+  put(fd, b.data, b.len);
+  spin();
+  assert_int_equal(s.n_msgs, 1);
+  buf_clear(&b);
+  bye(&b, "three");
+  put(fd, b.data, b.len);
+  refused(&s, "written meanwhile");
+  spin();
+  struct buf got = BUF_INIT;
+  get(fd, &got);
+  assert_true(got.len > 0);
+  buf_finish(&got);
+  close(fd);
+  spin();
+  for (size_t n = 1; n < 3; n++) {
+    assert_int_equal(s.n_msgs, n);
+    conn_resume(&s.conn);
+    spin();
+  }
+  say(&s, "resumed");
+  conn_resume(&s.conn);
+  spin();
+  conn_resume(&s.conn); /* nothing */
+  finish(&s, -1, "native msg:one msg:two msg:three resumed end:0:closed by the peer closed");
+  struct side closed = {.on_msg = PAUSE};
+  fd = serve(&closed);
+  put(fd, frame_preface, FRAME_PREFACE_SIZE);
+  put(fd, b.data, b.len);
+  put(fd, b.data, b.len);
+  spin();
+  conn_close_flushed(&closed.conn);
+  conn_resume(&closed.conn); /* nothing */
+  finish(&closed, fd, "native msg:three closed");
+  buf_finish(&b);
+}
+
+/* How many messages the owner lets pass. */
+static int allowed;
+
+static bool may_take(struct conn *c, enum msg_type type) {
+  assert_int_equal(type, MSG_BYE);
+  return allowed-- > 0;
+}
+
+/* A message that waits holds up what is behind it, wherever that was cut, and the end of the connection. */
+static void test_messages_that_wait(void **state) {
+  struct conn_callbacks cb = callbacks;
+  struct buf b = BUF_INIT;
+  cb.may_take = may_take;
+  buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
+  bye(&b, "one");
+  bye(&b, "two");
+  bye(&b, "three");
+  for (size_t at = 1; at <= b.len; at++) {
+    struct side s = {0};
+    int fds[2];
+    pair_unix(fds);
+    begin(&s, &cb, true, false, fds[0]);
+    allowed = 1;
+    put(fds[1], b.data, at);
+    spin();
+    if (at < b.len) put(fds[1], b.data + at, b.len - at);
+    close(fds[1]);
+    spin();
+    assert_string_equal(buf_text(&s.log), "native msg:one");
+    spin();
+    assert_string_equal(buf_text(&s.log), "native msg:one");
+    allowed = 1;
+    conn_resume(&s.conn);
+    spin();
+    assert_string_equal(buf_text(&s.log), "native msg:one msg:two");
+    allowed = 1;
+    conn_resume(&s.conn);
+    conn_resume(&s.conn); /* nothing waits */
+    spin();
+    finish(&s, -1, "native msg:one msg:two msg:three end:0:closed by the peer closed");
+  }
+  buf_finish(&b);
+}
+
+static void test_a_connection_that_waits_is_closed(void **state) {
+  for (int flushed = 0; flushed < 2; flushed++) {
+    struct conn_callbacks cb = callbacks;
+    struct side s = {0};
+    int fds[2];
+    cb.may_take = may_take;
+    pair_unix(fds);
+    begin(&s, &cb, true, false, fds[0]);
+    allowed = 0;
+    put_greeting(fds[1], "one", "two");
+    spin();
+    if (flushed)
+      conn_close_flushed(&s.conn);
+    else
+      conn_close(&s.conn);
+    conn_resume(&s.conn);
+    close(fds[1]);
+    spin();
+    finish(&s, -1, "native closed");
+  }
+}
+
 static void test_ten_thousand_frames_in_one_write(void **state) {
   int fds[2];
   struct side server = {.quiet = true}, client = {.quiet = true};
@@ -467,6 +577,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_split_at_every_byte),
       TEST(test_fed_bytes),
+      TEST(test_pauses),
+      TEST(test_messages_that_wait),
+      TEST(test_a_connection_that_waits_is_closed),
       TEST(test_ten_thousand_frames_in_one_write),
       TEST(test_messages_both_ways),
       TEST(test_slow_reader_is_closed_by_name),

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
+#include "common/key/secret.h"
 #include "common/mem.h"
 #include "proto/frame.h"
 #include "tests/rig/conn.h"
@@ -51,6 +53,60 @@ static void test_messages_both_ways(void **state) {
     finish(&client, -1, "msg:no closed");
     finish(&server, -1, "native msg:early msg:too msg:late end:0:closed by the peer closed");
   }
+}
+
+/* Messages of one record, and of records behind it. */
+static void test_pauses(void **state) {
+  struct side server = {.on_msg = PAUSE}, client = {0};
+  struct buf b = BUF_INIT;
+  begin_pair(&server, &keyed, &client, &rig_key);
+  spin();
+  bye(&b, "one");
+  bye(&b, "two");
+  conn_send_bytes(&client.conn, bytes_create(b.data, b.len));
+  send_bye(&client, "three");
+  for (size_t n = 1; n <= 4; n++) {
+    spin();
+    assert_int_equal(server.n_msgs, n);
+    if (n == 2) send_bye(&client, "four");
+    conn_resume(&server.conn);
+  }
+  spin();
+  assert_null(server.conn.in.data);
+  assert_null(server.conn.wire.data);
+  buf_finish(&b);
+  finish(&client, -1, "closed");
+  finish(&server, -1, "native msg:one msg:two msg:three msg:four end:0:closed by the peer closed");
+}
+
+static int allowed;
+
+static bool may_take(struct conn *c, enum msg_type type) {
+  return allowed-- > 0;
+}
+
+/* A message that waits, and records behind it that are whole, halved, or still in the kernel. */
+static void test_messages_that_wait(void **state) {
+  struct conn_callbacks cb = keyed;
+  struct side server = {0}, client = {0};
+  cb.may_take = may_take;
+  begin_pair(&server, &cb, &client, &of_user);
+  allowed = 1;
+  for (int i = 0; i < 3; i++) send_bye(&client, i == 0 ? "one" : i == 1 ? "two" : "three");
+  spin();
+  send_bye(&client, "four");
+  spin();
+  assert_string_equal(buf_text(&server.log), "native msg:one");
+  allowed = 2;
+  conn_resume(&server.conn);
+  spin();
+  assert_string_equal(buf_text(&server.log), "native msg:one msg:two msg:three");
+  refused(&server, "no"); /* it can write meanwhile */
+  allowed = 1;
+  conn_resume(&server.conn);
+  spin();
+  finish(&client, -1, "msg:no closed");
+  finish(&server, -1, "native msg:one msg:two msg:three msg:four end:0:closed by the peer closed");
 }
 
 static void test_refusals(void **state) {
@@ -192,6 +248,135 @@ static void test_a_changed_record_ends_the_connection(void **state) {
   channel_finish(&client);
 }
 
+/* Tickets. --------------------------------------------------------------------------------------------------------- */
+
+/* That of the channel between the two, as a daemon sends it in GREETING. */
+static struct channel_ticket *make_ticket(const struct channel *daemon, const struct channel *client, time_t issued) {
+  static uint8_t random[CHANNEL_TICKET_RANDOM];
+  char text[CHANNEL_TICKET_TEXT + 1];
+  struct key tickets;
+  random[0]++;
+  key_of_tickets(&rig_key, &tickets);
+  channel_put_ticket(daemon, &tickets, (uint32_t)issued, random, text);
+  return channel_take_ticket(client, text);
+}
+
+/* A connection whose ticket is for the next one. */
+static struct channel_ticket *get_ticket(const struct key *key, time_t issued) {
+  struct side server = {0}, client = {0};
+  begin_pair(&server, &keyed, &client, key);
+  spin();
+  struct channel_ticket *ticket = make_ticket(&server.conn.channel, &client.conn.channel, issued);
+  assert_non_null(ticket);
+  finish(&client, -1, "closed");
+  finish(&server, -1, "native end:0:closed by the peer closed");
+  return ticket;
+}
+
+static void test_a_ticket_opens_the_next_connection(void **state) {
+  const struct key *keys[] = {&rig_key, &of_user};
+  for (int i = 0; i < 2; i++) {
+    struct channel_ticket *ticket = get_ticket(keys[i], time(NULL));
+    for (int again = 0; again < 3; again++) { /* and that one the next */
+      struct side server = {0}, client = {.ticket = ticket};
+      begin_pair(&server, &keyed, &client, &wrong); /* the key is not used */
+      send_bye(&client, "early");
+      spin();
+      assert_true(server.conn.uid == keys[i]->uid);
+      refused(&server, "no");
+      send_bye(&client, "late");
+      spin();
+      secret_free(ticket);
+      ticket = make_ticket(&server.conn.channel, &client.conn.channel, time(NULL));
+      finish(&client, -1, "msg:no closed");
+      finish(&server, -1, "native msg:early msg:late end:0:closed by the peer closed");
+    }
+    secret_free(ticket);
+  }
+}
+
+static void check_refused_ticket(struct channel_ticket *ticket) {
+  struct side server = {.on_end = CLOSE_FLUSHED}, client = {.ticket = ticket};
+  begin_pair(&server, &keyed, &client, &rig_key);
+  spin();
+  assert_int_equal(client.conn.refusal, CHANNEL_WRONG_KEY);
+  finish(&client, -1, "end:-13:its key is another one closed");
+  finish(&server, -1,
+         "end:-13:its ticket is too old, used, or not of this daemon; it may come back with its key closed");
+  secret_free(ticket);
+}
+
+static void test_tickets_that_are_refused(void **state) {
+  check_refused_ticket(get_ticket(&rig_key, time(NULL) - CHANNEL_TICKET_S));
+  struct channel_ticket *ticket = get_ticket(&rig_key, time(NULL));
+  ticket->ticket[CHANNEL_TICKET_SIZE - 1] ^= 1;
+  check_refused_ticket(ticket);
+  ticket = get_ticket(&rig_key, time(NULL));
+  ticket->secret[0] ^= 1;
+  check_refused_ticket(ticket);
+  ticket = get_ticket(&of_user, time(NULL));
+  ticket->uid = 1001; /* the rig knows no such user */
+  struct side server = {.on_end = CLOSE_FLUSHED}, client = {.ticket = ticket};
+  begin_pair(&server, &keyed, &client, &rig_key);
+  spin();
+  assert_int_equal(client.conn.refusal, CHANNEL_BUSY);
+  finish(&client, -1, "end:-13:it refuses the channel closed");
+  finish(&server, -1, "end:-13:it cannot be served now closed");
+  secret_free(ticket);
+  ticket = get_ticket(&of_user, time(NULL));
+  ticket->uid = UINT32_MAX; /* the daemon's own */
+  check_refused_ticket(ticket);
+  ticket = get_ticket(&rig_key, time(NULL));
+  ticket->uid = 1000;
+  check_refused_ticket(ticket);
+}
+
+static bool is_taken(const struct channel_ticket *ticket) {
+  struct side server = {.on_end = CLOSE_FLUSHED, .quiet = true}, client = {.ticket = ticket, .quiet = true};
+  begin_pair(&server, &keyed, &client, &rig_key);
+  spin();
+  bool taken = client.conn.channel.state == CHANNEL_IS_SEALED;
+  finish(&client, -1, "");
+  finish(&server, -1, "");
+  return taken;
+}
+
+/* Unless the server has a new ephemeral key by chance. */
+static void test_a_used_ticket_is_refused(void **state) {
+  bool refused = false;
+  for (int i = 0; i < 20 && !refused; i++) {
+    struct channel_ticket *ticket = get_ticket(&rig_key, time(NULL));
+    assert_true(is_taken(ticket));
+    refused = !is_taken(ticket);
+    secret_free(ticket);
+  }
+  assert_true(refused);
+}
+
+static void test_a_resumed_opening_split_at_every_byte(void **state) {
+  for (size_t at = 0; at <= CHANNEL_RESUMING_SIZE; at++) {
+    struct side s = {0};
+    struct channel client = {.secret = NULL};
+    struct channel_ticket *ticket = get_ticket(&rig_key, time(NULL));
+    struct buf out = BUF_INIT;
+    int fd = serve_keyed(&s);
+    channel_resume(&client, ticket, &out);
+    if (at) put(fd, out.data, at);
+    spin();
+    if (at < out.len) put(fd, out.data + at, out.len - at);
+    spin();
+    take_from_server(&client, fd);
+    buf_clear(&out);
+    put_sealed(&client, &out, "one");
+    put(fd, out.data, out.len);
+    spin();
+    finish(&s, fd, "native msg:one closed");
+    secret_free(ticket);
+    buf_finish(&out);
+    channel_finish(&client);
+  }
+}
+
 /* Another program at the daemon's port. */
 static void check_squatter(const char *says, size_t len, const char *expected) {
   int fds[2];
@@ -233,7 +418,7 @@ static void test_other_kinds(void **state) {
   spin();
   finish(&munge, fd, "foreign:a question for a key by MUNGE:12 closed");
   fd = serve_keyed(&unknown);
-  put(fd, "RDZV\1\0\3\0", 8);
+  put(fd, "RDZV\1\0\4\0", 8);
   spin();
   finish(&unknown, fd, "end:-71:opens a connection in a way that this side does not know closed");
   fd = serve_keyed(&plain);
@@ -246,11 +431,17 @@ static void test_other_kinds(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_messages_both_ways, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_pauses, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_messages_that_wait, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_split_at_every_byte, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_one_frame_in_many_records, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_a_replayed_connection_is_refused, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_a_changed_record_ends_the_connection, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_ticket_opens_the_next_connection, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_tickets_that_are_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_used_ticket_is_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_resumed_opening_split_at_every_byte, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_squatters, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_a_knock_is_not_sealed, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_other_kinds, set_up, tear_down),

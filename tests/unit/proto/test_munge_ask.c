@@ -56,7 +56,7 @@ static void test_refusals_have_a_sentence(void **state) {
   } cases[] = {
       {CHANNEL_NO_KEY, -ENOKEY, NULL, "--insecure"},
       {CHANNEL_NO_MUNGE, -ENOENT, NULL, "no munged"},
-      {CHANNEL_BUSY, -EAGAIN, NULL, "too many requests"},
+      {CHANNEL_BUSY, -EAGAIN, "too many requests wait", "too many requests wait"},
       {CHANNEL_MUNGE_REFUSED, -EACCES, "used before\x1b[2J", "used before\\x1b[2J"},
       {CHANNEL_OK, -EPROTO, NULL, "no rdzvd"},
       {CHANNEL_WRONG_KEY, -EPROTO, NULL, "no rdzvd"},

@@ -62,6 +62,44 @@ static void test_public_vectors(void **state) {
   for (size_t i = 0; i < sizeof noise_vectors / sizeof *noise_vectors; i++) check_vector(&noise_vectors[i]);
 }
 
+static struct channel_ticket *take_ticket(const struct channel *client, const struct channel *daemon,
+                                          const struct key *tickets, const char *expected) {
+  char text[CHANNEL_TICKET_TEXT + 1];
+  channel_put_ticket(daemon, tickets, TICKET_ISSUED_S, ticket_random, text);
+  assert_string_equal(text, expected);
+  return channel_take_ticket(client, text);
+}
+
+/* The connection after that of client and daemon. */
+static void check_resumption(const struct channel_vector *v, const struct noise_ephemeral *e,
+                             const struct channel *client, const struct channel *daemon) {
+  struct channel again = {.secret = NULL}, over = {.secret = NULL};
+  struct buf opening = BUF_INIT, answer = BUF_INIT, wire = BUF_INIT;
+  struct key own, tickets;
+  size_t used;
+  enum channel_status status;
+  enum channel_source source;
+  assert_int_equal(key_parse(own_key, strlen(own_key), &own, NULL), 0);
+  key_of_tickets(&own, &tickets);
+  struct channel_ticket *ticket = take_ticket(client, daemon, &tickets, v->ticket);
+  channel_resume(&again, ticket, &opening);
+  assert_int_equal(opening.len, CHANNEL_RESUMING_SIZE);
+  check_bytes((uint8_t *)opening.data, v->resuming, opening.len);
+  assert_int_equal(
+      channel_accept_ticket(&over, &tickets, e, TICKET_ISSUED_S, CHANNEL_SOURCE_FILE, opening.data, &answer), 0);
+  check_bytes((uint8_t *)answer.data, v->resumed, CHANNEL_ANSWER_SIZE);
+  assert_int_equal(channel_take_answer(&again, answer.data, answer.len, &used, &status, &source), 1);
+  channel_seal(&again, "again", 5, &wire);
+  check_bytes((uint8_t *)wire.data, v->again, wire.len);
+  secret_free(ticket);
+  secret_free(take_ticket(&again, &over, &tickets, v->next_ticket));
+  channel_finish(&again);
+  channel_finish(&over);
+  buf_finish(&opening);
+  buf_finish(&answer);
+  buf_finish(&wire);
+}
+
 /* A whole connection as it is on the wire; the answer comes from a daemon whose key is in a file. */
 static void check_channel(const struct channel_vector *v) {
   uint8_t bytes[ROOM], random[ROOM];
@@ -97,6 +135,7 @@ static void check_channel(const struct channel_vector *v) {
     channel_seal(&client, "x", 1, &wire);
     check_bytes((uint8_t *)wire.data, record_299, wire.len);
   }
+  check_resumption(v, &r, &client, &daemon);
   channel_finish(&client);
   channel_finish(&daemon);
   buf_finish(&opening);

@@ -64,29 +64,34 @@ static void test_nodes_of_the_last_round_are_lacking(void **state) {
   w.prospect = PROSPECT_LAST_CALL; /* it does not begin then */
   check(&w, 1000,
         "2 of 4 nodes are here after 42 s; 1 more node of the last round is needed, since more than half of them must "
-        "agree (with --claim these could go on without); missing 1: gpu003 (lost 42 s ago)");
+        "agree (with --claim $PWD/claims, or "
+        "another folder that all of them see, these could go on without); missing 1: gpu003 (lost 42 s ago)");
   check_until(&w, 1000, 30000,
               "2 of 4 nodes are here after 42 s, giving up in 30 s (--orphan-grace); 1 more node of the last round is "
-              "needed, since more than half of them must agree (with --claim these could go on without); missing 1: "
+              "needed, since more than half of them must agree (with --claim $PWD/claims, or "
+              "another folder that all of them see, these could go on without); missing 1: "
               "gpu003 (lost 42 s ago)");
   w.lacks = 2;
   w.prospect = PROSPECT_GIVE_UP;
   w.left_ms = 60000;
   for (uint64_t end_ms = 59000; end_ms <= 61000; end_ms += 2000)
-    check_until(&w, 0, end_ms,
-                end_ms < 60000
-                    ? "2 of 4 nodes are here after 41 s, giving up in 59 s (--orphan-grace); 2 more nodes of the last "
-                      "round are needed, since more than half of them must agree (with --claim these could go on "
-                      "without); missing 1: gpu003 (lost 41 s ago)"
-                    : "2 of 4 nodes are here after 41 s, giving up in 60 s (--join-timeout); 2 more nodes of the last "
-                      "round are needed, since more than half of them must agree (with --claim these could go on "
-                      "without); missing 1: gpu003 (lost 41 s ago)");
+    check_until(
+        &w, 0, end_ms,
+        end_ms < 60000
+            ? "2 of 4 nodes are here after 41 s, giving up in 59 s (--orphan-grace); 2 more nodes of the last "
+              "round are needed, since more than half of them must agree (with --claim $PWD/claims, or another folder that "
+              "all of them see, these could go on without); missing 1: gpu003 (lost 41 s ago)"
+            : "2 of 4 nodes are here after 41 s, giving up in 60 s (--join-timeout); 2 more nodes of the last "
+              "round are needed, since more than half of them must agree (with --claim $PWD/claims, or another folder that "
+              "all of them see, these could go on without); missing 1: gpu003 (lost 41 s ago)");
   check(&w, 0,
         "2 of 4 nodes are here after 41 s, giving up in 60 s (--join-timeout); 2 more nodes of the last round are "
-        "needed, since more than half of them must agree (with --claim these could go on without); missing 1: gpu003 "
+        "needed, since more than half of them must agree (with --claim $PWD/claims, or "
+        "another folder that all of them see, these could go on without); missing 1: gpu003 "
         "(lost 41 s ago)");
   check_failed(&w, "2 of 4 nodes came within 41 s (--join-timeout); 2 more nodes of the last round were needed, since "
-                   "more than half of them must agree (with --claim these could have gone on without); missing 1: "
+                   "more than half of them must agree (with --claim $PWD/claims, or "
+                   "another folder that all of them see, these could have gone on without); missing 1: "
                    "gpu003 (lost 41 s ago)");
   struct buf out = BUF_INIT;
   w.hosts = "gpu[001-002]";
@@ -95,13 +100,14 @@ static void test_nodes_of_the_last_round_are_lacking(void **state) {
   assert_string_equal(
       buf_text(&out),
       "2 of 4 nodes are here (gpu[001-002]); 1 more node of the last round was needed, since more than half of them must "
-      "agree (with --claim these could have gone on without); missing 1: gpu003 (lost 41 s ago)");
+      "agree (with --claim $PWD/claims, or "
+      "another folder that all of them see, these could have gone on without); missing 1: gpu003 (lost 41 s ago)");
   buf_finish(&out);
   w.text = "the daemon on gpu1 waits";
   check(
       &w, 0,
       "the daemon on gpu1 waits; 1 more node of the last round is needed, since more than half of them must agree (with "
-      "--claim these could go on without)");
+      "--claim $PWD/claims, or another folder that all of them see, these could go on without)");
 }
 
 static void test_who_is_missing(void **state) {
@@ -156,6 +162,12 @@ static void test_what_comes_next(void **state) {
         "stopped");
   w.prospect = PROSPECT_LEAVE;
   check(&w, 0, "1 of 64 nodes is here after 18 s, beginning with it alone in 12 s, in case others leave too");
+  w.prospect = PROSPECT_CLAIM;
+  check(&w, 0, "1 of 64 nodes is here after 18 s, beginning with it alone when the round is claimed (--claim)");
+  w.prospect = PROSPECT_VOTES;
+  check(&w, 0, "1 of 64 nodes is here after 18 s, beginning with it alone when it has answered the daemon");
+  w.here = 2;
+  check(&w, 0, "2 of 64 nodes are here after 18 s, beginning with these 2 when they have answered the daemon");
   w.prospect = PROSPECT_HOLD;
   w.here = 70;
   w.expected = 0;

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <poll.h>
 #include <unistd.h>
@@ -93,6 +94,48 @@ static void test_it_ends_a_grace(void **state) {
   finish(&g);
 }
 
+/* Of finished workers only children are left, in sessions of their own, deaf to SIGTERM, or stopped. */
+static void test_it_ends_what_finished_workers_left(void **state) {
+  struct guard g = start();
+  int out = spawn_ready(&g, 0, 1, "trap 'exit 0' USR1; " TREE "setsid sh -c 'kill -STOP $$' & while :; do wait; done");
+  expect(&g, GUARD_STARTED);
+  wait_trees(1);
+  assert_int_equal(guard_signal(&g, 0, SIGUSR1, NULL), 0);
+  assert_int_equal(expect(&g, GUARD_EXITED).status, 0);
+  uint64_t at = boot_ms() + 20; /* before any of them is asked */
+  fence_at(&g, at);
+  assert_true(expect(&g, GUARD_FENCED).when_ms >= at);
+  assert_true(expect(&g, GUARD_CLEAR).killed >= TREE_SLEEPS);
+  assert_int_equal(living(0), STAFF);
+  close(out);
+  finish(&g);
+}
+
+/* A worker that is slow to die, as one with a large model is, hides its children: here a tracer holds it in its exit. */
+static void test_a_worker_that_is_slow_to_die(void **state) {
+  struct guard g = start();
+  int out = spawn_ready(&g, 0, 1, TREE "while :; do sleep 60; done");
+  pid_t pid = expect(&g, GUARD_STARTED).pid;
+  wait_trees(1);
+  if (ptrace(PTRACE_SEIZE, pid, NULL, (void *)PTRACE_O_TRACEEXIT)) {
+    guard_finish(&g, PATIENCE_MS);
+    skip();
+  }
+  fence_at(&g, boot_ms());
+  expect(&g, GUARD_FENCED);
+  uint64_t deadline = boot_ms() + PATIENCE_MS;
+  while (living(0) > STAFF + 1) { /* and the one that hangs */
+    assert_true(boot_ms() < deadline);
+    poll(NULL, 0, 5);
+  }
+  assert_int_equal(waitpid(pid, NULL, __WALL), pid);
+  assert_int_equal(ptrace(PTRACE_DETACH, pid, NULL, NULL), 0);
+  await(&g, GUARD_CLEAR);
+  assert_int_equal(living(0), STAFF);
+  close(out);
+  finish(&g);
+}
+
 /* With nothing at hand it means nothing, but nothing is started behind it until it is moved. */
 static void test_nothing_starts_behind_it(void **state) {
   struct guard g = start();
@@ -154,6 +197,8 @@ int main(void) {
       cmocka_unit_test_teardown(test_it_is_moved, clean),
       cmocka_unit_test_teardown(test_it_is_taken_back, clean),
       cmocka_unit_test_teardown(test_it_ends_a_grace, clean),
+      cmocka_unit_test_teardown(test_it_ends_what_finished_workers_left, clean),
+      cmocka_unit_test_teardown(test_a_worker_that_is_slow_to_die, clean),
       cmocka_unit_test_teardown(test_nothing_starts_behind_it, clean),
       cmocka_unit_test_teardown(test_a_stopped_agent, clean),
   };

@@ -189,6 +189,19 @@ static void test_a_leftover_is_asked_first(void **state) {
   finish(&g);
 }
 
+/* A stop without a grace comes while the uploader may still end by itself: it is not asked, and has no seconds. */
+static void test_a_leftover_is_killed_by_a_stop_without_a_grace(void **state) {
+  struct guard g = start();
+  int out;
+  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " UPLOADER(""), &out);
+  expect(&g, GUARD_STARTED);
+  assert_int_equal(expect(&g, GUARD_EXITED).status, 0);
+  stop(&g, 0);
+  assert_true(expect(&g, GUARD_CLEAR).killed >= 1); /* no GUARD_LEFTOVER before */
+  close(out);
+  finish(&g);
+}
+
 /* A worker that failed leaves nothing that is worth waiting for: the next round is to begin. */
 static void test_leftovers_of_a_failure_are_killed(void **state) {
   struct guard g = start();
@@ -383,6 +396,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_whole_trees, clean),
       cmocka_unit_test_teardown(test_leftovers, clean),
       cmocka_unit_test_teardown(test_a_leftover_is_asked_first, clean),
+      cmocka_unit_test_teardown(test_a_leftover_is_killed_by_a_stop_without_a_grace, clean),
       cmocka_unit_test_teardown(test_leftovers_of_a_failure_are_killed, clean),
       cmocka_unit_test_teardown(test_clear_counts_the_announced, clean),
       cmocka_unit_test_teardown(test_spawn_while_stopping, clean),

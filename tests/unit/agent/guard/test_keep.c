@@ -113,6 +113,33 @@ static void test_the_next_round(void **state) {
   finish(&g);
 }
 
+/* A kept worker dies when the guard is about to adopt it. Its tree does not come with it into the next round. */
+static void test_it_dies_before_it_is_adopted(void **state) {
+  for (int i = 0; i < 20; i++) {
+    struct guard g = start();
+    int out = spawn_ready(&g, 0, 2, TREE "exec sleep 74");
+    spawn_shell(&g, 1, 2, "exec sleep 75", NULL);
+    pid_t pid = 0;
+    for (int k = 0; k < 2; k++) {
+      struct guard_event ev = expect(&g, GUARD_STARTED);
+      if (ev.local_rank == 0) pid = ev.pid;
+    }
+    wait_trees(1);
+    stop_but(&g, 7, 0, 3);
+    expect(&g, GUARD_CLEAR);
+    kill(g.pid, SIGSTOP); /* it reads both at once, and the command wakes it */
+    kill(pid, SIGKILL);
+    struct proc p;
+    while (proc_read(pid, &p) && p.state != 'Z') usleep(1000);
+    assert_int_equal(guard_adopt(&g, 8, 2, NULL), 0);
+    assert_int_equal(expect(&g, GUARD_EXITED).local_rank, 0);
+    assert_int_equal(expect(&g, GUARD_STARTED).local_rank, 1);
+    assert_int_equal(living(0), STAFF + 1);
+    close(out);
+    finish(&g);
+  }
+}
+
 /* All stay: CLEAR comes at once; and the next round needs no SPAWN. */
 static void test_all_stay(void **state) {
   struct guard g = start();
@@ -227,6 +254,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_the_others_go, clean),
       cmocka_unit_test_teardown(test_the_next_round, clean),
+      cmocka_unit_test_teardown(test_it_dies_before_it_is_adopted, clean),
       cmocka_unit_test_teardown(test_all_stay, clean),
       cmocka_unit_test_teardown(test_fewer_stay, clean),
       cmocka_unit_test_teardown(test_fewer_stay_meanwhile, clean),

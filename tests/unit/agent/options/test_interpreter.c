@@ -3,10 +3,12 @@
 
 #include "agent/options/interpreter.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "tests/rig/tree.h"
 #include "tests/rig/unit.h"
@@ -84,7 +86,51 @@ static void finds_what_runs(void **state) {
   tree_finish(&tree);
 }
 
+static void knows_a_python(void **state) {
+  assert_true(interpreter_is_python("/env/bin/python3"));
+  assert_true(interpreter_is_python("/opt/(x)/run (python3.11)"));
+  assert_true(interpreter_is_python("/usr/bin/pypy3"));
+  assert_false(interpreter_is_python("/home/anna/.pyenv/shims/python3 (bash)"));
+  assert_false(interpreter_is_python("/usr/bin/bash"));
+}
+
+/* A shell runs it, as pyenv's shims do, from a virtual environment: a link there to a copy of `sleep`. */
+static void finds_what_runs_in_its_place(void **state) {
+  char script[512], want[256], path[256];
+  tree_init(&tree);
+  tree_put(&tree, "", "usr/readme");
+  tree_put(&tree, "", "env/readme");
+  snprintf(script, sizeof(script), "cp $(command -v sleep) %s/usr/python3.11", tree.root);
+  assert_int_equal(system(script), 0);
+  put_link("env/python3", "../usr/python3.11");
+  const char *const ways[] = {"exec python3 60", "python3 60; exit 1", "sleep 60 & exec python3 60"};
+  snprintf(want, sizeof(want), "%s/env/python3 (python3.11)", tree.root);
+  for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      setpgid(0, 0);
+      snprintf(path, sizeof(path), "%s/env:%s", tree.root, getenv("PATH"));
+      setenv("PATH", path, 1);
+      execl("/bin/sh", "sh", "-c", ways[i], (char *)NULL);
+      _exit(127);
+    }
+    char *found = NULL;
+    for (int looks = 0; !found && looks < 1000; looks++) {
+      usleep(10000);
+      found = interpreter_running(pid);
+    }
+    assert_non_null(found);
+    assert_string_equal(found, want);
+    free(found);
+    kill(-pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    assert_null(interpreter_running(pid));
+  }
+  tree_finish(&tree);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(finds_what_runs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(finds_what_runs), cmocka_unit_test(knows_a_python),
+                                     cmocka_unit_test(finds_what_runs_in_its_place)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

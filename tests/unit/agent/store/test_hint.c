@@ -83,10 +83,28 @@ static void test_a_port_of_the_command(void **state) {
   f.v[1].own_store = f.v[2].own_store = true;
   assert_string_equal(say(&f), "");
   f.v[1].own_store = f.v[2].own_store = false;
-  f.v[1].connected = f.v[2].connected = true;
+  f.v[1].reached = f.v[2].reached = true; /* a store that is no worker's */
   assert_string_equal(say(&f), "");
-  f.v[1].connected = false;
+  f.v[1].reached = false;
   strcpy(f.v[1].port, "banana");
+  assert_string_equal(say(&f), "");
+  buf_finish(&f.said);
+}
+
+/* It loads its data, and logs to a server elsewhere. */
+static void test_a_port_that_the_script_sets(void **state) {
+  struct fixture f;
+  open_fixture(&f);
+  strcpy(f.v[2].port, "29500");
+  f.v[2].set_inside = f.v[2].connected = true;
+  assert_string_equal(say(&f), BEGINNING
+                      "rank 2's process 102 (python3) has MASTER_ADDR=10.0.0.1 MASTER_PORT=29500, set by the script "
+                      "itself, and no worker listens there. Start the job with --store worker, or leave both variables "
+                      "as they are");
+  f.v[2].torch = false; /* it may mean something else */
+  assert_string_equal(say(&f), "");
+  f.v[2].torch = true;
+  f.v[2].own_store = true; /* it has said so itself */
   assert_string_equal(say(&f), "");
   buf_finish(&f.said);
 }
@@ -157,6 +175,7 @@ int main(void) {
       cmocka_unit_test(test_workers_that_compute_are_left_alone),
       cmocka_unit_test(test_commands_that_need_no_store),
       cmocka_unit_test(test_a_port_of_the_command),
+      cmocka_unit_test(test_a_port_that_the_script_sets),
       cmocka_unit_test(test_an_address_that_does_not_answer),
       cmocka_unit_test(test_workers_that_sleep),
       cmocka_unit_test(test_it_slept_before),

@@ -70,7 +70,7 @@ static void test_it_is_asked_again(void **state) {
   int64_t first, second;
   struct inquiry *q = of_two(&first);
   inquiry_add(q, 3, "10.0.0.4", 4003);
-  assert_int_equal(inquiry_next(q, 1001, asked, &second), 1); /* the new one alone */
+  assert_int_equal(inquiry_next(q, 1000 + OWNERS_EVERY_MS, asked, &second), 1); /* the new one alone */
   assert_int_equal(asked[0].id, 3);
   assert_int_equal(inquiry_next(q, 1000 + INQUIRY_AGAIN_MS, asked, &second), 2);
   answer(q, first, 1, 1, OWNERSHIP_GONE, "n1"); /* of the question before */
@@ -78,7 +78,7 @@ static void test_it_is_asked_again(void **state) {
   answer(q, second, 1, 1, OWNERSHIP_GONE, "n1");
   expect("-1 ");
   inquiry_repeat(q); /* the daemon was away */
-  assert_int_equal(inquiry_deadline(q), 0);
+  assert_int_equal(inquiry_deadline(q), 1000 + INQUIRY_AGAIN_MS + OWNERS_EVERY_MS);
   assert_int_equal(inquiry_next(q, 5000, asked, &first), 2);
   assert_true(inquiry_drop(q, 2));
   assert_false(inquiry_drop(q, 2));
@@ -110,15 +110,58 @@ static void test_who_cannot_tell_and_who_is_nowhere(void **state) {
   inquiry_destroy(q);
 }
 
-static void test_more_than_one_message_holds(void **state) {
+/* However many come, and however often somebody looks: one question in OWNERS_EVERY_MS, about OWNERS_MAX at most. */
+static void test_questions_have_a_pace(void **state) {
   struct inquiry *q = inquiry_create(1);
-  int64_t serial = 0, before = 0;
-  for (uint64_t i = 1; i <= 2 * OWNERS_MAX + 1; i++) inquiry_add(q, i, "10.0.0.2", (uint16_t)i);
-  for (size_t want = OWNERS_MAX; want; want = want == OWNERS_MAX && before == 1 ? OWNERS_MAX : before == 2 ? 1 : 0) {
-    assert_int_equal(inquiry_next(q, 1, asked, &serial), want);
-    assert_int_equal(serial, ++before);
+  uint64_t id = 0, now_ms = 1000;
+  int64_t serial = 0;
+  size_t n_questions = 0, n_asked = 0;
+  for (; now_ms < 11000; now_ms++) { /* a thousand in a second */
+    inquiry_add(q, ++id, "10.0.0.2", 4000);
+    assert_true(inquiry_deadline(q) <= now_ms + OWNERS_EVERY_MS);
+    size_t n = inquiry_next(q, now_ms, asked, &serial);
+    n_questions += n > 0;
+    n_asked += n;
+    for (size_t i = 0; i < n; i++) answer(q, serial, asked[i].id, 1, OWNERSHIP_GONE, "n1");
   }
-  assert_int_equal(inquiry_next(q, 1, asked, &serial), 0);
+  buf_clear(&heard);
+  assert_int_equal(n_questions, 10000 / OWNERS_EVERY_MS);
+  assert_in_range(n_asked, id - OWNERS_EVERY_MS, id);
+  for (size_t i = 0; i < 2 * OWNERS_MAX; i++) inquiry_add(q, ++id, "10.0.0.2", 4000);
+  now_ms = inquiry_deadline(q);
+  for (int i = 0; i < 2; i++, now_ms += OWNERS_EVERY_MS) {
+    assert_int_equal(inquiry_next(q, now_ms, asked, &serial), OWNERS_MAX);
+    assert_int_equal(inquiry_next(q, now_ms + OWNERS_EVERY_MS - 1, asked, &serial), 0);
+    assert_int_equal(inquiry_deadline(q), now_ms + OWNERS_EVERY_MS);
+  }
+  assert_in_range(inquiry_next(q, now_ms, asked, &serial), 0, OWNERS_EVERY_MS);
+  inquiry_destroy(q);
+}
+
+/* After a silence nobody waits. */
+static void test_the_first_one_is_asked_about_at_once(void **state) {
+  struct inquiry *q = inquiry_create(1);
+  int64_t serial;
+  for (uint64_t now_ms = 1000; now_ms < 5000; now_ms += OWNERS_EVERY_MS) {
+    inquiry_add(q, now_ms, "10.0.0.2", 4001);
+    assert_true(inquiry_deadline(q) <= now_ms);
+    assert_int_equal(inquiry_next(q, now_ms, asked, &serial), 1);
+    answer(q, serial, (int64_t)now_ms, 1, OWNERSHIP_GONE, "n1");
+  }
+  inquiry_destroy(q);
+  buf_clear(&heard);
+}
+
+/* An agent answers two questions under the number of the second. */
+static void test_an_answer_to_several_questions(void **state) {
+  int64_t first, second;
+  struct inquiry *q = of_two(&first);
+  inquiry_add(q, 3, "10.0.0.4", 4003);
+  assert_int_equal(inquiry_next(q, 1000 + OWNERS_EVERY_MS, asked, &second), 1);
+  answer(q, second, 1, 1, OWNERSHIP_OWN, "n1");
+  answer(q, second, 3, 1, OWNERSHIP_OWN, "n1");
+  answer(q, first, 2, 1, OWNERSHIP_OWN, "n1");
+  expect("+1 +3 +2 ");
   inquiry_destroy(q);
 }
 
@@ -128,7 +171,9 @@ int main(void) {
       cmocka_unit_test(test_it_is_asked_again),
       cmocka_unit_test(test_several_agents),
       cmocka_unit_test(test_who_cannot_tell_and_who_is_nowhere),
-      cmocka_unit_test(test_more_than_one_message_holds),
+      cmocka_unit_test(test_questions_have_a_pace),
+      cmocka_unit_test(test_the_first_one_is_asked_about_at_once),
+      cmocka_unit_test(test_an_answer_to_several_questions),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   buf_finish(&heard);

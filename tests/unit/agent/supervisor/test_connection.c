@@ -452,15 +452,11 @@ static void test_an_old_fence_is_nothing(void **state) {
 
 static void test_no_fence_without_the_flag(void **state) {
   struct bench b;
-  struct msg ack;
   bench_open_joined(&b);
-  bench_welcome(&b, true); /* told to at first */
+  bench_welcome(&b, true); /* while it was in no round */
+  b.fenced = false;
   bench_start(&b, 1);
   bench_all_spawned(&b);
-  bench_run(&b, 900);
-  msg_init(&ack, MSG_HEARTBEAT_ACK);
-  ack.id = bench_sent(&b, MSG_HEARTBEAT)->id;
-  bench_msg(&b, &ack); /* and not any more */
   bench_down(&b, false);
   bench_run(&b, 60000);
   assert_state(&b, SUPERVISOR_RUNNING);
@@ -480,20 +476,18 @@ static void welcome_back(struct bench *b, bool recovering) {
   bench_msg(b, &m);
 }
 
-/* A daemon that has come back does not know yet of the spare that waited with its former life. */
-static void test_a_fence_outlives_the_daemon(void **state) {
+/* The daemon counts on it: whoever comes and goes, or comes back, a node that had to fence has to until its round ends. */
+static void test_a_fence_lasts_until_the_round_ends(void **state) {
   for (int recovering = 0; recovering < 2; recovering++) {
     struct bench b;
     open_fenced(&b);
     welcome_back(&b, recovering);
-    bool fences = bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms != UINT64_MAX;
-    assert_int_equal(fences, recovering);
-    b.answering = true; /* without FENCE, and no longer RECOVERING */
-    bench_run(&b, 5000 + SUPERVISOR_RETURN_MS - 1);
-    fences = bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms != UINT64_MAX;
-    assert_int_equal(fences, recovering);
-    bench_run(&b, 1000);
-    assert_true(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms == UINT64_MAX);
+    b.answering = true; /* without FENCE */
+    bench_run(&b, 20000);
+    assert_true(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms != UINT64_MAX);
+    b.answering = false;
+    bench_run(&b, 5000);
+    assert_state(&b, SUPERVISOR_STOPPING);
     bench_close(&b);
   }
 }
@@ -517,6 +511,7 @@ static void test_an_ack_of_no_heartbeat(void **state) {
   bench_open_answered(&b);
   bench_run(&b, 20 * 625 + 500);
   uint64_t beat = b.now_ms - 500;
+  b.answering = false;
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   ack.flags = FRAME_FLAG_FENCE;
   bench_msg(&b, &ack);
@@ -524,17 +519,53 @@ static void test_an_ack_of_no_heartbeat(void **state) {
   bench_close(&b);
 }
 
-static void test_refused_is_an_answer(void **state) {
+/* Anybody on the way can refuse a connection, or reset one. */
+static void test_refused_is_no_answer(void **state) {
   struct bench b;
   open_fenced(&b);
-  for (int i = 0; i < 100; i++) { /* nobody listens there: nobody gives our place away */
+  for (int i = 0; i < 2; i++) {
     bench_down(&b, true);
     bench_run(&b, 1000);
   }
   assert_state(&b, SUPERVISOR_RUNNING);
-  bench_run(&b, 2998); /* asked a second ago, and this time there is no answer */
+  bench_down(&b, true);
+  bench_run(&b, 2000);
+  assert_state(&b, SUPERVISOR_STOPPING);
+  bench_close(&b);
+}
+
+/* The daemon says when it leaves that no round begins for a while. */
+static void leave(struct bench *b, int64_t away_ms) {
+  struct msg m;
+  msg_init(&m, MSG_GOING_AWAY);
+  m.going_away.text = "it is being stopped";
+  m.going_away.away_ms = away_ms;
+  bench_msg(b, &m);
+  b->answering = false;
+  bench_down(b, false);
+}
+
+static void test_a_daemon_that_leaves_leaves_time(void **state) {
+  struct bench b;
+  open_fenced(&b);
+  leave(&b, 60000);
+  bench_run(&b, 55000);
   assert_state(&b, SUPERVISOR_RUNNING);
-  bench_run(&b, 1002);
+  bench_run(&b, 5000);
+  assert_state(&b, SUPERVISOR_STOPPING);
+  bench_close(&b);
+}
+
+/* A daemon that comes back learns of it, and from its WELCOME on silence counts as ever. */
+static void test_a_daemon_that_is_back_takes_that_time_back(void **state) {
+  struct bench b;
+  open_fenced(&b);
+  leave(&b, 60000);
+  bench_run(&b, 10000);
+  bench_up(&b);
+  assert_in_range(bench_hello(&b)->away_ms, 45000, 52000);
+  bench_welcome(&b, true);
+  bench_run(&b, 5000);
   assert_state(&b, SUPERVISOR_STOPPING);
   bench_close(&b);
 }
@@ -662,10 +693,12 @@ int main(void) {
       cmocka_unit_test(test_workers_that_are_being_killed_do_not_go_on),
       cmocka_unit_test(test_an_old_fence_is_nothing),
       cmocka_unit_test(test_no_fence_without_the_flag),
-      cmocka_unit_test(test_a_fence_outlives_the_daemon),
+      cmocka_unit_test(test_a_fence_lasts_until_the_round_ends),
       cmocka_unit_test(test_no_fence_is_kept_where_there_was_none),
       cmocka_unit_test(test_an_ack_of_no_heartbeat),
-      cmocka_unit_test(test_refused_is_an_answer),
+      cmocka_unit_test(test_refused_is_no_answer),
+      cmocka_unit_test(test_a_daemon_that_leaves_leaves_time),
+      cmocka_unit_test(test_a_daemon_that_is_back_takes_that_time_back),
       cmocka_unit_test(test_fences_while_leaving),
       cmocka_unit_test(test_several_supervisors),
       cmocka_unit_test(test_another_protocol_is_not_waited_for_long),

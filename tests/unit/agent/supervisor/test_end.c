@@ -402,7 +402,7 @@ static void test_nothing_after_the_end(void **state) {
   for (int kind = SUP_BEGIN; kind <= SUP_TICK; kind++) {
     struct msg m;
     msg_init(&m, MSG_START);
-    m.start.incarnation = b.incarnation;
+    m.start.incarnation = m.start.origin = b.incarnation;
     m.start.round = 2;
     m.start.store_port = 29500;
     struct supervisor_event ev = {.kind = (enum supervisor_event_kind)kind, .round = 1};

@@ -221,22 +221,6 @@ static void test_refused_is_no_answer_where_others_may_take_over(void **state) {
   }
 }
 
-/* A daemon that loses its majority sees few nodes, and may say too early that no round can form without this one. */
-static void test_fence_ends_when_a_majority_has_said_so_for_a_lease(void **state) {
-  for (int weak = 0; weak < 2; weak++) {
-    struct bench b;
-    open_fenced(&b, 0);
-    b.answering = true;
-    b.age_ms = 2500;
-    bench_run(&b, 4900);
-    assert_true(deadline(&b) != UINT64_MAX);
-    if (weak) b.age_ms = 2550;
-    bench_run(&b, 4900);
-    assert_int_equal(deadline(&b) == UINT64_MAX, !weak);
-    bench_close(&b);
-  }
-}
-
 /* Three of a job that needs two: the other two are enough, whatever a daemon sees of them. */
 static void test_fence_never_ends_where_the_others_are_enough(void **state) {
   struct bench b;
@@ -263,7 +247,6 @@ int main(void) {
       cmocka_unit_test(test_the_welcome_of_another_daemon),
       cmocka_unit_test(test_the_age_of_start),
       cmocka_unit_test(test_refused_is_no_answer_where_others_may_take_over),
-      cmocka_unit_test(test_fence_ends_when_a_majority_has_said_so_for_a_lease),
       cmocka_unit_test(test_fence_never_ends_where_the_others_are_enough),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,6 +200,25 @@ static void test_a_mistake_has_a_line_on_a_terminal_too(void **state) {
   bench_close(&b);
 }
 
+static void test_a_refused_host_has_a_line_on_a_terminal_too(void **state) {
+  struct bench b;
+  struct msg m;
+  joined(&b, true);
+  tell(&b, 1, 600000);
+  bench_run(&b, 5000);
+  struct absent a = {.hosts = "n9", .why = ABSENCE_REFUSED, .ago_ms = 0, .text = "its agent has another key"};
+  waiting(&m, 1, 60000);
+  m.waiting.prospect = PROSPECT_HOPELESS;
+  m.waiting.absent = &a;
+  m.waiting.n_absent = 1;
+  bench_msg(&b, &m);
+  bench_run(&b, 45000);
+  assert_int_equal(lines_with(&b, "giving up in 60 s, since no other node can come; missing 63: n9 (refused 0 s ago"),
+                   1);
+  assert_int_equal(lines_with(&b, " here "), 1);
+  bench_close(&b);
+}
+
 static void test_other_texts_are_said_at_once(void **state) {
   for (int terminal = 0; terminal < 2; terminal++) {
     struct bench b;
@@ -222,7 +241,7 @@ static void test_other_texts_are_said_at_once(void **state) {
 }
 
 static void down(struct bench *b, const char *why) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.refused = true, .why = why}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.why = why}});
 }
 
 static void test_no_daemon(void **state) {
@@ -300,7 +319,7 @@ static void send_lacks(struct bench *b, int64_t lacks) {
 
 static void open_lacking(struct bench *b, uint64_t grace_ms, bool living) {
   bench_open(b);
-  b->config.orphan_grace_ms = grace_ms;
+  b->config.settings.orphan_grace_ms = (int64_t)grace_ms;
   b->config.living = living;
   b->answering = true;
   bench_joined(b);
@@ -310,13 +329,38 @@ static void open_lacking(struct bench *b, uint64_t grace_ms, bool living) {
 
 static void test_the_lines_say_how_many_are_needed(void **state) {
   struct bench b;
-  open_lacking(&b, UINT64_MAX, true);
+  open_lacking(&b, 0, true);
   bench_run(&b, 1000);
   assert_non_null(strstr(bench_effect(&b, SUP_STATUS)->status.text,
                          "1 more node of the last round is needed, since more than half of them must agree"));
   assert_int_equal(bench_said(&b, "1 more node of the last round is needed"), 1);
   assert_int_equal(bench_said(&b, "--claim"), 1);
   bench_close(&b);
+}
+
+/* A daemon that has just taken over and knows that the others are too few: while workers run, and when they are stopped. */
+static void test_a_node_at_work_says_at_once_what_is_needed(void **state) {
+  for (int stopped = 0; stopped < 2; stopped++) {
+    struct bench b;
+    struct msg m;
+    joined(&b, false);
+    bench_start(&b, 1);
+    bench_all_spawned(&b);
+    if (stopped) bench_stop(&b, 1, NULL);
+    if (stopped) bench_clear(&b);
+    bench_forget(&b);
+    waiting(&m, 1, 0);
+    m.waiting.lacks = 1;
+    m.waiting.text = "the daemon on n2 waits for the nodes of round 1";
+    bench_msg(&b, &m);
+    assert_int_equal(bench_said(&b, "the daemon on n2 waits for the nodes of round 1; 1 more node of the last round"),
+                     1);
+    assert_int_equal(bench_said(&b, "(with --claim $PWD/claims, or another folder that all of them see"), 1);
+    bench_run(&b, 3000);
+    assert_int_equal(bench_said(&b, "is needed"), 1);
+    assert_int_equal(b.exits, 0);
+    bench_close(&b);
+  }
 }
 
 static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state) {
@@ -330,7 +374,10 @@ static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state)
   assert_exit(&b, EXIT_CODE_DAEMON_LOST);
   assert_int_equal(bench_said(&b, "no majority for the next round within 60 s (--orphan-grace): 1 of "), 1);
   assert_int_equal(bench_said(&b, "1 more node of the last round was needed"), 1);
-  assert_int_equal(bench_said(&b, "(with --claim these could have gone on without)"), 1);
+  assert_int_equal(
+      bench_said(
+          &b, "(with --claim $PWD/claims, or another folder that all of them see, these could have gone on without)"),
+      1);
   assert_int_equal(bench_said(&b, "exit code 76: requeue me"), 1);
   assert_non_null(bench_sent(&b, MSG_BYE));
   bench_close(&b);
@@ -338,7 +385,7 @@ static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state)
 
 static void test_at_fixed_size_the_join_timeout_ends_it(void **state) {
   struct bench b;
-  open_lacking(&b, UINT64_MAX, false);
+  open_lacking(&b, 0, false);
   bench_run(&b, 3600000);
   assert_int_equal(b.exits, 0);
   bench_close(&b);
@@ -388,6 +435,7 @@ static void test_another_daemon_does_not_end_that_time(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_lines_say_how_many_are_needed),
+      cmocka_unit_test(test_a_node_at_work_says_at_once_what_is_needed),
       cmocka_unit_test(test_without_a_majority_it_ends_after_the_orphan_grace),
       cmocka_unit_test(test_at_fixed_size_the_join_timeout_ends_it),
       cmocka_unit_test(test_a_majority_ends_that_time),
@@ -399,6 +447,7 @@ int main(void) {
       cmocka_unit_test(test_no_line_from_the_second_agent_of_a_host),
       cmocka_unit_test(test_a_living_line),
       cmocka_unit_test(test_a_mistake_has_a_line_on_a_terminal_too),
+      cmocka_unit_test(test_a_refused_host_has_a_line_on_a_terminal_too),
       cmocka_unit_test(test_other_texts_are_said_at_once),
       cmocka_unit_test(test_no_daemon),
       cmocka_unit_test(test_giving_up_says_why),

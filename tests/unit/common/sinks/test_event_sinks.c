@@ -102,7 +102,7 @@ static int tear_down(void **state) {
 
 static void test_nothing(void **state) {
   assert_null(open_sinks(NULL, NULL, 100));
-  event_sinks_put(NULL, "rdzv.job.ended", "{}");
+  event_sinks_put(NULL, "", "rdzv.job.ended", "{}");
   close_sinks(NULL);
 }
 
@@ -110,12 +110,12 @@ static void test_a_file(void **state) {
   char path[96];
   path_of("ev", path, sizeof path);
   struct event_sinks *s = open_sinks(path, NULL, 100);
-  event_sinks_put(s, "rdzv.node.joined", "{\"a\":1}");
-  event_sinks_put(s, "rdzv.unheard.of", "{\"b\":2}");
+  event_sinks_put(s, "", "rdzv.node.joined", "{\"a\":1}");
+  event_sinks_put(s, "", "rdzv.unheard.of", "{\"b\":2}");
   close_sinks(s); /* what was put before is written */
   assert_true(file_is(path, "{\"a\":1}\n{\"b\":2}\n"));
   s = open_sinks(path, NULL, 100);
-  event_sinks_put(s, "rdzv.node.joined", "{}");
+  event_sinks_put(s, "", "rdzv.node.joined", "{}");
   close_sinks(s);
   assert_true(file_is(path, "{\"a\":1}\n{\"b\":2}\n{}\n")); /* appended */
   assert_int_equal(said.len, 0);
@@ -126,13 +126,13 @@ static void test_a_file_is_renamed(void **state) {
   path_of("ev", path, sizeof path);
   path_of("ev.1", old, sizeof old);
   struct event_sinks *s = open_sinks(path, NULL, 100);
-  event_sinks_put(s, "x", "{1}");
+  event_sinks_put(s, "", "x", "{1}");
   AWAIT(file_is(path, "{1}\n"));
   assert_int_equal(rename(path, old), 0);
-  event_sinks_put(s, "x", "{2}");
+  event_sinks_put(s, "", "x", "{2}");
   AWAIT(file_is(path, "{2}\n"));
   assert_int_equal(unlink(path), 0);
-  event_sinks_put(s, "x", "{3}");
+  event_sinks_put(s, "", "x", "{3}");
   close_sinks(s);
   assert_true(file_is(path, "{3}\n") && file_is(old, "{1}\n"));
 }
@@ -144,7 +144,7 @@ static void test_a_folder_that_comes_late(void **state) {
   path_of("late/ev", path, sizeof path);
   struct event_sinks *s = open_sinks(path, NULL, 100);
   AWAIT(was_said("late/ev cannot be written: No such file or directory; events wait until it can"));
-  event_sinks_put(s, "x", "{1}");
+  event_sinks_put(s, "", "x", "{1}");
   assert_int_equal(mkdir(folder, 0700), 0);
   AWAIT(file_is(path, "{1}\n"));
   AWAIT(was_said("is written again; 0 events were dropped"));
@@ -154,10 +154,10 @@ static void test_a_folder_that_comes_late(void **state) {
 static void test_a_full_disk(void **state) {
   struct event_sinks *s = open_sinks("/dev/full", NULL, 100);
   struct buf line = BUF_INIT;
-  event_sinks_put(s, "x", "{}");
+  event_sinks_put(s, "", "x", "{}");
   AWAIT(was_said("/dev/full cannot be written: No space left on device"));
   for (int i = 0; i < 60000; i++) buf_putc(&line, 'x');
-  for (int i = 0; i < 140; i++) event_sinks_put(s, "x", buf_text(&line)); /* 139 fit into 8 MiB */
+  for (int i = 0; i < 140; i++) event_sinks_put(s, "", "x", buf_text(&line)); /* 139 fit into 8 MiB */
   assert_true(was_said("8 MiB of events wait; further ones are dropped"));
   close_sinks(s);
   assert_true(was_said("/dev/full: 141 events were not written"));
@@ -173,7 +173,7 @@ static void test_dropped_events_are_counted_in_the_file(void **state) {
   struct event_sinks *s = open_sinks(path, NULL, 100);
   AWAIT(was_said("no process reads this pipe"));
   for (int i = 0; i < 100000; i++) buf_putc(&line, 'x');
-  for (int i = 0; i < 88; i++) event_sinks_put(s, "x", buf_text(&line)); /* 83 fit */
+  for (int i = 0; i < 88; i++) event_sinks_put(s, "", "x", buf_text(&line)); /* 83 fit */
   int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   assert_true(fd >= 0);
   struct buf got = BUF_INIT;
@@ -200,10 +200,10 @@ static void test_a_reader_goes(void **state) {
   assert_int_equal(mkfifo(path, 0600), 0);
   int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   struct event_sinks *s = open_sinks(path, NULL, 100);
-  event_sinks_put(s, "x", "{1}");
+  event_sinks_put(s, "", "x", "{1}");
   AWAIT(read(fd, room, sizeof room) == 4);
   close(fd);
-  event_sinks_put(s, "x", "{2}");
+  event_sinks_put(s, "", "x", "{2}");
   AWAIT(was_said("the process that read this pipe is gone"));
   fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   AWAIT(read(fd, room, sizeof room) == 4);
@@ -221,7 +221,7 @@ static void test_a_write_that_hangs(void **state) {
   dup2(fds[1], STDOUT_FILENO);
   for (int i = 0; i < 200000; i++) buf_putc(&line, 'x'); /* more than the pipe takes */
   struct event_sinks *s = open_sinks("-", NULL, 100);
-  event_sinks_put(s, "x", buf_text(&line));
+  event_sinks_put(s, "", "x", buf_text(&line));
   uint64_t before_ms = monotonic_ms();
   event_sinks_close(s);
   AWAIT(event_sinks_are_closed(s));
@@ -254,8 +254,8 @@ static void test_a_command(void **state) {
            "cat >>'%s'; printf '%%s: %%s\\n' \"$RDZV_EVENT\" \"$RDZV_EVENT_MESSAGE\" >>'%s'; echo word; printf err >&2",
            out, out);
   struct event_sinks *s = open_sinks(NULL, command, 10000);
-  event_sinks_put(s, "rdzv.node.joined", "{no}"); /* not one of those that were asked for */
-  event_sinks_put(s, "rdzv.job.ended", line);
+  event_sinks_put(s, "", "rdzv.node.joined", "{no}"); /* not one of those that were asked for */
+  event_sinks_put(s, "", "rdzv.job.ended", line);
   close_sinks(s); /* it is waited for */
   char *got = read_all(out),
        *want = xasprintf("%s\nrdzv.job.ended: a \"b\"\\nc\n", line); /* the sentence is one line */
@@ -267,7 +267,7 @@ static void test_a_command(void **state) {
 
 static void test_a_command_fails(void **state) {
   struct event_sinks *s = open_sinks(NULL, "printf '\\033[31mred\\n'; exit 7", 10000);
-  event_sinks_put(s, "rdzv.job.ended", "{}");
+  event_sinks_put(s, "", "rdzv.job.ended", "{}");
   close_sinks(s);
   assert_true(was_said("--on-event (rdzv.job.ended): the command exited with code 7"));
   assert_true(was_said("[31mred") && !strchr(buf_text(&said), 033));
@@ -277,7 +277,7 @@ static void test_a_command_fails(void **state) {
 static void test_a_talkative_command(void **state) {
   struct event_sinks *s =
       open_sinks(NULL, "exec <&-; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done", 10000);
-  event_sinks_put(s, "rdzv.job.ended", "{}");
+  event_sinks_put(s, "", "rdzv.job.ended", "{}");
   close_sinks(s);
   assert_true(was_said("line 18\n") && !was_said("line 19\n") && was_said("more lines are left out"));
 }
@@ -292,7 +292,7 @@ static void test_a_command_that_hangs(void **state) {
   path_of("pids", out, sizeof out);
   snprintf(command, sizeof command, "sleep 300 & echo $! $$ >'%s.new'; mv '%s.new' '%s'; wait", out, out, out);
   struct event_sinks *s = open_sinks(NULL, command, 300);
-  event_sinks_put(s, "rdzv.job.ended", "{}");
+  event_sinks_put(s, "", "rdzv.job.ended", "{}");
   AWAIT(access(out, F_OK) == 0);
   char *pids = read_all(out), *rest;
   int child = (int)strtol(pids, &rest, 10), shell = (int)strtol(rest, NULL, 10);
@@ -309,7 +309,7 @@ static void test_a_child_is_left_behind(void **state) {
   path_of("pid", out, sizeof out);
   snprintf(command, sizeof command, "sleep 300 & echo $! >'%s'; echo done", out);
   struct event_sinks *s = open_sinks(NULL, command, 20000);
-  event_sinks_put(s, "rdzv.job.ended", "{}");
+  event_sinks_put(s, "", "rdzv.job.ended", "{}");
   close_sinks(s);
   assert_true(was_said("): done"));
   char *pid = read_all(out);
@@ -322,9 +322,10 @@ static void test_too_many_events(void **state) {
   path_of("out", out, sizeof out);
   snprintf(command, sizeof command, "read l; echo \"$l\" >>'%s'", out);
   struct event_sinks *s = open_sinks(NULL, command, 10000);
-  for (int i = 0; i < 120; i++) event_sinks_put(s, "rdzv.round.failed", "f");
-  assert_true(was_said("64 events wait, since the command runs 4 times at once and 30 times a minute at most"));
-  event_sinks_put(s, "rdzv.job.ended", "end");
+  for (int i = 0; i < 120; i++) event_sinks_put(s, "", "rdzv.round.failed", "f");
+  assert_true(was_said(
+      "64 events wait, since the command runs 4 times at once and 30 times a minute at most; 1 further one is dropped"));
+  event_sinks_put(s, "", "rdzv.job.ended", "end");
   close_sinks(s);
   char *got = read_all(out);
   size_t lines = 0;

@@ -14,6 +14,9 @@
 /* k/, k/1, k/end and so on, as keys of etcd in base64. */
 #define KEY(name) "\"key\":\"" name "\""
 #define NAME      "cmR6di9jbGFpbXMvMC9qLzE="     /* rdzv/claims/0/j/1 */
+#define RUN       "cmR6di9jbGFpbXMvMC9ydW4vag==" /* rdzv/claims/0/run/j */
+#define RUNS      "cmR6di9jbGFpbXMvMC9ydW4v"     /* rdzv/claims/0/run/ */
+#define RUNS_END  "cmR6di9jbGFpbXMvMC9ydW4w"     /* rdzv/claims/0/run0 */
 #define END       "cmR6di9jbGFpbXMvMC9qL2VuZA==" /* rdzv/claims/0/j/end */
 
 static void test_requests(void **state) {
@@ -28,7 +31,7 @@ static void test_requests(void **state) {
                                                        "\"failure\":[{\"request_range\":{" KEY(
                                                            NAME) "}},{\"request_range\":{" KEY(END) "}}]}");
   buf_clear(&b);
-  etcd_put_end(&b, "0/j/"); /* without "end\0" .. "0/j0" and "0/j/" .. "end" */
+  etcd_put_end(&b, "0/j/", CLAIM_ENDED); /* without "end\0" .. "0/j0" and "0/j/" .. "end" */
   assert_string_equal(
       buf_text(&b),
       "{\"success\":[{\"request_put\":{" KEY(
@@ -36,7 +39,21 @@ static void test_requests(void **state) {
                "{\"request_delete_range\":{" KEY(
                    "cmR6di9jbGFpbXMvMC9qLw==") ",\"range_end\":\"" END "\"}},"
                                                "{\"request_delete_range\":{" KEY(
-                                                   "cmR6di9jbGFpbXMvMC9qL2VuZAA=") ",\"range_end\":\"cmR6di9jbGFpbXMvMC9qMA==\"}}]}");
+                                                   "cmR6di9jbGFpbXMvMC9qL2VuZAA=") ",\"range_end\":\"cmR6di9jbGFpbXMvMC9qMA==\"}},"
+                                                                                   "{\"request_delete_range\":{" KEY(
+                                                                                       RUN) ",\"range_end\":\"cmR6di9jbGFpbXMvMC9ydW4vagA=\"}}]}");
+  buf_clear(&b);
+  etcd_put_run(&b, "0/j/", "x"); /* no key from "0/run/" to "0/run0" */
+  assert_string_equal(buf_text(&b),
+                      "{\"compare\":[{" KEY(
+                          RUNS) ",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\","
+                                "\"range_end\":\"" RUNS_END "\"},"
+                                "{" KEY(END) ",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\"}],"
+                                             "\"success\":[{\"request_put\":{" KEY(
+                                                 RUN) ",\"value\":\"eA==\"}}],"
+                                                      "\"failure\":[{\"request_range\":{" KEY(
+                                                          RUNS) ",\"range_end\":\"" RUNS_END "\"}},"
+                                                                "{\"request_range\":{" KEY(END) "}}]}");
   buf_finish(&b);
 }
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include "tests/rig/unit.h"
 
-enum { RACERS = 2, CLAIMS = 1000, NOBODY = 65534 };
+enum { RACERS = 2, CLAIMS = 1000, RUNS = 50, NOBODY = 65534 };
 
 int __real_linkat(int from, const char *a, int to, const char *b, int flags);
 int __wrap_linkat(int from, const char *a, int to, const char *b, int flags);
@@ -112,7 +112,7 @@ static void once(void) {
   assert_int_equal(stat(in_folder("0,j,i,1"), &st), 0);
   assert_int_equal(st.st_mode & 07777, 0600);
   expect("../x", "y", CLAIM_WON, "");
-  assert_int_equal(folder_end(folder, "0/j", &e), -EINVAL);
+  assert_int_equal(folder_end(folder, "0/j", CLAIM_ENDED, &e), -EINVAL);
   expect("0", "y", CLAIM_FAILED, "has a slash");
   assert_int_equal(access(in_folder("+2e.,x"), F_OK), 0);
 }
@@ -122,14 +122,14 @@ static void ends(void) {
   expect("0/j/i/2", "mine", CLAIM_WON, "");
   expect("0/j/i2/1", "other", CLAIM_WON, "");
   expect("0/j/en", "other", CLAIM_WON, "");
-  assert_int_equal(folder_end(folder, "0/j/i/", NULL), 0);
+  assert_int_equal(folder_end(folder, "0/j/i/", CLAIM_ENDED, NULL), 0);
   assert_int_equal(count_files(), 3);
   expect("0/j/i/1", "mine", CLAIM_TAKEN, CLAIM_ENDED);
   expect("0/j/i/3", "mine", CLAIM_TAKEN, CLAIM_ENDED);
   expect("0/j/i2/1", "x", CLAIM_TAKEN, "other");
   expect("0/j/en", "x", CLAIM_TAKEN, "other");
-  assert_int_equal(folder_end(folder, "0/j/i/", NULL), 0);
-  assert_int_equal(folder_end(folder, "0/none/", NULL), 0);
+  assert_int_equal(folder_end(folder, "0/j/i/", CLAIM_ENDED, NULL), 0);
+  assert_int_equal(folder_end(folder, "0/none/", CLAIM_ENDED, NULL), 0);
   assert_int_equal(count_files(), 4);
 }
 
@@ -138,7 +138,7 @@ static void test_an_end(void **state) {
 }
 
 static void end_now(void) {
-  assert_int_equal(folder_end(folder, "0/j/", NULL), 0);
+  assert_int_equal(folder_end(folder, "0/j/", CLAIM_ENDED, NULL), 0);
 }
 
 static void end_without_removal(void) {
@@ -157,6 +157,103 @@ static void ends_that_come_between(void) {
 
 static void test_ends_that_come_between(void **state) {
   on_each(ends_that_come_between);
+}
+
+static void expect_run(const char *prefix, const char *content, enum claim_answer wanted, const char *text) {
+  struct buf there = BUF_INIT;
+  enum claim_answer a = folder_claim_run(folder, prefix, content, &there);
+  if (a != wanted || !strstr(buf_text(&there), text)) fail_msg("%s: %d, '%s'", prefix, (int)a, buf_text(&there));
+  if (a == CLAIM_TAKEN) assert_string_equal(buf_text(&there), text);
+  buf_finish(&there);
+}
+
+static void runs(void) {
+  expect_run("0/j/i/", "mine", CLAIM_WON, "");
+  expect_run("0/j/k/", "other", CLAIM_TAKEN, "mine");
+  expect_run("0/j/i/", "mine", CLAIM_WON, "");
+  expect_run("0/job/i/", "of another job", CLAIM_WON, "");
+  expect_run("0/j/ik/", "other", CLAIM_TAKEN, "mine"); /* its name only begins as i does */
+  expect("0/j/i/1", "mine", CLAIM_WON, "");
+  assert_int_equal(folder_end(folder, "0/j/i/", CLAIM_ENDED, NULL), 0);
+  assert_int_equal(count_files(), 2); /* of the other job, and the end */
+  expect_run("0/j/i/", "mine", CLAIM_TAKEN, CLAIM_ENDED);
+  expect_run("0/j/k/", "other", CLAIM_WON, "");
+  put_file("0,j,k,end", CLAIM_ENDED); /* its daemon died before it could remove the rest */
+  expect_run("0/j/l/", "third", CLAIM_WON, "");
+  assert_int_equal(count_files(), 4);
+  expect_run("0/j/l", "x", CLAIM_FAILED, "with a slash");
+}
+
+static void test_runs(void **state) {
+  on_each(runs);
+}
+
+static void begin_another_run(void) {
+  put_file("0,j,run,k,00", "theirs");
+}
+
+/* Somebody else begins at once. Neither may win now. */
+static void runs_that_begin_at_once(void) {
+  then = begin_another_run;
+  expect_run("0/j/i/", "mine", CLAIM_TAKEN, "theirs");
+  assert_int_equal(count_files(), 1);
+}
+
+static void test_runs_that_begin_at_once(void **state) {
+  on_each(runs_that_begin_at_once);
+}
+
+static void end_this_run(void) {
+  assert_int_equal(folder_end(folder, "0/j/i/", CLAIM_ENDED, NULL), 0);
+}
+
+static void runs_that_end_meanwhile(void) {
+  then = end_this_run;
+  expect_run("0/j/i/", "mine", CLAIM_TAKEN, CLAIM_ENDED);
+  then = end_without_removal;
+  expect_run("0/j2/", "mine", CLAIM_TAKEN, CLAIM_ENDED);
+  assert_int_equal(count_files(), 2); /* the ends */
+}
+
+static void test_runs_that_end_meanwhile(void **state) {
+  on_each(runs_that_end_meanwhile);
+}
+
+/* Each racer begins a run, says so, and ends it. */
+static void race_for_runs(int me, int *running) {
+  struct folder *f = open_folder(path);
+  char prefix[48];
+  int won = 0;
+  for (int i = 0; won < RUNS; i++) {
+    struct buf there = BUF_INIT;
+    snprintf(prefix, sizeof prefix, "1000/race/%d-%d/", me, i);
+    if (folder_claim_run(f, prefix, "x", &there) == CLAIM_WON) {
+      if (__atomic_add_fetch(running, 1, __ATOMIC_SEQ_CST) != 1) _exit(1);
+      usleep(100);
+      __atomic_sub_fetch(running, 1, __ATOMIC_SEQ_CST);
+      if (folder_end(f, prefix, CLAIM_ENDED, NULL)) _exit(2);
+      won++;
+    }
+    buf_finish(&there);
+  }
+  folder_close(f);
+  _exit(0);
+}
+
+static void one_run_at_a_time(void) {
+  int *running = mmap(NULL, sizeof *running, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), status;
+  assert_ptr_not_equal(running, MAP_FAILED);
+  for (int r = 0; r < RACERS + 2; r++)
+    if (fork() == 0) race_for_runs(r, running);
+  for (int r = 0; r < RACERS + 2; r++) {
+    assert_true(wait(&status) > 0);
+    assert_int_equal(status, 0);
+  }
+  munmap(running, sizeof *running);
+}
+
+static void test_one_run_at_a_time(void **state) {
+  on_each(one_run_at_a_time);
 }
 
 static void test_once(void **state) {
@@ -235,7 +332,7 @@ static void race_of_two(void) {
   }
   printf("%s: %d and %d of %d claims\n", path, wins[0], wins[1], CLAIMS);
   assert_int_equal(count_files(), CLAIMS);
-  assert_int_equal(folder_end(folder, "1000/race/", NULL), 0);
+  assert_int_equal(folder_end(folder, "1000/race/", CLAIM_ENDED, NULL), 0);
   assert_int_equal(count_files(), 1);
   munmap(won, CLAIMS);
 }
@@ -255,7 +352,7 @@ static void sweeping(void) {
   assert_int_equal(utimes(in_folder("0,old,end"), very_old), 0);
   assert_int_equal(utimes(in_folder(".claim-dead"), old), 0);
   assert_int_equal(utimes(in_folder(".other"), old), 0);
-  assert_int_equal(folder_end(folder, "0/none/", NULL), 0);
+  assert_int_equal(folder_end(folder, "0/none/", CLAIM_ENDED, NULL), 0);
   assert_int_equal(access(in_folder(".claim-dead"), F_OK), -1);
   assert_int_equal(access(in_folder(".claim-young"), F_OK), 0);
   assert_int_equal(access(in_folder(".other"), F_OK), 0);
@@ -316,10 +413,12 @@ static void folders(void) {
   check_refused(in_folder("file"), "cannot open");
   at[strlen(at) - 2] = '\0';
   assert_int_equal(chmod(at, 0770), 0);
-  check_refused(at, "chmod go-w it, or chmod +t");
+  check_refused(at, "chmod go-w it, or name a folder of your own, such as ");
   assert_int_equal(chmod(at, 0707), 0);
   check_refused(at, "other users can write to");
-  assert_int_equal(chmod(at, 01777), 0);
+  assert_int_equal(chmod(at, 01777), 0); /* others could make the next claim, or the end */
+  check_refused(at, "could make the next claim");
+  assert_int_equal(chmod(at, 01755), 0);
   folder_close(open_folder(at));
 }
 
@@ -330,12 +429,12 @@ static void test_folders(void **state) {
 /* A permission that is lost, and a folder that goes, while the daemon runs. */
 static void a_folder_that_changes(void) {
   assert_int_equal(chmod(path, 0777), 0);
-  expect("0/j/1", "mine", CLAIM_FAILED, "could remove claims");
+  expect("0/j/1", "mine", CLAIM_FAILED, "could make the next claim");
   assert_int_equal(chmod(path, 0700), 0);
   expect("0/j/1", "mine", CLAIM_WON, "");
   remove_tree(path);
   expect("0/j/2", "mine", CLAIM_FAILED, "cannot open");
-  assert_int_equal(folder_end(folder, "0/j/", NULL), -ENOENT);
+  assert_int_equal(folder_end(folder, "0/j/", CLAIM_ENDED, NULL), -ENOENT);
   assert_int_equal(mkdir(path, 0700), 0);
   expect("0/j/2", "mine", CLAIM_WON, "");
 }
@@ -357,7 +456,7 @@ static void as_nobody(void) {
   int status;
   assert_true(wait(&status) > 0 && status == 0);
   assert_int_equal(chown(path, 12345, 12345), 0);
-  assert_int_equal(chmod(path, 01777), 0);
+  assert_int_equal(chmod(path, 0755), 0);
   if (fork() == 0) {
     struct buf warning = BUF_INIT;
     struct folder *f = NULL;
@@ -376,10 +475,45 @@ static void test_other_users(void **state) {
   on_each(as_nobody);
 }
 
+/* As a file system that is read-only for a while. Returns a step that went wrong, or 0. */
+static int begin_in_a_closed_folder(const char *at) {
+  struct buf warning = BUF_INIT, text = BUF_INIT;
+  struct folder *f = NULL;
+  struct err e = ERR_INIT;
+  if (chmod(at, 0555)) return 1;
+  if (folder_open(at, &f, &warning, &e)) return 2;
+  if (!strstr(buf_text(&warning), "cannot create a file in")) return 3;
+  if (!strstr(buf_text(&warning), "Permission denied; jobs wait until that has changed")) return 4;
+  if (folder_create(f, "0/j/1", "mine", &text) != CLAIM_FAILED || !strstr(buf_text(&text), "cannot create")) return 5;
+  if (chmod(at, 0755)) return 6;
+  if (folder_create(f, "0/j/1", "mine", &text) != CLAIM_WON) return 7;
+  folder_close(f);
+  buf_finish(&warning);
+  buf_finish(&text);
+  return 0;
+}
+
+static void closed_for_a_while(void) {
+  int status;
+  assert_int_equal(chown(path, NOBODY, NOBODY), 0);
+  if (fork() == 0) _exit(setuid(NOBODY) ? 9 : begin_in_a_closed_folder(path));
+  assert_true(wait(&status) > 0 && WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void test_a_folder_that_is_closed_for_a_while(void **state) {
+  if (geteuid() != 0) skip();
+  on_each(closed_for_a_while);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_once),
       cmocka_unit_test(test_an_end),
+      cmocka_unit_test(test_runs),
+      cmocka_unit_test(test_runs_that_begin_at_once),
+      cmocka_unit_test(test_runs_that_end_meanwhile),
+      cmocka_unit_test(test_one_run_at_a_time),
       cmocka_unit_test(test_ends_that_come_between),
       cmocka_unit_test(test_answers_that_are_lost),
       cmocka_unit_test(test_a_name_that_comes_between),
@@ -389,6 +523,7 @@ int main(void) {
       cmocka_unit_test(test_folders),
       cmocka_unit_test(test_a_folder_that_changes),
       cmocka_unit_test(test_other_users),
+      cmocka_unit_test(test_a_folder_that_is_closed_for_a_while),
   };
   umask(022);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@ static void test_requests(void **state) {
   static const char content[] = "{\"daemon\":\"\xc3\xbc\",\"line\":\"\n\"}";
   struct buf b = BUF_INIT;
   struct claim_request r;
-  assert_int_equal(claim_put_request(&b, 7, "1000/j/i/3", content, strlen(content), NULL), 0);
+  assert_int_equal(claim_put_request(&b, 7, false, "1000/j/i/3", content, strlen(content), NULL), 0);
   assert_ptr_equal(strchr(b.data, '\n'), b.data + b.len - 1);
   assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
   assert_true(r.serial == 7);
@@ -20,10 +20,23 @@ static void test_requests(void **state) {
   assert_string_equal(r.content, content);
   claim_request_finish(&r);
   buf_clear(&b);
-  assert_int_equal(claim_put_request(&b, 8, "1000/j/", NULL, 0, NULL), 0);
-  assert_string_equal(buf_text(&b), "{\"serial\":8,\"end\":\"1000/j/\"}\n");
+  assert_int_equal(claim_put_request(&b, 8, true, "1000/j/", "ended success 0", 15, NULL), 0);
+  assert_string_equal(buf_text(&b), "{\"serial\":8,\"end\":\"1000/j/\",\"content\":\"ended success 0\"}\n");
   assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
-  assert_null(r.content);
+  assert_true(r.ends && !r.run);
+  assert_string_equal(r.content, "ended success 0");
+  claim_request_finish(&r);
+  static const char by_hand[] = "{\"serial\":8,\"end\":\"1000/j/\"}";
+  assert_int_equal(claim_read_request(by_hand, strlen(by_hand), &r, NULL), 0);
+  assert_string_equal(r.content, CLAIM_ENDED);
+  claim_request_finish(&r);
+  buf_clear(&b);
+  assert_int_equal(claim_put_request(&b, 9, false, "1000/j/i/", "x", 1, NULL), 0);
+  assert_string_equal(buf_text(&b), "{\"serial\":9,\"run\":\"1000/j/i/\",\"content\":\"x\"}\n");
+  assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
+  assert_true(r.run && !r.ends);
+  assert_string_equal(r.name, "1000/j/i/");
+  assert_string_equal(r.content, "x");
   claim_request_finish(&r);
   buf_finish(&b);
 }
@@ -34,17 +47,17 @@ static void test_the_longest_request(void **state) {
   struct claim_request r;
   memset(name, '\x01', CLAIM_NAME_MAX);
   memset(content, '\x01', CLAIM_CONTENT_MAX);
-  assert_int_equal(claim_put_request(&b, UINT32_MAX, name, content, CLAIM_CONTENT_MAX, NULL), 0);
+  assert_int_equal(claim_put_request(&b, UINT32_MAX, false, name, content, CLAIM_CONTENT_MAX, NULL), 0);
   assert_true(b.len <= CLAIM_LINE_MAX);
   assert_int_equal(claim_read_request(b.data, b.len - 1, &r, NULL), 0);
   assert_int_equal(strlen(r.content), CLAIM_CONTENT_MAX);
   claim_request_finish(&r);
   name[CLAIM_NAME_MAX] = 'x';
-  assert_int_equal(claim_put_request(&b, 1, name, "", 0, NULL), -EINVAL);
-  assert_int_equal(claim_put_request(&b, 1, "n", content, CLAIM_CONTENT_MAX + 1, NULL), -EINVAL);
-  assert_int_equal(claim_put_request(&b, 1, "", "", 0, NULL), -EINVAL);
-  assert_int_equal(claim_put_request(&b, 1, "n", "a\0b", 3, NULL), -EINVAL);
-  assert_int_equal(claim_put_request(&b, 1, "n", "\xff", 1, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, false, name, "", 0, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, false, "n", content, CLAIM_CONTENT_MAX + 1, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, false, "", "", 0, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, false, "n", "a\0b", 3, NULL), -EINVAL);
+  assert_int_equal(claim_put_request(&b, 1, false, "n", "\xff", 1, NULL), -EINVAL);
   buf_finish(&b);
 }
 
@@ -71,8 +84,11 @@ static void test_refused(void **state) {
                                          "{\"serial\":-1,\"end\":\"a/\"}",
                                          "{\"serial\":1}",
                                          "{\"serial\":1,\"create\":\"a\"}",
-                                         "{\"serial\":1,\"end\":\"a/\",\"content\":\"x\"}",
+                                         "{\"serial\":1,\"end\":\"a/\",\"content\":1}",
                                          "{\"serial\":1,\"create\":\"a\",\"end\":\"a/\",\"content\":\"x\"}",
+                                         "{\"serial\":1,\"run\":\"a/\"}",
+                                         "{\"serial\":1,\"run\":\"a/\",\"create\":\"a\",\"content\":\"x\"}",
+                                         "{\"serial\":1,\"run\":\"a/\",\"end\":\"a/\",\"content\":\"x\"}",
                                          "{\"serial\":1,\"create\":7,\"content\":\"x\"}"};
   static const char *const replies[] = {"{}", "{\"serial\":1,\"answer\":\"lost\",\"text\":\"\"}",
                                         "{\"serial\":1,\"answer\":\"won\"}", "{\"answer\":\"won\",\"text\":\"\"}"};

@@ -104,8 +104,19 @@ static void test_refused(void **state) {
   assert_int_equal(claim_file_name(longest, (char[CLAIM_FILE_MAX + 1]){0}, NULL), -EINVAL);
 }
 
+static void test_runs(void **state) {
+  static const char *const runs[][2] = {{"1000/my%20job/5f-1/", "1000/my%20job/run/5f-1"}, {"0/j/", "0/run/j"}};
+  for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+    char name[CLAIM_RUN_NAME_MAX + 1];
+    size_t common = claim_run_name(runs[i][0], name);
+    assert_string_equal(name, runs[i][1]);
+    assert_int_equal(memcmp(name + common - 5, "/run/", 5), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_runs),
       cmocka_unit_test(test_what_becomes_of_a_name),
       cmocka_unit_test(test_a_long_part_is_hashed),
       cmocka_unit_test(test_names_do_not_meet),

@@ -17,6 +17,7 @@ enum { ADA = 1000, EVE = 1001 };
 #define BEFORE    "018bcfe56700-0123456789abcdef"
 #define RUN       "018bcfe56800-0123456789abcdef"
 #define RUN_TWO   "018bcfe56801-0123456789abcdef"
+#define LATER     "018bcfe57000-0123456789abcdef"
 
 static struct buf said;
 
@@ -35,6 +36,7 @@ static struct forward forward_to(const char *daemon, int64_t round, int64_t term
                           .job = "job",
                           .uid = ADA,
                           .incarnation = RUN,
+                          .origin = BEFORE,
                           .round = round,
                           .term = term,
                           .daemon = daemon,
@@ -91,6 +93,7 @@ static void come_from(struct rig *r, struct node *n, const char *daemon, int64_t
   m.hello.silent_ms = 3000;
   m.hello.voted_incarnation = RUN;
   m.hello.voted_round = round;
+  m.hello.origin = BEFORE;
   m.hello.seal.nodes = 2;
   m.hello.firm = true;
   n->conn = ++r->next_conn;
@@ -190,9 +193,7 @@ static void test_a_daemon_in_charge_keeps_its_job(void **state) {
     rig_running(&r, n, 2);
     beat(&r, n, 2);
     struct forward f = forward_to(THERE, 7, 9);
-    f.incarnation = BEFORE;
-    say(&r, &f);
-    f.incarnation = n[0].incarnation;
+    f.incarnation = f.origin = n[0].incarnation;
     f.round = 1;
     say(&r, &f);
     for (int i = 0; i < 2; i++) assert_null(rig_last(&r, n[i].conn, MSG_MOVED));
@@ -212,6 +213,39 @@ static void test_a_daemon_in_charge_keeps_its_job(void **state) {
   }
 }
 
+/* The job has formed twice, apart. */
+static void test_the_older_of_two_runs_goes_on(void **state) {
+  for (int older = 0; older < 2; older++) {
+    struct rig r;
+    struct node n[2], other;
+    open_rig(&r);
+    rig_running(&r, n, 2);
+    beat(&r, n, 2);
+    rig_forget(&r);
+    struct forward f = forward_to(THERE, 7, 9);
+    f.incarnation = LATER;
+    f.origin = older ? BEFORE : LATER;
+    say(&r, &f);
+    for (int i = 0; i < 2; i++)
+      if (older)
+        assert_sent_on(&r, &n[i]);
+      else
+        assert_null(rig_last(&r, n[i].conn, MSG_MOVED));
+    if (older) node_back(&r, &n[0], PHASE_RUNNING); /* the other daemon does not answer it: it may not run on here */
+    if (older) assert_sent_on(&r, &n[0]);
+    node_init(&r, &other, 5); /* and one of a younger run that comes itself */
+    snprintf(other.incarnation, sizeof other.incarnation, LATER);
+    snprintf(other.voted_incarnation, sizeof other.voted_incarnation, LATER);
+    snprintf(other.origin, sizeof other.origin, LATER);
+    other.round = other.voted_round = 1;
+    other.node_rank = 0;
+    other.nodes = 2;
+    if (!older) node_back(&r, &other, PHASE_RUNNING);
+    if (!older) assert_non_null(strstr(rig_last(&r, other.conn, MSG_STALE)->stale.text, "began before this node's"));
+    close_rig(&r);
+  }
+}
+
 /* Its nodes follow another one, or are cut off. */
 static void test_a_daemon_without_a_majority_gives_up(void **state) {
   struct rig r;
@@ -222,7 +256,7 @@ static void test_a_daemon_without_a_majority_gives_up(void **state) {
   r.now_ms += 4000;
   rig_forget(&r);
   struct forward f = forward_to(THERE, 1, 2);
-  f.incarnation = n[0].incarnation;
+  f.incarnation = f.origin = n[0].incarnation;
   say(&r, &f);
   for (int i = 0; i < 2; i++) assert_sent_on(&r, &n[i]);
   rig_forget(&r);
@@ -464,7 +498,7 @@ static void test_what_is_refused(void **state) {
     rig_joined(&r, &n, 1);
     struct forward f = forward_to(t[i].daemon, t[i].round, 2);
     f.addr = t[i].addr;
-    f.incarnation = t[i].incarnation;
+    f.incarnation = f.origin = t[i].incarnation;
     f.port = t[i].port;
     f.version = t[i].version;
     uint64_t conn = say(&r, &f);
@@ -621,6 +655,7 @@ int main(void) {
       cmocka_unit_test(test_a_late_tick_sends_nobody_on),
       cmocka_unit_test(test_a_job_without_a_round_goes_there),
       cmocka_unit_test(test_a_daemon_in_charge_keeps_its_job),
+      cmocka_unit_test(test_the_older_of_two_runs_goes_on),
       cmocka_unit_test(test_a_daemon_without_a_majority_gives_up),
       cmocka_unit_test(test_an_end_comes_first),
       cmocka_unit_test(test_nodes_that_come_from_there),

@@ -477,7 +477,13 @@ static void test_many_expected_hosts(void **state) {
   close_rig(&r);
 }
 
-/* HELLO after HELLO on one connection, and heartbeat after heartbeat. */
+static size_t lines_of(const struct rig *r, const char *part) {
+  size_t n = 0;
+  for (const char *at = buf_text(&r->log); (at = strstr(at, part)); at++) n++;
+  return n;
+}
+
+/* HELLO after HELLO on one connection. */
 static void test_a_flood(void **state) {
   struct rig r;
   struct node n[4];
@@ -488,9 +494,6 @@ static void test_a_flood(void **state) {
   refused(&r, &n[2], "this connection sends too many messages: at most 16 HELLOs at once and 2 in a second are read");
   assert_true(rig_count(&r, n[2].conn, MSG_WELCOME) < CORE_HELLOS_AT_ONCE);
   assert_int_equal(rig_count(&r, n[2].conn, MSG_REFUSED), 1);
-  for (int i = 0; i < 2 * CORE_MSGS_AT_ONCE; i++) node_heartbeat(&r, &n[3]);
-  refused(&r, &n[3], "at most 4096 messages at once and 200 in a second are read");
-  assert_int_equal(rig_count(&r, n[3].conn, MSG_REFUSED), 1);
   for (int i = 0; i < 10000; i++) { /* at an agent's pace, for ever */
     r.now_ms += 100;
     node_heartbeat(&r, &n[0]);
@@ -498,6 +501,53 @@ static void test_a_flood(void **state) {
     if (i % 64 == 0) rig_forget(&r);
   }
   assert_null(rig_last(&r, n[0].conn, MSG_REFUSED));
+  close_rig(&r);
+}
+
+/* A node's messages after that: it is not read from for a while, and loses neither its place nor its lease. Each of its
+ * heartbeats is answered, as late as it is read. */
+static void test_a_node_that_is_too_fast(void **state) {
+  enum { PAUSE_MS = 100, SECONDS = 60 };
+  struct rig r;
+  struct node n[4];
+  open_two(&r, n);
+  rig_forget(&r);
+  size_t n_read = 0, n_answers = 0, n_said = 0;
+  for (uint64_t end_ms = r.now_ms + SECONDS * 1000; r.now_ms < end_ms;) {
+    for (r.paused = 0; !r.paused; n_read++) node_heartbeat(&r, &n[3]); /* as many as are read */
+    assert_int_equal(r.paused, n[3].conn);
+    n_answers += rig_count(&r, n[3].conn, MSG_HEARTBEAT_ACK);
+    assert_null(rig_last(&r, n[3].conn, MSG_REFUSED));
+    assert_int_equal(r.n_closed, 0);
+    n_said += lines_of(&r, "job train (uid 1001): node n3 sends more than 200 messages in a second: they are read at "
+                           "that pace");
+    assert_int_equal(lines_of(&r, "is lost"), 0);
+    rig_forget(&r);
+    for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+    rig_run(&r, PAUSE_MS);
+  }
+  assert_int_equal(n_answers, n_read);
+  assert_in_range(n_read, CORE_MSGS_AT_ONCE + SECONDS * 1000 / CORE_MSG_EVERY_MS - 50,
+                  CORE_MSGS_AT_ONCE + SECONDS * 1000 / CORE_MSG_EVERY_MS + 50);
+  assert_int_equal(n_said, 1);
+  close_rig(&r);
+}
+
+/* A peer that the job does not take is no node, and is closed. */
+static void test_a_stranger_that_is_too_fast(void **state) {
+  struct rig r;
+  struct node n[4], late;
+  open_two(&r, n);
+  late = n[3];
+  snprintf(late.agent, sizeof late.agent, "%s", "abababababababab");
+  rig_forget(&r);
+  r.nodes[r.n_nodes++] = &late;
+  node_back(&r, &late, PHASE_RUNNING); /* of the round, which does not know it */
+  assert_non_null(rig_last(&r, late.conn, MSG_STALE));
+  for (int i = 0; i < 2 * CORE_MSGS_AT_ONCE; i++) node_heartbeat(&r, &late);
+  refused(&r, &late, "at most 4096 messages at once and 200 in a second are read");
+  assert_int_equal(rig_count(&r, late.conn, MSG_REFUSED), 1);
+  assert_int_equal(r.n_paused, 0);
   close_rig(&r);
 }
 
@@ -519,26 +569,24 @@ static void test_a_flood_from_many_connections(void **state) {
   rig_forget(&r);
   for (int k = 0; k < EACH; k++)
     for (int i = 0; i < NODES; i++) node_progress(&r, &n[i], 1);
-  assert_int_equal(r.n_closed, NODES);
-  refused(&r, &n[0],
-          "all connections of uid 1001 together send too many messages, and this one more than 20 in a second");
+  assert_int_equal(r.n_closed, 0);
+  assert_true(r.n_paused > NODES);
+  assert_int_equal(lines_of(&r, "sends more than 20 messages in a second, and all nodes of its user too many: they are "
+                                "read at that pace"),
+                   16);
+  r.paused = 0;
   node_heartbeat(&r, &calm);
   node_heartbeat(&r, &ada);
   assert_non_null(rig_last(&r, calm.conn, MSG_HEARTBEAT_ACK));
   assert_non_null(rig_last(&r, ada.conn, MSG_HEARTBEAT_ACK));
+  assert_int_equal(r.paused, 0);
   r.now_ms += CORE_ACCOUNT_AHEAD_MS;
   rig_forget(&r);
   node_of(&r, &n[0], 0, EVE);
   node_join(&r, &n[0]);
   for (int k = 0; k < EACH; k++) node_progress(&r, &n[0], 1);
-  assert_false(rig_was_closed(&r, n[0].conn));
+  assert_int_equal(r.n_paused, 0);
   close_rig(&r);
-}
-
-static size_t lines_of(const struct rig *r, const char *part) {
-  size_t n = 0;
-  for (const char *at = buf_text(&r->log); (at = strstr(at, part)); at++) n++;
-  return n;
 }
 
 /* One user's refusals do not fill the log. */
@@ -562,6 +610,84 @@ static void test_lines_about_refusals(void **state) {
   eve.key_uid = 0; /* root is not counted */
   for (int i = 0; i < 100; i++) node_join(&r, &eve);
   assert_int_equal(lines_of(&r, "refused: --node-rank 9 of n0"), 117);
+  assert_int_equal(lines_of(&r, "begins as incarnation"), 0); /* none of these has begun a job */
+  close_rig(&r);
+}
+
+/* What a user writes into the log and the file of --events with HELLOs, each of another job on a new connection. */
+static size_t bytes_written(struct rig *r, struct node *n, int n_hellos, size_t *n_said) {
+  static char id[16]; /* the node keeps it */
+  size_t bytes = 0;
+  for (int i = 0; i < n_hellos; i++) {
+    r->n_nodes = 0;
+    snprintf(id, sizeof id, "j%d", i);
+    n->job = id;
+    node_join(r, n);
+    rig_closed(r, n->conn);
+    rig_run(r, 1);
+    bytes += r->log.len + r->events.len;
+    *n_said += lines_of(r, " lines about jobs of this user were left out");
+    rig_forget(r);
+  }
+  return bytes;
+}
+
+static void test_lines_about_jobs(void **state) {
+  enum { HELLOS = 12000, NODES = 150 }; /* so many of hers are not lost yet */
+  struct rig r;
+  struct node eve, ada, root;
+  size_t n_said = 0, before;
+  rig_open_with(&r, &(struct core_config){.seed = 1, .events = true});
+  node_of(&r, &eve, 0, EVE);
+  node_of(&r, &ada, 1, ADA);
+  node_of(&r, &root, 2, 0);
+  before = r.now_ms;
+  size_t bytes = bytes_written(&r, &eve, HELLOS, &n_said), passed_s = (r.now_ms - before + 999) / 1000;
+  assert_in_range(passed_s, HELLOS / 1000, HELLOS / 500);
+  size_t at_once = ACCOUNT_LINES_AT_ONCE + NODES * ACCOUNT_LINES_OF_NODE;
+  assert_in_range(bytes, ACCOUNT_LINES_AT_ONCE, at_once + (passed_s + 1) * ACCOUNT_LINES_PER_S);
+  assert_in_range(n_said, 1, passed_s / 2); /* not one for each line */
+  assert_in_range(bytes_written(&r, &ada, 100, &n_said), 100 * 100, ACCOUNT_LINES_AT_ONCE);
+  size_t of_root = bytes_written(&r, &root, HELLOS / 10, &n_said);
+  assert_true(of_root > HELLOS / 10 * 500); /* the daemon's user has no limit */
+  rig_run(&r, 60000);
+  node_join(&r, &eve); /* and hers are written again, with what was left out */
+  assert_int_equal(lines_of(&r, "uid 1001: "), 1);
+  assert_int_equal(lines_of(&r, " lines about jobs of this user were left out"), 1);
+  assert_non_null(strstr(buf_text(&r.events), "events are lost: jobs of uid 1001 have too many"));
+  assert_true(lines_of(&r, "begins as incarnation") >= 1);
+  close_rig(&r);
+}
+
+/* Progress of many jobs leaves room for what is rarer. */
+static void test_events_about_progress(void **state) {
+  enum { JOBS = 300, SECONDS = 60 };
+  static struct node n[JOBS];
+  static char ids[JOBS][16];
+  struct rig r;
+  rig_open_with(&r, &(struct core_config){.seed = 1, .events = true});
+  r.settings.min_nodes = r.settings.max_nodes = 1;
+  r.settings.lease_ms = 600000;
+  for (int i = 0; i < JOBS; i++) {
+    r.n_nodes = 0;
+    node_of(&r, &n[i], i, EVE);
+    snprintf(ids[i], sizeof ids[i], "j%d", i);
+    n[i].job = ids[i];
+    node_join(&r, &n[i]);
+    node_started(&r, &n[i]);
+  }
+  size_t n_progress = 0;
+  for (int s = 0; s < SECONDS; s++) {
+    rig_forget(&r);
+    for (int i = 0; i < JOBS; i++) node_progress(&r, &n[i], s + 1);
+    r.now_ms += 1000;
+    for (const char *at = buf_text(&r.events); (at = strstr(at, "rdzv.job.progress")); at++) n_progress++;
+  }
+  assert_in_range(n_progress, JOBS * SECONDS / 4, JOBS * (SECONDS - 5));
+  rig_forget(&r);
+  node_finished(&r, &n[0]);
+  assert_non_null(strstr(buf_text(&r.events), "rdzv.events.dropped"));
+  assert_non_null(strstr(buf_text(&r.events), "rdzv.job.ended"));
   close_rig(&r);
 }
 
@@ -631,8 +757,12 @@ int main(void) {
       cmocka_unit_test(test_many_nodes),
       cmocka_unit_test(test_many_expected_hosts),
       cmocka_unit_test(test_a_flood),
+      cmocka_unit_test(test_a_node_that_is_too_fast),
+      cmocka_unit_test(test_a_stranger_that_is_too_fast),
       cmocka_unit_test(test_a_flood_from_many_connections),
       cmocka_unit_test(test_lines_about_refusals),
+      cmocka_unit_test(test_lines_about_jobs),
+      cmocka_unit_test(test_events_about_progress),
       cmocka_unit_test(test_past_incarnations),
       cmocka_unit_test(test_without_keys),
   };

@@ -12,17 +12,32 @@
 
 enum { LEASE = 5000 };
 
+/* The first claim is for the run. It is forgotten. */
+static void win_run(struct rig *r) {
+  rig_answer_claim(r, 0, CLAIM_WON, NULL);
+  free(r->claims[0].content);
+  memmove(&r->claims[0], &r->claims[1], --r->n_claims * sizeof r->claims[0]);
+}
+
 static void expect(struct rig *r, const char *state) {
   assert_string_equal(rig_state(r, "job"), state);
 }
 
-/* All nodes have joined, and their heartbeats let the daemon ask for round 1. */
-static void open_asking(struct rig *r, struct node *n, size_t count, int64_t min_nodes) {
+/* All nodes have joined, and their heartbeats let the daemon ask for the run. */
+static void open_asking_for_run(struct rig *r, struct node *n, size_t count, int64_t min_nodes) {
   rig_open_successors(r, min_nodes, (int64_t)count);
   r->settings.claims = true;
   rig_joined(r, n, count);
   assert_int_equal(r->n_claims, 0); /* nobody has vouched, ever: the clock is younger than half a lease */
   nodes_heartbeat(r, n, count);
+  assert_int_equal(r->n_claims, 1);
+  expect(r, "forming");
+}
+
+/* It has the run, and asks for round 1. The tests count from there. */
+static void open_asking(struct rig *r, struct node *n, size_t count, int64_t min_nodes) {
+  open_asking_for_run(r, n, count, min_nodes);
+  win_run(r);
   assert_int_equal(r->n_claims, 1);
   expect(r, "forming");
 }
@@ -157,8 +172,10 @@ static void test_contents_of_two_lives_differ(void **state) {
   nodes_join(&r, n, 2);
   rig_live(&r, LEASE + 3000);
   assert_int_equal(r.n_claims, 2);
-  assert_string_equal(r.claims[0].name, r.claims[1].name);
-  assert_string_not_equal(r.claims[0].content, r.claims[1].content);
+  rig_answer_claim(&r, 1, CLAIM_WON, NULL); /* the run, again */
+  assert_int_equal(r.n_claims, 3);
+  assert_string_equal(r.claims[0].name, r.claims[2].name);
+  assert_string_not_equal(r.claims[0].content, r.claims[2].content);
   rig_close(&r);
 }
 
@@ -241,6 +258,7 @@ static void test_one_node_goes_on(void **state) {
     r.settings.claims = true;
     rig_joined(&r, n, 3);
     nodes_heartbeat(&r, n, 3);
+    win_run(&r);
     rig_answer_claim(&r, 0, CLAIM_WON, NULL);
     nodes_started(&r, n, 3);
     node_init(&r, &n[3], 3);
@@ -253,6 +271,8 @@ static void test_one_node_goes_on(void **state) {
     expect(&r, spare && !strcmp(rig_state(&r, "job"), "running") ? "running" : "forming");
     assert_int_equal(r.n_claims, spare ? 1 : 2);
     if (!spare) assert_int_equal(nodes_in(&r.claims[1]), 2);
+    /* There is no last call after a fault, and the line says what is waited for. */
+    if (!spare) assert_int_equal(rig_last(&r, n[0].conn, MSG_WAITING)->waiting.prospect, PROSPECT_CLAIM);
     rig_close(&r);
   }
 }
@@ -347,6 +367,246 @@ static void test_the_job_has_ended_elsewhere(void **state) {
   rig_close(&r);
 }
 
+/* And has left the outcome: nothing starts a job again that was done. */
+static void test_the_end_elsewhere_has_its_outcome(void **state) {
+  static const struct {
+    const char *text;
+    enum outcome outcome;
+    int64_t code;
+  } ends[] = {{"ended success 0", OUTCOME_SUCCESS, 0},
+              {"ended failed 73", OUTCOME_FAILED, 73},
+              {"ended stopped 0", OUTCOME_STOPPED, 0}};
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    struct rig r;
+    struct node n[2];
+    open_asking(&r, n, 2, 2);
+    rig_answer_claim(&r, 0, CLAIM_TAKEN, ends[i].text);
+    for (int k = 0; k < 2; k++) {
+      assert_int_equal(rig_end(&r, &n[k])->outcome, ends[i].outcome);
+      assert_int_equal(rig_end(&r, &n[k])->code, ends[i].code);
+    }
+    expect(&r, "ending");
+    rig_close(&r);
+  }
+}
+
+static void test_an_end_that_nobody_understands(void **state) {
+  static const char *const ends[] = {"ended well 0", "ended success", "ended success 256", "ended success -1"};
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    struct rig r;
+    struct node n[2];
+    open_asking(&r, n, 2, 2);
+    rig_answer_claim(&r, 0, CLAIM_TAKEN, ends[i]);
+    assert_int_equal(rig_last(&r, n[0].conn, MSG_REFUSED)->refused.code, EXIT_CODE_DAEMON_LOST);
+    rig_close(&r);
+  }
+}
+
+/* Too few are here to claim a round, and the others have ended the job with another daemon. */
+static void test_too_few_look_for_the_end(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_running(&r, n, 2, 2);
+  node_obituary(&r, &n[1]);
+  node_stopped(&r, &n[0]);
+  expect(&r, "forming");
+  size_t before = r.n_claims;
+  rig_live(&r, 4900);
+  assert_int_equal(r.n_claims, before);
+  rig_live(&r, 200);
+  assert_int_equal(r.n_claims, before + 1);
+  assert_non_null(strstr(r.claims[before].name, "/0"));
+  rig_answer_claim(&r, before, CLAIM_WON, NULL);
+  expect(&r, "forming");
+  rig_live(&r, 5000);
+  assert_int_equal(r.n_claims, before + 2);
+  rig_answer_claim(&r, before + 1, CLAIM_TAKEN, "ended success 0");
+  assert_int_equal(rig_end(&r, &n[0])->outcome, OUTCOME_SUCCESS);
+  rig_close(&r);
+}
+
+/* The run. --------------------------------------------------------------------------------------------------------- */
+
+#define OTHER_RUN "018b00000000-0011223344556677" /* before that of the rig */
+
+static char *run_of_other(const char *incarnation, const char *more) {
+  return xasprintf("{\"daemon\":\"000000000000000000000000000000ff\",\"host\":\"gpu9\",\"addr\":\"10.0.9.9\","
+                   "\"port\":29400,\"nodes\":[],\"incarnation\":\"%s\"%s}",
+                   incarnation, more);
+}
+
+/* Before round 1, and never again. */
+static void test_the_run_is_claimed_first(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_asking_for_run(&r, n, 2, 2);
+  char name[CLAIM_NAME_MAX + 1];
+  snprintf(name, sizeof name, "1000/job/%s/", n[0].incarnation);
+  assert_string_equal(r.claims[0].name, name);
+  json_t *v = json_parse_object(r.claims[0].content, strlen(r.claims[0].content), NULL);
+  assert_string_equal(json_string_value(json_object_get(v, "incarnation")), n[0].incarnation);
+  assert_string_equal(json_string_value(json_object_get(v, "addr")), "10.0.255.1");
+  json_decref(v);
+  rig_answer_claim(&r, 0, CLAIM_WON, NULL);
+  expect(&r, "forming");
+  expect_name(&r, 1, &n[0], 1);
+  rig_answer_claim(&r, 1, CLAIM_WON, NULL);
+  nodes_started(&r, n, 2);
+  rig_live(&r, 40000);
+  node_exited(&r, &n[0], 1, 0);
+  nodes_stopped(&r, n, 2);
+  assert_int_equal(r.n_claims, 3);
+  expect_name(&r, 2, &n[0], 2);
+  rig_close(&r);
+}
+
+/* Nobody begins, and the line says for what the job waits. */
+static void test_another_run_goes_on(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_asking_for_run(&r, n, 2, 2);
+  char *other = run_of_other(OTHER_RUN, "");
+  rig_forget(&r);
+  for (size_t i = 0; i < 4; i++) {
+    rig_answer_claim(&r, i, CLAIM_TAKEN, other);
+    assert_int_equal(rig_count(&r, n[0].conn, MSG_MOVED), i + 1);
+    rig_live(&r, 4999);
+    assert_int_equal(r.n_claims, i + 1);
+    rig_live(&r, 1);
+    assert_int_equal(r.n_claims, i + 2);
+    assert_string_equal(r.claims[i + 1].name, r.claims[0].name);
+    expect(&r, "forming");
+  }
+  const struct msg *m = rig_last(&r, n[0].conn, MSG_MOVED);
+  assert_string_equal(m->moved.addr, "10.0.9.9");
+  static const char says[] =
+      "another run of job job, which began at 2023-10-05 13:21:21 UTC with the daemon on gpu9, has "
+      "not ended, and this one waits for it. If nothing of it runs any more: rdzvctl "
+      "confirm-dead job. If it is a different job: name this one with --rdzv-id";
+  assert_string_equal(rig_last(&r, n[0].conn, MSG_WAITING)->waiting.text, says);
+  assert_non_null(strstr(buf_text(&r.log), says));
+  assert_null(strstr(strstr(buf_text(&r.log), says) + 1, says)); /* once */
+  rig_answer_claim(&r, 4, CLAIM_WON, NULL);                      /* it has ended */
+  expect_name(&r, 5, &n[0], 1);
+  rig_answer_claim(&r, 5, CLAIM_WON, NULL);
+  expect(&r, "starting");
+  free(other);
+  rig_close(&r);
+}
+
+/* Nodes with another command are of another job, and those of a daemon that was here have nowhere to go. */
+static void test_who_is_not_sent_to_the_other_run(void **state) {
+  static const char *const more[] = {",\"command\":\"0123456789abcdef\"", ",\"port\":29400,\"addr\":\"10.0.255.1\""};
+  for (int i = 0; i < 2; i++) {
+    struct rig r;
+    struct node n[2];
+    rig_open_successors(&r, 2, 2);
+    r.settings.claims = true;
+    for (int k = 0; k < 2; k++) {
+      node_init(&r, &n[k], k);
+      n[k].command = k ? "0123456789abcdef" : "fedcba9876543210";
+      node_join(&r, &n[k]);
+    }
+    nodes_heartbeat(&r, n, 2);
+    char *other = i ? xasprintf("{\"incarnation\":\"" OTHER_RUN "\"%s}", more[i]) : run_of_other(OTHER_RUN, more[i]);
+    rig_answer_claim(&r, 0, CLAIM_TAKEN, other);
+    assert_int_equal(rig_count(&r, n[0].conn, MSG_MOVED), 0);
+    assert_int_equal(rig_count(&r, n[1].conn, MSG_MOVED), !i);
+    free(other);
+    rig_close(&r);
+  }
+}
+
+/* Another daemon of the same incarnation has claimed it. */
+static void test_the_run_is_its_own(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_asking_for_run(&r, n, 2, 2);
+  char *own = run_of_other(n[0].incarnation, "");
+  rig_answer_claim(&r, 0, CLAIM_TAKEN, own);
+  expect_name(&r, 1, &n[0], 1);
+  free(own);
+  rig_close(&r);
+}
+
+static void test_a_run_that_nobody_can_read(void **state) {
+  static const char *const texts[] = {"", "{}", "x", "{\"incarnation\":7}"};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    struct rig r;
+    struct node n[2];
+    open_asking_for_run(&r, n, 2, 2);
+    rig_answer_claim(&r, 0, CLAIM_TAKEN, texts[i]);
+    rig_live(&r, 1000);
+    assert_non_null(strstr(rig_last(&r, n[0].conn, MSG_WAITING)->waiting.text, "no rdzvd has written what it says"));
+    assert_int_equal(r.n_claims, 2);
+    rig_close(&r);
+  }
+}
+
+/* An operator knows that it is dead: it is ended, and the job goes on at once. */
+static void test_the_other_run_is_dead(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf text = BUF_INIT;
+  struct control dead = {.verb = "confirm-dead", .job = "job", .rank = -1};
+  open_asking_for_run(&r, n, 2, 2);
+  rig_ask(&r, &dead, EXIT_CODE_REFUSED, &text);
+  assert_string_equal(r.unclaimed, "");
+  char *other = run_of_other(OTHER_RUN, "");
+  rig_answer_claim(&r, 0, CLAIM_TAKEN, other);
+  rig_live(&r, 1000);
+  dead.host = "gpu9";
+  rig_ask(&r, &dead, EXIT_CODE_REFUSED, &text);
+  assert_string_equal(r.unclaimed, "");
+  dead.host = "";
+  buf_clear(&text);
+  rig_ask(&r, &dead, 0, &text);
+  assert_non_null(strstr(buf_text(&text), "the run that it waits for counts as dead"));
+  assert_string_equal(r.unclaimed, "1000/job/" OTHER_RUN "/");
+  assert_int_equal(r.n_claims, 2);
+  rig_answer_claim(&r, 1, CLAIM_WON, NULL);
+  expect_name(&r, 2, &n[0], 1);
+  free(other);
+  buf_finish(&text);
+  rig_close(&r);
+}
+
+/* All nodes leave before the first round. Nobody else can have it, so the name is free again. A node that is only
+ * silent may have taken the incarnation to another daemon. */
+static void test_a_run_without_a_round_is_given_up(void **state) {
+  for (int silent = 0; silent < 2; silent++) {
+    struct rig r;
+    struct node n[2];
+    open_asking(&r, n, 2, 2);
+    char prefix[CLAIM_NAME_MAX + 1];
+    snprintf(prefix, sizeof prefix, "1000/job/%s/", n[0].incarnation);
+    if (silent) {
+      node_leave_silently(&n[1]);
+      rig_live(&r, LEASE + 1000);
+    } else {
+      node_bye(&r, &n[1]);
+    }
+    node_bye(&r, &n[0]);
+    assert_string_equal(r.unclaimed, silent ? "" : prefix);
+    rig_close(&r);
+  }
+}
+
+/* A node knows an incarnation that began earlier. Without the run that one has no round, unless it had ended. */
+static void test_an_older_incarnation_comes_to_a_claimed_run(void **state) {
+  for (int won = 0; won < 2; won++) {
+    struct rig r;
+    struct node n[3];
+    won ? open_asking(&r, n, 2, 2) : open_asking_for_run(&r, n, 2, 2);
+    node_init(&r, &n[2], 2);
+    snprintf(n[2].incarnation, sizeof n[2].incarnation, OTHER_RUN);
+    node_join(&r, &n[2]);
+    assert_string_not_equal(n[2].incarnation, OTHER_RUN);
+    expect(&r, "forming");
+    rig_close(&r);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_won),
@@ -364,6 +624,17 @@ int main(void) {
       cmocka_unit_test(test_names_are_escaped),
       cmocka_unit_test(test_removed_at_the_end),
       cmocka_unit_test(test_the_job_has_ended_elsewhere),
+      cmocka_unit_test(test_the_end_elsewhere_has_its_outcome),
+      cmocka_unit_test(test_an_end_that_nobody_understands),
+      cmocka_unit_test(test_too_few_look_for_the_end),
+      cmocka_unit_test(test_the_run_is_claimed_first),
+      cmocka_unit_test(test_another_run_goes_on),
+      cmocka_unit_test(test_who_is_not_sent_to_the_other_run),
+      cmocka_unit_test(test_the_run_is_its_own),
+      cmocka_unit_test(test_a_run_that_nobody_can_read),
+      cmocka_unit_test(test_the_other_run_is_dead),
+      cmocka_unit_test(test_a_run_without_a_round_is_given_up),
+      cmocka_unit_test(test_an_older_incarnation_comes_to_a_claimed_run),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,6 +202,30 @@ static void test_end_is_repeated_and_then_given_up(void **state) {
   rig_close(&r);
 }
 
+/* A daemon that knew less has given the run another name, and began no round of it. */
+static void test_who_knows_the_run_by_another_name_gets_its_end(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_successors(&r, 2, 2);
+  rig_joined(&r, n, 2);
+  nodes_started(&r, n, 2);
+  nodes_finished(&r, n, 2);
+  node_end_ack(&r, &n[0]);
+  node_leave_silently(&n[1]);
+  rig_run(&r, JOB_END_ACK_MS);
+  assert_string_equal(rig_state(&r, "job"), "ended");
+  char *digit = &n[1].incarnation[strlen(n[1].incarnation) - 1];
+  *digit = *digit == '0' ? '1' : '0';
+  n[1].round = 0;
+  n[1].conn = 0;
+  node_join(&r, &n[1]);
+  assert_non_null(rig_last(&r, n[1].conn, MSG_END));
+  node_init(&r, &n[0], 3); /* one that was in no round of it begins the job again */
+  node_join(&r, &n[0]);
+  assert_null(rig_last(&r, n[0].conn, MSG_END));
+  rig_close(&r);
+}
+
 static void test_a_bye_is_an_acknowledgement(void **state) {
   struct rig r;
   struct node n[2];
@@ -235,6 +259,7 @@ int main(void) {
       cmocka_unit_test(test_operator),
       cmocka_unit_test(test_who_comes_back_to_a_job_that_is_over_is_to_fence),
       cmocka_unit_test(test_end_is_repeated_and_then_given_up),
+      cmocka_unit_test(test_who_knows_the_run_by_another_name_gets_its_end),
       cmocka_unit_test(test_a_bye_is_an_acknowledgement),
       cmocka_unit_test(test_early_end_ack_acknowledges_nothing),
   };

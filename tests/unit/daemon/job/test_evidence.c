@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "daemon/job/accounts.h"
 #include "tests/rig/core.h"
 #include "tests/rig/unit.h"
 
@@ -110,26 +111,80 @@ static void test_what_does_not_count(void **state) {
   rig_close(&r);
 }
 
-/* A node that sends groups without end. */
-static void test_limit(void **state) {
-  enum { FULL = JOB_COLLECTIVES_MAX / COLLECTIVES_MAX };
-  struct rig r;
-  struct node n[2];
+/* n groups, the first of them with this number; ranks wait in each. */
+static void shows_groups(struct rig *r, struct node *n, int first, int64_t waiting) {
   struct collective v[COLLECTIVES_MAX];
   char names[COLLECTIVES_MAX][32];
+  for (int k = 0; k < COLLECTIVES_MAX; k++) {
+    v[k] = waits(4, waiting);
+    snprintf(names[k], sizeof names[k], "gloo %d", first + k);
+    v[k].group = names[k];
+  }
+  shows(r, n, n->round, v, COLLECTIVES_MAX, "1", "");
+}
+
+/* A node that sends groups without end: the first ones count. */
+static void test_limit(void **state) {
+  struct rig r;
+  struct node n[2];
   rig_open_running(&r, n, 2);
   hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
-  for (int i = 0; i <= FULL; i++) {
-    for (int k = 0; k < COLLECTIVES_MAX; k++) {
-      v[k] = waits(4, i < FULL ? 1 : 100);
-      snprintf(names[k], sizeof names[k], "gloo %d", i * COLLECTIVES_MAX + k);
-      v[k].group = names[k];
-    }
-    shows(&r, &n[0], 1, v, COLLECTIVES_MAX, "1", "");
-  }
+  for (int i = 0; i < 100; i++) shows_groups(&r, &n[0], i * COLLECTIVES_MAX, i ? 100 : 1);
   assert_string_equal(settled(&r, n, 2),
                       "1 rank waits in all_reduce #4 of process group gloo 0; the debug server of rank 1 "
                       "does not answer");
+  rig_close(&r);
+}
+
+/* Each node has its own share, and more may be said of groups that are known. The next round begins with none. */
+static void test_limit_of_each_node(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_running(&r, n, 2);
+  for (int round = 1; round <= 2; round++) {
+    hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
+    for (int i = 0; i < 100; i++) shows_groups(&r, &n[0], i * COLLECTIVES_MAX, 1);
+    shows_groups(&r, &n[1], 0, 2); /* the same ones */
+    if (round == 2) shows_groups(&r, &n[1], 1000 * COLLECTIVES_MAX, 100);
+    shows_groups(&r, &n[1], 2000 * COLLECTIVES_MAX, 4);
+    assert_string_equal(settled(&r, n, 2),
+                        round == 1 ? "4 ranks wait in all_reduce #4 of process group gloo 128000; the debug server of "
+                                     "rank 1 does not answer"
+                                   : "100 ranks wait in all_reduce #4 of process group gloo 64000; the debug server of "
+                                     "rank 1 does not answer");
+    rig_live(&r, 20000);
+    for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  }
+  rig_close(&r);
+}
+
+/* As many jobs of one user as it takes. Another user's evidence counts, and hers again when a round of hers is over. */
+static void test_limit_of_a_user(void **state) {
+  enum { FULL = ACCOUNT_GROUPS_MAX / COLLECTIVES_MAX };
+  static struct node n[FULL + 3];
+  static char ids[FULL + 3][16];
+  struct rig r;
+  rig_open_for(&r, 1, 1);
+  for (int i = 0; i < FULL + 3; i++) {
+    bool beyond = i == FULL;
+    rig_forget(&r);
+    if (i == FULL + 2) settled(&r, &n[0], 1); /* her first round is over */
+    rig_forget(&r);
+    r.n_nodes = 0;
+    node_init(&r, &n[i], i);
+    snprintf(ids[i], sizeof ids[i], "j%d", i);
+    n[i].job = ids[i];
+    n[i].key_uid = n[i].uid = i == FULL + 1 ? 1000 : 1001;
+    node_join(&r, &n[i]);
+    node_started(&r, &n[i]);
+    hangs(&r, &n[i], 0, CAUSE_WORKER_HUNG, "", "");
+    shows_groups(&r, &n[i], 0, 1);
+    if (i >= FULL)
+      assert_string_equal(settled(&r, &n[i], 1),
+                          beyond ? "the debug server of rank 1 does not answer"
+                                 : "1 rank waits in all_reduce #4 of process group gloo 0; the debug server of rank 1 "
+                                   "does not answer");
+  }
   rig_close(&r);
 }
 
@@ -140,6 +195,8 @@ int main(void) {
       cmocka_unit_test(test_a_collective_that_timed_out),
       cmocka_unit_test(test_what_does_not_count),
       cmocka_unit_test(test_limit),
+      cmocka_unit_test(test_limit_of_each_node),
+      cmocka_unit_test(test_limit_of_a_user),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

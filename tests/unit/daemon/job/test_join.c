@@ -102,6 +102,60 @@ static void test_last_call_begins_anew(void **state) {
   rig_close(&r);
 }
 
+/* Four that were started together come seconds apart, because their machine is busy. */
+static void test_last_call_goes_on_while_nodes_come(void **state) {
+  struct rig r;
+  struct node n[4];
+  rig_open_for(&r, 1, 5);
+  r.settings.last_call_ms = 1000;
+  nodes_init(&r, n, 4);
+  for (int i = 0; i < 4; i++) {
+    node_join(&r, &n[i]);
+    rig_run(&r, 900);
+    assert_string_equal(rig_state(&r, "job"), "forming");
+  }
+  rig_expect_turn(&r, 100, "forming", "starting");
+  assert_int_equal(n[0].nodes, 4);
+  rig_close(&r);
+}
+
+static void test_last_call_of_30_s_goes_on_for_5_s(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_for(&r, 1, 3);
+  nodes_init(&r, n, 2);
+  node_join(&r, &n[0]);
+  for (int i = 0; i < 29; i++) {
+    rig_run(&r, 1000);
+    node_heartbeat(&r, &n[0]);
+  }
+  node_join(&r, &n[1]);
+  rig_run(&r, 2000);
+  nodes_heartbeat(&r, n, 2);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_expect_turn(&r, 3000, "forming", "starting");
+  assert_int_equal(n[0].nodes, 2);
+  rig_close(&r);
+}
+
+/* One that comes each time ends it as well, half a minute later. */
+static void test_last_call_does_not_go_on_for_ever(void **state) {
+  enum { N = 64 };
+  struct rig r;
+  struct node n[N];
+  rig_open_for(&r, 1, N);
+  r.settings.last_call_ms = 1000;
+  nodes_init(&r, n, N);
+  int i = 0;
+  for (; i < N && !strcmp(i ? rig_state(&r, "job") : "forming", "forming"); i++) {
+    node_join(&r, &n[i]);
+    rig_run(&r, 900);
+    nodes_heartbeat(&r, n, i + 1);
+  }
+  assert_int_equal(i, 35); /* 31 s */
+  rig_close(&r);
+}
+
 static void test_no_last_call_after_a_fault(void **state) {
   struct rig r;
   struct node n[3];
@@ -445,6 +499,9 @@ int main(void) {
       cmocka_unit_test(test_fewer_expected_than_min_does_not_seal),
       cmocka_unit_test(test_last_call_counts_from_when_min_are_here),
       cmocka_unit_test(test_last_call_begins_anew),
+      cmocka_unit_test(test_last_call_goes_on_while_nodes_come),
+      cmocka_unit_test(test_last_call_of_30_s_goes_on_for_5_s),
+      cmocka_unit_test(test_last_call_does_not_go_on_for_ever),
       cmocka_unit_test(test_no_last_call_after_a_fault),
       cmocka_unit_test(test_more_than_max_are_spares),
       cmocka_unit_test(test_settings_that_differ_name_both_sides),

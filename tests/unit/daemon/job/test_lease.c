@@ -3,6 +3,7 @@
 
 #include "tests/rig/core.h"
 
+#include <stdio.h>
 #include <string.h>
 #include "common/exit_codes.h"
 #include "tests/rig/unit.h"
@@ -67,11 +68,14 @@ static void test_one_connection_is_one_node(void **state) {
   assert_string_equal(rig_state(&r, "job"), "stopping"); /* the one that it was is lost */
   assert_false(rig_was_closed(&r, other.conn));
   n[0].conn = 0;
-  rig_run(&r, 4000); /* and the hold of what it ran ends with its lease */
+  rig_run(&r, 4000);
   node_heartbeat(&r, &n[1]);
   node_stopped(&r, &n[1]);
   node_heartbeat(&r, &other);
   rig_run(&r, 2000);
+  assert_string_equal(rig_state(&r, "job"), "forming"); /* it did not have to fence, and may still run */
+  node_obituary(&r, &n[0]);
+  rig_run(&r, 0);
   assert_int_equal(other.round, 2);
   rig_close(&r);
 }
@@ -213,7 +217,7 @@ static void test_fence_says_whether_others_could_go_on(void **state) {
     nodes_heartbeat(&r, n, 2);
     for (int i = 0; i < 2; i++) {
       const struct msg *ack = rig_last(&r, n[i].conn, MSG_HEARTBEAT_ACK);
-      assert_int_equal(ack->flags, min == 1 ? FRAME_FLAG_FENCE : 0);
+      assert_int_equal(ack->flags, min == 1 ? FRAME_FLAG_FENCE | FRAME_FLAG_ALL_FENCE : 0);
     }
     rig_close(&r);
   }
@@ -235,7 +239,7 @@ static void test_who_may_come_back_in_time_counts(void **state) {
   assert_true(acked_fence(&r, &n[0]));
   rig_run(&r, JOB_GRACE_MS);
   assert_string_equal(rig_state(&r, "job"), "stopping");
-  assert_false(acked_fence(&r, &n[0]));
+  assert_true(acked_fence(&r, &n[0])); /* until the round ends */
   rig_close(&r);
 }
 
@@ -322,6 +326,130 @@ static void test_a_bye_needs_no_grace_and_leaves_no_hold(void **state) {
   node_stopped(&r, &n[1]);
   assert_int_equal(n[1].round, 2);
   rig_close(&r);
+}
+
+/* Two of two, and n0 is lost without having to fence. A third one could have its place. */
+static void open_unfenced(struct rig *r, struct node *n, int64_t grace_ms) {
+  rig_open_for(r, 2, 2);
+  r->settings.orphan_grace_ms = grace_ms;
+  r->settings.stop_timeout_ms = 1000;
+  rig_running(r, n, 2);
+  rig_run(r, 1000);
+  nodes_heartbeat(r, n, 2);
+  node_drop(r, &n[0]);
+  rig_run(r, JOB_GRACE_MS);
+  node_stopped(r, &n[1]);
+  node_init(r, &n[2], 2);
+  node_join(r, &n[2]);
+  assert_string_equal(rig_state(r, "job"), "forming");
+}
+
+static void test_a_place_is_free_when_the_grace_is_over(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_unfenced(&r, n, 2000);
+  uint64_t most_ms = (2000 + 1000 + ORPHAN_SLACK_MS) * 21 / 20;
+  for (uint64_t end = r.now_ms + most_ms - JOB_GRACE_MS - 1; r.now_ms < end;) {
+    rig_run(&r, end - r.now_ms < 1000 ? end - r.now_ms : 1000);
+    nodes_heartbeat(&r, n + 1, 2);
+  }
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_run(&r, 1);
+  assert_int_equal(n[2].round, 2);
+  rig_close(&r);
+}
+
+/* Nobody knows when it is dead: the line names the host and what to do, and an operator can say that it is. */
+static void test_a_place_is_free_when_an_operator_says_so(void **state) {
+  struct rig r;
+  struct node n[3];
+  struct buf said = BUF_INIT;
+  open_unfenced(&r, n, 0);
+  for (int i = 0; i < 20; i++) {
+    rig_run(&r, 1000);
+    nodes_heartbeat(&r, n + 1, 2);
+  }
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  assert_non_null(strstr(rig_last(&r, n[1].conn, MSG_WAITING)->waiting.held, "rdzvctl confirm-dead job n0"));
+  struct control q = {.verb = "confirm-dead", .job = "job", .host = "n1", .owner = -1, .rank = -1};
+  assert_int_equal(rig_ask(&r, &q, 0, &said), EXIT_CODE_REFUSED); /* it is connected */
+  q.host = "elsewhere";
+  assert_int_equal(rig_ask(&r, &q, 0, &said), EXIT_CODE_REFUSED);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  q.host = "n0";
+  buf_clear(&said);
+  assert_int_equal(rig_ask(&r, &q, 0, &said), 0);
+  assert_non_null(strstr(buf_text(&said), "1 lost node on n0 counts as dead"));
+  rig_run(&r, 0);
+  assert_int_equal(n[2].round, 2);
+  buf_finish(&said);
+  rig_close(&r);
+}
+
+/* Its machine was booted since: nothing of that round runs there. */
+static void test_a_place_is_free_when_the_machine_is_booted(void **state) {
+  for (int booted = 0; booted < 2; booted++) {
+    struct rig r;
+    struct node n[3], again;
+    open_unfenced(&r, n, 0);
+    for (int i = 0; i < 300; i++) {
+      rig_run(&r, 1000);
+      nodes_heartbeat(&r, n + 1, 2);
+    }
+    node_init(&r, &again, 0);
+    snprintf(again.agent, sizeof again.agent, "%032x", 0xa0);
+    again.up_ms = booted ? 60000 : 600000;
+    node_join(&r, &again);
+    assert_string_equal(rig_state(&r, "job"), booted ? "starting" : "forming");
+    rig_close(&r);
+  }
+}
+
+/* Its service manager has left nothing of it. An agent of another address says nothing about that machine. */
+static void test_a_place_is_free_for_a_sole_agent(void **state) {
+  for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+    struct rig r;
+    struct node n[3], again;
+    struct msg m;
+    open_unfenced(&r, n, 0);
+    rig_run(&r, 1000);
+    nodes_heartbeat(&r, n + 1, 2);
+    node_init(&r, &again, 0);
+    snprintf(again.agent, sizeof again.agent, "%032x", 0xa0);
+    if (elsewhere) snprintf(again.peer_addr, sizeof again.peer_addr, "10.9.9.9");
+    node_hello(&again, &m);
+    m.hello.sole = true;
+    again.conn = ++r.next_conn;
+    node_say(&r, &again, &m);
+    assert_string_equal(rig_state(&r, "job"), elsewhere ? "forming" : "starting");
+    rig_close(&r);
+  }
+}
+
+/* It has read that it must fence, and says so: its lease is enough. Without that answer it may not know. */
+static void test_a_fence_counts_when_it_was_read(void **state) {
+  for (int read = 0; read < 2; read++) {
+    struct rig r;
+    struct node n[3];
+    rig_open_running(&r, n, 2);
+    node_init(&r, &n[2], 2);
+    node_join(&r, &n[2]);
+    rig_run(&r, 100);
+    if (read) {
+      nodes_heartbeat(&r, n, 2); /* the answer has FENCE, */
+      rig_run(&r, 100);
+      nodes_heartbeat(&r, n, 2); /* and this says that it was read */
+    }
+    node_drop(&r, &n[0]);
+    rig_run(&r, JOB_GRACE_MS);
+    node_stopped(&r, &n[1]);
+    for (int i = 0; i < 10; i++) {
+      rig_run(&r, 1000);
+      nodes_heartbeat(&r, n + 1, 2);
+    }
+    assert_int_equal(n[2].round, read ? 2 : 0);
+    rig_close(&r);
+  }
 }
 
 static void test_holds_do_not_pile_up(void **state) {
@@ -537,6 +665,11 @@ int main(void) {
       cmocka_unit_test(test_an_obituary_ends_the_hold),
       cmocka_unit_test(test_its_return_ends_the_hold),
       cmocka_unit_test(test_a_bye_needs_no_grace_and_leaves_no_hold),
+      cmocka_unit_test(test_a_place_is_free_when_the_grace_is_over),
+      cmocka_unit_test(test_a_place_is_free_when_an_operator_says_so),
+      cmocka_unit_test(test_a_place_is_free_when_the_machine_is_booted),
+      cmocka_unit_test(test_a_place_is_free_for_a_sole_agent),
+      cmocka_unit_test(test_a_fence_counts_when_it_was_read),
       cmocka_unit_test(test_holds_do_not_pile_up),
       cmocka_unit_test(test_who_does_not_start_is_lost),
       cmocka_unit_test(test_who_does_not_stop_is_lost),

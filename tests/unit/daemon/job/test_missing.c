@@ -406,6 +406,124 @@ static void test_the_last_list_counts(void **state) {
   rig_close(&r);
 }
 
+/* Another key. ----------------------------------------------------------------------------------------------------- */
+
+#define OTHER_KEY                                                                                                      \
+  "its agent has another key than the daemon: give both the same one, by --key-file or RDZV_KEY, or run munged"
+
+static void turn_away(struct rig *r, const char *host, const char *addr) {
+  rig_event(r, &(struct core_event){.kind = CORE_TURNED_AWAY, .host = host, .peer_addr = addr});
+  rig_run(r, 1000);
+}
+
+static void expect_missing(const struct rig *r, const char *want) {
+  struct buf names = BUF_INIT;
+  size_t n = core_missing_hosts(r->core, 3, &names), at = 0;
+  for (size_t i = 0; i + 1 < n; i++) names.data[at += strlen(names.data + at)] = ' ';
+  assert_string_equal(buf_text(&names), want);
+  buf_finish(&names);
+}
+
+/* The scheduler says who must come, and each of them was refused: there is nobody to wait for. */
+static void test_a_job_whose_other_nodes_have_another_key_ends_soon(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_listed(&r, n, 3, "n[0-2]", 3);
+  expect_missing(&r, "");
+  node_join(&r, &n[0]);
+  expect_missing(&r, "n1 n2");
+  pass(&r, 5);
+  turn_away(&r, "n2", "10.0.0.3");
+  expect_missing(&r, "n1");
+  assert_told(&r, &n[0],
+              "1 of 3 nodes is here after 5 s, giving up in 9 min 55 s (--join-timeout); missing 2: n1 (never came), "
+              "n2 (refused 0 s ago: " OTHER_KEY ")");
+  pass(&r, 100);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  turn_away(&r, "N1.cluster", "10.0.0.2");
+  turn_away(&r, "n2", "10.0.0.3"); /* its agent is started again and again */
+  assert_told(&r, &n[0],
+              "1 of 3 nodes is here after 106 s, giving up in 60 s, since no other node can come; missing 2: n2 "
+              "(refused 101 s ago: " OTHER_KEY "), n1 (refused 0 s ago: " OTHER_KEY ")");
+  node_heartbeat(&r, &n[0]);
+  pass(&r, 57);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  pass(&r, 1);
+  assert_end(
+      &r, &n[0],
+      "1 of 3 nodes came within 2 min 46 s, and no other node can come; missing 2: n2 (refused 2 min 41 s ago: " OTHER_KEY
+      "), n1 (refused 60 s ago: " OTHER_KEY ")");
+  rig_close(&r);
+}
+
+/* A stranger on the host of a node that has yet to come; the node itself has a minute. */
+static void test_a_refused_host_may_come_all_the_same(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_listed(&r, n, 2, "n[0-1]", 2);
+  node_join(&r, &n[0]);
+  turn_away(&r, "n1", "10.0.0.2");
+  pass(&r, 50);
+  node_join(&r, &n[1]);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  nodes_started(&r, n, 2);
+  pass(&r, 20);
+  node_bye(&r, &n[1]); /* the job has begun: others may take a place */
+  node_stopped(&r, &n[0]);
+  turn_away(&r, "n1", "10.0.0.2");
+  pass(&r, 120);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_close(&r);
+}
+
+/* Whoever comes from elsewhere ends nothing: it is named at a private daemon, and not at one that others use too. */
+static void test_a_stranger_with_another_key_ends_no_job(void **state) {
+  for (int owned = 0; owned < 2; owned++) {
+    struct rig r;
+    struct node n[2];
+    rig_open_with(&r, &(struct core_config){.seed = 1, .owned = owned});
+    r.settings.min_nodes = r.settings.max_nodes = 2;
+    nodes_init(&r, n, 2);
+    n[0].expected_hosts = n[1].expected_hosts = "n[0-1]";
+    node_join(&r, &n[0]);
+    turn_away(&r, "", "10.9.9.9");
+    turn_away(&r, "n0", "10.0.0.1"); /* it is here */
+    assert_told(&r, &n[0],
+                owned
+                    ? "1 of 2 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 1: n1 (never "
+                      "came); 10.9.9.9 was refused 1 s ago: " OTHER_KEY
+                    : "1 of 2 nodes is here after 0 s, giving up in 10 min (--join-timeout); missing 1: n1 (never "
+                      "came)");
+    pass(&r, 120);
+    assert_string_equal(rig_state(&r, "job"), "forming");
+    rig_close(&r);
+  }
+}
+
+/* Half of two are gone, with the daemon. The other one hears soon that it is not enough, long before that is judged. */
+static void test_half_of_a_takeover_hears_at_once_what_it_lacks(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_successors(&r, 1, 2);
+  rig_joined(&r, n, 2);
+  nodes_started(&r, n, 2);
+  rig_live(&r, 1250);
+  for (int i = 0; i < 2; i++) node_leave_silently(&n[i]);
+  rig_run(&r, 2000);
+  rig_use(&r, 1);
+  node_back(&r, &n[1], PHASE_RUNNING);
+  rig_run(&r, 1999);
+  assert_null(rig_last(&r, n[1].conn, MSG_WAITING));
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "recovering");
+  assert_int_equal(rig_last(&r, n[1].conn, MSG_WAITING)->waiting.lacks, 1);
+  assert_told(&r, &n[1],
+              "the daemon on d1 waits for the nodes of round 1; 1 more node of the last round is needed, since more "
+              "than half of them must agree (with --claim $PWD/claims, or another folder that all of them see, these "
+              "could go on without)");
+  rig_close(&r);
+}
+
 /* Telling. --------------------------------------------------------------------------------------------------------- */
 
 static void test_news_are_told_once_a_second(void **state) {
@@ -527,6 +645,10 @@ int main(void) {
       cmocka_unit_test(test_refusals_are_few_and_forgotten),
       cmocka_unit_test(test_a_list_that_cannot_be_read),
       cmocka_unit_test(test_the_last_list_counts),
+      cmocka_unit_test(test_half_of_a_takeover_hears_at_once_what_it_lacks),
+      cmocka_unit_test(test_a_job_whose_other_nodes_have_another_key_ends_soon),
+      cmocka_unit_test(test_a_refused_host_may_come_all_the_same),
+      cmocka_unit_test(test_a_stranger_with_another_key_ends_no_job),
       cmocka_unit_test(test_news_are_told_once_a_second),
       cmocka_unit_test(test_lists_of_many_jobs),
       cmocka_unit_test(test_a_large_job_is_told_less_often),

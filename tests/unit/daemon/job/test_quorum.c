@@ -777,7 +777,7 @@ static void drain(struct rig *r, const char *host) {
 static void give_up_vote(struct rig *r, struct node *n) {
   const struct msg *m = rig_last(r, n->conn, MSG_STALE);
   assert_true(m && m->stale.retire);
-  n->voted_incarnation[0] = n->base_incarnation[0] = '\0';
+  n->voted_incarnation[0] = n->base_incarnation[0] = n->origin[0] = '\0';
   n->voted_round = 0;
   n->seal = (struct seal){0};
   node_hello_again(r, n);
@@ -801,7 +801,7 @@ static void test_a_vote_is_given_up_once(void **state) {
   node_join(&r, &n[0]);
   node_drop(&r, &n[0]);
   rig_use(&r, 0);
-  n[0].voted_incarnation[0] = '\0';
+  n[0].voted_incarnation[0] = n[0].origin[0] = '\0';
   n[0].voted_round = 0;
   n[0].seal = (struct seal){0};
   for (int i = 0; i < 2; i++) {

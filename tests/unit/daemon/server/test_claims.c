@@ -105,6 +105,12 @@ static void put_script(struct rig *r, const char *text) {
   setenv("PATH", path, 1);
 }
 
+static void end(struct rig *r, const char *prefix) {
+  struct bytes *b = bytes_create(CLAIM_ENDED, strlen(CLAIM_ENDED));
+  claims_end(r->claims, prefix, b);
+  bytes_unref(b);
+}
+
 static void on_tick(uv_timer_t *timer) {}
 
 /* Runs the loop, and what is due at `ahead` from now, until there are n answers. */
@@ -171,7 +177,7 @@ static void test_an_end_at_the_end(void **state) {
   await(r, 1, 0);
   assert_int_equal(count_files(r), 1);
   add(r, 2, "0/j/i/2", "mine");
-  claims_end(r->claims, "0/j/i/");
+  end(r, "0/j/i/");
   claims_close(r->claims);
   claims_close(r->claims);
   uv_run(&r->loop, UV_RUN_DEFAULT);    /* until the helper has exited */
@@ -184,7 +190,7 @@ static void test_an_end_that_fails_is_logged(void **state) {
   struct rig *r = *state;
   start(r);
   assert_int_equal(chmod(r->folder, 0777), 0);
-  claims_end(r->claims, "0/j/");
+  end(r, "0/j/");
   add(r, 1, "0/j/1", "x");
   await(r, 1, 0);
   expect(r, 0, 1, CLAIM_FAILED, "chmod go-w it");
@@ -345,7 +351,19 @@ static void test_a_start_that_fails(void **state) {
   put_script(r, "echo hello; exec sleep 60\n");
   check_start(r, "/tmp/x", -EBADMSG, "cannot be read");
   setenv("PATH", "/nonexistent", 1);
-  check_start(r, "/tmp/x", -ENOENT, "rdzv-claim is neither beside rdzvd nor in PATH");
+  check_start(r, "/tmp/x", -ENOENT, "rdzv-claim is neither beside this program (in ");
+}
+
+/* Its file server is away. Jobs wait for that, as later. */
+static void test_a_start_that_hangs(void **state) {
+  struct rig *r = *state;
+  put_script(r, "exec sleep 60\n");
+  start(r);
+  assert_non_null(strstr(r->log, "did not answer within 8 s; killed rdzv-claim"));
+  put_script(r, READY "read line\necho '{\"serial\":1,\"answer\":\"won\",\"text\":\"\"}'\nread line\n");
+  add(r, 1, "0/j/1", "x");
+  await(r, 1, 0);
+  expect(r, 0, 1, CLAIM_WON, "");
 }
 
 int main(void) {
@@ -363,6 +381,7 @@ int main(void) {
       TEST(test_too_many_claims),
       TEST(test_too_many_bytes),
       TEST(test_a_start_that_fails),
+      TEST(test_a_start_that_hangs),
   };
   signal(SIGPIPE, SIG_IGN);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,9 +107,49 @@ static void test_against_a_plain_list(void **state) {
   newcomers_finish(&a);
 }
 
+/* Each is served once before any is served again, whatever it has; a source that comes back is the last of its round. */
+static void test_sources_take_turns(void **state) {
+  static const char *const sources[] = {"x", "x", "x", "y", "x", "z", "y"};
+  enum { N = sizeof sources / sizeof *sources };
+  struct newcomers a;
+  struct newcomer v[N] = {{.source = NULL}}, late;
+  size_t served = 0;
+  char order[N + 2] = "";
+  newcomers_init(&a, 1);
+  assert_null(newcomers_next(&a));
+  for (size_t i = 0; i < N; i++) newcomers_enter(&a, &v[i], sources[i], i);
+  for (struct newcomer *n; (n = newcomers_next(&a)); served++) {
+    order[served] = n == &late ? 'z' : *sources[n - v];
+    newcomers_leave(&a, n);
+    if (served == 2) newcomers_enter(&a, &late, "z", N); /* z was served, and has more */
+  }
+  assert_string_equal(order, "xyzxyzxx");
+  newcomers_finish(&a);
+}
+
+/* One that does not leave is named again in the next round. Sources that leave out of turn do not disturb it. */
+static void test_turns_without_those_that_left(void **state) {
+  struct newcomers a;
+  struct newcomer v[4] = {{.source = NULL}};
+  static const char *const sources[] = {"a", "b", "c", "d"};
+  newcomers_init(&a, 1);
+  for (size_t i = 0; i < 4; i++) newcomers_enter(&a, &v[i], sources[i], i);
+  assert_ptr_equal(newcomers_next(&a), &v[0]);
+  newcomers_leave(&a, &v[1]); /* whose turn it is */
+  assert_ptr_equal(newcomers_next(&a), &v[2]);
+  newcomers_leave(&a, &v[0]);
+  assert_ptr_equal(newcomers_next(&a), &v[3]);
+  assert_ptr_equal(newcomers_next(&a), &v[2]);
+  newcomers_leave(&a, &v[2]);
+  newcomers_leave(&a, &v[3]);
+  assert_null(newcomers_next(&a));
+  newcomers_finish(&a);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_oldest_of_a_source_gives_way),
-                                     cmocka_unit_test(test_a_crowd_pushes_out_its_own),
-                                     cmocka_unit_test(test_against_a_plain_list)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_the_oldest_of_a_source_gives_way), cmocka_unit_test(test_a_crowd_pushes_out_its_own),
+      cmocka_unit_test(test_sources_take_turns), cmocka_unit_test(test_turns_without_those_that_left),
+      cmocka_unit_test(test_against_a_plain_list)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

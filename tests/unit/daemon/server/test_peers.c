@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* peers: which connections come over the control socket is what peers_listen was told, whatever address they have; and
- * how much memory the connections of one user may hold. */
+ * how much memory the connections of one user may hold; and when a peer gets another ticket. */
 
 #include "daemon/server/peers.h"
 
@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/mem.h"
+#include "common/system/clock.h"
 #include "proto/frame.h"
 #include "proto/socket.h"
 #include "tests/rig/unit.h"
@@ -84,7 +85,8 @@ struct crowd {
 static void on_member(void *ctx, const struct peer_info *peer, const struct msg *m) {
   struct crowd *c = ctx;
   peers_identify(c->peers, peer->id, "a member", 0);
-  c->ids[c->n++] = peer->id;
+  if (c->n < MEMBERS) c->ids[c->n] = peer->id;
+  c->n++;
 }
 
 static void on_member_gone(void *ctx, const struct peer_info *peer) {
@@ -104,7 +106,7 @@ static int dial(const struct sockaddr_in *to) {
   return fd;
 }
 
-static void gather(struct crowd *c) {
+static void gather(struct crowd *c, size_t user_bytes) {
   static const struct peers_callbacks callbacks = {
       .on_msg = on_member, .on_gone = on_member_gone, .on_deadline = on_deadline};
   union socket_address at = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
@@ -113,7 +115,7 @@ static void gather(struct crowd *c) {
   *c = (struct crowd){.n = 0};
   uv_loop_init(&c->loop);
   c->peers = peers_create(&(struct peers_options){
-      .loop = &c->loop, .max = 1000, .user_bytes = SHARE, .seed = 1, .cb = &callbacks, .ctx = c});
+      .loop = &c->loop, .max = 1000, .user_bytes = user_bytes, .seed = 1, .cb = &callbacks, .ctx = c});
   int listener = socket_bind(&at, 0);
   assert_int_equal(getsockname(listener, &at.any, &len), 0);
   if (peers_listen(c->peers, listener, false, &e) < 0) fail_msg("%s", e.text);
@@ -154,12 +156,12 @@ static void begin_messages(struct crowd *c, size_t n) {
 
 static void test_unfinished_messages_of_a_user(void **state) {
   struct crowd c;
-  gather(&c);
+  gather(&c, SHARE);
   begin_messages(&c, 10);
   weigh(&c);
   assert_int_equal(c.n_gone, 0);
   disperse(&c);
-  gather(&c);
+  gather(&c, SHARE);
   begin_messages(&c, MEMBERS);
   weigh(&c);
   assert_in_range(c.n_gone, MEMBERS - SHARE / UNFINISHED, MEMBERS / 2 + MEMBERS / 4);
@@ -172,7 +174,7 @@ static void test_unfinished_messages_of_a_user(void **state) {
 static void test_unread_messages_of_a_user(void **state) {
   struct crowd c;
   char *text = xcalloc(1, UNREAD);
-  gather(&c);
+  gather(&c, SHARE);
   for (int k = 0; k < 16; k++)
     for (size_t i = 0; i < 4; i++) peers_send(c.peers, c.ids[i], bytes_create(text, UNREAD));
   weigh(&c);
@@ -181,11 +183,125 @@ static void test_unread_messages_of_a_user(void **state) {
   free(text);
 }
 
+/* Pauses. ---------------------------------------------------------------------------------------------------------- */
+
+static void beat(const struct crowd *c, size_t i) {
+  static const char message[FRAME_HEADER_SIZE] = {[4] = MSG_HEARTBEAT};
+  assert_int_equal(send(c->fds[i], message, sizeof(message), MSG_NOSIGNAL), sizeof(message));
+}
+
+static void test_a_pause(void **state) {
+  struct crowd c;
+  gather(&c, (size_t)64 << 30); /* so that nobody weighs them */
+  for (size_t i = 0; i < 3; i++) peers_pause(c.peers, c.ids[i]);
+  peers_pause(c.peers, c.ids[0]); /* it is paused */
+  peers_pause(c.peers, 12345);    /* nobody */
+  uint64_t at = peers_deadline(c.peers);
+  assert_in_range(at, boot_ms(), boot_ms() + PEERS_PAUSE_MS);
+  for (size_t i = 0; i < 4; i++) beat(&c, i);
+  spin(&c);
+  peers_expire(c.peers, at - 1);
+  spin(&c);
+  assert_int_equal(c.n, MEMBERS + 1); /* that of the one who is read from */
+  peers_close(c.peers, c.ids[2]);     /* while it is paused */
+  peers_expire(c.peers, at + PEERS_PAUSE_MS);
+  spin(&c);
+  assert_int_equal(c.n, MEMBERS + 3);
+  assert_int_equal(peers_deadline(c.peers), UINT64_MAX);
+  peers_pause(c.peers, c.ids[0]);
+  beat(&c, 0);
+  disperse(&c); /* while it is paused */
+  assert_int_equal(c.n, MEMBERS + 3);
+}
+
+/* Tickets. --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t slept_ms; /* the machine was suspended, as far as boot_ms knows */
+uint64_t __real_boot_ms(void);
+uint64_t __wrap_boot_ms(void);
+
+uint64_t __wrap_boot_ms(void) {
+  return __real_boot_ms() + slept_ms;
+}
+
+struct guest {
+  struct conn conn;
+  size_t greetings;
+  char ticket[TICKET_TEXT_MAX + 1];
+};
+
+static void on_guest_msg(struct conn *c, struct msg *m) {
+  struct guest *g = c->owner;
+  assert_int_equal(m->type, MSG_GREETING);
+  snprintf(g->ticket, sizeof(g->ticket), "%s", m->greeting.ticket);
+  g->greetings++;
+}
+
+static void on_guest_end(struct conn *c, int code, const char *reason) {
+  conn_close(c);
+}
+
+static void on_guest_closed(struct conn *c) {}
+
+static void heartbeat(struct crowd *c, struct guest *g, size_t n) {
+  struct msg m;
+  msg_init(&m, MSG_HEARTBEAT);
+  conn_send(&g->conn, &m);
+  while (c->n < n) uv_run(&c->loop, UV_RUN_ONCE);
+  spin(c);
+}
+
+static void test_a_ticket_is_renewed_before_it_is_too_old(void **state) {
+  static const struct peers_callbacks callbacks = {
+      .on_msg = on_member, .on_gone = on_member_gone, .on_deadline = on_deadline};
+  static const struct conn_callbacks guest_callbacks = {
+      .on_msg = on_guest_msg, .on_end = on_guest_end, .on_closed = on_guest_closed};
+  static const struct key key = {.bytes = {1, 2, 3}, .uid = KEY_OWN};
+  char first[TICKET_TEXT_MAX + 1];
+  struct err e = ERR_INIT;
+  struct crowd c = {.n = 0};
+  struct guest g = {.greetings = 0};
+  union socket_address at = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
+  socklen_t len = sizeof(at);
+  uv_loop_init(&c.loop);
+  c.peers = peers_create(
+      &(struct peers_options){.loop = &c.loop, .max = 10, .seed = 1, .key = &key, .cb = &callbacks, .ctx = &c});
+  int listener = socket_bind(&at, 0);
+  assert_int_equal(getsockname(listener, &at.any, &len), 0);
+  if (peers_listen(c.peers, listener, false, &e) < 0) fail_msg("%s", e.text);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, &at.any, len), 0);
+  conn_init_tcp(&g.conn, &c.loop, &guest_callbacks, &g, false);
+  assert_int_equal(uv_tcp_open(&g.conn.tcp, fd), 0);
+  conn_use_key(&g.conn, &key);
+  if (conn_start(&g.conn, 5000, &e) < 0) fail_msg("%s", e.text);
+  heartbeat(&c, &g, 1);
+  assert_int_equal(g.greetings, 1);
+  memcpy(first, g.ticket, sizeof(first));
+  slept_ms = 1000ull * CHANNEL_TICKET_S / 2 - 60000;
+  heartbeat(&c, &g, 2);
+  assert_int_equal(g.greetings, 1);
+  slept_ms += 60000;
+  for (size_t n = 3; n < 5; n++) { /* once */
+    heartbeat(&c, &g, n);
+    assert_int_equal(g.greetings, 2);
+  }
+  assert_string_not_equal(g.ticket, first);
+  conn_close(&g.conn);
+  peers_close_all(c.peers);
+  uv_run(&c.loop, UV_RUN_DEFAULT);
+  peers_destroy(c.peers);
+  assert_int_equal(uv_loop_close(&c.loop), 0);
+  slept_ms = 0;
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_only_the_control_socket_is_local),
       cmocka_unit_test(test_unfinished_messages_of_a_user),
       cmocka_unit_test(test_unread_messages_of_a_user),
+      cmocka_unit_test(test_a_pause),
+      cmocka_unit_test(test_a_ticket_is_renewed_before_it_is_too_old),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Three looks: at the name, which may be a link; at what it leads to; at the folder of that. The sentence is about the
+ * first of them that fails. */
+
+#include "common/system/trust.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "common/system/user.h"
+
+static bool is_trusted_owner(uid_t uid) {
+  struct stat program;
+  return uid == 0 || user_is_self(uid) || (stat("/proc/self/exe", &program) == 0 && program.st_uid == uid);
+}
+
+/* "user mallory (uid 60102)" on the heap. */
+static char *name_user(uid_t uid) {
+  const struct passwd *user = getpwuid(uid);
+  return user ? xasprintf("user %s (uid %u)", user->pw_name, (unsigned)uid) : xasprintf("uid %u", (unsigned)uid);
+}
+
+static char *name_group(gid_t gid) {
+  const struct group *group = getgrgid(gid);
+  return group ? xasprintf("group %s", group->gr_name) : xasprintf("group %u", (unsigned)gid);
+}
+
+static bool is_private_group(uid_t uid, gid_t gid) {
+  const struct passwd *user = getpwuid(uid);
+  const struct group *group = user && user->pw_gid == gid ? getgrgid(gid) : NULL;
+  if (!group || strcmp(group->gr_name, user->pw_name) != 0) return false;
+  for (char **member = group->gr_mem; *member; member++)
+    if (strcmp(*member, user->pw_name) != 0) return false;
+  return true;
+}
+
+static bool is_trusted_group(const char *path, const struct stat *st) {
+  if (lgetxattr(path, "system.posix_acl_access", NULL, 0) > 0) return false;
+  return st->st_gid == 0 || (S_ISDIR(st->st_mode) && st->st_uid == 0) || is_private_group(st->st_uid, st->st_gid);
+}
+
+static int check_owner(const char *path, const char *what, const struct stat *st, struct err *e) {
+  if (is_trusted_owner(st->st_uid)) return 0;
+  char *user = name_user(st->st_uid);
+  err_set(e, -EPERM,
+          "%s%s belongs to %s, and would decide what runs here: it must belong to root, to this user or to the owner "
+          "of this program; remove it, or chown it if its contents are right",
+          what, path, user);
+  free(user);
+  return -EPERM;
+}
+
+static int check_mode(const char *path, const char *what, const struct stat *st, struct err *e) {
+  bool all = st->st_mode & S_IWOTH, group = st->st_mode & S_IWGRP && !is_trusted_group(path, st);
+  if (!all && !group) return 0;
+  char *who = all ? xstrdup("every user") : name_group(st->st_gid);
+  err_set(e, -EPERM, "%s%s can be changed by %s, and decides what runs here: chmod %s %s", what, path, who,
+          !group ? "o-w"
+          : all  ? "go-w"
+                 : "g-w",
+          path);
+  free(who);
+  return -EPERM;
+}
+
+static int check(const char *path, const char *what, struct err *e) {
+  struct stat st;
+  if (stat(path, &st) != 0) return err_sys(e, -errno, "%s%s cannot be read", what, path);
+  int rc = check_owner(path, what, &st, e);
+  return rc ? rc : check_mode(path, what, &st, e);
+}
+
+char *trust_resolve(const char *path, struct err *e) {
+  struct stat st;
+  char *real = realpath(path, NULL);
+  if (!real || lstat(path, &st) != 0) {
+    err_sys(e, -errno, "%s cannot be read", path);
+    free(real);
+    return NULL;
+  }
+  int rc = S_ISLNK(st.st_mode) ? check_owner(path, "the link ", &st, e) : 0;
+  if (rc == 0) rc = check(real, "", e);
+  if (rc == 0) {
+    const char *slash = strrchr(real, '/');
+    char *folder = slash == real ? xstrdup("/") : xasprintf("%.*s", (int)(slash - real), real);
+    rc = check(folder, "the folder ", e);
+    free(folder);
+  }
+  if (rc == 0) return real;
+  free(real);
+  return NULL;
+}

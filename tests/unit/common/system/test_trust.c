@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trust: whose files count, and who may write to them. Most of it needs root, to give files to others. */
+
+#include "common/system/trust.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+#include "tests/rig/tree.h"
+#include "tests/rig/unit.h"
+
+enum { EVE = 60101, DAEMON = 1 }; /* 1: a user with a private group, on Debian and Fedora; it may be missing */
+
+static struct tree tree;
+static struct err why;
+
+static const char *in_tree(const char *name) {
+  static char path[PATH_MAX];
+  snprintf(path, sizeof(path), "%s/%s", tree.root, name);
+  return path;
+}
+
+static void put(const char *name, uid_t uid, gid_t gid, mode_t mode) {
+  tree_put(&tree, "x", "%s", name);
+  assert_int_equal(chmod(in_tree(name), mode), 0);
+  if (geteuid() == 0) assert_int_equal(lchown(in_tree(name), uid, gid), 0);
+}
+
+static void set_folder(const char *name, uid_t uid, gid_t gid, mode_t mode) {
+  assert_int_equal(chmod(in_tree(name), mode), 0);
+  if (geteuid() == 0) assert_int_equal(chown(in_tree(name), uid, gid), 0);
+}
+
+static void assert_trusted(const char *name, const char *real) {
+  why = (struct err)ERR_INIT;
+  char *found = trust_resolve(in_tree(name), &why);
+  if (!found) fail_msg("%s", why.text);
+  assert_string_equal(found, in_tree(real));
+  free(found);
+}
+
+static void assert_refused(const char *name, const char *sentence) {
+  why = (struct err)ERR_INIT;
+  char *found = trust_resolve(in_tree(name), &why);
+  if (found) fail_msg("%s is trusted", name);
+  assert_int_equal(why.code, -EPERM);
+  if (!strstr(why.text, sentence)) fail_msg("'%s' does not say '%s'", why.text, sentence);
+}
+
+static void test_ours(void **state) {
+  put("a", 0, 0, 0644);
+  assert_trusted("a", "a");
+  put("f/a", 0, 0, 0755);
+  set_folder("f", 0, 0, 0755);
+  assert_trusted("f/../f/a", "f/a");
+  assert_null(trust_resolve(in_tree("none"), &why));
+  assert_int_equal(why.code, -ENOENT);
+  assert_null(trust_resolve(in_tree("a/b"), &why));
+  assert_int_equal(why.code, -ENOTDIR);
+}
+
+static void test_every_user_may_write(void **state) {
+  put("a", 0, 0, 0666);
+  assert_refused("a", "/a can be changed by every user, and decides what runs here: chmod o-w ");
+  put("f/a", 0, 0, 0644);
+  set_folder("f", 0, 0, 0777);
+  assert_refused("f/a", "/f can be changed by every user");
+  set_folder("f", 0, 0, 01777); /* others may add a file there */
+  assert_refused("f/a", "the folder ");
+  set_folder("f", 0, 0, 0755);
+  assert_trusted("f/a", "f/a");
+}
+
+static void test_another_users(void **state) {
+  if (geteuid() != 0) skip();
+  put("a", EVE, 0, 0644);
+  assert_refused("a", "/a belongs to uid 60101, and would decide what runs here: it must belong to root, to this user "
+                      "or to the owner of this program; remove it, or chown it");
+  put("f/a", 0, 0, 0644);
+  set_folder("f", EVE, 0, 0755);
+  assert_refused("f/a", "/f belongs to uid 60101");
+}
+
+static void test_links(void **state) {
+  put("f/a", 0, 0, 0644);
+  set_folder("f", 0, 0, 0755);
+  assert_int_equal(symlink("f/a", in_tree("link")), 0);
+  assert_trusted("link", "f/a");
+  set_folder("f", 0, 0, 0777);
+  assert_refused("link", "/f can be changed by every user");
+  set_folder("f", 0, 0, 0755);
+  if (geteuid() != 0) return;
+  assert_int_equal(lchown(in_tree("link"), EVE, EVE), 0);
+  assert_refused("link", "the link ");
+}
+
+static void test_groups(void **state) {
+  if (geteuid() != 0) skip();
+  put("a", 0, EVE, 0664);
+  assert_refused("a", "/a can be changed by group 60101, and decides what runs here: chmod g-w ");
+  put("a", 0, EVE, 0666);
+  assert_refused("a", "/a can be changed by every user, and decides what runs here: chmod go-w ");
+  put("a", 0, 0, 0664); /* root's group */
+  assert_trusted("a", "a");
+  put("f/a", 0, EVE, 0644);
+  set_folder("f", 0, EVE, 02775); /* as /usr/local of group staff */
+  assert_trusted("f/a", "f/a");
+}
+
+/* Another user of this machine runs it: the child is that user. */
+static void test_private_groups(void **state) {
+  if (geteuid() != 0) skip();
+  set_folder(".", DAEMON, DAEMON, 0755);
+  put("f/a", DAEMON, DAEMON, 0664);
+  put("g/a", DAEMON, EVE, 0664);
+  put("h/a", DAEMON, DAEMON, 0644);
+  set_folder("f", DAEMON, DAEMON, 0775);
+  set_folder("g", DAEMON, DAEMON, 0755);
+  set_folder("h", DAEMON, EVE, 0775);
+  assert_int_equal(seteuid(DAEMON), 0);
+  assert_trusted("f/a", "f/a"); /* with a umask of 002 */
+  assert_refused("g/a", "g/a can be changed by group 60101");
+  assert_refused("h/a", "/h can be changed by group 60101");
+  assert_int_equal(seteuid(0), 0);
+  assert_refused("f/a", "/f/a belongs to user daemon (uid 1)"); /* root is another user than that */
+}
+
+static void test_an_access_control_list(void **state) {
+  static const uint8_t list[] = {2,    0,    0,    0, /* user::rw- user:60101:rw- group::r-- mask::rw- other::r-- */
+                                 1,    0,    6,    0,    0xff, 0xff, 0xff, 0xff, 2,    0,    6,    0,   0xc5, 0xea,
+                                 0,    0,    4,    0,    4,    0,    0xff, 0xff, 0xff, 0xff, 16,   0,   6,    0,
+                                 0xff, 0xff, 0xff, 0xff, 0x20, 0,    4,    0,    0xff, 0xff, 0xff, 0xff};
+  put("a", 0, 0, 0644);
+  if (setxattr(in_tree("a"), "system.posix_acl_access", list, sizeof(list), 0) != 0) skip();
+  assert_refused("a", "/a can be changed by group ");
+}
+
+static int set_up(void **state) {
+  tree_init(&tree);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  if (geteuid() == 0) set_folder(".", 0, 0, 0700);
+  tree_finish(&tree);
+  return 0;
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+  const struct CMUnitTest tests[] = {
+      TEST(test_ours),   TEST(test_every_user_may_write), TEST(test_another_users),          TEST(test_links),
+      TEST(test_groups), TEST(test_private_groups),       TEST(test_an_access_control_list),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
