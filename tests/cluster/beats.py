@@ -61,14 +61,18 @@ def check(path):
     return all
 
 
-def beat(path, parent):
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+def write(path, worker, goes_on):
     e = os.environ
-    words = f"{e['RDZV_ROUND']} {e['MASTER_ADDR']}:{e['MASTER_PORT']} {e['RANK']} {socket.gethostname()} {parent}"
+    words = f"{e['RDZV_ROUND']} {e['MASTER_ADDR']}:{e['MASTER_PORT']} {e['RANK']} {socket.gethostname()} {worker}"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    while os.getppid() == parent:
+    while goes_on():
         os.write(fd, f"{time.monotonic():.6f} {words}\n".encode())
         time.sleep(EVERY)
+
+
+def beat(path, parent):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    write(path, parent, lambda: os.getppid() == parent)
 
 
 if __name__ == "__main__":

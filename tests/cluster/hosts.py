@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts in network namespaces: what one machine can show of a cluster in which hosts die and wires break.
 
-A host is a process 1 in namespaces of its own: network, host name, PIDs, mounts (its own /proc, /run and /etc/hosts). Its wire is a pair of
-virtual interfaces, the other end of which is a port of a bridge, and the bridge is in a namespace of its own too, so nothing of this ever
+A host is a process 1 in namespaces of its own: network, host name, PIDs, mounts (its own /proc, /run and /etc/hosts), and the time since its boot.
+Its wire is a pair of virtual interfaces, the other end of which is a port of a bridge, and the bridge is in a namespace of its own too, so nothing of this ever
 touches the machine's network, and several clusters do not know of each other: no name is given that somebody else could have. Whatever runs
 on a host is a member of its PID namespace: so "is anything left?" is one look through /proc that nobody escapes, and "power cut" is the
 death of process 1, by which the kernel kills all others at once. Process 1 in turn dies with the process that made it, and so nothing of a
 cluster is left however a test ends.
 
 A power cut pulls the wire first: no FIN, no RST leaves a host that dies. A cut drops packets where they arrive, on both sides of the wire,
-so no sender is told. See test_hosts.py, which proves all that.
+so no sender is told. A cut that rejects answers the host's own packets with RST, as a firewall may. See test_hosts.py, which proves all that.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import time
 
 import harness
 
-PRIVATE = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+PRIVATE = ["--net", "--uts", "--ipc", "--mount", "--pid", "--time", "--fork", "--kill-child", "--mount-proc"]
 # The first lines of a host's life. Process 1 ignores SIGCHLD, so the kernel reaps orphans, as an init would.
 BOOT = """
 set -e
@@ -56,7 +56,8 @@ class Namespaces:
     """A process 1 that only waits, and its namespaces. They go when it dies, and it dies with us."""
 
     def __init__(self, name, hosts_file=""):
-        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", *PRIVATE, "sh", "-c", BOOT, "sh", name, str(hosts_file)]
+        up = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", *PRIVATE, "--boottime", f"-{up}", "sh", "-c", BOOT, "sh", name, str(hosts_file)]
         self.outer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         line = self.outer.stdout.readline()
         assert line == b"ready\n", f"{name} does not boot: {self.outer.stderr.read().decode()}"
@@ -64,7 +65,7 @@ class Namespaces:
         self.pid_namespace = os.readlink(f"/proc/{self.init}/ns/pid")
 
     def enter(self, *more):
-        return ["nsenter", "-t", str(self.init), "-m", "-u", "-n", "-p", "-i", *more, "--"]
+        return ["nsenter", "-t", str(self.init), "-m", "-u", "-n", "-p", "-i", "-T", *more, "--"]
 
     def sh(self, script, check=True):
         done = subprocess.run([*self.enter(), "sh", "-ec", script], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60 * harness.SLOW)
@@ -156,6 +157,12 @@ class Host:
     def cut(self, way="both"):
         self.lose(100, way)
 
+    def reject(self):
+        """Nothing arrives here, and all TCP packets from here are answered with RST, which nobody else sees."""
+        self.cut("in")
+        self.ns.sh("nft 'add table inet rejects; add chain inet rejects c { type filter hook output priority 0; }; "
+                   "add rule inet rejects c oifname eth0 meta l4proto tcp reject with tcp reset'")
+
     def refuse(self, hosts):
         """Drops what comes from those."""
         macs = ", ".join(host.mac for host in hosts)
@@ -166,6 +173,7 @@ class Host:
         self.ns.sh("nft delete table netdev part_eth0 2>/dev/null || true")
         self.cluster.switch.sh(f"nft delete table netdev loss_{self.port.replace('.', '_')} 2>/dev/null || true")
         self.ns.sh("nft delete table netdev loss_eth0 2>/dev/null || true")
+        self.ns.sh("nft delete table inet rejects 2>/dev/null || true")
 
     # -- what runs there -----------------------------------------------------------------------------------------------
 

@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+import beats
+import session_child
 from harness import SLOW, alive, until
-from job import LEASE, Clock, Job, rounds, stays
+from job import LEASE, PYTHON, Clock, Job, rounds, stays
 
 BUSY = 10 * SLOW
 
@@ -54,6 +56,34 @@ def test_an_elastic_node_is_cut_longer_than_the_lease(make_cluster, way):
     healed.fact("healed, and the round has grown (30 s after its beginning at the earliest):")
     assert [rounds(job.agents[i]) for i in (2, 3, 4)] == [[1, 2, 3], [1, 2, 3], [1, 3]], c
     job.finish()
+
+
+@pytest.mark.seconds(30)
+@pytest.mark.parametrize("worker", ["runs", "has finished"])
+def test_children_of_a_worker_do_not_outlive_a_fence(make_cluster, worker):
+    """One node is cut off from the daemon's host alone. Children of its worker, in sessions of their own and deaf to SIGTERM, are dead before the next
+    round begins; also if the worker has ended with 0 a moment before, so that they have seconds to end by themselves."""
+    c = make_cluster(4)
+    c[3].daemon()
+    file = c.tmp / "beats"
+    job = Job(c, "3:4", 1, 2, 3, 4, endpoint="node3", script=f"exec {PYTHON} -SE {session_child.__file__} {file}")
+    job.expect(1, 4)
+    time.sleep(LEASE / 2)
+    clock = Clock(c)
+    c.part((3,), (4,))
+    if worker != "runs":
+        time.sleep(0.7 * LEASE)
+        (c.tmp / "end-node4").touch()
+    job.expect(2, 3, 1, 2, 3)
+    clock.fact("the others run without it")
+    stays(lambda: f"no rounds overlap\n{c}", lambda: beats.check(file), 7 - clock.took)
+    for i in (3, 4):
+        c[i].heal()
+    stays(lambda: f"no rounds overlap\n{c}", lambda: beats.check(file), LEASE)
+    (c.tmp / "go").touch()
+    assert not any(job.agents[i].exit(30) for i in (1, 2, 3)), c
+    job.agents[4].exit(30)
+    c.gone()
 
 
 @pytest.mark.parametrize("way", ["both", "in", "out"])

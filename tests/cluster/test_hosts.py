@@ -139,6 +139,31 @@ def test_a_cut_is_silent_and_heals(make_cluster):
     end(listener, talker, target, shouter)
 
 
+def test_a_cut_that_rejects(make_cluster):
+    """The host's own packets are answered with a reset, on a connection that is there and on a new one. The other side hears nothing."""
+    c = make_cluster(2)
+    listener, talker = talking(c)
+    c[2].reject()
+    talker.expect("ConnectionResetError")
+    assert silent(listener) and not listener.says("FIN|Error"), listener
+    again = python(c[2], "import socket; socket.create_connection(('node1', 7000), 5)")
+    assert again.exit() == 1 and again.says("ConnectionRefusedError"), again
+    c[2].heal()
+    again = python(c[2], "import socket; socket.create_connection(('node1', 7000), 5)")
+    assert again.exit() == 0, again
+    end(listener)
+
+
+def test_a_host_counts_from_its_boot(make_cluster):
+    c = make_cluster(1)
+    time.sleep(2)
+    c[1].power_off()
+    began = time.monotonic()
+    c[1].boot()
+    up = float(c[1].ns.sh("cat /proc/uptime").split()[0])
+    assert up <= time.monotonic() - began + 1, "whole seconds are all that a host can be set to"
+
+
 def test_two_sides_of_a_cut(make_cluster):
     """Hosts of one side hear each other, and nobody hears the other side."""
     c = make_cluster(3)

@@ -119,6 +119,8 @@ def test_the_key_comes_from_mpirun(make_rsh, kind):
     number = environ(agents[0]).get("OMPI_MCA_orte_precondition_transports", "cmd=put")
     shown = subprocess.run(["ps", "-ww", "-eo", "args"], check=True, capture_output=True, text=True).stdout
     assert agents and "rdzv-agent" in shown and number not in shown, f"{number} is on a command line"
+    numbers = {environ(worker(m.c, rank)).get("OMPI_MCA_orte_precondition_transports") for rank in range(4)}
+    assert numbers == ({number} if kind == "openmpi" else {None}), "all workers have one number, which is not mpirun's"
     m.finish(p, 4)
 
 

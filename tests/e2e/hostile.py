@@ -42,7 +42,7 @@ class FakeDaemon:
         at = answers.index(None) if None in answers else len(answers)
         self.answers, self.last = dict(HELLO=answers[:at], REPORT=answers[at + 1 :]), "REPORT" if None in answers else "HELLO"
         self.key = harness.key_of(0) if key == "" else key
-        self.greeting = greeting or dict(version=1)
+        self.greeting = greeting
         self.openings, self.heard, self.answered = [], [], False
         self.listener = listener or harness.listen_in()
         host, self.port = self.listener.getsockname()
@@ -62,8 +62,8 @@ class FakeDaemon:
 
     def _serve(self, conn):
         with contextlib.suppress(OSError, EOFError):
-            seal, read = self._open(conn)
-            conn.sendall(seal(frame("GREETING", self.greeting)))
+            seal, read, more = self._open(conn)
+            conn.sendall(seal(frame("GREETING", self.greeting or dict(version=1, **more))))
             data = b""
             while True:
                 data += read()
@@ -80,11 +80,13 @@ class FakeDaemon:
                     self.answered = self.answered or NAMES[number] == self.last
 
     def _open(self, conn):
-        """(What makes bytes of frames, what reads some)."""
-        first = exactly(conn, len(PREFACE) if self.key is None else sealed.OPENING)
+        """(What makes bytes of frames, what reads some, what GREETING has besides the version)."""
+        first = exactly(conn, len(PREFACE))
+        if self.key is not None:
+            first += exactly(conn, sealed.opening_size(sealed.kind_of(first)) - len(PREFACE))
         self.openings.append(first)
         if self.key is None:
-            return bytes, lambda: some(conn)
+            return bytes, lambda: some(conn), {}
         channel = sealed.Server(sealed.Key.parse(str(self.key)))
         try:
             channel.opening(first)
@@ -92,7 +94,7 @@ class FakeDaemon:
             conn.sendall(sealed.no(sealed.WRONG_KEY))
             raise EOFError from None
         conn.sendall(channel.answer())
-        return channel.seal, lambda: channel.open(some(conn))
+        return channel.seal, lambda: channel.open(some(conn)), dict(ticket=channel.ticket())
 
     def close(self):
         stop_accepting(self.listener, self.accepting)

@@ -56,11 +56,11 @@ class Closed(Exception):
 
 
 class Native:
-    def __init__(self, port=0, addr="127.0.0.1", path=None, source=None, preface=None, timeout=10.0, key="", sock=None):
+    def __init__(self, port=0, addr="127.0.0.1", path=None, source=None, preface=None, timeout=10.0, key="", sock=None, ticket=None):
         self.timeout, self.buffer, self.seen = timeout, b"", []
         if key == "":
             key = None if path or preface or sock else harness.key_of(port)
-        self.channel = key and sealed.Client(sealed.Key.parse(str(key)))
+        self.channel = key and sealed.Client(sealed.Key.parse(str(key)), ticket=ticket)
         self.key_source = None  # of the daemon, once it has answered
         self.agent = secrets.token_hex(8)
         self.incarnation, self.round, self.seq = "", 0, 0
@@ -140,6 +140,10 @@ class Native:
             m = self.recv(max(0.0, deadline - time.monotonic()))
             if m.name in names:
                 return m
+
+    def ticket(self):
+        """That of the daemon's GREETING, for the `ticket` of another Native."""
+        return self.channel.ticket(self.expect("GREETING").ticket)
 
     def until_closed(self, timeout=None):
         """All messages until the daemon closes."""

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import socket
 import threading
+import time
 
 import sealed
 from harness import listen_in, stop_accepting
@@ -32,7 +33,7 @@ class Link:
     def __init__(self, relay, client, number):
         self.relay, self.client, self.number = relay, client, number
         self.sent, self.got = b"", b""
-        self.daemon = socket.create_connection(relay.target, 10)
+        self.daemon = relay.dial()
         self.daemon.settimeout(None)
         self.threads = [
             threading.Thread(target=self._pass, args=(self.client, self.daemon, True), daemon=True),
@@ -50,10 +51,12 @@ class Link:
     def _first(self, to_daemon, data):
         """The size of the unit that begins a stream; 0: more bytes are needed, None: it is no channel."""
         if to_daemon:
-            known = sealed.preface(sealed.SEALED)
-            if data[: len(known)] != known[: len(data)]:
-                return None
-            return sealed.OPENING if len(data) >= sealed.OPENING else 0
+            for kind in sealed.SEALED, sealed.RESUMED:
+                known = sealed.preface(kind)
+                if data[: len(known)] == known[: len(data)]:
+                    size = sealed.opening_size(kind)
+                    return size if len(data) >= size else 0
+            return None
         if data[:4] != b"RDZV"[: len(data)]:
             return None
         if len(data) < sealed.HEADER.size:
@@ -112,8 +115,9 @@ class Link:
 
 
 class Relay:
-    def __init__(self, port, addr="127.0.0.1", change=None, listener=None):
-        self.target = addr, port
+    def __init__(self, port, addr="127.0.0.1", change=None, listener=None, patience=0):
+        """`patience`: so many seconds a client waits here for a daemon that is not there yet; else its connection ends."""
+        self.target, self.patience = (addr, port), patience
         self.change = change or (lambda unit: unit.data)
         self.links = []
         self.listener = listener or listen_in()
@@ -132,6 +136,16 @@ class Relay:
                 self.links.append(Link(self, client, len(self.links)))
             except OSError:  # no daemon is there
                 client.close()
+
+    def dial(self):
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return socket.create_connection(self.target, 10)
+            except ConnectionRefusedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     @property
     def seen(self):

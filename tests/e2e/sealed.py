@@ -8,24 +8,30 @@ each other is the proof that the channel is Noise.
     c.answer(sock.recv(56))             the header and the daemon's message; Refused where it says no
     sock.sendall(c.seal(frame))         records
     frames += c.open(sock.recv(65536))
+    ticket = c.ticket(greeting.ticket)
+    c = Client(key, ticket=ticket)      a later connection: 88 bytes of opening, and no Diffie-Hellman
 
 Neither of them has a socket: native.py has, and the tests that relay, cut and change what passes between two real programs.
 """
 
+import dataclasses
 import hashlib
 import hmac
 import re
 import secrets
 import struct
+import time
 import warnings
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from noise.connection import Keypair, NoiseConnection
 from noise.exceptions import NoiseInvalidMessage
 
 PATTERN = b"Noise_NNpsk0_25519_ChaChaPoly_SHA256"
 OWN = 0xFFFFFFFF  # on the wire: the daemon's own key
-PLAIN, SEALED, MUNGE = 0, 1, 2  # KIND of a preface
+PLAIN, SEALED, MUNGE, RESUMED = range(4)  # KIND of a preface
 OK, WRONG_KEY, NO_KEY, CREDENTIAL, NO_MUNGE, MUNGE_REFUSED, BUSY = range(7)  # STATUS of an answer
 OTHER, HOME_FILE, KEY_FILE, ENVIRONMENT, RANDOM, STATE_DIRECTORY = range(6)  # SOURCE of the daemon's key
 PREFACE = struct.Struct("<4sHH")
@@ -35,6 +41,9 @@ MESSAGE = 32 + 16  # an ephemeral key, and the tag of an empty payload
 OPENING = PREFACE.size + 4 + MESSAGE
 ANSWER = HEADER.size + MESSAGE
 TAG = 16
+TICKET = 4 + 8 + 32 + TAG  # seconds of issue, random bytes, the secret
+RESUMING = PREFACE.size + 4 + TICKET + TAG
+TICKET_S = 24 * 60 * 60
 PLAIN_MAX = 16 * 1024  # of frames in one record
 
 
@@ -71,6 +80,10 @@ class Key:
         """The bearer token of HTTP."""
         return str(Key(self._hash(b"rdzv http token", 0), self.uid))
 
+    def tickets(self):
+        """The key that wraps tickets, of a daemon's own key."""
+        return self._hash(b"rdzv ticket key", 0)
+
     @property
     def number(self):
         return OWN if self.uid is None else self.uid
@@ -88,10 +101,48 @@ class Forged(Exception):
     """Bytes that the holder of the key did not write, or not in this order."""
 
 
+@dataclasses.dataclass
+class Ticket:
+    """A client's: .number is the uid on the wire, .secret never goes over it."""
+
+    number: int
+    data: bytes
+    secret: bytes
+
+
+def hkdf(ck, ikm, n):
+    temp, out = hmac.digest(ck, ikm, "sha256"), [b""]
+    for i in range(n):
+        out.append(hmac.digest(temp, out[-1] + bytes([i + 1]), "sha256"))
+    return out[1:]
+
+
+def derive(key, data, size):
+    return hashlib.blake2b(data, key=key, digest_size=size).digest()
+
+
+class Cipher:
+    """One direction of a channel that was resumed."""
+
+    def __init__(self, key):
+        self.aead, self.n = ChaCha20Poly1305(key), 0
+
+    def _nonce(self):
+        self.n += 1
+        return struct.pack("<IQ", 0, self.n - 1)
+
+    def encrypt(self, data):
+        return self.aead.encrypt(self._nonce(), data, None)
+
+    def decrypt(self, data):
+        return self.aead.decrypt(self._nonce(), data, None)
+
+
 class Channel:
     """One end of a connection. `ephemeral`: 32 bytes instead of fresh ones, where a test wants the same bytes again."""
 
     def __init__(self, initiator, ephemeral=None):
+        self.initiator, self.ephemeral, self.resumption = initiator, ephemeral, None
         self.noise = NoiseConnection.from_name(PATTERN)
         (self.noise.set_as_initiator if initiator else self.noise.set_as_responder)()
         if ephemeral:
@@ -104,6 +155,24 @@ class Channel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of a given ephemeral key
             self.noise.start_handshake()
+        self.state = self.noise.noise_protocol.symmetric_state  # its ck outlives the handshake
+
+    def _finish(self):
+        """The channel is open."""
+        self.encrypt, self.decrypt = self.noise.encrypt, self.noise.decrypt
+        self.resumption = hkdf(self.state.ck, b"", 3)[2]
+
+    def _resume(self, secret, prologue):
+        """The proof that this end has the secret."""
+        both = derive(secret, prologue, 64)
+        self.ck = both[:32]
+        return ChaCha20Poly1305(both[32:]).encrypt(bytes(12), b"", None)
+
+    def _finish_resumed(self, unique):
+        both, self.resumption = derive(self.ck, unique, 64), derive(self.ck, unique, 32)
+        first, second = Cipher(both[:32]), Cipher(both[32:])
+        sender, receiver = (first, second) if self.initiator else (second, first)
+        self.encrypt, self.decrypt = sender.encrypt, receiver.decrypt
 
     def _read(self, message):
         try:
@@ -115,7 +184,7 @@ class Channel:
         """Records of at most `size` bytes of plaintext each."""
         records = []
         for at in range(0, len(data), size):
-            text = bytes(self.noise.encrypt(data[at : at + size]))
+            text = bytes(self.encrypt(data[at : at + size]))
             records.append(LENGTH.pack(len(text)) + text)
         return b"".join(records)
 
@@ -131,21 +200,32 @@ class Channel:
                 break
             text, self.rest = self.rest[LENGTH.size : LENGTH.size + size], self.rest[LENGTH.size + size :]
             try:
-                plain.append(bytes(self.noise.decrypt(text)))
-            except NoiseInvalidMessage:
+                plain.append(bytes(self.decrypt(text)))
+            except (NoiseInvalidMessage, InvalidTag):
                 raise Forged("a record") from None
         return b"".join(plain)
 
 
 class Client(Channel):
-    def __init__(self, key, uid=None, ephemeral=None):
+    def __init__(self, key, uid=None, ephemeral=None, ticket=None):
         """`uid`: the number that goes over the wire, where it is not the key's."""
         super().__init__(True, ephemeral)
-        self.prologue = preface(SEALED) + struct.pack("<I", key.number if uid is None else uid)
-        self._begin(key, self.prologue)
+        self.resumes, self.number = ticket, key.number if uid is None else uid
+        if ticket:
+            self.number = ticket.number if uid is None else uid
+            self.prologue = preface(RESUMED) + struct.pack("<I", self.number) + ticket.data
+        else:
+            self.prologue = preface(SEALED) + struct.pack("<I", self.number)
+            self._begin(key, self.prologue)
 
     def opening(self):
-        return self.prologue + bytes(self.noise.write_message())
+        return self.prologue + (self._resume(self.resumes.secret, self.prologue) if self.resumes else bytes(self.noise.write_message()))
+
+    def ticket(self, text):
+        """Of which the daemon has sent this text through the channel."""
+        data = bytes.fromhex(text)
+        assert len(data) == TICKET, text
+        return Ticket(self.number, data, self.resumption)
 
     def answer(self, data):
         """Refused, or the key's source. `data` may be a header alone where the answer is no."""
@@ -154,7 +234,15 @@ class Client(Channel):
         if status != OK:
             raise Refused(status, source)
         assert len(data) == ANSWER, data
-        self._read(data[HEADER.size :])
+        if not self.resumes:
+            self._read(data[HEADER.size :])
+            self._finish()
+            return source
+        self._finish_resumed(data[HEADER.size : HEADER.size + 32])
+        try:
+            self.decrypt(data[HEADER.size + 32 :])
+        except InvalidTag:
+            raise Forged("the answer to a ticket") from None
         return source
 
 
@@ -163,17 +251,49 @@ class Server(Channel):
         super().__init__(False, ephemeral)
         self.own, self.uid = own, None
 
-    def opening(self, data):
-        """Reads a client's 60 bytes. Forged where it has another key; .uid is whose key it showed (None: the daemon's own)."""
+    def opening(self, data, now=None):
+        """Reads a client's 60 or 88 bytes. Forged where it has another key; .uid is whose key it showed (None: the daemon's own)."""
         magic, version, kind = PREFACE.unpack_from(data)
-        assert (magic, version, kind, len(data)) == (b"RDZV", 1, SEALED, OPENING), data
-        number = struct.unpack_from("<I", data, PREFACE.size)[0]
-        self.uid = None if number == OWN else number
+        assert (magic, version, len(data)) == (b"RDZV", 1, opening_size(kind)), data
+        self.number = struct.unpack_from("<I", data, PREFACE.size)[0]
+        self.uid = number = None if self.number == OWN else self.number
+        self.resumes = kind == RESUMED
+        if self.resumes:
+            ticket = data[PREFACE.size + 4 : -TAG]
+            if abs(struct.unpack_from("<I", ticket)[0] - (time.time() if now is None else now)) >= TICKET_S:
+                raise Forged("an old ticket")
+            try:
+                secret = ChaCha20Poly1305(self.own.tickets()).decrypt(ticket[:12], ticket[12:], struct.pack("<I", self.number))
+            except InvalidTag:
+                raise Forged("a ticket") from None
+            if not hmac.compare_digest(self._resume(secret, data[:-TAG]), data[-TAG:]):
+                raise Forged("the proof beside a ticket")
+            return
         self._begin(self.own if self.uid is None else self.own.derive(number), data[: PREFACE.size + 4])
         self._read(data[PREFACE.size + 4 :])
 
     def answer(self, source=OTHER):
-        return HEADER.pack(b"RDZV", 1, OK, source) + bytes(self.noise.write_message())
+        header = HEADER.pack(b"RDZV", 1, OK, source)
+        if self.resumes:
+            unique = X25519PrivateKey.from_private_bytes(self.ephemeral).public_key().public_bytes_raw() if self.ephemeral else secrets.token_bytes(32)
+            self._finish_resumed(unique)
+            return header + unique + self.encrypt(b"")
+        message = bytes(self.noise.write_message())
+        self._finish()
+        return header + message
+
+    def ticket(self, now=None, random=None):
+        """The text of one for this channel."""
+        nonce = struct.pack("<I", int(time.time()) if now is None else now) + (random or secrets.token_bytes(8))
+        return (nonce + ChaCha20Poly1305(self.own.tickets()).encrypt(nonce, self.resumption, struct.pack("<I", self.number))).hex()
+
+
+def opening_size(kind):
+    return {SEALED: OPENING, RESUMED: RESUMING}[kind]
+
+
+def kind_of(opening):
+    return PREFACE.unpack_from(opening)[2]
 
 
 def no(status, source=OTHER):

@@ -11,11 +11,12 @@ has the key that it derives for her. Where other tests hold an attack, this tabl
 | HELLO with want_rank 0 and local_addr: becomes MASTER_ADDR, and puts an address on the store's list | test_first_rank |
 | a REPORT that is `failed` and `lasting`, an OBITUARY, END_ACK: ends the job with a forged verdict | test_forged_reports |
 | a flood of HELLOs on one connection takes all CPU of the daemon | test_flood |
+| somebody makes a node send more messages than any node does, and the daemon refuses that node | test_a_node_that_is_too_fast; test_store_door.py |
 | 19,900 valid HELLOs from two addresses fill the daemon | test_many_connections; test_crowds.py |
 | HELLO with a uid under another user's job name: sees and stops it | test_uid_of_hello |
 | a program that squats the port and answers END: the agent exits 0 without a worker | test_security_matrix.py::test_impostor |
 | connections are exhausted: root's rdzvctl is refused as well | test_many_connections; test_crowds.py |
-| 550 SETs of 8 MB to a round's store; 288 idle connections to it, by another user of the machine | test_store_door.py |
+| 550 SETs of 8 MB to a round's store; 288 idle connections to it; a thousand new ones in a second, by another user of a machine | test_store_door.py |
 """
 
 import contextlib
@@ -192,6 +193,40 @@ def test_flood(job, who):
     assert closed > 1 and slowest < 5 * SLOW, f"{sent} HELLOs, {closed} connections, slowest answer {slowest:.3f} s"
     spent = cpu_seconds(job.daemon.pid) - cpu
     print(f"{who}: {sent} HELLOs, {closed} connections, {spent:.2f} s of CPU in 2 s, slowest answer {slowest:.3f} s")
+
+
+def test_a_node_that_is_too_fast(rdzv):
+    """It sends more at once than a daemon reads at once. The rest is read at the allowed pace, which takes longer than its lease; but each message is a
+    sign of life. It keeps its place, each message is answered, and the job ends well."""
+    daemon = rdzv.daemon()
+    beats = 4096 + 600
+    with Native(daemon.port) as fast, Native(daemon.port) as other:
+        for n in fast, other:
+            n.hello(job="fast", nodes=2, lease_ms=1000)
+        for n in fast, other:
+            n.started()
+        fast.write(b"".join(frame("HEARTBEAT", id=i + 1) for i in range(beats)))
+        began, answered = time.monotonic(), 0
+        while answered < beats:
+            other.send("HEARTBEAT", id=answered + 1)
+            for m in some(fast, 0.2):
+                assert m.name not in ("REFUSED", "STALE", "STOP"), m
+                answered += m.name == "HEARTBEAT_ACK"
+                assert m.name != "HEARTBEAT_ACK" or m.id == answered
+        assert time.monotonic() - began > 2, "it was read at the allowed pace"
+        daemon.expect("job fast: node testhost sends more than 200 messages in a second: they are read at that pace")
+        assert not daemon.says("is lost"), daemon
+        other.send("HEARTBEAT", id=beats + 1)
+        fast.report("finished")
+        assert other.finish().outcome == "success"
+
+
+def some(n, seconds):
+    """The messages that come within that time."""
+    end = time.monotonic() + seconds
+    with contextlib.suppress(TimeoutError):
+        while (left := end - time.monotonic()) > 0:
+            yield n.recv(left)
 
 
 def test_uid_of_hello(job):

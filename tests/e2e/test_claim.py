@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import etcd
-from harness import BUILD, RDZVD, describe, free_port, stop_accepting, until
+from harness import BUILD, RDZVCTL, RDZVD, describe, free_port, stop_accepting, until
 
 HELPER = BUILD / "daemon/claim/rdzv-claim"
 ANSWER_S = 9  # within which a claim is answered
@@ -119,6 +119,42 @@ def test_nothing_is_won_after_the_end(place, claimer, request):
     for name in (f"{job}/i/1", f"{job}/i/3"):
         assert b.claim(name) == ("taken", "ended") and a.claim(name) == ("taken", "ended")
     assert b.claim(f"{job}/other/1", "y") == ("taken", "x") and b.claim(f"{job}/other/2") == ("won", "")
+
+
+def test_one_run_of_a_job_at_a_time(place, claimer, request):
+    a, b = claimer(place), claimer(place)
+    job = f"1000/{request.node.callspec.id}-run"
+    run = lambda c, incarnation, content: c.take(c.send(run=f"{job}/{incarnation}/", content=content))
+    assert run(a, "i", "mine") == ("won", "") and run(b, "k", "theirs") == ("taken", "mine") and run(a, "i", "mine") == ("won", "")
+    assert a.claim(f"{job}/i/1") == ("won", "") and a.end(f"{job}/i/") == ("won", "")
+    assert run(a, "i", "mine") == ("taken", "ended") and run(b, "k", "theirs") == ("won", "") and run(a, "l", "x") == ("taken", "theirs")
+
+
+def test_two_race_for_runs(place, claimer, request):
+    """Each begins runs, and ends those that it has won. Never have both won."""
+    job, running, won = f"1000/{request.node.callspec.id}-runs", [], [0, 0]
+
+    def race(i, c):
+        for k in range(100):
+            if c.take(c.send(run=f"{job}/{i}-{k}/", content="x"))[0] == "won":
+                running.append(i)
+                assert running == [i]
+                won[i] += 1
+                running.remove(i)
+                assert c.end(f"{job}/{i}-{k}/") == ("won", "")
+    errors = []
+
+    def safe(*args):
+        try:
+            race(*args)
+        except AssertionError as e:
+            errors.append(e)
+    threads = [threading.Thread(target=safe, args=(i, claimer(place))) for i in (0, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors and sum(won) > 20, (errors, won)
 
 
 @pytest.mark.parametrize("name, says", [("0", "has a slash"), ("0//1", "empty part"), ("0/ü", "printable ASCII"), ("0/1/", "does not end with a slash")])
@@ -440,8 +476,9 @@ def test_a_place_that_cannot_be_used_is_told_at_once(rdzv):
     refused(rdzv.tmp / "no/such", 71, "cannot create .*no/such: No such file")
     shared = rdzv.tmp / "shared"
     shared.mkdir()
-    shared.chmod(0o777)
-    refused(shared, 71, r"other users can write to .*shared and could remove claims; chmod go-w it, or chmod \+t")
+    for mode in 0o777, 0o1777, 0o770:
+        shared.chmod(mode)
+        refused(shared, 71, r"other users can write to .*shared and could make the next claim; chmod go-w it, or name a folder of your own, such as .*shared/claims-\d+")
     rdzv.gone()
 
 
@@ -511,19 +548,43 @@ def test_a_job_claims_its_rounds(rdzv, place, request):
     """A claim for each round while the job runs, and only its end afterwards. The daemon is an agent's, which gets --claim from it."""
     cluster = None if isinstance(place, Path) else request.getfixturevalue("one")
     job = f"claims-{request.node.callspec.id}"
-    of_job = lambda: {k.rpartition("/")[2]: v for k, v in claims_at(place, cluster).items() if k.split("/")[1] == job}
+    of_job = lambda: {"run" if "/run/" in k else k.rpartition("/")[2]: v for k, v in claims_at(place, cluster).items() if k.split("/")[1] == job}
     hold = rdzv.tmp / "hold"
     hold.touch()
     worker = script(rdzv, FAILS_ONCE + f"while os.path.exists('{hold}'): time.sleep(0.05)\n")
     agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--rdzv-id", job, "--claim", place, worker)
     agents[0].expect("round 2: 2 nodes")
     there = of_job()
-    assert set(there) == {"1", "2"}, there
+    assert set(there) == {"run", "1", "2"}, there
     for content in map(json.loads, there.values()):
         assert re.fullmatch("[0-9a-f]{32}", content["daemon"]) and len(content["nodes"]) == 2 and content["port"], content
     hold.unlink()
     assert [a.exit() for a in agents] == [0, 0], rdzv
-    until("the job's end is the only claim", lambda: of_job() == {"end": "ended"})
+    until("the job's end is the only claim", lambda: of_job() == {"end": "ended success 0"})
+
+
+def test_a_job_begins_beside_no_run_of_it(rdzv, place):
+    """A node that knows nothing of the run, at another daemon, is sent to it. When all is killed, an operator ends the run."""
+    daemons = [rdzv.daemon("--claim", place) for _ in range(2)]
+    start = lambda d: rdzv.agent("--endpoint", d.endpoint, "--nnodes", "1:2", "--last-call", "100ms", "--rdzv-id", f"run-{rdzv.mark}", "--claim", place, script(rdzv, RUNS))
+    waits = rf"another run of job run-{rdzv.mark}, which began at .* UTC with the daemon on \S+, has not ended, and this one waits for it"
+    first = start(daemons[0])
+    first.expect("round 1 runs")
+    second = start(daemons[1])
+    daemons[1].expect(waits)
+    second.expect(r"round 1 of job \S+ has its 1 node; this node waits", 20)
+    daemons[0].kill(signal.SIGKILL)
+    for a in first, second:
+        a.kill(signal.SIGKILL)
+    for p in (daemons[0], first, second):
+        p.exit()
+    third = start(daemons[1])
+    third.expect(rf"{waits}. If nothing of it runs any more: rdzvctl confirm-dead run-{rdzv.mark}", 20)
+    c = rdzv.spawn(RDZVCTL, "--endpoint", daemons[1].endpoint, "confirm-dead", f"run-{rdzv.mark}")
+    assert c.exit() == 0 and c.says("the run that it waits for counts as dead"), c
+    third.expect("round 1: 1 node", 20)
+    third.kill(signal.SIGTERM)
+    third.exit()
 
 
 def cpu_s(pid):
@@ -559,6 +620,19 @@ def test_a_job_outlives_its_helper(rdzv, how):
     d.expect(rf"rdzv-claim \(pid {pid}\) was killed by signal 9" if how == "killed" else rf"did not answer within 10 s; killed rdzv-claim \(pid {pid}\)")
     a.kill(signal.SIGTERM)
     a.exit()
+
+
+def test_an_agent_waits_for_a_folder_that_is_read_only(rdzv, small_disk):
+    """Its own rdzvd starts all the same, the waiting line has the reason, and the job begins when the folder can be written to."""
+    def remount(how):
+        subprocess.run(["mount", "-o", f"remount,{how}", small_disk], check=True, timeout=30)
+    folder = small_disk / "claims"
+    for what in ("", "a file in "):  # the first time, the folder itself is not there
+        remount("ro")
+        a = rdzv.agent("--endpoint", f"127.0.0.1:{free_port()}", "--nnodes", 1, "--claim", folder, script(rdzv, "print('done')"))
+        a.expect(rf"round 1 of job \S+ cannot be claimed: cannot create {what}{folder}: Read-only file system; trying again")
+        remount("rw")
+        assert a.exit() == 0 and a.says("round 1: 1 node"), rdzv
 
 
 def test_a_daemon_without_claims_is_refused(rdzv):

@@ -177,7 +177,8 @@ CASES = [
     ("rdzv-trainer --data sy", {"synthetic:"}),
     ("rdzv-trainer -b 8 --resume ", {"auto", "none"}),
     ("rdzvd --state-dir fo", {"folder"}),
-    ("rdzvctl ", {"status", "jobs", "drain", "undrain", "stop", "kill-worker", "logs", "top", "key", "token"}),
+    ("rdzvctl ", {"status", "jobs", "drain", "undrain", "stop", "kill-worker", "confirm-dead", "logs", "top", "key",
+                 "token"}),
     ("rdzvctl -p 29400 s", {"status", "stop"}),
     ("rdzvctl kill-worker --signal SIGUSR", {"SIGUSR1", "SIGUSR2"}),
 ]
@@ -226,7 +227,7 @@ def test_jobs_and_hosts(shell, rdzv):
     assert sorted(plain(shell(line + "stop "))) == sorted([job, "ada@n1:294"])
     rest = {"bash": "294", "zsh": "ada@n1:294", "fish": "ada@n1:294"}[shell.name]
     assert plain(shell(line + "status ada@n1:")) == [rest]
-    assert len(shell(line + "kill-worker ")) == 2 and shell(line + "jobs ") == []
+    assert len(shell(line + "kill-worker ")) == len(shell(line + "confirm-dead ")) == 2 and shell(line + "jobs ") == []
     assert not list(rdzv.tmp.glob("**/pwned"))
     status = json.loads(subprocess.check_output([RDZVCTL, "--socket", rdzv.tmp / "ctl", "status", "--json"]))
     host = status["jobs"][0]["members"][0]["host"]

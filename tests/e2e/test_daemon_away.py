@@ -10,6 +10,7 @@ import pytest
 
 import waits
 from harness import alive, environ, free_port, stop_accepting, until
+from test_rdzvd_control import ctl
 
 LEASE = 2.0
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
@@ -63,22 +64,52 @@ class Door:
         stop_accepting(self.listener, self.serving)
 
 
-def test_orphans_of_an_elastic_job_are_stopped(rdzv):
-    """Nobody listens any more; after --orphan-grace workers get SIGTERM and the agent exits with 76."""
+@pytest.mark.parametrize("nodes, signo", [("1:2", signal.SIGTERM), (2, signal.SIGKILL)], ids=["elastic-stopped", "fixed-killed"])
+def test_orphans_are_stopped(rdzv, nodes, signo):
+    """No daemon comes back. Workers get SIGTERM after --orphan-grace, and the agent exits with 76. A daemon that is told to stop says so, and no node
+    of an elastic job has to fence meanwhile. At fixed size none has to anyway."""
     d = rdzv.daemon()
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--lease", f"{LEASE:g}s", "--orphan-grace", "3s", "--last-call", "1m", "--", "sh", "-c", waits.COMMAND)
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", nodes, "--lease", f"{LEASE:g}s", "--orphan-grace", "3s", "--last-call", "1m", "--rdzv-conf", "is_host=0",
+                         "--", "sh", "-c", waits.COMMAND)
     workers = rdzv.await_workers(2)
     for a in agents:
         a.expect("ready$")
     gone = time.monotonic()
-    d.kill()
+    d.kill(signo)
     until("the workers are stopped", lambda: not any(map(alive, workers.values())), 20)
     assert time.monotonic() - gone > 2, "they were stopped before the grace was over"
     assert [a.exit() for a in agents] == [76, 76], rdzv
     for a in agents:
-        assert a.says("--orphan-grace") and a.says("got TERM"), a
+        assert a.says("--orphan-grace") and a.says("got TERM") and not a.says("killing the workers"), a
     rdzv.gone(E2E_NODE="0")
     rdzv.gone(E2E_NODE="1")
+
+
+@pytest.mark.parametrize("nodes", ["1:2", "2 and a spare"])
+def test_a_killed_daemon_that_stays_dead(rdzv, nodes):
+    """Nobody listens any more, and that is silence: anybody on the way could refuse as well. Where the others could go on without a node, its workers
+    are dead before its lease is over, whatever --orphan-grace is. Its agent waits for a daemon."""
+    d = rdzv.daemon()
+    options = ("--nnodes", nodes.split()[0], "--lease", f"{LEASE:g}s", "--orphan-grace", "1h", "--join-timeout", "6s", "--last-call", "1m",
+               "--rdzv-conf", "is_host=0")
+    agents = rdzv.agents(2, d.endpoint, *options, "--", "sh", "-c", waits.COMMAND)
+    workers = rdzv.await_workers(2)
+    for a in agents:
+        a.expect("ready$")
+    if "spare" in nodes:
+        spare = rdzv.agent("--endpoint", d.endpoint, *options, "--", "sh", "-c", waits.COMMAND, node="2")
+        spare.expect("this node is a spare")
+        time.sleep(LEASE / 2)  # a few heartbeats have told both of it
+    d.kill()
+    for a in agents:
+        a.expect("no answer from the daemon .* killing the workers before the lease of 2.0 s is over", 20)
+    until("the workers are killed", lambda: not any(map(alive, workers.values())), 20)
+    assert not any(a.says("got TERM") for a in agents), rdzv
+    if "spare" not in nodes:
+        assert [a.exit() for a in agents] == [74, 74], rdzv
+        return
+    rdzv.daemon(port=d.port)
+    until(f"two run again\n{rdzv}", lambda: sorted(rdzv.workers()) == [0, 1], 30)
 
 
 def test_a_job_of_fixed_size_waits(rdzv):
@@ -101,9 +132,9 @@ def test_a_job_of_fixed_size_waits(rdzv):
 @pytest.mark.parametrize("victim, charged", [(0, 0), (3, 1)], ids=["a-node's-agent-dies", "a-spare's-agent-dies"])
 def test_joins_and_failures_while_the_daemon_is_away(rdzv, victim, charged):
     """A worker dies, spares come, an agent dies: a daemon with a state file finds it all, and the job goes on. The worker's death costs a restart,
-    unless the agent was of the same round: a lost node weighs more, and costs none."""
+    unless the agent was of the same round: a lost node weighs more, and costs none. Its place is free when an operator has vouched for it."""
     d = rdzv.daemon("--state-dir", rdzv.tmp / "state")
-    options = ("--nnodes", 2, "--lease", f"{LEASE:g}s", "--rdzv-conf", "is_host=0", "--stop-timeout", "2s")
+    options = ("--nnodes", 2, "--rdzv-id", "away", "--lease", f"{LEASE:g}s", "--rdzv-conf", "is_host=0", "--stop-timeout", "2s")
     script = f"[ $RANK = 0 ] || [ -e died ] || {{ while [ ! -e die ]; do sleep 0.02; done; touch died; exit 5; }}; {WAIT}"
     agents = rdzv.agents(2, d.endpoint, *options, "--", "sh", "-c", script)
     first = rdzv.await_workers(2)
@@ -115,12 +146,17 @@ def test_joins_and_failures_while_the_daemon_is_away(rdzv, victim, charged):
         agents[i].expect("no rdzvd|trying again|could not be reached")
     agents[victim].kill()
     rdzv.gone(E2E_NODE=str(victim))
-    rdzv.daemon("--state-dir", rdzv.tmp / "state", port=d.port)
+    rdzv.daemon("--state-dir", rdzv.tmp / "state", "--socket", rdzv.tmp / "s", port=d.port)
     if charged:
         for a in agents[:2]:
             a.expect("restart 1 of 3", 20)
     else:
         agents[1].expect("lost|did not report", 20)
+        # No daemon heard its guard, so the machine may as well be cut off. A person looks, and says so.
+        agents[1].expect("may still run workers of an earlier round: .* then: rdzvctl confirm-dead ", 20)
+        assert not rdzv.workers(), rdzv
+        p = ctl(rdzv, "--socket", rdzv.tmp / "s", "confirm-dead", "away")
+        assert p.code == 0 and "1 lost node counts as dead; the next round waits for it no longer" in p.text, p
     until(f"both run again\n{rdzv}", lambda: len(rdzv.workers()) == 2 and not set(rdzv.workers().values()) & set(first.values()), 20)
     told = {(environ(p)["RDZV_ROUND"], environ(p)["RDZV_RESTART_COUNT"]) for p in rdzv.workers().values()}
     assert told == {("2", str(charged))}, f"{told}\n{rdzv}"
@@ -153,8 +189,8 @@ def test_two_daemons_meet(rdzv):
         door.close()
 
 
-def test_the_older_daemon_gives_way(rdzv):
-    """The other way round: a node of the newer job brings it to the older one's daemon."""
+def test_the_older_run_goes_on(rdzv):
+    """The other way round: nodes of the newer job come to the older one's daemon. They end theirs, and join."""
     old, new = rdzv.daemon(), rdzv.daemon()
     doors = [Door(old.port), Door(old.port), Door(new.port), Door(new.port)]
     options = ("--nnodes", 2, "--rdzv-id", "same", "--rdzv-conf", "is_host=0", "--lease", f"{LEASE:g}s", "--stop-timeout", "1s")
@@ -162,15 +198,17 @@ def test_the_older_daemon_gives_way(rdzv):
     rdzv.await_workers(2)
     agents += [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i + 2)) for i, door in enumerate(doors[2:])]
     until("both jobs run", lambda: len(rdzv.leaders(E2E_NODE="2")) == len(rdzv.leaders(E2E_NODE="3")) == 1, 10)
-    newer = rdzv.workers(E2E_NODE="2") | rdzv.workers(E2E_NODE="3")
+    older, newer = (rdzv.workers(E2E_NODE=a) | rdzv.workers(E2E_NODE=b) for a, b in ("01", "23"))
     new.kill(signal.SIGSTOP)  # it takes no part in what follows
     for door in doors[2:]:
         door.lead(old.port)
-    for a in agents[:2]:
-        assert a.exit() == 76 and a.says("comes from a newer run of this job"), a
-    assert all(map(alive, newer.values())), "the newer job was touched"
+    for a in agents[2:]:
+        a.expect("a run of this job that began before this node's goes on here")
+        a.expect("this node is a spare for the next round")
+    assert not any(map(alive, newer.values())), "the newer job's workers are dead before their nodes join"
+    assert all(map(alive, older.values())), "the older job was touched"
     new.kill(signal.SIGCONT)
     (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents[2:]] == [0, 0], rdzv
+    assert [a.exit() for a in agents] == [0, 0, 0, 0], rdzv
     for door in doors:
         door.close()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import alive, until
+from harness import alive, environ, until
 from held import guard_of
 
 LEASE = 8.0  # a fifth of it is the margin that a busy machine may use up
@@ -43,6 +43,35 @@ def test_a_stopped_agent_is_fenced(rdzv, stopped_with_it):
     assert agents[1].running and not rdzv.workers(E2E_NODE="1"), rdzv
     (rdzv.tmp / "go").touch()
     assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+# Children that escape a worker's group: in sessions of their own, deaf to SIGTERM, orphaned, stopped.
+FAMILY = ("setsid sh -c 'trap \"\" TERM; while :; do sleep 0.1; done' & (setsid sh -c 'trap \"\" TERM HUP; setsid sleep 60 & wait' &) ; "
+          "setsid sh -c 'kill -STOP $$' & trap '' TERM; ")
+
+
+@pytest.mark.parametrize("state", ["running", "in the middle of a stop"])
+def test_what_workers_have_started_is_fenced_with_them(rdzv, state):
+    """The agent is stopped, the second time behind the SIGTERM that asks it to leave: its workers have a minute for that, and the fence does not wait."""
+    d = rdzv.daemon()
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--last-call", "1m", "--lease", f"{LEASE:g}s", "--stop-timeout", "60s", "--", "sh", "-c",
+                         f'[ "$E2E_NODE" = 0 ] || {{ {FAMILY} }}; {WAIT}')
+    family = lambda: [pid for pid in rdzv.pids(E2E_NODE="1") if "RANK" in environ(pid)]
+    rdzv.await_workers(1, E2E_NODE="0")
+    until(lambda: f"the worker and its children run: {len(family())}", lambda: len(family()) >= 6, 10)
+    time.sleep(LEASE / 3)  # a heartbeat or two have told both that the other can go on alone
+    stopped = boot()
+    if state != "running":
+        agents[1].kill(signal.SIGTERM)
+        agents[1].expect("leaving with exit code", 5)
+    agents[1].kill(signal.SIGSTOP)
+    until(lambda: f"the guard kills all of them, but there is {family()}", lambda: not family(), LEASE + 15)
+    took = boot() - stopped
+    assert took < LEASE, f"one of them lived for {took:.2f} s, longer than the lease"
+    agents[0].expect("round 2 of 1", 30)
+    agents[1].kill(signal.SIGCONT)
+    (rdzv.tmp / "go").touch()
+    assert agents[0].exit() == 0 and agents[1].exit() is not None, rdzv
 
 
 def test_a_stopped_agent_of_a_fixed_size_job_is_not(rdzv):

@@ -144,10 +144,11 @@ def test_every_text_to_the_daemon(rdzv, message):
 INCARNATION = "ab" * 8
 VERDICT = dict(cause="worker-exit", round=1, node_rank=0, rank=0, local_rank=0, host="h", pid=4, code=3, state="R", text="t", error="e", device="d")
 WELCOME = ("WELCOME", dict(version=1, incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
-START = ("START", dict(incarnation=INCARNATION, round=1, node_rank=0, nodes=1, rank_base=0, world_size=1, role_world_size=1, head_addr="127.0.0.1", store_port=int(STORE_PORT),
+START = ("START", dict(incarnation=INCARNATION, origin=INCARNATION, round=1, node_rank=0, nodes=1, rank_base=0, world_size=1, role_world_size=1, head_addr="127.0.0.1", store_port=int(STORE_PORT),
                        head_host="h", node_addr="127.0.0.1", minters="h", other_command="h"))
 TALKS = dict(
     WELCOME=[],
+    GREETING=[WELCOME, ("GREETING", dict(version=1, ticket="ab"))],
     REFUSED=[("REFUSED", dict(code=65, text="no"))],
     STALE=[WELCOME, ("STALE", dict(incarnation=INCARNATION, round=0, text="over"))],
     WAITING=[WELCOME, ("WAITING", dict(here=1, min_nodes=2, max_nodes=2, missing=1, incarnation=INCARNATION, hosts="h", twin="other",
@@ -168,7 +169,7 @@ TALKS = dict(
 )
 
 
-UNSEEN = ["MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT"]  # between the agent and its workers, about a connection or a daemon that is not there, or a name that is dropped
+UNSEEN = ["GREETING", "MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT"]  # between the agent and its workers, about a connection or a daemon that is not there, or a name that is dropped
 
 
 def talk(message, path, value):

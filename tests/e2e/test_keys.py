@@ -4,17 +4,19 @@
 A job that runs is the proof that its agents and its daemon have one key: the daemon refuses any other.
 """
 
+import base64
 import json
 import os
 import secrets
 import shutil
+import socket
 import stat
 import time
 from pathlib import Path
 
 import pytest
 
-from harness import AGENT, HOST, RDZVCTL, RDZVD, describe, environ, free_port, until, write_key
+from harness import AGENT, HOST, RDZVCTL, RDZVD, SANITIZED, describe, environ, free_port, until, write_key
 from sealed import Key
 from terminal import Terminal
 
@@ -57,9 +59,9 @@ def join(rdzv, d, *words, env=None, **kw):
     return a, a.exit()
 
 
-def memory(pid):
-    """What a core dump of the process would have: see core(5), MADV_DONTDUMP."""
-    parts, skip, start = [], False, 0
+def memory(pid, want=lambda flags: " dd" not in flags):
+    """What a core dump of the process would have: see core(5), MADV_DONTDUMP. Or the mappings whose VmFlags are wanted."""
+    parts, start = [], 0
     with open(f"/proc/{pid}/smaps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as mem:
         ranges = []
         for line in maps:
@@ -67,9 +69,9 @@ def memory(pid):
             if "-" in first and not first.endswith(":"):
                 ranges.append([*(int(x, 16) for x in first.split("-")), line.split()[1], False])
             elif line.startswith("VmFlags:"):
-                ranges[-1][3] = " dd" in line
-        for start, end, mode, skip in ranges:
-            if "r" in mode and not skip:
+                ranges[-1][3] = want(line)
+        for start, end, mode, wanted in ranges:
+            if "r" in mode and wanted:
                 try:
                     mem.seek(start)
                     parts.append(mem.read(end - start))
@@ -94,6 +96,8 @@ def clean(rdzv, text, allowed=()):
         looked += 1
         assert rdzv.mark.encode() in image, describe(pid)  # of its environment: the image is whole
         assert raw not in image and text.encode() not in image, f"the key is in the memory of {describe(pid)}"
+        if not SANITIZED:
+            assert raw not in memory(pid, lambda flags: " lo" not in flags), f"the key is in memory that may be swapped, of {describe(pid)}"
     assert looked or not any(p.running for p in rdzv.procs)
     for p in rdzv.procs:
         assert text not in p.text and text not in " ".join(p.argv), p
@@ -412,6 +416,27 @@ def test_rdzvctl_key(rdzv):
     assert p.out == [own.token()] and not p.err, p
     p = rdzv.spawn(RDZVCTL, "token", "--key-file", rdzv.tmp / "none")
     assert p.exit() == 64 and p.says("--key-file: .*none: cannot open it"), p
+
+
+def test_no_token_of_http_stays_in_memory(rdzv):
+    """In one piece and in many, answered or not, as Bearer and as the password of Basic."""
+    d = serve(rdzv)
+    token = Key.parse(rdzv.key).token().encode()
+    basic = base64.b64encode(b"ada:" + token)
+    for field, code in (b"Bearer " + token, b"200"), (b"Basic " + basic, b"200"), (b"Bearer " + token + b"0", b"401"):
+        request = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Filler: " + b"x" * 900 + b"\r\nAuthorization: " + field + b"\r\nX-Filler: " + b"y" * 5000
+        for step, end in (len(request) + 4, b"\r\n\r\n"), (700, b"\r\n\r\n"), (700, b""):
+            with socket.create_connection(("127.0.0.1", d.port)) as s:
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for i in range(0, len(request + end), step):
+                    s.sendall((request + end)[i:i + step])
+                    time.sleep(0.01)  # so that it is read in pieces
+                if end:
+                    assert s.recv(4096).split()[1] == code
+    until("all connections have ended", lambda: len(os.listdir(f"/proc/{d.pid}/fd")) < 16)
+    image = memory(d.pid)
+    assert rdzv.mark.encode() in image
+    assert token[-32:] not in image and basic[-40:] not in image
 
 
 def test_rdzvctl_key_of_another_user(rdzv):

@@ -164,7 +164,7 @@ def test_daemon_seals_when_no_thread_is_left(user):
 def test_daemon_starts_when_no_thread_is_left(user):
     d = few(user, [RDZVD, "--listen", "127.0.0.1:0", "--socket", user.tmp / "socket"], nproc=1)
     assert d.popen.returncode == 71, d
-    d.expect("rdzvd: .*1 thread for files and names cannot be started: Resource temporarily unavailable; see ulimit -u, and pids.max of the cgroup")
+    d.expect("rdzvd: .*2 threads for files and names cannot be started: Resource temporarily unavailable; see ulimit -u, and pids.max of the cgroup")
 
 
 def test_rdzvctl_looks_a_name_up_when_no_thread_is_left(user):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import AGENT, HOST, until
+from harness import AGENT, HOST, until, write_key
 
 WAIT = ["--", "sh", "-c", "exit 0"]
 LINE = r"(\d+) of (\d+) nodes? (?:is|are) here"
@@ -153,6 +153,21 @@ def test_a_lost_node_is_missed(rdzv):
     agents[0].kill(signal.SIGTERM)
     assert agents[0].exit() == 75
     agents[1].exit()
+
+
+def test_a_node_with_another_key_is_named_at_once(rdzv, lan):
+    """As under Slurm with a home directory on each host: the scheduler's list has the node, and the daemon has its address alone."""
+    env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "node[1-2]",
+           "RDZV_MUNGE_SOCKET": str(rdzv.tmp / "no/munged")}
+    write_key(rdzv.tmp / "elsewhere/rdzv/key")
+    a = rdzv.agent("--", "true", wrap=lan[0], env=env)
+    a.expect(r"1 of 2 nodes is here after \d+ s, giving up in .*; missing 1: node2 \(never came\)$")
+    b = rdzv.agent("--", "true", wrap=lan[1], env={**env, "XDG_CONFIG_HOME": str(rdzv.tmp / "elsewhere")})
+    assert b.exit() == 72 and b.says("has another key"), b
+    a.expect(r"1 of 2 nodes is here after \d+ s, giving up in (60|5\d) s, since no other node can come; missing 1: node2 \(refused \d+ s ago: its agent has "
+             r"another key than the daemon: give both the same one, by --key-file or RDZV_KEY, or run munged\)$")
+    c = rdzv.agent("--", "true", wrap=lan[1], env=env)
+    assert (a.exit(), c.exit()) == (0, 0), rdzv
 
 
 @pytest.mark.parametrize("words, why", [

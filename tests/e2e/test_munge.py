@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon of root, and users whose own keys it does not know: MUNGE, a real one, brings each the key of that user."""
 
+import contextlib
 import os
+import selectors
 import signal
 import socket
 import struct
 import subprocess
+import threading
+import time
 
 import pytest
 
 import sealed
-from harness import RDZVCTL, RDZVD, free_port, until
+from crowd import descriptors
+from harness import RDZVCTL, RDZVD, free_port, listen_in, stop_accepting, until
 from munged import munged, needs_munge
 from others import EVE, MALLORY, needs_users
 from sealed import Key
@@ -145,6 +150,187 @@ def test_only_trusted_users_give_keys(rdzv, m, home, tmp_path_factory):
     assert p.exit() == 0, f"{p}\n{d}"
     d.kill(signal.SIGTERM)
     assert d.exit() == 0, d
+
+
+# ---- strangers, who have no key and send junk ------------------------------------------------------------------------
+
+
+class Junk:
+    """Connections on which something is sent that is no credential, at once again when it was answered. Strangers need no key for that."""
+
+    QUESTION = b"RDZV" + struct.pack("<HHI", 1, sealed.MUNGE, 15) + b"MUNGE:nonsense:"
+
+    def __init__(self, port, addresses, each):
+        self.port, self.given_up = port, 0
+        self.ready, self.ending = selectors.DefaultSelector(), threading.Event()
+        for i in range(addresses * each):
+            self._ask(f"127.7.0.{1 + i % addresses}")
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _ask(self, source):
+        s = socket.socket()
+        s.setblocking(False)
+        s.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # no port waits in TIME_WAIT
+        s.bind((source, 0))
+        s.connect_ex(("127.0.0.1", self.port))
+        self.ready.register(s, selectors.EVENT_WRITE, source)
+
+    def _turn(self, s, events, source):
+        with contextlib.suppress(OSError):
+            if events & selectors.EVENT_WRITE:
+                s.send(self.QUESTION)
+                self.ready.modify(s, selectors.EVENT_READ, source)
+                return
+            self.given_up += b"did not answer within" in s.recv(4096)
+        self.ready.unregister(s)
+        s.close()
+        self._ask(source)
+
+    def _run(self):
+        while not self.ending.is_set():
+            for key, events in self.ready.select(0.1):
+                self._turn(key.fileobj, events, key.data)
+
+    def close(self):
+        self.ending.set()
+        self.thread.join()
+        for key in list(self.ready.get_map().values()):
+            key.fileobj.close()
+
+
+class Slow:
+    """Passes connections on to munged after 20 ms, so that the daemon's four threads ask it 200 times a second at most."""
+
+    def __init__(self, m, path):
+        self.target, self.env = m.socket, {"RDZV_MUNGE_SOCKET": str(path)}
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(64)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self.listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, s):
+        with contextlib.suppress(OSError), s, socket.socket(socket.AF_UNIX) as to:
+            if not (data := s.recv(65536)):
+                return  # a look at the socket
+            time.sleep(0.02)
+            to.connect(str(self.target))
+            to.sendall(data)
+            while data := to.recv(65536):
+                s.sendall(data)
+
+    def close(self):
+        stop_accepting(self.listener, self.thread)
+
+
+@pytest.mark.parametrize("addresses", [8, 40])
+def test_junk_of_many_addresses(rdzv, m, home, addresses):
+    """More than munged can look at within a request's 5 s waits before it all the time. Agents who come then have their turn at once."""
+    slow = Slow(m, rdzv.tmp / "slow")
+    with descriptors(8192):
+        d = rdzv.daemon(env=slow.env)
+    junk = Junk(d.port, addresses, 2000 // addresses)
+    try:
+        until("the strangers' requests wait until they are given up", lambda: junk.given_up > 10, 30)
+        for _ in range(4):
+            p = agent(rdzv, d, **someone(m, home))
+            assert p.exit(30) == 0 and p.says(f"my uid is {EVE}"), f"{p}\n{d}"
+            assert not p.says("trying again"), p
+    finally:
+        junk.close()
+        slow.close()
+
+
+class Doorkeeper:
+    """Passes connections on to a daemon. The first ones that ask for a key by MUNGE are not: they are reset when they have asked."""
+
+    def __init__(self, port, resets):
+        self.target, self.resets, self.reset = port, resets, 0
+        self.listener = listen_in()
+        self.endpoint = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                s, _ = self.listener.accept()
+                threading.Thread(target=self._serve, args=(s,), daemon=True).start()
+
+    def _serve(self, s):
+        data = s.recv(4096)
+        if struct.unpack_from("<H", data, 6)[0] == sealed.MUNGE and self.reset < self.resets:
+            self.reset += 1
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            s.close()
+            return
+        to = socket.create_connection(("127.0.0.1", self.target))
+        to.sendall(data)
+        back = threading.Thread(target=self._copy, args=(to, s), daemon=True)
+        back.start()
+        self._copy(s, to)
+        back.join()
+        s.close()
+        to.close()
+
+    @staticmethod
+    def _copy(one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        stop_accepting(self.listener, self.thread)
+
+
+def test_a_daemon_that_ends_while_it_is_asked(rdzv, m, home):
+    """A reset says nothing of the user. The agent asks again, as after any connection that is lost."""
+    d = rdzv.daemon(env=m.env)
+    door = Doorkeeper(d.port, 3)
+    try:
+        d.endpoint = door.endpoint
+        p = agent(rdzv, d, **someone(m, home))
+        assert p.exit() == 0 and door.reset == 3, f"{p}\n{d}"
+    finally:
+        door.close()
+
+
+def test_a_munged_of_the_daemon_that_starts_again(rdzv, m, home):
+    """It is asked for a key while it closes every connection. When it is back, the agent gets its key."""
+    path = rdzv.tmp / "munged"
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        path.chmod(0o666)
+        asked = threading.Event()
+
+        def hang_up():
+            with contextlib.suppress(OSError):
+                while True:
+                    with deaf.accept()[0] as s:
+                        if s.recv(1):  # a look at the socket says nothing
+                            asked.set()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        d = rdzv.daemon(env={"RDZV_MUNGE_SOCKET": str(path)})
+        p = agent(rdzv, d, **someone(m, home))
+        p.expect("MUNGE brings none: on rdzvd's machine: munged of this machine does not answer.*; trying again")
+        assert asked.is_set()
+        link = rdzv.tmp / "link"
+        link.symlink_to(m.socket)
+        link.rename(path)
+        assert p.exit() == 0, f"{p}\n{d}"
+        deaf.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 # ---- rdzvctl of another machine: over the port, which is what it does where it finds no control socket ---------------

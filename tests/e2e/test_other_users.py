@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -17,7 +18,7 @@ import pytest
 from harness import AGENT, RDZVCTL, RDZVD, alive, comm, environ, free_port, status, until
 from hostile import EVIL, check
 from native import frame
-from others import EVE, MALLORY, as_user, needs_users, user
+from others import EVE, MALLORY, as_user, can_run, needs_users, user
 
 
 def ctl(rdzv, *args, **kw):
@@ -269,3 +270,125 @@ def test_a_worker_that_has_become_root(rdzv, become):
         os.kill(pid, signal.SIGKILL)
     assert a.exit() == 0, a
     assert not a.says("does not die of SIGKILL|the guard"), a
+
+
+# ---- user name spaces ------------------------------------------------------------------------------------------------
+
+
+needs_name_spaces = pytest.mark.skipif(
+    not can_run() or subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode != 0, reason="unshare --user is not permitted here")
+
+
+@needs_name_spaces
+def test_users_that_a_name_space_does_not_know_get_no_key(rdzv):
+    """The kernel shows all of them as uid 65534: two users would have one key, and one set of jobs."""
+    port = free_port()
+    d = rdzv.spawn("unshare", "--user", "--map-root-user", RDZVD, "--listen", f"127.0.0.1:{port}")
+    d.expect("listens on")
+    p = ctl(rdzv, "--port", port, "key")
+    assert p.code == 0 and len(p.out) == 1, p
+    for uid in EVE, MALLORY:
+        p = ctl(rdzv, "--port", port, "key", **user(uid))
+        assert p.code != 0 and not p.out and p.says("shows the daemon your user as nobody known"), p
+        p = ctl(rdzv, "--port", port, "jobs", **user(uid))
+        assert p.code == 0 and p.out == ["no jobs of yours (your user is not known to the daemon)"], p
+    d.kill(15)
+    d.exit()
+
+
+@needs_name_spaces
+def test_an_agent_does_not_run_as_nobody_known(rdzv):
+    """Any user that the name space does not know could speak for its workers."""
+    command = ["unshare", "--user", AGENT, "--standalone", "--"]
+    a = rdzv.spawn(*command, "true", **user(EVE))
+    assert a.exit() == 71 and a.says("runs as uid 65534, which in its user name space stands for every user that is not known there.*: run it as another user"), a
+    a = rdzv.spawn("unshare", "--user", "--map-root-user", *command[2:], "true", **user(EVE))
+    assert a.exit() == 0, a
+    a = rdzv.spawn(*command[2:], "true", **user(65534, TMPDIR="/tmp"))
+    assert a.exit() == 0, f"nobody of the machine is a user like others:\n{a}"
+
+
+# ---- what is found beside a program ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unpacked():
+    """A folder that everybody may write to, as /tmp, and in its bin/ copies of two programs that belong to root."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        folder = Path(folder)
+        (folder / "bin").mkdir(mode=0o755)
+        shutil.copy(AGENT, folder / "bin/rdzv-agent")
+        shutil.copy(RDZVD, folder / "bin/rdzvd")
+        folder.chmod(0o1777)
+        yield folder
+
+
+def place(file, text, mode=0o755):
+    """As its user may have to make the folders first."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(mode)
+
+
+@needs_users
+@pytest.mark.parametrize("name, argv, code", [
+    ("etc/rdzv/agent.conf", ["rdzv-agent", "--", "true"], 64),
+    ("libexec/rdzv/rdzv-devices", ["rdzv-agent", "--nproc", "auto", "--", "true"], 0),
+    ("libexec/rdzv/rdzv-claim", ["rdzvd", "--listen", "127.0.0.1:0", "--claim", "/tmp"], 71),
+    ("bin/rdzv-trainer", ["rdzv-agent", "--", "--steps", "1"], 127),
+], ids=["agent.conf", "rdzv-devices", "rdzv-claim", "rdzv-trainer"])
+def test_what_another_user_has_put_beside_a_program_is_not_run(rdzv, unpacked, name, argv, code):
+    """Not by root, and not by a third user. The sentence names the file and its user. What belongs to the program's owner counts."""
+    owned = unpacked / "owned"
+    text = f"on-event = touch {owned}\n" if name.endswith("conf") else f"#!/bin/sh\ntouch {owned}\n"
+    if name.startswith("bin/"):
+        (unpacked / "bin").chmod(0o1777)
+    with as_user(EVE):
+        place(unpacked / name, text)
+    command = [unpacked / "bin" / argv[0], *argv[1:]]
+    for me in ({}, user(MALLORY)):
+        a = rdzv.spawn(*command, **me)
+        assert a.exit() == code, a
+        assert a.says(rf"{unpacked / name} belongs to uid {EVE}, and would decide what runs here: .* remove it, or chown it"), a
+        check(a.err)
+    assert not owned.exists()
+
+
+@needs_users
+def test_a_folder_that_others_may_change_is_not_trusted(rdzv, unpacked):
+    """A user's own file in it may have been another file a moment ago."""
+    place(unpacked / "etc/rdzv/agent.conf", "max-restarts = 7\n", 0o644)
+    a = rdzv.spawn(unpacked / "bin/rdzv-agent", "--explain", "--", "true")
+    assert a.exit() == 0 and a.says(r"max-restarts 7"), a
+    (unpacked / "etc/rdzv").chmod(0o777)
+    a = rdzv.spawn(unpacked / "bin/rdzv-agent", "--explain", "--", "true")
+    assert a.exit() == 64 and a.says(rf"the folder {unpacked}/etc/rdzv can be changed by every user, and decides what runs here: chmod o-w"), a
+
+
+@needs_users
+def test_files_of_the_programs_owner_count(rdzv, unpacked):
+    """A user runs the installation of a colleague. Its file would not count beside a program of root."""
+    place(unpacked / "etc/rdzv/agent.conf", "max-restarts = 7\n", 0o644)
+    for path in ("etc/rdzv", "etc/rdzv/agent.conf"):
+        os.chown(unpacked / path, EVE, EVE)
+    a = rdzv.spawn(unpacked / "bin/rdzv-agent", "--explain", "--", "true", **user(MALLORY))
+    assert a.exit() == 64 and a.says(f"the folder|belongs to uid {EVE}"), a
+    os.chown(unpacked / "bin/rdzv-agent", EVE, EVE)
+    a = rdzv.spawn(unpacked / "bin/rdzv-agent", "--explain", "--", "true", **user(MALLORY))
+    assert a.exit() == 0 and a.says(r"max-restarts 7"), a
+
+
+@needs_users
+def test_an_environment_of_another_user_is_not_used(rdzv, unpacked):
+    """A script would run under her Python. It runs under the one in PATH."""
+    owned = unpacked / "owned"
+    (unpacked / "sub/bin").mkdir(parents=True)
+    shutil.copy(unpacked / "bin/rdzv-agent", unpacked / "sub/bin/rdzv-agent")
+    shutil.rmtree(unpacked / "bin")
+    with as_user(EVE):
+        place(unpacked / "bin/python3", f"#!/bin/sh\ntouch {owned}\n")
+        place(unpacked / "pyvenv.cfg", "home = /usr/bin\n", 0o644)
+    (rdzv.tmp / "hello").write_text("print('hello')\n")
+    a = rdzv.spawn(unpacked / "sub/bin/rdzv-agent", "--standalone", "hello")
+    assert a.exit() == 0 and a.says("hello") and not owned.exists(), a
+    assert a.says(rf"{unpacked}/pyvenv.cfg belongs to uid {EVE}, .*; scripts run under the python3 in PATH"), a

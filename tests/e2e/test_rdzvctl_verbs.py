@@ -118,6 +118,48 @@ def test_spare_takes_over(rdzv, d, hosts):
     assert [a.exit() for a in agents] == [0, 0, 0], rdzv
 
 
+def test_confirm_dead(rdzv, d, hosts):
+    """The agents of two nodes are stopped, so nobody says that their workers are dead; then an operator does, first of one and then of all."""
+    options = ("--endpoint", d.endpoint, "--nnodes", "3", "--lease", "2s", "--orphan-grace", "forever", "--rdzv-id", "family", "--", "sh", "-c", WAIT)
+    agents = [rdzv.agent(*options, wrap=hosts(i), node=str(i)) for i in range(3)]
+    rdzv.await_workers(3)
+    p = ask(rdzv, "confirm-dead", "nightly", "n1")
+    assert p.code == 1 and p.says("nightly"), p
+    p = ask(rdzv, "confirm-dead", "family", "n1")
+    assert p.code == 72 and p.text == "job family waits for no lost node on that host: its agent is connected", p
+    p = ask(rdzv, "confirm-dead", "family")
+    assert p.code == 72 and p.text == "job family waits for no lost node", p
+    for i in (1, 2):
+        agents[i].kill(signal.SIGSTOP)
+    agents[0].expect(r"1 of 3 nodes is here .*; n\[1-2\] may still run workers of an earlier round: .* then: rdzvctl confirm-dead family;", 30)
+    assert status(rdzv)["waiting"]["held"].startswith("n[1-2] may still run workers of an earlier round"), rdzv
+    lost = [*rdzv.workers(E2E_NODE="1").values(), *rdzv.workers(E2E_NODE="2").values()]
+    assert len(lost) == 2, "they live, so this is no formality"
+    agents += [rdzv.agent(*options, wrap=hosts(i), node=node) for i, node in ((1, "3"), (4, "4"))]  # n1 has a second agent
+    agents[4].expect("3 of 3 nodes are here .* rdzvctl confirm-dead family$", 20)
+    for pid in lost:
+        os.kill(pid, signal.SIGKILL)  # now it is true
+    p = ask(rdzv, "confirm-dead", "family", "n9", "--json")
+    assert p.code == 72 and json.loads(p.text) == {"ok": False, "code": 72, "text": "job family waits for no lost node on that host"}, p
+    p = ask(rdzv, "confirm-dead", "family", "n1", "--json")
+    vouched = "job family: 1 lost node on n1 counts as dead; the next round waits for it no longer"
+    assert p.code == 0 and json.loads(p.text) == {"ok": True, "code": 0, "text": vouched}, p
+    d.expect(rf"job family: {ME} from {HOST} confirms that nothing of it runs on n1 any more")
+    held = status(rdzv)["waiting"]["held"]
+    assert held.startswith("n2 may still run workers") and held.endswith("rdzvctl confirm-dead family n2"), held
+    assert not any(a.says("round 2") for a in agents), rdzv
+    p = ask(rdzv, "confirm-dead", "family")
+    assert p.code == 0 and p.text == "job family: 1 lost node counts as dead; the next round waits for it no longer", p
+    for i in (0, 3, 4):
+        agents[i].expect("round 2: 3 nodes, 3 workers")
+    (rdzv.tmp / "go").touch()
+    assert [agents[i].exit() for i in (0, 3, 4)] == [0, 0, 0], rdzv
+    p = ask(rdzv, "confirm-dead", "family")
+    assert p.code == 1 and p.says("job family is over"), p
+    for i in (1, 2):
+        agents[i].kill()
+
+
 def test_excluded_after_failures(rdzv, d, hosts):
     body = f'case $(hostname) in n1) exit 3;; esac; {WAIT}'
     options = ("--endpoint", d.endpoint, "--nnodes", "1:2", "--last-call", "5s", "--rdzv-id", "family", "--exclude-after", "1", "--", "sh", "-c", body)

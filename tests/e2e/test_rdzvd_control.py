@@ -211,6 +211,10 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
         (["statsu"], '"statsu" is not a command: did you mean status?'),
         (["stop"], "an argument is missing: rdzvctl stop JOB"),
         (["drain"], "an argument is missing: rdzvctl drain HOST"),
+        (["confirm-dead"], "an argument is missing: rdzvctl confirm-dead JOB .HOST."),
+        (["confirm-dead", "x", "y", "z"], '"z" is one argument too many: rdzvctl confirm-dead JOB .HOST.'),
+        (["confirm-dead", "x", "y" * 300], "1 to 255 bytes"),
+        (["confirm-dead", "x", "--force"], "--force is for drain"),
         (["kill-worker", "x"], "an argument is missing: rdzvctl kill-worker JOB RANK"),
         (["kill-worker", "x", "y"], '"y" is not a rank'),
         (["kill-worker", "x", "-1"], "-1"),
@@ -367,3 +371,16 @@ def test_stop_is_told_to_the_nodes(rdzv):
         n.send("END_ACK", dict(incarnation=n.incarnation))
     p = ctl(rdzv, "stop", "nobody", "--socket", "s")
     assert p.code != 0 and p.says("nobody") and not p.out, p
+
+
+def test_the_socket_of_a_killed_daemon_goes_with_the_next_clean_end(rdzv):
+    """Two daemons have one port on two addresses, as on hosts that share /tmp: the second one finds the name taken, and the first one is killed."""
+    first = rdzv.daemon()
+    path = Path(first.expect(r"control socket (\S+);")[1])
+    second = rdzv.daemon(port=first.port, listen="127.0.0.2")
+    second.expect("no control socket, rdzvctl cannot reach this daemon: .* belongs to another running daemon")
+    first.kill(signal.SIGKILL)
+    first.popen.wait(10)
+    assert path.exists()
+    second.kill(signal.SIGTERM)
+    assert second.exit() == 0 and not path.exists(), rdzv

@@ -2,10 +2,12 @@
 """Failures that come again end the job, failures that no restart can mend are final, and the verdict quotes the last exception. With real Python."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -139,6 +141,23 @@ def test_final(rdzv, text, words, code, sentence):
     a = rdzv.agent("--standalone", "--nproc", 2, *words)
     assert a.exit() == code and rounds(a) == 1, a
     assert lines(a, rf"failed in round 1: rank \d .*exited with code {code}{sentence}.*; 0 of 3 restarts used; exit code {code}$"), a
+
+
+@pytest.mark.parametrize("shim", ['exec -a python3 "$E2E_ENV/bin/python3" "$@"', '"$E2E_ENV/bin/python3" "$@"; exit $?'], ids=["exec", "child"])
+def test_a_failed_import_names_the_python_that_ran(rdzv, shim):
+    """python3 in PATH is a script of bash that runs a Python of its own choice, as pyenv's shims do; here that of a virtual environment."""
+    env, shims, real = rdzv.tmp / "env", rdzv.tmp / "shims", Path(sys.executable).resolve()
+    for folder in (env / "bin", shims):
+        folder.mkdir(parents=True)
+    (env / "bin/python3").symlink_to(real)
+    (shims / "python3").write_text(f'#!/usr/bin/env bash\nexport PATH=$E2E_ENV/bin:$PATH\n{shim}\n')
+    (shims / "python3").chmod(0o755)
+    # A large program takes its time to end, too.
+    (rdzv.tmp / "train.py").write_text("import atexit, time\natexit.register(time.sleep, 1)\nimport no_such_module\n")
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "train.py", env={"PATH": f"{shims}:{os.environ['PATH']}", "E2E_ENV": str(env)})
+    assert a.exit() == 1, a
+    assert lines(a, rf"^rdzv-agent:   it ran under {re.escape(str(env))}/bin/python3 \({re.escape(real.name)}\): install the module there, "), a
+    assert not a.says("ran under .*bash"), a
 
 
 def test_a_failed_import_is_not_final_later(rdzv):

@@ -210,6 +210,30 @@ def test_only_the_rounds_nodes_are_let_in(rdzv, lan):
     daemon.exit()
 
 
+SETS_INSIDE = """
+import mmap, os, socket
+if os.environ["RANK"] == "1":
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "31234"
+with open("libc10.so", "rb") as f:
+    library = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)  # what the agent knows PyTorch by
+server = socket.create_server(("127.0.0.1", 0))
+connection = socket.create_connection(server.getsockname())
+while not os.path.exists("go"):
+    sum(range(10000))
+"""
+
+
+def test_a_script_that_sets_master_port_is_named_whatever_it_does(rdzv):
+    """It computes, and has a connection elsewhere. Its sibling does the same with what the agent gave, and is not named."""
+    (rdzv.tmp / "libc10.so").write_bytes(b"x" * 4096)
+    a = rdzv.agent("--standalone", "--nproc", 2, "--", sys.executable, "-c", SETS_INSIDE)
+    m = a.expect(r"no worker has connected to the round's store \(.*\) for 1\d s: rank 1's process \d+ \(\S+\) has MASTER_ADDR=localhost MASTER_PORT=31234, set by "
+                 r"the script itself, and no worker listens there\. Start the job with --store worker", 40)
+    assert "other" not in m.string, a
+    (rdzv.tmp / "go").touch()
+    assert a.exit() == 0, a
+
+
 def test_a_command_that_sets_master_port_is_named(rdzv):
     """Its workers look for the agent's store at a port that nobody serves. Commands that need no store, and those with --store worker, hear nothing."""
     sets = ["--", "sh", "-c", "MASTER_ADDR=elsewhere MASTER_PORT=31234 sleep 60"]

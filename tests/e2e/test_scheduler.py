@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults of an agent under a scheduler or launcher: the environment is made up, everything else is real."""
 
+import hmac
 import os
 import re
+import secrets
 import signal
 import socket
 import time
@@ -223,6 +225,25 @@ def test_mpirun_on_two_hosts(rdzv, lan):
     agents = [rdzv.agent("--", "sh", "-c", SHOW, env=env, wrap=wrap) for env, wrap in zip(envs, lan)]
     assert [a.exit() for a in agents] == [0, 0], rdzv
     assert places(agents) == {r: f"of 2 local 0 of 1 sees all in mpi-{envs[0]['PMIX_NAMESPACE']}" for r in (0, 1)}
+
+
+def test_no_worker_of_mpirun_can_make_the_key(rdzv, lan):
+    """Open MPI gives all processes a number, from which the agents' key follows. Workers have another one, the same for all, as some networks of Open MPI need."""
+    name, number, port = "OMPI_MCA_orte_precondition_transports", f"{secrets.token_hex(8)}-{secrets.token_hex(8)}", free_port()
+    key_of = lambda text: hmac.new(b"rdzv open mpi key\0", bytes.fromhex(text.replace("-", "")), "sha256").hexdigest()
+    envs = [{**mpi(r, 2, "10.99.0.1", port=port), name: number} for r in (0, 1)]
+    explained = rdzv.agent("--explain", "--", "true", env=envs[0], wrap=lan[0])
+    assert explained.exit() == 0, explained
+    (endpoint,) = re.findall(r"^endpoint (\S+)", "\n".join(explained.out), re.M)
+    agents = [rdzv.agent("--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done", env=env, wrap=wrap) for env, wrap in zip(envs, lan)]
+    (theirs,) = {environ(pid)[name] for pid in rdzv.await_workers(2).values()}
+    assert re.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}", theirs) and theirs != number
+    for text, code in (number, 0), (theirs, 72):
+        p = rdzv.spawn(harness.RDZVCTL, "--endpoint", endpoint, "jobs", env={"RDZV_KEY": key_of(text)}, wrap=lan[1])
+        assert p.exit(15) == code, p
+    assert number not in {environ(pid).get(name) for pid in rdzv.pids()}, "not even in what the kernel shows of the agents"
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
 
 
 def test_mpirun_on_a_login_node(rdzv, lan):

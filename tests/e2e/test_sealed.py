@@ -2,13 +2,14 @@
 """The tests' own tools for the secure channel: sealed.py, the model daemon of hostile.py and the relay understand each other."""
 
 import secrets
+import socket
 import subprocess
 import sys
 
 import pytest
 
 import sealed
-from harness import TOP
+from harness import TOP, until
 from hostile import FakeDaemon
 from native import Native
 from relay import Relay
@@ -36,6 +37,43 @@ def test_client_and_model_daemon(rdzv, fake):
         with Native(relay.port, key=secrets.token_hex(32)) as n, pytest.raises(sealed.Refused) as e:
             n.recv()
         assert e.value.status == sealed.WRONG_KEY
+
+
+def test_a_ticket_opens_the_next_channel(rdzv):
+    """The independent client at the real daemon: with the key, with a ticket, with a ticket of that channel; then at a daemon that has restarted."""
+    daemon = rdzv.daemon()
+    with Relay(daemon.port) as relay:
+        tickets = {}
+        for key in sealed.Key.parse(rdzv.key), sealed.Key.parse(rdzv.key).derive(1000):
+            ticket = None
+            for _ in range(3):
+                with Native(relay.port, key=key, ticket=ticket) as n:
+                    ticket = n.ticket()
+                    n.hello(job="a-job-that-nobody-sees", nodes=2)
+                    n.expect("WELCOME")
+            tickets[key] = ticket
+        port = daemon.port
+        daemon.kill()
+        daemon.exit()
+        rdzv.daemon(port=port)
+        for key, ticket in tickets.items():
+            with Native(relay.port, key=key, ticket=ticket) as n:
+                n.expect("GREETING")
+        kinds = [sealed.kind_of(link.sent) for link in relay.links]
+        assert kinds == 2 * [sealed.SEALED, sealed.RESUMED, sealed.RESUMED] + 2 * [sealed.RESUMED], kinds
+        assert b"a-job-that-nobody-sees" not in relay.seen and len(relay.seen) > 3000
+
+
+def test_an_agent_resumes_at_the_model_daemon(rdzv):
+    """The real agent at an independent daemon, which ends its first connection."""
+    fake = FakeDaemon(("WELCOME", dict(state="forming", incarnation="ab" * 8, daemon="cd" * 8)))
+    agent = rdzv.agent("--endpoint", fake.endpoint, "--nnodes", 2, "--", "true")
+    until("the agent has said HELLO", lambda: fake.heard.count("HELLO") == 1)
+    fake.conns[0].shutdown(socket.SHUT_RDWR)
+    until("it has said HELLO again", lambda: fake.heard.count("HELLO") == 2)
+    agent.kill()
+    fake.close()
+    assert [sealed.kind_of(o) for o in fake.openings[:2]] == [sealed.SEALED, sealed.RESUMED]
 
 
 def test_relay_changes_what_it_is_told(rdzv, fake):

@@ -169,6 +169,117 @@ def test_every_byte_of_an_opening(job):
             assert everything(s) == b"", n
 
 
+# ---- tickets ---------------------------------------------------------------------------------------------------------
+
+
+TICKET_REFUSED = r"127\.0\.0\.1:\d+: refused: its ticket is too old, used, or not of this daemon"
+
+
+def ticket_of(job, key=None):
+    with Native(job.daemon.port, key=key or job.rdzv.key) as n:
+        return n.ticket()
+
+
+def forged(job, issued, key=None):
+    """A ticket of somebody who has the daemon's own key, or another one."""
+    client, server = sealed.Client(Key.parse(job.rdzv.key)), sealed.Server(Key.parse(job.rdzv.key))
+    server.opening(client.opening())
+    client.answer(server.answer())
+    server.own = key or server.own
+    return client.ticket(server.ticket(issued))
+
+
+def test_tickets_that_open_nothing(job):
+    own, eve, good = Key.parse(job.rdzv.key), Key.parse(job.rdzv.key).derive(EVE), ticket_of(job)
+    replace = lambda t, **what: sealed.Ticket(**dict(vars(t), **what))
+    bad = {
+        "too old": forged(job, int(time.time()) - sealed.TICKET_S - 5),
+        "of the future": forged(job, int(time.time()) + sealed.TICKET_S + 60),
+        "of a daemon with another key": forged(job, int(time.time()), Key.random()),
+        "made with a user's key": forged(job, int(time.time()), eve),
+        "a user's for the daemon": replace(ticket_of(job, eve), number=sealed.OWN),
+        "a user's for another": replace(ticket_of(job, eve), number=0),
+        "the daemon's for a user": replace(good, number=EVE),
+        "stolen, without its secret": replace(good, secret=secrets.token_bytes(32)),
+        "another's with the own secret": replace(ticket_of(job), secret=good.secret),
+        "random": replace(good, data=good.data[:4] + secrets.token_bytes(sealed.TICKET - 4)),
+    }
+    for name, ticket in bad.items():
+        assert opened(job, own, ticket=ticket) == sealed.WRONG_KEY, name
+    job.daemon.expect(TICKET_REFUSED)
+    assert opened(job, own, ticket=good) == sealed.OK, "nobody has used it up"
+    assert opened(job, own, ticket=forged(job, int(time.time()) - sealed.TICKET_S + 600)) == sealed.OK
+    with Native(job.daemon.port, ticket=ticket_of(job, eve)) as n:  # its bearer is that user, whatever other key it holds
+        n.expect("GREETING")
+        n.send("CONTROL", dict(verb="jobs"), id=1)
+        assert JOB not in str(n.expect("CONTROL_REPLY").raw)
+
+
+@pytest.mark.parametrize("later", [0, 1.2], ids=["at once", "under another ephemeral key"])
+def test_replay_with_a_ticket(job, later):
+    """What a client with a ticket has said is said again. Once the daemon has forgotten the opening, it opens a channel of which nobody has the keys."""
+    for _ in range(20):  # the ephemeral key is a new one each second
+        ticket = ticket_of(job)
+        with Relay(job.daemon.port) as relay, Native(relay.port, ticket=ticket) as n:
+            n.expect("GREETING")
+            n.send("CONTROL", dict(verb="stop", job="replayed-job"), id=1)
+            n.expect("CONTROL_REPLY")
+        asked = len([l for l in job.daemon.err if "CONTROL" in l])
+        assert asked, job.daemon
+        time.sleep(later)
+        with socket.create_connection(("127.0.0.1", job.daemon.port)) as s:
+            s.sendall(relay.links[0].sent)
+            got = everything(s)
+        if later or got[6] != sealed.OK:
+            break
+    if later:
+        assert got[6] == sealed.OK and len(got) > sealed.ANSWER, got
+        assert got[: sealed.ANSWER] != relay.links[0].got[: sealed.ANSWER], "fresh keys"
+        job.daemon.expect(r"127\.0\.0\.1:\d+: refused: a record was changed on its way, or came twice")
+    else:
+        assert got == sealed.no(sealed.WRONG_KEY, got[7]), got
+        job.daemon.expect(TICKET_REFUSED)
+    assert len([l for l in job.daemon.err if "CONTROL" in l]) == asked, "the daemon has read nothing of it"
+
+
+def test_every_byte_of_an_opening_with_a_ticket(job):
+    for at in range(sealed.RESUMING):
+        client = sealed.Client(Key.parse(job.rdzv.key), ticket=ticket_of(job))
+        data = bytearray(client.opening())
+        data[at] ^= 1 << at % 8
+        with socket.create_connection(("127.0.0.1", job.daemon.port)) as s:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            got = everything(s)
+        assert len(got) < sealed.HEADER.size or got[6] != sealed.OK or got[:4] != b"RDZV", (at, got)
+        if at >= 8:
+            assert got == sealed.no(sealed.WRONG_KEY, got[7]), (at, got)
+
+
+def test_agents_come_back_with_tickets(rdzv):
+    """After a restart of the daemon they come back without Diffie-Hellman. A daemon with another key gets the ticket, then an opening with the
+    key, and the agents try on until theirs is back."""
+    job = Job(rdzv, via=lambda port: Relay(port, patience=20), agent_args=["--lease", "60s"])
+    opened_with = lambda n: [(sealed.kind_of(link.sent), link.got[6]) for link in job.via.links[n:] if len(link.got) >= sealed.HEADER.size]
+    assert opened_with(0) == 2 * [(sealed.SEALED, sealed.OK)]
+    n = len(job.via.links)
+    job.restart_daemon()
+    until("both are back", lambda: opened_with(n) == 2 * [(sealed.RESUMED, sealed.OK)])
+    until("the daemon has its job again", lambda: job.daemon.says(f"job {JOB}"))
+    job.unharmed()
+    n = len(job.via.links)
+    job.restart_daemon(Key.random())
+    until("each has tried both", lambda: {(kind, sealed.WRONG_KEY) for kind in (sealed.RESUMED, sealed.SEALED)} <= set(opened_with(n)) and len(opened_with(n)) >= 4)
+    assert not [o for o in opened_with(n) if o[1] == sealed.OK]
+    assert opened_with(n).count((sealed.RESUMED, sealed.WRONG_KEY)) == 2, "a ticket is used once"
+    job.restart_daemon(Key.parse(rdzv.key))
+    until("both are back with the key", lambda: opened_with(n).count((sealed.SEALED, sealed.OK)) == 2)
+    job.finish()
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
 def first_record(key, port, change):
     """Sends HELLO in a record of which `change` makes something else: what the daemon says then."""
     with Native(port, key=key) as n:
@@ -366,7 +477,7 @@ def hold(attack, unit):
 
 def first_of(link, to_daemon):
     """The first record of a direction."""
-    data = link.sent[sealed.OPENING :] if to_daemon else link.got[sealed.ANSWER :]
+    data = link.sent[sealed.opening_size(sealed.kind_of(link.sent)) :] if to_daemon else link.got[sealed.ANSWER :]
     return data[: 2 + sealed.LENGTH.unpack_from(data)[0]]
 
 

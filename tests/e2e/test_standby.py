@@ -204,7 +204,8 @@ def test_no_daemon_helps(two):
 def test_daemon_that_knows_where_the_job_is(two):
     """It has the job's name, and no job: the next one is asked, and a sentence says where the job is."""
     a = two.first
-    told = dict(version=1, job="family", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=3, term=2, daemon=32 * "2", host="gpu2", addr="10.9.8.7", port=29400)
+    run = f"{int(time.time() * 1000):012x}-0123456789abcdef"
+    told = dict(version=1, job="family", incarnation=run, origin=run, round=3, term=2, daemon=32 * "2", host="gpu2", addr="10.9.8.7", port=29400)
     with Native(a.port) as n:
         n.expect("GREETING")
         n.send("FORWARD", told)

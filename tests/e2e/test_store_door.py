@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from c10d import MAGIC, PING, SET, VALIDATE, Store
-from harness import comm, environ, free_port, until
+from harness import BUILD, comm, environ, free_port, until
 from others import EVE, as_user, needs_users, user
 
 WORKER = [sys.executable, "-B", str(Path(__file__).parent / "store_worker.py")]
@@ -259,6 +259,61 @@ def test_a_daemon_that_is_away(rdzv, lan):
     daemon = rdzv.daemon(listen="0.0.0.0", port=daemon.port, wrap=lan[0])
     assert one.communicate(timeout=20)[0].split()[0] == "in"
     go(rdzv, *agents)
+    daemon.kill()
+    daemon.exit()
+
+
+STORM = """
+import collections, encodings.idna, os, socket, struct, sys, time
+addr, port, uid, rate, seconds = sys.argv[1], *map(int, sys.argv[2:])
+os.setegid(uid); os.seteuid(uid)
+opened, held, began = 0, collections.deque(), time.monotonic()
+while (now := time.monotonic() - began) < seconds or opened < rate * seconds:
+    if opened < now * rate:  # one at a time: each shall be a turn of the agent's loop
+        s = socket.socket()
+        s.setblocking(False)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT: ports last
+        s.connect_ex((addr, port))
+        held.append((now, s))
+        opened += 1
+    while held and held[0][0] < now - 0.5:
+        held.popleft()[1].close()
+    time.sleep(0.0002)
+print(opened)
+"""
+
+
+@needs_users
+def test_a_storm_of_another_user_of_another_node(rdzv, lan):
+    """She opens a thousand connections in a second, for longer than it once took until the daemon refused the agents that asked each other about them. The
+    job goes on, and its own processes get in meanwhile."""
+    daemon = rdzv.daemon(listen="0.0.0.0", wrap=lan[0])
+    agents = on_both(rdzv, lan, f"10.99.0.1:{daemon.port}", "--max-restarts", "0", *WAIT)
+    at = place(rdzv, 2)
+    workers = rdzv.workers()
+    storm = [*lan[1], sys.executable, "-B", "-c", STORM, *map(str, at), str(EVE), "1000", "12"]
+    with many_descriptors():
+        storm = subprocess.Popen(storm, stdout=subprocess.PIPE, text=True)
+    asked = 0
+    while storm.poll() is None:
+        assert knock(lan[1], at, 0)[0] == "in"
+        asked += 1
+        assert all(a.running for a in agents), str(rdzv)
+    assert int(storm.communicate()[0]) >= 12000 and asked
+    assert rdzv.workers() == workers and not any(a.says("too many messages|lost contact") for a in agents), str(rdzv)
+    agents[0].expect(rf"store of round 1: 10\.99\.0\.2:\d+: refused: it belongs to .*user {EVE}")
+    go(rdzv, *agents)
+    daemon.kill()
+    daemon.exit()
+
+
+def test_512_ranks_that_connect_at_once(rdzv, lan):
+    """Four times each: 2,048 connections, half of them from another node."""
+    daemon = rdzv.daemon(listen="0.0.0.0", wrap=lan[0])
+    worker = ["--nproc-per-node", "256", "--max-restarts", "0", "--no-python", BUILD / "tests/e2e/crowd-worker", "4"]
+    agents = on_both(rdzv, lan, f"10.99.0.1:{daemon.port}", *worker)
+    assert [a.exit(60) for a in agents] == [0, 0], str(rdzv)
+    assert not any(a.says("refused|lost contact") for a in agents), str(rdzv)
     daemon.kill()
     daemon.exit()
 

@@ -76,7 +76,7 @@ def test_another_users_forward(rdzv, d):
         a.hello(job="train", nodes=2)
         a.expect("WAITING")
         with Native(d.port, key=rdzv.user_key(EVE)) as n:
-            n.send("FORWARD", dict(version=1, job="train", incarnation=RUN, round=3, term=2, daemon=OTHER, host="gpu2", addr="127.0.0.1", port=1))
+            n.send("FORWARD", dict(version=1, job="train", incarnation=RUN, origin=RUN, round=3, term=2, daemon=OTHER, host="gpu2", addr="127.0.0.1", port=1))
             assert [m.name for m in n.until_closed()] == ["GREETING"]
         b.hello(job="train", nodes=2)
         a.started(), b.started()
@@ -90,18 +90,19 @@ def test_another_users_forward(rdzv, d):
 def test_addresses_that_are_no_machines(rdzv, d, addr):
     with Native(d.port) as a, Native(d.port) as n:
         a.hello()
-        n.send("FORWARD", dict(version=1, job="job", incarnation=RUN, round=3, term=2, daemon=OTHER, host="gpu2", addr=addr, port=1))
+        n.send("FORWARD", dict(version=1, job="job", incarnation=RUN, origin=RUN, round=3, term=2, daemon=OTHER, host="gpu2", addr=addr, port=1))
         assert [m.name for m in n.until_closed()][-1] == "REFUSED", n.seen
         a.started()
         a.finish()
 
 
 def test_a_forward_of_a_job_that_runs_here(rdzv, d):
-    """The daemon is in charge, so it stays, whatever is said of an earlier run or of a round that it has sealed itself."""
+    """The daemon is in charge, so it stays, whatever is said of a later run or of a round that it has sealed itself."""
     with Native(d.port) as a:
         a.hello()
         run = a.started().incarnation
-        for more in dict(incarnation=f"{int(time.time() * 1000) - 60000:012x}-0", term=TERM_MAX), dict(incarnation=run, round=1, term=1):
+        later = f"{int(time.time() * 1000) + 60000:012x}-0"
+        for more in dict(incarnation=later, origin=later, term=TERM_MAX), dict(incarnation=run, origin=run, round=1, term=1):
             with Native(d.port) as n:
                 n.send("FORWARD", {**dict(version=1, job="job", round=3, term=2, daemon=OTHER, host="gpu2", addr="127.0.0.1", port=1), **more})
                 assert [m.name for m in n.until_closed()] == ["GREETING"]
@@ -138,7 +139,7 @@ def test_what_lies_in_a_claims_place(rdzv, put, says):
     d = rdzv.daemon("--claim", claims, "--socket", rdzv.tmp / "s")
     a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 1, "--rdzv-id", "job", "--claim", claims, "--", "sh", "-c", WORKER)
     a.expect("round 1: 1 node")
-    (first,) = [p for p in claims.iterdir() if not p.name.startswith(".")]
+    (first,) = [p for p in claims.iterdir() if not p.name.startswith(".") and ",run," not in p.name]
     place = claims / first.name.replace(",1", ",2")
     put(place)
     (rdzv.tmp / "fail").touch()

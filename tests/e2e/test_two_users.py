@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two users at one daemon: jobs with one name, and what one of them does to take the daemon from the other."""
 
+import contextlib
 import json
 import os
 import time
@@ -63,6 +64,20 @@ def test_rdzvctl_of_a_user_at_the_port(rdzv, d):
         b.send("HEARTBEAT", None, id=1)
         b.expect("HEARTBEAT_ACK")
         assert "STOP" not in [m.name for m in b.seen]
+
+
+def test_one_user_does_not_silence_the_events_of_others(rdzv):
+    """Eve's jobs have more events than --on-event runs for her in a minute, and than wait. Ada's event, and root's, have their runs at once."""
+    d = rdzv.daemon("--on-event", "cat >>hook", "--on-event-names", "all")
+    ran = lambda job: f'"run_id":"{job}"' in (rdzv.tmp / "hook").read_text().replace(" ", "")
+    with contextlib.ExitStack() as stack:
+        for i in range(120):
+            stack.enter_context(Native(d.port, key=rdzv.user_key(EVE))).hello(job=f"eve-{i}")
+        d.expect(rf"--on-event: 64 events of uid {EVE} wait, since the command runs 4 times at once and 30 times a minute for each user at most; 1 further one is dropped", 20)
+        until("Eve's first events run", lambda: (rdzv.tmp / "hook").exists() and ran("eve-0"))
+        for job, key in (("ada", {"key": rdzv.user_key(ADA)}), ("roots", {})):
+            stack.enter_context(Native(d.port, **key)).hello(job=job)
+            until(f"the event of {job} runs", lambda: ran(job))
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["key", "insecure"])

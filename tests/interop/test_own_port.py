@@ -43,8 +43,9 @@ def files(rdzv, port):
 
 
 @pytest.mark.parametrize("n, script, port, why", [
-    (2, "sets_port.py", [], r"sleeps? and ha(s|ve) no connection\. If the script sets MASTER_ADDR or MASTER_PORT"),
-    (1, "spawns_at_port.py", [], r"sleep and have no connection\. If the script sets MASTER_ADDR or MASTER_PORT"),
+    (2, "sets_port.py", [], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port}, set by the script itself, and no worker listens there\. Start the job"),
+    (2, "sets_port_busily.py", [], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port}, set by the script itself, and no worker listens there\. Start the job"),
+    (1, "spawns_at_port.py", [], r"and 1 other have MASTER_ADDR=localhost MASTER_PORT={port}, set by the script itself, and no worker listens there\. Start the job"),
     (2, "python.bash", ["sets_no_port.py"], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port} from the command, and no worker listens there\. Start the job"),
 ])
 def test_the_agent_says_why_nothing_happens(rdzv, out, n, script, port, why):

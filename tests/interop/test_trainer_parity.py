@@ -9,7 +9,7 @@ What can differ is the order in which floats are added up, and in bf16 where the
 well, here they stay floats. Most runs forget such differences; some make them grow, and then nobody's curve is the right one. So what is allowed is,
 at each step, 1e-3 of the loss, and beside it, where a run needs it, a multiple of what PyTorch has been apart from itself up to then:
 
-    fp32    ten times what the rows of each batch in reverse make. Seen: runs that forget stay within 1e-7 to 5e-4; the autoencoder within 1e-6 for 80 steps,
+    fp32    ten times the most that four other orders of the rows of each batch make. One order alone may stay near by chance. Seen: runs that forget stay within 1e-7 to 5e-4; the autoencoder within 1e-6 for 80 steps,
             and is 7 % from PyTorch after 200, where PyTorch is 5 % from itself.
     bf16    twice what bf16 makes instead of fp32, five times for the autoencoder, which makes everything grow. Seen: up to once.
 
@@ -152,6 +152,7 @@ def compare(ours, theirs, name, device="cpu"):
         like, key, times = beside
         reference = theirs[like]["losses"] if key == "shaken" else losses
         away = relative(theirs[like][key], reference)
+        away = away.max(axis=0) if key == "shaken" else away
         allowed += times * np.maximum.accumulate(away)
         if CASES[name].get("precision") and device == "cuda":
             allowed_first = max(RTOL_FIRST, away[0] / 4)

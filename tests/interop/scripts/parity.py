@@ -9,7 +9,7 @@
     precision         fp32, or bf16: torch.autocast, with weights, optimizer and loss in float
     ddp               true: two processes with DistributedDataParallel over gloo, each with one half of every batch; the losses are the mean of both
     device            cpu or cuda
-    shaken            true: once more with the rows of each batch in reverse, which changes nothing but the order of sums
+    shaken            true: several times more, with the rows of each batch in other orders, which changes nothing but the order of sums
 """
 
 import json
@@ -116,5 +116,7 @@ if __name__ == "__main__":
     # First what forks: before anything has started a thread.
     answers = {name: run_ddp(case) for name, case in cases.items() if case.get("ddp")}
     answers.update((name, run(case)) for name, case in cases.items() if not case.get("ddp"))
-    shaken = {name: run(case, lambda rows: rows[::-1])[0] for name, case in cases.items() if case.get("shaken")}
+    orders = [lambda rows: rows[::-1], lambda rows: np.roll(rows, len(rows) // 3), lambda rows: np.roll(rows[::-1], len(rows) // 2),
+              lambda rows: np.concatenate([rows[::2], rows[1::2]])]
+    shaken = {name: [run(case, order)[0] for order in orders] for name, case in cases.items() if case.get("shaken")}
     json.dump({name: {"losses": losses, "norms": norms, "shaken": shaken.get(name)} for name, (losses, norms) in answers.items()}, sys.stdout)
