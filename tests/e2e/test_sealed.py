@@ -59,6 +59,7 @@ def test_a_ticket_opens_the_next_channel(rdzv):
         for key, ticket in tickets.items():
             with Native(relay.port, key=key, ticket=ticket) as n:
                 n.expect("GREETING")
+        until("the relay has noted all connections", lambda: len(relay.links) == 8)
         kinds = [sealed.kind_of(link.sent) for link in relay.links]
         assert kinds == 2 * [sealed.SEALED, sealed.RESUMED, sealed.RESUMED] + 2 * [sealed.RESUMED], kinds
         assert b"a-job-that-nobody-sees" not in relay.seen and len(relay.seen) > 3000
