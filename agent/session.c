@@ -149,7 +149,7 @@ static void open_connection(struct session *s, const struct supervisor_effect *f
 }
 
 static void set_forward(struct session *s, struct supervisor_effect *fx) {
-  forwarder_set(s->forwarder, fx->forward.bytes, fx->forward.current);
+  forwarder_set(s->forwarder, fx->forward.bytes, fx->forward.current, fx->forward.own);
   fx->forward.bytes = NULL;
 }
 
@@ -454,7 +454,7 @@ static void begin_exit(struct session *s, int code) {
   uv_timer_stop(&s->front);
   if (code) round_hand_up(s->round, code);
   event_sinks_close(s->events);
-  forwarder_set(s->forwarder, NULL, UINT32_MAX);
+  forwarder_set(s->forwarder, NULL, UINT32_MAX, false);
   log_desk_end(s->log_desk);
   if (!log_desk_is_followed(s->log_desk)) leave(s);
   round_close(s->round); /* close_all waits for the guard, which ends while our daemon does */
@@ -652,6 +652,7 @@ static void open_link(struct session *s) {
   s->forwarder =
       forwarder_create(&(struct forwarder_options){.loop = &s->loop,
                                                    .link = s->link,
+                                                   .daemon = s->daemon,
                                                    .endpoints = o->endpoints,
                                                    .n_endpoints = o->n_endpoints,
                                                    .words = words,

@@ -487,9 +487,10 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, wants_events)              /* it has --events or --on-event, and could write this job's events down */    \
   F(S, INT, away_ms, 0, TIMEOUT_MAX_MS) /* its workers may run for so long without a daemon: GOING_AWAY */             \
   F(S, BOOL, held)                      /* of that round, as in SETTLED */                                             \
-  F(S, BOOL, all_fence)              /* each node of that round must fence: START said so, or FRAME_FLAG_ALL_FENCE */  \
-  F(S, BOOL, sole)                   /* --sole-agent: no other agent of this job lives on this machine */              \
-  F(S, HEX, origin, INCARNATION_MAX) /* as START of that round gave it */
+  F(S, BOOL, all_fence)               /* each node of that round must fence: START said so, or FRAME_FLAG_ALL_FENCE */ \
+  F(S, BOOL, sole)                    /* --sole-agent: no other agent of this job lives on this machine */             \
+  F(S, INT, left_rank, -1, NODES_MAX) /* its node rank in voted_round, of which nothing runs here; -1: none */         \
+  F(S, HEX, origin, INCARNATION_MAX)  /* as START of that round gave it */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -532,7 +533,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, round, 0, ROUND_MAX)                    /* last sealed */                                                  \
   F(S, LIST, successors, successor, SUCCESSORS_MAX) /* of the last sealed round */                                     \
   F(S, STR, held, HELD_MAX)      /* a clause: which nodes may still run workers of an earlier round; "": none */       \
-  F(S, INT, lacks, 0, NODES_MAX) /* so many nodes of that round more are needed before the next one; 0: enough */
+  F(S, INT, lacks, 0, NODES_MAX) /* so many nodes of that round more are needed before the next one; 0: enough */      \
+  F(S, BOOL, claims)             /* then one is enough: the job has --claim */
 
 #define start_FIELDS(F, S)                                                                                             \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \

@@ -9,7 +9,8 @@
  *
  * Where another daemon may have taken the job over, more than half of the nodes of the last round decide on the next one.
  * If some of those are lacking, the line says how many, and that --claim does without them. It names a folder as it
- * could be typed: the working directory is mostly shared where nodes share anything.
+ * could be typed: the working directory is mostly shared where nodes share anything. With --claim one of those nodes is
+ * enough.
  *
  * The daemon sends fields instead of text, so that the time in the line can go on while nothing is sent: an agent
  * writes the line again each second from the last WAITING and its age. The same function writes the daemon's own
@@ -96,6 +97,10 @@ static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left
 /* over: the wait is. */
 static void put_lacks(struct buf *out, const struct waiting *w, bool over) {
   const char *verb = over ? (w->lacks == 1 ? "was" : "were") : w->lacks == 1 ? "is" : "are";
+  if (w->claims) {
+    buf_printf(out, "; a node of the last round %s needed, since that round may still run elsewhere", verb);
+    return;
+  }
   buf_printf(out,
              "; %" PRId64 " more node%s of the last round %s needed, since more than half of them must agree"
              " (with --claim $PWD/claims, or another folder that all of them see, these %s on without)",

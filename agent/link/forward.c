@@ -38,6 +38,7 @@ struct forwarder {
   uv_timer_t timer;
   struct bytes *frame; /* NULL: nothing to tell */
   uint32_t current;
+  bool own;
   size_t alive; /* handles */
 };
 
@@ -101,6 +102,7 @@ static void on_connect(uv_connect_t *req, int status) {
   struct dial *d = req->data;
   struct err e = ERR_INIT;
   if (!d->call) return;
+  if (status == UV_ECONNREFUSED && d->call->which == 0) local_daemon_serve(d->owner->o.daemon);
   if (status >= 0) conn_use_key(&d->conn, link_key(d->owner->o.link, d->call->which));
   if (status < 0)
     end_call(d->call, uv_strerror(status));
@@ -140,18 +142,20 @@ static void begin_call(struct call *c) {
 
 static void on_timer(uv_timer_t *timer) {
   struct forwarder *f = timer->data;
-  for (uint32_t i = 0; i < f->o.n_endpoints; i++)
+  for (uint32_t i = 0; i < (f->own ? 1 : f->o.n_endpoints); i++)
     if (i != f->current) begin_call(&f->calls[i]);
 }
 
-void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current) {
+void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current, bool own) {
   bytes_unref(f->frame);
   f->frame = frame;
   f->current = current;
+  f->own = own;
   uv_timer_stop(&f->timer);
   for (size_t i = 0; i < f->o.n_endpoints; i++)
     if (is_open(&f->calls[i])) end_call(&f->calls[i], "the job has moved on");
-  if (frame) uv_timer_start(&f->timer, on_timer, 0, f->o.every_ms);
+  if (frame && (!own || local_daemon_is_at_endpoint(f->o.daemon)))
+    uv_timer_start(&f->timer, on_timer, 0, f->o.every_ms);
 }
 
 struct forwarder *forwarder_create(const struct forwarder_options *o) {
@@ -179,7 +183,7 @@ static void on_deadline_closed(uv_handle_t *handle) {
 
 void forwarder_destroy(struct forwarder *f) {
   if (!f) return;
-  forwarder_set(f, NULL, UINT32_MAX);
+  forwarder_set(f, NULL, UINT32_MAX, false);
   for (size_t i = 0; i < f->o.n_endpoints; i++) uv_close((uv_handle_t *)&f->calls[i].deadline, on_deadline_closed);
   uv_close((uv_handle_t *)&f->timer, on_timer_closed);
 }

@@ -3,10 +3,13 @@
 #define AGENT_LINK_FORWARD_H
 
 /* Tells the daemons at the other addresses of --endpoint where the job is, so that nodes that come there find it: a
- * short connection to each, now and again. Nobody answers, and a failure is nobody's concern: it goes to the debug log. */
+ * short connection to each, now and again. Nobody answers, and a failure is nobody's concern: it goes to the debug log.
+ * If this agent's own rdzvd listened at the first address and has exited, it is started again, and told at the next
+ * time. */
 
 #include <uv.h>
 #include "agent/link/link.h"
+#include "agent/link/local_daemon.h"
 #include "common/bytes.h"
 
 struct forwarder;
@@ -14,6 +17,7 @@ struct forwarder;
 struct forwarder_options {
   uv_loop_t *loop;
   const struct link *link;          /* has the keys; outlives this */
+  struct local_daemon *daemon;      /* outlives this */
   const struct endpoint *endpoints; /* copied */
   size_t n_endpoints;
   struct resolve_words words;
@@ -21,9 +25,9 @@ struct forwarder_options {
 };
 
 struct forwarder *forwarder_create(const struct forwarder_options *o);
-/* Sends the frame at once, and again all the time, to all addresses but `current` (UINT32_MAX: none is). frame NULL: no
- * longer. Takes the reference. */
-void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current);
+/* Sends the frame at once, and again all the time, to all addresses but `current` (UINT32_MAX: none is). own: only
+ * to the first one, if this agent's rdzvd listened there. frame NULL: no longer. Takes the reference. */
+void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current, bool own);
 void forwarder_destroy(struct forwarder *f); /* memory is freed when the loop has closed its handles; NULL is fine */
 
 #endif

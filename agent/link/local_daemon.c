@@ -22,7 +22,8 @@
  *
  * State outlives the process in a private folder. A daemon that dies is restarted: at once, then after 100 ms, 200,
  * 400 .. 5 s; the count restarts after a life of ten seconds. One that exits with 0 was idle and is not restarted until
- * it is needed.
+ * it is needed. One that has listened at the endpoint is needed while the job is with another daemon: newcomers ask
+ * there (forward.c).
  *
  * A life is one process with its pipes. The next may begin before the last handle of the previous one is closed, so
  * each is an object. */
@@ -414,6 +415,17 @@ void local_daemon_want(struct local_daemon *d, bool standby) {
   d->stands_by = standby && !d->at_endpoint && local_daemon_standby_port(d);
   int rc = d->leaving ? err_set(&e, -ECANCELED, "rdzvd is not started: the job is over") : start_life(d, &e);
   if (rc) answer_failure(d, false, d->leaving ? 0 : EXIT_CODE_SYSTEM, &e);
+}
+
+bool local_daemon_is_at_endpoint(const struct local_daemon *d) {
+  return d->at_endpoint;
+}
+
+void local_daemon_serve(struct local_daemon *d) {
+  struct err e = ERR_INIT;
+  if (!d->at_endpoint || d->state != DAEMON_ABSENT || d->leaving) return;
+  d->stands_by = false;
+  if (start_life(d, &e)) log_debug("%s", e.text);
 }
 
 bool local_daemon_owned(const struct local_daemon *d) {

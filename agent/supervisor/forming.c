@@ -221,7 +221,8 @@ static void end_for_lack(struct supervisor *s) {
   read_waiting(s, &m);
   waiting_lacked(&m.waiting, &text);
   msg_finish(&m);
-  sup_log(s, LOG_ERROR, "no majority for the next round within %.0f s (--orphan-grace): %s; exit code %d: requeue me",
+  sup_log(s, LOG_ERROR, "%s within %.0f s (--orphan-grace): %s; exit code %d: requeue me",
+          s->config.settings.claims ? "no node of the last round came" : "no majority for the next round",
           (double)(s->now_ms - s->forming->lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
   buf_finish(&text);
   sup_exit(s, EXIT_CODE_DAEMON_LOST, "too few nodes of the last round have come for longer than --orphan-grace");

@@ -21,7 +21,7 @@ enum { LEADERS = 4 };
 
 /* What the last FORWARD said. */
 struct told {
-  bool on;
+  bool on, own; /* own: only the daemon of this agent is told */
   int64_t round, term;
   char incarnation[INCARNATION_MAX + 1], daemon[DAEMON_ID_MAX + 1], addr[ADDR_MAX + 1];
   uint32_t port, endpoint;
@@ -93,12 +93,15 @@ void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
   h->firm = p->firm;
   h->head_host = p->head_host;
   h->head_addr = p->head_addr;
+  h->left_rank = h->phase == PHASE_NONE && p->round ? p->node_rank : -1;
   h->round_age_ms = p->round ? (int64_t)(s->now_ms - p->begun_ms) : 0;
   h->up_ms = (int64_t)s->now_ms; /* the driver's clock counts from the boot */
   h->succeeded = sup_can_be_succeeded(s);
 }
 
-/* FORWARD. --------------------------------------------------------------------------------------------------------- */
+/* FORWARD. -----------------------------------------------------------------------------------------------------------
+ * A daemon at an address of --endpoint exits when its last node follows another one. Newcomers would find nobody there,
+ * so the agent that ran it starts it again and tells it where the job is, whatever its node rank. */
 
 static void forward(struct supervisor *s, const struct place *at) {
   struct told *t = &s->promise->told;
@@ -118,6 +121,7 @@ static void forward(struct supervisor *s, const struct place *at) {
   struct supervisor_effect *e = sup_effect(s, SUP_FORWARD);
   if (t->on) e->forward.bytes = msg_bytes(&m);
   e->forward.current = at->endpoint;
+  e->forward.own = t->own;
 }
 
 /* Other machines reach the daemon of this one by another address. */
@@ -154,8 +158,8 @@ void sup_forward_watch(struct supervisor *s) {
   struct place at;
   if (s->state == SUPERVISOR_DONE) return;
   bool known = sup_home_place(s, &at);
-  bool leads = s->state != SUPERVISOR_JOINING ? s->round.node_rank == 0 : may_lead(s);
-  struct told now = {.on = leads && known && knows_the_place(s, &at)};
+  bool in_round = s->state != SUPERVISOR_JOINING, leads = in_round ? s->round.node_rank == 0 : may_lead(s);
+  struct told now = {.on = (leads || in_round) && known && knows_the_place(s, &at), .own = !leads};
   if (!now.on && !p->told.on) return;
   if (now.on) {
     now.round = p->round;
@@ -166,9 +170,10 @@ void sup_forward_watch(struct supervisor *s) {
     now.port = at.port;
     now.endpoint = at.endpoint;
   }
-  bool same = now.on && p->told.on && now.round == p->told.round && now.term == p->told.term &&
-              now.port == p->told.port && now.endpoint == p->told.endpoint && !strcmp(now.addr, p->told.addr) &&
-              !strcmp(now.incarnation, p->told.incarnation) && !strcmp(now.daemon, p->told.daemon);
+  bool same = now.on && p->told.on && now.own == p->told.own && now.round == p->told.round &&
+              now.term == p->told.term && now.port == p->told.port && now.endpoint == p->told.endpoint &&
+              !strcmp(now.addr, p->told.addr) && !strcmp(now.incarnation, p->told.incarnation) &&
+              !strcmp(now.daemon, p->told.daemon);
   if (same) return;
   p->told = now;
   forward(s, &at);

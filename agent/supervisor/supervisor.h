@@ -239,8 +239,9 @@ enum connect_to {
 enum supervisor_effect_kind {
   /* open a connection to a daemon, as connect.to says; answer LINK_UP or LINK_DOWN */
   SUP_CONNECT,
-  /* node rank 0: tell the daemons at the other addresses of --endpoint that this job is elsewhere, now and every
-   * supervisor_forward_ms; connections of their own, failures are silent */
+  /* tell the daemons at the other addresses of --endpoint that this job is elsewhere, now and every
+   * supervisor_forward_ms; connections of their own, failures are silent. Node rank 0 tells all of them, another node
+   * only its own, which newcomers ask: the driver starts that again if it has exited */
   SUP_FORWARD,
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
@@ -286,6 +287,7 @@ struct supervisor_effect {
     struct {
       struct bytes *bytes; /* the frame; NULL: no longer. One reference */
       uint32_t current;    /* the address of --endpoint that is connected, which needs no telling; UINT32_MAX: none */
+      bool own;            /* only to the rdzvd that this agent runs, if it is at an address of --endpoint */
     } forward;
     struct {
       struct bytes *bytes; /* one reference */

@@ -484,6 +484,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   if (begins) jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", j->log_name, j->incarnation);
   if (h->phase == PHASE_NONE) {
     job_drop_hold(j, m->agent);
+    job_note_return(j, h);
     m = forget_its_round(c, ev, j, m, again, account);
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;

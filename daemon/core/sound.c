@@ -123,6 +123,9 @@ static bool votes_refused(struct core *c, const struct core_event *ev, const str
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names half of the round before its last one", h->host);
   else if ((s->keeper && !s->nodes) || (s->nodes && !voted) || (s->base_keeper && !s->in_base))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has a part in a round that it does not name", h->host);
+  else if (h->left_rank >= 0 && (!voted || h->phase != PHASE_NONE))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has left a round that it does not name, or is in",
+                h->host);
   else if (strcmp(h->origin, h->voted_incarnation) > 0)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a run that began after its round", h->host);
   else if (nodes > h->settings.max_nodes)

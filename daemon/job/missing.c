@@ -587,6 +587,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->min_nodes = j->settings.min_nodes;
   w->max_nodes = j->settings.max_nodes;
   w->lacks = j->state == JOB_FORMING || j->state == JOB_RECOVERING ? (int64_t)job_lacks(j) : 0;
+  w->claims = w->lacks && j->settings.claims;
   if (j->state != JOB_FORMING || !names) return;
   w->text = job_claim_text(j);
   if (job_put_held(j, &k->held)) w->held = buf_text(&k->held);

@@ -207,7 +207,9 @@ static void hold_missing(struct job *j, uint64_t now_ms) {
   uint64_t unfenced_ms = job_unfenced_until(j, now_ms), until_ms = j->away_ms;
   if ((int64_t)j->accounted.count >= j->round_nodes) return;
   if (j->told_held || (!j->settled && !job_all_fence(j))) until_ms = latest(until_ms, unfenced_ms);
-  if (until_ms > now_ms) job_hold_agent(j, missing_nodes, job_find_rank(j, 0) ? "" : j->told_head, until_ms);
+  int64_t head = 0;
+  bool named = !map_get_n(&j->accounted, &head, sizeof head);
+  if (until_ms > now_ms) job_hold_agent(j, missing_nodes, named ? j->told_head : "", until_ms);
 }
 
 void job_account_for_rank(struct job *j, int64_t node_rank) {
@@ -218,6 +220,8 @@ void job_account_for_rank(struct job *j, int64_t node_rank) {
 
 void job_note_return(struct job *j, const struct hello *h) {
   if (h->round == j->round && !strcmp(h->incarnation, j->incarnation)) job_account_for_rank(j, h->node_rank);
+  if (h->voted_round == j->round && !strcmp(h->voted_incarnation, j->incarnation))
+    job_account_for_rank(j, h->left_rank);
 }
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {

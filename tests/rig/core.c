@@ -355,7 +355,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->workers = 1;
   n->uid = 1000;
   n->key_uid = -1;
-  n->want_rank = n->order_key = n->node_rank = n->failed_step = n->first_step = -1;
+  n->want_rank = n->order_key = n->node_rank = n->left_rank = n->failed_step = n->first_step = -1;
   goodput_init(&n->goodput);
   n->goodput_ms = r->now_ms;
   n->last_failure = FAILURE_MARK_NONE;
@@ -412,6 +412,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->term = n->term;
   h->voted_incarnation = n->voted_incarnation;
   h->voted_round = n->voted_round;
+  h->left_rank = n->left_rank;
   h->origin = n->origin;
   h->seal = n->seal;
   h->seal.base_incarnation = n->base_incarnation;

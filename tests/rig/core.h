@@ -51,9 +51,9 @@ struct node {
   uint64_t heard_ms; /* when that daemon was heard last */
   char voted_incarnation[INCARNATION_MAX + 1], base_incarnation[INCARNATION_MAX + 1], head_host[HOST_MAX + 1];
   char origin[INCARNATION_MAX + 1]; /* by START */
-  int64_t voted_round;
-  int64_t round_age_ms, up_ms; /* HELLO says so */
-  struct seal seal;            /* its base_incarnation is set in HELLO */
+  int64_t voted_round, left_rank;   /* left_rank: in HELLO, -1: none */
+  int64_t round_age_ms, up_ms;      /* HELLO says so */
+  struct seal seal;                 /* its base_incarnation is set in HELLO */
   bool firm;
   int64_t age_ms, agreed, lacks;                     /* by WELCOME and START, by START, by WAITING */
   unsigned ack_age;                                  /* by HEARTBEAT_ACK: 0 .. FRAME_AGE_PER_LEASE */

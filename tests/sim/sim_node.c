@@ -175,6 +175,7 @@ static void forward(struct sim *s, struct sim_agent *a, const struct supervisor_
   bytes_unref(a->forward);
   a->forward = fx->forward.bytes ? bytes_ref(fx->forward.bytes) : NULL;
   a->forward_past = fx->forward.current;
+  a->forward_own = fx->forward.own;
   struct sim_event *ev = sim_push(s, s->now, EV_FORWARD);
   ev->agent = a;
   ev->a = ++a->forward_gen;
@@ -184,14 +185,18 @@ void agent_on_forward(struct sim *s, struct sim_event *ev) {
   struct sim_agent *a = ev->agent;
   if (!a->sup || !a->forward || ev->a != a->forward_gen) return;
   uint32_t n = s->config.endpoints ? s->config.endpoints : 1;
-  for (uint32_t k = 0; k < n; k++)
+  bool host = s->config.owned && place_endpoint(s, 0, a->node).machine == a->node->index;
+  for (uint32_t k = 0; k < n && (!a->forward_own || host); k++)
     if (k != a->forward_past) link_connect(s, a, CONN_FORWARD, place_endpoint(s, k, a->node), 0, a->forward_gen);
   struct sim_event *again = sim_push(s, s->now + supervisor_forward_ms(&s->config.settings), EV_FORWARD);
   again->agent = a;
   again->a = a->forward_gen;
 }
 
-static void forward_connected(struct sim *s, struct sim_agent *a, struct sim_conn *c, uint64_t gen) {
+/* Its own daemon at the endpoint has exited: newcomers look for the job there. */
+static void forward_connected(struct sim *s, struct sim_agent *a, struct sim_conn *c, uint64_t gen, bool refused) {
+  bool host = s->config.owned && place_endpoint(s, 0, a->node).machine == a->node->index;
+  if (refused && host && a->sup && a->forward && gen == a->forward_gen) start_daemon(s, a->node->side);
   if (!c) return;
   if (a->sup && a->forward && gen == a->forward_gen)
     link_send(s, c, TO_DAEMON, a->forward); /* the daemon closes */
@@ -348,7 +353,7 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
     return;
   }
   if (ev->c == CONN_FORWARD) {
-    forward_connected(s, a, c, ev->b);
+    forward_connected(s, a, c, ev->b, !c && ev->a);
     return;
   }
   if (!a->sup || !a->connecting || ev->b != a->connect_gen) {

@@ -134,6 +134,24 @@ static void begun_twice(struct sim *s) {
   story_over(s, 200000);
 }
 
+/* Fixed size, and n1 is cut off. n2 takes over, and cannot know whether n1 has stopped its workers; n1 says so when it is
+ * back. Then its daemon, the one at the endpoint, dies: it is started again, because a newcomer asks there. */
+static void all_come_back(struct sim *s) {
+  run(s, 3);
+  wall(s, 1, true);
+  sim_for(s, 25000);
+  place_open(s);
+  story_expect(s, "n1: rank 0 runs, round 3", 20000);
+  daemon_side(s, 0);
+  daemon_kill(s);
+  sim_for(s, 6000);
+  agent_kill(s, agent_of(s, 2));
+  sim_for(s, 1000);
+  agent_start(s, 2);
+  story_expect(s, "n3.2: rank", 20000);
+  story_over(s, 200000);
+}
+
 static void minority(struct sim *s) {
   run(s, 5);
   wall(s, 2, true);
@@ -334,6 +352,7 @@ const struct story stories_takeover[] = {
     {"takeover-successor-dies", one_to_six, successor_dies},
     {"takeover-again-and-again", one_to_six, again_and_again},
     {"takeover-begun-twice", two_to_four_in_words, begun_twice},
+    {"takeover-all-come-back", three, all_come_back},
     {"takeover-minority", one_to_six, minority},
     {"takeover-majority", one_to_six, majority},
     {"takeover-keeper", one_to_six, keeper},

@@ -108,6 +108,9 @@ static void test_nodes_of_the_last_round_are_lacking(void **state) {
       &w, 0,
       "the daemon on gpu1 waits; 1 more node of the last round is needed, since more than half of them must agree (with "
       "--claim $PWD/claims, or another folder that all of them see, these could go on without)");
+  w.claims = true;
+  check(&w, 0,
+        "the daemon on gpu1 waits; a node of the last round is needed, since that round may still run elsewhere");
 }
 
 static void test_who_is_missing(void **state) {

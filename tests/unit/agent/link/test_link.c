@@ -483,13 +483,13 @@ static void test_forward(void **state) {
                                                                      .words = {"in --endpoint", RESOLVE_REMEDY},
                                                                      .every_ms = EVERY_MS});
   uint64_t began = uv_hrtime();
-  forwarder_set(f, forward_frame(), 0);
+  forwarder_set(f, forward_frame(), 0, false);
   await(&b.told, 3, "the third telling");
   assert_int_equal(a.conns, 0); /* the job is there */
   assert_in_range(b.conns, b.told, (uv_hrtime() - began) / 1000000 / EVERY_MS + 2);
-  forwarder_set(f, forward_frame(), 1);
+  forwarder_set(f, forward_frame(), 1, false);
   await(&a.told, 2, "the second telling of the other");
-  forwarder_set(f, NULL, UINT32_MAX);
+  forwarder_set(f, NULL, UINT32_MAX, false);
   int before = a.conns + b.conns;
   forwarder_destroy(f);
   uv_close((uv_handle_t *)&a.tcp, NULL);

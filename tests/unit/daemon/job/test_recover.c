@@ -270,6 +270,32 @@ static void test_a_missing_node_voids_the_round(void **state) {
   rig_close(&r);
 }
 
+/* It could not be known whether its workers lived. It comes back in no round, and says which rank it has left. */
+static void test_a_missing_node_comes_back_later(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_running(&r, n, 2);
+  rig_restart(&r, false);
+  node_back(&r, &n[1], PHASE_RUNNING);
+  for (int i = 0; i < 8; i++) {
+    rig_run(&r, 1000);
+    node_heartbeat(&r, &n[1]);
+  }
+  node_stopped(&r, &n[1]);
+  n[0].node_rank = -1;
+  node_back(&r, &n[0], PHASE_NONE);
+  for (int i = 0; i < 20; i++) {
+    rig_run(&r, 1000);
+    nodes_heartbeat(&r, n, 2);
+  }
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  n[0].left_rank = 0;
+  node_hello_again(&r, &n[0]);
+  assert_int_equal(n[0].round, 3); /* a daemon that came back skips a number */
+  assert_int_equal(n[1].round, 3);
+  rig_close(&r);
+}
+
 static void test_nothing_is_sealed_while_recovering(void **state) {
   struct rig r;
   struct node n[2], stranger[2];
@@ -460,6 +486,7 @@ int main(void) {
       cmocka_unit_test(test_stale_is_said_again),
       cmocka_unit_test(test_restarts_used_is_the_highest_told),
       cmocka_unit_test(test_a_missing_node_voids_the_round),
+      cmocka_unit_test(test_a_missing_node_comes_back_later),
       cmocka_unit_test(test_nothing_is_sealed_while_recovering),
       cmocka_unit_test(test_nobody_comes_back),
       cmocka_unit_test(test_a_higher_round_replaces_a_lower),
