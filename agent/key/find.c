@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include "common/key/munge.h"
 #include "common/key/secret.h"
+#include "common/system/clock.h"
 #include "common/system/log.h"
 
 typedef int (*finder_fn)(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e);
@@ -93,7 +94,7 @@ static int find_launcher(const struct agent_key_job *job, struct key **key, stru
 static int find_default(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
   struct err why = ERR_INIT;
   int rc = key_find_default(!job->look, key, from, &why);
-  if (rc && rc != -EPERM && !job->look && munge_available()) {
+  if (rc && rc != -EPERM && !job->look && munge_expected(monotonic_ms())) {
     log_debug("%s; MUNGE can bring one", why.text);
     return key_random(key, from, "random, for this job", e);
   }

@@ -53,6 +53,7 @@
 #include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
+#include "common/system/clock.h"
 #include "common/system/log.h"
 
 enum {
@@ -144,7 +145,7 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
 }
 
 /* What munged or the daemon has said of this user's credential, or that one of the two machines has no MUNGE. Anything
- * else may pass: a daemon or a munged that starts again, one that is busy, a network that fails. */
+ * else may pass: a daemon or a munged that starts again (for MUNGE_AWAY_MS), one that is busy, a network that fails. */
 static bool is_verdict(const struct err *munge) {
   return munge->code == -EACCES || munge->code == -EPROTO || munge->code == -ENOENT || munge->code == -ENOKEY;
 }
@@ -209,7 +210,7 @@ static void end_refused(struct link *l, const struct conn *c) {
   if (status == CHANNEL_WRONG_KEY && l->to->fetched) {
     link_forget_fetched(l->to);
     go_down(l, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
-  } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_available()) {
+  } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_expected(monotonic_ms())) {
     ask_munge(l, source);
   } else {
     tell_refusal(l, status, source, NULL);

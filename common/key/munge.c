@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <pwd.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -71,24 +72,38 @@ static struct munge_ctx *create_context(void) {
   return c;
 }
 
-static bool socket_is_open(const char *path) {
+/* 0 if a program listens there, else -errno. */
+static int look_at_socket(const char *path) {
   struct sockaddr_un to = {.sun_family = AF_UNIX};
   size_t n = strlen(path);
-  if (n >= sizeof(to.sun_path)) return false;
+  if (n >= sizeof(to.sun_path)) return -ENAMETOOLONG;
   memcpy(to.sun_path, path, n);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return false;
-  bool open = connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0 || errno == EAGAIN; /* its queue is full */
+  if (fd < 0) return -errno;
+  int rc = connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0 ? 0 : -errno;
   close(fd);
-  return open;
+  return rc == -EAGAIN ? 0 : rc; /* its queue is full */
+}
+
+static int look(void) {
+  struct munge_ctx *c = create_context();
+  const char *path = NULL;
+  int rc = c && lib.get(c, OPT_SOCKET, &path) == E_SUCCESS && path ? look_at_socket(path) : -ENOENT;
+  if (c) lib.destroy(c);
+  return rc;
 }
 
 bool munge_available(void) {
-  struct munge_ctx *c = create_context();
-  const char *path = NULL;
-  bool open = c && lib.get(c, OPT_SOCKET, &path) == E_SUCCESS && path && socket_is_open(path);
-  if (c) lib.destroy(c);
-  return open;
+  return look() == 0;
+}
+
+bool munge_expected(uint64_t now_ms) {
+  static atomic_uint_fast64_t until_ms; /* 0: no munged was seen; UINT64_MAX: the last look has found one */
+  int rc = look();
+  uint64_t until = rc == 0 ? UINT64_MAX : atomic_load(&until_ms);
+  if (rc != 0 && (until == UINT64_MAX || (until == 0 && rc == -ECONNREFUSED))) until = now_ms + MUNGE_AWAY_MS;
+  atomic_store(&until_ms, until);
+  return now_ms < until;
 }
 
 static int explain(struct munge_ctx *c, int code, struct err *e) {

@@ -18,11 +18,15 @@
 enum {
   MUNGE_CREDENTIAL_MAX = 4096, /* bytes of a credential that we send or accept */
   MUNGE_LIFE_S = 60,           /* a credential is refused afterwards; clocks may differ by as much */
+  MUNGE_AWAY_MS = 60000,       /* how long a munged that is away is awaited: it may be starting again */
   MUNGE_ANYBODY = -1,
 };
 
 /* Whether libmunge is installed and a munged has its socket open. Does not block. */
 bool munge_available(void);
+/* The same, or munged may soon be back: its socket refuses connections, or an earlier call has found it open. That ends
+ * MUNGE_AWAY_MS after the first call that finds no munged. */
+bool munge_expected(uint64_t now_ms);
 
 /* A credential that carries the text. reader: the only user who can decode it, or MUNGE_ANYBODY. The length is returned.
  * Else a sentence, and -ENOENT: no MUNGE on this machine; -EIO: munged does not answer; -EMSGSIZE. */

@@ -18,6 +18,7 @@
 #include "common/key/munge_payload.h"
 #include "common/mem.h"
 #include "common/system/aside.h"
+#include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/user.h"
 #include "daemon/server/newcomers.h"
@@ -101,8 +102,9 @@ static int answer_payload(struct order *o, const char *payload, size_t len) {
 static void work(void *room) {
   struct order *o = room;
   char payload[MUNGE_PAYLOAD_MAX + 1];
-  o->rc = !munge_available() ? -ENOENT
-                             : munge_decode_from(o->credential, o->len, payload, MUNGE_PAYLOAD_MAX, &o->uid, &o->e);
+  o->rc = !munge_expected(monotonic_ms())
+              ? -ENOENT
+              : munge_decode_from(o->credential, o->len, payload, MUNGE_PAYLOAD_MAX, &o->uid, &o->e);
   if (o->rc >= 0 && !user_is_known(o->uid))
     o->rc = err_set(&o->e, -EACCES, "MUNGE names uid %u, which stands for every unknown user here", (unsigned)o->uid);
   if (o->rc >= 0) o->rc = answer_payload(o, payload, (size_t)o->rc);

@@ -154,7 +154,7 @@ static void refuse_malformed(struct peer *p, const char *reason) {
 
 /* munged is looked for once, when the first key is refused: most daemons never need it. */
 static bool munge_works(struct peers *ps) {
-  if (!ps->munge_looked) ps->munge_works = ps->munge_works || (ps->key && munge_available());
+  if (!ps->munge_looked) ps->munge_works = ps->munge_works || (ps->key && munge_expected(monotonic_ms()));
   ps->munge_looked = true;
   return ps->munge_works;
 }

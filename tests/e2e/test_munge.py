@@ -333,6 +333,53 @@ def test_a_munged_of_the_daemon_that_starts_again(rdzv, m, home):
         thread.join(10)
 
 
+@pytest.mark.parametrize("socket_left", [True, False], ids=["refuses", "gone"])
+@pytest.mark.parametrize("end", ["agent", "daemon"])
+def test_a_munged_that_is_away_for_a_moment(rdzv, m, home, end, socket_left):
+    """Nobody listens at its socket, or the file is gone, while an agent asks for a key. Both ends expect it back."""
+    path = m.folder / "other"  # which EVE reaches
+    there = dict(RDZV_MUNGE_SOCKET=str(path))
+    link = m.folder / "link"
+
+    def come():
+        link.symlink_to(m.socket)
+        link.rename(path)
+
+    def go():
+        path.unlink(missing_ok=True)
+        if socket_left:
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(path))
+            path.chmod(0o666)
+
+    come()
+    d = rdzv.daemon(env=there if end == "daemon" else m.env)
+    if end == "daemon":  # which has given a key by MUNGE before
+        assert agent(rdzv, d, "--rdzv-id", "first", **someone(m, home)).exit() == 0, d
+        go()
+        p = agent(rdzv, d, **someone(m, home))
+        p.expect("MUNGE brings none: on rdzvd's machine: munged of this machine does not answer.*; trying again")
+    elif socket_left:  # which starts in that moment, and cannot make a key of its own
+        go()
+        p = agent(rdzv, d, **someone(m, home, XDG_CONFIG_HOME="/proc/rdzv", **there))
+        p.expect("MUNGE brings none: munged of this machine does not answer.*; trying again")
+    else:  # which comes back to a daemon with another key
+        p = rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "j", "--verbose", "--", "sleep", "600", **someone(m, home, **there))
+        p.expect("round 1: 1 node")
+        go()
+        d.kill(signal.SIGKILL)
+        d.exit()
+        d = rdzv.daemon(port=d.port, env=dict(m.env, RDZV_KEY="cd" * 32))
+        until("the key by MUNGE is refused, and the agent's own twice", lambda: d.text.count("refused: its key is not the key") >= 3)
+    come()
+    if end == "agent" and not socket_left:
+        until("the agent has another key", lambda: p.text.count("MUNGE has brought the key of this user") == 2)
+        p.kill(signal.SIGTERM)
+        p.exit()
+    else:
+        assert p.exit() == 0, f"{p}\n{d}"
+
+
 # ---- rdzvctl of another machine: over the port, which is what it does where it finds no control socket ---------------
 
 

@@ -14,6 +14,7 @@
 #include "common/key/munge.h"
 #include "common/key/munge_payload.h"
 #include "common/mem.h"
+#include "common/system/clock.h"
 #include "proto/munge_ask.h"
 #include "proto/munge_fetch.h"
 #include "tests/rig/munged.h"
@@ -220,6 +221,26 @@ static void test_a_munged_that_hangs_up_may_come_back(void **state) {
   munged_stop(&deaf);
 }
 
+/* Its socket file is gone, or nobody listens there any more. */
+static void test_a_munged_that_is_away_is_awaited(void **state) {
+  struct rig *r = rig_of(state);
+  char credential[MUNGE_CREDENTIAL_MAX + 1];
+  size_t n = make_request(credential);
+  struct munged gone;
+  assert_int_equal(ask(r, credential, n)->status, CHANNEL_MUNGE);
+  setenv("RDZV_MUNGE_SOCKET", "/nonexistent", 1);
+  expect_busy(ask(r, credential, n), "on rdzvd's machine: munged of this machine does not answer");
+  munged_hangs_up(&gone);
+  kill(gone.pid, SIGKILL);
+  while (munge_available()) usleep(1000);
+  assert_true(munge_expected(monotonic_ms()));
+  expect_busy(ask(r, credential, n), "on rdzvd's machine: munged of this machine does not answer");
+  munged_stop(&gone);
+  munged_use(&munged);
+  n = make_request(credential);
+  assert_int_equal(ask(r, credential, n)->status, CHANNEL_MUNGE);
+}
+
 static void test_a_munged_that_hangs_holds_nobody(void **state) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
@@ -409,8 +430,11 @@ static void test_without_munged_both_say_so(void **state) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
+  assert_true(munge_expected(0));
   setenv("RDZV_MUNGE_SOCKET", "/nonexistent", 1);
   assert_false(munge_available());
+  assert_true(munge_expected(0));
+  assert_false(munge_expected(MUNGE_AWAY_MS)); /* nor later, whatever this machine's clock says */
   assert_int_equal(ask(r, credential, n)->status, CHANNEL_NO_MUNGE);
   fetch(r, NULL, 0, FETCH_MS);
   assert_int_equal(fetched.e.code, -EIO);
@@ -492,6 +516,7 @@ int main(void) {
       WITH_MUNGED(test_without_munged_both_say_so),
       WITH_MUNGED(test_a_munged_that_hangs_holds_nobody),
       WITH_MUNGED(test_a_munged_that_hangs_up_may_come_back),
+      WITH_MUNGED(test_a_munged_that_is_away_is_awaited),
       WITH_MUNGED(test_sources_are_served_in_turn),
       WITH_MUNGED(test_the_largest_crowd_gives_way),
       WITH_MUNGED(test_a_cancelled_request_is_not_answered),
