@@ -106,6 +106,7 @@ struct current_round {
   struct failure_mark last_failure; /* as START or SETTLED reported it */
   bool held;                        /* a node that the round lost may still run workers: SETTLED */
   int64_t n_spawned, n_succeeded;
+  char *interpreter; /* of a worker that failed in it; NULL: not known */
 };
 
 struct own_report {

@@ -123,6 +123,8 @@ void sup_clear_round(struct supervisor *s) {
     *w = w->parked && !w->gone ? parked : (struct worker){0};
   }
   s->round.n_spawned = s->round.n_succeeded = 0;
+  free(s->round.interpreter);
+  s->round.interpreter = NULL;
   s->stop.reason = STOP_NONE;
   s->stop.line_ms = UINT64_MAX;
   s->fence.killed = s->store.shut = false;
@@ -341,8 +343,8 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   v.error = ev->exited.error ? ev->exited.error : "";
   v.shown = ev->exited.lines_shown;
   if (ev->exited.interpreter) {
-    free((void *)(uintptr_t)s->config.interpreter);
-    s->config.interpreter = xstrdup(ev->exited.interpreter);
+    free(s->round.interpreter);
+    s->round.interpreter = xstrdup(ev->exited.interpreter);
   }
   if (WIFSIGNALED(ev->exited.status)) {
     v.cause = CAUSE_WORKER_SIGNAL;

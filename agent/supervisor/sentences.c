@@ -70,9 +70,9 @@ static bool is_ours(const struct supervisor *s, const struct verdict *v) {
 /* A module that is missing is mostly installed for another interpreter. */
 static void log_interpreter(struct supervisor *s, const struct verdict *v) {
   static const char words[] = "ModuleNotFoundError: No module named ";
-  if (v->cause != CAUSE_WORKER_EXIT || !s->config.interpreter || !is_ours(s, v) || !strstr(v->text, words)) return;
-  sup_log(s, LOG_WARN, "  it ran under %s: install the module there, or name another Python with PYTHON_EXEC",
-          s->config.interpreter);
+  const char *ran = s->round.interpreter ? s->round.interpreter : s->config.interpreter;
+  if (v->cause != CAUSE_WORKER_EXIT || !ran || !is_ours(s, v) || !strstr(v->text, words)) return;
+  sup_log(s, LOG_WARN, "  it ran under %s: install the module there, or name another Python with PYTHON_EXEC", ran);
 }
 
 /* The driver knows the time, and what the worker has left in files. */

@@ -435,6 +435,7 @@ void supervisor_destroy(struct supervisor *s) {
   free((void *)(uintptr_t)s->config.command);
   free(s->link.down_text);
   free((void *)(uintptr_t)s->config.interpreter);
+  free(s->round.interpreter);
   free((void *)(uintptr_t)s->config.endpoint);
   for (uint32_t i = 0; s->config.endpoints && i < s->config.n_endpoints; i++)
     free((void *)(uintptr_t)s->config.endpoints[i]);

@@ -270,6 +270,32 @@ static void test_the_interpreter_that_lacks_a_module(void **state) {
   assert_int_equal(names_interpreter(NULL, "ModuleNotFoundError: No module named 'torch'\n"), 0);
 }
 
+/* One that was seen stands for its round alone. */
+static void test_an_interpreter_of_another_round(void **state) {
+  static const char text[] = "ModuleNotFoundError: No module named 'torch'\n";
+  struct bench b;
+  bench_open(&b);
+  b.config.interpreter = "/env/bin/python3";
+  bench_running(&b);
+  bench_event(&b, &(struct supervisor_event){
+                      .kind = SUP_EXITED,
+                      .round = 1,
+                      .local_rank = 1,
+                      .when_ms = b.now_ms,
+                      .exited = {.status = EXITED(1), .last_lines = text, .interpreter = "/shim/bin/python3"}});
+  bench_run(&b, 250);
+  assert_int_equal(bench_said(&b, "  it ran under /shim/bin/python3: install"), 1);
+  bench_clear(&b);
+  bench_settled(&b, 1, false, 0, NULL);
+  bench_start(&b, 2);
+  bench_all_spawned(&b);
+  bench_exited(&b, 1, EXITED(1), b.now_ms, text);
+  bench_run(&b, 250);
+  assert_int_equal(bench_said(&b, "  it ran under /shim/bin/python3: install"), 1);
+  assert_int_equal(bench_said(&b, "  it ran under /env/bin/python3: install"), 1);
+  bench_close(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_failure_is_told_once),
@@ -285,6 +311,7 @@ int main(void) {
       cmocka_unit_test(test_another_users_process_is_named),
       cmocka_unit_test(test_another_command_is_told_once),
       cmocka_unit_test(test_the_interpreter_that_lacks_a_module),
+      cmocka_unit_test(test_an_interpreter_of_another_round),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
