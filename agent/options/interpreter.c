@@ -28,7 +28,7 @@
 #include "common/system/command.h"
 #include "common/mem.h"
 
-enum { ENVIRON_MAX = 256 * 1024, BELOW_MAX = 64 /* processes that are looked at */ };
+enum { ENVIRON_MAX = 256 * 1024, BELOW_MAX = 32 /* processes that are looked at, by a thread with a small stack */ };
 enum { LINE_MAX_LEN = 255 }; /* of a script's first line: the kernel reads no more */
 
 static const char *base_of(const char *path) {

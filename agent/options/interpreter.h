@@ -14,7 +14,7 @@ char *interpreter_find(char *const *argv, char *const *env, const char *folder);
 /* Whether the file behind that name is a Python: a command may be a shell script that runs one. */
 bool interpreter_is_python(const char *found);
 /* The Python that runs now as process `pid`, or first below it, by the name under which it was started. Heap; NULL: there is
- * none, or it cannot be seen. */
+ * none, or it cannot be seen. It follows paths of that process, so it may hang with a file server. */
 char *interpreter_running(pid_t pid);
 
 #endif

@@ -27,6 +27,7 @@
 #include "agent/workers/round.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,7 @@
 #include "agent/store/watch.h"
 #include "agent/workers/hang_watch.h"
 #include "agent/workers/worker.h"
+#include "common/system/aside.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -55,6 +57,13 @@ enum {
   REAP_MS = 3000,        /* the guard is dead: how long its processes may take to die */
   RELAY_FLUSH_MS = 2000, /* at the end */
   KILL_MS = 200,         /* for one kill in the guard's stead; the loop waits for it */
+};
+
+/* What a thread is given, and gives back. */
+struct interpreter_look {
+  pid_t pid;
+  uint32_t round;
+  char found[PATH_MAX + NAME_MAX + 4]; /* "": nothing */
 };
 
 struct round_driver {
@@ -86,6 +95,9 @@ struct round_driver {
   struct worker *v;               /* by local rank */
   const struct worker *cause;     /* of the round's failure, as the mind reported it; NULL: none of this node */
   char *cause_text, *cause_error; /* NULL: no failure was reported */
+  struct aside *look;             /* for the interpreter of a worker of this round, or of an earlier one; NULL: none */
+  uint64_t look_by_ms;            /* no report waits for it longer than that */
+  char *interpreter;              /* of the first worker that printed a traceback in this round; NULL: not known */
   bool no_files;                  /* no folder for error files could be made: logged once */
   bool suspended, settling;       /* settling: the workers are stopped, their last output is on its way */
   bool closing;
@@ -260,17 +272,19 @@ static void report_exit(struct round_driver *r, uint32_t i) {
                                       .exited = {.status = k->status,
                                                  .unasked = k->unasked,
                                                  .error = buf_text(&reason),
-                                                 .interpreter = k->interpreter,
+                                                 .interpreter = r->interpreter,
                                                  .last_lines = said && !tail[0] ? said->callstack : tail,
                                                  .lines_shown = tail[0] && is_stderr_shown(r, i)}});
   buf_finish(&reason);
 }
 
 /* The time to report its death; now: all its words are here. */
-static uint64_t report_at(const struct worker *k, uint64_t now) {
+static uint64_t report_at(const struct round_driver *r, const struct worker *k, uint64_t now) {
   uint64_t words = relay_is_drained(k->pipes) ? now : k->words_by_ms;
   uint64_t file = k->failure.reading ? k->file_by_ms : now;
-  return words > file ? words : file;
+  uint64_t look = r->look ? r->look_by_ms : now;
+  uint64_t last = words > file ? words : file;
+  return last > look ? last : look;
 }
 
 static void on_death_timer(uv_timer_t *timer) {
@@ -285,7 +299,7 @@ static void report_deaths(struct round_driver *r) {
   for (uint32_t i = 0; i < r->o.count; i++) {
     struct worker *k = &r->v[i];
     if (!k->exited || k->reported) continue;
-    uint64_t due = report_at(k, now);
+    uint64_t due = report_at(r, k, now);
     if (due <= now)
       report_exit(r, i);
     else if (due < first)
@@ -309,21 +323,38 @@ static void on_relay_wake(void *ctx) { /* in the relay's thread */
   uv_async_send(&r->wake);
 }
 
-/* A dead process does not show any more what it was. */
-static void note_interpreters(struct round_driver *r) {
+static void look_at_interpreter(void *room) {
+  struct interpreter_look *l = room;
+  char *found = interpreter_running(l->pid);
+  if (found) snprintf(l->found, sizeof(l->found), "%s", found);
+  free(found);
+}
+
+static void on_looked(void *ctx, void *room) {
+  struct round_driver *r = ctx;
+  const struct interpreter_look *l = room;
+  r->look = NULL;
+  if (l->found[0] && l->round == r->round) r->interpreter = xstrdup(l->found);
+  report_deaths(r);
+}
+
+/* A dead process does not show any more what it was, so this begins while it lives. Its PATH may name folders of a file
+ * server that hangs, and then the loop must go on: one thread looks, and no other as long as it hangs. */
+static void note_interpreter(struct round_driver *r) {
+  struct interpreter_look l = {.round = r->round};
   for (uint32_t i = 0; i < r->o.count; i++) {
-    struct worker *k = &r->v[i];
-    char *found = k->pipes && relay_take_traceback(k->pipes) && lives(k) ? interpreter_running(k->pid) : NULL;
-    if (!found) continue;
-    free(k->interpreter);
-    k->interpreter = found;
+    const struct worker *k = &r->v[i];
+    if (k->pipes && relay_take_traceback(k->pipes) && lives(k)) l.pid = k->pid;
   }
+  if (!l.pid || r->look || r->interpreter) return;
+  r->look = aside_start(r->o.loop, look_at_interpreter, &l, sizeof(l), on_looked, r, NULL);
+  r->look_by_ms = boot_ms() + ERROR_FILE_MS;
 }
 
 static void on_wake(uv_async_t *wake) {
   struct round_driver *r = wake->data;
   char trouble[RELAY_TROUBLE_MAX];
-  if (!r->closing) note_interpreters(r);
+  if (!r->closing) note_interpreter(r);
   while (!r->closing && relay_next_trouble(r->relay, trouble)) log_warn("%s", trouble);
   if (r->settling && relay_is_settled(r->relay)) {
     r->settling = false;
@@ -526,8 +557,6 @@ static void begin_worker(struct round_driver *r, uint32_t i, bool goes_on) {
     relay_release(r->relay, k->pipes);
     k->pipes = NULL;
     k->pid = 0;
-    free(k->interpreter);
-    k->interpreter = NULL;
     failure_finish(&k->failure);
   }
   failure_clear(&k->failure);
@@ -573,7 +602,8 @@ static void begin_round(void *ctx) {
   r->cause = NULL;
   free(r->cause_text);
   free(r->cause_error);
-  r->cause_text = r->cause_error = NULL;
+  free(r->interpreter);
+  r->cause_text = r->cause_error = r->interpreter = NULL;
   for (uint32_t i = 0; i < r->o.count; i++) {
     bool goes_on = local_set_has(&r->stay, i) && lives(&r->v[i]); /* a death may be known here and not reported yet */
     begin_worker(r, i, goes_on);
@@ -672,6 +702,7 @@ static void on_guard_gone(struct round_driver *r) {
   log_debug("the guard (pid %d) is gone: killing all its processes", (int)r->guard.pid);
   int left = guard_reap_orphans(r->o.daemon_pid(r->o.ctx), REAP_MS);
   for (uint32_t i = 0; i < r->o.count; i++) r->v[i].words_by_ms = r->v[i].file_by_ms = 0;
+  r->look_by_ms = 0;
   r->clear = false;
   report_deaths(r);
   report(r, (struct supervisor_event){
@@ -1008,6 +1039,8 @@ void round_close(struct round_driver *r) {
   uv_close((uv_handle_t *)&r->guard_timer, NULL);
   file_timer_watch_destroy(r->timers);
   r->timers = NULL;
+  if (r->look) aside_leave(r->look);
+  r->look = NULL;
   r->spare = r->o.daemon_pid(r->o.ctx);
   guard_leave(&r->guard);
 }
@@ -1015,16 +1048,14 @@ void round_close(struct round_driver *r) {
 static void on_wake_closed(uv_handle_t *handle) {
   struct round_driver *r = handle->data;
   sdk_server_destroy(r->sdk);
-  for (uint32_t i = 0; i < r->o.count; i++) {
-    failure_finish(&r->v[i].failure);
-    free(r->v[i].interpreter);
-  }
+  for (uint32_t i = 0; i < r->o.count; i++) failure_finish(&r->v[i].failure);
   failures_destroy(r->failures);
   oom_watch_destroy(r->oom);
   start_free(r->start);
   rations_finish(&r->refused);
   free(r->cause_text);
   free(r->cause_error);
+  free(r->interpreter);
   free(r->v);
   free(r);
 }
