@@ -18,74 +18,92 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "common/mem.h"
 
 enum {
   VARIABLES_MAX = 8192,
   POINTERS_AT_ONCE = 256,
   MAPS_LINES_MAX = 65536,
-  SYMBOLS_MAX = 1 << 20,
+  PART_MAX = 16 * 1024 * 1024, /* of a program's symbols, or their names */
 };
 
-/* A file of its maps, mapped here. */
+/* A file of its maps. It is read and not mapped: a file server that fails, or a file that is cut meanwhile, is then an
+ * error and not a signal. */
 struct image {
-  const unsigned char *bytes;
-  size_t size;
+  int fd;
+  uint64_t size;
 };
 
 static bool image_open(struct image *image, const char *path) {
   struct stat st;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  *image = (struct image){0};
-  if (fd < 0) return false;
-  void *map = MAP_FAILED;
-  if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size >= sizeof(ElfW(Ehdr)))
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-  close(fd);
-  if (map == MAP_FAILED) return false;
-  *image = (struct image){.bytes = map, .size = (size_t)st.st_size};
-  return true;
+  *image = (struct image){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (image->fd < 0) return false;
+  if (fstat(image->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+    image->size = (uint64_t)st.st_size;
+    return true;
+  }
+  close(image->fd);
+  return false;
 }
 
-/* The table of `n` entries of `each` bytes at `at`, or NULL if it is not all in the file. */
-static const void *part(const struct image *image, uint64_t at, uint64_t n, size_t each, size_t align) {
-  if (at > image->size || n > (image->size - at) / each || at % align) return NULL;
-  return image->bytes + at;
+/* The table of `n` entries of `each` bytes at `at`; heap, with a NUL behind it. NULL: it is too large, or not all in the
+ * file. */
+static void *part(const struct image *image, uint64_t at, uint64_t n, size_t each) {
+  if (n > PART_MAX / each || at > image->size || n > (image->size - at) / each) return NULL;
+  size_t size = n * each, have = 0;
+  char *bytes = xmalloc(size + 1);
+  ssize_t got;
+  while (have < size && (got = pread(image->fd, bytes + have, size - have, (off_t)(at + have))) > 0)
+    have += (size_t)got;
+  bytes[have] = '\0';
+  if (have == size) return bytes;
+  free(bytes);
+  return NULL;
+}
+
+/* Among the symbols of one table. */
+static uintptr_t find_symbol(const ElfW(Sym) * symbols, size_t n, const char *text, size_t text_size, uintptr_t base) {
+  for (size_t k = 0; k < n; k++) {
+    const char *name = symbols[k].st_name < text_size ? text + symbols[k].st_name : "";
+    if (symbols[k].st_shndx == SHN_UNDEF || symbols[k].st_value <= base) continue;
+    if (!strcmp(name, "environ") || !strcmp(name, "__environ")) return symbols[k].st_value - base;
+  }
+  return 0;
 }
 
 /* The address of `environ`, relative to where the file's first byte lies in memory; 0: it defines none. */
 static uintptr_t find_environ(const struct image *image) {
-  const ElfW(Ehdr) *header = (const void *)image->bytes;
   unsigned char class = sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32;
-  if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != class ||
-      header->e_shentsize != sizeof(ElfW(Shdr)) || header->e_phentsize != sizeof(ElfW(Phdr)))
-    return 0;
-  const ElfW(Phdr) *segments = part(image, header->e_phoff, header->e_phnum, sizeof(*segments), _Alignof(ElfW(Phdr)));
-  const ElfW(Shdr) *sections = part(image, header->e_shoff, header->e_shnum, sizeof(*sections), _Alignof(ElfW(Shdr)));
-  if (!segments || !sections) return 0;
-  uintptr_t base = UINTPTR_MAX; /* the address of the first byte that the file was linked for */
-  for (size_t i = 0; i < header->e_phnum; i++)
+  ElfW(Ehdr) *header = part(image, 0, 1, sizeof(*header));
+  ElfW(Phdr) *segments = NULL;
+  ElfW(Shdr) *sections = NULL;
+  uintptr_t base = UINTPTR_MAX, found = 0; /* base: the address of the first byte that the file was linked for */
+  if (header && memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 && header->e_ident[EI_CLASS] == class &&
+      header->e_shentsize == sizeof(*sections) && header->e_phentsize == sizeof(*segments)) {
+    segments = part(image, header->e_phoff, header->e_phnum, sizeof(*segments));
+    sections = part(image, header->e_shoff, header->e_shnum, sizeof(*sections));
+  }
+  for (size_t i = 0; segments && i < header->e_phnum; i++)
     if (segments[i].p_type == PT_LOAD && segments[i].p_offset == 0) base = segments[i].p_vaddr;
-  for (size_t i = 0; base != UINTPTR_MAX && i < header->e_shnum; i++) {
+  for (size_t i = 0; sections && base != UINTPTR_MAX && i < header->e_shnum; i++) {
     const ElfW(Shdr) *s = &sections[i];
     if (s->sh_type != SHT_DYNSYM || s->sh_link >= header->e_shnum) continue;
     const ElfW(Shdr) *names = &sections[s->sh_link];
     size_t n = s->sh_size / sizeof(ElfW(Sym));
-    const ElfW(Sym) *symbols = part(image, s->sh_offset, n, sizeof(*symbols), _Alignof(ElfW(Sym)));
-    const char *text = part(image, names->sh_offset, names->sh_size, 1, 1);
-    if (!symbols || !text) continue;
-    for (size_t k = 0; k < n && k < SYMBOLS_MAX; k++) {
-      uint64_t at = symbols[k].st_name, left = at < names->sh_size ? names->sh_size - at : 0;
-      if (symbols[k].st_shndx == SHN_UNDEF || symbols[k].st_value <= base) continue;
-      if ((left > strlen("environ") && memcmp(text + at, "environ", sizeof("environ")) == 0) ||
-          (left > strlen("__environ") && memcmp(text + at, "__environ", sizeof("__environ")) == 0))
-        return symbols[k].st_value - base;
-    }
+    ElfW(Sym) *symbols = part(image, s->sh_offset, n, sizeof(*symbols));
+    char *text = part(image, names->sh_offset, names->sh_size, 1);
+    if (symbols && text) found = find_symbol(symbols, n, text, names->sh_size, base);
+    free(symbols);
+    free(text);
+    break; /* a program has one */
   }
-  return 0;
+  free(segments);
+  free(sections);
+  free(header);
+  return found;
 }
 
 static bool is_c_library(const char *path) {
@@ -98,7 +116,7 @@ static uintptr_t environ_in(const char *path) {
   struct image image;
   if (!image_open(&image, path)) return 0;
   uintptr_t at = find_environ(&image);
-  munmap((void *)(uintptr_t)image.bytes, image.size);
+  close(image.fd);
   return at;
 }
 
