@@ -162,9 +162,67 @@ static void on_turned_away(struct core *c, const struct core_event *ev) {
   for (size_t i = 0; i < c->jobs.n_all; i++) job_note_turned_away(c->jobs.all[i], ev->host, ev->peer_addr, ev->now_ms);
 }
 
-size_t core_missing_hosts(const struct core *c, size_t max, struct buf *out) {
-  size_t n = 0;
-  for (size_t i = 0; i < c->jobs.n_all && n < max; i++) n += job_put_missing_hosts(c->jobs.all[i], max - n, out);
+/* A job that may have missing hosts, and how far its list was read. */
+struct waiting_job {
+  const struct job *job;
+  size_t number, at;
+};
+
+/* Jobs of one user, which have missing hosts left. The next one to give a host is the first. */
+struct waiting_user {
+  struct waiting_job *jobs;
+  size_t n;
+};
+
+/* Jobs without an account, of root and the daemon's user, are one user's. */
+static int compare_users(const struct waiting_job *a, const struct waiting_job *b) {
+  return strcmp(a->job->account ? a->job->account->name : "", b->job->account ? b->job->account->name : "");
+}
+
+static int by_user(const void *pa, const void *pb) {
+  const struct waiting_job *a = pa, *b = pb;
+  int order = compare_users(a, b);
+  return order ? order : (a->number > b->number) - (a->number < b->number);
+}
+
+/* Jobs that have none left drop out. */
+static bool put_host_of(struct waiting_user *u, struct buf *out) {
+  while (u->n) {
+    struct waiting_job one = u->jobs[0];
+    bool found = job_next_missing_host(one.job, &one.at, out);
+    memmove(u->jobs, u->jobs + 1, (u->n - 1) * sizeof(one));
+    if (!found) {
+      u->n--;
+      continue;
+    }
+    u->jobs[u->n - 1] = one;
+    return true;
+  }
+  return false;
+}
+
+size_t core_missing_hosts(const struct core *c, size_t first, size_t max, struct buf *out) {
+  struct waiting_job *jobs = xcalloc(c->jobs.n_all + 1, sizeof(*jobs));
+  struct waiting_user *users = xcalloc(c->jobs.n_all + 1, sizeof(*users));
+  size_t n = 0, n_jobs = 0, n_users = 0;
+  for (size_t i = 0; i < c->jobs.n_all; i++)
+    if (c->jobs.all[i]->roster.n) jobs[n_jobs++] = (struct waiting_job){.job = c->jobs.all[i], .number = i};
+  qsort(jobs, n_jobs, sizeof(*jobs), by_user);
+  for (size_t i = 0; i < n_jobs; i++) {
+    if (i == 0 || compare_users(&jobs[i - 1], &jobs[i]) != 0) users[n_users++].jobs = &jobs[i];
+    users[n_users - 1].n++;
+  }
+  bool any = true;
+  while (any && n < max) {
+    any = false;
+    for (size_t i = 0; i < n_users && n < max; i++) {
+      bool found = put_host_of(&users[(first + i) % n_users], out);
+      any |= found;
+      n += found;
+    }
+  }
+  free(jobs);
+  free(users);
   return n;
 }
 

@@ -386,15 +386,14 @@ void job_note_turned_away(struct job *j, const char *host, const char *addr, uin
   if (!here) put_refusal(j, addr, why, now_ms);
 }
 
-size_t job_put_missing_hosts(const struct job *j, size_t max, struct buf *out) {
-  size_t n = 0;
-  for (size_t i = 0; i < j->roster.n && n < max; i++) {
-    const struct expected_host *h = j->roster.v[i];
+bool job_next_missing_host(const struct job *j, size_t *at, struct buf *out) {
+  while (*at < j->roster.n) {
+    const struct expected_host *h = j->roster.v[(*at)++];
     if (!may_be_turned_away(j, h)) continue;
     buf_append(out, h->name, strlen(h->name) + 1);
-    n++;
+    return true;
   }
-  return n;
+  return false;
 }
 
 /* The first two conditions are for the calls behind each event of a large job. */

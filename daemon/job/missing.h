@@ -62,8 +62,8 @@ void job_forget_refusal(struct job *j, const char *host); /* a node of it has jo
 
 /* A peer with another key than the daemon's came from addr. host: the listed host that has this address; "": none. */
 void job_note_turned_away(struct job *j, const char *host, const char *addr, uint64_t now_ms);
-/* Appends the names of listed hosts that may be such a peer's, each with a NUL, at most `max` of all. */
-size_t job_put_missing_hosts(const struct job *j, size_t max, struct buf *out);
+/* Appends the next listed host that may be such a peer's, with a NUL. *at: 0 at first. False: there are no more. */
+bool job_next_missing_host(const struct job *j, size_t *at, struct buf *out);
 /* When the job gives up because no node can come that it needs; UINT64_MAX: one may. */
 uint64_t job_hopeless_ms(const struct job *j);
 

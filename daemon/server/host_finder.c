@@ -30,6 +30,7 @@ struct host_finder {
   size_t n, n_asked; /* addresses, and those that this series is about */
   struct buf hosts;  /* names, each with a NUL */
   size_t at;         /* of the name that is looked up */
+  size_t n_series;
   uint64_t began_ms; /* the last series, by the loop's clock; 0: none yet */
   int held;          /* by the timer, and by a lookup */
   bool running, looking, closed;
@@ -112,7 +113,7 @@ static void on_timer(uv_timer_t *timer) {
   t->n_asked = t->n;
   t->at = 0;
   if (loop_start_pool(t->loop, LOOP_POOL_DAEMON, NULL) == 0)
-    core_missing_hosts(t->core, HOST_FINDER_HOSTS_MAX, &t->hosts);
+    core_missing_hosts(t->core, t->n_series++, HOST_FINDER_HOSTS_MAX, &t->hosts);
   look_up_next(t);
 }
 

@@ -416,12 +416,40 @@ static void turn_away(struct rig *r, const char *host, const char *addr) {
   rig_run(r, 1000);
 }
 
-static void expect_missing(const struct rig *r, const char *want) {
+static void expect_series(const struct rig *r, size_t first, size_t max, const char *want) {
   struct buf names = BUF_INIT;
-  size_t n = core_missing_hosts(r->core, 3, &names), at = 0;
+  size_t n = core_missing_hosts(r->core, first, max, &names), at = 0;
   for (size_t i = 0; i + 1 < n; i++) names.data[at += strlen(names.data + at)] = ' ';
   assert_string_equal(buf_text(&names), want);
   buf_finish(&names);
+}
+
+static void expect_missing(const struct rig *r, const char *want) {
+  expect_series(r, 0, 3, want);
+}
+
+/* Two jobs of one user with many missing hosts keep nobody else's from being looked up. */
+static void test_users_take_turns_with_their_missing_hosts(void **state) {
+  static const struct {
+    const char *job, *hosts;
+    int64_t uid;
+  } of[] = {{"one", "n0,a[1-99]", 2000}, {"two", "n1,b[1-99]", 2000}, {"three", "n2,c[1-2]", 3000}};
+  struct rig r;
+  struct node n[3];
+  open_listed(&r, n, 3, "", 3);
+  for (int i = 0; i < 3; i++) {
+    n[i].job = of[i].job;
+    n[i].expected_hosts = of[i].hosts;
+    n[i].key_uid = n[i].uid = of[i].uid;
+    node_join(&r, &n[i]);
+  }
+  expect_series(&r, 0, 7, "a1 c1 b1 c2 a2 b2 a3");
+  expect_series(&r, 1, 3, "c1 a1 c2");
+  turn_away(&r, "c1", "10.0.0.3");
+  expect_series(&r, 2, 2, "a1 c2");
+  expect_series(&r, 0, 1, "a1");
+  expect_series(&r, 0, 0, "");
+  rig_close(&r);
 }
 
 /* The scheduler says who must come, and each of them was refused: there is nobody to wait for. */
@@ -646,6 +674,7 @@ int main(void) {
       cmocka_unit_test(test_a_list_that_cannot_be_read),
       cmocka_unit_test(test_the_last_list_counts),
       cmocka_unit_test(test_half_of_a_takeover_hears_at_once_what_it_lacks),
+      cmocka_unit_test(test_users_take_turns_with_their_missing_hosts),
       cmocka_unit_test(test_a_job_whose_other_nodes_have_another_key_ends_soon),
       cmocka_unit_test(test_a_refused_host_may_come_all_the_same),
       cmocka_unit_test(test_a_stranger_with_another_key_ends_no_job),
