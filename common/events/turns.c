@@ -74,7 +74,7 @@ static bool is_idle(const struct turn_owner *o, uint64_t now_ms) {
          (!o->said_ms || now_ms >= o->said_ms + TURNS_WARN_MS) && !o->dropped;
 }
 
-/* A new one is served first. NULL: there are too many. */
+/* A new one is served first. NULL: there are too many; "" has a place of its own. */
 static struct turn_owner *find_owner(struct turns *t, uint64_t now_ms, const char *name) {
   for (struct turn_owner *o = t->owners; o; o = o->next)
     if (strcmp(o->name, name) == 0) return o;
@@ -84,7 +84,7 @@ static struct turn_owner *find_owner(struct turns *t, uint64_t now_ms, const cha
     else
       at = &(*at)->next;
   }
-  if (t->n_owners == TURNS_OWNERS) return NULL;
+  if (t->n_owners >= (*name ? TURNS_OWNERS : TURNS_OWNERS + 1)) return NULL;
   struct turn_owner *o = xcalloc(1, sizeof *o);
   *o = (struct turn_owner){.next = t->owners, .name = xstrdup(name)};
   o->last = &o->first;
@@ -116,7 +116,7 @@ bool turns_add(struct turns *t, uint64_t now_ms, const char *owner, const char *
     t->dropped++;
     return false;
   }
-  struct turn_owner *full = o->n >= TURNS_QUEUE ? o : t->n >= TURNS_QUEUE_ALL ? find_longest(t) : NULL;
+  struct turn_owner *full = o->n >= TURNS_QUEUE ? o : is_user(o) && t->n >= TURNS_QUEUE_ALL ? find_longest(t) : NULL;
   if (full) {
     kept = false;
     if ((full == o && !urgent) || !make_room(t, full)) {

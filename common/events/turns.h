@@ -5,7 +5,8 @@
 /* When the command of --on-event runs for which event. A job that fails every second must not send a mail every second,
  * and must not keep the events of others from their mail. So each owner has a queue and so many runs in a minute, and the
  * owners take turns. One of the runs at once is kept for the owner "", which is root, the daemon's user, or the only user
- * there is. When all queues together are full, the longest gives way.
+ * there is; so are a place among the owners and a queue beyond those of all. When all queues together are full, the
+ * longest gives way.
  *
  * The last events of a job are urgent: they wait for no minute, and take the place of others. Pure. */
 

@@ -167,6 +167,23 @@ static void test_owners_are_bounded(void **state) {
   turns_finish(&t);
 }
 
+/* Neither the owners nor the last events of their jobs, which nothing can push out, take root's place. */
+static void test_users_leave_room_for_root(void **state) {
+  struct turns t;
+  char owner[16];
+  turns_init(&t);
+  for (int i = 0; i < TURNS_OWNERS; i++) {
+    snprintf(owner, sizeof owner, "uid %d", i);
+    assert_true(turns_add(&t, 1000, owner, "a", "", true));
+  }
+  assert_int_equal(t.n, TURNS_QUEUE_ALL);
+  assert_false(turns_add(&t, 1000, "uid -1", "a", "", true));
+  for (int i = 0; i < TURNS_QUEUE; i++) assert_true(turns_add(&t, 1000, "", "mine", "", true));
+  assert_false(turns_add(&t, 1000, "", "mine", "", false));
+  assert_true(run(&t, 1000, "mine"));
+  turns_finish(&t);
+}
+
 static void test_a_complaint_comes_again(void **state) {
   struct turns t;
   const char *owner;
@@ -194,6 +211,7 @@ int main(void) {
       cmocka_unit_test(test_places),
       cmocka_unit_test(test_the_longest_queue_gives_way),
       cmocka_unit_test(test_owners_are_bounded),
+      cmocka_unit_test(test_users_leave_room_for_root),
       cmocka_unit_test(test_a_complaint_comes_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
