@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Three looks: at the name, which may be a link; at what it leads to; at the folder of that. The sentence is about the
- * first of them that fails. */
+/* Three looks: at each link on the way; at what they lead to; at the folder of that. The sentence is about the first of
+ * them that fails. */
 
 #include "common/system/trust.h"
 
 #include <errno.h>
 #include <grp.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 #include "common/mem.h"
 #include "common/system/user.h"
+
+enum { LINKS_MAX = 40 }; /* on the way to a file, as for the kernel */
 
 static bool is_trusted_owner(uid_t uid) {
   struct stat program;
@@ -77,15 +82,53 @@ static int check(const char *path, const char *what, struct err *e) {
   return rc ? rc : check_mode(path, what, &st, e);
 }
 
+/* The folder of a link to which another one led. Nobody can exchange the link on a mount that is read-only, as those of
+ * Kubernetes are, although their modes let everybody write. */
+static int check_link_folder(const char *folder, struct err *e) {
+  struct statvfs mount;
+  if (statvfs(folder, &mount) == 0 && mount.f_flag & ST_RDONLY) return 0;
+  return check(folder, "the folder ", e);
+}
+
+/* Goes from `at`, which has no links, to `path`, and looks at each link as the kernel would follow it. led: a link led to
+ * `path`. */
+static int check_links(char at[PATH_MAX], const char *path, bool led, int *links, struct err *e) {
+  int rc = 0;
+  if (*path == '/') *at = '\0';
+  for (size_t n; rc == 0 && *path; path += n + (path[n] == '/')) {
+    char target[PATH_MAX], *slash = strrchr(at, '/');
+    size_t len = strlen(at);
+    struct stat st;
+    n = strcspn(path, "/");
+    if (n == 0 || (n == 1 && path[0] == '.')) continue;
+    if (n == 2 && path[0] == '.' && path[1] == '.') {
+      if (slash) *slash = '\0';
+      continue;
+    }
+    int put = snprintf(at + len, PATH_MAX - len, "/%.*s", (int)n, path);
+    if (put >= (int)(PATH_MAX - len)) return err_sys(e, -ENAMETOOLONG, "%s cannot be read", path);
+    ssize_t size = readlink(at, target, sizeof(target) - 1);
+    if (size < 0) continue; /* it is no link */
+    target[size] = '\0';
+    if (++*links > LINKS_MAX || lstat(at, &st) != 0) return err_sys(e, -ELOOP, "%s cannot be read", path);
+    rc = check_owner(at, "the link ", &st, e);
+    at[len] = '\0';
+    if (rc == 0 && led) rc = check_link_folder(len ? at : "/", e);
+    if (rc == 0) rc = check_links(at, target, true, links, e);
+  }
+  return rc;
+}
+
 char *trust_resolve(const char *path, struct err *e) {
-  struct stat st;
-  char *real = realpath(path, NULL);
-  if (!real || lstat(path, &st) != 0) {
+  char at[PATH_MAX] = "", *real = realpath(path, NULL);
+  int links = 0;
+  if (!real || (*path != '/' && !getcwd(at, sizeof(at)))) {
     err_sys(e, -errno, "%s cannot be read", path);
     free(real);
     return NULL;
   }
-  int rc = S_ISLNK(st.st_mode) ? check_owner(path, "the link ", &st, e) : 0;
+  if (!strcmp(at, "/")) at[0] = '\0';
+  int rc = check_links(at, path, false, &links, e);
   if (rc == 0) rc = check(real, "", e);
   if (rc == 0) {
     const char *slash = strrchr(real, '/');

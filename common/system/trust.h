@@ -14,7 +14,8 @@
  *              (of the same name, without other members), since a umask of 002 gives it everything; and the group of a
  *              folder of root, which root has chosen, as Debian has chosen staff for /usr/local. An access control
  *              list may let in more users than the mode shows, so a file that has one has no exception.
- *   links      A link counts if its owner does, since the owner chose where it leads. The file behind it is checked
+ *   links      A link counts if its owner does, since the owner chose where it leads. So does each further link on the
+ *              way, if others cannot write to its folder, or its mount is read-only. The file behind them is checked
  *              where it lies. So /etc/alternatives, stow and the mounts of Kubernetes work.
  *   above      Folders further up are not looked at. Somebody who can rename them can exchange the program as well.
  *   name space The kernel shows every owner that a user name space does not map as one number. If the program has that

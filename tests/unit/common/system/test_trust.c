@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+#include "common/mem.h"
 #include "tests/rig/tree.h"
 #include "tests/rig/unit.h"
 
@@ -99,6 +100,35 @@ static void test_links(void **state) {
   assert_refused("link", "the link ");
 }
 
+/* A link leads to another one, as the last name or on the way there. */
+static void test_links_to_links(void **state) {
+  static const struct {
+    const char *name, *target;
+  } links[] = {{"g/two", "../f/a"}, {"one", "g/two"}, {"g/folder", "../f"}, {"through", "g/folder/a"}};
+  put("f/a", 0, 0, 0644);
+  put("g/b", 0, 0, 0644);
+  set_folder("f", 0, 0, 0755);
+  for (size_t i = 0; i < sizeof(links) / sizeof(*links); i++) {
+    char *path = xasprintf("%s/%s", tree.root, links[i].name);
+    assert_int_equal(symlink(links[i].target, path), 0);
+    free(path);
+  }
+  for (int i = 0; i < 2; i++) {
+    const char *name = i ? "through" : "one";
+    set_folder("g", 0, 0, 0755);
+    assert_trusted(name, "f/a");
+    set_folder("g", 0, 0, 01777);
+    assert_refused(name, "/g can be changed by every user");
+    if (geteuid() != 0) continue;
+    set_folder("g", EVE, 0, 0755);
+    assert_refused(name, "/g belongs to uid 60101");
+    set_folder("g", 0, 0, 0755);
+    assert_int_equal(lchown(in_tree(i ? "g/folder" : "g/two"), EVE, EVE), 0);
+    assert_refused(name, i ? "the link " : "/g/two belongs to uid 60101");
+  }
+  if (geteuid() == 0) assert_refused("g/folder/a", "/g/folder belongs to uid 60101");
+}
+
 static void test_groups(void **state) {
   if (geteuid() != 0) skip();
   put("a", 0, EVE, 0664);
@@ -154,8 +184,9 @@ static int tear_down(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(test_ours),   TEST(test_every_user_may_write), TEST(test_another_users),          TEST(test_links),
-      TEST(test_groups), TEST(test_private_groups),       TEST(test_an_access_control_list),
+      TEST(test_ours),           TEST(test_every_user_may_write),   TEST(test_another_users),
+      TEST(test_links),          TEST(test_links_to_links),         TEST(test_groups),
+      TEST(test_private_groups), TEST(test_an_access_control_list),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
