@@ -36,7 +36,8 @@ enum {
    * user may have more. */
   PEERS_USER_BYTES = 1024 * 1024 * 1024,
   /* How long nothing is read from an agent that sends too much. Each message is a sign of life, and some are read after
-   * each pause, so no lease is lost over it. */
+   * each pause, so the daemon holds no lease for expired over it. But heartbeats wait behind the agent's other messages,
+   * and so do their answers: an agent with a long queue may find itself cut off, and connects again. */
   PEERS_PAUSE_MS = 100,
   PEERS_WEIGH_MS = 100,        /* how often the first are counted, if they could be more; */
   PEERS_WEIGH_USERS_MS = 1000, /* the second, which are all connections */
