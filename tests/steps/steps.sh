@@ -320,6 +320,7 @@ do_bench() {
   bench store --rounds 1 --keys 200000 $without
   bench faults --runs 3 --no-torchrun
   bench scale --sizes 10,100,1000 --runs 1
+  bench floods --runs 11
   bench first_hour --runs 1 --ceiling 20 --only path,unset,command,option,argument,syntax,module,nogpu,name
 }
 
