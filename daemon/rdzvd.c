@@ -269,6 +269,7 @@ static int open_server(struct daemon *d, struct err *e) {
                                     .port = (uint16_t)d->listeners[0].port,
                                     .page = d->page,
                                     .owned = d->options.owner_fd >= 0,
+                                    .saves = d->state != NULL,
                                     .claims = d->claims != NULL,
                                     .events = d->events != NULL};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';

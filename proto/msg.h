@@ -554,6 +554,7 @@ const char *job_state_name(enum job_state v);
   F(S, STR, head_host, HOST_MAX)                                                                                       \
   F(S, REQ_STR, node_addr, ADDR_MAX)                                                                                   \
   F(S, BOOL, fence)                      /* as FRAME_FLAG_FENCE */                                                     \
+  F(S, BOOL, all_fence)                  /* as FRAME_FLAG_ALL_FENCE */                                                 \
   F(S, INT, ids, 0, NCCL_IDS_MAX)        /* how many ncclUniqueIds the round has; 0: none */                           \
   F(S, INT, mint_first, 0, NCCL_IDS_MAX) /* the ids that this node must mint, as in MINT */                            \
   F(S, INT, mint_count, 0, NCCL_IDS_MAX) /* 0: none */                                                                 \

@@ -355,6 +355,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   if (!again) s->heartbeat.read = 0; /* this daemon has not answered it */
   s->link.state = CONNECTION_READY;
   s->heartbeat.answered_ms = s->link.hello_ms;
+  if ((uint64_t)w->age_ms < lease_ms(s)) s->heartbeat.led_ms = s->link.hello_ms;
   bool back = sup_note_welcome(s, w);
   if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
     s->heartbeat.acked_ms = s->link.hello_ms;
@@ -400,6 +401,7 @@ void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) 
   if (seq > s->heartbeat.read) s->heartbeat.read = seq;
   bool recovering = flags & FRAME_FLAG_RECOVERING;
   uint64_t age_ms = age_of(s, flags);
+  if (age_ms < lease_ms(s) && sent > s->heartbeat.led_ms) s->heartbeat.led_ms = sent;
   if (flags & FRAME_FLAG_FIRM) sup_promise_firm(s);
   sup_note_answer(s, age_ms, recovering);
   if (seq) s->heartbeat.any_suspended = flags & FRAME_FLAG_SUSPENDED;

@@ -71,10 +71,10 @@ void sup_begin_leave(struct supervisor *s, uint64_t away_ms) {
 /* The daemon is back, and its answers count again. */
 void sup_end_leave(struct supervisor *s) {
   if (s->fence.until_ms == s->fence.away_ms) s->fence.until_ms = 0;
-  s->fence.away_ms = 0;
 }
 
-/* How long this node may still run by that, for HELLO; by our clock, which may be slower than the daemon's. */
+/* How long nodes may still run by that, for HELLO; by our clock, which may be slower than the daemon's. It stays until the
+ * round ends: another node may have read GOING_AWAY and no WELCOME, and the daemon that welcomed us may die. */
 int64_t sup_leave_left_ms(const struct supervisor *s) {
   return s->fence.away_ms > s->now_ms ? (int64_t)((s->fence.away_ms - s->now_ms) * 21 / 20 + 1) : 0;
 }
@@ -85,8 +85,10 @@ void sup_update_fence(struct supervisor *s, bool fence, bool all) {
   s->fence.all |= all;
 }
 
-void sup_begin_fence(struct supervisor *s, bool fence) {
-  s->fence.all = fence;
+void sup_begin_fence(struct supervisor *s, bool fence, bool all) {
+  s->heartbeat.led_ms = s->heartbeat.answered_ms;
+  s->fence.away_ms = 0;
+  s->fence.all = all;
   s->fence.required = fence || others_suffice(s);
   s->fence.unproven = false;
   sup_update_guard_fence(s); /* first: we may be stopped right behind it */
@@ -183,5 +185,5 @@ uint64_t sup_fence_deadline(const struct supervisor *s) {
   if (must_fence(s)) return s->fence.until_ms;
   int64_t grace_ms = s->config.settings.orphan_grace_ms;
   if (!grace_ms || s->fence.killed || !sup_has_trees(s)) return UINT64_MAX;
-  return s->heartbeat.answered_ms + (uint64_t)(grace_ms + s->config.settings.stop_timeout_ms + ORPHAN_SLACK_MS);
+  return s->heartbeat.led_ms + (uint64_t)(grace_ms + s->config.settings.stop_timeout_ms + ORPHAN_SLACK_MS);
 }

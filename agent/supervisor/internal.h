@@ -81,6 +81,7 @@ struct signs_of_life {
   uint64_t sent_ms[HEARTBEATS_KEPT];
   uint64_t acked_ms;    /* when the last one was sent whose answer counts for the fence */
   uint64_t answered_ms; /* the same, and any answer counts */
+  uint64_t led_ms;      /* the same, of a daemon that is in charge of the job */
   bool suspended;       /* a user has suspended the workers here */
   bool any_suspended;   /* the same on any node, as the daemon last reported */
 };
@@ -223,8 +224,8 @@ void sup_begin_leave(struct supervisor *s, uint64_t away_ms); /* GOING_AWAY */
 void sup_end_leave(struct supervisor *s);                     /* WELCOME */
 int64_t sup_leave_left_ms(const struct supervisor *s);
 void sup_update_fence(struct supervisor *s, bool fence, bool all);
-void sup_begin_fence(struct supervisor *s, bool fence); /* START */
-void sup_update_guard_fence(struct supervisor *s);      /* by when it must fence, if that has changed */
+void sup_begin_fence(struct supervisor *s, bool fence, bool all); /* START */
+void sup_update_guard_fence(struct supervisor *s);                /* by when it must fence, if that has changed */
 void sup_fenced(struct supervisor *s, const struct supervisor_event *ev);
 void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev);
 void sup_fence_tick(struct supervisor *s);

@@ -6,6 +6,8 @@
  * nothing. So there is a limit: 60 s for an elastic job, whose other nodes may have found each other elsewhere, and five
  * minutes at fixed size, where nobody goes on without this node before.
  *
+ * A daemon that is not in charge of the job counts as none: the one that is may count this time from its last contact.
+ *
  * This clock is not the one for fencing (fence.c), which is shorter. But the guard keeps it too, and the daemon knows it
  * from HELLO: a lost node that did not have to fence is dead for certain when it is over.
  *
@@ -23,8 +25,9 @@ static bool is_running_round(const struct supervisor *s) {
 
 uint64_t sup_orphan_deadline(const struct supervisor *s) {
   int64_t grace_ms = s->config.settings.orphan_grace_ms;
-  if (s->link.state == CONNECTION_READY || !is_running_round(s) || !grace_ms) return UINT64_MAX;
-  return s->heartbeat.answered_ms + (uint64_t)grace_ms;
+  bool led = s->link.state == CONNECTION_READY && s->heartbeat.led_ms == s->heartbeat.answered_ms;
+  if (led || !is_running_round(s) || !grace_ms) return UINT64_MAX;
+  return s->heartbeat.led_ms + (uint64_t)grace_ms;
 }
 
 void sup_orphan_tick(struct supervisor *s) {
@@ -32,9 +35,9 @@ void sup_orphan_tick(struct supervisor *s) {
   uint64_t stop_ms = (uint64_t)s->config.settings.stop_timeout_ms;
   sup_log(
       s, LOG_ERROR,
-      "the daemon at %s has been unreachable for %.0f s (--orphan-grace): stopping the workers within %.0f s (--stop-timeout); exit code %d: requeue me",
-      sup_daemon_name(s), (double)(s->now_ms - s->heartbeat.answered_ms) / 1000, (double)stop_ms / 1000,
-      EXIT_CODE_DAEMON_LOST);
+      "the daemon at %s has been %s for %.0f s (--orphan-grace): stopping the workers within %.0f s (--stop-timeout); exit code %d: requeue me",
+      sup_daemon_name(s), s->link.state == CONNECTION_READY ? "without a majority of the nodes" : "unreachable",
+      (double)(s->now_ms - s->heartbeat.led_ms) / 1000, (double)stop_ms / 1000, EXIT_CODE_DAEMON_LOST);
   struct verdict what;
   verdict_init(&what);
   what.cause = CAUSE_NODE_LEAVING;

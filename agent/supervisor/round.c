@@ -251,7 +251,7 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
     return;
   }
   s->store.serving = s->round.node_rank == 0;
-  sup_begin_fence(s, start->fence);
+  sup_begin_fence(s, start->fence, start->all_fence);
   sup_ids_start(s, start);
   sup_park_spawn(s, ev->msg);
 }

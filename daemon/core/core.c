@@ -147,9 +147,8 @@ static void tell_going_away(struct core *c) {
   msg_init(&msg, MSG_GOING_AWAY);
   msg.going_away.text = "it is being stopped, and jobs go on; reconnect";
   for (size_t i = 0; i < c->jobs.n_all; i++) {
-    const struct job *j = c->jobs.all[i];
-    /* While rounds are being sealed elsewhere this daemon's promise would be worth nothing. */
-    msg.going_away.away_ms = job_can_be_succeeded(j) || job_is_over(j) ? 0 : JOB_AWAY_MS;
+    struct job *j = c->jobs.all[i];
+    msg.going_away.away_ms = job_promise_away(j, c->jobs.now_ms);
     struct bytes *b = msg_bytes(&msg);
     for (size_t k = 0; k < j->n_members; k++) jobs_send_bytes(&c->jobs, j->members[k]->conn, b);
     bytes_unref(b);
@@ -334,6 +333,7 @@ struct core *core_create(const struct core_config *config) {
   d->host = config->host ? config->host : "";
   d->port = config->port;
   d->owned = config->owned;
+  d->saves = config->saves;
   d->claims = config->claims;
   c->jobs.events = config->events;
   map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);

@@ -62,6 +62,7 @@ struct core_config {
   const char *page;      /* "localhost:29400": where a browser of this machine reaches it; NULL: unknown. Borrowed */
   bool owned;            /* an agent has started it, so agents can start another one if this one is lost */
   bool claims;           /* the driver carries out JOB_EFFECT_CLAIM: rdzvd has --claim */
+  bool saves;            /* the driver carries out JOB_EFFECT_SAVE: rdzvd has --state-dir */
   bool events;           /* the driver carries out JOB_EFFECT_EVENT: rdzvd has --events or --on-event */
 };
 

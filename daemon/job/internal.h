@@ -267,6 +267,7 @@ uint64_t goodput_round_began_wall_ms(const struct job *j, uint64_t now_ms);
 /* recover.c */
 void job_recover_hello(struct job *j, const struct job_event *ev);
 void job_recover_finish(struct job *j, uint64_t now_ms);
+void job_hold_missing(struct job *j, uint64_t now_ms); /* nodes of the round that have not come back */
 
 /* state_line.c */
 void job_save(const struct job *j);

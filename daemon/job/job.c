@@ -393,10 +393,12 @@ static void on_operator_recovering(struct job *j, const struct job_event *ev) {
   job_offer_cause(j, &v, ev->now_ms);
   uint64_t lease_over_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
   job_hold_agent(j, "", "", j->recover_ms < lease_over_ms ? j->recover_ms : lease_over_ms);
-  if (j->n_members)
+  if (j->n_members) {
     job_recover_finish(j, ev->now_ms);
-  else
-    job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
+    return;
+  }
+  job_hold_missing(j, ev->now_ms);
+  job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
 static void on_operator_forming(struct job *j, const struct job_event *ev) {

@@ -397,6 +397,9 @@ void job_claim_give_up(struct job *j);      /* before its first round: its incar
 bool job_claim_confirm_dead(struct job *j); /* the run that it waits for is. False: it waits for none */
 bool job_is_former(const struct job *j, const char *incarnation);
 void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */
+/* GOING_AWAY: until then this daemon, and the next one at its state file, begin no round while a node is missing. Saved;
+ * 0: no promise can be made. */
+int64_t job_promise_away(struct job *j, uint64_t now_ms);
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 
 void job_note_drill(struct job *j); /* rdzvctl kill-worker: this round's failure is not the workers' own */

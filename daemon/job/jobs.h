@@ -44,7 +44,7 @@ struct daemon_facts {
   uint64_t life;    /* another one after each restart */
   const char *host; /* borrowed; "" */
   uint16_t port;
-  bool owned, claims;
+  bool owned, claims, saves;
 };
 
 struct jobs {

@@ -49,7 +49,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
       continue;
     }
     member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
-    m->shut = false;
+    m->shut = m->fences = m->told_to_fence = false;
     member_set_rank(m, -1);
     member_keep_rank(m, -1);
   }
@@ -203,13 +203,22 @@ static const char missing_nodes[] = "missing";
 
 /* The nodes that have not come are unknown, and so is what they run. A node that knows the verdict knows as well whether
  * one of them may still run workers. If no node knows of a round, there was none: its nodes would be here. */
-static void hold_missing(struct job *j, uint64_t now_ms) {
+void job_hold_missing(struct job *j, uint64_t now_ms) {
   uint64_t unfenced_ms = job_unfenced_until(j, now_ms), until_ms = j->away_ms;
   if ((int64_t)j->accounted.count >= j->round_nodes) return;
   if (j->told_held || (!j->settled && !job_all_fence(j))) until_ms = latest(until_ms, unfenced_ms);
   int64_t head = 0;
   bool named = !map_get_n(&j->accounted, &head, sizeof head);
   if (until_ms > now_ms) job_hold_agent(j, missing_nodes, named ? j->told_head : "", until_ms);
+}
+
+/* The next daemon must know the promise, whoever comes back to it: without a state file there is none. While rounds are
+ * being sealed elsewhere it would be worth nothing. */
+int64_t job_promise_away(struct job *j, uint64_t now_ms) {
+  if (!j->jobs->daemon.saves || !j->round || job_can_be_succeeded(j) || job_is_over(j)) return 0;
+  j->away_ms = now_ms + JOB_AWAY_MS;
+  job_save(j);
+  return JOB_AWAY_MS;
 }
 
 void job_account_for_rank(struct job *j, int64_t node_rank) {
@@ -241,7 +250,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   j->round_ms = now_ms;
   j->age_unknown = true;
   j->skip_round = j->renews = !j->exact && !j->settings.claims;
-  hold_missing(j, now_ms);
+  job_hold_missing(j, now_ms);
   if (j->settled || !in_round) {
     form_again(j, now_ms);
     return;

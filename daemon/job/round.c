@@ -287,6 +287,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.node_addr = m->addr;
   msg.start.store_port = j->store_port;
   msg.start.fence = member_tell_fence(m);
+  msg.start.all_fence = j->all_fence;
   job_goodput(j, j->jobs->now_ms, &msg.start.goodput);
   struct successor successors[SUCCESSORS_MAX];
   job_quorum_fill_start(j, m, &msg.start, successors);
@@ -367,6 +368,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->round_nodes = (int64_t)n;
   j->round_ms = now_ms;
   j->age_unknown = false;
+  j->away_ms = 0;
   j->line_wall_ms = j->jobs->wall_ms;
   start_all(j, slots, n);
   job_begin_fence(j);

@@ -9,6 +9,8 @@
  * "succession":true if another daemon can take the round over: newcomers alone do not begin the next one.
  * "own_key":true if its nodes hold the daemon's own key, and "held":true if a lost node may still run: the job's next incarnation waits for its lease too.
  *
+ * "away_ms" of a seal: this daemon has promised (GOING_AWAY) that no round begins for so long from the line on.
+ *
  * The file is an aid, not the truth: agents carry all that a running job needs (recover.c). The file adds what no
  * agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger that
  * comes first does not start the job again; and how a job ended, for a node that was away. A later line about an
@@ -46,6 +48,8 @@ static void job_state_line(const struct job *j, struct buf *out) {
   if (held_ms > j->jobs->now_ms)
     json_object_set_new(v, "held_ms",
                         json_integer(held_ms == UINT64_MAX ? -1 : (json_int_t)(held_ms - j->jobs->now_ms)));
+  if (!end && j->away_ms > j->jobs->now_ms)
+    json_object_set_new(v, "away_ms", json_integer((json_int_t)(j->away_ms - j->jobs->now_ms)));
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -148,6 +152,8 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
     goodput_load(j, json_object_get(o, "goodput"), false);
     j->round_nodes = nodes;
     j->exact = true;
+    int64_t away_ms;
+    if (read_int(o, "away_ms", 1, JOB_AWAY_MS, &away_ms)) j->away_ms = now_ms + (uint64_t)away_ms;
     if (json_is_true(json_object_get(o, "succession"))) job_quorum_load(j);
     j->budget_from = BUDGET_START;
     return true;

@@ -202,7 +202,8 @@ void rig_open_on(struct rig *r, uint64_t seed, const char *host) {
 void rig_open_with(struct rig *r, const struct core_config *config) {
   memset(r, 0, sizeof *r);
   r->config = *config;
-  r->core = core_create(config);
+  r->config.saves = true;
+  r->core = core_create(&r->config);
   r->now_ms = 1000;
   r->wall_ms = 1700000000000;
   r->job = "job";

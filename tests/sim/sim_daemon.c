@@ -254,6 +254,7 @@ void daemon_start(struct sim *s) {
                                .port = s->config.takeover ? s->d.port : 0,
                                .owned = s->d.owned,
                                .claims = s->config.claims,
+                               .saves = s->d.state_dir,
                                .events = s->config.events};
   s->d.life = ++s->lives;
   s->d.seals = s->d.seals_told = s->d.ends = s->d.ends_told = 0;

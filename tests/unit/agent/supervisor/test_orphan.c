@@ -87,6 +87,20 @@ static void test_for_ever(void **state) {
   bench_close(&b);
 }
 
+/* A daemon that is not in charge answers. The one that is may count the grace from its last contact. */
+static void test_a_daemon_without_a_majority_is_none(void **state) {
+  struct bench b;
+  orphan(&b, 60000);
+  b.answering = true;
+  b.age_ms = b.config.settings.lease_ms;
+  bench_run(&b, 58000);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  bench_run(&b, 3000);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
+  assert_int_equal(bench_said(&b, "has been without a majority of the nodes for 60 s (--orphan-grace)"), 1);
+  bench_close(&b);
+}
+
 /* What runs no more is none: that waits for --join-timeout. */
 static void test_only_workers_are_orphans(void **state) {
   struct bench b;
@@ -106,6 +120,7 @@ int main(void) {
       cmocka_unit_test(test_a_daemon_that_is_back_in_time),
       cmocka_unit_test(test_a_daemon_that_is_back_while_it_leaves),
       cmocka_unit_test(test_for_ever),
+      cmocka_unit_test(test_a_daemon_without_a_majority_is_none),
       cmocka_unit_test(test_only_workers_are_orphans),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -266,6 +266,25 @@ static void test_a_newcomer_makes_others_fence_at_once(void **state) {
   rig_close(&r);
 }
 
+/* START comes again with FENCE, since a spare has come. The other node may not have read that it must fence. */
+static void test_a_start_that_is_sent_again(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  nodes_init(&r, n, 3);
+  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  assert_false(rig_last(&r, n[1].conn, MSG_START)->start.fence);
+  node_drop(&r, &n[1]);
+  node_join(&r, &n[2]);
+  n[1].node_rank = -1;
+  node_back(&r, &n[1], PHASE_NONE);
+  const struct msg *start = rig_last(&r, n[1].conn, MSG_START);
+  assert_non_null(start);
+  assert_true(start->start.fence);
+  assert_false(start->start.all_fence);
+  rig_close(&r);
+}
+
 /* Holds. ----------------------------------------------------------------------------------------------------------- */
 
 static void open_elastic(struct rig *r, struct node *n) {
@@ -639,8 +658,53 @@ static void test_going_away(void **state) {
   struct node n[2];
   rig_open_running(&r, n, 2);
   rig_event(&r, &(struct core_event){.kind = CORE_SHUTDOWN});
-  for (int i = 0; i < 2; i++) assert_int_equal(rig_count(&r, n[i].conn, MSG_GOING_AWAY), 1);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(rig_count(&r, n[i].conn, MSG_GOING_AWAY), 1);
+    assert_int_equal(rig_last(&r, n[i].conn, MSG_GOING_AWAY)->going_away.away_ms, 60000);
+  }
   assert_string_equal(rig_state(&r, "job"), "running"); /* it ends no job */
+  rig_close(&r);
+}
+
+/* Nobody would know of the promise if a node that has not read it came back first. */
+static void test_going_away_without_a_state_file(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open_running(&r, n, 2);
+  r.config.saves = false;
+  rig_restart(&r, false);
+  for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+  rig_event(&r, &(struct core_event){.kind = CORE_SHUTDOWN});
+  for (int i = 0; i < 2; i++) assert_int_equal(rig_last(&r, n[i].conn, MSG_GOING_AWAY)->going_away.away_ms, 0);
+  rig_close(&r);
+}
+
+/* One of three reads it, and is cut off. The other two have lost their connections before, and know of no promise. The
+ * next daemon does, and so does the one behind it. */
+static void test_the_next_daemon_keeps_the_promise(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_for(&r, 2, 3);
+  nodes_init(&r, n, 3);
+  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  for (int i = 0; i < 3; i++) node_started(&r, &n[i]);
+  int64_t round = n[0].round;
+  rig_event(&r, &(struct core_event){.kind = CORE_SHUTDOWN});
+  for (int life = 0; life < 2; life++) {
+    rig_restart(&r, true);
+    for (int i = 0; i < 2; i++) node_back(&r, &n[i], life ? PHASE_NONE : PHASE_RUNNING);
+    for (int i = 0; i < 20; i++) {
+      rig_run(&r, 1000);
+      nodes_heartbeat(&r, n, 2);
+      for (int k = 0; k < 2 && life == 0 && i == 12; k++) node_stopped(&r, &n[k]);
+    }
+    for (int k = 0; k < 2; k++) assert_int_equal(n[k].round, round);
+  }
+  for (int i = 0; i < 90 && n[0].round == round; i++) {
+    rig_run(&r, 1000);
+    nodes_heartbeat(&r, n, 2);
+  }
+  assert_true(n[0].round > round);
   rig_close(&r);
 }
 
@@ -661,6 +725,7 @@ int main(void) {
       cmocka_unit_test(test_fence_says_whether_others_could_go_on),
       cmocka_unit_test(test_who_may_come_back_in_time_counts),
       cmocka_unit_test(test_a_newcomer_makes_others_fence_at_once),
+      cmocka_unit_test(test_a_start_that_is_sent_again),
       cmocka_unit_test(test_a_lost_node_delays_the_seal_until_its_lease),
       cmocka_unit_test(test_an_obituary_ends_the_hold),
       cmocka_unit_test(test_its_return_ends_the_hold),
@@ -680,6 +745,8 @@ int main(void) {
       cmocka_unit_test(test_waiting_when_nothing_changes),
       cmocka_unit_test(test_left_alone_everything_ends),
       cmocka_unit_test(test_going_away),
+      cmocka_unit_test(test_going_away_without_a_state_file),
+      cmocka_unit_test(test_the_next_daemon_keeps_the_promise),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

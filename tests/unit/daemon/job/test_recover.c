@@ -470,6 +470,30 @@ static void test_a_stop_holds_while_recovering(void **state) {
   }
 }
 
+/* Nobody is back, and the nodes need not fence: what begins next waits until they have surely stopped. */
+static void test_a_stop_of_missing_nodes_holds(void **state) {
+  struct rig r;
+  struct node n[2], fresh[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.orphan_grace_ms = 60000;
+  rig_running(&r, n, 2);
+  rig_restart(&r, true);
+  assert_int_equal(rig_control(&r, "stop", "job", false, &out), 0);
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &fresh[i], 10 + i);
+    node_join(&r, &fresh[i]);
+  }
+  for (int i = 0; i < 110; i++) {
+    rig_run(&r, 1000);
+    nodes_heartbeat(&r, fresh, 2);
+    if (i == 90) assert_int_equal(fresh[0].round, 0);
+  }
+  assert_int_equal(fresh[0].round, 1);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_running_goes_on),
@@ -496,6 +520,7 @@ int main(void) {
       cmocka_unit_test(test_one_that_changes_its_rank),
       cmocka_unit_test(test_no_token_twice),
       cmocka_unit_test(test_a_stop_holds_while_recovering),
+      cmocka_unit_test(test_a_stop_of_missing_nodes_holds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
