@@ -501,7 +501,8 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, fence)                  /* as FRAME_FLAG_FENCE */                                                         \
   F(S, HEX, daemon, DAEMON_ID_MAX)   /* this daemon; it keeps the id in --state-dir */                                 \
   F(S, INT, term, 0, TERM_MAX)       /* counts the daemons that were in charge of the job */                           \
-  F(S, INT, age_ms, 0, LEASE_MAX_MS) /* as the age in HEARTBEAT_ACK */
+  F(S, INT, age_ms, 0, LEASE_MAX_MS) /* as the age in HEARTBEAT_ACK */                                                 \
+  F(S, BOOL, succeeded)              /* another daemon can take the job over */
 
 #define refused_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, code, 1, 255) /* exit code */                                                                          \

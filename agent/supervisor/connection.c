@@ -357,6 +357,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   s->heartbeat.answered_ms = s->link.hello_ms;
   if ((uint64_t)w->age_ms < lease_ms(s)) s->heartbeat.led_ms = s->link.hello_ms;
   bool back = sup_note_welcome(s, w);
+  if (w->succeeded) sup_promise_spare(s);
   if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
     s->heartbeat.acked_ms = s->link.hello_ms;
     sup_end_leave(s);

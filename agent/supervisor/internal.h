@@ -292,7 +292,7 @@ void sup_targets_destroy(struct supervisor *s);
 bool sup_can_be_succeeded(const struct supervisor *s); /* another daemon may take the last round over */
 void sup_promise_start(struct supervisor *s, const struct start *start);
 void sup_promise_retire(struct supervisor *s);
-void sup_promise_spare(struct supervisor *s); /* WAITING names successors */
+void sup_promise_spare(struct supervisor *s); /* WELCOME or WAITING: another daemon can take the job over */
 void sup_promise_firm(struct supervisor *s);
 void sup_promise_fill_hello(const struct supervisor *s, struct hello *h);
 void sup_forward_watch(struct supervisor *s); /* after each event: has the place of the job changed? */

@@ -100,6 +100,7 @@ static void send_welcome(struct core *c, const struct job *j, struct member *m) 
   msg.welcome.daemon = c->jobs.daemon.id;
   msg.welcome.term = j->term;
   msg.welcome.age_ms = (int64_t)job_age_ms(j, c->jobs.now_ms);
+  msg.welcome.succeeded = job_can_be_succeeded(j);
   jobs_send(&c->jobs, m->conn, &msg);
 }
 

@@ -169,6 +169,7 @@ void bench_welcome(struct bench *b, bool fence) {
   m.welcome.daemon = b->daemon ? b->daemon : "";
   m.welcome.term = b->term;
   m.welcome.age_ms = b->age_ms;
+  m.welcome.succeeded = b->succeeded;
   bench_msg(b, &m);
 }
 

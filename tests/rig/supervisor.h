@@ -13,6 +13,7 @@ struct bench {
   struct supervisor_config config; /* change it before bench_begin */
   uint64_t now_ms;
   bool answering; /* heartbeats are answered, without FENCE */
+  bool succeeded; /* WELCOME says that another daemon can take the job over */
   bool fencing;   /* and with it */
   bool fenced;    /* what the daemon said of it last: bench_start says so again */
   struct supervisor_effect *fx;

@@ -185,8 +185,9 @@ static void fault_of_daemon(struct sim *s) {
     return;
   }
   daemon_side(s, side);
-  switch (sim_below(s, 5)) {
+  switch (sim_below(s, 6)) {
   case 0: daemon_kill(s); break;
+  case 5: daemon_terminate(s); break;
   case 1: s->d.die_at_save = (int)sim_between(s, 1, 3); break;
   case 2:
     s->d.trap_on = 1 + (int)sim_below(s, EV_CALL + 1);
@@ -239,7 +240,10 @@ static void fault_of_agent(struct sim *s, struct sim_agent *a) {
   case 1: guard_kill(s, a); break;
   case 2: agent_signal(s, a, SIGTERM); break;
   case 3:
-    agent_pause(s, a);
+    if (sim_chance(s, 60))
+      agent_pause(s, a);
+    else
+      guard_pause(s, a, GUARD_STOPPED);
     sim_call(s, soon(s), on_agent_continue, (uint64_t)a->index);
     return;
   case 4:

@@ -410,8 +410,24 @@ static void test_the_end_takes_it_back(void **state) {
   bench_close(&b);
 }
 
+/* It was in no round yet. A daemon that knows nothing must learn from it that the job may run elsewhere. */
+static void test_a_newcomer_knows_that_the_job_can_move(void **state) {
+  for (int moves = 0; moves < 2; moves++) {
+    struct bench b;
+    bench_open(&b);
+    b.succeeded = moves;
+    bench_joined(&b);
+    bench_down(&b, false);
+    bench_run(&b, 2000);
+    bench_up(&b);
+    assert_int_equal(bench_hello(&b)->succeeded, moves);
+    bench_close(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_newcomer_knows_that_the_job_can_move),
       cmocka_unit_test(test_at_first_it_promises_nothing),
       cmocka_unit_test(test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing),
       cmocka_unit_test(test_a_greeting_is_not_heard),
