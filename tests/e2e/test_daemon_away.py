@@ -68,7 +68,7 @@ class Door:
 def test_orphans_are_stopped(rdzv, nodes, signo):
     """No daemon comes back. Workers get SIGTERM after --orphan-grace, and the agent exits with 76. A daemon that is told to stop says so, and no node
     of an elastic job has to fence meanwhile. At fixed size none has to anyway."""
-    d = rdzv.daemon()
+    d = rdzv.daemon("--state-dir", rdzv.tmp / "state")
     agents = rdzv.agents(2, d.endpoint, "--nnodes", nodes, "--lease", f"{LEASE:g}s", "--orphan-grace", "3s", "--last-call", "1m", "--rdzv-conf", "is_host=0",
                          "--", "sh", "-c", waits.COMMAND)
     workers = rdzv.await_workers(2)
