@@ -32,8 +32,7 @@
 #define END_TIME_MAX INT64_C(99999999999) /* seconds since 1970: in some thousand years */
 
 static void (*const rows[])(struct row *) = {
-    cluster_read_open_mpi, cluster_read_hydra, cluster_read_slurm, cluster_read_pbs,
-    cluster_read_sge,      cluster_read_lsf,   cluster_read_k8s,
+    cluster_read_launcher, cluster_read_slurm, cluster_read_pbs, cluster_read_sge, cluster_read_lsf, cluster_read_k8s,
 };
 
 const char *cluster_variable(char *const *env, const char *name) {
@@ -63,7 +62,7 @@ bool cluster_is_one_host(const struct cluster *c) {
 
 bool cluster_shares_hosts(const struct cluster *c) {
   int64_t agents = cluster_number(&c->agents, 1);
-  return cluster_number(&c->local_agents, 1) > 1 || (c->n_hosts && agents > (int64_t)c->n_hosts);
+  return cluster_number(&c->local_agents, 1) > 1 || agents > cluster_number(&c->nodes, agents);
 }
 
 bool cluster_lists(const char *hosts, const char *host) {
@@ -107,8 +106,7 @@ static void name_run(struct cluster *c) {
   finish_fact(&c->job);
   finish_fact(&c->port);
   c->port = (struct cluster_fact){.is_set = false};
-  c->job =
-      (struct cluster_fact){.is_set = true, .text = xasprintf("mpi-%s", c->run.text), .source = xstrdup(c->run.source)};
+  c->job = (struct cluster_fact){.is_set = true, .text = xstrdup(c->run.text), .source = xstrdup(c->run.source)};
 }
 
 static void derive_port(struct row *r) {

@@ -60,11 +60,11 @@ struct cluster_host {
 
 struct cluster {
   /* Words. */
-  struct cluster_fact scheduler;    /* "Slurm", "PBS", "SGE", "LSF", "Kubernetes" */
-  struct cluster_fact launcher;     /* "srun", "Open MPI", "Hydra": started this agent as one of several */
-  struct cluster_fact job;          /* a name for --rdzv-id, the same for all agents of the job only: "slurm-4711.0" */
-  struct cluster_fact run;          /* distinguishes two starts by mpirun; if set, `job` is named after it */
-  struct cluster_fact first_host;   /* certainly runs an agent, so rdzvd can run there */
+  struct cluster_fact scheduler;  /* "Slurm", "PBS", "SGE", "LSF", "Flux", "Kubernetes" */
+  struct cluster_fact launcher;   /* "srun", "Open MPI", "PALS": started this agent as one of several */
+  struct cluster_fact job;        /* a name for --rdzv-id, the same for all agents of the job only: "slurm-4711.0" */
+  struct cluster_fact run;        /* a name of this start, so that two starts differ: "mpi-4711"; if set, it is `job` */
+  struct cluster_fact first_host; /* certainly runs an agent, so rdzvd can run there */
   struct cluster_fact remote_shell; /* starts others if CLUSTER_ALONE: "qrsh -inherit"; unset: ssh */
   /* the command by which a user starts agents on all hosts if CLUSTER_ALONE: "srun"; unset: this agent does */
   struct cluster_fact starter;
@@ -86,7 +86,7 @@ struct cluster {
   struct cluster_host *host; /* in the scheduler's order, without duplicates */
   size_t n_hosts;
   bool agents_at_most; /* the launcher may start fewer agents than the job has places: then --nnodes gives the number */
-  bool by_mpirun;      /* mpirun may use a part of a job's hosts */
+  bool by_mpirun;      /* or a launcher like it, which may use a part of a job's hosts */
   bool first_host_is_uncertain; /* first_host is where mpirun or srun runs. Agent 0 usually runs there and checks it */
   struct buf warnings;          /* one sentence per line; "" */
   /* the site's defaults, agent.conf (agent/options/site_conf.h), which cluster_read leaves to its caller; NULL: none.

@@ -15,8 +15,7 @@ struct row {
 };
 
 /* Called once each, in the order of the table. A row does nothing if its scheduler is absent. */
-void cluster_read_open_mpi(struct row *r);
-void cluster_read_hydra(struct row *r);
+void cluster_read_launcher(struct row *r);
 void cluster_read_slurm(struct row *r);
 void cluster_read_pbs(struct row *r);
 void cluster_read_sge(struct row *r);

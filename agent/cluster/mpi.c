@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpirun: Open MPI (4 and 5, with PRRTE) and Hydra, which MPICH and Intel MPI use.
+/* Launchers that start one agent of several: Open MPI's mpirun (4 and 5, with PRRTE), Hydra (MPICH, Intel MPI), Flux,
+ * HPE's PALS, and others that set PMI's variables.
  *
- * Both give a process its rank, the number of ranks, and the same two for its host. Neither reports the host of rank
- * 0. If all ranks share this host, that does not matter; else agents meet on mpirun's host. A scheduler's host list
- * does not help, since Open MPI's ssh does not pass the scheduler's variables on. mpirun's host runs an agent unless
- * mpirun was started on a login node: then the agent of rank 0 refuses to start (agent/rdzv-agent.c). Open MPI gives
- * its host in the environment. Hydra has a proxy on each host, above each agent, with mpiexec's host on its command
- * line: MPICH as --control-port HOST:PORT, Intel MPI as --upstream-host, which is mpiexec's host only in jobs with
- * fewer agents than its tree is wide.
+ * Each gives a process its rank and the number of ranks, and mostly the same two for its host: one table. An agent that
+ * is one of several never starts others, whatever else its environment has: PALS passes PBS_NODEFILE to each rank.
  *
- * PMI_RANK and PMI_SIZE do not suffice: Slurm's srun --mpi=pmi2 sets them too, and --mpi=pmix sets PMIX_RANK. Hydra is
- * recognised by two variables that only it sets, Open MPI by its own, PRRTE by its name space.
+ * No launcher reports the host of rank 0. If all ranks share this host, that does not matter; else agents meet on
+ * mpirun's host, or on the first host of the scheduler's job. A scheduler's host list does not help Open MPI, since its
+ * ssh does not pass the scheduler's variables on. mpirun's host runs an agent unless mpirun was started on a login
+ * node: then the agent of rank 0 refuses to start (agent/rdzv-agent.c). Open MPI gives its host in the environment.
+ * Hydra has a proxy on each host, above each agent, with mpiexec's host on its command line: MPICH as --control-port
+ * HOST:PORT, Intel MPI as --upstream-host, which is mpiexec's host only in jobs with fewer agents than its tree is wide.
+ *
+ * PMI_RANK and PMI_SIZE do not suffice: Slurm's srun --mpi=pmi2 sets them too, and --mpi=pmix sets PMIX_RANK. So a
+ * launcher is recognised by a variable that only it sets, PRRTE by its name space, and a step of Slurm goes before PMI.
+ * Flux can imitate PALS (its plugin cray-pals), so it comes first.
  *
  * Two starts differ by Open MPI's number of the start, the same for all processes ("1449328641",
- * "prterun-node1-4711@1"), or by host and port of Hydra's mpiexec. If those cannot be read, the pid of the proxy serves
- * on one host. On several hosts it is the scheduler's job and its first host, which Hydra passes to every rank. */
+ * "prterun-node1-4711@1"), by host and port of Hydra's mpiexec, by the id that PALS gives to each mpiexec, or by Flux'
+ * job. If Hydra's host and port cannot be read, the pid of the proxy serves on one host. On several hosts it is the
+ * scheduler's job and its first host, which Hydra passes to every rank. */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,13 +45,18 @@ static bool is_prrte(const struct row *r) {
   return space && strncmp(space, "prte", 4) == 0;
 }
 
-/* A short word for the name space. */
-static void set_run(struct row *r) {
-  const char *space = row_variable(r, SPACE);
-  bool word = space && strlen(space) <= 64;
-  for (const char *p = space; word && *p; p++) word = *p > ' ' && *p < 0x7f;
-  if (word) row_set_text(r, &r->c->run, space, SPACE);
-  if (space && !word) row_warn_of(r, SPACE, "cannot be a job's name: give one with --rdzv-id");
+/* Names the run KIND-ID. Flux writes its ids with a letter that is not ASCII, U+0192, or with "f" in its place. */
+static void set_run(struct row *r, const char *kind, const char *variable) {
+  static const char florin[] = "\xc6\x92";
+  const char *id = row_variable(r, variable), *rest = id;
+  if (!id) return;
+  if (strncmp(id, florin, 2) == 0) rest = id + 2;
+  bool word = strlen(id) <= 64;
+  for (const char *p = rest; word && *p; p++) word = *p > ' ' && *p < 0x7f;
+  char *run = xasprintf("%s-%s%s", kind, rest == id ? "" : "f", rest);
+  if (word) row_set_text(r, &r->c->run, run, variable);
+  if (!word) row_warn_of(r, variable, "cannot be a job's name: give one with --rdzv-id");
+  free(run);
 }
 
 /* "1449328640.0;tcp://192.0.2.2,10.0.0.2:42053;tcp6://[fd00::2]:37141": the first address that is not loopback. */
@@ -72,30 +82,15 @@ static bool read_space(const char *space, char out[ENDPOINT_HOST_MAX]) {
   return true;
 }
 
-static void set_mpiruns_host(struct row *r) {
+static void read_open_mpi(struct row *r) {
   char host[ENDPOINT_HOST_MAX];
+  set_run(r, "mpi", SPACE);
   const char *uri = row_variable(r, HNP);
   if (uri && read_uri(uri, host))
     row_set_text(r, &r->c->first_host, host, HNP);
   else if (is_prrte(r) && read_space(row_variable(r, SPACE), host))
     row_set_text(r, &r->c->first_host, host, SPACE);
   r->c->first_host_is_uncertain = r->c->first_host.is_set;
-}
-
-void cluster_read_open_mpi(struct row *r) {
-  struct cluster *c = r->c;
-  bool ompi = row_variable(r, "OMPI_COMM_WORLD_RANK") && row_variable(r, "OMPI_COMM_WORLD_SIZE");
-  if (!ompi && !(is_prrte(r) && row_variable(r, "PMIX_RANK"))) return;
-  const char *rank = ompi ? "OMPI_COMM_WORLD_RANK" : "PMIX_RANK";
-  c->by_mpirun = true;
-  row_set_text(r, &c->launcher, ompi ? "Open MPI" : "PRRTE", rank);
-  row_set_number(r, &c->start, CLUSTER_STARTED, rank);
-  row_take_number(r, &c->index, rank, 0, NODES_MAX - 1);
-  row_take_number(r, &c->agents, "OMPI_COMM_WORLD_SIZE", 1, NODES_MAX);
-  row_take_number(r, &c->local_index, "OMPI_COMM_WORLD_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX);
-  row_take_number(r, &c->local_agents, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
-  set_run(r);
-  set_mpiruns_host(r);
 }
 
 /* Hydra. ----------------------------------------------------------------------------------------------------------- */
@@ -153,7 +148,7 @@ static void set_proxys_run(struct row *r) {
   for (size_t i = 0; i < sizeof(proxies) / sizeof(*proxies); i++) {
     int64_t pid = row_ancestor(r, proxies[i]);
     if (!pid) continue;
-    char *run = xasprintf("hydra-%" PRId64, pid);
+    char *run = xasprintf("mpi-hydra-%" PRId64, pid);
     row_set_text(r, &r->c->run, run, "(the pid of Hydra's proxy)");
     free(run);
     return;
@@ -161,12 +156,12 @@ static void set_proxys_run(struct row *r) {
 }
 
 /* A name for this start, and the host of mpiexec. */
-static void set_hydras_run(struct row *r) {
+static void read_hydra(struct row *r) {
   struct cluster *c = r->c;
   struct hydra h;
   bool one_host = c->agents.is_set && c->local_agents.is_set && c->agents.number == c->local_agents.number;
   if (find_mpiexec(r, &h)) {
-    char *run = xasprintf("hydra-%s-%" PRId64, h.host, h.port);
+    char *run = xasprintf("mpi-hydra-%s-%" PRId64, h.host, h.port);
     row_set_text(r, &c->run, run, h.source);
     row_set_text(r, &c->first_host, h.host, h.source);
     c->first_host_is_uncertain = true;
@@ -176,16 +171,59 @@ static void set_hydras_run(struct row *r) {
   }
 }
 
-void cluster_read_hydra(struct row *r) {
+/* The table. ------------------------------------------------------------------------------------------------------- */
+
+/* Flux does not report how it spreads tasks, which it does evenly unless asked otherwise. */
+static void read_flux(struct row *r) {
+  int64_t agents = cluster_number(&r->c->agents, 0), nodes;
+  set_run(r, "flux", "FLUX_JOB_ID");
+  row_set_text(r, &r->c->scheduler, "Flux", "FLUX_JOB_ID");
+  if (!row_number(r, "FLUX_JOB_NNODES", 1, NODES_MAX, &nodes)) return;
+  row_set_number(r, &r->c->nodes, nodes, "FLUX_JOB_NNODES");
+  if (agents && agents % nodes == 0)
+    row_set_number(r, &r->c->local_agents, agents / nodes, "FLUX_JOB_SIZE FLUX_JOB_NNODES");
+}
+
+static void read_pals(struct row *r) {
+  set_run(r, "pals", "PALS_APID");
+}
+
+/* srun sets PMI's variables too, and its own say more. */
+static bool is_no_step(const struct row *r) {
+  return !row_variable(r, "SLURM_STEP_ID");
+}
+
+static const struct launcher {
+  const char *name, *sign; /* sign: a variable that only this launcher sets */
+  const char *rank, *size, *local_rank, *local_size;
+  void (*more)(struct row *r);        /* a name for this start, and where it meets; NULL: neither is known */
+  bool (*is_it)(const struct row *r); /* NULL: its sign and a rank suffice */
+} launchers[] = {
+    {"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", read_open_mpi},
+    {"PRRTE", SPACE, "PMIX_RANK", NULL, NULL, NULL, read_open_mpi, is_prrte},
+    {"Hydra", "MPI_LOCALRANKID", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", read_hydra},
+    {"Flux", "FLUX_JOB_ID", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", NULL, read_flux},
+    {"PALS", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", read_pals},
+    {"mpiexec", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", NULL, is_no_step},
+};
+
+static bool is_launched_by(const struct row *r, const struct launcher *l) {
+  return row_variable(r, l->sign) && row_variable(r, l->rank) && (!l->is_it || l->is_it(r));
+}
+
+void cluster_read_launcher(struct row *r) {
   struct cluster *c = r->c;
-  if (!row_variable(r, "PMI_RANK") || !row_variable(r, "PMI_SIZE") || !row_variable(r, "MPI_LOCALRANKID")) return;
-  if (c->launcher.is_set) return;
+  size_t i = 0;
+  while (i < sizeof(launchers) / sizeof(*launchers) && !is_launched_by(r, &launchers[i])) i++;
+  if (i == sizeof(launchers) / sizeof(*launchers)) return;
+  const struct launcher *l = &launchers[i];
   c->by_mpirun = true;
-  row_set_text(r, &c->launcher, "Hydra", "PMI_RANK MPI_LOCALRANKID");
-  row_set_number(r, &c->start, CLUSTER_STARTED, "PMI_RANK MPI_LOCALRANKID");
-  row_take_number(r, &c->index, "PMI_RANK", 0, NODES_MAX - 1);
-  row_take_number(r, &c->agents, "PMI_SIZE", 1, NODES_MAX);
-  row_take_number(r, &c->local_index, "MPI_LOCALRANKID", 0, CLUSTER_SLOTS_MAX);
-  row_take_number(r, &c->local_agents, "MPI_LOCALNRANKS", 1, CLUSTER_SLOTS_MAX);
-  set_hydras_run(r);
+  row_set_text(r, &c->launcher, l->name, l->rank);
+  row_set_number(r, &c->start, CLUSTER_STARTED, l->rank);
+  row_take_number(r, &c->index, l->rank, 0, NODES_MAX - 1);
+  if (l->size) row_take_number(r, &c->agents, l->size, 1, NODES_MAX);
+  if (l->local_rank) row_take_number(r, &c->local_index, l->local_rank, 0, CLUSTER_SLOTS_MAX);
+  if (l->local_size) row_take_number(r, &c->local_agents, l->local_size, 1, CLUSTER_SLOTS_MAX);
+  if (l->more) l->more(r);
 }

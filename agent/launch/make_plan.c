@@ -140,6 +140,13 @@ static int check_options(const struct wish *w, struct err *e) {
     spell_option(w, "standalone", name);
     return err_set(e, -EINVAL, "%s uses this machine only, but %s names others: remove one of them", name, hosts);
   }
+  /* Each of them would start the whole job. A worker's variables describe the agent that started it. */
+  int64_t agents = cluster_is_started(w->c) ? cluster_number(&w->c->agents, 1) : 1;
+  if (agents > 1 && !cluster_variable(w->env, "RDZV_AGENT_SOCKET"))
+    return err_set(e, -EINVAL,
+                   "%s starts the whole job, but %s started %" PRId64
+                   " agents (%s), and each of them would: remove it, or start rdzv-agent once",
+                   hosts, w->c->launcher.is_set ? w->c->launcher.text : "the launcher", agents, w->c->agents.source);
   for (size_t i = 0; i < 2; i++) {
     if (!is_given(w, of_one[i])) continue;
     spell_option(w, of_one[i], name);

@@ -59,19 +59,22 @@ static int refuse_numbered(const struct settling *s, struct err *e) {
 enum { HINT_MAX = 64 };
 
 /* The launcher's option to start one agent on each host, for a sentence; "": not known. nodes: the number of hosts,
- * which srun needs; 0: srun has it. */
+ * which some need; 0: they have it. */
 static const char *one_on_each(const struct cluster *c, int64_t nodes, char hint[HINT_MAX]) {
   static const struct {
     const char *launcher, *program, *option;
-  } known[] = {{"srun", "srun", "--ntasks-per-node=1"},
-               {"Open MPI", "mpirun", "--map-by ppr:1:node"},
-               {"Hydra", "mpiexec", "-ppn 1"},
-               {"jsrun", "jsrun", "-r 1 -a 1"}};
+    bool counts; /* it has an option --nodes */
+  } known[] = {{"srun", "srun", "--ntasks-per-node=1", true},
+               {"Open MPI", "mpirun", "--map-by ppr:1:node", false},
+               {"Hydra", "mpiexec", "-ppn 1", false},
+               {"PALS", "mpiexec", "--ppn 1", false},
+               {"Flux", "flux run", "--tasks-per-node=1", true},
+               {"jsrun", "jsrun", "-r 1 -a 1", false}};
   char count[32] = "";
   hint[0] = '\0';
   for (size_t i = 0; c->launcher.is_set && i < sizeof(known) / sizeof(*known); i++) {
     if (strcmp(c->launcher.text, known[i].launcher) != 0) continue;
-    if (i == 0 && nodes) snprintf(count, sizeof(count), " --nodes=%" PRId64, nodes);
+    if (known[i].counts && nodes) snprintf(count, sizeof(count), " --nodes=%" PRId64, nodes);
     snprintf(hint, HINT_MAX, " (%s%s %s)", known[i].program, count, known[i].option);
   }
   return hint;
@@ -108,12 +111,14 @@ int options_nodes_from_cluster(struct settling *s, struct err *e) {
 }
 
 static int refuse_unknown(const struct cluster *c, struct err *e) {
+  bool flux = strcmp(starter_name(c), "Flux") == 0;
   return err_set(
       e, -EINVAL,
       "%s started %" PRId64
       " agents, but does not report the host of the first: give --endpoint HOST, where HOST is one of their hosts, "
-      "the same to all",
-      starter_name(c), cluster_number(&c->agents, 0));
+      "the same to all%s",
+      starter_name(c), cluster_number(&c->agents, 0),
+      flux ? " (flux run ... sh -c 'rdzv-agent --endpoint $(flux hostlist --nth=0 local) ...')" : "");
 }
 
 static int refuse_nameless(const struct cluster *c, struct err *e) {

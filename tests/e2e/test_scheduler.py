@@ -308,6 +308,54 @@ def test_leave_before_end_where_none_is_known(rdzv):
     assert a.exit() == 0 and a.says("--leave-before-end has no effect: no scheduler reports when the job ends"), a
 
 
+def pals(rank, size, local_size, **more):
+    """What PALS' mpiexec gives to a rank, with the PBS job's own variables, which it passes on to each."""
+    local = f"{rank % local_size}"
+    return {"PALS_RANKID": f"{rank}", "PALS_NODEID": f"{rank // local_size}", "PALS_LOCAL_RANKID": local, "PALS_LOCAL_SIZE": f"{local_size}",
+            "PMI_RANK": f"{rank}", "PMI_SIZE": f"{size}", "PMI_LOCAL_RANK": local, "PMI_LOCAL_SIZE": f"{local_size}", **more}
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("apid", [None, "6a3c1f52-9d3e-4c1b"])
+def test_pals_starts_one_job(rdzv, lan, remote, each, apid):
+    """Every rank sees PBS' file of hosts. None of them goes round by ssh: they are one job."""
+    ssh, _ = remote("ssh")
+    job = {**pbs(rdzv, "node1", "node2"), "PBS_JOBID": f"{new_job()}.p", "RDZV_AGENT_SSH": str(ssh), **({"PALS_APID": apid} if apid else {})}
+    n = 2 * each
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env=pals(r, n, each, **job), wrap=lan[r // each]) for r in range(n)]
+    assert [a.exit() for a in agents] == [0] * n, rdzv
+    name = f"pals-{apid}" if apid else f"pbs-{job['PBS_JOBID']}"
+    assert places(agents) == {r: f"of {n} local {r % each} of {each} sees all in {name}" for r in range(n)}, rdzv
+    assert not ssh.with_name("ssh.log").exists(), ssh.with_name("ssh.log").read_text()
+
+
+def test_ranks_of_a_launcher_do_not_launch(rdzv, remote):
+    """Not even where the hosts are named: each rank would start the whole job."""
+    ssh, _ = remote("ssh")
+    job = pbs(rdzv, HOST, "far")
+    for env, by in (pals(1, 2, 1), "PALS"), (slurm_task(), "srun"):
+        a = rdzv.agent("--ssh", ssh, "--hostfile", job["PBS_NODEFILE"], "--", "true", env={**job, **env})
+        assert a.exit() == 64 and a.says(rf"--hostfile starts the whole job, but {by} started 2 agents \(\w+=2\)"), a
+    assert not ssh.with_name("ssh.log").exists()
+
+
+def slurm_task():
+    return next(slurm(new_job(), HOST, "far"))
+
+
+FLUX = {"FLUX_JOB_ID": "\u01922oKw", "FLUX_JOB_SIZE": "2", "FLUX_JOB_NNODES": "2", "FLUX_URI": "local:///run/flux/local"}
+
+
+def test_flux_tells_no_host(rdzv, lan):
+    """Without an endpoint an agent of Flux is no world of one; with one they meet."""
+    envs = [{**FLUX, "FLUX_TASK_RANK": f"{r}", "FLUX_TASK_LOCAL_ID": "0", "PMI_RANK": f"{r}", "PMI_SIZE": "2", "PMI_FD": "9"} for r in (0, 1)]
+    a = rdzv.agent("--", "true", env=envs[0], wrap=lan[0])
+    assert a.exit() == 64 and a.says(r"Flux started 2 agents, .* give --endpoint HOST, .*flux hostlist --nth=0 local"), a
+    agents = [rdzv.agent("--endpoint", "node1", "--", "sh", "-c", SHOW, env=env, wrap=wrap) for env, wrap in zip(envs, lan)]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert places(agents) == {r: f"of 2 local 0 of 1 sees all in flux-f2oKw" for r in (0, 1)}, rdzv
+
+
 # Batch scripts of schedulers that start nothing on the job's other hosts. ---------------------------------------------------------
 
 

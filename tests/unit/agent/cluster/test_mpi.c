@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/cluster: mpirun of Open MPI and of Hydra, alone and inside a Slurm job. The environments were recorded from
- * Open MPI 4.1 and MPICH 4.0, with other addresses; PRRTE's name space follows its source. */
+/* agent/cluster: mpirun of Open MPI and of Hydra, alone and inside a Slurm job, PALS and Flux. The environments were
+ * recorded from Open MPI 4.1 and MPICH 4.0, with other addresses; PRRTE's name space and Flux' variables follow their
+ * sources, those of PALS the sites that use it. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,13 @@
 #define HNP "OMPI_MCA_orte_hnp_uri=1449328640.0;tcp://127.0.0.1,192.0.2.2,10.0.0.2:42053;tcp6://[fd00::2]:37141"
 #define HYDRA(rank, size, local_rank, local_size)                                                                      \
   "PMI_RANK=" rank, "PMI_SIZE=" size, "PMI_FD=6", "MPI_LOCALRANKID=" local_rank, "MPI_LOCALNRANKS=" local_size
+#define PALS(rank, size, local_rank, local_size)                                                                       \
+  "PALS_RANKID=" rank, "PALS_NODEID=0", "PALS_LOCAL_RANKID=" local_rank, "PALS_LOCAL_SIZE=" local_size,                \
+      "PMI_RANK=" rank, "PMI_SIZE=" size, "PMI_LOCAL_RANK=" local_rank, "PMI_LOCAL_SIZE=" local_size,                  \
+      "PMI_CONTROL_PORT=20123"
+#define FLUX(rank, size, local_rank, nodes, id)                                                                        \
+  "FLUX_URI=local:///run/flux/local", "FLUX_JOB_ID=" id, "FLUX_JOB_SIZE=" size, "FLUX_JOB_NNODES=" nodes,              \
+      "FLUX_TASK_RANK=" rank, "FLUX_TASK_LOCAL_ID=" local_rank, "PMI_FD=6", "PMI_RANK=" rank, "PMI_SIZE=" size
 #define MPICH "/usr/bin/hydra_pmi_proxy\n--control-port\n"
 #define PROC                                                                                                           \
   {"/proc/self/stat", "70 (rdzv-agent) R 60 60 1 0"}, {"/proc/60/stat", "60 (sh) S 50 60 1 0"},                        \
@@ -45,7 +53,7 @@ static const struct {
     {"Open MPI on one host",
      {.env = {OMPI("1", "2", "1", "2"), HNP}},
      {"launcher=Open MPI", "scheduler=-", "start=1", "agents=2", "index=1", "local_agents=2", "local_index=1",
-      "run=1449328641", "job=mpi-1449328641", "first_host=192.0.2.2", "nodes=-", "gpus=-"}},
+      "run=mpi-1449328641", "job=mpi-1449328641", "first_host=192.0.2.2", "nodes=-", "gpus=-"}},
     {"Open MPI on several",
      {.env = {OMPI("2", "4", "0", "2"), HNP}},
      {"agents=4", "local_agents=2", "first_host=192.0.2.2"}},
@@ -68,7 +76,7 @@ static const struct {
     {"PRRTE",
      {.env = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=4", "PMIX_RANK=0",
               "PMIX_NAMESPACE=prterun-login-1-4711@1"}},
-     {"launcher=Open MPI", "run=prterun-login-1-4711@1", "job=mpi-prterun-login-1-4711@1", "first_host=login-1"}},
+     {"launcher=Open MPI", "run=mpi-prterun-login-1-4711@1", "job=mpi-prterun-login-1-4711@1", "first_host=login-1"}},
     {"prterun of something else",
      {.env = {"PMIX_RANK=1", "PMIX_NAMESPACE=prterun-n1-4711@1"}},
      {"launcher=PRRTE", "index=1", "agents=-", "first_host=n1"}},
@@ -81,14 +89,14 @@ static const struct {
      {"launcher=srun", "job=slurm-47.0", "agents=2"}},
     {"Hydra on one host",
      {.env = {HYDRA("1", "2", "1", "2")}, .files = {PROC}},
-     {"launcher=Hydra", "start=1", "agents=2", "index=1", "local_agents=2", "local_index=1", "run=hydra-50",
+     {"launcher=Hydra", "start=1", "agents=2", "index=1", "local_agents=2", "local_index=1", "run=mpi-hydra-50",
       "job=mpi-hydra-50", "first_host=-"}},
     {"Hydra on several",
      {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROC}},
      {"agents=4", "run=-", "job=-", "first_host=-"}},
     {"Hydra on several, whose proxy can be looked at",
      {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH "n1:34779\n--rmk\nuser\n")}},
-     {"agents=4", "first_host=n1", "run=hydra-n1-34779", "job=mpi-hydra-n1-34779",
+     {"agents=4", "first_host=n1", "run=mpi-hydra-n1-34779", "job=mpi-hydra-n1-34779",
       "first_host.source=Hydra's proxy: --control-port n1:34779", "job.source=Hydra's proxy: --control-port n1:34779"}},
     {"its word, cut", {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH)}}, {"run=-", "first_host=-"}},
     {"a host that others do not know by that name",
@@ -96,7 +104,7 @@ static const struct {
      {"run=-", "first_host=-"}},
     {"a port that is none",
      {.env = {HYDRA("1", "2", "1", "2")}, .files = {PROXY(MPICH "n1:0\n")}},
-     {"run=hydra-50", "first_host=-"}},
+     {"run=mpi-hydra-50", "first_host=-"}},
     {"a host that is none",
      {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH "-n1;x:5\n")}},
      {"run=-", "first_host=-"}},
@@ -119,6 +127,37 @@ static const struct {
      {.env = {HYDRA("1", "4", "1", "2"), "SLURM_JOB_ID=47", "SLURM_STEP_ID=7", "SLURM_TASKS_PER_NODE=1(x3)",
               "SLURM_JOB_NODELIST=gpu[1-2]"}},
      {"launcher=Hydra", "job=slurm-47.7", "agents=4", "first_host=gpu1", "port=17848"}},
+    {"PALS, one agent on each host of a PBS job",
+     {.host = "x1-hsn",
+      .env = {PALS("1", "2", "0", "1"), "PALS_APID=0c4e3a6b-77", "PBS_JOBID=99.p", "PBS_ENVIRONMENT=PBS_BATCH",
+              "PBS_NODEFILE=/f"},
+      .files = {{"/f", "x0.hsn.example\nx1.hsn.example\n"}}},
+     {"launcher=PALS", "scheduler=PBS", "start=1", "start.source=PALS_RANKID=1", "agents=2", "index=1",
+      "local_agents=1", "local_index=0", "job=pals-0c4e3a6b-77", "first_host=x0.hsn.example", "nodes=2"}},
+    {"PALS, two on each host, without an id",
+     {.env = {PALS("3", "4", "1", "2"), "PBS_JOBID=99.p", "PBS_ENVIRONMENT=PBS_BATCH", "PBS_NODEFILE=/f"},
+      .files = {{"/f", "x0\nx1\n"}}},
+     {"launcher=PALS", "start=1", "agents=4", "index=3", "local_agents=2", "local_index=1", "job=pbs-99.p"}},
+    {"PALS on a part of the job's hosts",
+     {.env = {PALS("1", "2", "0", "1"), "PBS_JOBID=99.p", "PBS_NODEFILE=/f"}, .files = {{"/f", "x0\nx1\nx2\n"}}},
+     {"agents=2", "hosts=-", "first_host=x0"}},
+    {"Flux, whose id is not ASCII",
+     {.env = {FLUX("1", "4", "1", "2",
+                   "\xc6\x92"
+                   "2oKw")}},
+     {"launcher=Flux", "scheduler=Flux", "start=1", "agents=4", "index=1", "local_agents=2", "local_index=1",
+      "job=flux-f2oKw", "first_host=-", "nodes=2", "local_agents.source=FLUX_JOB_SIZE=4, FLUX_JOB_NNODES=2"}},
+    {"Flux with an uneven spread, and as PALS",
+     {.env = {FLUX("2", "3", "0", "2", "f2oKw"), PALS("2", "3", "0", "1")}},
+     {"launcher=Flux", "agents=3", "index=2", "local_agents=-", "job=flux-f2oKw"}},
+    {"Flux in a step of Slurm",
+     {.env = {FLUX("1", "2", "0", "2", "f2oKw"), "SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4",
+              "SLURM_PROCID=3", "SLURM_JOB_NODELIST=gpu[1-2]"}},
+     {"launcher=Flux", "scheduler=Flux", "agents=2", "index=1", "job=flux-f2oKw", "first_host=gpu1"}},
+    {"another launcher with PMI in a PBS job",
+     {.env = {"PMI_RANK=1", "PMI_SIZE=2", "PBS_JOBID=99.p", "PBS_ENVIRONMENT=PBS_BATCH", "PBS_NODEFILE=/f"},
+      .files = {{"/f", "n1\nn2\n"}}},
+     {"launcher=mpiexec", "start=1", "agents=2", "index=1", "job=pbs-99.p", "first_host=n1"}},
     {"ranks that do not fit",
      {.env = {OMPI("7", "2", "5", "4")}},
      {"index=-", "local_agents=-",
