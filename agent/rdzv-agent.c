@@ -166,6 +166,8 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
       .role = o->role,
       .endpoint = id->endpoint,
       .endpoint_from = o->from.endpoint,
+      .endpoint_doubt = o->endpoint_doubt[0] ? o->endpoint_doubt : NULL,
+      .reach_ms = o->reach_ms,
       .n_endpoints = (uint32_t)o->n_endpoints,
       .endpoints = o->n_endpoints ? id->endpoint_texts : NULL,
       .claim = o->claim,

@@ -13,7 +13,8 @@
  *                 another job of the scheduler, for which this node is a spare
  *
  * A typed endpoint also names the job, unless the scheduler started as many agents as the job has nodes: agents
- * started elsewhere do not know the scheduler's job.
+ * started elsewhere do not know the scheduler's job. Whoever types --node-rank too types it on each node, perhaps in a
+ * shell of srun here and one of ssh there.
  *
  * Some starts would do nothing, or the wrong thing, and are refused: a batch script that runs once although the job has
  * several nodes (the message shows the scheduler's starter); more agents than nodes on shared hosts; a launcher that
@@ -26,7 +27,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include "agent/options/internal.h"
+#include "common/ascii.h"
+#include "common/hostlist.h"
 
 static bool has_meeting_place(const struct settling *s) {
   const struct torch_options *t = &s->o->torch;
@@ -56,7 +60,7 @@ static int refuse_numbered(const struct settling *s, struct err *e) {
       starter_name(c), c->index.source, has_meeting_place(s) ? "" : " and --endpoint HOST");
 }
 
-enum { HINT_MAX = 64 };
+enum { HINT_MAX = 64, ENDPOINT_REACH_MS = 60000 };
 
 /* The launcher's option to start one agent on each host, for a sentence; "": not known. nodes: the number of hosts,
  * which some need; 0: they have it. */
@@ -196,6 +200,7 @@ static bool is_for_another_job(const struct settling *s) {
 static bool all_know_the_job(const struct settling *s) {
   const struct cluster *c = s->cluster;
   if (!has_meeting_place(s) || s->o->nnodes.max == 1) return true;
+  if (options_source(s, "node-rank") == OPT_FROM_ARGV) return false;
   return c->index.is_set && cluster_number(&c->agents, NODES_MAX) >= s->o->nnodes.max;
 }
 
@@ -237,6 +242,32 @@ static void note_elsewhere(struct settling *s) {
                  starter_name(c), c->hosts.text, c->starter.text);
 }
 
+/* Another name of a listed host, such as that of a network: "n3-ib" for "n3". */
+static bool may_be_listed(const struct cluster *c, const char *name) {
+  for (size_t i = 0; i < c->n_hosts; i++) {
+    size_t n = hostlist_short(c->host[i].name);
+    if (n && strncasecmp(name, c->host[i].name, n) == 0 && !ascii_is_digit(name[n])) return true;
+  }
+  return cluster_lists(c->hosts.text, name);
+}
+
+/* A place like $SLURM_SUBMIT_HOST: no agent of this job will ever start rdzvd there. Somebody else may run one there,
+ * so it is tried, but not for as long as an agent that may still come. */
+static void doubt_endpoint(struct settling *s) {
+  struct agent_options *o = s->o;
+  const struct cluster *c = s->cluster;
+  const char *option = options_source(s, "endpoint") == OPT_FROM_ARGV      ? "endpoint"
+                       : options_source(s, "master-addr") == OPT_FROM_ARGV ? "master-addr"
+                                                                           : NULL;
+  const char *place = o->endpoints->host;
+  if (!option || o->standalone || o->n_endpoints != 1 || !cluster_is_started(c) || !c->hosts.is_set) return;
+  if (cluster_number(&c->agents, 0) < o->nnodes.max || ipaddr_parse(place).family || may_be_listed(c, place)) return;
+  if (strcasecmp(place, "localhost") == 0 || cluster_lists(place, c->own_host)) return;
+  snprintf(o->endpoint_doubt, sizeof(o->endpoint_doubt), "%s is not one of this %s's hosts, %s: leave %s out", place,
+           strcmp(starter_name(c), "srun") == 0 ? "step" : "job", c->hosts.text, options_spelling_of(s, option));
+  if (!options_is_given(s, "join-timeout")) o->reach_ms = ENDPOINT_REACH_MS;
+}
+
 /* Which agent of this host this one is. */
 static void take_neighbours(struct settling *s) {
   struct agent_options *o = s->o;
@@ -268,6 +299,7 @@ void options_rest_from_cluster(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
   note_others(s);
+  doubt_endpoint(s);
   take_neighbours(s);
   if (c->index.is_set && !o->standalone) {
     o->order_key = c->index.number;

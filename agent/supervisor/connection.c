@@ -47,7 +47,15 @@ static bool gives_up_on_stranger(const struct supervisor *s) {
 }
 
 static uint64_t daemon_due_ms(const struct supervisor *s) {
-  return gives_up_on_stranger(s) ? s->link.stranger_ms + SUPERVISOR_STRANGER_MS : s->link.lost_ms + join_timeout_ms(s);
+  uint64_t due_ms = s->link.lost_ms + join_timeout_ms(s);
+  if (gives_up_on_stranger(s)) return s->link.stranger_ms + SUPERVISOR_STRANGER_MS;
+  if (s->link.welcomed || !s->config.reach_ms) return due_ms;
+  return earliest(due_ms, s->link.lost_ms + (uint64_t)s->config.reach_ms);
+}
+
+/* Whether --join-timeout decides how long a daemon is waited for. */
+static const char *due_by(const struct supervisor *s) {
+  return daemon_due_ms(s) < s->link.lost_ms + join_timeout_ms(s) ? "" : " (--join-timeout)";
 }
 
 /* An agent without a daemon, and without workers, gives up in the end. */
@@ -76,7 +84,7 @@ static void log_link_down(struct supervisor *s, const char *text) {
       sup_log(s, goes_on ? LOG_DEBUG : LOG_WARN, "%s; workers go on, trying again", text);
     else
       sup_log(s, shown || early || goes_on ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s%s", text,
-              (unsigned long long)left_ms / 1000, gives_up_on_stranger(s) ? "" : " (--join-timeout)");
+              (unsigned long long)left_ms / 1000, due_by(s));
   }
   if (!again && !early && !goes_on) s->link.warned_ms = s->now_ms ? s->now_ms : 1;
 }
@@ -151,7 +159,12 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->link_down.foreign && s->link.stranger_ms == UINT64_MAX) s->link.stranger_ms = s->now_ms;
   if (!ev->link_down.foreign && s->link.state == CONNECTION_CONNECTING)
     s->link.stranger_ms = UINT64_MAX; /* it no longer listens */
-  log_link_down(s, ev->link_down.why ? ev->link_down.why : "the connection was closed");
+  struct buf why = BUF_INIT;
+  bool doubt = s->config.endpoint_doubt && !s->link.welcomed;
+  buf_puts(&why, ev->link_down.why ? ev->link_down.why : "the connection was closed");
+  if (doubt) buf_printf(&why, "; %s", s->config.endpoint_doubt);
+  log_link_down(s, buf_text(&why));
+  buf_finish(&why);
   pause_and_retry(s);
 }
 
@@ -436,8 +449,7 @@ static void give_up_on_daemon(struct supervisor *s) {
   else if (s->link.stranger_met)
     buf_puts(&why, "; stop that program, or choose another port, the same on all nodes");
   sup_log(s, LOG_ERROR, "no rdzvd could be reached at %s within %llu s%s: %s", s->config.endpoint,
-          (unsigned long long)(s->now_ms - s->link.lost_ms) / 1000, gives_up_on_stranger(s) ? "" : " (--join-timeout)",
-          buf_text(&why));
+          (unsigned long long)(s->now_ms - s->link.lost_ms) / 1000, due_by(s), buf_text(&why));
   buf_finish(&why);
   sup_exit(s, EXIT_CODE_NO_DAEMON, NULL);
 }

@@ -409,6 +409,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.endpoints = copy_endpoints(config);
   s->config.claim = config->claim ? xstrdup(config->claim) : NULL;
   s->config.endpoint_from = config->endpoint_from ? xstrdup(config->endpoint_from) : NULL;
+  s->config.endpoint_doubt = config->endpoint_doubt ? xstrdup(config->endpoint_doubt) : NULL;
   s->config.command = xstrdup(config->command ? config->command : "");
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->coverage = xcalloc(supervisor_table_size() * SUPERVISOR_STATE_COUNT, sizeof *s->coverage);
@@ -442,6 +443,7 @@ void supervisor_destroy(struct supervisor *s) {
   free((void *)(uintptr_t)s->config.endpoints);
   free((void *)(uintptr_t)s->config.claim);
   free((void *)(uintptr_t)s->config.endpoint_from);
+  free((void *)(uintptr_t)s->config.endpoint_doubt);
   free(s->workers);
   free(s->coverage);
   free(s->fault);

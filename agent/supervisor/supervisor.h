@@ -36,11 +36,13 @@ struct supervisor_config {
   const char *interpreter;    /* for sentences: the Python that runs the workers' script; NULL: not known */
   const char *endpoint;       /* for sentences: "node1:29400" */
   const char *endpoint_from;  /* the source that implies it; NULL: it was given */
+  const char *endpoint_doubt; /* for sentences: no agent of this job can be there, and why; NULL: one may be */
   const char *expected_hosts; /* for HELLO; NULL: not known */
   int64_t pid, uid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms; /* --hang-start-timeout */
+  int64_t reach_ms;      /* how long a daemon is waited for that has never answered; 0: as long as for any other */
   bool many;             /* more than one worker or node: lines name ranks */
   bool echo;             /* another agent of this host logs the lines that are the same for all of them */
   bool living;           /* a terminal has SUP_STATUS, which shows what is waited for: only mistakes are logged */

@@ -266,6 +266,27 @@ def test_two_jobs_on_the_same_nodes(make_slurm):
     c.gone()
 
 
+def test_two_terminals_of_one_allocation(make_slurm):
+    """A shell of a step of two tasks, and ssh to the other node: the first one's variables name a job that the other cannot know."""
+    c = make_slurm(2)
+    line = "rdzv-agent --nnodes 2 --nproc 1 --master_addr node1 --master_port 29501 --node_rank {} -- sh -c 'echo rank $RANK of $WORLD_SIZE in $RDZV_RUN_ID'"
+    step = c.srun("-N", 2, "--ntasks-per-node", 1, "sh", "-c", 'if [ $SLURM_PROCID = 0 ]; then eval "$0"; fi', line.format(0))
+    by_hand = c[2].agent(*line.format(1).split(" -- ")[0].split()[1:], "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE in $RDZV_RUN_ID")
+    assert step.exit(30) == 0 and by_hand.exit(30) == 0, c
+    assert step.says(r"rank 0 of 2 in \S+@node1:29501") and by_hand.says(r"rank 1 of 2 in \S+@node1:29501"), c
+    c.gone()
+
+
+def test_a_place_outside_of_the_step(make_slurm):
+    """$SLURM_SUBMIT_HOST, as scripts for torchrun have it, where srun was typed on a host that is not of the step."""
+    c = make_slurm(2)
+    p = c.srun("-N", 1, "-w", "node2", "sh", "-c", "exec rdzv-agent --nnodes 1 --rdzv-endpoint $SLURM_SUBMIT_HOST -- true")
+    p.expect("login is not one of this step's hosts, node2: leave --rdzv-endpoint out", 20)
+    p.kill()
+    assert p.exit(30) != 0, c
+    c.gone()
+
+
 def test_one_node_by_srun_and_the_other_by_hand(make_slurm):
     """`srun --pty` in one terminal, ssh in the other: the same endpoint is typed in both, and only one of them has Slurm's variables."""
     c = make_slurm(2)

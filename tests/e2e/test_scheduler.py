@@ -83,6 +83,34 @@ def test_a_place_that_nobody_has_typed(rdzv):
         assert not a.says("choose another port"), a
 
 
+def test_a_place_outside_of_the_step(rdzv, lan):
+    """$SLURM_SUBMIT_HOST and the like: Slurm's list shows that no agent is there. Other names of a listed host, addresses and two daemons prove nothing."""
+    env = next(slurm(new_job(), "node2", "far"))
+    port = free_port()
+    for words in ["--endpoint", f"node1:{port}"], ["--master_addr", "node1", "--master_port", str(port)]:
+        a = rdzv.agent(*words, "--", "true", env=env, wrap=lan[1])
+        a.expect(rf"node1 is not one of this step's hosts, far,node2: leave {words[0]} out; trying again for \d\d s$")
+        a.kill(signal.SIGTERM)
+    for place in f"10.99.0.1:{port}", f"far.example:{port}", f"node1:{port},node1:{port + 1}":
+        a = rdzv.agent("--endpoint", place, "--join-timeout", "1s", "--", "true", env=env, wrap=lan[1])
+        assert a.exit() == 69 and not a.says("step's hosts"), a
+    a = rdzv.agent("--endpoint", f"node1:{port}", "--join-timeout", "1s", "--", "true", env=env, wrap=lan[1])
+    assert a.exit() == 69 and a.says(r"no rdzvd could be reached at .* within 1 s \(--join-timeout\): .*; node1 is not one of this step's hosts"), a
+    d = rdzv.daemon()  # where one listens all the same, nothing is said
+    envs = list(slurm(new_job(), "gpu1", "gpu2"))
+    agents = [rdzv.agent("--endpoint", f"{HOST}:{d.port}", "--", "true", env=env) for env in envs]
+    assert [a.exit() for a in agents] == [0, 0] and not any(a.says("step's hosts") for a in agents), rdzv
+
+
+def test_two_terminals_of_one_allocation(rdzv):
+    """torchrun's line on each node, in a shell of srun and in one of ssh, which has none of Slurm's variables: one job, named by the place."""
+    place = ("--nnodes", 2, "--nproc", 1, "--master_addr", "127.0.0.1", "--master_port", free_port())
+    envs = next(slurm(new_job(), HOST, "other")), {}
+    agents = [rdzv.agent(*place, "--node_rank", r, "--", "sh", "-c", SHOW, env=env) for r, env in enumerate(envs)]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert {p.split(" in ")[1] for p in places(agents).values()} == {f"{os.environ.get('USER', 'root')}@127.0.0.1:{place[-1]}"}, rdzv
+
+
 def test_who_is_missing_is_named(rdzv, lan):
     env, _ = slurm(new_job(), "node1", "node2")
     a = rdzv.agent("--join-timeout", "2s", "--", "true", env=env, wrap=lan[0])

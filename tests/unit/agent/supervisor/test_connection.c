@@ -629,6 +629,26 @@ static void test_another_protocol_is_not_waited_for_long(void **state) {
   bench_close(&b);
 }
 
+/* The scheduler's list proves that no agent of this job will start a daemon there. */
+static void test_a_place_outside_of_the_step_is_not_waited_for_long(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.settings.join_timeout_ms = 600000;
+  b.config.endpoint_doubt = "n1 is not one of this step's hosts, n[3-4]: leave --endpoint out";
+  b.config.reach_ms = 60000;
+  bench_begin(&b);
+  bench_run(&b, 2000);
+  bench_down(&b, true);
+  assert_int_equal(bench_said(&b, "hosts, n[3-4]: leave --endpoint out; trying again for 58 s"), 1);
+  while (!b.exits && b.now_ms < 700000) {
+    bench_run(&b, 1000);
+    if (!b.exits) bench_down(&b, true);
+  }
+  assert_exit(&b, EXIT_CODE_NO_DAEMON);
+  assert_int_equal(bench_said(&b, "no rdzvd could be reached at node1:29400 within 60 s: "), 1);
+  bench_close(&b);
+}
+
 /* It may have been stopped, and rdzvd is on its way. */
 static void test_after_another_protocol_a_daemon_is_waited_for(void **state) {
   struct bench b;
@@ -706,6 +726,7 @@ int main(void) {
       cmocka_unit_test(test_fences_while_leaving),
       cmocka_unit_test(test_several_supervisors),
       cmocka_unit_test(test_another_protocol_is_not_waited_for_long),
+      cmocka_unit_test(test_a_place_outside_of_the_step_is_not_waited_for_long),
       cmocka_unit_test(test_after_another_protocol_a_daemon_is_waited_for),
       cmocka_unit_test(test_who_is_silent_is_named),
   };
