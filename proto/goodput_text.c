@@ -15,10 +15,11 @@
 #include "common/json.h"
 
 enum {
-  SHOWN_FROM_MS = 10000,   /* a younger job has no line */
-  PART_FROM_MS = 60000,    /* a part of a job is named from here on, */
-  PART_FROM_PER_CENT = 1,  /* or if it is that large, */
-  PART_LEAST_MS = 1000,    /* and not below this */
+  SHOWN_FROM_MS = 10000,  /* a younger job has no line */
+  PART_FROM_MS = 60000,   /* a part of a job is named from here on, */
+  PART_FROM_PER_CENT = 1, /* or if it is that large, */
+  PART_LEAST_MS = 1000,   /* and not below this */
+  PARTS = 7,
   SAME_WAIT_PER_CENT = 90, /* the longest wait is about all of the waiting */
 };
 
@@ -101,6 +102,10 @@ static void put_lost(const struct goodput *g, struct buf *out) {
   buf_puts(out, "unsaved work");
 }
 
+static void put_stalled(const struct goodput *g, struct buf *out) {
+  buf_puts(out, "no progress");
+}
+
 static void put_waiting(const struct goodput *g, struct buf *out) {
   buf_puts(out, "waiting for ");
   if (!g->waited_for[0])
@@ -119,15 +124,14 @@ static bool is_worth_a_word(int64_t ms, int64_t total_ms) {
 }
 
 /* With a restart, the stop, the new start and the work that is done again are its cost. Without one they stand alone. */
-static size_t list_parts(const struct goodput *g, struct part parts[6]) {
+static size_t list_parts(const struct goodput *g, struct part parts[PARTS]) {
   int64_t total_ms = goodput_total_ms(g), again_ms = g->forming_ms + g->starting_ms - g->startup_ms;
+  int64_t lost_ms = g->lost_ms - g->stalled_ms;
   bool restarted = g->rounds > 1;
   const struct part all[] = {
-      {g->waiting_ms, put_waiting},
-      {g->startup_ms, put_startup},
-      {restarted ? again_ms + g->stopping_ms + g->lost_ms : 0, put_restarts},
-      {restarted ? 0 : g->lost_ms, put_lost},
-      {restarted ? 0 : g->stopping_ms, put_stop},
+      {g->waiting_ms, put_waiting},        {g->startup_ms, put_startup},
+      {g->stalled_ms, put_stalled},        {restarted ? again_ms + g->stopping_ms + lost_ms : 0, put_restarts},
+      {restarted ? 0 : lost_ms, put_lost}, {restarted ? 0 : g->stopping_ms, put_stop},
       {g->checkpoint_ms, put_checkpoints},
   };
   size_t n = 0;
@@ -141,7 +145,7 @@ static size_t list_parts(const struct goodput *g, struct part parts[6]) {
 }
 
 void goodput_sentence(const struct goodput *g, struct buf *out) {
-  struct part parts[6];
+  struct part parts[PARTS];
   if (goodput_total_ms(g) < SHOWN_FROM_MS || !g->rounds) return;
   buf_puts(out, g->steps ? "useful " : "ran ");
   put_per_cent(out, goodput_useful(g));
@@ -170,6 +174,7 @@ void *goodput_seconds_json(const struct goodput *g) {
   for (int b = 0; b < BUCKET_COUNT; b++)
     json_object_set_new(v, bucket_name((enum bucket)b), seconds(goodput_ms(g, (enum bucket)b)));
   json_object_set_new(v, "startup", seconds(g->startup_ms));
+  json_object_set_new(v, "stalled", seconds(g->stalled_ms));
   json_object_set_new(v, "rounds", json_integer(g->rounds));
   json_object_set_new(v, "longest_wait", seconds(g->waited_ms));
   json_object_set_new(v, "waited_for", json_text(g->waited_for));

@@ -310,6 +310,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, stopping_ms, 0, GOODPUT_MAX_MS)                                                                            \
   F(S, INT, checkpoint_ms, 0, GOODPUT_MAX_MS)                                                                          \
   F(S, INT, startup_ms, 0, GOODPUT_MAX_MS) /* of forming and starting: before the job's first step */                  \
+  F(S, INT, stalled_ms, 0, GOODPUT_MAX_MS) /* of lost: nothing came forward, and the round went on */                  \
   F(S, INT, rounds, 0, ROUND_MAX)          /* that began */                                                            \
   F(S, INT, waited_ms, 0, GOODPUT_MAX_MS)  /* the longest single wait for nodes, */                                    \
   F(S, STR, waited_for, HOSTS_SHOWN_MAX)   /* and their hosts; "": unknown */                                          \

@@ -51,11 +51,10 @@ struct row {
   struct row *next;
   char *labels; /* job="x",uid="1000" */
   char incarnation[INCARNATION_MAX + 1];
-  int64_t min_nodes, max_nodes, max_restarts, round, restarts, step;
+  int64_t min_nodes, max_nodes, max_restarts, round, restarts;
   enum job_state state;
   int64_t nodes[NODE_STATE_COUNT], failures[CAUSE_COUNT], bucket_ms[BUCKET_COUNT];
-  double samples_per_second;
-  uint64_t progress_age_ms; /* UINT64_MAX: unknown */
+  struct job_progress progress;
 };
 
 struct metrics_walk {
@@ -106,8 +105,6 @@ static struct row *open_row(const struct job *j) {
   put_value(&labels, j->id);
   buf_printf(&labels, "\",uid=\"%lld\"", (long long)j->uid);
   r->labels = buf_steal(&labels);
-  r->step = -1;
-  r->progress_age_ms = UINT64_MAX;
   return r;
 }
 
@@ -135,16 +132,9 @@ static enum node_state state_of(const struct job *j, const struct member *m) {
   return NODE_STATE_COUNT;
 }
 
-static void add_node(struct row *r, const struct job *j, const struct member *m, uint64_t now_ms) {
+static void add_node(struct row *r, const struct job *j, const struct member *m) {
   enum node_state state = state_of(j, m);
   if (state != NODE_STATE_COUNT) r->nodes[state]++;
-  if (!member_in_round(m) || m->step < 0) return;
-  if (r->step < 0 || m->step < r->step) r->step = m->step;
-  if (isfinite(m->samples_per_second) && m->samples_per_second > 0) r->samples_per_second += m->samples_per_second;
-  if (m->state != MEMBER_STARTED || (j->state != JOB_RUNNING && j->state != JOB_CHECKPOINTING)) return;
-  uint64_t age_ms = member_progress_age_ms(m, now_ms);
-  if (age_ms != UINT64_MAX && (r->progress_age_ms == UINT64_MAX || age_ms > r->progress_age_ms))
-    r->progress_age_ms = age_ms;
 }
 
 /* The buckets, none of which goes back. */
@@ -171,6 +161,10 @@ static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   r->nodes[NODE_MISSING] = job_missing_nodes(j);
   for (int i = 0; i < CAUSE_COUNT; i++) r->failures[i] = (int64_t)job_failures(j, (enum cause)i);
   take_goodput(r, j, now_ms);
+  if (j->state == JOB_ENDED)
+    r->progress = (struct job_progress){.step = -1, .left_ms = -1, .judgement = JUDGEMENT_COUNT};
+  else
+    job_progress(j, now_ms, &r->progress);
   if (w->last)
     w->last->next = r;
   else
@@ -193,7 +187,7 @@ static void add_nodes(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   for (size_t i = job_find_behind(j, w->node); i < n; i++) {
     if (!spend(w, 1)) return;
     w->node = j->members[i]->joined_no;
-    add_node(w->open, j, j->members[i], now_ms);
+    add_node(w->open, j, j->members[i]);
   }
   close_row(w, j, now_ms);
 }
@@ -299,17 +293,27 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
   case METRIC_RESTARTS: put_one(w, out, r, r->restarts); break;
   case METRIC_JOB_SECONDS: put_buckets(w, out, r); break;
   case METRIC_STEP:
-    if (r->step >= 0) put_one(w, out, r, r->step);
+    if (r->progress.step >= 0) put_one(w, out, r, r->progress.step);
     break;
   case METRIC_SAMPLES:
-    if (r->samples_per_second <= 0) break;
+    if (!r->progress.has_speed) break;
     put_series(w, out, r, NULL, NULL);
-    buf_printf(out, "%.9g\n", r->samples_per_second);
+    buf_printf(out, "%.9g\n", r->progress.samples_per_second);
     break;
   case METRIC_PROGRESS_AGE:
-    if (r->progress_age_ms == UINT64_MAX) break;
+    if (r->progress.judgement == JUDGEMENT_COUNT) break;
     put_series(w, out, r, NULL, NULL);
-    put_seconds(out, r->progress_age_ms);
+    put_seconds(out, r->progress.age_ms);
+    break;
+  case METRIC_PROGRESS:
+    if (r->progress.judgement == JUDGEMENT_COUNT) break;
+    put_series(w, out, r, "judgement", judgement_name(r->progress.judgement));
+    buf_puts(out, "1\n");
+    break;
+  case METRIC_LEFT:
+    if (r->progress.left_ms < 0) break;
+    put_series(w, out, r, NULL, NULL);
+    put_seconds(out, (uint64_t)r->progress.left_ms);
     break;
   default: break;
   }

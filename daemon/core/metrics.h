@@ -30,9 +30,13 @@ struct metrics_walk;
   M(RESTARTS, rdzv_restarts_total, counter, "", "Rounds that began after the first one.")                              \
   M(JOB_SECONDS, rdzv_job_seconds_total, counter, "bucket", "What the time of the job since its first node went to.")  \
   M(STEP, rdzv_step, gauge, "", "Step of the node that is furthest behind, if workers report steps.")                  \
-  M(SAMPLES, rdzv_samples_per_second, gauge, "", "Samples per second of all workers, if they report them.")            \
+  M(SAMPLES, rdzv_samples_per_second, gauge, "",                                                                       \
+    "Samples per second of the nodes that are not late, if workers report them.")                                      \
   M(PROGRESS_AGE, rdzv_progress_age_seconds, gauge, "",                                                                \
     "While a round runs: the time since the last step of the worker that has reported none for longest.")              \
+  M(PROGRESS, rdzv_progress, gauge, "judgement",                                                                       \
+    "1 for how the progress is judged: up to date, slowing, late, stuck.")                                             \
+  M(LEFT, rdzv_time_left_seconds, gauge, "", "Time to the last step at the usual pace. None while a node is late.")    \
   M(RECOVERY, rdzv_recovery_seconds, histogram, "phase -", "Time from a failure to the next round, by phase.")         \
   M(CPU, process_cpu_seconds_total, counter, "-", "Processor time of the daemon.")                                     \
   M(RESIDENT, process_resident_memory_bytes, gauge, "-", "Resident memory of the daemon.")                             \

@@ -36,27 +36,33 @@ static const char *place_of(const struct job *j, const struct member *m) {
 }
 
 /* The workers that are behind the others of their node, and the age of the others' progress. */
-static void put_laggards(json_t *v, const struct member *m, uint64_t now_ms) {
+static void put_laggards(json_t *v, const struct member *m, const struct pace *p, uint64_t now_ms) {
   json_t *list = json_array();
   for (size_t i = 0; i < m->laggards->n; i++) {
     const struct laggard *l = &m->laggards->v[i];
-    json_array_append_new(list, json_pack("{s:I,s:I,s:I}", "local_rank", (json_int_t)l->local_rank, "step",
-                                          (json_int_t)l->step, "age_ms",
-                                          (json_int_t)member_worker_age_ms(m, l->local_rank, now_ms)));
+    uint64_t age_ms = member_worker_age_ms(m, l->local_rank, now_ms);
+    json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:s}", "local_rank", (json_int_t)l->local_rank, "step",
+                                          (json_int_t)l->step, "age_ms", (json_int_t)age_ms, "judgement",
+                                          judgement_name(member_judge(m, p, age_ms))));
   }
   json_object_set_new(v, "laggards", list);
-  json_object_set_new(v, "others_age_ms", json_integer((json_int_t)member_worker_age_ms(m, -1, now_ms)));
+  uint64_t others_ms = member_worker_age_ms(m, -1, now_ms);
+  json_object_set_new(v, "others_age_ms", json_integer((json_int_t)others_ms));
+  json_object_set_new(v, "others_judgement", json_string(judgement_name(member_judge(m, p, others_ms))));
 }
 
-static json_t *member_to_json(const struct job *j, const struct member *m, uint64_t now_ms) {
+static json_t *member_to_json(const struct job *j, const struct member *m, const struct pace *p, uint64_t now_ms) {
   json_t *v =
       json_pack("{s:I,s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "first_rank",
                 (json_int_t)(m->node_rank < 0 ? -1 : m->rank_base), "host", m->host, "pid", (json_int_t)m->pid, "agent",
                 m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
                 place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
   if (m->step >= 0) {
-    json_object_set_new(v, "progress_age_ms", json_integer((json_int_t)member_progress_age_ms(m, now_ms)));
-    if (m->laggards) put_laggards(v, m, now_ms);
+    uint64_t age_ms = member_progress_age_ms(m, now_ms);
+    enum judgement is = member_judge(m, p, age_ms);
+    json_object_set_new(v, "progress_age_ms", json_integer((json_int_t)age_ms));
+    if (is != JUDGEMENT_COUNT) json_object_set_new(v, "judgement", json_string(judgement_name(is)));
+    if (m->laggards) put_laggards(v, m, p, now_ms);
     json_object_set_new(v, "step", json_integer(m->step));
     json_object_set_new(v, "of", json_integer(m->of));
     if (isfinite(m->loss)) json_object_set_new(v, "loss", json_real(m->loss));
@@ -115,6 +121,30 @@ static json_t *goodput_json(const struct job *j, uint64_t now_ms) {
   return goodput_seconds_json(&g);
 }
 
+/* Absent fields are not known, or mean nothing now: a job in which a node is late has no time left. */
+static json_t *progress_to_json(const struct job *j, uint64_t now_ms) {
+  struct job_progress p;
+  job_progress(j, now_ms, &p);
+  json_t *v = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "nodes", (json_int_t)p.nodes, "away", (json_int_t)p.away, "late",
+                        (json_int_t)(p.in_judgement[JUDGEMENT_LATE] + p.in_judgement[JUDGEMENT_STUCK]), "slowing_ms",
+                        (json_int_t)p.pace.slowing_ms, "late_ms", (json_int_t)p.pace.late_ms, "stuck_ms",
+                        (json_int_t)p.pace.stuck_ms);
+  if (p.judgement != JUDGEMENT_COUNT) {
+    json_object_set_new(v, "judgement", json_string(judgement_name(p.judgement)));
+    json_object_set_new(v, "age_ms", json_integer((json_int_t)p.age_ms));
+    if (p.has_speed) json_object_set_new(v, "samples_per_second", json_real(p.samples_per_second));
+  }
+  if (p.last_step >= 0) json_object_set_new(v, "step", json_integer(p.last_step));
+  if (p.of > 0) json_object_set_new(v, "of", json_integer(p.of));
+  if (p.pace.step_ms > 0) json_object_set_new(v, "step_ms", json_real(p.pace.step_ms));
+  if (p.left_ms >= 0) json_object_set_new(v, "left_ms", json_integer(p.left_ms));
+  struct buf text = BUF_INIT;
+  job_progress_sentence(j, now_ms, &p, &text);
+  if (text.len) json_object_set_new(v, "sentence", json_text(buf_text(&text)));
+  buf_finish(&text);
+  return v;
+}
+
 static json_t *daemon_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
   struct successor next[SUCCESSORS_MAX];
   json_t *hosts = json_array();
@@ -160,6 +190,7 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
   if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", told_verdict(&j->last_verdict));
   json_object_set_new(v, "verdicts", verdicts_to_json(j));
   json_object_set_new(v, "goodput", goodput_json(j, now_ms));
+  json_object_set_new(v, "progress", progress_to_json(j, now_ms));
   if (history) json_object_set_new(v, "history", history_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -331,6 +362,27 @@ static void goodput_text(struct buf *out, const struct job *j, uint64_t now_ms) 
   buf_finish(&text);
 }
 
+static void progress_text(struct buf *out, const struct job *j, uint64_t now_ms) {
+  struct job_progress p;
+  job_progress(j, now_ms, &p);
+  if (p.judgement == JUDGEMENT_COUNT) return;
+  buf_printf(out, "  progress: %s, step %lld", judgement_name(p.judgement), (long long)p.step);
+  if (p.of > 0) buf_printf(out, " of %lld", (long long)p.of);
+  buf_puts(out, ", last one ");
+  status_put_duration(out, p.age_ms);
+  buf_puts(out, " ago");
+  if (p.has_speed) buf_printf(out, ", %.4g samples/s", p.samples_per_second);
+  if (p.left_ms >= 0) buf_puts(out, ", about "), status_put_duration(out, (uint64_t)p.left_ms), buf_puts(out, " left");
+  buf_putc(out, '\n');
+  size_t before = out->len;
+  buf_puts(out, "  ");
+  job_progress_sentence(j, now_ms, &p, out);
+  if (out->len == before + 2)
+    out->len = before;
+  else
+    buf_putc(out, '\n');
+}
+
 static void job_text(struct buf *out, const struct core *c, const struct job *j, bool all) {
   uint64_t now_ms = c->jobs.now_ms;
   job_headline(out, j, all, now_ms);
@@ -345,6 +397,7 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   policy_text(out, j);
   job_budget_text(j, now_ms, out);
   goodput_text(out, j, now_ms);
+  progress_text(out, j, now_ms);
   verdicts_text(out, j);
   if (j->n_members) buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
@@ -514,11 +567,12 @@ static void close_job_json(struct status_walk *w, struct buf *out) {
 }
 
 static void members_json(struct status_walk *w, const struct job *j, size_t until, struct buf *out) {
+  struct pace p = job_pace(j);
   for (size_t i = job_find_behind(j, w->node); i < j->n_members; i++) {
     if (out->len >= until) return;
     if (w->node) buf_putc(out, ',');
     w->node = j->members[i]->joined_no;
-    put_json(out, member_to_json(j, j->members[i], j->jobs->now_ms));
+    put_json(out, member_to_json(j, j->members[i], &p, j->jobs->now_ms));
   }
   close_job_json(w, out);
 }

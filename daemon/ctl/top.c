@@ -12,10 +12,7 @@
 #include "common/mem.h"
 #include "daemon/ctl/table.h"
 
-enum {
-  SILENT_MS = 2000, /* agents send more often: shown from here on */
-  OLD_MS = 10000,   /* progress is shown as old from here on */
-};
+enum { SILENT_MS = 2000 }; /* agents send more often: shown from here on */
 
 static const char *text_of(const json_t *o, const char *key) {
   const char *s = json_string_value(json_object_get(o, key));
@@ -40,6 +37,17 @@ static void put_age(struct buf *out, int64_t ms) {
     buf_printf(out, "%lld min", s / 60);
   else
     buf_printf(out, "%lld h", s / 3600);
+}
+
+/* The daemon judges progress. Its word is shown if a person should look. */
+static bool is_late(const json_t *o) {
+  const char *is = text_of(o, "judgement");
+  return !strcmp(is, "late") || !strcmp(is, "stuck");
+}
+
+static void put_progress(struct buf *out, const json_t *o, const char *age_key) {
+  put_age(out, int_of(o, age_key, -1));
+  if (is_late(o)) buf_printf(out, ", %s", text_of(o, "judgement"));
 }
 
 static void put_step(struct buf *out, int64_t step, int64_t of) {
@@ -111,7 +119,7 @@ static struct trouble trouble_of_node(const json_t *m, size_t row) {
     t.level = 4;
   else if (silent >= SILENT_MS && !is_one_of(state, fine + 1, 3))
     t.level = 3, t.more = silent;
-  else if (age >= OLD_MS || json_array_size(json_object_get(m, "laggards")))
+  else if (is_late(m) || json_array_size(json_object_get(m, "laggards")))
     t.level = 2;
   else if (!is_one_of(state, fine, 4))
     t.level = 1;
@@ -132,7 +140,7 @@ static void put_node(struct table *t, const json_t *m) {
     buf_printf(&row[N_RANKS], "%lld", (long long)first);
   buf_puts(&row[N_STATE], text_of(m, "state"));
   put_step(&row[N_STEP], int_of(m, "step", -1), int_of(m, "of", 0));
-  put_age(&row[N_AGE], int_of(m, "progress_age_ms", -1));
+  put_progress(&row[N_AGE], m, "progress_age_ms");
   if (json_object_get(m, "loss")) buf_printf(&row[N_LOSS], "%.5g", number_of(m, "loss"));
   if (number_of(m, "samples_per_second") > 0) buf_printf(&row[N_SPEED], "%.4g", number_of(m, "samples_per_second"));
   if (silent >= SILENT_MS) put_age(&row[N_SILENT], silent);
@@ -167,6 +175,7 @@ enum {
   J_STEP,
   J_AGE,
   J_SPEED,
+  J_LEFT,
   J_USEFUL,
   J_NOTE,
   J_COLUMNS
@@ -175,40 +184,32 @@ static const struct table_column job_columns[J_COLUMNS] = {
     [J_JOB] = {"JOB", false, 0},         [J_USER] = {"UID", true, 12},         [J_STATE] = {"STATE", false, 0},
     [J_FOR] = {"FOR", true, 8},          [J_ROUND] = {"ROUND", true, 7},       [J_NODES] = {"NODES", true, 1},
     [J_WORKERS] = {"WORKERS", true, 11}, [J_RESTARTS] = {"RESTARTS", true, 3}, [J_STEP] = {"STEP", true, 2},
-    [J_AGE] = {"PROGRESS", true, 2},     [J_SPEED] = {"SAMPLES/S", true, 9},   [J_USEFUL] = {"USEFUL", true, 10},
-    [J_NOTE] = {"WHY", false, 6},
+    [J_AGE] = {"PROGRESS", true, 2},     [J_SPEED] = {"SAMPLES/S", true, 9},   [J_LEFT] = {"LEFT", true, 9},
+    [J_USEFUL] = {"USEFUL", true, 10},   [J_NOTE] = {"WHY", false, 6},
 };
 
-/* What the nodes of a job say together: the step of the slowest one, the age of the oldest progress. */
+/* How well the daemon hears the nodes of a job. */
 struct together {
-  int64_t step, of, age_ms, here, away, silent_ms;
-  double speed;
+  int64_t here, away, silent_ms;
 };
 
 static struct together look_at_members(const json_t *members) {
-  struct together all = {.step = -1, .age_ms = -1};
+  struct together all = {.here = 0};
   size_t i;
   const json_t *m;
   json_array_foreach(members, i, m) {
-    int64_t step = int_of(m, "step", -1), age = int_of(m, "progress_age_ms", -1), silent = int_of(m, "heard_ms_ago", 0);
+    int64_t silent = int_of(m, "heard_ms_ago", 0);
     bool away = !strcmp(text_of(m, "state"), "away");
     all.here += !away;
     all.away += away;
     if (silent > all.silent_ms) all.silent_ms = silent;
-    if (int_of(m, "node_rank", -1) < 0 || step < 0) continue;
-    if (all.step < 0 || step < all.step) {
-      all.step = step;
-      all.of = int_of(m, "of", 0);
-    }
-    if (age > all.age_ms) all.age_ms = age;
-    all.speed += number_of(m, "samples_per_second");
   }
   return all;
 }
 
-/* A sentence about the job: what it waits for, what ends its round, what ended the last one. */
+/* A sentence about the job: what it waits for, what ends its round, who is late, what ended the last round. */
 static const char *note_of(const json_t *job) {
-  static const char *const keys[] = {"waiting", "ending", "last_verdict"};
+  static const char *const keys[] = {"waiting", "ending", "progress", "last_verdict"};
   if (text_of(job, "moved_to")[0]) return "";
   for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
     const char *s = text_of(json_object_get(job, keys[i]), "sentence");
@@ -221,6 +222,7 @@ static const char *note_of(const json_t *job) {
 static struct trouble trouble_of_job(const json_t *job, const struct together *all, size_t row) {
   static const char *const between[] = {"forming", "stopping", "recovering", "checkpointing"};
   const char *state = text_of(job, "state"), *outcome = text_of(job, "outcome");
+  const json_t *progress = json_object_get(job, "progress");
   bool runs = !strcmp(state, "running"), starts = !strcmp(state, "starting");
   struct trouble t = {.row = row};
   if (!state[0]) return t;
@@ -228,8 +230,8 @@ static struct trouble trouble_of_job(const json_t *job, const struct together *a
     t.level = strcmp(outcome, "success") != 0;
   else if (all->away || ((runs || starts) && all->silent_ms >= SILENT_MS))
     t.level = 6, t.more = all->away;
-  else if (runs && all->age_ms >= OLD_MS)
-    t.level = 5, t.more = all->age_ms;
+  else if (runs && is_late(progress))
+    t.level = 5, t.more = int_of(progress, "age_ms", 0);
   else if (is_one_of(state, between, 4))
     t.level = 4, t.more = int_of(job, "state_for_ms", 0) / 1000;
   else
@@ -271,9 +273,11 @@ static void put_job(struct table *t, const json_t *job, const struct together *a
   if (world && !waits) buf_printf(&row[J_WORKERS], "%lld", (long long)world);
   buf_printf(&row[J_RESTARTS], "%lld of %lld", (long long)int_of(job, "restarts_used", 0),
              (long long)int_of(job, "max_restarts", 0));
-  put_step(&row[J_STEP], all->step, all->of);
-  put_age(&row[J_AGE], all->age_ms);
-  if (all->speed > 0) buf_printf(&row[J_SPEED], "%.4g", all->speed);
+  const json_t *progress = json_object_get(job, "progress"), *speed = json_object_get(progress, "samples_per_second");
+  put_step(&row[J_STEP], int_of(progress, "step", -1), int_of(progress, "of", 0));
+  put_progress(&row[J_AGE], progress, "age_ms");
+  if (json_is_number(speed)) buf_printf(&row[J_SPEED], "%.4g", json_number_value(speed));
+  put_age(&row[J_LEFT], int_of(progress, "left_ms", -1));
   put_useful(&row[J_USEFUL], job);
   if (with_note) buf_puts(&row[J_NOTE], note_of(job));
 }

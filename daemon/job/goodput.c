@@ -13,7 +13,10 @@
  * there was no daemon is in the right bucket too. A job without any account is as old as its first node's welcome.
  *
  * Ten thousand nodes report progress twice a second. All of them are looked at twice a second, not for each message, and
- * when the slowest one has come further: so a job is not taken to be a report behind. */
+ * when the slowest one has come further: so a job is not taken to be a report behind. Whoever reads the account while
+ * nothing comes looks at all of them, too: only then is it known how long the job stands still.
+ *
+ * The judgement on progress, the speed and the time left are made here once, and every view shows them. */
 
 #include "daemon/job/goodput.h"
 
@@ -24,7 +27,7 @@
 #include "common/mem.h"
 #include "daemon/job/internal.h"
 
-enum { GATHER_EVERY_MS = 500, GATHER_LATEST_MS = 2000 };
+enum { GATHER_EVERY_MS = 500, GATHER_LATEST_MS = 2000, HOSTS_NAMED = 6 };
 
 struct goodput_book {
   struct ledger ledger;
@@ -89,6 +92,36 @@ static void measure(struct job *j, enum job_state to, uint64_t now_ms) {
 
 /* Progress. -------------------------------------------------------------------------------------------------------- */
 
+static bool is_judged(const struct member *m) {
+  const struct job *j = m->job;
+  return (j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING) && member_in_round(m) && m->conn && m->step >= 0 &&
+         (m->state == MEMBER_STARTED || m->state == MEMBER_FINISHED);
+}
+
+/* More steps are expected of it. */
+static bool has_steps_left(const struct member *m) {
+  return m->state == MEMBER_STARTED && !(m->of > 0 && m->step >= m->of);
+}
+
+enum judgement member_judge(const struct member *m, const struct pace *p, uint64_t age_ms) {
+  if (!is_judged(m)) return JUDGEMENT_COUNT;
+  return has_steps_left(m) ? pace_judge(p, (int64_t)age_ms) : JUDGEMENT_UP_TO_DATE;
+}
+
+struct pace job_pace(const struct job *j) {
+  return ledger_pace(&j->goodput->ledger, j->settings.hang_timeout_ms);
+}
+
+/* Since when the worker stands still that does so longest. */
+static int64_t still_since(const struct job *j) {
+  int64_t since_ms = INT64_MAX;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (is_judged(m) && has_steps_left(m) && m->progress_ms < since_ms) since_ms = m->progress_ms;
+  }
+  return since_ms;
+}
+
 /* The step of the slowest node, the speed of all, and the loss of the lowest rank that has one. Returns when that step
  * was reached. */
 static uint64_t gather(const struct job *j, struct history_point *p) {
@@ -111,6 +144,7 @@ static void note_steps(struct job *j, uint64_t now_ms) {
   struct history_point p;
   int64_t at_ms = (int64_t)gather(j, &p);
   j->goodput->gathered_ms = now_ms;
+  ledger_stand(&j->goodput->ledger, (int64_t)now_ms, still_since(j));
   if (p.step >= 0) ledger_step(&j->goodput->ledger, (int64_t)now_ms, at_ms, job_resumed(j), &p);
   ledger_saved(&j->goodput->ledger, job_saved(j));
 }
@@ -284,7 +318,95 @@ void goodput_load(struct job *j, const void *json, bool ended) {
 /* The whole. ------------------------------------------------------------------------------------------------------- */
 
 void job_goodput(const struct job *j, uint64_t now_ms, struct goodput *out) {
-  ledger_read(&j->goodput->ledger, (int64_t)now_ms, out);
+  struct ledger *l = &j->goodput->ledger;
+  /* The time of the oldest progress is that of the last look at all nodes, so it may be later by now, and not earlier. */
+  if (l->bucket == BUCKET_PRODUCTIVE && (int64_t)now_ms - ledger_pace(l, 0).late_ms >= l->still_ms) {
+    ledger_stand(l, (int64_t)now_ms, still_since(j));
+    ledger_turn(l, BUCKET_PRODUCTIVE, (int64_t)now_ms); /* what was shown as lost remains lost */
+  }
+  ledger_read(l, (int64_t)now_ms, out);
+}
+
+/* Of the workers that are late, the one that is furthest behind. */
+static void find_behind(const struct member *m, struct job_progress *p) {
+  int64_t step = m->laggards ? m->laggards->v[0].step : m->step;
+  if (p->behind && step >= p->behind_step) return;
+  p->behind = m;
+  p->behind_step = step;
+  p->behind_local_rank = m->laggards ? m->laggards->v[0].local_rank : m->workers == 1 ? 0 : -1;
+}
+
+static void add_member(const struct member *m, uint64_t now_ms, struct job_progress *p) {
+  if (!member_in_round(m)) return;
+  p->nodes++;
+  if (!m->conn && !m->gone) p->away++;
+  if (m->step < 0) return;
+  if (p->step < 0 || m->step < p->step) p->step = m->step, p->of = m->of;
+  uint64_t age_ms = member_progress_age_ms(m, now_ms);
+  enum judgement is = member_judge(m, &p->pace, age_ms);
+  if (is == JUDGEMENT_COUNT) return;
+  p->in_judgement[is]++;
+  if (p->judgement == JUDGEMENT_COUNT || is > p->judgement) p->judgement = is;
+  if (has_steps_left(m) && age_ms > p->age_ms) p->age_ms = age_ms;
+  if (is >= JUDGEMENT_LATE)
+    find_behind(m, p);
+  else if (isfinite(m->samples_per_second) && m->samples_per_second > 0)
+    p->samples_per_second += m->samples_per_second;
+  if (isfinite(m->samples_per_second)) p->has_speed = true;
+}
+
+void job_progress(const struct job *j, uint64_t now_ms, struct job_progress *out) {
+  *out = (struct job_progress){.judgement = JUDGEMENT_COUNT, .step = -1, .left_ms = -1, .pace = job_pace(j)};
+  for (size_t i = 0; i < j->n_members; i++) add_member(j->members[i], now_ms, out);
+  const struct history *h = &j->goodput->ledger.history;
+  out->last_step = out->step < 0 && h->n ? h->v[h->n - 1].step : out->step;
+  bool runs = out->judgement < JUDGEMENT_LATE && !out->away && out->pace.step_ms > 0;
+  if (runs && out->of > out->step) out->left_ms = (int64_t)((double)(out->of - out->step) * out->pace.step_ms);
+}
+
+/* "1 of 64 nodes has made no progress for 41 s: gpu017". */
+static void put_late(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
+  size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK], named = 0;
+  unsigned long long s = (unsigned long long)p->age_ms / 1000;
+  if (late == p->nodes && late > 1)
+    buf_puts(out, "No node has made progress for ");
+  else
+    buf_printf(out, "%zu of %zu node%s %s made no progress for %s", late, p->nodes, p->nodes == 1 ? "" : "s",
+               late == 1 ? "has" : "have", late == 1 ? "" : "up to ");
+  if (s < 120)
+    buf_printf(out, "%llu s", s);
+  else if (s < 7200)
+    buf_printf(out, "%llu min", s / 60);
+  else
+    buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
+  for (size_t i = 0; (late < p->nodes || late == 1) && i < j->n_members && named < HOSTS_NAMED; i++) {
+    const struct member *m = j->members[i];
+    enum judgement is = member_judge(m, &p->pace, member_progress_age_ms(m, now_ms));
+    if (is != JUDGEMENT_LATE && is != JUDGEMENT_STUCK) continue;
+    buf_puts(out, named++ ? ", " : ": ");
+    buf_put_escaped(out, m->host, strlen(m->host), HOST_MAX);
+  }
+  if (late < p->nodes && late > named) buf_printf(out, " and %zu more", late - named);
+}
+
+static int64_t furthest_step(const struct job *j) {
+  int64_t step = -1;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (member_in_round(j->members[i]) && j->members[i]->step > step) step = j->members[i]->step;
+  return step;
+}
+
+void job_progress_sentence(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
+  if (p->judgement != JUDGEMENT_LATE && p->judgement != JUDGEMENT_STUCK) return;
+  put_late(j, now_ms, p, out);
+  size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK];
+  if (late == p->nodes && !p->behind->laggards && p->behind_step == furthest_step(j)) return;
+  buf_puts(out, "; furthest behind: ");
+  if (p->behind_local_rank >= 0)
+    buf_printf(out, "rank %lld (local %lld) on ", (long long)(p->behind->rank_base + p->behind_local_rank),
+               (long long)p->behind_local_rank);
+  buf_put_escaped(out, p->behind->host, strlen(p->behind->host), HOST_MAX);
+  buf_printf(out, ", at step %lld", (long long)p->behind_step);
 }
 
 size_t job_history(const struct job *j, const struct history_point **points) {

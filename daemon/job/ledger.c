@@ -7,8 +7,9 @@
  * Some time changes its bucket later, when more is known; all of these take it from `productive`:
  *
  *   lost        A round goes on behind a step that an earlier one had reached. All work beyond that step is lost. Its
- *               cost is the productive time since the job was at that step (history.h). Or workers hung, or the job
- *               has ended before the last work was saved.
+ *               cost is the productive time since the job was at that step (history.h). Or the job has ended before
+ *               the last work was saved. Or nothing came forward: a pause that is late by the job's own pace (pace.h)
+ *               is lost, without the time that the job usually takes. A hang is lost from the last progress on.
  *   checkpoint  Workers say afterwards how long they have waited for a checkpoint.
  *   starting    The first worker of a job reports its first step. Until then it was not known that workers of this job
  *               report steps, and their time counted from STARTED on. This happens once.
@@ -48,6 +49,56 @@ static void move_productive(struct ledger *l, enum bucket to, int64_t ms) {
   add(&l->sum, to, ms);
 }
 
+/* Time without progress. ------------------------------------------------------------------------------------------- */
+
+enum { PAUSE_MIN_MS = 4000 }; /* a shorter one is a matter of when nodes report */
+
+struct pace ledger_pace(const struct ledger *l, int64_t hang_timeout_ms) {
+  return pace_of(&l->history, l->pauses[1], hang_timeout_ms);
+}
+
+/* The productive time that is lost because nothing has come forward, beyond what is lost for that already. It is a matter
+ * of the pace alone: with a short hang timeout the judgement comes sooner. */
+static int64_t stalled_until(const struct ledger *l, int64_t at_ms) {
+  if (l->bucket != BUCKET_PRODUCTIVE || !l->stepped || l->still_ms >= at_ms) return 0;
+  struct pace p = ledger_pace(l, 0);
+  if (at_ms - l->still_ms - l->saved_ms < p.late_ms) return 0;
+  int64_t ms = at_ms - most(l->still_ms, l->paid_ms) - p.usual_ms - l->saved_ms - l->stalled_ms;
+  return most(ms, 0);
+}
+
+static void lose_stalled(struct goodput *g, int64_t ms) {
+  ms = least(ms, g->productive_ms);
+  g->productive_ms -= ms;
+  add(g, BUCKET_LOST, ms);
+  g->stalled_ms = least(g->stalled_ms + ms, GOODPUT_MAX_MS);
+}
+
+/* The pause has ended at at_ms, and the job goes on. */
+static void note_pause(struct ledger *l, int64_t at_ms) {
+  int64_t ms = at_ms - most(l->still_ms, l->paid_ms) - l->saved_ms;
+  if (l->bucket != BUCKET_PRODUCTIVE || !l->stepped || ms < PAUSE_MIN_MS) return;
+  if (ms > l->pauses[0]) {
+    l->pauses[1] = l->pauses[0];
+    l->pauses[0] = ms;
+  } else if (ms > l->pauses[1]) {
+    l->pauses[1] = ms;
+  }
+}
+
+void ledger_stand(struct ledger *l, int64_t now_ms, int64_t since_ms) {
+  if (since_ms <= l->still_ms) { /* the first one; or of a node that was away, whose age was not known */
+    l->still_ms = since_ms;
+    return;
+  }
+  int64_t until_ms = least(since_ms, now_ms);
+  if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, until_ms);
+  note_pause(l, until_ms);
+  l->paid_ms = until_ms;
+  l->still_ms = since_ms;
+  l->stalled_ms = l->saved_ms = 0;
+}
+
 /* Time. ------------------------------------------------------------------------------------------------------------ */
 
 /* Adds a wait that ends, or goes on, to what is known of the longest one. */
@@ -74,8 +125,12 @@ void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
   at_ms = most(at_ms, l->since_ms);
   add(&l->sum, l->bucket, at_ms - l->since_ms);
   l->since_ms = at_ms;
+  int64_t stalled_ms = stalled_until(l, at_ms);
+  lose_stalled(&l->sum, stalled_ms);
+  l->stalled_ms += stalled_ms;
   if (l->bucket == to) return;
   if (l->bucket == BUCKET_PRODUCTIVE) l->worked_until_ms = at_ms;
+  if (to == BUCKET_PRODUCTIVE) l->paid_ms = at_ms;
   if (l->bucket == BUCKET_WAITING) end_wait(l, at_ms);
   if (to == BUCKET_WAITING) l->wait_ms = at_ms;
   l->bucket = to;
@@ -90,6 +145,7 @@ void ledger_read(const struct ledger *l, int64_t now_ms, struct goodput *out) {
   *out = l->sum;
   if (l->closed || now_ms <= l->since_ms) return;
   add(out, l->bucket, now_ms - l->since_ms);
+  lose_stalled(out, stalled_until(l, now_ms));
   if (l->bucket == BUCKET_WAITING) compare_wait(l, now_ms, out);
 }
 
@@ -105,6 +161,8 @@ static void forget_round(struct ledger *l) {
   l->stepped = l->resume_told = false;
   l->resume_step = -1;
   l->saving_ms = 0;
+  l->still_ms = INT64_MAX;
+  l->stalled_ms = l->saved_ms = 0;
   l->round_base_ms = l->sum.productive_ms;
   history_begin_round(&l->history);
 }
@@ -186,7 +244,8 @@ void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resume
   if (!l->resume_told && resumed >= 0 && resumed < l->resume_step) resume_further_back(l, resumed);
   if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, now_ms);
   int64_t until_ms = l->bucket == BUCKET_PRODUCTIVE ? l->since_ms : l->worked_until_ms;
-  p->productive_ms = most(l->sum.productive_ms - most(until_ms - at_ms, 0), l->round_base_ms);
+  int64_t since_ms = most(until_ms - at_ms - (at_ms <= l->still_ms ? l->stalled_ms : 0), 0);
+  p->productive_ms = most(l->sum.productive_ms - since_ms, l->round_base_ms);
   l->sum.step_ms = p->productive_ms;
   history_note(&l->history, p);
 }
@@ -197,7 +256,9 @@ void ledger_saving(struct ledger *l, int64_t at_ms, int64_t saving_ms) {
   l->saving_ms = saving_ms;
   if (l->bucket != BUCKET_PRODUCTIVE) return; /* that time is in a bucket of its own */
   ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
-  move_productive(l, BUCKET_CHECKPOINT, least(ms, l->sum.productive_ms - l->round_base_ms));
+  ms = least(ms, l->sum.productive_ms - l->round_base_ms);
+  move_productive(l, BUCKET_CHECKPOINT, ms);
+  l->saved_ms += most(ms, 0);
 }
 
 void ledger_saved(struct ledger *l, int64_t step) {
@@ -206,7 +267,7 @@ void ledger_saved(struct ledger *l, int64_t step) {
 
 void ledger_hang(struct ledger *l, int64_t since_ms) {
   int64_t worked_ms = l->sum.productive_ms - l->round_base_ms;
-  move_productive(l, BUCKET_LOST, least(l->worked_until_ms - since_ms, worked_ms));
+  move_productive(l, BUCKET_LOST, least(l->worked_until_ms - since_ms - l->stalled_ms, worked_ms));
 }
 
 void ledger_lose_unsaved(struct ledger *l) {

@@ -8,7 +8,7 @@
  * Times are milliseconds of the daemon's clock. They are signed: another daemon's machine may have been up for less time
  * than the job. A time before the last change counts as that change. */
 
-#include "daemon/job/history.h"
+#include "daemon/job/pace.h"
 #include "proto/msg.h"
 
 struct ledger {
@@ -29,6 +29,13 @@ struct ledger {
   int64_t saving_ms;       /* as told */
   int64_t began_ms;        /* its START */
 
+  /* Time without progress. */
+  int64_t still_ms;   /* no worker has stood still for longer; INT64_MAX: none has a step to do */
+  int64_t paid_ms;    /* what it has cost until then is paid */
+  int64_t stalled_ms; /* productive time that is lost since still_ms */
+  int64_t saved_ms;   /* and that went to a checkpoint: no loss */
+  int64_t pauses[2];  /* the longest ones that ended by themselves: the longest first */
+
   struct history history;
 };
 
@@ -47,8 +54,11 @@ void ledger_leave_round(struct ledger *l, int64_t now_ms); /* another one goes o
 /* Progress of the round: `p` has the step, which was reached at at_ms, loss and speed; its productive_ms is filled in.
  * resumed: -1 if no worker has said it. */
 void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resumed, struct history_point *p);
-void ledger_saving(struct ledger *l, int64_t at_ms, int64_t saving_ms); /* in this round, until now */
-void ledger_saved(struct ledger *l, int64_t step);                      /* -1: none */
+/* The worker that has stood still longest does so since since_ms; INT64_MAX: none has a step to do. */
+void ledger_stand(struct ledger *l, int64_t now_ms, int64_t since_ms);
+struct pace ledger_pace(const struct ledger *l, int64_t hang_timeout_ms); /* 0: none */
+void ledger_saving(struct ledger *l, int64_t at_ms, int64_t saving_ms);   /* in this round, until now */
+void ledger_saved(struct ledger *l, int64_t step);                        /* -1: none */
 /* The round has ended. It made no progress since then. */
 void ledger_hang(struct ledger *l, int64_t since_ms);
 void ledger_lose_unsaved(struct ledger *l); /* the job is over, and nobody will do it again */

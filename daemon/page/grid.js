@@ -105,17 +105,17 @@ function inspect(line, entry, job) {
 }
 
 const LEGEND = [
-  ['level0', (n) => `under ${roughly(n.fresh)}`],
-  ['level1', (n) => `under ${roughly(n.late)}`],
-  ['level2', (n) => `late, under ${roughly(n.stuck)}`],
-  ['level3', (n) => `stuck, over ${roughly(n.stuck)}`],
+  ['level0', (p) => `up to date, under ${roughly(p.slowing_ms)}`],
+  ['level1', (p) => `slowing, under ${roughly(p.late_ms)}`],
+  ['level2', (p) => `late, under ${roughly(p.stuck_ms)}`],
+  ['level3', (p) => `stuck, over ${roughly(p.stuck_ms)}`],
 ];
 const KINDS = { runs: 'running, reports no steps', starts: 'starting', stops: 'stopping or stopped', done: 'finished', waits: 'waiting', spare: 'spare', away: 'away', out: 'drained or kept waiting' };
 
-function legend(node, entries, limits) {
+function legend(node, entries, progress) {
   const kinds = new Set(entries.map((e) => e.view.kind));
   const levels = [...kinds].some((k) => k.startsWith('level'));
-  const items = levels ? LEGEND.map(([kind, text]) => ({ kind, text: text(limits) })) : [];
+  const items = levels ? LEGEND.map(([kind, text]) => ({ kind, text: text(progress) })) : [];
   for (const [kind, text] of Object.entries(KINDS)) if (kinds.has(kind)) items.push({ kind, text });
   if (entries.some((e) => e.laggards.length)) items.push({ kind: 'behind', text: 'behind the others of its node' });
   show(node.firstChild, levels);
@@ -178,14 +178,12 @@ function nodesCard() {
   return {
     node,
     update(job, later) {
-      const limits = patience(job);
       const size = sizeFor(job.members, box.clientWidth || 1000);
       const entries = job.members.map((m) => {
-        const view = nodeView(job, m, limits, later);
-        const laggards = view.level >= 0 ? laggardsOf(m, limits, later) : [];
-        const others = m.others_age_ms === undefined ? 0 : m.others_age_ms + later;
+        const view = nodeView(m, later);
+        const laggards = view.level >= 0 ? laggardsOf(m, later) : [];
         const troubled = { away: 9, out: 2, stops: 1 }[view.kind] || 0;
-        return { m, view, laggards, later, othersLevel: levelOf(others, limits), rank: view.level + troubled + (laggards.length ? 0.5 : 0) };
+        return { m, view, laggards, later, othersLevel: Math.max(0, levelOf(m.others_judgement)), rank: view.level + troubled + (laggards.length ? 0.5 : 0) };
       });
       entries.sort((a, b) => (a.m.node_rank < 0) - (b.m.node_rank < 0) || a.m.node_rank - b.m.node_rank);
       Object.assign(state, { entries, job });
@@ -195,7 +193,7 @@ function nodesCard() {
       focusable();
       say(sum, summary(job, entries));
       look();
-      legend(key, entries, limits);
+      legend(key, entries, job.progress);
       show(node, entries.length > 0 && !isOver(job));
     },
   };

@@ -11,14 +11,12 @@ function stepPart() {
     figure,
     track,
     update(job) {
-      const step = stepOf(job);
-      const of = ofSteps(job);
+      const { step = -1, of = 0, left_ms: left } = job.progress || {};
       show(figure, step >= 0);
       show(track, step >= 0 && of > 0);
       if (step < 0) return;
-      const left = of > step && pace(job) > 0 && isRunning(job) ? `, about ${duration((1000 * (of - step)) / pace(job))} left` : '';
       say(value, whole.format(step));
-      say(detail, of ? ` of ${whole.format(of)}${left}` : '');
+      say(detail, of ? ` of ${whole.format(of)}${left === undefined ? '' : `, about ${duration(left)} left`}` : '');
       if (of) style(track.firstChild, 'width', `${((100 * step) / of).toFixed(2)}%`);
     },
   };
@@ -53,7 +51,7 @@ function jobView() {
     update(job, look) {
       const { now, later } = look;
       say(title, job.job);
-      const note = job.moved_to === undefined ? noteOf(job, later) : '';
+      const note = job.moved_to === undefined ? noteOf(job) : '';
       setBadge(badgeNode, note ? { ...stateOf(job), tone: 'wait', sign: 'alert' } : stateOf(job));
       if (job.moved_to !== undefined) {
         say(facts, `to the daemon on ${job.moved_to}`);
@@ -62,14 +60,15 @@ function jobView() {
       }
       say(facts, jobHead(job, now, later));
       const points = (job.history || []).map(([at, s, l, v]) => ({ at, step: s, loss: l ?? NaN, speed: v ?? NaN }));
+      const current = job.progress && job.progress.late && points.length ? [{ ...points[points.length - 1], at: now, value: job.progress.samples_per_second ?? NaN }] : [];
       const marks = roundsOf(job, now).slice(1).map((r) => ({ at: r.began, name: `round ${r.round}` }));
       verdict.update(job, now);
       waiting.update(job);
-      stall.update(job, later);
+      stall.update(job);
       step.update(job);
       nodes.update(job, isOver(job) ? 0 : later);
       loss.update(points.map((p) => ({ ...p, value: p.loss })), marks, '');
-      speed.update(points.map((p) => ({ ...p, value: p.speed })), marks, '');
+      speed.update([...points.map((p) => ({ ...p, value: p.speed })), ...current], marks, '');
       show(curves, !loss.node.hidden || !speed.node.hidden);
       time.update(job);
       rounds.update(job, now);

@@ -23,7 +23,7 @@ function jobRow() {
 }
 
 function updateSpeed(cell, job) {
-  const now = speedOf(job);
+  const now = (job.progress && job.progress.samples_per_second) ?? NaN;
   say(cell.firstChild, Number.isFinite(now) ? decimals(now, 4) : '–');
   const points = (job.history || []).slice(-60).map(([at, , , v]) => ({ at, value: v ?? NaN }));
   const seal = points.length ? `${points.length} ${points[points.length - 1].at} ${points[points.length - 1].value}` : '';
@@ -31,12 +31,6 @@ function updateSpeed(cell, job) {
   cell.seal = seal;
   const curve = spark(points, 72, 18);
   cell.replaceChildren(cell.firstChild, ...(curve ? [curve] : []));
-}
-
-function noteOf(job, later) {
-  const stall = stallOf(job, later);
-  if (!stall) return '';
-  return stall.late.length ? `${count(stall.late.length, 'node')} late` : `${count(stall.away.length, 'node')} away`;
 }
 
 function updateRow(row, entry) {
@@ -47,7 +41,7 @@ function updateRow(row, entry) {
   say(name.firstChild, job.job);
   say(name.lastChild, twin ? `uid ${job.uid}` : '');
   const shown = stateOf(job);
-  const note = job.moved_to === undefined ? noteOf(job, later) : '';
+  const note = job.moved_to === undefined ? noteOf(job) : '';
   setBadge(state.firstChild, note ? { ...shown, tone: 'wait', sign: 'alert' } : shown);
   if (job.moved_to !== undefined) {
     say(last.firstChild, `to the daemon on ${job.moved_to}`);
@@ -57,8 +51,7 @@ function updateRow(row, entry) {
   say(state.lastChild, `${isOver(job) ? `${duration(job.state_for_ms + later)} ago` : duration(job.state_for_ms + later)}${note && `, ${note}`}`);
   say(round.firstChild, job.round || '–');
   say(nodes.firstChild, job.state === 'forming' ? `${nodesHere(job)} of ${job.min_nodes}` : job.nodes || '–');
-  const step = stepOf(job);
-  const of = ofSteps(job);
+  const { step = -1, of = 0 } = job.progress || {};
   say(progress.firstChild, step < 0 ? '–' : of ? `${whole.format(step)} of ${whole.format(of)}` : whole.format(step));
   show(progress.lastChild, step >= 0 && of > 0);
   style(progress.lastChild.firstChild, 'width', `${of ? (100 * step) / of : 0}%`);
@@ -109,7 +102,7 @@ function listView() {
     last = [jobs, look];
     const names = new Map();
     for (const j of jobs) names.set(j.job, (names.get(j.job) || 0) + 1);
-    const shown = jobs.filter(fits).map((job) => ({ job, look, twin: names.get(job.job) > 1, urgency: urgency(job, look.later) }));
+    const shown = jobs.filter(fits).map((job) => ({ job, look, twin: names.get(job.job) > 1, urgency: urgency(job) }));
     shown.sort((a, b) => b.urgency - a.urgency || (a.job.job < b.job.job ? -1 : a.job.job > b.job.job ? 1 : a.job.uid - b.job.uid));
     sync(body, shown, (e) => keyOf(e.job), jobRow, updateRow);
     say(sum, tally(jobs, look.drained));

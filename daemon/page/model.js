@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* What the numbers mean: which job needs a look, how old progress may be, what the time went to. */
+/* What the fields of the daemon's answer look like: which job needs a look, the colour of a state, what the time went to. */
 
 /* tone: a colour of page.css; sign: of dom.js. */
 const STATES = {
@@ -53,106 +53,36 @@ function stateOf(job) {
   return STATES[job.state] || { word: job.state, tone: 'idle', sign: 'ring' };
 }
 
-/* Steps per second by the newest part of the history; 0: unknown. */
-function pace(job) {
-  const points = job.history || [];
-  const last = points.length - 1;
-  for (let i = last - 1; i >= 0; i--) {
-    if (points[i][1] > points[i + 1][1]) break; /* a later round began behind it */
-    const steps = points[last][1] - points[i][1];
-    const ms = points[last][0] - points[i][0];
-    if (steps > 0 && (last - i >= 12 || i === 0)) return (1000 * steps) / ms;
-  }
-  return 0;
-}
-
-/* From which age on progress is late, and from which it seems to have stopped: steps of this job take their time. Nodes report it about once a
- * second, so less than LATE_MIN_MS says nothing. */
-const LATE_MIN_MS = 4000;
-function patience(job) {
-  const stepMs = pace(job) ? 1000 / pace(job) : 0;
-  const hang = (job.settings && job.settings.hang_timeout_ms) || Infinity;
-  const late = Math.max(LATE_MIN_MS, Math.min(Math.max(10000, 5 * stepMs), hang / 2));
-  return { fresh: late / 2, late, stuck: Math.max(1.5 * late, Math.min(6 * late, hang * 0.8)) };
-}
-
-function levelOf(age, limits) {
-  return age < limits.fresh ? 0 : age < limits.late ? 1 : age < limits.stuck ? 2 : 3;
-}
+/* The daemon judges progress, in these words, from good to bad. The page only shows it. */
 const LEVELS = ['up to date', 'slowing', 'late', 'stuck'];
+const levelOf = (judgement) => LEVELS.indexOf(judgement);
 
-/* The step that all nodes have reached; -1: unknown. */
-function stepOf(job) {
-  const steps = (job.members || []).filter((m) => m.node_rank >= 0 && m.step >= 0).map((m) => m.step);
-  if (steps.length) return Math.min(...steps);
-  const points = job.history || [];
-  return points.length ? points[points.length - 1][1] : -1;
-}
-
-function ofSteps(job) {
-  for (const m of job.members || []) if (m.of > 0) return m.of;
-  return 0;
-}
-
-function sampleOf(job, name, index) {
-  if (isRunning(job)) for (const m of job.members || []) if (Number.isFinite(m[name])) return m[name];
-  const points = job.history || [];
-  for (let i = points.length - 1; i >= 0; i--) if (Number.isFinite(points[i][index])) return points[i][index];
-  return NaN;
-}
-
-const speedOf = (job) => sampleOf(job, 'samples_per_second', 3);
-const lossOf = (job) => sampleOf(job, 'loss', 2);
-
-/* A node as the grid shows it: kind (of page.css), level if it reports progress, and a word. `later`: ms since the daemon said so. */
-function nodeView(job, m, limits, later) {
-  const runs = m.state === 'running' || m.state === 'checkpointing' || m.state === 'checkpointed';
-  if (runs && m.progress_age_ms !== undefined) {
-    const age = m.progress_age_ms + later;
-    const level = levelOf(age, limits);
-    return { kind: `level${level}`, level, age, word: LEVELS[level] };
-  }
-  if (runs) return { kind: 'runs', level: -1, word: m.state };
+/* A node as the grid shows it: kind (of page.css), level if its progress is judged, and a word. `later`: ms since the daemon said so. */
+function nodeView(m, later) {
+  const level = levelOf(m.judgement);
+  if (level >= 0) return { kind: `level${level}`, level, age: m.progress_age_ms + later, word: m.judgement };
+  if (m.state === 'running' || m.state === 'checkpointing' || m.state === 'checkpointed') return { kind: 'runs', level: -1, word: m.state };
   const kinds = { starting: 'starts', stopping: 'stops', stopped: 'stops', finished: 'done', away: 'away', 'finished, away': 'done', drained: 'out', 'kept waiting': 'out', spare: 'spare', waiting: 'waits' };
   return { kind: kinds[m.state] || 'done', level: -1, word: m.state };
 }
 
 /* Its workers that are not where the others are. */
-function laggardsOf(m, limits, later) {
-  return (m.laggards || []).map((l) => ({ ...l, age: l.age_ms + later, level: Math.max(1, levelOf(l.age_ms + later, limits)) }));
+function laggardsOf(m, later) {
+  return (m.laggards || []).map((l) => ({ ...l, age: l.age_ms + later, level: Math.max(1, levelOf(l.judgement)) }));
 }
 
-/* What is wrong with the progress of a job that runs: which nodes are late, and who is furthest behind. NULL: nothing. */
-function stallOf(job, later) {
-  if (!isRunning(job)) return null;
-  const limits = patience(job);
-  const nodes = job.members.filter((m) => m.node_rank >= 0);
-  const late = nodes.filter((m) => nodeView(job, m, limits, later).level >= 2);
-  const away = nodes.filter((m) => m.state === 'away');
-  if (!late.length && !away.length) return null;
-  let behind = null;
-  for (const m of late) {
-    const rows = m.laggards && m.laggards.length ? m.laggards : [{ local_rank: -1, step: m.step }];
-    for (const l of rows) if (!behind || l.step < behind.step) behind = { m, ...l };
-  }
-  const ages = late.map((m) => m.progress_age_ms + later);
-  const furthest = late.some((m) => m.step > behind.step || (m.laggards || []).length) || late.length < nodes.length;
-  return { late, away, nodes, age: Math.max(0, ...ages), behind: furthest ? behind : null };
+/* A word about nodes that are late or away; '': there are none. */
+function noteOf(job) {
+  const p = job.progress;
+  if (!isRunning(job) || !p) return '';
+  return p.late ? p.judgement : p.away ? `${count(p.away, 'node')} away` : '';
 }
 
 /* How urgent a job is, for the order of the list: the larger, the higher. */
-function urgency(job, later) {
+function urgency(job) {
   if (job.moved_to !== undefined) return 0;
   if (isOver(job)) return job.outcome === 'failed' ? 2 : 1;
-  if (isRunning(job)) return 3 + worstLevel(job, later);
-  return 5;
-}
-
-function worstLevel(job, later) {
-  const limits = patience(job);
-  let worst = 0;
-  for (const m of job.members || []) worst = Math.max(worst, nodeView(job, m, limits, later).level);
-  return worst;
+  return isRunning(job) ? 3 + Math.max(0, levelOf(job.progress && job.progress.judgement)) : 5;
 }
 
 /* The part of a job's time that was useful; NaN: unknown. */

@@ -138,31 +138,21 @@ function waitingCard() {
   };
 }
 
-function listed(hosts) {
-  const names = hosts.slice(0, 6).map((m) => printable(m.host));
-  return hosts.length > names.length ? `${names.join(', ')} and ${hosts.length - names.length} more` : names.join(', ');
-}
-
 function stallCard() {
   const head = el('h2', { id: 'h-stall' });
   const text = el('p', { class: 'sentence' });
   const node = el('section', { class: 'card alert wait', 'aria-labelledby': 'h-stall' }, head, text);
   return {
     node,
-    update(job, later) {
-      const stall = stallOf(job, later);
-      show(node, Boolean(stall));
-      if (!stall) return;
-      const { late, away, nodes, age, behind } = stall;
-      const parts = [];
-      if (late.length === nodes.length) parts.push(`No node has made progress for ${duration(age)}.`);
-      else if (late.length) parts.push(`${late.length} of ${count(nodes.length, 'node')} ${late.length === 1 ? 'has' : 'have'} made no progress for ${late.length === 1 ? '' : 'up to '}${duration(age)}: ${listed(late)}.`);
-      if (behind) {
-        const rank = behind.local_rank >= 0 ? `rank ${behind.m.first_rank + behind.local_rank} (local ${behind.local_rank}) on ` : '';
-        parts.push(`Furthest behind: ${rank}${printable(behind.m.host)}, at step ${whole.format(behind.step)}.`);
-      }
-      if (away.length) parts.push(`${late.length ? 'Not' : 'No longer'} connected: ${listed(away)}.`);
-      say(head, late.length ? 'Progress is late' : `${count(away.length, 'node')} away`);
+    update(job) {
+      const { late = 0, away = 0, sentence = '' } = (isRunning(job) && job.progress) || {};
+      show(node, late > 0 || away > 0);
+      if (node.hidden) return;
+      const hosts = job.members.filter((m) => m.node_rank >= 0 && m.state === 'away').map((m) => printable(m.host));
+      const names = hosts.slice(0, 6).join(', ') + (hosts.length > 6 ? ` and ${hosts.length - 6} more` : '');
+      const parts = sentence ? [`${sentence}.`] : [];
+      if (away) parts.push(`${late ? 'Not' : 'No longer'} connected: ${names}.`);
+      say(head, late ? `Progress is ${job.progress.judgement}` : `${count(away, 'node')} away`);
       say(text, parts.join(' '));
     },
   };

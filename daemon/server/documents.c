@@ -19,7 +19,7 @@
 #include "daemon/server/process.h"
 #include "daemon/server/server.h"
 
-enum { DOCUMENT_FRESH_MS = 5000 };
+enum { DOCUMENT_FRESH_MS = 1000 };
 
 struct document {
   struct core *core;

@@ -40,14 +40,42 @@ def goodput(total, **lost):
     return dict(useful=rest / total, total=total, productive=rest, **lost, rounds=3, longest_wait=lost["waiting"], waited_for="gpu007" if lost["waiting"] else "", steps=True)
 
 
+LEVELS = ["up to date", "slowing", "late", "stuck"]
+LIMITS = dict(slowing_ms=5000, late_ms=10000, stuck_ms=60000)
+
+
+def judge(age):
+    return LEVELS[sum(age >= limit for limit in LIMITS.values())]
+
+
+def progress(members, points):
+    """As daemon/job/goodput.c has it."""
+    running = [m for m in members if m["state"] == "running"]
+    late = [m for m in running if LEVELS.index(m["judgement"]) >= 2]
+    fields = dict(LIMITS, nodes=len(members), away=sum(m["state"] == "away" for m in members), late=len(late), step=points[-1][1], of=50000, step_ms=840.0)
+    if running:
+        worst = max(running, key=lambda m: m["progress_age_ms"])
+        fields.update(judgement=worst["judgement"], age_ms=worst["progress_age_ms"], samples_per_second=sum(m["samples_per_second"] for m in running if m not in late))
+    if late:
+        behind = next((m for m in late if "laggards" in m), late[0])
+        rank = f"rank {behind['first_rank'] + behind['laggards'][0]['local_rank']} (local {behind['laggards'][0]['local_rank']}) on " if "laggards" in behind else ""
+        age = f"{fields['age_ms'] // 1000} s" if fields["age_ms"] < 120000 else f"{fields['age_ms'] // 60000} min"
+        some = f"{len(late)} of {len(members)} nodes {'has' if len(late) == 1 else 'have'} made no progress for {'' if len(late) == 1 else 'up to '}{age}: {', '.join(m['host'] for m in late)}"
+        text = f"No node has made progress for {age}" if len(late) == len(members) else some
+        fields.update(sentence=f"{text}; furthest behind: {rank}{behind['host']}, at step {behind['step'] - bool(rank)}")
+    elif running:
+        fields.update(left_ms=(50000 - fields["step"]) * 840)
+    return fields
+
+
 def member(i, points, workers=8, age=300, behind=(), **more):
     step, loss, speed = points[-1][1:] if points else (0, None, None)
     fields = dict(
         node_rank=i, first_rank=i * workers, host=f"gpu{i + 1:03d}", pid=4000 + i, agent=f"{i:032x}", addr=f"10.0.{i // 200}.{i % 200 + 1}", workers=workers, state="running", heard_ms_ago=137 * i % 900,
-        step=step, of=50000, loss=loss, samples_per_second=speed, progress_age_ms=age,
+        step=step, of=50000, loss=loss, samples_per_second=speed, progress_age_ms=age, judgement=judge(age),
     )  # fmt: skip
     if behind:
-        fields.update(laggards=[dict(local_rank=r, step=step - 1, age_ms=age) for r in behind], others_age_ms=max(400, age - 500))
+        fields.update(laggards=[dict(local_rank=r, step=step - 1, age_ms=age, judgement=judge(age)) for r in behind], others_age_ms=max(400, age - 500), others_judgement=judge(max(400, age - 500)))
     return dict(fields, **more)
 
 
@@ -103,7 +131,7 @@ def large():
     for i in (77, 301, 1234):
         j["members"][i] = member(i, j["history"], age=42000, behind=[2])
     j["members"][900]["state"] = "away"
-    j["members"][1600]["progress_age_ms"] = 300000
+    j["members"][1600].update(progress_age_ms=300000, judgement="stuck")
     return [j]
 
 
@@ -120,7 +148,7 @@ def many():
         if what < 0.03:
             j.update(state="forming", members=j["members"][:-1], waiting=dict(sentence=f"{nodes - 1} of {nodes} nodes are here after 12 s; missing 1: gpu088 (never came)", absent=[]))
         elif what < 0.06:
-            j["members"][0]["progress_age_ms"] = 800000
+            j["members"][0].update(progress_age_ms=800000, judgement="stuck")
         elif what < 0.24:
             j.update(state="ended", outcome="success" if what < 0.2 else "failed", code=0 if what < 0.2 else 1)
         if what > 0.35:
@@ -136,6 +164,8 @@ PICTURES = [("live-page.png", "running", False, 1180), ("live-page-dark.png", "h
 
 def document(state):
     jobs = STATES[state]()
+    for j in jobs:
+        j["progress"] = progress([m for m in j["members"] if m["node_rank"] >= 0] or j["members"], j["history"])
     drained = [dict(host="gpu007", by="anna", since_wall_ms=NOW - 9 * MINUTE), dict(host="gpu033", by="--exclude-after", since_wall_ms=NOW - 120 * MINUTE, job="llama-70b")] if state == "running" else []
     return json.dumps(dict(jobs=jobs, drained=drained, wall_ms=NOW)).encode()
 

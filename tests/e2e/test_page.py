@@ -3,6 +3,7 @@
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import resource
@@ -15,9 +16,10 @@ from pathlib import Path
 import pytest
 import sealed
 from browser import Browser
-from harness import BUILD, SANITIZED, SLOW, TOP, need, until
+from harness import BUILD, RDZVCTL, SANITIZED, SLOW, TOP, need, until
 from native import Native
 from relay import Relay
+from test_http import get
 
 SOON = 2  # looks after which the page shows what the daemon knows: the second one may come while the first is drawn
 
@@ -134,13 +136,61 @@ def test_a_hang_is_made(rdzv, browser, worker):
     browser.shows("round 1", ".job-head")
     browser.until("a cell is marked", "return document.querySelectorAll('.node .behind').length === 1")
     browser.shows("local rank 1 behind at step 40", ".inspector")
-    browser.shows("Furthest behind: rank 3 (local 1) on", SEEN_WAIT)  # half of the timeout is late
+    browser.shows("furthest behind: rank 3 (local 1) on", SEEN_WAIT)  # half of the timeout is late
     browser.shows("Running", ".badge.wait")
     d.expect("rank 3 .*made no progress for", 40)
     assert browser.looks_until("made no progress for") <= SOON
     browser.shows("rank 3 (local 1) on")
     browser.shows("round 2 · 2 nodes", ".job-head")
     stop(a)
+
+
+def progress(n, step, **more):
+    n.send("PROGRESS", dict(dict(incarnation=n.incarnation, round=n.round, step=step, of=1000, loss=1.5, samples_per_second=100.0, age_ms=0), **more))
+
+
+def test_one_judgement_in_every_view(rdzv, browser):
+    """Node 0 stands still and node 1 goes on; then both stand still. The page, /metrics, top and status show the daemon's judgement, and the same numbers."""
+    d = rdzv.daemon()
+    with Native(d.port) as n, Native(d.port) as m:
+        for i, peer in enumerate((n, m)):
+            peer.hello(job="frozen", nodes=2, host=f"gpu{i}")
+        n.started(), m.started()
+        browser.open(page(d))
+        step = 0
+        for step in range(1, 9):  # the pace: 0.3 s for each step
+            progress(n, step), progress(m, step)
+            time.sleep(0.3)
+        browser.shows("2 up to date", ".sum")
+        browser.shows("left", ".step")
+        deadline = time.monotonic() + 60
+        while "late" not in browser.text(".sum") and time.monotonic() < deadline:
+            step += 1
+            progress(m, step)
+            time.sleep(0.3)
+        browser.shows("1 late: gpu0", ".sum")
+        browser.shows("1 of 2 nodes has made no progress for", SEEN_WAIT)
+        browser.shows("(local 0) on gpu0, at step 8", SEEN_WAIT)
+        assert "left" not in browser.text(".step"), "nobody knows how long a node stands still"
+
+        def views():
+            metrics = get(d, "/metrics")[1]
+            job = json.loads(get(d, "/status")[1])["jobs"][0]
+            said = [rdzv.spawn(RDZVCTL, "--endpoint", d.endpoint, verb) for verb in ("top", "status")]
+            assert [p.exit() for p in said] == [0, 0], said
+            return metrics, job, *("\n".join(p.out) for p in said)
+
+        metrics, job, top, text = views()
+        assert 'judgement="late"} 1' in metrics and "rdzv_time_left_seconds{" not in metrics, metrics
+        assert re.search(r"rdzv_samples_per_second\{[^}]*\} 100\n", metrics), "only node 1 works"
+        assert job["progress"]["judgement"] == "late" and job["progress"]["samples_per_second"] == 100 and "left_ms" not in job["progress"], job["progress"]
+        assert ", late" in top and "progress: late, step 8 of 1000" in text and "100 samples/s" in text, top + text
+        browser.shows("0 samples/s", ".chart + .chart", 60)  # now node 1 is late as well
+        metrics, job, top, text = views()
+        lost = float(re.search(r'rdzv_job_seconds_total\{[^}]*bucket="lost"\} (\S+)', metrics)[1])
+        assert job["goodput"]["lost"] >= lost > 5 and job["goodput"]["stalled"] == job["goodput"]["lost"], (lost, job["goodput"])
+        assert "lost: no progress" in text, text
+        assert browser.js("return parseFloat(document.querySelector('.time strong').innerText)") <= 100 * job["goodput"]["useful"] + 3, browser.text(".time")
 
 
 HOSTILE = '</script><img src=x onerror="document.title=1">\u202e\u0007"\'&amp;<!-- {{7*7}} ' + "W" * 60

@@ -50,6 +50,16 @@ static void test_what_it_was_lost_to(void **state) {
       "useful 93 % of 4 h 12 min; lost: waiting for nodes 9 min, unsaved work 4 min, checkpoints 2 min, startup 70 s");
 }
 
+static void test_no_progress(void **state) {
+  struct goodput g = base(1);
+  g.productive_ms = 5 * MIN;
+  g.lost_ms = 10 * MIN;
+  g.stalled_ms = 9 * MIN;
+  check(&g, "useful 33 % of 15 min; lost: no progress 9 min, unsaved work 60 s");
+  g.rounds = 2; /* a restart costs what it lost, and not how long nobody declared a hang */
+  check(&g, "useful 33 % of 15 min; lost: no progress 9 min, 1 restart 60 s");
+}
+
 static void test_what_is_not_worth_a_word(void **state) {
   struct goodput g = base(1);
   g.productive_ms = 9999;
@@ -129,6 +139,7 @@ static void test_round_trip(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_it_was_lost_to),
+      cmocka_unit_test(test_no_progress),
       cmocka_unit_test(test_what_is_not_worth_a_word),
       cmocka_unit_test(test_without_steps),
       cmocka_unit_test(test_a_hostile_name),

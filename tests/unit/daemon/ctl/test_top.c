@@ -28,59 +28,48 @@ static void check(const char *json, bool one_job, size_t width, const char *expe
   "\",\"state_for_ms\":5000,\"round\":2,\"nodes\":2,\"world_size\":16,\"restarts_used\":1,\"max_restarts\":3" more "}"
 
 static void test_nodes(void **state) {
-  check(
-      "{\"jobs\":[" JOB(
-          "j", "running",
-          ",\"members\":[" NODE(
-              "0", "gpu0", "running",
-              ",\"heard_ms_ago\":3,\"step\":120,\"of\":500,\"progress_age_ms\":900,"
-              "\"loss\":0.5,\"samples_per_second\":100") "," NODE("1", "gpu1", "running",
-                                                                  ",\"step\":119,\"of\":500,\"progress_age_ms\":61000,\"laggards\":[{\"local_rank\":3,\"step\":117,\"age_ms\":61000}]") "," NODE("2", "gpu2", "away", "") "," NODE("3", "gpu3", "running", ",\"heard_ms_ago\":4100,\"step\":120") "," NODE("4",
-                                                                                                                                                                                                                                                                                                           "gpu4", "running", ",\"progress_age_ms\":1200,\"step\":120") "],"
-                                                                                                                                                                                                                                                                                                                                                                        "\"goodput\":{\"useful\":0.934}") "]}",
-      true, 0,
-      "JOB  STATE    FOR  ROUND  NODES  WORKERS  RESTARTS        STEP  PROGRESS  SAMPLES/S  USEFUL\n"
-      "j    running  5 s      2      2       16    1 of 3  119 of 500      61 s        100    93 %\n"
-      "\n"
-      "NODE  HOST  RANKS    STATE          STEP  PROGRESS  LOSS  SAMPLES/S  SILENT  BEHIND\n"
-      "   2  gpu2  120-127  away\n"
-      "   3  gpu3  130-137  running         120                                4 s\n"
-      "   1  gpu1  110-117  running  119 of 500      61 s                           local 3 at 117, 61 s\n"
-      "   0  gpu0  100-107  running  120 of 500       0 s   0.5        100\n"
-      "   4  gpu4  140-147  running         120       1 s\n");
+  check("{\"jobs\":[" JOB("j", "running",
+                          ",\"members\":[" NODE("0", "gpu0", "running",
+                                                ",\"heard_ms_ago\":3,\"step\":120,\"of\":500,\"progress_age_ms\":900,"
+                                                "\"loss\":0.5,\"samples_per_second\":100") "," NODE("1", "gpu1",
+                                                                                                    "running", ",\"step\":119,\"of\":500,\"progress_age_ms\":61000,\"judgement\":\"stuck\",\"laggards\":[{\"local_rank\":3,\"step\":117,\"age_ms\":61000}]") "," NODE("2", "gpu2", "away", "") "," NODE("3", "gpu3", "running", ",\"heard_ms_ago\":4100,\"step\":120") "," NODE("4",
+                                                                                                                                                                                                                                                                                                                                                                                "gpu4", "running", ",\"progress_age_ms\":1200,\"step\":120") "],"
+                                                                                                                                                                                                                                                                                                                                                                                                                                             "\"goodput\":{\"useful\":0.934},\"progress\":{\"step\":119,\"of\":500,\"age_ms\":61000,\"judgement\":\"stuck\",\"samples_per_second\":100}") "]}",
+        true, 0,
+        "JOB  STATE    FOR  ROUND  NODES  WORKERS  RESTARTS        STEP     PROGRESS  SAMPLES/S  USEFUL\n"
+        "j    running  5 s      2      2       16    1 of 3  119 of 500  61 s, stuck        100    93 %\n"
+        "\n"
+        "NODE  HOST  RANKS    STATE          STEP     PROGRESS  LOSS  SAMPLES/S  SILENT  BEHIND\n"
+        "   2  gpu2  120-127  away\n"
+        "   3  gpu3  130-137  running         120                                   4 s\n"
+        "   1  gpu1  110-117  running  119 of 500  61 s, stuck                           local 3 at 117, 61 s\n"
+        "   0  gpu0  100-107  running  120 of 500          0 s   0.5        100\n"
+        "   4  gpu4  140-147  running         120          1 s\n");
 }
 
 static void test_jobs(void **state) {
   static const char json[] =
-      "{\"jobs\":[" JOB("done", "ended", ",\"outcome\":\"success\",\"code\":0") "," JOB("fine", "running", "") "," JOB("broken", "ended", ",\"outcome\":\"failed\",\"code\":3,\"last_verdict\":{\"sentence\":\"rank 3 died\"}") "," JOB(
-          "slow", "running",
-          ",\"members\":[" NODE(
-              "0", "a", "running",
-              ",\"step\":7,\"progress_age_ms\":20000") "]") "," JOB("waits", "forming",
-                                                                    ",\"min_nodes\":2,\"waiting\":{\"here\":1,\"sentence\":\"missing 1: gpu7\"}") "," JOB("torn",
-                                                                                                                                                          "running",
-                                                                                                                                                          ",\"members\":[" NODE(
-                                                                                                                                                              "0",
-                                                                                                                                                              "a",
-                                                                                                                                                              "away",
-                                                                                                                                                              "") "]") ","
-                                                                                                                                                                       "{\"job\":\"gone\",\"uid\":1000,\"moved_to\":\"h (h:1)\"}],\"drained\":[{\"host\":\"gpu9\"},{\"host\":\"g\\u001b[2J\"}]}";
-  check(json, false, 0,
-        "JOB     STATE             FOR  ROUND   NODES  WORKERS  RESTARTS  STEP  PROGRESS  WHY\n"
-        "torn    running           5 s      2       2       16    1 of 3\n"
-        "slow    running           5 s      2       2       16    1 of 3     7      20 s\n"
-        "waits   forming           5 s      2  1 of 2             1 of 3                  missing 1: gpu7\n"
-        "fine    running           5 s      2       2       16    1 of 3\n"
-        "broken  failed, code 3    5 s      2       2       16    1 of 3                  rank 3 died\n"
-        "done    success, code 0   5 s      2       2       16    1 of 3\n"
-        "gone    moved to h (h:1)\n"
-        "drained: gpu9, g\\x1b[2J\n");
+      "{\"jobs\":[" JOB("done", "ended", ",\"outcome\":\"success\",\"code\":0") "," JOB(
+          "fine", "running", "") "," JOB("broken",
+                                         "ended", ",\"outcome\":\"failed\",\"code\":3,\"last_verdict\":{\"sentence\":\"rank 3 died\"}") "," JOB("slow", "running", ",\"members\":[" NODE("0", "a", "running", ",\"step\":7,\"progress_age_ms\":20000") "],\"progress\":{\"step\":7,\"age_ms\":20000,\"judgement\":\"late\",\"sentence\":\"1 of 1 node has made no progress for 20 s: a\"}") "," JOB("waits", "forming", ",\"min_nodes\":2,\"waiting\":{\"here\":1,\"sentence\":\"missing 1: gpu7\"}") "," JOB("torn", "running", ",\"members\":[" NODE("0", "a", "away", "") "]") ","
+                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                  "{\"job\":\"gone\",\"uid\":1000,\"moved_to\":\"h (h:1)\"}],\"drained\":[{\"host\":\"gpu9\"},{\"host\":\"g\\u001b[2J\"}]}";
+  check(
+      json, false, 0,
+      "JOB     STATE             FOR  ROUND   NODES  WORKERS  RESTARTS  STEP    PROGRESS  WHY\n"
+      "torn    running           5 s      2       2       16    1 of 3\n"
+      "slow    running           5 s      2       2       16    1 of 3     7  20 s, late  1 of 1 node has made no progress for 20 s: a\n"
+      "waits   forming           5 s      2  1 of 2             1 of 3                    missing 1: gpu7\n"
+      "fine    running           5 s      2       2       16    1 of 3\n"
+      "broken  failed, code 3    5 s      2       2       16    1 of 3                    rank 3 died\n"
+      "done    success, code 0   5 s      2       2       16    1 of 3\n"
+      "gone    moved to h (h:1)\n"
+      "drained: gpu9, g\\x1b[2J\n");
 }
 
 /* Columns go, the least important first; the last one is cut. */
 static void test_narrow(void **state) {
   static const char json[] =
-      "{\"jobs\":[" JOB("j", "running", ",\"members\":[" NODE("0", "a", "running", ",\"step\":7,\"progress_age_ms\":20") "]") "," JOB(
+      "{\"jobs\":[" JOB("j", "running", ",\"members\":[" NODE("0", "a", "running", ",\"step\":7,\"progress_age_ms\":20") "],\"progress\":{\"step\":7,\"of\":0,\"age_ms\":20,\"judgement\":\"up to date\"}") "," JOB(
           "k", "stopping", ",\"ending\":{\"sentence\":\"a very long sentence about what has happened\"}") "]}";
   check(json, false, 80,
         "JOB  STATE     FOR  ROUND  NODES  RESTARTS  STEP  PROGRESS  WHY\n"

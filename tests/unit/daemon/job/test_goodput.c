@@ -202,6 +202,78 @@ static void test_a_hang(void **state) {
   rig_close(&r);
 }
 
+static double number_of(const json_t *o, const char *key) {
+  return json_number_value(json_object_get(o, key));
+}
+
+static const char *text_of(const json_t *o, const char *key) {
+  const char *s = json_string_value(json_object_get(o, key));
+  return s ? s : "";
+}
+
+/* A second for each step, with a speed. */
+static void step_on(struct rig *r, struct node *n, int nodes, int64_t first, int64_t count) {
+  for (int64_t i = 0; i < count; i++, rig_run(r, 1000))
+    for (int k = 0; k < nodes; k++) say_progress(r, &n[k], first + i, -1, -1, 0);
+}
+
+/* All sleep after step 20, and nothing is declared: every view has the same numbers. */
+static void test_a_job_that_stands_still(void **state) {
+  struct rig r;
+  struct node n[2];
+  begin(&r, n);
+  step_on(&r, n, 2, 1, 20);
+  json_t *job = job_of(&r);
+  const json_t *p = json_object_get(job, "progress");
+  assert_string_equal(text_of(p, "judgement"), "up to date");
+  assert_float_equal(number_of(p, "samples_per_second"), 20, 0.1);
+  json_decref(job);
+  rig_run(&r, 79000); /* 80 s after the last step */
+  struct goodput want = {.waiting_ms = 3000, .starting_ms = 3000, .productive_ms = 19000 + 1000, .lost_ms = 79000};
+  check(&r, &want);
+  job = job_of(&r);
+  p = json_object_get(job, "progress");
+  assert_string_equal(text_of(p, "judgement"), "stuck");
+  assert_string_equal(text_of(p, "sentence"), "No node has made progress for 80 s");
+  assert_int_equal(number_of(p, "samples_per_second"), 0);
+  assert_null(json_object_get(p, "left_ms"));
+  assert_float_equal(number_of(p, "step_ms"), 1000, 1);
+  assert_float_equal(number_of(json_object_get(job, "goodput"), "stalled"), 79, 0.01);
+  json_decref(job);
+  struct buf out = BUF_INIT;
+  assert_int_equal(rig_control(&r, "status", r.job, false, &out), 0);
+  assert_non_null(strstr(buf_text(&out), "progress: stuck, step 20, last one 80 s ago, 0 samples/s\n"));
+  buf_finish(&out);
+  step_on(&r, n, 2, 21, 10); /* it wakes up */
+  want.productive_ms += 10000;
+  check_about(&r, &want, 2000); /* all nodes are looked at that often */
+  nodes_finished(&r, n, 2);
+  const struct goodput *g = &rig_end(&r, &n[0])->goodput;
+  assert_in_range(g->lost_ms, 79000, 81000);
+  assert_int_equal(g->stalled_ms, g->lost_ms);
+  rig_close(&r);
+}
+
+/* One node stands still and the other goes on: that does not make the job a slow one, for which nothing is late. */
+static void test_one_node_stands_still(void **state) {
+  struct rig r;
+  struct node n[2];
+  begin(&r, n);
+  step_on(&r, n, 2, 1, 20);
+  step_on(&r, &n[1], 1, 21, 100);
+  json_t *job = job_of(&r);
+  const json_t *p = json_object_get(job, "progress"), *members = json_object_get(job, "members");
+  assert_string_equal(text_of(p, "judgement"), "stuck");
+  assert_int_equal(number_of(p, "late"), 1);
+  assert_float_equal(number_of(p, "samples_per_second"), 10, 0.1);
+  assert_non_null(strstr(text_of(p, "sentence"), "1 of 2 nodes has made no progress for 101 s: "));
+  assert_string_equal(text_of(json_array_get(members, 0), "judgement"), "stuck");
+  assert_string_equal(text_of(json_array_get(members, 1), "judgement"), "up to date");
+  assert_int_equal(milliseconds(json_object_get(job, "goodput"), "lost"), 100000);
+  json_decref(job);
+  rig_close(&r);
+}
+
 /* 10 steps, of which 5 to 10 are done again in round 2; then the daemon is gone for 4 s, twice. */
 static void restarts(bool with_state) {
   struct rig r;
@@ -286,6 +358,8 @@ int main(void) {
       cmocka_unit_test(test_checkpoints_and_where_it_resumed),
       cmocka_unit_test(test_unsaved_work_of_a_job_that_fails),
       cmocka_unit_test(test_a_hang),
+      cmocka_unit_test(test_a_job_that_stands_still),
+      cmocka_unit_test(test_one_node_stands_still),
       cmocka_unit_test(test_the_daemon_is_restarted),
       cmocka_unit_test(test_another_daemon_learns_it_from_the_nodes),
       cmocka_unit_test(test_the_daemon_is_restarted_while_nodes_are_missing),

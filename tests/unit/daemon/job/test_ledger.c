@@ -205,6 +205,77 @@ static void test_a_hang_is_lost_from_the_last_progress_on(void **state) {
   ledger_finish(&l);
 }
 
+/* As the daemon sees it: progress at at_ms, and then nothing. */
+static void stand(struct ledger *l, int64_t at_ms, int64_t since_ms) {
+  ledger_stand(l, at_ms, since_ms);
+}
+
+static void test_time_without_progress_is_lost(void **state) {
+  struct ledger l = {.closed = false};
+  ledger_begin(&l, 0);
+  int64_t at = work(&l, 0, 1, 10, -1); /* a second for each step */
+  stand(&l, at, at);
+  struct goodput want = {.starting_ms = 2000, .productive_ms = 9000 + 9999};
+  check(&l, at + 9999, &want); /* it may be slow */
+  want = (struct goodput){.starting_ms = 2000, .productive_ms = 9000 + 1000, .lost_ms = 9000};
+  check(&l, at + 10000, &want); /* a usual step is no loss */
+  want.lost_ms = 79000;
+  check(&l, at + 80000, &want);
+  assert_int_equal(read_at(&l, at + 80000).stalled_ms, 79000);
+  assert_float_equal(ledger_pace(&l, 0).step_ms, 1000, 0.1); /* it has not become slow */
+  stand(&l, at + 80500, at + 80000);                         /* it goes on by itself */
+  step(&l, at + 80500, 11);
+  want.productive_ms += 500;
+  check(&l, at + 80500, &want);
+  assert_float_equal(ledger_pace(&l, 0).step_ms, 1000, 100);
+  ledger_finish(&l);
+}
+
+/* An evaluation: a pause that comes again. */
+static void test_a_usual_pause_is_no_loss(void **state) {
+  struct ledger l = {.closed = false};
+  ledger_begin(&l, 0);
+  int64_t at = work(&l, 0, 1, 10, -1), lost_ms[4];
+  for (int i = 0; i < 4; i++) {
+    stand(&l, at, at);
+    at += 30000;
+    stand(&l, at, at);
+    step(&l, at, 11 + i);
+    lost_ms[i] = read_at(&l, at).lost_ms;
+  }
+  assert_int_equal(lost_ms[0], 29000);
+  assert_true(lost_ms[1] > lost_ms[0]);
+  assert_int_equal(lost_ms[2], lost_ms[1]);
+  assert_int_equal(lost_ms[3], lost_ms[1]);
+  stand(&l, at, at);
+  assert_true(read_at(&l, at + 46000).lost_ms > lost_ms[3]); /* longer than usual */
+  ledger_finish(&l);
+}
+
+static void test_a_pause_may_be_a_checkpoint_or_a_hang(void **state) {
+  struct ledger l = {.closed = false};
+  ledger_begin(&l, 0);
+  int64_t at = work(&l, 0, 1, 10, -1);
+  stand(&l, at, at);
+  for (int s = 2; s <= 60; s += 2) ledger_saving(&l, at + s * 1000, s * 1000);
+  struct goodput want = {.starting_ms = 2000, .productive_ms = 9000, .checkpoint_ms = 60000};
+  check(&l, at + 60000, &want);
+  ledger_turn(&l, BUCKET_STOPPING, at + 80000);
+  want.productive_ms += 1000;
+  want.lost_ms = 19000;
+  check(&l, at + 80000, &want);
+  ledger_finish(&l);
+
+  ledger_begin(&l, 0);
+  at = work(&l, 0, 1, 10, -1);
+  stand(&l, at, at);
+  ledger_turn(&l, BUCKET_STOPPING, at + 60000);
+  ledger_hang(&l, at); /* it is declared, and nothing is lost twice */
+  want = (struct goodput){.starting_ms = 2000, .productive_ms = 9000, .lost_ms = 60000};
+  check(&l, at + 60000, &want);
+  ledger_finish(&l);
+}
+
 /* Another daemon knows START's account, and what the nodes say of the round. */
 static void test_another_daemon_goes_on(void **state) {
   struct ledger l = {.closed = false}, next = {.closed = false};
@@ -268,6 +339,9 @@ int main(void) {
       cmocka_unit_test(test_checkpoints_and_unsaved_work),
       cmocka_unit_test(test_what_was_saved_is_no_longer),
       cmocka_unit_test(test_a_hang_is_lost_from_the_last_progress_on),
+      cmocka_unit_test(test_time_without_progress_is_lost),
+      cmocka_unit_test(test_a_usual_pause_is_no_loss),
+      cmocka_unit_test(test_a_pause_may_be_a_checkpoint_or_a_hang),
       cmocka_unit_test(test_another_daemon_goes_on),
       cmocka_unit_test(test_history_stays_small),
   };
