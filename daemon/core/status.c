@@ -195,7 +195,10 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
+    json_object_set_new(v, "ended_wall_ms", json_integer((json_int_t)(j->jobs->wall_ms - (now_ms - j->state_ms))));
   }
+  if (j->round)
+    json_object_set_new(v, "round_began_wall_ms", json_integer((json_int_t)job_round_began_wall_ms(j, now_ms)));
   return v;
 }
 

@@ -12,7 +12,10 @@
 #include "common/mem.h"
 #include "daemon/ctl/table.h"
 
-enum { SILENT_MS = 2000 }; /* agents send more often: shown from here on */
+enum {
+  SILENT_MS = 2000,   /* agents send more often: shown from here on */
+  USEFUL_FROM_S = 10, /* a younger job has hardly done anything but start */
+};
 
 static const char *text_of(const json_t *o, const char *key) {
   const char *s = json_string_value(json_object_get(o, key));
@@ -251,7 +254,8 @@ static void put_state(struct buf *out, const json_t *job) {
 
 static void put_useful(struct buf *out, const json_t *job) {
   const json_t *useful = json_object_get(json_object_get(job, "goodput"), "useful");
-  if (json_is_number(useful)) buf_printf(out, "%.0f %%", 100 * json_number_value(useful));
+  bool young = json_number_value(json_object_get(json_object_get(job, "goodput"), "total")) < USEFUL_FROM_S;
+  if (json_is_number(useful) && !young) buf_printf(out, "%.0f %%", 100 * json_number_value(useful));
 }
 
 static void put_job(struct table *t, const json_t *job, const struct together *all, bool with_uid, bool with_note) {

@@ -89,7 +89,7 @@ void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms) {
   cut_text((char *)(uintptr_t)p->verdict.text);
   cut_text((char *)(uintptr_t)p->verdict.error);
   p->wall_ms = wall_ms;
-  p->began_wall_ms = j->last_verdict.round ? goodput_round_began_wall_ms(j, j->jobs->now_ms) : 0;
+  p->began_wall_ms = j->last_verdict.round ? job_round_began_wall_ms(j, j->jobs->now_ms) : 0;
   p->nodes = j->round_nodes;
   p->charged = charged;
 }

@@ -384,6 +384,7 @@ static void put_late(const struct job *j, uint64_t now_ms, const struct job_prog
     enum judgement is = member_judge(m, &p->pace, member_progress_age_ms(m, now_ms));
     if (is != JUDGEMENT_LATE && is != JUDGEMENT_STUCK) continue;
     buf_puts(out, named++ ? ", " : ": ");
+    if (!m->sole) buf_printf(out, "node %lld on ", (long long)m->node_rank); /* two agents of one host */
     buf_put_escaped(out, m->host, strlen(m->host), HOST_MAX);
   }
   if (late < p->nodes && late > named) buf_printf(out, " and %zu more", late - named);
@@ -427,7 +428,7 @@ uint64_t job_restarts(const struct job *j) {
   return rounds > 1 ? (uint64_t)rounds - 1 : 0;
 }
 
-uint64_t goodput_round_began_wall_ms(const struct job *j, uint64_t now_ms) {
+uint64_t job_round_began_wall_ms(const struct job *j, uint64_t now_ms) {
   int64_t age_ms = (int64_t)now_ms - j->goodput->ledger.began_ms;
   return j->jobs->wall_ms > (uint64_t)age_ms ? j->jobs->wall_ms - (uint64_t)age_ms : 0;
 }

@@ -262,7 +262,6 @@ void goodput_hello(struct job *j, const struct hello *h);                /* RECO
 void goodput_note_sealed(struct job *j, uint64_t wall_ms);               /* START has the account as it is now */
 void *goodput_line_json(const struct job *j);                            /* for the job's line; json_t, the caller's */
 void goodput_load(struct job *j, const void *json, bool ended);          /* the same; NULL is fine */
-uint64_t goodput_round_began_wall_ms(const struct job *j, uint64_t now_ms);
 
 /* recover.c */
 void job_recover_hello(struct job *j, const struct job_event *ev);

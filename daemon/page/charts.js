@@ -3,6 +3,7 @@
 /* A curve over time as inline SVG, with the ends of rounds as lines, and the values under the pointer in its caption. */
 
 const CHART_HEIGHT = 148;
+const LOG_FROM = 10; /* the largest value by the smallest: the axis is logarithmic from here on */
 const GUTTER = 44; /* left of the curve, for its scale */
 
 /* Round numbers between lo and hi. */
@@ -13,6 +14,14 @@ function ticks(lo, hi, wanted) {
   const list = [];
   for (let v = Math.ceil(lo / step) * step; v <= hi + step * 1e-6; v += step) list.push(Math.abs(v) < step * 1e-6 ? 0 : v);
   return list;
+}
+
+/* 1, 2 and 5 of each power of ten between lo and hi; only the powers, if these are many. */
+function logTicks(lo, hi) {
+  const list = [];
+  const few = Math.log10(hi / lo) > 2.5;
+  for (let k = Math.floor(Math.log10(lo)); k <= Math.log10(hi); k++) for (const m of few ? [1] : [1, 2, 5]) list.push(m * 10 ** k);
+  return list.filter((v) => v >= lo && v <= hi);
 }
 
 /* Runs of points that a line may join: one round after another, without what is unknown. */
@@ -61,14 +70,19 @@ function chart(title, unit, fromZero) {
     const known = state.points.filter((p) => Number.isFinite(p.value));
     const from = state.points[0].at;
     const to = Math.max(state.points[state.points.length - 1].at, from + 1000);
-    const [lo, hi] = range(state.points, fromZero);
+    const least = Math.min(...known.map((p) => p.value));
+    const most = Math.max(...known.map((p) => p.value));
+    const log = !fromZero && least > 0 && most / least >= LOG_FROM; /* else the first fall leaves a flat line */
+    const [lo, hi] = log ? [least / 1.1, most * 1.1] : range(state.points, fromZero);
+    const part = log ? (v) => Math.log(v / lo) / Math.log(hi / lo) : (v) => (v - lo) / (hi - lo);
     const x = (at) => GUTTER + ((at - from) / (to - from)) * (width - GUTTER - 6);
-    const y = (v) => CHART_HEIGHT - 20 - ((v - lo) / (hi - lo)) * (CHART_HEIGHT - 40);
+    const y = (v) => CHART_HEIGHT - 20 - part(v) * (CHART_HEIGHT - 40);
     const parts = [];
-    for (const v of ticks(lo, hi, 4)) {
+    for (const v of log ? logTicks(lo, hi) : ticks(lo, hi, 4)) {
       parts.push(svg('line', { class: 'grid', x1: GUTTER, x2: width, y1: y(v), y2: y(v) }));
       parts.push(svg('text', { class: 'tick', x: GUTTER - 8, y: y(v) + 4, 'text-anchor': 'end', text: compact.format(v) }));
     }
+    attribute(plot, 'data-scale', log ? 'logarithmic' : 'linear');
     for (const [i, m] of state.marks.entries()) {
       if (m.at <= from || m.at >= to) continue;
       const next = state.marks[i + 1];
@@ -84,7 +98,7 @@ function chart(title, unit, fromZero) {
     const days = to - from > 20 * 3600000;
     parts.push(svg('text', { class: 'tick', x: GUTTER, y: CHART_HEIGHT - 4, text: clock(from, to - from < 600000) }));
     parts.push(svg('text', { class: 'tick', x: width, y: CHART_HEIGHT - 4, 'text-anchor': 'end', text: clock(to, !days && to - from < 600000) }));
-    const label = `${title}: ${decimals(known.length ? known[0].value : NaN, 4)} at first, ${decimals(known.length ? known[known.length - 1].value : NaN, 4)} now, between ${decimals(Math.min(...known.map((p) => p.value)), 4)} and ${decimals(Math.max(...known.map((p) => p.value)), 4)}`;
+    const label = `${title}${log ? ' on a logarithmic scale' : ''}: ${decimals(known.length ? known[0].value : NaN, 4)} at first, ${decimals(known.length ? known[known.length - 1].value : NaN, 4)} now, between ${decimals(Math.min(...known.map((p) => p.value)), 4)} and ${decimals(Math.max(...known.map((p) => p.value)), 4)}`;
     plot.replaceChildren(svg('svg', { width, height: CHART_HEIGHT, viewBox: `0 0 ${width} ${CHART_HEIGHT}`, role: 'img', 'aria-label': label }, ...parts));
     state.x = x;
     caption();

@@ -82,7 +82,7 @@ function updateNode(node, entry, size) {
   attribute(node, 'class', laggards.length ? `node ${kind} lags` : `node ${kind}`);
   attribute(node, 'aria-label', `${nodeName(m)}, ${view.word}${behind}`);
   if (size.name === 'named') {
-    say(node.firstChild, m.host);
+    say(node.firstChild, entry.name);
     say(node.lastChild, view.level >= 0 ? duration(view.age) : view.word);
   }
   drawCells(node, size, entry);
@@ -93,7 +93,7 @@ function inspect(line, entry, job) {
   const { m, view, laggards, later } = entry;
   const facts = [ranks(m)];
   if (m.node_rank >= 0) facts.unshift(`node ${m.node_rank}`);
-  facts.push(view.level >= 0 ? `${m.state}, ${view.word}` : m.state);
+  facts.push(view.level >= 0 ? `${m.state}, ${view.word}` : view.word);
   if (m.step >= 0) facts.push(m.of > 0 ? `step ${whole.format(m.step)} of ${whole.format(m.of)}` : `step ${whole.format(m.step)}`);
   if (view.age !== undefined) facts.push(`progress ${duration(view.age)} ago`);
   if (m.state !== 'away' && !isOver(job)) facts.push(`heard ${duration(m.heard_ms_ago + later)} ago`);
@@ -110,7 +110,7 @@ const LEGEND = [
   ['level2', (p) => `late, under ${roughly(p.stuck_ms)}`],
   ['level3', (p) => `stuck, over ${roughly(p.stuck_ms)}`],
 ];
-const KINDS = { runs: 'running, reports no steps', starts: 'starting', stops: 'stopping or stopped', done: 'finished', waits: 'waiting', spare: 'spare', away: 'away', out: 'drained or kept waiting' };
+const KINDS = { runs: 'running, reports no steps', starts: 'starting', stops: 'stopping or stopped', done: 'finished or ended', waits: 'waiting', spare: 'spare', away: 'away', out: 'drained or kept waiting' };
 
 function legend(node, entries, progress) {
   const kinds = new Set(entries.map((e) => e.view.kind));
@@ -128,7 +128,7 @@ function summary(job, entries) {
   for (const e of entries) {
     const word = e.view.level === 0 && e.laggards.length ? 'with workers behind' : e.view.word;
     if (!groups.has(word)) groups.set(word, []);
-    groups.get(word).push(e.m.host);
+    groups.get(word).push(e.name);
   }
   const order = [...groups].sort((a, b) => b[1].length - a[1].length);
   return order.map(([word, hosts], i) => (i === 0 || hosts.length > 3 ? `${whole.format(hosts.length)} ${word}` : `${hosts.length} ${word}: ${hosts.map(printable).join(', ')}`)).join(' · ');
@@ -179,11 +179,12 @@ function nodesCard() {
     node,
     update(job, later) {
       const size = sizeFor(job.members, box.clientWidth || 1000);
+      const name = namesOf(job.members);
       const entries = job.members.map((m) => {
         const view = nodeView(m, later);
         const laggards = view.level >= 0 ? laggardsOf(m, later) : [];
         const troubled = { away: 9, out: 2, stops: 1 }[view.kind] || 0;
-        return { m, view, laggards, later, othersLevel: Math.max(0, levelOf(m.others_judgement)), rank: view.level + troubled + (laggards.length ? 0.5 : 0) };
+        return { m, name: name(m), view, laggards, later, othersLevel: Math.max(0, levelOf(m.others_judgement)), rank: view.level + troubled + (laggards.length ? 0.5 : 0) };
       });
       entries.sort((a, b) => (a.m.node_rank < 0) - (b.m.node_rank < 0) || a.m.node_rank - b.m.node_rank);
       Object.assign(state, { entries, job });
@@ -194,7 +195,7 @@ function nodesCard() {
       say(sum, summary(job, entries));
       look();
       legend(key, entries, job.progress);
-      show(node, entries.length > 0 && !isOver(job));
+      show(node, entries.length > 0);
     },
   };
 }

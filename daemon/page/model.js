@@ -63,7 +63,14 @@ function nodeView(m, later) {
   if (level >= 0) return { kind: `level${level}`, level, age: m.progress_age_ms + later, word: m.judgement };
   if (m.state === 'running' || m.state === 'checkpointing' || m.state === 'checkpointed') return { kind: 'runs', level: -1, word: m.state };
   const kinds = { starting: 'starts', stopping: 'stops', stopped: 'stops', finished: 'done', away: 'away', 'finished, away': 'done', drained: 'out', 'kept waiting': 'out', spare: 'spare', waiting: 'waits' };
-  return { kind: kinds[m.state] || 'done', level: -1, word: m.state };
+  return { kind: kinds[m.state] || 'done', level: -1, word: m.state.includes('the end') ? 'ended' : m.state };
+}
+
+/* Several agents of a host have its name. */
+function namesOf(members) {
+  const agents = new Map();
+  for (const m of members) agents.set(m.host, (agents.get(m.host) || 0) + 1);
+  return (m) => (agents.get(m.host) > 1 && m.node_rank >= 0 ? `${m.host} · ${m.node_rank}` : m.host);
 }
 
 /* Its workers that are not where the others are. */
@@ -85,9 +92,10 @@ function urgency(job) {
   return isRunning(job) ? 3 + Math.max(0, levelOf(job.progress && job.progress.judgement)) : 5;
 }
 
-/* The part of a job's time that was useful; NaN: unknown. */
+/* The part of a job's time that was useful; NaN: unknown. A younger job has hardly done anything but start. */
+const USEFUL_FROM_S = 10;
 function usefulOf(job) {
-  return job.goodput && job.goodput.total > 0 ? job.goodput.useful : NaN;
+  return job.goodput && job.goodput.total >= USEFUL_FROM_S ? job.goodput.useful : NaN;
 }
 
 /* Rounds, oldest first: those that have ended, and the one that is under way. `now`: the daemon's clock. */
@@ -103,10 +111,8 @@ function roundsOf(job, now) {
     planned: PLANNED.has(v.verdict.cause),
   }));
   if (job.round > (past.length ? past[past.length - 1].round : 0)) {
-    const before = rounds.length ? rounds[rounds.length - 1].ended : 0;
-    const ended = isOver(job) ? now - job.state_for_ms : now;
-    const first = job.goodput ? now - 1000 * job.goodput.total : ended - job.state_for_ms;
-    rounds.push({ round: job.round, began: job.round_began_wall_ms || before || first, ended, nodes: job.nodes, open: !isOver(job), stops: Boolean(job.ending), done: job.outcome === 'success' });
+    const ended = isOver(job) ? job.ended_wall_ms : now;
+    rounds.push({ round: job.round, began: job.round_began_wall_ms, ended, nodes: job.nodes, open: !isOver(job), stops: Boolean(job.ending), done: job.outcome === 'success' });
   }
   for (const r of rounds) if (!r.began) r.began = Math.min(r.ended, rounds[0].ended - 1000);
   return rounds;

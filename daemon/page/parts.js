@@ -40,7 +40,7 @@ function timeCard() {
     node,
     update(job) {
       const g = job.goodput;
-      show(node, Boolean(g && g.total > 0));
+      show(node, Number.isFinite(usefulOf(job)));
       if (node.hidden) return;
       const parts = goodputParts(g);
       say(useful, percent(g.useful));

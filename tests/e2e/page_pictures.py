@@ -92,7 +92,7 @@ def job(name="llama-70b", nodes=64, points=None, **more):
     points = points or history(180, 84000, 3400, back=((50, 900), (134, 2100)))
     fields = dict(
         job=name, uid=1000, incarnation="00", state="running", state_for_ms=65 * MINUTE, round=3, nodes=nodes, world_size=8 * nodes, min_nodes=nodes, max_nodes=nodes, restarts_used=2, max_restarts=3,
-        restarts_earned=True, daemon=dict(host="gpu001", term=1, in_charge=True, age_ms=240, successors=["gpu002", "gpu003", "gpu004"], claims=False), settings=dict(hang_timeout_ms=0, lease_ms=2000),
+        restarts_earned=True, round_began_wall_ms=NOW - 65 * MINUTE, daemon=dict(host="gpu001", term=1, in_charge=True, age_ms=240, successors=["gpu002", "gpu003", "gpu004"], claims=False), settings=dict(hang_timeout_ms=0, lease_ms=2000),
         members=[member(i, points) for i in range(nodes)], verdicts=[KILLED, LOST], last_verdict=KILLED["verdict"], history=points,
         goodput=goodput(15130, forming=4, starting=38, lost=312, stopping=9, checkpoint=141, waiting=540),
     )  # fmt: skip
@@ -150,7 +150,7 @@ def many():
         elif what < 0.06:
             j["members"][0].update(progress_age_ms=800000, judgement="stuck")
         elif what < 0.24:
-            j.update(state="ended", outcome="success" if what < 0.2 else "failed", code=0 if what < 0.2 else 1)
+            j.update(state="ended", ended_wall_ms=NOW - j["state_for_ms"], outcome="success" if what < 0.2 else "failed", code=0 if what < 0.2 else 1)
         if what > 0.35:
             j.update(verdicts=[], last_verdict=None, round=1, restarts_used=0)
         jobs.append(j)

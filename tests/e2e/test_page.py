@@ -193,6 +193,60 @@ def test_one_judgement_in_every_view(rdzv, browser):
         assert browser.js("return parseFloat(document.querySelector('.time strong').innerText)") <= 100 * job["goodput"]["useful"] + 3, browser.text(".time")
 
 
+def test_a_job_has_ended(rdzv, browser):
+    """A short job on two agents of one host: its nodes and the round's length stay, and nothing is said of its goodput."""
+    d = rdzv.daemon()
+    a = [rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "short", "--nnodes", 2, "--", "sleep", "2", node=str(i)) for i in range(2)]
+    browser.open(page(d))
+    browser.shows("2 nodes", ".job-head")
+    names = browser.js("return [...document.querySelectorAll('.node .host')].map((h) => h.innerText)")
+    assert len(names) == 2 and names[0] != names[1] and names[0].endswith("· 0"), names
+    assert [p.exit() for p in a] == [0, 0]
+    browser.shows("Finished", ".badge")
+    lasted = lambda: re.search(r"ago, after ([\d.]+ s)", browser.text(".rounds"))
+    until("the round's length is shown", lasted)
+    first = lasted()[1]
+    assert float(first.split()[0]) >= 2, first
+    browser.until("an age goes on", "const t = document.querySelector('.facts-line').innerText; const s = parseFloat(t); return s >= 4", timeout=30)
+    assert lasted()[1] == first, "the length of a round that has ended changes"
+    browser.shows("2 ended", ".sum")
+    assert browser.js("return document.querySelectorAll('.node').length") == 2
+    assert not browser.text(".time"), "a job of 2 s has no goodput that means anything"
+
+
+def test_the_list_on_a_narrow_screen(rdzv, browser):
+    """Below 860 px each job is a block, and its name has the whole width."""
+    d = rdzv.daemon()
+    with Native(d.port) as n, Native(d.port) as m:
+        n.hello(job="a-name-that-needs-some-room-on-a-screen")
+        m.hello(job="other")
+        for width in 320, 600, 850, 1280:
+            browser.emulate(width=width, still=True)
+            browser.open("about:blank")
+            browser.open(page(d))
+            browser.shows("other", ".jobs")
+            row, name = browser.js("const w = (s) => document.querySelector(s).getBoundingClientRect().width; return [w('.jobs tbody tr'), w('.jobs tbody th')]")
+            assert name > 0.8 * row if width <= 860 else name < 0.3 * row, (width, row, name)
+            assert browser.js("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_loss_that_falls_far(rdzv, browser):
+    """A loss that has fallen to less than a tenth has a logarithmic axis, and another one has not."""
+    d = rdzv.daemon()
+    with Native(d.port) as n:
+        n.hello(job="falls")
+        n.started()
+        browser.open(page(d))
+        scale = "return document.querySelector('.chart .plot').getAttribute('data-scale')"
+        for step in range(1, 4):
+            progress(n, step, loss=10.0 - step)
+            time.sleep(1.1)  # points of the history
+        browser.until("a linear axis", scale + " === 'linear'")
+        progress(n, 4, loss=0.05)
+        browser.until("a logarithmic axis", scale + " === 'logarithmic'")
+        browser.until("its ticks are drawn", "return [...document.querySelectorAll('.chart .tick')].some((t) => t.textContent === '0.1')")
+
+
 HOSTILE = '</script><img src=x onerror="document.title=1">\u202e\u0007"\'&amp;<!-- {{7*7}} ' + "W" * 60
 
 
