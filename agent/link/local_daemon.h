@@ -55,7 +55,7 @@ void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbac
 /* standby: on the reserved port, if it does not run. */
 void local_daemon_want(struct local_daemon *d, bool standby);
 bool local_daemon_is_at_endpoint(const struct local_daemon *d); /* it listens there, or has */
-/* Starts it at the endpoint if it has listened there and has exited. Nobody is told how that went. */
+/* Starts it at the endpoint if it has listened there and has exited. A failure goes to the debug log. */
 void local_daemon_serve(struct local_daemon *d);
 uint16_t local_daemon_standby_port(const struct local_daemon *d); /* for local_daemon_want(standby); 0: none */
 /* No daemon may be started by that port: the key that the job uses is not one for a daemon. */

@@ -21,7 +21,7 @@ enum { LEADERS = 4 };
 
 /* What the last FORWARD said. */
 struct told {
-  bool on, own; /* own: only the daemon of this agent is told */
+  bool on, own; /* own: FORWARD goes only to the daemon of this agent */
   int64_t round, term;
   char incarnation[INCARNATION_MAX + 1], daemon[DAEMON_ID_MAX + 1], addr[ADDR_MAX + 1];
   uint32_t port, endpoint;

@@ -252,7 +252,7 @@ struct sim_agent {
   uint32_t standby_port; /* for a daemon of its own; 0: none */
   struct bytes *forward; /* NULL: it tells nobody */
   uint32_t forward_past; /* the address that is left out */
-  bool forward_own;      /* only the daemon on its machine is told */
+  bool forward_own;      /* FORWARD goes only to the daemon on its machine */
   uint64_t forward_gen;
   uint64_t
       ack_at; /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent, of a daemon that knows its round */
