@@ -121,9 +121,10 @@ static void log_fenced_from_succession(struct supervisor *s) {
   buf_finish(&line);
 }
 
-/* The guard has the same deadline. If this agent comes that late, it could not act itself. */
+/* The guard has the same deadline. If this agent comes that late, it could not act itself. The daemon goes on without
+ * this node a twentieth of the lease after the deadline: who is continued then is late. */
 static void log_fenced(struct supervisor *s, uint64_t at_ms) {
-  if (s->now_ms >= at_ms + lease_ms(s) / 10) {
+  if (s->now_ms >= at_ms + lease_ms(s) / 40) {
     sup_log(
         s, LOG_ERROR,
         "this agent was stopped, or could not run, for %.1f s after its workers had to be killed: the daemon at %s had not answered, and a round can form without this node; its guard has killed its workers",

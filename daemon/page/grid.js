@@ -122,16 +122,17 @@ function legend(node, entries, progress) {
   sync(node.lastChild, items, (i) => i.kind, (i) => el('li', {}, el('i', { class: `swatch ${i.kind}` }), el('span')), (li, i) => say(li.lastChild, i.text));
 }
 
-/* "61 of 64 up to date, 2 late: gpu17, gpu18" */
+/* "61 up to date · 2 late: gpu17, gpu18". Of two groups of one size, the worse one is named. */
 function summary(job, entries) {
   const groups = new Map();
   for (const e of entries) {
     const word = e.view.level === 0 && e.laggards.length ? 'with workers behind' : e.view.word;
     if (!groups.has(word)) groups.set(word, []);
-    groups.get(word).push(e.name);
+    groups.get(word).push(e);
   }
-  const order = [...groups].sort((a, b) => b[1].length - a[1].length);
-  return order.map(([word, hosts], i) => (i === 0 || hosts.length > 3 ? `${whole.format(hosts.length)} ${word}` : `${hosts.length} ${word}: ${hosts.map(printable).join(', ')}`)).join(' · ');
+  const order = [...groups].sort((a, b) => b[1].length - a[1].length || a[1][0].rank - b[1][0].rank);
+  const names = (of) => of.map((e) => printable(e.name)).join(', ');
+  return order.map(([word, of], i) => (i === 0 || of.length > 3 ? `${whole.format(of.length)} ${word}` : `${of.length} ${word}: ${names(of)}`)).join(' · ');
 }
 
 function nodesCard() {
