@@ -426,7 +426,7 @@ const char *job_state_name(enum job_state v);
   M(FIND_OWNERS, find_owners, TO_AGENT)    /* the same, to the agents that have their addresses */                     \
   M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
   M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */                                              \
-  M(MOVED, moved, TO_AGENT)                /* the job is with another daemon: the agent goes there */                  \
+  M(MOVED, moved, TO_AGENT) /* the job is with another daemon: the agent goes there; or an answer to FORWARD */        \
   M(FORWARD, forward, TO_DAEMON)    /* node rank 0, to a daemon that is not in charge: the job is with another one */  \
   M(EVIDENCE, evidence, TO_DAEMON)  /* the collectives of this node when a hang ends the round; before STOPPED */      \
   M(FETCH_LOG, fetch_log, TO_AGENT) /* recent lines of the node's workers: rdzvctl logs */                             \
@@ -719,7 +719,10 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_STR, addr, ADDR_MAX) /* numeric */                                                                          \
   F(S, REQ_INT, port, 1, 65535)                                                                                        \
   F(S, HEX, incarnation, INCARNATION_MAX)                                                                              \
-  F(S, INT, round, 0, ROUND_MAX) /* last sealed there */
+  F(S, INT, round, 0, ROUND_MAX) /* last sealed there */                                                               \
+  F(S, HEX, origin, INCARNATION_MAX) /* as in START; "": not known */                                                  \
+  F(S, HEX, daemon, DAEMON_ID_MAX)   /* the one in charge; "": not known */                                            \
+  F(S, INT, term, 0, TERM_MAX)
 
 #define forward_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -853,6 +856,11 @@ bool nccl_versions_fit(int64_t a, int64_t b);             /* major and minor are
 int64_t nccl_ids_for(int64_t world_size);                 /* the number of ids of a round with so many ranks */
 /* The first rank that meets by id i of n, as ncclCommInitRankScalable distributes ranks. */
 int64_t nccl_id_first_rank(int64_t i, int64_t n, int64_t world_size);
+
+/* proto/forward.c: `said`, a FORWARD, was answered with MOVED. If that names an older run, the FORWARD of that one, for the
+ * daemon of the run that `said` is about, and where it is; the caller drops the reference. NULL: it is not older. */
+struct endpoint;
+struct bytes *forward_older(const struct bytes *said, const struct moved *older, struct endpoint *to);
 
 /* proto/waiting.c: for people. */
 /* "59 of 64 nodes are here after 41 s, giving up in 9 min 19 s (--join-timeout); missing 5: gpu[003,007-009],login1

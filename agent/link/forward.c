@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Telling the other daemons of --endpoint.
  *
- *   timer -> each address that has no call open: resolve -> connect -> GREETING -> the frame -> close
+ *   timer -> each address that has no call open: resolve -> connect -> GREETING -> the frame -> the daemon closes
  *
  * A call ends at its deadline, which is shorter than the pause between two, so there is never more than one to an
- * address. If a name has several addresses, each call tries the next one. */
+ * address. If a name has several addresses, each call tries the next one.
+ *
+ * MOVED is the answer if an older run of the job goes on elsewhere. Then one more call tells the daemon that this agent
+ * follows, as a node of the older run would. It gives its own run up. */
 
 #include "agent/link/forward.h"
 
@@ -17,7 +20,9 @@
 struct call {
   struct forwarder *owner;
   struct endpoint endpoint;
-  uint32_t which;
+  uint32_t which;      /* UINT32_MAX: the daemon that is followed */
+  struct bytes *frame; /* a reference while the call is open */
+  bool said;
   unsigned tries; /* for the next address of the name */
   struct resolve *resolve;
   struct dial *dial;
@@ -34,7 +39,7 @@ struct dial {
 
 struct forwarder {
   struct forwarder_options o;
-  struct call calls[DAEMONS_MAX];
+  struct call calls[DAEMONS_MAX], home;
   uv_timer_t timer;
   struct bytes *frame; /* NULL: nothing to tell */
   uint32_t current;
@@ -48,6 +53,8 @@ static void release(struct forwarder *f) {
 
 /* One call. -------------------------------------------------------------------------------------------------------- */
 
+static void begin_call(struct call *c, struct bytes *frame); /* takes the reference */
+
 static bool is_open(const struct call *c) {
   return c->resolve || c->dial;
 }
@@ -60,6 +67,8 @@ static void end_call(struct call *c, const char *why) {
     log_debug("%s is not told where the job is: %s", text, why);
   }
   uv_timer_stop(&c->deadline);
+  bytes_unref(c->frame);
+  c->frame = NULL;
   resolve_cancel(c->resolve);
   c->resolve = NULL;
   c->dial = NULL;
@@ -72,20 +81,37 @@ static void end_call(struct call *c, const char *why) {
 }
 
 static void on_deadline(uv_timer_t *timer) {
-  end_call(timer->data, "no answer");
+  struct call *c = timer->data;
+  end_call(c, c->said ? NULL : "no answer");
+}
+
+static void pass_on(const struct call *from, const struct moved *older) {
+  struct call *home = &from->owner->home;
+  if (from == home || is_open(home)) return;
+  struct bytes *frame = forward_older(from->frame, older, &home->endpoint);
+  if (frame) begin_call(home, frame);
 }
 
 static void on_msg(struct conn *conn, struct msg *m) {
   struct dial *d = conn->owner;
-  if (!d->call || m->type != MSG_GREETING) return;
-  if (m->greeting.version == PROTO_VERSION) conn_send_bytes(conn, bytes_ref(d->owner->frame));
-  end_call(d->call, m->greeting.version == PROTO_VERSION ? NULL : "the daemon there has another version");
+  struct call *c = d->call;
+  if (!c) return;
+  if (m->type == MSG_GREETING && !c->said) {
+    c->said = m->greeting.version == PROTO_VERSION;
+    if (c->said)
+      conn_send_bytes(conn, bytes_ref(c->frame));
+    else
+      end_call(c, "the daemon there has another version");
+  } else if (m->type == MSG_MOVED && c->said) {
+    pass_on(c, &m->moved);
+    end_call(c, NULL);
+  }
 }
 
 static void on_end(struct conn *conn, int code, const char *reason) {
   struct dial *d = conn->owner;
   if (d->call)
-    end_call(d->call, reason);
+    end_call(d->call, d->call->said ? NULL : reason);
   else
     conn_close(conn);
 }
@@ -129,9 +155,14 @@ static void on_resolved(void *ctx, const struct address_list *found, const struc
   if (rc < 0) end_call(c, uv_strerror(rc));
 }
 
-static void begin_call(struct call *c) {
+static void begin_call(struct call *c, struct bytes *frame) {
   struct forwarder *f = c->owner;
-  if (is_open(c)) return;
+  if (is_open(c)) {
+    bytes_unref(frame);
+    return;
+  }
+  c->frame = frame;
+  c->said = false;
   uv_update_time(f->o.loop);
   uv_timer_start(&c->deadline, on_deadline, f->o.every_ms * 4 / 5, 0);
   struct resolve *r = resolve_start(f->o.loop, &c->endpoint, &f->o.words, on_resolved, c);
@@ -143,7 +174,7 @@ static void begin_call(struct call *c) {
 static void on_timer(uv_timer_t *timer) {
   struct forwarder *f = timer->data;
   for (uint32_t i = 0; i < (f->own ? 1 : f->o.n_endpoints); i++)
-    if (i != f->current) begin_call(&f->calls[i]);
+    if (i != f->current) begin_call(&f->calls[i], bytes_ref(f->frame));
 }
 
 void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current, bool own) {
@@ -154,8 +185,15 @@ void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current, b
   uv_timer_stop(&f->timer);
   for (size_t i = 0; i < f->o.n_endpoints; i++)
     if (is_open(&f->calls[i])) end_call(&f->calls[i], "the job has moved on");
+  if (is_open(&f->home)) end_call(&f->home, "the job has moved on");
   if (frame && (!own || local_daemon_is_at_endpoint(f->o.daemon)))
     uv_timer_start(&f->timer, on_timer, 0, f->o.every_ms);
+}
+
+static void open_call(struct call *c) {
+  uv_timer_init(c->owner->o.loop, &c->deadline);
+  c->deadline.data = c;
+  c->owner->alive++;
 }
 
 struct forwarder *forwarder_create(const struct forwarder_options *o) {
@@ -163,13 +201,13 @@ struct forwarder *forwarder_create(const struct forwarder_options *o) {
   f->o = *o;
   uv_timer_init(o->loop, &f->timer);
   f->timer.data = f;
-  f->alive = 1 + o->n_endpoints;
+  f->alive = 1;
   for (uint32_t i = 0; i < o->n_endpoints; i++) {
-    struct call *c = &f->calls[i];
-    *c = (struct call){.owner = f, .endpoint = o->endpoints[i], .which = i};
-    uv_timer_init(o->loop, &c->deadline);
-    c->deadline.data = c;
+    f->calls[i] = (struct call){.owner = f, .endpoint = o->endpoints[i], .which = i};
+    open_call(&f->calls[i]);
   }
+  f->home = (struct call){.owner = f, .which = UINT32_MAX};
+  open_call(&f->home);
   return f;
 }
 
@@ -185,5 +223,6 @@ void forwarder_destroy(struct forwarder *f) {
   if (!f) return;
   forwarder_set(f, NULL, UINT32_MAX, false);
   for (size_t i = 0; i < f->o.n_endpoints; i++) uv_close((uv_handle_t *)&f->calls[i].deadline, on_deadline_closed);
+  uv_close((uv_handle_t *)&f->home.deadline, on_deadline_closed);
   uv_close((uv_handle_t *)&f->timer, on_timer_closed);
 }

@@ -78,7 +78,8 @@ struct link_options {
 
 struct link *link_create(const struct link_options *o);
 void link_open(struct link *l, const struct link_to *to);
-/* The key for an address of --endpoint: the job's, or what MUNGE brought from there. Valid until the loop goes on. */
+/* The key for an address of --endpoint, or (UINT32_MAX) for the daemon that is followed: the job's, or what MUNGE brought
+ * from there. Valid until the loop goes on. */
 const struct key *link_key(const struct link *l, uint32_t endpoint);
 void link_send(struct link *l, struct bytes *b); /* takes one reference; dropped without a connection */
 void link_shut(struct link *l);          /* flushes and closes, or gives the attempt up; on_down does not follow */

@@ -74,7 +74,8 @@ void link_prefer_last(struct link *l) {
 }
 
 const struct key *link_key(const struct link *l, uint32_t endpoint) {
-  return l->targets[endpoint].fetched ? l->targets[endpoint].fetched : l->o.key;
+  const struct link_target *t = endpoint == UINT32_MAX ? l->to : &l->targets[endpoint];
+  return t && t->fetched ? t->fetched : l->o.key;
 }
 
 /* Refusals. -------------------------------------------------------------------------------------------------------- */

@@ -10,7 +10,8 @@
  *
  * A job may have formed twice while its nodes could not reach each other: two runs, which began in different incarnations
  * (origin). Then the run that began first goes on, whoever is in charge of the other one. Its nodes are sent there, end
- * what they run, and join.
+ * what they run, and join. FORWARD of the younger run is answered with the place of the older one: its daemon may be where
+ * nobody of the older run looks.
  *
  * A node is not sent in circles. One that comes from the named daemon, because that does not answer, stays here. So
  * does one that knows a later round or term than FORWARD. Once this daemon is in charge, the entry is dropped.
@@ -113,8 +114,29 @@ static bool stays(const struct core *c, const struct job *j, const struct forwar
 }
 
 static struct forward forward_of(const struct moved_job *m) {
-  return (struct forward){
-      .job = m->id, .incarnation = m->incarnation, .origin = m->origin, .round = m->round, .term = m->term};
+  return (struct forward){.job = m->id,
+                          .incarnation = m->incarnation,
+                          .origin = m->origin,
+                          .round = m->round,
+                          .term = m->term,
+                          .daemon = m->daemon,
+                          .host = m->host,
+                          .addr = m->addr,
+                          .port = m->port};
+}
+
+/* It is here: whoever sends ev has reached this daemon at that address. */
+static struct forward forward_here(const struct core *c, const struct core_event *ev, const struct job *j) {
+  const struct daemon_facts *d = &c->jobs.daemon;
+  return (struct forward){.job = j->id,
+                          .incarnation = j->incarnation,
+                          .origin = j->origin,
+                          .round = j->round,
+                          .term = j->term,
+                          .daemon = d->id,
+                          .host = d->host[0] ? d->host : ev->local_addr,
+                          .addr = ev->local_addr,
+                          .port = d->port};
 }
 
 /* Such a job: the entry is of no use. NULL: there is none. */
@@ -188,25 +210,36 @@ static void learn(struct core *c, struct moved_job *m, const struct forward *f) 
   buf_finish(&place);
 }
 
-static void send_moved(struct core *c, uint64_t conn, const struct moved_job *m) {
+static void send_moved(struct core *c, uint64_t conn, const struct forward *at) {
   struct msg msg;
   msg_init(&msg, MSG_MOVED);
-  msg.moved.host = m->host;
-  msg.moved.addr = m->addr;
-  msg.moved.port = m->port;
-  msg.moved.incarnation = m->incarnation;
-  msg.moved.round = m->round;
+  msg.moved = (struct moved){.host = at->host,
+                             .addr = at->addr,
+                             .port = at->port,
+                             .incarnation = at->incarnation,
+                             .round = at->round,
+                             .origin = at->origin,
+                             .daemon = at->daemon,
+                             .term = at->term};
   jobs_send(&c->jobs, conn, &msg);
 }
 
 /* Its nodes are told, and their connections are closed with it. */
 static void let_go(struct core *c, struct job *j, const struct moved_job *m) {
-  for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, m);
+  const struct forward known = forward_of(m);
+  for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, &known);
   jobs_log(&c->jobs, LOG_WARN, "job %s: given up in state %s, round %lld, with %zu nodes here%s", j->log_name,
            job_state_name(j->state), (long long)j->round, j->n_connected,
            j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
                                                         : "");
   j->forgotten = true;
+}
+
+/* FORWARD is of the younger of two runs, and its daemon may be at no address of --endpoint, where that of the older one
+ * would find it. So its node hears where the older one is, and tells its daemon. */
+static void tell_of_older(struct core *c, const struct core_event *ev, const struct forward *older) {
+  if (strcmp(older->origin, ev->msg->forward.origin) < 0 && older->addr[0] && older->port)
+    send_moved(c, ev->conn, older);
 }
 
 static void take_forward(struct core *c, const struct core_event *ev, struct account *a) {
@@ -215,12 +248,16 @@ static void take_forward(struct core *c, const struct core_event *ev, struct acc
   if (j) {
     core_log_peer(c, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but this one is in charge",
                   j->log_name, f->host);
+    const struct forward here = forward_here(c, ev, j);
+    tell_of_older(c, ev, &here);
     return;
   }
   struct moved_job *m = find(c, ev, f->job);
   if (m && is_older(f, m)) {
     core_log_peer(c, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but it has moved on to %s", m->id,
                   f->host, m->host);
+    const struct forward known = forward_of(m);
+    tell_of_older(c, ev, &known);
     return;
   }
   if (!m) m = add(c, ev, a);
@@ -275,7 +312,7 @@ bool core_sent_on(struct core *c, const struct core_event *ev) {
   jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ", %s) is sent on to the daemon on %s", m->id, h->host,
            h->agent, ev->peer_addr, m->host);
   core_shut(c, ev->conn);
-  send_moved(c, ev->conn, m);
+  send_moved(c, ev->conn, &known);
   core_hang_up(c, ev->conn);
   return true;
 }

@@ -40,7 +40,7 @@ struct core_event;
 
 void moved_init(struct moved_jobs *all, uint64_t seed);
 void moved_finish(struct core *c);
-/* FORWARD. The connection is closed. */
+/* FORWARD. The connection is closed, behind MOVED if an older run of the job goes on elsewhere. */
 void core_forward(struct core *c, const struct core_event *ev);
 /* HELLO. True: its job is elsewhere, and MOVED was sent. */
 bool core_sent_on(struct core *c, const struct core_event *ev);

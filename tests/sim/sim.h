@@ -254,6 +254,7 @@ struct sim_agent {
   uint32_t forward_past; /* the address that is left out */
   bool forward_own;      /* FORWARD goes only to the daemon on its machine */
   uint64_t forward_gen;
+  struct bytes *pass_on; /* for its own daemon: an older run goes on elsewhere; NULL: nothing */
   uint64_t
       ack_at; /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent, of a daemon that knows its round */
   int told_side;           /* which daemon sent it START last, */
@@ -269,7 +270,7 @@ struct sim_agent {
   char ranks[RANKS_TEXT_MAX + 1];
 };
 
-enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_FORWARD, CONN_CONTROL };
+enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_FORWARD, CONN_PASS_ON, CONN_CONTROL };
 struct held {
   struct bytes *bytes; /* NULL: FIN */
   struct msg *msg;     /* as struct sim_event has it */
@@ -591,6 +592,7 @@ void agent_link_down(struct sim *s, struct sim_agent *a, const char *why);
 void agent_on_connected(struct sim *s, struct sim_event *ev);
 void agent_on_tick(struct sim *s, struct sim_event *ev);
 void agent_on_forward(struct sim *s, struct sim_event *ev);
+void agent_forward_answered(struct sim *s, struct sim_agent *a, const struct moved *older);
 void agent_free(struct sim_agent *a);
 
 /* sim_guard.c */

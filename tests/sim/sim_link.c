@@ -208,6 +208,8 @@ static void deliver(struct sim *s, struct sim_conn *c, struct sim_event *ev) {
     daemon_receive(s, c, m);
   } else if (c->kind == CONN_AGENT) {
     if (c->agent->sup && c->agent->conn == c) agent_receive(s, c->agent, m, ev->b);
+  } else if (c->kind == CONN_FORWARD && m->type == MSG_MOVED) {
+    agent_forward_answered(s, c->agent, &m->moved);
   } else if (c->kind == CONN_CONTROL && m->type == MSG_CONTROL_REPLY) {
     sim_trace(s, "rdzvctl: %.*s", (int)strcspn(m->raw, "\n"), m->raw);
   }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/endpoint.h"
 #include "common/mem.h"
 #include "tests/sim/coverage.h"
 
@@ -204,6 +205,24 @@ static void forward_connected(struct sim *s, struct sim_agent *a, struct sim_con
     link_fin(s, c, TO_DAEMON);
 }
 
+/* On one more connection, as agent/link/forward.c does. */
+void agent_forward_answered(struct sim *s, struct sim_agent *a, const struct moved *older) {
+  struct endpoint to;
+  struct bytes *frame = a->sup && a->forward && !a->pass_on ? forward_older(a->forward, older, &to) : NULL;
+  if (!frame) return;
+  a->pass_on = frame;
+  link_connect(s, a, CONN_PASS_ON, place_find(s, to.host, to.port), 0, a->forward_gen);
+}
+
+static void pass_on_connected(struct sim *s, struct sim_agent *a, struct sim_conn *c) {
+  if (c && a->sup && a->pass_on)
+    link_send(s, c, TO_DAEMON, a->pass_on);
+  else if (c)
+    link_fin(s, c, TO_DAEMON);
+  bytes_unref(a->pass_on);
+  a->pass_on = NULL;
+}
+
 static void end_mind(struct sim_agent *a) {
   if (a->sup) coverage_agent(a->sup);
   supervisor_destroy(a->sup);
@@ -354,6 +373,10 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
   }
   if (ev->c == CONN_FORWARD) {
     forward_connected(s, a, c, ev->b, !c && ev->a);
+    return;
+  }
+  if (ev->c == CONN_PASS_ON) {
+    pass_on_connected(s, a, c);
     return;
   }
   if (!a->sup || !a->connecting || ev->b != a->connect_gen) {
@@ -516,6 +539,7 @@ void agent_free(struct sim_agent *a) {
   end_mind(a);
   bytes_unref(a->obituary);
   bytes_unref(a->forward);
+  bytes_unref(a->pass_on);
   store_free(a);
   free(a);
 }

@@ -27,6 +27,9 @@ static void two_to_four_in_words(struct sim_config *c) {
   owned(c, 2, 4);
   c->logs = true;
 }
+static void two_to_six(struct sim_config *c) {
+  owned(c, 2, 6);
+}
 static void one_to_six_in_words(struct sim_config *c) {
   owned(c, 1, 6);
   c->logs = true;
@@ -131,6 +134,32 @@ static void begun_twice(struct sim *s) {
   sim_for(s, 20000);
   place_open(s);
   story_expect(s, "n2.2: rank", 6000);
+  story_over(s, 200000);
+}
+
+/* As above, with n1 to n3. Then the younger run loses n1 as well, so neither of the two daemons is at the endpoint when all
+ * can meet. The one that n1 starts there knows nothing. It hears of both, and tells the younger one of the older. */
+static void begun_twice_apart(struct sim *s) {
+  s->normal = story_run(60000);
+  story_running(s, 6, 1, 3000);
+  for (int i = 0; i < 3; i++) {
+    node_power_off(s, i);
+    if (i == 2) wall(s, 3, true);
+    story_expect(s, "START round", 60000);
+    sim_for(s, 5000);
+  }
+  for (int i = 0; i < 3; i++) {
+    node_power_on(s, i);
+    agent_start(s, i);
+  }
+  story_expect(s, "n3.2: rank", 60000);
+  node_power_off(s, 0);
+  story_expect(s, "n3.2: rank", 60000);
+  sim_for(s, 20000);
+  place_open(s);
+  node_power_on(s, 0);
+  agent_start(s, 0);
+  story_expect(s, "n3.2: rank", 30000);
   story_over(s, 200000);
 }
 
@@ -352,6 +381,7 @@ const struct story stories_takeover[] = {
     {"takeover-successor-dies", one_to_six, successor_dies},
     {"takeover-again-and-again", one_to_six, again_and_again},
     {"takeover-begun-twice", two_to_four_in_words, begun_twice},
+    {"takeover-begun-twice-apart", two_to_six, begun_twice_apart},
     {"takeover-all-come-back", three, all_come_back},
     {"takeover-minority", one_to_six, minority},
     {"takeover-majority", one_to_six, majority},

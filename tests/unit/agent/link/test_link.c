@@ -387,10 +387,12 @@ static void test_timeout(void **state) {
   close(fd);
 }
 
-/* A daemon that counts what it is told. */
+/* A daemon that counts what it is told of a job on a port, and may know an older run of it. */
 struct listener {
   uv_tcp_t tcp;
   struct endpoint ep;
+  uint16_t port;
+  const char *older;
   int conns, told, foreign;
 };
 
@@ -408,10 +410,20 @@ static void on_native(struct conn *c) {
 
 static void on_told(struct conn *c, struct msg *m) {
   struct listener *l = ((struct accepted *)c->owner)->of;
-  if (m->type == MSG_FORWARD && !strcmp(m->forward.job, "j") && m->forward.port == 7)
+  if (m->type == MSG_FORWARD && !strcmp(m->forward.job, "j") && m->forward.port == l->port)
     l->told++;
   else
     l->foreign++;
+  if (!l->older) return;
+  struct msg answer;
+  msg_init(&answer, MSG_MOVED);
+  answer.moved.host = "gpu9";
+  answer.moved.addr = "10.0.0.9";
+  answer.moved.port = 9;
+  answer.moved.incarnation = answer.moved.origin = l->older;
+  answer.moved.daemon = "99";
+  answer.moved.round = 3;
+  conn_send(c, &answer);
 }
 
 static void on_peer_end(struct conn *c, int code, const char *reason) {
@@ -447,17 +459,17 @@ static void listen_at(struct listener *l) {
   l->ep = (struct endpoint){.host = "127.0.0.1", .port = ntohs(a.sin_port)};
 }
 
-static struct bytes *forward_frame(void) {
+static struct bytes *forward_frame(const char *addr, uint16_t port) {
   struct msg m;
   msg_init(&m, MSG_FORWARD);
   m.forward.version = PROTO_VERSION;
   m.forward.job = "j";
-  m.forward.incarnation = m.forward.origin = "00";
+  m.forward.incarnation = m.forward.origin = "05";
   m.forward.round = 1;
   m.forward.daemon = "00";
   m.forward.host = "gpu2";
-  m.forward.addr = "10.0.0.2";
-  m.forward.port = 7;
+  m.forward.addr = addr;
+  m.forward.port = port;
   return msg_bytes(&m);
 }
 
@@ -468,7 +480,7 @@ static void test_forward(void **state) {
   struct endpoint quiet;
   struct standby refuses = reserve("127.0.0.1");
   int fds[2], fd = fill_queue(&quiet, fds);
-  a = b = (struct listener){.conns = 0};
+  a = b = (struct listener){.port = 7};
   listen_at(&a);
   listen_at(&b);
   list[0] = a.ep;
@@ -483,11 +495,11 @@ static void test_forward(void **state) {
                                                                      .words = {"in --endpoint", RESOLVE_REMEDY},
                                                                      .every_ms = EVERY_MS});
   uint64_t began = uv_hrtime();
-  forwarder_set(f, forward_frame(), 0, false);
+  forwarder_set(f, forward_frame("10.0.0.2", 7), 0, false);
   await(&b.told, 3, "the third telling");
   assert_int_equal(a.conns, 0); /* the job is there */
   assert_in_range(b.conns, b.told, (uv_hrtime() - began) / 1000000 / EVERY_MS + 2);
-  forwarder_set(f, forward_frame(), 1, false);
+  forwarder_set(f, forward_frame("10.0.0.2", 7), 1, false);
   await(&a.told, 2, "the second telling of the other");
   forwarder_set(f, NULL, UINT32_MAX, false);
   int before = a.conns + b.conns;
@@ -505,6 +517,39 @@ static void test_forward(void **state) {
   standby_close(&refuses);
 }
 
+/* One daemon of --endpoint knows an older run, and another one a younger run. */
+static void test_an_older_run(void **state) {
+  static struct listener knows, younger, own;
+  knows = (struct listener){.older = "04"};
+  younger = (struct listener){.older = "06"};
+  own = (struct listener){.port = 9, .older = "03"};
+  listen_at(&knows);
+  listen_at(&younger);
+  listen_at(&own);
+  knows.port = younger.port = own.ep.port;
+  const struct endpoint list[] = {knows.ep, younger.ep};
+  open_link(list, 2, HOST_NEVER, (struct standby){.fd = -1});
+  struct forwarder *f = forwarder_create(&(struct forwarder_options){.loop = &t.loop,
+                                                                     .link = t.link,
+                                                                     .endpoints = list,
+                                                                     .n_endpoints = 2,
+                                                                     .words = {"in --endpoint", RESOLVE_REMEDY},
+                                                                     .every_ms = 200});
+  forwarder_set(f, forward_frame("127.0.0.1", own.ep.port), UINT32_MAX, false);
+  await(&own.told, 2, "the second word of the older run");
+  forwarder_set(f, NULL, UINT32_MAX, false);
+  forwarder_destroy(f);
+  struct listener *all[] = {&knows, &younger, &own};
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(all[i]->foreign, 0);
+    assert_in_range(all[i]->told, 2, 3);
+    uv_close((uv_handle_t *)&all[i]->tcp, NULL);
+  }
+  local_daemon_destroy(t.daemon);
+  t.daemon = NULL;
+  link_shut(t.link);
+}
+
 int main(void) {
   setenv("PATH", RDZVD_FOLDER, 1);
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -520,6 +565,7 @@ int main(void) {
       TEST(test_refusal_of_a_reserved_port),
       TEST(test_timeout),
       TEST(test_forward),
+      TEST(test_an_older_run),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -213,6 +213,35 @@ static void test_a_daemon_in_charge_keeps_its_job(void **state) {
   }
 }
 
+/* The node of the younger run hears where the older one is. */
+static void assert_older(const struct msg *m, const char *addr, const char *daemon, const char *origin, int64_t round) {
+  assert_non_null(m);
+  assert_string_equal(m->moved.addr, addr);
+  assert_int_equal(m->moved.port, 29400);
+  assert_string_equal(m->moved.daemon, daemon);
+  assert_string_equal(m->moved.origin, origin);
+  assert_int_equal(m->moved.round, round);
+}
+
+static void test_the_younger_of_two_runs_hears_of_the_older(void **state) {
+  struct rig r;
+  open_rig(&r);
+  struct forward f = forward_to(THERE, 7, 9);
+  assert_null(rig_last(&r, say(&r, &f), MSG_MOVED));
+  f.round = 6; /* the same run, and late: nobody is told */
+  assert_null(rig_last(&r, say(&r, &f), MSG_MOVED));
+  f.origin = RUN;
+  f.round = 8;
+  f.daemon = ELSEWHERE;
+  f.addr = "10.0.0.99";
+  const struct msg *m = rig_last(&r, say(&r, &f), MSG_MOVED);
+  assert_older(m, "10.0.0.77", THERE, BEFORE, 7);
+  assert_string_equal(m->moved.host, "gpu2");
+  assert_int_equal(m->moved.term, 9);
+  assert_string_equal(m->moved.incarnation, RUN);
+  close_rig(&r);
+}
+
 /* The job has formed twice, apart. */
 static void test_the_older_of_two_runs_goes_on(void **state) {
   for (int older = 0; older < 2; older++) {
@@ -225,12 +254,16 @@ static void test_the_older_of_two_runs_goes_on(void **state) {
     struct forward f = forward_to(THERE, 7, 9);
     f.incarnation = LATER;
     f.origin = older ? BEFORE : LATER;
-    say(&r, &f);
+    const struct msg *answer = rig_last(&r, say(&r, &f), MSG_MOVED);
     for (int i = 0; i < 2; i++)
       if (older)
         assert_sent_on(&r, &n[i]);
       else
         assert_null(rig_last(&r, n[i].conn, MSG_MOVED));
+    if (older)
+      assert_null(answer);
+    else
+      assert_older(answer, "10.0.255.1", HERE, n[0].incarnation, 1);
     if (older) node_back(&r, &n[0], PHASE_RUNNING); /* the other daemon does not answer it: it may not run on here */
     if (older) assert_sent_on(&r, &n[0]);
     node_init(&r, &other, 5); /* and one of a younger run that comes itself */
@@ -656,6 +689,7 @@ int main(void) {
       cmocka_unit_test(test_a_job_without_a_round_goes_there),
       cmocka_unit_test(test_a_daemon_in_charge_keeps_its_job),
       cmocka_unit_test(test_the_older_of_two_runs_goes_on),
+      cmocka_unit_test(test_the_younger_of_two_runs_hears_of_the_older),
       cmocka_unit_test(test_a_daemon_without_a_majority_gives_up),
       cmocka_unit_test(test_an_end_comes_first),
       cmocka_unit_test(test_nodes_that_come_from_there),
