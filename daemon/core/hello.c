@@ -462,6 +462,19 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
   return m;
 }
 
+/* The agent has given that connection up since, and says on another one what holds now. What the network has delayed may
+ * not unmake it. */
+static bool is_delayed(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  const struct job *j = find_live(c, ev);
+  const struct member *m = j ? job_find_agent(j, h->agent) : NULL;
+  if (!m || !h->up_ms || h->up_ms >= m->up_ms) return false;
+  jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN "): its HELLO comes behind a later one; closing",
+           j->log_name, m->host, m->agent);
+  core_hang_up(c, ev->conn);
+  return true;
+}
+
 static void take_hello(struct core *c, const struct core_event *ev, struct account *account) {
   const struct hello *h = &ev->msg->hello;
   bool begins = false;
@@ -506,7 +519,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
 }
 
 void core_hello(struct core *c, const struct core_event *ev) {
-  if (!core_hello_is_sound(c, ev) || core_sent_on(c, ev)) return;
+  if (!core_hello_is_sound(c, ev) || is_delayed(c, ev) || core_sent_on(c, ev)) return;
   struct account *account = core_open_account(c, ev);
   take_hello(c, ev, account);
   accounts_close(&c->jobs.accounts, account);

@@ -153,6 +153,7 @@ struct member {
   bool voted_keeper, voted_in_base, voted_base_keeper;
   bool booted;          /* HELLO has said since when its machine is up: */
   int64_t boot_ms;      /* by our clock, and perhaps below 0 */
+  int64_t up_ms;        /* so long at its last HELLO */
   uint64_t welcomed_ms; /* WELCOME, the first one on its connection; 0: unknown */
   uint64_t start_ms;    /* the last START on its connection; 0: none */
   uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */

@@ -73,6 +73,7 @@ static void bury(struct job *j, const struct member *m, struct voter *v) {
 
 void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms) {
   m->booted = h->up_ms > 0;
+  m->up_ms = h->up_ms;
   m->boot_ms = (int64_t)now_ms - h->up_ms;
 }
 

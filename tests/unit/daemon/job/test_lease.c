@@ -424,6 +424,31 @@ static void test_a_place_is_free_when_the_machine_is_booted(void **state) {
   }
 }
 
+/* The network has delayed the HELLO of a connection that the agent gave up before START came: it runs the round by now. */
+static void test_a_delayed_hello_changes_nothing(void **state) {
+  struct rig r;
+  struct node n[2], before;
+  rig_open(&r, 1);
+  nodes_init(&r, n, 2);
+  before = n[0];
+  before.up_ms = 4000;
+  n[0].up_ms = 5000;
+  nodes_join(&r, n, 2);
+  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  node_join(&r, &before);
+  assert_true(rig_was_closed(&r, before.conn));
+  assert_null(rig_last(&r, before.conn, MSG_WELCOME));
+  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_non_null(strstr(buf_text(&r.log), "its HELLO comes behind a later one"));
+  for (int i = 0; i < 40; i++) {
+    rig_run(&r, 1000);
+    nodes_heartbeat(&r, n, 2);
+  }
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_close(&r);
+}
+
 /* Its service manager has left nothing of it. An agent of another address says nothing about that machine. */
 static void test_a_place_is_free_for_a_sole_agent(void **state) {
   for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
@@ -733,6 +758,7 @@ int main(void) {
       cmocka_unit_test(test_a_place_is_free_when_the_grace_is_over),
       cmocka_unit_test(test_a_place_is_free_when_an_operator_says_so),
       cmocka_unit_test(test_a_place_is_free_when_the_machine_is_booted),
+      cmocka_unit_test(test_a_delayed_hello_changes_nothing),
       cmocka_unit_test(test_a_place_is_free_for_a_sole_agent),
       cmocka_unit_test(test_a_fence_counts_when_it_was_read),
       cmocka_unit_test(test_holds_do_not_pile_up),
