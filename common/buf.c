@@ -10,6 +10,7 @@
 
 #include "common/buf.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,18 @@ void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max) {
 
 void buf_put_plain(struct buf *b, const char *s, size_t n, size_t max) {
   put_shown(b, s, n, max, "", "\t");
+}
+
+void buf_put_duration(struct buf *b, uint64_t ms) {
+  uint64_t s = ms / 1000;
+  if (s < 120)
+    buf_printf(b, "%" PRIu64 " s", s);
+  else if (s < 7200)
+    buf_printf(b, "%" PRIu64 " min", s / 60);
+  else if (s < 172800)
+    buf_printf(b, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+  else
+    buf_printf(b, "%" PRIu64 " d %" PRIu64 " h", s / 86400, s / 3600 % 24);
 }
 
 /* Byte by byte: right on every machine and at every address; compilers make one load or store of it. */

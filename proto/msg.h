@@ -426,9 +426,9 @@ const char *job_state_name(enum job_state v);
   M(FIND_OWNERS, find_owners, TO_AGENT)    /* the same, to the agents that have their addresses */                     \
   M(FOUND_OWNERS, found_owners, TO_DAEMON) /* the answer, each about its own node */                                   \
   M(OWNERS, owners, TO_AGENT)              /* the same, to node rank 0 */                                              \
-  M(MOVED, moved, TO_AGENT) /* the job is with another daemon: the agent goes there; or an answer to FORWARD */        \
-  M(FORWARD, forward, TO_DAEMON)    /* node rank 0, to a daemon that is not in charge: the job is with another one */  \
-  M(EVIDENCE, evidence, TO_DAEMON)  /* the collectives of this node when a hang ends the round; before STOPPED */      \
+  M(MOVED, moved, TO_AGENT)        /* the job is with another daemon: the agent goes there; or an answer to FORWARD */ \
+  M(FORWARD, forward, TO_DAEMON)   /* node rank 0, to a daemon that is not in charge: the job is with another one */   \
+  M(EVIDENCE, evidence, TO_DAEMON) /* the collectives of this node when a hang ends the round; before STOPPED */       \
   M(FETCH_LOG, fetch_log, TO_AGENT) /* recent lines of the node's workers: rdzvctl logs */                             \
   M(LOG, log, TO_DAEMON)            /* the answer; raw: the lines, as proto/worker_line.h has them */                  \
   M(EVENT, event_msg, TO_AGENT)     /* raw: an event of the job, to the one agent that writes them down */
@@ -719,7 +719,7 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_STR, addr, ADDR_MAX) /* numeric */                                                                          \
   F(S, REQ_INT, port, 1, 65535)                                                                                        \
   F(S, HEX, incarnation, INCARNATION_MAX)                                                                              \
-  F(S, INT, round, 0, ROUND_MAX) /* last sealed there */                                                               \
+  F(S, INT, round, 0, ROUND_MAX)     /* last sealed there */                                                           \
   F(S, HEX, origin, INCARNATION_MAX) /* as in START; "": not known */                                                  \
   F(S, HEX, daemon, DAEMON_ID_MAX)   /* the one in charge; "": not known */                                            \
   F(S, INT, term, 0, TERM_MAX)

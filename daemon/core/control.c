@@ -297,7 +297,7 @@ static void put_job(struct buf *out, const struct job *j) {
 static int is_over(struct ask *a, const struct job *j) {
   put_job(&a->text, j);
   buf_printf(&a->text, " is over: %s with exit code %d, ", outcome_name(j->outcome), j->code);
-  status_put_duration(&a->text, a->c->jobs.now_ms - j->state_ms);
+  buf_put_duration(&a->text, a->c->jobs.now_ms - j->state_ms);
   buf_puts(&a->text, " ago\n");
   return FAILED;
 }

@@ -215,21 +215,11 @@ static void put_name(struct buf *out, const char *s, size_t width) {
   while (out->len < before + width) buf_putc(out, ' ');
 }
 
-void status_put_duration(struct buf *out, uint64_t ms) {
-  unsigned long long s = ms / 1000;
-  if (s < 120)
-    buf_printf(out, "%llu s", s);
-  else if (s < 7200)
-    buf_printf(out, "%llu min", s / 60);
-  else
-    buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
-}
-
 /* all: to somebody who sees the jobs of all users, with the uid if two have this id. */
 static void job_headline(struct buf *out, const struct job *j, bool all, uint64_t now_ms) {
   put_name(out, all ? j->log_name : j->id, 0);
   buf_printf(out, ": %s%s", job_state_name(j->state), j->state == JOB_ENDED ? " " : " for ");
-  status_put_duration(out, now_ms - j->state_ms);
+  buf_put_duration(out, now_ms - j->state_ms);
   if (j->state == JOB_ENDED) buf_puts(out, " ago");
   if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
   if (j->world_size)
@@ -335,7 +325,7 @@ static void moved_text(struct buf *out, const struct moved_job *m, bool with_uid
 }
 
 static void put_ago(struct buf *out, const struct jobs *jobs, uint64_t wall_ms) {
-  status_put_duration(out, jobs->wall_ms > wall_ms ? jobs->wall_ms - wall_ms : 0);
+  buf_put_duration(out, jobs->wall_ms > wall_ms ? jobs->wall_ms - wall_ms : 0);
 }
 
 static void verdicts_text(struct buf *out, const struct job *j) {
@@ -372,10 +362,10 @@ static void progress_text(struct buf *out, const struct job *j, uint64_t now_ms)
   buf_printf(out, "  progress: %s, step %lld", judgement_name(p.judgement), (long long)p.step);
   if (p.of > 0) buf_printf(out, " of %lld", (long long)p.of);
   buf_puts(out, ", last one ");
-  status_put_duration(out, p.age_ms);
+  buf_put_duration(out, p.age_ms);
   buf_puts(out, " ago");
   if (p.has_speed) buf_printf(out, ", %.4g samples/s", p.samples_per_second);
-  if (p.left_ms >= 0) buf_puts(out, ", about "), status_put_duration(out, (uint64_t)p.left_ms), buf_puts(out, " left");
+  if (p.left_ms >= 0) buf_puts(out, ", about "), buf_put_duration(out, (uint64_t)p.left_ms), buf_puts(out, " left");
   buf_putc(out, '\n');
   size_t before = out->len;
   buf_puts(out, "  ");

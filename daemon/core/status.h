@@ -10,7 +10,6 @@
 
 void status_put_name(struct buf *out, const char *s); /* escaped */
 bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d);
-void status_put_duration(struct buf *out, uint64_t ms);
 struct status_question {
   int64_t uid;    /* of the asker, who sees jobs that control_may allows */
   int64_t owner;  /* of the jobs; -1: any */

@@ -32,14 +32,7 @@ static double number_of(const json_t *o, const char *key) {
 }
 
 static void put_age(struct buf *out, int64_t ms) {
-  long long s = (long long)ms / 1000;
-  if (ms < 0) return;
-  if (s < 120)
-    buf_printf(out, "%lld s", s);
-  else if (s < 7200)
-    buf_printf(out, "%lld min", s / 60);
-  else
-    buf_printf(out, "%lld h", s / 3600);
+  if (ms >= 0) buf_put_duration(out, (uint64_t)ms);
 }
 
 /* The daemon judges progress. Its word is shown if a person should look. */

@@ -367,18 +367,12 @@ void job_progress(const struct job *j, uint64_t now_ms, struct job_progress *out
 /* "1 of 64 nodes has made no progress for 41 s: gpu017". */
 static void put_late(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
   size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK], named = 0;
-  unsigned long long s = (unsigned long long)p->age_ms / 1000;
   if (late == p->nodes && late > 1)
     buf_puts(out, "No node has made progress for ");
   else
     buf_printf(out, "%zu of %zu node%s %s made no progress for %s", late, p->nodes, p->nodes == 1 ? "" : "s",
                late == 1 ? "has" : "have", late == 1 ? "" : "up to ");
-  if (s < 120)
-    buf_printf(out, "%llu s", s);
-  else if (s < 7200)
-    buf_printf(out, "%llu min", s / 60);
-  else
-    buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
+  buf_put_duration(out, (uint64_t)p->age_ms);
   for (size_t i = 0; (late < p->nodes || late == 1) && i < j->n_members && named < HOSTS_NAMED; i++) {
     const struct member *m = j->members[i];
     enum judgement is = member_judge(m, &p->pace, member_progress_age_ms(m, now_ms));

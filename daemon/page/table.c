@@ -38,16 +38,6 @@ static int64_t integer_of(const json_t *v, const char *key) {
   return json_integer_value(json_object_get(v, key));
 }
 
-static void put_duration(struct buf *out, int64_t ms) {
-  int64_t s = ms / 1000;
-  if (s < 120)
-    buf_printf(out, "%" PRId64 " s", s);
-  else if (s < 7200)
-    buf_printf(out, "%" PRId64 " min", s / 60);
-  else
-    buf_printf(out, "%" PRId64 " h %" PRId64 " min", s / 3600, s / 60 % 60);
-}
-
 static void put_cell(struct buf *out, const char *text) {
   buf_puts(out, "<td>");
   put_text(out, text);
@@ -74,7 +64,7 @@ static void put_progress(struct buf *out, const json_t *m) {
   buf_puts(out, "<td>");
   if (speed) buf_printf(out, "%.4g", json_number_value(speed));
   buf_puts(out, "<td>");
-  if (age) put_duration(out, json_integer_value(age));
+  if (age) buf_put_duration(out, (uint64_t)json_integer_value(age));
 }
 
 static void put_node(struct buf *out, const json_t *m) {
@@ -139,7 +129,7 @@ static void put_headline(struct buf *out, const json_t *job) {
   buf_puts(out, "</h2><p><strong>");
   put_text(out, over ? text_of(job, "outcome") : text_of(job, "state"));
   buf_puts(out, over ? "</strong>, ended " : "</strong> for ");
-  put_duration(out, integer_of(job, "state_for_ms"));
+  buf_put_duration(out, (uint64_t)integer_of(job, "state_for_ms"));
   if (over) buf_printf(out, " ago with exit code %" PRId64, integer_of(job, "code"));
   buf_printf(out,
              "; round %" PRId64 ", %" PRId64 " node%s, %" PRId64 " worker%s, restarts %" PRId64 " of %" PRId64 "</p>\n",

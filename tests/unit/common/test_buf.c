@@ -181,8 +181,23 @@ static void test_little_endian(void **state) {
   assert_true(le32_get("\xff\xff\xff\xff") == UINT32_MAX);
 }
 
+static void test_durations(void **state) {
+  static const struct {
+    uint64_t s;
+    const char *text;
+  } cases[] = {{0, "0 s"},          {119, "119 s"},          {120, "2 min"},      {7199, "119 min"},
+               {7200, "2 h 0 min"}, {172799, "47 h 59 min"}, {172800, "2 d 0 h"}, {8640000, "100 d 0 h"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct buf b = BUF_INIT;
+    buf_put_duration(&b, cases[i].s * 1000 + 999);
+    assert_string_equal(buf_text(&b), cases[i].text);
+    buf_finish(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_durations),
       cmocka_unit_test(test_empty_is_text),
       cmocka_unit_test(test_grows_and_stays_text),
       cmocka_unit_test(test_reserve_and_commit),
