@@ -339,8 +339,14 @@ static int do_confirm_dead(struct ask *a) {
   } else if (n) {
     buf_printf(&a->text, ": %zu lost node%s%s", n, n == 1 ? "" : "s", *host ? " on " : "");
     if (*host) status_put_name(&a->text, host);
-    buf_printf(&a->text, " count%s as dead; the next round waits for %s no longer\n", n == 1 ? "s" : "",
-               n == 1 ? "it" : "them");
+    buf_printf(&a->text, " count%s as dead; ", n == 1 ? "s" : "");
+    size_t lacks = job_lacks(j);
+    if (lacks)
+      buf_printf(&a->text,
+                 "%zu more node%s of the last round %s needed. If all that are missing are dead, say so of each host\n",
+                 lacks, lacks == 1 ? "" : "s", lacks == 1 ? "is" : "are");
+    else
+      buf_printf(&a->text, "the next round waits for %s no longer\n", n == 1 ? "it" : "them");
     jobs_log(&a->c->jobs, LOG_WARN, "job %s: %s confirms that nothing of it runs %s%s any more", j->log_name,
              buf_text(&by), *host ? "on " : "on its lost nodes", host);
   } else {

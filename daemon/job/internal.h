@@ -108,6 +108,7 @@ void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
 struct voter {
   bool current, keeper, base, base_keeper; /* of which round, and whether half of it is enough with this one */
   bool dead, here;                         /* surely; connected */
+  bool apart;                              /* dead, and it may have followed another daemon before */
   bool knows;                              /* the current round */
   bool asked;                              /* to give its vote up */
   bool carried;                            /* into the round that is about to be sealed */
@@ -117,7 +118,8 @@ struct voter {
   uint64_t host;                           /* a hash of its host; 0: unknown */
 };
 struct voter_count {
-  size_t here, keepers; /* connected, or dead */
+  size_t here, keepers; /* connected, or dead and not apart */
+  size_t apart;
 };
 struct kept_successor {
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], addr[ADDR_MAX + 1];
@@ -155,6 +157,8 @@ size_t quorum_lacking(const struct voter_count *c, int64_t voters); /* how many 
 /* Enough of the base do not know the recovered round, and too few of its own nodes are here: the base decides. */
 bool quorum_may_pass_over(const struct quorum *q);
 bool quorum_needs(const struct quorum *q, const struct voter *v); /* its vote is one of those that decide */
+/* Whether nothing but its death is to be known of it: its vote counts. For the base, or the current round. */
+bool quorum_counts_dead(const struct quorum *q, const struct voter *v, bool base);
 void quorum_forget_voters(struct quorum *q);
 void member_read_start(const struct member *m); /* of the current round */
 void job_quorum_create(struct job *j);
@@ -183,7 +187,7 @@ size_t job_agreed(const struct job *j);
 void job_quorum_expect(struct job *j, const char *key, const char *host, uint64_t place); /* only that is known of it */
 void job_quorum_drop(struct job *j, const char *key);
 size_t job_quorum_confirm_dead(struct job *j, const char *host); /* how many votes of that host count as dead now */
-void job_quorum_bury(struct job *j, struct voter *v, uint64_t from_ms); /* it is dead, and counts from then on */
+void job_quorum_bury(struct job *j, struct voter *v, uint64_t dead_ms); /* it is dead, and counts from then on */
 
 /* recover.c */
 void job_account_for_rank(struct job *j, int64_t node_rank); /* of the recovered round: nothing unknown runs there */

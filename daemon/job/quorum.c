@@ -18,8 +18,11 @@
  * few, the next daemon passes that round over: nobody can make it firm. Each node of the base helps the first round only
  * that it has read of, so two rounds on one base cannot both become firm.
  *
- * Who is surely dead follows nobody, and counts as vouching for ever. Half of the voters are enough if the keeper is
- * among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to
+ * Who is surely dead follows nobody, and counts as vouching for ever. But if it may have followed another daemon before it
+ * died, that one may have made a round with it, which goes on without it. Some other voter is in that round, or was, and
+ * is not here. So such votes count only when each voter is here or dead.
+ *
+ * Half of the voters are enough if the keeper is among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to
  * seal: the claim decides. But then any single node may go on elsewhere, so all of them must vouch. */
 
 #include "daemon/job/quorum.h"
@@ -66,7 +69,7 @@ static bool is_of(const struct voter *v, bool base) {
  * the base is not asked. */
 static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
   if (v->from_ms > now_ms) return 0; /* what another daemon allowed with this vote may still run */
-  if (v->dead) return UINT64_MAX;
+  if (v->dead) return quorum_counts_dead(q, v, base) ? UINT64_MAX : 0;
   return !base && !q->all && q->sealed_ms > v->vouched_ms ? q->sealed_ms : v->vouched_ms;
 }
 
@@ -93,9 +96,18 @@ static uint64_t vouched_until(const struct quorum *q, bool base, uint64_t now_ms
   return until;
 }
 
+static bool none_is_missing(const struct voter_count *c, int64_t voters) {
+  return c->here + c->apart >= (size_t)voters;
+}
+
+bool quorum_counts_dead(const struct quorum *q, const struct voter *v, bool base) {
+  return v->dead && (!v->apart || none_is_missing(base ? &q->base : &q->current, base ? q->base_nodes : q->nodes));
+}
+
 /* How many more must be here for a majority. */
 size_t quorum_lacking(const struct voter_count *c, int64_t voters) {
   size_t n = (size_t)voters, need = n ? n / 2 + 1 : 0;
+  if (n && c->apart && none_is_missing(c, voters)) return 0;
   if (n % 2 == 0 && c->keepers && c->here >= n / 2) return 0;
   return c->here < need ? need - c->here : 0;
 }
@@ -118,7 +130,7 @@ static bool base_knows(const struct quorum *q, uint64_t now_ms) {
   bool keeper = false;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
-    bool counts = v->dead || (v->current && v->knows);
+    bool counts = quorum_counts_dead(q, v, true) || (v->current && v->knows);
     if (!v->base || !counts || v->from_ms > now_ms) continue;
     n++;
     keeper = keeper || v->base_keeper;
@@ -247,6 +259,11 @@ size_t job_successors(const struct job *j, struct successor out[SUCCESSORS_MAX])
 
 void quorum_tally(struct quorum *q, const struct voter *v, int by) {
   if (!v->here && !v->dead) return;
+  if (v->dead && v->apart) {
+    if (v->current) q->current.apart += (size_t)by;
+    if (v->base) q->base.apart += (size_t)by;
+    return;
+  }
   if (v->current) q->current.here += (size_t)by, q->current.keepers += (size_t)(v->keeper ? by : 0);
   if (v->base) q->base.here += (size_t)by, q->base.keepers += (size_t)(v->base_keeper ? by : 0);
   if (v->base && !v->dead && !v->knows)
@@ -297,12 +314,14 @@ void job_agent_is_dead(struct job *j, const char *agent) {
   struct quorum *q = j->quorum;
   struct voter *v = map_get(&q->voters, agent);
   if (!v || v->dead) return;
+  if (!v->here) {
+    job_quorum_bury(j, v, j->jobs->now_ms);
+    return;
+  }
   quorum_tally(q, v, -1);
   v->dead = true;
   quorum_tally(q, v, 1);
   q->news = q->fresh = true;
-  /* It may have followed another daemon, up to its death. */
-  if (!v->here) v->from_ms = latest(v->from_ms, j->jobs->now_ms + lease_ms(j));
 }
 
 void job_quorum_member(const struct member *m) {

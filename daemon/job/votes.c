@@ -38,7 +38,7 @@ static bool carries(const struct quorum *q, struct member *const *chosen, size_t
   }
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     struct voter *v = e->value;
-    if (quorum_needs(q, v) && (v->carried || v->dead)) {
+    if (quorum_needs(q, v) && (v->carried || quorum_counts_dead(q, v, over))) {
       c.here++;
       c.keepers += over ? v->base_keeper : v->keeper;
     }
@@ -202,7 +202,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     struct voter *v = voter_of(q, m->agent);
     quorum_tally(q, v, -1);
     v->current = true;
-    v->dead = v->knows = v->asked = false;
+    v->dead = v->apart = v->knows = v->asked = false;
     v->here = m->conn != 0;
     v->place = member_place(m);
     v->host = host_hash(j, m->host);
@@ -265,7 +265,7 @@ static void count_vote(struct job *j, const struct member *m) {
   v->keeper = current && m->voted_keeper;
   v->base = base;
   v->base_keeper = base && (current ? m->voted_base_keeper : m->voted_keeper);
-  v->dead = false;
+  v->dead = v->apart = false;
   v->knows = current;
   v->host = host_hash(j, m->host);
   v->from_ms = latest(v->from_ms, m->held_ms);
@@ -420,12 +420,15 @@ void job_quorum_drop(struct job *j, const char *key) {
   free(v);
 }
 
-void job_quorum_bury(struct job *j, struct voter *v, uint64_t from_ms) {
+/* It was not here when it died, at dead_ms at the latest. Another daemon counts its vote from a lease on after it has last
+ * heard this one (by a clock that may be slow), and what that daemon allowed then ends within a lease. */
+void job_quorum_bury(struct job *j, struct voter *v, uint64_t dead_ms) {
   quorum_tally(j->quorum, v, -1);
   v->dead = true;
+  v->apart = !v->vouched_ms || dead_ms > v->vouched_ms + lease_ms(j) * 17 / 20;
   quorum_tally(j->quorum, v, 1);
-  v->from_ms = latest(v->from_ms, from_ms);
-  j->quorum->fresh = true;
+  v->from_ms = latest(v->from_ms, dead_ms + lease_ms(j));
+  j->quorum->news = j->quorum->fresh = true;
 }
 
 size_t job_quorum_confirm_dead(struct job *j, const char *host) {

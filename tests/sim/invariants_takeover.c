@@ -208,12 +208,18 @@ static void check_one_run(struct sim *s, uint64_t since_ms) {
     }
 }
 
-/* Workers of a node that nobody has heard of may still run (--orphan-grace). */
-static bool any_hold(struct sim *s) {
+/* Workers of a node that nobody has heard of may still run (--orphan-grace). Or r gave way to an older run, and the nodes
+ * of that one have died since. */
+static bool waits_rightly(struct sim *s, const struct round_book *r) {
   for (int i = 0; i < SIM_DAEMONS_MAX; i++) {
     const struct core *c = daemon_at(s, i)->core;
-    for (size_t k = 0; c && k < c->jobs.n_all; k++)
-      if (c->jobs.all[k]->hold_ms > c->jobs.now_ms) return true;
+    for (size_t k = 0; c && k < c->jobs.n_all; k++) {
+      const struct job *j = c->jobs.all[k];
+      if (j->hold_ms > c->jobs.now_ms) return true;
+      if (j->round && !job_is_over(j) && strcmp(j->origin, r->incarnation) < 0 &&
+          book_of_other_lineage(s, j->incarnation, j->round, r->incarnation, r->round))
+        return true;
+    }
   }
   return false;
 }
@@ -229,7 +235,7 @@ void check_goes_on(struct sim *s, uint64_t since_ms) {
   int64_t alive = 0;
   for (int i = 0; i < s->n_agents; i++) alive += s->agents[i]->sup && (is_voter(r, s->agents[i]) || has_endpoint(s));
   bool enough = has_majority(s, r) && (s->config.settings.claims || !base || has_majority(s, base));
-  if (enough && alive >= s->config.settings.min_nodes && !any_hold(s))
+  if (enough && alive >= s->config.settings.min_nodes && !waits_rightly(s, r))
     sim_violate(s, INV_GOES_ON,
                 "since %" PRIu64 " s no round follows round %" PRId64 " of %s, although %d of its nodes are there",
                 (s->now - since_ms) / 1000, r->round, r->incarnation, r->n_voters);

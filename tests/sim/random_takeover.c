@@ -147,6 +147,14 @@ static void on_power_on(struct sim *s, uint64_t node) {
   node_power_on(s, (int)node);
   start_daemons(s);
 }
+/* An operator sees that the machine is off, and tells each daemon. */
+static void on_confirm_dead(struct sim *s, uint64_t node) {
+  for (int i = 0; i < SIM_DAEMONS_MAX && s->nodes[node].off; i++) {
+    daemon_side(s, i);
+    daemon_confirm_dead(s, (int)node);
+  }
+  daemon_side(s, 0);
+}
 static void on_place_power_on(struct sim *s, uint64_t side) {
   place_power_on(s, (int)side);
   start_daemons(s);
@@ -171,6 +179,7 @@ static void power_off(struct sim *s, int machine) {
   }
   if (s->nodes[machine].off) return;
   node_power_off(s, machine);
+  if (sim_chance(s, 25)) sim_call(s, soon(s), on_confirm_dead, (uint64_t)machine);
   if (!sim_chance(s, 60)) return;
   uint64_t at = soon(s);
   sim_call(s, at, on_power_on, (uint64_t)machine);

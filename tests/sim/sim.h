@@ -443,7 +443,7 @@ struct sim {
   uint32_t away_rate[SIM_DAEMONS_MAX];        /* of clocks of machines that are no node's */
   bool away_off[SIM_DAEMONS_MAX];             /* they have no power */
   struct sim_register *claims;
-  bool confirmed; /* by rdzvctl confirm-dead: nothing of the job's lost nodes runs, says an operator */
+  bool confirmed; /* by rdzvctl confirm-dead JOB: nothing of its other run lives, says an operator */
   bool suspends;  /* a node was suspended, ever */
   bool harmless;  /* nothing but the daemon has had a fault */
   struct rule rules[SIM_RULES_MAX];

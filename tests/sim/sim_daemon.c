@@ -429,7 +429,7 @@ void daemon_control(struct sim *s, const struct control *q) {
   s->faulty = s->faulty || strcmp(q->verb, "drain") != 0;
   if (!s->d.core) return;
   s->harmless = false;
-  s->confirmed = s->confirmed || !strcmp(q->verb, "confirm-dead");
+  s->confirmed = s->confirmed || (!strcmp(q->verb, "confirm-dead") && !q->host);
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = 1;
