@@ -9,6 +9,7 @@
  *     endpoints.c the daemons of --endpoint, in turn; what each is to a job (standing.c)
  *     remote.c    keys for a daemon of another machine
  *     tell_all.c  drain and undrain: every daemon is told
+ *     look_all.c  status, jobs and top: the answers of several daemons as one
  *     follow.c    rdzvctl logs: the questions that logs.c chooses
  *     talk.c      connection, question and answer */
 
@@ -36,9 +37,11 @@ enum { DEADLINE_MS = 5000, DEADLINE_MIN_MS = 1000, WATCH_MS = 1000, WATCH_SHARE 
 enum lookup { LOOKUP_NONE, LOOKUP_AWAITED, LOOKUP_LATE };
 
 enum { TARGET_MAX = 300 }; /* an endpoint, or the path of a socket */
+enum { TARGETS_MAX = 64 }; /* one-machine jobs have a daemon each */
 _Static_assert((int)TARGET_MAX >= (int)ENDPOINT_TEXT_MAX && (int)TARGET_MAX >= (int)CONTROL_PATH_MAX, "both fit");
+_Static_assert((int)TARGETS_MAX >= (int)DAEMONS_MAX, "the daemons of --endpoint fit");
 
-/* The answer of one of several daemons that are all told. */
+/* The answer of one of several daemons that are all asked. */
 struct ctl_told {
   char *text; /* NULL: none yet; owned */
   int code;
@@ -50,12 +53,12 @@ struct client {
   struct conn conn;
   uv_timer_t timer;
   uv_connect_t connect;
-  uv_getaddrinfo_t lookups[DAEMONS_MAX];
-  enum lookup looking[DAEMONS_MAX];
-  struct endpoint endpoints[DAEMONS_MAX]; /* --endpoint */
-  char *sockets[DAEMONS_MAX];             /* or several of this machine; owned; else NULL */
+  uv_getaddrinfo_t lookups[TARGETS_MAX];
+  enum lookup looking[TARGETS_MAX];
+  struct endpoint endpoints[TARGETS_MAX]; /* --endpoint */
+  char *sockets[TARGETS_MAX];             /* or several of this machine; owned; else NULL */
   size_t n_endpoints, at, asked; /* of either; 0: none; the one that is asked; how many were, for this question */
-  struct ctl_told told[DAEMONS_MAX];
+  struct ctl_told told[TARGETS_MAX];
   struct buf failures; /* why */
   int failure_code;
   bool sounding; /* the question is whether this is the right daemon for the job */
@@ -101,8 +104,11 @@ void ctl_print_printable(FILE *to, const char *text, size_t len, bool json);
 /* find.c ----------------------------------------------------------------------------------------------------------- */
 
 const char *ctl_user_name(uid_t uid);
-/* Not 0: the exit code. port 0: the only one, or for a verb about a job, for drain and for undrain all, as endpoints. */
+/* Not 0: the exit code. port 0: the only one. A verb about a job, drain, undrain, and a look at all jobs get all, as
+ * endpoints. */
 int ctl_choose_socket(struct client *c, uint16_t port);
+/* Daemons have come and gone since then. */
+void ctl_find_sockets_again(struct client *c);
 
 /* endpoints.c ------------------------------------------------------------------------------------------------------ */
 
@@ -136,6 +142,17 @@ bool ctl_tells_all(const struct client *c); /* drain and undrain, with several d
 /* The daemon that is asked has answered, or cannot be asked. */
 void ctl_told(struct client *c, int code, const char *answer, size_t len);
 
+/* look_all.c ------------------------------------------------------------------------------------------------------- */
+
+bool ctl_may_look_at_all(const struct client *c); /* status, jobs and top, of no one job */
+bool ctl_looks_at_all(const struct client *c);    /* and several daemons of this machine are asked */
+void ctl_begin_look(struct client *c);            /* forgets the answers of the last question of --watch */
+/* The daemon that is asked has answered. */
+void ctl_saw(struct client *c, int code, const char *answer, size_t len);
+/* It cannot be asked. False: all were asked, and none has answered. */
+bool ctl_saw_nothing(struct client *c, int code, const char *why);
+void ctl_put_unanswered(const struct client *c, struct buf *out); /* a line for each daemon that exists and has not */
+
 /* follow.c --------------------------------------------------------------------------------------------------------- */
 
 void ctl_begin_logs(struct client *c); /* before the first question */
@@ -150,6 +167,8 @@ bool ctl_asks_key(const struct client *c);
 void ctl_print_token(struct client *c);
 /* Connects, asks, and shows the answer; with --watch again and again. */
 void ctl_start(struct client *c);
+/* Shows an answer. JSON goes to stdout, for programs, with any code. */
+void ctl_answer(struct client *c, int code, const char *answer, size_t len);
 void ctl_connect_port(struct client *c);
 void ctl_try_next_address(struct client *c);
 void ctl_on_deadline(uv_timer_t *timer);          /* data: the client */

@@ -110,6 +110,7 @@ static void begin_question(struct client *c) {
   c->asked = 0;
   buf_clear(&c->failures);
   c->failure_code = 0;
+  if (ctl_looks_at_all(c)) ctl_begin_look(c);
 }
 
 void ctl_start_again(struct client *c) {
@@ -119,7 +120,7 @@ void ctl_start_again(struct client *c) {
 
 void ctl_begin_again(struct client *c) {
   begin_question(c);
-  if (c->n_endpoints > 1)
+  if (c->n_endpoints > 1 || c->sockets[0])
     begin_endpoint(c);
   else
     ctl_start(c);

@@ -3,6 +3,7 @@
 
 #include <pwd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/exit_codes.h"
 #include "common/json.h"
@@ -47,15 +48,28 @@ static int complain_several(const struct client *c, char *const *paths, size_t n
   return EXIT_CODE_USAGE;
 }
 
-/* A question about a job goes to the daemon that has it, and a drain to all. */
+/* A question about a job goes to the daemon that has it. A drain and a look at all jobs go to all daemons. */
 static bool may_ask_several(const struct client *c, size_t n) {
   const char *verb = c->request.verb;
-  return n <= DAEMONS_MAX && (c->request.job[0] || !strcmp(verb, "drain") || !strcmp(verb, "undrain"));
+  bool all = !strcmp(verb, "drain") || !strcmp(verb, "undrain") || ctl_may_look_at_all(c);
+  return n <= TARGETS_MAX && (c->request.job[0] || all);
 }
 
 static void keep_sockets(struct client *c, char *const *paths, size_t n) {
-  for (size_t i = 0; i < n; i++) c->sockets[i] = xstrdup(paths[i]);
-  c->n_endpoints = n;
+  for (size_t i = 0; i < TARGETS_MAX; i++) {
+    free(c->sockets[i]);
+    c->sockets[i] = i < n ? xstrdup(paths[i]) : NULL;
+  }
+  c->n_endpoints = n < TARGETS_MAX ? n : TARGETS_MAX;
+}
+
+/* The last ones stay if no daemon is left: the page then says that none listens there. */
+void ctl_find_sockets_again(struct client *c) {
+  char **paths;
+  struct control_foreign foreign;
+  size_t n = control_socket_find(0, &paths, &foreign);
+  if (n > 0) keep_sockets(c, paths, n);
+  control_socket_free(paths, n);
 }
 
 int ctl_choose_socket(struct client *c, uint16_t port) {

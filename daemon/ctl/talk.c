@@ -47,7 +47,12 @@ static void show(struct client *c, const char *text, size_t len) {
   char head[160];
   snprintf(head, sizeof(head), "rdzvctl %s%s%s, every second (Ctrl-C to quit)", c->request.verb,
            c->request.job[0] ? " " : "", c->request.job);
-  if (!ctl_screen_show(&c->screen, head, text, len)) ctl_finish(c, EXIT_CODE_OK); /* the reader is gone */
+  struct buf page = BUF_INIT;
+  buf_append(&page, text, len);
+  if (!c->request.json) ctl_put_unanswered(c, &page);
+  if (!ctl_screen_show(&c->screen, head, buf_text(&page), page.len))
+    ctl_finish(c, EXIT_CODE_OK); /* the reader is gone */
+  buf_finish(&page);
 }
 
 void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) {
@@ -60,8 +65,8 @@ void ctl_fail(struct client *c, int exit_code, const char *fmt, ...) {
     ctl_told(c, exit_code, text, strlen(text));
     return;
   }
-  if (ctl_ask_next(c, exit_code, text)) return;
-  if (c->n_endpoints > 1) {
+  if (ctl_looks_at_all(c) ? ctl_saw_nothing(c, exit_code, text) : ctl_ask_next(c, exit_code, text)) return;
+  if (c->failures.len) {
     exit_code = c->failure_code;
     n = snprintf(text, sizeof(text), "no daemon of %s helps: %s", c->sockets[0] ? "this machine" : "--endpoint",
                  buf_text(&c->failures));
@@ -115,11 +120,11 @@ static void on_key(struct client *c, const struct msg *m) {
 }
 
 /* rdzvctl top gets JSON, and shows a page or a sentence. */
-static void on_top(struct client *c, int code, const struct msg *m) {
+static void on_top(struct client *c, int code, const char *answer, size_t len) {
   struct buf page = BUF_INIT;
   if (code)
-    ctl_put_sentence(&page, m->raw, m->raw_len, true);
-  else if (!top_put_page(&page, m->raw, m->raw_len, c->request.job[0], ctl_screen_width(&c->screen)))
+    ctl_put_sentence(&page, answer, len, true);
+  else if (!top_put_page(&page, answer, len, c->request.job[0], ctl_screen_width(&c->screen)))
     buf_printf(&page, "%s: the daemon's answer is not understood", c->path), code = EXIT_CODE_NO_DAEMON;
   if (!c->request.watch || (code && !c->answered)) {
     if (code)
@@ -135,7 +140,19 @@ static void on_top(struct client *c, int code, const struct msg *m) {
   buf_finish(&page);
 }
 
-/* JSON goes to stdout, for programs, with any code. */
+void ctl_answer(struct client *c, int code, const char *answer, size_t len) {
+  if (is_top(c)) {
+    on_top(c, code, answer, len);
+  } else if (!c->request.watch || (code != 0 && !c->answered)) {
+    ctl_print_printable(code == 0 || c->request.json ? stdout : stderr, answer, len, c->request.json);
+    ctl_finish(c, code);
+  } else {
+    c->answered = true;
+    show(c, answer, len);
+    hang_up(c);
+  }
+}
+
 static void on_reply(struct client *c, const struct msg *m) {
   uint64_t pause_ms = (monotonic_ms() - c->asked_ms) * WATCH_SHARE;
   c->watch_ms = pause_ms > WATCH_MS ? pause_ms : WATCH_MS; /* a long answer costs the daemon time */
@@ -154,22 +171,12 @@ static void on_reply(struct client *c, const struct msg *m) {
     ctl_told(c, code, m->raw, m->raw_len);
     return;
   }
-  if (is_top(c)) {
-    on_top(c, code, m);
-    return;
-  }
-  if (code == 0 && ctl_asks_key(c)) {
+  if (ctl_looks_at_all(c))
+    ctl_saw(c, code, m->raw, m->raw_len);
+  else if (code == 0 && ctl_asks_key(c))
     on_key(c, m);
-    return;
-  }
-  if (!c->request.watch || (code != 0 && !c->answered)) {
-    ctl_print_printable(code == 0 || c->request.json ? stdout : stderr, m->raw, m->raw_len, c->request.json);
-    ctl_finish(c, code);
-    return;
-  }
-  c->answered = true;
-  show(c, m->raw, m->raw_len);
-  hang_up(c);
+  else
+    ctl_answer(c, code, m->raw, m->raw_len);
 }
 
 static void send_control(struct client *c) {

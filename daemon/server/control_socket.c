@@ -164,7 +164,7 @@ void control_socket_remove(const char *path) {
 static void add_matches(const char *folder, const char *name, glob_t *g) {
   char pattern[PATH_MAX + 64];
   snprintf(pattern, sizeof(pattern), "%s/%s", folder, name);
-  glob(pattern, GLOB_NOSORT | (g->gl_pathc ? GLOB_APPEND : 0), NULL, g);
+  glob(pattern, g->gl_pathc ? GLOB_APPEND : 0, NULL, g); /* sorted: a page of several daemons does not dance */
 }
 
 static bool is_known(char **paths, size_t n, const char *path) {

@@ -230,10 +230,47 @@ def test_the_daemon_that_has_the_job_is_found(rdzv):
     until("its lines too", lambda: find("logs", "family").out == ["hello"])
     p = find("status", "famly")
     assert p.code == 1 and p.says(f"no daemon of this machine helps: .*rdzvd-{one.port}.sock: no job has the id famly"), p
-    p = find("jobs")
-    assert p.code == 64 and p.says("several daemons run here; choose one with --port or --socket"), p
     assert find("stop", "family").code == 0
     assert a.exit() == 77
+
+
+def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
+    """As with two jobs of --standalone. A daemon that does not answer is named beside the others' jobs; one that has ended is not."""
+    env = {"XDG_RUNTIME_DIR": str(rdzv.tmp)}
+    one, two, three = (rdzv.daemon("--state-dir", rdzv.tmp / n, env=env) for n in "123")
+    find = lambda *words: ctl(rdzv, *words, env=env)
+    agents = []
+    for d, name in (one, "cousin"), (three, "family"):
+        agents += rdzv.agents(1, d.endpoint, "--rdzv-id", name, "--", "sh", "-c", WAIT)
+        d.expect("starting -> running")
+    for verb in "jobs", "status", "top":
+        p = find(verb)
+        assert p.code == 0 and p.says("cousin:? +running") and p.says("family:? +running") and not p.says("no jobs") and not p.err, p
+        assert len([l for l in p.out if l.startswith("JOB")]) == (verb == "top"), "one table"
+    v = json.loads(find("status", "--json").text)
+    assert {j["job"] for j in v["jobs"]} == {"cousin", "family"} and v["drained"] == [] and "failures" not in v, v
+    page = Terminal(rdzv, "env", f"XDG_RUNTIME_DIR={rdzv.tmp}", RDZVCTL, "top")
+    try:
+        page.expect(r"cousin +running")
+        page.expect(r"family +running")
+        two.kill(signal.SIGSTOP)
+        page.expect(r"rdzvctl: gave up after [0-9.]+ s of waiting for an answer at /")
+        p = find("jobs")
+        assert p.code == 0 and p.says("cousin: running") and len(p.err) == 1 and p.says(rf"rdzvctl: gave up after .*rdzvd-{two.port}.sock"), p
+        v = json.loads(find("jobs", "--json").text)
+        assert len(v["jobs"]) == 2 and [(f["code"], f["daemon"]) for f in v["failures"]] == [(69, f"{rdzv.tmp}/rdzvd-{two.port}.sock")], v
+        two.kill(signal.SIGCONT)
+        four = rdzv.daemon("--state-dir", rdzv.tmp / "4", env=env)
+        agents += rdzv.agents(1, four.endpoint, "--rdzv-id", "newcomer", "--", "sh", "-c", WAIT)
+        page.expect(r"newcomer +running")  # its daemon came after the first page
+        assert find("stop", "cousin").code == 0 and agents[0].exit() == 77
+        one.kill()
+        one.exit()
+        page.expect(r"\[H(?:(?!cousin|\[H)[\s\S])*family +running(?:(?!cousin)[\s\S])*\[J")
+    finally:
+        page.close()
+    assert find("stop", "family").code == 0 and find("stop", "newcomer").code == 0
+    assert [a.exit() for a in agents[1:]] == [77, 77]
 
 
 def test_a_drain_reaches_all_daemons(rdzv):

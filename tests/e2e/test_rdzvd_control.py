@@ -323,11 +323,15 @@ def test_endpoint_of_another_machine(rdzv, lan):
 
 
 def test_several_daemons(rdzv, home):
+    """A key is of one daemon. The jobs are of all of them."""
     a, b = rdzv.daemon(env=home), rdzv.daemon(env=home)
-    p = ctl(rdzv, "jobs", env=home)
+    p = ctl(rdzv, "key", env=home)
     assert p.code == 64 and p.says("several daemons run here; choose one"), p
-    failure = json.loads(ctl(rdzv, "jobs", "--json", env=home).text)
+    failure = json.loads(ctl(rdzv, "key", "--json", env=home).text)
     assert failure["ok"] is False and failure["code"] == 64, failure
+    for verb in "jobs", "status", "top":
+        q = ctl(rdzv, verb, env=home)
+        assert q.code == 0 and q.out == ["no jobs"] and not q.err, q
     for d in (a, b):
         assert f"{home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock" in failure["sockets"], failure
         assert p.says(f"--socket {home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock"), p
