@@ -34,6 +34,7 @@ struct forming {
   uint64_t line_ms;                /* when the last line was printed; 0: none was */
   int64_t line_here, line_missing; /* its numbers */
   bool line_enough, line_twin;
+  bool warned;       /* that other machines cannot reach the daemon */
   bool enough;       /* nobody else is needed: the daemon waits for votes, or for a claim */
   bool news;         /* something has changed since */
   bool drawn;        /* there is a living line */
@@ -194,11 +195,24 @@ bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf 
   return true;
 }
 
+/* The daemon is at 127.0.0.1 or localhost, which leads each machine to itself. Agents of one host may meet there, so
+ * nothing is said once two have met. */
+static void warn_of_loopback(struct supervisor *s, const struct waiting *w) {
+  if (s->forming->warned || s->round.number || w->here > 1 || !w->missing || s->config.echo) return;
+  if (!sup_home_is_loopback(s)) return;
+  s->forming->warned = true;
+  sup_log(s, LOG_WARN,
+          "other machines cannot reach the daemon at %s: on each machine that is the machine itself; if nodes are "
+          "missing on other machines, give all agents a name of this one in its place, such as %s",
+          sup_daemon_name(s), s->config.host);
+}
+
 static void show_missing(struct supervisor *s) {
   struct buf text = BUF_INIT;
   struct msg m;
   read_waiting(s, &m);
   put_waiting(s, &m.waiting, s->now_ms, &text);
+  warn_of_loopback(s, &m.waiting);
   if (s->now_ms >= line_due_ms(s)) log_waiting(s, &m.waiting, buf_text(&text));
   if (s->config.living && s->now_ms >= s->forming->redraw_ms) draw_living_line(s, buf_text(&text));
   msg_finish(&m);

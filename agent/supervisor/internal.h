@@ -276,6 +276,7 @@ bool sup_cycle_goes_on(const struct supervisor *s);                    /* sup_ne
 void sup_aim(const struct supervisor *s, struct supervisor_effect *e); /* fills SUP_CONNECT */
 uint64_t sup_greeting_patience_ms(const struct supervisor *s);
 void sup_settle_home(struct supervisor *s);                       /* WELCOME */
+bool sup_home_is_loopback(const struct supervisor *s);            /* and other machines would meet themselves there */
 const char *sup_daemon_name(const struct supervisor *s);          /* of the aim, for "the daemon at": "node1:29400" */
 const char *sup_home_host(const struct supervisor *s);            /* of home, for "the daemon on": "node1" */
 const char *sup_next_host(const struct supervisor *s);            /* the first of the cycle besides home */

@@ -15,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include "common/endpoint.h"
+#include "common/hostlist.h"
 #include "common/mem.h"
 
 enum { TARGETS_MAX = 2 + SUCCESSORS_MAX + DAEMONS_MAX };
@@ -248,6 +250,16 @@ void sup_settle_home(struct supervisor *s) {
   t->has_home = true;
   t->turning = false;
   look_for_others(s);
+}
+
+/* A machine's own name may be a loopback address for itself alone, as on Debian. */
+bool sup_home_is_loopback(const struct supervisor *s) {
+  const struct target *t = &s->targets->home;
+  struct ipaddr a = ipaddr_parse(t->addr);
+  size_t n = hostlist_short(t->host);
+  bool typed = s->targets->has_home && t->to == CONNECT_ENDPOINT && !s->config.endpoint_from;
+  bool own_name = n == hostlist_short(s->config.host) && !strncasecmp(t->host, s->config.host, n);
+  return typed && count_endpoints(s) == 1 && ipaddr_is_loopback(&a) && !own_name;
 }
 
 /* Names. ----------------------------------------------------------------------------------------------------------- */

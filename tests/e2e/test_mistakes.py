@@ -156,6 +156,16 @@ def test_nobody_listens_there(rdzv, lan):
     one_sentence(a, "10.99.0.2", "29400")
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "node2"])
+def test_an_endpoint_that_each_machine_has_for_itself(rdzv, lan, host):
+    """--endpoint localhost on each of two machines, or the name of the other one as a wrong line of /etc/hosts has it."""
+    hosts = ["sh", "-c", "echo '127.0.0.1 localhost node2' > hosts && mount --bind hosts /etc/hosts && exec \"$@\"", "sh"]
+    a = rdzv.agent("--endpoint", f"{host}:29400", "--nnodes", 2, "--join-timeout", "2s", "--", "true", wrap=[*lan[0], *hosts])
+    assert a.exit(15) == 73, a
+    said = rf"rdzv-agent: other machines cannot reach the daemon at {host}:29400: on each machine that is the machine itself; .*such as node1$"
+    assert len([l for l in a.err if re.match(said, l)]) == 1, a
+
+
 def test_unknown_host(rdzv, lan):
     a = rdzv.agent("--endpoint", "no-such-host.invalid", "--nnodes", 2, "--join-timeout", "2s", "--", "true", wrap=lan[0])
     assert a.exit(15) == 69, a

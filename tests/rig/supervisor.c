@@ -149,7 +149,8 @@ void bench_msg(struct bench *b, const struct msg *m) {
 
 void bench_up(struct bench *b) {
   struct msg m;
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  bench_event(
+      b, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.addr = b->peer, .port = b->peer ? 29400 : 0}});
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
   bench_msg(b, &m);

@@ -9,6 +9,7 @@
 #include "agent/supervisor/supervisor.h"
 
 struct bench {
+  const char *peer; /* the daemon's address; NULL: not known */
   struct supervisor *s;
   struct supervisor_config config; /* change it before bench_begin */
   uint64_t now_ms;

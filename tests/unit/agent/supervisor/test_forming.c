@@ -200,6 +200,33 @@ static void test_a_mistake_has_a_line_on_a_terminal_too(void **state) {
   bench_close(&b);
 }
 
+static int warnings_at(const char *endpoint, const char *addr, int64_t here, const char *from) {
+  struct bench b;
+  bench_open(&b);
+  b.config.endpoint = endpoint;
+  b.config.endpoint_from = from;
+  b.peer = addr;
+  b.config.living = b.answering = true;
+  bench_joined(&b);
+  bench_forget(&b);
+  tell(&b, here, 600000);
+  bench_run(&b, 40000);
+  int n = lines_with(&b, "other machines cannot reach the daemon at ");
+  bench_close(&b);
+  return n;
+}
+
+/* A machine's own name is a loopback address for itself alone, and two agents of one host may meet at 127.0.0.1. */
+static void test_an_endpoint_that_each_machine_has_for_itself(void **state) {
+  assert_int_equal(warnings_at("localhost:29400", "127.0.0.1", 1, NULL), 1);
+  assert_int_equal(warnings_at("node1:29400", "127.0.1.1", 1, NULL), 1);
+  assert_int_equal(warnings_at("[::1]:29400", "::1", 1, NULL), 1);
+  assert_int_equal(warnings_at("node1:29400", "10.0.0.1", 1, NULL), 0);
+  assert_int_equal(warnings_at("N0.example.org:29400", "127.0.1.1", 1, NULL), 0);
+  assert_int_equal(warnings_at("localhost:29400", "127.0.0.1", 2, NULL), 0);
+  assert_int_equal(warnings_at("127.0.0.1:29400", "127.0.0.1", 1, "SLURM_JOB_NODELIST"), 0);
+}
+
 static void test_a_refused_host_has_a_line_on_a_terminal_too(void **state) {
   struct bench b;
   struct msg m;
@@ -447,6 +474,7 @@ int main(void) {
       cmocka_unit_test(test_no_line_from_the_second_agent_of_a_host),
       cmocka_unit_test(test_a_living_line),
       cmocka_unit_test(test_a_mistake_has_a_line_on_a_terminal_too),
+      cmocka_unit_test(test_an_endpoint_that_each_machine_has_for_itself),
       cmocka_unit_test(test_a_refused_host_has_a_line_on_a_terminal_too),
       cmocka_unit_test(test_other_texts_are_said_at_once),
       cmocka_unit_test(test_no_daemon),
