@@ -38,6 +38,7 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/key/secret.h"
+#include "common/limit.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/file.h"
@@ -125,7 +126,8 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
   close(pair[1]);
   *g = (struct guard){.fd = pair[0], .backstop = pid, .page = page};
   if (pid > 0) return 0;
-  rc = err_sys(e, -error, "cannot fork the guard");
+  err_sys(e, -error, "cannot fork the guard");
+  rc = limit_explain(e);
   forget(g);
   drop_page(g);
   return rc;
@@ -136,7 +138,8 @@ static int learn_pid(struct guard *g, int timeout_ms, struct err *e) {
   pid_t pid = read_guard_pid(g->fd, timeout_ms);
   if (pid > 0) g->pid = pid;
   if (pid > 0 || (pid == -ETIMEDOUT && timeout_ms == 0)) return 0;
-  int rc = err_sys(e, pid, "cannot fork the guard");
+  err_sys(e, pid, "cannot fork the guard");
+  int rc = limit_explain(e);
   forget(g);
   return rc;
 }
