@@ -207,6 +207,11 @@ static void warn_of_loopback(struct supervisor *s, const struct waiting *w) {
           sup_daemon_name(s), s->config.host);
 }
 
+void sup_put_unreachable(const struct supervisor *s, struct buf *out) {
+  if (s->forming->warned && !s->round.number)
+    buf_printf(out, "; other machines cannot reach the daemon at %s", sup_daemon_name(s));
+}
+
 static void show_missing(struct supervisor *s) {
   struct buf text = BUF_INIT;
   struct msg m;

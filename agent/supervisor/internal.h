@@ -339,7 +339,8 @@ bool sup_waits_for_claim(
 void sup_note_link_down(struct supervisor *s, const char *text); /* NULL: there is a daemon */
 /* The nodes that are missing. False: none is waited for. */
 bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out);
-bool sup_forming_is_drawn(const struct supervisor *s); /* there is a living line */
+void sup_put_unreachable(const struct supervisor *s, struct buf *out); /* why the job has never begun; or nothing */
+bool sup_forming_is_drawn(const struct supervisor *s);                 /* there is a living line */
 void sup_forming_create(struct supervisor *s);
 void sup_forming_destroy(struct supervisor *s);
 void sup_forming_tick(struct supervisor *s);
