@@ -107,6 +107,8 @@ int worker_command_check_words(const struct agent_options *o, struct err *e) {
   if (o->explain) return 0; /* nothing will run */
   if (!o->words || !o->words[0]) return refuse_no_command(o, e);
   if (!o->words[0][0]) return err_set(e, -EINVAL, "the command is empty: is a variable unset?");
+  if (!o->words[0][strspn(o->words[0], " \t")])
+    return err_set(e, -EINVAL, "the command is a blank: remove the blank behind the backslash that ends the line");
   return o->command ? check_module(o, e) : 0;
 }
 
@@ -236,13 +238,43 @@ static int check_script(const struct agent_options *o, bool *hint, struct err *e
   return rc;
 }
 
+/* "#!/bin/sh\r" names a program that no machine has. The kernel, a shell and env say that something was not found, and
+ * mean neither the script nor /bin/sh. */
+static int check_first_line(const char *word, const char *file, const char *path, struct err *e) {
+  char line[256] = "";
+  FILE *f = is_plain_file(file) ? fopen(file, "re") : NULL;
+  bool read = f && fgets(line, sizeof(line), f);
+  if (f) fclose(f);
+  size_t n = strlen(line);
+  if (!read || strncmp(line, "#!", 2) != 0 || n < 4 || strcmp(line + n - 2, "\r\n") != 0) return 0;
+  line[n - 2] = '\0';
+  char *program = line + 2 + strspn(line + 2, " \t"), *rest = program + strcspn(program, " \t");
+  bool by_env = *rest && rest - program >= 4 && strncmp(rest - 4, "/env", 4) == 0;
+  const char *last = by_env ? rest + strspn(rest, " \t") : program;
+  if (*rest && (!by_env || strpbrk(last, " \t=")))
+    return 0; /* the program gets the \r, and knows what it does with it */
+  char *name = xasprintf("%s\r", last), *found = command_find(name, path, NULL);
+  bool missing = !found;
+  free(found);
+  free(name);
+  if (!missing) return 0;
+  return err_set(e, -ENOENT,
+                 "%s cannot be run: its first line ends in \\r, as Windows writes lines, so it asks for a program "
+                 "\"%s\\r\": sed -i 's/\\r$//' %s",
+                 word, last, word);
+}
+
 int worker_command_check(const struct agent_options *o, char *const *argv, const char *path, bool *hint,
                          struct err *e) {
   bool by_python = command_line_kind(o) > COMMAND_PROGRAM;
   char *file = command_find(argv[0], path, e);
-  free(file);
   *hint = false;
-  if (file) return check_script(o, hint, e);
+  if (file) {
+    int rc = by_python ? check_script(o, hint, e) : check_first_line(argv[0], file, path, e);
+    *hint = *hint || (rc && !by_python);
+    free(file);
+    return rc;
+  }
   const struct err plain = *e;
   if (by_python)
     err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);

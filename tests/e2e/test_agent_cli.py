@@ -99,9 +99,10 @@ def test_a_command_that_is_not_there():
 def test_what_to_type_instead(tmp_path):
     """The folder has something under that name, or nearly that name."""
     for name, text, mode in [("good.sh", "#!/bin/sh\n", 0o755), ("noexec.sh", "#!/bin/sh\n", 0o644), ("plain.sh", "echo\n", 0o644),
-                             ("data.txt", "1\n", 0o644), ("train.py", "", 0o644), ("pkg/train.py", "", 0o644), ("dir.py/x", "", 0o644)]:
+                             ("data.txt", "1\n", 0o644), ("train.py", "", 0o644), ("pkg/train.py", "", 0o644), ("dir.py/x", "", 0o644), ("crlf.sh", "#!/bin/sh\r\n", 0o755),
+                             ("crlf-env", "#!/usr/bin/env python3\r\n", 0o755)]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, newline="")
         (tmp_path / name).chmod(mode)
     for code, words, *says in [
         (127, ["good.sh"], "good.sh: command not found in PATH; to run the file in this folder write ./good.sh"),
@@ -120,6 +121,12 @@ def test_what_to_type_instead(tmp_path):
         (127, ["pkg.train"], "pkg.train: command not found in PATH; to run the module write -m pkg.train"),
         (127, ["nproc_per_node=2", "train.py"], "nproc_per_node=2: command not found in PATH; did you mean --nproc_per_node=2?"),
         (127, ["--no_python", "train.py"], "train.py: command not found in PATH; without --no-python it runs under Python"),
+        (127, ["./crlf.sh"], r"""./crlf.sh cannot be run: its first line ends in \r, as Windows writes lines, so it asks for a program "/bin/sh\r": sed -i 's/\r$//' ./crlf.sh"""),
+        (127, ["./crlf-env"], r'so it asks for a program "python3\r": sed'),
+        (64, [" "], "the command is a blank: remove the blank behind the backslash that ends the line"),
+        (64, ["\u2013\u2013nproc=2", "train.py"], "\u2013\u2013nproc begins with U+2013, a dash of print, and not with a hyphen: write --nproc"),
+        (64, ["\u2014nproc-per-node", "2", "train.py"], "begins with U+2014, a dash of print, and not with a hyphen: write --nproc-per-node"),
+        (64, ["\u2212m", "train"], "begins with U+2212, a dash of print, and not with a hyphen: write -m"),
         (64, ["-m", "train.py"], "-m train.py: that is a file, not the name of a module: write -m train, or train.py without -m"),
         (64, ["-m", "pkg/train.py"], "write -m pkg.train, or pkg/train.py without -m"),
     ]:
