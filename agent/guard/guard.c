@@ -135,13 +135,13 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
 
 static int learn_pid(struct guard *g, int timeout_ms, struct err *e) {
   if (g->pid || g->fd < 0) return 0;
-  pid_t pid = read_guard_pid(g->fd, timeout_ms);
+  pid_t pid = g->failed ? g->failed : read_guard_pid(g->fd, timeout_ms);
   if (pid > 0) g->pid = pid;
   if (pid > 0 || (pid == -ETIMEDOUT && timeout_ms == 0)) return 0;
+  g->failed = pid;
+  if (g->backstop > 0) kill(g->backstop, SIGKILL); /* the socket ends, and the loop asks guard_next */
   err_sys(e, pid, "cannot fork the guard");
-  int rc = limit_explain(e);
-  forget(g);
-  return rc;
+  return limit_explain(e);
 }
 
 int guard_await(struct guard *g, struct err *e) {
@@ -296,6 +296,7 @@ int guard_next(struct guard *g, struct guard_event *ev) {
   if (g->fd < 0) return 0;
   if (learn_pid(g, 0, &e)) {
     log_error("%s", e.text);
+    forget(g);
     *ev = (struct guard_event){.kind = GUARD_GONE, .pid = g->pid, .when_ms = boot_ms()};
     return 1;
   }

@@ -45,6 +45,7 @@ struct guard {
   int fd;         /* readable when guard_next has events; -1: gone */
   pid_t pid;      /* the guard's; 0: not known yet (guard_await); -1: it is gone, and reaped */
   pid_t backstop; /* our child, the guard's parent; -1 as above */
+  int failed;     /* it could not be started: a negative errno, until guard_next has reported it */
   struct backstop_page *page;
 };
 
@@ -54,7 +55,7 @@ struct guard {
  * others: close-on-exec descriptors of this process that the guard must not hold; -1: none. */
 int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others, struct err *e);
 /* Waits until the guard runs, and learns its pid. guard_spawn does it, so that the guard starts while the caller does other
- * work. Earlier commands wait in the socket. On an error nothing is left of the guard. */
+ * work. Earlier commands wait in the socket. After an error guard_next reports that the guard is gone. */
 int guard_await(struct guard *g, struct err *e);
 
 struct guard_spawn {

@@ -53,6 +53,31 @@ static void wait_nothing_lives(uint64_t deadline) {
   }
 }
 
+/* The backstop could not fork the guard, and the first spawn learns of it. The event must come all the same, or the agent waits for
+ * ever. */
+static void test_guard_that_cannot_be_forked(void **state) {
+  static const char *const words[] = {"/bin/true", NULL};
+  int pair[2];
+  assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  pid_t error = -EAGAIN, backstop = fork();
+  if (backstop == 0) _exit(send(pair[1], &error, sizeof(error), 0) != sizeof(error));
+  close(pair[1]);
+  struct guard g = {.fd = pair[0], .backstop = backstop};
+  struct guard_spawn s = {.round = 1, .count = 2, .argv = words, .env = words + 1, .out = -1, .err = -1};
+  struct guard_event ev;
+  for (int i = 0; i < 2; i++) {
+    struct err e = ERR_INIT;
+    assert_int_equal(guard_spawn(&g, &s, &e), -EAGAIN);
+    assert_non_null(strstr(e.text, "cannot fork the guard"));
+    assert_non_null(strstr(e.text, "ulimit -u"));
+  }
+  assert_int_equal(poll(&(struct pollfd){.fd = g.fd, .events = POLLIN}, 1, PATIENCE_MS), 1);
+  assert_int_equal(guard_next(&g, &ev), 1);
+  assert_int_equal(ev.kind, GUARD_GONE);
+  assert_int_equal(g.fd, -1);
+  assert_int_equal(guard_next(&g, &ev), 0);
+}
+
 static void test_agent_killed(void **state) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr), ready[2];
@@ -226,6 +251,7 @@ int main(void) {
   alarm(110); /* a hang is a failure */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_agent_killed, clean),
+      cmocka_unit_test_teardown(test_guard_that_cannot_be_forked, clean),
       cmocka_unit_test_teardown(test_guard_killed, clean),
       cmocka_unit_test_teardown(test_finish_kills, clean),
       cmocka_unit_test_teardown(test_guard_frozen, clean),
