@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/exit_codes.h"
 #include "common/json.h"
 #include "daemon/core/internal.h"
 #include "daemon/job/drain.h"
@@ -227,7 +228,8 @@ static void job_headline(struct buf *out, const struct job *j, bool all, uint64_
                (long long)j->world_size, j->world_size == 1 ? "" : "s");
   buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used, (long long)j->settings.max_restarts);
   if (j->state == JOB_ENDING || j->state == JOB_ENDED)
-    buf_printf(out, ", %s with exit code %d", outcome_name(j->outcome), j->code);
+    buf_printf(out, ", %s with exit code %d%s", outcome_name(j->outcome), j->code,
+               j->code == EXIT_CODE_PREEMPTED ? ": requeue me" : "");
   buf_putc(out, '\n');
 }
 

@@ -21,6 +21,7 @@
 #include <string.h>
 #include "common/deadline.h"
 #include "common/events/event.h"
+#include "common/exit_codes.h"
 #include "common/hostlist.h"
 #include "common/mem.h"
 #include "daemon/job/goodput.h"
@@ -437,8 +438,8 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
     event_text(&e, EVENT_RAW_ERROR, v->error[0] ? v->error : v->cause == CAUSE_OPERATOR ? "" : v->text);
     buf_printf(&text, "job %s %s%s: ", j->id, outcome_name(j->outcome), j->round ? "" : " before its first round");
     verdict_sentence(v, &text);
-    buf_printf(&text, "; %lld of %lld restarts used; exit code %d", (long long)j->restarts_used,
-               (long long)j->settings.max_restarts, j->code);
+    buf_printf(&text, "; %lld of %lld restarts used; exit code %d%s", (long long)j->restarts_used,
+               (long long)j->settings.max_restarts, j->code, j->code == EXIT_CODE_PREEMPTED ? ": requeue me" : "");
   }
   struct buf useful = BUF_INIT;
   goodput_sentence(&g, &useful);

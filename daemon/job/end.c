@@ -249,7 +249,8 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   }
   j->last_charged = false;
   job_announce_verdict(j, false, now_ms);
-  job_end(j, now_ms, v->cause == CAUSE_OPERATOR ? OUTCOME_STOPPED : OUTCOME_FAILED, (int)v->code, v);
+  bool stopped = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_NODE_LEAVING; /* its nodes were asked to leave */
+  job_end(j, now_ms, stopped ? OUTCOME_STOPPED : OUTCOME_FAILED, (int)v->code, v);
 }
 
 bool job_waits_for_head(const struct job *j, const struct member *m) {

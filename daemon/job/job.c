@@ -191,7 +191,7 @@ static void on_bye(struct job *j, const struct job_event *ev) {
 static void on_bye_forming(struct job *j, const struct job_event *ev) {
   on_lost_forming(j, ev);
   if (!j->n_members && j->round && j->last_verdict.cause == CAUSE_NODE_LEAVING)
-    job_end(j, ev->now_ms, OUTCOME_FAILED, EXIT_CODE_PREEMPTED, &j->last_verdict);
+    job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_PREEMPTED, &j->last_verdict);
 }
 
 static void on_bye_recovering(struct job *j, const struct job_event *ev) {

@@ -109,7 +109,7 @@ def test_a_job_runs_and_a_worker_is_killed(rdzv, browser, worker):
     browser.until("the rounds are told", label)
     stop(a)
     d.expect("-> ended")
-    assert browser.looks_until("Failed", ".badge") <= SOON and browser.looks_until("exit code 75", ".job-head") <= SOON
+    assert browser.looks_until("Stopped", ".badge") <= SOON and browser.looks_until("exit code 75", ".job-head") <= SOON
 
 
 def test_a_node_is_cut(rdzv, browser, worker):

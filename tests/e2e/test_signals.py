@@ -9,7 +9,7 @@ import time
 import pytest
 
 import waits
-from harness import describe, free_port, stat, until
+from harness import RDZVCTL, describe, free_port, stat, until
 
 WORKER = waits.COMMAND
 
@@ -95,6 +95,21 @@ def test_schedulers_signal_all_processes(rdzv, signo):
     a.kill(signal.SIGINT)
     assert a.exit(10) == 75, a
     rdzv.gone()
+
+
+def test_a_job_that_was_asked_to_leave_has_not_failed(rdzv):
+    """All its nodes get SIGTERM, as from a scheduler. Status, events and the daemon's log say "stopped" and what to do."""
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--rdzv-id", "family", "--events", rdzv.tmp / "events", "--", "sh", "-c", WORKER)
+    for a in agents:
+        a.expect("^.*ready")
+    for a in agents:
+        a.kill(signal.SIGTERM)
+    assert [a.exit(10) for a in agents] == [75, 75], rdzv
+    p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "status", "family")
+    assert p.exit(5) == 0 and p.says(r"family: ended .*, stopped with exit code 75: requeue me"), p
+    d.expect(r"family: .* -> ended")
+    assert not d.says("failed") and not any(a.says("failed") for a in agents), rdzv
 
 
 def test_an_agents_daemon_leaves_with_it(rdzv):

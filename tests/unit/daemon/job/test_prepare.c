@@ -278,7 +278,7 @@ static void test_all_leave(void **state) {
   }
   node_stopped(&r, &n[2]);
   const struct msg *end = rig_last(&r, n[2].conn, MSG_END);
-  assert_int_equal(end->end.outcome, OUTCOME_FAILED);
+  assert_int_equal(end->end.outcome, OUTCOME_STOPPED);
   assert_int_equal(end->end.code, EXIT_CODE_PREEMPTED);
   node_bye(&r, &n[2]);
   check_state(&r, "ended");
