@@ -74,6 +74,7 @@ static void log_end(struct supervisor *s, const struct end *end) {
   verdict_sentence(&end->verdict, &text);
   explain_no_restart(s, end, &why);
   sup_put_unreachable(s, &why);
+  sup_put_finished(s, &end->verdict, &why);
   if (end->verdict.cause != CAUSE_NONE) sup_drop_pending_verdict(s);
   sup_log_verdict(s, &end->verdict, "");
   char when[40] = "before its first round";

@@ -31,6 +31,7 @@ enum { HEARTBEATS_KEPT = 16, WARN_EVERY_MS = 30000 };
 struct worker {
   int pid;                    /* 0: not spawned */
   bool spawned, exited, gone; /* exited: and it counts; gone: counted or not */
+  bool finished;              /* exited, with code 0 */
   uint64_t step, of;
   double loss, samples_per_second;
   bool reports_progress;
@@ -107,6 +108,7 @@ struct current_round {
   struct failure_mark last_failure; /* as START or SETTLED reported it */
   bool held;                        /* a node that the round lost may still run workers: SETTLED */
   int64_t n_spawned, n_succeeded;
+  uint64_t early_ms; /* when the ranks that have finished before the others are named; UINT64_MAX: none, or they were */
   char *interpreter; /* of a worker that failed in it; NULL: not known */
 };
 
@@ -480,6 +482,10 @@ void sup_announce_exit(struct supervisor *s, int code);
 /* sentences.c */
 void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Once per verdict. */
+/* Appends which workers of this node had finished before the verdict's failure, or nothing. */
+void sup_put_finished(const struct supervisor *s, const struct verdict *v, struct buf *out);
+void sup_early_tick(struct supervisor *s);
+uint64_t sup_early_deadline(const struct supervisor *s);
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before);
 void sup_log_failure(struct supervisor *s, const struct verdict *v); /* of a worker here, or from STOP */
 void sup_log_pending_verdict(struct supervisor *s);

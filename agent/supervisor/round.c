@@ -123,6 +123,7 @@ void sup_clear_round(struct supervisor *s) {
     *w = w->parked && !w->gone ? parked : (struct worker){0};
   }
   s->round.n_spawned = s->round.n_succeeded = 0;
+  s->round.early_ms = UINT64_MAX;
   free(s->round.interpreter);
   s->round.interpreter = NULL;
   s->stop.reason = STOP_NONE;
@@ -334,7 +335,9 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   if (!died_by_itself(s, ev) || w->exited) return;
   w->exited = true;
   if (WIFEXITED(ev->exited.status) && WEXITSTATUS(ev->exited.status) == 0) {
-    s->round.n_succeeded++; /* CLEAR makes it FINISHED when it was the last */
+    w->finished = true;
+    if (!s->round.n_succeeded++)
+      s->round.early_ms = s->now_ms + SUPERVISOR_EARLY_MS; /* CLEAR makes it FINISHED when it was the last */
     return;
   }
   struct verdict v;

@@ -38,7 +38,7 @@ static bool same_verdict(const struct verdict *a, const struct verdict *b) {
          a->pid == b->pid && a->code == b->code;
 }
 
-enum { LAST_LINES_MAX = 10, LAST_LINE_MAX = 500, SHOW_AFTER_MS = 250 };
+enum { LAST_LINES_MAX = 10, LAST_LINE_MAX = 500, SHOW_AFTER_MS = 250, FINISHED_SHOWN_MAX = 8 };
 
 /* The last lines of a worker's stderr, each on a line of its own. */
 static void log_last_lines(struct supervisor *s, const char *text) {
@@ -84,11 +84,57 @@ static void emit_reported(struct supervisor *s, const struct verdict *v, struct 
   e->told.local_rank = is_ours(s, v) ? v->local_rank : -1;
 }
 
+/* "rank 1", "ranks 0-2,5"; "ranks 0,2,4,6,... (40 of 128)". */
+static void put_finished(const struct supervisor *s, struct buf *out) {
+  int64_t n = s->config.workers, shown = 0, base = s->round.rank_base;
+  buf_puts(out, s->round.n_succeeded == 1 ? "rank " : "ranks ");
+  for (int64_t i = 0, last; i < n; i = last + 1) {
+    last = i;
+    if (!s->workers[i].finished) continue;
+    while (last + 1 < n && s->workers[last + 1].finished) last++;
+    if (shown++ == FINISHED_SHOWN_MAX) {
+      buf_printf(out, ",... (%lld of %lld here)", (long long)s->round.n_succeeded, (long long)n);
+      return;
+    }
+    buf_printf(out, "%s%lld", shown > 1 ? "," : "", (long long)(base + i));
+    if (last > i) buf_printf(out, "-%lld", (long long)(base + last));
+  }
+}
+
 /* A worker that finished early may be the cause: others may have waited for it. A verdict does not show it. */
-static void log_finished(struct supervisor *s, const struct verdict *v) {
-  if (!text_is_stderr(v->cause) || v->round != s->round.number || !s->round.n_succeeded) return;
-  sup_log(s, LOG_WARN, "  before that, %lld of %lld workers here had finished with code 0",
-          (long long)s->round.n_succeeded, (long long)s->config.workers);
+void sup_put_finished(const struct supervisor *s, const struct verdict *v, struct buf *out) {
+  bool may_wait = text_is_stderr(v->cause) || v->cause == CAUSE_WORKER_HUNG;
+  if (!may_wait || v->round != s->round.number || !s->round.n_succeeded) return;
+  buf_puts(out, "; before that, ");
+  put_finished(s, out);
+  buf_puts(out, " had finished with code 0");
+}
+
+/* Those that go on have made no step since the first one finished, as far as is known. */
+static bool may_wait_for_finished(const struct supervisor *s) {
+  uint64_t first_ms = s->round.early_ms - SUPERVISOR_EARLY_MS;
+  if (s->state != SUPERVISOR_RUNNING) return false;
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (!s->workers[i].exited && s->workers[i].stepped_ms > first_ms) return false;
+  return s->round.n_succeeded < s->config.workers;
+}
+
+/* Nothing else tells a person why a job stands still whose script has ended on one rank alone. */
+void sup_early_tick(struct supervisor *s) {
+  if (s->now_ms < s->round.early_ms) return;
+  if (may_wait_for_finished(s)) {
+    struct buf ranks = BUF_INIT;
+    long long left = (long long)(s->config.workers - s->round.n_succeeded);
+    put_finished(s, &ranks);
+    sup_log(s, LOG_INFO, "%s finished with code 0, and %lld worker%s here still run%s after %d s: do they wait for it?",
+            buf_text(&ranks), left, left == 1 ? "" : "s", left == 1 ? "s" : "", SUPERVISOR_EARLY_MS / 1000);
+    buf_finish(&ranks);
+  }
+  s->round.early_ms = UINT64_MAX;
+}
+
+uint64_t sup_early_deadline(const struct supervisor *s) {
+  return s->round.early_ms;
 }
 
 static void replace_copy(struct verdict *to, const struct verdict *v) {
@@ -101,13 +147,15 @@ static void replace_copy(struct verdict *to, const struct verdict *v) {
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
   if (v->cause != CAUSE_NONE) replace_copy(&s->verdicts->last, v);
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->verdicts->shown)) return;
-  struct buf text = BUF_INIT;
+  struct buf text = BUF_INIT, finished = BUF_INIT;
   verdict_sentence(v, &text);
-  sup_log(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s", before, buf_text(&text));
+  sup_put_finished(s, v, &finished);
+  sup_log(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s%s", before, buf_text(&text),
+          buf_text(&finished));
+  buf_finish(&finished);
   bool shown = v->shown && (is_ours(s, v) || s->config.one_terminal);
   if (text_is_stderr(v->cause) && !shown) log_last_lines(s, v->text);
   log_interpreter(s, v);
-  log_finished(s, v);
   emit_reported(s, v, &text);
   replace_copy(&s->verdicts->shown, v);
 }

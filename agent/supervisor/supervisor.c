@@ -178,6 +178,7 @@ static const struct concern {
 } concerns[] = {
     /* ticks come in this order */
     {sup_verdicts_create, sup_verdicts_destroy, NULL, sup_verdicts_tick, sup_verdicts_deadline},
+    {NULL, NULL, NULL, sup_early_tick, sup_early_deadline},
     {NULL, NULL, NULL, sup_wait_tick, sup_wait_deadline},
     {sup_park_create, sup_park_destroy, sup_park_clear_round, sup_park_tick, sup_park_deadline},
     {sup_targets_create, sup_targets_destroy, NULL, NULL, NULL},
@@ -415,7 +416,8 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->coverage = xcalloc(supervisor_table_size() * SUPERVISOR_STATE_COUNT, sizeof *s->coverage);
   s->round.node_rank = s->round.failed_step = -1;
   s->round.last_failure = FAILURE_MARK_NONE;
-  s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->fence.guard_ms = s->link.stranger_ms = UINT64_MAX;
+  s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->round.early_ms = s->fence.guard_ms =
+      s->link.stranger_ms = UINT64_MAX;
   for (size_t i = 0; i < CONCERNS; i++)
     if (concerns[i].create) concerns[i].create(s);
   return s;

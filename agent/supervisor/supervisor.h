@@ -22,6 +22,7 @@ enum {
   SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
   SUPERVISOR_STRANGER_MS = 30000,   /* how long the port may speak another protocol before the agent gives up */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
+  SUPERVISOR_EARLY_MS = 60000,      /* from the first worker that finishes to a line about it, while others go on */
   SUPERVISOR_MINT_MS = 20000,       /* until a helper has minted NCCL ids; < JOB_MINT_MS */
   SUPERVISOR_FORWARD_MS = 5000,     /* or a lease, if that is less */
   SUPERVISOR_CLAIM_MS = 10000,      /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */

@@ -11,6 +11,30 @@
 #include "common/exit_codes.h"
 #include "tests/rig/unit.h"
 
+/* A script that ends on one rank: the others wait, and nothing fails. */
+static void test_a_rank_that_finishes_early_is_named(void **state) {
+  static const char line[] =
+      "rank 2 finished with code 0, and 1 worker here still runs after 60 s: do they wait for it?";
+  struct bench b;
+  bench_open_running(&b);
+  b.answering = true;
+  bench_exited(&b, 0, EXITED(0), b.now_ms, "");
+  bench_run(&b, 59000);
+  assert_int_equal(bench_said(&b, "finished"), 0);
+  bench_run(&b, 300000);
+  assert_int_equal(bench_said(&b, line), 1);
+  bench_exited(&b, 1, EXITED(1), b.now_ms, "RuntimeError: Connection closed by peer\n");
+  bench_run(&b, 1000);
+  assert_int_equal(bench_said(&b, "exited with code 1; before that, rank 2 had finished with code 0"), 1);
+  bench_close(&b);
+  bench_open_running(&b); /* both finish, as they should */
+  b.answering = true;
+  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+  bench_run(&b, 300000);
+  assert_int_equal(bench_said(&b, "finished with code 0"), 0);
+  bench_close(&b);
+}
+
 static void test_a_failure_is_told_once(void **state) {
   struct bench b;
   bench_open_running(&b);
@@ -298,6 +322,7 @@ static void test_an_interpreter_of_another_round(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_rank_that_finishes_early_is_named),
       cmocka_unit_test(test_a_failure_is_told_once),
       cmocka_unit_test(test_a_settled_verdict_that_names_another),
       cmocka_unit_test(test_an_echo_is_not_told_before_its_cause),
