@@ -177,7 +177,7 @@ job = rdzv.init()
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     for step in range(1, 4):
-        job.log(step, loss=1)
+        rdzv.log(step, loss=1)
     open("file", "w").close()
     for step in range(1, 4):
         job.log(step, loss=1, folder="file/runs")

@@ -20,11 +20,10 @@ import signal
 import struct
 import threading
 import time
-import warnings
 from types import FrameType, TracebackType
 from typing import Any, Dict, List, Optional, Type
 
-from ._errors import Error, Lost, Timeout
+from ._errors import Error, Lost, Timeout, warn
 from ._job import CONNECT_S, Job, Request, init
 from ._lib import Context
 from ._store import milliseconds
@@ -84,7 +83,7 @@ class Checkpoints:
         except Error as e:
             if e.errno != errno.ENOTSUP:
                 raise
-            warnings.warn(f"requests for a checkpoint are not answered: {e}", stacklevel=3)
+            warn(f"requests for a checkpoint are not answered: {e}", UserWarning)
             return False
 
     def __enter__(self) -> "Checkpoints":

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors as exceptions. Each one's text is librdzv's sentence."""
+"""Errors as exceptions. Each one's text is librdzv's sentence. Warnings point at the line that called rdzv."""
 
 import builtins
 import errno as _errno
-from typing import Optional
+import sys
+import warnings
+from typing import Optional, Type
+
+
+def warn(message: str, category: Type[Warning] = RuntimeWarning) -> None:
+    """Functions of the module call each other to any depth."""
+    depth, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=depth)
 
 
 class Error(RuntimeError):

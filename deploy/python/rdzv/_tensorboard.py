@@ -8,9 +8,9 @@ import ctypes
 import errno
 import os
 import threading
-import warnings
 from typing import Dict, List, Mapping, Optional
 
+from ._errors import warn
 from ._lib import failure, load
 
 FOLDER = "RDZV_TENSORBOARD_DIR"
@@ -32,7 +32,7 @@ class Board:
         if code == -errno.EINVAL:
             raise error
         if not self._failed:
-            warnings.warn(f"{error}; training goes on, and {result}", RuntimeWarning, stacklevel=5)
+            warn(f"{error}; training goes on, and {result}")
         self._failed = True
 
     def resumed(self, step: int) -> None:
@@ -79,7 +79,7 @@ class Boards:
 
     def _warn_once(self) -> None:
         if not self._warned:
-            warnings.warn(f"log() writes nothing: give it a folder, or set {FOLDER}", RuntimeWarning, stacklevel=4)
+            warn(f"log() writes nothing: give it a folder, or set {FOLDER}")
         self._warned = True
 
     def close(self) -> None:
