@@ -30,13 +30,14 @@ apt_missing() {
   have pgrep || echo procps
   [ $quick = 1 ] || have systemd-analyze || echo systemd
   python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
-  # The readers of the manual pages and the completions; without them tests/e2e skips these tests.
+  # The readers of the manual pages and the completions; without them tests/e2e skips these tests. gdb likewise.
   if [ $ci = 1 ]; then
     have mandoc || echo mandoc
     have groff || echo groff
     have zsh || echo zsh
     have fish || echo fish
     have shellcheck || echo shellcheck
+    have gdb || echo gdb
     [ -e /usr/share/bash-completion/bash_completion ] || echo bash-completion
   fi
   # A Slurm for tests/cluster: its daemons are started by the tests alone, and only there.
