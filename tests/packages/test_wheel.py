@@ -95,6 +95,11 @@ def test_the_tag(made, tools):
             wheel = one(made, f"{name}-*-py3-none-manylinux_2_28_{arch}.whl")
             assert f'platform tag: "manylinux_2_28_{arch}"' in " ".join(tools.run(made / "venv/bin/auditwheel", "show", wheel).split())
             assert wheel.stat().st_size < size
+    for name, mega in re.findall(r"(?m)^\| `(\S+)` \| ([\d.]+) MB \|$", (TOP / BUILD_PAGE).read_text()):
+        assert (made / name).stat().st_size / 1e6 == pytest.approx(float(mega), rel=0.05), f"{BUILD_PAGE} gives another size of {name}"
+    (mega,) = re.findall(r"The wheel is ([\d.]+) MB", (TOP / "README.md").read_text())
+    assert one(made, "rdzv-*_x86_64.whl").stat().st_size / 1e6 == pytest.approx(float(mega), rel=0.05)
+    for arch in ("x86_64", "aarch64"):
         assert {p.name for p in (made / arch / "root/rdzv/share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
     root = made / os.uname().machine / "root/rdzv"
     for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"):
@@ -169,6 +174,8 @@ def test_its_files(environment, tools):
             "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish",
             "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"} <= found
     assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
+    (about,) = environment.glob("lib/python*/site-packages/rdzv-*.dist-info/METADATA")
+    assert {"Author: rdzv developers", "Project-URL: Homepage, https://rdzv.invalid/"} <= set(about.read_text().splitlines())
     ask = "import ctypes, rdzv; print(ctypes.CDLL(list(rdzv.__path__)[0] + '/lib/librdzv.so.0').rdzv_init)"
     assert "FuncPtr" in tools.run(environment / "bin/python", "-c", ask, env={"PATH": "/usr/bin:/bin"})
 
