@@ -225,15 +225,27 @@ static int too_long(struct ask *a) {
   return FAILED;
 }
 
-/* Where a browser shows the same. */
+/* Where a browser shows the same: a line, or the last field of the object. */
 static void put_page(struct ask *a) {
   const struct core_config *us = &a->c->config;
+  struct buf url = BUF_INIT;
   if (!us->page) return;
   if (a->local)
-    buf_printf(&a->text, "page: http://%s/\n", us->page);
+    buf_printf(&url, "http://%s/", us->page);
   else
-    buf_printf(&a->text, strchr(a->reached, ':') ? "page: http://[%s]:%d/\n" : "page: http://%s:%d/\n", a->reached,
-               us->port);
+    buf_printf(&url, strchr(a->reached, ':') ? "http://[%s]:%d/" : "http://%s:%d/", a->reached, us->port);
+  if (a->raw) {
+    while (a->text.len && a->text.data[a->text.len - 1] != '}') a->text.len--;
+    if (a->text.len) a->text.len--;
+    json_t *v = json_text(buf_text(&url));
+    buf_puts(&a->text, ",\"page\":");
+    json_print(&a->text, v);
+    buf_puts(&a->text, "}\n");
+    json_decref(v);
+  } else {
+    buf_printf(&a->text, "page: %s\n", buf_text(&url));
+  }
+  buf_finish(&url);
 }
 
 static int tell(struct ask *a, bool whole) {
@@ -245,7 +257,7 @@ static int tell(struct ask *a, bool whole) {
   size_t n = a->q->json ? 0 : status_jobs_text(a->c, &q, whole, store, &a->text);
   while (a->q->json && status_more(&w, a->c, STATUS_MAX, &a->text)) continue;
   n += w.n;
-  if (n && whole && !a->raw) put_page(a);
+  if (n && whole) put_page(a);
   a->made = a->text.len;
   if (a->made > STATUS_MAX) return too_long(a);
   if (n || !id[0]) return 0;

@@ -52,7 +52,7 @@ static void merge_text(const struct client *c, struct buf *out) {
   }
 }
 
-/* Lists are joined, and numbers added. */
+/* Lists are joined, and numbers added. Each daemon has a page of its own. */
 static void merge_object(json_t *into, json_t *from) {
   const char *key;
   json_t *v;
@@ -70,10 +70,12 @@ static void merge_object(json_t *into, json_t *from) {
 }
 
 static void merge_json(const struct client *c, struct buf *out) {
-  json_t *all = json_object(), *failures = json_array();
+  json_t *all = json_object(), *failures = json_array(), *pages = json_array();
   for (size_t i = 0; i < c->n_endpoints; i++) {
     const struct ctl_told *t = &c->told[i];
     json_t *v = t->text && !t->code ? json_loads(t->text, 0, NULL) : NULL;
+    if (json_object_get(v, "page")) json_array_append(pages, json_object_get(v, "page"));
+    json_object_del(v, "page");
     merge_object(all, v);
     json_decref(v);
     if (t->text && t->code)
@@ -81,7 +83,9 @@ static void merge_json(const struct client *c, struct buf *out) {
                                                 "text", json_text(t->text)));
   }
   if (json_array_size(failures)) json_object_set(all, "failures", failures);
+  json_object_set(all, "pages", pages);
   json_decref(failures);
+  json_decref(pages);
   json_print(out, all);
   buf_putc(out, '\n');
   json_decref(all);

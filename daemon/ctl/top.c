@@ -324,6 +324,18 @@ static void put_note(struct buf *out, const json_t *job) {
   buf_putc(out, '\n');
 }
 
+/* Where a browser shows the same: one daemon's, or those of several. */
+static void put_addresses(struct buf *out, const json_t *answer) {
+  const json_t *pages = json_object_get(answer, "pages"), *page = json_object_get(answer, "page");
+  for (size_t i = 0; page || i < json_array_size(pages); page = NULL, i++) {
+    const char *text = json_string_value(page ? page : json_array_get(pages, i));
+    buf_puts(out, "page: ");
+    if (text) buf_put_plain(out, text, strlen(text), strlen(text));
+    buf_putc(out, '\n');
+    if (page) return;
+  }
+}
+
 bool top_put_page(struct buf *out, const char *json, size_t len, bool one_job, size_t width) {
   json_t *answer = json_loadb(json, len, JSON_DISABLE_EOF_CHECK, NULL);
   const json_t *jobs = json_object_get(answer, "jobs"), *job = json_array_get(jobs, 0);
@@ -338,6 +350,7 @@ bool top_put_page(struct buf *out, const char *json, size_t len, bool one_job, s
     put_nodes(out, json_object_get(job, "members"), width);
   }
   if (good) put_drained(out, json_object_get(answer, "drained"));
+  if (good) put_addresses(out, answer);
   json_decref(answer);
   return good;
 }

@@ -198,6 +198,8 @@ def test_top(rdzv):
     assert p.says(r"(?m)^family +running .* 2 +2 +0 of 3"), p
     p = ask(rdzv, "top", "family")
     assert p.says(r"(?m)^NODE +HOST +RANKS +STATE") and p.says(r"(?m)^ +1 +\S+ +1 +running"), p
+    page = json.loads(ask(rdzv, "status", "--json").text)["page"]
+    assert ask(rdzv, "top", "family").out[-1] == f"page: {page}" and page.startswith("http://"), page
     p = ask(rdzv, "top", "nope")
     assert p.code == 1 and p.err == ["rdzvctl: no job has the id nope; there are: family"], p
     t = Terminal(rdzv, RDZVCTL, "--socket", rdzv.tmp / "s", "top", "family")
@@ -235,7 +237,8 @@ def test_the_daemon_that_has_the_job_is_found(rdzv):
 
 
 def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
-    """As with two jobs of --standalone. A daemon that does not answer is named beside the others' jobs; one that has ended is not."""
+    """As with two jobs of --standalone. A daemon that does not answer is named beside the others' jobs; one that has ended is not.
+    Other tests of this user may have daemons and jobs, too."""
     env = {"XDG_RUNTIME_DIR": str(rdzv.tmp)}
     one, two, three = (rdzv.daemon("--state-dir", rdzv.tmp / n, env=env) for n in "123")
     find = lambda *words: ctl(rdzv, *words, env=env)
@@ -245,10 +248,12 @@ def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
         d.expect("starting -> running")
     for verb in "jobs", "status", "top":
         p = find(verb)
-        assert p.code == 0 and p.says("cousin:? +running") and p.says("family:? +running") and not p.says("no jobs") and not p.err, p
+        assert p.code == 0 and p.says("cousin:? +running") and p.says("family:? +running") and not p.says("no jobs"), p
+        assert not p.says(rf"rdzvd-({one.port}|{two.port}|{three.port})\.sock"), p
         assert len([l for l in p.out if l.startswith("JOB")]) == (verb == "top"), "one table"
     v = json.loads(find("status", "--json").text)
-    assert {j["job"] for j in v["jobs"]} == {"cousin", "family"} and v["drained"] == [] and "failures" not in v, v
+    assert {j["job"] for j in v["jobs"]} >= {"cousin", "family"} and v["drained"] == [], v
+    assert set(v["pages"]) >= {f"http://127.0.0.1:{d.port}/" for d in (one, three)}, v
     page = Terminal(rdzv, "env", f"XDG_RUNTIME_DIR={rdzv.tmp}", RDZVCTL, "top")
     try:
         page.expect(r"cousin +running")
@@ -256,9 +261,9 @@ def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
         two.kill(signal.SIGSTOP)
         page.expect(r"rdzvctl: gave up after [0-9.]+ s of waiting for an answer at /")
         p = find("jobs")
-        assert p.code == 0 and p.says("cousin: running") and len(p.err) == 1 and p.says(rf"rdzvctl: gave up after .*rdzvd-{two.port}.sock"), p
+        assert p.code == 0 and p.says("cousin: running") and p.says(rf"rdzvctl: gave up after .*rdzvd-{two.port}.sock"), p
         v = json.loads(find("jobs", "--json").text)
-        assert len(v["jobs"]) == 2 and [(f["code"], f["daemon"]) for f in v["failures"]] == [(69, f"{rdzv.tmp}/rdzvd-{two.port}.sock")], v
+        assert len(v["jobs"]) >= 2 and (69, f"{rdzv.tmp}/rdzvd-{two.port}.sock") in [(f["code"], f["daemon"]) for f in v["failures"]], v
         two.kill(signal.SIGCONT)
         four = rdzv.daemon("--state-dir", rdzv.tmp / "4", env=env)
         agents += rdzv.agents(1, four.endpoint, "--rdzv-id", "newcomer", "--", "sh", "-c", WAIT)
