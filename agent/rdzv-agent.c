@@ -285,6 +285,8 @@ static void log_lines(enum log_level level, const char *p) {
 static void log_notes(const struct agent_options *o, const struct identity *id, bool of_another_host) {
   log_lines(LOG_WARN, buf_text(&id->cluster.warnings));
   if (!o->quiet) log_lines(LOG_INFO, o->notes);
+  if (!host_reaches_loopback())
+    log_warn("the loopback interface is down, so workers cannot meet at %s: ip link set lo up", host_loopback());
   if (o->expect && !o->from.expect && !of_another_host && !cluster_lists(o->expect, id->host))
     log_warn("--expect %s does not name this host, %s", o->expect, id->host);
 }

@@ -5,6 +5,8 @@
 
 #include "agent/link/host_addrs.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -51,6 +53,20 @@ const char *host_loopback(void) {
     found = only_v6 ? "::1" : "127.0.0.1";
   }
   return found;
+}
+
+/* Binding and the routes may stay while the interface is down. */
+bool host_reaches_loopback(void) {
+  struct ifaddrs *list;
+  bool seen = false, up = false;
+  if (getifaddrs(&list) != 0) return true; /* not known */
+  for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+    if (!(i->ifa_flags & IFF_LOOPBACK)) continue;
+    up = up || (i->ifa_flags & IFF_UP);
+    seen = true;
+  }
+  freeifaddrs(list);
+  return up || !seen;
 }
 
 size_t host_addrs(struct ipaddr out[HOST_ADDRS_MAX]) {
