@@ -6,9 +6,10 @@
  * COMMAND` starts a task elsewhere; with -V it takes the script's variables along. A task is recognised by its spool
  * folder inside the script's: ".../active_jobs/4711.1/1.gpu2".
  *
- * qrsh starts one agent per host; NHOSTS is their number. We use it without -nostdin, since an agent must notice the
- * end of its launcher. We use it without -V, since the launcher passes the environment itself, except for grants of one
- * host only.
+ * qrsh starts one agent per host. Son of Grid Engine sets NHOSTS=1 in each task, however many hosts the job has. So a
+ * task knows their number from a list that it can read, or from a greater NHOSTS. We use qrsh without -nostdin, since an
+ * agent must notice the end of its launcher. We use it without -V, since the launcher passes the environment itself,
+ * except for grants of one host only.
  *
  * JOB_ID is too common to indicate Grid Engine, which always sets SGE_TASK_ID too ("undefined" outside of arrays).
  * RESTARTED is 1 or 2 (with a checkpoint) if the job was started before. GPUs granted by number are in SGE_HGR_NAME;
@@ -68,9 +69,13 @@ static void find_gpus(struct row *r) {
 }
 
 static void read_task(struct row *r, const struct row_hosts *h, const char *from) {
+  int64_t n;
   row_set_number(r, &r->c->start, CLUSTER_STARTED, "SGE_JOB_SPOOL_DIR");
   row_set_text(r, &r->c->launcher, "qrsh", "SGE_JOB_SPOOL_DIR");
-  row_take_number(r, &r->c->agents, "NHOSTS", 1, NODES_MAX);
+  if (h->n)
+    row_set_number(r, &r->c->agents, (int64_t)h->n, from);
+  else if (row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n > 1)
+    row_set_number(r, &r->c->agents, n, "NHOSTS");
   row_set_number(r, &r->c->local_agents, 1, "SGE_JOB_SPOOL_DIR");
   row_set_number(r, &r->c->local_index, 0, "SGE_JOB_SPOOL_DIR");
   int64_t here = row_hosts_find(h, r->site->host);
@@ -84,7 +89,7 @@ void cluster_read_sge(struct row *r) {
   if (!id || !number) return;
   set_job(r, id, number);
   bool task = is_task(r), launched = r->c->start.is_set, known = find_hosts(r, task, &h, &from);
-  if (known && row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n != (int64_t)h.n)
+  if (known && !task && row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n != (int64_t)h.n)
     row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is used", from, h.n, (long long)n);
   if (task && !launched) read_task(r, &h, from);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "JOB_ID SGE_TASK_ID");
@@ -92,5 +97,5 @@ void cluster_read_sge(struct row *r) {
   if (row_number(r, "RESTARTED", 0, 2, &restarted)) row_set_number(r, &r->c->restarts, restarted > 0, "RESTARTED");
   find_gpus(r);
   row_set_hosts(r, &h, from);
-  row_take_number(r, &r->c->nodes, "NHOSTS", 1, NODES_MAX);
+  if (!task) row_take_number(r, &r->c->nodes, "NHOSTS", 1, NODES_MAX);
 }
