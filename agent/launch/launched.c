@@ -455,6 +455,8 @@ static int open_ends(struct launched *l, struct err *e) {
 
 static void watch_signals(struct launched *l) {
   static const int watched[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  signal(SIGUSR1, SIG_IGN); /* Grid Engine sends them to tasks as well: only the first host decides what follows */
+  signal(SIGUSR2, SIG_IGN);
   for (int i = 0; i < 4; i++) {
     uv_signal_init(&l->loop, &l->signals[i]);
     uv_signal_start(&l->signals[i], on_signal, watched[i]);
