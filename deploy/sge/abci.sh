@@ -14,6 +14,7 @@
 #$ -j y
 #$ -V
 
+PATH=${SGE_O_PATH:-$PATH} # that of qsub: -V alone loses it where the queue starts a login shell
 # Without a version these load the site's current default. `module avail cuda nccl` lists the versions; cuda/12.6 keeps a job the same.
 # shellcheck disable=SC1091
 source /etc/profile.d/modules.sh

@@ -15,6 +15,7 @@
 #$ -j y
 #$ -V
 
+PATH=${SGE_O_PATH:-$PATH} #                that of qsub: -V alone loses it where the queue starts a login shell
 # module load cuda                             modules; the other node gets this shell's environment
 set -u -o pipefail #                           after the modules, because few of them work with -u
 [ $# -gt 0 ] || set -- ./train.py --epochs 10

@@ -21,6 +21,7 @@ import deadlines  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
 import rsh  # noqa: E402
+import sge  # noqa: E402
 import slurm  # noqa: E402
 import ssh  # noqa: E402
 
@@ -118,6 +119,14 @@ def make_slurm(tmp_path, request):
     if why := slurm.missing():
         pytest.skip(why)
     yield from makes(tmp_path, request, slurm.Slurm)
+
+
+@pytest.fixture
+def make_sge(tmp_path, request):
+    """make_sge(N): a Grid Engine of N nodes, and login: see sge.py."""
+    if why := sge.missing():
+        pytest.skip(why)
+    yield from makes(tmp_path, request, sge.Sge)
 
 
 @pytest.fixture

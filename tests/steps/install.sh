@@ -44,6 +44,10 @@ apt_missing() {
   if [ $ci = 1 ]; then
     PATH=$PATH:/usr/sbin have slurmctld || echo slurm-wlm
     PATH=$PATH:/usr/sbin have munged || echo munge
+    # A Grid Engine, likewise.
+    PATH=$PATH:/usr/sbin have sge_qmaster || echo gridengine-master
+    PATH=$PATH:/usr/sbin have sge_execd || echo gridengine-exec
+    have qsub || echo gridengine-client
     # And an sshd for each of its hosts, likewise.
     PATH=$PATH:/usr/sbin have sshd || echo openssh-server
     have ssh || echo openssh-client
