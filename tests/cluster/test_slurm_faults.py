@@ -91,6 +91,26 @@ def test_the_first_node_dies(make_slurm):
     c.gone()
 
 
+@pytest.mark.seconds(40)
+def test_the_first_node_dies_just_before_the_end(make_slurm):
+    """Slurm does not know it yet when the others are done: they end the job all the same, and give their nodes back."""
+    c = make_slurm(3)
+    conf = c.folder / "etc/slurm.conf"
+    conf.write_text(conf.read_text().replace("SlurmdTimeout=6\n", "SlurmdTimeout=600\n"))
+    assert not c.run("scontrol", "reconfigure"), c
+    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT)
+    for rank in range(6):
+        job.expect(f"round 1, rank {rank} of 6")
+    c[1].power_off()
+    for rank in range(4):
+        job.expect(f"round [2-9], rank {rank} of 4")
+    (c.tmp / "go").touch()
+    idle = lambda: c.run("sinfo", "-h", "-N", "-n", "node[2-3]", "-p", "main", "-o", "%t").split() == ["idle", "idle"]
+    until(lambda: f"nodes 2 and 3 are idle again: {c.run('sinfo', '-N', '-l')}\n{c}", idle, 60)
+    assert job.says(r"is done: \d rounds") and job.says("node1 has died, which had the script of the job"), c
+    c.gone()
+
+
 @pytest.mark.seconds(35)
 def test_more_than_half_of_the_nodes_die(make_slurm):
     """The first one too. An agent that is left asks for a new life of the job, which begins when there are nodes enough."""
