@@ -168,6 +168,7 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
       .endpoint_from = o->from.endpoint,
       .endpoint_doubt = o->endpoint_doubt[0] ? o->endpoint_doubt : NULL,
       .reach_ms = o->reach_ms,
+      .unknown_ms = o->unknown_ms,
       .n_endpoints = (uint32_t)o->n_endpoints,
       .endpoints = o->n_endpoints ? id->endpoint_texts : NULL,
       .claim = o->claim,

@@ -371,9 +371,10 @@ static void on_up(void *ctx, bool moved) {
 static void on_down(void *ctx, const struct link_down *down) {
   round_store_daemon(((struct session *)ctx)->store, false);
   log_desk_forget(((struct session *)ctx)->log_desk);
-  post(ctx,
-       &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                  .link_down = {.foreign = down->foreign, .exit_code = down->fatal, .why = down->why}});
+  post(ctx, &(struct supervisor_event){
+                .kind = SUP_LINK_DOWN,
+                .link_down = {
+                    .foreign = down->foreign, .unknown = down->unknown, .exit_code = down->fatal, .why = down->why}});
 }
 
 static void on_stranger(void *ctx, const char *who) {

@@ -443,7 +443,7 @@ static void on_resolved(void *ctx, const struct address_list *found, const struc
   struct link *l = ctx;
   l->resolve = NULL;
   if (e && l->to->addresses.n == 0) {
-    go_down(l, e->text);
+    go_down_with(l, &(struct link_down){.unknown = e->code == -ENOENT, .why = e->text});
     return;
   }
   if (!e) l->to->addresses = *found;

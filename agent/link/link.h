@@ -26,6 +26,7 @@ struct link;
 /* The attempt failed, or the connection ended. */
 struct link_down {
   bool foreign;    /* the program that listens there uses another protocol */
+  bool unknown;    /* the name server answers that there is no such name */
   int fatal;       /* not 0 if another try cannot help: the exit code */
   const char *why; /* a sentence for people */
 };

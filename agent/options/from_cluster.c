@@ -60,7 +60,7 @@ static int refuse_numbered(const struct settling *s, struct err *e) {
       starter_name(c), c->index.source, has_meeting_place(s) ? "" : " and --endpoint HOST");
 }
 
-enum { HINT_MAX = 64, ENDPOINT_REACH_MS = 60000 };
+enum { HINT_MAX = 64, ENDPOINT_REACH_MS = 60000, ENDPOINT_UNKNOWN_MS = 60000 };
 
 /* The launcher's option to start one agent on each host, for a sentence; "": not known. nodes: the number of hosts,
  * which some need; 0: they have it. */
@@ -268,6 +268,14 @@ static void doubt_endpoint(struct settling *s) {
   if (!options_is_given(s, "join-timeout")) o->reach_ms = ENDPOINT_REACH_MS;
 }
 
+/* A misspelt name is not tried for as long as a machine that may still boot. In Kubernetes the name of a pod appears when
+ * the pod is scheduled, and with several addresses the others may know. */
+static void bound_unknown_name(struct settling *s) {
+  struct agent_options *o = s->o;
+  bool late = s->cluster->scheduler.is_set && strcmp(s->cluster->scheduler.text, "Kubernetes") == 0;
+  if (o->n_endpoints == 1 && !late && !options_is_given(s, "join-timeout")) o->unknown_ms = ENDPOINT_UNKNOWN_MS;
+}
+
 /* Which agent of this host this one is. */
 static void take_neighbours(struct settling *s) {
   struct agent_options *o = s->o;
@@ -300,6 +308,7 @@ void options_rest_from_cluster(struct settling *s) {
   const struct cluster *c = s->cluster;
   note_others(s);
   doubt_endpoint(s);
+  bound_unknown_name(s);
   take_neighbours(s);
   if (c->index.is_set && !o->standalone) {
     o->order_key = c->index.number;

@@ -127,6 +127,7 @@ struct agent_options {
   /* a sentence: the scheduler's list shows that no agent of this job is at the endpoint. "": it does not */
   char endpoint_doubt[OPTIONS_FROM_MAX + 1];
   int64_t reach_ms;       /* how long a daemon there is waited for that has never answered; 0: join_timeout_ms */
+  int64_t unknown_ms;     /* the same if its name does not exist; 0: join_timeout_ms */
   const char *local_addr; /* numeric address or host name; or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
   int64_t orphan_grace_ms; /* INT64_MAX: forever */

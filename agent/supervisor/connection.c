@@ -49,8 +49,11 @@ static bool gives_up_on_stranger(const struct supervisor *s) {
 static uint64_t daemon_due_ms(const struct supervisor *s) {
   uint64_t due_ms = s->link.lost_ms + join_timeout_ms(s);
   if (gives_up_on_stranger(s)) return s->link.stranger_ms + SUPERVISOR_STRANGER_MS;
-  if (s->link.welcomed || !s->config.reach_ms) return due_ms;
-  return earliest(due_ms, s->link.lost_ms + (uint64_t)s->config.reach_ms);
+  if (s->link.welcomed) return due_ms;
+  if (s->config.reach_ms) due_ms = earliest(due_ms, s->link.lost_ms + (uint64_t)s->config.reach_ms);
+  if (s->config.unknown_ms && s->link.unknown_ms != UINT64_MAX)
+    due_ms = earliest(due_ms, s->link.unknown_ms + (uint64_t)s->config.unknown_ms);
+  return due_ms;
 }
 
 /* Whether --join-timeout decides how long a daemon is waited for. */
@@ -159,6 +162,10 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->link_down.foreign && s->link.stranger_ms == UINT64_MAX) s->link.stranger_ms = s->now_ms;
   if (!ev->link_down.foreign && s->link.state == CONNECTION_CONNECTING)
     s->link.stranger_ms = UINT64_MAX; /* it no longer listens */
+  if (!ev->link_down.unknown)
+    s->link.unknown_ms = UINT64_MAX;
+  else if (s->link.unknown_ms == UINT64_MAX)
+    s->link.unknown_ms = s->now_ms;
   struct buf why = BUF_INIT;
   bool doubt = s->config.endpoint_doubt && !s->link.welcomed;
   buf_puts(&why, ev->link_down.why ? ev->link_down.why : "the connection was closed");

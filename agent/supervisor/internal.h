@@ -58,6 +58,7 @@ struct daemon_link {
   bool welcomed;        /* ever */
   bool loss_reported;   /* a line has reported the loss */
   bool stranger_met;    /* the last attempt met a program that has not welcomed us */
+  uint64_t unknown_ms;  /* since when the endpoint's name has not existed; UINT64_MAX: it may exist */
   uint64_t stranger_ms; /* since when the endpoint has spoken another protocol; UINT64_MAX: it has not */
   bool stranger_named;  /* SUP_STRANGER came on this connection: down_text names the program */
   bool short_lived;     /* the last connection that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */

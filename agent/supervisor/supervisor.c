@@ -417,7 +417,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->round.node_rank = s->round.failed_step = -1;
   s->round.last_failure = FAILURE_MARK_NONE;
   s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->round.early_ms = s->fence.guard_ms =
-      s->link.stranger_ms = UINT64_MAX;
+      s->link.stranger_ms = s->link.unknown_ms = UINT64_MAX;
   for (size_t i = 0; i < CONCERNS; i++)
     if (concerns[i].create) concerns[i].create(s);
   return s;

@@ -44,6 +44,7 @@ struct supervisor_config {
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms; /* --hang-start-timeout */
   int64_t reach_ms;      /* how long a daemon is waited for that has never answered; 0: as long as for any other */
+  int64_t unknown_ms;    /* the same for a name that does not exist */
   bool many;             /* more than one worker or node: lines name ranks */
   bool echo;             /* another agent of this host logs the lines that are the same for all of them */
   bool living;           /* a terminal has SUP_STATUS, which shows what is waited for: only mistakes are logged */
@@ -121,6 +122,7 @@ struct supervisor_event {
       const char *why;
       int exit_code; /* not 0: trying again cannot help; the agent exits with it */
       bool foreign;  /* the program there has spoken another protocol */
+      bool unknown;  /* its name does not exist */
     } link_down;
     struct {
       const char *name; /* a clause that names the program */

@@ -649,6 +649,36 @@ static void test_a_place_outside_of_the_step_is_not_waited_for_long(void **state
   bench_close(&b);
 }
 
+static void down_unknown(struct bench *b) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                            .link_down = {.unknown = true, .why = "the name is not known"}});
+}
+
+/* A misspelt name is tried for a minute. A name that exists meanwhile has the whole time. */
+static void test_a_name_that_does_not_exist_is_not_tried_for_long(void **state) {
+  for (int appears = 0; appears < 2; appears++) {
+    struct bench b;
+    bench_open(&b);
+    b.config.settings.join_timeout_ms = 600000;
+    b.config.unknown_ms = 60000;
+    bench_begin(&b);
+    bench_run(&b, 2000);
+    down_unknown(&b);
+    assert_int_equal(bench_said(&b, "the name is not known; trying again for 60 s"), 1);
+    while (!b.exits && b.now_ms < 700000) {
+      bench_run(&b, 1000);
+      if (!b.exits && appears && b.now_ms > 30000)
+        bench_down(&b, true);
+      else if (!b.exits)
+        down_unknown(&b);
+    }
+    assert_exit(&b, EXIT_CODE_NO_DAEMON);
+    assert_int_equal(bench_said(&b, appears ? "within 600 s (--join-timeout): " : "within 62 s: the name is not known"),
+                     1);
+    bench_close(&b);
+  }
+}
+
 /* It may have been stopped, and rdzvd is on its way. */
 static void test_after_another_protocol_a_daemon_is_waited_for(void **state) {
   struct bench b;
@@ -727,6 +757,7 @@ int main(void) {
       cmocka_unit_test(test_several_supervisors),
       cmocka_unit_test(test_another_protocol_is_not_waited_for_long),
       cmocka_unit_test(test_a_place_outside_of_the_step_is_not_waited_for_long),
+      cmocka_unit_test(test_a_name_that_does_not_exist_is_not_tried_for_long),
       cmocka_unit_test(test_after_another_protocol_a_daemon_is_waited_for),
       cmocka_unit_test(test_who_is_silent_is_named),
   };
