@@ -91,12 +91,12 @@ static int exclude_busy(struct placed *p, const struct gpus *known, const struct
 }
 
 /* Notes what the devices were counted by. */
-static void note_gpu_source(struct placed *p, char *const *env, int n) {
-  const char *list = cluster_variable(env, "CUDA_VISIBLE_DEVICES");
+static void note_gpu_source(struct placed *p, char *const *env, const char *name, int n) {
+  const char *list = name ? cluster_variable(env, name) : NULL;
   struct buf text = BUF_INIT;
   if (p->seen) return;
   if (list)
-    agent_options_show_variable(list - strlen("CUDA_VISIBLE_DEVICES="), &text);
+    agent_options_show_variable(list - strlen(name) - 1, &text);
   else if (n)
     buf_printf(&text, "%d GPU%s visible", n, n == 1 ? " is" : "s are");
   else
@@ -104,12 +104,22 @@ static void note_gpu_source(struct placed *p, char *const *env, int n) {
   p->seen = buf_steal(&text);
 }
 
+/* NVIDIA's GPUs that a worker would see, or else AMD's. */
+static int count_visible(struct placed *p, const struct gpus *known, struct device *v, bool *amd) {
+  const char *from = "CUDA_VISIBLE_DEVICES";
+  int n = devices_list("", p->env, known, v);
+  int others = n ? 0 : devices_count_amd("", p->env, &from);
+  *amd = others > 0;
+  note_gpu_source(p, p->env, others ? from : "CUDA_VISIBLE_DEVICES", n + others);
+  return n + others;
+}
+
 static int refuse_no_gpu(const struct agent_options *o, struct err *e) {
   char option[OPT_SPELLING_MAX];
   opts_spelling(&o->spec, o->argc, o->argv, o->env, "nproc", option);
   return err_set(e, -EINVAL,
-                 "%s=gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus and /dev show none, or "
-                 "CUDA_VISIBLE_DEVICES hides it): give a number, or auto",
+                 "%s=gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus, /dev and /sys/class/kfd show none, "
+                 "or a variable such as CUDA_VISIBLE_DEVICES hides it): give a number, or auto",
                  option);
 }
 
@@ -117,9 +127,10 @@ static int refuse_no_gpu(const struct agent_options *o, struct err *e) {
 static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
   const struct gpus *known = ask_driver(o, p);
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
-  int n = devices_list("", p->env, known, v);
+  bool amd;
+  int n = count_visible(p, known, v, &amd);
+  if (amd) known = NULL;
   *count = n;
-  note_gpu_source(p, p->env, n);
   if (o->exclude_busy && !known)
     log_warn("--exclude-busy has no effect: the GPU driver cannot be asked%s",
              o->device_timeout_ms ? "" : " with --device-timeout 0");
@@ -139,8 +150,10 @@ static int count_devices(const struct agent_options *o, struct placed *p, int *c
 static int set_local_ranks(const struct agent_options *o, struct placed *p, struct err *e) {
   int64_t all = o->local_agents * p->workers;
   bool several = o->local_agents > 1 || o->crowded_by;
-  int n = several ? devices_count("", p->env, p->before.n ? &p->before : NULL) : 0;
-  if (several) note_gpu_source(p, p->env, n);
+  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
+  bool amd;
+  int n = several ? count_visible(p, p->before.n ? &p->before : NULL, v, &amd) : 0;
+  free(v);
   bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (n == 0 || n >= all);
   p->first = shared ? o->local_index * p->workers : 0;
   p->local_world = shared ? all : p->workers;
@@ -215,6 +228,15 @@ static void prepare_numa(const struct agent_options *o, const struct placed *p, 
   }
 }
 
+/* Few GPUs for many workers may be meant; a worker on GPU number LOCAL_RANK fails, and one on GPU 0 shares it. */
+static void advise_on_gpus(const struct agent_options *o, const struct placed *p, struct buf *trouble) {
+  const char *device = o->command ? NULL : trainer_device(o), *from;
+  int n = devices_count("", p->env, p->before.n ? &p->before : NULL);
+  if (n == 0) n = devices_count_amd("", p->env, &from);
+  if (device && strcmp(device, "cpu") == 0) return;
+  if (advice_gpus(n, p->workers, trouble)) buf_putc(trouble, '\n');
+}
+
 int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e) {
   struct buf info = BUF_INIT, trouble = BUF_INIT;
   struct env_job job = {.workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
@@ -222,6 +244,7 @@ int place_prepare(const struct agent_options *o, const struct placed *p, struct 
   int rc = env_check(p->env, &job, e);
   if (rc) return rc;
   if (advice_cpus(count_cpus(), p->workers, p->env, &trouble)) buf_putc(&trouble, '\n');
+  advise_on_gpus(o, p, &trouble);
   if (o->command && advice_threads(p->workers, p->env, &info)) buf_putc(&info, '\n'); /* the trainer has --threads */
   prepare_numa(o, p, numa, &info, &trouble);
   if (!o->quiet) log_lines(LOG_INFO, &info);

@@ -13,6 +13,10 @@
  * repeated entry: no device. If no GPU is visible from here, the list is taken as it is, since a worker in a container
  * may see more.
  *
+ * AMD's GPUs have two filters. ROCR_VISIBLE_DEVICES hides GPUs from the driver's library, and the numbers in
+ * HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES) count those that are left. /sys/class/kfd lists the GPUs of the machine,
+ * and hides the properties of those that a cgroup denies. Only their number is of interest here.
+ *
  * devices_narrow writes such a list for the workers: by UUID if all are known, since numbers change when a GPU is
  * lost. */
 
@@ -130,11 +134,15 @@ static void find_devices(struct there *g, const char *root, const struct gpus *k
 
 /* The list's entries. ---------------------------------------------------------------------------------------------- */
 
-static const char *list_of(char *const *env) {
-  static const char name[] = "CUDA_VISIBLE_DEVICES=";
+static const char *variable(char *const *env, const char *name) {
+  size_t n = strlen(name);
   for (; env && *env; env++)
-    if (strncmp(*env, name, strlen(name)) == 0) return *env + strlen(name);
+    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return *env + n + 1;
   return NULL;
+}
+
+static const char *list_of(char *const *env) {
+  return variable(env, "CUDA_VISIBLE_DEVICES");
 }
 
 /* Reads the entry at *at, without blanks; false: there is none, or it is too long. */
@@ -220,6 +228,35 @@ int devices_count(const char *root, char *const *env, const struct gpus *known) 
   int n = devices_list(root, env, known, v);
   free(v);
   return n;
+}
+
+/* A CPU is a node without "simd". */
+static int count_kfd(const char *root) {
+  char dir[PATH_TEXT_MAX], simd[16];
+  int n = 0;
+  snprintf(dir, sizeof(dir), "%s/sys/class/kfd/kfd/topology/nodes", root);
+  DIR *d = opendir(dir);
+  for (struct dirent *e; d && (e = readdir(d));)
+    if (e->d_name[0] != '.' && read_field(dir, e->d_name, "properties", "simd_count", simd, sizeof(simd)))
+      n += strcmp(simd, "0") != 0;
+  if (d) closedir(d);
+  return n < DEVICES_MAX ? n : DEVICES_MAX;
+}
+
+int devices_count_amd(const char *root, char *const *env, const char **from) {
+  const char *rocr = variable(env, "ROCR_VISIBLE_DEVICES"), *hip = variable(env, "HIP_VISIBLE_DEVICES");
+  const char *list = hip ? hip : list_of(env);
+  struct there *g = xcalloc(1, sizeof(*g));
+  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
+  int n = g->n = count_kfd(root);
+  bool amd = n || rocr || hip;
+  *from = hip ? "HIP_VISIBLE_DEVICES" : rocr ? "ROCR_VISIBLE_DEVICES" : NULL;
+  if (rocr) n = g->n = filter_devices(g, rocr, v);
+  memset(g->v, 0, sizeof(g->v)); /* numbers count what is left */
+  if (amd && list && (n || !rocr)) n = filter_devices(g, list, v);
+  free(v);
+  free(g);
+  return amd ? n : 0;
 }
 
 bool devices_are_named(char *const *env) {

@@ -35,6 +35,9 @@ struct device {
 int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]);
 int devices_count(const char *root, char *const *env, const struct gpus *known);
 
+/* AMD's GPUs that a worker would see. *from: the variable that decides; NULL: the machine. */
+int devices_count_amd(const char *root, char *const *env, const char **from);
+
 /* CUDA_VISIBLE_DEVICES of the worker with this local rank under --virtual-local-rank: the i-th entry of the inherited
  * list, without blanks, or i without a list. False (and ""): the list is shorter, or the entry is too long. */
 bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]);

@@ -39,6 +39,17 @@ def test_one_warning_for_too_few_cpus(rdzv):
     assert a.exit() == 0 and not a.says("CPU"), a
 
 
+def test_one_warning_for_too_few_gpus(rdzv):
+    """Those of a variable, NVIDIA's or AMD's."""
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        a = rdzv.agent("--nproc", 4, "--", "true", env={name: "0"})
+        assert a.exit() == 0, a
+        assert [l for l in a.err if "GPU" in l] == [
+            "rdzv-agent: 4 workers share 1 GPU: this process sees no more; ask the scheduler for 4, or start --nproc 1"], a
+    a = rdzv.agent("--nproc", 2, "--", "true", env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert a.exit() == 0 and not a.says("GPU"), a
+
+
 def test_threads(rdzv):
     """Several workers get one each, said once; a single one, and what was set by hand, are left alone."""
     show = ["--", "sh", "-c", "echo ${OMP_NUM_THREADS-unset}; exit $((1 - $RDZV_RESTART_COUNT))"]

@@ -473,7 +473,10 @@ def test_where_local_ranks_come_from(rdzv):
     """Of agents that each see all devices, and of one that sees its own alone."""
     envs = list(slurm(new_job(), HOST, tasks=4))
     assert explained(rdzv, {**envs[2], "CUDA_VISIBLE_DEVICES": "0,1,2,3"})["local-rank"] == "2 of 4  # SLURM_LOCALID=2"
-    assert explained(rdzv, {**envs[2], "CUDA_VISIBLE_DEVICES": "2"})["local-rank"] == "0 of 1  # SLURM_LOCALID=2, CUDA_VISIBLE_DEVICES=2"
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):  # ROCR: LUMI's wrapper script
+        assert explained(rdzv, {**envs[2], name: "2"})["local-rank"] == f"0 of 1  # SLURM_LOCALID=2, {name}=2"
+    both = {**envs[2], "ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "0,1,2,3"}
+    assert explained(rdzv, both)["local-rank"] == "2 of 4  # SLURM_LOCALID=2"
 
 
 def test_a_batch_script_of_grid_engine(rdzv, remote):

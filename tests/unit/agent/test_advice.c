@@ -32,6 +32,17 @@ static void names_slurms_remedy(void **state) {
   buf_finish(&text);
 }
 
+static void tells_of_few_gpus(void **state) {
+  struct buf text = BUF_INIT;
+  assert_false(advice_gpus(0, 4, &text));
+  assert_false(advice_gpus(4, 4, &text));
+  assert_int_equal(text.len, 0);
+  assert_true(advice_gpus(1, 4, &text));
+  assert_string_equal(buf_text(&text),
+                      "4 workers share 1 GPU: this process sees no more; ask the scheduler for 4, or start --nproc 1");
+  buf_finish(&text);
+}
+
 static void tells_of_threads(void **state) {
   struct buf text = BUF_INIT;
   assert_false(advice_threads(1, NULL, &text));
@@ -46,6 +57,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(counts_cpus),
       cmocka_unit_test(names_slurms_remedy),
+      cmocka_unit_test(tells_of_few_gpus),
       cmocka_unit_test(tells_of_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -176,6 +176,42 @@ static void believes_the_driver(void **state) {
   tree_finish(&t);
 }
 
+/* A CPU and four GPUs, the last of which a cgroup denies. */
+static void counts_amds(void **state) {
+  static const struct {
+    const char *rocr, *hip, *cuda;
+    int n;
+    const char *from;
+  } cases[] = {
+      {NULL, NULL, NULL, 3, NULL},
+      {"ROCR_VISIBLE_DEVICES=1", NULL, NULL, 1, "ROCR_VISIBLE_DEVICES"},
+      {"ROCR_VISIBLE_DEVICES=", NULL, NULL, 0, "ROCR_VISIBLE_DEVICES"},
+      {"ROCR_VISIBLE_DEVICES=1,2", "HIP_VISIBLE_DEVICES=0", NULL, 1, "HIP_VISIBLE_DEVICES"},
+      {"ROCR_VISIBLE_DEVICES=1,2", "HIP_VISIBLE_DEVICES=0,2", NULL, 1, "HIP_VISIBLE_DEVICES"},
+      {NULL, NULL, "CUDA_VISIBLE_DEVICES=0,1", 2, NULL},
+  };
+  struct tree t;
+  const char *from;
+  tree_init(&t);
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    char *env[4], word[3][64];
+    const char *words[] = {cases[i].rocr, cases[i].hip, cases[i].cuda};
+    size_t n = 0;
+    for (int k = 0; k < 3; k++)
+      if (words[k]) snprintf(word[k], sizeof(word[k]), "%s", words[k]), env[n++] = word[k];
+    env[n] = NULL;
+    tree_put(&t, "cpu_cores_count 64\nsimd_count 0\n", "sys/class/kfd/kfd/topology/nodes/0/properties");
+    for (int node = 1; node <= 3; node++)
+      tree_put(&t, "cpu_cores_count 0\nsimd_count 440\n", "sys/class/kfd/kfd/topology/nodes/%d/properties", node);
+    tree_put(&t, "", "sys/class/kfd/kfd/topology/nodes/4/gpu_id");
+    assert_int_equal(devices_count_amd(t.root, env, &from), cases[i].n);
+    assert_string_equal(from ? from : "-", cases[i].from ? cases[i].from : "-");
+  }
+  char visible[] = "CUDA_VISIBLE_DEVICES=0,1", *nvidias[] = {visible, NULL};
+  assert_int_equal(devices_count_amd("/nowhere", nvidias, &from), 0);
+  tree_finish(&t);
+}
+
 static void knows_uuids_of_files(void **state) {
   struct tree t;
   tree_init(&t);
@@ -241,6 +277,7 @@ int main(void) {
       cmocka_unit_test(believes_the_list_where_it_sees_nothing),
       cmocka_unit_test(names_the_ith_entry),
       cmocka_unit_test(believes_the_driver),
+      cmocka_unit_test(counts_amds),
       cmocka_unit_test(knows_uuids_of_files),
       cmocka_unit_test(narrows_to_the_good),
       cmocka_unit_test(names_a_device),
