@@ -25,7 +25,7 @@ static void put_wrong_key(struct buf *out, const struct refusal *r) {
     buf_printf(out, "put the daemon's key there; this prints it: ssh %s rdzvctl --port %d key", r->endpoint->host,
                r->endpoint->port);
   } else {
-    buf_puts(out, "copy it: ");
+    buf_puts(out, "if another user runs it, choose another port; if it is yours, copy it: ");
     refusal_put_copy(out, r->endpoint);
   }
 }

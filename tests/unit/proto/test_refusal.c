@@ -26,12 +26,14 @@ static void test_the_command_names_the_daemon(void **state) {
                       .who = "this agent",
                       .key_from = "~/.config/rdzv/key"};
   expect(&r, "rdzvd at gpu1:29400 has another key (its user's ~/.config/rdzv/key) than this agent "
-             "(~/.config/rdzv/key): copy it: " COPY "29400 key >new && mv new key)");
+             "(~/.config/rdzv/key): if another user runs it, choose another port; if it is yours, copy it: " COPY
+             "29400 key >new && mv new key)");
   r.endpoint = &other;
   r.where = "gpu1:29401";
   r.munge = "no munged runs on rdzvd's machine";
   expect(&r, "rdzvd at gpu1:29401 has another key (its user's ~/.config/rdzv/key) than this agent "
-             "(~/.config/rdzv/key): copy it: " COPY "29401 key >new && mv new key); "
+             "(~/.config/rdzv/key): if another user runs it, choose another port; if it is yours, copy it: " COPY
+             "29401 key >new && mv new key); "
              "MUNGE brings none: no munged runs on rdzvd's machine");
 }
 
