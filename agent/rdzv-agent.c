@@ -334,6 +334,17 @@ static void follow_mpirun(const struct cluster *c) {
   if (c->by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+/* "#SBATCH --requeue" alone restarts a job after a failed node or a preemption, never for its exit code. A job that was
+ * started again has a script that knows that. */
+static void warn_of_requeue(const struct agent_options *o, const struct cluster *c, int code) {
+  bool slurm = c->scheduler.is_set && strcmp(c->scheduler.text, "Slurm") == 0;
+  bool asks = code == EXIT_CODE_FENCED || code == EXIT_CODE_PREEMPTED || code == EXIT_CODE_DAEMON_LOST;
+  if (!slurm || !asks || o->order_key > 0 || o->quiet || cluster_number(&c->restarts, 0)) return;
+  log_warn("exit code %d: Slurm does not requeue a job for its exit code: the script must call scontrol requeue, as "
+           "requeue.sbatch does",
+           code);
+}
+
 static struct front front = {.ctl = -1, .keyboard = -1, .terminal = -1};
 
 static int fail(int code, const struct err *e) {
@@ -511,6 +522,7 @@ int main(int argc, char **argv) {
                                     .front = &front};
   code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL, key_origin.text)
                    : prepare_and_run(&session, &id, &(struct copy_words){argc, argv}, &hung);
+  if (!o.explain) warn_of_requeue(&o, &id.cluster, code);
   secret_free(key);
   if (pmi.fd >= 0) pmi_leave(&pmi);
   if (hung) _exit(code);

@@ -469,6 +469,16 @@ def test_what_a_batch_script_is_told(rdzv):
     assert typed["nnodes"] == "2:2  # --hosts" and typed["nproc"] == "3" and typed["ssh"] == "rsh -n  # RDZV_AGENT_SSH=rsh -n", typed
 
 
+def test_slurm_must_be_asked_for_another_life(rdzv):
+    """By the script: exit code 75 alone does nothing. A job that was requeued has such a script."""
+    (env,) = slurm(new_job(), HOST, tasks=1)
+    for more, says in ({}, 1), ({"SLURM_RESTART_COUNT": "1"}, 0):
+        a = rdzv.agent("--", "sh", "-c", "echo up; exec sleep 60", env={**env, **more})
+        a.expect("up")
+        a.kill(signal.SIGTERM)
+        assert a.exit() == 75 and a.text.count("exit code 75: Slurm does not requeue a job for its exit code: the script must call scontrol requeue") == says, a
+
+
 def test_where_local_ranks_come_from(rdzv):
     """Of agents that each see all devices, and of one that sees its own alone."""
     envs = list(slurm(new_job(), HOST, tasks=4))
