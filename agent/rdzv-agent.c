@@ -195,9 +195,19 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
   c->many = c->workers > 1 || o->nnodes.max > 1;
 }
 
-/* A program's arguments are its own, and "python old.py" is a program. */
-static int check_local_rank(const struct agent_options *o, struct err *e) {
-  if (!o->torch.pass_local_rank || command_line_kind(o) > COMMAND_PROGRAM) return 0;
+/* A program's arguments are its own, and "python old.py" is a program. A script that Python runs by its first line, such
+ * as $(which fairseq-train), is a script here too. */
+static int check_local_rank(struct agent_options *o, char *const *env, struct err *e) {
+  if (!o->torch.pass_local_rank) return 0;
+  char *python = NULL;
+  if (command_line_kind(o) > COMMAND_PROGRAM)
+    python = command_find(command_line_python(o, env), cluster_variable(env, "PATH"), NULL);
+  else if (o->command && !o->torch.no_python)
+    python = interpreter_of_script(o->words[0], env);
+  bool script = python || command_line_kind(o) > COMMAND_PROGRAM;
+  o->old_local_rank = python && interpreter_has_old_torch(python);
+  free(python);
+  if (script) return 0;
   return err_set(
       e, -EINVAL,
       "--pass-local-rank is for a Python script or module, but %s is a program: add '--local-rank=${local_rank}' to "
@@ -489,7 +499,7 @@ int main(int argc, char **argv) {
   follow_mpirun(&id.cluster);
   if (find_identity(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
-  if (check_local_rank(&o, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
+  if (check_local_rank(&o, env, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
   if (!o.explain && !user_is_known(geteuid()))
     return fail(EXIT_CODE_SYSTEM,
                 (err_set(&e, -EPERM,

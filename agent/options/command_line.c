@@ -12,7 +12,7 @@
  * dropped here too for Python commands; a program's words stay.
  *
  * --pass-local-rank is torch.distributed.launch without --use-env: --local-rank=${local_rank} precedes the script's
- * arguments.
+ * arguments, or --local_rank=${local_rank} before PyTorch 2.0.
  *
  * ${local_rank} in an argument becomes the worker's local rank. torchrun also replaces $local_rank and $$. The shell
  * uses both, and `sh -c` must get them unchanged, so they stay. */
@@ -25,7 +25,7 @@
 
 static char macro[] = "${local_rank}";
 static char default_python[] = "python3", unbuffered[] = "-u", module_flag[] = "-m", code_flag[] = "-c";
-static char local_rank_flag[] = "--local-rank=${local_rank}";
+static char local_rank_flag[] = "--local-rank=${local_rank}", old_local_rank_flag[] = "--local_rank=${local_rank}";
 static char run_path_code[] = "import runpy, sys; sys.argv = sys.argv[1:]; "
                               "runpy.run_path(sys.argv[0], run_name='__main__')";
 
@@ -70,7 +70,7 @@ char **command_line_create(const struct agent_options *o, char *const *env, char
   bool dropped = (kind > COMMAND_PROGRAM || (o->command && o->torch.no_python)) && !o->dashes;
   for (size_t i = 0; i < n; i++) {
     if (i != 1 || !dropped || strcmp(words[i], "--") != 0) argv[at++] = words[i];
-    if (i == 0 && o->torch.pass_local_rank) argv[at++] = local_rank_flag;
+    if (i == 0 && o->torch.pass_local_rank) argv[at++] = o->old_local_rank ? old_local_rank_flag : local_rank_flag;
   }
   return argv;
 }

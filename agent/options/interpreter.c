@@ -17,6 +17,7 @@
 #include "agent/options/interpreter.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +107,35 @@ static bool is_python(const char *base) {
 bool interpreter_is_python(const char *found) {
   const char *target = strrchr(found, '(');
   return is_python(target && target > found && target[-1] == ' ' ? target + 1 : base_of(found));
+}
+
+char *interpreter_of_script(const char *name, char *const *env) {
+  char line[LINE_MAX_LEN + 1];
+  const char *path = cluster_variable(env, "PATH");
+  char *file = command_find(name, path, NULL);
+  char *program = file && read_line(file, line) ? find_named(line, path) : NULL;
+  free(file);
+  if (program && is_python(base_of(program))) return program;
+  free(program);
+  return NULL;
+}
+
+/* PREFIX/bin/python has it in PREFIX/lib/python3.9/site-packages, Debian's in dist-packages. */
+bool interpreter_has_old_torch(const char *python) {
+  static const char *const folders[] = {"python3*/site-packages", "python3*/dist-packages"};
+  const char *slash = strrchr(python, '/');
+  int found = 0, major = 0;
+  for (size_t i = 0; slash && !found && i < sizeof(folders) / sizeof(*folders); i++) {
+    glob_t g = {0};
+    char *pattern = xasprintf("%.*s/../lib/%s/torch/version.py", (int)(slash - python), python, folders[i]);
+    FILE *f = glob(pattern, 0, NULL, &g) == 0 ? fopen(g.gl_pathv[0], "re") : NULL;
+    char line[256];
+    while (f && !found && fgets(line, sizeof(line), f)) found = sscanf(line, "__version__ = %*[\"']%d.", &major) == 1;
+    if (f) fclose(f);
+    globfree(&g);
+    free(pattern);
+  }
+  return found && major < 2;
 }
 
 /* Of /proc/PID/FILE at most ENVIRON_MAX bytes, and a NUL. */

@@ -181,6 +181,7 @@ struct agent_options {
    * worker_command.h refuses. */
   char *const *words;
   bool command, dashes; /* dashes: "--" preceded them */
+  bool old_local_rank;  /* --pass-local-rank is spelled --local_rank, as before PyTorch 2.0 */
   bool python_file;     /* words[0] is a file or folder that Python runs: set by command_is_python_file() */
   char *own_python;     /* of the environment in which the agent is installed: command_own_python(); NULL: of none */
 };

@@ -151,7 +151,7 @@ static const struct opt table[] = {
      .type = OPT_FLAG,
      .offset = FIELD(torch.pass_local_rank),
      .help = "Insert --local-rank=N before the script's arguments, as torch.distributed.launch does without "
-             "--use-env. N is the worker's local rank."},
+             "--use-env. N is the worker's local rank. With PyTorch before 2.0 it is --local_rank=N."},
     {.name = "use-env",
      .type = OPT_FLAG,
      .offset = FIELD(torch.use_env),

@@ -7,6 +7,7 @@ import zipapp
 
 import pytest
 
+import pages
 from harness import free_port
 
 SHOW = """import os, sys
@@ -102,6 +103,28 @@ def test_pass_local_rank(rdzv):
                                      "p.add_argument('--lr')\na = p.parse_args()\nprint(a.local_rank, a.lr, flush=True)\n")
     assert shown(rdzv.agent("--nproc", 2, "--pass-local-rank", "old.py", "--lr", 3)) == ["0 3", "1 3"]
     assert shown(rdzv.agent("--use-env", "old.py", "--lr", 3)) == ["None 3"]
+
+
+def test_pass_local_rank_to_a_command_of_python(rdzv):
+    """fairseq 0.9: $(which fairseq-train), with the spelling of its PyTorch's torch.distributed.launch."""
+    env = rdzv.tmp / "venv"
+    (env / "bin").mkdir(parents=True)
+    (env / "bin/python3").symlink_to(sys.executable)
+    script = env / "bin/fairseq-train"
+    script.write_text(f"#!{env}/bin/python3\nimport sys\nprint(sys.argv[1:], flush=True)\n")
+    script.chmod(0o755)
+    torch = env / "lib/python3.7/site-packages/torch"
+    torch.mkdir(parents=True)
+    (line,) = pages.lines("deploy/guide/from-torchrun.md", "fairseq")
+    for version, option in ("1.13.1+cu117", "--local_rank"), ("2.1.0", "--local-rank"):
+        (torch / "version.py").write_text(f"from typing import Optional\n__version__ = '{version}'\n")
+        agent = pages.shell(rdzv, line, more={"fairseq-train": script.read_text()})
+        assert shown(agent) == [f"['{option}={i}', 'data-bin']" for i in range(2)], agent
+    shell = env / "bin/train"
+    shell.write_text("#!/bin/sh\n")
+    shell.chmod(0o755)
+    a = rdzv.agent("--pass-local-rank", shell)
+    assert a.exit() == 64 and a.says("but .*/bin/train is a program"), a
 
 
 LOGS = "echo out; echo err >&2"
