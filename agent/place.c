@@ -104,14 +104,16 @@ static void note_gpu_source(struct placed *p, char *const *env, const char *name
   p->seen = buf_steal(&text);
 }
 
-/* NVIDIA's GPUs that a worker would see, or else AMD's. */
+/* NVIDIA's GPUs that a worker would see, or else AMD's. Slurm may set both vendors' variables. If the list names no GPU
+ * that is known here, the shorter one counts, which a wrapper script has narrowed. */
 static int count_visible(struct placed *p, const struct gpus *known, struct device *v, bool *amd) {
-  const char *from = "CUDA_VISIBLE_DEVICES";
+  const char *from = "CUDA_VISIBLE_DEVICES", *of_amd;
   int n = devices_list("", p->env, known, v);
-  int others = n ? 0 : devices_count_amd("", p->env, &from);
-  *amd = others > 0;
-  note_gpu_source(p, p->env, others ? from : "CUDA_VISIBLE_DEVICES", n + others);
-  return n + others;
+  int others = n && v[0].known ? 0 : devices_count_amd("", p->env, &of_amd);
+  *amd = others > 0 && (n == 0 || others < n);
+  if (*amd) n = others, from = of_amd;
+  note_gpu_source(p, p->env, from, n);
+  return n;
 }
 
 static int refuse_no_gpu(const struct agent_options *o, struct err *e) {

@@ -186,6 +186,53 @@ def test_container(make_slurm):
     c.gone()
 
 
+# Of the host neither the home folder nor MUNGE's socket.
+PYXIS = """#!/bin/sh
+exec unshare --mount sh -c 'mount -t tmpfs none /run/munge && mount -t tmpfs none /root && exec "$@"' sh "$@"
+"""
+
+
+def test_pyxis(make_slurm):
+    """The agent runs in the container, where it finds the job's key in its environment alone. Without it the second node is refused, and not said to be missing."""
+    c = make_slurm(2)
+    stand_in(c)
+    (c.tmp / "container").write_text(PYXIS)
+    (c.tmp / "container").chmod(0o755)
+    options = ' --container-image=./pytorch.sqsh --container-mounts="$PWD:$PWD" --container-workdir="$PWD"'
+    block = pages.with_changes(pages.block(PAGE, "pyxis"), [(options, " ./container"), ("--gpus-per-node 4", "--gpus-per-node 1"), ("-- python", f"-- {PYTHON}")])
+    env = {"HOME": "/root", "XDG_CONFIG_HOME": "", "RDZV_AGENT_JOIN_TIMEOUT": "8s"}
+    p = c.type(block, env=env)
+    assert p.exit(60) == 0 and p.says("rank 0 of 2, local 0") and p.says("rank 1 of 2, local 0"), c
+    p = c.type(block.splitlines()[-1], env=env)
+    assert p.exit(60) != 0 and p.says(r"has another key") and p.says(r"was refused|\(refused "), c
+    assert not p.says("never came"), c
+    c.gone()
+
+
+SELECT_GPU = """#!/bin/bash
+export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID
+exec "$@"
+"""
+
+
+def test_amd(make_slurm):
+    """LUMI's wrapper: each task sees one GPU, whose number is 0. Slurm alone: a worker for each GPU, numbered by LOCAL_RANK."""
+    c = make_slurm(2)
+    stand_in(c)
+    (c.tmp / "select_gpu").write_text(SELECT_GPU)
+    (c.tmp / "select_gpu").chmod(0o755)
+    (c.tmp / "train.py").write_text("#!/usr/bin/env python3\n" + STAND_IN)
+    (c.tmp / "train.py").chmod(0o755)
+    fewer = [("--gpus-per-node 8", "--gpus-per-node 4")]
+    p = c.type(pages.with_changes(pages.block("deploy/amd.md", "node"), fewer))
+    assert p.exit(60) == 0, c
+    assert {m for m in re.findall(r"rank (\d) of 8, local (\d)", p.text)} == {(str(r), str(r % 4)) for r in range(8)}, c
+    p = c.type(pages.with_changes(pages.block("deploy/amd.md", "wrapper"), [*fewer, ("--ntasks-per-node 8", "--ntasks-per-node 4")]))
+    assert p.exit(60) == 0, c
+    assert {m for m in re.findall(r"rank (\d) of 8, local (\d)", p.text)} == {(str(r), "0") for r in range(8)}, c
+    c.gone()
+
+
 @pytest.mark.parametrize("label", [False, True])
 def test_output_is_whole(make_slurm, label):
     """Four workers write lines of many lengths as fast as they can: each arrives once, whole, with the prefix of its rank, and with srun -l that of its task."""
