@@ -79,10 +79,10 @@ static void log_end(struct supervisor *s, const struct end *end) {
   sup_log_verdict(s, &end->verdict, "");
   char when[40] = "before its first round";
   if (end->round) snprintf(when, sizeof when, "in round %lld", (long long)end->round);
-  sup_log(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used%s; exit code %lld%s", s->config.job,
-          outcome_name(end->outcome), when, buf_text(&text), (long long)end->restarts_used,
-          (long long)s->config.settings.max_restarts, buf_text(&why), (long long)end->code,
-          end->code == EXIT_CODE_PREEMPTED ? ": requeue me" : "");
+  sup_log(s, sup_is_echo(s, &end->verdict) ? LOG_DEBUG : LOG_ERROR,
+          "job %s %s %s: %s; %lld of %lld restarts used%s; exit code %lld%s", s->config.job, outcome_name(end->outcome),
+          when, buf_text(&text), (long long)end->restarts_used, (long long)s->config.settings.max_restarts,
+          buf_text(&why), (long long)end->code, end->code == EXIT_CODE_PREEMPTED ? ": requeue me" : "");
   buf_finish(&text);
   buf_finish(&why);
 }

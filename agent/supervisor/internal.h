@@ -488,6 +488,8 @@ void sup_put_finished(const struct supervisor *s, const struct verdict *v, struc
 void sup_early_tick(struct supervisor *s);
 uint64_t sup_early_deadline(const struct supervisor *s);
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before);
+/* Whether the first agent of this host logs this verdict for all of them. */
+bool sup_is_echo(const struct supervisor *s, const struct verdict *v);
 void sup_log_failure(struct supervisor *s, const struct verdict *v); /* of a worker here, or from STOP */
 void sup_log_pending_verdict(struct supervisor *s);
 void sup_drop_pending_verdict(struct supervisor *s);

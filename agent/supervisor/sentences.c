@@ -67,6 +67,12 @@ static bool is_ours(const struct supervisor *s, const struct verdict *v) {
          v->local_rank < s->config.workers;
 }
 
+/* A worker of another agent has failed, and the first agent of this host logs that. With an agent for each GPU one crash
+ * would fill pages. The first agent may itself be what was lost, so other verdicts are logged by all. */
+bool sup_is_echo(const struct supervisor *s, const struct verdict *v) {
+  return s->config.echo && text_is_stderr(v->cause) && !is_ours(s, v);
+}
+
 /* A module that is missing is mostly installed for another interpreter. */
 static void log_interpreter(struct supervisor *s, const struct verdict *v) {
   static const char words[] = "ModuleNotFoundError: No module named ";
@@ -148,16 +154,21 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   if (v->cause != CAUSE_NONE) replace_copy(&s->verdicts->last, v);
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->verdicts->shown)) return;
   struct buf text = BUF_INIT, finished = BUF_INIT;
+  bool echo = sup_is_echo(s, v);
   verdict_sentence(v, &text);
   sup_put_finished(s, v, &finished);
-  sup_log(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s%s", before, buf_text(&text),
+  sup_log(s, echo ? LOG_DEBUG : v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s%s", before, buf_text(&text),
           buf_text(&finished));
   buf_finish(&finished);
+  replace_copy(&s->verdicts->shown, v);
+  if (echo) {
+    buf_finish(&text);
+    return;
+  }
   bool shown = v->shown && (is_ours(s, v) || s->config.one_terminal);
   if (text_is_stderr(v->cause) && !shown) log_last_lines(s, v->text);
   log_interpreter(s, v);
   emit_reported(s, v, &text);
-  replace_copy(&s->verdicts->shown, v);
 }
 
 static bool has_shown(const struct supervisor *s, int64_t round) {
@@ -234,7 +245,7 @@ void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   if (settled->charged && settled->last_failure.repeats) log_repeats(s, &settled->last_failure, &line);
   if (settled->charged && settled->delay_ms)
     buf_printf(&line, ", in %.1f s, because rounds are short", (double)settled->delay_ms / 1000);
-  sup_log(s, LOG_INFO, "%s", buf_text(&line));
+  sup_log(s, sup_is_echo(s, v) ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&line));
   buf_finish(&line);
   log_starts_over(s, settled);
   if (settled->excluded[0]) log_excluded(s, settled->excluded);

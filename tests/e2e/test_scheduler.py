@@ -479,6 +479,16 @@ def test_slurm_must_be_asked_for_another_life(rdzv):
         assert a.exit() == 75 and a.text.count("exit code 75: Slurm does not requeue a job for its exit code: the script must call scontrol requeue") == says, a
 
 
+def test_an_agent_for_each_gpu_tells_a_crash_once(rdzv):
+    """The first agent of the host, and the one whose worker it was."""
+    (rdzv.tmp / "crash.py").write_text("import os, time\nif os.environ['RANK'] == '3':\n    raise ValueError('loss is nan')\ntime.sleep(60)\n")
+    agents = [rdzv.agent("--max-restarts", 0, "--", "crash.py", env=env) for env in slurm(new_job(), HOST, tasks=6)]
+    assert [a.exit() for a in agents] == [1] * 6, rdzv
+    assert [len([l for l in a.err if "ValueError: loss is nan; 0 of 0 restarts used; exit code 1" in l]) for a in agents] == [1, 0, 0, 1, 0, 0], rdzv
+    for i in 1, 2, 4, 5:
+        assert [l for l in agents[i].out + agents[i].err if "round 1: 6 nodes" not in l] == [], agents[i]
+
+
 def test_where_local_ranks_come_from(rdzv):
     """Of agents that each see all devices, and of one that sees its own alone."""
     envs = list(slurm(new_job(), HOST, tasks=4))

@@ -86,6 +86,36 @@ static void another_is_settled(bool told) {
   bench_close(&b);
 }
 
+/* The second agent of a host leaves the failure of a worker that is not its own to the first, but not a lost node. */
+static void test_an_agent_for_each_gpu_logs_a_crash_once(void **state) {
+  static const enum cause causes[] = {CAUSE_WORKER_SIGNAL, CAUSE_NODE_LOST};
+  static const char *const wanted[] = {"on n9, pid 99, was killed", "(n9) was lost"};
+  for (int i = 0; i < 4; i++) {
+    struct bench b;
+    struct verdict v;
+    bool echo = i % 2, own_words = false;
+    bench_open(&b);
+    b.config.echo = echo;
+    bench_running(&b);
+    bench_exited(&b, 0, EXITED(1), b.now_ms, "");
+    bench_clear(&b);
+    verdict_init(&v);
+    v.cause = causes[i / 2];
+    v.round = 1;
+    v.node_rank = v.rank = v.local_rank = 0;
+    v.host = "n9";
+    v.pid = 99;
+    v.signal = 9;
+    v.text = "its words\n";
+    bench_settled(&b, 1, true, 1, &v);
+    bench_run(&b, 1000);
+    for (size_t k = 0; k < b.n_fx; k++)
+      own_words |= b.fx[k].kind == SUP_SAY && b.fx[k].say.level != LOG_DEBUG && strstr(b.fx[k].say.text, wanted[i / 2]);
+    assert_int_equal(own_words, !echo || v.cause == CAUSE_NODE_LOST);
+    bench_close(&b);
+  }
+}
+
 static void test_a_settled_verdict_that_names_another(void **state) {
   another_is_settled(true);
 }
@@ -324,6 +354,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_rank_that_finishes_early_is_named),
       cmocka_unit_test(test_a_failure_is_told_once),
+      cmocka_unit_test(test_an_agent_for_each_gpu_logs_a_crash_once),
       cmocka_unit_test(test_a_settled_verdict_that_names_another),
       cmocka_unit_test(test_an_echo_is_not_told_before_its_cause),
       cmocka_unit_test(test_a_failure_without_a_daemon_is_told_at_once),
