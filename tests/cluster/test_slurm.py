@@ -186,6 +186,35 @@ def test_container(make_slurm):
     c.gone()
 
 
+@pytest.mark.seconds(30)
+def test_lines_of_sites(make_slurm):
+    """One job each, with all ranks, on the cluster of the script: no line starts two, and none makes a world of one."""
+    # What the table says of each: (what is replaced, by what).
+    word, module, before = ("torchrun", "rdzv-agent"), ("python -m torch.distributed.run", "rdzv-agent"), ("python", "rdzv-agent -- python")
+    sites = {
+        "torchrun --standalone --nproc-per-node 4 train.py": word,
+        "srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 train.py": word,
+        "srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id $SLURM_JOB_ID --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 train.py": word,
+        "srun bash -c 'torchrun --nnodes 2 --nproc-per-node 4 --node-rank $SLURM_PROCID --master-addr $HEAD --master-port 29500 train.py'": word,
+        "srun python -m torch.distributed.run --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 train.py": module,
+        "srun --ntasks-per-node 4 python train.py": before,
+    }
+    c = make_slurm(2)
+    stand_in(c)
+    (c.tmp / "bin").mkdir()
+    (c.tmp / "bin/python").symlink_to(sys.executable)
+    table = "deploy/README.md"
+    head = "#!/bin/bash\nexport HEAD=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
+    for n, (line, change) in enumerate(sites.items()):
+        (c.tmp / "site.sbatch").write_text(head + pages.with_changes(pages.inline(table, line), [change]) + "\n")
+        job = c.sbatch("--nodes", 2, "--gpus-per-node", 4, "--cpus-per-task", 4, "--output", f"site{n}-%j.out", "site.sbatch", env={"PATH": f"{c.tmp}/bin:{c.env()['PATH']}"})
+        assert job.exit() == 0, c
+        size = 4 if "standalone" in line else 8
+        assert sorted(re.findall(r"round 1, rank (\d+) of (\d+), local (\d)", job.text)) == [(str(r), str(size), str(r % 4)) for r in range(size)], f"{line}\n{c}"
+        assert len(re.findall(r"is done: 1 round", job.text)) >= 1, job
+    c.gone()
+
+
 # Of the host neither the home folder nor MUNGE's socket.
 PYXIS = """#!/bin/sh
 exec unshare --mount sh -c 'mount -t tmpfs none /run/munge && mount -t tmpfs none /root && exec "$@"' sh "$@"
