@@ -91,6 +91,17 @@ def test_accelerate_launch(rdzv, out):
     assert (out / "accelerate").read_text().split()[:2] == ["4", "DistributedType.MULTI_CPU"], rdzv
 
 
+def test_accelerate_on_cpus(rdzv, out, monkeypatch):
+    """accelerate launch leaves ranks out, as the page says; started by the agent they are all there."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    with monkeypatch.context() as m:
+        m.setitem(globals(), "ACCELERATE", ACCELERATE.replace("MULTI_GPU", "MULTI_CPU").replace("use_cpu: false", "use_cpu: true"))
+        on_two_nodes(rdzv, "deploy/slurm.md", "accelerate", [("srun ", ""), ("train.py", f"{SCRIPTS}/with_accelerate.py {out}")])
+    assert (out / "accelerate").read_text().split()[:2] == ["2", "DistributedType.MULTI_CPU"], rdzv
+    on_two_nodes(rdzv, "deploy/slurm.md", "accelerate on CPUs", [("srun ", ""), ("train.py", f"{SCRIPTS}/with_accelerate.py {out}")])
+    assert (out / "accelerate").read_text().split()[:2] == ["4", "DistributedType.MULTI_CPU"], rdzv
+
+
 def test_python_bash(rdzv, out):
     on_two_nodes(rdzv, "deploy/sge.md", "python.bash", [("./train.py", f"{SCRIPTS}/sets_no_port.py {out}")])
     assert sorted(p.name for p in out.iterdir()) == ["0", "1"], rdzv
