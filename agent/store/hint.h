@@ -25,7 +25,7 @@
 enum {
   STORE_HINT_FIRST_MS = 10000, /* after the workers were started */
   STORE_HINT_AGAIN_MS = 30000,
-  STORE_HINT_LOOK_MS = 5000,      /* between two looks, until a sentence was logged; */
+  STORE_HINT_LOOK_MS = 2500,      /* between two looks, until a sentence was logged; */
   STORE_HINT_EAGER_MS = 120000,   /* after that only every STORE_HINT_AGAIN_MS */
   STORE_HINT_PROCESSES_MAX = 512, /* looked at */
   STORE_HINT_LISTENS_MAX = 4,
