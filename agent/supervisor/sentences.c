@@ -157,8 +157,11 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   bool echo = sup_is_echo(s, v);
   verdict_sentence(v, &text);
   sup_put_finished(s, v, &finished);
-  sup_log(s, echo ? LOG_DEBUG : v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s%s", before, buf_text(&text),
-          buf_text(&finished));
+  sup_log(s,
+          echo                            ? LOG_DEBUG
+          : v->cause == CAUSE_NODE_JOINED ? LOG_INFO
+                                          : LOG_WARN,
+          "%s%s%s", before, buf_text(&text), buf_text(&finished));
   buf_finish(&finished);
   replace_copy(&s->verdicts->shown, v);
   if (echo) {

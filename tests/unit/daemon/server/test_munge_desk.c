@@ -287,8 +287,9 @@ static void test_sources_are_served_in_turn(void **state) {
   struct rig *r = rig_of(state);
   struct crowd c;
   crowd(r, &c, SOURCES, EACH);
-  /* one round, and what the threads had begun before and had in hand meanwhile */
-  assert_in_range(c.before, 0, SOURCES + 2 * MUNGE_DESK_THREADS);
+  /* One round, and what the other threads answer while munged has the honest one in hand: how much that is depends on the
+   * machine. In the order of arrival it would be all. */
+  assert_in_range(c.before, 0, SOURCES * EACH / 10);
   free(c.answers);
 }
 
