@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include "agent/failures/verdict_json.h"
 #include "agent/job_times.h"
+#include "agent/launch/hosts.h"
 #include "agent/link/forward.h"
 #include "agent/link/host_addrs.h"
 #include "agent/link/link.h"
@@ -92,6 +93,7 @@ struct session {
   bool stepping, exiting, suspended, pool_is_due;
   bool leaving; /* exiting, and nobody reads the last lines any more */
   bool ended;   /* the job, as the mind has heard; else it goes on without this agent */
+  bool page_named;
   uint64_t hurry_ms;
   int exit_code;
 };
@@ -353,6 +355,18 @@ static void watch_end(struct session *s) {
 }
 
 /* The port comes before LINK_UP, after which the mind tells it. */
+/* The daemon is ours, and people on other machines can open its page. */
+static void name_page(struct session *s) {
+  const struct endpoint *ep = s->o->options->endpoints;
+  char text[ENDPOINT_TEXT_MAX];
+  bool shared = local_daemon_owned(s->daemon) && local_daemon_is_at_endpoint(s->daemon) &&
+                s->o->supervisor->settings.max_nodes > 1 && !launch_host_is_loopback(ep->host);
+  if (!shared || s->page_named) return;
+  s->page_named = true;
+  endpoint_format(ep, text);
+  log_info("this job's page: http://%s/%s", text, s->o->key ? ", with the password that rdzvctl token prints" : "");
+}
+
 static void on_up(void *ctx, bool moved) {
   struct session *s = ctx;
   union socket_address peer = {0};
@@ -363,6 +377,7 @@ static void on_up(void *ctx, bool moved) {
   link_peer(s->link, &peer);
   socket_address_read(&peer, &daemon, &port);
   round_store_reach(s->store, &daemon);
+  name_page(s);
   socket_format(&daemon, addr);
   post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP,
                                        .link_up = {.moved = moved, .addr = addr[0] ? addr : NULL, .port = port}});

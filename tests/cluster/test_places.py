@@ -6,6 +6,7 @@ anybody on the way can send, does not. A node that others could not go on withou
 surely dead. Workers write every 10 ms (beats.py), so what is judged here is an order, and no duration.
 """
 
+import json
 import signal
 
 import pytest
@@ -114,4 +115,17 @@ def test_a_spare_waits_for_the_wire(make_cluster):
     goes_on(job, 2, 3)
     assert not alive(pid), c
     until(lambda: f"all are members\n{c}", lambda: all(f"node{i}" in str(job.asked(1)["members"]) for i in (2, 3, 4, 5)), 20)
+    job.end()
+
+
+def test_the_page_is_where_the_agent_says(make_cluster):
+    """The agent that starts the daemon names it, once, and another host opens it with the token."""
+    c = make_cluster(2)
+    job = Own(c, 2)
+    job.expect(1, 2)
+    assert job.says(r"this job's page: http://node1:29400/, with the password that rdzvctl token prints$") == [1], c
+    code, token = c[1].ctl("token")
+    assert code == 0, token
+    told = json.loads(c[2].ns.sh(f"curl -sf -u anybody:{token.split()[0]} http://node1:29400/status"))
+    assert [j["job"] for j in told["jobs"]] == ["job"], told
     job.end()
