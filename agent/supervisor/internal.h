@@ -482,11 +482,11 @@ void sup_announce_exit(struct supervisor *s, int code);
 
 /* sentences.c */
 void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Once per verdict. */
 /* Appends which workers of this node had finished before the verdict's failure, or nothing. */
 void sup_put_finished(const struct supervisor *s, const struct verdict *v, struct buf *out);
 void sup_early_tick(struct supervisor *s);
 uint64_t sup_early_deadline(const struct supervisor *s);
+/* Once per verdict. */
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before);
 /* Whether the first agent of this host logs this verdict for all of them. */
 bool sup_is_echo(const struct supervisor *s, const struct verdict *v);
