@@ -52,7 +52,17 @@ static void merge_text(const struct client *c, struct buf *out) {
   }
 }
 
-/* Lists are joined, and numbers added. Each daemon has a page of its own. */
+/* Counts of the store. */
+static void add_numbers(json_t *into, const json_t *from) {
+  const char *key;
+  json_t *v;
+  json_object_foreach(into, key, v) {
+    json_int_t more = json_integer_value(json_object_get(from, key));
+    json_integer_set(v, json_integer_value(v) + more);
+  }
+}
+
+/* Lists are joined, counts are added, and the time of the first answer stays. Each daemon has a page of its own. */
 static void merge_object(json_t *into, json_t *from) {
   const char *key;
   json_t *v;
@@ -61,9 +71,7 @@ static void merge_object(json_t *into, json_t *from) {
     if (json_is_array(old) && json_is_array(v))
       json_array_extend(old, v);
     else if (json_is_object(old) && json_is_object(v))
-      merge_object(old, v);
-    else if (json_is_integer(old) && json_is_integer(v))
-      json_integer_set(old, json_integer_value(old) + json_integer_value(v));
+      add_numbers(old, v);
     else if (!old)
       json_object_set(into, key, v);
   }
