@@ -151,6 +151,13 @@ void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n) {
   forgive(g, &(struct forgiven){.pids = pids, .n = n});
 }
 
+int gpu_count_processes(const struct gpu *gpu, const char *job, int64_t round) {
+  int n = 0;
+  for (int i = 0; i < gpu->n_processes; i++)
+    n += gpu->processes[i].round == round && strcmp(gpu->processes[i].job, job) == 0;
+  return n;
+}
+
 /* The holder. ------------------------------------------------------------------------------------------------------ */
 
 /* A process that shares a device and computes nothing itself. */

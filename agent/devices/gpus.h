@@ -61,6 +61,9 @@ void gpus_forgive(struct gpus *g, const char *job, int64_t round);
 /* The same for processes with one of these pids, in our pid namespace; 0: none. */
 void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n);
 
+/* How many processes of this round of the job are on it. */
+int gpu_count_processes(const struct gpu *gpu, const char *job, int64_t round);
+
 /* Before our first worker: a process computes on it or holds its memory. Never if it is cut into parts. */
 bool gpu_is_busy(const struct gpu *gpu);
 /* Nothing is held beyond what was held `before` our first worker, and by the processes of then. */

@@ -13,7 +13,11 @@
  * It is not always known whether a job uses devices. If it certainly does (--nproc gpu, --exclude-busy, a list in
  * CUDA_VISIBLE_DEVICES), a device that is not freed is a failed start, which names the holder. If the machine just has
  * as many devices as workers, only a leftover of this job is; a stranger's process is logged and the workers start. A
- * driver that does not answer stops nothing. */
+ * driver that does not answer stops nothing.
+ *
+ * A script that does not choose a device by LOCAL_RANK puts all its workers on the first one, and says nothing. So the
+ * driver is asked again while the first round runs, until each worker may have a device: two processes on one, and none
+ * on another, are worth a line. */
 
 #include "agent/devices/watch.h"
 
@@ -36,12 +40,17 @@ enum {
   POLL_MS = 250,
   TELL_MS = 1000,   /* then the log says what is waited for */
   ANSWER_MS = 2000, /* at least, each time the driver is asked */
+  LOOK_MS = 15000,  /* from the first start to a look at who uses which device, and between two */
+  LOOKS_MAX = 8,
 };
 
 struct device_watch {
   struct device_watch_options o;
   struct device_probe *probe;
   uv_timer_t timer;
+  struct device_probe *look_probe;
+  uv_timer_t look;    /* never stopped by a hold */
+  int looks;          /* so many more */
   struct gpus before; /* n 0: not known, nothing to compare with */
   struct device *v;   /* by local rank */
   int n;
@@ -52,6 +61,7 @@ struct device_watch {
   pid_t *pids;               /* of those, by local rank; else 0 */
   uint64_t begun_ms;         /* of holding */
   int claims[DEVICES_MAX], n_claims; /* descriptors */
+  int open;                          /* handles, while it is destroyed */
 };
 
 static void ask_driver(struct device_watch *w, uint64_t deadline_ms);
@@ -144,11 +154,55 @@ static void take_first(struct device_watch *w, struct gpus *g) {
   claim_devices(w);
 }
 
+/* Who uses which. -------------------------------------------------------------------------------------------------- */
+
+/* False: not each worker has a process yet. */
+static bool warn_of_shared(const struct device_watch *w, const struct gpus *g) {
+  int total = 0, crowded = -1, most = 0, idle = -1;
+  for (int i = 0; i < w->n; i++) {
+    const struct gpu *gpu = gpu_of_rank(w, g, i);
+    int n = gpu && !gpu->mig ? gpu_count_processes(gpu, w->o.job, w->round) : 1;
+    total += n;
+    if (n > most) most = n, crowded = i;
+    if (n == 0) idle = i;
+  }
+  if (total < w->n) return false;
+  if (idle < 0) return true;
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%d processes of this job are on ", most);
+  put_device(w, crowded, &text);
+  buf_puts(&text, ", and none is on ");
+  put_device(w, idle, &text);
+  log_warn("%s: does each worker choose its own, by LOCAL_RANK? --virtual-local-rank shows each worker only one",
+           buf_text(&text));
+  buf_finish(&text);
+  return true;
+}
+
+static void on_look(void *ctx, struct gpus *g, const struct err *e) {
+  struct device_watch *w = ctx;
+  device_probe_destroy(w->look_probe);
+  w->look_probe = NULL;
+  if (e || warn_of_shared(w, g)) uv_timer_stop(&w->look);
+  gpus_finish(g);
+}
+
+static void on_look_timer(uv_timer_t *timer) {
+  struct device_watch *w = timer->data;
+  if (--w->looks <= 0) uv_timer_stop(timer);
+  if (!w->look_probe && !w->holding) w->look_probe = device_probe_start(w->o.loop, ANSWER_MS, on_look, w);
+}
+
 /* Later ones. ------------------------------------------------------------------------------------------------------ */
 
 static void report_free(struct device_watch *w) {
   if (!w->holding) return;
   w->holding = false;
+  if (!w->begun && w->n > 1 && w->before.n) {
+    w->looks = LOOKS_MAX;
+    uv_update_time(w->o.loop);
+    uv_timer_start(&w->look, on_look_timer, LOOK_MS, LOOK_MS);
+  }
   w->begun = true;
   uv_timer_stop(&w->timer);
   w->o.on_free(w->o.ctx);
@@ -297,7 +351,9 @@ struct device_watch *device_watch_create(const struct device_watch_options *o) {
   w->v = xcalloc(DEVICES_MAX, sizeof *w->v);
   w->pids = xcalloc(o->workers, sizeof *w->pids);
   uv_timer_init(o->loop, &w->timer);
-  w->timer.data = w;
+  uv_timer_init(o->loop, &w->look);
+  uv_unref((uv_handle_t *)&w->look); /* a look ends with the agent */
+  w->timer.data = w->look.data = w;
   list_devices(w);
   bool other = getenv("RDZV_NVML_LIBRARY") != NULL;
   if (o->asked)
@@ -311,6 +367,7 @@ struct device_watch *device_watch_create(const struct device_watch_options *o) {
 
 static void on_closed(uv_handle_t *handle) {
   struct device_watch *w = handle->data;
+  if (--w->open > 0) return;
   gpus_finish(&w->before);
   free(w->v);
   free(w->pids);
@@ -322,5 +379,9 @@ void device_watch_destroy(struct device_watch *w) {
   device_probe_destroy(w->probe);
   w->probe = NULL;
   for (int i = 0; i < w->n_claims; i++) close(w->claims[i]);
+  device_probe_destroy(w->look_probe);
+  w->look_probe = NULL;
+  w->open = 2;
   uv_close((uv_handle_t *)&w->timer, on_closed);
+  uv_close((uv_handle_t *)&w->look, on_closed);
 }

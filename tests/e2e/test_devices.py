@@ -328,3 +328,19 @@ def test_the_trainer_does_not_need_nccl(rdzv, gpus):
     agent = rdzv.agent("--nproc", "gpu", "--", "--device", "cpu", "--steps", 5, env=env)
     agent.exit(60)
     assert not agent.says("NCCL"), agent  # nobody wants any
+
+
+@pytest.mark.parametrize("choose", [False, True])
+def test_workers_that_all_take_the_first_device(rdzv, gpus, choose):
+    """A script that does not look at LOCAL_RANK is told of by one line; one that does, by none."""
+    agent = rdzv.agent("--nproc", "gpu", "--", "sh", "-c", "echo worker is $$; while [ ! -e go ]; do sleep 0.1; done", env=gpus.env())
+    until("all workers run", lambda: len(re.findall(r"worker is \d+", agent.text)) == len(UUIDS))
+    for i, pid in enumerate(re.findall(r"worker is (\d+)", agent.text)):
+        gpus.put(UUIDS[i if choose else 0], f"process {pid} 5000")
+    line = rf"{len(UUIDS)} processes of this job are on device 0, {UUIDS[0]} \(NVIDIA H100\), and none is on device \d, .*: does each worker choose its own, by LOCAL_RANK"
+    asked = gpus.calls
+    until("the driver is asked again", lambda: gpus.calls > asked, 40)
+    if not choose:
+        agent.expect(line)
+    (rdzv.tmp / "go").touch()
+    assert agent.exit(30) == 0 and len(re.findall(line, agent.text)) == (not choose), agent

@@ -154,6 +154,9 @@ static void forgives_this_round(void **state) {
     snprintf(now.processes[i].job, sizeof now.processes[i].job, "job");
     now.processes[i].round = 2 + i;
   }
+  assert_int_equal(gpu_count_processes(&now, "job", 3), 1);
+  assert_int_equal(gpu_count_processes(&now, "job", 4), 0);
+  assert_int_equal(gpu_count_processes(&now, "another", 3), 0);
   gpus_forgive(&g, "another", 3);
   gpus_forgive(&g, "job", 4);
   assert_int_equal(now.n_processes, 2);
