@@ -74,8 +74,8 @@ void link_prefer_last(struct link *l) {
 }
 
 const struct key *link_key(const struct link *l, uint32_t endpoint) {
-  const struct link_target *t = endpoint == UINT32_MAX ? l->to : &l->targets[endpoint];
-  return t && t->fetched ? t->fetched : l->o.key;
+  if (endpoint == UINT32_MAX) return l->to && l->to->fetched ? l->to->fetched : l->o.key;
+  return l->targets[endpoint].fetched ? l->targets[endpoint].fetched : l->o.key;
 }
 
 /* Refusals. -------------------------------------------------------------------------------------------------------- */

@@ -382,7 +382,7 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
 static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *argv, const struct opt *row,
                          struct word *found) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
-  struct word w;
+  struct word w = {.row = NULL};
   bool any = false;
   while (row && next_option(&k, &w, NULL) > 0) {
     if (w.row != row) continue;
