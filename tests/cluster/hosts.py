@@ -305,3 +305,18 @@ class Cluster(harness.Rdzv):
         for p in self.procs:
             p.exit()
         return left
+
+
+class Batch(Cluster):
+    """node1 .. nodeN, and a host `login` behind them, for a scheduler."""
+
+    def __init__(self, tmp, n, say=print):
+        super().__init__(tmp, n + 1, say, [*(f"node{i}" for i in range(1, n + 1)), "login"])
+
+    @property
+    def login(self):
+        return self.hosts[-1]
+
+    @property
+    def nodes(self):
+        return self.hosts[:-1]

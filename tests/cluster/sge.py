@@ -69,9 +69,9 @@ def missing():
     return f"{', '.join(gone)} not installed (packages gridengine-master, gridengine-exec, gridengine-client)" if gone else ""
 
 
-class Sge(hosts.Cluster):
+class Sge(hosts.Batch):
     def __init__(self, tmp, n, say=print):
-        super().__init__(tmp, n + 1, say, [*(f"node{i}" for i in range(1, n + 1)), "login"])
+        super().__init__(tmp, n, say)
         self.folder, self.jobs, self.said = self.tmp / "sge", [], ""
         try:
             self.configure()
@@ -81,14 +81,6 @@ class Sge(hosts.Cluster):
         except BaseException:
             self.tear_down()
             raise
-
-    @property
-    def login(self):
-        return self.hosts[-1]
-
-    @property
-    def nodes(self):
-        return self.hosts[:-1]
 
     def configure(self):
         (self.folder / "cell/common").mkdir(parents=True)

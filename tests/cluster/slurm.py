@@ -64,9 +64,9 @@ def missing():
     return f"{', '.join(gone)} not installed (packages slurm-wlm, munge)" if gone else ""
 
 
-class Slurm(hosts.Cluster):
+class Slurm(hosts.Batch):
     def __init__(self, tmp, n, say=print):
-        super().__init__(tmp, n + 1, say, [*(f"node{i}" for i in range(1, n + 1)), "login"])
+        super().__init__(tmp, n, say)
         self.folder, self.jobs = self.tmp / "slurm", []
         try:
             self.configure(n)
@@ -77,14 +77,6 @@ class Slurm(hosts.Cluster):
         except BaseException:
             self.tear_down()
             raise
-
-    @property
-    def login(self):
-        return self.hosts[-1]
-
-    @property
-    def nodes(self):
-        return self.hosts[:-1]
 
     def configure(self, n):
         for name in ("etc", "state", *(f"spool.node{i}" for i in range(1, n + 1))):
