@@ -387,7 +387,7 @@ static void test_timeout(void **state) {
   close(fd);
 }
 
-/* A daemon that counts what it is told of a job on a port, and may know an older run of it. */
+/* A daemon counts each FORWARD of a job on `port`. It answers with the older run that it knows, if any. */
 struct listener {
   uv_tcp_t tcp;
   struct endpoint ep;
@@ -473,6 +473,15 @@ static struct bytes *forward_frame(const char *addr, uint16_t port) {
   return msg_bytes(&m);
 }
 
+static struct forwarder *forward_to(const struct endpoint *endpoints, size_t n, uint32_t every_ms) {
+  return forwarder_create(&(struct forwarder_options){.loop = &t.loop,
+                                                      .link = t.link,
+                                                      .endpoints = endpoints,
+                                                      .n_endpoints = n,
+                                                      .words = {"in --endpoint", RESOLVE_REMEDY},
+                                                      .every_ms = every_ms});
+}
+
 static void test_forward(void **state) {
   enum { EVERY_MS = 200 };
   static struct listener a, b;
@@ -488,12 +497,7 @@ static void test_forward(void **state) {
   list[2] = (struct endpoint){.host = "127.0.0.1", .port = refuses.port};
   list[3] = quiet; /* neither a refusal nor a silence delays the others */
   open_link(list, 4, HOST_NEVER, (struct standby){.fd = -1});
-  struct forwarder *f = forwarder_create(&(struct forwarder_options){.loop = &t.loop,
-                                                                     .link = t.link,
-                                                                     .endpoints = list,
-                                                                     .n_endpoints = 4,
-                                                                     .words = {"in --endpoint", RESOLVE_REMEDY},
-                                                                     .every_ms = EVERY_MS});
+  struct forwarder *f = forward_to(list, 4, EVERY_MS);
   uint64_t began = uv_hrtime();
   forwarder_set(f, forward_frame("10.0.0.2", 7), 0, false);
   await(&b.told, 3, "the third telling");
@@ -529,12 +533,7 @@ static void test_an_older_run(void **state) {
   knows.port = younger.port = own.ep.port;
   const struct endpoint list[] = {knows.ep, younger.ep};
   open_link(list, 2, HOST_NEVER, (struct standby){.fd = -1});
-  struct forwarder *f = forwarder_create(&(struct forwarder_options){.loop = &t.loop,
-                                                                     .link = t.link,
-                                                                     .endpoints = list,
-                                                                     .n_endpoints = 2,
-                                                                     .words = {"in --endpoint", RESOLVE_REMEDY},
-                                                                     .every_ms = 200});
+  struct forwarder *f = forward_to(list, 2, 200);
   forwarder_set(f, forward_frame("127.0.0.1", own.ep.port), UINT32_MAX, false);
   await(&own.told, 2, "the second word of the older run");
   forwarder_set(f, NULL, UINT32_MAX, false);
