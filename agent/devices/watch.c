@@ -49,7 +49,7 @@ struct device_watch {
   struct device_probe *probe;
   uv_timer_t timer;
   struct device_probe *look_probe;
-  uv_timer_t look;    /* never stopped by a hold */
+  uv_timer_t look;    /* holding does not stop it */
   int looks;          /* so many more */
   struct gpus before; /* n 0: not known, nothing to compare with */
   struct device *v;   /* by local rank */
@@ -154,7 +154,7 @@ static void take_first(struct device_watch *w, struct gpus *g) {
   claim_devices(w);
 }
 
-/* Who uses which. -------------------------------------------------------------------------------------------------- */
+/* Workers on one device. ------------------------------------------------------------------------------------------- */
 
 /* False: not each worker has a process yet. */
 static bool warn_of_shared(const struct device_watch *w, const struct gpus *g) {
@@ -183,6 +183,7 @@ static void on_look(void *ctx, struct gpus *g, const struct err *e) {
   struct device_watch *w = ctx;
   device_probe_destroy(w->look_probe);
   w->look_probe = NULL;
+  if (e) log_debug("devices: it is unknown which workers use which: %s", e->text);
   if (e || warn_of_shared(w, g)) uv_timer_stop(&w->look);
   gpus_finish(g);
 }

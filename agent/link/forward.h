@@ -3,9 +3,9 @@
 #define AGENT_LINK_FORWARD_H
 
 /* Tells the daemons at the other addresses of --endpoint where the job is, so that nodes that come there find it: a
- * short connection to each, now and again. A failure is nobody's concern: it goes to the debug log. If one answers that an
- * older run of the job goes on elsewhere, the daemon that this agent follows is told so. If this agent's own rdzvd
- * listened at the first address and has exited, it is started again, and told at the next time. */
+ * short connection to each, now and again. A failure is nobody's concern: it goes to the debug log. A daemon may answer
+ * that an older run of the job goes on elsewhere. Then this tells the daemon that the agent follows. This agent's own
+ * rdzvd may have listened at the first address and exited. Then this starts it again, and tells it at the next time. */
 
 #include <uv.h>
 #include "agent/link/link.h"

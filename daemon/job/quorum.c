@@ -18,8 +18,8 @@
  * few, the next daemon passes that round over: nobody can make it firm. Each node of the base helps the first round only
  * that it has read of, so two rounds on one base cannot both become firm.
  *
- * Who is surely dead follows nobody, and counts as vouching for ever. But if it may have followed another daemon before it
- * died, that one may have made a round with it, which goes on without it. Some other voter is in that round, or was, and
+ * A voter that is surely dead follows nobody, and counts as vouching for ever. But it may have followed another daemon
+ * before it died, and that daemon may have made a round with it. This round goes on without it, with another voter that
  * is not here. So such votes count only when each voter is here or dead.
  *
  * Half of the voters are enough if the keeper is among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to

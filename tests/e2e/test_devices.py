@@ -332,7 +332,7 @@ def test_the_trainer_does_not_need_nccl(rdzv, gpus):
 
 @pytest.mark.parametrize("choose", [False, True])
 def test_workers_that_all_take_the_first_device(rdzv, gpus, choose):
-    """A script that does not look at LOCAL_RANK is told of by one line; one that does, by none."""
+    """The agent prints one line about a script that does not look at LOCAL_RANK, and none about one that does."""
     agent = rdzv.agent("--nproc", "gpu", "--", "sh", "-c", "echo worker is $$; while [ ! -e go ]; do sleep 0.1; done", env=gpus.env())
     until("all workers run", lambda: len(re.findall(r"worker is \d+", agent.text)) == len(UUIDS))
     for i, pid in enumerate(re.findall(r"worker is (\d+)", agent.text)):

@@ -228,7 +228,7 @@ static void test_the_younger_of_two_runs_hears_of_the_older(void **state) {
   open_rig(&r);
   struct forward f = forward_to(THERE, 7, 9);
   assert_null(rig_last(&r, say(&r, &f), MSG_MOVED));
-  f.round = 6; /* the same run, and late: nobody is told */
+  f.round = 6; /* an earlier round of the same run: the daemon tells nobody */
   assert_null(rig_last(&r, say(&r, &f), MSG_MOVED));
   f.origin = RUN;
   f.round = 8;
