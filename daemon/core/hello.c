@@ -62,15 +62,23 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) 
   free(text);
 }
 
-/* other: h comes from another node, and has brought a newer incarnation of the job. */
-static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h, bool other) {
+enum stale_because {
+  STALE_IT_MISSED,   /* the end of its round */
+  STALE_OLD_RUN,     /* its run of the job is an earlier one */
+  STALE_BY_NEWCOMER, /* h comes from another node, and has brought a newer incarnation of the job */
+};
+
+static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h,
+                       enum stale_because because) {
   struct buf text = BUF_INIT;
-  if (other)
+  if (because == STALE_BY_NEWCOMER)
     buf_printf(&text, "node %s comes from a newer run of this job, or from its later round %lld, with another daemon",
                h->host, (long long)h->round);
   else if (h->origin[0] && strcmp(h->origin, j->origin) > 0)
     buf_printf(&text, "a run of this job that began before this node's goes on here, in round %lld",
                (long long)j->round);
+  else if (because == STALE_OLD_RUN)
+    buf_printf(&text, "a newer run of job %s has taken its place", j->id);
   else if (j->round > h->round)
     buf_printf(&text, "the job went on without this node, from round %lld to round %lld", (long long)h->round,
                (long long)j->round);
@@ -82,7 +90,7 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
   msg.stale.round = j->round;
   msg.stale.text = buf_text(&text);
   jobs_send(&c->jobs, conn, &msg);
-  if (!other)
+  if (because != STALE_BY_NEWCOMER)
     jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ") is stale: %s", j->log_name, h->host, h->agent,
              buf_text(&text));
   buf_finish(&text);
@@ -276,8 +284,12 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   if (known && job_is_over(known)) return known;
   if (known) j = known;
   if (passed && !known && !(j && (is_kin(j, h) || is_of_a_younger_run(j, h)))) {
-    if (j && h->phase != PHASE_NONE) /* it may run on our nodes until it has got this */
-      job_hold_agent(j, h->agent, h->host, c->jobs.now_ms + (uint64_t)h->settings.lease_ms);
+    if (j && h->phase != PHASE_NONE) { /* it may run on our nodes until it says that it has stopped */
+      job_hold_stale(j, h);
+      send_stale(c, ev->conn, j, h, STALE_OLD_RUN);
+      return NULL;
+    }
+    if (j) job_drop_hold(j, h->agent);
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }
@@ -335,7 +347,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   for (size_t i = 0; i < j->n_members; i++) {
     member_clear_progress(j->members[i]); /* that was of another round */
     if (!member_in_round(j->members[i])) continue;
-    send_stale(c, j->members[i]->conn, j, h, true);
+    send_stale(c, j->members[i]->conn, j, h, STALE_BY_NEWCOMER);
     job_hold_member(j, j->members[i]);
   }
   if (cmp != 0) { /* of another incarnation: its own nodes know better */
@@ -394,7 +406,7 @@ static void turn_away_stale(struct core *c, const struct core_event *ev, struct 
   }
   job_note_return(j, h);
   job_hold_stale(j, h); /* STALE may not reach it */
-  send_stale(c, ev->conn, j, h, false);
+  send_stale(c, ev->conn, j, h, STALE_IT_MISSED);
 }
 
 /* The member for a HELLO that belongs to j; NULL: it was answered with STALE or REFUSED. */
