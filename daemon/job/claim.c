@@ -32,6 +32,7 @@
 enum {
   CLAIM_AGAIN_MS = 1000, /* after one that failed */
   CLAIM_MOVED_MS = 5000, /* after one that another daemon holds */
+  CLAIM_SENT_MS = 30000, /* from one MOVED to a place to the next */
   CLAIM_LOOK_MS = 5000,  /* from one look for the end to the next */
   CLAIM_LATE_MS = 2000,  /* beyond the driver's own deadline */
   CLAIM_NODES_MAX = 256, /* named in the content */
@@ -273,6 +274,18 @@ static bool was_here(const struct job *j, const json_t *content) {
   return false;
 }
 
+/* Who was sent there lately, and is here, has found nobody. It stays here for a while, where its line says what it waits
+ * for, and an operator finds it. */
+static bool was_sent_lately(struct jobs *jobs, const char *agent, const struct moved *to) {
+  char text[AGENT_ID_MAX + ADDR_MAX + 16];
+  int n = snprintf(text, sizeof text, "%s %s %lld", agent, to->addr, (long long)to->port);
+  uint64_t sum = siphash(&jobs->by_id.key, text, (size_t)n);
+  for (size_t i = 0; i < SENT_AWAY_MAX; i++)
+    if (jobs->sent[i].sum == sum && jobs->now_ms < jobs->sent[i].ms + CLAIM_SENT_MS) return true;
+  jobs->sent[jobs->n_sent++ % SENT_AWAY_MAX] = (struct sent_away){.sum = sum, .ms = jobs->now_ms};
+  return false;
+}
+
 /* Not those with another command: they are of another job, to which nobody has given a name of its own. */
 static void send_moved(struct job *j, const json_t *content) {
   const char *command = text_of(content, "command", COMMAND_HASH_MAX);
@@ -286,7 +299,8 @@ static void send_moved(struct job *j, const json_t *content) {
   struct bytes *b = msg_bytes(&msg);
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (!command[0] || !m->command[0] || !strcmp(command, m->command)) jobs_send_bytes(j->jobs, m->conn, b);
+    bool same = !command[0] || !m->command[0] || !strcmp(command, m->command);
+    if (same && m->conn && !was_sent_lately(j->jobs, m->agent, &msg.moved)) jobs_send_bytes(j->jobs, m->conn, b);
   }
   bytes_unref(b);
 }

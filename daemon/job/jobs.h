@@ -38,6 +38,13 @@ struct made_claim {
 };
 enum { MADE_CLAIMS_MAX = 64 };
 
+/* A node was sent to the place that a claim names. */
+struct sent_away {
+  uint64_t sum; /* of the agent's id and the place */
+  uint64_t ms;
+};
+enum { SENT_AWAY_MAX = 256 };
+
 /* This daemon, as core_config has it. */
 struct daemon_facts {
   char id[DAEMON_ID_MAX + 1];
@@ -60,6 +67,8 @@ struct jobs {
   size_t n_past;                                       /* how many were noted, ever */
   struct made_claim made[MADE_CLAIMS_MAX];             /* a ring */
   size_t n_made;
+  struct sent_away sent[SENT_AWAY_MAX]; /* a ring */
+  size_t n_sent;
   struct accounts accounts;
   struct daemon_facts daemon;
   struct map drains; /* host -> its first struct drain: drain.c */

@@ -197,8 +197,12 @@ static void test_taken_by_another(void **state) {
   rig_live(&r, 1);
   assert_int_equal(r.n_claims, 2);
   expect_name(&r, 1, &n[0], 1);
-  rig_answer_claim(&r, 1, CLAIM_TAKEN, other);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_MOVED), 2);
+  /* Whoever comes back has found nobody. It stays for a while, and looks again then. */
+  for (size_t i = 1; i < 7; i++) {
+    rig_answer_claim(&r, i, CLAIM_TAKEN, other);
+    assert_int_equal(rig_count(&r, n[0].conn, MSG_MOVED), i == 6 ? 2 : 1);
+    rig_live(&r, 5000);
+  }
   free(other);
   rig_close(&r);
 }
@@ -469,7 +473,7 @@ static void test_another_run_goes_on(void **state) {
   rig_forget(&r);
   for (size_t i = 0; i < 4; i++) {
     rig_answer_claim(&r, i, CLAIM_TAKEN, other);
-    assert_int_equal(rig_count(&r, n[0].conn, MSG_MOVED), i + 1);
+    assert_int_equal(rig_count(&r, n[0].conn, MSG_MOVED), 1);
     rig_live(&r, 4999);
     assert_int_equal(r.n_claims, i + 1);
     rig_live(&r, 1);
