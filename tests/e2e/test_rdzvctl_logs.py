@@ -256,7 +256,7 @@ def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
     assert {j["job"] for j in v["jobs"]} >= {"cousin", "family"} and v["drained"] == [], v
     assert set(v["pages"]) >= {f"http://127.0.0.1:{d.port}/" for d in (one, three)}, v
     assert abs(v["wall_ms"] / 1000 - time.time()) < 60, v
-    page = Terminal(rdzv, "env", f"XDG_RUNTIME_DIR={rdzv.tmp}", RDZVCTL, "top")
+    page = Terminal(rdzv, "env", f"XDG_RUNTIME_DIR={rdzv.tmp}", RDZVCTL, "top", lines=200)  # with room for other tests' jobs
     try:
         page.expect(r"cousin +running")
         page.expect(r"family +running")

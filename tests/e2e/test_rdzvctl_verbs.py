@@ -325,11 +325,11 @@ def test_one_user_does_not_starve_others(rdzv, d):
 
 
 class Terminal:
-    """A program with a terminal of its own, 100 columns and 12 lines, and what it has written there."""
+    """A program with a terminal of its own, and what it has written there."""
 
-    def __init__(self, rdzv, *argv):
+    def __init__(self, rdzv, *argv, lines=12):
         self.main, side = pty.openpty()
-        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 100, 0, 0))
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 100, 0, 0))
         self.popen = subprocess.Popen(
             [str(a) for a in argv], stdin=side, stdout=side, stderr=side, env=rdzv.env(), cwd=rdzv.tmp, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
