@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """clang-tidy over every C file that ships: `tidy.py -p BUILD [-j N]`. Exit status 1 on any finding. Tests are left to the sanitizers,
-which see what really happens in them.
+which see what really happens in them, and to clang's warnings. BUILD is one with clang, and need not be built.
 
 A file that was clean is not checked again until its preprocessed text, its flags or .clang-tidy change: $RDZV_TESTS_CACHE/tidy-clean keeps the hashes
 (without that variable BUILD/tidy-clean). So a developer waits seconds, in another clone as well, and a new machine checks everything.
@@ -21,15 +21,19 @@ KEPT_MAX = 5000  # hashes of other trees
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def fingerprint(entry, base):
-    """Hash of all that clang-tidy will see of this file, or None where it cannot be preprocessed (clang-tidy says why)."""
+def arguments(entry):
+    """The compiler and its flags, without those about what it writes."""
     args = [a for a in shlex.split(entry["command"]) if a != "-c"]
     for flag in ("-o", "-MF", "-MQ", "-MT"):
         while flag in args:
             at = args.index(flag)
             del args[at:at + 2]
-    args = [a for a in args if a not in ("-MD", "-MMD")]
-    text = subprocess.run(args + ["-E", "-P"], cwd=entry["directory"], capture_output=True, timeout=FILE_S)
+    return [a for a in args if a not in ("-MD", "-MMD")]
+
+
+def fingerprint(entry, base):
+    """Hash of all that clang-tidy will see of this file, or None where it cannot be preprocessed (clang-tidy says why)."""
+    text = subprocess.run(arguments(entry) + ["-E", "-P"], cwd=entry["directory"], capture_output=True, timeout=FILE_S)
     if text.returncode:
         return None
     # A comment may hold NOLINT, which preprocessing drops.
@@ -47,7 +51,7 @@ def main():
         for entry in json.load(f):
             path = os.path.realpath(os.path.join(entry["directory"], entry["file"]))
             inside = path.startswith(TOP + os.sep) and not path.startswith(os.path.realpath(options.build) + os.sep)
-            if inside and path.endswith(".c") and not path.startswith(os.path.join(TOP, "tests") + os.sep):
+            if inside and path.endswith(".c"):
                 entries.setdefault(path, entry)
     with open(os.path.join(TOP, ".clang-tidy"), "rb") as f:
         base = f.read() + subprocess.run(["clang-tidy", "--version"], capture_output=True).stdout
@@ -64,10 +68,13 @@ def main():
         print_hash = fingerprint(entries[path], base)
         if print_hash in clean:
             return path, print_hash, 0, ""
+        command, cwd = ["clang-tidy", "--quiet", "-p", options.build, path], None
+        if path.startswith(os.path.join(TOP, "tests") + os.sep):
+            command, cwd = arguments(entries[path]) + ["-fsyntax-only"], entries[path]["directory"]
         try:
-            run = subprocess.run(["clang-tidy", "--quiet", "-p", options.build, path], capture_output=True, text=True, timeout=FILE_S)
+            run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=FILE_S)
         except subprocess.TimeoutExpired:
-            return path, print_hash, 1, f"{path}: clang-tidy was not done within its deadline of {FILE_S} s"
+            return path, print_hash, 1, f"{path}: {command[0]} was not done within its deadline of {FILE_S} s"
         return path, print_hash, run.returncode, run.stdout + (run.stderr if run.returncode else "")
 
     bad, hashes = 0, []
