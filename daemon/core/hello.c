@@ -190,7 +190,7 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, struc
     return true;
   }
   const struct member *m = j ? job_find_wanted(j, h->want_rank) : NULL;
-  if (!m || !strcmp(m->agent, h->agent) || m->drained) return false; /* a drained node makes room */
+  if (!m || !strcmp(m->agent, h->agent) || m->next.drained) return false; /* a drained node makes room */
   core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld is claimed by both %s (pid %lld) and %s (pid %lld)",
               (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
   struct buf why = BUF_INIT;
@@ -480,7 +480,7 @@ static bool is_delayed(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   const struct job *j = find_live(c, ev);
   const struct member *m = j ? job_find_agent(j, h->agent) : NULL;
-  if (!m || !h->up_ms || h->up_ms >= m->up_ms) return false;
+  if (!m || !h->up_ms || h->up_ms >= m->boot.up_ms) return false;
   jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN "): its HELLO comes behind a later one; closing",
            j->log_name, m->host, m->agent);
   core_hang_up(c, ev->conn);

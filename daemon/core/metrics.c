@@ -118,7 +118,7 @@ static enum node_state state_of(const struct job *j, const struct member *m) {
   if (!m->conn) return m->gone ? NODE_FINISHED : NODE_AWAY;
   switch (m->state) {
   case MEMBER_WAITING:
-    if (m->drained) return NODE_DRAINED;
+    if (m->next.drained) return NODE_DRAINED;
     if (member_flapping_until(m, j->jobs->now_ms)) return NODE_HELD;
     return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? NODE_WAITING : NODE_SPARE;
   case MEMBER_TOLD: return NODE_STARTING;

@@ -22,7 +22,7 @@ static const char *place_of(const struct job *j, const struct member *m) {
   if (!m->conn) return m->gone ? "finished, away" : "away";
   switch (m->state) {
   case MEMBER_WAITING:
-    if (m->drained) return "drained";
+    if (m->next.drained) return "drained";
     if (member_flapping_until(m, j->jobs->now_ms)) return "kept waiting";
     return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
   case MEMBER_TOLD: return "starting";
@@ -39,8 +39,8 @@ static const char *place_of(const struct job *j, const struct member *m) {
 /* The workers that are behind the others of their node, and the age of the others' progress. */
 static void put_laggards(json_t *v, const struct member *m, const struct pace *p, uint64_t now_ms) {
   json_t *list = json_array();
-  for (size_t i = 0; i < m->laggards->n; i++) {
-    const struct laggard *l = &m->laggards->v[i];
+  for (size_t i = 0; i < m->progress.laggards->n; i++) {
+    const struct laggard *l = &m->progress.laggards->v[i];
     uint64_t age_ms = member_worker_age_ms(m, l->local_rank, now_ms);
     json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:s}", "local_rank", (json_int_t)l->local_rank, "step",
                                           (json_int_t)l->step, "age_ms", (json_int_t)age_ms, "judgement",
@@ -58,16 +58,17 @@ static json_t *member_to_json(const struct job *j, const struct member *m, const
                 (json_int_t)(m->node_rank < 0 ? -1 : m->rank_base), "host", m->host, "pid", (json_int_t)m->pid, "agent",
                 m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
                 place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
-  if (m->step >= 0) {
+  if (m->progress.step >= 0) {
     uint64_t age_ms = member_progress_age_ms(m, now_ms);
     enum judgement is = member_judge(m, p, age_ms);
     json_object_set_new(v, "progress_age_ms", json_integer((json_int_t)age_ms));
     if (is != JUDGEMENT_COUNT) json_object_set_new(v, "judgement", json_string(judgement_name(is)));
-    if (m->laggards) put_laggards(v, m, p, now_ms);
-    json_object_set_new(v, "step", json_integer(m->step));
-    json_object_set_new(v, "of", json_integer(m->of));
-    if (isfinite(m->loss)) json_object_set_new(v, "loss", json_real(m->loss));
-    if (isfinite(m->samples_per_second)) json_object_set_new(v, "samples_per_second", json_real(m->samples_per_second));
+    if (m->progress.laggards) put_laggards(v, m, p, now_ms);
+    json_object_set_new(v, "step", json_integer(m->progress.step));
+    json_object_set_new(v, "of", json_integer(m->progress.of));
+    if (isfinite(m->progress.loss)) json_object_set_new(v, "loss", json_real(m->progress.loss));
+    if (isfinite(m->progress.samples_per_second))
+      json_object_set_new(v, "samples_per_second", json_real(m->progress.samples_per_second));
   }
   return v;
 }
@@ -256,15 +257,15 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   buf_putc(out, ' ');
   put_name(out, m->addr[0] ? m->addr : m->peer_addr, 24);
   put_ranks(out, m);
-  bool runs = m->node_rank >= 0 && m->step >= 0;
+  bool runs = m->node_rank >= 0 && m->progress.step >= 0;
   buf_printf(out, runs ? "  %-14s" : "  %s", place_of(j, m));
-  if (runs && m->of > 0)
-    buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
+  if (runs && m->progress.of > 0)
+    buf_printf(out, "  step %lld of %lld", (long long)m->progress.step, (long long)m->progress.of);
   else if (runs)
-    buf_printf(out, "  step %lld", (long long)m->step);
-  if (runs && isfinite(m->loss)) buf_printf(out, ", loss %.6g", m->loss);
-  if (runs && isfinite(m->samples_per_second) && m->samples_per_second > 0)
-    buf_printf(out, ", %.4g samples/s", m->samples_per_second);
+    buf_printf(out, "  step %lld", (long long)m->progress.step);
+  if (runs && isfinite(m->progress.loss)) buf_printf(out, ", loss %.6g", m->progress.loss);
+  if (runs && isfinite(m->progress.samples_per_second) && m->progress.samples_per_second > 0)
+    buf_printf(out, ", %.4g samples/s", m->progress.samples_per_second);
   if (m->conn && now_ms > m->heard_ms + 1000)
     buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
   buf_putc(out, '\n');

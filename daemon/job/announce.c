@@ -94,7 +94,7 @@ static const struct member *find_writer(struct job *j) {
   if (!a->asked || owner_is_awaited(j)) return NULL;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *other = j->members[i];
-    if (may_write(other) && other->conn && !other->leaving && (!m || is_better(other, m))) m = other;
+    if (may_write(other) && other->conn && !other->next.leaving && (!m || is_better(other, m))) m = other;
   }
   if (m) memcpy(a->writer, m->agent, sizeof a->writer);
   return m;
@@ -256,10 +256,10 @@ void job_announce_event(struct job *j, const struct job_event *ev) {
     if (!quiet) announce_gone(j, ev, EVENT_NODE_LOST, ev->text);
     break;
   case JOB_EV_BYE:
-    if (!quiet && !m->leaving) announce_gone(j, ev, EVENT_NODE_LEFT, ev->text);
+    if (!quiet && !m->next.leaving) announce_gone(j, ev, EVENT_NODE_LEFT, ev->text);
     break;
   case JOB_EV_LEAVING:
-    if (!quiet && !m->leaving) announce_gone(j, ev, EVENT_NODE_LEFT, ev->report->what.text);
+    if (!quiet && !m->next.leaving) announce_gone(j, ev, EVENT_NODE_LEFT, ev->report->what.text);
     break;
   case JOB_EV_FAILED:
     if (!quiet) announce_hung(j, ev);
@@ -271,11 +271,11 @@ void job_announce_event(struct job *j, const struct job_event *ev) {
 void job_announce_drain(struct job *j, const struct member *m) {
   struct event e;
   struct buf text = BUF_INIT;
-  const struct drain *d = m->drained ? job_drain_of(j, m->host) : NULL;
+  const struct drain *d = m->next.drained ? job_drain_of(j, m->host) : NULL;
   if (!j->announcer || job_is_over(j)) return;
   for (size_t i = 0; i < j->n_members && j->members[i] != m; i++)
     if (!strcmp(j->members[i]->host, m->host)) return; /* it was said of the host's first node */
-  begin(j, &e, m->drained ? EVENT_NODE_DRAINED : EVENT_NODE_UNDRAINED);
+  begin(j, &e, m->next.drained ? EVENT_NODE_DRAINED : EVENT_NODE_UNDRAINED);
   about_node(&e, m);
   if (d)
     drain_text(d, &text);
@@ -372,7 +372,7 @@ static void announce_running(struct job *j, uint64_t now_ms) {
 }
 
 static void announce_daemon(struct job *j) {
-  bool same = j->quorum->same_daemon;
+  bool same = j->quorum->recovering.same_daemon;
   const char *host = j->jobs->daemon.host;
   struct event e;
   struct buf text = BUF_INIT;
@@ -519,10 +519,11 @@ static void announce_first_step(struct job *j, const struct member *m) {
   if (a->stepped_round == j->round) return;
   a->stepped_round = j->round;
   begin(j, &e, EVENT_ROUND_FIRST_STEP);
-  event_rank(&e, EVENT_STEP, m->step);
-  if (m->of) event_int(&e, EVENT_OF, m->of);
+  event_rank(&e, EVENT_STEP, m->progress.step);
+  if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);
   if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(j->jobs->now_ms - j->round_ms));
-  buf_printf(&text, "job %s, round %lld: the first step is %lld", j->id, (long long)j->round, (long long)m->step);
+  buf_printf(&text, "job %s, round %lld: the first step is %lld", j->id, (long long)j->round,
+             (long long)m->progress.step);
   finish(j, &e, &text);
 }
 
@@ -532,21 +533,21 @@ void job_announce_progress(const struct member *m) {
   struct event e;
   struct buf text = BUF_INIT;
   double rate = 0;
-  if (!a || m->step < 0 || !job_round_goes_on(j)) return; /* it may say alone at which step it resumed */
+  if (!a || m->progress.step < 0 || !job_round_goes_on(j)) return; /* it may say alone at which step it resumed */
   announce_first_step(j, m);
   if (a->progress_ms && j->jobs->now_ms < a->progress_ms + PROGRESS_EVERY_MS) return;
   a->progress_ms = j->jobs->now_ms;
   announce_saved(j);
   for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i]) && isfinite(j->members[i]->samples_per_second))
-      rate += j->members[i]->samples_per_second;
+    if (member_in_round(j->members[i]) && isfinite(j->members[i]->progress.samples_per_second))
+      rate += j->members[i]->progress.samples_per_second;
   begin(j, &e, EVENT_JOB_PROGRESS);
-  int64_t step = job_step(j) >= 0 ? job_step(j) : m->step;
+  int64_t step = job_step(j) >= 0 ? job_step(j) : m->progress.step;
   event_rank(&e, EVENT_STEP, step);
-  if (m->of) event_int(&e, EVENT_OF, m->of);
-  event_real(&e, EVENT_LOSS, m->loss);
+  if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);
+  event_real(&e, EVENT_LOSS, m->progress.loss);
   if (rate > 0) event_real(&e, EVENT_SAMPLES_PER_SECOND, rate);
   buf_printf(&text, "job %s is at step %lld", j->id, (long long)step);
-  if (m->of) buf_printf(&text, " of %lld", (long long)m->of);
+  if (m->progress.of) buf_printf(&text, " of %lld", (long long)m->progress.of);
   finish(j, &e, &text);
 }

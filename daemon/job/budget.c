@@ -37,7 +37,8 @@ int64_t job_step(const struct job *j) {
   int64_t least = -1;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (member_in_round(m) && m->step >= 0 && (least < 0 || m->step < least)) least = m->step;
+    if (member_in_round(m) && m->progress.step >= 0 && (least < 0 || m->progress.step < least))
+      least = m->progress.step;
   }
   return least;
 }
@@ -77,7 +78,7 @@ void job_charge(struct job *j, bool charged) {
   if (j->cause.step > j->failed_step) j->failed_step = j->cause.step;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (member_in_round(m) && m->step > j->failed_step) j->failed_step = m->step;
+    if (member_in_round(m) && m->progress.step > j->failed_step) j->failed_step = m->progress.step;
   }
 }
 

@@ -157,8 +157,8 @@ static uint64_t sum_of(const struct job *j, struct member *const *chosen, size_t
 /* All must vouch for a round with a claim. So each has begun to. */
 static bool all_vouch(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   for (size_t i = 0; i < n; i++)
-    if (!chosen[i]->vouched_ms || chosen[i]->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms ||
-        chosen[i]->held_ms > now_ms)
+    if (!chosen[i]->vote->vouched_ms || chosen[i]->vote->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms ||
+        chosen[i]->vote->held_ms > now_ms)
       return false;
   return true;
 }
@@ -260,7 +260,7 @@ static uint64_t node_counts_ms(const struct job *j, const json_t *content) {
   json_array_foreach(json_object_get(content, "nodes"), i, agent) {
     const char *id = json_string_value(agent);
     const struct member *m = id && strlen(id) <= AGENT_ID_MAX ? job_find_agent(j, id) : NULL;
-    if (m && m->conn) at_ms = earliest(at_ms, m->held_ms);
+    if (m && m->conn) at_ms = earliest(at_ms, m->vote->held_ms);
   }
   return at_ms;
 }

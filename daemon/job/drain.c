@@ -155,7 +155,7 @@ size_t job_nodes_without(const struct job *j, const char *host) {
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (m->conn && !m->leaving && !m->drained && strcmp(m->host, host) != 0) n++;
+    if (m->conn && !m->next.leaving && !m->next.drained && strcmp(m->host, host) != 0) n++;
   }
   return n;
 }
@@ -191,7 +191,7 @@ static void end_round_for(struct job *j, const struct member *m, const struct dr
 static const struct member *find_drained(const struct job *j, bool may_end) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    const struct drain *d = m->drained && is_at_work(m) ? job_drain_of(j, m->host) : NULL;
+    const struct drain *d = m->next.drained && is_at_work(m) ? job_drain_of(j, m->host) : NULL;
     if (d && may_end_for(j, d) == may_end) return m;
   }
   return NULL;
@@ -218,7 +218,7 @@ static bool flag_members(struct job *j) {
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
     bool drained = job_drain_of(j, m->host) != NULL;
-    if (drained == m->drained) continue;
+    if (drained == m->next.drained) continue;
     changed = true;
     m->told_news = UINT64_MAX;
     member_set_drained(m, drained);

@@ -61,8 +61,8 @@ void job_offer_node_cause(struct job *j, const struct member *m, enum cause caus
   v.host = m->host;
   v.pid = m->pid;
   v.code = code;
-  v.step = m->step;
-  v.of = m->of;
+  v.step = m->progress.step;
+  v.of = m->progress.of;
   v.text = text;
   job_offer_cause(j, &v, at_ms);
 }
@@ -161,8 +161,8 @@ static void release_members(struct job *j) {
     member_keep_rank(m, m->node_rank);
     member_set_rank(m, -1);
     member_set_state(m, MEMBER_WAITING);
-    if (m->leaving) job_agent_is_dead(j, m->agent); /* it has nothing left to do but to exit */
-    if (m->leaving || m->gone) job_remove_member(j, m);
+    if (m->next.leaving) job_agent_is_dead(j, m->agent); /* it has nothing left to do but to exit */
+    if (m->next.leaving || m->gone) job_remove_member(j, m);
   }
   bytes_unref(settled);
 }
@@ -195,7 +195,7 @@ static void offer_silence(struct job *j, uint64_t now_ms) {
 static bool all_leave(const struct job *j) {
   if (j->cause.cause != CAUSE_NODE_LEAVING) return false;
   for (size_t i = 0; i < j->n_members; i++)
-    if (!j->members[i]->leaving && !j->members[i]->gone) return false;
+    if (!j->members[i]->next.leaving && !j->members[i]->gone) return false;
   return true;
 }
 

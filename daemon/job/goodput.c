@@ -94,13 +94,13 @@ static void measure(struct job *j, enum job_state to, uint64_t now_ms) {
 
 static bool is_judged(const struct member *m) {
   const struct job *j = m->job;
-  return (j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING) && member_in_round(m) && m->conn && m->step >= 0 &&
-         (m->state == MEMBER_STARTED || m->state == MEMBER_FINISHED);
+  return (j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING) && member_in_round(m) && m->conn &&
+         m->progress.step >= 0 && (m->state == MEMBER_STARTED || m->state == MEMBER_FINISHED);
 }
 
 /* More steps are expected of it. */
 static bool has_steps_left(const struct member *m) {
-  return m->state == MEMBER_STARTED && !(m->of > 0 && m->step >= m->of);
+  return m->state == MEMBER_STARTED && !(m->progress.of > 0 && m->progress.step >= m->progress.of);
 }
 
 enum judgement member_judge(const struct member *m, const struct pace *p, uint64_t age_ms) {
@@ -117,7 +117,7 @@ static int64_t still_since(const struct job *j) {
   int64_t since_ms = INT64_MAX;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (is_judged(m) && has_steps_left(m) && m->progress_ms < since_ms) since_ms = m->progress_ms;
+    if (is_judged(m) && has_steps_left(m) && m->progress.since_ms < since_ms) since_ms = m->progress.since_ms;
   }
   return since_ms;
 }
@@ -131,10 +131,11 @@ static uint64_t gather(const struct job *j, struct history_point *p) {
   uint64_t at_ms = j->jobs->now_ms;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (!member_in_round(m) || m->step < 0) continue;
-    if (step < 0 || m->step <= step) step = m->step, at_ms = m->progress_ms, j->goodput->slowest = m->node_rank;
-    if (isfinite(m->samples_per_second)) speed += m->samples_per_second, any_speed = true;
-    if (isfinite(m->loss) && m->node_rank < loss_rank) loss = m->loss, loss_rank = m->node_rank;
+    if (!member_in_round(m) || m->progress.step < 0) continue;
+    if (step < 0 || m->progress.step <= step)
+      step = m->progress.step, at_ms = m->progress.since_ms, j->goodput->slowest = m->node_rank;
+    if (isfinite(m->progress.samples_per_second)) speed += m->progress.samples_per_second, any_speed = true;
+    if (isfinite(m->progress.loss) && m->node_rank < loss_rank) loss = m->progress.loss, loss_rank = m->node_rank;
   }
   *p = (struct history_point){j->jobs->wall_ms, 0, step, (float)loss, any_speed ? (float)speed : NAN};
   return at_ms;
@@ -151,7 +152,7 @@ static void note_steps(struct job *j, uint64_t now_ms) {
 
 static bool is_due(const struct goodput_book *b, const struct member *m, uint64_t now_ms) {
   const struct ledger *l = &b->ledger;
-  if (l->stepped && !l->resume_told && m->resumed >= 0 && m->resumed < l->resume_step) return true;
+  if (l->stepped && !l->resume_told && m->progress.resumed >= 0 && m->progress.resumed < l->resume_step) return true;
   return now_ms >= b->gathered_ms + (m->node_rank == b->slowest ? GATHER_EVERY_MS : GATHER_LATEST_MS);
 }
 
@@ -160,9 +161,9 @@ void goodput_progress(const struct member *m, uint64_t now_ms) {
   struct job *j = m->job;
   struct goodput_book *b = j->goodput;
   if (!member_in_round(m)) return;
-  bool first = !b->ledger.stepped && m->step >= 0;
+  bool first = !b->ledger.stepped && m->progress.step >= 0;
   if (first) note_steps(j, now_ms);
-  ledger_saving(&b->ledger, (int64_t)now_ms, m->saving_ms);
+  ledger_saving(&b->ledger, (int64_t)now_ms, m->progress.saving_ms);
   if (!first && is_due(b, m, now_ms)) note_steps(j, now_ms);
   if (first && j->state == JOB_RUNNING) note_first_step(j, now_ms);
 }
@@ -329,19 +330,19 @@ void job_goodput(const struct job *j, uint64_t now_ms, struct goodput *out) {
 
 /* Of the workers that are late, the one that is furthest behind. */
 static void find_behind(const struct member *m, struct job_progress *p) {
-  int64_t step = m->laggards ? m->laggards->v[0].step : m->step;
+  int64_t step = m->progress.laggards ? m->progress.laggards->v[0].step : m->progress.step;
   if (p->behind && step >= p->behind_step) return;
   p->behind = m;
   p->behind_step = step;
-  p->behind_local_rank = m->laggards ? m->laggards->v[0].local_rank : m->workers == 1 ? 0 : -1;
+  p->behind_local_rank = m->progress.laggards ? m->progress.laggards->v[0].local_rank : m->workers == 1 ? 0 : -1;
 }
 
 static void add_member(const struct member *m, uint64_t now_ms, struct job_progress *p) {
   if (!member_in_round(m)) return;
   p->nodes++;
   if (!m->conn && !m->gone) p->away++;
-  if (m->step < 0) return;
-  if (p->step < 0 || m->step < p->step) p->step = m->step, p->of = m->of;
+  if (m->progress.step < 0) return;
+  if (p->step < 0 || m->progress.step < p->step) p->step = m->progress.step, p->of = m->progress.of;
   uint64_t age_ms = member_progress_age_ms(m, now_ms);
   enum judgement is = member_judge(m, &p->pace, age_ms);
   if (is == JUDGEMENT_COUNT) return;
@@ -350,9 +351,9 @@ static void add_member(const struct member *m, uint64_t now_ms, struct job_progr
   if (has_steps_left(m) && age_ms > p->age_ms) p->age_ms = age_ms;
   if (is >= JUDGEMENT_LATE)
     find_behind(m, p);
-  else if (isfinite(m->samples_per_second) && m->samples_per_second > 0)
-    p->samples_per_second += m->samples_per_second;
-  if (isfinite(m->samples_per_second)) p->has_speed = true;
+  else if (isfinite(m->progress.samples_per_second) && m->progress.samples_per_second > 0)
+    p->samples_per_second += m->progress.samples_per_second;
+  if (isfinite(m->progress.samples_per_second)) p->has_speed = true;
 }
 
 void job_progress(const struct job *j, uint64_t now_ms, struct job_progress *out) {
@@ -387,7 +388,7 @@ static void put_late(const struct job *j, uint64_t now_ms, const struct job_prog
 static int64_t furthest_step(const struct job *j) {
   int64_t step = -1;
   for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i]) && j->members[i]->step > step) step = j->members[i]->step;
+    if (member_in_round(j->members[i]) && j->members[i]->progress.step > step) step = j->members[i]->progress.step;
   return step;
 }
 
@@ -395,7 +396,7 @@ void job_progress_sentence(const struct job *j, uint64_t now_ms, const struct jo
   if (p->judgement != JUDGEMENT_LATE && p->judgement != JUDGEMENT_STUCK) return;
   put_late(j, now_ms, p, out);
   size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK];
-  if (late == p->nodes && !p->behind->laggards && p->behind_step == furthest_step(j)) return;
+  if (late == p->nodes && !p->behind->progress.laggards && p->behind_step == furthest_step(j)) return;
   buf_puts(out, "; furthest behind: ");
   if (p->behind_local_rank >= 0)
     buf_printf(out, "rank %lld (local %lld) on ", (long long)(p->behind->rank_base + p->behind_local_rank),

@@ -58,7 +58,7 @@ void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms) {
 }
 
 uint64_t member_flapping_until(const struct member *m, uint64_t now_ms) {
-  const struct flap *f = m->last_rank < 0 && m->node_rank < 0 ? map_get(&m->job->flaps, m->host) : NULL;
+  const struct flap *f = m->next.last_rank < 0 && m->node_rank < 0 ? map_get(&m->job->flaps, m->host) : NULL;
   if (!f || f->n < JOB_FLAP_LOSSES) return 0;
   uint64_t until_ms = f->at_ms[f->n % JOB_FLAP_LOSSES] + JOB_FLAP_MS;
   return until_ms > now_ms ? until_ms : 0;
@@ -77,7 +77,7 @@ static bool may_grow(const struct job *j) {
 }
 
 static void watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
-  if (!m->available) return;
+  if (!m->counted.available) return;
   uint64_t at_ms = j->round_ms + JOB_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
   if (calm_ms > at_ms) at_ms = calm_ms;
   if (at_ms < j->grow_ms) j->grow_ms = at_ms;
@@ -103,7 +103,7 @@ static void name_newcomers(const struct job *j, uint64_t now_ms, struct buf *out
   int64_t n = 0, room = j->settings.max_nodes - j->round_nodes;
   for (size_t i = 0; i < j->n_members && n < room; i++) {
     const struct member *m = j->members[i];
-    if (!m->available || member_flapping_until(m, now_ms)) continue;
+    if (!m->counted.available || member_flapping_until(m, now_ms)) continue;
     if (n++ < NEWCOMERS_NAMED_MAX) buf_printf(&names, "%s%s", names.len ? ", " : "", m->host);
   }
   buf_printf(out, "node%s %s", n == 1 ? "" : "s", buf_text(&names));

@@ -104,6 +104,28 @@ void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat);
 void job_charge(struct job *j, bool charged);                /* for the cause, which is settled */
 void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
 
+/* An answer to a heartbeat. */
+enum { MEMBER_ACKS = 8 };
+struct sent_ack {
+  uint32_t id;
+  uint64_t at_ms;
+  bool fence;
+};
+
+/* A node's vote on the next round, and since when it follows this daemon: votes.c, quorum.c. */
+struct member_vote {
+  int64_t standby_port;                  /* where its agent would start a daemon; 0: nowhere */
+  char incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
+  int64_t round;
+  bool keeper, in_base, base_keeper;
+  uint64_t welcomed_ms; /* WELCOME, the first one on its connection; 0: unknown */
+  uint64_t start_ms;    /* the last START on its connection; 0: none */
+  uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */
+  uint64_t held_ms;     /* what another daemon allowed with its vote may run until then */
+  uint32_t last_beat;   /* on this connection; 0: none */
+  struct sent_ack acks[MEMBER_ACKS];
+};
+
 /* quorum.c */
 struct voter {
   bool current, keeper, base, base_keeper; /* of which round, and whether half of it is enough with this one */
@@ -130,7 +152,6 @@ struct quorum {
   bool lasting; /* even when the round is firm */
   bool all;     /* any single voter may go on elsewhere: --claim */
   bool firm;
-  bool same_daemon;  /* RECOVERING: a node followed this daemon before: it was restarted */
   struct map voters; /* agent id -> struct voter */
   int64_t nodes, base_nodes, base_round;
   char base_incarnation[INCARNATION_MAX + 1];
@@ -138,18 +159,23 @@ struct quorum {
   struct voter_count unbound; /* of the base: connected, and they do not know the current round */
   struct kept_successor successors[SUCCESSORS_MAX];
   size_t n_successors;
-  uint64_t sealed_ms;           /* by this daemon; 0: by another */
-  uint64_t judge_ms;            /* RECOVERING: all votes count from then on */
-  int64_t began_ms;             /* a recovered round; by our clock, and perhaps below 0 */
-  bool has_began, head_came;    /* that is known; its node rank 0 has come */
-  bool any_booted;              /* a node came whose machine was booted after a round began */
-  uint64_t looked_ms, until_ms; /* the last look, and its result */
-  uint64_t next_from_ms;        /* when the next vote begins to count; UINT64_MAX: none */
-  uint64_t retiring_ms;         /* nodes were asked to give up their votes: until when that is waited for */
-  bool one_counts;              /* the vote of at least one node of the round */
-  bool untold;                  /* the whole round has come here, and does not know that it may go on */
-  bool news, fresh;             /* vouches came since; it counts no longer */
-  int64_t agreed;               /* voters that followed this daemon at the last seal */
+  uint64_t sealed_ms;          /* by this daemon; 0: by another */
+  uint64_t retiring_ms;        /* nodes were asked to give up their votes: until when that is waited for */
+  bool one_counts;             /* the vote of at least one node of the round */
+  bool untold;                 /* the whole round has come here, and does not know that it may go on */
+  int64_t agreed;              /* voters that followed this daemon at the last seal */
+  struct {                     /* RECOVERING: what its nodes say of the round */
+    uint64_t judge_ms;         /* all votes count from then on */
+    bool same_daemon;          /* a node followed this daemon before: it was restarted */
+    bool has_began, head_came; /* its begin is known; its node rank 0 has come */
+    int64_t began_ms;          /* by our clock, and perhaps below 0 */
+    bool any_booted;           /* a node came whose machine was booted after a round began */
+  } recovering;
+  struct {                    /* the last look at all voters, and its result */
+    uint64_t at_ms, until_ms; /* this daemon is in charge until then */
+    uint64_t next_from_ms;    /* when the next vote begins to count; UINT64_MAX: none */
+    bool news, fresh;         /* vouches came since; it counts no longer */
+  } look;
 };
 /* A change of what a voter is: tally it with -1 before, and with 1 behind. */
 void quorum_tally(struct quorum *q, const struct voter *v, int by);

@@ -95,7 +95,7 @@ bool job_round_goes_on(const struct job *j) {
 /* Losing a node. --------------------------------------------------------------------------------------------------- */
 
 static void note_absence(const struct job_event *ev) {
-  bool left = ev->kind == JOB_EV_BYE || ev->member->leaving;
+  bool left = ev->kind == JOB_EV_BYE || ev->member->next.leaving;
   member_note_absence(ev->member, left ? ABSENCE_LEFT : ABSENCE_LOST, ev->text, ev->at_ms);
 }
 
@@ -126,7 +126,7 @@ static void lose_store(struct job *j, const struct job_event *ev) {
 static void on_lost(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (!member_in_round(m)) {
-    if (m->expected_at) note_absence(ev);
+    if (m->roster.at) note_absence(ev);
     job_remove_member(j, m);
   } else if (m->state == MEMBER_FINISHED) {
     jobs_bind(j->jobs, m, 0); /* its work is done and counted; it may come back for the end */
@@ -339,7 +339,7 @@ static void on_stopped_unasked(struct job *j, const struct job_event *ev) {
 
 /* A leaving node stops when it has its checkpoint, or no time left for one. */
 static void on_stopped_checkpointing(struct job *j, const struct job_event *ev) {
-  if (ev->member->leaving)
+  if (ev->member->next.leaving)
     job_checkpointing_report(j, ev);
   else
     on_stopped_unasked(j, ev);
@@ -415,7 +415,7 @@ static void send_notices(struct job *j, uint64_t now_ms) {
   struct bytes *news = job_waiting_bytes(j, NULL, now_ms);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
-    bool knows = m->told_news == j->news || (m->drained && m->told_news != UINT64_MAX);
+    bool knows = m->told_news == j->news || (m->next.drained && m->told_news != UINT64_MAX);
     if (!idle && knows) continue;
     m->told_news = j->news;
     job_send_news(j, m, news, now_ms);
@@ -557,24 +557,24 @@ static size_t count_others(const struct job *j, bool is_reported) {
  * the round ends: the agent keeps it as well. */
 bool member_tell_fence(struct member *m) {
   struct job *j = m->job;
-  bool on = member_in_round(m) && (j->all_fence || m->told_to_fence);
-  m->told_to_fence = on || job_is_over(j) || count_others(j, m->reported) >= (size_t)j->settings.min_nodes;
-  if (!m->told_to_fence) j->some_need_not_fence = true;
-  return m->told_to_fence;
+  bool on = member_in_round(m) && (j->all_fence || m->fence.told);
+  m->fence.told = on || job_is_over(j) || count_others(j, m->counted.reported) >= (size_t)j->settings.min_nodes;
+  if (!m->fence.told) j->some_need_not_fence = true;
+  return m->fence.told;
 }
 
 /* The round begins: nodes enough for another one are here, or are not. */
 void job_begin_fence(struct job *j) {
   j->all_fence = count_others(j, true) >= (size_t)j->settings.min_nodes;
   j->n_fencing = 0;
-  for (size_t i = 0; i < j->n_members; i++) j->members[i]->fences = j->members[i]->told_to_fence = false;
+  for (size_t i = 0; i < j->n_members; i++) j->members[i]->fence.read = j->members[i]->fence.told = false;
 }
 
 /* It has read FENCE in this round. */
 void member_note_fence(struct member *m) {
   struct job *j = m->job;
-  if (m->fences || !member_in_round(m)) return;
-  m->fences = true;
+  if (m->fence.read || !member_in_round(m)) return;
+  m->fence.read = true;
   if (++j->n_fencing == (size_t)j->round_nodes) j->all_fence = true;
 }
 
@@ -594,8 +594,7 @@ void job_tell_fence(struct job *j) {
   struct bytes *ack = fence_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
-    if (m->conn && member_in_round(m) && !m->told_to_fence && member_tell_fence(m))
-      jobs_send_bytes(j->jobs, m->conn, ack);
+    if (m->conn && member_in_round(m) && !m->fence.told && member_tell_fence(m)) jobs_send_bytes(j->jobs, m->conn, ack);
   }
   j->some_need_not_fence = false;
   bytes_unref(ack);

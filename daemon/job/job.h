@@ -67,19 +67,45 @@ struct ended_round {
   bool charged;
 };
 
-/* An answer to a heartbeat. */
-enum { MEMBER_ACKS = 8 };
-struct sent_ack {
-  uint32_t id;
-  uint64_t at_ms;
-  bool fence;
-};
-
 /* Workers that are behind the others of their node. */
 struct laggards {
   uint64_t came_ms; /* when PROGRESS said so */
   size_t n;
   struct laggard v[]; /* the furthest behind first; age_ms as of came_ms */
+};
+
+/* What a node's workers report of the current round. */
+struct member_progress {
+  int64_t step, of; /* last PROGRESS; step -1: no worker has reported one in this round */
+  double loss, samples_per_second;
+  int64_t since_ms;       /* since when the worker that stands still longest does so, by our clock; perhaps below 0 */
+  int64_t resumed, saved; /* the step that it resumed at, and that of its last complete checkpoint; -1: unknown */
+  int64_t saving_ms;      /* how long its workers have waited for checkpoints in this round */
+  struct laggards *laggards; /* owned; NULL: none lags */
+};
+
+/* What decides about a node's part in the next round. */
+struct member_next {
+  int64_t last_rank;  /* in the last round it was part of; -1: none */
+  bool leaving;       /* it joins no further round */
+  bool absence_noted; /* because it said that it leaves */
+  bool drained;       /* its host is */
+  bool flapping;      /* in the last seal: taken only if needed to reach min */
+  bool votes;         /* in the last seal: the next round needs votes, and it has one */
+};
+
+/* Whether its job waits for this node: missing.c. */
+struct member_roster {
+  struct expected_host *at; /* NULL: its host is not expected */
+  int64_t told_nodes;       /* how many its scheduler started; 0: unknown */
+  bool expected;            /* its host is listed, or it is one of as many as are expected; otherwise perhaps a spare */
+};
+
+/* Since when its machine is up: reboot.c. */
+struct member_boot {
+  bool known;    /* HELLO has said it: */
+  int64_t at_ms; /* by our clock, and perhaps below 0 */
+  int64_t up_ms; /* so long at its last HELLO */
 };
 
 struct member {
@@ -92,15 +118,11 @@ struct member {
   char *host, *role;                  /* owned */
   char command[COMMAND_HASH_MAX + 1]; /* a hash of its words; "": unknown */
   int64_t pid, workers, want_rank, order_key;
-  uint64_t joined_no;                /* order of joining, for fairness among newcomers */
-  struct expected_host *expected_at; /* NULL: its host is not expected */
-  int64_t told_nodes;                /* how many its scheduler started; 0: unknown */
-  bool
-      expected; /* its host is listed, or it was started as one of as many as are expected; otherwise perhaps a spare */
-  bool sole;    /* no other agent of the job lives on its machine */
-  bool worker_store; /* as node rank 0 its agent would not serve the store: a worker does */
-  bool wants_ids;    /* in its last HELLO */
-  bool wants_events; /* the same */
+  uint64_t joined_no; /* order of joining, for fairness among newcomers */
+  bool sole;          /* no other agent of the job lives on its machine */
+  bool worker_store;  /* as node rank 0 its agent would not serve the store: a worker does */
+  bool wants_ids;     /* in its last HELLO */
+  bool wants_events;  /* the same */
 
   /* Where it is. */
   char local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
@@ -115,54 +137,34 @@ struct member {
   uint64_t heard_ms;  /* last sign of life */
   uint64_t told_news; /* the job's `news` in the last WAITING sent to it */
   bool suspended;     /* in its last HEARTBEAT: a user has suspended its workers */
-  bool told_to_fence; /* in the last WELCOME, START or HEARTBEAT_ACK */
-  bool fences;        /* it has read that in this round */
-  uint64_t came_ms;   /* its first HELLO to this daemon */
-  uint64_t away_ms;   /* by GOING_AWAY of a former life its workers may run until then, unless it has read WELCOME; 0 */
   bool end_acked;
+  uint64_t came_ms; /* its first HELLO to this daemon */
+  uint64_t away_ms; /* by GOING_AWAY of a former life its workers may run until then, unless it has read WELCOME; 0 */
 
-  /* Its part in the current round, */
+  /* Its part in the current round. */
   enum member_state state;
   int64_t node_rank, rank_base; /* -1: in no round */
   int64_t role_rank_base;       /* as rank_base, counted among nodes of its role */
   int64_t last_seq;             /* the highest report seq taken */
-  int64_t step, of;             /* last PROGRESS; step -1: no worker has reported one in this round */
-  double loss, samples_per_second;
-  int64_t progress_ms;    /* since when the worker that stands still longest does so, by our clock; perhaps below 0 */
-  int64_t resumed, saved; /* the step that it resumed at, and that of its last complete checkpoint; -1: unknown */
-  int64_t saving_ms;      /* how long its workers have waited for checkpoints in this round */
-  struct laggards *laggards; /* owned; NULL: none lags */
-  bool knows_round;          /* TOLD: START has reached it, as its HELLO shows */
-  bool checkpointed;         /* since the last PREPARE */
-  bool has_ids;              /* RECOVERING: it has the round's NCCL ids */
-  bool shut;                 /* FINISHED: its store, if it serves the round's, accepts no new connections */
-  bool gone;                 /* lost after it had finished: kept for the count */
+  bool knows_round;             /* TOLD: START has reached it, as its HELLO shows */
+  bool checkpointed;            /* since the last PREPARE */
+  bool has_ids;                 /* RECOVERING: it has the round's NCCL ids */
+  bool shut;                    /* FINISHED: its store, if it serves the round's, accepts no new connections */
+  bool gone;                    /* lost after it had finished: kept for the count */
 
-  /* and in the next one. */
-  int64_t last_rank;  /* in the last round it was part of; -1: none */
-  bool leaving;       /* it joins no further round */
-  bool absence_noted; /* because it said that it leaves */
-  bool drained;       /* its host is */
-  bool flapping;      /* in the last seal: taken only if needed to reach min */
-  bool votes;         /* in the last seal: the next round needs votes, and it has one */
+  struct {
+    bool told; /* to kill its workers before its lease is over: in the last WELCOME, START or HEARTBEAT_ACK */
+    bool read; /* it has read that in this round */
+  } fence;
+  struct member_progress progress;
+  struct member_next next;
+  struct member_roster roster;
+  struct member_boot boot;
+  struct member_vote *vote; /* internal.h; owned */
 
-  /* Its vote: quorum.c. */
-  int64_t standby_port;                        /* where its agent would start a daemon; 0: nowhere */
-  char voted_incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
-  int64_t voted_round;
-  bool voted_keeper, voted_in_base, voted_base_keeper;
-  bool booted;          /* HELLO has said since when its machine is up: */
-  int64_t boot_ms;      /* by our clock, and perhaps below 0 */
-  int64_t up_ms;        /* so long at its last HELLO */
-  uint64_t welcomed_ms; /* WELCOME, the first one on its connection; 0: unknown */
-  uint64_t start_ms;    /* the last START on its connection; 0: none */
-  uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */
-  uint64_t held_ms;     /* what another daemon allowed with its vote may run until then */
-  uint32_t last_beat;   /* on this connection; 0: none */
-  struct sent_ack acks[MEMBER_ACKS];
-
-  bool available, expected_here, owes_ack, reported, unsaved, counted_gone,
-      counted_suspended; /* the counts that include it: member.c */
+  struct { /* the counts that include it: member.c */
+    bool available, expected_here, owes_ack, reported, unsaved, gone, suspended;
+  } counted;
 };
 
 struct job {

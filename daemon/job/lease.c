@@ -216,7 +216,7 @@ bool job_all_fence(const struct job *j) {
 }
 
 void job_hold_member(struct job *j, const struct member *m) {
-  bool fences = m->fences || job_all_fence(j);
+  bool fences = m->fence.read || job_all_fence(j);
   uint64_t lease_ms = m->heard_ms + (uint64_t)j->settings.lease_ms;
   struct hold like = {.came_ms = m->came_ms, .place = member_place(m)};
   like.until_ms = latest(fences ? lease_ms : job_unfenced_until(j, m->heard_ms), m->away_ms);

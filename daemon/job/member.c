@@ -34,15 +34,16 @@ static void set_counted(bool *counted, bool is, size_t *n) {
 
 static void recount(struct member *m) {
   struct job *j = m->job;
-  bool was = m->available;
-  set_counted(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving && !m->drained, &j->n_available);
-  if (m->available != was) member_count_at_host(m, m->available);
-  set_counted(&m->expected_here, m->available && m->expected, &j->n_expected_here);
-  set_counted(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
-  set_counted(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
-  set_counted(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
-  set_counted(&m->counted_gone, m->gone, &j->n_gone);
-  set_counted(&m->counted_suspended, m->suspended && m->conn, &j->n_suspended);
+  bool was = m->counted.available;
+  set_counted(&m->counted.available, m->conn && m->state == MEMBER_WAITING && !m->next.leaving && !m->next.drained,
+              &j->n_available);
+  if (m->counted.available != was) member_count_at_host(m, m->counted.available);
+  set_counted(&m->counted.expected_here, m->counted.available && m->roster.expected, &j->n_expected_here);
+  set_counted(&m->counted.owes_ack, !m->end_acked && !m->gone, &j->n_owing);
+  set_counted(&m->counted.reported, m->node_rank >= 0 || m->next.last_rank >= 0, &j->n_reported);
+  set_counted(&m->counted.unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
+  set_counted(&m->counted.gone, m->gone, &j->n_gone);
+  set_counted(&m->counted.suspended, m->suspended && m->conn, &j->n_suspended);
 }
 
 static void count_in(struct member *m) {
@@ -56,14 +57,14 @@ static void count_out(struct member *m) {
   member_set_rank(m, -1);
   j->n_in_state[m->state]--;
   j->n_workers -= m->workers;
-  if (m->available) member_count_at_host(m, false);
-  set_counted(&m->available, false, &j->n_available);
-  set_counted(&m->expected_here, false, &j->n_expected_here);
-  set_counted(&m->owes_ack, false, &j->n_owing);
-  set_counted(&m->reported, false, &j->n_reported);
-  set_counted(&m->unsaved, false, &j->n_unsaved);
-  set_counted(&m->counted_gone, false, &j->n_gone);
-  set_counted(&m->counted_suspended, false, &j->n_suspended);
+  if (m->counted.available) member_count_at_host(m, false);
+  set_counted(&m->counted.available, false, &j->n_available);
+  set_counted(&m->counted.expected_here, false, &j->n_expected_here);
+  set_counted(&m->counted.owes_ack, false, &j->n_owing);
+  set_counted(&m->counted.reported, false, &j->n_reported);
+  set_counted(&m->counted.unsaved, false, &j->n_unsaved);
+  set_counted(&m->counted.gone, false, &j->n_gone);
+  set_counted(&m->counted.suspended, false, &j->n_suspended);
 }
 
 void member_set_state(struct member *m, enum member_state to) {
@@ -81,7 +82,7 @@ void member_set_conn(struct member *m, uint64_t conn) {
 }
 
 void member_set_leaving(struct member *m) {
-  m->leaving = true;
+  m->next.leaving = true;
   recount(m);
 }
 
@@ -91,12 +92,12 @@ void member_set_checkpointed(struct member *m, bool checkpointed) {
 }
 
 void member_set_drained(struct member *m, bool drained) {
-  m->drained = drained;
+  m->next.drained = drained;
   recount(m);
 }
 
 void member_set_expected(struct member *m, bool expected) {
-  m->expected = expected;
+  m->roster.expected = expected;
   recount(m);
 }
 
@@ -129,7 +130,7 @@ void member_set_rank(struct member *m, int64_t rank) {
 }
 
 void member_keep_rank(struct member *m, int64_t rank) {
-  m->last_rank = rank;
+  m->next.last_rank = rank;
   recount(m);
 }
 
@@ -162,6 +163,7 @@ static void copy_text(char *to, size_t size, const char *from) {
 
 struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms) {
   struct member *m = xcalloc(1, sizeof *m);
+  m->vote = xcalloc(1, sizeof *m->vote);
   m->job = j;
   copy_text(m->agent, sizeof m->agent, h->agent);
   m->host = xstrdup(h->host);
@@ -180,7 +182,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->wants_events = h->wants_events;
   m->heard_ms = m->came_ms = now_ms;
   m->joined_no = ++j->jobs->join_counter;
-  m->node_rank = m->rank_base = m->last_rank = -1;
+  m->node_rank = m->rank_base = m->next.last_rank = -1;
   member_clear_progress(m);
   if (j->n_members == j->cap_members) {
     j->cap_members = j->cap_members ? 2 * j->cap_members : 8;
@@ -188,9 +190,9 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   }
   j->members[j->n_members++] = m;
   map_put(&j->agents, m->agent, m);
-  m->drained = job_drain_of(j, m->host) != NULL;
+  m->next.drained = job_drain_of(j, m->host) != NULL;
   if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
-  m->told_nodes = h->expected_nodes;
+  m->roster.told_nodes = h->expected_nodes;
   if (h->expected_nodes > j->expected_nodes) job_expect_nodes(j, h->expected_nodes);
   if (h->expected_hosts[0]) job_expect_hosts(j, h->expected_hosts);
   member_find_expected_host(m);
@@ -212,10 +214,11 @@ void job_remove_member(struct job *j, struct member *m) {
     break;
   }
   member_set_account(m, NULL);
+  free(m->vote);
   free(m->host);
   free(m->role);
   free(m->addrs);
-  free(m->laggards);
+  free(m->progress.laggards);
   free(m);
 }
 

@@ -123,7 +123,7 @@ static int64_t waited_for(const struct expected_host *h) {
 }
 
 void member_count_at_host(struct member *m, bool here) {
-  struct expected_host *h = m->expected_at;
+  struct expected_host *h = m->roster.at;
   if (!h) return;
   int64_t *missing = &m->job->roster.listed_missing, before = waited_for(h);
   h->here += here ? 1 : (uint32_t)-1;
@@ -137,18 +137,18 @@ static void set_drained(struct roster *r, struct expected_host *h, bool drained)
 }
 
 static bool is_listed(const struct member *m) {
-  return m->expected_at && m->expected_at->listed;
+  return m->roster.at && m->roster.at->listed;
 }
 
 static void update_expected(struct member *m) {
-  bool one_of_as_many = m->told_nodes && m->told_nodes == m->job->expected_nodes;
+  bool one_of_as_many = m->roster.told_nodes && m->roster.told_nodes == m->job->expected_nodes;
   member_set_expected(m, is_listed(m) || one_of_as_many);
 }
 
 static void set_expected_host(struct member *m, struct expected_host *h) {
-  m->expected_at = h;
-  if (h && m->drained) set_drained(&m->job->roster, h, true);
-  if (m->available) member_count_at_host(m, true);
+  m->roster.at = h;
+  if (h && m->next.drained) set_drained(&m->job->roster, h, true);
+  if (m->counted.available) member_count_at_host(m, true);
   update_expected(m);
 }
 
@@ -190,7 +190,7 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
 static bool leaves_out_who_is_here(const struct job *j) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (m->available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
+    if (m->counted.available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
   }
   return false;
 }
@@ -278,7 +278,7 @@ void job_watch_drains(struct job *j) {
   struct roster *r = &j->roster;
   for (size_t i = 0; i < r->n; i++) set_drained(r, r->v[i], job_drain_of(j, r->v[i]->name) != NULL);
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->drained && j->members[i]->expected_at) set_drained(r, j->members[i]->expected_at, true);
+    if (j->members[i]->next.drained && j->members[i]->roster.at) set_drained(r, j->members[i]->roster.at, true);
 }
 
 /* Absences. -------------------------------------------------------------------------------------------------------- */
@@ -286,16 +286,16 @@ void job_watch_drains(struct job *j) {
 void member_note_absence(struct member *m, enum absence why, const char *text, uint64_t at_ms) {
   struct job *j = m->job;
   struct roster *r = &j->roster;
-  struct expected_host *h = m->expected_at ? m->expected_at : find_host(r, m->host);
-  if (m->absence_noted && why == ABSENCE_LEFT) return; /* the first reason is the better one */
-  m->absence_noted = true;
+  struct expected_host *h = m->roster.at ? m->roster.at : find_host(r, m->host);
+  if (m->next.absence_noted && why == ABSENCE_LEFT) return; /* the first reason is the better one */
+  m->next.absence_noted = true;
   if (!h) {
     if (r->n_unlisted > (size_t)j->settings.max_nodes || !may_list(j, 1))
       return; /* do not remember all strangers that come and go */
     h = add_host(j, m->host);
     r->n_unlisted++;
   }
-  if (!m->expected_at) {
+  if (!m->roster.at) {
     if (!h->listed) h->wanted++;
     set_expected_host(m, h);
   }
@@ -311,7 +311,7 @@ void job_forget_absences(struct job *j) {
   for (size_t i = 0; i < REFUSALS_MAX; i++) free_refusal(&r->refusals[i]);
   if (!r->n_unlisted) return;
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->expected_at && !j->members[i]->expected_at->listed) j->members[i]->expected_at = NULL;
+    if (j->members[i]->roster.at && !j->members[i]->roster.at->listed) j->members[i]->roster.at = NULL;
   for (size_t i = 0; i < r->n; i++) {
     struct expected_host *h = r->v[i];
     char key[HOST_MAX + 1];
@@ -476,8 +476,8 @@ static void fill_drained(struct missing *k, const struct job *j) {
     if (j->roster.v[i]->drained && shortage(j->roster.v[i])) names[n++] = j->roster.v[i]->name;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    bool told = m->expected_at && m->expected_at->drained && shortage(m->expected_at);
-    if (m->drained && !member_in_round(m) && !told) names[n++] = m->host;
+    bool told = m->roster.at && m->roster.at->drained && shortage(m->roster.at);
+    if (m->next.drained && !member_in_round(m) && !told) names[n++] = m->host;
   }
   if (n && at < ABSENT_MAX) {
     const struct drain *d = job_drain_of(j, names[0]);
@@ -494,7 +494,7 @@ static void fill_drained(struct missing *k, const struct job *j) {
 
 static bool all_asked_for_ranks(const struct job *j) {
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->available && j->members[i]->want_rank < 0) return false;
+    if (j->members[i]->counted.available && j->members[i]->want_rank < 0) return false;
   return j->n_available > 0;
 }
 
@@ -518,7 +518,7 @@ static void fill_here(struct missing *k, const struct job *j) {
   const char **names = xcalloc(j->n_members + 1, sizeof *names);
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->available) names[n++] = j->members[i]->host;
+    if (j->members[i]->counted.available) names[n++] = j->members[i]->host;
   put_names(names, n, HERE_SHOWN_MAX, &k->hosts);
   if (n) k->w->hosts = buf_text(&k->hosts);
   free(names);

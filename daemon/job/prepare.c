@@ -115,7 +115,7 @@ enum { HOSTS_NAMED_MAX = 8 };
 void job_checkpointing_deadline(struct job *j, const struct job_event *ev) {
   struct buf names = BUF_INIT;
   for (size_t i = 0, named = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++)
-    if (j->members[i]->unsaved) buf_printf(&names, "%s%s", named++ ? ", " : "", j->members[i]->host);
+    if (j->members[i]->counted.unsaved) buf_printf(&names, "%s%s", named++ ? ", " : "", j->members[i]->host);
   jobs_log(j->jobs, LOG_WARN, "job %s: round %lld ends without the checkpoint of %zu node%s (%s%s): %.1f s have passed",
            j->log_name, (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
            j->n_unsaved > HOSTS_NAMED_MAX ? ", ..." : "", (double)(ev->now_ms - j->state_ms) / 1000);

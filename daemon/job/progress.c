@@ -15,38 +15,38 @@
 #include "common/mem.h"
 
 static void set_laggards(struct member *m, const struct progress *p, uint64_t now_ms) {
-  free(m->laggards);
-  m->laggards = NULL;
+  free(m->progress.laggards);
+  m->progress.laggards = NULL;
   if (!p->n_laggards) return;
   struct laggards *l = xmalloc(sizeof *l + p->n_laggards * sizeof *l->v);
   l->came_ms = now_ms;
   l->n = 0;
   for (size_t i = 0; i < p->n_laggards; i++)
     if (p->laggards[i].local_rank < m->workers) l->v[l->n++] = p->laggards[i];
-  m->laggards = l;
+  m->progress.laggards = l;
 }
 
 void member_note_progress(struct member *m, const struct progress *p, uint64_t now_ms) {
   if (p->round != m->job->round || strcmp(p->incarnation, m->job->incarnation) != 0) return;
-  m->step = p->step;
-  m->of = p->of;
-  m->loss = p->loss;
-  m->samples_per_second = p->samples_per_second;
-  m->progress_ms = (int64_t)now_ms - p->age_ms;
-  m->resumed = p->resumed;
-  m->saved = p->saved;
-  m->saving_ms = p->saving_ms;
+  m->progress.step = p->step;
+  m->progress.of = p->of;
+  m->progress.loss = p->loss;
+  m->progress.samples_per_second = p->samples_per_second;
+  m->progress.since_ms = (int64_t)now_ms - p->age_ms;
+  m->progress.resumed = p->resumed;
+  m->progress.saved = p->saved;
+  m->progress.saving_ms = p->saving_ms;
   set_laggards(m, p, now_ms);
   goodput_progress(m, now_ms);
   job_announce_progress(m);
 }
 
 void member_clear_progress(struct member *m) {
-  m->step = m->resumed = m->saved = -1;
-  m->of = m->saving_ms = 0;
-  m->progress_ms = 0;
-  free(m->laggards);
-  m->laggards = NULL;
+  m->progress.step = m->progress.resumed = m->progress.saved = -1;
+  m->progress.of = m->progress.saving_ms = 0;
+  m->progress.since_ms = 0;
+  free(m->progress.laggards);
+  m->progress.laggards = NULL;
 }
 
 static uint64_t age_since(int64_t since_ms, uint64_t now_ms) {
@@ -54,11 +54,11 @@ static uint64_t age_since(int64_t since_ms, uint64_t now_ms) {
 }
 
 uint64_t member_progress_age_ms(const struct member *m, uint64_t now_ms) {
-  return m->step < 0 ? UINT64_MAX : age_since(m->progress_ms, now_ms);
+  return m->progress.step < 0 ? UINT64_MAX : age_since(m->progress.since_ms, now_ms);
 }
 
 uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64_t now_ms) {
-  const struct laggards *l = m->laggards;
+  const struct laggards *l = m->progress.laggards;
   if (!l) return member_progress_age_ms(m, now_ms);
   for (size_t i = 0; i < l->n; i++)
     if (l->v[i].local_rank == local_rank) return (uint64_t)l->v[i].age_ms + age_since((int64_t)l->came_ms, now_ms);
@@ -76,11 +76,11 @@ static int64_t lowest(const struct job *j, int64_t (*of)(const struct member *m)
 }
 
 static int64_t saved_by(const struct member *m) {
-  return m->saved;
+  return m->progress.saved;
 }
 
 static int64_t resumed_by(const struct member *m) {
-  return m->resumed;
+  return m->progress.resumed;
 }
 
 int64_t job_saved(const struct job *j) {

@@ -148,15 +148,15 @@ static void look_for_firmness(struct quorum *q, uint64_t now_ms) {
 static void look(struct quorum *q, uint64_t now_ms) {
   look_for_firmness(q, now_ms);
   uint64_t own = vouched_until(q, false, now_ms), base = q->firm ? UINT64_MAX : vouched_until(q, true, now_ms);
-  q->until_ms = own < base && !quorum_may_pass_over(q) ? own : base;
-  q->looked_ms = now_ms;
-  q->news = q->fresh = false;
-  q->next_from_ms = UINT64_MAX;
+  q->look.until_ms = own < base && !quorum_may_pass_over(q) ? own : base;
+  q->look.at_ms = now_ms;
+  q->look.news = q->look.fresh = false;
+  q->look.next_from_ms = UINT64_MAX;
   q->one_counts = false;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
     q->one_counts = q->one_counts || (v->current && (v->here || v->dead) && v->from_ms <= now_ms);
-    if (v->from_ms > now_ms && v->from_ms < q->next_from_ms) q->next_from_ms = v->from_ms;
+    if (v->from_ms > now_ms && v->from_ms < q->look.next_from_ms) q->look.next_from_ms = v->from_ms;
   }
 }
 
@@ -174,8 +174,8 @@ bool job_is_firm(const struct job *j) {
 static uint64_t next_look_ms(const struct job *j) {
   const struct quorum *q = j->quorum;
   uint64_t every_ms = lease_ms(j) / LOOKS_PER_LEASE, soon_ms = 1 + q->voters.count / VOTERS_PER_MS;
-  uint64_t at_ms = q->looked_ms + (q->news && soon_ms < every_ms ? soon_ms : every_ms);
-  return q->fresh ? 0 : at_ms < q->next_from_ms ? at_ms : q->next_from_ms;
+  uint64_t at_ms = q->look.at_ms + (q->look.news && soon_ms < every_ms ? soon_ms : every_ms);
+  return q->look.fresh ? 0 : at_ms < q->look.next_from_ms ? at_ms : q->look.next_from_ms;
 }
 
 bool job_has_passed(const struct job *j, const char *incarnation, int64_t round) {
@@ -188,8 +188,8 @@ uint64_t job_age_ms(const struct job *j, uint64_t now_ms) {
   struct quorum *q = j->quorum;
   if (!q->on) return 0;
   if (now_ms >= next_look_ms(j)) look(q, now_ms);
-  if (!q->on || q->until_ms >= now_ms) return 0;
-  return q->until_ms && now_ms - q->until_ms < lease_ms(j) ? now_ms - q->until_ms : lease_ms(j);
+  if (!q->on || q->look.until_ms >= now_ms) return 0;
+  return q->look.until_ms && now_ms - q->look.until_ms < lease_ms(j) ? now_ms - q->look.until_ms : lease_ms(j);
 }
 
 bool job_in_charge(const struct job *j, uint64_t now_ms) {
@@ -228,11 +228,11 @@ bool job_quorum_allows_it_now(const struct job *j, uint64_t now_ms) {
 /* By the last look. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms) {
   const struct quorum *q = j->quorum;
-  bool charged = q->until_ms >= now_ms || (q->until_ms && now_ms - q->until_ms < lease_ms(j) / 2);
+  bool charged = q->look.until_ms >= now_ms || (q->look.until_ms && now_ms - q->look.until_ms < lease_ms(j) / 2);
   if (q->on && q->retiring_ms > now_ms) return q->retiring_ms;
-  if (!q->on || q->fresh || (charged && (q->firm || quorum_may_pass_over(q)) && !q->all)) return 0;
+  if (!q->on || q->look.fresh || (charged && (q->firm || quorum_may_pass_over(q)) && !q->all)) return 0;
   if (q->all && q->one_counts) return 0;
-  return q->news ? next_look_ms(j) : q->next_from_ms;
+  return q->look.news ? next_look_ms(j) : q->look.next_from_ms;
 }
 
 size_t job_agreed(const struct job *j) {
@@ -274,12 +274,12 @@ void quorum_tally(struct quorum *q, const struct voter *v, int by) {
 
 static void vouch(struct member *m, uint64_t at_ms) {
   struct quorum *q = m->job->quorum;
-  if (at_ms > m->vouched_ms) m->vouched_ms = at_ms;
+  if (at_ms > m->vote->vouched_ms) m->vote->vouched_ms = at_ms;
   struct voter *v = q->on ? map_get(&q->voters, m->agent) : NULL;
   if (!v) return;
   if (at_ms <= v->vouched_ms) return;
   v->vouched_ms = at_ms;
-  q->news = q->news || !q->firm || q->until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
+  q->look.news = q->look.news || !q->firm || q->look.until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
 }
 
 void member_read_start(const struct member *m) {
@@ -287,27 +287,27 @@ void member_read_start(const struct member *m) {
   struct voter *v = q->firm ? NULL : map_get(&q->voters, m->agent);
   if (!v || v->knows) return;
   quorum_tally(q, v, -1);
-  v->knows = q->news = true;
+  v->knows = q->look.news = true;
   quorum_tally(q, v, 1);
 }
 
 void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms) {
-  uint64_t at_ms = m->welcomed_ms; /* it beats only after it has read WELCOME */
-  const struct sent_ack *a = &m->acks[(id - behind) % MEMBER_ACKS];
+  uint64_t at_ms = m->vote->welcomed_ms; /* it beats only after it has read WELCOME */
+  const struct sent_ack *a = &m->vote->acks[(id - behind) % MEMBER_ACKS];
   bool answered = behind && a->id == id - behind;
   if (answered && a->at_ms > at_ms) at_ms = a->at_ms;
-  if (answered && m->start_ms && a->at_ms > m->start_ms) member_read_start(m);
-  if (answered && a->fence && a->at_ms > m->start_ms) member_note_fence(m);
+  if (answered && m->vote->start_ms && a->at_ms > m->vote->start_ms) member_read_start(m);
+  if (answered && a->fence && a->at_ms > m->vote->start_ms) member_note_fence(m);
   m->away_ms = 0; /* it has read WELCOME, which ends what GOING_AWAY allowed */
   vouch(m, at_ms);
-  m->last_beat = id;
-  m->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms, .fence = m->told_to_fence};
+  m->vote->last_beat = id;
+  m->vote->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms, .fence = m->fence.told};
 }
 
 void member_knows_round(struct member *m) {
   const struct quorum *q = m->job->quorum;
   member_read_start(m);
-  vouch(m, m->welcomed_ms > q->sealed_ms ? m->welcomed_ms : q->sealed_ms);
+  vouch(m, m->vote->welcomed_ms > q->sealed_ms ? m->vote->welcomed_ms : q->sealed_ms);
 }
 
 void job_agent_is_dead(struct job *j, const char *agent) {
@@ -321,7 +321,7 @@ void job_agent_is_dead(struct job *j, const char *agent) {
   quorum_tally(q, v, -1);
   v->dead = true;
   quorum_tally(q, v, 1);
-  q->news = q->fresh = true;
+  q->look.news = q->look.fresh = true;
 }
 
 void job_quorum_member(const struct member *m) {
@@ -356,8 +356,8 @@ void job_quorum_tell(struct job *j, uint64_t now_ms) {
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
-    if (!m->conn || !m->last_beat || !member_in_round(m)) continue;
-    ack.id = m->last_beat;
+    if (!m->conn || !m->vote->last_beat || !member_in_round(m)) continue;
+    ack.id = m->vote->last_beat;
     ack.flags = (member_tell_fence(m) ? FRAME_FLAG_FENCE : 0) | (q->firm ? FRAME_FLAG_FIRM : 0) |
                 (j->n_suspended ? FRAME_FLAG_SUSPENDED : 0);
     ack.flags |= (uint16_t)(job_ack_number(j, now_ms) << FRAME_NUMBER_SHIFT);

@@ -47,22 +47,24 @@ static bool is_at(const struct member *m, uint64_t place) {
 /* Since the round began; times may be below 0, since the daemon's machine may be younger. */
 static bool is_booted(const struct member *m) {
   const struct quorum *q = m->job->quorum;
-  int64_t now_ms = (int64_t)m->job->jobs->now_ms, began_ms = q->sealed_ms ? (int64_t)q->sealed_ms : q->began_ms;
+  int64_t now_ms = (int64_t)m->job->jobs->now_ms,
+          began_ms = q->sealed_ms ? (int64_t)q->sealed_ms : q->recovering.began_ms;
   if (!q->on || (!q->sealed_ms && !q->nodes)) return false;
   if (m->sole) return true;
-  if (!m->booted) return false;
-  return m->boot_ms > began_ms + MARGIN_MS + (now_ms - began_ms) / MARGIN_PART;
+  if (!m->boot.known) return false;
+  return m->boot.at_ms > began_ms + MARGIN_MS + (now_ms - began_ms) / MARGIN_PART;
 }
 
 /* The margin is for clocks that run at different speeds while the machine is up. */
 bool member_was_booted_at(const struct member *m, uint64_t since_ms, uint64_t place) {
-  int64_t up_ms = (int64_t)m->job->jobs->now_ms - m->boot_ms;
+  int64_t up_ms = (int64_t)m->job->jobs->now_ms - m->boot.at_ms;
   if (m->sole) return place && is_at(m, place);
-  return place && m->booted && m->boot_ms > (int64_t)since_ms + MARGIN_MS + up_ms / MARGIN_PART && is_at(m, place);
+  return place && m->boot.known && m->boot.at_ms > (int64_t)since_ms + MARGIN_MS + up_ms / MARGIN_PART &&
+         is_at(m, place);
 }
 
 static void bury(struct job *j, const struct member *m, struct voter *v) {
-  int64_t dead_ms = m->sole ? (int64_t)m->came_ms : m->boot_ms;
+  int64_t dead_ms = m->sole ? (int64_t)m->came_ms : m->boot.at_ms;
   jobs_log(j->jobs, LOG_INFO, "job %s: %s: the agent that ran on %s in round %lld is dead", j->log_name,
            m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host,
            (long long)j->round);
@@ -71,15 +73,15 @@ static void bury(struct job *j, const struct member *m, struct voter *v) {
 }
 
 void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms) {
-  m->booted = h->up_ms > 0;
-  m->up_ms = h->up_ms;
-  m->boot_ms = (int64_t)now_ms - h->up_ms;
+  m->boot.known = h->up_ms > 0;
+  m->boot.up_ms = h->up_ms;
+  m->boot.at_ms = (int64_t)now_ms - h->up_ms;
 }
 
 void job_find_booted(struct job *j, const struct member *m) {
   struct quorum *q = j->quorum;
   if (!is_booted(m) || map_get(&q->voters, m->agent)) return;
-  q->any_booted = true;
+  q->recovering.any_booted = true;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     struct voter *v = e->value;
     if (!v->here && !v->dead && v->place && is_at(m, v->place)) bury(j, m, v);
@@ -88,7 +90,7 @@ void job_find_booted(struct job *j, const struct member *m) {
 
 /* A node of the round has fallen silent, and its machine may have sent a new agent before. */
 void job_voter_left(struct job *j, struct voter *v) {
-  for (size_t i = 0; j->quorum->any_booted && v->place && !v->dead && i < j->n_members; i++) {
+  for (size_t i = 0; j->quorum->recovering.any_booted && v->place && !v->dead && i < j->n_members; i++) {
     const struct member *m = j->members[i];
     if (is_booted(m) && !map_get(&j->quorum->voters, m->agent) && is_at(m, v->place)) bury(j, m, v);
   }
@@ -97,13 +99,13 @@ void job_voter_left(struct job *j, struct voter *v) {
 void job_learn_head(struct job *j, const struct hello *h, uint64_t now_ms) {
   struct quorum *q = j->quorum;
   int64_t began_ms = (int64_t)now_ms - h->round_age_ms;
-  if (!q->has_began || began_ms > q->began_ms) q->began_ms = began_ms;
-  q->has_began = true;
+  if (!q->recovering.has_began || began_ms > q->recovering.began_ms) q->recovering.began_ms = began_ms;
+  q->recovering.has_began = true;
   if (h->node_rank == 0 && h->phase != PHASE_NONE) {
-    q->head_came = true;
+    q->recovering.head_came = true;
     job_quorum_drop(j, head);
   }
-  if (q->head_came || map_get(&q->voters, head) || !h->head_host[0] || !h->head_addr[0]) return;
+  if (q->recovering.head_came || map_get(&q->voters, head) || !h->head_host[0] || !h->head_addr[0]) return;
   job_quorum_expect(j, head, h->head_host, place_of(j, h->head_host, h->head_addr, strlen(h->head_addr)));
   for (size_t i = 0; i < j->n_members; i++) job_find_booted(j, j->members[i]);
 }

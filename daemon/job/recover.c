@@ -49,7 +49,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
       continue;
     }
     member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
-    m->shut = m->fences = m->told_to_fence = false;
+    m->shut = m->fence.read = m->fence.told = false;
     member_set_rank(m, -1);
     member_keep_rank(m, -1);
   }
@@ -138,7 +138,7 @@ static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   struct verdict v;
   verdict_init(&v);
-  const char *to = j->quorum->judge_ms ? "to the daemon that took over" : "after the daemon came back";
+  const char *to = j->quorum->recovering.judge_ms ? "to the daemon that took over" : "after the daemon came back";
   bool head = !job_find_rank(j, 0);
   if (missing == 1 && head && j->told_head[0]) {
     v.node_rank = 0;

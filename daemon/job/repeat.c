@@ -79,7 +79,7 @@ static int64_t lived_ms(const struct job *j) {
 static int64_t furthest_step(const struct job *j) {
   int64_t most = j->cause.step;
   for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i]) && j->members[i]->step > most) most = j->members[i]->step;
+    if (member_in_round(j->members[i]) && j->members[i]->progress.step > most) most = j->members[i]->progress.step;
   return most;
 }
 

@@ -130,10 +130,10 @@ static int compare_known(int64_t a, int64_t b) {
 
 static int by_priority(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
-  int c = (int)a->flapping - (int)b->flapping;
-  if (!c) c = (int)b->votes - (int)a->votes;
-  if (!c) c = compare_known(a->last_rank, b->last_rank);
-  if (!c) c = (int)b->expected - (int)a->expected;
+  int c = (int)a->next.flapping - (int)b->next.flapping;
+  if (!c) c = (int)b->next.votes - (int)a->next.votes;
+  if (!c) c = compare_known(a->next.last_rank, b->next.last_rank);
+  if (!c) c = (int)b->roster.expected - (int)a->roster.expected;
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 
@@ -183,7 +183,7 @@ static int64_t asked_rank(const struct member *m) {
   return m->want_rank;
 }
 static int64_t kept_rank(const struct member *m) {
-  return m->last_rank;
+  return m->next.last_rank;
 }
 
 static void assign_ranks(struct member **chosen, size_t n, struct member **slots) {
@@ -300,7 +300,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.raw = addrs.data;
   msg.raw_len = addrs.len;
   jobs_send(j->jobs, m->conn, &msg);
-  if (m->conn) m->start_ms = j->jobs->now_ms;
+  if (m->conn) m->vote->start_ms = j->jobs->now_ms;
   buf_finish(&addrs);
 }
 
@@ -335,14 +335,14 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
 size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->available) chosen[n++] = j->members[i];
+    if (j->members[i]->counted.available) chosen[n++] = j->members[i];
   for (size_t i = 0; i < n; i++) {
-    chosen[i]->flapping = member_flapping_until(chosen[i], now_ms) > 0;
-    chosen[i]->votes = member_has_vote(chosen[i]);
+    chosen[i]->next.flapping = member_flapping_until(chosen[i], now_ms) > 0;
+    chosen[i]->next.votes = member_has_vote(chosen[i]);
   }
   qsort(chosen, n, sizeof(struct member *), by_priority);
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
-  while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->flapping) n--;
+  while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->next.flapping) n--;
   return n;
 }
 
@@ -389,7 +389,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
 
 void job_seal_if_ready(struct job *j, uint64_t now_ms) {
   if (j->state == JOB_FORMING) job_quorum_settle(j, now_ms);
-  bool waits = j->quorum->news || job_claim_waits(j);
+  bool waits = j->quorum->look.news || job_claim_waits(j);
   if (j->state == JOB_FORMING && waits && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
@@ -446,14 +446,14 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
 
 /* The same for all, except for a node that waits because of a drain. */
 void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms) {
-  const struct drain *d = m->drained ? job_drain_of(j, m->host) : NULL;
+  const struct drain *d = m->next.drained ? job_drain_of(j, m->host) : NULL;
   struct bytes *own = d ? job_waiting_bytes(j, d, now_ms) : NULL;
   jobs_send_bytes(j->jobs, m->conn, own ? own : news);
   if (own) bytes_unref(own);
 }
 
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
-  struct bytes *b = job_waiting_bytes(j, m->drained ? job_drain_of(j, m->host) : NULL, now_ms);
+  struct bytes *b = job_waiting_bytes(j, m->next.drained ? job_drain_of(j, m->host) : NULL, now_ms);
   m->told_news = j->news;
   jobs_send_bytes(j->jobs, m->conn, b);
   bytes_unref(b);

@@ -126,12 +126,12 @@ static void choose_successors(const struct job *j, struct quorum *q) {
   q->n_successors = 0;
   for (int64_t r = 0; j->jobs->daemon.owned && r < j->round_nodes && q->n_successors < SUCCESSORS_MAX; r++) {
     const struct member *m = job_find_rank(j, r);
-    if (!m || !m->standby_port || is_on_our_machine(m)) continue;
+    if (!m || !m->vote->standby_port || is_on_our_machine(m)) continue;
     struct kept_successor *s = &q->successors[q->n_successors++];
     memcpy(s->agent, m->agent, sizeof s->agent);
     snprintf(s->host, sizeof s->host, "%s", m->host);
     memcpy(s->addr, m->addr, sizeof s->addr);
-    s->port = m->standby_port;
+    s->port = m->vote->standby_port;
   }
 }
 
@@ -190,7 +190,7 @@ static void set_keeper(struct job *j, struct voter *keeper) {
   keeper->keeper = true;
   quorum_tally(j->quorum, keeper, 1);
   for (size_t i = 0; i < j->n_members; i++)
-    if (map_get(&j->quorum->voters, j->members[i]->agent) == keeper) j->members[i]->voted_keeper = true;
+    if (map_get(&j->quorum->voters, j->members[i]->agent) == keeper) j->members[i]->vote->keeper = true;
 }
 
 void job_quorum_seal(struct job *j, uint64_t now_ms) {
@@ -206,14 +206,14 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     v->here = m->conn != 0;
     v->place = member_place(m);
     v->host = host_hash(j, m->host);
-    if (m->vouched_ms > v->vouched_ms) v->vouched_ms = m->vouched_ms;
+    if (m->vote->vouched_ms > v->vouched_ms) v->vouched_ms = m->vote->vouched_ms;
     if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
     ours = ours || is_on_our_machine(m);
-    m->voted_round = j->round;
-    memcpy(m->voted_incarnation, j->incarnation, sizeof m->voted_incarnation);
-    m->voted_in_base = v->base;
-    m->voted_base_keeper = v->base_keeper;
-    m->voted_keeper = false;
+    m->vote->round = j->round;
+    memcpy(m->vote->incarnation, j->incarnation, sizeof m->vote->incarnation);
+    m->vote->in_base = v->base;
+    m->vote->base_keeper = v->base_keeper;
+    m->vote->keeper = false;
     quorum_tally(q, v, 1);
   }
   set_keeper(j, keeper);
@@ -224,7 +224,7 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
   q->firm = q->all || !q->base_nodes;
   q->on = q->lasting || !q->firm;
   q->sealed_ms = now_ms;
-  q->fresh = true;
+  q->look.fresh = true;
   q->retiring_ms = 0;
 }
 
@@ -248,13 +248,13 @@ void job_quorum_fill_start(struct job *j, const struct member *m, struct start *
 /* A daemon that has the round from its agents. --------------------------------------------------------------------- */
 
 static bool has_voted(const struct member *m, const char *incarnation, int64_t round) {
-  return round > 0 && m->voted_round == round && !strcmp(m->voted_incarnation, incarnation);
+  return round > 0 && m->vote->round == round && !strcmp(m->vote->incarnation, incarnation);
 }
 
 static void count_vote(struct job *j, const struct member *m) {
   struct quorum *q = j->quorum;
   bool current = has_voted(m, j->incarnation, j->round);
-  bool base = current ? m->voted_in_base : has_voted(m, q->base_incarnation, q->base_round);
+  bool base = current ? m->vote->in_base : has_voted(m, q->base_incarnation, q->base_round);
   if (!q->base_nodes) base = false;
   struct voter *v = map_get(&q->voters, m->agent);
   if (!v && !current && !base) return;
@@ -262,28 +262,28 @@ static void count_vote(struct job *j, const struct member *m) {
   quorum_tally(q, v, -1);
   v->here = m->conn != 0;
   v->current = current;
-  v->keeper = current && m->voted_keeper;
+  v->keeper = current && m->vote->keeper;
   v->base = base;
-  v->base_keeper = base && (current ? m->voted_base_keeper : m->voted_keeper);
+  v->base_keeper = base && (current ? m->vote->base_keeper : m->vote->keeper);
   v->dead = v->apart = false;
   v->knows = current;
   v->host = host_hash(j, m->host);
-  v->from_ms = latest(v->from_ms, m->held_ms);
-  q->judge_ms = latest(q->judge_ms, m->held_ms);
+  v->from_ms = latest(v->from_ms, m->vote->held_ms);
+  q->recovering.judge_ms = latest(q->recovering.judge_ms, m->vote->held_ms);
   quorum_tally(q, v, 1);
 }
 
 void job_quorum_forget(struct job *j) {
   struct quorum *q = j->quorum;
   quorum_forget_voters(q);
-  q->on = q->lasting = q->all = q->firm = q->same_daemon = false;
+  q->on = q->lasting = q->all = q->firm = q->recovering.same_daemon = false;
   q->nodes = q->base_nodes = q->base_round = q->agreed = 0;
-  q->judge_ms = 0;
-  q->has_began = q->head_came = false;
+  q->recovering.judge_ms = 0;
+  q->recovering.has_began = q->recovering.head_came = false;
   q->n_successors = 0;
   memset(q->base_incarnation, 0, sizeof q->base_incarnation);
   q->sealed_ms = 0;
-  q->fresh = true;
+  q->look.fresh = true;
 }
 
 void job_quorum_load(struct job *j) {
@@ -312,15 +312,15 @@ static void note_promise(struct job *j, struct member *m, struct voter *v, const
   struct quorum *q = j->quorum;
   bool same = h->follows[0] && !strcmp(h->follows, j->jobs->daemon.id), other = h->follows[0] && !same;
   bool forgotten = same && j->state == JOB_RECOVERING && !j->exact; /* with what other nodes had promised */
-  q->same_daemon = q->same_daemon || same;
+  q->recovering.same_daemon = q->recovering.same_daemon || same;
   if (other && h->term >= j->term) j->term = h->term < TERM_MAX ? h->term + 1 : TERM_MAX;
   if (!other && !forgotten) return;
   uint64_t silent = (uint64_t)h->silent_ms < lease_ms(j) ? (uint64_t)h->silent_ms : lease_ms(j);
   uint64_t until = now_ms + lease_ms(j) - silent;
-  if (until > m->held_ms) m->held_ms = until;
+  if (until > m->vote->held_ms) m->vote->held_ms = until;
   if (!v) return;
   if (until > v->from_ms) v->from_ms = until;
-  if (until > q->judge_ms) q->judge_ms = until;
+  if (until > q->recovering.judge_ms) q->recovering.judge_ms = until;
 }
 
 /* It has given its vote up, because this daemon asked for it: it follows nobody from that round. */
@@ -329,7 +329,7 @@ static void retire(struct job *j, struct voter *v) {
   v->dead = true;
   quorum_tally(j->quorum, v, 1);
   j->quorum->retiring_ms = 0;
-  j->quorum->fresh = true;
+  j->quorum->look.fresh = true;
 }
 
 /* A voter of a round that this daemon has sealed: it may have been in another one since. */
@@ -338,7 +338,7 @@ static void recount_vote(struct job *j, const struct member *m, const struct hel
   if (has_voted(m, j->incarnation, j->round)) return;
   if (v->base && has_voted(m, q->base_incarnation, q->base_round)) return; /* START has not reached it yet */
   /* It has no vote, and knows of the round: it may have given up that vote elsewhere. */
-  bool spent = !m->voted_round && h->round >= j->round && !strcmp(h->incarnation, j->incarnation);
+  bool spent = !m->vote->round && h->round >= j->round && !strcmp(h->incarnation, j->incarnation);
   quorum_tally(j->quorum, v, -1);
   v->base = v->base_keeper = false;
   if (spent) v->current = v->keeper = false;
@@ -351,8 +351,8 @@ void job_quorum_all_work(struct job *j) {
   struct quorum *q = j->quorum;
   for (struct map_entry *e = NULL; q->on && (e = map_next(&q->voters, e));) ((struct voter *)e->value)->from_ms = 0;
   for (size_t i = 0; q->on && i < j->n_members; i++)
-    if (member_in_round(j->members[i])) j->members[i]->held_ms = 0;
-  q->fresh = true;
+    if (member_in_round(j->members[i])) j->members[i]->vote->held_ms = 0;
+  q->look.fresh = true;
   q->untold = q->on;
 }
 
@@ -363,21 +363,21 @@ static bool all_work(const struct job *j) {
 }
 
 static void forget_link(struct member *m, uint64_t now_ms) {
-  memset(m->acks, 0, sizeof m->acks);
-  m->last_beat = 0;
-  m->start_ms = 0;
-  m->welcomed_ms = now_ms;
+  memset(m->vote->acks, 0, sizeof m->vote->acks);
+  m->vote->last_beat = 0;
+  m->vote->start_ms = 0;
+  m->vote->welcomed_ms = now_ms;
 }
 
 void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms) {
   struct job *j = m->job;
   struct quorum *q = j->quorum;
-  m->standby_port = h->standby_port;
-  snprintf(m->voted_incarnation, sizeof m->voted_incarnation, "%s", h->voted_incarnation);
-  m->voted_round = h->voted_round;
-  m->voted_in_base = h->seal.in_base;
-  m->voted_keeper = h->seal.keeper;
-  m->voted_base_keeper = h->seal.base_keeper;
+  m->vote->standby_port = h->standby_port;
+  snprintf(m->vote->incarnation, sizeof m->vote->incarnation, "%s", h->voted_incarnation);
+  m->vote->round = h->voted_round;
+  m->vote->in_base = h->seal.in_base;
+  m->vote->keeper = h->seal.keeper;
+  m->vote->base_keeper = h->seal.base_keeper;
   if (!again) forget_link(m, now_ms); /* otherwise heartbeats that were sent before this WELCOME may still come */
   member_note_boot(m, h, now_ms);
   if (job_is_over(j) || !j->round) return;
@@ -399,7 +399,7 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   if (current) member_read_start(m);
   if (current && h->firm) q->firm = true;
   if (h->term > j->term) j->term = h->term;
-  q->news = true;
+  q->look.news = true;
   if (current && !q->sealed_ms) job_learn_head(j, h, now_ms);
   if (!v) job_find_booted(j, m);
 }
@@ -428,7 +428,7 @@ void job_quorum_bury(struct job *j, struct voter *v, uint64_t dead_ms) {
   v->apart = !v->vouched_ms || dead_ms > v->vouched_ms + lease_ms(j) * 17 / 20;
   quorum_tally(j->quorum, v, 1);
   v->from_ms = latest(v->from_ms, dead_ms + lease_ms(j));
-  j->quorum->news = j->quorum->fresh = true;
+  j->quorum->look.news = j->quorum->look.fresh = true;
 }
 
 size_t job_quorum_confirm_dead(struct job *j, const char *host) {
@@ -446,10 +446,10 @@ size_t job_quorum_confirm_dead(struct job *j, const char *host) {
 /* RECOVERING: when it may be judged without the nodes that are missing. */
 uint64_t job_quorum_judges_ms(const struct job *j) {
   const struct quorum *q = j->quorum;
-  if (!q->on || q->same_daemon || (!q->all && job_lacks(j))) return UINT64_MAX;
+  if (!q->on || q->recovering.same_daemon || (!q->all && job_lacks(j))) return UINT64_MAX;
   uint64_t soon_ms = lease_ms(j) * 2 / 5 < JOB_RECONNECT_MAX_MS ? lease_ms(j) * 2 / 5 : JOB_RECONNECT_MAX_MS;
   uint64_t at_ms = j->state_ms + soon_ms;
-  return at_ms > q->judge_ms ? at_ms : q->judge_ms;
+  return at_ms > q->recovering.judge_ms ? at_ms : q->recovering.judge_ms;
 }
 
 void job_quorum_note_agreed(struct job *j) {

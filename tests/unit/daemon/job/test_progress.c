@@ -60,14 +60,14 @@ static void test_laggards_have_their_own_age(void **state) {
   node_say(&r, &n[0], &m);
   rig_live(&r, 1000);
   const struct member *of = member_of(&r, &n[0]);
-  assert_int_equal(of->laggards->n, 2);
+  assert_int_equal(of->progress.laggards->n, 2);
   assert_int_equal(member_worker_age_ms(of, 2, r.now_ms), 6000);
   assert_int_equal(member_worker_age_ms(of, 0, r.now_ms), 4000);
   assert_int_equal(member_worker_age_ms(of, 1, r.now_ms), 1000);
   assert_int_equal(member_progress_age_ms(of, r.now_ms), 6000);
   m = progress_of(&n[0], 8, 10);
   node_say(&r, &n[0], &m);
-  assert_null(of->laggards);
+  assert_null(of->progress.laggards);
   assert_int_equal(member_worker_age_ms(of, 2, r.now_ms), 10);
   rig_close(&r);
 }
@@ -95,7 +95,7 @@ static void test_checkpoints_of_all_nodes(void **state) {
   struct msg old = progress_of(&n[0], 300, 0);
   old.progress.round = 7;
   node_say(&r, &n[0], &old);
-  assert_int_equal(member_of(&r, &n[0])->step, 200);
+  assert_int_equal(member_of(&r, &n[0])->progress.step, 200);
   rig_next_round(&r, n, 3);
   assert_int_equal(job_saved(j), -1);
   assert_int_equal(job_resumed(j), -1);
