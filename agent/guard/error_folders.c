@@ -7,8 +7,7 @@
  * worker alone, and neither the agent's loop nor the guard's.
  *
  * A TOP whose name marks it as temporary is the agent's to remove. An agent that was killed cannot, so the guard, which
- * outlives it, removes empty folders. It never deletes a file: an error file may explain why the agent died. It
- * removes the named pipe of workers' timers, which holds nothing. */
+ * outlives it, removes empty folders. It never deletes a file: an error file may explain why the agent died. */
 
 #include "agent/guard/wire.h"
 
@@ -22,7 +21,6 @@
 enum { TO_RUN = 3, TO_TOP = 4 }; /* levels up from the error file */
 
 static char run[PATH_MAX]; /* the folder RUN below a temporary TOP; "" none */
-static char timer_pipe[PATH_MAX];
 
 /* The folder `levels` above the error file that env names; false: there is none. */
 static bool find_folder(char *const *env, int levels, char out[PATH_MAX]) {
@@ -40,15 +38,6 @@ static bool find_folder(char *const *env, int levels, char out[PATH_MAX]) {
   return true;
 }
 
-/* The pipe for workers' timers, if the agent has chosen its name. */
-static void note_pipe(char *const *env) {
-  static const char name[] = "TORCHELASTIC_TIMER_FILE=", own[] = "/watchdog_timer_";
-  while (*env && strncmp(*env, name, sizeof(name) - 1) != 0) env++;
-  const char *file = *env ? *env + sizeof(name) - 1 : "", *last = strrchr(file, '/');
-  if (!last || strncmp(last, own, sizeof(own) - 1) != 0 || strlen(file) >= sizeof(timer_pipe)) return;
-  memcpy(timer_pipe, file, strlen(file) + 1);
-}
-
 void guard_make_folder(char *const *env) {
   char path[PATH_MAX];
   for (int levels = 2; levels > 0; levels--)
@@ -58,7 +47,6 @@ void guard_make_folder(char *const *env) {
 void guard_note_folder(char *const *env) {
   static const char temporary[] = "torchelastic_";
   char path[PATH_MAX];
-  note_pipe(env);
   const char *name = find_folder(env, TO_TOP, path) ? strrchr(path, '/') : NULL;
   if (name && strncmp(name + 1, temporary, sizeof(temporary) - 1) == 0) find_folder(env, TO_RUN, run);
 }
@@ -81,8 +69,6 @@ static void remove_empty(int fd, int depth) {
 }
 
 void guard_remove_folder(void) {
-  struct stat st;
-  if (timer_pipe[0] && lstat(timer_pipe, &st) == 0 && S_ISFIFO(st.st_mode)) unlink(timer_pipe);
   int fd = run[0] ? open(run, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
   if (fd < 0) return;
   remove_empty(fd, 1);

@@ -199,23 +199,17 @@ static int settle_conf(struct settling *s, struct err *e) {
   return 0;
 }
 
-/* An agent that is itself a worker finds the timer file of the outer agent in its environment and leaves it alone. */
-static void settle_timers(struct settling *s) {
+static int settle_variables(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
-  const char *on = cluster_variable(s->env, "TORCHELASTIC_ENABLE_FILE_TIMER");
-  bool is_worker = cluster_variable(s->env, "RDZV_AGENT_SOCKET") || cluster_variable(s->env, "TORCHELASTIC_RUN_ID");
-  o->file_timer = on && strcmp(on, "1") == 0;
-  o->timer_file = is_worker ? NULL : cluster_variable(s->env, "TORCHELASTIC_TIMER_FILE");
+  const char *seconds = cluster_variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  const char *timer = cluster_variable(s->env, "TORCHELASTIC_ENABLE_FILE_TIMER");
+  if (timer && strcmp(timer, "1") == 0)
+    options_note(o, "TORCHELASTIC_ENABLE_FILE_TIMER has no effect: the agent does not watch timers of workers; "
+                    "--hang-timeout ends a worker that makes no progress");
   if (cluster_variable(s->env, "TORCHELASTIC_HEALTH_CHECK_PORT"))
     options_note(
         o, "TORCHELASTIC_HEALTH_CHECK_PORT has no effect: neither this agent nor PyTorch's torchrun serves a health "
            "check; rdzvd answers /healthz on its port");
-}
-
-static int settle_variables(struct settling *s, struct err *e) {
-  struct agent_options *o = s->o;
-  const char *seconds = cluster_variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-  settle_timers(s);
   const char *unshared = cluster_variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
   o->output.log_line_prefix = cluster_variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT) o->store = STORE_WORKER;

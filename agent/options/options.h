@@ -160,8 +160,6 @@ struct agent_options {
   const char *events;       /* NULL: none */
   const char *on_event;     /* NULL: none */
   const char *on_event_names;
-  bool file_timer;        /* TORCHELASTIC_ENABLE_FILE_TIMER=1: watch the workers' timers */
-  const char *timer_file; /* TORCHELASTIC_TIMER_FILE, unless an outer agent set it for this worker; or NULL */
 
   const char *key_file; /* NULL: not given; read by agent/key */
   int64_t key_fd;       /* -1: not given */

@@ -58,8 +58,6 @@
       "`True`: the agent serves the store; `False` with `--store worker`")                                             \
   STR("TORCHELASTIC_ERROR_FILE", job->error_file ? job->error_file : "",                                               \
       "file in which a worker can report its error (`torch.distributed.elastic`'s `record` does)")                     \
-  STR("TORCHELASTIC_TIMER_FILE", job->timer_file,                                                                      \
-      "named pipe for `torch.distributed.elastic.timer`, with `TORCHELASTIC_ENABLE_FILE_TIMER=1`")                     \
   STR("TORCHELASTIC_SIGNALS_TO_HANDLE", p->signals, "`--signals-to-handle`")                                           \
   SPARE("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "1, if it is not set already")                                         \
   SPARE("NCCL_RAS_ADDR", job->ras_addr,                                                                                \

@@ -22,7 +22,6 @@ struct env_job {
   const char *device_uuid; /* of this worker's device; NULL: not known */
   const char *error_file;  /* of this worker; NULL: none */
   const char *ras_addr;    /* NCCL_RAS_ADDR unless it is inherited; NULL: none */
-  const char *timer_file;  /* TORCHELASTIC_TIMER_FILE; NULL: none */
   bool worker_store;       /* rank 0 serves the store, not this agent */
   bool virtual_local_rank; /* LOCAL_RANK is 0 for all; each sees only its own device */
   int devices; /* not 0 for rdzv-trainer: each worker sees only its own of so many; LOCAL_RANK is as usual */

@@ -37,7 +37,6 @@
 #include <unistd.h>
 #include "agent/failures/exception.h"
 #include "agent/guard/watch.h"
-#include "agent/hang/file_timer_watch.h"
 #include "agent/options/command_line.h"
 #include "agent/options/interpreter.h"
 #include "agent/output/output.h"
@@ -75,7 +74,6 @@ struct round_driver {
   struct failures *failures;
   struct oom_watch *oom; /* from the first round on */
   struct hang_watch *hang;
-  struct file_timer_watch *timers; /* NULL: not asked for */
   struct device_watch *devices;
   struct store_watch *store_watch;
   uv_poll_t poll, sdk_poll;
@@ -239,14 +237,12 @@ static bool put_message(const struct worker *k, const char *tail, struct buf *ou
   return true;
 }
 
-/* The timer whose signal it got, else the kernel's out-of-memory killer, else its error file, else its stderr. Of a
- * worker that a signal has killed, stderr has the reason only if the worker aborted itself. */
+/* The kernel's out-of-memory killer, else its error file, else its stderr. Of a worker that a signal has killed, stderr
+ * has the reason only if the worker aborted itself. */
 static void put_reason(struct round_driver *r, const struct worker *k, const char *tail, struct buf *out) {
   bool by_signal = WIFSIGNALED(k->status), killed = by_signal && WTERMSIG(k->status) == SIGKILL;
   const char *oom = k->unasked && killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
-  if (k->unasked && k->expired[0])
-    buf_puts(out, k->expired);
-  else if (oom)
+  if (oom)
     buf_puts(out, oom);
   else if (!put_message(k, tail, out) && (!by_signal || WTERMSIG(k->status) == SIGABRT) && !exception_line(tail, out))
     last_line(tail, out);
@@ -498,7 +494,6 @@ static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
   job.socket = sdk_server_name(r->sdk);
   job.ras_addr = hang_watch_ras_addr(r->hang);
   job.devices = n;
-  job.timer_file = r->timers ? file_timer_watch_file(r->timers) : r->o.options->timer_file;
   job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
   return job;
 }
@@ -563,7 +558,6 @@ static void begin_worker(struct round_driver *r, uint32_t i, bool goes_on) {
   k->adopting = goes_on;
   k->exited = k->reported = k->unasked = false;
   k->sign_ms = 0;
-  k->expired[0] = '\0';
 }
 
 /* A worker died before the guard could adopt it. */
@@ -594,7 +588,6 @@ static bool adopt(struct round_driver *r) {
 static void begin_round(void *ctx) {
   struct round_driver *r = ctx;
   const struct start *start = r->start;
-  struct local_set stay = {{0}};
   r->waits = false;
   r->round_before = r->round;
   r->round = (uint32_t)start->round;
@@ -607,11 +600,9 @@ static void begin_round(void *ctx) {
   for (uint32_t i = 0; i < r->o.count; i++) {
     bool goes_on = local_set_has(&r->stay, i) && lives(&r->v[i]); /* a death may be known here and not reported yet */
     begin_worker(r, i, goes_on);
-    if (goes_on) local_set_add(&stay, i);
   }
   open_socket(r);
   hang_watch_begin(r->hang, start);
-  if (r->timers) file_timer_watch_begin(r->timers, &stay); /* an adopted worker has the old timers in its environment */
   make_logs(r);
   bool takes = adopt(r);
   for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
@@ -869,31 +860,6 @@ static void arm_guard_timer(struct round_driver *r) {
   uv_timer_start(&r->guard_timer, on_guard_timer, at > now ? at - now : 0, 0);
 }
 
-/* Timers of workers. ----------------------------------------------------------------------------------------------- */
-
-static int64_t owner_of(void *ctx, pid_t pid) {
-  struct round_driver *r = ctx;
-  read_guard(r); /* the pids that live now */
-  pid_t session = getsid(pid);
-  for (uint32_t i = 0; i < r->o.count && session > 0; i++)
-    if (r->v[i].pid == session && lives(&r->v[i])) return i;
-  return -1;
-}
-
-/* The timer of a helper process was logged, and does not explain the death of the worker itself. */
-static void on_expired(void *ctx, uint32_t owner, pid_t pid, const char *why) {
-  struct round_driver *r = ctx;
-  if (pid == r->v[owner].pid) snprintf(r->v[owner].expired, sizeof(r->v[owner].expired), "%s", why);
-}
-
-static int open_timers(struct round_driver *r, struct err *e) {
-  if (!r->o.options->file_timer) return 0;
-  return file_timer_watch_create(
-      &(struct file_timer_watch_options){
-          .loop = r->o.loop, .file = r->o.options->timer_file, .owner = owner_of, .on_expired = on_expired, .ctx = r},
-      &r->timers, e);
-}
-
 /* Other effects. --------------------------------------------------------------------------------------------------- */
 
 void round_look(struct round_driver *r) {
@@ -917,7 +883,6 @@ void round_suspend(struct round_driver *r, bool on) {
   r->settling = false;
   if (!on) relay_hide(r->relay, false);
   hang_watch_suspend(r->hang, on);
-  if (r->timers) file_timer_watch_suspend(r->timers, on);
   if (guard_suspend(&r->guard, on, &e)) give_up_guard(r, &e);
 }
 
@@ -1019,7 +984,6 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
                                                              .on_event = o->on_event,
                                                              .ctx = o->ctx});
   if (rc == 0) rc = sdk_server_create(&r->sdk, NULL, e);
-  if (rc == 0) rc = open_timers(r, e);
   if (rc) return rc;
   uv_poll_init(o->loop, &r->sdk_poll, sdk_server_fd(r->sdk));
   uv_poll_start(&r->sdk_poll, UV_READABLE, on_sdk_poll);
@@ -1037,8 +1001,6 @@ void round_close(struct round_driver *r) {
   uv_close((uv_handle_t *)&r->death_timer, NULL);
   uv_close((uv_handle_t *)&r->sdk_poll, NULL);
   uv_close((uv_handle_t *)&r->guard_timer, NULL);
-  file_timer_watch_destroy(r->timers);
-  r->timers = NULL;
   if (r->look) aside_leave(r->look);
   r->look = NULL;
   r->spare = r->o.daemon_pid(r->o.ctx);

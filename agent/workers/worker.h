@@ -22,7 +22,6 @@ struct worker {
   int status;            /* as of waitpid */
   uint64_t when_ms;
   uint64_t words_by_ms, file_by_ms; /* the report waits for its output and its error file no longer than that */
-  char expired[320];                /* the timer that expired, and whose signal it got; "" */
   struct failure failure;
   struct oom_mark memory;
 

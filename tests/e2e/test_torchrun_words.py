@@ -167,12 +167,13 @@ def test_backends_of_torchrun(rdzv, script):
 
 def test_notes_are_told_once(rdzv):
     words = ["--standalone", "--rdzv-endpoint", "node9:1", "--monitor-interval", "5", "--rdzv-conf", "close_timeout=3,wrong=1,join_timeot=3", "true"]
-    a = rdzv.agent(*words)
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_HEALTH_CHECK_PORT": "12345"}
+    a = rdzv.agent(*words, env=env)
     assert a.exit() == 0, a
-    for note in ("--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not a known key",
+    for note in ("TORCHELASTIC_ENABLE_FILE_TIMER has no effect", "TORCHELASTIC_HEALTH_CHECK_PORT has no effect", "--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not a known key",
                  "--rdzv-conf join_timeot is not a known key and has no effect: did you mean join_timeout?"):
         assert len([line for line in a.err if note in line]) == 1, a
-    assert rdzv.agent("--quiet", *words).exit() == 0
+    assert rdzv.agent("--quiet", *words, env=env).exit() == 0
     assert not rdzv.procs[-1].err
 
 
