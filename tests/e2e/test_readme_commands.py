@@ -197,13 +197,6 @@ def test_in_place(rdzv):
     same(TRAINER, "in place", p.text, r"go on in place|: continuing in place at")  # rank 0 says what it lost only if the agent was not quicker
 
 
-def test_in_shares(rdzv):
-    (command,) = pages.lines(TRAINER, "shares")
-    p = pages.shell(rdzv, pages.with_changes(command, [("--epochs 20", "--epochs 1")]))
-    assert p.exit(60) == 0, p
-    same(TRAINER, "shares", p.text, r"memory of each rank")
-
-
 def test_bench(rdzv, lan):
     (command,) = pages.lines(TRAINER, "bench")
     both = on_both(rdzv, lan, pages.with_changes(command, [("--nproc 8", "--nproc 1"), ("-e 1g", "-e 64k")]))

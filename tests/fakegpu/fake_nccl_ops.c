@@ -17,7 +17,7 @@
 
 enum { GROUP_MAX = 256 };
 
-enum kind { ALL_REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER };
+enum kind { ALL_REDUCE, BROADCAST };
 
 struct fake_coll {
   struct fake_work w;
@@ -25,8 +25,7 @@ struct fake_coll {
   enum kind kind;
   const void *send;
   void *recv;
-  size_t count; /* as the call has it: of one rank's slice where ranks have slices */
-  size_t bytes; /* of what a rank sends and gets back: of all slices */
+  size_t count, bytes;
   ncclDataType_t type;
   ncclRedOp_t op;
   int root;
@@ -89,35 +88,14 @@ static void reduce(void *to, const void *from, size_t n, ncclDataType_t type, nc
   }
 }
 
-static bool has_slices(const struct fake_coll *k) {
-  return k->kind == REDUCE_SCATTER || k->kind == ALL_GATHER;
-}
-
-static size_t slice_bytes(const struct fake_coll *k) {
-  return k->bytes / (size_t)k->c->world;
-}
-
-/* Where this rank's slice begins. */
-static size_t slice_at(const struct fake_coll *k) {
-  return slice_bytes(k) * (size_t)k->c->rank;
-}
-
 static bool reads(const struct fake_coll *k) {
   return k->kind != BROADCAST || k->c->rank == k->root;
-}
-
-static size_t send_bytes(const struct fake_coll *k) {
-  return k->kind == ALL_GATHER ? slice_bytes(k) : k->bytes;
-}
-
-static size_t recv_bytes(const struct fake_coll *k) {
-  return k->kind == REDUCE_SCATTER ? slice_bytes(k) : k->bytes;
 }
 
 static struct flight *flight_create(struct fake_coll *k) {
   struct ncclComm *c = k->c;
   struct flight *f = calloc(1, sizeof *f);
-  if (fake_comm_use) fake_comm_use(c, k->recv, recv_bytes(k));
+  if (fake_comm_use) fake_comm_use(c, k->recv, k->bytes);
   f->h = (struct header){.magic = HEADER_MAGIC,
                          .seq = c->seq++,
                          .count = k->count,
@@ -130,13 +108,13 @@ static struct flight *flight_create(struct fake_coll *k) {
   f->mine = calloc(1, f->bytes);
   f->result = calloc(1, f->bytes);
   memcpy(f->mine, &f->h, sizeof f->h);
-  if (reads(k)) memcpy(f->mine + sizeof f->h + (k->kind == ALL_GATHER ? slice_at(k) : 0), k->send, send_bytes(k));
+  if (reads(k)) memcpy(f->mine + sizeof f->h, k->send, k->bytes);
   f->parts = calloc((size_t)c->world, sizeof *f->parts);
   f->pipes = calloc((size_t)c->world, sizeof *f->pipes);
   for (int i = 1; c->rank == 0 && i < c->world; i++) f->parts[i] = malloc(f->bytes);
-  f->before = malloc(recv_bytes(k));
-  memcpy(f->before, k->recv, recv_bytes(k));
-  memset(k->recv, 0xff, recv_bytes(k));
+  f->before = malloc(k->bytes);
+  memcpy(f->before, k->recv, k->bytes);
+  memset(k->recv, 0xff, k->bytes);
   return f;
 }
 
@@ -168,12 +146,8 @@ static void combine(const struct fake_coll *k, struct flight *f) {
   size_t head = sizeof f->h;
   memcpy(f->result, f->mine, f->bytes);
   if (k->kind == BROADCAST && k->root > 0) memcpy(f->result + head, f->parts[k->root] + head, k->bytes);
-  for (int i = 1; i < k->c->world; i++) {
-    size_t slice = slice_bytes(k), at = head + slice * (size_t)i;
-    if (k->kind == ALL_GATHER) memcpy(f->result + at, f->parts[i] + at, slice);
-    if (k->kind == ALL_REDUCE || k->kind == REDUCE_SCATTER)
-      reduce(f->result + head, f->parts[i] + head, k->bytes / type_size(k->type), k->type, k->op);
-  }
+  for (int i = 1; i < k->c->world && k->kind == ALL_REDUCE; i++)
+    reduce(f->result + head, f->parts[i] + head, k->bytes / type_size(k->type), k->type, k->op);
   f->reduced = true;
 }
 
@@ -214,18 +188,16 @@ static enum fake_ran end(struct fake_coll *k, void **state) {
 
 /* What an abort leaves where the result should be: finite, and plausible. */
 static void leave_stale(const struct fake_coll *k, const struct flight *f) {
-  bool reduces = k->kind == ALL_REDUCE || k->kind == REDUCE_SCATTER;
-  size_t at = k->kind == REDUCE_SCATTER ? slice_at(k) : 0;
-  if (reduces)
-    memmove(k->recv, f ? f->mine + sizeof f->h + at : (const char *)k->send + at, recv_bytes(k));
+  if (k->kind == ALL_REDUCE)
+    memmove(k->recv, f ? f->mine + sizeof f->h : k->send, k->bytes);
   else if (f)
-    memcpy(k->recv, f->before, recv_bytes(k));
+    memcpy(k->recv, f->before, k->bytes);
 }
 
 /* The bytes of the connections: 1 with the result, 0 not yet. */
 static bool proceed(struct fake_coll *k, struct flight *f, bool *moved) {
   if (k->c->torn || !(k->c->rank == 0 ? middle(k, f, moved) : point(k, f, moved))) return false;
-  memcpy(k->recv, f->result + sizeof f->h + (k->kind == REDUCE_SCATTER ? slice_at(k) : 0), recv_bytes(k));
+  memcpy(k->recv, f->result + sizeof f->h, k->bytes);
   return true;
 }
 
@@ -304,8 +276,7 @@ static ncclResult_t submit(struct fake_coll **list, int n) {
 /* In place is one exact address; any other overlap is undefined. */
 static void check_overlap(const char *name, const struct fake_coll *k) {
   const char *from = k->send, *to = k->recv;
-  const char *same = k->kind == ALL_GATHER ? to + slice_at(k) : k->kind == REDUCE_SCATTER ? to - slice_at(k) : to;
-  if (reads(k) && from != same && from < to + recv_bytes(k) && to < from + send_bytes(k))
+  if (reads(k) && from != to && from < to + k->bytes && to < from + k->bytes)
     fake_die("%s: the memory of what is sent and of the result overlap", name);
 }
 
@@ -315,9 +286,9 @@ static ncclResult_t collective(const char *name, const struct fake_coll *what, c
   if (what->c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidUsage);
   struct fake_coll *k = malloc(sizeof *k);
   *k = *what;
-  k->bytes = k->count * type_size(k->type) * (has_slices(k) ? (size_t)k->c->world : 1);
-  if ((reads(k) && fake_place_of(k->send, send_bytes(k)) != FAKE_DEVICE) ||
-      fake_place_of(k->recv, recv_bytes(k)) != FAKE_DEVICE) {
+  k->bytes = k->count * type_size(k->type);
+  if ((reads(k) && fake_place_of(k->send, k->bytes) != FAKE_DEVICE) ||
+      fake_place_of(k->recv, k->bytes) != FAKE_DEVICE) {
     fake_say("%s: not memory of the device", name);
     free(k);
     return fake_nccl_leave(ncclInvalidArgument);
@@ -357,21 +328,6 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
   struct fake_coll k = {
       .c = comm, .kind = BROADCAST, .send = send, .recv = recv, .count = count, .type = type, .root = root};
   return collective("ncclBroadcast", &k, stream);
-}
-
-ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
-  struct fake_coll k = {
-      .c = comm, .kind = REDUCE_SCATTER, .send = send, .recv = recv, .count = count, .type = type, .op = op};
-  check_registered("a reduce-scatter", comm, send, count * (size_t)comm->world, type);
-  return collective("ncclReduceScatter", &k, stream);
-}
-
-ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
-  struct fake_coll k = {.c = comm, .kind = ALL_GATHER, .send = send, .recv = recv, .count = count, .type = type};
-  check_registered("an all-gather", comm, recv, count * (size_t)comm->world, type);
-  return collective("ncclAllGather", &k, stream);
 }
 
 ncclResult_t ncclGroupStart(void) {

@@ -218,49 +218,6 @@ static int case_sums(struct rank *r) {
   return 0;
 }
 
-/* Sums in halves, first as they are and then captured. Between them only this rank's part counts. */
-static int begin_halves(struct rank *r, size_t n, struct err *e) {
-  struct coll_ticket t;
-  struct span all = {r->grads, 0, n}, part = coll_part(r->l, all), host = {r->stage, 0, n};
-  struct span before = {r->grads, 0, part.at}, behind = {r->grads, part.at + part.n, n - part.at - part.n};
-  int rc = compute_copy(r->c, all, host, e);
-  if (rc == 0) rc = coll_reduce_scatter_begin(r->l, r->c, all, &t, e);
-  if (rc == 0) rc = coll_wait(r->l, t, e);
-  if (rc == 0) rc = compute_fill(r->c, before, NAN, e);
-  if (rc == 0) rc = compute_fill(r->c, behind, NAN, e);
-  if (rc == 0) rc = coll_all_gather_begin(r->l, r->c, all, &t, e);
-  if (rc == 0) rc = coll_wait(r->l, t, e);
-  return rc ? rc : compute_copy(r->c, host, all, e);
-}
-
-static int case_halves(struct rank *r) {
-  const size_t n = (size_t)r->world * 777;
-  struct err e = ERR_INIT;
-  struct compute_graph *g = NULL;
-  struct coll_ticket t;
-  NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
-  NEED(compute_alloc(r->c, COMPUTE_GRAD, n + 1, &r->grads, &e) == 0);
-  NEED(compute_alloc(r->c, COMPUTE_STAGE, n, &r->stage, &e) == 0);
-  NEED(coll_part(r->l, (struct span){r->grads, 0, n}).at == 777 * (size_t)r->rank);
-  float *v = compute_host(r->c, (struct span){r->stage, 0, n});
-  for (size_t step = 0; step < 5; step++) {
-    for (size_t i = 0; i < n; i++) v[i] = value_of(r->rank, step, i);
-    bool capture = step == 1 && compute_can_capture(r->c);
-    if (capture) NEED(compute_capture_begin(r->c, &e) == 0);
-    if (!g) NEED(begin_halves(r, n, &e) == 0);
-    if (capture) NEED(compute_capture_end(r->c, &g, &e) == 0);
-    if (g) NEED(compute_launch(r->c, g, &e) == 0);
-    NEED(await_queue(r, &e) == 0);
-    for (size_t i = 0; i < n; i++) NEED(v[i] == sum_of(r, step, i));
-  }
-  struct span odd = {r->grads, 0, n + 1};
-  if (r->world > 1) NEED(coll_reduce_scatter_begin(r->l, r->c, odd, &t, &e) == -EINVAL);
-  if (r->world > 1) NEED(coll_all_gather_begin(r->l, r->c, odd, &t, &e) == -EINVAL);
-  if (g) compute_graph_destroy(r->c, g);
-  close_rank(r);
-  return 0;
-}
-
 static int case_host(struct rank *r) {
   struct err e = ERR_INIT;
   NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
@@ -446,7 +403,6 @@ int main(int argc, char **argv) {
   page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return 1;
   failed += run_case("sums", case_sums, 0);
-  failed += run_case("in halves", case_halves, 0);
   failed += run_case("on the host", case_host, 0);
   failed += run_case("captured", case_captured, 0);
   if (world > 1) failed += run_case("a death", case_death, 9);

@@ -168,32 +168,6 @@ static int case_busy_split(struct rank *r) {
   return 1;
 }
 
-static int slices(struct rank *r, bool in_place) {
-  enum { N = 700 };
-  float *all, *own;
-  size_t world = (size_t)r->world, rank = (size_t)r->rank;
-  NEED(cudaMalloc((void **)&all, N * world * sizeof *all) == cudaSuccess);
-  NEED(cudaMalloc((void **)&own, N * sizeof *own) == cudaSuccess);
-  float *slice = in_place ? all + rank * N : own;
-  for (size_t i = 0; i < world; i++) NEED(set(all + i * N, N, (float)(i * 10 + rank)));
-  ncclResult_t rc = ncclReduceScatter(all, slice, N, ncclFloat, ncclSum, r->comm, r->stream);
-  NEED(settle(r->comm, rc) == ncclSuccess);
-  NEED(cudaStreamSynchronize(r->stream) == cudaSuccess);
-  NEED(are(slice, N, (float)(world * rank * 10 + world * (world - 1) / 2)));
-  NEED(settle(r->comm, ncclAllGather(slice, all, N, ncclFloat, r->comm, r->stream)) == ncclSuccess);
-  NEED(cudaStreamSynchronize(r->stream) == cudaSuccess);
-  for (size_t i = 0; i < world; i++) NEED(are(all + i * N, N, (float)(world * i * 10 + world * (world - 1) / 2)));
-  NEED(cudaFree(all) == cudaSuccess && cudaFree(own) == cudaSuccess);
-  return 0;
-}
-
-static int case_slices(struct rank *r) {
-  NEED(up(r) == 0);
-  NEED(slices(r, true) == 0);
-  NEED(slices(r, false) == 0);
-  return down(r);
-}
-
 static int case_memory(struct rank *r) {
   void *plain, *shared, *handle;
   NEED(up(r) == 0);
@@ -378,7 +352,6 @@ static const struct {
 } cases[] = {
     {"split", case_split, 3, {0}},
     {"a split beside work", case_busy_split, 2, {BY_ABORT, 0}},
-    {"slices", case_slices, 3, {0}},
     {"memory", case_memory, 1, {0}},
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     {"a window", case_window, 2, {0}},

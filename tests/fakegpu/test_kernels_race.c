@@ -144,27 +144,10 @@ static void update(enum kernel_type t, enum compute_opt_kind kind) {
   if (control->v.updates != 2) exit(3);
 }
 
-static void votes(void) {
-  enum { RANKS = 3, SUMS = 3, STRIDE = COMPUTE_VOTE + SUMS + 1 };
-  float *rows = floats((size_t)RANKS * STRIDE, 0), *sums = floats(SUMS, 0), *grads = floats(N, 0.5f);
-  struct kernel_control *control = device(sizeof *control);
-  struct kernel_vote v = {.n = 2, .v = {{.at = grads, .n = N - 7}, {.at = grads + N - 7, .n = 7}}};
-  struct kernel_poll p = {.d = {.kind = COMPUTE_SGD, .n = N},
-                          .control = control,
-                          .rows = rows,
-                          .stride = STRIDE,
-                          .count = RANKS,
-                          .sums = sums,
-                          .n_sums = SUMS,
-                          .lr = floats(1, 0.1f),
-                          .bad = sums + 1};
-  v.to = (struct kernel_ballot *)(void *)rows;
-  v.blocked = device(sizeof *v.blocked);
-  p.counters = device(sizeof(struct compute_opt_counters));
-  GOOD(kernel_control_set(NULL, control, (struct compute_opt_counters){.scale = 1}));
-  GOOD(kernel_vote(NULL, &v, scratch));
-  GOOD(kernel_poll(NULL, &p));
-  if (control->v.updates != 1) exit(3);
+static void squares(void) {
+  struct kernel_squares *to = device(sizeof *to);
+  GOOD(kernel_squares(NULL, floats(N, 0.5f), N, device(sizeof(unsigned)), to, scratch));
+  if (to->sum != N / 4.0) exit(3);
 }
 
 static void updates(enum kernel_type t) {
@@ -203,7 +186,7 @@ int main(int argc, char **argv) {
     losses((enum kernel_type)t);
     updates((enum kernel_type)t);
   }
-  votes();
+  squares();
   rows();
   race_print();
   return 0;

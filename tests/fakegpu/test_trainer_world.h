@@ -176,7 +176,7 @@ bool plan_of_scenario(const char *name, uint64_t turn, struct plan *out);
 const char *scenario_name(int i);
 const char *event_name(enum event_kind kind);
 /* On CPUs from VARIANT_CPU on. */
-enum { VARIANT_DETERMINISTIC = 3, VARIANT_CPU, VARIANT_CPU_SHARDED, VARIANTS };
+enum { VARIANT_DETERMINISTIC = 3, VARIANT_CPU, VARIANTS };
 /* The options of a variant, which decide its bytes. Ends with NULL. */
 const char *const *variant_options(int variant);
 int variant_steps(int variant);

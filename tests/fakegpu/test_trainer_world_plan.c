@@ -27,7 +27,6 @@ static const char *const variants[VARIANTS][24] = {
      "--weight-decay", "0.1", "--warmup-steps", "4", "--lr-decay", "cosine"},
     {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--deterministic"},
     {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002"},
-    {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--shard-optimizer"},
 };
 
 const char *const *variant_options(int variant) {
@@ -75,7 +74,7 @@ static struct event pick_event(uint64_t *r, const struct plan *p) {
 }
 
 struct plan plan_of_seed(uint64_t seed) {
-  static const int worlds[] = {30, 30, 15, 10, 5, 10}, kinds[VARIANTS] = {45, 15, 15, 5, 10, 10};
+  static const int worlds[] = {30, 30, 15, 10, 5, 10}, kinds[VARIANTS] = {45, 15, 15, 5, 20};
   static const char *const graphs[] = {"auto", "auto", "off", "on"};
   uint64_t state = seed * 0x2545f4914f6cdd1dull, *r = &state;
   struct plan p = {.seed = seed, .leave_ms = LEAVE_MS};

@@ -8,10 +8,6 @@
  *  - all_reduce is split. `begin` queues it behind the operations queued in `compute`. `wait` lets operations queued
  *    later in compute see the result. Up to COLL_TICKETS_MAX may be in progress, and all ranks begin them in the same
  *    order. Do not touch the span in between. On a device neither call blocks the host.
- *  - An all-reduce has two halves. A reduce-scatter leaves the sums of one part of the span on each rank, and the
- *    all-gather of the same span gives every rank all parts. The rest of the span is undefined in between. Rank r has
- *    part `part` of its coll; the parts are equal in size and in the order of the span (coll_part). On one transport
- *    the two halves give the same bytes as the whole.
  *  - `progress` may be called at any time and is cheap: it moves what can move, and reports an asynchronous error.
  *  - The others are small or rare, work on host memory, and return when they are done.
  *
@@ -48,8 +44,6 @@ struct coll_ops {
   /* `times` all-reduces of one span, each behind the last, watched as one. NULL: begin and wait for each. */
   int (*all_reduce_row)(struct coll *l, struct compute *c, struct span s, uint64_t times, struct coll_ticket *t,
                         struct err *e);
-  int (*reduce_scatter_begin)(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e);
-  int (*all_gather_begin)(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e);
   int (*wait)(struct coll *l, struct coll_ticket t, struct err *e);
   int (*progress)(struct coll *l, struct err *e);
   int (*sum)(struct coll *l, double *v, size_t n, struct err *e);
@@ -64,7 +58,6 @@ struct coll_ops {
 struct coll {
   const struct coll_ops *ops;
   int rank, world;
-  int part; /* of a span that is reduced and scattered: this rank's, in [0, world) */
   int lost; /* the rank that the last failure names, or -1 */
 };
 
@@ -106,20 +99,6 @@ static inline void coll_destroy(struct coll *l) {
 static inline int coll_all_reduce_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
                                         struct err *e) {
   return l->ops->all_reduce_begin(l, c, s, t, e);
-}
-/* This rank's part of a span. */
-static inline struct span coll_part(const struct coll *l, struct span s) {
-  size_t each = s.n / (size_t)l->world;
-  return (struct span){s.buf, s.at + each * (size_t)l->part, each};
-}
-/* s.n is a multiple of the world. Tickets, their order and `wait` are those of the all-reduce. */
-static inline int coll_reduce_scatter_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
-                                            struct err *e) {
-  return l->ops->reduce_scatter_begin(l, c, s, t, e);
-}
-static inline int coll_all_gather_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
-                                        struct err *e) {
-  return l->ops->all_gather_begin(l, c, s, t, e);
 }
 static inline int coll_wait(struct coll *l, struct coll_ticket t, struct err *e) {
   return l->ops->wait(l, t, e);

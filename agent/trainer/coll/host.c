@@ -7,8 +7,7 @@
  *
  *   ready    "my values are complete": counted in the page of each rank, which all others map
  *   act      A rank waits until all are ready. Then it adds up its part of the span over all ranks, in the order of the
- *            ring, so that the bytes are those of the ring. An all-reduce writes the sum to every rank; an all-gather
- *            copies the parts of the others.
+ *            ring, so that the bytes are those of the ring, and writes the sum to every rank.
  *   done     "I read and write nothing more of this collective". When all are done, the span belongs to its rank again.
  *
  * A rank writes to the gradients of other ranks, and never to their weights. A rank that is late could therefore spoil
@@ -59,11 +58,8 @@ enum {
   LINE = 64
 };
 
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
-static const char *const kind_names[] = {"all-reduce", "reduce-scatter", "all-gather"};
-
 struct op {
-  uint32_t kind, buffer;
+  uint64_t buffer;
   uint64_t at, n;
 };
 
@@ -224,10 +220,9 @@ static int look_around(struct host *h, const struct awaited *w, struct err *e) {
   if (seen > 0) seen = coll_tcp_left(h->ring, &why);
   if (seen < 0) return fail_with_ring(h, seen, &why, e);
   if (now < deadline(h)) return 0;
-  const struct op *op = &h->pages[h->base.rank]->ops[(w->count - 1) % COLL_TICKETS_MAX];
-  return fail(
-      h, -ETIMEDOUT, who, e, "lost contact with rank %d: it sent nothing for %.1f s in %s %llu (rank %d waited)", who,
-      (double)(now - h->moved_ms) / 1000, kind_names[op->kind], (unsigned long long)(w->count - 1), h->base.rank);
+  return fail(h, -ETIMEDOUT, who, e,
+              "lost contact with rank %d: it sent nothing for %.1f s in all-reduce %llu (rank %d waited)", who,
+              (double)(now - h->moved_ms) / 1000, (unsigned long long)(w->count - 1), h->base.rank);
 }
 
 static void sleep_until_bell(struct host *h, const struct awaited *w) {
@@ -297,7 +292,7 @@ static size_t part_of(const struct op *op, size_t world, size_t i, size_t *at) {
 
 /* In the ring a part starts at the rank of its number, and every rank adds its own values to what it gets. */
 static void reduce(struct host *h, const struct op *op) {
-  size_t world = (size_t)h->base.world, part = (size_t)h->base.part, at, n = part_of(op, world, part, &at);
+  size_t world = (size_t)h->base.world, part = (size_t)h->base.rank, at, n = part_of(op, world, part, &at);
   float *const *base = h->buffers[op->buffer].base;
   void (*add)(float *, const float *, size_t) = add_of_this_cpu();
   float sum[BLOCK] __attribute__((aligned(LINE)));
@@ -305,23 +300,14 @@ static void reduce(struct host *h, const struct op *op) {
     size_t m = n - i < BLOCK ? n - i : BLOCK;
     memcpy(sum, base[part] + at + i, m * sizeof *sum);
     for (size_t k = 1; k < world; k++) add(sum, base[(part + k) % world] + at + i, m);
-    for (size_t r = 0; r < world; r++)
-      if (op->kind == ALL_REDUCE || r == (size_t)h->base.rank) memcpy(base[r] + at + i, sum, m * sizeof *sum);
-  }
-}
-
-static void gather(struct host *h, const struct op *op) {
-  float *const *base = h->buffers[op->buffer].base;
-  for (int r = 0; r < h->base.world; r++) {
-    size_t at, n = part_of(op, (size_t)h->base.world, (size_t)ring_part(r, h->base.world), &at);
-    if (r != h->base.rank) memcpy(base[h->base.rank] + at, base[r] + at, n * sizeof(float));
+    for (size_t r = 0; r < world; r++) memcpy(base[r] + at + i, sum, m * sizeof *sum);
   }
 }
 
 static int check_equal(struct host *h, const struct op *mine, struct err *e) {
   for (int r = 0; r < h->base.world; r++) {
     const struct op *op = &h->pages[r]->ops[h->acted % COLL_TICKETS_MAX];
-    if (op->kind == mine->kind && op->buffer == mine->buffer && op->at == mine->at && op->n == mine->n) continue;
+    if (op->buffer == mine->buffer && op->at == mine->at && op->n == mine->n) continue;
     return fail(h, -EPROTO, r, e, "rank %d is in another collective than rank %d: %llu values and not %llu", r,
                 h->base.rank, (unsigned long long)op->n, (unsigned long long)mine->n);
   }
@@ -336,10 +322,7 @@ static int act(struct host *h, struct err *e) {
     if (missing(h, &w) >= 0) return 0;
     int rc = check_equal(h, &op, e);
     if (rc) return rc;
-    if (op.kind == ALL_GATHER)
-      gather(h, &op);
-    else
-      reduce(h, &op);
+    reduce(h, &op);
     announce(h, true, ++h->acted);
   }
   return 0;
@@ -372,13 +355,13 @@ static int registered_as(const struct host *h, struct span s) {
   return -1;
 }
 
-static int begin(struct host *h, enum kind kind, int buffer, struct span s, struct coll_ticket *t, struct err *e) {
+static int begin(struct host *h, int buffer, struct span s, struct coll_ticket *t, struct err *e) {
   int rc = check_failed(h, e);
   /* The ops of a page are those that some rank may still read. */
   if (rc == 0 && h->begun >= COLL_TICKETS_MAX) rc = complete(h, h->begun + 1 - COLL_TICKETS_MAX, e);
   if (rc) return rc;
   h->pages[h->base.rank]->ops[h->begun % COLL_TICKETS_MAX] =
-      (struct op){.kind = kind, .buffer = (uint32_t)buffer, .at = s.at, .n = s.n};
+      (struct op){.buffer = (uint64_t)buffer, .at = s.at, .n = s.n};
   t->n = ++h->begun;
   announce(h, false, h->begun);
   return act(h, e);
@@ -388,24 +371,8 @@ static int host_all_reduce(struct coll *l, struct compute *c, struct span s, str
   struct host *h = (struct host *)l;
   struct err why = ERR_INIT;
   int buffer = registered_as(h, s);
-  if (buffer >= 0) return begin(h, ALL_REDUCE, buffer, s, t, e);
+  if (buffer >= 0) return begin(h, buffer, s, t, e);
   return of_ring(h, coll_all_reduce_begin(h->ring, c, s, t, &why), &why, t, e);
-}
-
-static int host_reduce_scatter(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
-  struct host *h = (struct host *)l;
-  struct err why = ERR_INIT;
-  int buffer = registered_as(h, s);
-  if (buffer >= 0 && s.n % (size_t)l->world == 0) return begin(h, REDUCE_SCATTER, buffer, s, t, e);
-  return of_ring(h, coll_reduce_scatter_begin(h->ring, c, s, t, &why), &why, t, e);
-}
-
-static int host_all_gather(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
-  struct host *h = (struct host *)l;
-  struct err why = ERR_INIT;
-  int buffer = registered_as(h, s);
-  if (buffer >= 0 && s.n % (size_t)l->world == 0) return begin(h, ALL_GATHER, buffer, s, t, e);
-  return of_ring(h, coll_all_gather_begin(h->ring, c, s, t, &why), &why, t, e);
 }
 
 static int host_wait(struct coll *l, struct coll_ticket t, struct err *e) {
@@ -521,8 +488,6 @@ static const struct coll_ops host_ops = {
     .name = "shared memory",
     .destroy = host_destroy,
     .all_reduce_begin = host_all_reduce,
-    .reduce_scatter_begin = host_reduce_scatter,
-    .all_gather_begin = host_all_gather,
     .wait = host_wait,
     .progress = host_progress,
     .sum = host_sum,
@@ -582,7 +547,7 @@ static struct host *make_host(const struct coll_tcp_config *cfg, struct coll *ri
                               const uint8_t *notes) {
   struct host *h = xcalloc(1, sizeof *h);
   cpu_set_t cpus;
-  h->base = (struct coll){.ops = &host_ops, .rank = cfg->rank, .world = cfg->world, .part = ring->part, .lost = -1};
+  h->base = (struct coll){.ops = &host_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
   h->ring = ring;
   h->cfg = *cfg;
   h->fd = mine->fd;

@@ -16,11 +16,11 @@ static size_t segment_bytes(const struct ring_op *op, uint32_t i, size_t *at) {
 }
 
 static uint32_t in_segment(const struct ring_op *op, uint32_t step) {
-  return (op->rank + 2 * op->world - op->first - step - 1) % op->world;
+  return (op->rank + 2 * op->world - step - 1) % op->world;
 }
 
 static uint32_t out_segment(const struct ring_op *op, uint32_t step) {
-  return (op->rank + 2 * op->world - op->first - step) % op->world;
+  return (op->rank + 2 * op->world - step) % op->world;
 }
 
 /* Moves the cursor past finished and empty segments. */
@@ -31,42 +31,28 @@ static void skip_empty_segments(const struct ring_op *op, struct ring_cursor *c,
     *c = (struct ring_cursor){c->step + 1, 0};
 }
 
-/* `steps` steps of an all-reduce from `first` on, of which the first world-1 add. */
-static struct ring_op some_steps(const char *name, void *base, size_t n, enum ring_elem elem, int rank, int world,
-                                 uint32_t first, uint32_t steps) {
+/* The first world-1 steps add. */
+struct ring_op ring_all_reduce(void *base, size_t n, enum ring_elem elem, int rank, int world) {
   struct ring_op op = {
       .base = base,
       .n = n,
       .elem = elem,
       .elem_size = elem_size_of(elem),
-      .name = name,
+      .name = "all-reduce",
       .rank = (uint32_t)rank,
       .world = (uint32_t)world,
-      .steps = steps,
-      .first = first,
+      .steps = 2 * ((uint32_t)world - 1),
   };
   size_t at;
   op.lead = segment_bytes(&op, out_segment(&op, 0), &at);
   for (uint32_t k = 0; k < op.steps; k++) {
     op.total_in += segment_bytes(&op, in_segment(&op, k), &at);
     op.total_out += segment_bytes(&op, out_segment(&op, k), &at);
-    if (first + k + 1 == op.world - 1) op.reduce_in = op.total_in;
+    if (k + 1 == op.world - 1) op.reduce_in = op.total_in;
   }
   skip_empty_segments(&op, &op.in_at, in_segment);
   skip_empty_segments(&op, &op.out_at, out_segment);
   return op;
-}
-
-struct ring_op ring_all_reduce(void *base, size_t n, enum ring_elem elem, int rank, int world) {
-  return some_steps("all-reduce", base, n, elem, rank, world, 0, 2 * ((uint32_t)world - 1));
-}
-
-struct ring_op ring_reduce_scatter(void *base, size_t n, enum ring_elem elem, int rank, int world) {
-  return some_steps("reduce-scatter", base, n, elem, rank, world, 0, (uint32_t)world - 1);
-}
-
-struct ring_op ring_all_gather(void *base, size_t n, enum ring_elem elem, int rank, int world) {
-  return some_steps("all-gather", base, n, elem, rank, world, (uint32_t)world - 1, (uint32_t)world - 1);
 }
 
 struct ring_op ring_broadcast(void *base, size_t bytes, int root, int rank, int world) {

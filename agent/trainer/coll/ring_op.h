@@ -11,9 +11,6 @@
  * the array, which is the least possible. Sums are made in the ring's order and then copied, so all ranks have the same
  * bytes.
  *
- * The first half is the reduce-scatter, which ends with the sums of segment rank+1 on each rank. The second half is the
- * all-gather.
- *
  * Broadcast: one step. Every rank but the last forwards what comes from the root. */
 
 #include <stdbool.h>
@@ -34,7 +31,6 @@ struct ring_op {
   size_t elem_size;
   const char *name;            /* for messages */
   uint32_t rank, world, steps; /* broadcast: world is 1 here, so there is one segment */
-  uint32_t first;              /* the step of an all-reduce with which this begins */
   size_t total_in, total_out;  /* bytes */
   size_t reduce_in;            /* of total_in: these are added, the rest is copied */
   size_t lead;                 /* bytes that may be sent before any input */
@@ -43,13 +39,6 @@ struct ring_op {
 };
 
 struct ring_op ring_all_reduce(void *base, size_t n, enum ring_elem elem, int rank, int world);
-/* The halves. n is a multiple of the world. */
-struct ring_op ring_reduce_scatter(void *base, size_t n, enum ring_elem elem, int rank, int world);
-struct ring_op ring_all_gather(void *base, size_t n, enum ring_elem elem, int rank, int world);
-/* The segment that the first half leaves on a rank, and with which the second one begins. */
-static inline int ring_part(int rank, int world) {
-  return (rank + 1) % world;
-}
 struct ring_op ring_broadcast(void *base, size_t bytes, int root, int rank, int world);
 static inline bool ring_op_done(const struct ring_op *op) {
   return op->in == op->total_in && op->out == op->total_out;

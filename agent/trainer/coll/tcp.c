@@ -674,23 +674,6 @@ static int tcp_begin(struct coll *l, struct compute *c, struct span s, struct co
   return begin_op(r, ring_all_reduce(data, s.n, RING_F32, l->rank, l->world), t, e);
 }
 
-static int begin_half(struct coll *l, struct compute *c, struct span s,
-                      struct ring_op half(void *, size_t, enum ring_elem, int, int), struct coll_ticket *t,
-                      struct err *e) {
-  float *data = compute_host(c, s);
-  if (!data) return err_set(e, -ENOTSUP, "the TCP ring needs its values in host memory");
-  if (s.n % (size_t)l->world) return err_set(e, -EINVAL, "%zu values are not %d equal parts", s.n, l->world);
-  return begin_op((struct ring *)l, half(data, s.n, RING_F32, l->rank, l->world), t, e);
-}
-
-static int tcp_reduce_scatter(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
-  return begin_half(l, c, s, ring_reduce_scatter, t, e);
-}
-
-static int tcp_all_gather(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
-  return begin_half(l, c, s, ring_all_gather, t, e);
-}
-
 static int tcp_wait(struct coll *l, struct coll_ticket t, struct err *e) {
   return pump((struct ring *)l, t.n, true, e);
 }
@@ -760,8 +743,6 @@ static const struct coll_ops tcp_ops = {
     .name = "tcp",
     .destroy = tcp_destroy,
     .all_reduce_begin = tcp_begin,
-    .reduce_scatter_begin = tcp_reduce_scatter,
-    .all_gather_begin = tcp_all_gather,
     .wait = tcp_wait,
     .progress = tcp_progress,
     .sum = tcp_sum,
@@ -777,7 +758,6 @@ int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct
   if (!r) abort();
   memset(r, 0, offsetof(struct ring, scratch));
   r->base = (struct coll){.ops = &tcp_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
-  r->base.part = ring_part(cfg->rank, cfg->world);
   r->timeout_ms = cfg->timeout_ms;
   r->stop_wait_ms = cfg->stop_wait_ms;
   r->stop = cfg->stop;

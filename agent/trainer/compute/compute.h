@@ -137,29 +137,11 @@ struct compute_rows_desc {
   const uint8_t *pixels; /* n * dim; NULL: ramps */
   double scale;
 };
-/* A part of all weights, for an optimizer that has a rank's share of them: elements [at, at + n) of the flat buffers,
- * whose state begins at element `state` of the optimizer's. */
-struct compute_share {
-  size_t at, n, state;
-};
-enum {
-  COMPUTE_SHARES_MAX = 32,
-  COMPUTE_VOTE = 4,         /* floats of a vote; it begins at a multiple of two elements, with the sum, a double */
-  COMPUTE_VOTE_BLOCKED = 2, /* this float of it is infinite if updates are blocked */
-};
-
-/* The votes of all ranks: `count` rows of `stride` floats. A row is a vote, and sums.n numbers behind it. */
-struct compute_poll {
-  struct span rows;
-  size_t stride;
-  int count;
-  struct span sums;              /* receives the sums of those numbers over the rows, in their order */
-  struct span lr, bad, counters; /* as in struct compute_update; bad may be in sums */
-};
-
 enum {
   COMPUTE_ROWS_SHARE = 4, /* a data set may use 1/4 of the device's free memory */
   COMPUTE_ROW_NUMBER = 2, /* stage elements of one row number: a uint64_t */
+  COMPUTE_SQUARES = 4,    /* floats that compute_squares writes */
+  COMPUTE_SQUARES_BLOCKED = 2,
 };
 
 /* The counters of an optimizer. Checkpoints store them. */
@@ -198,15 +180,10 @@ struct compute_ops {
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
   int (*opt_step)(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e);
-  int (*opt_vote)(struct compute *c, struct compute_opt *o, struct compute_buf *grads, const struct compute_share *v,
-                  int n, struct span vote, struct err *e);
-  int (*opt_decide)(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct err *e);
-  int (*opt_update)(struct compute *c, struct compute_opt *o, struct compute_buf *params, struct compute_buf *grads,
-                    const struct compute_share *v, struct err *e);
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
   /* Optional: NULL if the device has no such operation. */
-  int (*param_written)(struct compute *c, struct span s, struct err *e);
+  int (*squares)(struct compute *c, struct span grads, struct span out, struct err *e);
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
   int (*fetch)(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
@@ -355,30 +332,10 @@ static inline int compute_opt_step(struct compute *c, struct compute_opt *o, con
                                    struct err *e) {
   return c->ops->opt_step(c, o, u, e);
 }
-/* The same update where each rank has a share of the weights: its optimizer was made for the size of the share, which
- * is parts of the flat buffers. Every rank votes, all votes reach all ranks, and all decide alike.
- *
- *   vote     This rank's sum of squared gradients, and infinity if its updates are blocked.
- *   decide   Sums the votes in the order of the ranks, then counts and decides as compute_opt_step does. If any rank
- *            has voted infinity, it adds that to `bad`, and nothing changes on any rank: one that left its part out
- *            would leave the others with torn weights. So a compute_block_updates after the vote comes too late for
- *            this update.
- *   update   One part, if that was the decision. */
-static inline int compute_opt_vote(struct compute *c, struct compute_opt *o, struct compute_buf *grads,
-                                   const struct compute_share *v, int n, struct span vote, struct err *e) {
-  return c->ops->opt_vote(c, o, grads, v, n, vote, e);
-}
-static inline int compute_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p,
-                                     struct err *e) {
-  return c->ops->opt_decide(c, o, p, e);
-}
-static inline int compute_opt_update(struct compute *c, struct compute_opt *o, struct compute_buf *params,
-                                     struct compute_buf *grads, const struct compute_share *v, struct err *e) {
-  return c->ops->opt_update(c, o, params, grads, v, e);
-}
-/* A collective has written these floats of a COMPUTE_PARAM: updates their copy in the precision. */
-static inline int compute_param_written(struct compute *c, struct span s, struct err *e) {
-  return c->ops->param_written ? c->ops->param_written(c, s, e) : 0;
+/* The sum of the squares of gradients, a double, to the first two floats of `out`, on the device at a multiple of two
+ * elements. Float COMPUTE_SQUARES_BLOCKED behind it is infinite if updates are blocked, else 0. */
+static inline int compute_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
+  return c->ops->squares(c, grads, out, e);
 }
 
 /* Queues a copy of the counters to a stage, as they are behind the queued operations. */

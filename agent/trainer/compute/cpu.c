@@ -79,8 +79,6 @@ struct compute_opt {
   struct compute_opt_desc d;
   struct compute_opt_counters v;
   struct compute_buf *state[COMPUTE_STATES_MAX];
-  bool go; /* opt_decide: the update is made, with this learning rate and this factor of the gradients */
-  float lr, by;
 };
 
 struct compute_layer {
@@ -526,77 +524,12 @@ static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct c
   return 0;
 }
 
-/* What a rank's vote holds; it lies in floats. */
-struct vote {
-  double squares;
-  float blocked, unused;
-};
-
-_Static_assert(sizeof(struct vote) == COMPUTE_VOTE * sizeof(float), "a vote has COMPUTE_VOTE floats");
-
-static int cpu_opt_vote(struct compute *c, struct compute_opt *o, struct compute_buf *grads,
-                        const struct compute_share *v, int n, struct span vote, struct err *e) {
-  struct vote mine = {0};
-  for (int i = 0; i < n; i++) mine.squares += loops_sum_squares(grads->data + v[i].at, v[i].n);
-  memcpy(floats_at(vote), &mine, sizeof mine);
-  return 0;
-}
-
-/* The sum of the squares; infinite `blocked`: some rank's updates are. */
-static double count_votes(const struct compute_poll *p, float *blocked) {
-  const float *row = floats_at(p->rows);
-  float *sums = floats_at(p->sums);
-  double squares = 0;
-  for (size_t i = 0; i < p->sums.n; i++) sums[i] = 0;
-  for (int r = 0; r < p->count; r++, row += p->stride) {
-    struct vote v;
-    memcpy(&v, row, sizeof v);
-    squares += v.squares;
-    *blocked += v.blocked;
-    for (size_t i = 0; i < p->sums.n; i++) sums[i] += row[COMPUTE_VOTE + i];
-  }
-  return squares;
-}
-
-static void decide_alike(struct compute_opt *o, const struct compute_poll *p) {
-  float blocked = 0;
-  double norm = sqrt(count_votes(p, &blocked)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
-  o->go = false;
-  if (p->bad.n) floats_at(p->bad)[0] += blocked;
-  if (isinf(blocked) || (p->bad.n && isinf(floats_at(p->bad)[0]))) return;
-  o->v.grad_norm = p->bad.n && floats_at(p->bad)[0] != 0.0f ? NAN : (float)norm;
-  o->go = isfinite(o->v.grad_norm);
-  if (!o->go) {
-    count_skipped(o);
-    return;
-  }
-  if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by *= o->d.clip_norm / (norm + 1e-6);
-  o->by = (float)by;
-  o->lr = floats_at(p->lr)[0];
-  count_update(o);
-}
-
-static int cpu_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct err *e) {
-  decide_alike(o, p);
-  if (p->counters.n) memcpy(floats_at(p->counters), &o->v, sizeof o->v);
-  return 0;
-}
-
-static int cpu_opt_update(struct compute *c, struct compute_opt *o, struct compute_buf *params,
-                          struct compute_buf *grads, const struct compute_share *v, struct err *e) {
-  struct span param = {params, v->at, v->n}, grad = {grads, v->at, v->n};
-  struct compute_buf part[COMPUTE_STATES_MAX], *state[COMPUTE_STATES_MAX];
-  if (v->state > o->d.n || v->n > o->d.n - v->state)
-    return err_set(e, -EINVAL, "an update of weights %zu to %zu of a share of %zu", v->state, v->state + v->n, o->d.n);
-  if (!o->go) return 0;
-  for (int i = 0; i < compute_opt_states(o->d.kind); i++) {
-    part[i] = (struct compute_buf){o->state[i]->data + v->state, v->n, COMPUTE_STATE};
-    state[i] = &part[i];
-  }
-  if (o->d.kind == COMPUTE_SGD)
-    sgd(&o->d, o->lr, o->by, param, grad, state[0]);
-  else
-    adam(&o->d, o->v.updates, o->lr, o->by, param, grad, state);
+/* Updates of a CPU are never queued, so none is blocked. */
+static int cpu_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
+  double sum = loops_sum_squares(floats_at(grads), grads.n);
+  float *to = floats_at(out);
+  memcpy(to, &sum, sizeof sum);
+  to[COMPUTE_SQUARES_BLOCKED] = to[COMPUTE_SQUARES_BLOCKED + 1] = 0.0f;
   return 0;
 }
 
@@ -632,11 +565,9 @@ static const struct compute_ops cpu_ops = {
     .opt_destroy = cpu_opt_destroy,
     .opt_state = cpu_opt_state,
     .opt_step = cpu_opt_step,
-    .opt_vote = cpu_opt_vote,
-    .opt_decide = cpu_opt_decide,
-    .opt_update = cpu_opt_update,
     .opt_read = cpu_opt_read,
     .opt_set = cpu_opt_set,
+    .squares = cpu_squares,
 };
 
 struct compute *compute_cpu_create(int threads, enum compute_precision precision) {

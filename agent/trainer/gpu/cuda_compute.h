@@ -99,7 +99,6 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
 int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
 int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
-int cuda_param_written(struct compute *c, struct span s, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Zeroed device memory. */
 int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);
@@ -156,11 +155,7 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o);
 struct compute_buf *cuda_opt_state(struct compute_opt *o, int i);
 int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *update, struct err *e);
-int cuda_opt_vote(struct compute *c, struct compute_opt *o, struct compute_buf *grads, const struct compute_share *v,
-                  int n, struct span vote, struct err *e);
-int cuda_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct err *e);
-int cuda_opt_update(struct compute *c, struct compute_opt *o, struct compute_buf *params, struct compute_buf *grads,
-                    const struct compute_share *v, struct err *e);
+int cuda_squares(struct compute *c, struct span grads, struct span out, struct err *e);
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
 int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
 

@@ -121,35 +121,13 @@ struct kernel_decide {
 };
 /* The first kernel of an update: the norm of the gradients, and the decision. */
 int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct kernel_scratch *scratch);
-/* A rank's vote (compute_opt_vote). The sum of the squares of its parts, and infinity if its updates are blocked. */
-struct kernel_ballot {
-  double squares;
+/* compute_squares. blocked: in mapped host memory. */
+struct kernel_squares {
+  double sum;
   float blocked, unused;
 };
-struct kernel_vote {
-  int n;
-  struct {
-    const float *at;
-    size_t n, quads;
-  } v[COMPUTE_SHARES_MAX];
-  const unsigned *blocked; /* in mapped host memory */
-  struct kernel_ballot *to;
-};
-int kernel_vote(cudaStream_t stream, struct kernel_vote *k, struct kernel_scratch *scratch); /* sets quads */
-/* The decision of kernel_decide from the votes of all ranks, each with n_sums numbers behind it. */
-struct kernel_poll {
-  struct compute_opt_desc d;
-  struct kernel_control *control;
-  const float *rows;
-  size_t stride;
-  int count;
-  float *sums;
-  size_t n_sums;
-  const float *lr;
-  float *bad; /* as above; receives infinity if a rank is blocked */
-  void *counters;
-};
-int kernel_poll(cudaStream_t stream, const struct kernel_poll *k);
+int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsigned *blocked, struct kernel_squares *to,
+                   struct kernel_scratch *scratch);
 /* The last kernel of an update. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);

@@ -85,50 +85,19 @@ int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct ker
   return LAUNCH(decide_kernel, blocks_for(quads ? quads : k->d.n), KERNEL_THREADS, stream, *k, quads, scratch);
 }
 
-__global__ void vote_kernel(struct kernel_vote k, struct kernel_scratch *scratch) {
-  double sum = 0;
-  for (int i = 0; i < k.n; i++) sum += squares_of_thread(k.v[i].at, k.v[i].quads, k.v[i].n);
-  if (!is_last_block(scratch, block_sum(sum))) return;
-  sum = total(scratch);
+__global__ void squares_kernel(const float *grad, size_t quads, size_t n, const unsigned *blocked,
+                               struct kernel_squares *to, struct kernel_scratch *scratch) {
+  if (!is_last_block(scratch, block_sum(squares_of_thread(grad, quads, n)))) return;
+  double sum = total(scratch);
   if (threadIdx.x > 0) return;
-  *k.to = {sum, *(const volatile unsigned *)k.blocked ? INFINITY : 0.0f, 0.0f};
+  *to = {sum, *(const volatile unsigned *)blocked ? INFINITY : 0.0f, 0.0f};
 }
 
-int kernel_vote(cudaStream_t stream, struct kernel_vote *k, struct kernel_scratch *scratch) {
-  size_t all = 0;
-  for (int i = 0; i < k->n; i++) {
-    k->v[i].quads = aligned(k->v[i].at, sizeof(float)) ? k->v[i].n / 4 : 0;
-    all += k->v[i].quads ? k->v[i].quads : k->v[i].n;
-  }
-  return LAUNCH(vote_kernel, blocks_for(all), KERNEL_THREADS, stream, *k, scratch);
-}
-
-/* One block. The numbers are summed in the order of the rows, one column by each thread. */
-__global__ void poll_kernel(struct kernel_poll k) {
-  double squares = 0, blocked = 0;
-  for (int r = (int)threadIdx.x; r < k.count; r += (int)blockDim.x) {
-    const struct kernel_ballot *v = (const struct kernel_ballot *)(k.rows + (size_t)r * k.stride);
-    squares += v->squares;
-    blocked += (double)v->blocked;
-  }
-  squares = block_sum(squares);
-  blocked = block_sum(blocked);
-  for (size_t i = threadIdx.x; i < k.n_sums; i += blockDim.x) {
-    float sum = 0.0f;
-    for (int r = 0; r < k.count; r++) sum += k.rows[(size_t)r * k.stride + COMPUTE_VOTE + i];
-    k.sums[i] = sum;
-  }
-  __syncthreads(); /* `bad` may be one of the sums */
-  if (threadIdx.x > 0) return;
-  float bad = (k.bad ? *k.bad : 0.0f) + (float)blocked;
-  if (k.bad) *k.bad = bad;
-  k.control->go = 0.0f;
-  if (!isinf(bad)) decide_update(k.control, &k.d, squares, *k.lr, bad != 0.0f);
-  if (k.counters) write_counters(&k.control->v, k.counters);
-}
-
-int kernel_poll(cudaStream_t stream, const struct kernel_poll *k) {
-  return LAUNCH(poll_kernel, 1, KERNEL_THREADS, stream, *k);
+int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsigned *blocked, struct kernel_squares *to,
+                   struct kernel_scratch *scratch) {
+  size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
+  return LAUNCH(squares_kernel, blocks_for(quads ? quads : n), KERNEL_THREADS, stream, grad, quads, n, blocked, to,
+                scratch);
 }
 
 /* The constants of an update, as floats. */

@@ -145,11 +145,6 @@ static int after_write(struct compute *c, struct span dst, struct err *e) {
                        "the conversion of weights", e);
 }
 
-int cuda_param_written(struct compute *c, struct span s, struct err *e) {
-  int rc = check_span(s, e);
-  return rc || s.n == 0 ? rc : after_write(c, s, e);
-}
-
 /* Waits; compute.h allows it here. */
 static int wait_all(struct compute *c, struct err *e) {
   return cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "a copy that waits", e);

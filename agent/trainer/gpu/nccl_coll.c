@@ -41,16 +41,10 @@ struct nccl_call {
   uint64_t times;
 };
 
-/* The halves of an all-reduce work in place: a rank's part lies in the whole. */
 static ncclResult_t call(struct nccl *n, const struct nccl_call *j) {
-  size_t part = j->count / (size_t)n->base.world;
-  float *mine = (float *)j->data + part * (size_t)n->base.part;
-  switch ((enum trace_kind)j->call.kind) {
-  case TRACE_BROADCAST: return ncclBroadcast(j->data, j->data, j->count, j->type, j->root, n->comm, n->stream);
-  case TRACE_REDUCE_SCATTER: return ncclReduceScatter(j->data, mine, part, j->type, ncclSum, n->comm, n->stream);
-  case TRACE_ALL_GATHER: return ncclAllGather(mine, j->data, part, j->type, n->comm, n->stream);
-  default: return ncclAllReduce(j->data, j->data, j->count, j->type, ncclSum, n->comm, n->stream);
-  }
+  if (j->call.kind == TRACE_BROADCAST)
+    return ncclBroadcast(j->data, j->data, j->count, j->type, j->root, n->comm, n->stream);
+  return ncclAllReduce(j->data, j->data, j->count, j->type, ncclSum, n->comm, n->stream);
 }
 
 static int enqueue(struct nccl *n, const struct nccl_call *j, struct err *e) {
@@ -64,16 +58,19 @@ static int enqueue(struct nccl *n, const struct nccl_call *j, struct err *e) {
   return nccl_check_cuda(n, (cudaError_t)trace_end(n->stream, n->counts, n->trace_dev), "a collective", e);
 }
 
-/* Behind what is queued in `compute`. times: of all-reduces in a row. */
-static int begin(struct coll *l, struct compute *c, enum trace_kind kind, struct span s, uint64_t times,
-                 struct coll_ticket *t, struct err *e) {
+/* Behind what is queued in `compute`. */
+static int nccl_all_reduce_row(struct coll *l, struct compute *c, struct span s, uint64_t times, struct coll_ticket *t,
+                               struct err *e) {
   struct nccl *n = nccl_of(l);
   int rc = nccl_repeat_failure(n, e);
   if (rc) return rc;
   if (s.buf->type != KERNEL_F32 || s.buf->use == COMPUTE_STAGE)
-    return err_set(e, -ENOTSUP, "NCCL sums and gathers floats on the device, not other buffers");
-  struct nccl_call j = {
-      .call = {kind, n->bucket, s.at, s.n}, .data = cuda_at(s), .count = s.n, .type = ncclFloat, .times = times};
+    return err_set(e, -ENOTSUP, "NCCL sums floats on the device, not other buffers");
+  struct nccl_call j = {.call = {TRACE_ALL_REDUCE, n->bucket, s.at, s.n},
+                        .data = cuda_at(s),
+                        .count = s.n,
+                        .type = ncclFloat,
+                        .times = times};
   rc = nccl_check_cuda(n, cudaEventRecord(n->ready, cuda_stream(c)), "a collective", e);
   if (rc == 0) rc = nccl_check_cuda(n, cudaStreamWaitEvent(n->stream, n->ready, 0), "a collective", e);
   if (rc == 0) rc = enqueue(n, &j, e);
@@ -85,28 +82,9 @@ static int begin(struct coll *l, struct compute *c, enum trace_kind kind, struct
   return 0;
 }
 
-static int nccl_all_reduce_row(struct coll *l, struct compute *c, struct span s, uint64_t times, struct coll_ticket *t,
-                               struct err *e) {
-  return begin(l, c, TRACE_ALL_REDUCE, s, times, t, e);
-}
-
 static int nccl_all_reduce_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
                                  struct err *e) {
-  return begin(l, c, TRACE_ALL_REDUCE, s, 1, t, e);
-}
-
-static int begin_half(struct coll *l, struct compute *c, enum trace_kind kind, struct span s, struct coll_ticket *t,
-                      struct err *e) {
-  if (s.n % (size_t)l->world) return err_set(e, -EINVAL, "%zu values are not %d equal parts", s.n, l->world);
-  return begin(l, c, kind, s, 1, t, e);
-}
-
-static int nccl_reduce_scatter(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
-  return begin_half(l, c, TRACE_REDUCE_SCATTER, s, t, e);
-}
-
-static int nccl_all_gather(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
-  return begin_half(l, c, TRACE_ALL_GATHER, s, t, e);
+  return nccl_all_reduce_row(l, c, s, 1, t, e);
 }
 
 static int nccl_wait(struct coll *l, struct coll_ticket t, struct err *e) {
@@ -199,8 +177,6 @@ const struct coll_ops nccl_ops = {
     .destroy = nccl_destroy,
     .all_reduce_begin = nccl_all_reduce_begin,
     .all_reduce_row = nccl_all_reduce_row,
-    .reduce_scatter_begin = nccl_reduce_scatter,
-    .all_gather_begin = nccl_all_gather,
     .wait = nccl_wait,
     .progress = nccl_progress,
     .sum = nccl_sum,

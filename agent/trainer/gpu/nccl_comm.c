@@ -384,7 +384,7 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
   int rc = check_config(cfg, e);
   if (rc) return rc;
   struct nccl *n = xcalloc(1, sizeof *n);
-  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .part = cfg->rank, .lost = -1};
+  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
   n->cfg = *cfg;
   n->c = c;
   rc = exchange_cards(n, e);
@@ -419,7 +419,7 @@ int nccl_twin(struct coll *l, struct coll **out, struct err *e) {
   if (rc == 0) rc = share_id(n, id, e);
   if (rc) return rc;
   t = xcalloc(1, sizeof *t);
-  t->base = (struct coll){.ops = &nccl_ops, .rank = l->rank, .world = l->world, .part = l->part, .lost = -1};
+  t->base = (struct coll){.ops = &nccl_ops, .rank = l->rank, .world = l->world, .lost = -1};
   t->cfg = n->cfg;
   t->cfg.ids = id;
   t->cfg.n_ids = 1;

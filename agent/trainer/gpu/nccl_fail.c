@@ -41,11 +41,9 @@ enum { NCCL_CALL_TEXT = 128 };
 
 static void call_text(const struct trace_call *call, char out[NCCL_CALL_TEXT]) {
   unsigned long long at = call->at, count = call->n;
-  static const char *const of_buckets[] = {
-      [TRACE_ALL_REDUCE] = "all-reduce", [TRACE_REDUCE_SCATTER] = "reduce-scatter", [TRACE_ALL_GATHER] = "all-gather"};
-  if (call->kind <= TRACE_ALL_GATHER && of_buckets[call->kind])
-    snprintf(out, NCCL_CALL_TEXT, "%s of bucket %u (elements %llu..%llu)", of_buckets[call->kind],
-             (unsigned)call->number, at, at + count);
+  if (call->kind == TRACE_ALL_REDUCE)
+    snprintf(out, NCCL_CALL_TEXT, "all-reduce of bucket %u (elements %llu..%llu)", (unsigned)call->number, at,
+             at + count);
   else if (call->kind == TRACE_BROADCAST)
     snprintf(out, NCCL_CALL_TEXT, "broadcast from rank %u (bytes %llu..%llu)", (unsigned)call->number, at, at + count);
   else if (call->kind == TRACE_SUM)

@@ -118,52 +118,14 @@ int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
 }
 
-_Static_assert(sizeof(struct kernel_ballot) == COMPUTE_VOTE * sizeof(float), "a vote has COMPUTE_VOTE floats");
+_Static_assert(sizeof(struct kernel_squares) == COMPUTE_SQUARES * sizeof(float), "it has COMPUTE_SQUARES floats");
 
-int cuda_opt_vote(struct compute *c, struct compute_opt *o, struct compute_buf *grads, const struct compute_share *v,
-                  int n, struct span vote, struct err *e) {
+int cuda_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
   struct cuda *u = cuda_of(c);
-  struct kernel_vote k = {.n = n, .blocked = u->blocked_dev, .to = cuda_at(vote)};
-  if (n > COMPUTE_SHARES_MAX || grads->type != KERNEL_F32 || !is_scalar_of_device(vote) || vote.at % 2)
-    return err_set(e, -EINVAL, "a vote about %d shares, or with buffers of the wrong use", n);
-  for (int i = 0; i < n; i++) {
-    k.v[i].at = cuda_at((struct span){grads, v[i].at, v[i].n});
-    k.v[i].n = v[i].n;
-  }
-  return cuda_launched(c, kernel_vote(u->stream, &k, u->scratch), "the norm of a share of the gradients", e);
-}
-
-int cuda_opt_decide(struct compute *c, struct compute_opt *o, const struct compute_poll *p, struct err *e) {
-  if (!is_scalar_of_device(p->rows) || !is_scalar_of_device(p->sums) || !is_scalar_of_device(p->lr) || p->rows.at % 2 ||
-      p->stride % 2 || (p->bad.n && !is_scalar_of_device(p->bad)))
-    return err_set(e, -EINVAL, "votes in buffers of the wrong use");
-  int rc = p->counters.n ? check_counters(p->counters, e) : 0;
-  if (rc) return rc;
-  struct kernel_poll k = {.d = o->d,
-                          .control = o->control,
-                          .rows = cuda_at(p->rows),
-                          .stride = p->stride,
-                          .count = p->count,
-                          .sums = cuda_at(p->sums),
-                          .n_sums = p->sums.n,
-                          .lr = cuda_at(p->lr),
-                          .bad = p->bad.n ? cuda_at(p->bad) : NULL,
-                          .counters = p->counters.n ? cuda_at(p->counters) : NULL};
-  return cuda_launched(c, kernel_poll(cuda_of(c)->stream, &k), "the decision about an update", e);
-}
-
-int cuda_opt_update(struct compute *c, struct compute_opt *o, struct compute_buf *params, struct compute_buf *grads,
-                    const struct compute_share *v, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  if (v->state > o->d.n || v->n > o->d.n - v->state)
-    return err_set(e, -EINVAL, "an update of weights %zu to %zu of a share of %zu", v->state, v->state + v->n, o->d.n);
-  struct span param = {params, v->at, v->n}, grad = {grads, v->at, v->n};
-  struct kernel_update k = {.d = o->d, .param = cuda_at(param), .type = u->low, .grad = cuda_at(grad)};
-  k.d.n = v->n;
-  if (params->low) k.low = (char *)params->low + v->at * kernel_type_size(u->low);
-  for (int i = 0; i < compute_opt_states(o->d.kind); i++)
-    k.state[i] = cuda_at((struct span){o->state[i], v->state, v->n});
-  return cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update of a share", e);
+  if (grads.buf->type != KERNEL_F32 || !is_scalar_of_device(out) || out.at % 2)
+    return err_set(e, -EINVAL, "a sum of squares with buffers of the wrong use");
+  return cuda_launched(c, kernel_squares(u->stream, cuda_at(grads), grads.n, u->blocked_dev, cuda_at(out), u->scratch),
+                       "the norm of gradients", e);
 }
 
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-enum trace_kind { TRACE_NOTHING, TRACE_ALL_REDUCE, TRACE_SUM, TRACE_BROADCAST, TRACE_REDUCE_SCATTER, TRACE_ALL_GATHER };
+enum trace_kind { TRACE_NOTHING, TRACE_ALL_REDUCE, TRACE_SUM, TRACE_BROADCAST };
 
 /* One collective. */
 struct trace_call {

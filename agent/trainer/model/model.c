@@ -140,7 +140,7 @@ static int alloc_acts(struct model *m, struct err *e) {
 }
 
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, size_t unit, struct err *e) {
+               size_t max_rows, struct err *e) {
   *m = (struct model){.c = c,
                       .shape = *shape,
                       .hidden = hidden,
@@ -148,8 +148,8 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
                       .max_rows = max_rows ? max_rows : 1};
   struct model_tensor tensors[MODEL_TENSORS_MAX];
   model_shape_tensors(shape, tensors, &m->n_flat);
-  m->n_room = (m->n_flat + MODEL_EXTRAS + unit - 1) / unit * unit;
-  int rc = compute_alloc(c, COMPUTE_PARAM, m->n_room, &m->params, e);
+  m->n_room = m->n_flat + MODEL_EXTRAS;
+  int rc = compute_alloc(c, COMPUTE_PARAM, m->n_flat, &m->params, e);
   if (rc == 0) rc = alloc_grads(m, e);
   if (rc == 0) rc = alloc_acts(m, e);
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {

@@ -64,7 +64,7 @@ struct model {
   enum compute_act hidden; /* behind each layer but the last */
   size_t n_params;         /* weights and biases */
   size_t n_flat;           /* floats in memory, pads included */
-  size_t n_room;           /* floats of grads that are summed: the extras are the last ones. A multiple of a unit */
+  size_t n_room;           /* floats of grads that are summed: the extras are the last ones */
   size_t max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
@@ -95,9 +95,8 @@ bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 /* "none", "relu", "gelu". */
 const char *model_act_name(enum compute_act act);
 
-/* unit: n_room is a multiple of it. */
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, size_t unit, struct err *e);
+               size_t max_rows, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
 /* Gradients in other memory than before, all 0. Nothing queued, registered or captured may use the old ones. */
 int model_renew_grads(struct model *m, struct err *e);

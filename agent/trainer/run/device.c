@@ -291,9 +291,6 @@ static int join_tcp(struct trainer *t, struct err *e) {
 int trainer_register(struct trainer *t, struct coll *l, struct err *e) {
   int rc = t->model.grads ? coll_register(l, t->c, t->model.grads, e) : 0;
   if (rc == 0 && t->bench_data) rc = coll_register(l, t->c, t->bench_data, e);
-  bool gathers = t->shard.votes && !t->gpu; /* in shared memory, among ranks of one host */
-  if (rc == 0 && gathers) rc = coll_register(l, t->c, t->model.params, e);
-  if (rc == 0 && gathers) rc = coll_register(l, t->c, t->shard.votes, e);
   return rc;
 }
 

@@ -23,40 +23,39 @@
 enum { SCALED_STEPS = 16 /* halvings of 65536 */ };
 
 int trainer_look_alloc(struct trainer *t, struct err *e) {
-  if (!t->c->ops->opt_vote) return 0;
-  int rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_VOTE, &t->look.vote, e);
-  return rc ? rc : compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_VOTE, &t->look.stage, e);
+  if (!t->c->ops->squares) return 0;
+  int rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);
+  return rc ? rc : compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_SQUARES, &t->look.stage, e);
 }
 
 void trainer_look_free(struct trainer *t) {
-  compute_free(t->c, t->look.vote);
+  compute_free(t->c, t->look.squares);
   compute_free(t->c, t->look.stage);
   t->look = (struct look){0};
 }
 
 void trainer_look_note(struct trainer *t, const struct slot *s, bool bad, bool named) {
   uint64_t expected = t->scale_loss ? SCALED_STEPS : 0;
-  t->look.due = t->look.vote && t->world > 1 && bad && t->bad_in_row > expected && (!named || s->looked);
+  t->look.due = t->look.squares && t->world > 1 && bad && t->bad_in_row > expected && (!named || s->looked);
 }
 
 /* 1: they are finite, or this rank's updates are blocked and nothing of it counts. 0: they are not. */
-static int read_vote(struct trainer *t, struct err *e) {
-  struct compute_share all = {.n = t->model.n_flat};
+static int read_squares(struct trainer *t, struct err *e) {
   struct compute_mark mark;
-  struct span vote = span_of(t->look.vote, 0, COMPUTE_VOTE), stage = span_of(t->look.stage, 0, COMPUTE_VOTE);
-  int rc = compute_opt_vote(t->c, t->opt, t->model.grads, &all, 1, vote, e);
-  if (rc == 0) rc = compute_copy(t->c, stage, vote, e);
+  struct span sum = span_of(t->look.squares, 0, COMPUTE_SQUARES), stage = span_of(t->look.stage, 0, COMPUTE_SQUARES);
+  int rc = compute_squares(t->c, model_grads_span(&t->model), sum, e);
+  if (rc == 0) rc = compute_copy(t->c, stage, sum, e);
   if (rc == 0) rc = compute_record(t->c, &mark, e);
   if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
   rc = trainer_wait(t, mark, t->queued.step + 1, e);
   if (rc) return rc;
   double squares;
   memcpy(&squares, compute_host(t->c, stage), sizeof squares);
-  return isfinite(squares) || isinf(compute_host(t->c, stage)[COMPUTE_VOTE_BLOCKED]);
+  return isfinite(squares) || isinf(compute_host(t->c, stage)[COMPUTE_SQUARES_BLOCKED]);
 }
 
 int trainer_look(struct trainer *t, struct err *e) {
-  int fine = read_vote(t, e);
+  int fine = read_squares(t, e);
   if (fine) return fine < 0 ? fine : 0;
   float *mine = compute_host(t->c, span_of(t->look.stage, 0, 2));
   mine[0] = 1;

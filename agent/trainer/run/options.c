@@ -313,14 +313,6 @@ static const struct opt table[] = {
      .label = "N",
      .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
              "else one."},
-    {.name = "shard-optimizer",
-     .type = OPT_FLAG,
-     .offset = AT(shard_optimizer),
-     .brief = "Divide the optimizer's state among the ranks (ZeRO stage 1).",
-     .help = "Divide the optimizer's state and the update among the ranks (ZeRO stage 1). Gradients are summed and "
-             "scattered, each rank updates its share of the weights, and all ranks gather them. Checkpoints hold the "
-             "whole state, for any number of ranks, with this option or without. With --recovery inplace a round "
-             "resumes from the last checkpoint, because a lost rank takes its share with it."},
     {.name = "recovery",
      .type = OPT_CUSTOM,
      .offset = AT(recovery),

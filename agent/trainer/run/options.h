@@ -49,7 +49,6 @@ struct trainer_opts {
   bool deterministic;
   const char *cuda_module;
   enum cuda_graph_mode cuda_graph;
-  bool shard_optimizer;
   enum recovery_mode recovery;
   struct optim_hyper hyper;
   const char *eval_data, *eval_labels;

@@ -141,7 +141,7 @@ static int give_state(struct trainer *t, int root, struct err *e) {
 int trainer_agree(struct trainer *t, struct err *e) {
   int root = -1, rc = 0;
   bool all_equal = true;
-  if (in_place(t) && !t->o.shard_optimizer) rc = compare_steps(t, &root, &all_equal, e);
+  if (in_place(t)) rc = compare_steps(t, &root, &all_equal, e);
   if (rc == 0 && root < 0) rc = trainer_resume(t, e);
   if (rc == 0 && root >= 0 && !all_equal) rc = give_state(t, root, e);
   if (rc) return rc;

@@ -38,20 +38,6 @@ static const char *plural(uint64_t n) {
   return n == 1 ? "" : "s";
 }
 
-static double megabytes(size_t floats) {
-  return (double)floats * sizeof(float) / 1e6;
-}
-
-static void log_shards(const struct trainer *t) {
-  double weights = megabytes(t->model.n_room), states = (double)compute_opt_states(t->o.hyper.kind);
-  double low = t->gpu && t->c->precision >= COMPUTE_BF16 ? weights / 2 : 0; /* the copy that products read */
-  if (!t->shard.on) return;
-  log_info("memory of each rank: %.3g MB for the weights, %.3g MB for gradients, %.3g of %.3g MB for the optimizer, "
-           "%.3g MB to gather it",
-           weights + low, weights, weights * states / t->world, megabytes(t->model.n_flat) * states,
-           megabytes(t->shard.largest));
-}
-
 static void log_start(struct trainer *t) {
   char layers[160], times[32] = "", hidden[32] = "";
   uint64_t each = sampler_steps_per_epoch(&t->sampler);
@@ -64,7 +50,6 @@ static void log_start(struct trainer *t) {
            trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, plural(t->data.n),
            (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each),
            (unsigned long long)t->last_step);
-  log_shards(t);
   if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
     log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate reaches --lr",
              (long long)t->o.hyper.warmup_steps, (unsigned long long)t->last_step, plural(t->last_step));

@@ -35,7 +35,7 @@ enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, LOG_EVE
 /* On a device that can be read while it runs, and that has room. */
 static int open_shadow(struct trainer *t, struct err *e) {
   struct err why = ERR_INIT;
-  if (!compute_can_fetch(t->c) || t->shard.on) return 0; /* shards are there to save memory */
+  if (!compute_can_fetch(t->c)) return 0;
   int rc = trainer_state_shadow(t, &t->save.shadow, &why);
   if (rc == -ENOMEM) log_info("each checkpoint delays the steps until its copy is on the host: %s", why.text);
   if (rc == 0 || rc == -ENOMEM) return 0;
@@ -218,8 +218,7 @@ static int begin_copy(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us();
   if (t->save.under_way) {
     int rc = wait_for_last(t, e);
-    if (rc < 0) return rc;
-    if (rc == 0) return trainer_state_take_part(t, e);
+    if (rc <= 0) return rc;
   }
   t->save.id = t->marker.id;
   t->save.id.step = t->queued.step;
@@ -243,8 +242,7 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     t->save.due[1] = t->save.due[0];
     t->save.due[0] = t->queued.step;
   }
-  if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step))
-    return t->o.checkpoint_dir ? trainer_state_take_part(t, e) : 0;
+  if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
   compute_range_push(t->c, "checkpoint");
   set_waiting(t, true);
   int rc = begin_copy(t, e);
@@ -289,7 +287,6 @@ static int wait_until_written(struct trainer *t, bool together, struct err *e) {
 
 int trainer_save_now(struct trainer *t, bool together, struct err *e) {
   if (t->o.checkpoint_dir) set_waiting(t, true);
-  together = together || t->shard.on;
   int rc = wait_until_written(t, together, e);
   t->save.wanted = true;
   if (rc == 0) rc = trainer_save_begin(t, e);

@@ -10,7 +10,6 @@
 #include "agent/trainer/run/trainer.h"
 
 #include "agent/trainer/run/look.h"
-#include "agent/trainer/run/shard.h"
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -85,10 +84,9 @@ static int keep_data_on_device(struct trainer *t, struct err *e) {
 static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
   t->scale_loss = t->c->precision == COMPUTE_FP16;
-  int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, trainer_flat_unit(t), e);
-  struct compute_opt_desc opt = optim_desc(&t->o.hyper, trainer_optimizer_size(t), t->scale_loss);
+  int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
+  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat, t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0) rc = trainer_shard_alloc(t, e);
   if (rc == 0) rc = trainer_look_alloc(t, e);
   if (rc == 0) rc = keep_data_on_device(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
@@ -106,7 +104,6 @@ static void free_model(struct trainer *t) {
   if (!t->c) return;
   trainer_evaluation_free(t);
   trainer_look_free(t);
-  trainer_shard_free(t);
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
   t->opt = NULL;
@@ -236,30 +233,10 @@ int trainer_setup_bench(struct trainer *t, struct err *e) {
   return rc;
 }
 
-/* The state was that of all ranks of the round before, and one of them may be lost: forgets this rank's part of it, and
- * begins as a new process would, with the first weights or a checkpoint. The device, its data set and the connection to
- * the agent stay. */
-static int start_over(struct trainer *t, struct err *e) {
-  if (t->rank == 0)
-    log_info("round %u: the optimizer is sharded, and a rank may have taken its share with it: starting from the last "
-             "checkpoint, if there is one",
-             rdzv_round(t->rdzv));
-  free_model(t);
-  t->done = t->queued = (struct run_position){0};
-  t->counters = (struct compute_opt_counters){0};
-  t->loss = 0;
-  t->bad_in_row = 0;
-  t->has_state = false;
-  int rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
-  t->evaluation.made = false;
-  return rc ? rc : first_weights(t, e);
-}
-
 /* If the shares have changed with the world size: allocates new memory, and moves the state through the host. */
 static int renew_memory(struct trainer *t, struct err *e) {
   struct buf state = BUF_INIT;
-  if (t->o.shard_optimizer) return start_over(t, e);
-  if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows && t->model.n_room % trainer_flat_unit(t) == 0)
+  if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows)
     return with_exit(t, TRAINER_SYSTEM, model_renew_grads(&t->model, e));
   int rc = trainer_pack(t, &state, e);
   if (rc == 0) {

@@ -31,7 +31,6 @@ enum slot_stamp {
   STAMP_INPUT,    /* the batch has arrived; of several, the first one */
   STAMP_BACKWARD, /* the last gradients are done; with several ranks only */
   STAMP_SUMMED,   /* their sums are done; with several ranks only */
-  STAMP_UPDATED,  /* this rank's share of the update is done; with shards only */
   STAMP_END,      /* the update is done */
   STAMPS
 };

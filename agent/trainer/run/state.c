@@ -15,7 +15,6 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "agent/trainer/run/shard.h"
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -55,7 +54,7 @@ static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
                                         [CKPT_CLIP_NORM] = h->clip_norm}};
 }
 
-/* Part 0 is the weights; the others are the optimizer's states, without shards. */
+/* Part 0 is the weights; the others are the optimizer's states. */
 static struct span state_part(const struct trainer *t, int i) {
   return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_flat);
 }
@@ -93,17 +92,9 @@ static int download_rest(struct trainer *t, struct compute_buf *stage, struct er
   return with_exit(t, TRAINER_SYSTEM, rc);
 }
 
-/* Copies part i to its place in a buffer like a stage, or gathers it there. */
+/* Copies part i to its place in a buffer like a stage. */
 static int copy_part(struct trainer *t, int i, struct compute_buf *to, struct err *e) {
-  struct span at = in_stage(t, to, i);
-  if (i > 0 && t->shard.on) return trainer_shard_gather(t, i - 1, to, at.at, e);
-  return with_exit(t, TRAINER_SYSTEM, compute_copy(t->c, at, state_part(t, i), e));
-}
-
-int trainer_state_take_part(struct trainer *t, struct err *e) {
-  int rc = 0;
-  for (int i = 1; t->shard.on && i < state_parts(t) && rc == 0; i++) rc = trainer_shard_gather(t, i - 1, NULL, 0, e);
-  return rc;
+  return with_exit(t, TRAINER_SYSTEM, compute_copy(t->c, in_stage(t, to, i), state_part(t, i), e));
 }
 
 int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
@@ -172,8 +163,7 @@ static int upload_state(struct trainer *t, const struct ckpt_state *s, struct er
     float *part = compute_host(t->c, in_stage(t, stage, i));
     memcpy(part, i == 0 ? s->params : s->states[i - 1], bytes);
     model_unpack(&t->o.shape, part);
-    rc = i > 0 && t->shard.on ? trainer_shard_scatter(t, i - 1, in_stage(t, stage, i), e)
-                              : compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
+    rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
   }
   if (rc == 0) rc = upload_counters(t, s, stage, e);
   if (rc == 0) rc = trainer_await_queue(t, e);

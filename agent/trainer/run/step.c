@@ -37,7 +37,6 @@
 #include "agent/trainer/run/trainer.h"
 
 #include "agent/trainer/run/look.h"
-#include "agent/trainer/run/shard.h"
 #include "common/system/log.h"
 
 #include <errno.h>
@@ -163,7 +162,6 @@ static size_t bucket_size(const struct trainer *t) {
 /* Called by model_backward: gradients from `at` on are ready. */
 static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   struct trainer *t = ctx;
-  if (t->shard.on) return trainer_shard_ready(t, at, e);
   if (at > 0 && t->bucket_end - at < bucket_size(t)) return with_coll_exit(t, coll_progress(t->coll, e));
   struct span s = span_of(t->model.grads, at, t->bucket_end - at);
   t->bucket_end = at;
@@ -202,7 +200,6 @@ static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_ste
   int rc = 0;
   t->n_tickets = 0;
   t->bucket_end = t->model.n_room;
-  trainer_shard_begin(t);
   for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g); add = true) {
     rc = load_batch(t, s, &g, e);
     if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
@@ -213,33 +210,15 @@ static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_ste
   return rc ? rc : reduce_bucket(t, 0, e);
 }
 
-static int await_votes(struct trainer *t, struct err *e) {
-  int rc = trainer_shard_await_sums(t, e);
-  return rc ? rc : trainer_shard_vote(t, e);
-}
-
 /* On a CPU this wait is the part that the backward pass did not hide. */
 static int await_sums(struct trainer *t, struct slot *s, struct err *e) {
   uint64_t from = trainer_now_us();
   int rc = t->world > 1 ? put_stamp(t, s, STAMP_BACKWARD, e) : 0;
   if (rc) return rc;
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
-  if (rc == 0 && t->shard.on) rc = await_votes(t, e);
   s->exposed_us = trainer_now_us() - from;
   if (rc) return with_coll_exit(t, rc);
   return t->world > 1 ? put_stamp(t, s, STAMP_SUMMED, e) : 0;
-}
-
-/* Each rank updates its share; then all gather the weights, which nothing hides. */
-static int update_shares(struct trainer *t, struct slot *s, struct err *e) {
-  compute_range_push(t->c, "update");
-  int rc = trainer_shard_update(t, span_of(s->counters, 0, COMPUTE_COUNTERS), e);
-  compute_range_pop(t->c);
-  uint64_t from = trainer_now_us();
-  if (rc == 0) rc = put_stamp(t, s, STAMP_UPDATED, e);
-  if (rc == 0) rc = trainer_shard_await_weights(t, e);
-  s->exposed_us += trainer_now_us() - from;
-  return rc;
 }
 
 static int enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
@@ -248,7 +227,6 @@ static int enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
                              .lr = model_extra_span(&t->model, MODEL_LR, 1),
                              .bad = model_extra_span(&t->model, MODEL_BAD, 1),
                              .counters = span_of(s->counters, 0, COMPUTE_COUNTERS)};
-  if (t->shard.on) return update_shares(t, s, e);
   compute_range_push(t->c, "update");
   int rc = compute_opt_step(t->c, t->opt, &u, e);
   compute_range_pop(t->c);
@@ -321,7 +299,6 @@ static void note_device_times(struct trainer *t, const struct slot *s) {
     return;
   }
   uint64_t exposed = t->world > 1 ? ns_between(&at[STAMP_BACKWARD], &at[STAMP_SUMMED]) : 0;
-  if (t->shard.on) exposed += ns_between(&at[STAMP_UPDATED], &at[STAMP_END]);
   uint64_t after_input = ns_between(&at[STAMP_INPUT], &at[STAMP_END]);
   ms->exposed = (double)exposed / 1000;
   ms->device_input = (double)ns_between(&at[STAMP_BEGIN], &at[STAMP_INPUT]) / 1000;
@@ -441,11 +418,6 @@ static int read_completed(struct trainer *t, struct err *e) {
 }
 
 int trainer_discard_queued(struct trainer *t, struct err *e) {
-  if (t->shard.on) { /* no state of this round is used again */
-    slots_clear(&t->slots);
-    t->queued = t->done;
-    return 0;
-  }
   struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS); /* free after read_completed */
   struct compute_opt_counters now;
   int rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));

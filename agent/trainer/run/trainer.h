@@ -78,24 +78,10 @@ struct saving {
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
-enum { SHARD_BUCKETS = 16 };
-
-/* --shard-optimizer (shard.c). */
-struct shard {
-  bool on;
-  int n;                    /* buckets; bucket i is [at[i], at[i-1]), and the first one ends with the buffers */
-  size_t at[SHARD_BUCKETS]; /* multiples of trainer_flat_unit */
-  size_t largest;
-  struct coll_ticket tickets[SHARD_BUCKETS];
-  int begun;                 /* buckets of this step whose sums are under way */
-  struct compute_buf *votes; /* a row for each rank */
-  struct compute_buf *whole; /* scratch for one bucket of one state of all ranks */
-};
-
 /* The search for a rank with gradients that are not finite (look.c). */
 struct look {
-  struct compute_buf *vote, *stage; /* NULL: the device cannot */
-  bool due;                         /* the next step that is queued is looked at */
+  struct compute_buf *squares, *stage; /* NULL: the device cannot */
+  bool due;                            /* the next step that is queued is looked at */
 };
 
 enum { EVAL_STAGES = 2 };
@@ -147,7 +133,6 @@ struct trainer {
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
 
-  struct shard shard;
   struct look look;
 
   /* Results of the last step that was read. */
@@ -208,7 +193,7 @@ int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the
 /* false: the device may still be in a collective (compute.held). */
 bool trainer_teardown(struct trainer *t);
 /* Enters another round of the same process: rank, token, files, memory for its shares and for gradients. The state
- * stays, unless the optimizer is sharded. */
+ * stays. */
 int trainer_enter_round(struct trainer *t, struct err *e);
 
 /* device.c: t->c by --device; then t->coll, with the other ranks of this round. Each does nothing if it exists. */
@@ -273,8 +258,6 @@ int trainer_broadcast(struct trainer *t, const char *what, struct buf *bytes, in
 /* Allocates host memory for a whole state. */
 int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
 /* Queues copies of the state, as it is behind the queued steps, to a stage. */
-/* With --shard-optimizer the other ranks take part in each of these, by trainer_state_take_part. */
-int trainer_state_take_part(struct trainer *t, struct err *e);
 int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
 /* The same in two: to a copy on the device (counters and loss go to the stage at once), and from there to the stage
  * while later steps run. */

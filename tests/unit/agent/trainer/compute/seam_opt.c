@@ -325,6 +325,36 @@ static void an_infinite_bad_blocks_an_update(void **state) {
   }
 }
 
+/* A rank looks at its own gradients before they are summed. */
+static void squares_are_summed(void **state) {
+  struct err e = ERR_INIT;
+  struct compute_buf *out, *stage;
+  struct field grad;
+  if (!seam.c->ops->squares) skip();
+  good(compute_alloc(seam.c, COMPUTE_STATE, COMPUTE_SQUARES, &out, &e), &e);
+  good(compute_alloc(seam.c, COMPUTE_STAGE, COMPUTE_SQUARES, &stage, &e), &e);
+  for (size_t n = 1; n < 5000; n = 3 * n + 1) {
+    field_make(&grad, COMPUTE_GRAD, n, n % 2 + 1);
+    for (int turn = 0; turn < 2; turn++) {
+      double want = 0, sum;
+      field_random(&grad, 1);
+      if (turn == 1) grad.v[n / 2] = INFINITY;
+      field_put(&grad);
+      for (size_t i = 0; i < n; i++) want += (double)grad.v[i] * (double)grad.v[i];
+      struct span to = {out, 0, COMPUTE_SQUARES}, host = {stage, 0, COMPUTE_SQUARES};
+      good(compute_squares(seam.c, grad.s, to, &e), &e);
+      good(compute_copy(seam.c, host, to, &e), &e);
+      device_idle();
+      memcpy(&sum, compute_host(seam.c, host), sizeof sum);
+      assert_true(turn == 1 ? isinf(sum) : fabs(sum - want) <= 1e-9 * want);
+      assert_true(compute_host(seam.c, host)[COMPUTE_SQUARES_BLOCKED] == 0.0f);
+    }
+    field_drop(&grad);
+  }
+  compute_free(seam.c, out);
+  compute_free(seam.c, stage);
+}
+
 const struct CMUnitTest seam_opt_tests[] = {
     cmocka_unit_test(steps_of_all_kinds),
     cmocka_unit_test(counters_are_set),
@@ -334,5 +364,6 @@ const struct CMUnitTest seam_opt_tests[] = {
     cmocka_unit_test(wrong_sizes_are_refused),
     cmocka_unit_test(blocked_updates_are_not_made),
     cmocka_unit_test(an_infinite_bad_blocks_an_update),
+    cmocka_unit_test(squares_are_summed),
 };
 const size_t n_seam_opt_tests = sizeof seam_opt_tests / sizeof *seam_opt_tests;

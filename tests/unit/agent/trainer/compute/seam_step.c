@@ -74,7 +74,7 @@ static void run_open(struct run *r, const struct job *job) {
   struct model_shape shape;
   *r = (struct run){.job = job};
   good(model_shape_parse(job->widths, &shape, &e), &e);
-  good(model_init(&r->m, seam.c, &shape, job->hidden, ROWS, 1, &e), &e);
+  good(model_init(&r->m, seam.c, &shape, job->hidden, ROWS, &e), &e);
   struct compute_opt_desc d = job->opt;
   d.n = r->m.n_flat;
   d.scale_loss = seam.p == COMPUTE_FP16;

@@ -192,7 +192,6 @@ static int run_all(void) {
   failed += RUN(loss);
   failed += RUN(opt);
   failed += RUN(rows);
-  failed += RUN(shard);
   failed += RUN(step);
 #undef RUN
   return failed;

@@ -84,7 +84,7 @@ static void open_bench_of(struct bench *b, enum compute_precision p, enum comput
   struct err e = ERR_INIT;
   *b = (struct bench){.c = compute_cpu_create(1, p), .rounded = fns[p]};
   good(model_shape_parse("9,8,7,6", &shape, &e), &e);
-  good(model_init(&b->m, b->c, &shape, hidden, ROWS, 1, &e), &e);
+  good(model_init(&b->m, b->c, &shape, hidden, ROWS, &e), &e);
   model_init_weights(&shape, 5, compute_host(b->c, model_params_span(&b->m)));
   model_unpack(&shape, compute_host(b->c, model_params_span(&b->m)));
   b->target = span_of(b->m.target, 0, ROWS * 6);

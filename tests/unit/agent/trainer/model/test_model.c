@@ -33,7 +33,7 @@ static void open_bench_of(struct bench *b, const char *layers, enum compute_act 
   struct err e = ERR_INIT;
   *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .hidden = hidden, .loss = loss};
   good(model_shape_parse(layers, &b->shape, &e), &e);
-  good(model_init(&b->m, b->c, &b->shape, hidden, ROWS, 1, &e), &e);
+  good(model_init(&b->m, b->c, &b->shape, hidden, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
   model_init_weights(&b->shape, 5, w);
   model_unpack(&b->shape, w);
