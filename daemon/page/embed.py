@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins the live page into one document, and writes it as C with the hashes that its Content-Security-Policy names.
 
-usage: embed.py OUT.c OUT.html PAGE.html FILE.css TABLE.css FILE.js...
+usage: embed.py OUT.c OUT.html PAGE.html FILE.css FILE.js...
 
 PAGE.html has one line that is the word STYLE and one that is the word SCRIPT; FILE.css and the scripts, in their order, take these places. The scripts are one script in strict mode, and share their
-names. TABLE.css is the style of /table, whose document is made in table.c.
+names.
 """
 import base64
 import hashlib
@@ -47,11 +47,10 @@ def put(template, word, tag, text):
     return template.replace(f"\n{word}\n", f"\n<{tag}>{text}</{tag}>\n")
 
 
-def main(out_c, out_html, page, css, table_css, *scripts):
+def main(out_c, out_html, page, css, *scripts):
     style = "\n" + source(css)
     script = "\n'use strict';\n{\n" + "\n".join(source(path) for path in scripts) + "}\n"
     html = put(put(pathlib.Path(page).read_text(), "STYLE", "style", style), "SCRIPT", "script", script)
-    table = source(table_css)
     data = html.encode()
     pathlib.Path(out_html).write_bytes(data)
     pathlib.Path(out_c).write_text(
@@ -60,8 +59,6 @@ def main(out_c, out_html, page, css, table_css, *scripts):
         + c_bytes("page_html", data)
         + c_text("page_etag", hashlib.sha256(data).hexdigest()[:20])
         + c_text("page_policy", policy(script_src=hash_of(script), style_src=hash_of(style), connect_src="'self'", img_src="data:"))
-        + c_bytes("page_table_style", table.encode())
-        + c_text("page_table_policy", policy(style_src=hash_of(table), img_src="data:"))
     )
 
 

@@ -31,8 +31,7 @@ struct document {
   struct http_answer answer;
   struct process process; /* /metrics: */
   struct metrics_walk *walk;
-  struct core_status *status; /* /status, /table: */
-  struct buf json;            /* /table: what it is made of */
+  struct core_status *status; /* /status: */
 };
 
 void documents_init(struct documents *all, struct core *core, uint64_t seed) {
@@ -57,13 +56,6 @@ static bool more_status(void *source, struct buf *body) {
   return piece == CORE_STATUS_MORE;
 }
 
-static bool more_table(void *source, struct buf *body) {
-  struct document *d = source;
-  if (more_status(source, &d->json)) return true;
-  page_put_table(buf_text(&d->json), d->json.len, body);
-  return false;
-}
-
 static bool more_metrics(void *source, struct buf *body) {
   struct document *d = source;
   if (process_more(&d->process)) return true;
@@ -82,7 +74,6 @@ static void destroy(void *source) {
   process_finish(&d->process);
   metrics_end(d->walk);
   core_status_end(d->status, d->core);
-  buf_finish(&d->json);
   buf_finish(&d->job);
   free(d);
 }
@@ -103,16 +94,14 @@ static void put_tag(const struct documents *all, const struct http_request *r, i
 
 static const char *const types[] = {[HTTP_STATUS] = "application/json",
                                     [HTTP_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
-                                    [HTTP_PAGE] = "text/html; charset=utf-8",
-                                    [HTTP_TABLE] = "text/html; charset=utf-8"};
+                                    [HTTP_PAGE] = "text/html; charset=utf-8"};
 static bool (*const makers[])(void *source, struct buf *body) = {
-    [HTTP_STATUS] = more_status, [HTTP_METRICS] = more_metrics, [HTTP_PAGE] = more_page, [HTTP_TABLE] = more_table};
+    [HTTP_STATUS] = more_status, [HTTP_METRICS] = more_metrics, [HTTP_PAGE] = more_page};
 
 static void describe(const struct documents *all, const struct http_request *r, enum http_resource resource,
                      int64_t uid, struct http_answer *a) {
   a->type = types[resource];
   if (resource == HTTP_STATUS) put_tag(all, r, uid, a);
-  if (resource == HTTP_TABLE) a->policy = page_table_policy;
   if (resource != HTTP_PAGE) return;
   a->policy = page_policy;
   snprintf(a->etag, sizeof(a->etag), "%s", page_etag);
@@ -127,7 +116,7 @@ void documents_open(struct documents *all, const struct http_request *r, enum ht
   }
   struct document *d = xcalloc(1, sizeof(*d));
   *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .store = *store, .answer = *a};
-  if (resource == HTTP_STATUS || resource == HTTP_TABLE) read_query(d, r);
+  if (resource == HTTP_STATUS) read_query(d, r);
   if (resource == HTTP_METRICS) process_begin(&d->process, all->started_wall_s);
   *out = (struct answer_document){
       .uid = uid, .source = d, .more = makers[resource], .put_head = put_head, .destroy = destroy};

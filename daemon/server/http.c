@@ -266,7 +266,6 @@ static enum http_status route_jobs(const struct http_request *r, enum http_asker
 
 static enum http_resource resource_at(const struct http_request *r) {
   if (is_path(r, "/")) return HTTP_PAGE;
-  if (is_path(r, "/table")) return HTTP_TABLE;
   if (is_path(r, "/status")) return HTTP_STATUS;
   if (is_path(r, "/metrics")) return HTTP_METRICS;
   return HTTP_SENTENCE;
@@ -287,7 +286,7 @@ enum http_status http_route(const struct http_request *r, enum http_asker asker,
       buf_puts(text, trouble ? "not ready\n" : "ok\n");
     return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
   }
-  buf_puts(text, "rdzvd serves /, /table, /status, /metrics, /healthz and /readyz; use rdzvctl for everything else\n");
+  buf_puts(text, "rdzvd serves /, /status, /metrics, /healthz and /readyz; use rdzvctl for everything else\n");
   return HTTP_NOT_FOUND;
 }
 

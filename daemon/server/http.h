@@ -68,7 +68,6 @@ enum http_resource {
   HTTP_STATUS,   /* the jobs that this user may see, as JSON */
   HTTP_METRICS,  /* and for Prometheus */
   HTTP_PAGE,     /* the live page */
-  HTTP_TABLE,    /* the jobs as HTML without a script */
 };
 /* The answer to a whole request. `trouble`: why the daemon is not ready, or NULL. *text: the body, one line; nothing
  * with HTTP_OK and another *resource than HTTP_SENTENCE. */

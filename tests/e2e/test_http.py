@@ -44,7 +44,7 @@ def test_probes(rdzv):
     d = rdzv.daemon()
     assert get(d, "/healthz") == (200, "ok\n") and get(d, "/readyz") == (200, "ok\n")
     assert get(d, "/healthz", "HEAD") == (200, "")
-    assert get(d, "/jobs") == (404, "rdzvd serves /, /table, /status, /metrics, /healthz and /readyz; use rdzvctl for everything else\n")
+    assert get(d, "/jobs") == (404, "rdzvd serves /, /status, /metrics, /healthz and /readyz; use rdzvctl for everything else\n")
     status, head, body = ask(d, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + 100000 * b"x")
     assert status == 405 and "\r\nAllow: GET, HEAD" in head and "GET and HEAD are served" in body
     assert not d.says("healthz HTTP/1.1\" is answered with 200"), d  # probes leave no lines
@@ -114,11 +114,11 @@ def fields_of(head):
 
 
 def test_documents(rdzv):
-    """The page, the table and the jobs carry what protects them, and are not sent again to a browser that has them."""
+    """The page and the jobs carry what protects them, and are not sent again to a browser that has them."""
     d = rdzv.daemon()
     basic = base64.b64encode(f"anybody:{sealed.Key.parse(rdzv.key).token()}".encode()).decode()
     answers = {}
-    for path in "/", "/table", "/status":
+    for path in "/", "/status":
         assert from_afar(d, path)[0] == 401
         status, head, body = from_afar(d, path, f"Authorization: Basic {basic}")
         fields = answers[path] = fields_of(head)
@@ -133,7 +133,7 @@ def test_documents(rdzv):
                 assert f"{tag}-src 'sha256-{digest}'" in policy, path
         assert ("<script>" in body) == (path == "/") and not re.search(r'(src|href)="?(https?:)?//', body)
     assert answers["/"]["ETag"][0] == '"' and answers["/"]["Cache-Control"] == "private, no-cache"
-    assert answers["/table"]["Cache-Control"] == answers["/status"]["Cache-Control"] == "no-store"
+    assert answers["/status"]["Cache-Control"] == "no-store"
     status, head, body = from_afar(d, "/", f"Authorization: Basic {basic}", f"If-None-Match: {answers['/']['ETag']}")
     assert status == 304 and body == "" and fields_of(head)["ETag"] == answers["/"]["ETag"]
     assert from_afar(d, "/", f"If-None-Match: {answers['/']['ETag']}")[0] == 401
@@ -172,19 +172,6 @@ def test_other_sites(rdzv):
 
     assert ask_from("cross-site", "no-cors") == ask_from("same-site", "cors") == 401
     assert ask_from("cross-site", "navigate") == ask_from("same-origin", "cors") == ask_from("none", "navigate") == 200
-
-
-def test_table(rdzv):
-    """The jobs without a script; what a peer says is text."""
-    d = rdzv.daemon()
-    host = "<b onclick=x>&amp;\u202e'\""
-    with Native(d.port) as n:
-        n.hello(job="seen", host=host)
-        n.started()
-        status, page = get(d, "/table")
-        assert status == 200 and "<h2>seen</h2>" in page and "<strong>running</strong>" in page, page
-        assert "&lt;b onclick=x&gt;&amp;amp;\\u202e&#39;&quot;" in page and "<b" not in page.replace("<body>", "")
-        assert '<meta http-equiv=refresh content=5>' in page and '<a href="/">' in page
 
 
 @pytest.mark.parametrize("options", [[], ["--insecure"]])

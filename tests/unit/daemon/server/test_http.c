@@ -46,7 +46,7 @@ static void test_what_is_served(void **state) {
   check("GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 404, "rdzvctl");
   check("GET /healthz/ HTTP/1.0\r\n\r\n", NULL, 404, "");
   check("GET /healthzz HTTP/1.0\r\n\r\n", NULL, 404, "");
-  check("GET /tables HTTP/1.0\r\n\r\n", NULL, 404, "serves /, /table, /status, /metrics, /healthz and /readyz");
+  check("GET /statuses HTTP/1.0\r\n\r\n", NULL, 404, "serves /, /status, /metrics, /healthz and /readyz");
 }
 
 static void check_resource(const char *path, enum http_resource want) {
@@ -70,7 +70,6 @@ static void test_what_the_caller_makes(void **state) {
   check_resource("/", HTTP_PAGE);
   check_resource("/?job=x", HTTP_PAGE);
   check_resource("http://node1", HTTP_PAGE);
-  check_resource("/table", HTTP_TABLE);
   check_resource("/status?x", HTTP_STATUS);
   check_resource("/metrics", HTTP_METRICS);
   check_resource("/healthz", HTTP_SENTENCE);
