@@ -6,7 +6,9 @@
  *     launcher   mpiexec or mpirun of agents that run their own daemon
  *     default    the file of this user: all nodes with the same home folder agree
  *
- * A source that every agent of the job can ask belongs in front of the default file. */
+ * A source that every agent of the job can ask belongs in front of the default file.
+ *
+ * The launcher of --hosts asks only those sources whose key it can pass on to all agents. */
 
 #include "agent/key/find.h"
 
@@ -101,13 +103,25 @@ static int find_default(const struct agent_key_job *job, struct key **key, struc
   return rc ? err_set(e, rc, "%s", why.text) : 0;
 }
 
-static const finder_fn finders[] = {find_given, find_random, find_launcher, find_default};
+/* At a given endpoint the key is that of the default file here: the hosts' own files may differ. Where that fails each
+ * agent finds its key, and says why not. A job of one host draws its own. */
+static int find_for_hosts(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
+  struct err why = ERR_INIT;
+  if (job->hosts == AGENT_KEY_OWN_DAEMON) return key_random(key, from, "random, drawn by the launcher", e);
+  if (job->hosts == AGENT_KEY_NO_DAEMON)
+    snprintf(from->text, sizeof(from->text), "random, for this job");
+  else if (key_find_default(!job->look, key, from, &why))
+    snprintf(from->text, sizeof(from->text), "each host's own");
+  return 0;
+}
 
 int agent_key_find(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
+  static const finder_fn of_agent[] = {find_given, find_random, find_launcher, find_default, NULL},
+                         of_hosts[] = {find_given, find_for_hosts, NULL};
   *key = NULL;
   *from = (struct key_origin){.kind = KEY_SOURCE_UNSET};
   int rc = 0;
-  for (size_t i = 0; rc == 0 && from->kind == KEY_SOURCE_UNSET && i < sizeof(finders) / sizeof(*finders); i++)
-    rc = finders[i](job, key, from, e);
+  for (const finder_fn *f = job->hosts ? of_hosts : of_agent; rc == 0 && from->kind == KEY_SOURCE_UNSET && *f; f++)
+    rc = (*f)(job, key, from, e);
   return rc;
 }

@@ -29,6 +29,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/cluster/cluster.h"
+#include "agent/key/find.h"
 #include "agent/launch/host_file.h"
 #include "agent/link/host_addrs.h"
 #include "agent/options/options.h"
@@ -55,6 +56,10 @@ static void take_words(struct wish *w, int argc, char *const *argv, char *const 
   *w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c, .spec = agent_options_spec};
   w->spec.file = c->conf;
   w->o.key_fd = -1;
+  w->o.spec = w->spec;
+  w->o.argc = argc;
+  w->o.argv = argv;
+  w->o.env = env;
 }
 
 static enum opt_source source_of(const struct wish *w, const char *name) {
@@ -406,29 +411,17 @@ static void make_env(struct launch *l, char *const *env) {
   l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
 }
 
-/* One that is drawn if the first host's agent runs rdzvd. At a given endpoint another rdzvd may run, so the key is that
- * of the default file here: the hosts' own files may differ. Where that fails each agent finds its key, and says why not.
- * A job of one host draws its own. */
-static int find_unnamed_key(struct launch *l, const struct wish *w, struct err *e) {
-  struct key_origin *from = &l->key_origin;
-  struct err why = ERR_INIT;
-  if (l->serves) return key_random(&l->plan.key, from, "random, drawn by the launcher", e);
-  if (!is_placed(w))
-    snprintf(from->text, sizeof(from->text), "random, for this job");
-  else if (key_find_default(!w->o.explain, &l->plan.key, from, &why))
-    snprintf(from->text, sizeof(from->text), "each host's own");
-  return 0;
-}
-
 static int find_key(struct launch *l, const struct wish *w, struct key_env *env, struct err *e) {
-  const struct key_options given = {.file = w->o.key_file,
-                                    .fd = w->o.key_fd,
-                                    .insecure = w->o.insecure,
-                                    .file_from = source_of(w, "key-file"),
-                                    .insecure_from = source_of(w, "insecure"),
-                                    .prefix = w->spec.env_prefix};
-  int rc = key_find_given(&given, env, &l->plan.key, &l->key_origin, e);
-  if (rc == 0 && l->key_origin.kind == KEY_SOURCE_UNSET) rc = find_unnamed_key(l, w, e);
+  const struct agent_key_job job = {
+      .options = &w->o,
+      .cluster = w->c,
+      .env = env,
+      .hosts = l->serves      ? AGENT_KEY_OWN_DAEMON
+               : is_placed(w) ? AGENT_KEY_ANY_DAEMON
+                              : AGENT_KEY_NO_DAEMON,
+      .look = w->o.explain,
+  };
+  int rc = agent_key_find(&job, &l->plan.key, &l->key_origin, e);
   l->plan.key_source = l->key_origin.kind;
   return rc;
 }
