@@ -3,19 +3,15 @@
  *
  *   begin -> timer -> pool: a look -> sentence -> timer ... until a worker has connected, or the round ends
  *
- * A look reads, once each: the tables of TCP sockets, /proc/PID/stat of all processes, then environ, maps, syscall, fd
- * and the variables in memory (variables.c) of the workers and their descendants, STORE_HINT_PROCESSES_MAX at most. A file
- * that cannot be read counts as empty.
+ * A look reads, once each: the tables of TCP sockets, /proc/PID/stat of all processes, then maps, syscall and fd of the
+ * workers and their descendants, STORE_WATCH_MAX at most. A file that cannot be read counts as empty.
  *
  * A look that does not return is given up with its round and frees itself when it does. */
 
 #include "agent/store/watch.h"
-#include "agent/store/variables.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,23 +25,22 @@
 #include "common/mem.h"
 
 enum {
+  FIRST_MS = 10000, /* after the workers were started */
+  AGAIN_MS = 30000,
   SOCKETS_MAX = 65536,
   LINKS_MAX = 4096, /* descriptors of one process */
-  ENVIRON_MAX = 256 * 1024,
   MAPS_MAX = 8 * 1024 * 1024,
   DEPTH_MAX = 64, /* of a process below its worker */
   TCP_STATE_ESTABLISHED = 1,
   TCP_STATE_SYN_SENT = 2,
-  TCP_STATE_LISTEN = 10,
+  ADDR_SHOWN_MAX = 127,
 };
 
 /* Sockets. --------------------------------------------------------------------------------------------------------- */
 
 struct tcp_socket {
   unsigned long inode;
-  unsigned state;
-  uint16_t port, peer_port; /* its own, and the other side's */
-  char peer[64];            /* in SYN_SENT the other side, with its port */
+  unsigned state, peer_port;
 };
 
 struct tcp_sockets {
@@ -53,35 +48,16 @@ struct tcp_sockets {
   size_t n;
 };
 
-/* "0100007F" or four such words, each in the byte order of this machine, as the kernel prints them. */
-static void put_peer(const char *hex, uint16_t port, char *out, size_t size) {
-  char shown[INET6_ADDRSTRLEN] = "?";
-  uint32_t words[4] = {0};
-  bool v6 = strlen(hex) == 32;
-  for (size_t i = 0; i < (v6 ? 4 : 1); i++) {
-    char word[9] = {0};
-    memcpy(word, hex + 8 * i, 8);
-    words[i] = (uint32_t)strtoul(word, NULL, 16);
-  }
-  bool mapped = v6 && words[0] == 0 && words[1] == 0 && words[2] == htonl(0xFFFF);
-  inet_ntop(v6 && !mapped ? AF_INET6 : AF_INET, mapped ? &words[3] : words, shown, sizeof(shown));
-  snprintf(out, size, v6 && !mapped ? "[%s]:%u" : "%s:%u", shown, (unsigned)port);
-}
-
 static void read_sockets(const char *table, struct tcp_sockets *s) {
   FILE *f = fopen(table, "re");
-  char line[512], remote[33];
+  char line[512];
   if (!f) return;
   while (s->n < SOCKETS_MAX && fgets(line, sizeof(line), f)) {
-    unsigned local_port, remote_port;
     struct tcp_socket t = {0};
-    if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %32[0-9A-Fa-f]:%x %x %*s %*s %*s %*s %*s %lu", &local_port, remote,
-               &remote_port, &t.state, &t.inode) != 5 ||
-        !t.inode || (strlen(remote) != 8 && strlen(remote) != 32))
+    if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%*x %*[0-9A-Fa-f]:%x %x %*s %*s %*s %*s %*s %lu", &t.peer_port, &t.state,
+               &t.inode) != 3 ||
+        !t.inode)
       continue;
-    t.port = (uint16_t)local_port;
-    t.peer_port = (uint16_t)remote_port;
-    if (t.state == TCP_STATE_SYN_SENT) put_peer(remote, t.peer_port, t.peer, sizeof(t.peer));
     if ((s->n & (s->n - 1)) == 0) s->v = xrealloc(s->v, (s->n ? 2 * s->n : 1) * sizeof(*s->v));
     s->v[s->n++] = t;
   }
@@ -93,16 +69,13 @@ static int by_inode(const void *a, const void *b) {
   return (s->inode > t->inode) - (s->inode < t->inode);
 }
 
-static void note_socket(const struct tcp_socket *t, struct store_hint_process *p) {
+/* Downloads are no search for a store. */
+static void note_socket(const struct tcp_socket *t, struct store_process *p) {
   if (t->state == TCP_STATE_ESTABLISHED) p->connected = true;
-  if (t->state == TCP_STATE_ESTABLISHED && t->peer_port == store_hint_port(p)) p->reached = true;
-  if (t->state == TCP_STATE_LISTEN && p->n_listens < STORE_HINT_LISTENS_MAX) p->listens[p->n_listens++] = t->port;
-  if (t->state != TCP_STATE_SYN_SENT) return;
-  memcpy(p->dials, t->peer, sizeof(p->dials));
-  p->dials_port = t->peer_port;
+  if (t->state == TCP_STATE_SYN_SENT && t->peer_port != 80 && t->peer_port != 443) p->unanswered = true;
 }
 
-static void read_links(pid_t entry, const struct tcp_sockets *s, struct store_hint_process *p) {
+static void read_links(pid_t entry, const struct tcp_sockets *s, struct store_process *p) {
   char path[40], to[64];
   snprintf(path, sizeof(path), "/proc/%d/fd", (int)entry);
   DIR *d = opendir(path);
@@ -121,55 +94,12 @@ static void read_links(pid_t entry, const struct tcp_sockets *s, struct store_hi
 
 /* A process. ------------------------------------------------------------------------------------------------------- */
 
-static int open_file(pid_t entry, const char *file) {
-  char path[64];
-  snprintf(path, sizeof(path), "/proc/%d/%s", (int)entry, file);
-  return open(path, O_RDONLY | O_CLOEXEC);
-}
-
-static void copy_value(const char *at, const char *name, char *out, size_t size) {
-  size_t n = strlen(name);
-  if (strncmp(at, name, n) == 0) snprintf(out, size, "%s", at + n);
-}
-
-static void take_variables(const struct buf *text, struct store_hint_process *p) {
-  char own[8] = "";
-  p->addr[0] = p->port[0] = '\0';
-  for (size_t at = 0; at < text->len; at += strlen(text->data + at) + 1) {
-    copy_value(text->data + at, "MASTER_ADDR=", p->addr, sizeof(p->addr));
-    copy_value(text->data + at, "MASTER_PORT=", p->port, sizeof(p->port));
-    copy_value(text->data + at, "TORCHELASTIC_USE_AGENT_STORE=", own, sizeof(own));
-  }
-  p->own_store = strcmp(own, "True") != 0;
-}
-
-/* First what it began with, then what it has now. */
-static void read_environ(const struct proc *k, struct store_hint_process *p) {
-  int fd = open_file(k->entry, "environ");
-  struct buf text = BUF_INIT;
-  ssize_t n = 1;
-  while (fd >= 0 && n > 0 && text.len < ENVIRON_MAX)
-    if ((n = read(fd, buf_reserve(&text, 4096), 4096)) > 0) buf_commit(&text, (size_t)n);
-  if (fd >= 0) close(fd);
-  buf_putc(&text, '\0');
-  take_variables(&text, p);
-  char port[sizeof(p->port)];
-  memcpy(port, p->port, sizeof(port));
-  buf_clear(&text);
-  if (variables_read(k->pid, k->entry, &text)) {
-    take_variables(&text, p);
-    p->set_inside = strcmp(port, p->port) != 0;
-  }
-  buf_finish(&text);
-}
-
 /* Whether it has mapped one of PyTorch's libraries. */
 static bool has_torch(pid_t entry) {
-  int fd = open_file(entry, "maps");
-  FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
-  char line[4096 + 128];
+  char path[40], line[4096 + 128];
   bool found = false;
-  if (!f && fd >= 0) close(fd);
+  snprintf(path, sizeof(path), "/proc/%d/maps", (int)entry);
+  FILE *f = fopen(path, "re");
   if (!f) return false;
   for (size_t read = 0; !found && read < MAPS_MAX && fgets(line, sizeof(line), f); read += strlen(line))
     found = strstr(line, "/libtorch") || strstr(line, "/libc10.so");
@@ -206,35 +136,54 @@ static uint32_t worker_of(const struct proctree *t, const struct proc *p, const 
 }
 
 static int by_rank(const void *a, const void *b) {
-  const struct store_hint_process *p = a, *q = b;
+  const struct store_process *p = a, *q = b;
   if (p->rank != q->rank) return p->rank < q->rank ? -1 : 1;
   return (p->pid > q->pid) - (p->pid < q->pid);
 }
 
-void store_watch_look(const pid_t *pids, uint32_t count, int64_t rank_base, struct store_hint_look *out) {
+size_t store_watch_look(const pid_t *pids, uint32_t count, int64_t rank_base, struct store_process **out) {
   struct proctree t = PROCTREE_INIT;
   struct tcp_sockets sockets = {0};
+  size_t n = 0;
   read_sockets("/proc/net/tcp", &sockets);
   read_sockets("/proc/net/tcp6", &sockets);
   if (sockets.n) qsort(sockets.v, sockets.n, sizeof(*sockets.v), by_inode);
   proctree_descendants(&t, 0);
-  out->n = 0;
-  out->v = xcalloc(STORE_HINT_PROCESSES_MAX, sizeof(*out->v));
-  for (size_t i = 0; i < t.n && out->n < STORE_HINT_PROCESSES_MAX; i++) {
+  *out = xcalloc(STORE_WATCH_MAX, sizeof(**out));
+  for (size_t i = 0; i < t.n && n < STORE_WATCH_MAX; i++) {
     const struct proc *k = &t.v[i];
     uint32_t local = k->dying ? count : worker_of(&t, k, pids, count);
     if (local == count) continue;
-    struct store_hint_process *p = &out->v[out->n++];
-    *p = (struct store_hint_process){.rank = rank_base + local, .pid = k->pid, .start = k->start};
+    struct store_process *p = &(*out)[n++];
+    *p = (struct store_process){.rank = rank_base + local, .pid = k->pid};
     memcpy(p->name, k->name, sizeof(p->name));
-    read_environ(k, p);
     p->sleeps = is_in_nanosleep(k->entry);
     p->torch = has_torch(k->entry);
     read_links(k->entry, &sockets, p);
   }
-  if (out->n) qsort(out->v, out->n, sizeof(*out->v), by_rank);
+  if (n) qsort(*out, n, sizeof(**out), by_rank);
   proctree_finish(&t);
   free(sockets.v);
+  return n;
+}
+
+bool store_watch_put(const struct store_watch_round *r, const struct store_process *v, size_t n, uint64_t elapsed_ms,
+                     struct buf *out) {
+  const struct store_process *first = NULL;
+  size_t waiting = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!v[i].torch || v[i].connected || !(v[i].sleeps || v[i].unanswered)) continue;
+    if (waiting++ == 0) first = &v[i];
+  }
+  if (!first || (r->world_size == 1 && waiting == 1)) return false;
+  buf_puts(out, "no worker has connected to the round's store (MASTER_ADDR=");
+  buf_put_escaped(out, r->addr, strlen(r->addr), ADDR_SHOWN_MAX);
+  buf_printf(out, " MASTER_PORT=%u) for %llu s, and rank %lld's process %d (", (unsigned)r->port,
+             (unsigned long long)elapsed_ms / 1000, (long long)first->rank, (int)first->pid);
+  buf_put_escaped(out, first->name, strlen(first->name), sizeof(first->name));
+  buf_puts(out, ") has loaded PyTorch, waits and has no connection; if the script sets MASTER_ADDR or MASTER_PORT, or "
+                "has an init_method=\"tcp://...\", start the job with --store worker");
+  return true;
 }
 
 /* The watch. ------------------------------------------------------------------------------------------------------- */
@@ -245,83 +194,62 @@ struct look {
   pid_t *pids;
   uint32_t count;
   int64_t rank_base;
-  struct store_hint_look found;
+  struct store_process *found;
+  size_t n;
 };
 
 struct store_watch {
   struct store_watch_options o;
   uv_timer_t timer;
   struct look *look; /* on its way through the pool */
-  struct store_hint_look before;
   char *addr;
-  struct store_hint_given given;
-  int64_t rank_base;
-  uint64_t begun_ms, said_ms;
+  struct store_watch_round round;
+  uint64_t begun_ms;
 };
-
-static void look_free(struct look *l) {
-  free(l->found.v);
-  free(l->pids);
-  free(l);
-}
 
 static void do_look(uv_work_t *work) { /* in the pool */
   struct look *l = work->data;
-  store_watch_look(l->pids, l->count, l->rank_base, &l->found);
-}
-
-static void on_look_due(uv_timer_t *timer);
-
-static void arm(struct store_watch *w, uint64_t elapsed_ms, uint64_t at_ms) {
-  uv_update_time(w->o.loop);
-  uv_timer_start(&w->timer, on_look_due, at_ms > elapsed_ms ? at_ms - elapsed_ms : 0, 0);
+  l->n = store_watch_look(l->pids, l->count, l->rank_base, &l->found);
 }
 
 static void on_looked(uv_work_t *work, int status) {
   struct look *l = work->data;
   struct store_watch *w = l->of;
   struct buf text = BUF_INIT;
-  if (w) {
-    w->look = NULL;
-    uint64_t elapsed_ms = boot_ms() - w->begun_ms;
-    if (!w->o.is_used(w->o.ctx)) {
-      if (store_hint_put(&w->given, &w->before, &l->found, elapsed_ms, &text)) {
-        log_warn("%s", buf_text(&text));
-        w->said_ms = elapsed_ms;
-      }
-      free(w->before.v);
-      w->before = l->found;
-      l->found.v = NULL;
-      arm(w, elapsed_ms, store_hint_next_ms(elapsed_ms, w->said_ms));
-    }
-  }
+  if (w) w->look = NULL;
+  if (w && !w->o.is_used(w->o.ctx) && store_watch_put(&w->round, l->found, l->n, boot_ms() - w->begun_ms, &text))
+    log_warn("%s", buf_text(&text));
   buf_finish(&text);
-  look_free(l);
+  free(l->found);
+  free(l->pids);
+  free(l);
 }
 
 static void on_look_due(uv_timer_t *timer) {
   struct store_watch *w = timer->data;
-  if (w->o.is_used(w->o.ctx)) return;
-  struct look *l = xcalloc(1, sizeof(*l));
+  if (w->o.is_used(w->o.ctx)) {
+    uv_timer_stop(timer);
+    return;
+  }
+  if (w->look) return;
+  struct look *l = w->look = xcalloc(1, sizeof(*l));
   l->work.data = l;
   l->of = w;
   l->count = w->o.count;
-  l->rank_base = w->rank_base;
+  l->rank_base = w->round.rank_base;
   l->pids = xcalloc(l->count, sizeof(*l->pids));
   w->o.get_pids(w->o.ctx, l->pids);
-  w->look = l;
   loop_work(w->o.loop, &l->work, do_look, on_looked);
 }
 
-void store_watch_begin(struct store_watch *w, const struct store_hint_given *given, int64_t rank_base) {
+void store_watch_begin(struct store_watch *w, const struct store_watch_round *round) {
   store_watch_end(w);
-  w->addr = xstrdup(given->addr);
-  w->given = *given;
-  w->given.addr = w->addr;
-  w->rank_base = rank_base;
+  w->addr = xstrdup(round->addr);
+  w->round = *round;
+  w->round.addr = w->addr;
   w->begun_ms = boot_ms();
-  w->said_ms = 0;
-  arm(w, 0, store_hint_next_ms(0, 0));
+  uv_update_time(w->o.loop);
+  uv_timer_start(&w->timer, on_look_due, FIRST_MS, AGAIN_MS);
   uv_unref((uv_handle_t *)&w->timer);
 }
 
@@ -329,9 +257,7 @@ void store_watch_end(struct store_watch *w) {
   uv_timer_stop(&w->timer);
   if (w->look) w->look->of = NULL;
   w->look = NULL;
-  free(w->before.v);
   free(w->addr);
-  w->before = (struct store_hint_look){0};
   w->addr = NULL;
 }
 

@@ -608,10 +608,10 @@ static void begin_round(void *ctx) {
   for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
   if (!r->oom) r->oom = oom_watch_create(NULL, NULL, NULL); /* while the guard starts the first workers */
   if (start->node_rank != 0 || r->o.options->store != STORE_AGENT) return;
-  store_watch_begin(r->store_watch,
-                    &(struct store_hint_given){
-                        .addr = start->head_addr, .port = (uint16_t)start->store_port, .world_size = start->world_size},
-                    start->rank_base);
+  store_watch_begin(r->store_watch, &(struct store_watch_round){.addr = start->head_addr,
+                                                                .port = (uint16_t)start->store_port,
+                                                                .world_size = start->world_size,
+                                                                .rank_base = start->rank_base});
 }
 
 /* A worker's device is not free, and nothing was spawned. START still waits: a stop follows. */

@@ -42,20 +42,15 @@ def files(rdzv, port):
     (rdzv.tmp / "accelerate.yaml").write_text(ACCELERATE)
 
 
-@pytest.mark.parametrize("n, script, port, why", [
-    (2, "sets_port.py", [], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port}, set by the script itself, and no worker listens there\. Start the job"),
-    (2, "sets_port_busily.py", [], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port}, set by the script itself, and no worker listens there\. Start the job"),
-    (1, "spawns_at_port.py", [], r"and 1 other have MASTER_ADDR=localhost MASTER_PORT={port}, set by the script itself, and no worker listens there\. Start the job"),
-    (2, "python.bash", ["sets_no_port.py"], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port} from the command, and no worker listens there\. Start the job"),
-])
-def test_the_agent_says_why_nothing_happens(rdzv, out, n, script, port, why):
+@pytest.mark.parametrize("n, script, words", [(2, "sets_port.py", []), (1, "spawns_at_port.py", []), (2, "python.bash", ["sets_no_port.py"])])
+def test_the_agent_says_why_nothing_happens(rdzv, out, n, script, words):
     """Where PyTorch prints nothing for half an hour."""
     number = free_port()
     files(rdzv, number)
-    command = [SCRIPTS / script, out, number] if not port else ["--mpi-env", "--", "bash", script, SCRIPTS / port[0], out]
+    command = [SCRIPTS / script, out, number] if not words else ["--mpi-env", "--", "bash", script, SCRIPTS / words[0], out]
     a = rdzv.agent("--standalone", "--max-restarts", 0, "--stop-timeout", "1s", "--nproc", n, *command, env={**ENV, **pages.with_programs(rdzv, PROGRAMS)})
-    m = a.expect(r"no worker has connected to the round's store \(MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=(\d+)\) for \d+ s: (rank \d)'s process \d+ \(\S+\).*"
-                 + why.replace("{port}", str(number)), 60)
+    m = a.expect(r"no worker has connected to the round's store \(MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=(\d+)\) for \d+ s, and rank \d's process \d+ \(\S+\) has "
+                 "loaded PyTorch, waits and has no connection; if the script sets MASTER_ADDR", 60)
     assert m[1] != str(number) and "--store worker" in m.string, a
     a.kill(signal.SIGTERM)
     a.exit()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_watch: what a look finds of real processes. A child executes a shell with variables of its own, and inherits a
- * listening socket. */
+/* store_watch: what a look finds of real processes, and which processes give away a script that looks for its store
+ * elsewhere. */
 
 #include "agent/store/watch.h"
 
@@ -16,7 +16,76 @@
 #include "common/system/clock.h"
 #include "tests/rig/unit.h"
 
-enum { PATIENCE_MS = 10000, RANK_BASE = 4 };
+enum { PATIENCE_MS = 10000, RANK_BASE = 4, WORKERS = 3 };
+
+struct fixture {
+  struct store_process v[WORKERS];
+  struct store_watch_round round;
+  struct buf said;
+};
+
+/* Three ranks with PyTorch, which compute. */
+static void open_fixture(struct fixture *f) {
+  memset(f, 0, sizeof *f);
+  f->round = (struct store_watch_round){.addr = "10.0.0.1", .port = 40485, .world_size = WORKERS};
+  for (int i = 0; i < WORKERS; i++)
+    f->v[i] = (struct store_process){.rank = i, .pid = 100 + i, .name = "python3", .torch = true};
+}
+
+static const char *say(struct fixture *f) {
+  buf_clear(&f->said);
+  bool said = store_watch_put(&f->round, f->v, WORKERS, 10000, &f->said);
+  assert_int_equal(said, f->said.len > 0);
+  return buf_text(&f->said);
+}
+
+#define SENTENCE                                                                                                       \
+  "no worker has connected to the round's store (MASTER_ADDR=10.0.0.1 MASTER_PORT=40485) for 10 s, and rank 1's "      \
+  "process 101 (python3) has loaded PyTorch, waits and has no connection; if the script sets MASTER_ADDR or "          \
+  "MASTER_PORT, or has an init_method=\"tcp://...\", start the job with --store worker"
+
+static void test_workers_that_compute_are_left_alone(void **state) {
+  struct fixture f;
+  open_fixture(&f);
+  assert_string_equal(say(&f), "");
+  buf_finish(&f.said);
+}
+
+static void test_commands_that_need_no_store(void **state) {
+  struct fixture f;
+  open_fixture(&f);
+  for (int i = 0; i < WORKERS; i++) {
+    f.v[i].torch = false;
+    f.v[i].sleeps = f.v[i].unanswered = true;
+  }
+  assert_string_equal(say(&f), "");
+  buf_finish(&f.said);
+}
+
+static void test_workers_that_wait(void **state) {
+  struct fixture f;
+  open_fixture(&f);
+  f.v[1].sleeps = f.v[2].sleeps = true;
+  assert_string_equal(say(&f), SENTENCE);
+  f.v[1].sleeps = false;
+  f.v[1].unanswered = true;
+  assert_string_equal(say(&f), SENTENCE);
+  f.v[1].connected = f.v[2].connected = true; /* to what the script has made itself */
+  assert_string_equal(say(&f), "");
+  buf_finish(&f.said);
+}
+
+/* One worker alone may sleep; mp.spawn makes ranks of its children. */
+static void test_one_worker(void **state) {
+  struct fixture f;
+  open_fixture(&f);
+  f.round.world_size = 1;
+  f.v[1].sleeps = true;
+  assert_string_equal(say(&f), "");
+  f.v[2].sleeps = true;
+  assert_string_equal(say(&f), SENTENCE);
+  buf_finish(&f.said);
+}
 
 static int listen_somewhere(uint16_t *port) {
   struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -29,13 +98,11 @@ static int listen_somewhere(uint16_t *port) {
   return fd;
 }
 
-/* A worker whose shell has set its variables for the program below it. */
+/* A worker with a program below it. */
 static pid_t start_worker(void) {
   pid_t pid = fork();
   if (pid == 0) {
-    setenv("MASTER_PORT", "40485", 1);
-    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-    execl("/bin/sh", "sh", "-c", "MASTER_ADDR=node1 MASTER_PORT=29500 sleep 60 & wait", (char *)NULL);
+    execl("/bin/sh", "sh", "-c", "sleep 60 & wait", (char *)NULL);
     _exit(127);
   }
   return pid;
@@ -43,82 +110,36 @@ static pid_t start_worker(void) {
 
 /* Until the grandchild sleeps. One look reads several files of a process, which may execute its program between two
  * of them. */
-static const struct store_hint_process *look_for_sleeper(const pid_t *pids, struct store_hint_look *look) {
+static const struct store_process *look_for_sleeper(const pid_t *pids, struct store_process **v, size_t *n) {
   for (uint64_t end = boot_ms() + PATIENCE_MS; boot_ms() < end; usleep(20000)) {
-    free(look->v);
-    store_watch_look(pids, 2, RANK_BASE, look);
-    for (size_t i = 0; i < look->n; i++)
-      if (look->v[i].sleeps && strcmp(look->v[i].name, "sleep") == 0) return &look->v[i];
+    free(*v);
+    *n = store_watch_look(pids, 2, RANK_BASE, v);
+    for (size_t i = 0; i < *n; i++)
+      if ((*v)[i].sleeps && strcmp((*v)[i].name, "sleep") == 0) return &(*v)[i];
   }
   return NULL;
 }
 
 static void test_a_look(void **state) {
-  struct store_hint_look look = {NULL, 0};
-  uint16_t port;
-  int fd = listen_somewhere(&port);
+  struct store_process *v = NULL;
+  size_t n = 0;
   pid_t pids[2] = {0, start_worker()};
-  close(fd);
-  const struct store_hint_process *p = look_for_sleeper(pids, &look);
+  const struct store_process *p = look_for_sleeper(pids, &v, &n);
   assert_non_null(p);
-  assert_int_equal(look.n, 2); /* the shell, and the program below it: nothing of pids[0], and not this test */
+  assert_int_equal(n, 2); /* the shell, and the program below it: nothing of pids[0], and not this test */
   assert_int_equal(p->rank, RANK_BASE + 1);
   assert_int_not_equal(p->pid, pids[1]);
-  assert_string_equal(p->name, "sleep");
-  assert_string_equal(p->addr, "node1");
-  assert_string_equal(p->port, "29500");
-  assert_false(p->own_store || p->torch || p->connected);
-  const struct store_hint_process *shell = &look.v[p == look.v];
-  assert_int_equal(shell->pid, pids[1]);
-  assert_string_equal(shell->port, "40485");
-  assert_string_equal(shell->addr, "");
-  assert_int_equal(shell->n_listens, 1);
-  assert_int_equal(shell->listens[0], port);
+  assert_false(p->torch || p->connected || p->unanswered);
+  assert_int_equal(v[p == v].pid, pids[1]);
   kill(p->pid, SIGKILL);
   kill(pids[1], SIGKILL);
   waitpid(pids[1], NULL, 0);
-  free(look.v);
-}
-
-/* A process sets variables of its own, after it has filled its environment so that the array lies elsewhere. */
-static void test_variables_that_a_process_sets_itself(void **state) {
-  struct store_hint_look look = {NULL, 0};
-  pid_t pid = fork();
-  if (pid == 0) {
-    setenv("MASTER_PORT", "40485", 1);
-    execl("/proc/self/exe", "test_watch", "sets", (char *)NULL);
-    _exit(127);
-  }
-  uint64_t end = boot_ms() + PATIENCE_MS;
-  do {
-    usleep(20000);
-    free(look.v);
-    store_watch_look(&pid, 1, 0, &look);
-    assert_true(boot_ms() < end);
-  } while (look.n != 1 || strcmp(look.v[0].port, "29500") != 0);
-  assert_string_equal(look.v[0].addr, "node7");
-  assert_true(look.v[0].set_inside && look.v[0].own_store);
-  kill(pid, SIGKILL);
-  waitpid(pid, NULL, 0);
-  free(look.v);
-}
-
-static int set_variables(void) {
-  for (int i = 0; i < 1000; i++) {
-    char name[16];
-    snprintf(name, sizeof name, "V%d", i);
-    setenv(name, "a value", 1);
-  }
-  setenv("MASTER_PORT", "29500", 1);
-  setenv("MASTER_ADDR", "node7", 1);
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  sleep(60);
-  return 0;
+  free(v);
 }
 
 /* A connection, and one that nobody answers: its listener's queue is full. */
 static void test_sockets(void **state) {
-  struct store_hint_look look;
+  struct store_process *v;
   uint16_t port;
   int fd = listen_somewhere(&port);
   assert_int_equal(listen(fd, 0), 0);
@@ -136,33 +157,29 @@ static void test_sockets(void **state) {
     sleep(60);
     _exit(0);
   }
-  char want[32];
-  snprintf(want, sizeof want, "127.0.0.1:%u", (unsigned)port);
   for (uint64_t end = boot_ms() + PATIENCE_MS;; usleep(20000)) {
-    store_watch_look(pids, 2, 0, &look);
-    assert_int_equal(look.n, 2);
-    if (look.v[0].dials[0] && look.v[1].connected) break;
+    assert_int_equal(store_watch_look(pids, 2, 0, &v), 2);
+    if (v[0].unanswered && v[1].connected) break;
     assert_true(boot_ms() < end);
-    free(look.v);
+    free(v);
   }
-  assert_string_equal(look.v[0].dials, want);
-  assert_int_equal(look.v[0].dials_port, port);
-  assert_false(look.v[0].connected || look.v[0].reached);
-  assert_string_equal(look.v[1].dials, "");
+  assert_false(v[0].connected || v[1].unanswered);
   for (int i = 0; i < 2; i++) {
     kill(pids[i], SIGKILL);
     waitpid(pids[i], NULL, 0);
   }
   close(queued);
   close(fd);
-  free(look.v);
+  free(v);
 }
 
-int main(int argc, char **argv) {
-  if (argc > 1) return set_variables();
+int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_workers_that_compute_are_left_alone),
+      cmocka_unit_test(test_commands_that_need_no_store),
+      cmocka_unit_test(test_workers_that_wait),
+      cmocka_unit_test(test_one_worker),
       cmocka_unit_test(test_a_look),
-      cmocka_unit_test(test_variables_that_a_process_sets_itself),
       cmocka_unit_test(test_sockets),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
