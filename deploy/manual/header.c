@@ -149,7 +149,7 @@ static void put_arguments(const char *p, const char *end, struct buf *out) {
   }
 }
 
-bool header_put_prototype(const char *text, const char *name, struct buf *out) {
+static bool put_prototype(const char *text, const char *name, struct buf *out) {
   const char *p = find_function(text, name), *end = p ? strchr(p, ';') : NULL;
   if (!end) return false;
   const char *type = p + strlen("RDZV_API "), *at = strchr(type, '(') - strlen(name), *close = end;
@@ -162,20 +162,13 @@ bool header_put_prototype(const char *text, const char *name, struct buf *out) {
   return true;
 }
 
-bool header_put_phrase(const char *text, const char *name, struct buf *out) {
-  const char *p = find_function(text, name), *end = p ? strchr(p, ';') : NULL, *from, *to;
-  if (!end || !comment_behind(end + 1, &from, &to)) return false;
-  put_phrase_between(from, to, out);
-  return true;
-}
-
 bool header_put_function(const char *text, const char *name, bool comment, struct buf *out) {
   const char *p = find_function(text, name), *from, *to;
   buf_puts(out, ".It Xo\n");
-  if (!header_put_prototype(text, name, out)) return false;
+  if (!put_prototype(text, name, out)) return false;
   buf_puts(out, ".Xc\n");
   if (comment && comment_before(text, p, &from, &to)) put_comment_between(from, to, out);
-  header_put_phrase(text, name, out);
+  if (comment_behind(strchr(p, ';') + 1, &from, &to)) put_phrase_between(from, to, out);
   return true;
 }
 

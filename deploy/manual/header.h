@@ -17,10 +17,6 @@ bool header_put_intro(const char *text, struct buf *out);
 /* An item of a list: the declaration of the function `name`, and with `comment` the comment in front of it; then the
  * one behind it, on its line. */
 bool header_put_function(const char *text, const char *name, bool comment, struct buf *out);
-/* The declaration of the function `name`, as a synopsis. */
-bool header_put_prototype(const char *text, const char *name, struct buf *out);
-/* The comment behind the declaration of `name`, on its line. */
-bool header_put_phrase(const char *text, const char *name, struct buf *out);
 /* An item of a list: the constant `name` of an enum, its value, its comment. */
 bool header_put_constant(const char *text, const char *name, struct buf *out);
 

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdzv-manual PROGRAM TEMPLATE HEADER [FUNCTION BRIEF GROUP...]: writes a manual page, a completion or agent.conf to
- * stdout. Run while rdzv is built; not installed.
+/* rdzv-manual PROGRAM TEMPLATE HEADER: writes a manual page, a completion or agent.conf to stdout. Run while rdzv is
+ * built; not installed.
  *
  * A template is text with places that the tables fill, @{name arguments}. The text of a place goes in as it is; if it
  * ends with a line break, the line break after the place is dropped. Lines between @{if ...} and @{end} stay only if
  * that is so. An unknown name, or a function that HEADER does not have, fails the build, so pages cannot describe
  * things that are gone.
  *
- * FUNCTION is the subject of a page about one function of HEADER, BRIEF its line in NAME. A GROUP is another function,
- * in front of which stands a comment about FUNCTION too.
- *
  * PROGRAM names the program whose options are meant; "-": none. The tables are those that the programs are
  * linked with. */
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +41,6 @@ struct page {
   const struct opts_spec *spec; /* NULL: none */
   const char *template;         /* its name, for errors */
   const char *header;           /* its text */
-  const char *function, *brief; /* NULL: the page is not about one function */
-  char **groups;                /* up to NULL */
 };
 
 static char *read_file(const char *path) {
@@ -183,38 +177,6 @@ static bool put_functions(const struct page *j, char *words, struct buf *out) {
   return all;
 }
 
-static bool put_title(const struct page *j, char *words, struct buf *out) {
-  for (const char *p = j->function; p && *p; p++) buf_putc(out, (char)toupper((unsigned char)*p));
-  return j->function != NULL;
-}
-
-static bool put_function(const struct page *j, char *words, struct buf *out) {
-  if (j->function) buf_puts(out, j->function);
-  return j->function != NULL;
-}
-
-static bool put_brief(const struct page *j, char *words, struct buf *out) {
-  if (j->brief) buf_puts(out, j->brief);
-  return j->brief != NULL;
-}
-
-static bool put_prototype(const struct page *j, char *words, struct buf *out) {
-  return j->function && header_put_prototype(j->header, j->function, out);
-}
-
-/* Those of the function, then those of its groups. */
-static bool put_function_comments(const struct page *j, char *words, struct buf *out) {
-  if (!j->function) return false;
-  bool any = header_put_phrase(j->header, j->function, out);
-  any |= header_put_comment(j->header, j->function, false, out);
-  for (char **group = j->groups; *group; group++) {
-    if (any) buf_puts(out, ".Pp\n");
-    if (!header_put_comment(j->header, *group, false, out)) return false;
-    any = true;
-  }
-  return any;
-}
-
 static bool put_constants(const struct page *j, char *words, struct buf *out) {
   bool all = true;
   buf_puts(out, ".Bl -tag -width Ds\n");
@@ -245,11 +207,6 @@ static const struct placeholder {
     {"comment-rest", put_comment_rest, false},
     {"functions", put_functions, false},
     {"constants", put_constants, false},
-    {"title", put_title, false},
-    {"function", put_function, false},
-    {"brief", put_brief, false},
-    {"prototype", put_prototype, false},
-    {"function-comments", put_function_comments, false},
     {"bash-wants", put_bash_wants, true},
     {"bash-names", put_bash_names, true},
     {"bash-verbs", put_bash_verbs, true},
@@ -312,10 +269,8 @@ static void fill_all(const struct page *j, const char *text, struct buf *out) {
 
 int main(int argc, char **argv) {
   struct buf out = BUF_INIT;
-  if (argc != 4 && argc < 6)
-    return fputs("usage: rdzv-manual PROGRAM|- TEMPLATE HEADER [FUNCTION BRIEF GROUP...]\n", stderr), 64;
+  if (argc != 4) return fputs("usage: rdzv-manual PROGRAM|- TEMPLATE HEADER\n", stderr), 64;
   struct page j = {.spec = find_spec(argv[1]), .template = argv[2]};
-  if (argc >= 6) j.function = argv[4], j.brief = argv[5], j.groups = argv + 6;
   if (!j.spec && strcmp(argv[1], "-") != 0) return fprintf(stderr, "%s: no such program\n", argv[1]), 64;
   char *template = read_file(argv[2]), *header = read_file(argv[3]);
   j.header = header;

