@@ -35,7 +35,10 @@
 
 #define MODULE "rdzv-cuda.so"
 
-enum { PATH_SIZE = PATH_MAX };
+enum {
+  PATH_SIZE = PATH_MAX,
+  STOP_WAIT_MS = 3000, /* after SIGTERM, for the other ranks to finish the step */
+};
 
 /* The message of a call that waits for other ranks. */
 static int explain(struct rdzv *r, int rc, struct err *e) {
@@ -258,7 +261,7 @@ static int join_nccl(struct trainer *t, struct err *e) {
                             .ids = ids,
                             .n_ids = n,
                             .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
-                            .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
+                            .stop_wait_ms = STOP_WAIT_MS,
                             .stop = t->sigterm,
                             .ids_version = version,
                             .exchange = exchange,
@@ -279,7 +282,7 @@ static int join_tcp(struct trainer *t, struct err *e) {
                                 .round = rdzv_round(t->rdzv),
                                 .node_addr = rdzv_node_addr(t->rdzv),
                                 .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
-                                .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
+                                .stop_wait_ms = STOP_WAIT_MS,
                                 .stop = t->sigterm,
                                 .exchange = exchange,
                                 .exchange_ctx = t->rdzv,

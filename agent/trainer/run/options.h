@@ -61,7 +61,7 @@ struct trainer_opts {
   const char *metrics, *tensorboard;
   int64_t metrics_every, report_every_ms;
   double throttle;
-  int64_t coll_timeout_ms, stop_wait_ms;
+  int64_t coll_timeout_ms;
   double bucket_cap_mb;
   struct bench_opts bench;
 };
