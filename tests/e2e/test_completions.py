@@ -127,6 +127,8 @@ echo REA''DY
         done = self.found.with_suffix(".done")
         done.unlink(missing_ok=True)
         self.found.unlink(missing_ok=True)
+        while select.select([self.terminal.fd], [], [], 0)[0]:  # zsh stops when nobody reads what it prints
+            os.read(self.terminal.fd, 65536)
         self.terminal.type(line + "\t")
         until(f"zsh answers {line!r}", done.exists, 20)
         return self.found.read_text().split("\n")[:-1] if self.found.exists() else []
