@@ -133,6 +133,7 @@ static size_t find_strings(struct supervisor_event *ev, const char **at[STRINGS_
     break;
   case SUP_EXITED:
     at[n++] = &ev->exited.last_lines;
+    at[n++] = &ev->exited.interpreter;
     at[n++] = &ev->exited.error;
     break;
   case SUP_STUCK: at[n++] = &ev->stuck.command; break;

@@ -350,6 +350,18 @@ static void test_an_interpreter_of_another_round(void **state) {
   bench_close(&b);
 }
 
+/* An event that waits outlives what its driver said. */
+static void test_a_copy_has_strings_of_its_own(void **state) {
+  char a[] = "lines", b[] = "/usr/bin/python3", c[] = "error";
+  struct supervisor_event *copy = supervisor_event_copy(
+      &(struct supervisor_event){.kind = SUP_EXITED, .exited = {.last_lines = a, .interpreter = b, .error = c}});
+  assert_ptr_not_equal(copy->exited.last_lines, a);
+  assert_ptr_not_equal(copy->exited.interpreter, b);
+  assert_ptr_not_equal(copy->exited.error, c);
+  assert_string_equal(copy->exited.interpreter, b);
+  supervisor_event_free(copy);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_rank_that_finishes_early_is_named),
@@ -368,6 +380,7 @@ int main(void) {
       cmocka_unit_test(test_another_command_is_told_once),
       cmocka_unit_test(test_the_interpreter_that_lacks_a_module),
       cmocka_unit_test(test_an_interpreter_of_another_round),
+      cmocka_unit_test(test_a_copy_has_strings_of_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
