@@ -28,14 +28,18 @@ KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Left": "\ue012", "Up": "\ue013", "R
 class Browser:
     def __init__(self, folder, *arguments):
         harness.need("chromium and chromedriver (chromium-driver)", bool(shutil.which("chromium") and shutil.which("chromedriver")))
-        self.driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=dict(os.environ, HOME=str(folder)),
-        )  # fmt: skip
-        for line in self.driver.stdout:
-            if found := re.search(r"started successfully on port (\d+)", line):
+        said, found = "", None
+        for _ in range(3):  # its port is free for IPv4, and may be taken for IPv6
+            self.driver = subprocess.Popen(
+                ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=dict(os.environ, HOME=str(folder)),
+            )  # fmt: skip
+            for line in self.driver.stdout:
+                said += line
+                if found := re.search(r"started successfully on port (\d+)", line):
+                    break
+            if found or "port not available" not in said:
                 break
-        else:
-            raise AssertionError("chromedriver did not start")
+        assert found, f"chromedriver did not start: {said}"
         self.url = f"http://127.0.0.1:{found[1]}/session"
         options = {"binary": shutil.which("chromium"), "args": [*ARGUMENTS, f"--user-data-dir={folder}/chromium", *arguments]}
         wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}, "timeouts": {"script": 30000, "pageLoad": 60000}}

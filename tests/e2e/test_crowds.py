@@ -149,7 +149,8 @@ def test_unfinished_messages_of_many_take_little_memory(rdzv, many_files):
         held.append(Native(d.port, source=f"127.3.0.{1 + i % 2}"))
         with contextlib.suppress(Closed, ConnectionError):
             held[-1].write(begun)
-    d.expect("closed to make room: unfinished messages of unidentified connections take too much memory")
+    # Where two thousand take longer than 10 s, the first ones make room in another way.
+    d.expect("closed to make room: unfinished messages of unidentified connections take too much memory|closed: it did not say who it is within 10 s")
     with Native(d.port) as n:
         n.hello(nodes=2)
         n.expect("WELCOME")
