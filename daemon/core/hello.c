@@ -284,7 +284,8 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   if (known && job_is_over(known)) return known;
   if (known) j = known;
   if (passed && !known && !(j && (is_kin(j, h) || is_of_a_younger_run(j, h)))) {
-    if (j && h->phase != PHASE_NONE) { /* it may run on our nodes until it says that it has stopped */
+    bool runs = h->phase != PHASE_NONE && h->phase != PHASE_STOPPED && h->phase != PHASE_FINISHED;
+    if (j && runs) { /* on our nodes, perhaps, and until it says that it has stopped */
       job_hold_stale(j, h);
       send_stale(c, ev->conn, j, h, STALE_OLD_RUN);
       return NULL;
