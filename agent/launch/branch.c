@@ -26,7 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/output/lines.h"
+#include "common/lines.h"
 #include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/limit.h"

@@ -28,7 +28,7 @@
 #include <uv.h>
 #include "agent/launch/branch.h"
 #include "agent/options/interpreter.h"
-#include "agent/output/lines.h"
+#include "common/lines.h"
 #include "common/system/clock.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/nccl/record.h"
-#include "agent/output/lines.h"
+#include "common/lines.h"
 #include "common/system/command.h"
 #include "common/system/log.h"
 #include "common/mem.h"

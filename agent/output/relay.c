@@ -45,7 +45,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/output/file.h"
-#include "agent/output/lines.h"
+#include "common/lines.h"
 #include "agent/output/sink.h"
 #include "agent/terminal/pty.h"
 #include "common/system/clock.h"

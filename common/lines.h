@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef AGENT_OUTPUT_LINES_H
-#define AGENT_OUTPUT_LINES_H
+#ifndef COMMON_LINES_H
+#define COMMON_LINES_H
 
 /* Lines from a stream of bytes. Pure. */
 

@@ -7,7 +7,7 @@
  *
  * Only \n ends a line. A carriage return belongs to the line: progress bars draw with it. */
 
-#include "agent/output/lines.h"
+#include "common/lines.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/output/lines.c: lines from bytes in any pieces, and the last lines of a stream. */
+/* common/lines.c: lines from bytes in any pieces, and the last lines of a stream. */
 
-#include "agent/output/lines.h"
+#include "common/lines.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
