@@ -5,16 +5,13 @@
  *                                                    '-> it dies, or does not answer in time -> fn: CLAIM_FAILED
  *
  * The helper answers each request before its deadline unless it hangs in the kernel, is stopped, or lies. Then it is
- * killed, and all that it was asked has failed, which means: not known. The next request starts another one. A process
- * that hangs in the kernel does not die at once. It blocks nothing until the daemon exits, which then gives up after
- * SERVER_STOP_MS.
+ * killed, and all that it was asked has failed, which means: not known. The next request starts another one.
  *
  * A failed order is answered by claims_expire, never inside a call of the server: its deadline is in the past then. */
 
 #include "daemon/server/claims.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +19,9 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
-#include "common/system/command.h"
+#include "common/system/helper.h"
 #include "common/system/log.h"
 #include "daemon/claim/line.h"
-
-enum { READ_SIZE = 65536 };
 
 struct order {
   struct order *next;
@@ -38,22 +33,12 @@ struct order {
   bool ends;
 };
 
-struct helper {
-  struct claims *of; /* NULL: it is not listened to any more */
-  uv_process_t process;
-  uv_pipe_t in, out;
-  struct buf text;
-  char *last_words; /* it is not ready and will exit; why */
-  bool ready, exited, closing;
-  int64_t status;
-  int signo, open_handles;
-  char room[READ_SIZE];
-};
-
 struct claims {
   uv_loop_t *loop;
   char *where;
   struct helper *helper; /* NULL: none runs */
+  char *last_words;      /* of this helper: it is not ready and will exit; why */
+  bool ready;            /* this helper */
   uint64_t started_ms, numbers;
   struct order *first, **last; /* in the order of their deadlines, but for those that failed */
   size_t n, n_failed, bytes;
@@ -61,11 +46,6 @@ struct claims {
   bool closed;
   claims_fn fn;
   void *ctx;
-};
-
-struct line {
-  uv_write_t write;
-  char *data;
 };
 
 /* Orders. ---------------------------------------------------------------------------------------------------------- */
@@ -115,167 +95,79 @@ static void finish_order(struct claims *c, struct order *o, enum claim_answer an
 
 /* The helper. ------------------------------------------------------------------------------------------------------ */
 
-static void on_closed(uv_handle_t *handle) {
-  struct helper *h = handle->data;
-  if (--h->open_handles > 0) return;
-  buf_finish(&h->text);
-  free(h->last_words);
-  free(h);
-}
-
-static void close_pipes(struct helper *h) {
-  if (h->closing) return;
-  h->closing = true;
-  uv_close((uv_handle_t *)&h->in, on_closed);
-  uv_close((uv_handle_t *)&h->out, on_closed);
-}
-
-static void close_helper(struct helper *h) {
-  close_pipes(h);
-  uv_close((uv_handle_t *)&h->process, on_closed);
-}
-
-/* What it was asked has failed; a new one starts with the next request. A killed process is reaped by the loop. */
+/* What it was asked has failed; a new one starts with the next request. */
 static void lose_helper(struct claims *c, const struct err *why) {
-  struct helper *h = c->helper;
+  helper_destroy(c->helper);
   c->helper = NULL;
   c->trouble = *why;
   fail_all(c, why->text);
-  h->of = NULL;
-  if (h->exited) return close_helper(h);
-  close_pipes(h);
-  uv_process_kill(&h->process, SIGKILL);
 }
 
-static void say_death(struct helper *h) {
+static void on_helper_end(void *ctx, const struct helper_end *end) {
+  struct claims *c = ctx;
   struct err why = ERR_INIT;
-  int code = h->status == EXIT_CODE_USAGE ? -EINVAL : -EIO;
-  if (h->last_words)
-    err_set(&why, code, "%s", h->last_words);
-  else if (h->signo)
-    err_set(&why, code, "rdzv-claim (pid %d) was killed by signal %d", (int)h->process.pid, h->signo);
-  else
-    err_set(&why, code, "rdzv-claim (pid %d) exited with code %d", (int)h->process.pid, (int)h->status);
-  if (h->ready && !h->of->closed) log_warn("claim: %s", why.text);
-  lose_helper(h->of, &why);
-}
-
-static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
-  struct helper *h = process->data;
-  h->exited = true;
-  h->status = status;
-  h->signo = signo;
-  if (!h->of)
-    close_helper(h);
-  else if (!uv_is_active((uv_handle_t *)&h->out)) /* its pipe may still hold its last words */
-    say_death(h);
+  helper_explain_end(c->helper, end, &why);
+  if (c->last_words) err_set(&why, -EIO, "%s", c->last_words);
+  if (end->status == EXIT_CODE_USAGE) why.code = -EINVAL;
+  if (c->ready && !c->closed) log_warn("claim: %s", why.text);
+  lose_helper(c, &why);
 }
 
 /* Its first answer. */
-static void take_ready(struct helper *h, const struct claim_reply *r) {
-  h->ready = r->answer == CLAIM_WON;
-  if (!h->ready && !h->last_words)
-    h->last_words = xstrdup(r->text);
+static void take_ready(struct claims *c, const struct claim_reply *r) {
+  c->ready = r->answer == CLAIM_WON;
+  if (!c->ready && !c->last_words)
+    c->last_words = xstrdup(r->text);
   else if (*r->text)
     log_warn("claim: %s", r->text);
 }
 
 static void take_reply(struct claims *c, const struct claim_reply *r) {
-  if (r->serial == CLAIM_READY_SERIAL) return take_ready(c->helper, r);
+  if (r->serial == CLAIM_READY_SERIAL) return take_ready(c, r);
   struct order **at = &c->first;
   while (*at && (*at)->number != r->serial) at = &(*at)->next;
   if (*at && !(*at)->failed) finish_order(c, take_order(c, at), r->answer, r->text);
 }
 
-/* The helper may be lost in here. */
-static void read_lines(struct helper *h) {
+static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
+  struct claims *c = ctx;
   struct err e = ERR_INIT;
   struct claim_reply r;
-  size_t done = 0;
-  for (char *nl; h->of && done < h->text.len && (nl = memchr(h->text.data + done, '\n', h->text.len - done));) {
-    const char *line = h->text.data + done;
-    done = (size_t)(nl - h->text.data) + 1;
-    if (claim_read_reply(line, (size_t)(nl - line), &r, &e) < 0) break;
-    take_reply(h->of, &r);
+  if (len > CLAIM_LINE_MAX) {
+    err_set(&e, -EMSGSIZE, "a line has more than %d bytes", CLAIM_LINE_MAX);
+  } else if (claim_read_reply(line, len, &r, &e) == 0) {
+    take_reply(c, &r);
     claim_reply_finish(&r);
+    return;
   }
-  if (!h->of) return;
-  buf_consume(&h->text, done);
-  if (!e.code && h->text.len <= CLAIM_LINE_MAX) return;
-  if (!e.code) err_set(&e, -EMSGSIZE, "a line has more than %d bytes", CLAIM_LINE_MAX);
-  err_wrap(&e, "what rdzv-claim (pid %d) answered cannot be read", (int)h->process.pid);
+  err_wrap(&e, "what rdzv-claim (pid %d) answered cannot be read", (int)helper_pid(c->helper));
   log_error("claim: %s", e.text);
-  lose_helper(h->of, &e);
-}
-
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
-  struct helper *h = handle->data;
-  *out = uv_buf_init(h->room, sizeof h->room);
-}
-
-static void on_out(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
-  struct helper *h = stream->data;
-  if (!h->of) return;
-  if (n > 0) {
-    buf_append(&h->text, b->base, (size_t)n);
-    read_lines(h);
-  }
-  if (n >= 0 || !h->of) return;
-  uv_read_stop(stream);
-  if (h->exited) say_death(h);
-}
-
-static struct helper *create_helper(struct claims *c) {
-  struct helper *h = xcalloc(1, sizeof *h);
-  h->of = c;
-  h->process.data = h->in.data = h->out.data = h;
-  uv_pipe_init(c->loop, &h->in, 0);
-  uv_pipe_init(c->loop, &h->out, 0);
-  h->open_handles = 3;
-  return h;
+  lose_helper(c, &e);
 }
 
 static int start_helper(struct claims *c, struct err *e) {
   char name[] = "rdzv-claim", *argv[] = {name, c->where, NULL};
-  char *program = command_companion(name, "claim/", getenv("PATH"), e);
-  c->started_ms = boot_ms();
-  if (!program) return e->code;
-  struct helper *h = c->helper = create_helper(c);
-  uv_stdio_container_t stdio[] = {
-      {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&h->in},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&h->out},
-      {.flags = UV_IGNORE}, /* one that hangs must not hold what reads our log */
+  const struct helper_options o = {
+      .loop = c->loop,
+      .built = "claim/",
+      .argv = argv,
+      .input = true,
+      /* no stderr: one that hangs must not hold what reads our log */
+      .output = {{.line_max = CLAIM_LINE_MAX + 1, .whole = true}},
+      .on_line = on_line,
+      .on_end = on_helper_end,
+      .ctx = c,
   };
-  uv_process_options_t options = {
-      .file = program, .args = argv, .exit_cb = on_exit_process, .stdio = stdio, .stdio_count = 3};
-  int rc = uv_spawn(c->loop, &h->process, &options);
-  if (rc) {
-    err_sys(e, rc, "rdzv-claim (%s) cannot be started", program);
-    c->helper = NULL;
-    close_helper(h);
-  } else {
-    uv_read_start((uv_stream_t *)&h->out, on_alloc, on_out);
-    log_debug("claim: rdzv-claim started pid=%d", (int)h->process.pid);
-  }
-  free(program);
+  c->started_ms = boot_ms();
+  c->ready = false;
+  free(c->last_words);
+  c->last_words = NULL;
+  int rc = helper_start(&o, &c->helper, e);
+  if (rc == 0) log_debug("claim: rdzv-claim started pid=%d", (int)helper_pid(c->helper));
   return rc;
 }
 
 /* Requests. -------------------------------------------------------------------------------------------------------- */
-
-static void on_written(uv_write_t *write, int status) {
-  struct line *l = write->data; /* a failure shows as the helper's death */
-  free(l->data);
-  free(l);
-}
-
-static void send_line(struct claims *c, struct buf *text) {
-  struct line *l = xcalloc(1, sizeof *l);
-  uv_buf_t b = uv_buf_init(text->data, (unsigned)text->len);
-  l->data = buf_steal(text);
-  l->write.data = l;
-  if (uv_write(&l->write, (uv_stream_t *)&c->helper->in, &b, 1, on_written) < 0) on_written(&l->write, 0);
-}
 
 /* A helper runs, or a sentence says why not. */
 static bool have_helper(struct claims *c, struct err *e) {
@@ -296,7 +188,7 @@ static void send_order(struct claims *c, struct order *o, const char *name, cons
   } else if (have_helper(c, &e) && claim_put_request(&text, o->number, o->ends, name, content, len, &e) == 0) {
     o->size = text.len;
     c->bytes += text.len;
-    send_line(c, &text);
+    helper_send(c->helper, &text);
   }
   if (e.code) fail_order(c, o, e.text);
   buf_finish(&text);
@@ -318,7 +210,7 @@ static void kill_if_late(struct claims *c, uint64_t now_ms) {
   struct err why = ERR_INIT;
   if (c->n_failed || !c->helper || now_ms < claims_deadline(c)) return;
   err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, JOB_CLAIM_MS / 1000.0);
-  log_warn("claim: %s; killed rdzv-claim (pid %d)", why.text, (int)c->helper->process.pid);
+  log_warn("claim: %s; killed rdzv-claim (pid %d)", why.text, (int)helper_pid(c->helper));
   lose_helper(c, &why);
 }
 
@@ -358,14 +250,14 @@ static int wait_for_helper(struct claims *c, struct err *e) {
   uv_timer_init(c->loop, timer);
   timer->data = &late;
   uv_timer_start(timer, on_start_timer, CLAIMS_START_MS, 0);
-  while (c->helper && !c->helper->ready && !late) uv_run(c->loop, UV_RUN_ONCE);
+  while (c->helper && !c->ready && !late) uv_run(c->loop, UV_RUN_ONCE);
   uv_close((uv_handle_t *)timer, on_timer_closed);
-  if (c->helper && c->helper->ready) return 0;
+  if (c->helper && c->ready) return 0;
   if (c->helper) {
     struct err why = ERR_INIT;
     err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, CLAIMS_START_MS / 1000.0);
     log_warn("claim: %s; killed rdzv-claim (pid %d), jobs wait until that has changed", why.text,
-             (int)c->helper->process.pid);
+             (int)helper_pid(c->helper));
     lose_helper(c, &why);
     return 0;
   }
@@ -387,30 +279,17 @@ int claims_create(uv_loop_t *loop, const char *where, struct claims **out, struc
   return rc;
 }
 
-static void on_shut_down(uv_shutdown_t *shutdown, int status) {
-  free(shutdown);
-}
-
-/* Behind what was written. */
-static void end_input(struct helper *h) {
-  uv_shutdown_t *shutdown = xcalloc(1, sizeof *shutdown);
-  if (uv_shutdown(shutdown, (uv_stream_t *)&h->in, on_shut_down) < 0) free(shutdown);
-}
-
 void claims_close(struct claims *c) {
   if (!c || c->closed) return;
   c->closed = true;
-  if (c->helper) end_input(c->helper);
+  if (c->helper) helper_end_input(c->helper);
 }
 
 void claims_destroy(struct claims *c) {
   if (!c) return;
-  if (c->helper) {
-    c->helper->of = NULL;
-    if (!c->helper->exited) uv_process_kill(&c->helper->process, SIGKILL);
-    close_helper(c->helper);
-  }
+  helper_destroy(c->helper);
   while (c->first) free_order(take_order(c, &c->first));
+  free(c->last_words);
   free(c->where);
   free(c);
 }
