@@ -9,37 +9,30 @@
  * begins EVENT_COMMAND_LATER_MS after its event, or at the end.
  *
  * A run is killed with its process group after EVENT_COMMAND_RUN_MS. Nothing waits for it: not the job, and at the end
- * the program for a few seconds at most, since the last event is the one that matters most. When the shell has
- * exited its pipes are read empty and closed: a child that it leaves behind does not hold them. */
+ * the program for a few seconds at most, since the last event is the one that matters most. A child that the shell
+ * leaves behind does not hold its pipes. */
 
 #include "common/sinks/event_command.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "common/buf.h"
 #include "common/events/event.h"
 #include "common/events/turns.h"
 #include "common/json.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
+#include "common/system/helper.h"
 #include "common/system/log.h"
 
-enum { READ_SIZE = 4096, DRAIN_MAX = 16, DEATH_MS = 500 };
+enum { LINE_READ_MAX = 16384 };
 
 struct run {
   struct event_command *of;
   struct run *next;
   struct turn *turn;
-  uv_process_t process;
-  uv_pipe_t in, out, err;
-  uv_timer_t timer;
-  uv_write_t write;
-  struct buf text; /* of its output: a line that has not ended */
+  struct helper *helper; /* NULL: it could not be started */
   unsigned lines;
-  bool exited, killed;
-  int open_handles;
 };
 
 struct event_command {
@@ -49,7 +42,7 @@ struct event_command {
   struct turns turns;
   struct run *first;
   uv_timer_t timer; /* the next turn; or the end */
-  bool closing, killed, closed;
+  bool closing, closed;
 };
 
 extern char **environ;
@@ -59,7 +52,8 @@ static void finish_close_if_idle(struct event_command *c);
 
 /* Output. ---------------------------------------------------------------------------------------------------------- */
 
-static void log_output(struct run *r, const char *line, size_t n) {
+static void on_line(void *ctx, enum helper_stream from, const char *line, size_t n) {
+  struct run *r = ctx;
   struct buf shown = BUF_INIT;
   if (r->lines++ >= EVENT_COMMAND_LINES_MAX) return;
   if (r->lines == EVENT_COMMAND_LINES_MAX)
@@ -70,87 +64,29 @@ static void log_output(struct run *r, const char *line, size_t n) {
   buf_finish(&shown);
 }
 
-static void take_output(struct run *r, const char *data, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    if (data[i] != '\n') {
-      if (r->text.len <= EVENT_COMMAND_LINE_MAX) buf_putc(&r->text, data[i]);
-      continue;
-    }
-    log_output(r, buf_text(&r->text), r->text.len);
-    buf_clear(&r->text);
-  }
-}
-
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
-  static char room[READ_SIZE]; /* used up before the next read */
-  *out = uv_buf_init(room, sizeof room);
-}
-
-static void on_out(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
-  if (n > 0) take_output(stream->data, b->base, (size_t)n);
-  if (n < 0) uv_read_stop(stream);
-}
-
-/* The shell is gone; its last words may still be in the pipe. */
-static void drain(struct run *r, uv_pipe_t *pipe) {
-  char room[READ_SIZE];
-  int fd;
-  ssize_t n;
-  if (uv_fileno((uv_handle_t *)pipe, &fd) != 0) return;
-  for (int i = 0; i < DRAIN_MAX && (n = read(fd, room, sizeof room)) > 0; i++) take_output(r, room, (size_t)n);
-  if (r->text.len) take_output(r, "\n", 1);
-}
-
 /* A run. ----------------------------------------------------------------------------------------------------------- */
 
-static void on_handle_closed(uv_handle_t *handle) {
-  struct run *r = handle->data;
-  if (--r->open_handles > 0) return;
-  struct event_command *c = r->of;
-  struct run **at = &c->first;
+static void free_run(struct run *r) {
+  struct run **at = &r->of->first;
   while (*at != r) at = &(*at)->next;
   *at = r->next;
-  turns_done(&c->turns, r->turn);
-  buf_finish(&r->text);
+  helper_destroy(r->helper);
+  turns_done(&r->of->turns, r->turn);
   free(r);
+}
+
+static void on_helper_end(void *ctx, const struct helper_end *end) {
+  struct run *r = ctx;
+  struct event_command *c = r->of;
+  if (end->late)
+    log_warn("--on-event (%s): the command is killed: it has run for 30 s", r->turn->name);
+  else if (end->signo)
+    log_warn("--on-event (%s): the command was killed by signal %d", r->turn->name, end->signo);
+  else if (end->status)
+    log_warn("--on-event (%s): the command exited with code %d", r->turn->name, end->status);
+  free_run(r);
   run_next(c);
   finish_close_if_idle(c);
-}
-
-static void close_run(struct run *r) {
-  uv_handle_t *const handles[] = {(uv_handle_t *)&r->process, (uv_handle_t *)&r->in, (uv_handle_t *)&r->out,
-                                  (uv_handle_t *)&r->err, (uv_handle_t *)&r->timer};
-  for (size_t i = 0; i < sizeof handles / sizeof *handles; i++)
-    if (!uv_is_closing(handles[i])) uv_close(handles[i], on_handle_closed);
-}
-
-static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
-  struct run *r = process->data;
-  r->exited = true;
-  drain(r, &r->out);
-  drain(r, &r->err);
-  if (!r->killed && signo)
-    log_warn("--on-event (%s): the command was killed by signal %d", r->turn->name, signo);
-  else if (!r->killed && status)
-    log_warn("--on-event (%s): the command exited with code %d", r->turn->name, (int)status);
-  close_run(r);
-}
-
-static void kill_run(struct run *r, const char *why) {
-  if (r->exited || r->killed) return;
-  r->killed = true;
-  log_warn("--on-event (%s): the command is killed: %s", r->turn->name, why);
-  kill(-r->process.pid, SIGKILL); /* its session has one group, unless it made more */
-}
-
-static void on_run_timer(uv_timer_t *timer) {
-  kill_run(timer->data, "it has run for 30 s");
-}
-
-/* Or it has not read all of it, which it need not. */
-static void on_event_written(uv_write_t *write, int status) {
-  uv_handle_t *in = (uv_handle_t *)write->handle;
-  if (!uv_is_closing(in)) uv_close(in, on_handle_closed); /* the end of its stdin */
 }
 
 /* "RDZV_EVENT_MESSAGE=" and the sentence, in one line. */
@@ -184,49 +120,36 @@ static void free_env(char **env) {
   free(env);
 }
 
-static int spawn(struct run *r) {
-  char shell[] = "sh", option[] = "-c", *argv[] = {shell, option, r->of->command, NULL};
-  char **env = make_env(r->turn);
-  uv_stdio_container_t stdio[] = {
-      {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&r->in},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&r->out},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&r->err},
-  };
-  uv_process_options_t options = {.file = "/bin/sh",
-                                  .args = argv,
-                                  .env = env,
-                                  .flags = UV_PROCESS_DETACHED, /* a session of its own: Ctrl-C is not for it */
-                                  .exit_cb = on_exit_process,
-                                  .stdio = stdio,
-                                  .stdio_count = 3};
-  int rc = uv_spawn(r->of->loop, &r->process, &options);
-  free_env(env);
-  return rc;
-}
-
 static void start_run(struct event_command *c, struct turn *turn) {
   struct run *r = xcalloc(1, sizeof *r);
-  *r = (struct run){.of = c, .next = c->first, .turn = turn, .open_handles = 5};
+  struct err e = ERR_INIT;
+  struct buf event = BUF_INIT;
+  char shell[] = "sh", option[] = "-c", *argv[] = {shell, option, c->command, NULL}, **env = make_env(turn);
+  const struct helper_options o = {
+      .loop = c->loop,
+      .name = "the shell",
+      .file = "/bin/sh",
+      .argv = argv,
+      .env = env,
+      .input = true,
+      .deadline_ms = EVENT_COMMAND_RUN_MS,
+      .output = {{.line_max = LINE_READ_MAX}, {.line_max = LINE_READ_MAX}},
+      .on_line = on_line,
+      .on_end = on_helper_end,
+      .ctx = r,
+  };
+  *r = (struct run){.of = c, .next = c->first, .turn = turn};
   c->first = r;
-  r->process.data = r->in.data = r->out.data = r->err.data = r->timer.data = r;
-  uv_pipe_init(c->loop, &r->in, 0);
-  uv_pipe_init(c->loop, &r->out, 0);
-  uv_pipe_init(c->loop, &r->err, 0);
-  uv_timer_init(c->loop, &r->timer);
-  int rc = spawn(r);
+  int rc = helper_start(&o, &r->helper, &e);
+  free_env(env);
   if (rc) {
-    log_warn("--on-event (%s): no shell could be started: %s", turn->name, uv_strerror(rc));
-    r->exited = true;
-    close_run(r);
+    log_warn("--on-event (%s): %s", turn->name, e.text);
+    free_run(r);
     return;
   }
-  size_t n = strlen(turn->line);
-  turn->line[n] = '\n'; /* in the place of its end */
-  uv_buf_t b = uv_buf_init(turn->line, (unsigned)n + 1);
-  uv_write(&r->write, (uv_stream_t *)&r->in, &b, 1, on_event_written);
-  uv_read_start((uv_stream_t *)&r->out, on_alloc, on_out);
-  uv_read_start((uv_stream_t *)&r->err, on_alloc, on_out);
-  uv_timer_start(&r->timer, on_run_timer, EVENT_COMMAND_RUN_MS, 0);
+  buf_printf(&event, "%s\n", turn->line);
+  helper_send(r->helper, &event);
+  helper_end_input(r->helper); /* it need not read all of it */
 }
 
 /* Turns. ----------------------------------------------------------------------------------------------------------- */
@@ -294,15 +217,13 @@ static void on_timer(uv_timer_t *timer) {
     run_next(c);
     return;
   }
-  if (c->killed) { /* and something does not die: it is left behind */
-    for (struct run *r = c->first; r; r = r->next) uv_unref((uv_handle_t *)&r->process);
-    finish_close(c);
-    return;
-  }
-  c->killed = true;
   turns_drop_all(&c->turns);
-  for (struct run *r = c->first; r; r = r->next) kill_run(r, "the program that started it ends");
-  uv_timer_start(&c->timer, on_timer, DEATH_MS, 0);
+  for (struct run *r = c->first, *next; r; r = next) {
+    next = r->next;
+    log_warn("--on-event (%s): the command is killed: the program that started it ends", r->turn->name);
+    free_run(r);
+  }
+  finish_close(c);
 }
 
 /* What waits only for the next minute does not run any more. */
@@ -322,7 +243,7 @@ bool event_command_is_closed(const struct event_command *c) {
 }
 
 void event_command_destroy(struct event_command *c) {
-  if (!c || c->first) return; /* a process that does not die still has a handle: the program is about to exit */
+  if (!c) return;
   turns_finish(&c->turns);
   free(c->command);
   free(c);
