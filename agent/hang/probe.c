@@ -17,12 +17,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "common/system/command.h"
+#include "common/system/helper.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/mem.h"
@@ -49,21 +49,9 @@ struct found {
   char *file;
   bool read;
   struct probe_facts facts;
-  struct buf stack, errors; /* output of its tool; in the end all of it is in `stack` */
-  const char *tool;         /* its name, once started */
-  char *path;               /* path of the tool, until it is started; NULL: none */
-};
-
-struct tool {
-  uv_process_t process;
-  uv_pipe_t out, err;
-  struct probe *of;    /* NULL: given up; it is killed and reaped */
-  struct probe *owner; /* while it dies */
-  struct found *found;
-  struct tool *next;
-  int open; /* handles */
-  bool exited, out_end, err_end;
-  char chunk[8192];
+  struct buf stack; /* output of its tool */
+  const char *tool; /* its name, once started */
+  char *path;       /* path of the tool, until it is started; NULL: none */
 };
 
 /* A report being written in the pool. */
@@ -85,7 +73,8 @@ struct probe {
   struct reading *reading;
   struct found *v;
   size_t n;
-  struct tool *tools, *dying;
+  struct helper *tool;   /* NULL: none runs */
+  struct found *subject; /* of the tool */
   struct writing *writings[PROBE_TARGETS_MAX];
 };
 
@@ -98,7 +87,6 @@ static void forget_found(struct probe *p) {
   for (size_t i = 0; i < p->n; i++) {
     free(p->v[i].file);
     buf_finish(&p->v[i].stack);
-    buf_finish(&p->v[i].errors);
     free(p->v[i].path);
   }
   free(p->v);
@@ -193,77 +181,22 @@ static void show_found(struct probe *p, size_t i) {
 
 /* Tools. ----------------------------------------------------------------------------------------------------------- */
 
-static void on_tool_closed(uv_handle_t *handle) {
-  struct tool *t = handle->data;
-  if (--t->open == 0) free(t);
+static void append(struct buf *to, const char *text) {
+  if (to->len && *text && to->data[to->len - 1] != '\n') buf_putc(to, '\n');
+  buf_puts(to, text);
 }
 
-static void take_out(struct tool **at, const struct tool *t) {
-  while (*at && *at != t) at = &(*at)->next;
-  if (*at) *at = t->next;
+/* Its output so far. A tool that still runs is killed. */
+static void end_tool(struct probe *p) {
+  append(&p->subject->stack, buf_text(helper_text(p->tool, HELPER_OUT)));
+  append(&p->subject->stack, buf_text(helper_text(p->tool, HELPER_ERR)));
+  helper_destroy(p->tool);
+  p->tool = NULL;
 }
 
-static void put_errors(struct found *f) {
-  if (f->stack.len && f->errors.len && f->stack.data[f->stack.len - 1] != '\n') buf_putc(&f->stack, '\n');
-  buf_append(&f->stack, f->errors.data, f->errors.len);
-  buf_clear(&f->errors);
-}
-
-/* Its output is complete. A process that still runs is killed; its handle stays until it is reaped. */
-static void tool_close(struct tool *t) {
-  struct probe *p = t->of;
-  take_out(&p->tools, t);
-  put_errors(t->found);
-  t->of = NULL;
-  uv_close((uv_handle_t *)&t->out, on_tool_closed);
-  uv_close((uv_handle_t *)&t->err, on_tool_closed);
-  if (t->exited) {
-    uv_close((uv_handle_t *)&t->process, on_tool_closed);
-    return;
-  }
-  uv_process_kill(&t->process, SIGKILL);
-  t->owner = p;
-  t->next = p->dying;
-  p->dying = t;
-}
-
-/* Stops waiting for it, dead or not. */
-static void tool_forget(struct tool *t) {
-  take_out(&t->owner->dying, t);
-  uv_close((uv_handle_t *)&t->process, on_tool_closed);
-}
-
-static void tool_check(struct tool *t) {
-  struct probe *p = t->of;
-  if (!p || !t->exited || !t->out_end || !t->err_end) return;
-  tool_close(t);
-  start_next(p);
-}
-
-static void on_tool_exit(uv_process_t *process, int64_t status, int signo) {
-  struct tool *t = process->data;
-  t->exited = true;
-  if (t->of)
-    tool_check(t);
-  else
-    tool_forget(t);
-}
-
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *b) {
-  struct tool *t = handle->data;
-  *b = uv_buf_init(t->chunk, sizeof(t->chunk));
-}
-
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
-  struct tool *t = stream->data;
-  if (!t->of) return;
-  struct buf *to = stream == (uv_stream_t *)&t->out ? &t->found->stack : &t->found->errors;
-  if (n > 0 && to->len + (size_t)n <= PROBE_OUTPUT_MAX) buf_append(to, b->base, (size_t)n);
-  if (n >= 0) return;
-  uv_read_stop(stream);
-  if (stream == (uv_stream_t *)&t->out) t->out_end = true;
-  if (stream == (uv_stream_t *)&t->err) t->err_end = true;
-  tool_check(t);
+static void on_tool_end(void *ctx, const struct helper_end *end) {
+  end_tool(ctx);
+  start_next(ctx);
 }
 
 /* The argv of a tool; `pid` is a buffer for its last word. Loading symbols of all libraries of a Python process
@@ -309,63 +242,39 @@ static char **tool_env(void) {
   return env;
 }
 
-static int tool_spawn(struct probe *p, struct tool *t, const char *tool) {
-  const char *words[ARGS_MAX] = {NULL};
-  char *argv[ARGS_MAX], number[16]; /* libuv writes to none of them */
-  uv_stdio_container_t stdio[] = {
-      {.flags = UV_IGNORE},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&t->out},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&t->err},
-  };
-  snprintf(number, sizeof(number), "%d", (int)t->found->facts.pid);
-  tool_words(tool, t->found->facts.python, number, words);
-  memcpy(argv, words, sizeof(argv));
-  char **env = tool_env();
-  uv_process_options_t options = {
-      .file = tool,
-      .args = argv,
+static void start_tool(struct probe *p, struct found *f, const char *path) {
+  const char *words[ARGS_MAX] = {NULL}, *base = strrchr(path, '/');
+  char *argv[ARGS_MAX], number[16], **env = tool_env();
+  struct err e = ERR_INIT;
+  base = base ? base + 1 : path;
+  f->tool = strcmp(base, "py-spy") == 0 ? "py-spy" : strcmp(base, "gdb") == 0 ? "gdb" : "eu-stack";
+  snprintf(number, sizeof(number), "%d", (int)f->facts.pid);
+  tool_words(path, f->facts.python, number, words);
+  memcpy(argv, words, sizeof(argv)); /* no word is written to */
+  const struct helper_options o = {
+      .loop = p->loop,
+      .name = "it",
+      .file = path,
+      .argv = argv,
       .env = env,
-      .flags = UV_PROCESS_DETACHED, /* no Ctrl-C from our terminal */
-      .exit_cb = on_tool_exit,
-      .stdio = stdio,
-      .stdio_count = sizeof(stdio) / sizeof(*stdio),
+      .output = {{.text_max = PROBE_OUTPUT_MAX}, {.text_max = PROBE_OUTPUT_MAX}},
+      .on_end = on_tool_end,
+      .ctx = p,
   };
-  int rc = uv_spawn(p->loop, &t->process, &options);
+  p->subject = f;
+  if (helper_start(&o, &p->tool, &e)) buf_printf(&f->stack, "%s\n", e.text);
   free(env);
-  return rc;
-}
-
-static void tool_start(struct probe *p, struct found *f, const char *path) {
-  struct tool *t = xcalloc(1, sizeof(*t));
-  *t = (struct tool){.of = p, .found = f, .next = p->tools, .open = 3};
-  const char *base = strrchr(path, '/');
-  f->tool = strcmp(base ? base + 1 : path, "py-spy") == 0 ? "py-spy"
-            : strcmp(base ? base + 1 : path, "gdb") == 0  ? "gdb"
-                                                         : "eu-stack";
-  uv_pipe_init(p->loop, &t->out, 0);
-  uv_pipe_init(p->loop, &t->err, 0);
-  t->process.data = t->out.data = t->err.data = t;
-  p->tools = t;
-  int rc = tool_spawn(p, t, path);
-  if (rc) {
-    t->exited = true;
-    buf_printf(&f->stack, "it cannot be started: %s\n", uv_strerror(rc));
-    tool_close(t);
-    return;
-  }
-  uv_read_start((uv_stream_t *)&t->out, on_alloc, on_read);
-  uv_read_start((uv_stream_t *)&t->err, on_alloc, on_read);
 }
 
 /* One tool at a time: the first whole stack is worth more than parts of each. */
 static void start_next(struct probe *p) {
-  for (size_t i = 0; i < p->n && !p->tools; i++) {
+  for (size_t i = 0; i < p->n && !p->tool; i++) {
     char *path = p->v[i].path;
     p->v[i].path = NULL;
-    if (path) tool_start(p, &p->v[i], path);
+    if (path) start_tool(p, &p->v[i], path);
     free(path);
   }
-  if (!p->tools) finish_probe(p, true);
+  if (!p->tool) finish_probe(p, true);
 }
 
 static char *find_tool(bool python) {
@@ -419,10 +328,9 @@ static void finish_probe(struct probe *p, bool tell) {
   uv_timer_stop(&p->timer);
   if (p->reading) p->reading->of = NULL;
   p->reading = NULL;
-  while (p->tools) {
-    struct tool *t = p->tools;
-    buf_puts(&t->found->errors, "(it did not finish in time)\n");
-    tool_close(t);
+  if (p->tool) {
+    end_tool(p);
+    append(&p->subject->stack, "(it did not finish in time)\n");
   }
   for (size_t i = 0; i < p->n; i++) show_found(p, i);
   forget_found(p);
@@ -488,7 +396,6 @@ static void on_timer_closed(uv_handle_t *handle) {
 void probe_destroy(struct probe *p) {
   if (!p) return;
   finish_probe(p, false);
-  while (p->dying) tool_forget(p->dying);
   for (size_t i = 0; i < PROBE_TARGETS_MAX; i++)
     if (p->writings[i]) p->writings[i]->of = NULL;
   uv_close((uv_handle_t *)&p->timer, on_timer_closed);
