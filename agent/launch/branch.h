@@ -24,7 +24,6 @@ struct launch_tree_options {
   void (*on_report)(void *ctx, const struct launch_report *r);
   /* "1 INDEX text" or "2 INDEX text", without newline. */
   void (*on_line)(void *ctx, const char *line, size_t len);
-  void (*on_over)(void *ctx); /* no branch is left; may be called inside a call */
   void *ctx;
 };
 

@@ -34,6 +34,7 @@
 #include "common/limit.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
+#include "common/system/outlet.h"
 #include "common/mem.h"
 
 enum {
@@ -44,9 +45,10 @@ enum {
   INDEX_DIGITS_MAX = 6,
 };
 
-struct outlet {
+struct output {
   uv_pipe_t pipe;
-  bool open, broken;
+  struct outlet outlet;
+  bool open;
 };
 
 struct root {
@@ -63,7 +65,7 @@ struct root {
   struct line_merger *voices;
   struct relay *relay;
   struct log_sink log_sink;
-  struct outlet to[2]; /* stdout, stderr */
+  struct output to[2]; /* stdout, stderr */
   struct notify *notify;
   bool ending;
   int code;
@@ -76,40 +78,23 @@ static void carry_out(struct root *r);
 
 /* Output. ---------------------------------------------------------------------------------------------------------- */
 
-struct writing {
-  uv_write_t req;
-  struct outlet *to;
-  struct buf text;
-};
-
 static bool is_full(const struct root *r, size_t max) {
-  return r->to[0].pipe.write_queue_size > max || r->to[1].pipe.write_queue_size > max;
+  return outlet_waits(&r->to[0].outlet) > max || outlet_waits(&r->to[1].outlet) > max;
 }
 
-static void on_written(uv_write_t *req, int status) {
-  struct writing *w = req->data;
-  if (status < 0) w->to->broken = true;
-  if (root.tree && !is_full(&root, WAITS_MAX / 2)) launch_tree_pause(root.tree, false);
-  buf_finish(&w->text);
-  free(w);
+static void on_sent(void *ctx) {
+  struct root *r = ctx;
+  if (r->tree && !is_full(r, WAITS_MAX / 2)) launch_tree_pause(r->tree, false);
 }
 
 static void write_line(void *ctx, int std, const char *line, size_t len) {
   struct root *r = ctx;
-  struct outlet *to = &r->to[std - 1];
-  if (to->broken || !to->open) return;
-  struct writing *w = xcalloc(1, sizeof(*w));
-  w->to = to;
-  w->req.data = w;
-  buf_append(&w->text, line, len);
-  buf_putc(&w->text, '\n');
-  uv_buf_t out = uv_buf_init(w->text.data, (unsigned)w->text.len);
-  if (uv_write(&w->req, (uv_stream_t *)&to->pipe, &out, 1, on_written)) {
-    to->broken = true;
-    buf_finish(&w->text);
-    free(w);
-    return;
-  }
+  struct output *to = &r->to[std - 1];
+  struct buf text = BUF_INIT;
+  if (!to->open) return;
+  buf_append(&text, line, len);
+  buf_putc(&text, '\n');
+  outlet_send(&to->outlet, &text);
   if (r->tree && is_full(r, WAITS_MAX)) launch_tree_pause(r->tree, true);
 }
 
@@ -185,8 +170,6 @@ static void on_report(void *ctx, const struct launch_report *report) {
   carry_out(r);
 }
 
-static void on_over(void *ctx) {}
-
 static void on_signal(uv_signal_t *handle, int signo) {
   struct root *r = handle->data;
   if (signal_is_echo(&r->last_signal, signo, monotonic_ms())) return;
@@ -219,8 +202,10 @@ static int open_output(struct root *r, const struct agent_options *o, struct err
   if (rc == 0) rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, e);
   if (rc == 0) rc = relay_open(r->relay, &all, &pipes, &fd[0], &fd[1], e);
   for (int i = 0; rc == 0 && i < 2; i++) {
-    uv_pipe_init(&r->loop, &r->to[i].pipe, 0);
-    r->to[i].open = uv_pipe_open(&r->to[i].pipe, fd[i]) == 0;
+    struct output *to = &r->to[i];
+    uv_pipe_init(&r->loop, &to->pipe, 0);
+    to->outlet = (struct outlet){.stream = (uv_stream_t *)&to->pipe, .on_sent = on_sent, .ctx = r};
+    to->open = uv_pipe_open(&to->pipe, fd[i]) == 0;
   }
   if (rc == 0) log_sink_use_relay(&r->log_sink, r->relay);
   return rc;
@@ -269,8 +254,8 @@ static void start_launch(struct root *r, const struct agent_options *o) {
       &(struct launch_controller_config){
           .seats = r->l->order, .n = p->n, .need = o->nnodes.min, .serves = r->l->serves, .stop_ms = p->stop_ms},
       now);
-  r->tree = launch_tree_create(&(struct launch_tree_options){
-      .loop = &r->loop, .plan = p, .on_report = on_report, .on_line = on_line, .on_over = on_over, .ctx = r});
+  r->tree = launch_tree_create(
+      &(struct launch_tree_options){.loop = &r->loop, .plan = p, .on_report = on_report, .on_line = on_line, .ctx = r});
   uv_timer_init(&r->loop, &r->timer);
   uv_timer_init(&r->loop, &r->beat);
   r->timer.data = r->beat.data = r;
@@ -285,7 +270,7 @@ static void start_launch(struct root *r, const struct agent_options *o) {
   carry_out(r);
 }
 
-static void close_outlet(struct outlet *to) {
+static void close_output(struct output *to) {
   if (to->open) uv_close((uv_handle_t *)&to->pipe, NULL);
   to->open = false;
 }
@@ -299,8 +284,8 @@ static bool close_all(struct root *r) {
   uv_close((uv_handle_t *)&r->front_timer, NULL);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (r->signals[i].loop) uv_close((uv_handle_t *)&r->signals[i], NULL);
-  close_outlet(&r->to[0]);
-  close_outlet(&r->to[1]);
+  close_output(&r->to[0]);
+  close_output(&r->to[1]);
   uv_run(&r->loop, UV_RUN_NOWAIT);
   uv_run(&r->loop, UV_RUN_NOWAIT);
   log_sink_use_relay(&r->log_sink, NULL);

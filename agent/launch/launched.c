@@ -28,8 +28,9 @@
 #include <uv.h>
 #include "agent/launch/branch.h"
 #include "agent/options/interpreter.h"
-#include "common/lines.h"
 #include "common/system/clock.h"
+#include "common/system/helper.h"
+#include "common/system/outlet.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
 #include "common/system/log.h"
@@ -48,31 +49,22 @@ enum {
   FLUSH_MS = 2000, /* at the end, for output on its way up */
 };
 
-struct agent_stream {
-  uv_pipe_t pipe;
-  struct lines lines;
-  int std;
-  bool open;
-};
-
 struct launched {
   uv_loop_t loop;
   char *const *env;
-  uv_pipe_t in, up;
+  uv_pipe_t in, up_pipe;
+  struct outlet up;
   uv_timer_t timer;
   uv_signal_t signals[4];
   struct buf got;  /* of stdin, not parsed yet */
   size_t plan_len; /* 0: no header yet */
   struct launch_plan plan;
-  bool planned, gone, up_broken, paused;
+  bool planned, gone, paused;
   struct launch_tree *tree;
-  uv_process_t agent;
-  struct agent_stream out, err;
-  char *program; /* the program of the workers here; NULL: not known */
-  bool running, reported;
-  int64_t status;
-  int signo;
-  uint64_t heard_ms, pulse_ms, kill_ms, output_ms, flush_ms;
+  struct helper *agent; /* NULL: none runs */
+  char *program;        /* the program of the workers here; NULL: not known */
+  bool reported;        /* the end of the agent */
+  uint64_t heard_ms, pulse_ms, kill_ms, flush_ms;
   int code;
 };
 
@@ -81,43 +73,23 @@ static char chunk[65536];
 
 /* Up. -------------------------------------------------------------------------------------------------------------- */
 
-struct sending {
-  uv_write_t req;
-  struct buf text;
-};
-
-static void read_agent(struct launched *l, bool on);
-
 static void set_paused(struct launched *l, bool paused) {
   if (l->paused == paused) return;
   l->paused = paused;
-  read_agent(l, !paused);
+  if (l->agent) helper_pause(l->agent, paused);
   if (l->tree) launch_tree_pause(l->tree, paused);
 }
 
-static void on_sent_up(uv_write_t *req, int status) {
-  struct sending *r = req->data;
-  struct launched *l = &launched;
-  if (status < 0) l->up_broken = true;
-  if (l->up_broken || l->up.write_queue_size < UP_WAITS_MAX / 2) set_paused(l, false);
-  buf_finish(&r->text);
-  free(r);
+static void on_sent_up(void *ctx) {
+  struct launched *l = ctx;
+  if (l->up.broken || outlet_waits(&l->up) < UP_WAITS_MAX / 2) set_paused(l, false);
 }
 
 /* Takes `text`. */
 static void send_up(struct launched *l, struct buf *text) {
-  struct sending *r = xcalloc(1, sizeof(*r));
-  r->text = *text;
-  r->req.data = r;
-  *text = (struct buf)BUF_INIT;
-  uv_buf_t out = uv_buf_init(r->text.data, (unsigned)r->text.len);
-  if (l->up_broken || l->up.write_queue_size > UP_DROPS_MAX ||
-      uv_write(&r->req, (uv_stream_t *)&l->up, &out, 1, on_sent_up)) {
-    buf_finish(&r->text);
-    free(r);
-    return;
-  }
-  if (l->up.write_queue_size > UP_WAITS_MAX) set_paused(l, true);
+  if (outlet_waits(&l->up) > UP_DROPS_MAX) return buf_finish(text);
+  outlet_send(&l->up, text);
+  if (outlet_waits(&l->up) > UP_WAITS_MAX) set_paused(l, true);
 }
 
 static void send_report(struct launched *l, const struct launch_report *r) {
@@ -144,84 +116,28 @@ static void on_line(void *ctx, const char *line, size_t len) {
   send_up(ctx, &text);
 }
 
-static void on_tree_over(void *ctx) {}
-
 /* The agent. ------------------------------------------------------------------------------------------------------- */
 
-static void send_agent_line(struct launched *l, const struct agent_stream *s, const char *line, size_t len) {
+static void on_agent_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
+  struct launched *l = ctx;
   struct buf text = BUF_INIT;
-  buf_printf(&text, "%d %u ", s->std, (unsigned)l->plan.seats[0].index);
+  buf_printf(&text, "%d %u ", from == HELPER_OUT ? 1 : 2, (unsigned)l->plan.seats[0].index);
   buf_append(&text, line, len);
   buf_putc(&text, '\n');
   send_up(l, &text);
 }
 
-static void end_stream(struct launched *l, struct agent_stream *s) {
-  const char *line;
-  size_t len;
-  if (!s->open) return;
-  s->open = false;
-  if (lines_rest(&s->lines, &line, &len)) send_agent_line(l, s, line, len);
-  lines_finish(&s->lines);
-  uv_close((uv_handle_t *)&s->pipe, NULL);
-}
-
-static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf) {
-  *buf = uv_buf_init(chunk, sizeof(chunk));
-}
-
-static void on_output(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
-  struct launched *l = &launched;
-  struct agent_stream *s = stream->data;
-  const char *line;
-  size_t len;
-  if (n < 0) {
-    end_stream(l, s);
-    return;
-  }
-  lines_feed(&s->lines, buf->base, (size_t)n);
-  while (lines_next(&s->lines, &line, &len)) send_agent_line(l, s, line, len);
-}
-
-static void read_agent(struct launched *l, bool on) {
-  struct agent_stream *both[] = {&l->out, &l->err};
-  for (int i = 0; i < 2; i++) {
-    if (!both[i]->open) continue;
-    if (on)
-      uv_read_start((uv_stream_t *)&both[i]->pipe, on_alloc, on_output);
-    else
-      uv_read_stop((uv_stream_t *)&both[i]->pipe);
-  }
-}
-
-static void open_stream(struct launched *l, struct agent_stream *s, int std) {
-  uv_pipe_init(&l->loop, &s->pipe, 0);
-  s->pipe.data = s;
-  s->std = std;
-  s->open = true;
-  lines_init(&s->lines, AGENT_LINE_MAX);
-}
-
-static void on_agent_exit(uv_process_t *process, int64_t status, int signo) {
-  struct launched *l = process->data;
-  l->running = false;
-  l->status = status;
-  l->signo = signo;
-  l->output_ms = monotonic_ms() + OUTPUT_MS;
-  l->kill_ms = UINT64_MAX;
-  uv_close((uv_handle_t *)process, NULL);
-}
-
-/* Reports the agent's end, after its output. */
-static void tell_agent_end(struct launched *l) {
+static void on_agent_end(void *ctx, const struct helper_end *end) {
+  struct launched *l = ctx;
   char why[80];
-  end_stream(l, &l->out);
-  end_stream(l, &l->err);
-  snprintf(why, sizeof(why), "its agent was killed by signal %d (%s)", l->signo, strsignal(l->signo));
-  if (l->signo)
+  helper_destroy(l->agent);
+  l->agent = NULL;
+  l->kill_ms = UINT64_MAX;
+  snprintf(why, sizeof(why), "its agent was killed by signal %d (%s)", end->signo, strsignal(end->signo));
+  if (end->signo)
     report_own(l, LAUNCH_LOST, 0, why);
   else
-    report_own(l, LAUNCH_ENDED, l->status & 0xff, "");
+    report_own(l, LAUNCH_ENDED, end->status & 0xff, "");
 }
 
 static int check_folder(const char *cwd, struct err *e) {
@@ -238,43 +154,29 @@ static int start_agent(struct launched *l, struct err *e) {
   if (rc < 0) return rc;
   gethostname(host, sizeof(host) - 1);
   char **env = launch_env_agent(&l->plan, l->env, host, getpid());
-  open_stream(l, &l->out, 1);
-  open_stream(l, &l->err, 2);
-  uv_stdio_container_t stdio[] = {
-      {.flags = UV_IGNORE},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&l->out.pipe},
-      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&l->err.pipe},
-      [LAUNCH_KEY_FD] = {.flags = l->plan.key ? UV_INHERIT_FD : UV_IGNORE, .data.fd = key_fd},
-  };
-  uv_process_options_t options = {
+  const struct helper_options o = {
+      .loop = &l->loop,
+      .name = "its agent",
       .file = "/proc/self/exe",
-      .args = l->plan.argv,
+      .argv = l->plan.argv,
       .env = env,
       .cwd = l->plan.cwd,
-      .flags = UV_PROCESS_DETACHED,
-      .exit_cb = on_agent_exit,
-      .stdio = stdio,
-      .stdio_count = sizeof(stdio) / sizeof(*stdio),
+      .fd3 = l->plan.key ? key_fd : 0,
+      .linger_ms = OUTPUT_MS,
+      .output = {{.line_max = AGENT_LINE_MAX}, {.line_max = AGENT_LINE_MAX}},
+      .on_line = on_agent_line,
+      .on_end = on_agent_end,
+      .ctx = l,
   };
-  l->agent.data = l;
-  rc = uv_spawn(&l->loop, &l->agent, &options);
+  rc = helper_start(&o, &l->agent, e);
   if (key_fd >= 0) close(key_fd);
   if (rc == 0) l->program = interpreter_find(l->plan.argv, env, l->plan.cwd);
   launch_words_free(env);
-  l->running = rc == 0;
-  if (rc == 0) {
-    read_agent(l, true);
-    return 0;
-  }
-  uv_close((uv_handle_t *)&l->agent, NULL);
-  end_stream(l, &l->out);
-  end_stream(l, &l->err);
-  err_sys(e, rc, "its agent cannot be started");
-  return limit_explain(e);
+  return rc;
 }
 
 static void signal_agent(struct launched *l, int signo) {
-  if (l->running) uv_process_kill(&l->agent, signo);
+  if (l->agent) helper_signal(l->agent, signo);
 }
 
 /* Down. ------------------------------------------------------------------------------------------------------------ */
@@ -294,7 +196,7 @@ static void kill_all(struct launched *l) {
   if (l->tree) launch_tree_kill(l->tree);
 }
 
-static void send_pulse_line(struct launched *l) {
+static void send_pulse(struct launched *l) {
   struct buf text = BUF_INIT;
   buf_puts(&text, "P\n");
   send_up(l, &text);
@@ -303,7 +205,7 @@ static void send_pulse_line(struct launched *l) {
 static void on_command(struct launched *l, const char *line) {
   int64_t signo;
   l->heard_ms = monotonic_ms();
-  if (line[0] == 'S' || line[0] == 'Q') send_pulse_line(l);
+  if (line[0] == 'S' || line[0] == 'Q') send_pulse(l);
   if (line[0] == 'K') {
     kill_all(l);
   } else if (line[0] == 'Q') {
@@ -322,7 +224,6 @@ static void start_plan(struct launched *l) {
       .plan = &l->plan,
       .on_report = on_report,
       .on_line = on_line,
-      .on_over = on_tree_over,
       .ctx = l,
   });
   if (start_agent(l, &e))
@@ -373,6 +274,10 @@ static void take_commands(struct launched *l) {
   }
 }
 
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
+  *out = uv_buf_init(chunk, sizeof(chunk));
+}
+
 static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   struct launched *l = &launched;
   if (n == 0) return;
@@ -390,12 +295,6 @@ static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
 
 /* Time. ------------------------------------------------------------------------------------------------------------ */
 
-static void send_pulse(struct launched *l, uint64_t now) {
-  if (now < l->pulse_ms) return;
-  l->pulse_ms = now + LAUNCH_PULSE_MS;
-  send_pulse_line(l);
-}
-
 static void on_look_timer(uv_timer_t *timer) {
   struct launched *l = timer->data;
   uint64_t now = monotonic_ms();
@@ -405,7 +304,7 @@ static void on_look_timer(uv_timer_t *timer) {
       end_with_error(l, (err_set(&e, -ETIMEDOUT, "no plan received within %d s", PLAN_MS / 1000), &e));
     return;
   }
-  send_pulse(l, now);
+  if (launch_pulse_is_due(&l->pulse_ms, now)) send_pulse(l);
   if (now - l->heard_ms > LAUNCH_SILENCE_MS) on_launcher_gone(l);
   if (now >= l->kill_ms) {
     kill_all(l);
@@ -425,11 +324,9 @@ static void on_turn(uv_prepare_t *prepare) {
   struct launched *l = prepare->data;
   uint64_t now = monotonic_ms();
   if (!l->planned) return;
-  if (l->paused && !l->running) l->output_ms = now + OUTPUT_MS;
-  if (!l->running && !l->reported && ((!l->out.open && !l->err.open) || now >= l->output_ms)) tell_agent_end(l);
   if (!l->reported || !launch_tree_is_over(l->tree)) return;
   if (!l->gone || !l->flush_ms) l->flush_ms = now + FLUSH_MS; /* as long as the launcher may take it */
-  if (l->up_broken || l->up.write_queue_size == 0 || now >= l->flush_ms) uv_stop(&l->loop);
+  if (l->up.broken || outlet_waits(&l->up) == 0 || now >= l->flush_ms) uv_stop(&l->loop);
 }
 
 /* Whether the loop can wait for it: not a file, and not a terminal, which would change the data. */
@@ -440,10 +337,11 @@ static bool is_stream(int fd) {
 
 static int open_ends(struct launched *l, struct err *e) {
   uv_pipe_init(&l->loop, &l->in, 0);
-  uv_pipe_init(&l->loop, &l->up, 0);
+  uv_pipe_init(&l->loop, &l->up_pipe, 0);
+  l->up = (struct outlet){.stream = (uv_stream_t *)&l->up_pipe, .on_sent = on_sent_up, .ctx = l};
   bool pipes = is_stream(STDIN_FILENO) && is_stream(STDOUT_FILENO);
   int rc = pipes ? uv_pipe_open(&l->in, STDIN_FILENO) : -ENOTSOCK;
-  if (rc == 0) rc = uv_pipe_open(&l->up, STDOUT_FILENO);
+  if (rc == 0) rc = uv_pipe_open(&l->up_pipe, STDOUT_FILENO);
   if (rc)
     return err_set(
         e, rc,
@@ -469,7 +367,7 @@ int launched_run(char *const *env) {
   struct buf hello = BUF_INIT;
   uv_prepare_t turn;
   signal(SIGPIPE, SIG_IGN);
-  *l = (struct launched){.env = env, .kill_ms = UINT64_MAX, .output_ms = UINT64_MAX, .heard_ms = monotonic_ms()};
+  *l = (struct launched){.env = env, .kill_ms = UINT64_MAX, .heard_ms = monotonic_ms()};
   int rc = loop_open(&l->loop, &e);
   if (rc == 0) rc = open_ends(l, &e);
   if (rc) {
@@ -486,7 +384,7 @@ int launched_run(char *const *env) {
   uv_prepare_start(&turn, on_turn);
   buf_printf(&hello, "%s %s\n", LAUNCH_UP_WORD, RDZV_VERSION);
   send_up(l, &hello);
-  l->pulse_ms = monotonic_ms() + LAUNCH_PULSE_MS;
+  launch_pulse_is_due(&l->pulse_ms, monotonic_ms());
   uv_run(&l->loop, UV_RUN_DEFAULT);
   launch_tree_destroy(l->tree);
   free(l->program);

@@ -387,3 +387,10 @@ int launch_report_parse(struct launch_report *r, const char *json, size_t len, s
   json_decref(o);
   return good ? 0 : err_set(e, -EBADMSG, "a report is invalid");
 }
+
+bool launch_pulse_is_due(uint64_t *at_ms, uint64_t now_ms) {
+  bool first = *at_ms == 0;
+  if (now_ms < *at_ms) return false;
+  *at_ms = now_ms + LAUNCH_PULSE_MS;
+  return !first;
+}

@@ -95,6 +95,9 @@ char **launch_env_travels(char *const *env);
  * name; launcher: pid of its parent. */
 char **launch_env_agent(const struct launch_plan *p, char *const *own, const char *host, int64_t launcher);
 
+/* Whether a pulse is due at either end, every LAUNCH_PULSE_MS. *at_ms is the next one; 0: none was asked for yet. */
+bool launch_pulse_is_due(uint64_t *at_ms, uint64_t now_ms);
+
 enum launch_event { LAUNCH_UP, LAUNCH_ENDED, LAUNCH_FAILED, LAUNCH_LOST };
 struct launch_report {
   uint32_t index;
