@@ -30,7 +30,7 @@
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "proto/c10d.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum {
   RAS_TRIES = 4,

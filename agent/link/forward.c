@@ -15,7 +15,7 @@
 #include "agent/link/resolve.h"
 #include "common/mem.h"
 #include "common/system/log.h"
-#include "proto/conn.h"
+#include "common/net/conn.h"
 
 struct call {
   struct forwarder *owner;

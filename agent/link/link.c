@@ -46,7 +46,7 @@
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "agent/link/link_internal.h"
-#include "proto/munge_fetch.h"
+#include "common/net/munge_fetch.h"
 #include "proto/refusal.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"

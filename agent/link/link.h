@@ -19,7 +19,7 @@
 #include "common/bytes.h"
 #include "common/endpoint.h"
 #include "common/key/key.h"
-#include "proto/conn.h"
+#include "common/net/conn.h"
 
 struct link;
 

@@ -9,7 +9,7 @@
 #include "common/endpoint.h"
 #include "common/err.h"
 #include "proto/msg.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum { ADDRESSES_MAX = 16 };
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <uv.h>
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 static int bind_to(const char *addr, struct standby *out) {
   union socket_address a = {.room = {0}};

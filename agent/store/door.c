@@ -37,7 +37,7 @@
 #include "common/system/log.h"
 #include "common/system/socket_owner.h"
 #include "common/system/user.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum {
   OVERFLOW_UID = 65534,    /* as an agent names a user that it does not know */

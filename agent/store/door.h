@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "common/bytes.h"
-#include "proto/c10d_server.h"
+#include "common/net/c10d_server.h"
 #include "proto/msg.h"
 
 struct door_options {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum { TRIES = 8, SOME_PORT = 9 };
 

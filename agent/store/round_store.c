@@ -34,7 +34,7 @@
 #include "agent/store/ready.h"
 #include "common/mem.h"
 #include "common/system/log.h"
-#include "proto/c10d_server.h"
+#include "common/net/c10d_server.h"
 
 enum {
   RETRY_MS = 1000,

@@ -28,7 +28,7 @@
 #include "daemon/ctl/watch_screen.h"
 #include "daemon/ctl/words.h"
 #include "daemon/server/control_socket.h"
-#include "proto/conn.h"
+#include "common/net/conn.h"
 
 /* POOL: a host name and a user name. */
 enum { DEADLINE_MS = 5000, DEADLINE_MIN_MS = 1000, WATCH_MS = 1000, WATCH_SHARE = 10, POOL = 2, REQUEST_ID = 1 };

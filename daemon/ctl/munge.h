@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 #include <uv.h>
-#include "proto/munge_fetch.h"
+#include "common/net/munge_fetch.h"
 
 struct ctl_munge {
   /* Private. Zero at first. */

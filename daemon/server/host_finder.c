@@ -17,7 +17,7 @@
 #include "common/mem.h"
 #include "common/system/loop.h"
 #include "proto/msg.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 struct host_finder {
   uv_loop_t *loop;

@@ -29,7 +29,7 @@
 #include <uv.h>
 #include "common/mem.h"
 #include "common/system/port_holder.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 /* The request of one --listen. */
 struct request {

@@ -16,8 +16,8 @@
 #include "common/key/key.h"
 #include "daemon/server/answer.h"
 #include "daemon/server/http.h"
-#include "proto/c10d_server.h"
-#include "proto/conn.h"
+#include "common/net/c10d_server.h"
+#include "common/net/conn.h"
 #include "proto/msg.h"
 
 enum {

@@ -18,8 +18,8 @@
 #include "daemon/server/munge_desk.h"
 #include "daemon/server/newcomers.h"
 #include "daemon/server/peers.h"
-#include "proto/acceptor.h"
-#include "proto/socket.h"
+#include "common/net/acceptor.h"
+#include "common/net/socket.h"
 
 struct arrival;
 

@@ -51,8 +51,8 @@
 #include "daemon/server/identity.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
-#include "proto/c10d_server.h"
-#include "proto/socket.h"
+#include "common/net/c10d_server.h"
+#include "common/net/socket.h"
 
 #define FOREIGN_PREFIX       "/torch.rendezvous." /* torchrun's c10d backend puts it before its --rdzv-id */
 #define FOREIGN_BUFFERED_MIN ((size_t)64 << 20)

@@ -8,7 +8,7 @@
 
 #include "common/buf.h"
 #include "proto/c10d.h"
-#include "proto/c10d_server.h"
+#include "common/net/c10d_server.h"
 #include "tests/rig/conn.h"
 
 enum { HELLO_SIZE = 5 };

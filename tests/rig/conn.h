@@ -6,7 +6,7 @@
  * compares one string. The loop is the test's own: set_up and tear_down around each. */
 
 #include <uv.h>
-#include "proto/conn.h"
+#include "common/net/conn.h"
 
 enum action { GO_ON, CLOSE, CLOSE_FLUSHED, TAKE_OVER, RAISE_LIMIT, PAUSE };
 

@@ -29,7 +29,7 @@ FORBIDDEN_INCLUDES = re.compile(
     r"uv\.h|uv/.*|time\.h|unistd\.h|pthread\.h|threads\.h|fcntl\.h|poll\.h|spawn\.h|netdb\.h|ifaddrs\.h|dlfcn\.h"
     r"|semaphore\.h|sched\.h|arpa/.*|net/.*|netinet/.*|linux/.*"
     r"|sys/(socket|time|times|un|epoll|select|mman|random|prctl|resource|stat|file|ioctl|signalfd|timerfd|eventfd)\.h"
-    r"|common/(clock|file|log)\.h|proto/conn\.h|agent/(guard/guard|output/relay|session)\.h"
+    r"|common/(clock|file|log)\.h|common/net/.*|agent/(guard/guard|output/relay|session)\.h"
 )
 FORBIDDEN_SYMBOLS = re.compile(
     r"uv_\w+|clock(_\w+)?|time|gettimeofday|times|ftime|nanosleep|usleep|sleep|alarm|setitimer|timer_\w+"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "agent/store/ready.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 #include "tests/rig/unit.h"
 
 enum { PATIENCE_MS = 20000, PORTS_MAX = 16 };

@@ -245,13 +245,18 @@ static void test_pause(void **state) {
 static void test_input(void **state) {
   struct rig *r = *state;
   struct buf text = BUF_INIT;
-  struct helper_options o = shell(r, "wc -c; exit 4");
+  int begin[2];
+  struct helper_options o = shell(r, "read x <&3; wc -c; exit 4");
+  assert_int_equal(pipe2(begin, O_CLOEXEC), 0);
   o.input = true;
+  o.fd3 = begin[0];
   start(r, &o);
   for (int i = 0; i < 300000; i++) buf_putc(&text, 'x');
   helper_send(r->h, &text); /* more than a pipe holds */
   assert_int_equal(text.len, 0);
   assert_true(helper_send_waits(r->h) > 0);
+  close(begin[0]);
+  close(begin[1]); /* it begins to read */
   helper_end_input(r->h);
   AWAIT(r, r->n_ends);
   assert_string_equal(buf_text(&r->lines), "out: 300000\n");

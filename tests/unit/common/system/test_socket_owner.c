@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "proto/socket.h"
+#include "common/net/socket.h"
 #include "tests/rig/unit.h"
 
 enum { EVE = 60101 };

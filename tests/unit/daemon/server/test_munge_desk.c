@@ -16,7 +16,7 @@
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "proto/munge_ask.h"
-#include "proto/munge_fetch.h"
+#include "common/net/munge_fetch.h"
 #include "tests/rig/munged.h"
 #include "tests/rig/unit.h"
 

@@ -13,7 +13,7 @@
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "proto/frame.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 #include "tests/rig/unit.h"
 
 struct seen {

@@ -33,7 +33,7 @@
  * deadlines passed before it has read its sockets; so every socket is looked at once more before its connection is
  * dropped. */
 
-#include "proto/c10d_server.h"
+#include "common/net/c10d_server.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -50,9 +50,9 @@
 #include "common/map.h"
 #include "common/mem.h"
 #include "common/system/rations.h"
-#include "proto/acceptor.h"
+#include "common/net/acceptor.h"
 #include "proto/c10d_session.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum {
   CHUNK = 64 * 1024,          /* bytes of one recv */

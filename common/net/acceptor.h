@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_ACCEPTOR_H
-#define PROTO_ACCEPTOR_H
+#ifndef COMMON_NET_ACCEPTOR_H
+#define COMMON_NET_ACCEPTOR_H
 
 /* Listening sockets on a libuv loop: each connection is accepted once and handed to the owner as a descriptor. The
  * daemon's port, its control socket and a store's port are served by it.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* c10d_server: a store with many keys is freed beside the loop, not in it. */
 
-#include "proto/c10d_server.h"
+#include "common/net/c10d_server.h"
 
 #include <stdio.h>
 #include "tests/rig/conn.h"

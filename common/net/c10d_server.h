@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_C10D_SERVER_H
-#define PROTO_C10D_SERVER_H
+#ifndef COMMON_NET_C10D_SERVER_H
+#define COMMON_NET_C10D_SERVER_H
 
 /* A store behind sockets: c10d_session and common/store on a libuv loop. It serves the round's store in the agent and
  * the common store in the daemon.

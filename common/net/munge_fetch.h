@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_MUNGE_FETCH_H
-#define PROTO_MUNGE_FETCH_H
+#ifndef COMMON_NET_MUNGE_FETCH_H
+#define COMMON_NET_MUNGE_FETCH_H
 
 /* Fetches this user's key from a daemon by MUNGE: a credential from munged, one connection, and the answer's credential
  * to munged. A munged or a daemon that is silent costs the deadline, and nothing hangs. */
@@ -9,7 +9,7 @@
 #include <uv.h>
 #include "common/err.h"
 #include "common/key/key.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum { MUNGE_FETCH_MS = 10000 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -33,7 +33,7 @@
  * overtakes the bytes that were just written. It shuts down writing, drops input, and closes at the peer's end or the
  * deadline. */
 
-#include "proto/conn_internal.h"
+#include "common/net/conn_internal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -47,7 +47,7 @@
 #include <time.h>
 #include "common/mem.h"
 #include "proto/frame.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 enum { SHOWN_MAX = 40 };
 enum { RETRANSMIT_MAX_MS = 1000 }; /* the least that the kernel accepts */

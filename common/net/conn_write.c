@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "common/mem.h"
-#include "proto/conn_internal.h"
+#include "common/net/conn_internal.h"
 
 struct write {
   uv_write_t req;

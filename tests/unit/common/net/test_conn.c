@@ -2,7 +2,7 @@
 /* conn: a connection in a loop, its peer a plain non-blocking socket driven by the test (or another connection). What
  * happens is written down as a line of text (tests/rig/conn.h), so that each test compares one string. */
 
-#include "proto/conn.h"
+#include "common/net/conn.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

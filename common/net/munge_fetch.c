@@ -3,7 +3,7 @@
  *
  * The timer runs over all of it. What hangs then is left: the thread by aside_leave, the connection by closing it. */
 
-#include "proto/munge_fetch.h"
+#include "common/net/munge_fetch.h"
 
 #include <errno.h>
 #include <sodium.h>

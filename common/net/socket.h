@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_SOCKET_H
-#define PROTO_SOCKET_H
+#ifndef COMMON_NET_SOCKET_H
+#define COMMON_NET_SOCKET_H
 
 /* TCP sockets as every program of this project sets them up: how one is bound, which options a connection has, and its
  * addresses. No loop is needed. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_CONN_H
-#define PROTO_CONN_H
+#ifndef COMMON_NET_CONN_H
+#define COMMON_NET_CONN_H
 
 /* Native frames over a libuv stream (TCP or unix), for daemon and agent, sealed by a key (proto/channel.h) or plain. A
  * connection reads, finds frames, decodes each as a whole and passes it to the owner. It writes through a bounded queue: a peer that does not read is closed and

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_CONN_INTERNAL_H
-#define PROTO_CONN_INTERNAL_H
+#ifndef COMMON_NET_CONN_INTERNAL_H
+#define COMMON_NET_CONN_INTERNAL_H
 
 /* Shared by conn.c and conn_write.c alone. */
 
-#include "proto/conn.h"
+#include "common/net/conn.h"
 
 /* Writing is over. The owner learns it when the loop has had a chance to read the peer's last message. */
 void conn_break_off(struct conn *c, int code, const char *reason);

@@ -6,14 +6,14 @@
  * When descriptors run out the sockets are not polled, since they would stay readable and the loop would spin. A
  * second, or acceptor_resume after a close, ends the pause; until then the kernel's backlog holds the newcomers. */
 
-#include "proto/acceptor.h"
+#include "common/net/acceptor.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/mem.h"
-#include "proto/socket.h"
+#include "common/net/socket.h"
 
 struct acceptor_socket {
   uv_poll_t poll; /* first */
