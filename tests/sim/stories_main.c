@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_stories: plays the stories and compares each trace with tests/sim/stories/NAME.txt.
+/* sim_stories: plays the stories and compares each trace with tests/sim/stories/NAME.txt, on what matters (trace.h).
  *
  *   sim_stories DIR                compares all
  *   sim_stories DIR NAME...        these only
- *   sim_stories DIR --accept       writes what happens as what is expected: read the diff before you commit it
+ *   sim_stories DIR --accept       writes what happens where it differs: read the diff before you commit it
  *   sim_stories --tell NAME        prints one, with every message and every word that is said */
 
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "tests/sim/stories.h"
+#include "tests/sim/trace.h"
 
 static void join_lines(const struct sim *s, struct buf *out) {
   for (size_t i = 0; i < s->n_lines; i++) {
@@ -33,12 +34,6 @@ static bool write_file(const char *path, const struct buf *b) {
   return !fclose(f);
 }
 
-static size_t first_difference(const char *a, const char *b) {
-  size_t line = 1;
-  for (; *a && *a == *b; a++, b++) line += *a == '\n';
-  return line;
-}
-
 static bool compare(const struct story *st, const char *dir, bool accept) {
   char path[4096];
   snprintf(path, sizeof path, "%s/%s.txt", dir, st->name);
@@ -48,11 +43,12 @@ static bool compare(const struct story *st, const char *dir, bool accept) {
   read_file(path, &expected);
   bool good = s->violated == INV_NONE && !strstr(buf_text(&got), "MISSING: ");
   if (!good) printf("FAILED %s:\n%s", st->name, buf_text(&got));
-  if (accept) {
-    good &= write_file(path, &got);
-  } else if (good && strcmp(buf_text(&got), buf_text(&expected)) != 0) {
-    printf("DIFFERS %s from line %zu on\n--- expected\n%s--- got\n%s---\n", st->name,
-           first_difference(buf_text(&got), buf_text(&expected)), buf_text(&expected), buf_text(&got));
+  size_t differs = good ? trace_difference(buf_text(&expected), buf_text(&got)) : 0;
+  if (differs && accept) {
+    good = write_file(path, &got);
+  } else if (differs) {
+    printf("DIFFERS %s from line %zu on\n--- expected\n%s--- got\n%s---\n", st->name, differs, buf_text(&expected),
+           buf_text(&got));
     good = false;
   }
   buf_finish(&got);
