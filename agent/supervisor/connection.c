@@ -35,7 +35,7 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   s->link.state = CONNECTION_GREETING;
   s->link.moved |= ev->link_up.moved;
   s->link.hello_sent = s->link.stranger_named = false;
-  s->link.greeting_ms = s->now_ms + sup_greeting_patience_ms(s);
+  s->link.greeting_ms = s->now_ms + sup_answer_patience_ms(s, false);
   s->link.stranger_met = true; /* until WELCOME */
   sup_note_peer(s, ev->link_up.addr, ev->link_up.port);
 }
@@ -313,7 +313,7 @@ void sup_send_hello(struct supervisor *s) {
   h->reports = reports;
   h->n_reports = s->reports.n;
   s->link.hello_ms = s->now_ms;
-  s->link.greeting_ms = s->now_ms + sup_greeting_patience_ms(s);
+  s->link.greeting_ms = s->now_ms + sup_answer_patience_ms(s, true);
   s->link.hello_seq = s->reports.last_seq;
   s->link.hello_sent = true;
   sup_send(s, &m);

@@ -277,7 +277,7 @@ bool sup_is_turning(const struct supervisor *s);
 bool sup_aims_at_home(const struct supervisor *s);
 bool sup_cycle_goes_on(const struct supervisor *s);                    /* sup_next_target would find one */
 void sup_aim(const struct supervisor *s, struct supervisor_effect *e); /* fills SUP_CONNECT */
-uint64_t sup_greeting_patience_ms(const struct supervisor *s);
+uint64_t sup_answer_patience_ms(const struct supervisor *s, bool greeted);
 void sup_settle_home(struct supervisor *s);                       /* WELCOME */
 bool sup_home_is_loopback(const struct supervisor *s);            /* and other machines would meet themselves there */
 const char *sup_daemon_name(const struct supervisor *s);          /* of the aim, for "the daemon at": "node1:29400" */

@@ -227,12 +227,13 @@ void sup_aim(const struct supervisor *s, struct supervisor_effect *e) {
   e->connect.timeout_ms = (uint32_t)at_least(tenth_ms, t->aim.to == CONNECT_OWN ? OWN_MS : SHORT_MS);
 }
 
-/* A daemon that is paused accepts connections too. One that thousands of agents have just turned to needs its time. */
-uint64_t sup_greeting_patience_ms(const struct supervisor *s) {
+/* The kernel accepts connections for a daemon that is paused, so the own daemon must greet soon. One that has greeted is
+ * at work. If thousands of agents have come to it at once, a redial would only give it more to do. */
+uint64_t sup_answer_patience_ms(const struct supervisor *s, bool greeted) {
   const struct targets *t = s->targets;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   if (!t->turning) return SUPERVISOR_HELLO_MS;
-  if (sup_aims_at_home(s)) return at_least(lease / 10, SHORT_MS);
+  if (!greeted && sup_aims_at_home(s)) return at_least(lease / 10, SHORT_MS);
   uint64_t ms = at_least(lease / 2, GREETING_MS);
   return ms < SUPERVISOR_HELLO_MS ? ms : SUPERVISOR_HELLO_MS;
 }
