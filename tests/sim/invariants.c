@@ -277,6 +277,8 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_SETTLED) remember_over(s, a, m->settled.incarnation, m->settled.round);
   if (m->type == MSG_STALE || m->type == MSG_END || m->type == MSG_REFUSED)
     remember_over(s, a, a->incarnation, a->round);
+  /* A run of this job that began before its own goes on there: it joins that one as a newcomer. */
+  if (m->type == MSG_STALE && strcmp(m->stale.incarnation, a->took_inc) < 0) a->took_inc[0] = '\0';
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {

@@ -95,7 +95,8 @@ static int64_t tolerance(const struct sim *s, const struct goodput *g) {
   }
   for (int i = 0; i < s->n_nodes; i++)
     if (s->nodes[i].link.delay_max > delay_ms) delay_ms = s->nodes[i].link.delay_max;
-  int64_t read_late_ms = ((int64_t)s->lives - 1) * s->config.settings.lease_ms;
+  /* A HELLO that waits for a paused daemon has the account of when it was sent. */
+  int64_t read_late_ms = ((int64_t)s->lives - 1) * s->config.settings.lease_ms + (int64_t)s->longest_pause_ms;
   return goodput_total_ms(g) * 2 * off / 1000 + 2 * delay_ms + read_late_ms;
 }
 

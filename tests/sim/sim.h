@@ -358,6 +358,7 @@ struct sim_daemon {
   struct core *core; /* NULL: down */
   uint32_t life;
   bool paused, state_dir, loading;
+  uint64_t paused_at;
   bool owned;       /* an agent has started it; it exits when nobody needs it */
   int trap_on;      /* 1 + enum event_kind: right behind the next one it is killed, or paused; 0: none */
   uint64_t trap_ms; /* paused for so long; 0: killed, until somebody starts it */
@@ -453,7 +454,8 @@ struct sim {
   const struct mutator *mutator;
   struct checker *checker;
   int next_pid;
-  bool faulty; /* something has been killed, paused, cut off or broken */
+  bool faulty;               /* something has been killed, paused, cut off or broken */
+  uint64_t longest_pause_ms; /* of a daemon */
   char control_reply[512];
   /* trace */
   char *lines[SIM_TRACE_MAX];

@@ -349,12 +349,14 @@ void daemon_pause(struct sim *s) {
   if (!s->d.core || s->d.paused) return;
   sim_trace(s, "%s: paused", s->d.name);
   s->d.paused = true;
+  s->d.paused_at = s->now;
 }
 
 void daemon_continue(struct sim *s) {
   if (!s->d.paused) return;
   sim_trace(s, "%s: continued", s->d.name);
   s->d.paused = false;
+  if (s->now - s->d.paused_at > s->longest_pause_ms) s->longest_pause_ms = s->now - s->d.paused_at;
   sim_unstash(s, NULL);
 }
 
