@@ -19,8 +19,8 @@
  * that it has read of, so two rounds on one base cannot both become firm.
  *
  * A voter that is surely dead follows nobody, and counts as vouching for ever. But it may have followed another daemon
- * before it died, and that daemon may have made a round with it. This round goes on without it, with another voter that
- * is not here. So such votes count only when each voter is here or dead.
+ * before it died: it died apart. That daemon may have made a round with it, and goes on with another voter. So such a
+ * vote lasts only as long as each of the other voters vouches. It does not make a round firm.
  *
  * Half of the voters are enough if the keeper is among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to
  * seal: the claim decides. But then any single node may go on elsewhere, so all of them must vouch. */
@@ -69,25 +69,33 @@ static bool is_of(const struct voter *v, bool base) {
  * the base is not asked. */
 static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
   if (v->from_ms > now_ms) return 0; /* what another daemon allowed with this vote may still run */
-  if (v->dead) return quorum_counts_dead(q, v, base) ? UINT64_MAX : 0;
+  if (v->dead) return UINT64_MAX;
   return !base && !q->all && q->sealed_ms > v->vouched_ms ? q->sealed_ms : v->vouched_ms;
 }
 
-/* 0: never. Of a round of unknown nodes nobody has vouched. */
+/* 0: never. Of a round of unknown nodes nobody has vouched. The vote of one that died apart is as old as the oldest of
+ * the others: another daemon needs one of these to go on with it. */
 static uint64_t vouched_until(const struct quorum *q, bool base, uint64_t now_ms) {
   size_t voters = (size_t)(base ? q->base_nodes : q->nodes), n = 0;
-  uint64_t keeper_ms = 0;
+  uint64_t keeper_ms = 0, oldest_ms = UINT64_MAX;
   bool has_keeper = false;
   if (!voters) return 0;
   uint64_t *times = xmalloc((q->voters.count + 1) * sizeof *times);
-  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
-    const struct voter *v = e->value;
-    if (!is_of(v, base)) continue;
-    uint64_t at_ms = vouched_of(q, v, base, now_ms);
-    times[n++] = at_ms;
-    if (base ? v->base_keeper : v->keeper) {
-      has_keeper = true;
-      keeper_ms = at_ms;
+  for (int apart = 0; apart < 2; apart++) {
+    if (apart && n + (base ? &q->base : &q->current)->apart < voters) oldest_ms = 0; /* nobody knows the rest of them */
+    for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+      const struct voter *v = e->value;
+      if (!is_of(v, base) || v->apart != apart) continue;
+      uint64_t at_ms = vouched_of(q, v, base, now_ms);
+      if (apart)
+        at_ms = at_ms < oldest_ms ? at_ms : oldest_ms;
+      else if (at_ms < oldest_ms)
+        oldest_ms = at_ms;
+      times[n++] = at_ms;
+      if (base ? v->base_keeper : v->keeper) {
+        has_keeper = true;
+        keeper_ms = at_ms;
+      }
     }
   }
   qsort(times, n, sizeof *times, by_time_down);
@@ -124,18 +132,19 @@ bool quorum_needs(const struct quorum *q, const struct voter *v) {
   return quorum_may_pass_over(q) ? v->base && !v->knows : v->current;
 }
 
-/* A majority of the base knows the round. */
+/* A majority of the base knows the round. One that died apart counts only if all the others know it: each of them could
+ * make another round firm with its vote. */
 static bool base_knows(const struct quorum *q, uint64_t now_ms) {
-  size_t n = 0, voters = (size_t)q->base_nodes;
+  size_t n = 0, apart = 0, voters = (size_t)q->base_nodes;
   bool keeper = false;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
-    bool counts = quorum_counts_dead(q, v, true) || (v->current && v->knows);
-    if (!v->base || !counts || v->from_ms > now_ms) continue;
-    n++;
-    keeper = keeper || v->base_keeper;
+    if (!v->base || !(v->dead || (v->current && v->knows)) || v->from_ms > now_ms) continue;
+    apart += v->apart;
+    n += !v->apart;
+    keeper = keeper || (v->base_keeper && !v->apart);
   }
-  return n > voters / 2 || (voters % 2 == 0 && keeper && n == voters / 2);
+  return n > voters / 2 || (voters % 2 == 0 && keeper && n == voters / 2) || n + apart >= voters;
 }
 
 static void look_for_firmness(struct quorum *q, uint64_t now_ms) {

@@ -931,6 +931,27 @@ static void test_a_death_in_time(void **state) {
   }
 }
 
+/* Node 2 may have followed another daemon before it died. That one goes on with it as soon as node 1 turns there. So the
+ * dead node's vote is as old as that of node 1, which is silent and still connected. */
+static void test_a_vote_of_one_that_died_apart(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_successors(&r, 1, 3);
+  rig_running(&r, n, 3);
+  nodes_heartbeat(&r, n, 3);
+  rig_live(&r, 60000);
+  node_leave_silently(&n[2]);
+  rig_live(&r, LEASE + 100);
+  node_obituary(&r, &n[2]);
+  rig_live(&r, LEASE + 100);
+  expect(&r, "stopping");
+  assert_true(age_of(&r, &n[0]) <= LEASE / 4 * FRAME_AGE_PER_LEASE / LEASE);
+  node_leave_silently(&n[1]);
+  rig_live(&r, LEASE / 2);
+  assert_true(age_of(&r, &n[0]) >= LEASE / 2 * FRAME_AGE_PER_LEASE / LEASE);
+  rig_close(&r);
+}
+
 static void assert_confirmed(struct rig *r, const char *host, const char *text) {
   const struct control q = {.verb = "confirm-dead", .job = "job", .host = host, .owner = -1, .rank = -1};
   struct buf said = BUF_INIT;
@@ -969,6 +990,7 @@ int main(void) {
       cmocka_unit_test(test_the_other_of_two_is_booted_again),
       cmocka_unit_test(test_a_rack_is_booted_again),
       cmocka_unit_test(test_a_death_in_time),
+      cmocka_unit_test(test_a_vote_of_one_that_died_apart),
       cmocka_unit_test(test_one_of_three_that_left_is_dead),
       cmocka_unit_test(test_off_at_a_shared_daemon),
       cmocka_unit_test(test_on_with_standby_daemons),
