@@ -79,13 +79,6 @@ static void put_set(struct buf *out, const char *name, const struct rank_set *se
   buf_puts(out, *sep == ' ' ? " -\n" : "\n");
 }
 
-static void put_signals(struct buf *out, uint64_t signals) {
-  struct buf names = BUF_INIT;
-  env_signal_names(signals, &names);
-  buf_printf(out, "signals-to-handle %s\n", buf_text(&names));
-  buf_finish(&names);
-}
-
 static void put_hang(struct buf *out, const struct agent_options *o) {
   static const char *const watch[] = {"auto", "sdk", "output", "file"};
   put_seconds(out, "hang-timeout", o->hang_timeout_ms);
@@ -96,13 +89,6 @@ static void put_hang(struct buf *out, const struct agent_options *o) {
     put_word(out, o->hang_watch.file);
   }
   buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
-}
-
-/* LOCAL_RANK of the workers. */
-static void put_local_ranks(struct buf *out, const struct agent_options *o, const struct options_told *told) {
-  buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
-  if (told->workers > 1 && !o->virtual_local_rank) buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
-  buf_printf(out, " of %" PRId64 "\n", told->local_world);
 }
 
 static void put_endpoints(struct buf *out, const struct agent_options *o) {
@@ -130,7 +116,10 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
     put_number(out, "order-key", o->order_key);
   else
     buf_puts(out, "order-key -\n");
-  put_local_ranks(out, o, told);
+  /* LOCAL_RANK of the workers. */
+  buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
+  if (told->workers > 1 && !o->virtual_local_rank) buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
+  buf_printf(out, " of %" PRId64 "\n", told->local_world);
   put_text(out, "local-addr", o->local_addr);
   buf_printf(out, "store %s\n", o->store == STORE_WORKER ? "worker" : "agent");
   put_number(out, "store-port", o->store_port);
@@ -193,7 +182,10 @@ static void put_all(struct buf *out, const struct agent_options *o, const struct
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
   put_hang(out, o);
-  put_signals(out, o->signals);
+  struct buf names = BUF_INIT;
+  env_signal_names(o->signals, &names);
+  buf_printf(out, "signals-to-handle %s\n", buf_text(&names));
+  buf_finish(&names);
   put_text(out, "role", o->role);
   put_flag(out, "virtual-local-rank", o->virtual_local_rank);
   put_flag(out, "mpi-env", o->mpi_env);

@@ -116,15 +116,6 @@ static int count_visible(struct placed *p, const struct gpus *known, struct devi
   return n;
 }
 
-static int refuse_no_gpu(const struct agent_options *o, struct err *e) {
-  char option[OPT_SPELLING_MAX];
-  opts_spelling(&o->spec, o->argc, o->argv, o->env, "nproc", option);
-  return err_set(e, -EINVAL,
-                 "%s=gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus, /dev and /sys/class/kfd show none, "
-                 "or a variable such as CUDA_VISIBLE_DEVICES hides it): give a number, or auto",
-                 option);
-}
-
 /* Counts the devices that workers would see; -EBUSY: too few are left. */
 static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
   const struct gpus *known = ask_driver(o, p);
@@ -173,7 +164,14 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   *p = (struct placed){.env = env};
   int rc = by_gpus || o->exclude_busy ? count_devices(o, p, &gpus, e) : 0;
   if (rc) return rc;
-  if (n == OPTIONS_NPROC_GPU && gpus == 0) return refuse_no_gpu(o, e);
+  if (n == OPTIONS_NPROC_GPU && gpus == 0) {
+    char option[OPT_SPELLING_MAX];
+    opts_spelling(&o->spec, o->argc, o->argv, o->env, "nproc", option);
+    return err_set(e, -EINVAL,
+                   "%s=gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus, /dev and /sys/class/kfd show none, "
+                   "or a variable such as CUDA_VISIBLE_DEVICES hides it): give a number, or auto",
+                   option);
+  }
   p->uses_devices = (by_gpus && gpus) || o->exclude_busy || o->virtual_local_rank || devices_are_named(env);
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
@@ -230,15 +228,6 @@ static void prepare_numa(const struct agent_options *o, const struct placed *p, 
   }
 }
 
-/* Few GPUs for many workers may be meant; a worker on GPU number LOCAL_RANK fails, and one on GPU 0 shares it. */
-static void advise_on_gpus(const struct agent_options *o, const struct placed *p, struct buf *trouble) {
-  const char *device = o->command ? NULL : trainer_device(o), *from;
-  int n = devices_count("", p->env, p->before.n ? &p->before : NULL);
-  if (n == 0) n = devices_count_amd("", p->env, &from);
-  if (device && strcmp(device, "cpu") == 0) return;
-  if (advice_gpus(n, p->workers, trouble)) buf_putc(trouble, '\n');
-}
-
 int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e) {
   struct buf info = BUF_INIT, trouble = BUF_INIT;
   struct env_job job = {.workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
@@ -246,7 +235,12 @@ int place_prepare(const struct agent_options *o, const struct placed *p, struct 
   int rc = env_check(p->env, &job, e);
   if (rc) return rc;
   if (advice_cpus(count_cpus(), p->workers, p->env, &trouble)) buf_putc(&trouble, '\n');
-  advise_on_gpus(o, p, &trouble);
+  /* Few GPUs for many workers may be meant; a worker on GPU number LOCAL_RANK fails, and one on GPU 0 shares it. */
+  const char *device = o->command ? NULL : trainer_device(o), *from;
+  int n = devices_count("", p->env, p->before.n ? &p->before : NULL);
+  if (n == 0) n = devices_count_amd("", p->env, &from);
+  if (!device || strcmp(device, "cpu") != 0)
+    if (advice_gpus(n, p->workers, &trouble)) buf_putc(&trouble, '\n');
   if (o->command && advice_threads(p->workers, p->env, &info)) buf_putc(&info, '\n'); /* the trainer has --threads */
   prepare_numa(o, p, numa, &info, &trouble);
   if (!o->quiet) log_lines(LOG_INFO, &info);

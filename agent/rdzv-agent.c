@@ -148,15 +148,6 @@ static int find_identity(struct identity *id, const struct agent_options *o, cha
   return rc ? rc : name_job(id, o, env, e);
 }
 
-/* A hash of the words as typed: an interpreter may lie elsewhere on each node. */
-static void hash_command(const struct agent_options *o, struct identity *id) {
-  const struct siphash_key key = siphash_key_from(0);
-  struct buf all = BUF_INIT;
-  for (size_t i = 0; o->words && o->words[i]; i++) buf_append(&all, o->words[i], strlen(o->words[i]) + 1);
-  snprintf(id->command, sizeof(id->command), "%016" PRIx64, siphash(&key, buf_text(&all), all.len));
-  buf_finish(&all);
-}
-
 static void configure_supervisor(struct supervisor_config *c, const struct agent_options *o, struct identity *id) {
   *c = (struct supervisor_config){
       .agent_id = id->agent_id,
@@ -188,7 +179,12 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
   c->wants_ids = o->nccl_ids == NCCL_IDS_AUTO && place_uses_nccl(o, &id->placed);
   c->worker_store = o->store == STORE_WORKER;
   c->sole = o->sole_agent;
-  hash_command(o, id);
+  /* A hash of the words as typed: an interpreter may lie elsewhere on each node. */
+  const struct siphash_key key = siphash_key_from(0);
+  struct buf all = BUF_INIT;
+  for (size_t i = 0; o->words && o->words[i]; i++) buf_append(&all, o->words[i], strlen(o->words[i]) + 1);
+  snprintf(id->command, sizeof(id->command), "%016" PRIx64, siphash(&key, buf_text(&all), all.len));
+  buf_finish(&all);
   c->command = id->command;
   c->echo = o->local_index > 0;
   c->one_terminal = getenv("RDZV_AGENT_LAUNCHER") != NULL;
@@ -246,14 +242,6 @@ static char **find_command(const struct agent_options *o, char *const *env, int 
   *code = e->code == -EACCES ? COMMAND_NOT_RUNNABLE : COMMAND_NOT_FOUND;
   free(argv);
   return NULL;
-}
-
-/* A worker needs two pipes and a socket. Workers are children of the guard and keep their limit. */
-static void raise_descriptors(void) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 static int print_settings(const struct agent_options *o, const struct identity *id, char *const *command,
@@ -314,15 +302,6 @@ static int check_endpoint(const struct agent_options *o, const struct identity *
       place, id->cluster.first_host.source, id->cluster.launcher.text, id->host, id->host);
 }
 
-/* Waits until stderr was read: Hydra's proxy passes an abort on before earlier output, and mpiexec prints nothing
- * after it. */
-static void drain_stderr(void) {
-  const struct timespec pause = {.tv_nsec = DRAIN_STEP_MS * 1000000L};
-  int left = 0;
-  for (int ms = 0; ms < DRAIN_MS && ioctl(STDERR_FILENO, FIONREAD, &left) == 0 && left; ms += DRAIN_STEP_MS)
-    nanosleep(&pause, NULL);
-}
-
 /* Under Hydra other agents wait when one exits. Hydra takes them for MPI programs, so this sends the abort by which
  * one of those ends all (PMI 1). */
 static void end_all(const struct cluster *c, char *const *env, int code) {
@@ -334,7 +313,12 @@ static void end_all(const struct cluster *c, char *const *env, int code) {
   if (!number || parse_int(number, 3, INT_MAX, &fd, NULL)) return;
   if (fstat((int)fd, &st) != 0 || !S_ISSOCK(st.st_mode)) return;
   int n = snprintf(word, sizeof(word), "cmd=abort exitcode=%d\n", code);
-  drain_stderr();
+  /* Waits until stderr was read: Hydra's proxy passes an abort on before earlier output, and mpiexec prints nothing
+   * after it. */
+  const struct timespec pause = {.tv_nsec = DRAIN_STEP_MS * 1000000L};
+  int left = 0;
+  for (int ms = 0; ms < DRAIN_MS && ioctl(STDERR_FILENO, FIONREAD, &left) == 0 && left; ms += DRAIN_STEP_MS)
+    nanosleep(&pause, NULL);
   if (send((int)fd, word, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
     log_debug("cannot ask Hydra to end the others: %s", strerror(errno));
 }
@@ -415,7 +399,12 @@ static int run_session(struct session_options *s, struct identity *id, const str
   config.interpreter = runs;
   if (!s->options->quiet) job_times_say(s->options);
   s->supervisor = &config;
-  raise_descriptors();
+  /* A worker needs two pipes and a socket. Workers are children of the guard and keep their limit. */
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
   signal(SIGPIPE, SIG_IGN);
   return session_run(s, hung);
 }

@@ -174,15 +174,6 @@ static void on_pool_timer(uv_timer_t *timer) {
   log_warn("%s. Files are read and written without them, and one that hangs stops this agent", e.text);
 }
 
-/* Not at the start, where the workers wait for it. */
-static void start_pool_later(struct session *s) {
-  if (s->pool_is_due) return;
-  s->pool_is_due = true;
-  uv_update_time(&s->loop);
-  uv_timer_start(&s->pool, on_pool_timer, POOL_AFTER_MS, 0);
-  uv_unref((uv_handle_t *)&s->pool);
-}
-
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: open_connection(s, fx); break;
@@ -193,7 +184,13 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     front_give_keyboard(s->o->front, true);
     round_start(s->round, fx->spawn.start, fx->spawn.guests, &fx->spawn.keep);
     fx->spawn.start = NULL;
-    start_pool_later(s);
+    /* Not at the start, where the workers wait for it. */
+    if (!s->pool_is_due) {
+      s->pool_is_due = true;
+      uv_update_time(&s->loop);
+      uv_timer_start(&s->pool, on_pool_timer, POOL_AFTER_MS, 0);
+      uv_unref((uv_handle_t *)&s->pool);
+    }
     break;
   case SUP_SHUT_STORE: round_shut_store(s->round); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
@@ -532,14 +529,6 @@ static bool may_stand_by(const struct session *s) {
          (!s->o->key || s->o->key->uid == KEY_OWN);
 }
 
-static struct standby reserve_port(const struct session *s) {
-  struct standby reserved = {.fd = -1};
-  struct err e = ERR_INIT;
-  if (may_stand_by(s) && standby_reserve(s->o->supervisor->local_addr, &reserved, &e))
-    log_warn("%s: this agent cannot take over if the daemon is lost", e.text);
-  return reserved;
-}
-
 /* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any
  * case. */
 static int open_logs(struct session *s, enum log_level shown, struct err *e) {
@@ -634,7 +623,11 @@ static void open_daemon(struct session *s) {
   struct local_daemon_options own = daemon_options(s->o);
   own.loop = &s->loop;
   own.log_file = s->daemon_log;
-  own.standby = reserve_port(s);
+  struct standby reserved = {.fd = -1};
+  struct err e = ERR_INIT;
+  if (may_stand_by(s) && standby_reserve(s->o->supervisor->local_addr, &reserved, &e))
+    log_warn("%s: this agent cannot take over if the daemon is lost", e.text);
+  own.standby = reserved;
   own.on_port = on_standby_port;
   own.on_left = on_left;
   own.ctx = s;
@@ -743,15 +736,6 @@ void session_start_daemon(struct session_options *o, int (*program)(int argc, ch
   if (o->options->standalone && !o->options->output.log_dir) local_daemon_start_early(&own, &o->daemon);
 }
 
-/* Nothing may be left of a start that failed. */
-static void drop_daemon(struct session *s) {
-  struct daemon_process early = s->o->daemon;
-  if (s->daemon)
-    local_daemon_destroy(s->daemon);
-  else
-    daemon_process_kill(&early);
-}
-
 int session_run(const struct session_options *o, bool *hung) {
   struct session *s = &session;
   struct err e = ERR_INIT;
@@ -761,7 +745,12 @@ int session_run(const struct session_options *o, bool *hung) {
   if (rc) {
     limit_explain(&e);
     log_error("%s", e.text);
-    drop_daemon(s);
+    /* Nothing may be left of a start that failed. */
+    struct daemon_process early = s->o->daemon;
+    if (s->daemon)
+      local_daemon_destroy(s->daemon);
+    else
+      daemon_process_kill(&early);
     *hung = true;
     return EXIT_CODE_SYSTEM;
   }

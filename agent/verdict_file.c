@@ -25,17 +25,13 @@ static void do_write(uv_work_t *work) {
   j->error = file_replace(j->file, j->text.data, j->text.len, 0666, true);
 }
 
-static void verdict_write_free(struct verdict_write *j) {
+static void on_written(uv_work_t *work, int status) {
+  struct verdict_write *j = work->data;
+  if (j->error) log_warn("--verdict-file %s cannot be written: %s", j->file, strerror(-j->error));
   *j->busy = false;
   buf_finish(&j->text);
   free(j->file);
   free(j);
-}
-
-static void on_written(uv_work_t *work, int status) {
-  struct verdict_write *j = work->data;
-  if (j->error) log_warn("--verdict-file %s cannot be written: %s", j->file, strerror(-j->error));
-  verdict_write_free(j);
 }
 
 void verdict_file_write(uv_loop_t *loop, const char *file, struct buf *text, bool *busy) {

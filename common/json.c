@@ -48,12 +48,6 @@ static void put_unit(struct buf *out, uint32_t unit) {
   buf_printf(out, "\\u%04x", (unsigned)unit);
 }
 
-/* Characters beyond 16 bits are a pair. */
-static void put_code_point(struct buf *out, uint32_t c) {
-  if (c > 0xFFFF) put_unit(out, 0xD800 + ((c - 0x10000) >> 10));
-  put_unit(out, c > 0xFFFF ? 0xDC00 + (c & 0x3FF) : c);
-}
-
 void json_put_printable(struct buf *out, const char *text, size_t len) {
   size_t from = 0; /* what is not yet appended */
   for (size_t i = 0, n; i < len; i += n) {
@@ -63,7 +57,9 @@ void json_put_printable(struct buf *out, const char *text, size_t len) {
     n = n ? n : 1;
     buf_append(out, text + from, i - from);
     from = i + n;
-    put_code_point(out, c);
+    /* Characters beyond 16 bits are a pair. */
+    if (c > 0xFFFF) put_unit(out, 0xD800 + ((c - 0x10000) >> 10));
+    put_unit(out, c > 0xFFFF ? 0xDC00 + (c & 0x3FF) : c);
   }
   buf_append(out, text + from, len - from);
 }

@@ -143,15 +143,6 @@ static int write_port_file(struct daemon *d, struct err *e) {
   return rc ? err_sys(e, rc, "cannot write --port-file %s", path) : 0;
 }
 
-static void write_ready_fd(const struct daemon *d) {
-  int fd = (int)d->options.ready_fd;
-  if (fd < 0) return;
-  char text[16];
-  int n = snprintf(text, sizeof(text), "%d\n", d->listeners[0].port);
-  if (write(fd, text, (size_t)n) != n) log_warn("--ready-fd %d: %s", fd, strerror(errno));
-  close(fd);
-}
-
 static void say_start(const struct daemon *d) {
   struct buf line = BUF_INIT;
   for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&line, "%s%s", i ? ", " : "", d->listeners[i].text);
@@ -237,16 +228,6 @@ static int find_key(struct daemon *d, struct err *e) {
   return rc;
 }
 
-/* All addresses of this machine include the one that needs no token. */
-static void name_page(struct daemon *d) {
-  const struct listener *l = &d->listeners[0];
-  bool any = !strncmp(l->text, "0.0.0.0:", 8) || !strncmp(l->text, "[::]:", 5);
-  if (any)
-    snprintf(d->page, sizeof(d->page), "localhost:%d", l->port);
-  else
-    snprintf(d->page, sizeof(d->page), "%s", l->text);
-}
-
 /* The agent is on this machine, so it is known by the address at which it would connect. */
 static int adopt_agent(struct daemon *d, struct err *e) {
   struct endpoint here;
@@ -273,7 +254,13 @@ static int open_server(struct daemon *d, struct err *e) {
                                     .claims = d->claims != NULL,
                                     .events = d->events != NULL};
   if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
-  name_page(d);
+  /* All addresses of this machine include the one that needs no token. */
+  const struct listener *l = &d->listeners[0];
+  bool any = !strncmp(l->text, "0.0.0.0:", 8) || !strncmp(l->text, "[::]:", 5);
+  if (any)
+    snprintf(d->page, sizeof(d->page), "localhost:%d", l->port);
+  else
+    snprintf(d->page, sizeof(d->page), "%s", l->text);
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,
@@ -312,14 +299,6 @@ static int open_claims(struct daemon *d, struct err *e) {
   return rc == -EINVAL ? EXIT_CODE_USAGE : rc ? EXIT_CODE_SYSTEM : 0;
 }
 
-static void open_events(struct daemon *d) {
-  const struct rdzvd_options *o = &d->options;
-  d->events = event_sinks_create(&d->loop, &(struct event_sinks_options){.file = o->events,
-                                                                         .command = o->on_event,
-                                                                         .names = o->on_event_names,
-                                                                         .last_ms = SERVER_STOP_MS - 1000});
-}
-
 static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
@@ -330,9 +309,19 @@ static int bring_up(struct daemon *d, struct err *e) {
   if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
   code = open_claims(d, e);
   if (code != 0) return code;
-  open_events(d);
+  const struct rdzvd_options *o = &d->options;
+  d->events = event_sinks_create(&d->loop, &(struct event_sinks_options){.file = o->events,
+                                                                         .command = o->on_event,
+                                                                         .names = o->on_event_names,
+                                                                         .last_ms = SERVER_STOP_MS - 1000});
   if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
-  write_ready_fd(d);
+  int fd = (int)d->options.ready_fd;
+  if (fd >= 0) {
+    char text[16];
+    int n = snprintf(text, sizeof(text), "%d\n", d->listeners[0].port);
+    if (write(fd, text, (size_t)n) != n) log_warn("--ready-fd %d: %s", fd, strerror(errno));
+    close(fd);
+  }
   say_start(d);
   notify_timer_start(&d->announce, &d->loop, &d->notify, get_summary, d);
   notify_timer_ready(&d->announce);

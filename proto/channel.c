@@ -144,20 +144,17 @@ int channel_accept(struct channel *c, const struct key *key, const struct noise_
   return finish_answer(c, rc, s, source, opening, message, out);
 }
 
-/* Clocks of two machines differ, so an issue in the future is no reason. Nobody can change the time: the nonce has it. */
-static bool is_in_time(const uint8_t *ticket, uint32_t now_s) {
-  return now_s - le32_get(ticket) + CHANNEL_TICKET_S < 2u * CHANNEL_TICKET_S;
-}
-
 int channel_accept_ticket(struct channel *c, const struct key *tickets, const struct noise_ephemeral *e, uint32_t now_s,
                           enum channel_source source, const char opening[CHANNEL_RESUMING_SIZE], struct buf *out) {
   const uint8_t *ticket = (const uint8_t *)opening + PROLOGUE_SIZE;
   struct noise_session *s = secret_alloc();
   uint8_t message[NOISE_OVERHEAD], *secret = s->resumption; /* until the session has one of its own */
   int rc = -EBADMSG;
-  if (is_in_time(ticket, now_s) && crypto_aead_chacha20poly1305_ietf_decrypt(
-                                       secret, NULL, NULL, ticket + TICKET_NONCE_SIZE, NOISE_KEY + NOISE_TAG,
-                                       (const uint8_t *)opening + CHANNEL_PREFACE_SIZE, 4, ticket, tickets->bytes) == 0)
+  /* Clocks of two machines differ, so an issue in the future is no reason. Nobody can change the time: the nonce has it. */
+  if (now_s - le32_get(ticket) + CHANNEL_TICKET_S < 2u * CHANNEL_TICKET_S &&
+      crypto_aead_chacha20poly1305_ietf_decrypt(secret, NULL, NULL, ticket + TICKET_NONCE_SIZE, NOISE_KEY + NOISE_TAG,
+                                                (const uint8_t *)opening + CHANNEL_PREFACE_SIZE, 4, ticket,
+                                                tickets->bytes) == 0)
     rc = noise_answer_resumed(secret, opening, RESUMING_PROLOGUE_SIZE, ticket + CHANNEL_TICKET_SIZE, e->public, message,
                               s);
   return finish_answer(c, rc, s, source, opening, message, out);

@@ -159,13 +159,6 @@ static void put_int(struct buf *out, int64_t v) {
   buf_append(out, at, (size_t)(text + sizeof(text) - at));
 }
 
-static void put_key(struct buf *out, char before, const char *name) {
-  buf_putc(out, before);
-  buf_putc(out, '"');
-  buf_puts(out, name);
-  buf_append(out, "\":", 2);
-}
-
 static void put_item(struct buf *out, const struct object *o, const void *at, bool sparse) {
   if (!object_put(out, o, at, sparse)) buf_puts(out, "{}");
 }
@@ -211,7 +204,10 @@ bool object_put(struct buf *out, const struct object *o, const void *at, bool sp
     bool zero = field_is_zero(f, at);
     if (zero && sparse && !f->required && f->type != FIELD_ENUM) continue;
     if (zero && f->type == FIELD_NUM) continue; /* JSON cannot express it */
-    put_key(out, before, f->name);
+    buf_putc(out, before);
+    buf_putc(out, '"');
+    buf_puts(out, f->name);
+    buf_append(out, "\":", 2);
     before = ',';
     put_value(out, f, at, sparse);
   }

@@ -105,15 +105,10 @@ static int64_t worth(const struct collective *c) {
   return c->idle > 0 && c->entered > 0 ? c->idle : 0;
 }
 
-static const struct collective *find_best(const struct collective *v, size_t n) {
-  const struct collective *best = NULL;
-  for (size_t i = 0; i < n; i++)
-    if (worth(&v[i]) > (best ? worth(best) : 0)) best = &v[i];
-  return best;
-}
-
 void collectives_sentence(const struct collective *v, size_t n, const char *silent, struct buf *out) {
-  const struct collective *c = find_best(v, n);
+  const struct collective *c = NULL;
+  for (size_t i = 0; i < n; i++)
+    if (worth(&v[i]) > (c ? worth(c) : 0)) c = &v[i];
   if (c && collective_lacks(c)) {
     put_ranks(c->ranks, c->idle, out);
     buf_puts(out, c->idle == 1 ? " has not entered " : " have not entered ");

@@ -70,15 +70,6 @@ static void put_duration(struct buf *out, int64_t ms) {
     buf_printf(out, "%" PRId64 " d %" PRId64 " h", s / 86400, s / 3600 % 24);
 }
 
-/* Rounded down: only a job that lost nothing has 100 %. */
-static void put_per_cent(struct buf *out, double part) {
-  double tenths = (double)(int64_t)(part * 1000 + 1e-9);
-  if (tenths <= 990 || tenths >= 1000)
-    buf_printf(out, "%" PRId64 " %%", (int64_t)tenths / 10);
-  else
-    buf_printf(out, "%.1f %%", tenths / 10);
-}
-
 /* The parts. ------------------------------------------------------------------------------------------------------- */
 
 struct part {
@@ -148,7 +139,12 @@ void goodput_sentence(const struct goodput *g, struct buf *out) {
   struct part parts[PARTS];
   if (goodput_total_ms(g) < SHOWN_FROM_MS || !g->rounds) return;
   buf_puts(out, g->steps ? "useful " : "ran ");
-  put_per_cent(out, goodput_useful(g));
+  /* Rounded down: only a job that lost nothing has 100 %. */
+  double tenths = (double)(int64_t)(goodput_useful(g) * 1000 + 1e-9);
+  if (tenths <= 990 || tenths >= 1000)
+    buf_printf(out, "%" PRId64 " %%", (int64_t)tenths / 10);
+  else
+    buf_printf(out, "%.1f %%", tenths / 10);
   buf_puts(out, " of ");
   put_duration(out, goodput_total_ms(g));
   size_t n = list_parts(g, parts);

@@ -96,13 +96,6 @@ static int parse(const struct frame *f, json_t **json, struct err *e) {
   return *json ? 0 : err_set(e, -EPROTO, "%s: %s", kinds[f->type].name, why.text);
 }
 
-/* Only the version of a GREETING or HELLO of another version is meaningful. 0: the version is ours, or missing. */
-static int64_t other_version(enum msg_type type, const json_t *json) {
-  const json_t *v = type == MSG_GREETING || type == MSG_HELLO ? json_object_get(json, "version") : NULL;
-  json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
-  return n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;
-}
-
 static void take_version(struct msg *m, int64_t version) {
   object_init(msg_objects[m->type], body_of(m));
   if (m->type == MSG_GREETING)
@@ -125,7 +118,10 @@ int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *
   m->id = f->id;
   m->raw = f->raw;
   m->raw_len = f->raw_len;
-  int64_t other = other_version(m->type, json);
+  /* Only the version of a GREETING or HELLO of another version is meaningful. 0: the version is ours, or missing. */
+  const json_t *v = m->type == MSG_GREETING || m->type == MSG_HELLO ? json_object_get(json, "version") : NULL;
+  json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
+  int64_t other = n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;
   if (other)
     take_version(m, other);
   else

@@ -52,13 +52,6 @@ static void put_reason(struct buf *out, const struct verdict *v) {
   put_plain(out, v->text);
 }
 
-/* The worker's error file, as one line. */
-static void put_error(struct buf *out, const struct verdict *v) {
-  if (!v->error[0]) return;
-  buf_puts(out, ": ");
-  put_plain(out, v->error);
-}
-
 static void put_signal(struct buf *out, int64_t signo) {
   const char *name = signal_name((int)signo);
   if (name)
@@ -98,12 +91,6 @@ static void put_worker(struct buf *out, const struct verdict *v) {
   if (v->pid > 0) buf_printf(out, ", pid %" PRId64 ",", v->pid);
 }
 
-static void put_progress(struct buf *out, const struct verdict *v) {
-  if (v->step < 0) return;
-  buf_printf(out, ", after step %" PRId64, v->step);
-  if (v->of > 0) buf_printf(out, " of %" PRId64, v->of);
-}
-
 /* Why no restart follows. */
 static void put_lasting(struct buf *out, const struct verdict *v) {
   static const char *const reasons[LASTING_COUNT] = {
@@ -136,8 +123,17 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     put_lasting(out, v);
     put_reason(out, v);
   }
-  if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) put_error(out, v);
-  put_progress(out, v);
+  if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) {
+    /* The worker's error file, as one line. */
+    if (v->error[0]) {
+      buf_puts(out, ": ");
+      put_plain(out, v->error);
+    }
+  }
+  if (v->step >= 0) {
+    buf_printf(out, ", after step %" PRId64, v->step);
+    if (v->of > 0) buf_printf(out, " of %" PRId64, v->of);
+  }
   if (v->cause == CAUSE_WORKER_HUNG || v->cause == CAUSE_CONTACT_LOST) put_reason(out, v);
   if (v->evidence[0]) {
     buf_puts(out, "; ");

@@ -99,16 +99,6 @@ static void finish_fact(struct cluster_fact *f) {
   free(f->source);
 }
 
-/* The name of a run of mpirun omits the scheduler's job: ssh does not pass the scheduler's variables on, so only
- * agents on mpirun's own host know that job. */
-static void name_run(struct cluster *c) {
-  if (!c->run.is_set) return;
-  finish_fact(&c->job);
-  finish_fact(&c->port);
-  c->port = (struct cluster_fact){.is_set = false};
-  c->job = (struct cluster_fact){.is_set = true, .text = xstrdup(c->run.text), .source = xstrdup(c->run.source)};
-}
-
 static void derive_port(struct row *r) {
   struct cluster *c = r->c;
   if (c->port.is_set || !c->job.is_set) return;
@@ -158,7 +148,14 @@ void cluster_read(struct cluster *c, const struct cluster_site *site) {
   for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) rows[i](&r);
   row_take_number(&r, &c->end_time, "RDZV_END_TIME", 1,
                   END_TIME_MAX); /* for a scheduler that does not report the end */
-  name_run(c);
+  /* The name of a run of mpirun omits the scheduler's job: ssh does not pass the scheduler's variables on, so only
+   * agents on mpirun's own host know that job. */
+  if (c->run.is_set) {
+    finish_fact(&c->job);
+    finish_fact(&c->port);
+    c->port = (struct cluster_fact){.is_set = false};
+    c->job = (struct cluster_fact){.is_set = true, .text = xstrdup(c->run.text), .source = xstrdup(c->run.source)};
+  }
   derive_port(&r);
   check_counts(&r);
   check_hosts(&r);

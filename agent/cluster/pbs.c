@@ -38,15 +38,6 @@ enum {
 #define CONF_FILE    "/etc/pbs.conf"
 #define HOME_DEFAULT "/var/spool/pbs"
 
-static void set_job(struct row *r, const char *id) {
-  char *end;
-  row_set_text(r, &r->c->scheduler, "PBS", "PBS_JOBID");
-  row_set_job(r, "pbs", id, NULL, "PBS_JOBID");
-  if (!ascii_is_digit(*id)) return;
-  int64_t job = strtoll(id, &end, 10), index = *end == '[' ? strtoll(end + 1, NULL, 10) : 0;
-  if (job < INDEX_MAX && index >= 0 && index < INDEX_MAX) row_set_port(r, job, index, "PBS_JOBID");
-}
-
 /* PBS_HOME of the configuration. On the heap. */
 static char *find_home(const struct row *r) {
   static const char key[] = "PBS_HOME=";
@@ -171,7 +162,13 @@ void cluster_read_pbs(struct row *r) {
              *node = row_variable(r, "PBS_NODENUM");
   struct row_hosts h = {0};
   if (!id) return;
-  set_job(r, id);
+  char *end;
+  row_set_text(r, &r->c->scheduler, "PBS", "PBS_JOBID");
+  row_set_job(r, "pbs", id, NULL, "PBS_JOBID");
+  if (ascii_is_digit(*id)) {
+    int64_t job = strtoll(id, &end, 10), index = *end == '[' ? strtoll(end + 1, NULL, 10) : 0;
+    if (job < INDEX_MAX && index >= 0 && index < INDEX_MAX) row_set_port(r, job, index, "PBS_JOBID");
+  }
   bool known = find_hosts(r, id, &h), launched = r->c->start.is_set;
   bool script = (!task || strcmp(task, "1") == 0) && (!node || strcmp(node, "0") == 0);
   if (!script && !launched) read_task(r, &h, known);

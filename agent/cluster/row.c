@@ -233,16 +233,14 @@ static bool is_host_name(const char *name, size_t len) {
   return len > 0;
 }
 
-static int refuse_host(const char *name, size_t len, struct err *e) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, name, len, VALUE_SHOWN_MAX);
-  int rc = err_set(e, -EINVAL, "\"%s\" is not a host name", buf_text(&shown));
-  buf_finish(&shown);
-  return rc;
-}
-
 int row_hosts_add(struct row_hosts *h, const char *name, size_t len, int64_t slots, struct err *e) {
-  if (len > HOST_MAX || !is_host_name(name, len)) return refuse_host(name, len, e);
+  if (len > HOST_MAX || !is_host_name(name, len)) {
+    struct buf shown = BUF_INIT;
+    buf_put_escaped(&shown, name, len, VALUE_SHOWN_MAX);
+    int rc = err_set(e, -EINVAL, "\"%s\" is not a host name", buf_text(&shown));
+    buf_finish(&shown);
+    return rc;
+  }
   if (!h->at) map_init(h->at = xcalloc(1, sizeof(*h->at)), 0);
   size_t known = (size_t)(uintptr_t)map_get_n(h->at, name, len);
   if (known) {

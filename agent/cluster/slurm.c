@@ -144,13 +144,6 @@ static void find_gpus(struct row *r) {
   }
 }
 
-static void find_srun(struct row *r) {
-  const char *address = row_variable(r, "SLURM_LAUNCH_NODE_IPADDR");
-  if (!address || r->c->first_host.is_set) return;
-  row_set_text(r, &r->c->first_host, address, "SLURM_LAUNCH_NODE_IPADDR");
-  r->c->first_host_is_uncertain = true;
-}
-
 static void read_step(struct row *r, const char *step) {
   static const char per_node[] = "SLURM_STEP_TASKS_PER_NODE", nodes[] = "SLURM_STEP_NUM_NODES";
   struct cluster *c = r->c;
@@ -162,7 +155,11 @@ static void read_step(struct row *r, const char *step) {
   row_take_number(r, &c->index, "SLURM_PROCID", 0, NODES_MAX - 1);
   find_neighbours(r, per_node, nodes);
   find_hosts(r, "SLURM_STEP_NODELIST", per_node);
-  find_srun(r);
+  const char *address = row_variable(r, "SLURM_LAUNCH_NODE_IPADDR");
+  if (address && !r->c->first_host.is_set) {
+    row_set_text(r, &r->c->first_host, address, "SLURM_LAUNCH_NODE_IPADDR");
+    r->c->first_host_is_uncertain = true;
+  }
   find_gpus(r);
 }
 

@@ -108,20 +108,16 @@ static int count_files(const char *root) {
   return n < DEVICES_MAX ? n : DEVICES_MAX;
 }
 
-static void take_drivers(struct there *g, const struct gpus *known) {
-  g->driver = known;
-  for (; g->n < known->n && g->n < DEVICES_MAX; g->n++) {
-    struct device *d = &g->v[g->n];
-    snprintf(d->uuid, sizeof(d->uuid), "%.*s", DEVICE_ID_MAX - 1, known->v[g->n].uuid);
-    snprintf(d->pci, sizeof(d->pci), "%.*s", DEVICE_PCI_MAX - 1, known->v[g->n].pci);
-  }
-}
-
 /* Finds the devices in CUDA's order. Addresses are omitted if only the number is certain. */
 static void find_devices(struct there *g, const char *root, const struct gpus *known) {
   int files = count_files(root);
   if (known) {
-    take_drivers(g, known);
+    g->driver = known;
+    for (; g->n < known->n && g->n < DEVICES_MAX; g->n++) {
+      struct device *d = &g->v[g->n];
+      snprintf(d->uuid, sizeof(d->uuid), "%.*s", DEVICE_ID_MAX - 1, known->v[g->n].uuid);
+      snprintf(d->pci, sizeof(d->pci), "%.*s", DEVICE_PCI_MAX - 1, known->v[g->n].pci);
+    }
     return;
   }
   read_driver(g, root);

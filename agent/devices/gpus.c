@@ -32,12 +32,6 @@ static int64_t get_number(const json_t *o, const char *key) {
   return v < 0 ? 0 : v > NUMBER_MAX ? NUMBER_MAX : (int64_t)v;
 }
 
-/* NVML writes eight digits of the domain, and capitals; the kernel four, and lower case. */
-static void tidy_pci(char pci[GPU_TEXT_MAX]) {
-  if (strspn(pci, "0") >= 4 && strcspn(pci, ":") == 8) memmove(pci, pci + 4, strlen(pci + 4) + 1);
-  for (char *p = pci; *p; p++) *p = (char)tolower((unsigned char)*p);
-}
-
 static void read_process(const json_t *o, struct gpu_process *p) {
   p->pid = get_number(o, "pid");
   p->mib = get_number(o, "mib");
@@ -54,7 +48,10 @@ static void read_gpu(const json_t *o, struct gpu *gpu) {
   get_text(o, "name", gpu->name, sizeof gpu->name);
   get_text(o, "error", gpu->error, sizeof gpu->error);
   get_text(o, "pci", gpu->pci, sizeof gpu->pci);
-  tidy_pci(gpu->pci);
+  /* NVML writes eight digits of the domain, and capitals; the kernel four, and lower case. */
+  if (strspn(gpu->pci, "0") >= 4 && strcspn(gpu->pci, ":") == 8)
+    memmove(gpu->pci, gpu->pci + 4, strlen(gpu->pci + 4) + 1);
+  for (char *p = gpu->pci; *p; p++) *p = (char)tolower((unsigned char)*p);
   gpu->used_mib = get_number(o, "used_mib");
   gpu->more = get_number(o, "more");
   gpu->mig = json_is_array(migs);

@@ -122,13 +122,6 @@ static const char *find_damage(const struct nvml *n, nvmlDevice_t d) {
   return failed ? "its memory is damaged and can no longer be repaired (row remapping failed)" : NULL;
 }
 
-static void put_pci(const struct nvml *n, nvmlDevice_t d, json_t *device) {
-  nvmlPciInfo_t pci = {.busId = ""};
-  if (!n->pci || n->pci(d, &pci) != NVML_SUCCESS) return;
-  pci.busId[sizeof pci.busId - 1] = '\0';
-  set_text(device, "pci", pci.busId);
-}
-
 /* NULL: a device outside of our container or cgroup, which CUDA does not use either. */
 static json_t *describe_device(const struct nvml *n, unsigned i) {
   nvmlDevice_t d = NULL;
@@ -139,7 +132,11 @@ static json_t *describe_device(const struct nvml *n, unsigned i) {
   if (rc == NVML_SUCCESS) {
     if (n->uuid(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "uuid", text);
     if (n->name(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "name", text);
-    put_pci(n, d, o);
+    nvmlPciInfo_t pci = {.busId = ""};
+    if (n->pci && n->pci(d, &pci) == NVML_SUCCESS) {
+      pci.busId[sizeof pci.busId - 1] = '\0';
+      set_text(o, "pci", pci.busId);
+    }
     rc = put_memory(n, d, o);
   }
   if (rc != NVML_SUCCESS) {

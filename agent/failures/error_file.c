@@ -44,26 +44,18 @@ static void keep_end(char *out, size_t max, const char *text) {
   memcpy(out, from, strlen(from) + 1);
 }
 
-static int64_t seconds(const json_t *v) {
-  int64_t t = 0;
-  if (json_is_integer(v)) t = json_integer_value(v);
-  if (json_is_string(v)) t = strtoll(json_string_value(v), NULL, 10);
-  return t > 0 ? t : 0;
-}
-
-/* Cuts "MemoryError: ", an exception without a text. */
-static void drop_empty_words(char *message) {
-  size_t n = strlen(message);
-  while (n > 0 && message[n - 1] == ' ') n--;
-  if (n > 1 && message[n - 1] == ':') n--;
-  if (n > 0) message[n] = '\0';
-}
-
 static void take(struct error_file *f, const json_t *message, const json_t *callstack, const json_t *timestamp) {
   if (json_is_string(message)) keep_begin(f->message, ERROR_MESSAGE_MAX, json_string_value(message));
-  drop_empty_words(f->message);
+  /* Cuts "MemoryError: ", an exception without a text. */
+  size_t n = strlen(f->message);
+  while (n > 0 && f->message[n - 1] == ' ') n--;
+  if (n > 1 && f->message[n - 1] == ':') n--;
+  if (n > 0) f->message[n] = '\0';
   if (json_is_string(callstack)) keep_end(f->callstack, ERROR_CALLSTACK_MAX, json_string_value(callstack));
-  f->timestamp = seconds(timestamp);
+  int64_t t = 0;
+  if (json_is_integer(timestamp)) t = json_integer_value(timestamp);
+  if (json_is_string(timestamp)) t = strtoll(json_string_value(timestamp), NULL, 10);
+  f->timestamp = t > 0 ? t : 0;
 }
 
 static json_t *load(const char *data, size_t len, struct err *e) {

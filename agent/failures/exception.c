@@ -96,11 +96,6 @@ static size_t name_len(const struct plain *p) {
   return i && ends && !ascii_is_digit(p->text[0]) ? i : 0;
 }
 
-/* Behind frames any such name is an exception. */
-static bool looks_like_exception(const struct plain *p) {
-  return name_len(p) > 0;
-}
-
 /* Without frames only a name that says so. */
 static bool is_named_exception(const struct plain *p) {
   static const char *const ends[] = {"Error", "Exception", "Interrupt", "nGroup"};
@@ -110,10 +105,6 @@ static bool is_named_exception(const struct plain *p) {
     if (n >= len && !memcmp(p->text + n - len, ends[i], len)) return n > len;
   }
   return false;
-}
-
-static bool is_frame(const struct plain *p) {
-  return p->indent >= 2 && begins(p, "File \"") && strstr(p->text, "\", line ");
 }
 
 static bool is_header(const struct plain *p) {
@@ -128,9 +119,6 @@ static bool is_harmless(const struct plain *p) {
 }
 
 /* Between the members of a group: "+-+---------------- 1 ----------------". */
-static bool is_separator(const struct plain *p) {
-  return p->text[0] == '-' && strstr(p->text, "----------------");
-}
 
 struct search {
   bool in_frames, harmless;                /* the traceback that is being read */
@@ -165,7 +153,7 @@ static void take_thrown(struct search *s, const struct plain *p) {
 
 static void take(struct search *s, const struct plain *p) {
   take_thrown(s, p);
-  if (is_separator(p)) return;
+  if (p->text[0] == '-' && strstr(p->text, "----------------")) return;
   if (s->group_at && p->indent > s->group_at) return; /* a member of the group */
   if (p->indent < s->group_at) s->group_at = 0;
   if (is_harmless(p)) {
@@ -178,12 +166,13 @@ static void take(struct search *s, const struct plain *p) {
     if (begins(p, "Exception Group")) s->group_at = p->indent;
     return;
   }
-  if (is_frame(p)) {
+  if (p->indent >= 2 && begins(p, "File \"") && strstr(p->text, "\", line ")) {
     if (!s->in_frames) s->frames_at = p->indent;
     s->in_frames = true;
     return;
   }
-  if (s->in_frames && p->indent < s->frames_at && looks_like_exception(p))
+  /* Behind frames any such name is an exception. */
+  if (s->in_frames && p->indent < s->frames_at && name_len(p) > 0)
     keep(s, p);
   else if (!s->in_frames && !p->indent && is_named_exception(p) && !s->found.len)
     s->named = *p;

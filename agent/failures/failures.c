@@ -138,14 +138,13 @@ void failure_finish(struct failure *k) {
 
 /* Handing up. ------------------------------------------------------------------------------------------------------ */
 
-/* As PyTorch counts: a signal is negative. */
-static int exit_code_of(int status) {
-  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 static char *explain(const struct failure_cause *c) {
   const struct failure *k = c->worker;
-  char *text = k ? error_file_copy(k->data.data, k->data.len, exit_code_of(c->worker_status)) : NULL;
+  /* As PyTorch counts: a signal is negative. */
+  char *text =
+      k ? error_file_copy(k->data.data, k->data.len,
+                          WIFSIGNALED(c->worker_status) ? -WTERMSIG(c->worker_status) : WEXITSTATUS(c->worker_status))
+        : NULL;
   if (text) return text;
   const char *meaning = exit_code_text(c->code);
   const char *whole = c->text ? c->text : meaning ? meaning : "a worker failed";

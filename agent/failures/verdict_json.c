@@ -13,10 +13,6 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 
-static json_t *outcome_json(const struct ending *end) {
-  return end->heard ? json_string(outcome_name(end->outcome)) : json_null();
-}
-
 static json_t *sentence_json(const struct ending *end) {
   struct buf text = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
@@ -30,17 +26,12 @@ static json_t *sentence_json(const struct ending *end) {
   return v;
 }
 
-/* null: no account has come. */
-static json_t *goodput_json(const struct goodput *g) {
-  return goodput_total_ms(g) ? goodput_seconds_json(g) : json_null();
-}
-
 void verdict_json(const struct ending *end, const char *job, const char *host, const char *when, struct buf *out) {
   json_t *v = json_object();
   json_object_set_new(v, "job", json_text(job));
   json_object_set_new(v, "host", json_text(host));
   json_object_set_new(v, "time", json_string(when));
-  json_object_set_new(v, "outcome", outcome_json(end));
+  json_object_set_new(v, "outcome", end->heard ? json_string(outcome_name(end->outcome)) : json_null());
   json_object_set_new(v, "exit_code", json_integer(end->code));
   json_object_set_new(v, "round", json_integer(end->round));
   json_object_set_new(v, "restarts", json_integer(end->restarts_used));
@@ -48,7 +39,9 @@ void verdict_json(const struct ending *end, const char *job, const char *host, c
   json_object_set_new(v, "repeats", json_integer(end->repeats));
   json_object_set_new(v, "sentence", sentence_json(end));
   json_object_set_new(v, "verdict", verdict_to_json(&end->verdict));
-  json_object_set_new(v, "goodput", goodput_json(&end->goodput));
+  /* null: no account has come. */
+  json_object_set_new(v, "goodput",
+                      goodput_total_ms(&end->goodput) ? goodput_seconds_json(&end->goodput) : json_null());
   json_print(out, v);
   buf_putc(out, '\n');
   json_decref(v);

@@ -72,13 +72,6 @@ uint64_t backstop_deadline(const struct backstop *b) {
 
 /* The process. ----------------------------------------------------------------------------------------------------- */
 
-static void close_descriptors(void) {
-  for (int fd = 0; fd <= 2; fd++) close(fd);
-  copy_close_others(-1, -1);
-  while (open("/dev/null", O_RDWR) == 0 || dup(0) <= 2) { /* proctree must not get one of 0 to 2 */
-  }
-}
-
 static void wait_for_news(const sigset_t *waited, uint64_t until_ms) {
   uint64_t now = boot_ms(), wait = until_ms <= now ? 0 : earliest(until_ms - now, WAIT_MAX_MS);
   struct timespec t = {.tv_sec = (time_t)(wait / 1000), .tv_nsec = (long)(wait % 1000) * 1000000};
@@ -115,7 +108,10 @@ _Noreturn void backstop_main(const struct backstop_page *page, pid_t agent, pid_
   sigaddset(&waited, SIGCONT);
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
-  close_descriptors();
+  for (int fd = 0; fd <= 2; fd++) close(fd);
+  copy_close_others(-1, -1);
+  while (open("/dev/null", O_RDWR) == 0 || dup(0) <= 2) { /* proctree must not get one of 0 to 2 */
+  }
   backstop_init(&b);
   while ((fate = fate_of(guard)) == 0) {
     enum backstop_act what;

@@ -344,23 +344,19 @@ int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
   return g->fd >= 0 && g->pid > 0 ? guard_kill_below(g->pid, deadline_ms) : 0;
 }
 
-/* One pass: kills what lives, reaps what is ours. Returns how many were there. */
-static int reap_pass(struct proctree *t, pid_t spare) {
-  proctree_descendants(t, spare);
-  for (size_t i = 0; i < t->n; i++) {
-    proc_signal(&t->v[i], SIGKILL);
-    if (t->v[i].pid > 0 && t->v[i].ppid == getpid()) waitpid(t->v[i].pid, NULL, WNOHANG | __WALL);
-  }
-  return (int)t->n;
-}
-
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
   struct proctree t = PROCTREE_INIT;
   uint64_t deadline = boot_ms() + deadline_ms;
   int left, empty = 0;
   /* Two empty pictures in a row: in one alone, a process can be missed whose parent died while it was taken. */
   for (unsigned wait = 1; empty < 2; wait = wait < 16 ? wait * 2 : 16) {
-    left = reap_pass(&t, spare);
+    /* One pass: kills what lives, reaps what is ours. Returns how many were there. */
+    proctree_descendants(&t, spare);
+    for (size_t i = 0; i < t.n; i++) {
+      proc_signal(&t.v[i], SIGKILL);
+      if (t.v[i].pid > 0 && t.v[i].ppid == getpid()) waitpid(t.v[i].pid, NULL, WNOHANG | __WALL);
+    }
+    left = (int)t.n;
     empty = left ? 0 : empty + 1;
     if (left && boot_ms() >= deadline) break;
     if (left) pause_ms(wait);

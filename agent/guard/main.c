@@ -322,11 +322,6 @@ static void keep(struct guard_process *s, const struct local_set *set) {
     s->workers[i].kept = local_set_has(set, s->workers[i].local_rank) && !s->workers[i].reaped;
 }
 
-static void keep_nobody(struct guard_process *s) {
-  static const struct local_set none;
-  keep(s, &none);
-}
-
 /* Workers that are no longer kept get the signal that the others got. */
 static void keep_fewer(struct guard_process *s, const struct guard_cmd_stop *c) {
   for (size_t i = 0; i < s->n_workers; i++) {
@@ -338,15 +333,6 @@ static void keep_fewer(struct guard_process *s, const struct guard_cmd_stop *c) 
     signal_worker(w, SIGCONT);
     if (s->suspended) guard_continue_trees();
   }
-}
-
-static void terminate(struct guard_process *s, const struct guard_cmd_stop *c) {
-  keep(s, &c->keep);
-  mark_dying(s);
-  s->phase = PHASE_TERMINATING;
-  s->kill_at_ms = boot_ms() + c->grace_ms;
-  s->signo = 0;
-  if (c->grace_ms > 0) tell_to_stop(s, c->signo);
 }
 
 static void report_stuck(struct guard_process *s) {
@@ -410,7 +396,8 @@ static bool fence_is_due(const struct guard_process *s) {
 
 /* Everything at once: a parent that is slow to die, in the kernel or on a GPU, hides what runs below it. */
 static void kill_at_once(struct guard_process *s) {
-  keep_nobody(s);
+  static const struct local_set none;
+  keep(s, &none);
   begin_killing(s);
   s->deep_at_ms = boot_ms();
 }
@@ -611,7 +598,12 @@ static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
     clear(s);
   } else if (s->phase == PHASE_RUNNING || s->phase == PHASE_PARKED) {
     if (s->phase == PHASE_PARKED) s->round = c->round; /* they are of none */
-    terminate(s, c);
+    keep(s, &c->keep);
+    mark_dying(s);
+    s->phase = PHASE_TERMINATING;
+    s->kill_at_ms = boot_ms() + c->grace_ms;
+    s->signo = 0;
+    if (c->grace_ms > 0) tell_to_stop(s, c->signo);
   } else if (s->phase == PHASE_TERMINATING) {
     if (c->grace_ms > 0 && s->leftovers == LEFTOVERS_FOUND) ask_leftovers(s);
     if (kill_at < s->kill_at_ms) s->kill_at_ms = kill_at;
@@ -791,23 +783,19 @@ void guard_block_signals(void) {
   sigprocmask(SIG_SETMASK, &set, NULL);
 }
 
-/* SIGCHLD is read from a descriptor. */
-static int take_signals(void) {
-  sigset_t set;
-  guard_block_signals();
-  signal(SIGCHLD, SIG_DFL); /* if it was ignored, children would vanish unseen */
-  sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
 _Noreturn void guard_main(int fd) {
   struct guard_process s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER, .hold_at_ms = NEVER};
   setpgid(0, 0);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
-  s.sigchld = take_signals();
+  /* SIGCHLD is read from a descriptor. */
+  sigset_t set;
+  guard_block_signals();
+  signal(SIGCHLD, SIG_DFL); /* if it was ignored, children would vanish unseen */
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  s.sigchld = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   s.fence_timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
   if (s.sigchld < 0 || s.fence_timer < 0) _exit(1);
   while (s.sock >= 0 || s.phase != PHASE_IDLE) {

@@ -59,11 +59,6 @@ static int strings_map(struct strings *s, const struct guard_cmd_spawn *c, int f
   return s->v[0] ? 0 : -EBADMSG;
 }
 
-static void strings_unmap(struct strings *s) {
-  if (s->map && s->map != MAP_FAILED) munmap(s->map, s->size);
-  free(s->v);
-}
-
 /* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs on
  * the guard's CPUs. */
 static void bind_cpus(const struct strings *s, uint32_t size, int report) {
@@ -121,7 +116,8 @@ int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN
   int rc = strings_map(&strings, s, fds[0]);
   snprintf(name, GUARD_NAME_MAX, "its command and environment");
   if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd, name);
-  strings_unmap(&strings);
+  if (strings.map && strings.map != MAP_FAILED) munmap(strings.map, strings.size);
+  free(strings.v);
   for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
   return rc;
 }

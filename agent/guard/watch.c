@@ -57,15 +57,11 @@ void guard_watch_gone(struct guard_watch *w) {
   w->wake_at_ms = UINT64_MAX;
 }
 
-static void wake(struct guard_watch *w, uint64_t now_ms) {
-  bool late = now_ms >= w->wake_at_ms + GUARD_WAKE_LATE_MS;
-  if (late && w->give_up_at_ms < now_ms + GUARD_SLACK_MS) w->give_up_at_ms = now_ms + GUARD_SLACK_MS;
-  w->wake_at_ms = now_ms + GUARD_WAKE_EVERY_MS;
-}
-
 enum guard_watch_act guard_watch_next(struct guard_watch *w, uint64_t now_ms) {
   if (now_ms >= w->wake_at_ms) {
-    wake(w, now_ms);
+    bool late = now_ms >= w->wake_at_ms + GUARD_WAKE_LATE_MS;
+    if (late && w->give_up_at_ms < now_ms + GUARD_SLACK_MS) w->give_up_at_ms = now_ms + GUARD_SLACK_MS;
+    w->wake_at_ms = now_ms + GUARD_WAKE_EVERY_MS;
     return GUARD_WATCH_WAKE;
   }
   if (now_ms >= w->kill_at_ms) {

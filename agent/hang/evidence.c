@@ -136,13 +136,6 @@ static void try_ras(struct collecting *c, uint64_t now_ms) {
     c->ras_next_ms = UINT64_MAX; /* nobody listens */
 }
 
-static void end_ras(struct collecting *c) {
-  c->ras_over = true;
-  c->ras_next_ms = UINT64_MAX;
-  for (size_t i = 0; i < c->n; i++)
-    if (c->talks[i].fd >= 0 && c->talks[i].kind == TALK_RAS) end_talk(&c->talks[i]);
-}
-
 static void hear_ras(struct collecting *c, struct talk *t) {
   struct err e = ERR_INIT;
   struct buf in = t->in;
@@ -163,7 +156,10 @@ static void hear_ras(struct collecting *c, struct talk *t) {
   c->a->has_ras = true;
   c->ras_next_ms = UINT64_MAX;
   if (c->q->node_rank >= EVIDENCE_ASKERS) {
-    end_ras(c);
+    c->ras_over = true;
+    c->ras_next_ms = UINT64_MAX;
+    for (size_t i = 0; i < c->n; i++)
+      if (c->talks[i].fd >= 0 && c->talks[i].kind == TALK_RAS) end_talk(&c->talks[i]);
     return;
   }
   for (size_t i = 0; i < c->n; i++)
@@ -300,12 +296,6 @@ static void ask_worker(struct collecting *c, uint32_t i) {
              handlers[w->handler]);
 }
 
-static void ask_workers(struct collecting *c) {
-  if (count_talks(c, TALK_STORE)) return;
-  for (uint32_t i = 0; i < c->q->n && count_talks(c, TALK_WORKER) < ASKED_AT_ONCE; i++)
-    if (c->workers[i].named && !c->workers[i].asked) ask_worker(c, i);
-}
-
 /* Its answer is complete. */
 static void close_worker(struct collecting *c, struct talk *t) {
   struct worker_answer *w = &c->workers[t->worker];
@@ -376,7 +366,10 @@ static void converse(struct collecting *c) {
   ask_store(c);
   for (; now_ms < c->until_ms; now_ms = boot_ms()) {
     if (now_ms >= c->ras_next_ms) try_ras(c, now_ms);
-    ask_workers(c);
+    if (!count_talks(c, TALK_STORE)) {
+      for (uint32_t i = 0; i < c->q->n && count_talks(c, TALK_WORKER) < ASKED_AT_ONCE; i++)
+        if (c->workers[i].named && !c->workers[i].asked) ask_worker(c, i);
+    }
     bool any = c->ras_next_ms != UINT64_MAX;
     for (size_t i = 0; i < c->n && !any; i++) any = c->talks[i].fd >= 0;
     if (!any) break;

@@ -67,13 +67,6 @@ char *hang_file_name(const char *name, int64_t rank, uint32_t local_rank) {
   return buf_steal(&out);
 }
 
-static void look_job_free(struct look_job *j) {
-  for (uint32_t i = 0; i < j->count; i++) free(j->names[i]);
-  free(j->names);
-  free(j->found);
-  free(j);
-}
-
 /* In the pool. */
 static void do_look(uv_work_t *work) {
   struct look_job *j = work->data;
@@ -101,7 +94,10 @@ static void on_done(uv_work_t *work, int status) {
     h->any = true;
     h->on_looked(h->ctx);
   }
-  look_job_free(j);
+  for (uint32_t i = 0; i < j->count; i++) free(j->names[i]);
+  free(j->names);
+  free(j->found);
+  free(j);
 }
 
 void hang_files_look(struct hang_files *h) {

@@ -132,15 +132,6 @@ static void write_file(struct probe *p, size_t i, struct buf *text) {
   loop_work(p->loop, &w->work, do_write, on_written);
 }
 
-/* Replaces characters that would move the cursor. */
-static void put_plain(struct buf *out, const char *text, size_t n) {
-  for (size_t i = 0; i < n && i < LINE_SHOWN_MAX; i++) {
-    bool control = (unsigned char)text[i] < 0x20 || text[i] == 0x7f;
-    buf_putc(out, control ? ' ' : text[i]);
-  }
-  if (n > LINE_SHOWN_MAX) buf_puts(out, "...");
-}
-
 /* frames: only "#0 ..." and "Thread ..." */
 static void show_lines(struct probe *p, const char *text, const char *before, bool frames, const char *file) {
   int n = 0;
@@ -153,7 +144,12 @@ static void show_lines(struct probe *p, const char *text, const char *before, bo
                file ? file : "");
       return;
     }
-    put_plain(&line, at, len);
+    /* Replaces characters that would move the cursor. */
+    for (size_t i = 0; i < len && i < LINE_SHOWN_MAX; i++) {
+      bool control = (unsigned char)at[i] < 0x20 || at[i] == 0x7f;
+      buf_putc(&line, control ? ' ' : at[i]);
+    }
+    if (len > LINE_SHOWN_MAX) buf_puts(&line, "...");
     log_line(p->level, "%s%s", before, buf_text(&line));
     buf_finish(&line);
   }

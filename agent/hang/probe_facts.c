@@ -200,10 +200,6 @@ void probe_read(pid_t pid, struct probe_facts *f) {
   read_threads(f);
 }
 
-static void put_group(const struct probe_group *g, struct buf *out) {
-  buf_printf(out, "%u %c%s%s", g->n, g->state, g->where[0] ? " in " : "", g->where);
-}
-
 void probe_put(const struct probe_facts *f, pid_t worker, struct buf *out) {
   if (!f->state) {
     buf_printf(out, "pid %d is gone\n", (int)worker);
@@ -222,7 +218,8 @@ void probe_put(const struct probe_facts *f, pid_t worker, struct buf *out) {
   unsigned shown = 0;
   for (unsigned i = 0; i < f->n_groups; i++) {
     if (i) buf_puts(out, ", ");
-    put_group(&f->groups[i], out);
+    buf_printf(out, "%u %c%s%s", f->groups[i].n, f->groups[i].state, f->groups[i].where[0] ? " in " : "",
+               f->groups[i].where);
     shown += f->groups[i].n;
   }
   if (shown < f->threads) buf_printf(out, ", %u others", f->threads - shown);

@@ -285,13 +285,6 @@ static void add_count(struct text_counts *c, int64_t ranks, uint64_t count) {
   c->any = true;
 }
 
-static void name_process(struct text_counts *c, const char *line, int64_t rank) {
-  struct ras_process p = {.rank = rank, .pid = -1};
-  read_place(line, &p);
-  if (c->any && c->now == c->least && c->n_named < RAS_NAMED_MAX && (int64_t)c->n_named < c->n_least)
-    c->named[c->n_named++] = p;
-}
-
 /* A line below "have different ... operation counts". */
 static void read_count_line(const char *line, struct text_counts *c) {
   int64_t rank;
@@ -306,7 +299,10 @@ static void read_count_line(const char *line, struct text_counts *c) {
       add_count(c, 1, (uint64_t)count);
     else if (strstr(line, " has not launched any operations"))
       add_count(c, 1, 0);
-    name_process(c, line, rank);
+    struct ras_process p = {.rank = rank, .pid = -1};
+    read_place(line, &p);
+    if (c->any && c->now == c->least && c->n_named < RAS_NAMED_MAX && (int64_t)c->n_named < c->n_least)
+      c->named[c->n_named++] = p;
   }
 }
 
@@ -324,14 +320,6 @@ static void name_silent(struct ras_finding *f, const char *line, bool dead) {
   read_place(line, &p);
   if (p.pid > 0 && f->n_silent_named < RAS_NAMED_MAX && (int64_t)f->n_silent_named < f->n_silent)
     f->silent[f->n_silent_named++] = p;
-}
-
-/* Gives processes that do not answer their ranks, from the lines of a communicator. */
-static void name_missing_rank(struct ras_finding *f, const char *line, int64_t rank) {
-  struct ras_process p = {.rank = rank, .pid = -1};
-  read_place(line, &p);
-  for (size_t i = 0; i < f->n_silent_named; i++)
-    if (p.pid > 0 && is_same(&f->silent[i], &p) && f->silent[i].rank < 0) f->silent[i].rank = rank;
 }
 
 static enum section section_of(const char *line) {
@@ -355,7 +343,13 @@ static void read_line(const char *line, enum section section, struct ras_finding
     if (begins(line, "Process ")) name_silent(f, line, true);
     break;
   case SECTION_MISSING_RANKS:
-    if (read_number(line, "Rank ", &n) && n <= RAS_SIZE_MAX) name_missing_rank(f, line, n);
+    if (read_number(line, "Rank ", &n) && n <= RAS_SIZE_MAX) {
+      /* Gives processes that do not answer their ranks, from the lines of a communicator. */
+      struct ras_process p = {.rank = n, .pid = -1};
+      read_place(line, &p);
+      for (size_t i = 0; i < f->n_silent_named; i++)
+        if (p.pid > 0 && is_same(&f->silent[i], &p) && f->silent[i].rank < 0) f->silent[i].rank = n;
+    }
     if (read_number(line, "The missing rank: ", &n) && f->n_silent_named == 1 && f->silent[0].rank < 0)
       f->silent[0].rank = n;
     break;

@@ -126,12 +126,6 @@ static void on_deadline_timer(uv_timer_t *timer) {
   carry_out(r);
 }
 
-static void set_timer(struct root *r) {
-  uint64_t at = earliest(launch_controller_deadline(r->mind), line_merger_deadline(r->voices)), now = monotonic_ms();
-  uv_timer_stop(&r->timer);
-  if (at != UINT64_MAX) uv_timer_start(&r->timer, on_deadline_timer, at > now ? at - now : 0, 0);
-}
-
 static void begin_end(struct root *r, int code) {
   r->ending = true;
   r->code = code;
@@ -156,7 +150,9 @@ static void carry_out(struct root *r) {
     case LAUNCH_EXIT: begin_end(r, fx.value); break;
     }
   }
-  set_timer(r);
+  uint64_t at = earliest(launch_controller_deadline(r->mind), line_merger_deadline(r->voices)), now = monotonic_ms();
+  uv_timer_stop(&r->timer);
+  if (at != UINT64_MAX) uv_timer_start(&r->timer, on_deadline_timer, at > now ? at - now : 0, 0);
 }
 
 static void on_report(void *ctx, const struct launch_report *report) {

@@ -265,15 +265,6 @@ static bool take_plan(struct launched *l) {
   return true;
 }
 
-static void take_commands(struct launched *l) {
-  char *end;
-  while (l->got.len && (end = memchr(l->got.data, '\n', l->got.len))) {
-    *end = '\0';
-    on_command(l, l->got.data);
-    buf_consume(&l->got, (size_t)(end - l->got.data) + 1);
-  }
-}
-
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
   *out = uv_buf_init(chunk, sizeof(chunk));
 }
@@ -290,7 +281,14 @@ static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   buf_append(&l->got, buf->base, (size_t)n);
   if (!l->planned) sodium_memzero(buf->base, (size_t)n);
   while (!l->planned && take_plan(l)) continue;
-  if (l->planned) take_commands(l);
+  if (l->planned) {
+    char *end;
+    while (l->got.len && (end = memchr(l->got.data, '\n', l->got.len))) {
+      *end = '\0';
+      on_command(l, l->got.data);
+      buf_consume(&l->got, (size_t)(end - l->got.data) + 1);
+    }
+  }
 }
 
 /* Time. ------------------------------------------------------------------------------------------------------------ */

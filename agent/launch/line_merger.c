@@ -60,14 +60,6 @@ static struct kept_line *find_line(struct kept_lines *k, const char *line, size_
   return NULL;
 }
 
-static void forget_line(struct kept_lines *k, const char *line, size_t len) {
-  struct kept_line *at = find_line(k, line, len);
-  if (!at) return;
-  free(at->line);
-  k->n--;
-  memmove(at, at + 1, (size_t)(k->v + k->n - at) * sizeof(*at));
-}
-
 static void show_with_host(struct line_merger *v, const struct kept_line *x, uint64_t now_ms) {
   struct buf line = BUF_INIT;
   const size_t n = sizeof(own) - 1;
@@ -85,12 +77,6 @@ static void show_first(struct line_merger *v, uint64_t now_ms) {
   drop_first(&v->held, 1);
 }
 
-static void forget_old_lines(struct line_merger *v, uint64_t now_ms) {
-  size_t n = 0;
-  while (n < v->shown.n && v->shown.v[n].at_ms + MERGER_REMEMBER_MS <= now_ms) n++;
-  if (n) drop_first(&v->shown, n);
-}
-
 void line_merger_hide_leaving(struct line_merger *v) {
   v->leaving = true;
 }
@@ -101,7 +87,9 @@ static bool is_leaving(const char *line, size_t len) {
 }
 
 void line_merger_add(struct line_merger *v, uint32_t index, int std, const char *line, size_t len, uint64_t now_ms) {
-  forget_old_lines(v, now_ms);
+  size_t n = 0;
+  while (n < v->shown.n && v->shown.v[n].at_ms + MERGER_REMEMBER_MS <= now_ms) n++;
+  if (n) drop_first(&v->shown, n);
   if (std != 2 || len < sizeof(own) || memcmp(line, own, sizeof(own) - 1) != 0) {
     v->o.emit(v->o.ctx, std, line, len);
     return;
@@ -109,7 +97,12 @@ void line_merger_add(struct line_merger *v, uint32_t index, int std, const char 
   struct kept_line *before = find_line(&v->shown, line, len);
   if ((before && before->index != index) || (v->leaving && is_leaving(line, len))) return;
   if (index == 0) {
-    forget_line(&v->held, line, len);
+    struct kept_line *at = find_line(&v->held, line, len);
+    if (at) {
+      free(at->line);
+      v->held.n--;
+      memmove(at, at + 1, (size_t)(v->held.v + v->held.n - at) * sizeof(*at));
+    }
     v->o.emit(v->o.ctx, std, line, len);
     keep_line(&v->shown, index, line, len, now_ms);
     return;

@@ -258,24 +258,10 @@ static char *list_hosts(const struct launch *l) {
   return xstrdup("");
 }
 
-/* A scheduler's job keeps its name. */
-static void name_job(struct launch *l, const struct wish *w, uint64_t drawn) {
-  if (l->of_job && w->c->job.is_set)
-    add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text), w->c->job.source, "");
-  else
-    add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, drawn >> 16), "drawn at random", "");
-}
-
 /* On the heap. */
 static char *show_variable(const char *variable) {
   struct buf text = BUF_INIT;
   agent_options_show_variable(variable, &text);
-  return buf_steal(&text);
-}
-
-static char *show_setting(const struct wish *w, const struct opts_setting *s) {
-  struct buf text = BUF_INIT;
-  agent_options_show_setting(&w->spec, s, &text);
   return buf_steal(&text);
 }
 
@@ -289,13 +275,6 @@ static char *name_source(const struct wish *w) {
   return variable ? show_variable(variable) : xstrdup(name);
 }
 
-/* The sources of settings that differ by host. */
-static void add_own_sources(struct launch *l, const struct cluster_fact *gpus) {
-  add_source(l, "RDZV_AGENT_NODE_RANK", l->from, "");
-  add_source(l, "RDZV_AGENT_NPROC", gpus->is_set && l->of_job ? gpus->source : l->from, "");
-  add_source(l, "RDZV_AGENT_EXPECT", l->from, "");
-}
-
 static bool is_placed(const struct wish *w) {
   return is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
 }
@@ -305,7 +284,10 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
   bool placed = is_placed(w);
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
   l->sources = xcalloc(SOURCES_MAX, sizeof(*l->sources));
-  add_own_sources(l, &w->c->gpus);
+  /* The sources of settings that differ by host. */
+  add_source(l, "RDZV_AGENT_NODE_RANK", l->from, "");
+  add_source(l, "RDZV_AGENT_NPROC", w->c->gpus.is_set && l->of_job ? w->c->gpus.source : l->from, "");
+  add_source(l, "RDZV_AGENT_EXPECT", l->from, "");
   if (!is_given(w, "nnodes")) add_setting(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n), l->from, "");
   l->plan.give_slots = !is_given(w, "nproc");
   l->plan.hush = !is_given(w, "quiet") && !is_given(w, "verbose");
@@ -315,7 +297,13 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
     uint64_t id;
     int rc = draw_number(&id, e);
     if (rc) return rc;
-    if (!is_given(w, "rdzv-id")) name_job(l, w, id);
+    if (!is_given(w, "rdzv-id")) {
+      /* A scheduler's job keeps its name. */
+      if (l->of_job && w->c->job.is_set)
+        add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text), w->c->job.source, "");
+      else
+        add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, id >> 16), "drawn at random", "");
+    }
     return placed ? 0 : set_endpoint(l, e);
   }
   add_setting(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
@@ -380,7 +368,11 @@ static const char *choose_shell(struct launch *l, const struct wish *w, uint32_t
   const struct opts_setting *setting = opts_setting_of(&w->spec, w->argc, w->argv, w->env, "ssh");
   *fan_out = (uint32_t)w->o.fan_out;
   if (variable) l->shell_from = show_variable(variable);
-  if (setting) l->shell_from = show_setting(w, setting);
+  if (setting) {
+    struct buf text = BUF_INIT;
+    agent_options_show_setting(&w->spec, setting, &text);
+    l->shell_from = buf_steal(&text);
+  }
   if (w->o.ssh) return w->o.ssh;
   if (names_hosts(w) || !own->is_set) return default_shell;
   if (!is_given(w, "fan-out")) *fan_out = LAUNCH_HOSTS_MAX;
@@ -401,14 +393,6 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   if (!p->cwd) return e->code;
   int rc = find_program(l, w, e);
   return rc ? rc : make_settings(l, w, e);
-}
-
-/* The environment of the first host's agent. If that is another host, its own variables are unknown; they are not
- * settings. */
-static void make_env(struct launch *l, char *const *env) {
-  struct launch_plan first = l->plan;
-  first.seats = l->order;
-  l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
 }
 
 static int find_key(struct launch *l, const struct wish *w, struct key_env *env, struct err *e) {
@@ -446,7 +430,13 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
     rc = fill_plan(l, &w, e);
   }
   if (rc == 0) rc = find_key(l, &w, key_env, e);
-  if (rc == 0) make_env(l, env);
+  if (rc == 0) {
+    /* The environment of the first host's agent. If that is another host, its own variables are unknown; they are not
+     * settings. */
+    struct launch_plan first = l->plan;
+    first.seats = l->order;
+    l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
+  }
   launch_hosts_finish(&hosts);
   return rc;
 }

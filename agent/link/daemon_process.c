@@ -42,10 +42,6 @@ static void close_fd(int *fd) {
   *fd = -1;
 }
 
-static void close_ends(struct ends *c) {
-  for (int n = FD_ERR; n < FD_END; n++) close_fd(&c->fd[n]);
-}
-
 static void close_ours(struct daemon_process *p) {
   close_fd(&p->ready);
   close_fd(&p->owner);
@@ -186,7 +182,7 @@ int daemon_process_start(const struct daemon_process_options *o, struct daemon_p
     if (rc) err_sys(e, rc, "rdzvd (%s) cannot be started", program ? program : "a copy of this process");
   }
   if (rc) limit_explain(e);
-  close_ends(&child);
+  for (int n = FD_ERR; n < FD_END; n++) close_fd(&child.fd[n]);
   free(program);
   p->state_dir = new.state_dir; /* for the next try */
   if (rc)

@@ -85,13 +85,6 @@ static void on_deadline(uv_timer_t *timer) {
   end_call(c, c->said ? NULL : "no answer");
 }
 
-static void pass_on(const struct call *from, const struct moved *older) {
-  struct call *home = &from->owner->home;
-  if (from == home || is_open(home)) return;
-  struct bytes *frame = forward_older(from->frame, older, &home->endpoint);
-  if (frame) begin_call(home, frame);
-}
-
 static void on_msg(struct conn *conn, struct msg *m) {
   struct dial *d = conn->owner;
   struct call *c = d->call;
@@ -103,7 +96,11 @@ static void on_msg(struct conn *conn, struct msg *m) {
     else
       end_call(c, "the daemon there has another version");
   } else if (m->type == MSG_MOVED && c->said) {
-    pass_on(c, &m->moved);
+    struct call *home = &c->owner->home;
+    if (c != home && !is_open(home)) {
+      struct bytes *frame = forward_older(c->frame, &m->moved, &home->endpoint);
+      if (frame) begin_call(home, frame);
+    }
     end_call(c, NULL);
   }
 }

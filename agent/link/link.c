@@ -113,16 +113,6 @@ static void go_down(struct link *l, const char *why) {
   go_down_with(l, &(struct link_down){.why = why});
 }
 
-/* A limit of descriptors under which this process has never had a connection does not pass. */
-static void fail_to_connect(struct link *l) {
-  struct buf why = BUF_INIT;
-  bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
-  link_put_failure(l, &why);
-  if (limited) buf_printf(&why, "; %s", limit_advice(EMFILE));
-  go_down_with(l, &(struct link_down){.fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
-  buf_finish(&why);
-}
-
 /* Connections. ----------------------------------------------------------------------------------------------------- */
 
 static void keep_ticket(struct link *l, struct channel_ticket *ticket) {
@@ -287,12 +277,6 @@ static const struct conn_callbacks peer_callbacks = {
 
 /* Dialing. --------------------------------------------------------------------------------------------------------- */
 
-static void note_own_addr(struct link *l) {
-  char peer[ADDR_MAX + 1];
-  uint16_t port;
-  conn_addresses(&l->attempt->conn, peer, l->own_addr, &port);
-}
-
 static void be_up(struct link *l) {
   struct err e = ERR_INIT;
   struct attempt *a = l->attempt;
@@ -309,7 +293,9 @@ static void be_up(struct link *l) {
   uv_timer_start(&l->timer, on_link_timer, HOLDER_MS, 0);
   l->last_peer = l->to->addresses.v[l->at];
   l->has_last_peer = true;
-  note_own_addr(l);
+  char peer[ADDR_MAX + 1];
+  uint16_t port;
+  conn_addresses(&l->attempt->conn, peer, l->own_addr, &port);
   if (l->to == l->targets) {
     l->foreign = !local_daemon_owned(l->o.daemon);
     l->refused_since_ms = 0;
@@ -340,7 +326,13 @@ static void on_exhausted(struct link *l) {
     l->taken_tries--;
     uv_timer_start(&l->timer, on_link_timer, TAKEN_MS, 0);
   } else {
-    fail_to_connect(l);
+    /* A limit of descriptors under which this process has never had a connection does not pass. */
+    struct buf why = BUF_INIT;
+    bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
+    link_put_failure(l, &why);
+    if (limited) buf_printf(&why, "; %s", limit_advice(EMFILE));
+    go_down_with(l, &(struct link_down){.fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
+    buf_finish(&why);
   }
 }
 

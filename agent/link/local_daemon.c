@@ -155,16 +155,6 @@ static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   if (n < 0) uv_read_stop(stream);
 }
 
-/* The process is gone: its last words may still be in the pipe. */
-static void drain_err(struct life *life) {
-  char room[LINE_MAX_LEN];
-  int fd;
-  ssize_t n;
-  if (uv_fileno((uv_handle_t *)&life->err, &fd) != 0) return;
-  while ((n = read(fd, room, sizeof(room))) > 0) take_err(life, room, (size_t)n);
-  if (life->err_line.len) take_err(life, "\n", 1);
-}
-
 /* The daemon. ------------------------------------------------------------------------------------------------------ */
 
 static void start_timer(struct local_daemon *d, uint64_t ms) {
@@ -241,7 +231,14 @@ static void end_life(struct local_daemon *d, int how) {
   struct life *life = d->life;
   struct err why = ERR_INIT;
   int status = WIFEXITED(how) ? WEXITSTATUS(how) : 0, signo = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
-  drain_err(life);
+  /* The process is gone: its last words may still be in the pipe. */
+  char room[LINE_MAX_LEN];
+  int fd;
+  ssize_t n;
+  if (uv_fileno((uv_handle_t *)&life->err, &fd) == 0) {
+    while ((n = read(fd, room, sizeof(room))) > 0) take_err(life, room, (size_t)n);
+    if (life->err_line.len) take_err(life, "\n", 1);
+  }
   describe_end(&why, life, status, signo);
   if (monotonic_ms() - life->began_ms > LONG_LIFE_MS) d->failures = 0;
   log_debug("rdzvd: gone status=%d signal=%d", status, signo);

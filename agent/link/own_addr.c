@@ -43,19 +43,15 @@ static void on_deadline(uv_timer_t *timer) {
   uv_stop(timer->loop);
 }
 
-/* 2: this machine's, 1: another, 0: loopback. */
-static int rank_address(const union socket_address *a, char text[ADDR_MAX + 1]) {
-  address_text(a, text);
-  struct ipaddr ip = ipaddr_parse(text);
-  return ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(a);
-}
-
 static void choose_address(const struct address_list *found, char out[ADDR_MAX + 1]) {
   int best = 0;
   out[0] = '\0';
   for (size_t i = 0; i < found->n; i++) {
     char text[ADDR_MAX + 1];
-    int w = rank_address(&found->v[i], text);
+    /* 2: this machine's, 1: another, 0: loopback. */
+    address_text(&found->v[i], text);
+    struct ipaddr ip = ipaddr_parse(text);
+    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&found->v[i]);
     if (w <= best) continue;
     best = w;
     snprintf(out, ADDR_MAX + 1, "%s", text);

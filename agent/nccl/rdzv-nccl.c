@@ -151,12 +151,6 @@ static bool write_answer(int fd, uint32_t count) {
   return written && !e.code;
 }
 
-static void wait_for_end(void) {
-  char byte;
-  while (read(STDIN_FILENO, &byte, 1) > 0) {
-  }
-}
-
 static const char help[] =
     "usage: rdzv-nccl COUNT\n\n"
     "Creates COUNT ncclUniqueIds, prints them in binary, and serves them until its stdin is closed.\n"
@@ -179,6 +173,10 @@ int main(int argc, char **argv) {
   if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return EXIT_CODE_SYSTEM;
   setvbuf(stdout, NULL, _IOLBF, 0); /* NCCL's output is needed while it matters */
   bool minted = write_answer(out, (uint32_t)count);
-  if (minted) wait_for_end();
+  if (minted) {
+    char byte;
+    while (read(STDIN_FILENO, &byte, 1) > 0) {
+    }
+  }
   _exit(minted ? EXIT_CODE_OK : EXIT_CODE_NCCL); /* NCCL's threads still run: nothing is torn down */
 }

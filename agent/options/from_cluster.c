@@ -125,13 +125,6 @@ static int refuse_unknown(const struct cluster *c, struct err *e) {
       flux ? " (flux run ... sh -c 'rdzv-agent --endpoint $(flux hostlist --nth=0 local) ...')" : "");
 }
 
-static int refuse_nameless(const struct cluster *c, struct err *e) {
-  return err_set(e, -EINVAL,
-                 "%s started %" PRId64
-                 " agents, but sets no job id from which to derive a port: give --endpoint HOST:PORT, the same to all",
-                 starter_name(c), cluster_number(&c->agents, 0));
-}
-
 int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
@@ -150,7 +143,12 @@ int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e)
   bool here = cluster_is_one_host(c) && o->nnodes.max <= agents;
   const struct cluster_fact *place = !here ? &c->first_host : c->local_agents.is_set ? &c->local_agents : &c->nodes;
   if (!place->is_set) return refuse_unknown(c, e);
-  if (!c->port.is_set) return refuse_nameless(c, e);
+  if (!c->port.is_set)
+    return err_set(
+        e, -EINVAL,
+        "%s started %" PRId64
+        " agents, but sets no job id from which to derive a port: give --endpoint HOST:PORT, the same to all",
+        starter_name(c), cluster_number(&c->agents, 0));
   int rc = endpoint_parse(here ? cluster_loopback(c) : c->first_host.text, (uint16_t)c->port.number, o->endpoints, e);
   if (rc) return err_wrap(e, "%s", c->first_host.source);
   snprintf(o->endpoint_from, sizeof(o->endpoint_from), "%s; port: %s", place->source, c->port.source);

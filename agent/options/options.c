@@ -65,15 +65,6 @@ static bool is_c10d(const struct agent_options *o) {
   return o->torch.backend && strcmp(o->torch.backend, "static") != 0;
 }
 
-static int refuse_no_place(const struct nnodes *n, struct err *e) {
-  char most[24] = "";
-  if (n->max > n->min) snprintf(most, sizeof(most), ":%" PRId64, n->max);
-  return err_set(e, -EINVAL,
-                 "several nodes need a meeting place: rdzv-agent --nnodes %" PRId64
-                 "%s --endpoint HOST ..., where HOST is one of the nodes, the same on all",
-                 n->min, most);
-}
-
 static bool is_given(const char *text) {
   return text && *text;
 }
@@ -155,7 +146,14 @@ static int settle_place(struct settling *s, struct err *e) {
   bool done = false;
   int rc = options_endpoint_from_cluster(s, &done, e);
   if (rc || done) return rc;
-  if (o->nnodes.max > 1) return refuse_no_place(&o->nnodes, e);
+  if (o->nnodes.max > 1) {
+    char most[24] = "";
+    if (o->nnodes.max > o->nnodes.min) snprintf(most, sizeof(most), ":%" PRId64, o->nnodes.max);
+    return err_set(e, -EINVAL,
+                   "several nodes need a meeting place: rdzv-agent --nnodes %" PRId64
+                   "%s --endpoint HOST ..., where HOST is one of the nodes, the same on all",
+                   o->nnodes.min, most);
+  }
   o->standalone = true;
   return 0;
 }
@@ -241,19 +239,17 @@ static int settle_rank(struct settling *s, struct err *e) {
                  o->nnodes.max - 1);
 }
 
-static void note_backend(struct settling *s) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, s->o->torch.backend, strlen(s->o->torch.backend), SHOWN_MAX);
-  options_note(s->o, "%s %s has no effect: nodes meet at rdzvd with any backend",
-               options_spelling_of(s, "rdzv-backend"), buf_text(&shown));
-  buf_finish(&shown);
-}
-
 /* Notes flags without effect, and those of --rdzv-conf. */
 static void note_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct torch_options *t = &o->torch;
-  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0) note_backend(s);
+  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0) {
+    struct buf shown = BUF_INIT;
+    buf_put_escaped(&shown, s->o->torch.backend, strlen(s->o->torch.backend), SHOWN_MAX);
+    options_note(s->o, "%s %s has no effect: nodes meet at rdzvd with any backend",
+                 options_spelling_of(s, "rdzv-backend"), buf_text(&shown));
+    buf_finish(&shown);
+  }
   for (size_t i = 0; i < sizeof(torch_flags) / sizeof(*torch_flags); i++) {
     const char *name = torch_flags[i].name, *text = torch_flags[i].text;
     char why[WHY_MAX];
@@ -286,11 +282,6 @@ static void settle_signals(struct settling *s) {
   o->signals_named = o->signals && options_is_given(s, "signals-to-handle");
   if (!o->signals)
     o->signals = UINT64_C(1) << SIGTERM | UINT64_C(1) << SIGINT | UINT64_C(1) << SIGHUP | UINT64_C(1) << SIGQUIT;
-}
-
-/* An explicit 0 counts: it prevents --log-dir from implying --tee 3. */
-static void settle_output(struct settling *s) {
-  s->o->output.streams_named = options_is_given(s, "redirects") || options_is_given(s, "tee");
 }
 
 static int settle_command(struct settling *s, struct err *e) {
@@ -361,7 +352,8 @@ static int settle_all(struct settling *s, struct err *e) {
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? ORPHAN_GRACE_FIXED_MS : ORPHAN_GRACE_MS;
   settle_hang(s);
   settle_signals(s);
-  settle_output(s);
+  /* An explicit 0 counts: it prevents --log-dir from implying --tee 3. */
+  s->o->output.streams_named = options_is_given(s, "redirects") || options_is_given(s, "tee");
   note_rest(s);
   note_misplaced(s);
   if (o->quiet && o->verbose)

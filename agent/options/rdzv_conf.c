@@ -118,12 +118,6 @@ int rdzv_conf_check_static(const struct rdzv_conf *c, struct err *e) {
   return 0;
 }
 
-static int refuse_pair(const struct pair *p, struct err *e) {
-  if (p->key_len == 0) return err_set(e, -EINVAL, "a key is missing: write key=value,key=value");
-  return err_set(e, -EINVAL, "%.*s has no value: write key=value,key=value",
-                 (int)(p->key_len > KEY_MAX ? KEY_MAX : p->key_len), p->key);
-}
-
 int option_rdzv_conf(const char *text, void *field, struct err *e) {
   struct rdzv_conf *c = field, got = {.text = text,
                                       .join_ms = -1,
@@ -135,7 +129,11 @@ int option_rdzv_conf(const char *text, void *field, struct err *e) {
   struct pair p;
   bool known;
   for (const char *at = text; next_pair(&at, &p);) {
-    if (p.key_len == 0 || !p.value[0]) return refuse_pair(&p, e);
+    if (p.key_len == 0 || !p.value[0]) {
+      if (p.key_len == 0) return err_set(e, -EINVAL, "a key is missing: write key=value,key=value");
+      return err_set(e, -EINVAL, "%.*s has no value: write key=value,key=value",
+                     (int)(p.key_len > KEY_MAX ? KEY_MAX : p.key_len), p.key);
+    }
     if (is_static_key(&p) && read_static(&got, &p, NULL))
       *(is_key(&p, "rank") ? &got.bad_rank : &got.bad_timeout) = true;
     if (read_pair(&got, &p, &known, e) == 0) continue;

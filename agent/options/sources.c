@@ -146,15 +146,6 @@ static const char *fact_of(const struct agent_options *o, const char *line) {
   return NULL;
 }
 
-/* Facts that the agent found on this machine. */
-static void add_seen(const struct agent_options *o, const struct options_told *told, const char *line,
-                     struct buf *out) {
-  bool count = strcmp(line, "nproc") == 0 && o->nproc <= 0 && o->nproc != OPTIONS_NPROC_CPU;
-  bool own = strcmp(line, "local-rank") == 0 && o->local_agents > 1 && told->local_world == told->workers;
-  if (told->seen && (count || own)) buf_printf(out, "%s%s", out->len ? ", " : "", told->seen);
-  if (told->end_time && strcmp(line, "end-time") == 0) buf_printf(out, ": %s", told->end_time);
-}
-
 static void put_source(const struct agent_options *o, const struct options_told *told, const char *line,
                        struct buf *out) {
   struct buf source = BUF_INIT;
@@ -163,7 +154,11 @@ static void put_source(const struct agent_options *o, const struct options_told 
     buf_puts(&source, fact);
   else
     add_variables(o, told, line, &source);
-  add_seen(o, told, line, &source);
+  /* Facts that the agent found on this machine. */
+  bool count = strcmp(line, "nproc") == 0 && o->nproc <= 0 && o->nproc != OPTIONS_NPROC_CPU;
+  bool own = strcmp(line, "local-rank") == 0 && o->local_agents > 1 && told->local_world == told->workers;
+  if (told->seen && (count || own)) buf_printf(&source, "%s%s", source.len ? ", " : "", told->seen);
+  if (told->end_time && strcmp(line, "end-time") == 0) buf_printf(&source, ": %s", told->end_time);
   if (source.len) buf_printf(out, "  # %s", buf_text(&source));
   buf_finish(&source);
 }

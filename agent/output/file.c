@@ -39,18 +39,14 @@ static int give_up(struct relay_file *f, int error) {
   return error;
 }
 
-/* Opening the file shows whether that worked. */
-static void make_folders(char *name) {
-  for (char *p = strchr(name + 1, '/'); p; p = strchr(p + 1, '/')) {
-    *p = '\0';
-    mkdir(name, 0777);
-    *p = '/';
-  }
-}
-
 int relay_file_open(struct relay_file *f) {
   if (!f->name || !f->name[0]) return 0;
-  make_folders(f->name);
+  /* Opening the file shows whether that worked. */
+  for (char *p = strchr(f->name + 1, '/'); p; p = strchr(p + 1, '/')) {
+    *p = '\0';
+    mkdir(f->name, 0777);
+    *p = '/';
+  }
   f->fd = open(f->name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   return f->fd < 0 ? give_up(f, -errno) : 0;
 }

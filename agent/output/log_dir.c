@@ -128,14 +128,12 @@ static void empty_folder(int fd, int depth) {
   closedir(dir);
 }
 
-static void remove_tree(const char *dir) {
-  int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd >= 0) empty_folder(fd, 0);
-  rmdir(dir);
-}
-
 void log_dir_finish(struct log_dir *d) {
-  if (d->temporary && !d->keep) remove_tree(d->temporary);
+  if (d->temporary && !d->keep) {
+    int fd = open(d->temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0) empty_folder(fd, 0);
+    rmdir(d->temporary);
+  }
   free(d->temporary);
   free(d->dir);
   *d = (struct log_dir){0};

@@ -44,15 +44,6 @@ static void write_pending(struct log_sink *s) {
   s->busy = uv_fs_write(s->loop, &s->req, s->fd, &b, 1, -1, on_written) == 0;
 }
 
-static void to_file(struct log_sink *s, const char *line) {
-  if (s->fd < 0 || s->pending.len > PENDING_MAX) return;
-  char stamp[LOG_STAMP_SIZE];
-  buf_append(&s->pending, stamp, log_stamp(stamp));
-  buf_puts(&s->pending, line);
-  buf_putc(&s->pending, '\n');
-  write_pending(s);
-}
-
 static void to_terminal(const struct log_sink *s, const char *line) {
   struct buf text = BUF_INIT;
   buf_printf(&text, "%s: %s", program, line);
@@ -72,7 +63,13 @@ static void on_line(void *ctx, enum log_level level, const char *text) {
   while ((line = strsep(&rest, "\n"))) {
     if (!*line) continue;
     if (level <= s->shown) to_terminal(s, line);
-    to_file(s, line);
+    if (s->fd >= 0 && s->pending.len <= PENDING_MAX) {
+      char stamp[LOG_STAMP_SIZE];
+      buf_append(&s->pending, stamp, log_stamp(stamp));
+      buf_puts(&s->pending, line);
+      buf_putc(&s->pending, '\n');
+      write_pending(s);
+    }
   }
   free(copy);
 }

@@ -18,17 +18,14 @@ static bool names_a_stream(const struct std_map *m) {
   return false;
 }
 
-static bool names_any(const struct output_settings *o) {
-  return names_a_stream(&o->tee) || names_a_stream(&o->redirects);
-}
-
 bool output_has_no_files(const struct output_settings *o) {
   return o->log_dir && strcmp(o->log_dir, "/dev/null") == 0;
 }
 
 bool output_has_files(const struct output_settings *o) {
   if (output_has_no_files(o)) return false;
-  return o->log_dir || names_any(o) || o->duplicate_stdout_filters.n || o->duplicate_stderr_filters.n;
+  return o->log_dir || names_a_stream(&o->tee) || names_a_stream(&o->redirects) || o->duplicate_stdout_filters.n ||
+         o->duplicate_stderr_filters.n;
 }
 
 struct output_route output_route(const struct output_settings *o, uint32_t local_rank, int std) {

@@ -39,22 +39,20 @@ void recent_destroy(struct recent *r) {
   free(r);
 }
 
-/* Makes room for a line. */
-static void turn(struct share *s) {
-  struct buf b = s->old;
-  s->forgotten_to = s->last_of_old;
-  s->old = s->new;
-  s->last_of_old = s->last;
-  buf_clear(&b);
-  s->new = b;
-}
-
 void recent_add(struct recent *r, size_t worker, const struct worker_line *line) {
   struct share *s = &r->v[worker];
   struct worker_line l = *line;
   if (l.text_len > WORKER_LINE_TEXT_MAX) l.text_len = WORKER_LINE_TEXT_MAX;
   if (l.prefix_len > WORKER_LINE_PREFIX_MAX) l.prefix_len = WORKER_LINE_PREFIX_MAX;
-  if (s->new.len + WORKER_LINE_HEADER + l.prefix_len + l.text_len > r->half) turn(s);
+  if (s->new.len + WORKER_LINE_HEADER + l.prefix_len + l.text_len > r->half) {
+    /* Makes room for a line. */
+    struct buf b = s->old;
+    s->forgotten_to = s->last_of_old;
+    s->old = s->new;
+    s->last_of_old = s->last;
+    buf_clear(&b);
+    s->new = b;
+  }
   s->last = l.number = r->next++;
   worker_line_put(&s->new, &l);
 }

@@ -185,23 +185,10 @@ static bool is_bar(const struct stream *s, const char *text, size_t len) {
   return s->of->prefix[0] && memchr(text, '\r', len);
 }
 
-static void remove_bar(struct relay *r, struct stream *s) {
-  if (s->barred) sinks_bar(&r->sinks, s, "", "", 0);
-  s->barred = false;
-}
-
 static bool has_text_of(const struct opt_strings *texts, const char *line, size_t len) {
   for (int i = 0; texts && i < texts->n; i++)
     if (memmem(line, len, texts->v[i], strlen(texts->v[i]))) return true;
   return false;
-}
-
-static void filter_line(struct relay *r, struct stream *s, const char *line, size_t len) {
-  const struct opt_strings *texts = s->is_err ? r->o.err_filters : r->o.out_filters;
-  if (s->filtered.fd < 0 || !has_text_of(texts, line, len)) return;
-  buf_puts(&s->to_filtered, s->of->label);
-  buf_append(&s->to_filtered, line, len);
-  buf_putc(&s->to_filtered, '\n');
 }
 
 static void write_filtered(struct relay *r, struct stream *s) {
@@ -248,19 +235,17 @@ static void show_end(struct relay *r, struct stream *s, const char *state, size_
   sink_line(sink_of(r, s), s->of->prefix, state, len);
 }
 
-/* Under the mutex, as all of give_line. */
-static void note_traceback(struct relay *r, struct stream *s, const char *line, size_t len) {
-  static const char words[] = "Traceback (most recent call last)";
-  if (!s->is_err || !memmem(line, len, words, sizeof(words) - 1)) return;
-  s->of->traced = true;
-  if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
-}
-
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
   size_t last = len;
   const char *state = last_state(line, &last);
-  note_traceback(r, s, line, len);
-  remove_bar(r, s);
+  /* Under the mutex, as all of give_line. */
+  static const char words[] = "Traceback (most recent call last)";
+  if (s->is_err && memmem(line, len, words, sizeof(words) - 1)) {
+    s->of->traced = true;
+    if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+  }
+  if (s->barred) sinks_bar(&r->sinks, s, "", "", 0);
+  s->barred = false;
   keep_line(r, s, state, last);
   if (is_raw(r, s))
     s->begun = 0; /* it is on the terminal */
@@ -273,7 +258,11 @@ static void give_line(struct relay *r, struct stream *s, const char *line, size_
   s->begun = 0;
   s->due_ms = 0;
   if (s->is_err) tail_add(&s->of->tail, state, last, RELAY_TAIL_MAX);
-  filter_line(r, s, line, len);
+  const struct opt_strings *texts = s->is_err ? r->o.err_filters : r->o.out_filters;
+  if (s->filtered.fd < 0 || !has_text_of(texts, line, len)) return;
+  buf_puts(&s->to_filtered, s->of->label);
+  buf_append(&s->to_filtered, line, len);
+  buf_putc(&s->to_filtered, '\n');
 }
 
 /* After a read: an unfinished line is shown in a while. */
@@ -388,15 +377,6 @@ static struct relay_pipes *next_pipes(struct relay *r, struct relay_pipes *after
   return p;
 }
 
-static void resize_all(struct relay *r) {
-  int like = isatty(r->o.err) ? r->o.err : r->o.out;
-  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-    if (p->out.pty && p->out.fd >= 0) pty_resize(p->out.fd, like);
-    if (p->err.pty && p->err.fd >= 0) pty_resize(p->err.fd, like);
-  }
-  if (r->keyboard >= 0) pty_resize(r->keyboard, r->terminal);
-}
-
 /* Lines and the status from the loop. True: relay_destroy was called. */
 static bool take_requests(struct relay *r) {
   char note[96];
@@ -418,7 +398,14 @@ static bool take_requests(struct relay *r) {
   r->resized = false;
   r->sinks.hidden = r->hidden;
   pthread_mutex_unlock(&r->mutex);
-  if (resized) resize_all(r);
+  if (resized) {
+    int like = isatty(r->o.err) ? r->o.err : r->o.out;
+    for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+      if (p->out.pty && p->out.fd >= 0) pty_resize(p->out.fd, like);
+      if (p->err.pty && p->err.fd >= 0) pty_resize(p->err.fd, like);
+    }
+    if (r->keyboard >= 0) pty_resize(r->keyboard, r->terminal);
+  }
   return closing;
 }
 
@@ -526,15 +513,6 @@ static void relay_free(struct relay *r) {
   free(r);
 }
 
-/* After a turn without events: all output of workers that are stopped is on the terminal. */
-static void settle(struct relay *r) {
-  pthread_mutex_lock(&r->mutex);
-  bool now = r->hidden && r->sinks.hidden && !r->settled;
-  r->settled |= now;
-  if (now && r->o.wake && !r->closing) r->o.wake(r->o.ctx);
-  pthread_mutex_unlock(&r->mutex);
-}
-
 static bool is_settling(struct relay *r) {
   pthread_mutex_lock(&r->mutex);
   bool settling = r->hidden && !r->settled;
@@ -584,7 +562,14 @@ static void *relay_main(void *arg) {
     flush(r);
     mark_drained(r);
     free_released(r);
-    if (n == 0) settle(r);
+    if (n == 0) {
+      /* After a turn without events: all output of workers that are stopped is on the terminal. */
+      pthread_mutex_lock(&r->mutex);
+      bool now = r->hidden && r->sinks.hidden && !r->settled;
+      r->settled |= now;
+      if (now && r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+      pthread_mutex_unlock(&r->mutex);
+    }
   }
   pthread_mutex_lock(&r->mutex);
   r->ended = true;

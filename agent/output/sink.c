@@ -198,15 +198,6 @@ static void draw_row(struct sinks *s, const struct buf *row, size_t columns) {
   buf_puts(&s->err.b, memchr(text, '\x1b', row->len) ? "\x1b[0m\x1b[K" : "\x1b[K");
 }
 
-/* As many bars as the terminal has rows for, and one line above them. */
-static void draw_rows(struct sinks *s) {
-  struct winsize w = {0};
-  bool known = ioctl(s->err.fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 1;
-  size_t columns = known ? w.ws_col - 1U : 79, rows = known && w.ws_row > 2 ? w.ws_row - 2U : 22;
-  for (size_t i = 0; i < s->n_bars && i < rows; i++) draw_row(s, &s->bars[i].text, columns);
-  if (s->status && s->line.len) draw_row(s, &s->line, columns);
-}
-
 /* Puts a wipe before the batch. */
 static void wipe_rows(struct sinks *s, struct sink *to) {
   struct buf b = BUF_INIT;
@@ -231,7 +222,12 @@ void sinks_flush(struct sinks *s) {
   if (s->drawn && (s->err.b.len > 0 || !wanted || moved)) wipe_rows(s, &s->err);
   if (wanted && s->drawn <= 1 && (!s->drawn || s->changed)) {
     s->drawn = 0;
-    draw_rows(s);
+    /* As many bars as the terminal has rows for, and one line above them. */
+    struct winsize w = {0};
+    bool known = ioctl(s->err.fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 1;
+    size_t columns = known ? w.ws_col - 1U : 79, rows = known && w.ws_row > 2 ? w.ws_row - 2U : 22;
+    for (size_t i = 0; i < s->n_bars && i < rows; i++) draw_row(s, &s->bars[i].text, columns);
+    if (s->status && s->line.len) draw_row(s, &s->line, columns);
   }
   s->changed = false;
   sink_flush(&s->err);

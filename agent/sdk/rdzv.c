@@ -74,13 +74,6 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   }
 }
 
-static void fill_world_of_one(struct rdzv *r) {
-  r->alone = true;
-  r->is.world_size = r->is.local_world_size = r->is.node_count = 1;
-  snprintf(r->is.head_addr, sizeof(r->is.head_addr), "127.0.0.1");
-  snprintf(r->is.node_addr, sizeof(r->is.node_addr), "127.0.0.1");
-}
-
 static struct rdzv *create(void) {
   static atomic_uint last;
   struct rdzv *r = calloc(1, sizeof(*r));
@@ -99,7 +92,10 @@ int rdzv_init(struct rdzv **out, int timeout_ms) {
   if (!r) return rdzv_fail(NULL, -ENOMEM, "out of memory");
   int rc = 0;
   if (!name || !*name) {
-    fill_world_of_one(r);
+    r->alone = true;
+    r->is.world_size = r->is.local_world_size = r->is.node_count = 1;
+    snprintf(r->is.head_addr, sizeof(r->is.head_addr), "127.0.0.1");
+    snprintf(r->is.node_addr, sizeof(r->is.node_addr), "127.0.0.1");
   } else {
     uint64_t deadline = rdzv_deadline_in(timeout_ms);
     rc = rdzv_connect_agent(r, name, deadline);

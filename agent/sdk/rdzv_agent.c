@@ -86,15 +86,12 @@ bool rdzv_is_foreign(const struct rdzv *r) {
   return !r->alone && r->forks != atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
-static int fail_foreign(struct rdzv *r, const char *what) {
-  return rdzv_fail(r, -EINVAL,
-                   "%s: process %d was forked from process %d, which has this context; call rdzv_init in the new one",
-                   what, (int)getpid(), (int)r->pid);
-}
-
 int rdzv_lost(struct rdzv *r, const char *what) {
   char text[sizeof(r->shared.lost_text)];
-  if (rdzv_is_foreign(r)) return fail_foreign(r, what);
+  if (rdzv_is_foreign(r))
+    return rdzv_fail(r, -EINVAL,
+                     "%s: process %d was forked from process %d, which has this context; call rdzv_init in the new one",
+                     what, (int)getpid(), (int)r->pid);
   pthread_mutex_lock(&r->shared.lock);
   int code = r->shared.lost_code;
   memcpy(text, r->shared.lost_text, sizeof(text));

@@ -87,10 +87,6 @@ static struct slice value_of(struct rdzv_alone *s, struct slice key) {
   return e ? e->value : (struct slice){"", 0};
 }
 
-static bool exists(struct rdzv_alone *s, struct slice key) {
-  return *find(&s->keys, key) || *find(&s->queued, key);
-}
-
 /* Appends a string in the form of the wire. */
 static int append_string(struct rdzv_bytes *b, struct slice text) {
   uint64_t len = text.len;
@@ -163,7 +159,7 @@ static int list_keys(struct rdzv_alone *s, struct c10d_reply *a) {
 
 static int is_any_missing(struct rdzv_alone *s, const struct c10d_request *q) {
   int missing = 0;
-  for (uint64_t i = 0; i < q->count; i++) missing |= !exists(s, q->keys[i]);
+  for (uint64_t i = 0; i < q->count; i++) missing |= !(*find(&s->keys, q->keys[i])) && !(*find(&s->queued, q->keys[i]));
   return missing;
 }
 

@@ -25,14 +25,11 @@ static int send_answer(struct rdzv *r, uint64_t deadline) {
   return rc;
 }
 
-static bool is_answered_already(const struct rdzv_checkpoints *c) {
-  return c->told_ms && (c->fresh || rdzv_now_ms() - c->told_ms < SAME_REQUEST_MS);
-}
-
 unsigned rdzv_checkpoint_bit(struct rdzv *r) {
   struct rdzv_checkpoints *c = &r->checkpoints;
   if (!c->can) return 0;
-  if (c->asked != c->shown && c->asked != c->answered && is_answered_already(c)) {
+  if (c->asked != c->shown && c->asked != c->answered && c->told_ms &&
+      (c->fresh || rdzv_now_ms() - c->told_ms < SAME_REQUEST_MS)) {
     c->shown = c->answered = c->asked;
     c->due = true;
   }

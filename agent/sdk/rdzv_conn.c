@@ -259,21 +259,17 @@ static void hang_up(struct rdzv_conn *c) {
   rdzv_bytes_drop(&c->in, c->in.len);
 }
 
-static void set_options(int fd) {
-  int one = 1, idle = 10, every = 5, times = 3;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
-}
-
 /* Connects a socket. -EAGAIN: *sys is an error that may pass. */
 static int connect_to(struct rdzv *r, const struct addrinfo *ai, uint64_t deadline, int *sys) {
   struct rdzv_conn *c = &r->conn;
   c->fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (c->fd < 0) return rdzv_store_fail(r, -errno, "no socket: %s", strerror(errno));
-  set_options(c->fd);
+  int one = 1, idle = 10, every = 5, times = 3;
+  setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+  setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+  setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
+  setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
   if (connect(c->fd, ai->ai_addr, ai->ai_addrlen) == 0) return 0;
   *sys = errno;
   if (errno != EINPROGRESS && errno != EINTR) return -EAGAIN;
@@ -303,13 +299,6 @@ static int greet(struct rdzv *r, uint64_t deadline, int *sys) {
   return rc;
 }
 
-static int fail_unreachable(struct rdzv *r, int sys) {
-  if (sys == 0 || sys == EINPROGRESS)
-    return rdzv_store_fail(r, -ETIMEDOUT, "no answer from %s port %u in time", r->is.head_addr, r->is.store_port);
-  return rdzv_store_fail(r, -sys, "%s port %u: %s; the round is over, or node rank 0 is gone", r->is.head_addr,
-                         r->is.store_port, strerror(sys));
-}
-
 static int connect_store(struct rdzv *r, const struct addrinfo *ai, uint64_t deadline) {
   uint64_t pause = RETRY_MS;
   for (;;) {
@@ -319,7 +308,12 @@ static int connect_store(struct rdzv *r, const struct addrinfo *ai, uint64_t dea
     hang_up(&r->conn);
     if (rc != -EAGAIN && rc != -ETIMEDOUT) return rc;
     uint64_t now = rdzv_now_ms();
-    if (rc == -ETIMEDOUT || now >= deadline) return fail_unreachable(r, sys);
+    if (rc == -ETIMEDOUT || now >= deadline) {
+      if (sys == 0 || sys == EINPROGRESS)
+        return rdzv_store_fail(r, -ETIMEDOUT, "no answer from %s port %u in time", r->is.head_addr, r->is.store_port);
+      return rdzv_store_fail(r, -sys, "%s port %u: %s; the round is over, or node rank 0 is gone", r->is.head_addr,
+                             r->is.store_port, strerror(sys));
+    }
     rc = wait_io(r, 0, now + pause < deadline ? now + pause : deadline);
     if (rc != -ETIMEDOUT) return rc ? rc : -EPROTO;
     pause = pause * 2 < RETRY_MAX_MS ? pause * 2 : RETRY_MAX_MS;
@@ -346,15 +340,6 @@ static int open_store(struct rdzv *r, uint64_t deadline) {
 
 /* Requests --------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is due: the store must be there and silent. */
-static int check_silence(struct rdzv *r) {
-  char byte;
-  ssize_t n = recv(r->conn.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  bool nothing = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  if (n > 0 || r->conn.in.len) return close_lost(r, -EPROTO, "the store sent an answer that was not due");
-  return nothing ? 0 : close_failed(r);
-}
-
 /* Afterwards the connection is open, with nothing to send and nothing due. */
 static int finish_old_calls(struct rdzv *r, uint64_t deadline) {
   struct rdzv_conn *c = &r->conn;
@@ -367,7 +352,12 @@ static int finish_old_calls(struct rdzv *r, uint64_t deadline) {
   if (!rc) rc = collect(r, NULL, deadline);
   if (rc) return rc;
   forget(c);
-  return check_silence(r);
+  /* Nothing is due: the store must be there and silent. */
+  char byte;
+  ssize_t n = recv(r->conn.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  bool nothing = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  if (n > 0 || r->conn.in.len) return close_lost(r, -EPROTO, "the store sent an answer that was not due");
+  return nothing ? 0 : close_failed(r);
 }
 
 int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,

@@ -107,12 +107,6 @@ static int check_records(const struct meeting *m, struct slice values, bool *her
   return 0;
 }
 
-/* The records have been checked, and there is one of each rank. */
-static void copy_values(const struct meeting *m, struct slice values) {
-  for (size_t at = 0; at < values.len; at += RECORD_HEAD + m->size)
-    memcpy(m->all + get_u32(values.data + at) * m->size, values.data + at + RECORD_HEAD, m->size);
-}
-
 static void add_text(char *out, size_t room, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void add_text(char *out, size_t room, const char *fmt, ...) {
   size_t len = strlen(out);
@@ -171,7 +165,11 @@ static int read_values(const struct meeting *m, bool complete) {
   if (!here) return rdzv_store_fail(r, -ENOMEM, "out of memory");
   rc = check_records(m, a[0].value, here);
   if (rc == 0) rc = name_missing(m, here);
-  if (rc == 0 && m->all) copy_values(m, a[0].value);
+  if (rc == 0 && m->all) {
+    /* The records have been checked, and there is one of each rank. */
+    for (size_t at = 0; at < a[0].value.len; at += RECORD_HEAD + m->size)
+      memcpy(m->all + get_u32(a[0].value.data + at) * m->size, a[0].value.data + at + RECORD_HEAD, m->size);
+  }
   free(here);
   return rc;
 }

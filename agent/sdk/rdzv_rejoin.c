@@ -30,16 +30,12 @@ int rdzv_can_rejoin(struct rdzv *r) {
   return 0;
 }
 
-/* As one line. */
-static void copy_reason(char out[SDK_REASON_MAX], const char *reason) {
-  size_t n = reason ? strnlen(reason, SDK_REASON_MAX - 1) : 0;
-  for (size_t i = 0; i < n; i++) out[i] = reason[i] == '\n' ? ' ' : reason[i];
-  out[n] = '\0';
-}
-
 static int park(struct rdzv *r, const char *reason, uint64_t deadline) {
   struct sdk_rejoin leave = {.head = rdzv_head_of(SDK_REJOIN), .round = r->is.round};
-  copy_reason(leave.text, reason);
+  /* As one line. */
+  size_t n = reason ? strnlen(reason, SDK_REASON_MAX - 1) : 0;
+  for (size_t i = 0; i < n; i++) leave.text[i] = reason[i] == '\n' ? ' ' : reason[i];
+  leave.text[n] = '\0';
   if (rdzv_is_foreign(r)) return -EINVAL;
   rdzv_set_parked(r, true); /* before REJOIN, so that no report of another thread follows it */
   int rc = rdzv_flush_progress(r, deadline);
@@ -50,21 +46,19 @@ static int park(struct rdzv *r, const char *reason, uint64_t deadline) {
   return 0;
 }
 
-static int take_place(struct rdzv *r, size_t size) {
-  bool can = r->checkpoints.can;
-  int rc = rdzv_take_welcome(r, size);
-  if (rc) return rc;
-  r->checkpoints = (struct rdzv_checkpoints){.can = can, .asked = r->is.checkpoint};
-  rdzv_set_parked(r, false);
-  return 0;
-}
-
 static int wait_for_place(struct rdzv *r, uint64_t deadline) {
   for (;;) {
     size_t size = 0;
     if (r->requested & RDZV_STOP) return rdzv_fail(r, -ECANCELED, "rejoin: the agent asks this worker to stop");
     int type = rdzv_await(r, &size, deadline);
-    if (type == SDK_WELCOME) return take_place(r, size);
+    if (type == SDK_WELCOME) {
+      bool can = r->checkpoints.can;
+      int rc = rdzv_take_welcome(r, size);
+      if (rc) return rc;
+      r->checkpoints = (struct rdzv_checkpoints){.can = can, .asked = r->is.checkpoint};
+      rdzv_set_parked(r, false);
+      return 0;
+    }
     if (type < 0) return type;
   }
 }

@@ -81,13 +81,9 @@ static unsigned char *put_float(unsigned char *p, unsigned field, float v) {
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
-/* A number that is 0 is left out. */
-static size_t step_size(int64_t step) {
-  return step ? 1 + varint_size((uint64_t)step) : 0;
-}
-
 static size_t event_size(int64_t step, size_t what) {
-  return 9 + step_size(step) + what;
+  /* A number that is 0 is left out. */
+  return 9 + (step ? 1 + varint_size((uint64_t)step) : 0) + what;
 }
 
 /* Room for a record around an Event of that size; returns the place of the Event. NULL: no memory. */

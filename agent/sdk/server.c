@@ -169,10 +169,6 @@ static bool send_packet(const struct worker_conn *c, const void *record, size_t 
   }
 }
 
-static size_t ids_size(const struct sdk_ids *ids) {
-  return offsetof(struct sdk_ids, ids) + (size_t)ids->count * RDZV_NCCL_ID_SIZE;
-}
-
 static bool ids_are_due(const struct worker_conn *c) {
   return c->ids_due && c->ids_wanted == c->of->ids.round;
 }
@@ -198,13 +194,9 @@ static void flush(struct worker_conn *c) {
   if (c->welcome_due) w = welcome_of(c);
   if (c->welcome_due) c->welcome_due = !send_packet(c, &w, sizeof(w));
   if (c->request_due && !c->welcome_due) c->request_due = !send_packet(c, &q, sizeof(q));
-  if (ids_are_due(c) && !c->welcome_due) c->ids_due = !send_packet(c, ids, ids_size(ids));
+  if (ids_are_due(c) && !c->welcome_due)
+    c->ids_due = !send_packet(c, ids, offsetof(struct sdk_ids, ids) + (size_t)ids->count * RDZV_NCCL_ID_SIZE);
   want_write(c, c->welcome_due || c->request_due || ids_are_due(c));
-}
-
-static void welcome_again(struct worker_conn *c) {
-  c->welcome_due = true;
-  flush(c);
 }
 
 /* Rounds. ---------------------------------------------------------------------------------------------------------- */
@@ -237,7 +229,8 @@ static void take_over(struct sdk_server *s, struct worker_conn *c) {
   add_event(s, SDK_EVENT_HELLO, c);
   add_event(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
   if (can) set_can(c, true);
-  welcome_again(c);
+  c->welcome_due = true;
+  flush(c);
 }
 
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n) {

@@ -52,12 +52,6 @@ static void leave(struct inquiry *q, struct asked_about *w) {
   w->prev = w->next = NULL;
 }
 
-static void enter(struct inquiry *q, struct asked_about *w) {
-  w->prev = q->last;
-  *(q->last ? &q->last->next : &q->first) = w;
-  q->last = w;
-}
-
 void inquiry_add(struct inquiry *q, uint64_t id, const char *addr, uint16_t port) {
   struct asked_about *w = xcalloc(1, sizeof *w);
   w->id = id;
@@ -99,7 +93,9 @@ size_t inquiry_next(struct inquiry *q, uint64_t now_ms, struct store_caller *out
   for (struct asked_about *w; n < OWNERS_MAX && (w = q->first) && w->again_ms <= now_ms; n++) {
     if (n == 0) *serial = ++q->serial;
     leave(q, w);
-    enter(q, w);
+    w->prev = q->last;
+    *(q->last ? &q->last->next : &q->first) = w;
+    q->last = w;
     w->serial = *serial;
     w->again_ms = now_ms + INQUIRY_AGAIN_MS;
     w->no = 0;
@@ -113,14 +109,6 @@ uint64_t inquiry_deadline(const struct inquiry *q) {
   return q->first ? latest(q->first->again_ms, q->next_ms) : UINT64_MAX;
 }
 
-static void note_other(struct asked_about *w, const struct store_owner *o, const char *host) {
-  w->has_other = true;
-  w->other = *o;
-  snprintf(w->name, sizeof w->name, "%s", o->name);
-  snprintf(w->host, sizeof w->host, "%s", host);
-  w->other.name = w->name;
-}
-
 static void judge(struct inquiry *q, struct asked_about *w, const struct store_owner *o, const char *host,
                   const struct inquiry_callbacks *cb, void *ctx) {
   uint64_t id = w->id;
@@ -132,7 +120,13 @@ static void judge(struct inquiry *q, struct asked_about *w, const struct store_o
       cb->admit_unknown(ctx, id, host);
     return;
   }
-  if (o->is == OWNERSHIP_OTHER) note_other(w, o, host);
+  if (o->is == OWNERSHIP_OTHER) {
+    w->has_other = true;
+    w->other = *o;
+    snprintf(w->name, sizeof w->name, "%s", o->name);
+    snprintf(w->host, sizeof w->host, "%s", host);
+    w->other.name = w->name;
+  }
   if (++w->no < o->asked) return;
   cb->refuse(ctx, id, w->has_other ? &w->other : NULL, w->host);
   drop(q, w);

@@ -69,12 +69,6 @@ static int by_inode(const void *a, const void *b) {
   return (s->inode > t->inode) - (s->inode < t->inode);
 }
 
-/* Downloads are no search for a store. */
-static void note_socket(const struct tcp_socket *t, struct store_process *p) {
-  if (t->state == TCP_STATE_ESTABLISHED) p->connected = true;
-  if (t->state == TCP_STATE_SYN_SENT && t->peer_port != 80 && t->peer_port != 443) p->unanswered = true;
-}
-
 static void read_links(pid_t entry, const struct tcp_sockets *s, struct store_process *p) {
   char path[40], to[64];
   snprintf(path, sizeof(path), "/proc/%d/fd", (int)entry);
@@ -87,7 +81,11 @@ static void read_links(pid_t entry, const struct tcp_sockets *s, struct store_pr
     to[n > 0 ? n : 0] = '\0';
     if (sscanf(to, "socket:[%lu]", &key.inode) != 1) continue;
     const struct tcp_socket *t = s->n ? bsearch(&key, s->v, s->n, sizeof(*s->v), by_inode) : NULL;
-    if (t) note_socket(t, p);
+    if (t) {
+      /* Downloads are no search for a store. */
+      if (t->state == TCP_STATE_ESTABLISHED) p->connected = true;
+      if (t->state == TCP_STATE_SYN_SENT && t->peer_port != 80 && t->peer_port != 443) p->unanswered = true;
+    }
   }
   closedir(d);
 }

@@ -327,14 +327,6 @@ void sup_greeting(struct supervisor *s, const struct supervisor_event *ev) {
     sup_other_version(s, ev->msg->greeting.version);
 }
 
-/* Reports that came up between HELLO and its answer could not be sent then. */
-static void resend_reports(struct supervisor *s) {
-  for (size_t i = 0; i < s->reports.n; i++) {
-    if (s->reports.v[i].report.seq <= s->link.hello_seq) continue;
-    sup_send_report(s, &s->reports.v[i]);
-  }
-}
-
 /* In no round the daemon's word counts. With another incarnation the earlier facts are forgotten. */
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->round.incarnation, incarnation) != 0) {
@@ -392,7 +384,11 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   sup_note_link_down(s, NULL);
   s->fence.since_welcome = false;
   if (!phase_of(s->state)) sup_note_job(s, w->incarnation, w->round);
-  resend_reports(s);
+  /* Reports that came up between HELLO and its answer could not be sent then. */
+  for (size_t i = 0; i < s->reports.n; i++) {
+    if (s->reports.v[i].report.seq <= s->link.hello_seq) continue;
+    sup_send_report(s, &s->reports.v[i]);
+  }
   sup_progress_repeat(s);
   send_heartbeat(s);
 }
@@ -405,12 +401,6 @@ void sup_suspend(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state == CONNECTION_READY) send_heartbeat(s);
 }
 
-static uint64_t age_of(const struct supervisor *s, uint16_t flags) {
-  uint64_t parts = flags >> FRAME_NUMBER_SHIFT;
-  uint64_t ms = (parts * lease_ms(s) + FRAME_AGE_PER_LEASE - 1) / FRAME_AGE_PER_LEASE;
-  return earliest(ms, lease_ms(s));
-}
-
 /* With id 0 it answers no heartbeat, and brings only its flags. */
 void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) {
   uint32_t seq = ev->msg->id;
@@ -421,7 +411,9 @@ void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) 
   if (sent > s->heartbeat.answered_ms) s->heartbeat.answered_ms = sent;
   if (seq > s->heartbeat.read) s->heartbeat.read = seq;
   bool recovering = flags & FRAME_FLAG_RECOVERING;
-  uint64_t age_ms = age_of(s, flags);
+  uint64_t parts = flags >> FRAME_NUMBER_SHIFT;
+  uint64_t ms = (parts * lease_ms(s) + FRAME_AGE_PER_LEASE - 1) / FRAME_AGE_PER_LEASE;
+  uint64_t age_ms = earliest(ms, lease_ms(s));
   if (age_ms < lease_ms(s) && sent > s->heartbeat.led_ms) s->heartbeat.led_ms = sent;
   if (flags & FRAME_FLAG_FIRM) sup_promise_firm(s);
   sup_note_answer(s, age_ms, recovering);

@@ -50,13 +50,6 @@ static void explain_no_restart(const struct supervisor *s, const struct end *end
     buf_puts(out, "; no restart, since all workers of another node have finished (--after-finish)");
 }
 
-static void log_goodput(struct supervisor *s, const struct goodput *g) {
-  struct buf text = BUF_INIT;
-  goodput_sentence(g, &text);
-  if (text.len) sup_log(s, s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&text));
-  buf_finish(&text);
-}
-
 static void log_end(struct supervisor *s, const struct end *end) {
   double seconds = (double)(s->now_ms - s->job.begun_ms) / 1000;
   if (end->outcome == OUTCOME_SUCCESS) {
@@ -104,7 +97,10 @@ void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
   s->round.restarts_used = end->restarts_used;
   sup_account_note(s, &end->goodput);
   log_end(s, end);
-  log_goodput(s, &end->goodput);
+  struct buf text = BUF_INIT;
+  goodput_sentence(&end->goodput, &text);
+  if (text.len) sup_log(s, s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&text));
+  buf_finish(&text);
   bool left = s->leave.signals && end->outcome != OUTCOME_SUCCESS;
   exit_after_trees(s, left ? s->leave.exit_code : (int)end->code);
 }

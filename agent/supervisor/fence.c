@@ -46,11 +46,6 @@ bool sup_answer_counts(struct supervisor *s, bool recovering) {
   return !s->link.moved;
 }
 
-/* The other nodes of the round are enough for one of their own. */
-static bool others_suffice(const struct supervisor *s) {
-  return s->round.nodes > s->config.settings.min_nodes;
-}
-
 uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
   uint64_t lease = lease_ms(s), most = lease - lease / 5, vouched = lease * 17 / 20;
   return sent_ms + earliest(most, age_ms < vouched ? vouched - age_ms : 0);
@@ -89,7 +84,8 @@ void sup_begin_fence(struct supervisor *s, bool fence, bool all) {
   s->heartbeat.led_ms = s->heartbeat.answered_ms;
   s->fence.away_ms = 0;
   s->fence.all = all;
-  s->fence.required = fence || others_suffice(s);
+  /* The other nodes of the round are enough for one of their own. */
+  s->fence.required = fence || s->round.nodes > s->config.settings.min_nodes;
   s->fence.unproven = false;
   sup_update_guard_fence(s); /* first: we may be stopped right behind it */
 }

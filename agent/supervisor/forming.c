@@ -78,13 +78,6 @@ static bool has_enough(const struct waiting *w) {
   return !waiting_gives_up(w) && !w->lacks;
 }
 
-/* Since the last line. */
-static bool much_has_changed(const struct supervisor *s, const struct waiting *w) {
-  bool enough = has_enough(w);
-  return has_new_mistake(s, w) || enough != s->forming->line_enough || w->here < s->forming->line_here ||
-         (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
-}
-
 bool sup_waits_for_claim(const struct supervisor *s) {
   return s->config.settings.claims && is_waiting_for_nodes(s) && s->forming->enough;
 }
@@ -129,7 +122,10 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   forget_waiting(s);
   s->forming->waiting = msg_bytes(ev->msg);
   s->forming->waiting_ms = s->now_ms;
-  s->forming->news = much_has_changed(s, w);
+  /* Since the last line. */
+  bool enough = has_enough(w);
+  s->forming->news = has_new_mistake(s, w) || enough != s->forming->line_enough || w->here < s->forming->line_here ||
+                     (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
 }
 
 void sup_forming_end(struct supervisor *s) {

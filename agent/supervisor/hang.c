@@ -380,11 +380,6 @@ static void format_other(const struct supervisor *s, int64_t i, int64_t origin, 
   buf_finish(&part);
 }
 
-/* Its state shows that it does not wait for the others. */
-static bool is_held(const struct worker *w) {
-  return w->ps[0] && strchr("TtD", w->ps[0]);
-}
-
 /* The others here have all come further, or stopped clearly later. */
 static bool is_first(const struct supervisor *s, int64_t origin) {
   const struct worker *o = &s->workers[origin];
@@ -406,17 +401,12 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
     snprintf(more, sizeof more, "and %d more ranks of this node", n - NAMES_MAX);
     append_part(out, more);
   }
-  if (is_held(&s->workers[origin]) || evidence_names_ranks(s)) return;
+  /* Its state shows that it does not wait for the others. */
+  if ((s->workers[origin].ps[0] && strchr("TtD", s->workers[origin].ps[0])) || evidence_names_ranks(s)) return;
   if (!is_first(s, origin))
     append_part(out, "it is not known which rank the others wait for");
   else if (s->round.world_size > s->config.workers)
     append_part(out, "it is not known whether it waits for a rank of another node");
-}
-
-static void format_text(const struct supervisor *s, int64_t origin, struct buf *out) {
-  format_process(&s->workers[origin], out);
-  append_part(out, describe_silence(s, &s->workers[origin]));
-  format_others(s, origin, out);
 }
 
 /* Probing. --------------------------------------------------------------------------------------------------------- */
@@ -450,20 +440,14 @@ static void report_hang(struct supervisor *s) {
   if (origin < 0) return;
   describe_hang(s, origin, &v, &at_ms);
   if (!outweighs_heard(s, &v, at_ms)) return;
-  format_text(s, origin, &text);
+  format_process(&s->workers[origin], &text);
+  append_part(&text, describe_silence(s, &s->workers[origin]));
+  format_others(s, origin, &text);
   v.text = buf_text(&text);
   if (s->hang->text) v.evidence = s->hang->text;
   sup_report(s, REPORT_FAILED, &v, at_ms);
   sup_log_failure(s, &v);
   buf_finish(&text);
-}
-
-static void report_findings(struct supervisor *s) {
-  bool gave_up = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
-  s->hang->reported = true;
-  send_evidence(s);
-  report_dead(s);
-  if (!gave_up) report_hang(s);
 }
 
 /* The worker made progress during the probe. */
@@ -490,7 +474,11 @@ static bool accept_facts(struct supervisor *s) {
     request_look(s);
   }
   if (s->hang->looking || cancel_if_recovered(s)) return false;
-  report_findings(s);
+  bool gave_up = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
+  s->hang->reported = true;
+  send_evidence(s);
+  report_dead(s);
+  if (!gave_up) report_hang(s);
   return true;
 }
 

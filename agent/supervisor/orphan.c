@@ -19,14 +19,10 @@
 #include <signal.h>
 #include "common/exit_codes.h"
 
-static bool is_running_round(const struct supervisor *s) {
-  return s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
-}
-
 uint64_t sup_orphan_deadline(const struct supervisor *s) {
   int64_t grace_ms = s->config.settings.orphan_grace_ms;
   bool led = s->link.state == CONNECTION_READY && s->heartbeat.led_ms == s->heartbeat.answered_ms;
-  if (led || !is_running_round(s) || !grace_ms) return UINT64_MAX;
+  if (led || (s->state != SUPERVISOR_STARTING && s->state != SUPERVISOR_RUNNING) || !grace_ms) return UINT64_MAX;
   return s->heartbeat.led_ms + (uint64_t)grace_ms;
 }
 

@@ -55,10 +55,6 @@ struct park {
 
 enum { ALONE_MAX_MS = 30000, ALONE_SLACK_MS = 2000, NAMES_MAX = 8 };
 
-static bool is_alive(const struct worker *w) {
-  return w->spawned && !w->exited && !w->gone;
-}
-
 static bool is_kept(const struct supervisor *s, int64_t i) {
   return local_set_has(&s->park->keep, (uint32_t)i);
 }
@@ -79,7 +75,7 @@ bool sup_any_parked(const struct supervisor *s) {
 
 /* Without a grace there is no time to park, but a worker that has parked already may stay. */
 static bool may_stay(const struct worker *w, uint64_t grace_ms) {
-  return w->parked || (grace_ms >= 2 && (w->adopting || (is_alive(w) && w->can_rejoin)));
+  return w->parked || (grace_ms >= 2 && (w->adopting || (w->spawned && !w->exited && !w->gone && w->can_rejoin)));
 }
 
 static bool is_parking_pending(const struct supervisor *s) {

@@ -132,18 +132,16 @@ bool sup_checkpoint_before_leaving(struct supervisor *s, uint64_t ask_ms) {
   return true;
 }
 
-static void format_late_ranks(const struct supervisor *s, struct buf *out) {
-  int n = 0;
-  for (int64_t i = 0; i < s->config.workers; i++) {
-    if (!owes_checkpoint(s, &s->workers[i])) continue;
-    if (n++ < NAMES_MAX) buf_printf(out, "%s%lld", n > 1 ? ", " : "", (long long)(s->round.rank_base + i));
-  }
-  if (n > NAMES_MAX) buf_printf(out, " and %d more", n - NAMES_MAX);
-}
-
 static void log_unwritten(struct supervisor *s) {
   struct buf late = BUF_INIT;
-  if (s->checkpoint->pending) format_late_ranks(s, &late);
+  if (s->checkpoint->pending) {
+    int n = 0;
+    for (int64_t i = 0; i < s->config.workers; i++) {
+      if (!owes_checkpoint(s, &s->workers[i])) continue;
+      if (n++ < NAMES_MAX) buf_printf(&late, "%s%lld", n > 1 ? ", " : "", (long long)(s->round.rank_base + i));
+    }
+    if (n > NAMES_MAX) buf_printf(&late, " and %d more", n - NAMES_MAX);
+  }
   if (late.len)
     sup_log(s, LOG_WARN, "rank %s has not written the requested checkpoint; stopping without it", buf_text(&late));
   buf_finish(&late);
@@ -153,11 +151,6 @@ static void log_unwritten(struct supervisor *s) {
 void sup_log_late_checkpoint(struct supervisor *s) {
   uint64_t patience_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
   if (s->now_ms - s->checkpoint->requested_ms >= patience_ms - patience_ms / 10) log_unwritten(s);
-}
-
-static void stop_for_leaving(struct supervisor *s) {
-  log_unwritten(s);
-  sup_stop_trees(s, STOP_LEAVING, s->leave.kill_ms - s->now_ms);
 }
 
 static bool is_waiting_to_leave(const struct supervisor *s) {
@@ -171,7 +164,8 @@ void sup_prepare_watch(struct supervisor *s) {
   if (s->state == SUPERVISOR_FINISHED) {
     if (over || s->link.state != CONNECTION_READY) sup_exit(s, s->leave.exit_code, "a signal asked it to leave");
   } else if (over || (!s->checkpoint->pending && s->link.state != CONNECTION_READY)) {
-    stop_for_leaving(s);
+    log_unwritten(s);
+    sup_stop_trees(s, STOP_LEAVING, s->leave.kill_ms - s->now_ms);
   }
 }
 

@@ -73,23 +73,6 @@ bool sup_is_echo(const struct supervisor *s, const struct verdict *v) {
   return s->config.echo && text_is_stderr(v->cause) && !is_ours(s, v);
 }
 
-/* A module that is missing is mostly installed for another interpreter. */
-static void log_interpreter(struct supervisor *s, const struct verdict *v) {
-  static const char words[] = "ModuleNotFoundError: No module named ";
-  const char *ran = s->round.interpreter ? s->round.interpreter : s->config.interpreter;
-  if (v->cause != CAUSE_WORKER_EXIT || !ran || !is_ours(s, v) || !strstr(v->text, words)) return;
-  sup_log(s, LOG_WARN, "  it ran under %s: install the module there, or name another Python with PYTHON_EXEC", ran);
-}
-
-/* The driver knows the time, and what the worker has left in files. */
-static void emit_reported(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
-  struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
-  if (text_is_stderr(v->cause) && v->text[0]) buf_printf(sentence, "\n%s", v->text);
-  e->told.text = buf_steal(sentence);
-  e->told.error = v->error[0] ? xstrdup(v->error) : NULL;
-  e->told.local_rank = is_ours(s, v) ? v->local_rank : -1;
-}
-
 /* "rank 1", "ranks 0-2,5"; "ranks 0,2,4,6,... (40 of 128)". */
 static void put_finished(const struct supervisor *s, struct buf *out) {
   int64_t n = s->config.workers, shown = 0, base = s->round.rank_base;
@@ -170,8 +153,17 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   }
   bool shown = v->shown && (is_ours(s, v) || s->config.one_terminal);
   if (text_is_stderr(v->cause) && !shown) log_last_lines(s, v->text);
-  log_interpreter(s, v);
-  emit_reported(s, v, &text);
+  /* A module that is missing is mostly installed for another interpreter. */
+  static const char words[] = "ModuleNotFoundError: No module named ";
+  const char *ran = s->round.interpreter ? s->round.interpreter : s->config.interpreter;
+  if (v->cause == CAUSE_WORKER_EXIT && ran && is_ours(s, v) && strstr(v->text, words))
+    sup_log(s, LOG_WARN, "  it ran under %s: install the module there, or name another Python with PYTHON_EXEC", ran);
+  /* The driver knows the time, and what the worker has left in files. */
+  struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
+  if (text_is_stderr(v->cause) && v->text[0]) buf_printf(&text, "\n%s", v->text);
+  e->told.text = buf_steal(&text);
+  e->told.error = v->error[0] ? xstrdup(v->error) : NULL;
+  e->told.local_rank = is_ours(s, v) ? v->local_rank : -1;
 }
 
 static bool has_shown(const struct supervisor *s, int64_t round) {
@@ -224,12 +216,6 @@ static void log_starts_over(struct supervisor *s, const struct settled *settled)
       s->config.trainer ? "rdzv-trainer" : "the script");
 }
 
-static void log_repeats(const struct supervisor *s, const struct failure_mark *m, struct buf *line) {
-  int64_t limit = s->config.settings.repeat_limit;
-  buf_puts(line, "; the same failure has come again without progress");
-  if (limit) buf_printf(line, ", repeat %lld of %lld (--repeat-limit)", (long long)m->repeats, (long long)limit);
-}
-
 void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   const struct verdict *v = &settled->verdict;
   struct buf line = BUF_INIT;
@@ -245,7 +231,13 @@ void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   else
     buf_printf(&line, "restart %lld of %lld", (long long)settled->restarts_used,
                (long long)s->config.settings.max_restarts);
-  if (settled->charged && settled->last_failure.repeats) log_repeats(s, &settled->last_failure, &line);
+  if (settled->charged && settled->last_failure.repeats) {
+    int64_t limit = s->config.settings.repeat_limit;
+    buf_puts(&line, "; the same failure has come again without progress");
+    if (limit)
+      buf_printf(&line, ", repeat %lld of %lld (--repeat-limit)", (long long)settled->last_failure.repeats,
+                 (long long)limit);
+  }
   if (settled->charged && settled->delay_ms)
     buf_printf(&line, ", in %.1f s, because rounds are short", (double)settled->delay_ms / 1000);
   sup_log(s, sup_is_echo(s, v) ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&line));

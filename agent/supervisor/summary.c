@@ -12,13 +12,6 @@ static const char *plural(int64_t n) {
   return n == 1 ? "" : "s";
 }
 
-static void format_no_daemon(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
-  if (s->link.state == CONNECTION_READY || !s->link.down_text) return;
-  uint64_t since_ms = now_ms > s->link.lost_ms ? now_ms - s->link.lost_ms : 0;
-  buf_printf(out, "%sno daemon at %s for %llu s: %s", out->len ? "; " : "", sup_daemon_name(s),
-             (unsigned long long)since_ms / 1000, s->link.down_text);
-}
-
 static void format_joining(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
   if (s->link.state == CONNECTION_READY) {
     if (!sup_format_waiting(s, now_ms, out)) buf_puts(out, "waiting for the round to begin");
@@ -54,7 +47,11 @@ void supervisor_summary(const struct supervisor *s, uint64_t now_ms, struct buf 
   case SUPERVISOR_DONE: buf_printf(out, "leaving with code %d", s->leave.exit_code); break;
   case SUPERVISOR_STATE_COUNT: break;
   }
-  if (s->state != SUPERVISOR_DONE) format_no_daemon(s, now_ms, out);
+  if (s->state != SUPERVISOR_DONE && s->link.state != CONNECTION_READY && s->link.down_text) {
+    uint64_t since_ms = now_ms > s->link.lost_ms ? now_ms - s->link.lost_ms : 0;
+    buf_printf(out, "%sno daemon at %s for %llu s: %s", out->len ? "; " : "", sup_daemon_name(s),
+               (unsigned long long)since_ms / 1000, s->link.down_text);
+  }
 }
 
 bool supervisor_is_busy(const struct supervisor *s) {

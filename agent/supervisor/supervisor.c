@@ -390,12 +390,6 @@ uint64_t supervisor_deadline(const struct supervisor *s) {
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
 
-static const char *const *copy_endpoints(const struct supervisor_config *config) {
-  const char **copy = config->endpoints ? xcalloc(config->n_endpoints, sizeof *copy) : NULL;
-  for (uint32_t i = 0; copy && i < config->n_endpoints; i++) copy[i] = xstrdup(config->endpoints[i]);
-  return copy;
-}
-
 struct supervisor *supervisor_create(const struct supervisor_config *config) {
   struct supervisor *s = xcalloc(1, sizeof *s);
   s->config = *config;
@@ -408,7 +402,9 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.expected_hosts = xstrdup(config->expected_hosts ? config->expected_hosts : "");
   s->config.interpreter = config->interpreter ? xstrdup(config->interpreter) : NULL;
   s->config.endpoint = xstrdup(config->endpoint);
-  s->config.endpoints = copy_endpoints(config);
+  const char **copy = config->endpoints ? xcalloc(config->n_endpoints, sizeof *copy) : NULL;
+  for (uint32_t i = 0; copy && i < config->n_endpoints; i++) copy[i] = xstrdup(config->endpoints[i]);
+  s->config.endpoints = copy;
   s->config.claim = config->claim ? xstrdup(config->claim) : NULL;
   s->config.endpoint_from = config->endpoint_from ? xstrdup(config->endpoint_from) : NULL;
   s->config.endpoint_doubt = config->endpoint_doubt ? xstrdup(config->endpoint_doubt) : NULL;

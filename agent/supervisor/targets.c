@@ -136,23 +136,6 @@ void sup_learn_successors(struct supervisor *s, const struct successor *v, size_
 
 /* Orders. ---------------------------------------------------------------------------------------------------------- */
 
-/* After home's place in the list, then before it, and home last. */
-static void list_past_home(const struct supervisor *s, const struct target_list *all, struct target_list *l) {
-  size_t home = find(all, &s->targets->home);
-  for (size_t i = home + 1; i < all->n; i++) add(l, &all->v[i]);
-  for (size_t i = 0; i < home && i < all->n; i++) add(l, &all->v[i]);
-  add(l, &s->targets->home);
-}
-
-static void list_earlier(const struct supervisor *s, struct target_list *l) {
-  for (uint32_t i = 0; i < s->targets->home.endpoint; i++) {
-    struct target e;
-    make_endpoint(s, i, &e);
-    add(l, &e);
-  }
-  add(l, &s->targets->home);
-}
-
 void sup_begin_cycle(struct supervisor *s, enum turn_order order) {
   struct targets *t = s->targets;
   struct target_list all;
@@ -160,9 +143,18 @@ void sup_begin_cycle(struct supervisor *s, enum turn_order order) {
   t->cycle.n = t->at = 0;
   if (order == TURN_TO_MOVED) add(&t->cycle, &t->moved);
   if (order == TURN_TO_EARLIER) {
-    list_earlier(s, &t->cycle);
+    for (uint32_t i = 0; i < s->targets->home.endpoint; i++) {
+      struct target e;
+      make_endpoint(s, i, &e);
+      add(&t->cycle, &e);
+    }
+    add(&t->cycle, &s->targets->home);
   } else if (order == TURN_PAST_HOME) {
-    list_past_home(s, &all, &t->cycle);
+    /* After home's place in the list, then before it, and home last. */
+    size_t home = find(&all, &s->targets->home);
+    for (size_t i = home + 1; i < all.n; i++) add(&t->cycle, &all.v[i]);
+    for (size_t i = 0; i < home && i < all.n; i++) add(&t->cycle, &all.v[i]);
+    add(&t->cycle, &s->targets->home);
   } else {
     if (t->has_home) add(&t->cycle, &t->home);
     for (size_t i = 0; i < all.n; i++) add(&t->cycle, &all.v[i]);

@@ -127,13 +127,6 @@ static void leave_terminal(struct watch *w) {
   w->taken = false;
 }
 
-/* Takes the terminal, or leaves it, as is right now. */
-static void settle_terminal(struct watch *w) {
-  bool wanted = w->keyboard >= 0 && w->given && !w->dead && is_foreground();
-  if (wanted && !w->taken) take_terminal(w);
-  if (!wanted && w->taken) leave_terminal(w);
-}
-
 static void write_keys(struct watch *w) {
   ssize_t n = write(w->keyboard, w->keys, w->n_keys);
   if (n < 0) return;
@@ -176,20 +169,18 @@ static bool await_acknowledgement(struct watch *w) {
   return true;
 }
 
-static void stop_itself(void) {
-  sigset_t only;
-  sigemptyset(&only);
-  sigaddset(&only, SIGTSTP);
-  kill(getpid(), SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &only, NULL); /* it stops here */
-  sigprocmask(SIG_BLOCK, &only, NULL);
-}
-
 static void suspend(struct watch *w) {
   leave_terminal(w);
   w->acknowledged = false;
   kill(w->agent, SIGTSTP);
-  if (await_acknowledgement(w)) stop_itself();
+  if (await_acknowledgement(w)) {
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGTSTP);
+    kill(getpid(), SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &only, NULL); /* it stops here */
+    sigprocmask(SIG_BLOCK, &only, NULL);
+  }
 }
 
 /* Ends as the agent did. */
@@ -229,20 +220,15 @@ static void read_signals(struct watch *w) {
   if (continued) kill(w->agent, SIGCONT);
 }
 
-static void block_signals(void) {
-  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
-  sigset_t set;
-  sigfillset(&set);
-  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
-  sigprocmask(SIG_SETMASK, &set, NULL);
-}
-
 _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals) {
   struct watch w = {.agent = agent, .ctl = ctl, .signals = signals, .keyboard = keyboard};
   signal(SIGCHLD, SIG_DFL); /* if it was ignored, the agent would vanish unseen */
   reap_agent(&w);
   for (;;) {
-    settle_terminal(&w);
+    /* Takes the terminal, or leaves it, as is right now. */
+    bool wanted = w.keyboard >= 0 && w.given && !w.dead && is_foreground();
+    if (wanted && !w.taken) take_terminal(&w);
+    if (!wanted && w.taken) leave_terminal(&w);
     bool may_come = keyboard >= 0 && w.given && !w.dead && !w.taken;
     struct pollfd p[] = {{.fd = signals, .events = POLLIN},
                          {.fd = w.ctl, .events = POLLIN},
@@ -303,7 +289,11 @@ int front_start(struct front *f, bool with_keyboard, struct err *e) {
     return rc;
   }
   sigprocmask(SIG_SETMASK, NULL, &before);
-  block_signals();
+  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+  sigset_t set;
+  sigfillset(&set);
+  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
+  sigprocmask(SIG_SETMASK, &set, NULL);
   sigset_t all;
   sigfillset(&all);
   int signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);

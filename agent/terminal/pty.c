@@ -20,14 +20,6 @@ static int open_slave(int master) {
   return ptsname_r(master, name, sizeof(name)) ? -1 : open(name, flags);
 }
 
-static void set_modes(enum pty_kind kind, int like, int slave) {
-  struct termios modes;
-  if (tcgetattr(like, &modes) && tcgetattr(slave, &modes)) return;
-  modes.c_oflag &= ~(tcflag_t)OPOST; /* the real terminal does that */
-  if (kind == PTY_OUTPUT) modes.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
-  tcsetattr(slave, TCSANOW, &modes);
-}
-
 void pty_resize(int master, int like) {
   struct winsize size = {0};
   if (ioctl(like, TIOCGWINSZ, &size) || size.ws_row == 0 || size.ws_col == 0)
@@ -45,7 +37,12 @@ int pty_open(enum pty_kind kind, int like, int *master, int *slave) {
     close(*master);
     return rc;
   }
-  set_modes(kind, like, *slave);
+  struct termios modes;
+  if (!tcgetattr(like, &modes) || !tcgetattr(*slave, &modes)) {
+    modes.c_oflag &= ~(tcflag_t)OPOST; /* the real terminal does that */
+    if (kind == PTY_OUTPUT) modes.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
+    tcsetattr(*slave, TCSANOW, &modes);
+  }
   pty_resize(*master, like);
   return 0;
 }

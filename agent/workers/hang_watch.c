@@ -113,10 +113,6 @@ static void on_done(void *ctx) {
   uv_timer_start(&h->timer, on_held, h->hold_ms - now_ms, 0);
 }
 
-static bool has_files(const struct hang_watch *h) {
-  return h->o.options->output.log_dir && output_has_files(&h->o.options->output);
-}
-
 /* The local ranks that can be looked at, the suspect first. */
 static size_t list_targets(const struct hang_watch *h, uint32_t out[PROBE_TARGETS_MAX]) {
   size_t n = 0;
@@ -135,7 +131,8 @@ static void look_at_processes(struct hang_watch *h) {
   uint32_t ranks[PROBE_TARGETS_MAX];
   size_t n = list_targets(h, ranks);
   for (size_t i = 0; i < n; i++) {
-    if (has_files(h)) files[i] = log_dir_attempt_file(h->o.logs, h->round, ranks[i], "hang.txt");
+    if (h->o.options->output.log_dir && output_has_files(&h->o.options->output))
+      files[i] = log_dir_attempt_file(h->o.logs, h->round, ranks[i], "hang.txt");
     targets[i] = (struct probe_target){
         .local_rank = ranks[i], .rank = h->rank_base + ranks[i], .pid = h->v[ranks[i]].pid, .file = files[i]};
   }

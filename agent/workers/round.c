@@ -237,22 +237,6 @@ static bool put_message(const struct worker *k, const char *tail, struct buf *ou
   return true;
 }
 
-/* The kernel's out-of-memory killer, else its error file, else its stderr. Of a worker that a signal has killed, stderr
- * has the reason only if the worker aborted itself. */
-static void put_reason(struct round_driver *r, const struct worker *k, const char *tail, struct buf *out) {
-  bool by_signal = WIFSIGNALED(k->status), killed = by_signal && WTERMSIG(k->status) == SIGKILL;
-  const char *oom = k->unasked && killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
-  if (oom)
-    buf_puts(out, oom);
-  else if (!put_message(k, tail, out) && (!by_signal || WTERMSIG(k->status) == SIGABRT) && !exception_line(tail, out))
-    last_line(tail, out);
-}
-
-/* The worker's last lines are on the terminal, where the verdict follows them. */
-static bool is_stderr_shown(const struct round_driver *r, uint32_t i) {
-  return output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown;
-}
-
 static void report_exit(struct round_driver *r, uint32_t i) {
   char tail[RELAY_TAIL_MAX + 1];
   struct worker *k = &r->v[i];
@@ -260,27 +244,31 @@ static void report_exit(struct round_driver *r, uint32_t i) {
   const struct error_file *said = k->failure.said;
   k->reported = true;
   relay_tail(r->relay, k->pipes, tail);
-  if (k->status) put_reason(r, k, tail, &reason);
-  report(r, (struct supervisor_event){.kind = SUP_EXITED,
-                                      .round = r->round,
-                                      .local_rank = i,
-                                      .when_ms = k->when_ms,
-                                      .exited = {.status = k->status,
-                                                 .unasked = k->unasked,
-                                                 .error = buf_text(&reason),
-                                                 .interpreter = r->interpreter,
-                                                 .last_lines = said && !tail[0] ? said->callstack : tail,
-                                                 .lines_shown = tail[0] && is_stderr_shown(r, i)}});
+  if (k->status) {
+    /* The kernel's out-of-memory killer, else its error file, else its stderr. Of a worker that a signal has killed, stderr
+     * has the reason only if the worker aborted itself. */
+    bool by_signal = WIFSIGNALED(k->status), killed = by_signal && WTERMSIG(k->status) == SIGKILL;
+    const char *oom = k->unasked && killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
+    if (oom)
+      buf_puts(&reason, oom);
+    else if (!put_message(k, tail, &reason) && (!by_signal || WTERMSIG(k->status) == SIGABRT) &&
+             !exception_line(tail, &reason))
+      last_line(tail, &reason);
+  }
+  /* The worker's last lines are on the terminal, where the verdict follows them. */
+  report(r, (struct supervisor_event){
+                .kind = SUP_EXITED,
+                .round = r->round,
+                .local_rank = i,
+                .when_ms = k->when_ms,
+                .exited = {.status = k->status,
+                           .unasked = k->unasked,
+                           .error = buf_text(&reason),
+                           .interpreter = r->interpreter,
+                           .last_lines = said && !tail[0] ? said->callstack : tail,
+                           .lines_shown =
+                               tail[0] && output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown}});
   buf_finish(&reason);
-}
-
-/* The time to report its death; now: all its words are here. */
-static uint64_t report_at(const struct round_driver *r, const struct worker *k, uint64_t now) {
-  uint64_t words = relay_is_drained(k->pipes) ? now : k->words_by_ms;
-  uint64_t file = k->failure.reading ? k->file_by_ms : now;
-  uint64_t look = r->look ? r->look_by_ms : now;
-  uint64_t last = words > file ? words : file;
-  return last > look ? last : look;
 }
 
 static void on_death_timer(uv_timer_t *timer) {
@@ -295,7 +283,12 @@ static void report_deaths(struct round_driver *r) {
   for (uint32_t i = 0; i < r->o.count; i++) {
     struct worker *k = &r->v[i];
     if (!k->exited || k->reported) continue;
-    uint64_t due = report_at(r, k, now);
+    /* The time to report its death; now: all its words are here. */
+    uint64_t words = relay_is_drained(k->pipes) ? now : k->words_by_ms;
+    uint64_t file = k->failure.reading ? k->file_by_ms : now;
+    uint64_t look = r->look ? r->look_by_ms : now;
+    uint64_t last = words > file ? words : file;
+    uint64_t due = last > look ? last : look;
     if (due <= now)
       report_exit(r, i);
     else if (due < first)
@@ -363,15 +356,11 @@ static void on_error_file(void *ctx) {
   report_deaths(ctx);
 }
 
-static bool has_failed(const struct worker *k) {
-  return k->exited && k->unasked && k->status;
-}
-
 void round_note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error) {
   char when[32];
   struct tm tm;
   const struct worker *k = local_rank >= 0 && local_rank < (int64_t)r->o.count ? &r->v[local_rank] : NULL;
-  bool failed = k && has_failed(k);
+  bool failed = k && k->exited && k->unasked && k->status;
   const char *file = failed && k->failure.said ? k->failure.file : NULL;
   time_t at = time(NULL) - (failed ? (time_t)((boot_ms() - k->when_ms) / 1000) : 0);
   r->cause = k;
@@ -657,19 +646,17 @@ char **round_env(const struct round_driver *r, uint32_t round) {
 
 static void arm_guard_timer(struct round_driver *r);
 
-/* Workers that were kept for a round that has not begun are parked as before. */
-static void report_still_parked(struct round_driver *r) {
-  r->waits = false;
-  for (uint32_t i = 0; i < r->o.count; i++)
-    if (local_set_has(&r->stay, i))
-      report(r, (struct supervisor_event){.kind = SUP_PARKED, .round = (uint32_t)r->start->round, .local_rank = i});
-}
-
 void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep) {
   struct err e = ERR_INIT;
   store_watch_end(r->store_watch);
   device_watch_cancel(r->devices);
-  if (r->waits) report_still_parked(r);
+  if (r->waits) {
+    /* Workers that were kept for a round that has not begun are parked as before. */
+    r->waits = false;
+    for (uint32_t i = 0; i < r->o.count; i++)
+      if (local_set_has(&r->stay, i))
+        report(r, (struct supervisor_event){.kind = SUP_PARKED, .round = (uint32_t)r->start->round, .local_rank = i});
+  }
   hang_watch_end(r->hang);
   if (round > r->round) { /* nothing of the new round was spawned, but the kept workers belong to it */
     r->round_before = r->round;
@@ -733,13 +720,6 @@ static struct supervisor_event event_of(const struct guard_event *g, enum superv
   return (struct supervisor_event){.kind = kind, .round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms};
 }
 
-static void report_spawned(struct round_driver *r, const struct guard_event *g) {
-  struct supervisor_event ev = event_of(g, SUP_SPAWNED);
-  ev.spawned.pid = g->pid;
-  ev.spawned.device = device_of(r, g->local_rank);
-  report(r, ev);
-}
-
 static void report_exec_failed(struct round_driver *r, const struct guard_event *g) {
   struct supervisor_event ev = event_of(g, SUP_EXEC_FAILED);
   ev.exec_failed.error = g->error;
@@ -781,7 +761,10 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
   switch (g->kind) {
   case GUARD_STARTED:
     if (known) on_guard_started(r, g, &r->v[g->local_rank]);
-    report_spawned(r, g);
+    struct supervisor_event ev = event_of(g, SUP_SPAWNED);
+    ev.spawned.pid = g->pid;
+    ev.spawned.device = device_of(r, g->local_rank);
+    report(r, ev);
     break;
   case GUARD_EXEC_FAILED: report_exec_failed(r, g); break;
   case GUARD_UNBOUND:
@@ -824,29 +807,25 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 
 /* The watch over the guard. ---------------------------------------------------------------------------------------- */
 
-static void kill_trees(struct round_driver *r) {
-  if (!r->by_hand && !r->watch.stuck)
-    log_warn("the guard (pid %d) has not killed the processes in time: is it stopped, traced or frozen? "
-             "Killing its processes from here",
-             (int)r->guard.pid);
-  r->by_hand = true;
-  guard_kill_trees(&r->guard, KILL_MS);
-}
-
-static void kill_guard(const struct round_driver *r) {
-  log_error("the guard (pid %d) does not report the end of the stop: is it stopped, traced or frozen? Killing it",
-            (int)r->guard.pid);
-  guard_sigkill(&r->guard);
-}
-
 static void on_guard_timer(uv_timer_t *timer) {
   struct round_driver *r = timer->data;
   enum guard_watch_act act;
   read_guard(r);
   while (!r->closing && (act = guard_watch_next(&r->watch, boot_ms())) != GUARD_WATCH_REST) {
     if (act == GUARD_WATCH_WAKE) guard_wake(&r->guard);
-    if (act == GUARD_WATCH_KILL) kill_trees(r);
-    if (act == GUARD_WATCH_GIVE_UP) kill_guard(r);
+    if (act == GUARD_WATCH_KILL) {
+      if (!r->by_hand && !r->watch.stuck)
+        log_warn("the guard (pid %d) has not killed the processes in time: is it stopped, traced or frozen? "
+                 "Killing its processes from here",
+                 (int)r->guard.pid);
+      r->by_hand = true;
+      guard_kill_trees(&r->guard, KILL_MS);
+    }
+    if (act == GUARD_WATCH_GIVE_UP) {
+      log_error("the guard (pid %d) does not report the end of the stop: is it stopped, traced or frozen? Killing it",
+                (int)r->guard.pid);
+      guard_sigkill(&r->guard);
+    }
   }
   arm_guard_timer(r);
 }

@@ -349,13 +349,6 @@ static void ask_for_room(struct c10d_conn *c) {
   if (!c->deadlines || c->deadlines == &s->filling) set_deadline(c, &s->filling, monotonic_ms());
 }
 
-/* Until the server is not crowded. Its request is whole. */
-static void park(struct c10d_conn *c) {
-  release_room(c);
-  enter_turns(&c->server->parked, c);
-  c->due |= DUE_OWN;
-}
-
 /* Origins ---------------------------------------------------------------------------------------------------------- */
 
 /* A PyTorch 1.13 client opens two connections and sends nothing on the second, on which it could be notified of changed
@@ -384,14 +377,6 @@ static void drop_unused_origin(struct c10d_server *s, struct origin *o) {
   if (o->n_conns > 0 || o->n_callers > 0) return;
   map_remove_n(&s->origins, &o->addr, sizeof(o->addr));
   free(o);
-}
-
-static void enter_origin(struct c10d_conn *c, const struct ipaddr *addr) {
-  struct origin *o = make_origin(c->server, addr);
-  o->n_conns++;
-  if (o->n_silent++ == 0) o->silent_since_ms = monotonic_ms();
-  c->silent = true;
-  c->origin = o;
 }
 
 static void keep_silent(struct c10d_conn *c) {
@@ -702,7 +687,12 @@ static size_t feed(struct c10d_conn *c, const char *data, size_t len) {
   if (ambiguous && !c->session.companion && (!c->deadlines || c->deadlines == &s->silent))
     set_deadline(c, &s->unclear, monotonic_ms());
   c->held = open && full && used < len;
-  if (open && c->session.waits) park(c);
+  if (open && c->session.waits) {
+    /* Until the server is not crowded. Its request is whole. */
+    release_room(c);
+    enter_turns(&c->server->parked, c);
+    c->due |= DUE_OWN;
+  }
   answer_released(s);
   return used;
 }
@@ -774,19 +764,15 @@ static bool read_once(struct c10d_conn *c) {
   return false;
 }
 
-/* The socket has an error, and libuv polls it no more. Requests that were received before are still served. */
-static void serve_last_requests(struct c10d_conn *c) {
-  c->events = 0;
-  c->broken = true;
-  if (c->state == CONN_OPEN && !c->held && !c->session.waits)
-    while (read_once(c) && !c->held && !c->session.waits) {
-    }
-  close_conn(c);
-}
-
 static void serve_turn(struct c10d_conn *c, unsigned due) {
   if (due & DUE_FAILED) {
-    serve_last_requests(c);
+    /* The socket has an error, and libuv polls it no more. Requests that were received before are still served. */
+    c->events = 0;
+    c->broken = true;
+    if (c->state == CONN_OPEN && !c->held && !c->session.waits)
+      while (read_once(c) && !c->held && !c->session.waits) {
+      }
+    close_conn(c);
     return;
   }
   if (due & DUE_WRITE) write_waiting(c);
@@ -902,7 +888,11 @@ static int create_conn(struct c10d_server *s, int fd, const struct ipaddr *peer,
   c->fd = fd;
   c->port = port;
   c10d_session_init(&c->session, s->store, c);
-  enter_origin(c, peer);
+  struct origin *o = make_origin(c->server, peer);
+  o->n_conns++;
+  if (o->n_silent++ == 0) o->silent_since_ms = monotonic_ms();
+  c->silent = true;
+  c->origin = o;
   c->next = s->first;
   if (s->first) s->first->prev = c;
   s->first = c;

@@ -199,14 +199,6 @@ static void enter_channel(struct conn *c, size_t at) {
   buf_finish(&c->in);
 }
 
-static const char *refusal_text(enum channel_status status, enum channel_kind kind) {
-  return status == CHANNEL_WRONG_KEY && kind == CHANNEL_KIND_RESUMED
-             ? "its ticket is too old, used, or not of this daemon; it may come back with its key"
-         : status == CHANNEL_WRONG_KEY ? "its key is not the key of this daemon"
-         : status == CHANNEL_NO_KEY    ? "it has a key, and this daemon has none (--insecure)"
-                                       : "it cannot be served now";
-}
-
 static int accept_by(struct conn *c, const struct conn_terms *t, enum channel_kind kind, struct buf *answer) {
   const struct noise_ephemeral *e = ephemeral_key(t->ephemeral);
   if (kind == CHANNEL_KIND_SEALED) return channel_accept(&c->channel, &t->key, e, t->source, c->in.data, answer);
@@ -249,7 +241,12 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
   if (status != CHANNEL_OK) {
     conn_write_now(c, answer.data, answer.len);
     buf_finish(&answer);
-    end(c, -EACCES, refusal_text(status, kind));
+    end(c, -EACCES,
+        status == CHANNEL_WRONG_KEY && kind == CHANNEL_KIND_RESUMED
+            ? "its ticket is too old, used, or not of this daemon; it may come back with its key"
+        : status == CHANNEL_WRONG_KEY ? "its key is not the key of this daemon"
+        : status == CHANNEL_NO_KEY    ? "it has a key, and this daemon has none (--insecure)"
+                                      : "it cannot be served now");
     return;
   }
   c->preface_seen = true;
@@ -257,13 +254,6 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
   c->early = answer;
   if (c->cb->on_native) c->cb->on_native(c);
   if (c->early.len && !c->closing && !c->flushing) conn_send_sealed(c, NULL, 0); /* nothing went with it */
-}
-
-static void end_version(struct conn *c, unsigned version) {
-  char why[96];
-  snprintf(why, sizeof(why), "speaks version %u of the frames, this side speaks %d", version, FRAME_VERSION);
-  c->other_version = version;
-  end(c, -EPROTO, why);
 }
 
 /* Server side. True: a plain preface was there, and *at is behind it. */
@@ -275,7 +265,10 @@ static bool take_preface(struct conn *c, size_t *at) {
     unsigned version = le16_get(c->in.data + 4);
     int kind = channel_kind_of(c->in.data);
     if (version != FRAME_VERSION) {
-      end_version(c, version);
+      char why[96];
+      snprintf(why, sizeof(why), "speaks version %u of the frames, this side speaks %d", version, FRAME_VERSION);
+      c->other_version = version;
+      end(c, -EPROTO, why);
       return false;
     }
     if (kind < 0) {
@@ -355,19 +348,17 @@ static void take_frames(struct conn *c) {
   if (c->in.len == 0) buf_finish(&c->in);
 }
 
-static void end_refused(struct conn *c, int rc) {
-  if (rc == -EACCES)
-    end(c, rc, c->refusal == CHANNEL_WRONG_KEY ? "its key is another one" : "it refuses the channel");
-  else if (rc == -EBADMSG)
-    end(c, rc, "it answers without the key: another program listens there, or changes what is sent");
-  else
-    end_unlike(c, -EPROTO, c->wire.data, c->wire.len);
-}
-
 /* Client side. True: the channel is open, and *at is behind the answer. */
 static bool take_answer(struct conn *c, size_t *at) {
   int rc = channel_take_answer(&c->channel, c->wire.data, c->wire.len, at, &c->refusal, &c->refusal_key);
-  if (rc < 0) end_refused(c, rc);
+  if (rc < 0) {
+    if (rc == -EACCES)
+      end(c, rc, c->refusal == CHANNEL_WRONG_KEY ? "its key is another one" : "it refuses the channel");
+    else if (rc == -EBADMSG)
+      end(c, rc, "it answers without the key: another program listens there, or changes what is sent");
+    else
+      end_unlike(c, -EPROTO, c->wire.data, c->wire.len);
+  }
   if (rc <= 0) return false;
   struct buf early = c->early;
   c->early = (struct buf)BUF_INIT;
@@ -396,15 +387,6 @@ static void take_all(struct conn *c) {
   if (c->channel.state != CHANNEL_IS_PLAIN && c->wire.len && !is_deaf(c)) take_records(c);
 }
 
-static void end_of_stream(struct conn *c, ssize_t code) {
-  if (code != UV_EOF)
-    end(c, (int)code, conn_code_text((int)code));
-  else if (c->in.len > 0 || c->wire.len > 0)
-    end(c, -ECONNRESET, "closed by the peer in the middle of a message");
-  else
-    end(c, 0, "closed by the peer");
-}
-
 static struct buf *read_buffer(struct conn *c) {
   return c->channel.state == CHANNEL_IS_PLAIN ? &c->in : &c->wire;
 }
@@ -417,7 +399,12 @@ void conn_feed(struct conn *c, const char *data, size_t len) {
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   struct conn *c = s->data;
   if (n < 0) {
-    end_of_stream(c, n);
+    if (n != UV_EOF)
+      end(c, (int)n, conn_code_text((int)n));
+    else if (c->in.len > 0 || c->wire.len > 0)
+      end(c, -ECONNRESET, "closed by the peer in the middle of a message");
+    else
+      end(c, 0, "closed by the peer");
     return;
   }
   if (n > 0) {

@@ -115,11 +115,6 @@ static char **make_env(const struct turn *turn) {
   return env;
 }
 
-static void free_env(char **env) {
-  for (size_t i = 0; i < OWN_VARIABLES; i++) free(env[i]);
-  free(env);
-}
-
 static void start_run(struct event_command *c, struct turn *turn) {
   struct run *r = xcalloc(1, sizeof *r);
   struct err e = ERR_INIT;
@@ -141,7 +136,8 @@ static void start_run(struct event_command *c, struct turn *turn) {
   *r = (struct run){.of = c, .next = c->first, .turn = turn};
   c->first = r;
   int rc = helper_start(&o, &r->helper, &e);
-  free_env(env);
+  for (size_t i = 0; i < OWN_VARIABLES; i++) free(env[i]);
+  free(env);
   if (rc) {
     log_warn("--on-event (%s): %s", turn->name, e.text);
     free_run(r);

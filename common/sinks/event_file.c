@@ -123,13 +123,6 @@ static void set_timer(struct event_file *f, uint64_t ms) {
   uv_unref((uv_handle_t *)&f->timer);
 }
 
-static void tell_failure(struct event_file *f, int error) {
-  if (!f->failing)
-    log_warn("--events %s cannot be written: %s; events wait until it can, up to 8 MiB of them", f->path,
-             describe(error));
-  f->failing = true;
-}
-
 /* An event about those that were dropped, in front of the next ones. */
 static void put_dropped(struct event_file *f, struct buf *out) {
   struct event e;
@@ -143,13 +136,6 @@ static void put_dropped(struct event_file *f, struct buf *out) {
   event_line(&e, out);
   buf_putc(out, '\n');
   buf_finish(&text);
-}
-
-static void tell_success(struct event_file *f) {
-  if (f->failing || f->slow) log_info("--events %s is written again; %zu events were dropped", f->path, f->dropped);
-  if (f->dropped) put_dropped(f, &f->pending);
-  f->failing = f->slow = false;
-  f->dropped = 0;
 }
 
 /* The rest goes out first next time. */
@@ -170,10 +156,16 @@ static void on_written(void *ctx, void *room) {
   if (!f->closing) uv_timer_stop(&f->timer);
   if (w->error) {
     keep_rest(f, w->written);
-    tell_failure(f, w->error);
+    if (!f->failing)
+      log_warn("--events %s cannot be written: %s; events wait until it can, up to 8 MiB of them", f->path,
+               describe(w->error));
+    f->failing = true;
     set_timer(f, w->error == EAGAIN ? EVENT_FILE_FULL_MS : EVENT_FILE_RETRY_MS);
   } else {
-    tell_success(f);
+    if (f->failing || f->slow) log_info("--events %s is written again; %zu events were dropped", f->path, f->dropped);
+    if (f->dropped) put_dropped(f, &f->pending);
+    f->failing = f->slow = false;
+    f->dropped = 0;
   }
   buf_finish(&f->batch); /* a thousand nodes that join leave nothing behind */
   if (f->closing && (w->error || !f->pending.len))

@@ -172,14 +172,10 @@ bool store_get(struct store_client *c, struct slice key, struct slice *value) {
   return has_value(entry);
 }
 
-static bool is_blank(char ch) {
-  return ch == ' ' || (ch >= '\t' && ch <= '\r');
-}
-
 /* As stoll: blanks, a sign, digits; the rest is ignored. False: not a number, or one that does not fit. */
 static bool parse_number(struct slice text, int64_t *out) {
   const char *p = text.data, *end = p + text.len;
-  while (p < end && is_blank(*p)) p++;
+  while (p < end && ((*p) == ' ' || ((*p) >= '\t' && (*p) <= '\r'))) p++;
   bool minus = p < end && *p == '-', any = false;
   if (p < end && (*p == '-' || *p == '+')) p++;
   uint64_t v = 0, most = (uint64_t)INT64_MAX + minus;

@@ -23,10 +23,6 @@
 
 enum { FIRST_BUCKETS = 1 << TABLE_FIRST_BITS };
 
-static size_t table_max(void) {
-  return (size_t)1 << (TABLE_FIRST_BITS + TABLE_SEGMENTS - 1);
-}
-
 static struct store_entry **bucket_at(const struct store_table *t, size_t b) {
   if (b < FIRST_BUCKETS) return &t->segments[0][b];
   unsigned top = 63U - (unsigned)__builtin_clzll(b);
@@ -98,7 +94,8 @@ size_t store_entry_cost(size_t key_len, size_t room) {
 
 struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct chain *names) {
   struct store_table *t = &s->table;
-  if (t->n_entries >= t->n_buckets && t->n_buckets < table_max()) add_bucket(t);
+  if (t->n_entries >= t->n_buckets && t->n_buckets < ((size_t)1 << (TABLE_FIRST_BITS + TABLE_SEGMENTS - 1)))
+    add_bucket(t);
   struct store_entry *e = xmalloc(sizeof(*e) + key.len + room);
   *e = (struct store_entry){.hash = (uint32_t)siphash(&s->hash_key, key.data, key.len),
                             .key_len = (uint32_t)key.len & 0x7FFFFFFF,

@@ -46,14 +46,6 @@ static void wait_destroy(struct store_wait *w) {
   free(w);
 }
 
-static void release(struct store_wait *w) {
-  struct store_client *c = w->client;
-  forget_awaited(w);
-  chain_remove(&w->of_client);
-  chain_append(&c->released, &w->of_client);
-  chain_append(&c->store->released, &w->released);
-}
-
 /* The oldest waiter has seen the key. True: its wait has ended by that. */
 static bool see_first(struct store_extra *x) {
   struct awaited *a = RING_ENTRY(x->waiters.next, struct awaited, waiters);
@@ -61,7 +53,13 @@ static bool see_first(struct store_extra *x) {
   chain_remove(&a->waiters);
   a->extra = NULL;
   bool ended = --w->missing == 0 && w != w->client->asking;
-  if (ended) release(w);
+  if (ended) {
+    struct store_client *c = w->client;
+    forget_awaited(w);
+    chain_remove(&w->of_client);
+    chain_append(&c->released, &w->of_client);
+    chain_append(&c->store->released, &w->released);
+  }
   return ended;
 }
 

@@ -75,14 +75,6 @@ static void cut(char line[LOG_LINE_MAX]) {
   memcpy(line + n, "...", 4);
 }
 
-static void put_one_line(struct buf *out, char *line) {
-  size_t len = strlen(line);
-  while (len > 0 && line[len - 1] == '\n') len--;
-  for (size_t i = 0; i < len; i++)
-    if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
-  buf_put_plain(out, line, len, len);
-}
-
 static void write_stderr(const char *line) {
   char stamp[LOG_STAMP_SIZE] = "";
   struct buf out = BUF_INIT;
@@ -108,7 +100,11 @@ void log_line(enum log_level level, const char *fmt, ...) {
   va_end(ap);
   if (n < 0) line[0] = '\0';
   if (n >= (int)sizeof(line)) cut(line);
-  put_one_line(&out, line);
+  size_t len = strlen(line);
+  while (len > 0 && line[len - 1] == '\n') len--;
+  for (size_t i = 0; i < len; i++)
+    if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
+  buf_put_plain(&out, line, len, len);
   if (logger.sink)
     logger.sink(logger.ctx, level, buf_text(&out));
   else

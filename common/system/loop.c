@@ -74,10 +74,6 @@ static void *wait_for_others(void *arg) {
   return NULL;
 }
 
-static bool is_gone(pid_t tid) {
-  return syscall(SYS_tgkill, getpid(), tid, 0) != 0;
-}
-
 /* Creates n threads at once. 0, or a negative errno; none of them is left. */
 static int try_threads(unsigned n) {
   struct trial trials[LOOP_POOL_MAX];
@@ -93,7 +89,7 @@ static int try_threads(unsigned n) {
   for (unsigned i = 0; i < made; i++) pthread_join(trials[i].thread, NULL);
   uint64_t deadline = monotonic_ms() + GONE_MS;
   for (unsigned i = 0; i < made; i++)
-    while (!is_gone(trials[i].tid) && monotonic_ms() < deadline) sched_yield();
+    while (syscall(SYS_tgkill, getpid(), trials[i].tid, 0) == 0 && monotonic_ms() < deadline) sched_yield();
   sem_destroy(&go);
   return rc;
 }

@@ -110,18 +110,14 @@ static bool put_status(const struct notify *n, const char *status, char now[NOTI
   return strcmp(now, n->status) != 0;
 }
 
-static void put_owed(const struct notify *n, struct buf *text) {
-  if (n->owes_ready) buf_puts(text, "READY=1\n");
-  if (n->owes_ready && n->indirect) buf_printf(text, "MAINPID=%ld\n", (long)getpid());
-  if (n->owes_stopping) buf_puts(text, "STOPPING=1\n");
-}
-
 /* Sends everything that is due in one datagram. */
 static void tell(struct notify *n, const char *status, bool alive, bool busy) {
   char now[NOTIFY_STATUS_MAX + 1];
   struct buf text = BUF_INIT;
   bool news = status && put_status(n, status, now);
-  put_owed(n, &text);
+  if (n->owes_ready) buf_puts(&text, "READY=1\n");
+  if (n->owes_ready && n->indirect) buf_printf(&text, "MAINPID=%ld\n", (long)getpid());
+  if (n->owes_stopping) buf_puts(&text, "STOPPING=1\n");
   if (news) buf_printf(&text, "STATUS=%s\n", now);
   if (alive) buf_puts(&text, "WATCHDOG=1\n");
   if (busy) buf_printf(&text, "EXTEND_TIMEOUT_USEC=%" PRIu64 "\n", (uint64_t)NOTIFY_EXTEND_MS * 1000);

@@ -153,12 +153,6 @@ void socket_owners_init(struct socket_owners *o) {
   *o = (struct socket_owners){.netlink = -1};
 }
 
-static void open_netlink(struct socket_owners *o) {
-  o->asked = true;
-  o->netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
-  if (o->netlink >= 0 && !finds_own(o)) socket_owners_close(o);
-}
-
 void socket_owners_close(struct socket_owners *o) {
   if (o->netlink >= 0) close(o->netlink);
   o->netlink = -1;
@@ -173,7 +167,11 @@ enum socket_owner_answer socket_owner_find(struct socket_owners *o, const struct
                                            const struct socket_end *to, struct socket_owner *out) {
   struct found found = {.inode = 0};
   if (!from->addr.family || from->addr.family != to->addr.family) return SOCKET_OWNER_GONE;
-  if (!o->asked) open_netlink(o);
+  if (!o->asked) {
+    o->asked = true;
+    o->netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+    if (o->netlink >= 0 && !finds_own(o)) socket_owners_close(o);
+  }
   int rc = o->netlink >= 0 ? ask_kernel(o, from, to, &found) : -EIO;
   if (rc && rc != -ENOENT) rc = search_tables(from, to, &found);
   if (rc == -ENOENT) return SOCKET_OWNER_GONE;

@@ -135,19 +135,17 @@ static size_t count_asked(const struct etcd *c) {
   return n;
 }
 
-/* False: every member has failed often enough. */
-static bool begin_cycle(struct call *k, uint64_t now) {
-  if (++k->cycles == ETCD_CYCLES_MAX) return false;
-  k->pause_until_ms = now + ETCD_PAUSE_MS;
-  for (size_t i = 0; i < k->c->n; i++) k->c->member[i].tried = false;
-  return true;
-}
-
 /* Asks the next member if it is time. False: there is nothing left to try. */
 static bool ask_next(struct call *k, uint64_t now) {
   size_t asked = count_asked(k->c);
   struct member *m = next_member(k->c);
-  if (!m && asked == 0) return begin_cycle(k, now);
+  if (!m && asked == 0) {
+    /* False: every member has failed often enough. */
+    if (++k->cycles == ETCD_CYCLES_MAX) return false;
+    k->pause_until_ms = now + ETCD_PAUSE_MS;
+    for (size_t i = 0; i < k->c->n; i++) k->c->member[i].tried = false;
+    return true;
+  }
   if (m && now >= k->pause_until_ms && (asked == 0 || now - k->asked_ms >= ETCD_NEXT_MS)) ask(k, m, now);
   return true;
 }

@@ -90,16 +90,6 @@ static bool is_end(const char *name) {
   return n > 4 && !strcmp(name + n - 4, ",end");
 }
 
-/* A claim that is being made has a young file. */
-static void sweep(const struct place *f, const char *name, time_t now) {
-  struct stat st;
-  bool temp = !strncmp(name, TEMP_PREFIX, sizeof(TEMP_PREFIX) - 1);
-  if (!temp && !is_end(name)) return;
-  if (fstatat(f->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-      st.st_mtime + (temp ? FOLDER_TEMP_AGE_S : FOLDER_END_AGE_S) < now)
-    unlinkat(f->fd, name, 0);
-}
-
 /* Calls fn for each name in the folder. */
 static int list(const struct place *f, void (*fn)(void *ctx, const char *name), void *ctx, struct err *e) {
   int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -337,7 +327,14 @@ struct removal {
 
 static void remove_one(void *ctx, const char *name) {
   struct removal *r = ctx;
-  sweep(r->f, name, r->now);
+  /* A claim that is being made has a young file. */
+  struct stat st;
+  bool temp = !strncmp(name, TEMP_PREFIX, sizeof(TEMP_PREFIX) - 1);
+  if (temp || is_end(name)) {
+    if (fstatat(r->f->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+        st.st_mtime + (temp ? FOLDER_TEMP_AGE_S : FOLDER_END_AGE_S) < r->now)
+      unlinkat(r->f->fd, name, 0);
+  }
   if (!r->prefix || !strcmp(name, r->end)) return;
   if (strncmp(name, r->prefix, strlen(r->prefix)) != 0 && strncmp(name, r->run, strlen(r->run)) != 0) return;
   if (unlinkat(r->f->fd, name, 0) < 0 && errno != ENOENT) r->code = -errno;

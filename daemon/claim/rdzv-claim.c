@@ -140,17 +140,13 @@ static int start_lanes(struct err *e) {
   return 0;
 }
 
-/* By the first two parts of the name: the user and the job. */
-static struct lane *lane_of(const char *name) {
-  static const struct siphash_key key;
-  size_t n = strcspn(name, "/");
-  if (name[n]) n += 1 + strcspn(name + n + 1, "/");
-  return &lanes[siphash(&key, name, n) % LANES];
-}
-
 static void put_task(struct claim_request *r) {
   struct task *t = xcalloc(1, sizeof *t);
-  struct lane *l = lane_of(r->name);
+  /* By the first two parts of the name: the user and the job. */
+  static const struct siphash_key key;
+  size_t n = strcspn(r->name, "/");
+  if (r->name[n]) n += 1 + strcspn(r->name + n + 1, "/");
+  struct lane *l = &lanes[siphash(&key, r->name, n) % LANES];
   t->request = *r;
   t->deadline_ms = monotonic_ms() + ANSWER_MS;
   pthread_mutex_lock(&l->mutex);

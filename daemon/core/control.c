@@ -114,13 +114,6 @@ static bool sees(const struct ask *a, const struct job *j) {
   return control_may(a->c, a->uid, j) && (a->q->owner < 0 || j->uid == a->q->owner);
 }
 
-/* The job that the asker may mean is with another daemon. */
-static const struct moved_job *find_moved(const struct ask *a) {
-  const struct moved_job *m = map_get(&a->c->moved.by_id, a->q->job);
-  while (m && !((a->all || m->uid == a->uid) && (a->q->owner < 0 || m->uid == a->q->owner))) m = m->next;
-  return m;
-}
-
 static int has_moved(struct ask *a, const struct moved_job *m) {
   struct buf place = BUF_INIT;
   moved_put_place(m, &place);
@@ -134,7 +127,10 @@ static int has_moved(struct ask *a, const struct moved_job *m) {
 
 static int no_such_job(struct ask *a) {
   struct names names = {0};
-  const struct moved_job *moved = find_moved(a);
+  /* The job that the asker may mean is with another daemon. */
+  const struct moved_job *moved = map_get(&a->c->moved.by_id, a->q->job);
+  while (moved && !((a->all || moved->uid == a->uid) && (a->q->owner < 0 || moved->uid == a->q->owner)))
+    moved = moved->next;
   if (moved) return has_moved(a, moved);
   for (size_t i = 0; i < a->c->jobs.n_all; i++)
     if (sees(a, a->c->jobs.all[i])) add_name(&names, a->c->jobs.all[i]->id);
@@ -395,17 +391,13 @@ static int no_such_rank(struct ask *a, const struct job *j, bool running) {
   return FAILED;
 }
 
-static void put_signal(struct buf *out, int signo) {
-  const char *name = signal_name(signo);
-  if (name)
-    buf_puts(out, name);
-  else
-    buf_printf(out, "signal %d", signo);
-}
-
 static void say_killed(struct ask *a, const struct job *j, const struct member *m, int signo) {
   const struct settings *s = &j->settings;
-  put_signal(&a->text, signo);
+  const char *name = signal_name(signo);
+  if (name)
+    buf_puts(&a->text, name);
+  else
+    buf_printf(&a->text, "signal %d", signo);
   buf_printf(&a->text, " was sent to rank %lld of ", (long long)a->q->rank);
   put_job(&a->text, j);
   buf_printf(&a->text, " (local rank %lld on ", (long long)(a->q->rank - m->rank_base));
@@ -468,10 +460,6 @@ static int may_drain(struct ask *a) {
   return EXIT_CODE_REFUSED;
 }
 
-static bool has_enough(const struct job *j) {
-  return j->state != JOB_FORMING || j->n_available >= (size_t)j->settings.min_nodes;
-}
-
 /* Refuses: this job cannot go on without the host. */
 static int is_needed(struct ask *a, const struct job *j) {
   const struct settings *s = &j->settings;
@@ -493,7 +481,9 @@ static int refuse_needed(struct ask *a) {
     const struct job *j = a->c->jobs.all[i];
     if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host) || job_drain_of(j, a->q->host))
       continue;
-    if (has_enough(j) && !job_could_go_on_without(j, a->q->host)) return is_needed(a, j);
+    if ((j->state != JOB_FORMING || j->n_available >= (size_t)j->settings.min_nodes) &&
+        !job_could_go_on_without(j, a->q->host))
+      return is_needed(a, j);
   }
   return 0;
 }

@@ -26,16 +26,12 @@ static void on_report(struct member *m, const struct core_event *ev) {
   if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
 }
 
-/* A guard says no uid. It says the agent's id, which only the agent, its guard and this daemon know. */
-static bool may_bury(const struct core *c, const struct core_event *ev, const struct job *j) {
-  return ev->uid < 0 || control_may(c, ev->uid, j);
-}
-
 static void on_obituary(struct core *c, const struct core_event *ev) {
   const struct obituary *o = &ev->msg->obituary;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     struct job *j = c->jobs.all[i];
-    if (strcmp(j->id, o->job) != 0 || !may_bury(c, ev, j)) continue;
+    /* A guard says no uid. It says the agent's id, which only the agent, its guard and this daemon know. */
+    if (strcmp(j->id, o->job) != 0 || (ev->uid >= 0 && !control_may(c, ev->uid, j))) continue;
     job_drop_hold(j, o->agent);
     job_agent_is_dead(j, o->agent);
     struct member *m = job_find_agent(j, o->agent);

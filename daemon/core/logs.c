@@ -50,13 +50,6 @@ static struct logs_question *take(struct logs *logs, struct logs_question **at) 
 
 /* Answers. --------------------------------------------------------------------------------------------------------- */
 
-static void charge(struct core *c, int64_t uid, size_t bytes) {
-  if (control_may(c, uid, NULL)) return;
-  struct account *a = accounts_open(&c->jobs.accounts, uid, "");
-  a->answers_ms += 1 + bytes / CORE_ANSWER_BYTES_MS;
-  accounts_close(&c->jobs.accounts, a);
-}
-
 /* log NULL: `text` is a sentence. Frees q, which was taken out. */
 static void reply(struct core *c, struct logs_question *q, int code, const struct msg *log, const char *text) {
   const struct member *m = jobs_member_of(&c->jobs, q->agent_conn);
@@ -73,7 +66,11 @@ static void reply(struct core *c, struct logs_question *q, int code, const struc
   if (m) msg.control_reply.over = job_is_over(m->job);
   msg.raw = log ? log->raw : text;
   msg.raw_len = log ? log->raw_len : strlen(text);
-  if (log) charge(c, q->uid, log->raw_len);
+  if (log && !control_may(c, q->uid, NULL)) {
+    struct account *a = accounts_open(&c->jobs.accounts, q->uid, "");
+    a->answers_ms += 1 + log->raw_len / CORE_ANSWER_BYTES_MS;
+    accounts_close(&c->jobs.accounts, a);
+  }
   jobs_send(&c->jobs, q->conn, &msg);
   core_hang_up(c, q->conn);
   free(q);

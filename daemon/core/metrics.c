@@ -132,11 +132,6 @@ static enum node_state state_of(const struct job *j, const struct member *m) {
   return NODE_STATE_COUNT;
 }
 
-static void add_node(struct row *r, const struct job *j, const struct member *m) {
-  enum node_state state = state_of(j, m);
-  if (state != NODE_STATE_COUNT) r->nodes[state]++;
-}
-
 /* The buckets, none of which goes back. */
 static void take_goodput(struct row *r, struct job *j, uint64_t now_ms) {
   struct goodput g;
@@ -187,13 +182,10 @@ static void add_nodes(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   for (size_t i = job_find_behind(j, w->node); i < n; i++) {
     if (!spend(w, 1)) return;
     w->node = j->members[i]->joined_no;
-    add_node(w->open, j, j->members[i]);
+    enum node_state state = state_of(j, j->members[i]);
+    if (state != NODE_STATE_COUNT) w->open->nodes[state]++;
   }
   close_row(w, j, now_ms);
-}
-
-static bool is_meant(const struct metrics_walk *w, const struct core *c, const struct job *j) {
-  return control_may(c, w->uid, j) && jobs_find(&c->jobs, j->uid, j->id) == j;
 }
 
 static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
@@ -205,7 +197,7 @@ static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
     j = jobs->all[i];
     w->job = j->serial;
     w->node = 0;
-    if (!is_meant(w, c, j)) continue;
+    if (!control_may(c, w->uid, j) || jobs_find(&c->jobs, j->uid, j->id) != j) continue;
     w->open = open_row(j);
     add_nodes(w, j, now_ms);
   }
@@ -361,15 +353,6 @@ static void put_of_daemon(struct buf *out, enum metric metric, double v) {
   buf_printf(out, "%s %.15g\n", metrics[metric].name, v);
 }
 
-static void put_process(struct buf *out, const struct process_facts *p) {
-  put_of_daemon(out, METRIC_CPU, p->cpu_s);
-  put_of_daemon(out, METRIC_RESIDENT, (double)p->resident_bytes);
-  put_of_daemon(out, METRIC_VIRTUAL, (double)p->virtual_bytes);
-  put_of_daemon(out, METRIC_STARTED, p->started_wall_s);
-  put_of_daemon(out, METRIC_OPEN_FDS, (double)p->open_fds);
-  put_of_daemon(out, METRIC_MAX_FDS, (double)p->max_fds);
-}
-
 /* Pieces. ---------------------------------------------------------------------------------------------------------- */
 
 struct metrics_walk *metrics_begin(int64_t uid, const struct process_facts *process) {
@@ -397,6 +380,11 @@ bool metrics_more(struct metrics_walk *w, struct core *c, uint64_t now_ms, size_
   while (w->metric < OF_JOBS)
     if (!put_metric(w, out)) return true;
   if (control_may(c, w->uid, NULL)) put_recovery(out, &c->jobs);
-  put_process(out, &w->process);
+  put_of_daemon(out, METRIC_CPU, w->process.cpu_s);
+  put_of_daemon(out, METRIC_RESIDENT, (double)w->process.resident_bytes);
+  put_of_daemon(out, METRIC_VIRTUAL, (double)w->process.virtual_bytes);
+  put_of_daemon(out, METRIC_STARTED, w->process.started_wall_s);
+  put_of_daemon(out, METRIC_OPEN_FDS, (double)w->process.open_fds);
+  put_of_daemon(out, METRIC_MAX_FDS, (double)w->process.max_fds);
   return false;
 }

@@ -291,15 +291,6 @@ static void policy_text(struct buf *out, const struct job *j) {
   buf_putc(out, '\n');
 }
 
-static void successors_text(struct buf *out, const struct job *j) {
-  struct successor next[SUCCESSORS_MAX];
-  size_t n = job_successors(j, next);
-  for (size_t i = 0; i < n; i++) {
-    buf_puts(out, i ? ", " : n == 1 ? "; successor " : "; successors ");
-    status_put_name(out, next[i].host);
-  }
-}
-
 /* The daemon that decides for the job, and the nodes that would start the next one. */
 static void daemon_text(struct buf *out, const struct core *c, const struct job *j, uint64_t now_ms) {
   if (!c->jobs.daemon.host[0] || job_is_over(j)) return;
@@ -313,7 +304,12 @@ static void daemon_text(struct buf *out, const struct core *c, const struct job 
     else
       buf_printf(out, "not in charge (heard no majority for %.1f s%s)", age_s,
                  age_s * 1000 >= (double)j->settings.lease_ms ? " or longer" : "");
-    successors_text(out, j);
+    struct successor next[SUCCESSORS_MAX];
+    size_t n = job_successors(j, next);
+    for (size_t i = 0; i < n; i++) {
+      buf_puts(out, i ? ", " : n == 1 ? "; successor " : "; successors ");
+      status_put_name(out, next[i].host);
+    }
     if (j->settings.claims) buf_puts(out, "; it claims each round");
   }
   buf_putc(out, '\n');
@@ -342,22 +338,6 @@ static void verdicts_text(struct buf *out, const struct job *j) {
   }
 }
 
-static void ending_text(struct buf *out, const struct job *j) {
-  if (!is_ending_round(j)) return;
-  buf_printf(out, "  round %lld is ending: ", (long long)j->round);
-  verdict_sentence(&j->cause, out);
-  buf_putc(out, '\n');
-}
-
-static void goodput_text(struct buf *out, const struct job *j, uint64_t now_ms) {
-  struct buf text = BUF_INIT;
-  struct goodput g;
-  job_goodput(j, now_ms, &g);
-  goodput_sentence(&g, &text);
-  if (text.len) buf_printf(out, "  time: %s\n", buf_text(&text));
-  buf_finish(&text);
-}
-
 static void progress_text(struct buf *out, const struct job *j, uint64_t now_ms) {
   struct job_progress p;
   job_progress(j, now_ms, &p);
@@ -383,7 +363,11 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   uint64_t now_ms = c->jobs.now_ms;
   job_headline(out, j, all, now_ms);
   daemon_text(out, c, j, now_ms);
-  ending_text(out, j);
+  if (is_ending_round(j)) {
+    buf_printf(out, "  round %lld is ending: ", (long long)j->round);
+    verdict_sentence(&j->cause, out);
+    buf_putc(out, '\n');
+  }
   job_ids_text(j, out);
   if (j->state == JOB_FORMING) {
     buf_puts(out, "  ");
@@ -392,7 +376,12 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   }
   policy_text(out, j);
   job_budget_text(j, now_ms, out);
-  goodput_text(out, j, now_ms);
+  struct buf text = BUF_INIT;
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+  goodput_sentence(&g, &text);
+  if (text.len) buf_printf(out, "  time: %s\n", buf_text(&text));
+  buf_finish(&text);
   progress_text(out, j, now_ms);
   verdicts_text(out, j);
   if (j->n_members) buf_puts(out, "  node  host                 address                  ranks         state\n");
@@ -446,34 +435,7 @@ static void drain_line(struct buf *out, const struct core *c, int64_t uid, const
   buf_putc(out, '\n');
 }
 
-static void drains_text(struct buf *out, const struct core *c, int64_t uid) {
-  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
-    for (const struct drain *d = e->value; d; d = d->next)
-      if (status_sees_drain(c, uid, d)) drain_line(out, c, uid, d);
-}
-
 /* The common store. ------------------------------------------------------------------------------------------------ */
-
-static void put_bytes(struct buf *out, size_t n) {
-  if (n < 10 * 1024)
-    buf_printf(out, "%zu bytes", n);
-  else if (n < 10 * 1024 * 1024)
-    buf_printf(out, "%zu KiB", n >> 10);
-  else
-    buf_printf(out, "%zu MiB", n >> 20);
-}
-
-static void store_text(struct buf *out, const struct core_store_facts *store) {
-  if (!store || (!store->connections && !store->keys)) return;
-  buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
-  put_bytes(out, store->bytes);
-  buf_putc(out, '\n');
-}
-
-static json_t *store_to_json(const struct core_store_facts *store) {
-  return json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)store->connections, "keys", (json_int_t)store->keys,
-                   "bytes", (json_int_t)store->bytes);
-}
 
 static void put_json(struct buf *out, json_t *v) {
   json_print(out, v);
@@ -543,18 +505,22 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
   }
   n += all_moved_text(c, q, out);
   if (!n && !q->id[0]) no_jobs_text(out, q, all);
-  if (whole) drains_text(out, c, q->uid);
-  store_text(out, store);
+  if (whole) {
+    for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
+      for (const struct drain *d = e->value; d; d = d->next)
+        if (status_sees_drain(c, q->uid, d)) drain_line(out, c, q->uid, d);
+  }
+  if (store && (store->connections || store->keys)) {
+    buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
+    if (store->bytes < 10 * 1024)
+      buf_printf(out, "%zu bytes", store->bytes);
+    else if (store->bytes < 10 * 1024 * 1024)
+      buf_printf(out, "%zu KiB", store->bytes >> 10);
+    else
+      buf_printf(out, "%zu MiB", store->bytes >> 20);
+    buf_putc(out, '\n');
+  }
   return n;
-}
-
-/* Its nodes follow: the object stays open. */
-static void open_job_json(struct status_walk *w, const struct core *c, const struct job *j, struct buf *out) {
-  if (w->n++) buf_putc(out, ',');
-  w->is_open = true;
-  put_json(out, job_to_json(c, j, w->history, c->jobs.now_ms));
-  out->len--;
-  buf_puts(out, ",\"members\":[");
 }
 
 static void close_job_json(struct status_walk *w, struct buf *out) {
@@ -585,17 +551,15 @@ static void go_on_json(struct status_walk *w, const struct jobs *jobs, size_t un
 /* Of more jobs it would be most of the answer. */
 enum { HISTORY_JOBS_MAX = 16 };
 
-static void begin_json(struct status_walk *w, const struct core *c, struct buf *out) {
-  size_t n = 0;
-  for (size_t i = 0; i < c->jobs.n_all && n <= HISTORY_JOBS_MAX; i++) n += is_shown(c, &w->q, c->jobs.all[i]);
-  w->history = n <= HISTORY_JOBS_MAX;
-  buf_puts(out, "{\"jobs\":[");
-}
-
 bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out) {
   size_t until = out->len + budget;
   if (until > STATUS_MAX) until = STATUS_MAX + 1;
-  if (!w->begun) begin_json(w, c, out);
+  if (!w->begun) {
+    size_t n = 0;
+    for (size_t i = 0; i < c->jobs.n_all && n <= HISTORY_JOBS_MAX; i++) n += is_shown(c, &w->q, c->jobs.all[i]);
+    w->history = n <= HISTORY_JOBS_MAX;
+    buf_puts(out, "{\"jobs\":[");
+  }
   w->begun = true;
   if (w->is_open) go_on_json(w, &c->jobs, until, out);
   for (size_t i = jobs_find_behind(&c->jobs, w->job); i < c->jobs.n_all && !w->is_open; i++) {
@@ -604,7 +568,12 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
     w->job = j->serial;
     w->node = 0;
     if (!is_shown(c, &w->q, j)) continue;
-    open_job_json(w, c, j, out);
+    /* Its nodes follow: the object stays open. */
+    if (w->n++) buf_putc(out, ',');
+    w->is_open = true;
+    put_json(out, job_to_json(c, j, w->history, c->jobs.now_ms));
+    out->len--;
+    buf_puts(out, ",\"members\":[");
     members_json(w, j, until, out);
   }
   if (w->is_open) return out->len <= STATUS_MAX;
@@ -612,7 +581,9 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
   buf_puts(out, "],\"drained\":");
   put_json(out, drains_to_json(c, w->q.uid));
   if (w->store) buf_puts(out, ",\"store\":");
-  if (w->store) put_json(out, store_to_json(w->store));
+  if (w->store)
+    put_json(out, json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)w->store->connections, "keys",
+                            (json_int_t)w->store->keys, "bytes", (json_int_t)w->store->bytes));
   buf_printf(out, ",\"wall_ms\":%llu", (unsigned long long)c->jobs.wall_ms);
   buf_puts(out, "}\n");
   return false;

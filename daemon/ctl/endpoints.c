@@ -72,18 +72,14 @@ void ctl_daemon_name(const struct client *c, size_t at, char name[TARGET_MAX]) {
   snprintf(name, TARGET_MAX, "%s", c->sockets[at] ? c->sockets[at] : text);
 }
 
-/* One of several daemons of this machine. */
-static void begin_socket(struct client *c) {
-  snprintf(c->path, sizeof(c->path), "%s", c->sockets[c->at]);
-  c->remote = false;
-  c->found = true;
-  c->sounding = c->request.job[0];
-  ctl_start(c);
-}
-
 static void begin_endpoint(struct client *c) {
   if (c->sockets[c->at]) {
-    begin_socket(c);
+    /* One of several daemons of this machine. */
+    snprintf(c->path, sizeof(c->path), "%s", c->sockets[c->at]);
+    c->remote = false;
+    c->found = true;
+    c->sounding = c->request.job[0];
+    ctl_start(c);
     return;
   }
   endpoint_format(ctl_endpoint(c), c->path);

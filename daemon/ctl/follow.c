@@ -34,15 +34,6 @@ static void print_note(const struct client *c, const char *text) {
   buf_finish(&shown);
 }
 
-static void print_notes(struct client *c) {
-  struct buf text = BUF_INIT;
-  while (ctl_logs_note(c->logs, &text)) {
-    print_note(c, buf_text(&text));
-    buf_clear(&text);
-  }
-  buf_finish(&text);
-}
-
 static void on_pause(uv_timer_t *timer) {
   take_step(timer->data);
 }
@@ -57,7 +48,12 @@ static void end(struct client *c) {
 }
 
 static void take_step(struct client *c) {
-  print_notes(c);
+  struct buf text = BUF_INIT;
+  while (ctl_logs_note(c->logs, &text)) {
+    print_note(c, buf_text(&text));
+    buf_clear(&text);
+  }
+  buf_finish(&text);
   c->step = ctl_logs_next(c->logs, monotonic_ms());
   switch (c->step.kind) {
   case LOGS_LIST: ctl_begin_again(c); break;

@@ -236,15 +236,6 @@ static void put_lines(struct ctl_logs *l, const struct node *n, const struct msg
   }
 }
 
-static void tell_gap(struct ctl_logs *l, struct node *n) {
-  bool asked_for = n->from > 0 || n->tail < 0;
-  if (n->from > 0)
-    note(l, "node %s: lines are missing here: its workers wrote faster than they were read", n->host);
-  else if (asked_for && !n->gap_told)
-    note(l, "node %s keeps recent lines only: earlier ones are not shown", n->host);
-  n->gap_told = true;
-}
-
 void ctl_logs_on_lines(struct ctl_logs *l, const struct msg *reply, uint64_t now_ms, struct buf *out, struct buf *err) {
   const struct control_reply *r = &reply->control_reply;
   struct node *n = l->at < l->n ? &l->v[l->at] : NULL;
@@ -256,7 +247,14 @@ void ctl_logs_on_lines(struct ctl_logs *l, const struct msg *reply, uint64_t now
   }
   n->failing = false;
   l->answered = true;
-  if (r->lost) tell_gap(l, n);
+  if (r->lost) {
+    bool asked_for = n->from > 0 || n->tail < 0;
+    if (n->from > 0)
+      note(l, "node %s: lines are missing here: its workers wrote faster than they were read", n->host);
+    else if (asked_for && !n->gap_told)
+      note(l, "node %s keeps recent lines only: earlier ones are not shown", n->host);
+    n->gap_told = true;
+  }
   put_lines(l, n, reply, out, err);
   if (reply->raw_len) l->news = true;
   n->from = r->next;

@@ -60,18 +60,14 @@ static json_t *bytes_to_json(const char *s, size_t n) {
   return v;
 }
 
-static void put_json(struct buf *out, const struct worker_line *line, const struct logs_form *form) {
-  json_t *v =
-      json_pack("{s:o,s:o,s:I,s:I,s:s,s:I,s:o}", "job", json_text(form->job), "host", json_text(form->host), "rank",
-                (json_int_t)line->rank, "round", (json_int_t)line->round, "stream", line->is_err ? "stderr" : "stdout",
-                "wall_ms", (json_int_t)(line->wall_ms & INT64_MAX), "text", bytes_to_json(line->text, line->text_len));
-  json_print(out, v);
-  json_decref(v);
-}
-
 void logs_put_line(struct buf *out, const struct worker_line *line, const struct logs_form *form) {
   if (form->json) {
-    put_json(out, line, form);
+    json_t *v = json_pack("{s:o,s:o,s:I,s:I,s:s,s:I,s:o}", "job", json_text(form->job), "host", json_text(form->host),
+                          "rank", (json_int_t)line->rank, "round", (json_int_t)line->round, "stream",
+                          line->is_err ? "stderr" : "stdout", "wall_ms", (json_int_t)(line->wall_ms & INT64_MAX),
+                          "text", bytes_to_json(line->text, line->text_len));
+    json_print(out, v);
+    json_decref(v);
   } else if (form->to_terminal) {
     if (form->prefix) put_for_terminal(out, line->prefix, line->prefix_len);
     put_for_terminal(out, line->text, line->text_len);

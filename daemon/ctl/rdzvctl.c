@@ -128,16 +128,6 @@ static void on_signal(uv_signal_t *signal, int signo) {
   ctl_finish(signal->data, EXIT_CODE_OK);
 }
 
-/* --watch ends by a signal. */
-static void watch_signals(struct client *c) {
-  static const int signos[2] = {SIGINT, SIGTERM};
-  for (int i = 0; i < 2; i++) {
-    uv_signal_init(&c->loop, &c->signals[i]);
-    c->signals[i].data = c;
-    uv_signal_start(&c->signals[i], on_signal, signos[i]);
-  }
-}
-
 static int begin_connecting(struct client *c) {
   const struct rdzvctl_options *o = &c->options;
   if (o->endpoint) return ctl_begin_endpoints(c);
@@ -201,7 +191,15 @@ static void prepare_loop(struct client *c) {
   c->timer.data = c->again.data = c;
   ctl_screen_init(&c->screen, STDOUT_FILENO, c->request.json);
   if (strcmp(c->request.verb, "top") == 0) c->request.watch = c->screen.terminal;
-  if (c->request.watch) watch_signals(c);
+  if (c->request.watch) {
+    /* --watch ends by a signal. */
+    static const int signos[2] = {SIGINT, SIGTERM};
+    for (int i = 0; i < 2; i++) {
+      uv_signal_init(&c->loop, &c->signals[i]);
+      c->signals[i].data = c;
+      uv_signal_start(&c->signals[i], on_signal, signos[i]);
+    }
+  }
   if (strcmp(c->request.verb, "logs") == 0) ctl_begin_logs(c);
   uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);
 }

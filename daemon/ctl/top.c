@@ -245,12 +245,6 @@ static void put_state(struct buf *out, const json_t *job) {
     buf_puts(out, text_of(job, "state"));
 }
 
-static void put_useful(struct buf *out, const json_t *job) {
-  const json_t *useful = json_object_get(json_object_get(job, "goodput"), "useful");
-  bool young = json_number_value(json_object_get(json_object_get(job, "goodput"), "total")) < USEFUL_FROM_S;
-  if (json_is_number(useful) && !young) buf_printf(out, "%.0f %%", 100 * json_number_value(useful));
-}
-
 static void put_job(struct table *t, const json_t *job, const struct together *all, bool with_uid, bool with_note) {
   struct buf *row = table_add(t);
   int64_t round = int_of(job, "round", 0), nodes = int_of(job, "nodes", 0), world = int_of(job, "world_size", 0);
@@ -275,7 +269,9 @@ static void put_job(struct table *t, const json_t *job, const struct together *a
   put_progress(&row[J_AGE], progress, "age_ms");
   if (json_is_number(speed)) buf_printf(&row[J_SPEED], "%.4g", json_number_value(speed));
   put_age(&row[J_LEFT], int_of(progress, "left_ms", -1));
-  put_useful(&row[J_USEFUL], job);
+  const json_t *useful = json_object_get(json_object_get(job, "goodput"), "useful");
+  bool young = json_number_value(json_object_get(json_object_get(job, "goodput"), "total")) < USEFUL_FROM_S;
+  if (json_is_number(useful) && !young) buf_printf(&row[J_USEFUL], "%.0f %%", 100 * json_number_value(useful));
   if (with_note) buf_puts(&row[J_NOTE], note_of(job));
 }
 
@@ -317,13 +313,6 @@ static void put_drained(struct buf *out, const json_t *drained) {
   if (json_array_size(drained)) buf_putc(out, '\n');
 }
 
-static void put_note(struct buf *out, const json_t *job) {
-  const char *note = note_of(job);
-  if (!note[0]) return;
-  buf_put_plain(out, note, strlen(note), strlen(note));
-  buf_putc(out, '\n');
-}
-
 /* Where a browser shows the same: one daemon's, or those of several. */
 static void put_addresses(struct buf *out, const json_t *answer) {
   const json_t *pages = json_object_get(answer, "pages"), *page = json_object_get(answer, "page");
@@ -344,7 +333,13 @@ bool top_put_page(struct buf *out, const char *json, size_t len, bool one_job, s
     buf_puts(out, "no jobs\n");
   else if (good)
     put_jobs(out, jobs, !alone, width);
-  if (good && alone) put_note(out, job);
+  if (good && alone) {
+    const char *note = note_of(job);
+    if (note[0]) {
+      buf_put_plain(out, note, strlen(note), strlen(note));
+      buf_putc(out, '\n');
+    }
+  }
   if (good && alone && json_array_size(json_object_get(job, "members"))) {
     buf_putc(out, '\n');
     put_nodes(out, json_object_get(job, "members"), width);

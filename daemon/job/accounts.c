@@ -40,13 +40,6 @@ static void drop(struct accounts *all, struct account *a) {
   free(a);
 }
 
-/* An account that was beyond its pace is needed until it is within again, and nobody looks then. */
-static void sweep(struct accounts *all) {
-  for (struct map_entry *e = NULL; (e = map_next(&all->by_key, e));)
-    if (!is_needed(all, e->value)) drop(all, e->value);
-  all->sweep_at = 2 * all->by_key.count + SWEEP_MIN;
-}
-
 struct account *accounts_open(struct accounts *all, int64_t uid, const char *addr) {
   unsigned char key[16];
   make_key(uid, addr, key);
@@ -55,7 +48,12 @@ struct account *accounts_open(struct accounts *all, int64_t uid, const char *add
     a->n_held++;
     return a;
   }
-  if (all->by_key.count >= all->sweep_at) sweep(all);
+  if (all->by_key.count >= all->sweep_at) {
+    /* An account that was beyond its pace is needed until it is within again, and nobody looks then. */
+    for (struct map_entry *e = NULL; (e = map_next(&all->by_key, e));)
+      if (!is_needed(all, e->value)) drop(all, e->value);
+    all->sweep_at = 2 * all->by_key.count + SWEEP_MIN;
+  }
   a = xcalloc(1, sizeof *a);
   a->n_held = 1;
   a->uid = uid;

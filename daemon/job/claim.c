@@ -87,13 +87,6 @@ static struct made_claim *made_claim(const struct job *j) {
   return NULL;
 }
 
-static void note_claim(const struct job *j, int64_t round) {
-  struct made_claim *m = made_claim(j);
-  if (!m) m = &j->jobs->made[j->jobs->n_made++ % MADE_CLAIMS_MAX];
-  snprintf(m->incarnation, sizeof m->incarnation, "%s", j->incarnation);
-  m->round = round;
-}
-
 static void recall_claim(struct job *j) {
   struct claim *c = j->claim;
   const struct made_claim *m = c->recalled ? NULL : made_claim(j);
@@ -173,7 +166,12 @@ static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t r
   c->serial = jobs_random(j->jobs) | 1;
   c->asked = round;
   c->out_ms = now_ms;
-  if (round > 0) note_claim(j, round);
+  if (round > 0) {
+    struct made_claim *m = made_claim(j);
+    if (!m) m = &j->jobs->made[j->jobs->n_made++ % MADE_CLAIMS_MAX];
+    snprintf(m->incarnation, sizeof m->incarnation, "%s", j->incarnation);
+    m->round = round;
+  }
   if (round == THE_RUN && c->run == RUN_FREE) {
     c->run = RUN_ASKED;
     c->strayed = false;

@@ -28,12 +28,6 @@
 
 /* The list. -------------------------------------------------------------------------------------------------------- */
 
-static void free_drain(struct drain *d) {
-  free(d->host);
-  free(d->by);
-  free(d);
-}
-
 const struct drain *jobs_first_drain(const struct jobs *jobs, const char *host) {
   return map_get(&jobs->drains, host);
 }
@@ -111,7 +105,9 @@ static size_t remove_drains(struct jobs *jobs, const char *host, bool (*fits)(co
       }
       *at = d->next;
       if (tell) save_drain(jobs, d, false);
-      free_drain(d);
+      free(d->host);
+      free(d->by);
+      free(d);
       jobs->n_drains--;
       n++;
     }
@@ -142,14 +138,6 @@ void jobs_finish_drains(struct jobs *jobs) {
 }
 
 /* Effects on jobs. ------------------------------------------------------------------------------------------------- */
-
-/* "host n2 is drained by root" */
-static void put_reason(const struct drain *d, struct buf *out) {
-  buf_puts(out, "host ");
-  buf_put_escaped(out, d->host, strlen(d->host), HOST_MAX);
-  buf_puts(out, " is drained by ");
-  buf_puts(out, d->by);
-}
 
 size_t job_nodes_without(const struct job *j, const char *host) {
   size_t n = 0;
@@ -182,11 +170,6 @@ static bool may_end_for(const struct job *j, const struct drain *d) {
   return d->force || (job_could_go_on_without(j, d->host) && !job_has_finished_ones(j));
 }
 
-static void end_round_for(struct job *j, const struct member *m, const struct drain *d, uint64_t now_ms) {
-  job_offer_node_cause(j, m, CAUSE_NODE_DRAINED, EXIT_CODE_NODE_LOST, d->by, now_ms);
-  job_prepare(j, now_ms);
-}
-
 /* A drained node that is at work, and for which the round may, or may not, be ended; NULL: none. */
 static const struct member *find_drained(const struct job *j, bool may_end) {
   for (size_t i = 0; i < j->n_members; i++) {
@@ -205,7 +188,8 @@ void job_end_for_drains(struct job *j, uint64_t now_ms) {
   if (j->state != JOB_STARTING && j->state != JOB_RUNNING) return;
   const struct member *m = find_drained(j, true);
   if (m) {
-    end_round_for(j, m, job_drain_of(j, m->host), now_ms);
+    job_offer_node_cause(j, m, CAUSE_NODE_DRAINED, EXIT_CODE_NODE_LOST, job_drain_of(j, m->host)->by, now_ms);
+    job_prepare(j, now_ms);
     return;
   }
   if ((m = find_drained(j, false)))
@@ -229,14 +213,6 @@ static bool flag_members(struct job *j) {
   return changed;
 }
 
-/* To the waiting nodes whose drain has changed. */
-static void send_waiting_to_changed(struct job *j, uint64_t now_ms) {
-  for (size_t i = 0; i < j->n_members; i++) {
-    struct member *m = j->members[i];
-    if (m->told_news == UINT64_MAX && !member_in_round(m)) job_send_waiting(j, m, now_ms);
-  }
-}
-
 static void apply_drains(struct job *j, uint64_t now_ms) {
   if (job_is_over(j)) return;
   bool changed = flag_members(j);
@@ -249,7 +225,13 @@ static void apply_drains(struct job *j, uint64_t now_ms) {
     if (j->notice_ms > now_ms + JOB_NOTICE_MS) j->notice_ms = now_ms + JOB_NOTICE_MS;
   }
   if (changed) job_watch_growth(j, now_ms);
-  if (changed) send_waiting_to_changed(j, now_ms);
+  if (changed) {
+    /* To the waiting nodes whose drain has changed. */
+    for (size_t i = 0; i < j->n_members; i++) {
+      struct member *m = j->members[i];
+      if (m->told_news == UINT64_MAX && !member_in_round(m)) job_send_waiting(j, m, now_ms);
+    }
+  }
   job_end_for_drains(j, now_ms);
 }
 
@@ -331,7 +313,11 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
 /* For people. ------------------------------------------------------------------------------------------------------ */
 
 void drain_text(const struct drain *d, struct buf *out) {
-  put_reason(d, out);
+  /* "host n2 is drained by root" */
+  buf_puts(out, "host ");
+  buf_put_escaped(out, d->host, strlen(d->host), HOST_MAX);
+  buf_puts(out, " is drained by ");
+  buf_puts(out, d->by);
   buf_puts(out, ": its agents join no round until `rdzvctl undrain ");
   buf_put_escaped(out, d->host, strlen(d->host), HOST_MAX);
   buf_puts(out, "`");

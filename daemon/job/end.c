@@ -36,11 +36,6 @@ static bool is_counted(enum cause c) {
   return is_worker_failure(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
 }
 
-/* These causes cost a restart. */
-static bool is_failure(enum cause c) {
-  return is_worker_failure(c) || c == CAUSE_NCCL_IDS;
-}
-
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
   if (is_counted(v->cause)) j->worker_deaths++;
   if (j->cause.cause != CAUSE_NONE && !verdict_outweighs(v, at_ms, &j->cause, j->cause_ms)) return;
@@ -183,14 +178,6 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
-/* All have stopped, and none has reported a cause: they fenced themselves while no daemon was connected. */
-static void offer_silence(struct job *j, uint64_t now_ms) {
-  for (size_t i = 0; i < j->n_members && j->cause.cause == CAUSE_NONE; i++)
-    if (j->members[i]->state == MEMBER_STOPPED && member_in_round(j->members[i]))
-      job_offer_node_cause(j, j->members[i], CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST,
-                           "it stopped its workers while no daemon was connected", now_ms);
-}
-
 /* If all nodes leave, one after the other, the whole job is meant to end. */
 static bool all_leave(const struct job *j) {
   if (j->cause.cause != CAUSE_NODE_LEAVING) return false;
@@ -207,19 +194,19 @@ static void end_with_success(struct job *j, uint64_t now_ms) {
   job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
 }
 
-/* The round ended for a change of membership, not for a fault. */
-static bool was_planned(enum cause c) {
-  return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_DRAINED;
-}
-
 /* Nodes have finished: the end of this round is the end of the job, unless they are to start again. */
 static bool finished_for_good(const struct job *j) {
-  return j->n_in_state[MEMBER_FINISHED] > 0 && !was_planned(j->cause.cause) &&
-         j->settings.after_finish != AFTER_FINISH_RESTART;
+  /* The round ended for a change of membership, not for a fault. */
+  return j->n_in_state[MEMBER_FINISHED] > 0 && j->cause.cause != CAUSE_NODE_JOINED &&
+         j->cause.cause != CAUSE_NODE_DRAINED && j->settings.after_finish != AFTER_FINISH_RESTART;
 }
 
 static void settle_round(struct job *j, uint64_t now_ms) {
-  offer_silence(j, now_ms);
+  /* All have stopped, and none has reported a cause: they fenced themselves while no daemon was connected. */
+  for (size_t i = 0; i < j->n_members && j->cause.cause == CAUSE_NONE; i++)
+    if (j->members[i]->state == MEMBER_STOPPED && member_in_round(j->members[i]))
+      job_offer_node_cause(j, j->members[i], CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST,
+                           "it stopped its workers while no daemon was connected", now_ms);
   job_judge_evidence(j);
   goodput_settle(j);
   struct verdict *v = &j->cause;
@@ -233,7 +220,8 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
-  bool charged = is_failure(v->cause) && !j->void_round;
+  /* These causes cost a restart. */
+  bool charged = (is_worker_failure(v->cause) || v->cause == CAUSE_NCCL_IDS) && !j->void_round;
   j->last_repeat = job_judge_repeat(j, charged);
   job_refill_if_earned(j, now_ms, j->last_repeat);
   bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave(j) ||

@@ -44,15 +44,6 @@ static struct group *find_group(struct job *j, struct member *m, const char *nam
   return g;
 }
 
-static void add_collective(struct job *j, struct member *m, const struct collective *c) {
-  struct group *g = find_group(j, m, c->group);
-  if (!g) return;
-  collective_add(&g->c, c, g->ranks);
-  if (g->c.op != g->op) snprintf(g->op, sizeof g->op, "%s", g->c.op);
-  g->c.op = g->op;
-  g->c.ranks = g->ranks;
-}
-
 void job_take_evidence(struct job *j, struct member *m, const struct evidence *e) {
   if (e->round != j->round || strcmp(e->incarnation, j->incarnation) != 0 || !member_in_round(m)) return;
   if (j->state != JOB_RUNNING && j->state != JOB_CHECKPOINTING && j->state != JOB_STOPPING) return;
@@ -60,7 +51,15 @@ void job_take_evidence(struct job *j, struct member *m, const struct evidence *e
     j->evidence = xcalloc(1, sizeof *j->evidence);
     map_init(&j->evidence->groups, jobs_random(j->jobs));
   }
-  for (size_t i = 0; i < e->n_collectives; i++) add_collective(j, m, &e->collectives[i]);
+  for (size_t i = 0; i < e->n_collectives; i++) {
+    struct group *g = find_group(j, m, e->collectives[i].group);
+    if (g) {
+      collective_add(&g->c, &e->collectives[i], g->ranks);
+      if (g->c.op != g->op) snprintf(g->op, sizeof g->op, "%s", g->c.op);
+      g->c.op = g->op;
+      g->c.ranks = g->ranks;
+    }
+  }
   ranks_merge(j->evidence->silent, e->silent);
   if (e->text[0] && !j->evidence->text) j->evidence->text = xstrdup(e->text);
 }

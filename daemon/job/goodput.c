@@ -204,20 +204,18 @@ static void close_account(struct job *j, uint64_t now_ms) {
   if (j->last_verdict.cause == CAUSE_JOIN_TIMEOUT) b->failures[CAUSE_JOIN_TIMEOUT]++;
 }
 
-/* The round worked on while there was no daemon. It did so until it failed. */
-static uint64_t leave_recovery(struct job *j, enum job_state to, uint64_t now_ms) {
-  struct goodput_book *b = j->goodput;
-  bool all_started = b->started_ms && !j->n_in_state[MEMBER_TOLD];
-  if (b->in_round && all_started && !b->ledger.sum.steps)
-    ledger_turn(&b->ledger, BUCKET_PRODUCTIVE, (int64_t)b->started_ms);
-  bool failed = to == JOB_STOPPING && j->cause.cause != CAUSE_NONE;
-  return failed && j->cause_ms < now_ms ? j->cause_ms : now_ms;
-}
-
 void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   uint64_t at_ms = now_ms;
   measure(j, to, now_ms);
-  if (j->state == JOB_RECOVERING) at_ms = leave_recovery(j, to, now_ms);
+  if (j->state == JOB_RECOVERING) {
+    /* The round worked on while there was no daemon. It did so until it failed. */
+    struct goodput_book *b = j->goodput;
+    bool all_started = b->started_ms && !j->n_in_state[MEMBER_TOLD];
+    if (b->in_round && all_started && !b->ledger.sum.steps)
+      ledger_turn(&b->ledger, BUCKET_PRODUCTIVE, (int64_t)b->started_ms);
+    bool failed = to == JOB_STOPPING && j->cause.cause != CAUSE_NONE;
+    at_ms = failed && j->cause_ms < now_ms ? j->cause_ms : now_ms;
+  }
   bool work_ends = to == JOB_STOPPING || to == JOB_ENDING;
   if (work_ends && j->goodput->ledger.stepped && j->state != JOB_STOPPING) note_steps(j, at_ms);
   if (to == JOB_STARTING && j->state == JOB_FORMING)

@@ -36,20 +36,18 @@ static uint64_t last_loss_ms(const struct flap *f) {
   return f->at_ms[(f->n - 1) % JOB_FLAP_LOSSES];
 }
 
-static void sweep_flaps(struct job *j, uint64_t now_ms) {
-  for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) {
-    if (last_loss_ms(e->value) + JOB_FLAP_MS > now_ms) continue;
-    free(e->value);
-    map_remove_n(&j->flaps, e->key, e->key_len);
-  }
-  j->flaps_sweep_at = 2 * j->flaps.count + 16;
-}
-
 void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms) {
   struct flap *f = map_get(&j->flaps, m->host);
   if (f && f->round == j->round) return;
   if (!f) {
-    if (j->flaps.count >= j->flaps_sweep_at) sweep_flaps(j, now_ms);
+    if (j->flaps.count >= j->flaps_sweep_at) {
+      for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) {
+        if (last_loss_ms(e->value) + JOB_FLAP_MS > now_ms) continue;
+        free(e->value);
+        map_remove_n(&j->flaps, e->key, e->key_len);
+      }
+      j->flaps_sweep_at = 2 * j->flaps.count + 16;
+    }
     f = xcalloc(1, sizeof *f);
     map_put(&j->flaps, m->host, f);
   }

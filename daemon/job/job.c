@@ -447,18 +447,17 @@ static void on_deadline_late(struct job *j, const struct job_event *ev) {
   }
 }
 
-/* Nodes that can come have come by now, mostly. Those that are here hear at once that they are too few, and what would
- * have helped: the round is judged later, and until then they would only know that their daemon is gone. */
-static void say_what_recovery_lacks(struct job *j, uint64_t now_ms) {
-  j->notice_ms = UINT64_MAX;
-  if (!job_lacks(j)) return;
-  struct bytes *news = job_waiting_bytes(j, NULL, now_ms);
-  for (size_t i = 0; i < j->n_members; i++) job_send_news(j, j->members[i], news, now_ms);
-  bytes_unref(news);
-}
-
 static void on_deadline_recovering(struct job *j, const struct job_event *ev) {
-  if (ev->now_ms >= j->notice_ms) say_what_recovery_lacks(j, ev->now_ms);
+  if (ev->now_ms >= j->notice_ms) {
+    /* Nodes that can come have come by now, mostly. Those that are here hear at once that they are too few, and what would
+     * have helped: the round is judged later, and until then they would only know that their daemon is gone. */
+    j->notice_ms = UINT64_MAX;
+    if (job_lacks(j)) {
+      struct bytes *news = job_waiting_bytes(j, NULL, ev->now_ms);
+      for (size_t i = 0; i < j->n_members; i++) job_send_news(j, j->members[i], news, ev->now_ms);
+      bytes_unref(news);
+    }
+  }
   if (ev->now_ms >= j->recover_ms) job_recover_finish(j, ev->now_ms);
 }
 static void on_deadline_running(struct job *j, const struct job_event *ev) {
@@ -578,20 +577,16 @@ void member_note_fence(struct member *m) {
   if (++j->n_fencing == (size_t)j->round_nodes) j->all_fence = true;
 }
 
-/* A HEARTBEAT_ACK without a heartbeat. */
-static struct bytes *fence_bytes(const struct job *j) {
-  struct msg msg;
-  msg_init(&msg, MSG_HEARTBEAT_ACK);
-  msg.flags = FRAME_FLAG_FENCE | (j->state == JOB_RECOVERING ? FRAME_FLAG_RECOVERING : 0);
-  return msg_bytes(&msg);
-}
-
 /* Ten thousand nodes join one by one: only the join that makes the others enough looks at all of them. Nodes in no
  * round learn it from START. */
 void job_tell_fence(struct job *j) {
   bool enough = count_others(j, true) >= (size_t)j->settings.min_nodes;
   if (!j->some_need_not_fence || !j->ranks.count || job_is_over(j) || !enough) return;
-  struct bytes *ack = fence_bytes(j);
+  /* A HEARTBEAT_ACK without a heartbeat. */
+  struct msg msg;
+  msg_init(&msg, MSG_HEARTBEAT_ACK);
+  msg.flags = FRAME_FLAG_FENCE | (j->state == JOB_RECOVERING ? FRAME_FLAG_RECOVERING : 0);
+  struct bytes *ack = msg_bytes(&msg);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
     if (m->conn && member_in_round(m) && !m->fence.told && member_tell_fence(m)) jobs_send_bytes(j->jobs, m->conn, ack);

@@ -198,15 +198,6 @@ static void name_for_logs(struct job *j) {
   j->log_name = j->uid < 0 ? xasprintf("%s (no uid)", j->id) : xasprintf("%s (uid %lld)", j->id, (long long)j->uid);
 }
 
-static void tell_apart(struct job *j) {
-  for (size_t i = 0; i < j->jobs->n_all; i++) {
-    struct job *other = j->jobs->all[i];
-    if (other->uid == j->uid || strcmp(other->id, j->id) != 0) continue;
-    name_for_logs(other);
-    name_for_logs(j);
-  }
-}
-
 struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
                      const struct settings *s) {
   char key[JOB_KEY_MAX];
@@ -218,7 +209,12 @@ struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char 
   j->serial = ++jobs->job_counter;
   jobs->all[jobs->n_all++] = j;
   map_put_n(&jobs->by_id, key, make_key(uid, id, key), j);
-  tell_apart(j);
+  for (size_t i = 0; i < j->jobs->n_all; i++) {
+    struct job *other = j->jobs->all[i];
+    if (other->uid == j->uid || strcmp(other->id, j->id) != 0) continue;
+    name_for_logs(other);
+    name_for_logs(j);
+  }
   return j;
 }
 

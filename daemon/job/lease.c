@@ -74,15 +74,6 @@ static uint64_t patience_ms(const struct member *m) {
   return m->conn ? m->heard_ms + (uint64_t)m->job->settings.lease_ms : m->grace_ms;
 }
 
-static void lose_member(struct job *j, struct member *m, uint64_t now_ms) {
-  struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
-  ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
-  jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s", j->log_name,
-           m->host, m->agent, ev.text);
-  m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
-  job_event(j, &ev);
-}
-
 void member_heard(struct member *m, uint64_t now_ms) {
   struct job *j = m->job;
   m->heard_ms = now_ms;
@@ -132,7 +123,14 @@ static void scan_members(struct job *j, uint64_t now_ms) {
   for (size_t i = j->n_members; i-- > 0;) {
     if (i >= j->n_members) continue; /* losing one may end the round and remove others */
     struct member *m = j->members[i];
-    if (patience_ms(m) <= now_ms) lose_member(j, m, now_ms);
+    if (patience_ms(m) <= now_ms) {
+      struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
+      ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
+      jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s",
+               j->log_name, m->host, m->agent, ev.text);
+      m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
+      job_event(j, &ev);
+    }
   }
   j->scan_ms = UINT64_MAX;
   for (size_t i = 0; i < j->n_members; i++) j->scan_ms = earliest(j->scan_ms, patience_ms(j->members[i]));

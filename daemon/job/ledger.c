@@ -30,16 +30,13 @@ static int64_t most(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-/* Before the first step of all, a start is not the cost of a restart. */
-static bool has_worked(const struct goodput *g) {
-  return g->productive_ms || g->lost_ms || g->checkpoint_ms;
-}
-
 static void add(struct goodput *g, enum bucket b, int64_t ms) {
   int64_t *entry = goodput_bucket(g, b);
   ms = least(ms, GOODPUT_MAX_MS - *entry);
   *entry += ms;
-  if ((b == BUCKET_FORMING || b == BUCKET_STARTING) && !has_worked(g)) g->startup_ms += ms;
+  /* Before the first step of all, a start is not the cost of a restart. */
+  if ((b == BUCKET_FORMING || b == BUCKET_STARTING) && !g->productive_ms && !g->lost_ms && !g->checkpoint_ms)
+    g->startup_ms += ms;
 }
 
 static void move_productive(struct ledger *l, enum bucket to, int64_t ms) {

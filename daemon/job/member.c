@@ -46,12 +46,6 @@ static void recount(struct member *m) {
   set_counted(&m->counted.suspended, m->suspended && m->conn, &j->n_suspended);
 }
 
-static void count_in(struct member *m) {
-  m->job->n_in_state[m->state]++;
-  m->job->n_workers += m->workers;
-  recount(m);
-}
-
 static void count_out(struct member *m) {
   struct job *j = m->job;
   member_set_rank(m, -1);
@@ -197,7 +191,9 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   if (h->expected_hosts[0]) job_expect_hosts(j, h->expected_hosts);
   member_find_expected_host(m);
   job_forget_refusal(j, m->host);
-  count_in(m);
+  m->job->n_in_state[m->state]++;
+  m->job->n_workers += m->workers;
+  recount(m);
   if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms) j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
   return m;
 }

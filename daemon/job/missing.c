@@ -158,14 +158,6 @@ void member_find_expected_host(struct member *m) {
 
 /* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* For a host that is in the new list too. */
-static void inherit_absence(struct expected_host *h, struct expected_host *old) {
-  h->why = old->why;
-  h->at_ms = old->at_ms;
-  h->text = old->text;
-  old->text = NULL;
-}
-
 /* Replaces the roster by the list. */
 static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   struct roster *r = &j->roster;
@@ -211,7 +203,13 @@ static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
       h->wanted = was->wanted;
       r->n_unlisted++;
     }
-    if (h) inherit_absence(h, was);
+    if (h) {
+      /* For a host that is in the new list too. */
+      h->why = was->why;
+      h->at_ms = was->at_ms;
+      h->text = was->text;
+      was->text = NULL;
+    }
   }
   free_hosts(j, &old);
   for (size_t i = 0; i < r->n; i++) {
@@ -524,15 +522,6 @@ static void fill_here(struct missing *k, const struct job *j) {
   free(names);
 }
 
-static void fill_refusals(struct missing *k, const struct job *j, uint64_t now_ms) {
-  for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
-    const struct refusal *r = &j->roster.refusals[i];
-    k->refusals[i] =
-        (struct turned_away){.host = r->host, .text = r->text, .ago_ms = (int64_t)ms_since(r->at_ms, now_ms)};
-    k->w->n_refusals++;
-  }
-}
-
 /* It has had no round, and too few nodes for one. */
 static bool waits_for_its_first(const struct job *j) {
   return j->state == JOB_FORMING && !j->round && (int64_t)j->n_available < j->settings.min_nodes;
@@ -547,15 +536,6 @@ struct job *job_find_twin(const struct job *j) {
       return other;
   }
   return NULL;
-}
-
-static void fill_times(struct waiting *w, const struct job *j, uint64_t now_ms) {
-  uint64_t at_ms = job_seal_deadline(j);
-  w->prospect = job_prospect(j, now_ms);
-  if (w->prospect == PROSPECT_GIVE_UP) at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
-  if (w->prospect == PROSPECT_HOPELESS) at_ms = job_hopeless_ms(j);
-  w->left_ms = (int64_t)ms_since(now_ms, at_ms);
-  w->waited_ms = (int64_t)ms_since(j->forming_ms, now_ms);
 }
 
 static int64_t at_most(int64_t n, int64_t max) {
@@ -590,7 +570,12 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   if (j->state != JOB_FORMING || !names) return;
   w->text = job_claim_text(j);
   if (job_put_held(j, &k->held)) w->held = buf_text(&k->held);
-  fill_times(w, j, now_ms);
+  uint64_t at_ms = job_seal_deadline(j);
+  w->prospect = job_prospect(j, now_ms);
+  if (w->prospect == PROSPECT_GIVE_UP) at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  if (w->prospect == PROSPECT_HOPELESS) at_ms = job_hopeless_ms(j);
+  w->left_ms = (int64_t)ms_since(now_ms, at_ms);
+  w->waited_ms = (int64_t)ms_since(j->forming_ms, now_ms);
   const struct job *twin = job_find_twin(j);
   if (twin) w->twin = twin->id;
   w->expected = count_expected(j);
@@ -601,7 +586,12 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   if (w->missing > 0 && !count_named(j) && all_asked_for_ranks(j)) fill_ranks(k, j);
   if (!w->n_absent) fill_here(k, j);
   fill_drained(k, j);
-  fill_refusals(k, j, now_ms);
+  for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
+    const struct refusal *r = &j->roster.refusals[i];
+    k->refusals[i] =
+        (struct turned_away){.host = r->host, .text = r->text, .ago_ms = (int64_t)ms_since(r->at_ms, now_ms)};
+    k->w->n_refusals++;
+  }
 }
 
 void missing_finish(struct missing *k) {

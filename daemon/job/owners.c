@@ -129,16 +129,6 @@ static void send_owners(const struct job *j, const struct member *head, const ch
   jobs_send(j->jobs, head->conn, &msg);
 }
 
-/* No node of the round has their addresses. While some nodes have not come back yet there is no answer. */
-static void answer_nobodys(const struct question *q, const struct job *j, const struct member *m, int64_t serial) {
-  struct store_owner *owners = xcalloc(q->n + 1, sizeof *owners);
-  size_t n = 0;
-  for (size_t i = 0; i < q->n; i++)
-    if (!q->v[i].asked) owners[n++] = (struct store_owner){.id = q->v[i].is->id, .is = OWNERSHIP_GONE, .name = ""};
-  if (n && j->state != JOB_RECOVERING) send_owners(j, m, "", serial, owners, n);
-  free(owners);
-}
-
 static bool is_current(const struct job *j, const struct member *m, const char *incarnation, int64_t round) {
   return member_in_round(m) && round == j->round && !strcmp(incarnation, j->incarnation);
 }
@@ -155,7 +145,13 @@ void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *as
   if (some) visit_all(q, j, ask, false, true);
   visit_all(q, j, ask, true, false);
   if (some) visit_all(q, j, ask, true, true);
-  answer_nobodys(q, j, m, ask->serial);
+  /* No node of the round has their addresses. While some nodes have not come back yet there is no answer. */
+  struct store_owner *owners = xcalloc(q->n + 1, sizeof *owners);
+  size_t n = 0;
+  for (size_t i = 0; i < q->n; i++)
+    if (!q->v[i].asked) owners[n++] = (struct store_owner){.id = q->v[i].is->id, .is = OWNERSHIP_GONE, .name = ""};
+  if (n && j->state != JOB_RECOVERING) send_owners(j, m, "", ask->serial, owners, n);
+  free(owners);
   free(q);
 }
 

@@ -61,10 +61,6 @@ static uint64_t until_of(const uint64_t *times, size_t n, size_t voters, bool ha
   return with_keeper > most ? with_keeper : most;
 }
 
-static bool is_of(const struct voter *v, bool base) {
-  return base ? v->base : v->current;
-}
-
 /* Who has not read START does not know the round, so he cannot follow another daemon from it. With claims he can: there
  * the base is not asked. */
 static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
@@ -85,7 +81,7 @@ static uint64_t vouched_until(const struct quorum *q, bool base, uint64_t now_ms
     if (apart && n + (base ? &q->base : &q->current)->apart < voters) oldest_ms = 0; /* nobody knows the rest of them */
     for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
       const struct voter *v = e->value;
-      if (!is_of(v, base) || v->apart != apart) continue;
+      if (!(base ? v->base : v->current) || v->apart != apart) continue;
       uint64_t at_ms = vouched_of(q, v, base, now_ms);
       if (apart)
         at_ms = at_ms < oldest_ms ? at_ms : oldest_ms;
@@ -147,15 +143,12 @@ static bool base_knows(const struct quorum *q, uint64_t now_ms) {
   return n > voters / 2 || (voters % 2 == 0 && keeper && n == voters / 2) || n + apart >= voters;
 }
 
-static void look_for_firmness(struct quorum *q, uint64_t now_ms) {
-  if (q->firm || !q->nodes) return;
-  q->firm = q->all || !q->base_nodes || base_knows(q, now_ms);
-  if (q->firm) q->on = q->lasting;
-}
-
 /* Both sets, until the round is firm. */
 static void look(struct quorum *q, uint64_t now_ms) {
-  look_for_firmness(q, now_ms);
+  if (!q->firm && q->nodes) {
+    q->firm = q->all || !q->base_nodes || base_knows(q, now_ms);
+    if (q->firm) q->on = q->lasting;
+  }
   uint64_t own = vouched_until(q, false, now_ms), base = q->firm ? UINT64_MAX : vouched_until(q, true, now_ms);
   q->look.until_ms = own < base && !quorum_may_pass_over(q) ? own : base;
   q->look.at_ms = now_ms;

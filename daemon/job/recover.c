@@ -188,10 +188,6 @@ static bool is_being_stopped(const struct job *j) {
   return false;
 }
 
-static bool is_broken(const struct job *j) {
-  return j->cause.cause != CAUSE_NONE || is_being_stopped(j);
-}
-
 /* All are here and at work, but one is leaving: nothing needs to be lost. */
 static bool has_time_to_prepare(const struct job *j) {
   return j->n_reported >= (size_t)j->round_nodes && !j->n_in_state[MEMBER_TOLD] && job_is_planned_end(j) &&
@@ -265,7 +261,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     job_prepare(j, now_ms);
     return;
   }
-  if (is_broken(j)) {
+  if (j->cause.cause != CAUSE_NONE || is_being_stopped(j)) {
     job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);
     return;
   }

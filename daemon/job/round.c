@@ -39,12 +39,6 @@ enum {
   LATE_NODES_MAX_MS = 30000, /* but for so much longer at most */
 };
 
-static uint64_t last_call_ends_ms(const struct job *j) {
-  uint64_t call_ms = (uint64_t)j->settings.last_call_ms, end_ms = j->enough_ms + call_ms;
-  uint64_t quiet_ms = j->came_ms + earliest(call_ms, LATE_NODES_MS);
-  return latest(end_ms, earliest(quiet_ms, end_ms + LATE_NODES_MAX_MS));
-}
-
 /* When the number of nodes allows a seal; UINT64_MAX: too few are here. */
 static uint64_t numbers_allow_ms(const struct job *j) {
   size_t here = j->n_available, min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
@@ -52,7 +46,9 @@ static uint64_t numbers_allow_ms(const struct job *j) {
   if (here < min) return UINT64_MAX;
   if (j->faulted) return 0;
   if (job_all_expected_are_here(j, here)) return 0;
-  return last_call_ends_ms(j);
+  uint64_t call_ms = (uint64_t)j->settings.last_call_ms, end_ms = j->enough_ms + call_ms;
+  uint64_t quiet_ms = j->came_ms + earliest(call_ms, LATE_NODES_MS);
+  return latest(end_ms, earliest(quiet_ms, end_ms + LATE_NODES_MAX_MS));
 }
 
 enum { PROOF_LEASES = 4 };
@@ -304,16 +300,12 @@ void job_send_start(struct job *j, struct member *m) {
   buf_finish(&addrs);
 }
 
-static void note_former(struct job *j) {
-  memmove(j->formers[1], j->formers[0], sizeof j->formers - sizeof j->formers[0]);
-  memcpy(j->formers[0], j->incarnation, sizeof j->formers[0]);
-}
-
 /* The next round belongs to a new incarnation: another daemon may still number rounds of the old one, and no token
  * may be used twice. */
 static void renew_incarnation(struct job *j) {
   j->renews = false;
-  note_former(j);
+  memmove(j->formers[1], j->formers[0], sizeof j->formers - sizeof j->formers[0]);
+  memcpy(j->formers[0], j->incarnation, sizeof j->formers[0]);
   bool higher = strcmp(j->above, j->formers[0]) > 0;
   jobs_name_incarnation(j->jobs, higher ? j->above : j->formers[0], j->incarnation);
   job_move_drains(j);

@@ -184,15 +184,6 @@ void job_quorum_rebase(struct job *j) {
   if (was_on) memcpy(q->base_incarnation, j->incarnation, sizeof q->base_incarnation);
 }
 
-static void set_keeper(struct job *j, struct voter *keeper) {
-  if (!keeper) return;
-  quorum_tally(j->quorum, keeper, -1);
-  keeper->keeper = true;
-  quorum_tally(j->quorum, keeper, 1);
-  for (size_t i = 0; i < j->n_members; i++)
-    if (map_get(&j->quorum->voters, j->members[i]->agent) == keeper) j->members[i]->vote->keeper = true;
-}
-
 void job_quorum_seal(struct job *j, uint64_t now_ms) {
   struct quorum *q = j->quorum;
   struct voter *keeper = NULL;
@@ -216,7 +207,13 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     m->vote->keeper = false;
     quorum_tally(q, v, 1);
   }
-  set_keeper(j, keeper);
+  if (keeper) {
+    quorum_tally(j->quorum, keeper, -1);
+    keeper->keeper = true;
+    quorum_tally(j->quorum, keeper, 1);
+    for (size_t i = 0; i < j->n_members; i++)
+      if (map_get(&j->quorum->voters, j->members[i]->agent) == keeper) j->members[i]->vote->keeper = true;
+  }
   choose_successors(j, q);
   q->nodes = j->round_nodes;
   q->all = j->settings.claims;

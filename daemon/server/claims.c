@@ -75,10 +75,6 @@ static void fail_order(struct claims *c, struct order *o, const char *why) {
   c->n_failed++;
 }
 
-static void fail_all(struct claims *c, const char *why) {
-  for (struct order *o = c->first; o; o = o->next) fail_order(c, o, why);
-}
-
 static void free_order(struct order *o) {
   free(o->failed);
   free(o);
@@ -100,7 +96,7 @@ static void lose_helper(struct claims *c, const struct err *why) {
   helper_destroy(c->helper);
   c->helper = NULL;
   c->trouble = *why;
-  fail_all(c, why->text);
+  for (struct order *o = c->first; o; o = o->next) fail_order(c, o, why->text);
 }
 
 static void on_helper_end(void *ctx, const struct helper_end *end) {
@@ -206,18 +202,15 @@ uint64_t claims_deadline(const struct claims *c) {
   return c->n_failed ? 0 : c->first ? c->first->deadline_ms : UINT64_MAX;
 }
 
-static void kill_if_late(struct claims *c, uint64_t now_ms) {
-  struct err why = ERR_INIT;
-  if (c->n_failed || !c->helper || now_ms < claims_deadline(c)) return;
-  err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, JOB_CLAIM_MS / 1000.0);
-  log_warn("claim: %s; killed rdzv-claim (pid %d)", why.text, (int)helper_pid(c->helper));
-  lose_helper(c, &why);
-}
-
 /* Those that fn adds meanwhile wait for the next call. */
 void claims_expire(struct claims *c, uint64_t now_ms) {
   uint64_t last = c->numbers;
-  kill_if_late(c, now_ms);
+  struct err why = ERR_INIT;
+  if (!c->n_failed && c->helper && now_ms >= claims_deadline(c)) {
+    err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, JOB_CLAIM_MS / 1000.0);
+    log_warn("claim: %s; killed rdzv-claim (pid %d)", why.text, (int)helper_pid(c->helper));
+    lose_helper(c, &why);
+  }
   for (struct order **at = &c->first; *at && (*at)->number <= last;) {
     if (!(*at)->failed) {
       at = &(*at)->next;

@@ -78,20 +78,6 @@ static void destroy(void *source) {
   free(d);
 }
 
-static void read_query(struct document *d, const struct http_request *r) {
-  struct buf owner = BUF_INIT;
-  if (!http_query(r, "job", &d->job)) buf_clear(&d->job);
-  d->owner = http_query(r, "uid", &owner) ? strtoll(buf_text(&owner), NULL, 10) : -1;
-  buf_finish(&owner);
-}
-
-static void put_tag(const struct documents *all, const struct http_request *r, int64_t uid, struct http_answer *a) {
-  const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS,
-                           siphash(&all->tags, r->query, r->query_len)};
-  a->weak = true;
-  snprintf(a->etag, sizeof(a->etag), "%016" PRIx64, siphash(&all->tags, said, sizeof(said)));
-}
-
 static const char *const types[] = {[HTTP_STATUS] = "application/json",
                                     [HTTP_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
                                     [HTTP_PAGE] = "text/html; charset=utf-8"};
@@ -101,7 +87,12 @@ static bool (*const makers[])(void *source, struct buf *body) = {
 static void describe(const struct documents *all, const struct http_request *r, enum http_resource resource,
                      int64_t uid, struct http_answer *a) {
   a->type = types[resource];
-  if (resource == HTTP_STATUS) put_tag(all, r, uid, a);
+  if (resource == HTTP_STATUS) {
+    const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS,
+                             siphash(&all->tags, r->query, r->query_len)};
+    a->weak = true;
+    snprintf(a->etag, sizeof(a->etag), "%016" PRIx64, siphash(&all->tags, said, sizeof(said)));
+  }
   if (resource != HTTP_PAGE) return;
   a->policy = page_policy;
   snprintf(a->etag, sizeof(a->etag), "%s", page_etag);
@@ -116,7 +107,12 @@ void documents_open(struct documents *all, const struct http_request *r, enum ht
   }
   struct document *d = xcalloc(1, sizeof(*d));
   *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .store = *store, .answer = *a};
-  if (resource == HTTP_STATUS) read_query(d, r);
+  if (resource == HTTP_STATUS) {
+    struct buf owner = BUF_INIT;
+    if (!http_query(r, "job", &d->job)) buf_clear(&d->job);
+    d->owner = http_query(r, "uid", &owner) ? strtoll(buf_text(&owner), NULL, 10) : -1;
+    buf_finish(&owner);
+  }
   if (resource == HTTP_METRICS) process_begin(&d->process, all->started_wall_s);
   *out = (struct answer_document){
       .uid = uid, .source = d, .more = makers[resource], .put_head = put_head, .destroy = destroy};

@@ -58,13 +58,6 @@ static void start_timer(struct host_finder *t) {
   uv_timer_start(&t->timer, on_timer, at > now ? at - now : 0, 0);
 }
 
-static void end_series(struct host_finder *t) {
-  while (t->n_asked && !t->closed) tell(t, 0, "");
-  t->running = false;
-  buf_clear(&t->hosts);
-  start_timer(t);
-}
-
 static void compare(struct host_finder *t, const char *host, const struct addrinfo *found) {
   for (const struct addrinfo *a = found; a; a = a->ai_next) {
     union socket_address sa = {0};
@@ -103,7 +96,10 @@ static void look_up_next(struct host_finder *t) {
     t->held++;
     return;
   }
-  end_series(t);
+  while (t->n_asked && !t->closed) tell(t, 0, "");
+  t->running = false;
+  buf_clear(&t->hosts);
+  start_timer(t);
 }
 
 static void on_timer(uv_timer_t *timer) {

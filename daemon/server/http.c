@@ -197,15 +197,6 @@ struct fields {
   bool foreign, navigates; /* Sec-Fetch-Site, Sec-Fetch-Mode */
 };
 
-static void take_field(struct word name, struct word value, struct fields *f, struct http_request *r) {
-  if (is_named(name, "Host")) f->hosts++, r->direct = r->direct && is_no_name(value);
-  if (is_named(name, "Authorization")) f->authorizations++, take_token(value, r);
-  if (is_forwarded(name)) r->direct = false;
-  if (is_named(name, "Sec-Fetch-Site")) f->foreign = !is_named(value, "same-origin") && !is_named(value, "none");
-  if (is_named(name, "Sec-Fetch-Mode")) f->navigates = is_named(value, "navigate");
-  if (is_named(name, "If-None-Match")) r->none_match = value.at, r->none_match_len = value.len;
-}
-
 static enum http_status parse_fields(struct word head, bool wants_host, struct http_request *r) {
   struct fields f = {0};
   for (;;) {
@@ -217,7 +208,12 @@ static enum http_status parse_fields(struct word head, bool wants_host, struct h
     /* some clients send "Content-Length: 0" with a GET */
     if (is_named(name, "Transfer-Encoding") || (is_named(name, "Content-Length") && !is(value, "0")))
       return refuse(r, HTTP_BAD_REQUEST, "a request must not have a body");
-    take_field(name, value, &f, r);
+    if (is_named(name, "Host")) f.hosts++, r->direct = r->direct && is_no_name(value);
+    if (is_named(name, "Authorization")) f.authorizations++, take_token(value, r);
+    if (is_forwarded(name)) r->direct = false;
+    if (is_named(name, "Sec-Fetch-Site")) f.foreign = !is_named(value, "same-origin") && !is_named(value, "none");
+    if (is_named(name, "Sec-Fetch-Mode")) f.navigates = is_named(value, "navigate");
+    if (is_named(name, "If-None-Match")) r->none_match = value.at, r->none_match_len = value.len;
   }
   if (f.foreign && !f.navigates) r->direct = false;
   if (f.authorizations > 1) return refuse(r, HTTP_BAD_REQUEST, "a request has the field Authorization at most once");

@@ -86,14 +86,6 @@ static struct newcomer_source *source_of(struct newcomers *a, const char *name) 
   return s;
 }
 
-static void forget_source(struct newcomers *a, struct newcomer_source *s) {
-  if (a->turn == s) a->turn = s->after == s ? NULL : s->after;
-  s->before->after = s->after;
-  s->after->before = s->before;
-  map_remove(&a->sources, s->name);
-  free(s);
-}
-
 void newcomers_enter(struct newcomers *a, struct newcomer *one, const char *source, uint64_t now_ms) {
   struct newcomer_source *s = source_of(a, source);
   *one = (struct newcomer){.older = a->newest, .source_older = s->newest, .source = s, .since_ms = now_ms};
@@ -114,7 +106,13 @@ void newcomers_leave(struct newcomers *a, struct newcomer *one) {
   *one = (struct newcomer){.source = NULL};
   a->count--;
   resize(a, s, s->count - 1);
-  if (s->count == 0) forget_source(a, s);
+  if (s->count == 0) {
+    if (a->turn == s) a->turn = s->after == s ? NULL : s->after;
+    s->before->after = s->after;
+    s->after->before = s->before;
+    map_remove(&a->sources, s->name);
+    free(s);
+  }
 }
 
 size_t newcomers_of(const struct newcomers *a, const char *source) {

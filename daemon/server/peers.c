@@ -261,13 +261,6 @@ void peers_pause(struct peers *ps, uint64_t id) {
   peer_enter_room(p, &ps->paused);
 }
 
-static void resume_due(struct peers *ps, uint64_t now) {
-  for (struct newcomer *n; (n = ps->paused.oldest) && now >= n->since_ms + PEERS_PAUSE_MS;) {
-    peer_leave_room(peer_of(n));
-    conn_resume(&peer_of(n)->conn);
-  }
-}
-
 size_t peers_undecided(const struct peers *ps) {
   return ps->natives.count;
 }
@@ -282,7 +275,10 @@ uint64_t peers_deadline(const struct peers *ps) {
 
 void peers_expire(struct peers *ps, uint64_t now) {
   peers_weigh(ps, now);
-  resume_due(ps, now);
+  for (struct newcomer *n; (n = ps->paused.oldest) && now >= n->since_ms + PEERS_PAUSE_MS;) {
+    peer_leave_room(peer_of(n));
+    conn_resume(&peer_of(n)->conn);
+  }
   while (now >= peers_deadline(ps)) {
     /* each branch takes it out of its room, or gives it a later deadline */
     bool native =

@@ -24,13 +24,6 @@ struct arrival {
 
 /* Names and limits ------------------------------------------------------------------------------------------------- */
 
-static void name_source(struct peer *p) {
-  struct ipaddr network = ipaddr_network(&p->ip);
-  char text[INET6_ADDRSTRLEN];
-  socket_format(&network, text);
-  snprintf(p->where, sizeof(p->where), network.family == 6 ? "%s/64" : "%s", text);
-}
-
 static void name_peer(struct peer *p, int fd) {
   struct ipaddr local;
   uint16_t port;
@@ -38,7 +31,10 @@ static void name_peer(struct peer *p, int fd) {
   socket_format(&local, p->local_addr);
   socket_format(&p->ip, p->addr);
   p->name = xasprintf(p->ip.family == 6 ? "[%s]:%d" : "%s:%d", p->addr, p->port);
-  name_source(p);
+  struct ipaddr network = ipaddr_network(&p->ip);
+  char text[INET6_ADDRSTRLEN];
+  socket_format(&network, text);
+  snprintf(p->where, sizeof(p->where), network.family == 6 ? "%s/64" : "%s", text);
 }
 
 /* Any user may connect: each request is checked later. */
@@ -64,16 +60,6 @@ static size_t max_of_source(const struct peer *p) {
   return quarter < PEERS_PER_ADDRESS_MAX ? quarter : PEERS_PER_ADDRESS_MAX;
 }
 
-/* Of all. A user cannot take the last places from the administrator. */
-static size_t max_of_all(const struct peer *p) {
-  size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
-  return p->peers->max + more;
-}
-
-static size_t count_all(const struct peers *ps) {
-  return ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0);
-}
-
 static void make_room_of_source(const struct peer *p) {
   struct peers *ps = p->peers;
   size_t max = max_of_source(p);
@@ -89,11 +75,13 @@ static void make_room_of_source(const struct peer *p) {
 
 static int make_room(const struct peer *p, struct err *e) {
   struct peers *ps = p->peers;
-  size_t max = max_of_all(p);
+  /* Of all. A user cannot take the last places from the administrator. */
+  size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
+  size_t max = p->peers->max + more;
   char why[96];
   make_room_of_source(p);
   if (ps->closed) return err_sys(e, -ESHUTDOWN, "this daemon is stopping");
-  if (count_all(ps) <= max) return 0; /* with p */
+  if ((ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0)) <= max) return 0; /* with p */
   snprintf(why, sizeof(why), "there are %zu connections, which is the limit (ulimit -n)", max);
   if (peer_push_out(newcomers_crowded_out(&ps->strangers), why) ||
       peer_push_out(newcomers_crowded_out(&ps->natives), why))

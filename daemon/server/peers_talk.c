@@ -33,11 +33,6 @@ static void send_greeting(struct peer *p) {
   conn_send(c, &m);
 }
 
-/* An agent that has been here for days can still come back with a ticket. */
-static void renew_ticket(struct peer *p) {
-  if (p->identified && boot_ms() - p->greeted_ms >= 1000ull * CHANNEL_TICKET_S / 2) send_greeting(p);
-}
-
 /* The key of a user; the daemon's own may have been made for a user, too. */
 static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_terms *t) {
   const struct peer *p = c->owner;
@@ -67,14 +62,6 @@ static void turn_away(struct peer *p) {
   if (p->peers->cb.on_turned_away) p->peers->cb.on_turned_away(p->peers->ctx, p->addr);
 }
 
-static void refuse_plain(struct peer *p) {
-  say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
-  send_greeting(p);
-  send_refused(p, EXIT_CODE_REFUSED, "this rdzvd has a key, and serves nobody without it: leave --insecure out");
-  turn_away(p);
-  peer_drop_and_tell(p, true);
-}
-
 void peer_begin_native(struct peer *p) {
   peer_leave_room(p);
   p->native = true;
@@ -87,7 +74,11 @@ static void on_native(struct conn *c) {
   const struct key *own = p->peers->key;
   bool sealed = c->channel.state == CHANNEL_IS_SEALED;
   if (own && !p->local && !sealed) {
-    refuse_plain(p);
+    say(p, LOG_WARN, "%s: refused: it has no key (--insecure)", p->name);
+    send_greeting(p);
+    send_refused(p, EXIT_CODE_REFUSED, "this rdzvd has a key, and serves nobody without it: leave --insecure out");
+    turn_away(p);
+    peer_drop_and_tell(p, true);
     return;
   }
   if (own && sealed) {
@@ -110,7 +101,8 @@ static void on_msg(struct conn *c, struct msg *m) {
   }
   if (p->asked) return; /* one question is one turn of the loop: a thousand in one packet would be one turn too */
   p->asked = p->local;
-  renew_ticket(p);
+  /* An agent that has been here for days can still come back with a ticket. */
+  if (p->identified && boot_ms() - p->greeted_ms >= 1000ull * CHANNEL_TICKET_S / 2) send_greeting(p);
   struct peer_info info = peer_info_of(p);
   p->peers->cb.on_msg(p->peers->ctx, &info, m);
 }

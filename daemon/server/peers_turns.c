@@ -18,10 +18,6 @@
 #include <stddef.h>
 #include "daemon/server/peers_internal.h"
 
-static struct peer *peer_in_line(struct newcomer *n) {
-  return (struct peer *)((char *)n - offsetof(struct peer, turn));
-}
-
 /* The half of its line. At the control socket the kernel names the user. */
 static struct newcomers *half_of(const struct peer *p) {
   return p->account[0] || p->local ? &p->peers->keyed : &p->peers->keyless;
@@ -33,7 +29,7 @@ void peer_leave_line(struct peer *p) {
 
 static bool serve(struct newcomer *n) {
   if (!n) return false;
-  struct peer *p = peer_in_line(n);
+  struct peer *p = (struct peer *)((char *)n - offsetof(struct peer, turn));
   peer_leave_line(p);
   if (p->arrival) {
     peer_arrive(p);

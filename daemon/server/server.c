@@ -319,14 +319,6 @@ static void on_peers_deadline(void *ctx) {
   set_timer(ctx);
 }
 
-/* For /readyz: nothing, if the daemon is ready. */
-static void put_trouble(struct server *s, struct buf *out) {
-  if (s->stopping)
-    buf_puts(out, "this daemon is stopping");
-  else
-    saver_put_trouble(&s->saver, out);
-}
-
 static int64_t find_owner(void *ctx, const struct asker_end *from, const struct asker_end *to) {
   const struct socket_end source = {from->addr, from->port}, here = {to->addr, to->port};
   struct socket_owner owner;
@@ -334,23 +326,23 @@ static int64_t find_owner(void *ctx, const struct asker_end *from, const struct 
   return found ? owner.uid : ASKER_NOBODY;
 }
 
-static int64_t find_asker(struct server *s, int fd, const struct http_request *r) {
-  const struct asker_config config = {
-      .key = s->config.key, .uid = (int64_t)geteuid(), .find_owner = find_owner, .ctx = &s->owners};
-  struct asker_end from, to;
-  socket_peer(fd, &from.addr, &from.port);
-  socket_local(fd, &to.addr, &to.port);
-  return asker_find(&config, r, &from, &to);
-}
-
 static void on_request(void *ctx, int fd, const struct http_request *r, struct http_answer *a, struct buf *text,
                        struct answer_document *document) {
   struct server *s = ctx;
   struct buf trouble = BUF_INIT;
   enum http_resource resource;
-  int64_t uid = find_asker(s, fd, r);
+  const struct asker_config config = {
+      .key = s->config.key, .uid = (int64_t)geteuid(), .find_owner = find_owner, .ctx = &s->owners};
+  struct asker_end from, to;
+  socket_peer(fd, &from.addr, &from.port);
+  socket_local(fd, &to.addr, &to.port);
+  int64_t uid = asker_find(&config, r, &from, &to);
   enum http_asker asker = uid >= 0 ? HTTP_ASKER_KNOWN : s->config.key ? HTTP_ASKER_UNKNOWN : HTTP_ASKER_KEYLESS;
-  put_trouble(s, &trouble);
+  /* For /readyz: nothing, if the daemon is ready. */
+  if (s->stopping)
+    buf_puts(&trouble, "this daemon is stopping");
+  else
+    saver_put_trouble(&s->saver, &trouble);
   a->status = http_route(r, asker, trouble.len ? buf_text(&trouble) : NULL, &resource, text);
   buf_finish(&trouble);
   if (a->status != HTTP_OK || resource == HTTP_SENTENCE) return;
@@ -437,24 +429,6 @@ static int watch_owner(struct server *s, struct err *e) {
   return rc < 0 ? err_sys(e, rc, "--owner-fd %d", s->config.owner_fd) : 0;
 }
 
-/* A daemon without an owner dies of SIGHUP and the signals after it, as other programs do. */
-static void watch_signals(struct server *s) {
-  static const int signos[SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-  for (int i = 0; i < (s->config.owner_fd < 0 ? 2 : SIGNALS); i++) {
-    uv_signal_init(s->loop, &s->signals[i]);
-    s->signals[i].data = s;
-    uv_signal_start(&s->signals[i], on_signal, signos[i]);
-  }
-}
-
-static void init_handles(struct server *s) {
-  uv_timer_init(s->loop, &s->timer);
-  uv_idle_init(s->loop, &s->idle);
-  uv_check_init(s->loop, &s->check);
-  s->timer.data = s->check.data = s;
-  watch_signals(s);
-}
-
 static int open_store(struct server *s, struct err *e) {
   size_t bytes = s->config.store_bytes;
   struct c10d_server_config config = {.name = "common store",
@@ -506,7 +480,17 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
   s->saver.on_done = on_saved;
   s->saver.get_lines = get_state_lines;
   if (config->claims) claims_answer_to(config->claims, on_claimed, s);
-  init_handles(s);
+  uv_timer_init(s->loop, &s->timer);
+  uv_idle_init(s->loop, &s->idle);
+  uv_check_init(s->loop, &s->check);
+  s->timer.data = s->check.data = s;
+  /* A daemon without an owner dies of SIGHUP and the signals after it, as other programs do. */
+  static const int signos[SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+  for (int i = 0; i < (s->config.owner_fd < 0 ? 2 : SIGNALS); i++) {
+    uv_signal_init(s->loop, &s->signals[i]);
+    s->signals[i].data = s;
+    uv_signal_start(&s->signals[i], on_signal, signos[i]);
+  }
   *out = s;
   int rc = config->c10d ? open_store(s, e) : 0;
   return rc < 0 ? rc : watch_owner(s, e);

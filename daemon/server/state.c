@@ -82,20 +82,6 @@ static void put_lines(struct buf *out, const struct buf *records) {
 
 /* Reading ---------------------------------------------------------------------------------------------------------- */
 
-static int refuse_damage(const struct state *s, size_t line, struct err *e) {
-  return err_set(e, -EBADMSG,
-                 "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not "
-                 "the trace of a "
-                 "crash; move the file away and start again: the agents report the running jobs",
-                 s->path, line);
-}
-
-static void keep_record(struct state *s, const char *text, size_t len) {
-  if ((s->n_records & (s->n_records - 1)) == 0) /* 0, 1, 2, 4, ...: full */
-    s->records = xrealloc(s->records, (s->n_records ? 2 * s->n_records : 1) * sizeof(*s->records));
-  s->records[s->n_records++] = xstrndup(text, len);
-}
-
 static int read_lines(struct state *s, const char *data, size_t len, struct err *e) {
   size_t header = strlen(STATE_HEADER), at = header, number = 2, bad_line = 0;
   s->good_len = header;
@@ -103,8 +89,17 @@ static int read_lines(struct state *s, const char *data, size_t len, struct err 
     const char *nl = memchr(data + at, '\n', len - at);
     size_t n = nl ? (size_t)(nl - (data + at)) : len - at;
     bool good = nl && is_good_line(data + at, n);
-    if (good && bad_line) return refuse_damage(s, bad_line, e);
-    if (good) keep_record(s, data + at + CRC_TEXT, n - CRC_TEXT);
+    if (good && bad_line)
+      return err_set(e, -EBADMSG,
+                     "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not "
+                     "the trace of a "
+                     "crash; move the file away and start again: the agents report the running jobs",
+                     s->path, bad_line);
+    if (good) {
+      if ((s->n_records & (s->n_records - 1)) == 0) /* 0, 1, 2, 4, ...: full */
+        s->records = xrealloc(s->records, (s->n_records ? 2 * s->n_records : 1) * sizeof(*s->records));
+      s->records[s->n_records++] = xstrndup(data + at + CRC_TEXT, n - CRC_TEXT);
+    }
     if (!good && !bad_line) bad_line = number;
     at += n + (nl ? 1 : 0);
     if (good) s->good_len = at;

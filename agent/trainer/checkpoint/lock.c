@@ -238,13 +238,6 @@ static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, str
   return rc == 1 ? install_link(l, e) : rc;
 }
 
-static void log_wait(const char *dir, const struct seen *s) {
-  char who[320];
-  describe_holder(s, who, sizeof who);
-  log_info("checkpoint directory %s is held by %s, which may have ended; waiting %d s at most", dir, who,
-           WAIT_MAX_MS / 1000);
-}
-
 static int wait_for_lock(struct ckpt_lock *l, const char *dir, struct err *e) {
   struct seen s;
   enum ckpt_claim claim = CKPT_WAIT;
@@ -254,7 +247,12 @@ static int wait_for_lock(struct ckpt_lock *l, const char *dir, struct err *e) {
     if (rc) return rc < 0 ? rc : 0;
     if (claim == CKPT_BUSY || claim == CKPT_FENCED || waited >= WAIT_MAX_MS)
       return refuse_lock(dir, claim == CKPT_TAKE ? CKPT_BUSY : claim, &s, e);
-    if (waited == 0 && claim == CKPT_WAIT) log_wait(dir, &s);
+    if (waited == 0 && claim == CKPT_WAIT) {
+      char who[320];
+      describe_holder(&s, who, sizeof who);
+      log_info("checkpoint directory %s is held by %s, which may have ended; waiting %d s at most", dir, who,
+               WAIT_MAX_MS / 1000);
+    }
     nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
   }
 }

@@ -72,16 +72,6 @@ static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *abou
   return rc;
 }
 
-static void write_one(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s,
-                      struct ckpt_written *r) {
-  struct ckpt_bytes bytes;
-  uint64_t from = now_us();
-  ckpt_bytes(s, &bytes);
-  r->bytes = bytes.size;
-  r->rc = write_and_prune(w, about, &bytes, r);
-  r->us = now_us() - from;
-}
-
 static void *writer_main(void *arg) {
   struct ckpt_writer *w = arg;
   pthread_mutex_lock(&w->mutex);
@@ -93,7 +83,12 @@ static void *writer_main(void *arg) {
     struct ckpt_written r = w->result;
     w->state = WRITING;
     pthread_mutex_unlock(&w->mutex);
-    write_one(w, &about, &job, &r);
+    struct ckpt_bytes bytes;
+    uint64_t from = now_us();
+    ckpt_bytes(&job, &bytes);
+    r.bytes = bytes.size;
+    r.rc = write_and_prune(w, &about, &bytes, &r);
+    r.us = now_us() - from;
     pthread_mutex_lock(&w->mutex);
     w->result = r;
     w->state = DONE;

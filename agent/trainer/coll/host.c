@@ -225,15 +225,6 @@ static int look_around(struct host *h, const struct awaited *w, struct err *e) {
               (double)(now - h->moved_ms) / 1000, (unsigned long long)(w->count - 1), h->base.rank);
 }
 
-static void sleep_until_bell(struct host *h, const struct awaited *w) {
-  struct timespec tick = {.tv_nsec = TICK_MS * 1000000L};
-  struct page *p = h->pages[0];
-  atomic_fetch_add(&p->sleepers, 1);
-  uint32_t heard = atomic_load(&p->bell);
-  if (missing(h, w) >= 0) syscall(SYS_futex, &p->bell, FUTEX_WAIT, heard, &tick, NULL, 0);
-  atomic_fetch_sub(&p->sleepers, 1);
-}
-
 static void relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -254,7 +245,12 @@ static int await(struct host *h, struct awaited w, struct err *e) {
   uint64_t seen = count_of(h, &w, who);
   h->moved_ms = monotonic_ms();
   for (uint64_t looked_ms = 0; rc == 0 && who >= 0;) {
-    sleep_until_bell(h, &w);
+    struct timespec tick = {.tv_nsec = TICK_MS * 1000000L};
+    struct page *p = h->pages[0];
+    atomic_fetch_add(&p->sleepers, 1);
+    uint32_t heard = atomic_load(&p->bell);
+    if (missing(h, &w) >= 0) syscall(SYS_futex, &p->bell, FUTEX_WAIT, heard, &tick, NULL, 0);
+    atomic_fetch_sub(&p->sleepers, 1);
     int next = missing(h, &w);
     uint64_t now = monotonic_ms();
     if (next != who || (next >= 0 && count_of(h, &w, next) != seen)) h->moved_ms = now;

@@ -4,10 +4,6 @@
 
 #include "agent/trainer/coll/ring_op.h"
 
-static size_t elem_size_of(enum ring_elem elem) {
-  return elem == RING_F64 ? 8 : elem == RING_F32 ? 4 : 1;
-}
-
 /* Bytes [*at, *at + result) of the array are segment i. */
 static size_t segment_bytes(const struct ring_op *op, uint32_t i, size_t *at) {
   size_t each = op->n / op->world, more = op->n % op->world;
@@ -37,7 +33,9 @@ struct ring_op ring_all_reduce(void *base, size_t n, enum ring_elem elem, int ra
       .base = base,
       .n = n,
       .elem = elem,
-      .elem_size = elem_size_of(elem),
+      .elem_size = elem == RING_F64   ? 8
+                   : elem == RING_F32 ? 4
+                                      : 1,
       .name = "all-reduce",
       .rank = (uint32_t)rank,
       .world = (uint32_t)world,

@@ -483,33 +483,26 @@ static void adam(const struct compute_opt_desc *d, uint64_t step, float lr, floa
   loops_adam(&f, floats_at(param), state[0]->data, state[1]->data, floats_at(grad), param.n);
 }
 
-static void count_skipped(struct compute_opt *o) {
-  o->v.skipped++;
-  o->v.skipped_in_row++;
-  o->v.good_in_row = 0;
-  if (o->d.scale_loss && o->v.scale > 1.0f) o->v.scale /= 2;
-}
-
-static void count_update(struct compute_opt *o) {
-  o->v.updates++;
-  o->v.skipped_in_row = 0;
-  o->v.good_in_row++;
-  if (!o->d.scale_loss || o->v.good_in_row < GROWTH_INTERVAL) return;
-  o->v.good_in_row = 0;
-  if (o->v.scale < SCALE_MAX) o->v.scale *= 2;
-}
-
 static void update_or_skip(struct compute_opt *o, const struct compute_update *u) {
   if (u->bad.n && isinf(floats_at(u->bad)[0])) return;
   double norm = sqrt(loops_sum_squares(floats_at(u->grad), u->grad.n)) / (double)o->v.scale,
          by = 1.0 / (double)o->v.scale;
   o->v.grad_norm = u->bad.n && floats_at(u->bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {
-    count_skipped(o);
+    o->v.skipped++;
+    o->v.skipped_in_row++;
+    o->v.good_in_row = 0;
+    if (o->d.scale_loss && o->v.scale > 1.0f) o->v.scale /= 2;
     return;
   }
   if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by *= o->d.clip_norm / (norm + 1e-6); /* as torch does */
-  count_update(o);
+  o->v.updates++;
+  o->v.skipped_in_row = 0;
+  o->v.good_in_row++;
+  if (o->d.scale_loss && o->v.good_in_row >= GROWTH_INTERVAL) {
+    o->v.good_in_row = 0;
+    if (o->v.scale < SCALE_MAX) o->v.scale *= 2;
+  }
   if (o->d.kind == COMPUTE_SGD)
     sgd(&o->d, floats_at(u->lr)[0], (float)by, u->param, u->grad, o->state[0]);
   else

@@ -24,21 +24,19 @@
 
 enum { READ_BLOCK = 1 << 20 };
 
-/* -EIO and a message if the stream is damaged, else 0: it ended. */
-static int stream_error(gzFile gz, int n, struct err *e) {
-  int code = Z_OK;
-  const char *text = gzerror(gz, &code);
-  if (n >= 0 && code == Z_OK) return 0;
-  if (code == Z_ERRNO) return err_sys(e, -errno, "cannot be read");
-  if (code == Z_BUF_ERROR) return err_set(e, -EIO, "is truncated: its gzip stream ends early");
-  return err_set(e, -EIO, "is damaged: %s", text && text[0] ? text : "its gzip stream does not end well");
-}
-
 static int read_some(gzFile gz, uint8_t *at, size_t want, size_t *got, struct err *e) {
   *got = 0;
   while (*got < want) {
     int n = gzread(gz, at + *got, (unsigned)(want - *got < READ_BLOCK ? want - *got : READ_BLOCK));
-    if (n <= 0) return stream_error(gz, n, e);
+    if (n <= 0) {
+      /* -EIO and a message if the stream is damaged, else 0: it ended. */
+      int code = Z_OK;
+      const char *text = gzerror(gz, &code);
+      if (n >= 0 && code == Z_OK) return 0;
+      if (code == Z_ERRNO) return err_sys(e, -errno, "cannot be read");
+      if (code == Z_BUF_ERROR) return err_set(e, -EIO, "is truncated: its gzip stream ends early");
+      return err_set(e, -EIO, "is damaged: %s", text && text[0] ? text : "its gzip stream does not end well");
+    }
     *got += (size_t)n;
   }
   return 0;
@@ -154,13 +152,6 @@ void dataset_finish(struct dataset *d) {
   *d = (struct dataset){0};
 }
 
-/* As numpy.linspace in double: k * step, and the last value is exactly the end. */
-static void ramp(uint64_t i, uint32_t dim, double scale, float *out) {
-  double end = (double)i, step = dim > 1 ? end / (double)(dim - 1) : 0;
-  for (uint32_t k = 0; k < dim; k++) out[k] = (float)((double)k * step * scale);
-  if (dim > 1) out[dim - 1] = (float)(end * scale);
-}
-
 WIDE_BODY void scale_bytes(const uint8_t *restrict p, uint32_t n, float factor, float *restrict out) {
   for (uint32_t k = 0; k < n; k++) out[k] = (float)p[k] * factor;
 }
@@ -169,7 +160,10 @@ WIDE(void, bytes, (const uint8_t *p, uint32_t n, float factor, float *out), scal
 
 void dataset_sample(const struct dataset *d, uint64_t i, float *out) {
   if (!d->pixels) {
-    ramp(i, d->dim, d->scale, out);
+    /* As numpy.linspace in double: k * step, and the last value is exactly the end. */
+    double end = (double)i, step = d->dim > 1 ? end / (double)(d->dim - 1) : 0;
+    for (uint32_t k = 0; k < d->dim; k++) out[k] = (float)((double)k * step * d->scale);
+    if (d->dim > 1) out[d->dim - 1] = (float)(end * d->scale);
     return;
   }
   bytes_of_this_cpu()(d->pixels + i * d->dim, d->dim, (float)(d->scale / 255.0), out);

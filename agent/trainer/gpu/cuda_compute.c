@@ -103,13 +103,6 @@ static int explain_no_device(cudaError_t rc, struct err *e) {
   return err_set(e, -ENODEV, "CUDA does not start: %s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
-static void name_device(struct cuda *u, const struct cudaDeviceProp *p) {
-  const unsigned char *b = (const unsigned char *)p->uuid.bytes;
-  snprintf(u->base.device, sizeof u->base.device,
-           "%.32s (GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x, sm_%d)", p->name, b[0],
-           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15], u->sm);
-}
-
 /* Chooses the device, and checks that it supports the options. */
 static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct err *e) {
   struct cudaDeviceProp p;
@@ -122,7 +115,10 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
   }
   if (rc != cudaSuccess) return explain_no_device(rc, e);
   u->sm = p.major * 10 + p.minor;
-  name_device(u, &p);
+  const unsigned char *b = (const unsigned char *)p.uuid.bytes;
+  snprintf(u->base.device, sizeof u->base.device,
+           "%.32s (GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x, sm_%d)", p.name, b[0],
+           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15], u->sm);
   u->base.peak_flops = datasheet_peak_flops(p.name, cfg->precision);
   const char *refused = datasheet_precision_refused(p.major, p.minor, cfg->precision);
   if (refused) return err_set(e, -ENOTSUP, "this device, %s, %s", u->base.device, refused);

@@ -68,13 +68,6 @@ static cublasStatus_t describe(const struct cuda *u, const struct cuda_product *
   return rc ? rc : cublasLtMatrixLayoutCreate(&o->d, d, g->m, g->n, (int64_t)g->ldd);
 }
 
-static void descs_finish(struct descs *o) {
-  if (o->d) (void)cublasLtMatrixLayoutDestroy(o->d);
-  if (o->b) (void)cublasLtMatrixLayoutDestroy(o->b);
-  if (o->a) (void)cublasLtMatrixLayoutDestroy(o->a);
-  if (o->op) (void)cublasLtMatmulDescDestroy(o->op);
-}
-
 static cublasStatus_t set_preferences(const struct cuda *u, const struct product_key *k,
                                       cublasLtMatmulPreference_t pref) {
   uint64_t workspace = u->workspace_size;
@@ -133,25 +126,14 @@ static struct cuda_plan *find_plan(struct cuda_plans *plans, const struct produc
   return oldest;
 }
 
-static void complete_key(struct cuda_product *p) {
+int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product *p, const char *what, struct err *e) {
+  struct cuda *u = cuda_of(c);
   struct product_key *k = &p->k;
   k->epilogue = p->epilogue;
   k->align_a = product_alignment((uintptr_t)p->a);
   k->align_b = product_alignment((uintptr_t)p->b);
   k->align_d = product_alignment((uintptr_t)p->d);
   k->align_bias = has_bias(p->epilogue) ? product_alignment((uintptr_t)p->bias) : 0;
-}
-
-static cublasStatus_t multiply(const struct cuda *u, const struct cuda_product *p, const struct descs *o,
-                               const struct cuda_plan *plan) {
-  float alpha = 1.0f, beta = p->g.add ? 1.0f : 0.0f;
-  return cublasLtMatmul(u->lt, o->op, &alpha, p->a, o->a, p->b, o->b, &beta, p->d, o->d, p->d, o->d, &plan->algo,
-                        u->workspace, u->workspace_size, u->stream);
-}
-
-int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product *p, const char *what, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  complete_key(p);
   if (has_bias(p->epilogue) && p->k.align_bias < PRODUCT_BIAS_ALIGN) return 0;
   struct cuda_plan *plan = find_plan(plans, &p->k);
   if (plan->known && !plan->found) return 0;
@@ -159,14 +141,19 @@ int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product
   cublasStatus_t rc = describe(u, p, &o);
   if (rc == 0 && !plan->known) rc = find_algorithm(u, &o, plan);
   if (rc == 0 && plan->found) {
-    rc = multiply(u, p, &o, plan);
+    float alpha = 1.0f, beta = p->g.add ? 1.0f : 0.0f;
+    rc = cublasLtMatmul(u->lt, o.op, &alpha, p->a, o.a, p->b, o.b, &beta, p->d, o.d, p->d, o.d, &plan->algo,
+                        u->workspace, u->workspace_size, u->stream);
     u->last = what;
     if (unsupported(rc)) { /* offered and then refused: as if it had not been offered */
       plan->found = false;
       rc = CUBLAS_STATUS_SUCCESS;
     }
   }
-  descs_finish(&o);
+  if (o.d) (void)cublasLtMatrixLayoutDestroy(o.d);
+  if (o.b) (void)cublasLtMatrixLayoutDestroy(o.b);
+  if (o.a) (void)cublasLtMatrixLayoutDestroy(o.a);
+  if (o.op) (void)cublasLtMatmulDescDestroy(o.op);
   if (rc == 0) return plan->found;
   cudaError_t device = cudaGetLastError();
   bool more = device != cudaSuccess;

@@ -72,14 +72,6 @@ uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
 
 /* The board. ------------------------------------------------------------------------------------------------------- */
 
-static void last_error_text(char out[NCCL_TEXT]) {
-  const char *said = ncclGetLastError(NULL);
-  size_t k = 0;
-  for (; said && *said && k + 1 < NCCL_TEXT; said++)
-    if (*said != '\n' || said[1]) out[k++] = *said >= ' ' && *said < 127 ? *said : ' ';
-  out[k] = 0;
-}
-
 static void board_key(const struct nccl *n, char out[64]) {
   snprintf(out, 64, BOARD "/%u%s", (unsigned)n->cfg.round, n->twin_of ? "/twin" : "");
 }
@@ -190,16 +182,16 @@ static bool is_own_error(ncclResult_t rc) {
   return rc == ncclUnhandledCudaError || rc == ncclInvalidArgument || rc == ncclInvalidUsage;
 }
 
-/* NCCL's wording up to 2.2x, and since then. */
-static bool same_gpu(const char *words) {
-  return strstr(words, "Duplicate GPU") || strstr(words, "using the same GPU");
-}
-
 int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e) {
   char words[NCCL_TEXT], text[NCCL_CALL_TEXT + NCCL_TEXT + 120];
   struct err own = ERR_INIT;
-  last_error_text(words);
-  if (rc == ncclInvalidUsage && same_gpu(words)) {
+  const char *said = ncclGetLastError(NULL);
+  size_t k = 0;
+  for (; said && *said && k + 1 < NCCL_TEXT; said++)
+    if (*said != '\n' || said[1]) words[k++] = *said >= ' ' && *said < 127 ? *said : ' ';
+  words[k] = 0;
+  /* NCCL's wording up to 2.2x, and since then. */
+  if (rc == ncclInvalidUsage && (strstr(words, "Duplicate GPU") || strstr(words, "using the same GPU"))) {
     err_set(&own, -EBUSY,
             "two ranks are on one GPU, which NCCL refuses (%s); start one worker per GPU (--nproc gpu), "
             "or, for experiments, give each rank its own NCCL_HOSTID",

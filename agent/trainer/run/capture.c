@@ -42,10 +42,6 @@ static int record(struct trainer *t, trainer_calls_fn calls, void *ctx, struct c
   return called ? called : rc;
 }
 
-static bool is_asked_to_leave(int rc) {
-  return rc == -ECANCELED || rc == -EPIPE;
-}
-
 /* The calls find the twin in t->coll. Only on a device that captures nothing of the collectives there is none. */
 static int rehearse(struct trainer *t, trainer_calls_fn calls, void *ctx, struct coll **twin, struct err *e) {
   struct compute_graph *graph = NULL;
@@ -104,7 +100,8 @@ static int rehearse_together(struct trainer *t, trainer_calls_fn calls, void *ct
   if (rc) return rc;
   rc = rehearse(t, calls, ctx, &twin, why);
   t->exit = TRAINER_SYSTEM; /* a failed rehearsal has set it, and does not end the run */
-  if (!is_asked_to_leave(rc)) rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
+  if (rc != -ECANCELED && rc != -EPIPE)
+    rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);
   if (rc < 0) with_coll_exit(t, rc);
   coll_destroy(twin); /* no rank uses it now, or the round ends */
   return rc;

@@ -80,14 +80,6 @@ static int read_board(void *ctx, const char *key, char **all, size_t *size, int 
   return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
 }
 
-/* The folder of this program. */
-static void own_folder(char out[PATH_SIZE]) {
-  ssize_t n = readlink("/proc/self/exe", out, PATH_SIZE - 1);
-  out[n > 0 ? n : 0] = 0;
-  char *slash = strrchr(out, '/');
-  if (slash) *slash = 0;
-}
-
 static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct err *e) {
   static const char *const places[] = {"", "/gpu", ("/" RDZV_MODULES)}; /* the last comes from meson and is relative */
   char own[PATH_SIZE];
@@ -95,7 +87,11 @@ static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct
     snprintf(out, PATH_SIZE, "%s", o->cuda_module);
     return access(out, R_OK) == 0 ? 0 : err_sys(e, -errno, "--cuda-module %s", out);
   }
-  own_folder(own);
+  /* The folder of this program. */
+  ssize_t n = readlink("/proc/self/exe", own, PATH_SIZE - 1);
+  own[n > 0 ? n : 0] = 0;
+  char *slash = strrchr(own, '/');
+  if (slash) *slash = 0;
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     if (snprintf(out, PATH_SIZE, "%s%s/" MODULE, own, places[i]) >= PATH_SIZE || access(out, R_OK) != 0) continue;
     char *real = trust_resolve(out, e);

@@ -42,12 +42,6 @@ static void on_signal(int signo) {
   sigterm = 1;
 }
 
-static void ignore_signals(void) {
-  struct sigaction a = {.sa_handler = SIG_IGN};
-  sigaction(SIGPIPE, &a, NULL);
-  sigaction(SIGXFSZ, &a, NULL);
-}
-
 /* From now on there is something to save. Before, a signal ends the process at once, because the others must not wait
  * for a rank that is already gone. */
 static void catch_signals(void) {
@@ -124,14 +118,6 @@ static uint64_t since_start_us(void) {
   return us > 0 ? (uint64_t)us : 0;
 }
 
-static int print_help(int argc, char **argv) {
-  struct buf text = BUF_INIT;
-  trainer_opts_help(argc, argv, &text);
-  int rc = fputs(buf_text(&text), stdout) < 0 || fflush(stdout) != 0;
-  buf_finish(&text);
-  return rc ? TRAINER_SYSTEM : TRAINER_DONE;
-}
-
 /* SIGTERM may be pending or arrive now; it is delivered only during the wait. */
 static void await_sigterm(long ms) {
   sigset_t term, before;
@@ -153,9 +139,17 @@ int main(int argc, char **argv) {
     log_error("%s", e.text);
     return TRAINER_USAGE;
   }
-  if (t.o.help) return print_help(argc, argv);
+  if (t.o.help) {
+    struct buf text = BUF_INIT;
+    trainer_opts_help(argc, argv, &text);
+    int rc = fputs(buf_text(&text), stdout) < 0 || fflush(stdout) != 0;
+    buf_finish(&text);
+    return rc ? TRAINER_SYSTEM : TRAINER_DONE;
+  }
   if (t.o.version) return puts("rdzv-trainer " RDZV_VERSION) < 0 ? TRAINER_SYSTEM : TRAINER_DONE;
-  ignore_signals();
+  struct sigaction a = {.sa_handler = SIG_IGN};
+  sigaction(SIGPIPE, &a, NULL);
+  sigaction(SIGXFSZ, &a, NULL);
   bool failed = run_trainer(&t, &e) != 0;
   if (failed) {
     bool echo = t.exit == TRAINER_LOST && t.coll && (t.coll->lost >= 0 || e.code == -ECONNABORTED);

@@ -73,11 +73,6 @@ bool trainer_can_recover(const struct trainer *t, int rc) {
 
 /* Leaving. --------------------------------------------------------------------------------------------------------- */
 
-static void leave_round(struct trainer *t, const char *why) {
-  compute_block_updates(t->c, true);
-  coll_abort(t->coll, why);
-}
-
 /* After rdzv_rejoin: no rank uses the collectives of the last round. */
 static int end_round(struct trainer *t, struct err *e) {
   coll_cut(t->coll);
@@ -177,20 +172,17 @@ static int report_recovery(struct trainer *t, const struct times *at, struct err
   return with_exit(t, TRAINER_FILES, metrics_end(&t->metrics, e));
 }
 
-/* Why this rank left, for the agent. Empty if the agent asked for it. */
-static void reason_to_leave(const struct trainer *t, const struct err *why, char out[REASON_MAX]) {
-  if (why->code == -ECANCELED)
-    out[0] = 0;
-  else if (t->coll && t->coll->lost >= 0)
-    snprintf(out, REASON_MAX, "lost contact with rank %d", t->coll->lost);
-  else
-    snprintf(out, REASON_MAX, "%.*s", REASON_MAX - 1, why->text);
-}
-
 static int recover_once(struct trainer *t, const struct err *why, struct times *at, struct err *e) {
   char text[REASON_MAX];
-  reason_to_leave(t, why, text);
-  leave_round(t, text[0] ? text : "the round ends");
+  /* Why this rank left, for the agent. Empty if the agent asked for it. */
+  if (why->code == -ECANCELED)
+    text[0] = 0;
+  else if (t->coll && t->coll->lost >= 0)
+    snprintf(text, REASON_MAX, "lost contact with rank %d", t->coll->lost);
+  else
+    snprintf(text, REASON_MAX, "%.*s", REASON_MAX - 1, why->text);
+  compute_block_updates(t->c, true);
+  coll_abort(t->coll, text[0] ? text : "the round ends");
   int rc = await_next_round(t, text, e);
   at->assigned = trainer_now_us();
   if (rc == 0) rc = end_round(t, e);

@@ -163,14 +163,6 @@ static void measure_rate(struct trainer *t, uint64_t now) {
   if (now - r->since_us >= 500000) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
 }
 
-static void log_step(const struct trainer *t) {
-  char loss[32] = "not finite";
-  if (t->bad_in_row == 0) snprintf(loss, sizeof loss, "loss %.6g", t->loss);
-  log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s", (unsigned long long)t->done.step,
-           (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.steps_value,
-           t->rate.value);
-}
-
 int trainer_report_step(struct trainer *t, struct err *e) {
   uint64_t now = t->read_us;
   measure_rate(t, now);
@@ -179,7 +171,11 @@ int trainer_report_step(struct trainer *t, struct err *e) {
   if (t->rank != 0) return 0;
   if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
     t->reported_us = now;
-    log_step(t);
+    char loss[32] = "not finite";
+    if (t->bad_in_row == 0) snprintf(loss, sizeof loss, "loss %.6g", t->loss);
+    log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s", (unsigned long long)t->done.step,
+             (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.steps_value,
+             t->rate.value);
   }
   trainer_board_step(t);
   return report_step_metrics(t, e);

@@ -75,21 +75,18 @@ static void set_waiting(struct trainer *t, bool on) {
   if (before != (t->save.depth > 0) && rdzv_saving(t->rdzv, on)) log_warn("%s", rdzv_error(t->rdzv));
 }
 
-/* The disk is full. Training continues, and the next checkpoint that is due is tried. */
-static void skip_full_disk(struct trainer *t, const struct ckpt_written *r) {
-  uint64_t now = trainer_now_us();
-  t->save.begun = false;
-  t->save.left_out++;
-  if (t->save.full_logged_us && now - t->save.full_logged_us < LOG_EVERY_US) return;
-  t->save.full_logged_us = now;
-  log_warn("%s; the run continues and tries again at the next checkpoint; free some space", r->why.text);
-}
-
 /* Handles the writer's result for one checkpoint. */
 static int on_written(struct trainer *t, const struct ckpt_written *r, struct err *e) {
   char name[CKPT_NAME_MAX];
   if (r->full && !t->save.wanted) {
-    skip_full_disk(t, r);
+    /* The disk is full. Training continues, and the next checkpoint that is due is tried. */
+    uint64_t now = trainer_now_us();
+    t->save.begun = false;
+    t->save.left_out++;
+    if (!t->save.full_logged_us || now - t->save.full_logged_us >= LOG_EVERY_US) {
+      t->save.full_logged_us = now;
+      log_warn("%s; the run continues and tries again at the next checkpoint; free some space", r->why.text);
+    }
     return 0;
   }
   if (r->rc) {
@@ -115,33 +112,6 @@ static struct span stamp(const struct trainer *t, size_t i) {
   return span_of(t->save.stamps, i * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
-/* The time in which the device did nothing else, by its own clock. A CPU has none, and the host's time includes it. */
-static void add_device_stall(struct trainer *t) {
-  uint64_t ns[2];
-  memcpy(ns, compute_host(t->c, stamp(t, 0)), sizeof ns);
-  uint64_t us = ns[1] > ns[0] ? (ns[1] - ns[0]) / 1000 : 0;
-  t->save.stall_us += us;
-  t->checkpoint_us += us;
-}
-
-/* Its copy was queued behind an update that was blocked, because the round fails. 1: none is in progress. */
-static int drop_copy(struct trainer *t, struct err *e) {
-  t->save.copying = t->save.begun = false;
-  if (!t->save.wanted) return 1;
-  err_set(e, -EPROTO, "the checkpoint of step %llu was not written, because that step was not completed",
-          (unsigned long long)t->save.at.step);
-  return with_exit(t, TRAINER_SYSTEM, -EPROTO);
-}
-
-static void hand_to_writer(struct trainer *t) {
-  add_device_stall(t);
-  struct ckpt_state s = trainer_state_read(t, t->save.stage, &t->save.at);
-  t->save.copying = false;
-  struct ckpt_marker about = t->marker;
-  about.id = t->save.id;
-  ckpt_writer_begin(t->save.writer, &about, &s);
-}
-
 /* Advances the checkpoint in progress, for timeout_ms at most. 1: none is in progress now. */
 static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
   struct ckpt_written r;
@@ -151,8 +121,25 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     if (rc == 0 && !timeout_ms) return 0;
     if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
     if (rc < 0) return rc;
-    if (!trainer_state_is_of(t, t->save.stage, &t->save.at)) return drop_copy(t, e);
-    hand_to_writer(t);
+    if (!trainer_state_is_of(t, t->save.stage, &t->save.at)) {
+      /* Its copy was queued behind an update that was blocked, because the round fails. 1: none is in progress. */
+      t->save.copying = t->save.begun = false;
+      if (!t->save.wanted) return 1;
+      err_set(e, -EPROTO, "the checkpoint of step %llu was not written, because that step was not completed",
+              (unsigned long long)t->save.at.step);
+      return with_exit(t, TRAINER_SYSTEM, -EPROTO);
+    }
+    /* The time in which the device did nothing else, by its own clock. A CPU has none, and the host's time includes it. */
+    uint64_t ns[2];
+    memcpy(ns, compute_host(t->c, stamp(t, 0)), sizeof ns);
+    uint64_t us = ns[1] > ns[0] ? (ns[1] - ns[0]) / 1000 : 0;
+    t->save.stall_us += us;
+    t->checkpoint_us += us;
+    struct ckpt_state s = trainer_state_read(t, t->save.stage, &t->save.at);
+    t->save.copying = false;
+    struct ckpt_marker about = t->marker;
+    about.id = t->save.id;
+    ckpt_writer_begin(t->save.writer, &about, &s);
   }
   if (ckpt_writer_wait(t->save.writer, timeout_ms, &r)) {
     int rc = on_written(t, &r, e);

@@ -89,11 +89,6 @@ static unsigned written_bits(const struct trainer *t) {
   return v->written == v->due[0] ? WRITER_LAST : v->written == v->due[1] ? WRITER_BEFORE : 0;
 }
 
-/* Only one rank sets these bits, so a float holds them exactly. */
-static unsigned writer_bits(float x) {
-  return x > 0 && x < 8 ? (unsigned)x : 0;
-}
-
 /* Sends this rank's requests to the others, with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
   unsigned now = t->requested = rdzv_requested(t->rdzv);
@@ -130,11 +125,6 @@ static int prepare_input(struct trainer *t, struct slot *s, const struct sampler
 }
 
 /* The device's part. ----------------------------------------------------------------------------------------------- */
-
-static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
-  return compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
-                                span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
-}
 
 static int put_stamp(struct trainer *t, struct slot *s, enum slot_stamp at, struct err *e) {
   return compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(s, at), e);
@@ -233,17 +223,15 @@ static int enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
   return rc;
 }
 
-static int enqueue_results(struct trainer *t, struct slot *s, struct err *e) {
-  return compute_copy_and_stamp(t->c, span_of(s->results, 0, MODEL_EXTRAS),
-                                model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
-}
-
 int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  int rc = load_controls(t, s, e);
+  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
+                                  span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
   if (rc == 0) rc = enqueue_batches(t, s, *g, e);
   if (rc == 0) rc = await_sums(t, s, e);
   if (rc == 0) rc = enqueue_update(t, s, e);
-  return rc ? rc : enqueue_results(t, s, e);
+  return rc ? rc
+            : compute_copy_and_stamp(t->c, span_of(s->results, 0, MODEL_EXTRAS),
+                                     model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
 }
 
 /* In order. -------------------------------------------------------------------------------------------------------- */
@@ -394,7 +382,8 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   t->lr_value = s->lr_value;
   t->stop |= x[MODEL_STOP] > 0;
   t->checkpoint |= x[MODEL_CHECKPOINT] > 0;
-  unsigned writer = writer_bits(x[MODEL_WRITER]);
+  /* Only one rank sets these bits, so a float holds them exactly. */
+  unsigned writer = x[MODEL_WRITER] > 0 && x[MODEL_WRITER] < 8 ? (unsigned)x[MODEL_WRITER] : 0;
   t->clock |= (writer & WRITER_CLOCK) != 0;
   if (writer & WRITER_LAST) trainer_save_report(t, s->due[0]);
   if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);

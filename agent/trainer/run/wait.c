@@ -40,11 +40,6 @@ int trainer_asked(void *trainer, struct err *e) {
   return t->rdzv ? trainer_leave_error(rdzv_requested(t->rdzv), e) : 0;
 }
 
-static void pause_after(uint64_t waited_us) {
-  struct timespec ts = {.tv_nsec = (waited_us < SHORT_US ? SHORT_PAUSE_US : LONG_PAUSE_US) * 1000L};
-  if (waited_us >= SPIN_US) nanosleep(&ts, NULL);
-}
-
 int trainer_watch(struct trainer *t, struct err *e) {
   uint64_t now = trainer_now_us();
   if (now - t->asked_us >= COLL_ASK_MS * 1000) {
@@ -68,7 +63,8 @@ int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, str
               t->c->device, (unsigned long long)step, (double)waited / 1e6);
       return with_exit(t, TRAINER_SYSTEM, -ETIMEDOUT);
     }
-    pause_after(waited);
+    struct timespec ts = {.tv_nsec = (waited < SHORT_US ? SHORT_PAUSE_US : LONG_PAUSE_US) * 1000L};
+    if (waited >= SPIN_US) nanosleep(&ts, NULL);
     rc = compute_done(t->c, mark, e);
   }
   return rc > 0 ? 0 : with_exit(t, TRAINER_SYSTEM, rc);
