@@ -68,30 +68,9 @@ static void put_map(struct buf *out, const char *name, const struct std_map *m, 
   buf_puts(out, *sep != ' ' ? "\n" : given ? " 0\n" : " -\n");
 }
 
-static void put_set(struct buf *out, const char *name, const struct rank_set *set) {
-  const char *sep = " ";
-  buf_puts(out, name);
-  for (int i = 0; set->some && i < WORKERS_MAX; i++) {
-    if (!set->in[i]) continue;
-    buf_printf(out, "%s%d", sep, i);
-    sep = ",";
-  }
-  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
-}
-
-static void put_hang(struct buf *out, const struct agent_options *o) {
-  static const char *const watch[] = {"auto", "sdk", "output", "file"};
-  put_seconds(out, "hang-timeout", o->hang_timeout_ms);
-  put_seconds(out, "hang-start-timeout", o->hang_start_ms);
-  buf_printf(out, "hang-watch %s", watch[o->hang_watch.kind]);
-  if (o->hang_watch.file) {
-    buf_putc(out, ' ');
-    put_word(out, o->hang_watch.file);
-  }
-  buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
-}
-
-static void put_endpoints(struct buf *out, const struct agent_options *o) {
+static void put_place(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+  static const char *const hosting[] = {"auto", "never", "always"};
+  put_text(out, "job", told->job);
   char endpoint[ENDPOINT_TEXT_MAX];
   buf_puts(out, o->standalone ? "endpoint standalone" : "endpoint ");
   for (size_t i = 0; i < o->n_endpoints; i++) {
@@ -99,12 +78,6 @@ static void put_endpoints(struct buf *out, const struct agent_options *o) {
     buf_printf(out, "%s%s", i ? "," : "", endpoint);
   }
   buf_putc(out, '\n');
-}
-
-static void put_place(struct buf *out, const struct agent_options *o, const struct options_told *told) {
-  static const char *const hosting[] = {"auto", "never", "always"};
-  put_text(out, "job", told->job);
-  put_endpoints(out, o);
   put_text(out, "claim", o->claim);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
   buf_printf(out, "key %s\n", told->key);
@@ -134,7 +107,14 @@ static void put_output(struct buf *out, const struct agent_options *o, int64_t w
   put_map(out, "redirects", &o->output.redirects, workers, is_given(o, "redirects"));
   put_map(out, "tee", &o->output.tee, workers, is_given(o, "tee"));
   put_flag(out, "pty", o->output.pty);
-  put_set(out, "local-ranks-filter", &o->output.shown);
+  const char *sep = " ";
+  buf_puts(out, "local-ranks-filter");
+  for (int i = 0; o->output.shown.some && i < WORKERS_MAX; i++) {
+    if (!o->output.shown.in[i]) continue;
+    buf_printf(out, "%s%d", sep, i);
+    sep = ",";
+  }
+  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
   put_words(out, "duplicate-stdout-filters", o->output.duplicate_stdout_filters.v,
             (size_t)o->output.duplicate_stdout_filters.n);
   put_words(out, "duplicate-stderr-filters", o->output.duplicate_stderr_filters.v,
@@ -181,7 +161,15 @@ static void put_all(struct buf *out, const struct agent_options *o, const struct
   put_times(out, o);
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
-  put_hang(out, o);
+  static const char *const watch[] = {"auto", "sdk", "output", "file"};
+  put_seconds(out, "hang-timeout", o->hang_timeout_ms);
+  put_seconds(out, "hang-start-timeout", o->hang_start_ms);
+  buf_printf(out, "hang-watch %s", watch[o->hang_watch.kind]);
+  if (o->hang_watch.file) {
+    buf_putc(out, ' ');
+    put_word(out, o->hang_watch.file);
+  }
+  buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
   struct buf names = BUF_INIT;
   env_signal_names(o->signals, &names);
   buf_printf(out, "signals-to-handle %s\n", buf_text(&names));

@@ -214,20 +214,6 @@ static void log_lines(enum log_level level, const struct buf *text) {
   }
 }
 
-static void prepare_numa(const struct agent_options *o, const struct placed *p, struct numa *numa, struct buf *info,
-                         struct buf *trouble) {
-  const struct numa_slots slots = {(uint32_t)p->first, (uint32_t)p->workers, (uint32_t)p->local_world};
-  struct cpus own;
-  own_cpus(&own);
-  numa_plan(numa, "", p->env, o->numa, &own, &slots, info, trouble);
-  for (uint32_t i = 0; i < numa->n; i++) {
-    struct buf list = BUF_INIT;
-    cpus_format(&numa->v[i], &list);
-    log_debug("numa: local rank %u is bound to CPUs %s", i, list.len ? buf_text(&list) : "-");
-    buf_finish(&list);
-  }
-}
-
 int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e) {
   struct buf info = BUF_INIT, trouble = BUF_INIT;
   struct env_job job = {.workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
@@ -242,7 +228,16 @@ int place_prepare(const struct agent_options *o, const struct placed *p, struct 
   if (!device || strcmp(device, "cpu") != 0)
     if (advice_gpus(n, p->workers, &trouble)) buf_putc(&trouble, '\n');
   if (o->command && advice_threads(p->workers, p->env, &info)) buf_putc(&info, '\n'); /* the trainer has --threads */
-  prepare_numa(o, p, numa, &info, &trouble);
+  const struct numa_slots slots = {(uint32_t)p->first, (uint32_t)p->workers, (uint32_t)p->local_world};
+  struct cpus own;
+  own_cpus(&own);
+  numa_plan(numa, "", p->env, o->numa, &own, &slots, &info, &trouble);
+  for (uint32_t i = 0; i < numa->n; i++) {
+    struct buf list = BUF_INIT;
+    cpus_format(&numa->v[i], &list);
+    log_debug("numa: local rank %u is bound to CPUs %s", i, list.len ? buf_text(&list) : "-");
+    buf_finish(&list);
+  }
   if (!o->quiet) log_lines(LOG_INFO, &info);
   log_lines(LOG_WARN, &trouble);
   buf_finish(&info);

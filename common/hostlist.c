@@ -56,17 +56,6 @@ static int put_char(struct expansion *x, size_t *len, char c) {
   return 0;
 }
 
-static int put_name(struct expansion *x, size_t len) {
-  if (!len) return refuse(x, -EINVAL, "a name between commas is missing");
-  if (x->n == HOSTLIST_NAMES_MAX) return refuse(x, -E2BIG, "it has more than 65536 names");
-  if (x->names->len - x->begin + len + 1 > HOSTLIST_BYTES_MAX)
-    return refuse(x, -E2BIG, "its names take more than 4 MiB");
-  x->name[len] = '\0';
-  buf_append(x->names, x->name, len + 1);
-  x->n++;
-  return 0;
-}
-
 /* Digits at *p; *width: how many, or 0. */
 static int read_number(const struct expansion *x, const char **p, uint32_t *v, size_t *width) {
   const char *begin = *p;
@@ -127,7 +116,14 @@ static int expand_name(struct expansion *x, const char *p, size_t len, int brack
     int rc = put_char(x, &len, *p);
     if (rc) return rc;
   }
-  return put_name(x, len);
+  if (!len) return refuse(x, -EINVAL, "a name between commas is missing");
+  if (x->n == HOSTLIST_NAMES_MAX) return refuse(x, -E2BIG, "it has more than 65536 names");
+  if (x->names->len - x->begin + len + 1 > HOSTLIST_BYTES_MAX)
+    return refuse(x, -E2BIG, "its names take more than 4 MiB");
+  x->name[len] = '\0';
+  buf_append(x->names, x->name, len + 1);
+  x->n++;
+  return 0;
 }
 
 /* The comma behind a name, or the end. A comma in brackets does not count. */

@@ -143,17 +143,6 @@ static int write_port_file(struct daemon *d, struct err *e) {
   return rc ? err_sys(e, rc, "cannot write --port-file %s", path) : 0;
 }
 
-static void say_start(const struct daemon *d) {
-  struct buf line = BUF_INIT;
-  for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&line, "%s%s", i ? ", " : "", d->listeners[i].text);
-  if (d->control_fd >= 0) buf_printf(&line, "; control socket %s", d->control_path);
-  if (d->state) buf_printf(&line, "; state in %s", d->options.state_dir);
-  if (d->claims) buf_printf(&line, "; claims in %s", d->options.claim);
-  buf_printf(&line, "; key: %s", d->key_origin.text);
-  log_info("version " RDZV_VERSION " listens on %s", buf_text(&line));
-  buf_finish(&line);
-}
-
 /* The service manager ---------------------------------------------------------------------------------------------- */
 
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
@@ -322,7 +311,14 @@ static int bring_up(struct daemon *d, struct err *e) {
     if (write(fd, text, (size_t)n) != n) log_warn("--ready-fd %d: %s", fd, strerror(errno));
     close(fd);
   }
-  say_start(d);
+  struct buf line = BUF_INIT;
+  for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&line, "%s%s", i ? ", " : "", d->listeners[i].text);
+  if (d->control_fd >= 0) buf_printf(&line, "; control socket %s", d->control_path);
+  if (d->state) buf_printf(&line, "; state in %s", d->options.state_dir);
+  if (d->claims) buf_printf(&line, "; claims in %s", d->options.claim);
+  buf_printf(&line, "; key: %s", d->key_origin.text);
+  log_info("version " RDZV_VERSION " listens on %s", buf_text(&line));
+  buf_finish(&line);
   notify_timer_start(&d->announce, &d->loop, &d->notify, get_summary, d);
   notify_timer_ready(&d->announce);
   return EXIT_CODE_OK;

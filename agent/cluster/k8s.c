@@ -29,18 +29,6 @@ static bool job_of_pod(const struct row *r, char name[NAME_LEN]) {
   return true;
 }
 
-static void read_indexed_job(struct row *r) {
-  char name[NAME_LEN], suffix[32];
-  int64_t index;
-  if (!row_number(r, "JOB_COMPLETION_INDEX", 0, NODES_MAX - 1, &index)) return;
-  row_set_number(r, &r->c->index, index, "JOB_COMPLETION_INDEX");
-  const char *host = row_variable(r, "HOSTNAME");
-  int n = snprintf(suffix, sizeof(suffix), "-%lld", (long long)index);
-  size_t len = host ? strcspn(host, ".") : 0;
-  if (host && len > (size_t)n && strncmp(host + len - n, suffix, (size_t)n) == 0 && job_of_pod(r, name))
-    row_set_job(r, "k8s", name, NULL, "HOSTNAME JOB_COMPLETION_INDEX");
-}
-
 static void read_leader_worker_set(struct row *r) {
   static const char vars[] = "LWS_LEADER_ADDRESS";
   const char *leader = row_variable(r, vars);
@@ -90,5 +78,13 @@ void cluster_read_k8s(struct row *r) {
   row_set_text(r, &r->c->scheduler, "Kubernetes", "KUBERNETES_SERVICE_HOST");
   read_leader_worker_set(r);
   read_pytorch_job(r);
-  read_indexed_job(r);
+  char name[NAME_LEN], suffix[32];
+  int64_t index;
+  if (!row_number(r, "JOB_COMPLETION_INDEX", 0, NODES_MAX - 1, &index)) return;
+  row_set_number(r, &r->c->index, index, "JOB_COMPLETION_INDEX");
+  const char *host = row_variable(r, "HOSTNAME");
+  int n = snprintf(suffix, sizeof(suffix), "-%lld", (long long)index);
+  size_t len = host ? strcspn(host, ".") : 0;
+  if (host && len > (size_t)n && strncmp(host + len - n, suffix, (size_t)n) == 0 && job_of_pod(r, name))
+    row_set_job(r, "k8s", name, NULL, "HOSTNAME JOB_COMPLETION_INDEX");
 }

@@ -47,29 +47,6 @@ static bool is_zombie(const char *proc, pid_t pid) {
   return p && p[1] == ' ' && (p[2] == 'Z' || p[2] == 'X');
 }
 
-static void read_user(struct holder *h, const char *proc, pid_t pid) {
-  char path[256];
-  struct stat st;
-  snprintf(path, sizeof path, "%s/%d", proc, (int)pid);
-  if (stat(path, &st) != 0) return;
-  const struct passwd *who = getpwuid(st.st_uid);
-  if (who)
-    snprintf(h->user, sizeof h->user, "%s", who->pw_name);
-  else
-    snprintf(h->user, sizeof h->user, "uid %u", (unsigned)st.st_uid);
-  make_text(h->user, strlen(h->user));
-}
-
-static void read_command(struct holder *h, const char *proc, pid_t pid) {
-  size_t n = read_some(proc, pid, "cmdline", h->command, sizeof h->command);
-  make_text(h->command, n);
-  if (h->command[0]) return;
-  char name[COMM_MAX];
-  n = read_some(proc, pid, "comm", name, sizeof name);
-  make_text(name, n);
-  if (name[0]) snprintf(h->command, sizeof h->command, "[%s]", name);
-}
-
 static const char *find_variable(const char *text, size_t n, const char *name) {
   size_t len = strlen(name);
   for (size_t at = 0; at < n; at += strlen(text + at) + 1)
@@ -89,8 +66,25 @@ static void read_job(struct holder *h, const char *proc, pid_t pid) {
 
 void holder_read(struct holder *h, const char *proc, pid_t pid) {
   *h = (struct holder){0};
-  read_user(h, proc, pid);
+  char path[256];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/%d", proc, (int)pid);
+  if (stat(path, &st) == 0) {
+    const struct passwd *who = getpwuid(st.st_uid);
+    if (who)
+      snprintf(h->user, sizeof h->user, "%s", who->pw_name);
+    else
+      snprintf(h->user, sizeof h->user, "uid %u", (unsigned)st.st_uid);
+    make_text(h->user, strlen(h->user));
+  }
   h->gone = !h->user[0] || is_zombie(proc, pid);
-  read_command(h, proc, pid);
+  size_t n = read_some(proc, pid, "cmdline", h->command, sizeof h->command);
+  make_text(h->command, n);
+  if (!h->command[0]) {
+    char name[COMM_MAX];
+    n = read_some(proc, pid, "comm", name, sizeof name);
+    make_text(name, n);
+    if (name[0]) snprintf(h->command, sizeof h->command, "[%s]", name);
+  }
   read_job(h, proc, pid);
 }

@@ -219,18 +219,6 @@ static int find_held(const struct device_watch *w, const struct gpus *g) {
   return -1;
 }
 
-static void describe_held(const struct device_watch *w, const struct gpus *g, int i, struct buf *out) {
-  const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
-  if (!now) {
-    buf_puts(out, "the driver no longer lists it");
-  } else if (now->error[0]) {
-    buf_printf(out, "it fails: %s", now->error);
-  } else {
-    buf_printf(out, "its memory is not free after %.3g s: ", (double)(boot_ms() - w->begun_ms) / 1000);
-    gpu_say_holder(now, before, out);
-  }
-}
-
 static bool is_leftover(const struct device_watch *w, const struct gpus *g, int i) {
   const struct gpu *now = gpu_of_rank(w, g, i);
   const struct gpu_process *p = now ? gpu_holder(now, gpu_of_rank(w, &w->before, i)) : NULL;
@@ -239,7 +227,15 @@ static bool is_leftover(const struct device_watch *w, const struct gpus *g, int 
 
 static void report_held(struct device_watch *w, const struct gpus *g, int i) {
   struct buf text = BUF_INIT;
-  describe_held(w, g, i, &text);
+  const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
+  if (!now) {
+    buf_puts(&text, "the driver no longer lists it");
+  } else if (now->error[0]) {
+    buf_printf(&text, "it fails: %s", now->error);
+  } else {
+    buf_printf(&text, "its memory is not free after %.3g s: ", (double)(boot_ms() - w->begun_ms) / 1000);
+    gpu_say_holder(now, before, &text);
+  }
   if (w->o.certain || is_leftover(w, g, i)) {
     w->holding = false;
     w->o.on_held(w->o.ctx, (uint32_t)i, buf_text(&text));

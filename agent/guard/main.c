@@ -625,18 +625,6 @@ static void keep_obituary(struct guard_process *s, struct guard_cmd_obituary *o)
   s->obituary = *o;
 }
 
-static void do_command(struct guard_process *s, struct guard_command *c, const int *fds, int n_fds) {
-  switch ((enum guard_command_kind)c->kind) {
-  case GUARD_CMD_SPAWN: do_spawn(s, &c->u.spawn, fds, n_fds); break;
-  case GUARD_CMD_STOP: do_stop(s, &c->u.stop); break;
-  case GUARD_CMD_SIGNAL: do_signal(s, &c->u.signal); break;
-  case GUARD_CMD_FENCE: do_fence(s, &c->u.fence); break;
-  case GUARD_CMD_ADOPT: do_adopt(s, &c->u.adopt); break;
-  case GUARD_CMD_SUSPEND: do_suspend(s, &c->u.suspend); break;
-  case GUARD_CMD_OBITUARY: keep_obituary(s, &c->u.obituary); break;
-  }
-}
-
 /* From now on no event is sent and nothing is spawned. Descriptors for workers are closed: a reader of the agent's
  * output must not wait for us. */
 static void agent_gone(struct guard_process *s) {
@@ -668,7 +656,15 @@ static bool read_command(struct guard_process *s) {
     n_fds = (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     memcpy(fds, CMSG_DATA(h), sizeof(int) * (size_t)n_fds);
   }
-  do_command(s, &c, fds, n_fds);
+  switch ((enum guard_command_kind)c.kind) {
+  case GUARD_CMD_SPAWN: do_spawn(s, &c.u.spawn, fds, n_fds); break;
+  case GUARD_CMD_STOP: do_stop(s, &c.u.stop); break;
+  case GUARD_CMD_SIGNAL: do_signal(s, &c.u.signal); break;
+  case GUARD_CMD_FENCE: do_fence(s, &c.u.fence); break;
+  case GUARD_CMD_ADOPT: do_adopt(s, &c.u.adopt); break;
+  case GUARD_CMD_SUSPEND: do_suspend(s, &c.u.suspend); break;
+  case GUARD_CMD_OBITUARY: keep_obituary(s, &c.u.obituary); break;
+  }
   return true;
 }
 

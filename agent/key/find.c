@@ -26,20 +26,18 @@
 
 typedef int (*finder_fn)(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e);
 
-static struct key_options list_options(const struct agent_options *o) {
-  return (struct key_options){
-      .file = o->key_file,
-      .fd = o->key_fd,
-      .insecure = o->insecure,
-      .file_from = opts_source(&o->spec, o->argc, o->argv, o->env, "key-file"),
-      .insecure_from = opts_source(&o->spec, o->argc, o->argv, o->env, "insecure"),
-      .prefix = o->spec.env_prefix,
-  };
-}
-
 /* The launcher has read the words on its host, where a file of that name may be another one. */
 static int find_given(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
-  struct key_options given = list_options(job->options);
+  struct key_options given = (struct key_options){
+      .file = job->options->key_file,
+      .fd = job->options->key_fd,
+      .insecure = job->options->insecure,
+      .file_from =
+          opts_source(&job->options->spec, job->options->argc, job->options->argv, job->options->env, "key-file"),
+      .insecure_from =
+          opts_source(&job->options->spec, job->options->argc, job->options->argv, job->options->env, "insecure"),
+      .prefix = job->options->spec.env_prefix,
+  };
   if (job->launched && given.fd >= 0) given = (struct key_options){.fd = given.fd};
   return key_find_given(&given, job->env, key, from, e);
 }

@@ -139,16 +139,6 @@ static void add_variable(struct environment *m, char *variable) {
     m->v[m->n++] = variable;
 }
 
-static void add_settings(struct environment *m, const struct launch_plan *p, const char *host) {
-  const struct launch_seat *s = &p->seats[0];
-  for (size_t i = 0; p->settings[i]; i++) add_variable(m, xstrdup(p->settings[i]));
-  if (s->index < p->ranks) add_variable(m, xasprintf("RDZV_AGENT_NODE_RANK=%" PRIu32, s->index));
-  if (p->give_slots && s->slots) add_variable(m, xasprintf("RDZV_AGENT_NPROC=%" PRId64, s->slots));
-  if (p->expect && *p->expect && cluster_lists(p->expect, host))
-    add_variable(m, xasprintf("RDZV_AGENT_EXPECT=%s", p->expect));
-  if (p->hush && s->index > 0) add_variable(m, xstrdup("RDZV_AGENT_QUIET=yes"));
-}
-
 char **launch_env_agent(const struct launch_plan *p, char *const *own, const char *host, int64_t launcher) {
   enum { MORE = 8 };
   size_t n = MORE;
@@ -159,7 +149,13 @@ char **launch_env_agent(const struct launch_plan *p, char *const *own, const cha
   add_variable(&m, xasprintf("RDZV_AGENT_LAUNCHER=%" PRId64, launcher));
   add_variable(&m, xasprintf("PWD=%s", p->cwd));
   if (p->key) add_variable(&m, xasprintf("RDZV_AGENT_KEY_FD=%d", LAUNCH_KEY_FD));
-  add_settings(&m, p, host);
+  const struct launch_seat *s = &p->seats[0];
+  for (size_t i = 0; p->settings[i]; i++) add_variable(&m, xstrdup(p->settings[i]));
+  if (s->index < p->ranks) add_variable(&m, xasprintf("RDZV_AGENT_NODE_RANK=%" PRIu32, s->index));
+  if (p->give_slots && s->slots) add_variable(&m, xasprintf("RDZV_AGENT_NPROC=%" PRId64, s->slots));
+  if (p->expect && *p->expect && cluster_lists(p->expect, host))
+    add_variable(&m, xasprintf("RDZV_AGENT_EXPECT=%s", p->expect));
+  if (p->hush && s->index > 0) add_variable(&m, xstrdup("RDZV_AGENT_QUIET=yes"));
   for (size_t i = 0; p->env[i]; i++) add_variable(&m, xstrdup(p->env[i]));
   for (size_t i = 0; own[i]; i++)
     if (strchr(own[i], '=') && !is_listed(own[i], of_task) && !is_listed(own[i], of_login))

@@ -349,16 +349,6 @@ static int open_ends(struct launched *l, struct err *e) {
   return 0;
 }
 
-static void watch_signals(struct launched *l) {
-  static const int watched[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  signal(SIGUSR1, SIG_IGN); /* Grid Engine sends them to tasks as well: only the first host decides what follows */
-  signal(SIGUSR2, SIG_IGN);
-  for (int i = 0; i < 4; i++) {
-    uv_signal_init(&l->loop, &l->signals[i]);
-    uv_signal_start(&l->signals[i], on_signal, watched[i]);
-  }
-}
-
 int launched_run(char *const *env) {
   struct launched *l = &launched;
   struct err e = ERR_INIT;
@@ -373,7 +363,13 @@ int launched_run(char *const *env) {
     log_error("%s", e.text);
     return limit_is_transient(rc) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE;
   }
-  watch_signals(l);
+  static const int watched[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  signal(SIGUSR1, SIG_IGN); /* Grid Engine sends them to tasks as well: only the first host decides what follows */
+  signal(SIGUSR2, SIG_IGN);
+  for (int i = 0; i < 4; i++) {
+    uv_signal_init(&l->loop, &l->signals[i]);
+    uv_signal_start(&l->signals[i], on_signal, watched[i]);
+  }
   buf_reserve(&l->got, sizeof(chunk) + LAUNCH_HEADER_MAX); /* so that it does not move before the key in it is wiped */
   uv_timer_init(&l->loop, &l->timer);
   uv_prepare_init(&l->loop, &turn);

@@ -60,20 +60,16 @@ static struct kept_line *find_line(struct kept_lines *k, const char *line, size_
   return NULL;
 }
 
-static void show_with_host(struct line_merger *v, const struct kept_line *x, uint64_t now_ms) {
+static void show_first(struct line_merger *v, uint64_t now_ms) {
   struct buf line = BUF_INIT;
   const size_t n = sizeof(own) - 1;
   buf_puts(&line, own);
-  buf_puts(&line, v->o.host_of(v->o.ctx, x->index));
+  buf_puts(&line, v->o.host_of(v->o.ctx, v->held.v[0].index));
   buf_puts(&line, ": ");
-  buf_append(&line, x->line + n, x->len - n);
+  buf_append(&line, v->held.v[0].line + n, v->held.v[0].len - n);
   v->o.emit(v->o.ctx, 2, buf_text(&line), line.len);
   buf_finish(&line);
-  keep_line(&v->shown, x->index, x->line, x->len, now_ms);
-}
-
-static void show_first(struct line_merger *v, uint64_t now_ms) {
-  show_with_host(v, &v->held.v[0], now_ms);
+  keep_line(&v->shown, v->held.v[0].index, v->held.v[0].line, v->held.v[0].len, now_ms);
   drop_first(&v->held, 1);
 }
 

@@ -235,17 +235,6 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
   buf_finish(&why);
 }
 
-static void name_silent_holder(struct link *l) {
-  struct buf where = BUF_INIT, who = BUF_INIT;
-  if (link_put_holder(l, &who)) {
-    link_name_target(l, l->at, &where);
-    buf_printf(&who, " listens at %s, is not rdzvd and has not answered", buf_text(&where));
-    l->o.cb->on_stranger(l->o.ctx, buf_text(&who));
-  }
-  buf_finish(&where);
-  buf_finish(&who);
-}
-
 /* rdzvd speaks first, and at once. If it is rdzvd after all, the connection would be dropped soon anyway. */
 static void on_silence(struct link *l) {
   struct conn *c = &l->attempt->conn;
@@ -255,7 +244,14 @@ static void on_silence(struct link *l) {
     return;
   }
   uv_timer_start(&l->timer, on_link_timer, KNOCK_MS - HOLDER_MS, 0);
-  name_silent_holder(l);
+  struct buf where = BUF_INIT, who = BUF_INIT;
+  if (link_put_holder(l, &who)) {
+    link_name_target(l, l->at, &where);
+    buf_printf(&who, " listens at %s, is not rdzvd and has not answered", buf_text(&where));
+    l->o.cb->on_stranger(l->o.ctx, buf_text(&who));
+  }
+  buf_finish(&where);
+  buf_finish(&who);
 }
 
 /* Memory goes with the last handle. */

@@ -196,16 +196,6 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   answer_ready(d);
 }
 
-static void describe_end(struct err *e, const struct life *life, int status, int signo) {
-  const char *file = life->daemon->o.log_file;
-  const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
-  const char *name = signal_name(signo);
-  if (signo)
-    err_set(e, -EIO, "rdzvd was killed by %s", name ? name : "a signal");
-  else
-    err_set(e, -EIO, "rdzvd exited with code %d%s%s", status, colon, more);
-}
-
 static void remove_state(struct local_daemon *d) {
   private_dir_remove(d->state_dir);
   d->state_dir = NULL;
@@ -239,7 +229,13 @@ static void end_life(struct local_daemon *d, int how) {
     while ((n = read(fd, room, sizeof(room))) > 0) take_err(life, room, (size_t)n);
     if (life->err_line.len) take_err(life, "\n", 1);
   }
-  describe_end(&why, life, status, signo);
+  const char *file = life->daemon->o.log_file;
+  const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
+  const char *name = signal_name(signo);
+  if (signo)
+    err_set(&why, -EIO, "rdzvd was killed by %s", name ? name : "a signal");
+  else
+    err_set(&why, -EIO, "rdzvd exited with code %d%s%s", status, colon, more);
   if (monotonic_ms() - life->began_ms > LONG_LIFE_MS) d->failures = 0;
   log_debug("rdzvd: gone status=%d signal=%d", status, signo);
   life_close(life);

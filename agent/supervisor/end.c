@@ -123,20 +123,6 @@ void sup_other_version(struct supervisor *s, int64_t version) {
 
 /* Signals. --------------------------------------------------------------------------------------------------------- */
 
-static void report_leaving(struct supervisor *s, const char *why) {
-  struct buf text = BUF_INIT;
-  if (s->leave.by_clock)
-    buf_printf(&text, "its agent leaves: %s", why);
-  else
-    buf_printf(&text, "%s asked its agent to leave", why);
-  struct verdict what;
-  verdict_init(&what);
-  what.cause = CAUSE_NODE_LEAVING;
-  what.text = buf_text(&text);
-  sup_report(s, REPORT_LEAVING, &what, s->now_ms);
-  buf_finish(&text);
-}
-
 /* why: the signal's name, or another reason. */
 static void begin_leaving(struct supervisor *s, int signo, const char *why) {
   uint64_t grace = (uint64_t)s->config.settings.stop_timeout_ms;
@@ -148,7 +134,17 @@ static void begin_leaving(struct supervisor *s, int signo, const char *why) {
   }
   s->leave.kill_ms = s->now_ms + grace;
   s->leave.deadline_ms = s->leave.kill_ms + SUPERVISOR_LEAVE_SLACK_MS;
-  report_leaving(s, why);
+  struct buf text = BUF_INIT;
+  if (s->leave.by_clock)
+    buf_printf(&text, "its agent leaves: %s", why);
+  else
+    buf_printf(&text, "%s asked its agent to leave", why);
+  struct verdict what;
+  verdict_init(&what);
+  what.cause = CAUSE_NODE_LEAVING;
+  what.text = buf_text(&text);
+  sup_report(s, REPORT_LEAVING, &what, s->now_ms);
+  buf_finish(&text);
   if (sup_checkpoint_before_leaving(s, grace / 2)) {
     sup_log(
         s, LOG_WARN,

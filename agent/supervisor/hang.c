@@ -252,16 +252,6 @@ static bool evidence_names_ranks(const struct supervisor *s) {
   return e->text && e->text[0];
 }
 
-static void send_evidence(struct supervisor *s) {
-  struct msg m;
-  if (!s->hang->text) return;
-  msg_init(&m, MSG_EVIDENCE);
-  m.evidence = s->hang->evidence;
-  m.evidence.incarnation = s->round.incarnation;
-  m.evidence.round = s->round.number;
-  sup_send(s, &m);
-}
-
 /* The worker that gave up a collective. */
 static void report_dead(struct supervisor *s) {
   struct hang *h = s->hang;
@@ -476,7 +466,14 @@ static bool accept_facts(struct supervisor *s) {
   if (s->hang->looking || cancel_if_recovered(s)) return false;
   bool gave_up = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
   s->hang->reported = true;
-  send_evidence(s);
+  struct msg m;
+  if (s->hang->text) {
+    msg_init(&m, MSG_EVIDENCE);
+    m.evidence = s->hang->evidence;
+    m.evidence.incarnation = s->round.incarnation;
+    m.evidence.round = s->round.number;
+    sup_send(s, &m);
+  }
   report_dead(s);
   if (!gave_up) report_hang(s);
   return true;

@@ -137,20 +137,6 @@ static void fill_checkpoints(const struct supervisor *s, struct progress *p) {
   }
 }
 
-static void fill_steps(const struct supervisor *s, struct progress *p) {
-  const struct worker *least = sup_slowest(s, &p->samples_per_second);
-  p->step = -1;
-  if (!least) return;
-  uint64_t since_ms = UINT64_MAX;
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (is_stepping(&s->workers[i]) && s->workers[i].stepped_ms < since_ms) since_ms = s->workers[i].stepped_ms;
-  if (since_ms == UINT64_MAX) since_ms = least->stepped_ms;
-  p->step = (int64_t)least->step;
-  p->of = (int64_t)least->of;
-  p->loss = least->loss;
-  p->age_ms = (int64_t)(s->now_ms - since_ms);
-}
-
 static bool any_saving(const struct supervisor *s) {
   for (int64_t i = 0; i < s->config.workers; i++)
     if (s->workers[i].saving_since_ms) return true;
@@ -221,7 +207,18 @@ static void send_progress(struct supervisor *s) {
   msg_init(&m, MSG_PROGRESS);
   m.progress.incarnation = s->round.incarnation;
   m.progress.round = s->round.number;
-  fill_steps(s, &m.progress);
+  const struct worker *least = sup_slowest(s, &m.progress.samples_per_second);
+  m.progress.step = -1;
+  if (least) {
+    uint64_t since_ms = UINT64_MAX;
+    for (int64_t i = 0; i < s->config.workers; i++)
+      if (is_stepping(&s->workers[i]) && s->workers[i].stepped_ms < since_ms) since_ms = s->workers[i].stepped_ms;
+    if (since_ms == UINT64_MAX) since_ms = least->stepped_ms;
+    m.progress.step = (int64_t)least->step;
+    m.progress.of = (int64_t)least->of;
+    m.progress.loss = least->loss;
+    m.progress.age_ms = (int64_t)(s->now_ms - since_ms);
+  }
   fill_checkpoints(s, &m.progress);
   m.progress.laggards = laggards;
   m.progress.n_laggards = find_laggards(s, laggards, &s->progress->laggards);

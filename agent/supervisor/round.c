@@ -506,20 +506,6 @@ void sup_settled_early(struct supervisor *s, const struct supervisor_event *ev) 
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
-static void emit_ending(struct supervisor *s, int code) {
-  struct ending *e = sup_effect(s, SUP_ENDING)->ending = xcalloc(1, sizeof *e);
-  e->heard = s->job.ended;
-  e->outcome = s->job.outcome;
-  e->code = code;
-  e->round = s->job.ended ? s->job.end_round : s->round.number;
-  e->restarts_used = s->round.restarts_used;
-  e->repeats = s->job.ended ? s->job.repeats : s->round.last_failure.repeats;
-  e->max_restarts = s->config.settings.max_restarts;
-  verdict_copy(&e->verdict, sup_last_verdict(s));
-  e->goodput = *sup_account(s);
-  e->goodput.waited_for = xstrdup(e->goodput.waited_for);
-}
-
 void sup_exit(struct supervisor *s, int code, const char *bye) {
   if (sup_park_delays_exit(s, code, bye)) return;
   sup_log_pending_verdict(s);
@@ -537,6 +523,16 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
   set_state(s, SUPERVISOR_DONE);
   s->leave.exit_code = code;
   sup_announce_exit(s, code);
-  emit_ending(s, code);
+  struct ending *e = sup_effect(s, SUP_ENDING)->ending = xcalloc(1, sizeof *e);
+  e->heard = s->job.ended;
+  e->outcome = s->job.outcome;
+  e->code = code;
+  e->round = s->job.ended ? s->job.end_round : s->round.number;
+  e->restarts_used = s->round.restarts_used;
+  e->repeats = s->job.ended ? s->job.repeats : s->round.last_failure.repeats;
+  e->max_restarts = s->config.settings.max_restarts;
+  verdict_copy(&e->verdict, sup_last_verdict(s));
+  e->goodput = *sup_account(s);
+  e->goodput.waited_for = xstrdup(e->goodput.waited_for);
   sup_effect(s, SUP_EXIT)->exit.code = code;
 }

@@ -571,17 +571,6 @@ static void check_buffered(struct c10d_conn *c) {
   end_because(c, why);
 }
 
-static void end_of_stream(struct c10d_conn *c, ssize_t n) {
-  if (n < 0)
-    log_conn(c, LOG_DEBUG, "closed: %s", strerror(errno));
-  else
-    log_conn(c, LOG_DEBUG, "closed by the peer%s", c->in.len > 0 ? " in the middle of a request" : "");
-  if (n == 0 && c->state == CONN_OPEN && pending(c) > 0)
-    end_conn(c); /* it may have closed one direction only */
-  else
-    close_conn(c);
-}
-
 /* Writing ---------------------------------------------------------------------------------------------------------- */
 
 /* How many bytes are done with: those that were sent, or all if nothing more can be sent. */
@@ -760,7 +749,14 @@ static bool read_once(struct c10d_conn *c) {
   ssize_t n = c->state == CONN_OPEN ? receive_requests(c) : receive(c, c->server->chunk, CHUNK);
   if (n > 0) return c->state != CONN_CLOSED;
   if (n < 0 && errno == EAGAIN) return false;
-  end_of_stream(c, n);
+  if (n < 0)
+    log_conn(c, LOG_DEBUG, "closed: %s", strerror(errno));
+  else
+    log_conn(c, LOG_DEBUG, "closed by the peer%s", c->in.len > 0 ? " in the middle of a request" : "");
+  if (n == 0 && c->state == CONN_OPEN && pending(c) > 0)
+    end_conn(c); /* it may have closed one direction only */
+  else
+    close_conn(c);
   return false;
 }
 
@@ -841,7 +837,6 @@ static void expire_stalled(struct c10d_conn *c, uint64_t now_ms) {
 }
 
 static uint64_t caller_deadline(const struct c10d_server *s);
-static void expire_caller(struct c10d_server *s, struct waiting_caller *w);
 
 static void on_timer(uv_timer_t *timer) {
   struct c10d_server *s = timer->data;
@@ -852,7 +847,12 @@ static void on_timer(uv_timer_t *timer) {
   while (now >= first_deadline(&s->lingering)) close_conn(s->lingering.first);
   while (now >= first_deadline(&s->unclear)) expire_unclear(s->unclear.first);
   while (now >= first_deadline(&s->filling)) expire_filling(s->filling.first, now);
-  while (now >= caller_deadline(s)) expire_caller(s, s->first_caller);
+  while (now >= caller_deadline(s)) {
+    struct err why = ERR_INIT;
+    snprintf(why.text, sizeof(why.text), "no answer within %u ms whether it may come in", s->config.decide_ms);
+    if (s->config.on_undecided) s->config.on_undecided(s->config.ctx, &s->first_caller->is, &why);
+    c10d_server_refuse(s, s->first_caller->is.id, why.text);
+  }
   if (now >= store_deadline(s->store)) store_expire(s->store, now);
   const struct deadline_list *lists[] = {&s->silent, &s->stalled, &s->lingering, &s->unclear, &s->filling};
   uint64_t at = earliest(store_deadline(s->store), caller_deadline(s));
@@ -1007,13 +1007,6 @@ void c10d_server_refuse(struct c10d_server *s, uint64_t id, const char *why) {
   if (!w) return;
   log_refusal(s, &w->is, why);
   close_descriptor(s, take_caller(s, w));
-}
-
-static void expire_caller(struct c10d_server *s, struct waiting_caller *w) {
-  struct err why = ERR_INIT;
-  snprintf(why.text, sizeof(why.text), "no answer within %u ms whether it may come in", s->config.decide_ms);
-  if (s->config.on_undecided) s->config.on_undecided(s->config.ctx, &w->is, &why);
-  c10d_server_refuse(s, w->is.id, why.text);
 }
 
 static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *peer, uint16_t port) {

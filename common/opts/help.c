@@ -156,21 +156,6 @@ static void put_notes(struct buf *out, const struct opts_spec *spec, size_t widt
   buf_finish(&text);
 }
 
-static void put_verbs(struct buf *out, const struct opts_spec *spec, size_t width) {
-  size_t column = 0;
-  for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
-    size_t w = strlen("  ") + strlen(v->name) + 1 + strlen(v->words) + GAP;
-    if (w > column) column = w;
-  }
-  if (spec->verbs) buf_puts(out, "\nCommands:\n");
-  for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
-    size_t from = out->len;
-    buf_printf(out, "  %s %s", v->name, v->words);
-    pad(out, column - (out->len - from));
-    wrap(out, v->help, column, width);
-  }
-}
-
 static void put_exits(struct buf *out, const struct opts_spec *spec, size_t width) {
   const char *intro = spec->exits_intro;
   if (!spec->exits) return;
@@ -199,7 +184,18 @@ static void put_usage(struct buf *out, const struct opts_spec *spec, size_t cols
     buf_putc(out, '\n');
     wrap(out, spec->intro, 0, cols);
   }
-  put_verbs(out, spec, cols);
+  size_t column = 0;
+  for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
+    size_t w = strlen("  ") + strlen(v->name) + 1 + strlen(v->words) + GAP;
+    if (w > column) column = w;
+  }
+  if (spec->verbs) buf_puts(out, "\nCommands:\n");
+  for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
+    size_t from = out->len;
+    buf_printf(out, "  %s %s", v->name, v->words);
+    pad(out, column - (out->len - from));
+    wrap(out, v->help, column, cols);
+  }
 }
 
 void opts_help(const struct opts_spec *spec, int width, struct buf *out) {

@@ -506,17 +506,6 @@ static void say_effect(struct ask *a, const struct job *j) {
   buf_putc(&a->text, '\n');
 }
 
-static void say_effects(struct ask *a) {
-  json_t *jobs = json_array();
-  for (size_t i = 0; i < a->c->jobs.n_all; i++) {
-    const struct job *j = a->c->jobs.all[i];
-    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host)) continue;
-    say_effect(a, j);
-    json_array_append_new(jobs, json_string(j->id));
-  }
-  a->more = json_pack("{s:s,s:o}", "host", a->q->host, "jobs", jobs);
-}
-
 static int do_drain(struct ask *a) {
   const char *host = a->q->host;
   struct buf by = BUF_INIT;
@@ -533,7 +522,14 @@ static int do_drain(struct ask *a) {
   buf_puts(&a->text, " is drained: its agents stay connected, and join no round until `rdzvctl undrain ");
   status_put_name(&a->text, host);
   buf_puts(&a->text, a->all ? "`\n" : "`; this holds for your jobs\n");
-  say_effects(a);
+  json_t *jobs = json_array();
+  for (size_t i = 0; i < a->c->jobs.n_all; i++) {
+    const struct job *j = a->c->jobs.all[i];
+    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host)) continue;
+    say_effect(a, j);
+    json_array_append_new(jobs, json_string(j->id));
+  }
+  a->more = json_pack("{s:s,s:o}", "host", a->q->host, "jobs", jobs);
   d.by = by.data;
   if (jobs_drain(&a->c->jobs, &d, a->c->jobs.now_ms)) {
     jobs_log(&a->c->jobs, LOG_WARN, "host %s is drained by %s", host, d.by);

@@ -154,18 +154,6 @@ static int64_t pause_of(struct core *c, int64_t uid) {
   return ahead_ms < 60000 ? (int64_t)ahead_ms : 60000;
 }
 
-static void send_question(struct core *c, const struct member *m, const struct control *q) {
-  struct msg msg;
-  msg_init(&msg, MSG_FETCH_LOG);
-  msg.fetch_log.serial = ++c->logs.serial;
-  msg.fetch_log.rank = q->rank;
-  msg.fetch_log.from = q->from;
-  msg.fetch_log.from_round = q->from_round;
-  msg.fetch_log.tail = q->tail;
-  msg.fetch_log.wait_ms = q->wait_ms;
-  jobs_send(&c->jobs, m->conn, &msg);
-}
-
 static void keep_question(struct core *c, const struct member *m, const struct control *asked) {
   struct logs_question *q = xcalloc(1, sizeof *q);
   snprintf(q->host, sizeof q->host, "%s", m->host);
@@ -198,7 +186,15 @@ bool core_ask_logs(struct core *c, struct job *j, struct buf *text, int *code, i
   *code = 0;
   *pause_ms = pause_of(c, c->ev->uid);
   if (*pause_ms) return true;
-  send_question(c, m, q);
+  struct msg msg;
+  msg_init(&msg, MSG_FETCH_LOG);
+  msg.fetch_log.serial = ++c->logs.serial;
+  msg.fetch_log.rank = q->rank;
+  msg.fetch_log.from = q->from;
+  msg.fetch_log.from_round = q->from_round;
+  msg.fetch_log.tail = q->tail;
+  msg.fetch_log.wait_ms = q->wait_ms;
+  jobs_send(&c->jobs, m->conn, &msg);
   keep_question(c, m, q);
   return false;
 }

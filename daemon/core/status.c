@@ -327,17 +327,6 @@ static void put_ago(struct buf *out, const struct jobs *jobs, uint64_t wall_ms) 
   buf_put_duration(out, jobs->wall_ms > wall_ms ? jobs->wall_ms - wall_ms : 0);
 }
 
-static void verdicts_text(struct buf *out, const struct job *j) {
-  const struct ended_round *p;
-  for (size_t i = 0; (p = job_past(j, i)); i++) {
-    buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);
-    verdict_sentence(&p->verdict, out);
-    buf_puts(out, " (");
-    put_ago(out, j->jobs, p->wall_ms);
-    buf_printf(out, " ago%s)\n", p->charged ? ", charged" : "");
-  }
-}
-
 static void progress_text(struct buf *out, const struct job *j, uint64_t now_ms) {
   struct job_progress p;
   job_progress(j, now_ms, &p);
@@ -383,7 +372,14 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   if (text.len) buf_printf(out, "  time: %s\n", buf_text(&text));
   buf_finish(&text);
   progress_text(out, j, now_ms);
-  verdicts_text(out, j);
+  const struct ended_round *p;
+  for (size_t i = 0; (p = job_past(j, i)); i++) {
+    buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);
+    verdict_sentence(&p->verdict, out);
+    buf_puts(out, " (");
+    put_ago(out, j->jobs, p->wall_ms);
+    buf_printf(out, " ago%s)\n", p->charged ? ", charged" : "");
+  }
   if (j->n_members) buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
     const struct member *m = job_find_rank(j, r);

@@ -54,18 +54,6 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
     ctl_start(c);
 }
 
-static void look_up(struct client *c) {
-  struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-  uv_getaddrinfo_t *request = &c->lookups[c->at];
-  snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ctl_endpoint(c)->host);
-  request->data = c;
-  int rc = c->looking[c->at] == LOOKUP_NONE
-               ? uv_getaddrinfo(&c->loop, request, on_lookup, ctl_endpoint(c)->host, NULL, &hints)
-               : 0; /* the name server still has not answered the last question */
-  c->looking[c->at] = rc < 0 ? LOOKUP_NONE : LOOKUP_AWAITED;
-  if (rc < 0) ctl_fail(c, EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->path, uv_strerror(rc));
-}
-
 void ctl_daemon_name(const struct client *c, size_t at, char name[TARGET_MAX]) {
   char text[ENDPOINT_TEXT_MAX];
   if (!c->sockets[at]) endpoint_format(&c->endpoints[at], text);
@@ -89,7 +77,15 @@ static void begin_endpoint(struct client *c) {
   c->remote = c->found = false;
   c->sounding = c->n_endpoints > 1 && c->request.job[0];
   uv_timer_start(&c->timer, ctl_on_deadline, ctl_patience_ms(c), 0);
-  look_up(c);
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  uv_getaddrinfo_t *request = &c->lookups[c->at];
+  snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ctl_endpoint(c)->host);
+  request->data = c;
+  int rc = c->looking[c->at] == LOOKUP_NONE
+               ? uv_getaddrinfo(&c->loop, request, on_lookup, ctl_endpoint(c)->host, NULL, &hints)
+               : 0; /* the name server still has not answered the last question */
+  c->looking[c->at] = rc < 0 ? LOOKUP_NONE : LOOKUP_AWAITED;
+  if (rc < 0) ctl_fail(c, EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->path, uv_strerror(rc));
 }
 
 int ctl_begin_endpoints(struct client *c) {

@@ -66,19 +66,6 @@ static size_t width_of_cell(const char *text) {
   return n;
 }
 
-static void measure(const struct table *t, struct layout *l) {
-  for (size_t c = 0; c < t->n_columns; c++) {
-    size_t widest = 0;
-    for (size_t r = 0; r < t->n_rows; r++) {
-      size_t n = width_of_cell(buf_text(&t->cells[r * t->n_columns + c]));
-      if (n > widest) widest = n;
-    }
-    if (c + 1 < t->n_columns && widest > TABLE_CELL_MAX) widest = TABLE_CELL_MAX;
-    l->shown[c] = widest > 0;
-    l->width[c] = widest > strlen(t->columns[c].title) ? widest : strlen(t->columns[c].title);
-  }
-}
-
 /* The last column takes what is left. */
 static size_t total(const struct table *t, const struct layout *l) {
   size_t sum = 0;
@@ -118,7 +105,16 @@ static void put_row(const struct table *t, const struct layout *l, const struct 
 
 void table_put(const struct table *t, const size_t *order, size_t width, struct buf *out) {
   struct layout l;
-  measure(t, &l);
+  for (size_t c = 0; c < t->n_columns; c++) {
+    size_t widest = 0;
+    for (size_t r = 0; r < t->n_rows; r++) {
+      size_t n = width_of_cell(buf_text(&t->cells[r * t->n_columns + c]));
+      if (n > widest) widest = n;
+    }
+    if (c + 1 < t->n_columns && widest > TABLE_CELL_MAX) widest = TABLE_CELL_MAX;
+    l.shown[c] = widest > 0;
+    l.width[c] = widest > strlen(t->columns[c].title) ? widest : strlen(t->columns[c].title);
+  }
   fit(t, &l, width);
   put_row(t, &l, NULL, width, out);
   for (size_t r = 0; r < t->n_rows; r++) put_row(t, &l, &t->cells[order[r] * t->n_columns], width, out);

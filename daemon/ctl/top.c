@@ -235,16 +235,6 @@ static struct trouble trouble_of_job(const json_t *job, const struct together *a
   return t;
 }
 
-static void put_state(struct buf *out, const json_t *job) {
-  const char *outcome = text_of(job, "outcome"), *to = text_of(job, "moved_to");
-  if (to[0])
-    buf_printf(out, "moved to %s", to);
-  else if (outcome[0])
-    buf_printf(out, "%s, code %lld", outcome, (long long)int_of(job, "code", 0));
-  else
-    buf_puts(out, text_of(job, "state"));
-}
-
 static void put_job(struct table *t, const json_t *job, const struct together *all, bool with_uid, bool with_note) {
   struct buf *row = table_add(t);
   int64_t round = int_of(job, "round", 0), nodes = int_of(job, "nodes", 0), world = int_of(job, "world_size", 0);
@@ -252,7 +242,13 @@ static void put_job(struct table *t, const json_t *job, const struct together *a
   const json_t *w = json_object_get(job, "waiting");
   buf_puts(&row[J_JOB], text_of(job, "job"));
   if (with_uid) buf_printf(&row[J_USER], "%lld", (long long)int_of(job, "uid", -1));
-  put_state(&row[J_STATE], job);
+  const char *outcome = text_of(job, "outcome"), *to = text_of(job, "moved_to");
+  if (to[0])
+    buf_printf(&row[J_STATE], "moved to %s", to);
+  else if (outcome[0])
+    buf_printf(&row[J_STATE], "%s, code %lld", outcome, (long long)int_of(job, "code", 0));
+  else
+    buf_puts(&row[J_STATE], text_of(job, "state"));
   if (text_of(job, "moved_to")[0]) return;
   put_age(&row[J_FOR], int_of(job, "state_for_ms", -1));
   if (round) buf_printf(&row[J_ROUND], "%lld", (long long)round);

@@ -318,17 +318,6 @@ void job_announce_tick(struct job *j, uint64_t now_ms) {
 
 /* Rounds. ---------------------------------------------------------------------------------------------------------- */
 
-static void put_hosts(const struct job *j, struct buf *out) {
-  const char **names = xcalloc((size_t)j->round_nodes, sizeof *names);
-  size_t n = 0;
-  for (int64_t r = 0; r < j->round_nodes; r++) {
-    const struct member *m = job_find_rank(j, r);
-    if (m) names[n++] = m->host;
-  }
-  if (hostlist_compress(names, n, HOSTS_SHOWN_MAX, out) < n) buf_puts(out, ",...");
-  free(names);
-}
-
 void job_announce_sealed(struct job *j, uint64_t now_ms) {
   struct announcer *a = j->announcer;
   const struct member *head = job_find_rank(j, 0);
@@ -342,7 +331,14 @@ void job_announce_sealed(struct job *j, uint64_t now_ms) {
   event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
   event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
   event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - (a->stopped_ms ? a->stopped_ms : a->begun_ms)));
-  put_hosts(j, &hosts);
+  const char **names = xcalloc((size_t)j->round_nodes, sizeof *names);
+  size_t n = 0;
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (m) names[n++] = m->host;
+  }
+  if (hostlist_compress(names, n, HOSTS_SHOWN_MAX, &hosts) < n) buf_puts(&hosts, ",...");
+  free(names);
   event_text(&e, EVENT_HOSTS, buf_text(&hosts));
   buf_printf(&text, "round %lld of job %s: %lld worker%s on %lld node%s", (long long)j->round, j->id,
              (long long)j->world_size, j->world_size == 1 ? "" : "s", (long long)j->round_nodes,

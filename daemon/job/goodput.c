@@ -75,21 +75,6 @@ static void note_first_step(struct job *j, uint64_t now_ms) {
   j->goodput->measured = false;
 }
 
-static void measure(struct job *j, enum job_state to, uint64_t now_ms) {
-  if (to == JOB_STOPPING && j->state != JOB_RECOVERING)
-    begin_recovery(j, now_ms);
-  else if (to == JOB_FORMING && j->state == JOB_STOPPING)
-    note_phase(j, RECOVERY_STOP, now_ms);
-  else if (to == JOB_STARTING)
-    note_phase(j, RECOVERY_FORM, now_ms);
-  else if (to == JOB_RUNNING && j->state == JOB_STARTING) {
-    note_phase(j, RECOVERY_START, now_ms);
-    if (j->goodput->ledger.stepped) note_first_step(j, now_ms);
-  } else if (to != JOB_RUNNING && to != JOB_CHECKPOINTING) {
-    j->goodput->measured = false;
-  }
-}
-
 /* Progress. -------------------------------------------------------------------------------------------------------- */
 
 static bool is_judged(const struct member *m) {
@@ -206,7 +191,18 @@ static void close_account(struct job *j, uint64_t now_ms) {
 
 void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   uint64_t at_ms = now_ms;
-  measure(j, to, now_ms);
+  if (to == JOB_STOPPING && j->state != JOB_RECOVERING)
+    begin_recovery(j, now_ms);
+  else if (to == JOB_FORMING && j->state == JOB_STOPPING)
+    note_phase(j, RECOVERY_STOP, now_ms);
+  else if (to == JOB_STARTING)
+    note_phase(j, RECOVERY_FORM, now_ms);
+  else if (to == JOB_RUNNING && j->state == JOB_STARTING) {
+    note_phase(j, RECOVERY_START, now_ms);
+    if (j->goodput->ledger.stepped) note_first_step(j, now_ms);
+  } else if (to != JOB_RUNNING && to != JOB_CHECKPOINTING) {
+    j->goodput->measured = false;
+  }
   if (j->state == JOB_RECOVERING) {
     /* The round worked on while there was no daemon. It did so until it failed. */
     struct goodput_book *b = j->goodput;

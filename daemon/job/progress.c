@@ -14,18 +14,6 @@
 #include <string.h>
 #include "common/mem.h"
 
-static void set_laggards(struct member *m, const struct progress *p, uint64_t now_ms) {
-  free(m->progress.laggards);
-  m->progress.laggards = NULL;
-  if (!p->n_laggards) return;
-  struct laggards *l = xmalloc(sizeof *l + p->n_laggards * sizeof *l->v);
-  l->came_ms = now_ms;
-  l->n = 0;
-  for (size_t i = 0; i < p->n_laggards; i++)
-    if (p->laggards[i].local_rank < m->workers) l->v[l->n++] = p->laggards[i];
-  m->progress.laggards = l;
-}
-
 void member_note_progress(struct member *m, const struct progress *p, uint64_t now_ms) {
   if (p->round != m->job->round || strcmp(p->incarnation, m->job->incarnation) != 0) return;
   m->progress.step = p->step;
@@ -36,7 +24,16 @@ void member_note_progress(struct member *m, const struct progress *p, uint64_t n
   m->progress.resumed = p->resumed;
   m->progress.saved = p->saved;
   m->progress.saving_ms = p->saving_ms;
-  set_laggards(m, p, now_ms);
+  free(m->progress.laggards);
+  m->progress.laggards = NULL;
+  if (p->n_laggards) {
+    struct laggards *l = xmalloc(sizeof *l + p->n_laggards * sizeof *l->v);
+    l->came_ms = now_ms;
+    l->n = 0;
+    for (size_t i = 0; i < p->n_laggards; i++)
+      if (p->laggards[i].local_rank < m->workers) l->v[l->n++] = p->laggards[i];
+    m->progress.laggards = l;
+  }
   goodput_progress(m, now_ms);
   job_announce_progress(m);
 }

@@ -139,16 +139,6 @@ static int decode_shape(const uint8_t *h, struct model_shape *shape, struct err 
   return 0;
 }
 
-static bool decode_options(const uint8_t *h, double options[CKPT_OPTIONS]) {
-  bool finite = true;
-  for (size_t i = 0; i < CKPT_OPTIONS; i++) {
-    uint64_t bits = le64_get(h + AT_OPTIONS + 8 * i);
-    memcpy(&options[i], &bits, 8);
-    finite &= isfinite(options[i]) != 0;
-  }
-  return finite && options[CKPT_LR_DECAY] >= OPTIM_CONSTANT && options[CKPT_LR_DECAY] <= OPTIM_POLYNOMIAL;
-}
-
 int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
   const uint8_t *h = data;
   struct ckpt_state out = {0};
@@ -180,7 +170,14 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
   uint64_t loss_bits = le64_get(h + AT_LAST_LOSS);
   memcpy(&out.last_loss, &loss_bits, 8);
   bool scale_fits = isfinite(out.counters.scale) && out.counters.scale >= 0;
-  bool options_fit = decode_options(h, out.kind.options);
+  bool finite = true;
+  for (size_t i = 0; i < CKPT_OPTIONS; i++) {
+    uint64_t bits = le64_get(h + AT_OPTIONS + 8 * i);
+    memcpy(&out.kind.options[i], &bits, 8);
+    finite &= isfinite(out.kind.options[i]) != 0;
+  }
+  bool options_fit = finite && out.kind.options[CKPT_LR_DECAY] >= OPTIM_CONSTANT &&
+                     out.kind.options[CKPT_LR_DECAY] <= OPTIM_POLYNOMIAL;
   if (out.position >= out.kind.samples || !scale_fits || !options_fit || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has a header that contradicts itself");
   *s = out;

@@ -152,21 +152,16 @@ void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_marker *about, c
   pthread_mutex_unlock(&w->mutex);
 }
 
-static struct timespec deadline_in(uint64_t ms) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  t.tv_sec += (time_t)(ms / 1000);
-  t.tv_nsec += (long)(ms % 1000) * 1000000;
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_nsec -= 1000000000;
-    t.tv_sec++;
-  }
-  return t;
-}
-
 /* Holds the mutex. Waits until nothing is being written, or until the deadline. */
 static void await_thread(struct ckpt_writer *w, uint64_t timeout_ms) {
-  struct timespec end = deadline_in(timeout_ms);
+  struct timespec end;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  end.tv_sec += (time_t)(timeout_ms / 1000);
+  end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+  if (end.tv_nsec >= 1000000000) {
+    end.tv_nsec -= 1000000000;
+    end.tv_sec++;
+  }
   int rc = 0;
   while ((w->state == JOB || w->state == WRITING) && timeout_ms && rc == 0)
     rc = pthread_cond_timedwait(&w->changed, &w->mutex, &end);

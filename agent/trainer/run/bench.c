@@ -224,19 +224,6 @@ static int metrics_row(struct bench *b, const struct bench_result *r, struct err
   return with_exit(b->t, TRAINER_FILES, metrics_end(m, e));
 }
 
-static int report_row(struct bench *b, const struct bench_result *r, struct err *e) {
-  struct buf line = BUF_INIT;
-  b->busbw += bench_busbw(r, b->t->world);
-  b->failed += r->wrong > 0;
-  b->rows++;
-  rdzv_progress(b->t->rdzv, b->rows, bench_sizes(b->o), (double)NAN, 0);
-  if (b->t->rank != 0) return 0;
-  bench_print_row(&line, r, b->t->world);
-  print_text(&line);
-  buf_finish(&line);
-  return metrics_row(b, r, e);
-}
-
 static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   struct trainer *t = b->t;
   double mine = 0;
@@ -251,7 +238,16 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   if (rc) return rc;
   struct bench_result r = {count, all[0] / t->world, (uint64_t)all[1], b->o->check > 0};
   b->stop = all[2] > 0;
-  return report_row(b, &r, e);
+  struct buf line = BUF_INIT;
+  b->busbw += bench_busbw(&r, b->t->world);
+  b->failed += r.wrong > 0;
+  b->rows++;
+  rdzv_progress(b->t->rdzv, b->rows, bench_sizes(b->o), (double)NAN, 0);
+  if (b->t->rank != 0) return 0;
+  bench_print_row(&line, &r, b->t->world);
+  print_text(&line);
+  buf_finish(&line);
+  return metrics_row(b, &r, e);
 }
 
 /* `all` has a card for each rank. */

@@ -110,20 +110,6 @@ static int send_input(struct trainer *t, struct slot *s, struct sampler_step g, 
   return rc;
 }
 
-static int prepare_input(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  s->begun_us = trainer_now_us();
-  compute_range_push(t->c, "input");
-  fill_input(t, s, *g);
-  compute_range_pop(t->c);
-  s->input_us = trainer_now_us() - s->begun_us;
-  s->exposed_us = s->calls_us = 0;
-  memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
-  set_flags(t, s);
-  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
-  compute_host(t->c, span_of(s->controls, SLOT_LR, 1))[0] = (float)s->lr_value;
-  return send_input(t, s, *g, e);
-}
-
 /* The device's part. ----------------------------------------------------------------------------------------------- */
 
 static int put_stamp(struct trainer *t, struct slot *s, enum slot_stamp at, struct err *e) {
@@ -236,21 +222,21 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
 
 /* In order. -------------------------------------------------------------------------------------------------------- */
 
-static void advance_position(struct trainer *t, const struct sampler_step *g) {
-  struct run_position *p = &t->queued;
-  p->step++;
-  p->position += g->total;
-  if (p->position < t->sampler.samples) return;
-  p->position = 0;
-  p->epoch++;
-  t->perm = sampler_epoch(&t->sampler, p->epoch);
-}
-
 int trainer_queue_step(struct trainer *t, struct err *e) {
   struct sampler_step g = sampler_step_at(&t->sampler, t->queued.position);
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
-  int rc = prepare_input(t, s, &g, e);
+  s->begun_us = trainer_now_us();
+  compute_range_push(t->c, "input");
+  fill_input(t, s, g);
+  compute_range_pop(t->c);
+  s->input_us = trainer_now_us() - s->begun_us;
+  s->exposed_us = s->calls_us = 0;
+  memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
+  set_flags(t, s);
+  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
+  compute_host(t->c, span_of(s->controls, SLOT_LR, 1))[0] = (float)s->lr_value;
+  int rc = send_input(t, s, g, e);
   if (rc) return rc;
   uint64_t from = trainer_now_us();
   s->looked = t->look.due;
@@ -260,7 +246,14 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
   s->calls_us = trainer_now_us() - from;
-  advance_position(t, &g);
+  struct run_position *p = &t->queued;
+  p->step++;
+  p->position += g.total;
+  if (p->position >= t->sampler.samples) {
+    p->position = 0;
+    p->epoch++;
+    t->perm = sampler_epoch(&t->sampler, p->epoch);
+  }
   s->after = t->queued;
   s->samples = g.total;
   slots_push(&t->slots);
