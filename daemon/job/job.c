@@ -547,9 +547,11 @@ static size_t still_to_return(const struct job *j, bool is_reported) {
 }
 
 /* How many nodes could form a round without the one that asks. Every node that can still come back counts, connected
- * or not: the answer holds until the next one, and forever if the connection breaks before that. */
+ * or not: the answer holds until the next one, and forever if the connection breaks before that. Nodes of the base that
+ * are lost here may be with another daemon, and one that has not read START may join them. */
 static size_t count_others(const struct job *j, bool is_reported) {
-  return j->n_members - j->n_gone - 1 + still_to_return(j, is_reported);
+  size_t here = j->n_members - j->n_gone + still_to_return(j, is_reported);
+  return (here > j->rivals ? here : j->rivals) - 1;
 }
 
 /* A job that is over may be started again, without waiting for nodes that do not know of its end. FENCE stays on until
@@ -564,6 +566,7 @@ bool member_tell_fence(struct member *m) {
 
 /* The round begins: nodes enough for another one are here, or are not. */
 void job_begin_fence(struct job *j) {
+  j->rivals = job_quorum_rivals(j);
   j->all_fence = count_others(j, true) >= (size_t)j->settings.min_nodes;
   j->n_fencing = 0;
   for (size_t i = 0; i < j->n_members; i++) j->members[i]->fence.read = j->members[i]->fence.told = false;

@@ -62,7 +62,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->told_ids = 0;
   j->told_head[0] = '\0';
   j->settled = j->stopping_seen = j->exact = j->told_held = j->all_fence = false;
-  j->away_ms = j->n_fencing = 0;
+  j->away_ms = j->n_fencing = j->rivals = 0;
   j->budget_from = BUDGET_OLDER;
   map_finish(&j->accounted);
   map_init(&j->accounted, jobs_random(j->jobs));

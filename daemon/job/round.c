@@ -363,8 +363,8 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->away_ms = 0;
   j->line_wall_ms = j->jobs->wall_ms;
   start_all(j, slots, n);
-  job_begin_fence(j);
   job_quorum_seal(j, now_ms);
+  job_begin_fence(j);
   j->store_port = slots[0]->store_port;
   job_ids_seal(j, now_ms);
   job_enter(j, JOB_STARTING, now_ms);

@@ -952,6 +952,28 @@ static void test_a_vote_of_one_that_died_apart(void **state) {
   rig_close(&r);
 }
 
+/* Two of three run the next round, two are enough, and the third is silent. It may be with another daemon, and so may be
+ * one of the two that does not read START: those would be enough, and the other one must not outlive its lease. */
+static void test_the_base_counts_for_fence(void **state) {
+  for (int dead = 0; dead < 2; dead++) {
+    struct rig r;
+    struct node n[3];
+    rig_open_successors(&r, 2, 3);
+    rig_running(&r, n, 3);
+    nodes_heartbeat(&r, n, 3);
+    rig_live(&r, 60000);
+    node_leave_silently(&n[2]);
+    if (dead) node_obituary(&r, &n[2]);
+    rig_live(&r, LEASE + 100);
+    node_stopped(&r, &n[0]);
+    node_stopped(&r, &n[1]);
+    rig_live(&r, 3 * LEASE);
+    assert_int_equal(n[0].round, 2);
+    assert_int_equal(start_of(&r, &n[0])->fence, !dead);
+    rig_close(&r);
+  }
+}
+
 static void assert_confirmed(struct rig *r, const char *host, const char *text) {
   const struct control q = {.verb = "confirm-dead", .job = "job", .host = host, .owner = -1, .rank = -1};
   struct buf said = BUF_INIT;
@@ -991,6 +1013,7 @@ int main(void) {
       cmocka_unit_test(test_a_rack_is_booted_again),
       cmocka_unit_test(test_a_death_in_time),
       cmocka_unit_test(test_a_vote_of_one_that_died_apart),
+      cmocka_unit_test(test_the_base_counts_for_fence),
       cmocka_unit_test(test_one_of_three_that_left_is_dead),
       cmocka_unit_test(test_off_at_a_shared_daemon),
       cmocka_unit_test(test_on_with_standby_daemons),
