@@ -199,8 +199,6 @@ bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, u
 void job_quorum_settle(struct job *j, uint64_t now_ms); /* FORMING: what is lacking may be asked for */
 void job_quorum_rebase(struct job *j);                  /* its token comes next */
 void job_quorum_seal(struct job *j, uint64_t now_ms);   /* it has its nodes, ranks, and addresses */
-/* Behind a seal: voters of the round and of its base that are not known to be dead; 0: no other daemon has a say. */
-size_t job_quorum_rivals(const struct job *j);
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]);
 bool job_quorum_allows_seal(const struct job *j, uint64_t now_ms);
 bool job_quorum_allows_it_now(const struct job *j, uint64_t now_ms); /* looks at all voters: right before a seal */

@@ -547,11 +547,9 @@ static size_t still_to_return(const struct job *j, bool is_reported) {
 }
 
 /* How many nodes could form a round without the one that asks. Every node that can still come back counts, connected
- * or not: the answer holds until the next one, and forever if the connection breaks before that. Nodes of the base that
- * are lost here may be with another daemon, and one that has not read START may join them. */
+ * or not: the answer holds until the next one, and forever if the connection breaks before that. */
 static size_t count_others(const struct job *j, bool is_reported) {
-  size_t here = j->n_members - j->n_gone + still_to_return(j, is_reported);
-  return (here > j->rivals ? here : j->rivals) - 1;
+  return j->n_members - j->n_gone - 1 + still_to_return(j, is_reported);
 }
 
 /* A job that is over may be started again, without waiting for nodes that do not know of its end. FENCE stays on until
@@ -559,15 +557,18 @@ static size_t count_others(const struct job *j, bool is_reported) {
 bool member_tell_fence(struct member *m) {
   struct job *j = m->job;
   bool on = member_in_round(m) && (j->all_fence || m->fence.told);
-  m->fence.told = on || job_is_over(j) || count_others(j, m->counted.reported) >= (size_t)j->settings.min_nodes;
+  m->fence.told =
+      on || job_is_over(j) || j->base_fences || count_others(j, m->counted.reported) >= (size_t)j->settings.min_nodes;
   if (!m->fence.told) j->some_need_not_fence = true;
   return m->fence.told;
 }
 
-/* The round begins: nodes enough for another one are here, or are not. */
+/* The round begins. Until it is firm, another daemon may know its base alone, and begin a round with nodes that have not
+ * read START. If nodes of the base had to fence, that daemon waits for no more than their leases. */
 void job_begin_fence(struct job *j) {
-  j->rivals = job_quorum_rivals(j);
-  j->all_fence = count_others(j, true) >= (size_t)j->settings.min_nodes;
+  const struct quorum *q = j->quorum;
+  j->base_fences = !q->firm && (j->all_fence || q->base_nodes > j->settings.min_nodes);
+  j->all_fence = j->base_fences || count_others(j, true) >= (size_t)j->settings.min_nodes;
   j->n_fencing = 0;
   for (size_t i = 0; i < j->n_members; i++) j->members[i]->fence.read = j->members[i]->fence.told = false;
 }

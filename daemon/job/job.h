@@ -210,7 +210,7 @@ struct job {
   bool some_need_not_fence; /* a node got FENCE off since job_tell_fence looked at all of them */
   bool all_fence;           /* each node of the round must fence, and knows it */
   size_t n_fencing;         /* that have shown that they do */
-  size_t rivals; /* nodes of the round and of its base that are not known to be dead; 0: nobody else can begin one */
+  bool base_fences;         /* so does each node of the base; a daemon that knows no more waits only for their leases */
 
   int64_t term; /* counts the daemons that were in charge of this job; 1: the first */
 

@@ -61,8 +61,8 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   job_ids_forget(j);
   j->told_ids = 0;
   j->told_head[0] = '\0';
-  j->settled = j->stopping_seen = j->exact = j->told_held = j->all_fence = false;
-  j->away_ms = j->n_fencing = j->rivals = 0;
+  j->settled = j->stopping_seen = j->exact = j->told_held = j->all_fence = j->base_fences = false;
+  j->away_ms = j->n_fencing = 0;
   j->budget_from = BUDGET_OLDER;
   map_finish(&j->accounted);
   map_init(&j->accounted, jobs_random(j->jobs));

@@ -225,15 +225,6 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
   q->retiring_ms = 0;
 }
 
-size_t job_quorum_rivals(const struct job *j) {
-  size_t n = 0;
-  for (struct map_entry *e = NULL; !j->quorum->firm && (e = map_next(&j->quorum->voters, e));) {
-    const struct voter *v = e->value;
-    n += (v->base || v->current) && !v->dead;
-  }
-  return n;
-}
-
 void job_quorum_fill_start(struct job *j, const struct member *m, struct start *s, struct successor successors[]) {
   const struct quorum *q = j->quorum;
   const struct voter *v = map_get(&q->voters, m->agent);
