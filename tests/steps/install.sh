@@ -16,6 +16,7 @@ apt_missing() {
     have clang || echo clang
     have clang-format || echo clang-format
     have clang-tidy || echo clang-tidy
+    have spin || echo spin
     # Newer distributions keep clang's sanitizers in a package of their own.
     if ! have clang && apt-cache show libclang-rt-dev >/dev/null 2>&1; then echo libclang-rt-dev; fi
   fi

@@ -25,7 +25,7 @@ deadline_of() {
     gcc | asan | bench) echo 900 ;;
     unit | features) echo 1200 ;;
     cluster | interop | e2e) echo 1800 ;;
-    clang | tidy | packages | sim) echo 2400 ;;
+    clang | tidy | packages | sim | model) echo 2400 ;;
     image) echo 3000 ;;
     fresh | faults) echo 5400 ;;
     soak | fresh-tests | worlds) echo 9000 ;;

@@ -179,6 +179,13 @@ do_worlds() {
   return $rc
 }
 
+do_model() {
+  need spin
+  local more=''
+  [ $all = 0 ] || more=--all
+  "$python" tests/model/check.py -j "$jobs" $more
+}
+
 do_corpus() { meson_test "$out/clang" --suite fuzz; }
 
 # wait_for PID: its exit status. A SIGTERM, which runner.sh sends at the step's deadline, interrupts bash's own `wait`.

@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The succession of daemons without claims: PROTOCOL.md 9.2 to 9.6, and the leases of section 8.
+ *
+ * Nodes of a sealed round vote for the daemon that may begin the next one. Round 0 is sealed by daemon 0, all its nodes
+ * run it, and it is firm. From there each process does, in any order, what the protocol allows. Spin looks at every
+ * order. Two assertions must hold: no token is sealed twice, and workers of two rounds never run at once.
+ *
+ * Time is an order of events. Three times end for a node v at a daemon d, always in this order:
+ *
+ *   leave[d]   the workers of v may run because d has said so              (agent/supervisor/fence.c)
+ *   vouch[d]   d counts v as one that follows it                           (daemon/job/quorum.c, vouched_ms)
+ *   read[d]    less than a lease has passed since v last read d: the hold of v at every other daemon
+ *                                                                          (daemon/job/votes.c, from_ms)
+ *
+ * A fence is late as far as it can be: workers die in the same step in which the last time that allows them ends. A
+ * paused process is one that takes no step, while the times of others end. A message is late if the step that reads it
+ * comes late, and it is lost if the connection closes before. A worker may end at any time.
+ *
+ * A restarted daemon is a daemon of its own, which reads the state file of the one before (DISK). A node that is started
+ * again is a newcomer, since its agent has a new id.
+ *
+ * A run can be without one rule: the variable WITHOUT of the environment has its number. tests/model/check.py runs the
+ * model without each of them, and Spin must find a fault. */
+
+#define HOLD 1        /* 9.4: a vote counts from a lease on after its node last read another daemon */
+#define FENCE 2       /* 8: a node kills its workers before its lease is over */
+#define LOST 3        /* 8: no round before the lease of a lost node is over */
+#define DEATH 4       /* 9.3: a node that is silent is not dead */
+#define APART 5       /* 9.3: a voter that died elsewhere counts only if none is missing */
+#define KEEPER 6      /* 9.2: half of the voters are enough only with the keeper */
+#define BASE 7        /* 9.3: the base vouches too, until the round is firm */
+#define FIRM 8        /* 9.5: no seal before the last round is firm */
+#define SPENT 9       /* 9.4: a node that knows a round does not help to pass it over */
+#define PASSING 10    /* 9.5: a round that nobody can make firm is passed over */
+#define INCARNATION 11 /* 9.1: a daemon that knows its round from agents alone makes a new incarnation */
+#define FSYNC 12      /* 9: the seal is on disk before START */
+#define STAYS 13      /* 8: nodes of a round fence if those of its base did */
+#define WITHOUT(rule) (without == (rule))
+byte without;
+
+c_decl {
+\#include <stdlib.h>
+}
+
+#ifndef NODES
+#define NODES 3 /* of round 0 */
+#endif
+#ifndef NEWCOMERS
+#define NEWCOMERS 0
+#endif
+#ifndef DAEMONS
+#define DAEMONS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 3 /* with round 0 */
+#endif
+#ifndef MIN
+#define MIN 1 /* --nnodes MIN:NODES */
+#endif
+#ifndef TURNS
+#define TURNS 99
+#endif
+#ifndef RESTARTS
+#define RESTARTS 0
+#endif
+#ifndef PAUSES
+#define PAUSES 0
+#endif
+#ifndef GHOSTS
+#define GHOSTS 0
+#endif
+#ifndef DEATHS
+#define DEATHS NODES
+#endif
+#ifndef BREAKS
+#define BREAKS 0
+#endif
+
+#define AGENTS (NODES + NEWCOMERS) /* 3 or 4 */
+#define ALL ((1 << AGENTS) - 1)
+#define NONE ROUNDS    /* no round */
+#define NOBODY DAEMONS /* no daemon */
+#define BIT(v) (1 << (v))
+#define HAS(set, v) (((set) >> (v)) & 1)
+
+/* How many nodes a set has: a table of two bits for each of eight sets. */
+#define THREE(set) ((59796 >> (2 * ((set) & 7))) & 3)
+#define COUNT(set) (THREE(set) + THREE((set) >> 3))
+
+/* Sealed rounds. */
+byte sealed = 1; /* how many */
+byte members[ROUNDS + 1], base[ROUNDS + 1], keeper[ROUNDS + 1], in_base[ROUNDS + 1];
+byte incarnation[ROUNDS + 1], number[ROUNDS + 1];
+byte must_fence = (NODES > MIN); /* a set of rounds */
+
+/* Nodes: sets of them, and what each knows (agent/supervisor/promise.c, succession.c). */
+byte runs = BIT(NODES) - 1; /* their workers run, in round voted[v] */
+byte died, told_firm;
+byte voted[AGENTS], follows[AGENTS], at[AGENTS]; /* at: the daemon that the connection leads to */
+byte last[AGENTS]; /* the daemon that its last HELLO went to */
+byte turns, deaths, pauses, ghosts, breaks;
+
+/* The three times of a node at a daemon. */
+byte leave[DAEMONS], vouch[DAEMONS], read[DAEMONS];
+
+/* Daemons (struct quorum and struct voter of daemon/job/internal.h). */
+byte up = BIT(DAEMONS - RESTARTS) - 1;
+byte round[DAEMONS];                     /* the last one that it knows */
+byte here[DAEMONS], in_round[DAEMONS];   /* connected; and not known to be in no round */
+byte current[DAEMONS], in_its_base[DAEMONS]; /* whose voter a node is */
+byte knows[DAEMONS], buried[DAEMONS], apart[DAEMONS], held[DAEMONS];
+byte own, firm, fresh, recovering, exact; /* sets of daemons */
+byte disk[DAEMONS];                       /* the last seal line of the state file */
+/* What it had allowed before it took another round from its nodes. */
+byte was_round[DAEMONS], was_current[DAEMONS], was_base[DAEMONS];
+byte was_firm;
+
+/* Majorities: PROTOCOL.md 9.2, daemon/job/quorum.c. --------------------------------------------------------------------- */
+
+#define ENOUGH(set, n, k) (2 * COUNT((set) & ALL) > (n) || (2 * COUNT((set) & ALL) == (n) && (WITHOUT(KEEPER) || HAS(set, k))))
+#define ENOUGH_OF(set, r) (members[r] && ENOUGH(set, COUNT(members[r]), keeper[r]))
+
+#if DAEMONS == 2
+#define READS_ANOTHER(d) read[1 - (d)]
+#define HELD_BY_ANOTHER(d) held[1 - (d)]
+#define LEAVE_OF_ANOTHER(d) leave[1 - (d)]
+#else
+#define READS_ANOTHER(d) (((d) == 0 -> 0 : read[0]) | ((d) == 1 -> 0 : read[1]) | ((d) == 2 -> 0 : read[2]))
+#define HELD_BY_ANOTHER(d) (((d) == 0 -> 0 : held[0]) | ((d) == 1 -> 0 : held[1]) | ((d) == 2 -> 0 : held[2]))
+#define LEAVE_OF_ANOTHER(d) (((d) == 0 -> 0 : leave[0]) | ((d) == 1 -> 0 : leave[1]) | ((d) == 2 -> 0 : leave[2]))
+#endif
+
+/* 9.4: a vote with a hold does not count. */
+#define ON_HOLD(d) (held[d] & READS_ANOTHER(d))
+
+/* 9.3: a dead voter that was not connected here counts if none is missing. */
+#define NONE_IS_MISSING(d, set, r) (COUNT((set) & (here[d] | buried[d])) >= COUNT(members[r]))
+#define DEAD_COUNT(d, set, r) (buried[d] & (NONE_IS_MISSING(d, set, r) -> ALL : (ALL & ~apart[d])))
+/* Such a vote lasts as long as each of the other voters vouches. */
+#define NONE_IS_SILENT(d, set, r, f) (COUNT((set) & (((vouch[d] | (f)) & ~ON_HOLD(d)) | buried[d])) >= COUNT(members[r]))
+#define DEAD_VOUCH(d, set, r, f) (buried[d] & (NONE_IS_SILENT(d, set, r, f) -> ALL : (ALL & ~apart[d])))
+/* For ever: each of the others knows the round. */
+#define ALL_KNOW(d) (COUNT(in_its_base[d] & ((current[d] & knows[d]) | buried[d])) >= COUNT(members[BASE_OF(d)]))
+#define DEAD_KNOW(d) (buried[d] & (ALL_KNOW(d) -> ALL : (ALL & ~apart[d])))
+#define BASE_OF(d) base[round[d]]
+#define FRESH(d) (HAS(fresh, d) && HAS(own, d) -> ALL : 0)
+#define VOUCHING(d, set, r, f) ((set) & (DEAD_VOUCH(d, set, r, f) | ((vouch[d] | (f)) & ~buried[d])))
+#define OWN_VOTES(d) (VOUCHING(d, current[d], round[d], FRESH(d)) & ~ON_HOLD(d))
+#define BASE_VOTES(d) (VOUCHING(d, in_its_base[d], BASE_OF(d), 0) & ~ON_HOLD(d))
+
+/* 9.2: a round is firm when a majority of its base knows it. */
+#define BECOMES_FIRM(d) \
+  (WITHOUT(FIRM) || ENOUGH_OF(in_its_base[d] & (DEAD_KNOW(d) | (current[d] & knows[d])) & ~ON_HOLD(d), BASE_OF(d)))
+
+/* quorum_lacking: who is here decides, not yet who vouches. */
+#define COME(d) ((here[d] & ~buried[d]) | (buried[d] & ~apart[d]))
+#define IS_LACKING(d, set, r) \
+  !(ENOUGH_OF((set) & COME(d), r) || (((set) & buried[d] & apart[d]) && NONE_IS_MISSING(d, set, r)))
+
+/* 9.4, quorum_may_pass_over: too few of the round, and enough of its base do not know it. */
+#define MAY_PASS_OVER(d) \
+  (!WITHOUT(PASSING) && !HAS(firm, d) && !HAS(own, d) && BASE_OF(d) != NONE && current[d] && IS_LACKING(d, current[d], round[d]) && \
+   ENOUGH_OF(UNBOUND(d), BASE_OF(d)))
+#define USED(d) (WITHOUT(SPENT) -> 0 : knows[d])
+#define UNBOUND(d) (in_its_base[d] & ~buried[d] & ~USED(d) & here[d])
+
+/* 9.3: Q is recent. */
+#define BASE_FOLLOWS(d) (WITHOUT(BASE) || HAS(firm, d) || ENOUGH_OF(BASE_VOTES(d), BASE_OF(d)))
+#define IN_CHARGE(d) \
+  (MAY_PASS_OVER(d) -> ENOUGH_OF(BASE_VOTES(d), BASE_OF(d)) : (ENOUGH_OF(OWN_VOTES(d), round[d]) && BASE_FOLLOWS(d)))
+
+/* What was allowed lasts while a majority of that time still vouches: age, PROTOCOL.md 9.3. */
+#define HAVE_VOUCHED(d, set, r, f) ((set) & (vouch[d] | (f) | (DEAD_VOUCH(d, set, r, f) & ~ON_HOLD(d))))
+#define LASTS(d) \
+  (ENOUGH_OF(HAVE_VOUCHED(d, current[d], round[d], FRESH(d)), round[d]) && \
+   (BASE_FOLLOWS(d) || ENOUGH_OF(HAVE_VOUCHED(d, in_its_base[d], BASE_OF(d), 0), BASE_OF(d))))
+#define WAS_LASTS(d) \
+  (ENOUGH_OF(was_current[d] & (vouch[d] | died), was_round[d]) && \
+   (HAS(was_firm, d) || ENOUGH_OF(was_base[d] & (vouch[d] | died), base[was_round[d]])))
+
+/* Section 8: a node fences by the numbers of its round, if the others are enough for one; and if the nodes of the base did. */
+#define MUST_FENCE(r) HAS(must_fence, r)
+
+/* Invariants. ----------------------------------------------------------------------------------------------------------- */
+
+inline check_one_round() {
+  i = 0;
+  do
+  :: i < AGENTS ->
+     assert(!(HAS(runs, v) && HAS(runs, i) && voted[v] != voted[i]));
+     i++
+  :: else -> break
+  od
+}
+
+/* Leases. --------------------------------------------------------------------------------------------------------------- */
+
+#if DAEMONS == 2
+#define EACH_LEAVE(v) leave[0] = leave[0] & ~BIT(v); leave[1] = leave[1] & ~BIT(v)
+#else
+#define EACH_LEAVE(v) leave[0] = leave[0] & ~BIT(v); leave[1] = leave[1] & ~BIT(v); leave[2] = leave[2] & ~BIT(v)
+#endif
+
+inline stop(v) {
+  runs = runs & ~BIT(v);
+  EACH_LEAVE(v);
+  last[v] = NOBODY
+}
+
+/* Workers that nobody allows any more die now at the latest: agent/supervisor/fence.c, agent/guard. */
+inline fence(d) {
+  i = 0;
+  do
+  :: i < AGENTS ->
+     if
+     :: HAS(leave[d], i) && (voted[i] == round[d] -> !LASTS(d) : (was_round[d] != voted[i] || !WAS_LASTS(d))) ->
+        leave[d] = leave[d] & ~BIT(i);
+        if
+        :: !WITHOUT(FENCE) && HAS(runs, i) && MUST_FENCE(voted[i]) && !HAS(LEAVE_OF_ANOTHER(d), i) -> stop(i)
+        :: else
+        fi
+     :: else
+     fi;
+     i++
+  :: else -> break
+  od;
+  if
+  :: was_round[d] != NONE && !leave[d] -> forget_was(d)
+  :: else
+  fi
+}
+
+inline forget_was(d) {
+  was_round[d] = NONE;
+  was_current[d] = 0;
+  was_base[d] = 0;
+  was_firm = was_firm & ~BIT(d)
+}
+
+inline look_for_firmness(d) {
+  if
+  :: round[d] != NONE && !HAS(firm, d) && (HAS(own, d) || current[d]) && BECOMES_FIRM(d) -> firm = firm | BIT(d)
+  :: else
+  fi
+}
+
+inline end_leave(d, v) {
+  if
+  :: HAS(leave[d], v) ->
+     leave[d] = leave[d] & ~BIT(v);
+     if
+     :: !WITHOUT(FENCE) && HAS(runs, v) && MUST_FENCE(voted[v]) && !HAS(LEAVE_OF_ANOTHER(d), v) -> stop(v)
+     :: else
+     fi
+  :: else
+  fi
+}
+
+inline lose(d, v) {
+  here[d] = here[d] & ~BIT(v);
+  in_round[d] = in_round[d] & ~BIT(v)
+}
+
+/* A daemon has heard nothing of v for a lease, and loses it. What it had allowed v is over, and v vouches no more. If v
+ * has spoken to no other daemon since, what the others had allowed it before is over as well. A daemon that was paused
+ * loses nobody at once: daemon/job/lease.c, extend_leases. */
+inline lease_ends(d, v) {
+  if
+  :: HAS(vouch[d], v) -> lose(d, v)
+  :: else
+  fi;
+  vouch[d] = vouch[d] & ~BIT(v);
+  i = 0;
+  do
+  :: i < DAEMONS ->
+     if
+     :: i == d || last[v] == d -> end_leave(i, v)
+     :: else
+     fi;
+     i++
+  :: else -> break
+  od;
+  fence(d)
+}
+
+/* HELLO: daemon/core/hello.c, votes.c. ------------------------------------------------------------------------------------ */
+
+/* 9.6: d replaces its round by that of the node: adopt_if_higher, is_overtaken. */
+#define COMES_AFTER(r, s) (base[r] == (s))
+#define DESCENDS(r, s) (base[r] == (s) || (base[r] != NONE && base[base[r]] == (s)))
+#define IS_CERTAIN(d) (!HAS(recovering, d) && HAS(firm, d) && IN_CHARGE(d))
+
+inline adopt(d, r) {
+  if
+  :: leave[d] && round[d] != NONE ->
+     was_round[d] = round[d];
+     was_current[d] = current[d];
+     was_base[d] = in_its_base[d];
+     was_firm = (HAS(firm, d) -> was_firm | BIT(d) : was_firm & ~BIT(d))
+  :: else
+  fi;
+  round[d] = r;
+  here[d] = 0;
+  in_round[d] = 0;
+  current[d] = 0;
+  in_its_base[d] = 0;
+  knows[d] = 0;
+  buried[d] = 0;
+  apart[d] = 0;
+  held[d] = 0;
+  own = own & ~BIT(d);
+  firm = (base[r] == NONE -> firm | BIT(d) : firm & ~BIT(d));
+  fresh = fresh & ~BIT(d);
+  exact = exact & ~BIT(d);
+  recovering = recovering | BIT(d);
+  fence(d)
+}
+
+/* 9.4: each HELLO decides again whose voter the agent is. count_vote, recount_vote. */
+inline count_vote(d, v) {
+  if
+  :: HAS(own, d) ->
+     if
+     :: voted[v] == round[d] -> knows[d] = knows[d] | BIT(v)
+     :: voted[v] != round[d] && voted[v] == BASE_OF(d) && HAS(in_its_base[d], v)
+     :: else -> in_its_base[d] = in_its_base[d] & ~BIT(v)
+     fi
+  :: else ->
+     buried[d] = buried[d] & ~BIT(v);
+     apart[d] = apart[d] & ~BIT(v);
+     if
+     :: voted[v] == round[d] ->
+        current[d] = current[d] | BIT(v);
+        knows[d] = knows[d] | BIT(v);
+        in_its_base[d] = (HAS(in_base[round[d]], v) -> in_its_base[d] | BIT(v) : in_its_base[d] & ~BIT(v))
+     :: else ->
+        current[d] = current[d] & ~BIT(v);
+        knows[d] = knows[d] & ~BIT(v);
+        in_its_base[d] = (voted[v] != NONE && voted[v] == BASE_OF(d) -> in_its_base[d] | BIT(v) : in_its_base[d] & ~BIT(v))
+     fi
+  fi;
+  if
+  :: voted[v] == round[d] && HAS(told_firm, v) -> firm = firm | BIT(d)
+  :: else
+  fi
+}
+
+/* All nodes of the round are here and at work in it: job_quorum_all_work. */
+inline all_work(d) {
+  if
+  :: !HAS(recovering, d) && (members[round[d]] & ~(here[d] & in_round[d])) == 0 -> held[d] = 0
+  :: else
+  fi
+}
+
+inline welcome(d, v) {
+  at[v] = d;
+  here[d] = here[d] | BIT(v);
+  count_vote(d, v);
+  if
+  :: !WITHOUT(HOLD) && follows[v] != NOBODY && follows[v] != d -> held[d] = held[d] | BIT(v)
+  :: else
+  fi;
+  if
+  :: HAS(runs, v) -> in_round[d] = in_round[d] | BIT(v)
+  :: !HAS(runs, v) && HAS(in_round[d], v) && voted[v] != round[d] && (follows[v] == d || follows[v] == NOBODY) /* START comes again */
+  :: else -> in_round[d] = in_round[d] & ~BIT(v)
+  fi;
+  all_work(d);
+  look_for_firmness(d)
+}
+
+/* Each of two rounds of one base may have the higher token. */
+#define COMES_FIRM(d, v) \
+  (HAS(told_firm, v) && !HAS(firm, d) && voted[v] != BASE_OF(d) && !DESCENDS(round[d], voted[v]))
+#define BRINGS_ANOTHER(d, v) (round[d] != NONE && voted[v] != NONE && voted[v] != round[d] && was_round[d] == NONE)
+#define ANY_MAY_WIN(d, v) \
+  (BRINGS_ANOTHER(d, v) && !COMES_AFTER(voted[v], round[d]) && !COMES_FIRM(d, v) && !DESCENDS(round[d], voted[v]) && \
+   !IS_CERTAIN(d))
+
+/* The agent follows d from now on, answers, and d hears its heartbeats. Its vote does not count before its hold is over. */
+inline read_welcome(d, v) {
+  follows[v] = d;
+  read[d] = read[d] | BIT(v);
+  vouch[d] = (HAS(ON_HOLD(d), v) -> vouch[d] : vouch[d] | BIT(v))
+}
+
+/* is_stale: a node that runs another round, or one that goes on without it. It kills what it runs, and comes again; only
+ * that is shown here. */
+#define IS_STALE(d, v) \
+  (round[d] != NONE && !BRINGS_IT(d, v) && (voted[v] != round[d] || (!HAS(recovering, d) && !HAS(in_round[d], v))))
+#define BRINGS_IT(d, v) (BRINGS_ANOTHER(d, v) && (COMES_AFTER(voted[v], round[d]) || COMES_FIRM(d, v)))
+
+inline hello(d, v, higher) {
+  turns = (follows[v] != d -> turns + 1 : turns);
+  at[v] = NOBODY;
+  last[v] = (HAS(runs, v) -> d : NOBODY);
+  if
+  :: round[d] == NONE && voted[v] != NONE -> adopt(d, voted[v])
+  :: BRINGS_IT(d, v) || (higher && ANY_MAY_WIN(d, v)) -> adopt(d, voted[v])
+  :: else
+  fi;
+  welcome(d, v);
+  i = 0
+}
+
+/* Sealing: daemon/job/round.c, 9.5. --------------------------------------------------------------------------------------- */
+
+#define IDLE(d) (here[d] & ~in_round[d] & ~buried[d])
+/* A lost node of the last round keeps its place until its lease is over: daemon/job/lease.c. */
+#define MISSING(d) (members[round[d]] & ~IDLE(d) & ~buried[d])
+#define LOST_ARE_OVER(d) \
+  (WITHOUT(LOST) || (MUST_FENCE(round[d]) -> (MISSING(d) & vouch[d]) == 0 : (MISSING(d) & (vouch[d] | runs)) == 0))
+/* carries: job_quorum_carries. */
+#define CARRIES(d) \
+  (MAY_PASS_OVER(d) -> \
+     ENOUGH_OF(in_its_base[d] & ~USED(d) & (IDLE(d) | DEAD_COUNT(d, in_its_base[d], BASE_OF(d))), BASE_OF(d)) : \
+     ENOUGH_OF(current[d] & (IDLE(d) | DEAD_COUNT(d, current[d], round[d])), round[d]))
+#define MAY_SEAL(d) \
+  (sealed < ROUNDS && HAS(up, d) && round[d] != NONE && !HAS(recovering, d) && in_round[d] == 0 && LOST_ARE_OVER(d) && \
+   IN_CHARGE(d) && (HAS(firm, d) || MAY_PASS_OVER(d)) && CARRIES(d) && COUNT(IDLE(d)) >= MIN && COUNT(IDLE(d)) <= NODES)
+
+#define FIRST_OF(set) (HAS(set, 0) -> 0 : (HAS(set, 1) -> 1 : (HAS(set, 2) -> 2 : 3)))
+
+inline seal(d) {
+  /* The base: job_quorum_rebase. */
+  if
+  :: MAY_PASS_OVER(d) ->
+     base[sealed] = BASE_OF(d);
+     in_its_base[d] = in_its_base[d] & ~USED(d)
+  :: else ->
+     base[sealed] = round[d];
+     in_its_base[d] = current[d]
+  fi;
+  /* The token: renew_incarnation. */
+  incarnation[sealed] = (WITHOUT(INCARNATION) || HAS(own | exact, d) -> incarnation[round[d]] : sealed);
+  number[sealed] = number[round[d]] + 1;
+  i = 0;
+  do
+  :: i < sealed -> assert(incarnation[i] != incarnation[sealed] || number[i] != number[sealed]); i++
+  :: else -> break
+  od;
+  members[sealed] = IDLE(d);
+  in_base[sealed] = IDLE(d) & in_its_base[d];
+  must_fence = (COUNT(members[sealed]) > MIN || (HAS(must_fence, base[sealed]) && !WITHOUT(STAYS)) -> must_fence | BIT(sealed) : must_fence);
+  keeper[sealed] = (HAS(IDLE(d), d) -> d : FIRST_OF(IDLE(d)));
+  current[d] = IDLE(d);
+  in_round[d] = IDLE(d);
+  knows[d] = 0;
+  buried[d] = buried[d] & in_its_base[d];
+  apart[d] = apart[d] & buried[d];
+  held[d] = held[d] & (current[d] | in_its_base[d]);
+  round[d] = sealed;
+  disk[d] = (WITHOUT(FSYNC) -> disk[d] : sealed);
+  own = own | BIT(d);
+  fresh = fresh | BIT(d);
+  firm = firm & ~BIT(d);
+  sealed++;
+  look_for_firmness(d)
+}
+
+/* Processes. ------------------------------------------------------------------------------------------------------------ */
+
+/* A lease that ends takes from v and d what they had. So only those are looked at that somebody waits for: for the hold of
+ * v, or to seal without it. */
+#define IS_WAITED_FOR(d, v) (HAS(up, d) && (IDLE(d) & ~BIT(v)))
+
+/* A node and what it reads. */
+proctype Node(byte v) {
+  byte i;
+  do
+  /* Its agent dies, and the guard kills the workers. */
+  :: d_step { !HAS(died, v) && deaths < DEATHS ->
+       printf("node %d: dies\n", v);
+       deaths++;
+       died = died | BIT(v);
+       stop(v);
+       told_firm = told_firm & ~BIT(v);
+       voted[v] = NONE;
+       follows[v] = NOBODY }
+  od
+}
+
+#define MAY_TURN(d, v) \
+  (HAS(up, d) && !HAS(died, v) && at[v] != d && (voted[v] != NONE || round[d] != NONE) && (follows[v] == d || turns < TURNS))
+#define HELLO_LINE \
+  printf("node %d: HELLO to daemon %d, last round %d, runs %d, follows %d\n", v, d, voted[v], HAS(runs, v), follows[v])
+
+/* What passes between a node and a daemon. */
+proctype Link(byte v; byte d) {
+  byte i;
+  do
+  /* HELLO. An agent turns by silence, or because the daemon is not in charge: agent/supervisor/succession.c. */
+  :: d_step { MAY_TURN(d, v) && !(HAS(runs, v) && IS_STALE(d, v)) -> HELLO_LINE; hello(d, v, 0); read_welcome(d, v) }
+  :: d_step { MAY_TURN(d, v) && ANY_MAY_WIN(d, v) -> HELLO_LINE; hello(d, v, 1); read_welcome(d, v) }
+  /* The same, with workers that have ended before: a failure, STOP, STALE, the fence. They end when it matters first. */
+  :: d_step { MAY_TURN(d, v) && HAS(runs, v) -> HELLO_LINE; stop(v); hello(d, v, 0); read_welcome(d, v) }
+  :: d_step { MAY_TURN(d, v) && HAS(runs, v) && ANY_MAY_WIN(d, v) -> HELLO_LINE; stop(v); hello(d, v, 1); read_welcome(d, v) }
+  /* WELCOME is lost with its connection, or read later. */
+  :: d_step { MAY_TURN(d, v) && !HAS(runs, v) && ghosts < GHOSTS -> HELLO_LINE; ghosts++; hello(d, v, 0) }
+  :: d_step { at[v] == d && HAS(up, d) && !HAS(died, v) && HAS(here[d], v) && follows[v] != d ->
+       printf("node %d: reads WELCOME of daemon %d\n", v, d);
+       read_welcome(d, v) }
+  /* START. One whose time is over starts nothing: agent/supervisor/round.c. */
+  :: d_step { at[v] == d && HAS(up, d) && !HAS(died, v) && HAS(own, d) && HAS(in_round[d], v) && voted[v] != round[d] && follows[v] == d ->
+       printf("node %d: reads START of round %d from daemon %d\n", v, round[d], d);
+       voted[v] = round[d];
+       told_firm = told_firm & ~BIT(v);
+       read[d] = read[d] | BIT(v);
+       knows[d] = knows[d] | BIT(v); /* by `started`, or an answer that came behind START */
+       look_for_firmness(d);
+       if
+       :: HAS(vouch[d], v) && IN_CHARGE(d) ->
+          runs = runs | BIT(v);
+          leave[d] = leave[d] | BIT(v);
+          last[v] = d;
+          check_one_round()
+       :: else
+       fi;
+       i = 0 }
+  /* HEARTBEAT_ACK with an age below a lease: the workers may go on. */
+  :: d_step { at[v] == d && HAS(up, d) && HAS(runs, v) && HAS(in_round[d], v) && voted[v] == round[d] && HAS(vouch[d], v) &&
+       (!HAS(leave[d], v) || HAS(told_firm, v) != HAS(firm, d)) && IN_CHARGE(d) ->
+       printf("node %d: may go on with round %d, by daemon %d\n", v, round[d], d);
+       leave[d] = leave[d] | BIT(v);
+       told_firm = (HAS(firm, d) -> told_firm | BIT(v) : told_firm) }
+  /* The connection breaks, and the daemon does not wait for the node: its lease may not be over. */
+  :: d_step { HAS(up, d) && HAS(here[d], v) && HAS(vouch[d], v) && breaks < BREAKS ->
+       printf("daemon %d: loses the connection to node %d\n", d, v);
+       breaks++;
+       at[v] = (at[v] == d -> NOBODY : at[v]);
+       lose(d, v) }
+  /* BYE, or the OBITUARY of its guard. */
+  :: d_step { HAS(up, d) && HAS(died, v) && HAS(here[d], v) && at[v] == d && !HAS(buried[d], v) ->
+       printf("daemon %d: OBITUARY of node %d\n", d, v);
+       lose(d, v);
+       buried[d] = buried[d] | BIT(v);
+       at[v] = NOBODY;
+       look_for_firmness(d) }
+  /* Its machine was booted again, or an operator's confirm-dead: job_quorum_bury. */
+  :: d_step { HAS(up, d) && (HAS(died, v) || (WITHOUT(DEATH) && at[v] != d)) && !HAS(here[d], v) &&
+       !HAS(buried[d], v) && HAS(current[d] | in_its_base[d], v) ->
+       printf("daemon %d: node %d is known to be dead\n", d, v);
+       buried[d] = buried[d] | BIT(v);
+       held[d] = held[d] | BIT(v);
+       apart[d] = (HAS(vouch[d], v) || WITHOUT(APART) -> apart[d] : apart[d] | BIT(v));
+       look_for_firmness(d) }
+  /* Times end. */
+  :: d_step { HAS(here[d] | read[d], v) && (HAS(HELD_BY_ANOTHER(d), v) || HAS(died, v) || IS_WAITED_FOR(d, v)) ->
+       printf("time: a lease without a word between node %d and daemon %d\n", v, d);
+       fresh = (voted[v] == round[d] || HAS(knows[d], v) -> fresh & ~BIT(d) : fresh);
+       at[v] = (at[v] == d -> NOBODY : at[v]);
+       lease_ends(d, v);
+       read[d] = read[d] & ~BIT(v);
+       i = 0;
+       do
+       :: i < DAEMONS ->
+          if
+          :: i != d ->
+             if
+             :: at[v] == i && follows[v] == i && HAS(up, i) && HAS(here[i] & read[i], v) && !HAS(ON_HOLD(i), v) -> vouch[i] = vouch[i] | BIT(v)
+             :: else
+             fi;
+             look_for_firmness(i)
+          :: else
+          fi;
+          i++
+       :: else -> break
+       od;
+       i = 0 }
+  od
+}
+
+/* A node that has read START, and follows d. */
+#define STOPS_AT(d, v) (at[v] == d && !HAS(died, v) && voted[v] == round[d] && follows[v] == d)
+#if AGENTS == 3
+#define STOPS(d) (STOPS_AT(d, 0) | STOPS_AT(d, 1) << 1 | STOPS_AT(d, 2) << 2)
+#else
+#define STOPS(d) (STOPS_AT(d, 0) | STOPS_AT(d, 1) << 1 | STOPS_AT(d, 2) << 2 | STOPS_AT(d, 3) << 3)
+#endif
+
+proctype Daemon(byte d) {
+  byte i, v;
+  do
+  /* The round ends: STOP, and `stopped` of all that it reaches. */
+  :: d_step { HAS(up, d) && !HAS(recovering, d) && (in_round[d] & STOPS(d)) ->
+       printf("daemon %d: stops round %d\n", d, round[d]);
+       for (i : 0 .. AGENTS - 1) {
+         if
+         :: HAS(in_round[d], i) && STOPS_AT(d, i) ->
+            stop(i);
+            in_round[d] = in_round[d] & ~BIT(i)
+         :: else
+         fi
+       }
+       i = 0 }
+  /* RECOVERING is over: daemon/job/recover.c. */
+  :: d_step { HAS(up & recovering, d) && current[d] ->
+       printf("daemon %d: judges round %d\n", d, round[d]);
+       recovering = recovering & ~BIT(d);
+       all_work(d);
+       look_for_firmness(d) }
+  /* It was stopped for a lease and goes on. It still takes its connections for good. */
+#if RESTARTS
+  /* Daemon 0 is killed and started again, as the last daemon: it has its state file, and nothing else. */
+  :: d_step { d == DAEMONS - 1 && !HAS(up, d) ->
+       printf("daemon 0: is started again, as daemon %d, with round %d\n", d, disk[0]);
+       up = (up | BIT(d)) & ~1;
+       round[d] = disk[0];
+       disk[d] = disk[0];
+       exact = exact | BIT(d);
+       recovering = recovering | BIT(d);
+       firm = (base[disk[0]] == NONE -> firm | BIT(d) : firm);
+       for (i : 0 .. AGENTS - 1) { at[i] = (at[i] == 0 -> NOBODY : at[i]) }
+       i = 0 }
+#endif
+  :: d_step { HAS(up, d) && pauses < PAUSES && vouch[d] ->
+       printf("daemon %d: was paused for a lease\n", d);
+       pauses++;
+       vouch[d] = 0;
+       fresh = fresh & ~BIT(d);
+       fence(d);
+       i = 0 }
+  :: d_step { MAY_SEAL(d) ->
+       printf("daemon %d: seals round %d after %d, nodes %d\n", d, sealed, (MAY_PASS_OVER(d) -> BASE_OF(d) : round[d]), IDLE(d));
+       seal(d); i = 0 }
+  od
+}
+
+init {
+  c_code { now.without = getenv("WITHOUT") ? atoi(getenv("WITHOUT")) : 0; };
+  byte i, j;
+  d_step {
+
+    for (i : 0 .. ROUNDS) { base[i] = NONE }
+    members[0] = BIT(NODES) - 1;
+    for (i : 0 .. AGENTS - 1) {
+      voted[i] = (i < NODES -> 0 : NONE);
+      follows[i] = (i < NODES -> 0 : NOBODY);
+      at[i] = follows[i];
+      last[i] = follows[i]
+    }
+    for (i : 0 .. DAEMONS - 1) {
+      round[i] = NONE;
+      was_round[i] = NONE;
+      disk[i] = NONE
+    }
+    round[0] = 0;
+    disk[0] = 0;
+    here[0] = members[0];
+    in_round[0] = members[0];
+    current[0] = members[0];
+    knows[0] = members[0];
+    own = 1;
+    firm = 1;
+    leave[0] = members[0];
+    vouch[0] = members[0];
+    read[0] = members[0];
+    told_firm = members[0];
+    i = 0
+  }
+  atomic {
+    for (i : 0 .. AGENTS - 1) {
+      run Node(i);
+      for (j : 0 .. DAEMONS - 1) { run Link(i, j) }
+    }
+    for (j : 0 .. DAEMONS - 1) { run Daemon(j) }
+    i = 0; j = 0
+  }
+}
