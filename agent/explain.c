@@ -89,7 +89,6 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
     put_number(out, "order-key", o->order_key);
   else
     buf_puts(out, "order-key -\n");
-  /* LOCAL_RANK of the workers. */
   buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
   if (told->workers > 1 && !o->virtual_local_rank) buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
   buf_printf(out, " of %" PRId64 "\n", told->local_world);

@@ -87,9 +87,9 @@ static void on_timer(uv_timer_t *timer) {
 void log_desk_ask(struct log_desk *d, const struct fetch_log *ask) {
   uint64_t now = monotonic_ms();
   if (ask->wait_ms > 0) find_follower(d, ask)->asked_ms = now;
+  /* A tail counts the lines that are here. */
   bool may_wait = ask->wait_ms > 0 && ask->tail < 0 && d->n < LOG_DESK_MAX && !d->end_ms;
   if (!answer(d, ask, !may_wait)) {
-    /* Only without a tail, which counts the lines that are here. */
     d->v[d->n++] = (struct waiting_question){.ask = *ask, .until_ms = now + (uint64_t)ask->wait_ms};
     uint64_t every = ask->wait_ms < LOG_DESK_LOOK_MS ? (uint64_t)ask->wait_ms : LOG_DESK_LOOK_MS;
     if (!uv_is_active((uv_handle_t *)&d->timer)) uv_timer_start(&d->timer, on_timer, every, LOG_DESK_LOOK_MS);

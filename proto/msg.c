@@ -118,7 +118,7 @@ int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *
   m->id = f->id;
   m->raw = f->raw;
   m->raw_len = f->raw_len;
-  /* Only the version of a GREETING or HELLO of another version is meaningful. 0: the version is ours, or missing. */
+  /* Only the version of a GREETING or HELLO of another version is meaningful. */
   const json_t *v = m->type == MSG_GREETING || m->type == MSG_HELLO ? json_object_get(json, "version") : NULL;
   json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
   int64_t other = n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;

@@ -905,6 +905,8 @@ void verdict_sentence(const struct verdict *v, struct buf *out);
 const char *signal_name(int signo); /* "SIGKILL"; NULL for a signal without a name */
 /* The worker gave up a collective that did not end in time, as PyTorch does, says its stderr. */
 bool verdict_is_collective_timeout(const struct verdict *v);
+/* Whether a round that ended for it is charged to --max-restarts: a worker failed, or no NCCL ids could be made. */
+bool cause_costs_restart(enum cause c);
 /* Which of two competing causes outweighs the other (PROTOCOL.md 6): by cause first; of two hangs the likely origin;
  * then the earlier one. at_ms: when it happened. */
 bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms);

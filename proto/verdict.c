@@ -239,6 +239,11 @@ static int origin(const struct verdict *v) {
   }
 }
 
+bool cause_costs_restart(enum cause c) {
+  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
+         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
+}
+
 bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms) {
   int wa = weight(a->cause), wb = weight(b->cause);
   if (wa != wb) return wa > wb;

@@ -46,7 +46,7 @@ def main():
                     small.append(f"{path.relative_to(TOP)}:{text[: m.start()].count(chr(10)) + 1} {m['name']} {n}")
     for line in small:
         print(line)
-    print(f"{lines} lines, {len(sizes)} functions, median {statistics.median(sizes):g} lines in the body, "
+    print(f"{lines} lines, {len(sizes)} functions, median {statistics.median(sizes or [0]):g} lines in the body, "
           f"{len(single)} static functions with one caller, {sum(n <= 6 for n in single)} of them of at most 6 lines")
 
 

@@ -39,7 +39,7 @@ void verdict_json(const struct ending *end, const char *job, const char *host, c
   json_object_set_new(v, "repeats", json_integer(end->repeats));
   json_object_set_new(v, "sentence", sentence_json(end));
   json_object_set_new(v, "verdict", verdict_to_json(&end->verdict));
-  /* null: no account has come. */
+  /* It is null if no account has come. */
   json_object_set_new(v, "goodput",
                       goodput_total_ms(&end->goodput) ? goodput_seconds_json(&end->goodput) : json_null());
   json_print(out, v);

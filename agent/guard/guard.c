@@ -350,7 +350,6 @@ int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
   int left, empty = 0;
   /* Two empty pictures in a row: in one alone, a process can be missed whose parent died while it was taken. */
   for (unsigned wait = 1; empty < 2; wait = wait < 16 ? wait * 2 : 16) {
-    /* One pass: kills what lives, reaps what is ours. Returns how many were there. */
     proctree_descendants(&t, spare);
     for (size_t i = 0; i < t.n; i++) {
       proc_signal(&t.v[i], SIGKILL);

@@ -344,7 +344,7 @@ static void read_line(const char *line, enum section section, struct ras_finding
     break;
   case SECTION_MISSING_RANKS:
     if (read_number(line, "Rank ", &n) && n <= RAS_SIZE_MAX) {
-      /* Gives processes that do not answer their ranks, from the lines of a communicator. */
+      /* The lines of a communicator have the ranks of processes that do not answer. */
       struct ras_process p = {.rank = n, .pid = -1};
       read_place(line, &p);
       for (size_t i = 0; i < f->n_silent_named; i++)

@@ -284,7 +284,7 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
   bool placed = is_placed(w);
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
   l->sources = xcalloc(SOURCES_MAX, sizeof(*l->sources));
-  /* The sources of settings that differ by host. */
+  /* Settings that differ by host. */
   add_source(l, "RDZV_AGENT_NODE_RANK", l->from, "");
   add_source(l, "RDZV_AGENT_NPROC", w->c->gpus.is_set && l->of_job ? w->c->gpus.source : l->from, "");
   add_source(l, "RDZV_AGENT_EXPECT", l->from, "");

@@ -48,9 +48,9 @@ static void choose_address(const struct address_list *found, char out[ADDR_MAX +
   out[0] = '\0';
   for (size_t i = 0; i < found->n; i++) {
     char text[ADDR_MAX + 1];
-    /* 2: this machine's, 1: another, 0: loopback. */
     address_text(&found->v[i], text);
     struct ipaddr ip = ipaddr_parse(text);
+    /* An address of this machine is best; loopback is none. */
     int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&found->v[i]);
     if (w <= best) continue;
     best = w;

@@ -238,7 +238,6 @@ static void show_end(struct relay *r, struct stream *s, const char *state, size_
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
   size_t last = len;
   const char *state = last_state(line, &last);
-  /* Under the mutex, as all of give_line. */
   static const char words[] = "Traceback (most recent call last)";
   if (s->is_err && memmem(line, len, words, sizeof(words) - 1)) {
     s->of->traced = true;
@@ -563,7 +562,7 @@ static void *relay_main(void *arg) {
     mark_drained(r);
     free_released(r);
     if (n == 0) {
-      /* After a turn without events: all output of workers that are stopped is on the terminal. */
+      /* All output of workers that are stopped is on the terminal. */
       pthread_mutex_lock(&r->mutex);
       bool now = r->hidden && r->sinks.hidden && !r->settled;
       r->settled |= now;

@@ -33,9 +33,7 @@ static void exit_after_trees(struct supervisor *s, int code) {
 
 /* The reason that neither the verdict nor the budget gives. */
 static void explain_no_restart(const struct supervisor *s, const struct end *end, struct buf *out) {
-  enum cause c = end->verdict.cause;
-  bool death = c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
-               c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
+  bool death = cause_costs_restart(end->verdict.cause);
   bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
   int64_t limit = s->config.settings.repeat_limit;
   bool repeats = death && limit && end->repeats >= limit;
@@ -46,7 +44,7 @@ static void explain_no_restart(const struct supervisor *s, const struct end *end
         out,
         "; not restarted, since the same failure has come again %lld time%s without progress (--repeat-limit %lld)",
         (long long)end->repeats, end->repeats == 1 ? "" : "s", (long long)limit);
-  else if (finished && (death || c == CAUSE_NODE_LOST))
+  else if (finished && (death || end->verdict.cause == CAUSE_NODE_LOST))
     buf_puts(out, "; no restart, since all workers of another node have finished (--after-finish)");
 }
 

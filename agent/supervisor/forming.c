@@ -122,7 +122,6 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
   forget_waiting(s);
   s->forming->waiting = msg_bytes(ev->msg);
   s->forming->waiting_ms = s->now_ms;
-  /* Since the last line. */
   bool enough = has_enough(w);
   s->forming->news = has_new_mistake(s, w) || enough != s->forming->line_enough || w->here < s->forming->line_here ||
                      (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);

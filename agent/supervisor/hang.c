@@ -391,7 +391,7 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
     snprintf(more, sizeof more, "and %d more ranks of this node", n - NAMES_MAX);
     append_part(out, more);
   }
-  /* Its state shows that it does not wait for the others. */
+  /* A worker that is stopped or in the kernel does not wait for the others. */
   if ((s->workers[origin].ps[0] && strchr("TtD", s->workers[origin].ps[0])) || evidence_names_ranks(s)) return;
   if (!is_first(s, origin))
     append_part(out, "it is not known which rank the others wait for");

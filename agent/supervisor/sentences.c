@@ -158,7 +158,7 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   const char *ran = s->round.interpreter ? s->round.interpreter : s->config.interpreter;
   if (v->cause == CAUSE_WORKER_EXIT && ran && is_ours(s, v) && strstr(v->text, words))
     sup_log(s, LOG_WARN, "  it ran under %s: install the module there, or name another Python with PYTHON_EXEC", ran);
-  /* The driver knows the time, and what the worker has left in files. */
+  /* The driver adds the time, and what the worker has left in files. */
   struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
   if (text_is_stderr(v->cause) && v->text[0]) buf_printf(&text, "\n%s", v->text);
   e->told.text = buf_steal(&text);

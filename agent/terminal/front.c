@@ -225,7 +225,6 @@ _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals
   signal(SIGCHLD, SIG_DFL); /* if it was ignored, the agent would vanish unseen */
   reap_agent(&w);
   for (;;) {
-    /* Takes the terminal, or leaves it, as is right now. */
     bool wanted = w.keyboard >= 0 && w.given && !w.dead && is_foreground();
     if (wanted && !w.taken) take_terminal(&w);
     if (!wanted && w.taken) leave_terminal(&w);

@@ -255,19 +255,17 @@ static void report_exit(struct round_driver *r, uint32_t i) {
              !exception_line(tail, &reason))
       last_line(tail, &reason);
   }
-  /* The worker's last lines are on the terminal, where the verdict follows them. */
-  report(r, (struct supervisor_event){
-                .kind = SUP_EXITED,
-                .round = r->round,
-                .local_rank = i,
-                .when_ms = k->when_ms,
-                .exited = {.status = k->status,
-                           .unasked = k->unasked,
-                           .error = buf_text(&reason),
-                           .interpreter = r->interpreter,
-                           .last_lines = said && !tail[0] ? said->callstack : tail,
-                           .lines_shown =
-                               tail[0] && output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown}});
+  bool is_shown = output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown; /* above the verdict */
+  report(r, (struct supervisor_event){.kind = SUP_EXITED,
+                                      .round = r->round,
+                                      .local_rank = i,
+                                      .when_ms = k->when_ms,
+                                      .exited = {.status = k->status,
+                                                 .unasked = k->unasked,
+                                                 .error = buf_text(&reason),
+                                                 .interpreter = r->interpreter,
+                                                 .last_lines = said && !tail[0] ? said->callstack : tail,
+                                                 .lines_shown = tail[0] && is_shown}});
   buf_finish(&reason);
 }
 
@@ -283,7 +281,7 @@ static void report_deaths(struct round_driver *r) {
   for (uint32_t i = 0; i < r->o.count; i++) {
     struct worker *k = &r->v[i];
     if (!k->exited || k->reported) continue;
-    /* The time to report its death; now: all its words are here. */
+    /* Its death is reported when all its words are here, or late. */
     uint64_t words = relay_is_drained(k->pipes) ? now : k->words_by_ms;
     uint64_t file = k->failure.reading ? k->file_by_ms : now;
     uint64_t look = r->look ? r->look_by_ms : now;
@@ -720,6 +718,13 @@ static struct supervisor_event event_of(const struct guard_event *g, enum superv
   return (struct supervisor_event){.kind = kind, .round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms};
 }
 
+static void report_spawned(struct round_driver *r, const struct guard_event *g) {
+  struct supervisor_event ev = event_of(g, SUP_SPAWNED);
+  ev.spawned.pid = g->pid;
+  ev.spawned.device = device_of(r, g->local_rank);
+  report(r, ev);
+}
+
 static void report_exec_failed(struct round_driver *r, const struct guard_event *g) {
   struct supervisor_event ev = event_of(g, SUP_EXEC_FAILED);
   ev.exec_failed.error = g->error;
@@ -761,10 +766,7 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
   switch (g->kind) {
   case GUARD_STARTED:
     if (known) on_guard_started(r, g, &r->v[g->local_rank]);
-    struct supervisor_event ev = event_of(g, SUP_SPAWNED);
-    ev.spawned.pid = g->pid;
-    ev.spawned.device = device_of(r, g->local_rank);
-    report(r, ev);
+    report_spawned(r, g);
     break;
   case GUARD_EXEC_FAILED: report_exec_failed(r, g); break;
   case GUARD_UNBOUND:

@@ -140,8 +140,7 @@ static bool ask_next(struct call *k, uint64_t now) {
   size_t asked = count_asked(k->c);
   struct member *m = next_member(k->c);
   if (!m && asked == 0) {
-    /* False: every member has failed often enough. */
-    if (++k->cycles == ETCD_CYCLES_MAX) return false;
+    if (++k->cycles == ETCD_CYCLES_MAX) return false; /* every member has failed often enough */
     k->pause_until_ms = now + ETCD_PAUSE_MS;
     for (size_t i = 0; i < k->c->n; i++) k->c->member[i].tried = false;
     return true;

@@ -224,9 +224,8 @@ static void apply_drains(struct job *j, uint64_t now_ms) {
     }
     if (j->notice_ms > now_ms + JOB_NOTICE_MS) j->notice_ms = now_ms + JOB_NOTICE_MS;
   }
-  if (changed) job_watch_growth(j, now_ms);
   if (changed) {
-    /* To the waiting nodes whose drain has changed. */
+    job_watch_growth(j, now_ms);
     for (size_t i = 0; i < j->n_members; i++) {
       struct member *m = j->members[i];
       if (m->told_news == UINT64_MAX && !member_in_round(m)) job_send_waiting(j, m, now_ms);

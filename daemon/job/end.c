@@ -25,15 +25,10 @@
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_worker_failure(enum cause c) {
-  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
-         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
-}
-
 /* A hung worker has not died: a node names all of them in one verdict. A worker that lost contact has not died
  * either. */
 static bool is_counted(enum cause c) {
-  return is_worker_failure(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
+  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC || c == CAUSE_DEVICE_HELD;
 }
 
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
@@ -196,7 +191,6 @@ static void end_with_success(struct job *j, uint64_t now_ms) {
 
 /* Nodes have finished: the end of this round is the end of the job, unless they are to start again. */
 static bool finished_for_good(const struct job *j) {
-  /* The round ended for a change of membership, not for a fault. */
   return j->n_in_state[MEMBER_FINISHED] > 0 && j->cause.cause != CAUSE_NODE_JOINED &&
          j->cause.cause != CAUSE_NODE_DRAINED && j->settings.after_finish != AFTER_FINISH_RESTART;
 }
@@ -220,8 +214,7 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
-  /* These causes cost a restart. */
-  bool charged = (is_worker_failure(v->cause) || v->cause == CAUSE_NCCL_IDS) && !j->void_round;
+  bool charged = cause_costs_restart(v->cause) && !j->void_round;
   j->last_repeat = job_judge_repeat(j, charged);
   job_refill_if_earned(j, now_ms, j->last_repeat);
   bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave(j) ||

@@ -204,7 +204,6 @@ static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
       r->n_unlisted++;
     }
     if (h) {
-      /* For a host that is in the new list too. */
       h->why = was->why;
       h->at_ms = was->at_ms;
       h->text = was->text;

@@ -75,7 +75,7 @@ static void make_room_of_source(const struct peer *p) {
 
 static int make_room(const struct peer *p, struct err *e) {
   struct peers *ps = p->peers;
-  /* Of all. A user cannot take the last places from the administrator. */
+  /* A user cannot take the last places from the administrator. */
   size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
   size_t max = p->peers->max + more;
   char why[96];

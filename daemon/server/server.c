@@ -338,7 +338,7 @@ static void on_request(void *ctx, int fd, const struct http_request *r, struct h
   socket_local(fd, &to.addr, &to.port);
   int64_t uid = asker_find(&config, r, &from, &to);
   enum http_asker asker = uid >= 0 ? HTTP_ASKER_KNOWN : s->config.key ? HTTP_ASKER_UNKNOWN : HTTP_ASKER_KEYLESS;
-  /* For /readyz: nothing, if the daemon is ready. */
+  /* /readyz says what is wrong. */
   if (s->stopping)
     buf_puts(&trouble, "this daemon is stopping");
   else

@@ -84,7 +84,10 @@ def run(folder, without):
     """(faults, states, whether each order was looked at, the output)"""
     env = dict(os.environ, WITHOUT=without)
     (folder / "succession.pml.trail").unlink(missing_ok=True)
-    text = subprocess.run(["./pan", "-E", f"-m{DEPTH}", "-w24"], cwd=folder, env=env, capture_output=True, text=True, timeout=RUN_S).stdout
+    try:
+        text = subprocess.run(["./pan", "-E", f"-m{DEPTH}", "-w24"], cwd=folder, env=env, capture_output=True, text=True, timeout=RUN_S).stdout
+    except subprocess.TimeoutExpired:
+        return -1, 0, False, f"Spin has not ended after {RUN_S} s"
     faults, states = re.search(r"errors: (\d+)", text), re.search(r"(\d+) states, stored", text)
     whole = "Search not completed" not in text and "max search depth too small" not in text and "out of memory" not in text
     return int(faults[1]) if faults else -1, int(states[1]) if states else 0, whole, text

@@ -29,7 +29,6 @@ static int read_some(gzFile gz, uint8_t *at, size_t want, size_t *got, struct er
   while (*got < want) {
     int n = gzread(gz, at + *got, (unsigned)(want - *got < READ_BLOCK ? want - *got : READ_BLOCK));
     if (n <= 0) {
-      /* -EIO and a message if the stream is damaged, else 0: it ended. */
       int code = Z_OK;
       const char *text = gzerror(gz, &code);
       if (n >= 0 && code == Z_OK) return 0;

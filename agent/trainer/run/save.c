@@ -122,7 +122,7 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
     if (rc < 0) return rc;
     if (!trainer_state_is_of(t, t->save.stage, &t->save.at)) {
-      /* Its copy was queued behind an update that was blocked, because the round fails. 1: none is in progress. */
+      /* Its copy was queued behind an update that was blocked, because the round fails. */
       t->save.copying = t->save.begun = false;
       if (!t->save.wanted) return 1;
       err_set(e, -EPROTO, "the checkpoint of step %llu was not written, because that step was not completed",
