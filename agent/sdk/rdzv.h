@@ -74,8 +74,6 @@ enum {
   RDZV_KEYS_MAX = 131072,           /* keys in one call */
   RDZV_NAME_MAX = 1024,             /* bytes in the name of an exchange or a barrier, without the NUL */
   RDZV_EXCHANGE_MAX = 67108864,     /* bytes of one exchange: the values of all ranks, and 8 for each rank */
-  RDZV_TAG_MAX = 1024,              /* bytes of a tag for TensorBoard, without the NUL */
-  RDZV_TAGS_MAX = 1024,             /* tags in one call */
 };
 
 /* The agent's requests to its workers: bits of rdzv_requested(). */
@@ -87,7 +85,6 @@ enum {
 };
 
 struct rdzv;
-struct rdzv_tensorboard;
 
 /* Connects to the agent. *out is set only on success; free it with rdzv_finish. Errors: -ECONNREFUSED, -ENOENT (no
  * agent listens there), -ETIMEDOUT, -EPROTO (the agent speaks another version of the protocol, and the sentence names
@@ -99,8 +96,8 @@ RDZV_API const char *rdzv_version(void);
 /* Sends a report of progress that was held back, closes the connections and frees r. It waits for the store for 250 ms
  * at most. r may be NULL. */
 RDZV_API void rdzv_finish(struct rdzv *r);
-/* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed rdzv_init, or of
- * rdzv_tensorboard_*. Never NULL. The string belongs to the thread and changes with its next error. */
+/* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed
+ * rdzv_init. Never NULL. The string belongs to the thread and changes with its next error. */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
 /* A flag that ends waits, for a signal handler to set. While *flag is not 0, a call waits 50 ms at most for other ranks,
  * for ids or for the next round, and then returns -EINTR; one that waits already does so within 100 ms. These are
@@ -302,31 +299,6 @@ RDZV_API int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *n
  * may end. If a rank does not call it the process stays until the end of the round, which is harmless. Errors: as
  * rdzv_done. */
 RDZV_API int rdzv_nccl_up(struct rdzv *r);
-
-/* Curves for TensorBoard. They are event files in a folder, and `tensorboard --logdir` shows them. No agent is needed.
- * One rank writes to a folder, commonly rank 0. Every call writes its values to the file before it returns, so a
- * killed worker loses none. A later round writes another file in the same folder, and continues the curves. So:
- *
- *     struct rdzv_tensorboard *board = NULL;
- *     if (rdzv_rank(r) == 0 && rdzv_tensorboard_open(&board, "runs/7")) fprintf(stderr, "%s\n", rdzv_error(NULL));
- *     if (board) rdzv_tensorboard_resumed(board, step);    // the step of the checkpoint that was loaded
- *     ...
- *     const char *tags[] = {"loss", "lr"};
- *     if (board) rdzv_tensorboard_log(board, step, tags, (double[]){loss, lr}, 2);
- *
- * rdzv_error(NULL) returns the sentence of a failed call. A log that fails (-ENOSPC, -EIO) has written nothing; the
- * file stays sound, and the next call tries again. One thread at a time may use a board. A process that was forked must not.
- *
- * rdzv_tensorboard_open creates the folder, unless it is there, and a new file in it. */
-RDZV_API int rdzv_tensorboard_open(struct rdzv_tensorboard **out, const char *dir);
-/* Training goes on with the state after `step`. TensorBoard drops what the folder has of later steps. A log without it
- * does so from its own step on. */
-RDZV_API int rdzv_tensorboard_resumed(struct rdzv_tensorboard *t, uint64_t step);
-/* n values of a step. A tag is UTF-8; "train/loss" is in the group "train". A value may be NaN. Errors: also -EINVAL (a
- * limit above, or a tag that is empty or not UTF-8). */
-RDZV_API int rdzv_tensorboard_log(struct rdzv_tensorboard *t, uint64_t step, const char *const *tags,
-                                  const double *values, size_t n);
-RDZV_API void rdzv_tensorboard_close(struct rdzv_tensorboard *t); /* NULL is fine */
 
 /* This worker has done its work and exits with 0 next. The agent gets the last report of progress, and no longer asks
  * this worker for a checkpoint or to rejoin. Errors: -ETIMEDOUT (the agent does not read), -EPIPE (the agent is gone),

@@ -12,8 +12,7 @@
  * rdzv_store.c       the calls to the round's store
  * rdzv_conn.c        the connection to it
  * rdzv_alone.c       its stand-in in a world of one
- * rdzv_exchange.c    exchange and barrier
- * rdzv_tensorboard.c TensorBoard's event files; rdzv_tfevents.c their bytes */
+ * rdzv_exchange.c    exchange and barrier */
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* for a program that compiles these files as strict C11 */

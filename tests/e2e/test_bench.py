@@ -68,8 +68,7 @@ def test_without_a_check_nothing_is_said_of_sums():
 
 
 class Corrupting(Store):
-    """A store that leads rank 0's neighbour to a port of ours, where the lowest byte of each float in large frames is changed. It changes the host
-    in rank 0's note too, so that the ranks do not share memory."""
+    """A store that leads rank 0's neighbour to a port of ours, where the lowest byte of each float in large frames is changed."""
 
     def op_9(self, conn, number, text):  # APPEND
         key, value = text(), text()
@@ -77,7 +76,7 @@ class Corrupting(Store):
         if b"coll_tcp" in key and rank == 0:
             listener = socket.create_server(("127.0.0.1", 0))
             real = struct.unpack_from("<H", value, 8 + 64)[0]
-            value = value[:8 + 64] + struct.pack("<H", listener.getsockname()[1]) + value[8 + 66:8 + 82] + bytes([value[8 + 82] ^ 1]) + value[8 + 83:]
+            value = value[:8 + 64] + struct.pack("<H", listener.getsockname()[1]) + value[8 + 66:]
             assert len(value) == 8 + size
             threading.Thread(target=self.between, args=(listener, real), daemon=True).start()
         self.values[key] = self.values.get(key, b"") + value

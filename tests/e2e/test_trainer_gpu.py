@@ -263,7 +263,7 @@ def test_a_killed_rank_is_restarted(rdzv):
 def test_a_killed_rank_is_replaced_and_the_other_keeps_its_device(rdzv):
     options = ["--steps", 160, "--throttle", 40, "--recovery", "inplace", "--cuda-graph", "on", "--coll-timeout", f"{5 * SLOW}s"]
     want = run(rdzv, 2, *options)[1]
-    a = start(rdzv, 2, *options, agent=["--max-restarts", 2], env={"FAKEGPU_REGISTERED": "1"})
+    a = start(rdzv, 2, *options, agent=["--max-restarts", 2])
     workers = rdzv.await_workers(2, timeout=20)
     metrics, end = Path(a.argv[a.argv.index("--metrics") + 1]), time.monotonic() + 20 * SLOW
     while not (metrics.exists() and metrics.read_text().count('"step"') > 20):
@@ -273,34 +273,6 @@ def test_a_killed_rank_is_replaced_and_the_other_keeps_its_device(rdzv):
     assert a.exit(90) == 0, a
     assert a.expect(r"checksum (\w+)").group(1) == want, a
     assert any(line["event"] == "recover" for line in map(json.loads, metrics.open())), a
-    assert "not registered" not in a.text, a  # with the first communicator and with the next one
-
-
-def test_gradients_are_registered_where_that_works(rdzv):
-    options, registered = ["--steps", 12, "--bucket-cap-mb", "0.0004"], {"FAKEGPU_REGISTERED": "1"}
-    want = run(rdzv, 2, *options, env=registered)
-    without = start(rdzv, 2, *options, env={**registered, "FAKEGPU_WINDOWS": "0", "FAKEGPU_FAIL": "ncclCommRegister:1"})
-    assert without.exit(60) == 0 and "fakegpu: an all-reduce of memory that is not registered" in without.text, without
-    assert without.expect(r"checksum (\w+)").group(1) == want[1]
-
-
-@pytest.mark.parametrize("options, env", [
-    ([], {"FAKEGPU_FAIL": "ncclCommRegister:1"}),  # a window is enough
-    ([], {"FAKEGPU_WINDOWS": "0"}),
-    ([], {"FAKEGPU_NCCL_VERSION": "22809", "FAKEGPU_FAIL": "ncclCommWindowRegister:1"}),
-    (["--deterministic"], {"FAKEGPU_FAIL": "ncclCommWindowRegister:1"}),
-])
-def test_gradients_are_registered_with_nccl(rdzv, options, env):
-    """The stand-in refuses memory of cudaMalloc, as over NVLink, and reports an all-reduce of memory that it does not know."""
-    run(rdzv, 3, "--steps", 6, *options, env={"FAKEGPU_REGISTERED": "1", **env})
-
-
-def test_one_rank_without_nccls_memory_makes_all_do_without_windows(rdzv):
-    wrapper = '[ "$RANK" = 1 ] && export FAKEGPU_FAIL=ncclMemAlloc:1; export FAKEGPU_SEED=$RANK; exec "$0" "$@"'
-    a = rdzv.agent("--standalone", "--nproc", 3, "--max-restarts", 0, "--", "sh", "-c", wrapper, TRAINER, *SMALL, "--device", "cuda",
-                   "--cuda-module", FAKE, "--steps", 6, env={"LD_LIBRARY_PATH": str(FAKE.parent), "FAKEGPU_REGISTERED": "1", "FAKEGPU_NVLINK": "0"})
-    assert a.exit(60) == 0, a
-    clean(a)
 
 
 def test_a_hung_rank_is_named(rdzv):

@@ -113,12 +113,8 @@ void fake_memory_open(bool open); /* device memory may be touched only while wor
 void fake_memory_report(void);
 enum fake_place { FAKE_PAGEABLE, FAKE_PINNED, FAKE_DEVICE, FAKE_WRONG };
 enum fake_place fake_place_of(const void *p, size_t n); /* WRONG: starts in an allocation and continues behind it */
-/* Memory of ncclMemAlloc, which other devices can reach. */
-bool fake_is_shareable(const void *p);
 /* Of the allocation, never used again; 0: there is none. */
 uint64_t fake_serial_of(const void *p);
-cudaError_t fake_allocate_shareable(void **out, size_t n); /* both lock */
-cudaError_t fake_free_shareable(void *p);
 
 /* fake_block.c */
 struct fake_index {

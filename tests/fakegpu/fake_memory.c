@@ -23,7 +23,7 @@
 
 enum { POISON = 0xFF, PAGE = 4096, POISONED_END = 32 << 10 };
 
-enum kind { PINNED, PLAIN, SHAREABLE };
+enum kind { PINNED, PLAIN };
 
 struct allocation {
   struct allocation *next;
@@ -77,11 +77,6 @@ enum fake_place fake_place_of(const void *p, size_t n) {
   if (!a) return FAKE_PAGEABLE;
   if ((size_t)((const char *)p - (*a)->at) + n > (*a)->n) return FAKE_WRONG;
   return (*a)->kind == PINNED ? FAKE_PINNED : FAKE_DEVICE;
-}
-
-bool fake_is_shareable(const void *p) {
-  struct allocation **a = find(p);
-  return a && (*a)->kind == SHAREABLE;
 }
 
 uint64_t fake_serial_of(const void *p) {
@@ -158,14 +153,6 @@ cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags) {
 
 cudaError_t cudaFreeHost(void *p) {
   return give_back("cudaFreeHost", p, PINNED);
-}
-
-cudaError_t fake_allocate_shareable(void **out, size_t n) {
-  return get("ncclMemAlloc", out, n, SHAREABLE);
-}
-
-cudaError_t fake_free_shareable(void *p) {
-  return give_back("ncclMemFree", p, SHAREABLE);
 }
 
 cudaError_t cudaHostGetDevicePointer(void **out, void *p, unsigned flags) {

@@ -47,13 +47,11 @@ struct fake_card {
 struct fake_talk;
 typedef bool fake_talk_end_fn(struct ncclComm *c, const struct fake_card *all, void *ctx);
 
-/* Memory that was registered, or a window; its own handle. */
+/* Memory of a captured collective. */
 struct fake_range {
   struct fake_range *next;
   char *at;
   size_t n;
-  bool window;
-  bool used;       /* by a collective that has begun */
   uint64_t serial; /* of the allocation */
 };
 
@@ -79,7 +77,7 @@ struct ncclComm {
   struct fake_coll *pending; /* not yet in their streams */
   void *in_flight;           /* one at a time */
   int outstanding;
-  struct fake_range *registered;
+  struct fake_range *mapped;
   uint64_t seq, tickets, serving;
   uint64_t capture_id; /* the collective captured last */
   int capture_node;
@@ -126,14 +124,12 @@ bool fake_pull(struct ncclComm *c, int peer, void *to, size_t n, size_t *at, boo
 bool fake_comm_busy(const struct ncclComm *c);
 
 /* fake_nccl_new.c, which may be absent. */
-#pragma weak fake_comm_registered
 #pragma weak fake_comm_give_away
 #pragma weak fake_comm_use
-bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n);
 /* The communicator is aborted, and the memory that it has used may be written later. */
 void fake_comm_give_away(struct ncclComm *c);
-/* A collective writes this memory. Now and then one of a communicator that was aborted does too. */
-void fake_comm_use(struct ncclComm *c, const void *at, size_t n);
+/* A captured collective writes this memory. Now and then one of a communicator that was aborted does too. */
+void fake_comm_use(struct ncclComm *c, void *at, size_t n);
 void fake_comm_drop(struct ncclComm *c);
 /* One step of meeting and of delayed work, and a check of the peers. */
 void fake_comm_poll(struct ncclComm *c);

@@ -3,15 +3,11 @@
  * this file stands for an old library.
  *
  * Stricter than the library:
- *  - A split or a window is a call of all ranks, and completes only while they poll. A split of a communicator that has
- *    work in progress ends the program: NCCL calls it a possible deadlock.
- *  - A window takes whole pages of ncclMemAlloc, of the same size on all ranks. FAKEGPU_WINDOWS=0: not supported, so the
- *    window is NULL and the call succeeds.
- *  - A registration refuses memory that is not of ncclMemAlloc, as between GPUs that NVLink connects. FAKEGPU_NVLINK=0:
- *    it takes any.
- *  - Other ranks map registered memory, and one of them may be in a collective long after this rank has aborted its
- *    communicator. So memory that collectives have written is overwritten once after an abort, as a later collective
- *    begins, unless it has been freed. */
+ *  - A split is a call of all ranks, and completes only while they poll. A split of a communicator that has work in
+ *    progress ends the program: NCCL calls it a possible deadlock.
+ *  - Other ranks map the memory of captured collectives, and one of them may be in a collective long after this rank
+ *    has aborted its communicator. So memory that captured collectives have written is overwritten once after an abort,
+ *    as a later one begins, unless it has been freed. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -20,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TALK_SPLIT = 1, TALK_WINDOW = 2, PAGE = 4096 };
+enum { TALK_SPLIT = 1 };
 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int n_ids, ncclUniqueId *ids,
                                       ncclConfig_t *config) {
@@ -107,28 +103,6 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, nc
 
 /* Memory. ---------------------------------------------------------------------------------------------------------- */
 
-bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n) {
-  for (const struct fake_range *r = c->registered; r; r = r->next)
-    if ((const char *)at >= r->at && (const char *)at + n <= r->at + r->n) return true;
-  return false;
-}
-
-static void *add_range(struct ncclComm *c, void *at, size_t n, bool window) {
-  struct fake_range *r = malloc(sizeof *r);
-  *r = (struct fake_range){c->registered, at, n, window, false, fake_serial_of(at)};
-  return c->registered = r;
-}
-
-static ncclResult_t remove_range(struct ncclComm *c, void *handle, bool window) {
-  for (struct fake_range **at = &c->registered; *at; at = &(*at)->next)
-    if (*at == handle && (*at)->window == window) {
-      *at = (*at)->next;
-      free(handle);
-      return ncclSuccess;
-    }
-  fake_die("memory is given up that was not registered with this communicator");
-}
-
 static struct fake_range *given_away;
 
 static void write_late(void) {
@@ -139,88 +113,19 @@ static void write_late(void) {
   free(r);
 }
 
-void fake_comm_use(struct ncclComm *c, const void *at, size_t n) {
+void fake_comm_use(struct ncclComm *c, void *at, size_t n) {
   write_late();
-  for (struct fake_range *r = c->registered; r; r = r->next)
-    if ((const char *)at >= r->at && (const char *)at + n <= r->at + r->n) r->used = true;
+  for (struct fake_range *r = c->mapped; r; r = r->next)
+    if ((char *)at == r->at && n == r->n) return;
+  struct fake_range *r = malloc(sizeof *r);
+  *r = (struct fake_range){c->mapped, at, n, fake_serial_of(at)};
+  c->mapped = r;
 }
 
 void fake_comm_give_away(struct ncclComm *c) {
-  for (struct fake_range **at = &c->registered; *at;) {
-    struct fake_range *r = *at;
-    if (!r->used) {
-      at = &r->next;
-      continue;
-    }
-    *at = r->next;
-    r->next = given_away;
-    given_away = r;
-  }
+  struct fake_range **last = &c->mapped;
+  while (*last) last = &(*last)->next;
+  *last = given_away;
+  given_away = c->mapped;
+  c->mapped = NULL;
 }
-
-static bool switched_off(const char *name) {
-  const char *text = getenv(name);
-  return text && *text == '0';
-}
-
-ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **handle) {
-  ncclResult_t rc;
-  *handle = NULL;
-  if (!fake_nccl_enter("ncclCommRegister", c, &rc)) return rc;
-  if (fake_place_of(at, n) != FAKE_DEVICE) return fake_nccl_leave(ncclInvalidArgument);
-  if (!switched_off("FAKEGPU_NVLINK") && !fake_is_shareable(at)) return fake_nccl_leave(ncclUnhandledCudaError);
-  *handle = add_range(c, at, n, false);
-  return fake_nccl_leave(ncclSuccess);
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
-  fake_lock();
-  return fake_nccl_leave(handle ? remove_range(c, handle, false) : ncclSuccess);
-}
-
-ncclResult_t ncclMemAlloc(void **out, size_t n) {
-  return fake_allocate_shareable(out, n) ? ncclUnhandledCudaError : ncclSuccess;
-}
-
-ncclResult_t ncclMemFree(void *p) {
-  return fake_free_shareable(p) ? ncclUnhandledCudaError : ncclSuccess;
-}
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-struct window {
-  void *at;
-  size_t n;
-  ncclWindow_t *out;
-};
-
-static bool end_window(struct ncclComm *c, const struct fake_card *all, void *ctx) {
-  struct window *w = ctx;
-  for (int i = 0; i < c->world; i++)
-    if (all[i].word[3] != w->n)
-      fake_die("rank %d registers a window of %llu bytes, rank %d of %zu", i, (unsigned long long)all[i].word[3],
-               c->rank, w->n);
-  *w->out = (ncclWindow_t)add_range(c, w->at, w->n, true);
-  return true;
-}
-
-ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *at, size_t n, ncclWindow_t *out, int flags) {
-  ncclResult_t rc;
-  *out = NULL;
-  if (!fake_nccl_enter("ncclCommWindowRegister", c, &rc)) return rc;
-  if (!at || n == 0 || c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidArgument);
-  if (switched_off("FAKEGPU_WINDOWS")) return fake_nccl_leave(ncclSuccess);
-  if (fake_place_of(at, n) != FAKE_DEVICE || !fake_is_shareable(at) || (uintptr_t)at % PAGE) {
-    fake_say("ncclCommWindowRegister: not memory of ncclMemAlloc, or not on a page");
-    return fake_nccl_leave(ncclInvalidArgument);
-  }
-  struct window *w = malloc(sizeof *w);
-  *w = (struct window){at, n, out};
-  fake_talk_begin(c, TALK_WINDOW, (struct fake_card){.word = {[3] = n}}, end_window, free, w);
-  return fake_nccl_leave(finish_talk(c));
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t c, ncclWindow_t window) {
-  fake_lock();
-  return fake_nccl_leave(window ? remove_range(c, window, true) : ncclSuccess);
-}
-#endif

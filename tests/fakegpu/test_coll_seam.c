@@ -197,7 +197,6 @@ static int case_sums(struct rank *r) {
   NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
   NEED(compute_alloc(r->c, COMPUTE_GRAD, N, &r->grads, &e) == 0);
   NEED(compute_alloc(r->c, COMPUTE_STAGE, N, &r->stage, &e) == 0);
-  NEED(coll_register(r->l, r->c, r->grads, &e) == 0);
   struct span all = {r->grads, 0, N}, host = {r->stage, 0, N};
   for (size_t step = 0; step < 6; step++) {
     struct coll_ticket t[PIECES];

@@ -168,51 +168,6 @@ static int case_busy_split(struct rank *r) {
   return 1;
 }
 
-static int case_memory(struct rank *r) {
-  void *plain, *shared, *handle;
-  NEED(up(r) == 0);
-  NEED(cudaMalloc(&plain, 8192) == cudaSuccess && ncclMemAlloc(&shared, 8192) == ncclSuccess);
-  setenv("FAKEGPU_NVLINK", "0", 1);
-  NEED(ncclCommRegister(r->comm, plain, 8192, &handle) == ncclSuccess && handle);
-  NEED(ncclCommDeregister(r->comm, handle) == ncclSuccess);
-  unsetenv("FAKEGPU_NVLINK");
-  NEED(ncclCommRegister(r->comm, plain, 8192, &handle) != ncclSuccess && !handle);
-  NEED(ncclCommRegister(r->comm, shared, 8192, &handle) == ncclSuccess && handle);
-  NEED(ncclCommDeregister(r->comm, handle) == ncclSuccess);
-  NEED(ncclMemFree(plain) != ncclSuccess && cudaFree(shared) != cudaSuccess);
-  NEED(ncclMemFree(shared) == ncclSuccess && cudaFree(plain) == cudaSuccess);
-  return down(r);
-}
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-static int case_window(struct rank *r) {
-  void *plain, *shared;
-  ncclWindow_t w = NULL;
-  NEED(up(r) == 0);
-  NEED(cudaMalloc(&plain, 8192) == cudaSuccess && ncclMemAlloc(&shared, 8192) == ncclSuccess);
-  NEED(ncclCommWindowRegister(r->comm, plain, 8192, &w, NCCL_WIN_COLL_SYMMETRIC) == ncclInvalidArgument);
-  ncclResult_t rc = ncclCommWindowRegister(r->comm, shared, 8192, &w, NCCL_WIN_COLL_SYMMETRIC);
-  NEED(rc == ncclInProgress && !w);
-  NEED(settle(r->comm, rc) == ncclSuccess && w);
-  NEED(ncclCommWindowDeregister(r->comm, w) == ncclSuccess);
-  setenv("FAKEGPU_WINDOWS", "0", 1);
-  NEED(ncclCommWindowRegister(r->comm, shared, 8192, &w, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess && !w);
-  NEED(ncclCommWindowDeregister(r->comm, NULL) == ncclSuccess);
-  NEED(ncclMemFree(shared) == ncclSuccess && cudaFree(plain) == cudaSuccess);
-  return down(r);
-}
-
-/* A window is a call of all ranks with one size. */
-static int case_other_window(struct rank *r) {
-  void *shared;
-  ncclWindow_t w;
-  NEED(up(r) == 0 && ncclMemAlloc(&shared, 8192) == ncclSuccess);
-  size_t n = r->rank == 1 ? 4096 : 8192; /* rank 0 finds it */
-  (void)settle(r->comm, ncclCommWindowRegister(r->comm, shared, n, &w, NCCL_WIN_COLL_SYMMETRIC));
-  return 1;
-}
-#endif
-
 /* How ranks fail. -------------------------------------------------------------------------------------------------- */
 
 enum { LOOKS = 80, LOOK_MS = 3 }; /* the stand-in looks for deaths at most once in 2 ms */
@@ -352,11 +307,6 @@ static const struct {
 } cases[] = {
     {"split", case_split, 3, {0}},
     {"a split beside work", case_busy_split, 2, {BY_ABORT, 0}},
-    {"memory", case_memory, 1, {0}},
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    {"a window", case_window, 2, {0}},
-    {"windows of two sizes", case_other_window, 2, {BY_ABORT, ANY}},
-#endif
     {"an abort spreads", case_spread, 3, {0}, "FAKEGPU_DEATHS=none", TURNS_MAX, both_seen},
     {"a death that nobody sees", case_death, 3, {0}, "FAKEGPU_DEATHS=none", 2, none_seen},
     {"a death that some see", case_death, 3, {0}, "FAKEGPU_DEATHS=some", TURNS_MAX, both_seen},

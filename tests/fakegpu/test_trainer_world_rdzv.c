@@ -474,16 +474,3 @@ int rdzv_nccl_up(struct rdzv *r) {
     world_fail("--deterministic lets NCCL use NVLS: NCCL_ALGO is %s", algorithms ? algorithms : "not set");
   return 0;
 }
-
-/* Not used here. */
-int rdzv_tensorboard_open(struct rdzv_tensorboard **out, const char *dir) {
-  return -ENOTSUP;
-}
-int rdzv_tensorboard_resumed(struct rdzv_tensorboard *t, uint64_t step) {
-  return -ENOTSUP;
-}
-int rdzv_tensorboard_log(struct rdzv_tensorboard *t, uint64_t step, const char *const *tags, const double *values,
-                         size_t n) {
-  return -ENOTSUP;
-}
-void rdzv_tensorboard_close(struct rdzv_tensorboard *t) {}

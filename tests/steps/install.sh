@@ -181,8 +181,6 @@ install_torch() {
   if ! torch_is 2.13.0 "$python" || ! have_python accelerate || ! has_package transformers || ! has_package lightning; then
     pip_install torch==2.13.0 accelerate transformers==5.23.0 lightning==2.6.6
   fi
-  # It reads the curves that the trainer and the Python module write.
-  has_package tensorboard || pip_install tensorboard==2.21.0
   # The Python module's types.
   has_package mypy || pip_install mypy
   # The client of before 2.2. Only Debian 12 has it, for its own interpreter.

@@ -3,7 +3,7 @@
 #define AGENT_TRAINER_COLL_COLL_H
 
 /* Collectives of the ranks: the second of the trainer's two seams (the first is compute.h). local.c is a world of one,
- * tcp.c a ring over TCP, and host.c shared memory among the ranks of one host. NCCL on a stream of its own (gpu/) fits behind the same functions:
+ * tcp.c a ring over TCP. NCCL on a stream of its own (gpu/) fits behind the same functions:
  *
  *  - all_reduce is split. `begin` queues it behind the operations queued in `compute`. `wait` lets operations queued
  *    later in compute see the result. Up to COLL_TICKETS_MAX may be in progress, and all ranks begin them in the same
@@ -27,8 +27,7 @@ enum {
   COLL_TICKETS_MAX = 32,
   COLL_WORLD_MAX = 65536,
   COLL_SUM_MAX = 256,
-  COLL_ASK_MS = 10, /* a rank that waits asks its agent this often */
-  COLL_NOTE = 64
+  COLL_ASK_MS = 10 /* a rank that waits asks its agent this often */
 };
 
 struct coll;
@@ -49,9 +48,8 @@ struct coll_ops {
   int (*sum)(struct coll *l, double *v, size_t n, struct err *e);
   int (*broadcast)(struct coll *l, void *data, size_t n, int root, struct err *e);
   void (*abort)(struct coll *l, const char *why);
-  void (*cut)(struct coll *l);                                                                  /* may be NULL */
-  int (*register_buf)(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e); /* may be NULL */
-  int (*twin)(struct coll *l, struct coll **out, struct err *e);                                /* may be NULL */
+  void (*cut)(struct coll *l);                                   /* may be NULL */
+  int (*twin)(struct coll *l, struct coll **out, struct err *e); /* may be NULL */
 };
 
 /* Implementations embed this as their first member. */
@@ -82,15 +80,11 @@ struct coll_tcp_config {
   void *exchange_ctx;
   coll_asked_fn asked; /* or NULL */
   void *asked_ctx;
-  const uint8_t *note; /* COLL_NOTE bytes for the other ranks, or NULL */
-  uint8_t *notes;      /* those of all ranks; NULL without a note */
 };
 
 struct coll *coll_local_create(void);
 /* Connects the neighbours. The exchange and the connections each take timeout_ms at most. */
 int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e);
-/* The same; among ranks of one host, registered buffers are reduced in shared memory (host.c). */
-int coll_host_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e);
 
 /* Says BYE and closes. After coll_abort or a failure on a device: see coll_cut. NULL is fine. */
 static inline void coll_destroy(struct coll *l) {
@@ -117,10 +111,6 @@ static inline int coll_barrier(struct coll *l, struct err *e) {
 /* Every rank passes the same n. Afterwards data equals root's. */
 static inline int coll_broadcast(struct coll *l, void *data, size_t n, int root, struct err *e) {
   return l->ops->broadcast(l, data, n, root, e);
-}
-/* This buffer will be reduced many times, and collectives may prepare for it. Valid until coll_destroy. */
-static inline int coll_register(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e) {
-  return l->ops->register_buf ? l->ops->register_buf(l, c, b, e) : 0;
 }
 /* Other collectives of the same ranks on the same device, on which calls can be tried. All ranks call it. A failure of
  * the twin blocks no updates and leaves `l` as it is. A rank that could not make its twin reports that to the others. The

@@ -31,7 +31,6 @@
 #include "agent/trainer/coll/coll.h"
 
 #include "agent/trainer/coll/ring_op.h"
-#include "agent/trainer/coll/tcp.h"
 #include "common/buf.h"
 #include "common/system/clock.h"
 #include "common/mem.h"
@@ -63,7 +62,6 @@ struct card {
   char addr[ADDR_MAX];
   uint8_t port[2]; /* little-endian */
   uint8_t secret[SECRET];
-  uint8_t note[COLL_NOTE]; /* for the caller */
 };
 
 struct stranger {
@@ -136,13 +134,9 @@ static int exchange_cards(struct meet *m, struct err *e) {
   m->cards = xcalloc((size_t)m->cfg->world, sizeof *m->cards);
   if (len >= sizeof mine->addr) return err_set(e, -EINVAL, "'%s' is too long for an address", m->cfg->node_addr);
   memcpy(mine->addr, m->cfg->node_addr, len);
-  if (m->cfg->note) memcpy(mine->note, m->cfg->note, COLL_NOTE);
   if (getrandom(mine->secret, SECRET, 0) != SECRET) return err_sys(e, -errno, "getrandom");
   int rc = m->cfg->exchange(m->cfg->exchange_ctx, "coll_tcp", mine, sizeof *mine, m->cards, (int)m->cfg->timeout_ms, e);
-  if (rc) return err_wrap(e, "the ranks could not exchange their addresses");
-  for (size_t i = 0; m->cfg->notes && i < (size_t)m->cfg->world; i++)
-    memcpy(m->cfg->notes + i * COLL_NOTE, m->cards[i].note, COLL_NOTE);
-  return 0;
+  return rc ? err_wrap(e, "the ranks could not exchange their addresses") : 0;
 }
 
 static void make_hello(const struct meet *m, const uint8_t *secret, uint32_t rank, uint8_t out[HELLO]) {
@@ -707,36 +701,6 @@ static void tcp_destroy(struct coll *l) {
   close(r->prev.fd);
   close(r->next.fd);
   free(r);
-}
-
-/* Up to the next data, which belongs to a collective that this rank has not begun. */
-static int watch_neighbour(struct ring *r, struct inbox *in, struct err *e) {
-  bool more = !in->closed && in->data_left == 0;
-  int rc = 0;
-  while (rc == 0 && more) {
-    rc = receive_words(r, in, &more, e);
-    more = more && in->data_left == 0;
-  }
-  return rc;
-}
-
-int coll_tcp_watch(struct coll *l, struct err *e) {
-  struct ring *r = (struct ring *)l;
-  if (r->failed.code) return err_set(e, r->failed.code, "%s", r->failed.text);
-  int rc = watch_neighbour(r, &r->prev, e);
-  if (rc == 0) rc = watch_neighbour(r, &r->next, e);
-  return rc ? rc : r->prev.closed || r->next.closed;
-}
-
-int coll_tcp_left(struct coll *l, struct err *e) {
-  struct ring *r = (struct ring *)l;
-  return closed_by(r, r->prev.closed ? &r->prev : &r->next, e);
-}
-
-int coll_tcp_give_up(struct coll *l, int code, int lost, const char *text, struct err *e) {
-  struct ring *r = (struct ring *)l;
-  if (r->failed.code) return err_set(e, r->failed.code, "%s", r->failed.text);
-  return give_up(r, code, lost, e, "%s", text);
 }
 
 static const struct coll_ops tcp_ops = {

@@ -41,8 +41,3 @@ int compute_copy_and_stamp(struct compute *c, struct span dst, struct span src, 
   if (c->ops->copy_and_stamp) return c->ops->copy_and_stamp(c, dst, src, stamp, e);
   return dst.n ? c->ops->copy(c, dst, src, e) : 0;
 }
-
-int compute_share(struct compute *c, struct compute_buf *b, int *fd, size_t *bytes, struct err *e) {
-  if (c->ops->share) return c->ops->share(c, b, fd, bytes, e);
-  return err_set(e, -ENOTSUP, "memory of this device cannot be mapped by other processes");
-}

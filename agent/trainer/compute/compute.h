@@ -197,7 +197,6 @@ struct compute_ops {
   void (*graph_destroy)(struct compute *c, struct compute_graph *g);
   void (*range_push)(struct compute *c, const char *name);
   void (*range_pop)(struct compute *c);
-  int (*share)(struct compute *c, struct compute_buf *b, int *fd, size_t *bytes, struct err *e);
 };
 
 /* Implementations embed this as their first member. */
@@ -205,8 +204,6 @@ struct compute {
   const struct compute_ops *ops;
   enum compute_precision precision;
   int depth; /* steps that may be queued before the host reads the first one's results; 0: each call is synchronous */
-  double
-      peak_flops;  /* matrix products per second in this precision, by the device's data sheet, in FLOP/s; 0: unknown */
   char device[96]; /* for messages: "NVIDIA H200 (GPU-8f2c..., sm_90)"; "cpu" */
   /* A collective may never finish on this device, so nothing of it can be freed. The process should leave by _exit,
    * because the exit handlers of the device's libraries wait for it. */
@@ -233,9 +230,6 @@ static inline void compute_free(struct compute *c, struct compute_buf *b) {
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
-/* From now on other processes can map this COMPUTE_PARAM or COMPUTE_GRAD by a descriptor, which belongs to the buffer.
- * Its address and its values stay. -ENOTSUP: it has no such memory. */
-int compute_share(struct compute *c, struct compute_buf *b, int *fd, size_t *bytes, struct err *e);
 /* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. Copies from and to
  * COMPUTE_ACT convert bf16 and fp16, and may wait: use them in tests, not in a step. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {

@@ -41,7 +41,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
@@ -50,8 +49,6 @@ struct compute_buf {
   float *data;
   size_t n;
   enum compute_use use;
-  size_t mapped; /* bytes of pages of its own; 0: from the heap */
-  int fd;        /* of those pages if they are shared; else -1 */
 };
 
 /* Floats that a product reads, rounded to the precision. The buffer grows on demand. */
@@ -147,70 +144,20 @@ static float *new_floats(size_t bytes) {
   return data;
 }
 
-/* Pages of their own, which may be shared later, at a multiple of a huge page if they fill some. */
-static float *new_pages(size_t bytes, size_t *mapped) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE), align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : page;
-  *mapped = (bytes + align - 1) / align * align;
-  if (*mapped == 0) *mapped = page;
-  size_t room = *mapped + (align > page ? align : 0);
-  uint8_t *at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) return NULL;
-  size_t skip = (align - (uintptr_t)at % align) % align;
-  if (skip) munmap(at, skip);
-  if (room - skip > *mapped) munmap(at + skip + *mapped, room - skip - *mapped);
-#ifdef MADV_HUGEPAGE
-  if (align == HUGE_PAGE) madvise(at + skip, *mapped, MADV_HUGEPAGE);
-#endif
-  return (float *)(void *)(at + skip);
-}
-
-/* The pages move to a file without a name, which takes their place. */
-static int cpu_share(struct compute *c, struct compute_buf *b, int *fd, size_t *bytes, struct err *e) {
-  if (!b->mapped) return err_set(e, -ENOTSUP, "this memory cannot be mapped by other processes");
-  if (b->fd < 0) {
-    int file = memfd_create("rdzv-trainer", MFD_CLOEXEC), rc = 0;
-    if (file < 0) return err_sys(e, -errno, "memfd_create");
-    if (ftruncate(file, (off_t)b->mapped)) rc = -errno;
-    void *at = rc ? MAP_FAILED : mmap(NULL, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (at != MAP_FAILED) {
-      memcpy(at, b->data, b->n * sizeof(float));
-      munmap(at, b->mapped);
-      at = mmap(b->data, b->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-    }
-    if (rc || at == MAP_FAILED) {
-      rc = err_sys(e, rc ? rc : -errno, "memory that others can map");
-      close(file);
-      return rc;
-    }
-#ifdef MADV_HUGEPAGE
-    if (b->mapped >= 2 * HUGE_PAGE) madvise(at, b->mapped, MADV_HUGEPAGE);
-#endif
-    b->fd = file;
-  }
-  *fd = b->fd;
-  *bytes = b->mapped;
-  return 0;
-}
-
 static int cpu_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
   size_t bytes = n * sizeof(float);
   if (n > SIZE_MAX / 8) return err_set(e, -ENOMEM, "no memory for %zu values", n);
-  size_t mapped = 0;
-  float *data = use == COMPUTE_PARAM || use == COMPUTE_GRAD ? new_pages(bytes, &mapped) : new_floats(bytes);
+  float *data = new_floats(bytes);
   if (!data) return err_set(e, -ENOMEM, "no memory for %zu values (%zu MB)", n, bytes >> 20);
   memset(data, 0, bytes);
   struct compute_buf *b = xmalloc(sizeof *b);
-  *b = (struct compute_buf){data, n, use, mapped, -1};
+  *b = (struct compute_buf){data, n, use};
   *out = b;
   return 0;
 }
 
 static void cpu_free(struct compute *c, struct compute_buf *b) {
-  if (b->mapped)
-    munmap(b->data, b->mapped);
-  else
-    free(b->data);
-  if (b->fd >= 0) close(b->fd);
+  free(b->data);
   free(b);
 }
 
@@ -542,7 +489,6 @@ static const struct compute_ops cpu_ops = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .host = cpu_host,
-    .share = cpu_share,
     .copy = cpu_copy,
     .fill = cpu_fill,
     .record = cpu_record,

@@ -29,7 +29,6 @@
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
-#include "agent/trainer/gpu/datasheet.h"
 #include "common/mem.h"
 
 #include <errno.h>
@@ -119,9 +118,10 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
   snprintf(u->base.device, sizeof u->base.device,
            "%.32s (GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x, sm_%d)", p.name, b[0],
            b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15], u->sm);
-  u->base.peak_flops = datasheet_peak_flops(p.name, cfg->precision);
-  const char *refused = datasheet_precision_refused(p.major, p.minor, cfg->precision);
-  if (refused) return err_set(e, -ENOTSUP, "this device, %s, %s", u->base.device, refused);
+  if (p.major < 8 && cfg->precision != COMPUTE_FP32)
+    return err_set(e, -ENOTSUP,
+                   "this device, %s, does not support this --precision, which needs compute capability 8.0; use fp32",
+                   u->base.device);
   rc = cudaSetDevice(u->device);
   if (rc != cudaSuccess)
     return err_set(e, -ENODEV, "the device (%s) cannot be opened: %s (%s)", u->base.device, cudaGetErrorString(rc),

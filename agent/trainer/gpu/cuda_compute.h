@@ -31,10 +31,9 @@ struct compute_buf {
   enum compute_use use;
   enum kernel_type type; /* of `data` */
   size_t n;
-  void *data;     /* device memory; of a stage: pinned host memory */
-  bool from_nccl; /* data is of ncclMemAlloc, which other GPUs of the node can map */
-  void *low;      /* COMPUTE_PARAM in bf16 and fp16: the copy that matrix products read */
-  struct {        /* COMPUTE_ACT: the layer whose forward wrote it last, so its mask fits; serial 0: none */
+  void *data; /* device memory; of a stage: pinned host memory */
+  void *low;  /* COMPUTE_PARAM in bf16 and fp16: the copy that matrix products read */
+  struct {    /* COMPUTE_ACT: the layer whose forward wrote it last, so its mask fits; serial 0: none */
     const struct compute_layer *layer;
     uint64_t serial;
     size_t at, rows;

@@ -14,10 +14,6 @@
  * A batch that is sent has a stream of its own. Its copy starts at once, while earlier steps run, and its step waits
  * for it. Sending is outside captured steps, each of which has the buffer of its own slot.
  *
- * Gradients are what collectives read and write, so their memory is NCCL's own (ncclMemAlloc, since 2.19): memory of
- * cudaMalloc cannot be registered with NCCL for transfers over NVLink. If NCCL is older, or has no such memory left, it
- * is memory of cudaMalloc, and NCCL copies through its own buffers. nccl_coll.c registers it.
- *
  * Memory is allocated only at set-up. Freeing it waits for the queue first. If the queue does not finish, or a
  * communicator could not be ended (held), the memory is left to the exit of the process, because cudaFree would wait
  * forever.
@@ -34,13 +30,8 @@
 #include "common/mem.h"
 
 #include <errno.h>
-#include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* NULL if the library at run time is too old to have it. */
-#pragma weak ncclMemAlloc /* 2.19 */
-#pragma weak ncclMemFree
 
 static int no_memory(struct compute *c, size_t bytes, const char *where, struct err *e) {
   size_t spare = 0, all = 0;
@@ -59,24 +50,7 @@ int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
   return cuda_check(c, rc, "cudaMalloc", e);
 }
 
-/* Zeroed memory for gradients. *from_nccl: ncclMemFree frees it, and not cudaFree. */
-static int grad_raw(struct compute *c, size_t bytes, void **out, bool *from_nccl, struct err *e) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
-  size_t size = bytes ? bytes : 1;
-  *from_nccl = ncclMemAlloc && ncclMemFree && ncclMemAlloc(out, size) == ncclSuccess;
-  if (*from_nccl) return cuda_check(c, cudaMemsetAsync(*out, 0, size, cuda_of(c)->stream), "a fill", e);
-  (void)cudaGetLastError();
-#endif
-  return cuda_mem_raw(c, bytes, out, e);
-}
-
 static void free_data(struct compute_buf *b) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
-  if (b->from_nccl && ncclMemFree) {
-    (void)ncclMemFree(b->data);
-    return;
-  }
-#endif
   if (b->use == COMPUTE_STAGE)
     (void)cudaFreeHost(b->data);
   else
@@ -103,9 +77,7 @@ int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct com
   b->n = n;
   b->type = use == COMPUTE_ACT ? u->low : KERNEL_F32;
   size_t bytes = n * kernel_type_size(b->type);
-  rc = use == COMPUTE_STAGE  ? stage_raw(c, bytes, &b->data, e)
-       : use == COMPUTE_GRAD ? grad_raw(c, bytes, &b->data, &b->from_nccl, e)
-                             : cuda_mem_raw(c, bytes, &b->data, e);
+  rc = use == COMPUTE_STAGE ? stage_raw(c, bytes, &b->data, e) : cuda_mem_raw(c, bytes, &b->data, e);
   if (rc == 0 && use == COMPUTE_PARAM && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, n * kernel_type_size(u->low), &b->low, e);
   if (rc) {

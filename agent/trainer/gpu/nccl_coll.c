@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives of NCCL, on a stream of their own. nccl_comm.c has the communicator, nccl_fail.c its failures,
- * nccl_register.c its memory.
+/* Collectives of NCCL, on a stream of their own. nccl_comm.c has the communicator, nccl_fail.c its failures.
  *
  *     compute's stream   ... backward | ready ------------------------------ waits | update ...
  *     this stream                     waits | count | all-reduce | count | done
@@ -183,6 +182,5 @@ const struct coll_ops nccl_ops = {
     .broadcast = nccl_broadcast,
     .abort = nccl_abort,
     .cut = nccl_cut,
-    .register_buf = nccl_register,
     .twin = nccl_twin,
 };

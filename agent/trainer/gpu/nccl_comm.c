@@ -167,9 +167,7 @@ void nccl_cut(struct coll *l) {
 /* Waits until NCCL says that all ranks are done. */
 static bool finalize(struct nccl *n) {
   uint64_t end = monotonic_ms() + (n->cfg.timeout_ms < NCCL_END_MS ? n->cfg.timeout_ms : NCCL_END_MS);
-  ncclResult_t rc;
-  nccl_deregister(n);
-  rc = ncclCommFinalize(n->comm);
+  ncclResult_t rc = ncclCommFinalize(n->comm);
   while (rc == ncclSuccess || rc == ncclInProgress) {
     ncclResult_t state = ncclInProgress;
     rc = ncclCommGetAsyncError(n->comm, &state);

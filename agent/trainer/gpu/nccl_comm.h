@@ -7,7 +7,6 @@
  *   nccl_comm.c       the communicator: how it begins and ends
  *   nccl_coll.c       the collectives
  *   nccl_fail.c       the watch over them, the board, and how a rank fails
- *   nccl_register.c   memory that NCCL may use directly
  *
  * Other files use nccl_coll.h. */
 
@@ -20,16 +19,9 @@
 
 enum {
   NCCL_STAGE = 1 << 20, /* bytes of a broadcast at a time */
-  NCCL_REGS_MAX = 16,   /* registered buffers */
 };
 
 struct nccl_end; /* the thread that ends a communicator */
-
-/* A registered buffer. */
-struct nccl_reg {
-  void *handle;
-  bool window;
-};
 
 struct nccl {
   struct coll base;
@@ -46,8 +38,6 @@ struct nccl {
   uint64_t tickets; /* begun */
   uint32_t bucket;  /* of the next all-reduce */
   void *stage, *stage_dev;
-  struct nccl_reg regs[NCCL_REGS_MAX];
-  int n_regs;
 
   struct trace *trace, *trace_dev; /* the same memory, at its host and its device address */
   uint64_t *counts;
@@ -80,10 +70,6 @@ void nccl_cut(struct coll *l);
 /* From now on this rank has failed, and its updates are blocked. */
 void nccl_poison(struct nccl *n, int code);
 void nccl_nap(void);
-
-/* nccl_register.c: for collectives to come. Called by all ranks, for the same buffer. */
-int nccl_register(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e);
-void nccl_deregister(struct nccl *n);
 
 /* nccl_fail.c. The functions that fail return the code, with its message. */
 void nccl_abort(struct coll *l, const char *why);

@@ -49,8 +49,7 @@ static int rehearse(struct trainer *t, trainer_calls_fn calls, void *ctx, struct
   int rc = coll_twin(own, twin, e);
   if (rc) return rc;
   if (*twin) t->coll = *twin;
-  if (*twin) rc = trainer_register(t, *twin, e);
-  if (rc == 0) rc = record(t, calls, ctx, &graph, e);
+  rc = record(t, calls, ctx, &graph, e);
   t->coll = own;
   if (rc)
     coll_abort(*twin, e->text);

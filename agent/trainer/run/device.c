@@ -10,9 +10,6 @@
  * and where it was installed. It is linked with libcublasLt and libnccl, so those can be missing first, and the
  * loader's error becomes advice. The module is never closed, because CUDA has threads and exit handlers in it.
  *
- * Every step sums the gradients, from one buffer, so that buffer is registered with the collectives as soon as they
- * exist.
- *
  * The agent shows a trainer only its own device. A trainer without that, or one started by hand, takes device
  * LOCAL_RANK of those that CUDA shows, modulo their number. The TCP ring needs host memory and NCCL needs a device, so
  * all ranks must use the same kind, and with `auto` each has chosen alone. They compare first, so a rank of another
@@ -284,13 +281,7 @@ static int join_tcp(struct trainer *t, struct err *e) {
                                 .exchange_ctx = t->rdzv,
                                 .asked = trainer_asked,
                                 .asked_ctx = t};
-  return coll_host_create(&cfg, &t->coll, e);
-}
-
-int trainer_register(struct trainer *t, struct coll *l, struct err *e) {
-  int rc = t->model.grads ? coll_register(l, t->c, t->model.grads, e) : 0;
-  if (rc == 0 && t->bench_data) rc = coll_register(l, t->c, t->bench_data, e);
-  return rc;
+  return coll_tcp_create(&cfg, &t->coll, e);
 }
 
 int trainer_join_ranks(struct trainer *t, struct err *e) {
@@ -303,6 +294,5 @@ int trainer_join_ranks(struct trainer *t, struct err *e) {
   int rc = t->world > 1 ? compare_devices(t, e) : 0;
   if (rc) return rc;
   rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
-  if (rc == 0) rc = trainer_register(t, t->coll, e);
   return is_stop(rc) ? with_exit(t, TRAINER_STOPPED, rc) : with_coll_exit(t, rc);
 }

@@ -458,12 +458,6 @@ static const struct opt table[] = {
      .label = "FILE",
      .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, eval, "
              "checkpoint, recover, stop, end; bench, bench_end."},
-    {.name = "tensorboard",
-     .type = OPT_STRING,
-     .offset = AT(tensorboard),
-     .label = "DIR",
-     .help = "A folder to which rank 0 writes curves for TensorBoard: loss, learning rate, norm of the gradients, "
-             "samples per second; loss and accuracy of evaluations. A run that resumes continues them."},
     {.name = "metrics-every",
      .type = OPT_INT,
      .offset = AT(metrics_every),
@@ -471,7 +465,7 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1e9,
      .label = "STEPS",
-     .help = "Steps between two step lines of --metrics, and two points of --tensorboard."},
+     .help = "Steps between two step lines of --metrics."},
 
     {.group = "Ranks"},
     {.name = "coll-timeout",
@@ -603,10 +597,9 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
       for (size_t i = 0; i < sizeof training / sizeof *training; i++) trains |= strcmp(row->group, training[i]) == 0;
       continue;
     }
-    bool shared = false, mine = trains || strcmp(row->name, "tensorboard") == 0,
-         of_bench = strncmp(row->name, "bench-", 6) == 0;
+    bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
     for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
-    if (shared || !(bench ? mine : of_bench)) continue;
+    if (shared || !(bench ? trains : of_bench)) continue;
     if (opts_source(&trainer_opts_spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
     return bench ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
                  : err_set(e, -EINVAL, "--%s is for --bench allreduce, which is not given", row->name);

@@ -58,7 +58,7 @@ struct trainer_opts {
   int64_t keep_checkpoints;
   enum resume_mode resume;
   const char *resume_from;
-  const char *metrics, *tensorboard;
+  const char *metrics;
   int64_t metrics_every, report_every_ms;
   double throttle;
   int64_t coll_timeout_ms;

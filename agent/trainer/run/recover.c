@@ -19,9 +19,9 @@
  *
  * A rank that the next round leaves out (its node is drained, or a spare now) waits too, and is stopped only when that
  * round runs. Until then its device may be in a collective of the last round, which goes on when the others cut theirs
- * off, and stores into their memory: NCCL maps registered buffers on all ranks of a node. It maps the gradients alone
- * (trainer_register). So no round uses the gradients' memory of the round before. The physical memory of the old ones
- * stays as long as another process maps it.
+ * off, and stores into their memory: NCCL maps the buffers of a captured collective on all ranks of a node, and only
+ * gradients are reduced there. So no round uses the gradients' memory of the round before. The physical memory of the
+ * old ones stays as long as another process maps it.
  *
  * Any of this may fail because yet another rank is lost; then it starts again. Without memory, without an agent, or
  * after a request to stop, the process ends as it would with --recovery restart. It does not cut off anything either:
@@ -144,7 +144,6 @@ int trainer_agree(struct trainer *t, struct err *e) {
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   t->has_state = true;
   if (rdzv_resumed(t->rdzv, t->done.step)) log_warn("%s", rdzv_error(t->rdzv));
-  trainer_board_begin(t);
   return 0;
 }
 

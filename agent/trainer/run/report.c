@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports of a run: to people by the log, to the agent by librdzv, to programs by --metrics, to TensorBoard
- * by --tensorboard (tensorboard.c).
+/* Reports of a run: to people by the log, to the agent by librdzv, to programs by --metrics.
  *
  * All of it describes the last step that was read. The host's waiting and working times are by its own clock. The
  * device's times are by the device's clock, which it writes beside the results (compute_copy_and_stamp), in captured
@@ -93,7 +92,6 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   metrics_text(&t->metrics, "precision", trainer_precision_name(t->c->precision));
   metrics_text(&t->metrics, "input", t->rows ? "kept" : "sent");
   metrics_text(&t->metrics, "collectives", t->coll->ops->name);
-  metrics_real(&t->metrics, "peak_flops", t->c->peak_flops > 0 ? t->c->peak_flops : (double)NAN);
   metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_step_samples(&t->sampler, 0)));
   for (int i = 0; i < PHASE_FIRST_STEP; i++) metrics_ms(t, phase_keys[i], t->phase_us[i]);
   int rc = end_metrics_line(t, e);
@@ -126,7 +124,6 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   }
   if (t->done.step % (uint64_t)t->o.metrics_every != 0) return 0;
   double flops = ms->step ? model_flops(&t->o.shape, ms->samples) * 1e6 / (double)ms->step : (double)NAN;
-  double peak = t->c->peak_flops * t->world;
   bool bad = t->bad_in_row > 0;
   metrics_begin(m, "step");
   metrics_uint(m, "step", t->done.step);
@@ -139,7 +136,6 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   metrics_real(m, "samples_per_second", t->rate.value);
   metrics_real(m, "steps_per_second", t->rate.steps_value);
   metrics_real(m, "flops", flops);
-  metrics_real(m, "peak_share", peak > 0 ? flops / peak : (double)NAN);
   metrics_ms(t, "step_ms", ms->step);
   metrics_ms(t, "input_ms", ms->input);
   metrics_ms(t, "wait_ms", ms->wait);
@@ -177,7 +173,6 @@ int trainer_report_step(struct trainer *t, struct err *e) {
              (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.steps_value,
              t->rate.value);
   }
-  trainer_board_step(t);
   return report_step_metrics(t, e);
 }
 
@@ -187,7 +182,6 @@ int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, u
   if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% classified correctly", 100 * accuracy);
   log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss, right,
            (unsigned long long)t->evaluation.data.n);
-  trainer_board_evaluation(t, loss, accuracy);
   metrics_begin(&t->metrics, "eval");
   metrics_uint(&t->metrics, "step", t->done.step);
   metrics_real(&t->metrics, "loss", loss);

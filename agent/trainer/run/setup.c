@@ -268,7 +268,6 @@ bool trainer_teardown(struct trainer *t) {
   coll_destroy(t->coll);
   trainer_save_close(t);
   metrics_finish(&t->metrics);
-  trainer_board_close(t);
   if (t->c) {
     compute_free(t->c, t->bench_data);
     compute_free(t->c, t->bench_stage);

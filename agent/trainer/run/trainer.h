@@ -157,12 +157,10 @@ struct trainer {
   struct evaluation evaluation;
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
-  /* Reports (report.c, tensorboard.c). */
+  /* Reports (report.c). */
   struct wait_log *waits; /* NULL: this rank logs no waits */
   struct tally tally;     /* of what is waited for now */
   struct metrics metrics;
-  struct rdzv_tensorboard *board; /* NULL: none */
-  bool board_failed;              /* the last step could not be written there */
   struct rate rate;
   uint64_t begin_us, samples, steps; /* this process alone */
   uint64_t reported_us, read_us, next_step_us;
@@ -201,8 +199,6 @@ int trainer_open_device(struct trainer *t, struct err *e);
 int trainer_join_ranks(struct trainer *t, struct err *e);
 /* rdzv_exchange for --coll-timeout at most: `all` has room for each rank's `size` bytes. SIGTERM ends it: -EINTR. */
 int trainer_exchange(struct trainer *t, const char *name, const void *mine, size_t size, void *all, struct err *e);
-/* Registers the memory that is reduced; once for each communicator. */
-int trainer_register(struct trainer *t, struct coll *l, struct err *e);
 void trainer_log_device(const struct trainer *t);
 
 /* loop.c: trains to the end, or until a requested stop. No step is queued afterwards. */
@@ -310,12 +306,6 @@ void trainer_end_phase(struct trainer *t, enum trainer_phase phase);
 
 /* From now on rank 0 logs its waits, as often as --report-every says. */
 void trainer_log_waits(struct trainer *t);
-
-/* tensorboard.c: --tensorboard, on rank 0. No error of it ends a run. */
-void trainer_board_begin(struct trainer *t); /* the round begins behind t->done */
-void trainer_board_step(struct trainer *t);
-void trainer_board_evaluation(struct trainer *t, double loss, double accuracy); /* accuracy: NaN without labels */
-void trainer_board_close(struct trainer *t);
 
 /* bench.c: memory for --bench, and the bench from the first size to the result. */
 int trainer_bench_alloc(struct trainer *t, struct err *e);

@@ -13,7 +13,7 @@ rdzv.huggingface, rdzv.accelerate and rdzv.lightning connect the trainers of the
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, ContextManager, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, ContextManager, List, Optional
 
 from ._checkpoints import Checkpoints
 from ._errors import Error, Lost, Rejoin, Stopped, Timeout
@@ -57,7 +57,7 @@ else:
 
 
 __all__ = ["Checkpoints", "Error", "Job", "Lost", "Rejoin", "Request", "Stopped", "Store", "Timeout", "barrier", "can_checkpoint", "can_rejoin",
-           "checkpointed", "done", "exchange", "init", "log", "progress", "rejoin", "requested", "resumed", "saved", "saving"]
+           "checkpointed", "done", "exchange", "init", "progress", "rejoin", "requested", "resumed", "saved", "saving"]
 
 _ATTRIBUTES = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "node_count", "round", "restart_count", "run_id", "incarnation",
                "head_addr", "node_addr", "alone", "end_time", "saved_step", "store")
@@ -92,12 +92,6 @@ def resumed(step: int) -> None:
 def saving() -> ContextManager[None]:
     """Job.saving of init()."""
     return init().saving()
-
-
-def log(step: int, values: Optional[Mapping[str, Any]] = None, *, folder: Union[str, "os.PathLike[str]", None] = None, every_rank: bool = False,
-        **scalars: Any) -> None:
-    """Job.log of init()."""
-    init().log(step, values, folder=folder, every_rank=every_rank, **scalars)
 
 
 def requested() -> Request:

@@ -13,12 +13,11 @@ import struct
 import threading
 import time
 from types import TracebackType
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Type, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type
 
 from ._errors import Error, Rejoin, Stopped
 from ._lib import Context
 from ._store import Duration, Store, as_bytes, as_name, milliseconds
-from ._tensorboard import FOLDER, Boards
 
 U64_MAX = 2**64 - 1
 CONNECT_S = 10.0
@@ -43,12 +42,12 @@ def _step(step: int) -> int:
     return number
 
 
-def _number(value: Any, name: str = "loss") -> float:
+def _number(value: Any) -> float:
     """item() and not float(), which warns of a tensor that has a gradient."""
     try:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as e:
-        raise ValueError(f"{name} is {value!r:.80}: it must be a number, or a tensor with one element ({e})") from None
+        raise ValueError(f"loss is {value!r:.80}: it must be a number, or a tensor with one element ({e})") from None
 
 
 class _Reports:
@@ -130,7 +129,6 @@ class Job:
         self._checkpoints = itertools.count()  # each Checkpoints of a round has names of its own in the store
         self._lock = threading.Lock()
         self._reports = _Reports()
-        self._boards = Boards()
         #: The round's store.
         self.store = Store(self._mine)
 
@@ -268,9 +266,8 @@ class Job:
     def resumed(self, step: int) -> None:
         """Training goes on with the state after `step`: a checkpoint was loaded, or training begins (0). Call it before the first step.
 
-        The agents then know which steps are done again, and the curves of log() continue there."""
+        The agents then know which steps are done again."""
         self._context.report("resumed", _step(step))
-        self._boards.resumed(_step(step))
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
@@ -280,22 +277,6 @@ class Job:
             yield
         finally:
             self._context.report("saving", False)
-
-    def log(self, step: int, values: Optional[Mapping[str, Any]] = None, *, folder: Union[str, "os.PathLike[str]", None] = None,
-            every_rank: bool = False, **scalars: Any) -> None:
-        """Writes values of a step for TensorBoard, on rank 0: log(step, loss=loss), log(step, {"train/loss": loss}).
-
-        `folder`: where the files are; None: RDZV_TENSORBOARD_DIR. `every_rank`: each rank writes to a folder rank-N in it. A value is a
-        number, or a tensor with one element. A full disk is a warning, not an error."""
-        if self._context.pid != os.getpid():
-            raise Error("log: this process was forked from the worker: call rdzv.init() here", errno.EINVAL)
-        numbers = {tag: _number(value, tag) for tag, value in {**(values or {}), **scalars}.items()} if self.rank == 0 or every_rank else {}
-        if not numbers:
-            return
-        place = os.fspath(folder) if folder is not None else os.environ.get(FOLDER) or None
-        if place is not None and every_rank:
-            place = os.path.join(place, f"rank-{self.rank}")
-        self._boards.log(place, _step(step), numbers)
 
     def requested(self) -> Request:
         """What the agent asks of this worker now. Does not wait. Without an agent: Request(0)."""
@@ -329,7 +310,6 @@ class Job:
         except Rejoin:
             raise Stopped from None
         self._place = _read_place(self._context)
-        self._boards.close()
         self._checkpoints = itertools.count()
         os.environ["RDZV_ROUND"] = str(self.round)  # for further connections of this process
         with self._lock:
@@ -347,8 +327,6 @@ class Job:
         with _init_lock:
             if _job is self:
                 _job = None
-        if self._context.pid == os.getpid():
-            self._boards.close()
         self._context.close()
 
     def __enter__(self) -> "Job":

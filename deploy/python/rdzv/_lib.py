@@ -70,10 +70,6 @@ _FUNCTIONS = {
     "store_queue_pop": (_int, _text, _buffer, _size_out, _int),
     "store_queue_try_pop": (_int, _text, _buffer, _size_out, _int),
     "store_queue_len": (_int, _text, _i64_out, _int),
-    # The first argument of these is a board.
-    "tensorboard_resumed": (_int, _u64),
-    "tensorboard_log": (_int, _u64, _texts, ctypes.POINTER(_double), _size),
-    "tensorboard_close": (None,),
 }
 
 _lock = threading.Lock()
@@ -122,7 +118,6 @@ def _open() -> ctypes.CDLL:
 
 def _declare(lib: ctypes.CDLL) -> None:
     lib.rdzv_init.argtypes, lib.rdzv_init.restype = [ctypes.POINTER(_context), _int], _int
-    lib.rdzv_tensorboard_open.argtypes, lib.rdzv_tensorboard_open.restype = [ctypes.POINTER(_context), _text], _int
     lib.rdzv_version.argtypes, lib.rdzv_version.restype = [], _text
     for name, (result, *arguments) in _FUNCTIONS.items():
         f = getattr(lib, "rdzv_" + name)

@@ -36,18 +36,6 @@ static bool more_buckets_than_tickets(struct rank *r) {
   return true;
 }
 
-static bool registered_memory_is_summed_too(struct rank *r) {
-  struct step p;
-  struct err e = ERR_INIT;
-  EXPECT(step_make(r, &p, N, 2));
-  GOOD(coll_register(r->l, r->c, p.grads, &e));
-  EXPECT(steps(r, &p, 3));
-  coll_destroy(r->l); /* before the memory goes */
-  r->l = NULL;
-  step_free(r, &p);
-  return true;
-}
-
 static bool the_hosts_bytes(struct rank *r) {
   static uint8_t bytes[3 * (1 << 20) + 7];
   struct err e = ERR_INIT;
@@ -103,10 +91,8 @@ static bool a_twin_is_tried_and_thrown_away(struct rank *r) {
   struct coll *own = r->l, *twin = NULL;
   struct err e = ERR_INIT;
   EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
-  GOOD(coll_register(own, r->c, p.grads, &e));
   GOOD(coll_twin(own, &twin, &e));
   EXPECT(twin && twin != own);
-  GOOD(coll_register(twin, r->c, p.grads, &e));
   r->l = twin;
   GOOD(compute_capture_begin(r->c, &e));
   GOOD(step_queue(r, &p, &e));
@@ -530,7 +516,6 @@ static const struct test tests[] = {
     {"sums_are_right", 3, LONG_MS, sums_are_right, false, -1},
     {"alone", 1, LONG_MS, sums_are_right, false, -1},
     {"more_buckets_than_tickets", 2, LONG_MS, more_buckets_than_tickets, false, -1},
-    {"registered_memory", 2, LONG_MS, registered_memory_is_summed_too, false, -1},
     {"the_hosts_bytes", 3, LONG_MS, the_hosts_bytes, false, -1},
     {"captured_steps", 3, LONG_MS, captured_steps, false, -1},
     {"a_twin_is_tried_and_thrown_away", 3, LONG_MS, a_twin_is_tried_and_thrown_away, false, -1},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coll/tcp.c and coll/host.c: worlds of real processes on loopback. Sums against plain sums for odd sizes, with the same
+/* coll/tcp.c: worlds of real processes on loopback. Sums against plain sums for odd sizes, with the same
  * bytes everywhere, every time and on both transports; ranks that die, fall silent, give up or leave; and strangers.
  * Every test runs twice: with the ring alone, and with a registered buffer that all ranks share.
  *
@@ -43,16 +43,11 @@ struct rank {
   struct meeting *meeting;
   struct coll *l;
   struct compute *c;
-  struct compute_buf *b;         /* that of new_buffer */
   uint64_t leave_ms;             /* when rank 0's agent asks it to leave; 0: never */
   int (*before)(struct rank *r); /* strangers: after the cards are exchanged, before the ring forms */
 };
 
 typedef bool (*rank_fn)(struct rank *r);
-
-static bool shared; /* the transport of all worlds */
-
-enum { ROOM = BIG / 4 * 5 + 1 };
 
 #define EXPECT(cond)                                                                                                   \
   do {                                                                                                                 \
@@ -99,33 +94,15 @@ static bool join(struct rank *r) {
   r->c = compute_cpu_create(1, COMPUTE_FP32);
   if (r->world == 1)
     r->l = coll_local_create();
-  else if ((shared ? coll_host_create : coll_tcp_create)(&cfg, &r->l, &e))
+  else if (coll_tcp_create(&cfg, &r->l, &e))
     fprintf(stderr, "rank %d: %s\n", r->rank, e.text);
-  if (!r->l || r->world == 1) return r->l != NULL;
-  EXPECT(strcmp(r->l->ops->name, shared ? "shared memory" : "tcp") == 0);
-  if (!shared) return true;
-  EXPECT(compute_alloc(r->c, COMPUTE_GRAD, ROOM, &r->b, &e) == 0);
-  coll_register(r->l, r->c, r->b, &e); /* where a rank dies at once this fails, and then all that follows does */
-  return true;
-}
-
-/* The registered buffer; with the ring alone, one like any other. */
-static void new_buffer(struct rank *r, size_t n, struct compute_buf **out) {
-  if (r->b && n <= ROOM)
-    *out = r->b;
-  else
-    compute_alloc(r->c, COMPUTE_GRAD, n, out, NULL);
-}
-
-static void free_buffer(struct rank *r, struct compute_buf *b) {
-  if (b != r->b) compute_free(r->c, b);
+  return r->l != NULL;
 }
 
 static void run_rank(struct rank r, rank_fn fn) {
   alarm(PATIENT_MS / 1000);
   bool ok = join(&r) && fn(&r);
   coll_destroy(r.l);
-  compute_free(r.c, r.b);
   compute_destroy(r.c);
   exit(ok ? 0 : 1);
 }
@@ -200,7 +177,7 @@ static bool check_sums(struct rank *r) {
   size_t n = (size_t)r->arg;
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  new_buffer(r, n + 1, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, n + 1, &b, NULL);
   float *x = compute_host(r->c, span_of_all(b, n + 1));
   x[n] = 12345.0f; /* must stay */
   EXPECT(sum_once(r, b, n));
@@ -222,7 +199,7 @@ static bool check_sums(struct rank *r) {
   compute_free(r->c, other);
   free(roots);
   free(mine);
-  free_buffer(r, b);
+  compute_free(r->c, b);
   return true;
 }
 
@@ -238,7 +215,7 @@ static bool check_many(struct rank *r) {
   struct coll_ticket t[N];
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  new_buffer(r, N * EACH, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, N * EACH, &b, NULL);
   float *x = fill(r, b, N * EACH);
   for (size_t k = 0; k < N; k++) {
     EXPECT(coll_all_reduce_begin(r->l, r->c, (struct span){b, k * EACH, EACH - k}, &t[k], &e) == 0);
@@ -256,7 +233,7 @@ static bool check_many(struct rank *r) {
   }
   EXPECT(coll_sum(r->l, v, COLL_SUM_MAX + 1, &e) == -EINVAL);
   EXPECT(coll_barrier(r->l, &e) == 0);
-  free_buffer(r, b);
+  compute_free(r->c, b);
   return true;
 }
 
@@ -287,7 +264,7 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   struct err e = ERR_INIT;
   struct compute_buf *b;
   int rc = 0;
-  new_buffer(r, BIG, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, NULL);
   uint64_t from = now_ms();
   while (rc == 0 && now_ms() - from < SOON_MS) {
     struct coll_ticket t;
@@ -301,7 +278,7 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   EXPECT(strstr(e.text, words) != NULL);
   EXPECT(took < SOON_MS);
   EXPECT(coll_barrier(r->l, NULL) == rc); /* and it stays so */
-  free_buffer(r, b);
+  compute_free(r->c, b);
   return true;
 }
 
@@ -311,7 +288,7 @@ static bool one_dies(struct rank *r) {
   struct coll_ticket t;
   struct compute_buf *b;
   struct err e = ERR_INIT;
-  new_buffer(r, BIG, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, NULL);
   for (int i = 0; i < 3; i++) coll_all_reduce_begin(r->l, r->c, span_of_all(b, BIG), &t, &e);
   kill(getpid(), SIGKILL);
   return false;
@@ -347,7 +324,7 @@ static bool one_hangs_and_all_are_asked(struct rank *r) {
   struct err e = ERR_INIT;
   struct coll_ticket t;
   struct compute_buf *b;
-  new_buffer(r, 1000, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, 1000, &b, NULL);
   EXPECT(sum_once(r, b, 1000));
   pthread_barrier_wait(&r->meeting->barrier);
   if (r->rank == r->arg) kill(getpid(), SIGSTOP);
@@ -359,7 +336,7 @@ static bool one_hangs_and_all_are_asked(struct rank *r) {
   EXPECT(r->l->lost == -1 || rc == -ECONNABORTED);
   EXPECT(strstr(e.text, "the agent ends this round") != NULL);
   EXPECT(now_ms() - from < SOON_MS);
-  free_buffer(r, b);
+  compute_free(r->c, b);
   return true;
 }
 
@@ -391,10 +368,10 @@ static bool leave_at_once(struct rank *r) {
   struct err e = ERR_INIT;
   double v = 1;
   struct compute_buf *b;
-  new_buffer(r, 100, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, 100, &b, NULL);
   for (int i = 0; i < 20; i++) EXPECT(coll_sum(r->l, &v, 1, &e) == 0);
   for (int i = 0; i < 20; i++) EXPECT(sum_once(r, b, 100));
-  free_buffer(r, b);
+  compute_free(r->c, b);
   return true;
 }
 
@@ -407,13 +384,13 @@ static bool sizes_differ(struct rank *r) {
   struct coll_ticket t = {0};
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  new_buffer(r, BIG, &b);
+  compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, NULL);
   size_t n = r->rank == 0 ? 1000 : 2000;
   int rc = coll_all_reduce_begin(r->l, r->c, span_of_all(b, n), &t, &e);
   if (rc == 0) rc = coll_wait(r->l, t, &e);
   if (rc == 0) rc = coll_barrier(r->l, &e);
   EXPECT(rc < 0 && e.text[0]);
-  free_buffer(r, b);
+  compute_free(r->c, b);
   return true;
 }
 
@@ -535,16 +512,6 @@ static void test_streams_fit(void **state) {
       }
 }
 
-static int use_ring(void **state) {
-  shared = false;
-  return 0;
-}
-
-static int use_shared_memory(void **state) {
-  shared = true;
-  return 0;
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_streams_fit),
@@ -563,6 +530,5 @@ int main(void) {
       cmocka_unit_test(test_strangers_are_not_let_in),
       cmocka_unit_test(test_neighbours_that_are_not_there),
   };
-  int failed = cmocka_run_group_tests_name("ring", tests, use_ring, NULL);
-  return failed + cmocka_run_group_tests_name("shared memory", tests, use_shared_memory, NULL);
+  return cmocka_run_group_tests(tests, NULL, NULL);
 }
