@@ -339,7 +339,7 @@ static void on_end(uv_timer_t *timer) {
     return;
   }
   job_times_reason(s->o->options, &why);
-  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM, .reason = buf_text(&why)}});
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = buf_text(&why)});
   buf_finish(&why);
 }
 
@@ -376,8 +376,8 @@ static void on_up(void *ctx, bool moved) {
   round_store_reach(s->store, &daemon);
   name_page(s);
   socket_format(&daemon, addr);
-  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP,
-                                       .link_up = {.moved = moved, .addr = addr[0] ? addr : NULL, .port = port}});
+  post(ctx, &(struct supervisor_event){
+                .kind = SUP_LINK_UP, .link_up = {.moved = moved, .port = port}, .text = addr[0] ? addr : NULL});
 }
 
 static void on_down(void *ctx, const struct link_down *down) {
@@ -385,12 +385,12 @@ static void on_down(void *ctx, const struct link_down *down) {
   log_desk_forget(((struct session *)ctx)->log_desk);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_DOWN,
-                .link_down = {
-                    .foreign = down->foreign, .unknown = down->unknown, .exit_code = down->fatal, .why = down->why}});
+                .link_down = {.foreign = down->foreign, .unknown = down->unknown, .exit_code = down->fatal},
+                .text = down->why});
 }
 
 static void on_stranger(void *ctx, const char *who) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = who}});
+  post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .text = who});
 }
 
 /* Messages about the owners of connections go to the store, and questions for lines to their desk; the mind does not

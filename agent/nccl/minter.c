@@ -45,7 +45,8 @@ static void fail_minting(struct minting *m, const struct err *why, bool lasting)
   struct minter *of = m->of;
   struct supervisor_event ev = {.kind = SUP_MINT_FAILED,
                                 .round = m->round,
-                                .mint_failed = {.helper = m->number, .why = why->text, .lasting = lasting}};
+                                .mint_failed = {.helper = m->number, .lasting = lasting},
+                                .text = why->text};
   free_minting(m);
   of->o.on_event(of->o.ctx, &ev);
 }

@@ -37,7 +37,7 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   s->link.hello_sent = s->link.stranger_named = false;
   s->link.greeting_ms = s->now_ms + sup_answer_patience_ms(s, false);
   s->link.stranger_met = true; /* until WELCOME */
-  sup_note_peer(s, ev->link_up.addr, ev->link_up.port);
+  sup_note_peer(s, ev->text, ev->link_up.port);
 }
 
 /* The endpoint's port speaks another protocol, and the end of that is not waited for as long as for a daemon. */
@@ -155,7 +155,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     return;
   }
   if (cannot_help(s, ev)) {
-    sup_log(s, LOG_ERROR, "%s", ev->link_down.why);
+    sup_log(s, LOG_ERROR, "%s", ev->text);
     sup_exit(s, ev->link_down.exit_code, NULL);
     return;
   }
@@ -168,7 +168,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     s->link.unknown_ms = s->now_ms;
   struct buf why = BUF_INIT;
   bool doubt = s->config.endpoint_doubt && !s->link.welcomed;
-  buf_puts(&why, ev->link_down.why ? ev->link_down.why : "the connection was closed");
+  buf_puts(&why, ev->text ? ev->text : "the connection was closed");
   if (doubt) buf_printf(&why, "; %s", s->config.endpoint_doubt);
   log_link_down(s, buf_text(&why));
   buf_finish(&why);
@@ -178,7 +178,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_stranger(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state != CONNECTION_GREETING || s->link.welcomed || s->link.stranger_ms != UINT64_MAX) return;
   s->link.stranger_named = true;
-  log_link_down(s, ev->stranger.name);
+  log_link_down(s, ev->text);
 }
 
 /* If a heartbeat is that late, the silence was ours. */

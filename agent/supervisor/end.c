@@ -160,7 +160,7 @@ static void begin_leaving(struct supervisor *s, int signo, const char *why) {
  * their time. */
 void sup_signal(struct supervisor *s, const struct supervisor_event *ev) {
   int signo = ev->signal.signo;
-  const char *why = ev->signal.reason;
+  const char *why = ev->text;
   const char *name = signal_name(signo);
   if (why && (s->leave.signals || sup_is_exiting(s))) return;
   if (sup_is_exiting(s)) {

@@ -236,11 +236,9 @@ void sup_evidence(struct supervisor *s, const struct supervisor_event *ev) {
     v[i].op = xstrdup(v[i].op);
     v[i].ranks = xstrdup(v[i].ranks);
   }
-  h->evidence = (struct evidence){.collectives = v,
-                                  .n_collectives = ev->evidence.n,
-                                  .silent = xstrdup(ev->evidence.silent),
-                                  .text = xstrdup(ev->evidence.ras)};
-  h->text = xstrdup(ev->evidence.text);
+  h->evidence = (struct evidence){
+      .collectives = v, .n_collectives = ev->evidence.n, .silent = xstrdup(ev->silent), .text = xstrdup(ev->ras)};
+  h->text = xstrdup(ev->text);
   h->awaited = ev->evidence.awaited;
 }
 
@@ -453,7 +451,7 @@ void sup_probed(struct supervisor *s, const struct supervisor_event *ev) {
   if (!is_probing(s)) return;
   struct worker *w = &s->workers[ev->local_rank];
   w->ps[0] = ev->probed.state;
-  snprintf(w->where, sizeof w->where, "%s", ev->probed.where ? ev->probed.where : "");
+  snprintf(w->where, sizeof w->where, "%s", ev->text ? ev->text : "");
 }
 
 /* The answer is there. True: it is accepted, and reported. */

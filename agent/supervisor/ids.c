@@ -168,7 +168,7 @@ void sup_minted(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_mint_failed(struct supervisor *s, const struct supervisor_event *ev) {
   struct minting *m = find_minting(s, ev->mint_failed.helper);
-  const char *why = ev->mint_failed.why ? ev->mint_failed.why : "?";
+  const char *why = ev->text ? ev->text : "?";
   if (!m) return;
   if (!s->ids->all) {
     send_mint_failure(s, m, why, ev->mint_failed.lasting);

@@ -181,7 +181,7 @@ void sup_parked_unasked(struct supervisor *s, const struct supervisor_event *ev)
   if (p->first_ms) return;
   p->first_ms = s->now_ms;
   p->first = ev->local_rank;
-  snprintf(p->reason, sizeof p->reason, "%s", ev->parked.reason ? ev->parked.reason : "");
+  snprintf(p->reason, sizeof p->reason, "%s", ev->text ? ev->text : "");
   sup_log(s, LOG_DEBUG, "rank %lld has left round %lld to rejoin%s%s", (long long)(s->round.rank_base + ev->local_rank),
           (long long)s->round.number, p->reason[0] ? ": " : "", p->reason);
 }

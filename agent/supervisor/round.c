@@ -279,7 +279,7 @@ static void note_device(struct worker *w, const char *device) {
 void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   w->pid = ev->spawned.pid;
-  note_device(w, ev->spawned.device);
+  note_device(w, ev->device);
   if (!w->spawned) s->round.n_spawned++;
   w->spawned = true;
   w->adopting = w->parked = false;
@@ -303,11 +303,11 @@ static bool is_the_beginning(const struct supervisor *s, uint32_t local_rank) {
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   if (!died_by_itself(s, ev) || s->workers[ev->local_rank].exited) return;
   s->workers[ev->local_rank].exited = true;
-  note_device(&s->workers[ev->local_rank], ev->exec_failed.device);
+  note_device(&s->workers[ev->local_rank], ev->device);
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
   struct err why = {.code = -ev->exec_failed.error};
-  err_set(&why, why.code, "%s", ev->exec_failed.text ? ev->exec_failed.text : "");
+  err_set(&why, why.code, "%s", ev->text ? ev->text : "");
   limit_explain(&why);
   v.cause = CAUSE_WORKER_EXEC;
   bool transient = limit_is_transient(ev->exec_failed.error);
@@ -319,12 +319,12 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_device_held(struct supervisor *s, const struct supervisor_event *ev) {
   if (!died_by_itself(s, ev)) return;
-  note_device(&s->workers[ev->local_rank], ev->device_held.device);
+  note_device(&s->workers[ev->local_rank], ev->device);
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
   v.cause = CAUSE_DEVICE_HELD;
   v.code = EXIT_CODE_DEVICES;
-  v.text = ev->device_held.text ? ev->device_held.text : "";
+  v.text = ev->text ? ev->text : "";
   sup_fail_round(s, &v, ev->when_ms);
 }
 
@@ -342,12 +342,12 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   }
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
-  v.text = ev->exited.last_lines ? ev->exited.last_lines : "";
-  v.error = ev->exited.error ? ev->exited.error : "";
+  v.text = ev->text ? ev->text : "";
+  v.error = ev->error ? ev->error : "";
   v.shown = ev->exited.lines_shown;
-  if (ev->exited.interpreter) {
+  if (ev->interpreter) {
     free(s->round.interpreter);
-    s->round.interpreter = xstrdup(ev->exited.interpreter);
+    s->round.interpreter = xstrdup(ev->interpreter);
   }
   if (WIFSIGNALED(ev->exited.status)) {
     v.cause = CAUSE_WORKER_SIGNAL;

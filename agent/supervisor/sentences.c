@@ -249,7 +249,7 @@ void sup_log_settled(struct supervisor *s, const struct settled *settled) {
 /* Nothing of a round may be left when the next one begins, so this node waits. */
 void sup_stuck(struct supervisor *s, const struct supervisor_event *ev) {
   struct buf who = BUF_INIT;
-  const char *command = ev->stuck.command ? ev->stuck.command : "?";
+  const char *command = ev->text ? ev->text : "?";
   bool worker = ev->round == s->round.number && ev->local_rank < (uint32_t)s->config.workers;
   if (worker)
     buf_printf(&who, "rank %lld (local %u), ", (long long)s->round.rank_base + ev->local_rank, ev->local_rank);

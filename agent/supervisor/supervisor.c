@@ -113,57 +113,15 @@ void sup_send(struct supervisor *s, const struct msg *m) {
 
 /* Events that wait. ------------------------------------------------------------------------------------------------ */
 
-enum { STRINGS_MAX = 3 };
-
-/* The places of the event's strings. */
-static size_t find_strings(struct supervisor_event *ev, const char **at[STRINGS_MAX]) {
-  size_t n = 0;
-  switch (ev->kind) {
-  case SUP_LINK_UP: at[n++] = &ev->link_up.addr; break;
-  case SUP_LINK_DOWN: at[n++] = &ev->link_down.why; break;
-  case SUP_STRANGER: at[n++] = &ev->stranger.name; break;
-  case SUP_SPAWNED: at[n++] = &ev->spawned.device; break;
-  case SUP_EXEC_FAILED:
-    at[n++] = &ev->exec_failed.text;
-    at[n++] = &ev->exec_failed.device;
-    break;
-  case SUP_DEVICE_HELD:
-    at[n++] = &ev->device_held.text;
-    at[n++] = &ev->device_held.device;
-    break;
-  case SUP_EXITED:
-    at[n++] = &ev->exited.last_lines;
-    at[n++] = &ev->exited.interpreter;
-    at[n++] = &ev->exited.error;
-    break;
-  case SUP_STUCK: at[n++] = &ev->stuck.command; break;
-  case SUP_SIGNAL: at[n++] = &ev->signal.reason; break;
-  case SUP_PARKED: at[n++] = &ev->parked.reason; break;
-  case SUP_PROBED: at[n++] = &ev->probed.where; break;
-  case SUP_EVIDENCE:
-    at[n++] = &ev->evidence.text;
-    at[n++] = &ev->evidence.ras;
-    at[n++] = &ev->evidence.silent;
-    break;
-  case SUP_MINT_FAILED: at[n++] = &ev->mint_failed.why; break;
-  default: break;
-  }
-  return n;
-}
-
 struct supervisor_event *supervisor_event_copy(const struct supervisor_event *ev) {
   struct supervisor_event *copy = xmemdup(ev, sizeof *ev);
-  const char **at[STRINGS_MAX];
-  size_t n = find_strings(copy, at);
-  for (size_t i = 0; i < n; i++)
-    if (*at[i]) *at[i] = xstrdup(*at[i]);
+  for (size_t i = 0; i < SUPERVISOR_EVENT_STRINGS; i++)
+    if (copy->strings[i]) copy->strings[i] = xstrdup(copy->strings[i]);
   return copy;
 }
 
 void supervisor_event_free(struct supervisor_event *copy) {
-  const char **at[STRINGS_MAX];
-  size_t n = copy ? find_strings(copy, at) : 0;
-  for (size_t i = 0; i < n; i++) free((void *)(uintptr_t)*at[i]);
+  for (size_t i = 0; copy && i < SUPERVISOR_EVENT_STRINGS; i++) free((void *)(uintptr_t)copy->strings[i]);
   free(copy);
 }
 

@@ -23,9 +23,10 @@ enum {
   SUPERVISOR_STRANGER_MS = 30000,   /* how long the port may speak another protocol before the agent gives up */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
   SUPERVISOR_EARLY_MS = 60000,      /* from the first worker that finishes to a line about it, while others go on */
-  SUPERVISOR_MINT_MS = 20000,       /* until a helper has minted NCCL ids; < JOB_MINT_MS */
-  SUPERVISOR_FORWARD_MS = 5000,     /* or a lease, if that is less */
-  SUPERVISOR_CLAIM_MS = 10000,      /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
+  SUPERVISOR_EVENT_STRINGS = 6,
+  SUPERVISOR_MINT_MS = 20000,   /* until a helper has minted NCCL ids; < JOB_MINT_MS */
+  SUPERVISOR_FORWARD_MS = 5000, /* or a lease, if that is less */
+  SUPERVISOR_CLAIM_MS = 10000,  /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
   SUPERVISOR_PROBE_MS = 5500, /* a hang: how long workers are probed before they are stopped, at most; < JOB_PROBE_MS */
 };
 
@@ -106,6 +107,28 @@ struct supervisor_event {
   uint64_t wall_ms;           /* since 1970, for events */
   uint32_t round, local_rank; /* of the worker, or of what else of a round the event tells */
   uint64_t when_ms;           /* EXEC_FAILED, DEVICE_HELD, EXITED, FENCED, SIGN: when it happened, <= now_ms */
+  /* Strings; NULL: not known. A copy owns its own.
+   *
+   *   LINK_UP       text: the daemon's numeric address, for FORWARD
+   *   LINK_DOWN, MINT_FAILED   text: why
+   *   STRANGER      text: a clause that names the program
+   *   SPAWNED       device: as in a verdict; also of EXEC_FAILED and DEVICE_HELD
+   *   EXEC_FAILED   text: why
+   *   DEVICE_HELD   text: which process holds it
+   *   EXITED        text: the last lines of its stderr. error: its last exception, or the kernel's reason for SIGKILL.
+   *                 interpreter: the one that printed its traceback
+   *   STUCK         text: the command of the process
+   *   SIGNAL        text: no signal came, but the agent is to leave as if one had. NULL: a signal came
+   *   PARKED        text: why it left unasked; "" or NULL: it was asked
+   *   PROBED        text: where in the kernel, or ""
+   *   EVIDENCE      text: for the verdict. ras: what NCCL's RAS says of all ranks. silent: ranks, as in EVIDENCE. "":
+   *                 nothing */
+  union {
+    struct {
+      const char *text, *device, *error, *interpreter, *ras, *silent;
+    };
+    const char *strings[SUPERVISOR_EVENT_STRINGS];
+  };
   union {
     struct {
       uint32_t port; /* 0: none */
@@ -114,39 +137,25 @@ struct supervisor_event {
       uint32_t port; /* 0: none */
     } standby;
     struct {
-      bool moved;       /* the numeric address is not the one that welcomed us last */
-      const char *addr; /* the daemon's, numeric, for FORWARD; NULL: not known */
+      bool moved; /* the numeric address is not the one that welcomed us last */
       uint32_t port;
     } link_up;
     struct {
-      const char *why;
       int exit_code; /* not 0: trying again cannot help; the agent exits with it */
       bool foreign;  /* the program there has spoken another protocol */
       bool unknown;  /* its name does not exist */
     } link_down;
-    struct {
-      const char *name; /* a clause that names the program */
-    } stranger;
     const struct msg *msg;
     struct {
       int pid;
-      const char *device; /* here and below: for verdicts; NULL: not known */
     } spawned;
     struct {
       int error; /* errno */
-      const char *text, *device;
     } exec_failed;
     struct {
-      const char *text; /* which process holds it */
-      const char *device;
-    } device_held;
-    struct {
-      int status;              /* as of waitpid */
-      bool unasked;            /* it died before SUP_STOP_TREES reached it */
-      const char *last_lines;  /* of its stderr */
-      bool lines_shown;        /* they are on the terminal already */
-      const char *interpreter; /* that printed its traceback; NULL: not known */
-      const char *error;       /* its last exception, or the kernel's reason for SIGKILL; NULL or "": nothing */
+      int status;       /* as of waitpid */
+      bool unasked;     /* it died before SUP_STOP_TREES reached it */
+      bool lines_shown; /* its last lines are on the terminal already */
     } exited;
     struct {
       struct local_set kept;
@@ -154,8 +163,7 @@ struct supervisor_event {
     } clear;
     struct {
       int pid;
-      char state; /* as in /proc/PID/stat */
-      const char *command;
+      char state;  /* as in /proc/PID/stat */
       bool denied; /* the process runs as user `uid`, and the agent's user may not kill it */
       int64_t uid;
     } stuck;
@@ -164,7 +172,6 @@ struct supervisor_event {
     } guard_gone;
     struct {
       int signo;
-      const char *reason; /* no signal came, but the agent is to leave as if one had; NULL: a signal came */
     } signal;
     struct {
       bool on;
@@ -187,22 +194,15 @@ struct supervisor_event {
       uint64_t step;    /* after which it was written */
     } checkpointed;
     struct {
-      const char *reason; /* why it left unasked; "" or NULL: it was asked */
-    } parked;
-    struct {
       enum hang_sign kind;
     } sign;
     struct {
       bool held; /* workers could not go on: they are suspended, or nothing reads their output */
     } looked;
     struct {
-      char state;        /* as in /proc/PID/stat; 0: unknown */
-      const char *where; /* in the kernel, or "" */
+      char state; /* as in /proc/PID/stat; 0: unknown */
     } probed;
     struct {
-      const char *text;     /* for the verdict; "": nothing */
-      const char *ras;      /* what NCCL's RAS says of all ranks; "": nothing */
-      const char *silent;   /* ranks, as in EVIDENCE */
       struct collective *v; /* of this node */
       size_t n;
       struct local_set awaited; /* others wait for them in a collective */
@@ -214,7 +214,6 @@ struct supervisor_event {
     } minted;
     struct {
       uint32_t helper;
-      const char *why;
       bool lasting; /* it will always fail here: there is no NCCL */
     } mint_failed;
   };

@@ -90,7 +90,7 @@ void hang_watch_look(struct hang_watch *h, struct worker *v) {
 
 static void on_fact(void *ctx, uint32_t local_rank, const struct probe_facts *f) {
   report(ctx, (struct supervisor_event){
-                  .kind = SUP_PROBED, .local_rank = local_rank, .probed = {.state = f->state, .where = f->where}});
+                  .kind = SUP_PROBED, .local_rank = local_rank, .probed = {.state = f->state}, .text = f->where});
 }
 
 static void on_facts(void *ctx) {
@@ -148,12 +148,10 @@ static void on_evidence(void *ctx, const struct evidence_answer *a) {
   if (a->has_ras) h->hold_ms = h->begun_ms + EVIDENCE_MS;
   if (a->any)
     report(h, (struct supervisor_event){.kind = SUP_EVIDENCE,
-                                        .evidence = {.text = a->text,
-                                                     .ras = a->ras,
-                                                     .silent = a->silent,
-                                                     .v = v,
-                                                     .n = a->flights.n,
-                                                     .awaited = a->awaited}});
+                                        .evidence = {.v = v, .n = a->flights.n, .awaited = a->awaited},
+                                        .text = a->text,
+                                        .ras = a->ras,
+                                        .silent = a->silent});
   if (!h->v) return;
   for (uint32_t i = h->o.count; i-- > 0;)
     if (local_set_has(&a->awaited, i)) h->suspect = i; /* its stack is the one that is wanted */

@@ -210,7 +210,7 @@ static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
     break;
   case SDK_EVENT_PARKED:
     report(r, (struct supervisor_event){
-                  .kind = SUP_PARKED, .round = s->round, .local_rank = s->local_rank, .parked = {.reason = s->text}});
+                  .kind = SUP_PARKED, .round = s->round, .local_rank = s->local_rank, .text = s->text});
     break;
   case SDK_EVENT_TROUBLE: log_trouble(r, s); break;
   }
@@ -256,16 +256,15 @@ static void report_exit(struct round_driver *r, uint32_t i) {
       last_line(tail, &reason);
   }
   bool is_shown = output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown; /* above the verdict */
-  report(r, (struct supervisor_event){.kind = SUP_EXITED,
-                                      .round = r->round,
-                                      .local_rank = i,
-                                      .when_ms = k->when_ms,
-                                      .exited = {.status = k->status,
-                                                 .unasked = k->unasked,
-                                                 .error = buf_text(&reason),
-                                                 .interpreter = r->interpreter,
-                                                 .last_lines = said && !tail[0] ? said->callstack : tail,
-                                                 .lines_shown = tail[0] && is_shown}});
+  report(r, (struct supervisor_event){
+                .kind = SUP_EXITED,
+                .round = r->round,
+                .local_rank = i,
+                .when_ms = k->when_ms,
+                .exited = {.status = k->status, .unasked = k->unasked, .lines_shown = tail[0] && is_shown},
+                .error = buf_text(&reason),
+                .interpreter = r->interpreter,
+                .text = said && !tail[0] ? said->callstack : tail});
   buf_finish(&reason);
 }
 
@@ -528,7 +527,8 @@ static bool try_to_spawn(struct round_driver *r, uint32_t i) {
                                         .round = r->round,
                                         .local_rank = i,
                                         .when_ms = boot_ms(),
-                                        .exec_failed = {.error = -rc, .text = e.text}});
+                                        .exec_failed = {.error = -rc},
+                                        .text = e.text});
   return rc != -EPIPE;
 }
 
@@ -608,7 +608,8 @@ static void on_held(void *ctx, uint32_t local_rank, const char *text) {
                                       .round = (uint32_t)r->start->round,
                                       .local_rank = local_rank,
                                       .when_ms = boot_ms(),
-                                      .device_held = {.device = device_of(r, local_rank), .text = text}});
+                                      .device = device_of(r, local_rank),
+                                      .text = text});
 }
 
 void round_start(struct round_driver *r, struct start *start, const struct bytes *guests,
@@ -620,7 +621,8 @@ void round_start(struct round_driver *r, struct start *start, const struct bytes
     report(r, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                         .round = (uint32_t)start->round,
                                         .when_ms = boot_ms(),
-                                        .exec_failed = {.error = -rc, .text = e.text}});
+                                        .exec_failed = {.error = -rc},
+                                        .text = e.text});
     start_free(start);
     return;
   }
@@ -721,15 +723,15 @@ static struct supervisor_event event_of(const struct guard_event *g, enum superv
 static void report_spawned(struct round_driver *r, const struct guard_event *g) {
   struct supervisor_event ev = event_of(g, SUP_SPAWNED);
   ev.spawned.pid = g->pid;
-  ev.spawned.device = device_of(r, g->local_rank);
+  ev.device = device_of(r, g->local_rank);
   report(r, ev);
 }
 
 static void report_exec_failed(struct round_driver *r, const struct guard_event *g) {
   struct supervisor_event ev = event_of(g, SUP_EXEC_FAILED);
   ev.exec_failed.error = g->error;
-  ev.exec_failed.text = g->text;
-  ev.exec_failed.device = device_of(r, g->local_rank);
+  ev.text = g->text;
+  ev.device = device_of(r, g->local_rank);
   report(r, ev);
 }
 
@@ -737,7 +739,7 @@ static void report_stuck(struct round_driver *r, const struct guard_event *g) {
   struct supervisor_event ev = event_of(g, SUP_STUCK);
   ev.stuck.pid = g->pid;
   ev.stuck.state = (char)g->error;
-  ev.stuck.command = g->text;
+  ev.text = g->text;
   ev.stuck.denied = g->denied;
   ev.stuck.uid = g->uid;
   report(r, ev);

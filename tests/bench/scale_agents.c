@@ -140,7 +140,7 @@ static void disconnect(struct agent *a) {
 
 static void link_down(struct agent *a, int code) {
   disconnect(a);
-  notify(a, (struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.why = strerror(code)}});
+  notify(a, (struct supervisor_event){.kind = SUP_LINK_DOWN, .text = strerror(code)});
 }
 
 /* Of this agent's own address, so that ten thousand do not share the ports of one. */
@@ -224,7 +224,8 @@ static void workers_end(struct agent *a, int status, bool unasked) {
                                           .round = a->round,
                                           .local_rank = i,
                                           .when_ms = boot_ms(),
-                                          .exited = {.status = status, .unasked = unasked, .last_lines = ""}});
+                                          .exited = {.status = status, .unasked = unasked},
+                                          .text = ""});
   a->runs = false;
   notify(a, (struct supervisor_event){.kind = SUP_CLEAR, .round = a->round});
 }
@@ -499,15 +500,13 @@ static void lose_agent(struct agent *a) {
 }
 
 static void kill_worker(struct agent *a, uint32_t local_rank) {
-  notify(a,
-         (struct supervisor_event){.kind = SUP_EXITED,
-                                   .round = a->round,
-                                   .local_rank = local_rank,
-                                   .when_ms = boot_ms(),
-                                   .exited = {.status = SIGKILL,
-                                              .unasked = true,
-                                              .last_lines = "Traceback (most recent call last):\n  File \"train.py\", "
-                                                            "line 12, in <module>\nRuntimeError: boom"}});
+  notify(a, (struct supervisor_event){.kind = SUP_EXITED,
+                                      .round = a->round,
+                                      .local_rank = local_rank,
+                                      .when_ms = boot_ms(),
+                                      .exited = {.status = SIGKILL, .unasked = true},
+                                      .text = "Traceback (most recent call last):\n  File \"train.py\", "
+                                              "line 12, in <module>\nRuntimeError: boom"});
 }
 
 static void progress(struct agent *a, uint64_t step) {

@@ -150,15 +150,14 @@ void bench_msg(struct bench *b, const struct msg *m) {
 void bench_up(struct bench *b) {
   struct msg m;
   bench_event(
-      b, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.addr = b->peer, .port = b->peer ? 29400 : 0}});
+      b, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.port = b->peer ? 29400 : 0}, .text = b->peer});
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
   bench_msg(b, &m);
 }
 
 void bench_down(struct bench *b, bool refused) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                            .link_down = {.why = refused ? "refused" : "reset by peer"}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .text = refused ? "refused" : "reset by peer"});
 }
 
 void bench_welcome(struct bench *b, bool fence) {
@@ -267,7 +266,8 @@ void bench_exited(struct bench *b, uint32_t local_rank, int status, uint64_t whe
                                             .round = round_now(b),
                                             .local_rank = local_rank,
                                             .when_ms = when_ms,
-                                            .exited = {.status = status, .last_lines = text}});
+                                            .exited = {.status = status},
+                                            .text = text});
 }
 
 void bench_clear(struct bench *b) {

@@ -123,7 +123,7 @@ static void notify_evidence(struct sim *s, struct sim_agent *a, uint64_t at) {
   }
   memcpy(a->ranks, ranks, sizeof ranks);
   struct supervisor_event ev = {
-      .kind = SUP_EVIDENCE, .round = a->round, .evidence = {.text = "", .ras = "", .silent = "", .v = c, .n = 1}};
+      .kind = SUP_EVIDENCE, .round = a->round, .evidence = {.v = c, .n = 1}, .text = "", .ras = "", .silent = ""};
   guard_notify(s, a, at, ev);
 }
 
@@ -134,11 +134,11 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
     struct sim_worker *w = &a->w[i];
     if (!worker_works(w)) continue;
     guard_notify(s, a, at,
-                 (struct supervisor_event){
-                     .kind = SUP_PROBED,
-                     .round = a->round,
-                     .local_rank = i,
-                     .probed = {.state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S', .where = "do_poll"}});
+                 (struct supervisor_event){.kind = SUP_PROBED,
+                                           .round = a->round,
+                                           .local_rank = i,
+                                           .probed = {.state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S'},
+                                           .text = "do_poll"});
   }
   notify_evidence(s, a, at);
   guard_notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
@@ -277,12 +277,12 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
     struct supervisor_event ev = {.round = a->round, .local_rank = w->local_rank, .when_ms = s->now};
     if (held) {
       ev.kind = SUP_DEVICE_HELD;
-      ev.device_held.text = "pid 7 holds it";
-      ev.device_held.device = "2, GPU-8f";
+      ev.text = "pid 7 holds it";
+      ev.device = "2, GPU-8f";
     } else {
       ev.kind = SUP_EXEC_FAILED;
       ev.exec_failed.error = w->b.exec_errno;
-      ev.exec_failed.text = w->b.exec_errno == EAGAIN ? "fork: no process is left" : "no such file";
+      ev.text = w->b.exec_errno == EAGAIN ? "fork: no process is left" : "no such file";
     }
     guard_tell(s, a, ev, true);
     guard_check(s, a);
@@ -499,12 +499,13 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
   if (status && w->b.words) snprintf(words, sizeof words, "%s (pid %d, 0x%x)", w->b.words, w->pid, w->pid * 4099);
   if (a->guard_alive)
     guard_tell(s, a,
-               (struct supervisor_event){
-                   .kind = SUP_EXITED,
-                   .round = a->round,
-                   .local_rank = w->local_rank,
-                   .when_ms = s->now,
-                   .exited = {.status = status, .last_lines = status ? "last words" : "", .error = words}},
+               (struct supervisor_event){.kind = SUP_EXITED,
+                                         .round = a->round,
+                                         .local_rank = w->local_rank,
+                                         .when_ms = s->now,
+                                         .exited = {.status = status},
+                                         .text = status ? "last words" : "",
+                                         .error = words},
                by_itself);
   guard_check(s, a);
 }
@@ -563,7 +564,7 @@ static void on_parks(struct sim *s, struct sim_agent *a, struct sim_worker *w, b
                (struct supervisor_event){.kind = SUP_PARKED,
                                          .round = a->round,
                                          .local_rank = w->local_rank,
-                                         .parked = {.reason = unasked ? "lost contact with a rank" : ""}});
+                                         .text = unasked ? "lost contact with a rank" : ""});
 }
 
 static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t number) {
@@ -608,7 +609,8 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
                  (struct supervisor_event){.kind = SUP_STUCK,
                                            .round = a->round,
                                            .local_rank = w->local_rank,
-                                           .stuck = {.pid = w->pid, .state = 'D', .command = "python"}});
+                                           .stuck = {.pid = w->pid, .state = 'D'},
+                                           .text = "python"});
   } else {
     on_step(s, a, w);
   }

@@ -29,7 +29,7 @@ static void notify(struct sim *s, struct sim_agent *a, uint64_t at, const struct
   } else {
     ev.kind = SUP_MINT_FAILED;
     ev.mint_failed.helper = h->number;
-    ev.mint_failed.why = text;
+    ev.text = text;
   }
   e->notice = supervisor_event_copy(&ev);
 }

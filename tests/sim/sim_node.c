@@ -352,7 +352,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
 
 void agent_link_down(struct sim *s, struct sim_agent *a, const char *why) {
   if (s->config.verbose || s->config.connections) sim_trace(s, "%s: link down, %s", a->name, why);
-  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .link_down = {.why = why}};
+  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .text = why};
   agent_mind(s, a, &ev);
 }
 
@@ -392,9 +392,9 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
     a->conn = c;
     c->user_timeout_ms[TO_DAEMON] = (uint32_t)s->config.settings.lease_ms;
     const struct sim_daemon *d = daemon_at(s, c->side);
-    struct supervisor_event up = {
-        .kind = SUP_LINK_UP,
-        .link_up = {.moved = a->home >= 0 && a->home != c->side, .addr = d->addr, .port = d->port}};
+    struct supervisor_event up = {.kind = SUP_LINK_UP,
+                                  .link_up = {.moved = a->home >= 0 && a->home != c->side, .port = d->port},
+                                  .text = d->addr};
     agent_mind(s, a, &up);
   }
 }

@@ -220,9 +220,9 @@ static void test_what_cannot_help_is_not_tried(void **state) {
   struct bench b;
   bench_open(&b);
   bench_begin(&b);
-  bench_event(
-      &b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                     .link_down = {.exit_code = EXIT_CODE_NO_DAEMON, .why = "nosuchhost: unknown"}});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                             .link_down = {.exit_code = EXIT_CODE_NO_DAEMON},
+                                             .text = "nosuchhost: unknown"});
   assert_exit(&b, EXIT_CODE_NO_DAEMON);
   assert_int_equal(bench_said(&b, "nosuchhost"), 1);
   bench_close(&b);
@@ -601,9 +601,9 @@ static void test_several_supervisors(void **state) {
 /* Another program has the port. ------------------------------------------------------------------------------------ */
 
 static void down_foreign(struct bench *b) {
-  bench_event(b,
-              &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                         .link_down = {.foreign = true, .why = "pid 9 (sshd) listens at node1:29400"}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                            .link_down = {.foreign = true},
+                                            .text = "pid 9 (sshd) listens at node1:29400"});
 }
 
 static void begin_with_ten_minutes(struct bench *b) {
@@ -650,8 +650,8 @@ static void test_a_place_outside_of_the_step_is_not_waited_for_long(void **state
 }
 
 static void down_unknown(struct bench *b) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                            .link_down = {.unknown = true, .why = "the name is not known"}});
+  bench_event(b, &(struct supervisor_event){
+                     .kind = SUP_LINK_DOWN, .link_down = {.unknown = true}, .text = "the name is not known"});
 }
 
 /* A misspelt name is tried for a minute. A name that exists meanwhile has the whole time. */
@@ -705,13 +705,12 @@ static void test_who_is_silent_is_named(void **state) {
   begin_with_ten_minutes(&b);
   bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
   bench_run(&b, 1000);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = "pid 9 (nc) is silent"}});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .text = "pid 9 (nc) is silent"});
   assert_int_equal(bench_said(&b, "pid 9 (nc) is silent; trying again for 599 s (--join-timeout)"), 1);
   for (int i = 0; i < 600 && !b.exits; i++) {
     bench_run(&b, 1000);
     if (!b.exits) bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
-    if (!b.exits)
-      bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = "pid 9 (nc) is silent"}});
+    if (!b.exits) bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .text = "pid 9 (nc) is silent"});
   }
   assert_exit(&b, EXIT_CODE_NO_DAEMON);
   assert_true(b.now_ms >= 600000); /* it may be rdzvd that hangs, behind a proxy */

@@ -183,7 +183,7 @@ static void test_leaving_by_the_clock(void **state) {
   struct bench b;
   bench_open_running(&b);
   bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_SIGNAL, .signal = {.signo = SIGTERM, .reason = "the scheduler ends the job in 5m"}});
+                      .kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "the scheduler ends the job in 5m"});
   assert_int_equal(bench_said(&b, "the scheduler ends the job in 5m: leaving with exit code 75"), 1);
   assert_string_equal(bench_report(&b, REPORT_LEAVING)->what.text,
                       "its agent leaves: the scheduler ends the job in 5m");
@@ -202,7 +202,7 @@ static void test_the_clock_after_a_signal_changes_nothing(void **state) {
   bench_open_running(&b);
   bench_signal(&b, SIGINT);
   bench_forget(&b);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM, .reason = "soon"}});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "soon"});
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
   bench_clear(&b);
   assert_exit(&b, 130);

@@ -268,7 +268,7 @@ static void test_other_texts_are_said_at_once(void **state) {
 }
 
 static void down(struct bench *b, const char *why) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.why = why}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .text = why});
 }
 
 static void test_no_daemon(void **state) {

@@ -36,7 +36,7 @@ static void sign(struct rig *r, uint32_t local_rank, enum hang_sign sign) {
 
 static void probed(struct rig *r, uint32_t local_rank, char state, const char *where) {
   event(r, (struct supervisor_event){
-               .kind = SUP_PROBED, .local_rank = local_rank, .probed = {.state = state, .where = where}});
+               .kind = SUP_PROBED, .local_rank = local_rank, .probed = {.state = state}, .text = where});
 }
 
 static void answer_look(struct rig *r) {
@@ -561,11 +561,10 @@ static void shows(struct rig *r, uint32_t awaited) {
   struct collective c = {
       .group = "gloo 0 default_pg", .op = "all_reduce", .seq = 7, .waiting = 1, .entered = 6, .idle = 1, .ranks = "3"};
   struct supervisor_event ev = {.kind = SUP_EVIDENCE,
-                                .evidence = {.text = "rank 3 has not entered all_reduce #7, 1 other waits in it",
-                                             .ras = "NCCL says this",
-                                             .silent = "",
-                                             .v = &c,
-                                             .n = 1}};
+                                .evidence = {.v = &c, .n = 1},
+                                .text = "rank 3 has not entered all_reduce #7, 1 other waits in it",
+                                .ras = "NCCL says this",
+                                .silent = ""};
   local_set_add(&ev.evidence.awaited, awaited);
   event(r, ev);
 }
@@ -599,7 +598,8 @@ static void gives_up(struct rig *r, uint32_t local_rank, const char *lines) {
   event(r, (struct supervisor_event){.kind = SUP_EXITED,
                                      .local_rank = local_rank,
                                      .when_ms = r->b.now_ms,
-                                     .exited = {.status = 6, .unasked = true, .last_lines = lines}});
+                                     .exited = {.status = 6, .unasked = true},
+                                     .text = lines});
 }
 
 #define WATCHDOG "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"

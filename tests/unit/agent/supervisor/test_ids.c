@@ -40,10 +40,10 @@ static void minted(struct bench *b, uint32_t number) {
 }
 
 static void mint_failed(struct bench *b, uint32_t number) {
-  bench_event(b,
-              &(struct supervisor_event){.kind = SUP_MINT_FAILED,
-                                         .round = 1,
-                                         .mint_failed = {.helper = number, .why = "it was killed", .lasting = true}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_MINT_FAILED,
+                                            .round = 1,
+                                            .mint_failed = {.helper = number, .lasting = true},
+                                            .text = "it was killed"});
 }
 
 static void ids(struct bench *b, int64_t round, int64_t count, const char *text) {

@@ -15,7 +15,7 @@ static void can_rejoin(struct bench *b, uint32_t local_rank, bool can) {
 }
 
 static void parks_because(struct bench *b, uint32_t local_rank, const char *reason) {
-  bench_worker(b, local_rank, (struct supervisor_event){.kind = SUP_PARKED, .parked = {.reason = reason}});
+  bench_worker(b, local_rank, (struct supervisor_event){.kind = SUP_PARKED, .text = reason});
 }
 
 static void parks(struct bench *b, uint32_t local_rank) {

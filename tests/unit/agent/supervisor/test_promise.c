@@ -211,7 +211,7 @@ static void test_another_port_is_told_between_rounds(void **state) {
 
 static void link_up_at(struct bench *b, const char *addr, uint32_t port) {
   struct msg m;
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.addr = addr, .port = port}});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.port = port}, .text = addr});
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
   bench_msg(b, &m);

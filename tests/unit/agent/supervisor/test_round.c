@@ -204,7 +204,8 @@ static void test_a_command_that_cannot_run(void **state) {
     struct supervisor_event ev = {.kind = SUP_EXEC_FAILED,
                                   .round = 1,
                                   .when_ms = b.now_ms,
-                                  .exec_failed = {.error = errors[i], .text = "no such file"}};
+                                  .exec_failed = {.error = errors[i]},
+                                  .text = "no such file"};
     bench_event(&b, &ev);
     bench_event(&b, &ev);
     const struct report *r = bench_report(&b, REPORT_FAILED);
@@ -223,11 +224,11 @@ static void test_a_limit_of_the_machine_is_not_lasting(void **state) {
   struct bench b;
   bench_open_joined(&b);
   bench_start(&b, 1);
-  bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_EXEC_FAILED,
-                      .round = 1,
-                      .when_ms = b.now_ms,
-                      .exec_failed = {.error = EAGAIN, .text = "fork: Resource temporarily unavailable"}});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
+                                             .round = 1,
+                                             .when_ms = b.now_ms,
+                                             .exec_failed = {.error = EAGAIN},
+                                             .text = "fork: Resource temporarily unavailable"});
   const struct report *r = bench_report(&b, REPORT_FAILED);
   assert_int_equal(r->what.cause, CAUSE_WORKER_EXEC);
   assert_int_equal(r->what.code, EXIT_CODE_SYSTEM);
@@ -246,7 +247,8 @@ static void test_device_held(void **state) {
                                 .round = 1,
                                 .local_rank = 1,
                                 .when_ms = b.now_ms,
-                                .device_held = {.device = "5, GPU-8f", .text = "pid 7 holds it"}};
+                                .device = "5, GPU-8f",
+                                .text = "pid 7 holds it"};
   bench_event(&b, &ev);
   const struct report *r = bench_report(&b, REPORT_FAILED);
   assert_int_equal(r->what.cause, CAUSE_DEVICE_HELD);
@@ -483,7 +485,7 @@ static void test_the_longest_hello(void **state) {
   for (uint32_t i = 0; i < 1024; i++)
     bench_event(&b,
                 &(struct supervisor_event){
-                    .kind = SUP_SPAWNED, .round = 1, .local_rank = i, .spawned = {.pid = 4194304, .device = device}});
+                    .kind = SUP_SPAWNED, .round = 1, .local_rank = i, .spawned = {.pid = 4194304}, .device = device});
   for (uint32_t i = 0; i < 1024; i++) bench_exited(&b, i, SIGNALED(11) | 0x80, b.now_ms - 5, text);
   bench_down(&b, false);
   bench_signal(&b, 15);

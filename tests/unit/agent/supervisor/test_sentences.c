@@ -196,10 +196,11 @@ static void test_lines_that_are_shown(void **state) {
     b.config.one_terminal = one_terminal;
     bench_running(&b);
     bench_worker(&b, 1,
-                 (struct supervisor_event){
-                     .kind = SUP_EXITED,
-                     .when_ms = b.now_ms,
-                     .exited = {.status = EXITED(7), .last_lines = "boom\n", .error = "boom", .lines_shown = true}});
+                 (struct supervisor_event){.kind = SUP_EXITED,
+                                           .when_ms = b.now_ms,
+                                           .exited = {.status = EXITED(7), .lines_shown = true},
+                                           .text = "boom\n",
+                                           .error = "boom"});
     v = bench_report(&b, REPORT_FAILED)->what;
     assert_true(v.shown);
     v.round = 1;
@@ -263,12 +264,12 @@ static void test_stuck_is_named(void **state) {
   struct bench b;
   bench_open_running(&b);
   bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D', .command = "a\x1b"}});
+                      .kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D'}, .text = "a\x1b"});
   assert_int_equal(bench_said(&b, "rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)"), 1);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STUCK,
-                                             .round = 1,
-                                             .local_rank = UINT32_MAX,
-                                             .stuck = {.pid = 5001, .state = 'D', .command = "b"}});
+  bench_event(
+      &b,
+      &(struct supervisor_event){
+          .kind = SUP_STUCK, .round = 1, .local_rank = UINT32_MAX, .stuck = {.pid = 5001, .state = 'D'}, .text = "b"});
   assert_int_equal(bench_said(&b, "pid 5001 (b) does not die of SIGKILL (state D)"), 1);
   bench_close(&b);
 }
@@ -276,11 +277,11 @@ static void test_stuck_is_named(void **state) {
 static void test_another_users_process_is_named(void **state) {
   struct bench b;
   bench_open_running(&b);
-  bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_STUCK,
-                      .round = 1,
-                      .local_rank = 1,
-                      .stuck = {.pid = 4711, .state = 'S', .denied = true, .uid = 0, .command = "sudo"}});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_STUCK,
+                                             .round = 1,
+                                             .local_rank = 1,
+                                             .stuck = {.pid = 4711, .state = 'S', .denied = true, .uid = 0},
+                                             .text = "sudo"});
   assert_int_equal(bench_said(&b, "rank 3 (local 1), pid 4711 (sudo), runs as uid 0 and cannot be killed by uid "), 1);
   assert_int_equal(bench_said(&b, "this node waits until it exits"), 1);
   assert_int_equal(bench_said(&b, "SIGKILL"), 0);
@@ -331,12 +332,13 @@ static void test_an_interpreter_of_another_round(void **state) {
   bench_open(&b);
   b.config.interpreter = "/env/bin/python3";
   bench_running(&b);
-  bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_EXITED,
-                      .round = 1,
-                      .local_rank = 1,
-                      .when_ms = b.now_ms,
-                      .exited = {.status = EXITED(1), .last_lines = text, .interpreter = "/shim/bin/python3"}});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_EXITED,
+                                             .round = 1,
+                                             .local_rank = 1,
+                                             .when_ms = b.now_ms,
+                                             .exited = {.status = EXITED(1)},
+                                             .text = text,
+                                             .interpreter = "/shim/bin/python3"});
   bench_run(&b, 250);
   assert_int_equal(bench_said(&b, "  it ran under /shim/bin/python3: install"), 1);
   bench_clear(&b);
@@ -353,12 +355,12 @@ static void test_an_interpreter_of_another_round(void **state) {
 /* An event that waits outlives what its driver said. */
 static void test_a_copy_has_strings_of_its_own(void **state) {
   char a[] = "lines", b[] = "/usr/bin/python3", c[] = "error";
-  struct supervisor_event *copy = supervisor_event_copy(
-      &(struct supervisor_event){.kind = SUP_EXITED, .exited = {.last_lines = a, .interpreter = b, .error = c}});
-  assert_ptr_not_equal(copy->exited.last_lines, a);
-  assert_ptr_not_equal(copy->exited.interpreter, b);
-  assert_ptr_not_equal(copy->exited.error, c);
-  assert_string_equal(copy->exited.interpreter, b);
+  struct supervisor_event *copy =
+      supervisor_event_copy(&(struct supervisor_event){.kind = SUP_EXITED, .text = a, .interpreter = b, .error = c});
+  assert_ptr_not_equal(copy->text, a);
+  assert_ptr_not_equal(copy->interpreter, b);
+  assert_ptr_not_equal(copy->error, c);
+  assert_string_equal(copy->interpreter, b);
   supervisor_event_free(copy);
 }
 

@@ -361,8 +361,8 @@ static void test_it_does_not_look_in_a_round(void **state) {
 
 /* A name that nobody knows: another address may do, until all are like that. */
 static void test_what_cannot_help_at_one_address(void **state) {
-  struct supervisor_event down = {.kind = SUP_LINK_DOWN,
-                                  .link_down = {.exit_code = EXIT_CODE_NO_DAEMON, .why = "gpu1: unknown"}};
+  struct supervisor_event down = {
+      .kind = SUP_LINK_DOWN, .link_down = {.exit_code = EXIT_CODE_NO_DAEMON}, .text = "gpu1: unknown"};
   struct bench b;
   open_endpoints(&b);
   bench_begin(&b);
