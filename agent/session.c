@@ -29,7 +29,7 @@
 #include "agent/link/host_addrs.h"
 #include "agent/link/link.h"
 #include "agent/link/local_daemon.h"
-#include "agent/log_desk.h"
+#include "agent/log_queries.h"
 #include "agent/nccl/minter.h"
 #include "agent/output/log_dir.h"
 #include "agent/output/log_sink.h"
@@ -75,7 +75,7 @@ struct session {
   struct round_store *store;
   struct minter *minter;
   struct event_sinks *events; /* NULL: none */
-  struct log_desk *log_desk;
+  struct log_queries *log_queries;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -87,7 +87,7 @@ struct session {
   struct last_signal last_signal;   /* of these */
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
-  struct bytes *obituary;
+  struct bytes *death_report;
   char *daemon_log;
   bool writing; /* --verdict-file */
   bool stepping, exiting, suspended, pool_is_due;
@@ -107,26 +107,26 @@ static void post(struct session *s, struct supervisor_event *ev);
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 
 /* The guard needs the address of the daemon that we are, or were last, connected to. Before the first connection there
- * is none, and on_up sends the obituary. */
-static void leave_obituary(struct session *s) {
+ * is none, and on_up sends the death report. */
+static void leave_death_report(struct session *s) {
   union socket_address peer = {0};
-  const struct bytes *b = s->obituary;
+  const struct bytes *b = s->death_report;
   if (b && !link_peer(s->link, &peer)) return;
-  round_obituary(s->round, &peer.any, b ? address_size(&peer) : 0, s->o->key, b);
+  round_death_report(s->round, &peer.any, b ? address_size(&peer) : 0, s->o->key, b);
 }
 
 /* In a channel the guard sends frames. Without a key it gets all the bytes that it is to send, the preface first. */
-static void set_obituary(struct session *s, const struct bytes *frame) {
+static void set_death_report(struct session *s, const struct bytes *frame) {
   struct buf all = BUF_INIT;
-  bytes_unref(s->obituary);
-  s->obituary = NULL;
+  bytes_unref(s->death_report);
+  s->death_report = NULL;
   if (frame) {
     if (!s->o->key) buf_append(&all, frame_preface, FRAME_PREFACE_SIZE);
     buf_append(&all, frame->data, frame->len);
-    s->obituary = bytes_create(all.data, all.len);
+    s->death_report = bytes_create(all.data, all.len);
     buf_finish(&all);
   }
-  leave_obituary(s);
+  leave_death_report(s);
 }
 
 static void write_verdict(struct session *s, const struct ending *ending) {
@@ -160,7 +160,7 @@ static void disconnect(struct session *s) {
   bool exits = s->effects.v[s->effects.n - 1].kind == SUP_EXIT;
   round_store_daemon(s->store, false);
   if (exits) return;
-  log_desk_forget(s->log_desk);
+  log_queries_forget(s->log_queries);
   link_shut(s->link);
 }
 
@@ -210,7 +210,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   }
   case SUP_UNMINT: minter_stop(s->minter, fx->unmint.helper); break;
   case SUP_IDS: round_ids(s->round, fx); break;
-  case SUP_OBITUARY: set_obituary(s, fx->obituary.bytes); break;
+  case SUP_DEATH_REPORT: set_death_report(s, fx->death_report.bytes); break;
   case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
   case SUP_TOLD: round_note_failure(s->round, fx->told.local_rank, fx->told.text, fx->told.error); break;
   case SUP_STATUS: relay_status(round_relay(s->round), fx->status.text); break;
@@ -370,7 +370,7 @@ static void on_up(void *ctx, bool moved) {
   struct ipaddr daemon;
   uint16_t port;
   char addr[INET6_ADDRSTRLEN];
-  if (s->obituary) leave_obituary(s); /* for the new address */
+  if (s->death_report) leave_death_report(s); /* for the new address */
   link_peer(s->link, &peer);
   socket_address_read(&peer, &daemon, &port);
   round_store_reach(s->store, &daemon);
@@ -382,25 +382,25 @@ static void on_up(void *ctx, bool moved) {
 
 static void on_down(void *ctx, const struct link_down *down) {
   round_store_daemon(((struct session *)ctx)->store, false);
-  log_desk_forget(((struct session *)ctx)->log_desk);
+  log_queries_forget(((struct session *)ctx)->log_queries);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_DOWN,
                 .link_down = {.foreign = down->foreign, .unknown = down->unknown, .exit_code = down->fatal},
                 .text = down->why});
 }
 
-static void on_stranger(void *ctx, const char *who) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .text = who});
+static void on_other_program(void *ctx, const char *who) {
+  post(ctx, &(struct supervisor_event){.kind = SUP_OTHER_PROGRAM, .text = who});
 }
 
-/* Messages about the owners of connections go to the store, and questions for lines to their desk; the mind does not
+/* Messages about the owners of connections go to the store, and questions for lines to log_queries; the mind does not
  * need them. */
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
   if (m->type == MSG_WELCOME) round_store_daemon(s->store, true);
   if (m->type == MSG_FIND_OWNERS) round_store_on_find(s->store, &m->find_owners);
   if (m->type == MSG_OWNERS) round_store_on_owners(s->store, &m->owners);
-  if (m->type == MSG_FETCH_LOG) log_desk_ask(s->log_desk, &m->fetch_log);
+  if (m->type == MSG_FETCH_LOG) log_queries_ask(s->log_queries, &m->fetch_log);
   if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG)
     post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
@@ -452,7 +452,7 @@ static void leave(struct session *s) {
  * must not delay the exit. */
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  if (!s->leaving && !log_desk_is_followed(s->log_desk)) leave(s);
+  if (!s->leaving && !log_queries_is_followed(s->log_queries)) leave(s);
   bool done = s->leaving && !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) &&
               !round_is_busy(s->round) && !s->writing && event_sinks_are_closed(s->events);
   if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
@@ -468,8 +468,8 @@ static void begin_exit(struct session *s, int code) {
   if (code) round_hand_up(s->round, code);
   event_sinks_close(s->events);
   forwarder_set(s->forwarder, NULL, UINT32_MAX, false);
-  log_desk_end(s->log_desk);
-  if (!log_desk_is_followed(s->log_desk)) leave(s);
+  log_queries_end(s->log_queries);
+  if (!log_queries_is_followed(s->log_queries)) leave(s);
   round_close(s->round); /* close_all waits for the guard, which ends while our daemon does */
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
   uv_unref((uv_handle_t *)&s->tick);
@@ -489,7 +489,7 @@ static bool close_all(struct session *s) {
   link_destroy(s->link);
   minter_destroy(s->minter);
   event_sinks_close(s->events);
-  log_desk_destroy(s->log_desk);
+  log_queries_destroy(s->log_queries);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
@@ -507,7 +507,7 @@ static bool close_all(struct session *s) {
   log_dir_finish(&s->logs);
   supervisor_destroy(s->supervisor);
   supervisor_effects_finish(&s->effects);
-  bytes_unref(s->obituary);
+  bytes_unref(s->death_report);
   free(s->daemon_log);
   return uv_loop_close(&s->loop) == 0;
 }
@@ -636,7 +636,7 @@ static void open_daemon(struct session *s) {
 }
 
 static void open_link(struct session *s) {
-  static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg, on_user_key};
+  static const struct link_callbacks link_callbacks = {on_up, on_down, on_other_program, on_msg, on_user_key};
   const struct agent_options *o = s->o->options;
   const struct resolve_words words = {
       o->endpoint_where, o->from.endpoint ? "give --endpoint HOST:PORT, the same to all agents" : RESOLVE_REMEDY};
@@ -687,8 +687,8 @@ static int open_parts(struct session *s, struct err *e) {
   if (rc == 0) rc = open_round(s, e);
   if (rc == 0) open_events(s);
   if (rc == 0)
-    s->log_desk = log_desk_create(
-        &(struct log_desk_options){.loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
+    s->log_queries = log_queries_create(&(struct log_queries_options){
+        .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
   if (rc == 0) open_link(s);
   return rc;
 }

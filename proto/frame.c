@@ -44,7 +44,7 @@ static enum frame_protocol detect_http(const void *data, size_t len) {
 enum frame_protocol frame_detect(const void *data, size_t len) {
   if (len == 0) return FRAME_PROTOCOL_MORE;
   int r = begins_with(data, len, frame_preface, 4); /* this side also refuses other versions by name */
-  if (r >= 0) return r ? FRAME_PROTOCOL_NATIVE : FRAME_PROTOCOL_MORE;
+  if (r >= 0) return r ? FRAME_PROTOCOL_RDZV : FRAME_PROTOCOL_MORE;
   r = begins_with(data, len, "\x00\xce\xf7\x85\x3c", 5);
   if (r >= 0) return r ? FRAME_PROTOCOL_C10D : FRAME_PROTOCOL_MORE;
   if (*(const unsigned char *)data <= 11) return FRAME_PROTOCOL_C10D_OLD;
@@ -55,7 +55,7 @@ const char *frame_protocol_name(enum frame_protocol p) {
   switch (p) {
   case FRAME_PROTOCOL_UNKNOWN: return "unknown";
   case FRAME_PROTOCOL_MORE: return "undecided";
-  case FRAME_PROTOCOL_NATIVE: return "native";
+  case FRAME_PROTOCOL_RDZV: return "rdzv";
   case FRAME_PROTOCOL_MUNGE: return "a question for a key by MUNGE";
   case FRAME_PROTOCOL_C10D: return "c10d";
   case FRAME_PROTOCOL_C10D_OLD: return "c10d (old numbering)";

@@ -28,7 +28,7 @@ extern const char frame_preface[FRAME_PREFACE_SIZE];
 enum frame_protocol {
   FRAME_PROTOCOL_UNKNOWN, /* none of these: close */
   FRAME_PROTOCOL_MORE,    /* too few bytes to tell */
-  FRAME_PROTOCOL_NATIVE,
+  FRAME_PROTOCOL_RDZV,
   FRAME_PROTOCOL_MUNGE,    /* a native preface of kind CHANNEL_KIND_MUNGE; found by conn.c */
   FRAME_PROTOCOL_C10D,     /* 00 CE F7 85 3C */
   FRAME_PROTOCOL_C10D_OLD, /* numbering of PyTorch 1.13 to 2.1: first byte 0..11 without the handshake */

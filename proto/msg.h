@@ -114,7 +114,7 @@ enum owner_byte {
 #define CAUSE_LIST(X)                                                                                                  \
   X(NONE, "none")                                                                                                      \
   X(OPERATOR, "operator")   /* rdzvctl stop */                                                                         \
-  X(NODE_LOST, "node-lost") /* closed connection, silence past the lease, obituary, or a missed deadline */            \
+  X(NODE_LOST, "node-lost") /* closed connection, silence past the lease, death report, or a missed deadline */        \
   X(NODE_LEAVING, "node-leaving")                                                                                      \
   X(WORKER_SIGNAL, "worker-signal")                                                                                    \
   X(WORKER_EXEC, "worker-exec") /* a worker could not be started: its command, or a limit of the machine */            \
@@ -359,12 +359,12 @@ const char *job_state_name(enum job_state v);
  * of those know of this one (PROTOCOL.md 9). The daemon says it in START; the node keeps it and says it in HELLO. */
 #define seal_FIELDS(F, S)                                                                                              \
   F(S, INT, nodes, 0, NODES_MAX)               /* of the round; 0: the node was in none */                             \
-  F(S, BOOL, keeper)                           /* half of the nodes are enough if this one is among them */            \
+  F(S, BOOL, tie_breaker)                      /* half of the nodes are enough if this one is among them */            \
   F(S, HEX, base_incarnation, INCARNATION_MAX) /* the round before, which this one follows; "": none */                \
   F(S, INT, base_round, 0, ROUND_MAX)                                                                                  \
   F(S, INT, base_nodes, 0, NODES_MAX)                                                                                  \
-  F(S, BOOL, in_base)     /* this node was in that one, */                                                             \
-  F(S, BOOL, base_keeper) /* and was its keeper */
+  F(S, BOOL, in_base)          /* this node was in that one, */                                                        \
+  F(S, BOOL, base_tie_breaker) /* and was its tie_breaker */
 
 /* An agent that can start rdzvd when the daemon's machine is lost. */
 #define successor_FIELDS(F, S)                                                                                         \
@@ -409,8 +409,8 @@ const char *job_state_name(enum job_state v);
   M(SETTLED, settled, TO_AGENT) /* the round's verdict; its reports are acknowledged */                                \
   M(END, end, TO_AGENT)         /* the job is over */                                                                  \
   M(END_ACK, end_ack, TO_DAEMON)                                                                                       \
-  M(BYE, bye, TO_DAEMON)           /* the agent leaves, and none of its workers runs */                                \
-  M(OBITUARY, obituary, TO_DAEMON) /* from a guard: its agent died, and its workers are dead */                        \
+  M(BYE, bye, TO_DAEMON)               /* the agent leaves, and none of its workers runs */                            \
+  M(AGENT_DIED, agent_died, TO_DAEMON) /* from a guard: its agent died, and its workers are dead */                    \
   M(PROGRESS, progress, TO_DAEMON)                                                                                     \
   M(HEARTBEAT, heartbeat, TO_DAEMON)        /* header only */                                                          \
   M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                                                   \
@@ -608,7 +608,7 @@ const char *job_state_name(enum job_state v);
 
 #define bye_FIELDS(F, S) F(S, STR, text, TEXT_MAX)
 
-#define obituary_FIELDS(F, S)                                                                                          \
+#define agent_died_FIELDS(F, S)                                                                                        \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
   F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
   F(S, REQ_HEX, agent, AGENT_ID_MAX)

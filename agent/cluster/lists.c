@@ -24,7 +24,7 @@
 
 enum { SHOWN_MAX = 60 };
 
-struct word {
+struct token {
   const char *text;
   size_t len;
 };
@@ -48,7 +48,7 @@ static int refuse_line(struct reading *r, int code) {
   return code;
 }
 
-static int refuse_word(struct reading *r, struct word w, const char *why) {
+static int refuse_word(struct reading *r, struct token w, const char *why) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, w.text, w.len, SHOWN_MAX);
   err_set(r->e, -EINVAL, "\"%s\" %s", buf_text(&shown), why);
@@ -57,15 +57,15 @@ static int refuse_word(struct reading *r, struct word w, const char *why) {
 }
 
 /* The next word of this line; its length is 0 at the line's end. In words and pairs a newline is a blank. */
-static struct word next_word(struct reading *r) {
+static struct token next_word(struct reading *r) {
   while (is_blank(*r->p) || (r->form != LIST_LINES && *r->p == '\n')) r->p++;
-  struct word w = {.text = r->p};
+  struct token w = {.text = r->p};
   while (*r->p && !is_blank(*r->p) && *r->p != '\n') r->p++;
   w.len = (size_t)(r->p - w.text);
   return w;
 }
 
-static bool is_number(struct word w, int64_t *v) {
+static bool is_number(struct token w, int64_t *v) {
   *v = 0;
   for (size_t i = 0; i < w.len; i++) {
     if (!ascii_is_digit(w.text[i])) return false;
@@ -85,14 +85,14 @@ static size_t look_up(const struct reading *r, const char *key, size_t brief) {
   return bare || same ? at : 0;
 }
 
-static int add_host(struct reading *r, struct word w, int64_t slots) {
+static int add_host(struct reading *r, struct token w, int64_t slots) {
   char key[HOST_MAX + 1] = "";
   if (w.text[0] == '-' || w.text[0] == '.' || w.len > HOST_MAX) return refuse_word(r, w, "is not a host name");
   if (slots < 1) return refuse_word(r, w, "has no slots");
   if (slots > CLUSTER_SLOTS_MAX) return refuse_word(r, w, "has more than 65536 slots");
   for (size_t i = 0; i < w.len; i++) key[i] = ascii_lower(w.text[i]);
   size_t brief = hostlist_short(key), at = look_up(r, key, brief);
-  struct word name = at ? (struct word){.text = r->hosts->v[at - 1].name} : w;
+  struct token name = at ? (struct token){.text = r->hosts->v[at - 1].name} : w;
   if (at) name.len = strlen(name.text);
   int rc = row_hosts_add(r->hosts, name.text, name.len, slots, r->e);
   if (rc) return refuse_line(r, rc);
@@ -102,14 +102,14 @@ static int add_host(struct reading *r, struct word w, int64_t slots) {
   return 0;
 }
 
-static int read_pair(struct reading *r, struct word name) {
+static int read_pair(struct reading *r, struct token name) {
   int64_t slots;
   if (!is_number(next_word(r), &slots)) return refuse_word(r, name, "is not followed by a number of slots");
   return add_host(r, name, slots);
 }
 
-static int read_line(struct reading *r, struct word name) {
-  struct word number = next_word(r);
+static int read_line(struct reading *r, struct token name) {
+  struct token number = next_word(r);
   int64_t slots = 1;
   if (number.len && !is_number(number, &slots))
     return refuse_word(r, number, "follows a host, where only its number of slots is allowed");
@@ -120,7 +120,7 @@ static int read_line(struct reading *r, struct word name) {
 static int read_all(struct reading *r) {
   int rc = 0;
   for (r->line = 1; rc == 0 && *r->p; r->line++) {
-    struct word w = next_word(r);
+    struct token w = next_word(r);
     if (w.len && r->form == LIST_LINES)
       rc = read_line(r, w);
     else if (w.len)

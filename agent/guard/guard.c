@@ -273,21 +273,21 @@ int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct er
   return send_command(g, &c, sizeof(c.u.fence), NULL, 0, e);
 }
 
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
-                   const void *bytes, size_t len, struct err *e) {
-  struct guard_command c = {.kind = GUARD_CMD_OBITUARY};
-  if (len > GUARD_OBITUARY_MAX || addr_len > sizeof(c.u.obituary.addr))
-    return err_set(e, -EMSGSIZE, "an obituary of %zu bytes is too long", len);
+int guard_death_report(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
+                       const void *bytes, size_t len, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_DEATH_REPORT};
+  if (len > GUARD_DEATH_REPORT_MAX || addr_len > sizeof(c.u.death_report.addr))
+    return err_set(e, -EMSGSIZE, "a death report of %zu bytes is too long", len);
   if (len > 0) {
-    memcpy(&c.u.obituary.addr, addr, addr_len);
-    memcpy(c.u.obituary.bytes, bytes, len);
-    c.u.obituary.addr_len = addr_len;
-    c.u.obituary.len = (uint32_t)len;
-    c.u.obituary.sealed = key != NULL;
-    if (key) c.u.obituary.key = *key;
+    memcpy(&c.u.death_report.addr, addr, addr_len);
+    memcpy(c.u.death_report.bytes, bytes, len);
+    c.u.death_report.addr_len = addr_len;
+    c.u.death_report.len = (uint32_t)len;
+    c.u.death_report.sealed = key != NULL;
+    if (key) c.u.death_report.key = *key;
   }
-  int rc = send_command(g, &c, offsetof(struct guard_cmd_obituary, bytes) + len, NULL, 0, e);
-  key_wipe(&c.u.obituary.key);
+  int rc = send_command(g, &c, offsetof(struct guard_cmd_death_report, bytes) + len, NULL, 0, e);
+  key_wipe(&c.u.death_report.key);
   return rc;
 }
 

@@ -5,9 +5,9 @@
 /* The guard: a small process between the agent and the workers. It is the parent of all workers and a child subreaper.
  * So every process that a worker ever forks, in any session, is its descendant and can be found and killed. The
  * guard outlives its agent: when the agent is gone (the socket pair between them closes), it kills every tree at once,
- * sends the daemon the obituary that the agent left with it, and exits. When the guard itself is killed, the workers
- * die by their parent-death signal. The agent, a subreaper too, kills what is left (guard_reap_orphans). When both are
- * killed at once, a third process does it, which stands between them (backstop.h).
+ * sends the daemon the death report that the agent left with it, and exits. When the guard itself is killed, the
+ * workers die by their parent-death signal. The agent, a subreaper too, kills what is left (guard_reap_orphans). When
+ * both are killed at once, a third process does it, which stands between them (backstop.h).
  *
  * The guard must be able to run. The agent sees to it: each command wakes a guard that was stopped (SIGSTOP), and the
  * agent's death does so too (PR_SET_PDEATHSIG, SIGCONT). The agent watches whether the guard obeys (watch.h). If it
@@ -106,9 +106,9 @@ int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct er
 /* The message that the guard sends when the agent is dead and its trees are killed: it connects to addr, writes
  * `bytes`, and waits shortly for the peer's close. With `key` the bytes are frames, and travel in a channel; NULL: they
  * are written as they are. Replaces the last one; len 0: none. */
-enum { GUARD_OBITUARY_MAX = 4096 };
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
-                   const void *bytes, size_t len, struct err *e);
+enum { GUARD_DEATH_REPORT_MAX = 4096 };
+int guard_death_report(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
+                       const void *bytes, size_t len, struct err *e);
 
 /* SIGKILL, if it lives. */
 void guard_sigkill(const struct guard *g);
@@ -169,8 +169,8 @@ int guard_next(struct guard *g, struct guard_event *ev);
  * deadline. Needs guard_start to have made this process a subreaper. */
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms);
 
-/* Closes the pair. The guard kills what is left, without an obituary if guard_obituary(len 0) was called, and exits; so
- * does the backstop. */
+/* Closes the pair. The guard kills what is left, without a death report if guard_death_report(len 0) was called, and
+ * exits; so does the backstop. */
 void guard_leave(struct guard *g);
 /* The same, then waits for both at most deadline_ms; pid is -1 when they are gone. If they are not, guard_reap_orphans
  * kills them and their processes. */

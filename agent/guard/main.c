@@ -10,7 +10,7 @@
  *                                             SIGTERM and 5 s more)
  *                    '--no child left, and all that were announced have been spawned--> IDLE, and GUARD_CLEAR
  *   the agent's deadline (guard_fence) has passed: KILLING at once, whether the agent can run or not
- *   agent gone: KILLING at once; then the obituary, then the end
+ *   agent gone: KILLING at once; then the death report, then the end
  *   a stop that leaves workers out: -only they are left-> PARKED, and GUARD_CLEAR; -adopt-> RUNNING, in the next round
  *
  * waitpid alone answers whether anything is left. Every process of a worker hangs on a chain of parents below us. When
@@ -100,8 +100,8 @@ struct guard_process {
   uint32_t killed;
   struct guard_event *events; /* not yet sent */
   size_t n_events, cap_events;
-  struct guard_cmd_obituary obituary;
-  struct key *key; /* of a sealed obituary, in secret memory */
+  struct guard_cmd_death_report death_report;
+  struct key *key; /* of a sealed death report, in secret memory */
 };
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
@@ -618,11 +618,11 @@ static void do_signal(struct guard_process *s, const struct guard_cmd_signal *c)
       signal_worker(&s->workers[i], c->signo);
 }
 
-static void keep_obituary(struct guard_process *s, struct guard_cmd_obituary *o) {
+static void keep_death_report(struct guard_process *s, struct guard_cmd_death_report *o) {
   if (o->sealed && !s->key) s->key = secret_alloc();
   if (o->sealed) *s->key = o->key;
   key_wipe(&o->key);
-  s->obituary = *o;
+  s->death_report = *o;
 }
 
 /* From now on no event is sent and nothing is spawned. Descriptors for workers are closed: a reader of the agent's
@@ -663,7 +663,7 @@ static bool read_command(struct guard_process *s) {
   case GUARD_CMD_FENCE: do_fence(s, &c.u.fence); break;
   case GUARD_CMD_ADOPT: do_adopt(s, &c.u.adopt); break;
   case GUARD_CMD_SUSPEND: do_suspend(s, &c.u.suspend); break;
-  case GUARD_CMD_OBITUARY: keep_obituary(s, &c.u.obituary); break;
+  case GUARD_CMD_DEATH_REPORT: keep_death_report(s, &c.u.death_report); break;
   }
   return true;
 }
@@ -804,7 +804,7 @@ _Noreturn void guard_main(int fd) {
     if (boot_ms() >= s.hold_at_ms) hold_again(&s);
     if (s.phase == PHASE_RUNNING) s.overdue = false;
   }
-  guard_send_obituary(&s.obituary, s.obituary.sealed ? s.key : NULL);
+  guard_send_death_report(&s.death_report, s.death_report.sealed ? s.key : NULL);
   guard_remove_folder();
   _exit(0);
 }

@@ -13,7 +13,7 @@ enum guard_command_kind {
   GUARD_CMD_SPAWN = 1,
   GUARD_CMD_STOP,
   GUARD_CMD_SIGNAL,
-  GUARD_CMD_OBITUARY,
+  GUARD_CMD_DEATH_REPORT,
   GUARD_CMD_FENCE,
   GUARD_CMD_ADOPT,
   GUARD_CMD_SUSPEND
@@ -49,11 +49,11 @@ struct guard_cmd_fence {
   uint64_t at_ms;
 };
 
-struct guard_cmd_obituary {
+struct guard_cmd_death_report {
   struct sockaddr_storage addr;
   uint32_t addr_len, len, sealed; /* with `key` */
   struct key key;
-  uint8_t bytes[GUARD_OBITUARY_MAX];
+  uint8_t bytes[GUARD_DEATH_REPORT_MAX];
 };
 
 struct guard_command {
@@ -65,7 +65,7 @@ struct guard_command {
     struct guard_cmd_fence fence;
     struct guard_cmd_adopt adopt;
     struct guard_cmd_suspend suspend;
-    struct guard_cmd_obituary obituary;
+    struct guard_cmd_death_report death_report;
   } u;
 };
 
@@ -89,7 +89,7 @@ void guard_remove_folder(void);
 /* suspend.c: SIGSTOP to all descendants of this process, until each of them is stopped; SIGCONT to all of them. */
 void guard_stop_trees(void);
 void guard_continue_trees(void);
-/* obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
-void guard_send_obituary(const struct guard_cmd_obituary *o, const struct key *key); /* key NULL: plain */
+/* death_report.c: connects, writes, waits for the peer's close; at most some seconds. */
+void guard_send_death_report(const struct guard_cmd_death_report *o, const struct key *key); /* key NULL: plain */
 
 #endif

@@ -436,12 +436,12 @@ void evidence_collect(const struct evidence_question *q, struct evidence_answer 
 
 struct asking {
   uv_work_t work;
-  struct evidence_desk *of; /* NULL: dropped */
+  struct evidence_collector *of; /* NULL: dropped */
   struct evidence_question q;
   struct evidence_answer a;
 };
 
-struct evidence_desk {
+struct evidence_collector {
   uv_loop_t *loop;
   evidence_fn fn;
   void *ctx;
@@ -455,7 +455,7 @@ static void do_collect(uv_work_t *work) {
 
 static void on_collected(uv_work_t *work, int status) {
   struct asking *asking = work->data;
-  struct evidence_desk *d = asking->of;
+  struct evidence_collector *d = asking->of;
   if (d) {
     if (asking->a.why[0]) log_debug("evidence of a hang: %s", asking->a.why);
     d->asking = NULL;
@@ -464,12 +464,12 @@ static void on_collected(uv_work_t *work, int status) {
   free(asking);
 }
 
-void evidence_drop(struct evidence_desk *d) {
+void evidence_drop(struct evidence_collector *d) {
   if (d->asking) d->asking->of = NULL;
   d->asking = NULL;
 }
 
-void evidence_ask(struct evidence_desk *d, const struct evidence_question *q) {
+void evidence_ask(struct evidence_collector *d, const struct evidence_question *q) {
   evidence_drop(d);
   d->asking = xcalloc(1, sizeof *d->asking);
   d->asking->of = d;
@@ -478,13 +478,13 @@ void evidence_ask(struct evidence_desk *d, const struct evidence_question *q) {
   loop_work(d->loop, &d->asking->work, do_collect, on_collected);
 }
 
-struct evidence_desk *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx) {
-  struct evidence_desk *d = xcalloc(1, sizeof *d);
-  *d = (struct evidence_desk){.loop = loop, .fn = fn, .ctx = ctx};
+struct evidence_collector *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx) {
+  struct evidence_collector *d = xcalloc(1, sizeof *d);
+  *d = (struct evidence_collector){.loop = loop, .fn = fn, .ctx = ctx};
   return d;
 }
 
-void evidence_destroy(struct evidence_desk *d) {
+void evidence_destroy(struct evidence_collector *d) {
   if (!d) return;
   evidence_drop(d);
   free(d);

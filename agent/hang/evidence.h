@@ -40,13 +40,13 @@ struct evidence_answer {
 
 typedef void (*evidence_fn)(void *ctx, const struct evidence_answer *a);
 
-struct evidence_desk;
+struct evidence_collector;
 
-struct evidence_desk *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx);
-void evidence_destroy(struct evidence_desk *d); /* NULL is fine; no call follows */
+struct evidence_collector *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx);
+void evidence_destroy(struct evidence_collector *d); /* NULL is fine; no call follows */
 /* Calls fn once, later. A question under way is dropped. */
-void evidence_ask(struct evidence_desk *d, const struct evidence_question *q);
-void evidence_drop(struct evidence_desk *d); /* no call follows */
+void evidence_ask(struct evidence_collector *d, const struct evidence_question *q);
+void evidence_drop(struct evidence_collector *d); /* no call follows */
 
 /* The same, blocking: for the thread, and for tests. */
 void evidence_collect(const struct evidence_question *q, struct evidence_answer *a);

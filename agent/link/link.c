@@ -248,7 +248,7 @@ static void on_silence(struct link *l) {
   if (link_put_holder(l, &who)) {
     link_name_target(l, l->at, &where);
     buf_printf(&who, " listens at %s, is not rdzvd and has not answered", buf_text(&where));
-    l->o.cb->on_stranger(l->o.ctx, buf_text(&who));
+    l->o.cb->on_other_program(l->o.ctx, buf_text(&who));
   }
   buf_finish(&where);
   buf_finish(&who);

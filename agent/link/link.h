@@ -52,7 +52,7 @@ struct link_callbacks {
   void (*on_down)(void *ctx, const struct link_down *down);
   /* Another program of this machine accepted the connection and is silent; `who` names it. At most once per
    * connection. */
-  void (*on_stranger)(void *ctx, const char *who);
+  void (*on_other_program)(void *ctx, const char *who);
   void (*on_msg)(void *ctx, struct msg *m); /* m is valid in the call */
   /* The daemon takes a key that MUNGE has brought for this user, which is not one for a daemon. on_msg follows. */
   void (*on_user_key)(void *ctx);

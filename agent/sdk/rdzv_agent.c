@@ -200,7 +200,7 @@ static int refuse(struct rdzv *r, struct sdk_refused *f) {
 }
 
 /* The peer has another version, or is not an agent. */
-static int refuse_stranger(struct rdzv *r, const struct sdk_head *head) {
+static int refuse_other_version(struct rdzv *r, const struct sdk_head *head) {
   struct sdk_refused f = {.code = -EPROTO};
   if (head->magic == SDK_MAGIC)
     snprintf(f.text, sizeof(f.text),
@@ -257,7 +257,7 @@ static int receive(struct rdzv *r, size_t *size) {
   struct sdk_head head = {0};
   if ((size_t)n >= sizeof(head)) head = r->record.head;
   if (head.magic != SDK_MAGIC || head.version != SDK_VERSION || head.type == 0 || (size_t)n > sizeof(r->record))
-    return refuse_stranger(r, &head);
+    return refuse_other_version(r, &head);
   if (is_refused(&head, (size_t)n)) return refuse(r, &r->record.refused);
   *size = (size_t)n;
   if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) {

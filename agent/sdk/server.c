@@ -460,8 +460,8 @@ static void accept_some(struct sdk_server *s) {
     struct ucred who = {0};
     socklen_t len = sizeof(who);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) || (who.uid != 0 && !user_is_self(who.uid))) {
-      struct worker_conn stranger = {.pid = who.pid, .uid = who.uid};
-      struct sdk_event *ev = add_event(s, SDK_EVENT_TROUBLE, &stranger);
+      struct worker_conn unknown = {.pid = who.pid, .uid = who.uid};
+      struct sdk_event *ev = add_event(s, SDK_EVENT_TROUBLE, &unknown);
       snprintf(ev->text, sizeof(ev->text),
                "process %d of user %u was refused: only the agent's user and root may connect", (int)who.pid,
                (unsigned)who.uid);

@@ -34,21 +34,21 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state != CONNECTION_CONNECTING) return;
   s->link.state = CONNECTION_GREETING;
   s->link.moved |= ev->link_up.moved;
-  s->link.hello_sent = s->link.stranger_named = false;
+  s->link.hello_sent = s->link.other_program_named = false;
   s->link.greeting_ms = s->now_ms + sup_answer_patience_ms(s, false);
-  s->link.stranger_met = true; /* until WELCOME */
+  s->link.other_program_met = true; /* until WELCOME */
   sup_note_peer(s, ev->text, ev->link_up.port);
 }
 
 /* The endpoint's port speaks another protocol, and the end of that is not waited for as long as for a daemon. */
-static bool gives_up_on_stranger(const struct supervisor *s) {
-  return !s->link.welcomed && s->link.stranger_ms != UINT64_MAX &&
-         s->link.stranger_ms + SUPERVISOR_STRANGER_MS < s->link.lost_ms + join_timeout_ms(s);
+static bool gives_up_on_other_program(const struct supervisor *s) {
+  return !s->link.welcomed && s->link.other_protocol_ms != UINT64_MAX &&
+         s->link.other_protocol_ms + SUPERVISOR_OTHER_PROTOCOL_MS < s->link.lost_ms + join_timeout_ms(s);
 }
 
 static uint64_t daemon_due_ms(const struct supervisor *s) {
   uint64_t due_ms = s->link.lost_ms + join_timeout_ms(s);
-  if (gives_up_on_stranger(s)) return s->link.stranger_ms + SUPERVISOR_STRANGER_MS;
+  if (gives_up_on_other_program(s)) return s->link.other_protocol_ms + SUPERVISOR_OTHER_PROTOCOL_MS;
   if (s->link.welcomed) return due_ms;
   if (s->config.reach_ms) due_ms = earliest(due_ms, s->link.lost_ms + (uint64_t)s->config.reach_ms);
   if (s->config.unknown_ms && s->link.unknown_ms != UINT64_MAX)
@@ -148,7 +148,7 @@ static bool cannot_help(struct supervisor *s, const struct supervisor_event *ev)
 
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state == CONNECTION_DOWN) return;
-  if (s->link.state == CONNECTION_CONNECTING) s->link.stranger_met = false;
+  if (s->link.state == CONNECTION_CONNECTING) s->link.other_program_met = false;
   if (sup_is_exiting(s)) { /* everything was sent; a daemon is no longer needed */
     s->link.state = CONNECTION_DOWN;
     s->link.retry_ms = UINT64_MAX;
@@ -159,9 +159,9 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     sup_exit(s, ev->link_down.exit_code, NULL);
     return;
   }
-  if (ev->link_down.foreign && s->link.stranger_ms == UINT64_MAX) s->link.stranger_ms = s->now_ms;
+  if (ev->link_down.foreign && s->link.other_protocol_ms == UINT64_MAX) s->link.other_protocol_ms = s->now_ms;
   if (!ev->link_down.foreign && s->link.state == CONNECTION_CONNECTING)
-    s->link.stranger_ms = UINT64_MAX; /* it no longer listens */
+    s->link.other_protocol_ms = UINT64_MAX; /* it no longer listens */
   if (!ev->link_down.unknown)
     s->link.unknown_ms = UINT64_MAX;
   else if (s->link.unknown_ms == UINT64_MAX)
@@ -175,9 +175,9 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   pause_and_retry(s);
 }
 
-void sup_stranger(struct supervisor *s, const struct supervisor_event *ev) {
-  if (s->link.state != CONNECTION_GREETING || s->link.welcomed || s->link.stranger_ms != UINT64_MAX) return;
-  s->link.stranger_named = true;
+void sup_other_program(struct supervisor *s, const struct supervisor_event *ev) {
+  if (s->link.state != CONNECTION_GREETING || s->link.welcomed || s->link.other_protocol_ms != UINT64_MAX) return;
+  s->link.other_program_named = true;
   log_link_down(s, ev->text);
 }
 
@@ -197,7 +197,7 @@ void sup_drop_link(struct supervisor *s, const char *why) {
 
 static void drop_unanswering_link(struct supervisor *s) {
   struct buf why = BUF_INIT;
-  if (s->link.stranger_named)
+  if (s->link.other_program_named)
     buf_puts(&why, s->link.down_text);
   else
     buf_printf(&why, "the program that listens at %s accepts the connection, but does not answer like rdzvd",
@@ -380,7 +380,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   s->link.loss_reported = false;
   s->link.warned_ms = 0;
   s->link.welcomed = true;
-  s->link.stranger_ms = UINT64_MAX;
+  s->link.other_protocol_ms = UINT64_MAX;
   sup_note_link_down(s, NULL);
   s->fence.since_welcome = false;
   if (!phase_of(s->state)) sup_note_job(s, w->incarnation, w->round);
@@ -441,11 +441,11 @@ static void give_up_on_daemon(struct supervisor *s) {
   }
   struct buf why = BUF_INIT;
   buf_puts(&why, s->link.down_text ? s->link.down_text : "start one there, or check the address");
-  if (s->link.stranger_met && s->config.endpoint_from)
+  if (s->link.other_program_met && s->config.endpoint_from)
     buf_printf(
         &why, "; stop that program, or give all agents the same --endpoint HOST:PORT with another port than %s implies",
         s->config.endpoint_from);
-  else if (s->link.stranger_met)
+  else if (s->link.other_program_met)
     buf_puts(&why, "; stop that program, or choose another port, the same on all nodes");
   sup_log(s, LOG_ERROR, "no rdzvd could be reached at %s within %llu s%s: %s", s->config.endpoint,
           (unsigned long long)(s->now_ms - s->link.lost_ms) / 1000, due_by(s), buf_text(&why));

@@ -47,8 +47,8 @@ bool sup_answer_counts(struct supervisor *s, bool recovering) {
 }
 
 uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
-  uint64_t lease = lease_ms(s), most = lease - lease / 5, vouched = lease * 17 / 20;
-  return sent_ms + earliest(most, age_ms < vouched ? vouched - age_ms : 0);
+  uint64_t lease = lease_ms(s), most = lease - lease / 5, counted = lease * 17 / 20;
+  return sent_ms + earliest(most, age_ms < counted ? counted - age_ms : 0);
 }
 
 void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {

@@ -55,14 +55,14 @@ struct worker {
 /* The connection to the daemon: connection.c. */
 struct daemon_link {
   enum connection_state state;
-  bool welcomed;        /* ever */
-  bool loss_reported;   /* a line has reported the loss */
-  bool stranger_met;    /* the last attempt met a program that has not welcomed us */
-  uint64_t unknown_ms;  /* since when the endpoint's name has not existed; UINT64_MAX: it may exist */
-  uint64_t stranger_ms; /* since when the endpoint has spoken another protocol; UINT64_MAX: it has not */
-  bool stranger_named;  /* SUP_STRANGER came on this connection: down_text names the program */
-  bool short_lived;     /* the last connection that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
-  bool moved;           /* to a daemon at another address that has not shown yet that it knows our round */
+  bool welcomed;              /* ever */
+  bool loss_reported;         /* a line has reported the loss */
+  bool other_program_met;     /* the last attempt met a program that has not welcomed us */
+  uint64_t unknown_ms;        /* since when the endpoint's name has not existed; UINT64_MAX: it may exist */
+  uint64_t other_protocol_ms; /* since when the endpoint has spoken another protocol; UINT64_MAX: it has not */
+  bool other_program_named;   /* SUP_OTHER_PROGRAM came on this connection: down_text names the program */
+  bool short_lived;           /* the last connection that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
+  bool moved;                 /* to a daemon at another address that has not shown yet that it knows our round */
   uint64_t retry_ms, retry_delay_ms;
   uint64_t greeting_ms; /* when GREETING ends */
   uint64_t ready_ms;    /* when this connection was welcomed */
@@ -201,7 +201,7 @@ bool sup_is_exiting(const struct supervisor *s); /* the exit code is decided; on
 void sup_connect(struct supervisor *s);
 void sup_link_up(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev);
-void sup_stranger(struct supervisor *s, const struct supervisor_event *ev);
+void sup_other_program(struct supervisor *s, const struct supervisor_event *ev);
 void sup_greeting(struct supervisor *s, const struct supervisor_event *ev);
 void sup_send_hello(struct supervisor *s);
 /* In no round: the latest there is. */
@@ -221,7 +221,7 @@ uint64_t sup_link_deadline(const struct supervisor *s);
 /* The daemon has answered. False: it is at another address and does not know yet whether the round goes on. */
 bool sup_answer_counts(struct supervisor *s, bool recovering);
 uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
-/* The answer to what was sent at sent_ms: so long ago a majority vouched for this daemon. sent_ms 0: to nothing. */
+/* The answer to what was sent at sent_ms: so long ago a majority followed this daemon. sent_ms 0: to nothing. */
 void sup_allow_workers(struct supervisor *s, uint64_t sent_ms, uint64_t age_ms);
 void sup_begin_leave(struct supervisor *s, uint64_t away_ms); /* GOING_AWAY */
 void sup_end_leave(struct supervisor *s);                     /* WELCOME */
@@ -262,7 +262,7 @@ enum turn_order {
   TURN_TO_EARLIER,   /* the addresses of --endpoint before home, and home */
   TURN_TO_MOVED,     /* the place that MOVED named, and the first order */
 };
-struct place {
+struct daemon_place {
   uint32_t endpoint;       /* which address of --endpoint; UINT32_MAX: none */
   const char *host, *addr; /* addr: numeric */
   uint32_t port;
@@ -278,12 +278,12 @@ bool sup_aims_at_home(const struct supervisor *s);
 bool sup_cycle_goes_on(const struct supervisor *s);                    /* sup_next_target would find one */
 void sup_aim(const struct supervisor *s, struct supervisor_effect *e); /* fills SUP_CONNECT */
 uint64_t sup_answer_patience_ms(const struct supervisor *s, bool greeted);
-void sup_settle_home(struct supervisor *s);                       /* WELCOME */
-bool sup_home_is_loopback(const struct supervisor *s);            /* and other machines would meet themselves there */
-const char *sup_daemon_name(const struct supervisor *s);          /* of the aim, for "the daemon at": "node1:29400" */
-const char *sup_home_host(const struct supervisor *s);            /* of home, for "the daemon on": "node1" */
-const char *sup_next_host(const struct supervisor *s);            /* the first of the cycle besides home */
-bool sup_home_place(const struct supervisor *s, struct place *p); /* false: its address is not known */
+void sup_settle_home(struct supervisor *s);              /* WELCOME */
+bool sup_home_is_loopback(const struct supervisor *s);   /* and other machines would meet themselves there */
+const char *sup_daemon_name(const struct supervisor *s); /* of the aim, for "the daemon at": "node1:29400" */
+const char *sup_home_host(const struct supervisor *s);   /* of home, for "the daemon on": "node1" */
+const char *sup_next_host(const struct supervisor *s);   /* the first of the cycle besides home */
+bool sup_home_place(const struct supervisor *s, struct daemon_place *p); /* false: its address is not known */
 size_t sup_home_order(const struct supervisor *s); /* home among the places that agents share; 0: first */
 bool sup_home_is_a_later_endpoint(const struct supervisor *s);
 void sup_standby(struct supervisor *s, const struct supervisor_event *ev);

@@ -103,7 +103,7 @@ void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
  * A daemon at an address of --endpoint exits when its last node follows another one. Newcomers would find nobody there,
  * so the agent that ran it starts it again and tells it where the job is, whatever its node rank. */
 
-static void forward(struct supervisor *s, const struct place *at) {
+static void forward(struct supervisor *s, const struct daemon_place *at) {
   struct told *t = &s->promise->told;
   struct msg m;
   msg_init(&m, MSG_FORWARD);
@@ -132,7 +132,7 @@ static bool is_here(const char *addr) {
 
 /* While the daemon is not in charge nobody knows where the job is. A connection that is lost for a moment changes
  * nothing. */
-static bool knows_the_place(const struct supervisor *s, const struct place *at) {
+static bool knows_the_place(const struct supervisor *s, const struct daemon_place *at) {
   bool others = s->config.n_endpoints > 1 || at->endpoint == UINT32_MAX;
   bool away = s->link.state != CONNECTION_READY;
   bool lost = away ? sup_is_turning(s) || !s->promise->told.on : !sup_daemon_in_charge(s);
@@ -140,7 +140,7 @@ static bool knows_the_place(const struct supervisor *s, const struct place *at) 
 }
 
 void sup_forward_end(struct supervisor *s) {
-  struct place nowhere = {.endpoint = UINT32_MAX};
+  struct daemon_place nowhere = {.endpoint = UINT32_MAX};
   if (!s->promise->told.on) return;
   s->promise->told.on = false;
   forward(s, &nowhere);
@@ -155,7 +155,7 @@ static bool may_lead(const struct supervisor *s) {
 
 void sup_forward_watch(struct supervisor *s) {
   struct promise *p = s->promise;
-  struct place at;
+  struct daemon_place at;
   if (s->state == SUPERVISOR_DONE) return;
   bool known = sup_home_place(s, &at);
   bool in_round = s->state != SUPERVISOR_JOINING, leads = in_round ? s->round.node_rank == 0 : may_lead(s);

@@ -518,7 +518,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
   sup_close_store(s);
   sup_forward_end(s);
   sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
-  sup_effect(s, SUP_OBITUARY); /* none now: nothing of ours runs */
+  sup_effect(s, SUP_DEATH_REPORT); /* none now: nothing of ours runs */
   sup_effect(s, SUP_DISCONNECT);
   set_state(s, SUPERVISOR_DONE);
   s->leave.exit_code = code;

@@ -76,7 +76,7 @@ static void free_effect(struct supervisor_effect *e) {
     bytes_unref(e->ids.ids);
     free(e->ids.text);
     break;
-  case SUP_OBITUARY: bytes_unref(e->obituary.bytes); break;
+  case SUP_DEATH_REPORT: bytes_unref(e->death_report.bytes); break;
   case SUP_SAY: free(e->say.text); break;
   case SUP_TOLD:
     free(e->told.text);
@@ -176,11 +176,11 @@ const char *supervisor_fault(const struct supervisor *s) {
 
 static void sup_begin(struct supervisor *s, const struct supervisor_event *ev) {
   struct msg m;
-  msg_init(&m, MSG_OBITUARY);
-  m.obituary.version = PROTO_VERSION;
-  m.obituary.job = s->config.job;
-  m.obituary.agent = s->config.agent_id;
-  sup_effect(s, SUP_OBITUARY)->obituary.bytes = msg_bytes(&m);
+  msg_init(&m, MSG_AGENT_DIED);
+  m.agent_died.version = PROTO_VERSION;
+  m.agent_died.job = s->config.job;
+  m.agent_died.agent = s->config.agent_id;
+  sup_effect(s, SUP_DEATH_REPORT)->death_report.bytes = msg_bytes(&m);
   s->job.begun_ms = s->link.lost_ms = s->now_ms;
   sup_connect(s);
 }
@@ -372,7 +372,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->round.node_rank = s->round.failed_step = -1;
   s->round.last_failure = FAILURE_MARK_NONE;
   s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->round.early_ms = s->fence.guard_ms =
-      s->link.stranger_ms = s->link.unknown_ms = UINT64_MAX;
+      s->link.other_protocol_ms = s->link.unknown_ms = UINT64_MAX;
   for (size_t i = 0; i < CONCERNS; i++)
     if (concerns[i].create) concerns[i].create(s);
   return s;

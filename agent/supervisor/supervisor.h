@@ -18,11 +18,11 @@
 
 enum {
   SUPERVISOR_RETRY_MIN_MS = 20,
-  SUPERVISOR_RETRY_MAX_MS = 1000,   /* <= JOB_RECONNECT_MAX_MS, less what a connect takes */
-  SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
-  SUPERVISOR_STRANGER_MS = 30000,   /* how long the port may speak another protocol before the agent gives up */
-  SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
-  SUPERVISOR_EARLY_MS = 60000,      /* from the first worker that finishes to a line about it, while others go on */
+  SUPERVISOR_RETRY_MAX_MS = 1000,       /* <= JOB_RECONNECT_MAX_MS, less what a connect takes */
+  SUPERVISOR_HELLO_MS = 5000,           /* connection to WELCOME; then it is closed and tried again */
+  SUPERVISOR_OTHER_PROTOCOL_MS = 30000, /* how long the port may speak another protocol before the agent gives up */
+  SUPERVISOR_LEAVE_SLACK_MS = 7000,     /* leaving: beyond --stop-timeout */
+  SUPERVISOR_EARLY_MS = 60000,          /* from the first worker that finishes to a line about it, while others go on */
   SUPERVISOR_EVENT_STRINGS = 6,
   SUPERVISOR_MINT_MS = 20000,   /* until a helper has minted NCCL ids; < JOB_MINT_MS */
   SUPERVISOR_FORWARD_MS = 5000, /* or a lease, if that is less */
@@ -62,18 +62,18 @@ struct supervisor_config {
 
 /* Driver to supervisor. The text of an event is the driver's; the supervisor copies what it keeps. */
 enum supervisor_event_kind {
-  SUP_STORE,       /* the port of the next round's store: before SUP_BEGIN, and whenever it changes */
-  SUP_STANDBY,     /* the port that is reserved for a daemon of this agent: before SUP_BEGIN, and whenever it changes */
-  SUP_BEGIN,       /* once; only SUP_STORE may come before it */
-  SUP_LINK_UP,     /* the connection that SUP_CONNECT asked for is open */
-  SUP_LINK_DOWN,   /* it could not be opened, or it is closed */
-  SUP_STRANGER,    /* another program of this machine has accepted the connection and is silent */
-  SUP_MSG,         /* from the daemon */
-  SUP_SPAWNED,     /* the worker runs */
-  SUP_EXEC_FAILED, /* the worker's command could not be run */
-  SUP_DEVICE_HELD, /* the worker's device is in use, so nothing of the round was started */
-  SUP_EXITED,      /* the worker is dead. Comes when its output is drained, or 50 ms after the death */
-  SUP_CLEAR,       /* no process of the round is left except the workers in `kept`. Comes after their SUP_EXITED */
+  SUP_STORE,     /* the port of the next round's store: before SUP_BEGIN, and whenever it changes */
+  SUP_STANDBY,   /* the port that is reserved for a daemon of this agent: before SUP_BEGIN, and whenever it changes */
+  SUP_BEGIN,     /* once; only SUP_STORE may come before it */
+  SUP_LINK_UP,   /* the connection that SUP_CONNECT asked for is open */
+  SUP_LINK_DOWN, /* it could not be opened, or it is closed */
+  SUP_OTHER_PROGRAM, /* another program of this machine has accepted the connection and is silent */
+  SUP_MSG,           /* from the daemon */
+  SUP_SPAWNED,       /* the worker runs */
+  SUP_EXEC_FAILED,   /* the worker's command could not be run */
+  SUP_DEVICE_HELD,   /* the worker's device is in use, so nothing of the round was started */
+  SUP_EXITED,        /* the worker is dead. Comes when its output is drained, or 50 ms after the death */
+  SUP_CLEAR,         /* no process of the round is left except the workers in `kept`. Comes after their SUP_EXITED */
   /* the guard has killed everything of the round since when_ms, because the time of SUP_FENCE_AT had passed. Comes
    * before the deaths */
   SUP_FENCED,
@@ -111,7 +111,7 @@ struct supervisor_event {
    *
    *   LINK_UP       text: the daemon's numeric address, for FORWARD
    *   LINK_DOWN, MINT_FAILED   text: why
-   *   STRANGER      text: a clause that names the program
+   *   OTHER_PROGRAM text: a clause that names the program
    *   SPAWNED       device: as in a verdict; also of EXEC_FAILED and DEVICE_HELD
    *   EXEC_FAILED   text: why
    *   DEVICE_HELD   text: which process holds it
@@ -265,15 +265,15 @@ enum supervisor_effect_kind {
   SUP_PROBE,
   /* start a helper that mints NCCL ids in the environment of worker 0 of the round. Answer MINTED or MINT_FAILED */
   SUP_MINT,
-  SUP_UNMINT,   /* that helper may go; it sends no further event */
-  SUP_IDS,      /* the round's NCCL ids, for its workers */
-  SUP_OBITUARY, /* bytes for guard_obituary */
-  SUP_SAY,      /* a line for the user */
-  SUP_TOLD,     /* a verdict was reported: comes after its lines */
-  SUP_STATUS,   /* the living line */
-  SUP_EVENT,    /* an event, for --events and --on-event */
-  SUP_ENDING,   /* how it ended, for --verdict-file; SUP_EXIT follows */
-  SUP_EXIT,     /* all is done. The driver flushes, stops the guard, waits for its own daemon, and exits */
+  SUP_UNMINT,       /* that helper may go; it sends no further event */
+  SUP_IDS,          /* the round's NCCL ids, for its workers */
+  SUP_DEATH_REPORT, /* bytes for guard_death_report */
+  SUP_SAY,          /* a line for the user */
+  SUP_TOLD,         /* a verdict was reported: comes after its lines */
+  SUP_STATUS,       /* the living line */
+  SUP_EVENT,        /* an event, for --events and --on-event */
+  SUP_ENDING,       /* how it ended, for --verdict-file; SUP_EXIT follows */
+  SUP_EXIT,         /* all is done. The driver flushes, stops the guard, waits for its own daemon, and exits */
 };
 
 /* Pointers are owned by the effect. A driver that takes one sets it to NULL. */
@@ -337,7 +337,7 @@ struct supervisor_effect {
     } ids;
     struct {
       struct bytes *bytes; /* NULL: nothing left to report */
-    } obituary;
+    } death_report;
     struct {
       enum log_level level;
       char *text;

@@ -273,7 +273,7 @@ const char *sup_next_host(const struct supervisor *s) {
   return t->home.host;
 }
 
-bool sup_home_place(const struct supervisor *s, struct place *p) {
+bool sup_home_place(const struct supervisor *s, struct daemon_place *p) {
   const struct target *t = &s->targets->home;
   p->endpoint = t->to == CONNECT_ENDPOINT ? t->endpoint : UINT32_MAX;
   p->host = t->host;

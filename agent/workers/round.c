@@ -881,10 +881,10 @@ void round_fence(struct round_driver *r, uint64_t at_ms) {
   if (guard_fence(&r->guard, at_ms, r->watch.patience_ms, &e)) give_up_guard(r, &e);
 }
 
-void round_obituary(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,
-                    const struct bytes *b) {
+void round_death_report(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,
+                        const struct bytes *b) {
   struct err e = ERR_INIT;
-  if (guard_obituary(&r->guard, addr, len, key, b ? b->data : NULL, b ? b->len : 0, &e)) give_up_guard(r, &e);
+  if (guard_death_report(&r->guard, addr, len, key, b ? b->data : NULL, b ? b->len : 0, &e)) give_up_guard(r, &e);
 }
 
 void round_ids(struct round_driver *r, const struct supervisor_effect *fx) {

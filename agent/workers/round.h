@@ -69,10 +69,10 @@ void round_resize(struct round_driver *r);
 void round_look(struct round_driver *r);
 /* PROBE: suspect -1: none. */
 void round_probe(struct round_driver *r, int64_t suspect, enum log_level level, bool stacks);
-/* FENCE_AT, OBITUARY: guard_fence, guard_obituary. */
+/* FENCE_AT, AGENT_DIED: guard_fence, guard_death_report. */
 void round_fence(struct round_driver *r, uint64_t at_ms);
-void round_obituary(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,
-                    const struct bytes *b);
+void round_death_report(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,
+                        const struct bytes *b);
 /* MINT: the environment of worker 0 of that round, without its own files; NULL: START of that round is not here. The
  * caller's to env_destroy. */
 char **round_env(const struct round_driver *r, uint32_t round);

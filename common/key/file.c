@@ -111,7 +111,7 @@ int key_file_read(const char *path, struct key **key, struct err *e) {
 
 /* The default file: its place. ------------------------------------------------------------------------------------- */
 
-struct place {
+struct default_file {
   char parent[PATH_MAX]; /* created if it is missing, as is `folder`; "": it must be there */
   char folder[PATH_MAX], path[PATH_MAX];
   const char *shown; /* for people */
@@ -122,7 +122,8 @@ static int too_long(struct err *e) {
   return err_set(e, -ENAMETOOLONG, "the path of the default key file is too long: %s", make_one);
 }
 
-static int set_place(struct place *p, const char *parent, const char *folder, const char *shown, struct err *e) {
+static int set_default_file(struct default_file *p, const char *parent, const char *folder, const char *shown,
+                            struct err *e) {
   int n = snprintf(p->folder, PATH_MAX, "%s%s", parent, folder);
   if (n < 0 || n >= PATH_MAX - 8) return too_long(e);
   snprintf(p->parent, PATH_MAX, "%s", *folder ? parent : "");
@@ -140,7 +141,7 @@ static const char *home_folder(void) {
 }
 
 /* The variables hold absolute paths; others are ignored, as their specifications ask. */
-static int find_place(struct place *p, struct err *e) {
+static int find_default_file(struct default_file *p, struct err *e) {
   const char *state = getenv("STATE_DIRECTORY"), *config = getenv("XDG_CONFIG_HOME"), *home;
   char text[PATH_MAX];
   p->kind = KEY_SOURCE_HOME;
@@ -148,19 +149,19 @@ static int find_place(struct place *p, struct err *e) {
     int n = snprintf(text, sizeof(text), "%.*s", (int)strcspn(state, ":"), state); /* the first of several */
     if (n < 0 || (size_t)n >= sizeof(text)) return too_long(e);
     p->kind = KEY_SOURCE_STATE;
-    return set_place(p, text, "", NULL, e);
+    return set_default_file(p, text, "", NULL, e);
   }
-  if (config && *config == '/') return set_place(p, config, "/rdzv", NULL, e);
+  if (config && *config == '/') return set_default_file(p, config, "/rdzv", NULL, e);
   if (!(home = home_folder()))
     return err_set(e, -ENOENT, "uid %u has no home folder for ~/.config/rdzv/key: %s", (unsigned)geteuid(), make_one);
   int n = snprintf(text, sizeof(text), "%s/.config", home);
   if (n < 0 || (size_t)n >= sizeof(text)) return too_long(e);
-  return set_place(p, text, "/rdzv", "~/.config/rdzv/key", e);
+  return set_default_file(p, text, "/rdzv", "~/.config/rdzv/key", e);
 }
 
 /* The default file: creation. -------------------------------------------------------------------------------------- */
 
-static int make_folders(const struct place *p, struct err *e) {
+static int make_folders(const struct default_file *p, struct err *e) {
   const char *const paths[] = {p->parent, p->folder};
   for (int i = 0; i < 2; i++)
     if (mkdir(paths[i], 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create %s", paths[i]);
@@ -168,7 +169,7 @@ static int make_folders(const struct place *p, struct err *e) {
 }
 
 /* -ENOENT: it is not there, and was not to be created. */
-static int open_folder(const struct place *p, bool create, struct err *e) {
+static int open_folder(const struct default_file *p, bool create, struct err *e) {
   struct stat st;
   int fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT && create && p->parent[0]) {
@@ -255,12 +256,12 @@ static int read_or_create(int dir, bool create, struct key **key, bool *created,
 }
 
 int key_find_default(bool create, struct key **key, struct key_origin *from, struct err *e) {
-  struct place place;
+  struct default_file place;
   struct err local = ERR_INIT;
   bool created = false;
   *key = NULL;
   *from = (struct key_origin){.kind = KEY_SOURCE_UNSET};
-  int rc = find_place(&place, e);
+  int rc = find_default_file(&place, e);
   if (rc) return rc;
   int dir = open_folder(&place, create, &local);
   rc = dir < 0 ? dir : read_or_create(dir, create, key, &created, &local);

@@ -133,54 +133,55 @@ int key_pipe(const struct key *key, enum key_source source, struct err *e) {
 
 /* Words and ranks. ------------------------------------------------------------------------------------------------- */
 
-enum { WORDS_MAX = 6, NAME_MAX_LEN = 40 };
-struct word {
-  enum { WORD_FILE, WORD_FD, WORD_TEXT, WORD_INSECURE } kind;
+enum { CHOICES_MAX = 6, NAME_MAX_LEN = 40 };
+struct key_choice {
+  enum { CHOICE_FILE, CHOICE_FD, CHOICE_TEXT, CHOICE_INSECURE } kind;
   enum opt_source rank;
   const char *value; /* the path */
   char name[NAME_MAX_LEN];
 };
-struct words {
-  struct word v[WORDS_MAX];
+struct key_choices {
+  struct key_choice v[CHOICES_MAX];
   size_t n;
 };
 
-static struct word *add_word(struct words *w, int kind, enum opt_source rank, const char *value) {
-  struct word *word = &w->v[w->n++];
-  *word = (struct word){.kind = kind, .rank = rank, .value = value};
+static struct key_choice *add_choice(struct key_choices *w, int kind, enum opt_source rank, const char *value) {
+  struct key_choice *word = &w->v[w->n++];
+  *word = (struct key_choice){.kind = kind, .rank = rank, .value = value};
   return word;
 }
 
 /* An option, as it was written: "--key-file", "RDZV_AGENT_KEY_FILE", "key-file in agent.conf". */
-static void add_option(struct words *w, int kind, enum opt_source rank, const char *value, const char *prefix,
+static void add_option(struct key_choices *w, int kind, enum opt_source rank, const char *value, const char *prefix,
                        const char *name) {
-  struct word *word = add_word(w, kind, rank, value);
+  struct key_choice *word = add_choice(w, kind, rank, value);
   if (rank == OPT_FROM_ENV && prefix)
-    snprintf(word->name, NAME_MAX_LEN, "%s%s", prefix, kind == WORD_FILE ? "KEY_FILE" : "INSECURE");
+    snprintf(word->name, NAME_MAX_LEN, "%s%s", prefix, kind == CHOICE_FILE ? "KEY_FILE" : "INSECURE");
   else if (rank == OPT_FROM_FILE)
     snprintf(word->name, NAME_MAX_LEN, "%s in agent.conf", name);
   else
     snprintf(word->name, NAME_MAX_LEN, "--%s", name);
 }
 
-static void add_variable(struct words *w, int kind, const char *value, const char *name) {
-  snprintf(add_word(w, kind, OPT_FROM_ENV, value)->name, NAME_MAX_LEN, "%s", name);
+static void add_variable(struct key_choices *w, int kind, const char *value, const char *name) {
+  snprintf(add_choice(w, kind, OPT_FROM_ENV, value)->name, NAME_MAX_LEN, "%s", name);
 }
 
-static void list_words(const struct key_options *o, const struct key_env *env, bool env_insecure, struct words *w) {
+static void list_choices(const struct key_options *o, const struct key_env *env, bool env_insecure,
+                         struct key_choices *w) {
   w->n = 0;
-  if (o->file) add_option(w, WORD_FILE, o->file_from, o->file, o->prefix, "key-file");
-  if (o->fd >= 0) add_option(w, WORD_FD, OPT_FROM_ARGV, NULL, o->prefix, "key-fd");
-  if (o->insecure) add_option(w, WORD_INSECURE, o->insecure_from, NULL, o->prefix, "insecure");
-  if (env->file) add_variable(w, WORD_FILE, env->file, "RDZV_KEY_FILE");
-  if (env->key || env->key_error.code) add_variable(w, WORD_TEXT, NULL, "RDZV_KEY");
-  if (env_insecure) add_variable(w, WORD_INSECURE, NULL, "RDZV_INSECURE");
+  if (o->file) add_option(w, CHOICE_FILE, o->file_from, o->file, o->prefix, "key-file");
+  if (o->fd >= 0) add_option(w, CHOICE_FD, OPT_FROM_ARGV, NULL, o->prefix, "key-fd");
+  if (o->insecure) add_option(w, CHOICE_INSECURE, o->insecure_from, NULL, o->prefix, "insecure");
+  if (env->file) add_variable(w, CHOICE_FILE, env->file, "RDZV_KEY_FILE");
+  if (env->key || env->key_error.code) add_variable(w, CHOICE_TEXT, NULL, "RDZV_KEY");
+  if (env_insecure) add_variable(w, CHOICE_INSECURE, NULL, "RDZV_INSECURE");
 }
 
 /* The word that counts; NULL: none. */
-static int choose_word(const struct words *w, const struct word **out, struct err *e) {
-  const struct word *best = NULL, *rival = NULL;
-  for (const struct word *v = w->v; v < w->v + w->n; v++) {
+static int choose(const struct key_choices *w, const struct key_choice **out, struct err *e) {
+  const struct key_choice *best = NULL, *rival = NULL;
+  for (const struct key_choice *v = w->v; v < w->v + w->n; v++) {
     if (best && v->rank < best->rank) continue;
     rival = best && v->rank == best->rank ? best : NULL;
     best = v;
@@ -189,15 +190,15 @@ static int choose_word(const struct words *w, const struct word **out, struct er
   return rival ? err_set(e, -EINVAL, "%s and %s exclude each other: remove one", rival->name, best->name) : 0;
 }
 
-static int use_word(const struct word *w, const struct key_options *o, struct key_env *env, struct key **key,
-                    struct key_origin *from, struct err *e) {
+static int use_choice(const struct key_choice *w, const struct key_options *o, struct key_env *env, struct key **key,
+                      struct key_origin *from, struct err *e) {
   switch (w->kind) {
-  case WORD_INSECURE:
+  case CHOICE_INSECURE:
     from->kind = KEY_SOURCE_INSECURE;
     snprintf(from->text, sizeof(from->text), "none (%s)", w->name);
     return 0;
-  case WORD_FD: return read_fd(o->fd, key, from, e);
-  case WORD_TEXT:
+  case CHOICE_FD: return read_fd(o->fd, key, from, e);
+  case CHOICE_TEXT:
     if (!env->key) return err_set(e, env->key_error.code, "%s", env->key_error.text);
     from->kind = KEY_SOURCE_ENV;
     snprintf(from->text, sizeof(from->text), "RDZV_KEY");
@@ -222,17 +223,17 @@ static int read_insecure(const struct key_options *o, const struct key_env *env,
 
 int key_find_given(const struct key_options *o, struct key_env *env, struct key **key, struct key_origin *from,
                    struct err *e) {
-  struct words words;
-  const struct word *word = NULL;
+  struct key_choices words;
+  const struct key_choice *word = NULL;
   bool env_insecure;
   *from = (struct key_origin){.kind = KEY_SOURCE_UNSET};
   *key = NULL;
   int rc = read_insecure(o, env, &env_insecure, e);
   if (rc == 0) {
-    list_words(o, env, env_insecure, &words);
-    rc = choose_word(&words, &word, e);
+    list_choices(o, env, env_insecure, &words);
+    rc = choose(&words, &word, e);
   }
-  if (rc == 0 && word) rc = use_word(word, o, env, key, from, e);
+  if (rc == 0 && word) rc = use_choice(word, o, env, key, from, e);
   secret_free(env->key);
   env->key = NULL;
   return rc;

@@ -252,7 +252,7 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
   c->preface_seen = true;
   enter_channel(c, channel_opening_size(kind));
   c->early = answer;
-  if (c->cb->on_native) c->cb->on_native(c);
+  if (c->cb->on_preface) c->cb->on_preface(c);
   if (c->early.len && !c->closing && !c->flushing) conn_send_sealed(c, NULL, 0); /* nothing went with it */
 }
 
@@ -260,7 +260,7 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
 static bool take_preface(struct conn *c, size_t *at) {
   enum frame_protocol p = frame_detect(c->in.data, c->in.len);
   if (p == FRAME_PROTOCOL_MORE) return false;
-  if (p == FRAME_PROTOCOL_NATIVE) {
+  if (p == FRAME_PROTOCOL_RDZV) {
     if (c->in.len < FRAME_PREFACE_SIZE) return false;
     unsigned version = le16_get(c->in.data + 4);
     int kind = channel_kind_of(c->in.data);
@@ -281,14 +281,14 @@ static bool take_preface(struct conn *c, size_t *at) {
     }
     if (kind == CHANNEL_KIND_MUNGE) p = FRAME_PROTOCOL_MUNGE;
   }
-  if (p != FRAME_PROTOCOL_NATIVE) {
+  if (p != FRAME_PROTOCOL_RDZV) {
     uv_read_stop(&c->stream); /* the owner may start it again */
     end_foreign(c, p);
     return false;
   }
   *at = FRAME_PREFACE_SIZE;
   c->preface_seen = true;
-  if (c->cb->on_native) c->cb->on_native(c);
+  if (c->cb->on_preface) c->cb->on_preface(c);
   return true;
 }
 

@@ -49,7 +49,7 @@ struct conn_callbacks {
   enum channel_status (*on_opening)(struct conn *c, int64_t uid, struct conn_terms *t);
   /* Server side: the peer's preface has come, plain or sealed (conn->channel), so the first message may be sent. Before
    * any on_msg. May be NULL. */
-  void (*on_native)(struct conn *c);
+  void (*on_preface)(struct conn *c);
   /* Server side: the first bytes are not a native preface; data holds what was read. True: the owner takes the stream
    * over. Reading has stopped, and the owner may uv_read_start it; conn_send_bytes and both ways to close still work,
    * and no other callback but on_closed comes. False, or NULL: on_end follows. */
@@ -113,7 +113,7 @@ void conn_use_key(struct conn *c, const struct key *key);
  * live until conn_start, and not be used again. A server that does not take it refuses with CHANNEL_WRONG_KEY. */
 void conn_use_ticket(struct conn *c, const struct channel_ticket *ticket);
 /* Either side, before conn_start: the other end of this plain stream is certainly a peer of ours, because one of the two
- * was started with it. No preface is sent or expected, so on_native does not come. */
+ * was started with it. No preface is sent or expected, so on_preface does not come. */
 void conn_skip_preface(struct conn *c);
 /* The stream is connected or accepted. Sets options (socket_set_options with user_timeout_ms) and begins to read. On an
  * error nothing has begun: call conn_close. */

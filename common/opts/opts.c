@@ -149,7 +149,7 @@ static int refuse_variable(const struct opts_spec *spec, const char *name, size_
   return -EINVAL;
 }
 
-struct word {
+struct given_option {
   const struct opt *row;
   const char *value;
   bool by_itself;              /* the value is a word of its own */
@@ -169,7 +169,7 @@ struct walk {
 static const char unset[] = "; is a variable unset?";
 
 /* The value is the next word. */
-static int take_value(struct walk *k, struct word *w, struct err *e) {
+static int take_value(struct walk *k, struct given_option *w, struct err *e) {
   w->value = k->at < k->argc ? k->argv[k->at] : "--";
   if (strncmp(w->value, "--", 2) == 0)
     return err_set(e, -EINVAL, "%s needs a value: %s %s%s", w->name, w->name, opt_value_label(w->row),
@@ -179,7 +179,7 @@ static int take_value(struct walk *k, struct word *w, struct err *e) {
   return 1;
 }
 
-static int long_option(struct walk *k, struct word *w, const char *word, struct err *e) {
+static int long_option(struct walk *k, struct given_option *w, const char *word, struct err *e) {
   const char *equals = strchr(word, '=');
   size_t n = equals ? (size_t)(equals - word) : strlen(word);
   w->by_itself = false;
@@ -192,7 +192,7 @@ static int long_option(struct walk *k, struct word *w, const char *word, struct 
 }
 
 /* `p` is at a letter of `word`; a flag may be followed by more of them, all else by its value. */
-static int short_option(struct walk *k, struct word *w, const char *word, const char *p, struct err *e) {
+static int short_option(struct walk *k, struct given_option *w, const char *word, const char *p, struct err *e) {
   w->by_itself = false;
   w->row = find_letter(k->spec, *p);
   snprintf(w->name, sizeof(w->name), "-%c", *p);
@@ -237,7 +237,7 @@ static int refuse_printed_dash(const char *word, unsigned code, struct err *e) {
 }
 
 /* 1: an option and its value are in *w. 0: there are no more, and k->at is the first word behind. Or an error. */
-static int next_option(struct walk *k, struct word *w, struct err *e) {
+static int next_option(struct walk *k, struct given_option *w, struct err *e) {
   if (k->letters && *k->letters) return short_option(k, w, k->argv[k->at - 1], k->letters, e);
   const char *word = k->at < k->argc ? k->argv[k->at] : "";
   unsigned code;
@@ -329,7 +329,7 @@ static int set_from_env(const struct opts_spec *spec, bool foreign, char *const 
 }
 
 /* "--nnodes $N train.py" without N takes the command as the value. */
-static int suspect_swallowed(const struct walk *k, const struct word *w, struct err *e) {
+static int suspect_swallowed(const struct walk *k, const struct given_option *w, struct err *e) {
   struct buf shown = BUF_INIT;
   if (e && k->spec->runs_command && w->by_itself && k->at == k->argc && *w->value) {
     buf_put_escaped(&shown, w->value, strlen(w->value), SHOWN_MAX);
@@ -340,7 +340,7 @@ static int suspect_swallowed(const struct walk *k, const struct word *w, struct 
 }
 
 static int set_from_words(struct walk *k, bool *seen, void *target, struct err *e) {
-  struct word w;
+  struct given_option w;
   int rc;
   while ((rc = next_option(k, &w, e)) > 0) {
     size_t i = (size_t)(w.row - k->spec->table);
@@ -380,9 +380,9 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
 
 /* The last place where the command line names the row, which counts; false: none. */
 static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *argv, const struct opt *row,
-                         struct word *found) {
+                         struct given_option *found) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
-  struct word w = {.row = NULL};
+  struct given_option w = {.row = NULL};
   bool any = false;
   while (row && next_option(&k, &w, NULL) > 0) {
     if (w.row != row) continue;
@@ -413,7 +413,7 @@ static const struct opts_setting *find_in_file(const struct opts_spec *spec, con
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                             const char *name) {
   const struct opt *row = opt_find(spec, name, strlen(name));
-  struct word w;
+  struct given_option w;
   if (find_in_argv(spec, argc, argv, row, &w)) return OPT_FROM_ARGV;
   if (find_in_env(spec, false, env, row)) return OPT_FROM_ENV;
   if (find_in_env(spec, true, env, row)) return OPT_FROM_FOREIGN_ENV;
@@ -442,7 +442,7 @@ static const char *base_of(const char *path) {
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
                    char out[OPT_SPELLING_MAX]) {
   const struct opt *row = opt_find(spec, name, strlen(name));
-  struct word w;
+  struct given_option w;
   const char *variable = find_in_env(spec, false, env, row);
   if (!variable) variable = find_in_env(spec, true, env, row);
   if (find_in_argv(spec, argc, argv, row, &w))
@@ -457,7 +457,7 @@ void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, ch
 
 bool opts_last_value(const struct opts_spec *spec, int argc, char *const *argv, char name[OPT_SPELLING_MAX]) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
-  struct word w = {.row = NULL};
+  struct given_option w = {.row = NULL};
   while (next_option(&k, &w, NULL) > 0) continue;
   if (k.at < argc || k.dashes || !w.row || !w.by_itself) return false;
   snprintf(name, OPT_SPELLING_MAX, "%s", w.name);

@@ -63,14 +63,14 @@ struct folder {
 };
 
 /* The folder while a call uses it. */
-struct place {
+struct open_folder {
   const char *path;
   int fd;
 };
 
 /* Temporary files. ------------------------------------------------------------------------------------------------- */
 
-static int write_temp(const struct place *f, const char *content, char temp[TEMP_SIZE], struct err *e) {
+static int write_temp(const struct open_folder *f, const char *content, char temp[TEMP_SIZE], struct err *e) {
   char random[FILE_RANDOM_SIZE];
   int rc = file_random_name(random);
   if (rc) return err_sys(e, rc, "no random number");
@@ -91,7 +91,7 @@ static bool is_end(const char *name) {
 }
 
 /* Calls fn for each name in the folder. */
-static int list(const struct place *f, void (*fn)(void *ctx, const char *name), void *ctx, struct err *e) {
+static int list(const struct open_folder *f, void (*fn)(void *ctx, const char *name), void *ctx, struct err *e) {
   int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);
   if (!dir) {
@@ -108,13 +108,13 @@ static int list(const struct place *f, void (*fn)(void *ctx, const char *name), 
 
 /* Claims. ---------------------------------------------------------------------------------------------------------- */
 
-static int sync_folder(const struct place *f, struct err *e) {
+static int sync_folder(const struct open_folder *f, struct err *e) {
   if (fsync(f->fd) == 0 || errno == EINVAL) return 0; /* EINVAL: a file system without a disk behind it */
   return err_sys(e, -errno, "cannot write %s to its disk", f->path);
 }
 
 /* What a claim holds. -ENOENT: there is none. */
-static int read_claim(const struct place *f, const char *file, struct buf *out, struct err *e) {
+static int read_claim(const struct open_folder *f, const char *file, struct buf *out, struct err *e) {
   struct stat st;
   int fd = openat(f->fd, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), rc = 0;
   if (fd < 0) return errno == ENOENT ? -ENOENT : err_sys(e, -errno, "cannot read %s/%s", f->path, file);
@@ -132,7 +132,7 @@ static int read_claim(const struct place *f, const char *file, struct buf *out, 
 }
 
 /* 0: the job has no end yet. Else as read_claim. */
-static int look_for_end(const struct place *f, const char *name, struct buf *out, struct err *e) {
+static int look_for_end(const struct open_folder *f, const char *name, struct buf *out, struct err *e) {
   char end[CLAIM_END_NAME_MAX + 1], file[CLAIM_FILE_MAX + 1];
   claim_end_name(name, end);
   int rc = claim_file_name(end, file, e);
@@ -141,7 +141,7 @@ static int look_for_end(const struct place *f, const char *name, struct buf *out
 }
 
 /* Says what is there: ours, or another daemon's. Ours was perhaps made by a call that failed before its end. */
-static int compare_claim(const struct place *f, const char *file, const char *content, enum claim_answer *answer,
+static int compare_claim(const struct open_folder *f, const char *file, const char *content, enum claim_answer *answer,
                          struct buf *text, struct err *e) {
   int rc = read_claim(f, file, text, e);
   if (rc) return rc;
@@ -167,7 +167,7 @@ int folder_has_linked(int fd, const char *temp, const char *file) {
   return rc ? rc : ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-static int link_claim(const struct place *f, const char *temp, const char *file, const char *content,
+static int link_claim(const struct open_folder *f, const char *temp, const char *file, const char *content,
                       enum claim_answer *answer, struct buf *text, struct err *e) {
   int code = linkat(f->fd, temp, f->fd, file, 0) < 0 ? -errno : 0, linked = folder_has_linked(f->fd, temp, file);
   if (linked > 0) {
@@ -181,7 +181,7 @@ static int link_claim(const struct place *f, const char *temp, const char *file,
   return err_sys(e, code ? code : -EIO, "cannot link a file in %s", f->path);
 }
 
-static int create_file(const struct place *f, const char *file, const char *content, enum claim_answer *answer,
+static int create_file(const struct open_folder *f, const char *file, const char *content, enum claim_answer *answer,
                        struct buf *text, struct err *e) {
   char temp[TEMP_SIZE];
   int rc = write_temp(f, content, temp, e);
@@ -192,7 +192,7 @@ static int create_file(const struct place *f, const char *file, const char *cont
 }
 
 /* A claim that the end removes at once looks like a failure: the end is looked for in any case. */
-static int create(const struct place *f, const char *name, const char *content, enum claim_answer *answer,
+static int create(const struct open_folder *f, const char *name, const char *content, enum claim_answer *answer,
                   struct buf *text, struct err *e) {
   char file[CLAIM_FILE_MAX + 1];
   struct buf end = BUF_INIT;
@@ -214,7 +214,7 @@ static int create(const struct place *f, const char *name, const char *content, 
 
 /* Looks for another incarnation that has the run. */
 struct rivals {
-  const struct place *f;
+  const struct open_folder *f;
   const char *runs, *own; /* what their files begin with; and those of this incarnation */
   struct buf *text;       /* of one */
   bool found;
@@ -250,7 +250,7 @@ static void look_at_rival(void *ctx, const char *name) {
   buf_finish(&text);
 }
 
-static int find_rival(const struct place *f, const char *runs, const char *own, bool *found, struct buf *text,
+static int find_rival(const struct open_folder *f, const char *runs, const char *own, bool *found, struct buf *text,
                       struct err *e) {
   struct rivals r = {.f = f, .runs = runs, .own = own, .text = text, .e = e};
   int rc = list(f, look_at_rival, &r, e);
@@ -269,7 +269,7 @@ static int name_runs(const char *prefix, char runs[CLAIM_FILE_MAX + 1], char own
 }
 
 /* 0: it is ours, or taken. 1: somebody else tries as well. */
-static int try_run(const struct place *f, const char *prefix, const char *content, enum claim_answer *answer,
+static int try_run(const struct open_folder *f, const char *prefix, const char *content, enum claim_answer *answer,
                    struct buf *text, struct err *e) {
   char runs[CLAIM_FILE_MAX + 1], own[CLAIM_FILE_MAX + 1], file[CLAIM_FILE_MAX + FILE_RANDOM_SIZE + 1],
       random[FILE_RANDOM_SIZE];
@@ -298,7 +298,7 @@ static int try_run(const struct place *f, const char *prefix, const char *conten
   return made ? made : ended ? ended : rc ? rc : 1;
 }
 
-static int claim_run(const struct place *f, const char *prefix, const char *content, enum claim_answer *answer,
+static int claim_run(const struct open_folder *f, const char *prefix, const char *content, enum claim_answer *answer,
                      struct buf *text, struct err *e) {
   int rc = claim_name_check(prefix, true, e);
   for (int i = 0; rc == 0; i++) {
@@ -318,7 +318,7 @@ static int claim_run(const struct place *f, const char *prefix, const char *cont
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
 struct removal {
-  const struct place *f;
+  const struct open_folder *f;
   const char *prefix, *end; /* of files, and the one that stays; NULL: only sweeps */
   const char *run;          /* of the files that claim the run */
   time_t now;
@@ -341,14 +341,14 @@ static void remove_one(void *ctx, const char *name) {
 }
 
 /* The time of the file server: that of a file which was just written. */
-static int read_time(const struct place *f, const char *temp, time_t *now, struct err *e) {
+static int read_time(const struct open_folder *f, const char *temp, time_t *now, struct err *e) {
   struct stat st = {.st_mtime = 0};
   int rc = read_attributes(f->fd, temp, &st);
   *now = st.st_mtime;
   return rc ? err_sys(e, rc, "cannot read a file in %s", f->path) : 0;
 }
 
-static int end_claims(const struct place *f, const char *prefix, const char *content, struct err *e) {
+static int end_claims(const struct open_folder *f, const char *prefix, const char *content, struct err *e) {
   char file[CLAIM_FILE_MAX + 1], end[CLAIM_FILE_MAX + 1], name[CLAIM_END_NAME_MAX + 1], temp[TEMP_SIZE];
   char runs[CLAIM_FILE_MAX + 1], run[CLAIM_FILE_MAX + 1];
   struct removal r = {.f = f, .prefix = file, .end = end, .run = run};
@@ -373,7 +373,7 @@ static int end_claims(const struct place *f, const char *prefix, const char *con
 
 /* The folder. ------------------------------------------------------------------------------------------------------ */
 
-static int check_owner(const struct place *f, struct err *e) {
+static int check_owner(const struct open_folder *f, struct err *e) {
   struct stat st;
   if (fstat(f->fd, &st) < 0) return err_sys(e, -errno, "%s", f->path);
   if (st.st_uid != 0 && !user_is_self(st.st_uid) && geteuid() != 0)
@@ -388,11 +388,11 @@ static int check_owner(const struct place *f, struct err *e) {
   return 0;
 }
 
-static int enter(struct folder *f, struct place *at, struct err *e) {
+static int enter(struct folder *f, struct open_folder *at, struct err *e) {
   struct stat st;
   if (!f->made && mkdir(f->path, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create %s", f->path);
   f->made = true;
-  *at = (struct place){.path = f->path, .fd = open(f->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+  *at = (struct open_folder){.path = f->path, .fd = open(f->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
   if (at->fd < 0) {
     int code = -errno;
     if (lstat(f->path, &st) == 0 && S_ISLNK(st.st_mode))
@@ -405,7 +405,7 @@ static int enter(struct folder *f, struct place *at, struct err *e) {
 }
 
 /* One claim that nobody else makes: permissions, a full disk and missing links are found now. */
-static int try_links(const struct place *f, struct err *e) {
+static int try_links(const struct open_folder *f, struct err *e) {
   char temp[TEMP_SIZE], other[TEMP_SIZE + 1];
   struct removal r = {.f = f};
   int rc = write_temp(f, "", temp, e);
@@ -454,7 +454,7 @@ static bool may_pass(const struct folder *f, int rc) {
 
 int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e) {
   struct folder *f = xcalloc(1, sizeof *f);
-  struct place at = {.fd = -1};
+  struct open_folder at = {.fd = -1};
   size_t len = strlen(path);
   while (len > 1 && path[len - 1] == '/') len--; /* a link with a slash behind it would be followed */
   f->path = xstrndup(path, len);
@@ -486,11 +486,11 @@ void folder_close(struct folder *f) {
 }
 
 static enum claim_answer carry_out(struct folder *f,
-                                   int (*fn)(const struct place *f, const char *name, const char *content,
+                                   int (*fn)(const struct open_folder *f, const char *name, const char *content,
                                              enum claim_answer *answer, struct buf *text, struct err *e),
                                    const char *name, const char *content, struct buf *text) {
   struct err e = ERR_INIT;
-  struct place at = {.fd = -1};
+  struct open_folder at = {.fd = -1};
   enum claim_answer answer = CLAIM_FAILED;
   int rc = enter(f, &at, &e);
   if (rc == 0) {
@@ -511,7 +511,7 @@ enum claim_answer folder_claim_run(struct folder *f, const char *prefix, const c
 }
 
 int folder_end(struct folder *f, const char *prefix, const char *content, struct err *e) {
-  struct place at = {.fd = -1};
+  struct open_folder at = {.fd = -1};
   int rc = enter(f, &at, e);
   if (rc) return rc;
   rc = end_claims(&at, prefix, content, e);

@@ -2,7 +2,7 @@
 /* The core: finds the job and the member that a message is about, and passes it to the job's table (daemon/job/job.c).
  *
  * A connection belongs to no member before its first message. HELLO (hello.c) makes it a member's. A member has at most
- * one connection: a HELLO from a known agent replaces the old one. OBITUARY, FORWARD and CONTROL need no member.
+ * one connection: a HELLO from a known agent replaces the old one. AGENT_DIED, FORWARD and CONTROL need no member.
  *
  * The core decides nothing about rounds. It keeps the effects in order, and hands the step's time to everything
  * behind it, so that all of it is a function of the events. */
@@ -26,8 +26,8 @@ static void on_report(struct member *m, const struct core_event *ev) {
   if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
 }
 
-static void on_obituary(struct core *c, const struct core_event *ev) {
-  const struct obituary *o = &ev->msg->obituary;
+static void on_death_report(struct core *c, const struct core_event *ev) {
+  const struct agent_died *o = &ev->msg->agent_died;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     struct job *j = c->jobs.all[i];
     /* A guard says no uid. It says the agent's id, which only the agent, its guard and this daemon know. */
@@ -95,7 +95,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     je.kind = JOB_EV_END_ACK;
     if (!strcmp(ev->msg->end_ack.incarnation, m->job->incarnation)) job_event(m->job, &je);
     break;
-  default: break; /* HELLO, OBITUARY, FORWARD and CONTROL are handled already; the codec accepts no others */
+  default: break; /* HELLO, AGENT_DIED, FORWARD and CONTROL are handled already; the codec accepts no others */
   }
 }
 
@@ -127,8 +127,8 @@ static void on_msg(struct core *c, const struct core_event *ev) {
                 msg_name(ev->msg->type));
   else if (ev->msg->type == MSG_HELLO)
     core_hello(c, ev);
-  else if (ev->msg->type == MSG_OBITUARY)
-    on_obituary(c, ev);
+  else if (ev->msg->type == MSG_AGENT_DIED)
+    on_death_report(c, ev);
   else if (ev->msg->type == MSG_FORWARD)
     core_forward(c, ev);
   else if (m)

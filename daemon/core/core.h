@@ -72,12 +72,12 @@ struct core_store_facts {
 };
 
 enum core_event_kind {
-  CORE_MSG,         /* a message arrived on connection `conn`; the first must be HELLO, OBITUARY, FORWARD or CONTROL */
-  CORE_CLOSED,      /* connection `conn` is gone */
-  CORE_TICK,        /* core_deadline has passed */
-  CORE_LOAD,        /* at start, before any other event: one line of the state file, oldest first */
-  CORE_SHUTDOWN,    /* SIGTERM: sends GOING_AWAY to every agent; the driver closes afterwards */
-  CORE_CLAIMED,     /* the answer to a JOB_EFFECT_CLAIM */
+  CORE_MSG,      /* a message arrived on connection `conn`; the first must be HELLO, AGENT_DIED, FORWARD or CONTROL */
+  CORE_CLOSED,   /* connection `conn` is gone */
+  CORE_TICK,     /* core_deadline has passed */
+  CORE_LOAD,     /* at start, before any other event: one line of the state file, oldest first */
+  CORE_SHUTDOWN, /* SIGTERM: sends GOING_AWAY to every agent; the driver closes afterwards */
+  CORE_CLAIMED,  /* the answer to a JOB_EFFECT_CLAIM */
   CORE_TURNED_AWAY, /* a peer with another key came from peer_addr; `host`: which one of core_missing_hosts has it */
 };
 

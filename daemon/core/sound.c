@@ -121,7 +121,7 @@ static bool votes_refused(struct core *c, const struct core_event *ev, const str
                 h->host);
   else if (based != (s->base_incarnation[0] != '\0') || (based && !voted) || (!based && (s->base_nodes || s->in_base)))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names half of the round before its last one", h->host);
-  else if ((s->keeper && !s->nodes) || (s->nodes && !voted) || (s->base_keeper && !s->in_base))
+  else if ((s->tie_breaker && !s->nodes) || (s->nodes && !voted) || (s->base_tie_breaker && !s->in_base))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has a part in a round that it does not name", h->host);
   else if (h->left_rank >= 0 && (!voted || h->phase != PHASE_NONE))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has left a round that it does not name, or is in",

@@ -6,7 +6,7 @@
  * incarnation: nobody else can have it.
  *
  * The content says who won, and for which nodes. A daemon that finds the name taken sends its nodes there. But if one of
- * those nodes is here, the winner cannot run that round for long: all its nodes must vouch for it (quorum.c). Then this
+ * those nodes is here, the winner cannot run that round for long: all its nodes must follow it (quorum.c). Then this
  * daemon claims the round behind it. A daemon that was restarted with its id finds claims of its former life, which may
  * have sealed those rounds: their content differs, and they are passed as well.
  *
@@ -46,11 +46,11 @@ enum run_claim {
 };
 
 struct claim {
-  uint64_t serial;    /* of the one that is out; 0: none is */
-  int64_t asked, won; /* the round of it, and of the one that is ours; 0: none */
-  int64_t passed;     /* the highest that another daemon has; 0: none is known */
-  uint64_t sum;       /* of the nodes in its content */
-  bool unvouched;     /* not all nodes of the next round vouch: a heartbeat is waited for */
+  uint64_t serial;       /* of the one that is out; 0: none is */
+  int64_t asked, won;    /* the round of it, and of the one that is ours; 0: none */
+  int64_t passed;        /* the highest that another daemon has; 0: none is known */
+  uint64_t sum;          /* of the nodes in its content */
+  bool awaits_heartbeat; /* not all nodes of the next round follow this daemon: a heartbeat is waited for */
   uint64_t out_ms, again_ms;
   uint64_t look_ms; /* when the end is looked for next */
   bool recalled;    /* what this daemon has claimed before */
@@ -147,10 +147,10 @@ static uint64_t sum_of(const struct job *j, struct member *const *chosen, size_t
   return sum;
 }
 
-/* All must vouch for a round with a claim. So each has begun to. */
-static bool all_vouch(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
+/* All nodes of a round with a claim must follow this daemon. So each has begun to. */
+static bool all_follow(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   for (size_t i = 0; i < n; i++)
-    if (!chosen[i]->vote->vouched_ms || chosen[i]->vote->vouched_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms ||
+    if (!chosen[i]->vote->followed_ms || chosen[i]->vote->followed_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms ||
         chosen[i]->vote->held_ms > now_ms)
       return false;
   return true;
@@ -204,21 +204,21 @@ bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64
   recall_claim(j);
   if (is_late(c, now_ms) && c->asked) fail(j, "no answer came", now_ms);
   if (is_late(c, now_ms)) c->serial = 0;
-  bool vouched = all_vouch(j, chosen, n, now_ms);
+  bool follow = all_follow(j, chosen, n, now_ms);
   if (c->won == job_next_claimed_round(j)) {
-    if (vouched && c->sum == sum_of(j, chosen, n)) return true;
-    if (vouched) c->passed = c->won;
+    if (follow && c->sum == sum_of(j, chosen, n)) return true;
+    if (follow) c->passed = c->won;
   }
-  c->unvouched = !vouched;
+  c->awaits_heartbeat = !follow;
   int64_t next = !j->round && c->run != RUN_OURS ? THE_RUN : job_next_claimed_round(j);
-  if (vouched && !c->serial && now_ms >= c->again_ms) ask(j, chosen, n, next, now_ms);
+  if (follow && !c->serial && now_ms >= c->again_ms) ask(j, chosen, n, next, now_ms);
   return false;
 }
 
 uint64_t job_claim_deadline(const struct job *j) {
   const struct claim *c = j->claim;
   if (!c) return 0;
-  if (c->unvouched && !(c->serial && c->asked)) return UINT64_MAX;
+  if (c->awaits_heartbeat && !(c->serial && c->asked)) return UINT64_MAX;
   if (c->won == job_next_claimed_round(j)) return 0;
   return c->serial ? c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS : c->again_ms;
 }
@@ -240,7 +240,7 @@ void job_claim_look(struct job *j, uint64_t now_ms) {
 }
 
 bool job_claim_waits(const struct job *j) {
-  return j->claim && j->claim->unvouched;
+  return j->claim && j->claim->awaits_heartbeat;
 }
 
 /* Answers. --------------------------------------------------------------------------------------------------------- */

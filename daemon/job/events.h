@@ -12,7 +12,7 @@
   X(LEAVING, "leaving")                                                                                                \
   X(STOPPED, "stopped")                                                                                                \
   X(CHECKPOINTED, "checkpointed")                                                                                      \
-  X(LOST, "lost") /* grace, lease or patience is over, or an obituary came */                                          \
+  X(LOST, "lost") /* grace, lease or patience is over, or a death report came */                                       \
   X(BYE, "bye")                                                                                                        \
   X(END_ACK, "end-ack")                                                                                                \
   X(OPERATOR, "operator") /* rdzvctl stop */                                                                           \

@@ -117,10 +117,10 @@ struct member_vote {
   int64_t standby_port;                  /* where its agent would start a daemon; 0: nowhere */
   char incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
   int64_t round;
-  bool keeper, in_base, base_keeper;
+  bool tie_breaker, in_base, base_tie_breaker;
   uint64_t welcomed_ms; /* WELCOME, the first one on its connection; 0: unknown */
   uint64_t start_ms;    /* the last START on its connection; 0: none */
-  uint64_t vouched_ms;  /* it followed this daemon then, or later; 0: never */
+  uint64_t followed_ms; /* it followed this daemon then, or later; 0: never */
   uint64_t held_ms;     /* what another daemon allowed with its vote may run until then */
   uint32_t last_beat;   /* on this connection; 0: none */
   struct sent_ack acks[MEMBER_ACKS];
@@ -128,19 +128,20 @@ struct member_vote {
 
 /* quorum.c */
 struct voter {
-  bool current, keeper, base, base_keeper; /* of which round, and whether half of it is enough with this one */
-  bool dead, here;                         /* surely; connected */
-  bool apart;                              /* dead, and it may have followed another daemon before */
-  bool knows;                              /* the current round */
-  bool asked;                              /* to give its vote up */
-  bool carried;                            /* into the round that is about to be sealed */
-  uint64_t vouched_ms;                     /* it followed this daemon then, or later; 0: never */
-  uint64_t from_ms;                        /* its vote counts from then on */
-  uint64_t place;                          /* a hash of host and address; 0: unknown */
-  uint64_t host;                           /* a hash of its host; 0: unknown */
+  bool current, tie_breaker, base,
+      base_tie_breaker; /* of which round, and whether half of it is enough with this one */
+  bool dead, here;      /* surely; connected */
+  bool apart;           /* dead, and it may have followed another daemon before */
+  bool knows;           /* the current round */
+  bool asked;           /* to give its vote up */
+  bool carried;         /* into the round that is about to be sealed */
+  uint64_t followed_ms; /* it followed this daemon then, or later; 0: never */
+  uint64_t from_ms;     /* its vote counts from then on */
+  uint64_t place;       /* a hash of host and address; 0: unknown */
+  uint64_t host;        /* a hash of its host; 0: unknown */
 };
 struct voter_count {
-  size_t here, keepers; /* connected, or dead and not apart */
+  size_t here, tie_breakers; /* connected, or dead and not apart */
   size_t apart;
 };
 struct kept_successor {
@@ -174,7 +175,7 @@ struct quorum {
   struct {                    /* the last look at all voters, and its result */
     uint64_t at_ms, until_ms; /* this daemon is in charge until then */
     uint64_t next_from_ms;    /* when the next vote begins to count; UINT64_MAX: none */
-    bool news, fresh;         /* vouches came since; it counts no longer */
+    bool news, fresh;         /* heartbeats came since; it counts no longer */
   } look;
 };
 /* A change of what a voter is: tally it with -1 before, and with 1 behind. */
@@ -213,7 +214,7 @@ size_t job_agreed(const struct job *j);
 void job_quorum_expect(struct job *j, const char *key, const char *host, uint64_t place); /* only that is known of it */
 void job_quorum_drop(struct job *j, const char *key);
 size_t job_quorum_confirm_dead(struct job *j, const char *host); /* how many votes of that host count as dead now */
-void job_quorum_bury(struct job *j, struct voter *v, uint64_t dead_ms); /* it is dead, and counts from then on */
+void job_quorum_count_dead(struct job *j, struct voter *v, uint64_t dead_ms); /* it is dead, and counts from then on */
 
 /* recover.c */
 void job_account_for_rank(struct job *j, int64_t node_rank); /* of the recovered round: nothing unknown runs there */

@@ -20,7 +20,7 @@
  *   drain.c       hosts that are left out of rounds
  *   ids.c         the round's ncclUniqueIds
  *   owners.c      whose the connections to the round's store are
- *   quorum.c      whether this daemon is in charge: a majority that vouches
+ *   quorum.c      whether this daemon is in charge: a majority that follows it
  *   reboot.c      votes of agents whose machines were booted again
  *   votes.c       who has a vote, and what becomes of it at a seal and at HELLO
  *   claim.c       the name of the next round, which one daemon alone can create

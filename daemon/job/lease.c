@@ -22,9 +22,9 @@
  *
  * A hold is for a lost node that may still run workers; until it ends no round is sealed. How long it lasts depends on
  * what the node knew. A node that had to fence, as this daemon knows for certain, is dead a lease after its last sign of
- * life. One that had not is dead after --orphan-grace and --stop-timeout. Where --orphan-grace is forever nobody can tell,
- * and the hold has no end: the silence of a node is not its death. An obituary, a BYE, the node's own return outside a
- * round, a later boot of its machine, or an operator's word (`rdzvctl confirm-dead`) ends a hold at once.
+ * life. One that had not is dead after --orphan-grace and --stop-timeout. Where --orphan-grace is forever nobody can
+ * tell, and the hold has no end: the silence of a node is not its death. A death report, a BYE, the node's own return
+ * outside a round, a later boot of its machine, or an operator's word (`rdzvctl confirm-dead`) ends a hold at once.
  *
  * Only the last hold to expire matters for the seal, which asks after every event. So its time is kept, with the number of
  * holds that expire then: ten thousand lost nodes that come back one by one cost one scan, not ten thousand. Expired

@@ -261,12 +261,12 @@ static int64_t count_expected(const struct job *j) {
 
 bool job_all_expected_are_here(const struct job *j, size_t here) {
   bool as_many = j->expected_nodes > 0 && here >= (size_t)j->expected_nodes;
-  if (as_many && !job_strangers_hold_places(j)) return true;
+  if (as_many && !job_others_hold_places(j)) return true;
   return j->roster.listed_wanted > 0 && !j->roster.listed_missing;
 }
 
 /* If no expected node is here, the list uses other names than the hosts: then nothing is known. */
-bool job_strangers_hold_places(const struct job *j) {
+bool job_others_hold_places(const struct job *j) {
   return j->roster.listed_missing > 0 && j->n_expected_here > 0 && j->n_expected_here < (size_t)j->settings.max_nodes &&
          j->n_available > j->n_expected_here;
 }
@@ -399,7 +399,7 @@ uint64_t job_hopeless_ms(const struct job *j) {
   uint64_t last_ms = 0;
   if (!r->refused_wanted || r->listed_missing > r->refused_wanted || j->round || j->state != JOB_FORMING)
     return UINT64_MAX;
-  if (r->listed_wanted < j->settings.min_nodes || j->expected_nodes > r->listed_wanted || job_strangers_hold_places(j))
+  if (r->listed_wanted < j->settings.min_nodes || j->expected_nodes > r->listed_wanted || job_others_hold_places(j))
     return UINT64_MAX;
   for (size_t i = 0; i < r->n; i++) {
     const struct expected_host *h = r->v[i];
@@ -544,7 +544,7 @@ static int64_t at_most(int64_t n, int64_t max) {
 /* Nodes of listed hosts that are not here; 0: a round needs none of them. */
 static int64_t count_named(const struct job *j) {
   int64_t nodes = 0;
-  if ((int64_t)j->n_available >= j->settings.max_nodes && !job_strangers_hold_places(j)) return 0;
+  if ((int64_t)j->n_available >= j->settings.max_nodes && !job_others_hold_places(j)) return 0;
   for (size_t i = 0; i < j->roster.n; i++) nodes += shortage(j->roster.v[i]);
   return nodes;
 }
@@ -578,9 +578,9 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   const struct job *twin = job_find_twin(j);
   if (twin) w->twin = twin->id;
   w->expected = count_expected(j);
-  bool strangers = job_strangers_hold_places(j);
-  w->unexpected = strangers ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
-  if (w->here < w->max_nodes || strangers) fill_hosts(k, j, now_ms);
+  bool others = job_others_hold_places(j);
+  w->unexpected = others ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
+  if (w->here < w->max_nodes || others) fill_hosts(k, j, now_ms);
   w->missing = job_missing_nodes(j);
   if (w->missing > 0 && !count_named(j) && all_asked_for_ranks(j)) fill_ranks(k, j);
   if (!w->n_absent) fill_here(k, j);

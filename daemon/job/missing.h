@@ -50,7 +50,7 @@ void job_watch_drains(struct job *j); /* drains have changed, and members are fl
 
 bool job_all_expected_are_here(const struct job *j, size_t here);
 /* Nodes that are not expected are here, listed ones are still to come, and there is room for them. */
-bool job_strangers_hold_places(const struct job *j);
+bool job_others_hold_places(const struct job *j);
 
 void member_find_expected_host(struct member *m); /* of a new member */
 /* For member.c: m could join a round now, or no longer. */

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether this daemon is in charge of a job: a majority that vouches.
+/* Whether this daemon is in charge of a job: a majority that follows it.
  *
  * Another daemon may take a job over when this one does not answer. Two daemons at once would start two rounds. So each
  * asks the nodes of the last sealed round, its voters, and a node follows one daemon at a time.
  *
  * A vote must be known to be young. A heartbeat says which answer of this daemon its agent has read. So the agent
- * followed this daemon when that answer was sent, or later: vouched_ms. Every agent that turns to another daemon has
- * vouched here no later than it last read from here, and tells that time to the other one. The time until which a
- * majority has vouched therefore bounds how long anything may run in this daemon's name. Each answer to a heartbeat
+ * followed this daemon when that answer was sent, or later: followed_ms. Every agent that turns to another daemon has
+ * followed this one no later than it last read from here, and tells that time to the other one. The time until which a
+ * majority has followed therefore bounds how long anything may run in this daemon's name. Each answer to a heartbeat
  * carries its age, and nodes with FENCE count their deadline from it.
  *
  * A round that was just sealed has two sets of voters: its own nodes, and those of the round before (its base), which
  * may not have heard of it. A daemon that asks those alone would find a majority that knows nothing of the round. So
- * both sets must vouch until a majority of the base knows the round: then it is firm.
+ * both sets must follow until a majority of the base knows the round: then it is firm.
  *
  * A daemon may be lost while it sends START. If a majority of the base has not read it, and the round's own nodes are too
  * few, the next daemon passes that round over: nobody can make it firm. Each node of the base helps the first round only
  * that it has read of, so two rounds on one base cannot both become firm.
  *
- * A voter that is surely dead follows nobody, and counts as vouching for ever. But it may have followed another daemon
- * before it died: it died apart. That daemon may have made a round with it, and goes on with another voter. So such a
- * vote lasts only as long as each of the other voters vouches. It does not make a round firm.
+ * A voter that is surely dead counts as one that follows for ever. But it may have followed another daemon before it
+ * died: it died apart. That daemon may have made a round with it, and goes on with another voter. So such a vote lasts
+ * only as long as each of the other voters follows. It does not make a round firm.
  *
- * Half of the voters are enough if the keeper is among them; so two nodes survive the loss of the one without the daemon. A job with claims asks nobody for leave to
- * seal: the claim decides. But then any single node may go on elsewhere, so all of them must vouch. */
+ * Half of the voters are enough if the tie-breaker is among them; so two nodes survive the loss of the one without the
+ * daemon. A job with claims asks nobody for leave to seal: the claim decides. But then any single node may go on
+ * elsewhere, so all of them must follow. */
 
 #include "daemon/job/quorum.h"
 
@@ -48,33 +49,33 @@ static int by_time_down(const void *pa, const void *pb) {
   return a < b ? 1 : a > b ? -1 : 0;
 }
 
-/* The latest time until which enough of the voters have vouched; times[0 .. n) is sorted from the latest down. */
-static uint64_t until_of(const uint64_t *times, size_t n, size_t voters, bool has_keeper, uint64_t keeper_ms,
+/* The latest time until which enough of the voters have followed; times[0 .. n) is sorted from the latest down. */
+static uint64_t until_of(const uint64_t *times, size_t n, size_t voters, bool has_tie_breaker, uint64_t tie_breaker_ms,
                          bool all) {
   if (all) return n < voters ? 0 : times[voters - 1];
   uint64_t most = n > voters / 2 ? times[voters / 2] : 0;
-  if (voters % 2 || !has_keeper) return most;
-  /* Half of them: the keeper, and those that have vouched last of the others. If he is among the first of the list,
-   * the last of that half is the slower one; if he is behind them, he is. */
+  if (voters % 2 || !has_tie_breaker) return most;
+  /* Half of them: the tie-breaker, and those of the others that have followed longest. If the tie-breaker is among the
+   * first of the list, the last of that half is the slower one; else the tie-breaker is. */
   uint64_t half = n >= voters / 2 ? times[voters / 2 - 1] : 0;
-  uint64_t with_keeper = keeper_ms < half ? keeper_ms : half;
-  return with_keeper > most ? with_keeper : most;
+  uint64_t with_tie_breaker = tie_breaker_ms < half ? tie_breaker_ms : half;
+  return with_tie_breaker > most ? with_tie_breaker : most;
 }
 
-/* Who has not read START does not know the round, so he cannot follow another daemon from it. With claims he can: there
- * the base is not asked. */
-static uint64_t vouched_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
+/* A node that has not read START does not know the round, so it cannot follow another daemon from it. With claims it
+ * can: there the base is not asked. */
+static uint64_t followed_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
   if (v->from_ms > now_ms) return 0; /* what another daemon allowed with this vote may still run */
   if (v->dead) return UINT64_MAX;
-  return !base && !q->all && q->sealed_ms > v->vouched_ms ? q->sealed_ms : v->vouched_ms;
+  return !base && !q->all && q->sealed_ms > v->followed_ms ? q->sealed_ms : v->followed_ms;
 }
 
-/* 0: never. Of a round of unknown nodes nobody has vouched. The vote of one that died apart is as old as the oldest of
- * the others: another daemon needs one of these to go on with it. */
-static uint64_t vouched_until(const struct quorum *q, bool base, uint64_t now_ms) {
+/* 0: never. No voter of a round of unknown nodes is known to follow. The vote of one that died apart is as old as the
+ * oldest of the others: another daemon needs one of these to go on with it. */
+static uint64_t followed_until(const struct quorum *q, bool base, uint64_t now_ms) {
   size_t voters = (size_t)(base ? q->base_nodes : q->nodes), n = 0;
-  uint64_t keeper_ms = 0, oldest_ms = UINT64_MAX;
-  bool has_keeper = false;
+  uint64_t tie_breaker_ms = 0, oldest_ms = UINT64_MAX;
+  bool has_tie_breaker = false;
   if (!voters) return 0;
   uint64_t *times = xmalloc((q->voters.count + 1) * sizeof *times);
   for (int apart = 0; apart < 2; apart++) {
@@ -82,20 +83,20 @@ static uint64_t vouched_until(const struct quorum *q, bool base, uint64_t now_ms
     for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
       const struct voter *v = e->value;
       if (!(base ? v->base : v->current) || v->apart != apart) continue;
-      uint64_t at_ms = vouched_of(q, v, base, now_ms);
+      uint64_t at_ms = followed_of(q, v, base, now_ms);
       if (apart)
         at_ms = at_ms < oldest_ms ? at_ms : oldest_ms;
       else if (at_ms < oldest_ms)
         oldest_ms = at_ms;
       times[n++] = at_ms;
-      if (base ? v->base_keeper : v->keeper) {
-        has_keeper = true;
-        keeper_ms = at_ms;
+      if (base ? v->base_tie_breaker : v->tie_breaker) {
+        has_tie_breaker = true;
+        tie_breaker_ms = at_ms;
       }
     }
   }
   qsort(times, n, sizeof *times, by_time_down);
-  uint64_t until = until_of(times, n, voters, has_keeper, keeper_ms, q->all);
+  uint64_t until = until_of(times, n, voters, has_tie_breaker, tie_breaker_ms, q->all);
   free(times);
   return until;
 }
@@ -112,7 +113,7 @@ bool quorum_counts_dead(const struct quorum *q, const struct voter *v, bool base
 size_t quorum_lacking(const struct voter_count *c, int64_t voters) {
   size_t n = (size_t)voters, need = n ? n / 2 + 1 : 0;
   if (n && c->apart && none_is_missing(c, voters)) return 0;
-  if (n % 2 == 0 && c->keepers && c->here >= n / 2) return 0;
+  if (n % 2 == 0 && c->tie_breakers && c->here >= n / 2) return 0;
   return c->here < need ? need - c->here : 0;
 }
 
@@ -132,15 +133,15 @@ bool quorum_needs(const struct quorum *q, const struct voter *v) {
  * make another round firm with its vote. */
 static bool base_knows(const struct quorum *q, uint64_t now_ms) {
   size_t n = 0, apart = 0, voters = (size_t)q->base_nodes;
-  bool keeper = false;
+  bool tie_breaker = false;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     const struct voter *v = e->value;
     if (!v->base || !(v->dead || (v->current && v->knows)) || v->from_ms > now_ms) continue;
     apart += v->apart;
     n += !v->apart;
-    keeper = keeper || (v->base_keeper && !v->apart);
+    tie_breaker = tie_breaker || (v->base_tie_breaker && !v->apart);
   }
-  return n > voters / 2 || (voters % 2 == 0 && keeper && n == voters / 2) || n + apart >= voters;
+  return n > voters / 2 || (voters % 2 == 0 && tie_breaker && n == voters / 2) || n + apart >= voters;
 }
 
 /* Both sets, until the round is firm. */
@@ -149,7 +150,7 @@ static void look(struct quorum *q, uint64_t now_ms) {
     q->firm = q->all || !q->base_nodes || base_knows(q, now_ms);
     if (q->firm) q->on = q->lasting;
   }
-  uint64_t own = vouched_until(q, false, now_ms), base = q->firm ? UINT64_MAX : vouched_until(q, true, now_ms);
+  uint64_t own = followed_until(q, false, now_ms), base = q->firm ? UINT64_MAX : followed_until(q, true, now_ms);
   q->look.until_ms = own < base && !quorum_may_pass_over(q) ? own : base;
   q->look.at_ms = now_ms;
   q->look.news = q->look.fresh = false;
@@ -172,7 +173,7 @@ bool job_is_firm(const struct job *j) {
   return j->quorum->firm;
 }
 
-/* A look at ten thousand voters takes a millisecond, and they all vouch eight times in a lease. */
+/* A look at ten thousand voters takes a millisecond, and they all send a heartbeat eight times in a lease. */
 static uint64_t next_look_ms(const struct job *j) {
   const struct quorum *q = j->quorum;
   uint64_t every_ms = lease_ms(j) / LOOKS_PER_LEASE, soon_ms = 1 + q->voters.count / VOTERS_PER_MS;
@@ -266,21 +267,21 @@ void quorum_tally(struct quorum *q, const struct voter *v, int by) {
     if (v->base) q->base.apart += (size_t)by;
     return;
   }
-  if (v->current) q->current.here += (size_t)by, q->current.keepers += (size_t)(v->keeper ? by : 0);
-  if (v->base) q->base.here += (size_t)by, q->base.keepers += (size_t)(v->base_keeper ? by : 0);
+  if (v->current) q->current.here += (size_t)by, q->current.tie_breakers += (size_t)(v->tie_breaker ? by : 0);
+  if (v->base) q->base.here += (size_t)by, q->base.tie_breakers += (size_t)(v->base_tie_breaker ? by : 0);
   if (v->base && !v->dead && !v->knows)
-    q->unbound.here += (size_t)by, q->unbound.keepers += (size_t)(v->base_keeper ? by : 0);
+    q->unbound.here += (size_t)by, q->unbound.tie_breakers += (size_t)(v->base_tie_breaker ? by : 0);
 }
 
-/* Vouching. -------------------------------------------------------------------------------------------------------- */
+/* Following. ------------------------------------------------------------------------------------------------------- */
 
-static void vouch(struct member *m, uint64_t at_ms) {
+static void note_follower(struct member *m, uint64_t at_ms) {
   struct quorum *q = m->job->quorum;
-  if (at_ms > m->vote->vouched_ms) m->vote->vouched_ms = at_ms;
+  if (at_ms > m->vote->followed_ms) m->vote->followed_ms = at_ms;
   struct voter *v = q->on ? map_get(&q->voters, m->agent) : NULL;
   if (!v) return;
-  if (at_ms <= v->vouched_ms) return;
-  v->vouched_ms = at_ms;
+  if (at_ms <= v->followed_ms) return;
+  v->followed_ms = at_ms;
   q->look.news = q->look.news || !q->firm || q->look.until_ms + lease_ms(m->job) / 4 < m->job->jobs->now_ms;
 }
 
@@ -301,7 +302,7 @@ void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms
   if (answered && m->vote->start_ms && a->at_ms > m->vote->start_ms) member_read_start(m);
   if (answered && a->fence && a->at_ms > m->vote->start_ms) member_note_fence(m);
   m->away_ms = 0; /* it has read WELCOME, which ends what GOING_AWAY allowed */
-  vouch(m, at_ms);
+  note_follower(m, at_ms);
   m->vote->last_beat = id;
   m->vote->acks[id % MEMBER_ACKS] = (struct sent_ack){.id = id, .at_ms = now_ms, .fence = m->fence.told};
 }
@@ -309,7 +310,7 @@ void member_beat(struct member *m, uint32_t id, unsigned behind, uint64_t now_ms
 void member_knows_round(struct member *m) {
   const struct quorum *q = m->job->quorum;
   member_read_start(m);
-  vouch(m, m->vote->welcomed_ms > q->sealed_ms ? m->vote->welcomed_ms : q->sealed_ms);
+  note_follower(m, m->vote->welcomed_ms > q->sealed_ms ? m->vote->welcomed_ms : q->sealed_ms);
 }
 
 void job_agent_is_dead(struct job *j, const char *agent) {
@@ -317,7 +318,7 @@ void job_agent_is_dead(struct job *j, const char *agent) {
   struct voter *v = map_get(&q->voters, agent);
   if (!v || v->dead) return;
   if (!v->here) {
-    job_quorum_bury(j, v, j->jobs->now_ms);
+    job_quorum_count_dead(j, v, j->jobs->now_ms);
     return;
   }
   quorum_tally(q, v, -1);

@@ -4,8 +4,8 @@
 
 /* Whether this daemon may still decide for a job, now that another one can take it over. Pure.
  *
- * The nodes of the last sealed round are its voters. Each of them follows one daemon at a time, and vouches for it with
- * its heartbeats. While a majority of them vouches, no other daemon has one. PROTOCOL.md 9 has the rules and their
+ * The nodes of the last sealed round are its voters. Each of them follows one daemon at a time, and says so with
+ * its heartbeats. While a majority of them follows one, no other daemon has one. PROTOCOL.md 9 has the rules and their
  * proof. */
 
 #include <stdbool.h>

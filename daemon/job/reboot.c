@@ -63,12 +63,12 @@ bool member_was_booted_at(const struct member *m, uint64_t since_ms, uint64_t pl
          is_at(m, place);
 }
 
-static void bury(struct job *j, const struct member *m, struct voter *v) {
+static void count_as_dead(struct job *j, const struct member *m, struct voter *v) {
   int64_t dead_ms = m->sole ? (int64_t)m->came_ms : m->boot.at_ms;
   jobs_log(j->jobs, LOG_INFO, "job %s: %s: the agent that ran on %s in round %lld is dead", j->log_name,
            m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host,
            (long long)j->round);
-  job_quorum_bury(j, v, (uint64_t)(dead_ms > 0 ? dead_ms : 0));
+  job_quorum_count_dead(j, v, (uint64_t)(dead_ms > 0 ? dead_ms : 0));
   if (v == map_get(&j->quorum->voters, head)) job_account_for_rank(j, 0);
 }
 
@@ -84,7 +84,7 @@ void job_find_booted(struct job *j, const struct member *m) {
   q->recovering.any_booted = true;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     struct voter *v = e->value;
-    if (!v->here && !v->dead && v->place && is_at(m, v->place)) bury(j, m, v);
+    if (!v->here && !v->dead && v->place && is_at(m, v->place)) count_as_dead(j, m, v);
   }
 }
 
@@ -92,7 +92,7 @@ void job_find_booted(struct job *j, const struct member *m) {
 void job_voter_left(struct job *j, struct voter *v) {
   for (size_t i = 0; j->quorum->recovering.any_booted && v->place && !v->dead && i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (is_booted(m) && !map_get(&j->quorum->voters, m->agent) && is_at(m, v->place)) bury(j, m, v);
+    if (is_booted(m) && !map_get(&j->quorum->voters, m->agent) && is_at(m, v->place)) count_as_dead(j, m, v);
   }
 }
 

@@ -42,7 +42,7 @@ enum {
 /* When the number of nodes allows a seal; UINT64_MAX: too few are here. */
 static uint64_t numbers_allow_ms(const struct job *j) {
   size_t here = j->n_available, min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
-  if (here >= max && (j->faulted || !job_strangers_hold_places(j))) return 0;
+  if (here >= max && (j->faulted || !job_others_hold_places(j))) return 0;
   if (here < min) return UINT64_MAX;
   if (j->faulted) return 0;
   if (job_all_expected_are_here(j, here)) return 0;

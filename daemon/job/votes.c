@@ -40,7 +40,7 @@ static bool carries(const struct quorum *q, struct member *const *chosen, size_t
     struct voter *v = e->value;
     if (quorum_needs(q, v) && (v->carried || quorum_counts_dead(q, v, over))) {
       c.here++;
-      c.keepers += over ? v->base_keeper : v->keeper;
+      c.tie_breakers += over ? v->base_tie_breaker : v->tie_breaker;
     }
   }
   return !quorum_lacking(&c, over ? q->base_nodes : q->nodes);
@@ -141,8 +141,8 @@ static void shift_voters(struct quorum *q, bool was_on) {
     struct voter *v = e->value;
     quorum_tally(q, v, -1);
     v->base = was_on && v->current;
-    v->base_keeper = v->base && v->keeper;
-    v->current = v->keeper = v->knows = false;
+    v->base_tie_breaker = v->base && v->tie_breaker;
+    v->current = v->tie_breaker = v->knows = false;
     quorum_tally(q, v, 1);
     if (v->base) continue;
     free(v);
@@ -156,8 +156,8 @@ static void drop_current(struct quorum *q) {
     struct voter *v = e->value;
     quorum_tally(q, v, -1);
     v->base = v->base && !v->knows;
-    v->base_keeper = v->base && v->base_keeper;
-    v->current = v->keeper = v->knows = false;
+    v->base_tie_breaker = v->base && v->base_tie_breaker;
+    v->current = v->tie_breaker = v->knows = false;
     quorum_tally(q, v, 1);
     if (v->base) continue;
     free(v);
@@ -186,7 +186,7 @@ void job_quorum_rebase(struct job *j) {
 
 void job_quorum_seal(struct job *j, uint64_t now_ms) {
   struct quorum *q = j->quorum;
-  struct voter *keeper = NULL;
+  struct voter *tie_breaker = NULL;
   bool ours = false; /* a node of our machine was found */
   for (int64_t r = 0; r < j->round_nodes; r++) {
     struct member *m = job_find_rank(j, r);
@@ -197,22 +197,22 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     v->here = m->conn != 0;
     v->place = member_place(m);
     v->host = host_hash(j, m->host);
-    if (m->vote->vouched_ms > v->vouched_ms) v->vouched_ms = m->vote->vouched_ms;
-    if (r == 0 || (!ours && is_on_our_machine(m))) keeper = v;
+    if (m->vote->followed_ms > v->followed_ms) v->followed_ms = m->vote->followed_ms;
+    if (r == 0 || (!ours && is_on_our_machine(m))) tie_breaker = v;
     ours = ours || is_on_our_machine(m);
     m->vote->round = j->round;
     memcpy(m->vote->incarnation, j->incarnation, sizeof m->vote->incarnation);
     m->vote->in_base = v->base;
-    m->vote->base_keeper = v->base_keeper;
-    m->vote->keeper = false;
+    m->vote->base_tie_breaker = v->base_tie_breaker;
+    m->vote->tie_breaker = false;
     quorum_tally(q, v, 1);
   }
-  if (keeper) {
-    quorum_tally(j->quorum, keeper, -1);
-    keeper->keeper = true;
-    quorum_tally(j->quorum, keeper, 1);
+  if (tie_breaker) {
+    quorum_tally(j->quorum, tie_breaker, -1);
+    tie_breaker->tie_breaker = true;
+    quorum_tally(j->quorum, tie_breaker, 1);
     for (size_t i = 0; i < j->n_members; i++)
-      if (map_get(&j->quorum->voters, j->members[i]->agent) == keeper) j->members[i]->vote->keeper = true;
+      if (map_get(&j->quorum->voters, j->members[i]->agent) == tie_breaker) j->members[i]->vote->tie_breaker = true;
   }
   choose_successors(j, q);
   q->nodes = j->round_nodes;
@@ -230,12 +230,12 @@ void job_quorum_fill_start(struct job *j, const struct member *m, struct start *
   const struct voter *v = map_get(&q->voters, m->agent);
   if (!q->on || !v) return;
   s->seal.nodes = q->nodes;
-  s->seal.keeper = v->keeper;
+  s->seal.tie_breaker = v->tie_breaker;
   s->seal.base_incarnation = q->base_incarnation;
   s->seal.base_round = q->base_round;
   s->seal.base_nodes = q->base_nodes;
   s->seal.in_base = v->base;
-  s->seal.base_keeper = v->base_keeper;
+  s->seal.base_tie_breaker = v->base_tie_breaker;
   s->n_successors = job_successors(j, successors);
   s->successors = successors;
   s->age_ms = (int64_t)job_age_ms(j, j->jobs->now_ms);
@@ -259,9 +259,9 @@ static void count_vote(struct job *j, const struct member *m) {
   quorum_tally(q, v, -1);
   v->here = m->conn != 0;
   v->current = current;
-  v->keeper = current && m->vote->keeper;
+  v->tie_breaker = current && m->vote->tie_breaker;
   v->base = base;
-  v->base_keeper = base && (current ? m->vote->base_keeper : m->vote->keeper);
+  v->base_tie_breaker = base && (current ? m->vote->base_tie_breaker : m->vote->tie_breaker);
   v->dead = v->apart = false;
   v->knows = current;
   v->host = host_hash(j, m->host);
@@ -337,8 +337,8 @@ static void recount_vote(struct job *j, const struct member *m, const struct hel
   /* It has no vote, and knows of the round: it may have given up that vote elsewhere. */
   bool spent = !m->vote->round && h->round >= j->round && !strcmp(h->incarnation, j->incarnation);
   quorum_tally(j->quorum, v, -1);
-  v->base = v->base_keeper = false;
-  if (spent) v->current = v->keeper = false;
+  v->base = v->base_tie_breaker = false;
+  if (spent) v->current = v->tie_breaker = false;
   quorum_tally(j->quorum, v, 1);
 }
 
@@ -373,8 +373,8 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   snprintf(m->vote->incarnation, sizeof m->vote->incarnation, "%s", h->voted_incarnation);
   m->vote->round = h->voted_round;
   m->vote->in_base = h->seal.in_base;
-  m->vote->keeper = h->seal.keeper;
-  m->vote->base_keeper = h->seal.base_keeper;
+  m->vote->tie_breaker = h->seal.tie_breaker;
+  m->vote->base_tie_breaker = h->seal.base_tie_breaker;
   if (!again) forget_link(m, now_ms); /* otherwise heartbeats that were sent before this WELCOME may still come */
   member_note_boot(m, h, now_ms);
   if (job_is_over(j) || !j->round) return;
@@ -419,10 +419,10 @@ void job_quorum_drop(struct job *j, const char *key) {
 
 /* It was not here when it died, at dead_ms at the latest. Another daemon counts its vote from a lease on after it has last
  * heard this one (by a clock that may be slow), and what that daemon allowed then ends within a lease. */
-void job_quorum_bury(struct job *j, struct voter *v, uint64_t dead_ms) {
+void job_quorum_count_dead(struct job *j, struct voter *v, uint64_t dead_ms) {
   quorum_tally(j->quorum, v, -1);
   v->dead = true;
-  v->apart = !v->vouched_ms || dead_ms > v->vouched_ms + lease_ms(j) * 17 / 20;
+  v->apart = !v->followed_ms || dead_ms > v->followed_ms + lease_ms(j) * 17 / 20;
   quorum_tally(j->quorum, v, 1);
   v->from_ms = latest(v->from_ms, dead_ms + lease_ms(j));
   j->quorum->look.news = j->quorum->look.fresh = true;
@@ -434,7 +434,7 @@ size_t job_quorum_confirm_dead(struct job *j, const char *host) {
   for (struct map_entry *e = NULL; (e = map_next(&j->quorum->voters, e));) {
     struct voter *v = e->value;
     if (v->host != hash || v->here || v->dead) continue;
-    job_quorum_bury(j, v, j->jobs->now_ms);
+    job_quorum_count_dead(j, v, j->jobs->now_ms);
     n++;
   }
   return n;

@@ -33,12 +33,12 @@
 #include <string.h>
 #include <strings.h>
 
-struct word {
+struct text_span {
   const char *at;
   size_t len;
 };
 
-static bool is(struct word w, const char *text) {
+static bool is(struct text_span w, const char *text) {
   return w.len == strlen(text) && memcmp(w.at, text, w.len) == 0;
 }
 
@@ -47,7 +47,7 @@ static bool is_token_char(unsigned char c) {
          (c && strchr("!#$%&'*+-.^_`|~", c));
 }
 
-static bool is_visible(struct word w) {
+static bool is_visible(struct text_span w) {
   for (size_t i = 0; i < w.len; i++)
     if ((unsigned char)w.at[i] <= ' ' || (unsigned char)w.at[i] >= 0x7F) return false;
   return w.len > 0;
@@ -59,19 +59,19 @@ static enum http_status refuse(struct http_request *r, enum http_status status, 
 }
 
 /* Takes the next line off `rest`, and returns it without its end. There is one. */
-static struct word take_line(struct word *rest) {
+static struct text_span take_line(struct text_span *rest) {
   const char *end = memchr(rest->at, '\n', rest->len);
   size_t len = (size_t)(end - rest->at);
-  struct word line = {rest->at, len && end[-1] == '\r' ? len - 1 : len};
+  struct text_span line = {rest->at, len && end[-1] == '\r' ? len - 1 : len};
   rest->at += len + 1;
   rest->len -= len + 1;
   return line;
 }
 
 /* Takes a word off `line`, with the space behind it. */
-static struct word take_word(struct word *line) {
+static struct text_span take_until_blank(struct text_span *line) {
   const char *blank = memchr(line->at, ' ', line->len);
-  struct word w = {line->at, blank ? (size_t)(blank - line->at) : line->len};
+  struct text_span w = {line->at, blank ? (size_t)(blank - line->at) : line->len};
   size_t used = w.len + (blank != NULL);
   line->at += used;
   line->len -= used;
@@ -93,13 +93,13 @@ static size_t find_end(const char *data, size_t len, size_t *seen) {
 
 /* Reduces "http://host:port/path?query" and "/path?query" to the path. "*" is what OPTIONS may ask for. False: it is
  * none of these. */
-static bool put_path(struct http_request *r, struct word target) {
+static bool put_path(struct http_request *r, struct text_span target) {
   static const char scheme[] = "http://";
   size_t n = strlen(scheme);
   if (target.len > n && strncasecmp(target.at, scheme, n) == 0) {
     const char *slash = memchr(target.at + n, '/', target.len - n);
     r->direct = false; /* proxies ask so */
-    target = slash ? (struct word){slash, target.len - (size_t)(slash - target.at)} : (struct word){"/", 1};
+    target = slash ? (struct text_span){slash, target.len - (size_t)(slash - target.at)} : (struct text_span){"/", 1};
   }
   const char *query = memchr(target.at, '?', target.len);
   r->path = target.at;
@@ -108,10 +108,10 @@ static bool put_path(struct http_request *r, struct word target) {
   return target.at[0] == '/' || is(target, "*");
 }
 
-static enum http_status parse_request_line(struct word line, bool *wants_host, struct http_request *r) {
+static enum http_status parse_request_line(struct text_span line, bool *wants_host, struct http_request *r) {
   r->line = line.at;
   r->line_len = line.len;
-  struct word method = take_word(&line), target = take_word(&line);
+  struct text_span method = take_until_blank(&line), target = take_until_blank(&line);
   r->head = is(method, "HEAD");
   if (!is_visible(target) || !is_visible(line))
     return refuse(r, HTTP_BAD_REQUEST, "a request line is: method, space, target, space, HTTP/1.1");
@@ -126,11 +126,11 @@ static enum http_status parse_request_line(struct word line, bool *wants_host, s
   return HTTP_OK;
 }
 
-static bool is_field(struct word line, struct word *name, struct word *value) {
+static bool is_field(struct text_span line, struct text_span *name, struct text_span *value) {
   const char *colon = memchr(line.at, ':', line.len);
   if (!colon || colon == line.at) return false;
-  *name = (struct word){line.at, (size_t)(colon - line.at)};
-  *value = (struct word){colon + 1, line.len - name->len - 1};
+  *name = (struct text_span){line.at, (size_t)(colon - line.at)};
+  *value = (struct text_span){colon + 1, line.len - name->len - 1};
   for (size_t i = 0; i < name->len; i++)
     if (!is_token_char((unsigned char)name->at[i])) return false;
   for (size_t i = 0; i < value->len; i++) {
@@ -140,18 +140,18 @@ static bool is_field(struct word line, struct word *name, struct word *value) {
   return true;
 }
 
-static bool is_named(struct word name, const char *text) {
+static bool is_named(struct text_span name, const char *text) {
   return name.len == strlen(text) && strncasecmp(name.at, text, name.len) == 0;
 }
 
-static struct word trim(struct word value) {
+static struct text_span trim(struct text_span value) {
   while (value.len && (value.at[0] == ' ' || value.at[0] == '\t')) value.at++, value.len--;
   while (value.len && (value.at[value.len - 1] == ' ' || value.at[value.len - 1] == '\t')) value.len--;
   return value;
 }
 
 /* "10.0.0.1:29400", "[::1]", "localhost:1", "". */
-static bool is_no_name(struct word host) {
+static bool is_no_name(struct text_span host) {
   const char *colon = memchr(host.at, ':', host.len);
   if (host.len == 0 || host.at[0] == '[') return true;
   if (colon) host.len = (size_t)(colon - host.at);
@@ -165,7 +165,7 @@ static bool is_no_name(struct word host) {
 }
 
 /* The password. What cannot be decoded, or is too long, is a token that fits nobody: the browser then asks again. */
-static void take_basic(struct word value, struct http_request *r) {
+static void take_basic(struct text_span value, struct http_request *r) {
   size_t len = 0;
   r->token = "";
   if (sodium_base642bin((unsigned char *)r->basic, HTTP_BASIC_MAX, value.at, value.len, NULL, &len, NULL,
@@ -178,8 +178,8 @@ static void take_basic(struct word value, struct http_request *r) {
 }
 
 /* Only the schemes Bearer and Basic have a token. */
-static void take_token(struct word value, struct http_request *r) {
-  struct word scheme = take_word(&value);
+static void take_token(struct text_span value, struct http_request *r) {
+  struct text_span scheme = take_until_blank(&value);
   value = trim(value);
   if (is_named(scheme, "Basic")) take_basic(value, r);
   if (!is_named(scheme, "Bearer")) return;
@@ -188,7 +188,7 @@ static void take_token(struct word value, struct http_request *r) {
 }
 
 /* A proxy has added this field: it asks for somebody else. */
-static bool is_forwarded(struct word name) {
+static bool is_forwarded(struct text_span name) {
   return is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via");
 }
 
@@ -197,10 +197,10 @@ struct fields {
   bool foreign, navigates; /* Sec-Fetch-Site, Sec-Fetch-Mode */
 };
 
-static enum http_status parse_fields(struct word head, bool wants_host, struct http_request *r) {
+static enum http_status parse_fields(struct text_span head, bool wants_host, struct http_request *r) {
   struct fields f = {0};
   for (;;) {
-    struct word line = take_line(&head), name, value;
+    struct text_span line = take_line(&head), name, value;
     if (line.len == 0) break;
     if (!is_field(line, &name, &value))
       return refuse(r, HTTP_BAD_REQUEST, "a line of the request is not a field: name, colon, value");
@@ -230,7 +230,7 @@ enum http_status http_parse(const char *data, size_t len, size_t *seen, struct h
     return refuse(r, HTTP_HEAD_TOO_LARGE, "this request is too long");
   }
   if (!end) return HTTP_MORE;
-  struct word head = {data, end};
+  struct text_span head = {data, end};
   bool wants_host = false;
   enum http_status status = parse_request_line(take_line(&head), &wants_host, r);
   if (status != HTTP_OK) return status;
@@ -241,7 +241,7 @@ enum http_status http_parse(const char *data, size_t len, size_t *seen, struct h
 }
 
 static bool is_path(const struct http_request *r, const char *path) {
-  return is((struct word){r->path, r->path_len}, path);
+  return is((struct text_span){r->path, r->path_len}, path);
 }
 
 static enum http_status route_jobs(const struct http_request *r, enum http_asker asker, struct buf *text) {
@@ -312,7 +312,7 @@ static int hex_digit(char c) {
                                 : -1;
 }
 
-static bool put_decoded(struct buf *out, struct word value) {
+static bool put_decoded(struct buf *out, struct text_span value) {
   for (size_t i = 0; i < value.len; i++) {
     int c = (unsigned char)value.at[i];
     if (c == '%') {
@@ -327,14 +327,14 @@ static bool put_decoded(struct buf *out, struct word value) {
 }
 
 bool http_query(const struct http_request *r, const char *name, struct buf *value) {
-  struct word rest = {r->query, r->query_len};
+  struct text_span rest = {r->query, r->query_len};
   size_t n = strlen(name);
   while (rest.len > 0) {
     const char *end = memchr(rest.at, '&', rest.len);
-    struct word pair = {rest.at, end ? (size_t)(end - rest.at) : rest.len};
+    struct text_span pair = {rest.at, end ? (size_t)(end - rest.at) : rest.len};
     size_t used = pair.len + (end != NULL);
     if (pair.len > n && memcmp(pair.at, name, n) == 0 && pair.at[n] == '=')
-      return put_decoded(value, (struct word){pair.at + n + 1, pair.len - n - 1});
+      return put_decoded(value, (struct text_span){pair.at + n + 1, pair.len - n - 1});
     rest.at += used;
     rest.len -= used;
   }
@@ -343,7 +343,7 @@ bool http_query(const struct http_request *r, const char *name, struct buf *valu
 
 bool http_has(const struct http_request *r, const char *etag) {
   char quoted[HTTP_ETAG_MAX + 3];
-  struct word have = {r->none_match, r->none_match_len};
+  struct text_span have = {r->none_match, r->none_match_len};
   if (!have.at || !etag[0]) return false;
   if (is(have, "*")) return true;
   size_t len = (size_t)snprintf(quoted, sizeof(quoted), "\"%s\"", etag);

@@ -102,7 +102,7 @@ void peer_enter_room(struct peer *p, struct newcomers *room) {
 
 void peer_leave_room(struct peer *p) {
   struct peers *ps = p->peers;
-  newcomers_leave(p->identified ? &ps->paused : p->native ? &ps->natives : &ps->strangers, &p->newcomer);
+  newcomers_leave(p->identified ? &ps->paused : p->framed ? &ps->framed : &ps->unrecognized, &p->newcomer);
 }
 
 void peer_free(struct peer *p) {
@@ -118,18 +118,18 @@ void peer_drop(struct peer *p, bool flush) {
   peer_leave_room(p);
   peer_leave_slot(p);
   peer_leave_line(p);
-  if (p->munge) munge_desk_cancel(p->munge);
+  if (p->munge) munge_keys_cancel(p->munge);
   p->munge = NULL;
   if (p->answer) answer_cancel(p->answer);
   p->answer = NULL;
-  p->native = false;
+  p->framed = false;
   if (p->arrival) {
     peer_drop_arrival(p);
   } else if (!flush) {
     conn_close(&p->conn);
   } else {
     conn_close_flushed(&p->conn);
-    if (!p->identified) peer_enter_room(p, &p->peers->strangers); /* until it is closed */
+    if (!p->identified) peer_enter_room(p, &p->peers->unrecognized); /* until it is closed */
   }
 }
 
@@ -175,15 +175,15 @@ struct peers *peers_create(const struct peers_options *o) {
   ps->ephemeral = ephemeral_create();
   ps->answers = answers_create(o->loop);
   if (o->key) {
-    ps->munge = munge_desk_create(o->loop, o->key, o->seed);
+    ps->munge = munge_keys_create(o->loop, o->key, o->seed);
     ps->tickets = secret_alloc();
     key_of_tickets(o->key, ps->tickets);
   }
   acceptor_init(&ps->acceptor, o->loop, &peers_acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
   rations_init(&ps->known, o->seed);
-  newcomers_init(&ps->strangers, o->seed);
-  newcomers_init(&ps->natives, o->seed);
+  newcomers_init(&ps->unrecognized, o->seed);
+  newcomers_init(&ps->framed, o->seed);
   newcomers_init(&ps->paused, o->seed);
   peers_begin_turns(ps, o->seed);
   return ps;
@@ -196,8 +196,8 @@ void peers_destroy(struct peers *ps) {
   ephemeral_destroy(ps->ephemeral);
   secret_free(ps->tickets);
   answers_destroy(ps->answers);
-  newcomers_finish(&ps->strangers);
-  newcomers_finish(&ps->natives);
+  newcomers_finish(&ps->unrecognized);
+  newcomers_finish(&ps->framed);
   newcomers_finish(&ps->paused);
   newcomers_finish(&ps->keyless);
   newcomers_finish(&ps->keyed);
@@ -215,7 +215,7 @@ void peers_resume(struct peers *ps) {
 
 bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
   uint64_t now = boot_ms();
-  for (struct newcomer *n = ps->strangers.oldest; n && now - n->since_ms >= C10D_SETTLE_MS; n = n->newer) {
+  for (struct newcomer *n = ps->unrecognized.oldest; n && now - n->since_ms >= C10D_SETTLE_MS; n = n->newer) {
     const struct peer *p = peer_of(n);
     if (peer_is_silent(p) && ipaddr_compare(&p->ip, addr) == 0) return true;
   }
@@ -262,11 +262,11 @@ void peers_pause(struct peers *ps, uint64_t id) {
 }
 
 size_t peers_undecided(const struct peers *ps) {
-  return ps->natives.count;
+  return ps->framed.count;
 }
 
 uint64_t peers_deadline(const struct peers *ps) {
-  const struct newcomer *const oldest[] = {ps->strangers.oldest, ps->natives.oldest};
+  const struct newcomer *const oldest[] = {ps->unrecognized.oldest, ps->framed.oldest};
   uint64_t at = peers_weigh_deadline(ps);
   for (int i = 0; i < 2; i++)
     if (oldest[i]) at = earliest(at, oldest[i]->since_ms + PEERS_IDENTIFY_MS);
@@ -281,9 +281,9 @@ void peers_expire(struct peers *ps, uint64_t now) {
   }
   while (now >= peers_deadline(ps)) {
     /* each branch takes it out of its room, or gives it a later deadline */
-    bool native =
-        !ps->strangers.oldest || (ps->natives.oldest && ps->natives.oldest->since_ms < ps->strangers.oldest->since_ms);
-    struct peer *p = peer_of(native ? ps->natives.oldest : ps->strangers.oldest);
+    bool framed = !ps->unrecognized.oldest ||
+                  (ps->framed.oldest && ps->framed.oldest->since_ms < ps->unrecognized.oldest->since_ms);
+    struct peer *p = peer_of(framed ? ps->framed.oldest : ps->unrecognized.oldest);
     if (!p->id) { /* its answer is on its way out */
       peer_leave_room(p);
       conn_close(&p->conn);
@@ -296,7 +296,7 @@ void peers_expire(struct peers *ps, uint64_t now) {
     }
     say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
         p->turn.source ? "its turn did not come"
-        : p->native    ? "it did not say who it is"
+        : p->framed    ? "it did not say who it is"
                        : "it sent nothing that rdzvd understands",
         PEERS_IDENTIFY_MS / 1000);
     peer_drop_and_tell(p, false);
@@ -311,6 +311,6 @@ void peers_close_all(struct peers *ps) {
     if (ps->slots[i]) peer_drop(ps->slots[i], true);
   answers_close(ps->answers);
   peers_end_turns(ps);
-  munge_desk_destroy(ps->munge);
+  munge_keys_destroy(ps->munge);
   ps->munge = NULL;
 }

@@ -68,9 +68,9 @@ static void make_room_of_source(const struct peer *p) {
            p->local            ? "user"
            : p->ip.family == 6 ? "network"
                                : "address");
-  while (newcomers_of(&ps->strangers, p->where) + newcomers_of(&ps->natives, p->where) >= max)
-    if (!peer_push_out(newcomers_oldest_of(&ps->strangers, p->where), why))
-      peer_push_out(newcomers_oldest_of(&ps->natives, p->where), why);
+  while (newcomers_of(&ps->unrecognized, p->where) + newcomers_of(&ps->framed, p->where) >= max)
+    if (!peer_push_out(newcomers_oldest_of(&ps->unrecognized, p->where), why))
+      peer_push_out(newcomers_oldest_of(&ps->framed, p->where), why);
 }
 
 static int make_room(const struct peer *p, struct err *e) {
@@ -83,8 +83,8 @@ static int make_room(const struct peer *p, struct err *e) {
   if (ps->closed) return err_sys(e, -ESHUTDOWN, "this daemon is stopping");
   if ((ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0)) <= max) return 0; /* with p */
   snprintf(why, sizeof(why), "there are %zu connections, which is the limit (ulimit -n)", max);
-  if (peer_push_out(newcomers_crowded_out(&ps->strangers), why) ||
-      peer_push_out(newcomers_crowded_out(&ps->natives), why))
+  if (peer_push_out(newcomers_crowded_out(&ps->unrecognized), why) ||
+      peer_push_out(newcomers_crowded_out(&ps->framed), why))
     return 0;
   return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", max);
 }
@@ -253,7 +253,7 @@ int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
   p->name = xstrdup("the agent that started this daemon");
   ps->n_held++;
   peer_take_slot(p);
-  peer_enter_room(p, &ps->strangers);
+  peer_enter_room(p, &ps->unrecognized);
   conn_init_pipe(&p->conn, ps->loop, &peer_conn_callbacks, p, true);
   conn_skip_preface(&p->conn);
   int rc = uv_pipe_open(&p->conn.pipe, fd);
@@ -265,7 +265,7 @@ int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
   if (rc)
     peer_drop(p, false);
   else
-    peer_begin_native(p);
+    peer_begin_framed(p);
   return rc;
 }
 
@@ -291,7 +291,7 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
     return;
   }
   peer_take_slot(p);
-  peer_enter_room(p, &p->peers->strangers);
+  peer_enter_room(p, &p->peers->unrecognized);
   if (p->local && open_conn(p, fd, &e) < 0) {
     say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
     peer_drop(p, false);

@@ -35,7 +35,7 @@ static void take_question(struct peer *p) {
   if (rc < 0)
     on_munge(p, CHANNEL_MUNGE_REFUSED, munge_ask_malformed, strlen(munge_ask_malformed));
   else
-    p->munge = munge_desk_ask(p->peers->munge, p->where, credential.data, credential.len, on_munge, p);
+    p->munge = munge_keys_ask(p->peers->munge, p->where, credential.data, credential.len, on_munge, p);
 }
 
 static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
@@ -86,7 +86,7 @@ static void log_http(struct peer *p, const struct http_request *r, enum http_sta
 static void on_document_progress(void *ctx) {
   struct peer *p = ctx;
   peer_leave_room(p);
-  peer_enter_room(p, &p->peers->strangers);
+  peer_enter_room(p, &p->peers->unrecognized);
 }
 
 static void on_document_end(void *ctx, int status) {

@@ -15,7 +15,7 @@
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/rations.h"
-#include "daemon/server/munge_desk.h"
+#include "daemon/server/munge_keys.h"
 #include "daemon/server/newcomers.h"
 #include "daemon/server/peers.h"
 #include "common/net/acceptor.h"
@@ -30,7 +30,7 @@ struct peer {
   struct peers *peers;
   uint64_t id; /* 0: has no place in the table (yet, or no longer) */
   char *name;  /* "10.0.0.1:4242", later what the owner calls it */
-  bool local, identified, native;
+  bool local, identified, framed;
   struct buf first;   /* arrival: the bytes that have come */
   struct buf request; /* HTTP, MUNGE: the bytes so far */
   size_t request_seen;
@@ -59,9 +59,9 @@ struct peers {
   size_t n_open, max;
   size_t n_held; /* descriptors: n_open, and those that are being closed */
   uint64_t serial;
-  struct newcomers strangers, natives; /* the two rooms */
-  struct newcomers paused;             /* identified ones that are not read from */
-  struct newcomers keyless, keyed;     /* those that wait for their turn: peers_turns.c */
+  struct newcomers unrecognized, framed; /* the two rooms */
+  struct newcomers paused;               /* identified ones that are not read from */
+  struct newcomers keyless, keyed;       /* those that wait for their turn: peers_turns.c */
   uv_idle_t turns;
   size_t n_identified, user_bytes;
   uint64_t weighed_ms, weighed_users_ms; /* when they were counted last: peers_weigh.c */
@@ -72,7 +72,7 @@ struct peers {
   const struct key *key; /* NULL: --insecure */
   enum channel_source key_source;
   struct answers *answers;
-  struct munge_desk *munge; /* NULL: --insecure */
+  struct munge_keys *munge; /* NULL: --insecure */
   bool munge_works;         /* as far as is known */
   bool munge_looked;        /* whether munged answers here */
   struct ephemeral *ephemeral;
@@ -88,7 +88,7 @@ struct peer_info peer_info_of(const struct peer *p);
 
 void peer_take_slot(struct peer *p);
 /* It speaks our frames: it gets a GREETING, and time to say who it is. */
-void peer_begin_native(struct peer *p);
+void peer_begin_framed(struct peer *p);
 void peer_leave_slot(struct peer *p);
 
 struct peer *peer_of(struct newcomer *n);

@@ -62,14 +62,14 @@ static void turn_away(struct peer *p) {
   if (p->peers->cb.on_turned_away) p->peers->cb.on_turned_away(p->peers->ctx, p->addr);
 }
 
-void peer_begin_native(struct peer *p) {
+void peer_begin_framed(struct peer *p) {
   peer_leave_room(p);
-  p->native = true;
-  peer_enter_room(p, &p->peers->natives);
+  p->framed = true;
+  peer_enter_room(p, &p->peers->framed);
   send_greeting(p);
 }
 
-static void on_native(struct conn *c) {
+static void on_preface(struct conn *c) {
   struct peer *p = c->owner;
   const struct key *own = p->peers->key;
   bool sealed = c->channel.state == CHANNEL_IS_SEALED;
@@ -85,7 +85,7 @@ static void on_native(struct conn *c) {
     p->uid = c->uid == own->uid ? (int64_t)geteuid() : c->uid;
     snprintf(p->account, sizeof(p->account), "uid %lld", (long long)p->uid);
   }
-  peer_begin_native(p);
+  peer_begin_framed(p);
 }
 
 /* Messages, and ends ----------------------------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ static void on_end(struct conn *c, int code, const char *reason) {
     say(p, level_of_end(p, code), "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
   if (p->conn.other_version)
     refuse_version(p);
-  else if (malformed && p->native && !p->identified)
+  else if (malformed && p->framed && !p->identified)
     refuse_malformed(p, reason);
   if (code == -EACCES && !p->local && !p->identified) turn_away(p);
   peer_drop_and_tell(p, malformed || refused);
@@ -188,7 +188,7 @@ static void on_closed(struct conn *c) {
 const struct conn_callbacks peer_conn_callbacks = {.on_msg = on_msg,
                                                    .may_take = peer_may_take,
                                                    .on_opening = on_opening,
-                                                   .on_native = on_native,
+                                                   .on_preface = on_preface,
                                                    .on_foreign = on_foreign,
                                                    .on_end = on_end,
                                                    .on_closed = on_closed};

@@ -14,7 +14,7 @@
 #include "daemon/server/peers_internal.h"
 
 static bool is_crowded(const struct peers *ps) {
-  return ps->strangers.count + ps->natives.count > PEERS_UNIDENTIFIED_BYTES / FRAME_MAX_UNIDENTIFIED;
+  return ps->unrecognized.count + ps->framed.count > PEERS_UNIDENTIFIED_BYTES / FRAME_MAX_UNIDENTIFIED;
 }
 
 static bool users_may_be_heavy(const struct peers *ps) {
@@ -39,7 +39,7 @@ static size_t bytes_in(const struct newcomers *room) {
 }
 
 static void weigh_rooms(struct peers *ps) {
-  struct newcomers *const rooms[] = {&ps->strangers, &ps->natives};
+  struct newcomers *const rooms[] = {&ps->unrecognized, &ps->framed};
   size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
   for (int i = 0; i < 2; i++)
     for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {

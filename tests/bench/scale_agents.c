@@ -52,7 +52,7 @@ struct agent {
   struct channel channel;
   struct channel_ticket *ticket; /* for the next channel; NULL: none */
   struct buf wire;               /* with a key: what has come, still sealed */
-  struct bytes *obituary;
+  struct bytes *death_report;
   char id[AGENT_ID_MAX + 1], job[JOB_ID_MAX + 1], host[64], address[32], addrs[128];
   uint64_t deadline_ms, dial_deadline_ms;
   const struct sockaddr_in *to, *welcomed_by; /* of load.daemons; NULL: none yet */
@@ -210,8 +210,8 @@ static void begin_talking(struct agent *a) {
   if (a->mind)
     mind(a,
          &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up.moved = a->welcomed_by && a->welcomed_by != a->to});
-  else if (a->obituary)
-    say(a, a->obituary);
+  else if (a->death_report)
+    say(a, a->death_report);
 }
 
 /* Minds. ----------------------------------------------------------------------------------------------------------- */
@@ -251,9 +251,9 @@ static void perform(struct agent *a, struct supervisor_effect *fx) {
   case SUP_SEND: say(a, fx->send.bytes); break;
   case SUP_SPAWN: spawn(a, fx->spawn.start); break;
   case SUP_STOP_TREES: workers_end(a, SIGTERM, false); break;
-  case SUP_OBITUARY:
-    bytes_unref(a->obituary);
-    a->obituary = fx->obituary.bytes ? bytes_ref(fx->obituary.bytes) : NULL;
+  case SUP_DEATH_REPORT:
+    bytes_unref(a->death_report);
+    a->death_report = fx->death_report.bytes ? bytes_ref(fx->death_report.bytes) : NULL;
     break;
   case SUP_EXIT:
     if (fx->exit.code && !load.failed++) fprintf(stderr, "scale-agents: %s exits with %d\n", a->host, fx->exit.code);

@@ -9,7 +9,7 @@ has the key that it derives for her. Where other tests hold an attack, this tabl
 | HELLO with the highest incarnation and round: all agents exit 76, and the restarted job is kept out | test_highest_incarnation |
 | 4,094 of these refuse every new job for ten minutes | test_many_jobs |
 | HELLO with want_rank 0 and local_addr: becomes MASTER_ADDR, and puts an address on the store's list | test_first_rank |
-| a REPORT that is `failed` and `lasting`, an OBITUARY, END_ACK: ends the job with a forged verdict | test_forged_reports |
+| a REPORT that is `failed` and `lasting`, an AGENT_DIED, END_ACK: ends the job with a forged verdict | test_forged_reports |
 | a flood of HELLOs on one connection takes all CPU of the daemon | test_flood |
 | somebody makes a node send more messages than any node does, and the daemon refuses that node | test_a_node_that_is_too_fast; test_store_door.py |
 | 19,900 valid HELLOs from two addresses fill the daemon | test_many_connections; test_crowds.py |
@@ -147,7 +147,7 @@ def test_forged_reports(job):
     messages = [
         ("REPORT", dict(incarnation=job.incarnation, report=forged)),
         ("REPORT", dict(incarnation=job.incarnation, report=dict(seq=2, round=1, kind="finished", ago_ms=0))),
-        ("OBITUARY", dict(version=1, job=JOB, agent="ab" * 16)),
+        ("AGENT_DIED", dict(version=1, job=JOB, agent="ab" * 16)),
         ("END_ACK", dict(incarnation=job.incarnation)),
         ("BYE", dict(text="bye")),
         ("PROGRESS", dict(incarnation=job.incarnation, round=1, step=9)),

@@ -72,7 +72,7 @@ def fields_of(message, n, report):
         ASK_OWNERS=dict(ROUND, incarnation=n.incarnation, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]),
         FOUND_OWNERS=dict(ROUND, incarnation=n.incarnation, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]),
         BYE=dict(text="bye"),
-        OBITUARY=dict(version=1, job="job", agent="ab" * 8),
+        AGENT_DIED=dict(version=1, job="job", agent="ab" * 8),
         PROGRESS=dict(incarnation=n.incarnation, round=n.round or 1, step=3),
         FORWARD=dict(version=1, job="job", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=1, daemon="ab" * 16, host="h", addr="127.0.0.1", port=1),
         MINTED=dict(incarnation=n.incarnation, round=n.round or 1, first=0, count=1, version=0, text="none"),
@@ -93,7 +93,7 @@ def hello_fields(n, job):
 
 def say(d, message, path, value, job):
     """Sends one hostile message, as a stranger and as a member."""
-    for member in [False] if message in ("HELLO", "OBITUARY") else [False, True]:
+    for member in [False] if message in ("HELLO", "AGENT_DIED") else [False, True]:
         with contextlib.closing(Native(path=d.socket) if message == "CONTROL" else Native(d.port)) as n:
             if message == "CONTROL" or not member:
                 n.expect("GREETING")

@@ -197,7 +197,7 @@ def test_a_link_is_replaced_and_not_followed(rdzv):
 
 
 def test_no_agent_id_in_a_file_that_others_read(rdzv):
-    """It is all that HELLO and OBITUARY need to speak for the agent."""
+    """It is all that HELLO and AGENT_DIED need to speak for the agent."""
     d = rdzv.daemon("--socket", rdzv.tmp / "s", "--verbose")
     a = rdzv.agent("--endpoint", d.endpoint, "--log-dir", "logs", "--verdict-file", "v.json", "--verbose", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done")
     rdzv.await_workers(1)

@@ -75,14 +75,14 @@ def keys(job):
     }
 
 
-@pytest.mark.parametrize("verb", ["HELLO", "OBITUARY", "CONTROL"])
+@pytest.mark.parametrize("verb", ["HELLO", "AGENT_DIED", "CONTROL"])
 def test_no_key(job, verb):
     """Agent, guard and rdzvctl that speak plainly: the same sentence, and nothing of them is read."""
     with Native(job.daemon.port, key=None) as n:
         if verb == "HELLO":
             n.hello(**STRANGER)
-        elif verb == "OBITUARY":
-            n.send("OBITUARY", dict(agent="ab" * 8, incarnation="ab" * 8, round=1))
+        elif verb == "AGENT_DIED":
+            n.send("AGENT_DIED", dict(agent="ab" * 8, incarnation="ab" * 8, round=1))
         else:
             n.send("CONTROL", dict(verb="stop", job=JOB, json=False, user=STRANGER["host"]), id=1)
         got = n.until_closed()

@@ -181,13 +181,13 @@ static void any_votes(struct hello *h, unsigned i) {
   if (!voted) return;
   h->firm = i & 16;
   h->seal.nodes = i % 11 && h->round_nodes <= 3 ? h->round_nodes : 0;
-  h->seal.keeper = h->seal.nodes && i % 4 == 1;
+  h->seal.tie_breaker = h->seal.nodes && i % 4 == 1;
   if (h->round == 1 || i % 13 == 0) return;
   h->seal.base_incarnation = h->incarnation;
   h->seal.base_round = h->round - 1;
   h->seal.base_nodes = 1 + i % 3;
   h->seal.in_base = i & 32;
-  h->seal.base_keeper = h->seal.in_base && i & 64;
+  h->seal.base_tie_breaker = h->seal.in_base && i & 64;
 }
 
 static void forward(struct fuzz *f) {
@@ -261,7 +261,7 @@ static void say_report(struct fuzz *f, const struct line *l) {
 }
 
 static void say_other(struct fuzz *f, const struct line *l) {
-  static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_OBITUARY, MSG_LOG};
+  static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_AGENT_DIED, MSG_LOG};
   char agent[AGENT_ID_MAX + 1];
   struct laggard laggards[2];
   struct msg m;
@@ -286,12 +286,12 @@ static void say_other(struct fuzz *f, const struct line *l) {
     m.raw = "no line";
     m.raw_len = below(f, 8);
   }
-  if (m.type == MSG_OBITUARY) {
+  if (m.type == MSG_AGENT_DIED) {
     unsigned who = byte(f);
     agent_id((int)(who % AGENTS), agent);
-    m.obituary.version = PROTO_VERSION;
-    m.obituary.job = who & 64 ? "two" : "one";
-    m.obituary.agent = agent;
+    m.agent_died.version = PROTO_VERSION;
+    m.agent_died.job = who & 64 ? "two" : "one";
+    m.agent_died.agent = agent;
   }
   rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
 }

@@ -8,7 +8,7 @@
  * Time is an order of events. Three times end for a node v at a daemon d, always in this order:
  *
  *   leave[d]   the workers of v may run because d has said so              (agent/supervisor/fence.c)
- *   vouch[d]   d counts v as one that follows it                           (daemon/job/quorum.c, vouched_ms)
+ *   follow[d]  d counts v as one that follows it                           (daemon/job/quorum.c, followed_ms)
  *   read[d]    less than a lease has passed since v last read d: the hold of v at every other daemon
  *                                                                          (daemon/job/votes.c, from_ms)
  *
@@ -27,8 +27,8 @@
 #define LOST 3        /* 8: no round before the lease of a lost node is over */
 #define DEATH 4       /* 9.3: a node that is silent is not dead */
 #define APART 5       /* 9.3: a voter that died elsewhere counts only if none is missing */
-#define KEEPER 6      /* 9.2: half of the voters are enough only with the keeper */
-#define BASE 7        /* 9.3: the base vouches too, until the round is firm */
+#define TIE_BREAKER 6 /* 9.2: half of the voters are enough only with the tie-breaker */
+#define BASE 7        /* 9.3: the base follows too, until the round is firm */
 #define FIRM 8        /* 9.5: no seal before the last round is firm */
 #define SPENT 9       /* 9.4: a node that knows a round does not help to pass it over */
 #define PASSING 10    /* 9.5: a round that nobody can make firm is passed over */
@@ -89,7 +89,7 @@ c_decl {
 
 /* Sealed rounds. */
 byte sealed = 1; /* how many */
-byte members[ROUNDS + 1], base[ROUNDS + 1], keeper[ROUNDS + 1], in_base[ROUNDS + 1];
+byte members[ROUNDS + 1], base[ROUNDS + 1], tie_breaker[ROUNDS + 1], in_base[ROUNDS + 1];
 byte incarnation[ROUNDS + 1], number[ROUNDS + 1];
 byte must_fence = (NODES > MIN); /* a set of rounds */
 
@@ -101,7 +101,7 @@ byte last[AGENTS]; /* the daemon that its last HELLO went to */
 byte turns, deaths, pauses, ghosts, breaks;
 
 /* The three times of a node at a daemon. */
-byte leave[DAEMONS], vouch[DAEMONS], read[DAEMONS];
+byte leave[DAEMONS], follow[DAEMONS], read[DAEMONS];
 
 /* Daemons (struct quorum and struct voter of daemon/job/internal.h). */
 byte up = BIT(DAEMONS - RESTARTS) - 1;
@@ -117,8 +117,8 @@ byte was_firm;
 
 /* Majorities: PROTOCOL.md 9.2, daemon/job/quorum.c. --------------------------------------------------------------------- */
 
-#define ENOUGH(set, n, k) (2 * COUNT((set) & ALL) > (n) || (2 * COUNT((set) & ALL) == (n) && (WITHOUT(KEEPER) || HAS(set, k))))
-#define ENOUGH_OF(set, r) (members[r] && ENOUGH(set, COUNT(members[r]), keeper[r]))
+#define ENOUGH(set, n, k) (2 * COUNT((set) & ALL) > (n) || (2 * COUNT((set) & ALL) == (n) && (WITHOUT(TIE_BREAKER) || HAS(set, k))))
+#define ENOUGH_OF(set, r) (members[r] && ENOUGH(set, COUNT(members[r]), tie_breaker[r]))
 
 #if DAEMONS == 2
 #define READS_ANOTHER(d) read[1 - (d)]
@@ -136,23 +136,23 @@ byte was_firm;
 /* 9.3: a dead voter that was not connected here counts if none is missing. */
 #define NONE_IS_MISSING(d, set, r) (COUNT((set) & (here[d] | buried[d])) >= COUNT(members[r]))
 #define DEAD_COUNT(d, set, r) (buried[d] & (NONE_IS_MISSING(d, set, r) -> ALL : (ALL & ~apart[d])))
-/* Such a vote lasts as long as each of the other voters vouches. */
-#define NONE_IS_SILENT(d, set, r, f) (COUNT((set) & (((vouch[d] | (f)) & ~ON_HOLD(d)) | buried[d])) >= COUNT(members[r]))
-#define DEAD_VOUCH(d, set, r, f) (buried[d] & (NONE_IS_SILENT(d, set, r, f) -> ALL : (ALL & ~apart[d])))
+/* Such a vote lasts as long as each of the other voters follows. */
+#define NONE_IS_SILENT(d, set, r, f) (COUNT((set) & (((follow[d] | (f)) & ~ON_HOLD(d)) | buried[d])) >= COUNT(members[r]))
+#define DEAD_FOLLOW(d, set, r, f) (buried[d] & (NONE_IS_SILENT(d, set, r, f) -> ALL : (ALL & ~apart[d])))
 /* For ever: each of the others knows the round. */
 #define ALL_KNOW(d) (COUNT(in_its_base[d] & ((current[d] & knows[d]) | buried[d])) >= COUNT(members[BASE_OF(d)]))
 #define DEAD_KNOW(d) (buried[d] & (ALL_KNOW(d) -> ALL : (ALL & ~apart[d])))
 #define BASE_OF(d) base[round[d]]
 #define FRESH(d) (HAS(fresh, d) && HAS(own, d) -> ALL : 0)
-#define VOUCHING(d, set, r, f) ((set) & (DEAD_VOUCH(d, set, r, f) | ((vouch[d] | (f)) & ~buried[d])))
-#define OWN_VOTES(d) (VOUCHING(d, current[d], round[d], FRESH(d)) & ~ON_HOLD(d))
-#define BASE_VOTES(d) (VOUCHING(d, in_its_base[d], BASE_OF(d), 0) & ~ON_HOLD(d))
+#define FOLLOWING(d, set, r, f) ((set) & (DEAD_FOLLOW(d, set, r, f) | ((follow[d] | (f)) & ~buried[d])))
+#define OWN_VOTES(d) (FOLLOWING(d, current[d], round[d], FRESH(d)) & ~ON_HOLD(d))
+#define BASE_VOTES(d) (FOLLOWING(d, in_its_base[d], BASE_OF(d), 0) & ~ON_HOLD(d))
 
 /* 9.2: a round is firm when a majority of its base knows it. */
 #define BECOMES_FIRM(d) \
   (WITHOUT(FIRM) || ENOUGH_OF(in_its_base[d] & (DEAD_KNOW(d) | (current[d] & knows[d])) & ~ON_HOLD(d), BASE_OF(d)))
 
-/* quorum_lacking: who is here decides, not yet who vouches. */
+/* quorum_lacking: who is here decides, not yet who follows. */
 #define COME(d) ((here[d] & ~buried[d]) | (buried[d] & ~apart[d]))
 #define IS_LACKING(d, set, r) \
   !(ENOUGH_OF((set) & COME(d), r) || (((set) & buried[d] & apart[d]) && NONE_IS_MISSING(d, set, r)))
@@ -169,14 +169,14 @@ byte was_firm;
 #define IN_CHARGE(d) \
   (MAY_PASS_OVER(d) -> ENOUGH_OF(BASE_VOTES(d), BASE_OF(d)) : (ENOUGH_OF(OWN_VOTES(d), round[d]) && BASE_FOLLOWS(d)))
 
-/* What was allowed lasts while a majority of that time still vouches: age, PROTOCOL.md 9.3. */
-#define HAVE_VOUCHED(d, set, r, f) ((set) & (vouch[d] | (f) | (DEAD_VOUCH(d, set, r, f) & ~ON_HOLD(d))))
+/* What was allowed lasts while a majority of that time still follows: age, PROTOCOL.md 9.3. */
+#define HAVE_FOLLOWED(d, set, r, f) ((set) & (follow[d] | (f) | (DEAD_FOLLOW(d, set, r, f) & ~ON_HOLD(d))))
 #define LASTS(d) \
-  (ENOUGH_OF(HAVE_VOUCHED(d, current[d], round[d], FRESH(d)), round[d]) && \
-   (BASE_FOLLOWS(d) || ENOUGH_OF(HAVE_VOUCHED(d, in_its_base[d], BASE_OF(d), 0), BASE_OF(d))))
+  (ENOUGH_OF(HAVE_FOLLOWED(d, current[d], round[d], FRESH(d)), round[d]) && \
+   (BASE_FOLLOWS(d) || ENOUGH_OF(HAVE_FOLLOWED(d, in_its_base[d], BASE_OF(d), 0), BASE_OF(d))))
 #define WAS_LASTS(d) \
-  (ENOUGH_OF(was_current[d] & (vouch[d] | died), was_round[d]) && \
-   (HAS(was_firm, d) || ENOUGH_OF(was_base[d] & (vouch[d] | died), base[was_round[d]])))
+  (ENOUGH_OF(was_current[d] & (follow[d] | died), was_round[d]) && \
+   (HAS(was_firm, d) || ENOUGH_OF(was_base[d] & (follow[d] | died), base[was_round[d]])))
 
 /* Section 8: a node fences by the numbers of its round, if the others are enough for one; and if the nodes of the base did. */
 #define MUST_FENCE(r) HAS(must_fence, r)
@@ -261,15 +261,15 @@ inline lose(d, v) {
   in_round[d] = in_round[d] & ~BIT(v)
 }
 
-/* A daemon has heard nothing of v for a lease, and loses it. What it had allowed v is over, and v vouches no more. If v
+/* A daemon has heard nothing of v for a lease, and loses it. What it had allowed v is over, and v follows no more. If v
  * has spoken to no other daemon since, what the others had allowed it before is over as well. A daemon that was paused
  * loses nobody at once: daemon/job/lease.c, extend_leases. */
 inline lease_ends(d, v) {
   if
-  :: HAS(vouch[d], v) -> lose(d, v)
+  :: HAS(follow[d], v) -> lose(d, v)
   :: else
   fi;
-  vouch[d] = vouch[d] & ~BIT(v);
+  follow[d] = follow[d] & ~BIT(v);
   i = 0;
   do
   :: i < DAEMONS ->
@@ -382,7 +382,7 @@ inline welcome(d, v) {
 inline read_welcome(d, v) {
   follows[v] = d;
   read[d] = read[d] | BIT(v);
-  vouch[d] = (HAS(ON_HOLD(d), v) -> vouch[d] : vouch[d] | BIT(v))
+  follow[d] = (HAS(ON_HOLD(d), v) -> follow[d] : follow[d] | BIT(v))
 }
 
 /* is_stale: a node that runs another round, or one that goes on without it. It kills what it runs, and comes again; only
@@ -410,7 +410,7 @@ inline hello(d, v, higher) {
 /* A lost node of the last round keeps its place until its lease is over: daemon/job/lease.c. */
 #define MISSING(d) (members[round[d]] & ~IDLE(d) & ~buried[d])
 #define LOST_ARE_OVER(d) \
-  (WITHOUT(LOST) || (MUST_FENCE(round[d]) -> (MISSING(d) & vouch[d]) == 0 : (MISSING(d) & (vouch[d] | runs)) == 0))
+  (WITHOUT(LOST) || (MUST_FENCE(round[d]) -> (MISSING(d) & follow[d]) == 0 : (MISSING(d) & (follow[d] | runs)) == 0))
 /* carries: job_quorum_carries. */
 #define CARRIES(d) \
   (MAY_PASS_OVER(d) -> \
@@ -443,7 +443,7 @@ inline seal(d) {
   members[sealed] = IDLE(d);
   in_base[sealed] = IDLE(d) & in_its_base[d];
   must_fence = (COUNT(members[sealed]) > MIN || (HAS(must_fence, base[sealed]) && !WITHOUT(STAYS)) -> must_fence | BIT(sealed) : must_fence);
-  keeper[sealed] = (HAS(IDLE(d), d) -> d : FIRST_OF(IDLE(d)));
+  tie_breaker[sealed] = (HAS(IDLE(d), d) -> d : FIRST_OF(IDLE(d)));
   current[d] = IDLE(d);
   in_round[d] = IDLE(d);
   knows[d] = 0;
@@ -510,7 +510,7 @@ proctype Link(byte v; byte d) {
        knows[d] = knows[d] | BIT(v); /* by `started`, or an answer that came behind START */
        look_for_firmness(d);
        if
-       :: HAS(vouch[d], v) && IN_CHARGE(d) ->
+       :: HAS(follow[d], v) && IN_CHARGE(d) ->
           runs = runs | BIT(v);
           leave[d] = leave[d] | BIT(v);
           last[v] = d;
@@ -519,31 +519,31 @@ proctype Link(byte v; byte d) {
        fi;
        i = 0 }
   /* HEARTBEAT_ACK with an age below a lease: the workers may go on. */
-  :: d_step { at[v] == d && HAS(up, d) && HAS(runs, v) && HAS(in_round[d], v) && voted[v] == round[d] && HAS(vouch[d], v) &&
+  :: d_step { at[v] == d && HAS(up, d) && HAS(runs, v) && HAS(in_round[d], v) && voted[v] == round[d] && HAS(follow[d], v) &&
        (!HAS(leave[d], v) || HAS(told_firm, v) != HAS(firm, d)) && IN_CHARGE(d) ->
        printf("node %d: may go on with round %d, by daemon %d\n", v, round[d], d);
        leave[d] = leave[d] | BIT(v);
        told_firm = (HAS(firm, d) -> told_firm | BIT(v) : told_firm) }
   /* The connection breaks, and the daemon does not wait for the node: its lease may not be over. */
-  :: d_step { HAS(up, d) && HAS(here[d], v) && HAS(vouch[d], v) && breaks < BREAKS ->
+  :: d_step { HAS(up, d) && HAS(here[d], v) && HAS(follow[d], v) && breaks < BREAKS ->
        printf("daemon %d: loses the connection to node %d\n", d, v);
        breaks++;
        at[v] = (at[v] == d -> NOBODY : at[v]);
        lose(d, v) }
-  /* BYE, or the OBITUARY of its guard. */
+  /* BYE, or the AGENT_DIED of its guard. */
   :: d_step { HAS(up, d) && HAS(died, v) && HAS(here[d], v) && at[v] == d && !HAS(buried[d], v) ->
-       printf("daemon %d: OBITUARY of node %d\n", d, v);
+       printf("daemon %d: AGENT_DIED of node %d\n", d, v);
        lose(d, v);
        buried[d] = buried[d] | BIT(v);
        at[v] = NOBODY;
        look_for_firmness(d) }
-  /* Its machine was booted again, or an operator's confirm-dead: job_quorum_bury. */
+  /* Its machine was booted again, or an operator's confirm-dead: job_quorum_count_dead. */
   :: d_step { HAS(up, d) && (HAS(died, v) || (WITHOUT(DEATH) && at[v] != d)) && !HAS(here[d], v) &&
        !HAS(buried[d], v) && HAS(current[d] | in_its_base[d], v) ->
        printf("daemon %d: node %d is known to be dead\n", d, v);
        buried[d] = buried[d] | BIT(v);
        held[d] = held[d] | BIT(v);
-       apart[d] = (HAS(vouch[d], v) || WITHOUT(APART) -> apart[d] : apart[d] | BIT(v));
+       apart[d] = (HAS(follow[d], v) || WITHOUT(APART) -> apart[d] : apart[d] | BIT(v));
        look_for_firmness(d) }
   /* Times end. */
   :: d_step { HAS(here[d] | read[d], v) && (HAS(HELD_BY_ANOTHER(d), v) || HAS(died, v) || IS_WAITED_FOR(d, v)) ->
@@ -558,7 +558,7 @@ proctype Link(byte v; byte d) {
           if
           :: i != d ->
              if
-             :: at[v] == i && follows[v] == i && HAS(up, i) && HAS(here[i] & read[i], v) && !HAS(ON_HOLD(i), v) -> vouch[i] = vouch[i] | BIT(v)
+             :: at[v] == i && follows[v] == i && HAS(up, i) && HAS(here[i] & read[i], v) && !HAS(ON_HOLD(i), v) -> follow[i] = follow[i] | BIT(v)
              :: else
              fi;
              look_for_firmness(i)
@@ -614,10 +614,10 @@ proctype Daemon(byte d) {
        for (i : 0 .. AGENTS - 1) { at[i] = (at[i] == 0 -> NOBODY : at[i]) }
        i = 0 }
 #endif
-  :: d_step { HAS(up, d) && pauses < PAUSES && vouch[d] ->
+  :: d_step { HAS(up, d) && pauses < PAUSES && follow[d] ->
        printf("daemon %d: was paused for a lease\n", d);
        pauses++;
-       vouch[d] = 0;
+       follow[d] = 0;
        fresh = fresh & ~BIT(d);
        fence(d);
        i = 0 }
@@ -654,7 +654,7 @@ init {
     own = 1;
     firm = 1;
     leave[0] = members[0];
-    vouch[0] = members[0];
+    follow[0] = members[0];
     read[0] = members[0];
     told_firm = members[0];
     i = 0

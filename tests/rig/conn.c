@@ -49,10 +49,10 @@ static void on_msg(struct conn *c, struct msg *m) {
   act(c, s->on_msg);
 }
 
-static void on_native(struct conn *c) {
+static void on_preface(struct conn *c) {
   struct side *s = c->owner;
   say(s, "native");
-  act(c, s->on_native);
+  act(c, s->on_preface);
 }
 
 static bool on_foreign(struct conn *c, enum frame_protocol p, const char *data, size_t len) {
@@ -88,11 +88,11 @@ static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_t
 
 const struct key rig_key = {.bytes = "a key of thirty-two bytes: 31...", .uid = KEY_OWN};
 const struct conn_callbacks callbacks = {
-    .on_msg = on_msg, .on_native = on_native, .on_foreign = on_foreign, .on_end = on_end, .on_closed = on_closed};
+    .on_msg = on_msg, .on_preface = on_preface, .on_foreign = on_foreign, .on_end = on_end, .on_closed = on_closed};
 const struct conn_callbacks no_foreign = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
 const struct conn_callbacks keyed = {.on_msg = on_msg,
                                      .on_opening = on_opening,
-                                     .on_native = on_native,
+                                     .on_preface = on_preface,
                                      .on_foreign = on_foreign,
                                      .on_end = on_end,
                                      .on_closed = on_closed};

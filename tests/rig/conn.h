@@ -14,7 +14,7 @@ struct side {
   struct conn conn; /* first */
   struct buf log;   /* "native msg:one msg:two end:0:closed by the peer closed" */
   size_t n_msgs;
-  enum action on_msg, on_native, on_foreign, on_end;
+  enum action on_msg, on_preface, on_foreign, on_end;
   bool quiet, sending, closed;
   const struct key *key;               /* a client's; set before begin */
   const struct channel_ticket *ticket; /* the same */

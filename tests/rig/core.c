@@ -559,12 +559,12 @@ void node_heartbeat(struct rig *r, struct node *n) {
   node_say(r, n, &m);
 }
 
-void node_obituary(struct rig *r, const struct node *n) {
+void node_death_report(struct rig *r, const struct node *n) {
   struct msg m;
-  msg_init(&m, MSG_OBITUARY);
-  m.obituary.version = PROTO_VERSION;
-  m.obituary.job = n->job;
-  m.obituary.agent = n->agent;
+  msg_init(&m, MSG_AGENT_DIED);
+  m.agent_died.version = PROTO_VERSION;
+  m.agent_died.job = n->job;
+  m.agent_died.agent = n->agent;
   msg_of(r, ++r->next_conn, &m, n->key_uid, n->peer_addr, n->local_addr);
 }
 

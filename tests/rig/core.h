@@ -147,7 +147,7 @@ void node_drop(struct rig *r, struct node *n); /* its connection closes */
 void node_bye(struct rig *r, struct node *n);
 void node_end_ack(struct rig *r, struct node *n);
 void node_heartbeat(struct rig *r, struct node *n);
-void node_obituary(struct rig *r, const struct node *n);
+void node_death_report(struct rig *r, const struct node *n);
 void node_leave_silently(struct node *n); /* its connection stays at the daemon, and nothing comes from it */
 
 /* Each of the first n, in their order. */

@@ -19,9 +19,9 @@ static void on_wake(void *ctx) {
   sem_post(ctx);
 }
 
-void desk_open(struct desk *d, struct relay_options o) {
+void relay_rig_open(struct relay_rig *d, struct relay_options o) {
   struct err e = ERR_INIT;
-  *d = (struct desk){0};
+  *d = (struct relay_rig){0};
   d->out = o.out ? o.out : memfd_create("out", MFD_CLOEXEC);
   d->err = o.err ? o.err : memfd_create("err", MFD_CLOEXEC);
   sem_init(&d->woken, 0, 0);
@@ -32,37 +32,37 @@ void desk_open(struct desk *d, struct relay_options o) {
   if (relay_create(&d->r, &o, &e)) fail_msg("%s", e.text);
 }
 
-void desk_close(struct desk *d) {
+void relay_rig_close(struct relay_rig *d) {
   relay_destroy(d->r, DEADLINE_MS);
   close(d->out);
   close(d->err);
   sem_destroy(&d->woken);
 }
 
-void open_any(struct desk *d, struct relay_source w, int *out, int *err) {
+void open_any(struct relay_rig *d, struct relay_source w, int *out, int *err) {
   struct err e = ERR_INIT;
-  assert_in_range(w.local_rank, 0, DESK_RANKS - 1);
+  assert_in_range(w.local_rank, 0, RELAY_RIG_RANKS - 1);
   relay_release(d->r, d->pipes[w.local_rank]);
   if (relay_open(d->r, &w, &d->pipes[w.local_rank], out, err, &e)) fail_msg("%s", e.text);
 }
 
-void open_worker(struct desk *d, uint32_t rank, const char *prefix, int *out, int *err) {
+void open_worker(struct relay_rig *d, uint32_t rank, const char *prefix, int *out, int *err) {
   open_any(d, (struct relay_source){.local_rank = rank, .prefix = prefix, .out.shown = true, .err.shown = true}, out,
            err);
 }
 
-static void wait_for_wake(struct desk *d) {
+static void wait_for_wake(struct relay_rig *d) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   t.tv_sec += DEADLINE_MS / 1000;
   if (sem_timedwait(&d->woken, &t) && errno == ETIMEDOUT) fail_msg("the relay has not woken us");
 }
 
-void next_trouble(struct desk *d, char text[RELAY_TROUBLE_MAX]) {
+void next_trouble(struct relay_rig *d, char text[RELAY_TROUBLE_MAX]) {
   while (!relay_next_trouble(d->r, text)) wait_for_wake(d);
 }
 
-void expect_drained(struct desk *d, uint32_t rank) {
+void expect_drained(struct relay_rig *d, uint32_t rank) {
   char text[RELAY_TROUBLE_MAX];
   while (!relay_is_drained(d->pipes[rank])) wait_for_wake(d);
   if (relay_next_trouble(d->r, text)) fail_msg("%s", text);

@@ -11,23 +11,23 @@
 
 enum { DEADLINE_MS = 20000 };
 
-enum { DESK_RANKS = 8 };
+enum { RELAY_RIG_RANKS = 8 };
 
-struct desk {
+struct relay_rig {
   struct relay *r;
-  struct relay_pipes *pipes[DESK_RANKS]; /* the newest of each local rank */
+  struct relay_pipes *pipes[RELAY_RIG_RANKS]; /* the newest of each local rank */
   int out, err;
   sem_t woken;
 };
 
-/* o.out, o.err 0: memory files. They are closed by desk_close. */
-void desk_open(struct desk *d, struct relay_options o);
-void desk_close(struct desk *d);
+/* o.out, o.err 0: memory files. They are closed by relay_rig_close. */
+void relay_rig_open(struct relay_rig *d, struct relay_options o);
+void relay_rig_close(struct relay_rig *d);
 /* Shown, no files. The one of that local rank before it is released. */
-void open_worker(struct desk *d, uint32_t rank, const char *prefix, int *out, int *err);
-void open_any(struct desk *d, struct relay_source w, int *out, int *err);
-void next_trouble(struct desk *d, char text[RELAY_TROUBLE_MAX]);
-void expect_drained(struct desk *d, uint32_t rank);
+void open_worker(struct relay_rig *d, uint32_t rank, const char *prefix, int *out, int *err);
+void open_any(struct relay_rig *d, struct relay_source w, int *out, int *err);
+void next_trouble(struct relay_rig *d, char text[RELAY_TROUBLE_MAX]);
+void expect_drained(struct relay_rig *d, uint32_t rank);
 char *content(int fd); /* of a file, from its beginning; free() */
 void check_content(int fd, const char *expected);
 void check_file(const char *dir, const char *name, const char *expected);

@@ -14,15 +14,15 @@
 #include <cmocka.h>
 #include "common/mem.h"
 
-void desk_open(struct desk *d, uint32_t n_local, uint32_t world) {
-  desk_open_store(d, n_local, world, 0);
+void sdk_rig_open(struct sdk_rig *d, uint32_t n_local, uint32_t world) {
+  sdk_rig_open_store(d, n_local, world, 0);
 }
 
-void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t store_port) {
+void sdk_rig_open_store(struct sdk_rig *d, uint32_t n_local, uint32_t world, uint16_t store_port) {
   uint32_t first = n_local < world; /* rank of local rank 0 */
   struct err e = ERR_INIT;
   struct sdk_welcome w[MAX_LOCAL] = {0};
-  *d = (struct desk){.world = world, .n_local = n_local};
+  *d = (struct sdk_rig){.world = world, .n_local = n_local};
   if (sdk_server_create(&d->s, NULL, &e)) fail_msg("%s", e.text);
   for (uint32_t i = 0; i < n_local; i++) {
     w[i] = (struct sdk_welcome){.rank = first + i,
@@ -45,12 +45,12 @@ void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t 
   setenv("RDZV_LOCAL_RANK", "0", 1);
 }
 
-void desk_close(struct desk *d) {
+void sdk_rig_close(struct sdk_rig *d) {
   sdk_server_destroy(d->s);
   unsetenv("RDZV_AGENT_SOCKET");
 }
 
-static void handle(struct desk *d, const struct sdk_event *ev) {
+static void handle(struct sdk_rig *d, const struct sdk_event *ev) {
   switch (ev->kind) {
   case SDK_EVENT_HELLO: d->hellos++; break;
   case SDK_EVENT_DONE: d->dones++; break;
@@ -82,14 +82,14 @@ static void handle(struct desk *d, const struct sdk_event *ev) {
   }
 }
 
-void pump(struct desk *d, int ms) {
+void pump(struct sdk_rig *d, int ms) {
   struct sdk_event ev;
   poll(&(struct pollfd){.fd = sdk_server_fd(d->s), .events = POLLIN}, 1, ms);
   sdk_server_work(d->s);
   while (sdk_server_next(d->s, &ev)) handle(d, &ev);
 }
 
-void settle(struct desk *d) {
+void settle(struct sdk_rig *d) {
   struct pollfd p = {.fd = sdk_server_fd(d->s), .events = POLLIN};
   do pump(d, 0);
   while (poll(&p, 1, 0) > 0);
@@ -120,7 +120,7 @@ static void *join(void *arg) {
   return NULL;
 }
 
-struct rdzv *desk_join(struct desk *d) {
+struct rdzv *sdk_rig_join(struct sdk_rig *d) {
   struct player p = {0};
   pthread_t thread;
   pthread_create(&thread, NULL, join, &p);
@@ -130,8 +130,8 @@ struct rdzv *desk_join(struct desk *d) {
   return p.joined;
 }
 
-void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),
-           void (*then)(struct desk *)) {
+void drive(struct sdk_rig *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),
+           void (*then)(struct sdk_rig *)) {
   pthread_t threads[MAX_LOCAL];
   for (uint32_t i = 0; i < n; i++) {
     players[i] = (struct player){.local_rank = i, .part = part};

@@ -11,7 +11,7 @@
 enum { ROUND = 4, MAX_LOCAL = 4, PATIENCE_MS = 20000 };
 
 /* The agent of one test, and what it has heard. */
-struct desk {
+struct sdk_rig {
   struct sdk_server *s;
   uint32_t world, n_local;
   int hellos, dones, ups, troubles;
@@ -29,16 +29,16 @@ struct desk {
 
 /* Opens round 4 with n_local workers, ranks 1.. of `world`, on node 1 of 2, and sets the environment that workers
  * get. */
-void desk_open(struct desk *d, uint32_t n_local, uint32_t world);
+void sdk_rig_open(struct sdk_rig *d, uint32_t n_local, uint32_t world);
 /* The same, with a store at 127.0.0.1, which is head_addr; 0: none. With n_local == world the ranks begin with 0. */
-void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t store_port);
+void sdk_rig_open_store(struct sdk_rig *d, uint32_t n_local, uint32_t world, uint16_t store_port);
 /* Local rank 0, in the caller's thread, where the agent works on only while somebody pumps. */
-struct rdzv *desk_join(struct desk *d);
-void desk_close(struct desk *d);
+struct rdzv *sdk_rig_join(struct sdk_rig *d);
+void sdk_rig_close(struct sdk_rig *d);
 /* One turn of the agent; waits up to ms for something to do. */
-void pump(struct desk *d, int ms);
+void pump(struct sdk_rig *d, int ms);
 /* Turns until all is read that was sent before: a turn reads some records of a connection, and leaves the others. */
-void settle(struct desk *d);
+void settle(struct sdk_rig *d);
 
 struct player {
   uint32_t local_rank;
@@ -50,6 +50,7 @@ struct player {
 };
 
 /* Lets n workers play the part while the agent does its work; `then` (may be NULL) is called once in every turn. */
-void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *), void (*then)(struct desk *));
+void drive(struct sdk_rig *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),
+           void (*then)(struct sdk_rig *));
 
 #endif

@@ -224,7 +224,7 @@ struct sim_agent {
   uint32_t untold;              /* events that it could not tell when they happened */
   struct guard_watch watch;     /* its agent's */
   uint64_t watch_at;            /* as tick_at */
-  struct bytes *obituary;
+  struct bytes *death_report;
   uint64_t busy_until, notify_at; /* both are FIFO: spawns; events to the mind */
   uint64_t kill_at, fence_at;     /* UINT64_MAX: not */
   struct sim_worker w[SIM_WORKERS_MAX];

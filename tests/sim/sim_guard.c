@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Guards and workers, as agent/guard/guard.h promises them: spawned in order, stopped by SIGTERM and after the grace by
  * SIGKILL, every death told once, CLEAR when nothing of the round is left. The guard outlives its agent: it kills
- * what there is and sends the obituary. When the guard itself dies, its workers die with it and the agent hears that.
+ * what there is and sends the death report. When the guard itself dies, its workers die with it, and the agent hears
+ * that.
  *
  * A worker is a behaviour: how long it runs, how it ends, what it does on SIGTERM, how long SIGKILL takes. Which one
  * it gets is decided by rules (node, local rank, how many spawns this agent has seen), so that a story can say "the
@@ -234,13 +235,13 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
 }
 
 /* The address that the agent was connected to last. */
-static struct sim_place obituary_to(struct sim *s, const struct sim_agent *a) {
+static struct sim_place death_report_to(struct sim *s, const struct sim_agent *a) {
   if (!s->config.takeover || a->home < 0) return place_endpoint(s, 0, a->node);
   const struct sim_daemon *d = daemon_at(s, a->home);
   return (struct sim_place){d->machine, d->port};
 }
 
-/* Nothing of the round is left? Then that is told, or the obituary goes out. */
+/* Nothing of the round is left? Then that is told, or the death report goes out. */
 static void guard_check(struct sim *s, struct sim_agent *a) {
   if (guard_sleeps(a) || a->untold) { /* it reaps first */
     sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
@@ -253,7 +254,7 @@ static void guard_check(struct sim *s, struct sim_agent *a) {
     if (a->clear_due) clear(s, a, a->round);
   } else {
     a->guard_alive = false;
-    if (a->obituary && !a->node->off) link_connect(s, a, CONN_GUARD, obituary_to(s, a), 0, 0);
+    if (a->death_report && !a->node->off) link_connect(s, a, CONN_GUARD, death_report_to(s, a), 0, 0);
   }
 }
 

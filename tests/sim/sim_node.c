@@ -252,9 +252,9 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_FENCE_AT: guard_fence_at(s, a, fx->fence_at.at_ms); break;
   case SUP_KILL: worker_signal(s, a, fx->kill.local_rank, fx->kill.signo); break;
   case SUP_REQUEST: guard_ask(s, a, fx); break;
-  case SUP_OBITUARY:
-    bytes_unref(a->obituary);
-    a->obituary = fx->obituary.bytes ? bytes_ref(fx->obituary.bytes) : NULL;
+  case SUP_DEATH_REPORT:
+    bytes_unref(a->death_report);
+    a->death_report = fx->death_report.bytes ? bytes_ref(fx->death_report.bytes) : NULL;
     break;
   case SUP_SAY:
     if (s->config.verbose || (s->config.logs && fx->say.level != LOG_DEBUG))
@@ -356,11 +356,11 @@ void agent_link_down(struct sim *s, struct sim_agent *a, const char *why) {
   agent_mind(s, a, &ev);
 }
 
-/* The guard of a dead agent has its connection: it sends the obituary and waits a second for the daemon to close. */
+/* The guard of a dead agent has its connection. It sends the death report and waits a second for the daemon to close. */
 static void guard_connected(struct sim *s, struct sim_agent *a, struct sim_conn *c) {
-  if (!c || !a->obituary) return;
-  sim_trace(s, "%s: guard sends its obituary", a->name);
-  link_send(s, c, TO_DAEMON, a->obituary);
+  if (!c || !a->death_report) return;
+  sim_trace(s, "%s: guard sends its death report", a->name);
+  link_send(s, c, TO_DAEMON, a->death_report);
   link_fin(s, c, TO_DAEMON);
 }
 
@@ -537,7 +537,7 @@ void agent_continue(struct sim *s, struct sim_agent *a) {
 
 void agent_free(struct sim_agent *a) {
   end_mind(a);
-  bytes_unref(a->obituary);
+  bytes_unref(a->death_report);
   bytes_unref(a->forward);
   bytes_unref(a->pass_on);
   store_free(a);

@@ -199,8 +199,8 @@ static void majority(struct sim *s) {
   story_over(s, 200000);
 }
 
-/* The daemon's own half has the keeper. */
-static void keeper(struct sim *s) {
+/* The daemon's own half has the tie_breaker. */
+static void tie_breaker(struct sim *s) {
   run(s, 4);
   wall(s, 2, true);
   story_expect(s, "START round", 60000);
@@ -385,7 +385,7 @@ const struct story stories_takeover[] = {
     {"takeover-all-come-back", three, all_come_back},
     {"takeover-minority", one_to_six, minority},
     {"takeover-majority", one_to_six, majority},
-    {"takeover-keeper", one_to_six, keeper},
+    {"takeover-tie-breaker", one_to_six, tie_breaker},
     {"takeover-no-majority", one_to_six_in_words, no_majority},
     {"takeover-one-way", two_to_four, one_way},
     {"takeover-deaf", two_to_four, deaf},

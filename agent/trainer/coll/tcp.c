@@ -25,8 +25,8 @@
  *   answer   "RDZVOKAY"                                      8 bytes
  *
  * For some milliseconds anybody can connect to that port. A connection that does not send the whole hello with our
- * secret within HELLO_MS is closed, and at most STRANGERS_MAX of them exist at a time. A hello has a fixed length, so
- * no byte of a stranger is trusted or stored. */
+ * secret within HELLO_MS is closed, and at most NEWCOMERS_MAX of them exist at a time. A hello has a fixed length, so
+ * no byte of a newcomer is trusted or stored. */
 
 #include "agent/trainer/coll/coll.h"
 
@@ -52,7 +52,7 @@
 
 /* Forming the ring. ------------------------------------------------------------------------------------------------ */
 
-enum { SECRET = 16, HELLO = 40, ANSWER = 8, VERSION = 1, HELLO_MS = 5000, STRANGERS_MAX = 16, ADDR_MAX = 64 };
+enum { SECRET = 16, HELLO = 40, ANSWER = 8, VERSION = 1, HELLO_MS = 5000, NEWCOMERS_MAX = 16, ADDR_MAX = 64 };
 
 static const char hello_magic[8] = {'R', 'D', 'Z', 'V', 'R', 'I', 'N', 'G'};
 static const char answer_magic[ANSWER] = {'R', 'D', 'Z', 'V', 'O', 'K', 'A', 'Y'};
@@ -64,7 +64,7 @@ struct card {
   uint8_t secret[SECRET];
 };
 
-struct stranger {
+struct newcomer {
   int fd;
   uint64_t since_ms;
   size_t got;
@@ -79,8 +79,8 @@ struct meet {
   enum next_state state;
   struct card mine, *cards;
   size_t answered; /* bytes of the answer received */
-  struct stranger strangers[STRANGERS_MAX];
-  int n_strangers;
+  struct newcomer newcomers[NEWCOMERS_MAX];
+  int n_newcomers;
   uint64_t deadline_ms;
 };
 
@@ -119,7 +119,7 @@ static int listen_at(struct meet *m, struct err *e) {
     struct sockaddr_storage any = {.ss_family = sa.ss_family}; /* all zero is the wildcard of both families */
     rc = bind(fd, (struct sockaddr *)&any, len);
   }
-  if (rc < 0 || listen(fd, STRANGERS_MAX) < 0) return err_sys(e, -errno, "cannot listen at %s", m->cfg->node_addr);
+  if (rc < 0 || listen(fd, NEWCOMERS_MAX) < 0) return err_sys(e, -errno, "cannot listen at %s", m->cfg->node_addr);
   len = sizeof sa;
   if (getsockname(fd, (struct sockaddr *)&sa, &len) < 0) return err_sys(e, -errno, "getsockname");
   uint16_t port = sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&sa)->sin6_port
@@ -193,17 +193,17 @@ static int on_next_ready(struct meet *m, struct err *e) {
   return 0;
 }
 
-static void accept_strangers(struct meet *m) {
-  while (m->n_strangers < STRANGERS_MAX) {
+static void accept_newcomers(struct meet *m) {
+  while (m->n_newcomers < NEWCOMERS_MAX) {
     int one = 1, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    m->strangers[m->n_strangers++] = (struct stranger){.fd = fd, .since_ms = monotonic_ms()};
+    m->newcomers[m->n_newcomers++] = (struct newcomer){.fd = fd, .since_ms = monotonic_ms()};
   }
 }
 
 /* 1: this is the rank before us. 0: not known yet. -1: drop it. */
-static int read_hello(struct meet *m, struct stranger *s) {
+static int read_hello(struct meet *m, struct newcomer *s) {
   uint8_t want[HELLO];
   ssize_t n = recv(s->fd, s->hello + s->got, HELLO - s->got, 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
@@ -217,34 +217,34 @@ static int read_hello(struct meet *m, struct stranger *s) {
   return differ ? -1 : 1;
 }
 
-static void on_strangers_ready(struct meet *m, const struct pollfd *p) {
+static void on_newcomers_ready(struct meet *m, const struct pollfd *p) {
   uint64_t now = monotonic_ms();
   int kept = 0;
-  for (int i = 0; i < m->n_strangers; i++) {
-    struct stranger *s = &m->strangers[i];
+  for (int i = 0; i < m->n_newcomers; i++) {
+    struct newcomer *s = &m->newcomers[i];
     int who = p[i].revents ? read_hello(m, s) : 0;
     if (who == 1 && m->prev < 0 && send(s->fd, answer_magic, ANSWER, MSG_NOSIGNAL) == ANSWER) {
       m->prev = s->fd;
     } else if (who != 0 || now - s->since_ms > HELLO_MS) {
       close(s->fd);
     } else {
-      m->strangers[kept++] = *s;
+      m->newcomers[kept++] = *s;
     }
   }
-  m->n_strangers = kept;
+  m->n_newcomers = kept;
 }
 
 static int poll_sockets(struct meet *m, struct err *e) {
-  struct pollfd p[2 + STRANGERS_MAX];
-  bool room = m->prev < 0 && m->n_strangers < STRANGERS_MAX;
-  int n = m->n_strangers;
+  struct pollfd p[2 + NEWCOMERS_MAX];
+  bool room = m->prev < 0 && m->n_newcomers < NEWCOMERS_MAX;
+  int n = m->n_newcomers;
   p[0] = (struct pollfd){.fd = room ? m->listener : -1, .events = POLLIN};
   p[1] = (struct pollfd){.fd = m->state == NEXT_UP ? -1 : m->next,
                          .events = m->state == NEXT_CONNECTING ? POLLOUT : POLLIN};
-  for (int i = 0; i < n; i++) p[2 + i] = (struct pollfd){.fd = m->strangers[i].fd, .events = POLLIN};
+  for (int i = 0; i < n; i++) p[2 + i] = (struct pollfd){.fd = m->newcomers[i].fd, .events = POLLIN};
   if (poll(p, (nfds_t)(2 + n), COLL_ASK_MS) < 0) return errno == EINTR ? 0 : err_sys(e, -errno, "poll");
-  on_strangers_ready(m, p + 2);
-  if (p[0].revents) accept_strangers(m);
+  on_newcomers_ready(m, p + 2);
+  if (p[0].revents) accept_newcomers(m);
   return p[1].revents ? on_next_ready(m, e) : 0;
 }
 
@@ -279,7 +279,7 @@ static int connect_ring(const struct coll_tcp_config *cfg, int *prev, int *next,
   struct meet m = {.cfg = cfg, .listener = -1, .prev = -1, .next = -1};
   *lost = -1;
   int rc = form_ring(&m, lost, e);
-  for (int i = 0; i < m.n_strangers; i++) close(m.strangers[i].fd);
+  for (int i = 0; i < m.n_newcomers; i++) close(m.newcomers[i].fd);
   if (m.listener >= 0) close(m.listener);
   if (rc && m.prev >= 0) close(m.prev);
   if (rc && m.next >= 0) close(m.next);

@@ -55,7 +55,7 @@ static void test_an_opening_is_answered(void **state) {
   enum channel_source source = CHANNEL_SOURCE_OTHER;
   begin(&b, &user);
   assert_int_equal(b.opening.len, CHANNEL_OPENING_SIZE);
-  assert_int_equal(frame_detect(b.opening.data, b.opening.len), FRAME_PROTOCOL_NATIVE);
+  assert_int_equal(frame_detect(b.opening.data, b.opening.len), FRAME_PROTOCOL_RDZV);
   assert_int_equal(channel_kind_of(b.opening.data), CHANNEL_KIND_SEALED);
   assert_true(channel_opening_uid(b.opening.data) == 1000);
   assert_int_equal(channel_accept(&b.daemon, &user, &b.ephemeral, CHANNEL_SOURCE_HOME, b.opening.data, &b.answer), 0);

@@ -122,8 +122,8 @@ static const struct {
   enum frame_protocol protocol;
   size_t decided_at; /* with fewer bytes: MORE */
 } firsts[] = {
-    {"RDZV\x01\0\0\0", 8, FRAME_PROTOCOL_NATIVE, 4},
-    {"RDZV\x02\0\0\0", 8, FRAME_PROTOCOL_NATIVE, 4},
+    {"RDZV\x01\0\0\0", 8, FRAME_PROTOCOL_RDZV, 4},
+    {"RDZV\x02\0\0\0", 8, FRAME_PROTOCOL_RDZV, 4},
     {"\x00\xce\xf7\x85\x3c", 5, FRAME_PROTOCOL_C10D, 5},
     {"\x00\x05\0\0\0\0\0\0\0", 9, FRAME_PROTOCOL_C10D_OLD, 2},
     {"\x00\xce\xf7\0\0", 5, FRAME_PROTOCOL_C10D_OLD, 4},

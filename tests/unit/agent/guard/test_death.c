@@ -35,8 +35,8 @@ static int listen_loopback(struct sockaddr_in *addr) {
  * death. */
 _Noreturn static void play_agent(int ready, const struct sockaddr_in *addr) {
   struct guard g = start();
-  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "old", 3, NULL)) _exit(1);
-  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "he was good", 11, NULL)) _exit(1);
+  if (guard_death_report(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "old", 3, NULL)) _exit(1);
+  if (guard_death_report(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "he was good", 11, NULL)) _exit(1);
   spawn_deaf_tree(&g);
   if (write(ready, &g, sizeof(g)) != sizeof(g)) _exit(1);
   for (;;) pause();
@@ -99,7 +99,7 @@ static void test_agent_killed(void **state) {
   assert_string_equal(text, "he was good");
   free(text);
   wait_nothing_lives(now_ms() + PATIENCE_MS);
-  print_message("obituary after %u ms\n", (unsigned)took);
+  print_message("death_report after %u ms\n", (unsigned)took);
   close(listener);
   close(ready[0]);
   close(ready[1]);
@@ -145,8 +145,8 @@ static void test_finish_kills(void **state) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr);
   struct guard g = start();
-  assert_int_equal(guard_obituary(&g, (struct sockaddr *)&addr, sizeof(addr), NULL, "never", 5, NULL), 0);
-  assert_int_equal(guard_obituary(&g, NULL, 0, NULL, NULL, 0, NULL), 0);
+  assert_int_equal(guard_death_report(&g, (struct sockaddr *)&addr, sizeof(addr), NULL, "never", 5, NULL), 0);
+  assert_int_equal(guard_death_report(&g, NULL, 0, NULL, NULL, 0, NULL), 0);
   int out = spawn_ready(&g, 0, 1, TREE "wait");
   wait_trees(1);
   finish(&g);

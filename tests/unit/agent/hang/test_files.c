@@ -17,18 +17,18 @@ enum { PATIENCE_MS = 20000, COUNT = 2 };
 
 static char dir[] = "/tmp/rdzv-hang-files-XXXXXX";
 
-struct desk {
+struct setup {
   uv_loop_t loop;
   struct hang_files *h;
   int looked;
 };
 
 static void on_looked(void *ctx) {
-  ((struct desk *)ctx)->looked++;
+  ((struct setup *)ctx)->looked++;
 }
 
-static void desk_open(struct desk *d) {
-  *d = (struct desk){0};
+static void setup_open(struct setup *d) {
+  *d = (struct setup){0};
   assert_int_equal(uv_loop_init(&d->loop), 0);
   char *name = xasprintf("%s/${rank}.${local_rank}", dir);
   d->h = hang_files_create(&d->loop, COUNT, name, on_looked, d);
@@ -36,7 +36,7 @@ static void desk_open(struct desk *d) {
   hang_files_begin(d->h, 6);
 }
 
-static void desk_close(struct desk *d) {
+static void setup_close(struct setup *d) {
   hang_files_destroy(d->h);
   assert_int_equal(uv_run(&d->loop, UV_RUN_DEFAULT), 0);
   assert_int_equal(uv_loop_close(&d->loop), 0);
@@ -59,7 +59,7 @@ static void touch(const char *name, long sec) {
   free(file);
 }
 
-static void look(struct desk *d) {
+static void look(struct setup *d) {
   int before = d->looked;
   hang_files_look(d->h);
   hang_files_look(d->h); /* one is out: it is not asked again */
@@ -69,15 +69,15 @@ static void look(struct desk *d) {
   assert_int_equal(d->looked, before + 1);
 }
 
-static void check(struct desk *d, bool first, bool second) {
+static void check(struct setup *d, bool first, bool second) {
   look(d);
   assert_int_equal(hang_files_changed(d->h, 0), first);
   assert_int_equal(hang_files_changed(d->h, 1), second);
 }
 
 static void test_changes(void **state) {
-  struct desk d;
-  desk_open(&d);
+  struct setup d;
+  setup_open(&d);
   put("6.0", "left from before");
   check(&d, false, false);
   check(&d, false, false);
@@ -95,19 +95,19 @@ static void test_changes(void **state) {
   hang_files_begin(d.h, 6); /* another round counts from what it finds */
   put("6.0", "new");
   check(&d, false, false);
-  desk_close(&d);
+  setup_close(&d);
 }
 
 /* Of a round that is over, or of an owner that is gone: it frees itself. */
 static void test_given_up(void **state) {
-  struct desk d;
-  desk_open(&d);
+  struct setup d;
+  setup_open(&d);
   hang_files_look(d.h);
   hang_files_begin(d.h, 6);
   uv_run(&d.loop, UV_RUN_DEFAULT);
   assert_int_equal(d.looked, 0);
   hang_files_look(d.h);
-  desk_close(&d);
+  setup_close(&d);
   assert_int_equal(d.looked, 0);
 }
 

@@ -167,7 +167,7 @@ static void test_nobody(void **state) {
 
 /* The driver. ------------------------------------------------------------------------------------------------------ */
 
-struct desk {
+struct setup {
   uv_loop_t loop;
   uv_timer_t timer;
   struct probe *p;
@@ -179,31 +179,31 @@ struct desk {
 };
 
 static void on_fact(void *ctx, uint32_t local_rank, const struct probe_facts *f) {
-  struct desk *d = ctx;
+  struct setup *d = ctx;
   d->facts[local_rank] = *f;
   d->n_facts++;
 }
 
 static void on_facts(void *ctx) {
-  struct desk *d = ctx;
+  struct setup *d = ctx;
   d->n_all++;
   if (d->end_at_facts) probe_end(d->p);
 }
 
 static void on_done(void *ctx) {
-  struct desk *d = ctx;
+  struct setup *d = ctx;
   d->n_done++;
   d->done_ms = boot_ms();
 }
 
 static void on_line(void *ctx, enum log_level level, const char *line) {
-  struct desk *d = ctx;
+  struct setup *d = ctx;
   buf_printf(&d->lines, "%s\n", line);
 }
 
-static void desk_open(struct desk *d) {
+static void setup_open(struct setup *d) {
   static const struct probe_callbacks callbacks = {on_fact, on_facts, on_done};
-  *d = (struct desk){0};
+  *d = (struct setup){0};
   assert_int_equal(uv_loop_init(&d->loop), 0);
   uv_timer_init(&d->loop, &d->timer);
   d->p = probe_create(&d->loop, &callbacks, d);
@@ -211,7 +211,7 @@ static void desk_open(struct desk *d) {
   log_set_sink(on_line, d);
 }
 
-static void desk_close(struct desk *d) {
+static void setup_close(struct setup *d) {
   probe_destroy(d->p);
   uv_close((uv_handle_t *)&d->timer, NULL);
   assert_int_equal(uv_run(&d->loop, UV_RUN_DEFAULT), 0);
@@ -225,7 +225,7 @@ static void on_end(uv_timer_t *timer) {
 }
 
 /* Until on_done, and all is written. */
-static void run_until_done(struct desk *d) {
+static void run_until_done(struct setup *d) {
   uint64_t end = boot_ms() + PATIENCE_MS;
   while ((!d->n_done || probe_is_busy(d->p)) && boot_ms() < end) {
     uv_timer_start(&d->timer, on_end, 5, 0);
@@ -266,13 +266,13 @@ static char *read_all(const char *file) {
 }
 
 static void test_facts_and_stacks(void **state) {
-  struct desk d;
+  struct setup d;
   pid_t stopped = child("stop"), reading = child("read");
   struct probe_facts f;
   read_until(stopped, 'T', 1, NULL, &f);
   read_until(reading, 'S', 1, NULL, &f);
   put_tool("eu-stack", "echo \"#0 of $2\"; echo oops >&2; printf '\\033[1mno end'");
-  desk_open(&d);
+  setup_open(&d);
   char *file = xasprintf("%s/hang.txt", dir);
   const struct probe_target targets[] = {{1, 5, stopped, file}, {0, 4, reading, NULL}};
   probe_begin(d.p, targets, 2, LOG_WARN, true, PROBE_MS);
@@ -295,33 +295,33 @@ static void test_facts_and_stacks(void **state) {
   free(line);
   free(frame);
   free(file);
-  desk_close(&d);
+  setup_close(&d);
   remove_tools();
   child_end(stopped);
   child_end(reading);
 }
 
 static void test_without_stacks(void **state) {
-  struct desk d;
+  struct setup d;
   pid_t stopped = child("stop");
   put_tool("eu-stack", "echo never");
-  desk_open(&d);
+  setup_open(&d);
   const struct probe_target target = {0, 0, stopped, NULL};
   probe_begin(d.p, &target, 1, LOG_WARN, false, PROBE_MS);
   run_until_done(&d);
   assert_int_equal(d.n_facts, 1);
   assert_null(strstr(d.lines.data, "never"));
-  desk_close(&d);
+  setup_close(&d);
   remove_tools();
   child_end(stopped);
 }
 
 /* A tool that hangs is killed with what it has said; one that says too much is cut. */
 static void test_a_tool_that_hangs(void **state) {
-  struct desk d;
+  struct setup d;
   pid_t stopped = child("stop");
   put_tool("eu-stack", "echo first; exec sleep 60");
-  desk_open(&d);
+  setup_open(&d);
   const struct probe_target target = {0, 0, stopped, NULL};
   uint64_t begun = boot_ms();
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
@@ -329,27 +329,27 @@ static void test_a_tool_that_hangs(void **state) {
   assert_true(d.done_ms - begun >= PROBE_MS - 50);
   assert_non_null(strstr(d.lines.data, "  | first\n"));
   assert_non_null(strstr(d.lines.data, "  | (it did not finish in time)\n"));
-  desk_close(&d);
+  setup_close(&d);
   put_tool("eu-stack", "yes '#0 again' | head -c 1000000");
-  desk_open(&d);
+  setup_open(&d);
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   run_until_done(&d);
   unsigned n = 0;
   for (const char *p = d.lines.data; (p = strstr(p, "#0 again")); p++) n++;
   assert_int_equal(n, PROBE_LINES_MAX);
   assert_non_null(strstr(d.lines.data, "  | ... (--log-dir keeps all of it, in hang.txt)\n"));
-  desk_close(&d);
+  setup_close(&d);
   remove_tools();
   child_end(stopped);
 }
 
 /* The workers are stopped: nothing may hold them, and nobody is told any more. */
 static void test_ended(void **state) {
-  struct desk d;
+  struct setup d;
   pid_t stopped = child("stop");
   char *mark = xasprintf("%s/mark", dir), *script = xasprintf("echo $$ > %s; exec sleep 60", mark);
   put_tool("eu-stack", script);
-  desk_open(&d);
+  setup_open(&d);
   const struct probe_target target = {0, 0, stopped, NULL};
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   struct stat st;
@@ -368,7 +368,7 @@ static void test_ended(void **state) {
   for (uint64_t end = boot_ms() + PATIENCE_MS; !d.n_all && boot_ms() < end; usleep(1000))
     uv_run(&d.loop, UV_RUN_NOWAIT);
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS); /* and with a job of the pool under way */
-  desk_close(&d);
+  setup_close(&d);
   unlink(mark);
   free(text);
   free(mark);
@@ -378,12 +378,12 @@ static void test_ended(void **state) {
 }
 
 static void test_no_target(void **state) {
-  struct desk d;
-  desk_open(&d);
+  struct setup d;
+  setup_open(&d);
   probe_begin(d.p, NULL, 0, LOG_WARN, true, PROBE_MS);
   run_until_done(&d);
   assert_int_equal(d.n_all, 1);
-  desk_close(&d);
+  setup_close(&d);
 }
 
 int main(void) {

@@ -42,7 +42,7 @@ static void on_down(void *ctx, const struct link_down *down) {
   snprintf(t.said, sizeof(t.said), "%s", down->why);
 }
 
-static void on_stranger(void *ctx, const char *who) {}
+static void on_other_program(void *ctx, const char *who) {}
 
 static void on_msg(void *ctx, struct msg *m) {
   t.greetings += m->type == MSG_GREETING;
@@ -114,7 +114,7 @@ static int set_up(void **state) {
 
 /* n endpoints; the daemon of the first is on loopback. */
 static void open_link(const struct endpoint *endpoints, size_t n, enum hosting hosting, struct standby standby) {
-  static const struct link_callbacks cb = {on_up, on_down, on_stranger, on_msg, on_user_key};
+  static const struct link_callbacks cb = {on_up, on_down, on_other_program, on_msg, on_user_key};
   t.daemon = local_daemon_create(&(struct local_daemon_options){.loop = &t.loop,
                                                                 .host = "127.0.0.1",
                                                                 .port = endpoints->port,
@@ -177,7 +177,7 @@ static const struct link_to to_own = {.where = LINK_TO_OWN, .timeout_ms = 1000};
 
 /* Over the socket that the daemon was started with, and once more without it, at the port of the same daemon. */
 static void test_standalone(void **state) {
-  static const struct link_callbacks cb = {on_up, on_down, on_stranger, on_msg, on_user_key};
+  static const struct link_callbacks cb = {on_up, on_down, on_other_program, on_msg, on_user_key};
   const struct link_to to = {.where = LINK_TO_ENDPOINT};
   union socket_address peer;
   struct ipaddr addr;
@@ -194,7 +194,7 @@ static void test_standalone(void **state) {
   pid_t first = local_daemon_pid(t.daemon);
   kill_daemon(&to);
   assert_int_equal(local_daemon_take_talk(t.daemon), -1);
-  link_peer(t.link, &peer); /* the guard's obituary goes there */
+  link_peer(t.link, &peer); /* the guard's death report goes there */
   socket_address_read(&peer, &addr, &port);
   assert_true(port > 0 && ipaddr_is_loopback(&addr));
   pid_t second = local_daemon_pid(t.daemon);
@@ -401,7 +401,7 @@ struct accepted {
   struct listener *of;
 };
 
-static void on_native(struct conn *c) {
+static void on_preface(struct conn *c) {
   struct msg m;
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
@@ -435,7 +435,7 @@ static void on_peer_closed(struct conn *c) {
 }
 
 static const struct conn_callbacks peer = {
-    .on_msg = on_told, .on_native = on_native, .on_end = on_peer_end, .on_closed = on_peer_closed};
+    .on_msg = on_told, .on_preface = on_preface, .on_end = on_peer_end, .on_closed = on_peer_closed};
 
 static void on_connection(uv_stream_t *stream, int status) {
   struct listener *l = stream->data;

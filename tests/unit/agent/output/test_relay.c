@@ -20,9 +20,9 @@
 enum { N_LINES = 100000 };
 
 static void test_lines_and_prefixes(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out[2], err[2];
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_worker(&d, 0, "[0] ", &out[0], &err[0]);
   open_worker(&d, 1, "", &out[1], &err[1]);
   assert_true(fcntl(out[0], F_GETFD) & FD_CLOEXEC);
@@ -43,18 +43,18 @@ static void test_lines_and_prefixes(void **state) {
   char *text = content(d.out);
   assert_non_null(strstr(text, "\nplain\n"));
   free(text);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* Recent lines are kept wherever else they go, with the place that the worker had when it wrote them. */
 static void test_recent_lines(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
   struct buf b = BUF_INIT;
   struct worker_line l;
   struct recent_answer a;
   struct relay_source w = {.local_rank = 1, .rank = 9, .round = 1, .prefix = "[9] "};
-  desk_open(&d, (struct relay_options){.workers = 2});
+  relay_rig_open(&d, (struct relay_options){.workers = 2});
   open_any(&d, w, &out, &err);
   put(out, "one\n10 %\r20 %\rlast\n30 %\r40 %\r");
   put(err, "two\nno newline");
@@ -83,16 +83,16 @@ static void test_recent_lines(void **state) {
   relay_recent(d.r, &(struct recent_question){.rank = 3, .tail = -1, .max = 65536}, &b, &a);
   assert_int_equal(b.len, WORKER_LINE_HEADER + 4 + 5);
   buf_finish(&b);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* When a worker printed is noted; and that nobody takes what it prints. */
 static void test_signs_of_output(void **state) {
-  struct desk d;
+  struct relay_rig d;
   uint64_t from = boot_ms();
   int out[2], err[2], terminal[2];
   assert_int_equal(pipe(terminal), 0);
-  desk_open(&d, (struct relay_options){.out = terminal[1]});
+  relay_rig_open(&d, (struct relay_options){.out = terminal[1]});
   open_worker(&d, 0, "", &out[0], &err[0]);
   open_worker(&d, 2, "", &out[1], &err[1]);
   for (int i = 0; i < 3; i += 2) assert_int_equal(relay_heard_ms(d.pipes[i]), 0);
@@ -117,14 +117,14 @@ static void test_signs_of_output(void **state) {
   close(err[1]);
   signal(SIGPIPE, SIG_IGN);
   close(terminal[0]); /* nobody is to read the rest */
-  desk_close(&d);
+  relay_rig_close(&d);
   signal(SIGPIPE, SIG_DFL);
 }
 
 static void test_long_line(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_worker(&d, 0, "> ", &out, &err);
   char *line = xmalloc(RELAY_LINE_MAX + 12);
   memset(line, 'x', RELAY_LINE_MAX + 10);
@@ -138,7 +138,7 @@ static void test_long_line(void **state) {
   assert_string_equal(text + 2 + RELAY_LINE_MAX, "\n> xxxxxxxxxx\n");
   free(text);
   free(line);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* ------------------------------------------------------------ many lines */
@@ -179,10 +179,10 @@ static void read_lines(int fd, int n_workers) {
 }
 
 static void test_slow_reader(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int p[2], err[2];
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
-  desk_open(&d, (struct relay_options){.out = p[1]});
+  relay_rig_open(&d, (struct relay_options){.out = p[1]});
   struct writer w[2] = {{.id = 0}, {.id = 1}};
   pthread_t threads[2];
   open_worker(&d, 0, "[0] ", &w[0].fd, &err[0]);
@@ -195,16 +195,16 @@ static void test_slow_reader(void **state) {
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
   expect_drained(&d, 0);
   expect_drained(&d, 1);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* The descriptor may be non-blocking, made so by whoever else has it. */
 static void test_nonblocking_terminal(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int p[2], err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   fcntl(p[1], F_SETFL, O_NONBLOCK);
-  desk_open(&d, (struct relay_options){.out = p[1]});
+  relay_rig_open(&d, (struct relay_options){.out = p[1]});
   struct writer w = {.id = 0};
   pthread_t thread;
   open_worker(&d, 0, "[0] ", &w.fd, &err);
@@ -212,16 +212,16 @@ static void test_nonblocking_terminal(void **state) {
   pthread_create(&thread, NULL, write_lines, &w);
   read_lines(p[0], 1);
   pthread_join(thread, NULL);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* Nobody reads: destroy comes back after its deadline. */
 static void test_destroy_with_a_stuck_terminal(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int p[2], out, err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   fcntl(p[1], F_SETPIPE_SZ, 4096);
-  desk_open(&d, (struct relay_options){.out = p[1]});
+  relay_rig_open(&d, (struct relay_options){.out = p[1]});
   open_worker(&d, 0, "", &out, &err);
   for (int i = 0; i < 1000; i++) put(out, "a line that fills the pipe behind which nobody sits and waits\n");
   struct timespec a, b;
@@ -240,13 +240,13 @@ static void test_destroy_with_a_stuck_terminal(void **state) {
 
 /* What is in the pipes when the relay is destroyed is still written, though the worker holds them open. */
 static void test_destroy_reads_once_more(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_worker(&d, 0, "", &out, &err);
   put(out, "the last words\nand a half");
   int kept = dup(d.out);
-  desk_close(&d);
+  relay_rig_close(&d);
   check_content(kept, "the last words\nand a half\n");
   signal(SIGPIPE, SIG_IGN);
   assert_int_equal(write(out, "x", 1), -1);
@@ -257,12 +257,12 @@ static void test_destroy_reads_once_more(void **state) {
 }
 
 static void test_reader_gone(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int p[2], out, err;
   char text[RELAY_TROUBLE_MAX];
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   close(p[0]);
-  desk_open(&d, (struct relay_options){.out = p[1]});
+  relay_rig_open(&d, (struct relay_options){.out = p[1]});
   open_worker(&d, 0, "", &out, &err);
   put(out, "nobody\n");
   next_trouble(&d, text);
@@ -273,7 +273,7 @@ static void test_reader_gone(void **state) {
   close(err);
   expect_drained(&d, 0);
   check_content(d.err, "still here\n");
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* ----------------------------------------------------------------- files */
@@ -297,9 +297,9 @@ static void test_files(void **state) {
   char dir[] = "/tmp/rdzv-relay-XXXXXX", deep[64], names[2][128], tail[RELAY_TAIL_MAX + 1];
   assert_non_null(mkdtemp(dir));
   snprintf(deep, sizeof(deep), "%s/a/b", dir);
-  struct desk d;
+  struct relay_rig d;
   int out, err;
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_any(&d, with_files(deep, names, false), &out, &err);
   put(out, "to the file\nno end");
   put(err, "bad\r\n");
@@ -319,7 +319,7 @@ static void test_files(void **state) {
   expect_drained(&d, 2);
   check_file(deep, "2/stdout.log", "to the file\nno end\nmore\n");
   check_content(d.out, "[2] \n[2] more\n");
-  desk_close(&d);
+  relay_rig_close(&d);
   remove_tree(dir);
 }
 
@@ -328,8 +328,8 @@ static void test_files_cannot_be_written(void **state) {
   int fd = mkstemp(dir), out, err;
   assert_true(fd >= 0);
   close(fd);
-  struct desk d;
-  desk_open(&d, (struct relay_options){0});
+  struct relay_rig d;
+  relay_rig_open(&d, (struct relay_options){0});
   open_any(&d, with_files(dir, names, false), &out, &err); /* below a file */
   next_trouble(&d, text);
   assert_non_null(strstr(text, "/2/stdout.log: Not a directory"));
@@ -340,14 +340,14 @@ static void test_files_cannot_be_written(void **state) {
   close(err);
   expect_drained(&d, 2);
   check_content(d.out, "[2] not lost\n");
-  desk_close(&d);
+  relay_rig_close(&d);
   unlink(dir);
 }
 
 static void test_not_shown(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_any(&d, (struct relay_source){.err.shown = true, .prefix = "> "}, &out, &err);
   put(out, "not this\n");
   put(err, "this\n");
@@ -356,7 +356,7 @@ static void test_not_shown(void **state) {
   expect_drained(&d, 0);
   check_content(d.out, "");
   check_content(d.err, "> this\n");
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* Lines with one of the texts, of both workers, whole and labelled; the rest of the file's name is made. */
@@ -366,8 +366,8 @@ static void test_filtered(void **state) {
   int out[2], err[2];
   assert_non_null(mkdtemp(dir));
   snprintf(name, sizeof(name), "%s/attempt_0/filtered_stdout.log", dir);
-  struct desk d;
-  desk_open(&d, (struct relay_options){.out_filters = &texts});
+  struct relay_rig d;
+  relay_rig_open(&d, (struct relay_options){.out_filters = &texts});
   for (uint32_t i = 0; i < 2; i++) {
     const char *label = i ? "[default1]:" : "[default0]:";
     struct relay_place place = {.filtered = name, .shown = true};
@@ -386,17 +386,17 @@ static void test_filtered(void **state) {
   check_file(dir, "attempt_0/filtered_stdout.log",
              "[default0]:the loss is 1\n[default1]:between a, b and c\n[default1]:last loss\n");
   check_content(d.out, "the loss is 1\nnothing\nlos\nbetween a, b and c\nlast loss\n");
-  desk_close(&d);
+  relay_rig_close(&d);
   remove_tree(dir);
 }
 
 /* ------------------------------------------------------------ agent's own */
 
 static void test_tail(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
   char tail[RELAY_TAIL_MAX + 1], line[64];
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_worker(&d, 5, "", &out, &err);
   relay_tail(d.r, d.pipes[5], tail);
   assert_string_equal(tail, "");
@@ -420,14 +420,14 @@ static void test_tail(void **state) {
   close(out);
   close(err);
   expect_drained(&d, 5);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 static void test_many_rounds(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
   char tail[RELAY_TAIL_MAX + 1];
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   for (int round = 0; round < 300; round++) {
     open_worker(&d, 0, "", &out, &err);
     put(err, "x\n");
@@ -437,16 +437,16 @@ static void test_many_rounds(void **state) {
     relay_tail(d.r, d.pipes[0], tail);
     assert_string_equal(tail, "x\n");
   }
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 static void test_queue_is_bounded(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int p[2];
   char line[64], *text;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   fcntl(p[1], F_SETPIPE_SZ, 4096);
-  desk_open(&d, (struct relay_options){.err = p[1]});
+  relay_rig_open(&d, (struct relay_options){.err = p[1]});
   for (int i = 0; i < 10 * RELAY_QUEUE_MAX; i++) { /* nobody reads: the thread hangs after the first pipe full */
     snprintf(line, sizeof(line), "agent says %d", i);
     relay_say(d.r, line);
@@ -470,13 +470,13 @@ static void test_queue_is_bounded(void **state) {
   assert_int_equal(said + dropped, 10 * RELAY_QUEUE_MAX);
   free(text);
   close(p[0]);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 static void test_status_line(void **state) {
   int slave, out, err, master = open_terminal(&slave);
-  struct desk d;
-  desk_open(&d, (struct relay_options){.out = slave, .err = dup(slave), .status = true});
+  struct relay_rig d;
+  relay_rig_open(&d, (struct relay_options){.out = slave, .err = dup(slave), .status = true});
   relay_status(d.r, "step 1");
   check_terminal(master, "step 1\x1b[K", "\rstep 1\x1b[K");
   relay_say(d.r, "hello");
@@ -491,7 +491,7 @@ static void test_status_line(void **state) {
   close(out);
   close(err);
   expect_drained(&d, 0);
-  desk_close(&d);
+  relay_rig_close(&d);
   close(master);
 }
 

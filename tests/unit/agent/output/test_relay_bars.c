@@ -10,13 +10,13 @@
 #include "tests/rig/relay.h"
 #include "tests/rig/unit.h"
 
-static int open_desk(struct desk *d) {
+static int open_desk(struct relay_rig *d) {
   int slave, master = open_terminal(&slave);
-  desk_open(d, (struct relay_options){.out = slave, .err = dup(slave), .status = true});
+  relay_rig_open(d, (struct relay_options){.out = slave, .err = dup(slave), .status = true});
   return master;
 }
 
-static void close_worker(struct desk *d, uint32_t rank, int out, int err) {
+static void close_worker(struct relay_rig *d, uint32_t rank, int out, int err) {
   close(out);
   close(err);
   expect_drained(d, rank);
@@ -24,7 +24,7 @@ static void close_worker(struct desk *d, uint32_t rank, int out, int err) {
 
 /* Two bars are two rows; a line comes above them; a bar that ends becomes a line. */
 static void test_rows(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out[2], err[2], master = open_desk(&d);
   for (uint32_t i = 0; i < 2; i++) open_worker(&d, i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   put(err[0], "\r10%\r20%");
@@ -45,13 +45,13 @@ static void test_rows(void **state) {
   close_worker(&d, 0, out[0], err[0]); /* its bar stays as a line */
   check_terminal(master, "status\x1b[K", "\r\x1b[K\x1b[A\x1b[K[0] 20%\n\rstatus\x1b[K");
   close_worker(&d, 1, out[1], err[1]);
-  desk_close(&d);
+  relay_rig_close(&d);
   close(master);
 }
 
 /* Text that is shown as a prompt, and turns out to be the beginning of a bar. */
 static void test_a_prompt_becomes_a_bar(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err, master = open_desk(&d);
   open_worker(&d, 0, "[0] ", &out, &err);
   put(err, "load");
@@ -61,18 +61,18 @@ static void test_a_prompt_becomes_a_bar(void **state) {
   put(err, "\r99%\n");
   check_terminal(master, "99%\n", "\r\x1b[K[0] 99%\n");
   close_worker(&d, 0, out, err);
-  desk_close(&d);
+  relay_rig_close(&d);
   close(master);
 }
 
 /* In a file the first state becomes a line, and the last; the worker's own file has all bytes. */
 static void test_no_terminal(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
   char dir[] = "/tmp/relay_bars_XXXXXX", file[64];
   assert_non_null(mkdtemp(dir));
   snprintf(file, sizeof(file), "%s/stderr.log", dir);
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_any(&d, (struct relay_source){.prefix = "[0] ", .out.shown = true, .err = {.shown = true, .file = file}}, &out,
            &err);
   put(err, "\r10%");
@@ -87,16 +87,16 @@ static void test_no_terminal(void **state) {
   close_worker(&d, 0, out, err);
   check_content(d.err, "[0] 10%\n[0] 40%\n[0] end\r\n");
   check_file(dir, "stderr.log", "\r10%\r20%\r30%\r40%\nend\r\n");
-  desk_close(&d);
+  relay_rig_close(&d);
   unlink(file);
   rmdir(dir);
 }
 
 /* A bar that never ends does not become a line because it grew long. */
 static void test_a_long_bar(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err;
-  desk_open(&d, (struct relay_options){0});
+  relay_rig_open(&d, (struct relay_options){0});
   open_worker(&d, 0, "[0] ", &out, &err);
   for (int i = 0; i < 2 * RELAY_LINE_MAX / 8; i++) put(err, "\r 1234567");
   put(err, "\rdone\n");
@@ -105,12 +105,12 @@ static void test_a_long_bar(void **state) {
   size_t n = strlen(text);
   assert_true(n <= strlen("[0]  1234567\n[0] done\n") && strcmp(text + n - 9, "[0] done\n") == 0);
   free(text);
-  desk_close(&d);
+  relay_rig_close(&d);
 }
 
 /* The only worker: its bytes come as they are, at once, and the agent's lines begin on a line of their own. */
 static void test_alone(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err, master = open_desk(&d);
   struct relay_place shown = {.shown = true, .pty = true};
   open_any(&d, (struct relay_source){.prefix = "", .alone = true, .out = shown, .err = shown}, &out, &err);
@@ -127,7 +127,7 @@ static void test_alone(void **state) {
   char tail[RELAY_TAIL_MAX + 1];
   relay_tail(d.r, d.pipes[0], tail);
   assert_string_equal(tail, "last\nwords\n");
-  desk_close(&d);
+  relay_rig_close(&d);
   close(master);
 }
 

@@ -13,25 +13,25 @@
 #include "tests/rig/unit.h"
 
 /* Both streams of the relay are one terminal, as they mostly are. */
-static int open_desk(struct desk *d, bool status) {
+static int open_desk(struct relay_rig *d, bool status) {
   int slave, master = open_terminal(&slave);
-  desk_open(d, (struct relay_options){.out = slave, .err = dup(slave), .status = status});
+  relay_rig_open(d, (struct relay_options){.out = slave, .err = dup(slave), .status = status});
   return master;
 }
 
-static void close_desk(struct desk *d, int master) {
-  desk_close(d);
+static void close_desk(struct relay_rig *d, int master) {
+  relay_rig_close(d);
   close(master);
 }
 
-static void close_worker(struct desk *d, uint32_t rank, int out, int err) {
+static void close_worker(struct relay_rig *d, uint32_t rank, int out, int err) {
   close(out);
   close(err);
   expect_drained(d, rank);
 }
 
 static void test_a_prompt_shows(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err, master = open_desk(&d, false);
   open_worker(&d, 0, "[0] ", &out, &err);
   put(out, "(Pdb) ");
@@ -46,7 +46,7 @@ static void test_a_prompt_shows(void **state) {
 
 /* Another's line ends the prompt's first; what the prompt's program adds later has its prefix again. */
 static void test_a_line_comes_between(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out[2], err[2], master = open_desk(&d, false);
   for (uint32_t i = 0; i < 2; i++) open_worker(&d, i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   put(out[0], "name? ");
@@ -69,7 +69,7 @@ static void test_a_line_comes_between(void **state) {
 
 /* Two prompts: the second waits until the first has been still for a second, then both were seen. */
 static void test_two_prompts(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out[2], err[2], master = open_desk(&d, false);
   for (uint32_t i = 0; i < 2; i++) open_worker(&d, i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   uint64_t from = monotonic_ms();
@@ -85,7 +85,7 @@ static void test_two_prompts(void **state) {
 }
 
 static void test_the_status_line_makes_room(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err, master = open_desk(&d, true);
   relay_status(d.r, "step 1");
   check_terminal(master, "step 1\x1b[K", "\rstep 1\x1b[K");
@@ -100,7 +100,7 @@ static void test_the_status_line_makes_room(void **state) {
 
 /* A worker's end, and the relay's, finish the line. */
 static void test_the_end(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err, master = open_desk(&d, false);
   open_worker(&d, 0, "[0] ", &out, &err);
   put(out, "half");
@@ -121,10 +121,10 @@ static void test_the_end(void **state) {
 
 /* In a pipe others may write too: whole lines only, unless the worker is alone. */
 static void test_a_pipe(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int p[2], out, err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
-  desk_open(&d, (struct relay_options){.out = p[1]});
+  relay_rig_open(&d, (struct relay_options){.out = p[1]});
   open_worker(&d, 0, "", &out, &err);
   put(out, "one ");
   assert_int_equal(poll(&(struct pollfd){.fd = p[0], .events = POLLIN}, 1, 4 * RELAY_PROMPT_MS), 0);
@@ -139,13 +139,13 @@ static void test_a_pipe(void **state) {
   put(out, "line\n");
   check_terminal(p[0], "line\n", "line\n");
   close_worker(&d, 0, out, err);
-  desk_close(&d);
+  relay_rig_close(&d);
   close(p[0]);
 }
 
 /* Nothing that is not shown becomes shown because it has no newline. */
 static void test_not_shown(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out, err, master = open_desk(&d, false);
   open_any(&d, (struct relay_source){0}, &out, &err);
   put(out, "half");
@@ -197,7 +197,7 @@ static void check_whole(char *text) {
 }
 
 static void test_nothing_is_torn(void **state) {
-  struct desk d;
+  struct relay_rig d;
   int out[3], err[3], master = open_desk(&d, false);
   pthread_t threads[3];
   for (uint32_t i = 0; i < 3; i++) {

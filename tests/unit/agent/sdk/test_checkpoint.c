@@ -12,29 +12,29 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-static struct desk desk;
+static struct sdk_rig rig;
 static struct rdzv *r;
 
 static void join(void) {
-  desk_open(&desk, 1, 2);
-  r = desk_join(&desk);
+  sdk_rig_open(&rig, 1, 2);
+  r = sdk_rig_join(&rig);
 }
 
 static void leave(void) {
   rdzv_finish(r);
-  desk_close(&desk);
-  desk = (struct desk){0};
+  sdk_rig_close(&rig);
+  rig = (struct sdk_rig){0};
 }
 
 static unsigned asked(void) {
-  pump(&desk, 0);
+  pump(&rig, 0);
   return rdzv_requested(r) & RDZV_CHECKPOINT;
 }
 
 /* All that it has said has been read. */
 static int answers(void) {
-  for (int i = 0; i < 3; i++) pump(&desk, 5);
-  return desk.checkpointed[0];
+  for (int i = 0; i < 3; i++) pump(&rig, 5);
+  return rig.checkpointed[0];
 }
 
 static void test_the_bit_stays_until_it_is_answered(void **state) {
@@ -42,25 +42,25 @@ static void test_the_bit_stays_until_it_is_answered(void **state) {
   assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(asked(), 0);
-  assert_int_equal(desk.can, 1);
-  sdk_server_request(desk.s, NULL, 0, 1);
+  assert_int_equal(rig.can, 1);
+  sdk_server_request(rig.s, NULL, 0, 1);
   for (int i = 0; i < 3; i++) assert_int_equal(asked(), RDZV_CHECKPOINT);
   assert_int_equal(answers(), 0);
   assert_int_equal(rdzv_checkpointed(r, 120), 0);
   assert_int_equal(asked(), 0);
   assert_int_equal(answers(), 1);
-  assert_int_equal(desk.checkpoint_step[0], 120);
-  sdk_server_request(desk.s, NULL, RDZV_STOP, 1);
-  pump(&desk, 0);
+  assert_int_equal(rig.checkpoint_step[0], 120);
+  sdk_server_request(rig.s, NULL, RDZV_STOP, 1);
+  pump(&rig, 0);
   assert_int_equal(rdzv_requested(r), RDZV_STOP);
   leave();
-  assert_int_equal(desk.troubles, 0);
+  assert_int_equal(rig.troubles, 0);
 }
 
 /* Who has not said that it answers is not shown what it does not answer. */
 static void test_who_does_not_answer(void **state) {
   join();
-  sdk_server_request(desk.s, NULL, 0, 1);
+  sdk_server_request(rig.s, NULL, 0, 1);
   assert_int_equal(asked(), 0);
   assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(asked(), RDZV_CHECKPOINT); /* it was asked before, and is waited for from now on */
@@ -72,18 +72,18 @@ static void test_what_was_begun_before(void **state) {
   join();
   rdzv_can_checkpoint(r);
   assert_int_equal(asked(), 0);
-  sdk_server_request(desk.s, NULL, 0, 1);
-  pump(&desk, 0);
+  sdk_server_request(rig.s, NULL, 0, 1);
+  pump(&rig, 0);
   poll(NULL, 0, 5);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
-  sdk_server_request(desk.s, NULL, 0, 2);
-  pump(&desk, 0); /* another one while it writes: not seen yet, and not answered */
+  sdk_server_request(rig.s, NULL, 0, 2);
+  pump(&rig, 0); /* another one while it writes: not seen yet, and not answered */
   rdzv_checkpointed(r, 5);
   answers();
   poll(NULL, 0, 1100);
   rdzv_requested(r); /* the look that belongs to the checkpoint */
   assert_int_equal(answers(), 2);
-  sdk_server_request(desk.s, NULL, 0, 3);
+  sdk_server_request(rig.s, NULL, 0, 3);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
   leave();
 }
@@ -96,10 +96,10 @@ static void test_another_rank_was_quicker(void **state) {
   assert_int_equal(rdzv_checkpointed(r, 7), 0);
   assert_int_equal(answers(), 0);
   for (int i = 0; i < 3; i++) assert_int_equal(asked(), 0);
-  sdk_server_request(desk.s, NULL, 0, 1);
+  sdk_server_request(rig.s, NULL, 0, 1);
   assert_int_equal(asked(), 0);
   assert_int_equal(answers(), 1);
-  assert_int_equal(desk.checkpoint_step[0], 7);
+  assert_int_equal(rig.checkpoint_step[0], 7);
   leave();
 }
 
@@ -111,7 +111,7 @@ static void test_the_first_look_after_it(void **state) {
     rdzv_checkpointed(r, 7);
     poll(NULL, 0, 1100);
     if (late) assert_int_equal(asked(), 0);
-    sdk_server_request(desk.s, NULL, 0, 1 + (uint32_t)late);
+    sdk_server_request(rig.s, NULL, 0, 1 + (uint32_t)late);
     assert_int_equal(asked(), late ? RDZV_CHECKPOINT : 0);
   }
   assert_int_equal(answers(), 1);
@@ -120,9 +120,9 @@ static void test_the_first_look_after_it(void **state) {
 
 /* Who comes late hears of it in WELCOME. */
 static void test_asked_before_it_came(void **state) {
-  desk_open(&desk, 1, 2);
-  sdk_server_request(desk.s, NULL, 0, 4);
-  r = desk_join(&desk);
+  sdk_rig_open(&rig, 1, 2);
+  sdk_server_request(rig.s, NULL, 0, 4);
+  r = sdk_rig_join(&rig);
   rdzv_can_checkpoint(r);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
   rdzv_checkpointed(r, 1);
@@ -133,9 +133,9 @@ static void test_asked_before_it_came(void **state) {
 static void test_a_lost_agent(void **state) {
   join();
   rdzv_can_checkpoint(r);
-  sdk_server_request(desk.s, NULL, 0, 1);
+  sdk_server_request(rig.s, NULL, 0, 1);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
-  sdk_server_close_round(desk.s);
+  sdk_server_close_round(rig.s);
   assert_true(rdzv_checkpointed(r, 1) < 0);
   assert_string_equal(rdzv_error(r), "checkpointed: round 4 is over");
   leave();
@@ -151,12 +151,12 @@ static void test_what_was_saved_outlives_the_round(void **state) {
   assert_int_equal(rdzv_saved_step(r), 0);
   rdzv_finish(r);
   struct sdk_welcome next = {.world_size = 1, .local_world_size = 1, .node_count = 1, .round = ROUND + 1};
-  sdk_server_open_round(desk.s, &next, 1);
+  sdk_server_open_round(rig.s, &next, 1);
   setenv("RDZV_ROUND", "5", 1);
-  r = desk_join(&desk);
+  r = sdk_rig_join(&rig);
   assert_true(rdzv_round(r) == ROUND + 1 && rdzv_saved_step(r) == 140);
   leave();
-  assert_int_equal(desk.troubles, 0);
+  assert_int_equal(rig.troubles, 0);
 }
 
 /* The agent measures the time, so the last step is there before it begins. */
@@ -166,26 +166,26 @@ static void test_a_worker_that_waits_for_a_checkpoint(void **state) {
   for (uint64_t step = 121; step < 130; step++) assert_int_equal(rdzv_progress(r, step, 500, 0.5, 64), 0);
   assert_int_equal(rdzv_saving(r, true), 0);
   answers();
-  assert_int_equal(desk.resumed_step[0], 120);
-  assert_int_equal(desk.progress[0].step, 129);
-  assert_true(desk.saving == 1 && desk.not_saving == 0);
+  assert_int_equal(rig.resumed_step[0], 120);
+  assert_int_equal(rig.progress[0].step, 129);
+  assert_true(rig.saving == 1 && rig.not_saving == 0);
   assert_int_equal(rdzv_saving(r, true), 0); /* it does already */
   assert_int_equal(rdzv_saving(r, false), 0);
   assert_int_equal(rdzv_saved(r, 129), 0);
   answers();
-  assert_true(desk.saving == 1 && desk.not_saving == 1);
-  assert_true(desk.saves == 1 && desk.saved_step[0] == 129);
+  assert_true(rig.saving == 1 && rig.not_saving == 1);
+  assert_true(rig.saves == 1 && rig.saved_step[0] == 129);
   rdzv_saving(r, true);
   rdzv_done(r);
   answers();
-  assert_true(desk.saving == 2 && desk.not_saving == 2);
-  sdk_server_close_round(desk.s);
+  assert_true(rig.saving == 2 && rig.not_saving == 2);
+  sdk_server_close_round(rig.s);
   assert_true(rdzv_saving(r, true) < 0);
   assert_string_equal(rdzv_error(r), "saving: round 4 is over");
   assert_true(rdzv_resumed(r, 1) < 0);
   assert_string_equal(rdzv_error(r), "resumed: round 4 is over");
   leave();
-  assert_int_equal(desk.troubles, 0);
+  assert_int_equal(rig.troubles, 0);
 }
 
 /* Its connection is all that the agent has of it. */
@@ -194,9 +194,9 @@ static void test_a_worker_that_dies_while_it_saves(void **state) {
   rdzv_saving(r, true);
   rdzv_finish(r);
   answers();
-  assert_true(desk.saving == 1 && desk.not_saving == 1);
-  desk_close(&desk);
-  desk = (struct desk){0};
+  assert_true(rig.saving == 1 && rig.not_saving == 1);
+  sdk_rig_close(&rig);
+  rig = (struct sdk_rig){0};
 }
 
 /* A parked worker has left its round. */
@@ -206,19 +206,19 @@ static void test_a_worker_that_leaves_its_round_while_it_saves(void **state) {
   rdzv_saving(r, true);
   assert_int_equal(rdzv_rejoin(r, "a peer is gone", 0), -ETIMEDOUT);
   answers();
-  assert_true(desk.parked == 1 && desk.saving == 1 && desk.not_saving == 1);
+  assert_true(rig.parked == 1 && rig.saving == 1 && rig.not_saving == 1);
   rdzv_saving(r, true);
   rdzv_resumed(r, 7);
   rdzv_saved(r, 7);
   answers();
-  assert_true(desk.saving == 1 && desk.saves == 0 && desk.resumed_step[0] == 0);
+  assert_true(rig.saving == 1 && rig.saves == 0 && rig.resumed_step[0] == 0);
   struct sdk_welcome next = {.world_size = 1, .local_world_size = 1, .node_count = 1, .round = ROUND + 1};
-  sdk_server_open_round(desk.s, &next, 1);
+  sdk_server_open_round(rig.s, &next, 1);
   assert_int_equal(rdzv_rejoin(r, NULL, 1000), 0);
   assert_int_equal(rdzv_saved_step(r), 7); /* that it was written is true all the same */
   rdzv_saving(r, true);
   answers();
-  assert_int_equal(desk.saving, 2);
+  assert_int_equal(rig.saving, 2);
   leave();
 }
 

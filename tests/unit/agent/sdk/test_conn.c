@@ -126,18 +126,18 @@ static void close_stage(void) {
 
 /* ------------------------------------------------------------- the worker */
 
-static struct desk desk;
+static struct sdk_rig rig;
 static struct rdzv *r;
 
 static void join(void) {
-  desk_open_store(&desk, 1, 2, stage.port);
-  r = desk_join(&desk);
+  sdk_rig_open_store(&rig, 1, 2, stage.port);
+  r = sdk_rig_join(&rig);
 }
 
 static void leave(void) {
   rdzv_finish(r);
-  close_stage(); /* before the desk: a play may close the round */
-  desk_close(&desk);
+  close_stage(); /* before the rig: a play may close the round */
+  sdk_rig_close(&rig);
 }
 
 static uint64_t now_ms(void) {
@@ -232,7 +232,7 @@ static void check_cancel(void) {
   check_add(7);
   check_get(PATIENCE_MS);
   rdzv_finish(r);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 static void test_cancelled_waits(void **state) {
@@ -278,9 +278,9 @@ static void test_a_round_that_ends_before_a_wait(void **state) {
   open_stage(play_silence, 1);
   join_warmly();
   assert_int_equal(rdzv_can_rejoin(r), 0);
-  for (int i = 0; i < 100 && !desk.can_rejoin; i++) pump(&desk, 5);
-  sdk_server_request(desk.s, NULL, RDZV_REJOIN, 0);
-  pump(&desk, 5);
+  for (int i = 0; i < 100 && !rig.can_rejoin; i++) pump(&rig, 5);
+  sdk_server_request(rig.s, NULL, RDZV_REJOIN, 0);
+  pump(&rig, 5);
   assert_int_equal(rdzv_requested(r), RDZV_REJOIN);
   check_error(rdzv_store_add(r, "n", 1, &total, PATIENCE_MS), -ECANCELED, "rdzv_rejoin waits for the next one");
   atomic_store(&point, 1);
@@ -474,9 +474,9 @@ static void play_wait(int fd, int connection) {
   expect(fd, GET_K);
   say(fd, "01 0000000000000000");
   expect(fd, WAIT_K);
-  sdk_server_request(desk.s, NULL, 0, 1); /* is heard, and the wait goes on */
+  sdk_server_request(rig.s, NULL, 0, 1); /* is heard, and the wait goes on */
   poll(NULL, 0, 20);
-  sdk_server_close_round(desk.s);
+  sdk_server_close_round(rig.s);
   while (recv(fd, &byte, 1, 0) > 0) {
   }
 }
@@ -492,11 +492,11 @@ static void test_the_round_ends_in_a_wait(void **state) {
 }
 
 static void test_no_store_in_this_job(void **state) {
-  desk_open_store(&desk, 1, 2, 0);
-  r = desk_join(&desk);
+  sdk_rig_open_store(&rig, 1, 2, 0);
+  r = sdk_rig_join(&rig);
   check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -ENOTSUP, "--store worker");
   rdzv_finish(r);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 int main(void) {

@@ -21,11 +21,11 @@ static atomic_int turn; /* what the parts tell each other past the store */
 
 /* n workers of a world play the part; ranks 0.. where the world is these. */
 static void play(uint32_t n, uint32_t world, int (*part)(struct rdzv *)) {
-  struct desk d;
+  struct sdk_rig d;
   atomic_store(&turn, 0);
-  desk_open_store(&d, n, world, store_thread_start());
+  sdk_rig_open_store(&d, n, world, store_thread_start());
   drive(&d, players, n, part, NULL);
-  desk_close(&d);
+  sdk_rig_close(&d);
   store_thread_stop();
 }
 
@@ -273,15 +273,15 @@ static int part_no_store(struct rdzv *r) {
 
 /* --store worker: a single worker needs none. */
 static void test_without_a_store(void **state) {
-  struct desk d;
-  desk_open_store(&d, 1, 1, 0);
+  struct sdk_rig d;
+  sdk_rig_open_store(&d, 1, 1, 0);
   drive(&d, players, 1, part_no_store, NULL);
   check_player(0, 0, "");
-  desk_close(&d);
-  desk_open_store(&d, 2, 2, 0);
+  sdk_rig_close(&d);
+  sdk_rig_open_store(&d, 2, 2, 0);
   drive(&d, players, 2, part_no_store, NULL);
   check_player(1, -ENOTSUP, "barrier \"b\": this job has no store");
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static volatile sig_atomic_t stopped;
@@ -337,17 +337,17 @@ static int part_until_the_end(struct rdzv *r) {
   return rdzv_exchange(r, "k", &mine, 1, all, sizeof(all), PATIENCE_MS);
 }
 
-static void end_round(struct desk *d) {
+static void end_round(struct sdk_rig *d) {
   if (atomic_load(&turn) == 2) sdk_server_close_round(d->s);
 }
 
 static void test_round_ends_in_an_exchange(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   atomic_store(&turn, 0);
-  desk_open_store(&d, 2, 7, store_thread_start());
+  sdk_rig_open_store(&d, 2, 7, store_thread_start());
   drive(&d, players, 2, part_until_the_end, end_round);
   for (uint32_t i = 0; i < 2; i++) check_player(i, -ESTALE, "exchange \"k\": round 4 is over");
-  desk_close(&d);
+  sdk_rig_close(&d);
   store_thread_stop();
 }
 

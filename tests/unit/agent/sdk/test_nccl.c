@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static struct desk desk;
+static struct sdk_rig rig;
 
 static struct sdk_ids make(uint32_t round, uint32_t count, const char *text) {
   struct sdk_ids ids = {.round = round, .count = count, .version = 22809};
@@ -46,7 +46,7 @@ static int play_waits(struct rdzv *r) {
 }
 
 /* They come when both have asked, after a word of who is waited for. */
-static void tell_later(struct desk *d) {
+static void tell_later(struct sdk_rig *d) {
   static int turns;
   if (d->hellos < 2) turns = 0;
   if (d->hellos == 2 && ++turns == 10) {
@@ -61,11 +61,11 @@ static void tell_later(struct desk *d) {
 
 static void test_all_ids_for_all(void **state) {
   struct player p[2];
-  desk_open(&desk, 2, 4);
-  drive(&desk, p, 2, play_waits, tell_later);
+  sdk_rig_open(&rig, 2, 4);
+  drive(&rig, p, 2, play_waits, tell_later);
   for (int i = 0; i < 2; i++) assert_int_equal(p[i].result, 64 * 1000 + ROUND);
-  assert_int_equal(desk.ups, 2);
-  desk_close(&desk);
+  assert_int_equal(rig.ups, 2);
+  sdk_rig_close(&rig);
 }
 
 /* Told before the round is open, as they may come while devices are waited for. */
@@ -73,13 +73,13 @@ static void test_they_were_there_before(void **state) {
   struct player p[1];
   struct sdk_welcome w = {.round = 9, .world_size = 1, .local_world_size = 1, .node_count = 1};
   struct sdk_ids ids = make(9, 1, "");
-  desk_open(&desk, 1, 2);
-  sdk_server_ids(desk.s, &ids);
-  sdk_server_open_round(desk.s, &w, 1);
+  sdk_rig_open(&rig, 1, 2);
+  sdk_server_ids(rig.s, &ids);
+  sdk_server_open_round(rig.s, &w, 1);
   setenv("RDZV_ROUND", "9", 1);
-  drive(&desk, p, 1, play_waits, NULL);
+  drive(&rig, p, 1, play_waits, NULL);
   assert_int_equal(p[0].result, 1009);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 static int play_impatient(struct rdzv *r) {
@@ -103,12 +103,12 @@ static int play_patient(struct rdzv *r) {
 
 static void check_sentence(const struct sdk_ids *ids, int (*part)(struct rdzv *), int code, const char *sentence) {
   struct player p[1];
-  desk_open(&desk, 1, 2);
-  if (ids) sdk_server_ids(desk.s, ids);
-  drive(&desk, p, 1, part, NULL);
+  sdk_rig_open(&rig, 1, 2);
+  if (ids) sdk_server_ids(rig.s, ids);
+  drive(&rig, p, 1, part, NULL);
   assert_int_equal(p[0].result, code);
   if (!strstr(p[0].text, sentence)) fail_msg("%s", p[0].text);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 static int play_interrupted(struct rdzv *r) {
@@ -141,17 +141,17 @@ static void test_sentences(void **state) {
   check_sentence(&two, play_without_room, -EMSGSIZE, "nccl ids: 2 ids take 256 bytes, and there is room for 128");
 }
 
-static void end_the_round(struct desk *d) {
+static void end_the_round(struct sdk_rig *d) {
   if (d->hellos) sdk_server_close_round(d->s);
 }
 
 static void test_the_round_ends(void **state) {
   struct player p[1];
-  desk_open(&desk, 1, 2);
-  drive(&desk, p, 1, play_waits, end_the_round);
+  sdk_rig_open(&rig, 1, 2);
+  drive(&rig, p, 1, play_waits, end_the_round);
   assert_int_equal(p[0].result, -ESTALE);
   assert_string_equal(p[0].text, "nccl ids: round 4 is over");
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 static void test_alone(void **state) {
@@ -168,26 +168,26 @@ static void test_alone(void **state) {
 
 /* A worker that does not read is told when it does, and the last word alone. */
 static void test_who_does_not_read(void **state) {
-  desk_open(&desk, 1, 2);
-  struct rdzv *r = desk_join(&desk);
+  sdk_rig_open(&rig, 1, 2);
+  struct rdzv *r = sdk_rig_join(&rig);
   uint8_t first;
   int n;
   assert_int_equal(get(r, 0, &first, &n), -ETIMEDOUT); /* it has asked */
-  for (int i = 0; i < 3; i++) pump(&desk, 5);
+  for (int i = 0; i < 3; i++) pump(&rig, 5);
   for (int i = 0; i < 2000; i++) {
     struct sdk_ids late = make(ROUND, 64, "");
     if (i % 2) late.count = 0;
-    sdk_server_ids(desk.s, &late);
+    sdk_server_ids(rig.s, &late);
   }
   struct sdk_ids ids = make(ROUND, 3, "");
-  sdk_server_ids(desk.s, &ids);
+  sdk_server_ids(rig.s, &ids);
   for (int i = 0, rc = -ETIMEDOUT; i < 1000 && (rc || n != 3); i++) {
-    pump(&desk, 0);
+    pump(&rig, 0);
     rc = get(r, 1, &first, &n);
     assert_true(rc == 0 || rc == -ETIMEDOUT);
   }
   rdzv_finish(r);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 int main(void) {

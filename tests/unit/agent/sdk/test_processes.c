@@ -99,15 +99,15 @@ static int part_fork(struct rdzv *r) {
 }
 
 static void test_a_forked_process(void **state) {
-  struct desk d;
-  desk_open_store(&d, 1, 1, store_thread_start());
+  struct sdk_rig d;
+  sdk_rig_open_store(&d, 1, 1, store_thread_start());
   drive(&d, players, 1, part_fork, NULL);
   if (players[0].result) fail_msg("%d: %s", players[0].result, players[0].text);
   assert_int_equal(d.hellos, 21);
   assert_int_equal(d.dones, 1);
   assert_int_equal(d.troubles, 0);
   assert_int_equal(d.progress[0].step, 7);
-  desk_close(&d);
+  sdk_rig_close(&d);
   store_thread_stop();
 }
 
@@ -130,7 +130,7 @@ static void test_a_fork_without_an_agent(void **state) {
 /* An exit, an exec ------------------------------------------------------------------------------------------------- */
 
 /* Drives the agent until the process is over. */
-static int watch(struct desk *d, pid_t pid) {
+static int watch(struct sdk_rig *d, pid_t pid) {
   int status = 0;
   assert_true(pid > 0);
   while (waitpid(pid, &status, WNOHANG) == 0) pump(d, 5);
@@ -163,8 +163,8 @@ static int begin_everything(struct rdzv **r) {
 
 /* The agent learns that nobody answers there any more; the second report was held back. */
 static void test_exit_without_done(void **state) {
-  struct desk d;
-  desk_open(&d, 1, 2);
+  struct sdk_rig d;
+  sdk_rig_open(&d, 1, 2);
   pid_t pid = fork();
   if (pid == 0) {
     struct rdzv *r;
@@ -179,7 +179,7 @@ static void test_exit_without_done(void **state) {
   assert_int_equal(d.cannot_rejoin, 1);
   assert_int_equal(d.progress[0].step % 2, 1);
   assert_int_equal(d.troubles, 0);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 #define AFTER_EXEC "after-exec"
@@ -199,8 +199,8 @@ static int after_exec(void) {
 }
 
 static void test_exec(void **state) {
-  struct desk d;
-  desk_open(&d, 1, 2);
+  struct sdk_rig d;
+  sdk_rig_open(&d, 1, 2);
   pid_t pid = fork();
   if (pid == 0) {
     struct rdzv *r;
@@ -214,7 +214,7 @@ static void test_exec(void **state) {
   assert_int_equal(d.cannot, 1);
   assert_int_equal(d.cannot_rejoin, 1);
   assert_int_equal(d.troubles, 0);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 /* Threads ---------------------------------------------------------------------------------------------------------- */
@@ -243,15 +243,15 @@ static int part_threads(struct rdzv *r) {
 }
 
 static void test_reports_of_several_threads(void **state) {
-  struct desk d;
-  desk_open_store(&d, 2, 2, store_thread_start());
+  struct sdk_rig d;
+  sdk_rig_open_store(&d, 2, 2, store_thread_start());
   drive(&d, players, 2, part_threads, NULL);
   for (uint32_t i = 0; i < 2; i++) {
     if (players[i].result) fail_msg("%u: %d: %s", i, players[i].result, players[i].text);
     assert_int_equal(d.progress[i].step, REPORTS); /* the last report of the last thread */
   }
   assert_int_equal(d.troubles, 0);
-  desk_close(&d);
+  sdk_rig_close(&d);
   store_thread_stop();
 }
 

@@ -14,20 +14,20 @@
 #include <string.h>
 #include <cmocka.h>
 
-static struct desk desk;
+static struct sdk_rig rig;
 static struct rdzv *r;
 
 static void join(void) {
-  desk_open(&desk, 1, 2);
-  r = desk_join(&desk);
+  sdk_rig_open(&rig, 1, 2);
+  r = sdk_rig_join(&rig);
   assert_int_equal(rdzv_can_rejoin(r), 0);
-  pump(&desk, 5);
+  pump(&rig, 5);
 }
 
 static void leave(void) {
   rdzv_finish(r);
-  desk_close(&desk);
-  desk = (struct desk){0};
+  sdk_rig_close(&rig);
+  rig = (struct sdk_rig){0};
 }
 
 /* What the next round is for local rank 0: rank 0 of 1, round 5. */
@@ -44,29 +44,29 @@ static void open_next(uint32_t n) {
                               .node_addr = "127.0.0.3"}};
   w[1] = w[0];
   w[1].rank = w[1].local_rank = 1;
-  sdk_server_open_round(desk.s, w, n);
+  sdk_server_open_round(rig.s, w, n);
 }
 
 static unsigned asked(void) {
-  pump(&desk, 0);
+  pump(&rig, 0);
   return rdzv_requested(r);
 }
 
 static void turn(void) {
-  for (int i = 0; i < 3; i++) pump(&desk, 5);
+  for (int i = 0; i < 3; i++) pump(&rig, 5);
 }
 
 static void test_all_is_of_the_next_round(void **state) {
   join();
-  assert_int_equal(desk.can_rejoin, 1);
+  assert_int_equal(rig.can_rejoin, 1);
   assert_int_equal(asked(), 0);
-  sdk_server_request(desk.s, NULL, RDZV_REJOIN, 0);
+  sdk_server_request(rig.s, NULL, RDZV_REJOIN, 0);
   assert_int_equal(asked(), RDZV_REJOIN);
   assert_int_equal(rdzv_rejoin(r, "lost contact\nwith rank 3", 0), -ETIMEDOUT);
   assert_non_null(strstr(rdzv_error(r), "no next round within 0 ms"));
   turn();
-  assert_int_equal(desk.parked, 1);
-  assert_string_equal(desk.reason, "lost contact with rank 3");
+  assert_int_equal(rig.parked, 1);
+  assert_string_equal(rig.reason, "lost contact with rank 3");
   open_next(1);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), 0);
   assert_int_equal(rdzv_round(r), 5);
@@ -78,9 +78,9 @@ static void test_all_is_of_the_next_round(void **state) {
   assert_string_equal(rdzv_node_addr(r), "127.0.0.3");
   assert_int_equal(asked(), 0);
   turn();
-  assert_int_equal(desk.parked, 1); /* said once */
-  assert_int_equal(desk.can_rejoin, 2);
-  assert_int_equal(desk.cannot_rejoin, 0);
+  assert_int_equal(rig.parked, 1); /* said once */
+  assert_int_equal(rig.can_rejoin, 2);
+  assert_int_equal(rig.cannot_rejoin, 0);
   leave();
 }
 
@@ -92,17 +92,17 @@ static void test_several_rounds(void **state) {
     struct sdk_welcome w = {.rank = round, .world_size = 20, .local_world_size = 1, .node_count = 1, .round = round};
     assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
     turn();
-    sdk_server_open_round(desk.s, &w, 1);
-    sdk_server_request(desk.s, NULL, round % 2 ? RDZV_REJOIN : 0, 1);
+    sdk_server_open_round(rig.s, &w, 1);
+    sdk_server_request(rig.s, NULL, round % 2 ? RDZV_REJOIN : 0, 1);
     assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), 0);
     assert_int_equal(rdzv_rank(r), round);
     assert_int_equal(asked(), RDZV_CHECKPOINT | (round % 2 ? RDZV_REJOIN : 0)); /* void at once */
     assert_int_equal(rdzv_checkpointed(r, round), 0);
     turn();
   }
-  assert_int_equal(desk.checkpointed[0], 4);
-  assert_int_equal(desk.can, 5);
-  assert_int_equal(desk.troubles, 0);
+  assert_int_equal(rig.checkpointed[0], 4);
+  assert_int_equal(rig.can, 5);
+  assert_int_equal(rig.troubles, 0);
   leave();
 }
 
@@ -110,7 +110,7 @@ static void test_told_to_stop_while_parked(void **state) {
   join();
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
   turn();
-  sdk_server_request(desk.s, NULL, RDZV_STOP, 0);
+  sdk_server_request(rig.s, NULL, RDZV_STOP, 0);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -ECANCELED);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -ECANCELED);
   leave();
@@ -123,7 +123,7 @@ static void test_an_interrupt_while_parked(void **state) {
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -EINTR);
   assert_string_equal(rdzv_error(r), "rejoin: interrupted");
   turn();
-  assert_int_equal(desk.parked, 1);
+  assert_int_equal(rig.parked, 1);
   stopped = 0;
   open_next(1);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), 0);
@@ -135,7 +135,7 @@ static void test_the_agent_goes(void **state) {
   join();
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
   turn();
-  sdk_server_close_round(desk.s);
+  sdk_server_close_round(rig.s);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -ESTALE);
   assert_string_equal(rdzv_error(r), "rejoin: round 4 is over");
   leave();
@@ -146,25 +146,25 @@ static void test_too_late(void **state) {
   join();
   open_next(1);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -ESTALE);
-  assert_int_equal(desk.cannot_rejoin, 0);
+  assert_int_equal(rig.cannot_rejoin, 0);
   turn();
-  assert_int_equal(desk.cannot_rejoin, 1);
+  assert_int_equal(rig.cannot_rejoin, 1);
   leave();
 }
 
 static void test_who_may_not(void **state) {
-  desk_open(&desk, 1, 2);
-  r = desk_join(&desk);
+  sdk_rig_open(&rig, 1, 2);
+  r = sdk_rig_join(&rig);
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -EINVAL);
-  sdk_server_request(desk.s, NULL, RDZV_REJOIN, 0);
+  sdk_server_request(rig.s, NULL, RDZV_REJOIN, 0);
   assert_int_equal(asked(), 0); /* it has not said that it can */
   assert_int_equal(rdzv_can_rejoin(r), 0);
   assert_int_equal(asked(), RDZV_REJOIN);
   rdzv_done(r);
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -EINVAL);
   turn();
-  assert_int_equal(desk.can_rejoin, 1);
-  assert_int_equal(desk.cannot_rejoin, 1);
+  assert_int_equal(rig.can_rejoin, 1);
+  assert_int_equal(rig.cannot_rejoin, 1);
   leave();
 }
 
@@ -180,29 +180,29 @@ static void test_without_an_agent(void **state) {
 static void test_one_of_a_local_rank(void **state) {
   struct rdzv *second;
   join();
-  second = desk_join(&desk);
+  second = sdk_rig_join(&rig);
   rdzv_can_rejoin(second);
   turn();
-  assert_int_equal(desk.troubles, 1);
-  assert_non_null(strstr(desk.trouble, "says that it can rejoin, but so did another process"));
-  assert_int_equal(desk.can_rejoin, 1);
+  assert_int_equal(rig.troubles, 1);
+  assert_non_null(strstr(rig.trouble, "says that it can rejoin, but so did another process"));
+  assert_int_equal(rig.can_rejoin, 1);
   rdzv_finish(second);
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
   turn();
   rdzv_finish(r);
   r = NULL;
   turn();
-  assert_int_equal(desk.cannot_rejoin, 1);
+  assert_int_equal(rig.cannot_rejoin, 1);
   leave();
 }
 
 /* A wait for the store of a round that ends. */
 static void test_a_wait_is_ended(void **state) {
-  desk_open_store(&desk, 1, 2, 9);
-  r = desk_join(&desk);
+  sdk_rig_open_store(&rig, 1, 2, 9);
+  r = sdk_rig_join(&rig);
   rdzv_can_rejoin(r);
   turn();
-  sdk_server_request(desk.s, NULL, RDZV_REJOIN, 0);
+  sdk_server_request(rig.s, NULL, RDZV_REJOIN, 0);
   turn();
   char *value;
   assert_int_equal(rdzv_store_get(r, "k", &value, NULL, PATIENCE_MS), -ECANCELED);

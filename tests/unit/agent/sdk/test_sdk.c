@@ -72,8 +72,8 @@ static void test_no_agent(void **state) {
 }
 
 static void test_bad_environment(void **state) {
-  struct desk d;
-  desk_open(&d, 1, 2);
+  struct sdk_rig d;
+  sdk_rig_open(&d, 1, 2);
   unsetenv("RDZV_ROUND");
   check_init(-EINVAL, "RDZV_ROUND is not");
   const char *const bad[] = {"", "x", "-1", "4x", "99999999999", " 4"};
@@ -83,7 +83,7 @@ static void test_bad_environment(void **state) {
   }
   setenv("RDZV_ROUND", "4", 1);
   check_init(-ETIMEDOUT, "did not answer"); /* nobody pumps */
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 /* ------------------------------------------------------------- who am I */
@@ -96,21 +96,21 @@ static int part_who_am_i(struct rdzv *r) {
 }
 
 static void test_who_am_i(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct player p[3];
-  desk_open(&d, 3, 7);
+  sdk_rig_open(&d, 3, 7);
   drive(&d, p, 3, part_who_am_i, NULL);
   for (int i = 0; i < 3; i++) assert_int_equal(p[i].result, 1);
   assert_int_equal(d.hellos, 3);
   assert_int_equal(d.troubles, 0);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static int part_nothing(struct rdzv *r) {
   return 0;
 }
 
-static void check_refused(struct desk *d, int code, const char *sentence) {
+static void check_refused(struct sdk_rig *d, int code, const char *sentence) {
   struct player p;
   drive(d, &p, 1, part_nothing, NULL);
   if (!strstr(p.text, sentence)) fail_msg("\"%s\" does not say \"%s\"", p.text, sentence);
@@ -118,8 +118,8 @@ static void check_refused(struct desk *d, int code, const char *sentence) {
 }
 
 static void test_other_rounds_are_refused(void **state) {
-  struct desk d;
-  desk_open(&d, 1, 2);
+  struct sdk_rig d;
+  sdk_rig_open(&d, 1, 2);
   setenv("RDZV_ROUND", "3", 1);
   check_refused(&d, -ESTALE, "round 3 is over");
   assert_non_null(strstr(d.trouble, "round 3 is over, it was refused"));
@@ -128,18 +128,18 @@ static void test_other_rounds_are_refused(void **state) {
   setenv("RDZV_ROUND", "4", 1);
   sdk_server_close_round(d.s);
   check_refused(&d, -ESTALE, "round 4 is over");
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static void test_unknown_local_rank(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct player p[2];
-  desk_open(&d, 1, 2);
+  sdk_rig_open(&d, 1, 2);
   drive(&d, p, 2, part_nothing, NULL);
   assert_int_equal(p[0].result, 0);
   assert_int_equal(p[1].result, -EPROTO);
   assert_non_null(strstr(p[1].text, "local rank 1, but there are 1 workers"));
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 /* ------------------------------------------------- progress and requests */
@@ -151,9 +151,9 @@ static int part_progress(struct rdzv *r) {
 }
 
 static void test_progress(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct player p[2];
-  desk_open(&d, 2, 7);
+  sdk_rig_open(&d, 2, 7);
   drive(&d, p, 2, part_progress, NULL);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(p[i].result, 0);
@@ -163,7 +163,7 @@ static void test_progress(void **state) {
   }
   assert_true(d.progresses < 1000); /* sampled on the way */
   assert_int_equal(d.dones, 2);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static int part_until_asked(struct rdzv *r) {
@@ -173,20 +173,20 @@ static int part_until_asked(struct rdzv *r) {
   return (int)bits;
 }
 
-static void ask_checkpoint_and_stop(struct desk *d) {
+static void ask_checkpoint_and_stop(struct sdk_rig *d) {
   if (d->hellos == 2) sdk_server_request(d->s, NULL, 0, 1);
   if (d->hellos == 2) sdk_server_request(d->s, NULL, RDZV_STOP, 1);
 }
 
 static void test_requests(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct player p[2];
-  desk_open(&d, 2, 7);
+  sdk_rig_open(&d, 2, 7);
   drive(&d, p, 2, part_until_asked, ask_checkpoint_and_stop);
   for (int i = 0; i < 2; i++) assert_int_equal(p[i].result, RDZV_CHECKPOINT | RDZV_STOP);
   drive(&d, p, 1, part_until_asked, NULL); /* who comes later is told in WELCOME */
   assert_int_equal(p[0].result, RDZV_CHECKPOINT | RDZV_STOP);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static int part_lost_agent(struct rdzv *r) {
@@ -197,18 +197,18 @@ static int part_lost_agent(struct rdzv *r) {
   return rdzv_done(r);
 }
 
-static void end_when_here(struct desk *d) {
+static void end_when_here(struct sdk_rig *d) {
   if (d->hellos == 1) sdk_server_close_round(d->s);
 }
 
 static void test_a_closed_round_reads_as_stop(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct player p;
-  desk_open(&d, 1, 7);
+  sdk_rig_open(&d, 1, 7);
   drive(&d, &p, 1, part_lost_agent, end_when_here);
   assert_int_equal(p.result, -ESTALE);
   assert_string_equal(p.text, "done: round 4 is over");
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 /* ----------------------------------------------------------- a bad agent */

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static int raw_connect(const struct desk *d) {
+static int raw_connect(const struct sdk_rig *d) {
   struct sockaddr_un addr = {.sun_family = AF_UNIX};
   const char *name = sdk_server_name(d->s);
   size_t n = strlen(name);
@@ -29,7 +29,7 @@ static struct sdk_head head(uint16_t type) {
   return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
 }
 
-static void raw_hello(struct desk *d, int fd) {
+static void raw_hello(struct sdk_rig *d, int fd) {
   struct sdk_hello h = {.head = head(SDK_HELLO), .round = ROUND};
   struct sdk_welcome w;
   assert_int_equal(send(fd, &h, sizeof(h), 0), sizeof(h));
@@ -40,7 +40,7 @@ static void raw_hello(struct desk *d, int fd) {
 }
 
 /* Sends the bytes as one record; the answer must be a refusal that says so, then the end. */
-static void check_bad(struct desk *d, bool greeted, const void *bytes, size_t n, const char *sentence) {
+static void check_bad(struct sdk_rig *d, bool greeted, const void *bytes, size_t n, const char *sentence) {
   struct sdk_refused f = {0};
   int fd = raw_connect(d), troubles = d->troubles;
   if (greeted) raw_hello(d, fd);
@@ -60,9 +60,9 @@ static void check_bad(struct desk *d, bool greeted, const void *bytes, size_t n,
 }
 
 static void test_bad_records(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   static char long_record[SDK_RECORD_MAX + 1];
-  desk_open(&d, 1, 2);
+  sdk_rig_open(&d, 1, 2);
   struct sdk_hello h = {.head = head(SDK_HELLO), .round = ROUND};
   struct sdk_progress p = {.head = head(SDK_PROGRESS)};
   struct sdk_head other = head(SDK_WELCOME);
@@ -86,18 +86,18 @@ static void test_bad_records(void **state) {
   check_bad(&d, true, &c, sizeof(c), "checkpoint 0, which was not requested");
   c.checkpoint = 2;
   check_bad(&d, true, &c, sizeof(c), "checkpoint 2, which was not requested");
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 /* Of a record of another version only the head and librdzv's release are looked at. */
 static void test_other_versions(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct {
     struct sdk_hello hello;
     char more[100];
   } newer = {.hello = {.head = head(SDK_HELLO), .release = "0.2.0\033"}};
   struct sdk_head older[2] = {head(SDK_HELLO)}; /* version 6: round and local rank followed the head */
-  desk_open(&d, 1, 2);
+  sdk_rig_open(&d, 1, 2);
   newer.hello.head.version = SDK_VERSION + 1;
   older->version = 6;
   check_bad(&d, false, &newer, sizeof(newer),
@@ -107,15 +107,15 @@ static void test_other_versions(void **state) {
   check_bad(&d, true, &newer, sizeof(newer.hello.head), "librdzv speaks version 9 of");
   memset(newer.hello.release, 'x', sizeof(newer.hello.release)); /* no end */
   check_bad(&d, false, &newer, sizeof(newer), "librdzv xxxxxxxxxxxxxxx speaks version 9");
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 /* Two connections of one rank: it can as long as one of them can. */
 static void test_who_can_and_cannot_any_more(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct sdk_can_checkpoint can = {.head = head(SDK_CAN_CHECKPOINT)};
   struct sdk_done done = {.head = head(SDK_DONE)};
-  desk_open(&d, 1, 2);
+  sdk_rig_open(&d, 1, 2);
   int fd[2] = {raw_connect(&d), raw_connect(&d)};
   for (int i = 0; i < 2; i++) {
     raw_hello(&d, fd[i]);
@@ -133,7 +133,7 @@ static void test_who_can_and_cannot_any_more(void **state) {
   pump(&d, 1000);
   assert_int_equal(d.cannot, 1);
   assert_int_equal(d.troubles, 0);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static int part_rank(struct rdzv *r) {
@@ -142,9 +142,9 @@ static int part_rank(struct rdzv *r) {
 
 /* A worker that never reads: it costs nothing, the others do not notice, and when it reads it is told the latest. */
 static void test_who_does_not_read(void **state) {
-  struct desk d;
+  struct sdk_rig d;
   struct player p;
-  desk_open(&d, 1, 2);
+  sdk_rig_open(&d, 1, 2);
   int fd = raw_connect(&d);
   raw_hello(&d, fd);
   for (uint32_t i = 0; i < 100000; i++) sdk_server_request(d.s, NULL, 0, i);
@@ -159,7 +159,7 @@ static void test_who_does_not_read(void **state) {
   assert_int_equal(q.bits, RDZV_STOP);
   assert_int_equal(d.troubles, 0);
   close(fd);
-  desk_close(&d);
+  sdk_rig_close(&d);
 }
 
 static void test_path_socket(void **state) {

@@ -17,19 +17,19 @@
 #include "tests/rig/store.h"
 #include "tests/rig/unit.h"
 
-static struct desk desk;
+static struct sdk_rig rig;
 static struct rdzv *r;
 
 enum world { ALONE, REAL, CRAWLING };
 
 static void open_world(enum world w) {
   uint16_t port = store_thread_start();
-  desk_open_store(&desk, 1, 2, port);
+  sdk_rig_open_store(&rig, 1, 2, port);
   if (w == ALONE) {
     unsetenv("RDZV_AGENT_SOCKET");
     assert_int_equal(rdzv_init(&r, 0), 0);
   } else {
-    r = desk_join(&desk);
+    r = sdk_rig_join(&rig);
   }
   if (w == CRAWLING) store_thread_crawl(3);
 }
@@ -37,7 +37,7 @@ static void open_world(enum world w) {
 static void close_world(void) {
   rdzv_finish(r);
   store_thread_stop();
-  desk_close(&desk);
+  sdk_rig_close(&rig);
 }
 
 static void ok(int rc) {
@@ -346,11 +346,11 @@ static int part_talk(struct rdzv *w) {
 
 static void test_workers_talk(void **state) {
   struct player p[MAX_LOCAL];
-  desk_open_store(&desk, MAX_LOCAL, MAX_LOCAL, store_thread_start());
-  drive(&desk, p, MAX_LOCAL, part_talk, NULL);
+  sdk_rig_open_store(&rig, MAX_LOCAL, MAX_LOCAL, store_thread_start());
+  drive(&rig, p, MAX_LOCAL, part_talk, NULL);
   for (int i = 0; i < MAX_LOCAL; i++)
     if (p[i].result) fail_msg("%d: %s", p[i].result, p[i].text);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
   store_thread_stop();
 }
 
@@ -387,11 +387,11 @@ static int part_impatient(struct rdzv *w) {
 
 static void test_patience_that_ends_as_the_answer_comes(void **state) {
   struct player p[MAX_LOCAL];
-  desk_open_store(&desk, MAX_LOCAL, MAX_LOCAL, store_thread_start());
-  drive(&desk, p, MAX_LOCAL, part_impatient, NULL);
+  sdk_rig_open_store(&rig, MAX_LOCAL, MAX_LOCAL, store_thread_start());
+  drive(&rig, p, MAX_LOCAL, part_impatient, NULL);
   for (int i = 0; i < MAX_LOCAL; i++)
     if (p[i].result) fail_msg("%d: %d: %s", i, p[i].result, p[i].text);
-  desk_close(&desk);
+  sdk_rig_close(&rig);
   store_thread_stop();
 }
 
@@ -403,7 +403,7 @@ static void test_last_words_arrive(void **state) {
   set("last", "words");
   WAITS_IN_VAIN(rdzv_store_get(r, "never", &value, NULL, 5), "did not come");
   rdzv_finish(r);
-  r = desk_join(&desk);
+  r = sdk_rig_join(&rig);
   check_get("last", "words");
   close_world();
 }

@@ -10,22 +10,22 @@
 
 /* Greeting. -------------------------------------------------------------------------------------------------------- */
 
-static void test_begins_with_the_obituary_and_connects(void **state) {
+static void test_begins_with_the_death_report_and_connects(void **state) {
   struct bench b;
   bench_open(&b);
   bench_begin(&b);
   assert_int_equal(bench_count(&b, SUP_CONNECT), 1);
-  assert_int_equal(bench_count(&b, SUP_OBITUARY), 1);
-  struct bytes *o = bench_effect(&b, SUP_OBITUARY)->obituary.bytes;
+  assert_int_equal(bench_count(&b, SUP_DEATH_REPORT), 1);
+  struct bytes *o = bench_effect(&b, SUP_DEATH_REPORT)->death_report.bytes;
   assert_non_null(o);
   struct frame f;
   struct msg m;
   size_t size, preface = memcmp(o->data, frame_preface, FRAME_PREFACE_SIZE) ? 0 : FRAME_PREFACE_SIZE;
   assert_int_equal(frame_parse(o->data + preface, o->len - preface, FRAME_MAX_UNIDENTIFIED, &f, &size, NULL), 1);
   assert_int_equal(msg_decode(&f, TO_DAEMON, &m, NULL), 0);
-  assert_int_equal(m.type, MSG_OBITUARY);
-  assert_string_equal(m.obituary.job, "job");
-  assert_string_equal(m.obituary.agent, b.config.agent_id);
+  assert_int_equal(m.type, MSG_AGENT_DIED);
+  assert_string_equal(m.agent_died.job, "job");
+  assert_string_equal(m.agent_died.agent, b.config.agent_id);
   msg_finish(&m);
   bench_close(&b);
 }
@@ -615,7 +615,7 @@ static void begin_with_ten_minutes(struct bench *b) {
 static void test_another_protocol_is_not_waited_for_long(void **state) {
   struct bench b;
   begin_with_ten_minutes(&b);
-  for (uint64_t ms = 0; ms < SUPERVISOR_STRANGER_MS; ms += 500) {
+  for (uint64_t ms = 0; ms < SUPERVISOR_OTHER_PROTOCOL_MS; ms += 500) {
     assert_int_equal(b.exits, 0);
     bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
     down_foreign(&b);
@@ -695,7 +695,7 @@ static void test_after_another_protocol_a_daemon_is_waited_for(void **state) {
   bench_up(&b);
   bench_welcome(&b, false);
   down_foreign(&b); /* of a job that had its daemon */
-  bench_run(&b, SUPERVISOR_STRANGER_MS + 1000);
+  bench_run(&b, SUPERVISOR_OTHER_PROTOCOL_MS + 1000);
   assert_int_equal(b.exits, 0);
   bench_close(&b);
 }
@@ -705,12 +705,13 @@ static void test_who_is_silent_is_named(void **state) {
   begin_with_ten_minutes(&b);
   bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
   bench_run(&b, 1000);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .text = "pid 9 (nc) is silent"});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_OTHER_PROGRAM, .text = "pid 9 (nc) is silent"});
   assert_int_equal(bench_said(&b, "pid 9 (nc) is silent; trying again for 599 s (--join-timeout)"), 1);
   for (int i = 0; i < 600 && !b.exits; i++) {
     bench_run(&b, 1000);
     if (!b.exits) bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
-    if (!b.exits) bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .text = "pid 9 (nc) is silent"});
+    if (!b.exits)
+      bench_event(&b, &(struct supervisor_event){.kind = SUP_OTHER_PROGRAM, .text = "pid 9 (nc) is silent"});
   }
   assert_exit(&b, EXIT_CODE_NO_DAEMON);
   assert_true(b.now_ms >= 600000); /* it may be rdzvd that hangs, behind a proxy */
@@ -722,7 +723,7 @@ static void test_who_is_silent_is_named(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_begins_with_the_obituary_and_connects),
+      cmocka_unit_test(test_begins_with_the_death_report_and_connects),
       cmocka_unit_test(test_hello_says_who_it_is),
       cmocka_unit_test(test_a_daemon_of_another_version_is_final),
       cmocka_unit_test(test_it_is_welcomed_to_an_incarnation),

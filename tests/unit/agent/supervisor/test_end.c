@@ -24,7 +24,7 @@ static void test_success(void **state) {
   bench_end(&b, 0, NULL);
   assert_exit(&b, 0);
   assert_string_equal(bench_sent(&b, MSG_END_ACK)->end_ack.incarnation, b.incarnation);
-  assert_null(bench_effect(&b, SUP_OBITUARY)->obituary.bytes); /* nothing to report any more */
+  assert_null(bench_effect(&b, SUP_DEATH_REPORT)->death_report.bytes); /* nothing to report any more */
   assert_int_equal(bench_count(&b, SUP_DISCONNECT), 1);
   assert_int_equal(bench_said(&b, "job job is done: 1 round, 0 restarts"), 1);
   assert_int_equal(bench_effect(&b, SUP_EXIT) == &b.fx[b.n_fx - 1], 1); /* the last word */

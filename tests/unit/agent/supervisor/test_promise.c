@@ -41,12 +41,12 @@ static void open_round(struct bench *b) {
   b->successors = successors;
   b->n_successors = 1;
   b->seal = (struct seal){.nodes = 2,
-                          .keeper = true,
+                          .tie_breaker = true,
                           .base_incarnation = BASE,
                           .base_round = 7,
                           .base_nodes = 4,
                           .in_base = true,
-                          .base_keeper = true};
+                          .base_tie_breaker = true};
   bench_running(b);
 }
 
@@ -54,12 +54,12 @@ static void assert_knows_the_round(const struct hello *h, const struct bench *b)
   assert_string_equal(h->voted_incarnation, b->incarnation);
   assert_int_equal(h->voted_round, 1);
   assert_int_equal(h->seal.nodes, 2);
-  assert_true(h->seal.keeper);
+  assert_true(h->seal.tie_breaker);
   assert_string_equal(h->seal.base_incarnation, BASE);
   assert_int_equal(h->seal.base_round, 7);
   assert_int_equal(h->seal.base_nodes, 4);
   assert_true(h->seal.in_base);
-  assert_true(h->seal.base_keeper);
+  assert_true(h->seal.base_tie_breaker);
   assert_string_equal(h->head_host, "n9");
 }
 

@@ -469,12 +469,12 @@ static void test_the_longest_hello(void **state) {
   b.daemon = "d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1";
   b.term = TERM_MAX;
   b.seal = (struct seal){.nodes = NODES_MAX,
-                         .keeper = true,
+                         .tie_breaker = true,
                          .base_incarnation = "0123456789abcdef0123456789abcdef01234567",
                          .base_round = ROUND_MAX,
                          .base_nodes = NODES_MAX,
                          .in_base = true,
-                         .base_keeper = true};
+                         .base_tie_breaker = true};
   b.head_host = host;
   bench_begin(&b);
   bench_event(&b, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 65535}});

@@ -296,7 +296,7 @@ static void test_owner_takes_over(void **state) {
 static void test_close_inside_every_callback(void **state) {
   static const enum action ways[] = {CLOSE, CLOSE_FLUSHED};
   for (int i = 0; i < 2; i++) {
-    struct side m = {.on_msg = ways[i]}, n = {.on_native = ways[i]}, f = {.on_foreign = ways[i]},
+    struct side m = {.on_msg = ways[i]}, n = {.on_preface = ways[i]}, f = {.on_foreign = ways[i]},
                 e = {.on_end = ways[i]};
     int fd = serve(&m);
     put_greeting(fd, "one", "two");

@@ -433,7 +433,7 @@ static void test_takeovers(void **state) {
   for (int i = 0; i < NODES; i++) {
     learn_vote(&n[i], incarnation, 1, NODES, ids[0]);
     n[i].node_rank = i;
-    n[i].seal.keeper = i == 0;
+    n[i].seal.tie_breaker = i == 0;
     node_started(&r, &n[i]);
   }
   assert_string_equal(rig_state(&r, "job"), "running");
@@ -448,7 +448,7 @@ static void test_takeovers(void **state) {
   assert_string_equal(rig_state(&r, "job"), "running");
   begin();
   beat(&r, n, NODES);
-  done("and vouch for it");
+  done("and follow it");
 
   for (int i = 0; i < NODES; i++) learn_vote(&n[i], incarnation, 1, NODES, ids[1]);
   rig_run(&r, (uint64_t)r.settings.lease_ms);

@@ -23,12 +23,12 @@ static void sound_hello(const struct node *n, struct msg *m) {
   h->node_rank = 1;
   h->round_nodes = 2;
   h->seal = (struct seal){.nodes = 2,
-                          .keeper = true,
+                          .tie_breaker = true,
                           .base_incarnation = BEFORE,
                           .base_round = 2,
                           .base_nodes = 2,
                           .in_base = true,
-                          .base_keeper = true};
+                          .base_tie_breaker = true};
   h->follows = THERE;
   h->silent_ms = 2500;
   h->term = 1;
@@ -55,10 +55,10 @@ static const char *spoil(int i, struct hello *h) {
   case 2: return s->base_round = 0, "HELLO of n1 names half of the round before its last one";
   case 3: return s->base_incarnation = "", "HELLO of n1 names half of the round before its last one";
   case 4:
-    s->base_incarnation = "", s->base_round = 0, s->base_nodes = 0, s->base_keeper = false;
+    s->base_incarnation = "", s->base_round = 0, s->base_nodes = 0, s->base_tie_breaker = false;
     return "HELLO of n1 names half of the round before its last one"; /* in_base is left */
   case 5:
-    s->base_incarnation = "", s->base_round = 0, s->in_base = s->base_keeper = false;
+    s->base_incarnation = "", s->base_round = 0, s->in_base = s->base_tie_breaker = false;
     return "HELLO of n1 names half of the round before its last one"; /* base_nodes is left */
   case 6:
     h->voted_incarnation = "", h->voted_round = 0;
@@ -123,7 +123,7 @@ static void test_sound_values(void **state) {
     if (i == 1) h->seal = (struct seal){.nodes = 2, .base_incarnation = ""}; /* the first round */
     if (i == 2) h->seal.base_incarnation = RUN;                              /* of the same run */
     if (i == 3) h->phase = PHASE_NONE, h->incarnation = RUN, h->round = 9;   /* it knows a later one */
-    if (i == 4) h->silent_ms = 60000, h->seal.in_base = h->seal.base_keeper = false;
+    if (i == 4) h->silent_ms = 60000, h->seal.in_base = h->seal.base_tie_breaker = false;
     if (i == 5) h->follows = "", h->silent_ms = 0, h->term = 0;
     const char *said = answer(&r, &n[1], &m);
     if (said) fail_msg("case %d: %s", i, said);

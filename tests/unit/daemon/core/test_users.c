@@ -163,16 +163,16 @@ static void test_an_end_is_for_its_own(void **state) {
   close_rig(&r);
 }
 
-static void test_an_obituary_is_for_its_own(void **state) {
+static void test_a_death_report_is_for_its_own(void **state) {
   struct rig r;
   struct node n[4], fake;
   open_two(&r, n);
   fake = n[0]; /* Eve has learned the id of Ada's agent */
   fake.key_uid = EVE;
   rig_forget(&r);
-  node_obituary(&r, &fake);
+  node_death_report(&r, &fake);
   assert_null(rig_last(&r, n[1].conn, MSG_STOP));
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   assert_non_null(rig_last(&r, n[1].conn, MSG_STOP));
   close_rig(&r);
 }
@@ -744,7 +744,7 @@ int main(void) {
       cmocka_unit_test(test_a_verb_is_for_one_of_them),
       cmocka_unit_test(test_the_state_file_has_both),
       cmocka_unit_test(test_an_end_is_for_its_own),
-      cmocka_unit_test(test_an_obituary_is_for_its_own),
+      cmocka_unit_test(test_a_death_report_is_for_its_own),
       cmocka_unit_test(test_what_a_job_excludes_is_its_own),
       cmocka_unit_test(test_holders_of_the_daemons_key),
       cmocka_unit_test(test_control_at_the_port),

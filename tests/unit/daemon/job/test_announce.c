@@ -163,7 +163,7 @@ static void test_the_writer_is_away(void **state) {
   rig_forget(&r);
   node_drop(&r, &n[0]);
   node_exited(&r, &n[1], 1, 0);
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   nodes_stopped(&r, &n[1], 1);
   expect(&r, &n[1], "node.lost round.failed ");
   rig_close(&r);

@@ -167,7 +167,7 @@ static void test_a_round_that_ends_without_a_charge_gives_them_back_too(void **s
   open_patient(&r, n);
   fail_and_begin(&r, n, -1);
   live(&r, n, 10 * MIN);
-  node_obituary(&r, &n[1]);
+  node_death_report(&r, &n[1]);
   node_stopped(&r, &n[0]);
   assert_true(rig_settled(&r, &n[0])->refilled);
   assert_false(rig_settled(&r, &n[0])->charged);

@@ -28,7 +28,7 @@ static void open_asking_for_run(struct rig *r, struct node *n, size_t count, int
   rig_open_successors(r, min_nodes, (int64_t)count);
   r->settings.claims = true;
   rig_joined(r, n, count);
-  assert_int_equal(r->n_claims, 0); /* nobody has vouched, ever: the clock is younger than half a lease */
+  assert_int_equal(r->n_claims, 0); /* nobody has followed, ever: the clock is younger than half a lease */
   nodes_heartbeat(r, n, count);
   assert_int_equal(r->n_claims, 1);
   expect(r, "forming");
@@ -85,7 +85,7 @@ static void test_won(void **state) {
   rig_answer_claim(&r, 0, CLAIM_WON, NULL);
   expect(&r, "starting");
   assert_int_equal(n[0].round, 1);
-  assert_true(n[0].age_ms <= 1250); /* all have vouched */
+  assert_true(n[0].age_ms <= 1250); /* all have followed */
   rig_close(&r);
 }
 
@@ -411,7 +411,7 @@ static void test_too_few_look_for_the_end(void **state) {
   struct rig r;
   struct node n[2];
   open_running(&r, n, 2, 2);
-  node_obituary(&r, &n[1]);
+  node_death_report(&r, &n[1]);
   node_stopped(&r, &n[0]);
   expect(&r, "forming");
   size_t before = r.n_claims;

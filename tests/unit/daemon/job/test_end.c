@@ -87,7 +87,7 @@ static void test_after_finish(void **state) {
       nodes_started(&r, n, 3);
       node_finished(&r, &n[0]);
       if (lost)
-        node_obituary(&r, &n[1]);
+        node_death_report(&r, &n[1]);
       else
         node_exited(&r, &n[1], 3, 0);
       nodes_stopped(&r, n + (lost ? 2 : 1), lost ? 1 : 2);

@@ -120,7 +120,7 @@ static void test_what_dies_meanwhile_is_not_charged(void **state) {
 
 /* Node 1 is lost, node 0 goes on alone, node 1 comes back, and the round is old enough for it. */
 static void lose_and_return(struct rig *r, struct node *n) {
-  node_obituary(r, &n[1]);
+  node_death_report(r, &n[1]);
   node_stopped(r, &n[0]);
   node_started(r, &n[0]);
   r->n_nodes--;
@@ -160,7 +160,7 @@ static void test_a_flapping_host_is_taken_where_it_is_needed(void **state) {
   for (int i = 0; i < JOB_FLAP_LOSSES; i++) lose_and_return(&r, n);
   assert_int_equal(n[0].nodes, 1);
   int64_t round = n[0].round;
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   assert_int_equal(n[1].round, round + 1);
   assert_int_equal(n[1].nodes, 1);
   rig_close(&r);

@@ -161,7 +161,7 @@ static void test_no_last_call_after_a_fault(void **state) {
   struct node n[3];
   rig_open_for(&r, 2, 3);
   rig_running(&r, n, 3);
-  node_obituary(&r, &n[2]);
+  node_death_report(&r, &n[2]);
   node_stopped(&r, &n[0]);
   assert_string_equal(rig_state(&r, "job"), "stopping");
   node_stopped(&r, &n[1]);
@@ -182,7 +182,7 @@ static void test_more_than_max_are_spares(void **state) {
   assert_true(w->waiting.spare);
   assert_non_null(strstr(w->waiting.text, "spare"));
   /* It takes the place of one that is lost, with its rank. */
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   node_stopped(&r, &n[1]);
   assert_int_equal(n[2].round, 2);
   assert_int_equal(n[2].node_rank, 0);

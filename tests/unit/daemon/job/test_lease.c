@@ -40,7 +40,7 @@ static void test_a_new_connection_silently_takes_the_place(void **state) {
   rig_close(&r);
 }
 
-/* A connection that is refused, or says another agent's obituary, is not that node's any more. */
+/* A connection that is refused, or says another agent's death report, is not that node's any more. */
 static void test_a_member_that_is_refused_is_away(void **state) {
   struct rig r;
   struct node n[2];
@@ -74,7 +74,7 @@ static void test_one_connection_is_one_node(void **state) {
   node_heartbeat(&r, &other);
   rig_run(&r, 2000);
   assert_string_equal(rig_state(&r, "job"), "forming"); /* it did not have to fence, and may still run */
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   rig_run(&r, 0);
   assert_int_equal(other.round, 2);
   rig_close(&r);
@@ -309,11 +309,11 @@ static void test_a_lost_node_delays_the_seal_until_its_lease(void **state) {
   rig_close(&r);
 }
 
-static void test_an_obituary_ends_the_hold(void **state) {
+static void test_a_death_report_ends_the_hold(void **state) {
   struct rig r;
   struct node n[2];
   open_elastic(&r, n);
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   rig_run(&r, 0);
   assert_int_equal(n[1].round, 2);
   rig_close(&r);
@@ -752,7 +752,7 @@ int main(void) {
       cmocka_unit_test(test_a_newcomer_makes_others_fence_at_once),
       cmocka_unit_test(test_a_start_that_is_sent_again),
       cmocka_unit_test(test_a_lost_node_delays_the_seal_until_its_lease),
-      cmocka_unit_test(test_an_obituary_ends_the_hold),
+      cmocka_unit_test(test_a_death_report_ends_the_hold),
       cmocka_unit_test(test_its_return_ends_the_hold),
       cmocka_unit_test(test_a_bye_needs_no_grace_and_leaves_no_hold),
       cmocka_unit_test(test_a_place_is_free_when_the_grace_is_over),

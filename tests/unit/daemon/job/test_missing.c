@@ -232,7 +232,7 @@ static void test_after_a_fault_the_lost_are_missed(void **state) {
   struct rig r;
   struct node n[3];
   rig_open_running(&r, n, 3);
-  node_obituary(&r, &n[1]);
+  node_death_report(&r, &n[1]);
   node_stopped(&r, &n[0]);
   node_stopped(&r, &n[2]);
   assert_string_equal(rig_state(&r, "job"), "forming");
@@ -245,7 +245,7 @@ static void test_after_a_fault_the_lost_are_missed(void **state) {
   snprintf(again.host, sizeof again.host, "n1");
   node_join(&r, &again);
   assert_string_equal(rig_state(&r, "job"), "starting");
-  node_obituary(&r, &n[2]); /* a round later n1 is not missed any more */
+  node_death_report(&r, &n[2]); /* a round later n1 is not missed any more */
   node_stopped(&r, &n[0]);
   node_stopped(&r, &again);
   pass(&r, 1);

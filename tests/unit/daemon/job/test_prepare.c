@@ -116,7 +116,7 @@ static void test_what_cuts_it_short(void **state) {
     leaving(&r, &n[2]);
     rig_run(&r, 100);
     if (why == 0) node_exited(&r, &n[0], 3, 0);
-    if (why == 1) node_obituary(&r, &n[0]);
+    if (why == 1) node_death_report(&r, &n[0]);
     if (why == 2) node_stopped(&r, &n[0]); /* it fenced itself */
     if (why == 3) node_bye(&r, &n[0]);
     if (why == 4) rig_control(&r, "stop", "job", false, &out);
@@ -241,7 +241,7 @@ static void test_a_finished_head_runs_again(void **state) {
       assert_int_equal(rig_count(&r, n[0].conn, MSG_STOP), 1);
       node_stopped(&r, &n[0]);
     }
-    if (how == 1) node_obituary(&r, &n[0]);
+    if (how == 1) node_death_report(&r, &n[0]);
     assert_int_equal(n[1].round, 2);
     rig_close(&r);
   }

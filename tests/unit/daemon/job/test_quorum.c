@@ -125,8 +125,8 @@ static void test_spares_learn_successors(void **state) {
   rig_close(&r);
 }
 
-/* The keeper is the first node on the daemon's machine, else node rank 0. */
-static void test_keeper(void **state) {
+/* The tie_breaker is the first node on the daemon's machine, else node rank 0. */
+static void test_tie_breaker(void **state) {
   for (int ours = 0; ours < 3; ours++) {
     struct rig r;
     struct node n[4];
@@ -136,39 +136,39 @@ static void test_keeper(void **state) {
     for (int i = 2; ours && i < 2 + ours; i++) snprintf(n[i].peer_addr, sizeof n[i].peer_addr, "10.0.255.1");
     for (int i = 0; i < 4; i++) n[i].want_rank = i;
     nodes_join(&r, n, 4);
-    for (int i = 0; i < 4; i++) assert_int_equal(start_of(&r, &n[i])->seal.keeper, i == (ours ? 2 : 0));
+    for (int i = 0; i < 4; i++) assert_int_equal(start_of(&r, &n[i])->seal.tie_breaker, i == (ours ? 2 : 0));
     rig_close(&r);
   }
 }
 
 /* Ages. ------------------------------------------------------------------------------------------------------------ */
 
-/* Node i has vouched last at 1000 * (i + 1) of a lease: its heartbeat said that it had read an answer of then. The age
+/* Node i has followed last at 1000 * (i + 1) of a lease: its heartbeat said that it had read an answer of then. The age
  * of the majority's word follows, one for each number of nodes. */
 static void test_age_of_a_majority(void **state) {
   for (int count = 2; count <= 7; count++) {
-    for (int keeper = 0; keeper < count; keeper++) {
+    for (int tie_breaker = 0; tie_breaker < count; tie_breaker++) {
       struct rig r;
       struct node n[7];
       rig_open_successors(&r, count, count);
       nodes_init(&r, n, (size_t)count);
       snprintf(n[0].peer_addr, sizeof n[0].peer_addr, "10.0.1.1");
-      snprintf(n[keeper].peer_addr, sizeof n[0].peer_addr, "10.0.255.1");
+      snprintf(n[tie_breaker].peer_addr, sizeof n[0].peer_addr, "10.0.255.1");
       nodes_join(&r, n, (size_t)count);
       nodes_started(&r, n, (size_t)count);
-      uint64_t sealed_ms = r.now_ms, vouched_ms[7];
+      uint64_t sealed_ms = r.now_ms, followed_ms[7];
       for (int i = 0; i < count; i++) {
         rig_run(&r, 100);
         node_heartbeat(&r, &n[i]); /* answered now */
         node_heartbeat(&r, &n[i]); /* has read that answer */
-        vouched_ms[i] = r.now_ms;
+        followed_ms[i] = r.now_ms;
       }
       rig_run(&r, 1000);
-      /* The slowest of the majority that vouched last, the asking one among them. */
-      uint64_t until = vouched_ms[count - (count / 2 + 1)];
-      if (count % 2 == 0) { /* half with the keeper */
-        uint64_t half = vouched_ms[count - count / 2];
-        uint64_t with = vouched_ms[keeper] < half ? vouched_ms[keeper] : half;
+      /* The slowest of the majority that followed last, the asking one among them. */
+      uint64_t until = followed_ms[count - (count / 2 + 1)];
+      if (count % 2 == 0) { /* half with the tie-breaker */
+        uint64_t half = followed_ms[count - count / 2];
+        uint64_t with = followed_ms[tie_breaker] < half ? followed_ms[tie_breaker] : half;
         if (with > until) until = with;
       }
       assert_true(until > sealed_ms);
@@ -178,7 +178,7 @@ static void test_age_of_a_majority(void **state) {
   }
 }
 
-/* Who has not vouched has not read START, or would follow from it: the seal itself counts. */
+/* A node that has not followed has not read START, or would follow from it: the seal itself counts. */
 static void test_age_counts_from_the_seal(void **state) {
   struct rig r;
   struct node n[3];
@@ -272,7 +272,7 @@ static void test_nodes_that_were_asked_to_leave_count(void **state) {
 }
 
 /* Its guard reports it when its closed connection is forgotten already. It may have gone to another daemon first. */
-static void test_an_obituary_counts_after_a_lease(void **state) {
+static void test_a_death_report_counts_after_a_lease(void **state) {
   struct rig r;
   struct node n[5];
   open_running(&r, n, 5, 1);
@@ -280,7 +280,7 @@ static void test_an_obituary_counts_after_a_lease(void **state) {
   rig_live(&r, 1000);
   node_stopped(&r, &n[0]);
   node_stopped(&r, &n[1]);
-  for (int i = 2; i < 5; i++) node_obituary(&r, &n[i]);
+  for (int i = 2; i < 5; i++) node_death_report(&r, &n[i]);
   rig_live(&r, LEASE - 1);
   expect(&r, "forming");
   rig_live(&r, 1);
@@ -306,19 +306,19 @@ static void test_an_abandoned_round_is_no_death(void **state) {
 }
 
 /* WELCOME alone proves nothing, and a heartbeat proves the last answer that it names. */
-static void test_hello_alone_does_not_vouch(void **state) {
+static void test_hello_alone_does_not_count(void **state) {
   struct rig r;
   struct node n[3];
   open_running(&r, n, 3, 3);
   rig_live(&r, 1250);
-  uint64_t vouched_ms = r.now_ms; /* by the answers of then, as the next heartbeats say */
+  uint64_t followed_ms = r.now_ms; /* by the answers of then, as the next heartbeats say */
   nodes_heartbeat(&r, n, 3);
   rig_run(&r, 1000);
   for (int i = 1; i < 3; i++) {
     node_drop(&r, &n[i]);
     node_back(&r, &n[i], PHASE_RUNNING);
   }
-  expect_age(&r, &n[0], r.now_ms - vouched_ms);
+  expect_age(&r, &n[0], r.now_ms - followed_ms);
   rig_run(&r, 500);
   node_heartbeat(&r, &n[1]);
   rig_run(&r, 500);
@@ -327,7 +327,7 @@ static void test_hello_alone_does_not_vouch(void **state) {
 }
 
 /* A heartbeat that was sent before the second WELCOME of a connection says nothing of that one. */
-static void test_a_second_hello_does_not_vouch(void **state) {
+static void test_a_second_hello_does_not_count(void **state) {
   struct rig r;
   struct node n[3];
   rig_open_successors(&r, 3, 3);
@@ -365,8 +365,8 @@ static void test_firm_by_reports(void **state) {
   assert_string_equal(s->seal.base_incarnation, n[0].incarnation);
   assert_int_equal(s->seal.base_nodes, 3);
   assert_true(s->seal.in_base);
-  assert_false(s->seal.base_keeper);
-  assert_true(start_of(&r, &n[0])->seal.base_keeper);
+  assert_false(s->seal.base_tie_breaker);
+  assert_true(start_of(&r, &n[0])->seal.base_tie_breaker);
   assert_int_equal(s->agreed, 3);
   for (int i = 0; i < 3; i++) {
     node_heartbeat(&r, &n[2]);
@@ -565,16 +565,16 @@ static void test_a_minority_takes_nothing_over(void **state) {
   rig_close(&r);
 }
 
-/* Half of them with the keeper, who was beside the old daemon. */
-static void test_half_with_the_keeper_takes_over(void **state) {
-  for (int keeper = 0; keeper < 2; keeper++) {
+/* Half of them with the tie-breaker, who was beside the old daemon. */
+static void test_half_with_the_tie_breaker_takes_over(void **state) {
+  for (int tie_breaker = 0; tie_breaker < 2; tie_breaker++) {
     struct rig r;
     struct node n[4];
     open_running(&r, n, 4, 1);
-    take_over(&r, n, keeper ? 0 : 2, keeper ? 2 : 4, PHASE_STOPPED);
+    take_over(&r, n, tie_breaker ? 0 : 2, tie_breaker ? 2 : 4, PHASE_STOPPED);
     rig_live(&r, 2 * LEASE);
-    expect(&r, keeper ? "starting" : "forming");
-    if (!keeper) assert_int_equal(n[2].lacks, 1);
+    expect(&r, tie_breaker ? "starting" : "forming");
+    if (!tie_breaker) assert_int_equal(n[2].lacks, 1);
     rig_close(&r);
   }
 }
@@ -813,9 +813,9 @@ static void test_a_vote_is_given_up_once(void **state) {
   rig_close(&r);
 }
 
-/* The keeper of two nodes is drained, and a spare takes its place: it gives its vote up first. So it does at a daemon
- * that has the round from its nodes. */
-static void test_a_drained_keeper_gives_its_vote_up(void **state) {
+/* The tie-breaker of two nodes is drained, and a spare takes its place: it gives its vote up first. So it does at a
+ * daemon that has the round from its nodes. */
+static void test_a_drained_tie_breaker_gives_its_vote_up(void **state) {
   for (int second = 0; second < 2; second++) {
     struct rig r;
     struct node n[3];
@@ -921,7 +921,7 @@ static void test_a_death_in_time(void **state) {
     rig_live(&r, 60000);
     for (int i = 2; i < 5; i++) node_leave_silently(&n[i]);
     if (late) rig_live(&r, LEASE);
-    node_obituary(&r, &n[2]);
+    node_death_report(&r, &n[2]);
     rig_live(&r, LEASE + 1000);
     node_stopped(&r, &n[0]);
     node_stopped(&r, &n[1]);
@@ -942,7 +942,7 @@ static void test_a_vote_of_one_that_died_apart(void **state) {
   rig_live(&r, 60000);
   node_leave_silently(&n[2]);
   rig_live(&r, LEASE + 100);
-  node_obituary(&r, &n[2]);
+  node_death_report(&r, &n[2]);
   rig_live(&r, LEASE + 100);
   expect(&r, "stopping");
   assert_true(age_of(&r, &n[0]) <= LEASE / 4 * FRAME_AGE_PER_LEASE / LEASE);
@@ -1018,7 +1018,7 @@ int main(void) {
       cmocka_unit_test(test_on_with_standby_daemons),
       cmocka_unit_test(test_successors),
       cmocka_unit_test(test_spares_learn_successors),
-      cmocka_unit_test(test_keeper),
+      cmocka_unit_test(test_tie_breaker),
       cmocka_unit_test(test_age_of_a_majority),
       cmocka_unit_test(test_age_counts_from_the_seal),
       cmocka_unit_test(test_without_a_majority),
@@ -1026,10 +1026,10 @@ int main(void) {
       cmocka_unit_test(test_nodes_that_leave_count),
       cmocka_unit_test(test_nodes_that_leave_between_rounds_count),
       cmocka_unit_test(test_nodes_that_were_asked_to_leave_count),
-      cmocka_unit_test(test_an_obituary_counts_after_a_lease),
+      cmocka_unit_test(test_a_death_report_counts_after_a_lease),
       cmocka_unit_test(test_an_abandoned_round_is_no_death),
-      cmocka_unit_test(test_hello_alone_does_not_vouch),
-      cmocka_unit_test(test_a_second_hello_does_not_vouch),
+      cmocka_unit_test(test_hello_alone_does_not_count),
+      cmocka_unit_test(test_a_second_hello_does_not_count),
       cmocka_unit_test(test_firm_by_reports),
       cmocka_unit_test(test_firm_by_heartbeats),
       cmocka_unit_test(test_waits_for_a_majority),
@@ -1039,7 +1039,7 @@ int main(void) {
       cmocka_unit_test(test_the_promise_is_waited_for),
       cmocka_unit_test(test_late_ones_have_two_seconds),
       cmocka_unit_test(test_a_minority_takes_nothing_over),
-      cmocka_unit_test(test_half_with_the_keeper_takes_over),
+      cmocka_unit_test(test_half_with_the_tie_breaker_takes_over),
       cmocka_unit_test(test_a_restarted_daemon_waits_for_the_lease),
       cmocka_unit_test(test_a_restarted_daemon_goes_on),
       cmocka_unit_test(test_a_vote_that_returns),
@@ -1048,7 +1048,7 @@ int main(void) {
       cmocka_unit_test(test_newcomers_do_not_begin_what_others_may_have),
       cmocka_unit_test(test_a_round_that_few_know_is_passed_over),
       cmocka_unit_test(test_a_vote_is_given_up_once),
-      cmocka_unit_test(test_a_drained_keeper_gives_its_vote_up),
+      cmocka_unit_test(test_a_drained_tie_breaker_gives_its_vote_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ static void test_survivors_keep_their_ranks(void **state) {
   join_all(&r, n);
   start_all(&r, n, N);
   /* One is lost: the others that fit keep theirs, the one beyond the new size fills the hole. */
-  node_obituary(&r, &n[1]);
+  node_death_report(&r, &n[1]);
   n[1].conn = 0;
   for (int i = 0; i < N; i++)
     if (i != 1) node_stopped(&r, &n[i]);
@@ -140,7 +140,7 @@ static void test_a_newcomer_fills_the_hole(void **state) {
   open_for(&r, n, N, N);
   join_all(&r, n);
   start_all(&r, n, N);
-  node_obituary(&r, &n[2]);
+  node_death_report(&r, &n[2]);
   n[2].conn = 0;
   for (int i = 0; i < N; i++)
     if (i != 2) node_stopped(&r, &n[i]);
@@ -177,7 +177,7 @@ static void test_asked_for_beats_kept(void **state) {
   node_init(&r, &fresh, 100);
   fresh.want_rank = 0;
   node_join(&r, &fresh); /* a spare */
-  node_obituary(&r, &n[3]);
+  node_death_report(&r, &n[3]);
   n[3].conn = 0;
   nodes_stopped(&r, n, 3);
   assert_int_equal(fresh.node_rank, 0);
@@ -197,7 +197,7 @@ static void test_spares_come_in_the_order_of_joining(void **state) {
     node_init(&r, &spare[i], 50 - i); /* addresses say the opposite */
     node_join(&r, &spare[i]);
   }
-  node_obituary(&r, &n[0]);
+  node_death_report(&r, &n[0]);
   n[0].conn = 0;
   for (int i = 1; i < N; i++) node_stopped(&r, &n[i]);
   assert_int_equal(spare[0].node_rank, 0);

@@ -34,7 +34,7 @@ static void test_lost_node_outweighs_signal(void **state) {
   rig_open_for(&r, 2, 3);
   rig_running(&r, n, 3);
   node_killed(&r, &n[0], 11, 0);
-  node_obituary(&r, &n[2]);
+  node_death_report(&r, &n[2]);
   nodes_stopped(&r, n, 2);
   assert_int_equal(rig_settled(&r, &n[0])->verdict.cause, CAUSE_NODE_LOST);
   assert_false(rig_settled(&r, &n[0])->charged);
@@ -211,7 +211,7 @@ static void test_void_rounds_cost_nothing(void **state) {
   rig_joined(&r, n, 3);
   for (int i = 0; i < 3; i++) assert_int_equal(n[i].round, 1);
   node_started(&r, &n[0]);
-  node_obituary(&r, &n[1]); /* lost between seal and start */
+  node_death_report(&r, &n[1]); /* lost between seal and start */
   n[1].conn = 0;
   assert_true(rig_stop(&r, &n[0])->void_round);
   node_exited(&r, &n[0], 5, 0); /* of being stopped */

@@ -3,7 +3,7 @@
  *
  * The agent encoded the bytes when it had a daemon and an identity; the guard knows no messages and no names, and the
  * address is numeric. With a key it opens a channel of its own: the agent's died with it. Nothing else is left to do in this process, so it may wait, but shortly: the daemon learns of the
- * death from the closed connection too. The obituary only spares everybody the grace in which that agent might come
+ * death from the closed connection too. The report only spares everybody the grace in which that agent might come
  * back. */
 
 #include "agent/guard/wire.h"
@@ -69,7 +69,7 @@ static bool read_answer(int fd, struct channel *c, int64_t deadline) {
   }
 }
 
-static int write_sealed(int fd, const struct guard_cmd_obituary *o, const struct key *key, int64_t deadline) {
+static int write_sealed(int fd, const struct guard_cmd_death_report *o, const struct key *key, int64_t deadline) {
   struct channel c = {.secret = NULL};
   struct buf out = BUF_INIT;
   uint8_t random[NOISE_KEY];
@@ -87,7 +87,7 @@ static int write_sealed(int fd, const struct guard_cmd_obituary *o, const struct
   return rc;
 }
 
-void guard_send_obituary(const struct guard_cmd_obituary *o, const struct key *key) {
+void guard_send_death_report(const struct guard_cmd_death_report *o, const struct key *key) {
   if (o->len == 0) return;
   int64_t deadline = (int64_t)monotonic_ms() + SEND_MS;
   int fd = socket(o->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

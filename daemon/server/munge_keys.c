@@ -4,10 +4,10 @@
  *   QUEUED -> RUNNING -> answered
  *      '---------'-----> answered by its deadline; the thread stays busy until munged or libmunge lets it go
  *
- * So a munged that hangs holds MUNGE_DESK_THREADS threads and nothing else. And junk from forty addresses costs an
+ * So a munged that hangs holds MUNGE_KEYS_THREADS threads and nothing else. And junk from forty addresses costs an
  * honest request the time of forty. */
 
-#include "daemon/server/munge_desk.h"
+#include "daemon/server/munge_keys.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -25,9 +25,9 @@
 
 struct munge_request {
   struct newcomer waits; /* first; in the queue */
-  struct munge_desk *desk;
+  struct munge_keys *keys;
   struct slot *slot; /* the thread that works on it, or NULL */
-  munge_desk_fn fn;
+  munge_keys_fn fn;
   void *ctx;
   uv_timer_t timer;
   char *credential;
@@ -45,15 +45,15 @@ struct order {
 };
 
 struct slot {
-  struct munge_desk *desk;
+  struct munge_keys *keys;
   struct aside *aside;           /* NULL: free */
   struct munge_request *request; /* NULL: it was answered or cancelled meanwhile */
 };
 
-struct munge_desk {
+struct munge_keys {
   uv_loop_t *loop;
   const struct key *own;
-  struct slot slot[MUNGE_DESK_THREADS];
+  struct slot slot[MUNGE_KEYS_THREADS];
   struct newcomers queue;
 };
 
@@ -65,16 +65,16 @@ static void on_request_closed(uv_handle_t *handle) {
   free(r);
 }
 
-void munge_desk_cancel(struct munge_request *r) {
-  newcomers_leave(&r->desk->queue, &r->waits);
+void munge_keys_cancel(struct munge_request *r) {
+  newcomers_leave(&r->keys->queue, &r->waits);
   if (r->slot) r->slot->request = NULL;
   uv_close((uv_handle_t *)&r->timer, on_request_closed);
 }
 
 static void answer(struct munge_request *r, enum channel_status status, const char *bytes, size_t len) {
-  munge_desk_fn fn = r->fn;
+  munge_keys_fn fn = r->fn;
   void *ctx = r->ctx;
-  munge_desk_cancel(r);
+  munge_keys_cancel(r);
   fn(ctx, status, bytes, len);
 }
 
@@ -110,13 +110,13 @@ static void work(void *room) {
   if (o->rc >= 0) o->rc = answer_payload(o, payload, (size_t)o->rc);
 }
 
-static void serve(struct munge_desk *d);
+static void serve(struct munge_keys *d);
 
 static void on_done(void *ctx, void *room) {
   struct slot *s = ctx;
   struct order *o = room;
   struct munge_request *r = s->request;
-  struct munge_desk *d = s->desk;
+  struct munge_keys *d = s->keys;
   s->aside = NULL;
   s->request = NULL;
   if (r) r->slot = NULL;
@@ -137,27 +137,27 @@ static void on_done(void *ctx, void *room) {
 }
 
 static bool start(struct slot *s, struct munge_request *r) {
-  struct order o = {.own = *s->desk->own, .len = r->len};
+  struct order o = {.own = *s->keys->own, .len = r->len};
   memcpy(o.credential, r->credential, r->len);
-  s->aside = aside_start(s->desk->loop, work, &o, sizeof(o), on_done, s, NULL);
+  s->aside = aside_start(s->keys->loop, work, &o, sizeof(o), on_done, s, NULL);
   key_wipe(&o.own);
   if (!s->aside) return false; /* it waits for the next thread that ends, or for its deadline */
-  newcomers_leave(&r->desk->queue, &r->waits);
+  newcomers_leave(&r->keys->queue, &r->waits);
   r->slot = s;
   s->request = r;
   return true;
 }
 
 /* Gives what waits to threads that are free. */
-static void serve(struct munge_desk *d) {
-  for (size_t i = 0; d->queue.count && i < MUNGE_DESK_THREADS; i++)
+static void serve(struct munge_keys *d) {
+  for (size_t i = 0; d->queue.count && i < MUNGE_KEYS_THREADS; i++)
     if (!d->slot[i].aside && !start(&d->slot[i], (struct munge_request *)newcomers_next(&d->queue))) return;
 }
 
 static void on_deadline(uv_timer_t *timer) {
   struct munge_request *r = timer->data;
   char why[160];
-  int n = snprintf(why, sizeof(why), "munged of rdzvd's machine did not answer within %.3g s", MUNGE_DESK_MS / 1000.0);
+  int n = snprintf(why, sizeof(why), "munged of rdzvd's machine did not answer within %.3g s", MUNGE_KEYS_MS / 1000.0);
   log_debug("munge: %s", why);
   answer(r, CHANNEL_BUSY, why, (size_t)n);
 }
@@ -172,42 +172,42 @@ static void on_bad(uv_timer_t *timer) {
   answer(timer->data, CHANNEL_MUNGE_REFUSED, why, sizeof(why) - 1);
 }
 
-static void crowd_out(struct munge_desk *d) {
+static void crowd_out(struct munge_keys *d) {
   struct munge_request *r = (struct munge_request *)newcomers_crowded_out(&d->queue);
   newcomers_leave(&d->queue, &r->waits);
   uv_timer_start(&r->timer, on_busy, 0, 0);
 }
 
-struct munge_request *munge_desk_ask(struct munge_desk *d, const char *source, const char *credential, size_t len,
-                                     munge_desk_fn fn, void *ctx) {
+struct munge_request *munge_keys_ask(struct munge_keys *d, const char *source, const char *credential, size_t len,
+                                     munge_keys_fn fn, void *ctx) {
   struct munge_request *r = xcalloc(1, sizeof(*r));
   bool bad = !len || len > MUNGE_CREDENTIAL_MAX;
-  *r = (struct munge_request){.desk = d, .fn = fn, .ctx = ctx, .len = len};
+  *r = (struct munge_request){.keys = d, .fn = fn, .ctx = ctx, .len = len};
   r->timer.data = r;
   uv_timer_init(d->loop, &r->timer);
-  uv_timer_start(&r->timer, bad ? on_bad : on_deadline, bad ? 0 : MUNGE_DESK_MS, 0);
+  uv_timer_start(&r->timer, bad ? on_bad : on_deadline, bad ? 0 : MUNGE_KEYS_MS, 0);
   if (bad) return r;
   r->credential = xmemdup(credential, len);
   newcomers_enter(&d->queue, &r->waits, source, uv_now(d->loop));
-  if (d->queue.count > MUNGE_DESK_QUEUE_MAX) crowd_out(d);
+  if (d->queue.count > MUNGE_KEYS_QUEUE_MAX) crowd_out(d);
   serve(d);
   return r;
 }
 
-/* The desk. -------------------------------------------------------------------------------------------------------- */
+/* The module. ------------------------------------------------------------------------------------------------------ */
 
-struct munge_desk *munge_desk_create(uv_loop_t *loop, const struct key *own, uint64_t seed) {
-  struct munge_desk *d = xcalloc(1, sizeof(*d));
+struct munge_keys *munge_keys_create(uv_loop_t *loop, const struct key *own, uint64_t seed) {
+  struct munge_keys *d = xcalloc(1, sizeof(*d));
   d->loop = loop;
   d->own = own;
   newcomers_init(&d->queue, seed);
-  for (size_t i = 0; i < MUNGE_DESK_THREADS; i++) d->slot[i].desk = d;
+  for (size_t i = 0; i < MUNGE_KEYS_THREADS; i++) d->slot[i].keys = d;
   return d;
 }
 
-void munge_desk_destroy(struct munge_desk *d) {
+void munge_keys_destroy(struct munge_keys *d) {
   if (!d) return;
-  for (size_t i = 0; i < MUNGE_DESK_THREADS; i++)
+  for (size_t i = 0; i < MUNGE_KEYS_THREADS; i++)
     if (d->slot[i].aside) aside_leave(d->slot[i].aside);
   newcomers_finish(&d->queue);
   free(d);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's key by MUNGE, with a real munged: the daemon's desk, and the client that fetches from it over a connection. */
+/* A user's key by MUNGE, with a real munged: the daemon's end, and the client that fetches from it over a connection. */
 
-#include "daemon/server/munge_desk.h"
+#include "daemon/server/munge_keys.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ struct answer {
 
 struct rig {
   uv_loop_t loop;
-  struct munge_desk *desk;
+  struct munge_keys *keys;
   struct answer answer;
 };
 
@@ -50,7 +50,7 @@ static void on_answer(void *ctx, enum channel_status status, const char *bytes, 
 
 static int set_up(void **state) {
   static struct rig r;
-  r = (struct rig){.desk = NULL};
+  r = (struct rig){.keys = NULL};
   if (!munged_is_installed()) {
     *state = NULL;
     return 0;
@@ -58,7 +58,7 @@ static int set_up(void **state) {
   munged_use(&munged);
   kill(munged.pid, SIGCONT);
   assert_int_equal(uv_loop_init(&r.loop), 0);
-  r.desk = munge_desk_create(&r.loop, &own, 1);
+  r.keys = munge_keys_create(&r.loop, &own, 1);
   *state = &r;
   return 0;
 }
@@ -66,7 +66,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   struct rig *r = *state;
   if (!r) return 0;
-  munge_desk_destroy(r->desk);
+  munge_keys_destroy(r->keys);
   assert_int_equal(uv_run(&r->loop, UV_RUN_DEFAULT), 0);
   assert_int_equal(uv_loop_close(&r->loop), 0);
   return 0;
@@ -77,7 +77,7 @@ static struct rig *rig_of(void **state) {
   return *state;
 }
 
-/* The desk. -------------------------------------------------------------------------------------------------------- */
+/* The keys. -------------------------------------------------------------------------------------------------------- */
 
 static size_t make_request(char credential[MUNGE_CREDENTIAL_MAX + 1]) {
   char payload[MUNGE_PAYLOAD_MAX + 1];
@@ -89,14 +89,14 @@ static size_t make_request(char credential[MUNGE_CREDENTIAL_MAX + 1]) {
 
 static const struct answer *ask(struct rig *r, const char *credential, size_t len) {
   r->answer = (struct answer){.calls = 0};
-  munge_desk_ask(r->desk, "10.0.0.1", credential, len, on_answer, &r->answer);
+  munge_keys_ask(r->keys, "10.0.0.1", credential, len, on_answer, &r->answer);
   assert_int_equal(r->answer.calls, 0);
   uv_run(&r->loop, UV_RUN_DEFAULT);
   assert_int_equal(r->answer.calls, 1);
   return &r->answer;
 }
 
-/* What a credential of the desk holds for this process. 0, or as munge_decode_from. */
+/* What a credential of the keys holds for this process. 0, or as munge_decode_from. */
 static int open_answer(const struct answer *a, uint32_t uid, struct key *key, struct err *e) {
   char payload[MUNGE_PAYLOAD_MAX];
   uint32_t encoder;
@@ -273,9 +273,9 @@ static void crowd(struct rig *r, struct crowd *c, size_t sources, size_t each) {
   kill(munged.pid, SIGSTOP);
   for (size_t i = 0; i < c->n; i++) {
     snprintf(source, sizeof source, "10.0.0.%zu", i % sources);
-    munge_desk_ask(r->desk, source, junk, sizeof junk - 1, on_answer, &c->answers[i]);
+    munge_keys_ask(r->keys, source, junk, sizeof junk - 1, on_answer, &c->answers[i]);
   }
-  munge_desk_ask(r->desk, "10.0.1.1", credential, n, on_honest, c);
+  munge_keys_ask(r->keys, "10.0.1.1", credential, n, on_honest, c);
   kill(munged.pid, SIGCONT);
   uv_run(&r->loop, UV_RUN_DEFAULT);
   for (size_t i = 0; i < c->n; i++) assert_int_equal(c->answers[i].calls, 1);
@@ -294,33 +294,33 @@ static void test_sources_are_served_in_turn(void **state) {
 }
 
 static void test_the_largest_crowd_gives_way(void **state) {
-  enum { SOURCES = 8, EACH = MUNGE_DESK_QUEUE_MAX / SOURCES + 64 };
+  enum { SOURCES = 8, EACH = MUNGE_KEYS_QUEUE_MAX / SOURCES + 64 };
   struct rig *r = rig_of(state);
   struct crowd c;
   size_t busy = 0;
   crowd(r, &c, SOURCES, EACH);
   for (size_t i = 0; i < c.n; i++) busy += c.answers[i].status == CHANNEL_BUSY;
-  assert_int_equal(busy, SOURCES * EACH + 1 - MUNGE_DESK_THREADS - MUNGE_DESK_QUEUE_MAX);
+  assert_int_equal(busy, SOURCES * EACH + 1 - MUNGE_KEYS_THREADS - MUNGE_KEYS_QUEUE_MAX);
   assert_non_null(strstr(c.answers[SOURCES].bytes, "too many requests for keys wait at rdzvd"));
   free(c.answers);
 }
 
 static void test_a_cancelled_request_is_not_answered(void **state) {
   struct rig *r = rig_of(state);
-  struct answer answers[MUNGE_DESK_THREADS + 2] = {{.calls = 0}};
-  struct munge_request *asked[MUNGE_DESK_THREADS + 2];
+  struct answer answers[MUNGE_KEYS_THREADS + 2] = {{.calls = 0}};
+  struct munge_request *asked[MUNGE_KEYS_THREADS + 2];
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
   kill(munged.pid, SIGSTOP);
-  for (int i = 0; i < MUNGE_DESK_THREADS + 2; i++)
-    asked[i] = munge_desk_ask(r->desk, "10.0.0.1", credential, n, on_answer, &answers[i]);
-  munge_desk_cancel(asked[0]);                      /* one that a thread has */
-  munge_desk_cancel(asked[MUNGE_DESK_THREADS + 1]); /* one that waits */
+  for (int i = 0; i < MUNGE_KEYS_THREADS + 2; i++)
+    asked[i] = munge_keys_ask(r->keys, "10.0.0.1", credential, n, on_answer, &answers[i]);
+  munge_keys_cancel(asked[0]);                      /* one that a thread has */
+  munge_keys_cancel(asked[MUNGE_KEYS_THREADS + 1]); /* one that waits */
   kill(munged.pid, SIGCONT);
   uv_run(&r->loop, UV_RUN_DEFAULT);
   int keys = 0;
-  for (int i = 0; i < MUNGE_DESK_THREADS + 2; i++) {
-    bool cancelled = i == 0 || i == MUNGE_DESK_THREADS + 1;
+  for (int i = 0; i < MUNGE_KEYS_THREADS + 2; i++) {
+    bool cancelled = i == 0 || i == MUNGE_KEYS_THREADS + 1;
     assert_int_equal(answers[i].calls, !cancelled);
     keys += answers[i].status == CHANNEL_MUNGE;
   }
@@ -329,11 +329,11 @@ static void test_a_cancelled_request_is_not_answered(void **state) {
 
 /* The client. ------------------------------------------------------------------------------------------------------ */
 
-/* One connection of a server that gives what comes to the desk, or answers with fixed bytes. */
+/* One connection of a server that gives what comes to the keys, or answers with fixed bytes. */
 struct server {
   uv_tcp_t listener, peer;
   uv_write_t write;
-  struct munge_desk *desk;
+  struct munge_keys *keys;
   const char *fixed;
   size_t fixed_len;
   struct buf in, out;
@@ -383,7 +383,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
     if (s->fixed_len) write_out(s);
     return;
   }
-  munge_desk_ask(s->desk, "10.0.0.1", credential.data, credential.len, on_desk, s);
+  munge_keys_ask(s->keys, "10.0.0.1", credential.data, credential.len, on_desk, s);
 }
 
 static void on_connection(uv_stream_t *listener, int status) {
@@ -407,7 +407,7 @@ static void listen_on_loopback(struct rig *r, struct server *s, union socket_add
 
 /* Into `fetched`. */
 static void fetch(struct rig *r, const char *fixed, size_t fixed_len, uint32_t deadline_ms) {
-  struct server s = {.desk = r->desk, .fixed = fixed, .fixed_len = fixed_len};
+  struct server s = {.keys = r->keys, .fixed = fixed, .fixed_len = fixed_len};
   struct munge_fetch_options o = {.loop = &r->loop, .trusted = MUNGE_DEFAULT_USER, .deadline_ms = deadline_ms};
   memset(&fetched, 0, sizeof fetched);
   listen_on_loopback(r, &s, &o.daemon);
