@@ -68,7 +68,7 @@ static void on_minted(struct core *c, struct member *m, const struct core_event 
     job_ids_minted(m->job, m, ev->msg, ev->now_ms);
     return;
   }
-  jobs_log(&c->jobs, LOG_WARN, "job %s: node %s: MINTED has %zu bytes for %lld ids from %lld on; closing",
+  jobs_log(&c->jobs, LOG_WARN, "job %s: node %s sent %zu bytes for %lld NCCL ids from number %lld on; closing",
            m->job->log_name, m->host, ev->msg->raw_len, (long long)ev->msg->minted.count,
            (long long)ev->msg->minted.first);
   core_hang_up(c, ev->conn);

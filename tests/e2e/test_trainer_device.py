@@ -88,8 +88,8 @@ def test_a_library_that_is_missing_comes_with_advice(tmp_path):
 
 
 def test_precision_changes_what_is_computed():
-    fp32, bf16, fp16 = (checksum("--device", "cpu", "--precision", p) for p in ("fp32", "bf16", "fp16"))
-    assert len({fp32, bf16, fp16}) == 3
+    fp32, bf16 = (checksum("--device", "cpu", "--precision", p) for p in ("fp32", "bf16"))
+    assert fp32 != bf16
     assert checksum("--device", "cpu", "--precision", "tf32") == fp32 == checksum("--device", "cpu", "--deterministic")
 
 

@@ -72,7 +72,7 @@ def test_the_curve_is_the_cpus(rdzv, world):
     near(run(rdzv, world, "--steps", 20)[0], run(rdzv, 1, "--steps", 20, device="cpu")[0], 1e-4)
 
 
-@pytest.mark.parametrize("precision, rel", [("tf32", 2e-3), ("bf16", 1e-2), ("fp16", 2e-3)])
+@pytest.mark.parametrize("precision, rel", [("tf32", 2e-3), ("bf16", 1e-2)])
 def test_precisions(rdzv, precision, rel):
     options = ["--steps", 15, "--precision", precision]
     near(run(rdzv, 2, *options)[0], run(rdzv, 2, *options, device="cpu")[0], rel)
@@ -165,7 +165,7 @@ def one_fails(rdzv, call, *options):
     ("cublasLtMatmul:7", "rank 1 cannot: .*cuBLASLt"),  # the second product of the second step
     ("cudaGraphInstantiate:1", "rank 1 cannot: .*building a graph from a capture"),
     ("cudaStreamCreateWithPriority:5", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
-    ("ncclAllReduce:6", "lost contact with rank 1"),
+    ("ncclAllReduce:3", "rank 1 cannot: .*NCCL failed"),  # in the rehearsal
     ("ncclGetUniqueId:1", None),  # only rank 0 makes one
 ])
 def test_all_ranks_capture_or_none_does(rdzv, call, says):

@@ -7,7 +7,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <math.h>
 #include <time.h>

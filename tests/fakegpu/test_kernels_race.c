@@ -100,7 +100,6 @@ static void loss(enum kernel_type t, enum compute_loss kind, size_t rows, size_t
   l.y = values(t, rows * cols, 0.5f);
   l.dz = values(t, rows * cols, 0);
   l.target = floats(rows * cols, 1);
-  l.scale = floats(1, 2);
   l.out = floats(COMPUTE_LOSS_OUT, 0);
   l.blocked = device(sizeof *l.blocked);
   GOOD(kernel_loss(NULL, &l, scratch));
@@ -128,13 +127,12 @@ static void update(enum kernel_type t, enum compute_opt_kind kind) {
                                .beta2 = 0.999,
                                .eps = 1e-8,
                                .weight_decay = 0.1,
-                               .clip_norm = 1,
-                               .scale_loss = t == KERNEL_F16};
+                               .clip_norm = 1};
   struct kernel_update u = {.d = d, .param = floats(N, 1), .low = values(t, N, 1), .type = t, .grad = floats(N, 0.5f)};
   struct kernel_decide k = {.d = d, .control = control, .grad = u.grad, .lr = floats(1, 0.1f)};
   k.blocked = device(sizeof *k.blocked);
   for (int i = 0; i < COMPUTE_STATES_MAX; i++) u.state[i] = floats(N, 0);
-  GOOD(kernel_control_set(NULL, control, (struct compute_opt_counters){.scale = 1}));
+  GOOD(kernel_control_set(NULL, control, (struct compute_opt_counters){0}));
   for (int turn = 0; turn < 2; turn++) {
     GOOD(kernel_decide(NULL, &k, scratch));
     GOOD(kernel_update(NULL, control, &u));
@@ -179,7 +177,7 @@ int main(int argc, char **argv) {
   if (plant) GOOD(race_planted(floats(1, 0)));
   GOOD(race_twice(floats(2, 0)));
   small();
-  for (int t = KERNEL_F32; t <= KERNEL_F16; t++) {
+  for (int t = KERNEL_F32; t <= KERNEL_BF16; t++) {
     elementwise((enum kernel_type)t);
     sums((enum kernel_type)t);
     products((enum kernel_type)t);

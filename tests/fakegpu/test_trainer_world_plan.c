@@ -23,7 +23,7 @@ static const char *const variants[VARIANTS][24] = {
     {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002"},
     {"--device", "cuda", "--layers", "12,9,12", "--lr", "0.01", "--precision", "bf16", "--optimizer", "sgd",
      "--momentum", "0.9", "--clip-norm", "0.1", "--update-freq", "2"},
-    {"--device", "cuda", "--layers", "12,7,12", "--lr", "0.003", "--precision", "fp16", "--optimizer", "adamw",
+    {"--device", "cuda", "--layers", "12,7,12", "--lr", "0.003", "--precision", "tf32", "--optimizer", "adamw",
      "--weight-decay", "0.1", "--warmup-steps", "4", "--lr-decay", "cosine"},
     {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--deterministic"},
     {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002"},
@@ -31,10 +31,6 @@ static const char *const variants[VARIANTS][24] = {
 
 const char *const *variant_options(int variant) {
   return variants[variant];
-}
-
-int variant_steps(int variant) {
-  return variant == 2 ? 20 : 12; /* fp16 skips its first steps */
 }
 
 /* One of the weighted. */
@@ -65,7 +61,7 @@ static struct event pick_event(uint64_t *r, const struct plan *p) {
   if (ev.kind == EVENT_FAIL) pick_failing_call(r, ev.call);
   ev.round = 1 + (uint32_t)(world_random(r, 3) == 0 ? world_random(r, 3) : 0);
   if (world_random(r, 5) < 3) {
-    ev.step = 1 + world_random(r, (uint64_t)variant_steps(p->variant));
+    ev.step = 1 + world_random(r, (uint64_t)VARIANT_STEPS);
     ev.delay_ms = world_random(r, 3) ? (uint32_t)world_random(r, 8) : 0;
   } else {
     ev.point = 1 + world_random(r, world_random(r, 2) ? 40 : 300);

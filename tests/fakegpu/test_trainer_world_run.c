@@ -54,7 +54,7 @@ static int words_of_run(const struct run *r, char **argv) {
        *w; w++)
     add(argv, &n, *w);
   for (const char *const *w = variant_options(p->variant); *w; w++) add(argv, &n, *w);
-  snprintf(text, sizeof text, "%d", variant_steps(p->variant));
+  snprintf(text, sizeof text, "%d", VARIANT_STEPS);
   add(argv, &n, "--steps");
   add(argv, &n, text);
   add(argv, &n, "--recovery");

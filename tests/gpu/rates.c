@@ -2,7 +2,7 @@
 /* The best rates of this device: the step perf of tests/gpu/run lays our steps beside it, so nothing of ours is in
  * here but the clock.
  *
- *   device-rates --precision fp32|tf32|bf16|fp16 [--each N] [--repeats N] [--copy-bytes N] M,K,N...
+ *   device-rates --precision fp32|tf32|bf16 [--each N] [--repeats N] [--copy-bytes N] M,K,N...
  *
  * For each product of M rows, K in between and N columns cuBLASLt is asked for its algorithms (ALGOS_MAX); each of
  * them is captured N times into one graph, so that no launch is timed, and run; what counts is the median of the
@@ -220,10 +220,10 @@ static void measure(struct probe *p, char **shapes, int n) {
 
 static bool set_precision(struct probe *p, const char *name) {
   bool tf32 = strcmp(name, "tf32") == 0, wide = tf32 || strcmp(name, "fp32") == 0;
-  p->type = wide ? CUDA_R_32F : strcmp(name, "bf16") == 0 ? CUDA_R_16BF : CUDA_R_16F;
+  p->type = wide ? CUDA_R_32F : CUDA_R_16BF;
   p->compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   p->size = wide ? 4 : 2;
-  return wide || p->type == CUDA_R_16BF || strcmp(name, "fp16") == 0;
+  return wide || strcmp(name, "bf16") == 0;
 }
 
 int main(int argc, char **argv) {
@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
       good = false;
   }
   if (!good || !p.size || i == argc) {
-    fprintf(stderr, "usage: device-rates --precision fp32|tf32|bf16|fp16 [--each N] [--repeats N] "
+    fprintf(stderr, "usage: device-rates --precision fp32|tf32|bf16 [--each N] [--repeats N] "
                     "[--copy-bytes N] M,K,N...\n");
     return 2;
   }

@@ -56,7 +56,7 @@ MISSED = {
     "LOST": "a connection breaks",
     "DEATH": "a node dies",
     "APART": "two turns and a death",
-    "TIE_BREAKER": "a node dies",
+    "TIE": "a node dies",
     "BASE": "two daemons",
     "FIRM": "two daemons",
     "SPENT": "two daemons",

@@ -27,7 +27,7 @@
 #define LOST 3        /* 8: no round before the lease of a lost node is over */
 #define DEATH 4       /* 9.3: a node that is silent is not dead */
 #define APART 5       /* 9.3: a voter that died elsewhere counts only if none is missing */
-#define TIE_BREAKER 6 /* 9.2: half of the voters are enough only with the tie-breaker */
+#define TIE 6         /* 9.2: half of the voters are enough only with the tie-breaker */
 #define BASE 7        /* 9.3: the base follows too, until the round is firm */
 #define FIRM 8        /* 9.5: no seal before the last round is firm */
 #define SPENT 9       /* 9.4: a node that knows a round does not help to pass it over */
@@ -108,7 +108,7 @@ byte up = BIT(DAEMONS - RESTARTS) - 1;
 byte round[DAEMONS];                     /* the last one that it knows */
 byte here[DAEMONS], in_round[DAEMONS];   /* connected; and not known to be in no round */
 byte current[DAEMONS], in_its_base[DAEMONS]; /* whose voter a node is */
-byte knows[DAEMONS], buried[DAEMONS], apart[DAEMONS], held[DAEMONS];
+byte knows[DAEMONS], known_dead[DAEMONS], apart[DAEMONS], held[DAEMONS];
 byte own, firm, fresh, recovering, exact; /* sets of daemons */
 byte disk[DAEMONS];                       /* the last seal line of the state file */
 /* What it had allowed before it took another round from its nodes. */
@@ -117,7 +117,7 @@ byte was_firm;
 
 /* Majorities: PROTOCOL.md 9.2, daemon/job/quorum.c. --------------------------------------------------------------------- */
 
-#define ENOUGH(set, n, k) (2 * COUNT((set) & ALL) > (n) || (2 * COUNT((set) & ALL) == (n) && (WITHOUT(TIE_BREAKER) || HAS(set, k))))
+#define ENOUGH(set, n, k) (2 * COUNT((set) & ALL) > (n) || (2 * COUNT((set) & ALL) == (n) && (WITHOUT(TIE) || HAS(set, k))))
 #define ENOUGH_OF(set, r) (members[r] && ENOUGH(set, COUNT(members[r]), tie_breaker[r]))
 
 #if DAEMONS == 2
@@ -134,17 +134,17 @@ byte was_firm;
 #define ON_HOLD(d) (held[d] & READS_ANOTHER(d))
 
 /* 9.3: a dead voter that was not connected here counts if none is missing. */
-#define NONE_IS_MISSING(d, set, r) (COUNT((set) & (here[d] | buried[d])) >= COUNT(members[r]))
-#define DEAD_COUNT(d, set, r) (buried[d] & (NONE_IS_MISSING(d, set, r) -> ALL : (ALL & ~apart[d])))
+#define NONE_IS_MISSING(d, set, r) (COUNT((set) & (here[d] | known_dead[d])) >= COUNT(members[r]))
+#define DEAD_COUNT(d, set, r) (known_dead[d] & (NONE_IS_MISSING(d, set, r) -> ALL : (ALL & ~apart[d])))
 /* Such a vote lasts as long as each of the other voters follows. */
-#define NONE_IS_SILENT(d, set, r, f) (COUNT((set) & (((follow[d] | (f)) & ~ON_HOLD(d)) | buried[d])) >= COUNT(members[r]))
-#define DEAD_FOLLOW(d, set, r, f) (buried[d] & (NONE_IS_SILENT(d, set, r, f) -> ALL : (ALL & ~apart[d])))
+#define NONE_IS_SILENT(d, set, r, f) (COUNT((set) & (((follow[d] | (f)) & ~ON_HOLD(d)) | known_dead[d])) >= COUNT(members[r]))
+#define DEAD_FOLLOW(d, set, r, f) (known_dead[d] & (NONE_IS_SILENT(d, set, r, f) -> ALL : (ALL & ~apart[d])))
 /* For ever: each of the others knows the round. */
-#define ALL_KNOW(d) (COUNT(in_its_base[d] & ((current[d] & knows[d]) | buried[d])) >= COUNT(members[BASE_OF(d)]))
-#define DEAD_KNOW(d) (buried[d] & (ALL_KNOW(d) -> ALL : (ALL & ~apart[d])))
+#define ALL_KNOW(d) (COUNT(in_its_base[d] & ((current[d] & knows[d]) | known_dead[d])) >= COUNT(members[BASE_OF(d)]))
+#define DEAD_KNOW(d) (known_dead[d] & (ALL_KNOW(d) -> ALL : (ALL & ~apart[d])))
 #define BASE_OF(d) base[round[d]]
 #define FRESH(d) (HAS(fresh, d) && HAS(own, d) -> ALL : 0)
-#define FOLLOWING(d, set, r, f) ((set) & (DEAD_FOLLOW(d, set, r, f) | ((follow[d] | (f)) & ~buried[d])))
+#define FOLLOWING(d, set, r, f) ((set) & (DEAD_FOLLOW(d, set, r, f) | ((follow[d] | (f)) & ~known_dead[d])))
 #define OWN_VOTES(d) (FOLLOWING(d, current[d], round[d], FRESH(d)) & ~ON_HOLD(d))
 #define BASE_VOTES(d) (FOLLOWING(d, in_its_base[d], BASE_OF(d), 0) & ~ON_HOLD(d))
 
@@ -153,16 +153,16 @@ byte was_firm;
   (WITHOUT(FIRM) || ENOUGH_OF(in_its_base[d] & (DEAD_KNOW(d) | (current[d] & knows[d])) & ~ON_HOLD(d), BASE_OF(d)))
 
 /* quorum_lacking: who is here decides, not yet who follows. */
-#define COME(d) ((here[d] & ~buried[d]) | (buried[d] & ~apart[d]))
+#define COME(d) ((here[d] & ~known_dead[d]) | (known_dead[d] & ~apart[d]))
 #define IS_LACKING(d, set, r) \
-  !(ENOUGH_OF((set) & COME(d), r) || (((set) & buried[d] & apart[d]) && NONE_IS_MISSING(d, set, r)))
+  !(ENOUGH_OF((set) & COME(d), r) || (((set) & known_dead[d] & apart[d]) && NONE_IS_MISSING(d, set, r)))
 
 /* 9.4, quorum_may_pass_over: too few of the round, and enough of its base do not know it. */
 #define MAY_PASS_OVER(d) \
   (!WITHOUT(PASSING) && !HAS(firm, d) && !HAS(own, d) && BASE_OF(d) != NONE && current[d] && IS_LACKING(d, current[d], round[d]) && \
    ENOUGH_OF(UNBOUND(d), BASE_OF(d)))
 #define USED(d) (WITHOUT(SPENT) -> 0 : knows[d])
-#define UNBOUND(d) (in_its_base[d] & ~buried[d] & ~USED(d) & here[d])
+#define UNBOUND(d) (in_its_base[d] & ~known_dead[d] & ~USED(d) & here[d])
 
 /* 9.3: Q is recent. */
 #define BASE_FOLLOWS(d) (WITHOUT(BASE) || HAS(firm, d) || ENOUGH_OF(BASE_VOTES(d), BASE_OF(d)))
@@ -305,7 +305,7 @@ inline adopt(d, r) {
   current[d] = 0;
   in_its_base[d] = 0;
   knows[d] = 0;
-  buried[d] = 0;
+  known_dead[d] = 0;
   apart[d] = 0;
   held[d] = 0;
   own = own & ~BIT(d);
@@ -326,7 +326,7 @@ inline count_vote(d, v) {
      :: else -> in_its_base[d] = in_its_base[d] & ~BIT(v)
      fi
   :: else ->
-     buried[d] = buried[d] & ~BIT(v);
+     known_dead[d] = known_dead[d] & ~BIT(v);
      apart[d] = apart[d] & ~BIT(v);
      if
      :: voted[v] == round[d] ->
@@ -406,9 +406,9 @@ inline hello(d, v, higher) {
 
 /* Sealing: daemon/job/round.c, 9.5. --------------------------------------------------------------------------------------- */
 
-#define IDLE(d) (here[d] & ~in_round[d] & ~buried[d])
+#define IDLE(d) (here[d] & ~in_round[d] & ~known_dead[d])
 /* A lost node of the last round keeps its place until its lease is over: daemon/job/lease.c. */
-#define MISSING(d) (members[round[d]] & ~IDLE(d) & ~buried[d])
+#define MISSING(d) (members[round[d]] & ~IDLE(d) & ~known_dead[d])
 #define LOST_ARE_OVER(d) \
   (WITHOUT(LOST) || (MUST_FENCE(round[d]) -> (MISSING(d) & follow[d]) == 0 : (MISSING(d) & (follow[d] | runs)) == 0))
 /* carries: job_quorum_carries. */
@@ -447,8 +447,8 @@ inline seal(d) {
   current[d] = IDLE(d);
   in_round[d] = IDLE(d);
   knows[d] = 0;
-  buried[d] = buried[d] & in_its_base[d];
-  apart[d] = apart[d] & buried[d];
+  known_dead[d] = known_dead[d] & in_its_base[d];
+  apart[d] = apart[d] & known_dead[d];
   held[d] = held[d] & (current[d] | in_its_base[d]);
   round[d] = sealed;
   disk[d] = (WITHOUT(FSYNC) -> disk[d] : sealed);
@@ -531,17 +531,17 @@ proctype Link(byte v; byte d) {
        at[v] = (at[v] == d -> NOBODY : at[v]);
        lose(d, v) }
   /* BYE, or the AGENT_DIED of its guard. */
-  :: d_step { HAS(up, d) && HAS(died, v) && HAS(here[d], v) && at[v] == d && !HAS(buried[d], v) ->
+  :: d_step { HAS(up, d) && HAS(died, v) && HAS(here[d], v) && at[v] == d && !HAS(known_dead[d], v) ->
        printf("daemon %d: AGENT_DIED of node %d\n", d, v);
        lose(d, v);
-       buried[d] = buried[d] | BIT(v);
+       known_dead[d] = known_dead[d] | BIT(v);
        at[v] = NOBODY;
        look_for_firmness(d) }
   /* Its machine was booted again, or an operator's confirm-dead: job_quorum_count_dead. */
   :: d_step { HAS(up, d) && (HAS(died, v) || (WITHOUT(DEATH) && at[v] != d)) && !HAS(here[d], v) &&
-       !HAS(buried[d], v) && HAS(current[d] | in_its_base[d], v) ->
+       !HAS(known_dead[d], v) && HAS(current[d] | in_its_base[d], v) ->
        printf("daemon %d: node %d is known to be dead\n", d, v);
-       buried[d] = buried[d] | BIT(v);
+       known_dead[d] = known_dead[d] | BIT(v);
        held[d] = held[d] | BIT(v);
        apart[d] = (HAS(follow[d], v) || WITHOUT(APART) -> apart[d] : apart[d] | BIT(v));
        look_for_firmness(d) }

@@ -35,9 +35,7 @@ enum {
   AT_OPTIM = 84,
   AT_N_WIDTHS = 88,
   AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
-  AT_GOOD_IN_ROW = 156,
   AT_SKIPPED = 160,
-  AT_SCALE = 168,
   AT_OPTIONS = 176,                              /* CKPT_OPTIONS doubles */
   AT_ACTIVATION = AT_OPTIONS + 8 * CKPT_OPTIONS, /* zero from here to the checksum */
   AT_CRC = CKPT_HEADER - 4,
@@ -59,7 +57,6 @@ uint64_t ckpt_size(const struct ckpt_kind *k) {
 
 static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   uint64_t loss_bits;
-  uint32_t scale_bits;
   memset(h, 0, CKPT_HEADER);
   memcpy(h + AT_MAGIC, magic, sizeof magic);
   le32_put(h + AT_VERSION, CKPT_VERSION);
@@ -70,9 +67,6 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   le64_put(h + AT_POSITION, s->position);
   le64_put(h + AT_UPDATES, s->counters.updates);
   le64_put(h + AT_SKIPPED, s->counters.skipped);
-  le32_put(h + AT_GOOD_IN_ROW, s->counters.good_in_row);
-  memcpy(&scale_bits, &s->counters.scale, 4);
-  le32_put(h + AT_SCALE, scale_bits);
   le64_put(h + AT_SEED, s->kind.seed);
   le64_put(h + AT_SAMPLES, s->kind.samples);
   memcpy(&loss_bits, &s->last_loss, 8);
@@ -162,14 +156,10 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
   out.position = le64_get(h + AT_POSITION);
   out.counters.updates = le64_get(h + AT_UPDATES);
   out.counters.skipped = le64_get(h + AT_SKIPPED);
-  out.counters.good_in_row = le32_get(h + AT_GOOD_IN_ROW);
-  uint32_t scale_bits = le32_get(h + AT_SCALE);
-  memcpy(&out.counters.scale, &scale_bits, 4);
   out.kind.seed = le64_get(h + AT_SEED);
   out.kind.samples = le64_get(h + AT_SAMPLES);
   uint64_t loss_bits = le64_get(h + AT_LAST_LOSS);
   memcpy(&out.last_loss, &loss_bits, 8);
-  bool scale_fits = isfinite(out.counters.scale) && out.counters.scale >= 0;
   bool finite = true;
   for (size_t i = 0; i < CKPT_OPTIONS; i++) {
     uint64_t bits = le64_get(h + AT_OPTIONS + 8 * i);
@@ -178,7 +168,7 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
   }
   bool options_fit = finite && out.kind.options[CKPT_LR_DECAY] >= OPTIM_CONSTANT &&
                      out.kind.options[CKPT_LR_DECAY] <= OPTIM_POLYNOMIAL;
-  if (out.position >= out.kind.samples || !scale_fits || !options_fit || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
+  if (out.position >= out.kind.samples || !options_fit || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has a header that contradicts itself");
   *s = out;
   return 0;

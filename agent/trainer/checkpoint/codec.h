@@ -54,7 +54,7 @@ struct ckpt_state {
   struct ckpt_kind kind;
   uint64_t step;                        /* steps done */
   uint64_t epoch, position;             /* where the next step starts: samples of this epoch that are done */
-  struct compute_opt_counters counters; /* updates, skipped, good_in_row, and scale (0: none); the rest is not stored */
+  struct compute_opt_counters counters; /* updates and skipped; the rest is not stored */
   double last_loss;
   const void *params; /* floats, at any alignment. encode reads from here; decode points into the given bytes */
   const void *states[COMPUTE_STATES_MAX]; /* compute_opt_states(kind.optim) of them */

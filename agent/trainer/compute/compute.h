@@ -13,7 +13,7 @@
  *  - Buffers are opaque and their sizes count elements. Values cross to and from the host as floats; `use` and the
  *    precision decide how the device stores them. Only COMPUTE_STAGE memory has a host address (compute_host). Do not
  *    touch a stage between a compute_copy and a mark behind it.
- *  - Values that change from step to step lie on the device: the learning rate, the update count, the loss scale, the
+ *  - Values that change from step to step lie on the device: the learning rate, the update count, the
  *    decision to skip. So the host does not wait for them, and a step can be captured once and launched again
  *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
  *  - All weights are one allocation and all gradients another, with equal offsets. One call updates everything, and one
@@ -27,8 +27,6 @@
  *   tf32   operands of matrix products are rounded to 10 bits of mantissa, sums are float. A CPU computes as for fp32.
  *   bf16   weights are floats with a bf16 copy that matrix products read. Activations and their gradients are bf16.
  *          Sums of products, the loss, gradients of weights, their sum over ranks, and the optimizer are float.
- *   fp16   like bf16, with fp16. The gradient of the loss is multiplied by a scale that the optimizer keeps
- *          (compute_opt_desc.scale_loss).
  *
  * Functions return 0, or a negative errno value with a message. Only compute_alloc is expected to fail in a correct
  * program, with -ENOMEM. Not thread-safe: one thread per compute. */
@@ -43,7 +41,7 @@
 extern "C" {
 #endif
 
-enum compute_precision { COMPUTE_FP32, COMPUTE_TF32, COMPUTE_BF16, COMPUTE_FP16 };
+enum compute_precision { COMPUTE_FP32, COMPUTE_TF32, COMPUTE_BF16 };
 
 enum compute_use {
   COMPUTE_PARAM, /* weights and biases: floats, with a copy in the precision where it needs one */
@@ -105,10 +103,9 @@ struct compute_part {
 struct compute_loss_desc {
   enum compute_loss kind;
   size_t rows, cols;
-  double weight;             /* the share of these rows in the whole; 1: they are the whole */
-  bool add;                  /* add to `out` instead of overwriting it */
-  float rank_tag;            /* written to out[2] if the loss is not finite: this rank + 1 */
-  struct compute_opt *scale; /* multiply dz by this optimizer's loss scale; NULL: by 1 */
+  double weight;  /* the share of these rows in the whole; 1: they are the whole */
+  bool add;       /* add to `out` instead of overwriting it */
+  float rank_tag; /* written to out[2] if the loss is not finite: this rank + 1 */
 };
 
 struct compute_opt_desc {
@@ -118,8 +115,6 @@ struct compute_opt_desc {
   double beta1, beta2, eps; /* adam, adamw */
   double weight_decay; /* sgd, adam: added to the gradient. adamw: subtracted from the weights, times lr. 0: none */
   double clip_norm;    /* longer gradients are shortened to this norm. 0: never */
-  /* fp16: the loss scale starts at 65536. 2000 updates in a row double it, and a skipped step halves it. */
-  bool scale_loss;
 };
 
 /* One update. */
@@ -149,9 +144,7 @@ struct compute_opt_counters {
   uint64_t updates;        /* updates made: the exponent of Adam's bias correction */
   uint64_t skipped;        /* steps with gradients that were not finite; they left weights and state unchanged */
   uint32_t skipped_in_row; /* up to the last step */
-  uint32_t good_in_row;    /* since the loss scale last changed */
-  float scale;             /* the loss scale; 1 without scale_loss */
-  float grad_norm; /* of the last step, before clipping, without the loss scale; not finite: the step was skipped */
+  float grad_norm;         /* of the last step, before clipping; not finite: the step was skipped */
 };
 
 struct compute_ops {
@@ -231,7 +224,7 @@ static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
 /* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. Copies from and to
- * COMPUTE_ACT convert bf16 and fp16, and may wait: use them in tests, not in a step. */
+ * COMPUTE_ACT convert bf16, and may wait: use them in tests, not in a step. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   return c->ops->copy(c, dst, src, e);
 }
@@ -285,7 +278,7 @@ static inline int compute_backward_input(struct compute *c, struct compute_layer
  *   out[1]   1 if the loss is not finite, else 0; infinite if dz is wanted and updates are blocked
  *   out[2]   rank_tag if the loss is not finite, else 0
  *
- * dz = weight * gradient of the loss by y * loss scale; dz.buf NULL: only the loss. mse is the mean over rows and
+ * dz = weight * gradient of the loss by y; dz.buf NULL: only the loss. mse is the mean over rows and
  * columns against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y)
  * against target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
 static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
@@ -302,7 +295,7 @@ static inline int compute_count_correct(struct compute *c, struct span y, struct
 static inline int compute_opt_states(enum compute_opt_kind kind) {
   return kind == COMPUTE_SGD ? 1 : 2;
 }
-/* State and counters are zero, and the loss scale has its first value. */
+/* State and counters are zero. */
 static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
                                      struct err *e) {
   return c->ops->opt_create(c, d, out, e);
@@ -314,9 +307,9 @@ static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o)
 static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
   return c->ops->opt_state(o, i);
 }
-/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first divided by the loss scale, then
+/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first
  * clipped to clip_norm by their norm over all weights. If u->bad is not 0, or the norm is not finite, the update is
- * skipped: only the counters and the loss scale change, and grad_norm is not finite. If u->bad is infinite, the updates
+ * skipped: only the counters change, and grad_norm is not finite. If u->bad is infinite, the updates
  * of some rank are blocked, and this call changes nothing, as if they were blocked here too. Do not use grad
  * afterwards: it may have been scaled.
  *

@@ -4,11 +4,11 @@
  * Each call does its work at once, in the caller's thread, so marks have nothing to wait for. A buffer is a flat array
  * of floats, aligned to a cache line, and every buffer has a host address.
  *
- * bf16 and fp16 are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
+ * bf16 values are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
  * rounded on their way into a product; activations and their gradients when they are written. A product of two such
  * floats is exact and sums are floats, so only the order of sums differs from a device's. GELU is not part of a
- * product: its input is rounded before it, and its gradient before its derivative. These precisions are a reference for
- * devices; a step takes longer than with fp32.
+ * product: its input is rounded before it, and its gradient before its derivative. bf16 is a reference for devices here; a
+ * step takes longer than with fp32.
  *
  * Results must depend on the input alone, because an interrupted run has to end with the same bytes as an uninterrupted
  * one. So each sum has one fixed order, long sums are double, and OpenBLAS runs one thread by default. With four
@@ -22,9 +22,7 @@
  * instead of 0.92 ms with one rank, and 1.01 ms instead of 1.27 ms with four (medians of 9 runs in turn, two cores).
  *
  * The optimizer first computes the norm of all gradients, in double and in one fixed order, because it decides whether
- * the step is skipped and how much is clipped. One pass over weights, gradients and state follows, and divides the
- * gradients by the loss scale. The loss scale follows the usual rule: a step that overflowed halves it, and 2000
- * updates in a row double it.
+ * the step is skipped and how much is clipped. One pass over weights, gradients and state follows.
  *
  * Denormals are flushed to zero on x86. The momentum of dead units decays through them, and each operation on one costs
  * hundreds of cycles. Nothing below 1e-38 matters to training. */
@@ -67,10 +65,7 @@ static float *floats_at(struct span s) {
   return s.buf->data + s.at;
 }
 
-enum { HUGE_PAGE = 2 << 20, GROWTH_INTERVAL = 2000 };
-
-#define SCALE_FIRST 65536.0f
-#define SCALE_MAX   0x1p40f
+enum { HUGE_PAGE = 2 << 20 };
 
 struct compute_opt {
   struct compute_opt_desc d;
@@ -95,19 +90,16 @@ static void cpu_destroy(struct compute *c) {
 }
 
 static bool is_rounded(const struct compute *c) {
-  return c->precision == COMPUTE_BF16 || c->precision == COMPUTE_FP16;
+  return c->precision == COMPUTE_BF16;
 }
 
 /* to may equal from. */
-static void round_all(enum compute_precision precision, float *to, const float *from, size_t n) {
-  if (precision == COMPUTE_BF16)
-    for (size_t i = 0; i < n; i++) to[i] = round_bf16(from[i]);
-  if (precision == COMPUTE_FP16)
-    for (size_t i = 0; i < n; i++) to[i] = round_fp16(from[i]);
+static void round_all(float *to, const float *from, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] = round_bf16(from[i]);
 }
 
 static void round_act(struct compute *c, float *p, size_t n) {
-  if (is_rounded(c)) round_all(c->precision, p, p, n);
+  if (is_rounded(c)) round_all(p, p, n);
 }
 
 /* p as a product reads it: p itself if the precision does not round. */
@@ -117,7 +109,7 @@ static const float *rounded_operand(struct compute *c, struct rounded *r, const 
     free(r->data);
     *r = (struct rounded){xmalloc(n * sizeof(float)), n};
   }
-  round_all(c->precision, r->data, p, n);
+  round_all(r->data, p, n);
   return r->data;
 }
 
@@ -324,19 +316,16 @@ static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct
 
 /* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is
  * 0. */
-static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight,
-                           double scale) {
+static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight) {
   double mean = loops_sum_squared_differences(y, t, n) / (double)n, value = root ? sqrt(mean) : mean;
   double factor = root ? (value == 0.0 ? 0.0 : weight / ((double)n * value)) : 2.0 * weight / (double)n;
-  float by = (float)(scale * factor);
-  if (dz) loops_scale_differences(dz, y, t, by, n);
+  if (dz) loops_scale_differences(dz, y, t, (float)factor, n);
   return weight * value;
 }
 
 /* -log softmax(y)[class], shifted by the row's maximum so that no exponential overflows; dz = softmax(y) -
  * onehot. */
-static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols, double weight,
-                            double scale) {
+static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols, double weight) {
   double loss = 0, factor = weight / (double)rows;
   for (size_t r = 0; r < rows; r++, y += cols) {
     size_t class = (size_t)t[r];
@@ -346,20 +335,19 @@ static double cross_entropy(const float *y, const float *t, float *dz, size_t ro
     for (size_t j = 0; j < cols; j++) sum += (double)expf(y[j] - top);
     loss += log(sum) - (double)(y[class] - top);
     for (size_t j = 0; dz && j < cols; j++)
-      dz[r * cols + j] = (float)(scale * factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
+      dz[r * cols + j] = (float)(factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
   }
   return factor * loss;
 }
 
 static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                     struct span dz, struct span out, struct err *e) {
-  double value = 0, scale = d->scale ? (double)d->scale->v.scale : 1.0;
+  double value = 0;
   float *pz = dz.buf ? floats_at(dz) : NULL, *o = floats_at(out);
   if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY)
-    value = cross_entropy(floats_at(y), floats_at(target), pz, d->rows, d->cols, d->weight, scale);
+    value = cross_entropy(floats_at(y), floats_at(target), pz, d->rows, d->cols, d->weight);
   else if (d->rows > 0)
-    value =
-        squared_loss(d->kind == COMPUTE_RMSE, floats_at(y), floats_at(target), pz, d->rows * d->cols, d->weight, scale);
+    value = squared_loss(d->kind == COMPUTE_RMSE, floats_at(y), floats_at(target), pz, d->rows * d->cols, d->weight);
   if (pz) round_act(c, pz, d->rows * d->cols);
   float bad = isfinite((float)value) ? 0.0f : 1.0f, rank_tag = bad > 0 ? d->rank_tag : 0.0f;
   o[0] = (d->add ? o[0] : 0.0f) + (float)value;
@@ -390,7 +378,6 @@ static int cpu_opt_create(struct compute *c, const struct compute_opt_desc *d, s
                           struct err *e) {
   struct compute_opt *o = xcalloc(1, sizeof *o);
   o->d = *d;
-  o->v.scale = d->scale_loss ? SCALE_FIRST : 1.0f;
   for (int i = 0; i < compute_opt_states(d->kind); i++) {
     int rc = compute_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
     if (rc) {
@@ -432,24 +419,16 @@ static void adam(const struct compute_opt_desc *d, uint64_t step, float lr, floa
 
 static void update_or_skip(struct compute_opt *o, const struct compute_update *u) {
   if (u->bad.n && isinf(floats_at(u->bad)[0])) return;
-  double norm = sqrt(loops_sum_squares(floats_at(u->grad), u->grad.n)) / (double)o->v.scale,
-         by = 1.0 / (double)o->v.scale;
+  double norm = sqrt(loops_sum_squares(floats_at(u->grad), u->grad.n)), by = 1.0;
   o->v.grad_norm = u->bad.n && floats_at(u->bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {
     o->v.skipped++;
     o->v.skipped_in_row++;
-    o->v.good_in_row = 0;
-    if (o->d.scale_loss && o->v.scale > 1.0f) o->v.scale /= 2;
     return;
   }
-  if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by *= o->d.clip_norm / (norm + 1e-6); /* as torch does */
+  if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by = o->d.clip_norm / (norm + 1e-6); /* as torch does */
   o->v.updates++;
   o->v.skipped_in_row = 0;
-  o->v.good_in_row++;
-  if (o->d.scale_loss && o->v.good_in_row >= GROWTH_INTERVAL) {
-    o->v.good_in_row = 0;
-    if (o->v.scale < SCALE_MAX) o->v.scale *= 2;
-  }
   if (o->d.kind == COMPUTE_SGD)
     sgd(&o->d, floats_at(u->lr)[0], (float)by, u->param, u->grad, o->state[0]);
   else

@@ -336,7 +336,7 @@ int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *
   struct cuda *u = xcalloc(1, sizeof *u);
   u->base = (struct compute){.ops = &cuda_ops, .precision = cfg->precision, .depth = CUDA_DEPTH};
   u->deterministic = cfg->deterministic;
-  u->low = cfg->precision == COMPUTE_BF16 ? KERNEL_BF16 : cfg->precision == COMPUTE_FP16 ? KERNEL_F16 : KERNEL_F32;
+  u->low = cfg->precision == COMPUTE_BF16 ? KERNEL_BF16 : KERNEL_F32;
   u->last = "nothing";
   const char *matmul = getenv("RDZV_CUDA_MATMUL");
   int rc = matmul && *matmul ? product_mode_parse(matmul, &u->matmul, e) : 0;

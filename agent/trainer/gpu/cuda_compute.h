@@ -32,7 +32,7 @@ struct compute_buf {
   enum kernel_type type; /* of `data` */
   size_t n;
   void *data; /* device memory; of a stage: pinned host memory */
-  void *low;  /* COMPUTE_PARAM in bf16 and fp16: the copy that matrix products read */
+  void *low;  /* COMPUTE_PARAM in bf16: the copy that matrix products read */
   struct {    /* COMPUTE_ACT: the layer whose forward wrote it last, so its mask fits; serial 0: none */
     const struct compute_layer *layer;
     uint64_t serial;

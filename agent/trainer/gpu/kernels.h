@@ -6,7 +6,7 @@
  * the .cu files, which queues it on `stream` and returns the result of the launch (0 is cudaSuccess). No other file
  * uses CUDA C++.
  *
- * Kernels use plain CUDA C (threadIdx, __shared__, __syncthreads, conversions of cuda_bf16.h and cuda_fp16.h) and are
+ * Kernels use plain CUDA C (threadIdx, __shared__, __syncthreads, conversions of cuda_bf16.h) and are
  * launched only through LAUNCH (launch.cuh). So a CPU compiler can build them behind a shim that runs each block as a
  * set of threads which meet at __syncthreads. All threads of a block reach every __syncthreads.
  *
@@ -35,7 +35,7 @@ struct kernel_scratch {
 };
 
 /* Representation of values in memory. */
-enum kernel_type { KERNEL_F32, KERNEL_BF16, KERNEL_F16 };
+enum kernel_type { KERNEL_F32, KERNEL_BF16 };
 
 static inline size_t kernel_type_size(enum kernel_type t) {
   return t == KERNEL_F32 ? 4 : 2;
@@ -45,7 +45,7 @@ static inline size_t kernel_type_size(enum kernel_type t) {
 struct kernel_control {
   struct compute_opt_counters v;
   float go;   /* 1: make this update */
-  float by;   /* factor of the gradients: 1 / scale, and clipping */
+  float by;   /* factor of the gradients: clipping */
   float lr;   /* sgd */
   float rate; /* adam: lr / (1 - beta1^updates) */
   float root; /* adam: 1 / sqrt(1 - beta2^updates) */
@@ -68,7 +68,6 @@ struct kernel_loss {
   double weight;
   bool add;
   float rank_tag;
-  const float *scale; /* or NULL: 1 */
   const void *y;
   const float *target;
   void *dz; /* or NULL */

@@ -53,8 +53,7 @@ static struct finish finish_of(const struct kernel_loss *l, double n) {
 
 struct squared {
   size_t n, quads;
-  double factor; /* of (y - target) in the gradient, without the loss scale */
-  const float *scale;
+  double factor; /* of (y - target) in the gradient */
 };
 
 /* One value: its squared difference, and its gradient if `dz` is not NULL. */
@@ -68,7 +67,7 @@ template <typename T>
 __global__ void squared_kernel(struct squared q, struct finish f, const T *y, const float *target, T *dz,
                                struct kernel_scratch *scratch) {
   double sum = 0;
-  float by = (float)(q.factor * (q.scale ? (double)*q.scale : 1.0));
+  float by = (float)q.factor;
   for (size_t i = first_item(); i < q.quads; i += item_stride()) {
     quad<T> y4 = ((const quad<T> *)y)[i], d4;
     quad<float> t4 = ((const quad<float> *)target)[i];
@@ -83,7 +82,7 @@ __global__ void squared_kernel(struct squared q, struct finish f, const T *y, co
 template <typename T>
 __global__ void root_kernel(struct squared q, const T *y, const float *target, T *dz,
                             const struct kernel_scratch *scratch) {
-  float by = (float)(scratch->factor * (q.scale ? (double)*q.scale : 1.0));
+  float by = (float)scratch->factor;
   for (size_t i = first_item(); i < q.quads; i += item_stride()) {
     quad<T> y4 = ((const quad<T> *)y)[i], d4;
     quad<float> t4 = ((const quad<float> *)target)[i];
@@ -111,13 +110,12 @@ __device__ static float block_max(float x) {
 struct entropy {
   size_t rows, cols;
   double factor; /* weight / rows */
-  const float *scale;
 };
 
 template <typename T>
 __global__ void entropy_kernel(struct entropy q, struct finish f, const T *y, const float *target, T *dz,
                                struct kernel_scratch *scratch) {
-  double loss = 0, factor = q.factor * (q.scale ? (double)*q.scale : 1.0);
+  double loss = 0;
   for (size_t r = blockIdx.x; r < q.rows; r += gridDim.x) {
     const T *row = y + r * q.cols;
     float t = target[r], top = -INFINITY;
@@ -131,7 +129,7 @@ __global__ void entropy_kernel(struct entropy q, struct finish f, const T *y, co
     loss += known ? log(sum) - (double)(value_of(row[right]) - top) : (double)NAN;
     for (size_t j = threadIdx.x; dz && j < q.cols; j += blockDim.x)
       store(dz + r * q.cols + j,
-          (float)(factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
+          (float)(q.factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
   }
   finish_loss(&f, loss, scratch);
 }
@@ -141,8 +139,7 @@ template <typename T>
 static int squared(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
   size_t n = l->rows * l->cols;
   bool wide = aligned(l->y, sizeof(T)) && aligned(l->target, 4) && aligned(l->dz, sizeof(T));
-  struct squared q = {
-      .n = n, .quads = wide ? n / 4 : 0, .factor = n ? 2.0 * l->weight / (double)n : 0.0, .scale = l->scale};
+  struct squared q = {.n = n, .quads = wide ? n / 4 : 0, .factor = n ? 2.0 * l->weight / (double)n : 0.0};
   bool root = l->kind == COMPUTE_RMSE;
   unsigned blocks = blocks_for(q.quads ? q.quads : n);
   int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, finish_of(l, (double)n), (const T *)l->y,
@@ -154,7 +151,7 @@ static int squared(cudaStream_t stream, const struct kernel_loss *l, struct kern
 
 template <typename T>
 static int entropy(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
-  struct entropy q = {l->rows, l->cols, l->weight / (double)l->rows, l->scale};
+  struct entropy q = {l->rows, l->cols, l->weight / (double)l->rows};
   unsigned blocks = l->rows < KERNEL_PARTIALS ? (unsigned)l->rows : (unsigned)KERNEL_PARTIALS;
   int threads = l->cols <= FEW_COLS ? (int)FEW_THREADS : (int)KERNEL_THREADS;
   return LAUNCH(entropy_kernel<T>, blocks, threads, stream, q, finish_of(l, (double)l->rows), (const T *)l->y,

@@ -3,7 +3,7 @@
  *
  *   decide    Every block sums the squares of its part of the gradients, in double. The last one computes the norm,
  *             decides whether the update is skipped or blocked, and computes the factors of the gradients and the
- *             learning rate. It counts, and changes the loss scale, exactly as compute/cpu.c does, and writes the
+ *             learning rate. It counts exactly as compute/cpu.c does, and writes the
  *             counters to the host's memory.
  *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
  *             nothing if `decide` said no.
@@ -11,10 +11,6 @@
  * The host takes no part, so steps can be queued ahead of their results. */
 
 #include "agent/trainer/gpu/launch.cuh"
-
-enum { GROWTH_INTERVAL = 2000 };
-
-#define SCALE_MAX 1099511627776.0f /* 2^40 */
 
 /* The sum of the squares of this thread's items. */
 __device__ static double squares_of_thread(const float *g, size_t quads, size_t n) {
@@ -28,33 +24,19 @@ __device__ static double squares_of_thread(const float *g, size_t quads, size_t 
   return sum;
 }
 
-__device__ static void count_skipped(struct compute_opt_counters *v, bool scale_loss) {
-  v->skipped++;
-  v->skipped_in_row++;
-  v->good_in_row = 0;
-  if (scale_loss && v->scale > 1.0f) v->scale /= 2;
-}
-
-__device__ static void count_update(struct compute_opt_counters *v, bool scale_loss) {
-  v->updates++;
-  v->skipped_in_row = 0;
-  v->good_in_row++;
-  if (!scale_loss || v->good_in_row < GROWTH_INTERVAL) return;
-  v->good_in_row = 0;
-  if (v->scale < SCALE_MAX) v->scale *= 2;
-}
-
 /* sum: of the squared gradients. */
 __device__ static void decide_update(struct kernel_control *c, const struct compute_opt_desc *d, double sum,
                               float lr, bool bad) {
-  double norm = sqrt(sum) / (double)c->v.scale, by = 1.0 / (double)c->v.scale;
+  double norm = sqrt(sum), by = 1.0;
   c->v.grad_norm = bad ? nanf("") : (float)norm;
   if (!isfinite(c->v.grad_norm)) {
-    count_skipped(&c->v, d->scale_loss);
+    c->v.skipped++;
+    c->v.skipped_in_row++;
     return;
   }
-  if (d->clip_norm > 0 && norm > d->clip_norm) by *= d->clip_norm / (norm + 1e-6);
-  count_update(&c->v, d->scale_loss);
+  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6);
+  c->v.updates++;
+  c->v.skipped_in_row = 0;
   c->go = 1.0f;
   c->by = (float)by;
   c->lr = lr;

@@ -11,7 +11,6 @@
 #include "agent/trainer/gpu/kernels.h"
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 /* grid, block: numbers of blocks and threads, in one dimension. */
 #ifndef LAUNCH
@@ -30,17 +29,11 @@ __device__ static inline float value_of(float x) {
 __device__ static inline float value_of(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
-__device__ static inline float value_of(__half x) {
-  return __half2float(x);
-}
 __device__ static inline void store(float *at, float x) {
   *at = x;
 }
 __device__ static inline void store(__nv_bfloat16 *at, float x) {
   *at = __float2bfloat16(x);
-}
-__device__ static inline void store(__half *at, float x) {
-  *at = __float2half(x);
 }
 
 /* Blocks for n items, one per thread and pass of a loop: enough to fill any device, and not more than the partials. */
@@ -74,10 +67,7 @@ static inline bool aligned(const void *p, size_t value_size) {
 }
 
 /* f<type of the values>(...), where f is a template over that type. */
-#define BY_TYPE(type, f, ...)                                                                                \
-  ((type) == KERNEL_F32    ? f<float>(__VA_ARGS__)                                                           \
-   : (type) == KERNEL_BF16 ? f<__nv_bfloat16>(__VA_ARGS__)                                                   \
-                           : f<__half>(__VA_ARGS__))
+#define BY_TYPE(type, f, ...) ((type) == KERNEL_F32 ? f<float>(__VA_ARGS__) : f<__nv_bfloat16>(__VA_ARGS__))
 
 /* The sum over the block, in one fixed order. Every thread of the block calls it. The block size is a power of two, up
  * to KERNEL_THREADS. */

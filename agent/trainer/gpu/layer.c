@@ -18,7 +18,7 @@
  * GELU and its derivative are separate kernels. The product with its bias goes to `before`, and a kernel computes y
  * from it. The gradient of an input is a product without an epilogue, which a kernel then multiplies.
  *
- * In bf16 and fp16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
+ * In bf16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
  * bias is not fused if it is to be added, because an epilogue can only overwrite, or if every run must give the same
  * bytes.
  *

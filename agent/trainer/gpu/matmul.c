@@ -25,7 +25,7 @@ struct descs {
 };
 
 static cudaDataType_t data_type(enum kernel_type t) {
-  return t == KERNEL_F32 ? CUDA_R_32F : t == KERNEL_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+  return t == KERNEL_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
 static bool has_bias(cublasLtEpilogue_t x) {

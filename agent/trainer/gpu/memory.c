@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers on the device, pinned stages on the host, copies between them, and a data set on the device.
  *
- * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16 and fp16,
+ * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16,
  * parameters exist twice, as floats and as a copy that every writer of the floats updates (copy, fill, the optimizer's
  * kernel).
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Losses and the optimizer: checks arguments and queues kernels (kernels_loss.cu, kernels_opt.cu).
  *
- * The optimizer's counters, its loss scale and the factors of one update lie in one control block on the device. Its
+ * The optimizer's counters and the factors of one update lie in one control block on the device. Its
  * first field is the struct compute_opt_counters that compute_opt_read copies to a stage. An update writes them there
  * itself, so a step has no copy for them. Host and device have the same byte order and the same layout. */
 
@@ -11,8 +11,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-
-#define SCALE_FIRST 65536.0f
 
 struct compute_opt {
   struct compute_opt_desc d;
@@ -30,7 +28,6 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
                           .weight = d->weight,
                           .add = d->add,
                           .rank_tag = d->rank_tag,
-                          .scale = d->scale ? &d->scale->control->v.scale : NULL,
                           .y = cuda_at(y),
                           .target = cuda_at(target),
                           .dz = dz.buf ? cuda_at(dz) : NULL,
@@ -62,8 +59,7 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
   o->control = control;
   for (int i = 0; i < compute_opt_states(d->kind) && rc == 0; i++)
     rc = cuda_mem_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
-  struct compute_opt_counters first = {.scale = d->scale_loss ? SCALE_FIRST : 1.0f};
-  if (rc == 0) rc = cuda_opt_set(c, o, &first, e);
+  if (rc == 0) rc = cuda_opt_set(c, o, &(struct compute_opt_counters){0}, e);
   if (rc) {
     cuda_opt_destroy(c, o);
     return rc;

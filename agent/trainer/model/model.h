@@ -143,7 +143,7 @@ struct optim_hyper {
   int64_t warmup_steps, total_steps; /* of the whole run, warm-up included */
 };
 
-struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n, bool scale_loss);
+struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n);
 /* The learning rate of the step after `steps` steps. */
 double optim_lr(const struct optim_hyper *h, uint64_t steps);
 

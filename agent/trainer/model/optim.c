@@ -19,7 +19,7 @@
 
 #define PI 3.14159265358979323846
 
-struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n, bool scale_loss) {
+struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n) {
   return (struct compute_opt_desc){.kind = h->kind,
                                    .n = n,
                                    .momentum = h->momentum,
@@ -27,8 +27,7 @@ struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n, bool s
                                    .beta2 = h->beta2,
                                    .eps = h->eps,
                                    .weight_decay = h->weight_decay,
-                                   .clip_norm = h->clip_norm,
-                                   .scale_loss = scale_loss};
+                                   .clip_norm = h->clip_norm};
 }
 
 /* 1 at the end of the warm-up, 0 at the end of the run. */

@@ -190,7 +190,7 @@ static int compare_devices(struct trainer *t, struct err *e) {
   for (int r = 0; r < t->world && rc == 0; r++)
     if (all[r].device != mine.device || all[r].precision != mine.precision) {
       const char *theirs =
-          all[r].precision <= COMPUTE_FP16 ? trainer_precision_name((enum compute_precision)all[r].precision) : "?";
+          all[r].precision <= COMPUTE_BF16 ? trainer_precision_name((enum compute_precision)all[r].precision) : "?";
       rc = err_set(e, -EINVAL,
                    "rank %d computes on %s in %s, but rank %d on %s in %s; all ranks must use the same: give --device "
                    "and --precision",

@@ -11,16 +11,12 @@
  *                for the squares of its own gradients. If they are not finite, it puts its number where that of a bad
  *                loss would be. Then the sums go on as always.
  *   result       The number comes with the results of the step, and the message has it.
- *
- * With fp16 the first steps are expected to be bad, until the loss scale has fallen from 65536 to 1. Only later ones are
- * looked at. */
+ */
 
 #include "agent/trainer/run/look.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { SCALED_STEPS = 16 /* halvings of 65536 */ };
 
 int trainer_look_alloc(struct trainer *t, struct err *e) {
   if (!t->c->ops->squares) return 0;
@@ -35,8 +31,7 @@ void trainer_look_free(struct trainer *t) {
 }
 
 void trainer_look_note(struct trainer *t, const struct slot *s, bool bad, bool named) {
-  uint64_t expected = t->scale_loss ? SCALED_STEPS : 0;
-  t->look.due = t->look.squares && t->world > 1 && bad && t->bad_in_row > expected && (!named || s->looked);
+  t->look.due = t->look.squares && t->world > 1 && bad && (!named || s->looked);
 }
 
 /* 1: they are finite, or this rank's updates are blocked and nothing of it counts. 0: they are not. */

@@ -22,7 +22,7 @@ const char *trainer_loss_name(enum compute_loss loss) {
 }
 
 static const char *const precision_names[] = {
-    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
+    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16"};
 
 const char *trainer_precision_name(enum compute_precision precision) {
   return precision_names[precision];
@@ -341,7 +341,7 @@ static const struct opt table[] = {
      .max = 1e9,
      .label = "N",
      .help = "A step whose loss or gradients are not finite is skipped and logged. More than N in a row end the "
-             "run. (With fp16 up to 16 may be skipped at the start, while the loss scale falls from 65536.)"},
+             "run."},
     {.name = "throttle",
      .type = OPT_FLOAT,
      .offset = AT(throttle),
@@ -386,11 +386,10 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(precision),
      .def = "fp32",
-     .label = "fp32|tf32|bf16|fp16",
+     .label = "fp32|tf32|bf16",
      .parse = parse_precision,
-     .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 and "
-             "fp16 keep weights, sums, gradients of weights and the optimizer in fp32. fp16 adjusts a loss "
-             "scale by itself."},
+     .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
+             "keeps weights, sums, gradients of weights and the optimizer in fp32."},
     {.name = "deterministic",
      .type = OPT_FLAG,
      .offset = AT(deterministic),

@@ -131,7 +131,6 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   metrics_real(m, "loss", bad ? (double)NAN : t->loss);
   metrics_real(m, "lr", t->lr_value);
   metrics_real(m, "grad_norm", (double)t->counters.grad_norm);
-  metrics_real(m, "scale", (double)t->counters.scale);
   metrics_uint(m, "skipped", t->counters.skipped);
   metrics_real(m, "samples_per_second", t->rate.value);
   metrics_real(m, "steps_per_second", t->rate.steps_value);

@@ -83,9 +83,8 @@ static int keep_data_on_device(struct trainer *t, struct err *e) {
 
 static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
-  t->scale_loss = t->c->precision == COMPUTE_FP16;
   int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
-  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat, t->scale_loss);
+  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
   if (rc == 0) rc = trainer_look_alloc(t, e);
   if (rc == 0) rc = keep_data_on_device(t, e);

@@ -135,24 +135,9 @@ struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf
       .kind = checkpoint_kind(t), .step = at->step, .epoch = at->epoch, .position = at->position, .padded = true};
   s.last_loss = at->step == t->done.step ? t->loss : (double)*compute_host(t->c, loss_in_stage(t, stage));
   memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
-  if (!t->scale_loss) s.counters.scale = 0;
   s.params = compute_host(t->c, in_stage(t, stage, 0));
   for (int i = 1; i < state_parts(t); i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
   return s;
-}
-
-static int upload_counters(struct trainer *t, const struct ckpt_state *s, struct compute_buf *stage, struct err *e) {
-  struct compute_opt_counters fresh;
-  int rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
-  if (rc == 0) rc = trainer_await_queue(t, e);
-  if (rc) return rc;
-  memcpy(&fresh, compute_host(t->c, counters_in_stage(t, stage)), sizeof fresh);
-  t->counters =
-      (struct compute_opt_counters){.updates = s->counters.updates,
-                                    .skipped = s->counters.skipped,
-                                    .good_in_row = s->counters.good_in_row,
-                                    .scale = t->scale_loss && s->counters.scale > 0 ? s->counters.scale : fresh.scale};
-  return compute_opt_set(t->c, t->opt, &t->counters, e);
 }
 
 static int upload_state(struct trainer *t, const struct ckpt_state *s, struct err *e) {
@@ -165,7 +150,8 @@ static int upload_state(struct trainer *t, const struct ckpt_state *s, struct er
     model_unpack(&t->o.shape, part);
     rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
   }
-  if (rc == 0) rc = upload_counters(t, s, stage, e);
+  t->counters = (struct compute_opt_counters){.updates = s->counters.updates, .skipped = s->counters.skipped};
+  if (rc == 0) rc = compute_opt_set(t->c, t->opt, &t->counters, e);
   if (rc == 0) rc = trainer_await_queue(t, e);
   compute_free(t->c, stage);
   if (rc) return with_exit(t, TRAINER_SYSTEM, rc);

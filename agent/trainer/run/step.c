@@ -28,9 +28,8 @@
  * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
  *
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
- * because all have the same sums. check_finite counts and logs it some steps later. With fp16 this is normal: the loss
- * scale starts at 65536 and each such step halves it, which may take 16 steps in a row. So one such step does not end a
- * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
+ * because all have the same sums. check_finite counts and logs it some steps later. One such step
+ * does not end a run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
  * not finite. If only gradients are not finite, their sum does not name a rank, and the next steps look for it
  * (look.c). */
 
@@ -152,8 +151,7 @@ static int add_loss(struct trainer *t, const struct sampler_step *g, bool add, s
   struct compute_loss_desc loss = {.kind = t->o.loss,
                                    .weight = (double)g->share.count / (double)g->total,
                                    .add = add,
-                                   .rank_tag = (float)(t->rank + 1),
-                                   .scale = t->opt};
+                                   .rank_tag = (float)(t->rank + 1)};
   return model_loss(&t->model, &loss, target, rows, e);
 }
 
@@ -320,18 +318,17 @@ static const char *describe_bad(const struct trainer *t, const float *x, char ou
 }
 
 static void log_bad_step(struct trainer *t, const float *x) {
-  char subject[SUBJECT_MAX], scale[64] = "";
+  char subject[SUBJECT_MAX];
   const struct compute_opt_counters *v = &t->counters;
   uint64_t now = trainer_now_us();
   if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return;
   t->bad_logged_us = now;
-  if (t->scale_loss) snprintf(scale, sizeof scale, ", the loss scale is now %g", (double)v->scale);
   if (isfinite(v->grad_norm))
     log_warn("%s not finite at step %llu, but the gradients are", describe_bad(t, x, subject),
              (unsigned long long)t->done.step);
   else
-    log_warn("%s not finite at step %llu: step skipped (%llu so far)%s", describe_bad(t, x, subject),
-             (unsigned long long)t->done.step, (unsigned long long)v->skipped, scale);
+    log_warn("%s not finite at step %llu: step skipped (%llu so far)", describe_bad(t, x, subject),
+             (unsigned long long)t->done.step, (unsigned long long)v->skipped);
 }
 
 static int check_finite(struct trainer *t, const float *extras, struct err *e) {

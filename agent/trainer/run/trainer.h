@@ -119,7 +119,6 @@ struct trainer {
   struct compute_opt *opt;
   struct sampler sampler;
   struct permutation perm; /* of queued.epoch */
-  bool scale_loss;         /* fp16 */
   uint64_t last_step;      /* the end of the run */
 
   /* The steps (step.c). */

@@ -331,7 +331,7 @@ static void test_stale_and_senseless(void **state) {
   m.raw_len--;
   node_say(&r, &n[0], &m);
   assert_true(rig_was_closed(&r, n[0].conn));
-  assert_non_null(strstr(buf_text(&r.log), "node n0: MINTED has 127 bytes for 1 ids from 0 on"));
+  assert_non_null(strstr(buf_text(&r.log), "node n0 sent 127 bytes for 1 NCCL ids from number 0 on"));
   rig_close(&r);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizers against their formulas in double: weights, state and counters over several steps, with weight decay,
- * clipping, the loss scale, skipped steps, and updates that compute_block_updates() blocks. */
+ * clipping, skipped steps, and updates that compute_block_updates() blocks. */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -31,7 +31,6 @@ static void bench_open(struct bench *b, const struct compute_opt_desc *d) {
   for (size_t i = 0; i < d->n; i++) b->w[i] = (double)b->param.v[i];
   for (int i = 0; i < compute_opt_states(d->kind); i++) b->state[i] = test_calloc(d->n, sizeof(double));
   good(compute_opt_create(seam.c, d, &b->opt, &e), &e);
-  b->v.scale = d->scale_loss ? 65536 : 1;
 }
 
 static void bench_close(struct bench *b) {
@@ -105,7 +104,7 @@ static void expect_update(struct bench *b, double lr, double by) {
 static double norm_of(const struct bench *b) {
   double sum = 0;
   for (size_t i = 0; i < b->d.n; i++) sum += (double)b->grad.v[i] * (double)b->grad.v[i];
-  return sqrt(sum) / (double)b->v.scale;
+  return sqrt(sum);
 }
 
 static void compare(struct bench *b, double lr) {
@@ -132,8 +131,6 @@ static void expect_counters(struct bench *b, double norm) {
   assert_int_equal(got.updates, b->v.updates);
   assert_int_equal(got.skipped, b->v.skipped);
   assert_int_equal(got.skipped_in_row, b->v.skipped_in_row);
-  assert_int_equal(got.good_in_row, b->v.good_in_row);
-  assert_true(got.scale == b->v.scale);
   if (isfinite(norm))
     expect_near((double)got.grad_norm, norm, 1e-5, 1e-12, "norm", 0);
   else
@@ -142,17 +139,15 @@ static void expect_counters(struct bench *b, double norm) {
 
 /* One step with random gradients; compares everything. */
 static void step(struct bench *b, double lr, float size) {
-  field_random(&b->grad, size * b->v.scale);
+  field_random(&b->grad, size);
   for (size_t i = 0; i < b->d.n; i += 5) b->grad.v[i] = 0;
   field_put(&b->grad);
-  double norm = norm_of(b), by = 1.0 / (double)b->v.scale;
+  double norm = norm_of(b), by = 1.0;
   if (b->d.clip_norm > 0 && norm > b->d.clip_norm) by *= b->d.clip_norm / (norm + 1e-6);
   queue_step(b, lr);
   b->v.updates++;
-  b->v.good_in_row++;
   b->v.skipped_in_row = 0;
   expect_update(b, (double)(float)lr, by);
-  if (b->d.scale_loss && b->v.good_in_row == 2000) b->v.good_in_row = 0, b->v.scale *= 2;
   compare(b, lr * (b->d.kind == COMPUTE_SGD ? 1 + (double)size : 1));
   expect_counters(b, norm);
   struct compute_opt_counters got = counters(b);
@@ -167,14 +162,8 @@ static const struct compute_opt_desc kinds[] = {
     {.kind = COMPUTE_ADAM, .n = 50, .beta1 = 0, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1},
     {.kind = COMPUTE_ADAM, .n = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .clip_norm = 1e-3},
     {.kind = COMPUTE_ADAMW, .n = 129, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 1},
-    {.kind = COMPUTE_ADAMW,
-     .n = 777,
-     .beta1 = 0.8,
-     .beta2 = 0.99,
-     .eps = 1e-5,
-     .weight_decay = 0.02,
-     .scale_loss = true},
-    {.kind = COMPUTE_ADAM, .n = 20003, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = 10, .scale_loss = true},
+    {.kind = COMPUTE_ADAMW, .n = 777, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-5, .weight_decay = 0.02},
+    {.kind = COMPUTE_ADAM, .n = 20003, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = 10},
 };
 
 static void steps_of_all_kinds(void **state) {
@@ -193,28 +182,13 @@ static void counters_are_set(void **state) {
   struct err e = ERR_INIT;
   struct bench b;
   bench_open(&b, &kinds[7]);
-  b.v = (struct compute_opt_counters){
-      .updates = 5000000123, .skipped = 77, .skipped_in_row = 2, .good_in_row = 11, .scale = 1024, .grad_norm = 3};
+  b.v = (struct compute_opt_counters){.updates = 5000000123, .skipped = 77, .skipped_in_row = 2, .grad_norm = 3};
   good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
   struct compute_opt_counters got = counters(&b);
   assert_memory_equal(&got, &b.v, sizeof got);
   step(&b, 0.1, 1);
   b.v.updates = 17;
   good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
-  step(&b, 0.1, 1);
-  bench_close(&b);
-}
-
-static void the_scale_grows(void **state) {
-  struct err e = ERR_INIT;
-  struct bench b;
-  bench_open(&b, &kinds[7]);
-  b.v.good_in_row = 1998;
-  good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
-  step(&b, 0.1, 1);
-  assert_int_equal(b.v.good_in_row, 1999);
-  step(&b, 0.1, 1); /* the 2000th */
-  assert_true(b.v.scale == 131072.0f);
   step(&b, 0.1, 1);
   bench_close(&b);
 }
@@ -226,8 +200,6 @@ static void skip_once(struct bench *b, float bad, size_t at) {
   queue_step(b, 0.5);
   b->v.skipped++;
   b->v.skipped_in_row++;
-  b->v.good_in_row = 0;
-  if (b->d.scale_loss && b->v.scale > 1) b->v.scale /= 2;
   compare(b, 0); /* nothing moved */
   expect_counters(b, (double)NAN);
   struct compute_opt_counters got = counters(b);
@@ -254,17 +226,6 @@ static void steps_are_skipped(void **state) {
   }
 }
 
-static void the_scale_shrinks_to_one(void **state) {
-  struct err e = ERR_INIT;
-  struct bench b;
-  bench_open(&b, &kinds[7]);
-  b.v.scale = 4;
-  good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
-  for (int i = 0; i < 4; i++) skip_once(&b, NAN, 3);
-  assert_true(b.v.scale == 1.0f);
-  bench_close(&b);
-}
-
 static void wrong_sizes_are_refused(void **state) {
   struct err e = ERR_INIT;
   struct bench b;
@@ -283,15 +244,14 @@ static void blocked_updates_are_not_made(void **state) {
     struct bench b;
     bench_open(&b, &kinds[k]);
     step(&b, 0.1, 1);
-    field_random(&b.grad, b.v.scale);
+    field_random(&b.grad, 1);
     queue_step(&b, 0.1); /* the lr is put before; this is the update alone */
     compute_block_updates(seam.c, true);
     struct compute_opt_counters v = counters(&b);
     if (v.updates != b.v.updates) {
-      double norm = norm_of(&b), by = 1.0 / (double)b.v.scale;
+      double norm = norm_of(&b), by = 1.0;
       if (b.d.clip_norm > 0 && norm > b.d.clip_norm) by *= b.d.clip_norm / (norm + 1e-6);
       b.v.updates++;
-      b.v.good_in_row++;
       expect_update(&b, (double)0.1f, by);
     }
     compare(&b, 0.2);
@@ -313,7 +273,7 @@ static void an_infinite_bad_blocks_an_update(void **state) {
     bench_open(&b, &kinds[k]);
     step(&b, 0.1, 1);
     struct compute_opt_counters v = counters(&b);
-    field_random(&b.grad, b.v.scale);
+    field_random(&b.grad, 1);
     b.lr.v[1] = INFINITY;
     queue_step(&b, 0.1);
     compare(&b, 0.2);
@@ -358,9 +318,7 @@ static void squares_are_summed(void **state) {
 const struct CMUnitTest seam_opt_tests[] = {
     cmocka_unit_test(steps_of_all_kinds),
     cmocka_unit_test(counters_are_set),
-    cmocka_unit_test(the_scale_grows),
     cmocka_unit_test(steps_are_skipped),
-    cmocka_unit_test(the_scale_shrinks_to_one),
     cmocka_unit_test(wrong_sizes_are_refused),
     cmocka_unit_test(blocked_updates_are_not_made),
     cmocka_unit_test(an_infinite_bad_blocks_an_update),

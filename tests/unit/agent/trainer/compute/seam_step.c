@@ -4,7 +4,7 @@
  * captured step, with changing inputs and learning rate, equal three steps queued one by one.
  *
  * Allowed difference of the losses, relative to the first: 1e-4 in fp32. In lower precisions a sum that falls on the
- * other side of a rounding step moves an activation by a whole step, so 2^-8 (bf16), 2^-10 (fp16, tf32). */
+ * other side of a rounding step moves an activation by a whole step, so 2^-8 (bf16), 2^-10 (tf32). */
 
 #include "agent/trainer/model/model.h"
 #include "tests/unit/agent/trainer/compute/seam.h"
@@ -77,7 +77,6 @@ static void run_open(struct run *r, const struct job *job) {
   good(model_init(&r->m, seam.c, &shape, job->hidden, ROWS, &e), &e);
   struct compute_opt_desc d = job->opt;
   d.n = r->m.n_flat;
-  d.scale_loss = seam.p == COMPUTE_FP16;
   good(compute_opt_create(seam.c, &d, &r->opt, &e), &e);
   r->n_x = (size_t)ROWS * shape.width[0];
   r->n_t = job->loss == COMPUTE_CROSS_ENTROPY ? ROWS : r->n_x;
@@ -111,7 +110,7 @@ static void queue_step(struct run *r) {
   good(compute_copy(seam.c, r->target, span_of(r->stage, r->n_x, r->n_t), &e), &e);
   good(compute_copy(seam.c, span_of(r->lr, 0, 1), span_of(r->stage, r->n_x + r->n_t, 1), &e), &e);
   good(model_forward(&r->m, ROWS, &e), &e);
-  struct compute_loss_desc d = {.kind = r->job->loss, .weight = 1, .rank_tag = 1, .scale = r->opt};
+  struct compute_loss_desc d = {.kind = r->job->loss, .weight = 1, .rank_tag = 1};
   good(model_loss(&r->m, &d, r->target, ROWS, &e), &e);
   good(model_backward(&r->m, ROWS, false, 0, NULL, NULL, &e), &e);
   struct compute_update u = {
@@ -196,7 +195,7 @@ static void ref_forward(struct ref *f) {
   }
 }
 
-static double ref_loss(struct ref *f, const struct run *r, size_t step, double scale) {
+static double ref_loss(struct ref *f, const struct run *r, size_t step) {
   size_t cols = f->s->width[f->s->n - 1], n = ROWS * cols;
   const double *y = f->act[f->s->n - 1];
   double *dz = f->delta[f->s->n - 1], loss = 0;
@@ -206,14 +205,13 @@ static double ref_loss(struct ref *f, const struct run *r, size_t step, double s
       double sum = 0;
       for (size_t j = 0; j < cols; j++) sum += exp(y[i * cols + j]);
       loss += (log(sum) - y[i * cols + class]) / ROWS;
-      for (size_t j = 0; j < cols; j++)
-        dz[i * cols + j] = rounded(scale * (exp(y[i * cols + j]) / sum - (j == class)) / ROWS);
+      for (size_t j = 0; j < cols; j++) dz[i * cols + j] = rounded((exp(y[i * cols + j]) / sum - (j == class)) / ROWS);
     }
     return loss;
   }
   for (size_t i = 0; i < n; i++) loss += pow(y[i] - (double)target_at(r, step, i), 2) / (double)n;
   double root = sqrt(loss), factor = r->job->loss == COMPUTE_RMSE ? 1 / root : 2;
-  for (size_t i = 0; i < n; i++) dz[i] = rounded(scale * factor * (y[i] - (double)target_at(r, step, i)) / (double)n);
+  for (size_t i = 0; i < n; i++) dz[i] = rounded(factor * (y[i] - (double)target_at(r, step, i)) / (double)n);
   return r->job->loss == COMPUTE_RMSE ? root : loss;
 }
 
@@ -238,11 +236,11 @@ static void ref_backward(struct ref *f, size_t n_params) {
   }
 }
 
-static void ref_update(struct ref *f, const struct run *r, size_t step, double scale) {
+static void ref_update(struct ref *f, const struct run *r, size_t step) {
   const struct compute_opt_desc *d = &r->job->opt;
   size_t n = r->m.n_params;
-  double norm = 0, lr = lr_at(r->job, step), by = 1 / scale;
-  for (size_t i = 0; i < n; i++) norm += f->g[i] * f->g[i] / scale / scale;
+  double norm = 0, lr = lr_at(r->job, step), by = 1;
+  for (size_t i = 0; i < n; i++) norm += f->g[i] * f->g[i];
   norm = sqrt(norm);
   if (d->clip_norm > 0 && norm > d->clip_norm) by *= d->clip_norm / (norm + 1e-6);
   f->updates++;
@@ -266,7 +264,6 @@ static double loss_tolerance(void) {
 }
 
 static void training_follows_the_reference(void **state) {
-  double scale = seam.p == COMPUTE_FP16 ? 65536 : 1;
   for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
     struct run r;
     struct ref f;
@@ -279,11 +276,11 @@ static void training_follows_the_reference(void **state) {
       device_idle();
       for (size_t i = 0; i < r.n_x; i++) f.act[0][i] = (double)input_at(step, i);
       ref_forward(&f);
-      want = ref_loss(&f, &r, step, scale);
+      want = ref_loss(&f, &r, step);
       if (step == 0) first = want;
       expect_near(loss_read(&r), want, 0, loss_tolerance() * first, jobs[k].widths, step);
       ref_backward(&f, r.m.n_params);
-      ref_update(&f, &r, step, scale);
+      ref_update(&f, &r, step);
     }
     const float *w = weights_read(&r);
     double far = 0;

@@ -24,10 +24,6 @@ static double bf16_value(unsigned k) {
   return k >> 7 ? ldexp(128 + (k & 127), (int)(k >> 7) - 134) : ldexp(k & 127, -133);
 }
 
-static double fp16_value(unsigned k) {
-  return k >> 10 ? ldexp(1024 + (k & 1023), (int)(k >> 10) - 25) : ldexp(k & 1023, -24);
-}
-
 /* x lies between number k and number k + 1: to the nearer, at the same distance to the even one. */
 static void check_between(unsigned k, unsigned infinity, float x, double (*value)(unsigned), float (*rounded)(float)) {
   double down = value(k), up = value(k + 1), d = (double)x - down, u = up - (double)x;
@@ -59,12 +55,6 @@ static void test_bf16_is_the_nearest(void **state) {
   assert_true(round_bf16(3.4028234e38f) == INFINITY && round_bf16(3.38e38f) < INFINITY);
 }
 
-static void test_fp16_is_the_nearest(void **state) {
-  check_all(0x7c00, fp16_value, round_fp16);
-  assert_true(round_fp16(65519.0f) == 65504.0f && round_fp16(65520.0f) == INFINITY);
-  assert_true(round_fp16(0x1p-25f) == 0 && round_fp16(0x1.8p-25f) == 0x1p-24f);
-}
-
 static float same(float x) {
   return x;
 }
@@ -78,8 +68,8 @@ struct bench {
   round_fn rounded;
 };
 
-static void open_bench_of(struct bench *b, enum compute_precision p, enum compute_act hidden) {
-  static const round_fn fns[] = {same, same, round_bf16, round_fp16};
+static void open_bench(struct bench *b, enum compute_precision p, enum compute_act hidden) {
+  static const round_fn fns[] = {same, same, round_bf16};
   struct model_shape shape;
   struct err e = ERR_INIT;
   *b = (struct bench){.c = compute_cpu_create(1, p), .rounded = fns[p]};
@@ -93,18 +83,14 @@ static void open_bench_of(struct bench *b, enum compute_precision p, enum comput
   for (size_t i = 0; i < ROWS * 6; i++) t[i] = rng_unit(2, RNG_WEIGHTS, i);
 }
 
-static void open_bench(struct bench *b, enum compute_precision p) {
-  open_bench_of(b, p, COMPUTE_RELU);
-}
-
 static void close_bench(struct bench *b) {
   model_finish(&b->m);
   compute_destroy(b->c);
 }
 
-static void pass(struct bench *b, struct compute_opt *scale) {
+static void pass(struct bench *b) {
   struct err e = ERR_INIT;
-  struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1, .scale = scale};
+  struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1};
   good(model_forward(&b->m, ROWS, &e), &e);
   good(model_loss(&b->m, &d, b->target, ROWS, &e), &e);
   good(model_backward(&b->m, ROWS, false, 0, NULL, NULL, &e), &e);
@@ -121,7 +107,7 @@ static void check_forward(struct bench *b, uint32_t i, const struct model_tensor
   const float *x = of(b, b->m.act[i], ROWS * in),
               *y = of(b, b->m.before[i + 1] ? b->m.before[i + 1] : b->m.act[i + 1], ROWS * out),
               *w = of(b, b->m.params, b->m.n_flat) + v[0].at, *bias = of(b, b->m.params, b->m.n_flat) + v[1].at;
-  double step = b->rounded == round_bf16 ? 0x1p-7 : b->rounded == round_fp16 ? 0x1p-10 : 0x1p-20;
+  double step = b->rounded == round_bf16 ? 0x1p-7 : 0x1p-20;
   for (size_t r = 0; r < ROWS; r++)
     for (size_t o = 0; o < out; o++) {
       double z = (double)b->rounded(bias[o]);
@@ -170,8 +156,8 @@ static void check_gradient(struct bench *b, uint32_t i, const struct model_tenso
 
 static void check_products(enum compute_precision p, enum compute_act hidden) {
   struct bench b;
-  open_bench_of(&b, p, hidden);
-  pass(&b, NULL);
+  open_bench(&b, p, hidden);
+  pass(&b);
   struct model_tensor v[MODEL_TENSORS_MAX];
   model_shape_tensors(&b.m.shape, v, NULL);
   for (uint32_t i = 0; i + 1 < b.m.shape.n; i++) {
@@ -186,7 +172,7 @@ static void check_products(enum compute_precision p, enum compute_act hidden) {
 }
 
 static void test_products_read_and_write_the_precision(void **state) {
-  for (int p = COMPUTE_FP32; p <= COMPUTE_FP16; p++)
+  for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++)
     for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
       check_products((enum compute_precision)p, (enum compute_act)act);
 }
@@ -195,15 +181,15 @@ static void test_products_read_and_write_the_precision(void **state) {
  * values stored before it. */
 static void check_gradients_of_activations(enum compute_precision p, enum compute_act hidden) {
   struct bench b;
-  open_bench_of(&b, p, hidden);
-  pass(&b, NULL);
+  open_bench(&b, p, hidden);
+  pass(&b);
   const float *dz = of(&b, b.m.delta[3], ROWS * 6), *dx = of(&b, b.m.delta[2], ROWS * 7),
               *x = of(&b, b.m.act[2], ROWS * 7);
   const float *z = hidden == COMPUTE_GELU ? of(&b, b.m.before[2], ROWS * 7) : NULL;
   struct model_tensor v[MODEL_TENSORS_MAX];
   model_shape_tensors(&b.m.shape, v, NULL);
   const float *w = of(&b, b.m.params, b.m.n_flat) + v[4].at;
-  double step = p == COMPUTE_BF16 ? 0x1p-7 : p == COMPUTE_FP16 ? 0x1p-10 : 0x1p-20;
+  double step = p == COMPUTE_BF16 ? 0x1p-7 : 0x1p-20;
   for (size_t r = 0; r < ROWS; r++)
     for (size_t k = 0; k < 7; k++) {
       double sum = 0;
@@ -216,32 +202,9 @@ static void check_gradients_of_activations(enum compute_precision p, enum comput
 }
 
 static void test_gradients_of_activations(void **state) {
-  for (int p = COMPUTE_FP32; p <= COMPUTE_FP16; p++)
+  for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++)
     for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
       check_gradients_of_activations((enum compute_precision)p, (enum compute_act)act);
-}
-
-/* fp16: gradients are multiplied by the loss scale, and small ones survive because of it. */
-static void test_loss_scale_reaches_the_gradients(void **state) {
-  struct bench b;
-  struct err e = ERR_INIT;
-  struct compute_opt *o;
-  open_bench(&b, COMPUTE_FP16);
-  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = b.m.n_flat, .scale_loss = true};
-  struct compute_opt_counters v = {.scale = 1024};
-  good(compute_opt_create(b.c, &d, &o, &e), &e);
-  good(compute_opt_set(b.c, o, &v, &e), &e);
-  pass(&b, NULL);
-  float *g = of(&b, b.m.grads, b.m.n_flat), loss = g[b.m.n_flat], *was = malloc(b.m.n_flat * sizeof *was);
-  memcpy(was, g, b.m.n_flat * sizeof *was);
-  pass(&b, o);
-  double worst = 0;
-  for (size_t i = 0; i < b.m.n_flat; i++) worst = fmax(worst, fabs((double)(g[i] / 1024 - was[i])));
-  assert_true(worst < 1e-3 && g[0] != was[0]);
-  assert_true(g[b.m.n_flat] == loss); /* reported without it */
-  compute_opt_destroy(b.c, o);
-  free(was);
-  close_bench(&b);
 }
 
 static void test_copies_and_fills_of_activations_round(void **state) {
@@ -262,10 +225,8 @@ static void test_copies_and_fills_of_activations_round(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bf16_is_the_nearest),
-      cmocka_unit_test(test_fp16_is_the_nearest),
       cmocka_unit_test(test_products_read_and_write_the_precision),
       cmocka_unit_test(test_gradients_of_activations),
-      cmocka_unit_test(test_loss_scale_reaches_the_gradients),
       cmocka_unit_test(test_copies_and_fills_of_activations_round),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

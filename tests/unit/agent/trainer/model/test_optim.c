@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizers on the CPU: updates, clipping, skipped steps and the loss scale against their formulas; and schedules
+/* The optimizers on the CPU: updates, clipping and skipped steps against their formulas; and schedules
  * of the learning rate at both ends and in the middle. */
 
 #include "agent/trainer/model/model.h"
@@ -22,7 +22,7 @@ static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
   struct err e = ERR_INIT;
   struct compute_buf *p, *g;
   struct compute_opt *o;
-  struct compute_opt_desc d = optim_desc(h, 3, false);
+  struct compute_opt_desc d = optim_desc(h, 3);
   struct compute_opt_counters counters;
   good(compute_alloc(c, COMPUTE_PARAM, 3, &p, &e), &e);
   good(compute_alloc(c, COMPUTE_GRAD, 20, &g, &e), &e);
@@ -126,49 +126,7 @@ static void test_a_step_that_is_not_finite_is_skipped(void **state) {
   struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
   struct compute_opt_counters v = step_with(&d, grad, w);
   assert_true(w[0] == 7 && w[1] == 8);
-  assert_true(v.updates == 0 && v.skipped == 1 && v.skipped_in_row == 1 && v.scale == 1);
-  d.scale_loss = true;
-  assert_true(step_with(&d, grad, w).scale == 32768);
-}
-
-/* Doubled after 2000 good steps in a row, halved by one that is not finite; gradients are divided by it. */
-static void test_loss_scale(void **state) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP16);
-  struct err e = ERR_INIT;
-  struct compute_buf *b;
-  struct compute_opt *o;
-  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 1, .scale_loss = true};
-  struct compute_opt_counters v;
-  good(compute_alloc(c, COMPUTE_GRAD, 64, &b, &e), &e);
-  good(compute_opt_create(c, &d, &o, &e), &e);
-  float *p = compute_host(c, span_of(b, 0, 64));
-  const struct {
-    float grad, scale;
-    uint64_t updates, skipped;
-  } want[] = {{1, 65536, 1999, 0}, {1, 131072, 1, 0},   {INFINITY, 65536, 1, 1},
-              {NAN, 32768, 1, 2},  {1, 32768, 1999, 2}, {1, 65536, 1, 2}};
-  uint64_t updates = 0;
-  p[2] = 0x1p-20f; /* lr */
-  for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-    bool good_grad = isfinite(want[i].grad);
-    for (uint64_t k = 0; k < want[i].updates; k++) {
-      good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
-      memcpy(&v, p + 40, sizeof v);
-      p[0] = 0;
-      p[1] = want[i].grad * v.scale;
-      struct compute_update u = {.param = span_of(b, 0, 1), .grad = span_of(b, 1, 1), .lr = span_of(b, 2, 1)};
-      good(compute_opt_step(c, o, &u, &e), &e);
-      assert_true(p[0] == (good_grad ? -0x1p-20f : 0.0f));
-      updates += good_grad;
-    }
-    good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
-    memcpy(&v, p + 40, sizeof v);
-    assert_true(v.scale == want[i].scale && v.updates == updates && v.skipped == want[i].skipped);
-    assert_true(good_grad ? v.grad_norm == 1 : !isfinite(v.grad_norm));
-  }
-  compute_opt_destroy(c, o);
-  compute_free(c, b);
-  compute_destroy(c);
+  assert_true(v.updates == 0 && v.skipped == 1 && v.skipped_in_row == 1);
 }
 
 static void check_lr(const struct optim_hyper *h, uint64_t steps, double want) {
@@ -224,7 +182,6 @@ int main(void) {
       cmocka_unit_test(test_norm_of_gradients),
       cmocka_unit_test(test_gradients_that_are_too_long_are_clipped),
       cmocka_unit_test(test_a_step_that_is_not_finite_is_skipped),
-      cmocka_unit_test(test_loss_scale),
       cmocka_unit_test(test_warm_up),
       cmocka_unit_test(test_decay),
   };
