@@ -648,7 +648,8 @@ static bool read_command(struct guard_process *s) {
   struct iovec iov = {.iov_base = &c, .iov_len = sizeof(c)};
   struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
   ssize_t n = recvmsg(s->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (n < 0 && errno == EINTR) return true;
+  /* A reset says that the agent has gone with events unread. It comes once, and its last commands come behind it. */
+  if (n < 0 && (errno == EINTR || errno == ECONNRESET)) return true;
   if (n < 0 && errno == EAGAIN) return false;
   if (n <= 0) return agent_gone(s), false;
   for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {

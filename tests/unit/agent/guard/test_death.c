@@ -155,6 +155,37 @@ static void test_finish_kills(void **state) {
   close(out);
 }
 
+static void wait_stopped(pid_t pid) {
+  struct proc p;
+  uint64_t deadline = now_ms() + PATIENCE_MS;
+  while (proc_read(pid, &p) && p.state != 'T') {
+    if (now_ms() > deadline) fail_msg("pid %d does not stop", (int)pid);
+    poll(NULL, 0, 1);
+  }
+}
+
+/* An agent that ends with events of the guard unread makes the guard's next read fail with ECONNRESET. The commands
+ * before that are still there, and count. */
+static void test_the_last_commands_of_an_agent_count(void **state) {
+  struct sockaddr_in addr;
+  int listener = listen_loopback(&addr);
+  struct guard g = start();
+  pid_t guard = g.pid;
+  assert_int_equal(guard_death_report(&g, (struct sockaddr *)&addr, sizeof(addr), NULL, "never", 5, NULL), 0);
+  spawn_shell(&g, 0, 1, "exit 0", NULL);
+  assert_int_equal(poll(&(struct pollfd){.fd = g.fd, .events = POLLIN}, 1, PATIENCE_MS), 1); /* it has read both */
+  assert_int_equal(kill(guard, SIGSTOP), 0);
+  wait_stopped(guard);
+  g.pid = 0; /* a command wakes a guard that it knows */
+  assert_int_equal(guard_death_report(&g, NULL, 0, NULL, NULL, 0, NULL), 0);
+  guard_leave(&g);
+  assert_int_equal(kill(guard, SIGCONT), 0);
+  g.pid = guard;
+  finish(&g);
+  assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 0), 0);
+  close(listener);
+}
+
 /* A guard that cannot run takes no commands: the agent is told so after a while, and is not stopped itself. */
 static void test_guard_frozen(void **state) {
   struct guard g = start();
@@ -168,15 +199,6 @@ static void test_guard_frozen(void **state) {
   spawn_shell(&g, 0, 1, "exit 0", NULL);
   await(&g, GUARD_CLEAR);
   finish(&g);
-}
-
-static void wait_stopped(pid_t pid) {
-  struct proc p;
-  uint64_t deadline = now_ms() + PATIENCE_MS;
-  while (proc_read(pid, &p) && p.state != 'T') {
-    if (now_ms() > deadline) fail_msg("pid %d does not stop", (int)pid);
-    poll(NULL, 0, 1);
-  }
 }
 
 /* One that was stopped is woken by whatever it is told. */
@@ -254,6 +276,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_guard_that_cannot_be_forked, clean),
       cmocka_unit_test_teardown(test_guard_killed, clean),
       cmocka_unit_test_teardown(test_finish_kills, clean),
+      cmocka_unit_test_teardown(test_the_last_commands_of_an_agent_count, clean),
       cmocka_unit_test_teardown(test_guard_frozen, clean),
       cmocka_unit_test_teardown(test_guard_stopped, clean),
       cmocka_unit_test_teardown(test_killed_by_hand, clean),
