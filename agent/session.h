@@ -29,9 +29,9 @@ struct session_options {
   struct front *front;   /* started already */
 };
 
-/* With --standalone rdzvd is always wanted. Started before all else, it starts while this process goes on. A failure is
- * told later, by session_run. program: rdzvd as a function, which a copy of this process calls unless it has asked a
- * driver for its devices. words: as in guard_start. */
+/* With --standalone, starts rdzvd before all else, so that rdzvd comes up while this process goes on. A failure is
+ * reported later, by session_run. program: rdzvd as a function. A copy of this process calls it, unless this process
+ * has used a loop already, to ask a driver for its devices. words: as in guard_start. */
 void session_start_daemon(struct session_options *o, int (*program)(int argc, char **argv),
                           const struct copy_words *words);
 /* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk). Call _exit

@@ -25,7 +25,7 @@ enum {
 
 struct device {
   int index;                /* nvidia-smi's index; -1: not known */
-  bool known;               /* `index` is that of a device of this machine, and of gpus->v if it has any */
+  bool known;               /* this machine has a device with this `index`, and so has gpus->v unless it is empty */
   char pci[DEVICE_PCI_MAX]; /* as in /sys/bus/pci/devices; "": not known */
   char uuid[DEVICE_ID_MAX]; /* its own, or that of the listed MIG part; "": not known */
 };

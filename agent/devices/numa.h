@@ -30,13 +30,13 @@ struct numa {
   uint32_t n;
 };
 
-/* The workers of this host that are bound here: `workers` of `all`, from local rank `first`. */
+/* This agent binds `workers` of the `all` workers of this host, from local rank `first` on. */
 struct numa_slots {
   uint32_t first, workers, all;
 };
 
 /* `allowed`: the CPUs of this process, the only ones that workers get. `info` and `trouble` get sentences, a line
- * each: where workers run without GPUs to follow, and why some are not bound. */
+ * each: `info` where workers run that have no GPU to follow, `trouble` why some workers are not bound. */
 void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how, const struct cpus *allowed,
                const struct numa_slots *slots, struct buf *info, struct buf *trouble);
 void numa_finish(struct numa *n);

@@ -11,7 +11,7 @@
 /* /proc/PID/cgroup: the cgroup of version 2, "/job/step0". False: it is the root, or its name is too long. */
 bool oom_cgroup(const char *text, char *out, size_t size);
 
-/* memory.events of a cgroup: how often its limit, or one below it, was met without help (oom), and how many of its
+/* memory.events of a cgroup: how often memory ran out at its limit or at one below it (oom), and how many of its
  * processes were killed (oom_kill). False: the text has neither. */
 struct oom_events {
   uint64_t oom, kills;

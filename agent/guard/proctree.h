@@ -2,7 +2,7 @@
 #ifndef AGENT_GUARD_PROCTREE_H
 #define AGENT_GUARD_PROCTREE_H
 
-/* Descendants of a process, from /proc. The picture is of a moving thing: take it in a loop, until nothing is left. */
+/* Descendants of a process, from /proc. Processes change while they are read: repeat the call until none is left. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,12 +35,12 @@ bool proc_read(pid_t pid, struct proc *p);
 
 /* Children of this process, which must have one thread only. Cheap: one file. */
 void proctree_children(struct proctree *t);
-/* All descendants of this process, without `spare` and its own (0: none); zombies too. Reads all of /proc. */
+/* All descendants of this process, zombies too, except `spare` and its descendants (0: none). Reads all of /proc. */
 void proctree_descendants(struct proctree *t, pid_t spare);
-/* All descendants of `top`, a descendant of this process, without itself; as above. */
+/* All descendants of `top`, without `top` itself. `top` is a descendant of this process. Otherwise as above. */
 void proctree_below(struct proctree *t, pid_t top);
 
-/* Sends `signo` to p if it is still the same process and alive. False: we may not (it has become another user). */
+/* Sends `signo` to p if it is still the same process and alive. False: no permission (it now runs as another user). */
 bool proc_signal(const struct proc *p, int signo);
 /* The user that it runs as; (uid_t)-1: it is gone. */
 uid_t proc_uid(const struct proc *p);

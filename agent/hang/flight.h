@@ -38,7 +38,7 @@ struct flight {
 int flight_parse(struct flight *f, const char *data, size_t n, struct err *e);
 /* The body of a complete HTTP answer of a debug server. Returns its status, or -EPROTO and a sentence. `body` borrows. */
 int flight_unwrap(const char *data, size_t n, struct slice *body, struct err *e);
-bool flight_is_idle(const struct flight *f); /* in no collective of any group, and has been in one */
+bool flight_is_idle(const struct flight *f); /* the worker has been in a collective, and is in none now */
 
 /* The groups of a node. Strings of `v` point into `room`. */
 struct flights {

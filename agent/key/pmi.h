@@ -31,7 +31,7 @@ int pmi_check(const char *line, size_t len, const char *command, struct err *e);
  * initialized for MPI, so a worker that is an MPI program can do that. -ETIMEDOUT: an agent is missing; -EPROTO, -errno;
  * with a sentence. */
 int pmi_share_key(const struct pmi *p, uint32_t deadline_ms, struct key *key, struct err *e);
-/* At the agent's end: Hydra takes an agent that asked something and ends without this word for one that crashed, and
+/* Call it when the agent ends. If an agent has used PMI and ends without this call, Hydra assumes that it crashed and
  * kills the others. */
 void pmi_leave(const struct pmi *p);
 

@@ -37,7 +37,7 @@ void launch_tree_signal(struct launch_tree *t, int signo);
 void launch_tree_probe(struct launch_tree *t);
 /* All processes below kill what they run. Branches that do not end are killed. */
 void launch_tree_kill(struct launch_tree *t);
-/* Closes the input of all: for them it is the end of the launcher. */
+/* Closes the input of all branches. They treat this as the end of the launcher. */
 void launch_tree_close(struct launch_tree *t);
 /* Stops reading while the caller cannot pass lines on. */
 void launch_tree_pause(struct launch_tree *t, bool paused);

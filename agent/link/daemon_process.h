@@ -13,7 +13,7 @@
 
 struct daemon_process {
   pid_t pid;             /* our child; 0: none */
-  int ready, owner, err; /* ours: its port, our byte and our death, its lines (-1: they go to a file) */
+  int ready, owner, err; /* our pipe ends: read its port; write a byte, or close at our end; read its log (-1: file) */
   int talk;              /* ours: a connection to it, without a key; -1: none */
   char *state_dir;       /* heap; the caller's */
 };
@@ -35,7 +35,7 @@ struct daemon_process_options {
   const struct copy_words *words; /* of this process; NULL: the copy keeps them */
 };
 
-/* Starts it. state_dir of *p: that of the life before; NULL: a new one is made. On an error *p is as before. */
+/* Starts rdzvd. p->state_dir: of the previous process; NULL: a new folder is made. On an error *p is unchanged. */
 int daemon_process_start(const struct daemon_process_options *o, struct daemon_process *p, struct err *e);
 /* Kills it, waits for its end, closes the descriptors and removes the folder. pid 0 is fine. */
 void daemon_process_kill(struct daemon_process *p);

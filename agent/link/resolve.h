@@ -29,8 +29,8 @@ struct resolve_words {
 #define RESOLVE_REMEDY "check its spelling, or give a numeric address"
 
 struct resolve;
-/* A numeric host is answered inside the call, without a thread, and NULL is returned; else fn is called once from the
- * loop. `words` are for the sentence and must outlive the request. */
+/* For a numeric host, calls fn and then returns NULL, without a thread. Otherwise fn is called once from the
+ * loop. `words` are part of error messages and must outlive the request. */
 struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const struct resolve_words *words,
                               resolve_fn fn, void *ctx);
 void resolve_cancel(struct resolve *r); /* fn is no longer called; NULL is fine */

@@ -14,7 +14,7 @@ struct standby {
   char text[ENDPOINT_TEXT_MAX]; /* as rdzvd --listen takes it: "[::]:40123" */
 };
 
-/* Reserves a free port of the numeric address `addr`; of all addresses if addr is NULL or "", or is none of this
+/* Reserves a free port of the numeric address `addr`, or of all addresses if `addr` is NULL, "" or not one of this
  * machine's. Negative errno and a sentence: the machine refused, and fd is -1. */
 int standby_reserve(const char *addr, struct standby *out, struct err *e);
 /* Gives the port up. The text stays. */

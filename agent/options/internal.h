@@ -65,9 +65,9 @@ int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct
 
 /* Appends a sentence to o->notes. */
 void options_note(struct agent_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Refuses a timeout or rank that cannot be read. For a backend with which they have an effect. */
+/* Refuses a timeout or rank that cannot be parsed. Call it only for a backend that uses these values. */
 int rdzv_conf_check_static(const struct rdzv_conf *c, struct err *e);
-/* The lease that keep_alive_* amount to, within its bounds; -1: not given. */
+/* The lease that the keep_alive_* keys give, limited to its bounds; -1: not given. */
 int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c);
 /* Notes every key of --rdzv-conf that has no effect. option: how the user spelled it. */
 void rdzv_conf_note_ignored(struct agent_options *o, const char *option);

@@ -17,8 +17,8 @@
 enum {
   RELAY_LINE_MAX = 16384, /* longer lines are split on the terminal; files get them whole */
   RELAY_TAIL_MAX = 2048,  /* bytes of a worker's last stderr lines for the verdict */
-  RELAY_PROMPT_MS = 100,  /* an unfinished line is shown on a terminal after this time; a bar moves that often */
-  RELAY_BAR_MS = 10000,   /* a bar that has no terminal becomes a line that often */
+  RELAY_PROMPT_MS = 100,  /* a terminal shows an unfinished line after this time, and redraws a bar this often */
+  RELAY_BAR_MS = 10000,   /* without a terminal, a progress bar is printed as a line at this interval */
   RELAY_HELD_MS = 1000,
   RELAY_TROUBLE_MAX = 512,
   RELAY_QUEUE_MAX = 1024, /* lines of the agent's own that wait; beyond that the oldest are dropped and counted */
@@ -33,14 +33,14 @@ struct relay_options {
   /* A line that contains one of these texts is also appended to its stream's `filtered` file; NULL: none. They outlive
    * the relay. */
   const struct opt_strings *out_filters, *err_filters;
-  uint32_t workers;        /* whose recent lines are kept: local ranks below it */
+  uint32_t workers;        /* recent lines are kept for local ranks below this number */
   void (*wake)(void *ctx); /* from the relay's thread: some pipes are drained, or there is a trouble or a traceback; or
                             * NULL */
   void *ctx;
 };
 
 int relay_create(struct relay **out, const struct relay_options *o, struct err *e);
-/* Begins what relay_destroy does, and returns at once. What comes later is not written. */
+/* Starts the work of relay_destroy, and returns at once. Output that arrives later is not written. */
 void relay_close(struct relay *r);
 /* Writes the queued lines and what is in the pipes now, waits at most deadline_ms, frees. Open pipes are closed. */
 void relay_destroy(struct relay *r, uint32_t deadline_ms);
@@ -51,7 +51,7 @@ struct relay_place {
   const char *filtered; /* gets lines that match the filters, with `label` in front; several workers may share it */
   bool shown;           /* on the terminal; also if `file` cannot be written */
   bool pty;             /* the worker gets a pseudo-terminal instead of a pipe */
-  bool needs_pty; /* otherwise a pipe will do where no pseudo-terminal can be had (a container without /dev/ptmx) */
+  bool needs_pty;       /* false: a pipe is used if no pseudo-terminal is available (a container without /dev/ptmx) */
 };
 
 /* How one worker's lines begin, and where they go. */
@@ -72,17 +72,17 @@ int relay_open(struct relay *r, const struct relay_source *s, struct relay_pipes
 /* The master of the workers' keyboard: its echo goes to the terminal, or to `terminal` if neither out nor err is one.
  * Both stay the caller's, and outlive the relay. */
 void relay_echo(struct relay *r, int keyboard, int terminal);
-/* The job is suspended, and the shell has the terminal: no bars and no status line, until `on` is false. */
+/* true: hides bars and status line, because the job is suspended and the shell has the terminal; false: shows them. */
 void relay_hide(struct relay *r, bool on);
-/* All that was printed before relay_hide is on the terminal. `wake` is called when that becomes true. */
+/* Whether all output printed before relay_hide is on the terminal. `wake` is called when that becomes true. */
 bool relay_is_settled(struct relay *r);
-/* The terminal has another size: so have the workers' pseudo-terminals. */
+/* Gives the workers' pseudo-terminals the new size of the terminal. */
 void relay_resize(struct relay *r);
 /* The worker continues in another round: prefix, label and files from now on. */
 void relay_rename(struct relay *r, struct relay_pipes *p, const struct relay_source *s);
-/* The caller no longer needs them. Output that is still in them is written as before. NULL is fine. */
+/* Releases the worker's pipes. Output that is still in the pipes is written as before. NULL is fine. */
 void relay_release(struct relay *r, struct relay_pipes *p);
-/* Both have ended and everything is written. `wake` is called when that becomes true. */
+/* Whether both pipes have ended and all their output is written. `wake` is called when that becomes true. */
 bool relay_is_drained(const struct relay_pipes *p);
 /* Whether a Python traceback has begun in its stderr since the last call: its process is about to end. `wake` is called
  * when that becomes true. */
@@ -92,7 +92,7 @@ uint64_t relay_heard_ms(const struct relay_pipes *p);
 /* The worker's last stderr lines, whole lines if possible, NUL-terminated; at most RELAY_TAIL_MAX bytes. */
 void relay_tail(struct relay *r, const struct relay_pipes *p, char out[RELAY_TAIL_MAX + 1]);
 
-/* Lines of all workers that wrote here, of earlier rounds too, wherever else they went; a bar as a line now and then. */
+/* Appends recent lines of this agent's workers, from earlier rounds too. A progress bar gives a line now and then. */
 void relay_recent(struct relay *r, const struct recent_question *q, struct buf *out, struct recent_answer *a);
 
 /* Prints a log line of the agent to stderr, above the status line. No newline in it. */
@@ -100,7 +100,7 @@ void relay_say(struct relay *r, const char *line);
 /* Replaces the status line at the bottom; "" removes it. Ignored without .status. */
 void relay_status(struct relay *r, const char *line);
 
-/* The thread has been in a write for RELAY_HELD_MS: nothing reads the workers' output. */
+/* Whether the thread has been in one write for RELAY_HELD_MS, so that it does not read the workers' output. */
 bool relay_is_held(const struct relay *r);
 /* From the loop, after wake. True: text says which log file, or that the terminal, cannot be written, and why; output
  * continues elsewhere. Once each. */

@@ -52,10 +52,10 @@ struct rdzv_conn {
   int lost_code; /* not 0: the connection was lost, for good */
   char lost_text[192];
   struct rdzv_bytes out, in;
-  size_t taken; /* bytes of `in` that the last answers lie in */
+  size_t taken; /* bytes of `in` that hold the answers of the last call */
   struct rdzv_due *due;
   size_t n_due, cap_due;
-  size_t n_seen, seen;           /* how many of them are whole in `in`, and their bytes */
+  size_t n_seen, seen;           /* number and total bytes of the answers that are complete in `in` */
   struct c10d_progress progress; /* in the first one that is not whole */
 };
 
@@ -89,10 +89,10 @@ struct rdzv_nccl {
   uint8_t ids[RDZV_NCCL_IDS_MAX * RDZV_NCCL_ID_SIZE];
 };
 
-/* What several threads use at a time. The lock is never held while something waits. */
+/* State that several threads use at a time. No thread waits while it holds the lock. */
 struct rdzv_shared {
   pthread_mutex_t lock;
-  bool gone;     /* the agent is */
+  bool gone;     /* the connection to the agent is lost */
   int lost_code; /* its reason, or 0 */
   char lost_text[sizeof(((struct sdk_refused *)0)->text)];
   struct sdk_progress progress;

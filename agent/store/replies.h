@@ -23,7 +23,7 @@ struct replies *replies_create(uint64_t seed);
 void replies_destroy(struct replies *r); /* NULL is fine */
 
 void replies_add(struct replies *r, const struct find_owners *ask);
-void replies_clear(struct replies *r); /* nobody waits for them any more */
+void replies_clear(struct replies *r); /* drops all: no agent waits for these answers any more */
 
 /* The next answer that is due: how many connections it is about, at most OWNERS_MAX; 0: none is due. Answers are
  * OWNERS_EVERY_MS apart. *serial: of the last question among them. */

@@ -50,7 +50,7 @@ struct store_process {
   char name[16];
   bool torch;      /* PyTorch is loaded */
   bool sleeps;     /* its first thread is in nanosleep */
-  bool connected;  /* a TCP socket of it is */
+  bool connected;  /* one of its TCP sockets is connected */
   bool unanswered; /* a TCP socket of it gets no answer */
 };
 

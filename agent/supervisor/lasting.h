@@ -2,7 +2,7 @@
 #ifndef AGENT_SUPERVISOR_LASTING_H
 #define AGENT_SUPERVISOR_LASTING_H
 
-/* Why starting a worker again would end the same, as far as its exit shows it. Pure. */
+/* Why a restarted worker would fail in the same way, judged by how the worker exited. Pure. */
 
 #include <stdbool.h>
 #include "proto/msg.h"

@@ -24,7 +24,7 @@ struct env_job {
   const char *ras_addr;    /* NCCL_RAS_ADDR unless it is inherited; NULL: none */
   bool worker_store;       /* rank 0 serves the store, not this agent */
   bool virtual_local_rank; /* LOCAL_RANK is 0 for all; each sees only its own device */
-  int devices; /* not 0 for rdzv-trainer: each worker sees only its own of so many; LOCAL_RANK is as usual */
+  int devices; /* number of devices, each worker sees only its own; 0: not rdzv-trainer. LOCAL_RANK is as usual */
   const char *nccl_library;   /* RDZV_NCCL_LIBRARY; NULL: as inherited */
   bool mpi_env;               /* OMPI_COMM_WORLD_* even where they are not inherited */
   uint64_t signals;           /* bit n: signal n is passed on to workers */
@@ -33,7 +33,7 @@ struct env_job {
 };
 
 /* The variables of the list in env.c, then `base` (NULL-terminated "NAME=value") without them and without the agent's
- * own options. Every name of ours stands in it once. The result is the caller's to env_destroy; its strings do not
+ * own options. Each of our names occurs once. The caller frees the result with env_destroy; its strings do not
  * borrow from base. */
 char **env_create(char *const *base, const struct start *start, const struct env_job *job, uint32_t local_rank);
 void env_destroy(char **env);

@@ -6,7 +6,7 @@
  * (the relay), their socket to the agent, and the watch over their devices.
  *
  *   round_start -> the store is served -> the devices are free -> workers are spawned or adopted -> SPAWNED for each
- *   a death     -> EXITED, when the worker's last words are read
+ *   a death     -> EXITED, after the worker's last output is read
  *   round_stop  -> CLEAR, when nothing of the round is left
  *
  * The mind (agent/supervisor) decides when; each function here carries out one effect and answers with events. Of one
@@ -39,8 +39,8 @@ struct round_options {
   struct log_dir *logs;                /* made at the first round if it is not made yet */
   struct device_watch_options devices; /* loop, env, workers and callbacks are not filled */
   struct round_store *store;           /* opened by START on node rank 0 */
-  pid_t group;                         /* of the job that the shell sees; 0: it is not known */
-  void (*on_suspended)(void *ctx);     /* answers round_suspend, when their output is on the terminal */
+  pid_t group;                         /* the process group that the shell knows as the job; 0: not known */
+  void (*on_suspended)(void *ctx);     /* called after round_suspend, once the workers' output is on the terminal */
   void (*on_event)(void *ctx, struct supervisor_event *ev); /* now_ms is not filled */
   pid_t (*daemon_pid)(void *ctx); /* of the rdzvd that this agent has started: not a worker's process. 0: none */
   void *ctx;
@@ -48,8 +48,8 @@ struct round_options {
 
 struct round_driver;
 
-/* g was started before and belongs to the driver from now on. After a failure the process is to end: nothing is taken
- * back. */
+/* The guard g must run already; it belongs to the driver from now on. After a failure the process must exit: nothing is
+ * undone. */
 int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e);
 struct relay *round_relay(struct round_driver *r);
 
@@ -57,13 +57,13 @@ struct relay *round_relay(struct round_driver *r);
 void round_start(struct round_driver *r, struct start *start, const struct bytes *guests, const struct local_set *stay);
 /* STOP_TREES: guard_stop. Carried out here if the guard does not do it (agent/guard/watch.h). */
 void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep);
-/* SHUT_STORE: nothing of the round is left here. */
+/* SHUT_STORE: closes the store to new connections, because nothing of the round is left on this node. */
 void round_shut_store(struct round_driver *r);
 /* KILL: to the worker's process group. */
 void round_signal(struct round_driver *r, uint32_t local_rank, int signo);
 /* Stops all processes of the workers, or continues them. Time in between does not count as a hang. */
 void round_suspend(struct round_driver *r, bool on);
-/* The terminal has another size. */
+/* Gives the workers' pseudo-terminals the new size of the terminal. */
 void round_resize(struct round_driver *r);
 /* LOOK: records from the workers' socket are reported first. */
 void round_look(struct round_driver *r);
@@ -79,14 +79,14 @@ char **round_env(const struct round_driver *r, uint32_t round);
 /* IDS, REQUEST: to the workers' socket. */
 void round_ids(struct round_driver *r, const struct supervisor_effect *fx);
 void round_request(struct round_driver *r, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
-/* TOLD: logs when it happened and the name of the error file. local_rank -1: no worker of this node. */
+/* TOLD: logs the time of the failure and the name of the error file. local_rank -1: no worker of this node failed. */
 void round_note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error);
-/* The agent exits with `code`, not 0: the reason goes to the error file of the program that started the agent
+/* Writes why the agent exits with `code` (not 0) to the error file of the program that started the agent
  * (TORCHELASTIC_ERROR_FILE), if there is one. */
 void round_hand_up(struct round_driver *r, int code);
 bool round_is_busy(const struct round_driver *r); /* a file is being written */
 
-/* Tells the guard to end. No event follows; lines still go to the terminal. */
+/* Asks the guard to end. No event follows. Lines still go to the terminal. */
 void round_close(struct round_driver *r);
 /* After round_close. Waits for the guard, at most deadline_ms, and kills what it leaves. Waits, bounded, for output
  * that is on its way. Memory is free when the loop has closed the handles. */

@@ -31,13 +31,13 @@ size_t munge_answer_format(const struct munge_nonce *n, const struct key *k, cha
 
 /* -EPROTO and a sentence. */
 int munge_request_parse(const char *payload, size_t len, struct munge_nonce *out, struct err *e);
-/* The key of user `uid`. -EPROTO: it is no such answer, or not to this nonce (compared in constant time); -EACCES: it
+/* The key of user `uid`. -EPROTO: not such an answer, or one to another nonce (compared in constant time); -EACCES: it
  * is the key of somebody else. *out is wiped then. */
 int munge_answer_parse(const char *payload, size_t len, const struct munge_nonce *n, uint32_t uid, struct key *out,
                        struct err *e);
 
 /* Whether a daemon of user `encoder` may give user `own` a key: root, the same user, and `trusted` (MUNGE_NO_USER:
- * nobody) may. Else -EACCES and a sentence. */
+ * no user) may. Otherwise -EACCES and a sentence. */
 int munge_encoder_check(uint32_t encoder, uint32_t own, int64_t trusted, struct err *e);
 
 #endif

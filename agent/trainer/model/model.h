@@ -31,7 +31,7 @@ enum {
 enum model_extra {
   MODEL_LOSS,       /* of the whole batch */
   MODEL_BAD,        /* the number of losses that are not finite; infinite: a rank's updates are blocked */
-  MODEL_BAD_RANK,   /* the sum of their ranks, each plus 1: with one of them, its rank */
+  MODEL_BAD_RANK,   /* the sum of (rank + 1) over these losses: if there is only one, it gives the rank */
   MODEL_STOP,       /* the number of ranks that were asked to stop */
   MODEL_CHECKPOINT, /* the number of ranks that were asked for a checkpoint */
   MODEL_WRITER,     /* rank 0 alone, about its checkpoints: bits of enum model_writer */
@@ -81,7 +81,7 @@ uint64_t model_shape_params(const struct model_shape *s);
 /* Fills in the tensors in their order, and returns their number: 2 per layer, weight then bias. *flat: floats in
  * memory. */
 int model_shape_tensors(const struct model_shape *s, struct model_tensor out[MODEL_TENSORS_MAX], size_t *flat);
-/* Between the two layouts, in place: the memory of `floats` holds the longer one, with pads. */
+/* Convert between the two layouts in place. `floats` has room for the longer layout, the one with pads. */
 void model_pack(const struct model_shape *s, float *floats);
 void model_unpack(const struct model_shape *s, float *floats);
 void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size);
@@ -98,7 +98,7 @@ const char *model_act_name(enum compute_act act);
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
                size_t max_rows, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
-/* Gradients in other memory than before, all 0. Nothing queued, registered or captured may use the old ones. */
+/* Moves the gradients to new memory, all 0. No queued, registered or captured work may use the old memory. */
 int model_renew_grads(struct model *m, struct err *e);
 
 int model_forward(struct model *m, size_t rows, struct err *e);

@@ -16,7 +16,7 @@
 
 struct wait_log;
 
-/* NULL if there can be no thread. */
+/* NULL if the thread cannot be created. */
 struct wait_log *wait_log_create(uint64_t every_ms);
 void wait_log_destroy(struct wait_log *w);
 /* Ends the wait before, if there is one. tally NULL: the work is not counted; else it lives until wait_log_end. unit: the
@@ -26,7 +26,7 @@ void wait_log_begin(struct wait_log *w, const struct tally *tally, const char *u
 void wait_log_end(struct wait_log *w);
 
 /* The lines. Pure. "WHAT: 2.1 of 8.4 GB after 5.0 s, about 15 s left". still_ms: since the last progress; a wait that
- * has stood still for every_ms says so. */
+ * has made no progress for every_ms is reported as such. */
 struct wait_state {
   const char *what, *unit;
   uint64_t ms, still_ms, every_ms, done, total;
