@@ -2,9 +2,9 @@
 /* The guard's last act: it sends the message that the agent left with it for the case of its death.
  *
  * The agent encoded the bytes when it had a daemon and an identity; the guard knows no messages and no names, and the
- * address is numeric. With a key it opens a channel of its own: the agent's died with it. Nothing else is left to do in this process, so it may wait, but shortly: the daemon learns of the
- * death from the closed connection too. The report only spares everybody the grace in which that agent might come
- * back. */
+ * address is numeric. With a key it opens a channel of its own: the agent's died with it. Nothing else is left to do in
+ * this process, so it may wait, but shortly: the daemon learns of the death from the closed connection too. The report
+ * only saves the time in which that agent might come back. */
 
 #include "agent/guard/wire.h"
 

@@ -23,10 +23,9 @@ enum {
   SUPERVISOR_OTHER_PROTOCOL_MS = 30000, /* how long the port may speak another protocol before the agent gives up */
   SUPERVISOR_LEAVE_SLACK_MS = 7000,     /* leaving: beyond --stop-timeout */
   SUPERVISOR_EARLY_MS = 60000,          /* from the first worker that finishes to a line about it, while others go on */
-  SUPERVISOR_EVENT_STRINGS = 6,
-  SUPERVISOR_MINT_MS = 20000,   /* until a helper has minted NCCL ids; < JOB_MINT_MS */
-  SUPERVISOR_FORWARD_MS = 5000, /* or a lease, if that is less */
-  SUPERVISOR_CLAIM_MS = 10000,  /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
+  SUPERVISOR_MINT_MS = 20000,           /* until a helper has minted NCCL ids; < JOB_MINT_MS */
+  SUPERVISOR_FORWARD_MS = 5000,         /* or a lease, if that is less */
+  SUPERVISOR_CLAIM_MS = 10000,          /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
   SUPERVISOR_PROBE_MS = 5500, /* a hang: how long workers are probed before they are stopped, at most; < JOB_PROBE_MS */
 };
 
@@ -101,6 +100,8 @@ enum supervisor_event_kind {
   SUP_TICK,           /* supervisor_deadline has come */
 };
 
+enum { SUPERVISOR_EVENT_STRINGS = 6 };
+
 struct supervisor_event {
   enum supervisor_event_kind kind;
   uint64_t now_ms;
@@ -127,7 +128,7 @@ struct supervisor_event {
     struct {
       const char *text, *device, *error, *interpreter, *ras, *silent;
     };
-    const char *strings[SUPERVISOR_EVENT_STRINGS];
+    const char *strings[SUPERVISOR_EVENT_STRINGS]; /* the same */
   };
   union {
     struct {
@@ -218,6 +219,11 @@ struct supervisor_event {
     } mint_failed;
   };
 };
+
+_Static_assert(sizeof(const char *) * SUPERVISOR_EVENT_STRINGS == offsetof(struct supervisor_event, silent) +
+                                                                      sizeof(const char *) -
+                                                                      offsetof(struct supervisor_event, text),
+               "strings has each of them");
 
 /* With its own copies of the strings. The message, the ids and the collectives are not copied. */
 struct supervisor_event *supervisor_event_copy(const struct supervisor_event *ev);

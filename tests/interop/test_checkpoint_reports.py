@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is told of checkpoints: where a round resumed, and when workers waited for one."""
+"""Workers report their checkpoints to the agent: the step at which a round resumed, and each wait for a save."""
 
 import importlib.util
 import sys

@@ -13,8 +13,8 @@
  *  - Buffers are opaque and their sizes count elements. Values cross to and from the host as floats; `use` and the
  *    precision decide how the device stores them. Only COMPUTE_STAGE memory has a host address (compute_host). Do not
  *    touch a stage between a compute_copy and a mark behind it.
- *  - Values that change from step to step lie on the device: the learning rate, the update count, the
- *    decision to skip. So the host does not wait for them, and a step can be captured once and launched again
+ *  - Values that change from step to step lie on the device: the learning rate, the update count, the decision to
+ *    skip. So the host does not wait for them, and a step can be captured once and launched again
  *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
  *  - All weights are one allocation and all gradients another, with equal offsets. One call updates everything, and one
  *    collective reduces everything.
@@ -278,9 +278,9 @@ static inline int compute_backward_input(struct compute *c, struct compute_layer
  *   out[1]   1 if the loss is not finite, else 0; infinite if dz is wanted and updates are blocked
  *   out[2]   rank_tag if the loss is not finite, else 0
  *
- * dz = weight * gradient of the loss by y; dz.buf NULL: only the loss. mse is the mean over rows and
- * columns against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y)
- * against target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
+ * dz = weight * gradient of the loss by y; dz.buf NULL: only the loss. mse is the mean over rows and columns
+ * against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y) against
+ * target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
 static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                                struct span dz, struct span out, struct err *e) {
   return c->ops->loss(c, d, y, target, dz, out, e);
@@ -307,11 +307,10 @@ static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o)
 static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
   return c->ops->opt_state(o, i);
 }
-/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first
- * clipped to clip_norm by their norm over all weights. If u->bad is not 0, or the norm is not finite, the update is
- * skipped: only the counters change, and grad_norm is not finite. If u->bad is infinite, the updates
- * of some rank are blocked, and this call changes nothing, as if they were blocked here too. Do not use grad
- * afterwards: it may have been scaled.
+/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first clipped to
+ * clip_norm by their norm over all weights. If u->bad is not 0, or the norm is not finite, the update is skipped: only
+ * the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are blocked, and
+ * this call changes nothing, as if they were blocked here too. Do not use grad afterwards: it may have been clipped.
  *
  * Behind a mark, u->counters is a struct compute_opt_counters. An update that is blocked writes them too. */
 #define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))

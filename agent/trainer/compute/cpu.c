@@ -7,8 +7,8 @@
  * bf16 values are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
  * rounded on their way into a product; activations and their gradients when they are written. A product of two such
  * floats is exact and sums are floats, so only the order of sums differs from a device's. GELU is not part of a
- * product: its input is rounded before it, and its gradient before its derivative. bf16 is a reference for devices here; a
- * step takes longer than with fp32.
+ * product: its input is rounded before it, and its gradient before its derivative. bf16 is a reference for
+ * devices here; a step takes longer than with fp32.
  *
  * Results must depend on the input alone, because an interrupted run has to end with the same bytes as an uninterrupted
  * one. So each sum has one fixed order, long sums are double, and OpenBLAS runs one thread by default. With four

@@ -2,9 +2,9 @@
 #ifndef AGENT_TRAINER_COMPUTE_ROUNDING_H
 #define AGENT_TRAINER_COMPUTE_ROUNDING_H
 
-/* Rounds floats to what bf16 can hold: to nearest, ties to even, as every device converts them. The result is
- * a float again. Infinities and NaNs stay, and values that are too large become infinities. There are no branches, so
- * loops over these functions are vectorised. Pure. */
+/* Rounds floats to what bf16 can hold: to nearest, ties to even, as every device converts them. The result is a float
+ * again. Infinities and NaNs stay, and values that are too large become infinities. There are no branches, so loops
+ * over this function are vectorised. Pure. */
 
 #include <stdint.h>
 #include <string.h>

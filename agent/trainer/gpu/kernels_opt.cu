@@ -3,8 +3,8 @@
  *
  *   decide    Every block sums the squares of its part of the gradients, in double. The last one computes the norm,
  *             decides whether the update is skipped or blocked, and computes the factors of the gradients and the
- *             learning rate. It counts exactly as compute/cpu.c does, and writes the
- *             counters to the host's memory.
+ *             learning rate. It counts exactly as compute/cpu.c does, and writes the counters to the
+ *             host's memory.
  *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
  *             nothing if `decide` said no.
  *

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers on the device, pinned stages on the host, copies between them, and a data set on the device.
  *
- * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16,
- * parameters exist twice, as floats and as a copy that every writer of the floats updates (copy, fill, the optimizer's
- * kernel).
+ * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16, parameters
+ * exist twice, as floats and as a copy that every writer of the floats updates (copy, fill, the optimizer's kernel).
  *
  * A step copies between stages and floats, and does not wait. A copy between a stage and activations that are not
  * floats goes through temporary memory and waits, and so does a copy from stage to stage: these are for tests.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Losses and the optimizer: checks arguments and queues kernels (kernels_loss.cu, kernels_opt.cu).
  *
- * The optimizer's counters and the factors of one update lie in one control block on the device. Its
- * first field is the struct compute_opt_counters that compute_opt_read copies to a stage. An update writes them there
- * itself, so a step has no copy for them. Host and device have the same byte order and the same layout. */
+ * The optimizer's counters and the factors of one update lie in one control block on the device. Its first field is the
+ * struct compute_opt_counters that compute_opt_read copies to a stage. An update writes them there itself, so a step
+ * has no copy for them. Host and device have the same byte order and the same layout. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 

@@ -10,8 +10,7 @@
  *                ranks queue them without a capture, and begin no sum before the backward pass is over. Each rank waits
  *                for the squares of its own gradients. If they are not finite, it puts its number where that of a bad
  *                loss would be. Then the sums go on as always.
- *   result       The number comes with the results of the step, and the message has it.
- */
+ *   result       The number comes with the results of the step, and the message has it. */
 
 #include "agent/trainer/run/look.h"
 

@@ -28,8 +28,8 @@
  * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
  *
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
- * because all have the same sums. check_finite counts and logs it some steps later. One such step
- * does not end a run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
+ * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
+ * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
  * not finite. If only gradients are not finite, their sum does not name a rank, and the next steps look for it
  * (look.c). */
 
