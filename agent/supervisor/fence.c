@@ -144,6 +144,7 @@ static void log_fenced(struct supervisor *s, uint64_t at_ms) {
       sup_daemon_name(s), (double)(s->now_ms - s->heartbeat.acked_ms) / 1000, (double)lease_ms(s) / 1000);
 }
 
+/* A death from at_ms on is not a failure, although its event may come much later. */
 static void fence_now(struct supervisor *s, uint64_t at_ms) {
   log_fenced(s, at_ms);
   s->fence.since_welcome = true;
@@ -153,16 +154,23 @@ static void fence_now(struct supervisor *s, uint64_t at_ms) {
   }
   s->fence.killed = true;
   sup_stop_trees(s, STOP_FENCED, 0);
+  s->stop.begun_ms = earliest(s->stop.begun_ms, at_ms);
 }
 
-/* A death from when_ms on is not a failure, although this event may come much later. */
+/* The guard may have been stopped as long as this agent. Then the backstop killed the workers at the deadline, and
+ * when_ms is only when the guard could run again. */
+static uint64_t fenced_at_ms(const struct supervisor *s, const struct supervisor_event *ev) {
+  return earliest(ev->when_ms, sup_fence_deadline(s));
+}
+
 void sup_fenced(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!s->fence.killed && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT) fence_now(s, ev->when_ms);
-  if (ev->when_ms < s->stop.begun_ms) s->stop.begun_ms = ev->when_ms;
+  uint64_t at_ms = fenced_at_ms(s, ev);
+  if (!s->fence.killed && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT) fence_now(s, at_ms);
+  s->stop.begun_ms = earliest(s->stop.begun_ms, at_ms);
 }
 
 void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev) {
-  if (sup_any_parked(s)) fence_now(s, ev->when_ms);
+  if (sup_any_parked(s)) fence_now(s, fenced_at_ms(s, ev));
 }
 
 void sup_update_guard_fence(struct supervisor *s) {
