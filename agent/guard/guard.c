@@ -215,7 +215,8 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   if (rc) return rc;
   struct buf strings = BUF_INIT;
   struct guard_command c = {.kind = GUARD_CMD_SPAWN};
-  c.u.spawn = (struct guard_cmd_spawn){.round = s->round, .local_rank = s->local_rank, .count = s->count};
+  c.u.spawn =
+      (struct guard_cmd_spawn){.round = s->round, .local_rank = s->local_rank, .count = s->count, .warm = s->warm};
   c.u.spawn.cpus_size = s->cpus ? s->cpus_size : 0;
   if (c.u.spawn.cpus_size) buf_append(&strings, s->cpus, c.u.spawn.cpus_size);
   c.u.spawn.argc = append_strings(&strings, s->argv);
@@ -232,6 +233,20 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
     rc = err_sys(e, fd, "no memory file for the worker's environment");
   else
     rc = send_command(g, &c, sizeof(c.u.spawn), (const int[]){fd, s->out, s->err}, GUARD_SPAWN_FDS, e);
+  if (fd >= 0) close(fd);
+  buf_finish(&strings);
+  return rc;
+}
+
+int guard_template(struct guard *g, const char *const *argv, const char *const *env, int zip, struct err *e) {
+  struct buf strings = BUF_INIT;
+  struct guard_command c = {.kind = GUARD_CMD_TEMPLATE};
+  c.u.spawn.argc = append_strings(&strings, argv);
+  c.u.spawn.envc = append_strings(&strings, env);
+  c.u.spawn.size = (uint32_t)strings.len;
+  int fd = strings.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(&strings);
+  int rc = fd < 0 ? err_sys(e, fd, "no memory file for the template")
+                  : send_command(g, &c, sizeof(c.u.spawn), (const int[]){fd, zip}, 2, e);
   if (fd >= 0) close(fd);
   buf_finish(&strings);
   return rc;

@@ -66,11 +66,17 @@ struct guard_spawn {
   const char *const
       *env; /* NULL-terminated "NAME=value"; the folder of its TORCHELASTIC_ERROR_FILE, and the one above, are made */
   int out, err;       /* its stdout and stderr: passed on, the caller closes its own copies; stdin is the agent's */
+  bool warm;          /* the template may fork it: argv is the template's */
   const void *cpus;   /* which it may use, as for sched_setaffinity; NULL: as this process */
   uint32_t cpus_size; /* bytes, at most GUARD_CPUS_MAX */
 };
 /* A worker of another round than those that run, or of one that is being stopped, is answered with EXEC_FAILED. */
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
+
+/* Starts the template, from which workers of the same argv are forked as long as it is sure of itself (agent/warm). env: as
+ * far as it is the same for all workers. zip: a file in memory with template.py in it. GUARD_TEMPLATE says how it goes;
+ * whatever it says, guard_spawn starts its worker. A second template is not started while there is one. */
+int guard_template(struct guard *g, const char *const *argv, const char *const *env, int zip, struct err *e);
 
 /* Sends `signo` to every worker's process group and to the processes that dead workers left behind, and SIGKILL to
  * every tree after grace_ms (0: at once). When all workers are dead, processes outside of their groups have 200 ms;
@@ -143,7 +149,9 @@ enum guard_event_kind {
    * not a worker itself. GUARD_CLEAR follows when it is gone */
   GUARD_STUCK,
   GUARD_SUSPENDED, /* answers guard_suspend: every process of a worker is stopped, unless the round is being stopped */
-  GUARD_GONE,      /* the guard died; fd is closed. Call guard_reap_orphans */
+  /* news of the template: pid, error: an enum template_word, and its text */
+  GUARD_TEMPLATE,
+  GUARD_GONE, /* the guard died; fd is closed. Call guard_reap_orphans */
 };
 
 struct guard_event {

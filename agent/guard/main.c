@@ -25,9 +25,12 @@
  * descendants, and a child of ours in a kept worker's session (its parent died, and nothing else shows which worker it
  * belonged to). A helper with its own session that lost its parent has left its worker. It is stopped with the round,
  * as at any other stop. Two looks must agree that nothing else is left: one picture alone can miss a process whose
- * parent died while it was taken. */
+ * parent died while it was taken.
+ *
+ * The template (template.h) is spared in the same way. It is of no round, and never a leftover. */
 
 #include "agent/guard/proctree.h"
+#include "agent/guard/template.h"
 #include "agent/guard/wire.h"
 
 #include <errno.h>
@@ -98,6 +101,7 @@ struct guard_process {
   bool orphaned;    /* a worker has died since: its last child is ours now, and may not have got the signal */
   uint64_t deep_at_ms, deep_every_ms, stuck_at_ms; /* KILLING */
   uint32_t killed;
+  struct template template;
   struct guard_event *events; /* not yet sent */
   size_t n_events, cap_events;
   struct guard_cmd_death_report death_report;
@@ -123,6 +127,18 @@ static void emit(struct guard_process *s, struct guard_event ev) {
   }
   s->events[s->n_events++] = ev;
   flush_events(s);
+}
+
+static void emit_template(struct guard_process *s, int word, const char *text) {
+  struct guard_event ev = {.kind = GUARD_TEMPLATE, .pid = s->template.pid, .error = word};
+  snprintf(ev.text, sizeof(ev.text), "%s", text);
+  emit(s, ev);
+}
+
+static void end_template(struct guard_process *s, const char *why) {
+  bool told = s->template.state == TEMPLATE_NONE;
+  if (!told) emit_template(s, TEMPLATE_DOUBT, why);
+  guard_template_gone(&s->template);
 }
 
 static struct guard_event event_of(const struct guard_process *s, enum guard_event_kind kind, const struct guarded *w) {
@@ -185,9 +201,10 @@ static bool is_kept(struct guard_process *s, pid_t pid) {
   return w && w->kept && !w->reaped;
 }
 
-/* pid: a child of ours. */
+/* pid: a child of ours. A fork of the template is in its session until it is a worker. */
 static bool is_spared_child(struct guard_process *s, pid_t pid) {
-  return is_kept(s, pid) || is_kept(s, getsid(pid));
+  pid_t session = getsid(pid);
+  return is_kept(s, pid) || is_kept(s, session) || (s->template.pid > 0 && session == s->template.pid);
 }
 
 static const struct proc *find_proc(const struct proctree *t, pid_t pid) {
@@ -222,7 +239,7 @@ static bool only_kept_left(struct guard_process *s) {
 /* Our descendants, without the spared ones. */
 static void list_others(struct guard_process *s, struct proctree *t) {
   size_t kept = 0;
-  proctree_descendants(t, 0);
+  proctree_descendants(t, s->template.pid);
   if (!count_kept(s)) return;
   bool *spared = xcalloc(t->n ? t->n : 1, sizeof(*spared));
   for (size_t i = 0; i < t->n; i++) spared[i] = is_spared(s, t, &t->v[i]);
@@ -489,7 +506,9 @@ static bool reap(struct guard_process *s) {
     if (pid < 0 && errno == EINTR) continue;
     if (pid < 0) return true;
     struct guarded *w = find_worker(s, pid);
-    if (w && !w->reaped)
+    if (pid == s->template.pid)
+      end_template(s, "it has ended");
+    else if (w && !w->reaped)
       worker_exited(s, w, status);
     else if (s->phase == PHASE_KILLING && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
       s->killed++;
@@ -505,16 +524,41 @@ static void add_worker(struct guard_process *s, struct guarded w) {
   s->alive++;
 }
 
-/* Commands. -------------------------------------------------------------------------------------------------------- */
+/* The template. ---------------------------------------------------------------------------------------------------- */
 
 static void close_all(const int *fds, int n) {
   for (int i = 0; i < n; i++) close(fds[i]);
 }
 
+/* 0, or why no worker can start now, as a negative errno. */
+static int refusal(const struct guard_process *s, const struct guard_cmd_spawn *c) {
+  if (s->phase != PHASE_IDLE && c->round != s->round) return -EBUSY;
+  if (s->phase != PHASE_IDLE && s->phase != PHASE_RUNNING) return -ECANCELED;
+  return s->n_workers >= GUARD_WORKERS_MAX ? -E2BIG : 0;
+}
+
+/* One SPAWN is done. rc: why its worker could not be started, or 0. */
+static void count_spawned(struct guard_process *s, const struct guard_cmd_spawn *c, const struct guarded *w, int rc) {
+  if (s->phase == PHASE_IDLE) {
+    s->phase = PHASE_RUNNING;
+    s->round = c->round;
+    s->any_failed = false; /* a parked worker that died since is of no round */
+  }
+  if (c->round == s->round) {
+    s->count = c->count;
+    s->spawned++;
+  }
+  struct guard_event ev = event_of(s, GUARD_EXEC_FAILED, w);
+  ev.round = c->round;
+  if (rc)
+    emit_exec_failed(s, ev, -rc, w->name);
+  else
+    add_worker(s, *w);
+}
+
 static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS],
                      int n_fds) {
   struct guarded w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "its pipes"};
-  int rc = 0;
   if (fence_is_due(s)) { /* the agent was stopped before it could send SPAWN: too late */
     close_all(fds, n_fds);
     if (s->phase == PHASE_IDLE) {
@@ -527,34 +571,60 @@ static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, c
     close_all(fds, n_fds);
     return;
   }
-  if (n_fds != GUARD_SPAWN_FDS)
-    rc = -EMFILE; /* the kernel drops what we have no room for */
-  else if (s->phase != PHASE_IDLE && c->round != s->round)
-    rc = -EBUSY;
-  else if (s->phase != PHASE_IDLE && s->phase != PHASE_RUNNING)
-    rc = -ECANCELED;
-  else if (s->n_workers >= GUARD_WORKERS_MAX)
-    rc = -E2BIG;
+  int rc = n_fds == GUARD_SPAWN_FDS ? refusal(s, c) : -EMFILE; /* the kernel drops what we have no room for */
   if (rc)
     close_all(fds, n_fds);
   else
     rc = guard_fork_worker(c, fds, &w.pid, &w.exec_fd, w.name);
-  if (s->phase == PHASE_IDLE) {
-    s->phase = PHASE_RUNNING;
-    s->round = c->round;
-    s->any_failed = false; /* a parked worker that died since is of no round */
-  }
-  if (c->round == s->round) {
-    s->count = c->count;
-    s->spawned++;
-  }
-  struct guard_event ev = event_of(s, GUARD_EXEC_FAILED, &w);
-  ev.round = c->round;
-  if (rc)
-    emit_exec_failed(s, ev, -rc, w.name);
-  else
-    add_worker(s, w);
+  count_spawned(s, c, &w, rc);
 }
+
+/* The template has forked it. */
+static void begin_forked(struct guard_process *s, struct waiting_worker *f, pid_t pid) {
+  struct guarded w = {.local_rank = f->command.local_rank, .pid = pid, .exec_fd = f->pair, .name = "its template"};
+  int rc = refusal(s, &f->command);
+  if (!rc && send(f->pair, "g", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) rc = -errno;
+  close_all(f->fds, GUARD_SPAWN_FDS);
+  if (rc) close(f->pair); /* it reads the end, and exits */
+  count_spawned(s, &f->command, &w, rc);
+}
+
+/* Workers whose time has come, in whichever way they start. */
+static void spawn_waiting(struct guard_process *s) {
+  struct waiting_worker w;
+  enum template_next next;
+  pid_t pid;
+  /* A SPAWN behind the fence is answered by do_spawn. */
+  while ((next = guard_template_next(&s->template, fence_is_due(s), &w, &pid)) != TEMPLATE_WAITS) {
+    if (next == TEMPLATE_FORKED)
+      begin_forked(s, &w, pid);
+    else
+      do_spawn(s, &w.command, w.fds, GUARD_SPAWN_FDS);
+  }
+}
+
+static void take_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
+  if (c->warm && n_fds == GUARD_SPAWN_FDS && guard_template_takes(&s->template))
+    guard_template_queue(&s->template, c, fds);
+  else
+    do_spawn(s, c, fds, n_fds);
+}
+
+static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
+  if (s->template.pid || n_fds != GUARD_TEMPLATE_FDS) {
+    close_all(fds, n_fds);
+    return;
+  }
+  int rc = guard_template_start(&s->template, c, fds);
+  if (rc) emit_template(s, TEMPLATE_DOUBT, strerror(-rc));
+}
+
+static void hear_template(struct guard_process *s) {
+  char word, text[GUARD_TEMPLATE_WORD_MAX];
+  while (guard_template_hear(&s->template, &word, text, sizeof(text))) emit_template(s, word, text);
+}
+
+/* Commands. -------------------------------------------------------------------------------------------------------- */
 
 /* The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
  * round, and what these workers left behind is killed. */
@@ -592,6 +662,7 @@ static void do_adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
 
 static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
   uint64_t kill_at = boot_ms() + c->grace_ms;
+  guard_template_drop(&s->template);
   if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) keep_fewer(s, c);
   if (s->phase == PHASE_IDLE) {
     s->round = c->round;
@@ -630,6 +701,8 @@ static void keep_death_report(struct guard_process *s, struct guard_cmd_death_re
 static void agent_gone(struct guard_process *s) {
   s->sock = -1;
   s->n_events = 0;
+  guard_template_drop(&s->template);
+  guard_template_end(&s->template);
   for (size_t i = 0; i < s->n_workers; i++) s->workers[i].exec_fd = -1;
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
@@ -658,7 +731,8 @@ static bool read_command(struct guard_process *s) {
     memcpy(fds, CMSG_DATA(h), sizeof(int) * (size_t)n_fds);
   }
   switch ((enum guard_command_kind)c.kind) {
-  case GUARD_CMD_SPAWN: do_spawn(s, &c.u.spawn, fds, n_fds); break;
+  case GUARD_CMD_SPAWN: take_spawn(s, &c.u.spawn, fds, n_fds); break;
+  case GUARD_CMD_TEMPLATE: do_template(s, &c.u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c.u.stop); break;
   case GUARD_CMD_SIGNAL: do_signal(s, &c.u.signal); break;
   case GUARD_CMD_FENCE: do_fence(s, &c.u.fence); break;
@@ -714,7 +788,8 @@ static void update_phase(struct guard_process *s, bool none_left) {
   uint64_t now = boot_ms();
   bool complete = s->spawned >= s->count;
   size_t kept = count_kept(s), others = s->alive - kept;
-  if (kept && s->phase != PHASE_PARKED && others == 0) none_left = only_kept_left(s);
+  if (!none_left && others == 0 && (kept ? s->phase != PHASE_PARKED : s->phase != PHASE_IDLE && s->template.pid > 0))
+    none_left = only_kept_left(s);
   if (s->phase == PHASE_RUNNING && s->alive == 0 && complete && !none_left) {
     s->phase = PHASE_TERMINATING;
     s->signo = 0;
@@ -743,23 +818,29 @@ static int next_timeout(const struct guard_process *s) {
   if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
   if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
   if (s->suspended && s->hold_at_ms < at) at = s->hold_at_ms;
+  uint64_t template_at = guard_template_deadline(&s->template);
+  if (template_at < at) at = template_at;
   if (at == NEVER) return -1;
   return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
 }
 
 /* Sleeps until something happens; empties the signalfd and reads the pipes of workers that exec. */
 static void wait_events(struct guard_process *s) {
-  static struct pollfd p[GUARD_WORKERS_MAX + 3];
-  static struct guarded *of[GUARD_WORKERS_MAX + 3];
+  static struct pollfd p[2 * GUARD_WORKERS_MAX + 4];
+  static struct guarded *of[GUARD_WORKERS_MAX + 4];
   nfds_t n = 0;
   p[n++] = (struct pollfd){.fd = s->sock, .events = (short)(POLLIN | (s->n_events ? POLLOUT : 0))};
   p[n++] = (struct pollfd){.fd = s->sigchld, .events = POLLIN};
   p[n++] = (struct pollfd){.fd = s->fence_timer, .events = POLLIN};
+  p[n++] = (struct pollfd){.fd = s->template.sock, .events = POLLIN};
   for (size_t i = 0; i < s->n_workers; i++) {
     if (s->workers[i].exec_fd < 0) continue;
     of[n] = &s->workers[i];
     p[n++] = (struct pollfd){.fd = s->workers[i].exec_fd, .events = POLLIN};
   }
+  nfds_t workers_end = n;
+  for (size_t i = 0; i < s->template.n_waiting && i < GUARD_WORKERS_MAX; i++)
+    p[n++] = (struct pollfd){.fd = s->template.waiting[i].pair, .events = POLLIN};
   if (poll(p, n, next_timeout(s)) <= 0) return;
   struct signalfd_siginfo drop[8];
   while (read(s->sigchld, drop, sizeof(drop)) > 0) {
@@ -767,8 +848,9 @@ static void wait_events(struct guard_process *s) {
   uint64_t times;
   while (read(s->fence_timer, &times, sizeof(times)) > 0) {
   }
-  for (nfds_t i = 3; i < n; i++)
+  for (nfds_t i = 4; i < workers_end; i++)
     if (p[i].revents) report_exec(s, of[i]);
+  if (p[3].revents) hear_template(s);
   if (p[0].revents & POLLOUT) flush_events(s);
 }
 
@@ -781,7 +863,8 @@ void guard_block_signals(void) {
 }
 
 _Noreturn void guard_main(int fd) {
-  struct guard_process s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER, .hold_at_ms = NEVER};
+  struct guard_process s = {
+      .sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER, .hold_at_ms = NEVER, .template = {.sock = -1}};
   setpgid(0, 0);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
@@ -800,6 +883,7 @@ _Noreturn void guard_main(int fd) {
     s.overdue |= fence_is_due(&s); /* before a command moves the fence */
     while (s.sock >= 0 && read_command(&s)) {
     }
+    spawn_waiting(&s);
     if ((s.phase == PHASE_RUNNING || s.phase == PHASE_TERMINATING) && fence_is_due(&s)) fence(&s);
     update_phase(&s, reap(&s));
     if (boot_ms() >= s.hold_at_ms) hold_again(&s);

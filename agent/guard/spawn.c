@@ -32,15 +32,8 @@
 #include "common/mem.h"
 #include "common/system/copy.h"
 
-/* The strings of one command: a private mapping, and pointers into it. */
-struct strings {
-  char *map;
-  size_t size;
-  char **v; /* argv, NULL, env, NULL */
-};
-
-static int strings_map(struct strings *s, const struct guard_cmd_spawn *c, int fd) {
-  *s = (struct strings){.size = c->size};
+int guard_strings_map(struct guard_strings *s, const struct guard_cmd_spawn *c, int fd) {
+  *s = (struct guard_strings){.size = c->size};
   if (c->size == 0 || c->size > GUARD_SPAWN_MAX || c->argc == 0 || c->argc > c->size || c->envc > c->size ||
       c->cpus_size > c->size || c->cpus_size > GUARD_CPUS_MAX)
     return -EBADMSG;
@@ -59,9 +52,14 @@ static int strings_map(struct strings *s, const struct guard_cmd_spawn *c, int f
   return s->v[0] ? 0 : -EBADMSG;
 }
 
+void guard_strings_finish(struct guard_strings *s) {
+  if (s->map && s->map != MAP_FAILED) munmap(s->map, s->size);
+  free(s->v);
+}
+
 /* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs on
  * the guard's CPUs. */
-static void bind_cpus(const struct strings *s, uint32_t size, int report) {
+static void bind_cpus(const struct guard_strings *s, uint32_t size, int report) {
   if (!size || sched_setaffinity(0, size, (const cpu_set_t *)(const void *)s->map) == 0) return;
   int error = -errno;
   ssize_t told = write(report, &error, sizeof(error));
@@ -69,8 +67,8 @@ static void bind_cpus(const struct strings *s, uint32_t size, int report) {
 }
 
 /* In the child. Never returns. */
-_Noreturn static void become_worker(const struct strings *s, const struct guard_cmd_spawn *c, pid_t guard, int out,
-                                    int err, int report) {
+_Noreturn static void become_worker(const struct guard_strings *s, const struct guard_cmd_spawn *c, pid_t guard,
+                                    int out, int err, int report) {
   char **argv = s->v, **env = s->v + c->argc + 1;
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -89,8 +87,8 @@ _Noreturn static void become_worker(const struct strings *s, const struct guard_
   _exit(told == (ssize_t)sizeof(error) ? 127 : 126);
 }
 
-static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid, int *exec_fd,
-                   char name[GUARD_NAME_MAX]) {
+static int fork_it(const struct guard_strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid,
+                   int *exec_fd, char name[GUARD_NAME_MAX]) {
   int report[2];
   snprintf(name, GUARD_NAME_MAX, "pipe");
   if (pipe2(report, O_CLOEXEC | O_NONBLOCK)) return -errno;
@@ -112,12 +110,11 @@ static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int
 
 int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid, int *exec_fd,
                       char name[GUARD_NAME_MAX]) {
-  struct strings strings;
-  int rc = strings_map(&strings, s, fds[0]);
+  struct guard_strings strings;
+  int rc = guard_strings_map(&strings, s, fds[0]);
   snprintf(name, GUARD_NAME_MAX, "its command and environment");
   if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd, name);
-  if (strings.map && strings.map != MAP_FAILED) munmap(strings.map, strings.size);
-  free(strings.v);
+  guard_strings_finish(&strings);
   for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
   return rc;
 }

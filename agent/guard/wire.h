@@ -16,7 +16,8 @@ enum guard_command_kind {
   GUARD_CMD_DEATH_REPORT,
   GUARD_CMD_FENCE,
   GUARD_CMD_ADOPT,
-  GUARD_CMD_SUSPEND
+  GUARD_CMD_SUSPEND,
+  GUARD_CMD_TEMPLATE
 };
 
 /* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
@@ -25,6 +26,7 @@ enum { GUARD_SPAWN_FDS = 3 };
 
 struct guard_cmd_spawn {
   uint32_t round, local_rank, count, argc, envc, cpus_size, size; /* size: of all that is in the memfd */
+  uint32_t warm;                                                  /* the template may fork it */
 };
 
 struct guard_cmd_stop {
@@ -59,7 +61,7 @@ struct guard_cmd_death_report {
 struct guard_command {
   uint32_t kind; /* enum guard_command_kind; only the union's member of that name follows */
   union {
-    struct guard_cmd_spawn spawn;
+    struct guard_cmd_spawn spawn; /* TEMPLATE too */
     struct guard_cmd_stop stop;
     struct guard_cmd_signal signal;
     struct guard_cmd_fence fence;
@@ -74,7 +76,16 @@ _Noreturn void guard_main(int fd);
 /* Blocks all signals but those that a fault raises. */
 void guard_block_signals(void);
 
-/* spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the int errno
+/* spawn.c: the strings of one command: a private mapping, and pointers into it. 0, or a negative errno; either way
+ * guard_strings_finish. */
+struct guard_strings {
+  char *map;
+  size_t size;
+  char **v; /* argv, NULL, env, NULL */
+};
+int guard_strings_map(struct guard_strings *s, const struct guard_cmd_spawn *c, int fd);
+void guard_strings_finish(struct guard_strings *s);
+/* Forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the int errno
  * is read); or a negative errno. Takes the descriptors. name: argv[0], cut; on an error the call that failed. */
 enum { GUARD_NAME_MAX = 80 };
 int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid, int *exec_fd,

@@ -207,6 +207,23 @@ char **env_create(char *const *base, const struct start *start, const struct env
   return own.env;
 }
 
+/* All workers of an agent have the same OMP_NUM_THREADS, and libraries read it when they are loaded. */
+char **env_create_common(char *const *base, int64_t workers) {
+  size_t n = 0, at = 0;
+  while (base && base[n]) n++;
+  char **env = xcalloc(n + 2, sizeof(*env));
+  if (env_limits_threads(base, workers)) env[at++] = xstrdup("OMP_NUM_THREADS=1");
+  for (size_t i = 0; i < n; i++) {
+    bool own = strncmp(base[i], agent_prefix, sizeof(agent_prefix) - 1) == 0;
+    for (size_t k = 0; env_texts[k].name && !own; k++)
+      own = has_name(base[i], env_texts[k].name, strlen(env_texts[k].name)) &&
+            strcmp(env_texts[k].name, "OMP_NUM_THREADS") != 0;
+    for (size_t k = 0; dropped[k] && !own; k++) own = has_name(base[i], dropped[k], strlen(dropped[k]));
+    if (!own) env[at++] = xstrdup(base[i]);
+  }
+  return env;
+}
+
 void env_destroy(char **env) {
   for (size_t i = 0; env && env[i]; i++) free(env[i]);
   free(env);

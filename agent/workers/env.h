@@ -36,6 +36,9 @@ struct env_job {
  * own options. Each of our names occurs once. The caller frees the result with env_destroy; its strings do not
  * borrow from base. */
 char **env_create(char *const *base, const struct start *start, const struct env_job *job, uint32_t local_rank);
+/* What all workers have in all rounds: `base` without the variables of the list, and OMP_NUM_THREADS as env_create has it.
+ * For the template. env_destroy frees it. */
+char **env_create_common(char *const *base, int64_t workers);
 void env_destroy(char **env);
 
 /* The variables, for the manual: in the order of the list in env.c, ended by a name of NULL. `text` has options and

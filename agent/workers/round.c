@@ -44,6 +44,7 @@
 #include "agent/store/watch.h"
 #include "agent/workers/hang_watch.h"
 #include "agent/workers/worker.h"
+#include "agent/warm/warm.h"
 #include "common/system/aside.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
@@ -96,6 +97,7 @@ struct round_driver {
   struct aside *look;             /* for the interpreter of a worker of this round, or of an earlier one; NULL: none */
   uint64_t look_by_ms;            /* no report waits for it longer than that */
   char *interpreter;              /* of the first worker that printed a traceback in this round; NULL: not known */
+  bool warm;                      /* workers may be forked from a template */
   bool no_files;                  /* no folder for error files could be made: logged once */
   bool suspended, settling;       /* settling: the workers are stopped, their last output is on its way */
   bool closing;
@@ -507,6 +509,7 @@ static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
                                          .env = (const char *const *)env,
                                          .out = out,
                                          .err = err,
+                                         .warm = r->warm,
                                          .cpus = cpus,
                                          .cpus_size = sizeof(*cpus)},
                    e);
@@ -763,6 +766,16 @@ static void on_guard_suspended(struct round_driver *r) {
   relay_hide(r->relay, true);
 }
 
+static void log_template(const struct guard_event *g) {
+  switch (g->error) {
+  case 'R': log_debug("template (pid %d): forks workers, modules: %s", (int)g->pid, g->text); break;
+  case 'L': log_debug("template (pid %d): has learned, modules: %s", (int)g->pid, g->text); break;
+  case 'A': log_debug("template (pid %d): begins again: %s", (int)g->pid, g->text); break;
+  case 'D': log_debug("template (pid %d): workers are started by exec: %s", (int)g->pid, g->text); break;
+  default: break;
+  }
+}
+
 static void on_guard_event(struct round_driver *r, const struct guard_event *g) {
   bool here = g->local_rank < r->o.count, known = here && g->round == r->round;
   switch (g->kind) {
@@ -787,6 +800,7 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
     break;
   case GUARD_LEFTOVER: log_leftover(g); break;
   case GUARD_SUSPENDED: on_guard_suspended(r); break;
+  case GUARD_TEMPLATE: log_template(g); break;
   case GUARD_FENCED: report(r, event_of(g, SUP_FENCED)); break;
   case GUARD_STUCK:
     guard_watch_stuck(&r->watch);
@@ -931,6 +945,24 @@ static bool is_store_used(void *ctx) {
   return round_store_is_used(r->o.store);
 }
 
+static void start_template(struct round_driver *r) {
+  struct err e = ERR_INIT;
+  const char *mode = r->o.options->warm;
+  if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
+  int zip = warm_open_zip();
+  if (zip < 0) return;
+  char **env = env_create_common(r->o.base_env, r->o.count);
+  size_t n = 0;
+  while (env[n]) n++;
+  env = xrealloc(env, (n + 2) * sizeof(*env));
+  env[n] = xasprintf("RDZV_TEMPLATE_MODULES=%s", strcmp(mode, "auto") == 0 ? "" : mode);
+  env[n + 1] = NULL;
+  r->warm = guard_template(&r->guard, (const char *const *)r->o.argv, (const char *const *)env, zip, &e) == 0;
+  if (!r->warm) log_debug("no template: %s", e.text);
+  env_destroy(env);
+  close(zip);
+}
+
 int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e) {
   struct round_driver *r = xcalloc(1, sizeof(*r));
   r->o = *o;
@@ -973,6 +1005,7 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
   uv_poll_start(&r->poll, UV_READABLE | UV_DISCONNECT, on_poll);
   guard_watch_init(&r->watch, boot_ms(), (uint64_t)o->options->lease_ms);
   arm_guard_timer(r);
+  start_template(r);
   return 0;
 }
 

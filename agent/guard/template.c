@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The template: a process from which workers are forked (agent/warm/template.py says what it does).
+ *
+ *   guard -plan (memory file)-> template, at its start
+ *   template -one packet: a letter and a text-> guard: how far it is (enum template_word)
+ *   guard -SPAWN with four descriptors-> template, which forks twice and does not answer
+ *   worker -its pid-> guard -'g'-> worker, over a pair of sockets of this worker alone
+ *   worker -end of file-> guard, when the command is about to run, as exec would close a pipe
+ *
+ * A worker does nothing before it reads 'g'. So whenever the guard is in doubt, it closes its end of the pair and runs
+ * the command by exec: a fork that comes late reads the end of the file, and exits. No worker can run twice.
+ *
+ * Workers of the template wait in a queue of SPAWN commands. Each leaves it in one way: its pid came, or it is to be
+ * exec'd. A stop drops the queue, because nothing of it runs. */
+
+#include "agent/guard/template.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/deadline.h"
+#include "common/mem.h"
+#include "common/system/clock.h"
+#include "common/system/copy.h"
+
+enum {
+  TEMPLATE_FD = 240,      /* its socket; then the zip file, then the plan: as template.py has them */
+  FIRST_WORD_MS = 10000,  /* until it says how long it will need */
+  FORK_MS = 2000,         /* from SPAWN to the worker's pid */
+  BUDGET_MAX_MS = 600000, /* that it may ask for */
+};
+
+static void close_all(const int *fds, int n) {
+  for (int i = 0; i < n; i++)
+    if (fds[i] >= 0) close(fds[i]);
+}
+
+/* Its beginning and end. ------------------------------------------------------------------------------------------- */
+
+/* env with PYTHONPATH and RDZV_TEMPLATE in front of it; env's own PYTHONPATH is in the plan. */
+static char **environment_of(const struct guard_strings *s, const struct guard_cmd_spawn *c) {
+  char *const *env = s->v + c->argc + 1, *path = NULL;
+  char **own = xcalloc((size_t)c->envc + 3, sizeof(*own));
+  size_t n = 2;
+  for (; *env; env++) {
+    if (strncmp(*env, "PYTHONPATH=", 11) == 0)
+      path = *env + 11;
+    else
+      own[n++] = *env;
+  }
+  own[0] = xasprintf("PYTHONPATH=/proc/self/fd/%d%s%s", TEMPLATE_FD + 1, path && *path ? ":" : "", path ? path : "");
+  own[1] = xasprintf("RDZV_TEMPLATE=probe:%u:%u:%u", c->argc, c->envc, c->size);
+  return own;
+}
+
+/* In the child. If this interpreter does not run the zip file, the command ends with a code that template.py never
+ * has. */
+_Noreturn static void become_template(char *python, char **env, const int fds[3], int said) {
+  char option[] = "-c", code[] = "raise SystemExit(3)";
+  char *argv[] = {python, option, code, NULL};
+  setsid();
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  bool placed = dup2(said, STDOUT_FILENO) >= 0 && dup2(said, STDERR_FILENO) >= 0;
+  for (int i = 0; i < 3; i++) placed = dup2(fds[i], TEMPLATE_FD + i) >= 0 && placed;
+  copy_reset_signals();
+  if (placed) {
+    environ = env;
+    execvpe(argv[0], argv, env);
+  }
+  _exit(3);
+}
+
+int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]) {
+  struct guard_strings s = {0};
+  int pair[2], rc = guard_strings_map(&s, c, fds[0]);
+  int said = memfd_create("rdzv-template-output", MFD_CLOEXEC);
+  pid_t pid = -1;
+  if (!rc && said < 0) rc = -errno;
+  if (!rc && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) rc = -errno;
+  if (!rc) {
+    char **env = environment_of(&s, c);
+    pid_t guard = getpid();
+    pid = fork();
+    if (pid == 0) {
+      if (getppid() != guard) _exit(0);
+      become_template(s.v[0], env, (const int[]){pair[1], fds[1], fds[0]}, said);
+    }
+    if (pid < 0) rc = -errno;
+    close(pair[1]);
+    if (rc) close(pair[0]);
+    free(env[0]);
+    free(env[1]);
+    free(env);
+  }
+  if (!rc) {
+    fcntl(pair[0], F_SETFL, O_NONBLOCK);
+    *t = (struct template){.pid = pid, .sock = pair[0], .state = TEMPLATE_WARMS, .by_ms = boot_ms() + FIRST_WORD_MS};
+  }
+  guard_strings_finish(&s);
+  if (said >= 0) close(said);
+  close_all(fds, GUARD_TEMPLATE_FDS);
+  return rc;
+}
+
+void guard_template_end(struct template *t) {
+  if (t->pid > 0 && kill(-t->pid, SIGKILL)) kill(t->pid, SIGKILL);
+  guard_template_gone(t);
+}
+
+void guard_template_gone(struct template *t) {
+  if (t->sock >= 0) close(t->sock);
+  t->sock = -1;
+  t->pid = 0;
+  t->state = TEMPLATE_NONE;
+}
+
+bool guard_template_hear(struct template *t, char *word, char *text, size_t size) {
+  char packet[GUARD_TEMPLATE_WORD_MAX + 1];
+  ssize_t n = t->sock < 0 ? -1 : recv(t->sock, packet, sizeof(packet) - 1, MSG_DONTWAIT);
+  if (n < 0) return false;
+  if (n == 0) { /* its death is reaped, too */
+    close(t->sock);
+    t->sock = -1;
+    t->state = TEMPLATE_NONE;
+    return false;
+  }
+  packet[n] = '\0';
+  *word = packet[0];
+  snprintf(text, size, "%s", packet + 1);
+  double seconds = strtod(packet + 1, NULL);
+  switch ((enum template_word)packet[0]) {
+  case TEMPLATE_BUDGET:
+    t->by_ms = boot_ms() + (seconds > 0 && seconds * 1000 < BUDGET_MAX_MS ? (uint64_t)(seconds * 1000) : FIRST_WORD_MS);
+    break;
+  case TEMPLATE_READY: t->state = TEMPLATE_FORKS; break;
+  case TEMPLATE_LEARNED: break;
+  case TEMPLATE_AGAIN: t->state = TEMPLATE_WARMS; break;
+  case TEMPLATE_DOUBT: t->state = TEMPLATE_NONE; break;
+  }
+  return true;
+}
+
+/* Workers that wait. ----------------------------------------------------------------------------------------------- */
+
+bool guard_template_takes(const struct template *t) {
+  return t->state != TEMPLATE_NONE;
+}
+
+void guard_template_queue(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS]) {
+  if (t->n_waiting == t->cap_waiting) {
+    t->cap_waiting = t->cap_waiting ? t->cap_waiting * 2 : 8;
+    t->waiting = xrealloc(t->waiting, t->cap_waiting * sizeof(*t->waiting));
+  }
+  struct waiting_worker *w = &t->waiting[t->n_waiting++];
+  *w = (struct waiting_worker){.command = *c, .pair = -1, .by_ms = t->by_ms};
+  memcpy(w->fds, fds, sizeof(w->fds));
+}
+
+static bool send_spawn(struct template *t, struct waiting_worker *w) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return false;
+  int fds[GUARD_SPAWN_FDS + 1] = {w->fds[0], w->fds[1], w->fds[2], pair[1]};
+  uint32_t record = w->command.local_rank == 0;
+  uint32_t packet[] = {w->command.argc, w->command.envc, w->command.cpus_size,
+                       w->command.size, record,          w->command.round};
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(fds))];
+  } control = {0};
+  struct iovec iov = {.iov_base = packet, .iov_len = sizeof(packet)};
+  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+  struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+  *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(fds)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  memcpy(CMSG_DATA(h), fds, sizeof(fds));
+  bool sent = sendmsg(t->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(packet);
+  close(pair[1]);
+  fcntl(pair[0], F_SETFL, O_NONBLOCK);
+  w->pair = pair[0];
+  w->by_ms = boot_ms() + FORK_MS;
+  return sent;
+}
+
+/* -1: it is to be exec'd. 0: it waits. Else its pid. */
+static pid_t look_at(struct template *t, struct waiting_worker *w, uint64_t now) {
+  uint32_t pid = 0;
+  siginfo_t info = {0};
+  if (t->state == TEMPLATE_NONE && w->pair < 0) return -1;
+  if (t->state == TEMPLATE_FORKS && w->pair < 0 && !send_spawn(t, w)) return -1;
+  if (w->pair < 0) return now >= w->by_ms && now >= t->by_ms ? -1 : 0;
+  ssize_t n = recv(w->pair, &pid, sizeof(pid), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return now >= w->by_ms || t->state == TEMPLATE_NONE ? -1 : 0;
+  /* Only a child of ours can be a worker. */
+  if (n != sizeof(pid) || !pid || pid > INT32_MAX || waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT)) return -1;
+  return (pid_t)pid;
+}
+
+enum template_next guard_template_next(struct template *t, bool late, struct waiting_worker *out, pid_t *pid) {
+  uint64_t now = boot_ms();
+  for (size_t i = 0; i < t->n_waiting; i++) {
+    *pid = late ? -1 : look_at(t, &t->waiting[i], now);
+    if (*pid == 0) continue;
+    *out = t->waiting[i];
+    memmove(t->waiting + i, t->waiting + i + 1, (--t->n_waiting - i) * sizeof(*t->waiting));
+    if (*pid > 0) return TEMPLATE_FORKED;
+    if (out->pair >= 0) close(out->pair);
+    out->pair = -1;
+    return TEMPLATE_EXEC;
+  }
+  return TEMPLATE_WAITS;
+}
+
+void guard_template_drop(struct template *t) {
+  for (size_t i = 0; i < t->n_waiting; i++) {
+    close_all(t->waiting[i].fds, GUARD_SPAWN_FDS);
+    close_all(&t->waiting[i].pair, 1);
+  }
+  t->n_waiting = 0;
+}
+
+uint64_t guard_template_deadline(const struct template *t) {
+  uint64_t at = UINT64_MAX;
+  for (size_t i = 0; i < t->n_waiting; i++) {
+    const struct waiting_worker *w = &t->waiting[i];
+    at = earliest(at, w->pair >= 0 || w->by_ms > t->by_ms ? w->by_ms : t->by_ms);
+  }
+  return at;
+}

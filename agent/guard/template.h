@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_GUARD_TEMPLATE_H
+#define AGENT_GUARD_TEMPLATE_H
+
+/* The guard's side of the process from which workers are forked. Private to this folder. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "agent/guard/wire.h"
+
+/* TEMPLATE comes with two descriptors: the plan, a memory file as SPAWN has it, and the zip file of template.py. */
+enum { GUARD_TEMPLATE_FDS = 2, GUARD_TEMPLATE_WORD_MAX = 160 };
+
+/* The first letter of a packet from the template. A text follows. */
+enum template_word {
+  TEMPLATE_BUDGET = 'B',  /* seconds that the imports may take before workers are exec'd */
+  TEMPLATE_READY = 'R',   /* it forks workers: how many modules it has, and the names of some */
+  TEMPLATE_LEARNED = 'L', /* the same, after it has imported what a worker has imported */
+  TEMPLATE_AGAIN = 'A',   /* it starts again: the reason */
+  TEMPLATE_DOUBT = 'D',   /* it ends, and workers are exec'd: the reason */
+};
+
+enum template_state { TEMPLATE_NONE, TEMPLATE_WARMS, TEMPLATE_FORKS };
+
+/* A SPAWN that waits for the template. */
+struct waiting_worker {
+  struct guard_cmd_spawn command;
+  int fds[GUARD_SPAWN_FDS];
+  int pair;       /* to the process that will be the worker; -1: the template was not asked yet */
+  uint64_t by_ms; /* then it is exec'd */
+};
+
+struct template {
+  pid_t pid; /* 0: none. Its session has the same number, and so have its forks until they are workers */
+  int sock;  /* -1: none */
+  enum template_state state;
+  uint64_t by_ms; /* while it warms: then workers are exec'd */
+  struct waiting_worker *waiting;
+  size_t n_waiting, cap_waiting;
+};
+
+/* 0, or a negative errno. Takes the descriptors. */
+int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]);
+/* SIGKILL to it and to its forks that are no workers. They are no longer spared, and are to be reaped. */
+void guard_template_end(struct template *t);
+/* It was reaped. */
+void guard_template_gone(struct template *t);
+/* One packet: its letter and text; false: none now. */
+bool guard_template_hear(struct template *t, char *word, char *text, size_t size);
+
+/* Whether a worker can be forked by it, now or soon. */
+bool guard_template_takes(const struct template *t);
+/* Takes the descriptors. */
+void guard_template_queue(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS]);
+
+enum template_next {
+  TEMPLATE_WAITS,  /* nobody is due */
+  TEMPLATE_FORKED, /* out->pair waits for 'g', then it ends when the command runs; out->fds are to be closed */
+  TEMPLATE_EXEC,   /* out->fds as SPAWN had them */
+};
+/* late: nobody waits for the template any more. */
+enum template_next guard_template_next(struct template *t, bool late, struct waiting_worker *out, pid_t *pid);
+/* Nobody waits any more. */
+void guard_template_drop(struct template *t);
+/* When guard_template_next is to be asked again, in boot_ms; UINT64_MAX: after the next event. */
+uint64_t guard_template_deadline(const struct template *t);
+
+#endif

@@ -1,0 +1,869 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The template: a Python process from which workers are forked, with the modules that they would import.
+
+The guard starts the workers' interpreter with this file as `sitecustomize`, in a zip file in memory. So it runs when the interpreter is complete,
+and before it looks at its command line. In a worker, which is forked from here, the function returns, and the interpreter goes on as it would have
+without us: sys.argv, sys.path[0], __main__, -m, tracebacks and frames come from the same code of CPython.
+
+  probe:     python -c ...        proves that this Python runs this file; then it becomes, by exec:
+  template:  python -u train.py   imports what the last workers imported, then waits for SPAWN
+  worker:    a fork of a fork, so that it is the guard's own child. It waits for the guard's word before it does anything
+
+What must not be in a template is found and not guessed. After each import it is looked at what the process has read, opened and started. A module
+that read a variable which differs between workers, keeps a thread, a device, a socket or a child, or prints, is remembered. Then the template starts
+again without it.
+
+What is worth importing is learned. A worker notes the name and file of each module that it imports, in memory that it shares with the template.
+When nothing has happened for a moment the template imports them too, and remembers them in the user's cache folder for the next job.
+
+A template that is not sure gives a worker back: the guard starts it by exec. Files on which a module depends are looked at before each fork."""
+
+import os
+import sys
+
+MAGIC = "rdzv-warm 1"
+FD = 240  # of the socket to the guard; the zip file has the next
+FAULTS_MAX = 20  # modules that are left out; then the template gives up
+CACHE_FILES, CACHE_BYTES = 64, 1 << 20
+NOTES_BYTES = 1 << 20
+FRESH_S, FOLLOW_S = 60.0, 1.0  # so long after a fork it looks so often for what the worker has imported, and follows when that has not changed
+LOOK_S = 10.0  # how often a template that waits looks whether its files have changed
+PATIENCE_S = 5.0  # of a worker that waits for the guard
+
+# Variables that differ from worker to worker or from round to round. A module that reads one at import would keep another worker's value.
+PER_WORKER = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+              "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+              "NVIDIA_VISIBLE_DEVICES", "NCCL_COMM_ID", "NCCL_HOSTID", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
+PER_WORKER_PREFIXES = ("RDZV_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PET_")
+# Read by libraries when they are loaded, where nobody can watch.
+READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "MALLOC_", "GLIBC_", "LD_", "PYTHON", "LC_", "LANG", "TZ", "LANGUAGE")
+# They look through all variables for names of their own.
+READ_BY_PREFIX = ("tqdm.utils", "fsspec.config")
+SETS_VARIABLES = ("dotenv", "environs", "decouple", "gevent", "eventlet")  # modules that a script calls before it imports others
+
+
+class Fault(Exception):
+    """A module that must not be in a template: name, reason."""
+
+
+class Doubt(Exception):
+    """There can be no template: the reason."""
+
+
+def is_per_worker(name):
+    return name in PER_WORKER or name.startswith(PER_WORKER_PREFIXES)
+
+
+def write_all(fd, data):
+    while data:
+        data = data[os.write(fd, data):]
+
+
+def read_file(path, most=1 << 20):
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while most > 0:
+            part = os.read(fd, most)
+            if not part:
+                break
+            parts.append(part)
+            most -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+# The command line. ------------------------------------------------------------------------------------------------------------------------------
+
+
+def command_of(argv):
+    """What argv runs: ("script", file), ("module", name) or ("code", text)."""
+    words = iter(argv[1:])
+    for word in words:
+        if word == "--" or not word.startswith("-") or word == "-":
+            if word in ("-", "--"):
+                break
+            return "script", word
+        letters = word[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            if letter in "mc":
+                return {"m": "module", "c": "code"}[letter], letters or next(words, "")
+            if letter in "WX":
+                value = letters or next(words, "")
+                if value.startswith("importtime"):
+                    raise Doubt("-X importtime is to show each worker's imports")
+                break
+            if letter not in "BOPRbdqsux":
+                raise Doubt(f"it has no template with -{letter}")
+    raise Doubt("the command names no script")
+
+
+def is_off_by_variables(env):
+    for name in ("PYTHONVERBOSE", "PYTHONPROFILEIMPORTTIME", "PYTHONINSPECT", "PYTHONNOUSERSITE_", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+        if env.get(name):
+            raise Doubt(f"{name} is set")
+
+
+# Watching. ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Notes which variables are read, and by which module."""
+
+    def __init__(self, forbidden):
+        watch = self
+        self.plain, self.forbidden, self.hit = type(os.environ), forbidden, ""
+
+        class Watched(self.plain):
+            __slots__ = ()
+
+            def __getitem__(self, key):
+                watch.saw(key)
+                return super().__getitem__(key)
+
+            def __contains__(self, key):
+                watch.saw(key)
+                return super().__contains__(key)
+
+            def __iter__(self):
+                watch.saw(None)
+                return super().__iter__()
+
+        self.watched = Watched
+
+    def saw(self, key):
+        if self.hit or not (key is None or is_per_worker(key) or key in self.forbidden):
+            return
+        frame = sys._getframe(2)
+        while frame and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
+            frame = frame.f_back
+        if key is None and frame and frame.f_globals.get("__name__") in READ_BY_PREFIX:
+            return
+        self.hit = key or "all variables"
+
+    def __enter__(self):
+        self.hit = ""
+        os.environ.__class__ = self.watched
+
+    def __exit__(self, *unused):
+        os.environ.__class__ = self.plain
+
+
+def list_fds():
+    fds = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            fds[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass
+    return fds
+
+
+def count_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def has_children():
+    return bool(read_file(f"/proc/self/task/{os.getpid()}/children"))
+
+
+def holds_locks():
+    mine = f" {os.getpid()} ".encode()
+    return mine in read_file("/proc/locks")
+
+
+def settle_threads():
+    """OpenBLAS and others end their threads before a fork and make them again when they are needed."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+# What a script does before it imports. --------------------------------------------------------------------------------------------------------
+
+
+def scan(kind, what, folder):
+    """In a process of its own, because it imports ast. Yields lines: "import NAME", "sets NAME" or "sets *"."""
+    import ast
+
+    seen, todo, lines = set(), [], []
+
+    def file_of(name):
+        for path in (os.path.join(folder, *name.split(".")) + ".py", os.path.join(folder, *name.split("."), "__init__.py")):
+            if os.path.isfile(path):
+                return path
+        return None
+
+    def constant(node):
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+    def is_environ(node):
+        return (isinstance(node, ast.Attribute) and node.attr in ("environ", "environb")) or (isinstance(node, ast.Name) and node.id == "environ")
+
+    def target(node):
+        for leaf in ast.walk(node):
+            if isinstance(leaf, ast.Subscript) and is_environ(leaf.value):
+                index = leaf.slice.value if leaf.slice.__class__.__name__ == "Index" else leaf.slice
+                lines.append("sets " + (constant(index) or "*"))
+            if isinstance(leaf, ast.Subscript) and isinstance(leaf.value, ast.Attribute) and leaf.value.attr == "modules":
+                lines.append("sets *")
+
+    def note(name, inside):
+        if not name or name.split(".")[0] in sys.builtin_module_names:
+            return
+        path = file_of(name) or file_of(name.split(".")[0])
+        if path:
+            todo.append((path, None))
+        elif not inside:
+            lines.append("import " + name)
+        if name.split(".")[0] in SETS_VARIABLES:
+            lines.append("sets *")
+
+    def visit(node, inside):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    note(alias.name, inside)
+            elif isinstance(child, ast.ImportFrom):
+                if child.level == 0:
+                    note(child.module, inside)
+                    for alias in child.names:
+                        if file_of(f"{child.module}.{alias.name}"):
+                            note(f"{child.module}.{alias.name}", inside)
+                else:
+                    for alias in child.names:
+                        note(((child.module + ".") if child.module else "") + alias.name, True)
+            elif isinstance(child, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
+                for part in getattr(child, "targets", None) or [child.target]:
+                    target(part)
+            elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
+                name = child.func.attr
+                if (name in ("setdefault", "pop") and is_environ(child.func.value)) or name in ("putenv", "unsetenv"):
+                    lines.append("sets " + (constant(child.args[0]) if child.args and constant(child.args[0]) else "*"))
+                elif name in ("update", "clear", "__setitem__") and is_environ(child.func.value):
+                    keys = child.args[0].keys if child.args and isinstance(child.args[0], ast.Dict) else [None] if child.args else []
+                    keys = [constant(k) if k else None for k in keys] + [k.arg for k in child.keywords]
+                    lines.extend("sets " + (k or "*") for k in keys or [None])
+                elif name in ("insert", "append", "extend") and getattr(child.func.value, "attr", "") in ("meta_path", "path_hooks"):
+                    lines.append("sets *")
+            inner = inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            if isinstance(child, ast.If) and any(isinstance(n, ast.Name) and n.id in ("TYPE_CHECKING",) for n in ast.walk(child.test)):
+                inner = True
+            visit(child, inner)
+
+    if kind == "code":
+        todo.append((None, what.encode()))
+    elif kind == "module":
+        path = file_of(what + ".__main__") or file_of(what)
+        parts = what.split(".")
+        todo.extend((p, None) for p in [path] + [file_of(".".join(parts[:i])) for i in range(1, len(parts))] if p)
+        if not path:
+            lines.append("import " + what.split(".")[0])
+    else:
+        main = os.path.join(what, "__main__.py")
+        todo.append((main if os.path.isdir(what) else what, None))
+    while todo and len(seen) < 400:
+        path, text = todo.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            visit(ast.parse(text if text is not None else read_file(path, 4 << 20)), False)
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+    return lines
+
+
+def scan_apart(kind, what, folder):
+    """The same in a child, so that this process does not keep what it needs."""
+    ends = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(ends[0])
+            write_all(ends[1], "\n".join(scan(kind, what, folder) + ["end"]).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(ends[1])
+    text = read_file(f"/proc/self/fd/{ends[0]}", 1 << 22)
+    os.close(ends[0])
+    os.waitpid(pid, 0)
+    lines = text.decode(errors="replace").split("\n")
+    if lines[-1] != "end":
+        raise Doubt("the script could not be read")
+    order = dict.fromkeys(l[7:] for l in lines if l.startswith("import "))
+    return list(order), {l[5:] for l in lines if l.startswith("sets ")}
+
+
+# The cache. --------------------------------------------------------------------------------------------------------------------------------------
+
+
+class Cache:
+    """What is known of a script under an interpreter: one file of text, of the user alone."""
+
+    def __init__(self, env, key):
+        base = env.get("XDG_CACHE_HOME") or (env["HOME"] + "/.cache" if env.get("HOME") else "")
+        self.folder = base + "/rdzv/warm" if base.startswith("/") else ""
+        self.key = key
+        number = 0xCBF29CE484222325
+        for byte in key.encode(errors="surrogateescape"):
+            number = ((number ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        self.path = f"{self.folder}/{number:016x}"
+        self.seconds, self.skip, self.modules = 0.0, {}, {}
+
+    def load(self):
+        """False: there is nothing that can be trusted."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (OSError, ValueError):
+            return False
+        try:
+            st = os.fstat(fd)
+            if st.st_uid != os.geteuid() or st.st_mode & 0o170022 != 0o100000 or st.st_size > CACHE_BYTES:
+                return False
+            text = b""
+            while len(text) <= CACHE_BYTES:
+                part = os.read(fd, CACHE_BYTES)
+                if not part:
+                    break
+                text += part
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        try:
+            lines = text.decode(errors="surrogateescape").split("\n")
+            if lines[:2] != [MAGIC, "key " + self.key] or lines[-2:] != [f"end {len(lines) - 4}", ""]:
+                return False
+            skip, modules, seconds = {}, {}, 0.0
+            for line in lines[2:-2]:
+                word, _, rest = line.partition(" ")
+                name, _, value = rest.partition(" ")
+                if word == "seconds":
+                    seconds = float(name)
+                elif word == "skip":
+                    skip[name] = value
+                elif word == "module":
+                    modules[name] = value
+        except ValueError:
+            return False
+        self.seconds, self.skip, self.modules = seconds, skip, modules
+        return True
+
+    def save(self):
+        if not self.folder:
+            return
+        body = [f"seconds {self.seconds:.3f}"]
+        body += [f"skip {n} {r}" for n, r in self.skip.items()]
+        body += [f"module {n} {o}" for n, o in self.modules.items()]
+        text = "\n".join([MAGIC, "key " + self.key] + body + [f"end {len(body)}", ""]).encode(errors="surrogateescape")
+        if len(text) > CACHE_BYTES or b"\0" in text:
+            return
+        new = f"{self.path}.{os.getpid()}"
+        try:
+            os.makedirs(self.folder, 0o700, exist_ok=True)
+            st = os.lstat(self.folder)
+            if st.st_uid != os.geteuid() or st.st_mode & 0o170022 != 0o040000:
+                return
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                write_all(fd, text)
+            finally:
+                os.close(fd)
+            os.rename(new, self.path)
+            files = sorted((os.lstat(f"{self.folder}/{n}").st_mtime, n) for n in os.listdir(self.folder))
+            for _, name in files[:-CACHE_FILES]:
+                os.unlink(f"{self.folder}/{name}")
+        except OSError:
+            try:
+                os.unlink(new)
+            except OSError:
+                pass
+
+
+# The template. -----------------------------------------------------------------------------------------------------------------------------------
+
+
+class Template:
+    def __init__(self, sock, modules, argv, given, stage):
+        self.sock, self.M, self.argv, self.given, self.stage = sock, modules, argv, given, stage
+        self.guard = os.getppid()
+        self.kind, self.what = command_of(argv)
+        is_off_by_variables(os.environ)
+        self.stamps = {}
+        self.baseline = set(sys.modules)
+        self.added = {n: v for n, v in os.environ.items() if given.get(n) != v and n not in ("RDZV_TEMPLATE", "PYTHONPATH", "_", "SHLVL", "PWD", "OLDPWD")}
+        self.start_env = dict(os.environ)
+        for name in list(os.environ):
+            if is_per_worker(name):
+                del os.environ[name]
+        if self.kind == "script":
+            real = os.path.realpath(self.what)
+            self.folder = real if os.path.isdir(real) else os.path.dirname(real)
+            key = real
+        else:
+            self.folder = os.getcwd()
+            key = f"{self.kind} {self.what} {self.folder}" if self.kind == "module" else "code " + self.what.replace("\n", "\\n")[:4000]
+        self.cache = Cache(os.environ, f"{sys.executable} {sys.version_info[:3]} {sys.prefix} {key}".replace("\n", " "))
+        self.known = self.cache.load()
+        self.notes = modules["mmap"].mmap(-1, NOTES_BYTES)
+        self.notes_read = 0
+
+    # Words to the guard. --------------------------------------------------------------------------------------------------------------------
+
+    def tell(self, kind, text):
+        self.sock.send(kind.encode() + text.encode(errors="replace")[:150])
+
+    # Imports. -------------------------------------------------------------------------------------------------------------------------------
+
+    def shadows(self):
+        """The names that this script's own folder has: a module of such a name is never taken from elsewhere."""
+        try:
+            return {n.split(".")[0] for n in os.listdir(self.folder)}
+        except OSError:
+            return set()
+
+    def is_own(self, origin):
+        return origin == self.folder or origin.startswith(self.folder.rstrip("/") + "/") and "/site-packages/" not in origin and "/dist-packages/" not in origin
+
+    def check(self, name, fds):
+        """Raises Fault if the import of that module left something that a fork would share or lose."""
+        if self.watch.hit:
+            what = self.watch.hit
+            raise Fault(name, f"it reads {what}, which {'the script sets' if what in self.forbidden else 'differs between workers'}")
+        for fd, link in list_fds().items():
+            if fd not in fds and link.startswith(("socket:", "pipe:", "anon_inode:", "/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/infiniband")):
+                raise Fault(name, f"it opens {link}")
+        if os.fstat(1).st_size or os.fstat(2).st_size:
+            raise Fault(name, "it prints when it is imported")
+        if has_children():
+            raise Fault(name, "it starts a process")
+        if holds_locks():
+            raise Fault(name, "it holds a lock on a file")
+        if count_threads() > 1:
+            settle_threads()
+            if count_threads() > 1:
+                raise Fault(name, "it starts a thread")
+        for other in self.cache.skip:
+            if other in sys.modules:
+                raise Fault(name, f"it imports {other}")
+        for other in self.own:
+            if other in sys.modules and other not in self.baseline:
+                raise Fault(name, f"it imports {other}, and the script has a module of that name")
+
+    def import_one(self, name, origin):
+        """origin: the file that a worker found; None: not known."""
+        top = name.split(".")[0]
+        if name in sys.modules or top in self.own or name in self.cache.skip or top in self.cache.skip or name == "__main__":
+            return
+        fds = list_fds()
+        with self.watch:
+            try:
+                __import__(name)
+            except Exception:
+                self.failed.add(name)
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        self.check(name, fds)
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if origin and spec is not None and spec.origin != origin:
+            raise Fault(name, f"a worker finds it at {origin}")
+
+    def stamp(self):
+        """Notes the files of new modules. A module beside the script, or of a name that is there, cannot be in a template."""
+        for name, module in list(sys.modules.items()):
+            if name in self.stamps or name in self.baseline:
+                continue
+            spec = getattr(module, "__spec__", None)
+            origin = getattr(spec, "origin", None) if spec is not None else None
+            if not isinstance(origin, str) or not origin.startswith("/"):
+                self.stamps[name] = None
+                continue
+            if self.is_own(origin):
+                raise Fault(name, "it is beside the script")
+            try:
+                st = os.stat(origin)
+                self.stamps[name] = (origin, st.st_mtime_ns, st.st_size, st.st_ino)
+            except OSError:
+                self.stamps[name] = None
+
+    def what_changed(self):
+        """A module whose file is another one by now; None: there is none."""
+        for name, stamp in self.stamps.items():
+            if stamp:
+                try:
+                    st = os.stat(stamp[0])
+                except OSError:
+                    return name
+                if stamp[1:] != (st.st_mtime_ns, st.st_size, st.st_ino):
+                    return name
+        own = self.shadows()
+        if own != self.own:
+            for name in sys.modules:
+                if name.split(".")[0] in own and name in self.stamps:
+                    return name
+            self.own = own
+        return None
+
+    def warm(self, explicit):
+        began = self.M["time"].monotonic()
+        self.own, self.failed = self.shadows(), set()
+        imports, self.forbidden = scan_apart(self.kind, self.what, self.folder)
+        self.tell("B", f"{min(60.0, 2 * self.cache.seconds + 2) if self.known else 20.0:.3f}")
+        if "*" in self.forbidden or any(n.startswith(READ_BY_LIBRARIES) for n in self.forbidden):
+            raise Doubt("the script sets variables that its imports may read")
+        if usercustomize():
+            raise Doubt("there is a usercustomize")
+        self.watch = Watch(self.forbidden)
+        wanted = {n: None for n in explicit} if explicit else dict(self.cache.modules) or {n: None for n in imports}
+        for name, origin in wanted.items():
+            self.import_one(name, origin)
+        self.stamp()
+        if not self.cache.modules:
+            self.cache.modules.update({n: "" for n in wanted if n in sys.modules and n not in self.failed})
+        self.cache.seconds = self.M["time"].monotonic() - began
+        self.cache.save()
+
+    def again(self, fault):
+        """The same process from its beginning, without that module."""
+        name, reason = fault.args
+        self.cache.skip[name] = reason
+        if len(self.cache.skip) > FAULTS_MAX:
+            raise Doubt(f"{len(self.cache.skip)} modules cannot be in it, such as {name}: {reason}")
+        for part in [n for n in self.cache.modules if n == name or n.startswith(name + ".")]:
+            del self.cache.modules[part]
+        self.cache.save()
+        self.tell("A", f"{name} is left out: {reason}")
+        restart(self.argv, self.start_env, self.stage)
+
+    # Waiting. -------------------------------------------------------------------------------------------------------------------------------
+
+    def learn(self):
+        """Imports what the worker has imported since."""
+        end = int.from_bytes(self.notes[:8], "little")
+        text = self.notes[8 + self.notes_read:8 + end].decode(errors="surrogateescape")
+        self.notes_read = end
+        found = {}
+        for line in text.split("\n"):
+            name, _, origin = line.partition(" ")
+            if origin.startswith("/") and not self.is_own(origin) and name.split(".")[0] not in self.own:
+                found[name] = origin
+        for name, origin in found.items():
+            self.import_one(name, origin)
+            if name in sys.modules and name not in self.failed:
+                self.cache.modules[name] = origin
+        self.stamp()
+        self.cache.save()
+        self.freeze()
+
+    def freeze(self):
+        self.M["gc"].collect()
+        self.M["gc"].freeze()
+
+    def wait(self):
+        """Returns in each worker, never in the template."""
+        select, clock = self.M["select"], self.M["time"].monotonic
+        poll = select.poll()
+        poll.register(self.sock.fileno(), select.POLLIN)
+        self.freeze()
+        self.tell("R", self.summary())
+        looked_at, forked_at, changed, seen, batch = 0.0, -FRESH_S, None, 0, b""
+        while True:
+            ready = poll.poll(int(1000 * (FOLLOW_S if clock() < forked_at + FRESH_S else LOOK_S)))
+            self.reap()
+            if not ready:
+                end = int.from_bytes(self.notes[:8], "little")
+                if end > self.notes_read and end == seen:
+                    self.learn()
+                    self.tell("L", self.summary())
+                seen = end
+                if clock() > looked_at + LOOK_S:
+                    changed, looked_at = self.what_changed(), clock()
+                if changed:
+                    self.tell("A", f"{changed} has changed")
+                    restart(self.argv, self.start_env, self.stage)
+                continue
+            data, control, _, _ = self.sock.recvmsg(64, self.M["_socket"].CMSG_SPACE(16), self.M["_socket"].MSG_CMSG_CLOEXEC)
+            if not data:
+                os._exit(0)
+            fds = [int.from_bytes(c[2][i:i + 4], sys.byteorder) for c in control for i in range(0, len(c[2]), 4)]
+            if data[20:] != batch:  # once for the workers of a round
+                batch, changed = data[20:], self.what_changed()
+            if len(fds) == 4 and not changed and self.fork(data, fds):
+                return
+            forked_at = clock()
+            for fd in fds:
+                os.close(fd)
+
+    def reap(self):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except OSError:
+            pass
+
+    def summary(self):
+        tops = dict.fromkeys(n.split(".")[0] for n in self.cache.modules if n in sys.modules)
+        tops = [t for t in tops if not t.startswith("_") and t not in sys.stdlib_module_names] if hasattr(sys, "stdlib_module_names") else list(tops)
+        return f"{len(sys.modules) - len(self.baseline)} {','.join(tops[:6])}"
+
+    # Workers. -------------------------------------------------------------------------------------------------------------------------------
+
+    def fork(self, data, fds):
+        """True: this is the worker."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        middle = os.fork()
+        if middle:
+            return False
+        if os.fork():
+            os._exit(0)
+        self.counted = None
+        try:
+            return self.become_worker(data, fds)
+        except BaseException:
+            if os.environ.get("RDZV_TEMPLATE_TRACE"):
+                import traceback
+
+                traceback.print_exc()
+            if self.counted:  # the guard counts on this process, so it becomes a worker in the usual way
+                os.execvpe(self.given_argv[0], self.given_argv, self.counted)
+            os._exit(70)
+
+    def become_worker(self, data, fds):
+        memory, out, err, pair = fds
+        argc, envc, cpus_size, size, record = (int.from_bytes(data[i:i + 4], sys.byteorder) for i in range(0, 20, 4))
+        text = b""
+        while len(text) < size:
+            part = os.pread(memory, size - len(text), len(text))
+            if not part:
+                os._exit(70)
+            text += part
+        words = text[cpus_size:].split(b"\0")
+        argv, env = [os.fsdecode(w) for w in words[:argc]], words[argc:argc + envc]
+        env = [tuple(w.partition(b"=")[::2]) for w in env]
+        if argv != self.given_argv or self.differs(env):
+            os._exit(70)
+        for _ in range(int(PATIENCE_S * 5000)):
+            if os.getppid() == self.guard:
+                break
+            self.M["time"].sleep(0.0002)
+        os.write(pair, os.getpid().to_bytes(4, sys.byteorder))
+        if os.read(pair, 1) != b"g":
+            os._exit(0)
+        self.counted = dict(reversed(env))
+        os.setsid()
+        self.M["prctl"](1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+        if os.getppid() != self.guard:
+            os._exit(0)
+        self.sock.close()
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        if cpus_size:
+            try:
+                os.sched_setaffinity(0, {8 * i + b for i, byte in enumerate(text[:cpus_size]) for b in range(8) if byte >> b & 1})
+            except OSError as e:
+                os.write(pair, (-e.errno).to_bytes(4, sys.byteorder, signed=True))
+        self.set_environment(env)
+        self.make_folder()
+        for fd in (memory, out, err, FD + 1, FD + 2):
+            os.close(fd)
+        self.refresh()
+        if record:
+            self.record()
+        os.close(pair)
+        return True
+
+    def differs(self, env):
+        """A variable that libraries read when they are loaded has another value for this worker."""
+        here = {n: v for n, v in self.given.items() if n.startswith(READ_BY_LIBRARIES)}
+        there = {os.fsdecode(n): os.fsdecode(v) for n, v in env if os.fsdecode(n).startswith(READ_BY_LIBRARIES)}
+        return here != there
+
+    def set_environment(self, env):
+        os.environ.clear()
+        for name, value in env:
+            name, value = os.fsdecode(name), os.fsdecode(value)
+            if name not in os.environ:
+                os.environ[name] = value
+        for name, value in self.added.items():
+            os.environ[name] = value
+        self.M["show_environment"](b"".join(n + b"=" + v + b"\0" for n, v in os.environb.items()))
+
+    def make_folder(self):
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+        for folder in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
+            if folder.strip("/"):
+                try:
+                    os.mkdir(folder)
+                except OSError:
+                    pass
+
+    def refresh(self):
+        """What a process makes at its start, and two processes must not share."""
+        modules = sys.modules
+        if "numpy.random" in modules:
+            modules["numpy.random"].seed()
+        if "multiprocessing.process" in modules:
+            modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+        if "logging" in modules:
+            now = self.M["time"].time_ns() if sys.version_info >= (3, 13) else self.M["time"].time()
+            modules["logging"]._startTime = now
+        for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)):
+            if stream is not None and not stream.write_through:
+                stream.reconfigure(line_buffering=os.isatty(fd) or fd == 2)
+
+    def record(self):
+        """Notes what this process imports, in the memory that it shares with the template."""
+        notes, pid = self.notes, os.getpid()
+
+        def create_module(self, spec):
+            if spec.origin and os.getpid() == pid:
+                line = f"{spec.name} {spec.origin}\n".encode(errors="surrogateescape")
+                at = int.from_bytes(notes[:8], "little")
+                if 8 + at + len(line) <= NOTES_BYTES:
+                    notes[8 + at:8 + at + len(line)] = line
+                    notes[:8] = (at + len(line)).to_bytes(8, "little")
+
+        sys.modules["_frozen_importlib_external"]._LoaderBasics.create_module = create_module
+
+
+# Beginning. --------------------------------------------------------------------------------------------------------------------------------------
+
+
+def usercustomize():
+    external = sys.modules["_frozen_importlib_external"]
+    return external.PathFinder.find_spec("usercustomize") is not None
+
+
+def restart(argv, env, stage):
+    env = dict(env)
+    for pid in read_file(f"/proc/self/task/{os.getpid()}/children").split():  # of a module that is left out
+        os.kill(int(pid), 9)
+        os.waitpid(int(pid), 0)
+    os.ftruncate(1, 0)
+    os.lseek(1, 0, os.SEEK_SET)
+    env["RDZV_TEMPLATE"] = "again" + stage[stage.index(":"):]
+    env["PYTHONPATH"] = zip_path(env.get("PYTHONPATH", ""))
+    for fd in (FD, FD + 1, FD + 2):
+        os.set_inheritable(fd, True)
+    os.execve(sys.executable, argv, env)
+
+
+def zip_path(others):
+    return f"/proc/self/fd/{FD + 1}" + (":" + others if others else "")
+
+
+def make_prctl(ctypes):
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def prctl(*words):
+        return libc.prctl(*[ctypes.c_ulong(w) for w in words])
+
+    libc.sbrk.restype = ctypes.c_void_p
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+
+    class Map(ctypes.Structure):
+        _fields_ = [(n, ctypes.c_uint64) for n in ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack", "arg_start",
+                                                   "arg_end", "env_start", "env_end", "auxv")] + [("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
+
+    def show_environment(text):
+        """In /proc/PID/environ. Without CONFIG_CHECKPOINT_RESTORE it shows the template's."""
+        at = libc.mmap(None, len(text) + 1, 3, 0x22, -1, 0)  # PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS
+        if not at or at == ctypes.c_void_p(-1).value:
+            return
+        ctypes.memmove(at, text, len(text))
+        v = [0] + [int(x) for x in read_file("/proc/self/stat").rpartition(b")")[2].split()[1:]]
+        m = Map(start_code=v[23], end_code=v[24], start_stack=v[25], start_data=v[42], end_data=v[43], start_brk=v[44], brk=libc.sbrk(0), arg_start=v[45],
+                arg_end=v[46], env_start=at, env_end=at + len(text), auxv=0, auxv_size=0, exe_fd=0xFFFFFFFF)
+        libc.prctl(35, 14, ctypes.byref(m), ctypes.c_ulong(ctypes.sizeof(m)), ctypes.c_ulong(0))  # PR_SET_MM, PR_SET_MM_MAP
+
+    return prctl, show_environment
+
+
+def read_plan(stage):
+    """argv and environment as the guard got them, in a memory file; --warm's modules are in the environment."""
+    argc, envc, size = (int(n) for n in stage.split(":")[1:])
+    words = [os.fsdecode(w) for w in os.pread(FD + 2, size, 0).split(b"\0")]
+    env = {}
+    for word in words[argc:argc + envc]:
+        name, _, value = word.partition("=")
+        env.setdefault(name, value)
+    return words[:argc], env
+
+
+def main():
+    stage = os.environ.get("RDZV_TEMPLATE")
+    if not stage:
+        return
+    zip_name = f"/proc/self/fd/{FD + 1}"
+    sys.path[:] = [p for p in sys.path if p != zip_name]
+    sys.path_importer_cache.pop(zip_name, None)
+    before = set(sys.modules)
+    import _socket
+    import select
+    import time
+    import gc
+    import mmap
+
+    sock = _socket.socket(fileno=FD)
+    for fd in (FD, FD + 1, FD + 2):
+        os.set_inheritable(fd, False)
+    given_argv, given = read_plan(stage)
+    explicit = [m for m in given.pop("RDZV_TEMPLATE_MODULES", "").split(",") if m]
+    if "PYTHONPATH" in given:
+        os.environ["PYTHONPATH"] = given["PYTHONPATH"]
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    for name in ("RDZV_TEMPLATE", "RDZV_TEMPLATE_MODULES"):
+        os.environ.pop(name, None)
+    argv0 = os.fsdecode(read_file("/proc/self/cmdline").split(b"\0")[0])
+    argv = [argv0] + given_argv[1:]
+    end = None
+    try:
+        if stage.startswith("probe"):
+            command_of(given_argv)
+            restart(argv, dict(os.environ), stage)
+        import ctypes
+
+        prctl, show_environment = make_prctl(ctypes)
+        tools = {"_socket": _socket, "select": select, "time": time, "gc": gc, "mmap": mmap, "prctl": prctl, "show_environment": show_environment}
+        for name in set(sys.modules) - before:
+            if name not in sys.builtin_module_names:
+                del sys.modules[name]
+        import_real_sitecustomize()
+        template = Template(sock, tools, argv, given, stage)
+        template.given_argv = given_argv
+        try:
+            template.warm(explicit)
+            template.wait()
+        except Fault as fault:
+            template.again(fault)
+        if "sitecustomize" not in sys.modules:
+            end = ImportError(name="sitecustomize")  # as if there was no such file
+    except Doubt as doubt:
+        sock.send(b"D" + str(doubt).encode(errors="replace")[:150])
+        os._exit(0)
+    except Exception as error:
+        sock.send(b"D" + f"{type(error).__name__}: {error}".encode(errors="replace")[:150])
+        os._exit(0)
+    if end:
+        raise end
+
+
+def import_real_sitecustomize():
+    """The one that would have run instead of this file."""
+    sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError:
+        pass
+
+
+main()

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which commands have a template. Only the word decides: the template itself proves that a Python runs behind it, and
+ * that this Python can be a template (template.py). */
+
+#include "agent/warm/warm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+bool warm_is_on(const char *mode) {
+  return strcmp(mode, "off") != 0;
+}
+
+bool warm_fits(char *const *argv) {
+  const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
+  if (strncmp(name, "python", 6) != 0 || strspn(name + 6, "0123456789.") != strlen(name + 6) || !argv[1]) return false;
+  for (size_t i = 1; argv[i]; i++)
+    if (strstr(argv[i], "${local_rank}")) return false;
+  return true;
+}
+
+int warm_open_zip(void) {
+  int fd = memfd_create("rdzv-template", MFD_CLOEXEC);
+  if (fd < 0) return -errno;
+  for (size_t done = 0; done < warm_zip_len;) {
+    ssize_t n = write(fd, warm_zip + done, warm_zip_len - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      int rc = n < 0 ? -errno : -ENOSPC;
+      close(fd);
+      return rc;
+    }
+    done += (size_t)n;
+  }
+  return fd;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_WARM_WARM_H
+#define AGENT_WARM_WARM_H
+
+/* Warm start: workers are forked from a process that has imported what they import (template.py). */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* --warm. "off"; "auto": what earlier workers of this script imported; else modules, separated by commas. */
+bool warm_is_on(const char *mode);
+/* Whether workers of this command can be forked from a template: a Python's, and the same for all of them. */
+bool warm_fits(char *const *argv);
+/* A file in memory: the zip file with template.py. Or a negative errno. */
+int warm_open_zip(void);
+
+/* From template.py, by zip.py. */
+extern const unsigned char warm_zip[];
+extern const size_t warm_zip_len;
+
+#endif

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm start: workers are forked from a template. A script that runs both ways sees the same of its process, and a fault of the template costs nobody a job."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+
+import pytest
+
+from harness import TOP, alive, comm, until
+
+SCRIPT = TOP / "tests/e2e/warm_script.py"
+OBSERVED_MIN = 60
+# What the program names of its own pid, time and addresses.
+CHANGING = re.compile(r"0x[0-9a-f]+|pid \d+|alone-[0-9a-f]+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*|Thread 0x\w+")
+
+
+@pytest.fixture
+def cache(rdzv):
+    folder = rdzv.tmp / "cache"
+    folder.mkdir()
+    return folder
+
+
+def plain(text):
+    return CHANGING.sub("...", text)
+
+
+def job(rdzv, cache, mode, *command, end="return", nproc=2, env=None, expect=None, restarts=0, **kw):
+    """One run of the script, all of its ranks: what they saw, what was printed."""
+    out = rdzv.tmp / f"out-{mode}-{len(rdzv.procs)}"
+    out.mkdir()
+    more = {"XDG_CACHE_HOME": str(cache), "WARM_MODE": mode, "WARM_OUT": str(out), "WARM_END": end, "PYTHON_EXEC": sys.executable, **(env or {})}
+    a = rdzv.agent("--verbose", "--nproc", nproc, "--max-restarts", restarts, "--warm", mode, *command, env=more, **kw)
+    code = a.exit(60)
+    if expect is not None:
+        assert code == expect, a
+    seen = [json.loads(p.read_text()) for p in sorted(out.iterdir())]
+    lines = sorted(plain(line[4:]) for line in a.text.splitlines() if line[:4] in ("[0] ", "[1] "))
+    return a, code, seen, lines
+
+
+def forked(a):
+    """The template that forks its workers is named once in the agent's words."""
+    return re.search(r"template \(pid (\d+)\): forks workers", a.text)
+
+
+def place(rdzv, form):
+    """The script in the form in which a user would start it: the command's words."""
+    shutil.copy(SCRIPT, rdzv.tmp / "train.py")
+    (rdzv.tmp / "warm_helper.py").write_text("WHO = 'beside the script'\n")
+    if form == "script":
+        return ["train.py", "--lr", "1 2"]
+    if form == "program":
+        return ["--", "python3", "-B", "-X", "dev", "-W", "ignore::UserWarning", "train.py", "x"]
+    if form == "link":
+        (rdzv.tmp / "jobs").mkdir()
+        (rdzv.tmp / "jobs/run.py").symlink_to("../train.py")
+        return ["jobs/run.py"]
+    if form == "module":
+        return ["-m", "train", "x"]
+    if form == "package":
+        (rdzv.tmp / "pkg").mkdir()
+        (rdzv.tmp / "pkg/__init__.py").write_text("")
+        shutil.copy(SCRIPT, rdzv.tmp / "pkg/__main__.py")
+        return ["-m", "pkg", "x"]
+    if form == "folder":
+        (rdzv.tmp / "app").mkdir()
+        shutil.copy(SCRIPT, rdzv.tmp / "app/__main__.py")
+        return ["--", "python3", "app"]
+    raise AssertionError(form)
+
+
+@pytest.mark.parametrize("form", ["script", "program", "link", "module", "package", "folder"])
+def test_a_script_sees_the_same(rdzv, cache, form):
+    command = place(rdzv, form)
+    _, _, cold, _ = job(rdzv, cache, "off", *command, expect=0)
+    for _ in range(2):  # with nothing learned, and with what the first run has learned
+        a, _, warm, _ = job(rdzv, cache, "auto", *command, expect=0)
+        assert forked(a), a
+        assert len(warm) == len(cold) == 2, a
+        for before, after in zip(cold, warm):
+            assert len(before["seen"]) >= OBSERVED_MIN
+            different = {n: (v, after["seen"].get(n)) for n, v in before["seen"].items() if after["seen"].get(n) != v}
+            assert not different, "\n".join(f"{n}:\n  exec {x}\n  fork {y}" for n, (x, y) in different.items())
+            assert set(before["seen"]) == set(after["seen"])
+        for name, value in warm[0]["draws"].items():
+            assert value != warm[1]["draws"][name], f"both workers draw the same {name}"
+
+
+@pytest.mark.parametrize("end", ["return", "raise", "exit", "exit text", "signal", "abort", "interrupt", "exception group"])
+def test_a_script_ends_the_same(rdzv, cache, end):
+    command = place(rdzv, "script")
+    _, code, _, lines = job(rdzv, cache, "off", *command, end=end, nproc=1)
+    a, warm_code, _, warm_lines = job(rdzv, cache, "auto", *command, end=end, nproc=1)
+    assert forked(a), a
+    assert warm_code == code, a
+    assert warm_lines == lines, a
+
+
+# What a template must not have in it: a module beside neither the script nor the interpreter, on PYTHONPATH.
+BAD = {
+    "reads RANK": ("import os\nMINE = os.environ.get('RANK')\n", "reads RANK"),
+    "keeps a thread": ("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n", "starts a thread"),
+    "keeps a socket": ("import socket\nS = socket.socket()\n", "opens socket:"),
+    "keeps a pipe": ("import os\nP = os.pipe()\n", "opens pipe:"),
+    "starts a process": ("import subprocess\nP = subprocess.Popen(['sleep', '60'], stdin=subprocess.DEVNULL)\n", "starts a process"),
+    "prints": ("print('hello from an import')\n", "prints"),
+    "holds a lock": ("import fcntl, os\nF = open(__file__ + '.lock', 'w')\nfcntl.lockf(F, fcntl.LOCK_EX)\n", "holds a lock"),
+    "reads what the script sets": ("import os\nLEVEL = os.environ.get('LIB_LEVEL')\n", "the script sets"),
+}
+
+
+def library(rdzv, **modules):
+    folder = rdzv.tmp.with_name(rdzv.tmp.name + "-lib")  # what lies below the script's folder is the script's own
+    folder.mkdir(exist_ok=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    return {"PYTHONPATH": str(folder)}
+
+
+def script(rdzv, text):
+    (rdzv.tmp / "train.py").write_text(text)
+    return "train.py"
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
+    text, reason = BAD[bad]
+    env = library(rdzv, bad_one=text, good_one="import os\nPID = os.getpid()\n")
+    main = script(rdzv, "import os, sys\nos.environ['LIB_LEVEL'] = '3'\nimport good_one, bad_one\nmine = bad_one.__dict__.get('MINE')\n"
+                  "print('own' if good_one.PID == os.getpid() else 'shared', mine == os.environ['RANK'] or mine, vars(bad_one).get('LEVEL'), flush=True)\nos._exit(0)\n")
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    assert re.search(rf"begins again: bad_one is left out: it {reason}|begins again: bad_one is left out: .*{reason}", a.text), a
+    assert forked(a) and "[0] " not in a.text, a
+    assert a.says("shared"), a
+    assert ("True" in a.text) == (bad == "reads RANK") and ("3" in a.text.split("shared")[1].split("\n")[0]) == (bad == "reads what the script sets"), a
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    assert forked(a) and not a.says("begins again"), a
+
+
+WAIT = "import os, time, lib_one\nprint('round', os.environ['RDZV_ROUND'], 'version', lib_one.VERSION, lib_one.PID == os.getpid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+
+
+def waiting_job(rdzv, cache, nproc=2):
+    env = library(rdzv, lib_one="import os\nVERSION = 1\nPID = os.getpid()\n")
+    env.update(XDG_CACHE_HOME=str(cache), PYTHON_EXEC=sys.executable)
+    a = rdzv.agent("--verbose", "--nproc", nproc, "--max-restarts", 9, "--warm", "auto", script(rdzv, WAIT), env=env)
+    found = lambda: re.findall(r"round 1 version 1 False", a.text)
+    until(lambda: f"{nproc} workers share the library: {a}", lambda: len(found()) == nproc, 20)
+    return a, int(forked(a)[1])
+
+
+def go(rdzv, a):
+    (rdzv.tmp / "go").touch()
+    assert a.exit(30) == 0, a
+
+
+def hit(rdzv):
+    """SIGKILL to rank 0."""
+    os.kill(rdzv.await_workers(2)[0], signal.SIGKILL)
+
+
+def test_after_a_fault_workers_are_forked_again(rdzv, cache):
+    a, template = waiting_job(rdzv, cache)
+    for n in range(2, 5):
+        hit(rdzv)
+        until(lambda: f"round {n} runs: {a}", lambda: len(re.findall(f"round {n} version 1 False", a.text)) == 2, 20)
+    assert alive(template) and comm(template).startswith("python"), a
+    go(rdzv, a)
+    until("the template ends with the agent", lambda: not alive(template), 10)
+
+
+@pytest.mark.parametrize("fate", ["killed", "stopped"])
+def test_without_a_template_workers_are_started_by_exec(rdzv, cache, fate):
+    a, template = waiting_job(rdzv, cache)
+    os.kill(template, signal.SIGKILL if fate == "killed" else signal.SIGSTOP)
+    hit(rdzv)
+    until(lambda: f"round 2 runs: {a}", lambda: len(re.findall("round 2 version 1 True", a.text)) == 2, 30)
+    go(rdzv, a)
+
+
+def test_a_changed_file_is_never_taken_from_a_template(rdzv, cache):
+    a, template = waiting_job(rdzv, cache)
+    library(rdzv, lib_one="import os\nVERSION = 'two'\nPID = os.getpid()\n")
+    hit(rdzv)
+    until(lambda: f"round 2 has the new file: {a}", lambda: len(re.findall("round 2 version two", a.text)) == 2, 30)
+    go(rdzv, a)
+
+
+def test_a_module_beside_the_script_is_never_taken_from_elsewhere(rdzv, cache):
+    env = library(rdzv, lib_one="import lib_two\n", lib_two="WHO = 'elsewhere'\n")
+    main = script(rdzv, "import lib_one, lib_two\nprint('found', lib_two.WHO)\n")
+    for who in ("elsewhere", "beside"):
+        a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+        assert a.says(f"found {who}"), a
+        (rdzv.tmp / "lib_two.py").write_text("WHO = 'beside'\n")
+
+
+@pytest.mark.parametrize("damage", ["cut", "of another writer", "a link", "text"])
+def test_a_damaged_memory_is_nothing(rdzv, cache, damage):
+    env = library(rdzv, lib_one="WHO = 1\n")
+    main = script(rdzv, "import lib_one\nprint('found', lib_one.WHO)\n")
+    job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    (file,) = (cache / "rdzv/warm").iterdir()
+    text = file.read_text()
+    assert "module lib_one" in text
+    if damage == "cut":
+        file.write_text(text[: len(text) // 2])
+    elif damage == "of another writer":
+        file.chmod(0o666)
+    elif damage == "text":
+        file.write_bytes(b"\xff\0\n" * 100)
+    else:
+        file.rename(cache / "elsewhere")
+        file.symlink_to(cache / "elsewhere")
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    assert forked(a) and a.says("found 1"), a
+
+
+def test_modules_can_be_named_and_it_can_be_off(rdzv, cache):
+    env = library(rdzv, lib_one="import os\nPID = os.getpid()\n")
+    main = script(rdzv, "import os\nimport importlib\nlib = importlib.import_module('lib_' + 'one')\nprint(lib.PID == os.getpid())\n")
+    for mode, own in (("off", "True"), ("lib_one", "False")):
+        a, _, _, _ = job(rdzv, cache, mode, main, env=env, nproc=1, expect=0)
+        assert a.says(f"{own}\n"), a
+    assert not list(cache.glob("rdzv/warm/*")) or forked(a)
+
+
+@pytest.mark.parametrize("words", [["-I"], ["-S"], ["-E"]])
+def test_an_interpreter_that_does_not_look_runs_as_ever(rdzv, cache, words):
+    main = script(rdzv, "print('runs', open('count', 'a').write('x'))\n")
+    a, _, _, _ = job(rdzv, cache, "auto", "--", "python3", *words, main, nproc=1, expect=0)
+    assert a.says("runs 1") and (rdzv.tmp / "count").read_text() == "x", a
+
+
+def test_a_wrapper_that_hides_the_variables_runs_the_script_once(rdzv, cache):
+    wrapper = rdzv.tmp / "python3"
+    wrapper.write_text(f'#!/bin/sh\nunset PYTHONPATH RDZV_TEMPLATE\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    main = script(rdzv, "print('runs', open('count', 'a').write('x'))\n")
+    a, _, _, _ = job(rdzv, cache, "auto", main, nproc=1, expect=0, env={"PYTHON_EXEC": str(wrapper)})
+    assert a.says("runs 1") and (rdzv.tmp / "count").read_text() == "x", a
