@@ -24,7 +24,7 @@
  *
  * Without the FENCE flag no other node gets this node's place, and the workers keep running until --orphan-grace. So a
  * daemon that was paused, or is being restarted, kills no job. If this node is lost then, the daemon begins no round
- * until it knows that nothing runs here (daemon/job/lease.c). */
+ * until it knows that nothing runs here (daemon/job/lost_node_hold.c). */
 
 #include "agent/supervisor/internal.h"
 

@@ -258,6 +258,8 @@ uint64_t job_announce_deadline(const struct job *j);
 
 /* lease.c */
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
+
+/* lost_node_hold.c */
 uint64_t job_hold_until(const struct job *j);
 /* When the workers of a node are dead that was heard last at that time and need not fence; UINT64_MAX: nobody knows. */
 uint64_t job_unfenced_until(const struct job *j, uint64_t heard_ms);

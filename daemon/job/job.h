@@ -16,7 +16,7 @@
  *   end.c         what ended a round; how the round and the job end
  *   budget.c      restarts used and refunded
  *   repeat.c      a failure that comes again; fingerprint.c: what it looks like
- *   lease.c       leases, grace, and what a lost node may still run
+ *   lease.c       leases and grace; lost_node_hold.c: what a lost node may still run
  *   drain.c       hosts that are left out of rounds
  *   ids.c         the round's ncclUniqueIds
  *   owners.c      whose the connections to the round's store are
@@ -251,7 +251,7 @@ struct job {
   /* Hosts and agents that are held back. */
   struct map flaps;      /* host -> when it was lost: grow.c */
   size_t flaps_sweep_at; /* as holds_sweep_at */
-  struct map holds;      /* agent id -> when all that it still runs has stopped: lease.c */
+  struct map holds;      /* agent id -> when all that it still runs has stopped: lost_node_hold.c */
   uint64_t hold_ms;      /* when the last hold expires; 0: there is none */
   size_t n_last_holds;   /* how many expire then */
   size_t holds_sweep_at; /* expired holds are removed when there are this many */

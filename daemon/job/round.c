@@ -7,7 +7,7 @@
  * everyone's time. Nodes that a person or a scheduler starts together come one after the other, on a busy machine
  * seconds apart. So the call goes on while they keep coming: the round that they would have missed costs a restart of
  * all workers. Three things delay a seal: the pause after short rounds, a lost node that may still run workers of
- * the old round (lease.c), and a node that is leaving, since others may be leaving too.
+ * the old round (lost_node_hold.c), and a node that is leaving, since others may be leaving too.
  *
  * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
  * ranks go in the order of the scheduler's node id, the numeric address, the agent id; text order (10.0.0.10 before

@@ -407,7 +407,7 @@ inline hello(d, v, higher) {
 /* Sealing: daemon/job/round.c, 9.5. --------------------------------------------------------------------------------------- */
 
 #define IDLE(d) (here[d] & ~in_round[d] & ~known_dead[d])
-/* A lost node of the last round keeps its place until its lease is over: daemon/job/lease.c. */
+/* A lost node of the last round keeps its place until its lease is over: daemon/job/lost_node_hold.c. */
 #define MISSING(d) (members[round[d]] & ~IDLE(d) & ~known_dead[d])
 #define LOST_ARE_OVER(d) \
   (WITHOUT(LOST) || (MUST_FENCE(round[d]) -> (MISSING(d) & follow[d]) == 0 : (MISSING(d) & (follow[d] | runs)) == 0))
