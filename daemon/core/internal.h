@@ -9,7 +9,7 @@
 #include "daemon/core/logs.h"
 #include "daemon/core/moved.h"
 #include "daemon/job/job.h"
-#include "daemon/job/quorum.h"
+#include "daemon/job/in_charge.h"
 
 enum { CORE_SHUT_MAX = 256 };
 

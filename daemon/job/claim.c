@@ -6,7 +6,7 @@
  * incarnation: nobody else can have it.
  *
  * The content says who won, and for which nodes. A daemon that finds the name taken sends its nodes there. But if one of
- * those nodes is here, the winner cannot run that round for long: all its nodes must follow it (quorum.c). Then this
+ * those nodes is here, the winner cannot run that round for long: all its nodes must follow it (in_charge.c). Then this
  * daemon claims the round behind it. A daemon that was restarted with its id finds claims of its former life, which may
  * have sealed those rounds: their content differs, and they are passed as well.
  *

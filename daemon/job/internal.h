@@ -6,7 +6,7 @@
 
 #include "daemon/job/drain.h"
 #include "daemon/job/job.h"
-#include "daemon/job/quorum.h"
+#include "daemon/job/in_charge.h"
 
 /* job.c */
 struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
@@ -112,7 +112,7 @@ struct sent_ack {
   bool fence;
 };
 
-/* A node's vote on the next round, and since when it follows this daemon: votes.c, quorum.c. */
+/* A node's vote on the next round, and since when it follows this daemon: voters.c, in_charge.c. */
 struct member_vote {
   int64_t standby_port;                  /* where its agent would start a daemon; 0: nowhere */
   char incarnation[INCARNATION_MAX + 1]; /* the last round that it was part of; "": none */
@@ -126,7 +126,7 @@ struct member_vote {
   struct sent_ack acks[MEMBER_ACKS];
 };
 
-/* quorum.c */
+/* in_charge.c */
 struct voter {
   bool current, tie_breaker, base,
       base_tie_breaker; /* of which round, and whether half of it is enough with this one */

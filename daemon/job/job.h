@@ -6,30 +6,31 @@
  * job_event; one table in job.c, state x event, decides. daemon/core uses this header; the files of this folder share
  * internal.h.
  *
- *   job.c         the table, the states, deadlines
- *   member.c      a node: added, found, removed; the counts of members
- *   round.c       the nodes of the next round, and their ranks; START
- *   progress.c    how far the members are, and their checkpoints
- *   missing.c     expected nodes that are missing; WAITING
- *   grow.c        newcomers while a round runs, and hosts that come and go
- *   prepare.c     a checkpoint before the planned end of a round
- *   end.c         what ended a round; how the round and the job end
- *   budget.c      restarts used and refunded
- *   repeat.c      a failure that comes again; fingerprint.c: what it looks like
- *   lease.c       leases and grace; lost_node_hold.c: what a lost node may still run
- *   drain.c       hosts that are left out of rounds
- *   ids.c         the round's ncclUniqueIds
- *   owners.c      whose the connections to the round's store are
- *   quorum.c      whether this daemon is in charge: a majority that follows it
- *   reboot.c      votes of agents whose machines were booted again
- *   votes.c       who has a vote, and what becomes of it at a seal and at HELLO
- *   claim.c       the name of the next round, which one daemon alone can create
- *   announce.c    events, for --events
- *   recover.c     a daemon that comes back
- *   goodput.c     what the job's time went to; ledger.c: the account; history.c: steps over time; pace.c: when one is late
- *   recovery.c    how long recoveries take
- *   state_line.c  the lines of the state file
- *   jobs.c        all jobs of one daemon, and what they share */
+ *   job.c                  the table, the states, deadlines
+ *   member.c               a node: added, found, removed; the counts of members
+ *   round.c                the nodes of the next round, and their ranks; START
+ *   progress.c             how far the members are, and their checkpoints
+ *   missing.c              expected nodes that are missing; WAITING
+ *   grow.c                 newcomers while a round runs, and hosts that come and go
+ *   prepare.c              a checkpoint before the planned end of a round
+ *   end.c                  what ended a round; how the round and the job end
+ *   budget.c               restarts used and refunded
+ *   repeat.c               a failure that comes again; fingerprint.c: what it looks like
+ *   lease.c                leases and grace; lost_node_hold.c: what a lost node may still run
+ *   drain.c                hosts that are left out of rounds
+ *   ids.c                  the round's ncclUniqueIds
+ *   owners.c               whose the connections to the round's store are
+ *   in_charge.c            whether this daemon is in charge: a majority that follows it
+ *   reboot.c               votes of agents whose machines were booted again
+ *   voters.c               who has a vote, and what becomes of it at a seal and at HELLO
+ *   claim.c                the name of the next round, which one daemon alone can create
+ *   announce.c             events, for --events
+ *   recover.c              a daemon that comes back
+ *   goodput.c              what the job's time went to; ledger.c: the account; history.c: steps over time
+ *   pace.c                 when a step is late
+ *   recovery.c             how long recoveries take
+ *   state_line.c           the lines of the state file
+ *   jobs.c                 all jobs of one daemon, and what they share */
 
 #include "common/map.h"
 #include "daemon/job/jobs.h"
@@ -270,7 +271,7 @@ struct job {
   int64_t worker_deaths;
   struct hang_evidence *evidence; /* of its nodes; NULL: there is none: evidence.c */
   struct round_ids *ids;          /* NULL: it has none: ids.c */
-  struct quorum *quorum;          /* who lets this daemon decide: quorum.c */
+  struct quorum *quorum;          /* who lets this daemon decide: in_charge.c */
   struct claim *claim;            /* of the next round: claim.c; NULL: none was ever tried */
   struct goodput_book *goodput;   /* goodput.c */
   struct announcer *announcer;    /* announce.c; NULL: nobody wants events */
@@ -384,7 +385,7 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
 void job_ask_owners(struct job *j, struct member *m, const struct ask_owners *ask);
 void job_found_owners(struct job *j, struct member *m, const struct found_owners *found);
 void job_take_evidence(struct job *j, struct member *m, const struct evidence *e); /* EVIDENCE */
-/* The daemon's word to m, and m's to the daemon: quorum.c. */
+/* The daemon's word to m, and m's to the daemon: in_charge.c. */
 /* HELLO, before WELCOME. again: on the connection of an earlier one. */
 void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms);
 /* A heartbeat, which is answered now; its agent has read the answer to the one that came `behind` before; 0: unknown. */

@@ -11,7 +11,7 @@
  *
  * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
  * ranks go in the order of the scheduler's node id, the numeric address, the agent id; text order (10.0.0.10 before
- * 10.0.0.9) is never used. With more nodes than max, those whose votes the round needs come first (quorum.c), then
+ * 10.0.0.9) is never used. With more nodes than max, those whose votes the round needs come first (in_charge.c), then
  * survivors, then expected nodes, then those that joined first; the rest are spares.
  *
  * A node's address is what it reports, otherwise what the daemon sees. If that is loopback or link-local while other

@@ -8,9 +8,9 @@
  * Time is an order of events. Three times end for a node v at a daemon d, always in this order:
  *
  *   leave[d]   the workers of v may run because d has said so              (agent/supervisor/fence.c)
- *   follow[d]  d counts v as one that follows it                           (daemon/job/quorum.c, followed_ms)
+ *   follow[d]  d counts v as one that follows it                           (daemon/job/in_charge.c, followed_ms)
  *   read[d]    less than a lease has passed since v last read d: the hold of v at every other daemon
- *                                                                          (daemon/job/votes.c, from_ms)
+ *                                                                          (daemon/job/voters.c, from_ms)
  *
  * A fence is late as far as it can be: workers die in the same step in which the last time that allows them ends. A
  * paused process is one that takes no step, while the times of others end. A message is late if the step that reads it
@@ -115,7 +115,7 @@ byte disk[DAEMONS];                       /* the last seal line of the state fil
 byte was_round[DAEMONS], was_current[DAEMONS], was_base[DAEMONS];
 byte was_firm;
 
-/* Majorities: PROTOCOL.md 9.2, daemon/job/quorum.c. --------------------------------------------------------------------- */
+/* Majorities: PROTOCOL.md 9.2, daemon/job/in_charge.c. ------------------------------------------------------------------ */
 
 #define ENOUGH(set, n, k) (2 * COUNT((set) & ALL) > (n) || (2 * COUNT((set) & ALL) == (n) && (WITHOUT(TIE) || HAS(set, k))))
 #define ENOUGH_OF(set, r) (members[r] && ENOUGH(set, COUNT(members[r]), tie_breaker[r]))
@@ -283,7 +283,7 @@ inline lease_ends(d, v) {
   fence(d)
 }
 
-/* HELLO: daemon/core/hello.c, votes.c. ------------------------------------------------------------------------------------ */
+/* HELLO: daemon/core/hello.c, voters.c. ----------------------------------------------------------------------------------- */
 
 /* 9.6: d replaces its round by that of the node: adopt_if_higher, is_overtaken. */
 #define COMES_AFTER(r, s) (base[r] == (s))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who has a vote on the next round of a job (quorum.c), and what becomes of the votes at a seal and at HELLO.
+/* Who has a vote on the next round of a job (in_charge.c), and what becomes of the votes at a seal and at HELLO.
  *
  * The nodes of the last sealed round have votes. A daemon that sealed it knows them; one that recovers it learns them from
  * HELLO, in which each node says which round it was part of last, and how many nodes that had.
@@ -9,7 +9,7 @@
  *
  * Each seal carries a majority of the votes into the next round. Nodes that it leaves out give theirs up before. */
 
-#include "daemon/job/quorum.h"
+#include "daemon/job/in_charge.h"
 
 #include <stdio.h>
 #include <stdlib.h>

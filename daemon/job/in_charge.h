@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_QUORUM_H
-#define DAEMON_JOB_QUORUM_H
+#ifndef DAEMON_JOB_IN_CHARGE_H
+#define DAEMON_JOB_IN_CHARGE_H
 
 /* Whether this daemon may still decide for a job, now that another one can take it over. Pure.
  *

@@ -26,7 +26,7 @@
  * daemon. A job with claims asks nobody for leave to seal: the claim decides. But then any single node may go on
  * elsewhere, so all of them must follow. */
 
-#include "daemon/job/quorum.h"
+#include "daemon/job/in_charge.h"
 
 #include <stdio.h>
 #include <stdlib.h>
