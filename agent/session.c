@@ -614,7 +614,7 @@ static struct local_daemon_options daemon_options(const struct session_options *
       .key = of->key,
       .key_source = of->key_origin->kind,
       .verbose = o->verbose,
-      .standby = {.fd = -1},
+      .reserved = {.fd = -1},
       .claim = o->claim,
   };
 }
@@ -623,11 +623,11 @@ static void open_daemon(struct session *s) {
   struct local_daemon_options own = daemon_options(s->o);
   own.loop = &s->loop;
   own.log_file = s->daemon_log;
-  struct standby reserved = {.fd = -1};
+  struct reserved_port reserved = {.fd = -1};
   struct err e = ERR_INIT;
-  if (may_stand_by(s) && standby_reserve(s->o->supervisor->local_addr, &reserved, &e))
+  if (may_stand_by(s) && reserve_port(s->o->supervisor->local_addr, &reserved, &e))
     log_warn("%s: this agent cannot take over if the daemon is lost", e.text);
-  own.standby = reserved;
+  own.reserved = reserved;
   own.on_port = on_standby_port;
   own.on_left = on_left;
   own.ctx = s;

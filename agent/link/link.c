@@ -8,8 +8,8 @@
  *             -> on_down with one sentence about the attempt
  *
  * --endpoint may name several daemons. An attempt is for one of them, for a daemon of another agent, or for our own on
- * its reserved port (link_target.c). A daemon is started for the first address of --endpoint alone: those at the others
- * are started by people.
+ * its reserved port (target_addresses.c). A daemon is started for the first address of --endpoint alone: those at the
+ * others are started by people.
  *
  * Addresses are tried in turn, in the resolver's order: a daemon on the same network answers or refuses within a
  * millisecond, and two connections at once would both be HELLOs. The last successful address is tried first, so that a

@@ -7,7 +7,7 @@
  *
  *     link.c           attempts and connections; link_words.c has their sentences
  *     resolve.c        from a name to addresses
- *     local_daemon.c   the agent's own rdzvd, its state folder (private_dir.c), its reserved port (standby.c)
+ *     local_daemon.c   the agent's own rdzvd, its state folder (private_dir.c), its reserved port (reserved_port.c)
  *     forward.c        tells the other daemons of --endpoint where the job is
  *     own_addr.c host_addrs.c   this machine's addresses */
 

@@ -2,7 +2,7 @@
 #ifndef AGENT_LINK_LINK_INTERNAL_H
 #define AGENT_LINK_LINK_INTERNAL_H
 
-/* Shared by link.c, link_target.c and link_words.c alone. */
+/* Shared by link.c, target_addresses.c and link_words.c alone. */
 
 #include "agent/link/link.h"
 #include "common/buf.h"

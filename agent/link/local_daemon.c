@@ -188,7 +188,7 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   d->serves = true;
   if (!d->stands_by) {
     d->at_endpoint = true;
-    standby_close(&d->o.standby);
+    reserved_port_close(&d->o.reserved);
   }
   if (local_daemon_standby_port(d)) d->o.on_port(d->o.ctx, d->port);
   if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the timer of the end */
@@ -344,9 +344,9 @@ static char *listen_text(const struct local_daemon_options *o, uint16_t port) {
 
 static int start_process(const struct local_daemon_options *o, bool stands_by, uint16_t port, bool early,
                          struct daemon_process *p, struct err *e) {
-  char *listen = stands_by ? xstrdup(o->standby.text) : listen_text(o, port);
+  char *listen = stands_by ? xstrdup(o->reserved.text) : listen_text(o, port);
   int rc = daemon_process_start(&(struct daemon_process_options){.listen = listen,
-                                                                 .listen_fd = stands_by ? o->standby.fd : -1,
+                                                                 .listen_fd = stands_by ? o->reserved.fd : -1,
                                                                  .key = o->key,
                                                                  .key_source = o->key_source,
                                                                  .log_file = o->log_file,
@@ -365,7 +365,7 @@ static int start_life(struct local_daemon *d, struct err *e) {
   int rc = start_process(&d->o, d->stands_by, d->port, false, &p, e);
   d->state_dir = p.state_dir;
   if (rc) return rc;
-  if (d->stands_by) standby_close(&d->o.standby);
+  if (d->stands_by) reserved_port_close(&d->o.reserved);
   adopt(d, &p);
   return 0;
 }
@@ -391,13 +391,13 @@ void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbac
 }
 
 uint16_t local_daemon_standby_port(const struct local_daemon *d) {
-  if (!d->o.standby.text[0]) return 0;
-  return d->at_endpoint ? d->port : d->o.standby.port;
+  if (!d->o.reserved.text[0]) return 0;
+  return d->at_endpoint ? d->port : d->o.reserved.port;
 }
 
 void local_daemon_forbid_standby(struct local_daemon *d) {
-  standby_close(&d->o.standby);
-  if (!d->stands_by) d->o.standby.text[0] = '\0';
+  reserved_port_close(&d->o.reserved);
+  if (!d->stands_by) d->o.reserved.text[0] = '\0';
 }
 
 void local_daemon_want(struct local_daemon *d, bool standby) {
@@ -454,6 +454,6 @@ void local_daemon_destroy(struct local_daemon *d) {
     life_close(d->life);
   }
   remove_state(d);
-  standby_close(&d->o.standby);
+  reserved_port_close(&d->o.reserved);
   uv_close((uv_handle_t *)&d->timer, on_timer_closed);
 }

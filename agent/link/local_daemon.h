@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "agent/link/daemon_process.h"
-#include "agent/link/standby.h"
+#include "agent/link/reserved_port.h"
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/key/source.h"
@@ -36,7 +36,7 @@ struct local_daemon_options {
   enum key_source key_source;
   const char *log_file; /* gets its stderr; NULL: our log does, line by line */
   bool verbose;
-  struct standby standby;                    /* the reserved port, now the daemon's; fd -1: none */
+  struct reserved_port reserved;             /* the reserved port, now the daemon's; fd -1: none */
   const char *claim;                         /* --claim; NULL: none */
   void (*on_port)(void *ctx, uint16_t port); /* where it listens now, and will: unless loopback */
   void (*on_left)(void *ctx);                /* after local_daemon_leave */

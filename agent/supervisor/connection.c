@@ -2,8 +2,8 @@
 /* The link to the daemon: connecting, greeting, and heartbeats.
  *
  * A lost connection stops nothing by itself, because workers do not need the daemon. The agent connects again at once,
- * then with pauses of up to a second, and HELLO says where it stands. Which daemon it connects to, succession.c decides.
- * What silence means for the workers, fence.c does.
+ * then with pauses of up to a second, and HELLO says where it stands. follow_daemon.c decides which daemon it connects
+ * to. What silence means for the workers, fence.c does.
  *
  * A heartbeat names the last answer that this agent has read. So the daemon knows that the agent followed it no earlier
  * than it sent that answer. It cannot know that from the heartbeat alone, which may have been on its way for long. */
@@ -303,7 +303,7 @@ void sup_send_hello(struct supervisor *s) {
   }
   if (h->phase != PHASE_NONE) sup_ids_fill_hello(s, h);
   h->standby_port = sup_tell_standby_port(s);
-  sup_succession_fill_hello(s, h);
+  sup_following_fill_hello(s, h);
   sup_promise_fill_hello(s, h);
   sup_account_fill_hello(s, h);
   h->away_ms = sup_leave_left_ms(s);

@@ -3,8 +3,8 @@
 #define AGENT_SUPERVISOR_INTERNAL_H
 
 /* The members of the mind that its files share. A concern that no other file reads has its struct in its own file:
- * hang.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts), succession.c, targets.c,
- * promise.c. */
+ * hang.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts), follow_daemon.c,
+ * which_daemon_next.c, promise.c. */
 
 #include "agent/supervisor/supervisor.h"
 #include "common/buf.h"
@@ -181,7 +181,7 @@ struct supervisor {
   struct forming *forming;
   struct progress_state *progress;
   struct job_account *account;
-  struct succession *succession;
+  struct following *following;
   struct targets *targets;
   struct promise *promise;
   struct leaving leave;
@@ -209,7 +209,7 @@ void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round);
 /* True: START came too late, and the link was dropped. */
 bool sup_drop_if_outdated(struct supervisor *s, uint64_t age_ms);
 void sup_drop_link(struct supervisor *s, const char *why);
-/* Connects to the aim of targets.c now. lost: a line has reported the loss of the daemon. */
+/* Connects to the aim of which_daemon_next.c now. lost: a line has reported the loss of the daemon. */
 void sup_reconnect(struct supervisor *s, const char *why, bool lost);
 void sup_follow_move(struct supervisor *s, bool pause); /* the same after MOVED */
 void sup_welcome(struct supervisor *s, const struct supervisor_event *ev);
@@ -234,7 +234,7 @@ void sup_fenced_parked(struct supervisor *s, const struct supervisor_event *ev);
 void sup_fence_tick(struct supervisor *s);
 uint64_t sup_fence_deadline(const struct supervisor *s);
 
-/* succession.c */
+/* follow_daemon.c */
 const char *sup_follows(const struct supervisor *s); /* the daemon's id; "" */
 int64_t sup_term(const struct supervisor *s);
 bool sup_turns_from_silence(const struct supervisor *s);   /* at this tick */
@@ -249,13 +249,13 @@ void sup_note_pause(struct supervisor *s);  /* this agent could not run, so it c
 /* A line, if another daemon than before is in charge. agreed: so many of `nodes` follow it; 0: not known. */
 void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes);
 void sup_moved(struct supervisor *s, const struct supervisor_event *ev);
-void sup_succession_fill_hello(const struct supervisor *s, struct hello *h);
-void sup_succession_create(struct supervisor *s);
-void sup_succession_destroy(struct supervisor *s);
-void sup_succession_tick(struct supervisor *s);
-uint64_t sup_succession_deadline(const struct supervisor *s);
+void sup_following_fill_hello(const struct supervisor *s, struct hello *h);
+void sup_following_create(struct supervisor *s);
+void sup_following_destroy(struct supervisor *s);
+void sup_following_tick(struct supervisor *s);
+uint64_t sup_following_deadline(const struct supervisor *s);
 
-/* targets.c */
+/* which_daemon_next.c */
 enum turn_order {
   TURN_FROM_SILENCE, /* home, a place that MOVED named, successors, addresses of --endpoint */
   TURN_PAST_HOME,    /* the same, beginning behind home, which comes last */

@@ -15,12 +15,13 @@
  * So a daemon that was killed in the middle learns everything again. Everything that the daemon sends about a round
  * carries a token; another token is another round.
  *
- * The files: connection.c the connection and heartbeats; fence.c fencing; succession.c which daemon is followed; targets.c
- * where it may be; promise.c what another daemon must know of the last round; orphan.c a daemon that is away for long; round.c
- * the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c leaving; forming.c the nodes
- * that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay for the next round;
- * progress.c how far workers are; hang.c workers that make no progress; ids.c the round's NCCL ids; sentences.c the
- * lines for the user; summary.c a line for the service manager; lasting.c failures that a restart cannot mend. */
+ * The files: connection.c the connection and heartbeats; fence.c fencing; follow_daemon.c which daemon is followed;
+ * which_daemon_next.c where it may be; promise.c what another daemon must know of the last round; orphan.c a daemon
+ * that is away for long; round.c the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c
+ * leaving; forming.c the nodes that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay
+ * for the next round; progress.c how far workers are; hang.c workers that make no progress; ids.c the round's NCCL ids;
+ * sentences.c the lines for the user; summary.c a line for the service manager; lasting.c failures that a restart
+ * cannot mend. */
 
 #include "agent/supervisor/internal.h"
 
@@ -143,7 +144,7 @@ static const struct concern {
     {sup_targets_create, sup_targets_destroy, NULL, NULL, NULL},
     {sup_promise_create, sup_promise_destroy, NULL, NULL, NULL},
     {NULL, NULL, NULL, sup_link_tick, sup_link_deadline},
-    {sup_succession_create, sup_succession_destroy, NULL, sup_succession_tick, sup_succession_deadline},
+    {sup_following_create, sup_following_destroy, NULL, sup_following_tick, sup_following_deadline},
     {NULL, NULL, NULL, sup_orphan_tick, sup_orphan_deadline},
     {sup_progress_create, sup_progress_destroy, sup_progress_clear, sup_progress_tick, sup_progress_deadline},
     {sup_account_create, sup_account_destroy, sup_account_clear, NULL, NULL},

@@ -93,7 +93,7 @@ byte members[ROUNDS + 1], base[ROUNDS + 1], tie_breaker[ROUNDS + 1], in_base[ROU
 byte incarnation[ROUNDS + 1], number[ROUNDS + 1];
 byte must_fence = (NODES > MIN); /* a set of rounds */
 
-/* Nodes: sets of them, and what each knows (agent/supervisor/promise.c, succession.c). */
+/* Nodes: sets of them, and what each knows (agent/supervisor/promise.c, follow_daemon.c). */
 byte runs = BIT(NODES) - 1; /* their workers run, in round voted[v] */
 byte died, told_firm;
 byte voted[AGENTS], follows[AGENTS], at[AGENTS]; /* at: the daemon that the connection leads to */
@@ -490,7 +490,7 @@ proctype Node(byte v) {
 proctype Link(byte v; byte d) {
   byte i;
   do
-  /* HELLO. An agent turns by silence, or because the daemon is not in charge: agent/supervisor/succession.c. */
+  /* HELLO. An agent turns by silence, or because the daemon is not in charge: agent/supervisor/follow_daemon.c. */
   :: d_step { MAY_TURN(d, v) && !(HAS(runs, v) && IS_STALE(d, v)) -> HELLO_LINE; hello(d, v, 0); read_welcome(d, v) }
   :: d_step { MAY_TURN(d, v) && ANY_MAY_WIN(d, v) -> HELLO_LINE; hello(d, v, 1); read_welcome(d, v) }
   /* The same, with workers that have ended before: a failure, STOP, STALE, the fence. They end when it matters first. */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/link/forward.h"
-#include "agent/link/standby.h"
+#include "agent/link/reserved_port.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
 #include "tests/rig/unit.h"
@@ -113,12 +113,12 @@ static int set_up(void **state) {
 }
 
 /* n endpoints; the daemon of the first is on loopback. */
-static void open_link(const struct endpoint *endpoints, size_t n, enum hosting hosting, struct standby standby) {
+static void open_link(const struct endpoint *endpoints, size_t n, enum hosting hosting, struct reserved_port port) {
   static const struct link_callbacks cb = {on_up, on_down, on_other_program, on_msg, on_user_key};
   t.daemon = local_daemon_create(&(struct local_daemon_options){.loop = &t.loop,
                                                                 .host = "127.0.0.1",
                                                                 .port = endpoints->port,
-                                                                .standby = standby,
+                                                                .reserved = port,
                                                                 .on_port = on_port,
                                                                 .on_left = on_left});
   t.link = link_create(&(struct link_options){.loop = &t.loop,
@@ -157,19 +157,19 @@ static bool can_bind(const char *addr, uint16_t port) {
   return bound;
 }
 
-static struct standby reserve(const char *addr) {
-  struct standby s;
+static struct reserved_port reserve(const char *addr) {
+  struct reserved_port s;
   struct err e = ERR_INIT;
-  if (standby_reserve(addr, &s, &e)) fail_msg("%s", e.text);
+  if (reserve_port(addr, &s, &e)) fail_msg("%s", e.text);
   return s;
 }
 
 /* A port of 127.0.0.1 that nobody has a moment later. */
 static struct endpoint free_endpoint(void) {
   struct endpoint ep = {.host = "127.0.0.1"};
-  struct standby s = reserve("127.0.0.1");
+  struct reserved_port s = reserve("127.0.0.1");
   ep.port = s.port;
-  standby_close(&s);
+  reserved_port_close(&s);
   return ep;
 }
 
@@ -183,7 +183,7 @@ static void test_standalone(void **state) {
   struct ipaddr addr;
   uint16_t port = 0;
   t.daemon = local_daemon_create(&(struct local_daemon_options){
-      .loop = &t.loop, .loopback = true, .standby = {.fd = -1}, .on_port = on_port, .on_left = on_left});
+      .loop = &t.loop, .loopback = true, .reserved = {.fd = -1}, .on_port = on_port, .on_left = on_left});
   t.link = link_create(&(struct link_options){
       .loop = &t.loop, .standalone = true, .daemon = t.daemon, .user_timeout_ms = LEASE_MS, .cb = &cb});
   link_open(t.link, &to);
@@ -205,25 +205,25 @@ static void test_standalone(void **state) {
 }
 
 static void test_reserved_port(void **state) {
-  struct standby s = reserve("127.0.0.2");
+  struct reserved_port s = reserve("127.0.0.2");
   char want[ENDPOINT_TEXT_MAX];
   snprintf(want, sizeof(want), "127.0.0.2:%u", (unsigned)s.port);
   assert_string_equal(s.text, want);
   assert_false(can_bind("127.0.0.2", s.port));
   assert_false(can_bind("0.0.0.0", s.port));
-  standby_close(&s);
+  reserved_port_close(&s);
   assert_true(can_bind("127.0.0.2", s.port));
   s = reserve("");
   assert_false(can_bind("127.0.0.1", s.port));
-  standby_close(&s);
+  reserved_port_close(&s);
   s = reserve("192.0.2.1"); /* the address of a gateway */
   assert_false(can_bind("127.0.0.1", s.port));
-  standby_close(&s);
+  reserved_port_close(&s);
 }
 
 static void test_own_daemon(void **state) {
   struct endpoint ep = free_endpoint();
-  struct standby s = reserve("127.0.0.2");
+  struct reserved_port s = reserve("127.0.0.2");
   union socket_address peer;
   struct ipaddr addr, want = ipaddr_parse("127.0.0.2");
   uint16_t port;
@@ -247,7 +247,7 @@ static void test_own_daemon(void **state) {
 /* An agent has one rdzvd: where newcomers look for it. */
 static void test_daemon_of_the_endpoint_stands_by(void **state) {
   struct endpoint ep = free_endpoint();
-  struct standby s = reserve("127.0.0.1");
+  struct reserved_port s = reserve("127.0.0.1");
   open_link(&ep, 1, HOST_AUTO, s);
   reach(&(struct link_to){.where = LINK_TO_ENDPOINT}, "a greeting at the endpoint");
   pid_t first = local_daemon_pid(t.daemon);
@@ -261,7 +261,7 @@ static void test_daemon_of_the_endpoint_stands_by(void **state) {
 
 static void test_no_reserved_port(void **state) {
   struct endpoint ep = free_endpoint();
-  open_link(&ep, 1, HOST_AUTO, (struct standby){.fd = -1});
+  open_link(&ep, 1, HOST_AUTO, (struct reserved_port){.fd = -1});
   link_open(t.link, &to_own);
   assert_int_equal(t.downs, 1);
   assert_string_equal(t.said, "this agent has reserved no port for rdzvd");
@@ -271,7 +271,7 @@ static void test_no_reserved_port(void **state) {
 /* The key that the job turned out to have is no daemon's. */
 static void test_forbidden(void **state) {
   struct endpoint ep = free_endpoint();
-  struct standby s = reserve("127.0.0.2");
+  struct reserved_port s = reserve("127.0.0.2");
   open_link(&ep, 1, HOST_AUTO, s);
   local_daemon_forbid_standby(t.daemon);
   assert_int_equal(local_daemon_standby_port(t.daemon), 0);
@@ -282,10 +282,10 @@ static void test_forbidden(void **state) {
 
 /* The first is tried for itself; so is the second, where no daemon is started. */
 static void test_endpoints(void **state) {
-  struct standby refuses = reserve("127.0.0.1");
+  struct reserved_port refuses = reserve("127.0.0.1");
   struct endpoint list[2] = {free_endpoint(), {.host = "127.0.0.1", .port = refuses.port}};
   char want[ENDPOINT_TEXT_MAX + 60];
-  open_link(list, 2, HOST_AUTO, (struct standby){.fd = -1});
+  open_link(list, 2, HOST_AUTO, (struct reserved_port){.fd = -1});
   link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT, .endpoint = 1});
   await(&t.downs, 1, "a refusal");
   snprintf(want, sizeof(want), "nothing listens at 127.0.0.1:%u: start rdzvd there", (unsigned)list[1].port);
@@ -293,14 +293,14 @@ static void test_endpoints(void **state) {
   assert_int_equal(local_daemon_pid(t.daemon), 0);
   reach(&(struct link_to){.where = LINK_TO_ENDPOINT, .endpoint = 0}, "a greeting");
   assert_false(t.moved);
-  standby_close(&refuses);
+  reserved_port_close(&refuses);
 }
 
 static void test_another_agents_daemon(void **state) {
   struct endpoint ep = free_endpoint();
-  struct standby gone = reserve("127.0.0.1");
+  struct reserved_port gone = reserve("127.0.0.1");
   char want[ENDPOINT_TEXT_MAX + 80];
-  open_link(&ep, 1, HOST_AUTO, (struct standby){.fd = -1});
+  open_link(&ep, 1, HOST_AUTO, (struct reserved_port){.fd = -1});
   link_open(t.link, &(struct link_to){.where = LINK_TO_ADDRESS, .addr = "127.0.0.1", .port = gone.port});
   await(&t.downs, 1, "a refusal");
   snprintf(want, sizeof(want), "nothing listens at 127.0.0.1:%u: the agent there has not started rdzvd yet",
@@ -314,21 +314,21 @@ static void test_another_agents_daemon(void **state) {
   link_open(t.link, &(struct link_to){.where = LINK_TO_ADDRESS, .addr = "gpu2", .port = ep.port});
   assert_int_equal(t.downs, downs + 1);
   assert_string_equal(t.said, "the next daemon has no numeric address");
-  standby_close(&gone);
+  reserved_port_close(&gone);
 }
 
 static void on_listen(uv_timer_t *timer) {
-  const struct standby *s = timer->data;
+  const struct reserved_port *s = timer->data;
   assert_int_equal(listen(s->fd, 8), 0);
 }
 
 /* The other agent has not noticed yet that the old daemon is gone: its port is waited for, but not for ever. */
 static void test_refusal_of_a_reserved_port(void **state) {
   struct endpoint ep = free_endpoint();
-  struct standby s = reserve("127.0.0.1");
+  struct reserved_port s = reserve("127.0.0.1");
   struct link_to to = {.where = LINK_TO_ADDRESS, .addr = "127.0.0.1", .port = s.port, .timeout_ms = 200};
   uv_timer_t timer = {.data = &s};
-  open_link(&ep, 1, HOST_AUTO, (struct standby){.fd = -1});
+  open_link(&ep, 1, HOST_AUTO, (struct reserved_port){.fd = -1});
   uint64_t began = uv_hrtime();
   link_open(t.link, &to);
   await(&t.downs, 1, "a refusal");
@@ -343,7 +343,7 @@ static void test_refusal_of_a_reserved_port(void **state) {
   uv_close((uv_handle_t *)&timer, NULL);
   uv_run(&t.loop, UV_RUN_NOWAIT);
   link_shut(t.link);
-  standby_close(&s);
+  reserved_port_close(&s);
 }
 
 /* A listener whose queue is full: the kernel drops further connections. */
@@ -371,7 +371,7 @@ static void test_timeout(void **state) {
   struct endpoint ep;
   uv_timer_t own;
   int fds[2], fd = fill_queue(&ep, fds);
-  open_link(&ep, 1, HOST_NEVER, (struct standby){.fd = -1});
+  open_link(&ep, 1, HOST_NEVER, (struct reserved_port){.fd = -1});
   uint64_t began = uv_hrtime();
   link_open(t.link, &(struct link_to){.where = LINK_TO_ENDPOINT, .timeout_ms = 100});
   uv_timer_init(&t.loop, &own);
@@ -487,7 +487,7 @@ static void test_forward(void **state) {
   static struct listener a, b;
   struct endpoint list[4];
   struct endpoint quiet;
-  struct standby refuses = reserve("127.0.0.1");
+  struct reserved_port refuses = reserve("127.0.0.1");
   int fds[2], fd = fill_queue(&quiet, fds);
   a = b = (struct listener){.port = 7};
   listen_at(&a);
@@ -496,7 +496,7 @@ static void test_forward(void **state) {
   list[1] = b.ep;
   list[2] = (struct endpoint){.host = "127.0.0.1", .port = refuses.port};
   list[3] = quiet; /* neither a refusal nor a silence delays the others */
-  open_link(list, 4, HOST_NEVER, (struct standby){.fd = -1});
+  open_link(list, 4, HOST_NEVER, (struct reserved_port){.fd = -1});
   struct forwarder *f = forward_to(list, 4, EVERY_MS);
   uint64_t began = uv_hrtime();
   forwarder_set(f, forward_frame("10.0.0.2", 7), 0, false);
@@ -518,7 +518,7 @@ static void test_forward(void **state) {
   close(fds[0]);
   close(fds[1]);
   close(fd);
-  standby_close(&refuses);
+  reserved_port_close(&refuses);
 }
 
 /* One daemon of --endpoint knows an older run, and another one a younger run. */
@@ -532,7 +532,7 @@ static void test_an_older_run(void **state) {
   listen_at(&own);
   knows.port = younger.port = own.ep.port;
   const struct endpoint list[] = {knows.ep, younger.ep};
-  open_link(list, 2, HOST_NEVER, (struct standby){.fd = -1});
+  open_link(list, 2, HOST_NEVER, (struct reserved_port){.fd = -1});
   struct forwarder *f = forward_to(list, 2, 200);
   forwarder_set(f, forward_frame("127.0.0.1", own.ep.port), UINT32_MAX, false);
   await(&own.told, 2, "the second word of the older run");

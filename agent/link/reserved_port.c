@@ -5,7 +5,7 @@
  * socket lacks SO_REUSEADDR: with it, another program could bind the same port. Where --local-addr is the address of a
  * gateway, it cannot be bound, and the port is one of all addresses. */
 
-#include "agent/link/standby.h"
+#include "agent/link/reserved_port.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include <uv.h>
 #include "common/net/socket.h"
 
-static int bind_to(const char *addr, struct standby *out) {
+static int bind_to(const char *addr, struct reserved_port *out) {
   union socket_address a = {.room = {0}};
   struct endpoint ep = {.port = 0};
   struct ipaddr unused;
@@ -28,10 +28,10 @@ static int bind_to(const char *addr, struct standby *out) {
   return 0;
 }
 
-int standby_reserve(const char *addr, struct standby *out, struct err *e) {
+int reserve_port(const char *addr, struct reserved_port *out, struct err *e) {
   const char *const places[] = {addr && *addr ? addr : "::", "::", "0.0.0.0"};
   int rc = -EADDRNOTAVAIL;
-  *out = (struct standby){.fd = -1};
+  *out = (struct reserved_port){.fd = -1};
   for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
     rc = bind_to(places[i], out);
     if (rc != -EADDRNOTAVAIL && rc != -EAFNOSUPPORT) break;
@@ -41,7 +41,7 @@ int standby_reserve(const char *addr, struct standby *out, struct err *e) {
   return err_sys(e, rc, "no port can be reserved for rdzvd");
 }
 
-void standby_close(struct standby *s) {
+void reserved_port_close(struct reserved_port *s) {
   if (s->fd >= 0) close(s->fd);
   s->fd = -1;
 }

@@ -3,7 +3,7 @@
  *
  * The machine of the daemon may die like any other. Then one of the successors takes the job over, and it may seal the
  * next round when more than half of the nodes of the last one have come to it (PROTOCOL.md 9). Nobody tells the agents:
- * each of them finds out by silence, and they all ask the same places in the same order (targets.c).
+ * each of them finds out by silence, and they all ask the same places in the same order (which_daemon_next.c).
  *
  * An agent follows one daemon at a time. It remembers when it has heard it last and says so in HELLO. To another daemon
  * this is a promise: from then on the first daemon hears nothing of this agent, and may not count on it for longer than
@@ -52,7 +52,7 @@ enum {
 /* Why the daemon in charge was left. */
 enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
 
-struct succession {
+struct following {
   char follows[DAEMON_ID_MAX + 1]; /* the daemon that welcomed this agent last; "": none */
   uint64_t heard_ms;               /* when its last message was read */
   uint64_t awake_ms;               /* when this agent could run again after a pause of its own */
@@ -79,28 +79,28 @@ static uint64_t lease_ms(const struct supervisor *s) {
 }
 
 const char *sup_follows(const struct supervisor *s) {
-  return s->succession->follows;
+  return s->following->follows;
 }
 
 int64_t sup_term(const struct supervisor *s) {
-  return s->succession->term;
+  return s->following->term;
 }
 
 bool sup_daemon_in_charge(const struct supervisor *s) {
-  return s->link.state == CONNECTION_READY && s->succession->weak_ms == UINT64_MAX;
+  return s->link.state == CONNECTION_READY && s->following->weak_ms == UINT64_MAX;
 }
 
-static bool follows_charge(const struct succession *u) {
+static bool follows_charge(const struct following *u) {
   return u->charge[0] && !strcmp(u->follows, u->charge);
 }
 
 bool sup_is_at_another_daemon(const struct supervisor *s) {
-  return s->succession->charge[0] && !follows_charge(s->succession);
+  return s->following->charge[0] && !follows_charge(s->following);
 }
 
 /* After each message. */
 void sup_note_heard(struct supervisor *s) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   if (s->link.state != CONNECTION_READY) return;
   u->heard_ms = s->now_ms;
   if (follows_charge(u) && u->weak_ms == UINT64_MAX) u->charge_heard_ms = s->now_ms;
@@ -113,7 +113,7 @@ static enum log_level level_of(const struct supervisor *s, enum log_level level)
 }
 
 static void note_charge(struct supervisor *s) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   snprintf(u->charge, sizeof u->charge, "%s", u->follows);
   free(u->charge_host);
   u->charge_host = xstrdup(sup_home_host(s));
@@ -122,7 +122,7 @@ static void note_charge(struct supervisor *s) {
 }
 
 void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   const char *from = u->charge_host, *to = sup_home_host(s);
   if (!u->follows[0] || follows_charge(u)) return;
   if (u->charge[0] && strcmp(from, to) != 0) {
@@ -144,7 +144,7 @@ void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
 
 /* It has left a weak daemon and is welcomed by the next one: has it gone round? */
 static void note_lap(struct supervisor *s) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   size_t order = sup_home_order(s);
   bool round = u->left != SIZE_MAX && order <= u->left;
   u->alone = order == u->left;
@@ -154,15 +154,15 @@ static void note_lap(struct supervisor *s) {
 }
 
 static void end_laps(struct supervisor *s) {
-  s->succession->laps = s->succession->stays = s->succession->turns = 0;
-  s->succession->left = SIZE_MAX;
+  s->following->laps = s->following->stays = s->following->turns = 0;
+  s->following->left = SIZE_MAX;
 }
 
 /* Answers. --------------------------------------------------------------------------------------------------------- */
 
 /* In no round START tells more: how many nodes agree. */
 static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   if (age_ms >= lease_ms(s)) {
     u->weak_ms = earliest(u->weak_ms, s->now_ms);
     return;
@@ -180,7 +180,7 @@ static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
 }
 
 bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   bool same = !u->follows[0] || !strcmp(u->follows, w->daemon), back = sup_aims_at_home(s);
   snprintf(u->follows, sizeof u->follows, "%s", w->daemon);
   if (w->term > u->term) u->term = w->term;
@@ -197,7 +197,7 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
 
 /* They have begun to follow this daemon, which takes up to a lease to show. Leaving now would undo it. */
 void sup_note_enough(struct supervisor *s) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   if (u->weak_ms != UINT64_MAX) u->weak_ms = s->now_ms;
 }
 
@@ -206,7 +206,7 @@ void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
 }
 
 void sup_note_start(struct supervisor *s, const struct start *start) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   u->weak_ms = u->look_ms = u->search_ms = UINT64_MAX;
   end_laps(s);
   sup_learn_successors(s, start->successors, start->n_successors);
@@ -226,7 +226,7 @@ static bool may_turn(const struct supervisor *s) {
 }
 
 static uint64_t silence_due_ms(const struct supervisor *s) {
-  const struct succession *u = s->succession;
+  const struct following *u = s->following;
   if (!may_turn(s)) return UINT64_MAX;
   return (u->heard_ms > u->awake_ms ? u->heard_ms : u->awake_ms) + patience_ms(s);
 }
@@ -238,13 +238,13 @@ bool sup_turns_from_silence(const struct supervisor *s) {
 /* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
 static uint64_t jitter_ms(const struct supervisor *s, uint64_t patience_ms) {
   unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
-  unsigned turns = s->succession->turns;
+  unsigned turns = s->following->turns;
   if (turns <= TURNS_IN_STEP) return 0;
   return patience_ms * ((((uint32_t)own ^ turns) * 2654435761u) >> 29) / 8;
 }
 
 static uint64_t weak_due_ms(const struct supervisor *s) {
-  const struct succession *u = s->succession;
+  const struct following *u = s->following;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
   uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
   patience_ms += jitter_ms(s, patience_ms);
@@ -255,11 +255,11 @@ static uint64_t weak_due_ms(const struct supervisor *s) {
 
 static uint64_t look_due_ms(const struct supervisor *s) {
   bool looks = may_turn(s) && s->link.state == CONNECTION_READY && s->state == SUPERVISOR_JOINING && !s->round.latest;
-  return looks ? s->succession->look_ms : UINT64_MAX;
+  return looks ? s->following->look_ms : UINT64_MAX;
 }
 
 static void part(struct supervisor *s, enum parting why) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   if (follows_charge(u)) u->parting = why;
   u->search_ms = earliest(u->search_ms, s->now_ms);
   u->weak_ms = u->look_ms = UINT64_MAX;
@@ -267,7 +267,7 @@ static void part(struct supervisor *s, enum parting why) {
 
 static void turn_from_silence(struct supervisor *s) {
   struct buf line = BUF_INIT;
-  double silent_s = (double)(s->now_ms - s->succession->heard_ms) / 1000;
+  double silent_s = (double)(s->now_ms - s->following->heard_ms) / 1000;
   part(s, PARTING_SILENCE);
   sup_begin_cycle(s, TURN_FROM_SILENCE);
   buf_printf(&line, "the daemon on %s does not answer for %.1f s", sup_home_host(s), silent_s);
@@ -278,10 +278,10 @@ static void turn_from_silence(struct supervisor *s) {
 
 static void turn_from_weak(struct supervisor *s) {
   struct buf line = BUF_INIT;
-  double weak_s = (double)(s->now_ms - s->succession->weak_ms) / 1000;
+  double weak_s = (double)(s->now_ms - s->following->weak_ms) / 1000;
   part(s, PARTING_WEAK);
-  s->succession->left = sup_home_order(s);
-  s->succession->turns++;
+  s->following->left = sup_home_order(s);
+  s->following->turns++;
   sup_begin_cycle(s, TURN_PAST_HOME);
   buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", sup_home_host(s),
              weak_s);
@@ -298,7 +298,7 @@ static void look_at_earlier(struct supervisor *s) {
 
 /* In charge, a daemon decides itself how long it waits. */
 static uint64_t search_due_ms(const struct supervisor *s) {
-  const struct succession *u = s->succession;
+  const struct following *u = s->following;
   bool searches = u->search_ms != UINT64_MAX && !sup_daemon_in_charge(s) && !sup_has_trees(s) && !sup_is_exiting(s);
   return searches ? u->search_ms + (uint64_t)s->config.settings.join_timeout_ms : UINT64_MAX;
 }
@@ -311,7 +311,7 @@ static void give_up_search(struct supervisor *s) {
 }
 
 void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
-  struct succession *u = s->succession;
+  struct following *u = s->following;
   bool greeting = s->link.state == CONNECTION_GREETING;
   if ((!greeting && s->link.state != CONNECTION_READY) || sup_is_exiting(s)) return;
   bool pause = ++u->moves > MOVES_MAX; /* then all places are asked, this one in its turn */
@@ -323,12 +323,12 @@ void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 void sup_note_pause(struct supervisor *s) {
-  s->succession->awake_ms = s->now_ms;
+  s->following->awake_ms = s->now_ms;
 }
 
 /* The concern. ----------------------------------------------------------------------------------------------------- */
 
-void sup_succession_tick(struct supervisor *s) {
+void sup_following_tick(struct supervisor *s) {
   if (s->now_ms >= search_due_ms(s))
     give_up_search(s);
   else if (s->now_ms >= silence_due_ms(s))
@@ -339,25 +339,25 @@ void sup_succession_tick(struct supervisor *s) {
     look_at_earlier(s);
 }
 
-uint64_t sup_succession_deadline(const struct supervisor *s) {
+uint64_t sup_following_deadline(const struct supervisor *s) {
   uint64_t turn_ms = earliest(silence_due_ms(s), earliest(weak_due_ms(s), look_due_ms(s)));
   return earliest(turn_ms, search_due_ms(s));
 }
 
-void sup_succession_fill_hello(const struct supervisor *s, struct hello *h) {
-  const struct succession *u = s->succession;
+void sup_following_fill_hello(const struct supervisor *s, struct hello *h) {
+  const struct following *u = s->following;
   h->follows = u->follows;
   h->silent_ms = u->follows[0] ? (int64_t)(s->now_ms - u->heard_ms) : 0;
   h->term = u->term;
 }
 
-void sup_succession_create(struct supervisor *s) {
-  struct succession *u = s->succession = xcalloc(1, sizeof *u);
+void sup_following_create(struct supervisor *s) {
+  struct following *u = s->following = xcalloc(1, sizeof *u);
   u->weak_ms = u->look_ms = u->search_ms = UINT64_MAX;
   u->left = SIZE_MAX;
 }
 
-void sup_succession_destroy(struct supervisor *s) {
-  free(s->succession->charge_host);
-  free(s->succession);
+void sup_following_destroy(struct supervisor *s) {
+  free(s->following->charge_host);
+  free(s->following);
 }
