@@ -4,7 +4,8 @@
  *
  * A token is (incarnation, round). An incarnation begins with its creation time in hex, so comparing text compares age.
  * A HELLO with the job's token continues. A HELLO with a lower token is stale. A HELLO with a higher one comes from a
- * node that knows more than this daemon, which then recovers (daemon/job/recover.c). The answer is one of these:
+ * node that knows more than this daemon, which then recovers (daemon/job/rebuild_from_agents.c). The answer is one of
+ * these:
  *
  *   WELCOME   and what the job's state calls for
  *   STALE     the node kills what it runs, and says HELLO again

@@ -10,7 +10,7 @@
 #include "daemon/job/history.h"
 #include "daemon/job/job.h"
 #include "daemon/job/ledger.h"
-#include "daemon/job/recovery.h"
+#include "daemon/job/recovery_times.h"
 
 /* The account as of now, the running period included. waited_for borrows from j, until its next event. */
 void job_goodput(const struct job *j, uint64_t now_ms, struct goodput *out);

@@ -216,7 +216,7 @@ void job_quorum_drop(struct job *j, const char *key);
 size_t job_quorum_confirm_dead(struct job *j, const char *host); /* how many votes of that host count as dead now */
 void job_quorum_count_dead(struct job *j, struct voter *v, uint64_t dead_ms); /* it is dead, and counts from then on */
 
-/* recover.c */
+/* rebuild_from_agents.c */
 void job_account_for_rank(struct job *j, int64_t node_rank); /* of the recovered round: nothing unknown runs there */
 
 /* reboot.c */
@@ -296,7 +296,7 @@ void goodput_note_sealed(struct job *j, uint64_t wall_ms);               /* STAR
 void *goodput_line_json(const struct job *j);                            /* for the job's line; json_t, the caller's */
 void goodput_load(struct job *j, const void *json, bool ended);          /* the same; NULL is fine */
 
-/* recover.c */
+/* rebuild_from_agents.c */
 void job_recover_hello(struct job *j, const struct job_event *ev);
 void job_recover_finish(struct job *j, uint64_t now_ms);
 void job_hold_missing(struct job *j, uint64_t now_ms); /* nodes of the round that have not come back */

@@ -25,10 +25,10 @@
  *   voters.c               who has a vote, and what becomes of it at a seal and at HELLO
  *   claim.c                the name of the next round, which one daemon alone can create
  *   announce.c             events, for --events
- *   recover.c              a daemon that comes back
+ *   rebuild_from_agents.c  a daemon that comes back
  *   goodput.c              what the job's time went to; ledger.c: the account; history.c: steps over time
  *   pace.c                 when a step is late
- *   recovery.c             how long recoveries take
+ *   recovery_times.c       how long recoveries take
  *   state_line.c           the lines of the state file
  *   jobs.c                 all jobs of one daemon, and what they share */
 

@@ -17,7 +17,7 @@
 #include "daemon/job/effects.h"
 #include "daemon/job/events.h"
 #include "daemon/job/limits.h"
-#include "daemon/job/recovery.h"
+#include "daemon/job/recovery_times.h"
 #include "proto/msg.h"
 
 struct job;

@@ -11,8 +11,8 @@
  *
  * "away_ms" of a seal: this daemon has promised (GOING_AWAY) that no round begins for so long from the line on.
  *
- * The file is an aid, not the truth: agents carry all that a running job needs (recover.c). The file adds what no
- * agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger that
+ * The file is an aid, not the truth: agents carry all that a running job needs (rebuild_from_agents.c). The file adds
+ * what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger that
  * comes first does not start the job again; and how a job ended, for a node that was away. A later line about an
  * incarnation replaces the earlier one. A job that has ended stays beside its next incarnation. */
 

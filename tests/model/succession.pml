@@ -594,7 +594,7 @@ proctype Daemon(byte d) {
          fi
        }
        i = 0 }
-  /* RECOVERING is over: daemon/job/recover.c. */
+  /* RECOVERING is over: daemon/job/rebuild_from_agents.c. */
   :: d_step { HAS(up & recovering, d) && current[d] ->
        printf("daemon %d: judges round %d\n", d, round[d]);
        recovering = recovering & ~BIT(d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_RECOVERY_H
-#define DAEMON_JOB_RECOVERY_H
+#ifndef DAEMON_JOB_RECOVERY_TIMES_H
+#define DAEMON_JOB_RECOVERY_TIMES_H
 
 /* How long the phases of a recovery take: from a failure to the next round's first step. Pure. */
 

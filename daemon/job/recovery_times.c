@@ -2,7 +2,7 @@
 /* How long the phases of recoveries take, for /metrics. The bounds are those of the times that matter: a restart takes
  * tens of milliseconds, workers start in seconds, a missing node is replaced in minutes. */
 
-#include "daemon/job/recovery.h"
+#include "daemon/job/recovery_times.h"
 
 #include "daemon/job/jobs.h"
 
