@@ -3,8 +3,8 @@
 #define AGENT_SUPERVISOR_INTERNAL_H
 
 /* The members of the mind that its files share. A concern that no other file reads has its struct in its own file:
- * hang.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts), follow_daemon.c,
- * which_daemon_next.c, promise.c. */
+ * hang_decision.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts),
+ * follow_daemon.c, which_daemon_next.c, promise.c. */
 
 #include "agent/supervisor/supervisor.h"
 #include "common/buf.h"
@@ -456,7 +456,7 @@ void sup_ids_clear(struct supervisor *s);   /* a new round, or the end: without 
 void sup_ids_tick(struct supervisor *s);
 uint64_t sup_ids_deadline(const struct supervisor *s);
 
-/* hang.c */
+/* hang_decision.c */
 void sup_hang_create(struct supervisor *s);
 void sup_hang_destroy(struct supervisor *s);
 void sup_hang_begin(struct supervisor *s); /* all workers run */

@@ -42,7 +42,7 @@
 #include "agent/output/output.h"
 #include "agent/sdk/server.h"
 #include "agent/store/watch.h"
-#include "agent/workers/hang_watch.h"
+#include "agent/workers/worker_signs.h"
 #include "agent/workers/worker.h"
 #include "agent/warm/warm.h"
 #include "common/system/aside.h"

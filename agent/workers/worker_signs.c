@@ -12,7 +12,7 @@
  * because the terminal was stopped or a disk hangs, or while a user has suspended the job, they cannot go on, and that
  * is not their fault: LOOKED says `held`. */
 
-#include "agent/workers/hang_watch.h"
+#include "agent/workers/worker_signs.h"
 #include "agent/workers/worker.h"
 
 #include <stdio.h>

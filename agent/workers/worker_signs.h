@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef AGENT_WORKERS_HANG_WATCH_H
-#define AGENT_WORKERS_HANG_WATCH_H
+#ifndef AGENT_WORKERS_WORKER_SIGNS_H
+#define AGENT_WORKERS_WORKER_SIGNS_H
 
 /* The driver's side of hangs: looks for signs of workers in their output or files, and has the processes of workers
  * that hang looked at. Carries out SUP_LOOK and SUP_PROBE, and answers them; decides nothing. */
