@@ -3,7 +3,7 @@
 #define AGENT_SUPERVISOR_INTERNAL_H
 
 /* The members of the mind that its files share. A concern that no other file reads has its struct in its own file:
- * hang_decision.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), sentences.c (verdicts),
+ * hang_decision.c, park.c, ids.c, forming.c, progress.c, prepare.c (checkpoint), user_log.c (verdicts),
  * follow_daemon.c, which_daemon_next.c, promise.c. */
 
 #include "agent/supervisor/supervisor.h"
@@ -480,7 +480,7 @@ void sup_job_event(struct supervisor *s, const struct supervisor_event *ev);
 void sup_announce_link_down(struct supervisor *s); /* the connection to a daemon that had welcomed us is gone */
 void sup_announce_exit(struct supervisor *s, int code);
 
-/* sentences.c */
+/* user_log.c */
 void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Appends which workers of this node had finished before the verdict's failure, or nothing. */
 void sup_put_finished(const struct supervisor *s, const struct verdict *v, struct buf *out);

@@ -279,7 +279,7 @@ uint64_t job_ids_deadline(const struct job *j);
 void job_ids_tick(struct job *j, uint64_t now_ms); /* may end the round */
 void job_ids_forget(struct job *j);
 
-/* missing.c: missing.h */
+/* expected_nodes.c: expected_nodes.h */
 
 /* goodput.c */
 void goodput_create(struct job *j);

@@ -10,7 +10,7 @@
  *   member.c               a node: added, found, removed; the counts of members
  *   round.c                the nodes of the next round, and their ranks; START
  *   progress.c             how far the members are, and their checkpoints
- *   missing.c              expected nodes that are missing; WAITING
+ *   expected_nodes.c       expected nodes that are missing; WAITING
  *   grow.c                 newcomers while a round runs, and hosts that come and go
  *   prepare.c              a checkpoint before the planned end of a round
  *   end.c                  what ended a round; how the round and the job end
@@ -34,7 +34,7 @@
 
 #include "common/map.h"
 #include "daemon/job/jobs.h"
-#include "daemon/job/missing.h"
+#include "daemon/job/expected_nodes.h"
 
 struct announcer;
 struct round_ids;
@@ -95,7 +95,7 @@ struct member_next {
   bool votes;         /* in the last seal: the next round needs votes, and it has one */
 };
 
-/* Whether its job waits for this node: missing.c. */
+/* Whether its job waits for this node: expected_nodes.c. */
 struct member_roster {
   struct expected_host *at; /* NULL: its host is not expected */
   int64_t told_nodes;       /* how many its scheduler started; 0: unknown */
@@ -243,7 +243,7 @@ struct job {
   char told_head[HOST_MAX + 1]; /* the host of its node rank 0; "": unknown */
   enum budget_from budget_from; /* where restarts_used and failed_step are from */
 
-  /* The expected nodes, and the facts for WAITING: missing.c, round.c. */
+  /* The expected nodes, and the facts for WAITING: expected_nodes.c, round.c. */
   struct roster roster;
   uint64_t news;      /* counts changes of what WAITING would say */
   uint64_t notice_ms; /* when WAITING is sent next; UINT64_MAX: not now */

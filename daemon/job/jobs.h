@@ -73,7 +73,7 @@ struct jobs {
   struct daemon_facts daemon;
   struct map drains; /* host -> its first struct drain: drain.c */
   size_t n_drains;
-  size_t n_hosts;                                    /* in the rosters of all jobs: missing.c */
+  size_t n_hosts;                                    /* in the rosters of all jobs: expected_nodes.c */
   uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
   char *fault;                                       /* core_fault */
   struct recovery_histogram recovery[RECOVERY_PHASE_COUNT];

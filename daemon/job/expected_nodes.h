@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_MISSING_H
-#define DAEMON_JOB_MISSING_H
+#ifndef DAEMON_JOB_EXPECTED_NODES_H
+#define DAEMON_JOB_EXPECTED_NODES_H
 
 /* Which nodes a job expects, which are missing, since when and why. The roster is a part of struct job; only
- * missing.c looks into it. Pure. */
+ * expected_nodes.c looks into it. Pure. */
 
 #include "common/buf.h"
 #include "common/map.h"
