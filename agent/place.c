@@ -4,7 +4,7 @@
  * It is read once, before the guard is forked. The affinity is the agent's own; workers inherit it.
  *
  * The GPU driver is asked here only if the number of workers depends on it; else later, while nodes meet
- * (devices/watch.c). --exclude-busy hides devices from everything that follows, workers included, by a
+ * (devices/gpus_free_before_round.c). --exclude-busy hides devices from everything that follows, workers included, by a
  * CUDA_VISIBLE_DEVICES without them. */
 
 #include "agent/place.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include "agent/advice.h"
 #include "agent/devices/devices.h"
-#include "agent/devices/probe.h"
+#include "agent/devices/run_devices_helper.h"
 #include "agent/workers/env.h"
 #include "common/system/log.h"
 #include "common/mem.h"

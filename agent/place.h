@@ -6,7 +6,7 @@
  * about them. Reads /proc, /sys and this process's affinity. */
 
 #include <stdint.h>
-#include "agent/devices/gpus.h"
+#include "agent/devices/gpu_usage.h"
 #include "agent/devices/numa.h"
 #include "agent/options/options.h"
 #include "common/err.h"

@@ -5,16 +5,17 @@
 /* GPUs of this machine that its workers would see. Pure: a root folder, an environment and the driver's answer are
  * parameters.
  *
- *     devices.c        which GPUs there are, and CUDA_VISIBLE_DEVICES
- *     gpus.c           the answer of rdzv-devices, and who holds a GPU
- *     probe.c          runs rdzv-devices with a deadline
- *     watch.c          the devices between rounds
- *     numa.c           --numa-binding
- *     rdzv-devices.c   the helper that asks NVML (nvml.c), which may hang, and names holders (holder.c) */
+ *     devices.c                  which GPUs there are, and CUDA_VISIBLE_DEVICES
+ *     gpu_usage.c                the answer of rdzv-devices, and who holds a GPU
+ *     run_devices_helper.c       runs rdzv-devices with a deadline
+ *     gpus_free_before_round.c   the devices between rounds
+ *     numa.c                     --numa-binding
+ *     rdzv-devices.c             the helper that asks NVML (nvml.c), which may hang, and names holders
+ *                                (process_description.c) */
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "agent/devices/gpus.h"
+#include "agent/devices/gpu_usage.h"
 #include "common/buf.h"
 
 enum {

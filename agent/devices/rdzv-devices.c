@@ -23,8 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include "agent/devices/gpus.h"
-#include "agent/devices/holder.h"
+#include "agent/devices/gpu_usage.h"
+#include "agent/devices/process_description.h"
 #include "agent/devices/nvml.h"
 #include "common/err.h"
 #include "common/exit_codes.h"
@@ -62,9 +62,9 @@ static unsigned ask_processes(const struct nvml *n, nvmlDevice_t d, nvmlProcessI
 }
 
 static json_t *describe_process(const nvmlProcessInfo_v2_t *p) {
-  struct holder who;
+  struct process_description who;
   json_t *o = json_object();
-  holder_read(&who, "/proc", (pid_t)p->pid);
+  process_description_read(&who, "/proc", (pid_t)p->pid);
   set_number(o, "pid", p->pid);
   if (p->usedGpuMemory != NVML_NOT_AVAILABLE) set_number(o, "mib", p->usedGpuMemory / MIB);
   if (who.gone) json_object_set_new(o, "gone", json_true());

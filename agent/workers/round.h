@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "agent/devices/numa.h"
-#include "agent/devices/watch.h"
+#include "agent/devices/gpus_free_before_round.h"
 #include "agent/guard/guard.h"
 #include "agent/options/options.h"
 #include "agent/output/log_dir.h"

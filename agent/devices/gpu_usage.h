@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef AGENT_DEVICES_GPUS_H
-#define AGENT_DEVICES_GPUS_H
+#ifndef AGENT_DEVICES_GPU_USAGE_H
+#define AGENT_DEVICES_GPU_USAGE_H
 
 /* The answer of rdzv-devices: GPUs with their memory and processes, and sentences about them. Pure. */
 

@@ -5,7 +5,7 @@
  * a process that is gone, a zombie, or in another container, unreadable fields stay empty. The job's name comes from
  * the environment at the process's start, which only its user and root may read. */
 
-#include "agent/devices/holder.h"
+#include "agent/devices/process_description.h"
 
 #include <fcntl.h>
 #include <pwd.h>
@@ -54,7 +54,7 @@ static const char *find_variable(const char *text, size_t n, const char *name) {
   return NULL;
 }
 
-static void read_job(struct holder *h, const char *proc, pid_t pid) {
+static void read_job(struct process_description *h, const char *proc, pid_t pid) {
   char *text = xmalloc(ENVIRON_MAX);
   size_t n = read_some(proc, pid, "environ", text, ENVIRON_MAX);
   const char *job = find_variable(text, n, "RDZV_RUN_ID="), *round = find_variable(text, n, "RDZV_ROUND=");
@@ -64,8 +64,8 @@ static void read_job(struct holder *h, const char *proc, pid_t pid) {
   free(text);
 }
 
-void holder_read(struct holder *h, const char *proc, pid_t pid) {
-  *h = (struct holder){0};
+void process_description_read(struct process_description *h, const char *proc, pid_t pid) {
+  *h = (struct process_description){0};
   char path[256];
   struct stat st;
   snprintf(path, sizeof path, "%s/%d", proc, (int)pid);

@@ -19,7 +19,7 @@
  * driver is asked again while the first round runs, until each worker may have a device: two processes on one, and none
  * on another, are worth a line. */
 
-#include "agent/devices/watch.h"
+#include "agent/devices/gpus_free_before_round.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -30,7 +30,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "agent/devices/probe.h"
+#include "agent/devices/run_devices_helper.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/mem.h"

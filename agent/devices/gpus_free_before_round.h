@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef AGENT_DEVICES_WATCH_H
-#define AGENT_DEVICES_WATCH_H
+#ifndef AGENT_DEVICES_GPUS_FREE_BEFORE_ROUND_H
+#define AGENT_DEVICES_GPUS_FREE_BEFORE_ROUND_H
 
 /* The devices of this node's workers: which they are, their state before the first start, and whether they are free
  * again before the next. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/devices/holder.c: the description of a process, in trees of the test and of a real one. */
+/* agent/devices/process_description.c: the description of a process, in trees of the test and of a real one. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,28 +12,28 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "agent/devices/holder.h"
+#include "agent/devices/process_description.h"
 #include "tests/rig/tree.h"
 
 static void reads_who_it_is(void **state) {
   struct tree t;
-  struct holder h;
+  struct process_description h;
   tree_init(&t);
   tree_put(&t, "python train.py --lr 1", "71/cmdline");
   tree_put(&t, "71 (a) b) S 1 1", "71/stat");
   tree_put(&t, "RDZV_RUN_ID=job-1", "71/environ");
-  holder_read(&h, t.root, 71);
+  process_description_read(&h, t.root, 71);
   assert_false(h.gone);
   assert_string_equal(h.command, "python train.py --lr 1");
   assert_string_equal(h.job, "job-1");
   assert_true(h.user[0] != '\0');
   tree_put(&t, "72 (python) Z 1 1", "72/stat");
   tree_put(&t, "python\n", "72/comm");
-  holder_read(&h, t.root, 72);
+  process_description_read(&h, t.root, 72);
   assert_true(h.gone);
   assert_string_equal(h.command, "[python]");
   assert_string_equal(h.job, "");
-  holder_read(&h, t.root, 73);
+  process_description_read(&h, t.root, 73);
   assert_true(h.gone);
   assert_string_equal(h.user, "");
   assert_string_equal(h.command, "");
@@ -42,17 +42,17 @@ static void reads_who_it_is(void **state) {
 
 static void makes_text_of_it(void **state) {
   struct tree t;
-  struct holder h;
+  struct process_description h;
   tree_init(&t);
   tree_put(&t, "a\033[31m\xff\nb", "7/cmdline");
-  holder_read(&h, t.root, 7);
+  process_description_read(&h, t.root, 7);
   assert_string_equal(h.command, "a?[31m? b");
   char text[400];
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';
   tree_put(&t, text, "8/cmdline");
-  holder_read(&h, t.root, 8);
-  assert_int_equal(strlen(h.command), HOLDER_COMMAND_MAX - 1);
+  process_description_read(&h, t.root, 8);
+  assert_int_equal(strlen(h.command), PROCESS_COMMAND_MAX - 1);
   tree_finish(&t);
 }
 
@@ -70,8 +70,8 @@ static void reads_a_real_one(void **state) {
   char byte;
   close(pair[1]);
   assert_int_equal(read(pair[0], &byte, 1), 0); /* exec has closed the other end */
-  struct holder h;
-  holder_read(&h, "/proc", pid);
+  struct process_description h;
+  process_description_read(&h, "/proc", pid);
   assert_false(h.gone);
   assert_string_equal(h.command, "sleep 1000");
   assert_string_equal(h.job, "real");

@@ -7,7 +7,7 @@
  * one sentence, and the caller continues. A process in an uninterruptible call does not die of SIGKILL either, so its
  * pid is remembered, because another helper would hang too. The next one starts when it is gone. */
 
-#include "agent/devices/probe.h"
+#include "agent/devices/run_devices_helper.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef AGENT_DEVICES_PROBE_H
-#define AGENT_DEVICES_PROBE_H
+#ifndef AGENT_DEVICES_RUN_DEVICES_HELPER_H
+#define AGENT_DEVICES_RUN_DEVICES_HELPER_H
 
 /* Asks the driver for this machine's GPUs: runs rdzv-devices, with a deadline. */
 
 #include <stdint.h>
 #include <uv.h>
-#include "agent/devices/gpus.h"
+#include "agent/devices/gpu_usage.h"
 #include "common/err.h"
 
 /* g: the callee's to gpus_finish; e NULL: success. -ENOENT: no driver, library or rdzv-devices here, not worth a

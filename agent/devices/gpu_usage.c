@@ -9,7 +9,7 @@
  * lists none, and a process that was there before us may take more memory now. So memory of earlier processes is
  * subtracted on both sides. */
 
-#include "agent/devices/gpus.h"
+#include "agent/devices/gpu_usage.h"
 
 #include <ctype.h>
 #include <errno.h>

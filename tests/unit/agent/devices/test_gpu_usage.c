@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/devices/gpus.c: the answer of rdzv-devices, and conclusions from it. */
+/* agent/devices/gpu_usage.c: the answer of rdzv-devices, and conclusions from it. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/devices/gpus.h"
+#include "agent/devices/gpu_usage.h"
 #include "common/mem.h"
 
 static int parse(const char *text, struct gpus *g, struct err *e) {
