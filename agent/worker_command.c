@@ -24,7 +24,7 @@
 #include "agent/options/command_line.h"
 #include "common/system/command.h"
 #include "common/mem.h"
-#include "common/near.h"
+#include "common/did_you_mean.h"
 
 enum { NAMES_READ_MAX = 10000 };
 

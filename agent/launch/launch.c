@@ -34,7 +34,7 @@
 #include "common/limit.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
-#include "common/system/outlet.h"
+#include "common/system/stream_writer.h"
 #include "common/mem.h"
 
 enum {

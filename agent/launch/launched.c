@@ -30,7 +30,7 @@
 #include "agent/options/interpreter.h"
 #include "common/system/clock.h"
 #include "common/system/helper.h"
-#include "common/system/outlet.h"
+#include "common/system/stream_writer.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
 #include "common/system/log.h"

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/options/internal.h"
-#include "common/near.h"
+#include "common/did_you_mean.h"
 
 enum { KEY_MAX = 40, VALUE_MAX = 40, KEEP_ALIVE_DEFAULT_MS = 5000, ATTEMPTS_DEFAULT = 3, ATTEMPTS_MAX = 10000 };
 

@@ -15,7 +15,7 @@
  * at their port. The next socket is opened before the current one is given away, so they differ.
  *
  * A socket listens on this node's address alone: that of --local-addr, else the one on the way to the daemon, which the
- * daemon sees as well (ready.c has the exception). The door (door.c) decides about each connection.
+ * daemon sees as well (ready.c has the exception). access_check.c decides about each connection.
  *
  * The store's memory is limited: a worker with a mistake must not take the agent's machine with it.
  *
@@ -30,7 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
-#include "agent/store/door.h"
+#include "agent/store/access_check.h"
 #include "agent/store/ready.h"
 #include "common/mem.h"
 #include "common/system/log.h"
@@ -50,7 +50,7 @@ struct round_store {
   struct ready ready;
   struct ipaddr at;           /* where it listens */
   struct c10d_server *server; /* NULL: none is served */
-  struct door *door;
+  struct access_check *access;
   uv_timer_t retry;
 };
 
@@ -114,7 +114,8 @@ static size_t memory_limit(const struct round_store *r) {
 
 static int serve(struct round_store *r, const struct start *start, const struct bytes *addrs, int fd, struct err *e) {
   char name[40];
-  struct c10d_server_config c = {.name = name, .admit = door_admit, .on_undecided = door_on_undecided, .ctx = r->door};
+  struct c10d_server_config c = {
+      .name = name, .admit = access_check_admit, .on_undecided = access_check_on_undecided, .ctx = r->access};
   c.store.max_bytes = memory_limit(r);
   snprintf(name, sizeof name, "store of round %lld", (long long)start->round);
   c.max_connections = (size_t)start->world_size * CONNECTIONS_PER_WORKER + CONNECTIONS_MORE;
@@ -124,7 +125,7 @@ static int serve(struct round_store *r, const struct start *start, const struct 
     close(fd);
     return rc;
   }
-  door_open(r->door, r->server, addrs);
+  access_check_open(r->access, r->server, addrs);
   rc = c10d_server_listen(r->server, fd, e);
   if (rc) round_store_close(r);
   return rc;
@@ -161,7 +162,7 @@ static int open_ready(struct round_store *r, const struct start *start, const st
 }
 
 void round_store_know(struct round_store *r, const struct start *start) {
-  door_know(r->door, start);
+  access_check_know(r->access, start);
 }
 
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e) {
@@ -171,15 +172,15 @@ int round_store_open(struct round_store *r, const struct start *start, const str
 }
 
 void round_store_daemon(struct round_store *r, bool here) {
-  door_daemon(r->door, here);
+  access_check_daemon(r->access, here);
 }
 
 void round_store_on_find(struct round_store *r, const struct find_owners *ask) {
-  door_on_find(r->door, ask);
+  access_check_on_find(r->access, ask);
 }
 
 void round_store_on_owners(struct round_store *r, const struct owners *owners) {
-  door_on_owners(r->door, owners);
+  access_check_on_owners(r->access, owners);
 }
 
 bool round_store_is_used(const struct round_store *r) {
@@ -191,7 +192,7 @@ void round_store_shut(struct round_store *r) {
 }
 
 void round_store_close(struct round_store *r) {
-  door_shut(r->door);
+  access_check_shut(r->access);
   c10d_server_close(r->server, NULL, NULL);
   r->server = NULL;
 }
@@ -206,7 +207,7 @@ int round_store_create(const struct round_store_options *o, struct round_store *
   struct round_store *r = xcalloc(1, sizeof *r);
   r->o = *o;
   r->at = ipaddr_parse(host_loopback());
-  r->door = door_create(&(struct door_options){.loop = o->loop, .send = o->send, .ctx = o->ctx});
+  r->access = access_check_create(&(struct access_check_options){.loop = o->loop, .send = o->send, .ctx = o->ctx});
   uv_timer_init(o->loop, &r->retry);
   uv_unref((uv_handle_t *)&r->retry);
   r->retry.data = r;
@@ -227,6 +228,6 @@ void round_store_destroy(struct round_store *r) {
   if (!r) return;
   round_store_close(r);
   ready_close(&r->ready);
-  door_destroy(r->door);
+  access_check_destroy(r->access);
   uv_close((uv_handle_t *)&r->retry, on_closed);
 }

@@ -10,7 +10,7 @@
  * command line and is not looked at.
  *
  * Strictness is the point. People type names from memory, and batch scripts carry variables from last year. So an
- * unknown name is refused, and the error suggests the nearest one (common/near.h).
+ * unknown name is refused, and the error suggests the nearest one (common/did_you_mean.h).
  * A word that begins with "--" is never a value, so that a forgotten value is noticed; "--x=--y" is explicit. The one
  * exception is for names of another program, which existing scripts may abbreviate.
  *
@@ -27,7 +27,7 @@
 #include <string.h>
 #include "common/ascii.h"
 #include "common/mem.h"
-#include "common/near.h"
+#include "common/did_you_mean.h"
 #include "common/opts/value.h"
 
 enum { SHOWN_MAX = 80 };

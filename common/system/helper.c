@@ -25,7 +25,7 @@
 #include "common/limit.h"
 #include "common/mem.h"
 #include "common/system/command.h"
-#include "common/system/outlet.h"
+#include "common/system/stream_writer.h"
 
 enum { READ_SIZE = 65536, DRAIN_MAX = 64 /* reads */, UNREAPED_MAX = 32, STDIO = 4 };
 

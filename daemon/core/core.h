@@ -6,14 +6,14 @@
  * driver carries out in order. The core has no clock, no socket and no global; its random numbers come from a seed. The
  * same core runs in rdzvd and, many times over, in the simulation.
  *
- *   sound.c    checks of what a peer says
- *   hello.c    HELLO: which job, which incarnation, which member
- *   moved.c    jobs that are with another daemon
- *   control.c  rdzvctl's verbs
- *   logs.c     the questions of rdzvctl logs
- *   owner.c    which user a peer is, and that user's share of this daemon
- *   status.c   what rdzvctl, the service manager and the page show
- *   core.c     every other message, and the step
+ *   check_hello.c  checks of what a peer says
+ *   hello.c        HELLO: which job, which incarnation, which member
+ *   moved.c        jobs that are with another daemon
+ *   control.c      rdzvctl's verbs
+ *   logs.c         the questions of rdzvctl logs
+ *   owner.c        which user a peer is, and that user's share of this daemon
+ *   status.c       what rdzvctl, the service manager and the page show
+ *   core.c         every other message, and the step
  *
  * What happens to one job is decided in daemon/job. */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HELLO: which job, which incarnation, which member, and whether its token is current. Its fields are checked before
- * (sound.c).
+ * (check_hello.c).
  *
  * A token is (incarnation, round). An incarnation begins with its creation time in hex, so comparing text compares age.
  * A HELLO with the job's token continues. A HELLO with a lower token is stale. A HELLO with a higher one comes from a

@@ -34,7 +34,7 @@ void core_hello(struct core *c, const struct core_event *ev);
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms);
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-/* sound.c */
+/* check_hello.c */
 /* False: REFUSED was sent. */
 bool core_hello_is_sound(struct core *c, const struct core_event *ev);
 bool core_forward_is_sound(struct core *c, const struct core_event *ev);

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 #include <strings.h>
-#include "common/near.h"
+#include "common/did_you_mean.h"
 #include "common/opts/opts.h"
 #include "proto/msg.h"
 

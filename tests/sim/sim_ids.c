@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Helpers that mint ncclUniqueIds, as agent/nccl/minter.c promises them: an answer after a while, a failure, or a death
- * behind the answer. An id says for which round it was minted and by whom, so that the checker sees when one goes
+/* Helpers that mint ncclUniqueIds, as agent/nccl/id_helpers.c promises them: an answer after a while, a failure, or a
+ * death behind the answer. An id says for which round it was minted and by whom, so that the checker sees when one goes
  * where it does not belong. */
 
 #include "tests/sim/book.h"

@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include "agent/store/guests.h"
+#include "agent/store/allowed_addrs.h"
 #include "common/mem.h"
 
 enum {
@@ -98,12 +98,12 @@ static struct sim_agent *who_serves(struct sim *s, const struct sim_agent *a) {
 
 static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a) {
   if (server->node == a->node) return true;
-  struct guests g;
+  struct allowed_addrs g;
   struct ipaddr ip = ipaddr_parse(a->node->addr);
   const struct bytes *b = server->store.guests;
-  guests_init(&g, b ? b->data : NULL, b ? b->len : 0, NULL, 0);
-  bool in = guests_has(&g, &ip);
-  guests_finish(&g);
+  allowed_addrs_init(&g, b ? b->data : NULL, b ? b->len : 0, NULL, 0);
+  bool in = allowed_addrs_has(&g, &ip);
+  allowed_addrs_finish(&g);
   return in;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* round_store: the sockets that are ready, the store that is served on one of them, and what is left of it afterwards.
- * Over loopback, from this user, who is always let in. Others: test_door.c, and tests/e2e/test_store_door.py. */
+ * Over loopback, from this user, who is always let in. Others: tests/e2e/test_store_door.py. */
 
 #include "agent/store/round_store.h"
 

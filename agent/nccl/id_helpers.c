@@ -7,7 +7,7 @@
  *
  * Its stdin is a pipe without data; the end of that pipe is its end. The supervisor decides how long it may take. */
 
-#include "agent/nccl/minter.h"
+#include "agent/nccl/id_helpers.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,15 +21,15 @@ enum { LINE_MAX_BYTES = 1000 };
 
 /* One rdzv-nccl. */
 struct minting {
-  struct minter *of;
+  struct id_helpers *of;
   struct minting *next;
   uint32_t round, number, count;
   struct helper *helper;
   bool answered;
 };
 
-struct minter {
-  struct minter_options o;
+struct id_helpers {
+  struct id_helpers_options o;
   struct minting *first;
 };
 
@@ -42,7 +42,7 @@ static void free_minting(struct minting *m) {
 }
 
 static void fail_minting(struct minting *m, const struct err *why, bool lasting) {
-  struct minter *of = m->of;
+  struct id_helpers *of = m->of;
   struct supervisor_event ev = {.kind = SUP_MINT_FAILED,
                                 .round = m->round,
                                 .mint_failed = {.helper = m->number, .lasting = lasting},
@@ -77,7 +77,7 @@ static void on_helper_end(void *ctx, const struct helper_end *end) {
   fail_minting(m, &why, false);
 }
 
-void minter_start(struct minter *m, uint32_t round, uint32_t number, uint32_t count, char *const *env) {
+void id_helpers_start(struct id_helpers *m, uint32_t round, uint32_t number, uint32_t count, char *const *env) {
   struct minting *mint = xcalloc(1, sizeof *mint);
   struct err e = ERR_INIT;
   char name[] = "rdzv-nccl", words[16], *argv[] = {name, words, NULL};
@@ -101,19 +101,19 @@ void minter_start(struct minter *m, uint32_t round, uint32_t number, uint32_t co
   log_debug("rdzv-nccl: started pid=%d round=%u ids=%u", (int)helper_pid(mint->helper), round, count);
 }
 
-void minter_stop(struct minter *m, uint32_t number) {
+void id_helpers_stop(struct id_helpers *m, uint32_t number) {
   struct minting *mint = m->first;
   while (mint && mint->number != number) mint = mint->next;
   if (mint) free_minting(mint);
 }
 
-struct minter *minter_create(const struct minter_options *o) {
-  struct minter *m = xcalloc(1, sizeof *m);
+struct id_helpers *id_helpers_create(const struct id_helpers_options *o) {
+  struct id_helpers *m = xcalloc(1, sizeof *m);
   m->o = *o;
   return m;
 }
 
-void minter_destroy(struct minter *m) {
+void id_helpers_destroy(struct id_helpers *m) {
   if (!m) return;
   for (struct minting *at = m->first, *next; at; at = next) {
     next = at->next;

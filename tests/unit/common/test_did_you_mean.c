@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* near: which names are meant by a misspelt one. */
 
-#include "common/near.h"
+#include "common/did_you_mean.h"
 
 #include <stdint.h>
 #include <string.h>

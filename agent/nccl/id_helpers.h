@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef AGENT_NCCL_MINTER_H
-#define AGENT_NCCL_MINTER_H
+#ifndef AGENT_NCCL_ID_HELPERS_H
+#define AGENT_NCCL_ID_HELPERS_H
 
 /* Helpers that create ncclUniqueIds for a round (rdzv-nccl): starts them, reads them, ends them. Decides nothing. */
 
@@ -8,18 +8,18 @@
 #include <uv.h>
 #include "agent/supervisor/supervisor.h"
 
-struct minter_options {
+struct id_helpers_options {
   uv_loop_t *loop;
   void (*on_event)(void *ctx, struct supervisor_event *ev); /* SUP_MINTED, SUP_MINT_FAILED; now_ms is not filled */
   void *ctx;
 };
 
-struct minter;
-struct minter *minter_create(const struct minter_options *o);
+struct id_helpers;
+struct id_helpers *id_helpers_create(const struct id_helpers_options *o);
 /* Starts a helper for `count` ids in this environment (NULL: it fails). The answer has round and number; a failure may
  * come inside the call. */
-void minter_start(struct minter *m, uint32_t round, uint32_t number, uint32_t count, char *const *env);
-void minter_stop(struct minter *m, uint32_t number); /* kills it; no event follows */
-void minter_destroy(struct minter *m); /* kills all; memory is freed when the loop has closed the handles */
+void id_helpers_start(struct id_helpers *m, uint32_t round, uint32_t number, uint32_t count, char *const *env);
+void id_helpers_stop(struct id_helpers *m, uint32_t number); /* kills it; no event follows */
+void id_helpers_destroy(struct id_helpers *m); /* kills all; memory is freed when the loop has closed the handles */
 
 #endif

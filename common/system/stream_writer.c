@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One text on its way. libuv keeps only the address of what it writes, so each text lives until its callback. */
 
-#include "common/system/outlet.h"
+#include "common/system/stream_writer.h"
 
 #include <stdlib.h>
 #include "common/mem.h"

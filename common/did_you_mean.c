@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/near.h"
+#include "common/did_you_mean.h"
 
 #include <stdbool.h>
 #include <stdint.h>

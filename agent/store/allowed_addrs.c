@@ -3,7 +3,7 @@
  * Addresses are compared as numbers: IPv4-mapped IPv6 is IPv4, as a dual-stack socket shows its peers. A line that is
  * not an address is left out: it admits no peer. */
 
-#include "agent/store/guests.h"
+#include "agent/store/allowed_addrs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static struct ipaddr parse_line(const char *text, size_t n) {
   return ipaddr_parse(one);
 }
 
-void guests_init(struct guests *g, const char *text, size_t len, const struct ipaddr *more, size_t n) {
+void allowed_addrs_init(struct allowed_addrs *g, const char *text, size_t len, const struct ipaddr *more, size_t n) {
   g->n = 0;
   g->v = xcalloc((len ? count_lines(text, len) : 0) + n + 1, sizeof *g->v);
   for (size_t at = 0; at < len;) {
@@ -43,11 +43,11 @@ void guests_init(struct guests *g, const char *text, size_t len, const struct ip
   qsort(g->v, g->n, sizeof *g->v, by_number);
 }
 
-void guests_finish(struct guests *g) {
+void allowed_addrs_finish(struct allowed_addrs *g) {
   free(g->v);
   memset(g, 0, sizeof *g);
 }
 
-bool guests_has(const struct guests *g, const struct ipaddr *a) {
+bool allowed_addrs_has(const struct allowed_addrs *g, const struct ipaddr *a) {
   return g->n && bsearch(a, g->v, g->n, sizeof *g->v, by_number);
 }

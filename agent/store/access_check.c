@@ -18,7 +18,7 @@
  * is on no interface here, this agent looks for a connection with the same port from an address of its own; and in any
  * case for one to the address that START names. */
 
-#include "agent/store/door.h"
+#include "agent/store/access_check.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
-#include "agent/store/guests.h"
+#include "agent/store/allowed_addrs.h"
 #include "agent/store/inquiry.h"
 #include "agent/store/replies.h"
 #include "common/buf.h"
@@ -44,8 +44,8 @@ enum {
   PROCESS_EVERY_MS = 1000, /* finding a process takes a while: for the log, at most so often */
 };
 
-struct door {
-  struct door_options o;
+struct access_check {
+  struct access_check_options o;
   int64_t uid;
   struct socket_owners owners;
   struct inquiry *inquiry; /* about connections to the store here */
@@ -64,13 +64,13 @@ struct door {
 
   /* Its store, if it is served here. */
   struct c10d_server *server;
-  struct guests guests;
+  struct allowed_addrs allowed;
   struct socket_end store; /* as the last caller from another node reached it */
 };
 
 /* Addresses. ------------------------------------------------------------------------------------------------------- */
 
-static bool is_own(struct door *d, const struct ipaddr *addr) {
+static bool is_own(struct access_check *d, const struct ipaddr *addr) {
   if (!d->n_own) d->n_own = host_addrs(d->own);
   for (size_t i = 0; i < d->n_own; i++)
     if (ipaddr_compare(&d->own[i], addr) == 0) return true;
@@ -79,7 +79,7 @@ static bool is_own(struct door *d, const struct ipaddr *addr) {
 
 /* The owner. ------------------------------------------------------------------------------------------------------ */
 
-static void find_process(struct door *d, const struct socket_owner *owner, struct port_holder *h) {
+static void find_process(struct access_check *d, const struct socket_owner *owner, struct port_holder *h) {
   uint64_t now = monotonic_ms();
   *h = (struct port_holder){0};
   if (d->process_ms && now < d->process_ms + PROCESS_EVERY_MS) return;
@@ -88,7 +88,7 @@ static void find_process(struct door *d, const struct socket_owner *owner, struc
 }
 
 /* "it belongs to process 4711 (python3) of user 1001 on gpu3, and the job to user 1000" */
-static void explain(const struct door *d, int64_t uid, int64_t pid, const char *name, const char *host,
+static void explain(const struct access_check *d, int64_t uid, int64_t pid, const char *name, const char *host,
                     struct err *why) {
   struct buf text = BUF_INIT;
   buf_puts(&text, "it belongs to ");
@@ -110,7 +110,7 @@ static void explain(const struct door *d, int64_t uid, int64_t pid, const char *
   buf_finish(&text);
 }
 
-static void warn_unknown(struct door *d, const char *host) {
+static void warn_unknown(struct access_check *d, const char *host) {
   if (d->said_unknown) return;
   d->said_unknown = true;
   log_warn("%s cannot tell which user a connection to the round's store belongs to (neither sock_diag nor "
@@ -118,9 +118,9 @@ static void warn_unknown(struct door *d, const char *host) {
            *host ? host : "this machine");
 }
 
-static enum c10d_admission ask_about(struct door *d, const struct c10d_caller *caller);
+static enum c10d_admission ask_about(struct access_check *d, const struct c10d_caller *caller);
 
-static enum c10d_admission judge_local(struct door *d, const struct c10d_caller *caller, struct err *why) {
+static enum c10d_admission judge_local(struct access_check *d, const struct c10d_caller *caller, struct err *why) {
   struct socket_end from = {caller->from, caller->from_port}, to = {caller->to, caller->to_port};
   struct socket_owner owner;
   struct port_holder h;
@@ -141,7 +141,7 @@ static enum c10d_admission judge_local(struct door *d, const struct c10d_caller 
 
 static void on_timer(uv_timer_t *timer);
 
-static void set_timer(struct door *d) {
+static void set_timer(struct access_check *d) {
   uint64_t at = replies_deadline(d->replies), now = monotonic_ms();
   if (d->server) at = earliest(at, inquiry_deadline(d->inquiry));
   uv_timer_stop(&d->timer);
@@ -151,13 +151,13 @@ static void set_timer(struct door *d) {
 }
 
 /* One that is due leaves in the next turn of the loop, with all that come in this one. */
-static void set_timer_sooner(struct door *d) {
+static void set_timer_sooner(struct access_check *d) {
   if (!uv_is_active((uv_handle_t *)&d->timer) || uv_timer_get_due_in(&d->timer) > 0) set_timer(d);
 }
 
 /* Questions to other agents. --------------------------------------------------------------------------------------- */
 
-static void send_question(struct door *d) {
+static void send_question(struct access_check *d) {
   struct store_caller callers[OWNERS_MAX];
   char addr[INET6_ADDRSTRLEN];
   struct msg m;
@@ -172,7 +172,7 @@ static void send_question(struct door *d) {
   if (m.ask_owners.n_callers) d->o.send(d->o.ctx, &m);
 }
 
-static enum c10d_admission ask_about(struct door *d, const struct c10d_caller *caller) {
+static enum c10d_admission ask_about(struct access_check *d, const struct c10d_caller *caller) {
   char addr[INET6_ADDRSTRLEN];
   socket_format(&caller->from, addr);
   d->store = (struct socket_end){caller->to, caller->to_port};
@@ -182,7 +182,7 @@ static enum c10d_admission ask_about(struct door *d, const struct c10d_caller *c
 }
 
 static void on_admit(void *ctx, uint64_t id) {
-  c10d_server_admit(((struct door *)ctx)->server, id);
+  c10d_server_admit(((struct access_check *)ctx)->server, id);
 }
 
 static void on_admit_unknown(void *ctx, uint64_t id, const char *host) {
@@ -191,20 +191,20 @@ static void on_admit_unknown(void *ctx, uint64_t id, const char *host) {
 }
 
 static void on_refuse(void *ctx, uint64_t id, const struct store_owner *other, const char *host) {
-  struct door *d = ctx;
+  struct access_check *d = ctx;
   struct err why = ERR_INIT;
   if (other) explain(d, other->uid, other->pid, other->name, host, &why);
   c10d_server_refuse(d->server, id, why.text);
 }
 
-void door_on_owners(struct door *d, const struct owners *owners) {
+void access_check_on_owners(struct access_check *d, const struct owners *owners) {
   static const struct inquiry_callbacks callbacks = {on_admit, on_admit_unknown, on_refuse};
   if (!d->server || owners->round != d->round || strcmp(owners->incarnation, d->incarnation) != 0) return;
   inquiry_answer(d->inquiry, owners, &callbacks, d);
   set_timer(d);
 }
 
-void door_daemon(struct door *d, bool here) {
+void access_check_daemon(struct access_check *d, bool here) {
   d->here = here;
   inquiry_repeat(d->inquiry);
   replies_clear(d->replies);
@@ -213,16 +213,16 @@ void door_daemon(struct door *d, bool here) {
 
 /* Deciding. -------------------------------------------------------------------------------------------------------- */
 
-enum c10d_admission door_admit(void *ctx, const struct c10d_caller *caller, struct err *why) {
-  struct door *d = ctx;
+enum c10d_admission access_check_admit(void *ctx, const struct c10d_caller *caller, struct err *why) {
+  struct access_check *d = ctx;
   if (is_own(d, &caller->from) || ipaddr_compare(&caller->from, &caller->to) == 0) return judge_local(d, caller, why);
-  if (guests_has(&d->guests, &caller->from)) return ask_about(d, caller);
+  if (allowed_addrs_has(&d->allowed, &caller->from)) return ask_about(d, caller);
   err_set(why, -EACCES, "only the nodes of the round may connect");
   return C10D_REFUSE;
 }
 
-void door_on_undecided(void *ctx, const struct c10d_caller *caller, struct err *why) {
-  struct door *d = ctx;
+void access_check_on_undecided(void *ctx, const struct c10d_caller *caller, struct err *why) {
+  struct access_check *d = ctx;
   inquiry_drop(d->inquiry, caller->id);
   err_set(why, -ETIMEDOUT, "no agent at its address has said within %d s whose it is%s", C10D_DECIDE_MS / 1000,
           d->here ? "" : ", because the daemon is away");
@@ -230,14 +230,14 @@ void door_on_undecided(void *ctx, const struct c10d_caller *caller, struct err *
 
 /* Answers about this node. ----------------------------------------------------------------------------------------- */
 
-static enum socket_owner_answer find_from(struct door *d, const struct socket_end *from, const struct socket_end *to,
-                                          struct socket_owner *out) {
+static enum socket_owner_answer find_from(struct access_check *d, const struct socket_end *from,
+                                          const struct socket_end *to, struct socket_owner *out) {
   enum socket_owner_answer a = socket_owner_find(&d->owners, from, to, out);
   return a == SOCKET_OWNER_GONE ? socket_owner_find(&d->owners, from, &d->head, out) : a;
 }
 
-static enum socket_owner_answer find_owner(struct door *d, const struct socket_end *from, const struct socket_end *to,
-                                           struct socket_owner *out) {
+static enum socket_owner_answer find_owner(struct access_check *d, const struct socket_end *from,
+                                           const struct socket_end *to, struct socket_owner *out) {
   enum socket_owner_answer a = find_from(d, from, to, out);
   if (a != SOCKET_OWNER_GONE || is_own(d, &from->addr)) return a;
   for (size_t i = 0; i < d->n_own && a == SOCKET_OWNER_GONE; i++) {
@@ -247,7 +247,7 @@ static enum socket_owner_answer find_owner(struct door *d, const struct socket_e
   return a;
 }
 
-static struct store_owner judge_here(struct door *d, const struct reply *r, struct port_holder *h) {
+static struct store_owner judge_here(struct access_check *d, const struct reply *r, struct port_holder *h) {
   struct store_owner o = {.id = r->id, .asked = r->asked, .uid = -1, .name = ""};
   struct socket_end from = {r->from, r->from_port}, to = {r->to, r->to_port};
   struct socket_owner owner;
@@ -265,7 +265,7 @@ static struct store_owner judge_here(struct door *d, const struct reply *r, stru
   return o;
 }
 
-static void send_answer(struct door *d) {
+static void send_answer(struct access_check *d) {
   struct reply replies[OWNERS_MAX];
   struct msg m;
   msg_init(&m, MSG_FOUND_OWNERS);
@@ -284,14 +284,14 @@ static void send_answer(struct door *d) {
 }
 
 static void on_timer(uv_timer_t *timer) {
-  struct door *d = timer->data;
+  struct access_check *d = timer->data;
   if (d->here && d->server) send_question(d);
   if (d->here) send_answer(d);
   set_timer(d);
 }
 
 /* Only about connections to the store of its own round: this agent tells nothing about others. */
-void door_on_find(struct door *d, const struct find_owners *ask) {
+void access_check_on_find(struct access_check *d, const struct find_owners *ask) {
   if (!d->round || ask->round != d->round || strcmp(ask->incarnation, d->incarnation) != 0) return;
   if ((uint16_t)ask->port != d->head.port || !d->here) return;
   replies_add(d->replies, ask);
@@ -300,7 +300,7 @@ void door_on_find(struct door *d, const struct find_owners *ask) {
 
 /* Rounds. ---------------------------------------------------------------------------------------------------------- */
 
-void door_know(struct door *d, const struct start *start) {
+void access_check_know(struct access_check *d, const struct start *start) {
   snprintf(d->incarnation, sizeof d->incarnation, "%s", start->incarnation);
   d->round = start->round;
   d->nodes = start->nodes;
@@ -309,9 +309,9 @@ void door_know(struct door *d, const struct start *start) {
   replies_clear(d->replies);
 }
 
-void door_open(struct door *d, struct c10d_server *server, const struct bytes *addrs) {
-  guests_finish(&d->guests);
-  guests_init(&d->guests, addrs ? addrs->data : NULL, addrs ? addrs->len : 0, NULL, 0);
+void access_check_open(struct access_check *d, struct c10d_server *server, const struct bytes *addrs) {
+  allowed_addrs_finish(&d->allowed);
+  allowed_addrs_init(&d->allowed, addrs ? addrs->data : NULL, addrs ? addrs->len : 0, NULL, 0);
   d->server = server;
 }
 
@@ -321,19 +321,19 @@ static uint64_t random_seed(void) {
   return seed;
 }
 
-static void forget_callers(struct door *d) {
+static void forget_callers(struct access_check *d) {
   inquiry_destroy(d->inquiry);
   d->inquiry = inquiry_create(random_seed());
 }
 
-void door_shut(struct door *d) {
+void access_check_shut(struct access_check *d) {
   d->server = NULL;
   forget_callers(d);
   set_timer(d);
 }
 
-struct door *door_create(const struct door_options *o) {
-  struct door *d = xcalloc(1, sizeof *d);
+struct access_check *access_check_create(const struct access_check_options *o) {
+  struct access_check *d = xcalloc(1, sizeof *d);
   d->o = *o;
   d->uid = (int64_t)geteuid();
   socket_owners_init(&d->owners);
@@ -349,11 +349,11 @@ static void on_closed(uv_handle_t *handle) {
   free(handle->data);
 }
 
-void door_destroy(struct door *d) {
+void access_check_destroy(struct access_check *d) {
   if (!d) return;
   inquiry_destroy(d->inquiry);
   replies_destroy(d->replies);
-  guests_finish(&d->guests);
+  allowed_addrs_finish(&d->allowed);
   socket_owners_close(&d->owners);
   uv_close((uv_handle_t *)&d->timer, on_closed);
 }

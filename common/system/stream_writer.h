@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_SYSTEM_OUTLET_H
-#define COMMON_SYSTEM_OUTLET_H
+#ifndef COMMON_SYSTEM_STREAM_WRITER_H
+#define COMMON_SYSTEM_STREAM_WRITER_H
 
 /* Writes texts to a stream of libuv, in order, from memory that it owns. */
 

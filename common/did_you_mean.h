@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_NEAR_H
-#define COMMON_NEAR_H
+#ifndef COMMON_DID_YOU_MEAN_H
+#define COMMON_DID_YOU_MEAN_H
 
 /* "Did you mean": how far a misspelt name is from a known one. Pure. */
 
