@@ -8,10 +8,12 @@ import shutil
 import signal
 import sys
 
+import pages
 import pytest
 
 from harness import TOP, alive, comm, until
 
+PAGE = "deploy/guide/warm.md"
 SCRIPT = TOP / "tests/e2e/warm_script.py"
 OBSERVED_MIN = 60
 # What the program names of its own pid, time and addresses.
@@ -244,3 +246,9 @@ def test_a_wrapper_that_hides_the_variables_runs_the_script_once(rdzv, cache):
     main = script(rdzv, "print('runs', open('count', 'a').write('x'))\n")
     a, _, _, _ = job(rdzv, cache, "auto", main, nproc=1, expect=0, env={"PYTHON_EXEC": str(wrapper)})
     assert a.says("runs 1") and (rdzv.tmp / "count").read_text() == "x", a
+
+
+def test_the_pages_command(rdzv, cache):
+    script(rdzv, "import os\nprint('rank', os.environ['RANK'], flush=True)\n")
+    p = pages.shell(rdzv, pages.block(PAGE, "first"), env={"XDG_CACHE_HOME": str(cache)})
+    assert p.exit(60) == 0 and len(set(re.findall(r"rank (\d)", p.text))) == 8, p
