@@ -2,7 +2,7 @@
 #ifndef AGENT_STORE_ACCESS_CHECK_H
 #define AGENT_STORE_ACCESS_CHECK_H
 
-/* Who may connect to the round's store: processes of this agent's user, on the nodes of the round. On this machine
+/* The round's store lets in processes of this agent's user, on the nodes of the round, and no others. On this machine
  * the kernel names the owner of a connection. For other machines the agents of their nodes are asked. Such questions
  * about its own node are answered here, too. */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who has a vote on the next round of a job (in_charge.c), and what becomes of the votes at a seal and at HELLO.
+/* This file says which nodes have a vote on the next round of a job (in_charge.c). Votes change at a seal and at HELLO.
  *
  * The nodes of the last sealed round have votes. A daemon that sealed it knows them; one that recovers it learns them from
  * HELLO, in which each node says which round it was part of last, and how many nodes that had.
