@@ -194,11 +194,11 @@ static uint32_t append_strings(struct buf *out, const char *const *v) {
 }
 
 /* A memfd that holds the bytes, or a negative errno. */
-static int memfd_of(const struct buf *b) {
+static int memfd_of(const void *bytes, size_t len) {
   int fd = memfd_create("rdzv-spawn", MFD_CLOEXEC);
   if (fd < 0) return -errno;
-  for (size_t done = 0; done < b->len;) {
-    ssize_t n = write(fd, b->data + done, b->len - done);
+  for (size_t done = 0; done < len;) {
+    ssize_t n = write(fd, (const char *)bytes + done, len - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       int rc = n < 0 ? -errno : -ENOSPC;
@@ -229,7 +229,7 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   else if (strings.len > GUARD_SPAWN_MAX)
     rc = err_set(e, -E2BIG, "command and environment of a worker have %zu bytes, more than %d", strings.len,
                  GUARD_SPAWN_MAX);
-  else if ((fd = memfd_of(&strings)) < 0)
+  else if ((fd = memfd_of(strings.data, strings.len)) < 0)
     rc = err_sys(e, fd, "no memory file for the worker's environment");
   else
     rc = send_command(g, &c, sizeof(c.u.spawn), (const int[]){fd, s->out, s->err}, GUARD_SPAWN_FDS, e);
@@ -238,17 +238,19 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   return rc;
 }
 
-int guard_template(struct guard *g, const char *const *argv, const char *const *env, int zip, struct err *e) {
-  struct buf strings = BUF_INIT;
+int guard_template(struct guard *g, const char *const *argv, const char *const *env, const void *zip, size_t zip_len,
+                   struct err *e) {
+  struct buf plan = BUF_INIT;
   struct guard_command c = {.kind = GUARD_CMD_TEMPLATE};
-  c.u.spawn.argc = append_strings(&strings, argv);
-  c.u.spawn.envc = append_strings(&strings, env);
-  c.u.spawn.size = (uint32_t)strings.len;
-  int fd = strings.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(&strings);
-  int rc = fd < 0 ? err_sys(e, fd, "no memory file for the template")
-                  : send_command(g, &c, sizeof(c.u.spawn), (const int[]){fd, zip}, 2, e);
-  if (fd >= 0) close(fd);
-  buf_finish(&strings);
+  c.u.spawn.argc = append_strings(&plan, argv);
+  c.u.spawn.envc = append_strings(&plan, env);
+  c.u.spawn.size = (uint32_t)plan.len;
+  int fds[] = {plan.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(plan.data, plan.len), memfd_of(zip, zip_len)};
+  int bad = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : 0;
+  int rc = bad ? err_sys(e, bad, "no memory file for the template") : send_command(g, &c, sizeof(c.u.spawn), fds, 2, e);
+  for (int i = 0; i < 2; i++)
+    if (fds[i] >= 0) close(fds[i]);
+  buf_finish(&plan);
   return rc;
 }
 

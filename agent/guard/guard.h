@@ -74,9 +74,19 @@ struct guard_spawn {
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
 
 /* Starts the template, from which workers of the same argv are forked as long as it is sure of itself (agent/warm). env: as
- * far as it is the same for all workers. zip: a file in memory with template.py in it. GUARD_TEMPLATE says how it goes;
+ * far as it is the same for all workers. zip: the bytes of a zip file with template.py. GUARD_TEMPLATE says how it goes;
  * whatever it says, guard_spawn starts its worker. A second template is not started while there is one. */
-int guard_template(struct guard *g, const char *const *argv, const char *const *env, int zip, struct err *e);
+int guard_template(struct guard *g, const char *const *argv, const char *const *env, const void *zip, size_t zip_len,
+                   struct err *e);
+
+/* News of the template: the first letter of its packets. A text follows. */
+enum guard_template_word {
+  TEMPLATE_BUDGET = 'B',  /* seconds that the imports may take before workers are exec'd */
+  TEMPLATE_READY = 'R',   /* it forks workers: how many modules it has, and the names of some */
+  TEMPLATE_LEARNED = 'L', /* the same, after it has imported what a worker has imported */
+  TEMPLATE_AGAIN = 'A',   /* it starts again: the reason */
+  TEMPLATE_DOUBT = 'D',   /* it has ended, and workers are exec'd: the reason */
+};
 
 /* Sends `signo` to every worker's process group and to the processes that dead workers left behind, and SIGKILL to
  * every tree after grace_ms (0: at once). When all workers are dead, processes outside of their groups have 200 ms;
@@ -149,7 +159,7 @@ enum guard_event_kind {
    * not a worker itself. GUARD_CLEAR follows when it is gone */
   GUARD_STUCK,
   GUARD_SUSPENDED, /* answers guard_suspend: every process of a worker is stopped, unless the round is being stopped */
-  /* news of the template: pid, error: an enum template_word, and its text */
+  /* news of the template: pid, error: an enum guard_template_word, and its text */
   GUARD_TEMPLATE,
   GUARD_GONE, /* the guard died; fd is closed. Call guard_reap_orphans */
 };

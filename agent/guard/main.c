@@ -135,10 +135,9 @@ static void emit_template(struct guard_process *s, int word, const char *text) {
   emit(s, ev);
 }
 
-static void end_template(struct guard_process *s, const char *why) {
-  bool told = s->template.state == TEMPLATE_NONE;
-  if (!told) emit_template(s, TEMPLATE_DOUBT, why);
-  guard_template_gone(&s->template);
+static void hear_template(struct guard_process *s) {
+  char word, text[GUARD_TEMPLATE_WORD_MAX];
+  while (guard_template_hear(&s->template, &word, text, sizeof(text))) emit_template(s, word, text);
 }
 
 static struct guard_event event_of(const struct guard_process *s, enum guard_event_kind kind, const struct guarded *w) {
@@ -506,9 +505,10 @@ static bool reap(struct guard_process *s) {
     if (pid < 0 && errno == EINTR) continue;
     if (pid < 0) return true;
     struct guarded *w = find_worker(s, pid);
-    if (pid == s->template.pid)
-      end_template(s, "it has ended");
-    else if (w && !w->reaped)
+    if (pid == s->template.pid) {
+      hear_template(s); /* its last word */
+      guard_template_gone(&s->template);
+    } else if (w && !w->reaped)
       worker_exited(s, w, status);
     else if (s->phase == PHASE_KILLING && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
       s->killed++;
@@ -617,11 +617,6 @@ static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c
   }
   int rc = guard_template_start(&s->template, c, fds);
   if (rc) emit_template(s, TEMPLATE_DOUBT, strerror(-rc));
-}
-
-static void hear_template(struct guard_process *s) {
-  char word, text[GUARD_TEMPLATE_WORD_MAX];
-  while (guard_template_hear(&s->template, &word, text, sizeof(text))) emit_template(s, word, text);
 }
 
 /* Commands. -------------------------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 /* The template: a process from which workers are forked (agent/warm/template.py says what it does).
  *
  *   guard -plan (memory file)-> template, at its start
- *   template -one packet: a letter and a text-> guard: how far it is (enum template_word)
+ *   template -one packet: a letter and a text-> guard: how far it is (enum guard_template_word)
  *   guard -SPAWN with four descriptors-> template, which forks twice and does not answer
  *   worker -its pid-> guard -'g'-> worker, over a pair of sockets of this worker alone
  *   worker -end of file-> guard, when the command is about to run, as exec would close a pipe
@@ -127,16 +127,19 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
   ssize_t n = t->sock < 0 ? -1 : recv(t->sock, packet, sizeof(packet) - 1, MSG_DONTWAIT);
   if (n < 0) return false;
   if (n == 0) { /* its death is reaped, too */
+    bool news = t->state != TEMPLATE_NONE;
     close(t->sock);
     t->sock = -1;
     t->state = TEMPLATE_NONE;
-    return false;
+    *word = TEMPLATE_DOUBT;
+    snprintf(text, size, "it has ended");
+    return news;
   }
   packet[n] = '\0';
   *word = packet[0];
   snprintf(text, size, "%s", packet + 1);
   double seconds = strtod(packet + 1, NULL);
-  switch ((enum template_word)packet[0]) {
+  switch ((enum guard_template_word)packet[0]) {
   case TEMPLATE_BUDGET:
     t->by_ms = boot_ms() + (seconds > 0 && seconds * 1000 < BUDGET_MAX_MS ? (uint64_t)(seconds * 1000) : FIRST_WORD_MS);
     break;

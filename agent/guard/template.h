@@ -13,15 +13,6 @@
 /* TEMPLATE comes with two descriptors: the plan, a memory file as SPAWN has it, and the zip file of template.py. */
 enum { GUARD_TEMPLATE_FDS = 2, GUARD_TEMPLATE_WORD_MAX = 160 };
 
-/* The first letter of a packet from the template. A text follows. */
-enum template_word {
-  TEMPLATE_BUDGET = 'B',  /* seconds that the imports may take before workers are exec'd */
-  TEMPLATE_READY = 'R',   /* it forks workers: how many modules it has, and the names of some */
-  TEMPLATE_LEARNED = 'L', /* the same, after it has imported what a worker has imported */
-  TEMPLATE_AGAIN = 'A',   /* it starts again: the reason */
-  TEMPLATE_DOUBT = 'D',   /* it ends, and workers are exec'd: the reason */
-};
-
 enum template_state { TEMPLATE_NONE, TEMPLATE_WARMS, TEMPLATE_FORKS };
 
 /* A SPAWN that waits for the template. */

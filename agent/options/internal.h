@@ -51,6 +51,7 @@ int option_std_map(const char *text, void *field, struct err *e);      /* struct
 int option_rank_set(const char *text, void *field, struct err *e);     /* struct rank_set */
 int option_filters(const char *text, void *field, struct err *e);      /* struct opt_strings */
 int option_signals(const char *text, void *field, struct err *e);      /* uint64_t; an empty list is 0 */
+int option_warm(const char *text, void *field, struct err *e);         /* const char * */
 int option_numa(const char *text, void *field, struct err *e);         /* enum numa_binding */
 int option_scale_up(const char *text, void *field, struct err *e);     /* enum scale_up */
 int option_orphan_grace(const char *text, void *field, struct err *e); /* int64_t, ms; INT64_MAX: forever */

@@ -163,10 +163,11 @@ static const struct opt table[] = {
      .help = "Also set mpirun's variables for the workers: OMPI_COMM_WORLD_RANK and its siblings."},
     {.name = "warm",
      .in_file = true,
-     .type = OPT_STRING,
+     .type = OPT_CUSTOM,
      .offset = FIELD(warm),
      .def = "off",
      .label = "off|auto|MODULE[,...]",
+     .parse = option_warm,
      .help = "Fork workers from a Python process that has imported these modules. auto: those that earlier workers "
              "of the script imported."},
     {.name = "nccl-ids",

@@ -232,6 +232,16 @@ int option_signals(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+/* "off", "auto", or names as in an import statement. */
+int option_warm(const char *text, void *field, struct err *e) {
+  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.,";
+  const char **warm = field;
+  if (!*text || text[strspn(text, letters)] || strchr(",.0123456789", *text))
+    return err_set(e, -EINVAL, "write off, auto, or modules separated by commas, as in torch,transformers.trainer");
+  *warm = text;
+  return 0;
+}
+
 const char *numa_binding_name(enum numa_binding numa) {
   return numa_names[numa];
 }

@@ -101,7 +101,7 @@ def command_of(argv):
 
 
 def is_off_by_variables(env):
-    for name in ("PYTHONVERBOSE", "PYTHONPROFILEIMPORTTIME", "PYTHONINSPECT", "PYTHONNOUSERSITE_", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+    for name in ("PYTHONVERBOSE", "PYTHONPROFILEIMPORTTIME", "PYTHONINSPECT", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
         if env.get(name):
             raise Doubt(f"{name} is set")
 
@@ -523,6 +523,8 @@ class Template:
         wanted = {n: None for n in explicit} if explicit else dict(self.cache.modules) or {n: None for n in imports}
         for name, origin in wanted.items():
             self.import_one(name, origin)
+            if explicit and name not in sys.modules and name not in self.cache.skip:
+                raise Doubt(f"{name}, which --warm names, cannot be imported")
         self.stamp()
         if not self.cache.modules:
             self.cache.modules.update({n: "" for n in wanted if n in sys.modules and n not in self.failed})
@@ -627,10 +629,6 @@ class Template:
         try:
             return self.become_worker(data, fds)
         except BaseException:
-            if os.environ.get("RDZV_TEMPLATE_TRACE"):
-                import traceback
-
-                traceback.print_exc()
             if self.counted:  # the guard counts on this process, so it becomes a worker in the usual way
                 os.execvpe(self.given_argv[0], self.given_argv, self.counted)
             os._exit(70)

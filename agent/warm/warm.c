@@ -4,10 +4,7 @@
 
 #include "agent/warm/warm.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 bool warm_is_on(const char *mode) {
   return strcmp(mode, "off") != 0;
@@ -19,20 +16,4 @@ bool warm_fits(char *const *argv) {
   for (size_t i = 1; argv[i]; i++)
     if (strstr(argv[i], "${local_rank}")) return false;
   return true;
-}
-
-int warm_open_zip(void) {
-  int fd = memfd_create("rdzv-template", MFD_CLOEXEC);
-  if (fd < 0) return -errno;
-  for (size_t done = 0; done < warm_zip_len;) {
-    ssize_t n = write(fd, warm_zip + done, warm_zip_len - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      int rc = n < 0 ? -errno : -ENOSPC;
-      close(fd);
-      return rc;
-    }
-    done += (size_t)n;
-  }
-  return fd;
 }

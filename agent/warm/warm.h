@@ -11,10 +11,7 @@
 bool warm_is_on(const char *mode);
 /* Whether workers of this command can be forked from a template: a Python's, and the same for all of them. */
 bool warm_fits(char *const *argv);
-/* A file in memory: the zip file with template.py. Or a negative errno. */
-int warm_open_zip(void);
-
-/* From template.py, by zip.py. */
+/* The zip file with template.py, by zip.py. */
 extern const unsigned char warm_zip[];
 extern const size_t warm_zip_len;
 

@@ -767,12 +767,12 @@ static void on_guard_suspended(struct round_driver *r) {
 }
 
 static void log_template(const struct guard_event *g) {
-  switch (g->error) {
-  case 'R': log_debug("template (pid %d): forks workers, modules: %s", (int)g->pid, g->text); break;
-  case 'L': log_debug("template (pid %d): has learned, modules: %s", (int)g->pid, g->text); break;
-  case 'A': log_debug("template (pid %d): begins again: %s", (int)g->pid, g->text); break;
-  case 'D': log_debug("template (pid %d): workers are started by exec: %s", (int)g->pid, g->text); break;
-  default: break;
+  switch ((enum guard_template_word)g->error) {
+  case TEMPLATE_BUDGET: break;
+  case TEMPLATE_READY: log_debug("template (pid %d): forks workers, modules: %s", (int)g->pid, g->text); break;
+  case TEMPLATE_LEARNED: log_debug("template (pid %d): has learned, modules: %s", (int)g->pid, g->text); break;
+  case TEMPLATE_AGAIN: log_debug("template (pid %d): begins again: %s", (int)g->pid, g->text); break;
+  case TEMPLATE_DOUBT: log_info("no warm start, workers import their modules themselves: %s", g->text); break;
   }
 }
 
@@ -949,18 +949,16 @@ static void start_template(struct round_driver *r) {
   struct err e = ERR_INIT;
   const char *mode = r->o.options->warm;
   if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
-  int zip = warm_open_zip();
-  if (zip < 0) return;
   char **env = env_create_common(r->o.base_env, r->o.count);
   size_t n = 0;
   while (env[n]) n++;
   env = xrealloc(env, (n + 2) * sizeof(*env));
   env[n] = xasprintf("RDZV_TEMPLATE_MODULES=%s", strcmp(mode, "auto") == 0 ? "" : mode);
   env[n + 1] = NULL;
-  r->warm = guard_template(&r->guard, (const char *const *)r->o.argv, (const char *const *)env, zip, &e) == 0;
-  if (!r->warm) log_debug("no template: %s", e.text);
+  r->warm = guard_template(&r->guard, (const char *const *)r->o.argv, (const char *const *)env, warm_zip, warm_zip_len,
+                           &e) == 0;
+  if (!r->warm) log_warn("no warm start, workers import their modules themselves: %s", e.text);
   env_destroy(env);
-  close(zip);
 }
 
 int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e) {

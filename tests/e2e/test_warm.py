@@ -182,6 +182,7 @@ def test_without_a_template_workers_are_started_by_exec(rdzv, cache, fate):
     os.kill(template, signal.SIGKILL if fate == "killed" else signal.SIGSTOP)
     hit(rdzv)
     until(lambda: f"round 2 runs: {a}", lambda: len(re.findall("round 2 version 1 True", a.text)) == 2, 30)
+    assert a.says("no warm start, .*: it has ended") == (fate == "killed"), a
     go(rdzv, a)
 
 
@@ -228,8 +229,11 @@ def test_modules_can_be_named_and_it_can_be_off(rdzv, cache):
     main = script(rdzv, "import os\nimport importlib\nlib = importlib.import_module('lib_' + 'one')\nprint(lib.PID == os.getpid())\n")
     for mode, own in (("off", "True"), ("lib_one", "False")):
         a, _, _, _ = job(rdzv, cache, mode, main, env=env, nproc=1, expect=0)
-        assert a.says(f"{own}\n"), a
-    assert not list(cache.glob("rdzv/warm/*")) or forked(a)
+        assert a.says(f"{own}\n") and bool(forked(a)) == (mode != "off"), a
+    a, _, _, _ = job(rdzv, cache, "no_such_module", main, env=env, nproc=1, expect=0)
+    assert a.says("no warm start, .*: no_such_module, which --warm names, cannot be imported") and a.says("True\n"), a
+    a = rdzv.agent("--warm", "torch;", main)
+    assert a.exit() == 64 and a.says("--warm.*write off, auto, or modules"), a
 
 
 @pytest.mark.parametrize("words", [["-I"], ["-S"], ["-E"]])
