@@ -251,10 +251,11 @@ def test_the_callbacks_of_the_guide_are_those_of_the_tests(name):
 
 
 def test_a_misspelt_name_is_found_by_a_type_checker(rdzv):
+    """The checker reads the module, and not what the module imports of others."""
     need("mypy", importlib.util.find_spec("mypy"))
     (rdzv.tmp / "worker.py").write_text("import rdzv\nrdzv.barier()\nrdzv.rank + 1\nrdzv.huggingface.Callback()\n")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports", "silent", "--ignore-missing-imports", "--cache-dir", os.devnull,
-                           rdzv.tmp / "worker.py"], env={**os.environ, "MYPYPATH": str(TOP / "deploy/python")}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports", "skip", "--ignore-missing-imports", "--cache-dir", os.devnull,
+                           rdzv.tmp / "worker.py", TOP / "deploy/python/rdzv"], env={**os.environ, "MYPYPATH": str(TOP / "deploy/python")}, capture_output=True, text=True, timeout=120)
     assert re.findall(r"error: (.*)", done.stdout) == ['Module has no attribute "barier"; maybe "barrier"?  [attr-defined]'], done.stdout + done.stderr
 
 
