@@ -37,6 +37,8 @@ PER_WORKER = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "WOR
 PER_WORKER_PREFIXES = ("RDZV_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PET_")
 # Read by libraries when they are loaded, where nobody can watch.
 READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "MALLOC_", "GLIBC_", "LD_", "PYTHON", "LC_", "LANG", "TZ", "LANGUAGE")
+# What the shims of pyenv and asdf set besides variables with these prefixes.
+SET_BY_SHIMS, SHIM_PREFIXES = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"), ("PYENV_", "_PYENV_", "ASDF_")
 # They look through all variables for names of their own.
 READ_BY_PREFIX = ("tqdm.utils", "fsspec.config")
 SETS_VARIABLES = ("dotenv", "environs", "decouple", "gevent", "eventlet")  # modules that a script calls before it imports others
@@ -98,6 +100,33 @@ def command_of(argv):
             if letter not in "BOPRbdqsux":
                 raise Doubt(f"it has no template with -{letter}")
     raise Doubt("the command names no script")
+
+
+def find_program(word, env):
+    """The file that exec runs for that word."""
+    if "/" in word:
+        return word
+    for folder in env.get("PATH", os.defpath).split(":"):
+        path = os.path.join(folder, word)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def changed_by_shim(word, given):
+    """What a program between the guard and this interpreter did to the variables: what it set, what it removed. Such a program could do
+    something else for each worker, so it is trusted only if it is a shim that picks the interpreter's version."""
+    added = {n: v for n, v in os.environ.items() if given.get(n) != v}
+    removed = {n for n in given if n not in os.environ}
+    path = find_program(word, given)
+    if os.path.realpath(path) == os.path.realpath("/proc/self/exe"):
+        return added, removed
+    if os.path.basename(os.path.dirname(path)) != "shims":
+        raise Doubt(f"{path or word} is a program that starts the interpreter")
+    for name in sorted(removed.union(added)):
+        if name not in SET_BY_SHIMS and not name.startswith(SHIM_PREFIXES):
+            raise Doubt(f"{path} changes {name}")
+    return added, removed
 
 
 def is_off_by_variables(env):
@@ -172,6 +201,11 @@ def has_children():
 def holds_locks():
     mine = f" {os.getpid()} ".encode()
     return mine in read_file("/proc/locks")
+
+
+def is_costly(name):
+    """Not a module of Python's own library, which takes milliseconds."""
+    return name.split(".")[0] not in getattr(sys, "stdlib_module_names", ())
 
 
 def settle_threads():
@@ -390,14 +424,14 @@ class Cache:
 
 
 class Template:
-    def __init__(self, sock, modules, argv, given, stage):
-        self.sock, self.M, self.argv, self.given, self.stage = sock, modules, argv, given, stage
+    def __init__(self, sock, modules, argv, given_argv, given, stage):
+        self.sock, self.M, self.argv, self.given_argv, self.given, self.stage = sock, modules, argv, given_argv, given, stage
         self.guard = os.getppid()
         self.kind, self.what = command_of(argv)
         is_off_by_variables(os.environ)
         self.stamps = {}
         self.baseline = set(sys.modules)
-        self.added = {n: v for n, v in os.environ.items() if given.get(n) != v and n not in ("RDZV_TEMPLATE", "PYTHONPATH", "_", "SHLVL", "PWD", "OLDPWD")}
+        self.added, self.removed = changed_by_shim(given_argv[0], given)
         self.start_env = dict(os.environ)
         for name in list(os.environ):
             if is_per_worker(name):
@@ -519,6 +553,8 @@ class Template:
             raise Doubt("the script sets variables that its imports may read")
         if usercustomize():
             raise Doubt("there is a usercustomize")
+        if not self.known and not explicit and not any(is_costly(n) for n in imports):
+            raise Doubt("")
         self.watch = Watch(self.forbidden)
         wanted = {n: None for n in explicit} if explicit else dict(self.cache.modules) or {n: None for n in imports}
         for name, origin in wanted.items():
@@ -547,6 +583,7 @@ class Template:
 
     def learn(self):
         """Imports what the worker has imported since."""
+        began = self.M["time"].monotonic()
         end = int.from_bytes(self.notes[:8], "little")
         text = self.notes[8 + self.notes_read:8 + end].decode(errors="surrogateescape")
         self.notes_read = end
@@ -560,6 +597,7 @@ class Template:
             if name in sys.modules and name not in self.failed:
                 self.cache.modules[name] = origin
         self.stamp()
+        self.cache.seconds += self.M["time"].monotonic() - began
         self.cache.save()
         self.freeze()
 
@@ -647,6 +685,8 @@ class Template:
         env = [tuple(w.partition(b"=")[::2]) for w in env]
         if argv != self.given_argv or self.differs(env):
             os._exit(70)
+        if cpus_size and "OMP_NUM_THREADS" not in self.given:  # OpenMP has counted the CPUs when it was loaded
+            os._exit(70)
         for _ in range(int(PATIENCE_S * 5000)):
             if os.getppid() == self.guard:
                 break
@@ -678,9 +718,16 @@ class Template:
         return True
 
     def differs(self, env):
-        """A variable that libraries read when they are loaded has another value for this worker."""
-        here = {n: v for n, v in self.given.items() if n.startswith(READ_BY_LIBRARIES)}
-        there = {os.fsdecode(n): os.fsdecode(v) for n, v in env if os.fsdecode(n).startswith(READ_BY_LIBRARIES)}
+        """A variable that libraries read when they are loaded, or that a shim sets, has another value for this worker."""
+        def matters(name):
+            return name.startswith(READ_BY_LIBRARIES) or name in self.added or name in self.removed
+
+        here = {n: v for n, v in self.given.items() if matters(n)}
+        there = {}
+        for name, value in env:
+            name = os.fsdecode(name)
+            if matters(name):
+                there.setdefault(name, os.fsdecode(value))
         return here != there
 
     def set_environment(self, env):
@@ -689,8 +736,9 @@ class Template:
             name, value = os.fsdecode(name), os.fsdecode(value)
             if name not in os.environ:
                 os.environ[name] = value
-        for name, value in self.added.items():
-            os.environ[name] = value
+        os.environ.update(self.added)
+        for name in self.removed:
+            os.environ.pop(name, None)
         self.M["show_environment"](b"".join(n + b"=" + v + b"\0" for n, v in os.environb.items()))
 
     def make_folder(self):
@@ -836,8 +884,7 @@ def main():
             if name not in sys.builtin_module_names:
                 del sys.modules[name]
         import_real_sitecustomize()
-        template = Template(sock, tools, argv, given, stage)
-        template.given_argv = given_argv
+        template = Template(sock, tools, argv, given_argv, given, stage)
         try:
             template.warm(explicit)
             template.wait()

@@ -772,7 +772,9 @@ static void log_template(const struct guard_event *g) {
   case TEMPLATE_READY: log_debug("template (pid %d): forks workers, modules: %s", (int)g->pid, g->text); break;
   case TEMPLATE_LEARNED: log_debug("template (pid %d): has learned, modules: %s", (int)g->pid, g->text); break;
   case TEMPLATE_AGAIN: log_debug("template (pid %d): begins again: %s", (int)g->pid, g->text); break;
-  case TEMPLATE_DOUBT: log_info("no warm start, workers import their modules themselves: %s", g->text); break;
+  case TEMPLATE_DOUBT:
+    if (*g->text) log_info("no warm start, workers import their modules themselves: %s", g->text);
+    break;
   }
 }
 

@@ -21,6 +21,11 @@ import traceback
 import uuid
 import warnings
 
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
 SEEN = {}
 
 
@@ -48,7 +53,8 @@ def status(name):
 def shape(environ):
     """Without what differs from run to run."""
     changing = ("MASTER_PORT", "RDZV_AGENT_SOCKET", "NCCL_RAS_ADDR", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "RDZV_RUN_ID", "XDG_CACHE_HOME")
-    return [(n, "..." if n in changing else v) for n, v in environ if n not in ("WARM_MODE", "WARM_OUT")]
+    seen = [(n, "..." if n in changing else v) for n, v in environ if n not in ("WARM_MODE", "WARM_OUT")]
+    return sorted(seen) if "PYENV_DIR" in os.environ else seen  # pyenv's shim is a script of bash, which has an order of its own
 
 
 def raw_environ():
@@ -190,12 +196,8 @@ def draws():
     out = {"random": random.random(), "uuid": str(uuid.uuid4()), "tempfile": tempfile.mktemp()}
     if "multiprocessing.process" in sys.modules:
         out["authkey"] = sys.modules["multiprocessing.process"].current_process().authkey.hex()
-    try:
-        import numpy
-
+    if numpy:
         out["numpy"] = numpy.random.random()
-    except ImportError:
-        pass
     return out
 
 
