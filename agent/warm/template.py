@@ -76,6 +76,12 @@ def read_file(path, most=1 << 20):
         os.close(fd)
 
 
+def identity(path):
+    """Another file, or a file that was written to, has another."""
+    st = os.stat(path)
+    return st.st_mtime_ns, st.st_size, st.st_ino
+
+
 # The command line. ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +226,7 @@ def settle_threads():
 
 
 def scan(kind, what, folder):
-    """In a process of its own, because it imports ast. Yields lines: "import NAME", "sets NAME" or "sets *"."""
+    """Lines: "import NAME", "sets NAME" or "sets *", "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
     import ast
 
     seen, todo, lines = set(), [], []
@@ -305,33 +311,22 @@ def scan(kind, what, folder):
             continue
         seen.add(path)
         try:
-            visit(ast.parse(text if text is not None else read_file(path, 4 << 20)), False)
+            if text is None:
+                mtime, size, inode = identity(path)
+                lines.append(f"own {mtime} {size} {inode} {path}")
+                text = read_file(path, 4 << 20)
+            visit(ast.parse(text), False)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
     return lines
 
 
-def scan_apart(kind, what, folder):
-    """The same in a child, so that this process does not keep what it needs."""
-    ends = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(ends[0])
-            write_all(ends[1], "\n".join(scan(kind, what, folder) + ["end"]).encode())
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(ends[1])
-    text = read_file(f"/proc/self/fd/{ends[0]}", 1 << 22)
-    os.close(ends[0])
-    os.waitpid(pid, 0)
-    lines = text.decode(errors="replace").split("\n")
-    if lines[-1] != "end":
-        raise Doubt("the script could not be read")
-    order = dict.fromkeys(l[7:] for l in lines if l.startswith("import "))
-    return list(order), {l[5:] for l in lines if l.startswith("sets ")}
+def rest_of(lines, word):
+    return [l[len(word) + 1:] for l in lines if l.startswith(word + " ")]
+
+
+def imports_of(lines):
+    return list(dict.fromkeys(rest_of(lines, "import")))
 
 
 # The cache. --------------------------------------------------------------------------------------------------------------------------------------
@@ -420,6 +415,17 @@ class Cache:
                 pass
 
 
+def look_up(kind, what):
+    """The folder from which a script imports first, and what is known of it."""
+    if kind == "script":
+        key = os.path.realpath(what)
+        folder = key if os.path.isdir(key) else os.path.dirname(key)
+    else:
+        folder = os.getcwd()
+        key = f"{kind} {what} {folder}" if kind == "module" else "code " + what.replace("\n", "\\n")[:4000]
+    return folder, Cache(os.environ, f"{sys.executable} {sys.version_info[:3]} {sys.prefix} {key}".replace("\n", " "))
+
+
 # The template. -----------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -436,14 +442,7 @@ class Template:
         for name in list(os.environ):
             if is_per_worker(name):
                 del os.environ[name]
-        if self.kind == "script":
-            real = os.path.realpath(self.what)
-            self.folder = real if os.path.isdir(real) else os.path.dirname(real)
-            key = real
-        else:
-            self.folder = os.getcwd()
-            key = f"{self.kind} {self.what} {self.folder}" if self.kind == "module" else "code " + self.what.replace("\n", "\\n")[:4000]
-        self.cache = Cache(os.environ, f"{sys.executable} {sys.version_info[:3]} {sys.prefix} {key}".replace("\n", " "))
+        self.folder, self.cache = look_up(self.kind, self.what)
         self.known = self.cache.load()
         self.notes = modules["mmap"].mmap(-1, NOTES_BYTES)
         self.notes_read = 0
@@ -521,8 +520,7 @@ class Template:
             if self.is_own(origin):
                 raise Fault(name, "it is beside the script")
             try:
-                st = os.stat(origin)
-                self.stamps[name] = (origin, st.st_mtime_ns, st.st_size, st.st_ino)
+                self.stamps[name] = (origin, *identity(origin))
             except OSError:
                 self.stamps[name] = None
 
@@ -531,10 +529,9 @@ class Template:
         for name, stamp in self.stamps.items():
             if stamp:
                 try:
-                    st = os.stat(stamp[0])
+                    if stamp[1:] != identity(stamp[0]):
+                        return name
                 except OSError:
-                    return name
-                if stamp[1:] != (st.st_mtime_ns, st.st_size, st.st_ino):
                     return name
         own = self.shadows()
         if own != self.own:
@@ -547,14 +544,15 @@ class Template:
     def warm(self, explicit):
         began = self.M["time"].monotonic()
         self.own, self.failed = self.shadows(), set()
-        imports, self.forbidden = scan_apart(self.kind, self.what, self.folder)
+        lines = read_scan(self.stage)
+        imports, self.forbidden = imports_of(lines), set(rest_of(lines, "sets"))
+        for mtime, size, inode, path in (l.split(" ", 3) for l in rest_of(lines, "own")):
+            self.stamps[path] = (path, int(mtime), int(size), int(inode))
         self.tell("B", f"{min(60.0, 2 * self.cache.seconds + 2) if self.known else 20.0:.3f}")
         if "*" in self.forbidden or any(n.startswith(READ_BY_LIBRARIES) for n in self.forbidden):
             raise Doubt("the script sets variables that its imports may read")
         if usercustomize():
             raise Doubt("there is a usercustomize")
-        if not self.known and not explicit and not any(is_costly(n) for n in imports):
-            raise Doubt("")
         self.watch = Watch(self.forbidden)
         wanted = {n: None for n in explicit} if explicit else dict(self.cache.modules) or {n: None for n in imports}
         for name, origin in wanted.items():
@@ -577,7 +575,7 @@ class Template:
             del self.cache.modules[part]
         self.cache.save()
         self.tell("A", f"{name} is left out: {reason}")
-        restart(self.argv, self.start_env, self.stage)
+        restart(self.argv, self.start_env, "again" + self.stage[self.stage.index(":"):])
 
     # Waiting. -------------------------------------------------------------------------------------------------------------------------------
 
@@ -626,7 +624,7 @@ class Template:
                     changed, looked_at = self.what_changed(), clock()
                 if changed:
                     self.tell("A", f"{changed} has changed")
-                    restart(self.argv, self.start_env, self.stage)
+                    restart(self.argv, self.start_env, "probe" + self.stage[self.stage.index(":"):])
                 continue
             data, control, _, _ = self.sock.recvmsg(64, self.M["_socket"].CMSG_SPACE(16), self.M["_socket"].MSG_CMSG_CLOEXEC)
             if not data:
@@ -794,7 +792,7 @@ def restart(argv, env, stage):
         os.waitpid(int(pid), 0)
     os.ftruncate(1, 0)
     os.lseek(1, 0, os.SEEK_SET)
-    env["RDZV_TEMPLATE"] = "again" + stage[stage.index(":"):]
+    env["RDZV_TEMPLATE"] = stage
     env["PYTHONPATH"] = zip_path(env.get("PYTHONPATH", ""))
     for fd in (FD, FD + 1, FD + 2):
         os.set_inheritable(fd, True)
@@ -844,6 +842,25 @@ def read_plan(stage):
     return words[:argc], env
 
 
+def read_scan(stage):
+    return read_file(f"/proc/self/fd/{FD + 2}", 1 << 24)[int(stage.split(":")[3]):].decode(errors="surrogateescape").split("\n")
+
+
+def probe(argv, given_argv, given, explicit, stage):
+    """Decides whether a template is worth its time, and leaves behind the plan what the script does before it imports."""
+    kind, what = command_of(given_argv)
+    is_off_by_variables(os.environ)
+    changed_by_shim(given_argv[0], given)
+    folder, cache = look_up(kind, what)
+    lines = scan(kind, what, folder)
+    if not explicit and not any(is_costly(n) for n in imports_of(lines)) and not cache.load():
+        raise Doubt("")
+    os.lseek(FD + 2, int(stage.split(":")[3]), os.SEEK_SET)
+    write_all(FD + 2, "\n".join(lines).encode(errors="surrogateescape"))
+    os.ftruncate(FD + 2, os.lseek(FD + 2, 0, os.SEEK_CUR))
+    restart(argv, dict(os.environ), "again" + stage[stage.index(":"):])
+
+
 def main():
     stage = os.environ.get("RDZV_TEMPLATE")
     if not stage:
@@ -862,7 +879,7 @@ def main():
     for fd in (FD, FD + 1, FD + 2):
         os.set_inheritable(fd, False)
     given_argv, given = read_plan(stage)
-    explicit = [m for m in given.pop("RDZV_TEMPLATE_MODULES", "").split(",") if m]
+    explicit = [m for m in given.pop("RDZV_TEMPLATE_MODULES").split(",") if m]
     if "PYTHONPATH" in given:
         os.environ["PYTHONPATH"] = given["PYTHONPATH"]
     else:
@@ -874,8 +891,7 @@ def main():
     end = None
     try:
         if stage.startswith("probe"):
-            command_of(given_argv)
-            restart(argv, dict(os.environ), stage)
+            probe(argv, given_argv, given, explicit, stage)
         import ctypes
 
         prctl, show_environment = make_prctl(ctypes)

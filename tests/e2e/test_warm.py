@@ -147,8 +147,8 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
 WAIT = "import os, time, lib_one\nprint('round', os.environ['RDZV_ROUND'], 'version', lib_one.VERSION, lib_one.PID == os.getpid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
 
-def waiting_job(rdzv, cache, nproc=2):
-    env = library(rdzv, lib_one="import os\nVERSION = 1\nPID = os.getpid()\n")
+def waiting_job(rdzv, cache, lib_one="import os\nVERSION = 1\nPID = os.getpid()\n", nproc=2):
+    env = library(rdzv, lib_one=lib_one)
     env.update(XDG_CACHE_HOME=str(cache), PYTHON_EXEC=sys.executable)
     a = rdzv.agent("--verbose", "--nproc", nproc, "--max-restarts", 9, "--warm", "auto", script(rdzv, WAIT), env=env)
     found = lambda: re.findall(r"round 1 version 1 False", a.text)
@@ -192,6 +192,18 @@ def test_a_changed_file_is_never_taken_from_a_template(rdzv, cache):
     hit(rdzv)
     until(lambda: f"round 2 has the new file: {a}", lambda: len(re.findall("round 2 version two", a.text)) == 2, 30)
     go(rdzv, a)
+
+
+def test_a_changed_script_is_read_again(rdzv, cache):
+    """It sets a variable now, before it imports a module that reads it."""
+    a, _ = waiting_job(rdzv, cache, "import os\nVERSION = 1\nPID = os.getpid()\nLEVEL = os.environ.get('LIB_LEVEL')\n")
+    script(rdzv, "import os\nos.environ['LIB_LEVEL'] = '3'\n" + WAIT + "print('level', lib_one.LEVEL)\n")
+    for n in (2, 3):
+        hit(rdzv)
+        until(lambda: f"round {n} runs: {a}", lambda: len(re.findall(f"round {n} version 1 True", a.text)) == 2, 30)
+        until(lambda: f"the library is left out: {a}", lambda: a.says("lib_one is left out: it reads LIB_LEVEL, which the script sets"), 30)
+    go(rdzv, a)
+    assert len(re.findall("level 3", a.text)) == 2, a
 
 
 def test_a_module_beside_the_script_is_never_taken_from_elsewhere(rdzv, cache):
