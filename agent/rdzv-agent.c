@@ -45,6 +45,7 @@
 #include "agent/place.h"
 #include "agent/session.h"
 #include "agent/terminal/front.h"
+#include "agent/warm/warm.h"
 #include "agent/worker_command.h"
 #include "common/system/command.h"
 #include "common/exit_codes.h"
@@ -246,8 +247,9 @@ static char **find_command(const struct agent_options *o, char *const *env, int 
 
 static int print_settings(const struct agent_options *o, const struct identity *id, char *const *command,
                           const struct launch *l, const char *key) {
-  struct buf text = BUF_INIT;
+  struct buf text = BUF_INIT, left_out = BUF_INIT;
   char end[JOB_TIMES_LEN];
+  if (strcmp(o->warm, "auto") == 0 && command[0]) warm_left_out(command, o->env, &left_out);
   const struct options_told told = {
       .job = id->job,
       .workers = id->placed.workers,
@@ -256,6 +258,7 @@ static int print_settings(const struct agent_options *o, const struct identity *
       .seen = id->placed.seen,
       .end_time = job_times_end(o, end) ? end : NULL,
       .key = key,
+      .left_out = buf_text(&left_out),
       .launched = l ? l->sources : NULL,
       .command = command,
   };
@@ -263,6 +266,7 @@ static int print_settings(const struct agent_options *o, const struct identity *
   agent_options_explain(o, &told, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
+  buf_finish(&left_out);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 

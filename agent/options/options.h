@@ -87,6 +87,7 @@ struct options_told {
   const char *seen;           /* how GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1"; NULL: they were not */
   const char *end_time;       /* in readable form; NULL: not known */
   const char *key;            /* the source of the key */
+  const char *left_out;       /* which modules have no warm start, and why; "" or NULL: none that is known */
   /* "RDZV_AGENT_NNODES=PBS_NODEFILE=/f": the source of each variable that the launcher set; or NULL */
   char *const *launched;
   char *const *command; /* the command of the workers */

@@ -159,6 +159,8 @@ static void put_source(const struct agent_options *o, const struct options_told 
   bool own = strcmp(line, "local-rank") == 0 && o->local_agents > 1 && told->local_world == told->workers;
   if (told->seen && (count || own)) buf_printf(&source, "%s%s", source.len ? ", " : "", told->seen);
   if (told->end_time && strcmp(line, "end-time") == 0) buf_printf(&source, ": %s", told->end_time);
+  if (told->left_out && *told->left_out && strcmp(line, "warm") == 0)
+    buf_printf(&source, "%s%s", source.len ? ", " : "", told->left_out);
   if (source.len) buf_printf(out, "  # %s", buf_text(&source));
   buf_finish(&source);
 }

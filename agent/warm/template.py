@@ -41,6 +41,7 @@ READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLI
 SET_BY_SHIMS, SHIM_PREFIXES = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"), ("PYENV_", "_PYENV_", "ASDF_")
 # They look through all variables for names of their own.
 READ_BY_PREFIX = ("tqdm.utils", "fsspec.config")
+TORCH_SEED = 67280421310721  # of a torch.Generator that nobody has seeded
 SETS_VARIABLES = ("dotenv", "environs", "decouple", "gevent", "eventlet")  # modules that a script calls before it imports others
 
 
@@ -145,11 +146,23 @@ def is_off_by_variables(env):
 
 
 class Watch:
-    """Notes which variables are read, and by which module."""
+    """Notes which variables are read, and by which module, and which sources of random numbers are seeded by chance."""
 
-    def __init__(self, forbidden):
+    def __init__(self, forbidden, random):
         watch = self
         self.plain, self.forbidden, self.hit = type(os.environ), forbidden, ""
+        self.random, self.by_chance = random, {}
+        if random:
+            self.plain_seed = random.Random.seed
+
+            def seed(source, a=None, version=2):
+                if a is None:
+                    watch.by_chance[id(source)] = source
+                else:
+                    watch.by_chance.pop(id(source), None)
+                return watch.plain_seed(source, a, version)
+
+            self.watched_seed = seed
 
         class Watched(self.plain):
             __slots__ = ()
@@ -181,9 +194,13 @@ class Watch:
     def __enter__(self):
         self.hit = ""
         os.environ.__class__ = self.watched
+        if self.random:
+            self.random.Random.seed = self.watched_seed
 
     def __exit__(self, *unused):
         os.environ.__class__ = self.plain
+        if self.random:
+            self.random.Random.seed = self.plain_seed
 
 
 def list_fds():
@@ -226,7 +243,7 @@ def settle_threads():
 
 
 def scan(kind, what, folder):
-    """Lines: "import NAME", "sets NAME" or "sets *", "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
+    """Lines: "import NAME", "from NAME ATTRIBUTE", "sets NAME" or "sets *", "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
     import ast
 
     seen, todo, lines = set(), [], []
@@ -251,7 +268,7 @@ def scan(kind, what, folder):
             if isinstance(leaf, ast.Subscript) and isinstance(leaf.value, ast.Attribute) and leaf.value.attr == "modules":
                 lines.append("sets *")
 
-    def note(name, inside):
+    def note(name, inside, attributes=()):
         if not name or name.split(".")[0] in sys.builtin_module_names:
             return
         path = file_of(name) or file_of(name.split(".")[0])
@@ -259,6 +276,7 @@ def scan(kind, what, folder):
             todo.append((path, None))
         elif not inside:
             lines.append("import " + name)
+            lines.extend(f"from {name} {a}" for a in attributes if a != "*")
         if name.split(".")[0] in SETS_VARIABLES:
             lines.append("sets *")
 
@@ -269,7 +287,7 @@ def scan(kind, what, folder):
                     note(alias.name, inside)
             elif isinstance(child, ast.ImportFrom):
                 if child.level == 0:
-                    note(child.module, inside)
+                    note(child.module, inside, [alias.name for alias in child.names])
                     for alias in child.names:
                         if file_of(f"{child.module}.{alias.name}"):
                             note(f"{child.module}.{alias.name}", inside)
@@ -507,11 +525,38 @@ class Template:
         if origin and spec is not None and spec.origin != origin:
             raise Fault(name, f"a worker finds it at {origin}")
 
+    def look_at(self, module, attribute):
+        """As "from MODULE import ATTRIBUTE" does, which makes a lazy package import what is behind the name."""
+        name = f"{module}:{attribute}"
+        if module not in sys.modules or module in self.failed or name in self.cache.skip:
+            return
+        fds = list_fds()
+        with self.watch:
+            try:
+                getattr(sys.modules[module], attribute)
+            except Exception:
+                pass
+        self.check(name, fds)
+
+    def keeps_random_numbers(self, module):
+        """Such as no worker would have: Generator() of torch begins with the same seed in each process, default_rng() of NumPy does not."""
+        numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+        types = (numpy.RandomState, numpy.Generator) if numpy else ()
+        for value in list(getattr(module, "__dict__", {}).values()):
+            if type(value) in types and value is not numpy.mtrand._rand:
+                return True
+            if torch and type(value) is torch.Generator and value is not torch.default_generator and value.initial_seed() != TORCH_SEED:
+                return True
+        return False
+
     def stamp(self):
-        """Notes the files of new modules. A module beside the script, or of a name that is there, cannot be in a template."""
+        """Notes the files of new modules. A module beside the script, or of a name that is there, cannot be in a template, nor can one that would
+        draw the same numbers in each worker."""
         for name, module in list(sys.modules.items()):
             if name in self.stamps or name in self.baseline:
                 continue
+            if self.keeps_random_numbers(module):
+                raise Fault(name, "it keeps a source of random numbers")
             spec = getattr(module, "__spec__", None)
             origin = getattr(spec, "origin", None) if spec is not None else None
             if not isinstance(origin, str) or not origin.startswith("/"):
@@ -553,12 +598,14 @@ class Template:
             raise Doubt("the script sets variables that its imports may read")
         if usercustomize():
             raise Doubt("there is a usercustomize")
-        self.watch = Watch(self.forbidden)
-        wanted = {n: None for n in explicit} if explicit else dict(self.cache.modules) or {n: None for n in imports}
+        self.watch = Watch(self.forbidden, None if "random" in self.own else __import__("random"))
+        wanted = {n: None for n in explicit} if explicit else {**dict.fromkeys(imports), **self.cache.modules}
         for name, origin in wanted.items():
             self.import_one(name, origin)
             if explicit and name not in sys.modules and name not in self.cache.skip:
                 raise Doubt(f"{name}, which --warm names, cannot be imported")
+        for line in () if explicit else rest_of(lines, "from"):
+            self.look_at(*line.split(" "))
         self.stamp()
         if not self.cache.modules:
             self.cache.modules.update({n: "" for n in wanted if n in sys.modules and n not in self.failed})
@@ -751,8 +798,12 @@ class Template:
     def refresh(self):
         """What a process makes at its start, and two processes must not share."""
         modules = sys.modules
+        for source in self.watch.by_chance.values():
+            source.seed()
         if "numpy.random" in modules:
             modules["numpy.random"].seed()
+        if "torch" in modules:
+            modules["torch"].default_generator.seed()
         if "multiprocessing.process" in modules:
             modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
         if "logging" in modules:

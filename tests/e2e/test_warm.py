@@ -76,12 +76,15 @@ def place(rdzv, form):
     raise AssertionError(form)
 
 
+RANDOM = "import random\nBY_CHANCE, SEEDED = random.Random(), random.Random(7)\n"
+
+
 @pytest.mark.parametrize("form", ["script", "program", "link", "module", "package", "folder"])
 def test_a_script_sees_the_same(rdzv, cache, form):
-    command = place(rdzv, form)
-    _, _, cold, _ = job(rdzv, cache, "off", *command, expect=0)
+    command, env = place(rdzv, form), library(rdzv, warm_library=RANDOM)
+    _, _, cold, _ = job(rdzv, cache, "off", *command, expect=0, env=env)
     for _ in range(2):  # with nothing learned, and with what the first run has learned
-        a, _, warm, _ = job(rdzv, cache, "auto", *command, expect=0)
+        a, _, warm, _ = job(rdzv, cache, "auto", *command, expect=0, env=env)
         assert forked(a), a
         assert len(warm) == len(cold) == 2, a
         for before, after in zip(cold, warm):
@@ -95,9 +98,9 @@ def test_a_script_sees_the_same(rdzv, cache, form):
 
 @pytest.mark.parametrize("end", ["return", "raise", "exit", "exit text", "signal", "abort", "interrupt", "exception group"])
 def test_a_script_ends_the_same(rdzv, cache, end):
-    command = place(rdzv, "script")
-    _, code, _, lines = job(rdzv, cache, "off", *command, end=end, nproc=1)
-    a, warm_code, _, warm_lines = job(rdzv, cache, "auto", *command, end=end, nproc=1)
+    command, env = place(rdzv, "script"), library(rdzv, warm_library=RANDOM)
+    _, code, _, lines = job(rdzv, cache, "off", *command, end=end, nproc=1, env=env)
+    a, warm_code, _, warm_lines = job(rdzv, cache, "auto", *command, end=end, nproc=1, env=env)
     assert forked(a), a
     assert warm_code == code, a
     assert warm_lines == lines, a
@@ -142,6 +145,8 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
     assert ("True" in a.text) == (bad == "reads RANK") and ("3" in a.text.split("shared")[1].split("\n")[0]) == (bad == "reads what the script sets"), a
     a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
     assert forked(a) and not a.says("begins again"), a
+    a = rdzv.agent("--explain", main, env={"XDG_CACHE_HOME": str(cache)})
+    assert a.exit() == 0 and a.says(f"warm 'auto'  # without bad_one: .*{reason}"), a
 
 
 WAIT = "import os, time, lib_one\nprint('round', os.environ['RDZV_ROUND'], 'version', lib_one.VERSION, lib_one.PID == os.getpid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"

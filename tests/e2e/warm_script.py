@@ -21,6 +21,8 @@ import traceback
 import uuid
 import warnings
 
+import warm_library
+
 try:
     import numpy
 except ImportError:
@@ -182,6 +184,7 @@ def observe():
     see("site", [site.ENABLE_USER_SITE, "site" in sys.modules])
     see("import beside the script", quietly(lambda: __import__("warm_helper").WHO))
     see("missing module", quietly(__import__, "no_such_module_here"))
+    see("a library's random numbers", warm_library.SEEDED.random())
     see("tempfile", [tempfile.gettempdir(), len(os.path.basename(tempfile.mktemp()))])
     see("uuid", [uuid.uuid1().version, uuid.uuid4().version, uuid.getnode()])
     see("multiprocessing fork", in_child("fork"))
@@ -193,7 +196,7 @@ def observe():
 
 def draws():
     """Numbers that no two processes share."""
-    out = {"random": random.random(), "uuid": str(uuid.uuid4()), "tempfile": tempfile.mktemp()}
+    out = {"random": random.random(), "random of a library": warm_library.BY_CHANCE.random(), "uuid": str(uuid.uuid4()), "tempfile": tempfile.mktemp()}
     if "multiprocessing.process" in sys.modules:
         out["authkey"] = sys.modules["multiprocessing.process"].current_process().authkey.hex()
     if numpy:
