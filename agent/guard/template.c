@@ -125,6 +125,8 @@ void guard_template_gone(struct template *t) {
 bool guard_template_hear(struct template *t, char *word, char *text, size_t size) {
   char packet[GUARD_TEMPLATE_WORD_MAX + 1];
   ssize_t n = t->sock < 0 ? -1 : recv(t->sock, packet, sizeof(packet) - 1, MSG_DONTWAIT);
+  /* A reset says that it died with a SPAWN unread. It comes once, and the last words come behind it. */
+  if (n < 0 && t->sock >= 0 && errno == ECONNRESET) n = recv(t->sock, packet, sizeof(packet) - 1, MSG_DONTWAIT);
   if (n < 0) return false;
   if (n == 0) { /* its death is reaped, too */
     bool news = t->state != TEMPLATE_NONE;
