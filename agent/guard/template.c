@@ -231,6 +231,7 @@ void guard_template_drop(struct template *t) {
 }
 
 uint64_t guard_template_deadline(const struct template *t) {
+  if (t->state == TEMPLATE_NONE && t->n_waiting) return 0; /* they are to be exec'd */
   uint64_t at = UINT64_MAX;
   for (size_t i = 0; i < t->n_waiting; i++) {
     const struct waiting_worker *w = &t->waiting[i];
