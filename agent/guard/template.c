@@ -62,14 +62,16 @@ static char **environment_of(const struct guard_strings *s, const struct guard_c
 }
 
 /* In the child. If this interpreter does not run the zip file, the command ends with a code that template.py never
- * has. */
+ * has. One descriptor may lie in the place of another, so all are moved above these places first. */
 _Noreturn static void become_template(char *python, char **env, const int fds[3], int said) {
   char option[] = "-c", code[] = "raise SystemExit(3)";
   char *argv[] = {python, option, code, NULL};
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   bool placed = dup2(said, STDOUT_FILENO) >= 0 && dup2(said, STDERR_FILENO) >= 0;
-  for (int i = 0; i < 3; i++) placed = dup2(fds[i], TEMPLATE_FD + i) >= 0 && placed;
+  int above[3];
+  for (int i = 0; i < 3; i++) above[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, TEMPLATE_FD + 3);
+  for (int i = 0; i < 3; i++) placed = dup2(above[i], TEMPLATE_FD + i) >= 0 && placed;
   copy_reset_signals();
   if (placed) {
     environ = env;
