@@ -104,7 +104,10 @@ int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, co
   }
   if (!rc) {
     fcntl(pair[0], F_SETFL, O_NONBLOCK);
-    *t = (struct template){.pid = pid, .sock = pair[0], .state = TEMPLATE_WARMS, .by_ms = boot_ms() + FIRST_WORD_MS};
+    t->pid = pid;
+    t->sock = pair[0];
+    t->state = TEMPLATE_WARMS;
+    t->by_ms = boot_ms() + FIRST_WORD_MS;
   }
   guard_strings_finish(&s);
   if (said >= 0) close(said);
