@@ -63,11 +63,12 @@ static char **environment_of(const struct guard_strings *s, const struct guard_c
 
 /* In the child. If this interpreter does not run the zip file, the command ends with a code that template.py never
  * has. One descriptor may lie in the place of another, so all are moved above these places first. */
-_Noreturn static void become_template(char *python, char **env, const int fds[3], int said) {
+_Noreturn static void become_template(char *python, char **env, pid_t guard, const int fds[3], int said) {
   char option[] = "-c", code[] = "raise SystemExit(3)";
   char *argv[] = {python, option, code, NULL};
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (getppid() != guard) _exit(0); /* it died before the signal was set */
   bool placed = dup2(said, STDOUT_FILENO) >= 0 && dup2(said, STDERR_FILENO) >= 0;
   int above[3];
   for (int i = 0; i < 3; i++) above[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, TEMPLATE_FD + 3);
@@ -91,10 +92,7 @@ int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, co
     char **env = environment_of(&s, c);
     pid_t guard = getpid();
     pid = fork();
-    if (pid == 0) {
-      if (getppid() != guard) _exit(0);
-      become_template(s.v[0], env, (const int[]){pair[1], fds[1], fds[0]}, said);
-    }
+    if (pid == 0) become_template(s.v[0], env, guard, (const int[]){pair[1], fds[1], fds[0]}, said);
     if (pid < 0) rc = -errno;
     close(pair[1]);
     if (rc) close(pair[0]);
