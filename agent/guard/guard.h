@@ -84,7 +84,7 @@ enum guard_template_word {
   TEMPLATE_BUDGET = 'B',  /* seconds that the imports may take before workers are exec'd */
   TEMPLATE_READY = 'R',   /* it forks workers: how many modules it has, and the names of some */
   TEMPLATE_LEARNED = 'L', /* the same, after it has imported what a worker has imported */
-  TEMPLATE_AGAIN = 'A',   /* it starts again: the reason */
+  TEMPLATE_AGAIN = 'A',   /* it starts again, or another one in its place: the reason */
   TEMPLATE_DOUBT = 'D',   /* it has ended, and workers are exec'd: the reason */
 };
 

@@ -583,7 +583,11 @@ static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, c
 static void begin_forked(struct guard_process *s, struct waiting_worker *f, pid_t pid) {
   struct guarded w = {.local_rank = f->command.local_rank, .pid = pid, .exec_fd = f->pair, .name = "its template"};
   int rc = refusal(s, &f->command);
-  if (!rc && send(f->pair, "g", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) rc = -errno;
+  if (!rc && send(f->pair, "g", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) { /* it has died, and nothing has run */
+    close(f->pair);
+    do_spawn(s, &f->command, f->fds, GUARD_SPAWN_FDS);
+    return;
+  }
   close_all(f->fds, GUARD_SPAWN_FDS);
   if (rc) close(f->pair); /* it reads the end, and exits */
   count_spawned(s, &f->command, &w, rc);

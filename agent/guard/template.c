@@ -32,9 +32,10 @@
 #include "common/system/copy.h"
 
 enum {
-  TEMPLATE_FD = 240,      /* its socket; then the zip file, then the plan: as template.py has them */
-  FIRST_WORD_MS = 10000,  /* until it says how long it will need */
-  FORK_MS = 2000,         /* from SPAWN to the worker's pid */
+  TEMPLATE_FD = 240,     /* its socket; then the zip file, then the plan: as template.py has them */
+  FIRST_WORD_MS = 10000, /* until it says how long it will need */
+  FORK_MS = 5000,        /* from SPAWN to the worker's pid; a file system may have to be asked for thousands of files */
+  STARTS_MAX = 4,        /* one that dies is made again so often */
   BUDGET_MAX_MS = 600000, /* that it may ask for */
 };
 
@@ -81,18 +82,28 @@ _Noreturn static void become_template(char *python, char **env, pid_t guard, con
   _exit(3);
 }
 
-int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]) {
+/* One that was ready can be made again, because its interpreter is known to be ours. */
+static bool can_begin_again(const struct template *t) {
+  return t->again && t->was_ready;
+}
+
+static void give_up(struct template *t) {
+  if (t->again) close_all(t->files, GUARD_TEMPLATE_FDS);
+  t->again = false;
+}
+
+static int begin(struct template *t) {
   struct guard_strings s = {0};
-  int pair[2], rc = guard_strings_map(&s, c, fds[0]);
+  int pair[2], rc = guard_strings_map(&s, &t->command, t->files[0]);
   int said = memfd_create("rdzv-template-output", MFD_CLOEXEC);
   pid_t pid = -1;
   if (!rc && said < 0) rc = -errno;
   if (!rc && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) rc = -errno;
   if (!rc) {
-    char **env = environment_of(&s, c);
+    char **env = environment_of(&s, &t->command);
     pid_t guard = getpid();
     pid = fork();
-    if (pid == 0) become_template(s.v[0], env, guard, (const int[]){pair[1], fds[1], fds[0]}, said);
+    if (pid == 0) become_template(s.v[0], env, guard, (const int[]){pair[1], t->files[1], t->files[0]}, said);
     if (pid < 0) rc = -errno;
     close(pair[1]);
     if (rc) close(pair[0]);
@@ -106,15 +117,27 @@ int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, co
     t->sock = pair[0];
     t->state = TEMPLATE_WARMS;
     t->by_ms = boot_ms() + FIRST_WORD_MS;
+    t->starts++;
+    t->was_ready = false;
   }
+  if (rc || t->starts == STARTS_MAX) give_up(t);
   guard_strings_finish(&s);
   if (said >= 0) close(said);
-  close_all(fds, GUARD_TEMPLATE_FDS);
   return rc;
+}
+
+int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]) {
+  give_up(t);
+  t->command = *c;
+  memcpy(t->files, fds, sizeof(t->files));
+  t->again = true;
+  t->starts = 0;
+  return begin(t);
 }
 
 void guard_template_end(struct template *t) {
   if (t->pid > 0 && kill(-t->pid, SIGKILL)) kill(t->pid, SIGKILL);
+  give_up(t);
   guard_template_gone(t);
 }
 
@@ -123,6 +146,10 @@ void guard_template_gone(struct template *t) {
   t->sock = -1;
   t->pid = 0;
   t->state = TEMPLATE_NONE;
+  if (can_begin_again(t))
+    begin(t);
+  else
+    give_up(t);
 }
 
 bool guard_template_hear(struct template *t, char *word, char *text, size_t size) {
@@ -136,7 +163,7 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
     close(t->sock);
     t->sock = -1;
     t->state = TEMPLATE_NONE;
-    *word = TEMPLATE_DOUBT;
+    *word = can_begin_again(t) ? TEMPLATE_AGAIN : TEMPLATE_DOUBT;
     snprintf(text, size, "it has ended");
     return news;
   }
@@ -148,10 +175,16 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
   case TEMPLATE_BUDGET:
     t->by_ms = boot_ms() + (seconds > 0 && seconds * 1000 < BUDGET_MAX_MS ? (uint64_t)(seconds * 1000) : FIRST_WORD_MS);
     break;
-  case TEMPLATE_READY: t->state = TEMPLATE_FORKS; break;
+  case TEMPLATE_READY:
+    t->state = TEMPLATE_FORKS;
+    t->was_ready = true;
+    break;
   case TEMPLATE_LEARNED: break;
   case TEMPLATE_AGAIN: t->state = TEMPLATE_WARMS; break;
-  case TEMPLATE_DOUBT: t->state = TEMPLATE_NONE; break;
+  case TEMPLATE_DOUBT:
+    t->state = TEMPLATE_NONE;
+    give_up(t);
+    break;
   }
   return true;
 }
@@ -204,7 +237,12 @@ static pid_t look_at(struct template *t, struct waiting_worker *w, uint64_t now)
   if (t->state == TEMPLATE_FORKS && w->pair < 0 && !send_spawn(t, w)) return -1;
   if (w->pair < 0) return now >= w->by_ms && now >= t->by_ms ? -1 : 0;
   ssize_t n = recv(w->pair, &pid, sizeof(pid), MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return now >= w->by_ms || t->state == TEMPLATE_NONE ? -1 : 0;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+    if (t->state == TEMPLATE_NONE) return -1;
+    if (now < w->by_ms) return 0;
+    if (t->pid > 0) kill(t->pid, SIGKILL); /* it hangs; its end is heard */
+    return -1;
+  }
   /* Only a child of ours can be a worker. */
   if (n != sizeof(pid) || !pid || pid > INT32_MAX || waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT)) return -1;
   return (pid_t)pid;

@@ -28,15 +28,20 @@ struct template {
   int sock;  /* -1: none */
   enum template_state state;
   uint64_t by_ms; /* while it warms: then workers are exec'd */
+  struct guard_cmd_spawn command;
+  int files[GUARD_TEMPLATE_FDS];
+  bool again; /* the files are open, for another one when this one dies */
+  bool was_ready;
+  unsigned starts;
   struct waiting_worker *waiting;
   size_t n_waiting, cap_waiting;
 };
 
-/* 0, or a negative errno. Takes the descriptors. */
+/* 0, or a negative errno. Takes the descriptors. There is none yet. */
 int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]);
 /* SIGKILL to it and to its forks that are no workers. They are no longer spared, and are to be reaped. */
 void guard_template_end(struct template *t);
-/* It was reaped. */
+/* It was reaped. If it was ready and had no doubt, it is made again, a few times. */
 void guard_template_gone(struct template *t);
 /* One packet: its letter and text; false: none now. */
 bool guard_template_hear(struct template *t, char *word, char *text, size_t size);

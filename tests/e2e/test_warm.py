@@ -3,10 +3,12 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import sys
+import time
 
 import pages
 import pytest
@@ -16,6 +18,7 @@ from harness import TOP, alive, comm, until
 PAGE = "deploy/guide/warm.md"
 SCRIPT = TOP / "tests/e2e/warm_script.py"
 OBSERVED_MIN = 60
+FAULTS_PER_JOB = 4  # more restarts are put off, because rounds are short
 # What the program names of its own pid, time and addresses.
 CHANGING = re.compile(r"0x[0-9a-f]+|pid \d+|alone-[0-9a-f]+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*|Thread 0x\w+")
 
@@ -182,12 +185,17 @@ def test_after_a_fault_workers_are_forked_again(rdzv, cache):
 
 
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_without_a_template_workers_are_started_by_exec(rdzv, cache, fate):
+def test_a_template_that_dies_or_hangs_is_made_again(rdzv, cache, fate):
+    """The round that finds it so starts by exec."""
     a, template = waiting_job(rdzv, cache)
     os.kill(template, signal.SIGKILL if fate == "killed" else signal.SIGSTOP)
     hit(rdzv)
-    until(lambda: f"round 2 runs: {a}", lambda: len(re.findall("round 2 version 1 True", a.text)) == 2, 30)
-    assert a.says("no warm start, .*: it has ended") == (fate == "killed"), a
+    until(lambda: f"round 2 runs: {a}", lambda: len(re.findall("round 2 version 1", a.text)) == 2, 30)
+    until(lambda: f"the template is gone: {a}", lambda: not alive(template), 30)
+    until(lambda: f"another one is ready: {a}", lambda: len(re.findall("forks workers", a.text)) == 2, 30)
+    assert fate == "killed" or len(re.findall("round 2 version 1 True", a.text)) == 2, a
+    hit(rdzv)
+    until(lambda: f"round 3 is forked: {a}", lambda: len(re.findall("round 3 version 1 False", a.text)) == 2, 30)
     go(rdzv, a)
 
 
@@ -267,6 +275,42 @@ def test_a_wrapper_that_hides_the_variables_runs_the_script_once(rdzv, cache):
     main = script(rdzv, "print('runs', open('count', 'a').write('x'))\n")
     a, _, _, _ = job(rdzv, cache, "auto", main, nproc=1, expect=0, env={"PYTHON_EXEC": str(wrapper)})
     assert a.says("runs 1") and (rdzv.tmp / "count").read_text() == "x", a
+
+
+FAULTY = """import os, time, lib_one
+with open('starts', 'a') as f:
+    f.write(f"{os.environ['RDZV_ROUND']} {os.environ['RANK']} {os.getpid()}\\n")
+while not os.path.exists('go'):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("RDZV_WARM_FAULTS", "40")) // FAULTS_PER_JOB))
+def test_random_faults(rdzv, cache, seed):
+    """While templates are made, renewed and used: each worker starts once in a round, nothing hangs, and nothing is left."""
+    chance = random.Random(seed)
+    env = library(rdzv, lib_one=f"import time\ntime.sleep({chance.choice([0, 0, 0.05, 0.3])})\n")
+    a = rdzv.agent("--nproc", 3, "--max-restarts", 9, "--verbose", "--warm", "auto", script(rdzv, FAULTY), env={**env, "XDG_CACHE_HOME": str(cache), "PYTHON_EXEC": sys.executable})
+    starts = rdzv.tmp / "starts"
+    starts.touch()
+    lines = lambda: [tuple(map(int, line.split())) for line in starts.read_text().splitlines()]
+    workers = lambda n: [pid for nth, _, pid in lines() if nth == n]
+    templates = lambda: [int(p) for p in re.findall(r"template \(pid (\d+)\)", a.text)]
+    for n in range(1, FAULTS_PER_JOB + 1):
+        kind = chance.choice(["worker", "worker", "template", "template", "stop", "edit", "all"])
+        if chance.random() < 0.5:  # else it comes while they start
+            until(lambda: f"round {n} runs (seed {seed}): {a}", lambda: len(workers(n)) == 3, 30)
+        if kind in ("template", "all", "stop") and templates() and alive(templates()[-1]):
+            os.kill(templates()[-1], signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+        if kind == "edit":
+            library(rdzv, lib_one=f"EDIT = {n}\n")
+        until(lambda: f"a worker of round {n} runs (seed {seed}): {a}", lambda: workers(n), 30)
+        time.sleep(chance.choice([0, 0.01, 0.1]))
+        for pid in workers(n)[: 3 if kind == "all" else 1]:
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: f"the last round runs (seed {seed}): {a}", lambda: len(workers(FAULTS_PER_JOB + 1)) == 3, 40)
+    go(rdzv, a)
+    assert len(lines()) == len({line[:2] for line in lines()}), a
 
 
 def test_the_pages_command(rdzv, cache):

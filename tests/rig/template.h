@@ -15,7 +15,7 @@
 enum {
   CLOCK_MS = 1000000,
   FIRST_WORD_MS = 10000, /* as in template.c */
-  FORK_MS = 2000,
+  FORK_MS = 5000,
   EXIT_RAN = 7, /* a stand-in for a worker got its 'g' */
   EXIT_TURNED_AWAY = 9,
 };

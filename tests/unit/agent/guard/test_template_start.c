@@ -116,6 +116,15 @@ static int open_none(void **state) {
   return 0;
 }
 
+/* It reads the end of its socket. */
+static void leave_it(void) {
+  close(rig.t.sock);
+  rig.t.sock = -1;
+  assert_int_equal(reap_one(rig.t.pid, NULL), 4);
+  rig.t.pid = 0;
+  guard_template_end(&rig.t);
+}
+
 static void await_word(char *word, char text[GUARD_TEMPLATE_WORD_MAX]) {
   while (!guard_template_hear(&rig.t, word, text, GUARD_TEMPLATE_WORD_MAX))
     if (poll(&(struct pollfd){.fd = rig.t.sock, .events = POLLIN}, 1, PATIENCE_MS) <= 0)
@@ -143,7 +152,7 @@ static void test_other_programs(void **state) {
     assert_int_equal(start_template(programs[i / 2].python, plain_env), 0);
     assert_true(rig.t.pid > 0 && guard_template_takes(&rig.t));
     assert_int_equal(rig.t.by_ms, rig.now_ms + FIRST_WORD_MS);
-    assert_int_equal(count_fds(), rig.fds + 1);
+    assert_int_equal(count_fds(), rig.fds + 1 + GUARD_TEMPLATE_FDS);
     int code = reaped_first ? reap_one(rig.t.pid, NULL) : -1;
     expect_word(TEMPLATE_DOUBT, "it has ended");
     if (!reaped_first) code = reap_one(rig.t.pid, NULL);
@@ -183,9 +192,7 @@ static void test_what_it_finds(void **state) {
     snprintf(text, sizeof(text), "/proc/self/fd/241%s probe:2:%d:%zu %s", cases[i].path, envc, size, cases[i].more);
     expect_word(TEMPLATE_LEARNED, text);
     expect_word(TEMPLATE_READY, "0");
-    pid_t pid = rig.t.pid;
-    guard_template_gone(&rig.t); /* it reads the end of its socket */
-    assert_int_equal(reap_one(pid, NULL), 4);
+    leave_it();
   }
 }
 
@@ -199,9 +206,7 @@ static void test_its_places_are_taken(void **state) {
     expect_word(TEMPLATE_LEARNED, "zip: PK");
     snprintf(text, sizeof(text), "plan: %.63s", self_path);
     expect_word(TEMPLATE_LEARNED, text);
-    pid_t pid = rig.t.pid;
-    guard_template_gone(&rig.t);
-    assert_int_equal(reap_one(pid, NULL), 4);
+    leave_it();
   }
   while (n > 0) close(taken[--n]);
 }
@@ -281,6 +286,27 @@ static void test_its_early_end(void **state) {
   }
 }
 
+/* One that was ready and dies is made again, from the same plan, but not for ever. */
+static void test_it_is_made_again(void **state) {
+  enum { STARTS = 4 }; /* as in template.c */
+  pid_t before = 0;
+  assert_int_equal(start_template(self_path, (const char *const[]){"MORE=5", NULL}), 0);
+  for (int start = 1; start <= STARTS; start++) {
+    char word = 0, text[GUARD_TEMPLATE_WORD_MAX];
+    assert_true(rig.t.pid > 0 && rig.t.pid != before);
+    before = rig.t.pid;
+    assert_int_equal(rig.t.state, TEMPLATE_WARMS);
+    while (word != TEMPLATE_READY) await_word(&word, text);
+    kill(rig.t.pid, SIGKILL);
+    expect_word(start < STARTS ? TEMPLATE_AGAIN : TEMPLATE_DOUBT, "it has ended");
+    assert_false(guard_template_takes(&rig.t));
+    assert_int_equal(reap_one(rig.t.pid, NULL), 128 + SIGKILL);
+    guard_template_gone(&rig.t);
+  }
+  assert_int_equal(rig.t.pid, 0);
+  assert_int_equal(count_fds(), rig.fds);
+}
+
 /* A second template is started when the first has died. Workers that waited for the first are not lost. */
 static void test_a_second_one(void **state) {
   assert_int_equal(start_template("/bin/true", plain_env), 0);
@@ -305,7 +331,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(test_other_programs),       TEST(test_what_it_finds), TEST(test_its_places_are_taken),
       TEST(test_it_cannot_be_started), TEST(test_its_end),       TEST(test_its_early_end),
-      TEST(test_a_second_one),
+      TEST(test_it_is_made_again),     TEST(test_a_second_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
