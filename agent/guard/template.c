@@ -177,10 +177,14 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
     break;
   case TEMPLATE_READY:
     t->state = TEMPLATE_FORKS;
+    t->by_ms = boot_ms();
     t->was_ready = true;
     break;
-  case TEMPLATE_LEARNED: break;
-  case TEMPLATE_AGAIN: t->state = TEMPLATE_WARMS; break;
+  case TEMPLATE_LEARNED: t->by_ms = boot_ms() + FORK_MS; break;
+  case TEMPLATE_AGAIN:
+    t->state = TEMPLATE_WARMS;
+    t->by_ms = boot_ms() + FIRST_WORD_MS;
+    break;
   case TEMPLATE_DOUBT:
     t->state = TEMPLATE_NONE;
     give_up(t);
@@ -239,7 +243,7 @@ static pid_t look_at(struct template *t, struct waiting_worker *w, uint64_t now)
   ssize_t n = recv(w->pair, &pid, sizeof(pid), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
     if (t->state == TEMPLATE_NONE) return -1;
-    if (now < w->by_ms) return 0;
+    if (now < w->by_ms || now < t->by_ms) return 0;
     if (t->pid > 0) kill(t->pid, SIGKILL); /* it hangs; its end is heard */
     return -1;
   }
@@ -276,7 +280,7 @@ uint64_t guard_template_deadline(const struct template *t) {
   uint64_t at = UINT64_MAX;
   for (size_t i = 0; i < t->n_waiting; i++) {
     const struct waiting_worker *w = &t->waiting[i];
-    at = earliest(at, w->pair >= 0 || w->by_ms > t->by_ms ? w->by_ms : t->by_ms);
+    at = earliest(at, w->by_ms > t->by_ms ? w->by_ms : t->by_ms);
   }
   return at;
 }

@@ -26,7 +26,8 @@ FD = 240  # of the socket to the guard; the zip file has the next
 FAULTS_MAX = 20  # modules that are left out; then the template gives up
 CACHE_FILES, CACHE_BYTES = 64, 1 << 20
 NOTES_BYTES = 1 << 20
-FRESH_S, FOLLOW_S = 60.0, 1.0  # so long after a fork it looks so often for what the worker has imported, and follows when that has not changed
+LEARN_S = 20.0  # that a round may wait while the template imports what the last one has imported
+FRESH_S, FOLLOW_S = 60.0, 0.5  # so long after a fork it looks so often for what the worker has imported, and follows when that has not changed
 LOOK_S = 10.0  # how often a template that waits looks whether its files have changed
 PATIENCE_S = 5.0  # of a worker that waits for the guard
 
@@ -463,7 +464,7 @@ class Template:
         self.folder, self.cache = look_up(self.kind, self.what)
         self.known = self.cache.load()
         self.notes = modules["mmap"].mmap(-1, NOTES_BYTES)
-        self.notes_read = 0
+        self.notes_read, self.unread = 0, {}
 
     # Words to the guard. --------------------------------------------------------------------------------------------------------------------
 
@@ -626,25 +627,35 @@ class Template:
 
     # Waiting. -------------------------------------------------------------------------------------------------------------------------------
 
-    def learn(self):
-        """Imports what the worker has imported since."""
-        began = self.M["time"].monotonic()
+    def read_notes(self):
+        """What the worker has imported since, without what is beside the script. The cache has it at once, for a job that ends soon."""
         end = int.from_bytes(self.notes[:8], "little")
         text = self.notes[8 + self.notes_read:8 + end].decode(errors="surrogateescape")
         self.notes_read = end
         found = {}
         for line in text.split("\n"):
             name, _, origin = line.partition(" ")
-            if origin.startswith("/") and not self.is_own(origin) and name.split(".")[0] not in self.own:
+            top = name.split(".")[0]
+            if origin.startswith("/") and not self.is_own(origin) and top not in self.own and not {name, top}.intersection(self.cache.skip):
                 found[name] = origin
-        for name, origin in found.items():
+        if found:
+            self.unread.update(found)
+            self.cache.modules.update(found)
+            self.cache.save()
+
+    def learn(self):
+        """Imports it."""
+        began = self.M["time"].monotonic()
+        for name, origin in self.unread.items():
             self.import_one(name, origin)
-            if name in sys.modules and name not in self.failed:
-                self.cache.modules[name] = origin
+            if name not in sys.modules or name in self.failed:
+                self.cache.modules.pop(name, None)
+        self.unread = {}
         self.stamp()
         self.cache.seconds += self.M["time"].monotonic() - began
         self.cache.save()
         self.freeze()
+        self.tell("L", self.summary())
 
     def freeze(self):
         self.M["gc"].collect()
@@ -657,16 +668,15 @@ class Template:
         poll.register(self.sock.fileno(), select.POLLIN)
         self.freeze()
         self.tell("R", self.summary())
-        looked_at, forked_at, changed, seen, batch = 0.0, -FRESH_S, None, 0, b""
+        looked_at, forked_at, changed, batch = 0.0, -FRESH_S, None, b""
         while True:
             ready = poll.poll(int(1000 * (FOLLOW_S if clock() < forked_at + FRESH_S else LOOK_S)))
             self.reap()
             if not ready:
-                end = int.from_bytes(self.notes[:8], "little")
-                if end > self.notes_read and end == seen:
+                known = self.notes_read
+                self.read_notes()
+                if self.unread and self.notes_read == known:
                     self.learn()
-                    self.tell("L", self.summary())
-                seen = end
                 if clock() > looked_at + LOOK_S:
                     changed, looked_at = self.what_changed(), clock()
                 if changed:
@@ -678,7 +688,12 @@ class Template:
                 os._exit(0)
             fds = [int.from_bytes(c[2][i:i + 4], sys.byteorder) for c in control for i in range(0, len(c[2]), 4)]
             if data[20:] != batch:  # once for the workers of a round
-                batch, changed = data[20:], self.what_changed()
+                batch = data[20:]
+                self.read_notes()
+                if self.unread:  # once here, instead of once in each worker
+                    self.tell("B", str(LEARN_S))
+                    self.learn()
+                changed = self.what_changed()
             if len(fds) == 4 and not changed and self.fork(data, fds):
                 return
             forked_at = clock()

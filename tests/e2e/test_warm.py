@@ -18,7 +18,7 @@ from harness import TOP, alive, comm, until
 PAGE = "deploy/guide/warm.md"
 SCRIPT = TOP / "tests/e2e/warm_script.py"
 OBSERVED_MIN = 60
-FAULTS_PER_JOB = 4  # more restarts are put off, because rounds are short
+FAULTS_PER_JOB = 2  # more restarts are put off, because rounds are short
 # What the program names of its own pid, time and addresses.
 CHANGING = re.compile(r"0x[0-9a-f]+|pid \d+|alone-[0-9a-f]+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*|Thread 0x\w+")
 
@@ -285,7 +285,7 @@ while not os.path.exists('go'):
 """
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("RDZV_WARM_FAULTS", "40")) // FAULTS_PER_JOB))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("RDZV_WARM_FAULTS", "24")) // FAULTS_PER_JOB))
 def test_random_faults(rdzv, cache, seed):
     """While templates are made, renewed and used: each worker starts once in a round, nothing hangs, and nothing is left."""
     chance = random.Random(seed)

@@ -47,12 +47,12 @@ static const struct word {
     /* A budget says nothing of the state. */
     {"B3", TEMPLATE_FORKS, TEMPLATE_FORKS, 3000},
     {"B3", TEMPLATE_NONE, TEMPLATE_NONE, 3000},
-    {"R412 torch,numpy", TEMPLATE_WARMS, TEMPLATE_FORKS, NEVER},
-    {"R", TEMPLATE_FORKS, TEMPLATE_FORKS, NEVER},
-    {"L413 torch", TEMPLATE_FORKS, TEMPLATE_FORKS, NEVER},
-    {"L", TEMPLATE_WARMS, TEMPLATE_WARMS, NEVER},
-    {"Ax.py has changed", TEMPLATE_FORKS, TEMPLATE_WARMS, NEVER},
-    {"A", TEMPLATE_WARMS, TEMPLATE_WARMS, NEVER},
+    {"R412 torch,numpy", TEMPLATE_WARMS, TEMPLATE_FORKS, 0},
+    {"R", TEMPLATE_FORKS, TEMPLATE_FORKS, 0},
+    {"L413 torch", TEMPLATE_FORKS, TEMPLATE_FORKS, FORK_MS},
+    {"L", TEMPLATE_WARMS, TEMPLATE_WARMS, FORK_MS},
+    {"Ax.py has changed", TEMPLATE_FORKS, TEMPLATE_WARMS, FIRST_WORD_MS},
+    {"A", TEMPLATE_WARMS, TEMPLATE_WARMS, FIRST_WORD_MS},
     {"Dan import failed", TEMPLATE_WARMS, TEMPLATE_NONE, NEVER},
     {"D", TEMPLATE_FORKS, TEMPLATE_NONE, NEVER},
     /* Letters that say nothing. */
@@ -292,6 +292,7 @@ static void test_it_begins_again(void **state) {
 static struct asked ask(uint32_t rank) {
   struct asked a;
   rig.t.state = TEMPLATE_FORKS;
+  rig.t.by_ms = rig.now_ms; /* as READY does */
   queue_worker(rank);
   expect_nobody();
   take_spawn(&a, rank);
@@ -435,6 +436,7 @@ static void test_it_dies_while_they_wait(void **state) {
     bool asked = i % 2;
     if (asked) a = ask(0);
     rig.t.state = TEMPLATE_WARMS;
+    rig.t.by_ms = rig.now_ms + FIRST_WORD_MS;
     for (uint32_t rank = asked; rank < 3; rank++) queue_worker(rank);
     expect_nobody();
     if (word && *word == 'r')
