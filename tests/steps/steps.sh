@@ -333,6 +333,7 @@ do_bench() {
   bench faults --runs 3 --no-torchrun
   bench scale --sizes 10,100,1000 --runs 1
   bench floods --runs 11
+  bench warm --rounds 1 --nproc 2 --only ddp
   bench first_hour --runs 1 --ceiling 20 --only path,unset,command,option,argument,syntax,module,nogpu,name
 }
 
