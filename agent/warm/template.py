@@ -38,8 +38,6 @@ PER_WORKER = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "WOR
 PER_WORKER_PREFIXES = ("RDZV_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PET_")
 # Read by libraries when they are loaded, where nobody can watch.
 READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "MALLOC_", "GLIBC_", "LD_", "PYTHON", "LC_", "LANG", "TZ", "LANGUAGE")
-# What the shims of pyenv and asdf set besides variables with these prefixes.
-SET_BY_SHIMS, SHIM_PREFIXES = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"), ("PYENV_", "_PYENV_", "ASDF_")
 # They look through all variables for names of their own.
 READ_BY_PREFIX = ("tqdm.utils", "fsspec.config")
 TORCH_SEED = 67280421310721  # of a torch.Generator that nobody has seeded
@@ -123,18 +121,11 @@ def find_program(word, env):
 
 def changed_by_shim(word, given):
     """What a program between the guard and this interpreter did to the variables: what it set, what it removed. Such a program could do
-    something else for each worker, so it is trusted only if it is a shim that picks the interpreter's version."""
-    added = {n: v for n, v in os.environ.items() if given.get(n) != v}
-    removed = {n for n in given if n not in os.environ}
+    something else for each worker, so it is trusted only if it is a shim of pyenv or asdf, which picks a version."""
     path = find_program(word, given)
-    if os.path.realpath(path) == os.path.realpath("/proc/self/exe"):
-        return added, removed
-    if os.path.basename(os.path.dirname(path)) != "shims":
+    if os.path.realpath(path) != os.path.realpath("/proc/self/exe") and os.path.basename(os.path.dirname(path)) != "shims":
         raise Doubt(f"{path or word} is a program that starts the interpreter")
-    for name in sorted(removed.union(added)):
-        if name not in SET_BY_SHIMS and not name.startswith(SHIM_PREFIXES):
-            raise Doubt(f"{path} changes {name}")
-    return added, removed
+    return {n: v for n, v in os.environ.items() if given.get(n) != v}, {n for n in given if n not in os.environ}
 
 
 def is_off_by_variables(env):
@@ -915,12 +906,12 @@ def read_scan(stage):
 def probe(argv, given_argv, given, explicit, stage):
     """Decides whether a template is worth its time, and leaves behind the plan what the script does before it imports."""
     kind, what = command_of(given_argv)
-    is_off_by_variables(os.environ)
-    changed_by_shim(given_argv[0], given)
     folder, cache = look_up(kind, what)
     lines = scan(kind, what, folder)
     if not explicit and not any(is_costly(n) for n in imports_of(lines)) and not cache.load():
         raise Doubt("")
+    is_off_by_variables(os.environ)
+    changed_by_shim(given_argv[0], given)
     os.lseek(FD + 2, int(stage.split(":")[3]), os.SEEK_SET)
     write_all(FD + 2, "\n".join(lines).encode(errors="surrogateescape"))
     os.ftruncate(FD + 2, os.lseek(FD + 2, 0, os.SEEK_CUR))

@@ -357,8 +357,8 @@ def test_sigterm_while_suspended(rdzv, term, who):
     term.expect("SIGTERM: leaving with exit code 75")
     term.expect("bye")
     rdzv_gone_but(rdzv, term)
-    term.type("\n")
-    term.expect("Exit 75")
+    term.type("wait %1; echo code-$?\n")
+    term.expect("code-75\r")
 
 
 @pytest.mark.parametrize("who", ["front", "agent", "guard"])
