@@ -118,7 +118,7 @@ static int begin(struct template *t) {
     t->state = TEMPLATE_WARMS;
     t->by_ms = boot_ms() + FIRST_WORD_MS;
     t->starts++;
-    t->was_ready = false;
+    t->spoke = t->was_ready = false;
   }
   if (rc || t->starts == STARTS_MAX) give_up(t);
   guard_strings_finish(&s);
@@ -164,9 +164,10 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
     t->sock = -1;
     t->state = TEMPLATE_NONE;
     *word = can_begin_again(t) ? TEMPLATE_AGAIN : TEMPLATE_DOUBT;
-    snprintf(text, size, "it has ended");
+    snprintf(text, size, "%s", t->spoke ? "it has ended" : "the interpreter does not run it, as with -I, -E or -S");
     return news;
   }
+  t->spoke = true;
   packet[n] = '\0';
   *word = packet[0];
   snprintf(text, size, "%s", packet + 1);

@@ -31,7 +31,7 @@ struct template {
   struct guard_cmd_spawn command;
   int files[GUARD_TEMPLATE_FDS];
   bool again; /* the files are open, for another one when this one dies */
-  bool was_ready;
+  bool spoke, was_ready;
   unsigned starts;
   struct waiting_worker *waiting;
   size_t n_waiting, cap_waiting;
