@@ -5,8 +5,9 @@
  * answer keeps one thread, and the supervisor stops waiting on its own. The job owns what it uses; if its round or
  * owner is gone, it frees itself.
  *
- * A change is a difference between two looks, never a comparison with our clock: a file server has its own. The result
- * of a job that outlived its round is dropped. */
+ * A change is a difference between two looks, never a comparison with our clock: a file server has its own. The first
+ * look comes before workers start, since a worker may touch its file once and hang. The result of a job that outlived
+ * its round is dropped. */
 
 #include "agent/hang/files.h"
 
@@ -28,6 +29,7 @@ struct look {
 struct look_job {
   uv_work_t work;
   struct hang_files *of; /* NULL: given up */
+  bool asked;            /* somebody waits for it */
   uint32_t count;
   char **names;
   struct look *found;
@@ -92,7 +94,7 @@ static void on_done(uv_work_t *work, int status) {
       h->last[i] = j->found[i];
     }
     h->any = true;
-    h->on_looked(h->ctx);
+    if (j->asked) h->on_looked(h->ctx);
   }
   for (uint32_t i = 0; i < j->count; i++) free(j->names[i]);
   free(j->names);
@@ -100,8 +102,7 @@ static void on_done(uv_work_t *work, int status) {
   free(j);
 }
 
-void hang_files_look(struct hang_files *h) {
-  if (h->out) return;
+static void begin_look(struct hang_files *h) {
   struct look_job *j = xcalloc(1, sizeof(*j));
   *j = (struct look_job){.of = h,
                          .count = h->count,
@@ -111,6 +112,11 @@ void hang_files_look(struct hang_files *h) {
   for (uint32_t i = 0; i < h->count; i++) j->names[i] = hang_file_name(h->name, h->rank_base + i, i);
   h->out = j;
   loop_work(h->loop, &j->work, do_look, on_done);
+}
+
+void hang_files_look(struct hang_files *h) {
+  if (!h->out) begin_look(h);
+  h->out->asked = true;
 }
 
 bool hang_files_changed(const struct hang_files *h, uint32_t local_rank) {
@@ -123,6 +129,7 @@ void hang_files_begin(struct hang_files *h, int64_t rank_base) {
   h->any = false;
   h->rank_base = rank_base;
   memset(h->changed, 0, h->count * sizeof(*h->changed));
+  begin_look(h);
 }
 
 struct hang_files *hang_files_create(uv_loop_t *loop, uint32_t count, const char *name, hang_files_looked_fn on_looked,

@@ -17,10 +17,10 @@ struct hang_files *hang_files_create(uv_loop_t *loop, uint32_t count, const char
                                      void *ctx);
 void hang_files_destroy(struct hang_files *h); /* NULL is fine; on_looked is no longer called */
 
-/* A round in which local rank 0 is rank_base. Its first look is the reference for changes; a file that appears later
- * has changed. */
+/* A round in which local rank 0 is rank_base, before its workers start. It looks: that is the reference for changes. A
+ * file that appears later has changed. */
 void hang_files_begin(struct hang_files *h, int64_t rank_base);
-/* on_looked follows; ignored while the previous look has not returned. */
+/* on_looked follows. While a look is out, that one counts. */
 void hang_files_look(struct hang_files *h);
 /* In on_looked: size, time or the file itself differs from the previous look. */
 bool hang_files_changed(const struct hang_files *h, uint32_t local_rank);

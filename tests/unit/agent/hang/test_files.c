@@ -77,8 +77,10 @@ static void check(struct setup *d, bool first, bool second) {
 
 static void test_changes(void **state) {
   struct setup d;
-  setup_open(&d);
   put("6.0", "left from before");
+  setup_open(&d);
+  uv_run(&d.loop, UV_RUN_DEFAULT);
+  assert_int_equal(d.looked, 0); /* nobody asked */
   check(&d, false, false);
   check(&d, false, false);
   put("6.0", "!");
@@ -92,9 +94,13 @@ static void test_changes(void **state) {
   unlink(file);
   check(&d, true, false);
   free(file);
-  hang_files_begin(d.h, 6); /* another round counts from what it finds */
   put("6.0", "new");
+  hang_files_begin(d.h, 6); /* another round counts from what it finds */
   check(&d, false, false);
+  hang_files_begin(d.h, 6);
+  uv_run(&d.loop, UV_RUN_DEFAULT);
+  put("6.0", "!"); /* once, before anybody asks */
+  check(&d, true, false);
   setup_close(&d);
 }
 
