@@ -9,7 +9,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "agent/trainer/run/look.h"
+#include "agent/trainer/run/nonfinite.h"
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -86,7 +86,7 @@ static int make_model(struct trainer *t, struct err *e) {
   int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0) rc = trainer_look_alloc(t, e);
+  if (rc == 0) rc = trainer_nonfinite_alloc(t, e);
   if (rc == 0) rc = keep_data_on_device(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
   if (rc == 0 && t->rows)
@@ -102,7 +102,7 @@ static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
   trainer_evaluation_free(t);
-  trainer_look_free(t);
+  trainer_nonfinite_free(t);
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
   t->opt = NULL;

@@ -31,11 +31,11 @@
  * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
  * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
  * not finite. If only gradients are not finite, their sum does not name a rank, and the next steps look for it
- * (look.c). */
+ * (nonfinite.c). */
 
 #include "agent/trainer/run/trainer.h"
 
-#include "agent/trainer/run/look.h"
+#include "agent/trainer/run/nonfinite.h"
 #include "common/system/log.h"
 
 #include <errno.h>
@@ -180,7 +180,7 @@ static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_ste
     if (rc == 0) rc = add_gradients(t, &g, add, s->looked, e);
   }
   if (rc || !s->looked) return rc;
-  rc = trainer_look(t, e);
+  rc = trainer_nonfinite_look(t, e);
   return rc ? rc : reduce_bucket(t, 0, e);
 }
 
@@ -379,7 +379,7 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);
   slots_pop(&t->slots);
   rc = check_finite(t, x, e);
-  trainer_look_note(t, s, t->bad_in_row > 0, x[MODEL_BAD] != 0);
+  trainer_nonfinite_note(t, s, t->bad_in_row > 0, x[MODEL_BAD] != 0);
   return rc;
 }
 

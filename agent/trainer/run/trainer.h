@@ -78,7 +78,7 @@ struct saving {
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
-/* The search for a rank with gradients that are not finite (look.c). */
+/* The search for a rank with gradients that are not finite (nonfinite.c). */
 struct look {
   struct compute_buf *squares, *stage; /* NULL: the device cannot */
   bool due;                            /* the next step that is queued is looked at */

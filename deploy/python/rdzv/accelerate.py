@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Tuple, Type, Union
 
 from ._checkpoints import Checkpoints
 from ._errors import Stopped
-from ._folder import choose
+from ._resume import choose
 from ._job import init
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ._checkpoints import Checkpoints
 from ._errors import Stopped
-from ._folder import MARK, choose, meet
+from ._resume import MARK, choose, meet
 from ._job import init
 
 _FOLDER = re.compile(r"checkpoint-(\d+)$")

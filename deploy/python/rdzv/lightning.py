@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from ._checkpoints import Checkpoints
 from ._errors import Stopped
-from ._folder import choose
+from ._resume import choose
 from ._job import init
 
 _PREFIX = "rdzv-step="

@@ -12,24 +12,24 @@
  *                loss would be. Then the sums go on as always.
  *   result       The number comes with the results of the step, and the message has it. */
 
-#include "agent/trainer/run/look.h"
+#include "agent/trainer/run/nonfinite.h"
 
 #include <math.h>
 #include <string.h>
 
-int trainer_look_alloc(struct trainer *t, struct err *e) {
+int trainer_nonfinite_alloc(struct trainer *t, struct err *e) {
   if (!t->c->ops->squares) return 0;
   int rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);
   return rc ? rc : compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_SQUARES, &t->look.stage, e);
 }
 
-void trainer_look_free(struct trainer *t) {
+void trainer_nonfinite_free(struct trainer *t) {
   compute_free(t->c, t->look.squares);
   compute_free(t->c, t->look.stage);
   t->look = (struct look){0};
 }
 
-void trainer_look_note(struct trainer *t, const struct slot *s, bool bad, bool named) {
+void trainer_nonfinite_note(struct trainer *t, const struct slot *s, bool bad, bool named) {
   t->look.due = t->look.squares && t->world > 1 && bad && (!named || s->looked);
 }
 
@@ -48,7 +48,7 @@ static int read_squares(struct trainer *t, struct err *e) {
   return isfinite(squares) || isinf(compute_host(t->c, stage)[COMPUTE_SQUARES_BLOCKED]);
 }
 
-int trainer_look(struct trainer *t, struct err *e) {
+int trainer_nonfinite_look(struct trainer *t, struct err *e) {
   int fine = read_squares(t, e);
   if (fine) return fine < 0 ? fine : 0;
   float *mine = compute_host(t->c, span_of(t->look.stage, 0, 2));
