@@ -223,6 +223,18 @@ def is_costly(name):
     return name.split(".")[0] not in getattr(sys, "stdlib_module_names", ())
 
 
+def is_poisoned():
+    """PyTorch remembers that somebody has asked CUDA for devices, also where there are none, and its forks refuse CUDA then."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    ask = getattr(cuda, "_is_in_bad_fork", None)
+    if not ask:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if ask() else 0)
+    return os.waitpid(pid, 0)[1] != 0
+
+
 def settle_threads():
     """OpenBLAS and others end their threads before a fork and make them again when they are needed."""
     pid = os.fork()
@@ -513,6 +525,8 @@ class Template:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
         self.check(name, fds)
+        if "." not in name and is_poisoned():
+            raise Fault(name, "it asks CUDA for devices")
         spec = getattr(sys.modules.get(name), "__spec__", None)
         if origin and spec is not None and spec.origin != origin:
             raise Fault(name, f"a worker finds it at {origin}")
@@ -540,6 +554,13 @@ class Template:
             if torch and type(value) is torch.Generator and value is not torch.default_generator and value.initial_seed() != TORCH_SEED:
                 return True
         return False
+
+    def refuse_poison(self, new):
+        if is_poisoned():
+            for name in new:
+                self.cache.modules.pop(name, None)
+            self.cache.save()
+            raise Doubt("an import asks CUDA for devices, which a fork could not use then")
 
     def stamp(self):
         """Notes the files of new modules. A module beside the script, or of a name that is there, cannot be in a template, nor can one that would
@@ -599,6 +620,7 @@ class Template:
         for line in () if explicit else rest_of(lines, "from"):
             self.look_at(*line.split(" "))
         self.stamp()
+        self.refuse_poison(wanted)
         if not self.cache.modules:
             self.cache.modules.update({n: "" for n in wanted if n in sys.modules and n not in self.failed})
         self.cache.seconds = self.M["time"].monotonic() - began
@@ -641,8 +663,9 @@ class Template:
             self.import_one(name, origin)
             if name not in sys.modules or name in self.failed:
                 self.cache.modules.pop(name, None)
-        self.unread = {}
         self.stamp()
+        self.refuse_poison(self.unread)
+        self.unread = {}
         self.cache.seconds += self.M["time"].monotonic() - began
         self.cache.save()
         self.freeze()

@@ -152,6 +152,19 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
     assert a.exit() == 0 and a.says(f"warm 'auto'  # without bad_one: .*{reason}"), a
 
 
+def test_pytorch_whose_forks_refuse_cuda(rdzv, cache):
+    """A stand-in: lib_one asks for devices when it is imported, so lib_one is left out."""
+    torch = """import os, types
+ASKED, Generator = [], type("Generator", (), {"seed": lambda self: 1, "initial_seed": lambda self: 1})
+default_generator = Generator()
+cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: bool(ASKED) and os.getpid() not in ASKED)
+"""
+    main = script(rdzv, "import torch, lib_one\nprint('bad fork:', torch.cuda._is_in_bad_fork())\n")
+    env = library(rdzv, torch=torch, lib_one="import os, torch\ntorch.ASKED.append(os.getpid())\n")
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    assert a.says("lib_one is left out: it asks CUDA for devices") and a.says("modules: . torch") and a.says("bad fork: False"), a
+
+
 WAIT = "import os, time, lib_one\nprint('round', os.environ['RDZV_ROUND'], 'version', lib_one.VERSION, lib_one.PID == os.getpid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
 
