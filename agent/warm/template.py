@@ -247,7 +247,7 @@ def settle_threads():
 
 
 def scan(kind, what, folder):
-    """Lines: "import NAME", "from NAME ATTRIBUTE", "sets NAME" or "sets *", "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
+    """Lines: "import NAME", "from NAME ATTRIBUTE", "needs NAME", "sets NAME" or "sets *", "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
     import ast
 
     seen, todo, lines = set(), [], []
@@ -337,7 +337,14 @@ def scan(kind, what, folder):
                 mtime, size, inode = identity(path)
                 lines.append(f"own {mtime} {size} {inode} {path}")
                 text = read_file(path, 4 << 20)
-            visit(ast.parse(text), False)
+            tree = ast.parse(text)
+            if not seen.difference({path}):  # the script's own first lines
+                for statement in tree.body:
+                    if isinstance(statement, ast.Import):
+                        lines.extend("needs " + alias.name for alias in statement.names)
+                    elif isinstance(statement, ast.ImportFrom) and statement.level == 0:
+                        lines.append("needs " + statement.module)
+            visit(tree, False)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
     return lines
@@ -612,9 +619,12 @@ class Template:
         if usercustomize():
             raise Doubt("there is a usercustomize")
         self.watch = Watch(self.forbidden, None if "random" in self.own else __import__("random"))
+        needs = rest_of(lines, "needs")
         wanted = {n: None for n in explicit} if explicit else {**dict.fromkeys(imports), **self.cache.modules}
         for name, origin in wanted.items():
             self.import_one(name, origin)
+            if name in self.failed and name in needs:
+                raise Doubt("")  # the script fails at once
             if explicit and name not in sys.modules and name not in self.cache.skip:
                 raise Doubt(f"{name}, which --warm names, cannot be imported")
         for line in () if explicit else rest_of(lines, "from"):

@@ -152,6 +152,18 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
     assert a.exit() == 0 and a.says(f"warm 'auto'  # without bad_one: .*{reason}"), a
 
 
+def test_a_module_that_is_missing_is_told_at_once(rdzv, cache):
+    """Without the imports behind it. One that the script can do without changes nothing."""
+    env = library(rdzv, lib_one="import os\nopen(os.environ['WARM_OUT'] + '/imported', 'w')\n")
+    main = script(rdzv, "import no_such_module\nimport lib_one\n")
+    a, code, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1)
+    assert code == 1 and a.says("No module named 'no_such_module'") and not forked(a) and not a.says("no warm start"), a
+    assert not list(rdzv.tmp.glob("out-*/imported")), a
+    main = script(rdzv, "import os\ntry:\n    import no_such_module\nexcept ImportError:\n    pass\nimport lib_one\nos.unlink(os.environ['WARM_OUT'] + '/imported')\n")
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    assert forked(a), a
+
+
 def test_pytorch_whose_forks_refuse_cuda(rdzv, cache):
     """A stand-in: lib_one asks for devices when it is imported, so lib_one is left out."""
     torch = """import os, types
