@@ -21,8 +21,8 @@
 #include "common/mem.h"
 #include "common/printable.h"
 #include "daemon/core/internal.h"
+#include "daemon/goodput/recovery_times.h"
 #include "daemon/job/goodput.h"
-#include "daemon/job/recovery_times.h"
 
 #define M(NAME, name, type, labels, meaning) METRIC_##NAME,
 enum metric { METRIC_LIST(M) METRIC_COUNT };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's time went to: turns the life of a job into entries of its ledger.
+/* What a job's time went to: turns the life of a job into entries of its ledger (daemon/goodput).
  *
  *   FORMING                     forming if enough nodes are here, otherwise waiting
  *   STARTING, RUNNING           starting until the first reported step; if the job has never reported one, until RUNNING
@@ -54,7 +54,7 @@ static void note_phase(struct job *j, enum recovery_phase phase, uint64_t now_ms
   uint64_t ms = now_ms - b->phase_ms;
   b->times.ms[phase] = ms;
   b->times.known[phase] = true;
-  jobs_note_recovery(j->jobs, phase, ms);
+  recovery_histogram_add(&j->jobs->recovery[phase], ms);
   b->phase_ms = now_ms;
 }
 

@@ -7,10 +7,10 @@
  * Read an account for a while, and its buckets grow. Only `productive` may shrink, when work turns out to be lost, to
  * have waited for a checkpoint, or (at a job's first reported step) to have been the start. Their sum never shrinks. */
 
-#include "daemon/job/history.h"
+#include "daemon/goodput/history.h"
+#include "daemon/goodput/ledger.h"
+#include "daemon/goodput/recovery_times.h"
 #include "daemon/job/job.h"
-#include "daemon/job/ledger.h"
-#include "daemon/job/recovery_times.h"
 
 /* The account as of now, the running period included. waited_for borrows from j, until its next event. */
 void job_goodput(const struct job *j, uint64_t now_ms, struct goodput *out);

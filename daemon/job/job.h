@@ -26,9 +26,7 @@
  *   claim.c                the name of the next round, which one daemon alone can create
  *   announce.c             events, for --events
  *   rebuild_from_agents.c  a daemon that comes back
- *   goodput.c              what the job's time went to; ledger.c: the account; history.c: steps over time
- *   pace.c                 when a step is late
- *   recovery_times.c       how long recoveries take
+ *   goodput.c              what the job's time went to; the account itself: daemon/goodput
  *   state_line.c           the lines of the state file
  *   jobs.c                 all jobs of one daemon, and what they share */
 

@@ -13,11 +13,11 @@
 #include "common/buf.h"
 #include "common/events/event.h"
 #include "common/map.h"
+#include "daemon/goodput/recovery_times.h"
 #include "daemon/job/accounts.h"
 #include "daemon/job/effects.h"
 #include "daemon/job/events.h"
 #include "daemon/job/limits.h"
-#include "daemon/job/recovery_times.h"
 #include "proto/msg.h"
 
 struct job;

@@ -4,7 +4,7 @@
  * Nodes report about once a second, so an age below LATE_MIN_MS means nothing, however short the steps are. Some jobs
  * pause regularly, for example to evaluate the model. A pause that came twice belongs to the pace of the job. */
 
-#include "daemon/job/pace.h"
+#include "daemon/goodput/pace.h"
 
 enum {
   POINTS = 12, /* the newest points of the history that count */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ledger, history: what a job's time went to, in made-up times; and the few points of how it came forward. */
 
-#include "daemon/job/ledger.h"
+#include "daemon/goodput/ledger.h"
 
 #include "tests/rig/unit.h"
 

@@ -2,9 +2,7 @@
 /* How long the phases of recoveries take, for /metrics. The bounds are those of the times that matter: a restart takes
  * tens of milliseconds, workers start in seconds, a missing node is replaced in minutes. */
 
-#include "daemon/job/recovery_times.h"
-
-#include "daemon/job/jobs.h"
+#include "daemon/goodput/recovery_times.h"
 
 const uint64_t recovery_bounds_ms[RECOVERY_BUCKETS] = {10,    30,    100,    300,    1000,   2000,    5000,      10000,
                                                        30000, 60000, 120000, 300000, 600000, 1800000, UINT64_MAX};
@@ -16,8 +14,7 @@ const char *recovery_phase_name(enum recovery_phase p) {
   return p < RECOVERY_PHASE_COUNT ? names[p] : "?";
 }
 
-void jobs_note_recovery(struct jobs *jobs, enum recovery_phase phase, uint64_t ms) {
-  struct recovery_histogram *h = &jobs->recovery[phase];
+void recovery_histogram_add(struct recovery_histogram *h, uint64_t ms) {
   size_t i = 0;
   while (ms > recovery_bounds_ms[i]) i++;
   h->bucket[i]++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_RECOVERY_TIMES_H
-#define DAEMON_JOB_RECOVERY_TIMES_H
+#ifndef DAEMON_GOODPUT_RECOVERY_TIMES_H
+#define DAEMON_GOODPUT_RECOVERY_TIMES_H
 
 /* How long the phases of a recovery take: from a failure to the next round's first step. Pure. */
 
@@ -34,7 +34,6 @@ struct recovery_histogram {
   uint64_t bucket[RECOVERY_BUCKETS], count, sum_ms;
 };
 
-struct jobs;
-void jobs_note_recovery(struct jobs *jobs, enum recovery_phase phase, uint64_t ms);
+void recovery_histogram_add(struct recovery_histogram *h, uint64_t ms);
 
 #endif

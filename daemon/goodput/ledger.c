@@ -16,7 +16,7 @@
  *
  * A round whose workers say nothing of where they resumed is taken to have resumed at the step before its first one. */
 
-#include "daemon/job/ledger.h"
+#include "daemon/goodput/ledger.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_LEDGER_H
-#define DAEMON_JOB_LEDGER_H
+#ifndef DAEMON_GOODPUT_LEDGER_H
+#define DAEMON_GOODPUT_LEDGER_H
 
 /* The account of one job: every millisecond since its first node came lies in exactly one bucket of BUCKET_LIST. Pure:
- * it knows no job, only times and steps. goodput.c tells it what happens to the job.
+ * it knows no job, only times and steps. daemon/job/goodput.c tells it what happens to the job.
  *
  * Times are milliseconds of the daemon's clock. They are signed: another daemon's machine may have been up for less time
  * than the job. A time before the last change counts as that change. */
 
-#include "daemon/job/pace.h"
+#include "daemon/goodput/pace.h"
 #include "proto/msg.h"
 
 struct ledger {

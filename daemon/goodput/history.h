@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_HISTORY_H
-#define DAEMON_JOB_HISTORY_H
+#ifndef DAEMON_GOODPUT_HISTORY_H
+#define DAEMON_GOODPUT_HISTORY_H
 
 /* How a job came forward, in few points. Pure. A ring would forget the beginning; instead, when all places are taken,
  * every second point is dropped and the next ones come half as often. So 256 points cover an hour as well as a month. */

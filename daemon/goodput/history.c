@@ -8,7 +8,7 @@
  * A round that went back begins with a point of its own, at its first step and what was productive until there. So the
  * points of one line of work are next to each other, except for a drop, over which nothing is interpolated. */
 
-#include "daemon/job/history.h"
+#include "daemon/goodput/history.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_PACE_H
-#define DAEMON_JOB_PACE_H
+#ifndef DAEMON_GOODPUT_PACE_H
+#define DAEMON_GOODPUT_PACE_H
 
 /* How fast a job makes steps, and from which age on its last step is late. Pure.
  *
@@ -8,7 +8,7 @@
  * not become a slow one, for which nothing would be late. Everything that is shown about progress follows from this: the
  * judgement on a node, the speed and the time left, and what a pause costs in the account. */
 
-#include "daemon/job/history.h"
+#include "daemon/goodput/history.h"
 
 /* J(NAME, word): from good to bad. */
 #define JUDGEMENT_LIST(J) J(UP_TO_DATE, "up to date") J(SLOWING, "slowing") J(LATE, "late") J(STUCK, "stuck")
