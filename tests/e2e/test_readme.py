@@ -127,6 +127,14 @@ def figure(text):
     return f"{float(number):.0f} {unit}" if float(number) >= 10 else f"{float(number):.2g} {unit}"
 
 
+def next_step(who):
+    """Of two ranks under DistributedDataParallel, after a fault."""
+    part = pages.generated(BENCHMARKS, "warm benchmarks").split("\n2 ranks ", 1)[1]
+    cells = next(c for c in (re.split(r"\s{2,}", line) for line in part.splitlines()) if c[0] == who)
+    seconds = float(cells[3].split()[0])
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
 def beside_torchrun():
     """The table of the front page, from the blocks of benchmarks."""
     def ours(name, title):
@@ -144,8 +152,8 @@ def beside_torchrun():
     steps = [float(x) for x in line_of("train benchmarks", "4 ranks").split()[:2]]
     rows = [
         ("launch: two agents on one machine, until `/bin/true` is done", *both(run, "launch: two agents, one /bin/true each")),
-        ("launch: `--standalone`, two workers", *both(run, "launch: --standalone --nproc 2 /bin/true")),
         ("a worker is killed: until all workers run again", *both(fault, "worker killed: runs")),
+        ("a PyTorch worker is killed: until both ranks have done their next step", next_step("under torchrun"), next_step("--warm auto")),
         ("an agent is killed with `kill -9`", theirs(fault, "agent killed: runs") + "; its workers live on", ours(fault, "agent killed: runs") + "; none of its workers is left"),
         ("the first agent is killed", "the job fails; its workers live on", ours(fault, "first agent killed: runs") + "; none of its workers is left"),
         ("a node's wire is cut, with a lease of 2 s", *both(fault, "host cut: runs")),
