@@ -38,6 +38,8 @@ PER_WORKER = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "WOR
 PER_WORKER_PREFIXES = ("RDZV_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PET_")
 # Read by libraries when they are loaded, where nobody can watch.
 READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "MALLOC_", "GLIBC_", "LD_", "PYTHON", "LC_", "LANG", "TZ", "LANGUAGE")
+# Open files that a fork would share or could not use.
+SHARED_FILES = ("socket:", "pipe:", "anon_inode:", "/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/infiniband")
 # They look through all variables for names of their own.
 READ_BY_PREFIX = ("tqdm.utils", "fsspec.config")
 TORCH_SEED = 67280421310721  # of a torch.Generator that nobody has seeded
@@ -499,7 +501,7 @@ class Template:
             what = self.watch.hit
             raise Fault(name, f"it reads {what}, which {'the script sets' if what in self.forbidden else 'differs between workers'}")
         for fd, link in list_fds().items():
-            if fd not in fds and link.startswith(("socket:", "pipe:", "anon_inode:", "/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/infiniband")):
+            if fd not in fds and link.startswith(SHARED_FILES):
                 raise Fault(name, f"it opens {link}")
         if os.fstat(1).st_size or os.fstat(2).st_size:
             raise Fault(name, "it prints when it is imported")
@@ -989,7 +991,12 @@ def main():
         for name in set(sys.modules) - before:
             if name not in sys.builtin_module_names:
                 del sys.modules[name]
-        import_real_sitecustomize()
+        watch = Watch(set(), None)
+        with watch:
+            import_real_sitecustomize()
+        if watch.hit:
+            raise Doubt(f"sitecustomize reads {watch.hit}, which differs between workers")
+        refuse_what_began()
         template = Template(sock, tools, argv, given_argv, given, stage)
         try:
             template.warm(explicit)
@@ -1006,6 +1013,17 @@ def main():
         os._exit(0)
     if end:
         raise end
+
+
+def refuse_what_began():
+    """Files of site-packages that end with .pth, and sitecustomize, run before any import of ours: profilers start there."""
+    if count_threads() > 1:
+        raise Doubt("sitecustomize, or a .pth file, keeps a thread")
+    if has_children():
+        raise Doubt("sitecustomize, or a .pth file, starts a process")
+    for fd, link in list_fds().items():
+        if fd > 2 and fd not in (FD, FD + 1, FD + 2) and link.startswith(SHARED_FILES):
+            raise Doubt(f"sitecustomize, or a .pth file, opens {link}")
 
 
 def import_real_sitecustomize():

@@ -153,6 +153,21 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
     assert a.exit() == 0 and a.says(f"warm 'auto'  # without bad_one: .*{reason}"), a
 
 
+@pytest.mark.parametrize("text, reason", [
+    ("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n", "keeps a thread"),
+    ("import os\nos.environ.get('LOCAL_RANK')\n", "sitecustomize reads LOCAL_RANK"),
+    ("import os\nP = os.pipe()\n", "opens pipe:"),
+    ("import os\nos.environ['SITE'] = 'was here'\n", None),
+])
+def test_what_a_site_does_first(rdzv, cache, text, reason):
+    """Its sitecustomize runs in each worker, or in the template once if no worker can see the difference."""
+    main = script(rdzv, "import os, threading, lib_one\nprint('threads', threading.active_count(), os.environ.get('SITE'))\n")
+    env = library(rdzv, sitecustomize=text, lib_one="")
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+    assert bool(forked(a)) == (reason is None) and (not reason or a.says(f"no warm start, .*{reason}")), a
+    assert a.says("threads 2" if reason == "keeps a thread" else "threads 1 was here" if not reason else "threads 1"), a
+
+
 def test_a_module_that_is_missing_is_told_at_once(rdzv, cache):
     """Without the imports behind it. One that the script can do without changes nothing."""
     env = library(rdzv, lib_one="import os\nopen(os.environ['WARM_OUT'] + '/imported', 'w')\n")
