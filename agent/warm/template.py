@@ -249,7 +249,7 @@ def settle_threads():
 
 
 def scan(kind, what, folder):
-    """Lines: "import NAME", "from NAME ATTRIBUTE", "needs NAME", "sets NAME" or "sets *", "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
+    """Lines: "import NAME", "from NAME ATTRIBUTE", "needs NAME", "sets NAME" or "sets *", "path" if it changes sys.path, "own MTIME SIZE INODE FILE" for each file that it read. It imports ast, so it runs in the probe, which keeps nothing of it."""
     import ast
 
     seen, todo, lines = set(), [], []
@@ -266,6 +266,9 @@ def scan(kind, what, folder):
     def is_environ(node):
         return (isinstance(node, ast.Attribute) and node.attr in ("environ", "environb")) or (isinstance(node, ast.Name) and node.id == "environ")
 
+    def is_path(node):
+        return isinstance(node, ast.Attribute) and node.attr == "path" and isinstance(node.value, ast.Name) and node.value.id == "sys"
+
     def target(node):
         for leaf in ast.walk(node):
             if isinstance(leaf, ast.Subscript) and is_environ(leaf.value):
@@ -273,6 +276,8 @@ def scan(kind, what, folder):
                 lines.append("sets " + (constant(index) or "*"))
             if isinstance(leaf, ast.Subscript) and isinstance(leaf.value, ast.Attribute) and leaf.value.attr == "modules":
                 lines.append("sets *")
+            if is_path(leaf):
+                lines.append("path")
 
     def note(name, inside, attributes=()):
         if not name or name.split(".")[0] in sys.builtin_module_names:
@@ -313,6 +318,8 @@ def scan(kind, what, folder):
                     lines.extend("sets " + (k or "*") for k in keys or [None])
                 elif name in ("insert", "append", "extend") and getattr(child.func.value, "attr", "") in ("meta_path", "path_hooks"):
                     lines.append("sets *")
+                elif name in ("insert", "remove", "pop", "clear", "reverse") and is_path(child.func.value):
+                    lines.append("path")
             inner = inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             if isinstance(child, ast.If) and any(isinstance(n, ast.Name) and n.id in ("TYPE_CHECKING",) for n in ast.walk(child.test)):
                 inner = True
@@ -473,6 +480,7 @@ class Template:
         for name in list(os.environ):
             if is_per_worker(name):
                 del os.environ[name]
+        self.env_before, self.path_before, self.cwd, self.began = dict(os.environ), list(sys.path), os.getcwd(), (modules["time"].time(), modules["time"].monotonic())
         self.folder, self.cache = look_up(self.kind, self.what)
         self.known = self.cache.load()
         self.notes = modules["mmap"].mmap(-1, NOTES_BYTES)
@@ -505,6 +513,13 @@ class Template:
                 raise Fault(name, f"it opens {link}")
         if os.fstat(1).st_size or os.fstat(2).st_size:
             raise Fault(name, "it prints when it is imported")
+        for variable in self.made()[0]:
+            if is_per_worker(variable):
+                raise Fault(name, f"it sets {variable}, which differs between workers")
+        if sys.path[:len(self.path_before)] != self.path_before:  # the script's folder comes in front of it then
+            raise Fault(name, "it changes the beginning of sys.path")
+        if os.getcwd() != self.cwd:
+            raise Fault(name, "it changes the working directory")
         if has_children():
             raise Fault(name, "it starts a process")
         if holds_locks():
@@ -519,6 +534,10 @@ class Template:
         for other in self.own:
             if other in sys.modules and other not in self.baseline:
                 raise Fault(name, f"it imports {other}, and the script has a module of that name")
+
+    def made(self):
+        """What imports have done to the variables: what they set, what they removed."""
+        return {n: v for n, v in os.environ.items() if self.env_before.get(n) != v}, [n for n in self.env_before if n not in os.environ]
 
     def import_one(self, name, origin):
         """origin: the file that a worker found; None: not known."""
@@ -553,16 +572,30 @@ class Template:
                 pass
         self.check(name, fds)
 
-    def keeps_random_numbers(self, module):
-        """Such as no worker would have: Generator() of torch begins with the same seed in each process, default_rng() of NumPy does not."""
+    def what_it_keeps(self, module):
+        """A value that each worker would have for itself; None. Generator() of torch begins with the same seed in each process, default_rng() of
+        NumPy does not."""
+        wall, monotonic = self.M["time"].time(), self.M["time"].monotonic()
+        temporary = (os.environ.get("TMPDIR") or "/tmp") + "/"
         numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
         types = (numpy.RandomState, numpy.Generator) if numpy else ()
         for value in list(getattr(module, "__dict__", {}).values()):
-            if type(value) in types and value is not numpy.mtrand._rand:
-                return True
-            if torch and type(value) is torch.Generator and value is not torch.default_generator and value.initial_seed() != TORCH_SEED:
-                return True
-        return False
+            kind = type(value)
+            if kind in types and value is not numpy.mtrand._rand:
+                return "a source of random numbers"
+            if torch and kind is torch.Generator and value is not torch.default_generator and value.initial_seed() != TORCH_SEED:
+                return "a source of random numbers"
+            if kind is float and module.__name__ != "logging" and (self.began[0] <= value <= wall or self.began[1] <= value <= monotonic):
+                return "the time of its import"
+            if kind is str and value.startswith(temporary) and self.is_new(value):
+                return f"the name {value[:60]}"
+        return None
+
+    def is_new(self, path):
+        try:
+            return os.lstat(path).st_ctime >= self.began[0]
+        except (OSError, ValueError):
+            return False
 
     def refuse_poison(self, new):
         if is_poisoned():
@@ -577,8 +610,9 @@ class Template:
         for name, module in list(sys.modules.items()):
             if name in self.stamps or name in self.baseline:
                 continue
-            if self.keeps_random_numbers(module):
-                raise Fault(name, "it keeps a source of random numbers")
+            kept = self.what_it_keeps(module)
+            if kept:
+                raise Fault(name, f"it keeps {kept}")
             spec = getattr(module, "__spec__", None)
             origin = getattr(spec, "origin", None) if spec is not None else None
             if not isinstance(origin, str) or not origin.startswith("/"):
@@ -621,7 +655,9 @@ class Template:
         if usercustomize():
             raise Doubt("there is a usercustomize")
         self.watch = Watch(self.forbidden, None if "random" in self.own else __import__("random"))
-        needs = rest_of(lines, "needs")
+        needs, names = rest_of(lines, "needs"), rest_of(lines, "from")
+        if "path" in lines:  # only a worker knows where it finds what it imports
+            imports, needs, names = [], [], []
         wanted = {n: None for n in explicit} if explicit else {**dict.fromkeys(imports), **self.cache.modules}
         for name, origin in wanted.items():
             self.import_one(name, origin)
@@ -629,7 +665,7 @@ class Template:
                 raise Doubt("")  # the script fails at once
             if explicit and name not in sys.modules and name not in self.cache.skip:
                 raise Doubt(f"{name}, which --warm names, cannot be imported")
-        for line in () if explicit else rest_of(lines, "from"):
+        for line in () if explicit else names:
             self.look_at(*line.split(" "))
         self.stamp()
         self.refuse_poison(wanted)
@@ -648,6 +684,7 @@ class Template:
             del self.cache.modules[part]
         self.cache.save()
         self.tell("A", f"{name} is left out: {reason}")
+        os.chdir(self.cwd)
         restart(self.argv, self.start_env, "again" + self.stage[self.stage.index(":"):])
 
     # Waiting. -------------------------------------------------------------------------------------------------------------------------------
@@ -804,9 +841,11 @@ class Template:
         return True
 
     def differs(self, env):
-        """A variable that libraries read when they are loaded, or that a shim sets, has another value for this worker."""
+        """A variable that libraries read when they are loaded, or that a shim or an import sets, has another value for this worker."""
+        changed = {*self.added, *self.removed, *self.made()[0], *self.made()[1]}
+
         def matters(name):
-            return name.startswith(READ_BY_LIBRARIES) or name in self.added or name in self.removed
+            return name.startswith(READ_BY_LIBRARIES) or name in changed
 
         here = {n: v for n, v in self.given.items() if matters(n)}
         there = {}
@@ -817,6 +856,7 @@ class Template:
         return here != there
 
     def set_environment(self, env):
+        made, unmade = self.made()
         os.environ.clear()
         for name, value in env:
             name, value = os.fsdecode(name), os.fsdecode(value)
@@ -826,6 +866,9 @@ class Template:
         for name in self.removed:
             os.environ.pop(name, None)
         self.M["show_environment"](b"".join(n + b"=" + v + b"\0" for n, v in os.environb.items()))
+        os.environ.update(made)
+        for name in unmade:
+            os.environ.pop(name, None)
 
     def make_folder(self):
         path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
@@ -1022,7 +1065,7 @@ def refuse_what_began():
     if has_children():
         raise Doubt("sitecustomize, or a .pth file, starts a process")
     for fd, link in list_fds().items():
-        if fd > 2 and fd not in (FD, FD + 1, FD + 2) and link.startswith(SHARED_FILES):
+        if fd not in (FD, FD + 1, FD + 2) and link.startswith(SHARED_FILES) and not os.get_inheritable(fd):  # else it was open before
             raise Doubt(f"sitecustomize, or a .pth file, opens {link}")
 
 

@@ -951,6 +951,10 @@ static void start_template(struct round_driver *r) {
   struct err e = ERR_INIT;
   const char *mode = r->o.options->warm;
   if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
+  if (r->o.options->output.pty) {
+    log_info("no warm start, workers import their modules themselves: with --pty an import may ask for the terminal");
+    return;
+  }
   char **env = env_create_common(r->o.base_env, r->o.count);
   size_t n = 0;
   while (env[n]) n++;

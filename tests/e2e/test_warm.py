@@ -39,7 +39,7 @@ def job(rdzv, cache, mode, *command, end="return", nproc=2, env=None, expect=Non
     """One run of the script, all of its ranks: what they saw, what was printed."""
     out = rdzv.tmp / f"out-{mode}-{len(rdzv.procs)}"
     out.mkdir()
-    more = {"XDG_CACHE_HOME": str(cache), "WARM_MODE": mode, "WARM_OUT": str(out), "WARM_END": end, "PYTHON_EXEC": sys.executable, **(env or {})}
+    more = {"XDG_CACHE_HOME": str(cache), "WARM_MODE": mode, "WARM_OUT": str(out), "WARM_END": end, "WARM_UNSET": "1", "PYTHON_EXEC": sys.executable, **(env or {})}
     a = rdzv.agent("--verbose", "--nproc", nproc, "--max-restarts", restarts, "--warm", mode, *command, env=more, **kw)
     code = a.exit(60)
     if expect is not None:
@@ -80,7 +80,7 @@ def place(rdzv, form):
     raise AssertionError(form)
 
 
-RANDOM = "import random\nBY_CHANCE, SEEDED = random.Random(), random.Random(7)\n"
+RANDOM = "import os, random\nos.environ['SET_BY_AN_IMPORT'] = '1'\nos.environ.pop('WARM_UNSET', None)\nBY_CHANCE, SEEDED = random.Random(), random.Random(7)\n"
 
 
 @pytest.mark.parametrize("form", ["script", "program", "link", "module", "package", "folder"])
@@ -117,6 +117,11 @@ BAD = {
     "keeps a socket": ("import socket\nS = socket.socket()\n", "opens socket:"),
     "keeps a pipe": ("import os\nP = os.pipe()\n", "opens pipe:"),
     "starts a process": ("import subprocess\nP = subprocess.Popen(['sleep', '60'], stdin=subprocess.DEVNULL)\n", "starts a process"),
+    "keeps the time": ("import time\nT = time.time()\n", "keeps the time of its import"),
+    "makes a folder": ("import tempfile\nF = tempfile.mkdtemp()\n", "keeps the name "),
+    "changes sys.path": ("import sys\nsys.path.insert(0, '/elsewhere')\n", "changes the beginning of sys.path"),
+    "changes the folder": ("import os\nos.chdir('/')\n", "changes the working directory"),
+    "sets RANK": ("import os\nos.environ['RANK'] = '0'\n", "sets RANK"),
     "prints": ("print('hello from an import')\n", "prints"),
     "holds a lock": ("import fcntl, os\nF = open(__file__ + '.lock', 'w')\nfcntl.lockf(F, fcntl.LOCK_EX)\n", "holds a lock"),
     "reads what the script sets": ("import os\nLEVEL = os.environ.get('LIB_LEVEL')\n", "the script sets"),
@@ -153,6 +158,18 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
     assert a.exit() == 0 and a.says(f"warm 'auto'  # without bad_one: .*{reason}"), a
 
 
+def test_a_script_that_changes_sys_path(rdzv, cache):
+    """Only its workers know where they find a module: the first template has none, and the next what the workers found."""
+    env = library(rdzv, lib_one="WHO = 'elsewhere'\n")
+    found = rdzv.tmp.with_name(rdzv.tmp.name + "-found")
+    found.mkdir()
+    (found / "lib_one.py").write_text("WHO = 'found'\n")
+    main = script(rdzv, f"import sys\nsys.path.insert(0, {str(found)!r})\nimport lib_one\nprint('who', lib_one.WHO)\n")
+    for _ in range(2):
+        a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
+        assert forked(a) and a.says("who found"), a
+
+
 @pytest.mark.parametrize("text, reason", [
     ("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n", "keeps a thread"),
     ("import os\nos.environ.get('LOCAL_RANK')\n", "sitecustomize reads LOCAL_RANK"),
@@ -166,6 +183,13 @@ def test_what_a_site_does_first(rdzv, cache, text, reason):
     a, _, _, _ = job(rdzv, cache, "auto", main, env=env, nproc=1, expect=0)
     assert bool(forked(a)) == (reason is None) and (not reason or a.says(f"no warm start, .*{reason}")), a
     assert a.says("threads 2" if reason == "keeps a thread" else "threads 1 was here" if not reason else "threads 1"), a
+
+
+def test_workers_with_a_terminal_start_by_exec(rdzv, cache):
+    main = script(rdzv, "import sys, lib_one\nprint('terminal', sys.stdout.isatty(), lib_one.TTY)\n")
+    env = library(rdzv, lib_one="import sys\nTTY = sys.stdout.isatty()\n")
+    a, _, _, _ = job(rdzv, cache, "auto", "--pty", main, env=env, nproc=1, expect=0)
+    assert a.says("no warm start, .*: with --pty") and a.says("terminal True True"), a
 
 
 def test_a_module_that_is_missing_is_told_at_once(rdzv, cache):
