@@ -118,7 +118,7 @@ static int begin(struct template *t) {
     t->state = TEMPLATE_WARMS;
     t->by_ms = boot_ms() + FIRST_WORD_MS;
     t->starts++;
-    t->spoke = t->was_ready = false;
+    t->spoke = t->was_ready = t->hurries = false;
   }
   if (rc || t->starts == STARTS_MAX) give_up(t);
   guard_strings_finish(&s);
@@ -172,19 +172,24 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
   *word = packet[0];
   snprintf(text, size, "%s", packet + 1);
   double seconds = strtod(packet + 1, NULL);
+  uint64_t by_ms;
   switch ((enum guard_template_word)packet[0]) {
   case TEMPLATE_BUDGET:
-    t->by_ms = boot_ms() + (seconds > 0 && seconds * 1000 < BUDGET_MAX_MS ? (uint64_t)(seconds * 1000) : FIRST_WORD_MS);
+    by_ms = boot_ms() + (seconds > 0 && seconds * 1000 < BUDGET_MAX_MS ? (uint64_t)(seconds * 1000) : FIRST_WORD_MS);
+    if (!t->hurries || by_ms < t->by_ms) t->by_ms = by_ms;
     break;
   case TEMPLATE_READY:
     t->state = TEMPLATE_FORKS;
+    t->hurries = false;
     t->by_ms = boot_ms();
     t->was_ready = true;
     break;
   case TEMPLATE_LEARNED: t->by_ms = boot_ms() + FORK_MS; break;
   case TEMPLATE_AGAIN:
     t->state = TEMPLATE_WARMS;
-    t->by_ms = boot_ms() + FIRST_WORD_MS;
+    t->hurries = false;
+    for (size_t i = 0; i < t->n_waiting; i++) t->hurries |= t->waiting[i].pair < 0;
+    if (!t->hurries) t->by_ms = boot_ms() + FIRST_WORD_MS;
     break;
   case TEMPLATE_DOUBT:
     t->state = TEMPLATE_NONE;

@@ -32,6 +32,7 @@ struct template {
   int files[GUARD_TEMPLATE_FDS];
   bool again; /* the files are open, for another one when this one dies */
   bool spoke, was_ready;
+  bool hurries; /* it began again while workers wait: they wait no longer for that */
   unsigned starts;
   struct waiting_worker *waiting;
   size_t n_waiting, cap_waiting;

@@ -587,6 +587,8 @@ class Template:
                 return "a source of random numbers"
             if kind is float and module.__name__ != "logging" and (self.began[0] <= value <= wall or self.began[1] <= value <= monotonic):
                 return "the time of its import"
+            if kind is int and self.began[0] <= value / 1e9 <= wall:
+                return "the time of its import"
             if kind is str and value.startswith(temporary) and self.is_new(value):
                 return f"the name {value[:60]}"
         return None

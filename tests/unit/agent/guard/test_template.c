@@ -266,7 +266,7 @@ static void test_what_it_is_asked(void **state) {
   forget(&a[1]);
 }
 
-/* A template begins again. A worker for which it was asked has its two seconds, and a later one waits. */
+/* A template begins again. A worker for which it was asked has its five seconds, and a later one waits. */
 static void test_it_begins_again(void **state) {
   struct asked a;
   say_and_hear("R1");
@@ -385,6 +385,26 @@ static void test_they_answer_out_of_order(void **state) {
     close_worker(&w);
     assert_int_equal(reap_one(child, NULL), EXIT_TURNED_AWAY);
   }
+}
+
+/* Modules are left out one by one, and each time it begins again. Workers wait as long as it said at first. */
+static void test_it_begins_again_while_they_wait(void **state) {
+  const uint64_t by_ms = rig.now_ms + 5000;
+  say_and_hear("B5");
+  assert_int_equal(rig.t.by_ms, by_ms);
+  queue_worker(3);
+  for (int i = 0; i < 3; i++) {
+    rig.now_ms += 1000;
+    say_and_hear("Atorch is left out");
+    say_and_hear("B60");
+    assert_int_equal(guard_template_deadline(&rig.t), by_ms);
+    expect_nobody();
+  }
+  rig.now_ms = by_ms;
+  assert_int_equal(expect_exec(false), 3);
+  say_and_hear("A"); /* nobody waits */
+  say_and_hear("B60");
+  assert_int_equal(rig.t.by_ms, rig.now_ms + 60000);
 }
 
 /* The worker is exec'd first, and its fork comes then. It must not run, too. */
@@ -528,6 +548,7 @@ int main(void) {
       TEST(test_it_is_forked),
       TEST(test_it_is_turned_away),
       TEST(test_they_answer_out_of_order),
+      TEST(test_it_begins_again_while_they_wait),
       TEST(test_it_comes_late),
       TEST(test_it_dies_while_they_wait),
       TEST(test_nobody_waits_any_more),
