@@ -249,6 +249,15 @@ def test_after_a_fault_workers_are_forked_again(rdzv, cache):
     until("the template ends with the agent", lambda: not alive(template), 10)
 
 
+@pytest.mark.parametrize("who", ["agent", "guard"])
+def test_nothing_outlives_agent_or_guard(rdzv, cache, who):
+    a, template = waiting_job(rdzv, cache)
+    victims = {"agent": a.pid, "guard": next(p for p in rdzv.pids() if comm(p) == "rdzv-guard")}
+    workers = list(rdzv.await_workers(2).values())
+    os.kill(victims[who], signal.SIGKILL)
+    until(lambda: f"all are gone: {a}", lambda: not any(alive(p) for p in [template, *workers]), 20)
+
+
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
 def test_a_template_that_dies_or_hangs_is_made_again(rdzv, cache, fate):
     """The round that finds it so starts by exec."""
