@@ -119,7 +119,7 @@ def test_file(rdzv):
     watch = f"file:{rdzv.tmp}/beat.${{rank}}"
     a = rdzv.agent("--standalone", "--nproc", 2, *start, "--hang-watch", watch, "--redirects", 3, "--log-dir", "logs", "--", "sh", "-c", script)
     assert a.exit(40) == 0, a
-    assert a.says(r"rank 0 \(local 0\) .*: its process waits .*; its file has not changed"), a
+    assert a.says(r"rank 0 \(local 0\) .*: its process waits .*; its file has stopped changing"), a
     assert not a.says("rank 1 stopped"), a
 
 
