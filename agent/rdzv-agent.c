@@ -249,7 +249,8 @@ static int print_settings(const struct agent_options *o, const struct identity *
                           const struct launch *l, const char *key) {
   struct buf text = BUF_INIT, left_out = BUF_INIT;
   char end[JOB_TIMES_LEN];
-  if (strcmp(o->warm, "auto") == 0 && command[0]) warm_left_out(command, o->env, &left_out);
+  if (strcmp(o->warm, "auto") == 0 && command[0])
+    warm_left_out(command, cluster_variable(o->env, "XDG_CACHE_HOME"), cluster_variable(o->env, "HOME"), &left_out);
   const struct options_told told = {
       .job = id->job,
       .workers = id->placed.workers,

@@ -17,15 +17,7 @@
 
 enum { MEMORY_SIZE_MAX = 1 << 20, MEMORY_FILES_MAX = 64, REASON_SHOWN_MAX = 200 }; /* as in template.py */
 
-static const char *variable(char *const *env, const char *name) {
-  size_t n = strlen(name);
-  for (; *env; env++)
-    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=' && (*env)[n + 1]) return *env + n + 1;
-  return NULL;
-}
-
-static char *folder_of(char *const *env) {
-  const char *cache = variable(env, "XDG_CACHE_HOME"), *home = variable(env, "HOME");
+static char *folder_of(const char *cache, const char *home) {
   char *folder = cache ? xasprintf("%s/rdzv/warm", cache) : home ? xasprintf("%s/.cache/rdzv/warm", home) : NULL;
   if (folder && *folder == '/') return folder;
   free(folder);
@@ -78,8 +70,8 @@ static void add_left_out(char *text, char *const *argv, struct buf *out) {
   }
 }
 
-void warm_left_out(char *const *argv, char *const *env, struct buf *out) {
-  char *path = folder_of(env);
+void warm_left_out(char *const *argv, const char *cache, const char *home, struct buf *out) {
+  char *path = folder_of(cache, home);
   DIR *d = path ? opendir(path) : NULL;
   const struct dirent *e;
   for (int files = 0; d && files < MEMORY_FILES_MAX && (e = readdir(d));) {

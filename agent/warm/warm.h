@@ -13,8 +13,8 @@ bool warm_is_on(const char *mode);
 /* Whether workers of this command can be forked from a template: a Python's, and the same for all of them. */
 bool warm_fits(char *const *argv);
 /* Adds the modules that no template of this command has, and why: "without MODULE: REASON; MODULE: REASON". Adds nothing
- * where nothing is remembered. env: where the user's cache folder is. */
-void warm_left_out(char *const *argv, char *const *env, struct buf *out);
+ * where nothing is remembered. cache, home: XDG_CACHE_HOME and HOME; NULL: not set. */
+void warm_left_out(char *const *argv, const char *cache, const char *home, struct buf *out);
 /* The zip file with template.py, by zip.py. */
 extern const unsigned char warm_zip[];
 extern const size_t warm_zip_len;
