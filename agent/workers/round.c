@@ -509,7 +509,7 @@ static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
                                          .env = (const char *const *)env,
                                          .out = out,
                                          .err = err,
-                                         .warm = r->warm,
+                                         .warm = r->warm && !isatty(out) && !isatty(err),
                                          .cpus = cpus,
                                          .cpus_size = sizeof(*cpus)},
                    e);
@@ -766,6 +766,8 @@ static void on_guard_suspended(struct round_driver *r) {
   relay_hide(r->relay, true);
 }
 
+#define COLD "no warm start, workers import their modules themselves: "
+
 static void log_template(const struct guard_event *g) {
   switch ((enum guard_template_word)g->error) {
   case TEMPLATE_BUDGET: break;
@@ -773,7 +775,7 @@ static void log_template(const struct guard_event *g) {
   case TEMPLATE_LEARNED: log_debug("template (pid %d): has learned, modules: %s", (int)g->pid, g->text); break;
   case TEMPLATE_AGAIN: log_debug("template (pid %d): begins again: %s", (int)g->pid, g->text); break;
   case TEMPLATE_DOUBT:
-    if (*g->text) log_info("no warm start, workers import their modules themselves: %s", g->text);
+    if (*g->text) log_info(COLD "%s", g->text);
     break;
   }
 }
@@ -951,8 +953,10 @@ static void start_template(struct round_driver *r) {
   struct err e = ERR_INIT;
   const char *mode = r->o.options->warm;
   if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
-  if (r->o.options->output.pty) {
-    log_info("no warm start, workers import their modules themselves: with --pty an import may ask for the terminal");
+  bool alone = r->o.count == 1 && r->o.options->nnodes.max == 1;
+  if (output_wants_pty(&r->o.options->output, &(struct output_route){.shown = true}, alone,
+                       isatty(STDOUT_FILENO) || isatty(STDERR_FILENO))) {
+    log_line(r->o.options->output.pty ? LOG_INFO : LOG_DEBUG, COLD "an import may ask for the worker's terminal");
     return;
   }
   char **env = env_create_common(r->o.base_env, r->o.count);
@@ -963,7 +967,7 @@ static void start_template(struct round_driver *r) {
   env[n + 1] = NULL;
   r->warm = guard_template(&r->guard, (const char *const *)r->o.argv, (const char *const *)env, warm_zip, warm_zip_len,
                            &e) == 0;
-  if (!r->warm) log_warn("no warm start, workers import their modules themselves: %s", e.text);
+  if (!r->warm) log_warn(COLD "%s", e.text);
   env_destroy(env);
 }
 

@@ -347,6 +347,14 @@ def test_sigcont(rdzv, term):
     rdzv_gone_but(rdzv, term)
 
 
+def test_a_worker_with_a_terminal_is_forked_from_no_template(rdzv, term):
+    """A module in a template has seen no terminal."""
+    start(term, rdzv, "import sys\nprint('tty', sys.stdout.isatty())\n", "--verbose", "--warm", "json")
+    term.expect("no warm start, .*an import may ask for the worker's terminal")
+    term.expect("tty True")
+    rdzv_gone_but(rdzv, term)
+
+
 @pytest.mark.parametrize("who", ["front", "agent"])
 def test_sigterm_while_suspended(rdzv, term, who):
     """Workers get it although they are stopped, and may end in order."""
