@@ -85,7 +85,7 @@ enum guard_template_word {
   TEMPLATE_READY = 'R',   /* it forks workers: how many modules it has, and the names of some */
   TEMPLATE_LEARNED = 'L', /* the same, after it has imported what a worker has imported */
   TEMPLATE_AGAIN = 'A',   /* it starts again, or another one in its place: the reason */
-  TEMPLATE_DOUBT = 'D',   /* it has ended, and workers are exec'd: the reason */
+  TEMPLATE_DOUBT = 'D', /* it has ended, and workers are exec'd: the reason; "": the script imports nothing of weight */
 };
 
 /* Sends `signo` to every worker's process group and to the processes that dead workers left behind, and SIGKILL to

@@ -5,18 +5,19 @@ The guard starts the workers' interpreter with this file as `sitecustomize`, in 
 and before it looks at its command line. In a worker, which is forked from here, the function returns, and the interpreter goes on as it would have
 without us: sys.argv, sys.path[0], __main__, -m, tracebacks and frames come from the same code of CPython.
 
-  probe:     python -c ...        proves that this Python runs this file; then it becomes, by exec:
+  probe:     python -c ...        proves that this Python runs this file, and reads what the script imports; then it becomes, by exec:
   template:  python -u train.py   imports what the last workers imported, then waits for SPAWN
   worker:    a fork of a fork, so that it is the guard's own child. It waits for the guard's word before it does anything
 
 What must not be in a template is found and not guessed. After each import it is looked at what the process has read, opened and started. A module
-that read a variable which differs between workers, keeps a thread, a device, a socket or a child, or prints, is remembered. Then the template starts
-again without it.
+that read a variable which differs between workers, or left something that would show in a worker, is remembered (check, what_it_keeps). Then the
+template starts again without it.
 
 What is worth importing is learned. A worker notes the name and file of each module that it imports, in memory that it shares with the template.
 When nothing has happened for a moment the template imports them too, and remembers them in the user's cache folder for the next job.
 
-A template that is not sure gives a worker back: the guard starts it by exec. Files on which a module depends are looked at before each fork."""
+A template that is not sure gives a worker back: the guard starts it by exec. The files of its modules and of the script are looked at before a
+round's first fork."""
 
 import os
 import sys
@@ -652,8 +653,11 @@ class Template:
         for mtime, size, inode, path in (l.split(" ", 3) for l in rest_of(lines, "own")):
             self.stamps[path] = (path, int(mtime), int(size), int(inode))
         self.tell("B", f"{min(60.0, 2 * self.cache.seconds + 2) if self.known else 20.0:.3f}")
-        if "*" in self.forbidden or any(n.startswith(READ_BY_LIBRARIES) for n in self.forbidden):
-            raise Doubt("the script sets variables that its imports may read")
+        if "*" in self.forbidden:
+            raise Doubt("the script sets variables whose names cannot be told")
+        for variable in sorted(self.forbidden):
+            if variable.startswith(READ_BY_LIBRARIES):
+                raise Doubt(f"the script sets {variable}, which libraries read: set it before rdzv-agent")
         if usercustomize():
             raise Doubt("there is a usercustomize")
         self.watch = Watch(self.forbidden, None if "random" in self.own else __import__("random"))

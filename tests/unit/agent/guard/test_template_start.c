@@ -140,7 +140,7 @@ static void expect_word(char letter, const char *text) {
 
 static const char *const plain_env[] = {"PATH=/usr/bin:/bin", NULL};
 
-/* A program that is no Python of ours ends, and that is told once, before it is reaped or after. */
+/* A program that does not run template.py ends. The guard tells that once, whether it hears or reaps first. */
 static void test_other_programs(void **state) {
   static const struct {
     const char *python;
