@@ -161,7 +161,7 @@ static int send_command(struct guard *g, const struct guard_command *c, size_t m
   struct iovec iov = {.iov_base = (void *)(uintptr_t)c, .iov_len = offsetof(struct guard_command, u) + member_size};
   union {
     struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int) * GUARD_SPAWN_FDS)];
+    char bytes[CMSG_SPACE(sizeof(int) * GUARD_FDS_MAX)];
   } control = {0};
   struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
   if (n_fds > 0) {
@@ -239,15 +239,18 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
 }
 
 int guard_template(struct guard *g, const char *const *argv, const char *const *env, const void *zip, size_t zip_len,
-                   struct err *e) {
+                   const struct guard_tty *tty, struct err *e) {
   struct buf plan = BUF_INIT;
   struct guard_command c = {.kind = GUARD_CMD_TEMPLATE};
   c.u.spawn.argc = append_strings(&plan, argv);
   c.u.spawn.envc = append_strings(&plan, env);
   c.u.spawn.size = (uint32_t)plan.len;
-  int fds[] = {plan.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(plan.data, plan.len), memfd_of(zip, zip_len)};
+  c.u.spawn.terminals = tty->streams;
+  int fds[] = {plan.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(plan.data, plan.len), memfd_of(zip, zip_len), tty->slave,
+               tty->master};
   int bad = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : 0;
-  int rc = bad ? err_sys(e, bad, "no memory file for the template") : send_command(g, &c, sizeof(c.u.spawn), fds, 2, e);
+  int rc = bad ? err_sys(e, bad, "no memory file for the template")
+               : send_command(g, &c, sizeof(c.u.spawn), fds, tty->streams ? 4 : 2, e);
   for (int i = 0; i < 2; i++)
     if (fds[i] >= 0) close(fds[i]);
   buf_finish(&plan);

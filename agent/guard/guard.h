@@ -75,9 +75,15 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
 
 /* Starts the template, from which workers of the same argv are forked as long as it is sure of itself (agent/warm). env: as
  * far as it is the same for all workers. zip: the bytes of a zip file with template.py. GUARD_TEMPLATE says how it goes;
- * whatever it says, guard_spawn starts its worker. A second template is not started while there is one. */
+ * whatever it says, guard_spawn starts its worker. A second template is not started while there is one. tty: the streams
+ * that are a terminal for its workers, and both ends of one like theirs; the caller closes its own copies. */
+enum guard_terminals { GUARD_TTY_OUT = 1, GUARD_TTY_ERR = 2 };
+struct guard_tty {
+  unsigned streams; /* 0: none, and no ends */
+  int slave, master;
+};
 int guard_template(struct guard *g, const char *const *argv, const char *const *env, const void *zip, size_t zip_len,
-                   struct err *e);
+                   const struct guard_tty *tty, struct err *e);
 
 /* News of the template: the first letter of its packets. A text follows. */
 enum guard_template_word {

@@ -615,7 +615,7 @@ static void take_spawn(struct guard_process *s, const struct guard_cmd_spawn *c,
 }
 
 static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
-  if (s->template.pid || n_fds != GUARD_TEMPLATE_FDS) {
+  if (s->template.pid || n_fds != guard_template_count_fds(c)) {
     close_all(fds, n_fds);
     return;
   }
@@ -712,7 +712,7 @@ static void agent_gone(struct guard_process *s) {
 /* One packet with its descriptors; false: none now. */
 static bool read_command(struct guard_process *s) {
   struct guard_command c;
-  int fds[GUARD_SPAWN_FDS], n_fds = 0;
+  int fds[GUARD_FDS_MAX], n_fds = 0;
   union {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(sizeof(fds))];

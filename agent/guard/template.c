@@ -32,7 +32,8 @@
 #include "common/system/copy.h"
 
 enum {
-  TEMPLATE_FD = 240,     /* its socket; then the zip file, then the plan: as template.py has them */
+  TEMPLATE_FD = 240, /* its socket; then the zip file, the plan, the terminal's master: as template.py has them */
+  TEMPLATE_FDS = 4,
   FIRST_WORD_MS = 10000, /* until it says how long it will need */
   FORK_MS = 5000,        /* from SPAWN to the worker's pid; a file system may have to be asked for thousands of files */
   STARTS_MAX = 4,        /* one that dies is made again so often */
@@ -58,22 +59,23 @@ static char **environment_of(const struct guard_strings *s, const struct guard_c
       own[n++] = *env;
   }
   own[0] = xasprintf("PYTHONPATH=/proc/self/fd/%d%s%s", TEMPLATE_FD + 1, path && *path ? ":" : "", path ? path : "");
-  own[1] = xasprintf("RDZV_TEMPLATE=probe:%u:%u:%u", c->argc, c->envc, c->size);
+  own[1] = xasprintf("RDZV_TEMPLATE=probe:%u:%u:%u:%u", c->argc, c->envc, c->size, c->terminals);
   return own;
 }
 
 /* In the child. If this interpreter does not run the zip file, the command ends with a code that template.py never
  * has. One descriptor may lie in the place of another, so all are moved above these places first. */
-_Noreturn static void become_template(char *python, char **env, pid_t guard, const int fds[3], int said) {
+_Noreturn static void become_template(char *python, char **env, pid_t guard, const int *fds, int n_fds, int out,
+                                      int err) {
   char option[] = "-c", code[] = "raise SystemExit(3)";
   char *argv[] = {python, option, code, NULL};
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (getppid() != guard) _exit(0); /* it died before the signal was set */
-  bool placed = dup2(said, STDOUT_FILENO) >= 0 && dup2(said, STDERR_FILENO) >= 0;
-  int above[3];
-  for (int i = 0; i < 3; i++) above[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, TEMPLATE_FD + 3);
-  for (int i = 0; i < 3; i++) placed = dup2(above[i], TEMPLATE_FD + i) >= 0 && placed;
+  bool placed = dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0;
+  int above[TEMPLATE_FDS];
+  for (int i = 0; i < n_fds; i++) above[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, TEMPLATE_FD + TEMPLATE_FDS);
+  for (int i = 0; i < n_fds; i++) placed = dup2(above[i], TEMPLATE_FD + i) >= 0 && placed;
   copy_reset_signals();
   if (placed) {
     environ = env;
@@ -88,10 +90,15 @@ static bool can_begin_again(const struct template *t) {
 }
 
 static void give_up(struct template *t) {
-  if (t->again) close_all(t->files, GUARD_TEMPLATE_FDS);
+  if (t->again) close_all(t->files, guard_template_count_fds(&t->command));
   t->again = false;
 }
 
+int guard_template_count_fds(const struct guard_cmd_spawn *c) {
+  return c->terminals ? GUARD_TEMPLATE_FDS : GUARD_TEMPLATE_FDS - 2;
+}
+
+/* What it prints goes to a memory file, or to its terminal, and is noticed. */
 static int begin(struct template *t) {
   struct guard_strings s = {0};
   int pair[2], rc = guard_strings_map(&s, &t->command, t->files[0]);
@@ -103,7 +110,13 @@ static int begin(struct template *t) {
     char **env = environment_of(&s, &t->command);
     pid_t guard = getpid();
     pid = fork();
-    if (pid == 0) become_template(s.v[0], env, guard, (const int[]){pair[1], t->files[1], t->files[0]}, said);
+    if (pid == 0) {
+      bool tty = t->command.terminals != 0;
+      if (tty) fcntl(t->files[2], F_SETFL, O_RDWR | O_NONBLOCK); /* an import that prints much must not wait */
+      become_template(s.v[0], env, guard, (const int[]){pair[1], t->files[1], t->files[0], tty ? t->files[3] : -1},
+                      tty ? TEMPLATE_FDS : TEMPLATE_FDS - 1, t->command.terminals & GUARD_TTY_OUT ? t->files[2] : said,
+                      t->command.terminals & GUARD_TTY_ERR ? t->files[2] : said);
+    }
     if (pid < 0) rc = -errno;
     close(pair[1]);
     if (rc) close(pair[0]);
@@ -126,10 +139,10 @@ static int begin(struct template *t) {
   return rc;
 }
 
-int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]) {
+int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int *fds) {
   give_up(t);
   t->command = *c;
-  memcpy(t->files, fds, sizeof(t->files));
+  for (int i = 0; i < guard_template_count_fds(c); i++) t->files[i] = fds[i];
   t->again = true;
   t->starts = 0;
   return begin(t);

@@ -10,8 +10,10 @@
 #include <sys/types.h>
 #include "agent/guard/wire.h"
 
-/* TEMPLATE comes with two descriptors: the plan, a memory file as SPAWN has it, and the zip file of template.py. */
-enum { GUARD_TEMPLATE_FDS = 2, GUARD_TEMPLATE_WORD_MAX = 160 };
+/* TEMPLATE comes with two descriptors: the plan, a memory file as SPAWN has it, and the zip file of template.py. If it
+ * has terminals: then with the slave and the master of one, too. */
+enum { GUARD_TEMPLATE_FDS = 4, GUARD_TEMPLATE_WORD_MAX = 160 };
+int guard_template_count_fds(const struct guard_cmd_spawn *c);
 
 enum template_state { TEMPLATE_NONE, TEMPLATE_WARMS, TEMPLATE_FORKS };
 
@@ -38,8 +40,8 @@ struct template {
   size_t n_waiting, cap_waiting;
 };
 
-/* 0, or a negative errno. Takes the descriptors. There is none yet. */
-int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_TEMPLATE_FDS]);
+/* 0, or a negative errno. Takes the descriptors, as many as there should be. There is none yet. */
+int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int *fds);
 /* SIGKILL to it and to its forks that are no workers. They are no longer spared, and are to be reaped. */
 void guard_template_end(struct template *t);
 /* It was reaped. If it was ready and had no doubt, it is made again, a few times. */

@@ -22,11 +22,12 @@ enum guard_command_kind {
 
 /* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
  * the environment's, each with its NUL, and the worker's stdout and stderr. */
-enum { GUARD_SPAWN_FDS = 3 };
+enum { GUARD_SPAWN_FDS = 3, GUARD_FDS_MAX = 4 /* of any command */ };
 
 struct guard_cmd_spawn {
   uint32_t round, local_rank, count, argc, envc, cpus_size, size; /* size: of all that is in the memfd */
   uint32_t warm;                                                  /* the template may fork it */
+  uint32_t terminals; /* TEMPLATE: its standard streams that are one (enum guard_terminals) */
 };
 
 struct guard_cmd_stop {

@@ -23,7 +23,7 @@ import os
 import sys
 
 MAGIC = "rdzv-warm 1"
-FD = 240  # of the socket to the guard; the zip file has the next
+FD = 240  # of the socket to the guard; then come the zip file, the plan, and the master of the terminal that workers have, if they have one
 FAULTS_MAX = 20  # modules that are left out; then the template gives up
 CACHE_FILES, CACHE_BYTES = 64, 1 << 20
 NOTES_BYTES = 1 << 20
@@ -512,7 +512,7 @@ class Template:
         for fd, link in list_fds().items():
             if fd not in fds and link.startswith(SHARED_FILES):
                 raise Fault(name, f"it opens {link}")
-        if os.fstat(1).st_size or os.fstat(2).st_size:
+        if has_printed(self.stage, self.M["select"]):
             raise Fault(name, "it prints when it is imported")
         for variable in self.made()[0]:
             if is_per_worker(variable):
@@ -838,7 +838,7 @@ class Template:
                 os.write(pair, (-e.errno).to_bytes(4, sys.byteorder, signed=True))
         self.set_environment(env)
         self.make_folder()
-        for fd in (memory, out, err, FD + 1, FD + 2):
+        for fd in (memory, out, err, *own_fds(self.stage)[1:]):
             os.close(fd)
         self.refresh()
         if record:
@@ -931,13 +931,38 @@ def restart(argv, env, stage):
     for pid in read_file(f"/proc/self/task/{os.getpid()}/children").split():  # of a module that is left out
         os.kill(int(pid), 9)
         os.waitpid(int(pid), 0)
-    os.ftruncate(1, 0)
-    os.lseek(1, 0, os.SEEK_SET)
+    forget_output(stage)
     env["RDZV_TEMPLATE"] = stage
     env["PYTHONPATH"] = zip_path(env.get("PYTHONPATH", ""))
-    for fd in (FD, FD + 1, FD + 2):
+    for fd in own_fds(stage):
         os.set_inheritable(fd, True)
     os.execve(sys.executable, argv, env)
+
+
+def own_fds(stage):
+    return range(FD, FD + (4 if stage[-1] != "0" else 3))
+
+
+def has_printed(stage, select):
+    if os.fstat(1).st_size or os.fstat(2).st_size:
+        return True
+    if len(own_fds(stage)) < 4:
+        return False
+    poll = select.poll()
+    poll.register(FD + 3, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def forget_output(stage):
+    for fd in (1, 2):
+        if not os.isatty(fd):
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        while len(own_fds(stage)) == 4 and os.read(FD + 3, 1 << 16):
+            pass
+    except OSError:  # there is no more
+        pass
 
 
 def zip_path(others):
@@ -974,7 +999,7 @@ def make_prctl(ctypes):
 
 def read_plan(stage):
     """argv and environment as the guard got them, in a memory file; --warm's modules are in the environment."""
-    argc, envc, size = (int(n) for n in stage.split(":")[1:])
+    argc, envc, size = (int(n) for n in stage.split(":")[1:4])
     words = [os.fsdecode(w) for w in os.pread(FD + 2, size, 0).split(b"\0")]
     env = {}
     for word in words[argc:argc + envc]:
@@ -1017,7 +1042,7 @@ def main():
     import mmap
 
     sock = _socket.socket(fileno=FD)
-    for fd in (FD, FD + 1, FD + 2):
+    for fd in own_fds(stage):
         os.set_inheritable(fd, False)
     given_argv, given = read_plan(stage)
     explicit = [m for m in given.pop("RDZV_TEMPLATE_MODULES").split(",") if m]
@@ -1071,7 +1096,7 @@ def refuse_what_began():
     if has_children():
         raise Doubt("sitecustomize, or a .pth file, starts a process")
     for fd, link in list_fds().items():
-        if fd not in (FD, FD + 1, FD + 2) and link.startswith(SHARED_FILES) and not os.get_inheritable(fd):  # else it was open before
+        if fd not in range(FD, FD + 4) and link.startswith(SHARED_FILES) and not os.get_inheritable(fd):  # else it was open before
             raise Doubt(f"sitecustomize, or a .pth file, opens {link}")
 
 

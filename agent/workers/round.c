@@ -42,6 +42,7 @@
 #include "agent/output/output.h"
 #include "agent/sdk/server.h"
 #include "agent/store/watch.h"
+#include "agent/terminal/pty.h"
 #include "agent/workers/worker_signs.h"
 #include "agent/workers/worker.h"
 #include "agent/warm/warm.h"
@@ -98,6 +99,7 @@ struct round_driver {
   uint64_t look_by_ms;            /* no report waits for it longer than that */
   char *interpreter;              /* of the first worker that printed a traceback in this round; NULL: not known */
   bool warm;                      /* workers may be forked from a template */
+  unsigned terminals;             /* of the template: enum guard_terminals */
   bool no_files;                  /* no folder for error files could be made: logged once */
   bool suspended, settling;       /* settling: the workers are stopped, their last output is on its way */
   bool closing;
@@ -486,6 +488,10 @@ static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
   return job;
 }
 
+static unsigned terminals_of(int out, int err) {
+  return (isatty(out) ? GUARD_TTY_OUT : 0U) | (isatty(err) ? GUARD_TTY_ERR : 0U);
+}
+
 static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
   struct worker *k = &r->v[i];
   struct env_job job = describe_job(r, i);
@@ -509,7 +515,7 @@ static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
                                          .env = (const char *const *)env,
                                          .out = out,
                                          .err = err,
-                                         .warm = r->warm && !isatty(out) && !isatty(err),
+                                         .warm = r->warm && terminals_of(out, err) == r->terminals,
                                          .cpus = cpus,
                                          .cpus_size = sizeof(*cpus)},
                    e);
@@ -953,12 +959,19 @@ static void start_template(struct round_driver *r) {
   struct err e = ERR_INIT;
   const char *mode = r->o.options->warm;
   if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
+  const struct output_settings *output = &r->o.options->output;
   bool alone = r->o.count == 1 && r->o.options->nnodes.max == 1;
-  if (output_wants_pty(&r->o.options->output, &(struct output_route){.shown = true}, alone,
-                       isatty(STDOUT_FILENO) || isatty(STDERR_FILENO))) {
-    log_line(r->o.options->output.pty ? LOG_INFO : LOG_DEBUG, COLD "an import may ask for the worker's terminal");
-    return;
+  struct guard_tty tty = {.slave = -1, .master = -1};
+  for (int std = STD_OUT; std <= STD_ERR; std++) { /* as find_place will say */
+    const struct output_route route = output_route(output, seen_rank(r, 0), std);
+    bool at_terminal = isatty(std == STD_OUT ? STDOUT_FILENO : STDERR_FILENO);
+    if (output_wants_pty(output, &route, alone, at_terminal))
+      tty.streams |= std == STD_OUT ? GUARD_TTY_OUT : GUARD_TTY_ERR;
   }
+  if (tty.streams &&
+      pty_open(PTY_OUTPUT, isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO, &tty.master, &tty.slave))
+    tty.streams = 0; /* neither will there be one for a worker */
+  r->terminals = tty.streams;
   char **env = env_create_common(r->o.base_env, r->o.count);
   size_t n = 0;
   while (env[n]) n++;
@@ -966,8 +979,12 @@ static void start_template(struct round_driver *r) {
   env[n] = xasprintf("RDZV_TEMPLATE_MODULES=%s", strcmp(mode, "auto") == 0 ? "" : mode);
   env[n + 1] = NULL;
   r->warm = guard_template(&r->guard, (const char *const *)r->o.argv, (const char *const *)env, warm_zip, warm_zip_len,
-                           &e) == 0;
+                           &tty, &e) == 0;
   if (!r->warm) log_warn(COLD "%s", e.text);
+  if (tty.streams) {
+    close(tty.master);
+    close(tty.slave);
+  }
   env_destroy(env);
 }
 

@@ -347,11 +347,18 @@ def test_sigcont(rdzv, term):
     rdzv_gone_but(rdzv, term)
 
 
-def test_a_worker_with_a_terminal_is_forked_from_no_template(rdzv, term):
-    """A module in a template has seen no terminal."""
-    start(term, rdzv, "import sys\nprint('tty', sys.stdout.isatty())\n", "--verbose", "--warm", "json")
-    term.expect("no warm start, .*an import may ask for the worker's terminal")
-    term.expect("tty True")
+def test_an_import_in_a_template_sees_the_terminal(rdzv, term):
+    """Its size, too, and what is typed is for the worker that is forked from it."""
+    text = "import shutil, sys, sees\nprint('seen', sees.SEEN, shutil.get_terminal_size()[:2])\nprint('typed', input())\n"
+    for folder in ("lib", "job"):
+        (rdzv.tmp / folder).mkdir()
+    (rdzv.tmp / "lib/sees.py").write_text("import shutil, sys\nSEEN = sys.stdin.isatty(), sys.stdout.isatty(), shutil.get_terminal_size()[:2]\n")
+    term.type("export PYTHONPATH=lib XDG_CACHE_HOME=$PWD/cache\n")
+    term.type(f"{AGENT} --standalone --verbose --warm sees {script(rdzv, text, 'job/w.py')}\n")
+    term.expect("forks workers, modules: 1 sees")
+    term.expect(r"seen \(True, True, \((\d+, \d+)\)\) \(\1\)")
+    term.type("for you\n")
+    term.expect("typed for you")
     rdzv_gone_but(rdzv, term)
 
 

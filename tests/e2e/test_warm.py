@@ -60,6 +60,8 @@ def place(rdzv, form):
     (rdzv.tmp / "warm_helper.py").write_text("WHO = 'beside the script'\n")
     if form == "script":
         return ["train.py", "--lr", "1 2"]
+    if form == "terminal":
+        return ["--pty", "train.py"]
     if form == "program":
         return ["--", "python3", "-B", "-X", "dev", "-W", "ignore::UserWarning", "train.py", "x"]
     if form == "link":
@@ -83,7 +85,7 @@ def place(rdzv, form):
 RANDOM = "import os, random\nos.environ['SET_BY_AN_IMPORT'] = '1'\nos.environ.pop('WARM_UNSET', None)\nBY_CHANCE, SEEDED = random.Random(), random.Random(7)\n"
 
 
-@pytest.mark.parametrize("form", ["script", "program", "link", "module", "package", "folder"])
+@pytest.mark.parametrize("form", ["script", "terminal", "program", "link", "module", "package", "folder"])
 def test_a_script_sees_the_same(rdzv, cache, form):
     command, env = place(rdzv, form), library(rdzv, warm_library=RANDOM)
     _, _, cold, _ = job(rdzv, cache, "off", *command, expect=0, env=env)
@@ -185,11 +187,12 @@ def test_what_a_site_does_first(rdzv, cache, text, reason):
     assert a.says("threads 2" if reason == "keeps a thread" else "threads 1 was here" if not reason else "threads 1"), a
 
 
-def test_workers_with_a_terminal_start_by_exec(rdzv, cache):
-    main = script(rdzv, "import sys, lib_one\nprint('terminal', sys.stdout.isatty(), lib_one.TTY)\n")
-    env = library(rdzv, lib_one="import sys\nTTY = sys.stdout.isatty()\n")
-    a, _, _, _ = job(rdzv, cache, "auto", "--pty", main, env=env, nproc=1, expect=0)
-    assert a.says("no warm start, .*: an import may ask for the worker's terminal") and a.says("terminal True True"), a
+def test_an_import_sees_the_terminal_that_workers_have(rdzv, cache):
+    """And one that prints there is left out, however much it prints."""
+    main = script(rdzv, "import sys, lib_one, lib_two\nprint('terminal', sys.stdout.isatty(), lib_one.TTY)\n")
+    env = library(rdzv, lib_one="import sys\nTTY = [s.isatty() for s in (sys.stdout, sys.stderr)]\n", lib_two="print('x' * 100000)\n")
+    a, _, _, _ = job(rdzv, cache, "auto", "--pty", main, env=env, expect=0)
+    assert forked(a) and a.says("lib_two is left out: it prints when it is imported") and a.says(r"terminal True \[True, True\]"), a
 
 
 def test_a_module_that_is_missing_is_told_at_once(rdzv, cache):

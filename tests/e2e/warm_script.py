@@ -156,7 +156,7 @@ def observe():
     see("seccomp", status("Seccomp"))
     see("capabilities", status("CapEff"))
     see("children", read(f"/proc/self/task/{os.getpid()}/children"))
-    see("descriptors", sorted((int(n), os.readlink(f"/proc/self/fd/{n}").split(":")[0]) for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")))
+    see("descriptors", sorted((int(n), os.readlink(f"/proc/self/fd/{n}").split(":")[0].rstrip("0123456789")) for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")))
     with open(os.devnull) as f:
         see("next descriptor", f.fileno())
     # Signals.

@@ -20,7 +20,7 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-enum { PATIENCE_MS = 20000, SOCKET_FD = 240, ZIP_FD, PLAN_FD, STRINGS = 8 };
+enum { PATIENCE_MS = 20000, SOCKET_FD = 240, ZIP_FD, PLAN_FD, MASTER_FD, STRINGS = 8 };
 
 static char self_path[4096];
 static bool fork_fails;
@@ -52,8 +52,9 @@ static void tell_all(char **argv) {
   snprintf(packet[0], sizeof(packet[0]), "Lzip: %s", file);
   put_file(file, sizeof(file), PLAN_FD);
   snprintf(packet[1], sizeof(packet[1]), "Lplan: %s", file);
-  snprintf(packet[2], sizeof(packet[2]), "Lleader %d, signal %d, blocked %d, %s %s", getsid(0) == getpid(), dies_with,
-           sigismember(&blocked, SIGUSR1), argv[1], argv[2]);
+  snprintf(packet[2], sizeof(packet[2]), "Lleader %d, signal %d, blocked %d, terminals %d%d%d, %s %s",
+           getsid(0) == getpid(), dies_with, sigismember(&blocked, SIGUSR1), isatty(1), isatty(2),
+           fcntl(MASTER_FD, F_GETFD) == 0, argv[1], argv[2]);
   const char *path = getenv("PYTHONPATH"), *more = getenv("MORE");
   snprintf(packet[3], sizeof(packet[3]), "L%s %s %s", path ? path : "no path", getenv("RDZV_TEMPLATE"),
            more ? more : "-");
@@ -94,14 +95,22 @@ _Noreturn static void play_template(char **argv) {
 
 /* The guard. ------------------------------------------------------------------------------------------------------- */
 
+static unsigned terminals; /* of the next start */
+
 /* A start of argv[0] with these variables. The plan's file, which the template finds, has all strings. */
 static int start_template(const char *python, const char *const *env) {
-  struct guard_cmd_spawn c = {.argc = 2};
+  struct guard_cmd_spawn c = {.argc = 2, .terminals = terminals};
   char bytes[8192];
   size_t n = (size_t)snprintf(bytes, sizeof(bytes), "%s%ctrain.py", python, 0) + 1;
   for (; *env; env++, c.envc++) n += (size_t)snprintf(bytes + n, sizeof(bytes) - n, "%s", *env) + 1;
   c.size = (uint32_t)n;
   int fds[GUARD_TEMPLATE_FDS] = {memfd_create("plan", MFD_CLOEXEC), memfd_create("zip", MFD_CLOEXEC)};
+  if (terminals) {
+    fds[3] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+    assert_int_equal(unlockpt(fds[3]), 0);
+    fds[2] = open(ptsname(fds[3]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(fds[2] >= 0);
+  }
   assert_int_equal(write(fds[0], bytes, n), n);
   assert_int_equal(write(fds[1], "PK", 2), 2);
   return guard_template_start(&rig.t, &c, fds);
@@ -152,7 +161,7 @@ static void test_other_programs(void **state) {
     assert_int_equal(start_template(programs[i / 2].python, plain_env), 0);
     assert_true(rig.t.pid > 0 && guard_template_takes(&rig.t));
     assert_int_equal(rig.t.by_ms, rig.now_ms + FIRST_WORD_MS);
-    assert_int_equal(count_fds(), rig.fds + 1 + GUARD_TEMPLATE_FDS);
+    assert_int_equal(count_fds(), rig.fds + 1 + GUARD_TEMPLATE_FDS - 2);
     int code = reaped_first ? reap_one(rig.t.pid, NULL) : -1;
     expect_word(TEMPLATE_DOUBT, "the interpreter does not run it, as with -I, -E or -S");
     if (!reaped_first) code = reap_one(rig.t.pid, NULL);
@@ -188,12 +197,38 @@ static void test_what_it_finds(void **state) {
     expect_word(TEMPLATE_LEARNED, "zip: PK");
     snprintf(text, sizeof(text), "plan: %.63s", self_path); /* as much as it tells */
     expect_word(TEMPLATE_LEARNED, text);
-    expect_word(TEMPLATE_LEARNED, "leader 1, signal 9, blocked 0, -c raise SystemExit(3)");
-    snprintf(text, sizeof(text), "/proc/self/fd/241%s probe:2:%d:%zu %s", cases[i].path, envc, size, cases[i].more);
+    expect_word(TEMPLATE_LEARNED, "leader 1, signal 9, blocked 0, terminals 000, -c raise SystemExit(3)");
+    snprintf(text, sizeof(text), "/proc/self/fd/241%s probe:2:%d:%zu:0 %s", cases[i].path, envc, size, cases[i].more);
     expect_word(TEMPLATE_LEARNED, text);
     expect_word(TEMPLATE_READY, "0");
     leave_it();
   }
+}
+
+/* One is at each stream that asks for it, with its master. Another template gets the same ones. */
+static void test_its_terminals(void **state) {
+  for (terminals = GUARD_TTY_OUT; terminals <= (GUARD_TTY_OUT | GUARD_TTY_ERR); terminals++) {
+    char text[GUARD_TEMPLATE_WORD_MAX], word, expected[GUARD_TEMPLATE_WORD_MAX];
+    snprintf(expected, sizeof(expected), "terminals %d%d1,", (terminals & GUARD_TTY_OUT) != 0,
+             (terminals & GUARD_TTY_ERR) != 0);
+    assert_int_equal(start_template(self_path, plain_env), 0);
+    for (int start = 0; start < 2; start++) {
+      bool found = false;
+      do {
+        await_word(&word, text);
+        found = found || strstr(text, expected);
+      } while (word != TEMPLATE_READY);
+      assert_true(found);
+      kill(rig.t.pid, SIGKILL);
+      reap_one(rig.t.pid, NULL);
+      guard_template_gone(&rig.t);
+      assert_true(rig.t.pid > 0);
+    }
+    guard_template_end(&rig.t);
+    reap_one(-1, NULL);
+    assert_int_equal(count_fds(), rig.fds);
+  }
+  terminals = 0;
 }
 
 /* Descriptors lie in the template's places: those that it is to get, in another order, or older ones. */
@@ -329,9 +364,9 @@ int main(int argc, char **argv) {
   ssize_t n = readlink("/proc/self/exe", self_path, sizeof(self_path) - 1);
   if (n <= 0) return 1;
   const struct CMUnitTest tests[] = {
-      TEST(test_other_programs),       TEST(test_what_it_finds), TEST(test_its_places_are_taken),
-      TEST(test_it_cannot_be_started), TEST(test_its_end),       TEST(test_its_early_end),
-      TEST(test_it_is_made_again),     TEST(test_a_second_one),
+      TEST(test_other_programs), TEST(test_what_it_finds),        TEST(test_its_places_are_taken),
+      TEST(test_its_terminals),  TEST(test_it_cannot_be_started), TEST(test_its_end),
+      TEST(test_its_early_end),  TEST(test_it_is_made_again),     TEST(test_a_second_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
