@@ -379,8 +379,11 @@ static int find_key(const struct agent_options *o, const struct cluster *c, stru
 static int start_processes(struct session_options *s, const struct copy_words *words, struct err *e) {
   session_start_daemon(s, rdzvd_main, words);
   const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err, s->daemon.talk};
-  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), e);
+  const struct agent_options *o = s->options;
+  bool stays = o->warm_keep_ms > 0 && s->notify->fd < 0 && warm_is_on(o->warm) && warm_fits(s->argv);
+  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), stays ? s->argv : NULL, e);
   if (rc) daemon_process_kill(&s->daemon);
+  if (!rc && e->code && !o->quiet) log_info("--warm-keep has no effect: %s", e->text);
   return rc;
 }
 

@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backstop's process: it sleeps in sigtimedwait until a process dies or a deadline passes.
+/* The backstop's process: it sleeps in poll until a process dies or a deadline passes.
  *
  * It knows of deaths by signals: SIGCHLD for the guard, and SIGCONT, its parent-death signal, for the agent. SIGCONT
  * also gets through to a process that is stopped. The agent sends the same signal when it moves the fence to an earlier
- * time, so a SIGCONT only means "look again".
+ * time, so a SIGCONT only means "look again". An agent that took a guard that had stayed is not our parent, and is
+ * watched by a pidfd.
  *
  * The guard is not reaped while the agent lives. Agent and guard signal each other by pid, and a pid that is not reaped
  * cannot become a stranger's.
  *
- * It holds no descriptor: a program may wait for the end of the agent's output, or for its port. */
+ * It holds no descriptor of the agent's: a program may wait for the end of its output, or for its port. */
 
 #include "agent/guard/backstop.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,13 +76,34 @@ uint64_t backstop_deadline(const struct backstop *b) {
 
 /* The process. ----------------------------------------------------------------------------------------------------- */
 
-static void wait_for_news(const sigset_t *waited, uint64_t until_ms) {
+struct watched {
+  pid_t agent; /* 0: none */
+  int fd;      /* its pidfd, if it is not our parent; -1 */
+  bool dead;
+};
+
+static void watch_agent(struct watched *w, const struct backstop_page *page, struct backstop *b) {
+  pid_t agent = atomic_load(&page->agent);
+  if (agent != w->agent) {
+    if (w->fd >= 0) close(w->fd);
+    *w = (struct watched){.agent = agent, .fd = -1};
+    backstop_init(b);
+    if (agent > 0 && getppid() != agent) w->fd = (int)syscall(SYS_pidfd_open, agent, 0U);
+    w->dead = agent > 0 && getppid() != agent && w->fd < 0;
+  }
+  if (w->fd >= 0)
+    w->dead = poll(&(struct pollfd){.fd = w->fd, .events = POLLIN}, 1, 0) > 0;
+  else if (agent > 0)
+    w->dead = w->dead || getppid() != agent;
+}
+
+static void wait_for_news(int signals, const struct watched *w, uint64_t until_ms) {
   uint64_t now = boot_ms(), wait = until_ms <= now ? 0 : earliest(until_ms - now, WAIT_MAX_MS);
-  struct timespec t = {.tv_sec = (time_t)(wait / 1000), .tv_nsec = (long)(wait % 1000) * 1000000};
-  if (until_ms == BACKSTOP_NEVER)
-    sigwaitinfo(waited, NULL);
-  else
-    sigtimedwait(waited, NULL, &t);
+  struct pollfd p[] = {{.fd = signals, .events = POLLIN}, {.fd = w->dead ? -1 : w->fd, .events = POLLIN}};
+  struct signalfd_siginfo drop[8];
+  poll(p, 2, until_ms == BACKSTOP_NEVER ? -1 : (int)wait);
+  while (read(signals, drop, sizeof(drop)) > 0) {
+  }
 }
 
 /* 0: it lives. 1: it exited by itself, so nothing of its workers is left. -1: it was killed. */
@@ -98,8 +123,9 @@ static void act(struct backstop *b, enum backstop_act what, pid_t guard) {
   }
 }
 
-_Noreturn void backstop_main(const struct backstop_page *page, pid_t agent, pid_t guard) {
+_Noreturn void backstop_main(const struct backstop_page *page, pid_t guard) {
   struct backstop b;
+  struct watched agent = {.agent = -1, .fd = -1};
   sigset_t waited;
   int fate;
   guard_block_signals();
@@ -112,14 +138,17 @@ _Noreturn void backstop_main(const struct backstop_page *page, pid_t agent, pid_
   copy_close_others(-1, -1);
   while (open("/dev/null", O_RDWR) == 0 || dup(0) <= 2) { /* proctree must not get one of 0 to 2 */
   }
-  backstop_init(&b);
+  int signals = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) _exit(1);
   while ((fate = fate_of(guard)) == 0) {
     enum backstop_act what;
-    if (getppid() != agent) act(&b, backstop_orphan(&b, boot_ms()), guard);
+    watch_agent(&agent, page, &b);
+    if (agent.dead) act(&b, backstop_orphan(&b, boot_ms()), guard);
     backstop_fence(&b, atomic_load(&page->fence_at_ms));
     while ((what = backstop_next(&b, boot_ms())) != BACKSTOP_REST) act(&b, what, guard);
-    wait_for_news(&waited, backstop_deadline(&b));
+    wait_for_news(signals, &agent, backstop_deadline(&b));
   }
-  if (fate < 0) guard_reap_orphans(getppid() == agent ? guard : 0, BACKSTOP_REAP_MS);
+  watch_agent(&agent, page, &b);
+  if (fate < 0) guard_reap_orphans(agent.agent > 0 && !agent.dead ? guard : 0, BACKSTOP_REAP_MS);
   _exit(0);
 }

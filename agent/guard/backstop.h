@@ -35,6 +35,7 @@ enum {
 /* Memory that agent and backstop share. */
 struct backstop_page {
   _Atomic uint64_t fence_at_ms; /* boot_ms after which nothing of a worker may run; BACKSTOP_NEVER: no such time */
+  _Atomic int32_t agent;        /* 0: none, while a guard that stays waits for one (guard_keep) */
 };
 
 /* The decisions, without the process: a function of events and time. */
@@ -56,7 +57,7 @@ enum backstop_act backstop_next(struct backstop *b, uint64_t now_ms);
 void backstop_killed(struct backstop *b, int left);
 uint64_t backstop_deadline(const struct backstop *b);
 
-/* Turns this process into the backstop of `guard`, its child. `agent` is its parent. */
-_Noreturn void backstop_main(const struct backstop_page *page, pid_t agent, pid_t guard);
+/* Turns this process into the backstop of `guard`, its child. */
+_Noreturn void backstop_main(const struct backstop_page *page, pid_t guard);
 
 #endif

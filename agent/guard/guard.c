@@ -19,6 +19,7 @@
 
 #include "agent/guard/guard.h"
 #include "agent/guard/backstop.h"
+#include "agent/guard/likeness.h"
 #include "agent/guard/proctree.h"
 #include "agent/guard/wire.h"
 
@@ -37,6 +38,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/kept/kept.h"
 #include "common/key/secret.h"
 #include "common/limit.h"
 #include "common/system/clock.h"
@@ -48,28 +50,39 @@ enum {
   ROOM_WAIT_MS = 2000,
 };
 
-static struct backstop_page *make_page(void) {
-  struct backstop_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return NULL;
+static struct backstop_page *map_page(int fd) {
+  struct backstop_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return page == MAP_FAILED ? NULL : page;
+}
+
+/* *fd: for an agent that takes the guard later. */
+static struct backstop_page *make_page(int *fd) {
+  *fd = memfd_create("rdzv-guard", MFD_CLOEXEC);
+  if (*fd < 0) return NULL;
+  struct backstop_page *page = ftruncate(*fd, sizeof(*page)) ? NULL : map_page(*fd);
+  if (!page) {
+    close(*fd);
+    return NULL;
+  }
   atomic_store(&page->fence_at_ms, BACKSTOP_NEVER);
+  atomic_store(&page->agent, getpid());
   return page;
 }
 
 /* In the backstop's process: it forks the guard and reports its pid, or a negative errno. */
-_Noreturn static void become_backstop(int sock, const struct backstop_page *page, const struct copy_words *words,
-                                      pid_t agent) {
+_Noreturn static void become_backstop(const struct guard_birth *birth, pid_t agent) {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads the end of the pair */
   secret_lock_again();
   pid_t pid = fork();
   if (pid == 0) {
     secret_lock_again();
-    copy_set_name(words, "rdzv-guard", agent);
-    guard_main(sock);
+    copy_set_name(birth->words, "rdzv-guard", agent);
+    guard_main(birth);
   }
   if (pid < 0) pid = -errno;
-  if (send(sock, &pid, sizeof(pid), MSG_NOSIGNAL) != sizeof(pid) || pid < 0) _exit(1);
-  copy_set_name(words, "backstop", agent);
-  backstop_main(page, agent, pid);
+  if (send(birth->sock, &pid, sizeof(pid), MSG_NOSIGNAL) != sizeof(pid) || pid < 0) _exit(1);
+  copy_set_name(birth->words, "backstop", agent);
+  backstop_main(birth->page, pid);
 }
 
 /* The report of become_backstop; -ETIMEDOUT: it has not come yet. */
@@ -98,17 +111,60 @@ static void forget(struct guard *g) {
   g->fd = g->pid = g->backstop = -1;
 }
 
-int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others, struct err *e) {
-  int pair[2];
-  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
+/* -1: the kernel has no pidfds (before 5.3), or there is no such process. */
+static int open_pidfd(pid_t pid) {
+#ifdef SYS_pidfd_open
+  return (int)syscall(SYS_pidfd_open, pid, 0U);
+#else
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
+/* A guard that has stayed, and was started by a process like this one. */
+static bool take(struct guard *g, const char *likeness) {
+  struct kept_facts all[KEPT_MAX], f;
+  size_t n = kept_list(all, KEPT_MAX);
+  while (n-- > 0) {
+    int page = -1, fd = kept_ask(all[n].pid, KEPT_TAKE, likeness, STDIN_FILENO, &f, &page);
+    if (fd < 0) continue;
+    struct backstop_page *shared = page >= 0 ? map_page(page) : NULL;
+    if (page >= 0) close(page);
+    int pid_fd = shared ? open_pidfd(f.pid) : -1;
+    if (pid_fd >= 0) {
+      *g = (struct guard){
+          .fd = fd, .pid = f.pid, .backstop = f.backstop, .page = shared, .pid_fd = pid_fd, .may_stay = true};
+      return true;
+    }
+    if (shared) munmap(shared, sizeof(*shared));
+    close(fd); /* it ends */
+  }
+  return false;
+}
+
+int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others,
+                char *const *kept_for, struct err *e) {
+  int pair[2], page_fd = -1;
+  struct buf likeness = BUF_INIT, command = BUF_INIT;
+  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1, .pid_fd = -1};
   int rc = file_fill_standard(e); /* or workers would get the pair as their stdin */
   if (rc) return rc;
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) return err_sys(e, -errno, "cannot become a subreaper");
-  struct backstop_page *page = make_page();
-  if (!page) return err_sys(e, -errno, "no memory to share with the guard");
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
-    rc = err_sys(e, -errno, "no socket pair for the guard");
-    munmap(page, sizeof(*page));
+  int has_pidfds = kept_for ? open_pidfd(getpid()) : -1;
+  if (has_pidfds >= 0) close(has_pidfds);
+  bool may_stay = has_pidfds >= 0 && likeness_put(kept_for, &likeness, e) == 0 && likeness.len < KEPT_TEXT_MAX;
+  if (may_stay && take(g, buf_text(&likeness))) {
+    buf_finish(&likeness);
+    return 0;
+  }
+  for (size_t i = 0; may_stay && kept_for[i]; i++) buf_printf(&command, i ? " %s" : "%s", kept_for[i]);
+  struct backstop_page *page = make_page(&page_fd);
+  if (!page || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
+    rc = err_sys(e, -errno, page ? "no socket pair for the guard" : "no memory to share with the guard");
+    if (page) munmap(page, sizeof(*page));
+    if (page) close(page_fd);
+    buf_finish(&likeness);
+    buf_finish(&command);
     return rc;
   }
   sigset_t all, before; /* no handler of the agent may run in the guard */
@@ -119,12 +175,21 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
     close(pair[0]);
     for (size_t i = 0; i < n_others; i++)
       if (others[i] >= 0) close(others[i]);
-    become_backstop(pair[1], page, words, agent);
+    become_backstop(&(struct guard_birth){.sock = pair[1],
+                                          .page = page,
+                                          .page_fd = page_fd,
+                                          .likeness = may_stay ? buf_text(&likeness) : NULL,
+                                          .command = buf_text(&command),
+                                          .words = words},
+                    agent);
   }
   int error = errno;
   sigprocmask(SIG_SETMASK, &before, NULL);
   close(pair[1]);
-  *g = (struct guard){.fd = pair[0], .backstop = pid, .page = page};
+  close(page_fd);
+  buf_finish(&likeness);
+  buf_finish(&command);
+  *g = (struct guard){.fd = pair[0], .backstop = pid, .page = page, .pid_fd = -1, .may_stay = may_stay};
   if (pid > 0) return 0;
   err_sys(e, -error, "cannot fork the guard");
   rc = limit_explain(e);
@@ -364,6 +429,22 @@ int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
   return g->fd >= 0 && g->pid > 0 ? guard_kill_below(g->pid, deadline_ms) : 0;
 }
 
+int guard_kill_marked(const char *variable, uint32_t deadline_ms) {
+  struct proctree t = PROCTREE_INIT;
+  uint64_t deadline = boot_ms() + deadline_ms;
+  int left, empty = 0;
+  while (empty < 2) {
+    proctree_marked(&t, variable);
+    for (size_t i = 0; i < t.n; i++) proc_signal(&t.v[i], SIGKILL);
+    left = (int)t.n;
+    empty = left ? 0 : empty + 1;
+    if (left && boot_ms() >= deadline) break;
+    if (left) pause_ms(1);
+  }
+  proctree_finish(&t);
+  return left;
+}
+
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
   struct proctree t = PROCTREE_INIT;
   uint64_t deadline = boot_ms() + deadline_ms;
@@ -397,22 +478,56 @@ void guard_leave(struct guard *g) {
   g->fd = -1;
 }
 
+/* Room for one more, of that size. */
+static void end_oldest(uint64_t memory) {
+  struct kept_facts all[2 * KEPT_MAX], f;
+  uint64_t most = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / KEPT_MEMORY_SHARE;
+  size_t n = kept_list(all, 2 * KEPT_MAX);
+  for (size_t i = 0; i < n; i++) memory += all[i].memory;
+  for (size_t i = 0; i < n && (n - i >= KEPT_MAX || memory > most); i++) {
+    int fd = kept_ask(all[i].pid, KEPT_END, NULL, -1, &f, NULL);
+    if (fd >= 0) close(fd);
+    memory -= all[i].memory;
+  }
+}
+
+int guard_keep(struct guard *g, uint64_t for_ms, pid_t template, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_KEEP, .u.keep = {.for_ms = for_ms}};
+  int rc = !g->may_stay || g->pid <= 0 || g->fd < 0 ? err_set(e, -ENOENT, "there is none") : 0;
+  if (rc == 0) end_oldest(kept_memory_of(template));
+  int fd = rc ? rc : kept_listen(g->pid, e);
+  if (fd >= 0) {
+    /* The backstop takes this process's death for no fault now. If the guard has reasons not to stay, it ends. */
+    atomic_store(&g->page->agent, 0);
+    rc = send_command(g, &c, sizeof(c.u.keep), &fd, 1, e);
+    if (rc) atomic_store(&g->page->agent, getpid());
+    close(fd);
+  }
+  bool stays = fd >= 0 && rc == 0;
+  guard_leave(g);
+  if (stays) g->pid = g->backstop = -1;
+  return fd < 0 ? fd : rc;
+}
+
 /* Until it ends, but no longer than this. Its end is seen at once where the kernel has pidfd_open (5.3). */
 static void await_end(pid_t pid, unsigned us) {
-#ifdef SYS_pidfd_open
-  int fd = (int)syscall(SYS_pidfd_open, pid, 0U);
-  if (fd >= 0) {
-    ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, &(struct timespec){.tv_nsec = us * 1000L}, NULL);
-    close(fd);
+  int fd = open_pidfd(pid);
+  if (fd < 0) {
+    pause_us(us);
     return;
   }
-#endif
-  pause_us(us);
+  ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, &(struct timespec){.tv_nsec = us * 1000L}, NULL);
+  close(fd);
 }
 
 /* A dead guard is the backstop's until that is gone, and ours then. */
 void guard_finish(struct guard *g, uint32_t deadline_ms) {
   guard_leave(g);
+  if (g->pid_fd >= 0) {
+    if (g->pid > 0 && poll(&(struct pollfd){.fd = g->pid_fd, .events = POLLIN}, 1, (int)deadline_ms) <= 0) return;
+    close(g->pid_fd);
+    g->pid_fd = g->pid = g->backstop = -1;
+  }
   uint64_t deadline = boot_ms() + deadline_ms;
   for (unsigned us = 50; !is_reaped(&g->backstop) || !is_reaped(&g->pid); us = us < 16000 ? us * 2 : 16000) {
     if (boot_ms() >= deadline) return;

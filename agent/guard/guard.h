@@ -46,14 +46,22 @@ struct guard {
   pid_t pid;      /* the guard's; 0: not known yet (guard_await); -1: it is gone, and reaped */
   pid_t backstop; /* our child, the guard's parent; -1 as above */
   int failed;     /* it could not be started: a negative errno, until guard_next has reported it */
+  bool may_stay;  /* guard_keep can keep it */
+  int pid_fd;     /* of a guard that had stayed (guard_take): it is not our descendant; -1 */
   struct backstop_page *page;
 };
 
 /* Forks the backstop, which forks the guard. Call it before the first thread and before any descriptor that workers
  * must not see. Descriptors that are open then and not close-on-exec go on to the workers, as with any launcher.
  * words: over their copies guard and backstop write their own names; NULL: they keep the agent's.
- * others: close-on-exec descriptors of this process that the guard must not hold; -1: none. */
-int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others, struct err *e);
+ * others: close-on-exec descriptors of this process that the guard must not hold; -1: none.
+ *
+ * kept_for: the workers' command, if the guard may stay with its template when this process ends (guard_keep); NULL: it
+ * may not. Then a guard that has stayed is taken instead, if it was started by a process like this one (likeness.h) for
+ * the same command. If it cannot stay, that is 0 too, and *e has the reason. It is no descendant of this process: if it and its backstop are killed at once, guard_reap_orphans
+ * does not find what its workers left behind, and guard_kill_marked does. */
+int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others,
+                char *const *kept_for, struct err *e);
 /* Waits until the guard runs, and learns its pid. guard_spawn does it, so that the guard starts while the caller does other
  * work. Earlier commands wait in the socket. After an error guard_next reports that the guard is gone. */
 int guard_await(struct guard *g, struct err *e);
@@ -132,6 +140,11 @@ enum { GUARD_DEATH_REPORT_MAX = 4096 };
 int guard_death_report(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const struct key *key,
                        const void *bytes, size_t len, struct err *e);
 
+/* The guard stays for so long, with its template and for another agent, if nothing of a worker is left. Call it instead
+ * of guard_leave. No more than KEPT_MAX guards of this user stay, and their templates have only a part of the machine's
+ * memory: those that have waited longest end. 0; or a negative errno, and it is as after guard_leave. */
+int guard_keep(struct guard *g, uint64_t for_ms, pid_t template, struct err *e);
+
 /* SIGKILL, if it lives. */
 void guard_sigkill(const struct guard *g);
 /* SIGCONT. No other process reaps the guard before this one does, so its pid cannot become a stranger's. */
@@ -192,6 +205,10 @@ int guard_next(struct guard *g, struct guard_event *ev);
  * descendants, until none is left or deadline_ms passed; reaps them. Returns how many are still there. Blocks up to the
  * deadline. Needs guard_start to have made this process a subreaper. */
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms);
+
+/* After GUARD_GONE of a guard that was taken: SIGKILL to all processes of this user whose environment has that
+ * "NAME=value", until none is left or deadline_ms passed. Returns how many are still there. */
+int guard_kill_marked(const char *variable, uint32_t deadline_ms);
 
 /* Closes the pair. The guard kills what is left, without a death report if guard_death_report(len 0) was called, and
  * exits; so does the backstop. */

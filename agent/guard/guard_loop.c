@@ -27,9 +27,13 @@
  * as at any other stop. Two looks must agree that nothing else is left: one picture alone can miss a process whose
  * parent died while it was taken.
  *
- * The template (template.h) is spared in the same way. It is of no round, and never a leftover. */
+ * The template (template.h) is spared in the same way. It is of no round, and never a leftover.
+ *
+ * An agent may leave the guard to another one (KEEP). Then, with nothing but the template left, the guard waits beside
+ * its name in common/kept until an agent of the same likeness takes it, or its time is over (stay.c). */
 
 #include "agent/guard/proctree.h"
+#include "agent/guard/stay.h"
 #include "agent/guard/template.h"
 #include "agent/guard/wire.h"
 
@@ -102,6 +106,7 @@ struct guard_process {
   uint64_t deep_at_ms, deep_every_ms, stuck_at_ms; /* KILLING */
   uint32_t killed;
   struct template template;
+  struct stay stay;
   struct guard_event *events; /* not yet sent */
   size_t n_events, cap_events;
   struct guard_cmd_death_report death_report;
@@ -615,10 +620,16 @@ static void take_spawn(struct guard_process *s, const struct guard_cmd_spawn *c,
 }
 
 static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
-  if (s->template.pid || n_fds != guard_template_count_fds(c)) {
+  bool stayed = s->stay.template_stayed;
+  s->stay.template_stayed = false;
+  if (n_fds != guard_template_count_fds(c) || (s->template.pid && !stayed) ||
+      guard_template_fits(&s->template, c, fds)) {
     close_all(fds, n_fds);
+    if (stayed && s->template.state == TEMPLATE_FORKS) emit_template(s, TEMPLATE_READY, "those of an earlier start");
     return;
   }
+  if (stayed) emit_template(s, TEMPLATE_AGAIN, "it has stayed, but was made with other variables");
+  guard_template_end(&s->template);
   int rc = guard_template_start(&s->template, c, fds);
   if (rc) emit_template(s, TEMPLATE_DOUBT, strerror(-rc));
 }
@@ -695,12 +706,50 @@ static void keep_death_report(struct guard_process *s, struct guard_cmd_death_re
   s->death_report = *o;
 }
 
+/* KEEP: what comes with it is used when the agent is gone. */
+static void do_keep(struct guard_process *s, const struct guard_cmd_keep *c, const int *fds, int n_fds) {
+  if (n_fds == 1 && s->stay.listener < 0 && s->stay.birth->likeness)
+    guard_stay_prepare(&s->stay, fds[0], c->for_ms);
+  else
+    close_all(fds, n_fds);
+}
+
+/* Another agent has taken this guard; false: there is none, and the guard ends. */
+static bool stay(struct guard_process *s) {
+  if (s->stay.listener < 0) return false;
+  hear_template(s);
+  reap(s);
+  bool idle = s->phase == PHASE_IDLE && s->n_workers == 0 && s->template.state == TEMPLATE_FORKS &&
+              s->template.n_waiting == 0 && !fence_is_due(s) && only_kept_left(s);
+  if (!idle) return guard_stay_end(&s->stay), false;
+  if (s->key) key_wipe(s->key);
+  s->death_report.len = 0;
+  s->suspended = s->overdue = false;
+  s->hold_at_ms = NEVER;
+  s->late_round = 0;
+  do_fence(s, &(struct guard_cmd_fence){.at_ms = NEVER});
+  guard_remove_folder();
+  guard_stay_begin(&s->stay, &s->template);
+  while (s->sock < 0 && s->template.pid > 0 && guard_stay_wait(&s->stay, s->sigchld, &s->template)) {
+    struct signalfd_siginfo drop[8];
+    while (read(s->sigchld, drop, sizeof(drop)) > 0) {
+    }
+    hear_template(s);
+    reap(s);
+    s->sock = guard_stay_answer(&s->stay, &s->template);
+  }
+  guard_stay_end(&s->stay);
+  return s->sock >= 0;
+}
+
 /* From now on no event is sent and nothing is spawned. Descriptors for workers are closed: a reader of the agent's
  * output must not wait for us. */
 static void agent_gone(struct guard_process *s) {
+  close(s->sock);
   s->sock = -1;
   s->n_events = 0;
   guard_template_drop(&s->template);
+  if (stay(s)) return;
   guard_template_end(&s->template);
   for (size_t i = 0; i < s->n_workers; i++) s->workers[i].exec_fd = -1;
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -731,6 +780,7 @@ static bool read_command(struct guard_process *s) {
   }
   switch ((enum guard_command_kind)c.kind) {
   case GUARD_CMD_SPAWN: take_spawn(s, &c.u.spawn, fds, n_fds); break;
+  case GUARD_CMD_KEEP: do_keep(s, &c.u.keep, fds, n_fds); break;
   case GUARD_CMD_TEMPLATE: do_template(s, &c.u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c.u.stop); break;
   case GUARD_CMD_SIGNAL: do_signal(s, &c.u.signal); break;
@@ -861,9 +911,13 @@ void guard_block_signals(void) {
   sigprocmask(SIG_SETMASK, &set, NULL);
 }
 
-_Noreturn void guard_main(int fd) {
-  struct guard_process s = {
-      .sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER, .hold_at_ms = NEVER, .template = {.sock = -1}};
+_Noreturn void guard_main(const struct guard_birth *birth) {
+  struct guard_process s = {.sock = birth->sock,
+                            .phase = PHASE_IDLE,
+                            .fence_at_ms = NEVER,
+                            .hold_at_ms = NEVER,
+                            .template = {.sock = -1},
+                            .stay = {.listener = -1, .birth = birth}};
   setpgid(0, 0);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);

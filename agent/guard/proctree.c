@@ -227,6 +227,35 @@ void proctree_below(struct proctree *t, pid_t top) {
   list(t, top, 0);
 }
 
+void proctree_marked(struct proctree *t, const char *variable) {
+  struct view view = look();
+  struct buf env = BUF_INIT;
+  size_t kept = 0, size = strlen(variable) + 1;
+  char path[40];
+  scan(t);
+  for (size_t i = 0; i < t->n; i++) {
+    ssize_t n;
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)t->v[i].entry);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    buf_clear(&env);
+    buf_putc(&env, '\0'); /* every variable has a NUL before and behind it */
+    while (fd >= 0 && (n = read(fd, buf_reserve(&env, 4096), 4096)) > 0) buf_commit(&env, (size_t)n);
+    if (fd >= 0) close(fd);
+    bool found = false;
+    for (size_t at = 0; at + size < env.len && !found; at++) {
+      const char *nul = memchr(env.data + at, '\0', env.len - at - size);
+      if (!nul) break;
+      at = (size_t)(nul - env.data);
+      found = memcmp(nul + 1, variable, size) == 0;
+    }
+    if (!found || t->v[i].state == 'Z') continue;
+    t->v[kept] = t->v[i];
+    translate(&view, &t->v[kept++], NULL);
+  }
+  t->n = kept;
+  buf_finish(&env);
+}
+
 bool proc_read(pid_t pid, struct proc *p) {
   struct view view = look();
   if (view.depth == 0) return read_entry(pid, p);

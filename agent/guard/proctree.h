@@ -39,6 +39,8 @@ void proctree_children(struct proctree *t);
 void proctree_descendants(struct proctree *t, pid_t spare);
 /* All descendants of `top`, without `top` itself. `top` is a descendant of this process. Otherwise as above. */
 void proctree_below(struct proctree *t, pid_t top);
+/* All processes whose environment, as far as this user may read it, has that "NAME=value". Without zombies. */
+void proctree_marked(struct proctree *t, const char *variable);
 
 /* Sends `signo` to p if it is still the same process and alive. False: no permission (it now runs as another user). */
 bool proc_signal(const struct proc *p, int signo);

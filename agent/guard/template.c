@@ -3,7 +3,7 @@
  *
  *   guard -plan (memory file)-> template, at its start
  *   template -one packet: a letter and a text-> guard: how far it is (enum guard_template_word)
- *   guard -SPAWN with four descriptors-> template, which forks twice and does not answer
+ *   guard -SPAWN with five descriptors-> template, which forks twice and does not answer
  *   worker -its pid-> guard -'g'-> worker, over a pair of sockets of this worker alone
  *   worker -end of file-> guard, when the command is about to run, as exec would close a pipe
  *
@@ -21,9 +21,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/deadline.h"
@@ -148,6 +150,45 @@ int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, co
   return begin(t);
 }
 
+/* Whether two memory files have the same first bytes. */
+static bool is_same(int a, int b, size_t size) {
+  char *x = mmap(NULL, size, PROT_READ, MAP_PRIVATE, a, 0), *y = mmap(NULL, size, PROT_READ, MAP_PRIVATE, b, 0);
+  bool same = x != MAP_FAILED && y != MAP_FAILED && memcmp(x, y, size) == 0;
+  if (x != MAP_FAILED) munmap(x, size);
+  if (y != MAP_FAILED) munmap(y, size);
+  return same;
+}
+
+bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn *c, const int *fds) {
+  struct winsize here = {0}, there = {0};
+  struct stat st;
+  if (!t->pid || !t->again || c->argc != t->command.argc || c->envc != t->command.envc || c->size != t->command.size ||
+      c->terminals != t->command.terminals || !c->size || fstat(fds[0], &st) || st.st_size < (off_t)c->size)
+    return false;
+  if (c->terminals && (ioctl(fds[3], TIOCGWINSZ, &here) || ioctl(t->files[3], TIOCGWINSZ, &there) ||
+                       here.ws_col != there.ws_col || here.ws_row != there.ws_row))
+    return false;
+  return is_same(fds[0], t->files[0], c->size);
+}
+
+static bool send_fds(int sock, const void *packet, size_t size, const int *fds, size_t n) {
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int) * (GUARD_SPAWN_FDS + 2))];
+  } control = {0};
+  struct iovec iov = {.iov_base = (void *)(uintptr_t)packet, .iov_len = size};
+  struct msghdr m = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int) * n)};
+  struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+  *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int) * n), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  memcpy(CMSG_DATA(h), fds, sizeof(int) * n);
+  return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+void guard_template_stdin(struct template *t, int fd) {
+  if (t->sock >= 0) send_fds(t->sock, "i", 1, &fd, 1);
+}
+
 void guard_template_end(struct template *t) {
   if (t->pid > 0 && kill(-t->pid, SIGKILL)) kill(t->pid, SIGKILL);
   give_up(t);
@@ -231,20 +272,11 @@ void guard_template_queue(struct template *t, const struct guard_cmd_spawn *c, c
 static bool send_spawn(struct template *t, struct waiting_worker *w) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return false;
-  int fds[GUARD_SPAWN_FDS + 1] = {w->fds[0], w->fds[1], w->fds[2], pair[1]};
+  int fds[GUARD_SPAWN_FDS + 2] = {w->fds[0], w->fds[1], w->fds[2], pair[1], STDIN_FILENO};
   uint32_t record = w->command.local_rank == 0;
   uint32_t packet[] = {w->command.argc, w->command.envc, w->command.cpus_size,
                        w->command.size, record,          w->command.round};
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(fds))];
-  } control = {0};
-  struct iovec iov = {.iov_base = packet, .iov_len = sizeof(packet)};
-  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
-  struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-  *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(fds)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  memcpy(CMSG_DATA(h), fds, sizeof(fds));
-  bool sent = sendmsg(t->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(packet);
+  bool sent = send_fds(t->sock, packet, sizeof(packet), fds, GUARD_SPAWN_FDS + 2);
   close(pair[1]);
   fcntl(pair[0], F_SETFL, O_NONBLOCK);
   w->pair = pair[0];

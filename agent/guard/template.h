@@ -42,6 +42,10 @@ struct template {
 
 /* 0, or a negative errno. Takes the descriptors, as many as there should be. There is none yet. */
 int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int *fds);
+/* Whether it is what TEMPLATE asks for: the same command, variables and terminal. */
+bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn *c, const int *fds);
+/* Its stdin, while no worker is being forked. Its workers get the guard's. */
+void guard_template_stdin(struct template *t, int fd);
 /* SIGKILL to it and to its forks that are no workers. They are no longer spared, and are to be reaped. */
 void guard_template_end(struct template *t);
 /* It was reaped. If it was ready and had no doubt, it is made again, a few times. */

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "agent/guard/guard.h"
 #include "common/key/key.h"
+#include "common/system/copy.h"
 
 enum guard_command_kind {
   GUARD_CMD_SPAWN = 1,
@@ -17,7 +18,8 @@ enum guard_command_kind {
   GUARD_CMD_FENCE,
   GUARD_CMD_ADOPT,
   GUARD_CMD_SUSPEND,
-  GUARD_CMD_TEMPLATE
+  GUARD_CMD_TEMPLATE,
+  GUARD_CMD_KEEP /* with a listening socket */
 };
 
 /* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
@@ -48,6 +50,10 @@ struct guard_cmd_suspend {
   uint32_t on;
 };
 
+struct guard_cmd_keep {
+  uint64_t for_ms;
+};
+
 struct guard_cmd_fence {
   uint64_t at_ms;
 };
@@ -66,6 +72,7 @@ struct guard_command {
     struct guard_cmd_stop stop;
     struct guard_cmd_signal signal;
     struct guard_cmd_fence fence;
+    struct guard_cmd_keep keep;
     struct guard_cmd_adopt adopt;
     struct guard_cmd_suspend suspend;
     struct guard_cmd_death_report death_report;
@@ -73,7 +80,15 @@ struct guard_command {
 };
 
 /* The guard's process, after the fork. */
-_Noreturn void guard_main(int fd);
+struct guard_birth {
+  int sock; /* to the agent */
+  struct backstop_page *page;
+  int page_fd;          /* -1: it may not stay */
+  const char *likeness; /* of the agent; it lives as long as this process */
+  const char *command;  /* of its workers, as text */
+  const struct copy_words *words;
+};
+_Noreturn void guard_main(const struct guard_birth *birth);
 /* Blocks all signals but those that a fault raises. */
 void guard_block_signals(void);
 

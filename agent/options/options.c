@@ -276,6 +276,19 @@ static void settle_hang(struct settling *s) {
   options_note_ignored(s, "hang-stacks", why);
 }
 
+/* A scheduler ends what a job leaves behind, and rightly so. */
+static void settle_warm(struct settling *s) {
+  struct agent_options *o = s->o;
+  const char *why = o->nnodes.max > 1              ? "it is for jobs of one node"
+                    : s->cluster->scheduler.is_set ? "nothing of a scheduler's job may stay when it has ended"
+                    : s->cluster->launcher.is_set  ? "nothing that a launcher has started may stay when it has ended"
+                    : strcmp(o->warm, "off") == 0  ? "--warm is off"
+                                                   : NULL;
+  if (!why || !o->warm_keep_ms) return;
+  o->warm_keep_ms = 0;
+  options_note_ignored(s, "warm-keep", why);
+}
+
 /* An empty list means the default, as under torchrun. */
 static void settle_signals(struct settling *s) {
   struct agent_options *o = s->o;
@@ -351,6 +364,7 @@ static int settle_all(struct settling *s, struct err *e) {
   if (o->orphan_grace_ms < 0)
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? ORPHAN_GRACE_FIXED_MS : ORPHAN_GRACE_MS;
   settle_hang(s);
+  settle_warm(s);
   settle_signals(s);
   /* An explicit 0 counts: it prevents --log-dir from implying --tee 3. */
   s->o->output.streams_named = options_is_given(s, "redirects") || options_is_given(s, "tee");

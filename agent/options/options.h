@@ -153,9 +153,10 @@ struct agent_options {
   bool exclude_busy;       /* leave out GPUs that are in use or fail */
   bool mpi_env;            /* also set mpirun's variables, OMPI_COMM_WORLD_* */
   enum numa_binding numa;
-  const char *warm;   /* off, auto, or the modules of the template, with commas between (agent/warm) */
-  uint64_t signals;   /* bit n: at signal n the agent stops its workers with the same signal and exits */
-  bool signals_named; /* given by --signals-to-handle or its variables: they count even if ignored at the start */
+  const char *warm;     /* off, auto, or the modules of the template, with commas between (agent/warm) */
+  int64_t warm_keep_ms; /* the template stays so long after the job; 0: it does not */
+  uint64_t signals;     /* bit n: at signal n the agent stops its workers with the same signal and exits */
+  bool signals_named;   /* given by --signals-to-handle or its variables: they count even if ignored at the start */
 
   struct output_settings output;
   const char *verdict_file; /* NULL: none */

@@ -170,6 +170,16 @@ static const struct opt table[] = {
      .parse = option_warm,
      .help = "Fork workers from a Python process that has imported these modules. auto: those that earlier workers "
              "of the script imported."},
+    {.name = "warm-keep",
+     .in_file = true,
+     .type = OPT_DURATION,
+     .offset = FIELD(warm_keep_ms),
+     .def = "0s",
+     .min = 0,
+     .max = TIMEOUT_MAX_MS,
+     .label = "TIME",
+     .help = "The Python process of --warm stays so long after the job, for the next start of the script. For jobs of one "
+             "node, outside of schedulers."},
     {.name = "nccl-ids",
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_ids),

@@ -752,10 +752,14 @@ class Template:
                     self.tell("A", f"{changed} has changed")
                     restart(self.argv, self.start_env, "probe" + self.stage[self.stage.index(":"):])
                 continue
-            data, control, _, _ = self.sock.recvmsg(64, self.M["_socket"].CMSG_SPACE(16), self.M["_socket"].MSG_CMSG_CLOEXEC)
+            data, control, _, _ = self.sock.recvmsg(64, self.M["_socket"].CMSG_SPACE(20), self.M["_socket"].MSG_CMSG_CLOEXEC)
             if not data:
                 os._exit(0)
             fds = [int.from_bytes(c[2][i:i + 4], sys.byteorder) for c in control for i in range(0, len(c[2]), 4)]
+            if len(data) == 1:  # between two jobs: another stdin
+                os.dup2(fds[0], 0)
+                os.close(fds[0])
+                continue
             if data[20:] != batch:  # once for the workers of a round
                 batch = data[20:]
                 self.read_notes()
@@ -763,7 +767,7 @@ class Template:
                     self.tell("B", str(LEARN_S))
                     self.learn()
                 changed = self.what_changed()
-            if len(fds) == 4 and not changed and self.fork(data, fds):
+            if len(fds) == 5 and not changed and self.fork(data, fds):
                 return
             forked_at = clock()
             for fd in fds:
@@ -801,7 +805,7 @@ class Template:
             os._exit(70)
 
     def become_worker(self, data, fds):
-        memory, out, err, pair = fds
+        memory, out, err, pair, stdin = fds
         argc, envc, cpus_size, size, record = (int.from_bytes(data[i:i + 4], sys.byteorder) for i in range(0, 20, 4))
         text = b""
         while len(text) < size:
@@ -829,6 +833,7 @@ class Template:
         if os.getppid() != self.guard:
             os._exit(0)
         self.sock.close()
+        os.dup2(stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         if cpus_size:
@@ -838,7 +843,7 @@ class Template:
                 os.write(pair, (-e.errno).to_bytes(4, sys.byteorder, signed=True))
         self.set_environment(env)
         self.make_folder()
-        for fd in (memory, out, err, *own_fds(self.stage)[1:]):
+        for fd in (memory, out, err, stdin, *own_fds(self.stage)[1:]):
             os.close(fd)
         self.refresh()
         if record:

@@ -108,6 +108,8 @@ const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT, TEXT_TOLD)
 static const char agent_prefix[] = "RDZV_AGENT_";
 /* An outer torchrun or agent has set these for its own workers alone, or they lead to the job's key. */
 static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", "RDZV_KEY", "RDZV_KEY_FILE", NULL};
+/* A shell's words to its child, other ones at each start. No import reads them. */
+static const char *const fleeting[] = {"_", "OLDPWD", NULL};
 
 struct numbers {
   int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: among the workers of its agent */
@@ -219,6 +221,7 @@ char **env_create_common(char *const *base, int64_t workers) {
       own = has_name(base[i], env_texts[k].name, strlen(env_texts[k].name)) &&
             strcmp(env_texts[k].name, "OMP_NUM_THREADS") != 0;
     for (size_t k = 0; dropped[k] && !own; k++) own = has_name(base[i], dropped[k], strlen(dropped[k]));
+    for (size_t k = 0; fleeting[k] && !own; k++) own = has_name(base[i], fleeting[k], strlen(fleeting[k]));
     if (!own) env[at++] = xstrdup(base[i]);
   }
   return env;

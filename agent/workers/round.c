@@ -27,6 +27,7 @@
 #include "agent/workers/round.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -100,6 +101,7 @@ struct round_driver {
   char *interpreter;              /* of the first worker that printed a traceback in this round; NULL: not known */
   bool warm;                      /* workers may be forked from a template */
   unsigned terminals;             /* of the template: enum guard_terminals */
+  pid_t template;                 /* 0: none */
   bool no_files;                  /* no folder for error files could be made: logged once */
   bool suspended, settling;       /* settling: the workers are stopped, their last output is on its way */
   bool closing;
@@ -688,6 +690,11 @@ static void on_guard_gone(struct round_driver *r) {
   if (r->closing) return;
   log_debug("the guard (pid %d) is gone: killing all its processes", (int)r->guard.pid);
   int left = guard_reap_orphans(r->o.daemon_pid(r->o.ctx), REAP_MS);
+  if (r->guard.pid_fd >= 0) {
+    char *marked = xasprintf("RDZV_AGENT_SOCKET=%s", sdk_server_name(r->sdk));
+    left += guard_kill_marked(marked, REAP_MS);
+    free(marked);
+  }
   for (uint32_t i = 0; i < r->o.count; i++) r->v[i].words_by_ms = r->v[i].file_by_ms = 0;
   r->look_by_ms = 0;
   r->clear = false;
@@ -810,7 +817,10 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
     break;
   case GUARD_LEFTOVER: log_leftover(g); break;
   case GUARD_SUSPENDED: on_guard_suspended(r); break;
-  case GUARD_TEMPLATE: log_template(g); break;
+  case GUARD_TEMPLATE:
+    r->template = g->error == TEMPLATE_DOUBT ? 0 : g->pid;
+    log_template(g);
+    break;
   case GUARD_FENCED: report(r, event_of(g, SUP_FENCED)); break;
   case GUARD_STUCK:
     guard_watch_stuck(&r->watch);
@@ -1045,7 +1055,14 @@ void round_close(struct round_driver *r) {
   if (r->look) aside_leave(r->look);
   r->look = NULL;
   r->spare = r->o.daemon_pid(r->o.ctx);
-  guard_leave(&r->guard);
+  struct err e = ERR_INIT;
+  if (!r->guard.may_stay || !r->template)
+    guard_leave(&r->guard);
+  else if (guard_keep(&r->guard, (uint64_t)r->o.options->warm_keep_ms, r->template, &e))
+    log_info("the template does not stay: %s", e.text);
+  else
+    log_debug("the template stays for %" PRId64 " s, for the next start (rdzvctl warm)",
+              r->o.options->warm_keep_ms / 1000);
 }
 
 static void on_wake_closed(uv_handle_t *handle) {

@@ -16,9 +16,10 @@ enum {
 void copy_set_name(const struct copy_words *w, const char *name, pid_t of) {
   prctl(PR_SET_NAME, name, 0, 0, 0);
   if (!w || w->argc == 0) return;
+  static size_t room; /* the words are gone after the first name */
   char *end = w->argv[0];
-  for (int i = 0; i < w->argc && w->argv[i] == end; i++) end += strlen(end) + 1;
-  size_t room = (size_t)(end - w->argv[0]);
+  for (int i = 0; i < w->argc && w->argv[i] == end && !room; i++) end += strlen(end) + 1;
+  if (!room) room = (size_t)(end - w->argv[0]);
   if (room < 2) return;
   memset(w->argv[0], 0, room);
   snprintf(w->argv[0], room - 1, "%s of %d", name, (int)of);

@@ -34,6 +34,7 @@
 #include "common/system/loop.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/failure.h"
+#include "daemon/ctl/warm.h"
 
 int ctl_complain(const struct client *c, int exit_code, const char *fmt, ...) {
   struct buf text = BUF_INIT, shown = BUF_INIT, object = BUF_INIT;
@@ -228,6 +229,28 @@ static int print_own_token(struct client *c, bool *done) {
   return EXIT_CODE_OK;
 }
 
+/* Of this machine, without a daemon. *done: it was one of these commands. */
+static int answer_warm(struct client *c, bool *done) {
+  const struct ctl_request *r = &c->request;
+  struct buf out = BUF_INIT;
+  bool ends = strcmp(r->verb, "warm-end") == 0;
+  int ended = ends ? ctl_end_warm(r->pid) : 0;
+  *done = ends || strcmp(r->verb, "warm") == 0;
+  if (!*done) return EXIT_CODE_OK;
+  if (ends && ended == 0 && r->pid >= 0)
+    return ctl_complain(c, EXIT_CODE_USAGE, "no template of yours with the number %d stays on this machine",
+                        (int)r->pid);
+  if (!ends)
+    ctl_put_warm(&out, r->json);
+  else if (r->json)
+    buf_printf(&out, "{\"ok\": true, \"ended\": %d}\n", ended);
+  else
+    buf_printf(&out, "%d ended\n", ended);
+  ctl_print_printable(stdout, buf_text(&out), out.len, r->json);
+  buf_finish(&out);
+  return EXIT_CODE_OK;
+}
+
 /* The process exits without closing the loop: a lookup that hangs in the pool could not be waited for. */
 int main(int argc, char **argv) {
   static struct client c;
@@ -242,6 +265,7 @@ int main(int argc, char **argv) {
   if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   code = check_words(&c);
   if (code == 0 && ctl_wants_token(&c)) code = print_own_token(&c, &done);
+  if (code == 0 && !done) code = answer_warm(&c, &done);
   if (code || done) return code;
   signal(SIGPIPE, SIG_IGN);
   _exit(run(&c));

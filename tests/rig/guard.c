@@ -30,7 +30,7 @@ uint64_t now_ms(void) {
 struct guard start(void) {
   struct guard g;
   struct err e = ERR_INIT;
-  if (guard_start(&g, NULL, NULL, 0, &e) || guard_await(&g, &e)) fail_msg("%s", e.text);
+  if (guard_start(&g, NULL, NULL, 0, NULL, &e) || guard_await(&g, &e)) fail_msg("%s", e.text);
   return g;
 }
 

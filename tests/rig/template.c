@@ -106,7 +106,7 @@ void answer(const struct asked *a, const void *bytes, size_t len) {
 }
 
 void forget(struct asked *a) {
-  for (int i = 0; i < GUARD_SPAWN_FDS + 1; i++) close(a->fds[i]);
+  for (int i = 0; i < GUARD_SPAWN_FDS + 2; i++) close(a->fds[i]);
 }
 
 /* In the child. It must not keep the guard's end of its own pair, which is in every fork of this process. */

@@ -30,7 +30,7 @@ extern struct template_rig {
 /* A SPAWN as the template got it. */
 struct asked {
   uint32_t words[6]; /* argc, envc, cpus_size, size, record, round */
-  int fds[GUARD_SPAWN_FDS + 1];
+  int fds[GUARD_SPAWN_FDS + 2];
   uint32_t rank; /* as the worker's memory file has it */
 };
 

@@ -248,7 +248,7 @@ static void test_has_a_name_of_its_own(void **state) {
   char before[sizeof(words)];
   memcpy(before, words, sizeof(words));
   struct guard g;
-  assert_int_equal(guard_start(&g, &(struct copy_words){3, argv}, NULL, 0, NULL), 0);
+  assert_int_equal(guard_start(&g, &(struct copy_words){3, argv}, NULL, 0, NULL, NULL), 0);
   assert_int_equal(guard_await(&g, NULL), 0);
   assert_memory_equal(words, before, sizeof(words));
   snprintf(path, sizeof(path), "/proc/%d/mem", (int)g.pid);

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The guard waits for another agent. It answers the questions of common/kept, each on a connection of its own.
+ *
+ * Only processes of this user are answered. A question must be there when its connection is, or soon: a process that
+ * connects and is silent delays the others by QUESTION_MS. An agent is taken if its likeness is the one of the agent
+ * that started this guard, as it was then, and if this process is still in the same cgroup. */
+
+#include "agent/guard/stay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "agent/guard/backstop.h"
+#include "common/deadline.h"
+#include "common/kept/kept.h"
+#include "common/mem.h"
+#include "common/system/clock.h"
+#include "common/system/file.h"
+
+enum { QUESTION_MS = 200, CGROUP_MAX = 4096 };
+
+void guard_stay_prepare(struct stay *s, int listener, uint64_t for_ms) {
+  s->listener = listener;
+  s->for_ms = for_ms;
+}
+
+void guard_stay_begin(struct stay *s, struct template *t) {
+  int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
+  guard_template_stdin(t, STDIN_FILENO);
+  if (null > 2) close(null);
+  atomic_store(&s->birth->page->fence_at_ms, BACKSTOP_NEVER);
+  s->since_ms = boot_ms();
+  s->until_ms = s->since_ms + s->for_ms;
+  s->ended = false;
+}
+
+bool guard_stay_wait(struct stay *s, int sigchld, const struct template *t) {
+  uint64_t now = boot_ms();
+  if (s->ended || now >= s->until_ms) return false;
+  struct pollfd p[] = {
+      {.fd = sigchld, .events = POLLIN}, {.fd = s->listener, .events = POLLIN}, {.fd = t->sock, .events = POLLIN}};
+  poll(p, 3, (int)earliest(s->until_ms - now, 60000));
+  return true;
+}
+
+static void send_answer(int sock, const struct kept_facts *f, int page) {
+  struct iovec iov = {(void *)(uintptr_t)f, sizeof(*f)};
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control = {0};
+  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+  if (page >= 0) {
+    m.msg_control = control.bytes;
+    m.msg_controllen = sizeof(control.bytes);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(h), &page, sizeof(int));
+  }
+  sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* A likeness has this process's cgroup as it was when the guard was started. */
+static bool was_moved(const char *likeness) {
+  char text[CGROUP_MAX];
+  return file_read_text("/proc/self/cgroup", text, sizeof(text)) <= 0 || !strstr(likeness, text);
+}
+
+/* The page's agent is the peer from now on, and the backstop looks. */
+static bool give(struct stay *s, struct template *t, const struct ucred *peer, const char *likeness, int input) {
+  if (input < 0 || strcmp(likeness, s->birth->likeness) != 0 || was_moved(likeness)) return false;
+  dup2(input, STDIN_FILENO);
+  guard_template_stdin(t, STDIN_FILENO);
+  atomic_store(&s->birth->page->agent, peer->pid);
+  kill(getppid(), SIGCONT);
+  copy_set_name(s->birth->words, "rdzv-guard", peer->pid);
+  s->template_stayed = true;
+  return true;
+}
+
+int guard_stay_answer(struct stay *s, struct template *t) {
+  static char text[KEPT_TEXT_MAX + 1];
+  struct ucred peer;
+  socklen_t len = sizeof(peer);
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct iovec iov = {text, sizeof(text) - 1};
+  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+  int sock = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), input = -1;
+  if (sock < 0) return -1;
+  bool known = getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid();
+  if (known) poll(&(struct pollfd){.fd = sock, .events = POLLIN}, 1, QUESTION_MS);
+  ssize_t n = known ? recvmsg(sock, &m, MSG_CMSG_CLOEXEC) : -1;
+  struct cmsghdr *h = n < 0 ? NULL : CMSG_FIRSTHDR(&m);
+  if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) memcpy(&input, CMSG_DATA(h), sizeof(int));
+  text[n > 0 ? n : 0] = '\0';
+  bool taken = text[0] == KEPT_TAKE && give(s, t, &peer, text + 1, input);
+  if (taken || text[0] == KEPT_LOOK || text[0] == KEPT_END) {
+    uint64_t now = boot_ms();
+    struct kept_facts f = {.size = sizeof(f),
+                           .pid = getpid(),
+                           .backstop = getppid(),
+                           .template = t->pid,
+                           .age_s = (uint32_t)((now - s->since_ms) / 1000),
+                           .left_s = now < s->until_ms ? (uint32_t)((s->until_ms - now) / 1000) : 0,
+                           .memory = taken ? 0 : kept_memory_of(t->pid)};
+    snprintf(f.command, sizeof(f.command), "%s", s->birth->command);
+    send_answer(sock, &f, taken ? s->birth->page_fd : -1);
+  }
+  s->ended = text[0] == KEPT_END;
+  if (input >= 0) close(input);
+  if (taken) return sock;
+  if (!s->ended) close(sock); /* else this process's end closes it */
+  return -1;
+}
+
+void guard_stay_end(struct stay *s) {
+  if (s->listener >= 0) {
+    kept_forget(getpid());
+    close(s->listener);
+  }
+  s->listener = -1;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_GUARD_STAY_H
+#define AGENT_GUARD_STAY_H
+
+/* A guard between two agents: it has a template, no worker, and no stdin. Private to this folder. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "agent/guard/template.h"
+#include "agent/guard/wire.h"
+
+struct stay {
+  int listener; /* common/kept; -1: the guard is not to stay */
+  uint64_t for_ms;
+  uint64_t since_ms, until_ms; /* boot_ms */
+  bool ended;                  /* somebody asked it to end */
+  bool template_stayed;        /* from an earlier agent: TEMPLATE decides whether it fits */
+  const struct guard_birth *birth;
+};
+
+/* Takes the socket. */
+void guard_stay_prepare(struct stay *s, int listener, uint64_t for_ms);
+/* The agent is gone: nothing of its input and output stays open, here or in the template. */
+void guard_stay_begin(struct stay *s, struct template *t);
+/* Sleeps until something happens. False: the time is over. */
+bool guard_stay_wait(struct stay *s, int sigchld, const struct template *t);
+/* Answers one question, if there is one. Returns the socket of an agent that has taken the guard, or -1. */
+int guard_stay_answer(struct stay *s, struct template *t);
+/* Nobody can find the guard any more. */
+void guard_stay_end(struct stay *s);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/ctl/warm.h"
+
+#include <poll.h>
+#include <unistd.h>
+#include "common/json.h"
+#include "common/kept/kept.h"
+#include "daemon/ctl/table.h"
+
+enum { LOOK_MAX = 4 * KEPT_MAX };
+enum { PID, AGE, LEFT, MEMORY, COMMAND, COLUMNS };
+
+static void put_json(const struct kept_facts *v, size_t n, struct buf *out) {
+  json_t *all = json_array();
+  for (size_t i = 0; i < n; i++)
+    json_array_append_new(all, json_pack("{s:i, s:i, s:i, s:i, s:I, s:o}", "pid", (int)v[i].pid, "template",
+                                         (int)v[i].template, "age_seconds", (int)v[i].age_s, "left_seconds",
+                                         (int)v[i].left_s, "memory_bytes", (json_int_t)v[i].memory, "command",
+                                         json_text(v[i].command)));
+  json_t *object = json_pack("{s:b, s:o}", "ok", 1, "templates", all);
+  json_print(out, object);
+  json_decref(object);
+  buf_putc(out, '\n');
+}
+
+void ctl_put_warm(struct buf *out, bool json) {
+  static const struct table_column columns[COLUMNS] = {[PID] = {"PID", true},
+                                                       [AGE] = {"WAITS", true},
+                                                       [LEFT] = {"ENDS IN", true},
+                                                       [MEMORY] = {"MEMORY", true},
+                                                       [COMMAND] = {"COMMAND"}};
+  struct kept_facts v[LOOK_MAX];
+  size_t n = kept_list(v, LOOK_MAX), order[LOOK_MAX];
+  struct table t;
+  if (json) {
+    put_json(v, n, out);
+    return;
+  }
+  if (n == 0) {
+    buf_puts(out, "no template stays on this machine (rdzv-agent --warm-keep TIME)\n");
+    return;
+  }
+  table_init(&t, columns, COLUMNS);
+  for (size_t i = 0; i < n; i++) {
+    struct buf *cells = table_add(&t);
+    order[i] = i;
+    buf_printf(&cells[PID], "%d", (int)v[i].pid);
+    buf_put_duration(&cells[AGE], (uint64_t)v[i].age_s * 1000);
+    buf_put_duration(&cells[LEFT], (uint64_t)v[i].left_s * 1000);
+    buf_printf(&cells[MEMORY], "%llu MiB", (unsigned long long)(v[i].memory >> 20));
+    buf_puts(&cells[COMMAND], v[i].command);
+  }
+  table_put(&t, order, 0, out);
+  table_finish(&t);
+}
+
+int ctl_end_warm(int64_t pid) {
+  struct kept_facts v[LOOK_MAX], f;
+  size_t n = kept_list(v, LOOK_MAX);
+  int ended = 0;
+  for (size_t i = 0; i < n; i++) {
+    int fd = pid < 0 || pid == v[i].pid ? kept_ask(v[i].pid, KEPT_END, NULL, -1, &f, NULL) : -1;
+    if (fd < 0) continue;
+    poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, KEPT_ANSWER_MS); /* its end closes the connection */
+    close(fd);
+    ended++;
+  }
+  return ended;
+}
