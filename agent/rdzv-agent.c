@@ -381,7 +381,11 @@ static int start_processes(struct session_options *s, const struct copy_words *w
   const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err, s->daemon.talk};
   const struct agent_options *o = s->options;
   bool stays = o->warm_keep_ms > 0 && s->notify->fd < 0 && warm_is_on(o->warm) && warm_fits(s->argv);
-  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), stays ? s->argv : NULL, e);
+  size_t own = stays ? warm_own_words(s->argv) : 0;
+  char **kept_for = xcalloc(own + 1, sizeof(*kept_for)); /* without the script's own words */
+  for (size_t i = 0; i < own; i++) kept_for[i] = s->argv[i];
+  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), stays ? kept_for : NULL, e);
+  free(kept_for);
   if (rc) daemon_process_kill(&s->daemon);
   if (!rc && e->code && !o->quiet) log_info("--warm-keep has no effect: %s", e->text);
   return rc;

@@ -138,6 +138,7 @@ _Noreturn void backstop_main(const struct backstop_page *page, pid_t guard) {
   copy_close_others(-1, -1);
   while (open("/dev/null", O_RDWR) == 0 || dup(0) <= 2) { /* proctree must not get one of 0 to 2 */
   }
+  backstop_init(&b);
   int signals = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
   if (signals < 0) _exit(1);
   while ((fate = fate_of(guard)) == 0) {

@@ -303,22 +303,22 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   return rc;
 }
 
-int guard_template(struct guard *g, const char *const *argv, const char *const *env, const void *zip, size_t zip_len,
-                   const struct guard_tty *tty, struct err *e) {
-  struct buf plan = BUF_INIT;
+int guard_template(struct guard *g, const struct guard_plan *plan, struct err *e) {
+  struct buf bytes = BUF_INIT;
   struct guard_command c = {.kind = GUARD_CMD_TEMPLATE};
-  c.u.spawn.argc = append_strings(&plan, argv);
-  c.u.spawn.envc = append_strings(&plan, env);
-  c.u.spawn.size = (uint32_t)plan.len;
-  c.u.spawn.terminals = tty->streams;
-  int fds[] = {plan.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(plan.data, plan.len), memfd_of(zip, zip_len), tty->slave,
-               tty->master};
+  c.u.spawn.argc = append_strings(&bytes, plan->argv);
+  c.u.spawn.envc = append_strings(&bytes, plan->env);
+  c.u.spawn.size = (uint32_t)bytes.len;
+  c.u.spawn.terminals = plan->tty.streams;
+  c.u.spawn.own = (uint32_t)plan->own;
+  int fds[] = {bytes.len > GUARD_SPAWN_MAX ? -E2BIG : memfd_of(bytes.data, bytes.len),
+               memfd_of(plan->zip, plan->zip_len), plan->tty.slave, plan->tty.master};
   int bad = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : 0;
   int rc = bad ? err_sys(e, bad, "no memory file for the template")
-               : send_command(g, &c, sizeof(c.u.spawn), fds, tty->streams ? 4 : 2, e);
+               : send_command(g, &c, sizeof(c.u.spawn), fds, plan->tty.streams ? 4 : 2, e);
   for (int i = 0; i < 2; i++)
     if (fds[i] >= 0) close(fds[i]);
-  buf_finish(&plan);
+  buf_finish(&bytes);
   return rc;
 }
 

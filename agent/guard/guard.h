@@ -90,13 +90,20 @@ struct guard_tty {
   unsigned streams; /* 0: none, and no ends */
   int slave, master;
 };
-int guard_template(struct guard *g, const char *const *argv, const char *const *env, const void *zip, size_t zip_len,
-                   const struct guard_tty *tty, struct err *e);
+struct guard_plan {
+  const char *const *argv, *const *env;
+  size_t own; /* where the script's own words begin in argv: another start of the same script may have others */
+  const void *zip;
+  size_t zip_len;
+  struct guard_tty tty;
+};
+int guard_template(struct guard *g, const struct guard_plan *plan, struct err *e);
 
 /* News of the template: the first letter of its packets. A text follows. */
 enum guard_template_word {
   TEMPLATE_BUDGET = 'B',  /* seconds that the imports may take before workers are exec'd */
   TEMPLATE_READY = 'R',   /* it forks workers: how many modules it has, and the names of some */
+  TEMPLATE_WORDS = 'W',   /* this module has read the script's own words, so it is for a script with the same ones */
   TEMPLATE_LEARNED = 'L', /* the same, after it has imported what a worker has imported */
   TEMPLATE_AGAIN = 'A',   /* it starts again, or another one in its place: the reason */
   TEMPLATE_DOUBT = 'D', /* it has ended, and workers are exec'd: the reason; "": the script imports nothing of weight */

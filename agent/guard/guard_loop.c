@@ -719,7 +719,7 @@ static bool stay(struct guard_process *s) {
   if (s->stay.listener < 0) return false;
   hear_template(s);
   reap(s);
-  bool idle = s->phase == PHASE_IDLE && s->n_workers == 0 && s->template.state == TEMPLATE_FORKS &&
+  bool idle = s->phase == PHASE_IDLE && s->n_workers == 0 && s->template.state != TEMPLATE_NONE &&
               s->template.n_waiting == 0 && !fence_is_due(s) && only_kept_left(s);
   if (!idle) return guard_stay_end(&s->stay), false;
   if (s->key) key_wipe(s->key);

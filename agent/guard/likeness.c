@@ -57,7 +57,7 @@ static int put_descriptors(struct buf *out, struct err *e) {
   DIR *d = opendir("/proc/self/fd");
   const struct dirent *entry;
   int rc = d ? 0 : err_sys(e, -errno, "/proc/self/fd");
-  while (rc == 0 && (entry = readdir(d))) {
+  while (d && rc == 0 && (entry = readdir(d))) {
     int fd = (int)strtol(entry->d_name, NULL, 10);
     if (fd <= STDERR_FILENO || fcntl(fd, F_GETFD) & FD_CLOEXEC) continue;
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);

@@ -110,8 +110,8 @@ int guard_stay_answer(struct stay *s, struct template *t) {
                            .pid = getpid(),
                            .backstop = getppid(),
                            .template = t->pid,
-                           .age_s = (uint32_t)((now - s->since_ms) / 1000),
-                           .left_s = now < s->until_ms ? (uint32_t)((s->until_ms - now) / 1000) : 0,
+                           .age_ms = now - s->since_ms,
+                           .left_ms = now < s->until_ms ? s->until_ms - now : 0,
                            .memory = taken ? 0 : kept_memory_of(t->pid)};
     snprintf(f.command, sizeof(f.command), "%s", s->birth->command);
     send_answer(sock, &f, taken ? s->birth->page_fd : -1);

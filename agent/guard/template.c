@@ -61,7 +61,7 @@ static char **environment_of(const struct guard_strings *s, const struct guard_c
       own[n++] = *env;
   }
   own[0] = xasprintf("PYTHONPATH=/proc/self/fd/%d%s%s", TEMPLATE_FD + 1, path && *path ? ":" : "", path ? path : "");
-  own[1] = xasprintf("RDZV_TEMPLATE=probe:%u:%u:%u:%u", c->argc, c->envc, c->size, c->terminals);
+  own[1] = xasprintf("RDZV_TEMPLATE=probe:%u:%u:%u:%u:%u", c->argc, c->envc, c->size, c->terminals, c->own);
   return own;
 }
 
@@ -133,7 +133,7 @@ static int begin(struct template *t) {
     t->state = TEMPLATE_WARMS;
     t->by_ms = boot_ms() + FIRST_WORD_MS;
     t->starts++;
-    t->spoke = t->was_ready = t->hurries = false;
+    t->spoke = t->was_ready = t->hurries = t->reads_words = false;
   }
   if (rc || t->starts == STARTS_MAX) give_up(t);
   guard_strings_finish(&s);
@@ -150,25 +150,22 @@ int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, co
   return begin(t);
 }
 
-/* Whether two memory files have the same first bytes. */
-static bool is_same(int a, int b, size_t size) {
-  char *x = mmap(NULL, size, PROT_READ, MAP_PRIVATE, a, 0), *y = mmap(NULL, size, PROT_READ, MAP_PRIVATE, b, 0);
-  bool same = x != MAP_FAILED && y != MAP_FAILED && memcmp(x, y, size) == 0;
-  if (x != MAP_FAILED) munmap(x, size);
-  if (y != MAP_FAILED) munmap(y, size);
-  return same;
-}
-
 bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn *c, const int *fds) {
   struct winsize here = {0}, there = {0};
-  struct stat st;
-  if (!t->pid || !t->again || c->argc != t->command.argc || c->envc != t->command.envc || c->size != t->command.size ||
-      c->terminals != t->command.terminals || !c->size || fstat(fds[0], &st) || st.st_size < (off_t)c->size)
+  if (!t->pid || !t->again || c->terminals != t->command.terminals || c->own != t->command.own || c->own > c->argc ||
+      c->own > t->command.argc || c->envc != t->command.envc)
     return false;
   if (c->terminals && (ioctl(fds[3], TIOCGWINSZ, &here) || ioctl(t->files[3], TIOCGWINSZ, &there) ||
                        here.ws_col != there.ws_col || here.ws_row != there.ws_row))
     return false;
-  return is_same(fds[0], t->files[0], c->size);
+  struct guard_strings a = {0}, b = {0};
+  bool same = guard_strings_map(&a, c, fds[0]) == 0 && guard_strings_map(&b, &t->command, t->files[0]) == 0 &&
+              (!t->reads_words || c->argc == t->command.argc);
+  for (uint32_t i = 0; same && i < (t->reads_words ? c->argc : c->own); i++) same = strcmp(a.v[i], b.v[i]) == 0;
+  for (uint32_t i = 1; same && i <= c->envc; i++) same = strcmp(a.v[c->argc + i], b.v[t->command.argc + i]) == 0;
+  guard_strings_finish(&a);
+  guard_strings_finish(&b);
+  return same;
 }
 
 static bool send_fds(int sock, const void *packet, size_t size, const int *fds, size_t n) {
@@ -238,10 +235,11 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
     t->by_ms = boot_ms();
     t->was_ready = true;
     break;
+  case TEMPLATE_WORDS: t->reads_words = true; break;
   case TEMPLATE_LEARNED: t->by_ms = boot_ms() + FORK_MS; break;
   case TEMPLATE_AGAIN:
     t->state = TEMPLATE_WARMS;
-    t->hurries = false;
+    t->hurries = t->reads_words = false;
     for (size_t i = 0; i < t->n_waiting; i++) t->hurries |= t->waiting[i].pair < 0;
     if (!t->hurries) t->by_ms = boot_ms() + FIRST_WORD_MS;
     break;

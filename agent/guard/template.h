@@ -34,7 +34,8 @@ struct template {
   int files[GUARD_TEMPLATE_FDS];
   bool again; /* the files are open, for another one when this one dies */
   bool spoke, was_ready;
-  bool hurries; /* it began again while workers wait: they wait no longer for that */
+  bool reads_words; /* an import has read the script's own words */
+  bool hurries;     /* it began again while workers wait: they wait no longer for that */
   unsigned starts;
   struct waiting_worker *waiting;
   size_t n_waiting, cap_waiting;
@@ -42,7 +43,8 @@ struct template {
 
 /* 0, or a negative errno. Takes the descriptors, as many as there should be. There is none yet. */
 int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int *fds);
-/* Whether it is what TEMPLATE asks for: the same command, variables and terminal. */
+/* Whether it is what TEMPLATE asks for: the same script, variables and terminal, and the same words of the script if an
+ * import has read them. */
 bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn *c, const int *fds);
 /* Its stdin, while no worker is being forked. Its workers get the guard's. */
 void guard_template_stdin(struct template *t, int fd);

@@ -30,6 +30,7 @@ struct guard_cmd_spawn {
   uint32_t round, local_rank, count, argc, envc, cpus_size, size; /* size: of all that is in the memfd */
   uint32_t warm;                                                  /* the template may fork it */
   uint32_t terminals; /* TEMPLATE: its standard streams that are one (enum guard_terminals) */
+  uint32_t own;       /* TEMPLATE: where the script's own words begin in argv */
 };
 
 struct guard_cmd_stop {

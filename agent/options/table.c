@@ -178,8 +178,9 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "The Python process of --warm stays so long after the job, for the next start of the script. For jobs of one "
-             "node, outside of schedulers."},
+     .help =
+         "The Python process of --warm stays so long after the job, for the next start of the script. For jobs of one "
+         "node, outside of schedulers."},
     {.name = "nccl-ids",
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_ids),

@@ -89,7 +89,7 @@ def identity(path):
 
 
 def command_of(argv):
-    """What argv runs: ("script", file), ("module", name) or ("code", text)."""
+    """What argv runs: ("script", file), ("module", name) or ("code", text). The words behind that are the script's own."""
     words = iter(argv[1:])
     for word in words:
         if word == "--" or not word.startswith("-") or word == "-":
@@ -145,7 +145,7 @@ class Watch:
 
     def __init__(self, forbidden, random):
         watch = self
-        self.plain, self.forbidden, self.hit = type(os.environ), forbidden, ""
+        self.plain, self.forbidden, self.hit, self.reader = type(os.environ), forbidden, "", ""
         self.random, self.by_chance = random, {}
         if random:
             self.plain_seed = random.Random.seed
@@ -176,6 +176,21 @@ class Watch:
 
         self.watched = Watched
 
+        def watched_words(name):
+            def get(module):
+                watch.saw_words()
+                return module.__dict__[name]
+
+            return property(get, lambda module, value: module.__dict__.__setitem__(name, value))
+
+        self.plain_sys = type(sys)
+        self.watched_sys = type("module", (type(sys),), {n: watched_words(n) for n in ("argv", "orig_argv") if hasattr(sys, n)})
+
+    def saw_words(self):
+        """The first module that looks at the script's own words: the template serves no script with others then."""
+        frame = sys._getframe(2)
+        self.reader = self.reader or frame.f_globals.get("__name__", "a module")
+
     def saw(self, key):
         if self.hit or not (key is None or is_per_worker(key) or key in self.forbidden):
             return
@@ -189,11 +204,13 @@ class Watch:
     def __enter__(self):
         self.hit = ""
         os.environ.__class__ = self.watched
+        sys.__class__ = self.watched_sys
         if self.random:
             self.random.Random.seed = self.watched_seed
 
     def __exit__(self, *unused):
         os.environ.__class__ = self.plain
+        sys.__class__ = self.plain_sys
         if self.random:
             self.random.Random.seed = self.plain_seed
 
@@ -630,12 +647,14 @@ class Template:
 
     def what_changed(self):
         """A module whose file is another one by now; None: there is none."""
-        for name, stamp in self.stamps.items():
+        for name in list(self.stamps):
+            stamp = self.stamps.get(name)
             if stamp:
                 try:
-                    if stamp[1:] != identity(stamp[0]):
-                        return name
+                    same = stamp[1:] == identity(stamp[0])
                 except OSError:
+                    same = False
+                if not same and not (name == stamp[0] and self.scan_again()):
                     return name
         own = self.shadows()
         if own != self.own:
@@ -645,13 +664,38 @@ class Template:
             self.own = own
         return None
 
+    def scan_again(self):
+        """The script, or a file beside it, was edited. False: it does other things before it imports, or imports something else."""
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                write_all(write_end, "\n".join(scan(self.kind, self.what, self.folder)).encode(errors="surrogateescape"))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        text = b"".join(iter(lambda: os.read(read_end, 1 << 16), b""))
+        os.close(read_end)
+        lines = text.decode(errors="surrogateescape").split("\n") if os.waitpid(pid, 0)[1] == 0 else []
+        if [l for l in lines if not l.startswith("own ")] != [l for l in self.lines if not l.startswith("own ")]:
+            return False
+        for path in [n for n, stamp in self.stamps.items() if stamp and stamp[0] == n]:
+            del self.stamps[path]
+        self.stamp_own(lines)
+        return True
+
+    def stamp_own(self, lines):
+        self.lines = lines
+        for mtime, size, inode, path in (l.split(" ", 3) for l in rest_of(lines, "own")):
+            self.stamps[path] = (path, int(mtime), int(size), int(inode))
+
     def warm(self, explicit):
         began = self.M["time"].monotonic()
         self.own, self.failed = self.shadows(), set()
         lines = read_scan(self.stage)
         imports, self.forbidden = imports_of(lines), set(rest_of(lines, "sets"))
-        for mtime, size, inode, path in (l.split(" ", 3) for l in rest_of(lines, "own")):
-            self.stamps[path] = (path, int(mtime), int(size), int(inode))
+        self.stamp_own(lines)
         self.tell("B", f"{min(60.0, 2 * self.cache.seconds + 2) if self.known else 20.0:.3f}")
         if "*" in self.forbidden:
             raise Doubt("the script sets variables whose names cannot be told")
@@ -724,7 +768,12 @@ class Template:
         self.cache.seconds += self.M["time"].monotonic() - began
         self.cache.save()
         self.freeze()
+        self.tell_reader()
         self.tell("L", self.summary())
+
+    def tell_reader(self):
+        if self.watch.reader:
+            self.tell("W", self.watch.reader)
 
     def freeze(self):
         self.M["gc"].collect()
@@ -736,6 +785,7 @@ class Template:
         poll = select.poll()
         poll.register(self.sock.fileno(), select.POLLIN)
         self.freeze()
+        self.tell_reader()
         self.tell("R", self.summary())
         looked_at, forked_at, changed, batch = 0.0, -FRESH_S, None, b""
         while True:
@@ -749,16 +799,18 @@ class Template:
                 if clock() > looked_at + LOOK_S:
                     changed, looked_at = self.what_changed(), clock()
                 if changed:
-                    self.tell("A", f"{changed} has changed")
-                    restart(self.argv, self.start_env, "probe" + self.stage[self.stage.index(":"):])
+                    self.begin_anew(changed)
                 continue
             data, control, _, _ = self.sock.recvmsg(64, self.M["_socket"].CMSG_SPACE(20), self.M["_socket"].MSG_CMSG_CLOEXEC)
             if not data:
                 os._exit(0)
             fds = [int.from_bytes(c[2][i:i + 4], sys.byteorder) for c in control for i in range(0, len(c[2]), 4)]
-            if len(data) == 1:  # between two jobs: another stdin
+            if len(data) == 1:  # between two jobs: another stdin, and rounds are counted again
                 os.dup2(fds[0], 0)
                 os.close(fds[0])
+                batch = b""
+                if changed:
+                    self.begin_anew(changed)
                 continue
             if data[20:] != batch:  # once for the workers of a round
                 batch = data[20:]
@@ -772,6 +824,10 @@ class Template:
             forked_at = clock()
             for fd in fds:
                 os.close(fd)
+
+    def begin_anew(self, changed):
+        self.tell("A", f"{changed} has changed")
+        restart(self.argv, self.start_env, "probe" + self.stage[self.stage.index(":"):])
 
     def reap(self):
         try:
@@ -801,7 +857,7 @@ class Template:
             return self.become_worker(data, fds)
         except BaseException:
             if self.counted:  # the guard counts on this process, so it becomes a worker in the usual way
-                os.execvpe(self.given_argv[0], self.given_argv, self.counted)
+                os.execvpe(self.words[0], self.words, self.counted)
             os._exit(70)
 
     def become_worker(self, data, fds):
@@ -816,8 +872,10 @@ class Template:
         words = text[cpus_size:].split(b"\0")
         argv, env = [os.fsdecode(w) for w in words[:argc]], words[argc:argc + envc]
         env = [tuple(w.partition(b"=")[::2]) for w in env]
-        if argv != self.given_argv or self.differs(env):
+        own = int(self.stage.split(":")[5])  # the first of the script's own words
+        if argv[:own] != self.given_argv[:own] or (self.watch.reader and argv != self.given_argv) or self.differs(env):
             os._exit(70)
+        self.words = argv
         if cpus_size and "OMP_NUM_THREADS" not in self.given:  # OpenMP has counted the CPUs when it was loaded
             os._exit(70)
         for _ in range(int(PATIENCE_S * 5000)):
@@ -841,7 +899,7 @@ class Template:
                 os.sched_setaffinity(0, {8 * i + b for i, byte in enumerate(text[:cpus_size]) for b in range(8) if byte >> b & 1})
             except OSError as e:
                 os.write(pair, (-e.errno).to_bytes(4, sys.byteorder, signed=True))
-        self.set_environment(env)
+        self.set_environment(env, argv, own)
         self.make_folder()
         for fd in (memory, out, err, stdin, *own_fds(self.stage)[1:]):
             os.close(fd)
@@ -866,7 +924,13 @@ class Template:
                 there.setdefault(name, os.fsdecode(value))
         return here != there
 
-    def set_environment(self, env):
+    def set_environment(self, env, argv, own):
+        """And the script's own words."""
+        count = len(self.given_argv) - own
+        for name in ("argv", "orig_argv"):
+            words = getattr(sys, name, None)
+            if words is not None:
+                words[len(words) - count:] = argv[own:]
         made, unmade = self.made()
         os.environ.clear()
         for name, value in env:
@@ -876,7 +940,8 @@ class Template:
         os.environ.update(self.added)
         for name in self.removed:
             os.environ.pop(name, None)
-        self.M["show_environment"](b"".join(n + b"=" + v + b"\0" for n, v in os.environb.items()))
+        shown = [os.fsencode(self.argv[0])] + [os.fsencode(w) for w in argv[1:]]
+        self.M["show"](b"".join(w + b"\0" for w in shown), b"".join(n + b"=" + v + b"\0" for n, v in os.environb.items()))
         os.environ.update(made)
         for name in unmade:
             os.environ.pop(name, None)
@@ -945,7 +1010,7 @@ def restart(argv, env, stage):
 
 
 def own_fds(stage):
-    return range(FD, FD + (4 if stage[-1] != "0" else 3))
+    return range(FD, FD + (4 if stage.split(":")[4] != "0" else 3))
 
 
 def has_printed(stage, select):
@@ -988,18 +1053,20 @@ def make_prctl(ctypes):
         _fields_ = [(n, ctypes.c_uint64) for n in ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack", "arg_start",
                                                    "arg_end", "env_start", "env_end", "auxv")] + [("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
 
-    def show_environment(text):
-        """In /proc/PID/environ. Without CONFIG_CHECKPOINT_RESTORE it shows the template's."""
+    def show(words, variables):
+        """In /proc/PID/cmdline and environ. Without CONFIG_CHECKPOINT_RESTORE they show the template's."""
+        text = words + variables
         at = libc.mmap(None, len(text) + 1, 3, 0x22, -1, 0)  # PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS
         if not at or at == ctypes.c_void_p(-1).value:
             return
         ctypes.memmove(at, text, len(text))
+        env_at = at + len(words)
         v = [0] + [int(x) for x in read_file("/proc/self/stat").rpartition(b")")[2].split()[1:]]
-        m = Map(start_code=v[23], end_code=v[24], start_stack=v[25], start_data=v[42], end_data=v[43], start_brk=v[44], brk=libc.sbrk(0), arg_start=v[45],
-                arg_end=v[46], env_start=at, env_end=at + len(text), auxv=0, auxv_size=0, exe_fd=0xFFFFFFFF)
+        m = Map(start_code=v[23], end_code=v[24], start_stack=v[25], start_data=v[42], end_data=v[43], start_brk=v[44], brk=libc.sbrk(0), arg_start=at,
+                arg_end=env_at, env_start=env_at, env_end=at + len(text), auxv=0, auxv_size=0, exe_fd=0xFFFFFFFF)
         libc.prctl(35, 14, ctypes.byref(m), ctypes.c_ulong(ctypes.sizeof(m)), ctypes.c_ulong(0))  # PR_SET_MM, PR_SET_MM_MAP
 
-    return prctl, show_environment
+    return prctl, show
 
 
 def read_plan(stage):
@@ -1065,8 +1132,8 @@ def main():
             probe(argv, given_argv, given, explicit, stage)
         import ctypes
 
-        prctl, show_environment = make_prctl(ctypes)
-        tools = {"_socket": _socket, "select": select, "time": time, "gc": gc, "mmap": mmap, "prctl": prctl, "show_environment": show_environment}
+        prctl, show = make_prctl(ctypes)
+        tools = {"_socket": _socket, "select": select, "time": time, "gc": gc, "mmap": mmap, "prctl": prctl, "show": show}
         for name in set(sys.modules) - before:
             if name not in sys.builtin_module_names:
                 del sys.modules[name]

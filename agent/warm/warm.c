@@ -17,3 +17,13 @@ bool warm_fits(char *const *argv) {
     if (strstr(argv[i], "${local_rank}")) return false;
   return true;
 }
+
+size_t warm_own_words(char *const *argv) {
+  size_t i = 1;
+  for (; argv[i] && *argv[i] == '-'; i++) {
+    const char *letters = argv[i] + 1 + strcspn(argv[i] + 1, "mcWX");
+    if (*letters == 'm' || *letters == 'c') return letters[1] || !argv[i + 1] ? i + 1 : i + 2;
+    if (*letters && !letters[1] && argv[i + 1]) i++;
+  }
+  return argv[i] ? i + 1 : i;
+}

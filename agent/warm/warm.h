@@ -12,6 +12,8 @@
 bool warm_is_on(const char *mode);
 /* Whether workers of this command can be forked from a template: a Python's, and the same for all of them. */
 bool warm_fits(char *const *argv);
+/* Where the script's own words begin in that command: behind the script, or behind -m MODULE. */
+size_t warm_own_words(char *const *argv);
 /* Adds the modules that no template of this command has, and why: "without MODULE: REASON; MODULE: REASON". Adds nothing
  * where nothing is remembered. cache, home: XDG_CACHE_HOME and HOME; NULL: not set. */
 void warm_left_out(char *const *argv, const char *cache, const char *home, struct buf *out);

@@ -785,6 +785,9 @@ static void log_template(const struct guard_event *g) {
   switch ((enum guard_template_word)g->error) {
   case TEMPLATE_BUDGET: break;
   case TEMPLATE_READY: log_debug("template (pid %d): forks workers, modules: %s", (int)g->pid, g->text); break;
+  case TEMPLATE_WORDS:
+    log_debug("template (pid %d): %s reads the script's arguments, so it is for the same ones", (int)g->pid, g->text);
+    break;
   case TEMPLATE_LEARNED: log_debug("template (pid %d): has learned, modules: %s", (int)g->pid, g->text); break;
   case TEMPLATE_AGAIN: log_debug("template (pid %d): begins again: %s", (int)g->pid, g->text); break;
   case TEMPLATE_DOUBT:
@@ -988,8 +991,13 @@ static void start_template(struct round_driver *r) {
   env = xrealloc(env, (n + 2) * sizeof(*env));
   env[n] = xasprintf("RDZV_TEMPLATE_MODULES=%s", strcmp(mode, "auto") == 0 ? "" : mode);
   env[n + 1] = NULL;
-  r->warm = guard_template(&r->guard, (const char *const *)r->o.argv, (const char *const *)env, warm_zip, warm_zip_len,
-                           &tty, &e) == 0;
+  const struct guard_plan plan = {.argv = (const char *const *)r->o.argv,
+                                  .own = warm_own_words(r->o.argv),
+                                  .env = (const char *const *)env,
+                                  .zip = warm_zip,
+                                  .zip_len = warm_zip_len,
+                                  .tty = tty};
+  r->warm = guard_template(&r->guard, &plan, &e) == 0;
   if (!r->warm) log_warn(COLD "%s", e.text);
   if (tty.streams) {
     close(tty.master);
@@ -1056,7 +1064,7 @@ void round_close(struct round_driver *r) {
   r->look = NULL;
   r->spare = r->o.daemon_pid(r->o.ctx);
   struct err e = ERR_INIT;
-  if (!r->guard.may_stay || !r->template)
+  if (!r->guard.may_stay || r->guard.fd < 0 || !r->template)
     guard_leave(&r->guard);
   else if (guard_keep(&r->guard, (uint64_t)r->o.options->warm_keep_ms, r->template, &e))
     log_info("the template does not stay: %s", e.text);

@@ -122,7 +122,7 @@ int kept_ask(pid_t pid, enum kept_question question, const char *text, int input
 
 static int by_age(const void *a, const void *b) {
   const struct kept_facts *x = a, *y = b;
-  return (x->age_s < y->age_s) - (x->age_s > y->age_s);
+  return (x->age_ms < y->age_ms) - (x->age_ms > y->age_ms);
 }
 
 size_t kept_list(struct kept_facts *out, size_t max) {

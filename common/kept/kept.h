@@ -33,7 +33,7 @@ enum kept_question {
 struct kept_facts {
   uint32_t size; /* of this struct: another program's answer is no answer */
   int32_t pid, backstop, template;
-  uint32_t age_s, left_s;
+  uint64_t age_ms, left_ms;
   uint64_t memory; /* bytes of the template, as PSS; 0: not known */
   char command[KEPT_COMMAND_MAX];
 };

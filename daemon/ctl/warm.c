@@ -14,8 +14,8 @@ static void put_json(const struct kept_facts *v, size_t n, struct buf *out) {
   json_t *all = json_array();
   for (size_t i = 0; i < n; i++)
     json_array_append_new(all, json_pack("{s:i, s:i, s:i, s:i, s:I, s:o}", "pid", (int)v[i].pid, "template",
-                                         (int)v[i].template, "age_seconds", (int)v[i].age_s, "left_seconds",
-                                         (int)v[i].left_s, "memory_bytes", (json_int_t)v[i].memory, "command",
+                                         (int)v[i].template, "age_seconds", (int)(v[i].age_ms / 1000), "left_seconds",
+                                         (int)(v[i].left_ms / 1000), "memory_bytes", (json_int_t)v[i].memory, "command",
                                          json_text(v[i].command)));
   json_t *object = json_pack("{s:b, s:o}", "ok", 1, "templates", all);
   json_print(out, object);
@@ -45,8 +45,8 @@ void ctl_put_warm(struct buf *out, bool json) {
     struct buf *cells = table_add(&t);
     order[i] = i;
     buf_printf(&cells[PID], "%d", (int)v[i].pid);
-    buf_put_duration(&cells[AGE], (uint64_t)v[i].age_s * 1000);
-    buf_put_duration(&cells[LEFT], (uint64_t)v[i].left_s * 1000);
+    buf_put_duration(&cells[AGE], v[i].age_ms);
+    buf_put_duration(&cells[LEFT], v[i].left_ms);
     buf_printf(&cells[MEMORY], "%llu MiB", (unsigned long long)(v[i].memory >> 20));
     buf_puts(&cells[COMMAND], v[i].command);
   }

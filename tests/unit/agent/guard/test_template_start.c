@@ -198,7 +198,7 @@ static void test_what_it_finds(void **state) {
     snprintf(text, sizeof(text), "plan: %.63s", self_path); /* as much as it tells */
     expect_word(TEMPLATE_LEARNED, text);
     expect_word(TEMPLATE_LEARNED, "leader 1, signal 9, blocked 0, terminals 000, -c raise SystemExit(3)");
-    snprintf(text, sizeof(text), "/proc/self/fd/241%s probe:2:%d:%zu:0 %s", cases[i].path, envc, size, cases[i].more);
+    snprintf(text, sizeof(text), "/proc/self/fd/241%s probe:2:%d:%zu:0:0 %s", cases[i].path, envc, size, cases[i].more);
     expect_word(TEMPLATE_LEARNED, text);
     expect_word(TEMPLATE_READY, "0");
     leave_it();

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--warm-keep: a template stays when its job has ended, and the next start of the script is forked from it."""
+
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+from harness import AGENT, RDZVCTL, alive, comm, environ, until
+from test_warm import OBSERVED_MIN, RANDOM, cache, library, place, script  # noqa: F401
+
+SHOWS = """import json, os, sys, lib_one
+print("seen", json.dumps([os.getpid() == lib_one.PID, lib_one.VERSION, sys.argv[1:], sys.orig_argv[-1], os.environ.get("MORE"), os.getcwd(),
+                          open("/proc/self/cmdline").read().split("\\0")[-2], sys.stdin.read()]), flush=True)
+"""
+LIBRARY = "import os\nVERSION = 1\nPID = os.getpid()\n"
+
+
+@pytest.fixture
+def keep(rdzv, cache):  # noqa: F811
+    """Starts a script, with a place of its own for what stays. The library on PYTHONPATH tells whether a worker was forked."""
+    run = tempfile.mkdtemp(prefix="rk", dir="/tmp")
+    k = Keep(rdzv, {"XDG_RUNTIME_DIR": run, "XDG_CACHE_HOME": str(cache), "PYTHON_EXEC": sys.executable, **library(rdzv, lib_one=LIBRARY)})
+    yield k
+    k.ctl("warm-end")
+    until(lambda: f"nothing is left: {k.all()}", lambda: not rdzv.pids(XDG_RUNTIME_DIR=run))
+    shutil.rmtree(run)
+
+
+class Keep:
+    def __init__(self, rdzv, env):
+        self.rdzv, self.env = rdzv, env
+
+    def start(self, *words, keep="60s", nproc=1, env=None, **kw):
+        return self.rdzv.agent("--verbose", "--nproc", nproc, "--warm-keep", keep, *(words or ["train.py"]), env={**self.env, **(env or {})}, **kw)
+
+    def run(self, *words, expect=0, **kw):
+        """One job: what its worker saw, and whether it was forked from what an earlier one has left."""
+        a = self.start(*words, **kw)
+        assert a.exit(60) == expect, a
+        a.seen = [json.loads(s) for s in re.findall("seen (.*)", a.text)]
+        a.again = a.says("modules: those of an earlier start")
+        return a
+
+    def ctl(self, *words, expect=0):
+        p = subprocess.run([RDZVCTL, *map(str, words)], env={**os.environ, **self.env}, capture_output=True, text=True)
+        assert p.returncode == expect, p
+        return p.stdout + p.stderr
+
+    def all(self):
+        return json.loads(self.ctl("warm", "--json"))["templates"]
+
+
+def test_the_next_start_is_forked_from_it(rdzv, keep):
+    """Whatever the script's arguments, its own text and the variables that imports have not read are by now."""
+    script(rdzv, SHOWS)
+    first = keep.run("train.py", "one")
+    assert first.seen == [[False, 1, ["one"], "one", None, str(rdzv.tmp), "one", ""]] and not first.again, first
+    (kept,) = keep.all()
+    assert comm(kept["pid"]) == "rdzv-guard" and re.fullmatch(r".*python.* -u train.py", kept["command"]) and kept["memory_bytes"] > 0
+    assert 0 < kept["left_seconds"] <= 60 and str(kept["pid"]) in keep.ctl("warm")
+    for words in (["two", "more words"], ["three"], []):
+        a = keep.run("train.py", *words)
+        assert a.again and a.seen == [[False, 1, words, (words or ["train.py"])[-1], None, str(rdzv.tmp), (words or ["train.py"])[-1], ""]], a
+        assert [k["template"] for k in keep.all()] == [kept["template"]]
+    script(rdzv, SHOWS + "print('edited')\n")
+    a = keep.run()
+    assert a.again and a.seen[0][0] is False and a.says("edited"), a
+
+
+@pytest.mark.parametrize("form", ["script", "terminal", "program", "module", "package", "folder"])
+def test_a_script_sees_the_same(rdzv, keep, form):
+    command, out = place(rdzv, form), rdzv.tmp / "out"
+    env = {**library(rdzv, warm_library=RANDOM), "WARM_MODE": "auto", "WARM_OUT": str(out), "WARM_END": "return", "WARM_UNSET": "1"}
+
+    def observe(*words):
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        return keep.run("--max-restarts", 0, *words, *command, env=env, nproc=2), [json.loads(p.read_text()) for p in sorted(out.iterdir())]
+
+    _, cold = observe("--warm", "off")
+    for start in range(3):
+        a, kept = observe()
+        assert a.again == (start > 0), a
+        for before, after in zip(cold, kept, strict=True):
+            assert len(before["seen"]) >= OBSERVED_MIN
+            different = {n: (v, after["seen"].get(n)) for n, v in before["seen"].items() if after["seen"].get(n) != v}
+            assert not different, "\n".join(f"{n}:\n  exec {x}\n  fork {y}" for n, (x, y) in different.items())
+
+
+def test_a_start_that_is_not_alike_makes_its_own(rdzv, keep):
+    """What a worker inherits and cannot be given later. At most four stay, and the oldest makes room."""
+    script(rdzv, SHOWS)
+    (rdzv.tmp / "other").mkdir()
+    others = {
+        "limits": lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+        "umask": lambda: os.umask(0o77),
+        "priority": lambda: os.nice(1),
+        "folder": lambda: os.chdir("other"),
+        "CPUs": lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
+    }
+    keep.run()
+    (first,) = keep.all()
+    for name, change in others.items():
+        a = keep.run(str(rdzv.tmp / "train.py") if name == "folder" else "train.py", preexec_fn=change)
+        assert not a.again and a.seen, (name, a)
+    assert len(keep.all()) == 4 and first["pid"] not in [k["pid"] for k in keep.all()]
+    assert keep.run(preexec_fn=others["priority"]).again
+    until("the first one is gone", lambda: not alive(first["pid"]) and not alive(first["template"]))
+
+
+def test_other_variables_make_another_template(rdzv, keep):
+    """An import may have read them where nobody sees it."""
+    script(rdzv, SHOWS)
+    keep.run()
+    a = keep.run(env={"MORE": "yes"})
+    assert not a.again and a.says("it has stayed, but was made with other variables") and a.seen[0][4] == "yes", a
+    assert keep.run(env={"MORE": "yes"}).again
+
+
+def test_an_import_that_reads_the_arguments(rdzv, keep):
+    """Then only a start with the same ones is forked from it."""
+    script(rdzv, SHOWS)
+    library(rdzv, lib_one=LIBRARY + "import sys\nVERSION = sys.argv[1:]\n")
+    a = keep.run("train.py", "one")
+    assert a.says("lib_one reads the script's arguments") and a.seen[0][1] == ["one"], a
+    a = keep.run("train.py", "one")
+    assert a.again and a.seen[0][:2] == [False, ["one"]], a
+    a = keep.run("train.py", "two")
+    assert not a.again and a.seen[0][1] == ["two"], a
+
+
+@pytest.mark.parametrize("what", ["library", "imports"])
+def test_a_changed_file_is_never_taken_from_it(rdzv, keep, what):
+    script(rdzv, SHOWS)
+    keep.run()
+    if what == "library":
+        library(rdzv, lib_one=LIBRARY.replace("1", "'two'"))
+    else:
+        script(rdzv, "import os\nos.environ['MORE'] = 'set'\n" + SHOWS)
+    a = keep.run()
+    assert a.seen[0][0] is True, a
+    assert a.seen[0][1] == "two" if what == "library" else a.seen[0][4] == "set", a
+    a = keep.run()
+    assert a.seen[0][0] is False and (a.seen[0][1] == "two" or a.seen[0][4] == "set"), a
+
+
+def test_nothing_of_the_old_input_and_output_stays_open(rdzv, keep):
+    """A pipeline ends with the job, and a worker reads the new agent's stdin."""
+    script(rdzv, SHOWS)
+    for text in ("first", "second"):
+        read, write = os.pipe()
+        os.write(write, text.encode())
+        os.close(write)
+        command = f"cat | {AGENT} --verbose --warm-keep 60s train.py | cat; echo over"
+        p = subprocess.run(["bash", "-c", command], stdin=read, env=rdzv.env(keep.env), cwd=rdzv.tmp, capture_output=True, text=True, timeout=60)
+        os.close(read)
+        assert json.loads(re.search("seen (.*)", p.stdout)[1])[-1] == text and p.stdout.endswith("over\n"), p
+        assert ("earlier start" in p.stderr) == (text == "second"), p
+        (kept,) = keep.all()
+        for pid in (kept["pid"], kept["template"]):
+            links = [os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd")]
+            assert not [link for link in links if link.startswith("pipe:")], links
+
+
+def test_it_ends_when_its_time_is_over(rdzv, keep):
+    script(rdzv, SHOWS)
+    keep.run(keep="1s")
+    until("nothing of it is left", lambda: not rdzv.pids(XDG_RUNTIME_DIR=keep.env["XDG_RUNTIME_DIR"]))
+    assert keep.all() == [] and not os.listdir(keep.env["XDG_RUNTIME_DIR"] + "/rdzv-warm")
+
+
+def test_rdzvctl_lists_and_ends(rdzv, keep):
+    assert "no template stays" in keep.ctl("warm") and "0 ended" in keep.ctl("warm-end")
+    script(rdzv, SHOWS)
+    keep.run()
+    (kept,) = keep.all()
+    assert "no template of yours" in keep.ctl("warm-end", kept["pid"] + 1, expect=64)
+    assert "not a process" in keep.ctl("warm-end", "x", expect=64)
+    assert "1 ended" in keep.ctl("warm-end", kept["pid"])
+    until("both are gone", lambda: not alive(kept["pid"]) and not alive(kept["template"]))
+    assert keep.all() == [] and not keep.run().again
+
+
+@pytest.mark.parametrize("why, words, env", [
+    ("is for jobs of one node", ["--nnodes", "1:2", "--endpoint", "127.0.0.1"], {}),
+    ("nothing of a scheduler's job may stay", [], {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1"}),
+    ("--warm is off", ["--warm", "off"], {}),
+])
+def test_where_nothing_may_stay(rdzv, keep, why, words, env):
+    script(rdzv, SHOWS)
+    p = keep.rdzv.agent("--explain", "--warm-keep", "60s", *words, "train.py", env={**keep.env, **env})
+    assert p.exit() == 0 and p.says(why), p
+
+
+WAITS = "import os, subprocess, time, lib_one\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nprint('runs', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+
+
+def start_again(rdzv, keep, **kw):
+    """The second job, which runs in a guard that has stayed. Its processes."""
+    script(rdzv, WAITS)
+    (rdzv.tmp / "go").touch()
+    keep.run(nproc=2)
+    (rdzv.tmp / "go").unlink()
+    (kept,) = keep.all()
+    a = keep.start(nproc=2, **kw)
+    until(lambda: f"its workers run: {a}", lambda: len(re.findall("runs", a.text)) == 2, 30)
+    assert a.says("those of an earlier start"), a
+    backstop = next(p for p in rdzv.pids() if comm(p) == "backstop")
+    return a, {"agent": [a.pid], "guard": [kept["pid"]], "backstop": [backstop], "both": [kept["pid"], backstop], "agent and guard": [a.pid, kept["pid"]]}
+
+
+@pytest.mark.parametrize("who", ["agent", "guard", "both", "agent and guard", "backstop"])
+def test_nothing_outlives_what_is_killed(rdzv, keep, who):
+    """The guard is no child of this agent, nor are the processes that workers leave behind."""
+    a, processes = start_again(rdzv, keep)
+    workers = [p for p in rdzv.pids() if "RANK" in environ(p)]
+    assert len(workers) == 4, a
+    for pid in processes[who]:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in processes[who]:
+        os.kill(pid, signal.SIGKILL)
+    if who == "backstop":
+        (rdzv.tmp / "go").touch()
+        assert a.exit(30) == 0, a
+    until(lambda: f"all are gone: {a}", lambda: not any(alive(p) for p in workers) and not alive(a.pid), 20)
+    if who in ("guard", "both"):
+        assert a.exit() != 0 and a.says("guard"), a
+
+
+def test_an_agent_that_dies_beside_a_stopped_guard(rdzv, keep):
+    """The backstop watches an agent that is not its parent, and wakes the guard."""
+    a, processes = start_again(rdzv, keep)
+    workers = [p for p in rdzv.pids() if "RANK" in environ(p)]
+    os.kill(processes["guard"][0], signal.SIGSTOP)
+    a.kill()
+    until(lambda: f"all are gone: {a}", lambda: not any(alive(p) for p in [*workers, *processes["guard"]]), 20)
+
+
+def test_it_stays_after_an_interrupt_too(rdzv, keep):
+    a, processes = start_again(rdzv, keep)
+    a.kill(signal.SIGINT)
+    a.exit(40)
+    assert [k["pid"] for k in keep.all()] == processes["guard"], a
+    (rdzv.tmp / "go").touch()
+    assert keep.run(nproc=2).again
+
+
+def test_two_starts_at_once(rdzv, keep):
+    """One takes it, the other one makes its own."""
+    script(rdzv, SHOWS)
+    keep.run()
+    both = [keep.start() for _ in range(2)]
+    assert [a.exit(60) for a in both] == [0, 0], both
+    assert sorted(a.says("earlier start") for a in both) == [False, True], both
+    assert all(a.says(r"seen \[false, 1") for a in both), both
+
+
+def test_another_user_gets_nothing(rdzv, keep):
+    """Not by the name, and not by a folder that others can write to."""
+    if os.geteuid():
+        pytest.skip("needs root, to be another user")
+    script(rdzv, SHOWS)
+    keep.run()
+    folder = keep.env["XDG_RUNTIME_DIR"] + "/rdzv-warm"
+    (kept,) = keep.all()
+    ask = f"import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('{folder}/{kept['pid']}'); s.send(b'e'); print(len(s.recv(999)))"
+    os.chmod(keep.env["XDG_RUNTIME_DIR"], 0o755)
+    os.chmod(folder, 0o777)
+    os.chmod(f"{folder}/{kept['pid']}", 0o777)
+    p = subprocess.run(["/usr/bin/python3", "-c", ask], user=65533, group=65533, capture_output=True, text=True)
+    assert p.stdout.strip() in ("", "0"), p
+    assert alive(kept["pid"]) and "no template stays" in keep.ctl("warm")
+    os.chmod(folder, 0o700)
+    assert len(keep.all()) == 1
+
+
+def test_random_faults(rdzv, keep):
+    """Starts, interrupts and kills in a row, with whatever stays: each job runs its workers once, and nothing is left."""
+    chance = random.Random(int(os.environ.get("RDZV_WARM_SEED", "1")))
+    script(rdzv, "import os, time, lib_one\nwith open('starts', 'a') as f: f.write(os.environ['MORE'] + '\\n')\nprint('runs', flush=True)\ntime.sleep(0.05)\n")
+    for n in range(int(os.environ.get("RDZV_WARM_FAULTS", "24")) // 2):
+        a = keep.start(env={"MORE": f"{n % 3}.{n}"} if n % 4 == 3 else {"MORE": "0"})
+        kind = chance.choice(["none", "agent", "guard", "template", "interrupt", "kept"])
+        if kind in ("agent", "interrupt"):
+            a.expect("round 1: joining")  # before that its daemon waits a minute for other agents
+        time.sleep(chance.choice([0, 0.01, 0.05, 0.2]))
+        mine = rdzv.pids(XDG_RUNTIME_DIR=keep.env["XDG_RUNTIME_DIR"])
+        victims = {"agent": [a.pid], "guard": [p for p in mine if comm(p) == "rdzv-guard"], "template": [int(p) for p in re.findall(r"template \(pid (\d+)\)", a.text)][-1:],
+                   "interrupt": [a.pid], "kept": [k["pid"] for k in keep.all()][:1], "none": []}[kind]
+        for pid in victims:
+            if alive(pid):
+                os.kill(pid, signal.SIGINT if kind == "interrupt" else signal.SIGKILL)
+        code = a.exit(60)
+        assert kind not in ("none", "template") or code == 0, (n, kind, a)
+        until(lambda: f"no worker is left: {a}", lambda: not [p for p in rdzv.pids() if "RANK" in environ(p)], 20)
