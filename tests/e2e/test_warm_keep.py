@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 
+import pages
 import pytest
 
 from harness import AGENT, RDZVCTL, alive, comm, environ, until
-from test_warm import OBSERVED_MIN, RANDOM, cache, library, place, script  # noqa: F401
+from test_warm import OBSERVED_MIN, PAGE, RANDOM, cache, library, place, script  # noqa: F401
 
 SHOWS = """import json, os, sys, lib_one
 print("seen", json.dumps([os.getpid() == lib_one.PID, lib_one.VERSION, sys.argv[1:], sys.orig_argv[-1], os.environ.get("MORE"), os.getcwd(),
@@ -282,6 +283,13 @@ def test_another_user_gets_nothing(rdzv, keep):
     assert alive(kept["pid"]) and "no template stays" in keep.ctl("warm")
     os.chmod(folder, 0o700)
     assert len(keep.all()) == 1
+
+
+def test_the_pages_commands(rdzv, keep):
+    script(rdzv, SHOWS)
+    p = pages.shell(rdzv, pages.block(PAGE, "keep"), env=keep.env)
+    assert p.exit(60) == 0 and [json.loads(s)[2] for s in re.findall("seen (.*)", p.text)] == [["--lr", "0.1"], ["--lr", "0.2"]], p
+    assert p.says(r"\d+ MiB  .*train.py") and p.says("1 ended"), p
 
 
 def test_random_faults(rdzv, keep):
