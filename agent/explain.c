@@ -180,6 +180,7 @@ static void put_all(struct buf *out, const struct agent_options *o, const struct
   put_text(out, "nccl-library", o->nccl_library);
   buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
   put_text(out, "warm", o->warm);
+  put_seconds(out, "warm-keep", o->warm_keep_ms);
   put_output(out, o, told->workers);
   put_words(out, "command", (const char *const *)told->command, n);
 }

@@ -59,6 +59,7 @@ def test_a_job(rdzv, stateful):
     assert abs(sum(goodput[b] for b in buckets) - goodput["total"]) < 0.01, goodput
     assert goodput["steps"] and goodput["rounds"] == 2 and 2 <= goodput["waiting"] < 15, goodput
     again = max(float(p.read_text()) for p in rdzv.tmp.glob("again.*"))  # 20 steps of 0.1 s, if nothing else runs
-    assert 1.5 < goodput["lost"] < again + 5, (again, goodput)  # and what an interpreter takes to die
+    # The daemon that came back counts from what agents tell it: half of the steps at least. An interpreter takes its time to die.
+    assert 1 < goodput["lost"] < again + 5, (again, goodput)
     assert goodput["productive"] > 9, goodput  # 110 steps, without the start of each round
     assert int(m[1]) == int(goodput["useful"] * 100), goodput
