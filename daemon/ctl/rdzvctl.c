@@ -229,23 +229,13 @@ static int print_own_token(struct client *c, bool *done) {
   return EXIT_CODE_OK;
 }
 
-/* Of this machine, without a daemon. *done: it was one of these commands. */
-static int answer_warm(struct client *c, bool *done) {
-  const struct ctl_request *r = &c->request;
+/* Of this machine, without a daemon. */
+static int answer_warm(const struct ctl_request *r) {
   struct buf out = BUF_INIT;
-  bool ends = strcmp(r->verb, "warm-end") == 0;
-  int ended = ends ? ctl_end_warm(r->pid) : 0;
-  *done = ends || strcmp(r->verb, "warm") == 0;
-  if (!*done) return EXIT_CODE_OK;
-  if (ends && ended == 0 && r->pid >= 0)
-    return ctl_complain(c, EXIT_CODE_USAGE, "no template of yours with the number %d stays on this machine",
-                        (int)r->pid);
-  if (!ends)
+  if (!r->end)
     ctl_put_warm(&out, r->json);
-  else if (r->json)
-    buf_printf(&out, "{\"ok\": true, \"ended\": %d}\n", ended);
   else
-    buf_printf(&out, "%d ended\n", ended);
+    buf_printf(&out, r->json ? "{\"ok\": true, \"ended\": %d}\n" : "%d ended\n", ctl_end_warm());
   ctl_print_printable(stdout, buf_text(&out), out.len, r->json);
   buf_finish(&out);
   return EXIT_CODE_OK;
@@ -265,8 +255,8 @@ int main(int argc, char **argv) {
   if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   code = check_words(&c);
   if (code == 0 && ctl_wants_token(&c)) code = print_own_token(&c, &done);
-  if (code == 0 && !done) code = answer_warm(&c, &done);
   if (code || done) return code;
+  if (strcmp(c.request.verb, "warm") == 0) return answer_warm(&c.request);
   signal(SIGPIPE, SIG_IGN);
   _exit(run(&c));
 }

@@ -54,12 +54,12 @@ void ctl_put_warm(struct buf *out, bool json) {
   table_finish(&t);
 }
 
-int ctl_end_warm(int64_t pid) {
+int ctl_end_warm(void) {
   struct kept_facts v[LOOK_MAX], f;
   size_t n = kept_list(v, LOOK_MAX);
   int ended = 0;
   for (size_t i = 0; i < n; i++) {
-    int fd = pid < 0 || pid == v[i].pid ? kept_ask(v[i].pid, KEPT_END, NULL, -1, &f, NULL) : -1;
+    int fd = kept_ask(v[i].pid, KEPT_END, NULL, -1, &f, NULL);
     if (fd < 0) continue;
     poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, KEPT_ANSWER_MS); /* its end closes the connection */
     close(fd);

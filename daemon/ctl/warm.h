@@ -2,16 +2,15 @@
 #ifndef DAEMON_CTL_WARM_H
 #define DAEMON_CTL_WARM_H
 
-/* rdzvctl warm and warm-end: templates that stay for the next start, on this machine (rdzv-agent --warm-keep). No daemon
+/* rdzvctl warm: templates that stay for the next start, on this machine (rdzv-agent --warm-keep). No daemon
  * is asked. */
 
-#include <stdint.h>
 #include <stdbool.h>
 #include "common/buf.h"
 
 /* Appends the table, or a JSON object. */
 void ctl_put_warm(struct buf *out, bool json);
-/* Ends the one of this number, or all (-1), and waits until they are gone. Returns how many it has ended. */
-int ctl_end_warm(int64_t pid);
+/* Ends them all, and waits until they are gone. Returns how many there were. */
+int ctl_end_warm(void);
 
 #endif

@@ -13,7 +13,7 @@
 #include "common/opts/opts.h"
 #include "proto/msg.h"
 
-enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK, WORD_PID };
+enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK, WORD_END };
 
 const struct opts_verb ctl_verbs[] = {
     {"status", "[JOB]", "watch user json", "One job, or all: nodes, missing nodes, the last verdicts, drained hosts."},
@@ -30,11 +30,10 @@ const struct opts_verb ctl_verbs[] = {
     {"top", "[JOB]", "user", "All jobs, or a job's nodes, the worst first: every second on a terminal."},
     {"key", "", "json", "Prints your key for this daemon, to be copied to another machine."},
     {"token", "", "json", "Prints the token of your key, for the daemon's HTTP pages."},
-    {"warm", "", "json", "Templates that stay on this machine for your next start (rdzv-agent --warm-keep)."},
-    {"warm-end", "[PID]", "json", "Ends the one of this number, or all."},
+    {"warm", "[end]", "json", "What --warm-keep keeps here for your next start; end: ends it."},
     {0},
 };
-#define VERBS "status, jobs, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token, warm, warm-end"
+#define VERBS "status, jobs, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
 
 static const struct opts_verb *find_verb(const char *name) {
   for (const struct opts_verb *v = ctl_verbs; v->name; v++)
@@ -48,7 +47,7 @@ static enum word kind_of_word(const struct opts_verb *v, int i) {
   for (; i > 0 && p; i--) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
   if (!p || !*p) return WORD_NONE;
   p += *p == '[';
-  return *p == 'J' ? WORD_JOB : *p == 'H' ? WORD_HOST : *p == 'P' ? WORD_PID : WORD_RANK;
+  return *p == 'J' ? WORD_JOB : *p == 'H' ? WORD_HOST : *p == 'e' ? WORD_END : WORD_RANK;
 }
 
 static int count_words(const struct opts_verb *v) {
@@ -78,9 +77,9 @@ static int read_word(enum word kind, const char *text, struct ctl_request *r, st
   case WORD_RANK:
     if (parse_int(text, 0, WORLD_MAX, &r->rank, NULL) == 0) return 0;
     return err_set(e, -EINVAL, "\"%.80s\" is not a rank: give a number from 0 up", text);
-  case WORD_PID:
-    if (parse_int(text, 1, INT32_MAX, &r->pid, NULL) == 0) return 0;
-    return err_set(e, -EINVAL, "\"%.80s\" is not a process: give a number that rdzvctl warm shows", text);
+  case WORD_END:
+    r->end = strcmp(text, "end") == 0;
+    return r->end ? 0 : err_set(e, -EINVAL, "\"%.80s\": write rdzvctl warm, or rdzvctl warm end", text);
   case WORD_NONE: break;
   }
   return 0;
@@ -146,7 +145,7 @@ static int refuse_verb(const char *word, struct err *e) {
 
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e) {
   r->verb = r->job = r->host = "";
-  r->rank = r->owner = r->pid = -1;
+  r->rank = r->owner = -1;
   if (n == 0 && !r->watch) return err_set(e, -EINVAL, "a command is missing: " VERBS " (--help)");
   const struct opts_verb *v = find_verb(n ? words[0] : "status");
   if (!v) return refuse_verb(words[0], e);

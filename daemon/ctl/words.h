@@ -17,9 +17,8 @@ struct ctl_request {
   const char *user;              /* --user as it was given; a uid is in `owner` instead; NULL: none */
   int64_t owner;                 /* -1: none */
   int64_t rank;                  /* -1: none */
-  int64_t pid;                   /* -1: none */
   int signal;                    /* 0: none */
-  bool json, watch, force, follow, has_tail;
+  bool json, watch, force, follow, has_tail, end;
   int64_t tail; /* -1: not given */
 };
 

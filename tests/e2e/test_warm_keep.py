@@ -17,8 +17,9 @@ import pages
 import pytest
 
 from harness import AGENT, RDZVCTL, alive, comm, environ, until
-from test_warm import OBSERVED_MIN, PAGE, RANDOM, cache, library, place, script  # noqa: F401
+from test_warm import OBSERVED_MIN, RANDOM, cache, library, place, script  # noqa: F401
 
+PAGE = "deploy/guide/warm.md"
 SHOWS = """import json, os, sys, lib_one
 print("seen", json.dumps([os.getpid() == lib_one.PID, lib_one.VERSION, sys.argv[1:], sys.orig_argv[-1], os.environ.get("MORE"), os.getcwd(),
                           open("/proc/self/cmdline").read().split("\\0")[-2], sys.stdin.read()]), flush=True)
@@ -32,7 +33,7 @@ def keep(rdzv, cache):  # noqa: F811
     run = tempfile.mkdtemp(prefix="rk", dir="/tmp")
     k = Keep(rdzv, {"XDG_RUNTIME_DIR": run, "XDG_CACHE_HOME": str(cache), "PYTHON_EXEC": sys.executable, **library(rdzv, lib_one=LIBRARY)})
     yield k
-    k.ctl("warm-end")
+    k.ctl("warm", "end")
     until(lambda: f"nothing is left: {k.all()}", lambda: not rdzv.pids(XDG_RUNTIME_DIR=run))
     shutil.rmtree(run)
 
@@ -181,13 +182,12 @@ def test_it_ends_when_its_time_is_over(rdzv, keep):
 
 
 def test_rdzvctl_lists_and_ends(rdzv, keep):
-    assert "no template stays" in keep.ctl("warm") and "0 ended" in keep.ctl("warm-end")
+    assert "no template stays" in keep.ctl("warm") and "0 ended" in keep.ctl("warm", "end")
     script(rdzv, SHOWS)
     keep.run()
     (kept,) = keep.all()
-    assert "no template of yours" in keep.ctl("warm-end", kept["pid"] + 1, expect=64)
-    assert "not a process" in keep.ctl("warm-end", "x", expect=64)
-    assert "1 ended" in keep.ctl("warm-end", kept["pid"])
+    assert "rdzvctl warm end" in keep.ctl("warm", "x", expect=64)
+    assert json.loads(keep.ctl("warm", "end", "--json")) == {"ok": True, "ended": 1}
     until("both are gone", lambda: not alive(kept["pid"]) and not alive(kept["template"]))
     assert keep.all() == [] and not keep.run().again
 
