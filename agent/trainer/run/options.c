@@ -99,464 +99,172 @@ static int parse_every(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+/* Rows of the table: the option, its field, what --help shows for its value, the default, the limits; then the texts. */
+#define ROW(kind, option, field, ...)                                                                                  \
+  { .type = OPT_##kind, .name = (option), .offset = AT(field), __VA_ARGS__ }
+#define NUMBER(kind, option, field, value, preset, least, most, ...)                                                   \
+  ROW(kind, option, field, .label = (value), .def = (preset), .min = (least), .max = (most), __VA_ARGS__)
+#define PARSED(option, field, parser, value, preset, ...)                                                              \
+  ROW(CUSTOM, option, field, .parse = (parser), .label = (value), .def = (preset), __VA_ARGS__)
+#define TEXT(option, field, value, preset, ...)                                                                        \
+  ROW(STRING, option, field, .label = (value), .def = (preset), __VA_ARGS__)
+#define FLAG(option, field, ...) ROW(FLAG, option, field, __VA_ARGS__)
+
 static const struct opt table[] = {
     {.group = "The model"},
-    {.name = "layers",
-     .type = OPT_CUSTOM,
-     .offset = AT(shape),
-     .def = "1000,100,1000",
-     .label = "N,N[,N...]",
-     .parse = parse_layers,
-     .brief = "Widths of the layers: input, hidden layers, output.",
-     .help = "Widths of a stack of linear layers: input, hidden layers, output."},
-    {.name = "activation",
-     .type = OPT_CUSTOM,
-     .offset = AT(activation),
-     .def = "relu",
-     .label = "none|relu|gelu",
-     .parse = parse_activation,
-     .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
-             "as PyTorch's nn.GELU(approximate=\"tanh\")."},
-    {.name = "loss",
-     .type = OPT_CUSTOM,
-     .offset = AT(loss),
-     .def = "mse",
-     .label = "mse|rmse|cross-entropy",
-     .parse = parse_loss,
-     .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
-     .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
-             "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
-             "their samples, as under DDP. So it depends slightly on the number of ranks."},
-    {.name = "init-weights",
-     .type = OPT_STRING,
-     .offset = AT(init_weights),
-     .label = "FILE",
-     .help = "Start with the weights in FILE instead of random ones. FILE holds little-endian floats, layer "
-             "after layer, weight[out][in], then bias[out]."},
-    {.name = "save-weights",
-     .type = OPT_STRING,
-     .offset = AT(save_weights),
-     .label = "FILE",
-     .help = "Write the final weights to FILE, in the format of --init-weights."},
+    PARSED("layers", shape, parse_layers, "N,N[,N...]", "1000,100,1000",
+           .brief = "Widths of the layers: input, hidden layers, output.",
+           .help = "Widths of a stack of linear layers: input, hidden layers, output."),
+    PARSED("activation", activation, parse_activation, "none|relu|gelu", "relu",
+           .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
+                   "as PyTorch's nn.GELU(approximate=\"tanh\")."),
+    PARSED("loss", loss, parse_loss, "mse|rmse|cross-entropy", "mse",
+           .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
+           .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
+                   "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
+                   "their samples, as under DDP. So it depends slightly on the number of ranks."),
+    TEXT("init-weights", init_weights, "FILE", NULL,
+         .help = "Start with the weights in FILE instead of random ones. FILE holds little-endian floats, layer "
+                 "after layer, weight[out][in], then bias[out]."),
+    TEXT("save-weights", save_weights, "FILE", NULL,
+         .help = "Write the final weights to FILE, in the format of --init-weights."),
 
     {.group = "The data"},
-    {.name = "data",
-     .type = OPT_STRING,
-     .offset = AT(data),
-     .def = "synthetic:10000",
-     .label = "synthetic:N|FILE",
-     .brief = "N synthetic vectors, or images in IDX format (MNIST).",
-     .help = "Training data. synthetic:N is N vectors, and vector i is the linear ramp from 0 to i. FILE holds "
-             "images in IDX format (that of MNIST), plain or gzip. A byte becomes value / 255."},
-    {.name = "labels",
-     .type = OPT_STRING,
-     .offset = AT(labels),
-     .label = "FILE",
-     .brief = "Classes of the images.",
-     .help = "Classes of the images, in IDX format. For --loss cross-entropy."},
-    {.name = "scale",
-     .type = OPT_FLOAT,
-     .offset = AT(scale),
-     .def = "1",
-     .min = -1e30,
-     .max = 1e30,
-     .label = "X",
-     .help = "Factor by which all values of the data are multiplied."},
+    TEXT("data", data, "synthetic:N|FILE", "synthetic:10000",
+         .brief = "N synthetic vectors, or images in IDX format (MNIST).",
+         .help = "Training data. synthetic:N is N vectors, and vector i is the linear ramp from 0 to i. FILE holds "
+                 "images in IDX format (that of MNIST), plain or gzip. A byte becomes value / 255."),
+    TEXT("labels", labels, "FILE", NULL, .brief = "Classes of the images.",
+         .help = "Classes of the images, in IDX format. For --loss cross-entropy."),
+    NUMBER(FLOAT, "scale", scale, "X", "1", -1e30, 1e30,
+           .help = "Factor by which all values of the data are multiplied."),
 
     {.group = "Training"},
-    {.name = "batch",
-     .type = OPT_INT,
-     .offset = AT(batch),
-     .def = "64",
-     .min = 1,
-     .max = 1 << 24,
-     .label = "N",
-     .brief = "Samples per batch, over all ranks together.",
-     .help = "Samples per batch, over all ranks together. So a run is the same with any number of ranks."},
-    {.name = "update-freq",
-     .type = OPT_INT,
-     .offset = AT(update_freq),
-     .def = "1",
-     .min = 1,
-     .max = 1 << 20,
-     .label = "N",
-     .help = "Batches per step. Their gradients are added up before the ranks sum them, which gives the "
-             "gradient of the mean over all their samples. The last step of an epoch may have fewer batches."},
-    {.name = "epochs",
-     .type = OPT_INT,
-     .offset = AT(epochs),
-     .def = "0",
-     .min = 0,
-     .max = 1e9,
-     .label = "N",
-     .brief = "Passes over the data.",
-     .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."},
-    {.name = "steps",
-     .type = OPT_INT,
-     .offset = AT(steps),
-     .def = "0",
-     .min = 0,
-     .max = 1e12,
-     .label = "N",
-     .help = "End after N steps, counted from the first step of the run. 0: no limit."},
-    {.name = "optimizer",
-     .type = OPT_CUSTOM,
-     .offset = AT(hyper.kind),
-     .def = "adam",
-     .label = "adam|adamw|sgd",
-     .parse = parse_optimizer,
-     .help = "The optimizer, as in PyTorch."},
-    {.name = "lr",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.lr),
-     .def = "0.001",
-     .min = 0,
-     .max = 1e6,
-     .label = "X",
-     .brief = "Learning rate.",
-     .help = "Learning rate."},
-    {.name = "warmup-steps",
-     .type = OPT_INT,
-     .offset = AT(hyper.warmup_steps),
-     .def = "0",
-     .min = 0,
-     .max = 1e12,
-     .label = "N",
-     .help = "The learning rate rises linearly from 0 in the first step to --lr after N steps."},
-    {.name = "lr-decay",
-     .type = OPT_CUSTOM,
-     .offset = AT(hyper.decay),
-     .def = "constant",
-     .label = "constant|linear|cosine|polynomial",
-     .parse = parse_decay,
-     .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
-             "schedules of transformers. cosine is half a wave."},
-    {.name = "lr-min",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.lr_min),
-     .def = "0",
-     .min = 0,
-     .max = 1e6,
-     .label = "X",
-     .help = "Learning rate at the end of the decay."},
-    {.name = "lr-power",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.lr_power),
-     .def = "1",
-     .min = 0.01,
-     .max = 100,
-     .label = "X",
-     .help = "Exponent of --lr-decay polynomial."},
-    {.name = "momentum",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.momentum),
-     .def = "0",
-     .min = 0,
-     .max = BELOW_ONE,
-     .label = "X",
-     .help = "Momentum of --optimizer sgd."},
-    {.name = "beta1",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.beta1),
-     .def = "0.9",
-     .min = 0,
-     .max = BELOW_ONE,
-     .label = "X",
-     .help = "First beta of --optimizer adam and adamw."},
-    {.name = "beta2",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.beta2),
-     .def = "0.999",
-     .min = 0,
-     .max = BELOW_ONE,
-     .label = "X",
-     .help = "Second beta of --optimizer adam and adamw."},
-    {.name = "eps",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.eps),
-     .def = "1e-8",
-     .min = FEW,
-     .max = 1,
-     .label = "X",
-     .help = "Epsilon of --optimizer adam and adamw."},
-    {.name = "weight-decay",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.weight_decay),
-     .def = "0",
-     .min = 0,
-     .max = 1e6,
-     .label = "X",
-     .help = "Weight decay. sgd and adam add X times the weights to the gradients. adamw subtracts X times the "
-             "learning rate times the weights."},
-    {.name = "clip-norm",
-     .type = OPT_FLOAT,
-     .offset = AT(hyper.clip_norm),
-     .def = "0",
-     .min = 0,
-     .max = 1e30,
-     .label = "X",
-     .help = "Gradients with a norm above X, over all weights, are scaled down to norm X. 0: never."},
-    {.name = "seed",
-     .type = OPT_INT,
-     .offset = AT(seed),
-     .def = "1",
-     .min = 0,
-     .max = 9e15,
-     .label = "N",
-     .help = "Seed of the initial weights and of the order of the samples."},
-    {.name = "threads",
-     .type = OPT_INT,
-     .offset = AT(threads),
-     .def = "0",
-     .min = 0,
-     .max = 1024,
-     .label = "N",
-     .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
-             "else one."},
-    {.name = "recovery",
-     .type = OPT_CUSTOM,
-     .offset = AT(recovery),
-     .def = "restart",
-     .label = "restart|inplace",
-     .parse = parse_recovery,
-     .help = "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
-             "checkpoint. inplace: it keeps its process and its weights, waits for the next round, and "
-             "continues from the furthest step of any rank. Only lost ranks restart. All ranks need the same "
-             "value."},
-    {.name = "cuda-graph",
-     .type = OPT_CUSTOM,
-     .offset = AT(cuda_graph),
-     .def = "auto",
-     .label = "auto|on|off",
-     .parse = parse_cuda_graph,
-     .help = "Launch steps as a CUDA graph. auto: a step is captured once, with its collectives, "
-             "and launched from then on. If a rank cannot do that, a line names it, and no rank captures. on: "
-             "that failure ends the run. off: never. A CPU has nothing to capture. The iterations of --bench "
-             "are treated alike."},
-    {.name = "max-skipped",
-     .type = OPT_INT,
-     .offset = AT(max_skipped),
-     .def = "20",
-     .min = 0,
-     .max = 1e9,
-     .label = "N",
-     .help = "A step whose loss or gradients are not finite is skipped and logged. More than N in a row end the "
-             "run."},
-    {.name = "throttle",
-     .type = OPT_FLOAT,
-     .offset = AT(throttle),
-     .def = "0",
-     .min = 0,
-     .max = 1e6,
-     .label = "X",
-     .help = "At most X steps per second, for demonstrations and drills. 0: no limit."},
+    NUMBER(INT, "batch", batch, "N", "64", 1, 1 << 24, .brief = "Samples per batch, over all ranks together.",
+           .help = "Samples per batch, over all ranks together. So a run is the same with any number of ranks."),
+    NUMBER(INT, "update-freq", update_freq, "N", "1", 1, 1 << 20,
+           .help = "Batches per step. Their gradients are added up before the ranks sum them, which gives the "
+                   "gradient of the mean over all their samples. The last step of an epoch may have fewer batches."),
+    NUMBER(INT, "epochs", epochs, "N", "0", 0, 1e9, .brief = "Passes over the data.",
+           .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."),
+    NUMBER(INT, "steps", steps, "N", "0", 0, 1e12,
+           .help = "End after N steps, counted from the first step of the run. 0: no limit."),
+    PARSED("optimizer", hyper.kind, parse_optimizer, "adam|adamw|sgd", "adam", .help = "The optimizer, as in PyTorch."),
+    NUMBER(FLOAT, "lr", hyper.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
+    NUMBER(INT, "warmup-steps", hyper.warmup_steps, "N", "0", 0, 1e12,
+           .help = "The learning rate rises linearly from 0 in the first step to --lr after N steps."),
+    PARSED("lr-decay", hyper.decay, parse_decay, "constant|linear|cosine|polynomial", "constant",
+           .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
+                   "schedules of transformers. cosine is half a wave."),
+    NUMBER(FLOAT, "lr-min", hyper.lr_min, "X", "0", 0, 1e6, .help = "Learning rate at the end of the decay."),
+    NUMBER(FLOAT, "lr-power", hyper.lr_power, "X", "1", 0.01, 100, .help = "Exponent of --lr-decay polynomial."),
+    NUMBER(FLOAT, "momentum", hyper.momentum, "X", "0", 0, BELOW_ONE, .help = "Momentum of --optimizer sgd."),
+    NUMBER(FLOAT, "beta1", hyper.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of --optimizer adam and adamw."),
+    NUMBER(FLOAT, "beta2", hyper.beta2, "X", "0.999", 0, BELOW_ONE,
+           .help = "Second beta of --optimizer adam and adamw."),
+    NUMBER(FLOAT, "eps", hyper.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of --optimizer adam and adamw."),
+    NUMBER(FLOAT, "weight-decay", hyper.weight_decay, "X", "0", 0, 1e6,
+           .help = "Weight decay. sgd and adam add X times the weights to the gradients. adamw subtracts X times the "
+                   "learning rate times the weights."),
+    NUMBER(FLOAT, "clip-norm", hyper.clip_norm, "X", "0", 0, 1e30,
+           .help = "Gradients with a norm above X, over all weights, are scaled down to norm X. 0: never."),
+    NUMBER(INT, "seed", seed, "N", "1", 0, 9e15,
+           .help = "Seed of the initial weights and of the order of the samples."),
+    NUMBER(INT, "threads", threads, "N", "0", 0, 1024,
+           .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
+                   "else one."),
+    PARSED("recovery", recovery, parse_recovery, "restart|inplace", "restart",
+           .help =
+               "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
+               "checkpoint. inplace: it keeps its process and its weights, waits for the next round, and "
+               "continues from the furthest step of any rank. Only lost ranks restart. All ranks need the same "
+               "value."),
+    PARSED("cuda-graph", cuda_graph, parse_cuda_graph, "auto|on|off", "auto",
+           .help = "Launch steps as a CUDA graph. auto: a step is captured once, with its collectives, "
+                   "and launched from then on. If a rank cannot do that, a line names it, and no rank captures. on: "
+                   "that failure ends the run. off: never. A CPU has nothing to capture. The iterations of --bench "
+                   "are treated alike."),
+    NUMBER(INT, "max-skipped", max_skipped, "N", "20", 0, 1e9,
+           .help = "A step whose loss or gradients are not finite is skipped and logged. More than N in a row end the "
+                   "run."),
+    NUMBER(FLOAT, "throttle", throttle, "X", "0", 0, 1e6,
+           .help = "At most X steps per second, for demonstrations and drills. 0: no limit."),
 
     {.group = "Evaluation"},
-    {.name = "eval-data",
-     .type = OPT_STRING,
-     .offset = AT(eval_data),
-     .label = "synthetic:N|FILE",
-     .help = "Report the loss on these samples, given as in --data, at the end and every --eval-every steps. "
-             "With --eval-labels also report the accuracy. rmse is over the whole set."},
-    {.name = "eval-labels",
-     .type = OPT_STRING,
-     .offset = AT(eval_labels),
-     .label = "FILE",
-     .help = "Classes of --eval-data, given as in --labels."},
-    {.name = "eval-every",
-     .type = OPT_INT,
-     .offset = AT(eval_every),
-     .def = "0",
-     .min = 0,
-     .max = 1e12,
-     .label = "STEPS",
-     .help = "Steps between evaluations. 0: only at the end."},
+    TEXT("eval-data", eval_data, "synthetic:N|FILE", NULL,
+         .help = "Report the loss on these samples, given as in --data, at the end and every --eval-every steps. "
+                 "With --eval-labels also report the accuracy. rmse is over the whole set."),
+    TEXT("eval-labels", eval_labels, "FILE", NULL, .help = "Classes of --eval-data, given as in --labels."),
+    NUMBER(INT, "eval-every", eval_every, "STEPS", "0", 0, 1e12,
+           .help = "Steps between evaluations. 0: only at the end."),
 
     {.group = "The device"},
-    {.name = "device",
-     .type = OPT_CUSTOM,
-     .offset = AT(device),
-     .def = "auto",
-     .label = "auto|cpu|cuda",
-     .parse = parse_device,
-     .brief = "Where to compute.",
-     .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
-             "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."},
-    {.name = "precision",
-     .type = OPT_CUSTOM,
-     .offset = AT(precision),
-     .def = "fp32",
-     .label = "fp32|tf32|bf16",
-     .parse = parse_precision,
-     .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
-             "keeps weights, sums, gradients of weights and the optimizer in fp32."},
-    {.name = "deterministic",
-     .type = OPT_FLAG,
-     .offset = AT(deterministic),
-     .help = "Give the same bytes on every run, on the same kind of device with the same libraries, at some "
-             "cost. A CPU always does."},
-    {.name = "cuda-module",
-     .type = OPT_STRING,
-     .offset = AT(cuda_module),
-     .label = "FILE",
-     .help = "The file rdzv-cuda.so, if it is neither beside this program nor in its library folder."},
+    PARSED("device", device, parse_device, "auto|cpu|cuda", "auto", .brief = "Where to compute.",
+           .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
+                   "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."),
+    PARSED("precision", precision, parse_precision, "fp32|tf32|bf16", "fp32",
+           .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
+                   "keeps weights, sums, gradients of weights and the optimizer in fp32."),
+    FLAG("deterministic", deterministic,
+         .help = "Give the same bytes on every run, on the same kind of device with the same libraries, at some "
+                 "cost. A CPU always does."),
+    TEXT("cuda-module", cuda_module, "FILE", NULL,
+         .help = "The file rdzv-cuda.so, if it is neither beside this program nor in its library folder."),
 
     {.group = "Checkpoints"},
-    {.name = "checkpoint-dir",
-     .type = OPT_STRING,
-     .offset = AT(checkpoint_dir),
-     .label = "DIR",
-     .brief = "Write checkpoints here, and resume from them.",
-     .help = "Write checkpoints to DIR: at the end, on a request to stop, and every --checkpoint-every. Only "
-             "rank 0 reads and writes it."},
-    {.name = "checkpoint-every",
-     .type = OPT_CUSTOM,
-     .offset = AT(checkpoint_every),
-     .def = "0",
-     .label = "STEPS|TIME",
-     .parse = parse_every,
-     .brief = "Interval between checkpoints.",
-     .help = "Interval between checkpoints: steps (100) or time (30s, 5m). They are written in the background, "
-             "and the run only waits while its state is copied. 0: only at the end and on a request to stop."},
-    {.name = "keep-checkpoints",
-     .type = OPT_INT,
-     .offset = AT(keep_checkpoints),
-     .def = "3",
-     .min = 1,
-     .max = 1e6,
-     .label = "N",
-     .help = "Number of newest checkpoints to keep. Older ones are removed after a new one is safely on disk."},
-    {.name = "resume",
-     .type = OPT_CUSTOM,
-     .offset = AT(resume),
-     .def = "auto",
-     .label = "auto|none",
-     .parse = parse_resume,
-     .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
-             "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
-             "other options, such as --lr or --batch, is refused."},
-    {.name = "resume-from",
-     .type = OPT_STRING,
-     .offset = AT(resume_from),
-     .label = "CHECKPOINT",
-     .help = "Start from this checkpoint, a folder in some --checkpoint-dir, whatever its options were. "
-             "Differences are logged. The same command later continues from its own checkpoints."},
+    TEXT("checkpoint-dir", checkpoint_dir, "DIR", NULL, .brief = "Write checkpoints here, and resume from them.",
+         .help = "Write checkpoints to DIR: at the end, on a request to stop, and every --checkpoint-every. Only "
+                 "rank 0 reads and writes it."),
+    PARSED("checkpoint-every", checkpoint_every, parse_every, "STEPS|TIME", "0",
+           .brief = "Interval between checkpoints.",
+           .help = "Interval between checkpoints: steps (100) or time (30s, 5m). They are written in the background, "
+                   "and the run only waits while its state is copied. 0: only at the end and on a request to stop."),
+    NUMBER(INT, "keep-checkpoints", keep_checkpoints, "N", "3", 1, 1e6,
+           .help = "Number of newest checkpoints to keep. Older ones are removed after a new one is safely on disk."),
+    PARSED("resume", resume, parse_resume, "auto|none", "auto",
+           .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
+                   "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
+                   "other options, such as --lr or --batch, is refused."),
+    TEXT("resume-from", resume_from, "CHECKPOINT", NULL,
+         .help = "Start from this checkpoint, a folder in some --checkpoint-dir, whatever its options were. "
+                 "Differences are logged. The same command later continues from its own checkpoints."),
 
     {.group = "Reports"},
-    {.name = "report-every",
-     .type = OPT_DURATION,
-     .offset = AT(report_every_ms),
-     .def = "10s",
-     .min = 0,
-     .max = 1e9,
-     .label = "TIME",
-     .help = "Interval at which rank 0 logs its progress, and what a long wait waits for. 0: never."},
-    {.name = "metrics",
-     .type = OPT_STRING,
-     .offset = AT(metrics),
-     .label = "FILE",
-     .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, eval, "
-             "checkpoint, recover, stop, end; bench, bench_end."},
-    {.name = "metrics-every",
-     .type = OPT_INT,
-     .offset = AT(metrics_every),
-     .def = "1",
-     .min = 1,
-     .max = 1e9,
-     .label = "STEPS",
-     .help = "Steps between two step lines of --metrics."},
+    NUMBER(DURATION, "report-every", report_every_ms, "TIME", "10s", 0, 1e9,
+           .help = "Interval at which rank 0 logs its progress, and what a long wait waits for. 0: never."),
+    TEXT("metrics", metrics, "FILE", NULL,
+         .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, eval, "
+                 "checkpoint, recover, stop, end; bench, bench_end."),
+    NUMBER(INT, "metrics-every", metrics_every, "STEPS", "1", 1, 1e9,
+           .help = "Steps between two step lines of --metrics."),
 
     {.group = "Ranks"},
-    {.name = "coll-timeout",
-     .type = OPT_DURATION,
-     .offset = AT(coll_timeout_ms),
-     .def = "60s",
-     .min = 100,
-     .max = 86400000,
-     .label = "TIME",
-     .help = "How long to wait for a rank that gives no sign of life. Then it is lost, and the waiting rank "
-             "names it and exits."},
-    {.name = "bucket-cap-mb",
-     .type = OPT_FLOAT,
-     .offset = AT(bucket_cap_mb),
-     .def = "25",
-     .min = 0.0001,
-     .max = 1e6,
-     .label = "MB",
-     .help = "Size of the pieces in which the ranks sum gradients during the backward pass."},
+    NUMBER(DURATION, "coll-timeout", coll_timeout_ms, "TIME", "60s", 100, 86400000,
+           .help = "How long to wait for a rank that gives no sign of life. Then it is lost, and the waiting rank "
+                   "names it and exits."),
+    NUMBER(FLOAT, "bucket-cap-mb", bucket_cap_mb, "MB", "25", 0.0001, 1e6,
+           .help = "Size of the pieces in which the ranks sum gradients during the backward pass."),
 
     {.group = "Checking a cluster"},
-    {.name = "bench",
-     .type = OPT_CUSTOM,
-     .offset = AT(bench.kind),
-     .label = "allreduce",
-     .parse = parse_bench,
-     .brief = "Measure the all-reduce instead of training.",
-     .help = "Train nothing. Measure all-reduces of growing sizes between the ranks, and check their sums, with "
-             "the columns, definitions and short options of nccl-tests."},
-    {.name = "bench-min",
-     .alias = "b",
-     .type = OPT_SIZE,
-     .offset = AT(bench.min),
-     .def = "8",
-     .min = BENCH_ELEM,
-     .max = BENCH_SIZE_MAX,
-     .label = "SIZE",
-     .help = "The first size, in bytes on each rank."},
-    {.name = "bench-max",
-     .alias = "e",
-     .type = OPT_SIZE,
-     .offset = AT(bench.max),
-     .def = "128m",
-     .min = BENCH_ELEM,
-     .max = BENCH_SIZE_MAX,
-     .label = "SIZE",
-     .help = "The last size, at most."},
-    {.name = "bench-factor",
-     .alias = "f",
-     .type = OPT_INT,
-     .offset = AT(bench.factor),
-     .def = "2",
-     .min = 2,
-     .max = 1 << 30,
-     .label = "N",
-     .help = "Each size is N times the one before."},
-    {.name = "bench-iters",
-     .alias = "n",
-     .type = OPT_INT,
-     .offset = AT(bench.iters),
-     .def = "20",
-     .min = 1,
-     .max = 1e6,
-     .label = "N",
-     .help = "Timed all-reduces of each size."},
-    {.name = "bench-warmup",
-     .alias = "w",
-     .type = OPT_INT,
-     .offset = AT(bench.warmup),
-     .def = "5",
-     .min = 0,
-     .max = 1e6,
-     .label = "N",
-     .help = "All-reduces of each size before the timed ones."},
-    {.name = "bench-check",
-     .alias = "c",
-     .type = OPT_INT,
-     .offset = AT(bench.check),
-     .def = "1",
-     .min = 0,
-     .max = 1e6,
-     .label = "N",
-     .help = "All-reduces of each size whose sums are checked. 0: none."},
+    PARSED("bench", bench.kind, parse_bench, "allreduce", NULL, .brief = "Measure the all-reduce instead of training.",
+           .help = "Train nothing. Measure all-reduces of growing sizes between the ranks, and check their sums, with "
+                   "the columns, definitions and short options of nccl-tests."),
+    NUMBER(SIZE, "bench-min", bench.min, "SIZE", "8", BENCH_ELEM, BENCH_SIZE_MAX, .alias = "b",
+           .help = "The first size, in bytes on each rank."),
+    NUMBER(SIZE, "bench-max", bench.max, "SIZE", "128m", BENCH_ELEM, BENCH_SIZE_MAX, .alias = "e",
+           .help = "The last size, at most."),
+    NUMBER(INT, "bench-factor", bench.factor, "N", "2", 2, 1 << 30, .alias = "f",
+           .help = "Each size is N times the one before."),
+    NUMBER(INT, "bench-iters", bench.iters, "N", "20", 1, 1e6, .alias = "n", .help = "Timed all-reduces of each size."),
+    NUMBER(INT, "bench-warmup", bench.warmup, "N", "5", 0, 1e6, .alias = "w",
+           .help = "All-reduces of each size before the timed ones."),
+    NUMBER(INT, "bench-check", bench.check, "N", "1", 0, 1e6, .alias = "c",
+           .help = "All-reduces of each size whose sums are checked. 0: none."),
 
     {.group = "Help"},
-    {.name = "help",
-     .alias = "h",
-     .type = OPT_FLAG,
-     .offset = AT(help),
-     .brief = "Print all options and exit.",
-     .help = "Print all options and exit; -h prints those that are used most."},
-    {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Print the version and exit."},
+    FLAG("help", help, .alias = "h", .brief = "Print all options and exit.",
+         .help = "Print all options and exit; -h prints those that are used most."),
+    FLAG("version", version, .help = "Print the version and exit."),
     {0},
 };
 
@@ -584,11 +292,11 @@ const struct opts_spec trainer_opts_spec = {
     .table = table,
 };
 
-/* Refuses options that nothing would read: those of the bench without it, those of training with it. Environment
- * variables may be meant for another run. */
-static int check_mode(const struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
+/* Refuses options that nothing would read: those of the bench without it, those of training with it, those of adam with
+ * sgd, and an activation without hidden layers. Environment variables may be meant for another run. */
+static int check_unread(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
-  static const char *const both[] = {"threads", "cuda-graph"};
+  static const char *const both[] = {"threads", "cuda-graph"}, *const adam[] = {"beta1", "beta2", "eps"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
     if (!row->name) {
@@ -606,20 +314,9 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
   if (o->bench.min > o->bench.max)
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
                    (long long)o->bench.max);
-  return 0;
-}
-
-/* Options of adam are refused with sgd, which does not read them. */
-static int check_betas(const struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
-  static const char *const names[] = {"beta1", "beta2", "eps"};
-  for (size_t i = 0; i < sizeof names / sizeof *names && o->hyper.kind == COMPUTE_SGD; i++)
-    if (opts_source(&trainer_opts_spec, argc, argv, env, names[i]) == OPT_FROM_ARGV)
-      return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", names[i]);
-  return 0;
-}
-
-/* Only hidden layers read it. */
-static int check_activation(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
+  for (size_t i = 0; i < sizeof adam / sizeof *adam && o->hyper.kind == COMPUTE_SGD; i++)
+    if (opts_source(&trainer_opts_spec, argc, argv, env, adam[i]) == OPT_FROM_ARGV)
+      return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", adam[i]);
   if (o->shape.n > 2) return 0;
   o->activation = COMPUTE_LINEAR;
   if (opts_source(&trainer_opts_spec, argc, argv, env, "activation") != OPT_FROM_ARGV) return 0;
@@ -627,33 +324,9 @@ static int check_activation(struct trainer_opts *o, int argc, char *const *argv,
                  o->shape.width[0], o->shape.width[1]);
 }
 
-static int check_hyper(const struct optim_hyper *h, struct err *e) {
-  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
-  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
-    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
-  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
-    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
-  if (h->lr_min > h->lr)
-    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
-  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
-    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
-  return 0;
-}
-
-static int check_evaluation(const struct trainer_opts *o, struct err *e) {
-  bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
-  if (!o->eval_data && o->eval_labels) return err_set(e, -EINVAL, "--eval-labels needs --eval-data WHAT");
-  if (!o->eval_data && o->eval_every) return err_set(e, -EINVAL, "--eval-every needs --eval-data WHAT");
-  if (o->eval_data && classify && !o->eval_labels)
-    return err_set(e, -EINVAL, "--eval-data needs --eval-labels FILE where --loss is cross-entropy");
-  if (o->eval_labels && !classify)
-    return err_set(e, -EINVAL, "--eval-labels are for --loss cross-entropy; this run has %s",
-                   trainer_loss_name(o->loss));
-  return 0;
-}
-
 static int check_training(const struct trainer_opts *o, struct err *e) {
   const struct model_shape *s = &o->shape;
+  const struct optim_hyper *h = &o->hyper;
   uint32_t in = s->width[0], out = s->width[s->n - 1];
   bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
   if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
@@ -666,8 +339,25 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
   if (o->resume_from && o->resume == RESUME_NONE)
     return err_set(e, -EINVAL, "--resume-from and --resume none contradict each other; leave one of them out");
-  int rc = check_evaluation(o, e);
-  return rc ? rc : check_hyper(&o->hyper, e);
+
+  if (!o->eval_data && o->eval_labels) return err_set(e, -EINVAL, "--eval-labels needs --eval-data WHAT");
+  if (!o->eval_data && o->eval_every) return err_set(e, -EINVAL, "--eval-every needs --eval-data WHAT");
+  if (o->eval_data && classify && !o->eval_labels)
+    return err_set(e, -EINVAL, "--eval-data needs --eval-labels FILE where --loss is cross-entropy");
+  if (o->eval_labels && !classify)
+    return err_set(e, -EINVAL, "--eval-labels are for --loss cross-entropy; this run has %s",
+                   trainer_loss_name(o->loss));
+
+  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
+  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
+    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
+  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
+    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
+  if (h->lr_min > h->lr)
+    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
+  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
+    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
+  return 0;
 }
 
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
@@ -678,9 +368,7 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
   if (rc || o->help || o->version) return rc;
   if (rest < argc) return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
-  rc = check_mode(o, argc, argv, env, e);
-  if (rc == 0) rc = check_betas(o, argc, argv, env, e);
-  if (rc == 0) rc = check_activation(o, argc, argv, env, e);
+  rc = check_unread(o, argc, argv, env, e);
   return rc || o->bench.kind != BENCH_NONE ? rc : check_training(o, e);
 }
 
