@@ -7,7 +7,6 @@
  * it, once as it is and once without each of them. --planted launches a kernel with a race. */
 
 #include "agent/trainer/gpu/kernels.h"
-#include "agent/trainer/gpu/trace.h"
 #include "tests/fakegpu/race_block.h"
 
 #include <stdio.h>

@@ -34,13 +34,6 @@ void board_write(const struct board_post *p, uint8_t out[BOARD_RECORD]) {
   memcpy(out + AT_WHY, p->why, strnlen(p->why, BOARD_WHY - 1));
 }
 
-/* Text of another process: unusual characters become question marks. */
-static void copy_text(char out[BOARD_WHY], const uint8_t *in) {
-  size_t n = strnlen((const char *)in, BOARD_WHY - 1);
-  for (size_t i = 0; i < n; i++) out[i] = in[i] >= ' ' && in[i] < 127 ? (char)in[i] : '?';
-  out[n] = 0;
-}
-
 void board_read(const void *records, size_t size, int world, struct board_post *posts) {
   memset(posts, 0, (size_t)world * sizeof *posts);
   for (int r = 0; r < world; r++) posts[r].rank = (uint32_t)r;
@@ -53,7 +46,10 @@ void board_read(const void *records, size_t size, int world, struct board_post *
     to->state = (enum board_state)state;
     to->begun = le64_get(p + AT_BEGUN);
     to->done = le64_get(p + AT_DONE);
-    copy_text(to->why, p + AT_WHY);
+    size_t n = strnlen((const char *)p + AT_WHY, BOARD_WHY - 1);
+    for (size_t i = 0; i < n; i++) /* text of another process: unusual characters become question marks */
+      to->why[i] = p[AT_WHY + i] >= ' ' && p[AT_WHY + i] < 127 ? (char)p[AT_WHY + i] : '?';
+    to->why[n] = 0;
   }
 }
 
@@ -122,15 +118,10 @@ static int append_ranks(const struct board_post *posts, int world, int self, pic
   return n;
 }
 
-static uint64_t most_begun(const struct board_post *posts, int world) {
+void board_decide(const struct board_post *posts, int world, int self, bool running, struct board_verdict *out) {
   uint64_t most = 0;
   for (int r = 0; r < world; r++)
     if (posts[r].begun > most) most = posts[r].begun;
-  return most;
-}
-
-void board_decide(const struct board_post *posts, int world, int self, bool running, struct board_verdict *out) {
-  uint64_t most = most_begun(posts, world);
   int n, who = board_rank_gave_up(posts, world, self);
   *out = (struct board_verdict){.lost = who};
   if (who >= 0) {

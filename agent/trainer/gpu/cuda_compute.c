@@ -137,28 +137,6 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
 
 /* Marks, captures, names for the profiler. ------------------------------------------------------------------------- */
 
-static int cuda_init(struct compute *c, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  int rc = 0;
-  for (int i = 0; i < CUDA_MARKS && rc == 0; i++)
-    rc = cuda_check(c, cudaEventCreateWithFlags(&u->events[i], cudaEventDisableTiming), "creating an event", e);
-  void *word = NULL, *seen = NULL;
-  if (rc == 0) rc = cuda_check(c, cudaHostAlloc(&word, sizeof(unsigned), cudaHostAllocMapped), "cudaHostAlloc", e);
-  if (rc) return rc;
-  u->blocked = word;
-  *u->blocked = 0;
-  rc = cuda_check(c, cudaHostGetDevicePointer(&seen, word, 0), "cudaHostGetDevicePointer", e);
-  u->blocked_dev = seen;
-  return rc;
-}
-
-static void cuda_finish(struct compute *c) {
-  struct cuda *u = cuda_of(c);
-  for (int i = 0; i < CUDA_MARKS; i++)
-    if (u->events[i]) (void)cudaEventDestroy(u->events[i]);
-  if (u->blocked) (void)cudaFreeHost(u->blocked);
-}
-
 static int cuda_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   struct cuda *u = cuda_of(c);
   int rc = cuda_not_captured(c, "a mark", e);
@@ -241,15 +219,6 @@ static void cuda_range_pop(struct compute *c) {
 
 /* Opening and closing. --------------------------------------------------------------------------------------------- */
 
-static int open_cublas(struct cuda *u, struct err *e) {
-  cublasStatus_t rc = cublasLtCreate(&u->lt);
-  if (rc != CUBLAS_STATUS_SUCCESS)
-    return err_set(e, -EIO, "cuBLASLt does not start on the device (%s): %s", u->base.device,
-                   cublasLtGetStatusName(rc));
-  u->workspace_size = u->sm >= 90 ? (size_t)32 << 20 : (size_t)4 << 20; /* NVIDIA's recommendation */
-  return cuda_mem_raw(&u->base, u->workspace_size, &u->workspace, e);
-}
-
 static int open_side_stream(struct compute *c, cudaStream_t *stream, cudaEvent_t *event, struct err *e) {
   int rc = cuda_check(c, cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream", e);
   if (rc) return rc;
@@ -263,11 +232,25 @@ static int open_device(struct cuda *u, struct err *e) {
   if (rc == 0) rc = open_side_stream(c, &u->fetches, &u->fetched, e);
   if (rc == 0)
     rc = cuda_check(c, cudaEventCreateWithFlags(&u->fetch_from, cudaEventDisableTiming), "creating an event", e);
-  if (rc == 0) rc = open_cublas(u, e);
-  void *scratch = NULL;
+  if (rc) return rc;
+
+  cublasStatus_t lt = cublasLtCreate(&u->lt);
+  if (lt != CUBLAS_STATUS_SUCCESS)
+    return err_set(e, -EIO, "cuBLASLt does not start on the device (%s): %s", c->device, cublasLtGetStatusName(lt));
+  u->workspace_size = u->sm >= 90 ? (size_t)32 << 20 : (size_t)4 << 20; /* NVIDIA's recommendation */
+  void *scratch = NULL, *word = NULL, *seen = NULL;
+  rc = cuda_mem_raw(c, u->workspace_size, &u->workspace, e);
   if (rc == 0) rc = cuda_mem_raw(c, sizeof *u->scratch, &scratch, e);
   u->scratch = scratch;
-  return rc ? rc : cuda_init(c, e);
+  for (int i = 0; i < CUDA_MARKS && rc == 0; i++)
+    rc = cuda_check(c, cudaEventCreateWithFlags(&u->events[i], cudaEventDisableTiming), "creating an event", e);
+  if (rc == 0) rc = cuda_check(c, cudaHostAlloc(&word, sizeof(unsigned), cudaHostAllocMapped), "cudaHostAlloc", e);
+  if (rc) return rc;
+  u->blocked = word;
+  *u->blocked = 0;
+  rc = cuda_check(c, cudaHostGetDevicePointer(&seen, word, 0), "cudaHostGetDevicePointer", e);
+  u->blocked_dev = seen;
+  return rc;
 }
 
 /* Also after a failed creation. */
@@ -279,7 +262,9 @@ static void cuda_destroy(struct compute *c) {
     if (graph) (void)cudaGraphDestroy(graph);
   }
   if (u->stream && cuda_idle(c)) {
-    cuda_finish(c);
+    for (int i = 0; i < CUDA_MARKS; i++)
+      if (u->events[i]) (void)cudaEventDestroy(u->events[i]);
+    if (u->blocked) (void)cudaFreeHost(u->blocked);
     (void)cudaFree(u->scratch);
     (void)cudaFree(u->workspace);
     if (u->lt) (void)cublasLtDestroy(u->lt);

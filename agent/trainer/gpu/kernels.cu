@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels over plain arrays: fill and convert, the epilogues that cuBLASLt lacks for a shape, a matrix product for
- * shapes that it does not support, rows of a data set, and small copies.
+ * shapes that it does not support, rows of a data set, small copies, and the counts of collectives.
  *
  * Each is one loop over items with a stride of the whole grid, so any n fits any grid. If all pointers are aligned, the
  * loop takes four values at a time (struct quad), one load of 16 or 8 bytes, and the remaining values one by one.
@@ -74,43 +74,13 @@ int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type
   return BY_TYPE(type, bias, stream, y, from, rows * cols, cols);
 }
 
-template <typename T> __global__ void relu_kernel(T *y, size_t n) {
-  for (size_t i = first_item(); i < n; i += item_stride())
-    if (value_of(y[i]) < 0.0f) store(y + i, 0.0f);
-}
+struct relu_value {
+  __device__ static float of(float y, float) { return y < 0.0f ? 0.0f : y; }
+};
 
-template <typename T> static int relu(cudaStream_t stream, void *y, size_t n) {
-  return LAUNCH(relu_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, n);
-}
-
-int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n) {
-  if (n == 0) return 0;
-  return BY_TYPE(type, relu, stream, y, n);
-}
-
-template <typename T> __global__ void mask_kernel(T *dx, const T *x, size_t quads, size_t n) {
-  quad<T> *d4 = (quad<T> *)dx;
-  const quad<T> *x4 = (const quad<T> *)x;
-  for (size_t i = first_item(); i < quads; i += item_stride()) {
-    quad<T> d = d4[i], a = x4[i];
-    for (int k = 0; k < 4; k++)
-      if (!(value_of(a.v[k]) > 0.0f)) store(&d.v[k], 0.0f);
-    d4[i] = d;
-  }
-  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride())
-    if (!(value_of(x[i]) > 0.0f)) store(dx + i, 0.0f);
-}
-
-template <typename T> static int mask(cudaStream_t stream, void *dx, const void *x, size_t n) {
-  size_t quads = aligned(dx, sizeof(T)) && aligned(x, sizeof(T)) ? n / 4 : 0;
-  return LAUNCH(mask_kernel<T>, blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)dx, (const T *)x,
-                quads, n);
-}
-
-int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n) {
-  if (n == 0) return 0;
-  return BY_TYPE(type, mask, stream, dx, x, n);
-}
+struct masked {
+  __device__ static float of(float dx, float x) { return x > 0.0f ? dx : 0.0f; }
+};
 
 struct gelu_value {
   __device__ static float of(float, float z) { return gelu(z); }
@@ -120,41 +90,42 @@ struct gelu_gradient {
   __device__ static float of(float dx, float z) { return dx * gelu_slope(z); }
 };
 
-/* to[i] = F::of(to[i], z[i]) */
-template <typename F, typename T> __global__ void gelu_kernel(T *to, const T *z, size_t quads, size_t n) {
+/* to[i] = F::of(to[i], from[i]) */
+template <typename F, typename T> __global__ void apply_kernel(T *to, const T *from, size_t quads, size_t n) {
   quad<T> *to4 = (quad<T> *)to;
-  const quad<T> *z4 = (const quad<T> *)z;
+  const quad<T> *from4 = (const quad<T> *)from;
   for (size_t i = first_item(); i < quads; i += item_stride()) {
-    quad<T> x = to4[i], at = z4[i];
+    quad<T> x = to4[i], at = from4[i];
     for (int k = 0; k < 4; k++) store(&x.v[k], F::of(value_of(x.v[k]), value_of(at.v[k])));
     to4[i] = x;
   }
   for (size_t i = quads * 4 + first_item(); i < n; i += item_stride())
-    store(to + i, F::of(value_of(to[i]), value_of(z[i])));
+    store(to + i, F::of(value_of(to[i]), value_of(from[i])));
 }
 
-template <typename F, typename T> static int gelu_by(cudaStream_t stream, void *to, const void *z, size_t n) {
-  size_t quads = aligned(to, sizeof(T)) && aligned(z, sizeof(T)) ? n / 4 : 0;
-  return LAUNCH((gelu_kernel<F, T>), blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)to,
-                (const T *)z, quads, n);
+template <typename F> struct apply {
+  template <typename T> static int by(cudaStream_t stream, void *to, const void *from, size_t n) {
+    size_t quads = aligned(to, sizeof(T)) && aligned(from, sizeof(T)) ? n / 4 : 0;
+    if (n == 0) return 0;
+    return LAUNCH((apply_kernel<F, T>), blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)to,
+                  (const T *)from, quads, n);
+  }
+};
+
+int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n) {
+  return BY_TYPE(type, apply<relu_value>::by, stream, y, y, n);
 }
 
-template <typename T> static int gelu_values(cudaStream_t stream, void *y, const void *z, size_t n) {
-  return gelu_by<gelu_value, T>(stream, y, z, n);
-}
-
-template <typename T> static int gelu_gradients(cudaStream_t stream, void *dx, const void *z, size_t n) {
-  return gelu_by<gelu_gradient, T>(stream, dx, z, n);
+int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n) {
+  return BY_TYPE(type, apply<masked>::by, stream, dx, x, n);
 }
 
 int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n) {
-  if (n == 0) return 0;
-  return BY_TYPE(type, gelu_values, stream, y, z, n);
+  return BY_TYPE(type, apply<gelu_value>::by, stream, y, z, n);
 }
 
 int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n) {
-  if (n == 0) return 0;
-  return BY_TYPE(type, gelu_gradients, stream, dx, z, n);
+  return BY_TYPE(type, apply<gelu_gradient>::by, stream, dx, z, n);
 }
 
 enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };
@@ -270,6 +241,30 @@ __global__ static void copy_and_stamp_kernel(struct kernel_copy_and_stamp t) {
 
 int kernel_copy_and_stamp(cudaStream_t stream, const struct kernel_copy_and_stamp *t) {
   return LAUNCH(copy_and_stamp_kernel, 1, 32, stream, *t);
+}
+
+/* The counts of collectives. They are kept in device memory and only written to the host's, because a read over the bus
+ * takes longer than everything else. The count is written last; the host uses the other fields only for messages. */
+__global__ static void trace_begin_kernel(uint64_t *counts, struct trace *to, struct trace_call call) {
+  counts[0] += 1;
+  *(volatile uint32_t *)&to->call.kind = call.kind;
+  *(volatile uint32_t *)&to->call.number = call.number;
+  *(volatile uint64_t *)&to->call.at = call.at;
+  *(volatile uint64_t *)&to->call.n = call.n;
+  *(volatile uint64_t *)&to->begun = counts[0];
+}
+
+__global__ static void trace_end_kernel(uint64_t *counts, struct trace *to) {
+  counts[1] += 1;
+  *(volatile uint64_t *)&to->done = counts[1];
+}
+
+int trace_begin(cudaStream_t stream, uint64_t *counts, struct trace *to, struct trace_call call) {
+  return LAUNCH(trace_begin_kernel, 1, 1, stream, counts, to, call);
+}
+
+int trace_end(cudaStream_t stream, uint64_t *counts, struct trace *to) {
+  return LAUNCH(trace_end_kernel, 1, 1, stream, counts, to);
 }
 
 int kernel_check(void) {

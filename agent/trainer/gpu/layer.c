@@ -187,18 +187,23 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
   return cuda_launched(c, kernel_gelu(u->stream, cuda_at(y), p.d, u->low, rows * l->d.out), "a layer's GELU", e);
 }
 
-/* Writes the gradients of a part for zero rows. db: NULL for a part without the bias. */
-static int zero_gradients(struct compute *c, const struct compute_layer *l, float *dw, float *db, size_t n,
-                          struct err *e) {
-  cudaStream_t stream = cuda_of(c)->stream;
-  int rc = cuda_launched(c, kernel_fill(stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * n), "a fill", e);
-  return rc || !db ? rc : cuda_launched(c, kernel_fill(stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
-}
-
-static int enqueue_weight_grad(struct compute *c, struct compute_layer *l, float *dw, float *db, const void *in,
+int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
                                struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
   static const char what[] = "a layer's gradient of weights";
   struct cuda *u = cuda_of(c);
+  float *dw = (float *)grads->data + l->d.weight + part.from * l->d.in;
+  float *db = part.from + part.n == l->d.out ? (float *)grads->data + l->d.bias : NULL; /* with the last part */
+  void *in = NULL;
+  if (part.from > l->d.out || part.n > l->d.out - part.from)
+    return err_set(e, -EINVAL, "outputs %zu to %zu of a layer of %u", part.from, part.from + part.n, l->d.out);
+  if (rows == 0) {
+    if (add) return 0;
+    int rc = cuda_launched(c, kernel_fill(u->stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * part.n), "a fill", e);
+    return rc || !db ? rc : cuda_launched(c, kernel_fill(u->stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
+  }
+  int rc = check_buffers(c, l, x, dz, rows, e);
+  if (rc == 0) rc = converted_input(c, l, x, rows, false, &in, e);
+  if (rc) return rc;
   struct cuda_product p = {
       .g = {.trans_b = true,
             .add = add,
@@ -217,7 +222,7 @@ static int enqueue_weight_grad(struct compute *c, struct compute_layer *l, float
       .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows, .part = part.n},
   };
   bool fused = part.n == l->d.out && !add && !u->deterministic;
-  int rc = fused ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
+  rc = fused ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
   if (rc || !db) return rc;
@@ -225,10 +230,16 @@ static int enqueue_weight_grad(struct compute *c, struct compute_layer *l, float
                        "a layer's gradient of biases", e);
 }
 
-static int enqueue_input_grad(struct compute *c, struct compute_layer *l, const void *weight, const void *dz,
-                              struct span x, struct span dx, size_t rows, struct err *e) {
+int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                              struct span dz, struct span dx, size_t rows, struct err *e) {
   static const char what[] = "a layer's gradient of its input";
   struct cuda *u = cuda_of(c);
+  if (rows == 0) return 0;
+  int rc = check_buffers(c, l, x, dz, rows, e);
+  if (rc == 0) rc = check_buffers(c, l, dx, dz, rows, e);
+  if (rc) return rc;
+  if (dx.buf->type != u->low || x.buf->type != u->low)
+    return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
   const struct compute_layer *below = l->d.below == COMPUTE_RELU ? mask_writer(c, x, rows) : NULL;
   struct cuda_product p = {
       .g = {.m = l->d.in,
@@ -239,15 +250,15 @@ static int enqueue_input_grad(struct compute *c, struct compute_layer *l, const 
             .ldd = l->d.in,
             .ab = u->low,
             .d = u->low},
-      .a = weight,
-      .b = dz,
+      .a = param_at(c, params, l->d.weight),
+      .b = cuda_at(dz),
       .d = cuda_at(dx),
       .mask = below ? below->mask : NULL,
       .mask_ld = product_mask_ld(l->d.in),
       .k = {.product = PRODUCT_INPUT_GRAD, .rows = rows},
   };
   dx.buf->made_by.serial = 0;
-  int rc = below && below->d.out == l->d.in ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
+  rc = below && below->d.out == l->d.in ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
   if (rc || l->d.below == COMPUTE_LINEAR) return rc;
@@ -255,28 +266,4 @@ static int enqueue_input_grad(struct compute *c, struct compute_layer *l, const 
     return cuda_launched(c, kernel_gelu_grad(u->stream, p.d, l->d.below_before->data, u->low, rows * l->d.in),
                          "a layer's gradient of GELU", e);
   return cuda_launched(c, kernel_mask(u->stream, p.d, cuda_at(x), u->low, rows * l->d.in), "a layer's mask", e);
-}
-
-int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
-  float *dw = (float *)grads->data + l->d.weight + part.from * l->d.in;
-  float *db = part.from + part.n == l->d.out ? (float *)grads->data + l->d.bias : NULL;
-  void *in = NULL;
-  if (part.from > l->d.out || part.n > l->d.out - part.from)
-    return err_set(e, -EINVAL, "outputs %zu to %zu of a layer of %u", part.from, part.from + part.n, l->d.out);
-  if (rows == 0) return add ? 0 : zero_gradients(c, l, dw, db, part.n, e);
-  int rc = check_buffers(c, l, x, dz, rows, e);
-  if (rc == 0) rc = converted_input(c, l, x, rows, false, &in, e);
-  return rc ? rc : enqueue_weight_grad(c, l, dw, db, in, dz, part, rows, add, e);
-}
-
-int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
-                              struct span dz, struct span dx, size_t rows, struct err *e) {
-  if (rows == 0) return 0;
-  int rc = check_buffers(c, l, x, dz, rows, e);
-  if (rc == 0) rc = check_buffers(c, l, dx, dz, rows, e);
-  if (rc) return rc;
-  if (dx.buf->type != cuda_of(c)->low || x.buf->type != cuda_of(c)->low)
-    return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
-  return enqueue_input_grad(c, l, param_at(c, params, l->d.weight), cuda_at(dz), x, dx, rows, e);
 }

@@ -33,34 +33,25 @@ static bool has_bias(cublasLtEpilogue_t x) {
          x == CUBLASLT_EPILOGUE_BGRADB;
 }
 
-static bool has_mask(cublasLtEpilogue_t x) {
-  return x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || x == CUBLASLT_EPILOGUE_DRELU;
-}
-
-static cublasStatus_t set_attribute(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t name, const void *value,
-                                    size_t size) {
-  return cublasLtMatmulDescSetAttribute(op, name, value, size);
-}
-
-static cublasStatus_t describe_op(const struct cuda *u, const struct cuda_product *p, cublasLtMatmulDesc_t op) {
-  int32_t ta = p->g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = p->g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-  uint32_t epilogue = p->epilogue;
-  cublasStatus_t rc = set_attribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
-  if (rc == 0) rc = set_attribute(op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
-  if (rc == 0) rc = set_attribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-  if (rc == 0 && has_bias(p->epilogue))
-    rc = set_attribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-  if (rc || !has_mask(p->epilogue)) return rc;
-  rc = set_attribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->mask, sizeof p->mask);
-  return rc ? rc : set_attribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->mask_ld, sizeof p->mask_ld);
-}
+/* One attribute of a product: its name, its value. */
+#define SET(name, value)                                                                                               \
+  if (rc == 0) rc = cublasLtMatmulDescSetAttribute(o->op, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value))
 
 static cublasStatus_t describe(const struct cuda *u, const struct cuda_product *p, struct descs *o) {
   const struct kernel_gemm *g = &p->g;
   cudaDataType_t ab = data_type(g->ab), d = data_type(g->d);
   cublasComputeType_t compute = u->base.precision == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  int32_t ta = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  uint32_t epilogue = p->epilogue;
   cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, compute, CUDA_R_32F);
-  if (rc == 0) rc = describe_op(u, p, o->op);
+  SET(TRANSA, ta);
+  SET(TRANSB, tb);
+  SET(EPILOGUE, epilogue);
+  if (has_bias(p->epilogue)) SET(BIAS_POINTER, p->bias);
+  if (p->epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || p->epilogue == CUBLASLT_EPILOGUE_DRELU) {
+    SET(EPILOGUE_AUX_POINTER, p->mask);
+    SET(EPILOGUE_AUX_LD, p->mask_ld);
+  }
   if (rc == 0)
     rc = cublasLtMatrixLayoutCreate(&o->a, ab, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, (int64_t)g->lda);
   if (rc == 0)
@@ -68,40 +59,34 @@ static cublasStatus_t describe(const struct cuda *u, const struct cuda_product *
   return rc ? rc : cublasLtMatrixLayoutCreate(&o->d, d, g->m, g->n, (int64_t)g->ldd);
 }
 
-static cublasStatus_t set_preferences(const struct cuda *u, const struct product_key *k,
-                                      cublasLtMatmulPreference_t pref) {
+static bool unsupported(cublasStatus_t rc) {
+  return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+static cublasStatus_t find_algorithm(const struct cuda *u, const struct descs *o, struct cuda_plan *plan) {
+  const struct product_key *k = &plan->key;
   uint64_t workspace = u->workspace_size;
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* "none" is always allowed */
   const struct {
     cublasLtMatmulPreferenceAttributes_t name;
     const void *value;
     size_t size;
-  } list[] = {
+  } wishes[] = {
       {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &k->align_a, sizeof k->align_a},
       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &k->align_b, sizeof k->align_b},
       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->align_d, sizeof k->align_d},
       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_d, sizeof k->align_d},
-      {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+      {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes}, /* the last one: for u->deterministic */
   };
-  size_t n = sizeof list / sizeof list[0] - (u->deterministic ? 0 : 1);
-  cublasStatus_t rc = CUBLAS_STATUS_SUCCESS;
-  for (size_t i = 0; i < n && rc == 0; i++)
-    rc = cublasLtMatmulPreferenceSetAttribute(pref, list[i].name, list[i].value, list[i].size);
-  return rc;
-}
-
-static bool unsupported(cublasStatus_t rc) {
-  return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH;
-}
-
-static cublasStatus_t find_algorithm(const struct cuda *u, const struct descs *o, struct cuda_plan *plan) {
+  size_t n_wishes = sizeof wishes / sizeof wishes[0] - (u->deterministic ? 0 : 1);
   cublasLtMatmulHeuristicResult_t best;
   cublasLtMatmulPreference_t pref = NULL;
   int n = 0;
   memset(&best, 0, sizeof best);
   cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&pref);
-  if (rc == 0) rc = set_preferences(u, &plan->key, pref);
+  for (size_t i = 0; i < n_wishes && rc == 0; i++)
+    rc = cublasLtMatmulPreferenceSetAttribute(pref, wishes[i].name, wishes[i].value, wishes[i].size);
   if (rc == 0) rc = cublasLtMatmulAlgoGetHeuristic(u->lt, o->op, o->a, o->b, o->d, o->d, pref, 1, &best, &n);
   if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
   plan->known = rc == CUBLAS_STATUS_SUCCESS || unsupported(rc);

@@ -49,13 +49,6 @@ int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
   return cuda_check(c, rc, "cudaMalloc", e);
 }
 
-static void free_data(struct compute_buf *b) {
-  if (b->use == COMPUTE_STAGE)
-    (void)cudaFreeHost(b->data);
-  else
-    (void)cudaFree(b->data);
-}
-
 static int stage_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
   size_t size = bytes ? bytes : 1;
   cudaError_t rc = cudaHostAlloc(out, size, cudaHostAllocMapped);
@@ -89,7 +82,7 @@ int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct com
 
 void cuda_mem_free(struct compute *c, struct compute_buf *b) {
   if (cuda_idle(c)) {
-    free_data(b);
+    (void)(b->use == COMPUTE_STAGE ? cudaFreeHost(b->data) : cudaFree(b->data));
     (void)cudaFree(b->low);
   }
   free(b);
@@ -119,12 +112,6 @@ static int after_write(struct compute *c, struct span dst, struct err *e) {
 /* Waits; compute.h allows it here. */
 static int wait_all(struct compute *c, struct err *e) {
   return cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "a copy that waits", e);
-}
-
-static int copy_stages(struct compute *c, struct span dst, struct span src, struct err *e) {
-  int rc = wait_all(c, e);
-  if (rc == 0) memmove(cuda_at(dst), cuda_at(src), dst.n * sizeof(float));
-  return rc;
 }
 
 /* Between a stage and activations of two bytes, through floats on the device. */
@@ -170,9 +157,10 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
   bool same = dst.buf->type == src.buf->type, waits = from_stage && to_stage;
   waits = waits || ((from_stage || to_stage) && !same);
   if (waits && (rc = cuda_not_captured(c, "a copy that waits", e))) return rc;
-  if (from_stage && to_stage)
-    rc = copy_stages(c, dst, src, e);
-  else if (waits)
+  if (from_stage && to_stage) {
+    rc = wait_all(c, e);
+    if (rc == 0) memmove(cuda_at(dst), cuda_at(src), dst.n * sizeof(float));
+  } else if (waits)
     rc = copy_by_floats(c, dst, src, e);
   else if (same)
     rc = copy_bytes(c, dst, src, e);
@@ -266,18 +254,13 @@ struct compute_rows {
   void *pixels; /* NULL: ramps */
 };
 
-static int check_room(struct compute *c, size_t bytes, struct err *e) {
-  size_t spare = 0, all = 0;
-  int rc = cuda_check(c, cudaMemGetInfo(&spare, &all), "cudaMemGetInfo", e);
-  if (rc || bytes <= spare / COMPUTE_ROWS_SHARE) return rc;
-  return err_set(e, -ENOMEM, "the data set's %zu MB are more than 1/%d of the %zu MB that the device has free",
-                 bytes >> 20, COMPUTE_ROWS_SHARE, spare >> 20);
-}
-
 static int keep_pixels(struct compute *c, struct compute_rows *r, struct err *e) {
   if (r->d.n > SIZE_MAX / r->d.dim) return err_set(e, -ENOMEM, "a data set larger than any memory");
-  size_t bytes = (size_t)r->d.n * r->d.dim;
-  int rc = check_room(c, bytes, e);
+  size_t bytes = (size_t)r->d.n * r->d.dim, spare = 0, all = 0;
+  int rc = cuda_check(c, cudaMemGetInfo(&spare, &all), "cudaMemGetInfo", e);
+  if (rc == 0 && bytes > spare / COMPUTE_ROWS_SHARE)
+    rc = err_set(e, -ENOMEM, "the data set's %zu MB are more than 1/%d of the %zu MB that the device has free",
+                 bytes >> 20, COMPUTE_ROWS_SHARE, spare >> 20);
   if (rc == 0) rc = cuda_mem_raw(c, bytes, &r->pixels, e);
   if (rc) return rc;
   rc = cuda_check(c, cudaMemcpyAsync(r->pixels, r->d.pixels, bytes, cudaMemcpyHostToDevice, cuda_of(c)->stream),

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one symbol of rdzv-cuda.so. */
 
-#include "agent/trainer/gpu/cuda_compute.h"
-#include "agent/trainer/gpu/nccl_coll.h"
+#include "agent/trainer/gpu/nccl_comm.h"
 
 __attribute__((visibility("default"))) extern const struct gpu_module rdzv_gpu;
 

@@ -42,10 +42,12 @@
 #include "common/system/clock.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -127,15 +129,6 @@ static void order_end(struct nccl *n, bool abort) {
   sem_post(&x->order);
 }
 
-static bool await_end_thread(struct nccl *n) {
-  uint64_t end = monotonic_ms() + NCCL_END_MS;
-  while (n->end && atomic_load(&n->end->state) != END_DONE) {
-    if (monotonic_ms() >= end) return false;
-    nccl_nap();
-  }
-  return true;
-}
-
 static bool await_stream(struct nccl *n) {
   uint64_t end = monotonic_ms() + NCCL_END_MS;
   for (;;) {
@@ -199,7 +192,9 @@ static bool end_communicator(struct nccl *n) {
     order_end(n, false);
   }
   order_end(n, true);
-  return await_end_thread(n) && await_stream(n);
+  for (uint64_t end = monotonic_ms() + NCCL_END_MS; n->end && atomic_load(&n->end->state) != END_DONE; nccl_nap())
+    if (monotonic_ms() >= end) return false;
+  return await_stream(n);
 }
 
 static void destroy(struct nccl *n) {
@@ -222,6 +217,34 @@ void nccl_destroy(struct coll *l) {
     destroy(n);
 }
 
+/* --deterministic. ------------------------------------------------------------------------------------------------- */
+
+/* In the algorithms NVLS and NVLSTree the switches of NVLink add, in an order that nothing here promises. All others add
+ * in the order of their rings and trees. NCCL reads NCCL_ALGO from the environment, then from the file that
+ * NCCL_CONF_FILE names or else ~/.nccl.conf, then from /etc/nccl.conf. What is found first counts, so what somebody has
+ * written there is left alone. */
+static bool file_sets_algorithm(const char *path) {
+  FILE *f = fopen(path, "re");
+  char *line = NULL;
+  size_t room = 0;
+  bool sets = false;
+  while (f && !sets && getline(&line, &room, f) >= 0) sets = !strncmp(line, "NCCL_ALGO=", 10);
+  free(line);
+  if (f) fclose(f);
+  return sets;
+}
+
+const char *nccl_exclude_switches(void) {
+  const char *named = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
+  char path[PATH_MAX];
+  if (named && *named)
+    snprintf(path, sizeof path, "%s", named);
+  else
+    snprintf(path, sizeof path, "%s/.nccl.conf", home ? home : "");
+  if (getenv("NCCL_ALGO") || file_sets_algorithm(path) || file_sets_algorithm("/etc/nccl.conf")) return NULL;
+  return setenv("NCCL_ALGO", "^NVLS,NVLSTree", 1) == 0 ? "NCCL_ALGO=^NVLS,NVLSTree" : NULL;
+}
+
 /* The beginning. --------------------------------------------------------------------------------------------------- */
 
 _Static_assert(sizeof(ncclUniqueId) == GPU_ID_SIZE, "an id is 128 bytes");
@@ -242,10 +265,6 @@ int nccl_version(void) {
 
 enum { CARD = 16, PATIENT_MS = 100 };
 
-static int major_minor(int version) {
-  return version / 100;
-}
-
 #define V(version) (version) / 10000, (version) / 100 % 100, (version) % 100
 
 static int check_config(const struct nccl_config *cfg, struct err *e) {
@@ -257,7 +276,7 @@ static int check_config(const struct nccl_config *cfg, struct err *e) {
   if (mine < NCCL_OLDEST)
     return err_set(e, -ENOTSUP, "NCCL %d.%d.%d is too old: %d.%d or newer is needed", V(mine), NCCL_OLDEST / 10000,
                    NCCL_OLDEST / 100 % 100);
-  if (cfg->ids_version && major_minor(cfg->ids_version) != major_minor(mine))
+  if (cfg->ids_version && cfg->ids_version / 100 != mine / 100)
     return err_set(e, -EPROTO,
                    "the ncclUniqueIds were created by NCCL %d.%d.%d, but this rank has NCCL %d.%d.%d; make all "
                    "nodes load the same one with LD_LIBRARY_PATH",
@@ -265,60 +284,46 @@ static int check_config(const struct nccl_config *cfg, struct err *e) {
   return 0;
 }
 
-/* FNV-1a of all ids. */
-static uint64_t ids_hash(const struct nccl_config *cfg) {
-  const uint8_t *p = cfg->ids;
-  uint64_t h = 0xCBF29CE484222325u;
-  for (size_t i = 0; i < (size_t)cfg->n_ids * GPU_ID_SIZE; i++) h = (h ^ p[i]) * 0x100000001B3u;
-  return h;
-}
-
-static int compare_cards(struct nccl *n, const uint8_t *all, struct err *e) {
-  const uint8_t *mine = all + (size_t)n->base.rank * CARD;
-  for (int r = 0; r < n->base.world; r++) {
-    const uint8_t *card = all + (size_t)r * CARD;
-    int theirs = (int)le32_get(card), ours = (int)le32_get(mine);
-    if (theirs != ours)
-      return err_set(e, -EPROTO,
-                     "rank %d has NCCL %d.%d.%d, rank %d has NCCL %d.%d.%d: make all nodes load the same one "
-                     "with LD_LIBRARY_PATH",
-                     r, V(theirs), n->base.rank, V(ours));
-    if (le64_get(card + 8) != le64_get(mine + 8))
-      return err_set(e, -EPROTO, "rank %d has other ncclUniqueIds than rank %d; they belong to different rounds", r,
-                     n->base.rank);
-  }
-  return 0;
-}
-
 static int exchange_cards(struct nccl *n, struct err *e) {
   const struct nccl_config *cfg = &n->cfg;
   if (!cfg->exchange) return 0;
   uint8_t mine[CARD] = {0}, *all = xcalloc((size_t)cfg->world, CARD);
-  le32_put(mine, (uint32_t)nccl_version());
-  le64_put(mine + 8, ids_hash(cfg));
+  uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a of all ids */
+  for (size_t i = 0; i < (size_t)cfg->n_ids * GPU_ID_SIZE; i++)
+    hash = (hash ^ ((const uint8_t *)cfg->ids)[i]) * 0x100000001B3u;
+  int ours = nccl_version();
+  le32_put(mine, (uint32_t)ours);
+  le64_put(mine + 8, hash);
   int rc = cfg->exchange(cfg->exchange_ctx, "coll_nccl", mine, CARD, all, (int)cfg->timeout_ms, e);
-  rc = rc ? err_wrap(e, "the ranks could not exchange their NCCL versions") : compare_cards(n, all, e);
+  if (rc) err_wrap(e, "the ranks could not exchange their NCCL versions");
+  for (int r = 0; r < cfg->world && rc == 0; r++) {
+    const uint8_t *card = all + (size_t)r * CARD;
+    int theirs = (int)le32_get(card);
+    if (theirs != ours)
+      rc = err_set(e, -EPROTO,
+                   "rank %d has NCCL %d.%d.%d, rank %d has NCCL %d.%d.%d: make all nodes load the same one "
+                   "with LD_LIBRARY_PATH",
+                   r, V(theirs), cfg->rank, V(ours));
+    else if (le64_get(card + 8) != hash)
+      rc = err_set(e, -EPROTO, "rank %d has other ncclUniqueIds than rank %d; they belong to different rounds", r,
+                   cfg->rank);
+  }
   free(all);
   return rc;
 }
 
-static int make_events(struct nccl *n, struct err *e) {
-  cudaEvent_t *all[COLL_TICKETS_MAX + 2] = {&n->ready, &n->host_done};
-  int rc = 0;
-  for (int i = 0; i < COLL_TICKETS_MAX; i++) all[2 + i] = &n->done[i];
-  for (int i = 0; i < COLL_TICKETS_MAX + 2 && rc == 0; i++)
-    rc = cuda_check(n->c, cudaEventCreateWithFlags(all[i], cudaEventDisableTiming), "creating an event", e);
-  return rc;
-}
-
-static int make_memory(struct nccl *n, struct err *e) {
+/* What can fail on this rank alone. */
+static int make_own_parts(struct nccl *n, struct err *e) {
   int least = 0, greatest = 0;
   void *p = NULL;
+  cudaEvent_t *events[COLL_TICKETS_MAX + 2] = {&n->ready, &n->host_done};
+  for (int i = 0; i < COLL_TICKETS_MAX; i++) events[2 + i] = &n->done[i];
   int rc = cuda_check(n->c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange", e);
   if (rc == 0)
     rc = cuda_check(n->c, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest),
                     "creating a stream", e);
-  if (rc == 0) rc = make_events(n, e);
+  for (int i = 0; i < COLL_TICKETS_MAX + 2 && rc == 0; i++)
+    rc = cuda_check(n->c, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "creating an event", e);
   if (rc == 0) rc = cuda_check(n->c, cudaHostAlloc(&n->stage, NCCL_STAGE, cudaHostAllocDefault), "cudaHostAlloc", e);
   if (rc == 0) rc = cuda_check(n->c, cudaMalloc(&n->stage_dev, NCCL_STAGE), "cudaMalloc", e);
   if (rc == 0) rc = cuda_check(n->c, cudaHostAlloc(&p, sizeof *n->trace, cudaHostAllocMapped), "cudaHostAlloc", e);
@@ -329,19 +334,8 @@ static int make_memory(struct nccl *n, struct err *e) {
   if (rc == 0) rc = cuda_check(n->c, cudaMalloc(&p, 2 * sizeof *n->counts), "cudaMalloc", e);
   if (rc) return rc;
   n->counts = p;
-  return cuda_check(n->c, cudaMemsetAsync(n->counts, 0, 2 * sizeof *n->counts, n->stream), "cudaMemset", e);
-}
-
-static ncclResult_t begin_init(struct nccl *n) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  ncclUniqueId ids[GPU_IDS_MAX];
-  config.blocking = 0;
-  memcpy(ids, n->cfg.ids, (size_t)n->cfg.n_ids * sizeof *ids);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
-  if (ncclCommInitRankScalable)
-    return ncclCommInitRankScalable(&n->comm, n->base.world, n->base.rank, n->cfg.n_ids, ids, &config);
-#endif
-  return ncclCommInitRankConfig(&n->comm, n->base.world, ids[0], n->base.rank, &config);
+  rc = cuda_check(n->c, cudaMemsetAsync(n->counts, 0, 2 * sizeof *n->counts, n->stream), "cudaMemset", e);
+  return rc ? rc : make_end_thread(n, e);
 }
 
 static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
@@ -368,13 +362,35 @@ static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
   return nccl_fail_result(n, rc, what, e);
 }
 
-static int make_communicator(struct nccl *n, struct err *e) {
-  ncclResult_t rc = begin_init(n);
-  if (!n->comm) return nccl_fail_result(n, rc == ncclSuccess ? ncclInternalError : rc, "creating a communicator", e);
-  int failed = await_init(n, rc, e);
-  if (failed) return failed;
+/* Connects the ranks. *out is the new collectives, which are destroyed if it fails, or if own_rc is the error of a part
+ * before. The ids belong to the caller. */
+static int connect_ranks(struct nccl *n, int own_rc, struct coll **out, struct err *e) {
+  int rc = own_rc;
+  if (rc == 0) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId ids[GPU_IDS_MAX];
+    ncclResult_t result;
+    config.blocking = 0;
+    memcpy(ids, n->cfg.ids, (size_t)n->cfg.n_ids * sizeof *ids);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
+    if (ncclCommInitRankScalable)
+      result = ncclCommInitRankScalable(&n->comm, n->base.world, n->base.rank, n->cfg.n_ids, ids, &config);
+    else
+#endif
+      result = ncclCommInitRankConfig(&n->comm, n->base.world, ids[0], n->base.rank, &config);
+    if (n->comm)
+      rc = await_init(n, result, e);
+    else
+      rc = nccl_fail_result(n, result == ncclSuccess ? ncclInternalError : result, "creating a communicator", e);
+  }
+  n->cfg.ids = NULL;
+  if (rc) {
+    nccl_destroy(&n->base);
+    return rc;
+  }
   n->running = true;
   nccl_post(n, BOARD_UP, NULL);
+  *out = &n->base;
   return 0;
 }
 
@@ -386,51 +402,31 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
   n->cfg = *cfg;
   n->c = c;
   rc = exchange_cards(n, e);
-  if (rc == 0) rc = make_memory(n, e);
-  if (rc == 0) rc = make_end_thread(n, e);
-  if (rc == 0) rc = make_communicator(n, e);
-  n->cfg.ids = NULL; /* they belong to the caller */
-  if (rc)
-    nccl_destroy(&n->base);
-  else
-    *out = &n->base;
-  return rc;
-}
-
-/* Rank 0's id, on all ranks. */
-static int share_id(struct nccl *n, unsigned char id[GPU_ID_SIZE], struct err *e) {
-  unsigned char card[1 + GPU_ID_SIZE] = {0};
-  struct err why = ERR_INIT;
-  if (n->base.rank == 0) card[0] = nccl_unique_id(card + 1, &why) == 0;
-  int rc = coll_broadcast(&n->base, card, sizeof card, 0, e);
-  memcpy(id, card + 1, GPU_ID_SIZE);
-  if (rc || card[0]) return rc;
-  if (why.code) return err_set(e, why.code, "%s", why.text);
-  return err_set(e, -ECONNABORTED, "rank 0 created no ncclUniqueId");
+  if (rc == 0) rc = make_own_parts(n, e);
+  return connect_ranks(n, rc, out, e);
 }
 
 int nccl_twin(struct coll *l, struct coll **out, struct err *e) {
-  struct nccl *n = nccl_of(l), *t = NULL;
-  unsigned char id[GPU_ID_SIZE];
+  struct nccl *n = nccl_of(l);
+  unsigned char card[1 + GPU_ID_SIZE] = {0}; /* rank 0's id, and whether there is one */
+  struct err why = ERR_INIT;
   int rc = nccl_repeat_failure(n, e);
   if (rc == 0) rc = cuda_not_captured(n->c, "a second communicator", e);
-  if (rc == 0) rc = share_id(n, id, e);
+  if (rc == 0 && l->rank == 0) card[0] = nccl_unique_id(card + 1, &why) == 0;
+  if (rc == 0) rc = coll_broadcast(l, card, sizeof card, 0, e);
   if (rc) return rc;
-  t = xcalloc(1, sizeof *t);
+  if (!card[0]) {
+    if (why.code) return err_set(e, why.code, "%s", why.text);
+    return err_set(e, -ECONNABORTED, "rank 0 created no ncclUniqueId");
+  }
+  struct nccl *t = xcalloc(1, sizeof *t);
   t->base = (struct coll){.ops = &nccl_ops, .rank = l->rank, .world = l->world, .lost = -1};
   t->cfg = n->cfg;
-  t->cfg.ids = id;
+  t->cfg.ids = card + 1;
   t->cfg.n_ids = 1;
   t->c = n->c;
   t->twin_of = n;
-  rc = make_memory(t, e);
-  if (rc == 0) rc = make_end_thread(t, e);
+  rc = make_own_parts(t, e);
   if (rc) nccl_abort(&t->base, e->text);
-  if (rc == 0) rc = make_communicator(t, e);
-  t->cfg.ids = NULL;
-  if (rc)
-    nccl_destroy(&t->base);
-  else
-    *out = &t->base;
-  return rc;
+  return connect_ranks(t, rc, out, e);
 }

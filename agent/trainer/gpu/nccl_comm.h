@@ -6,14 +6,11 @@
  *
  *   nccl_comm.c       the communicator: how it begins and ends
  *   nccl_coll.c       the collectives
- *   nccl_fail.c       the watch over them, the board, and how a rank fails
- *
- * Other files use nccl_coll.h. */
+ *   nccl_fail.c       the watch over them, the board, and how a rank fails */
 
 #include "agent/trainer/gpu/board.h"
 #include "agent/trainer/gpu/cuda_compute.h"
-#include "agent/trainer/gpu/nccl_coll.h"
-#include "agent/trainer/gpu/trace.h"
+#include "agent/trainer/gpu/gpu.h"
 
 #include <nccl.h>
 
@@ -62,7 +59,14 @@ static inline struct trace nccl_trace_now(const struct nccl *n) {
   return (struct trace){.begun = w->begun, .done = w->done};
 }
 
-/* nccl_comm.c */
+/* nccl_comm.c. The first four are for the module's table. A communicator is on the device of `c`, whose stream's events
+ * order everything (coll.h, gpu.h). Destroy graphs with its collectives before coll_destroy; after coll_abort or a
+ * failure is early enough. A failure blocks the updates of `c` (compute_block_updates). A caller that continues with `c`
+ * unblocks them when the queue is done. */
+int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct coll **out, struct err *e);
+int nccl_unique_id(void *id, struct err *e);
+int nccl_version(void);
+const char *nccl_exclude_switches(void);
 extern const struct coll_ops nccl_ops __attribute__((visibility("hidden"))); /* in nccl_coll.c */
 void nccl_destroy(struct coll *l);
 int nccl_twin(struct coll *l, struct coll **out, struct err *e);

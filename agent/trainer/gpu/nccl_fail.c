@@ -178,10 +178,6 @@ static int fail_own(struct nccl *n, const struct err *own, struct err *e) {
   return nccl_repeat_failure(n, e);
 }
 
-static bool is_own_error(ncclResult_t rc) {
-  return rc == ncclUnhandledCudaError || rc == ncclInvalidArgument || rc == ncclInvalidUsage;
-}
-
 int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e) {
   char words[NCCL_TEXT], text[NCCL_CALL_TEXT + NCCL_TEXT + 120];
   struct err own = ERR_INIT;
@@ -199,7 +195,7 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
     return fail_own(n, &own, e);
   }
   snprintf(text, sizeof text, "NCCL failed (%s): %s%s%s", what, ncclGetErrorString(rc), words[0] ? ": " : "", words);
-  if (!is_own_error(rc))
+  if (rc != ncclUnhandledCudaError && rc != ncclInvalidArgument && rc != ncclInvalidUsage)
     return fail_with_board(n, -ECONNRESET, BOARD_ERROR, text, n->moved_ms ? monotonic_ms() - n->moved_ms : 0, e);
   err_set(&own, -EIO, "%s", text);
   return fail_own(n, &own, e);
@@ -234,17 +230,6 @@ int nccl_ask_agent(struct nccl *n, struct err *e) {
   return asked_to_leave(n, &why) ? fail_own(n, &why, e) : 0;
 }
 
-/* A collective on the device has not moved for a while. */
-static int check_deadline(struct nccl *n, uint64_t now, struct err *e) {
-  char what[NCCL_CALL_TEXT];
-  uint64_t waited = now - n->moved_ms;
-  if (waited < NCCL_LOOK_MS && now < nccl_deadline(n, n->moved_ms)) return 0;
-  current_call_text(n, what);
-  int rc = nccl_look_at_board(n, what, waited, e);
-  if (rc || now < nccl_deadline(n, n->moved_ms)) return rc;
-  return nccl_fail_late(n, what, waited, e);
-}
-
 int nccl_watch(struct nccl *n, struct err *e) {
   int rc = nccl_repeat_failure(n, e);
   uint64_t now = monotonic_ms();
@@ -253,14 +238,21 @@ int nccl_watch(struct nccl *n, struct err *e) {
   if ((rc = nccl_ask_agent(n, e))) return rc;
   ncclResult_t state = ncclSuccess, asked = ncclCommGetAsyncError(n->comm, &state);
   if (asked != ncclSuccess) state = asked;
+  char what[NCCL_CALL_TEXT];
   if (state != ncclSuccess && state != ncclInProgress) {
-    char what[NCCL_CALL_TEXT];
     current_call_text(n, what);
     return nccl_fail_result(n, state, what, e);
   }
   const volatile struct trace *w = n->trace;
-  uint64_t begun = w->begun, done = w->done;
-  if (begun == n->seen_begun && done == n->seen_done && begun != done) return check_deadline(n, now, e);
+  uint64_t begun = w->begun, done = w->done, waited = now - n->moved_ms;
+  if (begun == n->seen_begun && done == n->seen_done && begun != done) {
+    /* a collective on the device has not moved for a while */
+    bool late = now >= nccl_deadline(n, n->moved_ms);
+    if (waited < NCCL_LOOK_MS && !late) return 0;
+    current_call_text(n, what);
+    rc = nccl_look_at_board(n, what, waited, e);
+    return rc || !late ? rc : nccl_fail_late(n, what, waited, e);
+  }
   n->seen_begun = begun;
   n->seen_done = done;
   n->moved_ms = n->board_ms = now;

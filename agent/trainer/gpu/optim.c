@@ -87,18 +87,14 @@ static bool is_scalar_of_device(struct span s) {
   return s.buf->type == KERNEL_F32 && s.buf->use != COMPUTE_STAGE;
 }
 
-static int check_update(const struct compute_opt *o, const struct compute_update *v, struct err *e) {
+int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *v, struct err *e) {
+  struct cuda *u = cuda_of(c);
   if (v->param.n != o->d.n || v->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", v->param.n, v->grad.n, o->d.n);
   if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 || !is_scalar_of_device(v->lr) ||
       (v->bad.n && !is_scalar_of_device(v->bad)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
-  return v->counters.n ? check_counters(v->counters, e) : 0;
-}
-
-int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *v, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  int rc = check_update(o, v, e);
+  int rc = v->counters.n ? check_counters(v->counters, e) : 0;
   if (rc) return rc;
   struct kernel_decide decide = {.d = o->d,
                                  .control = o->control,
