@@ -164,7 +164,7 @@ def one_fails(rdzv, call, *options):
     ("cudaStreamBeginCapture:1", "rank 1 cannot: .*a capture"),
     ("cublasLtMatmul:7", "rank 1 cannot: .*cuBLASLt"),  # the second product of the second step
     ("cudaGraphInstantiate:1", "rank 1 cannot: .*building a graph from a capture"),
-    ("cudaStreamCreateWithPriority:5", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
+    ("cudaStreamCreateWithPriority:4", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
     ("ncclAllReduce:3", "rank 1 cannot: .*NCCL failed"),  # in the rehearsal
     ("ncclGetUniqueId:1", None),  # only rank 0 makes one
 ])
@@ -223,19 +223,15 @@ def test_a_checkpoint_goes_from_device_to_device(rdzv):
     near(got, want, 1e-4)
 
 
-@pytest.mark.parametrize("memory", [None, "33"])
-def test_a_state_that_is_fetched_beside_later_steps_is_that_of_its_step(rdzv, memory):
-    """From each of its checkpoints, in any order in which the device may have worked. In 33 MB there is room, but for a copy of a state."""
-    model = ["--layers", "320,72,320"] if memory else []
-    env = {"FAKEGPU_MEMORY_MB": memory} if memory else {}
-    options = [*model, "--steps", 12, "--keep-checkpoints", 100]
+def test_a_state_that_is_copied_between_steps_is_that_of_its_step(rdzv):
+    """From each of its checkpoints, in any order in which the device may have worked."""
+    options = ["--steps", 12, "--keep-checkpoints", 100]
     want = run(rdzv, 1, *options)[1]
     for seed in (1, 2, 3):
         kept = rdzv.tmp / f"c{seed}"
-        a = start(rdzv, 1, *options, "--checkpoint-dir", kept, "--checkpoint-every", 3, seed=seed, env=env)
+        a = start(rdzv, 1, *options, "--checkpoint-dir", kept, "--checkpoint-every", 3, seed=seed)
         assert a.exit(60) == 0 and a.expect(r"checksum (\w+)").group(1) == want, a
         clean(a)
-        assert ("each checkpoint delays the steps until its copy is on the host: no device memory" in a.text) == (memory is not None), a
         names = sorted(kept.iterdir(), key=lambda p: p.name[-6:])
         for name in [p for p in names if p.name[-6:] != "000003"]:
             (name / "COMMIT").unlink()

@@ -178,7 +178,6 @@ struct compute_ops {
   /* Optional: NULL if the device has no such operation. */
   int (*squares)(struct compute *c, struct span grads, struct span out, struct err *e);
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-  int (*fetch)(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
   void (*rows_destroy)(struct compute *c, struct compute_rows *r);
@@ -356,19 +355,6 @@ static inline int compute_send(struct compute *c, struct span dst, struct span s
 }
 static inline bool compute_can_send(const struct compute *c) {
   return c->ops->send;
-}
-
-/* Copies `src`, floats on the device as they are behind the queued operations, to a stage while later operations run.
- * Those must not write to src before the mark is done. One fetch at a time. Not within a capture. On a device without
- * such a copy it is a compute_copy and a mark. */
-static inline int compute_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark,
-                                struct err *e) {
-  if (c->ops->fetch) return c->ops->fetch(c, dst, src, mark, e);
-  int rc = c->ops->copy(c, dst, src, e);
-  return rc ? rc : c->ops->record(c, mark, e);
-}
-static inline bool compute_can_fetch(const struct compute *c) {
-  return c->ops->fetch;
 }
 
 /* While on, queued updates that have not started change nothing, not even counters: the gradients they would use may be

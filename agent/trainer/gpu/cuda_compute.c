@@ -68,7 +68,6 @@ bool cuda_idle(struct compute *c) {
   if (c->held) return false;
   for (int ms = 0; ms < (u->stuck ? 1 : CUDA_IDLE_MS); ms++) {
     cudaError_t rc = cudaStreamQuery(u->stream);
-    if (rc == cudaSuccess && u->fetches) rc = cudaStreamQuery(u->fetches);
     u->stuck = u->stuck && rc == cudaErrorNotReady;
     if (rc == cudaSuccess) return true;
     (void)cudaGetLastError();
@@ -150,17 +149,16 @@ static int cuda_record(struct compute *c, struct compute_mark *mark, struct err 
 
 static int cuda_done(struct compute *c, struct compute_mark mark, struct err *e) {
   struct cuda *u = cuda_of(c);
-  bool fetch = mark.n == CUDA_FETCH_MARK;
   if (mark.n <= u->done) return 1;
-  if (!fetch && mark.n > u->recorded) return err_set(e, -EINVAL, "a mark that was never recorded");
+  if (mark.n > u->recorded) return err_set(e, -EINVAL, "a mark that was never recorded");
   if (u->capturing) return 0;
-  cudaError_t rc = cudaEventQuery(fetch ? u->fetched : u->events[mark.n % CUDA_MARKS]);
+  cudaError_t rc = cudaEventQuery(u->events[mark.n % CUDA_MARKS]);
   if (rc == cudaErrorNotReady) {
     (void)cudaGetLastError(); /* not an error, but CUDA keeps it as one */
     return 0;
   }
   if (rc != cudaSuccess) return cuda_check(c, rc, "a mark", e);
-  if (!fetch) u->done = mark.n;
+  u->done = mark.n;
   return 1;
 }
 
@@ -219,19 +217,11 @@ static void cuda_range_pop(struct compute *c) {
 
 /* Opening and closing. --------------------------------------------------------------------------------------------- */
 
-static int open_side_stream(struct compute *c, cudaStream_t *stream, cudaEvent_t *event, struct err *e) {
-  int rc = cuda_check(c, cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream", e);
-  if (rc) return rc;
-  return cuda_check(c, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event", e);
-}
-
 static int open_device(struct cuda *u, struct err *e) {
   struct compute *c = &u->base;
   int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking), "creating a stream", e);
-  if (rc == 0) rc = open_side_stream(c, &u->sends, &u->sent, e);
-  if (rc == 0) rc = open_side_stream(c, &u->fetches, &u->fetched, e);
-  if (rc == 0)
-    rc = cuda_check(c, cudaEventCreateWithFlags(&u->fetch_from, cudaEventDisableTiming), "creating an event", e);
+  if (rc == 0) rc = cuda_check(c, cudaStreamCreateWithFlags(&u->sends, cudaStreamNonBlocking), "creating a stream", e);
+  if (rc == 0) rc = cuda_check(c, cudaEventCreateWithFlags(&u->sent, cudaEventDisableTiming), "creating an event", e);
   if (rc) return rc;
 
   cublasStatus_t lt = cublasLtCreate(&u->lt);
@@ -270,9 +260,6 @@ static void cuda_destroy(struct compute *c) {
     if (u->lt) (void)cublasLtDestroy(u->lt);
     if (u->sent) (void)cudaEventDestroy(u->sent);
     if (u->sends) (void)cudaStreamDestroy(u->sends);
-    if (u->fetch_from) (void)cudaEventDestroy(u->fetch_from);
-    if (u->fetched) (void)cudaEventDestroy(u->fetched);
-    if (u->fetches) (void)cudaStreamDestroy(u->fetches);
     (void)cudaStreamDestroy(u->stream);
   }
   free(u);
@@ -286,7 +273,6 @@ static const struct compute_ops cuda_ops = {
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
     .copy_and_stamp = cuda_mem_copy_and_stamp,
-    .fetch = cuda_mem_fetch,
     .send = cuda_mem_send,
     .fill = cuda_mem_fill,
     .record = cuda_record,

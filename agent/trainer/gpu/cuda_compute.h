@@ -11,9 +11,9 @@
  *   optim.c          losses and the optimizer, which are kernels only
  *
  * Operations are queued on one stream in the order of the calls, so one workspace and one scratch buffer for sums
- * suffice. Batches that are sent and a state that is fetched have streams of their own. The main stream waits for the
- * former. NCCL has its own stream too: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for
- * its events, so both are captured together. */
+ * suffice. Batches that are sent have a stream of their own, for which the main stream waits. NCCL has its own stream
+ * too: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for its events, so both are captured
+ * together. */
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -21,9 +21,6 @@
 #include "agent/trainer/gpu/gpu.h"
 #include "agent/trainer/gpu/kernels.h"
 #include "agent/trainer/gpu/product.h"
-
-/* The mark of a fetch; there is one at a time. */
-#define CUDA_FETCH_MARK (UINT64_C(1) << 63)
 
 enum { CUDA_MARKS = 64, CUDA_DEPTH = 2, CUDA_IDLE_MS = 10000 };
 
@@ -50,8 +47,6 @@ struct cuda {
   cudaStream_t stream;
   cudaStream_t sends; /* copies to the device beside the main stream */
   cudaEvent_t sent;
-  cudaStream_t fetches; /* copies to the host beside the main stream */
-  cudaEvent_t fetch_from, fetched;
   cublasLtHandle_t lt;
   void *workspace;
   size_t workspace_size;
@@ -96,7 +91,6 @@ void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Zeroed device memory. */

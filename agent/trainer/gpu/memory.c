@@ -195,27 +195,6 @@ int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src,
   return cuda_launched(c, kernel_copy_and_stamp(cuda_of(c)->stream, &t), "a small copy", e);
 }
 
-int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e) {
-  static const char what[] = "a fetch";
-  struct cuda *u = cuda_of(c);
-  int rc = cuda_not_captured(c, what, e);
-  if (rc == 0) rc = check_span(dst, e);
-  if (rc == 0) rc = check_span(src, e);
-  if (rc) return rc;
-  if (dst.n != src.n || dst.buf->use != COMPUTE_STAGE || src.buf->use == COMPUTE_STAGE || src.buf->type != KERNEL_F32)
-    return err_set(e, -EINVAL, "%zu values fetched as %zu, or to a buffer of the wrong use", src.n, dst.n);
-  u->last = what;
-  rc = cuda_check(c, cudaEventRecord(u->fetch_from, u->stream), what, e);
-  if (rc == 0) rc = cuda_check(c, cudaStreamWaitEvent(u->fetches, u->fetch_from, 0), what, e);
-  if (rc == 0)
-    rc = cuda_check(
-        c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyDeviceToHost, u->fetches), what,
-        e);
-  if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->fetched, u->fetches), what, e);
-  if (rc == 0) mark->n = CUDA_FETCH_MARK;
-  return rc;
-}
-
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e) {
   struct cuda *u = cuda_of(c);
   int rc = cuda_not_captured(c, "sending a batch", e);

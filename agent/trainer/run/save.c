@@ -2,9 +2,8 @@
 /* Checkpoints while training continues.
  *
  *   begin     Queues copies of the state behind the queued steps, and a mark behind them. They copy the state behind
- *             step queued.step, however far the device is. The host does not wait. A device copies within its own
- *             memory, between two steps, and sends that copy to the host while later steps run. On a CPU it is a
- *             memcpy.
+ *             step queued.step, however far the device is. The host does not wait. A device copies between two steps.
+ *             On a CPU it is a memcpy.
  *   poll      Once per step. When the mark is done, the floats go to the writer's thread. When the thread has written
  *             them, its result is reported.
  *             If an update before the copies was blocked, they hold the weights of an earlier step. The counters that
@@ -12,8 +11,7 @@
  *   wait      The checkpoint is needed now: it was requested, or the run ends.
  *
  * The run loses the time of the copy: on a CPU the host's time, on a device the device's time plus the host's time to
- * queue it. stall_us is the sum. The memory cost is one more copy of the state on the host, pinned, and one on the
- * device. A device without room for it copies to the host at once, between two steps.
+ * queue it. stall_us is the sum. The memory cost is one more copy of the state on the host, pinned.
  *
  * If a checkpoint is due while the one before is still being written, the disk is too slow for --checkpoint-every. The
  * run then waits for a while and logs it. After that it skips the checkpoint, so that the other ranks do not wait
@@ -32,23 +30,12 @@
 
 enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, LOG_EVERY_US = 60 * 1000 * 1000 };
 
-/* On a device that can be read while it runs, and that has room. */
-static int open_shadow(struct trainer *t, struct err *e) {
-  struct err why = ERR_INIT;
-  if (!compute_can_fetch(t->c)) return 0;
-  int rc = trainer_state_shadow(t, &t->save.shadow, &why);
-  if (rc == -ENOMEM) log_info("each checkpoint delays the steps until its copy is on the host: %s", why.text);
-  if (rc == 0 || rc == -ENOMEM) return 0;
-  return with_exit(t, TRAINER_SYSTEM, err_set(e, rc, "%s", why.text));
-}
-
 int trainer_save_open(struct trainer *t, struct err *e) {
   if (t->rank != 0 || !t->o.checkpoint_dir) return 0;
   int rc = trainer_state_stage(t, &t->save.stage, e);
   if (rc == 0)
     rc =
         with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &t->save.stamps, e));
-  if (rc == 0) rc = open_shadow(t, e);
   t->save.clock_us = trainer_now_us();
   return rc ? rc
             : ckpt_writer_create(t->o.checkpoint_dir, (int)t->o.keep_checkpoints, t->save.lock, &t->save.writer, e);
@@ -61,10 +48,7 @@ void trainer_save_close(struct trainer *t) {
   if (!ended) log_warn("%s does not respond; the last checkpoint is incomplete", t->o.checkpoint_dir);
   if (ended) compute_free(t->c, t->save.stage);
   if (ended) ckpt_lock_release(t->save.lock);
-  if (t->c) {
-    compute_free(t->c, t->save.shadow);
-    compute_free(t->c, t->save.stamps);
-  }
+  if (t->c) compute_free(t->c, t->save.stamps);
   t->save = (struct saving){0};
 }
 
@@ -194,10 +178,8 @@ static int put_stamp(struct trainer *t, size_t i, struct err *e) {
 static int copy_state(struct trainer *t, struct err *e) {
   struct saving *v = &t->save;
   int rc = with_exit(t, TRAINER_SYSTEM, put_stamp(t, 0, e));
-  if (rc == 0) rc = v->shadow ? trainer_state_copy(t, v->shadow, v->stage, e) : trainer_state_download(t, v->stage, e);
-  if (rc) return rc;
-  rc = with_exit(t, TRAINER_SYSTEM, put_stamp(t, 1, e));
-  if (rc == 0 && v->shadow) return trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e);
+  if (rc == 0) rc = trainer_state_download(t, v->stage, e);
+  if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, put_stamp(t, 1, e));
   return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_record(t->c, &v->mark, e));
 }
 

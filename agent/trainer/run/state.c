@@ -85,41 +85,12 @@ int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct er
   return with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
-/* Copies the counters and the loss. */
-static int download_rest(struct trainer *t, struct compute_buf *stage, struct err *e) {
+int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
+  for (int i = 0; i < state_parts(t) && rc == 0; i++)
+    rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
   if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
   return with_exit(t, TRAINER_SYSTEM, rc);
-}
-
-/* Copies part i to its place in a buffer like a stage. */
-static int copy_part(struct trainer *t, int i, struct compute_buf *to, struct err *e) {
-  return with_exit(t, TRAINER_SYSTEM, compute_copy(t->c, in_stage(t, to, i), state_part(t, i), e));
-}
-
-int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
-  int rc = 0;
-  for (int i = 0; i < state_parts(t) && rc == 0; i++) rc = copy_part(t, i, stage, e);
-  return rc ? rc : download_rest(t, stage, e);
-}
-
-static struct span all_parts(const struct trainer *t, struct compute_buf *b) {
-  return span_of(b, 0, t->model.n_flat * (size_t)state_parts(t));
-}
-
-int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e) {
-  return compute_alloc(t->c, COMPUTE_STATE, t->model.n_flat * (size_t)state_parts(t), shadow, e);
-}
-
-int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage, struct err *e) {
-  int rc = 0;
-  for (int i = 0; i < state_parts(t) && rc == 0; i++) rc = copy_part(t, i, shadow, e);
-  return rc ? rc : download_rest(t, stage, e);
-}
-
-int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
-                        struct compute_mark *mark, struct err *e) {
-  return with_exit(t, TRAINER_SYSTEM, compute_fetch(t->c, all_parts(t, stage), all_parts(t, shadow), mark, e));
 }
 
 /* Each step adds one to the counters that were copied with the state. A blocked update does not. */

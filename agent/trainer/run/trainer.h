@@ -57,7 +57,6 @@ struct saving {
   struct ckpt_writer *writer; /* NULL: this rank does not write */
   struct ckpt_lock *lock;     /* of --checkpoint-dir, as long as there is a writer */
   struct compute_buf *stage;
-  struct compute_buf *shadow; /* on the device: a copy of the state; NULL: none */
   struct compute_buf *stamps; /* stage: the device's clock before and after the copy that delays its steps */
   bool begun;                 /* id names a checkpoint */
   bool under_way;             /* it is begun and not on disk */
@@ -254,12 +253,6 @@ int trainer_broadcast(struct trainer *t, const char *what, struct buf *bytes, in
 int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
 /* Queues copies of the state, as it is behind the queued steps, to a stage. */
 int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
-/* The same in two: to a copy on the device (counters and loss go to the stage at once), and from there to the stage
- * while later steps run. */
-int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e);
-int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage, struct err *e);
-int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
-                        struct compute_mark *mark, struct err *e);
 /* Behind a mark: whether the state in a stage is that behind step at->step. It is not if an update was blocked. */
 bool trainer_state_is_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at);
 /* Behind a mark: the state in a stage. It points into the stage. */
