@@ -262,14 +262,6 @@ def test_what_a_dead_writer_left_makes_room(small_disk):
     assert "at step 20" in out["stderr"] and steps(small_disk / "c") == [40] and not torn.exists()
 
 
-def test_checkpoints_beyond_those_to_keep_make_room(small_disk):
-    args = SMALL + ["--checkpoint-dir", small_disk / "c"]
-    train(args + ["--steps", 30, "--checkpoint-every", 10])
-    fill(small_disk / "ballast")
-    out = train(args + ["--steps", 40, "--keep-checkpoints", 1])
-    assert "at step 30" in out["stderr"] and steps(small_disk / "c") == [40]
-
-
 # ---- a folder that is gone ------------------------------------------------------------------------------------------
 
 

@@ -313,10 +313,6 @@ int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_mar
 
 /* Removing. -------------------------------------------------------------------------------------------------------- */
 
-static bool is_older(const struct ckpt_id *a, const struct ckpt_id *than) {
-  return a->generation < than->generation || (a->generation == than->generation && a->round < than->round);
-}
-
 /* Removes .tmp-NAME-PID of writers before this one. */
 static int clean_temporaries(int dirfd, const char *dir, const struct ckpt_id *mine, struct err *e) {
   DIR *d = opendir(dir);
@@ -329,93 +325,40 @@ static int clean_temporaries(int dirfd, const char *dir, const struct ckpt_id *m
     if (strncmp(entry->d_name, TMP_PREFIX, skip) != 0) continue;
     char *name = xstrdup(entry->d_name + skip), *pid = strrchr(name, '-');
     if (pid) *pid = 0;
-    bool older = pid && ckpt_name_parse(name, &id) && is_older(&id, mine);
+    bool parsed = pid && ckpt_name_parse(name, &id);
     free(name);
-    if (older && rc == 0) rc = remove_checkpoint(dirfd, entry->d_name, e);
+    bool older = id.generation < mine->generation || (id.generation == mine->generation && id.round < mine->round);
+    if (parsed && older && rc == 0) rc = remove_checkpoint(dirfd, entry->d_name, e);
   }
   closedir(d);
   return rc;
 }
 
-/* -1: an error; else the number of complete checkpoints removed. */
-static int remove_old(int dirfd, const char *dir, const struct ckpt_marker *mine, int keep, struct err *e) {
+int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e) {
   struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
-  int rc = ckpt_list(dir, &l, e), n = 0;
-  if (rc || !l.n) {
-    ckpt_list_finish(&l);
-    return rc ? -1 : 0;
-  }
-  struct ckpt_marker *markers = xcalloc(l.n, sizeof *markers);
-  const struct ckpt_marker **whole = xcalloc(l.n, sizeof(const struct ckpt_marker *));
-  bool *goes = xcalloc(l.n, sizeof *goes);
+  int fd = open_dir(dir, e);
+  if (fd < 0) return fd;
+  int rc = ckpt_list(dir, &l, e);
+  struct ckpt_marker *markers = xcalloc(l.n + 1, sizeof *markers);
+  const struct ckpt_marker **whole = xcalloc(l.n + 1, sizeof(const struct ckpt_marker *));
+  bool *goes = xcalloc(l.n + 1, sizeof *goes);
   for (size_t i = 0; i < l.n; i++)
     if (read_marker(dir, &l.v[i], &markers[i], NULL) == 0) whole[i] = &markers[i];
   ckpt_claim_prune(l.v, whole, l.n, mine, keep, goes);
   for (size_t i = 0; i < l.n && rc == 0; i++) {
     ckpt_name_format(&l.v[i], name);
-    if (!goes[i]) continue;
-    rc = remove_checkpoint(dirfd, name, e);
-    n += rc == 0 && whole[i];
+    if (goes[i]) rc = remove_checkpoint(fd, name, e);
   }
+  rc = rc ? -EIO : clean_temporaries(fd, dir, &mine->id, e);
   free(goes);
   free((void *)whole);
   free(markers);
   ckpt_list_finish(&l);
-  return rc ? -1 : n;
-}
-
-int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e) {
-  int fd = open_dir(dir, e);
-  if (fd < 0) return fd;
-  int rc = remove_old(fd, dir, mine, keep, e) < 0 ? -EIO : 0;
-  if (rc == 0) rc = clean_temporaries(fd, dir, &mine->id, e);
   close(fd);
   return rc;
 }
 
 int ckpt_clean(const char *dir, const struct ckpt_marker *mine, struct err *e) {
   return ckpt_prune(dir, mine, INT_MAX, e);
-}
-
-/* Reads state.bin piece by piece, because there may be no memory for all of it beside the run. */
-static bool is_readable(const char *dir, const struct ckpt_marker *m) {
-  enum { PIECE = 1 << 20 };
-  char name[CKPT_NAME_MAX];
-  uint64_t size = 0, left = m->size;
-  ckpt_name_format(&m->id, name);
-  char *path = xasprintf("%s/%s/%s", dir, name, state_name);
-  int fd = open_file(path, m->size, UINT64_MAX, &size, NULL);
-  free(path);
-  if (fd < 0) return false;
-  uint8_t *piece = xmalloc(PIECE);
-  uint32_t crc = 0;
-  while (left) {
-    ssize_t n = read(fd, piece, left < PIECE ? (size_t)left : PIECE);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    crc = ckpt_crc_more(crc, piece, (size_t)n);
-    left -= (uint64_t)n;
-  }
-  free(piece);
-  close(fd);
-  return left == 0 && crc == m->crc;
-}
-
-int ckpt_make_room(const char *dir, const struct ckpt_marker *mine, int keep) {
-  struct ckpt_list l = {0};
-  struct ckpt_marker m;
-  bool safe = false;
-  ckpt_list(dir, &l, NULL);
-  for (size_t i = 0; i < l.n && !safe; i++) {
-    if (read_marker(dir, &l.v[i], &m, NULL) || m.origin != mine->origin) continue;
-    if (!is_readable(dir, &m)) break;
-    safe = true;
-  }
-  ckpt_list_finish(&l);
-  int fd = safe ? open_dir(dir, NULL) : -1;
-  if (fd < 0) return 0;
-  int n = remove_old(fd, dir, mine, keep, NULL);
-  close(fd);
-  return n > 0;
 }

@@ -55,9 +55,6 @@ int ckpt_clean(const char *dir, const struct ckpt_marker *mine, struct err *e);
 /* Like ckpt_clean, and removes all but the `keep` newest complete checkpoints of mine->origin. Those of other runs
  * stay. Removes the marker of a checkpoint first. A failure is reported, but a checkpoint that stays does no harm. */
 int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e);
-/* Like ckpt_prune, for a full disk, before anything newer is written: only if the newest of them can be read back. 1:
- * something was removed; else 0. */
-int ckpt_make_room(const char *dir, const struct ckpt_marker *mine, int keep);
 
 /* The lock. One job at a time writes to a folder. DIR/.lock is a symbolic link whose text names the holder.
  *

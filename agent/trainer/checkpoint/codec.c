@@ -47,10 +47,6 @@ uint32_t ckpt_crc(const void *data, size_t len) {
   return (uint32_t)crc32_z(crc32_z(0, NULL, 0), data, len);
 }
 
-uint32_t ckpt_crc_more(uint32_t crc, const void *data, size_t len) {
-  return (uint32_t)crc32_z(crc, data, len);
-}
-
 uint64_t ckpt_size(const struct ckpt_kind *k) {
   return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + (uint64_t)compute_opt_states(k->optim)) + 4;
 }

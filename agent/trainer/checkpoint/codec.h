@@ -119,7 +119,5 @@ bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m);
 /* Turns `text` into a word for a name or a line: unusual characters become '_', and an empty text "-". */
 void ckpt_word(const char *text, char *out, size_t size);
 uint32_t ckpt_crc(const void *data, size_t len);
-/* The same piece by piece, from 0. */
-uint32_t ckpt_crc_more(uint32_t crc, const void *data, size_t len);
 
 #endif

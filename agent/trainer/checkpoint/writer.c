@@ -43,10 +43,6 @@ static uint64_t now_us(void) {
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-static bool is_full(int rc) {
-  return rc == -ENOSPC || rc == -EDQUOT;
-}
-
 /* Somebody who takes the folder in the middle of a write removes what is unfinished there. The write fails then, and that
  * is why. */
 static int name_cause(struct ckpt_writer *w, int rc, struct err *why) {
@@ -57,17 +53,15 @@ static int name_cause(struct ckpt_writer *w, int rc, struct err *why) {
   return lost;
 }
 
-/* Removes what dead writers left first, because that may fill the disk. A run with a larger --keep-checkpoints may have
- * filled it too. */
+/* Removes what dead writers left first, because that may fill the disk. */
 static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
                            struct ckpt_written *r) {
   int rc = w->lock ? ckpt_lock_check(w->lock, &r->why) : 0;
   if (rc) return rc;
   ckpt_clean(w->dir, about, NULL);
   rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
-  if (is_full(rc) && ckpt_make_room(w->dir, about, w->keep)) rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
   if (rc) rc = name_cause(w, rc, &r->why);
-  r->full = is_full(rc);
+  r->full = rc == -ENOSPC || rc == -EDQUOT;
   if (rc == 0) ckpt_prune(w->dir, about, w->keep, &r->unpruned);
   return rc;
 }

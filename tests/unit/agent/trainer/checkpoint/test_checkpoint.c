@@ -413,30 +413,6 @@ static void test_old_ones_go_and_rubbish_with_them(void **state) {
   free(torn);
 }
 
-/* On a full disk, what exceeds --keep-checkpoints is removed before the new one is written, unless the newest cannot be
- * read. */
-static void test_room_is_made_only_where_one_stays(void **state) {
-  struct ckpt_marker mine = marker_of(2, 1, 60);
-  struct ckpt_list l;
-  for (uint64_t step = 10; step <= 30; step += 10) write_one(1, 1, step);
-  char *newest = file_of("000001-2026-r000001-s000000000030", "state.bin");
-  assert_int_equal(truncate(newest, 100), 0);
-  assert_int_equal(ckpt_make_room(dir, &mine, 1), 0);
-  assert_int_equal(ckpt_list(dir, &l, NULL), 0);
-  assert_int_equal(l.n, 3);
-  ckpt_list_finish(&l);
-  char *marker = file_of("000001-2026-r000001-s000000000030", "COMMIT");
-  assert_int_equal(unlink(marker), 0);
-  assert_int_equal(ckpt_make_room(dir, &mine, 1), 1);
-  assert_int_equal(ckpt_list(dir, &l, NULL), 0);
-  assert_true(l.n == 1 && l.v[0].step == 20);
-  ckpt_list_finish(&l);
-  assert_int_equal(ckpt_make_room(dir, &mine, 1), 0);
-  assert_int_equal(find().s.step, 20);
-  free(newest);
-  free(marker);
-}
-
 static void test_directories_that_cannot_be(void **state) {
   struct err e = ERR_INIT;
   struct ckpt_marker id = marker_of(1, 1, 1);
@@ -466,7 +442,6 @@ int main(void) {
       cmocka_unit_test_teardown(test_a_marker_of_another_checkpoint_does_not_count, empty_dir),
       cmocka_unit_test_teardown(test_what_is_not_a_file_is_passed_over, empty_dir),
       cmocka_unit_test_teardown(test_one_checkpoint_is_opened_by_its_path, empty_dir),
-      cmocka_unit_test_teardown(test_room_is_made_only_where_one_stays, empty_dir),
       cmocka_unit_test_teardown(test_old_ones_go_and_rubbish_with_them, empty_dir),
       cmocka_unit_test(test_directories_that_cannot_be),
   };
