@@ -77,24 +77,21 @@ void ckpt_list_finish(struct ckpt_list *l) {
   *l = (struct ckpt_list){0};
 }
 
-static int write_piece(int fd, const char *name, const struct ckpt_piece *p, struct tally *tally, struct err *e) {
-  for (size_t at = 0; at < p->n;) {
-    ssize_t n = write(fd, (const char *)p->data + at, p->n - at < PIECE_MAX ? p->n - at : PIECE_MAX);
-    if (n < 0 && errno != EINTR) return err_sys(e, -errno, "%s", name);
-    if (n <= 0) continue;
-    at += (size_t)n;
-    tally_add(tally, (uint64_t)n);
-  }
-  return 0;
-}
-
 /* A file of `n` pieces, on disk when this returns. */
 static int write_file(int dirfd, const char *name, const struct ckpt_piece *p, int n, struct tally *tally,
                       struct err *e) {
   int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return err_sys(e, -errno, "%s", name);
   int rc = 0;
-  for (int i = 0; i < n && rc == 0; i++) rc = write_piece(fd, name, &p[i], tally, e);
+  for (int i = 0; i < n; i++)
+    for (size_t at = 0; at < p[i].n && rc == 0;) {
+      size_t left = p[i].n - at;
+      ssize_t k = write(fd, (const char *)p[i].data + at, left < PIECE_MAX ? left : PIECE_MAX);
+      if (k < 0 && errno != EINTR) rc = err_sys(e, -errno, "%s", name);
+      if (k <= 0) continue;
+      at += (size_t)k;
+      tally_add(tally, (uint64_t)k);
+    }
   if (rc == 0 && fsync(fd) < 0) rc = err_sys(e, -errno, "%s: fsync", name);
   if (close(fd) < 0 && rc == 0) rc = err_sys(e, -errno, "%s: close", name);
   return rc;
@@ -142,18 +139,6 @@ static int write_marker(int dirfd, const char *name, const struct ckpt_marker *m
   return rc;
 }
 
-/* Builds the message of a failed write, which names the free space if that may be the reason. */
-static int explain_write_error(const char *dir, const char *name, size_t len, int rc, struct err *e) {
-  struct statvfs v;
-  struct err why = e ? *e : (struct err)ERR_INIT;
-  if ((rc == -ENOSPC || rc == -EDQUOT) && statvfs(dir, &v) == 0) {
-    double have = (double)v.f_bavail * (double)v.f_frsize / 1e6;
-    return err_set(e, rc, "checkpoint %s/%s could not be written: %s (it needs %.3g MB, %.3g MB are free)", dir, name,
-                   why.text, (double)len / 1e6, have);
-  }
-  return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, (double)len / 1e6, why.text);
-}
-
 int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct tally *tally,
                struct err *e) {
   char name[CKPT_NAME_MAX], tmp[CKPT_NAME_MAX + 32];
@@ -176,7 +161,14 @@ int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ck
   if (rc == 0) rc = write_marker(fd, name, &marker, e);
   if (rc && named) remove_checkpoint(fd, name, NULL);
   close(fd);
-  return rc ? explain_write_error(dir, name, (size_t)b->size, rc, e) : 0;
+  if (rc == 0) return 0;
+  struct statvfs v;
+  struct err why = e ? *e : (struct err)ERR_INIT;
+  double needed = (double)b->size / 1e6;
+  if ((rc == -ENOSPC || rc == -EDQUOT) && statvfs(dir, &v) == 0)
+    return err_set(e, rc, "checkpoint %s/%s could not be written: %s (it needs %.3g MB, %.3g MB are free)", dir, name,
+                   why.text, needed, (double)v.f_bavail * (double)v.f_frsize / 1e6);
+  return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, needed, why.text);
 }
 
 /* Opens a file of at most max bytes; `want` bytes are expected (0: any). Does not wait for a pipe of that name. */

@@ -7,12 +7,12 @@
  *   DIR/NAME/state.bin    the state (codec.h); NAME is <generation>-<incarnation>-r<round>-s<step>
  *   DIR/NAME/COMMIT       the marker, written last; without it, or with one that does not fit, there is no checkpoint
  *   DIR/.tmp-NAME-PID     a checkpoint in progress, or one that a dead writer left
- *   DIR/.lock             the run that may write there (claim.h)
+ *   DIR/.lock             the run that may write there
  *
  * Nothing is ever overwritten. One rank writes, and the others get what they need from it. codec.h has the types and
- * the bytes, claim.h the rules; both are pure. */
+ * the bytes. */
 
-#include "agent/trainer/checkpoint/claim.h"
+#include <pthread.h>
 #include "agent/trainer/checkpoint/codec.h"
 #include "common/tally.h"
 
@@ -70,6 +70,9 @@ enum { CKPT_BEAT_MS = 2000, CKPT_STALE_MS = 30000 };
 
 struct ckpt_lock;
 
+/* For this folder: makes a mutex and a condition, and starts a thread that takes no signals. Else a negative code. */
+int ckpt_thread_start(pthread_t *thread, pthread_mutex_t *mutex, pthread_cond_t *changed, void *(*body)(void *),
+                      void *arg);
 /* Fills in this process: host, boot, pid. */
 void ckpt_lock_self(struct ckpt_owner *me);
 /* Waits for a holder that may be gone, a little longer than CKPT_STALE_MS at most, and sets me->generation. dir must

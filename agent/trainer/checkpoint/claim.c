@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "agent/trainer/checkpoint/claim.h"
+#include "agent/trainer/checkpoint/codec.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -38,10 +38,6 @@ void ckpt_owner_describe(const struct ckpt_owner *o, char *out, size_t size) {
     snprintf(out, size, "a trainer without an agent, pid %" PRIu64 " on %s", o->pid, o->host);
 }
 
-static bool same_process(const struct ckpt_owner *a, const struct ckpt_owner *b) {
-  return !strcmp(a->boot, b->boot) && a->pid_space == b->pid_space && a->pid == b->pid && a->started == b->started;
-}
-
 static bool same_life(const struct ckpt_owner *a, const struct ckpt_owner *b) {
   return has_job(a) && has_job(b) && !strcmp(a->job, b->job) && !strcmp(a->incarnation, b->incarnation);
 }
@@ -54,7 +50,9 @@ bool ckpt_owner_same_job(const struct ckpt_owner *a, const struct ckpt_owner *b)
  * incarnation gives way only when it is gone, and its agents see to that. */
 enum ckpt_claim ckpt_claim_decide(const struct ckpt_owner *me, const struct ckpt_owner *held, enum ckpt_life life) {
   if (held && same_life(me, held)) return held->round > me->round ? CKPT_FENCED : CKPT_TAKE;
-  if (!held || life == CKPT_GONE || same_process(me, held)) return CKPT_TAKE;
+  bool same_process = held && !strcmp(me->boot, held->boot) && me->pid_space == held->pid_space &&
+                      me->pid == held->pid && me->started == held->started;
+  if (!held || life == CKPT_GONE || same_process) return CKPT_TAKE;
   bool same_job = ckpt_owner_same_job(me, held);
   if (same_job && strcmp(me->incarnation, held->incarnation) > 0) return CKPT_TAKE;
   if (same_job || life == CKPT_UNKNOWN) return CKPT_WAIT;

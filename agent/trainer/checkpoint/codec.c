@@ -117,18 +117,6 @@ void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
   for (int i = 0; i < b.n; i++) buf_append(out, b.pieces[i].data, b.pieces[i].n);
 }
 
-static int decode_shape(const uint8_t *h, struct model_shape *shape, struct err *e) {
-  shape->n = le32_get(h + AT_N_WIDTHS);
-  if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX) return err_set(e, -EBADMSG, "has an invalid number of layers");
-  for (uint32_t i = 0; i < shape->n; i++) {
-    shape->width[i] = le32_get(h + AT_WIDTHS + 4 * i);
-    if (shape->width[i] < 1 || shape->width[i] > MODEL_WIDTH_MAX)
-      return err_set(e, -EBADMSG, "has a layer of invalid width");
-  }
-  if (model_shape_params(shape) > MODEL_PARAMS_MAX) return err_set(e, -EBADMSG, "has too many weights");
-  return 0;
-}
-
 int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
   const uint8_t *h = data;
   struct ckpt_state out = {0};
@@ -145,8 +133,15 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
   out.kind.activation = (enum compute_act)activation;
   out.kind.loss = (enum compute_loss)loss;
   out.kind.optim = (enum compute_opt_kind)optim;
-  int rc = decode_shape(h, &out.kind.shape, e);
-  if (rc) return rc;
+  struct model_shape *shape = &out.kind.shape;
+  shape->n = le32_get(h + AT_N_WIDTHS);
+  if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX) return err_set(e, -EBADMSG, "has an invalid number of layers");
+  for (uint32_t i = 0; i < shape->n; i++) {
+    shape->width[i] = le32_get(h + AT_WIDTHS + 4 * i);
+    if (shape->width[i] < 1 || shape->width[i] > MODEL_WIDTH_MAX)
+      return err_set(e, -EBADMSG, "has a layer of invalid width");
+  }
+  if (model_shape_params(shape) > MODEL_PARAMS_MAX) return err_set(e, -EBADMSG, "has too many weights");
   out.step = le64_get(h + AT_STEP);
   out.epoch = le64_get(h + AT_EPOCH);
   out.position = le64_get(h + AT_POSITION);
@@ -187,19 +182,19 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
 }
 
 int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, struct err *e) {
-  static const char *const losses[] = {"mse", "rmse", "cross-entropy"}, *const optims[] = {"sgd", "adam", "adamw"};
   char a[128], b[128];
   model_shape_format(&have->shape, ',', a, sizeof a);
   model_shape_format(&want->shape, ',', b, sizeof b);
   if (strcmp(a, b) != 0) return err_set(e, -EINVAL, "was made with --layers %s, this run has %s", a, b);
   if (have->activation != want->activation)
-    return err_set(e, -EINVAL, "was made with --activation %s, this run has %s", model_act_name(have->activation),
-                   model_act_name(want->activation));
+    return err_set(e, -EINVAL, "was made with --activation %s, this run has %s", model_act_words[have->activation],
+                   model_act_words[want->activation]);
   if (have->loss != want->loss)
-    return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", losses[have->loss], losses[want->loss]);
+    return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", model_loss_words[have->loss],
+                   model_loss_words[want->loss]);
   if (have->optim != want->optim)
-    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optims[have->optim],
-                   optims[want->optim]);
+    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optim_kind_words[have->optim],
+                   optim_kind_words[want->optim]);
   if (have->seed != want->seed)
     return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed, want->seed);
   if (have->samples != want->samples)
@@ -208,12 +203,8 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
 }
 
 static void put_option(struct buf *out, int option, double value) {
-  static const char *const decays[] = {[OPTIM_CONSTANT] = "constant",
-                                       [OPTIM_LINEAR] = "linear",
-                                       [OPTIM_COSINE] = "cosine",
-                                       [OPTIM_POLYNOMIAL] = "polynomial"};
   if (option == CKPT_LR_DECAY)
-    buf_puts(out, decays[(int)value]);
+    buf_puts(out, optim_decay_words[(int)value]);
   else
     buf_printf(out, "%.9g", value);
 }
@@ -238,6 +229,44 @@ int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *wa
   if (size) snprintf(text, size, "%s", n ? buf_text(&out) : "");
   buf_finish(&out);
   return n > 0;
+}
+
+/* Names and markers: both are read only if they are exactly what would be written. */
+
+int ckpt_id_compare(const struct ckpt_id *a, const struct ckpt_id *b) {
+  if (a->generation != b->generation) return a->generation < b->generation ? -1 : 1;
+  if (a->round != b->round) return a->round < b->round ? -1 : 1;
+  if (a->step != b->step) return a->step < b->step ? -1 : 1;
+  int c = strcmp(a->incarnation, b->incarnation); /* only in a folder that somebody has assembled */
+  return c < 0 ? -1 : c > 0;
+}
+
+void ckpt_name_format(const struct ckpt_id *id, char out[CKPT_NAME_MAX]) {
+  snprintf(out, CKPT_NAME_MAX, "%06" PRIu32 "-%s-r%06" PRIu32 "-s%012" PRIu64, id->generation, id->incarnation,
+           id->round, id->step);
+}
+
+bool ckpt_name_parse(const char *name, struct ckpt_id *id) {
+  struct ckpt_id out = {0};
+  char again[CKPT_NAME_MAX];
+  const char *s = strrchr(name, '-'), *r = s, *from = strchr(name, '-');
+  while (r && r > name && *--r != '-') {
+  }
+  if (!r || !from || r <= from + 1 || (size_t)(r - from) > sizeof out.incarnation) return false;
+  memcpy(out.incarnation, from + 1, (size_t)(r - from - 1));
+  if (sscanf(name, "%9" SCNu32 "-", &out.generation) != 1) return false;
+  if (sscanf(r, "-r%9" SCNu32 "-s%19" SCNu64, &out.round, &out.step) != 2) return false;
+  ckpt_name_format(&out, again);
+  if (strcmp(again, name) != 0) return false;
+  *id = out;
+  return true;
+}
+
+void ckpt_word(const char *text, char *out, size_t size) {
+  snprintf(out, size, "%s", text[0] ? text : "-");
+  for (char *p = out; *p; p++)
+    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@:-", *p) || (*p == '.' && p == out))
+      *p = '_';
 }
 
 void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out) {

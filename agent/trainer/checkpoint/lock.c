@@ -26,7 +26,7 @@ struct ckpt_lock {
   pthread_t thread;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  bool stop, beats;
+  bool stop;
 };
 
 /* Owners. ---------------------------------------------------------------------------------------------------------- */
@@ -91,15 +91,6 @@ static char *name_beside(const char *path) {
   return file_random_name(name) < 0 ? NULL : xasprintf("%s-%s", path, name);
 }
 
-/* The file server's current time: that of a link which is made and removed. */
-static int read_server_time(const char *path, const char *text, int64_t *now_ns) {
-  char *name = name_beside(path);
-  int rc = !name ? -EIO : symlink(text, name) < 0 ? -errno : read_touch_time(name, now_ns);
-  if (name) unlink(name);
-  free(name);
-  return rc;
-}
-
 static enum ckpt_life life_of(const struct seen *s, const struct ckpt_owner *me, int64_t now_ns, int64_t first_ns) {
   const struct ckpt_owner *o = &s->who;
   if (s->known && !strcmp(o->boot, me->boot) && o->pid_space == me->pid_space)
@@ -133,19 +124,22 @@ static void *beat_main(void *arg) {
   return NULL;
 }
 
-static int start_beat(struct ckpt_lock *l) {
+int ckpt_thread_start(pthread_t *thread, pthread_mutex_t *mutex, pthread_cond_t *changed, void *(*body)(void *),
+                      void *arg) {
   sigset_t all, before;
   pthread_condattr_t attr;
-  pthread_mutex_init(&l->mutex, NULL);
+  pthread_mutex_init(mutex, NULL);
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&l->changed, &attr);
+  pthread_cond_init(changed, &attr);
   pthread_condattr_destroy(&attr);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int rc = pthread_create(&l->thread, NULL, beat_main, l);
+  int rc = pthread_create(thread, NULL, body, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  l->beats = rc == 0;
+  if (rc == 0) return 0;
+  pthread_cond_destroy(changed);
+  pthread_mutex_destroy(mutex);
   return -rc;
 }
 
@@ -181,15 +175,6 @@ static bool has_no_room(int rc, int64_t *now_ns) {
   return true;
 }
 
-/* Of several processes one alone can make the link. 1: this one, or the disk is full. 0: another one. */
-static int install_link(const struct ckpt_lock *l, struct err *e) {
-  int64_t unused;
-  if (symlink(l->text, l->path) == 0) return 1;
-  int rc = -errno;
-  if (rc == -EEXIST) return is_mine(l); /* a network file system may have repeated the request */
-  return has_no_room(rc, &unused) ? 1 : err_sys(e, rc, "%s", l->path);
-}
-
 /* Moves the lock that was seen out of the way. Another process may have replaced it since: that one is put back. 1: it
  * is gone. 0: look again. */
 static int remove_seen(const struct ckpt_lock *l, const struct seen *s, struct err *e) {
@@ -207,14 +192,6 @@ static int remove_seen(const struct ckpt_lock *l, const struct seen *s, struct e
   return same ? 1 : rc == 0 || rc == -ENOENT ? 0 : err_sys(e, rc, "%s", l->path);
 }
 
-static uint32_t next_generation(const char *dir, const struct ckpt_owner *me, const struct seen *s) {
-  struct ckpt_list l = {0};
-  ckpt_list(dir, &l, NULL);
-  uint32_t g = ckpt_claim_generation(me, s->known ? &s->who : NULL, l.v, l.n);
-  ckpt_list_finish(&l);
-  return g;
-}
-
 /* One attempt. 1: taken. 0: wait. */
 static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, struct seen *s, enum ckpt_claim *claim,
                     struct err *e) {
@@ -222,9 +199,16 @@ static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, str
   int held = read_lock(l->path, s);
   if (held && held != -ENOENT) return err_sys(e, held, "%s", l->path);
   if (!*first_ns) *first_ns = s->touched_ns;
-  l->me.generation = next_generation(dir, &l->me, s);
+  struct ckpt_list there = {0};
+  ckpt_list(dir, &there, NULL);
+  l->me.generation = ckpt_claim_generation(&l->me, s->known ? &s->who : NULL, there.v, there.n);
+  ckpt_list_finish(&there);
   ckpt_owner_format(&l->me, l->text);
-  int rc = read_server_time(l->path, l->text, &now_ns);
+  /* The file server's current time: that of a link which is made and removed. */
+  char *name = name_beside(l->path);
+  int rc = !name ? -EIO : symlink(l->text, name) < 0 ? -errno : read_touch_time(name, &now_ns);
+  if (name) unlink(name);
+  free(name);
   if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -ENOSYS) {
     log_warn("checkpoint directory %s cannot be locked: its file system has no symbolic links", dir);
     return 1;
@@ -235,7 +219,12 @@ static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, str
   *claim = ckpt_claim_decide(&l->me, who, held ? CKPT_GONE : life_of(s, &l->me, now_ns, *first_ns));
   if (*claim != CKPT_TAKE) return 0;
   rc = held ? 1 : remove_seen(l, s, e);
-  return rc == 1 ? install_link(l, e) : rc;
+  if (rc != 1) return rc;
+  /* Of several processes one alone can make the link. A full disk does without one for now. */
+  if (symlink(l->text, l->path) == 0) return 1;
+  rc = -errno;
+  if (rc == -EEXIST) return is_mine(l); /* a network file system may have repeated the request */
+  return has_no_room(rc, &now_ns) ? 1 : err_sys(e, rc, "%s", l->path);
 }
 
 static int wait_for_lock(struct ckpt_lock *l, const char *dir, struct err *e) {
@@ -262,7 +251,8 @@ int ckpt_lock_take(const char *dir, struct ckpt_owner *me, struct ckpt_lock **ou
   l->path = xasprintf("%s/.lock", dir);
   l->me = *me;
   int rc = wait_for_lock(l, dir, e);
-  if (rc == 0) rc = start_beat(l) ? err_sys(e, -EAGAIN, "a thread that keeps the lock of %s", dir) : 0;
+  if (rc == 0 && ckpt_thread_start(&l->thread, &l->mutex, &l->changed, beat_main, l))
+    rc = err_sys(e, -EAGAIN, "a thread that keeps the lock of %s", dir);
   if (rc) {
     free(l->path);
     free(l);
@@ -297,7 +287,7 @@ void ckpt_lock_release(struct ckpt_lock *l) {
   pthread_mutex_unlock(&l->mutex);
   clock_gettime(CLOCK_REALTIME, &t);
   t.tv_sec += LEAVE_S;
-  if (l->beats && pthread_timedjoin_np(l->thread, NULL, &t)) {
+  if (pthread_timedjoin_np(l->thread, NULL, &t)) {
     pthread_detach(l->thread);
     return; /* it hangs in the file system and keeps its memory */
   }

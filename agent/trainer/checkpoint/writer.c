@@ -43,16 +43,6 @@ static uint64_t now_us(void) {
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* Somebody who takes the folder in the middle of a write removes what is unfinished there. The write fails then, and that
- * is why. */
-static int name_cause(struct ckpt_writer *w, int rc, struct err *why) {
-  struct err taken = ERR_INIT;
-  int lost = w->lock ? ckpt_lock_check(w->lock, &taken) : 0;
-  if (!lost) return rc;
-  *why = taken;
-  return lost;
-}
-
 /* Removes what dead writers left first, because that may fill the disk. */
 static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
                            struct ckpt_written *r) {
@@ -60,7 +50,13 @@ static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *abou
   if (rc) return rc;
   ckpt_clean(w->dir, about, NULL);
   rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
-  if (rc) rc = name_cause(w, rc, &r->why);
+  /* Somebody who takes the folder in the middle of a write removes what is unfinished there, and the write fails. */
+  struct err taken = ERR_INIT;
+  int lost = rc && w->lock ? ckpt_lock_check(w->lock, &taken) : 0;
+  if (lost) {
+    rc = lost;
+    r->why = taken;
+  }
   r->full = rc == -ENOSPC || rc == -EDQUOT;
   if (rc == 0) ckpt_prune(w->dir, about, w->keep, &r->unpruned);
   return rc;
@@ -92,33 +88,16 @@ static void *writer_main(void *arg) {
   return NULL;
 }
 
-static int start_thread(struct ckpt_writer *w) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int rc = pthread_create(&w->thread, NULL, writer_main, w);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return -rc;
-}
-
 int ckpt_writer_create(const char *dir, int keep, struct ckpt_lock *lock, struct ckpt_writer **out, struct err *e) {
   struct ckpt_writer *w = xcalloc(1, sizeof *w);
-  pthread_condattr_t attr;
   w->dir = dir;
   w->keep = keep;
   w->lock = lock;
-  pthread_mutex_init(&w->mutex, NULL);
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&w->changed, &attr);
-  pthread_condattr_destroy(&attr);
-  int rc = start_thread(w);
+  int rc = ckpt_thread_start(&w->thread, &w->mutex, &w->changed, writer_main, w);
   if (rc == 0) {
     *out = w;
     return 0;
   }
-  pthread_cond_destroy(&w->changed);
-  pthread_mutex_destroy(&w->mutex);
   free(w);
   return err_sys(e, rc, "a thread that writes checkpoints");
 }

@@ -31,6 +31,10 @@
 
 enum { PART_ROWS = 128 };
 
+const char *const model_act_words[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
+const char *const model_loss_words[] = {
+    [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
+
 int model_shape_parse(const char *text, struct model_shape *s, struct err *e) {
   struct model_shape shape = {0};
   for (const char *p = text;; p++) {
@@ -108,11 +112,6 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out) 
   }
 }
 
-const char *model_act_name(enum compute_act act) {
-  static const char *const names[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
-  return names[act];
-}
-
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
   const char *p = w;
   for (*at = 0; *at < n; ++*at) {
@@ -124,19 +123,6 @@ bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
 
 static int alloc_grads(struct model *m, struct err *e) {
   return compute_alloc(m->c, COMPUTE_GRAD, m->n_room + MODEL_OWN, &m->grads, e);
-}
-
-static int alloc_acts(struct model *m, struct err *e) {
-  const struct model_shape *s = &m->shape;
-  int rc = compute_alloc(m->c, COMPUTE_INPUT, m->max_rows * s->width[s->n - 1], &m->target, e);
-  for (uint32_t i = 0; i < s->n && rc == 0; i++) {
-    rc = compute_alloc(m->c, i ? COMPUTE_ACT : COMPUTE_INPUT, m->max_rows * s->width[i], &m->act[i], e);
-    if (rc == 0 && i > 0) rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->delta[i], e);
-    if (rc == 0 && i > 0 && i + 1 < s->n && m->hidden == COMPUTE_GELU)
-      rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->before[i], e);
-  }
-  m->input = span_of(m->act[0], 0, m->max_rows * s->width[0]);
-  return rc;
 }
 
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
@@ -151,7 +137,15 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
   m->n_room = m->n_flat + MODEL_EXTRAS;
   int rc = compute_alloc(c, COMPUTE_PARAM, m->n_flat, &m->params, e);
   if (rc == 0) rc = alloc_grads(m, e);
-  if (rc == 0) rc = alloc_acts(m, e);
+  if (rc == 0) rc = compute_alloc(c, COMPUTE_INPUT, m->max_rows * shape->width[shape->n - 1], &m->target, e);
+  for (uint32_t i = 0; i < shape->n && rc == 0; i++) {
+    size_t n = m->max_rows * shape->width[i];
+    rc = compute_alloc(c, i ? COMPUTE_ACT : COMPUTE_INPUT, n, &m->act[i], e);
+    if (rc == 0 && i > 0) rc = compute_alloc(c, COMPUTE_ACT, n, &m->delta[i], e);
+    if (rc == 0 && i > 0 && i + 1 < shape->n && hidden == COMPUTE_GELU)
+      rc = compute_alloc(c, COMPUTE_ACT, n, &m->before[i], e);
+  }
+  m->input = span_of(m->act[0], 0, m->max_rows * shape->width[0]);
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
     uint32_t in = shape->width[i], out = shape->width[i + 1];
     struct compute_layer_desc d = {
@@ -240,18 +234,13 @@ double model_flops(const struct model_shape *s, uint64_t rows) {
   return n;
 }
 
-/* Rows of a layer's weight per part. */
-static size_t part_rows(size_t in, size_t out, size_t part) {
-  size_t parts = part > 0 ? in * out / part : 1;
-  if (parts > MODEL_PARTS_MAX) parts = MODEL_PARTS_MAX;
-  if (parts < 2) return out;
-  return ((out + parts - 1) / parts + PART_ROWS - 1) / PART_ROWS * PART_ROWS;
-}
-
 /* at: of the layer's weight. */
 static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, bool add, size_t part,
                            model_ready_fn ready, void *ctx, struct err *e) {
-  size_t in = m->shape.width[i], out = m->shape.width[i + 1], step = part_rows(in, out, i == 0 && ready ? part : 0);
+  size_t in = m->shape.width[i], out = m->shape.width[i + 1], step = out; /* rows of the weight per part */
+  size_t parts = i == 0 && ready && part > 0 ? in * out / part : 1;
+  if (parts > MODEL_PARTS_MAX) parts = MODEL_PARTS_MAX;
+  if (parts >= 2) step = ((out + parts - 1) / parts + PART_ROWS - 1) / PART_ROWS * PART_ROWS;
   int rc = 0;
   for (size_t end = out, from; end > 0 && rc == 0; end = from) {
     from = (end - 1) / step * step;

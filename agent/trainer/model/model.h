@@ -92,8 +92,9 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 /* w: n floats at any address. false: weight *at is *value, which is not finite. */
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 
-/* "none", "relu", "gelu". */
-const char *model_act_name(enum compute_act act);
+/* The words of options, by their enum. */
+extern const char *const model_act_words[3], *const model_loss_words[3];
+extern const char *const optim_kind_words[3], *const optim_decay_words[4];
 
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
                size_t max_rows, struct err *e);

@@ -19,6 +19,12 @@
 
 #define PI 3.14159265358979323846
 
+const char *const optim_kind_words[] = {[COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
+const char *const optim_decay_words[] = {[OPTIM_CONSTANT] = "constant",
+                                         [OPTIM_LINEAR] = "linear",
+                                         [OPTIM_COSINE] = "cosine",
+                                         [OPTIM_POLYNOMIAL] = "polynomial"};
+
 struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n) {
   return (struct compute_opt_desc){.kind = h->kind,
                                    .n = n,
@@ -30,21 +36,12 @@ struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n) {
                                    .clip_norm = h->clip_norm};
 }
 
-/* 1 at the end of the warm-up, 0 at the end of the run. */
-static double decay_factor(const struct optim_hyper *h, double left) {
-  switch (h->decay) {
-  case OPTIM_CONSTANT: return 1;
-  case OPTIM_LINEAR: return left;
-  case OPTIM_COSINE: return (1 + cos(PI * (1 - left))) / 2;
-  case OPTIM_POLYNOMIAL: return pow(left, h->lr_power);
-  }
-  return 1;
-}
-
 double optim_lr(const struct optim_hyper *h, uint64_t steps) {
   double done = (double)steps, warmup = (double)h->warmup_steps, total = (double)h->total_steps;
   if (done < warmup) return h->lr * done / warmup;
   if (h->decay == OPTIM_CONSTANT) return h->lr;
-  double left = done < total ? 1 - (done - warmup) / (total - warmup) : 0;
-  return h->lr_min + (h->lr - h->lr_min) * decay_factor(h, left);
+  double factor = done < total ? 1 - (done - warmup) / (total - warmup) : 0; /* from 1 at the end of the warm-up to 0 */
+  if (h->decay == OPTIM_COSINE) factor = (1 + cos(PI * (1 - factor))) / 2;
+  if (h->decay == OPTIM_POLYNOMIAL) factor = pow(factor, h->lr_power);
+  return h->lr_min + (h->lr - h->lr_min) * factor;
 }

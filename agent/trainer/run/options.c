@@ -14,13 +14,6 @@
 #define FEW       1e-30 /* "more than 0" */
 #define BELOW_ONE 0.9999999
 
-static const char *const loss_names[] = {
-    [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
-
-const char *trainer_loss_name(enum compute_loss loss) {
-  return loss_names[loss];
-}
-
 static const char *const precision_names[] = {
     [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16"};
 
@@ -50,24 +43,17 @@ static int parse_word(const char *text, const char *const *names, size_t n, unsi
     return rc;                                                                                                         \
   }
 
-static const char *const act_names[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
 static const char *const device_names[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
-static const char *const optimizer_names[] = {
-    [COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
-static const char *const decay_names[] = {[OPTIM_CONSTANT] = "constant",
-                                          [OPTIM_LINEAR] = "linear",
-                                          [OPTIM_COSINE] = "cosine",
-                                          [OPTIM_POLYNOMIAL] = "polynomial"};
 static const char *const resume_names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
 static const char *const recovery_names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
 static const char *const graph_names[] = {[CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
 
-WORD_PARSER(activation, enum compute_act, act_names)
-WORD_PARSER(loss, enum compute_loss, loss_names)
+WORD_PARSER(activation, enum compute_act, model_act_words)
+WORD_PARSER(loss, enum compute_loss, model_loss_words)
 WORD_PARSER(device, enum device_kind, device_names)
 WORD_PARSER(precision, enum compute_precision, precision_names)
-WORD_PARSER(optimizer, enum compute_opt_kind, optimizer_names)
-WORD_PARSER(decay, enum optim_decay, decay_names)
+WORD_PARSER(optimizer, enum compute_opt_kind, optim_kind_words)
+WORD_PARSER(decay, enum optim_decay, optim_decay_words)
 WORD_PARSER(resume, enum resume_mode, resume_names)
 WORD_PARSER(recovery, enum recovery_mode, recovery_names)
 WORD_PARSER(cuda_graph, enum cuda_graph_mode, graph_names)
@@ -331,10 +317,10 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
   bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
   if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
   if (!classify && o->labels)
-    return err_set(e, -EINVAL, "--labels are for --loss cross-entropy; this run has %s", trainer_loss_name(o->loss));
+    return err_set(e, -EINVAL, "--labels are for --loss cross-entropy; this run has %s", model_loss_words[o->loss]);
   if (!classify && in != out)
     return err_set(e, -EINVAL, "--loss %s trains an autoencoder: --layers must end as it begins, with %u, not %u",
-                   trainer_loss_name(o->loss), in, out);
+                   model_loss_words[o->loss], in, out);
   if ((o->checkpoint_every.steps || o->checkpoint_every.ms) && !o->checkpoint_dir)
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
   if (o->resume_from && o->resume == RESUME_NONE)
@@ -346,7 +332,7 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
     return err_set(e, -EINVAL, "--eval-data needs --eval-labels FILE where --loss is cross-entropy");
   if (o->eval_labels && !classify)
     return err_set(e, -EINVAL, "--eval-labels are for --loss cross-entropy; this run has %s",
-                   trainer_loss_name(o->loss));
+                   model_loss_words[o->loss]);
 
   if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
   if (h->momentum > 0 && h->kind != COMPUTE_SGD)

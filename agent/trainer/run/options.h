@@ -72,7 +72,6 @@ extern const struct opts_spec trainer_opts_spec;
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
 /* What --help prints, or -h if the command line asks with that. */
 void trainer_opts_help(int argc, char *const *argv, struct buf *out);
-const char *trainer_loss_name(enum compute_loss loss);
 const char *trainer_precision_name(enum compute_precision precision);
 
 #endif

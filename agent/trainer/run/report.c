@@ -43,10 +43,10 @@ static void log_start(struct trainer *t) {
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
   if (t->sampler.batches > 1) snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.batches);
   if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
-    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_name(t->o.activation));
+    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_words[t->o.activation]);
   log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
-           trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, plural(t->data.n),
+           model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
            (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each),
            (unsigned long long)t->last_step);
   if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
@@ -82,8 +82,8 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   model_shape_format(&t->o.shape, ',', layers, sizeof layers);
   metrics_begin(&t->metrics, "start");
   metrics_text(&t->metrics, "layers", layers);
-  metrics_text(&t->metrics, "activation", model_act_name(t->o.activation));
-  metrics_text(&t->metrics, "loss", trainer_loss_name(t->o.loss));
+  metrics_text(&t->metrics, "activation", model_act_words[t->o.activation]);
+  metrics_text(&t->metrics, "loss", model_loss_words[t->o.loss]);
   metrics_uint(&t->metrics, "samples", t->data.n);
   metrics_uint(&t->metrics, "batch", t->sampler.batch);
   metrics_uint(&t->metrics, "update_freq", t->sampler.batches);

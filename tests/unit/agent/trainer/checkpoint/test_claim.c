@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* claim.h: which run may write to a folder, what it may resume from, what it may remove. No files, no processes. */
+/* claim.c: which run may write to a folder, what it may resume from, what it may remove. No files, no processes. */
 
-#include "agent/trainer/checkpoint/claim.h"
+#include "agent/trainer/checkpoint/codec.h"
 
 #include <errno.h>
 #include <stdio.h>

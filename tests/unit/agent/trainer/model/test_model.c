@@ -141,7 +141,7 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
   free(w);
   free(p);
   free(g);
-  if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_name(hidden), worst);
+  if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_words[hidden], worst);
   close_bench(&b);
 }
 
