@@ -143,24 +143,6 @@ static int exchange_values(struct bench *b, uint64_t count, uint64_t *wrong, str
   return rc;
 }
 
-static int fill_values(struct bench *b, uint64_t count, struct err *e) {
-  b->rep++;
-  return exchange_values(b, count, NULL, e);
-}
-
-/* Queues all iterations; *n is their number. */
-static int enqueue_iterations(struct bench *b, uint64_t count, struct compute_graph *g, uint64_t *n, struct err *e) {
-  uint64_t iters = (uint64_t)b->o->iters, each = iterations_in_graph(b);
-  int rc = 0;
-  *n = iters;
-  if (!g) return enqueue_reductions(b, count, iters, e);
-  for (*n = 0; *n < iters && rc == 0; *n += each) {
-    rc = compute_launch(b->t->c, g, e);
-    tally_add(&b->t->tally, each);
-  }
-  return with_exit(b->t, TRAINER_SYSTEM, rc);
-}
-
 /* A large size takes long, and its row comes only at its end. */
 static void log_wait(struct bench *b, uint64_t count, const char *what, uint64_t times) {
   struct trainer *t = b->t;
@@ -171,7 +153,7 @@ static void log_wait(struct bench *b, uint64_t count, const char *what, uint64_t
 }
 
 static int measure_time(struct bench *b, uint64_t count, double *seconds, struct err *e) {
-  uint64_t warmup = (uint64_t)b->o->warmup, n = 0;
+  uint64_t warmup = (uint64_t)b->o->warmup, iters = (uint64_t)b->o->iters, each = iterations_in_graph(b), n = 0;
   log_wait(b, count, "warming up", warmup + 1);
   struct compute_graph *g = NULL;
   int rc = enqueue_reductions(b, count, warmup + 1, e);
@@ -179,11 +161,18 @@ static int measure_time(struct bench *b, uint64_t count, double *seconds, struct
   if (rc == 0) rc = capture_iterations(b, count, &g, e);
   if (rc == 0 && g)
     rc = with_exit(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* the first launch loads the graph */
-  if (rc == 0) rc = await_queue(b, iterations_in_graph(b), e);
-  log_wait(b, count, "measuring the time", (uint64_t)b->o->iters);
+  if (rc == 0) rc = await_queue(b, each, e);
+  log_wait(b, count, "measuring the time", iters);
   if (rc == 0) rc = with_coll_exit(b->t, coll_barrier(b->t->coll, e));
   double from = now_seconds();
-  if (rc == 0) rc = enqueue_iterations(b, count, g, &n, e);
+  if (rc == 0 && !g) {
+    rc = enqueue_reductions(b, count, iters, e);
+    n = iters;
+  }
+  for (; rc == 0 && n < iters; n += each) {
+    rc = with_exit(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e));
+    tally_add(&b->t->tally, each);
+  }
   if (rc == 0) rc = await_queue(b, n, e);
   *seconds = (now_seconds() - from) / (double)(n ? n : 1);
   if (g) compute_graph_destroy(b->t->c, g);
@@ -194,7 +183,8 @@ static int check_sums(struct bench *b, uint64_t count, uint64_t *wrong, struct e
   int rc = 0;
   log_wait(b, count, "checking the sums", (uint64_t)b->o->check);
   for (int64_t i = 0; i < b->o->check && rc == 0 && *wrong == 0; i++) {
-    rc = fill_values(b, count, e);
+    b->rep++;
+    rc = exchange_values(b, count, NULL, e);
     if (rc == 0) rc = enqueue_reductions(b, count, 1, e);
     if (rc == 0) rc = await_queue(b, 1, e);
     if (rc == 0) rc = exchange_values(b, count, wrong, e);
@@ -228,7 +218,8 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   struct trainer *t = b->t;
   double mine = 0;
   uint64_t wrong = 0;
-  int rc = fill_values(b, count, e);
+  b->rep++;
+  int rc = exchange_values(b, count, NULL, e);
   if (rc == 0) rc = measure_time(b, count, &mine, e);
   if (rc == 0) rc = check_sums(b, count, &wrong, e);
   bool stop = *t->sigterm || (rdzv_requested(t->rdzv) & RDZV_STOP);
@@ -250,22 +241,17 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   return metrics_row(b, &r, e);
 }
 
-/* `all` has a card for each rank. */
-static int exchange_cards(struct trainer *t, struct card *all, struct err *e) {
+/* Prints the ranks, with their hosts and devices. */
+static int print_head(struct bench *b, struct err *e) {
+  struct trainer *t = b->t;
   struct card mine = {0};
+  struct buf text = BUF_INIT;
   if (gethostname(mine.host, sizeof mine.host - 1))
     return with_exit(t, TRAINER_LOST, err_sys(e, -errno, "gethostname"));
   snprintf(mine.device, sizeof mine.device, "%s", t->c->device);
   snprintf(mine.pid, sizeof mine.pid, "%d", (int)getpid());
-  return trainer_exchange(t, "bench", &mine, sizeof mine, all, e);
-}
-
-/* Prints the ranks, with their hosts and devices. */
-static int print_head(struct bench *b, struct err *e) {
-  struct trainer *t = b->t;
   struct card *all = xcalloc((size_t)t->world, sizeof *all);
-  struct buf text = BUF_INIT;
-  int rc = exchange_cards(t, all, e);
+  int rc = trainer_exchange(t, "bench", &mine, sizeof mine, all, e);
   buf_printf(&text, "# rdzv-trainer " RDZV_VERSION " --bench allreduce: %d rank%s, %s%s\n", t->world,
              t->world == 1 ? "" : "s", t->coll->ops->name,
              t->capture == CAPTURE_NEVER ? "" : ", all iterations in one graph");
@@ -285,22 +271,6 @@ static int print_head(struct bench *b, struct err *e) {
   return rc;
 }
 
-static int report_end(struct bench *b, struct err *e) {
-  struct metrics *m = &b->t->metrics;
-  struct buf text = BUF_INIT;
-  double mean = b->rows ? b->busbw / (double)b->rows : 0;
-  bench_print_foot(&text, b->failed, mean);
-  print_text(&text);
-  buf_finish(&text);
-  metrics_begin(m, "bench_end");
-  metrics_text(m, "bench", "allreduce");
-  metrics_uint(m, "sizes", b->rows);
-  metrics_uint(m, "failed", b->failed);
-  metrics_real(m, "busbw", mean / 1e9);
-  metrics_uint(m, "world", (uint64_t)b->t->world);
-  return with_exit(b->t, TRAINER_FILES, metrics_end(m, e));
-}
-
 int trainer_bench_alloc(struct trainer *t, struct err *e) {
   size_t most = (size_t)t->o.bench.max / BENCH_ELEM;
   int rc = compute_alloc(t->c, COMPUTE_GRAD, most, &t->bench_data, e);
@@ -310,7 +280,21 @@ int trainer_bench_alloc(struct trainer *t, struct err *e) {
 /* Ends the bench: the same exit on all ranks, and the summary on rank 0. */
 static int finish_bench(struct bench *b, struct err *e) {
   struct trainer *t = b->t;
-  int rc = t->rank == 0 ? report_end(b, e) : 0;
+  int rc = 0;
+  if (t->rank == 0) {
+    struct buf text = BUF_INIT;
+    double mean = b->rows ? b->busbw / (double)b->rows : 0;
+    bench_print_foot(&text, b->failed, mean);
+    print_text(&text);
+    buf_finish(&text);
+    metrics_begin(&t->metrics, "bench_end");
+    metrics_text(&t->metrics, "bench", "allreduce");
+    metrics_uint(&t->metrics, "sizes", b->rows);
+    metrics_uint(&t->metrics, "failed", b->failed);
+    metrics_real(&t->metrics, "busbw", mean / 1e9);
+    metrics_uint(&t->metrics, "world", (uint64_t)t->world);
+    rc = with_exit(t, TRAINER_FILES, metrics_end(&t->metrics, e));
+  }
   if (rc == 0) rc = with_coll_exit(t, coll_barrier(t->coll, e));
   if (rc) return rc;
   if (b->failed)

@@ -14,17 +14,13 @@
 
 enum { CELL = 24 };
 
-static uint64_t elements(int64_t bytes) {
-  return (uint64_t)bytes / BENCH_ELEM;
-}
-
 bool bench_first(const struct bench_opts *o, uint64_t *count) {
-  *count = elements(o->min);
+  *count = (uint64_t)o->min / BENCH_ELEM;
   return *count > 0 && o->min <= o->max;
 }
 
 bool bench_next(const struct bench_opts *o, uint64_t *count) {
-  uint64_t factor = (uint64_t)o->factor, most = elements(o->max);
+  uint64_t factor = (uint64_t)o->factor, most = (uint64_t)o->max / BENCH_ELEM;
   if (factor < 2 || *count > most / factor) return false;
   *count *= factor;
   return true;
@@ -50,22 +46,18 @@ static unsigned hash_mod(uint64_t a, uint64_t b) {
   return (unsigned)((x >> 3) % BENCH_VALUES);
 }
 
-static unsigned class_of(uint64_t i, uint64_t rep) {
-  return hash_mod(i, rep);
-}
-
 static unsigned value_on_rank(unsigned class, int rank) {
   return hash_mod((uint64_t)rank * BENCH_VALUES + class, 0);
 }
 
 float bench_value(uint64_t i, int rank, uint64_t rep) {
-  return (float)value_on_rank(class_of(i, rep), rank);
+  return (float)value_on_rank(hash_mod(i, rep), rank);
 }
 
 void bench_fill(float *v, size_t n, uint64_t at, int rank, uint64_t rep) {
   float of[BENCH_VALUES];
   for (unsigned k = 0; k < BENCH_VALUES; k++) of[k] = (float)value_on_rank(k, rank);
-  for (size_t k = 0; k < n; k++) v[k] = of[class_of(at + k, rep)];
+  for (size_t k = 0; k < n; k++) v[k] = of[hash_mod(at + k, rep)];
 }
 
 void bench_sums_init(struct bench_sums *s, int world) {
@@ -78,7 +70,7 @@ void bench_sums_init(struct bench_sums *s, int world) {
 
 uint64_t bench_wrong(const struct bench_sums *s, const float *v, size_t n, uint64_t at, uint64_t rep) {
   uint64_t wrong = 0;
-  for (size_t k = 0; k < n; k++) wrong += v[k] != s->of[class_of(at + k, rep)]; /* also true for NaN */
+  for (size_t k = 0; k < n; k++) wrong += v[k] != s->of[hash_mod(at + k, rep)]; /* also true for NaN */
   return wrong;
 }
 

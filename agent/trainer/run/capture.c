@@ -148,22 +148,16 @@ static int queue_calls(void *ctx, struct err *e) {
   return trainer_enqueue_step(s->t, s->slot, s->g, e);
 }
 
-static int capture_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct compute_graph **out,
-                        struct err *e) {
-  struct step step = {t, s, g};
-  struct err why = ERR_INIT;
-  int rc = trainer_capture(t, "the step", queue_calls, &step, out, &why);
-  if (rc < 0) return err_set(e, rc, "%s", why.text);
-  if (rc == 1 && t->rank == 0) log_info("steps are not captured: %s", why.text);
-  return rc;
-}
-
 int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   if (t->capture == CAPTURE_NEVER) return 1;
   struct compute_graph *graph = slot_graph(s, g->total);
   if (!graph) {
     if (!slots_saw(&t->slots, g->total)) return 1;
-    int rc = capture_step(t, s, g, &graph, e);
+    struct step step = {t, s, g};
+    struct err why = ERR_INIT;
+    int rc = trainer_capture(t, "the step", queue_calls, &step, &graph, &why);
+    if (rc < 0) return err_set(e, rc, "%s", why.text);
+    if (rc == 1 && t->rank == 0) log_info("steps are not captured: %s", why.text);
     if (rc) return rc;
     if (!slot_keep_graph(s, g->total, graph)) {
       compute_graph_destroy(t->c, graph);

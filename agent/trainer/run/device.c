@@ -120,7 +120,9 @@ static int explain_dlopen(const char *path, const char *why, struct err *e) {
   return err_set(e, -ENOENT, "%s cannot be opened: %s", path, why);
 }
 
-static int open_module(struct trainer *t, struct err *e) {
+static int open_cuda(struct trainer *t, struct err *e) {
+  struct gpu_config cfg = {
+      .device = rdzv_local_rank(t->rdzv), .precision = t->o.precision, .deterministic = t->o.deterministic};
   char path[PATH_SIZE];
   int rc = find_module(&t->o, path, e);
   if (rc) return rc;
@@ -132,33 +134,22 @@ static int open_module(struct trainer *t, struct err *e) {
     return err_set(e, -EINVAL,
                    "%s belongs to another build (its ABI is %u, this program needs %u); build both together", path,
                    m->abi, (unsigned)GPU_ABI);
+  rc = m->compute_create(&cfg, &t->c, e);
+  if (rc) return rc;
   t->gpu = m;
-  return 0;
-}
-
-static int open_cuda(struct trainer *t, struct err *e) {
-  struct gpu_config cfg = {
-      .device = rdzv_local_rank(t->rdzv), .precision = t->o.precision, .deterministic = t->o.deterministic};
-  int rc = open_module(t, e);
-  if (rc == 0) rc = t->gpu->compute_create(&cfg, &t->c, e);
-  if (rc) t->gpu = NULL;
-  const char *set = rc == 0 && t->o.deterministic && t->world > 1 ? t->gpu->nccl_exclude_switches() : NULL;
+  const char *set = t->o.deterministic && t->world > 1 ? m->nccl_exclude_switches() : NULL;
   if (set) log_debug("%s, because of --deterministic", set);
-  return rc;
-}
-
-/* Opening the module takes most of a second, so it is tried only with a driver. */
-static bool have_driver(void) {
-  void *so = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (so) dlclose(so);
-  return so;
+  return 0;
 }
 
 int trainer_open_device(struct trainer *t, struct err *e) {
   const struct trainer_opts *o = &t->o;
   if (t->c) return 0;
   if (o->device == DEVICE_CUDA) return with_exit(t, TRAINER_SYSTEM, open_cuda(t, e));
-  if (o->device == DEVICE_AUTO && (o->cuda_module || have_driver())) {
+  /* Opening the module takes most of a second, so it is tried only with a driver. */
+  void *driver = o->device == DEVICE_AUTO ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) : NULL;
+  if (driver) dlclose(driver);
+  if (o->device == DEVICE_AUTO && (o->cuda_module || driver)) {
     int rc = open_cuda(t, &t->no_cuda);
     if (rc == 0) return 0;
     /* With auto, only a missing device falls back to the CPU. A device that fails is an error. */
@@ -176,15 +167,12 @@ void trainer_log_device(const struct trainer *t) {
   if (t->no_cuda.code) log_warn("computing on %s because CUDA is not available: %s", t->c->device, t->no_cuda.text);
 }
 
-static const char *kind_name(unsigned char kind) {
-  return kind == DEVICE_CUDA ? "cuda" : "cpu";
-}
-
 /* All ranks must use one kind of device and one precision. */
 static int compare_devices(struct trainer *t, struct err *e) {
   struct kind {
     unsigned char device, precision;
   } mine = {t->gpu ? DEVICE_CUDA : DEVICE_CPU, (unsigned char)t->c->precision};
+  static const char *const names[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
   struct kind *all = xcalloc((size_t)t->world, sizeof *all);
   int rc = trainer_exchange(t, "trainer/device", &mine, sizeof mine, all, e);
   for (int r = 0; r < t->world && rc == 0; r++)
@@ -194,8 +182,8 @@ static int compare_devices(struct trainer *t, struct err *e) {
       rc = err_set(e, -EINVAL,
                    "rank %d computes on %s in %s, but rank %d on %s in %s; all ranks must use the same: give --device "
                    "and --precision",
-                   r, kind_name(all[r].device), theirs, t->rank, kind_name(mine.device),
-                   trainer_precision_name(t->c->precision));
+                   r, names[all[r].device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU], theirs, t->rank,
+                   names[mine.device], trainer_precision_name(t->c->precision));
     }
   free(all);
   return rc == -EINVAL ? with_exit(t, TRAINER_USAGE, rc) : rc;

@@ -69,31 +69,15 @@ static int score_piece(struct trainer *t, uint64_t from, size_t rows, int k, str
             : model_score(&t->model, &loss, classify ? target : input, rows, span_of(v->scores, 0, MODEL_SCORES), e);
 }
 
-/* Adds the device's sums to the host's. */
-static int collect_scores(struct trainer *t, double sums[2], struct err *e) {
-  struct evaluation *v = &t->evaluation;
-  struct span stage = span_of(v->stage, 0, MODEL_SCORES), scores = span_of(v->scores, 0, MODEL_SCORES);
-  struct compute_mark mark;
-  int rc = compute_copy(t->c, stage, scores, e);
-  if (rc == 0) rc = compute_fill(t->c, scores, 0, e);
-  if (rc == 0) rc = compute_record(t->c, &mark, e);
-  if (rc == 0) rc = trainer_wait(t, mark, t->done.step, e);
-  if (rc) return rc;
-  sums[0] += (double)compute_host(t->c, stage)[0];
-  sums[1] += (double)compute_host(t->c, stage)[MODEL_SCORE_CORRECT];
-  /* reports progress, so that a long evaluation does not look like a hang */
-  rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
-                t->rate.value / t->world);
-  return with_coll_exit(t, coll_progress(t->coll, e));
-}
-
 /* Scores samples [from, to). */
 static int score_share(struct trainer *t, uint64_t from, uint64_t to, double sums[2], struct err *e) {
-  struct compute_mark marks[EVAL_STAGES];
+  struct evaluation *v = &t->evaluation;
+  struct span stage = span_of(v->stage, 0, MODEL_SCORES), scores = span_of(v->scores, 0, MODEL_SCORES);
+  struct compute_mark marks[EVAL_STAGES], mark;
   uint64_t pieces = 0, rows_max = t->model.max_rows, together = ROWS_MAX / rows_max;
   if (together > PIECES_MAX) together = PIECES_MAX;
   if (together == 0) together = 1;
-  int rc = compute_fill(t->c, span_of(t->evaluation.scores, 0, MODEL_SCORES), 0, e);
+  int rc = compute_fill(t->c, scores, 0, e);
   while (rc == 0 && from < to) {
     size_t rows = (size_t)(to - from < rows_max ? to - from : rows_max);
     int k = (int)(pieces % EVAL_STAGES);
@@ -103,7 +87,19 @@ static int score_share(struct trainer *t, uint64_t from, uint64_t to, double sum
     from += rows;
     tally_add(&t->tally, rows);
     pieces++;
-    if (rc == 0 && (pieces % together == 0 || from == to)) rc = collect_scores(t, sums, e);
+    if (rc || (pieces % together && from < to)) continue;
+    /* Adds the device's sums to the host's. */
+    rc = compute_copy(t->c, stage, scores, e);
+    if (rc == 0) rc = compute_fill(t->c, scores, 0, e);
+    if (rc == 0) rc = compute_record(t->c, &mark, e);
+    if (rc == 0) rc = trainer_wait(t, mark, t->done.step, e);
+    if (rc) return rc;
+    sums[0] += (double)compute_host(t->c, stage)[0];
+    sums[1] += (double)compute_host(t->c, stage)[MODEL_SCORE_CORRECT];
+    /* reports progress, so that a long evaluation does not look like a hang */
+    rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
+                  t->rate.value / t->world);
+    rc = with_coll_exit(t, coll_progress(t->coll, e));
   }
   return rc;
 }

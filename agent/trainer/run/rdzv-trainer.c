@@ -64,13 +64,6 @@ static int finish_run(struct trainer *t, struct err *e) {
   return rc;
 }
 
-static int run_bench(struct trainer *t, struct err *e) {
-  int rc = trainer_setup_bench(t, e);
-  if (rc) return rc;
-  catch_signals();
-  return trainer_bench(t, e);
-}
-
 /* From the step that all agreed on to the end, or to a requested stop. */
 static int train_to_end(struct trainer *t, struct err *e) {
   int rc = trainer_loop(t, e);
@@ -80,18 +73,18 @@ static int train_to_end(struct trainer *t, struct err *e) {
   return trainer_report_stop(t, e);
 }
 
-static int set_up(struct trainer *t, struct err *e) {
-  int rc = trainer_setup(t, e);
+static int run_trainer(struct trainer *t, struct err *e) {
+  bool bench = t->o.bench.kind != BENCH_NONE;
+  int rc = bench ? trainer_setup_bench(t, e) : trainer_setup(t, e);
+  if (bench) {
+    if (rc) return rc;
+    catch_signals();
+    return trainer_bench(t, e);
+  }
   if (rc == 0) rc = trainer_agree(t, e);
   trainer_end_phase(t, PHASE_RESUME);
   if (rc == 0) rc = trainer_report_start(t, e);
   catch_signals();
-  return rc;
-}
-
-static int run_trainer(struct trainer *t, struct err *e) {
-  if (t->o.bench.kind != BENCH_NONE) return run_bench(t, e);
-  int rc = set_up(t, e);
   if (rc == 0) rc = train_to_end(t, e);
   while (trainer_can_recover(t, rc)) {
     rc = trainer_recover(t, rc, e);

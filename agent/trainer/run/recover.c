@@ -30,6 +30,7 @@
 #include "agent/trainer/run/trainer.h"
 
 #include "common/buf.h"
+#include "common/mem.h"
 #include "common/system/log.h"
 
 #include <errno.h>
@@ -89,23 +90,13 @@ static int end_round(struct trainer *t, struct err *e) {
   return rc;
 }
 
-static int await_next_round(struct trainer *t, const char *why, struct err *e) {
-  int rc = rdzv_rejoin(t->rdzv, why, 0);
-  while (rc == -ETIMEDOUT) rc = rdzv_rejoin(t->rdzv, NULL, REJOIN_SLICE_MS);
-  if (rc == 0) return 0;
-  t->exit = *t->sigterm || rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST;
-  return err_set(e, rc == -ECANCELED ? -EINTR : rc, "%s",
-                 *t->sigterm ? "stopped while waiting for the next round" : rdzv_error(t->rdzv));
-}
-
 /* Agreeing. -------------------------------------------------------------------------------------------------------- */
 
 static int compare_steps(struct trainer *t, int *root, bool *all_equal, struct err *e) {
   struct standing mine = {.step = t->done.step, .has_state = t->has_state};
-  struct standing *all = calloc((size_t)t->world, sizeof *all);
+  struct standing *all = xcalloc((size_t)t->world, sizeof *all);
   *root = -1;
   *all_equal = true;
-  if (!all) return with_exit(t, TRAINER_SYSTEM, err_set(e, -ENOMEM, "out of memory"));
   int rc = trainer_exchange(t, "rdzv-trainer.standing", &mine, sizeof mine, all, e);
   for (int i = 0; rc == 0 && i < t->world; i++)
     if (all[i].has_state && (*root < 0 || all[i].step > all[*root].step)) *root = i;
@@ -182,9 +173,15 @@ static int recover_once(struct trainer *t, const struct err *why, struct times *
     snprintf(text, REASON_MAX, "%.*s", REASON_MAX - 1, why->text);
   compute_block_updates(t->c, true);
   coll_abort(t->coll, text[0] ? text : "the round ends");
-  int rc = await_next_round(t, text, e);
+  int rc = rdzv_rejoin(t->rdzv, text, 0);
+  while (rc == -ETIMEDOUT) rc = rdzv_rejoin(t->rdzv, NULL, REJOIN_SLICE_MS);
   at->assigned = trainer_now_us();
-  if (rc == 0) rc = end_round(t, e);
+  if (rc) {
+    t->exit = *t->sigterm || rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST;
+    return err_set(e, rc == -ECANCELED ? -EINTR : rc, "%s",
+                   *t->sigterm ? "stopped while waiting for the next round" : rdzv_error(t->rdzv));
+  }
+  rc = end_round(t, e);
   at->ended = trainer_now_us();
   if (rc == 0) rc = trainer_enter_round(t, e);
   if (rc == 0) rc = trainer_join_ranks(t, e);

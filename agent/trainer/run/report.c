@@ -10,9 +10,73 @@
 #include "common/system/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --metrics. Each line is built in one buffer and written at once to a descriptor in append mode. There is no JSON
+ * library: the keys are ours, and so is the little text there is. */
+
+int metrics_open(struct metrics *m, const char *path, struct err *e) {
+  *m = (struct metrics){.fd = -1, .path = path};
+  if (!path) return 0;
+  m->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  return m->fd < 0 ? err_sys(e, -errno, "metrics file %s", path) : 0;
+}
+
+void metrics_finish(struct metrics *m) {
+  if (m->fd >= 0) close(m->fd);
+  m->fd = -1;
+  buf_finish(&m->line);
+}
+
+void metrics_begin(struct metrics *m, const char *event) {
+  struct timespec t;
+  if (m->fd < 0) return;
+  clock_gettime(CLOCK_REALTIME, &t);
+  buf_clear(&m->line);
+  buf_printf(&m->line, "{\"event\":\"%s\",\"time\":%lld.%06ld", event, (long long)t.tv_sec, t.tv_nsec / 1000);
+}
+
+void metrics_uint(struct metrics *m, const char *key, uint64_t v) {
+  if (m->fd >= 0) buf_printf(&m->line, ",\"%s\":%" PRIu64, key, v);
+}
+
+void metrics_real(struct metrics *m, const char *key, double v) {
+  if (m->fd < 0) return;
+  if (isfinite(v))
+    buf_printf(&m->line, ",\"%s\":%.9g", key, v);
+  else
+    buf_printf(&m->line, ",\"%s\":null", key);
+}
+
+void metrics_text(struct metrics *m, const char *key, const char *v) {
+  if (m->fd < 0) return;
+  buf_printf(&m->line, ",\"%s\":\"", key);
+  for (; *v; v++)
+    if ((unsigned char)*v >= ' ' && *v != '"' && *v != '\\')
+      buf_putc(&m->line, *v);
+    else
+      buf_printf(&m->line, "\\u%04x", (unsigned char)*v);
+  buf_putc(&m->line, '"');
+}
+
+int metrics_end(struct metrics *m, struct err *e) {
+  if (m->fd < 0) return 0;
+  buf_puts(&m->line, "}\n");
+  for (size_t at = 0; at < m->line.len;) {
+    ssize_t n = write(m->fd, m->line.data + at, m->line.len - at);
+    if (n < 0 && errno != EINTR) return err_sys(e, -errno, "metrics file %s", m->path);
+    if (n > 0) at += (size_t)n;
+  }
+  return 0;
+}
+
+/* Reports. --------------------------------------------------------------------------------------------------------- */
 
 static const char *const phase_keys[] = {
 #define X(name, key) [PHASE_##name] = (key),
@@ -37,33 +101,6 @@ static const char *plural(uint64_t n) {
   return n == 1 ? "" : "s";
 }
 
-static void log_start(struct trainer *t) {
-  char layers[160], times[32] = "", hidden[32] = "";
-  uint64_t each = sampler_steps_per_epoch(&t->sampler);
-  model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  if (t->sampler.batches > 1) snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.batches);
-  if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
-    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_words[t->o.activation]);
-  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
-           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
-           model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
-           (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each),
-           (unsigned long long)t->last_step);
-  if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
-    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate reaches --lr",
-             (long long)t->o.hyper.warmup_steps, (unsigned long long)t->last_step, plural(t->last_step));
-  if (t->resumed_named)
-    log_info("resumed from %s at step %llu", t->o.resume_from, (unsigned long long)t->done.step);
-  else if (t->resumed_from[0])
-    log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from, (unsigned long long)t->done.step);
-  else if (t->done.step > 0)
-    log_info("round %u: received the state of step %llu from a rank that continued in place", rdzv_round(t->rdzv),
-             (unsigned long long)t->done.step);
-  if (t->done.step >= t->last_step)
-    log_info("nothing left to do: the run ends after step %llu; give more --steps or --epochs to continue",
-             (unsigned long long)t->last_step);
-}
-
 static int end_metrics_line(struct trainer *t, struct err *e) {
   metrics_uint(&t->metrics, "round", rdzv_round(t->rdzv));
   metrics_uint(&t->metrics, "world", (uint64_t)t->world);
@@ -75,9 +112,30 @@ static void metrics_ms(struct trainer *t, const char *key, uint64_t us) {
 }
 
 int trainer_report_start(struct trainer *t, struct err *e) {
-  char layers[160];
+  char layers[160], times[32] = "", hidden[32] = "";
+  uint64_t each = sampler_steps_per_epoch(&t->sampler);
+  unsigned long long last = t->last_step, done = t->done.step;
   if (t->rank != 0) return 0;
-  log_start(t);
+  model_shape_format(&t->o.shape, '-', layers, sizeof layers);
+  if (t->sampler.batches > 1) snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.batches);
+  if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
+    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_words[t->o.activation]);
+  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
+           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
+           model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
+           (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each), last);
+  if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
+    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate reaches --lr",
+             (long long)t->o.hyper.warmup_steps, last, plural(last));
+  if (t->resumed_named)
+    log_info("resumed from %s at step %llu", t->o.resume_from, done);
+  else if (t->resumed_from[0])
+    log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from, done);
+  else if (done > 0)
+    log_info("round %u: received the state of step %llu from a rank that continued in place", rdzv_round(t->rdzv),
+             done);
+  if (done >= last)
+    log_info("nothing left to do: the run ends after step %llu; give more --steps or --epochs to continue", last);
   trainer_log_device(t);
   model_shape_format(&t->o.shape, ',', layers, sizeof layers);
   metrics_begin(&t->metrics, "start");
@@ -102,24 +160,20 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   return end_metrics_line(t, e);
 }
 
-static int report_first_step(struct trainer *t, struct err *e) {
-  uint64_t all = 0;
-  for (int i = 0; i < PHASES; i++) all += t->phase_us[i];
-  metrics_begin(&t->metrics, "first-step");
-  metrics_uint(&t->metrics, "step", t->done.step);
-  metrics_ms(t, phase_keys[PHASE_FIRST_STEP], t->phase_us[PHASE_FIRST_STEP]);
-  metrics_ms(t, "since_start_ms", all);
-  t->first_step_reported = true;
-  return end_metrics_line(t, e);
-}
-
 /* The loss of a skipped step is null, and so is a norm that is not finite. */
 static int report_step_metrics(struct trainer *t, struct err *e) {
   struct metrics *m = &t->metrics;
   const struct timing *ms = &t->timing;
-  if (!metrics_on(m)) return 0;
+  if (m->fd < 0) return 0;
   if (!t->first_step_reported) {
-    int rc = report_first_step(t, e);
+    uint64_t all = 0;
+    for (int i = 0; i < PHASES; i++) all += t->phase_us[i];
+    metrics_begin(m, "first-step");
+    metrics_uint(m, "step", t->done.step);
+    metrics_ms(t, phase_keys[PHASE_FIRST_STEP], t->phase_us[PHASE_FIRST_STEP]);
+    metrics_ms(t, "since_start_ms", all);
+    t->first_step_reported = true;
+    int rc = end_metrics_line(t, e);
     if (rc) return rc;
   }
   if (t->done.step % (uint64_t)t->o.metrics_every != 0) return 0;
@@ -146,23 +200,18 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   return end_metrics_line(t, e);
 }
 
-/* Averages over half a second or more; at the start, over the time since then. */
-static void measure_rate(struct trainer *t, uint64_t now) {
+int trainer_report_step(struct trainer *t, struct err *e) {
+  uint64_t now = t->read_us;
   struct rate *r = &t->rate;
-  if (now - r->since_us < 500000 && r->samples) return;
-  if (now > r->since_us) {
+  /* Averages over half a second or more; at the start, over the time since then. */
+  bool whole = now - r->since_us >= 500000;
+  if (now > r->since_us && (whole || !r->samples)) {
     double each = 1e6 / (double)(now - r->since_us);
     r->value = (double)(t->samples - r->samples) * each;
     r->steps_value = (double)(t->steps - r->steps) * each;
   }
-  if (now - r->since_us >= 500000) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
-}
-
-int trainer_report_step(struct trainer *t, struct err *e) {
-  uint64_t now = t->read_us;
-  measure_rate(t, now);
-  rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
-                t->rate.value / t->world);
+  if (whole) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
+  rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss, r->value / t->world);
   if (t->rank != 0) return 0;
   if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
     t->reported_us = now;

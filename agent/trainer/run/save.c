@@ -183,23 +183,6 @@ static int copy_state(struct trainer *t, struct err *e) {
   return rc ? rc : with_exit(t, TRAINER_SYSTEM, compute_record(t->c, &v->mark, e));
 }
 
-static int begin_copy(struct trainer *t, struct err *e) {
-  uint64_t from = trainer_now_us();
-  if (t->save.under_way) {
-    int rc = wait_for_last(t, e);
-    if (rc <= 0) return rc;
-  }
-  t->save.id = t->marker.id;
-  t->save.id.step = t->queued.step;
-  t->save.at = t->queued;
-  t->save.copying = t->save.under_way = true;
-  t->save.clock_us = from;
-  int rc = copy_state(t, e);
-  t->save.stall_us = trainer_now_us() - from;
-  t->checkpoint_us += t->save.stall_us;
-  return rc;
-}
-
 void trainer_save_report(struct trainer *t, uint64_t step) {
   if (step == 0 || step == t->save.reported) return;
   t->save.reported = step;
@@ -214,19 +197,21 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
   compute_range_push(t->c, "checkpoint");
   set_waiting(t, true);
-  int rc = begin_copy(t, e);
+  uint64_t from = trainer_now_us();
+  int rc = t->save.under_way ? wait_for_last(t, e) : 1;
+  if (rc == 1) {
+    t->save.id = t->marker.id;
+    t->save.id.step = t->queued.step;
+    t->save.at = t->queued;
+    t->save.copying = t->save.under_way = true;
+    t->save.clock_us = from;
+    rc = copy_state(t, e);
+    t->save.stall_us = trainer_now_us() - from;
+    t->checkpoint_us += t->save.stall_us;
+  }
   set_waiting(t, false);
   compute_range_pop(t->c);
   t->save.begun = true;
-  return rc;
-}
-
-/* 1: none is in progress. 0: after a slice of time one still is. */
-static int wait_slice(struct trainer *t, struct err *e) {
-  if (!t->save.writer || !t->save.under_way) return 1;
-  int rc = trainer_watch(t, e);
-  if (rc == 0) rc = advance_save(t, SLICE_MS, e);
-  if (rc == 1) t->save.under_way = false;
   return rc;
 }
 
@@ -234,7 +219,9 @@ static int wait_slice(struct trainer *t, struct err *e) {
 static int meet_until_written(struct trainer *t, bool together, struct err *e) {
   uint64_t end = trainer_now_us() + (uint64_t)WRITE_MAX_MS * 1000;
   for (;;) {
-    int rc = wait_slice(t, e);
+    int rc = t->save.writer && t->save.under_way ? trainer_watch(t, e) : 1; /* 1: none is in progress */
+    if (rc == 0) rc = advance_save(t, SLICE_MS, e);
+    if (rc == 1) t->save.under_way = false;
     if (rc < 0) return rc;
     double waits = rc == 0;
     rc = together ? with_coll_exit(t, coll_sum(t->coll, &waits, 1, e)) : 0;

@@ -9,7 +9,6 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "agent/trainer/run/nonfinite.h"
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -22,23 +21,20 @@
 #include <sys/stat.h>
 
 static int meet_agent(struct trainer *t, struct err *e) {
+  const char *world = getenv("WORLD_SIZE");
   int rc = rdzv_init(&t->rdzv, (int)t->o.coll_timeout_ms);
-  if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
+  if (rc) return with_exit(t, TRAINER_LOST, err_set(e, rc, "%s", rdzv_error(NULL)));
   rdzv_set_interrupt(t->rdzv, t->sigterm);
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   trainer_log_waits(t);
-  return 0;
-}
-
-/* With WORLD_SIZE but without an agent, every rank would silently train alone. */
-static int check_alone(const struct trainer *t, struct err *e) {
-  const char *world = getenv("WORLD_SIZE");
   if (!rdzv_alone(t->rdzv) || !world || strcmp(world, "1") == 0) return 0;
-  return err_set(e, -EINVAL,
-                 "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
-                 "through rdzv-agent, or unset WORLD_SIZE",
-                 world);
+  /* Every rank would silently train alone. */
+  err_set(e, -EINVAL,
+          "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
+          "through rdzv-agent, or unset WORLD_SIZE",
+          world);
+  return with_exit(t, TRAINER_USAGE, -EINVAL);
 }
 
 static int open_dataset(struct trainer *t, struct dataset *d, const char *spec, const char *labels, struct err *e) {
@@ -86,7 +82,9 @@ static int make_model(struct trainer *t, struct err *e) {
   int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0) rc = trainer_nonfinite_alloc(t, e);
+  if (rc == 0 && t->c->ops->squares) /* also for a single rank, which may get company */
+    rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);
+  if (rc == 0 && t->look.squares) rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_SQUARES, &t->look.stage, e);
   if (rc == 0) rc = keep_data_on_device(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
   if (rc == 0 && t->rows)
@@ -102,7 +100,9 @@ static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
   trainer_evaluation_free(t);
-  trainer_nonfinite_free(t);
+  compute_free(t->c, t->look.squares);
+  compute_free(t->c, t->look.stage);
+  t->look = (struct look){0};
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
   t->opt = NULL;
@@ -150,35 +150,26 @@ static int first_weights(struct trainer *t, struct err *e) {
   return rc;
 }
 
-static struct ckpt_owner checkpoint_owner(const struct trainer *t) {
-  struct ckpt_owner me = {.round = rdzv_alone(t->rdzv) ? 1 : rdzv_round(t->rdzv)};
-  ckpt_word(rdzv_run_id(t->rdzv), me.job, sizeof me.job);
-  if (rdzv_alone(t->rdzv))
-    snprintf(me.incarnation, sizeof me.incarnation, CKPT_ALONE);
-  else
-    ckpt_word(rdzv_incarnation(t->rdzv), me.incarnation, sizeof me.incarnation);
-  ckpt_lock_self(&me);
-  return me;
-}
-
-/* A run without a checkpoint in this life of the job starts here, unless it resumes from another one (state.c). */
-static void set_marker(struct trainer *t, const struct ckpt_owner *me) {
-  struct ckpt_marker m;
-  t->marker = (struct ckpt_marker){.id = {.generation = me->generation, .round = me->round}, .origin = me->generation};
-  memcpy(t->marker.id.incarnation, me->incarnation, sizeof me->incarnation);
-  memcpy(t->marker.job, me->job, sizeof me->job);
-  if (rdzv_alone(t->rdzv) || !ckpt_latest_marker(t->o.checkpoint_dir, me->incarnation, &m)) return;
-  t->marker.origin = m.origin;
-  t->marker.source = m.source;
-}
-
 static int open_checkpoints(struct trainer *t, struct err *e) {
-  struct ckpt_owner me = checkpoint_owner(t);
+  bool alone = rdzv_alone(t->rdzv);
+  struct ckpt_owner me = {.round = alone ? 1 : rdzv_round(t->rdzv)};
+  struct ckpt_marker last, *mine = &t->marker;
+  ckpt_word(rdzv_run_id(t->rdzv), me.job, sizeof me.job);
+  ckpt_word(alone ? CKPT_ALONE : rdzv_incarnation(t->rdzv), me.incarnation, sizeof me.incarnation);
+  ckpt_lock_self(&me);
   int rc = with_exit(t, TRAINER_FILES, ckpt_dir_open(t->o.checkpoint_dir, e));
   if (rc) return rc;
   rc = ckpt_lock_take(t->o.checkpoint_dir, &me, &t->save.lock, e);
   if (rc) return with_exit(t, rc == -EBUSY ? TRAINER_DATA : TRAINER_FILES, rc);
-  set_marker(t, &me);
+
+  /* A run without a checkpoint in this life of the job starts here, unless it resumes from another one (state.c). */
+  *mine = (struct ckpt_marker){.id = {.generation = me.generation, .round = me.round}, .origin = me.generation};
+  memcpy(mine->id.incarnation, me.incarnation, sizeof me.incarnation);
+  memcpy(mine->job, me.job, sizeof me.job);
+  if (!alone && ckpt_latest_marker(t->o.checkpoint_dir, me.incarnation, &last)) {
+    mine->origin = last.origin;
+    mine->source = last.source;
+  }
   return trainer_save_open(t, e);
 }
 
@@ -192,8 +183,7 @@ static int open_files(struct trainer *t, struct err *e) {
 
 int trainer_setup(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
-  int rc = with_exit(t, TRAINER_LOST, meet_agent(t, e));
-  if (rc == 0) rc = with_exit(t, TRAINER_USAGE, check_alone(t, e));
+  int rc = meet_agent(t, e);
   trainer_end_phase(t, PHASE_AGENT);
   wait_log_begin(t->waits, NULL, NULL, "reading --data %s", t->o.data);
   if (rc == 0) rc = with_exit(t, TRAINER_DATA, open_data(t, e));
@@ -219,8 +209,7 @@ int trainer_setup(struct trainer *t, struct err *e) {
 
 int trainer_setup_bench(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
-  int rc = with_exit(t, TRAINER_LOST, meet_agent(t, e));
-  if (rc == 0) rc = with_exit(t, TRAINER_USAGE, check_alone(t, e));
+  int rc = meet_agent(t, e);
   wait_log_begin(t->waits, NULL, NULL, "opening the device");
   if (rc == 0) rc = trainer_open_device(t, e);
   if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));

@@ -12,26 +12,24 @@
 
 #include "agent/trainer/run/slot.h"
 
-static int init_slot(struct compute *c, struct slot *s, size_t rows, size_t width, bool send, struct err *e) {
-  struct {
-    struct compute_buf **buf;
-    size_t n;
-  } stages[] = {{&s->x, rows * width},
-                {&s->classes, rows},
-                {&s->controls, SLOT_CONTROLS},
-                {&s->results, MODEL_EXTRAS},
-                {&s->counters, COMPUTE_COUNTERS},
-                {&s->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
-  int rc = 0;
-  for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == 0; i++)
-    rc = compute_alloc(c, COMPUTE_STAGE, stages[i].n, stages[i].buf, e);
-  return rc || !send ? rc : compute_alloc(c, COMPUTE_INPUT, rows * width, &s->sent, e);
-}
-
-int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, bool send, struct err *e) {
+int slots_init(struct slots *s, struct compute *c, size_t rows_max, size_t width, bool send, struct err *e) {
   int n = c->depth < 1 ? 1 : c->depth < SLOTS_MAX ? c->depth : SLOTS_MAX, rc = 0;
+  size_t rows = rows_max ? rows_max : 1;
   *s = (struct slots){.c = c, .n = n};
-  for (int i = 0; i < n && rc == 0; i++) rc = init_slot(c, &s->v[i], rows ? rows : 1, width, send, e);
+  for (struct slot *k = s->v; k < s->v + n && rc == 0; k++) {
+    struct {
+      struct compute_buf **buf;
+      size_t n;
+    } stages[] = {{&k->x, rows * width},
+                  {&k->classes, rows},
+                  {&k->controls, SLOT_CONTROLS},
+                  {&k->results, MODEL_EXTRAS},
+                  {&k->counters, COMPUTE_COUNTERS},
+                  {&k->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
+    for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == 0; i++)
+      rc = compute_alloc(c, COMPUTE_STAGE, stages[i].n, stages[i].buf, e);
+    if (rc == 0 && send) rc = compute_alloc(c, COMPUTE_INPUT, rows * width, &k->sent, e);
+  }
   return rc;
 }
 

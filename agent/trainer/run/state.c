@@ -160,35 +160,6 @@ static int find_newest(struct trainer *t, struct found *f, struct err *e) {
   return rc < 0 ? with_exit(t, TRAINER_FILES, rc) : rc;
 }
 
-/* 0: this run resumes from it. TRAINER_DATA: a restart would only fail again. */
-static int check_fit(struct trainer *t, const struct found *f, struct err *e) {
-  struct ckpt_kind want = checkpoint_kind(t);
-  struct err why = ERR_INIT;
-  const char *dir = t->o.checkpoint_dir;
-  int rc = ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, &why);
-  if (rc == 1)
-    log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, f->name, why.text,
-             t->marker.job);
-  if (rc == -EINVAL)
-    err_set(e, rc, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir, f->name,
-            why.text);
-  if (rc == -EPERM)
-    err_set(e, rc,
-            "checkpoint %s/%s of another run %s; to continue from it with these options, use --resume-from %s/%s; "
-            "to start over, use --resume none or another --checkpoint-dir",
-            dir, f->name, why.text, dir, f->name);
-  return rc < 0 ? with_exit(t, TRAINER_DATA, rc) : 0;
-}
-
-/* --resume-from names where a run starts. If this job, or the same command before, has written checkpoints since then,
- * the run continues from those. */
-static bool began_there(const struct trainer *t, const struct found *f, uint32_t source) {
-  struct ckpt_kind want = checkpoint_kind(t);
-  bool same_life = !rdzv_alone(t->rdzv) && !strcmp(f->marker.id.incarnation, t->marker.id.incarnation);
-  return same_life ||
-         (f->marker.source == source && ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, NULL) >= 0);
-}
-
 static int find_named(struct trainer *t, struct found *f, struct err *e) {
   const char *path = t->o.resume_from;
   struct ckpt_kind want = checkpoint_kind(t);
@@ -203,9 +174,13 @@ static int find_named(struct trainer *t, struct found *f, struct err *e) {
     err_wrap(e, "--resume-from %s", path);
     return with_exit(t, TRAINER_DATA, rc);
   }
+  /* If this job, or the same command before, has written checkpoints since then, the run continues from those. */
   uint32_t source = named.marker.crc;
   rc = find_newest(t, f, e);
-  if (rc < 0 || (rc == NEWEST && began_there(t, f, source))) {
+  bool same_life = rc == NEWEST && !rdzv_alone(t->rdzv) && !strcmp(f->marker.id.incarnation, t->marker.id.incarnation);
+  if (rc < 0 || same_life ||
+      (rc == NEWEST && f->marker.source == source &&
+       ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, NULL) >= 0)) {
     buf_finish(named.bytes);
     return rc;
   }
@@ -226,8 +201,7 @@ static int ask_saved(struct trainer *t, uint64_t *step, struct err *e) {
   uint64_t mine = rdzv_saved_step(t->rdzv);
   *step = 0;
   if (rdzv_alone(t->rdzv)) return 0;
-  uint64_t *all = calloc((size_t)t->world, sizeof *all);
-  if (!all) return with_exit(t, TRAINER_SYSTEM, err_set(e, -ENOMEM, "out of memory"));
+  uint64_t *all = xcalloc((size_t)t->world, sizeof *all);
   int rc = trainer_exchange(t, "rdzv-trainer.saved", &mine, sizeof mine, all, e);
   for (int i = 0; rc == 0 && i < t->world; i++)
     if (all[i] > *step) *step = all[i];
@@ -259,8 +233,22 @@ static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, stru
   int rc = t->o.resume_from ? find_named(t, &f, e) : find_newest(t, &f, e);
   wait_log_end(t->waits);
   if (rc == NEWEST) {
-    int wrong = check_fit(t, &f, e);
-    if (wrong) return wrong;
+    struct ckpt_kind want = checkpoint_kind(t);
+    struct err why = ERR_INIT;
+    const char *dir = t->o.checkpoint_dir;
+    int fit = ckpt_fit(&f.marker, &f.state.kind, t->marker.job, &want, &why);
+    if (fit == 1)
+      log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, f.name, why.text,
+               t->marker.job);
+    if (fit == -EINVAL)
+      err_set(e, fit, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir,
+              f.name, why.text);
+    if (fit == -EPERM)
+      err_set(e, fit,
+              "checkpoint %s/%s of another run %s; to continue from it with these options, use --resume-from %s/%s; "
+              "to start over, use --resume none or another --checkpoint-dir",
+              dir, f.name, why.text, dir, f.name);
+    if (fit < 0) return with_exit(t, TRAINER_DATA, fit); /* a restart would only fail again */
   }
   if (rc >= NOTHING) {
     int lost = check_lost(t, rc == NOTHING ? NULL : &f, saved, e);
@@ -378,11 +366,6 @@ int trainer_check_weights(const char *path, struct err *e) {
   return rc;
 }
 
-static int write_weights(const char *path, const void *data, size_t n, struct err *e) {
-  int rc = file_replace(path, data, n, 0666, true);
-  return rc < 0 ? err_sys(e, rc, "weights %s could not be written", path) : 0;
-}
-
 int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
   struct compute_buf *stage = NULL;
   size_t bytes = t->model.n_params * sizeof(float);
@@ -396,7 +379,9 @@ int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
     *crc = ckpt_crc(w, bytes);
     if (t->o.save_weights) {
       wait_log_begin(t->waits, NULL, NULL, "writing --save-weights %s", t->o.save_weights);
-      rc = with_exit(t, TRAINER_FILES, write_weights(t->o.save_weights, w, bytes, e));
+      rc = file_replace(t->o.save_weights, w, bytes, 0666, true);
+      rc = rc < 0 ? err_sys(e, rc, "weights %s could not be written", t->o.save_weights) : 0;
+      with_exit(t, TRAINER_FILES, rc);
       wait_log_end(t->waits);
     }
   }

@@ -30,12 +30,14 @@
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
  * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
- * not finite. If only gradients are not finite, their sum does not name a rank, and the next steps look for it
- * (nonfinite.c). */
+ * not finite. If only gradients are not finite, their sum does not name a rank. Looking at each rank's own gradients
+ * takes one more pass over them, before they are summed, so only the next steps do: as long as the last step that was
+ * read is bad and named no rank, all ranks queue steps that are looked at. They queue them without a capture, and begin
+ * no sum before the backward pass is over. A rank whose own gradients are not finite puts its number where that of a bad
+ * loss would be. */
 
 #include "agent/trainer/run/trainer.h"
 
-#include "agent/trainer/run/nonfinite.h"
 #include "common/system/log.h"
 
 #include <errno.h>
@@ -72,41 +74,25 @@ static void fill_input(struct trainer *t, struct slot *s, struct sampler_step g)
   }
 }
 
-/* True once per checkpoint. All ranks begin it when they have read the flag. */
-static bool is_due_by_clock(struct trainer *t, uint64_t now) {
-  uint64_t every = t->o.checkpoint_every.ms * 1000;
-  if (!every || !t->save.writer || now - t->save.clock_us < every) return false;
-  t->save.clock_us = now;
-  return true;
-}
-
-/* Rank 0: which of the last two checkpoints is on disk. A checkpoint begins only after the one before is written or
- * given up. */
-static unsigned written_bits(const struct trainer *t) {
-  const struct saving *v = &t->save;
-  if (!v->written) return 0;
-  return v->written == v->due[0] ? WRITER_LAST : v->written == v->due[1] ? WRITER_BEFORE : 0;
-}
-
 /* Sends this rank's requests to the others, with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
-  unsigned now = t->requested = rdzv_requested(t->rdzv);
+  struct saving *v = &t->save;
+  unsigned now = t->requested = rdzv_requested(t->rdzv), writer = 0;
   float *flags = compute_host(t->c, span_of(s->controls, 0, SLOT_FLAGS));
   bool stops = (now & RDZV_STOP) && !(now & RDZV_LOST); /* a rank that lost its agent leaves alone */
   flags[0] = stops || *t->sigterm ? 1.0f : 0.0f;        /* MODEL_STOP is the first flag */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
-  flags[MODEL_WRITER - MODEL_STOP] = (float)((is_due_by_clock(t, s->begun_us) ? WRITER_CLOCK : 0u) | written_bits(t));
-  memcpy(s->due, t->save.due, sizeof s->due); /* equal on all ranks, because they queue the same step */
-}
 
-/* Starts the copy of the input before the step is queued, on a device that can. */
-static int send_input(struct trainer *t, struct slot *s, struct sampler_step g, struct err *e) {
-  int rc = 0;
-  while (s->sent && rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g)) {
-    struct span stage = in_stage(t, s, (size_t)g.row, (size_t)g.share.count);
-    rc = compute_send(t->c, span_of(s->sent, stage.at, stage.n), stage, e);
+  /* Rank 0: once per checkpoint that is due by the clock, which all ranks begin when they have read the flag; and which
+   * of the last two is on disk. One begins only after the one before is written or given up. */
+  uint64_t every = t->o.checkpoint_every.ms * 1000;
+  if (every && v->writer && s->begun_us - v->clock_us >= every) {
+    v->clock_us = s->begun_us;
+    writer = WRITER_CLOCK;
   }
-  return rc;
+  if (v->written) writer |= v->written == v->due[0] ? WRITER_LAST : v->written == v->due[1] ? WRITER_BEFORE : 0u;
+  flags[MODEL_WRITER - MODEL_STOP] = (float)writer;
+  memcpy(s->due, v->due, sizeof s->due); /* equal on all ranks, because they queue the same step */
 }
 
 /* The device's part. ----------------------------------------------------------------------------------------------- */
@@ -143,7 +129,7 @@ static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-static int add_loss(struct trainer *t, const struct sampler_step *g, bool add, struct err *e) {
+static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, bool looked, struct err *e) {
   size_t rows = (size_t)g->share.count;
   bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
   struct span target =
@@ -152,16 +138,11 @@ static int add_loss(struct trainer *t, const struct sampler_step *g, bool add, s
                                    .weight = (double)g->share.count / (double)g->total,
                                    .add = add,
                                    .rank_tag = (float)(t->rank + 1)};
-  return model_loss(&t->model, &loss, target, rows, e);
-}
-
-static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, bool looked, struct err *e) {
-  size_t rows = (size_t)g->share.count;
   compute_range_push(t->c, "forward");
   int rc = model_forward(&t->model, rows, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "loss");
-  if (rc == 0) rc = add_loss(t, g, add, e);
+  if (rc == 0) rc = model_loss(&t->model, &loss, target, rows, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "backward");
   size_t part = t->world > 1 ? bucket_size(t) : 0;
@@ -170,49 +151,57 @@ static int add_gradients(struct trainer *t, const struct sampler_step *g, bool a
   return rc;
 }
 
-static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_step g, struct err *e) {
-  int rc = 0;
+/* Between the backward pass and the first sum of a step that is looked at. Waits for the device. Nothing counts of a
+ * rank whose updates are blocked. */
+static int look_for_nonfinite(struct trainer *t, struct err *e) {
+  struct compute_mark mark;
+  struct span sum = span_of(t->look.squares, 0, COMPUTE_SQUARES), stage = span_of(t->look.stage, 0, COMPUTE_SQUARES);
+  int rc = compute_squares(t->c, model_grads_span(&t->model), sum, e);
+  if (rc == 0) rc = compute_copy(t->c, stage, sum, e);
+  if (rc == 0) rc = compute_record(t->c, &mark, e);
+  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
+  rc = trainer_wait(t, mark, t->queued.step + 1, e);
+  if (rc) return rc;
+  double squares;
+  float *mine = compute_host(t->c, stage);
+  memcpy(&squares, mine, sizeof squares);
+  if (isfinite(squares) || isinf(mine[COMPUTE_SQUARES_BLOCKED])) return 0;
+  mine[0] = 1;
+  mine[1] = (float)(t->rank + 1);
+  rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_BAD, 2), span_of(t->look.stage, 0, 2), e);
+  return with_exit(t, TRAINER_SYSTEM, rc);
+}
+
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
+  struct sampler_step batch = *g;
   t->n_tickets = 0;
   t->bucket_end = t->model.n_room;
-  for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g); add = true) {
-    rc = load_batch(t, s, &g, e);
+  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
+                                  span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
+  for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch); add = true) {
+    rc = load_batch(t, s, &batch, e);
     if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
-    if (rc == 0) rc = add_gradients(t, &g, add, s->looked, e);
+    if (rc == 0) rc = add_gradients(t, &batch, add, s->looked, e);
   }
-  if (rc || !s->looked) return rc;
-  rc = trainer_nonfinite_look(t, e);
-  return rc ? rc : reduce_bucket(t, 0, e);
-}
+  if (rc == 0 && s->looked) rc = look_for_nonfinite(t, e);
+  if (rc == 0 && s->looked) rc = reduce_bucket(t, 0, e);
 
-/* On a CPU this wait is the part that the backward pass did not hide. */
-static int await_sums(struct trainer *t, struct slot *s, struct err *e) {
+  /* On a CPU this wait is the part that the backward pass did not hide. */
   uint64_t from = trainer_now_us();
-  int rc = t->world > 1 ? put_stamp(t, s, STAMP_BACKWARD, e) : 0;
-  if (rc) return rc;
-  for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
+  if (rc == 0 && t->world > 1) rc = put_stamp(t, s, STAMP_BACKWARD, e);
+  for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = with_coll_exit(t, coll_wait(t->coll, t->tickets[i], e));
   s->exposed_us = trainer_now_us() - from;
-  if (rc) return with_coll_exit(t, rc);
-  return t->world > 1 ? put_stamp(t, s, STAMP_SUMMED, e) : 0;
-}
+  if (rc == 0 && t->world > 1) rc = put_stamp(t, s, STAMP_SUMMED, e);
+  if (rc) return rc;
 
-static int enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
   struct compute_update u = {.param = model_params_span(&t->model),
                              .grad = model_grads_span(&t->model),
                              .lr = model_extra_span(&t->model, MODEL_LR, 1),
                              .bad = model_extra_span(&t->model, MODEL_BAD, 1),
                              .counters = span_of(s->counters, 0, COMPUTE_COUNTERS)};
   compute_range_push(t->c, "update");
-  int rc = compute_opt_step(t->c, t->opt, &u, e);
+  rc = compute_opt_step(t->c, t->opt, &u, e);
   compute_range_pop(t->c);
-  return rc;
-}
-
-int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
-                                  span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
-  if (rc == 0) rc = enqueue_batches(t, s, *g, e);
-  if (rc == 0) rc = await_sums(t, s, e);
-  if (rc == 0) rc = enqueue_update(t, s, e);
   return rc ? rc
             : compute_copy_and_stamp(t->c, span_of(s->results, 0, MODEL_EXTRAS),
                                      model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
@@ -234,7 +223,12 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   set_flags(t, s);
   s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
   compute_host(t->c, span_of(s->controls, SLOT_LR, 1))[0] = (float)s->lr_value;
-  int rc = send_input(t, s, g, e);
+  int rc = 0;
+  struct sampler_step batch = g; /* each is sent before the step is queued, on a device that can */
+  while (s->sent && rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch)) {
+    struct span stage = in_stage(t, s, (size_t)batch.row, (size_t)batch.share.count);
+    rc = compute_send(t->c, span_of(s->sent, stage.at, stage.n), stage, e);
+  }
   if (rc) return rc;
   uint64_t from = trainer_now_us();
   s->looked = t->look.due;
@@ -263,13 +257,22 @@ static uint64_t ns_between(const uint64_t *from, const uint64_t *to) {
   return *to > *from ? *to - *from : 0;
 }
 
-/* Reads the device's clock. A step of one rank has no sums to wait for. If a device runs ahead and has no clock, its
- * times are unknown. */
-static void note_device_times(struct trainer *t, const struct slot *s) {
-  uint64_t at[STAMPS];
+/* The time of a step starts when the step before was read, or when this one was begun, whichever is later. A step of one
+ * rank has no sums to wait for. If a device runs ahead and has no clock, its times are unknown. */
+static void note_times(struct trainer *t, const struct slot *s, uint64_t from, uint64_t now) {
+  uint64_t since = s->begun_us > t->read_us ? s->begun_us : t->read_us, at[STAMPS];
   struct timing *ms = &t->timing;
-  memcpy(at, compute_host(t->c, stamp(s, STAMP_BEGIN)), sizeof at);
+  *ms = (struct timing){.step = now - since,
+                        .input = s->input_us,
+                        .wait = now - from,
+                        .samples = s->samples,
+                        .checkpoint = t->checkpoint_us};
   ms->compute = ms->exposed = ms->device_input = ms->idle = (double)NAN;
+  t->checkpoint_us = 0;
+  t->read_us = now;
+  t->samples += s->samples;
+  t->steps++;
+  memcpy(at, compute_host(t->c, stamp(s, STAMP_BEGIN)), sizeof at);
   if (at[STAMP_END] == 0) {
     t->device_ns = 0;
     if (t->c->depth > 0) return;
@@ -286,22 +289,7 @@ static void note_device_times(struct trainer *t, const struct slot *s) {
   t->device_ns = at[STAMP_END];
 }
 
-/* The time of a step starts when the step before was read, or when this one was begun, whichever is later. */
-static void note_times(struct trainer *t, const struct slot *s, uint64_t from, uint64_t now) {
-  uint64_t since = s->begun_us > t->read_us ? s->begun_us : t->read_us;
-  t->timing = (struct timing){.step = now - since,
-                              .input = s->input_us,
-                              .wait = now - from,
-                              .samples = s->samples,
-                              .checkpoint = t->checkpoint_us};
-  t->checkpoint_us = 0;
-  t->read_us = now;
-  t->samples += s->samples;
-  t->steps++;
-  note_device_times(t, s);
-}
-
-static const char *describe_bad(const struct trainer *t, const float *x, char out[SUBJECT_MAX]) {
+static void describe_bad(const struct trainer *t, const float *x, char out[SUBJECT_MAX]) {
   double bad = (double)x[MODEL_BAD];
   bool behind_loss = isfinite(x[MODEL_LOSS]); /* then a rank has put its number there because of its gradients */
   if (bad == 1 && behind_loss)
@@ -314,38 +302,32 @@ static const char *describe_bad(const struct trainer *t, const float *x, char ou
     snprintf(out, SUBJECT_MAX, "the losses of %.0f %s are", bad, t->o.update_freq > 1 ? "batches" : "ranks");
   else
     snprintf(out, SUBJECT_MAX, "the %s", isfinite(x[MODEL_LOSS]) ? "gradients are" : "loss is");
-  return out;
-}
-
-static void log_bad_step(struct trainer *t, const float *x) {
-  char subject[SUBJECT_MAX];
-  const struct compute_opt_counters *v = &t->counters;
-  uint64_t now = trainer_now_us();
-  if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return;
-  t->bad_logged_us = now;
-  if (isfinite(v->grad_norm))
-    log_warn("%s not finite at step %llu, but the gradients are", describe_bad(t, x, subject),
-             (unsigned long long)t->done.step);
-  else
-    log_warn("%s not finite at step %llu: step skipped (%llu so far)", describe_bad(t, x, subject),
-             (unsigned long long)t->done.step, (unsigned long long)v->skipped);
 }
 
 static int check_finite(struct trainer *t, const float *extras, struct err *e) {
   char subject[SUBJECT_MAX], before[64] = "";
-  if (isfinite(t->loss) && isfinite(t->counters.grad_norm)) {
+  const struct compute_opt_counters *v = &t->counters;
+  unsigned long long step = t->done.step;
+  if (isfinite(t->loss) && isfinite(v->grad_norm)) {
     t->bad_in_row = 0;
     return 0;
   }
+  describe_bad(t, extras, subject);
   if (++t->bad_in_row <= (uint64_t)t->o.max_skipped) {
-    log_bad_step(t, extras);
+    uint64_t now = trainer_now_us();
+    if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return 0;
+    t->bad_logged_us = now;
+    if (isfinite(v->grad_norm))
+      log_warn("%s not finite at step %llu, but the gradients are", subject, step);
+    else
+      log_warn("%s not finite at step %llu: step skipped (%llu so far)", subject, step, (unsigned long long)v->skipped);
     return 0;
   }
   if (t->o.max_skipped == 1) snprintf(before, sizeof before, ", as in the step before");
   if (t->o.max_skipped > 1)
     snprintf(before, sizeof before, ", as in the %lld steps before", (long long)t->o.max_skipped);
-  err_set(e, -ERANGE, "%s not finite at step %llu%s; try a smaller --lr, or scale the data with --scale%s",
-          describe_bad(t, extras, subject), (unsigned long long)t->done.step, before,
+  err_set(e, -ERANGE, "%s not finite at step %llu%s; try a smaller --lr, or scale the data with --scale%s", subject,
+          step, before,
           t->o.checkpoint_dir
               ? "; start over with --resume none, because the last checkpoints may already have diverged"
               : "");
@@ -379,28 +361,23 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);
   slots_pop(&t->slots);
   rc = check_finite(t, x, e);
-  trainer_nonfinite_note(t, s, t->bad_in_row > 0, x[MODEL_BAD] != 0);
-  return rc;
-}
-
-/* Reads the steps that completed. The device counts one update or one skip per step, and the count behind a step lies
- * in that step's slot. If it did not grow, the update was blocked, and so were those of all later steps. */
-static int read_completed(struct trainer *t, struct err *e) {
-  struct compute_opt_counters then;
-  int rc = 0;
-  for (struct slot *s; rc == 0 && (s = slots_oldest(&t->slots)); rc = trainer_read_and_report(t, e)) {
-    memcpy(&then, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof then);
-    if (trainer_steps_counted(&then) == trainer_steps_counted(&t->counters)) break;
-  }
-  slots_clear(&t->slots);
+  bool named = x[MODEL_BAD] != 0; /* the results have the number of a rank */
+  t->look.due = t->look.squares && t->world > 1 && t->bad_in_row > 0 && (!named || s->looked);
   return rc;
 }
 
 int trainer_discard_queued(struct trainer *t, struct err *e) {
-  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS); /* free after read_completed */
+  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS); /* free when the steps are read */
   struct compute_opt_counters now;
   int rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
-  if (rc == 0) rc = read_completed(t, e);
+  if (rc) return rc;
+  /* Reads the steps that completed. The device counts one update or one skip per step, and the count behind a step lies
+   * in that step's slot. If it did not grow, the update was blocked, and so were those of all later steps. */
+  for (struct slot *s; rc == 0 && (s = slots_oldest(&t->slots)); rc = trainer_read_and_report(t, e)) {
+    memcpy(&now, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof now);
+    if (trainer_steps_counted(&now) == trainer_steps_counted(&t->counters)) break;
+  }
+  slots_clear(&t->slots);
   if (rc) return rc;
   rc = compute_opt_read(t->c, t->opt, stage, e);
   if (rc == 0) rc = trainer_await_queue(t, e);

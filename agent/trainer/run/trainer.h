@@ -19,7 +19,6 @@
 #include "agent/trainer/data/data.h"
 #include "agent/trainer/gpu/gpu.h"
 #include "agent/trainer/model/model.h"
-#include "agent/trainer/run/metrics.h"
 #include "agent/trainer/run/options.h"
 #include "agent/trainer/run/slot.h"
 #include "agent/trainer/run/wait_log.h"
@@ -37,6 +36,13 @@
 #define X(name, key) PHASE_##name,
 enum trainer_phase { TRAINER_PHASE_LIST(X) PHASES };
 #undef X
+
+/* The file of --metrics. */
+struct metrics {
+  int fd;           /* -1: none */
+  const char *path; /* the caller's text, for messages */
+  struct buf line;
+};
 
 /* Recent samples and steps per second. */
 struct rate {
@@ -77,7 +83,7 @@ struct saving {
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
-/* The search for a rank with gradients that are not finite (nonfinite.c). */
+/* The search for a rank with gradients that are not finite (step.c). */
 struct look {
   struct compute_buf *squares, *stage; /* NULL: the device cannot */
   bool due;                            /* the next step that is queued is looked at */
@@ -286,7 +292,17 @@ int trainer_recover(struct trainer *t, int rc, struct err *e);
  * weights. */
 int trainer_agree(struct trainer *t, struct err *e);
 
-/* report.c */
+/* report.c. --metrics is one JSON object per line, appended with one write each, so that a killed process leaves whole
+ * lines. Without a file every call does nothing.
+ *
+ *   metrics_begin(m, "step"); metrics_uint(m, "step", 7); metrics_real(m, "loss", 0.5); metrics_end(m, e); */
+int metrics_open(struct metrics *m, const char *path, struct err *e); /* path NULL: none */
+void metrics_finish(struct metrics *m);
+void metrics_begin(struct metrics *m, const char *event);
+void metrics_uint(struct metrics *m, const char *key, uint64_t v);
+void metrics_real(struct metrics *m, const char *key, double v); /* null if it is not finite */
+void metrics_text(struct metrics *m, const char *key, const char *v);
+int metrics_end(struct metrics *m, struct err *e);
 int trainer_report_start(struct trainer *t, struct err *e);
 int trainer_report_step(struct trainer *t, struct err *e);
 /* accuracy: NaN without labels. */

@@ -19,6 +19,57 @@
 
 enum { WHAT_MAX = 512 };
 
+/* The lines. The time left is that at the mean speed so far; it is left out before anything is done, and while nothing
+ * moves. */
+
+static void put_seconds(struct buf *out, double s) {
+  if (s < 9.95)
+    buf_printf(out, "%.1f s", s);
+  else if (s < 119.5)
+    buf_printf(out, "%.0f s", s);
+  else
+    buf_printf(out, "%.0f min", s / 60);
+}
+
+/* Bytes of two amounts in the unit of the larger, so that they compare. */
+static double byte_unit(uint64_t most, const char **name) {
+  *name = most >= 1000000000 ? "GB" : most >= 1000000 ? "MB" : "KB";
+  return most >= 1000000000 ? 1e9 : most >= 1000000 ? 1e6 : 1e3;
+}
+
+void wait_log_line(const struct wait_state *s, struct buf *out) {
+  const char *name = s->unit;
+  double each = s->unit ? 1 : byte_unit(s->total, &name);
+  buf_printf(out, "%s: ", s->what);
+  if (s->total)
+    buf_printf(out, s->unit ? "%.0f of %.0f %s after " : "%.1f of %.1f %s after ", (double)s->done / each,
+               (double)s->total / each, name);
+  put_seconds(out, (double)s->ms / 1000);
+  if (!s->total) buf_puts(out, " so far");
+  if (!s->total || s->done >= s->total) return;
+  if (s->still_ms >= s->every_ms) {
+    buf_printf(out, ", none of them in the last ");
+    put_seconds(out, (double)s->still_ms / 1000);
+  } else if (s->done) {
+    buf_puts(out, ", about ");
+    put_seconds(out, (double)s->ms / 1000 * (double)(s->total - s->done) / (double)s->done);
+    buf_puts(out, " left");
+  }
+}
+
+void wait_log_last_line(const struct wait_state *s, struct buf *out) {
+  const char *name;
+  buf_printf(out, "%s ended after ", s->what);
+  put_seconds(out, (double)s->ms / 1000);
+  if (!s->total || s->unit || s->done < s->total || !s->ms) return;
+  double each = byte_unit(s->total, &name), rate = (double)s->total * 1000 / (double)s->ms;
+  buf_printf(out, ": %.1f %s, ", (double)s->total / each, name);
+  each = byte_unit((uint64_t)rate, &name);
+  buf_printf(out, "%.3g %s/s", rate / each, name);
+}
+
+/* The log. */
+
 struct wait_log {
   pthread_t thread;
   pthread_mutex_t mutex;
@@ -32,7 +83,8 @@ struct wait_log {
 };
 
 /* Holds the mutex. */
-static struct wait_state look(struct wait_log *w) {
+static void log_state(struct wait_log *w, void (*line)(const struct wait_state *s, struct buf *out)) {
+  struct buf text = BUF_INIT;
   uint64_t now = monotonic_ms();
   struct wait_state s = {.what = w->what, .unit = w->unit, .ms = now - w->since_ms, .every_ms = w->every_ms};
   if (w->tally) s.done = atomic_load(&w->tally->done);
@@ -42,13 +94,6 @@ static struct wait_state look(struct wait_log *w) {
     w->moved_ms = now;
   }
   s.still_ms = now - w->moved_ms;
-  return s;
-}
-
-/* Holds the mutex. */
-static void log_state(struct wait_log *w, void (*line)(const struct wait_state *s, struct buf *out)) {
-  struct buf text = BUF_INIT;
-  struct wait_state s = look(w);
   line(&s, &text);
   log_info("%s", buf_text(&text));
   buf_finish(&text);
