@@ -30,7 +30,6 @@
 #include "agent/trainer/compute/compute.h"
 
 #include "agent/trainer/compute/loops.h"
-#include "agent/trainer/compute/rounding.h"
 #include "common/mem.h"
 
 #include <cblas.h>
@@ -124,22 +123,16 @@ static const float *weights_operand(struct compute *c, const struct compute_laye
   return rounded_operand(c, &((struct compute_cpu *)c)->weights, params->data + d->weight, (size_t)d->in * d->out);
 }
 
-/* Large buffers lie in huge pages if the system has them: the kernel and BLAS walk through them many times a step, and
- * need fewer page look-ups. */
-static float *new_floats(size_t bytes) {
-  size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
-  size_t whole = (bytes + align - 1) & ~(align - 1);
+static int cpu_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
+  size_t bytes = n * sizeof(float);
+  if (n > SIZE_MAX / 8) return err_set(e, -ENOMEM, "no memory for %zu values", n);
+  /* Large buffers lie in huge pages if the system has them: the kernel and BLAS walk through them many times a step, and
+   * need fewer page look-ups. */
+  size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64, whole = (bytes + align - 1) & ~(align - 1);
   float *data = aligned_alloc(align, whole ? whole : align);
 #ifdef MADV_HUGEPAGE
   if (data && align == HUGE_PAGE) madvise(data, whole, MADV_HUGEPAGE); /* a hint; a failure does no harm */
 #endif
-  return data;
-}
-
-static int cpu_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
-  size_t bytes = n * sizeof(float);
-  if (n > SIZE_MAX / 8) return err_set(e, -ENOMEM, "no memory for %zu values", n);
-  float *data = new_floats(bytes);
   if (!data) return err_set(e, -ENOMEM, "no memory for %zu values (%zu MB)", n, bytes >> 20);
   memset(data, 0, bytes);
   struct compute_buf *b = xmalloc(sizeof *b);
@@ -272,18 +265,16 @@ static int cpu_forward(struct compute *c, struct compute_layer *l, struct comput
   return 0;
 }
 
-static void add_bias_grad(const struct compute_layer *l, const float *pz, float *db, size_t rows, bool add) {
-  size_t out = l->d.out;
-  if (!add) memset(db, 0, out * sizeof(float));
-  for (size_t r = 0; r < rows; r++) loops_add(db, pz + r * out, out);
-}
-
 static int cpu_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
                                struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
   float *dw = grads->data + l->d.weight + part.from * in;
   const float *pz = floats_at(dz);
-  if (part.from + part.n == out) add_bias_grad(l, pz, grads->data + l->d.bias, rows, add);
+  if (part.from + part.n == out) { /* with the last part: the gradient of the whole bias */
+    float *db = grads->data + l->d.bias;
+    if (!add) memset(db, 0, out * sizeof(float));
+    for (size_t r = 0; r < rows; r++) loops_add(db, pz + r * out, out);
+  }
   if (rows == 0 && !add) memset(dw, 0, part.n * in * sizeof(float));
   if (rows == 0) return 0;
   struct product p = {.m = part.n, .n = in, .k = rows, .a_transposed = true, .a_row = out, .b_row = in, .c_row = in};
@@ -314,15 +305,6 @@ static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct
   return 0;
 }
 
-/* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is
- * 0. */
-static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight) {
-  double mean = loops_sum_squared_differences(y, t, n) / (double)n, value = root ? sqrt(mean) : mean;
-  double factor = root ? (value == 0.0 ? 0.0 : weight / ((double)n * value)) : 2.0 * weight / (double)n;
-  if (dz) loops_scale_differences(dz, y, t, (float)factor, n);
-  return weight * value;
-}
-
 /* -log softmax(y)[class], shifted by the row's maximum so that no exponential overflows; dz = softmax(y) -
  * onehot. */
 static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols, double weight) {
@@ -343,12 +325,20 @@ static double cross_entropy(const float *y, const float *t, float *dz, size_t ro
 static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                     struct span dz, struct span out, struct err *e) {
   double value = 0;
+  size_t n = d->rows * d->cols;
   float *pz = dz.buf ? floats_at(dz) : NULL, *o = floats_at(out);
-  if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY)
-    value = cross_entropy(floats_at(y), floats_at(target), pz, d->rows, d->cols, d->weight);
-  else if (d->rows > 0)
-    value = squared_loss(d->kind == COMPUTE_RMSE, floats_at(y), floats_at(target), pz, d->rows * d->cols, d->weight);
-  if (pz) round_act(c, pz, d->rows * d->cols);
+  const float *py = floats_at(y), *pt = floats_at(target);
+  if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY) {
+    value = cross_entropy(py, pt, pz, d->rows, d->cols, d->weight);
+  } else if (d->rows > 0) {
+    /* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is 0 */
+    bool root = d->kind == COMPUTE_RMSE;
+    double mean = loops_sum_squared_differences(py, pt, n) / (double)n, loss = root ? sqrt(mean) : mean;
+    double factor = root ? (loss == 0.0 ? 0.0 : d->weight / ((double)n * loss)) : 2.0 * d->weight / (double)n;
+    if (pz) loops_scale_differences(pz, py, pt, (float)factor, n);
+    value = d->weight * loss;
+  }
+  if (pz) round_act(c, pz, n);
   float bad = isfinite((float)value) ? 0.0f : 1.0f, rank_tag = bad > 0 ? d->rank_tag : 0.0f;
   o[0] = (d->add ? o[0] : 0.0f) + (float)value;
   o[1] = (d->add ? o[1] : 0.0f) + bad;
@@ -393,46 +383,38 @@ static struct compute_buf *cpu_opt_state(struct compute_opt *o, int i) {
   return o->state[i];
 }
 
-/* by: the factor of the gradients. */
-static void sgd(const struct compute_opt_desc *d, float lr, float by, struct span param, struct span grad,
-                struct compute_buf *momentum) {
-  loops_sgd((float)d->momentum, (float)d->weight_decay, lr, by, floats_at(param), momentum->data, floats_at(grad),
-            param.n);
-}
-
-static void adam(const struct compute_opt_desc *d, uint64_t step, float lr, float by, struct span param,
-                 struct span grad, struct compute_buf *const *state) {
-  struct adam_factors f = {
-      .by = by,
-      .b1 = (float)d->beta1,
-      .c1 = (float)(1.0 - d->beta1), /* rounded after the subtraction, as torch does */
-      .b2 = (float)d->beta2,
-      .c2 = (float)(1.0 - d->beta2),
-      .eps = (float)d->eps,
-      .rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)step))),
-      .root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)step))),
-      .decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f,
-      .keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f,
-  };
-  loops_adam(&f, floats_at(param), state[0]->data, state[1]->data, floats_at(grad), param.n);
-}
-
 static void update_or_skip(struct compute_opt *o, const struct compute_update *u) {
+  const struct compute_opt_desc *d = &o->d;
+  float *p = floats_at(u->param), *g = floats_at(u->grad), lr = floats_at(u->lr)[0];
+  size_t n = u->param.n;
   if (u->bad.n && isinf(floats_at(u->bad)[0])) return;
-  double norm = sqrt(loops_sum_squares(floats_at(u->grad), u->grad.n)), by = 1.0;
+  double norm = sqrt(loops_sum_squares(g, n)), by = 1.0; /* by: the factor of the gradients */
   o->v.grad_norm = u->bad.n && floats_at(u->bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {
     o->v.skipped++;
     o->v.skipped_in_row++;
     return;
   }
-  if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by = o->d.clip_norm / (norm + 1e-6); /* as torch does */
+  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6); /* as torch does */
   o->v.updates++;
   o->v.skipped_in_row = 0;
-  if (o->d.kind == COMPUTE_SGD)
-    sgd(&o->d, floats_at(u->lr)[0], (float)by, u->param, u->grad, o->state[0]);
-  else
-    adam(&o->d, o->v.updates, floats_at(u->lr)[0], (float)by, u->param, u->grad, o->state);
+  if (d->kind == COMPUTE_SGD) {
+    loops_sgd((float)d->momentum, (float)d->weight_decay, lr, (float)by, p, o->state[0]->data, g, n);
+    return;
+  }
+  struct adam_factors f = {
+      .by = (float)by,
+      .b1 = (float)d->beta1,
+      .c1 = (float)(1.0 - d->beta1), /* rounded after the subtraction, as torch does */
+      .b2 = (float)d->beta2,
+      .c2 = (float)(1.0 - d->beta2),
+      .eps = (float)d->eps,
+      .rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)o->v.updates))),
+      .root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)o->v.updates))),
+      .decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f,
+      .keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f,
+  };
+  loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, n);
 }
 
 static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e) {

@@ -6,6 +6,20 @@
  * from the same sums, and must stay equal. Pure. */
 
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Rounds a float to what bf16 can hold (8 bits of exponent as in a float, 7 of mantissa): to nearest, ties to even, as
+ * every device converts them. The result is a float again. Infinities stay, values that are too large become infinities,
+ * and a NaN keeps its sign and becomes quiet. There are no branches, so loops over this function are vectorised. */
+static inline float round_bf16(float x) {
+  uint32_t u;
+  memcpy(&u, &x, sizeof u);
+  uint32_t nan = (u & 0x7fffffffu) > 0x7f800000u, up = u + 0x7fffu + ((u >> 16) & 1u);
+  u = (nan ? u | 0x400000u : up) & 0xffff0000u;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
 
 /* The factors of one update; bias corrections are in them. */
 struct adam_factors {

@@ -41,18 +41,6 @@ static int read_some(gzFile gz, uint8_t *at, size_t want, size_t *got, struct er
   return 0;
 }
 
-static int read_header(gzFile gz, struct idx_header *h, struct err *e) {
-  uint8_t head[IDX_HEADER_MAX];
-  size_t got = 0, more = 0, length = 0;
-  int rc = read_some(gz, head, 4, &got, e);
-  if (rc == 0 && got == 0) rc = err_set(e, -EINVAL, "is empty");
-  if (rc == 0 && got == 4) {
-    rc = idx_header_length(head, &length, e);
-    if (rc == 0) rc = read_some(gz, head + 4, length - 4, &more, e);
-  }
-  return rc ? rc : idx_header_parse(head, got + more, h, e);
-}
-
 static int read_items(gzFile gz, const struct idx_header *h, uint8_t **out, struct err *e) {
   uint64_t want = h->items * h->item_bytes;
   struct buf b = BUF_INIT;
@@ -93,7 +81,13 @@ static int read_idx(const char *path, struct idx_header *h, uint8_t **out, struc
     return err_set(e, -ENOMEM, "%s: no memory to read it", path);
   }
   gzbuffer(gz, 256 * 1024);
-  int rc = read_header(gz, h, e);
+  uint8_t head[IDX_HEADER_MAX];
+  size_t got = 0, more = 0, length = 0;
+  int rc = read_some(gz, head, 4, &got, e);
+  if (rc == 0 && got == 0) rc = err_set(e, -EINVAL, "is empty");
+  if (rc == 0 && got == 4) rc = idx_header_length(head, &length, e);
+  if (rc == 0 && got == 4) rc = read_some(gz, head + 4, length - 4, &more, e);
+  if (rc == 0) rc = idx_header_parse(head, got + more, h, e);
   if (rc == 0) rc = read_items(gz, h, out, e);
   gzclose(gz);
   if (rc) {
@@ -103,44 +97,33 @@ static int read_idx(const char *path, struct idx_header *h, uint8_t **out, struc
   return 0;
 }
 
-static int open_synthetic(struct dataset *d, const char *count, struct err *e) {
-  int64_t n = 0;
-  int rc = parse_int(count, 1, (int64_t)DATA_SAMPLES_MAX, &n, e);
-  if (rc) return err_wrap(e, "--data synthetic:%s", count);
-  d->n = (uint64_t)n;
-  d->form = DATASET_RAMPS;
-  return 0;
-}
-
-static int open_images(struct dataset *d, const char *path, struct err *e) {
-  struct idx_header h = {0};
-  int rc = read_idx(path, &h, &d->pixels, e);
-  if (rc) return rc;
-  if (h.item_bytes != d->dim)
-    return err_set(e, -EINVAL, "%s: has %llu values per sample, but --layers begins with %u", path,
-                   (unsigned long long)h.item_bytes, d->dim);
-  d->n = h.items;
-  d->form = DATASET_BYTES;
-  return 0;
-}
-
-static int open_labels(struct dataset *d, const char *path, struct err *e) {
-  struct idx_header h = {0};
-  int rc = read_idx(path, &h, &d->labels, e);
-  if (rc) return rc;
-  if (h.dims != 1)
-    return err_set(e, -EINVAL, "%s: has %u dimensions; a file of labels has one (is it the images?)", path, h.dims);
-  if (h.items != d->n)
-    return err_set(e, -EINVAL, "%s: has %llu labels for %llu samples", path, (unsigned long long)h.items,
-                   (unsigned long long)d->n);
-  return 0;
-}
-
 int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale, struct err *e) {
+  struct idx_header h = {0};
+  int64_t n = 0;
+  int rc = 0;
   *d = (struct dataset){.dim = dim, .scale = scale};
-  bool synthetic = strncmp(spec, "synthetic:", 10) == 0;
-  int rc = synthetic ? open_synthetic(d, spec + 10, e) : open_images(d, spec, e);
-  if (rc == 0 && labels) rc = open_labels(d, labels, e);
+  if (strncmp(spec, "synthetic:", 10) == 0) {
+    rc = parse_int(spec + 10, 1, (int64_t)DATA_SAMPLES_MAX, &n, e);
+    if (rc) return err_wrap(e, "--data %s", spec);
+    d->n = (uint64_t)n;
+    d->form = DATASET_RAMPS;
+  } else {
+    rc = read_idx(spec, &h, &d->pixels, e);
+    if (rc == 0 && h.item_bytes != dim)
+      rc = err_set(e, -EINVAL, "%s: has %llu values per sample, but --layers begins with %u", spec,
+                   (unsigned long long)h.item_bytes, dim);
+    d->n = h.items;
+    d->form = DATASET_BYTES;
+  }
+
+  if (rc == 0 && labels) {
+    rc = read_idx(labels, &h, &d->labels, e);
+    if (rc == 0 && h.dims != 1)
+      rc = err_set(e, -EINVAL, "%s: has %u dimensions; a file of labels has one (is it the images?)", labels, h.dims);
+    else if (rc == 0 && h.items != d->n)
+      rc = err_set(e, -EINVAL, "%s: has %llu labels for %llu samples", labels, (unsigned long long)h.items,
+                   (unsigned long long)d->n);
+  }
   if (rc) dataset_finish(d);
   return rc;
 }

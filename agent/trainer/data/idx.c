@@ -8,10 +8,6 @@
 
 enum { TYPE_UBYTE = 0x08 };
 
-static uint32_t be32(const uint8_t *p) {
-  return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | (uint32_t)p[3];
-}
-
 int idx_header_length(const uint8_t first[4], size_t *length, struct err *e) {
   if (first[0] != 0 || first[1] != 0)
     return err_set(e, -EINVAL, "not an IDX file: it begins with %02x %02x, not with 00 00", first[0], first[1]);
@@ -31,7 +27,8 @@ int idx_header_parse(const uint8_t *data, size_t len, struct idx_header *h, stru
   if (len < length) return err_set(e, -EINVAL, "ends within its header of %zu bytes", length);
   struct idx_header out = {.dims = data[3], .header_bytes = length, .item_bytes = 1};
   for (unsigned i = 0; i < out.dims; i++) {
-    out.size[i] = be32(data + 4 + 4 * i);
+    const uint8_t *p = data + 4 + 4 * i;
+    out.size[i] = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | (uint32_t)p[3];
     if (out.size[i] == 0) return err_set(e, -EINVAL, "has size 0 in dimension %u", i);
     if (i > 0) out.item_bytes *= out.size[i];
     if (out.item_bytes > IDX_ITEM_MAX) return err_set(e, -EINVAL, "has more than %d values per item", IDX_ITEM_MAX);
