@@ -107,13 +107,13 @@ static void measure(struct rank *r, size_t bytes, long times) {
 
 static void run_rank(struct rank r) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  struct coll_tcp_config cfg = {.rank = r.rank,
-                                .world = r.world,
-                                .round = 1,
-                                .node_addr = "127.0.0.1",
-                                .timeout_ms = TIMEOUT_MS,
-                                .exchange = exchange,
-                                .exchange_ctx = &r};
+  struct coll_config cfg = {.rank = r.rank,
+                            .world = r.world,
+                            .round = 1,
+                            .node_addr = "127.0.0.1",
+                            .timeout_ms = TIMEOUT_MS,
+                            .exchange = exchange,
+                            .exchange_ctx = &r};
   struct err e = ERR_INIT;
   r.c = compute_cpu_create(1, COMPUTE_FP32);
   must(coll_tcp_create(&cfg, &r.l, &e), &r, &e);

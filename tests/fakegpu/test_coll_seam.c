@@ -144,15 +144,15 @@ static int connect_ranks(struct rank *r, int round, uint64_t timeout_ms, struct 
     __atomic_store_n(&page->minted, round, __ATOMIC_RELEASE);
   }
   while (__atomic_load_n(&page->minted, __ATOMIC_ACQUIRE) < round) pause_ms(1);
-  struct nccl_config cfg = {.rank = r->rank,
-                            .world = r->world,
-                            .round = (uint32_t)round,
+  struct nccl_config cfg = {.ranks = {.rank = r->rank,
+                                      .world = r->world,
+                                      .round = (uint32_t)round,
+                                      .timeout_ms = timeout_ms,
+                                      .stop_wait_ms = timeout_ms,
+                                      .exchange = exchange,
+                                      .exchange_ctx = r},
                             .ids = page->id,
                             .n_ids = 1,
-                            .timeout_ms = timeout_ms,
-                            .stop_wait_ms = timeout_ms,
-                            .exchange = exchange,
-                            .exchange_ctx = r,
                             .post = post,
                             .peek = peek,
                             .board_ctx = r};

@@ -112,18 +112,18 @@ static void mint_ids(struct shared *s) {
 }
 
 struct nccl_config config_of(struct rank *r) {
-  return (struct nccl_config){.rank = r->rank,
-                              .world = r->world,
-                              .round = (uint32_t)r->round,
+  return (struct nccl_config){.ranks = {.rank = r->rank,
+                                        .world = r->world,
+                                        .round = (uint32_t)r->round,
+                                        .timeout_ms = r->timeout_ms,
+                                        .stop_wait_ms = 500,
+                                        .stop = &r->stop,
+                                        .exchange = exchange,
+                                        .exchange_ctx = r,
+                                        .asked = asked,
+                                        .asked_ctx = r},
                               .ids = r->s->ids[r->round],
                               .n_ids = IDS,
-                              .timeout_ms = r->timeout_ms,
-                              .stop_wait_ms = 500,
-                              .stop = &r->stop,
-                              .exchange = exchange,
-                              .exchange_ctx = r,
-                              .asked = asked,
-                              .asked_ctx = r,
                               .post = post_to_board,
                               .peek = read_posts,
                               .board_ctx = r};

@@ -69,22 +69,40 @@ typedef int (*coll_exchange_fn)(void *ctx, const char *key, const void *mine, si
  * coll->lost stays -1. Never blocks. */
 typedef int (*coll_asked_fn)(void *ctx, struct err *e);
 
-struct coll_tcp_config {
+/* What the ranks of a round agree on, and what a wait of theirs watches. */
+struct coll_config {
   int rank, world;
   uint32_t round;
-  const char *node_addr;             /* numeric: the address at which others reach this node */
-  uint64_t timeout_ms;               /* how long a rank may send nothing while others wait for it */
-  uint64_t stop_wait_ms;             /* the same once *stop is set */
+  const char *node_addr; /* TCP; numeric: the address at which others reach this node */
+  uint64_t timeout_ms;   /* to form the connections, and then, how long a rank may do nothing while others wait */
+  uint64_t stop_wait_ms; /* the same once *stop is set */
   const volatile sig_atomic_t *stop; /* or NULL */
-  coll_exchange_fn exchange;
+  coll_exchange_fn exchange;         /* called once by all ranks, before there are connections */
   void *exchange_ctx;
   coll_asked_fn asked; /* or NULL */
   void *asked_ctx;
 };
 
+/* When a wait that began at since_ms is late. A request to stop leaves it less time. *stop_seen_ms: when it was first
+ * seen; 0 before. */
+static inline uint64_t coll_deadline(const struct coll_config *cfg, uint64_t since_ms, uint64_t now_ms,
+                                     uint64_t *stop_seen_ms) {
+  uint64_t at = since_ms + cfg->timeout_ms;
+  if (!cfg->stop || !*cfg->stop) return at;
+  if (!*stop_seen_ms) *stop_seen_ms = now_ms;
+  uint64_t from = *stop_seen_ms > since_ms ? *stop_seen_ms : since_ms;
+  return from + cfg->stop_wait_ms < at ? from + cfg->stop_wait_ms : at;
+}
+/* Asks the agent, if it was not asked in the last COLL_ASK_MS. */
+static inline int coll_asked(const struct coll_config *cfg, uint64_t now_ms, uint64_t *asked_ms, struct err *why) {
+  if (!cfg->asked || now_ms - *asked_ms < COLL_ASK_MS) return 0;
+  *asked_ms = now_ms;
+  return cfg->asked(cfg->asked_ctx, why);
+}
+
 struct coll *coll_local_create(void);
 /* Connects the neighbours. The exchange and the connections each take timeout_ms at most. */
-int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e);
+int coll_tcp_create(const struct coll_config *cfg, struct coll **out, struct err *e);
 
 /* Says BYE and closes. After coll_abort or a failure on a device: see coll_cut. NULL is fine. */
 static inline void coll_destroy(struct coll *l) {

@@ -74,14 +74,13 @@ struct newcomer {
 enum next_state { NEXT_CONNECTING, NEXT_SENT, NEXT_UP };
 
 struct meet {
-  const struct coll_tcp_config *cfg;
+  const struct coll_config *cfg;
   int listener, prev, next;
   enum next_state state;
   struct card mine, *cards;
   size_t answered; /* bytes of the answer received */
   struct newcomer newcomers[NEWCOMERS_MAX];
   int n_newcomers;
-  uint64_t deadline_ms;
 };
 
 static int rank_next(const struct meet *m) {
@@ -126,17 +125,6 @@ static int listen_at(struct meet *m, struct err *e) {
                                            : ((struct sockaddr_in *)(void *)&sa)->sin_port;
   le16_put(m->mine.port, ntohs(port));
   return 0;
-}
-
-static int exchange_cards(struct meet *m, struct err *e) {
-  struct card *mine = &m->mine;
-  size_t len = strlen(m->cfg->node_addr);
-  m->cards = xcalloc((size_t)m->cfg->world, sizeof *m->cards);
-  if (len >= sizeof mine->addr) return err_set(e, -EINVAL, "'%s' is too long for an address", m->cfg->node_addr);
-  memcpy(mine->addr, m->cfg->node_addr, len);
-  if (getrandom(mine->secret, SECRET, 0) != SECRET) return err_sys(e, -errno, "getrandom");
-  int rc = m->cfg->exchange(m->cfg->exchange_ctx, "coll_tcp", mine, sizeof *mine, m->cards, (int)m->cfg->timeout_ms, e);
-  return rc ? err_wrap(e, "the ranks could not exchange their addresses") : 0;
 }
 
 static void make_hello(const struct meet *m, const uint8_t *secret, uint32_t rank, uint8_t out[HELLO]) {
@@ -193,15 +181,6 @@ static int on_next_ready(struct meet *m, struct err *e) {
   return 0;
 }
 
-static void accept_newcomers(struct meet *m) {
-  while (m->n_newcomers < NEWCOMERS_MAX) {
-    int one = 1, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) return;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    m->newcomers[m->n_newcomers++] = (struct newcomer){.fd = fd, .since_ms = monotonic_ms()};
-  }
-}
-
 /* 1: this is the rank before us. 0: not known yet. -1: drop it. */
 static int read_hello(struct meet *m, struct newcomer *s) {
   uint8_t want[HELLO];
@@ -244,38 +223,50 @@ static int poll_sockets(struct meet *m, struct err *e) {
   for (int i = 0; i < n; i++) p[2 + i] = (struct pollfd){.fd = m->newcomers[i].fd, .events = POLLIN};
   if (poll(p, (nfds_t)(2 + n), COLL_ASK_MS) < 0) return errno == EINTR ? 0 : err_sys(e, -errno, "poll");
   on_newcomers_ready(m, p + 2);
-  if (p[0].revents) accept_newcomers(m);
+  while (p[0].revents && m->n_newcomers < NEWCOMERS_MAX) {
+    int one = 1, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) break;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    m->newcomers[m->n_newcomers++] = (struct newcomer){.fd = fd, .since_ms = monotonic_ms()};
+  }
   return p[1].revents ? on_next_ready(m, e) : 0;
 }
 
-static int timeout_error(const struct meet *m, int *lost, struct err *e) {
-  unsigned long long s = (unsigned long long)(m->cfg->timeout_ms / 1000);
-  *lost = m->prev < 0 ? rank_prev(m) : rank_next(m);
-  if (m->prev < 0 && m->state != NEXT_UP && rank_prev(m) != rank_next(m))
-    return err_set(e, -ETIMEDOUT, "neither rank %d nor rank %d was there to form the ring within %llu s", rank_prev(m),
-                   rank_next(m), s);
-  return err_set(e, -ETIMEDOUT, "rank %d was not there to form the ring within %llu s", *lost, s);
-}
-
 static int form_ring(struct meet *m, int *lost, struct err *e) {
-  int rc = listen_at(m, e);
-  if (rc == 0) rc = exchange_cards(m, e);
+  const struct coll_config *cfg = m->cfg;
+  struct card *mine = &m->mine;
+  int rc = listen_at(m, e), before = rank_prev(m), next = rank_next(m);
   if (rc) return rc;
-  m->deadline_ms = monotonic_ms() + m->cfg->timeout_ms;
+  if (strlen(cfg->node_addr) >= sizeof mine->addr)
+    return err_set(e, -EINVAL, "'%s' is too long for an address", cfg->node_addr);
+  memcpy(mine->addr, cfg->node_addr, strlen(cfg->node_addr));
+  if (getrandom(mine->secret, SECRET, 0) != SECRET) return err_sys(e, -errno, "getrandom");
+  m->cards = xcalloc((size_t)cfg->world, sizeof *m->cards);
+  rc = cfg->exchange(cfg->exchange_ctx, "coll_tcp", mine, sizeof *mine, m->cards, (int)cfg->timeout_ms, e);
+  if (rc) return err_wrap(e, "the ranks could not exchange their addresses");
+
+  uint64_t deadline_ms = monotonic_ms() + cfg->timeout_ms;
+  unsigned long long seconds = cfg->timeout_ms / 1000;
   rc = connect_next(m, e);
   while (rc == 0 && (m->prev < 0 || m->state != NEXT_UP)) {
     rc = poll_sockets(m, e);
-    if (rc == 0 && monotonic_ms() > m->deadline_ms) return timeout_error(m, lost, e);
-    if (rc == 0 && m->cfg->stop && *m->cfg->stop) rc = err_set(e, -ECANCELED, "stopped while the ring was forming");
-    if (rc == 0 && m->cfg->asked && (rc = m->cfg->asked(m->cfg->asked_ctx, e))) return rc;
+    if (rc == 0 && monotonic_ms() > deadline_ms) {
+      *lost = m->prev < 0 ? before : next;
+      if (m->prev < 0 && m->state != NEXT_UP && before != next)
+        return err_set(e, -ETIMEDOUT, "neither rank %d nor rank %d was there to form the ring within %llu s", before,
+                       next, seconds);
+      return err_set(e, -ETIMEDOUT, "rank %d was not there to form the ring within %llu s", *lost, seconds);
+    }
+    if (rc == 0 && cfg->stop && *cfg->stop) rc = err_set(e, -ECANCELED, "stopped while the ring was forming");
+    if (rc == 0 && cfg->asked && (rc = cfg->asked(cfg->asked_ctx, e))) return rc;
   }
-  if (rc && rc != -ECANCELED) *lost = rank_next(m);
+  if (rc && rc != -ECANCELED) *lost = next;
   return rc;
 }
 
 /* Two connected, non-blocking sockets: *prev was accepted from rank-1, *next was made to rank+1. On failure no socket
  * stays open, and *lost is the missing rank, or -1. */
-static int connect_ring(const struct coll_tcp_config *cfg, int *prev, int *next, int *lost, struct err *e) {
+static int connect_ring(const struct coll_config *cfg, int *prev, int *next, int *lost, struct err *e) {
   struct meet m = {.cfg = cfg, .listener = -1, .prev = -1, .next = -1};
   *lost = -1;
   int rc = form_ring(&m, lost, e);
@@ -318,8 +309,8 @@ struct inbox {
 
 struct ring {
   struct coll base;
-  uint64_t timeout_ms, stop_wait_ms, stop_seen_ms, note_ms;
-  const volatile sig_atomic_t *stop;
+  struct coll_config cfg;
+  uint64_t stop_seen_ms, note_ms;
   struct inbox prev, next;
   struct ring_op ops[COLL_TICKETS_MAX]; /* collective k is ops[k % COLL_TICKETS_MAX] */
   uint64_t begun, done;
@@ -331,8 +322,6 @@ struct ring {
   uint64_t prev_waits_ms; /* when prev sent that */
   uint64_t moved_ms;      /* when a byte of data last moved */
   uint64_t noted_ms;      /* when we last sent WAITING to next */
-  coll_asked_fn asked;
-  void *asked_ctx;
   uint64_t asked_ms;
   struct err failed;
   size_t carry; /* bytes of an incomplete element at the start of scratch */
@@ -570,32 +559,16 @@ static int transmit(struct ring *r, bool *moved, struct err *e) {
   return 0;
 }
 
-/* When the wait for the next byte ends. */
-static uint64_t deadline(struct ring *r) {
-  uint64_t at = r->moved_ms + r->timeout_ms;
-  if (!r->stop || !*r->stop) return at;
-  if (!r->stop_seen_ms) r->stop_seen_ms = monotonic_ms();
-  uint64_t from = r->stop_seen_ms > r->moved_ms ? r->stop_seen_ms : r->moved_ms;
-  return from + r->stop_wait_ms < at ? from + r->stop_wait_ms : at;
-}
-
-/* Gives up if the agent wants this rank to leave. The others lose this rank; it has lost none. */
-static int ask_agent(struct ring *r, uint64_t now, struct err *e) {
-  struct err why = ERR_INIT;
-  if (!r->asked || now - r->asked_ms < COLL_ASK_MS) return 0;
-  r->asked_ms = now;
-  int rc = r->asked(r->asked_ctx, &why);
-  if (rc == 0) return 0;
-  give_up(r, rc, r->base.rank, e, "rank %d leaves: %s", r->base.rank, why.text);
-  r->base.lost = -1;
-  return rc;
-}
-
 static int wait_for_bytes(struct ring *r, struct err *e) {
   struct ring_op *op = current_op(r);
-  uint64_t now = monotonic_ms(), end = deadline(r);
-  int asked = ask_agent(r, now, e);
-  if (asked) return asked;
+  uint64_t now = monotonic_ms(), end = coll_deadline(&r->cfg, r->moved_ms, now, &r->stop_seen_ms);
+  struct err why = ERR_INIT;
+  int asked = coll_asked(&r->cfg, now, &r->asked_ms, &why);
+  if (asked) { /* the others lose this rank; it has lost none */
+    give_up(r, asked, r->base.rank, e, "rank %d leaves: %s", r->base.rank, why.text);
+    r->base.lost = -1;
+    return asked;
+  }
   if (now >= end) {
     int who = silent_rank(r);
     return give_up(r, -ETIMEDOUT, who, e,
@@ -613,7 +586,7 @@ static int wait_for_bytes(struct ring *r, struct err *e) {
       {.fd = op->in < op->total_in ? r->prev.fd : -1, .events = POLLIN},
       {.fd = r->next.closed ? -1 : r->next.fd, .events = (short)(POLLIN | (r->tx_full ? POLLOUT : 0))},
   };
-  uint64_t most = r->asked ? COLL_ASK_MS : NOTE_MS, ms = end - now < most ? end - now : most;
+  uint64_t most = r->cfg.asked ? COLL_ASK_MS : NOTE_MS, ms = end - now < most ? end - now : most;
   int n = poll(p, 2, (int)ms);
   if (n < 0 && errno != EINTR)
     return give_up(r, -errno, r->base.rank, e, "rank %d gave up: poll: %s", r->base.rank, strerror(errno));
@@ -714,7 +687,7 @@ static const struct coll_ops tcp_ops = {
     .abort = tcp_abort,
 };
 
-int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct err *e) {
+int coll_tcp_create(const struct coll_config *cfg, struct coll **out, struct err *e) {
   int prev, next, lost;
   int rc = connect_ring(cfg, &prev, &next, &lost, e);
   if (rc) return rc;
@@ -722,11 +695,7 @@ int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct
   if (!r) abort();
   memset(r, 0, offsetof(struct ring, scratch));
   r->base = (struct coll){.ops = &tcp_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
-  r->timeout_ms = cfg->timeout_ms;
-  r->stop_wait_ms = cfg->stop_wait_ms;
-  r->stop = cfg->stop;
-  r->asked = cfg->asked;
-  r->asked_ctx = cfg->asked_ctx;
+  r->cfg = *cfg;
   uint64_t shortest = cfg->stop && cfg->stop_wait_ms < cfg->timeout_ms ? cfg->stop_wait_ms : cfg->timeout_ms;
   r->note_ms = shortest / 4 > NOTE_MS ? NOTE_MS : shortest / 4 + 1;
   r->prev_waits_for = -1;

@@ -12,7 +12,7 @@
 #include "agent/trainer/coll/coll.h"
 #include "agent/trainer/compute/compute.h"
 
-enum { GPU_ABI = 8, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+enum { GPU_ABI = 9, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 
 struct gpu_config {
   int device; /* index among those that CUDA shows to this process */
@@ -27,18 +27,10 @@ typedef int (*gpu_post_fn)(void *ctx, const char *key, const void *bytes, size_t
 typedef int (*gpu_peek_fn)(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e);
 
 struct nccl_config {
-  int rank, world;
-  uint32_t round;
-  const void *ids; /* n_ids ncclUniqueIds of GPU_ID_SIZE bytes each, equal on every rank */
+  struct coll_config ranks; /* the time for the communicator to come up, and for any collective */
+  const void *ids;          /* n_ids ncclUniqueIds of GPU_ID_SIZE bytes each, equal on every rank */
   int n_ids;
-  uint64_t timeout_ms;               /* for the communicator to come up, and for any collective */
-  uint64_t stop_wait_ms;             /* the same once *stop is set */
-  int ids_version;                   /* version of the NCCL that created the ids, as of ncclGetVersion; 0: unknown */
-  const volatile sig_atomic_t *stop; /* or NULL */
-  coll_exchange_fn exchange;         /* called once by all ranks, before there is a communicator */
-  void *exchange_ctx;
-  coll_asked_fn asked; /* or NULL */
-  void *asked_ctx;
+  int ids_version;  /* version of the NCCL that created the ids, as of ncclGetVersion; 0: unknown */
   gpu_post_fn post; /* where ranks post their positions when one of them is missing; NULL: nowhere */
   gpu_peek_fn peek;
   void *board_ctx;

@@ -159,7 +159,7 @@ void nccl_cut(struct coll *l) {
 
 /* Waits until NCCL says that all ranks are done. */
 static bool finalize(struct nccl *n) {
-  uint64_t end = monotonic_ms() + (n->cfg.timeout_ms < NCCL_END_MS ? n->cfg.timeout_ms : NCCL_END_MS);
+  uint64_t end = monotonic_ms() + (n->cfg.ranks.timeout_ms < NCCL_END_MS ? n->cfg.ranks.timeout_ms : NCCL_END_MS);
   ncclResult_t rc = ncclCommFinalize(n->comm);
   while (rc == ncclSuccess || rc == ncclInProgress) {
     ncclResult_t state = ncclInProgress;
@@ -269,8 +269,9 @@ enum { CARD = 16, PATIENT_MS = 100 };
 
 static int check_config(const struct nccl_config *cfg, struct err *e) {
   int mine = nccl_version();
-  if (cfg->world < 1 || cfg->world > COLL_WORLD_MAX || cfg->rank < 0 || cfg->rank >= cfg->world)
-    return err_set(e, -EINVAL, "rank %d of %d is invalid", cfg->rank, cfg->world);
+  if (cfg->ranks.world < 1 || cfg->ranks.world > COLL_WORLD_MAX || cfg->ranks.rank < 0 ||
+      cfg->ranks.rank >= cfg->ranks.world)
+    return err_set(e, -EINVAL, "rank %d of %d is invalid", cfg->ranks.rank, cfg->ranks.world);
   if (cfg->n_ids < 1 || cfg->n_ids > GPU_IDS_MAX)
     return err_set(e, -EINVAL, "%d ncclUniqueIds; 1 to %d are allowed", cfg->n_ids, GPU_IDS_MAX);
   if (mine < NCCL_OLDEST)
@@ -286,27 +287,27 @@ static int check_config(const struct nccl_config *cfg, struct err *e) {
 
 static int exchange_cards(struct nccl *n, struct err *e) {
   const struct nccl_config *cfg = &n->cfg;
-  if (!cfg->exchange) return 0;
-  uint8_t mine[CARD] = {0}, *all = xcalloc((size_t)cfg->world, CARD);
+  if (!cfg->ranks.exchange) return 0;
+  uint8_t mine[CARD] = {0}, *all = xcalloc((size_t)cfg->ranks.world, CARD);
   uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a of all ids */
   for (size_t i = 0; i < (size_t)cfg->n_ids * GPU_ID_SIZE; i++)
     hash = (hash ^ ((const uint8_t *)cfg->ids)[i]) * 0x100000001B3u;
   int ours = nccl_version();
   le32_put(mine, (uint32_t)ours);
   le64_put(mine + 8, hash);
-  int rc = cfg->exchange(cfg->exchange_ctx, "coll_nccl", mine, CARD, all, (int)cfg->timeout_ms, e);
+  int rc = cfg->ranks.exchange(cfg->ranks.exchange_ctx, "coll_nccl", mine, CARD, all, (int)cfg->ranks.timeout_ms, e);
   if (rc) err_wrap(e, "the ranks could not exchange their NCCL versions");
-  for (int r = 0; r < cfg->world && rc == 0; r++) {
+  for (int r = 0; r < cfg->ranks.world && rc == 0; r++) {
     const uint8_t *card = all + (size_t)r * CARD;
     int theirs = (int)le32_get(card);
     if (theirs != ours)
       rc = err_set(e, -EPROTO,
                    "rank %d has NCCL %d.%d.%d, rank %d has NCCL %d.%d.%d: make all nodes load the same one "
                    "with LD_LIBRARY_PATH",
-                   r, V(theirs), cfg->rank, V(ours));
+                   r, V(theirs), cfg->ranks.rank, V(ours));
     else if (le64_get(card + 8) != hash)
       rc = err_set(e, -EPROTO, "rank %d has other ncclUniqueIds than rank %d; they belong to different rounds", r,
-                   cfg->rank);
+                   cfg->ranks.rank);
   }
   free(all);
   return rc;
@@ -352,7 +353,7 @@ static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
     if (failed) return failed;
     now = monotonic_ms();
     if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
-    if (!n->twin_of && n->cfg.stop && *n->cfg.stop) {
+    if (!n->twin_of && n->cfg.ranks.stop && *n->cfg.ranks.stop) {
       nccl_abort(&n->base, "stopped on request");
       return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");
     }
@@ -398,7 +399,7 @@ int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct co
   int rc = check_config(cfg, e);
   if (rc) return rc;
   struct nccl *n = xcalloc(1, sizeof *n);
-  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
+  n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->ranks.rank, .world = cfg->ranks.world, .lost = -1};
   n->cfg = *cfg;
   n->c = c;
   rc = exchange_cards(n, e);

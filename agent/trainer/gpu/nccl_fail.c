@@ -63,17 +63,13 @@ static void current_call_text(const struct nccl *n, char out[NCCL_CALL_TEXT]) {
 }
 
 uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
-  uint64_t at = since_ms + n->cfg.timeout_ms;
-  if (!n->cfg.stop || !*n->cfg.stop) return at;
-  if (!n->stop_seen_ms) n->stop_seen_ms = monotonic_ms();
-  uint64_t from = n->stop_seen_ms > since_ms ? n->stop_seen_ms : since_ms;
-  return from + n->cfg.stop_wait_ms < at ? from + n->cfg.stop_wait_ms : at;
+  return coll_deadline(&n->cfg.ranks, since_ms, monotonic_ms(), &n->stop_seen_ms);
 }
 
 /* The board. ------------------------------------------------------------------------------------------------------- */
 
 static void board_key(const struct nccl *n, char out[64]) {
-  snprintf(out, 64, BOARD "/%u%s", (unsigned)n->cfg.round, n->twin_of ? "/twin" : "");
+  snprintf(out, 64, BOARD "/%u%s", (unsigned)n->cfg.ranks.round, n->twin_of ? "/twin" : "");
 }
 
 void nccl_post(struct nccl *n, enum board_state state, const char *why) {
@@ -101,14 +97,6 @@ static int read_board(struct nccl *n, struct board_post *posts, struct err *e) {
   return 0;
 }
 
-/* 0, or the agent's request. */
-static int asked_to_leave(struct nccl *n, struct err *why) {
-  uint64_t now = monotonic_ms();
-  if (!n->cfg.asked || now - n->asked_ms < COLL_ASK_MS) return 0;
-  n->asked_ms = now;
-  return n->cfg.asked(n->cfg.asked_ctx, why);
-}
-
 /* The time from waited_ms to the next look at the board. */
 static uint64_t look_gap(uint64_t waited_ms) {
   uint64_t gap = waited_ms / 2;
@@ -130,11 +118,11 @@ static int ask_others(struct nccl *n, enum board_state mine, uint64_t waited_ms,
     read = read_board(n, posts, why);
     if (read == -ECANCELED) asked = read;
     if (read || board_rank_gave_up(posts, n->base.world, self) >= 0 || monotonic_ms() >= end ||
-        (n->cfg.stop && *n->cfg.stop) || board_all_posted(posts, n->base.world, self, n->running))
+        (n->cfg.ranks.stop && *n->cfg.ranks.stop) || board_all_posted(posts, n->base.world, self, n->running))
       break;
     for (int i = 0; i < BOARD_PAUSES && !asked; i++) {
       nccl_nap();
-      asked = asked_to_leave(n, why);
+      asked = coll_asked(&n->cfg.ranks, monotonic_ms(), &n->asked_ms, why);
     }
     if (asked) break;
   }
@@ -227,7 +215,7 @@ int nccl_check_cuda(struct nccl *n, cudaError_t rc, const char *what, struct err
 
 int nccl_ask_agent(struct nccl *n, struct err *e) {
   struct err why = ERR_INIT;
-  return asked_to_leave(n, &why) ? fail_own(n, &why, e) : 0;
+  return coll_asked(&n->cfg.ranks, monotonic_ms(), &n->asked_ms, &why) ? fail_own(n, &why, e) : 0;
 }
 
 int nccl_watch(struct nccl *n, struct err *e) {

@@ -229,47 +229,16 @@ static int ids_from_agents(struct trainer *t, unsigned char *ids, int *n, int *v
       minted_by / 10000, minted_by / 100 % 100, mine / 10000, mine / 100 % 100);
 }
 
-static int join_nccl(struct trainer *t, struct err *e) {
+static int join_nccl(struct trainer *t, const struct coll_config *ranks, struct err *e) {
   unsigned char ids[GPU_IDS_MAX * GPU_ID_SIZE];
-  int n = 0, version = 0;
+  struct nccl_config cfg = {
+      .ranks = *ranks, .ids = ids, .post = post_to_board, .peek = read_board, .board_ctx = t->rdzv};
   if (!t->gpu->coll_create)
     return err_set(e, -ENOTSUP, "this " MODULE " has no collectives, so only a single rank can use it");
-  int rc = ids_from_agents(t, ids, &n, &version, e);
-  if (rc) return rc;
-  struct nccl_config cfg = {.rank = t->rank,
-                            .world = t->world,
-                            .round = rdzv_round(t->rdzv),
-                            .ids = ids,
-                            .n_ids = n,
-                            .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
-                            .stop_wait_ms = STOP_WAIT_MS,
-                            .stop = t->sigterm,
-                            .ids_version = version,
-                            .exchange = exchange,
-                            .exchange_ctx = t->rdzv,
-                            .asked = trainer_asked,
-                            .asked_ctx = t,
-                            .post = post_to_board,
-                            .peek = read_board,
-                            .board_ctx = t->rdzv};
-  rc = t->gpu->coll_create(&cfg, t->c, &t->coll, e);
+  int rc = ids_from_agents(t, ids, &cfg.n_ids, &cfg.ids_version, e);
+  if (rc == 0) rc = t->gpu->coll_create(&cfg, t->c, &t->coll, e);
   if (rc == 0 && rdzv_nccl_up(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
   return rc;
-}
-
-static int join_tcp(struct trainer *t, struct err *e) {
-  struct coll_tcp_config cfg = {.rank = t->rank,
-                                .world = t->world,
-                                .round = rdzv_round(t->rdzv),
-                                .node_addr = rdzv_node_addr(t->rdzv),
-                                .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
-                                .stop_wait_ms = STOP_WAIT_MS,
-                                .stop = t->sigterm,
-                                .exchange = exchange,
-                                .exchange_ctx = t->rdzv,
-                                .asked = trainer_asked,
-                                .asked_ctx = t};
-  return coll_tcp_create(&cfg, &t->coll, e);
 }
 
 int trainer_join_ranks(struct trainer *t, struct err *e) {
@@ -281,6 +250,17 @@ int trainer_join_ranks(struct trainer *t, struct err *e) {
   }
   int rc = t->world > 1 ? compare_devices(t, e) : 0;
   if (rc) return rc;
-  rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
+  struct coll_config ranks = {.rank = t->rank,
+                              .world = t->world,
+                              .round = rdzv_round(t->rdzv),
+                              .node_addr = rdzv_node_addr(t->rdzv),
+                              .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
+                              .stop_wait_ms = STOP_WAIT_MS,
+                              .stop = t->sigterm,
+                              .exchange = exchange,
+                              .exchange_ctx = t->rdzv,
+                              .asked = trainer_asked,
+                              .asked_ctx = t};
+  rc = t->gpu ? join_nccl(t, &ranks, e) : coll_tcp_create(&ranks, &t->coll, e);
   return is_stop(rc) ? with_exit(t, TRAINER_STOPPED, rc) : with_coll_exit(t, rc);
 }

@@ -389,7 +389,7 @@ static bool who_does_not_come_is_named(struct rank *r) {
   struct err e = ERR_INIT;
   uint8_t all[WORLD_MAX * CARD_MAX], card[16] = {0};
   if (r->rank == 2) { /* it exchanges with the others, and then never joins */
-    cfg.exchange = NULL;
+    cfg.ranks.exchange = NULL;
     while (r->s->come[0] < 2) nap(1);
     memcpy(card, r->s->cards[0][0], sizeof card);
     GOOD(exchange(r, "coll_nccl", card, sizeof card, all, LONG_MS, &e));
@@ -408,8 +408,8 @@ static bool who_does_not_come_is_named(struct rank *r) {
 static bool told_to_stop_while_it_comes_up(struct rank *r) {
   struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
-  cfg.world = 2; /* the other one never joins */
-  cfg.exchange = NULL;
+  cfg.ranks.world = 2; /* the other one never joins */
+  cfg.ranks.exchange = NULL;
   r->stop = 1;
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ECANCELED && strstr(e.text, "stopped while"));
   return device_lives(r);
@@ -420,7 +420,7 @@ static bool without_a_thread_none_comes_up(struct rank *r) {
   struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
   pthread_attr_t usual, huge;
-  cfg.exchange = NULL;
+  cfg.ranks.exchange = NULL;
   EXPECT(pthread_getattr_default_np(&usual) == 0 && pthread_attr_init(&huge) == 0);
   EXPECT(pthread_attr_setstacksize(&huge, (size_t)1 << 47) == 0); /* more than there are addresses */
   EXPECT(pthread_setattr_default_np(&huge) == 0);
@@ -435,8 +435,8 @@ static bool without_a_thread_none_comes_up(struct rank *r) {
 static bool the_agent_ends_the_coming_up(struct rank *r) {
   struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
-  cfg.world = 3; /* the third one never joins */
-  cfg.exchange = NULL;
+  cfg.ranks.world = 3; /* the third one never joins */
+  cfg.ranks.exchange = NULL;
   r->s->asked = -ECANCELED;
   uint64_t from = monotonic_ms();
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ECANCELED && strstr(e.text, "the agent ends this round"));

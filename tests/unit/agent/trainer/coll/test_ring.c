@@ -81,15 +81,15 @@ static int asked(void *ctx, struct err *e) {
 }
 
 static bool join(struct rank *r) {
-  struct coll_tcp_config cfg = {.rank = r->rank,
-                                .world = r->world,
-                                .round = 3,
-                                .node_addr = "127.0.0.1",
-                                .timeout_ms = r->timeout_ms,
-                                .exchange = exchange,
-                                .exchange_ctx = r,
-                                .asked = asked,
-                                .asked_ctx = r};
+  struct coll_config cfg = {.rank = r->rank,
+                            .world = r->world,
+                            .round = 3,
+                            .node_addr = "127.0.0.1",
+                            .timeout_ms = r->timeout_ms,
+                            .exchange = exchange,
+                            .exchange_ctx = r,
+                            .asked = asked,
+                            .asked_ctx = r};
   struct err e = ERR_INIT;
   r->c = compute_cpu_create(1, COMPUTE_FP32);
   if (r->world == 1)
@@ -456,14 +456,14 @@ static void test_the_agent_ends_the_forming(void **state) {
   struct err e = ERR_INIT;
   uint64_t from = now_ms();
   struct rank r = {.rank = 0, .world = 2, .meeting = make_meeting(1), .leave_ms = from + 50};
-  struct coll_tcp_config cfg = {.rank = 0,
-                                .world = 2,
-                                .node_addr = "127.0.0.1",
-                                .timeout_ms = PATIENT_MS,
-                                .exchange = exchange,
-                                .exchange_ctx = &r,
-                                .asked = asked,
-                                .asked_ctx = &r};
+  struct coll_config cfg = {.rank = 0,
+                            .world = 2,
+                            .node_addr = "127.0.0.1",
+                            .timeout_ms = PATIENT_MS,
+                            .exchange = exchange,
+                            .exchange_ctx = &r,
+                            .asked = asked,
+                            .asked_ctx = &r};
   snprintf((char *)r.meeting->cards[1], 64, "127.0.0.1");
   le16_put(r.meeting->cards[1] + 64, ntohs(at.sin_port));
   assert_int_equal(coll_tcp_create(&cfg, &l, &e), -ECANCELED);
@@ -483,7 +483,7 @@ static void test_neighbours_that_are_not_there(void **state) {
   struct err e = ERR_INIT;
   struct meeting *m = make_meeting(1);
   struct rank r = {.rank = 0, .world = 2, .meeting = m};
-  struct coll_tcp_config cfg = {
+  struct coll_config cfg = {
       .rank = 0, .world = 2, .node_addr = "localhost", .timeout_ms = 300, .exchange = exchange, .exchange_ctx = &r};
   assert_int_equal(coll_tcp_create(&cfg, &l, &e), -EINVAL);
   assert_non_null(strstr(e.text, "localhost"));
