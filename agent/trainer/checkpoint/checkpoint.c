@@ -171,8 +171,9 @@ int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ck
   return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, needed, why.text);
 }
 
-/* Opens a file of at most max bytes; `want` bytes are expected (0: any). Does not wait for a pipe of that name. */
-static int open_file(const char *path, uint64_t want, uint64_t max, uint64_t *size, struct err *e) {
+/* Reads a file of at most max bytes; `want` bytes are expected (0: any). Does not wait for a pipe of that name. */
+static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *out, struct tally *tally,
+                     struct err *e) {
   struct stat st;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY), rc = 0;
   if (fd < 0 && errno != ELOOP && errno != ENXIO) return err_sys(e, -errno, "%s", path);
@@ -181,21 +182,11 @@ static int open_file(const char *path, uint64_t want, uint64_t max, uint64_t *si
     rc = err_sys(e, -errno, "%s", path);
   else if (!S_ISREG(st.st_mode))
     rc = err_set(e, -EBADMSG, "%s is not a regular file", path);
-  *size = rc ? 0 : (uint64_t)st.st_size;
-  if (rc == 0 && want && *size != want)
-    rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes instead of %" PRIu64, path, *size, want);
-  if (rc == 0 && *size > max) rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes, which is too large", path, *size);
-  if (rc == 0) return fd;
-  close(fd);
-  return rc;
-}
-
-static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *out, struct tally *tally,
-                     struct err *e) {
-  uint64_t size = 0;
-  int fd = open_file(path, want, max, &size, e), rc = 0;
-  if (fd < 0) return fd;
-  tally_begin(tally, size);
+  uint64_t size = rc ? 0 : (uint64_t)st.st_size;
+  if (rc == 0 && want && size != want)
+    rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes instead of %" PRIu64, path, size, want);
+  if (rc == 0 && size > max) rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes, which is too large", path, size);
+  if (rc == 0) tally_begin(tally, size);
   while (rc == 0 && out->len < size) {
     size_t left = (size_t)size - out->len;
     ssize_t n = read(fd, buf_reserve(out, left), left < PIECE_MAX ? left : PIECE_MAX);

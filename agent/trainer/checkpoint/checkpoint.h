@@ -73,6 +73,8 @@ struct ckpt_lock;
 /* For this folder: makes a mutex and a condition, and starts a thread that takes no signals. Else a negative code. */
 int ckpt_thread_start(pthread_t *thread, pthread_mutex_t *mutex, pthread_cond_t *changed, void *(*body)(void *),
                       void *arg);
+/* When a process started, in the kernel's ticks; 0: it has ended. */
+uint64_t ckpt_started_at(uint64_t pid);
 /* Fills in this process: host, boot, pid. */
 void ckpt_lock_self(struct ckpt_owner *me);
 /* Waits for a holder that may be gone, a little longer than CKPT_STALE_MS at most, and sets me->generation. dir must

@@ -31,8 +31,7 @@ struct ckpt_lock {
 
 /* Owners. ---------------------------------------------------------------------------------------------------------- */
 
-/* When a process started, in the kernel's ticks; 0: it has ended. */
-static uint64_t started_at(uint64_t pid) {
+uint64_t ckpt_started_at(uint64_t pid) {
   char path[64], text[1024], state = 0;
   unsigned long long ticks = 0;
   snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
@@ -54,7 +53,7 @@ void ckpt_lock_self(struct ckpt_owner *me) {
   ckpt_word(text, me->boot, sizeof me->boot);
   me->pid_space = stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
   me->pid = (uint64_t)getpid();
-  me->started = started_at(me->pid);
+  me->started = ckpt_started_at(me->pid);
 }
 
 /* Reading the lock. ------------------------------------------------------------------------------------------------ */
@@ -94,7 +93,7 @@ static char *name_beside(const char *path) {
 static enum ckpt_life life_of(const struct seen *s, const struct ckpt_owner *me, int64_t now_ns, int64_t first_ns) {
   const struct ckpt_owner *o = &s->who;
   if (s->known && !strcmp(o->boot, me->boot) && o->pid_space == me->pid_space)
-    return started_at(o->pid) == o->started ? CKPT_ALIVE : CKPT_GONE;
+    return ckpt_started_at(o->pid) == o->started ? CKPT_ALIVE : CKPT_GONE;
   if (now_ns - s->touched_ns > (int64_t)CKPT_STALE_MS * 1000000) return CKPT_GONE;
   return s->touched_ns != first_ns ? CKPT_ALIVE : CKPT_UNKNOWN;
 }

@@ -42,22 +42,6 @@ static int record(struct trainer *t, trainer_calls_fn calls, void *ctx, struct c
   return called ? called : rc;
 }
 
-/* The calls find the twin in t->coll. Only on a device that captures nothing of the collectives there is none. */
-static int rehearse(struct trainer *t, trainer_calls_fn calls, void *ctx, struct coll **twin, struct err *e) {
-  struct compute_graph *graph = NULL;
-  struct coll *own = t->coll;
-  int rc = coll_twin(own, twin, e);
-  if (rc) return rc;
-  if (*twin) t->coll = *twin;
-  rc = record(t, calls, ctx, &graph, e);
-  t->coll = own;
-  if (rc)
-    coll_abort(*twin, e->text);
-  else
-    compute_graph_destroy(t->c, graph);
-  return rc;
-}
-
 /* The first rank for which this holds; some rank has it. In two steps, because a sum has a limited number of numbers. */
 static int find_first(struct trainer *t, bool mine, int *first, struct err *e) {
   _Static_assert(COLL_WORLD_MAX <= COLL_SUM_MAX * COLL_SUM_MAX, "a rank is two digits");
@@ -92,12 +76,20 @@ static int agree(struct trainer *t, int rc, bool echo, struct err *why) {
 
 /* 0: all ranks can. 1: not all, see `why`. */
 static int rehearse_together(struct trainer *t, trainer_calls_fn calls, void *ctx, struct err *why) {
-  struct coll *twin = NULL;
+  struct coll *twin = NULL, *own = t->coll;
+  struct compute_graph *graph = NULL;
   struct compute_mark mark;
   int rc = compute_record(t->c, &mark, why);
   if (rc == 0) rc = trainer_wait(t, mark, t->queued.step, why);
   if (rc) return rc;
-  rc = rehearse(t, calls, ctx, &twin, why);
+  rc = coll_twin(own, &twin, why);
+  if (rc == 0) {
+    if (twin) t->coll = twin; /* where the calls find it; only a device that captures no collectives has none */
+    rc = record(t, calls, ctx, &graph, why);
+    t->coll = own;
+    if (rc) coll_abort(twin, why->text);
+    if (rc == 0) compute_graph_destroy(t->c, graph);
+  }
   t->exit = TRAINER_SYSTEM; /* a failed rehearsal has set it, and does not end the run */
   if (rc != -ECANCELED && rc != -EPIPE)
     rc = agree(t, rc, rc == -ECONNRESET || rc == -ECONNABORTED || rc == -ETIMEDOUT, why);

@@ -211,31 +211,29 @@ static int ids_from_rank_0(struct trainer *t, unsigned char *ids, struct err *e)
   return rc;
 }
 
-/* The ids of the round, which the agents created. The major and minor version of NCCL must be equal. */
-static int ids_from_agents(struct trainer *t, unsigned char *ids, int *n, int *version, struct err *e) {
-  int minted_by = 0, mine = t->gpu->nccl_version();
-  int rc = rdzv_nccl_ids(t->rdzv, ids, (size_t)GPU_IDS_MAX * GPU_ID_SIZE, n, &minted_by, (int)t->o.coll_timeout_ms);
-  if (rc == -ENOTSUP) {
-    *n = 1;
-    return ids_from_rank_0(t, ids, e);
-  }
-  if (rc) return explain(t->rdzv, rc, e);
-  *version = minted_by;
-  if (mine / 100 == minted_by / 100) return 0;
-  return err_set(
-      e, -EINVAL,
-      "the agents created the ncclUniqueIds with NCCL %d.%d, but this program has NCCL %d.%d; make both load the "
-      "same libnccl.so.2, with LD_LIBRARY_PATH or the agent's --nccl-library",
-      minted_by / 10000, minted_by / 100 % 100, mine / 10000, mine / 100 % 100);
-}
-
 static int join_nccl(struct trainer *t, const struct coll_config *ranks, struct err *e) {
   unsigned char ids[GPU_IDS_MAX * GPU_ID_SIZE];
   struct nccl_config cfg = {
       .ranks = *ranks, .ids = ids, .post = post_to_board, .peek = read_board, .board_ctx = t->rdzv};
   if (!t->gpu->coll_create)
     return err_set(e, -ENOTSUP, "this " MODULE " has no collectives, so only a single rank can use it");
-  int rc = ids_from_agents(t, ids, &cfg.n_ids, &cfg.ids_version, e);
+  /* The ids of the round, which the agents created. The major and minor version of NCCL must be equal. */
+  int minted_by = 0, mine = t->gpu->nccl_version();
+  int rc = rdzv_nccl_ids(t->rdzv, ids, sizeof ids, &cfg.n_ids, &minted_by, (int)t->o.coll_timeout_ms);
+  if (rc == -ENOTSUP) {
+    cfg.n_ids = 1;
+    rc = ids_from_rank_0(t, ids, e);
+  } else if (rc) {
+    rc = explain(t->rdzv, rc, e);
+  } else if (mine / 100 != minted_by / 100) {
+    rc = err_set(
+        e, -EINVAL,
+        "the agents created the ncclUniqueIds with NCCL %d.%d, but this program has NCCL %d.%d; make both load the "
+        "same libnccl.so.2, with LD_LIBRARY_PATH or the agent's --nccl-library",
+        minted_by / 10000, minted_by / 100 % 100, mine / 10000, mine / 100 % 100);
+  } else {
+    cfg.ids_version = minted_by;
+  }
   if (rc == 0) rc = t->gpu->coll_create(&cfg, t->c, &t->coll, e);
   if (rc == 0 && rdzv_nccl_up(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
   return rc;

@@ -63,26 +63,24 @@ static int evaluate_if_due(struct trainer *t, struct err *e) {
   return rc || t->stop ? rc : trainer_evaluate(t, e);
 }
 
-static int run_step(struct trainer *t, struct err *e) {
-  uint64_t every = t->o.checkpoint_every.steps;
-  throttle(t);
-  int rc = trainer_asked_to_leave(t, e);
-  if (rc == 0) rc = trainer_queue_step(t, e);
-  if (rc == 0 && every && t->queued.step % every == 0) rc = trainer_save_begin(t, e);
-  if (rc == 0 && slots_full(&t->slots)) rc = trainer_read_and_report(t, e);
-  if (rc == 0 && t->clock) rc = trainer_save_begin(t, e);
-  t->clock = false;
-  if (rc == 0) rc = trainer_save_poll(t, e);
-  if (rc == 0 && t->checkpoint) rc = save_as_asked(t, e);
-  return rc || t->queued.step == t->last_step ? rc : evaluate_if_due(t, e); /* the end has its own evaluation */
-}
-
 int trainer_loop(struct trainer *t, struct err *e) {
+  uint64_t every = t->o.checkpoint_every.steps;
   int rc = 0;
   /* Without a folder there are no checkpoints to ask for. */
   if (t->o.checkpoint_dir && rdzv_can_checkpoint(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
   t->begin_us = t->reported_us = t->rate.since_us = trainer_now_us();
-  while (t->queued.step < t->last_step && !t->stop && rc == 0) rc = run_step(t, e);
+  while (t->queued.step < t->last_step && !t->stop && rc == 0) {
+    throttle(t);
+    rc = trainer_asked_to_leave(t, e);
+    if (rc == 0) rc = trainer_queue_step(t, e);
+    if (rc == 0 && every && t->queued.step % every == 0) rc = trainer_save_begin(t, e);
+    if (rc == 0 && slots_full(&t->slots)) rc = trainer_read_and_report(t, e);
+    if (rc == 0 && t->clock) rc = trainer_save_begin(t, e);
+    t->clock = false;
+    if (rc == 0) rc = trainer_save_poll(t, e);
+    if (rc == 0 && t->checkpoint) rc = save_as_asked(t, e);
+    if (rc == 0 && t->queued.step < t->last_step) rc = evaluate_if_due(t, e); /* the end has its own evaluation */
+  }
   if (rc == 0) rc = drain(t, e);
   if (rc) return rc;
   rc = t->checkpoint ? save_as_asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);

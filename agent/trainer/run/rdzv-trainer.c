@@ -53,29 +53,27 @@ static void catch_signals(void) {
   sigaction(SIGINT, &a, NULL);
 }
 
-static int finish_run(struct trainer *t, struct err *e) {
+/* From the step that all agreed on to the end, or to a requested stop. */
+static int train_to_end(struct trainer *t, struct err *e) {
+  int rc = trainer_loop(t, e);
+  if (rc) return rc;
+  if (t->done.step < t->last_step) {
+    t->exit = TRAINER_STOPPED;
+    return trainer_report_stop(t, e);
+  }
   uint32_t crc = 0;
   t->exit = TRAINER_DONE;
   /* No rank is done before all are: a rank that can still fail needs the others' places in the job. */
-  int rc = with_coll_exit(t, coll_barrier(t->coll, e));
+  rc = with_coll_exit(t, coll_barrier(t->coll, e));
   if (rc == 0 && t->rank == 0) rc = trainer_finish_weights(t, &crc, e);
   if (rc == 0 && t->rank == 0) rc = trainer_report_end(t, crc, e);
   if (rc == 0) rdzv_done(t->rdzv);
   return rc;
 }
 
-/* From the step that all agreed on to the end, or to a requested stop. */
-static int train_to_end(struct trainer *t, struct err *e) {
-  int rc = trainer_loop(t, e);
-  if (rc) return rc;
-  if (t->done.step >= t->last_step) return finish_run(t, e);
-  t->exit = TRAINER_STOPPED;
-  return trainer_report_stop(t, e);
-}
-
 static int run_trainer(struct trainer *t, struct err *e) {
   bool bench = t->o.bench.kind != BENCH_NONE;
-  int rc = bench ? trainer_setup_bench(t, e) : trainer_setup(t, e);
+  int rc = trainer_setup(t, e);
   if (bench) {
     if (rc) return rc;
     catch_signals();
@@ -95,20 +93,11 @@ static int run_trainer(struct trainer *t, struct err *e) {
 
 /* Microseconds since the kernel started this process, with a resolution of 10 ms. */
 static uint64_t since_start_us(void) {
-  char text[1024] = "";
-  unsigned long long ticks = 0;
   struct timespec now;
-  FILE *f = fopen("/proc/self/stat", "re");
-  size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-  if (f) fclose(f);
-  text[n] = 0;
-  const char *p = strrchr(text, ')'); /* behind the name: 20 fields, then starttime */
-  if (!p ||
-      sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &ticks) != 1)
-    return 0;
+  uint64_t ticks = ckpt_started_at((uint64_t)getpid());
   clock_gettime(CLOCK_BOOTTIME, &now);
   double us = ((double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)ticks / (double)sysconf(_SC_CLK_TCK)) * 1e6;
-  return us > 0 ? (uint64_t)us : 0;
+  return ticks && us > 0 ? (uint64_t)us : 0;
 }
 
 /* SIGTERM may be pending or arrive now; it is delivered only during the wait. */

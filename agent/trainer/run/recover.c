@@ -72,64 +72,30 @@ bool trainer_can_recover(const struct trainer *t, int rc) {
   return t->c && t->model.params && in_place(t) && lost && others && !stops;
 }
 
-/* Leaving. --------------------------------------------------------------------------------------------------------- */
-
-/* After rdzv_rejoin: no rank uses the collectives of the last round. */
-static int end_round(struct trainer *t, struct err *e) {
-  coll_cut(t->coll);
-  int rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
-  if (rc) return rc;
-  slots_drop_graphs(&t->slots); /* they hold parts of the collectives, so they go before coll_destroy */
-  compute_block_updates(t->c, false);
-  coll_destroy(t->coll);
-  t->coll = NULL;
-  rc = trainer_discard_queued(t, e);
-  /* The requests are repeated in the next round. Those of the steps just read go too, since others read them before. */
-  t->stop = t->checkpoint = t->clock = false;
-  t->requested = 0;
-  return rc;
-}
-
-/* Agreeing. -------------------------------------------------------------------------------------------------------- */
-
-static int compare_steps(struct trainer *t, int *root, bool *all_equal, struct err *e) {
+int trainer_agree(struct trainer *t, struct err *e) {
   struct standing mine = {.step = t->done.step, .has_state = t->has_state};
   struct standing *all = xcalloc((size_t)t->world, sizeof *all);
-  *root = -1;
-  *all_equal = true;
-  int rc = trainer_exchange(t, "rdzv-trainer.standing", &mine, sizeof mine, all, e);
-  for (int i = 0; rc == 0 && i < t->world; i++)
-    if (all[i].has_state && (*root < 0 || all[i].step > all[*root].step)) *root = i;
-  for (int i = 0; rc == 0 && *root >= 0 && i < t->world; i++)
-    *all_equal &= all[i].has_state && all[i].step == all[*root].step;
-  t->behind = rc == 0 && *root >= 0 && (!mine.has_state || mine.step != all[*root].step);
-  free(all);
-  return rc;
-}
-
-/* Like a checkpoint from the root, with the same checks. */
-static int give_state(struct trainer *t, int root, struct err *e) {
-  struct buf bytes = BUF_INIT;
-  size_t size = trainer_packed_size(t);
-  int rc = 0;
-  if (t->rank == root) {
-    rc = trainer_pack(t, &bytes, e);
-  } else {
-    buf_reserve(&bytes, size);
-    bytes.len = size;
-  }
-  if (rc == 0) rc = with_coll_exit(t, trainer_broadcast(t, "sending the state from", &bytes, root, e));
-  if (rc == 0 && t->behind) rc = trainer_unpack(t, bytes.data, bytes.len, "the state of another rank", e);
-  buf_finish(&bytes);
-  return rc;
-}
-
-int trainer_agree(struct trainer *t, struct err *e) {
-  int root = -1, rc = 0;
+  int root = -1, rc = in_place(t) ? trainer_exchange(t, "rdzv-trainer.standing", &mine, sizeof mine, all, e) : 0;
   bool all_equal = true;
-  if (in_place(t)) rc = compare_steps(t, &root, &all_equal, e);
+  for (int i = 0; rc == 0 && i < t->world; i++)
+    if (all[i].has_state && (root < 0 || all[i].step > all[root].step)) root = i;
+  for (int i = 0; root >= 0 && i < t->world; i++) all_equal &= all[i].has_state && all[i].step == all[root].step;
+  t->behind = root >= 0 && (!mine.has_state || mine.step != all[root].step);
+  free(all);
   if (rc == 0 && root < 0) rc = trainer_resume(t, e);
-  if (rc == 0 && root >= 0 && !all_equal) rc = give_state(t, root, e);
+
+  if (rc == 0 && root >= 0 && !all_equal) { /* like a checkpoint from the root, with the same checks */
+    struct buf bytes = BUF_INIT;
+    if (t->rank == root) {
+      rc = trainer_pack(t, &bytes, e);
+    } else {
+      buf_reserve(&bytes, trainer_packed_size(t));
+      bytes.len = trainer_packed_size(t);
+    }
+    if (rc == 0) rc = with_coll_exit(t, trainer_broadcast(t, "sending the state from", &bytes, root, e));
+    if (rc == 0 && t->behind) rc = trainer_unpack(t, bytes.data, bytes.len, "the state of another rank", e);
+    buf_finish(&bytes);
+  }
   if (rc) return rc;
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
@@ -181,7 +147,20 @@ static int recover_once(struct trainer *t, const struct err *why, struct times *
     return err_set(e, rc == -ECANCELED ? -EINTR : rc, "%s",
                    *t->sigterm ? "stopped while waiting for the next round" : rdzv_error(t->rdzv));
   }
-  rc = end_round(t, e);
+
+  /* No rank uses the collectives of the last round now. */
+  coll_cut(t->coll);
+  rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
+  if (rc == 0) {
+    slots_drop_graphs(&t->slots); /* they hold parts of the collectives, so they go before coll_destroy */
+    compute_block_updates(t->c, false);
+    coll_destroy(t->coll);
+    t->coll = NULL;
+    rc = trainer_discard_queued(t, e);
+    /* The requests are repeated in the next round. Those of the steps just read go too: others read them before. */
+    t->stop = t->checkpoint = t->clock = false;
+    t->requested = 0;
+  }
   at->ended = trainer_now_us();
   if (rc == 0) rc = trainer_enter_round(t, e);
   if (rc == 0) rc = trainer_join_ranks(t, e);

@@ -182,57 +182,34 @@ static int open_files(struct trainer *t, struct err *e) {
 }
 
 int trainer_setup(struct trainer *t, struct err *e) {
+  bool bench = t->o.bench.kind != BENCH_NONE;
   t->metrics.fd = -1;
   int rc = meet_agent(t, e);
   trainer_end_phase(t, PHASE_AGENT);
-  wait_log_begin(t->waits, NULL, NULL, "reading --data %s", t->o.data);
-  if (rc == 0) rc = with_exit(t, TRAINER_DATA, open_data(t, e));
+  if (!bench) wait_log_begin(t->waits, NULL, NULL, "reading --data %s", t->o.data);
+  if (rc == 0 && !bench) rc = with_exit(t, TRAINER_DATA, open_data(t, e));
   trainer_end_phase(t, PHASE_DATA);
   wait_log_begin(t->waits, NULL, NULL, "opening the device");
   if (rc == 0) rc = trainer_open_device(t, e);
-  if (rc == 0) rc = trainer_choose_capture(t, "steps", e);
+  if (rc == 0 && !bench) rc = trainer_choose_capture(t, "steps", e);
   trainer_end_phase(t, PHASE_DEVICE);
-  wait_log_begin(t->waits, NULL, NULL, "making the model%s%s", t->o.init_weights ? " from --init-weights " : "",
-                 t->o.init_weights ? t->o.init_weights : "");
-  if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
-  if (rc == 0) rc = first_weights(t, e);
-  wait_log_begin(t->waits, NULL, NULL, "opening files and memory for checkpoints");
-  if (rc == 0) rc = open_files(t, e);
+  if (bench) {
+    if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
+    if (rc == 0) rc = with_exit(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
+  } else {
+    wait_log_begin(t->waits, NULL, NULL, "making the model%s%s", t->o.init_weights ? " from --init-weights " : "",
+                   t->o.init_weights ? t->o.init_weights : "");
+    if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
+    if (rc == 0) rc = first_weights(t, e);
+    wait_log_begin(t->waits, NULL, NULL, "opening files and memory for checkpoints");
+    if (rc == 0) rc = open_files(t, e);
+  }
   trainer_end_phase(t, PHASE_MODEL);
-  if (rc == 0) trainer_offer_rejoin(t);
+  if (rc == 0 && !bench) trainer_offer_rejoin(t);
   wait_log_begin(t->waits, NULL, NULL, "connecting to the other ranks");
   if (rc == 0) rc = trainer_join_ranks(t, e);
   wait_log_end(t->waits);
   trainer_end_phase(t, PHASE_COMMUNICATORS);
-  return rc;
-}
-
-int trainer_setup_bench(struct trainer *t, struct err *e) {
-  t->metrics.fd = -1;
-  int rc = meet_agent(t, e);
-  wait_log_begin(t->waits, NULL, NULL, "opening the device");
-  if (rc == 0) rc = trainer_open_device(t, e);
-  if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
-  if (rc) return rc;
-  rc = with_exit(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
-  wait_log_begin(t->waits, NULL, NULL, "connecting to the other ranks");
-  if (rc == 0) rc = trainer_join_ranks(t, e);
-  wait_log_end(t->waits);
-  return rc;
-}
-
-/* If the shares have changed with the world size: allocates new memory, and moves the state through the host. */
-static int renew_memory(struct trainer *t, struct err *e) {
-  struct buf state = BUF_INIT;
-  if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows)
-    return with_exit(t, TRAINER_SYSTEM, model_renew_grads(&t->model, e));
-  int rc = trainer_pack(t, &state, e);
-  if (rc == 0) {
-    free_model(t);
-    rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
-  }
-  if (rc == 0) rc = trainer_unpack(t, state.data, state.len, "this rank's own state", e);
-  buf_finish(&state);
   return rc;
 }
 
@@ -245,7 +222,20 @@ int trainer_enter_round(struct trainer *t, struct err *e) {
   trainer_log_waits(t);
   int rc = trainer_choose_capture(t, "steps", e);
   if (rc == 0) rc = open_files(t, e);
-  return rc ? rc : renew_memory(t, e);
+  if (rc) return rc;
+  if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows)
+    return with_exit(t, TRAINER_SYSTEM, model_renew_grads(&t->model, e));
+
+  /* The shares have changed with the world size: new memory, and the state moves through the host. */
+  struct buf state = BUF_INIT;
+  rc = trainer_pack(t, &state, e);
+  if (rc == 0) {
+    free_model(t);
+    rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
+  }
+  if (rc == 0) rc = trainer_unpack(t, state.data, state.len, "this rank's own state", e);
+  buf_finish(&state);
+  return rc;
 }
 
 /* Graphs are destroyed before the collectives that were captured in them. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a run: to the host and back, as bytes, and from a checkpoint at the start. save.c decides when it is
- * written.
+/* The state of a run: to the host and back, as bytes, from a checkpoint at the start, and to checkpoints while training
+ * continues (below).
  *
  * The loss of a state is that of its step. If the host has read that step, it knows the loss. Otherwise the step is
  * still queued, and its loss is copied from the device behind it. A step that was aborted leaves a loss on the device
@@ -80,12 +80,14 @@ static struct span loss_in_stage(const struct trainer *t, struct compute_buf *st
   return span_of(stage, t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS, 1);
 }
 
-int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
+/* Allocates host memory for a whole state. */
+static int alloc_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
   size_t n = t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS + 1;
   return with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
-int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
+/* Queues copies of the state, as it is behind the queued steps, to a stage. */
+static int download(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
   for (int i = 0; i < state_parts(t) && rc == 0; i++)
     rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
@@ -93,15 +95,16 @@ int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct 
   return with_exit(t, TRAINER_SYSTEM, rc);
 }
 
-/* Each step adds one to the counters that were copied with the state. A blocked update does not. */
-bool trainer_state_is_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
+/* Behind a mark: whether the state in a stage is that behind step at->step. Each step adds one to the counters that were
+ * copied with the state. A blocked update does not. */
+static bool is_state_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
   struct compute_opt_counters v;
   memcpy(&v, compute_host(t->c, counters_in_stage(t, stage)), sizeof v);
   return trainer_steps_counted(&v) - trainer_steps_counted(&t->counters) == at->step - t->done.step;
 }
 
-struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
-                                     const struct run_position *at) {
+/* Behind a mark: the state in a stage. It points into the stage. */
+static struct ckpt_state read_state(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
   struct ckpt_state s = {
       .kind = checkpoint_kind(t), .step = at->step, .epoch = at->epoch, .position = at->position, .padded = true};
   s.last_loss = at->step == t->done.step ? t->loss : (double)*compute_host(t->c, loss_in_stage(t, stage));
@@ -114,7 +117,7 @@ struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf
 static int upload_state(struct trainer *t, const struct ckpt_state *s, struct err *e) {
   struct compute_buf *stage = NULL;
   size_t bytes = t->model.n_params * sizeof(float);
-  int rc = trainer_state_stage(t, &stage, e);
+  int rc = alloc_stage(t, &stage, e);
   for (int i = 0; i < state_parts(t) && rc == 0; i++) {
     float *part = compute_host(t->c, in_stage(t, stage, i));
     memcpy(part, i == 0 ? s->params : s->states[i - 1], bytes);
@@ -196,19 +199,6 @@ static int find_named(struct trainer *t, struct found *f, struct err *e) {
   return NAMED;
 }
 
-/* The step of the last checkpoint that this job wrote in earlier rounds, as far as the agents of this round know. */
-static int ask_saved(struct trainer *t, uint64_t *step, struct err *e) {
-  uint64_t mine = rdzv_saved_step(t->rdzv);
-  *step = 0;
-  if (rdzv_alone(t->rdzv)) return 0;
-  uint64_t *all = xcalloc((size_t)t->world, sizeof *all);
-  int rc = trainer_exchange(t, "rdzv-trainer.saved", &mine, sizeof mine, all, e);
-  for (int i = 0; rc == 0 && i < t->world; i++)
-    if (all[i] > *step) *step = all[i];
-  free(all);
-  return rc;
-}
-
 /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
 static int check_lost(struct trainer *t, const struct found *f, uint64_t saved, struct err *e) {
   const char *dir = t->o.checkpoint_dir;
@@ -282,20 +272,6 @@ int trainer_broadcast(struct trainer *t, const char *what, struct buf *bytes, in
   return rc;
 }
 
-/* Sends rank 0's bytes to all ranks. A rank refuses a size that does not fit this run. */
-static int share_checkpoint(struct trainer *t, struct buf *bytes, struct err *e) {
-  struct ckpt_kind want = checkpoint_kind(t);
-  double size = (double)bytes->len;
-  int rc = coll_sum(t->coll, &size, 1, e); /* the others have none */
-  if (rc || size == 0) return rc;
-  if (size != (double)ckpt_size(&want)) return err_set(e, -EPROTO, "rank 0 resumes from a checkpoint of another size");
-  if (t->rank != 0) {
-    buf_reserve(bytes, (size_t)size);
-    bytes->len = (size_t)size;
-  }
-  return trainer_broadcast(t, "sending the checkpoint from", bytes, 0, e);
-}
-
 size_t trainer_packed_size(const struct trainer *t) {
   struct ckpt_kind kind = checkpoint_kind(t);
   return ckpt_size(&kind);
@@ -304,11 +280,11 @@ size_t trainer_packed_size(const struct trainer *t) {
 int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
   struct compute_buf *stage = NULL;
   wait_log_begin(t->waits, NULL, NULL, "copying the state from %s", t->c->device);
-  int rc = trainer_state_stage(t, &stage, e);
-  if (rc == 0) rc = trainer_state_download(t, stage, e);
+  int rc = alloc_stage(t, &stage, e);
+  if (rc == 0) rc = download(t, stage, e);
   if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
   if (rc == 0) {
-    struct ckpt_state s = trainer_state_read(t, stage, &t->done);
+    struct ckpt_state s = read_state(t, stage, &t->done);
     ckpt_encode(&s, out);
   }
   compute_free(t->c, stage);
@@ -338,10 +314,29 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
 
 int trainer_resume(struct trainer *t, struct err *e) {
   struct buf bytes = BUF_INIT;
-  uint64_t saved = 0;
-  int rc = ask_saved(t, &saved, e);
+  int rc = 0;
+
+  /* The step of the last checkpoint that this job wrote in earlier rounds, as far as the agents of this round know. */
+  uint64_t mine = rdzv_saved_step(t->rdzv), saved = 0;
+  if (!rdzv_alone(t->rdzv)) {
+    uint64_t *all = xcalloc((size_t)t->world, sizeof *all);
+    rc = trainer_exchange(t, "rdzv-trainer.saved", &mine, sizeof mine, all, e);
+    for (int i = 0; rc == 0 && i < t->world; i++) saved = all[i] > saved ? all[i] : saved;
+    free(all);
+  }
   if (rc == 0) rc = find_start(t, saved, &bytes, e);
-  if (rc == 0) rc = with_coll_exit(t, share_checkpoint(t, &bytes, e));
+
+  /* Rank 0's bytes go to all ranks. A rank refuses a size that does not fit this run. */
+  double size = (double)bytes.len;
+  if (rc == 0) rc = with_coll_exit(t, coll_sum(t->coll, &size, 1, e)); /* the others have none */
+  if (rc == 0 && size > 0 && size != (double)trainer_packed_size(t))
+    rc = with_coll_exit(t, err_set(e, -EPROTO, "rank 0 resumes from a checkpoint of another size"));
+  if (rc == 0 && size > 0) {
+    buf_reserve(&bytes, (size_t)size - bytes.len);
+    bytes.len = (size_t)size;
+    rc = with_coll_exit(t, trainer_broadcast(t, "sending the checkpoint from", &bytes, 0, e));
+  }
+
   if (rc == 0 && bytes.len) {
     rc = trainer_unpack(t, bytes.data, bytes.len, "the checkpoint that rank 0 resumes from", e);
     t->save.begun = rc == 0; /* it is already on disk */
@@ -386,5 +381,241 @@ int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
     }
   }
   compute_free(t->c, stage);
+  return rc;
+}
+
+/* Checkpoints while training continues.
+ *
+ *   begin     Queues copies of the state behind the queued steps, and a mark behind them. They copy the state behind
+ *             step queued.step, however far the device is. The host does not wait. A device copies between two steps.
+ *             On a CPU it is a memcpy.
+ *   poll      Once per step. When the mark is done, the floats go to the writer's thread. When the thread has written
+ *             them, its result is reported.
+ *             If an update before the copies was blocked, they hold the weights of an earlier step. The counters that
+ *             were copied with them show it, and the checkpoint is dropped.
+ *   wait      The checkpoint is needed now: it was requested, or the run ends.
+ *
+ * The run loses the time of the copy: on a CPU the host's time, on a device the device's time plus the host's time to
+ * queue it. stall_us is the sum. The memory cost is one more copy of the state on the host, pinned.
+ *
+ * If a checkpoint is due while the one before is still being written, the disk is too slow for --checkpoint-every. The
+ * run then waits for a while and logs it. After that it skips the checkpoint, so that the other ranks do not wait
+ * longer than --coll-timeout. A full disk skips checkpoints too, until there is room. The last one of a run and a
+ * requested one must succeed.
+ *
+ * Only rank 0 writes, but all ranks call these functions at the same step. While they wait together they meet several
+ * times a second, so that no rank takes the writer for dead. */
+
+enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, LOG_EVERY_US = 60 * 1000 * 1000 };
+
+int trainer_save_open(struct trainer *t, struct err *e) {
+  if (t->rank != 0 || !t->o.checkpoint_dir) return 0;
+  int rc = alloc_stage(t, &t->save.stage, e);
+  if (rc == 0)
+    rc =
+        with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &t->save.stamps, e));
+  t->save.clock_us = trainer_now_us();
+  return rc ? rc
+            : ckpt_writer_create(t->o.checkpoint_dir, (int)t->o.keep_checkpoints, t->save.lock, &t->save.writer, e);
+}
+
+/* A writer that does not return keeps its memory; the process ends soon. */
+void trainer_save_close(struct trainer *t) {
+  struct ckpt_writer *w = t->save.writer;
+  bool ended = ckpt_writer_destroy(w, LEAVE_MS);
+  if (!ended) log_warn("%s does not respond; the last checkpoint is incomplete", t->o.checkpoint_dir);
+  if (ended) compute_free(t->c, t->save.stage);
+  if (ended) ckpt_lock_release(t->save.lock);
+  if (t->c) compute_free(t->c, t->save.stamps);
+  t->save = (struct saving){0};
+}
+
+/* The loop waits for a checkpoint from now on, or goes on. The agent takes that time off the useful time. */
+static void set_waiting(struct trainer *t, bool on) {
+  bool before = t->save.depth > 0;
+  t->save.depth += on ? 1 : -1;
+  if (before != (t->save.depth > 0) && rdzv_saving(t->rdzv, on)) log_warn("%s", rdzv_error(t->rdzv));
+}
+
+/* Handles the writer's result for one checkpoint. */
+static int on_written(struct trainer *t, const struct ckpt_written *r, struct err *e) {
+  char name[CKPT_NAME_MAX];
+  if (r->full && !t->save.wanted) {
+    /* The disk is full. Training continues, and the next checkpoint that is due is tried. */
+    uint64_t now = trainer_now_us();
+    t->save.begun = false;
+    t->save.left_out++;
+    if (!t->save.full_logged_us || now - t->save.full_logged_us >= LOG_EVERY_US) {
+      t->save.full_logged_us = now;
+      log_warn("%s; the run continues and tries again at the next checkpoint; free some space", r->why.text);
+    }
+    return 0;
+  }
+  if (r->rc) {
+    err_set(e, r->rc, "%s", r->why.text);
+    return with_exit(t, r->rc == -EBUSY ? TRAINER_DATA : TRAINER_FILES, r->rc); /* -EBUSY: another job's folder now */
+  }
+  t->save.written = r->id.step;
+  trainer_save_report(t, r->id.step);
+  if (r->unpruned.code) log_warn("old checkpoints: %s", r->unpruned.text);
+  ckpt_name_format(&r->id, name);
+  metrics_begin(&t->metrics, "checkpoint");
+  metrics_uint(&t->metrics, "step", r->id.step);
+  metrics_text(&t->metrics, "name", name);
+  metrics_uint(&t->metrics, "bytes", r->bytes);
+  metrics_real(&t->metrics, "stall_ms", (double)t->save.stall_us / 1000);
+  metrics_real(&t->metrics, "write_ms", (double)r->us / 1000);
+  metrics_uint(&t->metrics, "waited_for", t->save.waited_for);
+  metrics_uint(&t->metrics, "left_out", t->save.left_out);
+  return with_exit(t, TRAINER_FILES, metrics_end(&t->metrics, e));
+}
+
+static struct span stamp(const struct trainer *t, size_t i) {
+  return span_of(t->save.stamps, i * COMPUTE_STAMP, COMPUTE_STAMP);
+}
+
+/* Advances the checkpoint in progress, for timeout_ms at most. 1: none is in progress now. */
+static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
+  struct ckpt_written r;
+  if (t->save.copying) {
+    int rc = compute_done(t->c, t->save.mark, e);
+    if (rc < 0) return with_exit(t, TRAINER_SYSTEM, rc);
+    if (rc == 0 && !timeout_ms) return 0;
+    if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
+    if (rc < 0) return rc;
+    if (!is_state_of(t, t->save.stage, &t->save.at)) {
+      /* Its copy was queued behind an update that was blocked, because the round fails. */
+      t->save.copying = t->save.begun = false;
+      if (!t->save.wanted) return 1;
+      err_set(e, -EPROTO, "the checkpoint of step %llu was not written, because that step was not completed",
+              (unsigned long long)t->save.at.step);
+      return with_exit(t, TRAINER_SYSTEM, -EPROTO);
+    }
+    /* The time in which the device did nothing else, by its own clock. A CPU has none, and the host's time includes it. */
+    uint64_t ns[2];
+    memcpy(ns, compute_host(t->c, stamp(t, 0)), sizeof ns);
+    uint64_t us = ns[1] > ns[0] ? (ns[1] - ns[0]) / 1000 : 0;
+    t->save.stall_us += us;
+    t->checkpoint_us += us;
+    struct ckpt_state s = read_state(t, t->save.stage, &t->save.at);
+    t->save.copying = false;
+    struct ckpt_marker about = t->marker;
+    about.id = t->save.id;
+    ckpt_writer_begin(t->save.writer, &about, &s);
+  }
+  if (ckpt_writer_wait(t->save.writer, timeout_ms, &r)) {
+    int rc = on_written(t, &r, e);
+    return rc ? rc : 1;
+  }
+  return !ckpt_writer_busy(t->save.writer);
+}
+
+int trainer_save_poll(struct trainer *t, struct err *e) {
+  if (!t->save.writer || (!t->save.copying && !t->save.under_way)) return 0;
+  int rc = advance_save(t, 0, e);
+  if (rc == 1) t->save.under_way = false;
+  return rc < 0 ? rc : 0;
+}
+
+/* For as long as the run stands still because of the checkpoint in progress. */
+static void log_wait(struct trainer *t) {
+  if (t->save.writer)
+    wait_log_begin(t->waits, ckpt_writer_tally(t->save.writer), NULL, "writing the checkpoint of step %llu to %s",
+                   (unsigned long long)t->save.at.step, t->o.checkpoint_dir);
+}
+
+/* The checkpoint before is still being written. 1: it is done now. 0: skip this one. */
+static int wait_for_last(struct trainer *t, struct err *e) {
+  uint64_t from = trainer_now_us(), limit = (uint64_t)t->o.coll_timeout_ms * 1000 / 2;
+  int rc = advance_save(t, 0, e);
+  if (rc) return rc;
+  if (!t->save.waited_for || from - t->save.slow_logged_us >= LOG_EVERY_US) {
+    t->save.slow_logged_us = from;
+    log_warn("%s is too slow for --checkpoint-every: the run waits until the checkpoint of step %llu is written",
+             t->o.checkpoint_dir, (unsigned long long)t->save.at.step);
+  }
+  t->save.waited_for++;
+  log_wait(t);
+  while (rc == 0 && trainer_now_us() - from < limit) {
+    rc = trainer_watch(t, e);
+    if (rc == 0) rc = advance_save(t, SLICE_MS, e);
+  }
+  wait_log_end(t->waits);
+  if (rc) return rc;
+  t->save.left_out++;
+  log_warn("skipped the checkpoint of step %llu: that of step %llu is still being written",
+           (unsigned long long)t->queued.step, (unsigned long long)t->save.at.step);
+  return 0;
+}
+
+void trainer_save_report(struct trainer *t, uint64_t step) {
+  if (step == 0 || step == t->save.reported) return;
+  t->save.reported = step;
+  if (rdzv_saved(t->rdzv, step)) log_warn("%s", rdzv_error(t->rdzv));
+}
+
+int trainer_save_begin(struct trainer *t, struct err *e) {
+  if (t->o.checkpoint_dir && t->save.due[0] != t->queued.step) {
+    t->save.due[1] = t->save.due[0];
+    t->save.due[0] = t->queued.step;
+  }
+  if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
+  compute_range_push(t->c, "checkpoint");
+  set_waiting(t, true);
+  uint64_t from = trainer_now_us();
+  int rc = t->save.under_way ? wait_for_last(t, e) : 1;
+  if (rc == 1) {
+    t->save.id = t->marker.id;
+    t->save.id.step = t->queued.step;
+    t->save.at = t->queued;
+    t->save.copying = t->save.under_way = true;
+    t->save.clock_us = from;
+    /* The device does nothing else between the two stamps. */
+    rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 0), e);
+    if (rc == 0) rc = download(t, t->save.stage, e);
+    if (rc == 0) rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 1), e);
+    if (rc == 0) rc = compute_record(t->c, &t->save.mark, e);
+    with_exit(t, TRAINER_SYSTEM, rc);
+    t->save.stall_us = trainer_now_us() - from;
+    t->checkpoint_us += t->save.stall_us;
+  }
+  set_waiting(t, false);
+  compute_range_pop(t->c);
+  t->save.begun = true;
+  return rc;
+}
+
+/* together: all ranks call it. */
+static int wait_until_written(struct trainer *t, bool together, struct err *e) {
+  uint64_t end = trainer_now_us() + (uint64_t)WRITE_MAX_MS * 1000;
+  int rc = 0;
+  double waits = 1;
+  if (t->save.under_way) log_wait(t);
+  while (rc == 0 && waits > 0) {
+    rc = t->save.writer && t->save.under_way ? trainer_watch(t, e) : 1; /* 1: none is in progress */
+    if (rc == 0) rc = advance_save(t, SLICE_MS, e);
+    if (rc == 1) t->save.under_way = false;
+    if (rc < 0) break;
+    waits = rc == 0;
+    rc = together ? with_coll_exit(t, coll_sum(t->coll, &waits, 1, e)) : 0;
+    if (rc == 0 && waits > 0 && trainer_now_us() > end) {
+      rc =
+          err_set(e, -ETIMEDOUT, "the checkpoint of step %llu could not be written within an hour: %s does not respond",
+                  (unsigned long long)t->save.at.step, t->o.checkpoint_dir);
+      with_exit(t, TRAINER_FILES, rc);
+    }
+  }
+  wait_log_end(t->waits);
+  return rc;
+}
+
+int trainer_save_now(struct trainer *t, bool together, struct err *e) {
+  if (t->o.checkpoint_dir) set_waiting(t, true);
+  int rc = wait_until_written(t, together, e);
+  t->save.wanted = true;
+  if (rc == 0) rc = trainer_save_begin(t, e);
+  if (rc == 0) rc = wait_until_written(t, together, e);
+  t->save.wanted = false;
+  if (t->o.checkpoint_dir) set_waiting(t, false);
   return rc;
 }

@@ -58,7 +58,7 @@ struct timing {
   double compute, exposed, device_input, idle;
 };
 
-/* The checkpoint in progress, and what all ranks know of the last ones (save.c). */
+/* The checkpoint in progress, and what all ranks know of the last ones (state.c). */
 struct saving {
   struct ckpt_writer *writer; /* NULL: this rank does not write */
   struct ckpt_lock *lock;     /* of --checkpoint-dir, as long as there is a writer */
@@ -149,7 +149,7 @@ struct trainer {
   uint64_t device_ns; /* the device's clock behind it; 0: none */
   struct timing timing;
 
-  /* Checkpoints, resuming and recovery (save.c, state.c, recover.c). */
+  /* Checkpoints, resuming and recovery (state.c, recover.c). */
   struct ckpt_marker marker; /* of this rank's checkpoints: the token of this round, the job, the origin of the run */
   struct saving save;
   uint64_t checkpoint_us; /* the loop's time for checkpoints since the last step was read */
@@ -189,9 +189,8 @@ static inline uint64_t trainer_steps_counted(const struct compute_opt_counters *
   return v->updates + v->skipped;
 }
 
-/* setup.c: from options to a run that is ready. */
+/* setup.c: from options to a run that is ready; with --bench, without data and a model. */
 int trainer_setup(struct trainer *t, struct err *e);
-int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the ranks; no data, no model */
 /* false: the device may still be in a collective (compute.held). */
 bool trainer_teardown(struct trainer *t);
 /* Enters another round of the same process: rank, token, files, memory for its shares and for gradients. The state
@@ -255,21 +254,13 @@ int trainer_pack(struct trainer *t, struct buf *out, struct err *e);
 int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e);
 /* Gives root's bytes to all ranks; len is set on each. what: for the log, as in "sending the state from". */
 int trainer_broadcast(struct trainer *t, const char *what, struct buf *bytes, int root, struct err *e);
-/* Allocates host memory for a whole state. */
-int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
-/* Queues copies of the state, as it is behind the queued steps, to a stage. */
-int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
-/* Behind a mark: whether the state in a stage is that behind step at->step. It is not if an update was blocked. */
-bool trainer_state_is_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at);
-/* Behind a mark: the state in a stage. It points into the stage. */
-struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage, const struct run_position *at);
 int trainer_await_queue(struct trainer *t, struct err *e); /* waits for all queued operations */
 /* Checks at the start that --save-weights can be written. */
 int trainer_check_weights(const char *path, struct err *e);
 /* Rank 0 at the end: the CRC-32 of the weights, and --save-weights. */
 int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e);
 
-/* save.c: rank 0 writes; nothing without --checkpoint-dir. All ranks call these at the same step. */
+/* Rank 0 writes checkpoints; nothing without --checkpoint-dir. All ranks call these at the same step. */
 int trainer_save_open(struct trainer *t, struct err *e);
 void trainer_save_close(struct trainer *t); /* waits for the checkpoint in progress */
 /* Begins a checkpoint of the state behind the queued steps, in the background. */
