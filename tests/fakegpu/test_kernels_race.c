@@ -95,14 +95,14 @@ static void rows(void) {
 }
 
 static void loss(enum kernel_type t, enum compute_loss kind, size_t rows, size_t cols) {
-  struct kernel_loss l = {.kind = kind, .type = t, .rows = rows, .cols = cols, .weight = 1, .rank_tag = 1};
+  struct kernel_loss l = {.d = {.kind = kind, .rows = rows, .cols = cols, .weight = 1, .rank_tag = 1}, .type = t};
   l.y = values(t, rows * cols, 0.5f);
   l.dz = values(t, rows * cols, 0);
   l.target = floats(rows * cols, 1);
   l.out = floats(COMPUTE_LOSS_OUT, 0);
   l.blocked = device(sizeof *l.blocked);
   GOOD(kernel_loss(NULL, &l, scratch));
-  l.add = true;
+  l.d.add = true;
   l.dz = NULL;
   GOOD(kernel_loss(NULL, &l, scratch));
   if (kind == COMPUTE_CROSS_ENTROPY) GOOD(kernel_count_correct(NULL, l.y, t, l.target, l.out, rows, cols, scratch));

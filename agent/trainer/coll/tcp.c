@@ -196,23 +196,6 @@ static int read_hello(struct meet *m, struct newcomer *s) {
   return differ ? -1 : 1;
 }
 
-static void on_newcomers_ready(struct meet *m, const struct pollfd *p) {
-  uint64_t now = monotonic_ms();
-  int kept = 0;
-  for (int i = 0; i < m->n_newcomers; i++) {
-    struct newcomer *s = &m->newcomers[i];
-    int who = p[i].revents ? read_hello(m, s) : 0;
-    if (who == 1 && m->prev < 0 && send(s->fd, answer_magic, ANSWER, MSG_NOSIGNAL) == ANSWER) {
-      m->prev = s->fd;
-    } else if (who != 0 || now - s->since_ms > HELLO_MS) {
-      close(s->fd);
-    } else {
-      m->newcomers[kept++] = *s;
-    }
-  }
-  m->n_newcomers = kept;
-}
-
 static int poll_sockets(struct meet *m, struct err *e) {
   struct pollfd p[2 + NEWCOMERS_MAX];
   bool room = m->prev < 0 && m->n_newcomers < NEWCOMERS_MAX;
@@ -222,7 +205,19 @@ static int poll_sockets(struct meet *m, struct err *e) {
                          .events = m->state == NEXT_CONNECTING ? POLLOUT : POLLIN};
   for (int i = 0; i < n; i++) p[2 + i] = (struct pollfd){.fd = m->newcomers[i].fd, .events = POLLIN};
   if (poll(p, (nfds_t)(2 + n), COLL_ASK_MS) < 0) return errno == EINTR ? 0 : err_sys(e, -errno, "poll");
-  on_newcomers_ready(m, p + 2);
+  uint64_t now = monotonic_ms();
+  int kept = 0;
+  for (int i = 0; i < n; i++) {
+    struct newcomer *s = &m->newcomers[i];
+    int who = p[2 + i].revents ? read_hello(m, s) : 0;
+    if (who == 1 && m->prev < 0 && send(s->fd, answer_magic, ANSWER, MSG_NOSIGNAL) == ANSWER)
+      m->prev = s->fd;
+    else if (who != 0 || now - s->since_ms > HELLO_MS)
+      close(s->fd);
+    else
+      m->newcomers[kept++] = *s;
+  }
+  m->n_newcomers = kept;
   while (p[0].revents && m->n_newcomers < NEWCOMERS_MAX) {
     int one = 1, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) break;
@@ -515,25 +510,21 @@ static int silent_rank(struct ring *r) {
   return fresh ? r->prev_waits_for : r->prev.peer;
 }
 
-/* Prepares the next frame. false: there is nothing to send. */
-static bool next_frame(struct ring *r, struct ring_op *op) {
-  if (r->tx_note) {
-    r->tx_note = false;
-    put_head(r->tx_head, FRAME_WAITING, 0, 0, (uint32_t)silent_rank(r));
-  } else {
-    r->tx_left = ring_op_out(op, FRAME_MIN, FRAME_MAX, &r->tx_data);
-    if (r->tx_left == 0) return false;
-    put_head(r->tx_head, FRAME_DATA, 0, (uint16_t)r->done, (uint32_t)r->tx_left);
-  }
-  r->tx_head_left = HEAD;
-  return true;
-}
-
 /* Sends the rest of the current frame, or the next one. */
 static int transmit(struct ring *r, bool *moved, struct err *e) {
   struct ring_op *op = current_op(r);
   r->tx_full = false;
-  if (!r->tx_head_left && !r->tx_left && !next_frame(r, op)) return 0;
+  if (!r->tx_head_left && !r->tx_left) { /* prepares the next frame */
+    if (r->tx_note) {
+      put_head(r->tx_head, FRAME_WAITING, 0, 0, (uint32_t)silent_rank(r));
+    } else {
+      r->tx_left = ring_op_out(op, FRAME_MIN, FRAME_MAX, &r->tx_data);
+      if (r->tx_left == 0) return 0;
+      put_head(r->tx_head, FRAME_DATA, 0, (uint16_t)r->done, (uint32_t)r->tx_left);
+    }
+    r->tx_note = false;
+    r->tx_head_left = HEAD;
+  }
   while (r->tx_head_left || r->tx_left) {
     uint8_t *data = (uint8_t *)(uintptr_t)r->tx_data; /* iovec is not const */
     struct iovec v[2] = {{r->tx_head + HEAD - r->tx_head_left, r->tx_head_left}, {data, r->tx_left}};

@@ -62,35 +62,16 @@ WIDE_BODY void sgd_of(float mu, float decay, float lr, float by, float *restrict
   }
 }
 
-WIDE(double, squares, (const float *a, size_t n), squares_of(a, NULL, n))
-WIDE(double, differences, (const float *a, const float *b, size_t n), squares_of(a, b, n))
-WIDE(void, scaled, (float *out, const float *a, const float *b, float by, size_t n), differences_of(out, a, b, by, n))
-WIDE(void, add, (float *to, const float *what, size_t n), add_of(to, what, n))
-WIDE(void, adam, (const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n),
-     adam_of(f, p, m, v, g, n))
-WIDE(void, sgd, (float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n),
-     sgd_of(mu, decay, lr, by, p, m, g, n))
-
-double loops_sum_squares(const float *p, size_t n) {
-  return squares_of_this_cpu()(p, n);
+WIDE_BODY double squares_alone(const float *p, size_t n) {
+  return squares_of(p, NULL, n);
 }
 
-double loops_sum_squared_differences(const float *a, const float *b, size_t n) {
-  return differences_of_this_cpu()(a, b, n);
-}
-
-void loops_scale_differences(float *out, const float *a, const float *b, float by, size_t n) {
-  scaled_of_this_cpu()(out, a, b, by, n);
-}
-
-void loops_add(float *to, const float *what, size_t n) {
-  add_of_this_cpu()(to, what, n);
-}
-
-void loops_adam(const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n) {
-  adam_of_this_cpu()(f, p, m, v, g, n);
-}
-
-void loops_sgd(float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n) {
-  sgd_of_this_cpu()(mu, decay, lr, by, p, m, g, n);
-}
+WIDE(double, loops_sum_squares, (const float *p, size_t n), (p, n), squares_alone)
+WIDE(double, loops_sum_squared_differences, (const float *a, const float *b, size_t n), (a, b, n), squares_of)
+WIDE(void, loops_scale_differences, (float *out, const float *a, const float *b, float by, size_t n),
+     (out, a, b, by, n), differences_of)
+WIDE(void, loops_add, (float *to, const float *what, size_t n), (to, what, n), add_of)
+WIDE(void, loops_adam, (const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n),
+     (f, p, m, v, g, n), adam_of)
+WIDE(void, loops_sgd, (float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n),
+     (mu, decay, lr, by, p, m, g, n), sgd_of)

@@ -138,7 +138,8 @@ WIDE_BODY void scale_bytes(const uint8_t *restrict p, uint32_t n, float factor, 
   for (uint32_t k = 0; k < n; k++) out[k] = (float)p[k] * factor;
 }
 
-WIDE(void, bytes, (const uint8_t *p, uint32_t n, float factor, float *out), scale_bytes(p, n, factor, out))
+static void scale_widely(const uint8_t *p, uint32_t n, float factor, float *out);
+WIDE(void, scale_widely, (const uint8_t *p, uint32_t n, float factor, float *out), (p, n, factor, out), scale_bytes)
 
 void dataset_sample(const struct dataset *d, uint64_t i, float *out) {
   if (!d->pixels) {
@@ -148,7 +149,7 @@ void dataset_sample(const struct dataset *d, uint64_t i, float *out) {
     if (d->dim > 1) out[d->dim - 1] = (float)(end * d->scale);
     return;
   }
-  bytes_of_this_cpu()(d->pixels + i * d->dim, d->dim, (float)(d->scale / 255.0), out);
+  scale_widely(d->pixels + i * d->dim, d->dim, (float)(d->scale / 255.0), out);
 }
 
 unsigned dataset_top_label(const struct dataset *d, uint64_t *where) {

@@ -62,12 +62,8 @@ struct kernel_update {
 };
 
 struct kernel_loss {
-  enum compute_loss kind;
+  struct compute_loss_desc d;
   enum kernel_type type; /* of y and dz */
-  size_t rows, cols;
-  double weight;
-  bool add;
-  float rank_tag;
   const void *y;
   const float *target;
   void *dz; /* or NULL */

@@ -16,39 +16,19 @@
 
 enum { FEW_COLS = 256, FEW_THREADS = 32 };
 
-/* Of the whole sum. */
-struct finish {
-  enum compute_loss kind;
-  double n; /* the divisor of the sum */
-  double weight;
-  bool add;
-  float rank_tag;
-  const unsigned *blocked;
-  float *out;
-};
-
-/* Every thread of every block calls it, with the sum of its block in thread 0. */
-__device__ static void finish_loss(const struct finish *f, double part, struct kernel_scratch *scratch) {
+/* Every thread of every block calls it, with the sum of its block in thread 0. n: the divisor of the whole sum. */
+__device__ static void finish_loss(const struct kernel_loss *l, double n, double part, struct kernel_scratch *scratch) {
   if (!is_last_block(scratch, part)) return;
   double sum = total(scratch);
   if (threadIdx.x > 0) return;
-  double mean = f->n > 0 ? sum / f->n : 0.0, value = f->kind == COMPUTE_RMSE ? sqrt(mean) : mean;
-  scratch->factor = value == 0.0 ? 0.0 : f->weight / (f->n * value);
-  float loss = (float)(f->weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
-  if (f->blocked && *(const volatile unsigned *)f->blocked) bad = INFINITY;
-  f->out[0] = (f->add ? f->out[0] : 0.0f) + loss;
-  f->out[1] = (f->add ? f->out[1] : 0.0f) + bad;
-  f->out[2] = (f->add ? f->out[2] : 0.0f) + (bad > 0.0f ? f->rank_tag : 0.0f);
-}
-
-static struct finish finish_of(const struct kernel_loss *l, double n) {
-  return (struct finish){.kind = l->kind,
-                         .n = n,
-                         .weight = l->weight,
-                         .add = l->add,
-                         .rank_tag = l->rank_tag,
-                         .blocked = l->blocked,
-                         .out = l->out};
+  const struct compute_loss_desc *d = &l->d;
+  double mean = n > 0 ? sum / n : 0.0, value = d->kind == COMPUTE_RMSE ? sqrt(mean) : mean;
+  scratch->factor = value == 0.0 ? 0.0 : d->weight / (n * value);
+  float loss = (float)(d->weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
+  if (l->blocked && *(const volatile unsigned *)l->blocked) bad = INFINITY;
+  l->out[0] = (d->add ? l->out[0] : 0.0f) + loss;
+  l->out[1] = (d->add ? l->out[1] : 0.0f) + bad;
+  l->out[2] = (d->add ? l->out[2] : 0.0f) + (bad > 0.0f ? d->rank_tag : 0.0f);
 }
 
 struct squared {
@@ -64,7 +44,7 @@ template <typename T> __device__ static inline double squared_at(T y, float t, f
 }
 
 template <typename T>
-__global__ void squared_kernel(struct squared q, struct finish f, const T *y, const float *target, T *dz,
+__global__ void squared_kernel(struct squared q, struct kernel_loss l, const T *y, const float *target, T *dz,
                                struct kernel_scratch *scratch) {
   double sum = 0;
   float by = (float)q.factor;
@@ -76,7 +56,7 @@ __global__ void squared_kernel(struct squared q, struct finish f, const T *y, co
   }
   for (size_t i = q.quads * 4 + first_item(); i < q.n; i += item_stride())
     sum += squared_at(y[i], target[i], by, dz ? dz + i : (T *)NULL);
-  finish_loss(&f, block_sum(sum), scratch);
+  finish_loss(&l, (double)q.n, block_sum(sum), scratch);
 }
 
 template <typename T>
@@ -107,42 +87,38 @@ __device__ static float block_max(float x) {
   return top;
 }
 
-struct entropy {
-  size_t rows, cols;
-  double factor; /* weight / rows */
-};
-
 template <typename T>
-__global__ void entropy_kernel(struct entropy q, struct finish f, const T *y, const float *target, T *dz,
+__global__ void entropy_kernel(struct kernel_loss l, const T *y, const float *target, T *dz,
                                struct kernel_scratch *scratch) {
-  double loss = 0;
-  for (size_t r = blockIdx.x; r < q.rows; r += gridDim.x) {
-    const T *row = y + r * q.cols;
+  size_t cols = l.d.cols;
+  double loss = 0, factor = l.d.weight / (double)l.d.rows;
+  for (size_t r = blockIdx.x; r < l.d.rows; r += gridDim.x) {
+    const T *row = y + r * cols;
     float t = target[r], top = -INFINITY;
-    bool known = t >= 0.0f && t < (float)q.cols;
+    bool known = t >= 0.0f && t < (float)cols;
     size_t right = known ? (size_t)t : 0;
-    for (size_t j = threadIdx.x; j < q.cols; j += blockDim.x) top = fmaxf(top, value_of(row[j]));
+    for (size_t j = threadIdx.x; j < cols; j += blockDim.x) top = fmaxf(top, value_of(row[j]));
     top = block_max(top);
     double sum = 0;
-    for (size_t j = threadIdx.x; j < q.cols; j += blockDim.x) sum += (double)expf(value_of(row[j]) - top);
+    for (size_t j = threadIdx.x; j < cols; j += blockDim.x) sum += (double)expf(value_of(row[j]) - top);
     sum = block_sum(sum);
     loss += known ? log(sum) - (double)(value_of(row[right]) - top) : (double)NAN;
-    for (size_t j = threadIdx.x; dz && j < q.cols; j += blockDim.x)
-      store(dz + r * q.cols + j,
-          (float)(q.factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
+    for (size_t j = threadIdx.x; dz && j < cols; j += blockDim.x)
+      store(dz + r * cols + j,
+          (float)(factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
   }
-  finish_loss(&f, loss, scratch);
+  finish_loss(&l, (double)l.d.rows, loss, scratch);
 }
 
 /* Also without rows, for any kind: the loss is then 0. */
 template <typename T>
 static int squared(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
-  size_t n = l->rows * l->cols;
+  size_t n = l->d.rows * l->d.cols;
   bool wide = aligned(l->y, sizeof(T)) && aligned(l->target, 4) && aligned(l->dz, sizeof(T));
-  struct squared q = {.n = n, .quads = wide ? n / 4 : 0, .factor = n ? 2.0 * l->weight / (double)n : 0.0};
-  bool root = l->kind == COMPUTE_RMSE;
+  struct squared q = {.n = n, .quads = wide ? n / 4 : 0, .factor = n ? 2.0 * l->d.weight / (double)n : 0.0};
+  bool root = l->d.kind == COMPUTE_RMSE;
   unsigned blocks = blocks_for(q.quads ? q.quads : n);
-  int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, finish_of(l, (double)n), (const T *)l->y,
+  int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, *l, (const T *)l->y,
                   l->target, root ? (T *)NULL : (T *)l->dz, scratch);
   if (rc || !root || !l->dz || n == 0) return rc;
   return LAUNCH(root_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target, (T *)l->dz,
@@ -151,15 +127,14 @@ static int squared(cudaStream_t stream, const struct kernel_loss *l, struct kern
 
 template <typename T>
 static int entropy(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
-  struct entropy q = {l->rows, l->cols, l->weight / (double)l->rows};
-  unsigned blocks = l->rows < KERNEL_PARTIALS ? (unsigned)l->rows : (unsigned)KERNEL_PARTIALS;
-  int threads = l->cols <= FEW_COLS ? (int)FEW_THREADS : (int)KERNEL_THREADS;
-  return LAUNCH(entropy_kernel<T>, blocks, threads, stream, q, finish_of(l, (double)l->rows), (const T *)l->y,
+  unsigned blocks = l->d.rows < KERNEL_PARTIALS ? (unsigned)l->d.rows : (unsigned)KERNEL_PARTIALS;
+  int threads = l->d.cols <= FEW_COLS ? (int)FEW_THREADS : (int)KERNEL_THREADS;
+  return LAUNCH(entropy_kernel<T>, blocks, threads, stream, *l, (const T *)l->y,
                 l->target, (T *)l->dz, scratch);
 }
 
 int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
-  if (l->rows > 0 && l->kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy, stream, l, scratch);
+  if (l->d.rows > 0 && l->d.kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy, stream, l, scratch);
   return BY_TYPE(l->type, squared, stream, l, scratch);
 }
 

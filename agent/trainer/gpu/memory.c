@@ -49,16 +49,6 @@ int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
   return cuda_check(c, rc, "cudaMalloc", e);
 }
 
-static int stage_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
-  size_t size = bytes ? bytes : 1;
-  cudaError_t rc = cudaHostAlloc(out, size, cudaHostAllocMapped);
-  if (rc != cudaSuccess) *out = NULL;
-  if (rc == cudaErrorMemoryAllocation) return no_memory(c, size, "pinned host", e);
-  if (rc != cudaSuccess) return cuda_check(c, rc, "cudaHostAlloc", e);
-  memset(*out, 0, size);
-  return 0;
-}
-
 int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
   struct cuda *u = cuda_of(c);
   int rc = cuda_not_captured(c, "making a buffer", e);
@@ -69,7 +59,18 @@ int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct com
   b->n = n;
   b->type = use == COMPUTE_ACT ? u->low : KERNEL_F32;
   size_t bytes = n * kernel_type_size(b->type);
-  rc = use == COMPUTE_STAGE ? stage_raw(c, bytes, &b->data, e) : cuda_mem_raw(c, bytes, &b->data, e);
+  if (use == COMPUTE_STAGE) {
+    size_t size = bytes ? bytes : 1;
+    cudaError_t made = cudaHostAlloc(&b->data, size, cudaHostAllocMapped);
+    if (made == cudaSuccess)
+      memset(b->data, 0, size);
+    else
+      b->data = NULL;
+    rc = made == cudaErrorMemoryAllocation ? no_memory(c, size, "pinned host", e)
+                                           : cuda_check(c, made, "cudaHostAlloc", e);
+  } else {
+    rc = cuda_mem_raw(c, bytes, &b->data, e);
+  }
   if (rc == 0 && use == COMPUTE_PARAM && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, n * kernel_type_size(u->low), &b->low, e);
   if (rc) {
@@ -138,16 +139,6 @@ static int copy_by_floats(struct compute *c, struct span dst, struct span src, s
   return rc;
 }
 
-static int copy_bytes(struct compute *c, struct span dst, struct span src, struct err *e) {
-  enum cudaMemcpyKind kind = src.buf->use == COMPUTE_STAGE   ? cudaMemcpyHostToDevice
-                             : dst.buf->use == COMPUTE_STAGE ? cudaMemcpyDeviceToHost
-                                                             : cudaMemcpyDeviceToDevice;
-  size_t bytes = dst.n * kernel_type_size(dst.buf->type);
-  int rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), bytes, kind, cuda_of(c)->stream), "a copy", e);
-  cuda_of(c)->last = "a copy";
-  return rc;
-}
-
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
   int rc = check_span(dst, e);
@@ -162,9 +153,14 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
     if (rc == 0) memmove(cuda_at(dst), cuda_at(src), dst.n * sizeof(float));
   } else if (waits)
     rc = copy_by_floats(c, dst, src, e);
-  else if (same)
-    rc = copy_bytes(c, dst, src, e);
-  else
+  else if (same) {
+    enum cudaMemcpyKind kind = from_stage ? cudaMemcpyHostToDevice
+                               : to_stage ? cudaMemcpyDeviceToHost
+                                          : cudaMemcpyDeviceToDevice;
+    size_t bytes = dst.n * kernel_type_size(dst.buf->type);
+    rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), bytes, kind, cuda_of(c)->stream), "a copy", e);
+    cuda_of(c)->last = "a copy";
+  } else
     rc = cuda_launched(
         c, kernel_convert(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, cuda_at(src), src.buf->type, dst.n),
         "a conversion", e);
@@ -233,26 +229,25 @@ struct compute_rows {
   void *pixels; /* NULL: ramps */
 };
 
-static int keep_pixels(struct compute *c, struct compute_rows *r, struct err *e) {
-  if (r->d.n > SIZE_MAX / r->d.dim) return err_set(e, -ENOMEM, "a data set larger than any memory");
-  size_t bytes = (size_t)r->d.n * r->d.dim, spare = 0, all = 0;
-  int rc = cuda_check(c, cudaMemGetInfo(&spare, &all), "cudaMemGetInfo", e);
-  if (rc == 0 && bytes > spare / COMPUTE_ROWS_SHARE)
-    rc = err_set(e, -ENOMEM, "the data set's %zu MB are more than 1/%d of the %zu MB that the device has free",
-                 bytes >> 20, COMPUTE_ROWS_SHARE, spare >> 20);
-  if (rc == 0) rc = cuda_mem_raw(c, bytes, &r->pixels, e);
-  if (rc) return rc;
-  rc = cuda_check(c, cudaMemcpyAsync(r->pixels, r->d.pixels, bytes, cudaMemcpyHostToDevice, cuda_of(c)->stream),
-                  "the copy of the data set", e);
-  return rc ? rc : cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "the copy of the data set", e);
-}
-
 int cuda_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e) {
   int rc = cuda_not_captured(c, "keeping a data set", e);
   if (rc) return rc;
   struct compute_rows *r = xcalloc(1, sizeof *r);
   r->d = *d;
-  if (d->pixels) rc = keep_pixels(c, r, e);
+  if (d->pixels) {
+    size_t bytes = (size_t)d->n * d->dim, spare = 0, all = 0;
+    if (d->n > SIZE_MAX / d->dim) rc = err_set(e, -ENOMEM, "a data set larger than any memory");
+    if (rc == 0) rc = cuda_check(c, cudaMemGetInfo(&spare, &all), "cudaMemGetInfo", e);
+    if (rc == 0 && bytes > spare / COMPUTE_ROWS_SHARE)
+      rc = err_set(e, -ENOMEM, "the data set's %zu MB are more than 1/%d of the %zu MB that the device has free",
+                   bytes >> 20, COMPUTE_ROWS_SHARE, spare >> 20);
+    if (rc == 0) rc = cuda_mem_raw(c, bytes, &r->pixels, e);
+    cudaStream_t stream = cuda_of(c)->stream;
+    static const char what[] = "the copy of the data set";
+    if (rc == 0)
+      rc = cuda_check(c, cudaMemcpyAsync(r->pixels, d->pixels, bytes, cudaMemcpyHostToDevice, stream), what, e);
+    if (rc == 0) rc = cuda_check(c, cudaStreamSynchronize(stream), what, e);
+  }
   if (rc) {
     cuda_rows_destroy(c, r);
     return rc;

@@ -51,7 +51,7 @@ static int enqueue(struct nccl *n, const struct nccl_call *j, struct err *e) {
   if (rc) return rc;
   for (uint64_t i = 0; i < j->times && rc == 0; i++) {
     ncclResult_t r = call(n, j);
-    rc = nccl_await_enqueued(n, r, &j->call, e);
+    rc = nccl_await(n, r, &j->call, e);
   }
   if (rc) return rc;
   return nccl_check_cuda(n, (cudaError_t)trace_end(n->stream, n->counts, n->trace_dev), "a collective", e);

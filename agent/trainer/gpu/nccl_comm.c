@@ -263,7 +263,7 @@ int nccl_version(void) {
   return ncclGetVersion(&version) == ncclSuccess ? version : 0;
 }
 
-enum { CARD = 16, PATIENT_MS = 100 };
+enum { CARD = 16 };
 
 #define V(version) (version) / 10000, (version) / 100 % 100, (version) % 100
 
@@ -339,30 +339,6 @@ static int make_own_parts(struct nccl *n, struct err *e) {
   return rc ? rc : make_end_thread(n, e);
 }
 
-static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
-  static const char what[] = "creating a communicator";
-  uint64_t from = n->board_ms = monotonic_ms(), now = from;
-  while (rc == ncclSuccess || rc == ncclInProgress) {
-    ncclResult_t state = ncclInProgress;
-    rc = ncclCommGetAsyncError(n->comm, &state);
-    if (rc == ncclSuccess) rc = state;
-    if (rc == ncclSuccess) return 0;
-    if (rc != ncclInProgress) break;
-    int failed = nccl_ask_agent(n, e);
-    if (failed == 0) failed = nccl_look_at_board(n, what, now - from, e);
-    if (failed) return failed;
-    now = monotonic_ms();
-    if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
-    if (!n->twin_of && n->cfg.ranks.stop && *n->cfg.ranks.stop) {
-      nccl_abort(&n->base, "stopped on request");
-      return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");
-    }
-    struct timespec ts = {.tv_nsec = now - from < PATIENT_MS ? 200000 : 2000000};
-    nanosleep(&ts, NULL);
-  }
-  return nccl_fail_result(n, rc, what, e);
-}
-
 /* Connects the ranks. *out is the new collectives, which are destroyed if it fails, or if own_rc is the error of a part
  * before. The ids belong to the caller. */
 static int connect_ranks(struct nccl *n, int own_rc, struct coll **out, struct err *e) {
@@ -380,7 +356,7 @@ static int connect_ranks(struct nccl *n, int own_rc, struct coll **out, struct e
 #endif
       result = ncclCommInitRankConfig(&n->comm, n->base.world, ids[0], n->base.rank, &config);
     if (n->comm)
-      rc = await_init(n, result, e);
+      rc = nccl_await(n, result, NULL, e);
     else
       rc = nccl_fail_result(n, result == ncclSuccess ? ncclInternalError : result, "creating a communicator", e);
   }

@@ -90,8 +90,8 @@ int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, str
 int nccl_ask_agent(struct nccl *n, struct err *e);
 /* Fails if NCCL reports an error, a collective is late, another rank has failed, or the agent asks for it. Cheap. */
 int nccl_watch(struct nccl *n, struct err *e);
-/* Polls until the call is in the stream or has failed, because a communicator that does not block returns before. rc:
- * the result of the call. */
-int nccl_await_enqueued(struct nccl *n, ncclResult_t rc, const struct trace_call *call, struct err *e);
+/* Polls until the call is in the stream, or the communicator has come up (call NULL), because one that does not block
+ * returns before. first: the result of the call. */
+int nccl_await(struct nccl *n, ncclResult_t first, const struct trace_call *call, struct err *e);
 
 #endif

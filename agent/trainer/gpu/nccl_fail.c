@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define BOARD "coll_nccl"
 
@@ -34,6 +35,7 @@ enum {
   NCCL_BOARD_MS =
       1000,        /* deadline of a board operation, and how much longer than they need to wait for the others' posts */
   NCCL_TEXT = 200, /* bytes of NCCL's own message */
+  PATIENT_MS = 100, /* a communicator that connects is asked more often up to here */
 };
 
 /* "all-reduce of bucket 3 (elements 1200..2400)" */
@@ -247,34 +249,33 @@ int nccl_watch(struct nccl *n, struct err *e) {
   return 0;
 }
 
-/* 1: the call is in the stream. 0: not yet. Negative: *rc is an error. */
-static int poll_enqueued(struct nccl *n, ncclResult_t *rc) {
-  ncclResult_t state = ncclInProgress;
-  if (*rc != ncclSuccess && *rc != ncclInProgress) return -1;
-  *rc = ncclCommGetAsyncError(n->comm, &state);
-  if (*rc == ncclSuccess) *rc = state;
-  return *rc == ncclSuccess ? 1 : *rc == ncclInProgress ? 0 : -1;
-}
+int nccl_await(struct nccl *n, ncclResult_t first, const struct trace_call *call, struct err *e) {
+  char what[NCCL_CALL_TEXT] = "creating a communicator";
+  ncclResult_t rc = first;
+  for (uint64_t from = 0;;) {
+    ncclResult_t state = ncclInProgress;
+    if (rc == ncclSuccess || rc == ncclInProgress) rc = ncclCommGetAsyncError(n->comm, &state);
+    if (rc == ncclSuccess) rc = state;
+    if (rc == ncclSuccess) return 0;
+    if (call) call_text(call, what);
+    if (rc != ncclInProgress) return nccl_fail_result(n, rc, what, e);
 
-int nccl_await_enqueued(struct nccl *n, ncclResult_t rc, const struct trace_call *call, struct err *e) {
-  char what[NCCL_CALL_TEXT];
-  int done = poll_enqueued(n, &rc);
-  uint64_t from = monotonic_ms(), now = from;
-  if (done == 0) {
-    n->board_ms = from;
-    call_text(call, what);
-  }
-  for (; done == 0; done = poll_enqueued(n, &rc)) {
-    if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
+    uint64_t now = monotonic_ms();
+    if (!from) from = n->board_ms = now;
     int failed = nccl_ask_agent(n, e);
     if (failed == 0) failed = nccl_look_at_board(n, what, now - from, e);
     if (failed) return failed;
-    sched_yield();
-    now = monotonic_ms();
+    if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
+    if (!call && !n->twin_of && n->cfg.ranks.stop && *n->cfg.ranks.stop) {
+      nccl_abort(&n->base, "stopped on request");
+      return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");
+    }
+    struct timespec pause = {.tv_nsec = now - from < PATIENT_MS ? 200000 : 2000000};
+    if (call)
+      sched_yield();
+    else
+      nanosleep(&pause, NULL);
   }
-  if (done > 0) return 0;
-  call_text(call, what);
-  return nccl_fail_result(n, rc, what, e);
 }
 
 void nccl_abort(struct coll *l, const char *why) {

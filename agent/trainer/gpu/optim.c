@@ -21,13 +21,8 @@ struct compute_opt {
 int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                   struct span dz, struct span out, struct err *e) {
   struct cuda *u = cuda_of(c);
-  struct kernel_loss l = {.kind = d->kind,
+  struct kernel_loss l = {.d = *d,
                           .type = y.buf->type,
-                          .rows = d->rows,
-                          .cols = d->cols,
-                          .weight = d->weight,
-                          .add = d->add,
-                          .rank_tag = d->rank_tag,
                           .y = cuda_at(y),
                           .target = cuda_at(target),
                           .dz = dz.buf ? cuda_at(dz) : NULL,
