@@ -70,7 +70,7 @@ enum { CKPT_BEAT_MS = 2000, CKPT_STALE_MS = 30000 };
 
 struct ckpt_lock;
 
-/* For this folder: makes a mutex and a condition, and starts a thread that takes no signals. Else a negative code. */
+/* Makes a mutex and a condition, and starts a thread that takes no signals. Else a negative code. */
 int ckpt_thread_start(pthread_t *thread, pthread_mutex_t *mutex, pthread_cond_t *changed, void *(*body)(void *),
                       void *arg);
 /* When a process started, in the kernel's ticks; 0: it has ended. */

@@ -63,15 +63,9 @@ bool board_all_posted(const struct board_post *posts, int world, int self, bool 
   return true;
 }
 
-int board_rank_gave_up(const struct board_post *posts, int world, int self) {
+int board_rank_at(const struct board_post *posts, int world, int self, enum board_state least) {
   for (int r = 0; r < world; r++)
-    if (r != self && posts[r].state == BOARD_GAVE_UP) return r;
-  return -1;
-}
-
-int board_rank_failed(const struct board_post *posts, int world, int self) {
-  for (int r = 0; r < world; r++)
-    if (r != self && posts[r].state >= BOARD_WAITS) return r;
+    if (r != self && posts[r].state >= least) return r;
   return -1;
 }
 
@@ -122,7 +116,7 @@ void board_decide(const struct board_post *posts, int world, int self, bool runn
   uint64_t most = 0;
   for (int r = 0; r < world; r++)
     if (posts[r].begun > most) most = posts[r].begun;
-  int n, who = board_rank_gave_up(posts, world, self);
+  int n, who = board_rank_at(posts, world, self, BOARD_GAVE_UP);
   *out = (struct board_verdict){.lost = who};
   if (who >= 0) {
     append_text(out, "rank %d gave up: %s", who, posts[who].why);

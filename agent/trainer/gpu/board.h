@@ -45,10 +45,8 @@ void board_write(const struct board_post *p, uint8_t out[BOARD_RECORD]);
 void board_read(const void *records, size_t size, int world, struct board_post *posts);
 /* true: all ranks but `self` have posted what is needed. */
 bool board_all_posted(const struct board_post *posts, int world, int self, bool running);
-/* A rank other than `self` that gave up, or -1. */
-int board_rank_gave_up(const struct board_post *posts, int world, int self);
-/* A rank other than `self` that has failed for any reason, or -1. */
-int board_rank_failed(const struct board_post *posts, int world, int self);
+/* A rank other than `self` in this state or a later one, or -1. BOARD_WAITS: it has failed, for any reason. */
+int board_rank_at(const struct board_post *posts, int world, int self, enum board_state least);
 /* Decides which rank to name, and the text (without "rank 0 waited" and the like). running: the communicators had come
  * up, so a rank whose last post is BOARD_UP has been silent since. posts[self] is filled in. */
 void board_decide(const struct board_post *posts, int world, int self, bool running, struct board_verdict *out);

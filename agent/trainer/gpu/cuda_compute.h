@@ -6,8 +6,7 @@
  *
  *   cuda_compute.c   the device, its streams, marks and captures, and its errors
  *   memory.c         buffers, copies, a data set on the device
- *   layer.c          layers: forward, backward
- *   matmul.c         one matrix product of cuBLASLt, with its algorithm
+ *   layer.c          layers: forward, backward; the products of cuBLASLt, with their algorithms
  *   optim.c          losses and the optimizer, which are kernels only
  *
  * Operations are queued on one stream in the order of the calls, so one workspace and one scratch buffer for sums
@@ -99,37 +98,6 @@ int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);
 int cuda_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
 void cuda_rows_destroy(struct compute *c, struct compute_rows *r);
 int cuda_rows_gather(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers, struct err *e);
-
-/* One product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0). A and B are in the precision, D in
- * `d`. */
-struct cuda_product {
-  struct kernel_gemm g;
-  const void *a, *b;
-  void *d;
-  cublasLtEpilogue_t epilogue;
-  void *bias;           /* in the type of D; for epilogues that have one */
-  void *mask;           /* for epilogues that have one */
-  int64_t mask_ld;      /* bits */
-  struct product_key k; /* the caller fills in product and rows */
-};
-
-enum { CUDA_PLANS = 24 }; /* per layer: three products, two ways, four numbers of rows */
-
-/* The algorithm for a key, or that there is none. */
-struct cuda_plan {
-  struct product_key key;
-  bool known, found;
-  cublasLtMatmulAlgo_t algo;
-  uint64_t used; /* when, to find the least recently used */
-};
-
-struct cuda_plans {
-  struct cuda_plan v[CUDA_PLANS];
-  uint64_t uses;
-};
-
-/* 1: queued. 0: cuBLASLt has no algorithm for it. */
-int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product *p, const char *what, struct err *e);
 
 int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out, struct err *e);
 void cuda_layer_destroy(struct compute *c, struct compute_layer *l);

@@ -33,6 +33,181 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* One matrix product through cuBLASLt, and the algorithms that it has chosen.
+ *
+ * cuBLASLt chooses an algorithm by types, sizes, the epilogue, and the alignment of the addresses (tensors of a model are
+ * aligned to 128 bytes; rows of a batch start anywhere). We ask once for each combination, which takes some tens of
+ * microseconds, and keep the answer with the layer. Batches have few different sizes, so a steady step asks nothing. "No
+ * algorithm" is kept too, and the caller then takes another way.
+ *
+ * We take the first algorithm of cuBLASLt's ranking and do not time them, because the winner of a race changes from run
+ * to run, and the last bits with it. With gpu_config.deterministic, partial sums of one product must be added in a
+ * separate step of fixed order, or the product is not split. Nothing else varies on one device with one version of the
+ * library.
+ *
+ * The layers describe everything in columns, so nothing is transposed here. Sums are in float for all operands. fp32 is
+ * fp32, and TF32 is used only on request. */
+
+/* One product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0). A and B are in the precision, D in
+ * `d`. */
+struct product {
+  struct kernel_gemm g;
+  const void *a, *b;
+  void *d;
+  cublasLtEpilogue_t epilogue;
+  void *bias;           /* in the type of D; for epilogues that have one */
+  void *mask;           /* for epilogues that have one */
+  int64_t mask_ld;      /* bits */
+  struct product_key k; /* the caller fills in product and rows */
+};
+
+enum { PLANS = 24 }; /* per layer: three products, two ways, four numbers of rows */
+
+/* The algorithm for a key, or that there is none. */
+struct plan {
+  struct product_key key;
+  bool known, found;
+  cublasLtMatmulAlgo_t algo;
+  uint64_t used; /* when, to find the least recently used */
+};
+
+struct plans {
+  struct plan v[PLANS];
+  uint64_t uses;
+};
+
+struct descs {
+  cublasLtMatmulDesc_t op;
+  cublasLtMatrixLayout_t a, b, d;
+};
+
+static cudaDataType_t data_type(enum kernel_type t) {
+  return t == KERNEL_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+static bool has_bias(cublasLtEpilogue_t x) {
+  return x == CUBLASLT_EPILOGUE_BIAS || x == CUBLASLT_EPILOGUE_RELU_BIAS || x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS ||
+         x == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+/* One attribute of a product: its name, its value. */
+#define SET(name, value)                                                                                               \
+  (rc = rc ? rc : cublasLtMatmulDescSetAttribute(o->op, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value)))
+
+static cublasStatus_t describe(const struct cuda *u, const struct product *p, struct descs *o) {
+  const struct kernel_gemm *g = &p->g;
+  cudaDataType_t ab = data_type(g->ab), d = data_type(g->d);
+  cublasComputeType_t compute = u->base.precision == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  int32_t ta = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  uint32_t epilogue = p->epilogue;
+  cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, compute, CUDA_R_32F);
+  SET(TRANSA, ta);
+  SET(TRANSB, tb);
+  SET(EPILOGUE, epilogue);
+  if (has_bias(p->epilogue)) SET(BIAS_POINTER, p->bias);
+  if (p->epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || p->epilogue == CUBLASLT_EPILOGUE_DRELU) {
+    SET(EPILOGUE_AUX_POINTER, p->mask);
+    SET(EPILOGUE_AUX_LD, p->mask_ld);
+  }
+  if (rc == 0)
+    rc = cublasLtMatrixLayoutCreate(&o->a, ab, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, (int64_t)g->lda);
+  if (rc == 0)
+    rc = cublasLtMatrixLayoutCreate(&o->b, ab, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, (int64_t)g->ldb);
+  return rc ? rc : cublasLtMatrixLayoutCreate(&o->d, d, g->m, g->n, (int64_t)g->ldd);
+}
+
+static bool unsupported(cublasStatus_t rc) {
+  return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+static cublasStatus_t find_algorithm(const struct cuda *u, const struct descs *o, struct plan *plan) {
+  const struct product_key *k = &plan->key;
+  uint64_t workspace = u->workspace_size;
+  uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* "none" is always allowed */
+  const struct {
+    cublasLtMatmulPreferenceAttributes_t name;
+    const void *value;
+    size_t size;
+  } wishes[] = {
+      {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &k->align_a, sizeof k->align_a},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &k->align_b, sizeof k->align_b},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->align_d, sizeof k->align_d},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_d, sizeof k->align_d},
+      {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes}, /* the last one: for u->deterministic */
+  };
+  size_t n_wishes = sizeof wishes / sizeof wishes[0] - (u->deterministic ? 0 : 1);
+  cublasLtMatmulHeuristicResult_t best;
+  cublasLtMatmulPreference_t pref = NULL;
+  int n = 0;
+  memset(&best, 0, sizeof best);
+  cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&pref);
+  for (size_t i = 0; i < n_wishes && rc == 0; i++)
+    rc = cublasLtMatmulPreferenceSetAttribute(pref, wishes[i].name, wishes[i].value, wishes[i].size);
+  if (rc == 0) rc = cublasLtMatmulAlgoGetHeuristic(u->lt, o->op, o->a, o->b, o->d, o->d, pref, 1, &best, &n);
+  if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
+  plan->known = rc == CUBLAS_STATUS_SUCCESS || unsupported(rc);
+  plan->found = rc == CUBLAS_STATUS_SUCCESS && n > 0 && best.state == CUBLAS_STATUS_SUCCESS;
+  plan->algo = best.algo;
+  return plan->known ? CUBLAS_STATUS_SUCCESS : rc;
+}
+
+/* The plan of this key, or else the least recently used one, emptied. */
+static struct plan *find_plan(struct plans *plans, const struct product_key *key) {
+  struct plan *oldest = &plans->v[0];
+  plans->uses++;
+  for (int i = 0; i < PLANS; i++) {
+    struct plan *p = &plans->v[i];
+    if (p->known && product_key_equal(&p->key, key)) {
+      p->used = plans->uses;
+      return p;
+    }
+    if (p->used < oldest->used) oldest = p;
+  }
+  *oldest = (struct plan){.key = *key, .used = plans->uses};
+  return oldest;
+}
+
+/* 1: queued. 0: cuBLASLt has no algorithm for it. */
+static int matmul(struct compute *c, struct plans *plans, struct product *p, const char *what, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  struct product_key *k = &p->k;
+  k->epilogue = p->epilogue;
+  k->align_a = product_alignment((uintptr_t)p->a);
+  k->align_b = product_alignment((uintptr_t)p->b);
+  k->align_d = product_alignment((uintptr_t)p->d);
+  k->align_bias = has_bias(p->epilogue) ? product_alignment((uintptr_t)p->bias) : 0;
+  if (has_bias(p->epilogue) && p->k.align_bias < PRODUCT_BIAS_ALIGN) return 0;
+  struct plan *plan = find_plan(plans, &p->k);
+  if (plan->known && !plan->found) return 0;
+  struct descs o = {0};
+  cublasStatus_t rc = describe(u, p, &o);
+  if (rc == 0 && !plan->known) rc = find_algorithm(u, &o, plan);
+  if (rc == 0 && plan->found) {
+    float alpha = 1.0f, beta = p->g.add ? 1.0f : 0.0f;
+    rc = cublasLtMatmul(u->lt, o.op, &alpha, p->a, o.a, p->b, o.b, &beta, p->d, o.d, p->d, o.d, &plan->algo,
+                        u->workspace, u->workspace_size, u->stream);
+    u->last = what;
+    if (unsupported(rc)) { /* offered and then refused: as if it had not been offered */
+      plan->found = false;
+      rc = CUBLAS_STATUS_SUCCESS;
+    }
+  }
+  if (o.d) (void)cublasLtMatrixLayoutDestroy(o.d);
+  if (o.b) (void)cublasLtMatrixLayoutDestroy(o.b);
+  if (o.a) (void)cublasLtMatrixLayoutDestroy(o.a);
+  if (o.op) (void)cublasLtMatmulDescDestroy(o.op);
+  if (rc == 0) return plan->found;
+  cudaError_t device = cudaGetLastError();
+  bool more = device != cudaSuccess;
+  return err_set(e, -EIO, "the device (%s) failed in %s, %zu x %zu x %zu: cuBLASLt: %s%s%s%s", c->device, what, p->g.m,
+                 p->g.n, p->g.k, cublasLtGetStatusName(rc), more ? " (" : "", more ? cudaGetErrorName(device) : "",
+                 more ? ")" : "");
+}
+
+/* Layers. ---------------------------------------------------------------------------------------------------------- */
 
 struct compute_layer {
   struct compute_layer_desc d;
@@ -40,7 +215,7 @@ struct compute_layer {
   struct compute_layer *next;
   void *mask;  /* of the ReLU behind this layer */
   void *x_low; /* the input in the precision, if it arrives as floats */
-  struct cuda_plans plans;
+  struct plans plans;
 };
 
 int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
@@ -114,26 +289,26 @@ static int check_buffers(struct compute *c, const struct compute_layer *l, struc
 }
 
 /* Without an epilogue: by cuBLASLt, or else by a kernel. */
-static int enqueue_plain(struct compute *c, struct compute_layer *l, struct cuda_product *p, const char *what,
+static int enqueue_plain(struct compute *c, struct compute_layer *l, struct product *p, const char *what,
                          struct err *e) {
   struct cuda *u = cuda_of(c);
   p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int rc = u->matmul == PRODUCT_OWN ? 0 : cuda_matmul(c, &l->plans, p, what, e);
+  int rc = u->matmul == PRODUCT_OWN ? 0 : matmul(c, &l->plans, p, what, e);
   if (rc) return rc < 0 ? rc : 0;
   return cuda_launched(c, kernel_gemm(u->stream, &p->g, p->a, p->b, p->d), what, e);
 }
 
 /* 1: queued with this epilogue. 0: there is none. */
-static int enqueue_fused(struct compute *c, struct compute_layer *l, struct cuda_product *p,
-                         cublasLtEpilogue_t epilogue, const char *what, struct err *e) {
+static int enqueue_fused(struct compute *c, struct compute_layer *l, struct product *p, cublasLtEpilogue_t epilogue,
+                         const char *what, struct err *e) {
   if (cuda_of(c)->matmul != PRODUCT_FUSED) return 0;
   p->epilogue = epilogue;
-  return cuda_matmul(c, &l->plans, p, what, e);
+  return matmul(c, &l->plans, p, what, e);
 }
 
 /* The product, its bias and ReLU: to y, or to `before` with GELU. */
-static int enqueue_forward(struct compute *c, struct compute_layer *l, struct cuda_product *p, struct span y,
-                           size_t rows, struct err *e) {
+static int enqueue_forward(struct compute *c, struct compute_layer *l, struct product *p, struct span y, size_t rows,
+                           struct err *e) {
   static const char what[] = "a layer's forward";
   struct cuda *u = cuda_of(c);
   bool relu = l->d.act == COMPUTE_RELU;
@@ -164,7 +339,7 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
   int rc = check_buffers(c, l, x, y, rows, e);
   if (rc == 0) rc = converted_input(c, l, x, rows, true, &in, e);
   if (rc) return rc;
-  struct cuda_product p = {
+  struct product p = {
       .g = {.trans_a = true,
             .m = l->d.out,
             .n = rows,
@@ -204,7 +379,7 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
   int rc = check_buffers(c, l, x, dz, rows, e);
   if (rc == 0) rc = converted_input(c, l, x, rows, false, &in, e);
   if (rc) return rc;
-  struct cuda_product p = {
+  struct product p = {
       .g = {.trans_b = true,
             .add = add,
             .m = l->d.in,
@@ -241,7 +416,7 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
   if (dx.buf->type != u->low || x.buf->type != u->low)
     return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
   const struct compute_layer *below = l->d.below == COMPUTE_RELU ? mask_writer(c, x, rows) : NULL;
-  struct cuda_product p = {
+  struct product p = {
       .g = {.m = l->d.in,
             .n = rows,
             .k = l->d.out,

@@ -119,7 +119,7 @@ static int ask_others(struct nccl *n, enum board_state mine, uint64_t waited_ms,
   for (;;) {
     read = read_board(n, posts, why);
     if (read == -ECANCELED) asked = read;
-    if (read || board_rank_gave_up(posts, n->base.world, self) >= 0 || monotonic_ms() >= end ||
+    if (read || board_rank_at(posts, n->base.world, self, BOARD_GAVE_UP) >= 0 || monotonic_ms() >= end ||
         (n->cfg.ranks.stop && *n->cfg.ranks.stop) || board_all_posted(posts, n->base.world, self, n->running))
       break;
     for (int i = 0; i < BOARD_PAUSES && !asked; i++) {
@@ -197,7 +197,7 @@ int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, str
   n->board_ms = now;
   struct board_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
   struct err why = ERR_INIT;
-  int rc = read_board(n, posts, &why), who = rc ? -1 : board_rank_failed(posts, n->base.world, n->base.rank);
+  int rc = read_board(n, posts, &why), who = rc ? -1 : board_rank_at(posts, n->base.world, n->base.rank, BOARD_WAITS);
   free(posts);
   if (rc == -ECANCELED) return fail_own(n, &why, e);
   if (who < 0) return 0;

@@ -179,39 +179,9 @@ static int measure_time(struct bench *b, uint64_t count, double *seconds, struct
   return rc;
 }
 
-static int check_sums(struct bench *b, uint64_t count, uint64_t *wrong, struct err *e) {
-  int rc = 0;
-  log_wait(b, count, "checking the sums", (uint64_t)b->o->check);
-  for (int64_t i = 0; i < b->o->check && rc == 0 && *wrong == 0; i++) {
-    b->rep++;
-    rc = exchange_values(b, count, NULL, e);
-    if (rc == 0) rc = enqueue_reductions(b, count, 1, e);
-    if (rc == 0) rc = await_queue(b, 1, e);
-    if (rc == 0) rc = exchange_values(b, count, wrong, e);
-  }
-  return rc;
-}
-
 static void print_text(const struct buf *text) {
   if (fputs(buf_text(text), stdout) < 0 || fflush(stdout) != 0)
     log_warn("a result could not be printed: %s", strerror(errno));
-}
-
-static int metrics_row(struct bench *b, const struct bench_result *r, struct err *e) {
-  struct metrics *m = &b->t->metrics;
-  metrics_begin(m, "bench");
-  metrics_text(m, "bench", "allreduce");
-  metrics_uint(m, "size", r->count * BENCH_ELEM);
-  metrics_uint(m, "count", r->count);
-  metrics_text(m, "type", "float");
-  metrics_text(m, "redop", "sum");
-  metrics_text(m, "place", "in");
-  metrics_real(m, "time_us", r->seconds * 1e6);
-  metrics_real(m, "algbw", bench_algbw(r) / 1e9);
-  metrics_real(m, "busbw", bench_busbw(r, b->t->world) / 1e9);
-  if (r->checked) metrics_uint(m, "wrong", r->wrong);
-  metrics_uint(m, "world", (uint64_t)b->t->world);
-  return with_exit(b->t, TRAINER_FILES, metrics_end(m, e));
 }
 
 static int measure_size(struct bench *b, uint64_t count, struct err *e) {
@@ -221,7 +191,14 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   b->rep++;
   int rc = exchange_values(b, count, NULL, e);
   if (rc == 0) rc = measure_time(b, count, &mine, e);
-  if (rc == 0) rc = check_sums(b, count, &wrong, e);
+  log_wait(b, count, "checking the sums", (uint64_t)b->o->check);
+  for (int64_t i = 0; i < b->o->check && rc == 0 && wrong == 0; i++) {
+    b->rep++;
+    rc = exchange_values(b, count, NULL, e);
+    if (rc == 0) rc = enqueue_reductions(b, count, 1, e);
+    if (rc == 0) rc = await_queue(b, 1, e);
+    if (rc == 0) rc = exchange_values(b, count, &wrong, e);
+  }
   bool stop = *t->sigterm || (rdzv_requested(t->rdzv) & RDZV_STOP);
   double all[3] = {mine, (double)wrong, stop ? 1 : 0};
   if (rc == 0) rc = with_coll_exit(t, coll_sum(t->coll, all, 3, e));
@@ -229,16 +206,30 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   if (rc) return rc;
   struct bench_result r = {count, all[0] / t->world, (uint64_t)all[1], b->o->check > 0};
   b->stop = all[2] > 0;
-  struct buf line = BUF_INIT;
-  b->busbw += bench_busbw(&r, b->t->world);
+  b->busbw += bench_busbw(&r, t->world);
   b->failed += r.wrong > 0;
   b->rows++;
-  rdzv_progress(b->t->rdzv, b->rows, bench_sizes(b->o), (double)NAN, 0);
-  if (b->t->rank != 0) return 0;
-  bench_print_row(&line, &r, b->t->world);
+  rdzv_progress(t->rdzv, b->rows, bench_sizes(b->o), (double)NAN, 0);
+  if (t->rank != 0) return 0;
+
+  struct buf line = BUF_INIT;
+  struct metrics *m = &t->metrics;
+  bench_print_row(&line, &r, t->world);
   print_text(&line);
   buf_finish(&line);
-  return metrics_row(b, &r, e);
+  metrics_begin(m, "bench");
+  metrics_text(m, "bench", "allreduce");
+  metrics_uint(m, "size", r.count * BENCH_ELEM);
+  metrics_uint(m, "count", r.count);
+  metrics_text(m, "type", "float");
+  metrics_text(m, "redop", "sum");
+  metrics_text(m, "place", "in");
+  metrics_real(m, "time_us", r.seconds * 1e6);
+  metrics_real(m, "algbw", bench_algbw(&r) / 1e9);
+  metrics_real(m, "busbw", bench_busbw(&r, t->world) / 1e9);
+  if (r.checked) metrics_uint(m, "wrong", r.wrong);
+  metrics_uint(m, "world", (uint64_t)t->world);
+  return with_exit(t, TRAINER_FILES, metrics_end(m, e));
 }
 
 /* Prints the ranks, with their hosts and devices. */

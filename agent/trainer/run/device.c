@@ -104,22 +104,6 @@ static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct
       own);
 }
 
-/* why: dlerror's text, "libcublasLt.so.13: cannot open shared object file: No such file or directory". */
-static int explain_dlopen(const char *path, const char *why, struct err *e) {
-  bool gone = strstr(why, "cannot open shared object file");
-  if (gone && strstr(why, "libcublasLt"))
-    return err_set(e, -ENOENT,
-                   "%s needs cuBLASLt, but the loader failed: %s; install it with CUDA or with `pip install "
-                   "nvidia-cublas`, and add its folder to LD_LIBRARY_PATH",
-                   path, why);
-  if (gone && strstr(why, "libnccl"))
-    return err_set(e, -ENOENT,
-                   "%s needs NCCL, but the loader failed: %s; install NVIDIA's package libnccl2 or `pip install "
-                   "nvidia-nccl-cu13`, and add its folder to LD_LIBRARY_PATH",
-                   path, why);
-  return err_set(e, -ENOENT, "%s cannot be opened: %s", path, why);
-}
-
 static int open_cuda(struct trainer *t, struct err *e) {
   struct gpu_config cfg = {
       .device = rdzv_local_rank(t->rdzv), .precision = t->o.precision, .deterministic = t->o.deterministic};
@@ -127,7 +111,21 @@ static int open_cuda(struct trainer *t, struct err *e) {
   int rc = find_module(&t->o, path, e);
   if (rc) return rc;
   void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!so) return explain_dlopen(path, dlerror(), e);
+  if (!so) { /* "libcublasLt.so.13: cannot open shared object file: No such file or directory" */
+    const char *why = dlerror(), *library = NULL, *install = "";
+    if (strstr(why, "libcublasLt")) {
+      library = "cuBLASLt";
+      install = "it with CUDA or with `pip install nvidia-cublas`";
+    } else if (strstr(why, "libnccl")) {
+      library = "NCCL";
+      install = "NVIDIA's package libnccl2 or `pip install nvidia-nccl-cu13`";
+    }
+    if (!library || !strstr(why, "cannot open shared object file"))
+      return err_set(e, -ENOENT, "%s cannot be opened: %s", path, why);
+    return err_set(e, -ENOENT,
+                   "%s needs %s, but the loader failed: %s; install %s, and add its folder to LD_LIBRARY_PATH", path,
+                   library, why, install);
+  }
   const struct gpu_module *m = dlsym(so, "rdzv_gpu");
   if (!m) return err_set(e, -EINVAL, "%s is not a module of rdzv-trainer: it does not export rdzv_gpu", path);
   if (m->abi != GPU_ABI)
@@ -163,7 +161,7 @@ int trainer_open_device(struct trainer *t, struct err *e) {
 
 void trainer_log_device(const struct trainer *t) {
   if (t->gpu || t->c->precision != COMPUTE_FP32)
-    log_info("computing on %s in %s", t->c->device, trainer_precision_name(t->c->precision));
+    log_info("computing on %s in %s", t->c->device, trainer_precision_words[t->c->precision]);
   if (t->no_cuda.code) log_warn("computing on %s because CUDA is not available: %s", t->c->device, t->no_cuda.text);
 }
 
@@ -177,13 +175,12 @@ static int compare_devices(struct trainer *t, struct err *e) {
   int rc = trainer_exchange(t, "trainer/device", &mine, sizeof mine, all, e);
   for (int r = 0; r < t->world && rc == 0; r++)
     if (all[r].device != mine.device || all[r].precision != mine.precision) {
-      const char *theirs =
-          all[r].precision <= COMPUTE_BF16 ? trainer_precision_name((enum compute_precision)all[r].precision) : "?";
+      const char *theirs = all[r].precision <= COMPUTE_BF16 ? trainer_precision_words[all[r].precision] : "?";
       rc = err_set(e, -EINVAL,
                    "rank %d computes on %s in %s, but rank %d on %s in %s; all ranks must use the same: give --device "
                    "and --precision",
                    r, names[all[r].device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU], theirs, t->rank,
-                   names[mine.device], trainer_precision_name(t->c->precision));
+                   names[mine.device], trainer_precision_words[t->c->precision]);
     }
   free(all);
   return rc == -EINVAL ? with_exit(t, TRAINER_USAGE, rc) : rc;

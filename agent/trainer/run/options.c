@@ -14,12 +14,8 @@
 #define FEW       1e-30 /* "more than 0" */
 #define BELOW_ONE 0.9999999
 
-static const char *const precision_names[] = {
+const char *const trainer_precision_words[] = {
     [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16"};
-
-const char *trainer_precision_name(enum compute_precision precision) {
-  return precision_names[precision];
-}
 
 static int parse_word(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
   char all[128] = "";
@@ -51,7 +47,7 @@ static const char *const graph_names[] = {[CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAP
 WORD_PARSER(activation, enum compute_act, model_act_words)
 WORD_PARSER(loss, enum compute_loss, model_loss_words)
 WORD_PARSER(device, enum device_kind, device_names)
-WORD_PARSER(precision, enum compute_precision, precision_names)
+WORD_PARSER(precision, enum compute_precision, trainer_precision_words)
 WORD_PARSER(optimizer, enum compute_opt_kind, optim_kind_words)
 WORD_PARSER(decay, enum optim_decay, optim_decay_words)
 WORD_PARSER(resume, enum resume_mode, resume_names)
@@ -356,8 +352,4 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
   rc = check_unread(o, argc, argv, env, e);
   return rc || o->bench.kind != BENCH_NONE ? rc : check_training(o, e);
-}
-
-void trainer_opts_help(int argc, char *const *argv, struct buf *out) {
-  (opts_wants_short_help(&trainer_opts_spec, argc, argv) ? opts_help_short : opts_help)(&trainer_opts_spec, 100, out);
 }

@@ -70,8 +70,6 @@ extern const struct opts_spec trainer_opts_spec;
 
 /* -EINVAL and a message, also for options that contradict each other. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
-/* What --help prints, or -h if the command line asks with that. */
-void trainer_opts_help(int argc, char *const *argv, struct buf *out);
-const char *trainer_precision_name(enum compute_precision precision);
+extern const char *const trainer_precision_words[3];
 
 #endif

@@ -3,7 +3,7 @@
  *
  *   set up    rank, data, memory, device, ring       setup.c, device.c
  *   resume    the newest checkpoint, on all ranks    state.c
- *   loop      queue, read, report, checkpoint        loop.c, step.c, slot.c, report.c
+ *   loop      queue, read, report, checkpoint        step.c, slot.c, report.c
  *   recover   the same process in another round      recover.c
  *   end       result line, done
  *
@@ -123,7 +123,8 @@ int main(int argc, char **argv) {
   }
   if (t.o.help) {
     struct buf text = BUF_INIT;
-    trainer_opts_help(argc, argv, &text);
+    bool brief = opts_wants_short_help(&trainer_opts_spec, argc, argv);
+    (brief ? opts_help_short : opts_help)(&trainer_opts_spec, 100, &text);
     int rc = fputs(buf_text(&text), stdout) < 0 || fflush(stdout) != 0;
     buf_finish(&text);
     return rc ? TRAINER_SYSTEM : TRAINER_DONE;

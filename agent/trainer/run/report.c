@@ -147,7 +147,7 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   metrics_uint(&t->metrics, "update_freq", t->sampler.batches);
   metrics_uint(&t->metrics, "steps", t->last_step);
   metrics_text(&t->metrics, "device", t->c->device);
-  metrics_text(&t->metrics, "precision", trainer_precision_name(t->c->precision));
+  metrics_text(&t->metrics, "precision", trainer_precision_words[t->c->precision]);
   metrics_text(&t->metrics, "input", t->rows ? "kept" : "sent");
   metrics_text(&t->metrics, "collectives", t->coll->ops->name);
   metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_step_samples(&t->sampler, 0)));

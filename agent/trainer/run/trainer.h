@@ -204,12 +204,9 @@ int trainer_join_ranks(struct trainer *t, struct err *e);
 int trainer_exchange(struct trainer *t, const char *name, const void *mine, size_t size, void *all, struct err *e);
 void trainer_log_device(const struct trainer *t);
 
-/* loop.c: trains to the end, or until a requested stop. No step is queued afterwards. */
+/* step.c: trains to the end, or until a requested stop. No step is queued afterwards. */
 int trainer_loop(struct trainer *t, struct err *e);
-/* Reads the oldest queued step, and reports it. */
-int trainer_read_and_report(struct trainer *t, struct err *e);
-
-/* step.c: queues the next step; there must be a free slot. */
+/* Queues the next step; there must be a free slot. */
 int trainer_queue_step(struct trainer *t, struct err *e);
 /* Queues the operations of a step, from stages to stages: the same calls for every step of this shape in this slot. */
 int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);

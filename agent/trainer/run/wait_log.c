@@ -7,12 +7,12 @@
 #include "agent/trainer/run/wait_log.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include "agent/trainer/checkpoint/checkpoint.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
@@ -120,22 +120,9 @@ static void *wait_log_main(void *arg) {
 
 struct wait_log *wait_log_create(uint64_t every_ms) {
   struct wait_log *w = xcalloc(1, sizeof *w);
-  pthread_condattr_t attr;
-  sigset_t all, before;
   w->every_ms = every_ms;
-  pthread_mutex_init(&w->mutex, NULL);
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&w->changed, &attr);
-  pthread_condattr_destroy(&attr);
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int rc = pthread_create(&w->thread, NULL, wait_log_main, w);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (rc == 0) return w;
+  if (ckpt_thread_start(&w->thread, &w->mutex, &w->changed, wait_log_main, w) == 0) return w;
   log_debug("long waits are not logged: a thread cannot be created");
-  pthread_cond_destroy(&w->changed);
-  pthread_mutex_destroy(&w->mutex);
   free(w);
   return NULL;
 }

@@ -46,14 +46,14 @@ static void who_gave_up_comes_first(void **state) {
   p[1].state = BOARD_SILENT;
   p[2].state = BOARD_GAVE_UP;
   strcpy(p[2].why, "no space left on device");
-  assert_int_equal(board_rank_gave_up(p, 4, 0), 2);
+  assert_int_equal(board_rank_at(p, 4, 0, BOARD_GAVE_UP), 2);
   expect(p, 4, 0, true, 2, "rank 2 gave up: no space left on device");
-  assert_int_equal(board_rank_gave_up(p, 4, 2), -1);
-  assert_int_equal(board_rank_failed(p, 4, 0), 2);
+  assert_int_equal(board_rank_at(p, 4, 2, BOARD_GAVE_UP), -1);
+  assert_int_equal(board_rank_at(p, 4, 0, BOARD_WAITS), 2);
   p[0].state = p[3].state = BOARD_UP;
-  assert_int_equal(board_rank_failed(p, 4, 2), -1);
+  assert_int_equal(board_rank_at(p, 4, 2, BOARD_WAITS), -1);
   p[0].state = p[3].state = BOARD_ERROR;
-  assert_int_equal(board_rank_failed(p, 4, 2), 0);
+  assert_int_equal(board_rank_at(p, 4, 2, BOARD_WAITS), 0);
   expect(p, 4, 2, true, 1, "rank 1 does not respond");
 }
 
