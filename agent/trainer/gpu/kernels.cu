@@ -15,13 +15,9 @@ template <typename T> __global__ void fill_kernel(T *dst, float value, size_t n)
   for (size_t i = first_item(); i < n; i += item_stride()) store(dst + i, value);
 }
 
-template <typename T> static int fill(cudaStream_t stream, void *dst, float value, size_t n) {
-  return LAUNCH(fill_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)dst, value, n);
-}
-
 int kernel_fill(cudaStream_t stream, void *dst, enum kernel_type type, float value, size_t n) {
   if (n == 0) return 0;
-  return BY_TYPE(type, fill, stream, dst, value, n);
+  return BY_TYPE(type, LAUNCH(fill_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)dst, value, n));
 }
 
 template <typename D, typename S>
@@ -44,19 +40,11 @@ static int convert(cudaStream_t stream, void *dst, const void *src, size_t n) {
                 (const S *)src, quads, n);
 }
 
-template <typename T> static int from_float(cudaStream_t stream, void *dst, const void *src, size_t n) {
-  return convert<T, float>(stream, dst, src, n);
-}
-
-template <typename T> static int to_float(cudaStream_t stream, void *dst, const void *src, size_t n) {
-  return convert<float, T>(stream, dst, src, n);
-}
-
 int kernel_convert(cudaStream_t stream, void *dst, enum kernel_type dst_type, const void *src,
                    enum kernel_type src_type, size_t n) {
   if (n == 0) return 0;
-  if (src_type == KERNEL_F32) return BY_TYPE(dst_type, from_float, stream, dst, src, n);
-  if (dst_type == KERNEL_F32) return BY_TYPE(src_type, to_float, stream, dst, src, n);
+  if (src_type == KERNEL_F32) return BY_TYPE(dst_type, convert<T, float>(stream, dst, src, n));
+  if (dst_type == KERNEL_F32) return BY_TYPE(src_type, convert<float, T>(stream, dst, src, n));
   return (int)cudaErrorInvalidValue;
 }
 
@@ -64,14 +52,12 @@ template <typename T> __global__ void bias_kernel(T *y, const T *bias, size_t n,
   for (size_t i = first_item(); i < n; i += item_stride()) y[i] = bias[i % cols];
 }
 
-template <typename T> static int bias(cudaStream_t stream, void *y, const void *from, size_t n, size_t cols) {
-  return LAUNCH(bias_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, (const T *)from, n, cols);
-}
-
 int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type type, size_t rows,
                 size_t cols) {
   if (rows == 0) return 0;
-  return BY_TYPE(type, bias, stream, y, from, rows * cols, cols);
+  size_t n = rows * cols;
+  return BY_TYPE(type, LAUNCH(bias_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, (const T *)from, n,
+                              cols));
 }
 
 struct relu_value {
@@ -103,29 +89,27 @@ template <typename F, typename T> __global__ void apply_kernel(T *to, const T *f
     store(to + i, F::of(value_of(to[i]), value_of(from[i])));
 }
 
-template <typename F> struct apply {
-  template <typename T> static int by(cudaStream_t stream, void *to, const void *from, size_t n) {
-    size_t quads = aligned(to, sizeof(T)) && aligned(from, sizeof(T)) ? n / 4 : 0;
-    if (n == 0) return 0;
-    return LAUNCH((apply_kernel<F, T>), blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)to,
-                  (const T *)from, quads, n);
-  }
-};
+template <typename F, typename T> static int apply(cudaStream_t stream, void *to, const void *from, size_t n) {
+  size_t quads = aligned(to, sizeof(T)) && aligned(from, sizeof(T)) ? n / 4 : 0;
+  if (n == 0) return 0;
+  return LAUNCH((apply_kernel<F, T>), blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)to,
+                (const T *)from, quads, n);
+}
 
 int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<relu_value>::by, stream, y, y, n);
+  return BY_TYPE(type, apply<relu_value, T>(stream, y, y, n));
 }
 
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<masked>::by, stream, dx, x, n);
+  return BY_TYPE(type, apply<masked, T>(stream, dx, x, n));
 }
 
 int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<gelu_value>::by, stream, y, z, n);
+  return BY_TYPE(type, apply<gelu_value, T>(stream, y, z, n));
 }
 
 int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<gelu_gradient>::by, stream, dx, z, n);
+  return BY_TYPE(type, apply<gelu_gradient, T>(stream, dx, z, n));
 }
 
 enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };
@@ -144,16 +128,11 @@ __global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t 
   out[col] = (add ? out[col] : 0.0f) + (float)sum;
 }
 
-template <typename T>
-static int column_sums(cudaStream_t stream, float *out, const void *dz, size_t rows, size_t cols, bool add) {
-  return LAUNCH(column_sums_kernel<T>, (cols + SUM_COLS - 1) / SUM_COLS, KERNEL_THREADS, stream, out,
-                (const T *)dz, rows, cols, add);
-}
-
 int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
                        size_t cols, bool add) {
   if (cols == 0) return 0;
-  return BY_TYPE(type, column_sums, stream, out, dz, rows, cols, add);
+  return BY_TYPE(type, LAUNCH(column_sums_kernel<T>, (cols + SUM_COLS - 1) / SUM_COLS, KERNEL_THREADS, stream, out,
+                              (const T *)dz, rows, cols, add));
 }
 
 enum { TILE = 16, GEMM_BLOCKS_MAX = 1 << 20 };
@@ -188,15 +167,10 @@ static int gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a,
                 *g, (const T *)a, (const T *)b, (D *)d);
 }
 
-template <typename T>
-static int gemm_of(cudaStream_t stream, const struct kernel_gemm *g, const void *a, const void *b, void *d) {
-  return g->d == KERNEL_F32 ? gemm<float, T>(stream, g, a, b, d) : gemm<T, T>(stream, g, a, b, d);
-}
-
 int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a, const void *b, void *d) {
   if (g->m == 0 || g->n == 0) return 0;
   if (g->d != KERNEL_F32 && g->d != g->ab) return (int)cudaErrorInvalidValue;
-  return BY_TYPE(g->ab, gemm_of, stream, g, a, b, d);
+  return BY_TYPE(g->ab, g->d == KERNEL_F32 ? gemm<float, T>(stream, g, a, b, d) : gemm<T, T>(stream, g, a, b, d));
 }
 
 /* Rows of a data set by their numbers: a block makes row after row, and its threads make the values of each. There are

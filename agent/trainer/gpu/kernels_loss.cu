@@ -134,8 +134,8 @@ static int entropy(cudaStream_t stream, const struct kernel_loss *l, struct kern
 }
 
 int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
-  if (l->d.rows > 0 && l->d.kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy, stream, l, scratch);
-  return BY_TYPE(l->type, squared, stream, l, scratch);
+  if (l->d.rows > 0 && l->d.kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy<T>(stream, l, scratch));
+  return BY_TYPE(l->type, squared<T>(stream, l, scratch));
 }
 
 /* The column of the largest value of the row, the first of equal ones, as a loop from the left finds it: a NaN is never
@@ -174,15 +174,10 @@ __global__ void correct_kernel(const T *y, const float *target, float *out, size
   if (threadIdx.x == 0) *out += (float)sum;
 }
 
-template <typename T>
-static int correct(cudaStream_t stream, const void *y, const float *target, float *out, size_t rows,
-                   size_t cols, struct kernel_scratch *scratch) {
-  unsigned blocks = rows < KERNEL_PARTIALS ? (unsigned)rows : (unsigned)KERNEL_PARTIALS;
-  return LAUNCH(correct_kernel<T>, blocks, FEW_THREADS, stream, (const T *)y, target, out, rows, cols, scratch);
-}
-
 int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
                    size_t rows, size_t cols, struct kernel_scratch *scratch) {
   if (rows == 0) return 0;
-  return BY_TYPE(type, correct, stream, y, target, out, rows, cols, scratch);
+  unsigned blocks = rows < KERNEL_PARTIALS ? (unsigned)rows : (unsigned)KERNEL_PARTIALS;
+  return BY_TYPE(type, LAUNCH(correct_kernel<T>, blocks, FEW_THREADS, stream, (const T *)y, target, out, rows, cols,
+                              scratch));
 }

@@ -149,7 +149,7 @@ static int update(cudaStream_t stream, const struct kernel_control *control, con
 
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
   if (u->d.n == 0) return 0;
-  return BY_TYPE(u->type, update, stream, control, u);
+  return BY_TYPE(u->type, update<T>(stream, control, u));
 }
 
 __global__ void control_set_kernel(struct kernel_control *control, struct compute_opt_counters v) {

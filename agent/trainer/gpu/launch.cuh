@@ -66,8 +66,10 @@ static inline bool aligned(const void *p, size_t value_size) {
   return (uintptr_t)p % (4 * value_size) == 0;
 }
 
-/* f<type of the values>(...), where f is a template over that type. */
-#define BY_TYPE(type, f, ...) ((type) == KERNEL_F32 ? f<float>(__VA_ARGS__) : f<__nv_bfloat16>(__VA_ARGS__))
+/* The value of an expression in which T is the type of the values. */
+#define BY_TYPE(type, ...)                                                                                   \
+  ((type) == KERNEL_F32 ? [&] { using T = float; return __VA_ARGS__; }()                                     \
+                        : [&] { using T = __nv_bfloat16; return __VA_ARGS__; }())
 
 /* The sum over the block, in one fixed order. Every thread of the block calls it. The block size is a power of two, up
  * to KERNEL_THREADS. */
