@@ -21,7 +21,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,8 +339,4 @@ int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct
   ckpt_list_finish(&l);
   close(fd);
   return rc;
-}
-
-int ckpt_clean(const char *dir, const struct ckpt_marker *mine, struct err *e) {
-  return ckpt_prune(dir, mine, INT_MAX, e);
 }

@@ -50,10 +50,9 @@ int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, str
               struct err *e);
 /* The marker of the newest checkpoint of that life, without its state. 1: found. 0: there is none. */
 int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_marker *m);
-/* Removes what dead writers left: checkpoints older than mine->id and without a marker. */
-int ckpt_clean(const char *dir, const struct ckpt_marker *mine, struct err *e);
-/* Like ckpt_clean, and removes all but the `keep` newest complete checkpoints of mine->origin. Those of other runs
- * stay. Removes the marker of a checkpoint first. A failure is reported, but a checkpoint that stays does no harm. */
+/* Removes what dead writers left (checkpoints older than mine->id and without a marker), and all but the `keep` newest
+ * complete checkpoints of mine->origin. Those of other runs stay. Removes the marker of a checkpoint first. A failure is
+ * reported, but a checkpoint that stays does no harm. */
 int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e);
 
 /* The lock. One job at a time writes to a folder. DIR/.lock is a symbolic link whose text names the holder.

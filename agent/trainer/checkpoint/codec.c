@@ -117,7 +117,7 @@ void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
   for (int i = 0; i < b.n; i++) buf_append(out, b.pieces[i].data, b.pieces[i].n);
 }
 
-int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
+static int decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
   const uint8_t *h = data;
   struct ckpt_state out = {0};
   if (len < CKPT_HEADER) return err_set(e, -EBADMSG, "is truncated within its header");
@@ -167,7 +167,7 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
 
 int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
   struct ckpt_state out = {0};
-  int rc = ckpt_decode_header(data, len, &out, e);
+  int rc = decode_header(data, len, &out, e);
   if (rc) return rc;
   if (len != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has %zu bytes instead of %" PRIu64, len, ckpt_size(&out.kind));

@@ -79,9 +79,7 @@ struct ckpt_bytes {
 };
 void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out);
 void ckpt_encode(const struct ckpt_state *s, struct buf *out);
-/* Decodes only the header. -EBADMSG and a message. */
-int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e);
-/* Decodes all of it, and checks lengths and checksums. */
+/* Checks lengths and checksums. -EBADMSG and a message. */
 int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *e);
 /* 0: a run of kind `want` can continue from `have`. Else -EINVAL and what differs. */
 int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, struct err *e);

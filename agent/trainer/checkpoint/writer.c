@@ -15,6 +15,7 @@
 #include "common/mem.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *abou
                            struct ckpt_written *r) {
   int rc = w->lock ? ckpt_lock_check(w->lock, &r->why) : 0;
   if (rc) return rc;
-  ckpt_clean(w->dir, about, NULL);
+  ckpt_prune(w->dir, about, INT_MAX, NULL);
   rc = ckpt_write(w->dir, about, bytes, &w->tally, &r->why);
   /* Somebody who takes the folder in the middle of a write removes what is unfinished there, and the write fails. */
   struct err taken = ERR_INIT;

@@ -411,6 +411,45 @@ COMPUTE_DEVICE static inline float gelu_slope(float z) {
   return 0.5f * (1.0f + t) + 0.5f * z * (1.0f - t * t) * COMPUTE_GELU_ROOT * (1.0f + 3.0f * COMPUTE_GELU_CUBE * z * z);
 }
 
+/* The factors of one update, from its learning rate and the optimizer's description. */
+struct compute_factors {
+  float by;                  /* of the gradients: clipping */
+  float lr, mu;              /* sgd: m = mu m + x, p = p - lr m */
+  float b1, c1, b2, c2, eps; /* adam; c: 1 - b */
+  float rate, root;          /* p = keep p - rate m / (root sqrt(v) + eps) */
+  float decay, keep;         /* x is the gradient plus decay p; keep: adamw */
+};
+
+/* Decides about an update from the sum of the squared gradients, and counts it. true: it is made, with these factors.
+ * One definition for the CPU and for the kernels. */
+COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *d, double squares, float lr, bool bad,
+                                                 struct compute_opt_counters *v, struct compute_factors *f) {
+  double norm = sqrt(squares), by = 1.0;
+  v->grad_norm = bad ? nanf("") : (float)norm;
+  if (!isfinite(v->grad_norm)) {
+    v->skipped++;
+    v->skipped_in_row++;
+    return false;
+  }
+  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6); /* as torch does */
+  v->updates++;
+  v->skipped_in_row = 0;
+  f->by = (float)by;
+  f->lr = lr;
+  f->mu = (float)d->momentum;
+  f->decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay;
+  if (d->kind == COMPUTE_SGD) return true;
+  f->b1 = (float)d->beta1;
+  f->c1 = (float)(1.0 - d->beta1); /* rounded after the subtraction, as torch does */
+  f->b2 = (float)d->beta2;
+  f->c2 = (float)(1.0 - d->beta2);
+  f->eps = (float)d->eps;
+  f->rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)v->updates)));
+  f->root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)v->updates)));
+  f->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
+  return true;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -384,44 +384,18 @@ static struct compute_buf *cpu_opt_state(struct compute_opt *o, int i) {
   return o->state[i];
 }
 
-static void update_or_skip(struct compute_opt *o, const struct compute_update *u) {
-  const struct compute_opt_desc *d = &o->d;
-  float *p = floats_at(u->param), *g = floats_at(u->grad), lr = floats_at(u->lr)[0];
-  size_t n = u->param.n;
-  if (u->bad.n && isinf(floats_at(u->bad)[0])) return;
-  double norm = sqrt(loops_sum_squares(g, n)), by = 1.0; /* by: the factor of the gradients */
-  o->v.grad_norm = u->bad.n && floats_at(u->bad)[0] != 0.0f ? NAN : (float)norm;
-  if (!isfinite(o->v.grad_norm)) {
-    o->v.skipped++;
-    o->v.skipped_in_row++;
-    return;
-  }
-  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6); /* as torch does */
-  o->v.updates++;
-  o->v.skipped_in_row = 0;
-  if (d->kind == COMPUTE_SGD) {
-    loops_sgd((float)d->momentum, (float)d->weight_decay, lr, (float)by, p, o->state[0]->data, g, n);
-    return;
-  }
-  struct adam_factors f = {
-      .by = (float)by,
-      .b1 = (float)d->beta1,
-      .c1 = (float)(1.0 - d->beta1), /* rounded after the subtraction, as torch does */
-      .b2 = (float)d->beta2,
-      .c2 = (float)(1.0 - d->beta2),
-      .eps = (float)d->eps,
-      .rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)o->v.updates))),
-      .root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)o->v.updates))),
-      .decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f,
-      .keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f,
-  };
-  loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, n);
-}
-
 static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e) {
   if (u->param.n != o->d.n || u->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", u->param.n, u->grad.n, o->d.n);
-  update_or_skip(o, u);
+  bool blocked = u->bad.n && isinf(floats_at(u->bad)[0]), bad = u->bad.n && floats_at(u->bad)[0] != 0.0f;
+  float *p = floats_at(u->param), *g = floats_at(u->grad), lr = floats_at(u->lr)[0];
+  struct compute_factors f;
+  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), lr, bad, &o->v, &f)) {
+    if (o->d.kind == COMPUTE_SGD)
+      loops_sgd(&f, p, o->state[0]->data, g, u->param.n);
+    else
+      loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, u->param.n);
+  }
   if (u->counters.n) memcpy(floats_at(u->counters), &o->v, sizeof o->v);
   return 0;
 }

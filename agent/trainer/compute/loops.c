@@ -43,9 +43,9 @@ WIDE_BODY void add_of(float *restrict to, const float *restrict what, size_t n) 
   for (size_t i = 0; i < n; i++) to[i] += what[i];
 }
 
-WIDE_BODY void adam_of(const struct adam_factors *from, float *restrict p, float *restrict m, float *restrict v,
+WIDE_BODY void adam_of(const struct compute_factors *from, float *restrict p, float *restrict m, float *restrict v,
                        const float *restrict g, size_t n) {
-  const struct adam_factors f = *from;
+  const struct compute_factors f = *from;
   for (size_t i = 0; i < n; i++) {
     float x = f.by * g[i] + f.decay * p[i];
     m[i] = f.b1 * m[i] + f.c1 * x;
@@ -54,11 +54,12 @@ WIDE_BODY void adam_of(const struct adam_factors *from, float *restrict p, float
   }
 }
 
-WIDE_BODY void sgd_of(float mu, float decay, float lr, float by, float *restrict p, float *restrict m,
-                      const float *restrict g, size_t n) {
+WIDE_BODY void sgd_of(const struct compute_factors *from, float *restrict p, float *restrict m, const float *restrict g,
+                      size_t n) {
+  const struct compute_factors f = *from;
   for (size_t i = 0; i < n; i++) {
-    m[i] = mu * m[i] + (by * g[i] + decay * p[i]);
-    p[i] -= lr * m[i];
+    m[i] = f.mu * m[i] + (f.by * g[i] + f.decay * p[i]);
+    p[i] -= f.lr * m[i];
   }
 }
 
@@ -71,7 +72,7 @@ WIDE(double, loops_sum_squared_differences, (const float *a, const float *b, siz
 WIDE(void, loops_scale_differences, (float *out, const float *a, const float *b, float by, size_t n),
      (out, a, b, by, n), differences_of)
 WIDE(void, loops_add, (float *to, const float *what, size_t n), (to, what, n), add_of)
-WIDE(void, loops_adam, (const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n),
+WIDE(void, loops_adam, (const struct compute_factors *f, float *p, float *m, float *v, const float *g, size_t n),
      (f, p, m, v, g, n), adam_of)
-WIDE(void, loops_sgd, (float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n),
-     (mu, decay, lr, by, p, m, g, n), sgd_of)
+WIDE(void, loops_sgd, (const struct compute_factors *f, float *p, float *m, const float *g, size_t n), (f, p, m, g, n),
+     sgd_of)

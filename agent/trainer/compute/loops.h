@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include "agent/trainer/compute/compute.h"
 
 /* Rounds a float to what bf16 can hold (8 bits of exponent as in a float, 7 of mantissa): to nearest, ties to even, as
  * every device converts them. The result is a float again. Infinities stay, values that are too large become infinities,
@@ -21,19 +22,12 @@ static inline float round_bf16(float x) {
   return x;
 }
 
-/* The factors of one update; bias corrections are in them. */
-struct adam_factors {
-  float by;                      /* of the gradients */
-  float b1, c1, b2, c2, eps;     /* c: 1 - b */
-  float rate, root, decay, keep; /* p = keep p - rate m / (root sqrt(v) + eps); decay p is added to the gradient */
-};
-
 double loops_sum_squares(const float *p, size_t n);
 double loops_sum_squared_differences(const float *a, const float *b, size_t n);
 void loops_scale_differences(float *out, const float *a, const float *b, float by, size_t n); /* by * (a - b) */
 void loops_add(float *to, const float *what, size_t n);
 /* No two of the arrays overlap. */
-void loops_adam(const struct adam_factors *f, float *p, float *m, float *v, const float *g, size_t n);
-void loops_sgd(float mu, float decay, float lr, float by, float *p, float *m, const float *g, size_t n);
+void loops_adam(const struct compute_factors *f, float *p, float *m, float *v, const float *g, size_t n);
+void loops_sgd(const struct compute_factors *f, float *p, float *m, const float *g, size_t n);
 
 #endif

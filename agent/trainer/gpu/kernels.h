@@ -44,12 +44,8 @@ static inline size_t kernel_type_size(enum kernel_type t) {
 /* The optimizer's control block on the device: the counters that the host reads, and the factors of one update. */
 struct kernel_control {
   struct compute_opt_counters v;
-  float go;   /* 1: make this update */
-  float by;   /* factor of the gradients: clipping */
-  float lr;   /* sgd */
-  float rate; /* adam: lr / (1 - beta1^updates) */
-  float root; /* adam: 1 / sqrt(1 - beta2^updates) */
-  float keep; /* adamw: 1 - lr * weight_decay */
+  float go; /* 1: make this update */
+  struct compute_factors f;
 };
 
 struct kernel_update {

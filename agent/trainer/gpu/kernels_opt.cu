@@ -24,28 +24,6 @@ __device__ static double squares_of_thread(const float *g, size_t quads, size_t 
   return sum;
 }
 
-/* sum: of the squared gradients. */
-__device__ static void decide_update(struct kernel_control *c, const struct compute_opt_desc *d, double sum,
-                              float lr, bool bad) {
-  double norm = sqrt(sum), by = 1.0;
-  c->v.grad_norm = bad ? nanf("") : (float)norm;
-  if (!isfinite(c->v.grad_norm)) {
-    c->v.skipped++;
-    c->v.skipped_in_row++;
-    return;
-  }
-  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6);
-  c->v.updates++;
-  c->v.skipped_in_row = 0;
-  c->go = 1.0f;
-  c->by = (float)by;
-  c->lr = lr;
-  if (d->kind == COMPUTE_SGD) return;
-  c->rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)c->v.updates)));
-  c->root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)c->v.updates)));
-  c->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
-}
-
 __device__ static void write_counters(const struct compute_opt_counters *v, void *to) {
   for (size_t i = 0; i < sizeof *v / sizeof(uint32_t); i++)
     ((volatile uint32_t *)to)[i] = ((const uint32_t *)v)[i];
@@ -58,7 +36,8 @@ __global__ void decide_kernel(struct kernel_decide k, size_t quads, struct kerne
   struct kernel_control *c = k.control;
   c->go = 0.0f;
   float bad = k.bad ? *k.bad : 0.0f; /* infinite: the updates of another rank are blocked */
-  if (*(const volatile unsigned *)k.blocked == 0 && !isinf(bad)) decide_update(c, &k.d, sum, *k.lr, bad != 0.0f);
+  if (*(const volatile unsigned *)k.blocked == 0 && !isinf(bad))
+    c->go = compute_decide(&k.d, sum, *k.lr, bad != 0.0f, &c->v, &c->f) ? 1.0f : 0.0f;
   if (k.counters) write_counters(&c->v, k.counters);
 }
 
@@ -82,27 +61,21 @@ int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsig
                 scratch);
 }
 
-/* The constants of an update, as floats. */
-struct hyper {
-  float mu, decay, b1, b2, c1, c2, eps;
-};
-
 /* One weight: changes its state, and returns the new weight. */
 template <bool ADAM>
-__device__ static inline float updated_weight(const struct hyper *h, const struct kernel_control *c, float p,
-                                       float g, float *m, float *v) {
-  float x = c->by * g + h->decay * p;
+__device__ static inline float updated_weight(const struct compute_factors *f, float p, float g, float *m, float *v) {
+  float x = f->by * g + f->decay * p;
   if (!ADAM) {
-    *m = h->mu * *m + x;
-    return p - c->lr * *m;
+    *m = f->mu * *m + x;
+    return p - f->lr * *m;
   }
-  *m = h->b1 * *m + h->c1 * x;
-  *v = h->b2 * *v + h->c2 * x * x;
-  return c->keep * p - c->rate * *m / (sqrtf(*v) * c->root + h->eps);
+  *m = f->b1 * *m + f->c1 * x;
+  *v = f->b2 * *v + f->c2 * x * x;
+  return f->keep * p - f->rate * *m / (sqrtf(*v) * f->root + f->eps);
 }
 
 template <bool ADAM, typename T>
-__global__ void update_kernel(const struct kernel_control *control, struct hyper h, float *p, T *low,
+__global__ void update_kernel(const struct kernel_control *control, float *p, T *low,
                               const float *g, float *m, float *v, size_t quads, size_t n) {
   struct kernel_control c = *control;
   if (c.go == 0.0f) return;
@@ -111,7 +84,7 @@ __global__ void update_kernel(const struct kernel_control *control, struct hyper
     if (ADAM) v4 = ((quad<float> *)v)[i];
     quad<T> low4;
     for (int k = 0; k < 4; k++) {
-      p4.v[k] = updated_weight<ADAM>(&h, &c, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
+      p4.v[k] = updated_weight<ADAM>(&c.f, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
       store(&low4.v[k], p4.v[k]);
     }
     ((quad<float> *)p)[i] = p4;
@@ -121,7 +94,7 @@ __global__ void update_kernel(const struct kernel_control *control, struct hyper
   }
   for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) {
     float none = 0.0f;
-    p[i] = updated_weight<ADAM>(&h, &c, p[i], g[i], m + i, ADAM ? v + i : &none);
+    p[i] = updated_weight<ADAM>(&c.f, p[i], g[i], m + i, ADAM ? v + i : &none);
     if (low) store(low + i, p[i]);
   }
 }
@@ -129,21 +102,14 @@ __global__ void update_kernel(const struct kernel_control *control, struct hyper
 template <typename T>
 static int update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
   const struct compute_opt_desc *d = &u->d;
-  struct hyper h = {.mu = (float)d->momentum,
-                    .decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay,
-                    .b1 = (float)d->beta1,
-                    .b2 = (float)d->beta2,
-                    .c1 = (float)(1.0 - d->beta1), /* rounded after the subtraction, as torch does */
-                    .c2 = (float)(1.0 - d->beta2),
-                    .eps = (float)d->eps};
   bool wide = aligned(u->param, 4) && aligned(u->grad, 4) && aligned(u->state[0], 4) &&
               aligned(u->state[1], 4) && aligned(u->low, sizeof(T));
   size_t quads = wide ? d->n / 4 : 0;
   unsigned blocks = blocks_for(quads ? quads : d->n);
   if (d->kind == COMPUTE_SGD)
-    return LAUNCH((update_kernel<false, T>), blocks, KERNEL_THREADS, stream, control, h, u->param,
+    return LAUNCH((update_kernel<false, T>), blocks, KERNEL_THREADS, stream, control, u->param,
                   (T *)u->low, u->grad, u->state[0], u->state[1], quads, d->n);
-  return LAUNCH((update_kernel<true, T>), blocks, KERNEL_THREADS, stream, control, h, u->param, (T *)u->low,
+  return LAUNCH((update_kernel<true, T>), blocks, KERNEL_THREADS, stream, control, u->param, (T *)u->low,
                 u->grad, u->state[0], u->state[1], quads, d->n);
 }
 

@@ -77,15 +77,10 @@ void nccl_nap(void);
 
 /* nccl_fail.c. The functions that fail return the code, with its message. */
 void nccl_abort(struct coll *l, const char *why);
-/* When a wait that began at since_ms is late. A request to stop leaves it less time. */
-uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms);
 void nccl_post(struct nccl *n, enum board_state state, const char *why);
-int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
 int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e);
 /* A CUDA error is this rank's own failure. */
 int nccl_check_cuda(struct nccl *n, cudaError_t rc, const char *what, struct err *e);
-/* While a communicator is connecting: fails with a rank that posted that it has failed. */
-int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
 /* Fails if the agent wants this rank to leave. Asks it every COLL_ASK_MS. */
 int nccl_ask_agent(struct nccl *n, struct err *e);
 /* Fails if NCCL reports an error, a collective is late, another rank has failed, or the agent asks for it. Cheap. */

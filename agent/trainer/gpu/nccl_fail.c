@@ -64,7 +64,8 @@ static void current_call_text(const struct nccl *n, char out[NCCL_CALL_TEXT]) {
     call_text(&call, out);
 }
 
-uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
+/* When a wait that began at since_ms is late. A request to stop leaves it less time. */
+static uint64_t deadline(struct nccl *n, uint64_t since_ms) {
   return coll_deadline(&n->cfg.ranks, since_ms, monotonic_ms(), &n->stop_seen_ms);
 }
 
@@ -155,7 +156,7 @@ static int fail_with_board(struct nccl *n, int code, enum board_state mine, cons
   return nccl_repeat_failure(n, e);
 }
 
-int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
+static int fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
   char text[NCCL_CALL_TEXT + 80];
   snprintf(text, sizeof text, "%s did not complete within %.1f s", what, (double)waited_ms / 1000);
   return fail_with_board(n, -ETIMEDOUT, BOARD_WAITS, text, waited_ms, e);
@@ -191,7 +192,8 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
   return fail_own(n, &own, e);
 }
 
-int nccl_look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
+/* Fails with a rank that posted that it has failed. */
+static int look_at_board(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
   uint64_t now = monotonic_ms();
   if (now - n->board_ms < look_gap(waited_ms)) return 0;
   n->board_ms = now;
@@ -237,11 +239,11 @@ int nccl_watch(struct nccl *n, struct err *e) {
   uint64_t begun = w->begun, done = w->done, waited = now - n->moved_ms;
   if (begun == n->seen_begun && done == n->seen_done && begun != done) {
     /* a collective on the device has not moved for a while */
-    bool late = now >= nccl_deadline(n, n->moved_ms);
+    bool late = now >= deadline(n, n->moved_ms);
     if (waited < NCCL_LOOK_MS && !late) return 0;
     current_call_text(n, what);
-    rc = nccl_look_at_board(n, what, waited, e);
-    return rc || !late ? rc : nccl_fail_late(n, what, waited, e);
+    rc = look_at_board(n, what, waited, e);
+    return rc || !late ? rc : fail_late(n, what, waited, e);
   }
   n->seen_begun = begun;
   n->seen_done = done;
@@ -263,9 +265,9 @@ int nccl_await(struct nccl *n, ncclResult_t first, const struct trace_call *call
     uint64_t now = monotonic_ms();
     if (!from) from = n->board_ms = now;
     int failed = nccl_ask_agent(n, e);
-    if (failed == 0) failed = nccl_look_at_board(n, what, now - from, e);
+    if (failed == 0) failed = look_at_board(n, what, now - from, e);
     if (failed) return failed;
-    if (now >= nccl_deadline(n, from)) return nccl_fail_late(n, what, now - from, e);
+    if (now >= deadline(n, from)) return fail_late(n, what, now - from, e);
     if (!call && !n->twin_of && n->cfg.ranks.stop && *n->cfg.ranks.stop) {
       nccl_abort(&n->base, "stopped on request");
       return err_set(e, -ECANCELED, "stopped while NCCL's communicator was connecting");

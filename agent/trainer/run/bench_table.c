@@ -50,10 +50,6 @@ static unsigned value_on_rank(unsigned class, int rank) {
   return hash_mod((uint64_t)rank * BENCH_VALUES + class, 0);
 }
 
-float bench_value(uint64_t i, int rank, uint64_t rep) {
-  return (float)value_on_rank(hash_mod(i, rep), rank);
-}
-
 void bench_fill(float *v, size_t n, uint64_t at, int rank, uint64_t rep) {
   float of[BENCH_VALUES];
   for (unsigned k = 0; k < BENCH_VALUES; k++) of[k] = (float)value_on_rank(k, rank);

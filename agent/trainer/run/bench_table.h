@@ -46,11 +46,9 @@ uint64_t bench_sizes(const struct bench_opts *o); /* how many */
 double bench_algbw(const struct bench_result *r); /* bytes per second; 0 if no time passed */
 double bench_busbw(const struct bench_result *r, int world);
 
-/* The value of element `i` on a rank in check number `rep`: a whole number below BENCH_VALUES, so sums over up to 65536
- * ranks are exact in float in any order. It differs between elements and between ranks, so an element in the wrong
- * place, or a rank that was added twice or not at all, shows. */
-float bench_value(uint64_t i, int rank, uint64_t rep);
-/* v[k] = bench_value(at + k). */
+/* Fills v[0..n) with the values of the elements from `at` on, on a rank in check number `rep`: whole numbers below
+ * BENCH_VALUES, so sums over up to 65536 ranks are exact in float in any order. A value differs between elements and
+ * between ranks, so an element in the wrong place, or a rank that was added twice or not at all, shows. */
 void bench_fill(float *v, size_t n, uint64_t at, int rank, uint64_t rep);
 /* The sums over a world, for bench_wrong. */
 struct bench_sums {

@@ -18,7 +18,16 @@ enum { N = 1003 };
 /* Without contraction: the build has no CPU with fused products in mind, and volatile stops it where it has. */
 static void test_updates_have_the_same_bits_everywhere(void **state) {
   static float p[N], m[N], v[N], g[N], p2[N], m2[N], v2[N];
-  struct adam_factors f = {1.5f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 0.03f, 1.2f, 0.01f, 0.999f};
+  struct compute_factors f = {.by = 1.5f,
+                              .b1 = 0.9f,
+                              .c1 = 0.1f,
+                              .b2 = 0.99f,
+                              .c2 = 0.01f,
+                              .eps = 1e-8f,
+                              .rate = 0.03f,
+                              .root = 1.2f,
+                              .decay = 0.01f,
+                              .keep = 0.999f};
   fill(p, N, 1);
   fill(m, N, 2);
   fill(v, N, 3);
@@ -40,7 +49,8 @@ static void test_updates_have_the_same_bits_everywhere(void **state) {
   assert_memory_equal(p, p2, sizeof p);
   assert_memory_equal(m, m2, sizeof m);
   assert_memory_equal(v, v2, sizeof v);
-  loops_sgd(0.9f, 0.01f, 0.1f, 0.5f, p, m, g, N);
+  f = (struct compute_factors){.by = 0.5f, .lr = 0.1f, .mu = 0.9f, .decay = 0.01f};
+  loops_sgd(&f, p, m, g, N);
   for (int i = 0; i < N; i++) {
     volatile float mu = 0.9f * m2[i], by = 0.5f * g[i], decay = 0.01f * p2[i], x = by + decay;
     m2[i] = mu + x;

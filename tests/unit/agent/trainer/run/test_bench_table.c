@@ -9,6 +9,12 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
+static float value_of(uint64_t i, int rank, uint64_t rep) {
+  float v;
+  bench_fill(&v, 1, i, rank, rep);
+  return v;
+}
+
 static void expect_sizes(int64_t min, int64_t max, int64_t factor, const uint64_t *want, uint64_t n) {
   struct bench_opts o = {.min = min, .max = max, .factor = factor};
   uint64_t count = 0, k = 0;
@@ -99,10 +105,10 @@ static void each_wrong_element_is_seen(void **state) {
 static void ranks_and_places_have_values_of_their_own(void **state) {
   size_t same_place = 0, same_rank = 0;
   for (uint64_t i = 0; i < 10000; i++) {
-    float v = bench_value(i, 0, 1);
+    float v = value_of(i, 0, 1);
     assert_true(v >= 0 && v < BENCH_VALUES && v == floorf(v));
-    same_place += v == bench_value(i, 1, 1);
-    for (uint64_t by = 1; by <= 4096; by *= 2) same_rank += v == bench_value(i + by, 0, 1);
+    same_place += v == value_of(i, 1, 1);
+    for (uint64_t by = 1; by <= 4096; by *= 2) same_rank += v == value_of(i + by, 0, 1);
   }
   assert_true(same_place < 10000 / 20); /* by chance one in 251 */
   assert_true(same_rank < 13 * 10000 / 20);
