@@ -149,21 +149,6 @@ static void describe_holder(const struct seen *s, char *who, size_t size) {
   if (s->known) ckpt_owner_describe(&s->who, who, size);
 }
 
-static int refuse_lock(const char *dir, enum ckpt_claim claim, const struct seen *s, struct err *e) {
-  char who[320];
-  describe_holder(s, who, sizeof who);
-  if (claim == CKPT_FENCED)
-    return err_set(e, -ESTALE, "checkpoint directory %s is held by a newer round of this job (%s)", dir, who);
-  if (claim == CKPT_WAIT)
-    return err_set(e, -ESTALE,
-                   "checkpoint directory %s is still held by %s; end that run, or use another --checkpoint-dir", dir,
-                   who);
-  return err_set(e, -EBUSY,
-                 "checkpoint directory %s is in use by another run (%s); wait for its end, or use another "
-                 "--checkpoint-dir",
-                 dir, who);
-}
-
 /* A full disk may have no room for a long text. Then this host's clock must do, and the run continues without a lock
  * until ckpt_lock_check can make one. */
 static bool has_no_room(int rc, int64_t *now_ns) {
@@ -233,14 +218,22 @@ static int wait_for_lock(struct ckpt_lock *l, const char *dir, struct err *e) {
   for (int waited = 0;; waited += LOOK_MS) {
     int rc = try_lock(l, dir, &first_ns, &s, &claim, e);
     if (rc) return rc < 0 ? rc : 0;
-    if (claim == CKPT_BUSY || claim == CKPT_FENCED || waited >= WAIT_MAX_MS)
-      return refuse_lock(dir, claim == CKPT_TAKE ? CKPT_BUSY : claim, &s, e);
-    if (waited == 0 && claim == CKPT_WAIT) {
-      char who[320];
-      describe_holder(&s, who, sizeof who);
+    char who[320];
+    describe_holder(&s, who, sizeof who);
+    if (claim == CKPT_FENCED)
+      return err_set(e, -ESTALE, "checkpoint directory %s is held by a newer round of this job (%s)", dir, who);
+    if (claim == CKPT_WAIT && waited >= WAIT_MAX_MS)
+      return err_set(e, -ESTALE,
+                     "checkpoint directory %s is still held by %s; end that run, or use another --checkpoint-dir", dir,
+                     who);
+    if (claim == CKPT_BUSY || waited >= WAIT_MAX_MS)
+      return err_set(e, -EBUSY,
+                     "checkpoint directory %s is in use by another run (%s); wait for its end, or use another "
+                     "--checkpoint-dir",
+                     dir, who);
+    if (waited == 0 && claim == CKPT_WAIT)
       log_info("checkpoint directory %s is held by %s, which may have ended; waiting %d s at most", dir, who,
                WAIT_MAX_MS / 1000);
-    }
     nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
   }
 }

@@ -227,7 +227,8 @@ static int poll_sockets(struct meet *m, struct err *e) {
   return p[1].revents ? on_next_ready(m, e) : 0;
 }
 
-static int form_ring(struct meet *m, int *lost, struct err *e) {
+/* Two connected, non-blocking sockets: m->prev was accepted from rank-1, m->next was made to rank+1. */
+static int form_ring(struct meet *m, struct err *e) {
   const struct coll_config *cfg = m->cfg;
   struct card *mine = &m->mine;
   int rc = listen_at(m, e), before = rank_prev(m), next = rank_next(m);
@@ -246,32 +247,15 @@ static int form_ring(struct meet *m, int *lost, struct err *e) {
   while (rc == 0 && (m->prev < 0 || m->state != NEXT_UP)) {
     rc = poll_sockets(m, e);
     if (rc == 0 && monotonic_ms() > deadline_ms) {
-      *lost = m->prev < 0 ? before : next;
       if (m->prev < 0 && m->state != NEXT_UP && before != next)
         return err_set(e, -ETIMEDOUT, "neither rank %d nor rank %d was there to form the ring within %llu s", before,
                        next, seconds);
-      return err_set(e, -ETIMEDOUT, "rank %d was not there to form the ring within %llu s", *lost, seconds);
+      return err_set(e, -ETIMEDOUT, "rank %d was not there to form the ring within %llu s", m->prev < 0 ? before : next,
+                     seconds);
     }
     if (rc == 0 && cfg->stop && *cfg->stop) rc = err_set(e, -ECANCELED, "stopped while the ring was forming");
     if (rc == 0 && cfg->asked && (rc = cfg->asked(cfg->asked_ctx, e))) return rc;
   }
-  if (rc && rc != -ECANCELED) *lost = next;
-  return rc;
-}
-
-/* Two connected, non-blocking sockets: *prev was accepted from rank-1, *next was made to rank+1. On failure no socket
- * stays open, and *lost is the missing rank, or -1. */
-static int connect_ring(const struct coll_config *cfg, int *prev, int *next, int *lost, struct err *e) {
-  struct meet m = {.cfg = cfg, .listener = -1, .prev = -1, .next = -1};
-  *lost = -1;
-  int rc = form_ring(&m, lost, e);
-  for (int i = 0; i < m.n_newcomers; i++) close(m.newcomers[i].fd);
-  if (m.listener >= 0) close(m.listener);
-  if (rc && m.prev >= 0) close(m.prev);
-  if (rc && m.next >= 0) close(m.next);
-  free(m.cards);
-  *prev = m.prev;
-  *next = m.next;
   return rc;
 }
 
@@ -679,8 +663,13 @@ static const struct coll_ops tcp_ops = {
 };
 
 int coll_tcp_create(const struct coll_config *cfg, struct coll **out, struct err *e) {
-  int prev, next, lost;
-  int rc = connect_ring(cfg, &prev, &next, &lost, e);
+  struct meet m = {.cfg = cfg, .listener = -1, .prev = -1, .next = -1};
+  int rc = form_ring(&m, e);
+  for (int i = 0; i < m.n_newcomers; i++) close(m.newcomers[i].fd);
+  if (m.listener >= 0) close(m.listener);
+  if (rc && m.prev >= 0) close(m.prev);
+  if (rc && m.next >= 0) close(m.next);
+  free(m.cards);
   if (rc) return rc;
   struct ring *r = aligned_alloc(64, (sizeof *r + 63) & ~(size_t)63);
   if (!r) abort();
@@ -690,8 +679,8 @@ int coll_tcp_create(const struct coll_config *cfg, struct coll **out, struct err
   uint64_t shortest = cfg->stop && cfg->stop_wait_ms < cfg->timeout_ms ? cfg->stop_wait_ms : cfg->timeout_ms;
   r->note_ms = shortest / 4 > NOTE_MS ? NOTE_MS : shortest / 4 + 1;
   r->prev_waits_for = -1;
-  r->prev = (struct inbox){.fd = prev, .peer = (cfg->rank + cfg->world - 1) % cfg->world};
-  r->next = (struct inbox){.fd = next, .peer = (cfg->rank + 1) % cfg->world};
+  r->prev = (struct inbox){.fd = m.prev, .peer = (cfg->rank + cfg->world - 1) % cfg->world};
+  r->next = (struct inbox){.fd = m.next, .peer = (cfg->rank + 1) % cfg->world};
   *out = &r->base;
   return 0;
 }

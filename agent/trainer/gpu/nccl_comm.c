@@ -10,9 +10,8 @@
  *
  * Poison. A rank that fails (nccl_fail.c), or leaves the round, blocks its updates and queues nothing more. It does not
  * abort. An aborted kernel of NCCL leaves its wait, goes on with what is in the buffers, and publishes its step
- * (waitPeer and postPeer in prims_simple.h). So a peer that has not failed could complete its all-reduce with stale,
- * finite data, and update its weights with them. ncclCommRevoke (2.28.7) does not help: it sets the same flag for the same
- * kernels, and clears it when they have left.
+ * (waitPeer and postPeer in prims_simple.h). So a peer could complete its all-reduce with stale, finite data.
+ * ncclCommRevoke (2.28.7) sets the same flag for the same kernels.
  *
  * Cut. coll_cut is called when no other rank uses the communicator: each is dead, or poisoned and waits for the next
  * round. Only then ncclCommAbort is called, which makes the kernels leave. It returns when all is freed. It waits for
@@ -172,19 +171,6 @@ static bool finalize(struct nccl *n) {
   return false;
 }
 
-static void free_device_memory(struct nccl *n) {
-  for (int i = 0; i < COLL_TICKETS_MAX; i++)
-    if (n->done[i]) (void)cudaEventDestroy(n->done[i]);
-  if (n->ready) (void)cudaEventDestroy(n->ready);
-  if (n->host_done) (void)cudaEventDestroy(n->host_done);
-  if (n->stage_dev) (void)cudaFree(n->stage_dev);
-  if (n->counts) (void)cudaFree(n->counts);
-  if (n->stage) (void)cudaFreeHost(n->stage);
-  if (n->trace) (void)cudaFreeHost(n->trace);
-  if (n->stream) (void)cudaStreamDestroy(n->stream);
-  (void)cudaGetLastError();
-}
-
 /* false: the communicator is left to the exit of the process. */
 static bool end_communicator(struct nccl *n) {
   if (n->comm && n->running && !n->twin_of) {
@@ -200,7 +186,16 @@ static bool end_communicator(struct nccl *n) {
 static void destroy(struct nccl *n) {
   if (end_communicator(n)) {
     if (n->left) destroy(n->left);
-    free_device_memory(n);
+    for (int i = 0; i < COLL_TICKETS_MAX; i++)
+      if (n->done[i]) (void)cudaEventDestroy(n->done[i]);
+    if (n->ready) (void)cudaEventDestroy(n->ready);
+    if (n->host_done) (void)cudaEventDestroy(n->host_done);
+    if (n->stage_dev) (void)cudaFree(n->stage_dev);
+    if (n->counts) (void)cudaFree(n->counts);
+    if (n->stage) (void)cudaFreeHost(n->stage);
+    if (n->trace) (void)cudaFreeHost(n->trace);
+    if (n->stream) (void)cudaStreamDestroy(n->stream);
+    (void)cudaGetLastError();
   } else {
     if (!n->twin_of) compute_block_updates(n->c, true);
     n->c->held = true;

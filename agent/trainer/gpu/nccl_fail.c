@@ -2,7 +2,7 @@
 /* The watch over NCCL's collectives, and how a rank fails.
  *
  * Two things are watched: NCCL's asynchronous error, at most once a millisecond, and two counters that the device
- * writes to host memory (trace.h). A collective that has begun and is not done within the deadline is late, captured or
+ * writes to host memory (kernels.h). A collective that has begun and is not done within the deadline is late, captured or
  * not. A rank that has waited for a while reads the board, on which failed ranks post, and fails with them (board.h).
  * Every wait asks the agent whether this rank should leave.
  *

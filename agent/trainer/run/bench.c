@@ -115,19 +115,6 @@ static int queue_iterations(void *ctx, struct err *e) {
   return enqueue_reductions(i->b, i->count, iterations_in_graph(i->b), e);
 }
 
-/* The iterations as one graph; *out is NULL if there is none. */
-static int capture_iterations(struct bench *b, uint64_t count, struct compute_graph **out, struct err *e) {
-  struct trainer *t = b->t;
-  struct iterations these = {b, count};
-  struct err why = ERR_INIT;
-  *out = NULL;
-  if (t->capture == CAPTURE_NEVER) return 0;
-  int rc = trainer_capture(t, "the iterations", queue_iterations, &these, out, &why);
-  if (rc < 0) return err_set(e, rc, "%s", why.text);
-  if (rc && t->rank == 0) log_warn("the host queues each all-reduce, and its time is included: %s", why.text);
-  return 0;
-}
-
 /* Copies values to the device, or back and compares them, one stage at a time. wrong NULL: to the device. */
 static int exchange_values(struct bench *b, uint64_t count, uint64_t *wrong, struct err *e) {
   struct trainer *t = b->t;
@@ -158,7 +145,14 @@ static int measure_time(struct bench *b, uint64_t count, double *seconds, struct
   struct compute_graph *g = NULL;
   int rc = enqueue_reductions(b, count, warmup + 1, e);
   if (rc == 0) rc = await_queue(b, warmup + 1, e);
-  if (rc == 0) rc = capture_iterations(b, count, &g, e);
+  if (rc == 0 && b->t->capture != CAPTURE_NEVER) { /* the iterations as one graph; NULL: there is none */
+    struct iterations these = {b, count};
+    struct err why = ERR_INIT;
+    rc = trainer_capture(b->t, "the iterations", queue_iterations, &these, &g, &why);
+    if (rc < 0) err_set(e, rc, "%s", why.text);
+    if (rc == 1 && b->t->rank == 0) log_warn("the host queues each all-reduce, and its time is included: %s", why.text);
+    if (rc == 1) rc = 0;
+  }
   if (rc == 0 && g)
     rc = with_exit(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* the first launch loads the graph */
   if (rc == 0) rc = await_queue(b, each, e);

@@ -64,20 +64,8 @@ static int open_data(struct trainer *t, struct err *e) {
   return 0;
 }
 
-/* Called once: the data stays on the device when the model is rebuilt for another world. */
-static int keep_data_on_device(struct trainer *t, struct err *e) {
-  const struct dataset *d = &t->data;
-  struct compute_rows_desc rows = {.n = d->n, .dim = d->dim, .scale = d->scale};
-  struct err why = ERR_INIT;
-  if (d->form == DATASET_OWN || t->rows) return 0;
-  if (d->form == DATASET_BYTES) rows.pixels = d->pixels;
-  int rc = compute_rows_create(t->c, &rows, &t->rows, &why);
-  if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
-  if (rc == 0 || rc == -ENOMEM || rc == -ENOTSUP) return 0;
-  return err_set(e, rc, "%s", why.text);
-}
-
 static int make_model(struct trainer *t, struct err *e) {
+  const struct dataset *d = &t->data;
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
   int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat);
@@ -85,7 +73,14 @@ static int make_model(struct trainer *t, struct err *e) {
   if (rc == 0 && t->c->ops->squares) /* also for a single rank, which may get company */
     rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);
   if (rc == 0 && t->look.squares) rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_SQUARES, &t->look.stage, e);
-  if (rc == 0) rc = keep_data_on_device(t, e);
+  if (rc == 0 && d->form != DATASET_OWN && !t->rows) { /* it stays on the device when the model is rebuilt */
+    struct compute_rows_desc rows_desc = {.n = d->n, .dim = d->dim, .scale = d->scale};
+    struct err why = ERR_INIT;
+    if (d->form == DATASET_BYTES) rows_desc.pixels = d->pixels;
+    rc = compute_rows_create(t->c, &rows_desc, &t->rows, &why);
+    if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
+    rc = rc == 0 || rc == -ENOMEM || rc == -ENOTSUP ? 0 : err_set(e, rc, "%s", why.text);
+  }
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
   if (rc == 0 && t->rows)
     rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);

@@ -114,27 +114,6 @@ static struct ckpt_state read_state(const struct trainer *t, struct compute_buf 
   return s;
 }
 
-static int upload_state(struct trainer *t, const struct ckpt_state *s, struct err *e) {
-  struct compute_buf *stage = NULL;
-  size_t bytes = t->model.n_params * sizeof(float);
-  int rc = alloc_stage(t, &stage, e);
-  for (int i = 0; i < state_parts(t) && rc == 0; i++) {
-    float *part = compute_host(t->c, in_stage(t, stage, i));
-    memcpy(part, i == 0 ? s->params : s->states[i - 1], bytes);
-    model_unpack(&t->o.shape, part);
-    rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
-  }
-  t->counters = (struct compute_opt_counters){.updates = s->counters.updates, .skipped = s->counters.skipped};
-  if (rc == 0) rc = compute_opt_set(t->c, t->opt, &t->counters, e);
-  if (rc == 0) rc = trainer_await_queue(t, e);
-  compute_free(t->c, stage);
-  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
-  t->done = t->queued = (struct run_position){s->step, s->epoch, s->position};
-  t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
-  t->loss = s->last_loss;
-  return 0;
-}
-
 static void on_refused_checkpoint(void *ctx, const char *name, const struct err *why) {
   log_warn("checkpoint %s was skipped: %s", name, why->text);
 }
@@ -199,23 +178,6 @@ static int find_named(struct trainer *t, struct found *f, struct err *e) {
   return NAMED;
 }
 
-/* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
-static int check_lost(struct trainer *t, const struct found *f, uint64_t saved, struct err *e) {
-  const char *dir = t->o.checkpoint_dir;
-  if (!dir || !saved || (f && f->state.step >= saved)) return 0;
-  if (f) {
-    log_warn("resuming from step %" PRIu64 ", although this job wrote a checkpoint of step %" PRIu64
-             ": checkpoint directory %s no longer has it",
-             f->state.step, saved, dir);
-    return 0;
-  }
-  err_set(e, -ENOENT,
-          "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
-          "; restore the folder, or start a new job to begin at the first step",
-          dir, saved);
-  return with_exit(t, TRAINER_DATA, -ENOENT);
-}
-
 /* Rank 0: the checkpoint to start from, as bytes. None: start at the first step. */
 static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, struct err *e) {
   struct found f = {.bytes = bytes};
@@ -240,10 +202,18 @@ static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, stru
               dir, f.name, why.text, dir, f.name);
     if (fit < 0) return with_exit(t, TRAINER_DATA, fit); /* a restart would only fail again */
   }
-  if (rc >= NOTHING) {
-    int lost = check_lost(t, rc == NOTHING ? NULL : &f, saved, e);
-    if (lost) return lost;
+  /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
+  if (t->o.checkpoint_dir && saved && rc == NOTHING) {
+    err_set(e, -ENOENT,
+            "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
+            "; restore the folder, or start a new job to begin at the first step",
+            t->o.checkpoint_dir, saved);
+    return with_exit(t, TRAINER_DATA, -ENOENT);
   }
+  if (t->o.checkpoint_dir && rc > NOTHING && f.state.step < saved)
+    log_warn("resuming from step %" PRIu64 ", although this job wrote a checkpoint of step %" PRIu64
+             ": checkpoint directory %s no longer has it",
+             f.state.step, saved, t->o.checkpoint_dir);
   if (rc <= NOTHING) {
     buf_clear(bytes);
     return rc;
@@ -305,11 +275,30 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
                  "weight %zu is %g, so that run had diverged; use --resume none or an older checkpoint, with "
                  "a smaller --lr",
                  at, (double)value);
-  if (rc) err_wrap(e, "%s", whose);
-  rc = with_exit(t, TRAINER_FILES, rc);
-  if (rc == 0) rc = upload_state(t, &s, e);
+  if (rc) {
+    err_wrap(e, "%s", whose);
+    wait_log_end(t->waits);
+    return with_exit(t, TRAINER_FILES, rc);
+  }
+
+  struct compute_buf *stage = NULL;
+  rc = alloc_stage(t, &stage, e);
+  for (int i = 0; i < state_parts(t) && rc == 0; i++) {
+    float *part = compute_host(t->c, in_stage(t, stage, i));
+    memcpy(part, i == 0 ? s.params : s.states[i - 1], t->model.n_params * sizeof(float));
+    model_unpack(&t->o.shape, part);
+    rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
+  }
+  t->counters = (struct compute_opt_counters){.updates = s.counters.updates, .skipped = s.counters.skipped};
+  if (rc == 0) rc = compute_opt_set(t->c, t->opt, &t->counters, e);
+  if (rc == 0) rc = trainer_await_queue(t, e);
+  compute_free(t->c, stage);
   wait_log_end(t->waits);
-  return rc;
+  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
+  t->done = t->queued = (struct run_position){s.step, s.epoch, s.position};
+  t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
+  t->loss = s.last_loss;
+  return 0;
 }
 
 int trainer_resume(struct trainer *t, struct err *e) {
