@@ -8,7 +8,6 @@
 
 #include "agent/trainer/data/data.h"
 
-#include "agent/trainer/data/idx.h"
 #include "agent/trainer/wide.h"
 #include "common/buf.h"
 #include "common/mem.h"

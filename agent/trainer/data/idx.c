@@ -2,7 +2,7 @@
 /* Checks each number of an IDX header against a named limit before it is used. data.c checks that the file is as long
  * as its header announces. */
 
-#include "agent/trainer/data/idx.h"
+#include "agent/trainer/data/data.h"
 
 #include <errno.h>
 

@@ -2,7 +2,6 @@
 /* data.h and idx.h: what is read, and every way in which a file can be too short, too long, or something else. */
 
 #include "agent/trainer/data/data.h"
-#include "agent/trainer/data/idx.h"
 
 #include <errno.h>
 #include <stdio.h>
