@@ -14,7 +14,6 @@
 #include "common/mem.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
