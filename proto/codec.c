@@ -175,29 +175,6 @@ static void put_list(struct buf *out, const struct field *f, const void *at, boo
   buf_putc(out, ']');
 }
 
-static void put_value(struct buf *out, const struct field *f, const void *at, bool sparse) {
-  const void *p = member_const(at, f->offset);
-  switch (f->type) {
-  case FIELD_INT:
-    assert(int_of(f, at) >= f->min && int_of(f, at) <= f->max);
-    put_int(out, int_of(f, at));
-    break;
-  case FIELD_STR:
-  case FIELD_HEX: put_string(out, str_of(f, at), (size_t)f->max); break;
-  case FIELD_NUM:
-    /* + 0.0: minus zero would be read as an integer and lose its sign. */
-    buf_printf(out, "%.17g", *(const double *)p + 0.0);
-    break;
-  case FIELD_BOOL: buf_puts(out, *(const bool *)p ? "true" : "false"); break;
-  case FIELD_ENUM:
-    assert(enum_of(f, at) >= 0 && enum_of(f, at) < f->words->count);
-    put_string(out, f->words->word[enum_of(f, at)], SIZE_MAX);
-    break;
-  case FIELD_OBJ: put_item(out, f->object, p, sparse); break;
-  case FIELD_LIST: put_list(out, f, at, sparse); break;
-  }
-}
-
 bool object_put(struct buf *out, const struct object *o, const void *at, bool sparse) {
   char before = '{';
   for (const struct field *f = o->fields; f->name; f++) {
@@ -209,7 +186,26 @@ bool object_put(struct buf *out, const struct object *o, const void *at, bool sp
     buf_puts(out, f->name);
     buf_append(out, "\":", 2);
     before = ',';
-    put_value(out, f, at, sparse);
+    const void *p = member_const(at, f->offset);
+    switch (f->type) {
+    case FIELD_INT:
+      assert(int_of(f, at) >= f->min && int_of(f, at) <= f->max);
+      put_int(out, int_of(f, at));
+      break;
+    case FIELD_STR:
+    case FIELD_HEX: put_string(out, str_of(f, at), (size_t)f->max); break;
+    case FIELD_NUM:
+      /* + 0.0: minus zero would be read as an integer and lose its sign. */
+      buf_printf(out, "%.17g", *(const double *)p + 0.0);
+      break;
+    case FIELD_BOOL: buf_puts(out, *(const bool *)p ? "true" : "false"); break;
+    case FIELD_ENUM:
+      assert(enum_of(f, at) >= 0 && enum_of(f, at) < f->words->count);
+      put_string(out, f->words->word[enum_of(f, at)], SIZE_MAX);
+      break;
+    case FIELD_OBJ: put_item(out, f->object, p, sparse); break;
+    case FIELD_LIST: put_list(out, f, at, sparse); break;
+    }
   }
   if (before == '{') return false;
   buf_putc(out, '}');

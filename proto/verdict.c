@@ -71,7 +71,21 @@ static void put_node(struct buf *out, const struct verdict *v) {
   buf_putc(out, ')');
 }
 
-static void put_worker(struct buf *out, const struct verdict *v) {
+/* Why no restart follows. */
+static void put_lasting(struct buf *out, const struct verdict *v) {
+  static const char *const reasons[LASTING_COUNT] = {
+      [LASTING_USAGE] = "a usage error",
+      [LASTING_TRAINER] = "a usage error",
+      [LASTING_SYNTAX] = "a syntax error",
+      [LASTING_IMPORT] = "a failed import",
+      [LASTING_SCRIPT] = "a missing script or module",
+      [LASTING_COMMAND] = "an unusable command",
+  };
+  const char *reason = v->lasting < LASTING_COUNT ? reasons[v->lasting] : NULL;
+  if (reason) buf_printf(out, ", %s that a restart would repeat", reason);
+}
+
+static void put_worker_death(struct buf *out, const struct verdict *v) {
   if (v->rank >= 0)
     buf_printf(out, "rank %" PRId64, v->rank);
   else
@@ -89,24 +103,6 @@ static void put_worker(struct buf *out, const struct verdict *v) {
     if (v->pid <= 0) buf_putc(out, ',');
   }
   if (v->pid > 0) buf_printf(out, ", pid %" PRId64 ",", v->pid);
-}
-
-/* Why no restart follows. */
-static void put_lasting(struct buf *out, const struct verdict *v) {
-  static const char *const reasons[LASTING_COUNT] = {
-      [LASTING_USAGE] = "a usage error",
-      [LASTING_TRAINER] = "a usage error",
-      [LASTING_SYNTAX] = "a syntax error",
-      [LASTING_IMPORT] = "a failed import",
-      [LASTING_SCRIPT] = "a missing script or module",
-      [LASTING_COMMAND] = "an unusable command",
-  };
-  const char *reason = v->lasting < LASTING_COUNT ? reasons[v->lasting] : NULL;
-  if (reason) buf_printf(out, ", %s that a restart would repeat", reason);
-}
-
-static void put_worker_death(struct buf *out, const struct verdict *v) {
-  put_worker(out, v);
   if (v->cause == CAUSE_WORKER_SIGNAL) {
     buf_puts(out, " was killed by ");
     put_signal(out, v->signal);

@@ -107,19 +107,6 @@ static void put_lacks(struct buf *out, const struct waiting *w, bool over) {
              w->lacks, plural(w->lacks), verb, over ? "could have gone" : "could go");
 }
 
-static void put_absent(struct buf *out, const struct absent *a, uint64_t later_ms) {
-  static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained ", "refused "};
-  put_text(out, a->hosts);
-  buf_printf(out, " (%s", words[a->why]);
-  if (a->why != ABSENCE_NEVER) {
-    put_duration(out, ((uint64_t)a->ago_ms + later_ms) / 1000);
-    buf_puts(out, " ago");
-  }
-  if (a->text[0]) buf_puts(out, ": ");
-  put_text(out, a->text);
-  buf_putc(out, ')');
-}
-
 static void put_missing(struct buf *out, const struct waiting *w, uint64_t later_ms) {
   if (w->held[0]) {
     buf_puts(out, "; ");
@@ -131,7 +118,16 @@ static void put_missing(struct buf *out, const struct waiting *w, uint64_t later
   if (w->missing) buf_printf(out, "; missing %" PRId64, w->missing);
   for (size_t i = 0; i < w->n_absent; i++) {
     buf_puts(out, i ? ", " : w->missing ? ": " : "; missing: ");
-    put_absent(out, &w->absent[i], later_ms);
+    static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained ", "refused "};
+    put_text(out, w->absent[i].hosts);
+    buf_printf(out, " (%s", words[w->absent[i].why]);
+    if (w->absent[i].why != ABSENCE_NEVER) {
+      put_duration(out, ((uint64_t)w->absent[i].ago_ms + later_ms) / 1000);
+      buf_puts(out, " ago");
+    }
+    if (w->absent[i].text[0]) buf_puts(out, ": ");
+    put_text(out, w->absent[i].text);
+    buf_putc(out, ')');
   }
   for (size_t i = 0; i < w->n_refusals; i++) {
     const struct turned_away *r = &w->refusals[i];

@@ -147,15 +147,6 @@ static bool matches(const char *name, const char *word, size_t n) {
   return (strlen(name) == n && !memcmp(name, word, n)) || (strlen(last) == n && !memcmp(last, word, n));
 }
 
-static bool add_matching(struct event_filter *f, const char *word, size_t n) {
-  bool any = false;
-  for (int i = 0; n && i < EVENT_NAME_COUNT; i++) {
-    if (!matches(events[i].name, word, n)) continue;
-    f->in[i] = any = true;
-  }
-  return any;
-}
-
 static int refuse_word(const char *word, size_t n, struct err *e) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, word, n, EVENT_NAME_MAX);
@@ -172,7 +163,12 @@ int event_filter_read(struct event_filter *f, const char *text, struct err *e) {
   memset(f, 0, sizeof *f);
   for (const char *at = text;; at++) {
     size_t n = strcspn(at, ",");
-    if (!add_matching(f, at, n)) return refuse_word(at, n, e);
+    bool any = false;
+    for (int i = 0; n && i < EVENT_NAME_COUNT; i++) {
+      if (!matches(events[i].name, at, n)) continue;
+      f->in[i] = any = true;
+    }
+    if (!any) return refuse_word(at, n, e);
     at += n;
     if (!*at) return 0;
   }

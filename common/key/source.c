@@ -167,17 +167,6 @@ static void add_variable(struct key_choices *w, int kind, const char *value, con
   snprintf(add_choice(w, kind, OPT_FROM_ENV, value)->name, NAME_MAX_LEN, "%s", name);
 }
 
-static void list_choices(const struct key_options *o, const struct key_env *env, bool env_insecure,
-                         struct key_choices *w) {
-  w->n = 0;
-  if (o->file) add_option(w, CHOICE_FILE, o->file_from, o->file, o->prefix, "key-file");
-  if (o->fd >= 0) add_option(w, CHOICE_FD, OPT_FROM_ARGV, NULL, o->prefix, "key-fd");
-  if (o->insecure) add_option(w, CHOICE_INSECURE, o->insecure_from, NULL, o->prefix, "insecure");
-  if (env->file) add_variable(w, CHOICE_FILE, env->file, "RDZV_KEY_FILE");
-  if (env->key || env->key_error.code) add_variable(w, CHOICE_TEXT, NULL, "RDZV_KEY");
-  if (env_insecure) add_variable(w, CHOICE_INSECURE, NULL, "RDZV_INSECURE");
-}
-
 /* The word that counts; NULL: none. */
 static int choose(const struct key_choices *w, const struct key_choice **out, struct err *e) {
   const struct key_choice *best = NULL, *rival = NULL;
@@ -230,7 +219,13 @@ int key_find_given(const struct key_options *o, struct key_env *env, struct key 
   *key = NULL;
   int rc = read_insecure(o, env, &env_insecure, e);
   if (rc == 0) {
-    list_choices(o, env, env_insecure, &words);
+    words.n = 0;
+    if (o->file) add_option(&words, CHOICE_FILE, o->file_from, o->file, o->prefix, "key-file");
+    if (o->fd >= 0) add_option(&words, CHOICE_FD, OPT_FROM_ARGV, NULL, o->prefix, "key-fd");
+    if (o->insecure) add_option(&words, CHOICE_INSECURE, o->insecure_from, NULL, o->prefix, "insecure");
+    if (env->file) add_variable(&words, CHOICE_FILE, env->file, "RDZV_KEY_FILE");
+    if (env->key || env->key_error.code) add_variable(&words, CHOICE_TEXT, NULL, "RDZV_KEY");
+    if (env_insecure) add_variable(&words, CHOICE_INSECURE, NULL, "RDZV_INSECURE");
     rc = choose(&words, &word, e);
   }
   if (rc == 0 && word) rc = use_choice(word, o, env, key, from, e);

@@ -954,19 +954,6 @@ static int check_callers(const struct c10d_server *s, const struct ipaddr *peer,
   return 0;
 }
 
-static void let_wait(struct c10d_server *s, const struct c10d_caller *caller, int fd) {
-  struct waiting_caller *w = xcalloc(1, sizeof(*w));
-  w->is = *caller;
-  w->fd = fd;
-  w->since_ms = monotonic_ms();
-  w->prev = s->last_caller;
-  *(s->last_caller ? &s->last_caller->next : &s->first_caller) = w;
-  s->last_caller = w;
-  map_put_n(&s->callers, &w->is.id, sizeof(w->is.id), w);
-  make_origin(s, &caller->from)->n_callers++;
-  arm_timer(s, caller_deadline(s));
-}
-
 /* Its descriptor is the caller's of this function. */
 static int take_caller(struct c10d_server *s, struct waiting_caller *w) {
   struct origin *o = find_origin(s, &w->is.from);
@@ -1019,7 +1006,16 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *peer, 
   if (may == C10D_ADMIT) {
     serve_caller(s, &caller, fd);
   } else if (may == C10D_LATER && check_callers(s, peer, &why) == 0) {
-    let_wait(s, &caller, fd);
+    struct waiting_caller *w = xcalloc(1, sizeof(*w));
+    w->is = caller;
+    w->fd = fd;
+    w->since_ms = monotonic_ms();
+    w->prev = s->last_caller;
+    *(s->last_caller ? &s->last_caller->next : &s->first_caller) = w;
+    s->last_caller = w;
+    map_put_n(&s->callers, &w->is.id, sizeof(w->is.id), w);
+    make_origin(s, &caller.from)->n_callers++;
+    arm_timer(s, caller_deadline(s));
   } else {
     log_refusal(s, &caller, why.text);
     close_descriptor(s, fd);

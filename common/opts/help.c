@@ -101,23 +101,6 @@ static void put_columns(struct buf *out, const struct opt *row, const char *text
   buf_finish(&left);
 }
 
-static void put_entry(struct buf *out, const struct opt *row, size_t column, size_t width) {
-  struct buf right = BUF_INIT;
-  buf_puts(&right, row->help ? row->help : "");
-  const char *sep = " (";
-  if (row->alias && row->alias[1]) {
-    buf_printf(&right, "%salso --%s", sep, row->alias);
-    sep = "; ";
-  }
-  if (opt_value_shows_default(row)) {
-    buf_printf(&right, "%sdefault: %s", sep, row->def);
-    sep = "; ";
-  }
-  if (sep[0] == ';') buf_putc(&right, ')');
-  put_columns(out, row, buf_text(&right), column, width);
-  buf_finish(&right);
-}
-
 /* A row that shows how a variable is named: one with a value, preferably with a dash in its name and a default. */
 static const struct opt *example_row(const struct opts_spec *spec) {
   const struct opt *best = NULL;
@@ -156,23 +139,6 @@ static void put_notes(struct buf *out, const struct opts_spec *spec, size_t widt
   buf_finish(&text);
 }
 
-static void put_exits(struct buf *out, const struct opts_spec *spec, size_t width) {
-  const char *intro = spec->exits_intro;
-  if (!spec->exits) return;
-  buf_puts(out, intro ? "\nExit status: " : "\nExit status:\n");
-  if (intro) {
-    struct buf text = BUF_INIT; /* the first line is begun */
-    wrap(&text, intro, strlen("Exit status: "), width);
-    buf_puts(out, buf_text(&text));
-    buf_finish(&text);
-  }
-  for (const struct opts_exit *x = spec->exits; x->text; x++) {
-    if (x->code < 0) continue;
-    buf_printf(out, "%5d  ", x->code);
-    wrap(out, x->text, 7, width);
-  }
-}
-
 static void put_usage(struct buf *out, const struct opts_spec *spec, size_t cols) {
   buf_puts(out, "usage: ");
   for (const char *p = spec->usage; *p; p++) {
@@ -208,13 +174,41 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
     else if (!begun)
       buf_puts(out, "\nOptions:\n");
     begun = true;
-    if (row->name) put_entry(out, row, column, cols);
+    if (row->name) {
+      struct buf right = BUF_INIT;
+      buf_puts(&right, row->help ? row->help : "");
+      const char *sep = " (";
+      if (row->alias && row->alias[1]) {
+        buf_printf(&right, "%salso --%s", sep, row->alias);
+        sep = "; ";
+      }
+      if (opt_value_shows_default(row)) {
+        buf_printf(&right, "%sdefault: %s", sep, row->def);
+        sep = "; ";
+      }
+      if (sep[0] == ';') buf_putc(&right, ')');
+      put_columns(out, row, buf_text(&right), column, cols);
+      buf_finish(&right);
+    }
   }
   put_notes(out, spec, cols);
   if (spec->outro) buf_printf(out, "\n%s", spec->outro);
   if (spec->examples) buf_printf(out, "\n%s", spec->examples);
   if (out->data[out->len - 1] != '\n') buf_putc(out, '\n');
-  put_exits(out, spec, cols);
+  const char *intro = spec->exits_intro;
+  if (!spec->exits) return;
+  buf_puts(out, intro ? "\nExit status: " : "\nExit status:\n");
+  if (intro) {
+    struct buf text = BUF_INIT; /* the first line is begun */
+    wrap(&text, intro, strlen("Exit status: "), cols);
+    buf_puts(out, buf_text(&text));
+    buf_finish(&text);
+  }
+  for (const struct opts_exit *x = spec->exits; x->text; x++) {
+    if (x->code < 0) continue;
+    buf_printf(out, "%5d  ", x->code);
+    wrap(out, x->text, 7, cols);
+  }
 }
 
 void opts_help_short(const struct opts_spec *spec, int width, struct buf *out) {

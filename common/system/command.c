@@ -66,11 +66,6 @@ char *command_find(const char *name, const char *path, struct err *e) {
   return NULL;
 }
 
-static bool has_suffix(const char *name) {
-  const char *slash = strrchr(name, '/');
-  return strchr(slash ? slash + 1 : name, '.') != NULL;
-}
-
 /* The kind of a file, from its name and first bytes. */
 static bool looks_like_python(const char *name, const char *head, size_t n) {
   static const char zip[] = {'P', 'K', 3, 4};
@@ -78,7 +73,8 @@ static bool looks_like_python(const char *name, const char *head, size_t n) {
   size_t line = 0;
   while (line < n && head[line] != '\n') line++;
   if (n >= 2 && head[0] == '#' && head[1] == '!') return memmem(head, line, "python", 6) != NULL;
-  return !has_suffix(name) && memchr(head, '\0', n) == NULL;
+  const char *slash = strrchr(name, '/');
+  return !strchr(slash ? slash + 1 : name, '.') && memchr(head, '\0', n) == NULL;
 }
 
 static bool is_python_file(const char *file) {

@@ -304,7 +304,12 @@ static uv_stdio_container_t stdio_of(struct reader *r, int fd) {
   return c;
 }
 
-static int spawn(struct helper *h, const char *file) {
+int helper_start(const struct helper_options *o, struct helper **out, struct err *e) {
+  char *companion = o->file ? NULL : command_companion(o->argv[0], o->built, getenv("PATH"), e);
+  *out = NULL;
+  if (!o->file && !companion) return e->code;
+  reap_left();
+  struct helper *h = create(o);
   uv_stdio_container_t stdio[STDIO] = {
       {.flags = UV_IGNORE},
       stdio_of(&h->readers[HELPER_OUT], STDOUT_FILENO),
@@ -313,7 +318,7 @@ static int spawn(struct helper *h, const char *file) {
   };
   if (h->has_input)
     stdio[0] = (uv_stdio_container_t){.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&h->in};
-  uv_process_options_t options = {.file = file,
+  uv_process_options_t options = {.file = o->file ? o->file : companion,
                                   .args = (char **)(uintptr_t)h->o.argv, /* libuv writes to none of them */
                                   .env = (char **)(uintptr_t)h->o.env,
                                   .cwd = h->o.cwd,
@@ -321,16 +326,7 @@ static int spawn(struct helper *h, const char *file) {
                                   .exit_cb = on_exit_process,
                                   .stdio = stdio,
                                   .stdio_count = h->o.fd3 ? STDIO : STDIO - 1};
-  return uv_spawn(h->o.loop, &h->process, &options);
-}
-
-int helper_start(const struct helper_options *o, struct helper **out, struct err *e) {
-  char *companion = o->file ? NULL : command_companion(o->argv[0], o->built, getenv("PATH"), e);
-  *out = NULL;
-  if (!o->file && !companion) return e->code;
-  reap_left();
-  struct helper *h = create(o);
-  int rc = spawn(h, o->file ? o->file : companion);
+  int rc = uv_spawn(h->o.loop, &h->process, &options);
   if (rc == 0) {
     *out = h;
     for (int i = 0; i < HELPER_STREAMS; i++) {
