@@ -140,12 +140,6 @@ void sup_follow_move(struct supervisor *s, bool pause) {
     sup_connect(s);
 }
 
-/* Another address may know better, until all of them have failed like this. */
-static bool cannot_help(struct supervisor *s, const struct supervisor_event *ev) {
-  s->link.n_fatal = ev->link_down.exit_code ? s->link.n_fatal + 1 : 0;
-  return ev->link_down.exit_code && !s->link.welcomed && s->link.n_fatal >= s->config.n_endpoints;
-}
-
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state == CONNECTION_DOWN) return;
   if (s->link.state == CONNECTION_CONNECTING) s->link.other_program_met = false;
@@ -154,7 +148,9 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     s->link.retry_ms = UINT64_MAX;
     return;
   }
-  if (cannot_help(s, ev)) {
+  /* Another address may know better, until all of them have failed like this. */
+  s->link.n_fatal = ev->link_down.exit_code ? s->link.n_fatal + 1 : 0;
+  if (ev->link_down.exit_code && !s->link.welcomed && s->link.n_fatal >= s->config.n_endpoints) {
     sup_log(s, LOG_ERROR, "%s", ev->text);
     sup_exit(s, ev->link_down.exit_code, NULL);
     return;
@@ -195,17 +191,6 @@ void sup_drop_link(struct supervisor *s, const char *why) {
   buf_finish(&text);
 }
 
-static void drop_unanswering_link(struct supervisor *s) {
-  struct buf why = BUF_INIT;
-  if (s->link.other_program_named)
-    buf_puts(&why, s->link.down_text);
-  else
-    buf_printf(&why, "the program that listens at %s accepts the connection, but does not answer like rdzvd",
-               sup_daemon_name(s));
-  sup_drop_link(s, buf_text(&why));
-  buf_finish(&why);
-}
-
 /* The message is almost as old as the lease: this agent was stopped, or the network was. The daemon may have lost this
  * node since, or will before the work that it asks for has begun. Nothing says when it was sent, but it was sent behind
  * the last answer. */
@@ -231,7 +216,23 @@ static enum phase phase_of(enum supervisor_state st) {
   return PHASE_NONE;
 }
 
-static void fill_identity(const struct supervisor *s, struct hello *h) {
+/* HELLO must fit into FRAME_MAX_UNIDENTIFIED even if a thousand workers died with much to say, and a byte may take six
+ * in JSON. The first to die are the ones that matter; the host is that of HELLO itself. */
+enum { HELLO_TEXTS_MAX = 5120 };
+
+static void drop_if_too_long(const char **text, size_t *room) {
+  size_t n = strlen(*text);
+  if (n > *room)
+    *text = "";
+  else
+    *room -= n;
+}
+
+void sup_send_hello(struct supervisor *s) {
+  struct report reports[REPORTS_MAX];
+  struct msg m;
+  msg_init(&m, MSG_HELLO);
+  struct hello *h = &m.hello;
   h->version = PROTO_VERSION;
   h->agent = s->config.agent_id;
   h->job = s->config.job;
@@ -252,41 +253,6 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
   h->wants_events = s->config.wants_events;
-}
-
-/* HELLO must fit into FRAME_MAX_UNIDENTIFIED even if a thousand workers died with much to say, and a byte may take six
- * in JSON. The first to die are the ones that matter; the host is that of HELLO itself. */
-enum { HELLO_TEXTS_MAX = 5120 };
-
-static void drop_if_too_long(const char **text, size_t *room) {
-  size_t n = strlen(*text);
-  if (n > *room)
-    *text = "";
-  else
-    *room -= n;
-}
-
-static void fill_reports(const struct supervisor *s, struct hello *h, struct report *reports) {
-  size_t room = HELLO_TEXTS_MAX;
-  drop_if_too_long(&h->head_host, &room);
-  drop_if_too_long(&h->goodput.waited_for, &room);
-  for (size_t i = 0; i < s->reports.n; i++) {
-    reports[i] = s->reports.v[i].report;
-    reports[i].ago_ms = (int64_t)(s->now_ms - s->reports.v[i].at_ms);
-    reports[i].what.host = "";
-    drop_if_too_long(&reports[i].what.device, &room);
-    drop_if_too_long(&reports[i].what.error, &room);
-    drop_if_too_long(&reports[i].what.evidence, &room);
-    drop_if_too_long(&reports[i].what.text, &room);
-  }
-}
-
-void sup_send_hello(struct supervisor *s) {
-  struct report reports[REPORTS_MAX];
-  struct msg m;
-  msg_init(&m, MSG_HELLO);
-  struct hello *h = &m.hello;
-  fill_identity(s, h);
   h->store_port = s->store.told_port = s->store.port;
   h->incarnation = s->round.incarnation;
   h->round = s->round.number;
@@ -309,7 +275,18 @@ void sup_send_hello(struct supervisor *s) {
   h->away_ms = sup_leave_left_ms(s);
   h->held = s->round.held;
   h->all_fence = s->fence.all;
-  fill_reports(s, h, reports);
+  size_t room = HELLO_TEXTS_MAX;
+  drop_if_too_long(&h->head_host, &room);
+  drop_if_too_long(&h->goodput.waited_for, &room);
+  for (size_t i = 0; i < s->reports.n; i++) {
+    reports[i] = s->reports.v[i].report;
+    reports[i].ago_ms = (int64_t)(s->now_ms - s->reports.v[i].at_ms);
+    reports[i].what.host = "";
+    drop_if_too_long(&reports[i].what.device, &room);
+    drop_if_too_long(&reports[i].what.error, &room);
+    drop_if_too_long(&reports[i].what.evidence, &room);
+    drop_if_too_long(&reports[i].what.text, &room);
+  }
   h->reports = reports;
   h->n_reports = s->reports.n;
   s->link.hello_ms = s->now_ms;
@@ -461,7 +438,16 @@ void sup_link_tick(struct supervisor *s) {
   if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + lease_ms(s) / 4) sup_note_pause(s);
   sup_fence_tick(s);
   if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms) sup_connect(s);
-  if (s->link.state == CONNECTION_GREETING && s->now_ms >= s->link.greeting_ms) drop_unanswering_link(s);
+  if (s->link.state == CONNECTION_GREETING && s->now_ms >= s->link.greeting_ms) {
+    struct buf why = BUF_INIT;
+    if (s->link.other_program_named)
+      buf_puts(&why, s->link.down_text);
+    else
+      buf_printf(&why, "the program that listens at %s accepts the connection, but does not answer like rdzvd",
+                 sup_daemon_name(s));
+    sup_drop_link(s, buf_text(&why));
+    buf_finish(&why);
+  }
   if (s->link.state != CONNECTION_READY) return;
   bool silent = s->now_ms >= s->heartbeat.answered_ms + lease_ms(s);
   if (silent && !sup_turns_from_silence(s)) /* which says so itself */

@@ -147,17 +147,6 @@ static uint64_t line_due_ms(const struct supervisor *s) {
   return s->forming->line_ms + (s->forming->news ? (uint64_t)NEWS_MS : (uint64_t)WARN_EVERY_MS);
 }
 
-static void log_waiting(struct supervisor *s, const struct waiting *w, const char *text) {
-  bool shown = s->config.living && !has_new_mistake(s, w); /* by the living line */
-  sup_log(s, shown || s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", text);
-  s->forming->line_ms = s->now_ms;
-  s->forming->line_here = w->here;
-  s->forming->line_missing = w->missing;
-  s->forming->line_twin = w->twin[0] != 0;
-  s->forming->line_enough = has_enough(w);
-  s->forming->news = false;
-}
-
 static void draw_living_line(struct supervisor *s, const char *text) {
   sup_effect(s, SUP_STATUS)->status.text = xstrdup(text);
   s->forming->drawn = true;
@@ -213,7 +202,16 @@ static void show_missing(struct supervisor *s) {
   read_waiting(s, &m);
   put_waiting(s, &m.waiting, s->now_ms, &text);
   warn_of_loopback(s, &m.waiting);
-  if (s->now_ms >= line_due_ms(s)) log_waiting(s, &m.waiting, buf_text(&text));
+  if (s->now_ms >= line_due_ms(s)) {
+    bool shown = s->config.living && !has_new_mistake(s, &m.waiting); /* by the living line */
+    sup_log(s, shown || s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&text));
+    s->forming->line_ms = s->now_ms;
+    s->forming->line_here = m.waiting.here;
+    s->forming->line_missing = m.waiting.missing;
+    s->forming->line_twin = m.waiting.twin[0] != 0;
+    s->forming->line_enough = has_enough(&m.waiting);
+    s->forming->news = false;
+  }
   if (s->config.living && s->now_ms >= s->forming->redraw_ms) draw_living_line(s, buf_text(&text));
   msg_finish(&m);
   buf_finish(&text);
@@ -228,23 +226,19 @@ static void show_no_daemon(struct supervisor *s) {
   buf_finish(&text);
 }
 
-/* Workers that stay for the next round have waited in vain. */
-static void end_for_lack(struct supervisor *s) {
-  struct buf text = BUF_INIT;
-  struct msg m;
-  read_waiting(s, &m);
-  waiting_lacked(&m.waiting, &text);
-  msg_finish(&m);
-  sup_log(s, LOG_ERROR, "%s within %.0f s (--orphan-grace): %s; exit code %d: requeue me",
-          s->config.settings.claims ? "no node of the last round came" : "no majority for the next round",
-          (double)(s->now_ms - s->forming->lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
-  buf_finish(&text);
-  sup_exit(s, EXIT_CODE_DAEMON_LOST, "too few nodes of the last round have come for longer than --orphan-grace");
-}
-
 void sup_forming_tick(struct supervisor *s) {
   if (s->now_ms >= lack_ends_ms(s)) {
-    end_for_lack(s);
+    /* Workers that stay for the next round have waited in vain. */
+    struct buf text = BUF_INIT;
+    struct msg m;
+    read_waiting(s, &m);
+    waiting_lacked(&m.waiting, &text);
+    msg_finish(&m);
+    sup_log(s, LOG_ERROR, "%s within %.0f s (--orphan-grace): %s; exit code %d: requeue me",
+            s->config.settings.claims ? "no node of the last round came" : "no majority for the next round",
+            (double)(s->now_ms - s->forming->lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
+    buf_finish(&text);
+    sup_exit(s, EXIT_CODE_DAEMON_LOST, "too few nodes of the last round have come for longer than --orphan-grace");
     return;
   }
   if (s->now_ms < sup_forming_deadline(s)) return;

@@ -195,18 +195,16 @@ static uint64_t alone_deadline_ms(const struct supervisor *s) {
   return s->park->first_ms + (lease < ALONE_MAX_MS ? lease : ALONE_MAX_MS) + ALONE_SLACK_MS;
 }
 
-static void fail_first_parked(struct supervisor *s) {
-  struct verdict v;
-  sup_describe_worker(s, s->park->first, &v);
-  v.cause = CAUSE_CONTACT_LOST;
-  v.code = EXIT_CODE_CONTACT_LOST;
-  v.idle_ms = (int64_t)(s->now_ms - s->park->first_ms);
-  v.text = s->park->reason;
-  sup_fail_round(s, &v, s->park->first_ms);
-}
-
 void sup_park_tick(struct supervisor *s) {
-  if (s->now_ms >= alone_deadline_ms(s)) fail_first_parked(s);
+  if (s->now_ms >= alone_deadline_ms(s)) {
+    struct verdict v;
+    sup_describe_worker(s, s->park->first, &v);
+    v.cause = CAUSE_CONTACT_LOST;
+    v.code = EXIT_CODE_CONTACT_LOST;
+    v.idle_ms = (int64_t)(s->now_ms - s->park->first_ms);
+    v.text = s->park->reason;
+    sup_fail_round(s, &v, s->park->first_ms);
+  }
   if (s->state == SUPERVISOR_STOPPING && s->now_ms >= s->park->by_ms) stop_late(s);
 }
 

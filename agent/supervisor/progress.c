@@ -126,17 +126,6 @@ static bool is_stepping(const struct worker *w) {
   return w->reports_progress && !w->exited && !w->gone && !w->parked && !(w->of && w->step >= w->of);
 }
 
-/* The fields about saving, and about the start of the round. */
-static void fill_checkpoints(const struct supervisor *s, struct progress *p) {
-  for (int64_t i = 0; i < s->config.workers; i++) {
-    const struct worker *w = &s->workers[i];
-    int64_t resumed = (int64_t)w->resumed_step, saved = (int64_t)w->saved_step, ms = (int64_t)saving_ms(s, w);
-    if (w->resumes && (p->resumed < 0 || resumed < p->resumed)) p->resumed = resumed;
-    if (w->saves && (p->saved < 0 || saved < p->saved)) p->saved = saved;
-    if (ms > p->saving_ms) p->saving_ms = ms;
-  }
-}
-
 static bool any_saving(const struct supervisor *s) {
   for (int64_t i = 0; i < s->config.workers; i++)
     if (s->workers[i].saving_since_ms) return true;
@@ -219,7 +208,14 @@ static void send_progress(struct supervisor *s) {
     m.progress.loss = least->loss;
     m.progress.age_ms = (int64_t)(s->now_ms - since_ms);
   }
-  fill_checkpoints(s, &m.progress);
+  /* The fields about saving, and about the start of the round. */
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    int64_t resumed = (int64_t)w->resumed_step, saved = (int64_t)w->saved_step, ms = (int64_t)saving_ms(s, w);
+    if (w->resumes && (m.progress.resumed < 0 || resumed < m.progress.resumed)) m.progress.resumed = resumed;
+    if (w->saves && (m.progress.saved < 0 || saved < m.progress.saved)) m.progress.saved = saved;
+    if (ms > m.progress.saving_ms) m.progress.saving_ms = ms;
+  }
   m.progress.laggards = laggards;
   m.progress.n_laggards = find_laggards(s, laggards, &s->progress->laggards);
   sup_send(s, &m);

@@ -208,21 +208,6 @@ void sup_fail_round(struct supervisor *s, const struct verdict *v, uint64_t at_m
 
 /* START. ----------------------------------------------------------------------------------------------------------- */
 
-/* Workers of a round without a store would wait for it until their own timeout. */
-static void fail_without_store(struct supervisor *s, const struct start *start) {
-  struct buf text = BUF_INIT;
-  buf_printf(&text, "node 0 (%s, %s) has no port for the round's store; its agent's log says why", start->head_host,
-             start->head_addr);
-  struct verdict v;
-  sup_describe_worker(s, 0, &v);
-  v.pid = 0;
-  v.cause = CAUSE_WORKER_EXEC; /* its agent tries again to have one, so the next round may go well */
-  v.code = EXIT_CODE_SYSTEM;
-  v.text = buf_text(&text);
-  sup_fail_round(s, &v, s->now_ms);
-  buf_finish(&text);
-}
-
 void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   const struct start *start = &ev->msg->start;
   bool same = start->round == s->round.number && !strcmp(start->incarnation, s->round.incarnation);
@@ -248,7 +233,18 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   sup_note_start(s, start);
   sup_log_start(s, start);
   if (!start->store_port) {
-    fail_without_store(s, start);
+    /* Workers of a round without a store would wait for it until their own timeout. */
+    struct buf text = BUF_INIT;
+    buf_printf(&text, "node 0 (%s, %s) has no port for the round's store; its agent's log says why", start->head_host,
+               start->head_addr);
+    struct verdict v;
+    sup_describe_worker(s, 0, &v);
+    v.pid = 0;
+    v.cause = CAUSE_WORKER_EXEC; /* its agent tries again to have one, so the next round may go well */
+    v.code = EXIT_CODE_SYSTEM;
+    v.text = buf_text(&text);
+    sup_fail_round(s, &v, s->now_ms);
+    buf_finish(&text);
     return;
   }
   s->store.serving = s->round.node_rank == 0;

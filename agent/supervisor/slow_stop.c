@@ -21,27 +21,23 @@ void sup_wait_begin(struct supervisor *s, uint64_t grace_ms) {
   if (!begun && grace_ms) s->stop.line_ms = s->now_ms + FIRST_MS;
 }
 
-/* "1, 3 (pid 40, 42)", or "" where no worker is left. */
-static void format_late_workers(const struct supervisor *s, struct buf *out) {
-  struct buf pids = BUF_INIT;
-  int n = 0;
-  for (int64_t i = 0; i < s->config.workers; i++) {
-    const struct worker *w = &s->workers[i];
-    if (!w->spawned || w->gone || w->parked || n++ >= NAMES_MAX) continue;
-    buf_printf(out, "%s%lld", out->len ? ", " : "", (long long)(s->round.rank_base + i));
-    buf_printf(&pids, "%s%d", pids.len ? ", " : "", w->pid);
-  }
-  if (n > NAMES_MAX) buf_printf(out, " and %d more", n - NAMES_MAX);
-  if (n) buf_printf(out, " (pid %s%s)", buf_text(&pids), n > NAMES_MAX ? ", ..." : "");
-  buf_finish(&pids);
-}
-
 void sup_wait_tick(struct supervisor *s) {
   if (s->now_ms < s->stop.line_ms) return;
   s->stop.line_ms = UINT64_MAX;
   if (s->state != SUPERVISOR_STOPPING || s->now_ms >= s->stop.kill_ms) return;
   struct buf names = BUF_INIT;
-  format_late_workers(s, &names);
+  /* "1, 3 (pid 40, 42)", or "" where no worker is left. */
+  struct buf pids = BUF_INIT;
+  int n = 0;
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    if (!w->spawned || w->gone || w->parked || n++ >= NAMES_MAX) continue;
+    buf_printf(&names, "%s%lld", names.len ? ", " : "", (long long)(s->round.rank_base + i));
+    buf_printf(&pids, "%s%d", pids.len ? ", " : "", w->pid);
+  }
+  if (n > NAMES_MAX) buf_printf(&names, " and %d more", n - NAMES_MAX);
+  if (n) buf_printf(&names, " (pid %s%s)", buf_text(&pids), n > NAMES_MAX ? ", ..." : "");
+  buf_finish(&pids);
   sup_log(s, LOG_INFO, "waiting for %s%s to stop, SIGKILL in %.0f s (--stop-timeout)",
           names.len ? "rank " : "processes that the workers left behind", buf_text(&names),
           (double)(s->stop.kill_ms - s->now_ms) / 1000);

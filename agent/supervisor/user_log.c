@@ -194,16 +194,6 @@ void sup_log_failure(struct supervisor *s, const struct verdict *v) {
   buf_finish(&text);
 }
 
-static void log_excluded(struct supervisor *s, const char *host) {
-  struct buf name = BUF_INIT;
-  buf_put_escaped(&name, host, strlen(host), HOST_MAX);
-  sup_log(
-      s, LOG_WARN,
-      "host %s is excluded from further rounds: %lld of the job's charged failures happened there (--exclude-after)",
-      buf_text(&name), (long long)s->config.settings.exclude_after);
-  buf_finish(&name);
-}
-
 /* Most scripts do not resume by themselves, and a restart then writes over what they have saved. Once in a job, and by
  * one node: the agent knows what its own workers have reported, and the daemon how far those of the others were. */
 static void log_starts_over(struct supervisor *s, const struct settled *settled) {
@@ -243,7 +233,15 @@ void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   sup_log(s, sup_is_echo(s, v) ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&line));
   buf_finish(&line);
   log_starts_over(s, settled);
-  if (settled->excluded[0]) log_excluded(s, settled->excluded);
+  if (settled->excluded[0]) {
+    struct buf name = BUF_INIT;
+    buf_put_escaped(&name, settled->excluded, strlen(settled->excluded), HOST_MAX);
+    sup_log(
+        s, LOG_WARN,
+        "host %s is excluded from further rounds: %lld of the job's charged failures happened there (--exclude-after)",
+        buf_text(&name), (long long)s->config.settings.exclude_after);
+    buf_finish(&name);
+  }
 }
 
 /* Nothing of a round may be left when the next one begins, so this node waits. */
@@ -273,18 +271,6 @@ void sup_going_away(struct supervisor *s, const struct supervisor_event *ev) {
   sup_begin_leave(s, (uint64_t)ev->msg->going_away.away_ms);
 }
 
-/* Once: it is the same in each round. */
-static void log_other_command(struct supervisor *s, const struct start *start) {
-  struct buf other = BUF_INIT;
-  s->verdicts->command_warned = true;
-  buf_put_escaped(&other, start->other_command, strlen(start->other_command), HOST_MAX);
-  sup_log(
-      s, LOG_WARN,
-      "host %s runs another command than host %s (this node 0); if that is a mistake, stop the job and run the same command on all nodes",
-      buf_text(&other), s->config.host);
-  buf_finish(&other);
-}
-
 void sup_log_start(struct supervisor *s, const struct start *start) {
   struct buf ranks = BUF_INIT;
   int64_t last = start->rank_base + s->config.workers - 1;
@@ -297,7 +283,17 @@ void sup_log_start(struct supervisor *s, const struct start *start) {
           start->world_size == 1 ? "" : "s", (long long)start->node_rank, buf_text(&ranks), start->head_host,
           start->head_addr);
   buf_finish(&ranks);
-  if (start->other_command[0] && !s->verdicts->command_warned) log_other_command(s, start);
+  if (start->other_command[0] && !s->verdicts->command_warned) {
+    /* Once: it is the same in each round. */
+    struct buf other = BUF_INIT;
+    s->verdicts->command_warned = true;
+    buf_put_escaped(&other, start->other_command, strlen(start->other_command), HOST_MAX);
+    sup_log(
+        s, LOG_WARN,
+        "host %s runs another command than host %s (this node 0); if that is a mistake, stop the job and run the same command on all nodes",
+        buf_text(&other), s->config.host);
+    buf_finish(&other);
+  }
 }
 
 void sup_show_status(struct supervisor *s) {
