@@ -291,8 +291,13 @@ void row_hosts_drop(struct row_hosts *h) {
   memset(h, 0, sizeof(*h));
 }
 
-/* Sets the compressed list, if it fits into HELLO. */
-static void set_compressed(struct row *r, const struct row_hosts *h, const char *variables) {
+void row_set_hosts(struct row *r, struct row_hosts *h, const char *variables) {
+  struct cluster *c = r->c;
+  if (!h->n || c->n_hosts) {
+    row_hosts_drop(h);
+    return;
+  }
+  /* Sets the compressed list, if it fits into HELLO. */
   const char **names = xcalloc(h->n, sizeof(*names));
   struct buf text = BUF_INIT;
   for (size_t i = 0; i < h->n; i++) names[i] = h->v[i].name;
@@ -300,15 +305,6 @@ static void set_compressed(struct row *r, const struct row_hosts *h, const char 
     row_set_text(r, &r->c->hosts, buf_text(&text), variables);
   buf_finish(&text);
   free(names);
-}
-
-void row_set_hosts(struct row *r, struct row_hosts *h, const char *variables) {
-  struct cluster *c = r->c;
-  if (!h->n || c->n_hosts) {
-    row_hosts_drop(h);
-    return;
-  }
-  set_compressed(r, h, variables);
   if (!c->first_host.is_set) c->first_host_is_uncertain = c->by_mpirun;
   row_set_text(r, &c->first_host, h->v[0].name, variables);
   row_set_number(r, &c->nodes, (int64_t)h->n, variables);

@@ -100,21 +100,6 @@ static void find_hosts(struct row *r, const char *list, const char *per_node) {
   row_set_hosts(r, &h, variables);
 }
 
-/* The step's tasks on this node. */
-static void find_neighbours(struct row *r, const char *per_node, const char *nodes) {
-  int64_t node, agents = cluster_number(&r->c->agents, 0), n_nodes;
-  size_t n;
-  row_take_number(r, &r->c->local_index, "SLURM_LOCALID", 0, CLUSTER_SLOTS_MAX);
-  int64_t *counts = row_counts(r, per_node, &n);
-  char variables[100];
-  snprintf(variables, sizeof(variables), "%s SLURM_NODEID", per_node);
-  if (counts && row_number(r, "SLURM_NODEID", 0, NODES_MAX - 1, &node) && (size_t)node < n)
-    row_set_number(r, &r->c->local_agents, counts[node], variables);
-  else if (!counts && row_number(r, nodes, 1, NODES_MAX, &n_nodes) && (n_nodes == agents || n_nodes == 1))
-    row_set_number(r, &r->c->local_agents, n_nodes == 1 ? agents : 1, nodes);
-  free(counts);
-}
-
 /* "2", "a100:2", "gpu:a100:2": the number; -1: there is none. */
 static int64_t read_gpus(const char *text) {
   const char *colon = strrchr(text, ':');
@@ -153,7 +138,18 @@ static void read_step(struct row *r, const char *step) {
   if (!row_take_number(r, &c->agents, first_of(r, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1, NODES_MAX))
     row_take_number(r, &c->agents, nodes, 1, NODES_MAX);
   row_take_number(r, &c->index, "SLURM_PROCID", 0, NODES_MAX - 1);
-  find_neighbours(r, per_node, nodes);
+  /* The step's tasks on this node. */
+  int64_t node, agents = cluster_number(&r->c->agents, 0), n_nodes;
+  size_t n;
+  row_take_number(r, &r->c->local_index, "SLURM_LOCALID", 0, CLUSTER_SLOTS_MAX);
+  int64_t *counts = row_counts(r, per_node, &n);
+  char variables[100];
+  snprintf(variables, sizeof(variables), "%s SLURM_NODEID", per_node);
+  if (counts && row_number(r, "SLURM_NODEID", 0, NODES_MAX - 1, &node) && (size_t)node < n)
+    row_set_number(r, &r->c->local_agents, counts[node], variables);
+  else if (!counts && row_number(r, nodes, 1, NODES_MAX, &n_nodes) && (n_nodes == agents || n_nodes == 1))
+    row_set_number(r, &r->c->local_agents, n_nodes == 1 ? agents : 1, nodes);
+  free(counts);
   find_hosts(r, "SLURM_STEP_NODELIST", per_node);
   const char *address = row_variable(r, "SLURM_LAUNCH_NODE_IPADDR");
   if (address && !r->c->first_host.is_set) {

@@ -125,9 +125,14 @@ static int claim_device(const char *uuid, const char *job) {
   return rc;
 }
 
-/* Claims the devices. Two agents whose workers use the same device: the scheduler's binding and their options do not
- * match. */
-static void claim_devices(struct device_watch *w) {
+static void take_first(struct device_watch *w, struct gpus *g) {
+  w->told = true;
+  w->before = *g;
+  *g = (struct gpus){0};
+  list_devices(w);
+  for (int i = 0; i < w->n; i++) log_state(w, i);
+  /* Claims the devices. Two agents whose workers use the same device: the scheduler's binding and their options do
+   * not match. */
   struct buf shared = BUF_INIT;
   for (int i = 0; i < w->n; i++) {
     int fd = w->v[i].uuid[0] ? claim_device(w->v[i].uuid, w->o.job) : -ENOENT;
@@ -143,15 +148,6 @@ static void claim_devices(struct device_watch *w) {
         "or start one agent with --nproc gpu",
         buf_text(&shared));
   buf_finish(&shared);
-}
-
-static void take_first(struct device_watch *w, struct gpus *g) {
-  w->told = true;
-  w->before = *g;
-  *g = (struct gpus){0};
-  list_devices(w);
-  for (int i = 0; i < w->n; i++) log_state(w, i);
-  claim_devices(w);
 }
 
 /* Workers on one device. ------------------------------------------------------------------------------------------- */
@@ -249,17 +245,6 @@ static void report_held(struct device_watch *w, const struct gpus *g, int i) {
   buf_finish(&text);
 }
 
-static void log_waiting(struct device_watch *w, const struct gpus *g, int i) {
-  struct buf text = BUF_INIT;
-  put_device(w, i, &text);
-  buf_puts(&text, ": ");
-  gpu_say_holder(gpu_of_rank(w, g, i), gpu_of_rank(w, &w->before, i), &text);
-  log_info("waiting for the memory of %s; at most %.3g s (--device-timeout)", buf_text(&text),
-           (double)w->o.timeout_ms / 1000);
-  buf_finish(&text);
-  w->said = true;
-}
-
 static void on_poll_timer(uv_timer_t *timer) {
   struct device_watch *w = timer->data;
   uint64_t spent = boot_ms() - w->begun_ms;
@@ -276,7 +261,16 @@ static void check_held(struct device_watch *w, const struct gpus *g) {
   } else if (!now || now->error[0] || spent >= w->o.timeout_ms) {
     report_held(w, g, i);
   } else {
-    if (spent >= TELL_MS && !w->said) log_waiting(w, g, i);
+    if (spent >= TELL_MS && !w->said) {
+      struct buf text = BUF_INIT;
+      put_device(w, i, &text);
+      buf_puts(&text, ": ");
+      gpu_say_holder(gpu_of_rank(w, g, i), gpu_of_rank(w, &w->before, i), &text);
+      log_info("waiting for the memory of %s; at most %.3g s (--device-timeout)", buf_text(&text),
+               (double)w->o.timeout_ms / 1000);
+      buf_finish(&text);
+      w->said = true;
+    }
     uint64_t left = w->o.timeout_ms - spent;
     uv_update_time(w->o.loop);
     uv_timer_start(&w->timer, on_poll_timer, left < POLL_MS ? left : POLL_MS, 0);

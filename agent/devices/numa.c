@@ -340,19 +340,6 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
   free(g.v);
 }
 
-static void say_unbound(const struct plan *p, const struct numa *out) {
-  uint32_t first = out->n, n = 0;
-  for (uint32_t i = 0; i < out->n; i++) {
-    int node = p->node_of[p->first + i];
-    bool lost = node == NOWHERE || cpus_first(&p->nodes[node].cpus) == CPUS_MAX;
-    if (lost && n++ == 0) first = i;
-  }
-  if (n)
-    buf_printf(p->trouble,
-               "--numa-binding: local rank %u%s is not bound: its NUMA node has no CPU that this process may use\n",
-               p->first + first, n > 1 ? " (and others)" : "");
-}
-
 void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how, const struct cpus *allowed,
                const struct numa_slots *s, struct buf *info, struct buf *trouble) {
   struct plan p = {.root = root, .allowed = allowed, .trouble = trouble, .first = s->first};
@@ -364,7 +351,16 @@ void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_b
   if (!go_by_gpus(&p, env, s, &why)) spread_slots(&p, s, buf_text(&why), info);
   for (int i = 0; i < p.n_nodes; i++)
     if (cpus_first(&p.nodes[i].cpus) < CPUS_MAX) bind_node(&p, how, i, out);
-  say_unbound(&p, out);
+  uint32_t first = out->n, n = 0;
+  for (uint32_t i = 0; i < out->n; i++) {
+    int node = p.node_of[p.first + i];
+    bool lost = node == NOWHERE || cpus_first(&p.nodes[node].cpus) == CPUS_MAX;
+    if (lost && n++ == 0) first = i;
+  }
+  if (n)
+    buf_printf(p.trouble,
+               "--numa-binding: local rank %u%s is not bound: its NUMA node has no CPU that this process may use\n",
+               p.first + first, n > 1 ? " (and others)" : "");
   buf_finish(&why);
   free(p.nodes);
   free(p.node_of);

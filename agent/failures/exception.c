@@ -137,8 +137,8 @@ static void keep(struct search *s, const struct plain *p) {
   s->harmless = false;
 }
 
-/* C++. */
-static void take_thrown(struct search *s, const struct plain *p) {
+static void take(struct search *s, const struct plain *p) {
+  /* C++. */
   static const char thrown[] = "terminate called after throwing an instance of '", what[] = "what():";
   if (begins(p, thrown)) {
     const char *type = p->text + sizeof thrown - 1;
@@ -149,10 +149,6 @@ static void take_thrown(struct search *s, const struct plain *p) {
     snprintf(s->what.text, sizeof s->what.text, "%s: %s", s->thrown, message + strspn(message, " "));
     s->what.len = strlen(s->what.text);
   }
-}
-
-static void take(struct search *s, const struct plain *p) {
-  take_thrown(s, p);
   if (p->text[0] == '-' && strstr(p->text, "----------------")) return;
   if (s->group_at && p->indent > s->group_at) return; /* a member of the group */
   if (p->indent < s->group_at) s->group_at = 0;

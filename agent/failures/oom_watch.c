@@ -64,17 +64,13 @@ static void read_log(struct oom_watch *w) {
   }
 }
 
-static void add_mark(struct oom_watch *w, struct oom_mark *m) {
+void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
+  char text[4096];
   struct oom_mark **at = &w->marks;
   while (*at && *at != m) at = &(*at)->next;
   if (*at) *at = m->next;
   *m = (struct oom_mark){.next = w->marks};
   w->marks = m;
-}
-
-void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
-  char text[4096];
-  add_mark(w, m);
   /* earlier notes are about another process with the same pid */
   for (size_t i = 0; i < KILLS_KEPT; i++)
     if (w->kills[i].pid == pid) w->kills[i].pid = 0;

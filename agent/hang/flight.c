@@ -33,8 +33,13 @@ static struct flight_group *find_group(struct flight *f, const char *name) {
   return g;
 }
 
-/* "gloo:all_reduce" and ["0", "default_pg"] to "gloo 0 default_pg" */
-static void name_group(const json_t *entry, const char *operation, char name[GROUP_NAME_MAX + 1]) {
+static void read_entry(struct flight *f, const json_t *entry) {
+  const char *operation = text_of(json_object_get(entry, "profiling_name"));
+  const char *op = strchr(operation, ':');
+  const json_t *seq = json_object_get(entry, "collective_seq_id");
+  char name[GROUP_NAME_MAX + 1];
+  if (json_is_true(json_object_get(entry, "is_p2p")) || !json_is_integer(seq) || json_integer_value(seq) < 1) return;
+  /* "gloo:all_reduce" and ["0", "default_pg"] to "gloo 0 default_pg" */
   const json_t *group = json_object_get(entry, "process_group");
   const char *description = text_of(json_array_get(group, 1));
   size_t backend = strcspn(operation, ":");
@@ -42,15 +47,6 @@ static void name_group(const json_t *entry, const char *operation, char name[GRO
            operation, text_of(json_array_get(group, 0)),
            description[0] && strcmp(description, "undefined") != 0 ? " " : "",
            strcmp(description, "undefined") != 0 ? description : "");
-}
-
-static void read_entry(struct flight *f, const json_t *entry) {
-  const char *operation = text_of(json_object_get(entry, "profiling_name"));
-  const char *op = strchr(operation, ':');
-  const json_t *seq = json_object_get(entry, "collective_seq_id");
-  char name[GROUP_NAME_MAX + 1];
-  if (json_is_true(json_object_get(entry, "is_p2p")) || !json_is_integer(seq) || json_integer_value(seq) < 1) return;
-  name_group(entry, operation, name);
   struct flight_group *g = find_group(f, name);
   if (!g) return;
   int64_t n = (int64_t)json_integer_value(seq);

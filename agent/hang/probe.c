@@ -83,17 +83,6 @@ static void start_next(struct probe *p);
 
 /* Reports. --------------------------------------------------------------------------------------------------------- */
 
-static void forget_found(struct probe *p) {
-  for (size_t i = 0; i < p->n; i++) {
-    free(p->v[i].file);
-    buf_finish(&p->v[i].stack);
-    free(p->v[i].path);
-  }
-  free(p->v);
-  p->v = NULL;
-  p->n = 0;
-}
-
 /* In the pool. */
 static void do_write(uv_work_t *work) {
   struct writing *w = work->data;
@@ -107,18 +96,14 @@ static void do_write(uv_work_t *work) {
   if (fd >= 0) close(fd);
 }
 
-static void writing_free(struct writing *w) {
+static void on_written(uv_work_t *work, int status) {
+  struct writing *w = work->data;
+  if (w->of && w->error) log_warn("the report of a hang cannot be written to %s: %s", w->file, strerror(w->error));
   for (size_t i = 0; w->of && i < PROBE_TARGETS_MAX; i++)
     if (w->of->writings[i] == w) w->of->writings[i] = NULL;
   buf_finish(&w->text);
   free(w->file);
   free(w);
-}
-
-static void on_written(uv_work_t *work, int status) {
-  struct writing *w = work->data;
-  if (w->of && w->error) log_warn("the report of a hang cannot be written to %s: %s", w->file, strerror(w->error));
-  writing_free(w);
 }
 
 static void write_file(struct probe *p, size_t i, struct buf *text) {
@@ -291,11 +276,6 @@ static void do_reading(uv_work_t *work) {
     if (r->facts[i].state && !strchr("ZXD", r->facts[i].state)) r->tools[i] = find_tool(r->facts[i].python);
 }
 
-static void reading_free(struct reading *r) {
-  for (size_t i = 0; i < PROBE_TOOLS_MAX; i++) free(r->tools[i]);
-  free(r);
-}
-
 static void on_reading_done(uv_work_t *work, int status) {
   struct reading *r = work->data;
   struct probe *p = r->of;
@@ -313,7 +293,8 @@ static void on_reading_done(uv_work_t *work, int status) {
     }
     if (p->under_way) start_next(p);
   }
-  reading_free(r);
+  for (size_t i = 0; i < PROBE_TOOLS_MAX; i++) free(r->tools[i]);
+  free(r);
 }
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
@@ -329,23 +310,19 @@ static void finish_probe(struct probe *p, bool tell) {
     append(&p->subject->stack, "(it did not finish in time)\n");
   }
   for (size_t i = 0; i < p->n; i++) show_found(p, i);
-  forget_found(p);
+  for (size_t i = 0; i < p->n; i++) {
+    free(p->v[i].file);
+    buf_finish(&p->v[i].stack);
+    free(p->v[i].path);
+  }
+  free(p->v);
+  p->v = NULL;
+  p->n = 0;
   if (tell) p->cb.on_done(p->ctx);
 }
 
 static void on_deadline(uv_timer_t *timer) {
   finish_probe(timer->data, true);
-}
-
-static void start_reading(struct probe *p, bool stacks) {
-  struct reading *r = xcalloc(1, sizeof(*r));
-  r->of = p;
-  r->n = p->n;
-  r->stacks = stacks;
-  r->work.data = r;
-  for (size_t i = 0; i < p->n; i++) r->pids[i] = p->v[i].pid;
-  p->reading = r;
-  loop_work(p->loop, &r->work, do_reading, on_reading_done);
 }
 
 void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks,
@@ -362,7 +339,14 @@ void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, 
                              .file = targets[i].file ? xstrdup(targets[i].file) : NULL};
   uv_update_time(p->loop);
   uv_timer_start(&p->timer, on_deadline, limit_ms, 0);
-  start_reading(p, stacks);
+  struct reading *r = xcalloc(1, sizeof(*r));
+  r->of = p;
+  r->n = p->n;
+  r->stacks = stacks;
+  r->work.data = r;
+  for (size_t i = 0; i < p->n; i++) r->pids[i] = p->v[i].pid;
+  p->reading = r;
+  loop_work(p->loop, &r->work, do_reading, on_reading_done);
 }
 
 void probe_end(struct probe *p) {

@@ -423,19 +423,17 @@ static void put_processes(const struct ras_process *v, size_t n, int64_t total, 
   if (total > (int64_t)n) buf_printf(out, " and %" PRId64 " more", total - (int64_t)n);
 }
 
-static void put_silent(const struct ras_finding *f, int64_t world_size, struct buf *out) {
-  bool one = f->n_silent == 1, dead = true;
-  for (size_t i = 0; i < f->n_silent_named; i++) dead &= f->silent[i].dead;
-  put_processes(f->silent, f->n_silent_named, f->n_silent, f->silent_size == world_size, out);
-  if (f->n_silent_named && dead)
-    buf_puts(out, one ? " is dead for NCCL" : " are dead for NCCL");
-  else
-    buf_puts(out, one ? " does not answer NCCL" : " do not answer NCCL");
-}
-
 void ras_sentence(const struct ras_finding *f, int64_t world_size, struct buf *out) {
   size_t before = out->len;
-  if (f->n_silent > 0) put_silent(f, world_size, out);
+  if (f->n_silent > 0) {
+    bool one = f->n_silent == 1, dead = true;
+    for (size_t i = 0; i < f->n_silent_named; i++) dead &= f->silent[i].dead;
+    put_processes(f->silent, f->n_silent_named, f->n_silent, f->silent_size == world_size, out);
+    if (f->n_silent_named && dead)
+      buf_puts(out, one ? " is dead for NCCL" : " are dead for NCCL");
+    else
+      buf_puts(out, one ? " does not answer NCCL" : " do not answer NCCL");
+  }
   if (f->n_behind > 0) {
     bool all = f->size == world_size;
     if (out->len > before) buf_puts(out, "; ");

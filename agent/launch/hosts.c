@@ -218,8 +218,13 @@ static int read_word(char *word, int64_t *slots, const char **user, struct err *
   return rc;
 }
 
-/* "slots = 4" is a form of Open MPI: removes the blanks. */
-static void join_equals(char *line) {
+static int read_line(struct launch_hosts *h, char *line, struct err *e) {
+  const char *user = NULL;
+  int64_t slots = 0;
+  int rc = 0;
+  char *rest = line, *name, *word;
+  line[strcspn(line, "#")] = '\0';
+  /* "slots = 4" is a form of Open MPI: removes the blanks. */
   char *to = line;
   for (char *p = line; *p;) {
     size_t blanks = strspn(p, " \t");
@@ -231,15 +236,6 @@ static void join_equals(char *line) {
     *to++ = *p++;
   }
   *to = '\0';
-}
-
-static int read_line(struct launch_hosts *h, char *line, struct err *e) {
-  const char *user = NULL;
-  int64_t slots = 0;
-  int rc = 0;
-  char *rest = line, *name, *word;
-  line[strcspn(line, "#")] = '\0';
-  join_equals(line);
   line = rest = trim(line);
   if (!*line) return 0;
   name = strsep(&rest, " \t");

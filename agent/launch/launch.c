@@ -223,24 +223,25 @@ static void on_front_timer(uv_timer_t *timer) {
   front_check(r->front, r->watched);
 }
 
-static void watch_signals(struct root *r, const struct agent_options *o) {
-  static const int job_control[] = {SIGTSTP, SIGCONT};
-  uint64_t watched = r->watched = signals_to_watch(o);
-  for (int i = 0; i < 2; i++) {
-    if (watched >> job_control[i] & 1 || signal_is_ignored(job_control[i])) continue;
-    uv_signal_init(&r->loop, &r->signals[job_control[i]]);
-    r->signals[job_control[i]].data = r;
-    uv_signal_start(&r->signals[job_control[i]], on_job_control, job_control[i]);
-  }
-  for (int signo = 1; signo < SIGNALS_MAX; signo++) {
-    if (!(watched >> signo & 1)) continue;
-    uv_signal_init(&r->loop, &r->signals[signo]);
-    r->signals[signo].data = r;
-    uv_signal_start(&r->signals[signo], on_signal, signo);
-  }
+static void close_output(struct output *to) {
+  if (to->open) uv_close((uv_handle_t *)&to->pipe, NULL);
+  to->open = false;
 }
 
-static void start_launch(struct root *r, const struct agent_options *o) {
+int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, struct front *front,
+               bool *hung) {
+  struct root *r = &root;
+  struct err e = ERR_INIT;
+  *r = (struct root){.l = l, .notify = notify, .front = front, .code = EXIT_CODE_INTERNAL};
+  int rc = loop_open(&r->loop, &e);
+  if (rc == 0) rc = open_output(r, o, &e);
+  if (rc) {
+    limit_explain(&e);
+    log_error("%s", e.text);
+    *hung = true;
+    return EXIT_CODE_SYSTEM;
+  }
+  signal(SIGPIPE, SIG_IGN);
   static const struct line_merger_options voices = {write_line, host_of, &root};
   enum { BEAT_EVERY_MS = 20 };
   const struct launch_plan *p = &r->l->plan;
@@ -259,20 +260,27 @@ static void start_launch(struct root *r, const struct agent_options *o) {
   uv_timer_init(&r->loop, &r->front_timer);
   r->front_timer.data = r;
   uv_timer_start(&r->front_timer, on_front_timer, FRONT_LOOK_MS, FRONT_LOOK_MS);
-  watch_signals(r, o);
+  static const int job_control[] = {SIGTSTP, SIGCONT};
+  uint64_t watched = r->watched = signals_to_watch(o);
+  for (int i = 0; i < 2; i++) {
+    if (watched >> job_control[i] & 1 || signal_is_ignored(job_control[i])) continue;
+    uv_signal_init(&r->loop, &r->signals[job_control[i]]);
+    r->signals[job_control[i]].data = r;
+    uv_signal_start(&r->signals[job_control[i]], on_job_control, job_control[i]);
+  }
+  for (int signo = 1; signo < SIGNALS_MAX; signo++) {
+    if (!(watched >> signo & 1)) continue;
+    uv_signal_init(&r->loop, &r->signals[signo]);
+    r->signals[signo].data = r;
+    uv_signal_start(&r->signals[signo], on_signal, signo);
+  }
   if (r->l->here) launch_tree_start(r->tree, 0, 1, true);
   if (p->n > r->l->here) launch_tree_start(r->tree, r->l->here, p->n - r->l->here, false);
   notify_ready(r->notify, NULL);
   carry_out(r);
-}
-
-static void close_output(struct output *to) {
-  if (to->open) uv_close((uv_handle_t *)&to->pipe, NULL);
-  to->open = false;
-}
-
-/* The relay owns the read ends of the pipes and writes what is in them. */
-static bool close_all(struct root *r) {
+  uv_run(&r->loop, UV_RUN_DEFAULT);
+  front_finish(r->front);
+  /* The relay owns the read ends of the pipes and writes what is in them. */
   launch_tree_destroy(r->tree);
   r->tree = NULL;
   uv_close((uv_handle_t *)&r->timer, NULL);
@@ -289,26 +297,6 @@ static bool close_all(struct root *r) {
   log_sink_finish(&r->log_sink);
   launch_controller_destroy(r->mind);
   line_merger_destroy(r->voices);
-  return uv_loop_close(&r->loop) == 0;
-}
-
-int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, struct front *front,
-               bool *hung) {
-  struct root *r = &root;
-  struct err e = ERR_INIT;
-  *r = (struct root){.l = l, .notify = notify, .front = front, .code = EXIT_CODE_INTERNAL};
-  int rc = loop_open(&r->loop, &e);
-  if (rc == 0) rc = open_output(r, o, &e);
-  if (rc) {
-    limit_explain(&e);
-    log_error("%s", e.text);
-    *hung = true;
-    return EXIT_CODE_SYSTEM;
-  }
-  signal(SIGPIPE, SIG_IGN);
-  start_launch(r, o);
-  uv_run(&r->loop, UV_RUN_DEFAULT);
-  front_finish(r->front);
-  *hung = !close_all(r);
+  *hung = uv_loop_close(&r->loop) != 0;
   return r->code;
 }

@@ -175,16 +175,6 @@ static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
   dial_address(l);
 }
 
-static void ask_munge(struct link *l, enum channel_source source) {
-  struct munge_fetch_options o = {
-      .loop = l->o.loop, .daemon = l->to->addresses.v[l->at], .trusted = l->o.munge_user, .deadline_ms = MUNGE_MS};
-  enter_state(l, LINK_MUNGE);
-  drop_peer(l, false);
-  l->refused_source = source;
-  uv_update_time(l->o.loop);
-  l->fetch = munge_fetch_start(&o, on_fetched, l);
-}
-
 /* The daemon does not take our ticket: it has another key now, or was away for too long. */
 static void open_with_key(struct link *l) {
   log_debug("the daemon does not take the ticket of the last connection: this one is opened with the key");
@@ -201,7 +191,13 @@ static void end_refused(struct link *l, const struct conn *c) {
     link_forget_fetched(l->to);
     go_down(l, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
   } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_expected(monotonic_ms())) {
-    ask_munge(l, source);
+    struct munge_fetch_options o = {
+        .loop = l->o.loop, .daemon = l->to->addresses.v[l->at], .trusted = l->o.munge_user, .deadline_ms = MUNGE_MS};
+    enter_state(l, LINK_MUNGE);
+    drop_peer(l, false);
+    l->refused_source = source;
+    uv_update_time(l->o.loop);
+    l->fetch = munge_fetch_start(&o, on_fetched, l);
   } else {
     tell_refusal(l, status, source, NULL);
   }

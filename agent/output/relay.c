@@ -442,29 +442,6 @@ static void take_new_names(struct relay *r, struct relay_pipes *p) {
   renaming_free(n);
 }
 
-/* The loop's thread adds to the list, at its head; only this thread removes. */
-static void take_in(struct relay *r) {
-  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-    if (p->opened) {
-      take_new_names(r, p);
-      continue;
-    }
-    p->opened = true;
-    add_stream(r, &p->out);
-    add_stream(r, &p->err);
-  }
-}
-
-static void mark_drained(struct relay *r) {
-  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-    if (p->drained || p->open > 0) continue;
-    pthread_mutex_lock(&r->mutex);
-    p->drained = true;
-    if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
-    pthread_mutex_unlock(&r->mutex);
-  }
-}
-
 static void free_released(struct relay *r) {
   pthread_mutex_lock(&r->mutex);
   for (struct relay_pipes **at = &r->pipes; *at;) {
@@ -481,17 +458,6 @@ static void free_released(struct relay *r) {
 
 static void read_last(struct relay *r, struct stream *s) {
   for (size_t n = 0; n < LAST_READ_MAX && read_stream(r, s); n += CHUNK) flush(r);
-}
-
-/* The end: reads what is in the pipes now. */
-static void close_all(struct relay *r) {
-  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-    read_last(r, &p->out);
-    read_last(r, &p->err);
-    if (p->out.fd >= 0) end_stream(r, &p->out);
-    if (p->err.fd >= 0) end_stream(r, &p->err);
-  }
-  sinks_status(&r->sinks, "");
 }
 
 static void relay_free(struct relay *r) {
@@ -512,15 +478,11 @@ static void relay_free(struct relay *r) {
   free(r);
 }
 
-static bool is_settling(struct relay *r) {
+static int wait_ms(struct relay *r) {
   pthread_mutex_lock(&r->mutex);
   bool settling = r->hidden && !r->settled;
   pthread_mutex_unlock(&r->mutex);
-  return settling;
-}
-
-static int wait_ms(struct relay *r) {
-  if (is_settling(r)) return 0;
+  if (settling) return 0;
   if (r->due_ms == UINT64_MAX) return -1;
   uint64_t now = monotonic_ms();
   return r->due_ms > now ? (int)(r->due_ms - now) : 0;
@@ -555,11 +517,35 @@ static void *relay_main(void *arg) {
       if (r->sinks.out.b.len + r->sinks.err.b.len > BATCH_MAX) flush(r);
     }
     closing = take_requests(r);
-    take_in(r);
+    /* The loop's thread adds to the list, at its head; only this thread removes. */
+    for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+      if (p->opened) {
+        take_new_names(r, p);
+        continue;
+      }
+      p->opened = true;
+      add_stream(r, &p->out);
+      add_stream(r, &p->err);
+    }
     show_what_is_due(r);
-    if (closing) close_all(r);
+    if (closing) {
+      /* The end: reads what is in the pipes now. */
+      for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+        read_last(r, &p->out);
+        read_last(r, &p->err);
+        if (p->out.fd >= 0) end_stream(r, &p->out);
+        if (p->err.fd >= 0) end_stream(r, &p->err);
+      }
+      sinks_status(&r->sinks, "");
+    }
     flush(r);
-    mark_drained(r);
+    for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+      if (p->drained || p->open > 0) continue;
+      pthread_mutex_lock(&r->mutex);
+      p->drained = true;
+      if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+      pthread_mutex_unlock(&r->mutex);
+    }
     free_released(r);
     if (n == 0) {
       /* All output of workers that are stopped is on the terminal. */
