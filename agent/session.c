@@ -41,7 +41,7 @@
 #include "common/system/clock.h"
 #include "common/exit_codes.h"
 #include "common/sinks/event_sinks.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/system/loop.h"
 #include "common/mem.h"
 #include "common/system/notify_timer.h"

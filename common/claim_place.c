@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 #include "common/buf.h"
-#include "common/endpoint_list.h"
+#include "common/endpoint.h"
 
 enum { SHOWN_MAX = 80 };
 

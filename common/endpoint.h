@@ -6,6 +6,7 @@
  * Pure: no name is looked up here. */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
 
@@ -30,5 +31,12 @@ int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b); /* IPv4 befo
 struct ipaddr ipaddr_network(const struct ipaddr *a);
 bool ipaddr_is_loopback(const struct ipaddr *a);
 bool ipaddr_is_linklocal(const struct ipaddr *a);
+
+/* "node1:29400,node2,[fd00::1]:29400": several endpoints, in an order that counts. Pure. */
+
+/* Fills list[0..*n), at most max. -EINVAL and a sentence: an element is missing or is no endpoint, there are more than
+ * max, or one comes twice. */
+int endpoint_list_parse(const char *text, uint16_t default_port, struct endpoint *list, size_t max, size_t *n,
+                        struct err *e);
 
 #endif

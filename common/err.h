@@ -9,6 +9,7 @@
  * err *` last. On success the error is not touched. `e` may be NULL: then only the code is returned. */
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 enum { ERR_TEXT_MAX = 1024 };
 
@@ -34,5 +35,14 @@ int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 
 #define err_set(e, code, ...) (err_set((e), (code), __VA_ARGS__), (code))
 #define err_sys(e, code, ...) (err_sys((e), (code), __VA_ARGS__), (code))
 #endif
+
+/* Failures to get a process, a thread, a pipe or a program because a limit of the machine was reached. Pure. */
+
+/* error: an errno, positive or negative. True: the request was right, so a later try may succeed. */
+bool limit_is_transient(int error);
+/* Advice about the limit, as the end of a sentence: "see ulimit -n"; NULL: error is not a limit. */
+const char *limit_advice(int error);
+/* Appends "; " and the advice, if there is one, to *e. Returns e's code, as err_set does. */
+int limit_explain(struct err *e);
 
 #endif

@@ -29,7 +29,7 @@
 #include "common/key/secret.h"
 #include "common/key/source.h"
 #include "common/system/file.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/mem.h"

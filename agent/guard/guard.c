@@ -40,7 +40,7 @@
 #include "common/buf.h"
 #include "common/kept/kept.h"
 #include "common/key/secret.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/file.h"

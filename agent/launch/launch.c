@@ -31,7 +31,7 @@
 #include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/exit_codes.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/system/stream_writer.h"

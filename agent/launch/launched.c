@@ -32,7 +32,7 @@
 #include "common/system/helper.h"
 #include "common/system/stream_writer.h"
 #include "common/exit_codes.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/mem.h"

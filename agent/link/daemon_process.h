@@ -40,4 +40,12 @@ int daemon_process_start(const struct daemon_process_options *o, struct daemon_p
 /* Kills it, waits for its end, closes the descriptors and removes the folder. pid 0 is fine. */
 void daemon_process_kill(struct daemon_process *p);
 
+/* The folder in which our own rdzvd keeps its state: private, in memory if possible, removed at the end. */
+
+/* Makes one, and removes those that agents and daemons left when they were killed together. Heap; NULL and a
+ * sentence. */
+char *private_dir_create(struct err *e);
+/* Removes it and its files, and frees the name. NULL is fine. */
+void private_dir_remove(char *dir);
+
 #endif

@@ -49,7 +49,7 @@
 #include "common/net/munge_fetch.h"
 #include "proto/refusal.h"
 #include "common/exit_codes.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/mem.h"

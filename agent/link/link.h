@@ -6,10 +6,10 @@
  * and passes messages on. link_open makes one attempt; the supervisor decides where to, and when to try again.
  *
  *     link.c           attempts and connections; link_words.c has their sentences
- *     resolve.c        from a name to addresses
- *     local_daemon.c   the agent's own rdzvd, its state folder (private_dir.c), its reserved port (reserved_port.c)
+ *     resolve.c        from a name to addresses, with a loop or before there is one
+ *     local_daemon.c   the agent's own rdzvd and its reserved port; daemon_process.c: one process of it, its state folder
  *     forward.c        tells the other daemons of --endpoint where the job is
- *     own_addr.c host_addrs.c   this machine's addresses */
+ *     host_addrs.c     this machine's addresses */
 
 #include <stdbool.h>
 #include <uv.h>

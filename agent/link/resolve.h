@@ -5,11 +5,12 @@
 /* From an endpoint to addresses, without blocking the loop. Never asks for the name of an address. */
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <uv.h>
 #include "common/endpoint.h"
 #include "common/err.h"
-#include "proto/msg.h"
 #include "common/net/socket.h"
+#include "proto/msg.h"
 
 enum { ADDRESSES_MAX = 16 };
 
@@ -38,5 +39,14 @@ void resolve_cancel(struct resolve *r); /* fn is no longer called; NULL is fine 
 bool address_is_local(const union socket_address *a);                     /* an address of this machine */
 void address_text(const union socket_address *a, char out[ADDR_MAX + 1]); /* numeric, no port */
 socklen_t address_size(const union socket_address *a);
+
+/* Addresses of names, before there is a loop: --local-addr and --endpoint. */
+
+/* Resolves `name`, within deadline_ms: `out` becomes the address at which other nodes reach this one; "": the name has
+ * only loopback addresses (as a machine's own name has on Debian). A numeric address is returned as it is. *hung: the
+ * name server has not answered and exit() would wait for it: the caller must _exit. */
+int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e);
+/* Whether an address of `name` is this machine's; true if unknown. */
+bool own_addr_is(const char *name, uint32_t deadline_ms, bool *hung);
 
 #endif

@@ -18,7 +18,7 @@
 #include <string.h>
 #include "agent/options/internal.h"
 #include "common/claim_place.h"
-#include "common/endpoint_list.h"
+#include "common/endpoint.h"
 #include "common/events/event.h"
 #include "common/hostlist.h"
 

@@ -4,7 +4,7 @@
  *
  *   from this machine    the kernel's answer decides at once
  *   from another node    it waits for the agent of that node (inquiry.c); the question goes through the daemon, whose
- *                        connections are authenticated. Questions, and answers to those of other nodes (replies.c),
+ *                        connections are authenticated. Questions, and answers to those of other nodes (there too),
  *                        are at least OWNERS_EVERY_MS apart, and about all connections that came meanwhile
  *
  * The uid is compared where the process is, so each agent compares with its own: containers with user name spaces have
@@ -28,7 +28,6 @@
 #include "agent/link/host_addrs.h"
 #include "agent/store/allowed_addrs.h"
 #include "agent/store/inquiry.h"
-#include "agent/store/replies.h"
 #include "common/buf.h"
 #include "common/deadline.h"
 #include "common/mem.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A question has a serial number, and all connections that are asked about with it have the same. An answer brings the
  * number back, with the number of agents that were asked. So answers to a repeated question are counted from 0. An agent
- * may answer several questions together (replies.c): then the number is the last one's, and counts for all of them.
+ * may answer several questions together: then the number is the last one's, and counts for all of them.
  *
  * Somebody who opens connections must not make this agent send a message for each: the daemon bounds what an agent
  * sends. So connections that come while the last question is young wait for the next one, together. The first
@@ -138,4 +138,76 @@ void inquiry_answer(struct inquiry *q, const struct owners *owners, const struct
     struct asked_about *w = find(q, (uint64_t)o->id);
     if (w && w->serial && w->serial <= owners->serial) judge(q, w, o, owners->host, cb, ctx);
   }
+}
+
+/* Answers to others. ----------------------------------------------------------------------------------------------- */
+
+/* Whoever asks may ask often, so answers are sent at this agent's own pace. Those to several questions go out together,
+ * under the serial number of the last of them. A connection that is asked about again keeps its place, and counts once:
+ * the one who asks counts answers.
+ *
+ * The first question after a silence is answered at once. */
+
+struct waiting_reply {
+  struct reply is; /* its id is the key */
+  int64_t serial;
+};
+
+struct replies {
+  struct map by_id; /* in the order in which they came */
+  uint64_t next_ms; /* no answer before */
+};
+
+struct replies *replies_create(uint64_t seed) {
+  struct replies *r = xcalloc(1, sizeof *r);
+  map_init(&r->by_id, seed);
+  return r;
+}
+
+void replies_clear(struct replies *r) {
+  for (struct map_entry *e = NULL; (e = map_next(&r->by_id, e));) {
+    free(e->value);
+    map_remove_n(&r->by_id, e->key, e->key_len);
+  }
+}
+
+void replies_destroy(struct replies *r) {
+  if (!r) return;
+  replies_clear(r);
+  map_finish(&r->by_id);
+  free(r);
+}
+
+void replies_add(struct replies *r, const struct find_owners *ask) {
+  struct ipaddr to = ipaddr_parse(ask->addr);
+  for (size_t i = 0; i < ask->n_callers; i++) {
+    const struct store_caller *c = &ask->callers[i];
+    struct waiting_reply *w = map_get_n(&r->by_id, &c->id, sizeof c->id);
+    if (!w && r->by_id.count >= REPLIES_MAX) continue;
+    if (!w) {
+      w = xcalloc(1, sizeof *w);
+      map_put_n(&r->by_id, &c->id, sizeof c->id, w);
+    }
+    w->serial = ask->serial;
+    w->is = (struct reply){c->id, c->asked, ipaddr_parse(c->addr), to, (uint16_t)c->port, (uint16_t)ask->port};
+  }
+}
+
+size_t replies_next(struct replies *r, uint64_t now_ms, struct reply *out, int64_t *serial) {
+  size_t n = 0;
+  if (!r->by_id.count || now_ms < r->next_ms) return 0;
+  *serial = 0;
+  for (struct map_entry *e = NULL; n < OWNERS_MAX && (e = map_next(&r->by_id, e));) {
+    struct waiting_reply *w = e->value;
+    if (w->serial > *serial) *serial = w->serial;
+    out[n++] = w->is;
+    free(w);
+    map_remove_n(&r->by_id, e->key, e->key_len);
+  }
+  r->next_ms = now_ms + OWNERS_EVERY_MS;
+  return n;
+}
+
+uint64_t replies_deadline(const struct replies *r) {
+  return r->by_id.count ? r->next_ms : UINT64_MAX;
 }

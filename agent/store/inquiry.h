@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "common/endpoint.h"
 #include "common/err.h"
 #include "proto/msg.h"
 
@@ -39,5 +40,28 @@ struct inquiry_callbacks {
 /* An answer about a connection counts once; one yes is enough, and the last no refuses it. Answers to an earlier
  * question than the last one about it do not count. */
 void inquiry_answer(struct inquiry *q, const struct owners *owners, const struct inquiry_callbacks *cb, void *ctx);
+
+/* The connections from this node about which another agent asks, until this agent answers. Pure. */
+
+enum { REPLIES_MAX = 16384 }; /* as many as a store lets wait; it asks again about those that are left out */
+
+struct reply {
+  int64_t id, asked; /* as in FIND_OWNERS */
+  struct ipaddr from, to;
+  uint16_t from_port, to_port;
+};
+
+struct replies;
+
+struct replies *replies_create(uint64_t seed);
+void replies_destroy(struct replies *r); /* NULL is fine */
+
+void replies_add(struct replies *r, const struct find_owners *ask);
+void replies_clear(struct replies *r); /* drops all: no agent waits for these answers any more */
+
+/* The next answer that is due: how many connections it is about, at most OWNERS_MAX; 0: none is due. Answers are
+ * OWNERS_EVERY_MS apart. *serial: of the last question among them. */
+size_t replies_next(struct replies *r, uint64_t now_ms, struct reply *out, int64_t *serial);
+uint64_t replies_deadline(const struct replies *r); /* when replies_next has something; UINT64_MAX: never */
 
 #endif

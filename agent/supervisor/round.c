@@ -21,7 +21,6 @@
 #include "agent/supervisor/lasting.h"
 #include "common/err.h"
 #include "common/exit_codes.h"
-#include "common/limit.h"
 #include "common/mem.h"
 
 #include <errno.h>

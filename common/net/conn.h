@@ -18,7 +18,6 @@
 #include "common/err.h"
 #include "common/key/key.h"
 #include "proto/channel.h"
-#include "proto/ephemeral.h"
 #include "proto/msg.h"
 
 enum {

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/lines.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/mem.h"
 #include "common/system/command.h"
 #include "common/system/stream_writer.h"

@@ -10,10 +10,10 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
-#include "common/endpoint_list.h"
+#include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/system/loop.h"
 #include "daemon/ctl/client.h"
 

@@ -29,7 +29,7 @@
 #include <unistd.h>
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
-#include "common/limit.h"
+#include "common/err.h"
 #include "common/opts/opts.h"
 #include "common/system/loop.h"
 #include "daemon/ctl/client.h"

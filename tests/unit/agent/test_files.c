@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/link/private_dir.c, common/system/command.c, agent/launch/host_file.c: abandoned folders, where a program is,
+/* agent/link/daemon_process.c, common/system/command.c, agent/launch/host_file.c: abandoned folders, where a program is,
  * which files are read. */
 
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "agent/launch/host_file.h"
-#include "agent/link/private_dir.h"
+#include "agent/link/daemon_process.h"
 #include "common/system/command.h"
 #include "common/mem.h"
 

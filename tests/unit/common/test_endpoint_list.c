@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* endpoint_list: several endpoints, their order, and the mistakes in them. */
 
-#include "common/endpoint_list.h"
+#include "common/endpoint.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* limit: which errors of a start may pass, and what a person is told to look at. */
 
-#include "common/limit.h"
+#include "common/err.h"
 
 #include <errno.h>
 #include <string.h>

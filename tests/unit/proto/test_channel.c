@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <string.h>
 #include "common/key/secret.h"
-#include "proto/ephemeral.h"
 #include "proto/frame.h"
 #include "tests/rig/unit.h"
 

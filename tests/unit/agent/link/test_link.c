@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/link/forward.h"
-#include "agent/link/reserved_port.h"
+#include "agent/link/local_daemon.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
 #include "tests/rig/unit.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replies: which answers go together, when, and under which number. */
 
-#include "agent/store/replies.h"
+#include "agent/store/inquiry.h"
 
 #include "tests/rig/unit.h"
 
