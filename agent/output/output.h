@@ -10,8 +10,7 @@
  *     relay.c      workers' output from their pipes to the terminal and files, in a thread of its own
  *     sink.c file.c lines.c   the relay's terminal, files and lines
  *     log_sink.c   the agent's own log lines
- *     log_dir.c    the folder of a run
- *     logs_specs.c  --logs-specs */
+ *     log_dir.c    the folder of a run */
 
 #include <stdbool.h>
 #include <stdint.h>
