@@ -87,13 +87,6 @@ int64_t cluster_count(const char *hosts) {
 
 /* Conclusions from facts. ------------------------------------------------------------------------------------------ */
 
-/* FNV-1a. */
-static uint32_t hash(const char *text) {
-  uint32_t sum = 2166136261u;
-  for (; *text; text++) sum = (sum ^ (uint8_t)*text) * 16777619u;
-  return sum;
-}
-
 static void finish_fact(struct cluster_fact *f) {
   free(f->text);
   free(f->source);
@@ -101,10 +94,11 @@ static void finish_fact(struct cluster_fact *f) {
 
 static void derive_port(struct row *r) {
   struct cluster *c = r->c;
+  uint32_t sum = 2166136261u; /* FNV-1a */
   if (c->port.is_set || !c->job.is_set) return;
-  c->port = (struct cluster_fact){.is_set = true,
-                                  .number = CLUSTER_PORT_FIRST + hash(c->job.text) % CLUSTER_PORT_COUNT,
-                                  .source = xstrdup(c->job.source)};
+  for (const char *p = c->job.text; *p; p++) sum = (sum ^ (uint8_t)*p) * 16777619u;
+  c->port = (struct cluster_fact){
+      .is_set = true, .number = CLUSTER_PORT_FIRST + sum % CLUSTER_PORT_COUNT, .source = xstrdup(c->job.source)};
 }
 
 /* Drops numbers that contradict each other. */

@@ -102,29 +102,23 @@ static int add_host(struct reading *r, struct token w, int64_t slots) {
   return 0;
 }
 
-static int read_pair(struct reading *r, struct token name) {
-  int64_t slots;
-  if (!is_number(next_word(r), &slots)) return refuse_word(r, name, "is not followed by a number of slots");
-  return add_host(r, name, slots);
-}
-
-static int read_line(struct reading *r, struct token name) {
-  struct token number = next_word(r);
+static int read_host(struct reading *r, struct token name) {
   int64_t slots = 1;
-  if (number.len && !is_number(number, &slots))
-    return refuse_word(r, number, "follows a host, where only its number of slots is allowed");
+  if (r->form == LIST_WORDS) return add_host(r, name, 1);
+  struct token number = next_word(r);
+  bool valid = is_number(number, &slots);
+  if (r->form == LIST_PAIRS)
+    return valid ? add_host(r, name, slots) : refuse_word(r, name, "is not followed by a number of slots");
+  if (number.len && !valid) return refuse_word(r, number, "follows a host, where only its number of slots is allowed");
   r->p += strcspn(r->p, "\n");
-  return add_host(r, name, slots);
+  return add_host(r, name, number.len ? slots : 1);
 }
 
 static int read_all(struct reading *r) {
   int rc = 0;
   for (r->line = 1; rc == 0 && *r->p; r->line++) {
     struct token w = next_word(r);
-    if (w.len && r->form == LIST_LINES)
-      rc = read_line(r, w);
-    else if (w.len)
-      rc = r->form == LIST_PAIRS ? read_pair(r, w) : add_host(r, w, 1);
+    if (w.len) rc = read_host(r, w);
     if (rc == 0 && *r->p == '\n') r->p++;
   }
   if (rc == 0 && r->hosts->n == 0) rc = err_set(r->e, -EINVAL, "it names no host");
@@ -143,42 +137,37 @@ int list_read(struct row_hosts *h, enum list_form form, const char *text, struct
   return rc;
 }
 
-bool list_from_file(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
+/* NULL is no list. */
+static bool read_text(struct row *r, const char *what, const char *text, enum list_form form, struct row_hosts *h) {
   struct err e = ERR_INIT;
-  /* Agents started by --hosts have the script's variables, but not its files. */
-  if (row_variable(r, "RDZV_AGENT_LAUNCHER") && row_variable(r, name))
-    return list_from_path(r, row_variable(r, name), form, h);
-  char *text = row_file(r, name);
-  if (!text) return false;
-  int rc = list_read(h, form, text, &e);
-  if (rc) {
-    struct buf path = BUF_INIT;
-    const char *value = row_variable(r, name);
-    buf_put_escaped(&path, value, strlen(value), 2 * SHOWN_MAX);
-    row_warn(r, "%s: %s is not a list of hosts: %s: it is ignored", name, buf_text(&path), e.text);
-    buf_finish(&path);
-  }
-  free(text);
+  int rc = text ? list_read(h, form, text, &e) : -ENOENT;
+  if (rc && text) row_warn(r, "%s is not a list of hosts: %s: it is ignored", what, e.text);
   return rc == 0;
+}
+
+bool list_from_file(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
+  const char *value = row_variable(r, name);
+  /* Agents started by --hosts have the script's variables, but not its files. */
+  if (value && row_variable(r, "RDZV_AGENT_LAUNCHER")) return list_from_path(r, value, form, h);
+  struct buf what = BUF_INIT;
+  char *text = value ? row_file(r, name) : NULL;
+  buf_printf(&what, "%s: ", name);
+  if (text) buf_put_escaped(&what, value, strlen(value), 2 * SHOWN_MAX);
+  bool good = read_text(r, buf_text(&what), text, form, h);
+  buf_finish(&what);
+  free(text);
+  return good;
 }
 
 bool list_from_variable(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
-  struct err e = ERR_INIT;
-  const char *text = row_variable(r, name);
-  if (!text) return false;
-  int rc = list_read(h, form, text, &e);
-  if (rc) row_warn(r, "%s is not a list of hosts: %s: it is ignored", name, e.text);
-  return rc == 0;
+  return read_text(r, name, row_variable(r, name), form, h);
 }
 
 bool list_from_path(struct row *r, const char *path, enum list_form form, struct row_hosts *h) {
-  struct err e = ERR_INIT;
   char *text = r->site->read_file ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, NULL) : NULL;
-  if (!text) return false;
-  int rc = list_read(h, form, text, &e);
-  if (rc) row_warn(r, "%s is not a list of hosts: %s: it is ignored", path, e.text);
+  bool good = read_text(r, path, text, form, h);
   free(text);
-  return rc == 0;
+  return good;
 }
 
 int64_t list_slots_before(const struct row_hosts *h, size_t i) {

@@ -208,16 +208,11 @@ static const struct launcher {
     {"mpiexec", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", NULL, is_no_step},
 };
 
-static bool is_launched_by(const struct row *r, const struct launcher *l) {
-  return row_variable(r, l->sign) && row_variable(r, l->rank) && (!l->is_it || l->is_it(r));
-}
-
 void cluster_read_launcher(struct row *r) {
   struct cluster *c = r->c;
-  size_t i = 0;
-  while (i < sizeof(launchers) / sizeof(*launchers) && !is_launched_by(r, &launchers[i])) i++;
-  if (i == sizeof(launchers) / sizeof(*launchers)) return;
-  const struct launcher *l = &launchers[i];
+  const struct launcher *l = launchers, *end = l + sizeof(launchers) / sizeof(*launchers);
+  while (l < end && !(row_variable(r, l->sign) && row_variable(r, l->rank) && (!l->is_it || l->is_it(r)))) l++;
+  if (l == end) return;
   c->by_mpirun = true;
   row_set_text(r, &c->launcher, l->name, l->rank);
   row_set_number(r, &c->start, CLUSTER_STARTED, l->rank);

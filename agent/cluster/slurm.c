@@ -175,37 +175,29 @@ static void find_all_hosts(struct row *r, const char *per_node) {
   find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), per_node);
 }
 
-/* A batch script, or a shell. */
-static void read_alone(struct row *r) {
-  name_job(r, NULL);
-  row_set_number(r, &r->c->start, CLUSTER_ALONE, "SLURM_JOB_ID");
-  row_set_text(r, &r->c->starter, "srun", "SLURM_JOB_ID");
-  find_all_hosts(r, "SLURM_TASKS_PER_NODE");
-  row_take_number(r, &r->c->nodes, first_of(r, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"), 1, NODES_MAX);
-  row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
-}
-
-/* mpirun's agents. mpirun's own number distinguishes starts, if known: Open MPI runs its helpers in a step on all
- * nodes but the first. Else the step does: Hydra starts all helpers as one step. */
-static void read_under_launcher(struct row *r, const char *step) {
-  name_job(r, step);
-  find_all_hosts(r, NULL);
-  if (cluster_number(&r->c->local_agents, 1) == 1)
-    row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
-}
-
 void cluster_read_slurm(struct row *r) {
   const char *step = row_variable(r, "SLURM_STEP_ID");
   int64_t n, end;
   if (!row_variable(r, "SLURM_JOB_ID")) return;
   row_set_text(r, &r->c->scheduler, "Slurm", "SLURM_JOB_ID");
   bool in_step = step && row_number(r, "SLURM_STEP_ID", 0, UINT32_MAX, &n) && n < SPECIAL_STEPS;
-  if (r->c->by_mpirun)
-    read_under_launcher(r, in_step && !r->c->run.is_set ? step : NULL);
-  else if (in_step && !is_stale(r))
+  if (r->c->by_mpirun) {
+    /* mpirun's own number distinguishes starts, if known: Open MPI runs its helpers in a step on all nodes but the
+     * first. Else the step does: Hydra starts all helpers as one step. */
+    name_job(r, in_step && !r->c->run.is_set ? step : NULL);
+    find_all_hosts(r, NULL);
+    if (cluster_number(&r->c->local_agents, 1) == 1)
+      row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+  } else if (in_step && !is_stale(r)) {
     read_step(r, step);
-  else
-    read_alone(r);
+  } else { /* a batch script, or a shell */
+    name_job(r, NULL);
+    row_set_number(r, &r->c->start, CLUSTER_ALONE, "SLURM_JOB_ID");
+    row_set_text(r, &r->c->starter, "srun", "SLURM_JOB_ID");
+    find_all_hosts(r, "SLURM_TASKS_PER_NODE");
+    row_take_number(r, &r->c->nodes, first_of(r, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"), 1, NODES_MAX);
+    row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+  }
   row_take_number(r, &r->c->restarts, restart_count, 0, INT32_MAX);
   const char *text = row_variable(r, "SLURM_JOB_END_TIME");
   if (text && parse_int(text, 1, INT64_MAX, &end, NULL) == 0 && end > SECONDS_MAX) return; /* no limit */

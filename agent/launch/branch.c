@@ -144,12 +144,6 @@ static void on_helper_end(void *ctx, const struct helper_end *end) {
 
 /* Output. ---------------------------------------------------------------------------------------------------------- */
 
-static size_t seat_of(const struct branch *b, uint32_t index) {
-  size_t i = 0;
-  while (i < b->count && b->tree->o.plan->seats[b->first + i].index != index) i++;
-  return i;
-}
-
 static void on_report_line(struct branch *b, const char *json, size_t len) {
   struct launch_report r;
   struct err e = ERR_INIT;
@@ -157,7 +151,8 @@ static void on_report_line(struct branch *b, const char *json, size_t len) {
     log_warn("%s: %s", head_host(b), e.text);
     return;
   }
-  size_t i = seat_of(b, r.index);
+  size_t i = 0;
+  while (i < b->count && b->tree->o.plan->seats[b->first + i].index != r.index) i++;
   if (i == b->count || b->seats[i].over) return;
   b->seats[i].up = b->seats[i].up || r.event == LAUNCH_UP;
   b->seats[i].over = r.event != LAUNCH_UP;
@@ -318,13 +313,6 @@ bool launch_tree_is_over(const struct launch_tree *t) {
   return t->n == 0;
 }
 
-static void drop_branch(struct branch *b) {
-  b->dropped = true;
-  helper_close_input(b->helper);
-  b->due_ms = monotonic_ms() + BRANCH_LEAVE_MS;
-  helper_signal(b->helper, SIGTERM);
-}
-
 static void ask_branch(struct branch *b, const char *line) {
   send_line(b, line);
   b->answer_ms = earliest(b->answer_ms, monotonic_ms() + LAUNCH_ANSWER_MS);
@@ -337,10 +325,14 @@ void launch_tree_signal(struct launch_tree *t, int signo) {
   if (!goes_on) t->ending = true;
   for (struct branch *b = t->branches; b; b = b->next) {
     if (b->over) continue;
-    if (b->hello)
+    if (b->hello) {
       ask_branch(b, line);
-    else if (!goes_on)
-      drop_branch(b);
+    } else if (!goes_on) {
+      b->dropped = true;
+      helper_close_input(b->helper);
+      b->due_ms = monotonic_ms() + BRANCH_LEAVE_MS;
+      helper_signal(b->helper, SIGTERM);
+    }
   }
 }
 

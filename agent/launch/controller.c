@@ -189,14 +189,6 @@ static void compare_programs(struct launch_controller *m) {
 
 /* Reports. --------------------------------------------------------------------------------------------------------- */
 
-static bool is_over(struct launch_controller *m, const struct launch_report *r, struct seat_state *s) {
-  if (s->over) return false;
-  if (!s->up && --m->starting == 0) compare_programs(m);
-  s->over = true;
-  m->left--;
-  return true;
-}
-
 static void on_gone(struct launch_controller *m, const struct launch_report *r, uint64_t now_ms) {
   bool lost = r->event == LAUNCH_LOST, serves = m->c.serves && r->index == 0 && !lost;
   bool fatal = !m->ending && !m->lingering && ((int64_t)m->left < m->c.need || serves);
@@ -238,7 +230,10 @@ void launch_controller_report(struct launch_controller *m, const struct launch_r
     }
     return;
   }
-  if (!is_over(m, r, s)) return;
+  if (s->over) return;
+  if (!s->up && --m->starting == 0) compare_programs(m);
+  s->over = true;
+  m->left--;
   if (r->event == LAUNCH_ENDED)
     on_ended(m, r, now_ms);
   else
@@ -255,14 +250,6 @@ void launch_controller_signal(struct launch_controller *m, int signo, uint64_t n
   }
   m->signo = signo;
   stop_all(m, signo, now_ms);
-}
-
-static void say_who_is_missing(struct launch_controller *m, uint64_t now_ms) {
-  struct buf names = BUF_INIT;
-  list_hosts(m, false, &names);
-  add_log(m, LOG_INFO, "%zu of %zu hosts have not answered yet: %s", m->starting, m->c.n, buf_text(&names));
-  m->say_ms = now_ms + LAUNCH_SAY_AGAIN_MS;
-  buf_finish(&names);
 }
 
 void launch_controller_unread(struct launch_controller *m, uint64_t now_ms) {
@@ -283,7 +270,13 @@ static void end_linger(struct launch_controller *m, uint64_t now_ms) {
 }
 
 void launch_controller_tick(struct launch_controller *m, uint64_t now_ms) {
-  if (now_ms >= m->say_ms) say_who_is_missing(m, now_ms);
+  if (now_ms >= m->say_ms) {
+    struct buf names = BUF_INIT;
+    list_hosts(m, false, &names);
+    add_log(m, LOG_INFO, "%zu of %zu hosts have not answered yet: %s", m->starting, m->c.n, buf_text(&names));
+    m->say_ms = now_ms + LAUNCH_SAY_AGAIN_MS;
+    buf_finish(&names);
+  }
   if (now_ms >= m->linger_ms) end_linger(m, now_ms);
   if (now_ms >= m->kill_ms) {
     add_log(m, LOG_WARN, "%zu agent%s not stopped: killing everything", m->left, m->left == 1 ? " has" : "s have");

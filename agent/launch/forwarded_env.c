@@ -23,88 +23,26 @@
 #include "agent/cluster/cluster.h"
 #include "common/mem.h"
 
-/* Names; a '*' at the end matches any rest. */
-static const char *const of_host[] = {"HOME",
-                                      "USER",
-                                      "LOGNAME",
-                                      "SHELL",
-                                      "SHLVL",
-                                      "PWD",
-                                      "OLDPWD",
-                                      "TERM",
-                                      "TERM_*",
-                                      "COLORTERM",
-                                      "COLUMNS",
-                                      "LINES",
-                                      "SSH_*",
-                                      "DISPLAY",
-                                      "XAUTHORITY",
-                                      "WAYLAND_DISPLAY",
-                                      "XDG_*",
-                                      "DBUS_*",
-                                      "HOSTNAME",
-                                      "HOST",
-                                      "TMPDIR",
-                                      "TMP",
-                                      "TEMP",
-                                      "TTY",
-                                      "MAIL",
-                                      "INVOCATION_ID",
-                                      "JOURNAL_STREAM",
-                                      "NOTIFY_SOCKET",
-                                      "WATCHDOG_*",
-                                      "LISTEN_*",
-                                      "KRB5CCNAME",
-                                      "TMUX*",
-                                      "STY",
-                                      "WINDOWID",
-                                      "_",
-                                      NULL};
-static const char *const of_task[] = {"SLURM_PROCID",
-                                      "SLURM_LOCALID",
-                                      "SLURM_NODEID",
-                                      "SLURM_STEP*",
-                                      "SLURM_TASK_PID",
-                                      "SLURM_GTIDS",
-                                      "SLURM_LAUNCH_*",
-                                      "SLURM_SRUN_*",
-                                      "SLURM_CPU_BIND*",
-                                      "SLURM_MPI_TYPE",
-                                      "SLURM_PMI*",
-                                      "SLURMD_*",
-                                      "SLURM_TOPOLOGY_*",
-                                      "OMPI_*",
-                                      "PMI_*",
-                                      "PMIX_*",
-                                      "PRTE_*",
-                                      "HYDI_*",
-                                      "HYDRA_*",
-                                      "MPI_LOCALRANKID",
-                                      "MPI_LOCALNRANKS",
-                                      "PALS_*",
-                                      "FLUX_TASK_*",
-                                      "PBS_TASKNUM",
-                                      "PBS_NODENUM",
-                                      "PBS_VNODENUM",
-                                      "LSF_PM_*",
-                                      "RDZV_AGENT_SOCKET",
-                                      "RDZV_AGENT_LAUNCHER",
-                                      "RDZV_AGENT_KEY_FD",
-                                      "RDZV_AGENT_KEY_FILE",
-                                      "RDZV_KEY",
-                                      "RDZV_KEY_FILE",
-                                      NULL};
+/* Names, separated by blanks; a '*' at the end matches any rest. */
+static const char of_host[] =
+    "HOME USER LOGNAME SHELL SHLVL PWD OLDPWD TERM TERM_* COLORTERM COLUMNS LINES SSH_* DISPLAY XAUTHORITY "
+    "WAYLAND_DISPLAY XDG_* DBUS_* HOSTNAME HOST TMPDIR TMP TEMP TTY MAIL INVOCATION_ID JOURNAL_STREAM NOTIFY_SOCKET "
+    "WATCHDOG_* LISTEN_* KRB5CCNAME TMUX* STY WINDOWID _";
+static const char of_task[] =
+    "SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEP* SLURM_TASK_PID SLURM_GTIDS SLURM_LAUNCH_* SLURM_SRUN_* "
+    "SLURM_CPU_BIND* SLURM_MPI_TYPE SLURM_PMI* SLURMD_* SLURM_TOPOLOGY_* OMPI_* PMI_* PMIX_* PRTE_* HYDI_* HYDRA_* "
+    "MPI_LOCALRANKID MPI_LOCALNRANKS PALS_* FLUX_TASK_* PBS_TASKNUM PBS_NODENUM PBS_VNODENUM LSF_PM_* "
+    "RDZV_AGENT_SOCKET RDZV_AGENT_LAUNCHER RDZV_AGENT_KEY_FD RDZV_AGENT_KEY_FILE RDZV_KEY RDZV_KEY_FILE";
 
 /* Set by sshd for a login. With SSH_CLIENT `bash -c` believes that sshd started it and reads ~/.bashrc: on remote
  * hosts, but not on the launcher's own. */
-static const char *const of_login[] = {"SSH_CLIENT", "SSH2_CLIENT", "SSH_CONNECTION", "SSH_TTY", NULL};
+static const char of_login[] = "SSH_CLIENT SSH2_CLIENT SSH_CONNECTION SSH_TTY";
 
-static bool is_listed(const char *variable, const char *const *list) {
+static bool is_listed(const char *variable, const char *list) {
   size_t len = strcspn(variable, "=");
-  for (; *list; list++) {
-    size_t n = strlen(*list);
-    bool beginning = (*list)[n - 1] == '*';
-    if (beginning ? len >= n - 1 && strncmp(variable, *list, n - 1) == 0 : len == n && strncmp(variable, *list, n) == 0)
+  for (size_t n; (n = strcspn(list, " ")); list += n + (list[n] == ' ')) {
+    bool beginning = list[n - 1] == '*';
+    if (beginning ? len >= n - 1 && strncmp(variable, list, n - 1) == 0 : len == n && strncmp(variable, list, n) == 0)
       return true;
   }
   return false;
@@ -124,16 +62,11 @@ struct environment {
   size_t n;
 };
 
-static bool has_variable(const struct environment *m, const char *variable) {
-  size_t len = strcspn(variable, "=");
-  for (size_t i = 0; i < m->n; i++)
-    if (strncmp(m->v[i], variable, len) == 0 && m->v[i][len] == '=') return true;
-  return false;
-}
-
 /* Adds a variable, unless it is there already. */
 static void add_variable(struct environment *m, char *variable) {
-  if (has_variable(m, variable))
+  size_t len = strcspn(variable, "="), i = 0;
+  while (i < m->n && (strncmp(m->v[i], variable, len) != 0 || m->v[i][len] != '=')) i++;
+  if (i < m->n)
     free(variable);
   else
     m->v[m->n++] = variable;

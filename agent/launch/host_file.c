@@ -13,31 +13,25 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/system/clock.h"
 
 enum { CHUNK = 16384 };
 
-static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Waits for data or the end. */
-static int await(int fd, int64_t until_ms) {
+static int await(int fd, uint64_t until_ms) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   int n;
   do {
-    int64_t left = until_ms - now_ms();
-    n = left > 0 ? poll(&p, 1, (int)left) : 0;
+    uint64_t now = monotonic_ms();
+    n = until_ms > now ? poll(&p, 1, (int)(until_ms - now)) : 0;
   } while (n < 0 && errno == EINTR);
   return n < 0 ? -errno : n ? 0 : -ETIMEDOUT;
 }
 
 /* until_ms 0: a file, which does not block. */
-static int read_all(int fd, size_t max, int64_t until_ms, struct buf *out) {
+static int read_all(int fd, size_t max, uint64_t until_ms, struct buf *out) {
   for (;;) {
     int rc = until_ms ? await(fd, until_ms) : 0;
     if (rc) return rc;
@@ -51,14 +45,6 @@ static int read_all(int fd, size_t max, int64_t until_ms, struct buf *out) {
   }
 }
 
-static int refuse(const char *path, uint32_t wait_ms, int rc, struct err *e) {
-  if (rc == -EINVAL)
-    return err_set(e, rc, "%s cannot be read: it is %s", path, wait_ms ? "neither a file nor a pipe" : "not a file");
-  if (rc == -ETIMEDOUT)
-    return err_set(e, rc, "%s did not end within %u s: its writer is still running", path, wait_ms / 1000);
-  return err_sys(e, rc, "%s cannot be read", path);
-}
-
 static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct err *e) {
   struct buf text = BUF_INIT;
   struct stat st = {0};
@@ -66,13 +52,18 @@ static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct e
   int rc = fd < 0 || fstat(fd, &st) != 0 ? -errno : 0;
   bool pipe = rc == 0 && wait_ms && S_ISFIFO(st.st_mode);
   if (rc == 0 && !pipe && !S_ISREG(st.st_mode)) rc = -EINVAL;
-  if (rc == 0) rc = read_all(fd, max, pipe ? now_ms() + wait_ms : 0, &text);
+  if (rc == 0) rc = read_all(fd, max, pipe ? monotonic_ms() + wait_ms : 0, &text);
   if (fd >= 0) close(fd);
   for (size_t i = 0; i < text.len; i++)
     if (!text.data[i]) text.data[i] = '\n';
   if (rc == 0) return text.data ? buf_steal(&text) : calloc(1, 1);
   buf_finish(&text);
-  refuse(path, wait_ms, rc, e);
+  if (rc == -EINVAL)
+    err_set(e, rc, "%s cannot be read: it is %s", path, wait_ms ? "neither a file nor a pipe" : "not a file");
+  else if (rc == -ETIMEDOUT)
+    err_set(e, rc, "%s did not end within %u s: its writer is still running", path, wait_ms / 1000);
+  else
+    err_sys(e, rc, "%s cannot be read", path);
   return NULL;
 }
 

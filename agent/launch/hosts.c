@@ -186,30 +186,24 @@ int launch_hosts_list(struct launch_hosts *h, const char *text, struct err *e) {
 
 /* Files. ----------------------------------------------------------------------------------------------------------- */
 
-/* Keys of other launchers without use here. */
-static bool is_passed_over(const char *key) {
-  static const char *const known[] = {"max_slots", "max-slots", "binding", "ifname", "boards",
-                                      "sockets",   "cores",     "socket",  "pack"};
-  for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
-    if (strcmp(key, known[i]) == 0) return true;
+/* Whether the key is one of these words, which blanks separate. */
+static bool is_one_of(const char *key, const char *words) {
+  for (size_t n; (n = strcspn(words, " ")); words += n + (words[n] == ' '))
+    if (strlen(key) == n && memcmp(key, words, n) == 0) return true;
   return false;
-}
-
-static bool is_slots(const char *key) {
-  return strcmp(key, "slots") == 0 || strcmp(key, "slot") == 0 || strcmp(key, "cpu") == 0 || strcmp(key, "cpus") == 0 ||
-         strcmp(key, "count") == 0;
 }
 
 /* One word after the name. */
 static int read_word(char *word, int64_t *slots, const char **user, struct err *e) {
   char *value = strchr(word, '=');
   if (value) *value++ = '\0';
-  if (value && is_slots(word)) return read_slots(value, slots, e);
-  if (value && (strcmp(word, "user") == 0 || strcmp(word, "username") == 0) && is_user(value, strlen(value))) {
+  if (value && is_one_of(word, "slots slot cpu cpus count")) return read_slots(value, slots, e);
+  if (value && is_one_of(word, "user username") && is_user(value, strlen(value))) {
     *user = value;
     return 0;
   }
-  if (value && is_passed_over(word)) return 0;
+  /* Keys of other launchers without use here. */
+  if (value && is_one_of(word, "max_slots max-slots binding ifname boards sockets cores socket pack")) return 0;
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, word, strlen(word), SHOWN_MAX);
   int rc = err_set(e, -EINVAL, "\"%s%s\" is unknown: write lines as \"n1 slots=4\", \"n1:4\" or \"n1\"",

@@ -126,28 +126,24 @@ static void on_deadline_timer(uv_timer_t *timer) {
   carry_out(r);
 }
 
-static void begin_end(struct root *r, int code) {
-  r->ending = true;
-  r->code = code;
-  r->flush_ms = monotonic_ms() + FLUSH_MS;
-  line_merger_flush(r->voices);
-  notify_stopping(r->notify, NULL);
-}
-
-static void stop_all(struct root *r, const struct launch_effect *fx) {
-  if (fx->own) line_merger_hide_leaving(r->voices);
-  launch_tree_signal(r->tree, fx->value);
-}
-
 static void carry_out(struct root *r) {
   struct launch_effect fx;
   while (launch_controller_next(r->mind, &fx)) {
     switch (fx.kind) {
     case LAUNCH_SAY: log_line(fx.level, "%s", fx.text); break;
-    case LAUNCH_SIGNAL: stop_all(r, &fx); break;
+    case LAUNCH_SIGNAL:
+      if (fx.own) line_merger_hide_leaving(r->voices);
+      launch_tree_signal(r->tree, fx.value);
+      break;
     case LAUNCH_PROBE: launch_tree_probe(r->tree); break;
     case LAUNCH_KILL: launch_tree_kill(r->tree); break;
-    case LAUNCH_EXIT: begin_end(r, fx.value); break;
+    case LAUNCH_EXIT:
+      r->ending = true;
+      r->code = fx.value;
+      r->flush_ms = monotonic_ms() + FLUSH_MS;
+      line_merger_flush(r->voices);
+      notify_stopping(r->notify, NULL);
+      break;
     }
   }
   uint64_t at = earliest(launch_controller_deadline(r->mind), line_merger_deadline(r->voices)), now = monotonic_ms();

@@ -78,18 +78,16 @@ static bool names_hosts(const struct wish *w) {
   return is_given(w, "hosts") || is_given(w, "hostfile");
 }
 
-static bool says_where(const struct wish *w) {
-  static const char *const names[] = {"endpoint", "master-addr", "master-port"};
-  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-    if (is_given(w, names[i])) return true;
-  return w->o.standalone || (is_given(w, "nnodes") && w->o.nnodes.max == 1);
+static bool is_placed(const struct wish *w) {
+  return is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
 }
 
 /* The job has more hosts, and only its script starts programs there. */
 static bool is_left_to_us(const struct wish *w) {
   const struct cluster *c = w->c;
   bool of_worker = cluster_variable(w->env, "RDZV_AGENT_SOCKET") != NULL; /* a worker that starts a job of its own */
-  return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where(w);
+  bool says_where = is_placed(w) || w->o.standalone || (is_given(w, "nnodes") && w->o.nnodes.max == 1);
+  return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where;
 }
 
 bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c) {
@@ -273,10 +271,6 @@ static char *name_source(const struct wish *w) {
   if (!names_hosts(w)) return xstrdup(w->c->nodes.source);
   spell_option(w, option, name);
   return variable ? show_variable(variable) : xstrdup(name);
-}
-
-static bool is_placed(const struct wish *w) {
-  return is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
 }
 
 static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
