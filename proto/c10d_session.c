@@ -60,35 +60,6 @@ static int check_reply(const struct c10d_session *s, uint64_t bytes, enum c10d_o
                  (unsigned long long)bytes, C10D_REPLY_MAX);
 }
 
-static int do_compare_set(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
-  struct slice now;
-  int rc = store_compare_set(s->client, r->key, r->expected, r->value, &now, e);
-  if (rc == 0) put_string(out, now);
-  return rc;
-}
-
-static int do_get(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
-  struct slice value;
-  store_get(s->client, r->key, &value);
-  int rc = check_reply(s, 8 + value.len, r->op, e);
-  if (rc == 0) put_string(out, value);
-  return rc;
-}
-
-static int do_add(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
-  int64_t total;
-  int rc = store_add(s->client, r->key, r->number, &total, e);
-  if (rc == 0) put_u64(out, (uint64_t)total);
-  return rc;
-}
-
-static void do_check(struct c10d_session *s, const struct c10d_request *r, struct buf *out) {
-  struct slice key, none;
-  bool ready = true;
-  for (size_t at = 0; ready && c10d_next_item(r, &at, &key, &none);) ready = store_has(s->client, key);
-  buf_putc(out, ready ? READY : NOT_READY);
-}
-
 static int do_wait(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
   struct slice key, none;
   store_wait_begin(s->client);
@@ -114,28 +85,6 @@ static int do_multi_get(struct c10d_session *s, const struct c10d_request *r, st
   return 0;
 }
 
-static int do_multi_set(struct c10d_session *s, const struct c10d_request *r, struct err *e) {
-  struct slice key, value;
-  for (size_t at = 0; c10d_next_item(r, &at, &key, &value);) {
-    int rc = store_set(s->client, key, value, e);
-    if (rc < 0) return rc;
-  }
-  return 0;
-}
-
-static void do_cancel_wait(struct c10d_session *s, struct buf *out) {
-  store_cancel(s->client);
-  buf_putc(out, WAIT_CANCELED);
-}
-
-static int do_queue_pop(struct c10d_session *s, const struct c10d_request *r, struct buf *out) {
-  struct slice value;
-  uint64_t before = store_queue_pop(s->client, r->key, &value);
-  put_u64(out, before);
-  if (before > 0) put_string(out, value);
-  return 0;
-}
-
 static void list_key(void *out, struct slice key) {
   put_string(out, key);
 }
@@ -150,44 +99,61 @@ static int do_list_keys(struct c10d_session *s, const struct c10d_request *r, st
   return 0;
 }
 
-static int do_barrier(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
-  bool released;
-  int rc = store_barrier(s->client, r->key, r->number, &released, e);
-  if (rc == 0 && released) buf_putc(out, STOP_WAITING);
-  return rc;
-}
-
-static int do_validate(const struct c10d_session *s, struct err *e) {
-  /* The first one needs no check: its magic is how it was recognized. */
-  return s->requests == 1 ? 0 : err_set(e, -EPROTO, "a second VALIDATE");
-}
-
-static void do_ping(const struct c10d_request *r, struct buf *out) {
-  le32_put(buf_reserve(out, 4), (uint32_t)r->number);
-  buf_commit(out, 4);
-}
-
 static int serve(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
+  struct slice key, value = {0};
+  size_t at = 0;
+  int64_t number = 0;
+  bool done = true;
+  int rc = 0;
   switch (r->op) {
-  case C10D_VALIDATE: return do_validate(s, e);
+  case C10D_VALIDATE: /* the first one needs no check: its magic is how it was recognized */
+    return s->requests == 1 ? 0 : err_set(e, -EPROTO, "a second VALIDATE");
   case C10D_SET: return store_set(s->client, r->key, r->value, e);
-  case C10D_COMPARE_SET: return do_compare_set(s, r, out, e);
-  case C10D_GET: return do_get(s, r, out, e);
-  case C10D_ADD: return do_add(s, r, out, e);
-  case C10D_CHECK: return do_check(s, r, out), 0;
+  case C10D_COMPARE_SET:
+    rc = store_compare_set(s->client, r->key, r->expected, r->value, &value, e);
+    if (rc == 0) put_string(out, value);
+    return rc;
+  case C10D_GET:
+    store_get(s->client, r->key, &value);
+    rc = check_reply(s, 8 + value.len, r->op, e);
+    if (rc == 0) put_string(out, value);
+    return rc;
+  case C10D_ADD:
+    rc = store_add(s->client, r->key, r->number, &number, e);
+    if (rc == 0) put_u64(out, (uint64_t)number);
+    return rc;
+  case C10D_CHECK:
+    while (done && c10d_next_item(r, &at, &key, &value)) done = store_has(s->client, key);
+    buf_putc(out, done ? READY : NOT_READY);
+    return 0;
   case C10D_WAIT: return do_wait(s, r, out, e);
-  case C10D_GETNUMKEYS: return put_u64(out, store_count(s->store)), 0;
-  case C10D_DELETE_KEY: return put_u64(out, store_delete(s->client, r->key)), 0;
+  case C10D_GETNUMKEYS: put_u64(out, store_count(s->store)); return 0;
+  case C10D_DELETE_KEY: put_u64(out, store_delete(s->client, r->key)); return 0;
   case C10D_APPEND: return store_append(s->client, r->key, r->value, e);
   case C10D_MULTI_GET: return do_multi_get(s, r, out, e);
-  case C10D_MULTI_SET: return do_multi_set(s, r, e);
-  case C10D_CANCEL_WAIT: return do_cancel_wait(s, out), 0;
-  case C10D_PING: return do_ping(r, out), 0;
+  case C10D_MULTI_SET:
+    while (rc == 0 && c10d_next_item(r, &at, &key, &value)) rc = store_set(s->client, key, value, e);
+    return rc;
+  case C10D_CANCEL_WAIT:
+    store_cancel(s->client);
+    buf_putc(out, WAIT_CANCELED);
+    return 0;
+  case C10D_PING:
+    le32_put(buf_reserve(out, 4), (uint32_t)r->number);
+    buf_commit(out, 4);
+    return 0;
   case C10D_QUEUE_PUSH: return store_queue_push(s->client, r->key, r->value, e);
-  case C10D_QUEUE_POP: return do_queue_pop(s, r, out);
-  case C10D_QUEUE_LEN: return put_u64(out, store_queue_len(s->client, r->key)), 0;
+  case C10D_QUEUE_POP:
+    number = (int64_t)store_queue_pop(s->client, r->key, &value);
+    put_u64(out, (uint64_t)number);
+    if (number > 0) put_string(out, value);
+    return 0;
+  case C10D_QUEUE_LEN: put_u64(out, store_queue_len(s->client, r->key)); return 0;
   case C10D_LIST_KEYS: return do_list_keys(s, r, out, e);
-  case C10D_BARRIER: return do_barrier(s, r, out, e);
+  case C10D_BARRIER:
+    rc = store_barrier(s->client, r->key, r->number, &done, e);
+    if (rc == 0 && done) buf_putc(out, STOP_WAITING);
+    return rc;
   case C10D_WATCH_KEY: /* the server never notifies */
   case C10D_OP_COUNT: break;
   }

@@ -239,7 +239,5 @@ int rdzv_done(struct rdzv *r) {
   rdzv_flush_progress(r, deadline);
   r->can_rejoin = false;
   struct sdk_done done = {.head = rdzv_head_of(SDK_DONE)};
-  int rc = rdzv_send_record(r, &done, sizeof(done), deadline);
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "done: the agent does not read");
-  return rc ? rdzv_lost(r, "done") : 0;
+  return rdzv_sent(r, rdzv_send_record(r, &done, sizeof(done), deadline), "done");
 }

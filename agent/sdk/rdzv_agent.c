@@ -246,6 +246,11 @@ int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t d
   }
 }
 
+int rdzv_sent(struct rdzv *r, int rc, const char *what) {
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "%s: the agent does not read", what);
+  return rc ? rdzv_lost(r, what) : 0;
+}
+
 /* Takes one record into r->record. Returns its type; 0: there is none now; negative: the agent is lost. *size: of the
  * record. Records about the whole context are handled here. */
 static int receive(struct rdzv *r, size_t *size) {

@@ -25,13 +25,9 @@ struct rdzv_alone {
   struct rdzv_bytes scratch;   /* the bytes of the last answer if they are not a value of the list */
 };
 
-static bool same(struct slice a, struct slice b) {
-  return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
-
 /* The pointer to the entry, or the one at the end of the list. */
 static struct entry **find(struct entry **list, struct slice key) {
-  while (*list && !same((*list)->key, key)) list = &(*list)->next;
+  while (*list && !slice_equal((*list)->key, key)) list = &(*list)->next;
   return list;
 }
 
@@ -100,7 +96,7 @@ static int append_string(struct rdzv_bytes *b, struct slice text) {
 
 static int64_t count(const struct entry *e, const struct slice *key) {
   int64_t n = 0;
-  for (; e; e = e->next) n += !key || same(e->key, *key);
+  for (; e; e = e->next) n += !key || slice_equal(e->key, *key);
   return n;
 }
 
@@ -121,7 +117,7 @@ static int add_number(struct rdzv_alone *s, struct slice key, int64_t delta, int
 
 static int compare_set(struct rdzv_alone *s, const struct c10d_request *q, struct slice *now) {
   const struct entry *e = *find(&s->keys, q->key);
-  bool swap = e ? same(e->value, q->expected) : q->expected.len == 0;
+  bool swap = e ? slice_equal(e->value, q->expected) : q->expected.len == 0;
   int rc = swap ? set_value(s, q->key, q->value, (struct slice){0}) : 0;
   *now = e || swap ? value_of(s, q->key) : q->expected;
   return rc;
@@ -141,49 +137,16 @@ static int pop(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
   return 0;
 }
 
-static int multi_get(struct rdzv_alone *s, const struct c10d_request *q, struct c10d_reply *a) {
-  int rc = 0;
-  for (uint64_t i = 0; i < q->count && !rc; i++) rc = append_string(&s->scratch, value_of(s, q->keys[i]));
-  a->number = (int64_t)q->count;
-  a->items = (struct slice){s->scratch.data, s->scratch.len};
-  return rc;
-}
-
-static int list_keys(struct rdzv_alone *s, struct c10d_reply *a) {
-  int rc = 0;
-  for (const struct entry *e = s->keys; e && !rc; e = e->next) rc = append_string(&s->scratch, e->key);
-  a->number = count(s->keys, NULL);
-  a->items = (struct slice){s->scratch.data, s->scratch.len};
-  return rc;
-}
-
 static int is_any_missing(struct rdzv_alone *s, const struct c10d_request *q) {
   int missing = 0;
   for (uint64_t i = 0; i < q->count; i++) missing |= !(*find(&s->keys, q->keys[i])) && !(*find(&s->queued, q->keys[i]));
   return missing;
 }
 
-static int multi_set(struct rdzv_alone *s, const struct c10d_request *q) {
-  int rc = 0;
-  for (uint64_t i = 0; i < q->count && !rc; i++) rc = set_value(s, q->keys[i], q->values[i], (struct slice){0});
-  return rc;
-}
-
-static int barrier(struct rdzv_alone *s, const struct c10d_request *q) {
-  int64_t here = 0;
-  int rc = add_number(s, q->key, 1, &here);
-  return rc || here >= q->number ? rc : -ETIMEDOUT;
-}
-
-static int delete_key(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
-  struct entry **place = find(&s->keys, key);
-  a->number = *place != NULL;
-  if (*place) remove_entry(place);
-  return 0;
-}
-
 static int answer(struct rdzv_alone *s, const struct c10d_request *q, struct c10d_reply *a) {
   struct slice none = {0};
+  struct entry **place;
+  int rc = 0;
   *a = (struct c10d_reply){0};
   switch (q->op) {
   case C10D_SET: return set_value(s, q->key, q->value, none);
@@ -193,12 +156,26 @@ static int answer(struct rdzv_alone *s, const struct c10d_request *q, struct c10
   case C10D_COMPARE_SET: return compare_set(s, q, &a->value);
   case C10D_CHECK: return a->byte = is_any_missing(s, q), 0;
   case C10D_WAIT: return is_any_missing(s, q) ? -ETIMEDOUT : 0;
-  case C10D_BARRIER: return barrier(s, q);
-  case C10D_DELETE_KEY: return delete_key(s, q->key, a);
+  case C10D_BARRIER: rc = add_number(s, q->key, 1, &a->number); return rc || a->number >= q->number ? rc : -ETIMEDOUT;
+  case C10D_DELETE_KEY:
+    place = find(&s->keys, q->key);
+    a->number = *place != NULL;
+    if (*place) remove_entry(place);
+    return 0;
   case C10D_GETNUMKEYS: return a->number = count(s->keys, NULL), 0;
-  case C10D_MULTI_GET: return multi_get(s, q, a);
-  case C10D_MULTI_SET: return multi_set(s, q);
-  case C10D_LIST_KEYS: return list_keys(s, a);
+  case C10D_MULTI_GET:
+    for (uint64_t i = 0; i < q->count && !rc; i++) rc = append_string(&s->scratch, value_of(s, q->keys[i]));
+    a->number = (int64_t)q->count;
+    a->items = (struct slice){s->scratch.data, s->scratch.len};
+    return rc;
+  case C10D_MULTI_SET:
+    for (uint64_t i = 0; i < q->count && !rc; i++) rc = set_value(s, q->keys[i], q->values[i], none);
+    return rc;
+  case C10D_LIST_KEYS:
+    for (const struct entry *e = s->keys; e && !rc; e = e->next) rc = append_string(&s->scratch, e->key);
+    a->number = count(s->keys, NULL);
+    a->items = (struct slice){s->scratch.data, s->scratch.len};
+    return rc;
   case C10D_QUEUE_PUSH: return append_entry(&s->queued, q->key, q->value);
   case C10D_QUEUE_POP: return pop(s, q->key, a);
   case C10D_QUEUE_LEN: return a->number = count(s->queued, &q->key), 0;

@@ -42,9 +42,8 @@ unsigned rdzv_checkpoint_bit(struct rdzv *r) {
 int rdzv_can_checkpoint(struct rdzv *r) {
   struct sdk_can_checkpoint can = {.head = rdzv_head_of(SDK_CAN_CHECKPOINT)};
   if (r->alone || r->checkpoints.can) return 0;
-  int rc = rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS));
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "can checkpoint: the agent does not read");
-  if (rc) return rdzv_lost(r, "can checkpoint");
+  int rc = rdzv_sent(r, rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS)), "can checkpoint");
+  if (rc) return rc;
   r->checkpoints.can = true;
   return 0;
 }
@@ -58,17 +57,13 @@ int rdzv_checkpointed(struct rdzv *r, uint64_t step) {
   c->fresh = true;
   if (c->shown == c->answered) return 0; /* the request has not come here yet, but it will */
   c->answered = c->shown;
-  int rc = send_answer(r, rdzv_deadline_in(RDZV_LAST_MS));
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "checkpointed: the agent does not read");
-  return rc ? rdzv_lost(r, "checkpointed") : 0;
+  return rdzv_sent(r, send_answer(r, rdzv_deadline_in(RDZV_LAST_MS)), "checkpointed");
 }
 
 int rdzv_saved(struct rdzv *r, uint64_t step) {
   struct sdk_saved saved = {.head = rdzv_head_of(SDK_SAVED), .step = step};
   if (r->alone) return 0;
-  int rc = rdzv_send_record(r, &saved, sizeof(saved), rdzv_deadline_in(RDZV_LAST_MS));
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "saved: the agent does not read");
-  return rc ? rdzv_lost(r, "saved") : 0;
+  return rdzv_sent(r, rdzv_send_record(r, &saved, sizeof(saved), rdzv_deadline_in(RDZV_LAST_MS)), "saved");
 }
 
 int rdzv_saving(struct rdzv *r, bool on) {
@@ -77,17 +72,13 @@ int rdzv_saving(struct rdzv *r, bool on) {
   if (rdzv_is_foreign(r)) return rdzv_lost(r, "saving"); /* progress has a lock */
   uint64_t deadline = rdzv_deadline_in(RDZV_LAST_MS);
   if (on) rdzv_flush_progress(r, deadline); /* a save may take minutes */
-  int rc = rdzv_send_record(r, &saving, sizeof(saving), deadline);
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "saving: the agent does not read");
-  return rc ? rdzv_lost(r, "saving") : 0;
+  return rdzv_sent(r, rdzv_send_record(r, &saving, sizeof(saving), deadline), "saving");
 }
 
 int rdzv_resumed(struct rdzv *r, uint64_t step) {
   struct sdk_resumed resumed = {.head = rdzv_head_of(SDK_RESUMED), .step = step};
   if (r->alone) return 0;
-  int rc = rdzv_send_record(r, &resumed, sizeof(resumed), rdzv_deadline_in(RDZV_LAST_MS));
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "resumed: the agent does not read");
-  return rc ? rdzv_lost(r, "resumed") : 0;
+  return rdzv_sent(r, rdzv_send_record(r, &resumed, sizeof(resumed), rdzv_deadline_in(RDZV_LAST_MS)), "resumed");
 }
 
 uint64_t rdzv_saved_step(const struct rdzv *r) {

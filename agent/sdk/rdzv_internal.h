@@ -142,6 +142,8 @@ struct sdk_head rdzv_head_of(uint16_t type);
 int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline);
 /* Sends one record; waits for room until the deadline. -ETIMEDOUT; other errors: the agent is lost (any thread). */
 int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline);
+/* The sentence about such a result, if it is an error; returns it. `what` was sent (any thread). */
+int rdzv_sent(struct rdzv *r, int rc, const char *what);
 /* Does not wait: -EAGAIN. The caller holds the lock. */
 int rdzv_send_locked(struct rdzv *r, const void *record, size_t size);
 /* Receives all that the agent has sent. Returns 0, or a negative code without a sentence: the agent is lost. */

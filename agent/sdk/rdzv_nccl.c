@@ -29,9 +29,8 @@ void rdzv_take_ids(struct rdzv *r, size_t size) {
 static int ask_for_ids(struct rdzv *r, uint64_t deadline) {
   struct sdk_ids_wanted want = {.head = rdzv_head_of(SDK_IDS_WANTED), .round = r->is.round};
   if (r->nccl.asked == r->is.round) return 0;
-  int rc = rdzv_send_record(r, &want, sizeof(want), deadline);
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, -ETIMEDOUT, "nccl ids: the agent does not read");
-  if (rc) return rdzv_lost(r, "nccl ids");
+  int rc = rdzv_sent(r, rdzv_send_record(r, &want, sizeof(want), deadline), "nccl ids");
+  if (rc) return rc;
   r->nccl.asked = r->is.round;
   return 0;
 }
@@ -74,7 +73,5 @@ int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_versi
 int rdzv_nccl_up(struct rdzv *r) {
   if (r->alone) return 0;
   struct sdk_nccl_up up = {.head = rdzv_head_of(SDK_NCCL_UP), .round = r->is.round};
-  int rc = rdzv_send_record(r, &up, sizeof(up), rdzv_deadline_in(RDZV_LAST_MS));
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "nccl up: the agent does not read");
-  return rc ? rdzv_lost(r, "nccl up") : 0;
+  return rdzv_sent(r, rdzv_send_record(r, &up, sizeof(up), rdzv_deadline_in(RDZV_LAST_MS)), "nccl up");
 }

@@ -23,9 +23,8 @@ bool rdzv_must_rejoin(const struct rdzv *r) {
 int rdzv_can_rejoin(struct rdzv *r) {
   struct sdk_can_rejoin can = {.head = rdzv_head_of(SDK_CAN_REJOIN)};
   if (r->alone || r->can_rejoin) return 0;
-  int rc = rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS));
-  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "can rejoin: the agent does not read");
-  if (rc) return rdzv_lost(r, "can rejoin");
+  int rc = rdzv_sent(r, rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS)), "can rejoin");
+  if (rc) return rc;
   r->can_rejoin = true;
   return 0;
 }

@@ -128,11 +128,6 @@ static struct c10d_request on_keys(const struct call *c, enum c10d_op op) {
   return (struct c10d_request){.op = op, .count = c->n, .keys = c->wire};
 }
 
-static struct c10d_request with_value(struct c10d_request q, const void *value, size_t size) {
-  q.value = (struct slice){value, size};
-  return q;
-}
-
 static int ask(const struct call *c, const struct c10d_request *q, size_t n, struct c10d_reply *answers) {
   return rdzv_ask(c->r, q, n, answers, c->deadline);
 }
@@ -241,18 +236,45 @@ static int take(const struct call *c, int (*look_for)(const struct call *, char 
 
 /* The public functions --------------------------------------------------------------------------------------------- */
 
-int rdzv_store_set(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms) {
+/* A call about one key that does not wait. number: of the answer; NULL: not needed. */
+static int call_key(struct rdzv *r, const char *verb, const char *key, struct c10d_request q, int64_t *number,
+                    int timeout_ms) {
   struct call c;
-  int rc = begin_call(&c, r, "store set", &key, 1, timeout_ms);
-  if (!rc) rc = ask_number(&c, with_value(on_key(&c, C10D_SET), value, size), NULL);
+  int rc = begin_call(&c, r, verb, &key, 1, timeout_ms);
+  if (!rc) {
+    q.key = c.wire[0];
+    rc = ask_number(&c, q, number);
+  }
   return end_call(&c, rc);
 }
 
+int rdzv_store_set(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms) {
+  return call_key(r, "store set", key, (struct c10d_request){.op = C10D_SET, .value = {value, size}}, NULL, timeout_ms);
+}
+
 int rdzv_store_append(struct rdzv *r, const char *key, const void *data, size_t size, int timeout_ms) {
-  struct call c;
-  int rc = begin_call(&c, r, "store append", &key, 1, timeout_ms);
-  if (!rc) rc = ask_number(&c, with_value(on_key(&c, C10D_APPEND), data, size), NULL);
-  return end_call(&c, rc);
+  struct c10d_request q = {.op = C10D_APPEND, .value = {data, size}};
+  return call_key(r, "store append", key, q, NULL, timeout_ms);
+}
+
+int rdzv_store_add(struct rdzv *r, const char *key, int64_t delta, int64_t *total, int timeout_ms) {
+  return call_key(r, "store add", key, (struct c10d_request){.op = C10D_ADD, .number = delta}, total, timeout_ms);
+}
+
+int rdzv_store_delete_key(struct rdzv *r, const char *key, bool *was_there, int timeout_ms) {
+  int64_t n = 0;
+  int rc = call_key(r, "store delete_key", key, (struct c10d_request){.op = C10D_DELETE_KEY}, &n, timeout_ms);
+  if (!rc && was_there) *was_there = n > 0;
+  return rc;
+}
+
+int rdzv_store_queue_push(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms) {
+  struct c10d_request q = {.op = C10D_QUEUE_PUSH, .value = {value, size}};
+  return call_key(r, "store queue_push", key, q, NULL, timeout_ms);
+}
+
+int rdzv_store_queue_len(struct rdzv *r, const char *key, int64_t *n, int timeout_ms) {
+  return call_key(r, "store queue_len", key, (struct c10d_request){.op = C10D_QUEUE_LEN}, n, timeout_ms);
 }
 
 int rdzv_store_get(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms) {
@@ -270,25 +292,15 @@ int rdzv_store_try_get(struct rdzv *r, const char *key, char **value, size_t *si
   return end_call(&c, rc);
 }
 
-int rdzv_store_add(struct rdzv *r, const char *key, int64_t delta, int64_t *total, int timeout_ms) {
-  struct call c;
-  int rc = begin_call(&c, r, "store add", &key, 1, timeout_ms);
-  if (!rc) {
-    struct c10d_request q = on_key(&c, C10D_ADD);
-    q.number = delta;
-    rc = ask_number(&c, q, total);
-  }
-  return end_call(&c, rc);
-}
-
 int rdzv_store_compare_set(struct rdzv *r, const char *key, const void *expected, size_t expected_size,
                            const void *desired, size_t desired_size, char **value, size_t *size, int timeout_ms) {
   struct call c;
   struct c10d_reply a = {0};
   int rc = begin_call(&c, r, "store compare_set", &key, 1, timeout_ms);
   if (!rc) {
-    struct c10d_request q = with_value(on_key(&c, C10D_COMPARE_SET), desired, desired_size);
+    struct c10d_request q = on_key(&c, C10D_COMPARE_SET);
     q.expected = (struct slice){expected, expected_size};
+    q.value = (struct slice){desired, desired_size};
     rc = ask(&c, &q, 1, &a);
   }
   if (!rc) rc = hand_out(r, a.value, value, size);
@@ -309,15 +321,6 @@ int rdzv_store_check(struct rdzv *r, const char *const *keys, size_t n, bool *th
   struct c10d_request q = on_keys(&c, C10D_CHECK);
   if (!rc && n > 0) rc = ask(&c, &q, 1, &a);
   if (!rc) *there = a.byte == 0;
-  return end_call(&c, rc);
-}
-
-int rdzv_store_delete_key(struct rdzv *r, const char *key, bool *was_there, int timeout_ms) {
-  struct call c;
-  int64_t n = 0;
-  int rc = begin_call(&c, r, "store delete_key", &key, 1, timeout_ms);
-  if (!rc) rc = ask_number(&c, on_key(&c, C10D_DELETE_KEY), &n);
-  if (!rc && was_there) *was_there = n > 0;
   return end_call(&c, rc);
 }
 
@@ -399,13 +402,6 @@ int rdzv_store_barrier(struct rdzv *r, const char *key, int64_t world_size, int 
   return end_call(&c, rc);
 }
 
-int rdzv_store_queue_push(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms) {
-  struct call c;
-  int rc = begin_call(&c, r, "store queue_push", &key, 1, timeout_ms);
-  if (!rc) rc = ask_number(&c, with_value(on_key(&c, C10D_QUEUE_PUSH), value, size), NULL);
-  return end_call(&c, rc);
-}
-
 int rdzv_store_queue_pop(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms) {
   struct call c;
   int rc = begin_call(&c, r, "store queue_pop", &key, 1, timeout_ms);
@@ -418,12 +414,5 @@ int rdzv_store_queue_try_pop(struct rdzv *r, const char *key, char **value, size
   int rc = begin_call(&c, r, "store queue_pop", &key, 1, timeout_ms);
   if (!rc) rc = look_in_queue(&c, value, size);
   if (rc == -ENOENT) rdzv_store_fail(r, rc, "the queue is empty");
-  return end_call(&c, rc);
-}
-
-int rdzv_store_queue_len(struct rdzv *r, const char *key, int64_t *n, int timeout_ms) {
-  struct call c;
-  int rc = begin_call(&c, r, "store queue_len", &key, 1, timeout_ms);
-  if (!rc) rc = ask_number(&c, on_key(&c, C10D_QUEUE_LEN), n);
   return end_call(&c, rc);
 }

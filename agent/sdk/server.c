@@ -289,15 +289,6 @@ static bool on_hello(struct worker_conn *c, const struct sdk_hello *h) {
   return true;
 }
 
-static bool on_progress(struct worker_conn *c, const struct sdk_progress *p) {
-  struct sdk_server *s = c->of;
-  struct rank *m = &s->ranks[c->local_rank];
-  m->progress = *p;
-  s->n_progressed += !m->progressed;
-  m->progressed = true;
-  return true;
-}
-
 static bool on_checkpointed(struct worker_conn *c, const struct sdk_checkpointed *p) {
   if (p->checkpoint == 0 || p->checkpoint > c->of->checkpoint)
     return bad(c, "reports checkpoint %u, which was not requested", p->checkpoint);
@@ -330,41 +321,12 @@ static bool on_rejoin(struct worker_conn *c, const struct sdk_rejoin *p) {
   return true;
 }
 
-static bool on_saved(struct worker_conn *c, const struct sdk_saved *p) {
-  c->of->saved_step = p->step;
-  if (!c->parked) add_event(c->of, SDK_EVENT_SAVED, c)->step = p->step;
-  return true;
-}
-
-static bool on_resumed(struct worker_conn *c, const struct sdk_resumed *p) {
-  if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = p->step;
-  return true;
-}
-
-static bool on_saving(struct worker_conn *c, const struct sdk_saving *p) {
-  if (!c->parked) set_saving(c, p->on != 0);
-  return true;
-}
-
 /* A round that is over gets no answer except that it is over. */
 static bool on_ids_wanted(struct worker_conn *c, const struct sdk_ids_wanted *w) {
   if (w->round == 0) return bad(c, "asks for the ids of round 0, but rounds begin with 1");
   c->ids_wanted = w->round;
   c->ids_due = true;
   flush(c);
-  return true;
-}
-
-static bool on_nccl_up(struct worker_conn *c, const struct sdk_nccl_up *u) {
-  if (u->round == c->of->round) add_event(c->of, SDK_EVENT_NCCL_UP, c);
-  return true;
-}
-
-static bool on_done(struct worker_conn *c) {
-  set_can(c, false);
-  set_saving(c, false);
-  stop_rejoining(c);
-  add_event(c->of, SDK_EVENT_DONE, c);
   return true;
 }
 
@@ -405,19 +367,40 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
   if (!c->greeted && type != SDK_HELLO) return bad(c, "sent a record of type %u before HELLO", type);
   switch (type) {
   case SDK_HELLO: return on_hello(c, &r->hello);
-  case SDK_PROGRESS: return on_progress(c, &r->progress);
-  case SDK_CAN_CHECKPOINT: set_can(c, true); return true;
+  case SDK_PROGRESS: {
+    struct rank *m = &c->of->ranks[c->local_rank];
+    m->progress = r->progress;
+    c->of->n_progressed += !m->progressed;
+    m->progressed = true;
+    break;
+  }
+  case SDK_CAN_CHECKPOINT: set_can(c, true); break;
   case SDK_CHECKPOINTED: return on_checkpointed(c, &r->checkpointed);
   case SDK_CAN_REJOIN: return on_can_rejoin(c);
   case SDK_REJOIN: return on_rejoin(c, &r->rejoin);
   case SDK_IDS_WANTED: return on_ids_wanted(c, &r->ids_wanted);
-  case SDK_NCCL_UP: return on_nccl_up(c, &r->nccl_up);
-  case SDK_SAVED: return on_saved(c, &r->saved);
-  case SDK_RESUMED: return on_resumed(c, &r->resumed);
-  case SDK_SAVING: return on_saving(c, &r->saving);
-  default: return on_done(c);
+  case SDK_NCCL_UP:
+    if (r->nccl_up.round == c->of->round) add_event(c->of, SDK_EVENT_NCCL_UP, c);
+    break;
+  case SDK_SAVED:
+    c->of->saved_step = r->saved.step;
+    if (!c->parked) add_event(c->of, SDK_EVENT_SAVED, c)->step = r->saved.step;
+    break;
+  case SDK_RESUMED:
+    if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = r->resumed.step;
+    break;
+  case SDK_SAVING:
+    if (!c->parked) set_saving(c, r->saving.on != 0);
+    break;
+  default: /* DONE */
+    set_can(c, false);
+    set_saving(c, false);
+    stop_rejoining(c);
+    add_event(c->of, SDK_EVENT_DONE, c);
   }
+  return true;
 }
+
 /* Reads some records; c may be gone afterwards. */
 static void conn_read(struct worker_conn *c) {
   union sdk_record r;

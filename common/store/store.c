@@ -247,17 +247,13 @@ int store_barrier(struct store_client *c, struct slice key, int64_t world_size, 
   return 0;
 }
 
-static bool same(struct slice a, struct slice b) {
-  return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
-}
-
 int store_compare_set(struct store_client *c, struct slice key, struct slice expected, struct slice desired,
                       struct slice *now, struct err *e) {
   struct writing w;
   if (expected.len == 0) store_begin_anew(c, key);
   int rc = begin_writing(&w, c, key, e);
   if (rc < 0) return rc;
-  if (same(w.old, expected)) rc = set_value(&w, desired, e); /* an absent key counts as an empty one here */
+  if (slice_equal(w.old, expected)) rc = set_value(&w, desired, e); /* an absent key counts as an empty one here */
   if (rc < 0) return rc;
   *now = has_value(w.entry) ? value_of(w.entry) : expected;
   store_wake_all(c->store, w.entry);
