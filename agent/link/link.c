@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Connecting to the daemon.
+/* SPDX-License-Identifier: Apache-2.0 Connecting to the daemon.
  *
  *   link_open -> addresses (numeric, or resolved; standalone: our own daemon's) -> one after the other, 2 s each
  *             -> connected: on_up
@@ -8,7 +7,7 @@
  *             -> on_down with one sentence about the attempt
  *
  * --endpoint may name several daemons. An attempt is for one of them, for a daemon of another agent, or for our own on
- * its reserved port (target_addresses.c). A daemon is started for the first address of --endpoint alone: those at the
+ * its reserved port. A daemon is started for the first address of --endpoint alone: those at the
  * others are started by people.
  *
  * Addresses are tried in turn, in the resolver's order: a daemon on the same network answers or refuses within a
@@ -45,16 +44,17 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
-#include "agent/link/link_internal.h"
-#include "common/net/munge_fetch.h"
-#include "proto/refusal.h"
-#include "common/exit_codes.h"
+#include "common/buf.h"
 #include "common/err.h"
+#include "common/exit_codes.h"
 #include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
+#include "common/net/munge_fetch.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
+#include "common/system/port_holder.h"
+#include "proto/refusal.h"
 
 enum {
   LOOKUP_MS = 5000,
@@ -65,6 +65,48 @@ enum {
   TAKEN_MS = 5,
   KNOCK_AGAIN_MS = 25,
   MUNGE_MS = 4000, /* < SUPERVISOR_HELLO_MS */
+  FOREIGN_MS = 10000,
+  KNOCK_TIMES = 3, /* a tenth of a lease each: agents turn within an eighth of a lease of each other */
+  ADDRESSES_NAMED_MAX = 4,
+};
+
+enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_MUNGE, LINK_UP };
+
+struct link_target {
+  struct endpoint endpoint;
+  struct address_list addresses; /* as last found */
+  struct key *fetched;           /* by MUNGE; NULL: none */
+};
+
+struct link {
+  struct link_options o;
+  enum link_state state;
+  struct link_target targets[DAEMONS_MAX + 1]; /* those of --endpoint; the last one is any other address */
+  struct link_target *to;                      /* of this attempt */
+  enum link_where where;
+  uint32_t timeout_ms;
+  uint64_t began_ms; /* this attempt */
+  struct resolve *resolve;
+  size_t at, refusals;
+  int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
+  bool started_daemon;       /* in this attempt */
+  bool taken;                /* our daemon could not start: the port is taken */
+  int taken_tries;
+  struct attempt *attempt;
+  struct munge_fetch *fetch;
+  uv_timer_t timer;
+  int knocks; /* on_silence calls, on this connection */
+  union socket_address last_peer;
+  bool has_last_peer;
+  char own_addr[ADDR_MAX + 1]; /* this end of the last connection; "": none yet */
+  union socket_address home;   /* the address that welcomed us last */
+  bool has_home;
+  struct channel_ticket *ticket;      /* of the last channel, for the next one; NULL: none */
+  enum channel_source refused_source; /* of the daemon's key, while MUNGE is asked */
+  bool again;                         /* the next connection is another try of the one that the owner knows */
+  bool foreign;                       /* another agent started the last daemon */
+  uint64_t refused_since_ms;
+  int alive; /* handles: connections and the timer */
 };
 
 struct attempt {
@@ -79,6 +121,179 @@ struct attempt {
 static void dial_address(struct link *l);
 static void on_resolved(void *ctx, const struct address_list *found, const struct err *e);
 static void on_link_timer(uv_timer_t *timer);
+
+/* Where an attempt goes. ------------------------------------------------------------------------------------------- */
+
+static void forget_fetched(struct link_target *t) {
+  secret_free(t->fetched);
+  t->fetched = NULL;
+}
+
+/* Adds a numeric address unless it is there; "" is none. */
+static void add_address(struct address_list *list, const char *addr, uint16_t port) {
+  union socket_address a = {.room = {0}};
+  if ((strchr(addr, ':') ? uv_ip6_addr(addr, port, &a.v6) : uv_ip4_addr(addr, port, &a.v4)) != 0) return;
+  for (size_t i = 0; i < list->n; i++)
+    if (memcmp(&list->v[i], &a, address_size(&a)) == 0) return;
+  list->v[list->n++] = a;
+}
+
+static void name_target(struct link_target *t, const char *addr, uint16_t port) {
+  t->endpoint.port = port;
+  snprintf(t->endpoint.host, sizeof(t->endpoint.host), "%s", addr);
+}
+
+/* Fills to, where and timeout_ms. False: the address of TO_ADDRESS is not numeric. */
+static bool choose_target(struct link *l, const struct link_to *to) {
+  bool named = to->where == LINK_TO_ENDPOINT;
+  size_t which = to->endpoint < l->o.n_endpoints ? to->endpoint : 0;
+  l->to = &l->targets[named ? which : DAEMONS_MAX];
+  l->where = to->where;
+  l->timeout_ms = to->timeout_ms;
+  if (named) return true;
+  forget_fetched(l->to); /* of another daemon */
+  l->to->addresses.n = 0;
+  if (to->where == LINK_TO_OWN) return true;
+  add_address(&l->to->addresses, to->addr, to->port);
+  name_target(l->to, to->addr, to->port);
+  return l->to->addresses.n > 0;
+}
+
+/* The addresses of our own daemon, for this attempt. Other nodes know this one by the address that the daemon sees, so loopback comes last. */
+static void find_own(struct link *l, uint16_t port) {
+  struct address_list *list = &l->to->addresses;
+  char first[ADDR_MAX + 1];
+  list->n = 0;
+  if (!l->o.standalone) {
+    add_address(list, l->o.local_addr, port);
+    add_address(list, l->own_addr, port);
+  }
+  add_address(list, host_loopback(), port);
+  address_text(&list->v[0], first);
+  name_target(l->to, first, port);
+}
+
+/* The last successful address comes first. */
+static void prefer_last(struct link *l) {
+  struct address_list *list = &l->to->addresses;
+  for (size_t i = 1; l->has_last_peer && i < list->n; i++) {
+    union socket_address a = list->v[i];
+    if (memcmp(&a, &l->last_peer, address_size(&a)) != 0) continue;
+    memmove(&list->v[1], &list->v[0], i * sizeof(a));
+    list->v[0] = a;
+    return;
+  }
+}
+
+/* Refusals. -------------------------------------------------------------------------------------------------------- */
+
+/* Another agent starts its own daemon again, at the same port. Only if it has not done so for a while is it replaced by
+ * ours. */
+static bool may_replace(struct link *l) {
+  if (!l->foreign) return true;
+  uint64_t now = uv_now(l->o.loop);
+  if (!l->refused_since_ms) l->refused_since_ms = now;
+  return now - l->refused_since_ms >= FOREIGN_MS;
+}
+
+/* Whether rdzvd at the first endpoint is ours to start: an address of this machine refused, or is_host says so. (Then the
+ * endpoint may lead here through an address translation.) */
+static bool is_host(const struct link *l) {
+  bool local = l->o.hosting == HOST_ALWAYS;
+  if (l->to != l->targets) return false;
+  for (size_t i = 0; l->refusals && i < l->to->addresses.n; i++)
+    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->to->addresses.v[i]));
+  return local && l->o.hosting != HOST_NEVER;
+}
+
+/* Another agent may be about to start rdzvd on its reserved port, or our own starts again. */
+static bool is_early(const struct link *l) {
+  return l->where != LINK_TO_ENDPOINT && l->refusals &&
+         uv_now(l->o.loop) < l->began_ms + (uint64_t)KNOCK_TIMES * l->timeout_ms;
+}
+
+/* Sentences about it. ---------------------------------------------------------------------------------------------- */
+
+/* Appends "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
+static void put_target(const struct link *l, size_t which, struct buf *out) {
+  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
+  size_t first = which == SIZE_MAX ? 0 : which, n = which == SIZE_MAX ? l->to->addresses.n : first + 1;
+  address_text(&l->to->addresses.v[first], addr);
+  endpoint_format(&l->to->endpoint, text);
+  buf_puts(out, text);
+  if (n == 1 && !strcmp(addr, l->to->endpoint.host)) return;
+  for (size_t i = first; i < n && i < first + ADDRESSES_NAMED_MAX; i++) {
+    address_text(&l->to->addresses.v[i], addr);
+    buf_printf(out, "%s%s", i > first ? ", " : " (", addr);
+  }
+  if (n > first + ADDRESSES_NAMED_MAX) buf_printf(out, " and %zu more", n - first - ADDRESSES_NAMED_MAX);
+  buf_putc(out, ')');
+}
+
+/* The reason for one address, or the same for all. */
+static void put_reason(const struct link *l, int error, const char *where, struct buf *out) {
+  if (error == UV_ECONNREFUSED && l->taken)
+    buf_printf(out, "a program holds %s but accepts no connections: %s", where,
+               l->o.derived ? "give --endpoint HOST:PORT, with another port, the same to all agents"
+                            : "choose another port");
+  else if (error == UV_ECONNREFUSED)
+    buf_printf(out, "nothing listens at %s: %s", where,
+               l->o.derived || l->where != LINK_TO_ENDPOINT ? "the agent there has not started rdzvd yet"
+               : l->to == l->targets                        ? "start rdzvd there, or an agent with the same --endpoint"
+                                                            : "start rdzvd there");
+  else if (error == UV_ETIMEDOUT)
+    buf_printf(out, "%s does not answer: is the machine up, and the port open in its firewall?", where);
+  else if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH)
+    buf_printf(out, "there is no route to %s from this machine: check the address and the network", where);
+  else
+    buf_printf(out, "no connection to %s: %s", where, uv_strerror(error));
+}
+
+static const char *short_reason(int error) {
+  if (error == UV_ECONNREFUSED) return "nothing listens";
+  if (error == UV_ETIMEDOUT) return "no answer";
+  if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH) return "no route";
+  return uv_strerror(error);
+}
+
+/* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
+static void put_reasons(const struct link *l, struct buf *out) {
+  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
+  endpoint_format(&l->to->endpoint, text);
+  buf_printf(out, "no connection to %s: ", text);
+  for (size_t i = 0; i < l->to->addresses.n; i++) {
+    address_text(&l->to->addresses.v[i], addr);
+    buf_printf(out, "%s%s (%s)", i ? ", " : "", addr, short_reason(l->errors[i]));
+  }
+}
+
+/* Appends why no address could be connected to. */
+static void put_failure(const struct link *l, struct buf *out) {
+  bool same = true;
+  struct buf where = BUF_INIT;
+  for (size_t i = 1; i < l->to->addresses.n; i++) same = same && l->errors[i] == l->errors[0];
+  put_target(l, SIZE_MAX, &where);
+  if (same)
+    put_reason(l, l->errors[0], buf_text(&where), out);
+  else
+    put_reasons(l, out);
+  buf_finish(&where);
+}
+
+/* Appends the program that listens at the current address: "pid 4711 (python3)" if it is visible on this machine, else
+ * "a program". Returns whether it is certainly not rdzvd. */
+static bool put_holder(const struct link *l, struct buf *out) {
+  const union socket_address *a = &l->to->addresses.v[l->at];
+  struct port_holder h;
+  if (!address_is_local(a) || !port_holder_find(ntohs(a->v4.sin_port), &h)) {
+    buf_puts(out, "a program");
+    return false;
+  }
+  buf_printf(out, "pid %d (", (int)h.pid);
+  buf_put_escaped(out, h.name, strlen(h.name), sizeof(h.name));
+  buf_putc(out, ')');
+  return strcmp(h.name, "rdzvd") != 0;
+}
 
 /* The end of an attempt. ------------------------------------------------------------------------------------------- */
 
@@ -144,7 +359,7 @@ static bool is_verdict(const struct err *munge) {
 static void tell_refusal(struct link *l, enum channel_status status, enum channel_source source,
                          const struct err *munge) {
   struct buf where = BUF_INIT, why = BUF_INIT;
-  link_name_target(l, l->at, &where);
+  put_target(l, l->at, &where);
   refusal_put(&why, &(struct refusal){.status = status,
                                       .source = source,
                                       .where = buf_text(&where),
@@ -175,20 +390,12 @@ static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
   dial_address(l);
 }
 
-/* The daemon does not take our ticket: it has another key now, or was away for too long. */
-static void open_with_key(struct link *l) {
-  log_debug("the daemon does not take the ticket of the last connection: this one is opened with the key");
-  drop_peer(l, false);
-  l->again = true;
-  dial_address(l);
-}
-
 /* The daemon refuses our key. Nothing vouches for that: an agent that was welcomed before keeps trying. */
 static void end_refused(struct link *l, const struct conn *c) {
   enum channel_status status = c->refusal;
   enum channel_source source = c->refusal_key;
   if (status == CHANNEL_WRONG_KEY && l->to->fetched) {
-    link_forget_fetched(l->to);
+    forget_fetched(l->to);
     go_down(l, "rdzvd refuses the key that it gave by MUNGE: it may have restarted with another one");
   } else if (status == CHANNEL_WRONG_KEY && l->o.munge && munge_expected(monotonic_ms())) {
     struct munge_fetch_options o = {
@@ -211,17 +418,19 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
     return;
   }
   if (code == -EACCES && c->refusal != CHANNEL_OK) {
-    if (a->resumes && c->refusal == CHANNEL_WRONG_KEY)
-      open_with_key(l);
-    else
-      end_refused(l, c);
+    if (!a->resumes || c->refusal != CHANNEL_WRONG_KEY) return end_refused(l, c);
+    /* The daemon has another key now, or was away for too long. */
+    log_debug("the daemon does not take the ticket of the last connection: this one is opened with the key");
+    drop_peer(l, false);
+    l->again = true;
+    dial_address(l);
     return;
   }
   bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE || code == -EBADMSG);
   struct buf where = BUF_INIT, why = BUF_INIT;
   if (!a->welcomed) {
-    link_name_target(l, l->at, &where);
-    link_put_holder(l, &why);
+    put_target(l, l->at, &where);
+    put_holder(l, &why);
     buf_printf(&why, " listens at %s and %s", buf_text(&where),
                foreign ? "" : "hung up before it greeted this agent: ");
   }
@@ -241,8 +450,8 @@ static void on_silence(struct link *l) {
   }
   uv_timer_start(&l->timer, on_link_timer, KNOCK_MS - HOLDER_MS, 0);
   struct buf where = BUF_INIT, who = BUF_INIT;
-  if (link_put_holder(l, &who)) {
-    link_name_target(l, l->at, &where);
+  if (put_holder(l, &who)) {
+    put_target(l, l->at, &where);
     buf_printf(&who, " listens at %s, is not rdzvd and has not answered", buf_text(&where));
     l->o.cb->on_other_program(l->o.ctx, buf_text(&who));
   }
@@ -307,12 +516,12 @@ static void want_daemon(struct link *l) {
 
 /* Every address failed. */
 static void on_exhausted(struct link *l) {
-  bool local = link_is_host(l);
-  if (link_is_early(l)) {
+  bool local = is_host(l);
+  if (is_early(l)) {
     uv_timer_start(&l->timer, on_link_timer, KNOCK_AGAIN_MS, 0);
     return;
   }
-  if (local && !l->started_daemon && link_may_replace(l)) {
+  if (local && !l->started_daemon && may_replace(l)) {
     want_daemon(l);
   } else if (local && l->taken_tries > 0) {
     l->taken_tries--;
@@ -321,7 +530,7 @@ static void on_exhausted(struct link *l) {
     /* A limit of descriptors under which this process has never had a connection does not pass. */
     struct buf why = BUF_INIT;
     bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
-    link_put_failure(l, &why);
+    put_failure(l, &why);
     if (limited) buf_printf(&why, "; %s", limit_advice(EMFILE));
     go_down_with(l, &(struct link_down){.fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
     buf_finish(&why);
@@ -401,24 +610,21 @@ static uint32_t lookup_ms(const struct link *l) {
   return l->timeout_ms && l->to->addresses.n ? l->timeout_ms : LOOKUP_MS;
 }
 
-static void give_lookup_up(struct link *l) {
-  struct err e = ERR_INIT;
-  resolve_cancel(l->resolve);
-  err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint was not found within %g s: no name server answers",
-          l->to->endpoint.host, lookup_ms(l) / 1000.0);
-  on_resolved(l, NULL, &e);
-}
-
 static void on_link_timer(uv_timer_t *timer) {
   struct link *l = timer->data;
-  if (l->state == LINK_RESOLVING)
-    give_lookup_up(l);
-  else if (l->state == LINK_UP)
+  if (l->state == LINK_RESOLVING) {
+    struct err e = ERR_INIT;
+    resolve_cancel(l->resolve);
+    err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint was not found within %g s: no name server answers",
+            l->to->endpoint.host, lookup_ms(l) / 1000.0);
+    on_resolved(l, NULL, &e);
+  } else if (l->state == LINK_UP) {
     on_silence(l);
-  else if (l->attempt)
+  } else if (l->attempt) {
     try_next_address(l, UV_ETIMEDOUT);
-  else
+  } else {
     dial_all(l);
+  }
 }
 
 /* Where to. -------------------------------------------------------------------------------------------------------- */
@@ -431,14 +637,14 @@ static void on_resolved(void *ctx, const struct address_list *found, const struc
     return;
   }
   if (!e) l->to->addresses = *found;
-  link_prefer_last(l);
+  prefer_last(l);
   dial_all(l);
 }
 
 static void on_daemon_ready(void *ctx, uint16_t port) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
-  if (l->o.standalone || l->where == LINK_TO_OWN) link_find_own(l, port);
+  if (l->o.standalone || l->where == LINK_TO_OWN) find_own(l, port);
   int fd = local_daemon_take_talk(l->o.daemon);
   if (fd >= 0)
     adopt_socket(l, fd);
@@ -458,15 +664,6 @@ static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err 
   }
 }
 
-static void find_endpoint(struct link *l) {
-  l->state = LINK_RESOLVING;
-  struct resolve *r = resolve_start(l->o.loop, &l->to->endpoint, &l->o.words, on_resolved, l);
-  if (!r) return;
-  l->resolve = r;
-  uv_update_time(l->o.loop);
-  uv_timer_start(&l->timer, on_link_timer, lookup_ms(l), 0);
-}
-
 void link_open(struct link *l, const struct link_to *to) {
   if (l->state != LINK_SHUT) return;
   l->started_daemon = false;
@@ -474,16 +671,17 @@ void link_open(struct link *l, const struct link_to *to) {
   l->taken_tries = 0;
   uv_update_time(l->o.loop);
   l->began_ms = uv_now(l->o.loop);
-  if (!link_choose_target(l, to))
-    go_down(l, "the next daemon has no numeric address");
-  else if (l->where == LINK_TO_ADDRESS)
-    dial_all(l);
-  else if (l->where == LINK_TO_OWN && !local_daemon_standby_port(l->o.daemon))
-    go_down(l, "this agent has reserved no port for rdzvd");
-  else if (l->o.standalone || l->where == LINK_TO_OWN)
-    want_daemon(l);
-  else
-    find_endpoint(l);
+  if (!choose_target(l, to)) return go_down(l, "the next daemon has no numeric address");
+  if (l->where == LINK_TO_ADDRESS) return dial_all(l);
+  if (l->where == LINK_TO_OWN && !local_daemon_standby_port(l->o.daemon))
+    return go_down(l, "this agent has reserved no port for rdzvd");
+  if (l->o.standalone || l->where == LINK_TO_OWN) return want_daemon(l);
+  l->state = LINK_RESOLVING;
+  struct resolve *r = resolve_start(l->o.loop, &l->to->endpoint, &l->o.words, on_resolved, l);
+  if (!r) return;
+  l->resolve = r;
+  uv_update_time(l->o.loop);
+  uv_timer_start(&l->timer, on_link_timer, lookup_ms(l), 0);
 }
 
 void link_send(struct link *l, struct bytes *b) {
@@ -502,6 +700,11 @@ void link_shut(struct link *l) {
 
 bool link_is_shut(const struct link *l) {
   return l->state == LINK_SHUT && l->alive == 1;
+}
+
+const struct key *link_key(const struct link *l, uint32_t endpoint) {
+  if (endpoint == UINT32_MAX) return l->to && l->to->fetched ? l->to->fetched : l->o.key;
+  return l->targets[endpoint].fetched ? l->targets[endpoint].fetched : l->o.key;
 }
 
 bool link_peer(const struct link *l, union socket_address *peer) {
@@ -532,6 +735,6 @@ void link_destroy(struct link *l) {
   if (!l) return;
   link_shut(l);
   keep_ticket(l, NULL);
-  for (size_t i = 0; i <= DAEMONS_MAX; i++) link_forget_fetched(&l->targets[i]);
+  for (size_t i = 0; i <= DAEMONS_MAX; i++) forget_fetched(&l->targets[i]);
   uv_close((uv_handle_t *)&l->timer, on_timer_closed);
 }

@@ -8,7 +8,7 @@
  *     output.c     these rules
  *     recent.c     workers' recent lines, for rdzvctl logs
  *     relay.c      workers' output from their pipes to the terminal and files, in a thread of its own
- *     sink.c file.c lines.c   the relay's terminal, files and lines
+ *     sink.c       the relay's terminal
  *     log_sink.c   the agent's own log lines
  *     log_dir.c    the folder of a run */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A native connection over libuv: its beginning, its end, and what comes in. conn_write.c has what goes out. How it can
+/* A native connection over libuv: its beginning, its end, what comes in, and what goes out. How it can
  * fail comes first:
  *
  *   the peer closes                      on_end, code 0; in the middle of a message: -ECONNRESET
@@ -33,7 +33,7 @@
  * overtakes the bytes that were just written. It shuts down writing, drops input, and closes at the peer's end or the
  * deadline. */
 
-#include "common/net/conn_internal.h"
+#include "common/net/conn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -46,8 +46,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include "common/mem.h"
-#include "proto/frame.h"
 #include "common/net/socket.h"
+#include "proto/frame.h"
 
 enum { SHOWN_MAX = 40 };
 enum { RETRANSMIT_MAX_MS = 1000 }; /* the least that the kernel accepts */
@@ -85,7 +85,8 @@ static void on_end_later(uv_idle_t *idle) {
   end(c, c->end_code, c->end_reason);
 }
 
-void conn_break_off(struct conn *c, int code, const char *reason) {
+/* Writing is over. The owner learns it when the loop has had a chance to read the peer's last message. */
+static void break_off(struct conn *c, int code, const char *reason) {
   if (c->broken || c->closing) return;
   c->broken = true;
   if (c->ended) return;
@@ -95,10 +96,117 @@ void conn_break_off(struct conn *c, int code, const char *reason) {
   if (!is_deaf(c)) uv_idle_start(&c->end_later, on_end_later);
 }
 
-const char *conn_code_text(int code) {
+static const char *code_text(int code) {
   if (code == UV_ECONNRESET || code == UV_EPIPE) return "reset by the peer";
   if (code == UV_ETIMEDOUT) return "the peer's machine does not answer";
   return uv_strerror(code);
+}
+
+/* Writing ------------------------------------------------------------------------------------------------------------- */
+
+/* What a connection sends. The socket is tried first (one system call, without a delay by the loop). The rest is queued:
+ * one small request per message, with a reference to its bytes. In a channel each message is sealed into bytes of its
+ * own. */
+
+struct write {
+  uv_write_t req;
+  struct conn *conn;
+  struct bytes *bytes;
+  size_t len; /* the part of bytes that was queued */
+};
+
+static void on_written(uv_write_t *req, int status) {
+  struct write *w = (struct write *)req; /* req is its first member */
+  struct conn *c = w->conn;
+  c->queued -= w->len;
+  bytes_unref(w->bytes);
+  free(w);
+  if (status < 0 && status != UV_ECANCELED) break_off(c, status, code_text(status));
+}
+
+/* Queues b[from..) in libuv. Takes the reference. */
+static void queue_write(struct conn *c, struct bytes *b, size_t from) {
+  size_t len = b->len - from;
+  if (len > CONN_QUEUE_MAX - c->queued) {
+    char why[64];
+    snprintf(why, sizeof(why), "does not read: %d MiB queued", CONN_QUEUE_MAX / (1024 * 1024));
+    bytes_unref(b);
+    break_off(c, -ENOBUFS, why);
+    return;
+  }
+  struct write *w = xmalloc(sizeof(*w));
+  w->conn = c;
+  w->bytes = b;
+  w->len = len;
+  uv_buf_t part = uv_buf_init(b->data + from, (unsigned)len);
+  int rc = uv_write(&w->req, &c->stream, &part, 1, on_written);
+  if (rc == 0) {
+    c->queued += len;
+    return;
+  }
+  bytes_unref(b);
+  free(w);
+  break_off(c, rc, code_text(rc));
+}
+
+/* Writes what the socket takes now. Returns how much; -1: the connection is broken. */
+static ssize_t try_now(struct conn *c, const char *data, size_t len) {
+  uv_buf_t all = {.base = (char *)(uintptr_t)data, .len = len}; /* libuv only reads it */
+  int n = c->queued ? UV_EAGAIN : uv_try_write(&c->stream, &all, 1);
+  if (n >= 0) return n;
+  if (n == UV_EAGAIN) return 0;
+  break_off(c, n, code_text(n));
+  return -1;
+}
+
+/* Bytes as they go over the wire. */
+static void write_now(struct conn *c, const char *data, size_t len) {
+  ssize_t n = try_now(c, data, len);
+  if (n >= 0 && (size_t)n < len) queue_write(c, bytes_create(data + n, len - (size_t)n), 0);
+}
+
+/* The answer to the opening goes with the first record: one system call less, and one packet. */
+static void send_sealed(struct conn *c, const char *data, size_t len) {
+  struct buf out = c->early;
+  c->early = (struct buf)BUF_INIT;
+  channel_seal(&c->channel, data, len, &out);
+  write_now(c, out.data, out.len);
+  buf_finish(&out);
+}
+
+static void keep_early(struct conn *c, const char *data, size_t len) {
+  if (len > CONN_QUEUE_MAX - c->early.len)
+    break_off(c, -ENOBUFS, "does not open its channel");
+  else
+    buf_append(&c->early, data, len);
+}
+
+void conn_send_bytes(struct conn *c, struct bytes *b) {
+  if (c->closing || c->flushing || c->broken) {
+    bytes_unref(b);
+    return;
+  }
+  assert(c->started);
+  assert(b->len <= CONN_QUEUE_MAX);
+  if (c->channel.state != CHANNEL_IS_PLAIN) {
+    (c->channel.state == CHANNEL_IS_SEALED ? send_sealed : keep_early)(c, b->data, b->len);
+    bytes_unref(b);
+    return;
+  }
+  ssize_t n = try_now(c, b->data, b->len);
+  if (n < 0 || (size_t)n == b->len)
+    bytes_unref(b);
+  else
+    queue_write(c, b, (size_t)n);
+}
+
+void conn_send(struct conn *c, const struct msg *m) {
+  if (c->closing || c->flushing || c->broken) return;
+  conn_send_bytes(c, msg_bytes(m));
+}
+
+void conn_knock(struct conn *c) {
+  if (c->started && !c->closing && !c->flushing && !c->broken) write_now(c, "\r\n\r\n", 4);
 }
 
 /* Closing ---------------------------------------------------------------------------------------------------------- */
@@ -239,7 +347,7 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
   if (c->in.len < channel_opening_size(kind)) return;
   enum channel_status status = accept_opening(c, kind, &answer);
   if (status != CHANNEL_OK) {
-    conn_write_now(c, answer.data, answer.len);
+    write_now(c, answer.data, answer.len);
     buf_finish(&answer);
     end(c, -EACCES,
         status == CHANNEL_WRONG_KEY && kind == CHANNEL_KIND_RESUMED
@@ -253,7 +361,7 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
   enter_channel(c, channel_opening_size(kind));
   c->early = answer;
   if (c->cb->on_preface) c->cb->on_preface(c);
-  if (c->early.len && !c->closing && !c->flushing) conn_send_sealed(c, NULL, 0); /* nothing went with it */
+  if (c->early.len && !c->closing && !c->flushing) send_sealed(c, NULL, 0); /* nothing went with it */
 }
 
 /* Server side. True: a plain preface was there, and *at is behind it. */
@@ -362,7 +470,7 @@ static bool take_answer(struct conn *c, size_t *at) {
   if (rc <= 0) return false;
   struct buf early = c->early;
   c->early = (struct buf)BUF_INIT;
-  if (early.len) conn_send_sealed(c, early.data, early.len);
+  if (early.len) send_sealed(c, early.data, early.len);
   buf_finish(&early);
   return true;
 }
@@ -400,7 +508,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   struct conn *c = s->data;
   if (n < 0) {
     if (n != UV_EOF)
-      end(c, (int)n, conn_code_text((int)n));
+      end(c, (int)n, code_text((int)n));
     else if (c->in.len > 0 || c->wire.len > 0)
       end(c, -ECONNRESET, "closed by the peer in the middle of a message");
     else
@@ -429,7 +537,7 @@ void conn_resume(struct conn *c) {
   if (c->wire.len && !is_deaf(c) && !c->paused) take_records(c);
   if (is_deaf(c) || c->paused) return;
   int rc = uv_read_start(&c->stream, on_alloc, on_read);
-  if (rc) end(c, rc, conn_code_text(rc));
+  if (rc) end(c, rc, code_text(rc));
 }
 
 /* Beginning -------------------------------------------------------------------------------------------------------- */
@@ -493,7 +601,7 @@ static void begin_channel(struct conn *c) {
   }
   c->key = NULL;
   c->ticket = NULL;
-  conn_write_now(c, opening.data, opening.len);
+  write_now(c, opening.data, opening.len);
   buf_finish(&opening);
 }
 
@@ -512,7 +620,7 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   if (c->incoming == TO_AGENT && c->key)
     begin_channel(c);
   else if (c->incoming == TO_AGENT && !c->preface_skipped)
-    conn_write_now(c, frame_preface, sizeof(frame_preface));
+    write_now(c, frame_preface, sizeof(frame_preface));
   return 0;
 }
 
