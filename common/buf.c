@@ -34,18 +34,13 @@ void buf_clear(struct buf *b) {
   if (b->data) b->data[0] = '\0';
 }
 
-static size_t grown(size_t cap, size_t need) {
-  if (need >= BIG) return cap + cap / 2 > need ? cap + cap / 2 : need;
-  if (cap == 0) cap = 64;
-  while (cap < need) cap *= 2;
-  return cap;
-}
-
 void *buf_reserve(struct buf *b, size_t n) {
   if (n >= SIZE_MAX / 4 - b->len) xmalloc(SIZE_MAX); /* reports it and aborts: only a bug asks for such a size */
   size_t need = b->len + n + 1;
   if (need > b->cap) {
-    size_t cap = grown(b->cap, need);
+    size_t cap = b->cap ? b->cap : 64;
+    if (need >= BIG) cap = cap + cap / 2 > need ? cap + cap / 2 : need;
+    while (cap < need) cap *= 2;
     b->data = xrealloc(b->data, cap);
     b->cap = cap;
   }

@@ -31,23 +31,6 @@ void rations_finish(struct rations *a) {
   map_finish(&a->map);
 }
 
-static void drop_all(struct rations *a) {
-  for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) {
-    struct ration *entry = e->value;
-    map_remove_n(&a->map, e->key, e->key_len);
-    free(entry);
-  }
-}
-
-static struct ration *get(struct rations *a, const char *peer) {
-  struct ration *entry = map_get(&a->map, peer);
-  if (entry) return entry;
-  if (a->map.count >= RATIONS_MAX) drop_all(a); /* the limit of all peers still holds */
-  entry = xcalloc(1, sizeof(*entry));
-  map_put(&a->map, peer, entry);
-  return entry;
-}
-
 /* Whether one more line may be written, of any peer. */
 static bool has_room(struct rations *a, uint64_t now_ms, struct rations_left *left) {
   if (a->lines == 0 || now_ms - a->window_ms >= RATION_WINDOW_MS) {
@@ -64,7 +47,14 @@ static bool has_room(struct rations *a, uint64_t now_ms, struct rations_left *le
 }
 
 bool rations_take(struct rations *a, const char *peer, uint64_t now_ms, struct rations_left *left) {
-  struct ration *entry = get(a, peer);
+  struct ration *entry = map_get(&a->map, peer);
+  if (!entry && a->map.count >= RATIONS_MAX) { /* forgets all peers: the limit of all of them still holds */
+    for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) {
+      free(e->value);
+      map_remove_n(&a->map, e->key, e->key_len);
+    }
+  }
+  if (!entry) map_put(&a->map, peer, entry = xcalloc(1, sizeof(*entry)));
   *left = (struct rations_left){0};
   if (entry->lines == 0 || now_ms - entry->window_ms >= RATION_WINDOW_MS) {
     unsigned before = entry->left_out;

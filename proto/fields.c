@@ -15,32 +15,23 @@ const char field_empty[1] = "";
 
 /* clang-format off */
 #define WORD(name, word) word,
-static const char *const phase_word[] = {PHASE_LIST(WORD)};
-static const char *const report_kind_word[] = {REPORT_KIND_LIST(WORD)};
-static const char *const cause_word[] = {CAUSE_LIST(WORD)};
-static const char *const ownership_word[] = {OWNERSHIP_LIST(WORD)};
-static const char *const outcome_word[] = {OUTCOME_LIST(WORD)};
-static const char *const scale_up_word[] = {SCALE_UP_LIST(WORD)};
-static const char *const after_finish_word[] = {AFTER_FINISH_LIST(WORD)};
-static const char *const lasting_word[] = {LASTING_LIST(WORD)};
-static const char *const nccl_ids_word[] = {NCCL_IDS_LIST(WORD)};
-static const char *const absence_word[] = {ABSENCE_LIST(WORD)};
-static const char *const prospect_word[] = {PROSPECT_LIST(WORD)};
-static const char *const job_state_word[] = {JOB_STATE_LIST(WORD)};
+#define WORDS(type, list, n) \
+  static const char *const type##_word[] = {list(WORD)}; \
+  static const struct words type##_words = {type##_word, n};
+WORDS(phase, PHASE_LIST, PHASE_COUNT)
+WORDS(report_kind, REPORT_KIND_LIST, REPORT_COUNT)
+WORDS(cause, CAUSE_LIST, CAUSE_COUNT)
+WORDS(ownership, OWNERSHIP_LIST, OWNERSHIP_COUNT)
+WORDS(outcome, OUTCOME_LIST, OUTCOME_COUNT)
+WORDS(scale_up, SCALE_UP_LIST, SCALE_UP_COUNT)
+WORDS(after_finish, AFTER_FINISH_LIST, AFTER_FINISH_COUNT)
+WORDS(lasting, LASTING_LIST, LASTING_COUNT)
+WORDS(nccl_ids, NCCL_IDS_LIST, NCCL_IDS_COUNT)
+WORDS(absence, ABSENCE_LIST, ABSENCE_COUNT)
+WORDS(prospect, PROSPECT_LIST, PROSPECT_COUNT)
+WORDS(job_state, JOB_STATE_LIST, JOB_STATE_COUNT)
+#undef WORDS
 #undef WORD
-
-static const struct words phase_words = {phase_word, PHASE_COUNT};
-static const struct words report_kind_words = {report_kind_word, REPORT_COUNT};
-static const struct words cause_words = {cause_word, CAUSE_COUNT};
-static const struct words ownership_words = {ownership_word, OWNERSHIP_COUNT};
-static const struct words outcome_words = {outcome_word, OUTCOME_COUNT};
-static const struct words scale_up_words = {scale_up_word, SCALE_UP_COUNT};
-static const struct words after_finish_words = {after_finish_word, AFTER_FINISH_COUNT};
-static const struct words lasting_words = {lasting_word, LASTING_COUNT};
-static const struct words nccl_ids_words = {nccl_ids_word, NCCL_IDS_COUNT};
-static const struct words absence_words = {absence_word, ABSENCE_COUNT};
-static const struct words prospect_words = {prospect_word, PROSPECT_COUNT};
-static const struct words job_state_words = {job_state_word, JOB_STATE_COUNT};
 
 /* The codec reads and writes an enum as an int. */
 _Static_assert(sizeof(enum phase) == sizeof(int) && sizeof(enum job_state) == sizeof(int), "enums are not ints");
@@ -76,33 +67,17 @@ const struct object *const msg_objects[MSG_COUNT] = {
   MSG_LIST(M)
 #undef M
 };
+
+#define NAME(type) \
+  const char *type##_name(enum type v) { \
+    return (int)v >= 0 && (int)v < type##_words.count ? type##_words.word[v] : "?"; \
+  }
+NAME(phase)
+NAME(report_kind)
+NAME(cause)
+NAME(scale_up)
+NAME(nccl_ids)
+NAME(after_finish)
+NAME(outcome)
+NAME(job_state)
 /* clang-format on */
-
-static const char *word_of(const struct words *w, int v) {
-  return v >= 0 && v < w->count ? w->word[v] : "?";
-}
-
-const char *phase_name(enum phase v) {
-  return word_of(&phase_words, (int)v);
-}
-const char *report_kind_name(enum report_kind v) {
-  return word_of(&report_kind_words, (int)v);
-}
-const char *cause_name(enum cause v) {
-  return word_of(&cause_words, (int)v);
-}
-const char *scale_up_name(enum scale_up v) {
-  return word_of(&scale_up_words, (int)v);
-}
-const char *nccl_ids_name(enum nccl_ids v) {
-  return word_of(&nccl_ids_words, (int)v);
-}
-const char *after_finish_name(enum after_finish v) {
-  return word_of(&after_finish_words, (int)v);
-}
-const char *outcome_name(enum outcome v) {
-  return word_of(&outcome_words, (int)v);
-}
-const char *job_state_name(enum job_state v) {
-  return word_of(&job_state_words, (int)v);
-}

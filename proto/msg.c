@@ -88,30 +88,15 @@ struct bytes *msg_bytes(const struct msg *m) {
   return b;
 }
 
-static int parse(const struct frame *f, json_t **json, struct err *e) {
-  struct err why = ERR_INIT;
-  *json = NULL;
-  if (f->json_len == 0) return 0;
-  *json = json_parse_object(f->json, f->json_len, &why);
-  return *json ? 0 : err_set(e, -EPROTO, "%s: %s", kinds[f->type].name, why.text);
-}
-
-static void take_version(struct msg *m, int64_t version) {
-  object_init(msg_objects[m->type], body_of(m));
-  if (m->type == MSG_GREETING)
-    m->greeting.version = version;
-  else
-    m->hello.version = version;
-}
-
 int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *m, struct err *e) {
   if (!is_type(f->type)) return err_set(e, -EPROTO, "message type %u is unknown to this version", f->type);
   if (kinds[f->type].direction != direction)
     return err_set(e, -EPROTO, "%s is not for %s to receive", kinds[f->type].name,
                    direction == TO_AGENT ? "an agent" : "a daemon");
-  json_t *json;
-  int rc = parse(f, &json, e);
-  if (rc) return rc;
+  struct err why = ERR_INIT;
+  json_t *json = f->json_len ? json_parse_object(f->json, f->json_len, &why) : NULL;
+  int rc = 0;
+  if (f->json_len && !json) return err_set(e, -EPROTO, "%s: %s", kinds[f->type].name, why.text);
   memset(m, 0, sizeof(*m));
   m->type = f->type;
   m->flags = f->flags;
@@ -122,10 +107,12 @@ int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *
   const json_t *v = m->type == MSG_GREETING || m->type == MSG_HELLO ? json_object_get(json, "version") : NULL;
   json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
   int64_t other = n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;
-  if (other)
-    take_version(m, other);
-  else
+  if (other) {
+    object_init(msg_objects[m->type], body_of(m));
+    *(m->type == MSG_GREETING ? &m->greeting.version : &m->hello.version) = other;
+  } else {
     rc = object_get(kinds[f->type].name, msg_objects[f->type], json, body_of(m), e);
+  }
   if (rc) {
     object_free_lists(msg_objects[f->type], body_of(m));
     json_decref(json);

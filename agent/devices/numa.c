@@ -199,12 +199,6 @@ static void find_nodes(struct plan *p) {
   free(list);
 }
 
-static int node_index(const struct plan *p, int number) {
-  for (int i = 0; i < p->n_nodes; i++)
-    if (p->nodes[i].number == number) return i;
-  return NOWHERE;
-}
-
 /* Slots. ----------------------------------------------------------------------------------------------------------- */
 
 /* The node of a GPU; false: not known. */
@@ -214,7 +208,9 @@ static bool node_of_gpu(const struct plan *p, const struct device *d, int *index
   char *path = xasprintf("%s/sys/bus/pci/devices/%s/numa_node", p->root, d->pci);
   bool known = read_number(path, &number);
   free(path);
-  if (known) *index = node_index(p, number < 0 ? 0 : (int)number);
+  if (known) *index = NOWHERE;
+  for (int i = 0; known && i < p->n_nodes; i++)
+    if (p->nodes[i].number == (number < 0 ? 0 : number)) *index = i;
   return known;
 }
 

@@ -20,10 +20,10 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include "common/ascii.h"
 #include "common/key/secret.h"
+#include "common/system/clock.h"
 #include "common/system/file.h"
 #include "common/system/log.h"
 #include "common/system/user.h"
@@ -59,19 +59,13 @@ void key_env_take(struct key_env *env) {
 
 /* A descriptor. ---------------------------------------------------------------------------------------------------- */
 
-static int64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Reads to the end. Returns the length. */
 static ssize_t read_to_end(int fd, char *text, size_t size, struct err *e) {
-  int64_t end_ms = now_ms() + KEY_FD_WAIT_MS, left_ms;
+  uint64_t end_ms = monotonic_ms() + KEY_FD_WAIT_MS, now;
   size_t len = 0;
-  while ((left_ms = end_ms - now_ms()) > 0) {
+  while ((now = monotonic_ms()) < end_ms) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    int ready = poll(&p, 1, (int)left_ms);
+    int ready = poll(&p, 1, (int)(end_ms - now));
     if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
     ssize_t n = ready < 0 || p.revents & POLLNVAL ? -1 : read(fd, text + len, size - len);
     if (ready > 0 && p.revents & POLLNVAL) errno = EBADF;
@@ -469,21 +463,17 @@ static int use_choice(const struct key_choice *w, const struct key_options *o, s
   }
 }
 
-/* A false --insecure overrides the variable. */
-static int read_insecure(const struct key_options *o, const struct key_env *env, bool *on, struct err *e) {
-  *on = false;
-  if (!env->insecure || !env->insecure[0] || o->insecure_from >= OPT_FROM_ENV) return 0;
-  return parse_bool(env->insecure, on, e) ? err_wrap(e, "RDZV_INSECURE=%.40s", env->insecure) : 0;
-}
-
 int key_find_given(const struct key_options *o, struct key_env *env, struct key **key, struct key_origin *from,
                    struct err *e) {
   struct key_choices words;
   const struct key_choice *word = NULL;
-  bool env_insecure;
+  bool env_insecure = false;
   *from = (struct key_origin){.kind = KEY_SOURCE_UNSET};
   *key = NULL;
-  int rc = read_insecure(o, env, &env_insecure, e);
+  /* A false --insecure overrides the variable. */
+  bool counts = env->insecure && env->insecure[0] && o->insecure_from < OPT_FROM_ENV;
+  int rc = 0;
+  if (counts && parse_bool(env->insecure, &env_insecure, e)) rc = err_wrap(e, "RDZV_INSECURE=%.40s", env->insecure);
   if (rc == 0) {
     words.n = 0;
     if (o->file) add_option(&words, CHOICE_FILE, o->file_from, o->file, o->prefix, "key-file");

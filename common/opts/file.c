@@ -45,12 +45,6 @@ static int refuse_name(const struct opts_spec *spec, const char *name, size_t n,
   return -EINVAL;
 }
 
-static const struct opts_setting *find_setting(const struct opts_file *f, const struct opt *row) {
-  for (size_t i = 0; i < f->n; i++)
-    if (f->v[i].row == row) return &f->v[i];
-  return NULL;
-}
-
 static int take_line(struct opts_file *f, const struct opts_spec *spec, char *line, int number, struct err *e) {
   char *text = trim(line), *equals = strchr(text, '=');
   if (!*text) return 0;
@@ -63,8 +57,9 @@ static int take_line(struct opts_file *f, const struct opts_spec *spec, char *li
   if (!row->in_file)
     return err_set(e, -EINVAL, "%s cannot be a default for all jobs: remove the line, and give it with each job",
                    row->name);
-  const struct opts_setting *before = find_setting(f, row);
-  if (before) return err_set(e, -EINVAL, "line %d has %s too: remove one of them", before->line, row->name);
+  for (size_t i = 0; i < f->n; i++)
+    if (f->v[i].row == row)
+      return err_set(e, -EINVAL, "line %d has %s too: remove one of them", f->v[i].line, row->name);
   f->v = xrealloc(f->v, (f->n + 1) * sizeof(*f->v));
   f->v[f->n++] = (struct opts_setting){.row = row, .value = trim(equals + 1), .line = number};
   return 0;
@@ -96,14 +91,12 @@ void opts_file_finish(struct opts_file *f) {
   *f = (struct opts_file){0};
 }
 
-static void put_row(const struct opt *row, size_t width, struct buf *out) {
-  buf_puts(out, "\n# ");
-  opt_wrap(out, "# ", row->help, 2, width);
-  const char *value = row->type == OPT_FLAG ? "yes" : row->def && *row->def ? row->def : opt_value_label(row);
-  buf_printf(out, "#%s = %s\n", row->name, value);
-}
-
 void opts_file_template(const struct opts_spec *spec, int width, struct buf *out) {
-  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
-    if (row->name && row->in_file) put_row(row, (size_t)width, out);
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    if (!row->name || !row->in_file) continue;
+    buf_puts(out, "\n# ");
+    opt_wrap(out, "# ", row->help, 2, (size_t)width);
+    const char *value = row->type == OPT_FLAG ? "yes" : row->def && *row->def ? row->def : opt_value_label(row);
+    buf_printf(out, "#%s = %s\n", row->name, value);
+  }
 }

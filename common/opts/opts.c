@@ -353,16 +353,11 @@ static int set_from_words(struct walk *k, bool *seen, void *target, struct err *
   return rc;
 }
 
-static size_t count_rows(const struct opts_spec *spec) {
-  size_t n = 0;
-  while (!opt_is_end(&spec->table[n])) n++;
-  return n;
-}
-
 int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
                bool *dashes, struct err *e) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
-  size_t n = count_rows(spec);
+  size_t n = 0;
+  while (!opt_is_end(&spec->table[n])) n++;
   bool *seen = xcalloc(n, sizeof(bool));
   int rc = set_from_defaults(spec, target, e);
   if (rc == 0) rc = set_from_file(spec, target, e);
@@ -434,23 +429,20 @@ const struct opts_setting *opts_setting_of(const struct opts_spec *spec, int arg
   return by_file ? find_in_file(spec, opt_find(spec, name, strlen(name))) : NULL;
 }
 
-static const char *base_of(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
                    char out[OPT_SPELLING_MAX]) {
   const struct opt *row = opt_find(spec, name, strlen(name));
   struct given_option w;
   const char *variable = find_in_env(spec, false, env, row);
   if (!variable) variable = find_in_env(spec, true, env, row);
+  const struct opts_setting *setting = find_in_file(spec, row);
+  const char *slash = setting ? strrchr(spec->file->path, '/') : NULL;
   if (find_in_argv(spec, argc, argv, row, &w))
     snprintf(out, OPT_SPELLING_MAX, "%s", w.name);
   else if (variable)
     snprintf(out, OPT_SPELLING_MAX, "%.*s", (int)strcspn(variable, "="), variable);
-  else if (find_in_file(spec, row))
-    snprintf(out, OPT_SPELLING_MAX, "%s:%d: %s", base_of(spec->file->path), find_in_file(spec, row)->line, name);
+  else if (setting)
+    snprintf(out, OPT_SPELLING_MAX, "%s:%d: %s", slash ? slash + 1 : spec->file->path, setting->line, name);
   else
     snprintf(out, OPT_SPELLING_MAX, "--%s", name);
 }

@@ -166,19 +166,16 @@ static void run_next(struct event_command *c) {
   if (!c->closing && at != UINT64_MAX) set_timer(c, at > now ? at - now : 0);
 }
 
-static void warn_of_drops(struct event_command *c, uint64_t now_ms) {
-  const char *owner;
-  for (size_t n; (n = turns_complain(&c->turns, now_ms, &owner));)
-    log_warn("--on-event: %d events%s%s wait, since the command runs %d times at once and %d times a minute%s at most; "
-             "%zu further %s dropped",
-             TURNS_QUEUE, owner[0] ? " of " : "", owner, TURNS_AT_ONCE, TURNS_PER_MINUTE,
-             owner[0] ? " for each user" : "", n, n == 1 ? "one is" : "ones are");
-}
-
 void event_command_put(struct event_command *c, const char *owner, const char *name, const char *line, bool urgent) {
   uint64_t now_ms = monotonic_ms();
   if (c->closing) return;
-  if (!turns_add(&c->turns, now_ms, owner, name, line, urgent)) warn_of_drops(c, now_ms);
+  bool kept = turns_add(&c->turns, now_ms, owner, name, line, urgent);
+  const char *of;
+  for (size_t n; !kept && (n = turns_complain(&c->turns, now_ms, &of));)
+    log_warn("--on-event: %d events%s%s wait, since the command runs %d times at once and %d times a minute%s at most; "
+             "%zu further %s dropped",
+             TURNS_QUEUE, of[0] ? " of " : "", of, TURNS_AT_ONCE, TURNS_PER_MINUTE, of[0] ? " for each user" : "", n,
+             n == 1 ? "one is" : "ones are");
   set_timer(c, EVENT_COMMAND_LATER_MS);
 }
 

@@ -81,19 +81,16 @@ int store_wait_check(struct store_client *c, const struct store_entry *entry, si
   return 0;
 }
 
-static struct store_wait *wait_create(struct store_client *c) {
-  struct store_wait *w = xcalloc(1, sizeof(*w));
-  w->client = c;
-  chain_append(&c->waits, &w->of_client);
-  chain_init(&w->released);
-  c->store->bytes += wait_cost;
-  return w;
-}
-
 void store_await(struct store_client *c, struct store_entry *entry) {
   struct store *s = c->store;
-  if (!c->asking) c->asking = wait_create(c);
   struct store_wait *w = c->asking;
+  if (!w) {
+    w = c->asking = xcalloc(1, sizeof(*w));
+    w->client = c;
+    chain_append(&c->waits, &w->of_client);
+    chain_init(&w->released);
+    s->bytes += wait_cost;
+  }
   struct awaited *a = xmalloc(sizeof(*a));
   *a = (struct awaited){.extra = store_entry_extra(s, entry), .wait = w, .next = w->awaited};
   chain_append(&a->extra->waiters, &a->waiters);

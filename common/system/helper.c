@@ -68,15 +68,6 @@ bool helper_is_gone(pid_t pid) {
   return kill(pid, 0) != 0;
 }
 
-/* With a full list it stays a zombie until this program exits. */
-static void leave_unreaped(pid_t pid) {
-  for (size_t i = 0; i < UNREAPED_MAX; i++) {
-    if (unreaped[i]) continue;
-    unreaped[i] = pid;
-    return;
-  }
-}
-
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *handle) {
@@ -166,7 +157,9 @@ static void kill_group(const struct helper *h) {
 static void on_timer(uv_timer_t *timer) {
   struct helper *h = timer->data;
   if (h->destroyed) {
-    leave_unreaped(h->process.pid);
+    size_t i = 0; /* with a full list it stays a zombie until this program exits */
+    while (i < UNREAPED_MAX && unreaped[i]) i++;
+    if (i < UNREAPED_MAX) unreaped[i] = h->process.pid;
     close_handle(&h->process);
     close_handle(&h->timer);
   } else if (h->exited) {

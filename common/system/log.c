@@ -68,13 +68,6 @@ enum log_level log_max_level(void) {
   return logger.max_level;
 }
 
-/* At a character's boundary. */
-static void cut(char line[LOG_LINE_MAX]) {
-  size_t n = LOG_LINE_MAX - 4;
-  while (n > 0 && ((unsigned char)line[n] & 0xC0) == 0x80) n--;
-  memcpy(line + n, "...", 4);
-}
-
 static void write_stderr(const char *line) {
   char stamp[LOG_STAMP_SIZE] = "";
   struct buf out = BUF_INIT;
@@ -99,7 +92,11 @@ void log_line(enum log_level level, const char *fmt, ...) {
   int n = vsnprintf(line, sizeof(line), fmt, ap);
   va_end(ap);
   if (n < 0) line[0] = '\0';
-  if (n >= (int)sizeof(line)) cut(line);
+  if (n >= (int)sizeof(line)) {
+    size_t end = sizeof(line) - 4;
+    while (end > 0 && ((unsigned char)line[end] & 0xC0) == 0x80) end--; /* not within a character */
+    memcpy(line + end, "...", 4);
+  }
   size_t len = strlen(line);
   while (len > 0 && line[len - 1] == '\n') len--;
   for (size_t i = 0; i < len; i++)

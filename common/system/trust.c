@@ -26,17 +26,6 @@ static bool is_trusted_owner(uid_t uid) {
   return uid == 0 || user_is_self(uid) || (stat("/proc/self/exe", &program) == 0 && program.st_uid == uid);
 }
 
-/* "user mallory (uid 60102)" on the heap. */
-static char *name_user(uid_t uid) {
-  const struct passwd *user = getpwuid(uid);
-  return user ? xasprintf("user %s (uid %u)", user->pw_name, (unsigned)uid) : xasprintf("uid %u", (unsigned)uid);
-}
-
-static char *name_group(gid_t gid) {
-  const struct group *group = getgrgid(gid);
-  return group ? xasprintf("group %s", group->gr_name) : xasprintf("group %u", (unsigned)gid);
-}
-
 static bool is_private_group(uid_t uid, gid_t gid) {
   const struct passwd *user = getpwuid(uid);
   const struct group *group = user && user->pw_gid == gid ? getgrgid(gid) : NULL;
@@ -53,7 +42,9 @@ static bool is_trusted_group(const char *path, const struct stat *st) {
 
 static int check_owner(const char *path, const char *what, const struct stat *st, struct err *e) {
   if (is_trusted_owner(st->st_uid)) return 0;
-  char *user = name_user(st->st_uid);
+  const struct passwd *known = getpwuid(st->st_uid);
+  unsigned uid = (unsigned)st->st_uid;
+  char *user = known ? xasprintf("user %s (uid %u)", known->pw_name, uid) : xasprintf("uid %u", uid);
   err_set(e, -EPERM,
           "%s%s belongs to %s, and would decide what runs here: it must belong to root, to this user or to the owner "
           "of this program; remove it, or chown it if its contents are right",
@@ -65,7 +56,10 @@ static int check_owner(const char *path, const char *what, const struct stat *st
 static int check_mode(const char *path, const char *what, const struct stat *st, struct err *e) {
   bool all = st->st_mode & S_IWOTH, group = st->st_mode & S_IWGRP && !is_trusted_group(path, st);
   if (!all && !group) return 0;
-  char *who = all ? xstrdup("every user") : name_group(st->st_gid);
+  const struct group *known = all ? NULL : getgrgid(st->st_gid);
+  char *who = all     ? xstrdup("every user")
+              : known ? xasprintf("group %s", known->gr_name)
+                      : xasprintf("group %u", (unsigned)st->st_gid);
   err_set(e, -EPERM, "%s%s can be changed by %s, and decides what runs here: chmod %s %s", what, path, who,
           !group ? "o-w"
           : all  ? "go-w"
