@@ -6,7 +6,6 @@
  * `len` bytes, so a buffer of text is a string. buf_text() is never NULL. */
 
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

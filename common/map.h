@@ -6,7 +6,6 @@
  * keyed (SipHash-2-4) by `seed`, so that a peer that chooses keys cannot cause collisions. Iteration is in the order of
  * insertion, so a run from the same seed is the same run. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/siphash.h"

@@ -5,7 +5,6 @@
 /* How much of a long piece of work is done. One thread counts, and another may look at any time. */
 
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct tally {

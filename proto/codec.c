@@ -22,7 +22,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/json.h"
 #include "common/mem.h"
 #include "common/printable.h"
 

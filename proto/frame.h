@@ -7,7 +7,6 @@
  * Header, little-endian: u32 bytes behind the header, u16 type, u16 flags, u32 id, u32 how many of the bytes are
  * JSON. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/buf.h"

@@ -8,7 +8,6 @@
  *   daemon   header with a status | with a credential or a sentence: u32 length, bytes */
 
 #include <stddef.h>
-#include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/slice.h"

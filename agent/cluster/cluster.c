@@ -19,9 +19,6 @@
 
 #include "agent/cluster/cluster.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -20,7 +20,6 @@
 #include "common/ascii.h"
 #include "common/hostlist.h"
 #include "common/map.h"
-#include "common/mem.h"
 
 enum { SHOWN_MAX = 60 };
 

@@ -16,7 +16,6 @@
  * the administrator chooses NAME. The end of the job is not reported. */
 
 #include <string.h>
-#include <strings.h>
 #include "agent/cluster/lists.h"
 #include "common/ascii.h"
 #include "common/opts/opts.h"

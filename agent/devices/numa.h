@@ -6,7 +6,6 @@
  * parameters. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include "agent/options/options.h"
 #include "common/buf.h"

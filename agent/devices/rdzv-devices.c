@@ -29,7 +29,6 @@
 #include "common/err.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
-#include "common/mem.h"
 
 enum { PROCESSES_ASKED = 256 };
 static const unsigned long long MIB = 1 << 20;

@@ -4,7 +4,6 @@
 
 /* Whether a worker that died of SIGKILL was killed by the kernel for lack of memory. */
 
-#include <stdint.h>
 #include <sys/types.h>
 #include "agent/failures/oom.h"
 

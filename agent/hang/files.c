@@ -12,7 +12,6 @@
 #include "agent/hang/files.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "common/buf.h"
 #include "common/err.h"
 #include "common/slice.h"
 #include "proto/msg.h"

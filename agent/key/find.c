@@ -17,7 +17,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include "common/key/munge.h"
 #include "common/key/secret.h"

@@ -29,7 +29,6 @@
 #include "common/system/helper.h"
 #include "common/system/log.h"
 #include "common/mem.h"
-#include "common/opts/opts.h"
 
 enum {
   BRANCH_LINE_MAX = 65536,    /* of its output */

@@ -17,7 +17,6 @@
 #include "agent/launch/plan.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "agent/cluster/cluster.h"

@@ -15,9 +15,7 @@
 
 #include "agent/launch/launch.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,7 +33,6 @@
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/system/stream_writer.h"
-#include "common/mem.h"
 
 enum {
   SIGNALS_MAX = 64,

@@ -35,7 +35,6 @@
 #include "common/err.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
-#include "common/mem.h"
 #include "common/opts/opts.h"
 
 enum {

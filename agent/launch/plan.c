@@ -16,7 +16,6 @@
 #include "agent/launch/plan.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,6 @@
 #include <stdint.h>
 #include <uv.h>
 #include "agent/link/daemon_process.h"
-#include "common/buf.h"
 #include "common/endpoint.h"
 #include "common/err.h"
 #include "common/key/source.h"

@@ -7,7 +7,6 @@
  * lines and the status line go the same way, so lines never mix. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include "agent/output/recent.h"

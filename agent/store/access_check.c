@@ -31,7 +31,6 @@
 #include "common/buf.h"
 #include "common/deadline.h"
 #include "common/mem.h"
-#include "common/printable.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/socket_owner.h"

@@ -7,7 +7,6 @@
  * about its own node are answered here, too. */
 
 #include <stdbool.h>
-#include <stdint.h>
 #include <uv.h>
 #include "common/bytes.h"
 #include "common/net/c10d_server.h"

@@ -4,7 +4,6 @@
 
 /* The sockets that are ready for the store of the next round: one port, on this node's address alone. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/endpoint.h"

@@ -11,7 +11,6 @@
 #include "agent/store/watch.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

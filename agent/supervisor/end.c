@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/exit_codes.h"
-#include "common/mem.h"
 
 /* The code is decided; running workers are killed first. */
 static void exit_after_trees(struct supervisor *s, int code) {

@@ -18,7 +18,6 @@
  *
  * If the workers finish instead, the agent waits for END as long as the checkpoint could have taken. */
 
-#include "agent/sdk/rdzv.h"
 #include "agent/supervisor/internal.h"
 
 #include <stdlib.h>

@@ -16,7 +16,6 @@
  * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in any session.
  * So the daemon can start the next round on the word of this node. */
 
-#include "agent/sdk/rdzv.h"
 #include "agent/supervisor/internal.h"
 #include "agent/supervisor/lasting.h"
 #include "common/err.h"

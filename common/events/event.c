@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "common/json.h"
 #include "common/printable.h"

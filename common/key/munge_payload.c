@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <sodium.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { NONCE_DIGITS = 2 * MUNGE_NONCE_BYTES };

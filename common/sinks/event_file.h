@@ -5,7 +5,6 @@
 /* --events FILE: whole lines, appended by a thread, so that a disk that is full or hangs holds nobody. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <uv.h>
 
 enum {

@@ -6,7 +6,6 @@
  *
  * A line is `subject: event key=value ...`: it names its subject (job, node, worker, connection) first. */
 
-#include <stdarg.h>
 #include <stddef.h>
 #include "common/log_level.h"
 

@@ -6,7 +6,6 @@
  * life, it stops. Without NOTIFY_SOCKET in the environment every function does nothing. Nothing blocks. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/un.h>

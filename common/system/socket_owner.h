@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 #include "common/endpoint.h"
 #include "common/system/port_holder.h"
 
