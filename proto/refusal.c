@@ -9,37 +9,34 @@ void refusal_put_copy(struct buf *out, const struct endpoint *ep) {
       ep->host, ep->port);
 }
 
-static void put_wrong_key(struct buf *out, const struct refusal *r) {
-  static const char *const sources[CHANNEL_SOURCE_COUNT] = {
-      [CHANNEL_SOURCE_OTHER] = "",
-      [CHANNEL_SOURCE_HOME] = " (its user's ~/.config/rdzv/key)",
-      [CHANNEL_SOURCE_FILE] = " (its --key-file)",
-      [CHANNEL_SOURCE_ENVIRONMENT] = " (its RDZV_KEY)",
-      [CHANNEL_SOURCE_RANDOM] = " (drawn by the agent that started it)",
-      [CHANNEL_SOURCE_STATE] = " (its service's state folder)",
-  };
-  buf_printf(out, "rdzvd at %s has another key%s than %s (%s): ", r->where, sources[r->source], r->who, r->key_from);
-  if (r->source == CHANNEL_SOURCE_RANDOM) {
-    buf_puts(out, "give all of them the same one, with --key-file or RDZV_KEY");
-  } else if (r->named) {
-    buf_printf(out, "put the daemon's key there; this prints it: ssh %s rdzvctl --port %d key", r->endpoint->host,
-               r->endpoint->port);
-  } else {
-    buf_puts(out, "if another user runs it, choose another port; if it is yours, copy it: ");
-    refusal_put_copy(out, r->endpoint);
-  }
-}
-
 void refusal_put(struct buf *out, const struct refusal *r) {
-  if (r->status == CHANNEL_WRONG_KEY)
-    put_wrong_key(out, r);
-  else if (r->status == CHANNEL_NO_KEY)
+  if (r->status == CHANNEL_WRONG_KEY) {
+    static const char *const sources[CHANNEL_SOURCE_COUNT] = {
+        [CHANNEL_SOURCE_OTHER] = "",
+        [CHANNEL_SOURCE_HOME] = " (its user's ~/.config/rdzv/key)",
+        [CHANNEL_SOURCE_FILE] = " (its --key-file)",
+        [CHANNEL_SOURCE_ENVIRONMENT] = " (its RDZV_KEY)",
+        [CHANNEL_SOURCE_RANDOM] = " (drawn by the agent that started it)",
+        [CHANNEL_SOURCE_STATE] = " (its service's state folder)",
+    };
+    buf_printf(out, "rdzvd at %s has another key%s than %s (%s): ", r->where, sources[r->source], r->who, r->key_from);
+    if (r->source == CHANNEL_SOURCE_RANDOM) {
+      buf_puts(out, "give all of them the same one, with --key-file or RDZV_KEY");
+    } else if (r->named) {
+      buf_printf(out, "put the daemon's key there; this prints it: ssh %s rdzvctl --port %d key", r->endpoint->host,
+                 r->endpoint->port);
+    } else {
+      buf_puts(out, "if another user runs it, choose another port; if it is yours, copy it: ");
+      refusal_put_copy(out, r->endpoint);
+    }
+  } else if (r->status == CHANNEL_NO_KEY) {
     buf_printf(
         out,
         "rdzvd at %s runs without a key, and %s has one (%s): start rdzvd without --insecure, or give --insecure "
         "to both",
         r->where, r->who, r->key_from);
-  else
+  } else {
     buf_printf(out, "rdzvd at %s is too busy to open a channel", r->where);
+  }
   if (r->munge) buf_printf(out, "; MUNGE brings none: %s", r->munge);
 }

@@ -128,15 +128,6 @@ struct search {
   struct plain found, lesser, named, what; /* len 0: none */
 };
 
-static void keep(struct search *s, const struct plain *p) {
-  s->in_frames = false;
-  if (s->harmless)
-    s->lesser = *p;
-  else
-    s->found = *p;
-  s->harmless = false;
-}
-
 static void take(struct search *s, const struct plain *p) {
   /* C++. */
   static const char thrown[] = "terminate called after throwing an instance of '", what[] = "what():";
@@ -168,10 +159,16 @@ static void take(struct search *s, const struct plain *p) {
     return;
   }
   /* Behind frames any such name is an exception. */
-  if (s->in_frames && p->indent < s->frames_at && name_len(p) > 0)
-    keep(s, p);
-  else if (!s->in_frames && !p->indent && is_named_exception(p) && !s->found.len)
+  if (s->in_frames && p->indent < s->frames_at && name_len(p) > 0) {
+    s->in_frames = false;
+    if (s->harmless)
+      s->lesser = *p;
+    else
+      s->found = *p;
+    s->harmless = false;
+  } else if (!s->in_frames && !p->indent && is_named_exception(p) && !s->found.len) {
     s->named = *p;
+  }
 }
 
 static bool put(const struct plain *p, struct buf *out) {

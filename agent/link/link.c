@@ -256,27 +256,24 @@ static const char *short_reason(int error) {
   return uv_strerror(error);
 }
 
-/* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
-static void put_reasons(const struct link *l, struct buf *out) {
-  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
-  endpoint_format(&l->to->endpoint, text);
-  buf_printf(out, "no connection to %s: ", text);
-  for (size_t i = 0; i < l->to->addresses.n; i++) {
-    address_text(&l->to->addresses.v[i], addr);
-    buf_printf(out, "%s%s (%s)", i ? ", " : "", addr, short_reason(l->errors[i]));
-  }
-}
-
 /* Appends why no address could be connected to. */
 static void put_failure(const struct link *l, struct buf *out) {
   bool same = true;
   struct buf where = BUF_INIT;
   for (size_t i = 1; i < l->to->addresses.n; i++) same = same && l->errors[i] == l->errors[0];
   put_target(l, SIZE_MAX, &where);
-  if (same)
+  if (same) {
     put_reason(l, l->errors[0], buf_text(&where), out);
-  else
-    put_reasons(l, out);
+  } else {
+    /* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
+    char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
+    endpoint_format(&l->to->endpoint, text);
+    buf_printf(out, "no connection to %s: ", text);
+    for (size_t i = 0; i < l->to->addresses.n; i++) {
+      address_text(&l->to->addresses.v[i], addr);
+      buf_printf(out, "%s%s (%s)", i ? ", " : "", addr, short_reason(l->errors[i]));
+    }
+  }
   buf_finish(&where);
 }
 

@@ -36,27 +36,24 @@ static _Thread_local struct {
   char text[RDZV_TEXT_MAX];
 } failure;
 
-/* Programs print the sentence, and names of hosts, keys and variables in it are of others. So it is one printable line,
- * and each character is there whole or not at all. */
-static void set_failure(const char *text) {
-  size_t left = strlen(text), len = 0;
-  for (size_t n; left > 0; text += n, left -= n) {
-    char shown[PRINTABLE_ESCAPE_MAX];
-    n = printable_char(text, left, shown);
-    if (len + strlen(shown) >= sizeof(failure.text)) break;
-    memcpy(failure.text + len, shown, strlen(shown));
-    len += strlen(shown);
-  }
-  failure.text[len] = '\0';
-}
-
 int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) {
   char text[RDZV_TEXT_MAX];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof(text), fmt, ap);
   va_end(ap);
-  set_failure(text);
+  /* Programs print the sentence, and names of hosts, keys and variables in it are of others. So it is one
+   * printable line, and each character is there whole or not at all. */
+  size_t left = strlen(text), len = 0;
+  const char *at = text;
+  for (size_t n; left > 0; at += n, left -= n) {
+    char shown[PRINTABLE_ESCAPE_MAX];
+    n = printable_char(at, left, shown);
+    if (len + strlen(shown) >= sizeof(failure.text)) break;
+    memcpy(failure.text + len, shown, strlen(shown));
+    len += strlen(shown);
+  }
+  failure.text[len] = '\0';
   failure.of = r ? r->number : 0;
   return code;
 }

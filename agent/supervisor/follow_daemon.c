@@ -142,17 +142,6 @@ void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
   note_charge(s);
 }
 
-/* It has left a weak daemon and is welcomed by the next one: has it gone round? */
-static void note_lap(struct supervisor *s) {
-  struct following *u = s->following;
-  size_t order = sup_home_order(s);
-  bool round = u->left != SIZE_MAX && order <= u->left;
-  u->alone = order == u->left;
-  if (round && !u->alone && u->laps < LAPS_MAX) u->laps++;
-  u->stays = round && !u->alone ? u->laps : 0;
-  u->left = SIZE_MAX;
-}
-
 static void end_laps(struct supervisor *s) {
   s->following->laps = s->following->stays = s->following->turns = 0;
   s->following->left = SIZE_MAX;
@@ -188,7 +177,13 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   if (!same) u->weak_ms = UINT64_MAX;
   u->settled_ms = 0;
   sup_settle_home(s);
-  note_lap(s);
+  /* It has left a weak daemon and is welcomed by the next one: has it gone round? */
+  size_t order = sup_home_order(s);
+  bool round = u->left != SIZE_MAX && order <= u->left;
+  u->alone = order == u->left;
+  if (round && !u->alone && u->laps < LAPS_MAX) u->laps++;
+  u->stays = round && !u->alone ? u->laps : 0;
+  u->left = SIZE_MAX;
   bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest && sup_home_is_a_later_endpoint(s);
   u->look_ms = waits ? s->now_ms + 2 * lease_ms(s) : UINT64_MAX;
   note_age(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
@@ -265,17 +260,6 @@ static void part(struct supervisor *s, enum parting why) {
   u->weak_ms = u->look_ms = UINT64_MAX;
 }
 
-static void turn_from_silence(struct supervisor *s) {
-  struct buf line = BUF_INIT;
-  double silent_s = (double)(s->now_ms - s->following->heard_ms) / 1000;
-  part(s, PARTING_SILENCE);
-  sup_begin_cycle(s, TURN_FROM_SILENCE);
-  buf_printf(&line, "the daemon on %s does not answer for %.1f s", sup_home_host(s), silent_s);
-  sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
-  sup_reconnect(s, buf_text(&line), true);
-  buf_finish(&line);
-}
-
 static void turn_from_weak(struct supervisor *s) {
   struct buf line = BUF_INIT;
   double weak_s = (double)(s->now_ms - s->following->weak_ms) / 1000;
@@ -290,24 +274,11 @@ static void turn_from_weak(struct supervisor *s) {
   buf_finish(&line);
 }
 
-static void look_at_earlier(struct supervisor *s) {
-  part(s, PARTING_MOVED);
-  sup_begin_cycle(s, TURN_TO_EARLIER);
-  sup_reconnect(s, "an earlier address of --endpoint is asked", false);
-}
-
 /* In charge, a daemon decides itself how long it waits. */
 static uint64_t search_due_ms(const struct supervisor *s) {
   const struct following *u = s->following;
   bool searches = u->search_ms != UINT64_MAX && !sup_daemon_in_charge(s) && !sup_has_trees(s) && !sup_is_exiting(s);
   return searches ? u->search_ms + (uint64_t)s->config.settings.join_timeout_ms : UINT64_MAX;
-}
-
-static void give_up_search(struct supervisor *s) {
-  sup_log(s, LOG_ERROR,
-          "no daemon that enough nodes of the last round follow was found within %lld s (--join-timeout): giving up",
-          (long long)s->config.settings.join_timeout_ms / 1000);
-  sup_exit(s, s->fence.since_welcome ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
 }
 
 void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
@@ -329,14 +300,27 @@ void sup_note_pause(struct supervisor *s) {
 /* The concern. ----------------------------------------------------------------------------------------------------- */
 
 void sup_following_tick(struct supervisor *s) {
-  if (s->now_ms >= search_due_ms(s))
-    give_up_search(s);
-  else if (s->now_ms >= silence_due_ms(s))
-    turn_from_silence(s);
-  else if (s->now_ms >= weak_due_ms(s))
+  if (s->now_ms >= search_due_ms(s)) {
+    sup_log(s, LOG_ERROR,
+            "no daemon that enough nodes of the last round follow was found within %lld s (--join-timeout): giving up",
+            (long long)s->config.settings.join_timeout_ms / 1000);
+    sup_exit(s, s->fence.since_welcome ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
+  } else if (s->now_ms >= silence_due_ms(s)) {
+    struct buf line = BUF_INIT;
+    double silent_s = (double)(s->now_ms - s->following->heard_ms) / 1000;
+    part(s, PARTING_SILENCE);
+    sup_begin_cycle(s, TURN_FROM_SILENCE);
+    buf_printf(&line, "the daemon on %s does not answer for %.1f s", sup_home_host(s), silent_s);
+    sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
+    sup_reconnect(s, buf_text(&line), true);
+    buf_finish(&line);
+  } else if (s->now_ms >= weak_due_ms(s)) {
     turn_from_weak(s);
-  else if (s->now_ms >= look_due_ms(s))
-    look_at_earlier(s);
+  } else if (s->now_ms >= look_due_ms(s)) {
+    part(s, PARTING_MOVED);
+    sup_begin_cycle(s, TURN_TO_EARLIER);
+    sup_reconnect(s, "an earlier address of --endpoint is asked", false);
+  }
 }
 
 uint64_t sup_following_deadline(const struct supervisor *s) {

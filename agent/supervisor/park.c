@@ -92,17 +92,6 @@ static void send_requests(struct supervisor *s) {
   if (!local_set_is_empty(&s->park->keep)) sup_request(s, RDZV_REJOIN, &s->park->keep);
 }
 
-static void choose_staying(struct supervisor *s, bool first, enum stop_reason reason, uint64_t grace_ms) {
-  struct park *p = s->park;
-  bool asked = !local_set_is_empty(&p->keep);
-  if (first || s->stop.reason != STOP_ROUND) memset(&p->keep, 0, sizeof p->keep);
-  for (int64_t i = 0; first && s->stop.reason == STOP_ROUND && i < s->config.workers; i++)
-    if (may_stay(&s->workers[i], grace_ms)) local_set_add(&p->keep, (uint32_t)i);
-  p->clear = false;
-  p->by_ms = is_parking_pending(s) ? s->now_ms + grace_ms / 2 : UINT64_MAX;
-  if (grace_ms && (first || asked)) send_requests(s);
-}
-
 /* Workers that have not parked are stopped now, in the rest of --stop-timeout. */
 static void stop_the_rest(struct supervisor *s) {
   struct park *p = s->park;
@@ -115,21 +104,6 @@ static void stop_the_rest(struct supervisor *s) {
   e->stop_trees.grace_ms = s->stop.kill_ms > s->now_ms ? s->stop.kill_ms - s->now_ms : 0;
   e->stop_trees.signo = SIGTERM;
   e->stop_trees.keep = p->keep;
-}
-
-static void stop_late(struct supervisor *s) {
-  struct buf names = BUF_INIT;
-  int n = 0;
-  for (int64_t i = 0; i < s->config.workers; i++) {
-    const struct worker *w = &s->workers[i];
-    if (!is_kept(s, i) || w->parked || w->gone || n++ >= NAMES_MAX) continue;
-    buf_printf(&names, "%s%lld", n > 1 ? ", " : "", (long long)(s->round.rank_base + i));
-  }
-  if (n > NAMES_MAX) buf_printf(&names, " and %d more", n - NAMES_MAX);
-  sup_log(s, LOG_WARN, "rank %s was asked to rejoin, and has not left round %lld within %.1f s: stopping it",
-          buf_text(&names), (long long)s->round.number, (double)(s->now_ms - s->stop.begun_ms) / 1000);
-  buf_finish(&names);
-  stop_the_rest(s);
 }
 
 void sup_park_watch(struct supervisor *s) {
@@ -205,7 +179,20 @@ void sup_park_tick(struct supervisor *s) {
     v.text = s->park->reason;
     sup_fail_round(s, &v, s->park->first_ms);
   }
-  if (s->state == SUPERVISOR_STOPPING && s->now_ms >= s->park->by_ms) stop_late(s);
+  if (s->state == SUPERVISOR_STOPPING && s->now_ms >= s->park->by_ms) {
+    struct buf names = BUF_INIT;
+    int n = 0;
+    for (int64_t i = 0; i < s->config.workers; i++) {
+      const struct worker *w = &s->workers[i];
+      if (!is_kept(s, i) || w->parked || w->gone || n++ >= NAMES_MAX) continue;
+      buf_printf(&names, "%s%lld", n > 1 ? ", " : "", (long long)(s->round.rank_base + i));
+    }
+    if (n > NAMES_MAX) buf_printf(&names, " and %d more", n - NAMES_MAX);
+    sup_log(s, LOG_WARN, "rank %s was asked to rejoin, and has not left round %lld within %.1f s: stopping it",
+            buf_text(&names), (long long)s->round.number, (double)(s->now_ms - s->stop.begun_ms) / 1000);
+    buf_finish(&names);
+    stop_the_rest(s);
+  }
 }
 
 uint64_t sup_park_deadline(const struct supervisor *s) {
@@ -297,7 +284,13 @@ static bool cancel_spawn(struct supervisor *s) {
 void sup_park_stop(struct supervisor *s, bool first, enum stop_reason reason, uint64_t grace_ms) {
   struct park *p = s->park;
   if (cancel_spawn(s)) return;
-  choose_staying(s, first, reason, grace_ms);
+  bool asked = !local_set_is_empty(&p->keep);
+  if (first || s->stop.reason != STOP_ROUND) memset(&p->keep, 0, sizeof p->keep);
+  for (int64_t i = 0; first && s->stop.reason == STOP_ROUND && i < s->config.workers; i++)
+    if (may_stay(&s->workers[i], grace_ms)) local_set_add(&p->keep, (uint32_t)i);
+  p->clear = false;
+  p->by_ms = is_parking_pending(s) ? s->now_ms + grace_ms / 2 : UINT64_MAX;
+  if (grace_ms && (first || asked)) send_requests(s);
   struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
   /* While dismissed workers of an earlier round live, nothing of this one was spawned: the guard will say CLEAR of
    * theirs. */

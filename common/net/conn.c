@@ -589,22 +589,6 @@ void conn_use_ticket(struct conn *c, const struct channel_ticket *ticket) {
   c->ticket = ticket;
 }
 
-static void begin_channel(struct conn *c) {
-  struct buf opening = BUF_INIT;
-  uint8_t random[NOISE_KEY];
-  if (c->ticket) {
-    channel_resume(&c->channel, c->ticket, &opening);
-  } else {
-    randombytes_buf(random, sizeof(random));
-    channel_open(&c->channel, c->key, random, &opening);
-    sodium_memzero(random, sizeof(random));
-  }
-  c->key = NULL;
-  c->ticket = NULL;
-  write_now(c, opening.data, opening.len);
-  buf_finish(&opening);
-}
-
 void conn_skip_preface(struct conn *c) {
   assert(!c->started && !c->key);
   c->preface_skipped = c->preface_seen = true;
@@ -617,10 +601,23 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
   rc = uv_read_start(&c->stream, on_alloc, on_read);
   if (rc) return err_sys(e, rc, "cannot read from a connection");
   c->started = true;
-  if (c->incoming == TO_AGENT && c->key)
-    begin_channel(c);
-  else if (c->incoming == TO_AGENT && !c->preface_skipped)
+  if (c->incoming == TO_AGENT && c->key) {
+    struct buf opening = BUF_INIT;
+    uint8_t random[NOISE_KEY];
+    if (c->ticket) {
+      channel_resume(&c->channel, c->ticket, &opening);
+    } else {
+      randombytes_buf(random, sizeof(random));
+      channel_open(&c->channel, c->key, random, &opening);
+      sodium_memzero(random, sizeof(random));
+    }
+    c->key = NULL;
+    c->ticket = NULL;
+    write_now(c, opening.data, opening.len);
+    buf_finish(&opening);
+  } else if (c->incoming == TO_AGENT && !c->preface_skipped) {
     write_now(c, frame_preface, sizeof(frame_preface));
+  }
   return 0;
 }
 
