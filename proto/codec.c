@@ -14,7 +14,7 @@
  * list is allocated after its length was compared with the field's limit. Strings are not copied: they belong to
  * jansson, which refuses a NUL in them. */
 
-#include "proto/fields.h"
+#include "proto/codec.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -26,7 +26,7 @@
 #include <string.h>
 #include "common/json.h"
 #include "common/mem.h"
-#include "proto/fields.h"
+#include "proto/codec.h"
 
 static const struct {
   const char *name;

@@ -5,9 +5,15 @@
 
 #include "agent/failures/oom.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "common/system/file.h"
 
 bool oom_cgroup(const char *text, char *out, size_t size) {
   const char *line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
@@ -73,4 +79,126 @@ void oom_text(bool cgroup, uint64_t limit, char out[OOM_TEXT_MAX]) {
     snprintf(out, OOM_TEXT_MAX, "out of memory (cgroup limit %.4g %s)", n, units[u]);
   else
     snprintf(out, OOM_TEXT_MAX, "out of memory%s", cgroup ? " (cgroup limit)" : "");
+}
+
+/* The watch. ------------------------------------------------------------------------------------------------------- */
+
+/* Reads the files whose text oom.c parses. When a worker starts: its cgroup and that cgroup's counters. When a worker
+ * has died of SIGKILL: the counters again, and the kernel's log since then.
+ *
+ * The log comes first, since it names the pid. It is believed only where our pids are the kernel's, that is, outside of
+ * containers. A counter does not name a process: a cgroup that several workers share has grown by the number of kills,
+ * and each death that is reported uses up one of them. All these files are the kernel's own, which do not block. */
+
+enum { KILLS_KEPT = 64, RECORD_MAX = 8192, RECORDS_MAX = 100000 };
+static const ino_t FIRST_PID_NAMESPACE = 0xEFFFFFFCU; /* the kernel's PROC_PID_INIT_INO */
+
+struct oom_watch {
+  char *proc, *root;
+  int kmsg; /* -1: not to be read */
+  struct oom_log log;
+  struct oom_log kills[KILLS_KEPT]; /* the last ones */
+  size_t n_kills;
+  struct oom_mark *marks;
+  char text[OOM_TEXT_MAX];
+};
+
+static bool read_in(const struct oom_watch *w, const struct oom_mark *m, const char *name, char *out, size_t size) {
+  char *path = xasprintf("%s%s/%s", w->root, m->cgroup, name);
+  bool there = file_read_text(path, out, size) >= 0;
+  free(path);
+  return there;
+}
+
+static bool read_events(const struct oom_watch *w, const struct oom_mark *m, struct oom_events *e) {
+  char text[1024];
+  return m->cgroup[0] && read_in(w, m, "memory.events", text, sizeof(text)) && oom_events_parse(e, text);
+}
+
+/* Its own descriptor begins where the log ends now. */
+static int open_log(const char *kmsg) {
+  struct stat st;
+  if (!kmsg && (stat("/proc/self/ns/pid", &st) || st.st_ino != FIRST_PID_NAMESPACE)) return -1;
+  int fd = open(kmsg ? kmsg : "/dev/kmsg", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0) lseek(fd, 0, SEEK_END);
+  return fd;
+}
+
+/* A record a read. EPIPE: some were lost, and it goes on. */
+static void read_log(struct oom_watch *w) {
+  char record[RECORD_MAX];
+  for (int i = 0; w->kmsg >= 0 && i < RECORDS_MAX; i++) {
+    ssize_t n = read(w->kmsg, record, sizeof(record) - 1);
+    if (n < 0 && (errno == EPIPE || errno == EINTR)) continue;
+    if (n <= 0) return;
+    record[n] = '\0';
+    if (oom_log_read(&w->log, record)) w->kills[w->n_kills++ % KILLS_KEPT] = w->log;
+  }
+}
+
+void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
+  char text[4096];
+  struct oom_mark **at = &w->marks;
+  while (*at && *at != m) at = &(*at)->next;
+  if (*at) *at = m->next;
+  *m = (struct oom_mark){.next = w->marks};
+  w->marks = m;
+  /* earlier notes are about another process with the same pid */
+  for (size_t i = 0; i < KILLS_KEPT; i++)
+    if (w->kills[i].pid == pid) w->kills[i].pid = 0;
+  char *path = xasprintf("%s/%d/cgroup", w->proc, (int)pid);
+  bool there = file_read_text(path, text, sizeof(text)) >= 0;
+  free(path);
+  if (!there || !oom_cgroup(text, m->cgroup, sizeof(m->cgroup))) return;
+  if (!read_events(w, m, &m->before)) m->cgroup[0] = '\0';
+}
+
+static const struct oom_log *logged(struct oom_watch *w, pid_t pid) {
+  read_log(w);
+  for (size_t i = 0; i < KILLS_KEPT; i++)
+    if (w->kills[i].pid == pid) return &w->kills[i];
+  return NULL;
+}
+
+/* The same kill must not explain another death in that cgroup. */
+static void take_one(struct oom_watch *w, const struct oom_mark *of, bool limit) {
+  for (struct oom_mark *m = w->marks; of->cgroup[0] && m; m = m->next)
+    if (strcmp(m->cgroup, of->cgroup) == 0) {
+      m->before.kills++;
+      m->before.oom += limit;
+    }
+}
+
+const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t pid) {
+  struct oom_events now;
+  uint64_t limit = 0;
+  const struct oom_log *kill = pid > 0 ? logged(w, pid) : NULL;
+  if (kill) {
+    limit = kill->limit;
+    oom_text(kill->cgroup, limit, w->text);
+  } else if (read_events(w, m, &now) && now.kills > m->before.kills) {
+    char max[64];
+    if (now.oom > m->before.oom && read_in(w, m, "memory.max", max, sizeof(max))) oom_limit(max, &limit);
+    oom_text(limit > 0, limit, w->text);
+  } else {
+    return NULL;
+  }
+  take_one(w, m, limit > 0);
+  return w->text;
+}
+
+struct oom_watch *oom_watch_create(const char *proc, const char *cgroups, const char *kmsg) {
+  struct oom_watch *w = xcalloc(1, sizeof(*w));
+  w->proc = xstrdup(proc ? proc : "/proc");
+  w->root = xstrdup(cgroups ? cgroups : "/sys/fs/cgroup");
+  w->kmsg = open_log(kmsg);
+  return w;
+}
+
+void oom_watch_destroy(struct oom_watch *w) {
+  if (!w) return;
+  if (w->kmsg >= 0) close(w->kmsg);
+  free(w->proc);
+  free(w->root);
+  free(w);
 }

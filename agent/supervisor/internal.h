@@ -504,4 +504,9 @@ void sup_stuck(struct supervisor *s, const struct supervisor_event *ev);
 void sup_going_away(struct supervisor *s, const struct supervisor_event *ev);
 void sup_show_status(struct supervisor *s);
 
+/* lasting_failure.c */
+/* Why a restarted worker would fail in the same way, judged by how it exited. code: its exit status; text: the last lines of its stderr, separated by newlines; error: its last exception, or "";
+ * trainer: it is rdzv-trainer. */
+enum lasting find_lasting(int code, const char *text, const char *error, bool trainer);
+
 #endif

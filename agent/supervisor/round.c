@@ -17,7 +17,6 @@
  * So the daemon can start the next round on the word of this node. */
 
 #include "agent/supervisor/internal.h"
-#include "agent/supervisor/lasting.h"
 #include "common/err.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"

@@ -20,7 +20,7 @@
  * that is away for long; round.c the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c
  * leaving; forming.c the nodes that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay
  * for the next round; progress.c how far workers are; hang_decision.c workers that make no progress; ids.c the round's
- * NCCL ids; user_log.c the lines for the user; summary.c a line for the service manager; lasting.c failures that a
+ * NCCL ids; user_log.c the lines for the user; summary.c a line for the service manager; lasting_failure.c failures that a
  * restart cannot mend. */
 
 #include "agent/supervisor/internal.h"

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "agent/failures/failures.h"
-#include "agent/failures/oom_watch.h"
+#include "agent/failures/oom.h"
 #include "agent/output/relay.h"
 
 struct worker {

@@ -7,7 +7,7 @@
  * store.c    the operations on keys and queues
  * table.c    names to entries; the bytes that entries are charged for
  * wait.c     which client waits for which keys
- * session.c  which client belongs to which session, and when a session is forgotten */
+ * expiry.c   which client belongs to which session, and when a session is forgotten */
 
 #include <stddef.h>
 #include "common/map.h"
@@ -149,7 +149,7 @@ int store_wait_check(struct store_client *c, const struct store_entry *entry, si
 void store_await(struct store_client *c, struct store_entry *entry);
 void store_forget_waits(struct store_client *c);
 
-/* session.c */
+/* expiry.c */
 /* The client names a key to write it, and joins its session. *names is the list for a name that will be added. */
 int store_join(struct store_client *c, struct slice key, struct chain **names, struct err *e);
 /* The client names a key to read it, and joins its session if that exists. */

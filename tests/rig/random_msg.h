@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "proto/fields.h"
+#include "proto/codec.h"
 #include "proto/msg.h"
 
 struct random_msg {

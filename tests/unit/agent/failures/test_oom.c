@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/failures/oom.c and oom_watch.c: out of memory or another SIGKILL, from counters and logs of the test. */
+/* agent/failures/oom.c: out of memory or another SIGKILL, from counters and logs of the test. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/failures/oom.h"
-#include "agent/failures/oom_watch.h"
 #include "common/mem.h"
 
 static void test_cgroup(void **state) {

@@ -14,7 +14,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
-#include "agent/store/ready.h"
 #include "common/net/socket.h"
 #include "tests/rig/unit.h"
 

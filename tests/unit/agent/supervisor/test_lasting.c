@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures that no restart can mend are distinguished from others. */
 
-#include "agent/supervisor/lasting.h"
+#include "agent/supervisor/internal.h"
 #include "tests/rig/unit.h"
 
 static void check(enum lasting want, int code, const char *text, const char *error) {

@@ -9,7 +9,7 @@
  * expanded in. Rows use designated initialisers, and tables end with an empty row, so that a message without fields has
  * a table too. */
 
-#include "proto/fields.h"
+#include "proto/codec.h"
 
 const char field_empty[1] = "";
 

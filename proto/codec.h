@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef PROTO_FIELDS_H
-#define PROTO_FIELDS_H
+#ifndef PROTO_CODEC_H
+#define PROTO_CODEC_H
 
 /* For proto and its tests only: the lists of msg.h as tables, and the one codec that runs over them. */
 

@@ -15,10 +15,10 @@
  * rdzv-trainer's 64 and 65 (sysexits.h: usage, bad data) are our own, and true in any round. Every other failure is
  * tried again. So is each of a foreign program that has worked before: the caller asks in the first round alone. */
 
-#include "agent/supervisor/lasting.h"
-#include "common/exit_codes.h"
+#include "agent/supervisor/internal.h"
 
 #include <string.h>
+#include "common/exit_codes.h"
 
 enum { EXIT_BAD_DATA = 65, EXIT_PYTHON_USAGE = 2, EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
 
