@@ -112,7 +112,7 @@ static void leave_death_report(struct session *s) {
   union socket_address peer = {0};
   const struct bytes *b = s->death_report;
   if (b && !link_peer(s->link, &peer)) return;
-  round_death_report(s->round, &peer.any, b ? address_size(&peer) : 0, s->o->key, b);
+  round_death_report(s->round, &peer.any, b ? socket_address_size(&peer) : 0, s->o->key, b);
 }
 
 /* In a channel the guard sends frames. Without a key it gets all the bytes that it is to send, the preface first. */

@@ -32,15 +32,6 @@ static int begins_with(const void *data, size_t len, const char *word, size_t n)
   return len >= n;
 }
 
-static enum frame_protocol detect_http(const void *data, size_t len) {
-  static const char *const methods[] = {"GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "OPTIONS "};
-  for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
-    int r = begins_with(data, len, methods[i], strlen(methods[i]));
-    if (r >= 0) return r ? FRAME_PROTOCOL_HTTP : FRAME_PROTOCOL_MORE;
-  }
-  return FRAME_PROTOCOL_UNKNOWN;
-}
-
 enum frame_protocol frame_detect(const void *data, size_t len) {
   if (len == 0) return FRAME_PROTOCOL_MORE;
   int r = begins_with(data, len, frame_preface, 4); /* this side also refuses other versions by name */
@@ -48,7 +39,11 @@ enum frame_protocol frame_detect(const void *data, size_t len) {
   r = begins_with(data, len, "\x00\xce\xf7\x85\x3c", 5);
   if (r >= 0) return r ? FRAME_PROTOCOL_C10D : FRAME_PROTOCOL_MORE;
   if (*(const unsigned char *)data <= 11) return FRAME_PROTOCOL_C10D_OLD;
-  return detect_http(data, len);
+  static const char *const methods[] = {"GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "OPTIONS "};
+  for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
+    if ((r = begins_with(data, len, methods[i], strlen(methods[i]))) >= 0)
+      return r ? FRAME_PROTOCOL_HTTP : FRAME_PROTOCOL_MORE;
+  return FRAME_PROTOCOL_UNKNOWN;
 }
 
 const char *frame_protocol_name(enum frame_protocol p) {

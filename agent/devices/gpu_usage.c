@@ -93,13 +93,6 @@ void gpus_finish(struct gpus *g) {
   *g = (struct gpus){0};
 }
 
-void gpus_copy(struct gpus *to, const struct gpus *from) {
-  *to = (struct gpus){.n = from->n};
-  if (from->n == 0) return;
-  to->v = xcalloc((size_t)from->n, sizeof *to->v);
-  memcpy(to->v, from->v, (size_t)from->n * sizeof *to->v);
-}
-
 int gpus_find(const struct gpus *g, const char *uuid) {
   size_t n = strlen(uuid);
   for (int i = 0; n > 0 && i < g->n; i++) {

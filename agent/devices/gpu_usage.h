@@ -50,7 +50,6 @@ struct gpus {
  * answer. With a sentence each; *g is then empty. */
 int gpus_parse(const char *text, size_t len, struct gpus *g, struct err *e);
 void gpus_finish(struct gpus *g);
-void gpus_copy(struct gpus *to, const struct gpus *from);
 
 /* Its index; -1: none. By UUID, which may be shortened as CUDA allows, or that of a part. */
 int gpus_find(const struct gpus *g, const char *uuid);

@@ -115,15 +115,6 @@ static bool read_events(const struct oom_watch *w, const struct oom_mark *m, str
   return m->cgroup[0] && read_in(w, m, "memory.events", text, sizeof(text)) && oom_events_parse(e, text);
 }
 
-/* Its own descriptor begins where the log ends now. */
-static int open_log(const char *kmsg) {
-  struct stat st;
-  if (!kmsg && (stat("/proc/self/ns/pid", &st) || st.st_ino != FIRST_PID_NAMESPACE)) return -1;
-  int fd = open(kmsg ? kmsg : "/dev/kmsg", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd >= 0) lseek(fd, 0, SEEK_END);
-  return fd;
-}
-
 /* A record a read. EPIPE: some were lost, and it goes on. */
 static void read_log(struct oom_watch *w) {
   char record[RECORD_MAX];
@@ -153,26 +144,13 @@ void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
   if (!read_events(w, m, &m->before)) m->cgroup[0] = '\0';
 }
 
-static const struct oom_log *logged(struct oom_watch *w, pid_t pid) {
-  read_log(w);
-  for (size_t i = 0; i < KILLS_KEPT; i++)
-    if (w->kills[i].pid == pid) return &w->kills[i];
-  return NULL;
-}
-
-/* The same kill must not explain another death in that cgroup. */
-static void take_one(struct oom_watch *w, const struct oom_mark *of, bool limit) {
-  for (struct oom_mark *m = w->marks; of->cgroup[0] && m; m = m->next)
-    if (strcmp(m->cgroup, of->cgroup) == 0) {
-      m->before.kills++;
-      m->before.oom += limit;
-    }
-}
-
 const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t pid) {
   struct oom_events now;
   uint64_t limit = 0;
-  const struct oom_log *kill = pid > 0 ? logged(w, pid) : NULL;
+  const struct oom_log *kill = NULL;
+  if (pid > 0) read_log(w);
+  for (size_t i = 0; pid > 0 && i < KILLS_KEPT && !kill; i++)
+    if (w->kills[i].pid == pid) kill = &w->kills[i];
   if (kill) {
     limit = kill->limit;
     oom_text(kill->cgroup, limit, w->text);
@@ -183,7 +161,12 @@ const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t 
   } else {
     return NULL;
   }
-  take_one(w, m, limit > 0);
+  /* The same kill must not explain another death in that cgroup. */
+  for (struct oom_mark *other = w->marks; m->cgroup[0] && other; other = other->next)
+    if (strcmp(other->cgroup, m->cgroup) == 0) {
+      other->before.kills++;
+      other->before.oom += limit > 0;
+    }
   return w->text;
 }
 
@@ -191,7 +174,10 @@ struct oom_watch *oom_watch_create(const char *proc, const char *cgroups, const 
   struct oom_watch *w = xcalloc(1, sizeof(*w));
   w->proc = xstrdup(proc ? proc : "/proc");
   w->root = xstrdup(cgroups ? cgroups : "/sys/fs/cgroup");
-  w->kmsg = open_log(kmsg);
+  struct stat st;
+  bool ours = stat("/proc/self/ns/pid", &st) == 0 && st.st_ino == FIRST_PID_NAMESPACE; /* the pids in the log */
+  w->kmsg = kmsg || ours ? open(kmsg ? kmsg : "/dev/kmsg", O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  if (w->kmsg >= 0) lseek(w->kmsg, 0, SEEK_END);
   return w;
 }
 

@@ -93,24 +93,15 @@ static void end_talk(struct talk *t) {
 }
 
 static struct talk *begin_talk(struct collecting *c, enum talk_kind kind, const struct ipaddr *addr, uint16_t port) {
-  union socket_address a = {.room = {0}};
+  union socket_address a = socket_address_make(addr, port);
   struct talk *t = NULL;
   for (size_t i = 0; i < c->n && !t; i++)
     if (c->talks[i].fd < 0) t = &c->talks[i];
   if (!t && c->n == TALKS_MAX) return NULL;
   if (!t) t = &c->talks[c->n++];
-  *t = (struct talk){.kind = kind,
-                     .fd =
-                         socket(addr->family == 4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-  if (addr->family == 4) {
-    a.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
-    memcpy(&a.v4.sin_addr, addr->bytes, 4);
-  } else {
-    a.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    memcpy(&a.v6.sin6_addr, addr->bytes, 16);
-  }
-  socklen_t len = addr->family == 4 ? sizeof a.v4 : sizeof a.v6;
-  if (t->fd < 0 || connect(t->fd, &a.any, len) == 0 || errno == EINPROGRESS) return t->fd < 0 ? NULL : t;
+  *t = (struct talk){.kind = kind, .fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  if (t->fd < 0) return NULL;
+  if (connect(t->fd, &a.any, socket_address_size(&a)) == 0 || errno == EINPROGRESS) return t;
   end_talk(t);
   return NULL;
 }
@@ -154,15 +145,10 @@ static void hear_ras(struct collecting *c, struct talk *t) {
   if (t->ras.step == RAS_GREETS) return;
   c->a->has_ras = true;
   c->ras_next_ms = UINT64_MAX;
-  if (c->q->node_rank >= EVIDENCE_ASKERS) {
-    c->ras_over = true;
-    c->ras_next_ms = UINT64_MAX;
-    for (size_t i = 0; i < c->n; i++)
-      if (c->talks[i].fd >= 0 && c->talks[i].kind == TALK_RAS) end_talk(&c->talks[i]);
-    return;
-  }
+  c->ras_over = c->ras_over || c->q->node_rank >= EVIDENCE_ASKERS;
   for (size_t i = 0; i < c->n; i++)
-    if (&c->talks[i] != t && c->talks[i].fd >= 0 && c->talks[i].kind == TALK_RAS) end_talk(&c->talks[i]);
+    if (c->talks[i].fd >= 0 && c->talks[i].kind == TALK_RAS && (c->ras_over || &c->talks[i] != t))
+      end_talk(&c->talks[i]);
 }
 
 static void close_ras(struct collecting *c, struct talk *t) {

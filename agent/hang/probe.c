@@ -264,22 +264,17 @@ static void start_next(struct probe *p) {
   if (!p->tool) finish_probe(p, true);
 }
 
-static char *find_tool(bool python) {
-  static const char *const names[] = {"py-spy", "eu-stack", "gdb"};
-  char *path = NULL;
-  for (size_t i = python ? 0 : 1; i < sizeof(names) / sizeof(*names) && !path; i++)
-    path = command_find(names[i], getenv("PATH"), NULL);
-  return path;
-}
-
 /* Facts. ----------------------------------------------------------------------------------------------------------- */
 
 /* In the pool. */
 static void do_reading(uv_work_t *work) {
+  static const char *const names[] = {"py-spy", "eu-stack", "gdb"}; /* the first is for Python alone */
   struct reading *r = work->data;
   for (size_t i = 0; i < r->n; i++) probe_read(r->pids[i], &r->facts[i]);
   for (size_t i = 0; r->stacks && i < r->n && i < PROBE_TOOLS_MAX; i++)
-    if (r->facts[i].state && !strchr("ZXD", r->facts[i].state)) r->tools[i] = find_tool(r->facts[i].python);
+    for (size_t t = r->facts[i].python ? 0 : 1; t < 3 && !r->tools[i]; t++)
+      if (r->facts[i].state && !strchr("ZXD", r->facts[i].state))
+        r->tools[i] = command_find(names[t], getenv("PATH"), NULL);
 }
 
 static void on_reading_done(uv_work_t *work, int status) {

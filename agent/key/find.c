@@ -57,13 +57,6 @@ static int find_socket(const struct agent_key_job *job) {
   return fstat((int)fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (int)fd : -1;
 }
 
-static int ask_hydra(const struct agent_key_job *job, int fd, struct key *key, struct err *e) {
-  int64_t patience = job->options->join_timeout_ms;
-  uint32_t deadline_ms = patience > 0 && patience < UINT32_MAX ? (uint32_t)patience : UINT32_MAX;
-  *job->pmi = (struct pmi){.fd = fd, .rank = job->cluster->index.number, .agents = job->cluster->agents.number};
-  return pmi_share_key(job->pmi, deadline_ms, key, e);
-}
-
 /* A key of one start of mpiexec is of no use at a daemon that was there before: an endpoint that was given may be such
  * a daemon's. */
 static int find_launcher(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
@@ -74,10 +67,13 @@ static int find_launcher(const struct agent_key_job *job, struct key **key, stru
   if (!job->cluster->by_mpirun || !o->from.endpoint || o->hosting == HOST_NEVER) return 0;
   open_mpi = open_mpi && job->open_mpi;
   if (!open_mpi && fd < 0) return 0;
-  if (open_mpi)
+  if (open_mpi) {
     found = *job->open_mpi;
-  else if (!job->look)
-    rc = ask_hydra(job, fd, &found, e);
+  } else if (!job->look) {
+    int64_t patience = o->join_timeout_ms;
+    *job->pmi = (struct pmi){.fd = fd, .rank = job->cluster->index.number, .agents = job->cluster->agents.number};
+    rc = pmi_share_key(job->pmi, patience > 0 && patience < UINT32_MAX ? (uint32_t)patience : UINT32_MAX, &found, e);
+  }
   if (rc) return rc;
   *from = (struct key_origin){.kind = KEY_SOURCE_RANDOM};
   snprintf(from->text, sizeof(from->text), "%s", open_mpi ? "random, of mpirun" : "random, by mpiexec (PMI)");

@@ -69,14 +69,6 @@ static int open_pipe(int *ours, int *theirs, bool they_write) {
   return lift(theirs);
 }
 
-static int open_talk(int *ours, int *theirs) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return -errno;
-  *ours = pair[0];
-  *theirs = pair[1];
-  return lift(theirs);
-}
-
 static int open_ends(const struct daemon_process_options *o, struct daemon_process *p, struct ends *c, struct err *e) {
   int rc = open_pipe(&p->ready, &c->fd[FD_READY], true);
   if (rc == 0) rc = open_pipe(&p->owner, &c->fd[FD_OWNER], false);
@@ -84,7 +76,12 @@ static int open_ends(const struct daemon_process_options *o, struct daemon_proce
   if (o->log_file) *err = open(o->log_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (rc == 0) rc = *err >= 0 ? lift(err) : open_pipe(&p->err, err, true);
   if (rc == 0 && o->listen_fd >= 0 && (*listen = fcntl(o->listen_fd, F_DUPFD_CLOEXEC, FD_ABOVE)) < 0) rc = -errno;
-  if (rc == 0 && o->talks) rc = open_talk(&p->talk, &c->fd[FD_TALK]);
+  int pair[2];
+  if (rc == 0 && o->talks && (rc = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) ? -errno : 0) == 0) {
+    p->talk = pair[0];
+    c->fd[FD_TALK] = pair[1];
+    rc = lift(&c->fd[FD_TALK]);
+  }
   if (rc) return err_sys(e, rc, "no descriptors for rdzvd");
   if (!o->key) return 0;
   *key = rc = key_pipe(o->key, o->key_source, e);

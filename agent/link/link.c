@@ -134,7 +134,7 @@ static void add_address(struct address_list *list, const char *addr, uint16_t po
   union socket_address a = {.room = {0}};
   if ((strchr(addr, ':') ? uv_ip6_addr(addr, port, &a.v6) : uv_ip4_addr(addr, port, &a.v4)) != 0) return;
   for (size_t i = 0; i < list->n; i++)
-    if (memcmp(&list->v[i], &a, address_size(&a)) == 0) return;
+    if (memcmp(&list->v[i], &a, socket_address_size(&a)) == 0) return;
   list->v[list->n++] = a;
 }
 
@@ -178,7 +178,7 @@ static void prefer_last(struct link *l) {
   struct address_list *list = &l->to->addresses;
   for (size_t i = 1; l->has_last_peer && i < list->n; i++) {
     union socket_address a = list->v[i];
-    if (memcmp(&a, &l->last_peer, address_size(&a)) != 0) continue;
+    if (memcmp(&a, &l->last_peer, socket_address_size(&a)) != 0) continue;
     memmove(&list->v[1], &list->v[0], i * sizeof(a));
     list->v[0] = a;
     return;
@@ -501,7 +501,7 @@ static void be_up(struct link *l) {
   bool again = l->again; /* with MUNGE's key: the owner knows */
   l->again = false;
   if (again) return;
-  bool moved = l->has_home && memcmp(&l->home, &l->last_peer, address_size(&l->home)) != 0;
+  bool moved = l->has_home && memcmp(&l->home, &l->last_peer, socket_address_size(&l->home)) != 0;
   l->o.cb->on_up(l->o.ctx, moved);
 }
 

@@ -59,16 +59,11 @@ static void on_found(uv_getaddrinfo_t *req, int status, struct addrinfo *list) {
   free(r);
 }
 
-static bool find_numeric(const struct endpoint *ep, struct address_list *found) {
-  *found = (struct address_list){.n = 1};
-  return uv_ip4_addr(ep->host, ep->port, &found->v[0].v4) == 0 ||
-         (ipaddr_parse(ep->host).family && uv_ip6_addr(ep->host, ep->port, &found->v[0].v6) == 0);
-}
-
 struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const struct resolve_words *words,
                               resolve_fn fn, void *ctx) {
-  struct address_list found;
-  if (find_numeric(ep, &found)) {
+  struct address_list found = {.n = 1};
+  bool v4 = uv_ip4_addr(ep->host, ep->port, &found.v[0].v4) == 0;
+  if (v4 || (ipaddr_parse(ep->host).family && uv_ip6_addr(ep->host, ep->port, &found.v[0].v6) == 0)) {
     fn(ctx, &found, NULL);
     return NULL;
   }
@@ -103,10 +98,6 @@ void address_text(const union socket_address *a, char out[ADDR_MAX + 1]) {
   else
     uv_ip4_name(&a->v4, text, sizeof(text));
   snprintf(out, ADDR_MAX + 1, "%s", text);
-}
-
-socklen_t address_size(const union socket_address *a) {
-  return a->any.sa_family == AF_INET6 ? sizeof(a->v6) : sizeof(a->v4);
 }
 
 bool address_is_local(const union socket_address *a) {

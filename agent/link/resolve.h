@@ -38,7 +38,6 @@ void resolve_cancel(struct resolve *r); /* fn is no longer called; NULL is fine 
 
 bool address_is_local(const union socket_address *a);                     /* an address of this machine */
 void address_text(const union socket_address *a, char out[ADDR_MAX + 1]); /* numeric, no port */
-socklen_t address_size(const union socket_address *a);
 
 /* Addresses of names, before there is a loop: --local-addr and --endpoint. */
 

@@ -44,15 +44,6 @@ static int make_directories(const char *dir) {
   return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }
 
-static int random_letters(char out[RANDOM_LETTERS + 1]) {
-  static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
-  unsigned char bytes[RANDOM_LETTERS];
-  if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) return -errno;
-  for (size_t i = 0; i < RANDOM_LETTERS; i++) out[i] = letters[bytes[i] % 32];
-  out[RANDOM_LETTERS] = '\0';
-  return 0;
-}
-
 static int make_run(struct log_dir *d, const char *place, const char *run_id) {
   char full[PATH_MAX]; /* a worker may change its folder before it writes */
   if (!realpath(place, full)) return -errno;
@@ -60,10 +51,15 @@ static int make_run(struct log_dir *d, const char *place, const char *run_id) {
   output_file_name(run_id, &name);
   int rc = -EEXIST;
   for (int i = 0; i < TRIES && rc == -EEXIST; i++) {
-    char letters[RANDOM_LETTERS + 1];
-    if ((rc = random_letters(letters))) break;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
+    char random[RANDOM_LETTERS + 1] = "";
+    if (getrandom(random, RANDOM_LETTERS, 0) != RANDOM_LETTERS) {
+      rc = -errno;
+      break;
+    }
+    for (size_t k = 0; k < RANDOM_LETTERS; k++) random[k] = letters[(unsigned char)random[k] % 32];
     free(d->dir);
-    d->dir = xasprintf("%s/%s_%s", full, buf_text(&name), letters);
+    d->dir = xasprintf("%s/%s_%s", full, buf_text(&name), random);
     rc = mkdir(d->dir, 0777) ? -errno : 0;
   }
   buf_finish(&name);

@@ -713,22 +713,18 @@ void relay_destroy(struct relay *r, uint32_t deadline_ms) {
   relay_free(r);
 }
 
-static int make_pipe(int *read_end, int *write_end) {
-  int p[2];
-  if (pipe2(p, O_CLOEXEC)) return -errno;
-  fcntl(p[0], F_SETFL, O_NONBLOCK);
-  *read_end = p[0];
-  *write_end = p[1];
-  return 0;
-}
-
 /* The two ends of a stream. */
 static int make_ends(const struct relay *r, struct stream *s, bool needs_pty, int *write_end) {
   int own = s->is_err ? r->o.err : r->o.out, other = s->is_err ? r->o.out : r->o.err;
   int rc = s->pty ? pty_open(PTY_OUTPUT, isatty(own) ? own : other, &s->fd, write_end) : 0;
   if (s->pty && (rc == 0 || needs_pty)) return rc;
+  int p[2];
   s->pty = false;
-  return make_pipe(&s->fd, write_end);
+  if (pipe2(p, O_CLOEXEC)) return -errno;
+  fcntl(p[0], F_SETFL, O_NONBLOCK);
+  s->fd = p[0];
+  *write_end = p[1];
+  return 0;
 }
 
 static void stream_init(struct stream *s, struct relay_pipes *p, const struct relay_place *place) {

@@ -217,19 +217,13 @@ struct sdk_head rdzv_head_of(uint16_t type) {
   return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
 }
 
-/* 0; -EAGAIN: no room now; -EPIPE: the connection is broken. */
-static int send_raw(struct rdzv *r, const void *record, size_t size) {
-  for (;;) {
-    if (send(r->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
-    if (errno == EAGAIN || errno == ENOBUFS) return -EAGAIN;
-    if (errno != EINTR) return -EPIPE;
-  }
-}
-
 int rdzv_send_locked(struct rdzv *r, const void *record, size_t size) {
+  ssize_t n = -1;
   if (r->shared.gone) return note_loss(r);
-  int rc = send_raw(r, record, size);
-  return rc == -EPIPE ? note_loss(r) : rc;
+  do n = send(r->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (n < 0 && errno == EINTR);
+  if (n >= 0) return 0;
+  return errno == EAGAIN || errno == ENOBUFS ? -EAGAIN : note_loss(r);
 }
 
 int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline) {

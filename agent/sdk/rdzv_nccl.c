@@ -26,15 +26,6 @@ void rdzv_take_ids(struct rdzv *r, size_t size) {
   memcpy(k->ids, record->ids, (size_t)record->count * RDZV_NCCL_ID_SIZE);
 }
 
-static int ask_for_ids(struct rdzv *r, uint64_t deadline) {
-  struct sdk_ids_wanted want = {.head = rdzv_head_of(SDK_IDS_WANTED), .round = r->is.round};
-  if (r->nccl.asked == r->is.round) return 0;
-  int rc = rdzv_sent(r, rdzv_send_record(r, &want, sizeof(want), deadline), "nccl ids");
-  if (rc) return rc;
-  r->nccl.asked = r->is.round;
-  return 0;
-}
-
 /* Until the ids are there, or it is certain that there will be none. */
 static int wait_for_ids(struct rdzv *r, uint64_t deadline) {
   const struct rdzv_nccl *k = &r->nccl;
@@ -57,7 +48,12 @@ int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_versi
   uint64_t deadline = rdzv_deadline_in(timeout_ms);
   rdzv_heed_flag(r, true);
   if (r->alone) return rdzv_fail(r, -ENOTSUP, "nccl ids: this program runs without an agent; use ncclGetUniqueId");
-  int rc = ask_for_ids(r, deadline);
+  int rc = 0;
+  if (r->nccl.asked != r->is.round) {
+    struct sdk_ids_wanted want = {.head = rdzv_head_of(SDK_IDS_WANTED), .round = r->is.round};
+    rc = rdzv_sent(r, rdzv_send_record(r, &want, sizeof(want), deadline), "nccl ids");
+    if (!rc) r->nccl.asked = r->is.round;
+  }
   if (!rc) rc = wait_for_ids(r, deadline);
   if (rc) return rc;
   size_t size = (size_t)r->nccl.count * RDZV_NCCL_ID_SIZE;

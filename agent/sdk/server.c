@@ -153,13 +153,6 @@ static void refuse(struct worker_conn *c, int code, const char *text, const char
   conn_close(c);
 }
 
-static void want_write(struct worker_conn *c, bool on) {
-  if (c->writing == on) return;
-  struct epoll_event ev = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = c};
-  epoll_ctl(c->of->epoll, EPOLL_CTL_MOD, c->fd, &ev);
-  c->writing = on;
-}
-
 /* False: no room now; another error will be read as the connection's end. */
 static bool send_packet(const struct worker_conn *c, const void *record, size_t size) {
   for (;;) {
@@ -196,7 +189,11 @@ static void flush(struct worker_conn *c) {
   if (c->request_due && !c->welcome_due) c->request_due = !send_packet(c, &q, sizeof(q));
   if (ids_are_due(c) && !c->welcome_due)
     c->ids_due = !send_packet(c, ids, offsetof(struct sdk_ids, ids) + (size_t)ids->count * RDZV_NCCL_ID_SIZE);
-  want_write(c, c->welcome_due || c->request_due || ids_are_due(c));
+  bool due = c->welcome_due || c->request_due || ids_are_due(c);
+  if (c->writing == due) return;
+  struct epoll_event ev = {.events = due ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = c};
+  epoll_ctl(c->of->epoll, EPOLL_CTL_MOD, c->fd, &ev);
+  c->writing = due;
 }
 
 /* Rounds. ---------------------------------------------------------------------------------------------------------- */

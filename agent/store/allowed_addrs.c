@@ -15,27 +15,17 @@ static int by_number(const void *a, const void *b) {
   return ipaddr_compare(a, b);
 }
 
-static size_t count_lines(const char *text, size_t len) {
-  size_t n = 1;
-  for (size_t i = 0; i < len; i++) n += text[i] == '\n';
-  return n;
-}
-
-static struct ipaddr parse_line(const char *text, size_t n) {
-  char one[TEXT_MAX_OF_ONE];
-  if (n >= sizeof one) return (struct ipaddr){0};
-  if (n) memcpy(one, text, n);
-  one[n] = '\0';
-  return ipaddr_parse(one);
-}
-
 void allowed_addrs_init(struct allowed_addrs *g, const char *text, size_t len, const struct ipaddr *more, size_t n) {
+  size_t lines = 1;
+  for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
   g->n = 0;
-  g->v = xcalloc((len ? count_lines(text, len) : 0) + n + 1, sizeof *g->v);
+  g->v = xcalloc(lines + n, sizeof *g->v);
   for (size_t at = 0; at < len;) {
     const char *nl = memchr(text + at, '\n', len - at);
     size_t end = nl ? (size_t)(nl - text) : len;
-    struct ipaddr a = parse_line(text + at, end - at);
+    char one[TEXT_MAX_OF_ONE] = "";
+    if (end - at < sizeof one) memcpy(one, text + at, end - at);
+    struct ipaddr a = ipaddr_parse(one);
     if (a.family) g->v[g->n++] = a;
     at = end + 1;
   }

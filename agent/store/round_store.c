@@ -241,20 +241,8 @@ void round_store_destroy(struct round_store *r) {
 
 enum { TRIES = 8, SOME_PORT = 9 };
 
-static union socket_address to_sockaddr(const struct ipaddr *addr, uint16_t port) {
-  union socket_address a = {.room = {0}};
-  if (addr->family == 4) {
-    a.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
-    memcpy(&a.v4.sin_addr, addr->bytes, 4);
-  } else {
-    a.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    if (addr->family) memcpy(&a.v6.sin6_addr, addr->bytes, 16);
-  }
-  return a;
-}
-
 static int bind_to(const struct ipaddr *addr, uint16_t port, unsigned flags) {
-  union socket_address a = to_sockaddr(addr, port);
+  union socket_address a = socket_address_make(addr, port);
   return socket_bind(&a, flags);
 }
 
@@ -338,7 +326,7 @@ int ready_listen(const struct ipaddr *addr, uint16_t port) {
 /* The kernel's choice of a source may be another address of ours even if this one is ours: the primary one of its
  * interface. */
 struct ipaddr ready_own_towards(const struct ipaddr *addr) {
-  union socket_address port_0 = to_sockaddr(addr, 0), some_port = to_sockaddr(addr, SOME_PORT);
+  union socket_address port_0 = socket_address_make(addr, 0), some_port = socket_address_make(addr, SOME_PORT);
   socklen_t len = addr->family == 4 ? sizeof port_0.v4 : sizeof port_0.v6;
   struct ipaddr own = {0};
   uint16_t port;

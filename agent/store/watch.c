@@ -116,18 +116,14 @@ static bool is_in_nanosleep(pid_t entry) {
   return file_read_text(path, text, sizeof(text)) > 0 && strstr(text, "nanosleep");
 }
 
-static const struct proc *find(const struct proctree *t, pid_t pid) {
-  for (size_t i = 0; i < t->n; i++)
-    if (t->v[i].pid == pid) return &t->v[i];
-  return NULL;
-}
-
 /* The local rank of the worker that p is or descends from; count: none. */
 static uint32_t worker_of(const struct proctree *t, const struct proc *p, const pid_t *pids, uint32_t count) {
   for (int depth = 0; p && depth < DEPTH_MAX; depth++) {
     for (uint32_t i = 0; i < count; i++)
       if (pids[i] > 0 && pids[i] == p->pid) return i;
-    p = find(t, p->ppid);
+    size_t at = 0;
+    while (at < t->n && t->v[at].pid != p->ppid) at++;
+    p = at < t->n ? &t->v[at] : NULL;
   }
   return count;
 }

@@ -24,6 +24,22 @@ void socket_address_read(const union socket_address *a, struct ipaddr *addr, uin
   }
 }
 
+union socket_address socket_address_make(const struct ipaddr *addr, uint16_t port) {
+  union socket_address a = {.room = {0}};
+  if (addr->family == 4) {
+    a.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+    memcpy(&a.v4.sin_addr, addr->bytes, 4);
+  } else {
+    a.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    if (addr->family) memcpy(&a.v6.sin6_addr, addr->bytes, 16);
+  }
+  return a;
+}
+
+socklen_t socket_address_size(const union socket_address *a) {
+  return a->any.sa_family == AF_INET ? sizeof(a->v4) : sizeof(a->v6);
+}
+
 void socket_local(int fd, struct ipaddr *addr, uint16_t *port) {
   union socket_address a = {.room = {0}};
   socklen_t len = sizeof(a);

@@ -21,6 +21,9 @@ union socket_address {
 /* The numeric address and the port, in host order. An IPv4-mapped address is IPv4. Family 0 and port 0: not an internet
  * address. */
 void socket_address_read(const union socket_address *a, struct ipaddr *addr, uint16_t *port);
+/* The reverse. Family 0: the address of all, [::]. */
+union socket_address socket_address_make(const struct ipaddr *addr, uint16_t port);
+socklen_t socket_address_size(const union socket_address *a);
 /* This end of a socket, and the other end of a connection. Family 0 and port 0 if there is none. */
 void socket_local(int fd, struct ipaddr *addr, uint16_t *port);
 void socket_peer(int fd, struct ipaddr *addr, uint16_t *port);

@@ -78,12 +78,6 @@ static const struct opt *find_abbreviated(const struct opts_spec *spec, const ch
   return found;
 }
 
-static const struct opt *find_letter(const struct opts_spec *spec, char letter) {
-  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
-    if (is_letter_alias(row) && row->alias[0] == letter) return row;
-  return NULL;
-}
-
 /* The row of the variable `name` (without its value), if it begins with `prefix`; *ours: it does. */
 static const struct opt *find_variable(const struct opts_spec *spec, bool foreign, const char *name, size_t n,
                                        bool *ours) {
@@ -194,7 +188,9 @@ static int long_option(struct walk *k, struct given_option *w, const char *word,
 /* `p` is at a letter of `word`; a flag may be followed by more of them, all else by its value. */
 static int short_option(struct walk *k, struct given_option *w, const char *word, const char *p, struct err *e) {
   w->by_itself = false;
-  w->row = find_letter(k->spec, *p);
+  w->row = k->spec->table;
+  while (!opt_is_end(w->row) && !(is_letter_alias(w->row) && w->row->alias[0] == *p)) w->row++;
+  if (opt_is_end(w->row)) w->row = NULL;
   snprintf(w->name, sizeof(w->name), "-%c", *p);
   k->letters = "";
   if (!w->row) return refuse_option(k->spec, word, strcspn(word, "="), e);
