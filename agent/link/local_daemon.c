@@ -41,6 +41,7 @@
 #include "agent/link/daemon_process.h"
 #include "agent/link/host_addrs.h"
 #include "common/exit_codes.h"
+#include "common/lines.h"
 #include "common/mem.h"
 #include "common/net/socket.h"
 #include "common/system/clock.h"
@@ -71,7 +72,8 @@ struct life {
   uv_pipe_t ready, owner, err;
   int talk;                    /* a connection to it; -1: none, or taken */
   struct local_daemon *daemon; /* NULL: given up */
-  struct buf port_line, err_line;
+  struct buf port_line;
+  struct lines err_lines;
   char last_line[256];
   uint64_t began_ms;
   int open_handles;
@@ -102,7 +104,7 @@ static void on_life_closed(uv_handle_t *handle) {
   struct life *life = handle->data;
   if (--life->open_handles > 0) return;
   buf_finish(&life->port_line);
-  buf_finish(&life->err_line);
+  lines_finish(&life->err_lines);
   free(life);
 }
 
@@ -139,16 +141,10 @@ static void tell_line(struct life *life, const char *line, size_t n) {
 }
 
 static void take_err(struct life *life, const char *data, size_t n) {
-  buf_append(&life->err_line, data, n);
-  const char *end;
-  while (life->err_line.len && (end = memchr(life->err_line.data, '\n', life->err_line.len))) {
-    size_t len = (size_t)(end - life->err_line.data);
-    tell_line(life, life->err_line.data, len);
-    buf_consume(&life->err_line, len + 1);
-  }
-  if (life->err_line.len < LINE_MAX_LEN) return;
-  tell_line(life, life->err_line.data, life->err_line.len);
-  buf_clear(&life->err_line);
+  const char *line;
+  size_t len;
+  lines_feed(&life->err_lines, data, n);
+  while (lines_next(&life->err_lines, &line, &len)) tell_line(life, line, len);
 }
 
 static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
@@ -229,7 +225,10 @@ static void end_life(struct local_daemon *d, int how) {
   ssize_t n;
   if (uv_fileno((uv_handle_t *)&life->err, &fd) == 0) {
     while ((n = read(fd, room, sizeof(room))) > 0) take_err(life, room, (size_t)n);
-    if (life->err_line.len) take_err(life, "\n", 1);
+    const char *rest;
+    size_t len;
+    lines_peek(&life->err_lines, &rest, &len);
+    if (len) take_err(life, "\n", 1);
   }
   const char *file = life->daemon->o.log_file;
   const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
@@ -301,13 +300,6 @@ static void on_daemon_timer(uv_timer_t *timer) {
 
 /* Starting. -------------------------------------------------------------------------------------------------------- */
 
-/* "[::]" includes IPv4, but needs a kernel with IPv6. */
-static bool has_ipv6(void) {
-  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd >= 0) close(fd);
-  return fd >= 0;
-}
-
 static void adopt_pipe(struct life *life, uv_pipe_t *pipe, int fd) {
   uv_pipe_init(life->daemon->o.loop, pipe, 0);
   pipe->data = life;
@@ -318,6 +310,7 @@ static void adopt_pipe(struct life *life, uv_pipe_t *pipe, int fd) {
 static void adopt(struct local_daemon *d, const struct daemon_process *p) {
   struct life *life = xcalloc(1, sizeof(*life));
   life->daemon = d;
+  lines_init(&life->err_lines, LINE_MAX_LEN);
   life->pid = p->pid;
   life->open_handles = 4;
   life->talk = p->talk;
@@ -339,7 +332,9 @@ static void adopt(struct local_daemon *d, const struct daemon_process *p) {
 
 /* --listen: heap. */
 static char *listen_text(const struct local_daemon_options *o, uint16_t port) {
-  const char *host = o->loopback ? host_loopback() : o->host ? o->host : has_ipv6() ? "::" : "0.0.0.0";
+  int six = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0); /* "[::]" includes IPv4, but needs a kernel with IPv6 */
+  if (six >= 0) close(six);
+  const char *host = o->loopback ? host_loopback() : o->host ? o->host : six >= 0 ? "::" : "0.0.0.0";
   bool v6 = strchr(host, ':') != NULL;
   return xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(o->port ? o->port : port));
 }

@@ -125,7 +125,7 @@ struct reports {
   int64_t last_seq;
 };
 
-/* The round's end on this node: round.c, slow_stop.c. */
+/* The round's end on this node: round.c. */
 struct stopping {
   enum stop_reason reason;
   uint64_t begun_ms; /* when the trees were told to stop */
@@ -349,11 +349,11 @@ void sup_forming_destroy(struct supervisor *s);
 void sup_forming_tick(struct supervisor *s);
 uint64_t sup_forming_deadline(const struct supervisor *s);
 
-/* orphan.c */
+/* fence.c: without a daemon for long */
 void sup_orphan_tick(struct supervisor *s);
 uint64_t sup_orphan_deadline(const struct supervisor *s);
 
-/* slow_stop.c */
+/* round.c: workers that have not stopped yet */
 void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were told to stop, once or again */
 void sup_wait_tick(struct supervisor *s);
 uint64_t sup_wait_deadline(const struct supervisor *s);

@@ -15,13 +15,13 @@
  * So a daemon that was killed in the middle learns everything again. Everything that the daemon sends about a round
  * carries a token; another token is another round.
  *
- * The files: connection.c the connection and heartbeats; fence.c fencing; follow_daemon.c which daemon is followed;
- * which_daemon_next.c where it may be; promise.c what another daemon must know of the last round; orphan.c a daemon
- * that is away for long; round.c the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c
- * leaving; forming.c the nodes that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay
- * for the next round; progress.c how far workers are; hang_decision.c workers that make no progress; ids.c the round's
- * NCCL ids; user_log.c the lines for the user; summary.c a line for the service manager; lasting_failure.c failures that a
- * restart cannot mend. */
+ * The files: connection.c the connection and heartbeats; fence.c fencing, and a daemon that is away for long;
+ * follow_daemon.c which daemon is followed; which_daemon_next.c where it may be; promise.c what another daemon must
+ * know of the last round; round.c the round, its workers and reports, and workers that do not stop; prepare.c a
+ * checkpoint before a planned end; end.c leaving; forming.c the nodes that are missing; park.c the workers that stay
+ * for the next round; progress.c how far workers are; hang_decision.c workers that make no progress; ids.c the
+ * round's NCCL ids; user_log.c the lines for the user; summary.c a line for the service manager; lasting_failure.c
+ * failures that a restart cannot mend. */
 
 #include "agent/supervisor/internal.h"
 
