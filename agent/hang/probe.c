@@ -406,54 +406,26 @@ static size_t read_file(pid_t pid, pid_t tid, const char *file, char *text, size
   return n > 0 ? (size_t)n : 0;
 }
 
-static const char *call_name(long number) {
 #define CALL(name)                                                                                                     \
-  case SYS_##name: return #name
-  switch (number) {
-    CALL(read);
-    CALL(write);
-    CALL(readv);
-    CALL(writev);
-    CALL(pread64);
-    CALL(pwrite64);
-    CALL(openat);
-    CALL(close);
-    CALL(ioctl);
-    CALL(fsync);
-    CALL(flock);
-    CALL(fcntl);
-    CALL(nanosleep);
-    CALL(clock_nanosleep);
-    CALL(futex);
-    CALL(ppoll);
-    CALL(pselect6);
-    CALL(epoll_pwait);
-    CALL(recvfrom);
-    CALL(recvmsg);
-    CALL(sendto);
-    CALL(sendmsg);
-    CALL(connect);
-    CALL(accept4);
-    CALL(wait4);
-    CALL(waitid);
-    CALL(rt_sigsuspend);
-    CALL(rt_sigtimedwait);
-    CALL(mmap);
-    CALL(munmap);
-    CALL(madvise);
-    CALL(exit_group);
+  { SYS_##name, #name }
+static const struct {
+  long number;
+  const char *name;
+} calls[] = {
+    CALL(read),      CALL(write),           CALL(readv),         CALL(writev),
+    CALL(pread64),   CALL(pwrite64),        CALL(openat),        CALL(close),
+    CALL(ioctl),     CALL(fsync),           CALL(flock),         CALL(fcntl),
+    CALL(nanosleep), CALL(clock_nanosleep), CALL(futex),         CALL(ppoll),
+    CALL(pselect6),  CALL(epoll_pwait),     CALL(recvfrom),      CALL(recvmsg),
+    CALL(sendto),    CALL(sendmsg),         CALL(connect),       CALL(accept4),
+    CALL(wait4),     CALL(waitid),          CALL(rt_sigsuspend), CALL(rt_sigtimedwait),
+    CALL(mmap),      CALL(munmap),          CALL(madvise),       CALL(exit_group),
 #ifdef SYS_poll
-    CALL(poll);
-    CALL(select);
-    CALL(epoll_wait);
-    CALL(pause);
-    CALL(open);
-    CALL(accept);
+    CALL(poll),      CALL(select),          CALL(epoll_wait),    CALL(pause),
+    CALL(open),      CALL(accept),
 #endif
-  default: return NULL;
-  }
+};
 #undef CALL
-}
 
 /* "running", "-1 ...", or the call's number and its arguments. */
 static void read_call(pid_t pid, pid_t tid, char out[PROBE_WHERE_MAX]) {
@@ -462,11 +434,9 @@ static void read_call(pid_t pid, pid_t tid, char out[PROBE_WHERE_MAX]) {
   if (!read_file(pid, tid, "syscall", text, sizeof(text))) return;
   long number = strtol(text, &end, 10);
   if (end == text || number < 0) return;
-  const char *name = call_name(number);
-  if (name)
-    snprintf(out, PROBE_WHERE_MAX, "%s", name);
-  else
-    snprintf(out, PROBE_WHERE_MAX, "system call %ld", number);
+  snprintf(out, PROBE_WHERE_MAX, "system call %ld", number);
+  for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
+    if (calls[i].number == number) snprintf(out, PROBE_WHERE_MAX, "%s", calls[i].name);
 }
 
 static void read_where(pid_t pid, pid_t tid, char state, char out[PROBE_WHERE_MAX]) {

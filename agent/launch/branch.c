@@ -181,17 +181,16 @@ static void on_greeting(struct branch *b, const char *line, size_t len) {
   b->due_ms = UINT64_MAX;
 }
 
-static void on_words(struct branch *b, const char *line, size_t len) {
-  while (len && strchr("\r \t", line[len - 1])) len--;
-  if (!len) return;
-  buf_clear(&b->last);
-  buf_put_escaped(&b->last, line, len, ERR_TEXT_MAX / 2);
-  log_debug("%s: %s", head_host(b), buf_text(&b->last));
-}
-
 static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
   struct branch *b = ctx;
-  if (from == HELPER_ERR) return on_words(b, line, len);
+  if (from == HELPER_ERR) {
+    while (len && strchr("\r \t", line[len - 1])) len--;
+    if (!len) return;
+    buf_clear(&b->last);
+    buf_put_escaped(&b->last, line, len, ERR_TEXT_MAX / 2);
+    log_debug("%s: %s", head_host(b), buf_text(&b->last));
+    return;
+  }
   b->heard_ms = monotonic_ms();
   b->answer_ms = UINT64_MAX;
   if (!b->hello)
@@ -204,14 +203,11 @@ static void on_line(void *ctx, enum helper_stream from, const char *line, size_t
 
 /* Start. ----------------------------------------------------------------------------------------------------------- */
 
-static char **local_argv(void) {
-  static char name[] = "rdzv-agent", launched[] = "--launched";
-  return launch_words_copy((char *const[]){name, launched, NULL});
-}
-
 static int start_helper(struct branch *b, struct err *e) {
   const struct launch_plan *p = b->tree->o.plan;
-  char **argv = b->local ? local_argv() : launch_shell_argv(p, head_host(b));
+  static char name[] = "rdzv-agent", launched[] = "--launched";
+  char **argv =
+      b->local ? launch_words_copy((char *const[]){name, launched, NULL}) : launch_shell_argv(p, head_host(b));
   const struct helper_options o = {
       .loop = b->tree->o.loop,
       .file = b->local ? "/proc/self/exe" : argv[0],

@@ -205,18 +205,6 @@ static void on_gone(struct launch_controller *m, const struct launch_report *r, 
   stop_job(m, code, now_ms);
 }
 
-static void on_ended(struct launch_controller *m, const struct launch_report *r, uint64_t now_ms) {
-  m->last_code = (int)r->code;
-  if (m->ending || !m->left) return;
-  if (r->code == 0) {
-    start_linger(m, now_ms + LAUNCH_LINGER_DONE_MS);
-  } else if ((int64_t)m->left < m->c.need || (m->c.serves && r->index == 0)) {
-    start_linger(m, now_ms + LAUNCH_LINGER_MS);
-  } else {
-    add_log(m, LOG_INFO, "the agent on %s exited with code %" PRId64, m->c.seats[r->index].host, r->code);
-  }
-}
-
 void launch_controller_report(struct launch_controller *m, const struct launch_report *r, uint64_t now_ms) {
   if (r->index >= m->c.n || m->exited) return;
   struct seat_state *s = &m->seats[r->index];
@@ -234,10 +222,18 @@ void launch_controller_report(struct launch_controller *m, const struct launch_r
   if (!s->up && --m->starting == 0) compare_programs(m);
   s->over = true;
   m->left--;
-  if (r->event == LAUNCH_ENDED)
-    on_ended(m, r, now_ms);
-  else
+  if (r->event == LAUNCH_ENDED) {
+    bool needed = (int64_t)m->left < m->c.need || (m->c.serves && r->index == 0);
+    m->last_code = (int)r->code;
+    if (!m->ending && m->left && r->code == 0)
+      start_linger(m, now_ms + LAUNCH_LINGER_DONE_MS);
+    else if (!m->ending && m->left && needed)
+      start_linger(m, now_ms + LAUNCH_LINGER_MS);
+    else if (!m->ending && m->left)
+      add_log(m, LOG_INFO, "the agent on %s exited with code %" PRId64, m->c.seats[r->index].host, r->code);
+  } else {
     on_gone(m, r, now_ms);
+  }
   if (!m->left) exit_with_code(m);
 }
 

@@ -317,20 +317,6 @@ static char *find_folder(char *const *env, struct err *e) {
   return NULL;
 }
 
-static int find_program(struct launch *l, const struct wish *w, struct err *e) {
-  char path[PATH_MAX];
-  ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  l->plan.only_there = w->o.launch_agent != NULL;
-  if (w->o.launch_agent) {
-    l->plan.program = xstrdup(w->o.launch_agent);
-    return 0;
-  }
-  if (n <= 0) return err_sys(e, -errno, "/proc/self/exe");
-  path[n] = '\0';
-  l->plan.program = xstrdup(path);
-  return 0;
-}
-
 /* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
  * distinguished, so a line is logged. */
 static void leave_devices(struct launch *l, char **env) {
@@ -385,23 +371,12 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   if (!names_hosts(w)) leave_devices(l, p->env);
   p->cwd = find_folder(w->env, e);
   if (!p->cwd) return e->code;
-  int rc = find_program(l, w, e);
-  return rc ? rc : make_settings(l, w, e);
-}
-
-static int find_key(struct launch *l, const struct wish *w, struct key_env *env, struct err *e) {
-  const struct agent_key_job job = {
-      .options = &w->o,
-      .cluster = w->c,
-      .env = env,
-      .hosts = l->serves      ? AGENT_KEY_OWN_DAEMON
-               : is_placed(w) ? AGENT_KEY_ANY_DAEMON
-                              : AGENT_KEY_NO_DAEMON,
-      .look = w->o.explain,
-  };
-  int rc = agent_key_find(&job, &l->plan.key, &l->key_origin, e);
-  l->plan.key_source = l->key_origin.kind;
-  return rc;
+  char path[PATH_MAX];
+  p->only_there = w->o.launch_agent != NULL;
+  ssize_t n = p->only_there ? 0 : readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (!p->only_there && n <= 0) return err_sys(e, -errno, "/proc/self/exe");
+  p->program = p->only_there ? xstrdup(w->o.launch_agent) : xstrndup(path, (size_t)n);
+  return make_settings(l, w, e);
 }
 
 int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,
@@ -423,7 +398,19 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
     take_seats(l, &hosts);
     rc = fill_plan(l, &w, e);
   }
-  if (rc == 0) rc = find_key(l, &w, key_env, e);
+  if (rc == 0) {
+    const struct agent_key_job job = {
+        .options = &w.o,
+        .cluster = c,
+        .env = key_env,
+        .hosts = l->serves       ? AGENT_KEY_OWN_DAEMON
+                 : is_placed(&w) ? AGENT_KEY_ANY_DAEMON
+                                 : AGENT_KEY_NO_DAEMON,
+        .look = w.o.explain,
+    };
+    rc = agent_key_find(&job, &l->plan.key, &l->key_origin, e);
+    l->plan.key_source = l->key_origin.kind;
+  }
   if (rc == 0) {
     /* The environment of the first host's agent. If that is another host, its own variables are unknown; they are not
      * settings. */

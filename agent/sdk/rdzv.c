@@ -74,22 +74,16 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   }
 }
 
-static struct rdzv *create(void) {
+int rdzv_init(struct rdzv **out, int timeout_ms) {
+  const char *name = getenv("RDZV_AGENT_SOCKET");
   static atomic_uint last;
   struct rdzv *r = calloc(1, sizeof(*r));
-  if (!r) return NULL;
+  if (!r) return rdzv_fail(NULL, -ENOMEM, "out of memory");
   r->number = atomic_fetch_add(&last, 1) + 1;
   r->fd = r->conn.fd = -1;
   r->pid = getpid();
   r->forks = rdzv_forks();
   pthread_mutex_init(&r->shared.lock, NULL);
-  return r;
-}
-
-int rdzv_init(struct rdzv **out, int timeout_ms) {
-  const char *name = getenv("RDZV_AGENT_SOCKET");
-  struct rdzv *r = create();
-  if (!r) return rdzv_fail(NULL, -ENOMEM, "out of memory");
   int rc = 0;
   if (!name || !*name) {
     r->alone = true;

@@ -56,27 +56,19 @@ static struct slice text(const char *s) {
 
 /* Names ------------------------------------------------------------------------------------------------------------ */
 
-/* *before: how often the name has been used. -ENOMEM. */
-static int count_call(struct rdzv *r, bool barrier, const char *name, unsigned *before) {
-  struct rdzv_name *n = r->names;
-  while (n && (n->barrier != barrier || strcmp(n->name, name) != 0)) n = n->next;
-  if (!n) {
-    n = calloc(1, sizeof(*n) + strlen(name) + 1);
-    if (!n) return rdzv_store_fail(r, -ENOMEM, "out of memory");
-    n->barrier = barrier;
-    strcpy(n->name, name);
-    n->next = r->names;
-    r->names = n;
-  }
-  *before = n->calls++;
-  return 0;
-}
-
 static int make_keys(struct meeting *m) {
   const char *kind = m->all ? "exchange" : "barrier";
-  unsigned before = 0;
-  int rc = count_call(m->r, !m->all, m->name, &before);
-  if (rc) return rc;
+  struct rdzv_name *n = m->r->names;
+  while (n && (n->barrier != !m->all || strcmp(n->name, m->name) != 0)) n = n->next;
+  if (!n) {
+    n = calloc(1, sizeof(*n) + strlen(m->name) + 1);
+    if (!n) return rdzv_store_fail(m->r, -ENOMEM, "out of memory");
+    n->barrier = !m->all;
+    strcpy(n->name, m->name);
+    n->next = m->r->names;
+    m->r->names = n;
+  }
+  unsigned before = n->calls++;
   snprintf(m->values, KEY_ROOM, "/rdzv.%s/%s/%u/values", kind, m->name, before);
   snprintf(m->count, KEY_ROOM, "/rdzv.%s/%s/%u/count", kind, m->name, before);
   if (before == 0) return 0;
