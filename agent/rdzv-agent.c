@@ -41,6 +41,7 @@
 #include "agent/options/interpreter.h"
 #include "agent/options/options.h"
 #include "agent/options/site_conf.h"
+#include "agent/output/logs_specs.h"
 #include "agent/place.h"
 #include "agent/session.h"
 #include "agent/terminal/front.h"
@@ -209,6 +210,14 @@ static int check_local_rank(struct agent_options *o, char *const *env, struct er
       "--pass-local-rank is for a Python script or module, but %s is a program: add '--local-rank=${local_rank}' to "
       "its arguments",
       o->command ? o->words[0] : "rdzv-trainer");
+}
+
+static int check_logs_specs(const struct agent_options *o, char *const *env, struct err *e) {
+  if (!o->torch.logs_specs) return 0;
+  char *name = xstrdup(o->torch.logs_specs);
+  int rc = logs_specs_check(command_line_python(o, env), "--logs-specs", name, e);
+  free(name);
+  return rc;
 }
 
 /* The workers' argv on the heap, without its words, except the trainer's name. NULL: *code is the exit code, *e the
@@ -491,7 +500,7 @@ int main(int argc, char **argv) {
   follow_mpirun(&id.cluster);
   if (find_identity(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
-  if (check_local_rank(&o, env, &e)) return fail(code, &e);
+  if (check_local_rank(&o, env, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
   if (!o.explain && !user_is_known(geteuid()))
     return fail(EXIT_CODE_SYSTEM,
                 (err_set(&e, -EPERM,

@@ -343,6 +343,7 @@ static void note_misplaced(struct settling *s) {
   }
 }
 
+/* Only Python knows its packages, so the agent checks a name that is not empty later. */
 static int settle_logs_specs(struct settling *s, struct err *e) {
   if (!s->o->torch.logs_specs || *s->o->torch.logs_specs) return 0;
   return err_set(e, -EINVAL, "%s is empty: give a name, or remove it", options_spelling_of(s, "logs-specs"));

@@ -10,7 +10,8 @@
  *     relay.c      workers' output from their pipes to the terminal and files, in a thread of its own
  *     sink.c       the relay's terminal
  *     log_sink.c   the agent's own log lines
- *     log_dir.c    the folder of a run */
+ *     log_dir.c    the folder of a run
+ *     logs_specs.c  --logs-specs */
 
 #include <stdbool.h>
 #include <stdint.h>

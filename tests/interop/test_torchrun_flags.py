@@ -374,6 +374,7 @@ def test_mixtures(part, monkeypatch, tmp_path):
     (["--node-rank", "x", "x.py"], {}),
     (["--rdzv-conf", "join_timeout", "x.py"], {}),
     (["--rdzv-conf", "=1", "x.py"], {}),
+    (["--logs-specs", "no_such_specs", "x.py"], {}),
     (["--logs_specs=", "x.py"], {}),
     (["--no-python", "-m", "x.py"], {}),
     (["-m"], {}),
@@ -416,6 +417,21 @@ def test_a_value_without_effect(conf, monkeypatch, tmp_path):
     assert f"--rdzv-conf {key} has no effect: it applies to --rdzv-backend static" in done.stderr, done
     refused = agent(["--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "node1:1", "--rdzv-conf", conf, "train.py"], {})
     assert refused.returncode == 64 and key in refused.stderr and len(refused.stderr.splitlines()) == 1, refused
+
+
+def test_logs_specs_of_an_installed_package(monkeypatch, tmp_path):
+    """Python's own list of entry points decides, as for torchrun."""
+    monkeypatch.chdir(tmp_path)
+    info = tmp_path / "specs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: specs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torchrun.logs_specs]\nmine = torch.distributed.elastic.multiprocessing:DefaultLogsSpecs\n")
+    env = {"PYTHONPATH": str(tmp_path)}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert torchrun(["--logs-specs", "mine", "x.py"], env, monkeypatch)
+    done = agent(["--logs-specs", "mine", "x.py"], env)
+    assert done.returncode == 0 and "--logs-specs has no effect" in done.stderr, done
+    assert "no package of python3 has" in agent(["--logs-specs", "other", "x.py"], env).stderr
 
 
 @pytest.mark.parametrize("words", [
