@@ -5,6 +5,9 @@
  * LSB_HOSTS list a host once per slot (LSB_HOSTS is unset if it would be too long). `blaunch HOST COMMAND` is a remote
  * shell within the job; `blaunch COMMAND` starts a task per slot. LSF_PM_TASKID numbers tasks from 1, host by host.
  *
+ * With IBM's Cluster System Manager (Summit, Sierra) the script runs on a launch node. The lists have it first with
+ * one slot, and it runs no workers; jsrun starts and numbers tasks on the others: JSM_NAMESPACE_*.
+ *
  * LSB_JOBINDEX is 0 outside of arrays. LSB_RESTART is Y if the job was started before; LSF reports neither how often
  * nor when the job ends. Granted GPUs are in CUDA_VISIBLE_DEVICES, which is read in any case. */
 
@@ -33,6 +36,31 @@ static bool find_hosts(struct row *r, struct row_hosts *h, const char **from) {
          list_from_variable(r, *from = "LSB_HOSTS", LIST_WORDS, h);
 }
 
+/* The first host is a launch node: it has one slot where another has more. */
+static bool has_launch_node(const struct row *r, const struct row_hosts *h) {
+  bool csm = row_variable(r, "JSM_NAMESPACE_SIZE") || row_variable(r, "CSM_ALLOCATION_ID");
+  bool more = strncasecmp(h->n ? h->v[0].name : "", "batch", 5) == 0;
+  for (size_t i = 1; i < h->n && !more; i++) more = h->v[i].slots > 1;
+  return csm && h->n > 1 && h->v[0].slots == 1 && more;
+}
+
+/* The same list without its first host. */
+static void drop_first(struct row_hosts *h) {
+  struct row_hosts rest = {0};
+  for (size_t i = 1; i < h->n; i++) row_hosts_add(&rest, h->v[i].name, strlen(h->v[i].name), h->v[i].slots, NULL);
+  row_hosts_drop(h);
+  *h = rest;
+}
+
+static void read_jsrun(struct row *r) {
+  row_set_number(r, &r->c->start, CLUSTER_STARTED, "JSM_NAMESPACE_RANK");
+  row_set_text(r, &r->c->launcher, "jsrun", "JSM_NAMESPACE_RANK");
+  row_take_number(r, &r->c->agents, "JSM_NAMESPACE_SIZE", 1, NODES_MAX);
+  row_take_number(r, &r->c->index, "JSM_NAMESPACE_RANK", 0, NODES_MAX - 1);
+  row_take_number(r, &r->c->local_agents, "JSM_NAMESPACE_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
+  row_take_number(r, &r->c->local_index, "JSM_NAMESPACE_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX - 1);
+}
+
 static void read_blaunch(struct row *r, const struct row_hosts *h, const char *from) {
   int64_t task, here = row_hosts_find(h, r->site->host);
   if (!row_number(r, "LSF_PM_TASKID", 1, NODES_MAX, &task)) return;
@@ -53,9 +81,21 @@ void cluster_read_lsf(struct row *r) {
   if (!id) return;
   set_job(r, id);
   find_hosts(r, &h, &from);
-  if (!r->c->start.is_set) read_blaunch(r, &h, from);
+  bool launched = r->c->start.is_set, csm = has_launch_node(r, &h);
+  bool there = csm && row_hosts_find(&h, r->site->host) == 0;
+  if (csm) drop_first(&h);
+  if (!launched && row_variable(r, "JSM_NAMESPACE_RANK"))
+    read_jsrun(r);
+  else if (!launched)
+    read_blaunch(r, &h, from);
+  if (there && !r->c->start.is_set)
+    row_warn(
+        r,
+        "%s is a launch node of this job, which runs no workers: start the agents with jsrun, one on each host (jsrun "
+        "-r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)",
+        r->site->host);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "LSB_JOBID");
-  row_set_text(r, &r->c->remote_shell, "blaunch", "LSB_JOBID");
+  if (!csm) row_set_text(r, &r->c->remote_shell, "blaunch", "LSB_JOBID");
   if (restarted) row_set_number(r, &r->c->restarts, strcasecmp(restarted, "y") == 0, "LSB_RESTART");
   row_set_hosts(r, &h, from);
 }

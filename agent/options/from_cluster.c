@@ -72,7 +72,8 @@ static const char *one_on_each(const struct cluster *c, int64_t nodes, char hint
                {"Open MPI", "mpirun", "--map-by ppr:1:node", false},
                {"Hydra", "mpiexec", "-ppn 1", false},
                {"PALS", "mpiexec", "--ppn 1", false},
-               {"Flux", "flux run", "--tasks-per-node=1", true}};
+               {"Flux", "flux run", "--tasks-per-node=1", true},
+               {"jsrun", "jsrun", "-r 1 -a 1", false}};
   char count[32] = "";
   hint[0] = '\0';
   for (size_t i = 0; c->launcher.is_set && i < sizeof(known) / sizeof(*known); i++) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""qsub, bsub, and pbsdsh, qrsh, blaunch: what people and scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
+"""qsub, bsub, and pbsdsh, qrsh, blaunch, jsrun: what people and scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
 
 They are no schedulers: they start tasks with the environment that the real ones give them, carry or do not carry input and output as those do, and
 refuse what those refuse. qsub and bsub run the job at once, in their own place, on the host where they are called. STANDIN_LOG is a file that gets a line for each task.
@@ -140,5 +140,22 @@ def blaunch(args):
     return max(codes([task(h, i, args, stdin=subprocess.DEVNULL) for i, h in enumerate(where, 1)]))
 
 
+def jsrun(args):
+    """-r N -a 1 -c CPUS -g GPUS -b none COMMAND: N tasks on each host but the launch node, with the caller's environment and folder."""
+    options = {}
+    while args[0].startswith("-"):
+        option = args.pop(0)
+        options[option] = args.pop(0)
+    hosts = list(dict.fromkeys(open(os.environ["LSB_DJOB_RANKFILE"]).read().split()))[1:]
+    each, tasks = int(options["-r"]) * int(options["-a"]), []
+    for node, host in enumerate(hosts):
+        for i in range(each):
+            name = lambda n: f"JSM_NAMESPACE_{n}"
+            jsm = {name("SIZE"): each * len(hosts), name("RANK"): node * each + i, name("LOCAL_SIZE"): each, name("LOCAL_RANK"): i}
+            env = {**os.environ, **{k: str(v) for k, v in jsm.items()}}
+            tasks.append(start(host, env, args, os.getcwd(), stdin=subprocess.DEVNULL))
+    return max(codes(tasks))
+
+
 if __name__ == "__main__":
-    sys.exit({"qsub": qsub, "bsub": bsub, "pbsdsh": pbsdsh, "qrsh": qrsh, "blaunch": blaunch}[os.path.basename(sys.argv[0])](sys.argv[1:]))
+    sys.exit({"qsub": qsub, "bsub": bsub, "pbsdsh": pbsdsh, "qrsh": qrsh, "blaunch": blaunch, "jsrun": jsrun}[os.path.basename(sys.argv[0])](sys.argv[1:]))

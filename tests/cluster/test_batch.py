@@ -38,7 +38,7 @@ class Site:
         self.folder, self.log = self.c.tmp / "run", self.c.tmp / "tasks"
         self.folder.mkdir()
         self.train(TRAIN)
-        for name in "qsub", "bsub", "pbsdsh", "qrsh", "blaunch":
+        for name in "qsub", "bsub", "pbsdsh", "qrsh", "blaunch", "jsrun":
             (self.c.bin / name).symlink_to(TOP / "tests/cluster/standin.py")
 
     def train(self, text):
@@ -271,3 +271,14 @@ def test_blaunch_starts_an_agent_for_each_slot(make_rsh):
     assert {r: (v[0], v[2]) for r, v in got.items()} == {0: (0, "n1"), 1: (1, "n1"), 2: (0, "n2"), 3: (1, "n2")}, p
     finish(site, p)
     assert len(site.tasks()) == 4, site.tasks()
+
+
+def test_jsrun(make_rsh):
+    """From a launch node, which takes no worker: n1."""
+    site = Site(make_rsh, 3)
+    rankfile = site.c.tmp / "rankfile"
+    rankfile.write_text("n1\n" + "n2\n" * 42 + "n3\n" * 42)
+    env = {"LSB_JOBID": "99", "LSB_JOBINDEX": "0", "LSB_DJOB_RANKFILE": str(rankfile), "LSB_DJOB_NUMPROC": "85", "CSM_ALLOCATION_ID": "1"}
+    p = site.submit(LSF, "jsrun", env)
+    assert ranks(p, 2) == {0: (0, 1, "n2"), 1: (0, 1, "n3")}, p
+    finish(site, p)

@@ -15,7 +15,7 @@ SCHEDULERS = {"aws", "lsf", "pbs", "sge", "slurm"}
 SCRIPTS = sorted(str(p.relative_to(TOP)) for s in SCHEDULERS for p in (TOP / "deploy" / s).glob("*") if p.suffix in (".sbatch", ".pbs", ".sh", ".lsf"))
 # What conda's and others' do.
 ACTIVATE = '[ "$CONDA_SHLVL" = 7 ] || [ -n "$_CE_CONDA" ] || export ACTIVATED=yes; ls /nowhere 2>/dev/null | true\n'
-# srun, pbsdsh: here and now, without the environment of a script where the real one has none of it.
+# srun, pbsdsh, jsrun: here and now, without the environment of a script where the real one has none of it.
 START = """#!/bin/bash
 while [ $# -gt 0 ]; do case $1 in rdzv-agent | bash | /bin/bash) break ;; *) shift ;; esac; done
 [ "${0##*/}" != pbsdsh ] || unset ACTIVATED
@@ -44,7 +44,7 @@ def test_what_is_loaded_may_be_careless(tmp_path, script):
     (tmp_path / "activate").write_text(ACTIVATE)
     (tmp_path / "script").write_text(place.sub(rf"\1. {tmp_path}/activate", text))
     (tmp_path / "bin").mkdir()
-    for name, what in {"rdzv-agent": AGENT, "scontrol": "#!/bin/sh\n[ \"$2\" != hostnames ] || printf 'n1\\nn2\\n'\n", "squeue": "#!/bin/sh\necho n1 n[1-2]\n", "scancel": "#!/bin/sh\n", **dict.fromkeys(("srun", "pbsdsh"), START)}.items():
+    for name, what in {"rdzv-agent": AGENT, "scontrol": "#!/bin/sh\n[ \"$2\" != hostnames ] || printf 'n1\\nn2\\n'\n", "squeue": "#!/bin/sh\necho n1 n[1-2]\n", "scancel": "#!/bin/sh\n", **dict.fromkeys(("srun", "pbsdsh", "jsrun"), START)}.items():
         (tmp_path / "bin" / name).write_text(what)
         (tmp_path / "bin" / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7",

@@ -73,6 +73,10 @@ static void forget(struct written *r) {
   while (r->n_kept) free(r->kept[--r->n_kept]);
 }
 
+static const char on_launch_node[] =
+    "warnings=batch5 is a launch node of this job, which runs no workers: start the agents with jsrun, one on each "
+    "host (jsrun -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)";
+
 struct known {
   const char *name; /* of the recording */
   const char *expected[24];
@@ -131,6 +135,10 @@ static const struct known recordings[] = {
     {"lsf-blaunch",
      {"launcher=blaunch", "start=1", "agents=8", "index=6", "local_agents=4", "local_index=2", "first_host=hostA",
       "local_index.source=LSF_PM_TASKID=7"}},
+    {"lsf-jsrun",
+     {"launcher=jsrun", "start=1", "agents=2", "index=1", "local_agents=1", "local_index=0", "hosts=h36n[01-02]",
+      "slots=h36n01:42,h36n02:42", "first_host=h36n01", "remote_shell=-", "job=lsf-99"}},
+    {"lsf-launch-node", {"start=0", "first_host=h36n01", "nodes=2", "remote_shell=-", on_launch_node}},
     {"k8s-indexed",
      {"scheduler=Kubernetes", "index=3", "job=k8s-train", "start=-", "agents=-", "first_host=-", "hosts=-"}},
     {"k8s-jobset", {"index=1", "job=k8s-bert-workers-0", "agents=-"}},
