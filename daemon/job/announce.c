@@ -46,15 +46,11 @@ struct announcer {
   int64_t saved_round, saved;                 /* the last event about a checkpoint */
 };
 
-static void create(struct job *j) {
+void job_announce_create(struct job *j) {
   struct announcer *a = j->announcer = xcalloc(1, sizeof *a);
   a->begun_ms = j->jobs->now_ms;
   a->waiting_ms = j->forming_ms + WAITING_FIRST_MS;
   a->pause_ms = WAITING_FIRST_MS;
-}
-
-void job_announce_create(struct job *j) {
-  if (j->jobs->events) create(j);
 }
 
 void job_announce_destroy(struct job *j) {
@@ -109,16 +105,6 @@ static struct bytes *frame_of(enum event_name name, const struct buf *line) {
   return msg_bytes(&msg);
 }
 
-static void keep(struct announcer *a, struct bytes *frame) {
-  if (a->n_kept == EVENTS_KEPT) {
-    bytes_unref(a->kept[a->first_kept]);
-    a->first_kept = (a->first_kept + 1) % EVENTS_KEPT;
-    a->n_kept--;
-    a->n_dropped++;
-  }
-  a->kept[(a->first_kept + a->n_kept++) % EVENTS_KEPT] = frame;
-}
-
 /* What every event has. */
 static void begin(const struct job *j, struct event *e, enum event_name n) {
   event_init(e, n, j->jobs->wall_ms);
@@ -158,55 +144,52 @@ static bool is_awaited(const struct job *j) {
   return false;
 }
 
-static void announce(struct job *j, enum event_name name, const struct buf *line) {
-  const struct member *writer = find_writer(j);
-  if (j->jobs->events) jobs_event(j->jobs, j->account ? j->account->name : "", name, line);
-  if (!writer && (!j->announcer->asked || !is_awaited(j))) return;
-  struct bytes *frame = frame_of(name, line);
-  if (!writer) {
-    keep(j->announcer, frame);
-    return;
-  }
-  if (j->announcer->n_kept) send_kept(j, writer);
-  jobs_send_bytes(j->jobs, writer->conn, frame);
-  bytes_unref(frame);
-}
-
+/* Sends the event to all that want it, or keeps it for the writer. */
 static void finish(struct job *j, struct event *e, struct buf *message) {
+  struct announcer *a = j->announcer;
   struct buf line = BUF_INIT;
   event_text(e, EVENT_MESSAGE, buf_text(message));
   event_line(e, &line);
-  announce(j, e->name, &line);
+  const struct member *writer = find_writer(j);
+  if (j->jobs->events) jobs_event(j->jobs, j->account ? j->account->name : "", e->name, &line);
+  if (writer) {
+    if (a->n_kept) send_kept(j, writer);
+    struct bytes *frame = frame_of(e->name, &line);
+    jobs_send_bytes(j->jobs, writer->conn, frame);
+    bytes_unref(frame);
+  } else if (a->asked && is_awaited(j)) {
+    if (a->n_kept == EVENTS_KEPT) {
+      bytes_unref(a->kept[a->first_kept]);
+      a->first_kept = (a->first_kept + 1) % EVENTS_KEPT;
+      a->n_kept--;
+      a->n_dropped++;
+    }
+    a->kept[(a->first_kept + a->n_kept++) % EVENTS_KEPT] = frame_of(e->name, &line);
+  }
   buf_finish(&line);
   buf_finish(message);
 }
 
 /* Nodes. ----------------------------------------------------------------------------------------------------------- */
 
-static void about_node(struct event *e, const struct member *m) {
-  event_text(e, EVENT_HOSTNAME, m->host);
-}
-
-static void announce_joined(struct job *j, const struct member *m) {
-  struct event e;
-  struct buf text = BUF_INIT;
-  begin(j, &e, EVENT_NODE_JOINED);
-  about_node(&e, m);
-  event_text(&e, EVENT_ROLE, m->role);
-  event_int(&e, EVENT_LOCAL_WORLD_SIZE, m->workers);
-  event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
-  event_int(&e, EVENT_MIN_NODES, j->settings.min_nodes);
-  buf_printf(&text, "node %s has joined job %s: %zu node%s here", m->host, j->id, j->n_connected,
-             j->n_connected == 1 ? " is" : "s are");
-  finish(j, &e, &text);
-}
-
 void job_announce_hello(struct job *j, const struct member *m, bool joins) {
-  if (m->wants_events && !j->announcer) create(j);
+  if (m->wants_events && !j->announcer) job_announce_create(j);
   if (!j->announcer) return;
   j->announcer->asked |= m->wants_events;
   if (m->wants_events && find_writer(j) == m) send_kept(j, m);
-  if (joins && j->state != JOB_RECOVERING && !job_is_over(j)) announce_joined(j, m);
+  if (joins && j->state != JOB_RECOVERING && !job_is_over(j)) {
+    struct event e;
+    struct buf text = BUF_INIT;
+    begin(j, &e, EVENT_NODE_JOINED);
+    event_text(&e, EVENT_HOSTNAME, m->host);
+    event_text(&e, EVENT_ROLE, m->role);
+    event_int(&e, EVENT_LOCAL_WORLD_SIZE, m->workers);
+    event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
+    event_int(&e, EVENT_MIN_NODES, j->settings.min_nodes);
+    buf_printf(&text, "node %s has joined job %s: %zu node%s here", m->host, j->id, j->n_connected,
+               j->n_connected == 1 ? " is" : "s are");
+    finish(j, &e, &text);
+  }
 }
 
 static void announce_gone(struct job *j, const struct job_event *ev, enum event_name name, const char *why) {
@@ -215,7 +198,7 @@ static void announce_gone(struct job *j, const struct job_event *ev, enum event_
   struct buf text = BUF_INIT;
   size_t others = j->n_connected - (m->conn ? 1 : 0);
   begin(j, &e, name);
-  about_node(&e, m);
+  event_text(&e, EVENT_HOSTNAME, m->host);
   event_rank(&e, EVENT_GROUP_RANK, m->node_rank);
   event_int(&e, EVENT_NODES, (int64_t)others);
   buf_printf(&text, "node %s %s job %s%s%s", m->host, name == EVENT_NODE_LOST ? "is lost from" : "leaves", j->id,
@@ -232,7 +215,7 @@ static void announce_hung(struct job *j, const struct job_event *ev) {
   if (v->cause != CAUSE_WORKER_HUNG || j->announcer->hung_round == j->round || !job_round_goes_on(j)) return;
   j->announcer->hung_round = j->round;
   begin(j, &e, EVENT_WORKER_HUNG);
-  about_node(&e, ev->member);
+  event_text(&e, EVENT_HOSTNAME, ev->member->host);
   event_rank(&e, EVENT_GROUP_RANK, ev->member->node_rank);
   event_rank(&e, EVENT_GLOBAL_RANK, v->rank);
   event_rank(&e, EVENT_LOCAL_RANK, v->local_rank);
@@ -276,7 +259,7 @@ void job_announce_drain(struct job *j, const struct member *m) {
   for (size_t i = 0; i < j->n_members && j->members[i] != m; i++)
     if (!strcmp(j->members[i]->host, m->host)) return; /* it was said of the host's first node */
   begin(j, &e, m->next.drained ? EVENT_NODE_DRAINED : EVENT_NODE_UNDRAINED);
-  about_node(&e, m);
+  event_text(&e, EVENT_HOSTNAME, m->host);
   if (d)
     drain_text(d, &text);
   else
@@ -325,7 +308,7 @@ void job_announce_sealed(struct job *j, uint64_t now_ms) {
   struct buf hosts = BUF_INIT, text = BUF_INIT;
   if (!a || j->state != JOB_STARTING) return;
   begin(j, &e, EVENT_ROUND_SEALED);
-  if (head) about_node(&e, head);
+  if (head) event_text(&e, EVENT_HOSTNAME, head->host);
   event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
   event_int(&e, EVENT_WORLD_SIZE, j->world_size);
   event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
@@ -347,39 +330,6 @@ void job_announce_sealed(struct job *j, uint64_t now_ms) {
   buf_finish(&hosts);
 }
 
-static void announce_running(struct job *j, uint64_t now_ms) {
-  struct announcer *a = j->announcer;
-  bool first = j->round == 1;
-  uint64_t since_ms = first ? j->round_ms : a->stopped_ms;
-  struct event e;
-  struct buf text = BUF_INIT;
-  begin(j, &e, first ? EVENT_ROUND_STARTED : EVENT_ROUND_RESTARTED);
-  event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
-  event_int(&e, EVENT_WORLD_SIZE, j->world_size);
-  event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
-  if (since_ms) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - since_ms));
-  buf_printf(&text, "round %lld of job %s: ", (long long)j->round, j->id);
-  if (j->world_size == 1)
-    buf_puts(&text, "its worker runs");
-  else
-    buf_printf(&text, "all %lld workers run", (long long)j->world_size);
-  if (!first && since_ms) buf_printf(&text, " again after %.1f s", (double)(now_ms - since_ms) / 1000);
-  finish(j, &e, &text);
-}
-
-static void announce_daemon(struct job *j) {
-  bool same = j->quorum->recovering.same_daemon;
-  const char *host = j->jobs->daemon.host;
-  struct event e;
-  struct buf text = BUF_INIT;
-  begin(j, &e, same ? EVENT_DAEMON_RETURNED : EVENT_DAEMON_TOOK_OVER);
-  event_text(&e, EVENT_HOSTNAME, host);
-  event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
-  buf_printf(&text, "job %s: the daemon%s%s %s: %zu node%s here", j->id, host[0] ? " on " : "", host,
-             same ? "was restarted" : "has taken over", j->n_connected, j->n_connected == 1 ? " is" : "s are");
-  finish(j, &e, &text);
-}
-
 static const char *const states[OUTCOME_COUNT] = {
     [OUTCOME_SUCCESS] = "SUCCEEDED", [OUTCOME_FAILED] = "FAILED", [OUTCOME_STOPPED] = "STOPPED"};
 
@@ -398,17 +348,6 @@ static void announce_saved(struct job *j) {
   finish(j, &e, &text);
 }
 
-static void put_goodput(struct event *e, const struct goodput *g) {
-  static const enum event_field fields[BUCKET_COUNT] = {
-#define X(id, name) EVENT_GOODPUT_##id,
-      BUCKET_LIST(X)
-#undef X
-  };
-  for (int b = 0; b < BUCKET_COUNT; b++) event_real(e, fields[b], (double)goodput_ms(g, (enum bucket)b) / 1000);
-  event_real(e, EVENT_GOODPUT_TOTAL, (double)goodput_total_ms(g) / 1000);
-  event_real(e, EVENT_GOODPUT_USEFUL, (double)(uint64_t)(goodput_useful(g) * 10000 + 0.5) / 10000);
-}
-
 static void announce_ended(struct job *j, uint64_t now_ms) {
   const struct verdict *v = &j->last_verdict;
   uint64_t ran_ms = now_ms - j->announcer->begun_ms;
@@ -423,7 +362,14 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
   event_rank(&e, EVENT_STEP, job_step(j));
   struct goodput g;
   job_goodput(j, now_ms, &g);
-  put_goodput(&e, &g);
+  static const enum event_field fields[BUCKET_COUNT] = {
+#define X(id, name) EVENT_GOODPUT_##id,
+      BUCKET_LIST(X)
+#undef X
+  };
+  for (int b = 0; b < BUCKET_COUNT; b++) event_real(&e, fields[b], (double)goodput_ms(&g, (enum bucket)b) / 1000);
+  event_real(&e, EVENT_GOODPUT_TOTAL, (double)goodput_total_ms(&g) / 1000);
+  event_real(&e, EVENT_GOODPUT_USEFUL, (double)(uint64_t)(goodput_useful(&g) * 10000 + 0.5) / 10000);
   if (j->outcome == OUTCOME_SUCCESS) {
     buf_printf(&text, "job %s is done: %lld restart%s, %.1f s", j->id, (long long)j->restarts_used,
                j->restarts_used == 1 ? "" : "s", (double)ran_ms / 1000);
@@ -447,14 +393,42 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
 void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
   struct announcer *a = j->announcer;
   if (!a) return;
-  if (from == JOB_RECOVERING && j->state != JOB_RECOVERING) announce_daemon(j);
+  if (from == JOB_RECOVERING && j->state != JOB_RECOVERING) {
+    bool same = j->quorum->recovering.same_daemon;
+    const char *host = j->jobs->daemon.host;
+    struct event e;
+    struct buf text = BUF_INIT;
+    begin(j, &e, same ? EVENT_DAEMON_RETURNED : EVENT_DAEMON_TOOK_OVER);
+    event_text(&e, EVENT_HOSTNAME, host);
+    event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
+    buf_printf(&text, "job %s: the daemon%s%s %s: %zu node%s here", j->id, host[0] ? " on " : "", host,
+               same ? "was restarted" : "has taken over", j->n_connected, j->n_connected == 1 ? " is" : "s are");
+    finish(j, &e, &text);
+  }
   switch (j->state) {
   case JOB_FORMING:
     a->waiting_ms = now_ms + WAITING_FIRST_MS;
     a->pause_ms = WAITING_FIRST_MS;
     break;
   case JOB_RUNNING:
-    if (from == JOB_STARTING) announce_running(j, now_ms);
+    if (from == JOB_STARTING) {
+      bool first = j->round == 1;
+      uint64_t since_ms = first ? j->round_ms : a->stopped_ms;
+      struct event e;
+      struct buf text = BUF_INIT;
+      begin(j, &e, first ? EVENT_ROUND_STARTED : EVENT_ROUND_RESTARTED);
+      event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
+      event_int(&e, EVENT_WORLD_SIZE, j->world_size);
+      event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
+      if (since_ms) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - since_ms));
+      buf_printf(&text, "round %lld of job %s: ", (long long)j->round, j->id);
+      if (j->world_size == 1)
+        buf_puts(&text, "its worker runs");
+      else
+        buf_printf(&text, "all %lld workers run", (long long)j->world_size);
+      if (!first && since_ms) buf_printf(&text, " again after %.1f s", (double)(now_ms - since_ms) / 1000);
+      finish(j, &e, &text);
+    }
     break;
   case JOB_STOPPING:
     a->stopped_ms = now_ms;
@@ -468,30 +442,10 @@ void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
   }
 }
 
-static bool is_planned(enum cause c) {
-  return c == CAUSE_OPERATOR || c == CAUSE_NODE_JOINED || c == CAUSE_NODE_LEAVING || c == CAUSE_NODE_DRAINED;
-}
-
-static void announce_failed(struct job *j, bool charged, uint64_t now_ms, struct event *e) {
-  const struct verdict *v = &j->last_verdict;
-  event_rank(e, EVENT_GROUP_RANK, v->node_rank);
-  event_rank(e, EVENT_GLOBAL_RANK, v->rank);
-  event_rank(e, EVENT_LOCAL_RANK, v->local_rank);
-  if (v->pid) event_int(e, EVENT_PID, v->pid);
-  event_text(e, EVENT_DEVICE, v->device);
-  event_text(e, EVENT_SIGNAL, v->signal ? signal_name((int)v->signal) : NULL);
-  if (v->code) event_int(e, EVENT_EXIT_CODE, v->code);
-  event_text(e, EVENT_RAW_ERROR, v->error[0] ? v->error : v->text);
-  event_rank(e, EVENT_STEP, v->step);
-  if (v->of) event_int(e, EVENT_OF, v->of);
-  event_bool(e, EVENT_CHARGED, charged);
-  event_int(e, EVENT_AGENT_RESTARTS, j->restarts_used);
-  event_int(e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
-}
-
 void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
   const struct verdict *v = &j->last_verdict;
-  bool planned = is_planned(v->cause);
+  bool planned = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_NODE_JOINED || v->cause == CAUSE_NODE_LEAVING ||
+                 v->cause == CAUSE_NODE_DRAINED;
   struct event e;
   struct buf text = BUF_INIT;
   if (!j->announcer) return;
@@ -500,28 +454,27 @@ void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
   event_text(&e, EVENT_HOSTNAME, v->host);
   event_text(&e, EVENT_STATE, planned ? "STOPPED" : "FAILED");
   if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - j->round_ms));
-  if (!planned) announce_failed(j, charged, now_ms, &e);
+  if (!planned) {
+    event_rank(&e, EVENT_GROUP_RANK, v->node_rank);
+    event_rank(&e, EVENT_GLOBAL_RANK, v->rank);
+    event_rank(&e, EVENT_LOCAL_RANK, v->local_rank);
+    if (v->pid) event_int(&e, EVENT_PID, v->pid);
+    event_text(&e, EVENT_DEVICE, v->device);
+    event_text(&e, EVENT_SIGNAL, v->signal ? signal_name((int)v->signal) : NULL);
+    if (v->code) event_int(&e, EVENT_EXIT_CODE, v->code);
+    event_text(&e, EVENT_RAW_ERROR, v->error[0] ? v->error : v->text);
+    event_rank(&e, EVENT_STEP, v->step);
+    if (v->of) event_int(&e, EVENT_OF, v->of);
+    event_bool(&e, EVENT_CHARGED, charged);
+    event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
+    event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
+  }
   buf_printf(&text, "job %s, round %lld: ", j->id, (long long)j->round);
   verdict_sentence(v, &text);
   finish(j, &e, &text);
 }
 
 /* Progress. -------------------------------------------------------------------------------------------------------- */
-
-static void announce_first_step(struct job *j, const struct member *m) {
-  struct announcer *a = j->announcer;
-  struct event e;
-  struct buf text = BUF_INIT;
-  if (a->stepped_round == j->round) return;
-  a->stepped_round = j->round;
-  begin(j, &e, EVENT_ROUND_FIRST_STEP);
-  event_rank(&e, EVENT_STEP, m->progress.step);
-  if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);
-  if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(j->jobs->now_ms - j->round_ms));
-  buf_printf(&text, "job %s, round %lld: the first step is %lld", j->id, (long long)j->round,
-             (long long)m->progress.step);
-  finish(j, &e, &text);
-}
 
 void job_announce_progress(const struct member *m) {
   struct job *j = m->job;
@@ -530,7 +483,16 @@ void job_announce_progress(const struct member *m) {
   struct buf text = BUF_INIT;
   double rate = 0;
   if (!a || m->progress.step < 0 || !job_round_goes_on(j)) return; /* it may say alone at which step it resumed */
-  announce_first_step(j, m);
+  if (a->stepped_round != j->round) {
+    a->stepped_round = j->round;
+    begin(j, &e, EVENT_ROUND_FIRST_STEP);
+    event_rank(&e, EVENT_STEP, m->progress.step);
+    if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);
+    if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(j->jobs->now_ms - j->round_ms));
+    buf_printf(&text, "job %s, round %lld: the first step is %lld", j->id, (long long)j->round,
+               (long long)m->progress.step);
+    finish(j, &e, &text);
+  }
   if (a->progress_ms && j->jobs->now_ms < a->progress_ms + PROGRESS_EVERY_MS) return;
   a->progress_ms = j->jobs->now_ms;
   announce_saved(j);

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "common/deadline.h"
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
@@ -87,13 +88,6 @@ static struct made_claim *made_claim(const struct job *j) {
   return NULL;
 }
 
-static void recall_claim(struct job *j) {
-  struct claim *c = j->claim;
-  const struct made_claim *m = c->recalled ? NULL : made_claim(j);
-  c->recalled = true;
-  if (m && m->round - 1 > c->passed) c->passed = m->round - 1;
-}
-
 int64_t job_next_claimed_round(const struct job *j) {
   int64_t last = j->round > j->past_round ? j->round : j->past_round;
   return (j->claim && j->claim->passed > last ? j->claim->passed : last) + 1;
@@ -101,41 +95,18 @@ int64_t job_next_claimed_round(const struct job *j) {
 
 /* Names. ----------------------------------------------------------------------------------------------------------- */
 
-/* A job's name may hold anything. */
-static void put_name(struct buf *out, const char *text) {
-  for (const char *p = text; *p; p++) {
+static void put_prefix(const struct job *j, const char *incarnation, struct buf *out) {
+  buf_printf(out, "%lld/", (long long)j->uid);
+  /* A job's name may hold anything. */
+  for (const char *p = j->id; *p; p++) {
     bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_' ||
-                 *p == '-' || (*p == '.' && p > text);
+                 *p == '-' || (*p == '.' && p > j->id);
     if (plain)
       buf_putc(out, *p);
     else
       buf_printf(out, "%%%02X", (unsigned)(unsigned char)*p);
   }
-}
-
-static void put_prefix(const struct job *j, const char *incarnation, struct buf *out) {
-  buf_printf(out, "%lld/", (long long)j->uid);
-  put_name(out, j->id);
   buf_printf(out, "/%s/", incarnation);
-}
-
-static void put_content(const struct job *j, struct member *const *chosen, size_t n, bool run, struct buf *out) {
-  const struct daemon_facts *d = &j->jobs->daemon;
-  const char *addr = j->n_members ? j->members[0]->daemon_addr : "";
-  for (size_t i = 0; i < j->n_members; i++) {
-    struct ipaddr ip = ipaddr_parse(j->members[i]->daemon_addr);
-    if (ip.family && !ipaddr_is_loopback(&ip)) addr = j->members[i]->daemon_addr;
-  }
-  json_t *nodes = json_array();
-  for (size_t i = 0; i < n && i < CLAIM_NODES_MAX; i++) json_array_append_new(nodes, json_string(chosen[i]->agent));
-  char life[17];
-  snprintf(life, sizeof life, "%016llx", (unsigned long long)d->life);
-  json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:i,s:o}", "daemon", d->id, "life", life, "host", d->host, "addr", addr,
-                        "port", (int)d->port, "nodes", nodes);
-  if (run) json_object_set_new(v, "incarnation", json_string(j->incarnation));
-  if (run && n) json_object_set_new(v, "command", json_string(chosen[0]->command));
-  json_print(out, v);
-  json_decref(v);
 }
 
 /* Asking. ---------------------------------------------------------------------------------------------------------- */
@@ -159,9 +130,27 @@ static bool all_follow(const struct job *j, struct member *const *chosen, size_t
 static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t round, uint64_t now_ms) {
   struct claim *c = claim_of(j);
   struct buf name = BUF_INIT, content = BUF_INIT;
+  bool run = round == THE_RUN;
   put_prefix(j, j->incarnation, &name);
-  if (round != THE_RUN) buf_printf(&name, "%lld", (long long)round);
-  put_content(j, chosen, n, round == THE_RUN, &content);
+  if (!run) buf_printf(&name, "%lld", (long long)round);
+
+  const struct daemon_facts *d = &j->jobs->daemon;
+  const char *addr = j->n_members ? j->members[0]->daemon_addr : "";
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct ipaddr ip = ipaddr_parse(j->members[i]->daemon_addr);
+    if (ip.family && !ipaddr_is_loopback(&ip)) addr = j->members[i]->daemon_addr;
+  }
+  json_t *nodes = json_array();
+  for (size_t i = 0; i < n && i < CLAIM_NODES_MAX; i++) json_array_append_new(nodes, json_string(chosen[i]->agent));
+  char life[17];
+  snprintf(life, sizeof life, "%016llx", (unsigned long long)d->life);
+  json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:i,s:o}", "daemon", d->id, "life", life, "host", d->host, "addr", addr,
+                        "port", (int)d->port, "nodes", nodes);
+  if (run) json_object_set_new(v, "incarnation", json_string(j->incarnation));
+  if (run && n) json_object_set_new(v, "command", json_string(chosen[0]->command));
+  json_print(&content, v);
+  json_decref(v);
+
   c->sum = sum_of(j, chosen, n);
   c->serial = jobs_random(j->jobs) | 1;
   c->asked = round;
@@ -172,7 +161,7 @@ static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t r
     snprintf(m->incarnation, sizeof m->incarnation, "%s", j->incarnation);
     m->round = round;
   }
-  if (round == THE_RUN && c->run == RUN_FREE) {
+  if (run && c->run == RUN_FREE) {
     c->run = RUN_ASKED;
     c->strayed = false;
   }
@@ -201,7 +190,9 @@ static bool is_late(const struct claim *c, uint64_t now_ms) {
 bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   if (!j->settings.claims) return true;
   struct claim *c = claim_of(j);
-  recall_claim(j);
+  const struct made_claim *m = c->recalled ? NULL : made_claim(j);
+  c->recalled = true;
+  if (m && m->round - 1 > c->passed) c->passed = m->round - 1;
   if (is_late(c, now_ms) && c->asked) fail(j, "no answer came", now_ms);
   if (is_late(c, now_ms)) c->serial = 0;
   bool follow = all_follow(j, chosen, n, now_ms);
@@ -248,19 +239,6 @@ bool job_claim_waits(const struct job *j) {
 static const char *text_of(const json_t *v, const char *key, size_t max) {
   const char *s = json_string_value(json_object_get(v, key));
   return s && strlen(s) <= max ? s : "";
-}
-
-/* A node of the winner's round follows this daemon: from when on that counts; UINT64_MAX: none does. */
-static uint64_t node_counts_ms(const struct job *j, const json_t *content) {
-  size_t i;
-  json_t *agent;
-  uint64_t at_ms = UINT64_MAX;
-  json_array_foreach(json_object_get(content, "nodes"), i, agent) {
-    const char *id = json_string_value(agent);
-    const struct member *m = id && strlen(id) <= AGENT_ID_MAX ? job_find_agent(j, id) : NULL;
-    if (m && m->conn) at_ms = earliest(at_ms, m->vote->held_ms);
-  }
-  return at_ms;
 }
 
 /* The winner was at our own address: a daemon whose state is lost. */
@@ -313,7 +291,15 @@ static void pass(struct job *j, uint64_t again_ms, uint64_t now_ms) {
 static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   struct claim *c = j->claim;
   const char *host = text_of(content, "host", HOST_MAX);
-  uint64_t counts_ms = node_counts_ms(j, content);
+  /* A node of the winner's round follows this daemon: from when on that counts; UINT64_MAX: none does. */
+  uint64_t counts_ms = UINT64_MAX;
+  size_t i;
+  json_t *agent;
+  json_array_foreach(json_object_get(content, "nodes"), i, agent) {
+    const char *id = json_string_value(agent);
+    const struct member *m = id && strlen(id) <= AGENT_ID_MAX ? job_find_agent(j, id) : NULL;
+    if (m && m->conn) counts_ms = earliest(counts_ms, m->vote->held_ms);
+  }
   if (counts_ms < UINT64_MAX) {
     jobs_log(j->jobs, LOG_WARN,
              "job %s: round %lld was claimed by the daemon on %s, but a node of it is here: claiming the next one",
@@ -332,24 +318,16 @@ static bool is_end(const char *content) {
   return !strncmp(content, CLAIM_ENDED, strlen(CLAIM_ENDED)); /* any other is a JSON object */
 }
 
-/* "ended success 0". */
-static bool read_end(const char *text, enum outcome *outcome, int *code) {
-  char word[16];
-  if (sscanf(text, CLAIM_ENDED " %15s %d", word, code) != 2 || *code < 0 || *code > 255) return false;
-  for (int i = 0; i < OUTCOME_COUNT; i++) {
-    if (strcmp(word, outcome_name((enum outcome)i)) != 0) continue;
-    *outcome = (enum outcome)i;
-    return true;
-  }
-  return false;
-}
-
-/* Its nodes get the END that they have missed. */
+/* "ended success 0": its nodes get the END that they have missed. */
 static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
-  enum outcome outcome;
+  enum outcome outcome = 0;
   struct verdict v;
+  char word[16];
   int code;
-  if (j->state != JOB_FORMING || !read_end(text, &outcome, &code)) return false;
+  if (j->state != JOB_FORMING || sscanf(text, CLAIM_ENDED " %15s %d", word, &code) != 2 || code < 0 || code > 255)
+    return false;
+  while (outcome < OUTCOME_COUNT && strcmp(word, outcome_name(outcome)) != 0) outcome++;
+  if (outcome == OUTCOME_COUNT) return false;
   jobs_log(j->jobs, LOG_WARN, "job %s: it has ended with another daemon: %s, code %d", j->log_name,
            outcome_name(outcome), code);
   verdict_init(&v);
@@ -360,63 +338,33 @@ static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
   return true;
 }
 
-static void send_home(struct job *j) {
-  struct buf text = BUF_INIT;
-  struct msg msg;
-  buf_printf(&text, "job %s has ended with another daemon, which has left word of that among the claims", j->id);
-  jobs_log(j->jobs, LOG_WARN, "%s", buf_text(&text));
-  msg_init(&msg, MSG_REFUSED);
-  msg.refused.code = EXIT_CODE_DAEMON_LOST;
-  msg.refused.text = buf_text(&text);
-  struct bytes *b = msg_bytes(&msg);
-  for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, b);
-  bytes_unref(b);
-  buf_finish(&text);
-}
-
-enum { WHEN_SIZE = 48 };
-
-/* The name of an incarnation begins with its time. The calendar is counted in eras of 400 years, which begin in March. */
-static void put_begun(const char *incarnation, char out[WHEN_SIZE]) {
-  uint64_t s = strtoull(incarnation, NULL, 16) / 1000 % (400000 * 86400ULL),
-           days = s / 86400 + 719468; /* since year 0 */
-  unsigned era = (unsigned)(days / 146097), of_era = (unsigned)(days % 146097);
-  unsigned year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
-  unsigned of_year = of_era - (365 * year + year / 4 - year / 100), month = (5 * of_year + 2) / 153;
-  unsigned day = of_year - (153 * month + 2) / 5 + 1;
-  month = month < 10 ? month + 3 : month - 9;
-  snprintf(out, WHEN_SIZE, "%u-%02u-%02u %02u:%02u:%02u UTC", era * 400 + year + (month < 3), month, day,
-           (unsigned)(s / 3600 % 24), (unsigned)(s / 60 % 60), (unsigned)(s % 60));
-}
-
-/* Another incarnation has not ended. It may live where nobody here can see it. */
-static void wait_for_run(struct job *j, const char *holder, const json_t *content, uint64_t now_ms) {
-  struct claim *c = j->claim;
-  const char *host = text_of(content, "host", HOST_MAX);
-  char begun[WHEN_SIZE];
-  c->run = RUN_FREE;
-  c->again_ms = now_ms + CLAIM_MOVED_MS;
-  snprintf(c->holder, sizeof c->holder, "%s", holder);
-  put_begun(holder, begun);
-  char *text = xasprintf("another run of job %s, which began at %s with the daemon on %s, has not ended, and this one "
-                         "waits for it. If nothing of it runs any more: rdzvctl confirm-dead %s. If it is a different "
-                         "job: name this one with --rdzv-id",
-                         j->id, begun, host[0] ? host : "another machine", j->id);
-  bool news = !c->text || strcmp(text, c->text) != 0;
-  set_text(c, text);
-  if (news) jobs_log(j->jobs, LOG_WARN, "%s", c->text);
-  if (news) job_notice_soon(j, now_ms);
-  if (!was_here(j, content)) send_moved(j, content);
-}
-
 static void be_taken_run(struct job *j, const json_t *content, uint64_t now_ms) {
   struct claim *c = j->claim;
   const char *holder = text_of(content, "incarnation", INCARNATION_MAX);
   if (!strcmp(holder, j->incarnation))
     c->run = RUN_OURS; /* by another daemon, or a former life of this one */
-  else if (holder[0])
-    wait_for_run(j, holder, content, now_ms);
-  else
+  else if (holder[0]) {
+    /* Another incarnation has not ended. It may live where nobody here can see it. */
+    const char *host = text_of(content, "host", HOST_MAX);
+    char begun[48];
+    c->run = RUN_FREE;
+    c->again_ms = now_ms + CLAIM_MOVED_MS;
+    snprintf(c->holder, sizeof c->holder, "%s", holder);
+    /* The name of an incarnation begins with its time. */
+    time_t at = (time_t)(strtoull(holder, NULL, 16) / 1000 % (400000 * 86400ULL));
+    struct tm utc;
+    strftime(begun, sizeof begun, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&at, &utc));
+    char *text =
+        xasprintf("another run of job %s, which began at %s with the daemon on %s, has not ended, and this one "
+                  "waits for it. If nothing of it runs any more: rdzvctl confirm-dead %s. If it is a different "
+                  "job: name this one with --rdzv-id",
+                  j->id, begun, host[0] ? host : "another machine", j->id);
+    bool news = !c->text || strcmp(text, c->text) != 0;
+    set_text(c, text);
+    if (news) jobs_log(j->jobs, LOG_WARN, "%s", c->text);
+    if (news) job_notice_soon(j, now_ms);
+    if (!was_here(j, content)) send_moved(j, content);
+  } else
     fail(j, "its claim exists, and no rdzvd has written what it says", now_ms);
 }
 
@@ -425,7 +373,17 @@ static void be_taken(struct job *j, const char *text, uint64_t now_ms) {
   if (is_end(text)) {
     if (end_as_elsewhere(j, text, now_ms)) return;
     j->claim->again_ms = now_ms + CLAIM_MOVED_MS;
-    send_home(j);
+    struct buf said = BUF_INIT;
+    struct msg msg;
+    buf_printf(&said, "job %s has ended with another daemon, which has left word of that among the claims", j->id);
+    jobs_log(j->jobs, LOG_WARN, "%s", buf_text(&said));
+    msg_init(&msg, MSG_REFUSED);
+    msg.refused.code = EXIT_CODE_DAEMON_LOST;
+    msg.refused.text = buf_text(&said);
+    struct bytes *b = msg_bytes(&msg);
+    for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, b);
+    bytes_unref(b);
+    buf_finish(&said);
     return;
   }
   json_t *content = json_parse_object(text, strlen(text), &e);

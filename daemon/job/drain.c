@@ -166,16 +166,12 @@ bool job_has_finished_ones(const struct job *j) {
   return j->n_in_state[MEMBER_FINISHED] > 0 && j->settings.after_finish != AFTER_FINISH_RESTART;
 }
 
-static bool may_end_for(const struct job *j, const struct drain *d) {
-  return d->force || (job_could_go_on_without(j, d->host) && !job_has_finished_ones(j));
-}
-
 /* A drained node that is at work, and for which the round may, or may not, be ended; NULL: none. */
 static const struct member *find_drained(const struct job *j, bool may_end) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     const struct drain *d = m->next.drained && is_at_work(m) ? job_drain_of(j, m->host) : NULL;
-    if (d && may_end_for(j, d) == may_end) return m;
+    if (d && (d->force || (job_could_go_on_without(j, d->host) && !job_has_finished_ones(j))) == may_end) return m;
   }
   return NULL;
 }

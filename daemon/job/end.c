@@ -141,8 +141,15 @@ struct bytes *job_settled_bytes(const struct job *j) {
   return msg_bytes(&msg);
 }
 
-/* Every node of the round gets its verdict and is free for the next one. */
-static void release_members(struct job *j) {
+static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
+  if (!job_may_enter(j, JOB_FORMING)) return;
+  j->last_repeat = false;
+  job_charge(j, charged);
+  job_note_verdict(j, charged, j->jobs->wall_ms);
+  job_announce_verdict(j, charged, now_ms);
+  snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
+           charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
+  /* Every node of the round gets its verdict and is free for the next one. */
   struct bytes *settled = job_settled_bytes(j);
   for (size_t i = j->n_members; i-- > 0;) {
     struct member *m = j->members[i];
@@ -155,17 +162,6 @@ static void release_members(struct job *j) {
     if (m->next.leaving || m->gone) job_remove_member(j, m);
   }
   bytes_unref(settled);
-}
-
-static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
-  if (!job_may_enter(j, JOB_FORMING)) return;
-  j->last_repeat = false;
-  job_charge(j, charged);
-  job_note_verdict(j, charged, j->jobs->wall_ms);
-  job_announce_verdict(j, charged, now_ms);
-  snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
-           charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
-  release_members(j);
   job_clear_round(j);
   j->faulted = true;
   j->not_before_ms = now_ms + j->last_delay_ms;

@@ -26,15 +26,11 @@ struct hang_evidence {
   char *text; /* of NCCL's RAS; NULL: none */
 };
 
-static bool has_room(const struct job *j, const struct member *m) {
-  return j->evidence->groups.count < JOB_COLLECTIVES_MAX && m->n_groups < COLLECTIVES_MAX &&
-         (!j->account || j->account->n_groups < ACCOUNT_GROUPS_MAX);
-}
-
 static struct group *find_group(struct job *j, struct member *m, const char *name) {
   struct hang_evidence *e = j->evidence;
   struct group *g = map_get(&e->groups, name);
-  if (g || !has_room(j, m)) return g;
+  if (g || e->groups.count >= JOB_COLLECTIVES_MAX || m->n_groups >= COLLECTIVES_MAX) return g;
+  if (j->account && j->account->n_groups >= ACCOUNT_GROUPS_MAX) return NULL;
   m->n_groups++;
   if (j->account) j->account->n_groups++;
   g = xcalloc(1, sizeof *g);
@@ -64,14 +60,10 @@ void job_take_evidence(struct job *j, struct member *m, const struct evidence *e
   if (e->text[0] && !j->evidence->text) j->evidence->text = xstrdup(e->text);
 }
 
-/* Whether the round ended because workers waited for each other. */
-static bool is_about_waiting(const struct verdict *v) {
-  return v->cause == CAUSE_WORKER_HUNG || verdict_is_collective_timeout(v);
-}
-
 void job_judge_evidence(struct job *j) {
   struct hang_evidence *e = j->evidence;
-  if (!e || !is_about_waiting(&j->cause)) return;
+  bool waited = j->cause.cause == CAUSE_WORKER_HUNG || verdict_is_collective_timeout(&j->cause);
+  if (!e || !waited) return;
   struct collective *v = xcalloc(e->groups.count + 1, sizeof *v);
   size_t n = 0;
   bool lacks = false;

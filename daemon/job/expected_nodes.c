@@ -158,9 +158,18 @@ void member_find_expected_host(struct member *m) {
 
 /* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* Replaces the roster by the list. */
-static void list_hosts(struct job *j, const struct buf *names, size_t n) {
-  struct roster *r = &j->roster;
+/* A listed host whose nodes are here is not in the new list. */
+static bool leaves_out_who_is_here(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (m->counted.available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
+  }
+  return false;
+}
+
+/* The new roster: the hosts of the list, and those of the old ones that are missing for another reason. */
+static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
+  struct roster *r = &j->roster, old = *r;
   const char *p = buf_text(names);
   r->v = NULL;
   r->n = r->cap = r->n_unlisted = 0;
@@ -176,21 +185,6 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   }
   uint32_t each = n > 0 && j->expected_nodes > (int64_t)n ? (uint32_t)((size_t)j->expected_nodes / n) : 1;
   for (size_t i = 0; i < r->n; i++) r->listed_wanted += r->v[i]->wanted *= each;
-}
-
-/* A listed host whose nodes are here is not in the new list. */
-static bool leaves_out_who_is_here(const struct job *j) {
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    if (m->counted.available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
-  }
-  return false;
-}
-
-/* The new roster: the hosts of the list, and those of the old ones that are missing for another reason. */
-static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
-  struct roster *r = &j->roster, old = *r;
-  list_hosts(j, names, n);
   if (r->listed_wanted <= old.listed_wanted && leaves_out_who_is_here(j)) {
     free_hosts(j, r);
     *r = old;
@@ -511,16 +505,6 @@ static void fill_ranks(struct missing *k, const struct job *j) {
   k->w->n_absent = 1;
 }
 
-static void fill_here(struct missing *k, const struct job *j) {
-  const char **names = xcalloc(j->n_members + 1, sizeof *names);
-  size_t n = 0;
-  for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->counted.available) names[n++] = j->members[i]->host;
-  put_names(names, n, HERE_SHOWN_MAX, &k->hosts);
-  if (n) k->w->hosts = buf_text(&k->hosts);
-  free(names);
-}
-
 /* It has had no round, and too few nodes for one. */
 static bool waits_for_its_first(const struct job *j) {
   return j->state == JOB_FORMING && !j->round && (int64_t)j->n_available < j->settings.min_nodes;
@@ -583,7 +567,15 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   if (w->here < w->max_nodes || others) fill_hosts(k, j, now_ms);
   w->missing = job_missing_nodes(j);
   if (w->missing > 0 && !count_named(j) && all_asked_for_ranks(j)) fill_ranks(k, j);
-  if (!w->n_absent) fill_here(k, j);
+  if (!w->n_absent) {
+    const char **hosts = xcalloc(j->n_members + 1, sizeof *hosts);
+    size_t n = 0;
+    for (size_t i = 0; i < j->n_members; i++)
+      if (j->members[i]->counted.available) hosts[n++] = j->members[i]->host;
+    put_names(hosts, n, HERE_SHOWN_MAX, &k->hosts);
+    if (n) k->w->hosts = buf_text(&k->hosts);
+    free(hosts);
+  }
   fill_drained(k, j);
   for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
     const struct refusal *r = &j->roster.refusals[i];

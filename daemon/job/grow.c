@@ -32,18 +32,15 @@ struct flap {
   int64_t round; /* of the last one: several agents on a host are lost together */
 };
 
-static uint64_t last_loss_ms(const struct flap *f) {
-  return f->at_ms[(f->n - 1) % JOB_FLAP_LOSSES];
-}
-
 void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms) {
   struct flap *f = map_get(&j->flaps, m->host);
   if (f && f->round == j->round) return;
   if (!f) {
     if (j->flaps.count >= j->flaps_sweep_at) {
       for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) {
-        if (last_loss_ms(e->value) + JOB_FLAP_MS > now_ms) continue;
-        free(e->value);
+        f = e->value;
+        if (f->at_ms[(f->n - 1) % JOB_FLAP_LOSSES] + JOB_FLAP_MS > now_ms) continue;
+        free(f);
         map_remove_n(&j->flaps, e->key, e->key_len);
       }
       j->flaps_sweep_at = 2 * j->flaps.count + 16;
@@ -95,8 +92,12 @@ void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) 
 
 enum { NEWCOMERS_NAMED_MAX = 4 };
 
-/* "nodes n3, n4 joined: a new round is formed with 4 nodes" */
-static void name_newcomers(const struct job *j, uint64_t now_ms, struct buf *out) {
+void job_grow_if_due(struct job *j, uint64_t now_ms) {
+  job_watch_growth(j, now_ms);
+  if (now_ms < j->grow_ms) return;
+  struct buf text = BUF_INIT;
+  struct verdict v;
+  /* "nodes n3, n4 joined: a new round is formed with 4 nodes" */
   struct buf names = BUF_INIT;
   int64_t n = 0, room = j->settings.max_nodes - j->round_nodes;
   for (size_t i = 0; i < j->n_members && n < room; i++) {
@@ -104,18 +105,10 @@ static void name_newcomers(const struct job *j, uint64_t now_ms, struct buf *out
     if (!m->counted.available || member_flapping_until(m, now_ms)) continue;
     if (n++ < NEWCOMERS_NAMED_MAX) buf_printf(&names, "%s%s", names.len ? ", " : "", m->host);
   }
-  buf_printf(out, "node%s %s", n == 1 ? "" : "s", buf_text(&names));
-  if (n > NEWCOMERS_NAMED_MAX) buf_printf(out, " and %lld more", (long long)n - NEWCOMERS_NAMED_MAX);
-  buf_printf(out, " joined: a new round is formed with %lld nodes", (long long)(j->round_nodes + n));
+  buf_printf(&text, "node%s %s", n == 1 ? "" : "s", buf_text(&names));
+  if (n > NEWCOMERS_NAMED_MAX) buf_printf(&text, " and %lld more", (long long)n - NEWCOMERS_NAMED_MAX);
+  buf_printf(&text, " joined: a new round is formed with %lld nodes", (long long)(j->round_nodes + n));
   buf_finish(&names);
-}
-
-void job_grow_if_due(struct job *j, uint64_t now_ms) {
-  job_watch_growth(j, now_ms);
-  if (now_ms < j->grow_ms) return;
-  struct buf text = BUF_INIT;
-  struct verdict v;
-  name_newcomers(j, now_ms, &text);
   verdict_init(&v);
   v.cause = CAUSE_NODE_JOINED;
   v.text = buf_text(&text);

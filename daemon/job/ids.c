@@ -240,21 +240,6 @@ static void fail_round(struct job *j, const struct share *k, bool lasting, const
   job_begin_stopping(j, now_ms, false);
 }
 
-/* "n1 (node 0): no such file; the same on n2 (node 1), n3 (node 2); n4 (node 3): no answer in 30 s" */
-static void note_try(struct round_ids *ids, const struct share *k, const char *why) {
-  bool same = ids->tries.len && !strcmp(buf_text(&ids->why), why), again = same && ids->same;
-  buf_printf(&ids->tries, "%s%s (node %lld)",
-             again                ? ", "
-             : same               ? "; the same on "
-             : ids->tries.len > 0 ? "; "
-                                  : "",
-             k->host, (long long)k->node_rank);
-  if (!same) buf_printf(&ids->tries, ": %s", why);
-  ids->same = same;
-  buf_clear(&ids->why);
-  buf_puts(&ids->why, why);
-}
-
 /* Every failure is lasting: a restart would find the same. */
 static bool all_lasting(const struct round_ids *ids) {
   for (size_t i = 0; i < ids->n_failed; i++)
@@ -277,7 +262,18 @@ static void give_up_minting(struct job *j, const struct share *k, uint64_t now_m
 static void replace_minter(struct job *j, struct share *k, const char *why, bool lasting, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
   struct failed *f = &ids->failed[ids->n_failed++];
-  note_try(ids, k, why);
+  /* "n1 (node 0): no such file; the same on n2 (node 1), n3 (node 2); n4 (node 3): no answer in 30 s" */
+  bool same = ids->tries.len && !strcmp(buf_text(&ids->why), why), again = same && ids->same;
+  buf_printf(&ids->tries, "%s%s (node %lld)",
+             again                ? ", "
+             : same               ? "; the same on "
+             : ids->tries.len > 0 ? "; "
+                                  : "",
+             k->host, (long long)k->node_rank);
+  if (!same) buf_printf(&ids->tries, ": %s", why);
+  ids->same = same;
+  buf_clear(&ids->why);
+  buf_puts(&ids->why, why);
   snprintf(f->agent, sizeof f->agent, "%s", k->agent);
   f->lasting = lasting;
   const struct member *m = ids->n_failed <= REPLACED_MAX ? find_best(j) : NULL;

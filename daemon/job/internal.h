@@ -244,7 +244,7 @@ void job_claim_note_loss(struct job *j, bool dead); /* a node is gone; dead: sur
 const char *job_claim_text(const struct job *j);    /* why the next round is not claimed; "" */
 uint64_t job_claim_deadline(const struct job *j);   /* when job_has_claim is to be asked again; 0: now */
 
-/* announce.c. Each does nothing if nobody wants events. */
+/* announce.c. Each but the first does nothing if nobody wants events. */
 void job_announce_create(struct job *j);
 void job_announce_destroy(struct job *j);
 void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms); /* job_enter, before the entry action */

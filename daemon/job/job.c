@@ -99,29 +99,6 @@ static void note_absence(const struct job_event *ev) {
   member_note_absence(ev->member, left ? ABSENCE_LEFT : ABSENCE_LOST, ev->text, ev->at_ms);
 }
 
-static void lose_from_round(struct job *j, const struct job_event *ev) {
-  struct member *m = ev->member;
-  bool starting = j->state == JOB_STARTING, running = job_round_goes_on(j);
-  job_note_loss(j, m, ev->now_ms);
-  job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
-  if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold_member(j, m);
-  note_absence(ev);
-  job_remove_member(j, m);
-  if (running)
-    job_begin_stopping(j, ev->now_ms, starting);
-  else
-    job_settle_if_stopped(j, ev->now_ms);
-}
-
-/* Node rank 0 has finished, and others have not: its agent served the round's store, which they may still need. */
-static void lose_store(struct job *j, const struct job_event *ev) {
-  struct buf text = BUF_INIT;
-  buf_printf(&text, "%s; it had finished, and the store of the round went with it", ev->text);
-  job_offer_node_cause(j, ev->member, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, buf_text(&text), ev->at_ms);
-  buf_finish(&text);
-  job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
-}
-
 /* STARTING, RUNNING, CHECKPOINTING, STOPPING. */
 static void on_lost(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
@@ -131,16 +108,30 @@ static void on_lost(struct job *j, const struct job_event *ev) {
   } else if (m->state == MEMBER_FINISHED) {
     jobs_bind(j->jobs, m, 0); /* its work is done and counted; it may come back for the end */
     member_set_gone(m, true);
-    if (m->node_rank == 0 && !m->worker_store && j->state != JOB_STOPPING)
-      lose_store(j, ev);
-    else
+    if (m->node_rank == 0 && !m->worker_store && j->state != JOB_STOPPING) {
+      /* Node rank 0 has finished, and others have not: its agent served the round's store, which they may still need. */
+      struct buf text = BUF_INIT;
+      buf_printf(&text, "%s; it had finished, and the store of the round went with it", ev->text);
+      job_offer_node_cause(j, ev->member, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, buf_text(&text), ev->at_ms);
+      buf_finish(&text);
+      job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
+    } else
       job_settle_if_stopped(j, ev->now_ms);
   } else if (m->state == MEMBER_STOPPED) {
     note_absence(ev);
     job_remove_member(j, m);
     job_settle_if_stopped(j, ev->now_ms);
   } else {
-    lose_from_round(j, ev);
+    bool starting = j->state == JOB_STARTING, running = job_round_goes_on(j);
+    job_note_loss(j, m, ev->now_ms);
+    job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
+    if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold_member(j, m);
+    note_absence(ev);
+    job_remove_member(j, m);
+    if (running)
+      job_begin_stopping(j, ev->now_ms, starting);
+    else
+      job_settle_if_stopped(j, ev->now_ms);
   }
 }
 
@@ -266,21 +257,6 @@ static void on_started(struct job *j, const struct job_event *ev) {
   if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_enter(j, JOB_RUNNING, ev->now_ms);
 }
 
-/* Limits a report to what an agent may say about its workers: it cannot speak for operators, or declare nodes lost. */
-static void limit_to_worker_causes(struct verdict *v) {
-  if (v->cause == CAUSE_WORKER_SIGNAL)
-    v->code = 128 + v->signal;
-  else if (v->cause == CAUSE_WORKER_HUNG)
-    v->code = EXIT_CODE_HUNG;
-  else if (v->cause == CAUSE_CONTACT_LOST)
-    v->code = EXIT_CODE_CONTACT_LOST;
-  else if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD)
-    v->cause = CAUSE_WORKER_EXIT;
-  if ((v->cause != CAUSE_WORKER_EXIT && v->cause != CAUSE_WORKER_EXEC) || v->lasting == LASTING_NCCL)
-    v->lasting = LASTING_NO;
-  if (!v->code) v->code = 1;
-}
-
 /* A command that cannot work fails at once. One that has run before, or has reported progress, met something else: a
  * file server that is away, a node without the program. */
 static bool is_the_beginning(const struct job *j, const struct verdict *v, uint64_t at_ms) {
@@ -291,7 +267,18 @@ static bool is_the_beginning(const struct job *j, const struct verdict *v, uint6
 static void on_failed(struct job *j, const struct job_event *ev) {
   if (ev->member->state == MEMBER_FINISHED) return; /* a finished node reports nothing more */
   struct verdict v = ev->report->what;
-  limit_to_worker_causes(&v);
+  /* Limits a report to what an agent may say about its workers: it cannot speak for operators, or declare nodes lost. */
+  if (v.cause == CAUSE_WORKER_SIGNAL)
+    v.code = 128 + v.signal;
+  else if (v.cause == CAUSE_WORKER_HUNG)
+    v.code = EXIT_CODE_HUNG;
+  else if (v.cause == CAUSE_CONTACT_LOST)
+    v.code = EXIT_CODE_CONTACT_LOST;
+  else if (v.cause != CAUSE_WORKER_EXEC && v.cause != CAUSE_DEVICE_HELD)
+    v.cause = CAUSE_WORKER_EXIT;
+  if ((v.cause != CAUSE_WORKER_EXIT && v.cause != CAUSE_WORKER_EXEC) || v.lasting == LASTING_NCCL)
+    v.lasting = LASTING_NO;
+  if (!v.code) v.code = 1;
   if (v.lasting != LASTING_TRAINER && !is_the_beginning(j, &v, ev->at_ms)) v.lasting = LASTING_NO;
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
@@ -407,29 +394,27 @@ static void on_operator_forming(struct job *j, const struct job_event *ev) {
   job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
-/* To nodes that have not got the news; after a long time without news, to all. */
-static void send_notices(struct job *j, uint64_t now_ms) {
-  bool idle = now_ms >= j->last_notice_ms + JOB_NOTICE_IDLE_MS;
-  j->last_notice_ms = now_ms;
-  j->notice_ms = now_ms + JOB_NOTICE_IDLE_MS;
-  struct bytes *news = job_waiting_bytes(j, NULL, now_ms);
-  for (size_t i = 0; i < j->n_members; i++) {
-    struct member *m = j->members[i];
-    bool knows = m->told_news == j->news || (m->next.drained && m->told_news != UINT64_MAX);
-    if (!idle && knows) continue;
-    m->told_news = j->news;
-    job_send_news(j, m, news, now_ms);
-  }
-  bytes_unref(news);
-}
-
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
   if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
   if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
   job_claim_look(j, ev->now_ms);
   if (ev->now_ms >= job_join_deadline(j)) job_join_timeout(j, ev->now_ms);
   /* A round that is ready may still wait for its claim. */
-  if (j->state == JOB_FORMING && ev->now_ms >= j->notice_ms) send_notices(j, ev->now_ms);
+  if (j->state == JOB_FORMING && ev->now_ms >= j->notice_ms) {
+    /* To nodes that have not got the news; after a long time without news, to all. */
+    bool idle = ev->now_ms >= j->last_notice_ms + JOB_NOTICE_IDLE_MS;
+    j->last_notice_ms = ev->now_ms;
+    j->notice_ms = ev->now_ms + JOB_NOTICE_IDLE_MS;
+    struct bytes *news = job_waiting_bytes(j, NULL, ev->now_ms);
+    for (size_t i = 0; i < j->n_members; i++) {
+      struct member *m = j->members[i];
+      bool knows = m->told_news == j->news || (m->next.drained && m->told_news != UINT64_MAX);
+      if (!idle && knows) continue;
+      m->told_news = j->news;
+      job_send_news(j, m, news, ev->now_ms);
+    }
+    bytes_unref(news);
+  }
 }
 
 /* STARTING: not all have started; STOPPING: not all have stopped. Late nodes are lost. */
@@ -537,19 +522,15 @@ void job_event(struct job *j, const struct job_event *ev) {
 
 /* Fencing. --------------------------------------------------------------------------------------------------------- */
 
-/* RECOVERING: nodes of the round that have not come back yet, except the one that asks. Before the first HELLO the
- * size of the round may be unknown; then max nodes counts. WELCOME is sent before the node has its rank in the
- * round: is_reported says whether it is counted. */
-static size_t still_to_return(const struct job *j, bool is_reported) {
-  size_t nodes = (size_t)(j->round_nodes ? j->round_nodes : j->settings.max_nodes);
-  size_t returned = is_reported ? j->n_reported : j->n_reported + 1;
-  return j->state == JOB_RECOVERING && nodes > returned ? nodes - returned : 0;
-}
-
 /* How many nodes could form a round without the one that asks. Every node that can still come back counts, connected
  * or not: the answer holds until the next one, and forever if the connection breaks before that. */
 static size_t count_others(const struct job *j, bool is_reported) {
-  return j->n_members - j->n_gone - 1 + still_to_return(j, is_reported);
+  /* RECOVERING: nodes of the round that have not come back yet, except the one that asks. Before the first HELLO the
+   * size of the round may be unknown; then max nodes counts. WELCOME is sent before the node has its rank in the
+   * round: is_reported says whether it is counted. */
+  size_t nodes = (size_t)(j->round_nodes ? j->round_nodes : j->settings.max_nodes);
+  size_t returned = is_reported ? j->n_reported : j->n_reported + 1;
+  return j->n_members - j->n_gone - 1 + (j->state == JOB_RECOVERING && nodes > returned ? nodes - returned : 0);
 }
 
 /* A job that is over may be started again, without waiting for nodes that do not know of its end. FENCE stays on until
@@ -666,7 +647,7 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   j->term = 1;
   job_quorum_create(j);
   goodput_create(j);
-  job_announce_create(j);
+  if (jobs->events) job_announce_create(j);
   return j;
 }
 

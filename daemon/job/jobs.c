@@ -86,21 +86,6 @@ static void add_event(struct jobs *jobs, const char *owner, enum event_name name
   e->bytes = bytes_create(owner, strlen(owner) + 1);
 }
 
-static void report_left_out_events(struct jobs *jobs, struct account *a) {
-  struct event e;
-  struct buf line = BUF_INIT, text = BUF_INIT;
-  event_init(&e, EVENT_EVENTS_DROPPED, jobs->wall_ms);
-  if (a->uid >= 0) event_int(&e, EVENT_UID, a->uid);
-  event_int(&e, EVENT_DROPPED, (int64_t)a->events_left_out);
-  buf_printf(&text, "%zu events are lost: jobs of %s have too many", a->events_left_out, a->name);
-  event_text(&e, EVENT_MESSAGE, buf_text(&text));
-  event_line(&e, &line);
-  add_event(jobs, a->name, e.name, &line);
-  a->events_left_out = 0;
-  buf_finish(&text);
-  buf_finish(&line);
-}
-
 /* Progress comes each second from each job. It leaves half of the allowance to what is rarer. */
 void jobs_event(struct jobs *jobs, const char *owner, enum event_name name, const struct buf *line) {
   struct account *a = jobs->payer;
@@ -109,7 +94,20 @@ void jobs_event(struct jobs *jobs, const char *owner, enum event_name name, cons
     a->events_left_out++;
     return;
   }
-  if (a && a->events_left_out && !keep) report_left_out_events(jobs, a);
+  if (a && a->events_left_out && !keep) {
+    struct event e;
+    struct buf dropped = BUF_INIT, text = BUF_INIT;
+    event_init(&e, EVENT_EVENTS_DROPPED, jobs->wall_ms);
+    if (a->uid >= 0) event_int(&e, EVENT_UID, a->uid);
+    event_int(&e, EVENT_DROPPED, (int64_t)a->events_left_out);
+    buf_printf(&text, "%zu events are lost: jobs of %s have too many", a->events_left_out, a->name);
+    event_text(&e, EVENT_MESSAGE, buf_text(&text));
+    event_line(&e, &dropped);
+    add_event(jobs, a->name, e.name, &dropped);
+    a->events_left_out = 0;
+    buf_finish(&text);
+    buf_finish(&dropped);
+  }
   add_event(jobs, owner, name, line);
 }
 

@@ -99,27 +99,6 @@ static void enter_deafness(struct job *j, uint64_t now_ms) {
       j->log_name, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
 }
 
-static void scan_members(struct job *j, uint64_t now_ms) {
-  if (is_deaf(j, now_ms)) {
-    enter_deafness(j, now_ms);
-    return;
-  }
-  for (size_t i = j->n_members; i-- > 0;) {
-    if (i >= j->n_members) continue; /* losing one may end the round and remove others */
-    struct member *m = j->members[i];
-    if (patience_ms(m) <= now_ms) {
-      struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
-      ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
-      jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s",
-               j->log_name, m->host, m->agent, ev.text);
-      m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
-      job_event(j, &ev);
-    }
-  }
-  j->scan_ms = UINT64_MAX;
-  for (size_t i = 0; i < j->n_members; i++) j->scan_ms = earliest(j->scan_ms, patience_ms(j->members[i]));
-}
-
 /* We were late. A node that is away, or leaves now, may have given up a connection on which we were silent, and be
  * in a pause before it reconnects. */
 static void extend_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
@@ -134,5 +113,22 @@ static void extend_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
 
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   if (lag_ms) extend_leases(j, now_ms, lag_ms);
-  if (now_ms >= j->scan_ms) scan_members(j, now_ms);
+  if (now_ms < j->scan_ms) return;
+  if (is_deaf(j, now_ms)) {
+    enter_deafness(j, now_ms);
+    return;
+  }
+  for (size_t i = j->n_members; i-- > 0;) {
+    if (i >= j->n_members) continue; /* losing one may end the round and remove others */
+    struct member *m = j->members[i];
+    if (patience_ms(m) > now_ms) continue;
+    struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
+    ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
+    jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s", j->log_name,
+             m->host, m->agent, ev.text);
+    m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
+    job_event(j, &ev);
+  }
+  j->scan_ms = UINT64_MAX;
+  for (size_t i = 0; i < j->n_members; i++) j->scan_ms = earliest(j->scan_ms, patience_ms(j->members[i]));
 }

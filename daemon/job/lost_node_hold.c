@@ -40,19 +40,17 @@ static void find_last_hold(struct job *j) {
   }
 }
 
-static void sweep_holds(struct job *j) {
-  for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) {
-    if (((const struct hold *)e->value)->until_ms > j->jobs->now_ms) continue;
-    free(e->value);
-    map_remove_n(&j->holds, e->key, e->key_len);
-  }
-  find_last_hold(j);
-  j->holds_sweep_at = 2 * j->holds.count + 16;
-}
-
 static void hold(struct job *j, const char *agent, const struct hold *like, const char *host) {
   job_drop_hold(j, agent);
-  if (j->holds.count >= j->holds_sweep_at) sweep_holds(j);
+  if (j->holds.count >= j->holds_sweep_at) {
+    for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) {
+      if (((const struct hold *)e->value)->until_ms > j->jobs->now_ms) continue;
+      free(e->value);
+      map_remove_n(&j->holds, e->key, e->key_len);
+    }
+    find_last_hold(j);
+    j->holds_sweep_at = 2 * j->holds.count + 16;
+  }
   struct hold *h = xcalloc(1, sizeof *h + strlen(host) + 1);
   *h = *like;
   memcpy(h->host, host, strlen(host) + 1);

@@ -56,17 +56,6 @@ static size_t find_first(const struct question *q, const struct ipaddr *addr) {
   return low;
 }
 
-static void visit_caller(struct question *q, struct caller *c, const struct member *m) {
-  if (c->by_interface != q->by_interface || c->last == m) return;
-  c->last = m;
-  if (!q->telling) {
-    c->asked += c->asked < ASKED_MAX;
-  } else if (c->told++ < c->asked) {
-    q->out[q->n_out] = *c->is;
-    q->out[q->n_out++].asked = c->asked;
-  }
-}
-
 static void visit_address(struct question *q, const struct member *m, const char *text, size_t n) {
   char one[ADDR_MAX + 1];
   if (n == 0 || n > ADDR_MAX) return;
@@ -74,8 +63,17 @@ static void visit_address(struct question *q, const struct member *m, const char
   one[n] = '\0';
   struct ipaddr addr = ipaddr_parse(one);
   if (!addr.family) return;
-  for (size_t i = find_first(q, &addr); i < q->n && ipaddr_compare(&q->v[i].addr, &addr) == 0; i++)
-    visit_caller(q, &q->v[i], m);
+  for (size_t i = find_first(q, &addr); i < q->n && ipaddr_compare(&q->v[i].addr, &addr) == 0; i++) {
+    struct caller *c = &q->v[i];
+    if (c->by_interface != q->by_interface || c->last == m) continue;
+    c->last = m;
+    if (!q->telling) {
+      c->asked += c->asked < ASKED_MAX;
+    } else if (c->told++ < c->asked) {
+      q->out[q->n_out] = *c->is;
+      q->out[q->n_out++].asked = c->asked;
+    }
+  }
 }
 
 static void visit_member(struct question *q, const struct member *m) {

@@ -134,32 +134,6 @@ void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
     job_recover_finish(j, now_ms);
 }
 
-static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
-  struct buf text = BUF_INIT;
-  struct verdict v;
-  verdict_init(&v);
-  const char *to = j->quorum->recovering.judge_ms ? "to the daemon that took over" : "after the daemon came back";
-  bool head = !job_find_rank(j, 0);
-  if (missing == 1 && head && j->told_head[0]) {
-    v.node_rank = 0;
-    v.host = j->told_head;
-    buf_printf(&text, "it did not report %s", to);
-  } else {
-    buf_printf(&text, "%zu of %lld nodes of round %lld did not report %s:", missing, (long long)j->round_nodes,
-               (long long)j->round, to);
-    for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++) {
-      if (job_find_rank(j, r)) continue;
-      buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
-      if (r == 0 && j->told_head[0]) buf_printf(&text, " (%s)", j->told_head);
-    }
-  }
-  v.cause = CAUSE_NODE_LOST;
-  v.code = EXIT_CODE_NODE_LOST;
-  v.text = buf_text(&text);
-  job_offer_cause(j, &v, now_ms);
-  buf_finish(&text);
-}
-
 /* The round was settled before: a node that does not know gets STALE, since no node here remembers the verdict. */
 static void form_again(struct job *j, uint64_t now_ms) {
   if (j->cause.cause == CAUSE_OPERATOR) {
@@ -186,12 +160,6 @@ static bool is_being_stopped(const struct job *j) {
   for (size_t i = 0; i < j->n_members; i++)
     if (member_in_round(j->members[i]) && j->members[i]->state == MEMBER_STOPPED) return true;
   return false;
-}
-
-/* All are here and at work, but one is leaving: nothing needs to be lost. */
-static bool has_time_to_prepare(const struct job *j) {
-  return j->n_reported >= (size_t)j->round_nodes && !j->n_in_state[MEMBER_TOLD] && job_is_planned_end(j) &&
-         !is_being_stopped(j);
 }
 
 /* No agent has this id. */
@@ -252,8 +220,35 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     return;
   }
   size_t reported = j->n_reported;
-  if (reported < (size_t)j->round_nodes) offer_missing(j, (size_t)j->round_nodes - reported, now_ms);
-  if (has_time_to_prepare(j)) {
+  if (reported < (size_t)j->round_nodes) {
+    size_t missing = (size_t)j->round_nodes - reported;
+    struct buf text = BUF_INIT;
+    struct verdict v;
+    verdict_init(&v);
+    const char *to = j->quorum->recovering.judge_ms ? "to the daemon that took over" : "after the daemon came back";
+    bool head = !job_find_rank(j, 0);
+    if (missing == 1 && head && j->told_head[0]) {
+      v.node_rank = 0;
+      v.host = j->told_head;
+      buf_printf(&text, "it did not report %s", to);
+    } else {
+      buf_printf(&text, "%zu of %lld nodes of round %lld did not report %s:", missing, (long long)j->round_nodes,
+                 (long long)j->round, to);
+      for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++) {
+        if (job_find_rank(j, r)) continue;
+        buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
+        if (r == 0 && j->told_head[0]) buf_printf(&text, " (%s)", j->told_head);
+      }
+    }
+    v.cause = CAUSE_NODE_LOST;
+    v.code = EXIT_CODE_NODE_LOST;
+    v.text = buf_text(&text);
+    job_offer_cause(j, &v, now_ms);
+    buf_finish(&text);
+  }
+  /* All are here and at work, but one is leaving: nothing needs to be lost. */
+  if (j->n_reported >= (size_t)j->round_nodes && !j->n_in_state[MEMBER_TOLD] && job_is_planned_end(j) &&
+      !is_being_stopped(j)) {
     j->skip_round = false;
     if (!job_enter(j, JOB_RUNNING, now_ms)) return;
     job_quorum_all_work(j);

@@ -52,16 +52,14 @@ static bool is_own_signal(int64_t signo) {
   }
 }
 
-/* A shell exits with 128 + N when signal N has killed its command. */
-static bool is_foreign_death(int64_t code) {
-  return code == 128 + SIGKILL || code == 128 + SIGTERM || code == 128 + SIGINT || code == 128 + SIGHUP;
-}
-
 /* The failure may be the workers' own doing, so that it comes again by itself. */
 static bool can_repeat(const struct job *j, const struct verdict *v) {
   if (j->drilled) return false;
   switch (v->cause) {
-  case CAUSE_WORKER_EXIT: return !is_foreign_death(v->code);
+  /* A shell exits with 128 + N when signal N has killed its command. */
+  case CAUSE_WORKER_EXIT:
+    return !(v->code == 128 + SIGKILL || v->code == 128 + SIGTERM || v->code == 128 + SIGINT ||
+             v->code == 128 + SIGHUP);
   case CAUSE_WORKER_SIGNAL: return is_own_signal(v->signal);
   case CAUSE_WORKER_EXEC: return v->code == 126 || v->code == 127;            /* not a limit of the machine */
   case CAUSE_WORKER_HUNG: return !v->state[0] || !strchr("TtD", v->state[0]); /* stopped, or held by the kernel */
@@ -73,14 +71,6 @@ static int64_t lived_ms(const struct job *j) {
   if (j->age_unknown) return -1;
   uint64_t end_ms = job_round_end_ms(j);
   return end_ms > j->round_ms ? (int64_t)(end_ms - j->round_ms) : 0;
-}
-
-/* The furthest step that a node has reported in this round; -1: none. */
-static int64_t furthest_step(const struct job *j) {
-  int64_t most = j->cause.step;
-  for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i]) && j->members[i]->progress.step > most) most = j->members[i]->progress.step;
-  return most;
 }
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -104,7 +94,11 @@ static bool came_no_further(const struct failure_mark *before, const struct fail
 
 bool job_judge_repeat(struct job *j, bool charged) {
   struct failure_mark *before = &j->last_failure;
-  struct failure_mark now = {.step = furthest_step(j), .lived_ms = lived_ms(j)};
+  /* The furthest step that a node has reported in this round; -1: none. */
+  int64_t most = j->cause.step;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (member_in_round(j->members[i]) && j->members[i]->progress.step > most) most = j->members[i]->progress.step;
+  struct failure_mark now = {.step = most, .lived_ms = lived_ms(j)};
   if (!charged || !can_repeat(j, &j->cause)) {
     if (came_further(before, &now)) *before = FAILURE_MARK_NONE;
     return false;

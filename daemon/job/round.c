@@ -220,44 +220,7 @@ static void add_address(struct distinct_addrs *a, const char *text, size_t n) {
   buf_putc(a->out, '\n');
 }
 
-static void add_addresses(struct distinct_addrs *a, const char *addrs) {
-  for (size_t n; (addrs += strspn(addrs, " "))[0]; addrs += n) add_address(a, addrs, n = strcspn(addrs, " "));
-}
-
-static void list_addresses(const struct job *j, struct buf *out) {
-  struct distinct_addrs a = {.out = out};
-  map_init(&a.seen, jobs_random(j->jobs));
-  for (int64_t r = 0; r < j->round_nodes; r++) {
-    const struct member *m = job_find_rank(j, r);
-    if (!m) continue;
-    add_address(&a, m->addr, strlen(m->addr));
-    add_address(&a, m->peer_addr, strlen(m->peer_addr));
-  }
-  for (int64_t r = 0; r < j->round_nodes && !a.full; r++) {
-    const struct member *m = job_find_rank(j, r);
-    if (m) add_addresses(&a, m->addrs);
-  }
-  if (a.full)
-    jobs_log(j->jobs, LOG_WARN,
-             "job %s: the nodes of round %lld have more addresses than START can carry; some of their "
-             "workers may be "
-             "refused by the round's store",
-             j->log_name, (long long)j->round);
-  map_finish(&a.seen);
-}
-
 /* Sealing. --------------------------------------------------------------------------------------------------------- */
-
-/* Nodes may run different commands, but mostly that is a mistake; NULL: they do not. */
-static const struct member *find_other_command(const struct job *j, const struct member *head) {
-  const struct member *other = NULL;
-  for (size_t i = 0; head->command[0] && i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    bool differs = member_in_round(m) && m->command[0] && strcmp(m->command, head->command) != 0;
-    if (differs && (!other || m->node_rank < other->node_rank)) other = m;
-  }
-  return other;
-}
 
 /* A node that missed START gets it again, with the port as it was at the seal: by then node rank 0 has a new one
  * ready. */
@@ -289,39 +252,40 @@ void job_send_start(struct job *j, struct member *m) {
   job_quorum_fill_start(j, m, &msg.start, successors);
   job_ids_start(j, m, &msg.start);
   if (m == head) {
-    const struct member *other = find_other_command(j, head);
+    /* Nodes may run different commands, but mostly that is a mistake. */
+    const struct member *other = NULL;
+    for (size_t i = 0; head->command[0] && i < j->n_members; i++) {
+      const struct member *one = j->members[i];
+      bool differs = member_in_round(one) && one->command[0] && strcmp(one->command, head->command) != 0;
+      if (differs && (!other || one->node_rank < other->node_rank)) other = one;
+    }
     msg.start.other_command = other ? other->host : "";
-    list_addresses(j, &addrs);
+    struct distinct_addrs a = {.out = &addrs};
+    map_init(&a.seen, jobs_random(j->jobs));
+    for (int64_t r = 0; r < j->round_nodes; r++) {
+      const struct member *one = job_find_rank(j, r);
+      if (!one) continue;
+      add_address(&a, one->addr, strlen(one->addr));
+      add_address(&a, one->peer_addr, strlen(one->peer_addr));
+    }
+    for (int64_t r = 0; r < j->round_nodes && !a.full; r++) {
+      const struct member *one = job_find_rank(j, r);
+      const char *at = one ? one->addrs : "";
+      for (size_t n; (at += strspn(at, " "))[0]; at += n) add_address(&a, at, n = strcspn(at, " "));
+    }
+    if (a.full)
+      jobs_log(j->jobs, LOG_WARN,
+               "job %s: the nodes of round %lld have more addresses than START can carry; some of their "
+               "workers may be "
+               "refused by the round's store",
+               j->log_name, (long long)j->round);
+    map_finish(&a.seen);
   }
   msg.raw = addrs.data;
   msg.raw_len = addrs.len;
   jobs_send(j->jobs, m->conn, &msg);
   if (m->conn) m->vote->start_ms = j->jobs->now_ms;
   buf_finish(&addrs);
-}
-
-/* The next round belongs to a new incarnation: another daemon may still number rounds of the old one, and no token
- * may be used twice. */
-static void renew_incarnation(struct job *j) {
-  j->renews = false;
-  memmove(j->formers[1], j->formers[0], sizeof j->formers - sizeof j->formers[0]);
-  memcpy(j->formers[0], j->incarnation, sizeof j->formers[0]);
-  bool higher = strcmp(j->above, j->formers[0]) > 0;
-  jobs_name_incarnation(j->jobs, higher ? j->above : j->formers[0], j->incarnation);
-  job_move_drains(j);
-  jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->log_name,
-           j->incarnation, j->formers[0]);
-}
-
-static void start_all(struct job *j, struct member **slots, size_t n) {
-  job_number_workers(j);
-  for (size_t i = 0; i < n; i++) {
-    member_set_state(slots[i], MEMBER_TOLD);
-    member_set_checkpointed(slots[i], false);
-    slots[i]->shut = false;
-    member_clear_progress(slots[i]);
-    slots[i]->knows_round = false;
-  }
 }
 
 size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
@@ -352,7 +316,18 @@ void job_seal(struct job *j, uint64_t now_ms) {
   job_clear_round(j);
   job_quorum_note_agreed(j);
   job_quorum_rebase(j);
-  if (j->renews) renew_incarnation(j);
+  if (j->renews) {
+    /* The next round belongs to a new incarnation: another daemon may still number rounds of the old one, and no token
+     * may be used twice. */
+    j->renews = false;
+    memmove(j->formers[1], j->formers[0], sizeof j->formers - sizeof j->formers[0]);
+    memcpy(j->formers[0], j->incarnation, sizeof j->formers[0]);
+    bool higher = strcmp(j->above, j->formers[0]) > 0;
+    jobs_name_incarnation(j->jobs, higher ? j->above : j->formers[0], j->incarnation);
+    job_move_drains(j);
+    jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s",
+             j->log_name, j->incarnation, j->formers[0]);
+  }
   job_forget_absences(j);
   j->round = j->settings.claims ? job_next_claimed_round(j) : j->round + (j->skip_round ? 2 : 1);
   if (j->round <= j->past_round) j->round = j->past_round + 1;
@@ -362,7 +337,14 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->age_unknown = false;
   j->away_ms = 0;
   j->line_wall_ms = j->jobs->wall_ms;
-  start_all(j, slots, n);
+  job_number_workers(j);
+  for (size_t i = 0; i < n; i++) {
+    member_set_state(slots[i], MEMBER_TOLD);
+    member_set_checkpointed(slots[i], false);
+    slots[i]->shut = false;
+    member_clear_progress(slots[i]);
+    slots[i]->knows_round = false;
+  }
   job_quorum_seal(j, now_ms);
   job_begin_fence(j);
   j->store_port = slots[0]->store_port;
@@ -399,16 +381,6 @@ bool job_is_former(const struct job *j, const char *incarnation) {
 
 /* Telling those who wait. ------------------------------------------------------------------------------------------ */
 
-static void put_spare_text(const struct job *j, uint64_t now_ms, struct buf *out) {
-  buf_printf(out, "round %lld of job %s has its %lld node%s; ", (long long)j->round, j->id, (long long)j->round_nodes,
-             j->round_nodes == 1 ? "" : "s");
-  if (j->grow_ms == UINT64_MAX)
-    buf_puts(out, "this node is a spare for the next round");
-  else
-    buf_printf(out, "this node waits; a new round with all waiting nodes is formed in %.0f s",
-               (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
-}
-
 struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   struct missing missing;
@@ -421,9 +393,15 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;
   if (drained)
     drain_text(drained, &text);
-  else if (msg.waiting.spare)
-    put_spare_text(j, now_ms, &text);
-  else if (j->state == JOB_RECOVERING)
+  else if (msg.waiting.spare) {
+    buf_printf(&text, "round %lld of job %s has its %lld node%s; ", (long long)j->round, j->id,
+               (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
+    if (j->grow_ms == UINT64_MAX)
+      buf_puts(&text, "this node is a spare for the next round");
+    else
+      buf_printf(&text, "this node waits; a new round with all waiting nodes is formed in %.0f s",
+                 (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
+  } else if (j->state == JOB_RECOVERING)
     buf_printf(&text, "the daemon%s%s waits for the nodes of round %lld", j->jobs->daemon.host[0] ? " on " : "",
                j->jobs->daemon.host, (long long)j->round);
   if (text.len) msg.waiting.text = buf_text(&text);

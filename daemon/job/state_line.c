@@ -80,36 +80,6 @@ static const char *read_text(const json_t *o, const char *key, size_t max) {
   return s && s[0] && strlen(s) <= max ? s : NULL;
 }
 
-static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
-  const char *outcome = json_string_value(json_object_get(o, "outcome"));
-  int64_t code = 0;
-  read_int(o, "code", 0, 255, &code);
-  j->outcome = OUTCOME_FAILED;
-  for (int i = 0; outcome && i < OUTCOME_COUNT; i++)
-    if (!strcmp(outcome, outcome_name((enum outcome)i))) j->outcome = (enum outcome)i;
-  j->code = (int)code;
-  struct verdict v;
-  if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) {
-    verdict_free(&j->last_verdict);
-    verdict_copy(&j->last_verdict, &v);
-  }
-  job_note_verdict(j, false, j->line_wall_ms);
-  job_drop_drains(j);
-  job_enter(j, JOB_ENDED, now_ms);
-}
-
-/* Charged failures per host, for --exclude-after. */
-static void load_failures(struct job *j, json_t *failures) {
-  const char *host;
-  json_t *n;
-  json_object_foreach(failures, host, n) {
-    if (!host[0] || strlen(host) > HOST_MAX || !json_is_integer(n) || json_integer_value(n) < 1 ||
-        j->failures.count >= JOB_FAILING_HOSTS_MAX)
-      continue;
-    map_put(&j->failures, host, (void *)(intptr_t)json_integer_value(n));
-  }
-}
-
 /* False: the line is not a state line. */
 static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
@@ -144,7 +114,15 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   j->refilled_wall_ms = (uint64_t)refilled_wall_ms;
   j->line_wall_ms = (uint64_t)wall_ms;
   j->own_key = json_is_true(json_object_get(o, "own_key"));
-  load_failures(j, json_object_get(o, "failures"));
+  /* Charged failures per host, for --exclude-after. */
+  const char *host;
+  json_t *n;
+  json_object_foreach(json_object_get(o, "failures"), host, n) {
+    if (!host[0] || strlen(host) > HOST_MAX || !json_is_integer(n) || json_integer_value(n) < 1 ||
+        j->failures.count >= JOB_FAILING_HOSTS_MAX)
+      continue;
+    map_put(&j->failures, host, (void *)(intptr_t)json_integer_value(n));
+  }
   json_t *mark = json_object_get(o, "last_failure");
   if (mark && failure_mark_from_json(mark, &j->last_failure, NULL) < 0) j->last_failure = FAILURE_MARK_NONE;
   if (!end) {
@@ -163,7 +141,21 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   goodput_load(j, json_object_get(o, "goodput"), true);
   int64_t held_ms = json_integer_value(json_object_get(o, "held_ms"));
   if (held_ms) job_hold_agent(j, "", "", held_ms < 0 ? UINT64_MAX : now_ms + (uint64_t)held_ms);
-  load_end(j, o, now_ms);
+  const char *outcome = json_string_value(json_object_get(o, "outcome"));
+  int64_t code = 0;
+  read_int(o, "code", 0, 255, &code);
+  j->outcome = OUTCOME_FAILED;
+  for (int i = 0; outcome && i < OUTCOME_COUNT; i++)
+    if (!strcmp(outcome, outcome_name((enum outcome)i))) j->outcome = (enum outcome)i;
+  j->code = (int)code;
+  struct verdict v;
+  if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) {
+    verdict_free(&j->last_verdict);
+    verdict_copy(&j->last_verdict, &v);
+  }
+  job_note_verdict(j, false, j->line_wall_ms);
+  job_drop_drains(j);
+  job_enter(j, JOB_ENDED, now_ms);
   return true;
 }
 

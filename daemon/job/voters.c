@@ -122,19 +122,6 @@ static bool is_on_our_machine(const struct member *m) {
   return ipaddr_is_loopback(&ip) || !strcmp(m->peer_addr, m->daemon_addr);
 }
 
-static void choose_successors(const struct job *j, struct quorum *q) {
-  q->n_successors = 0;
-  for (int64_t r = 0; j->jobs->daemon.owned && r < j->round_nodes && q->n_successors < SUCCESSORS_MAX; r++) {
-    const struct member *m = job_find_rank(j, r);
-    if (!m || !m->vote->standby_port || is_on_our_machine(m)) continue;
-    struct kept_successor *s = &q->successors[q->n_successors++];
-    memcpy(s->agent, m->agent, sizeof s->agent);
-    snprintf(s->host, sizeof s->host, "%s", m->host);
-    memcpy(s->addr, m->addr, sizeof s->addr);
-    s->port = m->vote->standby_port;
-  }
-}
-
 /* The voters of the last round become the base; who was only of an older one is forgotten. */
 static void shift_voters(struct quorum *q, bool was_on) {
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
@@ -214,7 +201,16 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     for (size_t i = 0; i < j->n_members; i++)
       if (map_get(&j->quorum->voters, j->members[i]->agent) == tie_breaker) j->members[i]->vote->tie_breaker = true;
   }
-  choose_successors(j, q);
+  q->n_successors = 0;
+  for (int64_t r = 0; j->jobs->daemon.owned && r < j->round_nodes && q->n_successors < SUCCESSORS_MAX; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (!m || !m->vote->standby_port || is_on_our_machine(m)) continue;
+    struct kept_successor *s = &q->successors[q->n_successors++];
+    memcpy(s->agent, m->agent, sizeof s->agent);
+    snprintf(s->host, sizeof s->host, "%s", m->host);
+    memcpy(s->addr, m->addr, sizeof s->addr);
+    s->port = m->vote->standby_port;
+  }
   q->nodes = j->round_nodes;
   q->all = j->settings.claims;
   q->lasting = q->n_successors > 0 || j->settings.daemons > 1 || j->settings.claims;
@@ -359,13 +355,6 @@ static bool all_work(const struct job *j) {
   return job_round_goes_on(j) && !j->n_gone && at_work == (size_t)j->round_nodes && j->quorum->current.here >= at_work;
 }
 
-static void forget_link(struct member *m, uint64_t now_ms) {
-  memset(m->vote->acks, 0, sizeof m->vote->acks);
-  m->vote->last_beat = 0;
-  m->vote->start_ms = 0;
-  m->vote->welcomed_ms = now_ms;
-}
-
 void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms) {
   struct job *j = m->job;
   struct quorum *q = j->quorum;
@@ -375,7 +364,12 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   m->vote->in_base = h->seal.in_base;
   m->vote->tie_breaker = h->seal.tie_breaker;
   m->vote->base_tie_breaker = h->seal.base_tie_breaker;
-  if (!again) forget_link(m, now_ms); /* otherwise heartbeats that were sent before this WELCOME may still come */
+  if (!again) { /* otherwise heartbeats that were sent before this WELCOME may still come */
+    memset(m->vote->acks, 0, sizeof m->vote->acks);
+    m->vote->last_beat = 0;
+    m->vote->start_ms = 0;
+    m->vote->welcomed_ms = now_ms;
+  }
   member_note_boot(m, h, now_ms);
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
