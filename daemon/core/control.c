@@ -114,24 +114,22 @@ static bool sees(const struct ask *a, const struct job *j) {
   return control_may(a->c, a->uid, j) && (a->q->owner < 0 || j->uid == a->q->owner);
 }
 
-static int has_moved(struct ask *a, const struct moved_job *m) {
-  struct buf place = BUF_INIT;
-  moved_put_place(m, &place);
-  buf_puts(&a->text, "job ");
-  status_put_name(&a->text, m->id);
-  buf_printf(&a->text, " has moved to the daemon on %s: ask that one, with --endpoint\n", buf_text(&place));
-  a->more = json_pack("{s:s}", "moved_to", buf_text(&place));
-  buf_finish(&place);
-  return FAILED;
-}
-
 static int no_such_job(struct ask *a) {
   struct names names = {0};
   /* The job that the asker may mean is with another daemon. */
   const struct moved_job *moved = map_get(&a->c->moved.by_id, a->q->job);
   while (moved && !((a->all || moved->uid == a->uid) && (a->q->owner < 0 || moved->uid == a->q->owner)))
     moved = moved->next;
-  if (moved) return has_moved(a, moved);
+  if (moved) {
+    struct buf place = BUF_INIT;
+    moved_put_place(moved, &place);
+    buf_puts(&a->text, "job ");
+    status_put_name(&a->text, moved->id);
+    buf_printf(&a->text, " has moved to the daemon on %s: ask that one, with --endpoint\n", buf_text(&place));
+    a->more = json_pack("{s:s}", "moved_to", buf_text(&place));
+    buf_finish(&place);
+    return FAILED;
+  }
   for (size_t i = 0; i < a->c->jobs.n_all; i++)
     if (sees(a, a->c->jobs.all[i])) add_name(&names, a->c->jobs.all[i]->id);
   bool mine = !a->all && (a->q->owner < 0 || a->q->owner == a->uid);
@@ -376,22 +374,42 @@ static struct member *member_of_rank(const struct job *j, int64_t rank) {
   return NULL;
 }
 
-static int no_such_rank(struct ask *a, const struct job *j, bool running) {
-  put_job(&a->text, j);
-  if (!running)
-    buf_printf(&a->text, " has no workers now: it is %s\n", job_state_name(j->state));
-  else if (a->q->rank < j->world_size)
-    buf_printf(&a->text, ": the worker of rank %lld is not running, or its node is not connected\n",
-               (long long)a->q->rank);
-  else if (j->world_size == 1)
-    buf_printf(&a->text, " has no rank %lld; its only rank is 0\n", (long long)a->q->rank);
-  else
-    buf_printf(&a->text, " has no rank %lld; its ranks are 0 to %lld\n", (long long)a->q->rank,
-               (long long)j->world_size - 1);
-  return FAILED;
-}
-
-static void say_killed(struct ask *a, const struct job *j, const struct member *m, int signo) {
+static int do_kill_worker(struct ask *a) {
+  int code = 0;
+  struct job *j = find_job(a, &code);
+  if (!j) return code;
+  if (job_is_over(j)) return is_over(a, j);
+  bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
+  struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
+  if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD)) {
+    put_job(&a->text, j);
+    if (!running)
+      buf_printf(&a->text, " has no workers now: it is %s\n", job_state_name(j->state));
+    else if (a->q->rank < j->world_size)
+      buf_printf(&a->text, ": the worker of rank %lld is not running, or its node is not connected\n",
+                 (long long)a->q->rank);
+    else if (j->world_size == 1)
+      buf_printf(&a->text, " has no rank %lld; its only rank is 0\n", (long long)a->q->rank);
+    else
+      buf_printf(&a->text, " has no rank %lld; its ranks are 0 to %lld\n", (long long)a->q->rank,
+                 (long long)j->world_size - 1);
+    return FAILED;
+  }
+  int signo = a->q->signal ? (int)a->q->signal : 9; /* SIGKILL */
+  struct msg msg;
+  msg_init(&msg, MSG_KILL);
+  msg.kill.incarnation = j->incarnation;
+  msg.kill.round = j->round;
+  msg.kill.local_rank = a->q->rank - m->rank_base;
+  msg.kill.signal = signo;
+  struct buf by = BUF_INIT;
+  put_who(&by, a);
+  msg.kill.by = buf_text(&by);
+  jobs_send(&a->c->jobs, m->conn, &msg);
+  job_note_drill(j);
+  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->log_name,
+           buf_text(&by), signo, (long long)a->q->rank, m->host);
+  buf_finish(&by);
   const struct settings *s = &j->settings;
   const char *name = signal_name(signo);
   if (name)
@@ -409,32 +427,6 @@ static void say_killed(struct ask *a, const struct job *j, const struct member *
   else
     buf_printf(&a->text, "if it dies, the job ends: %lld of %lld restarts are used\n", (long long)j->restarts_used,
                (long long)s->max_restarts);
-}
-
-static int do_kill_worker(struct ask *a) {
-  int code = 0;
-  struct job *j = find_job(a, &code);
-  if (!j) return code;
-  if (job_is_over(j)) return is_over(a, j);
-  bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
-  struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
-  if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD)) return no_such_rank(a, j, running);
-  int signo = a->q->signal ? (int)a->q->signal : 9; /* SIGKILL */
-  struct msg msg;
-  msg_init(&msg, MSG_KILL);
-  msg.kill.incarnation = j->incarnation;
-  msg.kill.round = j->round;
-  msg.kill.local_rank = a->q->rank - m->rank_base;
-  msg.kill.signal = signo;
-  struct buf by = BUF_INIT;
-  put_who(&by, a);
-  msg.kill.by = buf_text(&by);
-  jobs_send(&a->c->jobs, m->conn, &msg);
-  job_note_drill(j);
-  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->log_name,
-           buf_text(&by), signo, (long long)a->q->rank, m->host);
-  buf_finish(&by);
-  say_killed(a, j, m, signo);
   if (a->q->json)
     a->more = json_pack("{s:s,s:s,s:I,s:I}", "job", j->id, "host", m->host, "rank", (json_int_t)a->q->rank, "signal",
                         (json_int_t)signo);
@@ -460,50 +452,28 @@ static int may_drain(struct ask *a) {
   return EXIT_CODE_REFUSED;
 }
 
-/* Refuses: this job cannot go on without the host. */
-static int is_needed(struct ask *a, const struct job *j) {
-  const struct settings *s = &j->settings;
-  size_t others = job_nodes_without(j, a->q->host);
-  put_job(&a->text, j);
-  buf_puts(&a->text, " cannot go on without ");
-  status_put_name(&a->text, a->q->host);
-  buf_printf(&a->text,
-             ": it needs %lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it "
-             "anyway\n",
-             (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes, (long long)s->max_nodes,
-             others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
-             j->state == JOB_RECOVERING ? " since the daemon came back" : "");
-  return EXIT_CODE_REFUSED;
-}
-
 static int refuse_needed(struct ask *a) {
   for (size_t i = 0; i < a->c->jobs.n_all && !a->q->force; i++) {
     const struct job *j = a->c->jobs.all[i];
     if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host) || job_drain_of(j, a->q->host))
       continue;
     if ((j->state != JOB_FORMING || j->n_available >= (size_t)j->settings.min_nodes) &&
-        !job_could_go_on_without(j, a->q->host))
-      return is_needed(a, j);
+        !job_could_go_on_without(j, a->q->host)) {
+      const struct settings *s = &j->settings;
+      size_t others = job_nodes_without(j, a->q->host);
+      put_job(&a->text, j);
+      buf_puts(&a->text, " cannot go on without ");
+      status_put_name(&a->text, a->q->host);
+      buf_printf(&a->text,
+                 ": it needs %lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it "
+                 "anyway\n",
+                 (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes,
+                 (long long)s->max_nodes, others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
+                 j->state == JOB_RECOVERING ? " since the daemon came back" : "");
+      return EXIT_CODE_REFUSED;
+    }
   }
   return 0;
-}
-
-/* One line about what follows for a job with nodes there. */
-static void say_effect(struct ask *a, const struct job *j) {
-  const char *host = a->q->host;
-  bool runs = job_round_goes_on(j);
-  size_t others = job_nodes_without(j, host);
-  put_job(&a->text, j);
-  if (runs && job_works_on(j, host) && job_has_finished_ones(j) && !a->q->force)
-    buf_printf(&a->text,
-               ": round %lld goes on there to its end, because some of its nodes have finished; --force ends it",
-               (long long)j->round);
-  else if (runs && job_works_on(j, host))
-    buf_printf(&a->text, ": round %lld ends as planned, nothing is charged; %zu other node%s %s here for the next one",
-               (long long)j->round, others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
-  else
-    buf_puts(&a->text, ": its nodes there wait");
-  buf_putc(&a->text, '\n');
 }
 
 static int do_drain(struct ask *a) {
@@ -526,7 +496,21 @@ static int do_drain(struct ask *a) {
   for (size_t i = 0; i < a->c->jobs.n_all; i++) {
     const struct job *j = a->c->jobs.all[i];
     if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host)) continue;
-    say_effect(a, j);
+    /* One line about what follows for a job with nodes there. */
+    bool runs = job_round_goes_on(j);
+    size_t others = job_nodes_without(j, host);
+    put_job(&a->text, j);
+    if (runs && job_works_on(j, host) && job_has_finished_ones(j) && !a->q->force)
+      buf_printf(&a->text,
+                 ": round %lld goes on there to its end, because some of its nodes have finished; --force ends it",
+                 (long long)j->round);
+    else if (runs && job_works_on(j, host))
+      buf_printf(&a->text,
+                 ": round %lld ends as planned, nothing is charged; %zu other node%s %s here for the next one",
+                 (long long)j->round, others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
+    else
+      buf_puts(&a->text, ": its nodes there wait");
+    buf_putc(&a->text, '\n');
     json_array_append_new(jobs, json_string(j->id));
   }
   a->more = json_pack("{s:s,s:o}", "host", a->q->host, "jobs", jobs);
@@ -565,25 +549,23 @@ static size_t lift(struct ask *a) {
   return n;
 }
 
-static int is_not_drained(struct ask *a) {
-  struct names names = {0};
-  for (struct map_entry *e = NULL; (e = map_next(&a->c->jobs.drains, e));) {
-    bool seen = false;
-    for (const struct drain *d = e->value; d && !seen; d = d->next) seen = may_lift(a, d);
-    if (seen) add_name(&names, e->key);
-  }
-  buf_puts(&a->text, "host ");
-  status_put_name(&a->text, a->q->host);
-  buf_puts(&a->text, " is not drained");
-  end_with_names(&a->text, &names, "drained hosts are", "no host is drained");
-  return FAILED;
-}
-
 static int do_undrain(struct ask *a) {
   const char *host = a->q->host;
   const struct drain *d = jobs_first_drain(&a->c->jobs, host);
   while (d && !status_sees_drain(a->c, a->uid, d)) d = d->next;
-  if (!d) return is_not_drained(a);
+  if (!d) {
+    struct names names = {0};
+    for (struct map_entry *e = NULL; (e = map_next(&a->c->jobs.drains, e));) {
+      bool seen = false;
+      for (d = e->value; d && !seen; d = d->next) seen = may_lift(a, d);
+      if (seen) add_name(&names, e->key);
+    }
+    buf_puts(&a->text, "host ");
+    status_put_name(&a->text, host);
+    buf_puts(&a->text, " is not drained");
+    end_with_names(&a->text, &names, "drained hosts are", "no host is drained");
+    return FAILED;
+  }
   bool lifted = lift(a) > 0;
   buf_puts(&a->text, "host ");
   status_put_name(&a->text, host);

@@ -19,13 +19,6 @@
 
 /* Other messages. -------------------------------------------------------------------------------------------------- */
 
-static void on_report(struct member *m, const struct core_event *ev) {
-  const struct report_msg *r = &ev->msg->report_msg;
-  member_set_store(m, r->store_port); /* first, because the report may let the next round begin */
-  if (!strcmp(r->incarnation, m->job->incarnation) && r->report.round == m->job->round) member_knows_round(m);
-  if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
-}
-
 static void on_death_report(struct core *c, const struct core_event *ev) {
   const struct agent_died *o = &ev->msg->agent_died;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
@@ -79,7 +72,13 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   member_heard(m, ev->now_ms);
   switch (ev->msg->type) {
   case MSG_HEARTBEAT: on_heartbeat(c, m, ev); break;
-  case MSG_REPORT: on_report(m, ev); break;
+  case MSG_REPORT: {
+    const struct report_msg *r = &ev->msg->report_msg;
+    member_set_store(m, r->store_port); /* first, because the report may let the next round begin */
+    if (!strcmp(r->incarnation, m->job->incarnation) && r->report.round == m->job->round) member_knows_round(m);
+    if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
+    break;
+  }
   case MSG_PROGRESS: member_note_progress(m, &ev->msg->progress, ev->now_ms); break;
   case MSG_MINTED: on_minted(c, m, ev); break;
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
@@ -97,14 +96,6 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     break;
   default: break; /* HELLO, AGENT_DIED, FORWARD and CONTROL are handled already; the codec accepts no others */
   }
-}
-
-static void on_claimed(struct core *c, const struct core_event *ev) {
-  for (size_t i = 0; i < c->jobs.n_all; i++)
-    if (job_claim_serial(c->jobs.all[i]) == ev->serial && ev->serial) {
-      c->jobs.payer = c->jobs.all[i]->account;
-      job_claimed(c->jobs.all[i], ev->claimed, ev->claim_text ? ev->claim_text : "", ev->now_ms);
-    }
 }
 
 static void on_msg(struct core *c, const struct core_event *ev) {
@@ -137,19 +128,6 @@ static void on_msg(struct core *c, const struct core_event *ev) {
 }
 
 /* The rest. -------------------------------------------------------------------------------------------------------- */
-
-static void tell_going_away(struct core *c) {
-  struct msg msg;
-  msg_init(&msg, MSG_GOING_AWAY);
-  msg.going_away.text = "it is being stopped, and jobs go on; reconnect";
-  for (size_t i = 0; i < c->jobs.n_all; i++) {
-    struct job *j = c->jobs.all[i];
-    msg.going_away.away_ms = job_promise_away(j, c->jobs.now_ms);
-    struct bytes *b = msg_bytes(&msg);
-    for (size_t k = 0; k < j->n_members; k++) jobs_send_bytes(&c->jobs, j->members[k]->conn, b);
-    bytes_unref(b);
-  }
-}
 
 /* An address that no listed host has means something to the jobs of a private daemon alone: many users share others. */
 static void on_turned_away(struct core *c, const struct core_event *ev) {
@@ -262,8 +240,26 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
     core_expire_logs(c);
     break;
   case CORE_LOAD: jobs_load_line(&c->jobs, ev->line, ev->now_ms); break;
-  case CORE_SHUTDOWN: tell_going_away(c); break;
-  case CORE_CLAIMED: on_claimed(c, ev); break;
+  case CORE_SHUTDOWN: {
+    struct msg msg;
+    msg_init(&msg, MSG_GOING_AWAY);
+    msg.going_away.text = "it is being stopped, and jobs go on; reconnect";
+    for (size_t i = 0; i < c->jobs.n_all; i++) {
+      struct job *j = c->jobs.all[i];
+      msg.going_away.away_ms = job_promise_away(j, c->jobs.now_ms);
+      struct bytes *b = msg_bytes(&msg);
+      for (size_t k = 0; k < j->n_members; k++) jobs_send_bytes(&c->jobs, j->members[k]->conn, b);
+      bytes_unref(b);
+    }
+    break;
+  }
+  case CORE_CLAIMED:
+    for (size_t i = 0; i < c->jobs.n_all; i++)
+      if (job_claim_serial(c->jobs.all[i]) == ev->serial && ev->serial) {
+        c->jobs.payer = c->jobs.all[i]->account;
+        job_claimed(c->jobs.all[i], ev->claimed, ev->claim_text ? ev->claim_text : "", ev->now_ms);
+      }
+    break;
   case CORE_TURNED_AWAY: on_turned_away(c, ev); break;
   }
   jobs_forget_marked(&c->jobs);

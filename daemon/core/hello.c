@@ -38,16 +38,6 @@ static struct job *add_job(struct core *c, const struct core_event *ev, const ch
   return j;
 }
 
-static struct job *begin_incarnation(struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  char incarnation[INCARNATION_MAX + 1];
-  jobs_name_incarnation(&c->jobs, "", incarnation);
-  struct job *j = add_job(c, ev, incarnation);
-  for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
-    if (core_is_of(c, ev, c->jobs.all[i], h->job)) job_copy_holds(j, c->jobs.all[i]);
-  return j;
-}
-
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
@@ -299,7 +289,14 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
   if (j) return j;
   if (!core_has_room_for_job(c, ev, account)) return NULL;
   *begins = !h->incarnation[0];
-  if (*begins) return begin_incarnation(c, ev);
+  if (*begins) {
+    char incarnation[INCARNATION_MAX + 1];
+    jobs_name_incarnation(&c->jobs, "", incarnation);
+    j = add_job(c, ev, incarnation);
+    for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
+      if (core_is_of(c, ev, c->jobs.all[i], h->job)) job_copy_holds(j, c->jobs.all[i]);
+    return j;
+  }
   /* The agent was welcomed here, and this daemon does not know it: the daemon was restarted since. */
   j = add_job(c, ev, h->incarnation);
   job_recover(j, h->round, c->jobs.now_ms);
@@ -398,26 +395,21 @@ static bool is_stale(const struct job *j, const struct hello *h, const struct me
   return j->state != JOB_FORMING || m->state != MEMBER_WAITING || !stopped;
 }
 
-static void turn_away_stale(struct core *c, const struct core_event *ev, struct job *j, struct member *m) {
-  const struct hello *h = &ev->msg->hello;
-  if (m) {
-    struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
-    lost.text = "it came back in an older round";
-    if (m->conn == ev->conn) jobs_unbind(&c->jobs, m); /* the connection is still needed */
-    job_event(j, &lost);
-  }
-  job_note_return(j, h);
-  job_hold_stale(j, h); /* STALE may not reach it */
-  send_stale(c, ev->conn, j, h, STALE_IT_MISSED);
-}
-
 /* The member for a HELLO that belongs to j; NULL: it was answered with STALE or REFUSED. */
 static struct member *member_for_hello(struct core *c, const struct core_event *ev, struct job *j,
                                        struct account *account) {
   const struct hello *h = &ev->msg->hello;
   struct member *m = job_find_agent(j, h->agent);
   if (is_stale(j, h, m)) {
-    turn_away_stale(c, ev, j, m);
+    if (m) {
+      struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
+      lost.text = "it came back in an older round";
+      if (m->conn == ev->conn) jobs_unbind(&c->jobs, m); /* the connection is still needed */
+      job_event(j, &lost);
+    }
+    job_note_return(j, h);
+    job_hold_stale(j, h); /* STALE may not reach it */
+    send_stale(c, ev->conn, j, h, STALE_IT_MISSED);
     return NULL;
   }
   if (!m) {

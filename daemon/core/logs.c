@@ -154,21 +154,6 @@ static int64_t pause_of(struct core *c, int64_t uid) {
   return ahead_ms < 60000 ? (int64_t)ahead_ms : 60000;
 }
 
-static void keep_question(struct core *c, const struct member *m, const struct control *asked) {
-  struct logs_question *q = xcalloc(1, sizeof *q);
-  snprintf(q->host, sizeof q->host, "%s", m->host);
-  q->conn = c->ev->conn;
-  q->agent_conn = m->conn;
-  q->id = c->ev->msg->id;
-  q->serial = c->logs.serial;
-  q->uid = c->ev->uid;
-  q->follows = asked->wait_ms > 0;
-  q->deadline_ms = c->jobs.now_ms + (uint64_t)asked->wait_ms + CORE_LOGS_ANSWER_MS;
-  q->next = c->logs.first;
-  c->logs.first = q;
-  c->logs.n++;
-}
-
 bool core_ask_logs(struct core *c, struct job *j, struct buf *text, int *code, int64_t *pause_ms) {
   const struct control *q = &c->ev->msg->control;
   const struct member *m = q->agent[0] ? job_find_agent(j, q->agent) : NULL;
@@ -195,6 +180,17 @@ bool core_ask_logs(struct core *c, struct job *j, struct buf *text, int *code, i
   msg.fetch_log.tail = q->tail;
   msg.fetch_log.wait_ms = q->wait_ms;
   jobs_send(&c->jobs, m->conn, &msg);
-  keep_question(c, m, q);
+  struct logs_question *kept = xcalloc(1, sizeof *kept);
+  snprintf(kept->host, sizeof kept->host, "%s", m->host);
+  kept->conn = c->ev->conn;
+  kept->agent_conn = m->conn;
+  kept->id = c->ev->msg->id;
+  kept->serial = c->logs.serial;
+  kept->uid = c->ev->uid;
+  kept->follows = q->wait_ms > 0;
+  kept->deadline_ms = c->jobs.now_ms + (uint64_t)q->wait_ms + CORE_LOGS_ANSWER_MS;
+  kept->next = c->logs.first;
+  c->logs.first = kept;
+  c->logs.n++;
   return false;
 }

@@ -98,16 +98,6 @@ static void put_value(struct buf *out, const char *s) {
   }
 }
 
-static struct row *open_row(const struct job *j) {
-  struct row *r = xcalloc(1, sizeof *r);
-  struct buf labels = BUF_INIT;
-  buf_puts(&labels, "job=\"");
-  put_value(&labels, j->id);
-  buf_printf(&labels, "\",uid=\"%lld\"", (long long)j->uid);
-  r->labels = buf_steal(&labels);
-  return r;
-}
-
 static void free_row(struct row *r) {
   if (r) free(r->labels);
   free(r);
@@ -132,17 +122,6 @@ static enum node_state state_of(const struct job *j, const struct member *m) {
   return NODE_STATE_COUNT;
 }
 
-/* The buckets, none of which goes back. */
-static void take_goodput(struct row *r, struct job *j, uint64_t now_ms) {
-  struct goodput g;
-  job_goodput(j, now_ms, &g);
-#define X(NAME, name) r->bucket_ms[BUCKET_##NAME] = g.name##_ms;
-  BUCKET_LIST(X)
-#undef X
-  if (g.productive_ms > j->shown_productive_ms) j->shown_productive_ms = g.productive_ms;
-  r->bucket_ms[BUCKET_PRODUCTIVE] = j->shown_productive_ms;
-}
-
 /* All that is not of a node, when the last node was looked at. */
 static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   struct row *r = w->open;
@@ -155,7 +134,14 @@ static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   r->restarts = (int64_t)job_restarts(j);
   r->nodes[NODE_MISSING] = job_missing_nodes(j);
   for (int i = 0; i < CAUSE_COUNT; i++) r->failures[i] = (int64_t)job_failures(j, (enum cause)i);
-  take_goodput(r, j, now_ms);
+  /* The buckets, none of which goes back. */
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+#define X(NAME, name) r->bucket_ms[BUCKET_##NAME] = g.name##_ms;
+  BUCKET_LIST(X)
+#undef X
+  if (g.productive_ms > j->shown_productive_ms) j->shown_productive_ms = g.productive_ms;
+  r->bucket_ms[BUCKET_PRODUCTIVE] = j->shown_productive_ms;
   if (j->state == JOB_ENDED)
     r->progress = (struct job_progress){.step = -1, .left_ms = -1, .judgement = JUDGEMENT_COUNT};
   else
@@ -198,7 +184,13 @@ static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
     w->job = j->serial;
     w->node = 0;
     if (!control_may(c, w->uid, j) || jobs_find(&c->jobs, j->uid, j->id) != j) continue;
-    w->open = open_row(j);
+    struct row *r = xcalloc(1, sizeof *r);
+    struct buf labels = BUF_INIT;
+    buf_puts(&labels, "job=\"");
+    put_value(&labels, j->id);
+    buf_printf(&labels, "\",uid=\"%lld\"", (long long)j->uid);
+    r->labels = buf_steal(&labels);
+    w->open = r;
     add_nodes(w, j, now_ms);
   }
   w->rows_done = !w->open;
@@ -253,20 +245,6 @@ static const char *name_cause(int i) {
   return cause_name((enum cause)i);
 }
 
-static void put_buckets(struct metrics_walk *w, struct buf *out, const struct row *r) {
-  for (int i = 0; i < BUCKET_COUNT; i++) {
-    put_series(w, out, r, "bucket", buckets[i]);
-    put_seconds(out, (uint64_t)r->bucket_ms[i]);
-  }
-}
-
-static void put_info(struct metrics_walk *w, struct buf *out, const struct row *r) {
-  put_series(w, out, r, "incarnation", r->incarnation);
-  out->len -= 2; /* "} " */
-  buf_printf(out, ",min_nodes=\"%lld\",max_nodes=\"%lld\",max_restarts=\"%lld\"} 1\n", (long long)r->min_nodes,
-             (long long)r->max_nodes, (long long)r->max_restarts);
-}
-
 static void put_one(struct metrics_walk *w, struct buf *out, const struct row *r, int64_t v) {
   put_series(w, out, r, NULL, NULL);
   put_integer(out, v);
@@ -274,7 +252,12 @@ static void put_one(struct metrics_walk *w, struct buf *out, const struct row *r
 
 static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r) {
   switch (w->metric) {
-  case METRIC_JOB_INFO: put_info(w, out, r); break;
+  case METRIC_JOB_INFO:
+    put_series(w, out, r, "incarnation", r->incarnation);
+    out->len -= 2; /* "} " */
+    buf_printf(out, ",min_nodes=\"%lld\",max_nodes=\"%lld\",max_restarts=\"%lld\"} 1\n", (long long)r->min_nodes,
+               (long long)r->max_nodes, (long long)r->max_restarts);
+    break;
   case METRIC_JOB_STATE:
     put_series(w, out, r, "state", job_state_name(r->state));
     buf_puts(out, "1\n");
@@ -283,7 +266,12 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
   case METRIC_NODES: put_each(w, out, r, "state", r->nodes, NODE_STATE_COUNT, name_node_state); break;
   case METRIC_FAILURES: put_each(w, out, r, "cause", r->failures, CAUSE_COUNT, name_cause); break;
   case METRIC_RESTARTS: put_one(w, out, r, r->restarts); break;
-  case METRIC_JOB_SECONDS: put_buckets(w, out, r); break;
+  case METRIC_JOB_SECONDS:
+    for (int i = 0; i < BUCKET_COUNT; i++) {
+      put_series(w, out, r, "bucket", buckets[i]);
+      put_seconds(out, (uint64_t)r->bucket_ms[i]);
+    }
+    break;
   case METRIC_STEP:
     if (r->progress.step >= 0) put_one(w, out, r, r->progress.step);
     break;

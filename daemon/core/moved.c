@@ -186,12 +186,8 @@ static struct moved_job *add(struct core *c, const struct core_event *ev, struct
   return m;
 }
 
-static bool is_same_place(const struct moved_job *m, const struct forward *f) {
-  return !strcmp(m->daemon, f->daemon) && !strcmp(m->addr, f->addr) && m->port == f->port;
-}
-
 static void learn(struct core *c, struct moved_job *m, const struct forward *f) {
-  bool news = !is_same_place(m, f);
+  bool known = !strcmp(m->daemon, f->daemon) && !strcmp(m->addr, f->addr) && m->port == f->port;
   snprintf(m->incarnation, sizeof m->incarnation, "%s", f->incarnation);
   snprintf(m->origin, sizeof m->origin, "%s", f->origin);
   snprintf(m->daemon, sizeof m->daemon, "%s", f->daemon);
@@ -202,7 +198,7 @@ static void learn(struct core *c, struct moved_job *m, const struct forward *f) 
   m->term = f->term;
   m->until_ms = c->jobs.now_ms + MOVED_KEEP_MS;
   if (m->until_ms < c->moved.next_ms) c->moved.next_ms = m->until_ms;
-  if (!news) return;
+  if (known) return;
   struct buf place = BUF_INIT;
   moved_put_place(m, &place);
   jobs_log(&c->jobs, LOG_INFO, "job %s: it is with the daemon on %s, in round %lld; its nodes are sent there", m->id,

@@ -134,17 +134,6 @@ static void slow_down(struct core *c, const struct member *m, struct talk *t, ui
   t->slowed = true;
 }
 
-/* A node that is too fast is slowed down. An account is over its pace because of connections that send more than nodes
- * do: these are slowed down to a node's pace, and the others go on. */
-static void hold_to_pace(struct core *c, const struct core_event *ev, const struct member *m, struct talk *t) {
-  bool in_pace = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE);
-  bool as_a_node = is_in_pace(&t->node_ms, ev->now_ms, CORE_NODE_MSG_EVERY_MS, CORE_NODE_MSGS_AT_ONCE);
-  if (m->account && !account_is_in_pace(m->account, ev->now_ms) && !as_a_node)
-    slow_down(c, m, t, &t->node_ms, CORE_NODE_MSG_EVERY_MS, ", and all nodes of its user too many");
-  else if (!in_pace)
-    slow_down(c, m, t, &t->msg_ms, CORE_MSG_EVERY_MS, "");
-}
-
 static bool refuse_flood(struct core *c, const struct core_event *ev, int at_once, const char *what, int every_ms) {
   core_shut(c, ev->conn);
   core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
@@ -162,9 +151,16 @@ bool core_may_speak(struct core *c, const struct core_event *ev) {
   if (!t) t = begin_talk(c, ev->conn);
   if (hello && !is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE))
     return refuse_flood(c, ev, CORE_HELLOS_AT_ONCE, "HELLOs", CORE_HELLO_EVERY_MS);
-  if (m)
-    hold_to_pace(c, ev, m, t);
-  else if (!is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE))
+  if (m) {
+    /* A node that is too fast is slowed down. An account is over its pace because of connections that send more than nodes
+     * do: these are slowed down to a node's pace, and the others go on. */
+    bool in_pace = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE);
+    bool as_a_node = is_in_pace(&t->node_ms, ev->now_ms, CORE_NODE_MSG_EVERY_MS, CORE_NODE_MSGS_AT_ONCE);
+    if (m->account && !account_is_in_pace(m->account, ev->now_ms) && !as_a_node)
+      slow_down(c, m, t, &t->node_ms, CORE_NODE_MSG_EVERY_MS, ", and all nodes of its user too many");
+    else if (!in_pace)
+      slow_down(c, m, t, &t->msg_ms, CORE_MSG_EVERY_MS, "");
+  } else if (!is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE))
     return refuse_flood(c, ev, CORE_MSGS_AT_ONCE, "messages", CORE_MSG_EVERY_MS);
   return true;
 }

@@ -117,12 +117,6 @@ static json_t *history_to_json(const struct job *j) {
   return list;
 }
 
-static json_t *goodput_json(const struct job *j, uint64_t now_ms) {
-  struct goodput g;
-  job_goodput(j, now_ms, &g);
-  return goodput_seconds_json(&g);
-}
-
 /* Absent fields are not known, or mean nothing now: a job in which a node is late has no time left. */
 static json_t *progress_to_json(const struct job *j, uint64_t now_ms) {
   struct job_progress p;
@@ -157,14 +151,6 @@ static json_t *daemon_to_json(const struct core *c, const struct job *j, uint64_
                    "claims", (int)j->settings.claims);
 }
 
-static json_t *moved_to_json(const struct moved_job *m) {
-  struct buf place = BUF_INIT;
-  moved_put_place(m, &place);
-  json_t *v = json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place));
-  buf_finish(&place);
-  return v;
-}
-
 /* The cause is known, and not yet settled: a weightier one may still come. */
 static bool is_ending_round(const struct job *j) {
   return (j->state == JOB_STOPPING || j->state == JOB_CHECKPOINTING) && j->cause.cause != CAUSE_NONE;
@@ -191,7 +177,9 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
   if (is_ending_round(j)) json_object_set_new(v, "ending", told_verdict(&j->cause));
   if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", told_verdict(&j->last_verdict));
   json_object_set_new(v, "verdicts", verdicts_to_json(j));
-  json_object_set_new(v, "goodput", goodput_json(j, now_ms));
+  struct goodput g;
+  job_goodput(j, now_ms, &g);
+  json_object_set_new(v, "goodput", goodput_seconds_json(&g));
   json_object_set_new(v, "progress", progress_to_json(j, now_ms));
   if (history) json_object_set_new(v, "history", history_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
@@ -234,19 +222,6 @@ static void job_headline(struct buf *out, const struct job *j, bool all, uint64_
   buf_putc(out, '\n');
 }
 
-/* "8-15"; "8 workers" if they have no ranks yet. */
-static void put_ranks(struct buf *out, const struct member *m) {
-  char text[32];
-  long long first = m->rank_base, n = m->workers;
-  if (m->node_rank < 0)
-    snprintf(text, sizeof text, "%lld worker%s", n, n == 1 ? "" : "s");
-  else if (n == 1)
-    snprintf(text, sizeof text, "%lld", first);
-  else
-    snprintf(text, sizeof text, "%lld-%lld", first, first + n - 1);
-  buf_printf(out, " %-12s", text);
-}
-
 static void member_line(struct buf *out, const struct job *j, const struct member *m, uint64_t now_ms) {
   if (m->node_rank >= 0)
     buf_printf(out, "  %4lld", (long long)m->node_rank);
@@ -256,7 +231,16 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   put_name(out, m->host, 20);
   buf_putc(out, ' ');
   put_name(out, m->addr[0] ? m->addr : m->peer_addr, 24);
-  put_ranks(out, m);
+  /* "8-15"; "8 workers" if they have no ranks yet. */
+  char text[32];
+  long long first = m->rank_base, workers = m->workers;
+  if (m->node_rank < 0)
+    snprintf(text, sizeof text, "%lld worker%s", workers, workers == 1 ? "" : "s");
+  else if (workers == 1)
+    snprintf(text, sizeof text, "%lld", first);
+  else
+    snprintf(text, sizeof text, "%lld-%lld", first, first + workers - 1);
+  buf_printf(out, " %-12s", text);
   bool runs = m->node_rank >= 0 && m->progress.step >= 0;
   buf_printf(out, runs ? "  %-14s" : "  %s", place_of(j, m));
   if (runs && m->progress.of > 0)
@@ -268,26 +252,6 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
     buf_printf(out, ", %.4g samples/s", m->progress.samples_per_second);
   if (m->conn && now_ms > m->heard_ms + 1000)
     buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
-  buf_putc(out, '\n');
-}
-
-/* The reaction to a failure, a finish and a newcomer. --max-restarts and --after-finish always; the others only if
- * set. */
-static void policy_text(struct buf *out, const struct job *j) {
-  const struct settings *s = &j->settings;
-  buf_printf(out, "  policy: --max-restarts %lld", (long long)s->max_restarts);
-  if (s->max_restarts)
-    buf_printf(
-        out,
-        ", refunded after a round of %d min or with progress, but not after a repeat; --repeat-limit %lld; rounds under %d s delay the next by 0, 1, 2, 4 .. %d s; ",
-        JOB_LONG_ROUND_MS / 60000, (long long)s->repeat_limit, JOB_SHORT_ROUND_MS / 1000, JOB_DELAY_MAX_MS / 1000);
-  else
-    buf_puts(out, "; ");
-  buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));
-  if (s->exclude_after) buf_printf(out, ", --exclude-after %lld", (long long)s->exclude_after);
-  if (s->hang_timeout_ms) buf_printf(out, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
-  if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(out, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
-  if (s->scale_up != SCALE_UP_NOW) buf_printf(out, ", --scale-up %s", scale_up_name(s->scale_up));
   buf_putc(out, '\n');
 }
 
@@ -312,14 +276,6 @@ static void daemon_text(struct buf *out, const struct core *c, const struct job 
     }
     if (j->settings.claims) buf_puts(out, "; it claims each round");
   }
-  buf_putc(out, '\n');
-}
-
-static void moved_text(struct buf *out, const struct moved_job *m, bool with_uid) {
-  status_put_name(out, m->id);
-  if (with_uid) buf_printf(out, " (uid %lld)", (long long)m->uid);
-  buf_puts(out, ": moved to the daemon on ");
-  moved_put_place(m, out);
   buf_putc(out, '\n');
 }
 
@@ -363,7 +319,23 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
     job_missing_text(j, now_ms, out);
     buf_putc(out, '\n');
   }
-  policy_text(out, j);
+  /* The reaction to a failure, a finish and a newcomer. --max-restarts and --after-finish always; the others only if
+   * set. */
+  const struct settings *s = &j->settings;
+  buf_printf(out, "  policy: --max-restarts %lld", (long long)s->max_restarts);
+  if (s->max_restarts)
+    buf_printf(
+        out,
+        ", refunded after a round of %d min or with progress, but not after a repeat; --repeat-limit %lld; rounds under %d s delay the next by 0, 1, 2, 4 .. %d s; ",
+        JOB_LONG_ROUND_MS / 60000, (long long)s->repeat_limit, JOB_SHORT_ROUND_MS / 1000, JOB_DELAY_MAX_MS / 1000);
+  else
+    buf_puts(out, "; ");
+  buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));
+  if (s->exclude_after) buf_printf(out, ", --exclude-after %lld", (long long)s->exclude_after);
+  if (s->hang_timeout_ms) buf_printf(out, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
+  if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(out, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
+  if (s->scale_up != SCALE_UP_NOW) buf_printf(out, ", --scale-up %s", scale_up_name(s->scale_up));
+  buf_putc(out, '\n');
   job_budget_text(j, now_ms, out);
   struct buf text = BUF_INIT;
   struct goodput g;
@@ -419,18 +391,6 @@ static json_t *drains_to_json(const struct core *c, int64_t uid) {
   return list;
 }
 
-static void drain_line(struct buf *out, const struct core *c, int64_t uid, const struct drain *d) {
-  const struct job *j = job_of_drain(c, d);
-  buf_puts(out, "drained: ");
-  put_name(out, d->host, 20);
-  buf_puts(out, "  for ");
-  put_ago(out, &c->jobs, d->wall_ms);
-  buf_printf(out, ", by %s", d->by);
-  if (j) buf_puts(out, ", in job "), put_name(out, control_may(c, uid, NULL) ? j->log_name : j->id, 0);
-  if (d->uid >= 0 && !j) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
-  buf_putc(out, '\n');
-}
-
 /* The common store. ------------------------------------------------------------------------------------------------ */
 
 static void put_json(struct buf *out, json_t *v) {
@@ -458,7 +418,11 @@ static size_t all_moved_text(const struct core *c, const struct status_question 
   for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
     for (const struct moved_job *first = e->value, *m = first; m; m = m->next) {
       if (!is_shown_moved(c, q, m)) continue;
-      moved_text(out, m, first->next && control_may(c, q->uid, NULL));
+      status_put_name(out, m->id);
+      if (first->next && control_may(c, q->uid, NULL)) buf_printf(out, " (uid %lld)", (long long)m->uid);
+      buf_puts(out, ": moved to the daemon on ");
+      moved_put_place(m, out);
+      buf_putc(out, '\n');
       n++;
     }
   return n;
@@ -471,20 +435,13 @@ static size_t all_moved_json(const struct core *c, const struct status_question 
     for (const struct moved_job *m = e->value; m; m = m->next) {
       if (!is_shown_moved(c, q, m)) continue;
       if (n++) buf_putc(out, ',');
-      put_json(out, moved_to_json(m));
+      struct buf place = BUF_INIT;
+      moved_put_place(m, &place);
+      json_t *v = json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place));
+      buf_finish(&place);
+      put_json(out, v);
     }
   return n - before;
-}
-
-static void no_jobs_text(struct buf *out, const struct status_question *q, bool all) {
-  if (all && q->owner < 0)
-    buf_puts(out, "no jobs\n");
-  else if (q->uid < 0)
-    buf_puts(out, "no jobs of yours (your user is not known to the daemon)\n");
-  else if (q->owner < 0 || q->owner == q->uid)
-    buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)q->uid);
-  else
-    buf_printf(out, "no jobs of uid %lld\n", (long long)q->owner);
 }
 
 size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole,
@@ -500,11 +457,30 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
       job_headline(out, c->jobs.all[i], all, c->jobs.now_ms);
   }
   n += all_moved_text(c, q, out);
-  if (!n && !q->id[0]) no_jobs_text(out, q, all);
+  if (!n && !q->id[0]) {
+    if (all && q->owner < 0)
+      buf_puts(out, "no jobs\n");
+    else if (q->uid < 0)
+      buf_puts(out, "no jobs of yours (your user is not known to the daemon)\n");
+    else if (q->owner < 0 || q->owner == q->uid)
+      buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)q->uid);
+    else
+      buf_printf(out, "no jobs of uid %lld\n", (long long)q->owner);
+  }
   if (whole) {
     for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
       for (const struct drain *d = e->value; d; d = d->next)
-        if (status_sees_drain(c, q->uid, d)) drain_line(out, c, q->uid, d);
+        if (status_sees_drain(c, q->uid, d)) {
+          const struct job *j = job_of_drain(c, d);
+          buf_puts(out, "drained: ");
+          put_name(out, d->host, 20);
+          buf_puts(out, "  for ");
+          put_ago(out, &c->jobs, d->wall_ms);
+          buf_printf(out, ", by %s", d->by);
+          if (j) buf_puts(out, ", in job "), put_name(out, control_may(c, q->uid, NULL) ? j->log_name : j->id, 0);
+          if (d->uid >= 0 && !j) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
+          buf_putc(out, '\n');
+        }
   }
   if (store && (store->connections || store->keys)) {
     buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
@@ -609,34 +585,26 @@ static void put_count(struct buf *out, size_t n, const char *noun) {
   buf_printf(out, "%zu %s%s", n, noun, n == 1 ? "" : "s");
 }
 
-static void only_job(struct buf *out, const struct job *j) {
-  int64_t step = job_step(j);
-  buf_printf(out, "1 job: %s, ", job_state_name(j->state));
-  if (j->round) buf_printf(out, "round %lld, ", (long long)j->round);
-  put_count(out, j->n_connected, "node");
-  if (j->state == JOB_RUNNING) buf_printf(out, ", %lld workers", (long long)j->world_size);
-  if (j->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
-}
-
-static void many_jobs(struct buf *out, const struct tally *t) {
-  const char *separator = " (";
-  buf_printf(out, "%zu jobs", t->live);
-  for (int s = 0; s < JOB_STATE_COUNT; s++) {
-    if (!t->in_state[s]) continue;
-    buf_printf(out, "%s%zu %s", separator, t->in_state[s], job_state_name((enum job_state)s));
-    separator = ", ";
-  }
-  buf_puts(out, "), ");
-  put_count(out, t->nodes, "node");
-}
-
 void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out) {
   struct tally t = count_jobs(c);
-  if (t.live > 1)
-    many_jobs(out, &t);
-  else if (t.live)
-    only_job(out, t.last);
-  else
+  if (t.live > 1) {
+    const char *separator = " (";
+    buf_printf(out, "%zu jobs", t.live);
+    for (int s = 0; s < JOB_STATE_COUNT; s++) {
+      if (!t.in_state[s]) continue;
+      buf_printf(out, "%s%zu %s", separator, t.in_state[s], job_state_name((enum job_state)s));
+      separator = ", ";
+    }
+    buf_puts(out, "), ");
+    put_count(out, t.nodes, "node");
+  } else if (t.live) {
+    int64_t step = job_step(t.last);
+    buf_printf(out, "1 job: %s, ", job_state_name(t.last->state));
+    if (t.last->round) buf_printf(out, "round %lld, ", (long long)t.last->round);
+    put_count(out, t.last->n_connected, "node");
+    if (t.last->state == JOB_RUNNING) buf_printf(out, ", %lld workers", (long long)t.last->world_size);
+    if (t.last->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
+  } else
     buf_puts(out, "no job");
   if (!store || !store->connections) return;
   buf_puts(out, "; ");
