@@ -38,15 +38,6 @@ static void on_pause(uv_timer_t *timer) {
   take_step(timer->data);
 }
 
-static void end(struct client *c) {
-  const struct logs_step *s = &c->step;
-  if (s->text[0] && s->code)
-    ctl_complain(c, s->code, "%s", s->text);
-  else if (s->text[0])
-    print_note(c, s->text);
-  ctl_finish(c, s->code);
-}
-
 static void take_step(struct client *c) {
   struct buf text = BUF_INIT;
   while (ctl_logs_note(c->logs, &text)) {
@@ -59,7 +50,15 @@ static void take_step(struct client *c) {
   case LOGS_LIST: ctl_begin_again(c); break;
   case LOGS_FETCH: ctl_start_again(c); break;
   case LOGS_PAUSE: uv_timer_start(&c->again, on_pause, c->step.pause_ms, 0); break;
-  case LOGS_END: end(c); break;
+  case LOGS_END: {
+    const struct logs_step *s = &c->step;
+    if (s->text[0] && s->code)
+      ctl_complain(c, s->code, "%s", s->text);
+    else if (s->text[0])
+      print_note(c, s->text);
+    ctl_finish(c, s->code);
+    break;
+  }
   }
 }
 

@@ -142,17 +142,6 @@ static bool has_rank(const struct ctl_logs *l, const struct node *n) {
   return n->here && n->first_rank >= 0 && l->o.rank >= n->first_rank && l->o.rank - n->first_rank < n->workers;
 }
 
-static void choose_nodes(struct ctl_logs *l) {
-  bool known = false;
-  for (size_t i = 0; i < l->n; i++) known |= has_rank(l, &l->v[i]);
-  for (size_t i = 0; i < l->n; i++) {
-    struct node *n = &l->v[i];
-    bool had = n->wanted && n->from > 0;
-    n->wanted = l->o.rank < 0 || (known ? has_rank(l, n) : true);
-    n->drains = n->drains || (had && !n->wanted);
-  }
-}
-
 /* In a round every rank has a node. */
 static void check_rank(struct ctl_logs *l, const json_t *job) {
   const char *state = json_string_value(json_object_get(job, "state"));
@@ -193,7 +182,14 @@ static void take_job(struct ctl_logs *l, const json_t *job, uint64_t now_ms) {
   if (l->listed) l->round = round;
   json_array_foreach(members, i, m) take_member(l, m);
   l->round = round;
-  choose_nodes(l);
+  bool known = false;
+  for (i = 0; i < l->n; i++) known |= has_rank(l, &l->v[i]);
+  for (i = 0; i < l->n; i++) {
+    struct node *n = &l->v[i];
+    bool had = n->wanted && n->from > 0;
+    n->wanted = l->o.rank < 0 || (known ? has_rank(l, n) : true);
+    n->drains = n->drains || (had && !n->wanted);
+  }
   l->over = l->over || outcome;
   if (outcome)
     snprintf(l->outcome, sizeof(l->outcome), ": %.20s with exit code %" PRId64, outcome, int_of(job, "code"));
@@ -266,29 +262,25 @@ void ctl_logs_on_lines(struct ctl_logs *l, const struct msg *reply, uint64_t now
   if (!r->more) l->at++;
 }
 
-/* When the job is over, its nodes are away. Whether it is shows in the list, before anything is said. */
-static void node_is_away(struct ctl_logs *l, struct node *n, int code, const char *text, uint64_t now_ms) {
-  bool tell = !n->failing && !l->over;
-  n->failing = true;
-  n->quiet = l->over;
-  n->away_ms = now_ms + LOGS_AWAY_MS;
-  l->code = code;
-  l->at++;
-  if (tell && l->o.follow) {
-    buf_clear(&l->held);
-    buf_puts(&l->held, text);
-    l->wants_list = true;
-  } else if (tell) {
-    note(l, "%s", text);
-  }
-}
-
 void ctl_logs_on_failure(struct ctl_logs *l, int code, const char *text, bool about_node, uint64_t now_ms) {
   struct node *n = l->at < l->n && l->fetching ? &l->v[l->at] : NULL;
   bool too_much = about_node && l->listed && code == EXIT_CODE_REFUSED; /* it says when to ask again */
   bool missing = about_node && !n && !too_much;                         /* the daemon does not know the job */
   if (about_node && n && !too_much) {
-    node_is_away(l, n, code, text, now_ms);
+    /* When the job is over, its nodes are away. Whether it is shows in the list, before anything is said. */
+    bool tell = !n->failing && !l->over;
+    n->failing = true;
+    n->quiet = l->over;
+    n->away_ms = now_ms + LOGS_AWAY_MS;
+    l->code = code;
+    l->at++;
+    if (tell && l->o.follow) {
+      buf_clear(&l->held);
+      buf_puts(&l->held, text);
+      l->wants_list = true;
+    } else if (tell) {
+      note(l, "%s", text);
+    }
     return;
   }
   if (l->last_list) {
@@ -342,18 +334,6 @@ static struct logs_step fetch(struct ctl_logs *l, const struct node *n) {
                             .wait_ms = wait_ms};
 }
 
-/* Without --follow, when all were asked. */
-static void end_once(struct ctl_logs *l) {
-  if (l->answered)
-    end(l, EXIT_CODE_OK, "%s", "");
-  else if (l->over)
-    end_over(l);
-  else if (l->n == 0)
-    end(l, FAILED, "no node of job %s is here now", l->o.job);
-  else
-    end(l, l->code ? l->code : FAILED, "%s", "");
-}
-
 /* All were asked. */
 static struct logs_step next_turn(struct ctl_logs *l, uint64_t now_ms) {
   bool news = l->news, asked_one = count_wanted(l) == 1 && l->answered;
@@ -381,7 +361,17 @@ struct logs_step ctl_logs_next(struct ctl_logs *l, uint64_t now_ms) {
   if (!l->ended && l->wants_list) return list(l, now_ms);
   for (; !l->ended && l->at < l->n; l->at++)
     if (may_ask(&l->v[l->at], now_ms)) return fetch(l, &l->v[l->at]);
-  if (!l->ended && !l->o.follow) end_once(l);
+  if (!l->ended && !l->o.follow) {
+    /* Without --follow, when all were asked. */
+    if (l->answered)
+      end(l, EXIT_CODE_OK, "%s", "");
+    else if (l->over)
+      end_over(l);
+    else if (l->n == 0)
+      end(l, FAILED, "no node of job %s is here now", l->o.job);
+    else
+      end(l, l->code ? l->code : FAILED, "%s", "");
+  }
   if (!l->ended) return next_turn(l, now_ms);
   return (struct logs_step){.kind = LOGS_END, .code = l->code, .text = buf_text(&l->text)};
 }

@@ -52,16 +52,6 @@ static void merge_text(const struct client *c, struct buf *out) {
   }
 }
 
-/* Counts of the store. */
-static void add_numbers(json_t *into, const json_t *from) {
-  const char *key;
-  json_t *v;
-  json_object_foreach(into, key, v) {
-    json_int_t more = json_integer_value(json_object_get(from, key));
-    json_integer_set(v, json_integer_value(v) + more);
-  }
-}
-
 /* Lists are joined, counts are added, and the time of the first answer stays. Each daemon has a page of its own. */
 static void merge_object(json_t *into, json_t *from) {
   const char *key;
@@ -70,9 +60,15 @@ static void merge_object(json_t *into, json_t *from) {
     json_t *old = json_object_get(into, key);
     if (json_is_array(old) && json_is_array(v))
       json_array_extend(old, v);
-    else if (json_is_object(old) && json_is_object(v))
-      add_numbers(old, v);
-    else if (!old)
+    else if (json_is_object(old) && json_is_object(v)) {
+      /* Counts of the store. */
+      const char *name;
+      json_t *sum;
+      json_object_foreach(old, name, sum) {
+        json_int_t more = json_integer_value(json_object_get(v, name));
+        json_integer_set(sum, json_integer_value(sum) + more);
+      }
+    } else if (!old)
       json_object_set(into, key, v);
   }
 }

@@ -186,7 +186,9 @@ static int print_help(bool brief) {
   return EXIT_CODE_OK;
 }
 
-static void prepare_loop(struct client *c) {
+static int run(struct client *c) {
+  struct err e = ERR_INIT;
+  if (loop_open(&c->loop, &e) < 0) return limit_explain(&e), ctl_complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
   uv_timer_init(&c->loop, &c->timer);
   uv_timer_init(&c->loop, &c->again);
   c->timer.data = c->again.data = c;
@@ -203,12 +205,6 @@ static void prepare_loop(struct client *c) {
   }
   if (strcmp(c->request.verb, "logs") == 0) ctl_begin_logs(c);
   uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);
-}
-
-static int run(struct client *c) {
-  struct err e = ERR_INIT;
-  if (loop_open(&c->loop, &e) < 0) return limit_explain(&e), ctl_complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
-  prepare_loop(c);
   int code = begin(c);
   if (code) return code;
   uv_run(&c->loop, UV_RUN_DEFAULT);

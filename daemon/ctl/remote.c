@@ -42,28 +42,24 @@ static void put_no_key(const struct client *c, bool keyless, struct buf *out) {
   }
 }
 
-static void fail_munge(struct client *c, const struct err *e) {
-  struct buf text = BUF_INIT;
-  if (c->key) {
-    ctl_fail_key(c, e->text);
-  } else if (ctl_munge_unreachable(e)) {
-    if (c->address + 1 < c->addresses.n)
-      ctl_try_next_address(c);
-    else
-      ctl_fail_connect(c, e->code);
-  } else {
-    bool keyless = e->code == -ENOKEY;
-    put_no_key(c, keyless, &text);
-    if (!keyless) buf_printf(&text, "; MUNGE brings none: %s", e->text);
-    ctl_fail(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
-  }
-  buf_finish(&text);
-}
-
 static void on_munge_key(void *ctx, const struct key *key, const struct err *e) {
   struct client *c = ctx;
   if (!key) {
-    fail_munge(c, e);
+    struct buf text = BUF_INIT;
+    if (c->key) {
+      ctl_fail_key(c, e->text);
+    } else if (ctl_munge_unreachable(e)) {
+      if (c->address + 1 < c->addresses.n)
+        ctl_try_next_address(c);
+      else
+        ctl_fail_connect(c, e->code);
+    } else {
+      bool keyless = e->code == -ENOKEY;
+      put_no_key(c, keyless, &text);
+      if (!keyless) buf_printf(&text, "; MUNGE brings none: %s", e->text);
+      ctl_fail(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
+    }
+    buf_finish(&text);
     return;
   }
   if (!c->key) c->key = secret_alloc();

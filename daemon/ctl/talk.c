@@ -107,18 +107,6 @@ void ctl_print_token(struct client *c) {
   ctl_finish(c, EXIT_CODE_OK);
 }
 
-static void on_key(struct client *c, const struct msg *m) {
-  struct key *key = secret_alloc();
-  struct err e = ERR_INIT;
-  if (key_parse(m->raw, m->raw_len, key, &e) == 0) {
-    ctl_key_print(key, ctl_wants_token(c), c->request.json);
-    ctl_finish(c, EXIT_CODE_OK);
-  } else {
-    ctl_fail(c, EXIT_CODE_NO_DAEMON, "%s: the answer of the daemon is not a key: %s", c->path, e.text);
-  }
-  secret_free(key);
-}
-
 /* rdzvctl top gets JSON, and shows a page or a sentence. */
 static void on_top(struct client *c, int code, const char *answer, size_t len) {
   struct buf page = BUF_INIT;
@@ -173,36 +161,40 @@ static void on_reply(struct client *c, const struct msg *m) {
   }
   if (ctl_looks_at_all(c))
     ctl_saw(c, code, m->raw, m->raw_len);
-  else if (code == 0 && ctl_asks_key(c))
-    on_key(c, m);
-  else
+  else if (code == 0 && ctl_asks_key(c)) {
+    struct key *key = secret_alloc();
+    struct err e = ERR_INIT;
+    if (key_parse(m->raw, m->raw_len, key, &e) == 0) {
+      ctl_key_print(key, ctl_wants_token(c), c->request.json);
+      ctl_finish(c, EXIT_CODE_OK);
+    } else {
+      ctl_fail(c, EXIT_CODE_NO_DAEMON, "%s: the answer of the daemon is not a key: %s", c->path, e.text);
+    }
+    secret_free(key);
+  } else
     ctl_answer(c, code, m->raw, m->raw_len);
-}
-
-static void send_control(struct client *c) {
-  c->asked_ms = monotonic_ms();
-  const struct ctl_request *r = &c->request;
-  struct msg m;
-  msg_init(&m, MSG_CONTROL);
-  m.id = REQUEST_ID;
-  m.control.verb = c->sounding || is_top(c) ? "status" : ctl_asks_key(c) ? "key" : r->verb;
-  m.control.job = r->job;
-  m.control.host = r->host;
-  m.control.rank = r->rank;
-  m.control.signal = r->signal;
-  m.control.force = r->force || c->told[c->at].text;
-  m.control.json = c->sounding || is_top(c) || (r->json && !ctl_asks_key(c) && !ctl_tells_all(c));
-  m.control.user = c->name.name;
-  m.control.owner = r->owner;
-  if (c->logs && !c->sounding) ctl_logs_put_question(c, &m.control);
-  conn_send(&c->conn, &m);
 }
 
 /* A daemon of another version may understand CONTROL differently: it is not asked. */
 static void on_greeting(struct client *c, int64_t version) {
-  if (version == PROTO_VERSION)
-    send_control(c);
-  else
+  if (version == PROTO_VERSION) {
+    c->asked_ms = monotonic_ms();
+    const struct ctl_request *r = &c->request;
+    struct msg m;
+    msg_init(&m, MSG_CONTROL);
+    m.id = REQUEST_ID;
+    m.control.verb = c->sounding || is_top(c) ? "status" : ctl_asks_key(c) ? "key" : r->verb;
+    m.control.job = r->job;
+    m.control.host = r->host;
+    m.control.rank = r->rank;
+    m.control.signal = r->signal;
+    m.control.force = r->force || c->told[c->at].text;
+    m.control.json = c->sounding || is_top(c) || (r->json && !ctl_asks_key(c) && !ctl_tells_all(c));
+    m.control.user = c->name.name;
+    m.control.owner = r->owner;
+    if (c->logs && !c->sounding) ctl_logs_put_question(c, &m.control);
+    conn_send(&c->conn, &m);
+  } else
     ctl_fail(c, EXIT_CODE_REFUSED,
              "rdzvd at %s speaks protocol version %lld, this rdzvctl speaks version %d; use the rdzvctl of that "
              "version",

@@ -46,43 +46,6 @@ static int code_of_all(const struct client *c) {
   return done ? EXIT_CODE_OK : unknown ? NO_SUCH_HOST : EXIT_CODE_NO_DAEMON;
 }
 
-static void print_json(const struct client *c, int code, const char *text) {
-  json_t *list = json_array();
-  for (size_t i = 0; i < c->n_endpoints; i++) {
-    char name[TARGET_MAX];
-    ctl_daemon_name(c, i, name);
-    json_array_append_new(list, json_pack("{s:o,s:b,s:i,s:o}", "daemon", json_text(name), "ok", c->told[i].code == 0,
-                                          "code", c->told[i].code, "text", json_text(c->told[i].text)));
-  }
-  json_t *v = json_pack("{s:b,s:i,s:o,s:o,s:o}", "ok", code == 0, "code", code, "text", json_text(text), "host",
-                        json_text(c->request.host), "daemons", list);
-  struct buf out = BUF_INIT;
-  json_print(&out, v);
-  ctl_print_printable(stdout, buf_text(&out), out.len, true);
-  buf_finish(&out);
-  json_decref(v);
-}
-
-static void end(struct client *c) {
-  struct buf all = BUF_INIT, bad = BUF_INIT;
-  int code = code_of_all(c);
-  for (size_t i = 0; i < c->n_endpoints; i++) {
-    char name[TARGET_MAX];
-    ctl_daemon_name(c, i, name);
-    buf_printf(c->told[i].code ? &bad : &all, "%s: %s\n", name, c->told[i].text);
-  }
-  if (c->request.json) {
-    if (bad.len) buf_append(&all, bad.data, bad.len);
-    print_json(c, code, buf_text(&all));
-  } else {
-    if (all.len) ctl_print_printable(stdout, all.data, all.len, false);
-    if (bad.len) ctl_print_printable(stderr, bad.data, bad.len, false);
-  }
-  buf_finish(&all);
-  buf_finish(&bad);
-  ctl_finish(c, code);
-}
-
 void ctl_told(struct client *c, int code, const char *answer, size_t len) {
   struct ctl_told *t = &c->told[c->at];
   struct buf text = BUF_INIT;
@@ -93,8 +56,35 @@ void ctl_told(struct client *c, int code, const char *answer, size_t len) {
   buf_puts(&text, "");
   t->text = buf_steal(&text);
   t->code = code;
-  if (find_next(c, &next))
+  if (find_next(c, &next)) {
     ctl_go_to(c, next);
-  else
-    end(c);
+    return;
+  }
+  struct buf all = BUF_INIT, bad = BUF_INIT;
+  json_t *daemons = json_array();
+  code = code_of_all(c);
+  for (size_t i = 0; i < c->n_endpoints; i++) {
+    char name[TARGET_MAX];
+    t = &c->told[i];
+    ctl_daemon_name(c, i, name);
+    buf_printf(t->code ? &bad : &all, "%s: %s\n", name, t->text);
+    json_array_append_new(daemons, json_pack("{s:o,s:b,s:i,s:o}", "daemon", json_text(name), "ok", t->code == 0, "code",
+                                             t->code, "text", json_text(t->text)));
+  }
+  if (c->request.json) {
+    if (bad.len) buf_append(&all, bad.data, bad.len);
+    json_t *v = json_pack("{s:b,s:i,s:o,s:o,s:O}", "ok", code == 0, "code", code, "text", json_text(buf_text(&all)),
+                          "host", json_text(c->request.host), "daemons", daemons);
+    buf_clear(&all);
+    json_print(&all, v);
+    ctl_print_printable(stdout, buf_text(&all), all.len, true);
+    json_decref(v);
+  } else {
+    if (all.len) ctl_print_printable(stdout, all.data, all.len, false);
+    if (bad.len) ctl_print_printable(stderr, bad.data, bad.len, false);
+  }
+  json_decref(daemons);
+  buf_finish(&all);
+  buf_finish(&bad);
+  ctl_finish(c, code);
 }

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/ctl/table.h"
 
 enum {
   SILENT_MS = 2000,   /* agents send more often: shown from here on */
@@ -52,12 +51,66 @@ static void put_step(struct buf *out, int64_t step, int64_t of) {
   if (of > 0) buf_printf(out, " of %lld", (long long)of);
 }
 
-/* Sorting. --------------------------------------------------------------------------------------------------------- */
+/* A table that fits into a window. --------------------------------------------------------------------------------- */
+
+enum {
+  COLUMNS_MAX = 16,
+  CELL_MAX = 28, /* columns of the screen; of the last column: no limit */
+  GAP = 2,
+  LAST_MIN = 12,
+};
+
+struct column {
+  const char *title;
+  bool right; /* numbers */
+  int rank;   /* 0: always there; the highest goes first when the window is narrow */
+};
 
 struct trouble {
   size_t row;
   int64_t level, more; /* the higher, the worse */
 };
+
+struct table {
+  const struct column *columns;
+  size_t n_columns, n_rows;
+  struct buf *cells; /* n_rows * n_columns, any text */
+  struct trouble *v; /* of each row */
+};
+
+/* A new row at the end: n_columns empty buffers to be filled, valid until the next row. */
+static struct buf *add_row(struct table *t) {
+  t->cells = xrealloc(t->cells, (t->n_rows + 1) * t->n_columns * sizeof(*t->cells));
+  t->v = xrealloc(t->v, (t->n_rows + 1) * sizeof(*t->v));
+  struct buf *row = &t->cells[t->n_rows++ * t->n_columns];
+  for (size_t i = 0; i < t->n_columns; i++) row[i] = (struct buf)BUF_INIT;
+  return row;
+}
+
+static bool is_continued(char c) {
+  return ((unsigned char)c & 0xC0) == 0x80;
+}
+
+static size_t width_of(const char *s) {
+  size_t n = 0;
+  for (; *s; s++) n += !is_continued(*s);
+  return n;
+}
+
+/* Appends at most `max` columns of the text, and blanks up to `width`. */
+static void put_cell(struct buf *out, const char *text, size_t width, size_t max, bool right) {
+  size_t n = width_of(text), seen = 0;
+  bool cut = n > max;
+  if (cut) n = max;
+  size_t blanks = n < width ? width - n : 0, allowed = cut ? max - 1 : n;
+  for (size_t i = 0; right && i < blanks; i++) buf_putc(out, ' ');
+  for (const char *s = text; *s; s++) {
+    if (!is_continued(*s) && seen++ == allowed) break;
+    buf_putc(out, *s);
+  }
+  if (cut) buf_putc(out, '~');
+  for (size_t i = 0; !right && i < blanks; i++) buf_putc(out, ' ');
+}
 
 static int by_trouble(const void *x, const void *y) {
   const struct trouble *a = x, *b = y;
@@ -66,37 +119,66 @@ static int by_trouble(const void *x, const void *y) {
   return a->row < b->row ? -1 : 1;
 }
 
-/* Takes v, which has one for each row. */
-static void put_sorted(struct table *t, struct trouble *v, size_t width, struct buf *out) {
-  size_t *order = xcalloc(t->n_rows + 1, sizeof(*order));
-  if (t->n_rows) qsort(v, t->n_rows, sizeof(*v), by_trouble);
-  for (size_t i = 0; i < t->n_rows; i++) order[i] = v[i].row;
-  table_put(t, order, width, out);
-  free(order);
-  free(v);
+/* Titles, then the rows, the worst first, made printable. A column without any text is left out, and others until the
+ * table fits. width 0: as wide as it is. Frees what the table holds. */
+static void put_table(struct table *t, size_t width, struct buf *out) {
+  size_t widths[COLUMNS_MAX], last = t->n_columns - 1;
+  bool shown[COLUMNS_MAX];
+  for (size_t i = 0; i < t->n_rows * t->n_columns; i++) {
+    struct buf plain = BUF_INIT;
+    buf_put_plain(&plain, buf_text(&t->cells[i]), strlen(buf_text(&t->cells[i])), strlen(buf_text(&t->cells[i])));
+    buf_finish(&t->cells[i]);
+    t->cells[i] = plain;
+  }
+  for (size_t c = 0; c <= last; c++) {
+    size_t widest = 0, title = strlen(t->columns[c].title);
+    for (size_t r = 0; r < t->n_rows; r++) {
+      size_t n = width_of(buf_text(&t->cells[r * t->n_columns + c]));
+      if (n > widest) widest = n;
+    }
+    if (c < last && widest > CELL_MAX) widest = CELL_MAX;
+    shown[c] = widest > 0;
+    widths[c] = widest > title ? widest : title;
+  }
+  while (width) {
+    size_t sum = 0, least = SIZE_MAX;
+    for (size_t c = 0; c <= last; c++) {
+      if (!shown[c]) continue;
+      sum += (c == last && widths[c] > LAST_MIN ? LAST_MIN : widths[c]) + GAP; /* the last one takes what is left */
+      if (t->columns[c].rank && (least == SIZE_MAX || t->columns[c].rank > t->columns[least].rank)) least = c;
+    }
+    if (sum <= width + GAP || least == SIZE_MAX) break; /* what is still too wide the screen cuts */
+    shown[least] = false;
+  }
+  if (t->n_rows) qsort(t->v, t->n_rows, sizeof(*t->v), by_trouble);
+  for (size_t r = 0; r <= t->n_rows; r++) {
+    const struct buf *cells = r ? &t->cells[t->v[r - 1].row * t->n_columns] : NULL;
+    size_t begin = out->len, at = 0;
+    for (size_t c = 0; c <= last; c++) {
+      if (!shown[c]) continue;
+      size_t max = c < last ? CELL_MAX : width > at ? width - at : width ? 1 : SIZE_MAX;
+      const char *text = cells ? buf_text(&cells[c]) : t->columns[c].title;
+      put_cell(out, text, c < last ? widths[c] : 0, max, t->columns[c].right);
+      for (int i = 0; c < last && i < GAP; i++) buf_putc(out, ' ');
+      at += widths[c] + GAP;
+    }
+    while (out->len > begin && out->data[out->len - 1] == ' ') out->len--;
+    buf_putc(out, '\n');
+  }
+  for (size_t i = 0; i < t->n_rows * t->n_columns; i++) buf_finish(&t->cells[i]);
+  free(t->cells);
+  free(t->v);
 }
 
 /* Nodes. ----------------------------------------------------------------------------------------------------------- */
 
 enum { N_NODE, N_HOST, N_RANKS, N_STATE, N_STEP, N_AGE, N_LOSS, N_SPEED, N_SILENT, N_NOTE, N_COLUMNS };
-static const struct table_column node_columns[N_COLUMNS] = {
+static const struct column node_columns[N_COLUMNS] = {
     [N_NODE] = {"NODE", true, 3},    [N_HOST] = {"HOST", false, 0},      [N_RANKS] = {"RANKS", false, 2},
     [N_STATE] = {"STATE", false, 0}, [N_STEP] = {"STEP", true, 0},       [N_AGE] = {"PROGRESS", true, 1},
     [N_LOSS] = {"LOSS", true, 5},    [N_SPEED] = {"SAMPLES/S", true, 4}, [N_SILENT] = {"SILENT", true, 0},
     [N_NOTE] = {"BEHIND", false, 6},
 };
-
-/* "local 3 at 117, 2 min": workers that are behind the others of their node. */
-static void put_laggards(struct buf *out, const json_t *list) {
-  size_t i;
-  const json_t *l;
-  json_array_foreach(list, i, l) {
-    buf_printf(out, "%slocal %lld", i ? "; " : "", (long long)int_of(l, "local_rank", -1));
-    if (int_of(l, "step", -1) >= 0) buf_printf(out, " at %lld", (long long)int_of(l, "step", -1));
-    if (int_of(l, "age_ms", -1) >= 0) buf_puts(out, ", ");
-    put_age(out, int_of(l, "age_ms", -1));
-  }
-}
 
 static bool is_one_of(const char *word, const char *const *words, size_t n) {
   for (size_t i = 0; i < n; i++)
@@ -125,7 +207,7 @@ static struct trouble trouble_of_node(const json_t *m, size_t row) {
 }
 
 static void put_node(struct table *t, const json_t *m) {
-  struct buf *row = table_add(t);
+  struct buf *row = add_row(t);
   int64_t rank = int_of(m, "node_rank", -1), first = int_of(m, "first_rank", -1), n = int_of(m, "workers", 0);
   int64_t silent = int_of(m, "heard_ms_ago", 0);
   if (rank >= 0) buf_printf(&row[N_NODE], "%lld", (long long)rank);
@@ -140,21 +222,16 @@ static void put_node(struct table *t, const json_t *m) {
   if (json_object_get(m, "loss")) buf_printf(&row[N_LOSS], "%.5g", number_of(m, "loss"));
   if (number_of(m, "samples_per_second") > 0) buf_printf(&row[N_SPEED], "%.4g", number_of(m, "samples_per_second"));
   if (silent >= SILENT_MS) put_age(&row[N_SILENT], silent);
-  put_laggards(&row[N_NOTE], json_object_get(m, "laggards"));
-}
-
-static void put_nodes(struct buf *out, const json_t *members, size_t width) {
-  struct table t;
-  struct trouble *v = xcalloc(json_array_size(members) + 1, sizeof(*v));
+  /* "local 3 at 117, 2 min": workers that are behind the others of their node. */
+  struct buf *out = &row[N_NOTE];
   size_t i;
-  const json_t *m;
-  table_init(&t, node_columns, N_COLUMNS);
-  json_array_foreach(members, i, m) {
-    put_node(&t, m);
-    v[i] = trouble_of_node(m, i);
+  const json_t *l;
+  json_array_foreach(json_object_get(m, "laggards"), i, l) {
+    buf_printf(out, "%slocal %lld", i ? "; " : "", (long long)int_of(l, "local_rank", -1));
+    if (int_of(l, "step", -1) >= 0) buf_printf(out, " at %lld", (long long)int_of(l, "step", -1));
+    if (int_of(l, "age_ms", -1) >= 0) buf_puts(out, ", ");
+    put_age(out, int_of(l, "age_ms", -1));
   }
-  put_sorted(&t, v, width, out);
-  table_finish(&t);
 }
 
 /* Jobs. ------------------------------------------------------------------------------------------------------------ */
@@ -176,7 +253,7 @@ enum {
   J_NOTE,
   J_COLUMNS
 };
-static const struct table_column job_columns[J_COLUMNS] = {
+static const struct column job_columns[J_COLUMNS] = {
     [J_JOB] = {"JOB", false, 0},         [J_USER] = {"UID", true, 12},         [J_STATE] = {"STATE", false, 0},
     [J_FOR] = {"FOR", true, 8},          [J_ROUND] = {"ROUND", true, 7},       [J_NODES] = {"NODES", true, 1},
     [J_WORKERS] = {"WORKERS", true, 11}, [J_RESTARTS] = {"RESTARTS", true, 3}, [J_STEP] = {"STEP", true, 2},
@@ -236,7 +313,7 @@ static struct trouble trouble_of_job(const json_t *job, const struct together *a
 }
 
 static void put_job(struct table *t, const json_t *job, const struct together *all, bool with_uid, bool with_note) {
-  struct buf *row = table_add(t);
+  struct buf *row = add_row(t);
   int64_t round = int_of(job, "round", 0), nodes = int_of(job, "nodes", 0), world = int_of(job, "world_size", 0);
   bool waits = json_object_get(job, "waiting") != NULL;
   const json_t *w = json_object_get(job, "waiting");
@@ -271,77 +348,56 @@ static void put_job(struct table *t, const json_t *job, const struct together *a
   if (with_note) buf_puts(&row[J_NOTE], note_of(job));
 }
 
-/* Two users have jobs here: each row says whose it is. */
-static bool has_many_users(const json_t *jobs) {
-  size_t i;
-  const json_t *job;
-  int64_t first = int_of(json_array_get(jobs, 0), "uid", -1);
-  json_array_foreach(jobs, i, job) if (int_of(job, "uid", -1) != first) return true;
-  return false;
-}
-
-static void put_jobs(struct buf *out, const json_t *jobs, bool with_note, size_t width) {
-  struct table t;
-  struct trouble *v = xcalloc(json_array_size(jobs) + 1, sizeof(*v));
-  bool with_uid = has_many_users(jobs);
-  size_t i;
-  const json_t *job;
-  table_init(&t, job_columns, J_COLUMNS);
-  json_array_foreach(jobs, i, job) {
-    struct together all = look_at_members(json_object_get(job, "members"));
-    put_job(&t, job, &all, with_uid, with_note);
-    v[i] = trouble_of_job(job, &all, i);
-  }
-  put_sorted(&t, v, width, out);
-  table_finish(&t);
-}
-
 /* The page. -------------------------------------------------------------------------------------------------------- */
 
-static void put_drained(struct buf *out, const json_t *drained) {
-  size_t i;
-  const json_t *d;
-  json_array_foreach(drained, i, d) {
-    const char *host = text_of(d, "host");
-    buf_puts(out, i ? ", " : "drained: ");
-    buf_put_plain(out, host, strlen(host), strlen(host));
-  }
-  if (json_array_size(drained)) buf_putc(out, '\n');
-}
-
-/* Where a browser shows the same: one daemon's, or those of several. */
-static void put_addresses(struct buf *out, const json_t *answer) {
-  const json_t *pages = json_object_get(answer, "pages"), *page = json_object_get(answer, "page");
-  for (size_t i = 0; page || i < json_array_size(pages); page = NULL, i++) {
-    const char *text = json_string_value(page ? page : json_array_get(pages, i));
-    buf_puts(out, "page: ");
-    if (text) buf_put_plain(out, text, strlen(text), strlen(text));
-    buf_putc(out, '\n');
-    if (page) return;
-  }
+static void put_plain(struct buf *out, const char *s) {
+  buf_put_plain(out, s, strlen(s), strlen(s));
 }
 
 bool top_put_page(struct buf *out, const char *json, size_t len, bool one_job, size_t width) {
   json_t *answer = json_loadb(json, len, JSON_DISABLE_EOF_CHECK, NULL);
-  const json_t *jobs = json_object_get(answer, "jobs"), *job = json_array_get(jobs, 0);
-  bool good = json_is_array(jobs), alone = one_job && json_array_size(jobs) == 1;
-  if (good && json_array_size(jobs) == 0)
-    buf_puts(out, "no jobs\n");
+  const json_t *jobs = json_object_get(answer, "jobs"), *first = json_array_get(jobs, 0), *v;
+  bool good = json_is_array(jobs), alone = one_job && json_array_size(jobs) == 1, many_users = false;
+  struct table t = {.columns = job_columns, .n_columns = J_COLUMNS};
+  size_t i;
+  json_array_foreach(jobs, i, v) many_users |= int_of(v, "uid", -1) != int_of(first, "uid", -1);
+  json_array_foreach(jobs, i, v) {
+    struct together all = look_at_members(json_object_get(v, "members"));
+    put_job(&t, v, &all, many_users, !alone);
+    t.v[i] = trouble_of_job(v, &all, i);
+  }
+  if (t.n_rows)
+    put_table(&t, width, out);
   else if (good)
-    put_jobs(out, jobs, !alone, width);
-  if (good && alone) {
-    const char *note = note_of(job);
-    if (note[0]) {
-      buf_put_plain(out, note, strlen(note), strlen(note));
-      buf_putc(out, '\n');
-    }
-  }
-  if (good && alone && json_array_size(json_object_get(job, "members"))) {
+    buf_puts(out, "no jobs\n");
+  if (alone && note_of(first)[0]) {
+    put_plain(out, note_of(first));
     buf_putc(out, '\n');
-    put_nodes(out, json_object_get(job, "members"), width);
   }
-  if (good) put_drained(out, json_object_get(answer, "drained"));
-  if (good) put_addresses(out, answer);
+  const json_t *members = alone ? json_object_get(first, "members") : NULL,
+               *drained = json_object_get(answer, "drained");
+  t = (struct table){.columns = node_columns, .n_columns = N_COLUMNS};
+  json_array_foreach(members, i, v) {
+    put_node(&t, v);
+    t.v[i] = trouble_of_node(v, i);
+  }
+  if (t.n_rows) {
+    buf_putc(out, '\n');
+    put_table(&t, width, out);
+  }
+  for (i = 0; good && i < json_array_size(drained); i++) {
+    buf_puts(out, i ? ", " : "drained: ");
+    put_plain(out, text_of(json_array_get(drained, i), "host"));
+  }
+  if (good && i) buf_putc(out, '\n');
+  /* Where a browser shows the same: one daemon's, or those of several. */
+  const json_t *pages = json_object_get(answer, "pages"), *page = json_object_get(answer, "page");
+  for (i = 0; good && i < (page ? 1 : json_array_size(pages)); i++) {
+    const char *text = json_string_value(page ? page : json_array_get(pages, i));
+    buf_puts(out, "page: ");
+    if (text) put_plain(out, text);
+    buf_putc(out, '\n');
+  }
   json_decref(answer);
   return good;
 }

@@ -35,12 +35,6 @@ const struct opts_verb ctl_verbs[] = {
 };
 #define VERBS "status, jobs, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
 
-static const struct opts_verb *find_verb(const char *name) {
-  for (const struct opts_verb *v = ctl_verbs; v->name; v++)
-    if (!strcmp(v->name, name)) return v;
-  return NULL;
-}
-
 /* The kind of the i-th argument of the command. */
 static enum word kind_of_word(const struct opts_verb *v, int i) {
   const char *p = v->words;
@@ -130,25 +124,24 @@ static int check_options(const struct opts_verb *v, const char *signal, const st
   return 0;
 }
 
-static int refuse_verb(const char *word, struct err *e) {
-  const char *best = NULL;
-  size_t least = SIZE_MAX;
-  for (const struct opts_verb *v = ctl_verbs; v->name; v++) {
-    size_t d = near_distance(word, v->name);
-    if (d >= least) continue;
-    least = d;
-    best = v->name;
-  }
-  if (best) return err_set(e, -EINVAL, "\"%.80s\" is not a command: did you mean %s?", word, best);
-  return err_set(e, -EINVAL, "\"%.80s\" is not a command: " VERBS " (--help)", word);
-}
-
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e) {
   r->verb = r->job = r->host = "";
   r->rank = r->owner = -1;
   if (n == 0 && !r->watch) return err_set(e, -EINVAL, "a command is missing: " VERBS " (--help)");
-  const struct opts_verb *v = find_verb(n ? words[0] : "status");
-  if (!v) return refuse_verb(words[0], e);
+  const char *name = n ? words[0] : "status", *best = NULL;
+  const struct opts_verb *v = ctl_verbs;
+  while (v->name && strcmp(v->name, name) != 0) v++;
+  if (!v->name) {
+    size_t least = SIZE_MAX;
+    for (v = ctl_verbs; v->name; v++) {
+      size_t d = near_distance(name, v->name);
+      if (d >= least) continue;
+      least = d;
+      best = v->name;
+    }
+    if (best) return err_set(e, -EINVAL, "\"%.80s\" is not a command: did you mean %s?", name, best);
+    return err_set(e, -EINVAL, "\"%.80s\" is not a command: " VERBS " (--help)", name);
+  }
   if (n == 0) n = 1; /* --watch alone */
   r->verb = v->name;
   int want = count_words(v), rc = check_options(v, signal, r, e);
