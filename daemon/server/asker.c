@@ -37,13 +37,10 @@ int64_t asker_of_token(const struct asker_config *c, const char *text, size_t le
   return uid;
 }
 
-static bool is_of_this_machine(const struct asker_end *from, const struct asker_end *to) {
-  return ipaddr_is_loopback(&from->addr) || ipaddr_compare(&from->addr, &to->addr) == 0;
-}
-
 int64_t asker_find(const struct asker_config *c, const struct http_request *r, const struct asker_end *from,
                    const struct asker_end *to) {
   if (r->token) return asker_of_token(c, r->token, r->token_len);
-  if (!r->direct || !c->find_owner || !is_of_this_machine(from, to)) return ASKER_NOBODY;
+  bool same_host = ipaddr_is_loopback(&from->addr) || ipaddr_compare(&from->addr, &to->addr) == 0;
+  if (!r->direct || !c->find_owner || !same_host) return ASKER_NOBODY;
   return c->find_owner(c->ctx, from, to);
 }

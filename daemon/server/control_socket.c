@@ -214,20 +214,6 @@ static bool is_placed_well(const char *path) {
          control_socket_trusts(st.st_uid);
 }
 
-/* Finds one foreign socket for the report, with few probes: a machine may be full of other users' sockets. */
-static void find_foreign(const glob_t *g, struct control_foreign *out) {
-  int left = FOREIGN_PROBES_MAX;
-  for (size_t i = 0; i < g->gl_pathc && left > 0 && !out->path[0]; i++) {
-    struct stat st;
-    if (is_placed_well(g->gl_pathv[i]) || strlen(g->gl_pathv[i]) >= sizeof(out->path)) continue;
-    uid_t uid;
-    left--;
-    if (lstat(g->gl_pathv[i], &st) < 0 || !S_ISSOCK(st.st_mode) || probe(g->gl_pathv[i], &uid) < 0) continue;
-    snprintf(out->path, sizeof(out->path), "%s", g->gl_pathv[i]);
-    out->uid = uid == (uid_t)-1 ? st.st_uid : uid;
-  }
-}
-
 size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign *foreign) {
   glob_t g;
   size_t n = 0;
@@ -240,7 +226,19 @@ size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign 
     if (uid == (uid_t)-1 || control_socket_trusts(uid)) (*paths)[n++] = xstrdup(path);
   }
   *foreign = (struct control_foreign){.uid = 0};
-  if (n == 0) find_foreign(&g, foreign);
+  if (n == 0) {
+    /* Finds one foreign socket for the report, with few probes: a machine may be full of other users' sockets. */
+    int left = FOREIGN_PROBES_MAX;
+    for (size_t i = 0; i < g.gl_pathc && left > 0 && !foreign->path[0]; i++) {
+      struct stat st;
+      if (is_placed_well(g.gl_pathv[i]) || strlen(g.gl_pathv[i]) >= sizeof(foreign->path)) continue;
+      uid_t uid;
+      left--;
+      if (lstat(g.gl_pathv[i], &st) < 0 || !S_ISSOCK(st.st_mode) || probe(g.gl_pathv[i], &uid) < 0) continue;
+      snprintf(foreign->path, sizeof(foreign->path), "%s", g.gl_pathv[i]);
+      foreign->uid = uid == (uid_t)-1 ? st.st_uid : uid;
+    }
+  }
   globfree(&g);
   return n;
 }

@@ -58,28 +58,26 @@ static void start_timer(struct host_finder *t) {
   uv_timer_start(&t->timer, on_timer, at > now ? at - now : 0, 0);
 }
 
-static void compare(struct host_finder *t, const char *host, const struct addrinfo *found) {
-  for (const struct addrinfo *a = found; a; a = a->ai_next) {
-    union socket_address sa = {0};
-    struct ipaddr ip;
-    uint16_t port;
-    char text[INET6_ADDRSTRLEN];
-    if (a->ai_addrlen > sizeof sa) continue;
-    memcpy(&sa, a->ai_addr, a->ai_addrlen);
-    socket_address_read(&sa, &ip, &port);
-    socket_format(&ip, text);
-    for (size_t i = 0; i < t->n_asked && !t->closed; i++)
-      if (!strcmp(t->addrs[i], text)) tell(t, i--, host);
-  }
-}
-
 static void look_up_next(struct host_finder *t);
 
 static void on_lookup(uv_getaddrinfo_t *lookup, int status, struct addrinfo *found) {
   struct host_finder *t = lookup->data;
   const char *host = t->hosts.data + t->at;
   t->looking = false;
-  if (!t->closed && status == 0) compare(t, host, found);
+  if (!t->closed && status == 0) {
+    for (const struct addrinfo *a = found; a; a = a->ai_next) {
+      union socket_address sa = {0};
+      struct ipaddr ip;
+      uint16_t port;
+      char text[INET6_ADDRSTRLEN];
+      if (a->ai_addrlen > sizeof sa) continue;
+      memcpy(&sa, a->ai_addr, a->ai_addrlen);
+      socket_address_read(&sa, &ip, &port);
+      socket_format(&ip, text);
+      for (size_t i = 0; i < t->n_asked && !t->closed; i++)
+        if (!strcmp(t->addrs[i], text)) tell(t, i--, host);
+    }
+  }
   uv_freeaddrinfo(found);
   if (!t->closed) {
     t->at += strlen(host) + 1;

@@ -187,11 +187,6 @@ static void take_token(struct text_span value, struct http_request *r) {
   r->token_len = value.len;
 }
 
-/* A proxy has added this field: it asks for somebody else. */
-static bool is_forwarded(struct text_span name) {
-  return is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via");
-}
-
 struct fields {
   int hosts, authorizations;
   bool foreign, navigates; /* Sec-Fetch-Site, Sec-Fetch-Mode */
@@ -210,7 +205,8 @@ static enum http_status parse_fields(struct text_span head, bool wants_host, str
       return refuse(r, HTTP_BAD_REQUEST, "a request must not have a body");
     if (is_named(name, "Host")) f.hosts++, r->direct = r->direct && is_no_name(value);
     if (is_named(name, "Authorization")) f.authorizations++, take_token(value, r);
-    if (is_forwarded(name)) r->direct = false;
+    /* A proxy has added this field: it asks for somebody else. */
+    if (is_named(name, "Forwarded") || is_named(name, "X-Forwarded-For") || is_named(name, "Via")) r->direct = false;
     if (is_named(name, "Sec-Fetch-Site")) f.foreign = !is_named(value, "same-origin") && !is_named(value, "none");
     if (is_named(name, "Sec-Fetch-Mode")) f.navigates = is_named(value, "navigate");
     if (is_named(name, "If-None-Match")) r->none_match = value.at, r->none_match_len = value.len;

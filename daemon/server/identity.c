@@ -13,17 +13,14 @@
 _Static_assert((int)IDENTITY_SIZE == (int)DAEMON_ID_MAX + 1, "the wire has room for an id");
 _Static_assert((int)IDENTITY_SIZE - 1 == 2 * ((int)FILE_RANDOM_SIZE - 1), "two random names are an id");
 
-static bool is_id(const char *text) {
-  return text && strlen(text) == IDENTITY_SIZE - 1 && strspn(text, "0123456789abcdef") == IDENTITY_SIZE - 1;
-}
-
 /* Whether the line is one of ours; its id, unless that is damaged. */
 static bool read_line(const char *record, char id[IDENTITY_SIZE]) {
   json_t *o = json_parse_object(record, strlen(record), NULL);
   const char *event = json_string_value(json_object_get(o, "event"));
   const char *text = json_string_value(json_object_get(o, "id"));
   bool ours = event && !strcmp(event, "daemon");
-  if (ours && is_id(text)) snprintf(id, IDENTITY_SIZE, "%s", text);
+  if (ours && text && strlen(text) == IDENTITY_SIZE - 1 && strspn(text, "0123456789abcdef") == IDENTITY_SIZE - 1)
+    snprintf(id, IDENTITY_SIZE, "%s", text);
   json_decref(o);
   return ours;
 }

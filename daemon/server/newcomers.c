@@ -34,25 +34,6 @@ void newcomers_finish(struct newcomers *a) {
   *a = (struct newcomers){.count = 0};
 }
 
-static void put_by_size(struct newcomers *a, struct newcomer_source *s) {
-  if (s->count >= a->sizes) {
-    size_t sizes = a->sizes ? 2 * a->sizes : 64;
-    a->by_size = xrealloc(a->by_size, sizes * sizeof(struct newcomer_source *));
-    memset(a->by_size + a->sizes, 0, (sizes - a->sizes) * sizeof(struct newcomer_source *));
-    a->sizes = sizes;
-  }
-  struct newcomer_source **first = &a->by_size[s->count];
-  s->next = NULL;
-  s->prev = *first ? (*first)->prev : s;
-  if (*first) {
-    (*first)->prev->next = s;
-    (*first)->prev = s;
-  } else {
-    *first = s;
-  }
-  if (s->count > a->largest) a->largest = s->count;
-}
-
 static void take_by_size(struct newcomers *a, struct newcomer_source *s) {
   struct newcomer_source **first = &a->by_size[s->count];
   if (s->next)
@@ -68,7 +49,24 @@ static void take_by_size(struct newcomers *a, struct newcomer_source *s) {
 static void resize(struct newcomers *a, struct newcomer_source *s, size_t count) {
   if (s->count > 0) take_by_size(a, s);
   s->count = count;
-  if (count > 0) put_by_size(a, s);
+  if (count > 0) {
+    if (s->count >= a->sizes) {
+      size_t sizes = a->sizes ? 2 * a->sizes : 64;
+      a->by_size = xrealloc(a->by_size, sizes * sizeof(struct newcomer_source *));
+      memset(a->by_size + a->sizes, 0, (sizes - a->sizes) * sizeof(struct newcomer_source *));
+      a->sizes = sizes;
+    }
+    struct newcomer_source **first = &a->by_size[s->count];
+    s->next = NULL;
+    s->prev = *first ? (*first)->prev : s;
+    if (*first) {
+      (*first)->prev->next = s;
+      (*first)->prev = s;
+    } else {
+      *first = s;
+    }
+    if (s->count > a->largest) a->largest = s->count;
+  }
   while (a->largest > 0 && !a->by_size[a->largest]) a->largest--;
 }
 

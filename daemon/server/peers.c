@@ -59,20 +59,18 @@ static struct peer *find(const struct peers *ps, uint64_t id) {
   return p && p->id == id ? p : NULL;
 }
 
-/* Numbers that differ in a small table differ in a larger one. */
-static void grow_table(struct peers *ps) {
-  struct peer **old = ps->slots;
-  size_t n = ps->n_slots;
-  ps->n_slots = n ? 2 * n : 64;
-  ps->slots = xcalloc(ps->n_slots, sizeof(*ps->slots));
-  for (size_t i = 0; i < n; i++)
-    if (old[i]) *slot_of(ps, old[i]->id) = old[i];
-  free(old);
-}
-
 void peer_take_slot(struct peer *p) {
   struct peers *ps = p->peers;
-  if (2 * ps->n_open >= ps->n_slots) grow_table(ps);
+  if (2 * ps->n_open >= ps->n_slots) {
+    /* Numbers that differ in a small table differ in a larger one. */
+    struct peer **old = ps->slots;
+    size_t n = ps->n_slots;
+    ps->n_slots = n ? 2 * n : 64;
+    ps->slots = xcalloc(ps->n_slots, sizeof(*ps->slots));
+    for (size_t i = 0; i < n; i++)
+      if (old[i]) *slot_of(ps, old[i]->id) = old[i];
+    free(old);
+  }
   do p->id = ++ps->serial;
   while (*slot_of(ps, p->id));
   *slot_of(ps, p->id) = p;

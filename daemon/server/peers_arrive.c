@@ -24,19 +24,6 @@ struct arrival {
 
 /* Names and limits ------------------------------------------------------------------------------------------------- */
 
-static void name_peer(struct peer *p, int fd) {
-  struct ipaddr local;
-  uint16_t port;
-  socket_local(fd, &local, &port);
-  socket_format(&local, p->local_addr);
-  socket_format(&p->ip, p->addr);
-  p->name = xasprintf(p->ip.family == 6 ? "[%s]:%d" : "%s:%d", p->addr, p->port);
-  struct ipaddr network = ipaddr_network(&p->ip);
-  char text[INET6_ADDRSTRLEN];
-  socket_format(&network, text);
-  snprintf(p->where, sizeof(p->where), network.family == 6 ? "%s/64" : "%s", text);
-}
-
 /* Any user may connect: each request is checked later. */
 static int name_local(struct peer *p, int fd, struct err *e) {
   pid_t pid = 0;
@@ -60,26 +47,21 @@ static size_t max_of_source(const struct peer *p) {
   return quarter < PEERS_PER_ADDRESS_MAX ? quarter : PEERS_PER_ADDRESS_MAX;
 }
 
-static void make_room_of_source(const struct peer *p) {
-  struct peers *ps = p->peers;
-  size_t max = max_of_source(p);
-  char why[96];
-  snprintf(why, sizeof(why), "%zu connections of this %s have not said who they are", max,
-           p->local            ? "user"
-           : p->ip.family == 6 ? "network"
-                               : "address");
-  while (newcomers_of(&ps->unrecognized, p->where) + newcomers_of(&ps->framed, p->where) >= max)
-    if (!peer_push_out(newcomers_oldest_of(&ps->unrecognized, p->where), why))
-      peer_push_out(newcomers_oldest_of(&ps->framed, p->where), why);
-}
-
 static int make_room(const struct peer *p, struct err *e) {
   struct peers *ps = p->peers;
   /* A user cannot take the last places from the administrator. */
   size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
   size_t max = p->peers->max + more;
   char why[96];
-  make_room_of_source(p);
+  size_t most = max_of_source(p);
+  char too_many[96];
+  snprintf(too_many, sizeof(too_many), "%zu connections of this %s have not said who they are", most,
+           p->local            ? "user"
+           : p->ip.family == 6 ? "network"
+                               : "address");
+  while (newcomers_of(&ps->unrecognized, p->where) + newcomers_of(&ps->framed, p->where) >= most)
+    if (!peer_push_out(newcomers_oldest_of(&ps->unrecognized, p->where), too_many))
+      peer_push_out(newcomers_oldest_of(&ps->framed, p->where), too_many);
   if (ps->closed) return err_sys(e, -ESHUTDOWN, "this daemon is stopping");
   if ((ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0)) <= max) return 0; /* with p */
   snprintf(why, sizeof(why), "there are %zu connections, which is the limit (ulimit -n)", max);
@@ -233,14 +215,10 @@ static int begin_arrival(struct peer *p, int fd, struct err *e) {
 
 /* The agent's own -------------------------------------------------------------------------------------------------- */
 
-static bool is_connected_unix(int fd) {
+int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
   struct sockaddr_storage other = {.ss_family = AF_UNSPEC};
   socklen_t len = sizeof other;
-  return getpeername(fd, (struct sockaddr *)&other, &len) == 0 && other.ss_family == AF_UNIX;
-}
-
-int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
-  if (!is_connected_unix(fd)) {
+  if (getpeername(fd, (struct sockaddr *)&other, &len) < 0 || other.ss_family != AF_UNIX) {
     close(fd);
     return err_set(e, -ENOTSOCK, "it must be a connected unix socket");
   }
@@ -280,7 +258,17 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
   p->ip = *ip;
   p->port = port;
   p->peers->n_held++;
-  if (!p->local) name_peer(p, fd);
+  if (!p->local) {
+    struct ipaddr ours, network = ipaddr_network(ip);
+    uint16_t our_port;
+    char text[INET6_ADDRSTRLEN];
+    socket_local(fd, &ours, &our_port);
+    socket_format(&ours, p->local_addr);
+    socket_format(ip, p->addr);
+    p->name = xasprintf(ip->family == 6 ? "[%s]:%d" : "%s:%d", p->addr, port);
+    socket_format(&network, text);
+    snprintf(p->where, sizeof(p->where), network.family == 6 ? "%s/64" : "%s", text);
+  }
   int rc = p->local ? name_local(p, fd, &e) : 0;
   if (rc == 0) rc = make_room(p, &e);
   if (rc == 0 && !p->local) rc = begin_arrival(p, fd, &e);

@@ -126,24 +126,6 @@ static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char 
   return true;
 }
 
-/* GREETING has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
-static void refuse_version(struct peer *p) {
-  char text[160];
-  snprintf(text, sizeof(text),
-           "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
-           "all nodes",
-           p->conn.other_version, FRAME_VERSION);
-  send_greeting(p);
-  send_refused(p, EXIT_CODE_REFUSED, text);
-}
-
-/* It speaks our frames, but its message is wrong. Another attempt would not help it, so it gets the reason. */
-static void refuse_malformed(struct peer *p, const char *reason) {
-  char text[400];
-  snprintf(text, sizeof(text), "the daemon does not understand this peer: %s", reason);
-  send_refused(p, EXIT_CODE_REFUSED, text);
-}
-
 /* munged is looked for once, when the first key is refused: most daemons never need it. */
 static bool munge_works(struct peers *ps) {
   if (!ps->munge_looked) ps->munge_works = ps->munge_works || (ps->key && munge_expected(monotonic_ms()));
@@ -157,24 +139,32 @@ static enum log_level level_of_end(const struct peer *p, int code) {
   return code == -EPROTO || code == -EMSGSIZE || code == -EACCES || code == -EBADMSG ? LOG_WARN : LOG_DEBUG;
 }
 
-static void log_end(const struct peer *p, enum log_level level, const char *reason) {
-  if (peer_has_share(p))
-    rations_log(&p->peers->known, peer_source(p), boot_ms(), level, "%s: connection closed: %s", p->name, reason);
-  else
-    log_line(level, "%s: connection closed: %s", p->name, reason);
-}
-
 static void on_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
   bool malformed = code == -EPROTO || code == -EMSGSIZE, refused = code == -EACCES || code == -EBADMSG;
-  if (p->identified)
-    log_end(p, malformed || refused ? LOG_WARN : code < 0 ? LOG_INFO : LOG_DEBUG, reason);
-  else
+  if (p->identified) {
+    enum log_level level = malformed || refused ? LOG_WARN : code < 0 ? LOG_INFO : LOG_DEBUG;
+    if (peer_has_share(p))
+      rations_log(&p->peers->known, peer_source(p), boot_ms(), level, "%s: connection closed: %s", p->name, reason);
+    else
+      log_line(level, "%s: connection closed: %s", p->name, reason);
+  } else
     say(p, level_of_end(p, code), "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
-  if (p->conn.other_version)
-    refuse_version(p);
-  else if (malformed && p->framed && !p->identified)
-    refuse_malformed(p, reason);
+  if (p->conn.other_version) {
+    /* GREETING has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
+    char text[160];
+    snprintf(text, sizeof(text),
+             "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
+             "all nodes",
+             p->conn.other_version, FRAME_VERSION);
+    send_greeting(p);
+    send_refused(p, EXIT_CODE_REFUSED, text);
+  } else if (malformed && p->framed && !p->identified) {
+    /* It speaks our frames, but its message is wrong. Another attempt would not help it, so it gets the reason. */
+    char text[400];
+    snprintf(text, sizeof(text), "the daemon does not understand this peer: %s", reason);
+    send_refused(p, EXIT_CODE_REFUSED, text);
+  }
   if (code == -EACCES && !p->local && !p->identified) turn_away(p);
   peer_drop_and_tell(p, malformed || refused);
 }

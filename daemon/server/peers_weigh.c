@@ -38,20 +38,6 @@ static size_t bytes_in(const struct newcomers *room) {
   return sum;
 }
 
-static void weigh_rooms(struct peers *ps) {
-  struct newcomers *const rooms[] = {&ps->unrecognized, &ps->framed};
-  size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
-  for (int i = 0; i < 2; i++)
-    for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {
-      const struct peer *p = peer_of(n);
-      size_t bytes = bytes_of(p);
-      newer = n->newer;
-      if (bytes == 0 || (p->arrival && p->turn.source)) continue; /* its turn comes, and its bytes are few */
-      sum -= bytes;
-      peer_push_out(n, "unfinished messages of unidentified connections take too much memory");
-    }
-}
-
 /* Users. ----------------------------------------------------------------------------------------------------------- */
 
 struct load {
@@ -88,31 +74,35 @@ static void lighten(struct peer *p, struct load *l) {
   peer_drop_and_tell(p, false);
 }
 
-static void weigh_users(struct peers *ps) {
-  struct map loads;
-  map_init(&loads, ps->serial);
-  for (size_t i = 0; i < ps->n_slots; i++) {
-    struct peer *p = ps->slots[i];
-    if (!p || !peer_has_share(p)) continue;
-    struct load *l = load_of_user(&loads, p);
-    l->bytes += load_of(p);
-    l->n++;
-  }
-  for (size_t i = 0; i < ps->n_slots; i++)
-    if (ps->slots[i] && peer_has_share(ps->slots[i])) lighten(ps->slots[i], load_of_user(&loads, ps->slots[i]));
-  for (struct map_entry *e = NULL; (e = map_next(&loads, e));) free(e->value);
-  map_finish(&loads);
-}
-
-/* ------------------------------------------------------------------------------------------------------------------ */
-
 void peers_weigh(struct peers *ps, uint64_t now) {
   if (is_crowded(ps) && now >= ps->weighed_ms + PEERS_WEIGH_MS) {
     ps->weighed_ms = now;
-    weigh_rooms(ps);
+    struct newcomers *const rooms[] = {&ps->unrecognized, &ps->framed};
+    size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
+    for (int i = 0; i < 2; i++)
+      for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {
+        const struct peer *p = peer_of(n);
+        size_t bytes = bytes_of(p);
+        newer = n->newer;
+        if (bytes == 0 || (p->arrival && p->turn.source)) continue; /* its turn comes, and its bytes are few */
+        sum -= bytes;
+        peer_push_out(n, "unfinished messages of unidentified connections take too much memory");
+      }
   }
   if (users_may_be_heavy(ps) && now >= ps->weighed_users_ms + PEERS_WEIGH_USERS_MS) {
     ps->weighed_users_ms = now;
-    weigh_users(ps);
+    struct map loads;
+    map_init(&loads, ps->serial);
+    for (size_t i = 0; i < ps->n_slots; i++) {
+      struct peer *p = ps->slots[i];
+      if (!p || !peer_has_share(p)) continue;
+      struct load *l = load_of_user(&loads, p);
+      l->bytes += load_of(p);
+      l->n++;
+    }
+    for (size_t i = 0; i < ps->n_slots; i++)
+      if (ps->slots[i] && peer_has_share(ps->slots[i])) lighten(ps->slots[i], load_of_user(&loads, ps->slots[i]));
+    for (struct map_entry *e = NULL; (e = map_next(&loads, e));) free(e->value);
+    map_finish(&loads);
   }
 }

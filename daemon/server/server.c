@@ -93,21 +93,6 @@ uint64_t server_wall_ms(void) {
 
 /* Effects ---------------------------------------------------------------------------------------------------------- */
 
-static void enqueue(struct server *s, struct job_effect *fx) {
-  if (s->head == s->tail) s->head = s->tail = 0;
-  if (s->tail == s->cap && s->head > s->cap / 2) {
-    memmove(s->queue, s->queue + s->head, (s->tail - s->head) * sizeof(*s->queue));
-    s->tail -= s->head;
-    s->head = 0;
-  }
-  if (s->tail == s->cap) {
-    s->cap = s->cap ? 2 * s->cap : 64;
-    s->queue = xrealloc(s->queue, s->cap * sizeof(*s->queue));
-  }
-  if (fx->kind == JOB_EFFECT_SAVE) s->saves_queued++;
-  s->queue[s->tail++] = *fx;
-}
-
 static void carry_out(struct server *s, struct job_effect *fx) {
   switch (fx->kind) {
   case JOB_EFFECT_SEND: peers_send(s->peers, fx->conn, fx->bytes); break;
@@ -162,7 +147,18 @@ static void step_core(struct server *s, struct core_event *ev) {
     } else if (fx->kind == JOB_EFFECT_PAUSE) {
       peers_pause(s->peers, fx->conn);
     } else {
-      enqueue(s, fx);
+      if (s->head == s->tail) s->head = s->tail = 0;
+      if (s->tail == s->cap && s->head > s->cap / 2) {
+        memmove(s->queue, s->queue + s->head, (s->tail - s->head) * sizeof(*s->queue));
+        s->tail -= s->head;
+        s->head = 0;
+      }
+      if (s->tail == s->cap) {
+        s->cap = s->cap ? 2 * s->cap : 64;
+        s->queue = xrealloc(s->queue, s->cap * sizeof(*s->queue));
+      }
+      if (fx->kind == JOB_EFFECT_SAVE) s->saves_queued++;
+      s->queue[s->tail++] = *fx;
     }
   }
   s->fresh.n = 0; /* the queue owns what they own */
@@ -202,12 +198,6 @@ static bool may_exit(const struct server *s, uint64_t now) {
   return core_served(s->core) || (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));
 }
 
-/* When may_exit could become true by the passing of time alone. */
-static uint64_t exit_deadline(const struct server *s) {
-  uint64_t at = s->started_ms + SERVER_NOBODY_CAME_MS;
-  return s->owner_gone && !core_served(s->core) && server_now_ms() < at ? at : UINT64_MAX;
-}
-
 /* Time ------------------------------------------------------------------------------------------------------------- */
 
 static void on_deadline_timer(uv_timer_t *timer);
@@ -216,7 +206,9 @@ static void set_timer(struct server *s) {
   uint64_t at = earliest(saver_deadline(&s->saver), s->stop_by_ms);
   if (!s->closed) at = earliest(at, earliest(core_deadline(s->core), peers_deadline(s->peers)));
   if (!s->closed && s->config.claims) at = earliest(at, claims_deadline(s->config.claims));
-  if (!s->stopping) at = earliest(at, exit_deadline(s));
+  /* When may_exit could become true by the passing of time alone. */
+  uint64_t from = s->started_ms + SERVER_NOBODY_CAME_MS;
+  if (!s->stopping && s->owner_gone && !core_served(s->core) && server_now_ms() < from) at = earliest(at, from);
   if (at == UINT64_MAX) {
     uv_timer_stop(&s->timer);
     return;
