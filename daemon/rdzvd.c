@@ -125,11 +125,6 @@ static size_t raise_descriptor_limit(void) {
   return limit.rlim_cur > 2 * RESERVED_FDS ? (size_t)limit.rlim_cur - RESERVED_FDS : RESERVED_FDS;
 }
 
-static uint64_t random_seed(void) {
-  uint64_t seed;
-  return getrandom(&seed, sizeof(seed), 0) == sizeof(seed) ? seed : uv_hrtime() ^ (uint64_t)getpid();
-}
-
 /* Ready ------------------------------------------------------------------------------------------------------------ */
 
 static int write_port_file(struct daemon *d, struct err *e) {
@@ -217,16 +212,9 @@ static int find_key(struct daemon *d, struct err *e) {
   return rc;
 }
 
-/* The agent is on this machine, so it is known by the address at which it would connect. */
-static int adopt_agent(struct daemon *d, struct err *e) {
-  struct endpoint here;
-  int rc = endpoint_parse(d->listeners[0].text, 0, &here, e);
-  if (rc == 0) rc = server_adopt(d->server, (int)d->options.agent_fd, here.host, e);
-  return rc ? err_wrap(e, "--agent-fd") : 0;
-}
-
 static int open_server(struct daemon *d, struct err *e) {
-  uint64_t seed = random_seed();
+  uint64_t seed;
+  if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) seed = uv_hrtime() ^ (uint64_t)getpid();
   size_t connections = raise_descriptor_limit();
   struct core_config core_config = {.seed = seed,
                                     .max_members =
@@ -276,8 +264,12 @@ static int open_server(struct daemon *d, struct err *e) {
     rc = server_listen(d->server, fd, false, e);
   }
   if (rc == 0 && d->control_fd >= 0) rc = server_listen(d->server, d->control_fd, true, e);
-  if (rc == 0 && d->options.agent_fd >= 0) rc = adopt_agent(d, e);
-  return rc;
+  if (rc < 0 || d->options.agent_fd < 0) return rc;
+  /* The agent is on this machine, so it is known by the address at which it would connect. */
+  struct endpoint here;
+  rc = endpoint_parse(d->listeners[0].text, 0, &here, e);
+  if (rc == 0) rc = server_adopt(d->server, (int)d->options.agent_fd, here.host, e);
+  return rc ? err_wrap(e, "--agent-fd") : 0;
 }
 
 /* Before any agent comes: a place that cannot be used is an error of the operator. */

@@ -62,18 +62,6 @@ static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
   return size * n;
 }
 
-static void set_up_member(struct etcd *c, struct member *m) {
-  m->easy = curl_easy_init();
-  if (!m->easy) abort(); /* no memory */
-  curl_easy_setopt(m->easy, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(m->easy, CURLOPT_PROXY, "");
-  curl_easy_setopt(m->easy, CURLOPT_FOLLOWLOCATION, 0L);
-  curl_easy_setopt(m->easy, CURLOPT_HTTPHEADER, c->headers);
-  curl_easy_setopt(m->easy, CURLOPT_WRITEFUNCTION, on_body);
-  curl_easy_setopt(m->easy, CURLOPT_WRITEDATA, m);
-  curl_easy_setopt(m->easy, CURLOPT_PRIVATE, m);
-}
-
 struct etcd *etcd_create(const struct claim_place *place) {
   struct etcd *c = xcalloc(1, sizeof *c);
   c->multi = curl_multi_init();
@@ -81,7 +69,16 @@ struct etcd *etcd_create(const struct claim_place *place) {
   if (!c->multi || !c->headers) abort(); /* no memory */
   for (c->n = 0; c->n < place->n; c->n++) {
     endpoint_format(&place->etcd[c->n], c->member[c->n].at);
-    set_up_member(c, &c->member[c->n]);
+    struct member *m = &c->member[c->n];
+    m->easy = curl_easy_init();
+    if (!m->easy) abort(); /* no memory */
+    curl_easy_setopt(m->easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(m->easy, CURLOPT_PROXY, "");
+    curl_easy_setopt(m->easy, CURLOPT_FOLLOWLOCATION, 0L);
+    curl_easy_setopt(m->easy, CURLOPT_HTTPHEADER, c->headers);
+    curl_easy_setopt(m->easy, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(m->easy, CURLOPT_WRITEDATA, m);
+    curl_easy_setopt(m->easy, CURLOPT_PRIVATE, m);
   }
   return c;
 }
@@ -157,15 +154,6 @@ static int read_body(struct call *k, struct member *m, struct err *e) {
   return etcd_read_create(status, body, m->body.len, k->content, &k->answer, k->text, e);
 }
 
-static void say_failure(struct member *m, CURLcode code) {
-  if (code == CURLE_OPERATION_TIMEDOUT)
-    err_set(&m->failure, -ETIMEDOUT, "no answer within %g s", ETCD_TRY_MS / 1000.0);
-  else if (code == CURLE_WRITE_ERROR)
-    err_set(&m->failure, -EBADMSG, "its answer has more than %d bytes", ETCD_ANSWER_MAX);
-  else
-    err_set(&m->failure, -EIO, "%s", curl_easy_strerror(code));
-}
-
 static void read_answers(struct call *k) {
   int left;
   for (CURLMsg *msg; !k->done && (msg = curl_multi_info_read(k->c->multi, &left));) {
@@ -175,8 +163,14 @@ static void read_answers(struct call *k) {
     curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &m);
     if (code == CURLE_OK)
       k->done = read_body(k, m, &m->failure) == 0;
-    else
-      say_failure(m, code);
+    else {
+      if (code == CURLE_OPERATION_TIMEDOUT)
+        err_set(&m->failure, -ETIMEDOUT, "no answer within %g s", ETCD_TRY_MS / 1000.0);
+      else if (code == CURLE_WRITE_ERROR)
+        err_set(&m->failure, -EBADMSG, "its answer has more than %d bytes", ETCD_ANSWER_MAX);
+      else
+        err_set(&m->failure, -EIO, "%s", curl_easy_strerror(code));
+    }
     if (k->done)
       k->c->first = (size_t)(m - k->c->member);
     else
@@ -191,23 +185,6 @@ static int wait_ms(const struct call *k, uint64_t now) {
   uint64_t next = count_asked(k->c) ? k->asked_ms + ETCD_NEXT_MS : k->pause_until_ms;
   if (next_member(k->c) && next < until) until = next;
   return until > now ? (int)(until - now) : 0;
-}
-
-static void run_call(struct call *k) {
-  uint64_t now = monotonic_ms();
-  int running;
-  while (!k->done && now < k->deadline_ms && ask_next(k, now)) {
-    curl_multi_perform(k->c->multi, &running);
-    read_answers(k);
-    if (!k->done && (count_asked(k->c) || now < k->pause_until_ms))
-      curl_multi_poll(k->c->multi, NULL, 0, wait_ms(k, now), NULL);
-    now = monotonic_ms();
-  }
-  for (size_t i = 0; i < k->c->n; i++) {
-    struct member *m = &k->c->member[i];
-    if (m->asked) err_set(&m->failure, -ETIMEDOUT, "no answer in time");
-    drop_request(k->c, m);
-  }
 }
 
 static int explain(const struct call *k, struct err *e) {
@@ -226,7 +203,20 @@ static int call(struct call *k, struct err *e) {
     k->c->member[i].tried = false;
     k->c->member[i].failure = (struct err)ERR_INIT;
   }
-  run_call(k);
+  uint64_t now = monotonic_ms();
+  int running;
+  while (!k->done && now < k->deadline_ms && ask_next(k, now)) {
+    curl_multi_perform(k->c->multi, &running);
+    read_answers(k);
+    if (!k->done && (count_asked(k->c) || now < k->pause_until_ms))
+      curl_multi_poll(k->c->multi, NULL, 0, wait_ms(k, now), NULL);
+    now = monotonic_ms();
+  }
+  for (size_t i = 0; i < k->c->n; i++) {
+    struct member *m = &k->c->member[i];
+    if (m->asked) err_set(&m->failure, -ETIMEDOUT, "no answer in time");
+    drop_request(k->c, m);
+  }
   buf_finish(&k->body);
   return k->done ? 0 : explain(k, e);
 }

@@ -25,26 +25,6 @@ static bool stands_for_itself(char c, bool first) {
   return letter || ascii_is_digit(c) || c == '_' || c == '-' || c == '%' || (c == '.' && !first);
 }
 
-static void put_part(struct buf *out, const char *part, size_t n) {
-  struct buf text = BUF_INIT;
-  unsigned char hash[HASH_SIZE];
-  for (size_t i = 0; i < n; i++) {
-    if (stands_for_itself(part[i], out->len + i == 0))
-      buf_putc(&text, part[i]);
-    else
-      buf_printf(&text, "+%02x", (unsigned)(unsigned char)part[i]);
-  }
-  if (text.len <= PART_MAX) {
-    buf_append(out, text.data, text.len);
-  } else {
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)part, n, NULL, 0);
-    buf_append(out, text.data, PART_HEAD);
-    buf_putc(out, '~');
-    for (size_t i = 0; i < sizeof hash; i++) buf_printf(out, "%02x", hash[i]);
-  }
-  buf_finish(&text);
-}
-
 int claim_name_check(const char *name, bool prefix, struct err *e) {
   size_t len = strlen(name);
   if (len == 0 || len > CLAIM_NAME_MAX)
@@ -77,7 +57,23 @@ int claim_file_name(const char *name, char out[CLAIM_FILE_MAX + 1], struct err *
   int rc = 0;
   for (const char *p = name; *p;) {
     size_t n = strcspn(p, "/");
-    put_part(&file, p, n);
+    struct buf text = BUF_INIT;
+    unsigned char hash[HASH_SIZE];
+    for (size_t i = 0; i < n; i++) {
+      if (stands_for_itself(p[i], file.len + i == 0))
+        buf_putc(&text, p[i]);
+      else
+        buf_printf(&text, "+%02x", (unsigned)(unsigned char)p[i]);
+    }
+    if (text.len <= PART_MAX) {
+      buf_append(&file, text.data, text.len);
+    } else {
+      crypto_generichash(hash, sizeof hash, (const unsigned char *)p, n, NULL, 0);
+      buf_append(&file, text.data, PART_HEAD);
+      buf_putc(&file, '~');
+      for (size_t i = 0; i < sizeof hash; i++) buf_printf(&file, "%02x", hash[i]);
+    }
+    buf_finish(&text);
     if (p[n]) buf_putc(&file, ',');
     p += n + (p[n] ? 1 : 0);
   }

@@ -140,39 +140,6 @@ static int start_lanes(struct err *e) {
   return 0;
 }
 
-static void put_task(struct claim_request *r) {
-  struct task *t = xcalloc(1, sizeof *t);
-  /* By the first two parts of the name: the user and the job. */
-  static const struct siphash_key key;
-  size_t n = strcspn(r->name, "/");
-  if (r->name[n]) n += 1 + strcspn(r->name + n + 1, "/");
-  struct lane *l = &lanes[siphash(&key, r->name, n) % LANES];
-  t->request = *r;
-  t->deadline_ms = monotonic_ms() + ANSWER_MS;
-  pthread_mutex_lock(&l->mutex);
-  *l->last = t;
-  l->last = &t->next;
-  pthread_cond_signal(&l->more);
-  pthread_mutex_unlock(&l->mutex);
-}
-
-/* A lane that hangs ends with the process. */
-static void end_lanes(void) {
-  struct timespec until;
-  for (size_t i = 0; i < LANES; i++) {
-    pthread_mutex_lock(&lanes[i].mutex);
-    lanes[i].ended = true;
-    pthread_cond_signal(&lanes[i].more);
-    pthread_mutex_unlock(&lanes[i].mutex);
-  }
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += END_S;
-  for (size_t i = 0; i < LANES; i++)
-    if (pthread_timedjoin_np(lanes[i].thread, NULL, &until)) _exit(EXIT_CODE_SYSTEM);
-  for (size_t i = 0; i < LANES; i++) etcd_destroy(lanes[i].etcd);
-  folder_close(folder);
-}
-
 /* The program. ----------------------------------------------------------------------------------------------------- */
 
 static bool read_line(const char *line, size_t len) {
@@ -182,7 +149,19 @@ static bool read_line(const char *line, size_t len) {
     fprintf(stderr, "rdzv-claim: a line on stdin is not a request: %s\n", e.text);
     return false;
   }
-  put_task(&r);
+  struct task *t = xcalloc(1, sizeof *t);
+  /* By the first two parts of the name: the user and the job. */
+  static const struct siphash_key key;
+  size_t n = strcspn(r.name, "/");
+  if (r.name[n]) n += 1 + strcspn(r.name + n + 1, "/");
+  struct lane *l = &lanes[siphash(&key, r.name, n) % LANES];
+  t->request = r;
+  t->deadline_ms = monotonic_ms() + ANSWER_MS;
+  pthread_mutex_lock(&l->mutex);
+  *l->last = t;
+  l->last = &t->next;
+  pthread_cond_signal(&l->more);
+  pthread_mutex_unlock(&l->mutex);
   return true;
 }
 
@@ -205,7 +184,20 @@ static int read_requests(void) {
     }
   }
   buf_finish(&in);
-  end_lanes();
+  /* A lane that hangs ends with the process. */
+  struct timespec until;
+  for (size_t i = 0; i < LANES; i++) {
+    pthread_mutex_lock(&lanes[i].mutex);
+    lanes[i].ended = true;
+    pthread_cond_signal(&lanes[i].more);
+    pthread_mutex_unlock(&lanes[i].mutex);
+  }
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += END_S;
+  for (size_t i = 0; i < LANES; i++)
+    if (pthread_timedjoin_np(lanes[i].thread, NULL, &until)) _exit(EXIT_CODE_SYSTEM);
+  for (size_t i = 0; i < LANES; i++) etcd_destroy(lanes[i].etcd);
+  folder_close(folder);
   return ok ? EXIT_CODE_OK : EXIT_CODE_USAGE;
 }
 

@@ -19,24 +19,22 @@ void history_finish(struct history *h) {
   memset(h, 0, sizeof *h);
 }
 
-/* The oldest and the newest point stay. */
-static void halve(struct history *h) {
-  size_t kept = 0, from = h->round_from;
-  for (size_t i = 0; i < h->n; i++) {
-    if (i % 2 && i + 1 < h->n) continue;
-    if (i < from) h->round_from = kept + 1;
-    h->v[kept++] = h->v[i];
-  }
-  h->n = kept;
-  h->every_ms *= 2;
-}
-
 static void append(struct history *h, const struct history_point *p) {
   if (!h->v) {
     h->v = xcalloc(HISTORY_MAX, sizeof *h->v);
     h->every_ms = HISTORY_EVERY_MS;
   }
-  if (h->n == HISTORY_MAX) halve(h);
+  if (h->n == HISTORY_MAX) {
+    /* The oldest and the newest point stay. */
+    size_t kept = 0, from = h->round_from;
+    for (size_t i = 0; i < h->n; i++) {
+      if (i % 2 && i + 1 < h->n) continue;
+      if (i < from) h->round_from = kept + 1;
+      h->v[kept++] = h->v[i];
+    }
+    h->n = kept;
+    h->every_ms *= 2;
+  }
   h->v[h->n++] = *p;
 }
 

@@ -106,17 +106,6 @@ static void compare_wait(const struct ledger *l, int64_t until_ms, struct goodpu
   g->waited_for = l->missing ? l->missing : "";
 }
 
-static void end_wait(struct ledger *l, int64_t at_ms) {
-  compare_wait(l, at_ms, &l->sum);
-  if (l->missing && l->sum.waited_for == l->missing) {
-    free(l->waited_for);
-    l->sum.waited_for = l->waited_for = l->missing;
-  } else {
-    free(l->missing);
-  }
-  l->missing = NULL;
-}
-
 void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
   if (l->closed) return;
   at_ms = most(at_ms, l->since_ms);
@@ -128,7 +117,16 @@ void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
   if (l->bucket == to) return;
   if (l->bucket == BUCKET_PRODUCTIVE) l->worked_until_ms = at_ms;
   if (to == BUCKET_PRODUCTIVE) l->paid_ms = at_ms;
-  if (l->bucket == BUCKET_WAITING) end_wait(l, at_ms);
+  if (l->bucket == BUCKET_WAITING) {
+    compare_wait(l, at_ms, &l->sum);
+    if (l->missing && l->sum.waited_for == l->missing) {
+      free(l->waited_for);
+      l->sum.waited_for = l->waited_for = l->missing;
+    } else {
+      free(l->missing);
+    }
+    l->missing = NULL;
+  }
   if (to == BUCKET_WAITING) l->wait_ms = at_ms;
   l->bucket = to;
 }
@@ -186,13 +184,6 @@ static void lose_behind(struct ledger *l, int64_t step, bool before_round) {
   move_productive(l, BUCKET_LOST, ms - history_productive_at(&l->history, step, ms, before_round));
 }
 
-/* The first worker of the job that reports a step: until now it was starting, as far as this round goes. */
-static void begin_steps(struct ledger *l) {
-  move_productive(l, BUCKET_STARTING, l->sum.productive_ms - l->round_base_ms);
-  l->sum.steps = true;
-  l->sum.from_step = most(l->resume_step, 0);
-}
-
 /* A later one could not be read. */
 static void forget_unread_checkpoint(struct ledger *l) {
   if (l->sum.saved > l->resume_step) l->sum.saved = l->resume_step;
@@ -205,8 +196,12 @@ static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, struct 
   l->resume_step = resumed >= 0 ? least(resumed, p->step) : p->step - 1;
   if (l->sum.steps)
     lose_behind(l, l->resume_step, true);
-  else
-    begin_steps(l);
+  else {
+    /* The first worker of the job that reports a step: until now it was starting, as far as this round goes. */
+    move_productive(l, BUCKET_STARTING, l->sum.productive_ms - l->round_base_ms);
+    l->sum.steps = true;
+    l->sum.from_step = most(l->resume_step, 0);
+  }
   l->round_base_ms = l->sum.productive_ms;
   forget_unread_checkpoint(l);
   struct history_point base = *p;
