@@ -86,16 +86,6 @@ static enum opt_source source_of(const struct daemon *d, const char *name) {
   return opts_source(&rdzvd_options_spec, d->argc, d->argv, environ, name);
 }
 
-static int print_help(bool brief) {
-  struct winsize size = {.ws_col = 0};
-  int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
-  struct buf text = BUF_INIT;
-  (brief ? opts_help_short : opts_help)(&rdzvd_options_spec, width < 110 ? width : 110, &text);
-  fputs(buf_text(&text), stdout);
-  buf_finish(&text);
-  return EXIT_CODE_OK;
-}
-
 /* extra: the first word that is no option; NULL: there is none. */
 static int check_options(const struct daemon *d, const char *extra, struct err *e) {
   const struct rdzvd_options *o = &d->options;
@@ -323,7 +313,17 @@ static void remove_files(struct daemon *d) {
   if (d->has_port_file) unlink(d->options.port_file);
 }
 
-static void tear_down(struct daemon *d) {
+static int run(struct daemon *d) {
+  struct err e = ERR_INIT;
+  if (loop_open(&d->loop, &e) < 0) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
+  int code = bring_up(d, &e);
+  if (code == EXIT_CODE_OK && !server_run(d->server)) {
+    log_warn("some work did not finish in time; exiting anyway");
+    remove_files(d);
+    _exit(EXIT_CODE_OK);
+  }
+  limit_explain(&e);
+  if (code != EXIT_CODE_OK) fail(code, &e);
   /* The daemon removes the folder of its agent, which may be gone long before the last member is served. */
   bool discard = d->server && server_is_unneeded(d->server) && d->options.owner_fd >= 0;
   remove_files(d);
@@ -344,20 +344,6 @@ static void tear_down(struct daemon *d) {
   uv_loop_close(&d->loop);
   secret_free(d->key);
   notify_finish(&d->notify);
-}
-
-static int run(struct daemon *d) {
-  struct err e = ERR_INIT;
-  if (loop_open(&d->loop, &e) < 0) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
-  int code = bring_up(d, &e);
-  if (code == EXIT_CODE_OK && !server_run(d->server)) {
-    log_warn("some work did not finish in time; exiting anyway");
-    remove_files(d);
-    _exit(EXIT_CODE_OK);
-  }
-  limit_explain(&e);
-  if (code != EXIT_CODE_OK) fail(code, &e);
-  tear_down(d);
   return code;
 }
 
@@ -381,7 +367,16 @@ int rdzvd_main(int argc, char **argv) {
   notify_init(&d.notify);
   key_env_take(&d.key_env);
   if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
-  if (o->help) return print_help(opts_wants_short_help(&rdzvd_options_spec, argc, argv));
+  if (o->help) {
+    struct winsize size = {.ws_col = 0};
+    int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
+    struct buf text = BUF_INIT;
+    (opts_wants_short_help(&rdzvd_options_spec, argc, argv) ? opts_help_short : opts_help)(
+        &rdzvd_options_spec, width < 110 ? width : 110, &text);
+    fputs(buf_text(&text), stdout);
+    buf_finish(&text);
+    return EXIT_CODE_OK;
+  }
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (check_options(&d, rest < argc ? argv[rest] : NULL, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);

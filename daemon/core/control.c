@@ -406,7 +406,7 @@ static int do_kill_worker(struct ask *a) {
   put_who(&by, a);
   msg.kill.by = buf_text(&by);
   jobs_send(&a->c->jobs, m->conn, &msg);
-  job_note_drill(j);
+  j->drilled = true;
   jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->log_name,
            buf_text(&by), signo, (long long)a->q->rank, m->host);
   buf_finish(&by);

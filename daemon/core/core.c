@@ -74,7 +74,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   case MSG_HEARTBEAT: on_heartbeat(c, m, ev); break;
   case MSG_REPORT: {
     const struct report_msg *r = &ev->msg->report_msg;
-    member_set_store(m, r->store_port); /* first, because the report may let the next round begin */
+    m->store_port = r->store_port; /* first, because the report may let the next round begin */
     if (!strcmp(r->incarnation, m->job->incarnation) && r->report.round == m->job->round) member_knows_round(m);
     if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
     break;

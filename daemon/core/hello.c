@@ -426,7 +426,7 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
     m = job_add_member(j, h, ev->now_ms);
   }
   member_set_account(m, account);
-  member_set_store(m, h->store_port);
+  m->store_port = h->store_port;
   member_set_addrs(m, h->addrs);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);

@@ -314,27 +314,6 @@ static bool put_metric(struct metrics_walk *w, struct buf *out) {
   return true;
 }
 
-static void put_recovery(struct buf *out, const struct jobs *jobs) {
-  put_head(out, METRIC_RECOVERY);
-  for (int i = 0; i < RECOVERY_PHASE_COUNT; i++) {
-    const struct recovery_histogram *h = &jobs->recovery[i];
-    const char *phase = recovery_phase_name((enum recovery_phase)i);
-    uint64_t sum = 0;
-    for (int b = 0; b < RECOVERY_BUCKETS; b++) {
-      sum += h->bucket[b];
-      buf_printf(out, "rdzv_recovery_seconds_bucket{phase=\"%s\",le=\"", phase);
-      if (recovery_bounds_ms[b] == UINT64_MAX)
-        buf_puts(out, "+Inf");
-      else
-        buf_printf(out, "%g", (double)recovery_bounds_ms[b] / 1000);
-      buf_printf(out, "\"} %llu\n", (unsigned long long)sum);
-    }
-    buf_printf(out, "rdzv_recovery_seconds_sum{phase=\"%s\"} ", phase);
-    put_seconds(out, h->sum_ms);
-    buf_printf(out, "rdzv_recovery_seconds_count{phase=\"%s\"} %llu\n", phase, (unsigned long long)h->count);
-  }
-}
-
 static void put_of_daemon(struct buf *out, enum metric metric, double v) {
   if (v < 0) return;
   put_head(out, metric);
@@ -367,7 +346,26 @@ bool metrics_more(struct metrics_walk *w, struct core *c, uint64_t now_ms, size_
   if (!w->rows_done) return true;
   while (w->metric < OF_JOBS)
     if (!put_metric(w, out)) return true;
-  if (control_may(c, w->uid, NULL)) put_recovery(out, &c->jobs);
+  if (control_may(c, w->uid, NULL)) {
+    put_head(out, METRIC_RECOVERY);
+    for (int i = 0; i < RECOVERY_PHASE_COUNT; i++) {
+      const struct recovery_histogram *h = &c->jobs.recovery[i];
+      const char *phase = recovery_phase_name((enum recovery_phase)i);
+      uint64_t sum = 0;
+      for (int b = 0; b < RECOVERY_BUCKETS; b++) {
+        sum += h->bucket[b];
+        buf_printf(out, "rdzv_recovery_seconds_bucket{phase=\"%s\",le=\"", phase);
+        if (recovery_bounds_ms[b] == UINT64_MAX)
+          buf_puts(out, "+Inf");
+        else
+          buf_printf(out, "%g", (double)recovery_bounds_ms[b] / 1000);
+        buf_printf(out, "\"} %llu\n", (unsigned long long)sum);
+      }
+      buf_printf(out, "rdzv_recovery_seconds_sum{phase=\"%s\"} ", phase);
+      put_seconds(out, h->sum_ms);
+      buf_printf(out, "rdzv_recovery_seconds_count{phase=\"%s\"} %llu\n", phase, (unsigned long long)h->count);
+    }
+  }
   put_of_daemon(out, METRIC_CPU, w->process.cpu_s);
   put_of_daemon(out, METRIC_RESIDENT, (double)w->process.resident_bytes);
   put_of_daemon(out, METRIC_VIRTUAL, (double)w->process.virtual_bytes);

@@ -83,26 +83,6 @@ static json_t *told_verdict(const struct verdict *verdict) {
   return v;
 }
 
-static json_t *told_waiting(const struct job *j, uint64_t now_ms) {
-  json_t *v = job_missing_json(j, now_ms);
-  struct buf text = BUF_INIT;
-  job_missing_text(j, now_ms, &text);
-  json_object_set_new(v, "sentence", json_text(buf_text(&text)));
-  buf_finish(&text);
-  return v;
-}
-
-static json_t *verdicts_to_json(const struct job *j) {
-  json_t *list = json_array();
-  const struct ended_round *p;
-  for (size_t i = 0; (p = job_past(j, i)); i++)
-    json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms,
-                                          "began_wall_ms", (json_int_t)p->began_wall_ms, "nodes", (json_int_t)p->nodes,
-                                          "round", (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
-                                          told_verdict(&p->verdict)));
-  return list;
-}
-
 static json_t *number_or_null(float v) {
   return isfinite(v) ? json_real((double)v) : json_null();
 }
@@ -173,10 +153,17 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
   uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
   json_object_set_new(v, "delay_ms", json_integer((json_int_t)(left_ms ? j->last_delay_ms : 0)));
   json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
-  if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", told_waiting(j, now_ms));
+  if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", job_missing_json(j, now_ms));
   if (is_ending_round(j)) json_object_set_new(v, "ending", told_verdict(&j->cause));
   if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", told_verdict(&j->last_verdict));
-  json_object_set_new(v, "verdicts", verdicts_to_json(j));
+  json_t *list = json_array();
+  const struct ended_round *p;
+  for (size_t i = 0; (p = job_past(j, i)); i++)
+    json_array_append_new(list, json_pack("{s:I,s:I,s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms,
+                                          "began_wall_ms", (json_int_t)p->began_wall_ms, "nodes", (json_int_t)p->nodes,
+                                          "round", (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
+                                          told_verdict(&p->verdict)));
+  json_object_set_new(v, "verdicts", list);
   struct goodput g;
   job_goodput(j, now_ms, &g);
   json_object_set_new(v, "goodput", goodput_seconds_json(&g));
@@ -316,7 +303,7 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   job_ids_text(j, out);
   if (j->state == JOB_FORMING) {
     buf_puts(out, "  ");
-    job_missing_text(j, now_ms, out);
+    job_missing_text(j, false, now_ms, out);
     buf_putc(out, '\n');
   }
   /* The reaction to a failure, a finish and a newcomer. --max-restarts and --after-finish always; the others only if
@@ -381,14 +368,6 @@ static json_t *drain_to_json(const struct core *c, const struct drain *d) {
   if (j) json_object_set_new(v, "job", json_string(j->id));
   if (d->uid >= 0 && !j) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
   return v;
-}
-
-static json_t *drains_to_json(const struct core *c, int64_t uid) {
-  json_t *list = json_array();
-  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
-    for (const struct drain *d = e->value; d; d = d->next)
-      if (status_sees_drain(c, uid, d)) json_array_append_new(list, drain_to_json(c, d));
-  return list;
 }
 
 /* The common store. ------------------------------------------------------------------------------------------------ */
@@ -551,7 +530,11 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
   if (w->is_open) return out->len <= STATUS_MAX;
   w->n += all_moved_json(c, &w->q, w->n, out);
   buf_puts(out, "],\"drained\":");
-  put_json(out, drains_to_json(c, w->q.uid));
+  json_t *list = json_array();
+  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next)
+      if (status_sees_drain(c, w->q.uid, d)) json_array_append_new(list, drain_to_json(c, d));
+  put_json(out, list);
   if (w->store) buf_puts(out, ",\"store\":");
   if (w->store)
     put_json(out, json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)w->store->connections, "keys",
@@ -598,7 +581,7 @@ void core_summary(const struct core *c, const struct core_store_facts *store, st
     buf_puts(out, "), ");
     put_count(out, t.nodes, "node");
   } else if (t.live) {
-    int64_t step = job_step(t.last);
+    int64_t step = job_steps(t.last).least;
     buf_printf(out, "1 job: %s, ", job_state_name(t.last->state));
     if (t.last->round) buf_printf(out, "round %lld, ", (long long)t.last->round);
     put_count(out, t.last->n_connected, "node");

@@ -176,16 +176,6 @@ static int begin(struct client *c) {
   return begin_connecting(c);
 }
 
-static int print_help(bool brief) {
-  struct winsize size = {.ws_col = 0};
-  int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
-  struct buf text = BUF_INIT;
-  (brief ? opts_help_short : opts_help)(&rdzvctl_options_spec, width < 110 ? width : 110, &text);
-  fputs(buf_text(&text), stdout);
-  buf_finish(&text);
-  return EXIT_CODE_OK;
-}
-
 static int run(struct client *c) {
   struct err e = ERR_INIT;
   if (loop_open(&c->loop, &e) < 0) return limit_explain(&e), ctl_complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
@@ -247,7 +237,15 @@ int main(int argc, char **argv) {
   c.options.json = wants_json(argc, argv);
   int code = parse_words(&c, argc, argv);
   if (code) return code;
-  if (c.options.help) return print_help(c.short_help);
+  if (c.options.help) {
+    struct winsize size = {.ws_col = 0};
+    int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
+    struct buf text = BUF_INIT;
+    (c.short_help ? opts_help_short : opts_help)(&rdzvctl_options_spec, width < 110 ? width : 110, &text);
+    fputs(buf_text(&text), stdout);
+    buf_finish(&text);
+    return EXIT_CODE_OK;
+  }
   if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   code = check_words(&c);
   if (code == 0 && ctl_wants_token(&c)) code = print_own_token(&c, &done);

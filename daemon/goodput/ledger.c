@@ -211,20 +211,6 @@ static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, struct 
   history_mark(&l->history, p);
 }
 
-/* A worker says it only now, and it is further back than it seemed. */
-static void resume_further_back(struct ledger *l, int64_t resumed) {
-  int64_t ms = l->sum.productive_ms;
-  int64_t from = history_productive_at(&l->history, l->resume_step, ms, true);
-  int64_t to = history_productive_at(&l->history, resumed, ms, true);
-  int64_t before_ms = l->sum.productive_ms;
-  l->resume_told = true;
-  l->resume_step = resumed;
-  forget_unread_checkpoint(l);
-  move_productive(l, BUCKET_LOST, from - to);
-  history_shift_round(&l->history, l->sum.productive_ms - before_ms);
-  l->round_base_ms = most(l->round_base_ms + l->sum.productive_ms - before_ms, 0);
-}
-
 void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resumed, struct history_point *p) {
   if (l->closed) return;
   l->sum.step = p->step;
@@ -233,7 +219,19 @@ void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resume
     l->sum.step_ms = p->productive_ms;
     return;
   }
-  if (!l->resume_told && resumed >= 0 && resumed < l->resume_step) resume_further_back(l, resumed);
+  if (!l->resume_told && resumed >= 0 && resumed < l->resume_step) {
+    /* A worker says it only now, and it is further back than it seemed. */
+    int64_t ms = l->sum.productive_ms;
+    int64_t from = history_productive_at(&l->history, l->resume_step, ms, true);
+    int64_t to = history_productive_at(&l->history, resumed, ms, true);
+    int64_t before_ms = l->sum.productive_ms;
+    l->resume_told = true;
+    l->resume_step = resumed;
+    forget_unread_checkpoint(l);
+    move_productive(l, BUCKET_LOST, from - to);
+    history_shift_round(&l->history, l->sum.productive_ms - before_ms);
+    l->round_base_ms = most(l->round_base_ms + l->sum.productive_ms - before_ms, 0);
+  }
   if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, now_ms);
   int64_t until_ms = l->bucket == BUCKET_PRODUCTIVE ? l->since_ms : l->worked_until_ms;
   int64_t since_ms = most(until_ms - at_ms - (at_ms <= l->still_ms ? l->stalled_ms : 0), 0);

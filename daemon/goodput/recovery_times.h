@@ -4,7 +4,6 @@
 
 /* How long the phases of a recovery take: from a failure to the next round's first step. Pure. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,12 +17,6 @@
 enum recovery_phase { RECOVERY_PHASE_LIST(X) RECOVERY_PHASE_COUNT };
 #undef X
 const char *recovery_phase_name(enum recovery_phase p);
-
-/* Of the last recovery of one job. */
-struct recovery_times {
-  uint64_t ms[RECOVERY_PHASE_COUNT];
-  bool known[RECOVERY_PHASE_COUNT];
-};
 
 enum { RECOVERY_BUCKETS = 15 };
 extern const uint64_t recovery_bounds_ms[RECOVERY_BUCKETS]; /* upper bounds, inclusive; the last one: UINT64_MAX */

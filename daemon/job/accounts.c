@@ -20,16 +20,6 @@ void accounts_finish(struct accounts *all) {
   map_finish(&all->by_key);
 }
 
-static void make_key(int64_t uid, const char *addr, unsigned char key[16]) {
-  struct ipaddr at = ipaddr_parse(addr), ip = ipaddr_network(&at);
-  memset(key, 0, 16);
-  key[0] = uid >= 0 ? OF_USER : ipaddr_is_loopback(&ip) ? OF_LOOPBACK : OF_ADDRESS;
-  if (uid >= 0) memcpy(key + 2, &uid, sizeof uid);
-  if (key[0] != OF_ADDRESS) return;
-  key[1] = ip.family;
-  memcpy(key + 2, ip.bytes, 8); /* the rest is zero */
-}
-
 static bool is_needed(const struct accounts *all, const struct account *a) {
   bool in_pace = a->answers_ms <= all->now_ms && a->lines_ns <= all->now_ms * NS_PER_MS;
   return !in_pace || a->n_held || a->n_jobs || a->n_members || a->n_hosts || a->n_moved;
@@ -41,8 +31,13 @@ static void drop(struct accounts *all, struct account *a) {
 }
 
 struct account *accounts_open(struct accounts *all, int64_t uid, const char *addr) {
-  unsigned char key[16];
-  make_key(uid, addr, key);
+  struct ipaddr at = ipaddr_parse(addr), ip = ipaddr_network(&at);
+  unsigned char key[16] = {uid >= 0 ? OF_USER : ipaddr_is_loopback(&ip) ? OF_LOOPBACK : OF_ADDRESS};
+  if (uid >= 0) memcpy(key + 2, &uid, sizeof uid);
+  if (key[0] == OF_ADDRESS) {
+    key[1] = ip.family;
+    memcpy(key + 2, ip.bytes, 8); /* the rest is zero */
+  }
   struct account *a = map_get_n(&all->by_key, key, sizeof key);
   if (a) {
     a->n_held++;

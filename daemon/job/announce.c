@@ -123,15 +123,9 @@ static void send_kept(struct job *j, const struct member *m) {
     buf_printf(&message, "%zu events are lost: the agent that writes them was away for too long", a->n_dropped);
     event_text(&e, EVENT_MESSAGE, buf_text(&message));
     event_line(&e, &line);
-    struct bytes *frame = frame_of(e.name, &line);
-    jobs_send_bytes(j->jobs, m->conn, frame);
-    bytes_unref(frame);
+    member_send(m, frame_of(e.name, &line));
   }
-  for (size_t i = 0; i < a->n_kept; i++) {
-    struct bytes *frame = a->kept[(a->first_kept + i) % EVENTS_KEPT];
-    jobs_send_bytes(j->jobs, m->conn, frame);
-    bytes_unref(frame);
-  }
+  for (size_t i = 0; i < a->n_kept; i++) member_send(m, a->kept[(a->first_kept + i) % EVENTS_KEPT]);
   a->n_kept = a->first_kept = a->n_dropped = 0;
   buf_finish(&line);
   buf_finish(&message);
@@ -154,9 +148,7 @@ static void finish(struct job *j, struct event *e, struct buf *message) {
   if (j->jobs->events) jobs_event(j->jobs, j->account ? j->account->name : "", e->name, &line);
   if (writer) {
     if (a->n_kept) send_kept(j, writer);
-    struct bytes *frame = frame_of(e->name, &line);
-    jobs_send_bytes(j->jobs, writer->conn, frame);
-    bytes_unref(frame);
+    member_send(writer, frame_of(e->name, &line));
   } else if (a->asked && is_awaited(j)) {
     if (a->n_kept == EVENTS_KEPT) {
       bytes_unref(a->kept[a->first_kept]);
@@ -208,25 +200,30 @@ static void announce_gone(struct job *j, const struct job_event *ev, enum event_
   j->announcer->going = NULL;
 }
 
+/* The worker that a verdict names. */
+static void put_worker(struct event *e, const struct verdict *v) {
+  event_rank(e, EVENT_GROUP_RANK, v->node_rank);
+  event_rank(e, EVENT_GLOBAL_RANK, v->rank);
+  event_rank(e, EVENT_LOCAL_RANK, v->local_rank);
+  if (v->pid) event_int(e, EVENT_PID, v->pid);
+  event_text(e, EVENT_DEVICE, v->device);
+  event_rank(e, EVENT_STEP, v->step);
+  if (v->of) event_int(e, EVENT_OF, v->of);
+}
+
 static void announce_hung(struct job *j, const struct job_event *ev) {
-  const struct verdict *v = &ev->report->what;
+  struct verdict v = ev->report->what;
   struct event e;
   struct buf text = BUF_INIT;
-  if (v->cause != CAUSE_WORKER_HUNG || j->announcer->hung_round == j->round || !job_round_goes_on(j)) return;
+  if (v.cause != CAUSE_WORKER_HUNG || j->announcer->hung_round == j->round || !job_round_goes_on(j)) return;
   j->announcer->hung_round = j->round;
   begin(j, &e, EVENT_WORKER_HUNG);
   event_text(&e, EVENT_HOSTNAME, ev->member->host);
-  event_rank(&e, EVENT_GROUP_RANK, ev->member->node_rank);
-  event_rank(&e, EVENT_GLOBAL_RANK, v->rank);
-  event_rank(&e, EVENT_LOCAL_RANK, v->local_rank);
-  if (v->pid) event_int(&e, EVENT_PID, v->pid);
-  event_text(&e, EVENT_DEVICE, v->device);
-  event_rank(&e, EVENT_STEP, v->step);
-  if (v->of) event_int(&e, EVENT_OF, v->of);
-  if (v->idle_ms) event_int(&e, EVENT_DURATION_MS, v->idle_ms);
-  struct verdict named = *v;
-  named.host = ev->member->host;
-  verdict_sentence(&named, &text);
+  if (v.idle_ms) event_int(&e, EVENT_DURATION_MS, v.idle_ms);
+  v.host = ev->member->host;
+  verdict_sentence(&v, &text);
+  v.node_rank = ev->member->node_rank;
+  put_worker(&e, &v);
   finish(j, &e, &text);
 }
 
@@ -295,7 +292,7 @@ void job_announce_tick(struct job *j, uint64_t now_ms) {
   event_int(&e, EVENT_MIN_NODES, j->settings.min_nodes);
   event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - j->forming_ms));
   buf_printf(&text, "job %s: ", j->id);
-  job_missing_text(j, now_ms, &text);
+  job_missing_text(j, false, now_ms, &text);
   finish(j, &e, &text);
 }
 
@@ -338,7 +335,7 @@ static void announce_saved(struct job *j) {
   struct announcer *a = j->announcer;
   struct event e;
   struct buf text = BUF_INIT;
-  int64_t saved = job_saved(j);
+  int64_t saved = job_steps(j).saved;
   if (saved < 0 || (a->saved_round == j->round && saved <= a->saved)) return;
   a->saved_round = j->round;
   a->saved = saved;
@@ -359,7 +356,7 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
   event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
   event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
   event_int(&e, EVENT_TOTAL_RUN_TIME, (int64_t)(ran_ms / 1000));
-  event_rank(&e, EVENT_STEP, job_step(j));
+  event_rank(&e, EVENT_STEP, job_steps(j).least);
   struct goodput g;
   job_goodput(j, now_ms, &g);
   static const enum event_field fields[BUCKET_COUNT] = {
@@ -455,16 +452,10 @@ void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
   event_text(&e, EVENT_STATE, planned ? "STOPPED" : "FAILED");
   if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - j->round_ms));
   if (!planned) {
-    event_rank(&e, EVENT_GROUP_RANK, v->node_rank);
-    event_rank(&e, EVENT_GLOBAL_RANK, v->rank);
-    event_rank(&e, EVENT_LOCAL_RANK, v->local_rank);
-    if (v->pid) event_int(&e, EVENT_PID, v->pid);
-    event_text(&e, EVENT_DEVICE, v->device);
+    put_worker(&e, v);
     event_text(&e, EVENT_SIGNAL, v->signal ? signal_name((int)v->signal) : NULL);
     if (v->code) event_int(&e, EVENT_EXIT_CODE, v->code);
     event_text(&e, EVENT_RAW_ERROR, v->error[0] ? v->error : v->text);
-    event_rank(&e, EVENT_STEP, v->step);
-    if (v->of) event_int(&e, EVENT_OF, v->of);
     event_bool(&e, EVENT_CHARGED, charged);
     event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
     event_int(&e, EVENT_MAX_RESTARTS, j->settings.max_restarts);
@@ -500,7 +491,7 @@ void job_announce_progress(const struct member *m) {
     if (member_in_round(j->members[i]) && isfinite(j->members[i]->progress.samples_per_second))
       rate += j->members[i]->progress.samples_per_second;
   begin(j, &e, EVENT_JOB_PROGRESS);
-  int64_t step = job_step(j) >= 0 ? job_step(j) : m->progress.step;
+  int64_t least = job_steps(j).least, step = least >= 0 ? least : m->progress.step;
   event_rank(&e, EVENT_STEP, step);
   if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);
   event_real(&e, EVENT_LOSS, m->progress.loss);

@@ -33,20 +33,10 @@ static uint64_t round_age_ms(const struct job *j, uint64_t now_ms) {
   return job_round_goes_on(j) ? now_ms - j->round_ms : 0;
 }
 
-int64_t job_step(const struct job *j) {
-  int64_t least = -1;
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    if (member_in_round(m) && m->progress.step >= 0 && (least < 0 || m->progress.step < least))
-      least = m->progress.step;
-  }
-  return least;
-}
-
 bool job_has_earned(const struct job *j, uint64_t now_ms) {
   bool in_round = job_round_goes_on(j) || j->state == JOB_STOPPING;
   if (!j->restarts_used || !in_round) return false;
-  return round_age_ms(j, now_ms) >= JOB_LONG_ROUND_MS || job_step(j) > j->failed_step;
+  return round_age_ms(j, now_ms) >= JOB_LONG_ROUND_MS || job_steps(j).least > j->failed_step;
 }
 
 void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat) {
@@ -57,29 +47,22 @@ void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat) {
   j->refilled_wall_ms = j->jobs->wall_ms;
 }
 
-/* A short charged round delays the next one. The first restart is at once. */
-static uint64_t next_delay_ms(struct job *j, bool charged) {
-  bool short_round = j->state_ms - j->round_ms < JOB_SHORT_ROUND_MS; /* until its STOP */
-  if (!charged || !short_round) {
-    if (!short_round) j->short_rounds = 0;
-    return 0;
-  }
-  uint64_t delay = j->short_rounds == 0 ? 0 : 1000;
-  for (unsigned i = 1; i < j->short_rounds && delay < JOB_DELAY_MAX_MS; i++) delay *= 2;
-  j->short_rounds++;
-  return delay < JOB_DELAY_MAX_MS ? delay : JOB_DELAY_MAX_MS;
-}
-
 void job_charge(struct job *j, bool charged) {
   j->last_charged = charged;
-  j->last_delay_ms = next_delay_ms(j, charged);
+  j->last_delay_ms = 0;
+  bool short_round = j->state_ms - j->round_ms < JOB_SHORT_ROUND_MS; /* until its STOP */
+  if (!short_round) j->short_rounds = 0;
   if (!charged) return;
-  j->restarts_used++;
-  if (j->cause.step > j->failed_step) j->failed_step = j->cause.step;
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    if (member_in_round(m) && m->progress.step > j->failed_step) j->failed_step = m->progress.step;
+  if (short_round) { /* it delays the next one; the first restart is at once */
+    uint64_t delay = j->short_rounds == 0 ? 0 : 1000;
+    for (unsigned i = 1; i < j->short_rounds && delay < JOB_DELAY_MAX_MS; i++) delay *= 2;
+    j->short_rounds++;
+    j->last_delay_ms = delay < JOB_DELAY_MAX_MS ? delay : JOB_DELAY_MAX_MS;
   }
+  j->restarts_used++;
+  int64_t most = job_steps(j).most;
+  if (j->cause.step > j->failed_step) j->failed_step = j->cause.step;
+  if (most > j->failed_step) j->failed_step = most;
 }
 
 /* All nodes that received START of a round got the same numbers, and so did all that received SETTLED. */

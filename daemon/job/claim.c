@@ -182,10 +182,6 @@ static void fail(struct job *j, const char *why, uint64_t now_ms) {
   job_notice_soon(j, now_ms);
 }
 
-static bool is_late(const struct claim *c, uint64_t now_ms) {
-  return c->serial && now_ms >= c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS;
-}
-
 /* The content names the nodes: with others, the next number is needed. */
 bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
   if (!j->settings.claims) return true;
@@ -193,8 +189,9 @@ bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64
   const struct made_claim *m = c->recalled ? NULL : made_claim(j);
   c->recalled = true;
   if (m && m->round - 1 > c->passed) c->passed = m->round - 1;
-  if (is_late(c, now_ms) && c->asked) fail(j, "no answer came", now_ms);
-  if (is_late(c, now_ms)) c->serial = 0;
+  bool late = c->serial && now_ms >= c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS;
+  if (late && c->asked) fail(j, "no answer came", now_ms);
+  if (late) c->serial = 0;
   bool follow = all_follow(j, chosen, n, now_ms);
   if (c->won == job_next_claimed_round(j)) {
     if (follow && c->sum == sum_of(j, chosen, n)) return true;
@@ -285,7 +282,7 @@ static void pass(struct job *j, uint64_t again_ms, uint64_t now_ms) {
   struct claim *c = j->claim;
   c->passed = c->asked;
   c->again_ms = again_ms > now_ms ? again_ms : now_ms;
-  if (j->state == JOB_FORMING && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+  job_try_seal(j, now_ms);
 }
 
 static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
@@ -403,7 +400,7 @@ void job_claimed(struct job *j, enum claim_answer answer, const char *text, uint
   c->serial = 0;
   if (!c->asked) {
     if (answer == CLAIM_TAKEN && is_end(text)) be_taken(j, text, now_ms);
-    if (j->state == JOB_FORMING && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms); /* nodes came meanwhile */
+    job_try_seal(j, now_ms); /* nodes came meanwhile */
     return;
   }
   switch (answer) {
@@ -418,7 +415,7 @@ void job_claimed(struct job *j, enum claim_answer answer, const char *text, uint
   }
   if (c->asked == THE_RUN ? c->run != RUN_OURS : c->won != c->asked) return;
   set_text(c, NULL);
-  if (j->state == JOB_FORMING && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+  job_try_seal(j, now_ms);
 }
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
@@ -476,6 +473,6 @@ bool job_claim_confirm_dead(struct job *j) {
   c->again_ms = 0;
   set_text(c, NULL);
   job_notice_soon(j, j->jobs->now_ms);
-  if (j->state == JOB_FORMING && job_ready_to_seal(j, j->jobs->now_ms)) job_seal(j, j->jobs->now_ms);
+  job_try_seal(j, j->jobs->now_ms);
   return true;
 }

@@ -50,13 +50,17 @@ const struct drain *job_drain_of(const struct job *j, const char *host) {
   return NULL;
 }
 
+static bool is_same(const struct drain *d, const struct drain *like) {
+  return d->uid == like->uid && !strcmp(d->incarnation, like->incarnation);
+}
+
 static struct drain *find_same(const struct jobs *jobs, const struct drain *like) {
   for (struct drain *d = map_get(&jobs->drains, like->host); d; d = d->next)
-    if (d->uid == like->uid && !strcmp(d->incarnation, like->incarnation)) return d;
+    if (is_same(d, like)) return d;
   return NULL;
 }
 
-static void drain_state_line(const struct drain *d, bool begins, struct buf *out) {
+static void drain_to_line(const struct drain *d, bool begins, struct buf *out) {
   json_t *v = json_pack("{s:s,s:s,s:I,s:s}", "event", begins ? "drain" : "undrain", "host", d->host, "uid",
                         (json_int_t)d->uid, "incarnation", d->incarnation);
   if (begins) {
@@ -70,7 +74,7 @@ static void drain_state_line(const struct drain *d, bool begins, struct buf *out
 
 static void save_drain(struct jobs *jobs, const struct drain *d, bool begins) {
   struct buf line = BUF_INIT;
-  drain_state_line(d, begins, &line);
+  drain_to_line(d, begins, &line);
   jobs_save(jobs, &line);
   buf_finish(&line);
 }
@@ -90,16 +94,16 @@ static struct drain *keep_drain(struct jobs *jobs, const struct drain *like) {
   return d;
 }
 
-/* Removes the drains of `host` (NULL: of every host) that fit. save: with a line in the state file. */
-static size_t remove_drains(struct jobs *jobs, const char *host, bool (*fits)(const struct drain *, const void *),
-                            const void *ctx, bool tell) {
+/* Removes the drains of `host` (NULL: of every host) that are the same as `like` (NULL: all). tell: with a line in the
+ * state file. */
+static size_t remove_drains(struct jobs *jobs, const char *host, const struct drain *like, bool tell) {
   size_t n = 0;
   for (struct map_entry *e = NULL; (e = map_next(&jobs->drains, e));) {
     if (host && strcmp(e->key, host) != 0) continue;
     struct drain *first = e->value;
     for (struct drain **at = &first; *at;) {
       struct drain *d = *at;
-      if (!fits(d, ctx)) {
+      if (like && !is_same(d, like)) {
         at = &d->next;
         continue;
       }
@@ -119,21 +123,8 @@ static size_t remove_drains(struct jobs *jobs, const char *host, bool (*fits)(co
   return n;
 }
 
-static bool is_any(const struct drain *d, const void *ctx) {
-  return true;
-}
-
-static bool is_same(const struct drain *d, const void *ctx) {
-  const struct drain *like = ctx;
-  return d->uid == like->uid && !strcmp(d->incarnation, like->incarnation);
-}
-
-static bool is_of_incarnation(const struct drain *d, const void *ctx) {
-  return d->incarnation[0] && is_same(d, ctx);
-}
-
 void jobs_finish_drains(struct jobs *jobs) {
-  remove_drains(jobs, NULL, is_any, NULL, false);
+  remove_drains(jobs, NULL, NULL, false);
   map_finish(&jobs->drains);
 }
 
@@ -210,14 +201,10 @@ static bool flag_members(struct job *j) {
 }
 
 static void apply_drains(struct job *j, uint64_t now_ms) {
-  if (job_is_over(j)) return;
   bool changed = flag_members(j);
   if (changed && j->state == JOB_FORMING) {
     j->news++;
-    if (job_ready_to_seal(j, now_ms)) {
-      job_seal(j, now_ms);
-      return;
-    }
+    if (job_try_seal(j, now_ms)) return;
     if (j->notice_ms > now_ms + JOB_NOTICE_MS) j->notice_ms = now_ms + JOB_NOTICE_MS;
   }
   if (changed) {
@@ -231,7 +218,8 @@ static void apply_drains(struct job *j, uint64_t now_ms) {
 }
 
 static void apply_to_all_jobs(struct jobs *jobs, uint64_t now_ms) {
-  for (size_t i = 0; i < jobs->n_all; i++) apply_drains(jobs->all[i], now_ms);
+  for (size_t i = 0; i < jobs->n_all; i++)
+    if (!job_is_over(jobs->all[i])) apply_drains(jobs->all[i], now_ms);
 }
 
 bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms) {
@@ -243,7 +231,7 @@ bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms) {
 }
 
 size_t jobs_undrain(struct jobs *jobs, const char *host, const struct drain *like, uint64_t now_ms) {
-  size_t n = like ? remove_drains(jobs, host, is_same, like, true) : remove_drains(jobs, host, is_any, NULL, true);
+  size_t n = remove_drains(jobs, host, like, true);
   for (size_t i = 0; n && i < jobs->n_all; i++) /* failures before the drain no longer count */
     if (!like || drain_holds(like, jobs->all[i])) map_remove(&jobs->all[i]->failures, host);
   if (n) apply_to_all_jobs(jobs, now_ms);
@@ -258,7 +246,7 @@ static struct drain like_of(int64_t uid, const char *incarnation) {
 
 void jobs_drop_drains(struct jobs *jobs, int64_t uid, const char *incarnation) {
   struct drain like = like_of(uid, incarnation);
-  if (jobs->n_drains) remove_drains(jobs, NULL, is_of_incarnation, &like, false);
+  if (jobs->n_drains && incarnation[0]) remove_drains(jobs, NULL, &like, false);
 }
 
 void job_drop_drains(struct job *j) {
@@ -269,7 +257,7 @@ void job_move_drains(struct job *j) {
   struct drain like = like_of(j->uid, j->formers[0]);
   for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)
     for (struct drain *d = e->value; d; d = d->next) {
-      if (!is_of_incarnation(d, &like)) continue;
+      if (!like.incarnation[0] || !is_same(d, &like)) continue;
       save_drain(j->jobs, d, false);
       memcpy(d->incarnation, j->incarnation, sizeof d->incarnation);
       save_drain(j->jobs, d, true);
@@ -277,11 +265,6 @@ void job_move_drains(struct job *j) {
 }
 
 /* --exclude-after. ------------------------------------------------------------------------------------------------- */
-
-static bool may_exclude(const struct job *j) {
-  if (j->account && jobs_drains_of(j->jobs, j->uid) >= JOB_DRAINS_USER_MAX) return false;
-  return j->jobs->n_drains < JOB_DRAINS_SHARED_MAX;
-}
 
 /* One failure excludes at most one host. */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
@@ -294,9 +277,12 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
              j->settings.exclude_after);
   struct drain d = {.host = (char *)(uintptr_t)host, .uid = j->uid, .wall_ms = j->jobs->wall_ms, .by = by.data};
   memcpy(d.incarnation, j->incarnation, sizeof d.incarnation);
-  bool can = job_could_go_on_without(j, host) && may_exclude(j);
-  if (can) save_drain(j->jobs, keep_drain(j->jobs, &d), true);
-  if (can) flag_members(j);
+  bool can = job_could_go_on_without(j, host) && j->jobs->n_drains < JOB_DRAINS_SHARED_MAX &&
+             (!j->account || jobs_drains_of(j->jobs, j->uid) < JOB_DRAINS_USER_MAX);
+  if (can) {
+    save_drain(j->jobs, keep_drain(j->jobs, &d), true);
+    flag_members(j);
+  }
   jobs_log(j->jobs, LOG_WARN,
            can ? "job %s: host %s is excluded: %s"
                : "job %s: host %s would be excluded, but the job cannot go on without it: %s",
@@ -336,7 +322,7 @@ bool jobs_load_drain(struct jobs *jobs, const void *json) {
                     .force = json_is_true(json_object_get(o, "force"))};
   memcpy(d.incarnation, life, strlen(life));
   if (!strcmp(event, "undrain")) {
-    remove_drains(jobs, host, is_same, &d, false);
+    remove_drains(jobs, host, &d, false);
     return true;
   }
   if (!by || strlen(by) > TEXT_MAX || !json_is_integer(wall_ms) || json_integer_value(wall_ms) < 0 ||
@@ -350,7 +336,7 @@ bool jobs_load_drain(struct jobs *jobs, const void *json) {
 void jobs_drain_lines(const struct jobs *jobs, struct buf *out) {
   for (struct map_entry *e = NULL; (e = map_next(&jobs->drains, e));)
     for (const struct drain *d = e->value; d; d = d->next) {
-      drain_state_line(d, true, out);
+      drain_to_line(d, true, out);
       buf_putc(out, '\n');
     }
 }

@@ -89,11 +89,6 @@ const struct ended_round *job_past(const struct job *j, size_t ago) {
   return &j->past[(j->n_past - 1 - ago) % JOB_PAST_MAX];
 }
 
-void job_finish_past(struct job *j) {
-  for (size_t i = 0; i < j->n_past && i < JOB_PAST_MAX; i++) verdict_free(&j->past[i].verdict);
-  free(j->past);
-}
-
 /* The round ends. -------------------------------------------------------------------------------------------------- */
 
 struct bytes *job_stop_bytes(const struct job *j) {
@@ -136,7 +131,7 @@ struct bytes *job_settled_bytes(const struct job *j) {
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
   msg.settled.excluded = j->last_excluded;
-  msg.settled.held = job_hold_until(j) > j->jobs->now_ms + (uint64_t)j->settings.lease_ms;
+  msg.settled.held = j->hold_ms > j->jobs->now_ms + (uint64_t)j->settings.lease_ms;
   job_goodput(j, j->jobs->now_ms, &msg.settled.goodput);
   return msg_bytes(&msg);
 }
@@ -166,7 +161,7 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   j->faulted = true;
   j->not_before_ms = now_ms + j->last_delay_ms;
   job_enter(j, JOB_FORMING, now_ms);
-  if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+  job_try_seal(j, now_ms);
 }
 
 /* If all nodes leave, one after the other, the whole job is meant to end. */
@@ -294,7 +289,7 @@ void job_finish_if_done(struct job *j, uint64_t now_ms) {
 
 void job_join_timeout(struct job *j, uint64_t now_ms) {
   struct buf text = BUF_INIT;
-  job_missing_failed(j, now_ms, &text);
+  job_missing_text(j, true, now_ms, &text);
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_JOIN_TIMEOUT;

@@ -31,6 +31,7 @@
 #include <string.h>
 #include "common/ascii.h"
 #include "common/hostlist.h"
+#include "common/json.h"
 #include "common/mem.h"
 
 enum {
@@ -319,12 +320,6 @@ void job_forget_absences(struct job *j) {
   r->n_unlisted = 0;
 }
 
-static void forget_refusal(struct roster *r, size_t i) {
-  free_refusal(&r->refusals[i]);
-  for (; i + 1 < REFUSALS_MAX; i++) r->refusals[i] = r->refusals[i + 1];
-  r->refusals[REFUSALS_MAX - 1] = (struct refusal){0};
-}
-
 static void put_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
   struct roster *r = &j->roster;
   size_t at = 0;
@@ -342,8 +337,11 @@ void job_note_refusal(struct job *j, const char *host, const char *text, uint64_
 
 void job_forget_refusal(struct job *j, const char *host) {
   for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
-    if (strcmp(j->roster.refusals[i].host, host) != 0) continue;
-    forget_refusal(&j->roster, i);
+    struct refusal *r = &j->roster.refusals[i], *last = &j->roster.refusals[REFUSALS_MAX - 1];
+    if (strcmp(r->host, host) != 0) continue;
+    free_refusal(r);
+    memmove(r, r + 1, (size_t)(last - r) * sizeof *r);
+    *last = (struct refusal){0};
     return;
   }
 }
@@ -360,14 +358,9 @@ void job_note_turned_away(struct job *j, const char *host, const char *addr, uin
   struct expected_host *h = host[0] ? find_host(&j->roster, host) : NULL;
   if (h && may_be_turned_away(j, h)) {
     free(h->text);
-    *h = (struct expected_host){.name = h->name,
-                                .wanted = h->wanted,
-                                .here = h->here,
-                                .listed = true,
-                                .drained = h->drained,
-                                .why = ABSENCE_REFUSED,
-                                .at_ms = now_ms,
-                                .text = xstrdup(why)};
+    h->text = xstrdup(why);
+    h->why = ABSENCE_REFUSED;
+    h->at_ms = now_ms;
     j->roster.refused_wanted += h->wanted;
     job_notice_soon(j, now_ms);
     return;
@@ -430,11 +423,16 @@ static void put_names(const char *const *names, size_t n, size_t max, struct buf
   if (told < n) buf_printf(out, "%s%zu%s", told ? " and " : "", n - told, told ? " more" : " hosts");
 }
 
-/* The hosts v[0..n), sorted, as groups. */
-static void fill_absent(struct missing *k, struct expected_host *const *v, size_t n, uint64_t now_ms) {
-  const char **names = xcalloc(n ? n : 1, sizeof *names);
+/* The hosts that are missing, as groups; drained hosts are another group. */
+static void fill_absent(struct missing *k, const struct job *j, uint64_t now_ms) {
+  const struct roster *r = &j->roster;
   struct waiting *w = k->w;
-  size_t count;
+  struct expected_host **v = xcalloc(r->n + 1, sizeof(struct expected_host *));
+  const char **names = xcalloc(r->n + 1, sizeof *names);
+  size_t n = 0, count;
+  for (size_t i = 0; i < r->n; i++)
+    if (shortage(r->v[i]) && !r->v[i]->drained) v[n++] = r->v[i];
+  qsort(v, n, sizeof(struct expected_host *), by_reason);
   for (size_t i = 0; i < n && w->n_absent < ABSENT_MAX - 1; i += count) { /* the last group is for drained hosts */
     struct absent *a = &k->absent[w->n_absent];
     for (count = 0; i + count < n && same_reason(v[i], v[i + count]); count++) names[count] = v[i + count]->name;
@@ -445,17 +443,6 @@ static void fill_absent(struct missing *k, struct expected_host *const *v, size_
     a->text = v[i]->text ? v[i]->text : "";
   }
   free(names);
-}
-
-/* Drained hosts are another group. */
-static void fill_hosts(struct missing *k, const struct job *j, uint64_t now_ms) {
-  const struct roster *r = &j->roster;
-  struct expected_host **v = xcalloc(r->n ? r->n : 1, sizeof(struct expected_host *));
-  size_t n = 0;
-  for (size_t i = 0; i < r->n; i++)
-    if (shortage(r->v[i]) && !r->v[i]->drained) v[n++] = r->v[i];
-  qsort(v, n, sizeof(struct expected_host *), by_reason);
-  fill_absent(k, v, n, now_ms);
   free(v);
 }
 
@@ -564,7 +551,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->expected = count_expected(j);
   bool others = job_others_hold_places(j);
   w->unexpected = others ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
-  if (w->here < w->max_nodes || others) fill_hosts(k, j, now_ms);
+  if (w->here < w->max_nodes || others) fill_absent(k, j, now_ms);
   w->missing = job_missing_nodes(j);
   if (w->missing > 0 && !count_named(j) && all_asked_for_ranks(j)) fill_ranks(k, j);
   if (!w->n_absent) {
@@ -592,7 +579,7 @@ void missing_finish(struct missing *k) {
   for (size_t i = 0; i < ABSENT_MAX; i++) buf_finish(&k->groups[i]);
 }
 
-static void put_text(const struct job *j, uint64_t now_ms, bool failed, struct buf *out) {
+void job_missing_text(const struct job *j, bool failed, uint64_t now_ms, struct buf *out) {
   struct missing k;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
@@ -607,17 +594,13 @@ static void put_text(const struct job *j, uint64_t now_ms, bool failed, struct b
 void *job_missing_json(const struct job *j, uint64_t now_ms) {
   struct missing k;
   struct msg msg;
+  struct buf sentence = BUF_INIT;
   msg_init(&msg, MSG_WAITING);
   missing_fill(&k, j, &msg.waiting, true, now_ms);
-  void *v = waiting_to_json(&msg.waiting);
+  json_t *v = waiting_to_json(&msg.waiting);
+  waiting_sentence(&msg.waiting, 0, UINT64_MAX, &sentence);
+  json_object_set_new(v, "sentence", json_text(buf_text(&sentence)));
+  buf_finish(&sentence);
   missing_finish(&k);
   return v;
-}
-
-void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
-  put_text(j, now_ms, false, out);
-}
-
-void job_missing_failed(const struct job *j, uint64_t now_ms, struct buf *out) {
-  put_text(j, now_ms, true, out);
 }

@@ -72,9 +72,6 @@ int64_t job_missing_nodes(const struct job *j);
 /* Another job of the same user that has never run and waits for as many nodes; NULL: none. */
 struct job *job_find_twin(const struct job *j);
 
-/* The sentence for people, once the join timeout has passed. */
-void job_missing_failed(const struct job *j, uint64_t now_ms, struct buf *out);
-
 /* The part of WAITING that says who is here and who is missing. missing_finish frees what it points into. */
 struct missing {
   struct waiting *w;

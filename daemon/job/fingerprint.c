@@ -50,26 +50,6 @@ static size_t begins_with(const char *s, size_t n, const char *prefix) {
   return n > len && !memcmp(s, prefix, len) ? len : 0;
 }
 
-/* "/tmp/" before a name; 0: there is none. */
-static size_t folder_len(const char *s, size_t n) {
-  size_t len = begins_with(s, n, "/tmp/");
-  if (!len) len = begins_with(s, n, "/var/tmp/");
-  if (!len) len = begins_with(s, n, "/dev/shm/");
-  return len;
-}
-
-static size_t name_len(const char *s, size_t n) {
-  size_t i = 0;
-  while (i < n && (is_word(s[i]) || s[i] == '.' || s[i] == '-')) i++;
-  return i;
-}
-
-static size_t word_len(const char *s, size_t n) {
-  size_t i = 0;
-  while (i < n && is_word(s[i])) i++;
-  return i;
-}
-
 static size_t uuid_len(const char *s, size_t n) {
   static const char form[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
   if (n < sizeof form - 1) return 0;
@@ -112,7 +92,8 @@ static size_t number_len(const char *s, size_t n) {
 
 /* A word: as it is, but for its digits. */
 static size_t put_word(const char *s, size_t n, struct buf *out) {
-  size_t len = word_len(s, n), i = 0;
+  size_t len = 0, i = 0;
+  while (len < n && is_word(s[len])) len++;
   if (is_id(s, len)) {
     buf_putc(out, '#');
     return len;
@@ -128,30 +109,27 @@ static size_t put_word(const char *s, size_t n, struct buf *out) {
   return i;
 }
 
-static size_t put_blanks(const char *s, size_t n, struct buf *out) {
-  size_t i = 0;
-  while (i < n && (unsigned char)s[i] <= ' ' && !escape_len(s + i, n - i)) i++;
-  if (out->len && i < n) buf_putc(out, ' ');
-  return i;
-}
-
 void fingerprint_line(const char *line, size_t len, struct buf *out) {
   size_t n = len < FINGERPRINT_LINE_MAX ? len : FINGERPRINT_LINE_MAX, used;
   for (size_t i = 0; i < n; i += used) {
     const char *s = line + i;
-    size_t left = n - i, folder = folder_len(s, left);
+    size_t left = n - i, folder = begins_with(s, left, "/tmp/");
+    if (!folder) folder = begins_with(s, left, "/var/tmp/");
+    if (!folder) folder = begins_with(s, left, "/dev/shm/");
     bool sign = left > 1 && strchr("+-", *s) && ascii_is_digit(s[1]) && (i == 0 || !is_word(s[-1]));
     if ((used = escape_len(s, left))) continue;
     if (folder) {
       buf_append(out, s, folder);
       buf_putc(out, '#');
-      used = folder + name_len(s + folder, left - folder);
+      used = folder;
+      while (used < left && (is_word(s[used]) || s[used] == '.' || s[used] == '-')) used++;
     } else if ((used = uuid_len(s, left))) {
       buf_putc(out, '#');
     } else if (is_word(*s)) {
       used = put_word(s, left, out);
     } else if ((unsigned char)*s <= ' ') {
-      used = put_blanks(s, left, out);
+      while (used < left && (unsigned char)s[used] <= ' ' && !escape_len(s + used, left - used)) used++;
+      if (out->len && used < left) buf_putc(out, ' ');
     } else {
       used = 1;
       if (!sign) buf_putc(out, *s);

@@ -34,7 +34,6 @@ struct goodput_book {
   struct goodput sealed; /* as START had it; its text is sealed_for */
   char *sealed_for;      /* owned */
   uint64_t sealed_wall_ms;
-  struct recovery_times times;
   uint32_t failures[CAUSE_COUNT];
   uint64_t gathered_ms; /* all members were looked at */
   int64_t slowest;      /* then, the node rank of the last of those that were furthest behind */
@@ -51,23 +50,12 @@ struct goodput_book {
 static void note_phase(struct job *j, enum recovery_phase phase, uint64_t now_ms) {
   struct goodput_book *b = j->goodput;
   if (!b->measured) return;
-  uint64_t ms = now_ms - b->phase_ms;
-  b->times.ms[phase] = ms;
-  b->times.known[phase] = true;
-  recovery_histogram_add(&j->jobs->recovery[phase], ms);
+  recovery_histogram_add(&j->jobs->recovery[phase], now_ms - b->phase_ms);
   b->phase_ms = now_ms;
 }
 
 static bool is_intended(const struct job *j) {
   return j->cause.cause == CAUSE_NONE || j->cause.cause == CAUSE_OPERATOR || job_is_planned_end(j);
-}
-
-static void begin_recovery(struct job *j, uint64_t now_ms) {
-  struct goodput_book *b = j->goodput;
-  memset(&b->times, 0, sizeof b->times);
-  b->measured = !is_intended(j);
-  b->phase_ms = j->cause_ms < now_ms ? j->cause_ms : now_ms;
-  note_phase(j, RECOVERY_DETECT, now_ms);
 }
 
 static void note_first_step(struct job *j, uint64_t now_ms) {
@@ -107,32 +95,27 @@ static int64_t still_since(const struct job *j) {
   return since_ms;
 }
 
-/* The step of the slowest node, the speed of all, and the loss of the lowest rank that has one. Returns when that step
- * was reached. */
-static uint64_t gather(const struct job *j, struct history_point *p) {
+/* The step of the slowest node and when it was reached, the speed of all, and the loss of the lowest rank that has
+ * one. */
+static void note_steps(struct job *j, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
   double speed = 0, loss = (double)NAN;
-  int64_t loss_rank = INT64_MAX, step = -1;
+  int64_t loss_rank = INT64_MAX, step = -1, at_ms = (int64_t)j->jobs->now_ms;
   bool any_speed = false;
-  uint64_t at_ms = j->jobs->now_ms;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     if (!member_in_round(m) || m->progress.step < 0) continue;
     if (step < 0 || m->progress.step <= step)
-      step = m->progress.step, at_ms = m->progress.since_ms, j->goodput->slowest = m->node_rank;
+      step = m->progress.step, at_ms = m->progress.since_ms, b->slowest = m->node_rank;
     if (isfinite(m->progress.samples_per_second)) speed += m->progress.samples_per_second, any_speed = true;
     if (isfinite(m->progress.loss) && m->node_rank < loss_rank) loss = m->progress.loss, loss_rank = m->node_rank;
   }
-  *p = (struct history_point){j->jobs->wall_ms, 0, step, (float)loss, any_speed ? (float)speed : NAN};
-  return at_ms;
-}
-
-static void note_steps(struct job *j, uint64_t now_ms) {
-  struct history_point p;
-  int64_t at_ms = (int64_t)gather(j, &p);
-  j->goodput->gathered_ms = now_ms;
-  ledger_stand(&j->goodput->ledger, (int64_t)now_ms, still_since(j));
-  if (p.step >= 0) ledger_step(&j->goodput->ledger, (int64_t)now_ms, at_ms, job_resumed(j), &p);
-  ledger_saved(&j->goodput->ledger, job_saved(j));
+  struct history_point p = {j->jobs->wall_ms, 0, step, (float)loss, any_speed ? (float)speed : NAN};
+  struct job_steps all = job_steps(j);
+  b->gathered_ms = now_ms;
+  ledger_stand(&b->ledger, (int64_t)now_ms, still_since(j));
+  if (step >= 0) ledger_step(&b->ledger, (int64_t)now_ms, at_ms, all.resumed, &p);
+  ledger_saved(&b->ledger, all.saved);
 }
 
 static bool is_due(const struct goodput_book *b, const struct member *m, uint64_t now_ms) {
@@ -175,37 +158,25 @@ void goodput_turn(struct job *j, uint64_t now_ms) {
   ledger_turn(&j->goodput->ledger, bucket_of(j, j->state), (int64_t)now_ms);
 }
 
-static void begin_round(struct job *j, uint64_t now_ms) {
-  struct goodput_book *b = j->goodput;
-  ledger_begin_round(&b->ledger, (int64_t)now_ms);
-  b->gathered_ms = 0;
-  goodput_note_sealed(j, j->jobs->wall_ms);
-}
-
-static void close_account(struct job *j, uint64_t now_ms) {
-  struct goodput_book *b = j->goodput;
-  ledger_close(&b->ledger, (int64_t)now_ms);
-  if (j->outcome != OUTCOME_SUCCESS) ledger_lose_unsaved(&b->ledger);
-  if (j->last_verdict.cause == CAUSE_JOIN_TIMEOUT) b->failures[CAUSE_JOIN_TIMEOUT]++;
-}
-
 void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
+  struct goodput_book *b = j->goodput;
   uint64_t at_ms = now_ms;
-  if (to == JOB_STOPPING && j->state != JOB_RECOVERING)
-    begin_recovery(j, now_ms);
-  else if (to == JOB_FORMING && j->state == JOB_STOPPING)
+  if (to == JOB_STOPPING && j->state != JOB_RECOVERING) {
+    b->measured = !is_intended(j);
+    b->phase_ms = j->cause_ms < now_ms ? j->cause_ms : now_ms;
+    note_phase(j, RECOVERY_DETECT, now_ms);
+  } else if (to == JOB_FORMING && j->state == JOB_STOPPING)
     note_phase(j, RECOVERY_STOP, now_ms);
   else if (to == JOB_STARTING)
     note_phase(j, RECOVERY_FORM, now_ms);
   else if (to == JOB_RUNNING && j->state == JOB_STARTING) {
     note_phase(j, RECOVERY_START, now_ms);
-    if (j->goodput->ledger.stepped) note_first_step(j, now_ms);
+    if (b->ledger.stepped) note_first_step(j, now_ms);
   } else if (to != JOB_RUNNING && to != JOB_CHECKPOINTING) {
-    j->goodput->measured = false;
+    b->measured = false;
   }
   if (j->state == JOB_RECOVERING) {
     /* The round worked on while there was no daemon. It did so until it failed. */
-    struct goodput_book *b = j->goodput;
     bool all_started = b->started_ms && !j->n_in_state[MEMBER_TOLD];
     if (b->in_round && all_started && !b->ledger.sum.steps)
       ledger_turn(&b->ledger, BUCKET_PRODUCTIVE, (int64_t)b->started_ms);
@@ -213,13 +184,17 @@ void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
     at_ms = failed && j->cause_ms < now_ms ? j->cause_ms : now_ms;
   }
   bool work_ends = to == JOB_STOPPING || to == JOB_ENDING;
-  if (work_ends && j->goodput->ledger.stepped && j->state != JOB_STOPPING) note_steps(j, at_ms);
-  if (to == JOB_STARTING && j->state == JOB_FORMING)
-    begin_round(j, now_ms);
-  else if (to == JOB_ENDING)
-    close_account(j, now_ms);
-  else if (to != JOB_RECOVERING && to != JOB_ENDED)
-    ledger_turn(&j->goodput->ledger, to == JOB_FORMING ? BUCKET_WAITING : bucket_of(j, to), (int64_t)at_ms);
+  if (work_ends && b->ledger.stepped && j->state != JOB_STOPPING) note_steps(j, at_ms);
+  if (to == JOB_STARTING && j->state == JOB_FORMING) {
+    ledger_begin_round(&b->ledger, (int64_t)now_ms);
+    b->gathered_ms = 0;
+    goodput_note_sealed(j, j->jobs->wall_ms);
+  } else if (to == JOB_ENDING) {
+    ledger_close(&b->ledger, (int64_t)now_ms);
+    if (j->outcome != OUTCOME_SUCCESS) ledger_lose_unsaved(&b->ledger);
+    if (j->last_verdict.cause == CAUSE_JOIN_TIMEOUT) b->failures[CAUSE_JOIN_TIMEOUT]++;
+  } else if (to != JOB_RECOVERING && to != JOB_ENDED)
+    ledger_turn(&b->ledger, to == JOB_FORMING ? BUCKET_WAITING : bucket_of(j, to), (int64_t)at_ms);
 }
 
 void goodput_settle(struct job *j) {
@@ -246,7 +221,6 @@ void goodput_started(struct job *j, uint64_t at_ms) {
 void goodput_forget(struct job *j, uint64_t now_ms) {
   struct goodput_book *b = j->goodput;
   ledger_leave_round(&b->ledger, (int64_t)now_ms);
-  memset(&b->times, 0, sizeof b->times);
   b->measured = b->in_round = false;
   b->adopted_ms = 0;
   b->started_ms = 0;
@@ -322,37 +296,33 @@ void job_goodput(const struct job *j, uint64_t now_ms, struct goodput *out) {
   ledger_read(l, (int64_t)now_ms, out);
 }
 
-/* Of the workers that are late, the one that is furthest behind. */
-static void find_behind(const struct member *m, struct job_progress *p) {
-  int64_t step = m->progress.laggards ? m->progress.laggards->v[0].step : m->progress.step;
-  if (p->behind && step >= p->behind_step) return;
-  p->behind = m;
-  p->behind_step = step;
-  p->behind_local_rank = m->progress.laggards ? m->progress.laggards->v[0].local_rank : m->workers == 1 ? 0 : -1;
-}
-
-static void add_member(const struct member *m, uint64_t now_ms, struct job_progress *p) {
-  if (!member_in_round(m)) return;
-  p->nodes++;
-  if (!m->conn && !m->gone) p->away++;
-  if (m->progress.step < 0) return;
-  if (p->step < 0 || m->progress.step < p->step) p->step = m->progress.step, p->of = m->progress.of;
-  uint64_t age_ms = member_progress_age_ms(m, now_ms);
-  enum judgement is = member_judge(m, &p->pace, age_ms);
-  if (is == JUDGEMENT_COUNT) return;
-  p->in_judgement[is]++;
-  if (p->judgement == JUDGEMENT_COUNT || is > p->judgement) p->judgement = is;
-  if (has_steps_left(m) && age_ms > p->age_ms) p->age_ms = age_ms;
-  if (is >= JUDGEMENT_LATE)
-    find_behind(m, p);
-  else if (isfinite(m->progress.samples_per_second) && m->progress.samples_per_second > 0)
-    p->samples_per_second += m->progress.samples_per_second;
-  if (isfinite(m->progress.samples_per_second)) p->has_speed = true;
-}
-
 void job_progress(const struct job *j, uint64_t now_ms, struct job_progress *out) {
   *out = (struct job_progress){.judgement = JUDGEMENT_COUNT, .step = -1, .left_ms = -1, .pace = job_pace(j)};
-  for (size_t i = 0; i < j->n_members; i++) add_member(j->members[i], now_ms, out);
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    const struct laggards *l = m->progress.laggards;
+    if (!member_in_round(m)) continue;
+    out->nodes++;
+    if (!m->conn && !m->gone) out->away++;
+    if (m->progress.step < 0) continue;
+    if (out->step < 0 || m->progress.step < out->step) out->step = m->progress.step, out->of = m->progress.of;
+    uint64_t age_ms = member_progress_age_ms(m, now_ms);
+    enum judgement is = member_judge(m, &out->pace, age_ms);
+    if (is == JUDGEMENT_COUNT) continue;
+    out->in_judgement[is]++;
+    if (out->judgement == JUDGEMENT_COUNT || is > out->judgement) out->judgement = is;
+    if (has_steps_left(m) && age_ms > out->age_ms) out->age_ms = age_ms;
+    bool has_speed = isfinite(m->progress.samples_per_second);
+    out->has_speed |= has_speed;
+    int64_t step = l ? l->v[0].step : m->progress.step;
+    if (is >= JUDGEMENT_LATE && (!out->behind || step < out->behind_step)) {
+      out->behind = m;
+      out->behind_step = step;
+      out->behind_local_rank = l ? l->v[0].local_rank : m->workers == 1 ? 0 : -1;
+    } else if (is < JUDGEMENT_LATE && has_speed && m->progress.samples_per_second > 0) {
+      out->samples_per_second += m->progress.samples_per_second;
+    }
+  }
   const struct history *h = &j->goodput->ledger.history;
   out->last_step = out->step < 0 && h->n ? h->v[h->n - 1].step : out->step;
   bool runs = out->judgement < JUDGEMENT_LATE && !out->away && out->pace.step_ms > 0;
@@ -379,18 +349,11 @@ static void put_late(const struct job *j, uint64_t now_ms, const struct job_prog
   if (late < p->nodes && late > named) buf_printf(out, " and %zu more", late - named);
 }
 
-static int64_t furthest_step(const struct job *j) {
-  int64_t step = -1;
-  for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i]) && j->members[i]->progress.step > step) step = j->members[i]->progress.step;
-  return step;
-}
-
 void job_progress_sentence(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
   if (p->judgement != JUDGEMENT_LATE && p->judgement != JUDGEMENT_STUCK) return;
   put_late(j, now_ms, p, out);
   size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK];
-  if (late == p->nodes && !p->behind->progress.laggards && p->behind_step == furthest_step(j)) return;
+  if (late == p->nodes && !p->behind->progress.laggards && p->behind_step == job_steps(j).most) return;
   buf_puts(out, "; furthest behind: ");
   if (p->behind_local_rank >= 0)
     buf_printf(out, "rank %lld (local %lld) on ", (long long)(p->behind->rank_base + p->behind_local_rank),
@@ -402,10 +365,6 @@ void job_progress_sentence(const struct job *j, uint64_t now_ms, const struct jo
 size_t job_history(const struct job *j, const struct history_point **points) {
   *points = j->goodput->ledger.history.v;
   return j->goodput->ledger.history.n;
-}
-
-const struct recovery_times *job_recovery_times(const struct job *j) {
-  return &j->goodput->times;
 }
 
 uint64_t job_failures(const struct job *j, enum cause cause) {

@@ -9,7 +9,6 @@
 
 #include "daemon/goodput/history.h"
 #include "daemon/goodput/ledger.h"
-#include "daemon/goodput/recovery_times.h"
 #include "daemon/job/job.h"
 
 /* The account as of now, the running period included. waited_for borrows from j, until its next event. */
@@ -38,8 +37,6 @@ struct pace job_pace(const struct job *j);
 enum judgement member_judge(const struct member *m, const struct pace *p, uint64_t age_ms);
 /* Oldest first; 0: no step was reported. They borrow from j, until its next event. */
 size_t job_history(const struct job *j, const struct history_point **points);
-/* Of the last recovery; a phase that this daemon has not seen from its beginning to its end is not known. */
-const struct recovery_times *job_recovery_times(const struct job *j);
 uint64_t job_round_began_wall_ms(const struct job *j, uint64_t now_ms); /* the current or last one */
 uint64_t job_failures(const struct job *j, enum cause cause); /* settled rounds, since this daemon knows the job */
 uint64_t job_restarts(const struct job *j);                   /* rounds after its first one, as far as is known */

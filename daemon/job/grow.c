@@ -59,11 +59,6 @@ uint64_t member_flapping_until(const struct member *m, uint64_t now_ms) {
   return until_ms > now_ms ? until_ms : 0;
 }
 
-void job_finish_flaps(struct job *j) {
-  for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) free(e->value);
-  map_finish(&j->flaps);
-}
-
 /* Growing. --------------------------------------------------------------------------------------------------------- */
 
 static bool may_grow(const struct job *j) {
@@ -92,7 +87,8 @@ void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) 
 
 enum { NEWCOMERS_NAMED_MAX = 4 };
 
-void job_grow_if_due(struct job *j, uint64_t now_ms) {
+void job_grow_if_due(struct job *j, const struct job_event *ev) {
+  uint64_t now_ms = ev->now_ms;
   job_watch_growth(j, now_ms);
   if (now_ms < j->grow_ms) return;
   struct buf text = BUF_INIT;

@@ -43,8 +43,8 @@ struct share {
 
 struct round_ids {
   int64_t n;
-  bool
-      out; /* IDS was sent to all; the blob of a daemon that came back may be empty then, and no node will ask for it */
+  /* IDS was sent to all; the blob of a daemon that came back may be empty then, and no node will ask for it. */
+  bool out;
   bool none;    /* out, and there are no ids: no node is known to need them */
   bool holders; /* no node is asked to mint: one has them all, and sends them */
   struct share v[NCCL_IDS_MAX];
@@ -240,24 +240,6 @@ static void fail_round(struct job *j, const struct share *k, bool lasting, const
   job_begin_stopping(j, now_ms, false);
 }
 
-/* Every failure is lasting: a restart would find the same. */
-static bool all_lasting(const struct round_ids *ids) {
-  for (size_t i = 0; i < ids->n_failed; i++)
-    if (!ids->failed[i].lasting) return false;
-  return true;
-}
-
-/* With `auto` the workers may do without ids, on CPUs. A worker that needs them gets the reason. */
-static void give_up_minting(struct job *j, const struct share *k, uint64_t now_ms) {
-  struct round_ids *ids = j->ids;
-  if (j->settings.nccl_ids != NCCL_IDS_AUTO) {
-    fail_round(j, k, all_lasting(ids), buf_text(&ids->tries), now_ms);
-    return;
-  }
-  ids->out = ids->none = true;
-  send_ids(j, now_ms);
-}
-
 /* The minter of k has failed: another one mints its ids. */
 static void replace_minter(struct job *j, struct share *k, const char *why, bool lasting, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
@@ -279,8 +261,15 @@ static void replace_minter(struct job *j, struct share *k, const char *why, bool
   const struct member *m = ids->n_failed <= REPLACED_MAX ? find_best(j) : NULL;
   jobs_log(j->jobs, LOG_WARN, "job %s: node %s cannot mint the NCCL ids of round %lld: %s; %s%s", j->log_name, k->host,
            (long long)j->round, why, m ? "next: " : "giving up", m ? m->host : "");
-  if (!m) {
-    give_up_minting(j, k, now_ms);
+  if (!m && j->settings.nccl_ids != NCCL_IDS_AUTO) {
+    bool all_lasting = true; /* a restart would find the same */
+    for (size_t i = 0; i < ids->n_failed; i++) all_lasting = all_lasting && ids->failed[i].lasting;
+    fail_round(j, k, all_lasting, buf_text(&ids->tries), now_ms);
+    return;
+  }
+  if (!m) { /* the workers may do without ids, on CPUs; one that needs them gets the reason */
+    ids->out = ids->none = true;
+    send_ids(j, now_ms);
     return;
   }
   assign_share(j, k, m, now_ms);
@@ -300,12 +289,9 @@ static struct share *find_share(struct round_ids *ids, const struct member *m, c
 
 /* Ends the round if another minter has an incompatible NCCL; false: all fit. */
 static bool reject_other_nccl(struct job *j, const struct share *k, uint64_t now_ms) {
-  const struct round_ids *ids = j->ids;
   const struct share *other = NULL;
-  for (size_t i = 0; i < ids->n_shares && !other; i++) {
-    const struct share *o = &ids->v[i];
-    if (o->version && o->version != k->version) other = o;
-  }
+  for (size_t i = 0; i < j->ids->n_shares && !other; i++)
+    if (j->ids->v[i].version && j->ids->v[i].version != k->version) other = &j->ids->v[i];
   if (!other) return false;
   struct buf text = BUF_INIT;
   buf_puts(&text, "NCCL is ");
@@ -321,16 +307,6 @@ static bool reject_other_nccl(struct job *j, const struct share *k, uint64_t now
   if (!fit) fail_round(j, k, true, buf_text(&text), now_ms);
   buf_finish(&text);
   return !fit;
-}
-
-static void push_if_whole(struct job *j, uint64_t now_ms) {
-  struct round_ids *ids = j->ids;
-  for (size_t i = 0; i < ids->n_shares; i++)
-    if (!ids->v[i].version) return;
-  ids->out = true;
-  jobs_log(j->jobs, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->log_name, (long long)j->round,
-           (long long)ids->n, ids->n == 1 ? "" : "s");
-  send_ids(j, now_ms);
 }
 
 bool minted_is_sound(const struct msg *m) {
@@ -356,7 +332,14 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
   }
   k->version = said->version;
   memcpy(j->ids->blob + k->first * NCCL_ID_SIZE, msg->raw, msg->raw_len);
-  if (!reject_other_nccl(j, k, now_ms)) push_if_whole(j, now_ms);
+  if (reject_other_nccl(j, k, now_ms)) return;
+  struct round_ids *ids = j->ids;
+  for (size_t i = 0; i < ids->n_shares; i++)
+    if (!ids->v[i].version) return;
+  ids->out = true;
+  jobs_log(j->jobs, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->log_name, (long long)j->round,
+           (long long)ids->n, ids->n == 1 ? "" : "s");
+  send_ids(j, now_ms);
 }
 
 /* Beginning, coming back, time. ------------------------------------------------------------------------------------ */
@@ -397,12 +380,10 @@ void job_ids_resume(struct job *j, const struct member *m, const struct hello *h
   if (!ids || !member_in_round(m)) return;
   for (size_t i = 0; !ids->out && i < ids->n_shares; i++)
     if (!ids->v[i].version && !strcmp(ids->v[i].agent, m->agent)) send_mint(j, &ids->v[i]);
-  bool forgotten = !ids->none &&
-                   !ids->n_shares; /* we came back when every running node had them: a node without them has finished */
+  /* The daemon came back when every running node had them: a node without them has finished. */
+  bool forgotten = !ids->none && !ids->n_shares;
   if (!ids->out || h->has_ids || forgotten) return;
-  struct bytes *b = ids_bytes(j);
-  jobs_send_bytes(j->jobs, m->conn, b);
-  bytes_unref(b);
+  member_send(m, ids_bytes(j));
 }
 
 void job_ids_recovered(struct job *j, uint64_t now_ms) {

@@ -367,16 +367,3 @@ void job_quorum_tell(struct job *j, uint64_t now_ms) {
     jobs_send(j->jobs, m->conn, &ack);
   }
 }
-
-/* The object. ------------------------------------------------------------------------------------------------------ */
-
-void job_quorum_create(struct job *j) {
-  j->quorum = xcalloc(1, sizeof *j->quorum);
-  map_init(&j->quorum->voters, j->jobs->random_state[0]);
-}
-
-void job_quorum_destroy(struct job *j) {
-  quorum_forget_voters(j->quorum);
-  map_finish(&j->quorum->voters);
-  free(j->quorum);
-}

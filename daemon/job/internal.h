@@ -21,6 +21,7 @@ void job_clear_round(struct job *j); /* its causes */
 
 /* member.c */
 void job_remove_member(struct job *j, struct member *m);
+void member_send(const struct member *m, struct bytes *b); /* takes b */
 void member_set_leaving(struct member *m);
 void member_set_checkpointed(struct member *m, bool checkpointed);
 void member_set_drained(struct member *m, bool drained);
@@ -32,10 +33,8 @@ void job_number_workers(struct job *j);
 int64_t job_role_size(const struct job *j, const char *role);
 
 /* round.c */
-bool job_ready_to_seal(struct job *j, uint64_t now_ms);
-/* The nodes that the next round would have, into j->n_members places. */
-size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen);
-void job_seal(struct job *j, uint64_t now_ms);
+/* FORMING: seals the next round if that may be now. False: it may not. */
+bool job_try_seal(struct job *j, uint64_t now_ms);
 void job_begin_fence(struct job *j); /* the round begins */
 void job_send_start(struct job *j, struct member *m);
 uint64_t job_seal_deadline(const struct job *j);
@@ -50,9 +49,8 @@ void job_notice_soon(struct job *j, uint64_t now_ms); /* FORMING: WAITING has ch
 /* grow.c */
 void job_watch_growth(struct job *j, uint64_t now_ms);                           /* RUNNING begins */
 void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms); /* RUNNING: m joined */
-void job_grow_if_due(struct job *j, uint64_t now_ms);
+void job_grow_if_due(struct job *j, const struct job_event *ev);                 /* RUNNING: the deadline */
 void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms); /* m was lost from a round, or left it */
-void job_finish_flaps(struct job *j);
 
 /* prepare.c */
 /* Ends the round for a cause that was just offered and is no fault: newcomers, a node that leaves, a drained host.
@@ -87,7 +85,6 @@ struct bytes *job_stop_bytes(const struct job *j);
 struct bytes *job_settled_bytes(const struct job *j);
 struct bytes *job_end_bytes(const struct job *j);
 void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_verdict, once per round */
-void job_finish_past(struct job *j);
 /* evidence.c: what the nodes of the round know of its collectives goes into `cause`. */
 void job_judge_evidence(struct job *j);
 void job_forget_evidence(struct job *j);
@@ -188,12 +185,9 @@ bool quorum_needs(const struct quorum *q, const struct voter *v); /* its vote is
 bool quorum_counts_dead(const struct quorum *q, const struct voter *v, bool base);
 void quorum_forget_voters(struct quorum *q);
 void member_read_start(const struct member *m); /* of the current round */
-void job_quorum_create(struct job *j);
-void job_quorum_destroy(struct job *j);
 void job_quorum_forget(struct job *j);          /* another round is recovered */
 void job_quorum_load(struct job *j);            /* its line says that another daemon may have it */
 void job_quorum_member(const struct member *m); /* its connection came or went */
-void job_quorum_note_agreed(struct job *j);     /* a seal begins */
 /* Enough votes come with these nodes. False: others were asked to give theirs up. */
 bool member_has_vote(const struct member *m);
 bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms);
@@ -209,7 +203,7 @@ uint64_t job_quorum_tell_deadline(const struct job *j);
 /* FORMING: 0: nothing is in the way of a seal; else when to look again; UINT64_MAX: when a vote comes. */
 uint64_t job_quorum_deadline(const struct job *j, uint64_t now_ms);
 uint64_t job_quorum_judges_ms(const struct job *j); /* RECOVERING; UINT64_MAX: not without the missing nodes */
-size_t job_agreed(const struct job *j);
+size_t job_agreed(const struct job *j);             /* voters that follow this daemon */
 
 void job_quorum_expect(struct job *j, const char *key, const char *host, uint64_t place); /* only that is known of it */
 void job_quorum_drop(struct job *j, const char *key);
@@ -223,7 +217,6 @@ void job_account_for_rank(struct job *j, int64_t node_rank); /* of the recovered
 uint64_t member_place(const struct member *m);
 /* Its machine is the one of that place, and was booted after that time. */
 bool member_was_booted_at(const struct member *m, uint64_t since_ms, uint64_t place);
-void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms);
 void job_find_booted(struct job *j, const struct member *m); /* m came without a vote */
 void job_voter_left(struct job *j, struct voter *v);
 void job_learn_head(struct job *j, const struct hello *h, uint64_t now_ms); /* RECOVERING: of a node of the round */
@@ -260,21 +253,19 @@ uint64_t job_announce_deadline(const struct job *j);
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
 
 /* lost_node_hold.c */
-uint64_t job_hold_until(const struct job *j);
 /* When the workers of a node are dead that was heard last at that time and need not fence; UINT64_MAX: nobody knows. */
 uint64_t job_unfenced_until(const struct job *j, uint64_t heard_ms);
 bool job_all_fence(const struct job *j); /* each node of the round must fence, and knows it */
 /* A clause that names the nodes whose workers may live for longer than a lease. False: there are none. */
 bool job_put_held(const struct job *j, struct buf *out);
-void job_finish_holds(struct job *j);
 
 /* ids.c */
 void job_ids_seal(struct job *j, uint64_t now_ms); /* the round has its nodes and ranks: chooses who mints */
 void job_ids_start(const struct job *j, const struct member *m, struct start *start); /* borrows from j */
-void job_ids_resume(struct job *j, const struct member *m,
-                    const struct hello *h); /* m is back: repeats messages that it may have missed */
-void job_ids_recovered(struct job *j,
-                       uint64_t now_ms); /* the round goes on: finds nodes that have the ids, or mint them */
+/* m is back: repeats messages that it may have missed. */
+void job_ids_resume(struct job *j, const struct member *m, const struct hello *h);
+/* The round goes on: finds nodes that have the ids, or mint them. */
+void job_ids_recovered(struct job *j, uint64_t now_ms);
 uint64_t job_ids_deadline(const struct job *j);
 void job_ids_tick(struct job *j, uint64_t now_ms); /* may end the round */
 void job_ids_forget(struct job *j);

@@ -200,10 +200,7 @@ static void on_bye_ending(struct job *j, const struct job_event *ev) {
 
 static void on_join_forming(struct job *j, const struct job_event *ev) {
   j->came_ms = ev->now_ms;
-  if (job_ready_to_seal(j, ev->now_ms)) {
-    job_seal(j, ev->now_ms);
-    return;
-  }
+  if (job_try_seal(j, ev->now_ms)) return;
   notice_all_soon(j, ev->now_ms);
   if (j->n_members + j->roster.n <= JOB_NOTICE_AT_ONCE) job_send_waiting(j, ev->member, ev->now_ms);
 }
@@ -213,19 +210,13 @@ static void on_join_spare(struct job *j, const struct job_event *ev) {
   job_send_waiting(j, ev->member, ev->now_ms);
 }
 
-/* To a node that has missed what all others got. */
-static void send_missed(struct job *j, const struct member *m, struct bytes *b) {
-  jobs_send_bytes(j->jobs, m->conn, b);
-  bytes_unref(b);
-}
-
 static void on_join_ending(struct job *j, const struct job_event *ev) {
-  send_missed(j, ev->member, job_end_bytes(j));
+  member_send(ev->member, job_end_bytes(j));
 }
 
 /* Between rounds: the node has missed SETTLED. */
 static void on_resume_forming(struct job *j, const struct job_event *ev) {
-  send_missed(j, ev->member, job_settled_bytes(j));
+  member_send(ev->member, job_settled_bytes(j));
   on_join_forming(j, ev);
 }
 
@@ -246,7 +237,7 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
   if (ev->hello->phase == PHASE_NONE && !ev->again)
     member_set_state(m, MEMBER_STOPPED); /* START never reached it */
   else
-    send_missed(j, m, job_stop_bytes(j));
+    member_send(m, job_stop_bytes(j));
   job_settle_if_stopped(j, ev->now_ms);
 }
 
@@ -255,13 +246,6 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
 static void on_started(struct job *j, const struct job_event *ev) {
   if (ev->member->state == MEMBER_TOLD) member_set_state(ev->member, MEMBER_STARTED);
   if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_enter(j, JOB_RUNNING, ev->now_ms);
-}
-
-/* A command that cannot work fails at once. One that has run before, or has reported progress, met something else: a
- * file server that is away, a node without the program. */
-static bool is_the_beginning(const struct job *j, const struct verdict *v, uint64_t at_ms) {
-  bool young = j->state == JOB_RECOVERING || at_ms < j->round_ms + JOB_LONG_ROUND_MS;
-  return j->round == 1 && young && v->step < 0 && job_step(j) < 0;
 }
 
 static void on_failed(struct job *j, const struct job_event *ev) {
@@ -279,7 +263,11 @@ static void on_failed(struct job *j, const struct job_event *ev) {
   if ((v.cause != CAUSE_WORKER_EXIT && v.cause != CAUSE_WORKER_EXEC) || v.lasting == LASTING_NCCL)
     v.lasting = LASTING_NO;
   if (!v.code) v.code = 1;
-  if (v.lasting != LASTING_TRAINER && !is_the_beginning(j, &v, ev->at_ms)) v.lasting = LASTING_NO;
+  /* A command that cannot work fails at once. One that has run before, or has reported progress, met something else: a
+   * file server that is away, a node without the program. */
+  bool young = j->state == JOB_RECOVERING || ev->at_ms < j->round_ms + JOB_LONG_ROUND_MS;
+  bool at_once = j->round == 1 && young && v.step < 0 && job_steps(j).least < 0;
+  if (v.lasting != LASTING_TRAINER && !at_once) v.lasting = LASTING_NO;
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
   job_offer_cause(j, &v, ev->at_ms);
@@ -395,7 +383,7 @@ static void on_operator_forming(struct job *j, const struct job_event *ev) {
 }
 
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
-  if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
+  job_try_seal(j, ev->now_ms);
   if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
   job_claim_look(j, ev->now_ms);
   if (ev->now_ms >= job_join_deadline(j)) job_join_timeout(j, ev->now_ms);
@@ -445,12 +433,11 @@ static void on_deadline_recovering(struct job *j, const struct job_event *ev) {
   }
   if (ev->now_ms >= j->recover_ms) job_recover_finish(j, ev->now_ms);
 }
-static void on_deadline_running(struct job *j, const struct job_event *ev) {
-  job_grow_if_due(j, ev->now_ms);
-}
+
 static void on_deadline_ending(struct job *j, const struct job_event *ev) {
   job_enter(j, JOB_ENDED, ev->now_ms);
 }
+
 static void on_deadline_ended(struct job *j, const struct job_event *ev) {
   j->forgotten = true;
 }
@@ -482,7 +469,7 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
     [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost,
     [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator,
-    [JOB_EV_DEADLINE] = on_deadline_running},
+    [JOB_EV_DEADLINE] = job_grow_if_due},
   [JOB_CHECKPOINTING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_checkpointing, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = job_checkpointing_report, [JOB_EV_LEAVING] = on_leaving,
@@ -645,7 +632,8 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
   map_init(&j->failures, jobs_random(jobs));
   job_init_roster(j);
   j->term = 1;
-  job_quorum_create(j);
+  j->quorum = xcalloc(1, sizeof *j->quorum);
+  map_init(&j->quorum->voters, jobs->random_state[0]);
   goodput_create(j);
   if (jobs->events) job_announce_create(j);
   return j;
@@ -670,12 +658,12 @@ void job_clear_round(struct job *j) {
   job_forget_evidence(j);
 }
 
-void job_note_drill(struct job *j) {
-  j->drilled = true;
+static void free_map(struct map *m) {
+  for (struct map_entry *e = NULL; (e = map_next(m, e));) free(e->value);
+  map_finish(m);
 }
 
 void job_destroy(struct job *j) {
-  if (!j) return;
   while (j->n_members) job_remove_member(j, j->members[j->n_members - 1]);
   job_set_account(j, NULL);
   job_clear_round(j);
@@ -686,13 +674,15 @@ void job_destroy(struct job *j) {
   map_finish(&j->wanted);
   map_finish(&j->role_sizes);
   free(j->members);
-  job_finish_holds(j);
+  free_map(&j->holds);
   map_finish(&j->accounted);
-  job_finish_flaps(j);
-  job_finish_past(j);
+  free_map(&j->flaps);
+  for (size_t i = 0; i < j->n_past && i < JOB_PAST_MAX; i++) verdict_free(&j->past[i].verdict);
+  free(j->past);
   map_finish(&j->failures);
   job_finish_roster(j);
-  job_quorum_destroy(j);
+  free_map(&j->quorum->voters);
+  free(j->quorum);
   job_claim_destroy(j);
   goodput_destroy(j);
   job_announce_destroy(j);

@@ -334,7 +334,6 @@ void member_set_conn(struct member *m, uint64_t conn); /* only for jobs_bind and
 void member_set_gone(struct member *m, bool gone);
 void member_set_suspended(struct member *m, bool suspended);
 void member_keep_rank(struct member *m, int64_t rank);
-void member_set_store(struct member *m, int64_t port); /* replaces what it reported before */
 void member_set_addrs(struct member *m, const char *addrs);
 /* m is a newcomer of a host that was lost too often: until when it waits; 0: it need not. */
 uint64_t member_flapping_until(const struct member *m, uint64_t now_ms);
@@ -342,9 +341,7 @@ uint64_t member_flapping_until(const struct member *m, uint64_t now_ms);
 /* Leases. */
 void member_heard(struct member *m, uint64_t now_ms);              /* a message came */
 void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connection is gone; its grace begins */
-void job_away(struct job *j, struct member *m,
-              uint64_t now_ms);                       /* as job_closed, for a member that was unbound already */
-void job_here(struct job *j, const struct member *m); /* it has a connection: its lease counts */
+void job_away(struct job *j, struct member *m, uint64_t now_ms);   /* the same, of a member that was unbound already */
 /* Progress. */
 void member_note_progress(struct member *m, const struct progress *p, uint64_t now_ms); /* if it is of this round */
 void member_clear_progress(struct member *m);                                           /* another round begins */
@@ -352,10 +349,13 @@ void member_clear_progress(struct member *m);                                   
 uint64_t member_progress_age_ms(const struct member *m, uint64_t now_ms);
 /* The same of one worker, as far as it is known: a laggard has its own age. */
 uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64_t now_ms);
-/* Of this round: the step of the last checkpoint that all nodes which write some have, and the step that the workers
- * resumed at. -1: unknown. */
-int64_t job_saved(const struct job *j);
-int64_t job_resumed(const struct job *j);
+/* What the nodes of the round have reported; -1: nothing. */
+struct job_steps {
+  int64_t least, most; /* the step of the node that is furthest behind, and of the one that is furthest ahead */
+  int64_t saved;       /* the last checkpoint that all nodes which write some have */
+  int64_t resumed;     /* the workers resumed there */
+};
+struct job_steps job_steps(const struct job *j);
 /* Holds: no round is sealed before the workers of a lost node have been killed. */
 void job_hold_member(struct job *j, const struct member *m);
 void job_hold_stale(struct job *j,
@@ -405,20 +405,18 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOV
 int64_t job_promise_away(struct job *j, uint64_t now_ms);
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 
-void job_note_drill(struct job *j); /* rdzvctl kill-worker: this round's failure is not the workers' own */
-
 /* Events. */
 void job_announce_hello(struct job *j, const struct member *m, bool joins); /* WELCOME is out */
 void job_announce_progress(const struct member *m);                         /* PROGRESS came */
 
 /* For people. */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* at the end of this round the restarts are refunded */
-int64_t job_step(const struct job *j); /* of the node that is furthest behind; -1: no node has reported one */
 const struct ended_round *job_past(const struct job *j, size_t ago); /* 0: the last; NULL: there is none */
 void job_budget_text(const struct job *j, uint64_t now_ms, struct buf *out);
 void job_ids_text(const struct job *j, struct buf *out); /* a line, or nothing */
-/* While a round forms: the missing nodes, as in WAITING. The json_t is the caller's. */
+/* While a round forms: the missing nodes, as in WAITING, with the sentence for people. The json_t is the caller's. */
 void *job_missing_json(const struct job *j, uint64_t now_ms);
-void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
+/* That sentence. failed: the one for when the join timeout has passed. */
+void job_missing_text(const struct job *j, bool failed, uint64_t now_ms, struct buf *out);
 
 #endif

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/mem.h"
 #include "common/siphash.h"
 
@@ -163,7 +164,7 @@ void jobs_bind(struct jobs *jobs, struct member *m, uint64_t conn) {
   }
   member_set_conn(m, conn);
   map_put_n(&jobs->conns, &conn, sizeof conn, m);
-  job_here(m->job, m);
+  m->job->scan_ms = earliest(m->job->scan_ms, m->heard_ms + (uint64_t)m->job->settings.lease_ms);
 }
 
 uint64_t jobs_unbind(struct jobs *jobs, struct member *m) {
@@ -228,38 +229,25 @@ size_t jobs_find_behind(const struct jobs *jobs, uint64_t serial) {
   return low;
 }
 
-struct job *jobs_find_incarnation(const struct jobs *jobs, int64_t uid, const char *id, const char *incarnation) {
-  for (size_t i = 0; i < jobs->n_all; i++) {
-    struct job *j = jobs->all[i];
-    if (j->uid == uid && !strcmp(j->incarnation, incarnation) && !strcmp(j->id, id)) return j;
-  }
-  return NULL;
-}
-
 void jobs_name_incarnation(struct jobs *jobs, const char *than, char out[INCARNATION_MAX + 1]) {
   unsigned long long at = jobs->wall_ms & 0xffffffffffff, before = strtoull(than, NULL, 16) & 0xffffffffffff;
   if (at <= before) at = before + 1;
   snprintf(out, INCARNATION_MAX + 1, "%012llx-%016llx", at, (unsigned long long)jobs_random(jobs));
 }
 
-/* The oldest place of a user who has many, otherwise the oldest of all: one user cannot make this daemon forget what
- * it knows of others. */
-static struct past_incarnation *place_for_past(struct jobs *jobs, int64_t uid) {
-  size_t kept = jobs->n_past < PAST_INCARNATIONS_MAX ? jobs->n_past : PAST_INCARNATIONS_MAX, n = 0;
-  struct past_incarnation *oldest = NULL;
-  for (size_t i = 0; i < kept; i++) {
-    struct past_incarnation *p = &jobs->past[(jobs->n_past - kept + i) % PAST_INCARNATIONS_MAX];
-    if (p->uid != uid) continue;
-    if (!oldest) oldest = p;
-    n++;
-  }
-  return n < ACCOUNT_PASTS_MAX ? NULL : oldest;
-}
-
 void jobs_note_past(struct jobs *jobs, const struct job *j) {
   if (!j->round) return;
-  struct past_incarnation *p = place_for_past(jobs, j->uid);
-  if (!p) p = &jobs->past[jobs->n_past++ % PAST_INCARNATIONS_MAX];
+  /* The oldest place of a user who has many, otherwise the oldest of all: one user cannot make this daemon forget what
+   * it knows of others. */
+  size_t kept = jobs->n_past < PAST_INCARNATIONS_MAX ? jobs->n_past : PAST_INCARNATIONS_MAX, n = 0;
+  struct past_incarnation *p = NULL;
+  for (size_t i = 0; i < kept; i++) {
+    struct past_incarnation *one = &jobs->past[(jobs->n_past - kept + i) % PAST_INCARNATIONS_MAX];
+    if (one->uid != j->uid) continue;
+    if (!p) p = one;
+    n++;
+  }
+  if (n < ACCOUNT_PASTS_MAX) p = &jobs->past[jobs->n_past++ % PAST_INCARNATIONS_MAX];
   p->uid = j->uid;
   memcpy(p->incarnation, j->incarnation, sizeof p->incarnation);
   p->round = j->round;

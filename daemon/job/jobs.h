@@ -16,9 +16,28 @@
 #include "daemon/goodput/recovery_times.h"
 #include "daemon/job/accounts.h"
 #include "daemon/job/effects.h"
-#include "daemon/job/events.h"
 #include "daemon/job/limits.h"
 #include "proto/msg.h"
+
+/* The events of the state x event table (PROTOCOL.md 5). */
+#define JOB_EVENT_LIST(X)                                                                                              \
+  X(JOIN, "join")     /* a node in no round */                                                                         \
+  X(RESUME, "resume") /* a node came back, or is new to us, and names a round */                                       \
+  X(STARTED, "started")                                                                                                \
+  X(FAILED, "failed")                                                                                                  \
+  X(FINISHED, "finished")                                                                                              \
+  X(LEAVING, "leaving")                                                                                                \
+  X(STOPPED, "stopped")                                                                                                \
+  X(CHECKPOINTED, "checkpointed")                                                                                      \
+  X(LOST, "lost") /* grace, lease or patience is over, or a death report came */                                       \
+  X(BYE, "bye")                                                                                                        \
+  X(END_ACK, "end-ack")                                                                                                \
+  X(OPERATOR, "operator") /* rdzvctl stop */                                                                           \
+  X(DEADLINE, "deadline") /* the state's own deadline has passed */
+#define X(name, word) JOB_EV_##name,
+enum job_event_kind { JOB_EVENT_LIST(X) JOB_EV_COUNT };
+#undef X
+const char *job_event_name(enum job_event_kind k);
 
 struct job;
 struct member;
@@ -92,9 +111,8 @@ uint64_t jobs_random(struct jobs *jobs);
 /* Jobs. */
 struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation, const struct settings *s);
 struct job *jobs_find(const struct jobs *jobs, int64_t uid, const char *id); /* as by_id */
-struct job *jobs_find_incarnation(const struct jobs *jobs, int64_t uid, const char *id, const char *incarnation);
-void jobs_forget(struct jobs *jobs, struct job *j); /* frees j, and notes its incarnation */
-void jobs_forget_marked(struct jobs *jobs);         /* after a step: those with `forgotten` set */
+void jobs_forget(struct jobs *jobs, struct job *j);                          /* frees j, and notes its incarnation */
+void jobs_forget_marked(struct jobs *jobs); /* after a step: those with `forgotten` set */
 /* The place in `all` of the first job behind a serial; n_all: there is none. */
 size_t jobs_find_behind(const struct jobs *jobs, uint64_t serial);
 /* To make room. Of this account; NULL: of any. false: no job has ended. */

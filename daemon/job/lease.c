@@ -49,10 +49,6 @@ void job_away(struct job *j, struct member *m, uint64_t now_ms) {
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
 }
 
-void job_here(struct job *j, const struct member *m) {
-  j->scan_ms = earliest(j->scan_ms, m->heard_ms + (uint64_t)j->settings.lease_ms);
-}
-
 /* When m is lost unless it is heard; UINT64_MAX: it was lost, and stays for the count. */
 static uint64_t patience_ms(const struct member *m) {
   return m->conn ? m->heard_ms + (uint64_t)m->job->settings.lease_ms : m->grace_ms;
@@ -88,17 +84,6 @@ static bool is_deaf(const struct job *j, uint64_t now_ms) {
   return due && (!j->deaf_ms || now_ms < j->deaf_ms + (uint64_t)j->settings.join_timeout_ms);
 }
 
-static void enter_deafness(struct job *j, uint64_t now_ms) {
-  j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms / 6;
-  if (j->deaf_ms) return;
-  j->deaf_ms = now_ms;
-  jobs_log(
-      j->jobs, LOG_WARN,
-      "job %s: no message from any of its nodes (%zu), as if this daemon were cut off: it loses no node before one "
-      "is heard, for at most %lld s (--join-timeout)",
-      j->log_name, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
-}
-
 /* We were late. A node that is away, or leaves now, may have given up a connection on which we were silent, and be
  * in a pause before it reconnects. */
 static void extend_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
@@ -115,7 +100,14 @@ void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   if (lag_ms) extend_leases(j, now_ms, lag_ms);
   if (now_ms < j->scan_ms) return;
   if (is_deaf(j, now_ms)) {
-    enter_deafness(j, now_ms);
+    j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms / 6;
+    if (j->deaf_ms) return;
+    j->deaf_ms = now_ms;
+    jobs_log(
+        j->jobs, LOG_WARN,
+        "job %s: no message from any of its nodes (%zu), as if this daemon were cut off: it loses no node before one "
+        "is heard, for at most %lld s (--join-timeout)",
+        j->log_name, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
     return;
   }
   for (size_t i = j->n_members; i-- > 0;) {

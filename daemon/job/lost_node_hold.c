@@ -109,10 +109,6 @@ void job_copy_holds(struct job *j, const struct job *from) {
   }
 }
 
-uint64_t job_hold_until(const struct job *j) {
-  return j->hold_ms;
-}
-
 /* Drops the holds for which `ends` says so, and counts them. */
 static size_t drop_holds(struct job *j, bool (*ends)(const struct hold *h, const void *of), const void *of) {
   size_t n = 0;
@@ -146,7 +142,7 @@ size_t job_confirm_dead(struct job *j, const char *host) {
   size_t votes = *host ? job_quorum_confirm_dead(j, host) : 0;
   if (votes > n) n = votes;
   if (n) job_notice_soon(j, j->jobs->now_ms);
-  if (n && j->state == JOB_FORMING && job_ready_to_seal(j, j->jobs->now_ms)) job_seal(j, j->jobs->now_ms);
+  if (n) job_try_seal(j, j->jobs->now_ms);
   return n;
 }
 
@@ -174,9 +170,4 @@ bool job_put_held(const struct job *j, struct buf *out) {
   buf_put_escaped(out, j->id, strlen(j->id), JOB_ID_MAX);
   if (n == 1 && !unknown) buf_printf(out, " %s", names[0]);
   return true;
-}
-
-void job_finish_holds(struct job *j) {
-  for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) free(e->value);
-  map_finish(&j->holds);
 }

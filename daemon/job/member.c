@@ -32,33 +32,22 @@ static void set_counted(bool *counted, bool is, size_t *n) {
     --*n;
 }
 
-static void recount(struct member *m) {
+/* in: it is a member; otherwise it counts as nothing. */
+static void count(struct member *m, bool in) {
   struct job *j = m->job;
-  bool was = m->counted.available;
-  set_counted(&m->counted.available, m->conn && m->state == MEMBER_WAITING && !m->next.leaving && !m->next.drained,
-              &j->n_available);
+  bool was = m->counted.available, waits = m->conn && m->state == MEMBER_WAITING;
+  set_counted(&m->counted.available, in && waits && !m->next.leaving && !m->next.drained, &j->n_available);
   if (m->counted.available != was) member_count_at_host(m, m->counted.available);
   set_counted(&m->counted.expected_here, m->counted.available && m->roster.expected, &j->n_expected_here);
-  set_counted(&m->counted.owes_ack, !m->end_acked && !m->gone, &j->n_owing);
-  set_counted(&m->counted.reported, m->node_rank >= 0 || m->next.last_rank >= 0, &j->n_reported);
-  set_counted(&m->counted.unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
-  set_counted(&m->counted.gone, m->gone, &j->n_gone);
-  set_counted(&m->counted.suspended, m->suspended && m->conn, &j->n_suspended);
+  set_counted(&m->counted.owes_ack, in && !m->end_acked && !m->gone, &j->n_owing);
+  set_counted(&m->counted.reported, in && (m->node_rank >= 0 || m->next.last_rank >= 0), &j->n_reported);
+  set_counted(&m->counted.unsaved, in && m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
+  set_counted(&m->counted.gone, in && m->gone, &j->n_gone);
+  set_counted(&m->counted.suspended, in && m->suspended && m->conn, &j->n_suspended);
 }
 
-static void count_out(struct member *m) {
-  struct job *j = m->job;
-  member_set_rank(m, -1);
-  j->n_in_state[m->state]--;
-  j->n_workers -= m->workers;
-  if (m->counted.available) member_count_at_host(m, false);
-  set_counted(&m->counted.available, false, &j->n_available);
-  set_counted(&m->counted.expected_here, false, &j->n_expected_here);
-  set_counted(&m->counted.owes_ack, false, &j->n_owing);
-  set_counted(&m->counted.reported, false, &j->n_reported);
-  set_counted(&m->counted.unsaved, false, &j->n_unsaved);
-  set_counted(&m->counted.gone, false, &j->n_gone);
-  set_counted(&m->counted.suspended, false, &j->n_suspended);
+static void recount(struct member *m) {
+  count(m, true);
 }
 
 void member_set_state(struct member *m, enum member_state to) {
@@ -151,19 +140,15 @@ void job_number_workers(struct job *j) {
 
 /* Members. --------------------------------------------------------------------------------------------------------- */
 
-static void copy_text(char *to, size_t size, const char *from) {
-  snprintf(to, size, "%s", from);
-}
-
 struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms) {
   struct member *m = xcalloc(1, sizeof *m);
   m->vote = xcalloc(1, sizeof *m->vote);
   m->job = j;
-  copy_text(m->agent, sizeof m->agent, h->agent);
+  snprintf(m->agent, sizeof m->agent, "%s", h->agent);
   m->host = xstrdup(h->host);
   m->role = xstrdup(h->role);
-  copy_text(m->command, sizeof m->command, h->command);
-  copy_text(m->local_addr, sizeof m->local_addr, h->local_addr);
+  snprintf(m->command, sizeof m->command, "%s", h->command);
+  snprintf(m->local_addr, sizeof m->local_addr, "%s", h->local_addr);
   m->addrs = xstrdup(h->addrs);
   m->store_port = h->store_port;
   m->pid = h->pid;
@@ -191,8 +176,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   if (h->expected_hosts[0]) job_expect_hosts(j, h->expected_hosts);
   member_find_expected_host(m);
   job_forget_refusal(j, m->host);
-  m->job->n_in_state[m->state]++;
-  m->job->n_workers += m->workers;
+  j->n_in_state[m->state]++;
+  j->n_workers += m->workers;
   recount(m);
   if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms) j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
   return m;
@@ -200,7 +185,10 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
 
 void job_remove_member(struct job *j, struct member *m) {
   jobs_bind(j->jobs, m, 0);
-  count_out(m);
+  member_set_rank(m, -1);
+  j->n_in_state[m->state]--;
+  j->n_workers -= m->workers;
+  count(m, false);
   map_remove(&j->agents, m->agent);
   if (job_find_wanted(j, m->want_rank) == m) map_remove_n(&j->wanted, &m->want_rank, sizeof m->want_rank);
   for (size_t i = 0; i < j->n_members; i++) {
@@ -247,13 +235,14 @@ struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
   return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
 }
 
-void member_set_store(struct member *m, int64_t port) {
-  m->store_port = port;
-}
-
 void member_set_addrs(struct member *m, const char *addrs) {
   free(m->addrs);
   m->addrs = xstrdup(addrs);
+}
+
+void member_send(const struct member *m, struct bytes *b) {
+  jobs_send_bytes(m->job->jobs, m->conn, b);
+  bytes_unref(b);
 }
 
 bool member_in_round(const struct member *m) {

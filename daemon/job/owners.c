@@ -86,21 +86,6 @@ static void visit_member(struct question *q, const struct member *m) {
   for (size_t n; (at += strspn(at, " "))[0]; at += n) visit_address(q, m, at, n = strcspn(at, " "));
 }
 
-static void tell(struct question *q, const struct job *j, const struct member *m, const struct ask_owners *ask) {
-  struct msg msg;
-  if (!q->n_out) return;
-  msg_init(&msg, MSG_FIND_OWNERS);
-  msg.find_owners.incarnation = j->incarnation;
-  msg.find_owners.round = j->round;
-  msg.find_owners.serial = ask->serial;
-  msg.find_owners.addr = ask->addr;
-  msg.find_owners.port = ask->port;
-  msg.find_owners.callers = q->out;
-  msg.find_owners.n_callers = q->n_out;
-  jobs_send(j->jobs, m->conn, &msg);
-  q->n_out = 0;
-}
-
 static void visit_all(struct question *q, const struct job *j, const struct ask_owners *ask, bool telling,
                       bool by_interface) {
   q->telling = telling;
@@ -110,7 +95,18 @@ static void visit_all(struct question *q, const struct job *j, const struct ask_
     const struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
     visit_member(q, m);
-    if (telling) tell(q, j, m, ask);
+    if (!q->n_out) continue;
+    struct msg msg;
+    msg_init(&msg, MSG_FIND_OWNERS);
+    msg.find_owners.incarnation = j->incarnation;
+    msg.find_owners.round = j->round;
+    msg.find_owners.serial = ask->serial;
+    msg.find_owners.addr = ask->addr;
+    msg.find_owners.port = ask->port;
+    msg.find_owners.callers = q->out;
+    msg.find_owners.n_callers = q->n_out;
+    jobs_send(j->jobs, m->conn, &msg);
+    q->n_out = 0;
   }
 }
 

@@ -76,19 +76,7 @@ void job_checkpointing_resume(struct job *j, const struct job_event *ev) {
     const struct report *r = &ev->hello->reports[i];
     if (r->kind == REPORT_CHECKPOINTED && r->round == j->round && r->seq > m->last_seq) return;
   }
-  struct bytes *prepare = prepare_bytes(j);
-  jobs_send_bytes(j->jobs, m->conn, prepare);
-  bytes_unref(prepare);
-}
-
-/* A node has finished; the others go on. */
-static void call_off(struct job *j, uint64_t now_ms) {
-  if (!job_may_enter(j, JOB_RUNNING)) return;
-  jobs_log(j->jobs, LOG_INFO, "job %s: a node of round %lld has finished, so the round is not ended", j->log_name,
-           (long long)j->round);
-  job_clear_round(j);
-  job_enter(j, JOB_RUNNING, now_ms);
-  job_end_for_drains(j, now_ms); /* for a drain that came since and does not wait: --force */
+  member_send(m, prepare_bytes(j));
 }
 
 static bool can_wait(const struct job *j) {
@@ -104,10 +92,16 @@ void job_checkpointing_report(struct job *j, const struct job_event *ev) {
     member_set_state(m, ev->kind == JOB_EV_FINISHED ? MEMBER_FINISHED : MEMBER_STOPPED);
   job_finish_if_done(j, ev->now_ms);
   if (j->state != JOB_CHECKPOINTING) return;
-  if (ev->kind == JOB_EV_FINISHED && can_wait(j))
-    call_off(j, ev->now_ms);
-  else
+  if (ev->kind != JOB_EV_FINISHED || !can_wait(j)) {
     stop_if_all_have(j, ev->now_ms);
+    return;
+  }
+  if (!job_may_enter(j, JOB_RUNNING)) return;
+  jobs_log(j->jobs, LOG_INFO, "job %s: a node of round %lld has finished, so the round is not ended", j->log_name,
+           (long long)j->round);
+  job_clear_round(j);
+  job_enter(j, JOB_RUNNING, ev->now_ms);
+  job_end_for_drains(j, ev->now_ms); /* for a drain that came since and does not wait: --force */
 }
 
 enum { HOSTS_NAMED_MAX = 8 };

@@ -62,28 +62,19 @@ uint64_t member_worker_age_ms(const struct member *m, int64_t local_rank, uint64
   return age_since((int64_t)l->came_ms, now_ms);
 }
 
-/* Of the round's nodes, the lowest of `of(member)` that is not -1. */
-static int64_t lowest(const struct job *j, int64_t (*of)(const struct member *m)) {
-  int64_t least = -1;
+static int64_t lower(int64_t least, int64_t step) {
+  return step >= 0 && (least < 0 || step < least) ? step : least;
+}
+
+struct job_steps job_steps(const struct job *j) {
+  struct job_steps all = {-1, -1, -1, -1};
   for (size_t i = 0; i < j->n_members; i++) {
-    int64_t step = member_in_round(j->members[i]) ? of(j->members[i]) : -1;
-    if (step >= 0 && (least < 0 || step < least)) least = step;
+    const struct member *m = j->members[i];
+    if (!member_in_round(m)) continue;
+    all.least = lower(all.least, m->progress.step);
+    if (m->progress.step > all.most) all.most = m->progress.step;
+    all.saved = lower(all.saved, m->progress.saved);
+    all.resumed = lower(all.resumed, m->progress.resumed);
   }
-  return least;
-}
-
-static int64_t saved_by(const struct member *m) {
-  return m->progress.saved;
-}
-
-static int64_t resumed_by(const struct member *m) {
-  return m->progress.resumed;
-}
-
-int64_t job_saved(const struct job *j) {
-  return lowest(j, saved_by);
-}
-
-int64_t job_resumed(const struct job *j) {
-  return lowest(j, resumed_by);
+  return all;
 }

@@ -72,12 +72,6 @@ static void count_as_dead(struct job *j, const struct member *m, struct voter *v
   if (v == map_get(&j->quorum->voters, head)) job_account_for_rank(j, 0);
 }
 
-void member_note_boot(struct member *m, const struct hello *h, uint64_t now_ms) {
-  m->boot.known = h->up_ms > 0;
-  m->boot.up_ms = h->up_ms;
-  m->boot.at_ms = (int64_t)now_ms - h->up_ms;
-}
-
 void job_find_booted(struct job *j, const struct member *m) {
   struct quorum *q = j->quorum;
   if (!is_booted(m) || map_get(&q->voters, m->agent)) return;

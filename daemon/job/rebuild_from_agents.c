@@ -71,11 +71,6 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   job_enter(j, JOB_RECOVERING, now_ms);
 }
 
-static bool rank_taken(const struct job *j, const struct member *m, int64_t rank) {
-  const struct member *other = job_find_rank(j, rank);
-  return other && other != m;
-}
-
 static void send_stale(struct job *j, const struct member *m, const char *why) {
   struct msg msg;
   msg_init(&msg, MSG_STALE);
@@ -92,8 +87,8 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
   if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
-  j->forgiven_ms =
-      ev->now_ms + JOB_RECONNECT_MAX_MS; /* its HELLO may have waited here while it gave that connection up */
+  /* Its HELLO may have waited here while it gave that connection up. */
+  j->forgiven_ms = ev->now_ms + JOB_RECONNECT_MAX_MS;
   bool this_round = h->round == j->round && h->round > 0;
   bool was_in_it = this_round && h->node_rank >= 0;
   m->away_ms = h->away_ms ? ev->now_ms + (uint64_t)h->away_ms : 0;
@@ -106,7 +101,9 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   job_note_return(j, h);
   if (h->origin[0] && strcmp(h->origin, j->origin) < 0) snprintf(j->origin, sizeof j->origin, "%s", h->origin);
   if (this_round && h->head_host[0]) snprintf(j->told_head, sizeof j->told_head, "%s", h->head_host);
-  if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
+  const struct member *same_rank = job_find_rank(j, h->node_rank);
+  bool taken = same_rank && same_rank != m;
+  if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || taken)) {
     send_stale(j, m, "another node has reported this node rank, or another size of the round");
     member_set_state(m, MEMBER_STOPPED); /* until its next HELLO, in no round */
     return;
@@ -152,7 +149,7 @@ static void form_again(struct job *j, uint64_t now_ms) {
   }
   job_clear_round(j);
   job_enter(j, JOB_FORMING, now_ms);
-  if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+  job_try_seal(j, now_ms);
 }
 
 static bool is_being_stopped(const struct job *j) {

@@ -94,11 +94,7 @@ static bool came_no_further(const struct failure_mark *before, const struct fail
 
 bool job_judge_repeat(struct job *j, bool charged) {
   struct failure_mark *before = &j->last_failure;
-  /* The furthest step that a node has reported in this round; -1: none. */
-  int64_t most = j->cause.step;
-  for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i]) && j->members[i]->progress.step > most) most = j->members[i]->progress.step;
-  struct failure_mark now = {.step = most, .lived_ms = lived_ms(j)};
+  struct failure_mark now = {.step = larger(j->cause.step, job_steps(j).most), .lived_ms = lived_ms(j)};
   if (!charged || !can_repeat(j, &j->cause)) {
     if (came_further(before, &now)) *before = FAILURE_MARK_NONE;
     return false;

@@ -55,7 +55,7 @@ enum { PROOF_LEASES = 4 };
 
 static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
   uint64_t at = numbers_allow_ms(j);
-  uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, job_hold_until(j)));
+  uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, j->hold_ms));
   return at == UINT64_MAX ? at : latest(at, held);
 }
 
@@ -76,7 +76,7 @@ enum prospect job_prospect(const struct job *j, uint64_t now_ms) {
   uint64_t at_ms = numbers_and_holds_allow_ms(j);
   if (job_seal_deadline(j) == UINT64_MAX)
     return job_hopeless_ms(j) <= give_up_ms(j) ? PROSPECT_HOPELESS : PROSPECT_GIVE_UP;
-  if (job_hold_until(j) > now_ms) return PROSPECT_HOLD;
+  if (j->hold_ms > now_ms) return PROSPECT_HOLD;
   if (j->leave_ms > now_ms) return PROSPECT_LEAVE;
   if (j->not_before_ms > now_ms) return PROSPECT_DELAY;
   if (at_ms > now_ms) return PROSPECT_LAST_CALL;
@@ -93,7 +93,7 @@ static bool enough_are_here(const struct job *j) {
 uint64_t job_join_deadline(const struct job *j) {
   uint64_t at_ms = give_up_ms(j);
   if (!enough_are_here(j)) return earliest(at_ms, job_hopeless_ms(j));
-  if (job_lacks(j) || job_claim_text(j)[0] || job_hold_until(j) == UINT64_MAX) return at_ms;
+  if (job_lacks(j) || job_claim_text(j)[0] || j->hold_ms == UINT64_MAX) return at_ms;
   uint64_t shown_ms = j->forming_ms + PROOF_LEASES * (uint64_t)j->settings.lease_ms;
   return job_quorum_allows_seal(j, j->jobs->now_ms) ? UINT64_MAX : latest(at_ms, shown_ms);
 }
@@ -107,7 +107,7 @@ void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
   goodput_turn(j, now_ms);
 }
 
-bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
+static bool is_ready(struct job *j, uint64_t now_ms) {
   job_update_enough_nodes(j, now_ms);
   return enough_are_here(j) && now_ms >= numbers_and_holds_allow_ms(j) && job_quorum_allows_seal(j, now_ms);
 }
@@ -163,28 +163,16 @@ static int by_rank_order(const void *pa, const void *pb) {
   return c ? c : strcmp(a->agent, b->agent);
 }
 
-/* slots[r] is the member with node rank r. wanted(m) is the rank that m has a claim on. */
-static void place_claims(struct member **chosen, size_t n, struct member **slots,
-                         int64_t (*wanted)(const struct member *)) {
-  for (size_t i = 0; i < n; i++) {
-    struct member *m = chosen[i];
-    int64_t r = wanted(m);
-    if (m->node_rank >= 0 || r < 0 || r >= (int64_t)n || slots[r]) continue;
-    slots[r] = m;
-    member_set_rank(m, r);
-  }
-}
-
-static int64_t asked_rank(const struct member *m) {
-  return m->want_rank;
-}
-static int64_t kept_rank(const struct member *m) {
-  return m->next.last_rank;
-}
-
+/* slots[r] is the member with node rank r: the one that asked for it, or else had it before; the rest fill the holes. */
 static void assign_ranks(struct member **chosen, size_t n, struct member **slots) {
-  place_claims(chosen, n, slots, asked_rank);
-  place_claims(chosen, n, slots, kept_rank);
+  for (int kept = 0; kept < 2; kept++)
+    for (size_t i = 0; i < n; i++) {
+      struct member *m = chosen[i];
+      int64_t r = kept ? m->next.last_rank : m->want_rank;
+      if (m->node_rank >= 0 || r < 0 || r >= (int64_t)n || slots[r]) continue;
+      slots[r] = m;
+      member_set_rank(m, r);
+    }
   qsort(chosen, n, sizeof *chosen, by_rank_order);
   size_t hole = 0;
   for (size_t i = 0; i < n; i++) {
@@ -288,7 +276,8 @@ void job_send_start(struct job *j, struct member *m) {
   buf_finish(&addrs);
 }
 
-size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
+/* The nodes of the next round, into j->n_members places. */
+static size_t choose(struct job *j, uint64_t now_ms, struct member **chosen) {
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->counted.available) chosen[n++] = j->members[i];
@@ -302,10 +291,10 @@ size_t job_choose(struct job *j, uint64_t now_ms, struct member **chosen) {
   return n;
 }
 
-void job_seal(struct job *j, uint64_t now_ms) {
+static void seal(struct job *j, uint64_t now_ms) {
   if (!job_may_enter(j, JOB_STARTING) || !job_quorum_allows_it_now(j, now_ms)) return;
   struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
-  size_t n = job_choose(j, now_ms, chosen);
+  size_t n = choose(j, now_ms, chosen);
   if (!job_quorum_carries(j, chosen, n, now_ms) || !job_has_claim(j, chosen, n, now_ms)) {
     free(chosen);
     return;
@@ -314,7 +303,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_addresses(chosen, n);
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
-  job_quorum_note_agreed(j);
+  j->quorum->agreed = (int64_t)job_agreed(j);
   job_quorum_rebase(j);
   if (j->renews) {
     /* The next round belongs to a new incarnation: another daemon may still number rounds of the old one, and no token
@@ -361,10 +350,16 @@ void job_seal(struct job *j, uint64_t now_ms) {
   job_announce_sealed(j, now_ms);
 }
 
+bool job_try_seal(struct job *j, uint64_t now_ms) {
+  if (j->state != JOB_FORMING || !is_ready(j, now_ms)) return false;
+  seal(j, now_ms);
+  return true;
+}
+
 void job_seal_if_ready(struct job *j, uint64_t now_ms) {
   if (j->state == JOB_FORMING) job_quorum_settle(j, now_ms);
   bool waits = j->quorum->look.news || job_claim_waits(j);
-  if (j->state == JOB_FORMING && waits && job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+  if (waits) job_try_seal(j, now_ms);
 }
 
 void job_end_run(struct job *j, const char *incarnation) {
@@ -417,16 +412,12 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
 /* The same for all, except for a node that waits because of a drain. */
 void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms) {
   const struct drain *d = m->next.drained ? job_drain_of(j, m->host) : NULL;
-  struct bytes *own = d ? job_waiting_bytes(j, d, now_ms) : NULL;
-  jobs_send_bytes(j->jobs, m->conn, own ? own : news);
-  if (own) bytes_unref(own);
+  member_send(m, d ? job_waiting_bytes(j, d, now_ms) : bytes_ref(news));
 }
 
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
-  struct bytes *b = job_waiting_bytes(j, m->next.drained ? job_drain_of(j, m->host) : NULL, now_ms);
   m->told_news = j->news;
-  jobs_send_bytes(j->jobs, m->conn, b);
-  bytes_unref(b);
+  member_send(m, job_waiting_bytes(j, m->next.drained ? job_drain_of(j, m->host) : NULL, now_ms));
 }
 
 /* Not for each node that comes or goes: ten thousand nodes would be told of each other a hundred million times. */

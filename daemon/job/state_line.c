@@ -24,13 +24,6 @@
 #include "common/json.h"
 #include "common/mem.h"
 
-static json_t *failures_to_json(const struct job *j) {
-  json_t *v = json_object();
-  for (struct map_entry *e = NULL; (e = map_next(&j->failures, e));)
-    json_object_set_new(v, e->key, json_integer((json_int_t)(intptr_t)e->value));
-  return v;
-}
-
 static void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
   json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
@@ -43,11 +36,16 @@ static void job_state_line(const struct job *j, struct buf *out) {
   if (job_can_be_succeeded(j)) json_object_set_new(v, "succession", json_true());
   json_object_set_new(v, "goodput", goodput_line_json(j));
   if (j->own_key) json_object_set_new(v, "own_key", json_true());
-  if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
-  uint64_t held_ms = job_hold_until(j);
-  if (held_ms > j->jobs->now_ms)
-    json_object_set_new(v, "held_ms",
-                        json_integer(held_ms == UINT64_MAX ? -1 : (json_int_t)(held_ms - j->jobs->now_ms)));
+  if (j->failures.count && !end) {
+    json_t *failures = json_object();
+    for (struct map_entry *e = NULL; (e = map_next(&j->failures, e));)
+      json_object_set_new(failures, e->key, json_integer((json_int_t)(intptr_t)e->value));
+    json_object_set_new(v, "failures", failures);
+  }
+  if (j->hold_ms > j->jobs->now_ms) {
+    json_int_t held_ms = j->hold_ms == UINT64_MAX ? -1 : (json_int_t)(j->hold_ms - j->jobs->now_ms);
+    json_object_set_new(v, "held_ms", json_integer(held_ms));
+  }
   if (!end && j->away_ms > j->jobs->now_ms)
     json_object_set_new(v, "away_ms", json_integer((json_int_t)(j->away_ms - j->jobs->now_ms)));
   if (end) {
@@ -98,7 +96,11 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   bool end = !strcmp(event, "end");
   if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
 
-  struct job *before = jobs_find_incarnation(jobs, uid, id, incarnation), *live = jobs_find(jobs, uid, id);
+  struct job *before = NULL, *live = jobs_find(jobs, uid, id);
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    struct job *one = jobs->all[i];
+    if (one->uid == uid && !strcmp(one->incarnation, incarnation) && !strcmp(one->id, id)) before = one;
+  }
   if (before) jobs_forget(jobs, before);
   if (live && live != before && !job_is_over(live)) {
     job_drop_drains(live);

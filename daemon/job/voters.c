@@ -122,49 +122,28 @@ static bool is_on_our_machine(const struct member *m) {
   return ipaddr_is_loopback(&ip) || !strcmp(m->peer_addr, m->daemon_addr);
 }
 
-/* The voters of the last round become the base; who was only of an older one is forgotten. */
-static void shift_voters(struct quorum *q, bool was_on) {
-  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
-    struct voter *v = e->value;
-    quorum_tally(q, v, -1);
-    v->base = was_on && v->current;
-    v->base_tie_breaker = v->base && v->tie_breaker;
-    v->current = v->tie_breaker = v->knows = false;
-    quorum_tally(q, v, 1);
-    if (v->base) continue;
-    free(v);
-    map_remove_n(&q->voters, e->key, e->key_len);
-  }
-}
-
-/* The base stays, without those that know the round that is passed over: they have spent their votes. */
-static void drop_current(struct quorum *q) {
-  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
-    struct voter *v = e->value;
-    quorum_tally(q, v, -1);
-    v->base = v->base && !v->knows;
-    v->base_tie_breaker = v->base && v->base_tie_breaker;
-    v->current = v->tie_breaker = v->knows = false;
-    quorum_tally(q, v, 1);
-    if (v->base) continue;
-    free(v);
-    map_remove_n(&q->voters, e->key, e->key_len);
-  }
-}
-
-/* Before the round gets its token: the token of before is the base. */
+/* Before the round gets its token: the token of before is the base, and who was only of an older one is forgotten. If the
+ * last round is passed over, its base stays, without those that know it: they have spent their votes. */
 void job_quorum_rebase(struct job *j) {
   struct quorum *q = j->quorum;
-  bool was_on = q->on;
-  if (quorum_may_pass_over(q)) {
+  bool was_on = q->on, passes_over = quorum_may_pass_over(q);
+  if (passes_over)
     jobs_log(j->jobs, LOG_WARN,
              "job %s: round %lld is passed over: too few of its nodes are here, and of those of round %lld enough do "
              "not know it",
              j->log_name, (long long)j->round, (long long)q->base_round);
-    drop_current(q);
-    return;
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    struct voter *v = e->value;
+    quorum_tally(q, v, -1);
+    v->base = passes_over ? v->base && !v->knows : was_on && v->current;
+    v->base_tie_breaker = v->base && (passes_over ? v->base_tie_breaker : v->tie_breaker);
+    v->current = v->tie_breaker = v->knows = false;
+    quorum_tally(q, v, 1);
+    if (v->base) continue;
+    free(v);
+    map_remove_n(&q->voters, e->key, e->key_len);
   }
-  shift_voters(q, was_on);
+  if (passes_over) return;
   q->base_nodes = was_on ? q->nodes : 0;
   q->base_round = was_on ? j->round : 0;
   memset(q->base_incarnation, 0, sizeof q->base_incarnation);
@@ -195,11 +174,11 @@ void job_quorum_seal(struct job *j, uint64_t now_ms) {
     quorum_tally(q, v, 1);
   }
   if (tie_breaker) {
-    quorum_tally(j->quorum, tie_breaker, -1);
+    quorum_tally(q, tie_breaker, -1);
     tie_breaker->tie_breaker = true;
-    quorum_tally(j->quorum, tie_breaker, 1);
+    quorum_tally(q, tie_breaker, 1);
     for (size_t i = 0; i < j->n_members; i++)
-      if (map_get(&j->quorum->voters, j->members[i]->agent) == tie_breaker) j->members[i]->vote->tie_breaker = true;
+      if (map_get(&q->voters, j->members[i]->agent) == tie_breaker) j->members[i]->vote->tie_breaker = true;
   }
   q->n_successors = 0;
   for (int64_t r = 0; j->jobs->daemon.owned && r < j->round_nodes && q->n_successors < SUCCESSORS_MAX; r++) {
@@ -316,15 +295,6 @@ static void note_promise(struct job *j, struct member *m, struct voter *v, const
   if (until > q->recovering.judge_ms) q->recovering.judge_ms = until;
 }
 
-/* It has given its vote up, because this daemon asked for it: it follows nobody from that round. */
-static void retire(struct job *j, struct voter *v) {
-  quorum_tally(j->quorum, v, -1);
-  v->dead = true;
-  quorum_tally(j->quorum, v, 1);
-  j->quorum->retiring_ms = 0;
-  j->quorum->look.fresh = true;
-}
-
 /* A voter of a round that this daemon has sealed: it may have been in another one since. */
 static void recount_vote(struct job *j, const struct member *m, const struct hello *h, struct voter *v) {
   const struct quorum *q = j->quorum;
@@ -370,7 +340,9 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
     m->vote->start_ms = 0;
     m->vote->welcomed_ms = now_ms;
   }
-  member_note_boot(m, h, now_ms);
+  m->boot.known = h->up_ms > 0;
+  m->boot.up_ms = h->up_ms;
+  m->boot.at_ms = (int64_t)now_ms - h->up_ms;
   if (job_is_over(j) || !j->round) return;
   bool current = has_voted(m, j->incarnation, j->round);
   struct voter *v = map_get(&q->voters, m->agent);
@@ -381,10 +353,15 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
     count_vote(j, m);
   }
   v = map_get(&q->voters, m->agent);
-  if (retires)
-    retire(j, v);
-  else if (v && q->sealed_ms)
+  if (retires) { /* because this daemon asked for it: it follows nobody from that round */
+    quorum_tally(q, v, -1);
+    v->dead = true;
+    quorum_tally(q, v, 1);
+    q->retiring_ms = 0;
+    q->look.fresh = true;
+  } else if (v && q->sealed_ms) {
     recount_vote(j, m, h, v);
+  }
   note_promise(j, m, v, h, now_ms);
   if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
   if (current) member_read_start(m);
@@ -441,8 +418,4 @@ uint64_t job_quorum_judges_ms(const struct job *j) {
   uint64_t soon_ms = lease_ms(j) * 2 / 5 < JOB_RECONNECT_MAX_MS ? lease_ms(j) * 2 / 5 : JOB_RECONNECT_MAX_MS;
   uint64_t at_ms = j->state_ms + soon_ms;
   return at_ms > q->recovering.judge_ms ? at_ms : q->recovering.judge_ms;
-}
-
-void job_quorum_note_agreed(struct job *j) {
-  j->quorum->agreed = (int64_t)job_agreed(j);
 }

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "daemon/job/events.h"
+#include "daemon/job/jobs.h"
 
 enum { AGENT_ROWS_MAX = 64 };
 

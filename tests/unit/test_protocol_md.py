@@ -128,7 +128,7 @@ def main():
         doc_path.write_text(want)
     elif want != doc:
         sys.exit("PROTOCOL.md differs from proto/msg.h: run tests/unit/test_protocol_md.py . --write, and look at the rest of the text")
-    events = words_of((root / "daemon/job/events.h").read_text(), "job_event")
+    events = words_of((root / "daemon/job/jobs.h").read_text(), "job_event")
     missing = [e for e in events if not re.search(rf"^\| {re.escape(e)} \|", doc, re.M)]
     if missing or len(events) < 10:
         sys.exit(f"PROTOCOL.md 5 has no row for the events {missing}")

@@ -41,7 +41,7 @@ static void test_the_age_grows_until_the_next_report(void **state) {
   m.progress.saved = 3;
   node_say(&r, &n[1], &m);
   assert_true(member_progress_age_ms(member_of(&r, &n[1]), r.now_ms) == UINT64_MAX);
-  assert_int_equal(job_saved(member_of(&r, &n[1])->job), 3);
+  assert_int_equal(job_steps(member_of(&r, &n[1])->job).saved, 3);
   rig_close(&r);
 }
 
@@ -85,20 +85,20 @@ static void test_checkpoints_of_all_nodes(void **state) {
   struct node n[3];
   rig_open_running(&r, n, 3);
   const struct job *j = member_of(&r, &n[0])->job;
-  assert_int_equal(job_saved(j), -1);
-  assert_int_equal(job_resumed(j), -1);
+  assert_int_equal(job_steps(j).saved, -1);
+  assert_int_equal(job_steps(j).resumed, -1);
   say_saved(&r, &n[0], 120, 150);
   say_saved(&r, &n[1], 120, -1);
   say_saved(&r, &n[2], 100, 140);
-  assert_int_equal(job_saved(j), 140);
-  assert_int_equal(job_resumed(j), 100);
+  assert_int_equal(job_steps(j).saved, 140);
+  assert_int_equal(job_steps(j).resumed, 100);
   struct msg old = progress_of(&n[0], 300, 0);
   old.progress.round = 7;
   node_say(&r, &n[0], &old);
   assert_int_equal(member_of(&r, &n[0])->progress.step, 200);
   rig_next_round(&r, n, 3);
-  assert_int_equal(job_saved(j), -1);
-  assert_int_equal(job_resumed(j), -1);
+  assert_int_equal(job_steps(j).saved, -1);
+  assert_int_equal(job_steps(j).resumed, -1);
   assert_true(member_progress_age_ms(member_of(&r, &n[0]), r.now_ms) == UINT64_MAX);
   rig_close(&r);
 }
