@@ -50,6 +50,13 @@ bool control_may(const struct core *c, int64_t uid, const struct job *j) {
   return uid == 0 || uid == c->config.uid || (j && j->uid == uid);
 }
 
+/* The name is escaped. */
+static void put_named(struct buf *out, const char *before, const char *name, const char *behind) {
+  buf_puts(out, before);
+  status_put_name(out, name);
+  buf_puts(out, behind);
+}
+
 /* The operator. ---------------------------------------------------------------------------------------------------- */
 
 /* A login name that cannot be taken for something else: not root's, no blanks, no parentheses. */
@@ -71,18 +78,7 @@ static void put_who(struct buf *out, const struct ask *a) {
     buf_printf(out, "%s (uid %lld)", a->q->user, (long long)a->uid);
   else
     buf_printf(out, "uid %lld", (long long)a->uid);
-  if (a->from[0]) {
-    buf_puts(out, " from ");
-    status_put_name(out, a->from);
-  }
-}
-
-/* The control socket is on the daemon's host. Of another machine the connection shows the address. */
-static const char *place_of_asker(const struct core *c, const struct core_event *ev) {
-  struct ipaddr peer = ipaddr_parse(ev->peer_addr), us = ipaddr_parse(ev->local_addr);
-  bool here = ev->local || ipaddr_is_loopback(&peer) || ipaddr_compare(&peer, &us) == 0;
-  if (!here) return ev->peer_addr;
-  return c->config.host ? c->config.host : "";
+  if (a->from[0]) put_named(out, " from ", a->from, "");
 }
 
 /* Lists of jobs and hosts. ----------------------------------------------------------------------------------------- */
@@ -123,9 +119,8 @@ static int no_such_job(struct ask *a) {
   if (moved) {
     struct buf place = BUF_INIT;
     moved_put_place(moved, &place);
-    buf_puts(&a->text, "job ");
-    status_put_name(&a->text, moved->id);
-    buf_printf(&a->text, " has moved to the daemon on %s: ask that one, with --endpoint\n", buf_text(&place));
+    put_named(&a->text, "job ", moved->id, " has moved to the daemon on ");
+    buf_printf(&a->text, "%s: ask that one, with --endpoint\n", buf_text(&place));
     a->more = json_pack("{s:s}", "moved_to", buf_text(&place));
     buf_finish(&place);
     return FAILED;
@@ -147,23 +142,10 @@ static int no_such_job(struct ask *a) {
   return FAILED;
 }
 
-/* The asker sees several jobs with this id, each of another user. */
-static int several_jobs(struct ask *a, struct job *const *v, size_t n) {
-  json_t *users = json_array();
-  buf_printf(&a->text, "%zu users have a job with the id ", n);
-  status_put_name(&a->text, a->q->job);
-  buf_puts(&a->text, ": choose one with --user ");
-  for (size_t i = 0; i < n; i++) {
-    if (i < NAMED_MAX) buf_printf(&a->text, "%s%lld", i ? ", " : "", (long long)v[i]->uid);
-    json_array_append_new(users, json_integer((json_int_t)v[i]->uid));
-  }
-  buf_puts(&a->text, n > NAMED_MAX ? " and more\n" : "\n");
-  a->more = json_pack("{s:o}", "users", users);
-  return EXIT_CODE_USAGE;
-}
-
-/* The jobs that the asker may mean: the last one of each user, without those that are over if one lives. */
-static size_t find_jobs(const struct ask *a, struct job **v) {
+/* The job that the asker means: the last one of its user, and not one that is over if another user's lives. NULL: there is
+ * none, or several; *code is the answer's. */
+static struct job *find_job(struct ask *a, int *code) {
+  struct job **v = xcalloc(a->c->jobs.n_all + 1, sizeof(struct job *)), *found = NULL;
   size_t n = 0, n_live = 0;
   for (size_t i = 0; i < a->c->jobs.n_all; i++) {
     struct job *j = a->c->jobs.all[i];
@@ -171,17 +153,23 @@ static size_t find_jobs(const struct ask *a, struct job **v) {
   }
   for (size_t i = 0; i < n; i++)
     if (!job_is_over(v[i])) v[n_live++] = v[i];
-  return n_live ? n_live : n;
-}
-
-/* NULL: there is none, or there are several; *code is the answer's. */
-static struct job *find_job(struct ask *a, int *code) {
-  struct job **v = xcalloc(a->c->jobs.n_all + 1, sizeof(struct job *)), *found = NULL;
-  size_t n = find_jobs(a, v);
-  if (n == 1)
+  if (n_live) n = n_live;
+  if (n == 1) {
     found = v[0];
-  else
-    *code = n ? several_jobs(a, v, n) : no_such_job(a);
+  } else if (!n) {
+    *code = no_such_job(a);
+  } else {
+    json_t *users = json_array();
+    buf_printf(&a->text, "%zu users have a job", n);
+    put_named(&a->text, " with the id ", a->q->job, ": choose one with --user ");
+    for (size_t i = 0; i < n; i++) {
+      if (i < NAMED_MAX) buf_printf(&a->text, "%s%lld", i ? ", " : "", (long long)v[i]->uid);
+      json_array_append_new(users, json_integer((json_int_t)v[i]->uid));
+    }
+    buf_puts(&a->text, n > NAMED_MAX ? " and more\n" : "\n");
+    a->more = json_pack("{s:o}", "users", users);
+    *code = EXIT_CODE_USAGE;
+  }
   free(v);
   return found;
 }
@@ -199,9 +187,8 @@ static int no_such_host(struct ask *a) {
     if (job_is_over(j) || !control_may(a->c, a->uid, j)) continue;
     for (size_t k = 0; k < j->n_members && names.n <= NAMED_MAX; k++) add_name(&names, j->members[k]->host);
   }
-  buf_puts(&a->text, a->all ? "no job has a node on host " : "no job of yours has a node on host ");
-  status_put_name(&a->text, a->q->host);
-  if (a->all) buf_puts(&a->text, " (--force drains it anyway)");
+  put_named(&a->text, a->all ? "no job has a node on host " : "no job of yours has a node on host ", a->q->host,
+            a->all ? " (--force drains it anyway)" : "");
   end_with_names(&a->text, &names, "hosts are", "no host has a node");
   return FAILED;
 }
@@ -271,17 +258,14 @@ static bool may_ask_now(struct ask *a, struct account *of) {
   return false;
 }
 
-static int tell_in_pace(struct ask *a, bool whole, struct account *of) {
-  if (!may_ask_now(a, of)) return EXIT_CODE_REFUSED;
-  int code = tell(a, whole);
-  of->answers_ms += 1 + a->made / CORE_ANSWER_BYTES_MS;
-  return code;
-}
-
 static int show(struct ask *a, bool whole) {
   if (a->all) return tell(a, whole);
   struct account *of = accounts_open(&a->c->jobs.accounts, a->uid, "");
-  int code = tell_in_pace(a, whole, of);
+  int code = EXIT_CODE_REFUSED;
+  if (may_ask_now(a, of)) {
+    code = tell(a, whole);
+    of->answers_ms += 1 + a->made / CORE_ANSWER_BYTES_MS;
+  }
   accounts_close(&a->c->jobs.accounts, of);
   return code;
 }
@@ -289,6 +273,7 @@ static int show(struct ask *a, bool whole) {
 static int do_status(struct ask *a) {
   return show(a, true);
 }
+
 static int do_jobs(struct ask *a) {
   return show(a, false);
 }
@@ -296,23 +281,25 @@ static int do_jobs(struct ask *a) {
 /* stop. ------------------------------------------------------------------------------------------------------------ */
 
 static void put_job(struct buf *out, const struct job *j) {
-  buf_puts(out, "job ");
-  status_put_name(out, j->id);
+  put_named(out, "job ", j->id, "");
 }
 
-static int is_over(struct ask *a, const struct job *j) {
+/* As find_job; NULL also if it is over. */
+static struct job *find_live_job(struct ask *a, int *code) {
+  struct job *j = find_job(a, code);
+  if (!j || !job_is_over(j)) return j;
   put_job(&a->text, j);
   buf_printf(&a->text, " is over: %s with exit code %d, ", outcome_name(j->outcome), j->code);
   buf_put_duration(&a->text, a->c->jobs.now_ms - j->state_ms);
   buf_puts(&a->text, " ago\n");
-  return FAILED;
+  *code = FAILED;
+  return NULL;
 }
 
 static int do_stop(struct ask *a) {
   int code = 0;
-  struct job *j = find_job(a, &code);
+  struct job *j = find_live_job(a, &code);
   if (!j) return code;
-  if (job_is_over(j)) return is_over(a, j);
   put_job(&a->text, j);
   buf_printf(&a->text, " is being stopped; its agents (%zu now) stop their workers and exit with %d\n", j->n_members,
              EXIT_CODE_STOPPED);
@@ -330,10 +317,9 @@ static int do_stop(struct ask *a) {
 /* A new agent may be connected from the host of a lost one: of that one the operator speaks. */
 static int do_confirm_dead(struct ask *a) {
   int code = 0;
-  struct job *j = find_job(a, &code);
+  struct job *j = find_live_job(a, &code);
   const char *host = a->q->host;
   if (!j) return code;
-  if (job_is_over(j)) return is_over(a, j);
   struct buf by = BUF_INIT;
   put_who(&by, a);
   size_t n = job_confirm_dead(j, host);
@@ -376,9 +362,8 @@ static struct member *member_of_rank(const struct job *j, int64_t rank) {
 
 static int do_kill_worker(struct ask *a) {
   int code = 0;
-  struct job *j = find_job(a, &code);
+  struct job *j = find_live_job(a, &code);
   if (!j) return code;
-  if (job_is_over(j)) return is_over(a, j);
   bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
   struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
   if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD)) {
@@ -435,43 +420,34 @@ static int do_kill_worker(struct ask *a) {
 
 /* drain. ----------------------------------------------------------------------------------------------------------- */
 
-/* A job of the asker that is not over has nodes there. */
-static bool has_job_on(const struct ask *a, const char *host) {
-  for (size_t i = 0; i < a->c->jobs.n_all; i++) {
-    const struct job *j = a->c->jobs.all[i];
-    if (!job_is_over(j) && control_may(a->c, a->uid, j) && is_on(j, host)) return true;
+/* A job of the asker that is not over has nodes on the host. */
+static bool is_drained_for(const struct ask *a, const struct job *j) {
+  return !job_is_over(j) && control_may(a->c, a->uid, j) && is_on(j, a->q->host);
+}
+
+/* 0: the host may be drained. */
+static int check_drain(struct ask *a) {
+  const struct jobs *jobs = &a->c->jobs;
+  bool found = a->all && a->q->force;
+  for (size_t i = 0; i < jobs->n_all && !found; i++) found = is_drained_for(a, jobs->all[i]);
+  if (!a->q->host[0] || !found) return no_such_host(a);
+  if (!a->all && jobs_drains_of(jobs, a->uid) >= JOB_DRAINS_USER_MAX) {
+    buf_printf(&a->text, "you and your jobs have drained %d hosts, the limit of one user\n", JOB_DRAINS_USER_MAX);
+    return EXIT_CODE_REFUSED;
   }
-  return false;
-}
-
-static int may_drain(struct ask *a) {
-  const char *host = a->q->host;
-  if (!has_job_on(a, host) && !(a->all && a->q->force)) return no_such_host(a);
-  if (a->all || jobs_drains_of(&a->c->jobs, a->uid) < JOB_DRAINS_USER_MAX) return 0;
-  buf_printf(&a->text, "you and your jobs have drained %d hosts, the limit of one user\n", JOB_DRAINS_USER_MAX);
-  return EXIT_CODE_REFUSED;
-}
-
-static int refuse_needed(struct ask *a) {
-  for (size_t i = 0; i < a->c->jobs.n_all && !a->q->force; i++) {
-    const struct job *j = a->c->jobs.all[i];
-    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host) || job_drain_of(j, a->q->host))
-      continue;
-    if ((j->state != JOB_FORMING || j->n_available >= (size_t)j->settings.min_nodes) &&
-        !job_could_go_on_without(j, a->q->host)) {
-      const struct settings *s = &j->settings;
-      size_t others = job_nodes_without(j, a->q->host);
-      put_job(&a->text, j);
-      buf_puts(&a->text, " cannot go on without ");
-      status_put_name(&a->text, a->q->host);
-      buf_printf(&a->text,
-                 ": it needs %lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it "
-                 "anyway\n",
-                 (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes,
-                 (long long)s->max_nodes, others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
-                 j->state == JOB_RECOVERING ? " since the daemon came back" : "");
-      return EXIT_CODE_REFUSED;
-    }
+  for (size_t i = 0; i < jobs->n_all && !a->q->force; i++) {
+    const struct job *j = jobs->all[i];
+    const struct settings *s = &j->settings;
+    if (!is_drained_for(a, j) || job_drain_of(j, a->q->host) || job_could_go_on_without(j, a->q->host)) continue;
+    if (j->state == JOB_FORMING && j->n_available < (size_t)s->min_nodes) continue;
+    size_t others = job_nodes_without(j, a->q->host);
+    put_job(&a->text, j);
+    put_named(&a->text, " cannot go on without ", a->q->host, ": it needs ");
+    buf_printf(&a->text, "%lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it anyway\n",
+               (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes, (long long)s->max_nodes,
+               others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
+               j->state == JOB_RECOVERING ? " since the daemon came back" : "");
+    return EXIT_CODE_REFUSED;
   }
   return 0;
 }
@@ -479,23 +455,19 @@ static int refuse_needed(struct ask *a) {
 static int do_drain(struct ask *a) {
   const char *host = a->q->host;
   struct buf by = BUF_INIT;
-  int code = host[0] ? may_drain(a) : no_such_host(a);
-  if (!code) code = refuse_needed(a);
+  int code = check_drain(a);
   if (code) return code;
   put_who(&by, a);
   struct drain d = {.host = (char *)(uintptr_t)host,
                     .uid = a->all ? -1 : a->uid,
                     .wall_ms = a->c->jobs.wall_ms,
                     .force = a->q->force};
-  buf_puts(&a->text, "host ");
-  status_put_name(&a->text, host);
-  buf_puts(&a->text, " is drained: its agents stay connected, and join no round until `rdzvctl undrain ");
-  status_put_name(&a->text, host);
-  buf_puts(&a->text, a->all ? "`\n" : "`; this holds for your jobs\n");
+  put_named(&a->text, "host ", host, " is drained: its agents stay connected, and join no round until ");
+  put_named(&a->text, "`rdzvctl undrain ", host, a->all ? "`\n" : "`; this holds for your jobs\n");
   json_t *jobs = json_array();
   for (size_t i = 0; i < a->c->jobs.n_all; i++) {
     const struct job *j = a->c->jobs.all[i];
-    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host)) continue;
+    if (!is_drained_for(a, j)) continue;
     /* One line about what follows for a job with nodes there. */
     bool runs = job_round_goes_on(j);
     size_t others = job_nodes_without(j, host);
@@ -560,21 +532,17 @@ static int do_undrain(struct ask *a) {
       for (d = e->value; d && !seen; d = d->next) seen = may_lift(a, d);
       if (seen) add_name(&names, e->key);
     }
-    buf_puts(&a->text, "host ");
-    status_put_name(&a->text, host);
-    buf_puts(&a->text, " is not drained");
+    put_named(&a->text, "host ", host, " is not drained");
     end_with_names(&a->text, &names, "drained hosts are", "no host is drained");
     return FAILED;
   }
-  bool lifted = lift(a) > 0;
-  buf_puts(&a->text, "host ");
-  status_put_name(&a->text, host);
-  if (!lifted) {
-    buf_puts(&a->text, " was not drained by you: only root or the daemon's user may undrain it\n");
+  if (!lift(a)) {
+    put_named(&a->text, "host ", host, " was not drained by you: only root or the daemon's user may undrain it\n");
     return EXIT_CODE_REFUSED;
   }
   jobs_log(&a->c->jobs, LOG_INFO, "host %s is undrained", host);
-  buf_puts(&a->text, " is undrained: its nodes are newcomers, for the next round or when the job grows\n");
+  put_named(&a->text, "host ", host,
+            " is undrained: its nodes are newcomers, for the next round or when the job grows\n");
   a->more = json_pack("{s:s}", "host", host);
   return 0;
 }
@@ -636,9 +604,7 @@ static const struct {
 };
 
 static int unknown_verb(struct ask *a) {
-  buf_puts(&a->text, "this daemon does not know the verb ");
-  status_put_name(&a->text, a->q->verb);
-  buf_puts(&a->text, "; it knows ");
+  put_named(&a->text, "this daemon does not know the verb ", a->q->verb, "; it knows ");
   for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
     buf_printf(&a->text, "%s%s", i ? ", " : "", verbs[i].name);
   buf_putc(&a->text, '\n');
@@ -656,11 +622,14 @@ static void wrap_in_json(struct ask *a, int code) {
 }
 
 void core_control(struct core *c, const struct core_event *ev) {
+  /* The control socket is on the daemon's host. Of another machine the connection shows the address. */
+  struct ipaddr peer = ipaddr_parse(ev->peer_addr), us = ipaddr_parse(ev->local_addr);
+  bool here = ev->local || ipaddr_is_loopback(&peer) || ipaddr_compare(&peer, &us) == 0;
   struct ask a = {.c = c,
                   .q = &ev->msg->control,
                   .store = ev->store,
                   .uid = ev->uid,
-                  .from = place_of_asker(c, ev),
+                  .from = here ? c->jobs.daemon.host : ev->peer_addr,
                   .reached = ev->local_addr,
                   .local = ev->local,
                   .all = control_may(c, ev->uid, NULL)};
@@ -693,7 +662,6 @@ struct core_status {
   char *job;
   struct core_store_facts store;
   struct account *pace; /* NULL: it has no limits */
-  bool begun;
 };
 
 struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner,
@@ -728,8 +696,7 @@ enum core_status_piece core_status_more(struct core_status *s, struct core *c, u
   struct ask a = {.c = c};
   c->jobs.now_ms = now_ms;
   c->jobs.wall_ms = wall_ms;
-  if (!s->begun && s->pace && !may_ask_now(&a, s->pace)) return refuse_status(&a, EXIT_CODE_REFUSED, out);
-  s->begun = true;
+  if (!s->walk.begun && s->pace && !may_ask_now(&a, s->pace)) return refuse_status(&a, EXIT_CODE_REFUSED, out);
   if (status_more(&s->walk, c, budget, out)) return CORE_STATUS_MORE;
   if (s->pace) s->pace->answers_ms += 1 + out->len / CORE_ANSWER_BYTES_MS;
   return out->len > STATUS_MAX ? refuse_status(&a, too_long(&a), out) : CORE_STATUS_WHOLE;

@@ -56,17 +56,6 @@ static void on_heartbeat(struct core *c, struct member *m, const struct core_eve
   job_seal_if_ready(j, ev->now_ms);
 }
 
-static void on_minted(struct core *c, struct member *m, const struct core_event *ev) {
-  if (minted_is_sound(ev->msg)) {
-    job_ids_minted(m->job, m, ev->msg, ev->now_ms);
-    return;
-  }
-  jobs_log(&c->jobs, LOG_WARN, "job %s: node %s sent %zu bytes for %lld NCCL ids from number %lld on; closing",
-           m->job->log_name, m->host, ev->msg->raw_len, (long long)ev->msg->minted.count,
-           (long long)ev->msg->minted.first);
-  core_hang_up(c, ev->conn);
-}
-
 static void on_member_msg(struct core *c, struct member *m, const struct core_event *ev) {
   struct job_event je = {.now_ms = ev->now_ms, .at_ms = ev->now_ms, .member = m};
   member_heard(m, ev->now_ms);
@@ -80,7 +69,16 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     break;
   }
   case MSG_PROGRESS: member_note_progress(m, &ev->msg->progress, ev->now_ms); break;
-  case MSG_MINTED: on_minted(c, m, ev); break;
+  case MSG_MINTED:
+    if (minted_is_sound(ev->msg)) {
+      job_ids_minted(m->job, m, ev->msg, ev->now_ms);
+      break;
+    }
+    jobs_log(&c->jobs, LOG_WARN, "job %s: node %s sent %zu bytes for %lld NCCL ids from number %lld on; closing",
+             m->job->log_name, m->host, ev->msg->raw_len, (long long)ev->msg->minted.count,
+             (long long)ev->msg->minted.first);
+    core_hang_up(c, ev->conn);
+    break;
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
   case MSG_FOUND_OWNERS: job_found_owners(m->job, m, &ev->msg->found_owners); break;
   case MSG_EVIDENCE: job_take_evidence(m->job, m, &ev->msg->evidence); break;
@@ -128,12 +126,6 @@ static void on_msg(struct core *c, const struct core_event *ev) {
 }
 
 /* The rest. -------------------------------------------------------------------------------------------------------- */
-
-/* An address that no listed host has means something to the jobs of a private daemon alone: many users share others. */
-static void on_turned_away(struct core *c, const struct core_event *ev) {
-  if (!ev->host[0] && !c->jobs.daemon.owned) return;
-  for (size_t i = 0; i < c->jobs.n_all; i++) job_note_turned_away(c->jobs.all[i], ev->host, ev->peer_addr, ev->now_ms);
-}
 
 /* A job that may have missing hosts, and how far its list was read. */
 struct waiting_job {
@@ -207,13 +199,6 @@ void core_hang_up(struct core *c, uint64_t conn) {
     jobs_close(&c->jobs, conn);
 }
 
-/* The account of the peer that causes this step, held; NULL: it has none, or one without limits. */
-static struct account *open_payer(struct core *c, const struct core_event *ev, const struct member *m) {
-  if (!m) return ev->kind == CORE_MSG ? core_open_account(c, ev) : NULL;
-  if (m->account) m->account->n_held++;
-  return m->account;
-}
-
 void core_step(struct core *c, const struct core_event *ev, struct job_effects *fx) {
   c->jobs.fx = fx;
   c->jobs.now_ms = c->jobs.accounts.now_ms = ev->now_ms;
@@ -221,7 +206,9 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
   c->ev = ev->kind == CORE_MSG ? ev : NULL;
   struct member *m = ev->kind == CORE_MSG || ev->kind == CORE_CLOSED ? jobs_member_of(&c->jobs, ev->conn) : NULL;
   size_t first = fx->n;
-  struct account *payer = open_payer(c, ev, m);
+  /* The account of the peer that causes this step, held; NULL: it has none, or one without limits. */
+  struct account *payer = m ? m->account : ev->kind == CORE_MSG ? core_open_account(c, ev) : NULL;
+  if (m && payer) payer->n_held++;
   c->jobs.payer = payer;
   switch (ev->kind) {
   case CORE_MSG: on_msg(c, ev); break;
@@ -260,7 +247,11 @@ void core_step(struct core *c, const struct core_event *ev, struct job_effects *
         job_claimed(c->jobs.all[i], ev->claimed, ev->claim_text ? ev->claim_text : "", ev->now_ms);
       }
     break;
-  case CORE_TURNED_AWAY: on_turned_away(c, ev); break;
+  case CORE_TURNED_AWAY:
+    /* An address that no listed host has means something to the jobs of a private daemon alone: many users share others. */
+    for (size_t i = 0; (ev->host[0] || c->jobs.daemon.owned) && i < c->jobs.n_all; i++)
+      job_note_turned_away(c->jobs.all[i], ev->host, ev->peer_addr, ev->now_ms);
+    break;
   }
   jobs_forget_marked(&c->jobs);
   for (size_t i = first; i < fx->n; i++)
@@ -330,7 +321,8 @@ struct core *core_create(const struct core_config *config) {
   c->jobs.events = config->events;
   map_init(&c->talks, config->seed ^ 0x94d049bb133111eb);
   rations_init(&c->rations, config->seed ^ 0xa0761d6478bd642f);
-  moved_init(&c->moved, config->seed ^ 0xd6e8feb86659fd93);
+  map_init(&c->moved.by_id, config->seed ^ 0xd6e8feb86659fd93);
+  c->moved.next_ms = UINT64_MAX;
   return c;
 }
 

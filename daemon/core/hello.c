@@ -87,22 +87,6 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
   buf_finish(&text);
 }
 
-static void send_welcome(struct core *c, const struct job *j, struct member *m) {
-  struct msg msg;
-  msg_init(&msg, MSG_WELCOME);
-  msg.welcome.version = PROTO_VERSION;
-  msg.welcome.incarnation = j->incarnation;
-  msg.welcome.round = j->round;
-  msg.welcome.state = j->state;
-  msg.welcome.peer_addr = m->peer_addr;
-  msg.welcome.fence = member_tell_fence(m);
-  msg.welcome.daemon = c->jobs.daemon.id;
-  msg.welcome.term = j->term;
-  msg.welcome.age_ms = (int64_t)job_age_ms(j, c->jobs.now_ms);
-  msg.welcome.succeeded = job_can_be_succeeded(j);
-  jobs_send(&c->jobs, m->conn, &msg);
-}
-
 static long long addresses(const struct settings *s) {
   return s->daemons > 1 ? s->daemons : 1;
 }
@@ -127,6 +111,15 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(exclude_after, "--exclude-after", "")
   CHECK(repeat_limit, "--repeat-limit", "")
 #undef CHECK
+#define CHECK(field, option)                                                                                           \
+  if (a->field != b->field) {                                                                                          \
+    buf_printf(out, "%s is %s %s and %s in the job", option, field##_name(a->field), where, field##_name(b->field));   \
+    return true;                                                                                                       \
+  }
+  CHECK(nccl_ids, "--nccl-ids")
+  CHECK(scale_up, "--scale-up")
+  CHECK(after_finish, "--after-finish")
+#undef CHECK
   if (addresses(a) != addresses(b)) {
     buf_printf(out, "--endpoint has %lld address%s %s and %lld in the job", addresses(a), addresses(a) == 1 ? "" : "es",
                where, addresses(b));
@@ -135,21 +128,6 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   if (a->claims != b->claims) {
     buf_printf(out, a->claims ? "--claim is given %s and not in the job" : "--claim is not given %s and is in the job",
                where);
-    return true;
-  }
-  if (a->nccl_ids != b->nccl_ids) {
-    buf_printf(out, "--nccl-ids is %s %s and %s in the job", nccl_ids_name(a->nccl_ids), where,
-               nccl_ids_name(b->nccl_ids));
-    return true;
-  }
-  if (a->scale_up != b->scale_up) {
-    buf_printf(out, "--scale-up is %s %s and %s in the job", scale_up_name(a->scale_up), where,
-               scale_up_name(b->scale_up));
-    return true;
-  }
-  if (a->after_finish != b->after_finish) {
-    buf_printf(out, "--after-finish is %s %s and %s in the job", after_finish_name(a->after_finish), where,
-               after_finish_name(b->after_finish));
     return true;
   }
   return false;
@@ -511,7 +489,19 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   member_note_vote(m, h, again, ev->now_ms);
   job_drop_holds_before_boot(j, m);
   m->wants_events = h->wants_events;
-  send_welcome(c, j, m);
+  struct msg welcome;
+  msg_init(&welcome, MSG_WELCOME);
+  welcome.welcome.version = PROTO_VERSION;
+  welcome.welcome.incarnation = j->incarnation;
+  welcome.welcome.round = j->round;
+  welcome.welcome.state = j->state;
+  welcome.welcome.peer_addr = m->peer_addr;
+  welcome.welcome.fence = member_tell_fence(m);
+  welcome.welcome.daemon = c->jobs.daemon.id;
+  welcome.welcome.term = j->term;
+  welcome.welcome.age_ms = (int64_t)job_age_ms(j, c->jobs.now_ms);
+  welcome.welcome.succeeded = job_can_be_succeeded(j);
+  jobs_send(&c->jobs, m->conn, &welcome);
   job_announce_hello(j, m, m->joined_no != joined_no);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {

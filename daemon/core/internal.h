@@ -6,10 +6,49 @@
 
 #include "common/rations.h"
 #include "daemon/core/core.h"
-#include "daemon/core/logs.h"
-#include "daemon/core/moved.h"
 #include "daemon/job/job.h"
 #include "daemon/job/in_charge.h"
+
+/* logs.c: a question for a node's recent lines waits here until its agent has answered. */
+enum {
+  CORE_LOGS_MAX = 256,          /* questions that wait */
+  CORE_LOGS_USER_MAX = 16,      /* of one user, */
+  CORE_LOGS_ANSWER_MS = 3000,   /* for so long, beyond the time that the agent may wait for a line */
+  CORE_LOGS_FOLLOWED_MS = 1500, /* a daemon whose work is done stays so long for who follows */
+};
+
+struct logs_question;
+
+struct logs {
+  struct logs_question *first; /* the newest first */
+  size_t n;
+  int64_t serial;       /* of the last one */
+  uint64_t followed_ms; /* until then somebody may ask for the last lines; 0: nobody */
+};
+
+/* moved.c: jobs that are with another daemon, as node rank 0 of each one says in FORWARD. */
+enum {
+  MOVED_KEEP_MS = 15000, /* since the last FORWARD, which comes every 5 s */
+  MOVED_MAX = 4096,      /* of all users; of one: ACCOUNT_MOVED_MAX */
+};
+
+struct moved_job {
+  struct moved_job *next;  /* of the same id */
+  struct account *account; /* NULL: without limits */
+  int64_t uid;             /* as of a job */
+  bool own_key;
+  char id[JOB_ID_MAX + 1], incarnation[INCARNATION_MAX + 1], origin[INCARNATION_MAX + 1];
+  int64_t round, term;
+  char daemon[DAEMON_ID_MAX + 1], host[HOST_MAX + 1], addr[ADDR_MAX + 1];
+  int64_t port;
+  uint64_t until_ms;
+};
+
+struct moved_jobs {
+  struct map by_id; /* id -> the first struct moved_job of it */
+  size_t n;
+  uint64_t next_ms; /* none expires before; UINT64_MAX: there is none */
+};
 
 enum { CORE_SHUT_MAX = 256 };
 
@@ -59,6 +98,29 @@ void core_forget_talk(struct core *c, uint64_t conn);
 /* A line about something that the peer of this step did, unless its account has had too many. */
 void core_log_peer(struct core *c, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void core_shut(struct core *c, uint64_t conn); /* what it sends from now on is ignored */
+
+/* logs.c */
+void logs_finish(struct logs *logs);
+/* CONTROL's "logs" about job j. False: the answer comes later. True: it is *code with the sentence *text, or with code 0
+ * that the question is to be asked again after *pause_ms. */
+bool core_ask_logs(struct core *c, struct job *j, struct buf *text, int *code, int64_t *pause_ms);
+/* LOG. False: nobody waits for it. */
+bool core_answer_logs(struct core *c, const struct core_event *ev);
+void core_logs_closed(struct core *c, uint64_t conn); /* of the asker, or of the agent */
+void core_expire_logs(struct core *c);
+uint64_t logs_deadline(const struct logs *logs);
+
+/* moved.c */
+void moved_finish(struct core *c);
+/* FORWARD. The connection is closed, behind MOVED if an older run of the job goes on elsewhere. */
+void core_forward(struct core *c, const struct core_event *ev);
+/* HELLO. True: its job is elsewhere, and MOVED was sent. */
+bool core_sent_on(struct core *c, const struct core_event *ev);
+/* This daemon is in charge of that job again, and keeps its nodes. */
+bool moved_is_over(const struct core *c, const struct moved_job *m);
+void moved_expire(struct core *c, uint64_t now_ms);
+/* "gpu2 (10.0.0.2:29400)", for people. */
+void moved_put_place(const struct moved_job *m, struct buf *out);
 
 /* control.c */
 void core_control(struct core *c, const struct core_event *ev);

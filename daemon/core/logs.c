@@ -11,8 +11,6 @@
  * A LOG that answers a question does not count as a message of its node: another's curiosity must not close the
  * node's connection. What a user gets counts as that user's answers (control.c). */
 
-#include "daemon/core/logs.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The metrics of the daemon, for Prometheus.
  *
- * A piece ends when its budget is used, wherever that is: between two jobs, between two nodes of one job, between two
- * lines. A place in a table that may change is not an index but a number that only grows: a job's serial, a node's
- * joined_no. The tables are sorted by them, so the walk finds its place again. A job that is gone in the middle of its
- * nodes is left out. A row holds copies, so text is made of rows although their jobs may be gone.
+ * A piece ends when its budget is used, wherever that is: between two jobs, between two lines. The place in the table of
+ * jobs, which may change, is the serial of the last one. The table is sorted by it, so the walk finds its place again. A
+ * row holds copies, so text is made of rows although their jobs may be gone.
  *
  * A counter never goes back, because Prometheus would count all of it again. One value does go back: productive time
  * becomes lost when a later round does the work again. So this counter stands still until it is made up for, and
@@ -29,9 +28,6 @@ enum metric { METRIC_LIST(M) METRIC_COUNT };
 #undef M
 enum { OF_JOBS = METRIC_RECOVERY }; /* the metrics before are of one job each */
 
-#define N(NAME, word, meaning) NODE_##NAME,
-enum node_state { NODE_STATE_LIST(N) NODE_STATE_COUNT };
-#undef N
 #define N(NAME, word, meaning) word,
 static const char *const node_states[] = {NODE_STATE_LIST(N)};
 #undef N
@@ -63,9 +59,7 @@ struct metrics_walk {
   size_t left; /* of the budget */
   /* The rows. */
   struct row *first, *last;
-  uint64_t job;  /* the serial of the last job that was begun */
-  uint64_t node; /* the number of the last one of its nodes that was looked at */
-  struct row *open;
+  uint64_t job; /* the serial of the last job that was looked at */
   /* The text. */
   bool rows_done;
   int metric;
@@ -98,12 +92,11 @@ static void put_value(struct buf *out, const char *s) {
   }
 }
 
-static void free_row(struct row *r) {
-  if (r) free(r->labels);
-  free(r);
+const char *node_state_name(enum node_state s) {
+  return s < NODE_STATE_COUNT ? node_states[s] : "?";
 }
 
-static enum node_state state_of(const struct job *j, const struct member *m) {
+enum node_state node_state(const struct job *j, const struct member *m) {
   if (j->state == JOB_ENDING) return m->end_acked || m->gone ? NODE_STATE_COUNT : NODE_ENDING;
   if (!m->conn) return m->gone ? NODE_FINISHED : NODE_AWAY;
   switch (m->state) {
@@ -122,9 +115,13 @@ static enum node_state state_of(const struct job *j, const struct member *m) {
   return NODE_STATE_COUNT;
 }
 
-/* All that is not of a node, when the last node was looked at. */
-static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
-  struct row *r = w->open;
+static struct row *make_row(struct job *j, uint64_t now_ms) {
+  struct row *r = xcalloc(1, sizeof *r);
+  struct buf labels = BUF_INIT;
+  buf_puts(&labels, "job=\"");
+  put_value(&labels, j->id);
+  buf_printf(&labels, "\",uid=\"%lld\"", (long long)j->uid);
+  r->labels = buf_steal(&labels);
   memcpy(r->incarnation, j->incarnation, sizeof r->incarnation);
   r->min_nodes = j->settings.min_nodes;
   r->max_nodes = j->settings.max_nodes;
@@ -132,6 +129,10 @@ static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
   r->state = j->state;
   r->round = j->round;
   r->restarts = (int64_t)job_restarts(j);
+  for (size_t i = 0; j->state != JOB_ENDED && i < j->n_members; i++) {
+    enum node_state state = node_state(j, j->members[i]);
+    if (state != NODE_STATE_COUNT) r->nodes[state]++;
+  }
   r->nodes[NODE_MISSING] = job_missing_nodes(j);
   for (int i = 0; i < CAUSE_COUNT; i++) r->failures[i] = (int64_t)job_failures(j, (enum cause)i);
   /* The buckets, none of which goes back. */
@@ -146,54 +147,24 @@ static void close_row(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
     r->progress = (struct job_progress){.step = -1, .left_ms = -1, .judgement = JUDGEMENT_COUNT};
   else
     job_progress(j, now_ms, &r->progress);
-  if (w->last)
-    w->last->next = r;
-  else
-    w->first = r;
-  w->last = r;
-  w->open = NULL;
-}
-
-/* The job of the open row; NULL: it is gone. */
-static struct job *find_open(struct metrics_walk *w, const struct jobs *jobs) {
-  size_t i = jobs_find_behind(jobs, w->job - 1);
-  if (w->open && i < jobs->n_all && jobs->all[i]->serial == w->job) return jobs->all[i];
-  free_row(w->open);
-  w->open = NULL;
-  return NULL;
-}
-
-static void add_nodes(struct metrics_walk *w, struct job *j, uint64_t now_ms) {
-  size_t n = j->state == JOB_ENDED ? 0 : j->n_members;
-  for (size_t i = job_find_behind(j, w->node); i < n; i++) {
-    if (!spend(w, 1)) return;
-    w->node = j->members[i]->joined_no;
-    enum node_state state = state_of(j, j->members[i]);
-    if (state != NODE_STATE_COUNT) w->open->nodes[state]++;
-  }
-  close_row(w, j, now_ms);
+  return r;
 }
 
 static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
   const struct jobs *jobs = &c->jobs;
-  struct job *j = w->job ? find_open(w, jobs) : NULL;
-  if (j) add_nodes(w, j, now_ms);
-  for (size_t i = jobs_find_behind(jobs, w->job); i < jobs->n_all && !w->open; i++) {
-    if (!spend(w, 2 * METRICS_LINE_COST)) return;
-    j = jobs->all[i];
+  for (size_t i = jobs_find_behind(jobs, w->job); i < jobs->n_all; i++) {
+    struct job *j = jobs->all[i];
+    if (!spend(w, 2 * METRICS_LINE_COST + j->n_members)) return;
     w->job = j->serial;
-    w->node = 0;
-    if (!control_may(c, w->uid, j) || jobs_find(&c->jobs, j->uid, j->id) != j) continue;
-    struct row *r = xcalloc(1, sizeof *r);
-    struct buf labels = BUF_INIT;
-    buf_puts(&labels, "job=\"");
-    put_value(&labels, j->id);
-    buf_printf(&labels, "\",uid=\"%lld\"", (long long)j->uid);
-    r->labels = buf_steal(&labels);
-    w->open = r;
-    add_nodes(w, j, now_ms);
+    if (!control_may(c, w->uid, j) || jobs_find(jobs, j->uid, j->id) != j) continue;
+    struct row *r = make_row(j, now_ms);
+    if (w->last)
+      w->last->next = r;
+    else
+      w->first = r;
+    w->last = r;
   }
-  w->rows_done = !w->open;
+  w->rows_done = true;
 }
 
 /* Text. ------------------------------------------------------------------------------------------------------------ */
@@ -237,8 +208,8 @@ static void put_each(struct metrics_walk *w, struct buf *out, const struct row *
   }
 }
 
-static const char *name_node_state(int i) {
-  return node_states[i];
+static const char *name_of_state(int i) {
+  return node_state_name((enum node_state)i);
 }
 
 static const char *name_cause(int i) {
@@ -263,7 +234,7 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
     buf_puts(out, "1\n");
     break;
   case METRIC_ROUND: put_one(w, out, r, r->round); break;
-  case METRIC_NODES: put_each(w, out, r, "state", r->nodes, NODE_STATE_COUNT, name_node_state); break;
+  case METRIC_NODES: put_each(w, out, r, "state", r->nodes, NODE_STATE_COUNT, name_of_state); break;
   case METRIC_FAILURES: put_each(w, out, r, "cause", r->failures, CAUSE_COUNT, name_cause); break;
   case METRIC_RESTARTS: put_one(w, out, r, r->restarts); break;
   case METRIC_JOB_SECONDS:
@@ -331,10 +302,10 @@ struct metrics_walk *metrics_begin(int64_t uid, const struct process_facts *proc
 
 void metrics_end(struct metrics_walk *w) {
   if (!w) return;
-  free_row(w->open);
   for (struct row *r = w->first, *next; r; r = next) {
     next = r->next;
-    free_row(r);
+    free(r->labels);
+    free(r);
   }
   free(w);
 }

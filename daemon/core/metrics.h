@@ -16,6 +16,8 @@
 #include "common/buf.h"
 
 struct core;
+struct job;
+struct member;
 struct metrics_walk;
 
 /* M(NAME, name, type, labels, meaning). deploy/guide/monitoring.md has the same as a table. Metrics of one job have the
@@ -60,6 +62,13 @@ struct metrics_walk;
   N(FINISHED, "finished", "its workers are done")                                                                      \
   N(AWAY, "away", "its connection is gone, and its time to come back has not passed")                                  \
   N(ENDING, "ending", "the job has ended, and the node has not acknowledged it")
+
+#define N(NAME, word, meaning) NODE_##NAME,
+enum node_state { NODE_STATE_LIST(N) NODE_STATE_COUNT };
+#undef N
+const char *node_state_name(enum node_state s); /* "?": of COUNT */
+/* COUNT: it is not counted any more. */
+enum node_state node_state(const struct job *j, const struct member *m);
 
 /* What the driver knows of the daemon's process; below 0: unknown. */
 struct process_facts {

@@ -18,8 +18,6 @@
  *
  * The state file has none of this: 5 s after a restart the next FORWARD comes. */
 
-#include "daemon/core/moved.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +26,6 @@
 #include "daemon/core/internal.h"
 
 /* The entries. ----------------------------------------------------------------------------------------------------- */
-
-void moved_init(struct moved_jobs *all, uint64_t seed) {
-  map_init(&all->by_id, seed);
-  all->next_ms = UINT64_MAX;
-}
 
 /* Takes m out of the list that begins at `first`, and returns the new first one. */
 static struct moved_job *without(struct moved_job *first, struct moved_job *m) {

@@ -108,20 +108,6 @@ void core_forget_talk(struct core *c, uint64_t conn) {
   if (conn) free(map_remove_n(&c->talks, &conn, sizeof conn));
 }
 
-static struct talk *begin_talk(struct core *c, uint64_t conn) {
-  struct talk *t = xcalloc(1, sizeof *t);
-  map_put_n(&c->talks, &conn, sizeof conn, t);
-  return t;
-}
-
-/* Messages of all its connections. */
-static bool account_is_in_pace(struct account *a, uint64_t now_ms) {
-  const uint64_t a_second_ns = 1000000000;
-  uint64_t per_s = CORE_ACCOUNT_TALKS * 1000 / CORE_MSG_EVERY_MS + a->n_members * 1000 / CORE_NODE_MSG_EVERY_MS;
-  uint64_t at_once = per_s * CORE_ACCOUNT_AHEAD_MS / 1000;
-  return is_in_pace(&a->msgs_ns, now_ms * 1000000, a_second_ns / per_s, at_once);
-}
-
 /* The node keeps its place and its lease: each message that is read is a sign of life. Those that are not read yet wait,
  * and slow the node down. The driver has read this one, so it counts, although it came too early. */
 static void slow_down(struct core *c, const struct member *m, struct talk *t, uint64_t *due_ms, int every_ms,
@@ -148,7 +134,7 @@ bool core_may_speak(struct core *c, const struct core_event *ev) {
   struct talk *t = map_get_n(&c->talks, &ev->conn, sizeof ev->conn);
   if (!t && is_shut(c, ev->conn)) return false;
   if (!t && !hello) return true; /* a message that closes the connection, or means nothing before HELLO */
-  if (!t) t = begin_talk(c, ev->conn);
+  if (!t) map_put_n(&c->talks, &ev->conn, sizeof ev->conn, t = xcalloc(1, sizeof *t));
   if (hello && !is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE))
     return refuse_flood(c, ev, CORE_HELLOS_AT_ONCE, "HELLOs", CORE_HELLO_EVERY_MS);
   if (m) {
@@ -156,7 +142,15 @@ bool core_may_speak(struct core *c, const struct core_event *ev) {
      * do: these are slowed down to a node's pace, and the others go on. */
     bool in_pace = is_in_pace(&t->msg_ms, ev->now_ms, CORE_MSG_EVERY_MS, CORE_MSGS_AT_ONCE);
     bool as_a_node = is_in_pace(&t->node_ms, ev->now_ms, CORE_NODE_MSG_EVERY_MS, CORE_NODE_MSGS_AT_ONCE);
-    if (m->account && !account_is_in_pace(m->account, ev->now_ms) && !as_a_node)
+    bool account_in_pace = true;
+    if (m->account) { /* messages of all its connections */
+      const uint64_t a_second_ns = 1000000000;
+      uint64_t per_s =
+          CORE_ACCOUNT_TALKS * 1000 / CORE_MSG_EVERY_MS + m->account->n_members * 1000 / CORE_NODE_MSG_EVERY_MS;
+      uint64_t at_once = per_s * CORE_ACCOUNT_AHEAD_MS / 1000;
+      account_in_pace = is_in_pace(&m->account->msgs_ns, ev->now_ms * 1000000, a_second_ns / per_s, at_once);
+    }
+    if (!account_in_pace && !as_a_node)
       slow_down(c, m, t, &t->node_ms, CORE_NODE_MSG_EVERY_MS, ", and all nodes of its user too many");
     else if (!in_pace)
       slow_down(c, m, t, &t->msg_ms, CORE_MSG_EVERY_MS, "");

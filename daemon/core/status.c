@@ -14,26 +14,21 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "daemon/core/internal.h"
+#include "daemon/core/metrics.h"
 #include "daemon/job/drain.h"
 #include "daemon/job/goodput.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) return m->end_acked ? "knows the end" : "was sent the end";
   if (!m->conn) return m->gone ? "finished, away" : "away";
-  switch (m->state) {
-  case MEMBER_WAITING:
-    if (m->next.drained) return "drained";
-    if (member_flapping_until(m, j->jobs->now_ms)) return "kept waiting";
-    return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
-  case MEMBER_TOLD: return "starting";
-  case MEMBER_STARTED:
-    if (j->state == JOB_CHECKPOINTING) return m->checkpointed ? "checkpointed" : "checkpointing";
-    return j->state == JOB_STOPPING ? "stopping" : "running";
-  case MEMBER_FINISHED: return "finished";
-  case MEMBER_STOPPED: return "stopped";
-  case MEMBER_STATE_COUNT: break;
-  }
-  return "?";
+  if (j->state == JOB_CHECKPOINTING && m->checkpointed) return "checkpointed";
+  enum node_state state = node_state(j, m);
+  return state == NODE_HELD ? "kept waiting" : node_state_name(state);
+}
+
+static void put_json(struct buf *out, json_t *v) {
+  json_print(out, v);
+  json_decref(v);
 }
 
 /* The workers that are behind the others of their node, and the age of the others' progress. */
@@ -121,16 +116,6 @@ static json_t *progress_to_json(const struct job *j, uint64_t now_ms) {
   return v;
 }
 
-static json_t *daemon_to_json(const struct core *c, const struct job *j, uint64_t now_ms) {
-  struct successor next[SUCCESSORS_MAX];
-  json_t *hosts = json_array();
-  size_t n = job_successors(j, next);
-  for (size_t i = 0; i < n; i++) json_array_append_new(hosts, json_string(next[i].host));
-  return json_pack("{s:s,s:I,s:b,s:I,s:o,s:b}", "host", c->jobs.daemon.host, "term", (json_int_t)j->term, "in_charge",
-                   (int)job_in_charge(j, now_ms), "age_ms", (json_int_t)job_age_ms(j, now_ms), "successors", hosts,
-                   "claims", (int)j->settings.claims);
-}
-
 /* The cause is known, and not yet settled: a weightier one may still come. */
 static bool is_ending_round(const struct job *j) {
   return (j->state == JOB_STOPPING || j->state == JOB_CHECKPOINTING) && j->cause.cause != CAUSE_NONE;
@@ -144,7 +129,14 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
                 "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
                 "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
-  json_object_set_new(v, "daemon", daemon_to_json(c, j, now_ms));
+  struct successor next[SUCCESSORS_MAX];
+  json_t *hosts = json_array();
+  size_t n = job_successors(j, next);
+  for (size_t i = 0; i < n; i++) json_array_append_new(hosts, json_string(next[i].host));
+  json_object_set_new(v, "daemon",
+                      json_pack("{s:s,s:I,s:b,s:I,s:o,s:b}", "host", c->jobs.daemon.host, "term", (json_int_t)j->term,
+                                "in_charge", (int)job_in_charge(j, now_ms), "age_ms", (json_int_t)job_age_ms(j, now_ms),
+                                "successors", hosts, "claims", (int)j->settings.claims));
   json_object_set_new(v, "settings", settings_to_json(&j->settings));
   json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
   json_object_set_new(v, "repeats", json_integer(j->last_failure.repeats));
@@ -362,21 +354,6 @@ bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d)
   return d->uid == uid || (d->uid < 0 && !d->incarnation[0]);
 }
 
-static json_t *drain_to_json(const struct core *c, const struct drain *d) {
-  json_t *v = json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
-  const struct job *j = job_of_drain(c, d);
-  if (j) json_object_set_new(v, "job", json_string(j->id));
-  if (d->uid >= 0 && !j) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
-  return v;
-}
-
-/* The common store. ------------------------------------------------------------------------------------------------ */
-
-static void put_json(struct buf *out, json_t *v) {
-  json_print(out, v);
-  json_decref(v);
-}
-
 /* Together. -------------------------------------------------------------------------------------------------------- */
 
 static bool is_meant(const struct status_question *q, const char *id, int64_t uid) {
@@ -446,21 +423,19 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
     else
       buf_printf(out, "no jobs of uid %lld\n", (long long)q->owner);
   }
-  if (whole) {
-    for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
-      for (const struct drain *d = e->value; d; d = d->next)
-        if (status_sees_drain(c, q->uid, d)) {
-          const struct job *j = job_of_drain(c, d);
-          buf_puts(out, "drained: ");
-          put_name(out, d->host, 20);
-          buf_puts(out, "  for ");
-          put_ago(out, &c->jobs, d->wall_ms);
-          buf_printf(out, ", by %s", d->by);
-          if (j) buf_puts(out, ", in job "), put_name(out, control_may(c, q->uid, NULL) ? j->log_name : j->id, 0);
-          if (d->uid >= 0 && !j) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
-          buf_putc(out, '\n');
-        }
-  }
+  for (struct map_entry *e = NULL; whole && (e = map_next(&c->jobs.drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next) {
+      if (!status_sees_drain(c, q->uid, d)) continue;
+      const struct job *j = job_of_drain(c, d);
+      buf_puts(out, "drained: ");
+      put_name(out, d->host, 20);
+      buf_puts(out, "  for ");
+      put_ago(out, &c->jobs, d->wall_ms);
+      buf_printf(out, ", by %s", d->by);
+      if (j) buf_puts(out, ", in job "), put_name(out, all ? j->log_name : j->id, 0);
+      if (d->uid >= 0 && !j) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
+      buf_putc(out, '\n');
+    }
   if (store && (store->connections || store->keys)) {
     buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
     if (store->bytes < 10 * 1024)
@@ -474,11 +449,6 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
   return n;
 }
 
-static void close_job_json(struct status_walk *w, struct buf *out) {
-  w->is_open = false;
-  buf_puts(out, "]}");
-}
-
 static void members_json(struct status_walk *w, const struct job *j, size_t until, struct buf *out) {
   struct pace p = job_pace(j);
   for (size_t i = job_find_behind(j, w->node); i < j->n_members; i++) {
@@ -487,16 +457,8 @@ static void members_json(struct status_walk *w, const struct job *j, size_t unti
     w->node = j->members[i]->joined_no;
     put_json(out, member_to_json(j, j->members[i], &p, j->jobs->now_ms));
   }
-  close_job_json(w, out);
-}
-
-/* The job that is open may be gone. */
-static void go_on_json(struct status_walk *w, const struct jobs *jobs, size_t until, struct buf *out) {
-  size_t i = jobs_find_behind(jobs, w->job - 1);
-  if (i < jobs->n_all && jobs->all[i]->serial == w->job)
-    members_json(w, jobs->all[i], until, out);
-  else
-    close_job_json(w, out);
+  w->is_open = false;
+  buf_puts(out, "]}");
 }
 
 /* Of more jobs it would be most of the answer. */
@@ -512,7 +474,14 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
     buf_puts(out, "{\"jobs\":[");
   }
   w->begun = true;
-  if (w->is_open) go_on_json(w, &c->jobs, until, out);
+  if (w->is_open) { /* its job may be gone */
+    size_t i = jobs_find_behind(&c->jobs, w->job - 1);
+    bool gone = i == c->jobs.n_all || c->jobs.all[i]->serial != w->job;
+    if (gone)
+      w->is_open = false, buf_puts(out, "]}");
+    else
+      members_json(w, c->jobs.all[i], until, out);
+  }
   for (size_t i = jobs_find_behind(&c->jobs, w->job); i < c->jobs.n_all && !w->is_open; i++) {
     if (out->len >= until) return out->len <= STATUS_MAX;
     const struct job *j = c->jobs.all[i];
@@ -530,11 +499,17 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
   if (w->is_open) return out->len <= STATUS_MAX;
   w->n += all_moved_json(c, &w->q, w->n, out);
   buf_puts(out, "],\"drained\":");
-  json_t *list = json_array();
+  json_t *drains = json_array();
   for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
-    for (const struct drain *d = e->value; d; d = d->next)
-      if (status_sees_drain(c, w->q.uid, d)) json_array_append_new(list, drain_to_json(c, d));
-  put_json(out, list);
+    for (const struct drain *d = e->value; d; d = d->next) {
+      if (!status_sees_drain(c, w->q.uid, d)) continue;
+      json_t *v = json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
+      const struct job *j = job_of_drain(c, d);
+      if (j) json_object_set_new(v, "job", json_string(j->id));
+      if (d->uid >= 0 && !j) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
+      json_array_append_new(drains, v);
+    }
+  put_json(out, drains);
   if (w->store) buf_puts(out, ",\"store\":");
   if (w->store)
     put_json(out, json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)w->store->connections, "keys",
@@ -546,47 +521,38 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
 
 /* For the service manager. ----------------------------------------------------------------------------------------- */
 
-struct tally {
-  size_t in_state[JOB_STATE_COUNT], live, nodes;
-  const struct job *last;
-};
-
-static struct tally count_jobs(const struct core *c) {
-  struct tally t = {.live = 0};
-  for (size_t i = 0; i < c->jobs.n_all; i++) {
-    const struct job *j = c->jobs.all[i];
-    if (j->state == JOB_ENDED) continue;
-    t.in_state[j->state]++;
-    t.live++;
-    t.nodes += j->n_connected;
-    t.last = j;
-  }
-  return t;
-}
-
 static void put_count(struct buf *out, size_t n, const char *noun) {
   buf_printf(out, "%zu %s%s", n, noun, n == 1 ? "" : "s");
 }
 
 void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out) {
-  struct tally t = count_jobs(c);
-  if (t.live > 1) {
+  size_t in_state[JOB_STATE_COUNT] = {0}, live = 0, nodes = 0;
+  const struct job *last = NULL;
+  for (size_t i = 0; i < c->jobs.n_all; i++) {
+    const struct job *j = c->jobs.all[i];
+    if (j->state == JOB_ENDED) continue;
+    in_state[j->state]++;
+    live++;
+    nodes += j->n_connected;
+    last = j;
+  }
+  if (live > 1) {
     const char *separator = " (";
-    buf_printf(out, "%zu jobs", t.live);
+    buf_printf(out, "%zu jobs", live);
     for (int s = 0; s < JOB_STATE_COUNT; s++) {
-      if (!t.in_state[s]) continue;
-      buf_printf(out, "%s%zu %s", separator, t.in_state[s], job_state_name((enum job_state)s));
+      if (!in_state[s]) continue;
+      buf_printf(out, "%s%zu %s", separator, in_state[s], job_state_name((enum job_state)s));
       separator = ", ";
     }
     buf_puts(out, "), ");
-    put_count(out, t.nodes, "node");
-  } else if (t.live) {
-    int64_t step = job_steps(t.last).least;
-    buf_printf(out, "1 job: %s, ", job_state_name(t.last->state));
-    if (t.last->round) buf_printf(out, "round %lld, ", (long long)t.last->round);
-    put_count(out, t.last->n_connected, "node");
-    if (t.last->state == JOB_RUNNING) buf_printf(out, ", %lld workers", (long long)t.last->world_size);
-    if (t.last->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
+    put_count(out, nodes, "node");
+  } else if (live) {
+    int64_t step = job_steps(last).least;
+    buf_printf(out, "1 job: %s, ", job_state_name(last->state));
+    if (last->round) buf_printf(out, "round %lld, ", (long long)last->round);
+    put_count(out, last->n_connected, "node");
+    if (last->state == JOB_RUNNING) buf_printf(out, ", %lld workers", (long long)last->world_size);
+    if (last->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
   } else
     buf_puts(out, "no job");
   if (!store || !store->connections) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core: the questions of rdzvctl logs. */
 
-#include "daemon/core/logs.h"
+#include "daemon/core/internal.h"
 
 #include <string.h>
 #include "common/exit_codes.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/exit_codes.h"
-#include "daemon/core/moved.h"
+#include "daemon/core/internal.h"
 #include "tests/rig/core.h"
 #include "tests/rig/unit.h"
 
