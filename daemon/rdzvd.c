@@ -41,7 +41,6 @@
 #include "daemon/rdzvd_options.h"
 #include "daemon/server/claims.h"
 #include "daemon/server/control_socket.h"
-#include "daemon/server/identity.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "daemon/server/state.h"
@@ -158,23 +157,19 @@ static void on_sweep(uv_timer_t *timer) {
   control_socket_sweep();
 }
 
-/* A folder like /tmp may have thousands of names, and an agent waits for its own daemon. So that one sweeps later, if it
- * lives so long. */
-static void sweep_sockets(struct daemon *d) {
-  if (d->options.owner_fd < 0) {
-    control_socket_sweep();
-    return;
-  }
-  uv_timer_init(&d->loop, &d->sweep);
-  uv_timer_start(&d->sweep, on_sweep, SWEEP_AFTER_MS, 0);
-  uv_unref((uv_handle_t *)&d->sweep);
-}
-
 static int open_control(struct daemon *d, struct err *e) {
   const char *asked = d->options.socket;
   struct err local = ERR_INIT;
   int rc = 0;
-  sweep_sockets(d);
+  /* A folder like /tmp may have thousands of names, and an agent waits for its own daemon. So that one sweeps later, if it
+   * lives so long. */
+  if (d->options.owner_fd < 0) {
+    control_socket_sweep();
+  } else {
+    uv_timer_init(&d->loop, &d->sweep);
+    uv_timer_start(&d->sweep, on_sweep, SWEEP_AFTER_MS, 0);
+    uv_unref((uv_handle_t *)&d->sweep);
+  }
   if (asked)
     snprintf(d->control_path, sizeof(d->control_path), "%s", asked);
   else
@@ -262,14 +257,6 @@ static int open_server(struct daemon *d, struct err *e) {
   return rc ? err_wrap(e, "--agent-fd") : 0;
 }
 
-/* Before any agent comes: a place that cannot be used is an error of the operator. */
-static int open_claims(struct daemon *d, struct err *e) {
-  if (!d->options.claim) return 0;
-  int rc = claims_create(&d->loop, d->options.claim, &d->claims, e);
-  if (rc) err_wrap(e, "--claim");
-  return rc == -EINVAL ? EXIT_CODE_USAGE : rc ? EXIT_CODE_SYSTEM : 0;
-}
-
 static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
@@ -278,9 +265,12 @@ static int bring_up(struct daemon *d, struct err *e) {
   bool in_memory = d->state && state_is_in_memory(d->state); /* then no thread is needed */
   if (!in_memory && loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
-  code = open_claims(d, e);
-  if (code != 0) return code;
   const struct rdzvd_options *o = &d->options;
+  if (o->claim) { /* before any agent comes: a place that cannot be used is an error of the operator */
+    int rc = claims_create(&d->loop, o->claim, &d->claims, e);
+    if (rc) err_wrap(e, "--claim");
+    if (rc) return rc == -EINVAL ? EXIT_CODE_USAGE : EXIT_CODE_SYSTEM;
+  }
   d->events = event_sinks_create(&d->loop, &(struct event_sinks_options){.file = o->events,
                                                                          .command = o->on_event,
                                                                          .names = o->on_event_names,
@@ -347,12 +337,6 @@ static int run(struct daemon *d) {
   return code;
 }
 
-/* The agent that owns this daemon reads its lines from a pipe, and adds its own times. */
-static bool is_file(int fd) {
-  struct stat st;
-  return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-}
-
 int rdzvd_main(int argc, char **argv) {
   static struct daemon d = {.control_fd = -1,
                             .options = {.owner_fd = -1, .ready_fd = -1, .agent_fd = -1, .key_fd = -1, .listen_fd = -1}};
@@ -380,7 +364,10 @@ int rdzvd_main(int argc, char **argv) {
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (check_options(&d, rest < argc ? argv[rest] : NULL, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
-  if (o->owner_fd < 0 || is_file(STDERR_FILENO)) log_stamp_lines(getenv("JOURNAL_STREAM"));
+  /* The agent that owns this daemon reads its lines from a pipe, and adds its own times. */
+  struct stat st;
+  bool to_file = fstat(STDERR_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+  if (o->owner_fd < 0 || to_file) log_stamp_lines(getenv("JOURNAL_STREAM"));
   signal(SIGPIPE, SIG_IGN);
   return run(&d);
 }

@@ -221,26 +221,15 @@ static int call(struct call *k, struct err *e) {
   return k->done ? 0 : explain(k, e);
 }
 
-static enum claim_answer claim(struct call *k) {
-  struct err e = ERR_INIT;
-  if (call(k, &e) == 0) return k->answer;
-  buf_clear(k->text);
-  buf_puts(k->text, e.text);
-  return CLAIM_FAILED;
-}
-
-enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *content, uint64_t deadline_ms,
+enum claim_answer etcd_claim(struct etcd *c, bool run, const char *name, const char *content, uint64_t deadline_ms,
                              struct buf *text) {
   struct call k = {.c = c, .content = content, .deadline_ms = deadline_ms, .text = text};
-  etcd_put_create(&k.body, name, content);
-  return claim(&k);
-}
-
-enum claim_answer etcd_claim_run(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms,
-                                 struct buf *text) {
-  struct call k = {.c = c, .content = content, .deadline_ms = deadline_ms, .text = text};
-  etcd_put_run(&k.body, prefix, content);
-  return claim(&k);
+  struct err e = ERR_INIT;
+  (run ? etcd_put_run : etcd_put_create)(&k.body, name, content);
+  if (call(&k, &e) == 0) return k.answer;
+  buf_clear(text);
+  buf_puts(text, e.text);
+  return CLAIM_FAILED;
 }
 
 int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e) {

@@ -4,6 +4,7 @@
 
 /* Claims in an etcd cluster, over HTTP. Every call blocks until its deadline at most. One thread uses one client. */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/claim_place.h"
@@ -24,11 +25,9 @@ int etcd_init(struct err *e);
 struct etcd *etcd_create(const struct claim_place *place); /* which outlives it */
 void etcd_destroy(struct etcd *c);                         /* NULL is fine */
 
-/* As folder_create, folder_claim_run and folder_end, until deadline_ms on the clock of monotonic_ms. */
-enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *content, uint64_t deadline_ms,
+/* As folder_create or (run) folder_claim_run, and folder_end, until deadline_ms on the clock of monotonic_ms. */
+enum claim_answer etcd_claim(struct etcd *c, bool run, const char *name, const char *content, uint64_t deadline_ms,
                              struct buf *text);
-enum claim_answer etcd_claim_run(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms,
-                                 struct buf *text);
 int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e);
 
 #endif

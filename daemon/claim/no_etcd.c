@@ -16,13 +16,8 @@ struct etcd *etcd_create(const struct claim_place *place) {
 
 void etcd_destroy(struct etcd *c) {}
 
-enum claim_answer etcd_claim(struct etcd *c, const char *name, const char *content, uint64_t deadline_ms,
+enum claim_answer etcd_claim(struct etcd *c, bool run, const char *name, const char *content, uint64_t deadline_ms,
                              struct buf *text) {
-  abort();
-}
-
-enum claim_answer etcd_claim_run(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms,
-                                 struct buf *text) {
   abort();
 }
 

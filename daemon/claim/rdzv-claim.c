@@ -72,35 +72,25 @@ static void answer(uint64_t serial, enum claim_answer a, const char *text) {
 
 /* Lanes. ----------------------------------------------------------------------------------------------------------- */
 
-static enum claim_answer end_prefix(struct lane *l, const struct task *t, struct buf *text) {
-  struct err e = ERR_INIT;
-  const struct claim_request *r = &t->request;
-  int rc =
-      folder ? folder_end(folder, r->name, r->content, &e) : etcd_end(l->etcd, r->name, r->content, t->deadline_ms, &e);
-  if (rc) buf_puts(text, e.text);
-  return rc ? CLAIM_FAILED : CLAIM_WON;
-}
-
-static void carry_out(struct lane *l, const struct task *t, bool ended) {
+static void carry_out(struct lane *l, const struct task *t) {
   const struct claim_request *r = &t->request;
   struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
   enum claim_answer a = CLAIM_FAILED;
-  if (ended && !r->ends) return;
-  if (claim_name_check(r->name, r->ends || r->run, &e))
+  if (claim_name_check(r->name, r->ends || r->run, &e)) {
     buf_puts(&text, e.text);
-  else if (monotonic_ms() >= t->deadline_ms)
+  } else if (monotonic_ms() >= t->deadline_ms) {
     buf_puts(&text, "too many claims wait for this place");
-  else if (r->ends)
-    a = end_prefix(l, t, &text);
-  else if (r->run && folder)
-    a = folder_claim_run(folder, r->name, r->content, &text);
-  else if (r->run)
-    a = etcd_claim_run(l->etcd, r->name, r->content, t->deadline_ms, &text);
-  else if (folder)
-    a = folder_create(folder, r->name, r->content, &text);
-  else
-    a = etcd_claim(l->etcd, r->name, r->content, t->deadline_ms, &text);
+  } else if (r->ends) {
+    int rc = folder ? folder_end(folder, r->name, r->content, &e)
+                    : etcd_end(l->etcd, r->name, r->content, t->deadline_ms, &e);
+    if (rc) buf_puts(&text, e.text);
+    a = rc ? CLAIM_FAILED : CLAIM_WON;
+  } else if (folder) {
+    a = (r->run ? folder_claim_run : folder_create)(folder, r->name, r->content, &text);
+  } else {
+    a = etcd_claim(l->etcd, r->run, r->name, r->content, t->deadline_ms, &text);
+  }
   answer(r->serial, a, buf_text(&text));
   buf_finish(&text);
 }
@@ -120,7 +110,7 @@ static void *run_lane(void *arg) {
   struct lane *l = arg;
   bool ended;
   for (struct task *t; (t = take_task(l, &ended));) {
-    carry_out(l, t, ended);
+    if (!ended || t->request.ends) carry_out(l, t);
     claim_request_finish(&t->request);
     free(t);
   }

@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-/* The key that a token of this user belongs to. False: the daemon cannot have given such a one. */
-static bool find_key(const struct key *own, int64_t uid, struct key *out) {
+bool asker_key(const struct key *own, int64_t uid, struct key *out) {
   if (uid == own->uid)
     *out = *own;
   else if (own->uid == KEY_OWN)
@@ -25,7 +24,7 @@ int64_t asker_of_token(const struct asker_config *c, const char *text, size_t le
   char token[KEY_TEXT_MAX + 1];
   int64_t uid = ASKER_NOBODY;
   if (!c->key || len > KEY_TEXT_MAX || key_parse(text, len, &shown, NULL) < 0) return ASKER_NOBODY;
-  if (find_key(c->key, shown.uid, &right)) {
+  if (asker_key(c->key, shown.uid, &right)) {
     key_token(&right, token);
     key_wipe(&right);
     if (key_parse(token, strlen(token), &right, NULL) == 0 && key_equal(&shown, &right))

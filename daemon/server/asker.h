@@ -5,6 +5,7 @@
 /* The user who asks over HTTP. A token belongs to a user, from whatever address it comes. Without one, a process of
  * this machine asks for its own user, as at the control socket. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/endpoint.h"
@@ -27,6 +28,9 @@ struct asker_config {
   void *ctx;
 };
 
+/* The key of a user, from the daemon's own, which may have been made for a user, too. False: this daemon has none for that
+ * user. */
+bool asker_key(const struct key *own, int64_t uid, struct key *out);
 /* The user of a token, which may be any text; ASKER_NOBODY. How long it takes says nothing of how much of it is right.
  */
 int64_t asker_of_token(const struct asker_config *c, const char *text, size_t len);

@@ -109,22 +109,6 @@ static void on_helper_end(void *ctx, const struct helper_end *end) {
   lose_helper(c, &why);
 }
 
-/* Its first answer. */
-static void take_ready(struct claims *c, const struct claim_reply *r) {
-  c->ready = r->answer == CLAIM_WON;
-  if (!c->ready && !c->last_words)
-    c->last_words = xstrdup(r->text);
-  else if (*r->text)
-    log_warn("claim: %s", r->text);
-}
-
-static void take_reply(struct claims *c, const struct claim_reply *r) {
-  if (r->serial == CLAIM_READY_SERIAL) return take_ready(c, r);
-  struct order **at = &c->first;
-  while (*at && (*at)->number != r->serial) at = &(*at)->next;
-  if (*at && !(*at)->failed) finish_order(c, take_order(c, at), r->answer, r->text);
-}
-
 static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
   struct claims *c = ctx;
   struct err e = ERR_INIT;
@@ -132,7 +116,17 @@ static void on_line(void *ctx, enum helper_stream from, const char *line, size_t
   if (len > CLAIM_LINE_MAX) {
     err_set(&e, -EMSGSIZE, "a line has more than %d bytes", CLAIM_LINE_MAX);
   } else if (claim_read_reply(line, len, &r, &e) == 0) {
-    take_reply(c, &r);
+    struct order **at = &c->first;
+    while (*at && (*at)->number != r.serial) at = &(*at)->next;
+    if (r.serial == CLAIM_READY_SERIAL) { /* its first answer */
+      c->ready = r.answer == CLAIM_WON;
+      if (!c->ready && !c->last_words)
+        c->last_words = xstrdup(r.text);
+      else if (*r.text)
+        log_warn("claim: %s", r.text);
+    } else if (*at && !(*at)->failed) {
+      finish_order(c, take_order(c, at), r.answer, r.text);
+    }
     claim_reply_finish(&r);
     return;
   }

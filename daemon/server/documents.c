@@ -84,23 +84,18 @@ static const char *const types[] = {[HTTP_STATUS] = "application/json",
 static bool (*const makers[])(void *source, struct buf *body) = {
     [HTTP_STATUS] = more_status, [HTTP_METRICS] = more_metrics, [HTTP_PAGE] = more_page};
 
-static void describe(const struct documents *all, const struct http_request *r, enum http_resource resource,
-                     int64_t uid, struct http_answer *a) {
+void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
+                    const struct core_store_facts *store, struct http_answer *a, struct answer_document *out) {
   a->type = types[resource];
   if (resource == HTTP_STATUS) {
     const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS,
                              siphash(&all->tags, r->query, r->query_len)};
     a->weak = true;
     snprintf(a->etag, sizeof(a->etag), "%016" PRIx64, siphash(&all->tags, said, sizeof(said)));
+  } else if (resource == HTTP_PAGE) {
+    a->policy = page_policy;
+    snprintf(a->etag, sizeof(a->etag), "%s", page_etag);
   }
-  if (resource != HTTP_PAGE) return;
-  a->policy = page_policy;
-  snprintf(a->etag, sizeof(a->etag), "%s", page_etag);
-}
-
-void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
-                    const struct core_store_facts *store, struct http_answer *a, struct answer_document *out) {
-  describe(all, r, resource, uid, a);
   if (http_has(r, a->etag)) {
     a->status = HTTP_NOT_MODIFIED;
     return;

@@ -164,27 +164,22 @@ static bool is_no_name(struct text_span host) {
   return dots == 3;
 }
 
-/* The password. What cannot be decoded, or is too long, is a token that fits nobody: the browser then asks again. */
-static void take_basic(struct text_span value, struct http_request *r) {
-  size_t len = 0;
-  r->token = "";
-  if (sodium_base642bin((unsigned char *)r->basic, HTTP_BASIC_MAX, value.at, value.len, NULL, &len, NULL,
-                        sodium_base64_VARIANT_ORIGINAL) != 0)
-    return;
-  const char *colon = memchr(r->basic, ':', len);
-  if (!colon) return;
-  r->token = colon + 1;
-  r->token_len = len - (size_t)(r->token - r->basic);
-}
-
-/* Only the schemes Bearer and Basic have a token. */
+/* Only the schemes Bearer and Basic have a token: that of Basic is its password. What cannot be decoded, or is too long,
+ * is a token that fits nobody: the browser then asks again. */
 static void take_token(struct text_span value, struct http_request *r) {
   struct text_span scheme = take_until_blank(&value);
   value = trim(value);
-  if (is_named(scheme, "Basic")) take_basic(value, r);
-  if (!is_named(scheme, "Bearer")) return;
-  r->token = value.at;
-  r->token_len = value.len;
+  if (is_named(scheme, "Bearer")) {
+    r->token = value.at;
+    r->token_len = value.len;
+  } else if (is_named(scheme, "Basic")) {
+    size_t len = 0;
+    int rc = sodium_base642bin((unsigned char *)r->basic, HTTP_BASIC_MAX, value.at, value.len, NULL, &len, NULL,
+                               sodium_base64_VARIANT_ORIGINAL);
+    const char *colon = rc == 0 ? memchr(r->basic, ':', len) : NULL;
+    r->token = colon ? colon + 1 : "";
+    if (colon) r->token_len = len - (size_t)(r->token - r->basic);
+  }
 }
 
 struct fields {
@@ -256,16 +251,12 @@ static enum http_status route_jobs(const struct http_request *r, enum http_asker
   return HTTP_UNAUTHORIZED;
 }
 
-static enum http_resource resource_at(const struct http_request *r) {
-  if (is_path(r, "/")) return HTTP_PAGE;
-  if (is_path(r, "/status")) return HTTP_STATUS;
-  if (is_path(r, "/metrics")) return HTTP_METRICS;
-  return HTTP_SENTENCE;
-}
-
 enum http_status http_route(const struct http_request *r, enum http_asker asker, const char *trouble,
                             enum http_resource *resource, struct buf *text) {
-  *resource = resource_at(r);
+  *resource = is_path(r, "/")          ? HTTP_PAGE
+              : is_path(r, "/status")  ? HTTP_STATUS
+              : is_path(r, "/metrics") ? HTTP_METRICS
+                                       : HTTP_SENTENCE;
   if (*resource != HTTP_SENTENCE) return route_jobs(r, asker, text);
   if (is_path(r, "/healthz")) {
     buf_puts(text, "ok\n");

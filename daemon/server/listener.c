@@ -158,20 +158,17 @@ int listener_adopt(int fd, struct listener *out, struct err *e) {
   return 0;
 }
 
-static bool has_ipv4_wildcard(const struct request *v, size_t n, uint16_t port) {
-  for (size_t i = 0; i < n; i++)
-    if (v[i].address.any.sa_family == AF_INET && v[i].is_wildcard && v[i].endpoint.port == port && port != 0)
-      return true;
-  return false;
-}
-
 int listeners_open(const char *const *specs, size_t n, bool in_haste, struct listener *out, struct err *e) {
   struct request *v = xcalloc(n, sizeof(*v));
   int rc = 0;
   size_t opened = 0;
   for (size_t i = 0; i < n && rc == 0; i++) rc = parse_request(specs[i], &v[i], e);
   for (size_t i = 0; i < n && rc == 0; i++) {
-    rc = open_one(specs[i], &v[i], has_ipv4_wildcard(v, n, v[i].endpoint.port), in_haste, &out[i], e);
+    bool has_ipv4 = false; /* a wildcard of the same port: then that of IPv6 is for IPv6 alone */
+    for (size_t k = 0; k < n; k++)
+      has_ipv4 |= v[k].address.any.sa_family == AF_INET && v[k].is_wildcard && v[k].endpoint.port != 0 &&
+                  v[k].endpoint.port == v[i].endpoint.port;
+    rc = open_one(specs[i], &v[i], has_ipv4, in_haste, &out[i], e);
     if (rc == 0) opened++;
   }
   if (rc < 0)

@@ -21,7 +21,8 @@
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/user.h"
-#include "daemon/server/newcomers.h"
+#include "daemon/server/asker.h"
+#include "daemon/server/waiting_room.h"
 
 struct munge_request {
   struct newcomer waits; /* first; in the queue */
@@ -54,7 +55,7 @@ struct munge_keys {
   uv_loop_t *loop;
   const struct key *own;
   struct slot slot[MUNGE_KEYS_THREADS];
-  struct newcomers queue;
+  struct waiting_room queue;
 };
 
 /* Requests. -------------------------------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static void on_request_closed(uv_handle_t *handle) {
 }
 
 void munge_keys_cancel(struct munge_request *r) {
-  newcomers_leave(&r->keys->queue, &r->waits);
+  room_leave(&r->keys->queue, &r->waits);
   if (r->slot) r->slot->request = NULL;
   uv_close((uv_handle_t *)&r->timer, on_request_closed);
 }
@@ -86,11 +87,7 @@ static int answer_payload(struct order *o, const char *payload, size_t len) {
   char text[MUNGE_PAYLOAD_MAX + 1];
   int rc = munge_request_parse(payload, len, &nonce, &o->e);
   if (rc) return rc;
-  if (o->own.uid == KEY_OWN)
-    key_derive(&o->own, o->uid, &key);
-  else if (o->own.uid == (int64_t)o->uid)
-    key = o->own;
-  else
+  if (!asker_key(&o->own, o->uid, &key))
     return err_set(&o->e, -EACCES, "rdzvd has a key of uid %u only", (unsigned)o->own.uid);
   size_t n = munge_answer_format(&nonce, &key, text);
   key_wipe(&key);
@@ -142,7 +139,7 @@ static bool start(struct slot *s, struct munge_request *r) {
   s->aside = aside_start(s->keys->loop, work, &o, sizeof(o), on_done, s, NULL);
   key_wipe(&o.own);
   if (!s->aside) return false; /* it waits for the next thread that ends, or for its deadline */
-  newcomers_leave(&r->keys->queue, &r->waits);
+  room_leave(&r->keys->queue, &r->waits);
   r->slot = s;
   s->request = r;
   return true;
@@ -151,7 +148,7 @@ static bool start(struct slot *s, struct munge_request *r) {
 /* Gives what waits to threads that are free. */
 static void serve(struct munge_keys *d) {
   for (size_t i = 0; d->queue.count && i < MUNGE_KEYS_THREADS; i++)
-    if (!d->slot[i].aside && !start(&d->slot[i], (struct munge_request *)newcomers_next(&d->queue))) return;
+    if (!d->slot[i].aside && !start(&d->slot[i], (struct munge_request *)room_next(&d->queue))) return;
 }
 
 static void on_deadline(uv_timer_t *timer) {
@@ -172,12 +169,6 @@ static void on_bad(uv_timer_t *timer) {
   answer(timer->data, CHANNEL_MUNGE_REFUSED, why, sizeof(why) - 1);
 }
 
-static void crowd_out(struct munge_keys *d) {
-  struct munge_request *r = (struct munge_request *)newcomers_crowded_out(&d->queue);
-  newcomers_leave(&d->queue, &r->waits);
-  uv_timer_start(&r->timer, on_busy, 0, 0);
-}
-
 struct munge_request *munge_keys_ask(struct munge_keys *d, const char *source, const char *credential, size_t len,
                                      munge_keys_fn fn, void *ctx) {
   struct munge_request *r = xcalloc(1, sizeof(*r));
@@ -188,8 +179,12 @@ struct munge_request *munge_keys_ask(struct munge_keys *d, const char *source, c
   uv_timer_start(&r->timer, bad ? on_bad : on_deadline, bad ? 0 : MUNGE_KEYS_MS, 0);
   if (bad) return r;
   r->credential = xmemdup(credential, len);
-  newcomers_enter(&d->queue, &r->waits, source, uv_now(d->loop));
-  if (d->queue.count > MUNGE_KEYS_QUEUE_MAX) crowd_out(d);
+  room_enter(&d->queue, &r->waits, source, uv_now(d->loop));
+  if (d->queue.count > MUNGE_KEYS_QUEUE_MAX) {
+    struct munge_request *out = (struct munge_request *)room_crowded_out(&d->queue);
+    room_leave(&d->queue, &out->waits);
+    uv_timer_start(&out->timer, on_busy, 0, 0);
+  }
   serve(d);
   return r;
 }
@@ -200,7 +195,7 @@ struct munge_keys *munge_keys_create(uv_loop_t *loop, const struct key *own, uin
   struct munge_keys *d = xcalloc(1, sizeof(*d));
   d->loop = loop;
   d->own = own;
-  newcomers_init(&d->queue, seed);
+  room_init(&d->queue, seed);
   for (size_t i = 0; i < MUNGE_KEYS_THREADS; i++) d->slot[i].keys = d;
   return d;
 }
@@ -209,6 +204,6 @@ void munge_keys_destroy(struct munge_keys *d) {
   if (!d) return;
   for (size_t i = 0; i < MUNGE_KEYS_THREADS; i++)
     if (d->slot[i].aside) aside_leave(d->slot[i].aside);
-  newcomers_finish(&d->queue);
+  room_finish(&d->queue);
   free(d);
 }

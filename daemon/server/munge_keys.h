@@ -31,7 +31,7 @@ struct munge_keys *munge_keys_create(uv_loop_t *loop, const struct key *own, uin
 /* After its last request was answered or cancelled. A thread that hangs is left behind. */
 void munge_keys_destroy(struct munge_keys *d); /* NULL is fine */
 
-/* Calls fn once, never inside this call; the request is gone then. source: as in newcomers.h. credential is copied. */
+/* Calls fn once, never inside this call; the request is gone then. source: as in waiting_room.h. credential is copied. */
 struct munge_request *munge_keys_ask(struct munge_keys *d, const char *source, const char *credential, size_t len,
                                      munge_keys_fn fn, void *ctx);
 /* Before fn: it is not called. */

@@ -23,7 +23,7 @@
  *
  * What a connection makes the daemon do before it has said who it is, it does in turn (peers_turns.c).
  *
- * Unidentified connections wait in two rooms (daemon/server/newcomers.h): strangers, then those that speak our frames.
+ * Unidentified connections wait in two rooms (daemon/server/waiting_room.h): strangers, then those that speak our frames.
  * The order in a room is that of the deadlines. So there is no timer per connection: the server asks for the first
  * deadline and calls peers_expire. A stranger whose last bytes are still on their way out, such as an answer over HTTP,
  * stays until its descriptor is closed, so the limits hold for it too.
@@ -32,7 +32,7 @@
  * own, whose order is that of their deadlines too. Their bytes wait in the kernel, so the peer is slowed down.
  *
  * A newcomer is never refused for the sake of connections that have said nothing: at a limit, the one gives way that
- * newcomers.h names. Strangers give way first. Only identified connections keep a newcomer out, and root's rdzvctl has
+ * waiting_room.h names. Strangers give way first. Only identified connections keep a newcomer out, and root's rdzvctl has
  * room beyond that. */
 
 #include "daemon/server/peers.h"
@@ -91,16 +91,16 @@ struct peer *peer_of(struct newcomer *n) {
   return (struct peer *)n;
 }
 
-void peer_enter_room(struct peer *p, struct newcomers *room) {
+void peer_enter_room(struct peer *p, struct waiting_room *room) {
   struct peers *ps = p->peers;
   uint64_t before = peers_deadline(ps);
-  newcomers_enter(room, &p->newcomer, p->where, boot_ms());
+  room_enter(room, &p->newcomer, p->where, boot_ms());
   if (peers_deadline(ps) < before) ps->cb.on_deadline(ps->ctx);
 }
 
 void peer_leave_room(struct peer *p) {
   struct peers *ps = p->peers;
-  newcomers_leave(p->identified ? &ps->paused : p->framed ? &ps->framed : &ps->unrecognized, &p->newcomer);
+  room_leave(p->identified ? &ps->paused : p->framed ? &ps->framed : &ps->unrecognized, &p->newcomer);
 }
 
 void peer_free(struct peer *p) {
@@ -180,9 +180,9 @@ struct peers *peers_create(const struct peers_options *o) {
   acceptor_init(&ps->acceptor, o->loop, &peers_acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
   rations_init(&ps->known, o->seed);
-  newcomers_init(&ps->unrecognized, o->seed);
-  newcomers_init(&ps->framed, o->seed);
-  newcomers_init(&ps->paused, o->seed);
+  room_init(&ps->unrecognized, o->seed);
+  room_init(&ps->framed, o->seed);
+  room_init(&ps->paused, o->seed);
   peers_begin_turns(ps, o->seed);
   return ps;
 }
@@ -194,11 +194,11 @@ void peers_destroy(struct peers *ps) {
   ephemeral_destroy(ps->ephemeral);
   secret_free(ps->tickets);
   answers_destroy(ps->answers);
-  newcomers_finish(&ps->unrecognized);
-  newcomers_finish(&ps->framed);
-  newcomers_finish(&ps->paused);
-  newcomers_finish(&ps->keyless);
-  newcomers_finish(&ps->keyed);
+  room_finish(&ps->unrecognized);
+  room_finish(&ps->framed);
+  room_finish(&ps->paused);
+  room_finish(&ps->keyless);
+  room_finish(&ps->keyed);
   free(ps->slots);
   free(ps);
 }

@@ -24,17 +24,6 @@ struct arrival {
 
 /* Names and limits ------------------------------------------------------------------------------------------------- */
 
-/* Any user may connect: each request is checked later. */
-static int name_local(struct peer *p, int fd, struct err *e) {
-  pid_t pid = 0;
-  uid_t uid = (uid_t)-1;
-  int rc = control_socket_peer(fd, &pid, &uid, e);
-  p->uid = rc == 0 && user_is_known(uid) ? (int64_t)uid : -1;
-  snprintf(p->where, sizeof(p->where), "control socket, uid %u", (unsigned)uid);
-  p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)uid);
-  return rc;
-}
-
 static bool is_administrator(const struct peer *p) {
   return p->local && (p->uid == 0 || p->uid == (int64_t)geteuid());
 }
@@ -52,21 +41,19 @@ static int make_room(const struct peer *p, struct err *e) {
   /* A user cannot take the last places from the administrator. */
   size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
   size_t max = p->peers->max + more;
-  char why[96];
+  char why[96], too_many[96];
   size_t most = max_of_source(p);
-  char too_many[96];
   snprintf(too_many, sizeof(too_many), "%zu connections of this %s have not said who they are", most,
            p->local            ? "user"
            : p->ip.family == 6 ? "network"
                                : "address");
-  while (newcomers_of(&ps->unrecognized, p->where) + newcomers_of(&ps->framed, p->where) >= most)
-    if (!peer_push_out(newcomers_oldest_of(&ps->unrecognized, p->where), too_many))
-      peer_push_out(newcomers_oldest_of(&ps->framed, p->where), too_many);
+  while (room_of(&ps->unrecognized, p->where) + room_of(&ps->framed, p->where) >= most)
+    if (!peer_push_out(room_oldest_of(&ps->unrecognized, p->where), too_many))
+      peer_push_out(room_oldest_of(&ps->framed, p->where), too_many);
   if (ps->closed) return err_sys(e, -ESHUTDOWN, "this daemon is stopping");
-  if ((ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0)) <= max) return 0; /* with p */
+  if (ps->n_held + (ps->store ? c10d_server_connections(ps->store) : 0) <= max) return 0; /* with p */
   snprintf(why, sizeof(why), "there are %zu connections, which is the limit (ulimit -n)", max);
-  if (peer_push_out(newcomers_crowded_out(&ps->unrecognized), why) ||
-      peer_push_out(newcomers_crowded_out(&ps->framed), why))
+  if (peer_push_out(room_crowded_out(&ps->unrecognized), why) || peer_push_out(room_crowded_out(&ps->framed), why))
     return 0;
   return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", max);
 }
@@ -96,28 +83,25 @@ void peer_drop_arrival(struct peer *p) {
 
 /* The store -------------------------------------------------------------------------------------------------------- */
 
-/* Its clients never say who they are, so they must leave room. */
-static int check_store(const struct peers *ps, struct err *e) {
-  if (!ps->store)
-    return err_set(e, -EPROTONOSUPPORT,
-                   "it is a client of PyTorch's TCPStore (torchrun?), and this rdzvd serves none: start rdzvd with "
-                   "--c10d, or rdzv-agent instead of torchrun");
-  size_t n = c10d_server_connections(ps->store);
-  if (2 * n < ps->max) return 0;
-  return err_set(e, -EMFILE, "the common store has %zu connections already, which is its half of the limit (ulimit -n)",
-                 n);
-}
-
+/* The store's clients never say who they are, so they must leave room. */
 static void hand_over(struct peer *p) {
+  const struct peers *ps = p->peers;
   struct err e = ERR_INIT;
   peer_leave_slot(p);
   int fd = end_arrival(p);
-  if (check_store(p->peers, &e) < 0) {
+  size_t n = ps->store ? c10d_server_connections(ps->store) : 0;
+  if (!ps->store)
+    err_set(&e, -EPROTONOSUPPORT,
+            "it is a client of PyTorch's TCPStore (torchrun?), and this rdzvd serves none: start rdzvd with "
+            "--c10d, or rdzv-agent instead of torchrun");
+  else if (2 * n >= ps->max)
+    err_set(&e, -EMFILE, "the common store has %zu connections already, which is its half of the limit (ulimit -n)", n);
+  if (e.code) {
     close(fd);
     peers_resume(p->peers);
   } else {
     log_debug("%s: is a client of the common store", p->name);
-    c10d_server_adopt(p->peers->store, fd, &p->ip, p->port, p->first.data, p->first.len, &e);
+    c10d_server_adopt(ps->store, fd, &p->ip, p->port, p->first.data, p->first.len, &e);
   }
   if (e.code < 0) say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
   peer_free(p);
@@ -269,7 +253,15 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, ui
     socket_format(&network, text);
     snprintf(p->where, sizeof(p->where), network.family == 6 ? "%s/64" : "%s", text);
   }
-  int rc = p->local ? name_local(p, fd, &e) : 0;
+  int rc = 0;
+  if (p->local) { /* any user may connect: each request is checked later */
+    pid_t pid = 0;
+    uid_t uid = (uid_t)-1;
+    rc = control_socket_peer(fd, &pid, &uid, &e);
+    if (rc == 0 && user_is_known(uid)) p->uid = (int64_t)uid;
+    snprintf(p->where, sizeof(p->where), "control socket, uid %u", (unsigned)uid);
+    p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)uid);
+  }
   if (rc == 0) rc = make_room(p, &e);
   if (rc == 0 && !p->local) rc = begin_arrival(p, fd, &e);
   if (rc < 0) {

@@ -96,25 +96,9 @@ static void on_document_end(void *ctx, int status) {
   peer_drop(p, status == 0);
 }
 
-static void begin_document(struct peer *p, const struct http_request *r, const struct answer_document *document) {
+static void take_request(struct peer *p) {
   static const struct answer_callbacks callbacks = {on_document_progress, on_document_end};
   struct err e = ERR_INIT;
-  uv_read_stop(&p->conn.stream);
-  p->answer = answers_begin(p->peers->answers, &p->conn.stream, document, &callbacks, p, &e);
-  if (p->answer) {
-    log_http(p, r, HTTP_OK, "");
-    on_document_progress(p);
-    return;
-  }
-  struct buf text = BUF_INIT;
-  const struct http_answer a = {.status = HTTP_UNAVAILABLE};
-  buf_printf(&text, "%s\n", e.text);
-  log_http(p, r, a.status, buf_text(&text));
-  answer_http(p, &a, r->head, buf_text(&text));
-  buf_finish(&text);
-}
-
-static void take_request(struct peer *p) {
   struct http_request r;
   struct answer_document document = {.more = NULL};
   struct buf text = BUF_INIT;
@@ -128,7 +112,16 @@ static void take_request(struct peer *p) {
     buf_printf(&text, "%s\n", r.why);
   }
   if (document.more) {
-    begin_document(p, &r, &document);
+    uv_read_stop(&p->conn.stream);
+    p->answer = answers_begin(p->peers->answers, &p->conn.stream, &document, &callbacks, p, &e);
+    if (!p->answer) {
+      a = (struct http_answer){.status = HTTP_UNAVAILABLE};
+      buf_printf(&text, "%s\n", e.text);
+    }
+  }
+  if (p->answer) {
+    log_http(p, &r, HTTP_OK, "");
+    on_document_progress(p);
   } else {
     log_http(p, &r, a.status, buf_text(&text));
     answer_http(p, &a, r.head, buf_text(&text));

@@ -16,7 +16,7 @@
 #include "common/system/log.h"
 #include "common/system/rations.h"
 #include "daemon/server/munge_keys.h"
-#include "daemon/server/newcomers.h"
+#include "daemon/server/waiting_room.h"
 #include "daemon/server/peers.h"
 #include "common/net/acceptor.h"
 #include "common/net/socket.h"
@@ -59,9 +59,9 @@ struct peers {
   size_t n_open, max;
   size_t n_held; /* descriptors: n_open, and those that are being closed */
   uint64_t serial;
-  struct newcomers unrecognized, framed; /* the two rooms */
-  struct newcomers paused;               /* identified ones that are not read from */
-  struct newcomers keyless, keyed;       /* those that wait for their turn: peers_turns.c */
+  struct waiting_room unrecognized, framed; /* the two rooms */
+  struct waiting_room paused;               /* identified ones that are not read from */
+  struct waiting_room keyless, keyed;       /* those that wait for their turn: peers_turns.c */
   uv_idle_t turns;
   size_t n_identified, user_bytes;
   uint64_t weighed_ms, weighed_users_ms; /* when they were counted last: peers_weigh.c */
@@ -92,7 +92,7 @@ void peer_begin_framed(struct peer *p);
 void peer_leave_slot(struct peer *p);
 
 struct peer *peer_of(struct newcomer *n);
-void peer_enter_room(struct peer *p, struct newcomers *room);
+void peer_enter_room(struct peer *p, struct waiting_room *room);
 void peer_leave_room(struct peer *p);
 bool peer_is_paused(const struct peer *p); /* peers_pause */
 /* Closes the one that gives way, for the reason in `why`. False: there is none. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "common/exit_codes.h"
 #include "common/key/munge.h"
+#include "daemon/server/asker.h"
 #include "daemon/server/peers_internal.h"
 
 enum { SHOWN_BYTES = 32 };
@@ -33,7 +34,6 @@ static void send_greeting(struct peer *p) {
   conn_send(c, &m);
 }
 
-/* The key of a user; the daemon's own may have been made for a user, too. */
 static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_terms *t) {
   const struct peer *p = c->owner;
   const struct key *own = p->peers->key;
@@ -41,13 +41,7 @@ static enum channel_status on_opening(struct conn *c, int64_t uid, struct conn_t
   t->source = p->peers->key_source;
   t->ephemeral = p->peers->ephemeral;
   t->tickets = p->peers->tickets;
-  if (uid == own->uid)
-    t->key = *own;
-  else if (own->uid == KEY_OWN)
-    key_derive(own, (uint32_t)uid, &t->key);
-  else
-    return CHANNEL_WRONG_KEY;
-  return CHANNEL_OK;
+  return asker_key(own, uid, &t->key) ? CHANNEL_OK : CHANNEL_WRONG_KEY;
 }
 
 static void send_refused(struct peer *p, int code, const char *text) {
@@ -133,12 +127,6 @@ static bool munge_works(struct peers *ps) {
   return ps->munge_works;
 }
 
-/* Where MUNGE works, users come with keys of their own first, and then ask for the right one. */
-static enum log_level level_of_end(const struct peer *p, int code) {
-  if (code == -EACCES && munge_works(p->peers)) return LOG_INFO;
-  return code == -EPROTO || code == -EMSGSIZE || code == -EACCES || code == -EBADMSG ? LOG_WARN : LOG_DEBUG;
-}
-
 static void on_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
   bool malformed = code == -EPROTO || code == -EMSGSIZE, refused = code == -EACCES || code == -EBADMSG;
@@ -148,8 +136,12 @@ static void on_end(struct conn *c, int code, const char *reason) {
       rations_log(&p->peers->known, peer_source(p), boot_ms(), level, "%s: connection closed: %s", p->name, reason);
     else
       log_line(level, "%s: connection closed: %s", p->name, reason);
-  } else
-    say(p, level_of_end(p, code), "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
+  } else {
+    /* Where MUNGE works, users come with keys of their own first, and then ask for the right one. */
+    enum log_level level = malformed || refused ? LOG_WARN : LOG_DEBUG;
+    if (code == -EACCES && munge_works(p->peers)) level = LOG_INFO;
+    say(p, level, "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
+  }
   if (p->conn.other_version) {
     /* GREETING has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
     char text[160];

@@ -19,12 +19,12 @@
 #include "daemon/server/peers_internal.h"
 
 /* The half of its line. At the control socket the kernel names the user. */
-static struct newcomers *half_of(const struct peer *p) {
+static struct waiting_room *half_of(const struct peer *p) {
   return p->account[0] || p->local ? &p->peers->keyed : &p->peers->keyless;
 }
 
 void peer_leave_line(struct peer *p) {
-  newcomers_leave(half_of(p), &p->turn);
+  room_leave(half_of(p), &p->turn);
 }
 
 static bool serve(struct newcomer *n) {
@@ -46,15 +46,15 @@ static void on_turn(uv_idle_t *idle) {
   uint64_t end = uv_hrtime() + PEERS_TURN_US * 1000ull;
   bool served = true;
   while (served && uv_hrtime() < end) {
-    served = serve(newcomers_next(&ps->keyless));
-    served = serve(newcomers_next(&ps->keyed)) || served;
+    served = serve(room_next(&ps->keyless));
+    served = serve(room_next(&ps->keyed)) || served;
   }
   if (!served) uv_idle_stop(idle);
 }
 
 void peer_wait(struct peer *p) {
   struct peers *ps = p->peers;
-  newcomers_enter(half_of(p), &p->turn, peer_source(p), boot_ms());
+  room_enter(half_of(p), &p->turn, peer_source(p), boot_ms());
   uv_idle_start(&ps->turns, on_turn);
 }
 
@@ -67,8 +67,8 @@ bool peer_may_take(struct conn *c, enum msg_type type) {
 }
 
 void peers_begin_turns(struct peers *ps, uint64_t seed) {
-  newcomers_init(&ps->keyless, seed);
-  newcomers_init(&ps->keyed, seed);
+  room_init(&ps->keyless, seed);
+  room_init(&ps->keyed, seed);
   uv_idle_init(ps->loop, &ps->turns);
   ps->turns.data = ps;
 }

@@ -32,7 +32,7 @@ static size_t bytes_of(const struct peer *p) {
 
 /* The unidentified. ------------------------------------------------------------------------------------------------ */
 
-static size_t bytes_in(const struct newcomers *room) {
+static size_t bytes_in(const struct waiting_room *room) {
   size_t sum = 0;
   for (struct newcomer *n = room->oldest; n; n = n->newer) sum += bytes_of(peer_of(n));
   return sum;
@@ -77,7 +77,7 @@ static void lighten(struct peer *p, struct load *l) {
 void peers_weigh(struct peers *ps, uint64_t now) {
   if (is_crowded(ps) && now >= ps->weighed_ms + PEERS_WEIGH_MS) {
     ps->weighed_ms = now;
-    struct newcomers *const rooms[] = {&ps->unrecognized, &ps->framed};
+    struct waiting_room *const rooms[] = {&ps->unrecognized, &ps->framed};
     size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
     for (int i = 0; i < 2; i++)
       for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {

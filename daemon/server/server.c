@@ -48,7 +48,6 @@
 #include "daemon/server/asker.h"
 #include "daemon/server/documents.h"
 #include "daemon/server/host_finder.h"
-#include "daemon/server/identity.h"
 #include "daemon/server/peers.h"
 #include "daemon/server/saver.h"
 #include "common/net/c10d_server.h"
@@ -410,36 +409,6 @@ static void on_signal(uv_signal_t *signal, int signo) {
 
 /* For main --------------------------------------------------------------------------------------------------------- */
 
-static int watch_owner(struct server *s, struct err *e) {
-  if (s->config.owner_fd < 0) return 0;
-  int rc = uv_poll_init(s->loop, &s->owner, s->config.owner_fd);
-  if (rc < 0)
-    return err_set(e, rc, "--owner-fd %d: it must be an open pipe or socket (%s)", s->config.owner_fd, uv_strerror(rc));
-  s->has_owner = true;
-  s->owner.data = s;
-  rc = uv_poll_start(&s->owner, UV_READABLE | UV_DISCONNECT, on_owner);
-  return rc < 0 ? err_sys(e, rc, "--owner-fd %d", s->config.owner_fd) : 0;
-}
-
-static int open_store(struct server *s, struct err *e) {
-  size_t bytes = s->config.store_bytes;
-  struct c10d_server_config config = {.name = "common store",
-                                      .store = {.seed = s->config.seed ^ 0xD1B54A32D192ED03u,
-                                                .max_bytes = bytes,
-                                                .max_keys = s->config.store_keys,
-                                                .session_prefix = FOREIGN_PREFIX,
-                                                .session_ttl_ms = SERVER_FOREIGN_TTL_MS},
-                                      .max_per_address = SERVER_FOREIGN_PER_ADDRESS_MAX,
-                                      .max_buffered = bytes > FOREIGN_BUFFERED_MIN ? bytes : FOREIGN_BUFFERED_MIN,
-                                      .silent_beside = is_silent_beside,
-                                      .on_descriptor_closed = on_descriptor_closed,
-                                      .on_empty = on_store_empty,
-                                      .ctx = s};
-  int rc = c10d_server_create(s->loop, &config, &s->store, e);
-  if (rc == 0) peers_set_store(s->peers, s->store);
-  return rc;
-}
-
 _Static_assert((int)KEY_SOURCE_STATE == (int)CHANNEL_SOURCE_STATE &&
                    (int)KEY_SOURCE_RANDOM == (int)CHANNEL_SOURCE_RANDOM,
                "the wire has the numbers of enum key_source");
@@ -484,8 +453,33 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
     uv_signal_start(&s->signals[i], on_signal, signos[i]);
   }
   *out = s;
-  int rc = config->c10d ? open_store(s, e) : 0;
-  return rc < 0 ? rc : watch_owner(s, e);
+  int rc = 0;
+  if (config->c10d) {
+    size_t bytes = config->store_bytes;
+    struct c10d_server_config store = {.name = "common store",
+                                       .store = {.seed = config->seed ^ 0xD1B54A32D192ED03u,
+                                                 .max_bytes = bytes,
+                                                 .max_keys = config->store_keys,
+                                                 .session_prefix = FOREIGN_PREFIX,
+                                                 .session_ttl_ms = SERVER_FOREIGN_TTL_MS},
+                                       .max_per_address = SERVER_FOREIGN_PER_ADDRESS_MAX,
+                                       .max_buffered = bytes > FOREIGN_BUFFERED_MIN ? bytes : FOREIGN_BUFFERED_MIN,
+                                       .silent_beside = is_silent_beside,
+                                       .on_descriptor_closed = on_descriptor_closed,
+                                       .on_empty = on_store_empty,
+                                       .ctx = s};
+    rc = c10d_server_create(s->loop, &store, &s->store, e);
+    if (rc < 0) return rc;
+    peers_set_store(s->peers, s->store);
+  }
+  if (config->owner_fd < 0) return 0;
+  rc = uv_poll_init(s->loop, &s->owner, config->owner_fd);
+  if (rc < 0)
+    return err_set(e, rc, "--owner-fd %d: it must be an open pipe or socket (%s)", config->owner_fd, uv_strerror(rc));
+  s->has_owner = true;
+  s->owner.data = s;
+  rc = uv_poll_start(&s->owner, UV_READABLE | UV_DISCONNECT, on_owner);
+  return rc < 0 ? err_sys(e, rc, "--owner-fd %d", config->owner_fd) : 0;
 }
 
 void server_load(struct server *s) {

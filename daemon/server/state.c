@@ -26,8 +26,11 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-#include "common/system/log.h"
+#include "common/json.h"
 #include "common/mem.h"
+#include "common/system/file.h"
+#include "common/system/log.h"
+#include "proto/msg.h"
 
 #define STATE_HEADER "rdzvd-state 1\n"
 
@@ -111,20 +114,6 @@ static int read_lines(struct state *s, const char *data, size_t len, struct err 
   return 0;
 }
 
-static int check_and_read(struct state *s, const char *data, size_t len, struct err *e) {
-  size_t header = strlen(STATE_HEADER);
-  if (len >= header && memcmp(data, STATE_HEADER, header) == 0) return read_lines(s, data, len, e);
-  if (len < header && memcmp(data, STATE_HEADER, len) == 0) { /* empty, or torn in its first write */
-    s->failed = s->dirty_tail = true;
-    return 0;
-  }
-  return err_set(
-      e, -EBADMSG,
-      "%s line 1: this is not a state file of this version of rdzvd (it does not begin with \"%.*s\"); move it "
-      "away, or use another --state-dir",
-      s->path, (int)header - 1, STATE_HEADER);
-}
-
 static int read_file(struct state *s, struct err *e) {
   s->fd = openat(s->dir_fd, "rdzvd.state", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (s->fd < 0) return err_sys(e, -errno, "cannot open %s", s->path);
@@ -141,7 +130,18 @@ static int read_file(struct state *s, struct err *e) {
     if (n < 0 && errno != EINTR) rc = err_sys(e, -errno, "cannot read %s", s->path);
     if (n < 0 && errno == EINTR) n = 1;
   }
-  if (rc == 0) rc = check_and_read(s, buf_text(&data), data.len, e);
+  size_t header = strlen(STATE_HEADER);
+  const char *text = buf_text(&data);
+  if (rc == 0 && data.len >= header && memcmp(text, STATE_HEADER, header) == 0)
+    rc = read_lines(s, text, data.len, e);
+  else if (rc == 0 && data.len < header && memcmp(text, STATE_HEADER, data.len) == 0)
+    s->failed = s->dirty_tail = true; /* empty, or torn in its first write */
+  else if (rc == 0)
+    rc = err_set(
+        e, -EBADMSG,
+        "%s line 1: this is not a state file of this version of rdzvd (it does not begin with \"%.*s\"); move it "
+        "away, or use another --state-dir",
+        s->path, (int)header - 1, STATE_HEADER);
   buf_finish(&data);
   return rc;
 }
@@ -163,17 +163,6 @@ static int lock_dir(struct state *s, const char *dir, struct err *e) {
   return 0;
 }
 
-/* Only a warning: a volume may be 0777 where there are no other users. */
-static void warn_of_others(int dir_fd, const char *dir) {
-  struct stat st;
-  if (fstat(dir_fd, &st) < 0) return;
-  if ((st.st_uid == 0 || st.st_uid == geteuid()) && !(st.st_mode & S_IWOTH)) return;
-  log_warn(
-      "--state-dir %s: other users can write to this folder, and change what this daemon remembers; give it a folder "
-      "of its own",
-      dir);
-}
-
 int state_open(const char *dir, struct state **out, struct err *e) {
   if (mkdir(dir, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create --state-dir %s", dir);
   struct state *s = xcalloc(1, sizeof(*s));
@@ -181,7 +170,14 @@ int state_open(const char *dir, struct state **out, struct err *e) {
   s->lock_fd = s->fd = -1;
   s->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int rc = s->dir_fd < 0 ? err_sys(e, -errno, "cannot open --state-dir %s", dir) : 0;
-  if (rc == 0) warn_of_others(s->dir_fd, dir);
+  struct stat st;
+  bool others =
+      rc == 0 && fstat(s->dir_fd, &st) == 0 && ((st.st_uid != 0 && st.st_uid != geteuid()) || (st.st_mode & S_IWOTH));
+  if (others) /* no error: a volume may be 0777 where there are no other users */
+    log_warn(
+        "--state-dir %s: other users can write to this folder, and change what this daemon remembers; give it a folder "
+        "of its own",
+        dir);
   if (rc == 0) rc = lock_dir(s, dir, e);
   if (rc == 0) rc = read_file(s, e);
   if (rc < 0) {
@@ -246,26 +242,20 @@ static int write_all(int fd, const struct buf *b, size_t offset) {
   return 0;
 }
 
-static int write_temp(struct state *s, const struct buf *text, int *fd) {
-  unlinkat(s->dir_fd, "rdzvd.state.new", 0);
-  *fd = openat(s->dir_fd, "rdzvd.state.new", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (*fd < 0) return -errno;
-  int rc = write_all(*fd, text, 0);
-  if (rc == 0 && fsync(*fd) < 0) rc = -errno;
-  if (rc == 0 && renameat(s->dir_fd, "rdzvd.state.new", s->dir_fd, "rdzvd.state") < 0) rc = -errno;
-  if (rc < 0) {
-    unlinkat(s->dir_fd, "rdzvd.state.new", 0);
-    close(*fd);
-  }
-  return rc;
-}
-
 int state_rewrite(struct state *s, const struct buf *records, struct err *e) {
   drop_records(s);
   struct buf text = BUF_INIT;
   buf_puts(&text, STATE_HEADER);
   put_lines(&text, records);
-  int fd, rc = write_temp(s, &text, &fd);
+  unlinkat(s->dir_fd, "rdzvd.state.new", 0);
+  int fd = openat(s->dir_fd, "rdzvd.state.new", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  int rc = fd < 0 ? -errno : write_all(fd, &text, 0);
+  if (rc == 0 && fsync(fd) < 0) rc = -errno;
+  if (rc == 0 && renameat(s->dir_fd, "rdzvd.state.new", s->dir_fd, "rdzvd.state") < 0) rc = -errno;
+  if (rc < 0 && fd >= 0) {
+    unlinkat(s->dir_fd, "rdzvd.state.new", 0);
+    close(fd);
+  }
   if (rc == 0) {
     close(s->fd);
     s->fd = fd;
@@ -309,4 +299,42 @@ bool state_is_in_memory(const struct state *s) {
 
 bool state_wants_rewrite(const struct state *s) {
   return s->failed || s->good_len > GROWN_BYTES + GROWN_FACTOR * s->len_at_rewrite;
+}
+
+/* The daemon's id: {"event":"daemon","id":"32 hex digits"}. ------------------------------------------------------------ */
+
+_Static_assert((int)IDENTITY_SIZE == (int)DAEMON_ID_MAX + 1, "the wire has room for an id");
+_Static_assert((int)IDENTITY_SIZE - 1 == 2 * ((int)FILE_RANDOM_SIZE - 1), "two random names are an id");
+
+/* Whether the line is one of ours; its id, unless that is damaged. */
+static bool read_line(const char *record, char id[IDENTITY_SIZE]) {
+  json_t *o = json_parse_object(record, strlen(record), NULL);
+  const char *event = json_string_value(json_object_get(o, "event"));
+  const char *text = json_string_value(json_object_get(o, "id"));
+  bool ours = event && !strcmp(event, "daemon");
+  if (ours && text && strlen(text) == IDENTITY_SIZE - 1 && strspn(text, "0123456789abcdef") == IDENTITY_SIZE - 1)
+    snprintf(id, IDENTITY_SIZE, "%s", text);
+  json_decref(o);
+  return ours;
+}
+
+int identity_find(const struct state *state, char id[IDENTITY_SIZE], struct err *e) {
+  char half[FILE_RANDOM_SIZE];
+  id[0] = '\0';
+  for (size_t i = 0; state && i < state_count(state); i++) read_line(state_record(state, i), id);
+  for (size_t at = strlen(id); at < IDENTITY_SIZE - 1; at += FILE_RANDOM_SIZE - 1) {
+    int rc = file_random_name(half);
+    if (rc) return err_sys(e, rc, "this machine gives no random numbers");
+    memcpy(id + at, half, sizeof half);
+  }
+  return 0;
+}
+
+bool identity_is_line(const char *record) {
+  char id[IDENTITY_SIZE];
+  return read_line(record, id);
+}
+
+void identity_put_line(const char *id, struct buf *out) {
+  buf_printf(out, "{\"event\":\"daemon\",\"id\":\"%s\"}\n", id);
 }

@@ -44,4 +44,13 @@ bool state_is_in_memory(const struct state *s);
 /* The file should be rewritten: an append failed, or it has grown far beyond its size after the last rewrite. */
 bool state_wants_rewrite(const struct state *s);
 
+/* The daemon's id: random, and the first record of its state file, so that a daemon that restarts with its --state-dir is
+ * the same one for its agents. The core does not see that record. */
+enum { IDENTITY_SIZE = 32 + 1 };
+
+/* The last id in the state; else a new one. state: NULL: there is none. */
+int identity_find(const struct state *state, char id[IDENTITY_SIZE], struct err *e);
+bool identity_is_line(const char *record);
+void identity_put_line(const char *id, struct buf *out);
+
 #endif

@@ -9,7 +9,7 @@
  * Where newcomers wait to be served, the sources take turns in a ring. A crowd of one source then costs each of the
  * others the time of one newcomer, however large it is. */
 
-#include "daemon/server/newcomers.h"
+#include "daemon/server/waiting_room.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,31 +23,23 @@ struct newcomer_source {
   char name[];
 };
 
-void newcomers_init(struct newcomers *a, uint64_t seed) {
-  *a = (struct newcomers){.count = 0};
+void room_init(struct waiting_room *a, uint64_t seed) {
+  *a = (struct waiting_room){.count = 0};
   map_init(&a->sources, seed);
 }
 
-void newcomers_finish(struct newcomers *a) {
+void room_finish(struct waiting_room *a) {
   map_finish(&a->sources);
   free(a->by_size);
-  *a = (struct newcomers){.count = 0};
+  *a = (struct waiting_room){.count = 0};
 }
 
-static void take_by_size(struct newcomers *a, struct newcomer_source *s) {
-  struct newcomer_source **first = &a->by_size[s->count];
-  if (s->next)
-    s->next->prev = s->prev;
-  else
-    (*first)->prev = s->prev;
-  if (*first == s)
-    *first = s->next;
-  else
-    s->prev->next = s->next;
-}
-
-static void resize(struct newcomers *a, struct newcomer_source *s, size_t count) {
-  if (s->count > 0) take_by_size(a, s);
+static void resize(struct waiting_room *a, struct newcomer_source *s, size_t count) {
+  if (s->count > 0) {
+    struct newcomer_source **first = &a->by_size[s->count];
+    (s->next ? s->next : *first)->prev = s->prev;
+    *(*first == s ? first : &s->prev->next) = s->next;
+  }
   s->count = count;
   if (count > 0) {
     if (s->count >= a->sizes) {
@@ -70,7 +62,7 @@ static void resize(struct newcomers *a, struct newcomer_source *s, size_t count)
   while (a->largest > 0 && !a->by_size[a->largest]) a->largest--;
 }
 
-static struct newcomer_source *source_of(struct newcomers *a, const char *name) {
+static struct newcomer_source *source_of(struct waiting_room *a, const char *name) {
   struct newcomer_source *s = map_get(&a->sources, name);
   if (s) return s;
   size_t size = strlen(name) + 1;
@@ -84,7 +76,7 @@ static struct newcomer_source *source_of(struct newcomers *a, const char *name) 
   return s;
 }
 
-void newcomers_enter(struct newcomers *a, struct newcomer *one, const char *source, uint64_t now_ms) {
+void room_enter(struct waiting_room *a, struct newcomer *one, const char *source, uint64_t now_ms) {
   struct newcomer_source *s = source_of(a, source);
   *one = (struct newcomer){.older = a->newest, .source_older = s->newest, .source = s, .since_ms = now_ms};
   *(a->newest ? &a->newest->newer : &a->oldest) = one;
@@ -94,7 +86,7 @@ void newcomers_enter(struct newcomers *a, struct newcomer *one, const char *sour
   resize(a, s, s->count + 1);
 }
 
-void newcomers_leave(struct newcomers *a, struct newcomer *one) {
+void room_leave(struct waiting_room *a, struct newcomer *one) {
   struct newcomer_source *s = one->source;
   if (!s) return;
   *(one->older ? &one->older->newer : &a->oldest) = one->newer;
@@ -113,21 +105,21 @@ void newcomers_leave(struct newcomers *a, struct newcomer *one) {
   }
 }
 
-size_t newcomers_of(const struct newcomers *a, const char *source) {
+size_t room_of(const struct waiting_room *a, const char *source) {
   const struct newcomer_source *s = map_get(&a->sources, source);
   return s ? s->count : 0;
 }
 
-struct newcomer *newcomers_oldest_of(const struct newcomers *a, const char *source) {
+struct newcomer *room_oldest_of(const struct waiting_room *a, const char *source) {
   const struct newcomer_source *s = map_get(&a->sources, source);
   return s ? s->oldest : NULL;
 }
 
-struct newcomer *newcomers_crowded_out(const struct newcomers *a) {
+struct newcomer *room_crowded_out(const struct waiting_room *a) {
   return a->largest > 1 ? a->by_size[a->largest]->oldest : a->oldest;
 }
 
-struct newcomer *newcomers_next(struct newcomers *a) {
+struct newcomer *room_next(struct waiting_room *a) {
   struct newcomer_source *s = a->turn;
   if (!s) return NULL;
   a->turn = s->after;
