@@ -6,9 +6,9 @@
  *
  *     rdzvctl.c   the command line, and the loop
  *     find.c      which daemon of this machine is meant
- *     endpoints.c the daemons of --endpoint, in turn; what each is to a job (standing.c)
+ *     endpoints.c the daemons of --endpoint, in turn; what each is to a job (answers.c)
  *     remote.c    keys for a daemon of another machine
- *     tell_all.c  drain and undrain: every daemon is told
+ *     drain_all.c drain and undrain: every daemon is told
  *     look_all.c  status, jobs and top: the answers of several daemons as one
  *     follow.c    rdzvctl logs: the questions that logs.c chooses
  *     talk.c      connection, question and answer */
@@ -18,13 +18,9 @@
 #include <stdio.h>
 #include <uv.h>
 #include "common/endpoint.h"
-#include "daemon/ctl/addresses.h"
-#include "daemon/ctl/key.h"
+#include "common/net/munge_fetch.h"
 #include "daemon/ctl/logs.h"
-#include "daemon/ctl/munge.h"
 #include "daemon/ctl/options.h"
-#include "daemon/ctl/own_name.h"
-#include "daemon/ctl/standing.h"
 #include "daemon/ctl/watch_screen.h"
 #include "daemon/ctl/words.h"
 #include "daemon/server/control_socket.h"
@@ -40,6 +36,34 @@ enum { TARGET_MAX = 300 }; /* an endpoint, or the path of a socket */
 enum { TARGETS_MAX = 64 }; /* one-machine jobs have a daemon each */
 _Static_assert((int)TARGET_MAX >= (int)ENDPOINT_TEXT_MAX && (int)TARGET_MAX >= (int)CONTROL_PATH_MAX, "both fit");
 _Static_assert((int)TARGETS_MAX >= (int)DAEMONS_MAX, "the daemons of --endpoint fit");
+
+enum { ADDRESSES_MAX = 16 };
+struct addresses {
+  struct sockaddr_storage v[ADDRESSES_MAX];
+  size_t n;
+};
+
+/* The name of the user who runs rdzvctl, and the uid of the one whom --user names. */
+struct own_name {
+  char name[USER_NAME_MAX + 1]; /* "": unknown */
+  int64_t other_uid;            /* of --user; -1: there is no such user, or none is asked for */
+  bool late;                    /* no answer came in time */
+  bool done;
+  uv_work_t work;
+  uv_timer_t timer;
+  char found[USER_NAME_MAX + 1]; /* of the thread */
+  int64_t found_other;
+};
+
+/* A question for this user's key by MUNGE. Zero at first. */
+struct ctl_munge {
+  union socket_address daemon;
+  uv_work_t lookup;
+  bool asks, looking, known;
+  int64_t trusted;
+  struct err error; /* of the lookup */
+  struct munge_fetch *fetch;
+};
 
 /* The answer of one of several daemons that are all asked. */
 struct ctl_told {
@@ -133,10 +157,11 @@ bool ctl_is_right_daemon(struct client *c, int code, const char *json, size_t le
 bool ctl_prepare_remote(struct client *c);
 bool ctl_may_ask_munge(const struct client *c); /* a key that somebody named is not replaced */
 void ctl_ask_munge(struct client *c);
+void ctl_cancel_munge(struct client *c); /* without a question: does nothing */
 /* The daemon at the port refuses our key. munge: why MUNGE brings none; NULL: it was not asked. */
 void ctl_fail_key(struct client *c, const char *munge);
 
-/* tell_all.c ------------------------------------------------------------------------------------------------------- */
+/* drain_all.c ------------------------------------------------------------------------------------------------------ */
 
 bool ctl_tells_all(const struct client *c); /* drain and undrain, with several daemons */
 /* The daemon that is asked has answered, or cannot be asked. */
@@ -165,6 +190,8 @@ void ctl_logs_on_silence(struct client *c, int code, const char *text); /* no da
 bool ctl_wants_token(const struct client *c);
 bool ctl_asks_key(const struct client *c);
 void ctl_print_token(struct client *c);
+/* Prints the key, or the token that follows from it. */
+void ctl_key_print(const struct key *key, bool token, bool json);
 /* Connects, asks, and shows the answer; with --watch again and again. */
 void ctl_start(struct client *c);
 /* Shows an answer. JSON goes to stdout, for programs, with any code. */

@@ -8,6 +8,7 @@
  * connection. A failure is a reason to ask the next one, and the last failure names them all. */
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/endpoint.h"
@@ -15,12 +16,47 @@
 #include "common/key/secret.h"
 #include "common/err.h"
 #include "common/system/loop.h"
+#include "daemon/ctl/answers.h"
 #include "daemon/ctl/client.h"
 
 enum { ELSEWHERE = 1 }; /* as of a daemon that has no such job */
 
 const struct endpoint *ctl_endpoint(const struct client *c) {
   return &c->endpoints[c->at];
+}
+
+static bool is_address_of_this_machine(const struct sockaddr *sa) {
+  char text[64], own[64];
+  if (uv_ip_name(sa, text, sizeof(text)) < 0) return false;
+  struct ipaddr wanted = ipaddr_parse(text);
+  if (ipaddr_is_loopback(&wanted)) return true;
+  uv_interface_address_t *v;
+  int n = 0;
+  bool found = false;
+  if (uv_interface_addresses(&v, &n) < 0) return false;
+  for (int i = 0; i < n && !found; i++) {
+    uv_ip_name((const struct sockaddr *)&v[i].address, own, sizeof(own));
+    struct ipaddr a = ipaddr_parse(own);
+    found = ipaddr_compare(&a, &wanted) == 0;
+  }
+  uv_free_interface_addresses(v, n);
+  return found;
+}
+
+/* Takes them from a lookup, with the port. Returns whether one of them is this machine's. */
+static bool keep_addresses(struct addresses *all, const struct addrinfo *found, uint16_t port) {
+  bool own = false;
+  for (const struct addrinfo *a = found; a && all->n < ADDRESSES_MAX; a = a->ai_next) {
+    if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
+    own = own || is_address_of_this_machine(a->ai_addr);
+    struct sockaddr_storage *to = &all->v[all->n++];
+    memcpy(to, a->ai_addr, a->ai_addrlen);
+    if (a->ai_family == AF_INET)
+      ((struct sockaddr_in *)to)->sin_port = htons(port);
+    else
+      ((struct sockaddr_in6 *)to)->sin6_port = htons(port);
+  }
+  return own;
 }
 
 /* Whether the daemon at the endpoint has a control socket here. */
@@ -39,7 +75,7 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
   size_t which = (size_t)(request - c->lookups);
   bool wanted = c->looking[which] == LOOKUP_AWAITED;
   c->looking[which] = LOOKUP_NONE;
-  bool own = wanted && status == 0 && addresses_keep(&c->addresses, result, ctl_endpoint(c)->port);
+  bool own = wanted && status == 0 && keep_addresses(&c->addresses, result, ctl_endpoint(c)->port);
   uv_freeaddrinfo(result);
   if (!wanted) return;
   if (status < 0) {
@@ -121,7 +157,7 @@ void ctl_begin_again(struct client *c) {
 void ctl_go_to(struct client *c, size_t at) {
   if (c->looking[c->at] == LOOKUP_AWAITED) c->looking[c->at] = LOOKUP_LATE;
   c->at = at;
-  ctl_munge_cancel(&c->munge);
+  ctl_cancel_munge(c);
   c->then = begin_endpoint;
   if (c->has_conn)
     conn_close(&c->conn);

@@ -9,26 +9,11 @@
 #include "common/json.h"
 #include "common/mem.h"
 #include "daemon/ctl/client.h"
-#include "daemon/ctl/failure.h"
+#include "daemon/ctl/answers.h"
 
 const char *ctl_user_name(uid_t uid) {
   const struct passwd *user = getpwuid(uid);
   return user ? user->pw_name : "?";
-}
-
-/* rdzvctl trusts no daemon of this machine. */
-static int complain_none(const struct client *c, uint16_t port, const struct control_foreign *foreign) {
-  char where[48] = "runs on this machine";
-  if (port) snprintf(where, sizeof(where), "listens on port %d of this machine", port);
-  if (foreign->path[0])
-    return ctl_complain(
-        c, EXIT_CODE_NO_DAEMON,
-        "no rdzvd of this user, of root or of rdzvd.service %s; %s belongs to user %s (uid %u): if you trust that "
-        "user, pass it with --socket",
-        where, foreign->path, ctl_user_name(foreign->uid), (unsigned)foreign->uid);
-  return ctl_complain(c, EXIT_CODE_NO_DAEMON, "no rdzvd that this user can reach %s; %s", where,
-                      port ? "if it was started with --socket, pass the same --socket"
-                           : "run rdzvctl on the machine of the daemon");
 }
 
 static int complain_several(const struct client *c, char *const *paths, size_t n) {
@@ -46,13 +31,6 @@ static int complain_several(const struct client *c, char *const *paths, size_t n
   ctl_print_printable(c->options.json ? stdout : stderr, buf_text(&text), text.len, c->options.json);
   buf_finish(&text);
   return EXIT_CODE_USAGE;
-}
-
-/* A question about a job goes to the daemon that has it. A drain and a look at all jobs go to all daemons. */
-static bool may_ask_several(const struct client *c, size_t n) {
-  const char *verb = c->request.verb;
-  bool all = !strcmp(verb, "drain") || !strcmp(verb, "undrain") || ctl_may_look_at_all(c);
-  return n <= TARGETS_MAX && (c->request.job[0] || all);
 }
 
 static void keep_sockets(struct client *c, char *const *paths, size_t n) {
@@ -76,13 +54,27 @@ int ctl_choose_socket(struct client *c, uint16_t port) {
   char **paths;
   struct control_foreign foreign;
   size_t n = control_socket_find(port, &paths, &foreign);
+  /* A question about a job goes to the daemon that has it. A drain and a look at all jobs go to all daemons. */
+  const char *verb = c->request.verb;
+  bool many = c->request.job[0] || !strcmp(verb, "drain") || !strcmp(verb, "undrain") || ctl_may_look_at_all(c);
   int code = 0;
   if (n == 0) {
-    code = complain_none(c, port, &foreign);
+    char where[48] = "runs on this machine";
+    if (port) snprintf(where, sizeof(where), "listens on port %d of this machine", port);
+    if (foreign.path[0])
+      code = ctl_complain(
+          c, EXIT_CODE_NO_DAEMON,
+          "no rdzvd of this user, of root or of rdzvd.service %s; %s belongs to user %s (uid %u): if you trust that "
+          "user, pass it with --socket",
+          where, foreign.path, ctl_user_name(foreign.uid), (unsigned)foreign.uid);
+    else
+      code = ctl_complain(c, EXIT_CODE_NO_DAEMON, "no rdzvd that this user can reach %s; %s", where,
+                          port ? "if it was started with --socket, pass the same --socket"
+                               : "run rdzvctl on the machine of the daemon");
   } else if (n == 1) {
     c->found = true;
     snprintf(c->path, sizeof(c->path), "%s", paths[0]);
-  } else if (may_ask_several(c, n)) {
+  } else if (many && n <= TARGETS_MAX) {
     keep_sockets(c, paths, n);
   } else {
     code = complain_several(c, paths, n);

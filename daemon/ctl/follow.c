@@ -4,33 +4,22 @@
  *
  * The daemon that has the job is looked for with the question for the list; the others go to the same one. */
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "common/exit_codes.h"
 #include "common/system/clock.h"
 #include "daemon/ctl/client.h"
-#include "daemon/ctl/failure.h"
+#include "daemon/ctl/answers.h"
 
 static void take_step(struct client *c);
-
-static bool write_all(int fd, const struct buf *b) {
-  for (size_t at = 0; at < b->len;) {
-    ssize_t n = write(fd, b->data + at, b->len - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    at += (size_t)n;
-  }
-  return true;
-}
 
 static void print_note(const struct client *c, const char *text) {
   struct buf shown = BUF_INIT;
   buf_puts(&shown, "rdzvctl: ");
   buf_put_plain(&shown, text, strlen(text), strlen(text));
   buf_putc(&shown, '\n');
-  write_all(STDERR_FILENO, &shown);
+  ctl_write_all(STDERR_FILENO, shown.data, shown.len);
   buf_finish(&shown);
 }
 
@@ -66,7 +55,7 @@ static void take_step(struct client *c) {
 static void go_on(struct client *c) {
   if (c->finished) return;
   uv_timer_stop(&c->timer);
-  ctl_munge_cancel(&c->munge);
+  ctl_cancel_munge(c);
   c->then = take_step;
   if (c->has_conn)
     conn_close(&c->conn);
@@ -110,7 +99,7 @@ void ctl_logs_on_reply(struct client *c, const struct msg *m) {
     ctl_logs_on_list(c->logs, m->raw, m->raw_len, monotonic_ms());
   } else {
     ctl_logs_on_lines(c->logs, m, monotonic_ms(), &out, &err);
-    good = write_all(STDOUT_FILENO, &out) && write_all(STDERR_FILENO, &err);
+    good = ctl_write_all(STDOUT_FILENO, out.data, out.len) && ctl_write_all(STDERR_FILENO, err.data, err.len);
   }
   buf_finish(&out);
   buf_finish(&err);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "proto/msg.h"
+#include "proto/worker_line.h"
 
 enum {
   LOGS_WAIT_MS = 500,          /* of a question about the only node, while it is followed */
@@ -55,5 +56,16 @@ void ctl_logs_on_lines(struct ctl_logs *l, const struct msg *reply, uint64_t now
 void ctl_logs_on_failure(struct ctl_logs *l, int code, const char *text, bool about_node, uint64_t now_ms);
 /* Takes a sentence for the user, one after the other. False: there is none. */
 bool ctl_logs_note(struct ctl_logs *l, struct buf *text);
+
+/* How a worker's line is printed. */
+struct logs_form {
+  bool prefix;            /* in front of the line */
+  bool to_terminal;       /* only text and colours */
+  bool json;              /* an object; `prefix` does not count */
+  const char *job, *host; /* json */
+};
+
+/* Appends the line and a newline. */
+void logs_put_line(struct buf *out, const struct worker_line *line, const struct logs_form *form);
 
 #endif

@@ -12,7 +12,7 @@
 #include <string.h>
 #include "common/json.h"
 #include "daemon/ctl/client.h"
-#include "daemon/ctl/failure.h"
+#include "daemon/ctl/answers.h"
 
 bool ctl_may_look_at_all(const struct client *c) {
   const char *verb = c->request.verb;

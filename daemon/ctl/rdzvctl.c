@@ -33,7 +33,7 @@
 #include "common/opts/opts.h"
 #include "common/system/loop.h"
 #include "daemon/ctl/client.h"
-#include "daemon/ctl/failure.h"
+#include "daemon/ctl/answers.h"
 #include "daemon/ctl/warm.h"
 
 int ctl_complain(const struct client *c, int exit_code, const char *fmt, ...) {
@@ -96,7 +96,13 @@ static int parse_words(struct client *c, int argc, char **argv) {
     c->short_help = c->short_help || opts_wants_short_help(&rdzvctl_options_spec, argc, argv);
     if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
       return ctl_complain(c, EXIT_CODE_USAGE, "%s", e.text);
-    ctl_key_note(&c->options.key, argc, argv, env);
+    /* What these words, or the environment, gave. */
+    struct key_options *key = &c->options.key;
+    enum opt_source file = opts_source(&rdzvctl_options_spec, argc, argv, env, "key-file");
+    enum opt_source insecure = opts_source(&rdzvctl_options_spec, argc, argv, env, "insecure");
+    if (file != OPT_FROM_DEFAULT) key->file_from = file;
+    if (insecure != OPT_FROM_DEFAULT) key->insecure_from = insecure;
+    key->prefix = rdzvctl_options_spec.env_prefix;
     argc -= rest;
     argv += rest;
     for (int i = 0; dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
@@ -153,8 +159,27 @@ static bool needs_name(const struct client *c) {
   return c->request.user || !(looks || ctl_asks_key(c));
 }
 
-static void on_name(void *owner) {
-  struct client *c = owner;
+/* A daemon knows the uid of its peer, and people know names. The user database may be on another machine, and a daemon
+ * must not wait for it. So rdzvctl asks, in the loop's thread pool, and only for a second. */
+enum { NAME_WAIT_MS = 1000, PASSWD_ENTRY_MAX = 4096 };
+
+static void find_names(uv_work_t *work) {
+  struct client *c = work->data;
+  struct own_name *n = &c->name;
+  struct passwd entry, *user = NULL;
+  char text[PASSWD_ENTRY_MAX];
+  if (c->request.user && getpwnam_r(c->request.user, &entry, text, sizeof(text), &user) == 0 && user)
+    n->found_other = (int64_t)user->pw_uid;
+  user = NULL;
+  if (getpwuid_r(geteuid(), &entry, text, sizeof(text), &user) != 0 || !user) return;
+  if (strlen(user->pw_name) <= USER_NAME_MAX) snprintf(n->found, sizeof(n->found), "%s", user->pw_name);
+}
+
+/* Once: the names are here, or too late. */
+static void use_names(struct client *c) {
+  if (c->name.done) return;
+  c->name.done = true;
+  uv_timer_stop(&c->name.timer);
   const char *user = c->request.user;
   int code = 0;
   if (user) c->request.owner = c->name.other_uid;
@@ -166,10 +191,30 @@ static void on_name(void *owner) {
   if (code) ctl_finish(c, code);
 }
 
+static void on_names(uv_work_t *work, int status) {
+  struct client *c = work->data;
+  struct own_name *n = &c->name;
+  if (status == 0 && !n->done) {
+    snprintf(n->name, sizeof(n->name), "%s", n->found);
+    n->other_uid = n->found_other;
+    n->late = false;
+  }
+  use_names(c);
+}
+
+static void on_names_late(uv_timer_t *timer) {
+  use_names(timer->data);
+}
+
 static int begin(struct client *c) {
-  if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 &&
-      own_name_find(&c->name, c->request.user, &c->loop, on_name, c, NULL) == 0)
-    return 0;
+  struct own_name *n = &c->name;
+  *n = (struct own_name){.other_uid = -1, .found_other = -1, .late = true};
+  n->work.data = n->timer.data = c;
+  if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 && uv_timer_init(&c->loop, &n->timer) == 0 &&
+      uv_timer_start(&n->timer, on_names_late, NAME_WAIT_MS, 0) == 0) {
+    if (uv_queue_work(&c->loop, &n->work, find_names, on_names) == 0) return 0;
+    uv_timer_stop(&n->timer);
+  }
   if (c->request.user)
     return ctl_complain(c, EXIT_CODE_SYSTEM, "--user %s: its uid cannot be looked up now: give the uid",
                         c->request.user);

@@ -4,11 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
 #include "common/system/clock.h"
 #include "daemon/ctl/client.h"
-#include "daemon/ctl/failure.h"
+#include "daemon/ctl/answers.h"
 #include "daemon/ctl/top.h"
 
 void ctl_finish(struct client *c, int exit_code) {
@@ -24,7 +25,7 @@ static void on_again(uv_timer_t *timer) {
 /* Closes the connection of this answer; --watch opens the next. */
 static void hang_up(struct client *c) {
   uv_timer_stop(&c->timer);
-  ctl_munge_cancel(&c->munge);
+  ctl_cancel_munge(c);
   c->then = NULL;
   if (c->has_conn)
     conn_close(&c->conn);
@@ -102,43 +103,53 @@ bool ctl_asks_key(const struct client *c) {
   return ctl_wants_token(c) || strcmp(c->request.verb, "key") == 0;
 }
 
+/* A key is for a pipe or a file. A terminal keeps what it shows, so a warning follows there. */
+void ctl_key_print(const struct key *key, bool token, bool json) {
+  char *text = secret_alloc();
+  if (token)
+    key_token(key, text);
+  else
+    key_format(key, text);
+  setvbuf(stdout, NULL, _IOFBF, BUFSIZ);
+  if (json)
+    printf("{\"ok\":true,\"code\":0,\"%s\":\"%s\"}\n", token ? "token" : "key", text);
+  else
+    puts(text);
+  fflush(stdout);
+  secret_free(text);
+  if (!isatty(STDOUT_FILENO)) return;
+  fprintf(stderr, "rdzvctl: keep it secret: %s\n",
+          token ? "whoever has this token reads the state of your jobs"
+                : "whoever has this key can join and control your jobs");
+}
+
 void ctl_print_token(struct client *c) {
   ctl_key_print(c->key, true, c->request.json);
   ctl_finish(c, EXIT_CODE_OK);
 }
 
-/* rdzvctl top gets JSON, and shows a page or a sentence. */
-static void on_top(struct client *c, int code, const char *answer, size_t len) {
-  struct buf page = BUF_INIT;
-  if (code)
-    ctl_put_sentence(&page, answer, len, true);
-  else if (!top_put_page(&page, answer, len, c->request.job[0], ctl_screen_width(&c->screen)))
-    buf_printf(&page, "%s: the daemon's answer is not understood", c->path), code = EXIT_CODE_NO_DAEMON;
-  if (!c->request.watch || (code && !c->answered)) {
-    if (code)
-      ctl_complain(c, code, "%s", buf_text(&page));
-    else
-      ctl_print_printable(stdout, buf_text(&page), page.len, false);
-    ctl_finish(c, code);
-  } else {
-    c->answered = true;
-    show(c, buf_text(&page), page.len);
-    hang_up(c);
-  }
-  buf_finish(&page);
-}
-
 void ctl_answer(struct client *c, int code, const char *answer, size_t len) {
-  if (is_top(c)) {
-    on_top(c, code, answer, len);
-  } else if (!c->request.watch || (code != 0 && !c->answered)) {
-    ctl_print_printable(code == 0 || c->request.json ? stdout : stderr, answer, len, c->request.json);
-    ctl_finish(c, code);
-  } else {
+  struct buf page = BUF_INIT;
+  if (is_top(c)) { /* it gets JSON, and shows a page or a sentence */
+    if (code)
+      ctl_put_sentence(&page, answer, len, true);
+    else if (!top_put_page(&page, answer, len, c->request.job[0], ctl_screen_width(&c->screen)))
+      buf_printf(&page, "%s: the daemon's answer is not understood", c->path), code = EXIT_CODE_NO_DAEMON;
+    answer = buf_text(&page);
+    len = page.len;
+  }
+  if (c->request.watch && (code == 0 || c->answered)) {
     c->answered = true;
     show(c, answer, len);
     hang_up(c);
+  } else {
+    if (code && is_top(c))
+      ctl_complain(c, code, "%s", answer);
+    else
+      ctl_print_printable(code == 0 || c->request.json ? stdout : stderr, answer, len, c->request.json);
+    ctl_finish(c, code);
   }
+  buf_finish(&page);
 }
 
 static void on_reply(struct client *c, const struct msg *m) {

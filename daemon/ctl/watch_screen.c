@@ -30,7 +30,7 @@ void ctl_screen_init(struct ctl_screen *s, int fd, bool json) {
   *s = (struct ctl_screen){.fd = fd, .json = json, .terminal = !json && isatty(fd)};
 }
 
-static bool write_all(int fd, const char *data, size_t len) {
+bool ctl_write_all(int fd, const char *data, size_t len) {
   while (len > 0) {
     ssize_t n = write(fd, data, len);
     if (n < 0 && errno == EINTR) continue;
@@ -44,7 +44,7 @@ static bool write_all(int fd, const char *data, size_t len) {
 void ctl_screen_close(struct ctl_screen *s) {
   if (!s->open) return;
   s->open = false;
-  write_all(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
+  ctl_write_all(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
 }
 
 void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, bool json) {
@@ -105,7 +105,7 @@ static bool draw(struct ctl_screen *s, const char *head, const char *text, size_
   put_line(&page, head, strlen(head), width);
   put_page(&page, text, len, width, height - 2);
   buf_puts(&page, "\x1b[J");
-  bool ok = write_all(s->fd, page.data, page.len);
+  bool ok = ctl_write_all(s->fd, page.data, page.len);
   buf_finish(&page);
   return ok;
 }
@@ -115,7 +115,7 @@ static bool append(struct ctl_screen *s, const char *clock, const char *text, si
   if (!s->json) buf_printf(&block, "%s%s\n", s->begun ? "\n" : "", clock);
   buf_append(&block, text, len);
   s->begun = true;
-  bool ok = write_all(s->fd, block.data, block.len);
+  bool ok = ctl_write_all(s->fd, block.data, block.len);
   buf_finish(&block);
   return ok;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's line at a terminal, in a pipe and in JSON. */
 
-#include "daemon/ctl/logs_line.h"
+#include "daemon/ctl/logs.h"
 
 #include <string.h>
 #include "tests/rig/unit.h"

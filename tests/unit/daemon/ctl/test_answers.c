@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* standing: which daemon's answer is that of the one in charge. */
+/* answers: which daemon's answer is that of the one in charge. */
 
-#include "daemon/ctl/standing.h"
+#include "daemon/ctl/answers.h"
 
 #include <string.h>
 #include "tests/rig/unit.h"

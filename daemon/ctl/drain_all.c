@@ -10,7 +10,7 @@
 #include "common/json.h"
 #include "common/mem.h"
 #include "daemon/ctl/client.h"
-#include "daemon/ctl/failure.h"
+#include "daemon/ctl/answers.h"
 
 enum { NO_SUCH_HOST = 1 };
 
