@@ -32,7 +32,6 @@ enum { NAMED_MAX = 8, FAILED = 1, LATER = -1 /* the answer follows: logs.c */ };
 struct ask {
   struct core *c;
   const struct control *q;
-  const struct core_store_facts *store;
   int64_t uid;
   const char *from;    /* the machine of rdzvctl; "": unknown */
   const char *reached; /* our address as rdzvctl reached it; "": at the control socket */
@@ -232,10 +231,9 @@ static void put_page(struct ask *a) {
 static int tell(struct ask *a, bool whole) {
   const char *id = a->q->job;
   const struct status_question q = {.uid = a->uid, .owner = a->q->owner, .id = id};
-  const struct core_store_facts *store = whole && a->all && !id[0] ? a->store : NULL;
   a->raw = a->q->json;
-  struct status_walk w = {.q = q, .store = store};
-  size_t n = a->q->json ? 0 : status_jobs_text(a->c, &q, whole, store, &a->text);
+  struct status_walk w = {.q = q};
+  size_t n = a->q->json ? 0 : status_jobs_text(a->c, &q, whole, &a->text);
   while (a->q->json && status_more(&w, a->c, STATUS_MAX, &a->text)) continue;
   n += w.n;
   if (n && whole) put_page(a);
@@ -627,7 +625,6 @@ void core_control(struct core *c, const struct core_event *ev) {
   bool here = ev->local || ipaddr_is_loopback(&peer) || ipaddr_compare(&peer, &us) == 0;
   struct ask a = {.c = c,
                   .q = &ev->msg->control,
-                  .store = ev->store,
                   .uid = ev->uid,
                   .from = here ? c->jobs.daemon.host : ev->peer_addr,
                   .reached = ev->local_addr,
@@ -660,18 +657,14 @@ void core_control(struct core *c, const struct core_event *ev) {
 struct core_status {
   struct status_walk walk;
   char *job;
-  struct core_store_facts store;
   struct account *pace; /* NULL: it has no limits */
 };
 
-struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner,
-                                      const struct core_store_facts *store) {
+struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner) {
   struct core_status *s = xcalloc(1, sizeof *s);
   bool all = control_may(c, uid, NULL);
   s->job = xstrdup(job);
   s->walk.q = (struct status_question){.uid = uid, .owner = owner, .id = s->job};
-  if (all && store) s->store = *store;
-  if (all && store) s->walk.store = &s->store;
   if (!all) s->pace = accounts_open(&c->jobs.accounts, uid, "");
   return s;
 }

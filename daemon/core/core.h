@@ -66,11 +66,6 @@ struct core_config {
   bool events;           /* the driver carries out JOB_EFFECT_EVENT: rdzvd has --events or --on-event */
 };
 
-/* The driver's facts about the common store, for `rdzvctl status`. */
-struct core_store_facts {
-  size_t connections, keys, bytes;
-};
-
 enum core_event_kind {
   CORE_MSG,      /* a message arrived on connection `conn`; the first must be HELLO, AGENT_DIED, FORWARD or CONTROL */
   CORE_CLOSED,   /* connection `conn` is gone */
@@ -93,12 +88,11 @@ struct core_event {
   /* MSG: the peer's user, whom the driver has authenticated: the kernel's word on the unix socket, the key's user on the
    * port (the daemon's own user for the daemon's own key). -1: this daemon has no keys, and the port is open to all. */
   int64_t uid;
-  const struct core_store_facts *store; /* MSG, local; NULL: unknown */
-  const char *line;                     /* LOAD */
-  const char *host;                     /* TURNED_AWAY; "": none of them */
-  uint64_t serial;                      /* CLAIMED: of the effect */
-  enum claim_answer claimed;            /* CLAIMED */
-  const char *claim_text;               /* CLAIMED: CLAIM_TAKEN: the content that is there; CLAIM_FAILED: a sentence */
+  const char *line;          /* LOAD */
+  const char *host;          /* TURNED_AWAY; "": none of them */
+  uint64_t serial;           /* CLAIMED: of the effect */
+  enum claim_answer claimed; /* CLAIMED */
+  const char *claim_text;    /* CLAIMED: CLAIM_TAKEN: the content that is there; CLAIM_FAILED: a sentence */
 };
 
 struct core *core_create(const struct core_config *config);
@@ -122,10 +116,10 @@ bool core_sends_on(const struct core *c);
 bool core_is_followed(const struct core *c);
 
 /* One line about all jobs that have not ended. It names no job, because everybody on the machine may read what the
- * service manager shows. `store` may be NULL. */
-void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out);
+ * service manager shows. */
+void core_summary(const struct core *c, struct buf *out);
 
-/* What `rdzvctl status --json` shows the user `uid`, in pieces of about `budget` bytes. `store` may be NULL. `job`: of
+/* What `rdzvctl status --json` shows the user `uid`, in pieces of about `budget` bytes. `job`: of
  * this name alone, "": all; `owner`: of this user alone, -1: of any. A job that is not here is an empty list. */
 struct core_status;
 enum { CORE_STATUS_BUDGET = 32768 }; /* a millisecond or so: tests/unit/daemon/core/test_scale.c */
@@ -134,8 +128,7 @@ enum core_status_piece {
   CORE_STATUS_WHOLE,   /* it was the last one */
   CORE_STATUS_REFUSED, /* the text is a sentence now, as a JSON object: it is too much */
 };
-struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner,
-                                      const struct core_store_facts *store);
+struct core_status *core_status_begin(struct core *c, int64_t uid, const char *job, int64_t owner);
 enum core_status_piece core_status_more(struct core_status *s, struct core *c, uint64_t now_ms, uint64_t wall_ms,
                                         size_t budget, struct buf *out);
 void core_status_end(struct core_status *s, struct core *c); /* NULL: nothing */

@@ -400,8 +400,7 @@ static size_t all_moved_json(const struct core *c, const struct status_question 
   return n - before;
 }
 
-size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole,
-                        const struct core_store_facts *store, struct buf *out) {
+size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole, struct buf *out) {
   bool all = control_may(c, q->uid, NULL);
   size_t n = 0;
   for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
@@ -436,16 +435,6 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
       if (d->uid >= 0 && !j) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
       buf_putc(out, '\n');
     }
-  if (store && (store->connections || store->keys)) {
-    buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
-    if (store->bytes < 10 * 1024)
-      buf_printf(out, "%zu bytes", store->bytes);
-    else if (store->bytes < 10 * 1024 * 1024)
-      buf_printf(out, "%zu KiB", store->bytes >> 10);
-    else
-      buf_printf(out, "%zu MiB", store->bytes >> 20);
-    buf_putc(out, '\n');
-  }
   return n;
 }
 
@@ -510,10 +499,6 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
       json_array_append_new(drains, v);
     }
   put_json(out, drains);
-  if (w->store) buf_puts(out, ",\"store\":");
-  if (w->store)
-    put_json(out, json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)w->store->connections, "keys",
-                            (json_int_t)w->store->keys, "bytes", (json_int_t)w->store->bytes));
   buf_printf(out, ",\"wall_ms\":%llu", (unsigned long long)c->jobs.wall_ms);
   buf_puts(out, "}\n");
   return false;
@@ -525,7 +510,7 @@ static void put_count(struct buf *out, size_t n, const char *noun) {
   buf_printf(out, "%zu %s%s", n, noun, n == 1 ? "" : "s");
 }
 
-void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out) {
+void core_summary(const struct core *c, struct buf *out) {
   size_t in_state[JOB_STATE_COUNT] = {0}, live = 0, nodes = 0;
   const struct job *last = NULL;
   for (size_t i = 0; i < c->jobs.n_all; i++) {
@@ -555,7 +540,4 @@ void core_summary(const struct core *c, const struct core_store_facts *store, st
     if (last->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
   } else
     buf_puts(out, "no job");
-  if (!store || !store->connections) return;
-  buf_puts(out, "; ");
-  put_count(out, store->connections, "TCPStore client");
 }

@@ -16,18 +16,16 @@ struct status_question {
   const char *id; /* of the jobs; "": any */
 };
 /* All jobs that the asker may see and means. whole: with nodes and verdicts. Returns the number of jobs.
- * `store` may be NULL. If *out is longer than STATUS_MAX afterwards, it is cut short and must not be sent. */
+ * If *out is longer than STATUS_MAX afterwards, it is cut short and must not be sent. */
 enum { STATUS_MAX = FRAME_MAX_TO_AGENT - 65536 };
-size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole,
-                        const struct core_store_facts *store, struct buf *out);
+size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole, struct buf *out);
 /* The same as JSON, in pieces: jobs and nodes may come and go between two of them. */
 struct status_walk {
   struct status_question q;
-  const struct core_store_facts *store; /* NULL: without */
-  size_t n;                             /* jobs so far */
-  uint64_t job, node;                   /* the serial of the last job that was begun; its last node */
-  bool begun, is_open;                  /* is_open: that job may have more nodes */
-  bool history;                         /* few jobs are shown: with how each came forward */
+  size_t n;            /* jobs so far */
+  uint64_t job, node;  /* the serial of the last job that was begun; its last node */
+  bool begun, is_open; /* is_open: that job may have more nodes */
+  bool history;        /* few jobs are shown: with how each came forward */
 };
 /* Appends at least `budget` bytes, if there is as much. False: it is complete, or longer than STATUS_MAX. */
 bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out);

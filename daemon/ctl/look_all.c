@@ -52,27 +52,7 @@ static void merge_text(const struct client *c, struct buf *out) {
   }
 }
 
-/* Lists are joined, counts are added, and the time of the first answer stays. Each daemon has a page of its own. */
-static void merge_object(json_t *into, json_t *from) {
-  const char *key;
-  json_t *v;
-  json_object_foreach(from, key, v) {
-    json_t *old = json_object_get(into, key);
-    if (json_is_array(old) && json_is_array(v))
-      json_array_extend(old, v);
-    else if (json_is_object(old) && json_is_object(v)) {
-      /* Counts of the store. */
-      const char *name;
-      json_t *sum;
-      json_object_foreach(old, name, sum) {
-        json_int_t more = json_integer_value(json_object_get(v, name));
-        json_integer_set(sum, json_integer_value(sum) + more);
-      }
-    } else if (!old)
-      json_object_set(into, key, v);
-  }
-}
-
+/* Lists are joined, and the time of the first answer stays. Each daemon has a page of its own. */
 static void merge_json(const struct client *c, struct buf *out) {
   json_t *all = json_object(), *failures = json_array(), *pages = json_array();
   for (size_t i = 0; i < c->n_endpoints; i++) {
@@ -80,7 +60,15 @@ static void merge_json(const struct client *c, struct buf *out) {
     json_t *v = t->text && !t->code ? json_loads(t->text, 0, NULL) : NULL;
     if (json_object_get(v, "page")) json_array_append(pages, json_object_get(v, "page"));
     json_object_del(v, "page");
-    merge_object(all, v);
+    const char *key;
+    json_t *more;
+    json_object_foreach(v, key, more) {
+      json_t *list = json_object_get(all, key);
+      if (!list)
+        json_object_set(all, key, more);
+      else if (json_is_array(list) && json_is_array(more))
+        json_array_extend(list, more);
+    }
     json_decref(v);
     if (t->text && t->code)
       json_array_append_new(failures, json_pack("{s:o,s:i,s:o}", "daemon", json_text(c->sockets[i]), "code", t->code,

@@ -27,7 +27,6 @@ struct document {
   struct buf job; /* of the query: the only job; empty: all */
   int64_t owner;  /* of the query: whose; -1: anybody's */
   bool head;      /* HEAD: without a body */
-  struct core_store_facts store;
   struct http_answer answer;
   struct process process; /* /metrics: */
   struct metrics_walk *walk;
@@ -46,7 +45,7 @@ static bool more_page(void *source, struct buf *body) {
 
 static bool more_status(void *source, struct buf *body) {
   struct document *d = source;
-  if (!d->status) d->status = core_status_begin(d->core, d->uid, buf_text(&d->job), d->owner, &d->store);
+  if (!d->status) d->status = core_status_begin(d->core, d->uid, buf_text(&d->job), d->owner);
   enum core_status_piece piece =
       core_status_more(d->status, d->core, server_now_ms(), server_wall_ms(), CORE_STATUS_BUDGET, body);
   if (piece == CORE_STATUS_REFUSED) {
@@ -85,7 +84,7 @@ static bool (*const makers[])(void *source, struct buf *body) = {
     [HTTP_STATUS] = more_status, [HTTP_METRICS] = more_metrics, [HTTP_PAGE] = more_page};
 
 void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
-                    const struct core_store_facts *store, struct http_answer *a, struct answer_document *out) {
+                    struct http_answer *a, struct answer_document *out) {
   a->type = types[resource];
   if (resource == HTTP_STATUS) {
     const uint64_t said[] = {(uint64_t)uid, all->changes, server_now_ms() / DOCUMENT_FRESH_MS,
@@ -101,7 +100,7 @@ void documents_open(struct documents *all, const struct http_request *r, enum ht
     return;
   }
   struct document *d = xcalloc(1, sizeof(*d));
-  *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .store = *store, .answer = *a};
+  *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .answer = *a};
   if (resource == HTTP_STATUS) {
     struct buf owner = BUF_INIT;
     if (!http_query(r, "job", &d->job)) buf_clear(&d->job);

@@ -20,6 +20,6 @@ void documents_init(struct documents *all, struct core *core, uint64_t seed);
 /* Opens the document for the user `uid`. It borrows the core, and nothing else. Or nothing is opened and *a is the
  * answer, because the user has this document already. */
 void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
-                    const struct core_store_facts *store, struct http_answer *a, struct answer_document *out);
+                    struct http_answer *a, struct answer_document *out);
 
 #endif

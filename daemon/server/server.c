@@ -268,24 +268,15 @@ static void on_deadline_timer(uv_timer_t *timer) {
 
 /* Events ----------------------------------------------------------------------------------------------------------- */
 
-static struct core_store_facts store_facts(const struct server *s) {
-  if (!s->store) return (struct core_store_facts){0};
-  const struct store *store = c10d_server_store(s->store);
-  return (struct core_store_facts){
-      .connections = c10d_server_connections(s->store), .keys = store_count(store), .bytes = store_bytes(store)};
-}
-
 static void on_peer_msg(void *ctx, const struct peer_info *peer, const struct msg *m) {
   struct server *s = ctx;
-  struct core_store_facts store = store_facts(s);
   step_core(s, &(struct core_event){.kind = CORE_MSG,
                                     .conn = peer->id,
                                     .msg = m,
                                     .peer_addr = peer->peer_addr,
                                     .local_addr = peer->local_addr,
                                     .local = peer->local,
-                                    .uid = peer->uid,
-                                    .store = &store});
+                                    .uid = peer->uid});
   finish_event(s);
 }
 
@@ -337,8 +328,7 @@ static void on_request(void *ctx, int fd, const struct http_request *r, struct h
   a->status = http_route(r, asker, trouble.len ? buf_text(&trouble) : NULL, &resource, text);
   buf_finish(&trouble);
   if (a->status != HTTP_OK || resource == HTTP_SENTENCE) return;
-  struct core_store_facts store = store_facts(s);
-  documents_open(&s->documents, r, resource, uid, &store, a, document);
+  documents_open(&s->documents, r, resource, uid, a, document);
 }
 
 static void on_claimed(void *ctx, uint64_t serial, enum claim_answer answer, const char *text) {
@@ -517,8 +507,7 @@ void server_stop(struct server *s, const char *why) {
 }
 
 void server_summary(const struct server *s, struct buf *out) {
-  struct core_store_facts store = store_facts(s);
-  core_summary(s->core, &store, out);
+  core_summary(s->core, out);
 }
 
 bool server_is_unneeded(const struct server *s) {

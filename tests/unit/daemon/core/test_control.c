@@ -86,7 +86,7 @@ static void test_too_much_to_tell(void **state) {
 /* /status of a user, in pieces of so many bytes or a little more. */
 static enum core_status_piece status_of(struct rig *r, int64_t uid, const char *job, int64_t owner, size_t budget,
                                         struct buf *out) {
-  struct core_status *s = core_status_begin(r->core, uid, job, owner, NULL);
+  struct core_status *s = core_status_begin(r->core, uid, job, owner);
   enum core_status_piece piece;
   buf_clear(out);
   do piece = core_status_more(s, r->core, r->now_ms, r->wall_ms + r->now_ms, budget, out);
@@ -138,7 +138,7 @@ static void test_status_while_jobs_go(void **state) {
     }
     nodes_join(&r, n, 4);
     nodes_started(&r, n, 4);
-    struct core_status *s = core_status_begin(r.core, 0, "", -1, NULL);
+    struct core_status *s = core_status_begin(r.core, 0, "", -1);
     for (; core_status_more(s, r.core, r.now_ms, r.wall_ms, 1, &text) == CORE_STATUS_MORE; pieces++) {
       if (pieces != at + 1) continue;
       nodes_finished(&r, n, 2);

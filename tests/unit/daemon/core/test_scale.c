@@ -339,7 +339,7 @@ static void answer(struct rig *r, const char *of) {
   snprintf(what, sizeof what, "metrics of %s", of);
   show_pieces(what, &metrics, 50);
   buf_clear(&text);
-  struct core_status *s = core_status_begin(r->core, 0, "", -1, NULL);
+  struct core_status *s = core_status_begin(r->core, 0, "", -1);
   for (bool more = true; more; end_piece(&status)) {
     begin_piece(&status);
     more = core_status_more(s, r->core, r->now_ms, r->wall_ms, CORE_STATUS_BUDGET, &text) == CORE_STATUS_MORE;
