@@ -106,16 +106,6 @@ static int check_options(const struct daemon *d, const char *extra, struct err *
   return 0;
 }
 
-static size_t raise_descriptor_limit(void) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return 1024 - RESERVED_FDS;
-  struct rlimit wanted = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
-  if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) limit = wanted;
-  return limit.rlim_cur > 2 * RESERVED_FDS ? (size_t)limit.rlim_cur - RESERVED_FDS : RESERVED_FDS;
-}
-
-/* Ready ------------------------------------------------------------------------------------------------------------ */
-
 static int write_port_file(struct daemon *d, struct err *e) {
   const char *path = d->options.port_file;
   if (!path) return 0;
@@ -126,8 +116,6 @@ static int write_port_file(struct daemon *d, struct err *e) {
   buf_finish(&text);
   return rc ? err_sys(e, rc, "cannot write --port-file %s", path) : 0;
 }
-
-/* The service manager ---------------------------------------------------------------------------------------------- */
 
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
   server_summary(((struct daemon *)ctx)->server, out);
@@ -200,11 +188,16 @@ static int find_key(struct daemon *d, struct err *e) {
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed;
   if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) seed = uv_hrtime() ^ (uint64_t)getpid();
-  size_t connections = raise_descriptor_limit();
+  struct rlimit limit;
+  size_t connections = 1024 - RESERVED_FDS;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    struct rlimit wanted = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) limit = wanted;
+    connections = limit.rlim_cur > 2 * RESERVED_FDS ? (size_t)limit.rlim_cur - RESERVED_FDS : RESERVED_FDS;
+  }
   struct core_config core_config = {.seed = seed,
                                     .max_members =
                                         connections < SERVER_CONNECTIONS_MAX ? connections : SERVER_CONNECTIONS_MAX,
-                                    .exit_when_idle = d->options.exit_when_idle,
                                     .uid = geteuid(),
                                     .host = d->host,
                                     .key = d->key,

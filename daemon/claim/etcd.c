@@ -103,21 +103,6 @@ void etcd_destroy(struct etcd *c) {
 
 /* One call. -------------------------------------------------------------------------------------------------------- */
 
-static void ask(struct call *k, struct member *m, uint64_t now) {
-  char url[ENDPOINT_TEXT_MAX + 32];
-  uint64_t left = k->deadline_ms - now;
-  snprintf(url, sizeof url, "http://%s" ETCD_PATH, m->at);
-  buf_clear(&m->body);
-  curl_easy_setopt(m->easy, CURLOPT_URL, url);
-  curl_easy_setopt(m->easy, CURLOPT_POSTFIELDS, k->body.data);
-  curl_easy_setopt(m->easy, CURLOPT_POSTFIELDSIZE, (long)k->body.len);
-  curl_easy_setopt(m->easy, CURLOPT_TIMEOUT_MS, (long)(left < ETCD_TRY_MS ? left : ETCD_TRY_MS));
-  m->tried = true;
-  m->asked = curl_multi_add_handle(k->c->multi, m->easy) == CURLM_OK;
-  if (!m->asked) err_set(&m->failure, -EIO, "libcurl refuses a request");
-  k->asked_ms = now;
-}
-
 static struct member *next_member(struct etcd *c) {
   for (size_t i = 0; i < c->n; i++) {
     struct member *m = &c->member[(c->first + i) % c->n];
@@ -142,16 +127,20 @@ static bool ask_next(struct call *k, uint64_t now) {
     for (size_t i = 0; i < k->c->n; i++) k->c->member[i].tried = false;
     return true;
   }
-  if (m && now >= k->pause_until_ms && (asked == 0 || now - k->asked_ms >= ETCD_NEXT_MS)) ask(k, m, now);
+  if (!m || now < k->pause_until_ms || (asked > 0 && now - k->asked_ms < ETCD_NEXT_MS)) return true;
+  char url[ENDPOINT_TEXT_MAX + 32];
+  uint64_t left = k->deadline_ms - now;
+  snprintf(url, sizeof url, "http://%s" ETCD_PATH, m->at);
+  buf_clear(&m->body);
+  curl_easy_setopt(m->easy, CURLOPT_URL, url);
+  curl_easy_setopt(m->easy, CURLOPT_POSTFIELDS, k->body.data);
+  curl_easy_setopt(m->easy, CURLOPT_POSTFIELDSIZE, (long)k->body.len);
+  curl_easy_setopt(m->easy, CURLOPT_TIMEOUT_MS, (long)(left < ETCD_TRY_MS ? left : ETCD_TRY_MS));
+  m->tried = true;
+  m->asked = curl_multi_add_handle(k->c->multi, m->easy) == CURLM_OK;
+  if (!m->asked) err_set(&m->failure, -EIO, "libcurl refuses a request");
+  k->asked_ms = now;
   return true;
-}
-
-static int read_body(struct call *k, struct member *m, struct err *e) {
-  long status = 0;
-  curl_easy_getinfo(m->easy, CURLINFO_RESPONSE_CODE, &status);
-  const char *body = buf_text(&m->body);
-  if (!k->content) return etcd_read_end(status, body, m->body.len, e);
-  return etcd_read_create(status, body, m->body.len, k->content, &k->answer, k->text, e);
 }
 
 static void read_answers(struct call *k) {
@@ -161,15 +150,19 @@ static void read_answers(struct call *k) {
     CURLcode code = msg->data.result;
     if (msg->msg != CURLMSG_DONE) continue;
     curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &m);
-    if (code == CURLE_OK)
-      k->done = read_body(k, m, &m->failure) == 0;
-    else {
-      if (code == CURLE_OPERATION_TIMEDOUT)
-        err_set(&m->failure, -ETIMEDOUT, "no answer within %g s", ETCD_TRY_MS / 1000.0);
-      else if (code == CURLE_WRITE_ERROR)
-        err_set(&m->failure, -EBADMSG, "its answer has more than %d bytes", ETCD_ANSWER_MAX);
-      else
-        err_set(&m->failure, -EIO, "%s", curl_easy_strerror(code));
+    if (code == CURLE_OK) {
+      long status = 0;
+      curl_easy_getinfo(m->easy, CURLINFO_RESPONSE_CODE, &status);
+      const char *body = buf_text(&m->body);
+      int rc = k->content ? etcd_read_create(status, body, m->body.len, k->content, &k->answer, k->text, &m->failure)
+                          : etcd_read_end(status, body, m->body.len, &m->failure);
+      k->done = rc == 0;
+    } else if (code == CURLE_OPERATION_TIMEDOUT) {
+      err_set(&m->failure, -ETIMEDOUT, "no answer within %g s", ETCD_TRY_MS / 1000.0);
+    } else if (code == CURLE_WRITE_ERROR) {
+      err_set(&m->failure, -EBADMSG, "its answer has more than %d bytes", ETCD_ANSWER_MAX);
+    } else {
+      err_set(&m->failure, -EIO, "%s", curl_easy_strerror(code));
     }
     if (k->done)
       k->c->first = (size_t)(m - k->c->member);
@@ -177,14 +170,6 @@ static void read_answers(struct call *k) {
       k->asked_ms = 0; /* the next one now */
     drop_request(k->c, m);
   }
-}
-
-/* How long nothing but an answer can change anything. */
-static int wait_ms(const struct call *k, uint64_t now) {
-  uint64_t until = k->deadline_ms;
-  uint64_t next = count_asked(k->c) ? k->asked_ms + ETCD_NEXT_MS : k->pause_until_ms;
-  if (next_member(k->c) && next < until) until = next;
-  return until > now ? (int)(until - now) : 0;
 }
 
 static int explain(const struct call *k, struct err *e) {
@@ -208,8 +193,13 @@ static int call(struct call *k, struct err *e) {
   while (!k->done && now < k->deadline_ms && ask_next(k, now)) {
     curl_multi_perform(k->c->multi, &running);
     read_answers(k);
-    if (!k->done && (count_asked(k->c) || now < k->pause_until_ms))
-      curl_multi_poll(k->c->multi, NULL, 0, wait_ms(k, now), NULL);
+    size_t asked = count_asked(k->c);
+    if (!k->done && (asked || now < k->pause_until_ms)) {
+      /* Nothing but an answer can change anything before: */
+      uint64_t next = asked ? k->asked_ms + ETCD_NEXT_MS : k->pause_until_ms;
+      uint64_t until = next_member(k->c) && next < k->deadline_ms ? next : k->deadline_ms;
+      curl_multi_poll(k->c->multi, NULL, 0, until > now ? (int)(until - now) : 0, NULL);
+    }
     now = monotonic_ms();
   }
   for (size_t i = 0; i < k->c->n; i++) {

@@ -13,7 +13,6 @@
  * it is one object: ok, code, text, and fields for programs. */
 
 #include <sodium.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +23,6 @@
 #include "common/mem.h"
 #include "common/key/secret.h"
 #include "daemon/core/internal.h"
-#include "daemon/core/status.h"
 #include "daemon/job/drain.h"
 
 enum { NAMED_MAX = 8, FAILED = 1, LATER = -1 /* the answer follows: logs.c */ };
@@ -276,8 +274,6 @@ static int do_jobs(struct ask *a) {
   return show(a, false);
 }
 
-/* stop. ------------------------------------------------------------------------------------------------------------ */
-
 static void put_job(struct buf *out, const struct job *j) {
   put_named(out, "job ", j->id, "");
 }
@@ -309,8 +305,6 @@ static int do_stop(struct ask *a) {
   buf_finish(&by);
   return 0;
 }
-
-/* confirm-dead. ---------------------------------------------------------------------------------------------------- */
 
 /* A new agent may be connected from the host of a lost one: of that one the operator speaks. */
 static int do_confirm_dead(struct ask *a) {
@@ -350,20 +344,16 @@ static int do_confirm_dead(struct ask *a) {
 
 /* kill-worker. ----------------------------------------------------------------------------------------------------- */
 
-static struct member *member_of_rank(const struct job *j, int64_t rank) {
-  for (int64_t r = 0; r < j->round_nodes; r++) {
-    struct member *m = job_find_rank(j, r);
-    if (m && rank >= m->rank_base && rank < m->rank_base + m->workers) return m;
-  }
-  return NULL;
-}
-
 static int do_kill_worker(struct ask *a) {
   int code = 0;
   struct job *j = find_live_job(a, &code);
   if (!j) return code;
   bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
-  struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
+  struct member *m = NULL;
+  for (int64_t r = 0; running && a->q->rank >= 0 && r < j->round_nodes && !m; r++) {
+    struct member *one = job_find_rank(j, r);
+    if (one && a->q->rank >= one->rank_base && a->q->rank < one->rank_base + one->workers) m = one;
+  }
   if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD)) {
     put_job(&a->text, j);
     if (!running)
@@ -498,8 +488,6 @@ static int do_drain(struct ask *a) {
   return code;
 }
 
-/* undrain. --------------------------------------------------------------------------------------------------------- */
-
 static bool may_lift(const struct ask *a, const struct drain *d) {
   return a->all || d->uid == a->uid;
 }
@@ -545,8 +533,6 @@ static int do_undrain(struct ask *a) {
   return 0;
 }
 
-/* key. ------------------------------------------------------------------------------------------------------------- */
-
 /* The kernel vouches for the uid at the control socket alone, and a key must not travel further than this machine. */
 static int do_key(struct ask *a) {
   const struct key *own = a->c->config.key;
@@ -580,8 +566,6 @@ static int do_key(struct ask *a) {
   secret_free(key);
   return 0;
 }
-
-/* logs. ------------------------------------------------------------------------------------------------------------ */
 
 static int do_logs(struct ask *a) {
   int code = 0;

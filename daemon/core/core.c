@@ -14,8 +14,6 @@
 #include <string.h>
 #include "common/exit_codes.h"
 #include "common/mem.h"
-#include "daemon/job/drain.h"
-#include "daemon/job/goodput.h"
 
 /* Other messages. -------------------------------------------------------------------------------------------------- */
 

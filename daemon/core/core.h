@@ -52,7 +52,6 @@ struct core;
 
 struct core_config {
   uint64_t seed;
-  bool exit_when_idle;   /* a daemon that serves one agent: see core_idle */
   int64_t uid;           /* the daemon's user, who may do what root may */
   const struct key *key; /* of the daemon, for rdzvctl key; NULL: --insecure. Outlives the core */
   size_t max_members;    /* of all jobs: as many as the driver has connections; 0: without limit */

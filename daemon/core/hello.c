@@ -75,12 +75,7 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
                (long long)j->round);
   else
     buf_printf(&text, "round %lld ended without this node, and the job is forming the next one", (long long)h->round);
-  struct msg msg;
-  msg_init(&msg, MSG_STALE);
-  msg.stale.incarnation = j->incarnation;
-  msg.stale.round = j->round;
-  msg.stale.text = buf_text(&text);
-  jobs_send(&c->jobs, conn, &msg);
+  job_send_stale(j, conn, false, buf_text(&text));
   if (because != STALE_BY_NEWCOMER)
     jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ") is stale: %s", j->log_name, h->host, h->agent,
              buf_text(&text));
@@ -206,16 +201,20 @@ static bool is_former(const struct job *j, const struct hello *h) {
   return h->incarnation[0] && job_is_former(j, h->incarnation);
 }
 
+struct job *core_find_over(const struct core *c, const struct core_event *ev, const char *incarnation) {
+  for (size_t i = c->jobs.n_all; incarnation[0] && i-- > 0;) {
+    struct job *j = c->jobs.all[i];
+    bool same = !strcmp(j->incarnation, incarnation) || job_is_former(j, incarnation);
+    if (same && job_is_over(j) && core_is_of(c, ev, j, ev->msg->hello.job)) return j;
+  }
+  return NULL;
+}
+
 /* Another daemon may have given the run another name meanwhile, which this one never heard. A node that waits knows the
  * last round that it was part of: if that was of a run that has ended here, the node has missed the end. */
 struct job *core_find_ended_run(const struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
-  for (size_t i = c->jobs.n_all; h->phase == PHASE_NONE && h->voted_incarnation[0] && i-- > 0;) {
-    struct job *j = c->jobs.all[i];
-    bool same = !strcmp(j->incarnation, h->voted_incarnation) || job_is_former(j, h->voted_incarnation);
-    if (same && job_is_over(j) && core_is_of(c, ev, j, h->job)) return j;
-  }
-  return NULL;
+  return h->phase == PHASE_NONE ? core_find_over(c, ev, h->voted_incarnation) : NULL;
 }
 
 static struct job *find_named_incarnation(const struct core *c, const struct core_event *ev) {

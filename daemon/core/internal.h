@@ -6,8 +6,10 @@
 
 #include "common/rations.h"
 #include "daemon/core/core.h"
+#include "daemon/job/drain.h"
 #include "daemon/job/job.h"
 #include "daemon/job/in_charge.h"
+#include "proto/frame.h"
 
 /* logs.c: a question for a node's recent lines waits here until its agent has answered. */
 enum {
@@ -37,10 +39,9 @@ struct moved_job {
   struct account *account; /* NULL: without limits */
   int64_t uid;             /* as of a job */
   bool own_key;
+  struct forward said; /* the last one; its strings are these: */
   char id[JOB_ID_MAX + 1], incarnation[INCARNATION_MAX + 1], origin[INCARNATION_MAX + 1];
-  int64_t round, term;
   char daemon[DAEMON_ID_MAX + 1], host[HOST_MAX + 1], addr[ADDR_MAX + 1];
-  int64_t port;
   uint64_t until_ms;
 };
 
@@ -85,7 +86,8 @@ int core_compare_tokens(const char *incarnation, int64_t round, const char *othe
 int64_t core_owner(const struct core *c, const struct core_event *ev);
 /* j has this id, and is a job of that user. */
 bool core_is_of(const struct core *c, const struct core_event *ev, const struct job *j, const char *id);
-/* HELLO: the run of the last round that the node was part of, if it has ended here; NULL. */
+/* HELLO: the run of that name, and of the last round that the node was part of, if it has ended here; NULL. */
+struct job *core_find_over(const struct core *c, const struct core_event *ev, const char *incarnation);
 struct job *core_find_ended_run(const struct core *c, const struct core_event *ev);
 /* The account of the peer, held; NULL: it has no limits. */
 struct account *core_open_account(struct core *c, const struct core_event *ev);
@@ -121,6 +123,29 @@ bool moved_is_over(const struct core *c, const struct moved_job *m);
 void moved_expire(struct core *c, uint64_t now_ms);
 /* "gpu2 (10.0.0.2:29400)", for people. */
 void moved_put_place(const struct moved_job *m, struct buf *out);
+
+/* status.c: rdzvctl's view of the jobs. */
+void status_put_name(struct buf *out, const char *s); /* escaped */
+bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d);
+struct status_question {
+  int64_t uid;    /* of the asker, who sees jobs that control_may allows */
+  int64_t owner;  /* of the jobs; -1: any */
+  const char *id; /* of the jobs; "": any */
+};
+/* All jobs that the asker may see and means. whole: with nodes and verdicts. Returns the number of jobs.
+ * If *out is longer than STATUS_MAX afterwards, it is cut short and must not be sent. */
+enum { STATUS_MAX = FRAME_MAX_TO_AGENT - 65536 };
+size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole, struct buf *out);
+/* The same as JSON, in pieces: jobs and nodes may come and go between two of them. */
+struct status_walk {
+  struct status_question q;
+  size_t n;            /* jobs so far */
+  uint64_t job, node;  /* the serial of the last job that was begun; its last node */
+  bool begun, is_open; /* is_open: that job may have more nodes */
+  bool history;        /* few jobs are shown: with how each came forward */
+};
+/* Appends at least `budget` bytes, if there is as much. False: it is complete, or longer than STATUS_MAX. */
+bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out);
 
 /* control.c */
 void core_control(struct core *c, const struct core_event *ev);

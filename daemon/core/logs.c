@@ -17,7 +17,6 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 #include "daemon/core/internal.h"
-#include "daemon/core/status.h"
 
 enum { FAILED = 1 };
 

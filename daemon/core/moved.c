@@ -27,18 +27,10 @@
 
 /* The entries. ----------------------------------------------------------------------------------------------------- */
 
-/* Takes m out of the list that begins at `first`, and returns the new first one. */
-static struct moved_job *without(struct moved_job *first, struct moved_job *m) {
-  for (struct moved_job **at = &first; *at; at = &(*at)->next) {
-    if (*at != m) continue;
-    *at = m->next;
-    break;
-  }
-  return first;
-}
-
 static void drop(struct core *c, struct moved_job *m) {
-  struct moved_job *first = without(map_get(&c->moved.by_id, m->id), m);
+  struct moved_job *first = map_get(&c->moved.by_id, m->id), **at = &first;
+  while (*at != m) at = &(*at)->next;
+  *at = m->next;
   if (first)
     map_put(&c->moved.by_id, m->id, first);
   else
@@ -85,7 +77,7 @@ static struct moved_job *find(const struct core *c, const struct core_event *ev,
 }
 
 void moved_put_place(const struct moved_job *m, struct buf *out) {
-  struct endpoint ep = {.port = (uint16_t)m->port};
+  struct endpoint ep = {.port = (uint16_t)m->said.port};
   char text[ENDPOINT_TEXT_MAX];
   snprintf(ep.host, sizeof ep.host, "%s", m->addr);
   endpoint_format(&ep, text);
@@ -106,32 +98,6 @@ static bool stays(const struct core *c, const struct job *j, const struct forwar
   return !job_can_be_succeeded(j) || j->term >= f->term;
 }
 
-static struct forward forward_of(const struct moved_job *m) {
-  return (struct forward){.job = m->id,
-                          .incarnation = m->incarnation,
-                          .origin = m->origin,
-                          .round = m->round,
-                          .term = m->term,
-                          .daemon = m->daemon,
-                          .host = m->host,
-                          .addr = m->addr,
-                          .port = m->port};
-}
-
-/* It is here: whoever sends ev has reached this daemon at that address. */
-static struct forward forward_here(const struct core *c, const struct core_event *ev, const struct job *j) {
-  const struct daemon_facts *d = &c->jobs.daemon;
-  return (struct forward){.job = j->id,
-                          .incarnation = j->incarnation,
-                          .origin = j->origin,
-                          .round = j->round,
-                          .term = j->term,
-                          .daemon = d->id,
-                          .host = d->host[0] ? d->host : ev->local_addr,
-                          .addr = ev->local_addr,
-                          .port = d->port};
-}
-
 /* Such a job: the entry is of no use. NULL: there is none. */
 static struct job *job_that_stays(struct core *c, const struct core_event *ev, const struct forward *f) {
   for (size_t i = 0; i < c->jobs.n_all; i++) {
@@ -142,10 +108,9 @@ static struct job *job_that_stays(struct core *c, const struct core_event *ev, c
 }
 
 bool moved_is_over(const struct core *c, const struct moved_job *m) {
-  const struct forward known = forward_of(m);
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     const struct job *j = c->jobs.all[i];
-    if (!job_is_over(j) && j->uid == m->uid && !strcmp(j->id, m->id) && stays(c, j, &known)) return true;
+    if (!job_is_over(j) && j->uid == m->uid && !strcmp(j->id, m->id) && stays(c, j, &m->said)) return true;
   }
   return false;
 }
@@ -153,21 +118,18 @@ bool moved_is_over(const struct core *c, const struct moved_job *m) {
 static bool is_older(const struct forward *f, const struct moved_job *m) {
   int age = strcmp(f->origin, m->origin);
   if (age) return age > 0;
-  int cmp = core_compare_tokens(f->incarnation, f->round, m->incarnation, m->round);
-  return cmp < 0 || (cmp == 0 && f->term < m->term);
-}
-
-/* False: the table is full. */
-static bool has_room(struct core *c, const struct account *a, const char *id) {
-  if (c->moved.n < MOVED_MAX && (!a || a->n_moved < ACCOUNT_MOVED_MAX)) return true;
-  core_log_peer(c, LOG_WARN, "job %s: its daemon is not remembered, because %s has %zu such jobs", id,
-                c->moved.n < MOVED_MAX ? a->name : "this daemon", c->moved.n < MOVED_MAX ? a->n_moved : c->moved.n);
-  return false;
+  int cmp = core_compare_tokens(f->incarnation, f->round, m->incarnation, m->said.round);
+  return cmp < 0 || (cmp == 0 && f->term < m->said.term);
 }
 
 static struct moved_job *add(struct core *c, const struct core_event *ev, struct account *a) {
   const char *id = ev->msg->forward.job;
-  if (!has_room(c, a, id)) return NULL;
+  if (c->moved.n >= MOVED_MAX || (a && a->n_moved >= ACCOUNT_MOVED_MAX)) {
+    bool all = c->moved.n >= MOVED_MAX;
+    core_log_peer(c, LOG_WARN, "job %s: its daemon is not remembered, because %s has %zu such jobs", id,
+                  all ? "this daemon" : a->name, all ? c->moved.n : a->n_moved);
+    return NULL;
+  }
   struct moved_job *m = xcalloc(1, sizeof *m);
   snprintf(m->id, sizeof m->id, "%s", id);
   m->uid = core_owner(c, ev);
@@ -180,22 +142,28 @@ static struct moved_job *add(struct core *c, const struct core_event *ev, struct
 }
 
 static void learn(struct core *c, struct moved_job *m, const struct forward *f) {
-  bool known = !strcmp(m->daemon, f->daemon) && !strcmp(m->addr, f->addr) && m->port == f->port;
+  bool known = !strcmp(m->daemon, f->daemon) && !strcmp(m->addr, f->addr) && m->said.port == f->port;
   snprintf(m->incarnation, sizeof m->incarnation, "%s", f->incarnation);
   snprintf(m->origin, sizeof m->origin, "%s", f->origin);
   snprintf(m->daemon, sizeof m->daemon, "%s", f->daemon);
   snprintf(m->host, sizeof m->host, "%s", f->host);
   snprintf(m->addr, sizeof m->addr, "%s", f->addr);
-  m->port = f->port;
-  m->round = f->round;
-  m->term = f->term;
+  m->said = (struct forward){.job = m->id,
+                             .incarnation = m->incarnation,
+                             .origin = m->origin,
+                             .round = f->round,
+                             .term = f->term,
+                             .daemon = m->daemon,
+                             .host = m->host,
+                             .addr = m->addr,
+                             .port = f->port};
   m->until_ms = c->jobs.now_ms + MOVED_KEEP_MS;
   if (m->until_ms < c->moved.next_ms) c->moved.next_ms = m->until_ms;
   if (known) return;
   struct buf place = BUF_INIT;
   moved_put_place(m, &place);
   jobs_log(&c->jobs, LOG_INFO, "job %s: it is with the daemon on %s, in round %lld; its nodes are sent there", m->id,
-           buf_text(&place), (long long)m->round);
+           buf_text(&place), (long long)m->said.round);
   buf_finish(&place);
 }
 
@@ -215,8 +183,7 @@ static void send_moved(struct core *c, uint64_t conn, const struct forward *at) 
 
 /* Its nodes are told, and their connections are closed with it. */
 static void let_go(struct core *c, struct job *j, const struct moved_job *m) {
-  const struct forward known = forward_of(m);
-  for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, &known);
+  for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, &m->said);
   jobs_log(&c->jobs, LOG_WARN, "job %s: given up in state %s, round %lld, with %zu nodes here%s", j->log_name,
            job_state_name(j->state), (long long)j->round, j->n_connected,
            j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
@@ -237,7 +204,17 @@ static void take_forward(struct core *c, const struct core_event *ev, struct acc
   if (j) {
     core_log_peer(c, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but this one is in charge",
                   j->log_name, f->host);
-    const struct forward here = forward_here(c, ev, j);
+    /* It is here: whoever sends ev has reached this daemon at that address. */
+    const struct daemon_facts *d = &c->jobs.daemon;
+    const struct forward here = {.job = j->id,
+                                 .incarnation = j->incarnation,
+                                 .origin = j->origin,
+                                 .round = j->round,
+                                 .term = j->term,
+                                 .daemon = d->id,
+                                 .host = d->host[0] ? d->host : ev->local_addr,
+                                 .addr = ev->local_addr,
+                                 .port = d->port};
     tell_of_older(c, ev, &here);
     return;
   }
@@ -245,8 +222,7 @@ static void take_forward(struct core *c, const struct core_event *ev, struct acc
   if (m && is_older(f, m)) {
     core_log_peer(c, LOG_INFO, "job %s: a node says that it is with the daemon on %s, but it has moved on to %s", m->id,
                   f->host, m->host);
-    const struct forward known = forward_of(m);
-    tell_of_older(c, ev, &known);
+    tell_of_older(c, ev, &m->said);
     return;
   }
   if (!m) m = add(c, ev, a);
@@ -274,34 +250,23 @@ void core_forward(struct core *c, const struct core_event *ev) {
 /* It has come because the named daemon does not answer, or knows better where its job is. */
 static bool knows_better(const struct hello *h, const struct moved_job *m) {
   if (h->origin[0] && strcmp(h->origin, m->origin) != 0) return strcmp(h->origin, m->origin) < 0;
-  if (h->term > m->term || (!strcmp(h->follows, m->daemon) && h->term == m->term)) return true;
-  return h->round > 0 && core_compare_tokens(h->incarnation, h->round, m->incarnation, m->round) > 0;
-}
-
-/* Its run has ended here: it gets END. */
-static bool is_over_here(const struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  for (size_t i = 0; h->incarnation[0] && i < c->jobs.n_all; i++) {
-    const struct job *j = c->jobs.all[i];
-    bool same = !strcmp(j->incarnation, h->incarnation) || job_is_former(j, h->incarnation);
-    if (same && job_is_over(j) && core_is_of(c, ev, j, h->job)) return true;
-  }
-  return core_find_ended_run(c, ev) != NULL;
+  if (h->term > m->said.term || (!strcmp(h->follows, m->daemon) && h->term == m->said.term)) return true;
+  return h->round > 0 && core_compare_tokens(h->incarnation, h->round, m->incarnation, m->said.round) > 0;
 }
 
 bool core_sent_on(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   struct moved_job *m = find(c, ev, h->job);
-  if (!m || m->until_ms <= c->jobs.now_ms || knows_better(h, m) || is_over_here(c, ev)) return false;
-  const struct forward known = forward_of(m);
-  if (job_that_stays(c, ev, &known)) {
+  if (!m || m->until_ms <= c->jobs.now_ms || knows_better(h, m)) return false;
+  if (core_find_over(c, ev, h->incarnation) || core_find_ended_run(c, ev)) return false; /* it gets END */
+  if (job_that_stays(c, ev, &m->said)) {
     drop(c, m);
     return false;
   }
   jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ", %s) is sent on to the daemon on %s", m->id, h->host,
            h->agent, ev->peer_addr, m->host);
   core_shut(c, ev->conn);
-  send_moved(c, ev->conn, &known);
+  send_moved(c, ev->conn, &m->said);
   core_hang_up(c, ev->conn);
   return true;
 }

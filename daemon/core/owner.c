@@ -98,12 +98,6 @@ void core_shut(struct core *c, uint64_t conn) {
   c->shut[c->n_shut++ % CORE_SHUT_MAX] = conn;
 }
 
-static bool is_shut(const struct core *c, uint64_t conn) {
-  for (size_t i = 0; i < c->n_shut && i < CORE_SHUT_MAX; i++)
-    if (c->shut[i] == conn) return true;
-  return false;
-}
-
 void core_forget_talk(struct core *c, uint64_t conn) {
   if (conn) free(map_remove_n(&c->talks, &conn, sizeof conn));
 }
@@ -132,7 +126,8 @@ bool core_may_speak(struct core *c, const struct core_event *ev) {
   bool hello = ev->msg->type == MSG_HELLO;
   const struct member *m = jobs_member_of(&c->jobs, ev->conn);
   struct talk *t = map_get_n(&c->talks, &ev->conn, sizeof ev->conn);
-  if (!t && is_shut(c, ev->conn)) return false;
+  for (size_t i = 0; !t && i < c->n_shut && i < CORE_SHUT_MAX; i++)
+    if (c->shut[i] == ev->conn) return false;
   if (!t && !hello) return true; /* a message that closes the connection, or means nothing before HELLO */
   if (!t) map_put_n(&c->talks, &ev->conn, sizeof ev->conn, t = xcalloc(1, sizeof *t));
   if (hello && !is_in_pace(&t->hello_ms, ev->now_ms, CORE_HELLO_EVERY_MS, CORE_HELLOS_AT_ONCE))

@@ -5,8 +5,6 @@
  * default value. A user who may not control a job (control.c) sees neither the job nor the hosts that are drained
  * for other users' jobs. The text has ages and the JSON has times: a program can subtract. */
 
-#include "daemon/core/status.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -340,8 +338,6 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
     if (j->members[i]->node_rank < 0) member_line(out, j, j->members[i], now_ms);
 }
 
-/* Drained hosts. --------------------------------------------------------------------------------------------------- */
-
 /* The job of a drain for one incarnation; NULL: the drain holds for many. */
 static const struct job *job_of_drain(const struct core *c, const struct drain *d) {
   for (size_t i = 0; d->incarnation[0] && i < c->jobs.n_all; i++)
@@ -503,8 +499,6 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
   buf_puts(out, "}\n");
   return false;
 }
-
-/* For the service manager. ----------------------------------------------------------------------------------------- */
 
 static void put_count(struct buf *out, size_t n, const char *noun) {
   buf_printf(out, "%zu %s%s", n, noun, n == 1 ? "" : "s");

@@ -8,7 +8,6 @@
 #include <string.h>
 #include "common/exit_codes.h"
 #include "common/json.h"
-#include "common/mem.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/answers.h"
 

@@ -4,7 +4,6 @@
  *
  * The daemon that has the job is looked for with the question for the list; the others go to the same one. */
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "common/exit_codes.h"

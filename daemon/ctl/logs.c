@@ -47,10 +47,10 @@ struct ctl_logs {
   bool listed, wants_list, news, over, last_list, ended;
   char outcome[64]; /* "success with exit code 0"; "": none yet */
   int64_t round;
-  uint64_t asked_ms, list_ms, again_ms; /* the list: asked for, here, asked for again */
-  uint64_t away_ms;                     /* since when no daemon answers; 0: one does */
-  uint64_t pause_ms;                    /* the daemon asks for it; 0: no */
-  bool answered;                        /* a node has told something, even nothing */
+  uint64_t asked_ms, again_ms; /* the list: asked for, asked for again */
+  uint64_t away_ms;            /* since when no daemon answers; 0: one does */
+  uint64_t pause_ms;           /* the daemon asks for it; 0: no */
+  bool answered;               /* a node has told something, even nothing */
   int code;
   struct buf text, notes; /* notes: sentences, each with a NUL behind it */
   struct buf held;        /* a note that is said unless the job is over */
@@ -101,12 +101,6 @@ bool ctl_logs_note(struct ctl_logs *l, struct buf *text) {
 
 /* The list. -------------------------------------------------------------------------------------------------------- */
 
-static struct node *find_node(struct ctl_logs *l, const char *agent) {
-  for (size_t i = 0; i < l->n; i++)
-    if (!strcmp(l->v[i].agent, agent)) return &l->v[i];
-  return NULL;
-}
-
 static int64_t int_of(const json_t *o, const char *key) {
   const json_t *v = json_object_get(o, key);
   return json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
@@ -124,8 +118,10 @@ static void copy_text(char *to, size_t size, const json_t *o, const char *key) {
 static void take_member(struct ctl_logs *l, const json_t *m) {
   char agent[AGENT_ID_MAX + 1];
   copy_text(agent, sizeof(agent), m, "agent");
-  struct node *node = agent[0] ? find_node(l, agent) : NULL;
   if (!agent[0]) return;
+  struct node *node = NULL;
+  for (size_t i = 0; i < l->n && !node; i++)
+    if (!strcmp(l->v[i].agent, agent)) node = &l->v[i];
   if (!node) {
     l->v = xrealloc(l->v, (l->n + 1) * sizeof(*l->v));
     node = &l->v[l->n++];
@@ -198,7 +194,6 @@ static void take_job(struct ctl_logs *l, const json_t *job, uint64_t now_ms) {
   buf_clear(&l->held);
   l->listed = true;
   l->at = 0;
-  l->list_ms = now_ms;
   uint64_t pause = (now_ms - l->asked_ms) * LOGS_LIST_SHARE;
   l->again_ms = now_ms + (pause > LOGS_LIST_MS ? pause : LOGS_LIST_MS);
 }
@@ -259,20 +254,15 @@ static void put_for_terminal(struct buf *out, const char *s, size_t n) {
   if (coloured) buf_puts(out, "\x1b[0m");
 }
 
-static json_t *bytes_to_json(const char *s, size_t n) {
-  struct buf text = BUF_INIT;
-  for (size_t i = 0; i < n; i++) buf_putc(&text, s[i] ? s[i] : ' ');
-  json_t *v = json_text(buf_text(&text));
-  buf_finish(&text);
-  return v;
-}
-
 void logs_put_line(struct buf *out, const struct worker_line *line, const struct logs_form *form) {
   if (form->json) {
+    struct buf text = BUF_INIT;
+    for (size_t i = 0; i < line->text_len; i++) buf_putc(&text, line->text[i] ? line->text[i] : ' ');
     json_t *v = json_pack("{s:o,s:o,s:I,s:I,s:s,s:I,s:o}", "job", json_text(form->job), "host", json_text(form->host),
                           "rank", (json_int_t)line->rank, "round", (json_int_t)line->round, "stream",
                           line->is_err ? "stderr" : "stdout", "wall_ms", (json_int_t)(line->wall_ms & INT64_MAX),
-                          "text", bytes_to_json(line->text, line->text_len));
+                          "text", json_text(buf_text(&text)));
+    buf_finish(&text);
     json_print(out, v);
     json_decref(v);
   } else if (form->to_terminal) {
@@ -384,12 +374,6 @@ static size_t count_wanted(const struct ctl_logs *l) {
   return n;
 }
 
-static bool is_all_quiet(const struct ctl_logs *l) {
-  for (size_t i = 0; i < l->n; i++)
-    if (l->v[i].here && l->v[i].wanted && !l->v[i].quiet && !l->v[i].failing) return false;
-  return true;
-}
-
 static struct logs_step list(struct ctl_logs *l, uint64_t now_ms) {
   l->asked_ms = now_ms;
   l->fetching = false;
@@ -412,7 +396,10 @@ static struct logs_step next_turn(struct ctl_logs *l, uint64_t now_ms) {
   bool news = l->news, asked_one = count_wanted(l) == 1 && l->answered;
   l->at = 0;
   l->news = false;
-  if (l->over && is_all_quiet(l)) {
+  bool all_quiet = true;
+  for (size_t i = 0; i < l->n; i++)
+    if (l->v[i].here && l->v[i].wanted && !l->v[i].quiet && !l->v[i].failing) all_quiet = false;
+  if (l->over && all_quiet) {
     l->last_list = true;
     return list(l, now_ms);
   }

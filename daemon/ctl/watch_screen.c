@@ -13,8 +13,6 @@
 #include "daemon/ctl/watch_screen.h"
 
 #include <errno.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>

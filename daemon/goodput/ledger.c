@@ -71,18 +71,6 @@ static void lose_stalled(struct goodput *g, int64_t ms) {
   g->stalled_ms = least(g->stalled_ms + ms, GOODPUT_MAX_MS);
 }
 
-/* The pause has ended at at_ms, and the job goes on. */
-static void note_pause(struct ledger *l, int64_t at_ms) {
-  int64_t ms = at_ms - most(l->still_ms, l->paid_ms) - l->saved_ms;
-  if (l->bucket != BUCKET_PRODUCTIVE || !l->stepped || ms < PAUSE_MIN_MS) return;
-  if (ms > l->pauses[0]) {
-    l->pauses[1] = l->pauses[0];
-    l->pauses[0] = ms;
-  } else if (ms > l->pauses[1]) {
-    l->pauses[1] = ms;
-  }
-}
-
 void ledger_stand(struct ledger *l, int64_t now_ms, int64_t since_ms) {
   if (since_ms <= l->still_ms) { /* the first one; or of a node that was away, whose age was not known */
     l->still_ms = since_ms;
@@ -90,7 +78,15 @@ void ledger_stand(struct ledger *l, int64_t now_ms, int64_t since_ms) {
   }
   int64_t until_ms = least(since_ms, now_ms);
   if (l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, until_ms);
-  note_pause(l, until_ms);
+  /* The pause has ended, and the job goes on. */
+  int64_t ms = until_ms - most(l->still_ms, l->paid_ms) - l->saved_ms;
+  bool pauses = l->bucket == BUCKET_PRODUCTIVE && l->stepped && ms >= PAUSE_MIN_MS;
+  if (pauses && ms > l->pauses[0]) {
+    l->pauses[1] = l->pauses[0];
+    l->pauses[0] = ms;
+  } else if (pauses && ms > l->pauses[1]) {
+    l->pauses[1] = ms;
+  }
   l->paid_ms = until_ms;
   l->still_ms = since_ms;
   l->stalled_ms = l->saved_ms = 0;
@@ -281,18 +277,6 @@ void ledger_begin(struct ledger *l, int64_t now_ms) {
   forget_round(l);
 }
 
-/* What is left of the history: a line from the job's first step, with which its work began, to its last one. */
-static void seed_history(struct ledger *l, uint64_t wall_ms) {
-  const struct goodput *g = &l->sum;
-  uint64_t age_ms = (uint64_t)goodput_total_ms(g);
-  if (!g->steps) return;
-  int64_t first = least(g->from_step + 1, g->step);
-  struct history_point p = {wall_ms > age_ms ? wall_ms - age_ms : 0, 0, first, NAN, NAN};
-  history_mark(&l->history, &p);
-  p = (struct history_point){wall_ms, least(g->step_ms, g->productive_ms), g->step, NAN, NAN};
-  history_note(&l->history, &p);
-}
-
 void ledger_adopt(struct ledger *l, const struct goodput *g, int64_t since_ms, bool in_round, uint64_t since_wall_ms) {
   char *waited_for = g->waited_for[0] ? xstrdup(g->waited_for) : NULL;
   struct goodput copy = *g;
@@ -300,7 +284,15 @@ void ledger_adopt(struct ledger *l, const struct goodput *g, int64_t since_ms, b
   l->waited_for = waited_for;
   copy.waited_for = waited_for ? waited_for : "";
   l->sum = copy;
-  seed_history(l, since_wall_ms);
+  if (g->steps) {
+    /* What is left of the history: a line from the job's first step, with which its work began, to its last one. */
+    uint64_t age_ms = (uint64_t)goodput_total_ms(g);
+    struct history_point first = {0, 0, least(g->from_step + 1, g->step), NAN, NAN};
+    if (since_wall_ms > age_ms) first.wall_ms = since_wall_ms - age_ms;
+    struct history_point last = {since_wall_ms, least(g->step_ms, g->productive_ms), g->step, NAN, NAN};
+    history_mark(&l->history, &first);
+    history_note(&l->history, &last);
+  }
   forget_round(l);
   if (in_round) l->bucket = BUCKET_STARTING;
 }

@@ -8,7 +8,7 @@
  * Times are milliseconds of the daemon's clock. They are signed: another daemon's machine may have been up for less time
  * than the job. A time before the last change counts as that change. */
 
-#include "daemon/goodput/pace.h"
+#include "daemon/goodput/history.h"
 #include "proto/msg.h"
 
 struct ledger {

@@ -15,7 +15,6 @@
 
 #include "daemon/job/internal.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,8 +273,6 @@ void job_announce_refusal(struct job *j, const char *host, const char *why) {
   finish(j, &e, &text);
 }
 
-/* Missing nodes. --------------------------------------------------------------------------------------------------- */
-
 uint64_t job_announce_deadline(const struct job *j) {
   return j->announcer && j->state == JOB_FORMING ? j->announcer->waiting_ms : UINT64_MAX;
 }
@@ -464,8 +461,6 @@ void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
   verdict_sentence(v, &text);
   finish(j, &e, &text);
 }
-
-/* Progress. -------------------------------------------------------------------------------------------------------- */
 
 void job_announce_progress(const struct member *m) {
   struct job *j = m->job;

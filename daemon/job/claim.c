@@ -93,8 +93,6 @@ int64_t job_next_claimed_round(const struct job *j) {
   return (j->claim && j->claim->passed > last ? j->claim->passed : last) + 1;
 }
 
-/* Names. ----------------------------------------------------------------------------------------------------------- */
-
 static void put_prefix(const struct job *j, const char *incarnation, struct buf *out) {
   buf_printf(out, "%lld/", (long long)j->uid);
   /* A job's name may hold anything. */

@@ -264,8 +264,6 @@ void job_move_drains(struct job *j) {
     }
 }
 
-/* --exclude-after. ------------------------------------------------------------------------------------------------- */
-
 /* One failure excludes at most one host. */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   if (!host[0] || (!map_get(&j->failures, host) && j->failures.count >= JOB_FAILING_HOSTS_MAX)) return "";
@@ -290,8 +288,6 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   buf_finish(&by);
   return can ? host : "";
 }
-
-/* For people. ------------------------------------------------------------------------------------------------------ */
 
 void drain_text(const struct drain *d, struct buf *out) {
   /* "host n2 is drained by root" */

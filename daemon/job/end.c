@@ -16,7 +16,6 @@
 #include "daemon/job/internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/exit_codes.h"

@@ -159,15 +159,6 @@ void member_find_expected_host(struct member *m) {
 
 /* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* A listed host whose nodes are here is not in the new list. */
-static bool leaves_out_who_is_here(const struct job *j) {
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    if (m->counted.available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
-  }
-  return false;
-}
-
 /* The new roster: the hosts of the list, and those of the old ones that are missing for another reason. */
 static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
   struct roster *r = &j->roster, old = *r;
@@ -186,7 +177,12 @@ static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
   }
   uint32_t each = n > 0 && j->expected_nodes > (int64_t)n ? (uint32_t)((size_t)j->expected_nodes / n) : 1;
   for (size_t i = 0; i < r->n; i++) r->listed_wanted += r->v[i]->wanted *= each;
-  if (r->listed_wanted <= old.listed_wanted && leaves_out_who_is_here(j)) {
+  bool leaves_out = false; /* a listed host whose nodes are here is not in the new list */
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    leaves_out |= m->counted.available && is_listed(m) && !find_host(r, m->host);
+  }
+  if (r->listed_wanted <= old.listed_wanted && leaves_out) {
     free_hosts(j, r);
     *r = old;
     return false;
@@ -470,12 +466,6 @@ static void fill_drained(struct missing *k, const struct job *j) {
   free(names);
 }
 
-static bool all_asked_for_ranks(const struct job *j) {
-  for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->counted.available && j->members[i]->want_rank < 0) return false;
-  return j->n_available > 0;
-}
-
 /* "node rank 1, 3-5": the ranks below max that no node asked for. */
 static void fill_ranks(struct missing *k, const struct job *j) {
   int64_t most = j->settings.max_nodes < RANKS_LOOKED_AT ? j->settings.max_nodes : RANKS_LOOKED_AT;
@@ -553,7 +543,10 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->unexpected = others ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
   if (w->here < w->max_nodes || others) fill_absent(k, j, now_ms);
   w->missing = job_missing_nodes(j);
-  if (w->missing > 0 && !count_named(j) && all_asked_for_ranks(j)) fill_ranks(k, j);
+  bool all_ask = j->n_available > 0; /* for a node rank */
+  for (size_t i = 0; i < j->n_members; i++)
+    all_ask &= !j->members[i]->counted.available || j->members[i]->want_rank >= 0;
+  if (w->missing > 0 && !count_named(j) && all_ask) fill_ranks(k, j);
   if (!w->n_absent) {
     const char **hosts = xcalloc(j->n_members + 1, sizeof *hosts);
     size_t n = 0;

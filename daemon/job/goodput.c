@@ -118,12 +118,6 @@ static void note_steps(struct job *j, uint64_t now_ms) {
   ledger_saved(&b->ledger, all.saved);
 }
 
-static bool is_due(const struct goodput_book *b, const struct member *m, uint64_t now_ms) {
-  const struct ledger *l = &b->ledger;
-  if (l->stepped && !l->resume_told && m->progress.resumed >= 0 && m->progress.resumed < l->resume_step) return true;
-  return now_ms >= b->gathered_ms + (m->node_rank == b->slowest ? GATHER_EVERY_MS : GATHER_LATEST_MS);
-}
-
 /* A checkpoint before the first step was a part of the start. */
 void goodput_progress(const struct member *m, uint64_t now_ms) {
   struct job *j = m->job;
@@ -132,7 +126,10 @@ void goodput_progress(const struct member *m, uint64_t now_ms) {
   bool first = !b->ledger.stepped && m->progress.step >= 0;
   if (first) note_steps(j, now_ms);
   ledger_saving(&b->ledger, (int64_t)now_ms, m->progress.saving_ms);
-  if (!first && is_due(b, m, now_ms)) note_steps(j, now_ms);
+  bool further_back = b->ledger.stepped && !b->ledger.resume_told && m->progress.resumed >= 0 &&
+                      m->progress.resumed < b->ledger.resume_step;
+  uint64_t due_ms = b->gathered_ms + (m->node_rank == b->slowest ? GATHER_EVERY_MS : GATHER_LATEST_MS);
+  if (!first && (further_back || now_ms >= due_ms)) note_steps(j, now_ms);
   if (first && j->state == JOB_RUNNING) note_first_step(j, now_ms);
 }
 
@@ -156,6 +153,16 @@ static enum bucket bucket_of(const struct job *j, enum job_state state) {
 
 void goodput_turn(struct job *j, uint64_t now_ms) {
   ledger_turn(&j->goodput->ledger, bucket_of(j, j->state), (int64_t)now_ms);
+}
+
+/* START has the account as it is now. */
+static void note_sealed(struct job *j, uint64_t wall_ms) {
+  struct goodput_book *b = j->goodput;
+  free(b->sealed_for);
+  b->sealed = b->ledger.sum;
+  b->sealed_for = b->sealed.waited_for[0] ? xstrdup(b->sealed.waited_for) : NULL;
+  b->sealed.waited_for = b->sealed_for ? b->sealed_for : "";
+  b->sealed_wall_ms = wall_ms;
 }
 
 void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
@@ -188,7 +195,7 @@ void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   if (to == JOB_STARTING && j->state == JOB_FORMING) {
     ledger_begin_round(&b->ledger, (int64_t)now_ms);
     b->gathered_ms = 0;
-    goodput_note_sealed(j, j->jobs->wall_ms);
+    note_sealed(j, j->jobs->wall_ms);
   } else if (to == JOB_ENDING) {
     ledger_close(&b->ledger, (int64_t)now_ms);
     if (j->outcome != OUTCOME_SUCCESS) ledger_lose_unsaved(&b->ledger);
@@ -232,7 +239,7 @@ static void adopt(struct job *j, const struct goodput *g, uint64_t age_ms, bool 
   ledger_adopt(&b->ledger, g, (int64_t)j->jobs->now_ms - (int64_t)age_ms, in_round, wall_ms);
   b->adopted_ms = goodput_total_ms(g);
   b->in_round = in_round;
-  goodput_note_sealed(j, wall_ms);
+  note_sealed(j, wall_ms);
 }
 
 /* An account without an entry says only how old the job is, at least. */
@@ -254,15 +261,6 @@ void goodput_hello(struct job *j, const struct hello *h) {
   int64_t at_ms = (int64_t)j->jobs->now_ms - (int64_t)age_ms;
   struct history_point p = {j->jobs->wall_ms > age_ms ? j->jobs->wall_ms - age_ms : 0, 0, h->first_step, NAN, NAN};
   ledger_step(&b->ledger, at_ms, at_ms, -1, &p);
-}
-
-void goodput_note_sealed(struct job *j, uint64_t wall_ms) {
-  struct goodput_book *b = j->goodput;
-  free(b->sealed_for);
-  b->sealed = b->ledger.sum;
-  b->sealed_for = b->sealed.waited_for[0] ? xstrdup(b->sealed.waited_for) : NULL;
-  b->sealed.waited_for = b->sealed_for ? b->sealed_for : "";
-  b->sealed_wall_ms = wall_ms;
 }
 
 /* The state file. -------------------------------------------------------------------------------------------------- */

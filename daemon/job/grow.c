@@ -24,8 +24,6 @@
 #include <string.h>
 #include "common/mem.h"
 
-/* Flapping. -------------------------------------------------------------------------------------------------------- */
-
 struct flap {
   uint64_t at_ms[JOB_FLAP_LOSSES]; /* a ring: the n-th loss is at n % JOB_FLAP_LOSSES */
   uint64_t n;
@@ -58,8 +56,6 @@ uint64_t member_flapping_until(const struct member *m, uint64_t now_ms) {
   uint64_t until_ms = f->at_ms[f->n % JOB_FLAP_LOSSES] + JOB_FLAP_MS;
   return until_ms > now_ms ? until_ms : 0;
 }
-
-/* Growing. --------------------------------------------------------------------------------------------------------- */
 
 static bool may_grow(const struct job *j) {
   return j->state == JOB_RUNNING && j->settings.scale_up == SCALE_UP_NOW && j->n_available > 0 &&

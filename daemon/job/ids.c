@@ -223,8 +223,6 @@ static void send_mint(struct job *j, const struct share *k) {
   jobs_send(j->jobs, m->conn, &msg);
 }
 
-/* Failing. --------------------------------------------------------------------------------------------------------- */
-
 /* Ends the round, and frees its ids. */
 static void fail_round(struct job *j, const struct share *k, bool lasting, const char *text, uint64_t now_ms) {
   struct verdict v;
@@ -279,14 +277,6 @@ static void replace_minter(struct job *j, struct share *k, const char *why, bool
 
 /* Collecting. ------------------------------------------------------------------------------------------------------ */
 
-static struct share *find_share(struct round_ids *ids, const struct member *m, const struct minted *said) {
-  for (size_t i = 0; i < ids->n_shares; i++) {
-    struct share *k = &ids->v[i];
-    if (k->first == said->first && k->count == said->count && !strcmp(k->agent, m->agent)) return k;
-  }
-  return NULL;
-}
-
 /* Ends the round if another minter has an incompatible NCCL; false: all fit. */
 static bool reject_other_nccl(struct job *j, const struct share *k, uint64_t now_ms) {
   const struct share *other = NULL;
@@ -321,7 +311,11 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
              j->log_name, m->host, (long long)said->round, (long long)j->round);
     return;
   }
-  struct share *k = is_waiting(j) && member_in_round(m) ? find_share(j->ids, m, said) : NULL;
+  struct share *k = NULL;
+  for (size_t i = 0; is_waiting(j) && member_in_round(m) && i < j->ids->n_shares && !k; i++) {
+    struct share *one = &j->ids->v[i];
+    if (one->first == said->first && one->count == said->count && !strcmp(one->agent, m->agent)) k = one;
+  }
   if (!k) {
     jobs_log(j->jobs, LOG_DEBUG, "job %s: MINTED of node %s is not expected", j->log_name, m->host);
     return;

@@ -28,11 +28,8 @@
 
 #include "daemon/job/in_charge.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/deadline.h"
-#include "common/endpoint.h"
 #include "common/mem.h"
 #include "daemon/job/internal.h"
 
@@ -258,8 +255,6 @@ size_t job_successors(const struct job *j, struct successor out[SUCCESSORS_MAX])
   return q->n_successors;
 }
 
-/* Counts. ---------------------------------------------------------------------------------------------------------- */
-
 void quorum_tally(struct quorum *q, const struct voter *v, int by) {
   if (!v->here && !v->dead) return;
   if (v->dead && v->apart) {
@@ -338,8 +333,6 @@ void job_quorum_member(const struct member *m) {
   quorum_tally(q, v, 1);
   if (!here) job_voter_left(m->job, v);
 }
-
-/* Telling. ------------------------------------------------------------------------------------------------------------- */
 
 uint64_t job_quorum_tell_deadline(const struct job *j) {
   if (!j->quorum->untold) return UINT64_MAX;

@@ -32,7 +32,7 @@ void member_set_rank(struct member *m, int64_t rank); /* in the current round; -
 void job_number_workers(struct job *j);
 int64_t job_role_size(const struct job *j, const char *role);
 
-/* round.c */
+/* seal.c */
 /* FORMING: seals the next round if that may be now. False: it may not. */
 bool job_try_seal(struct job *j, uint64_t now_ms);
 void job_begin_fence(struct job *j); /* the round begins */
@@ -183,7 +183,6 @@ bool quorum_may_pass_over(const struct quorum *q);
 bool quorum_needs(const struct quorum *q, const struct voter *v); /* its vote is one of those that decide */
 /* Whether nothing but its death is to be known of it: its vote counts. For the base, or the current round. */
 bool quorum_counts_dead(const struct quorum *q, const struct voter *v, bool base);
-void quorum_forget_voters(struct quorum *q);
 void member_read_start(const struct member *m); /* of the current round */
 void job_quorum_forget(struct job *j);          /* another round is recovered */
 void job_quorum_load(struct job *j);            /* its line says that another daemon may have it */
@@ -270,8 +269,6 @@ uint64_t job_ids_deadline(const struct job *j);
 void job_ids_tick(struct job *j, uint64_t now_ms); /* may end the round */
 void job_ids_forget(struct job *j);
 
-/* expected_nodes.c: expected_nodes.h */
-
 /* goodput.c */
 void goodput_create(struct job *j);
 void goodput_destroy(struct job *j);
@@ -283,7 +280,6 @@ void goodput_progress(const struct member *m, uint64_t now_ms);          /* its 
 void goodput_settle(struct job *j);                                      /* the cause of the round's end is final */
 void goodput_forget(struct job *j, uint64_t now_ms);                     /* RECOVERING begins */
 void goodput_hello(struct job *j, const struct hello *h);                /* RECOVERING: of any node */
-void goodput_note_sealed(struct job *j, uint64_t wall_ms);               /* START has the account as it is now */
 void *goodput_line_json(const struct job *j);                            /* for the job's line; json_t, the caller's */
 void goodput_load(struct job *j, const void *json, bool ended);          /* the same; NULL is fine */
 

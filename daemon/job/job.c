@@ -191,7 +191,8 @@ static void on_bye_recovering(struct job *j, const struct job_event *ev) {
   job_recover_finish_if_complete(j, ev->now_ms);
 }
 
-static void on_bye_ending(struct job *j, const struct job_event *ev) {
+/* A node that leaves now knows the end, too. */
+static void on_acked(struct job *j, const struct job_event *ev) {
   member_set_acked(ev->member);
   job_ended_if_acknowledged(j, ev->now_ms);
 }
@@ -338,11 +339,6 @@ static void on_report_recovering(struct job *j, const struct job_event *ev) {
   }
 }
 
-static void on_end_ack(struct job *j, const struct job_event *ev) {
-  member_set_acked(ev->member);
-  job_ended_if_acknowledged(j, ev->now_ms);
-}
-
 /* Operator and deadlines. ------------------------------------------------------------------------------------------ */
 
 static void operator_verdict(struct job *j, const struct job_event *ev, struct verdict *v) {
@@ -447,8 +443,6 @@ static void ignore(struct job *j, const struct job_event *ev) {
            job_state_name(j->state));
 }
 
-/* The table. ------------------------------------------------------------------------------------------------------- */
-
 typedef void (*job_handler_fn)(struct job *j, const struct job_event *ev);
 
 /* clang-format off */
@@ -491,13 +485,13 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
   [JOB_ENDING] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
-    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending,
-    [JOB_EV_END_ACK] = on_end_ack, [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ending},
+    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_acked,
+    [JOB_EV_END_ACK] = on_acked, [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ending},
   [JOB_ENDED] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
-    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending,
-    [JOB_EV_END_ACK] = on_end_ack, [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ended},
+    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_acked,
+    [JOB_EV_END_ACK] = on_acked, [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ended},
 };
 /* clang-format on */
 

@@ -8,7 +8,7 @@
  *
  *   job.c                  the table, the states, deadlines
  *   member.c               a node: added, found, removed; the counts of members
- *   round.c                the nodes of the next round, and their ranks; START
+ *   seal.c                the nodes of the next round, and their ranks; START
  *   progress.c             how far the members are, and their checkpoints
  *   expected_nodes.c       expected nodes that are missing; WAITING
  *   grow.c                 newcomers while a round runs, and hosts that come and go
@@ -32,7 +32,6 @@
 
 #include "common/map.h"
 #include "daemon/job/jobs.h"
-#include "daemon/job/expected_nodes.h"
 
 struct announcer;
 struct round_ids;
@@ -105,6 +104,37 @@ struct member_boot {
   bool known;    /* HELLO has said it: */
   int64_t at_ms; /* by our clock, and perhaps below 0 */
   int64_t up_ms; /* so long at its last HELLO */
+};
+
+/* Which nodes a job expects, which are missing, since when and why: expected_nodes.c alone looks into it. */
+
+/* A host from which nodes are expected: a scheduler lists it, or it has lost nodes since the last round. */
+struct expected_host {
+  char *name;            /* owned; in its first spelling */
+  uint32_t wanted, here; /* how many of its nodes are expected, and could join a round now */
+  bool listed;           /* by a scheduler */
+  bool drained;          /* no seal waits for it */
+  enum absence why;      /* the last event of a node of it */
+  uint64_t at_ms;        /* and when */
+  char *text;            /* owned; NULL: unknown */
+};
+
+struct refusal {     /* of a node that wanted to join */
+  char *host, *text; /* owned; NULL: none */
+  uint64_t at_ms;
+};
+
+struct roster {
+  char *list;       /* the last list, as it came; NULL: none */
+  unsigned n_lists; /* how many were read */
+  struct expected_host **v;
+  size_t n, cap;
+  struct map names;  /* lower case -> struct expected_host */
+  struct map shorts; /* the same without the domain; &ambiguous if several hosts share it */
+  size_t n_unlisted;
+  int64_t listed_wanted, listed_missing; /* nodes; of the missing, those that a seal waits for */
+  int64_t refused_wanted;                /* nodes of listed hosts that were refused, whether they are here or not */
+  struct refusal refusals[REFUSALS_MAX]; /* the newest first */
 };
 
 struct member {
@@ -241,7 +271,7 @@ struct job {
   char told_head[HOST_MAX + 1]; /* the host of its node rank 0; "": unknown */
   enum budget_from budget_from; /* where restarts_used and failed_step are from */
 
-  /* The expected nodes, and the facts for WAITING: expected_nodes.c, round.c. */
+  /* The expected nodes, and the facts for WAITING: expected_nodes.c, seal.c. */
   struct roster roster;
   uint64_t news;      /* counts changes of what WAITING would say */
   uint64_t notice_ms; /* when WAITING is sent next; UINT64_MAX: not now */
@@ -305,6 +335,49 @@ struct job_event {
   bool dead;                   /* LOST: certainly nothing of it runs */
   const char *text;            /* LOST, OPERATOR: why */
 };
+
+/* Expected nodes. */
+void job_init_roster(struct job *j);
+void job_finish_roster(struct job *j);
+void job_expect_nodes(struct job *j, int64_t n); /* more than before */
+/* A node's list of hosts, compressed; j->expected_nodes is known. */
+void job_expect_hosts(struct job *j, const char *list);
+void job_watch_drains(struct job *j); /* drains have changed, and members are flagged */
+
+bool job_all_expected_are_here(const struct job *j, size_t here);
+/* Nodes that are not expected are here, listed ones are still to come, and there is room for them. */
+bool job_others_hold_places(const struct job *j);
+
+void member_find_expected_host(struct member *m); /* of a new member */
+/* For member.c: m could join a round now, or no longer. */
+void member_count_at_host(struct member *m, bool here);
+/* m will not come back by itself: for its host's line among the missing. */
+void member_note_absence(struct member *m, enum absence why, const char *text, uint64_t at_ms);
+void job_forget_absences(struct job *j);                  /* a round is sealed */
+void job_forget_refusal(struct job *j, const char *host); /* a node of it has joined */
+
+/* A peer with another key than the daemon's came from addr. host: the listed host that has this address; "": none. */
+void job_note_turned_away(struct job *j, const char *host, const char *addr, uint64_t now_ms);
+/* Appends the next listed host that may be such a peer's, with a NUL. *at: 0 at first. False: there are no more. */
+bool job_next_missing_host(const struct job *j, size_t *at, struct buf *out);
+/* When the job gives up because no node can come that it needs; UINT64_MAX: one may. */
+uint64_t job_hopeless_ms(const struct job *j);
+
+/* While a round forms: how many nodes are expected, or needed, and not here. */
+int64_t job_missing_nodes(const struct job *j);
+/* Another job of the same user that has never run and waits for as many nodes; NULL: none. */
+struct job *job_find_twin(const struct job *j);
+
+/* The part of WAITING that says who is here and who is missing. missing_finish frees what it points into. */
+struct missing {
+  struct waiting *w;
+  struct absent absent[ABSENT_MAX];
+  struct turned_away refusals[REFUSALS_MAX];
+  struct buf hosts, drained_by, held, groups[ABSENT_MAX];
+};
+/* names: with who is missing, which looks at all nodes. */
+void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms);
+void missing_finish(struct missing *k);
 
 /* The table. */
 void job_event(struct job *j, const struct job_event *ev);
@@ -374,6 +447,8 @@ size_t job_confirm_dead(struct job *j, const char *host);
 void member_note_fence(struct member *m); /* it has read FENCE in this round */
 
 /* Rounds. */
+/* retire: the node gives up its vote, too. */
+void job_send_stale(const struct job *j, uint64_t conn, bool retire, const char *why);
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
 void job_note_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms);
 /* MINTED carries as many bytes as it says. */

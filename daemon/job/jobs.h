@@ -6,7 +6,6 @@
  * connections, drained hosts, and the incarnations that this daemon has forgotten. daemon/core embeds it and steps
  * it; a job reaches it as j->jobs. Pure. */
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

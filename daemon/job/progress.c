@@ -8,7 +8,6 @@
  * Everything is of the current round: a round begins with nothing. */
 
 #include "daemon/job/internal.h"
-#include "daemon/job/goodput.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,9 +14,7 @@
  * A daemon that took the job over knows the hosts of nodes that have come, and that of node rank 0 by their word. */
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include "common/mem.h"
 #include "common/siphash.h"
 #include "daemon/job/internal.h"
 

@@ -72,12 +72,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
 }
 
 static void send_stale(struct job *j, const struct member *m, const char *why) {
-  struct msg msg;
-  msg_init(&msg, MSG_STALE);
-  msg.stale.incarnation = j->incarnation;
-  msg.stale.round = j->round;
-  msg.stale.text = why;
-  jobs_send(j->jobs, m->conn, &msg);
+  job_send_stale(j, m->conn, false, why);
   job_hold_member(j, m); /* its workers are not dead yet */
 }
 

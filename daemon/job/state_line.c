@@ -18,11 +18,9 @@
 
 #include "daemon/job/internal.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "common/json.h"
-#include "common/mem.h"
 
 static void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;

@@ -21,6 +21,7 @@
 #include "daemon/job/internal.h"
 
 enum { RETIRE_MS = 1000 };
+static const char give_up[] = "the next round begins without this node, which gives up its vote";
 
 static uint64_t lease_ms(const struct job *j) {
   return (uint64_t)j->settings.lease_ms;
@@ -52,16 +53,6 @@ bool member_has_vote(const struct member *m) {
   return v && quorum_needs(q, v) && !v->dead;
 }
 
-static void ask_to_retire(struct job *j, const struct member *m) {
-  struct msg msg;
-  msg_init(&msg, MSG_STALE);
-  msg.stale.incarnation = j->incarnation;
-  msg.stale.round = j->round;
-  msg.stale.retire = true;
-  msg.stale.text = "the next round begins without this node, which gives up its vote";
-  jobs_send(j->jobs, m->conn, &msg);
-}
-
 /* A node that the next round leaves out keeps its vote of the last one, and could lend it to another daemon that knows
  * nothing of the next. If the round would carry too few votes, such nodes are asked to give theirs up: after STALE they
  * say HELLO without it. */
@@ -74,7 +65,7 @@ bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, u
     const struct member *m = j->members[i];
     struct voter *v = map_get(&q->voters, m->agent);
     if (!v || !quorum_needs(q, v) || v->dead || v->carried) continue;
-    ask_to_retire(j, m);
+    job_send_stale(j, m->conn, true, give_up);
     v->asked = true;
   }
   q->retiring_ms = now_ms + RETIRE_MS;
@@ -91,21 +82,13 @@ void job_quorum_settle(struct job *j, uint64_t now_ms) {
     const struct member *m = j->members[i];
     struct voter *v = map_get(&q->voters, m->agent);
     if (!v || !v->base || v->dead || (v->current && v->knows) || !m->conn || v->from_ms > now_ms) continue;
-    ask_to_retire(j, m);
+    job_send_stale(j, m->conn, true, give_up);
     v->asked = asked = true;
   }
   if (asked) q->retiring_ms = now_ms + RETIRE_MS;
 }
 
 /* Voters. ---------------------------------------------------------------------------------------------------------- */
-
-void quorum_forget_voters(struct quorum *q) {
-  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
-    free(e->value);
-    map_remove_n(&q->voters, e->key, e->key_len);
-  }
-  q->current = q->base = q->unbound = (struct voter_count){0};
-}
 
 static struct voter *voter_of(struct quorum *q, const char *agent) {
   struct voter *v = map_get(&q->voters, agent);
@@ -247,7 +230,11 @@ static void count_vote(struct job *j, const struct member *m) {
 
 void job_quorum_forget(struct job *j) {
   struct quorum *q = j->quorum;
-  quorum_forget_voters(q);
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    free(e->value);
+    map_remove_n(&q->voters, e->key, e->key_len);
+  }
+  q->current = q->base = q->unbound = (struct voter_count){0};
   q->on = q->lasting = q->all = q->firm = q->recovering.same_daemon = false;
   q->nodes = q->base_nodes = q->base_round = q->agreed = 0;
   q->recovering.judge_ms = 0;

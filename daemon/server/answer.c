@@ -34,8 +34,6 @@ struct answers {
   bool closed;
 };
 
-/* The queue -------------------------------------------------------------------------------------------------------- */
-
 static void on_idle(uv_idle_t *idle);
 
 static void enqueue(struct answers *as, struct answer *a) {
@@ -56,8 +54,6 @@ static void dequeue(struct answers *as, struct answer *a) {
   if (as->last == a) as->last = before;
   if (!as->first) uv_idle_stop(&as->idle);
 }
-
-/* The end ---------------------------------------------------------------------------------------------------------- */
 
 static void free_answer(struct answer *a) {
   buf_finish(&a->head);
@@ -92,8 +88,6 @@ void answer_cancel(struct answer *a) {
   if (!is_written) free_answer(a);
 }
 
-/* Writing ---------------------------------------------------------------------------------------------------------- */
-
 static void on_written(uv_write_t *write, int status);
 
 static void write_part(struct answer *a) {
@@ -125,8 +119,6 @@ static void on_written(uv_write_t *write, int status) {
   a->cb.on_progress(a->ctx);
   if (a->all) write_part(a);
 }
-
-/* Making ----------------------------------------------------------------------------------------------------------- */
 
 static void on_idle(uv_idle_t *idle) {
   struct answers *as = idle->data;

@@ -10,7 +10,6 @@
  * these limits hold their number. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
 #include "common/buf.h"

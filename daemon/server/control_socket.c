@@ -25,7 +25,6 @@
 #include "daemon/server/control_socket.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
 #include <stdbool.h>

@@ -72,14 +72,12 @@ static int explain(int code, const char *spec, const struct request *r, bool in_
   case -EADDRINUSE:
     if (!in_haste && port_holder_find(r->endpoint.port, &holder))
       return err_set(e, code,
-                     "cannot listen on %.100s: port %d is taken by pid %d (%s); stop it, or choose another "
-                     "port with --listen "
-                     "(0: any free one)",
+                     "cannot listen on %.100s: port %d is taken by pid %d (%s); stop it, or choose another port with "
+                     "--listen (0: any free one)",
                      spec, port, (int)holder.pid, holder.name);
     return err_set(e, code,
-                   "cannot listen on %.100s: port %d is taken by another process; choose another port with "
-                   "--listen (0: any "
-                   "free one)",
+                   "cannot listen on %.100s: port %d is taken by another process; choose another port with --listen "
+                   "(0: any free one)",
                    spec, port);
   case -EADDRNOTAVAIL:
     return err_set(e, code, "cannot listen on %.100s: %.100s is not an address of this machine", spec,

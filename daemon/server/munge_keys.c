@@ -189,8 +189,6 @@ struct munge_request *munge_keys_ask(struct munge_keys *d, const char *source, c
   return r;
 }
 
-/* The module. ------------------------------------------------------------------------------------------------------ */
-
 struct munge_keys *munge_keys_create(uv_loop_t *loop, const struct key *own, uint64_t seed) {
   struct munge_keys *d = xcalloc(1, sizeof(*d));
   d->loop = loop;

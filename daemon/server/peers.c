@@ -38,7 +38,6 @@
 #include "daemon/server/peers.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 #include "common/deadline.h"
 #include "common/key/secret.h"
 #include "common/mem.h"

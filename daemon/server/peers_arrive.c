@@ -81,8 +81,6 @@ void peer_drop_arrival(struct peer *p) {
   peers_resume(p->peers);
 }
 
-/* The store -------------------------------------------------------------------------------------------------------- */
-
 /* The store's clients never say who they are, so they must leave room. */
 static void hand_over(struct peer *p) {
   const struct peers *ps = p->peers;
@@ -196,8 +194,6 @@ static int begin_arrival(struct peer *p, int fd, struct err *e) {
   end_arrival(p);
   return err_sys(e, rc, "cannot poll a connection");
 }
-
-/* The agent's own -------------------------------------------------------------------------------------------------- */
 
 int peers_adopt(struct peers *ps, int fd, const char *addr, struct err *e) {
   struct sockaddr_storage other = {.ss_family = AF_UNSPEC};

@@ -30,15 +30,11 @@ static size_t bytes_of(const struct peer *p) {
   return p->first.cap + p->request.cap + (p->arrival ? 0 : p->conn.wire.cap + p->conn.in.cap);
 }
 
-/* The unidentified. ------------------------------------------------------------------------------------------------ */
-
 static size_t bytes_in(const struct waiting_room *room) {
   size_t sum = 0;
   for (struct newcomer *n = room->oldest; n; n = n->newer) sum += bytes_of(peer_of(n));
   return sum;
 }
-
-/* Users. ----------------------------------------------------------------------------------------------------------- */
 
 struct load {
   size_t bytes, n;

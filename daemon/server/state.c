@@ -94,9 +94,8 @@ static int read_lines(struct state *s, const char *data, size_t len, struct err 
     bool good = nl && is_good_line(data + at, n);
     if (good && bad_line)
       return err_set(e, -EBADMSG,
-                     "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not "
-                     "the trace of a "
-                     "crash; move the file away and start again: the agents report the running jobs",
+                     "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not the "
+                     "trace of a crash; move the file away and start again: the agents report the running jobs",
                      s->path, bad_line);
     if (good) {
       if ((s->n_records & (s->n_records - 1)) == 0) /* 0, 1, 2, 4, ...: full */

@@ -9,7 +9,6 @@
  * The owner embeds struct newcomer in its connection or request, and closes or serves what this module names. A source
  * is a text: a numeric address, a network, or a user. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/map.h"

@@ -248,7 +248,6 @@ void daemon_start(struct sim *s) {
   for (int i = 0; i < s->n_nodes && !s->d.state_dir; i++) s->nodes[i].drained = false; /* it has forgotten */
   begin_state(s);
   struct core_config config = {.seed = sim_random(s),
-                               .exit_when_idle = s->d.owned,
                                .host = s->config.takeover ? s->d.host : NULL,
                                .id = s->d.id,
                                .port = s->config.takeover ? s->d.port : 0,

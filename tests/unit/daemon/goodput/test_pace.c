@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pace: how long a usual step takes, and from which age on the last one is late. */
 
-#include "daemon/goodput/pace.h"
+#include "daemon/goodput/history.h"
 
 #include <math.h>
 #include "tests/rig/unit.h"

@@ -2,7 +2,7 @@
 /* daemon/server/process.c: the facts of this process, on kernels that know the number of its descriptors and on older
  * ones. */
 
-#include "daemon/server/process.h"
+#include "daemon/server/documents.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -183,8 +183,6 @@ static void assign_ranks(struct member **chosen, size_t n, struct member **slots
   }
 }
 
-/* Addresses. ------------------------------------------------------------------------------------------------------- */
-
 enum {
   ADDRS_BYTES_MAX = FRAME_MAX_TO_AGENT - 65536, /* the rest is for START itself */
 };
@@ -263,8 +261,7 @@ void job_send_start(struct job *j, struct member *m) {
     }
     if (a.full)
       jobs_log(j->jobs, LOG_WARN,
-               "job %s: the nodes of round %lld have more addresses than START can carry; some of their "
-               "workers may be "
+               "job %s: the nodes of round %lld have more addresses than START can carry; some of their workers may be "
                "refused by the round's store",
                j->log_name, (long long)j->round);
     map_finish(&a.seen);
@@ -375,6 +372,16 @@ bool job_is_former(const struct job *j, const char *incarnation) {
 }
 
 /* Telling those who wait. ------------------------------------------------------------------------------------------ */
+
+void job_send_stale(const struct job *j, uint64_t conn, bool retire, const char *why) {
+  struct msg msg;
+  msg_init(&msg, MSG_STALE);
+  msg.stale.incarnation = j->incarnation;
+  msg.stale.round = j->round;
+  msg.stale.retire = retire;
+  msg.stale.text = why;
+  jobs_send(j->jobs, conn, &msg);
+}
 
 struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms) {
   struct buf text = BUF_INIT;
