@@ -115,18 +115,19 @@ static bool votes_refused(struct core *c, const struct core_event *ev, const str
   bool placed_there =
       h->phase != PHASE_NONE && h->round == h->voted_round && !strcmp(h->incarnation, h->voted_incarnation);
   long long nodes = s->nodes > s->base_nodes ? s->nodes : s->base_nodes;
+  const char *why = NULL;
   if (voted != (h->voted_incarnation[0] != '\0'))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names half of the last round that it was part of",
-                h->host);
+    why = "names half of the last round that it was part of";
   else if (based != (s->base_incarnation[0] != '\0') || (based && !voted) || (!based && (s->base_nodes || s->in_base)))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names half of the round before its last one", h->host);
+    why = "names half of the round before its last one";
   else if ((s->tie_breaker && !s->nodes) || (s->nodes && !voted) || (s->base_tie_breaker && !s->in_base))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has a part in a round that it does not name", h->host);
+    why = "has a part in a round that it does not name";
   else if (h->left_rank >= 0 && (!voted || h->phase != PHASE_NONE))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has left a round that it does not name, or is in",
-                h->host);
+    why = "has left a round that it does not name, or is in";
   else if (strcmp(h->origin, h->voted_incarnation) > 0)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a run that began after its round", h->host);
+    why = "names a run that began after its round";
+  if (why)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s %s", h->host, why);
   else if (nodes > h->settings.max_nodes)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a round of %lld nodes, and --nnodes allows %lld",
                 h->host, nodes, (long long)h->settings.max_nodes);
@@ -206,16 +207,13 @@ bool core_hello_is_sound(struct core *c, const struct core_event *ev) {
   return false;
 }
 
-/* The address leads to us: agents that are sent there would come back. */
-static bool is_here(const struct core *c, const struct core_event *ev, const struct ipaddr *addr) {
-  struct ipaddr us = ipaddr_parse(ev->local_addr);
-  return c->jobs.daemon.port && ev->msg->forward.port == c->jobs.daemon.port && ipaddr_compare(addr, &us) == 0;
-}
-
 bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
   const struct forward *f = &ev->msg->forward;
   const struct source from = {.msg = "FORWARD of job", .name = f->job, .job = f->job};
-  struct ipaddr addr = ipaddr_parse(f->addr);
+  struct ipaddr addr = ipaddr_parse(f->addr), us = ipaddr_parse(ev->local_addr);
+  uint16_t port = c->jobs.daemon.port;
+  /* Agents that are sent here would come back. */
+  bool here = port && f->port == port && ipaddr_compare(&addr, &us) == 0;
   if (version_refused(c, ev->conn, f->version)) return false;
   if (!is_daemon_id(f->daemon))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names daemon %s, and no rdzvd has such an id",
@@ -231,7 +229,7 @@ bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
   else if (is_elsewhere(ev) && ipaddr_is_loopback(&addr))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
                 "FORWARD of job %s names address %s, which leads from each machine to itself", f->job, f->addr);
-  else if (is_here(c, ev, &addr))
+  else if (here)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names this daemon's own address, %s", f->job,
                 f->addr);
   else

@@ -47,7 +47,6 @@ bool control_may(const struct core *c, int64_t uid, const struct job *j) {
   return uid == 0 || uid == c->config.uid || (j && j->uid == uid);
 }
 
-/* The name is escaped. */
 static void put_named(struct buf *out, const char *before, const char *name, const char *behind) {
   buf_puts(out, before);
   status_put_name(out, name);
@@ -536,22 +535,18 @@ static int do_undrain(struct ask *a) {
 /* The kernel vouches for the uid at the control socket alone, and a key must not travel further than this machine. */
 static int do_key(struct ask *a) {
   const struct key *own = a->c->config.key;
-  if (a->local && a->uid < 0) {
-    buf_puts(&a->text,
-             "the kernel shows the daemon your user as nobody known, as it does with users of another user name "
-             "space: nobody can tell whose key to hand out\n");
-    return EXIT_CODE_REFUSED;
-  }
-  if (!a->local) {
-    buf_puts(&a->text, "the key is handed out on the daemon's machine only: run rdzvctl key there\n");
-    return EXIT_CODE_REFUSED;
-  }
-  if (!own) {
-    buf_puts(&a->text, "this daemon has no key (--insecure)\n");
-    return EXIT_CODE_REFUSED;
-  }
-  if (!a->all && own->uid != KEY_OWN) {
-    buf_puts(&a->text, "the key of this daemon is one user's, and it has none for others\n");
+  const char *why = NULL;
+  if (a->local && a->uid < 0)
+    why = "the kernel shows the daemon your user as nobody known, as it does with users of another user name "
+          "space: nobody can tell whose key to hand out\n";
+  else if (!a->local)
+    why = "the key is handed out on the daemon's machine only: run rdzvctl key there\n";
+  else if (!own)
+    why = "this daemon has no key (--insecure)\n";
+  else if (!a->all && own->uid != KEY_OWN)
+    why = "the key of this daemon is one user's, and it has none for others\n";
+  if (why) {
+    buf_puts(&a->text, why);
     return EXIT_CODE_REFUSED;
   }
   struct key *key = secret_alloc();

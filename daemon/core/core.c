@@ -148,22 +148,6 @@ static int by_user(const void *pa, const void *pb) {
   return order ? order : (a->number > b->number) - (a->number < b->number);
 }
 
-/* Jobs that have none left drop out. */
-static bool put_host_of(struct waiting_user *u, struct buf *out) {
-  while (u->n) {
-    struct waiting_job one = u->jobs[0];
-    bool found = job_next_missing_host(one.job, &one.at, out);
-    memmove(u->jobs, u->jobs + 1, (u->n - 1) * sizeof(one));
-    if (!found) {
-      u->n--;
-      continue;
-    }
-    u->jobs[u->n - 1] = one;
-    return true;
-  }
-  return false;
-}
-
 size_t core_missing_hosts(const struct core *c, size_t first, size_t max, struct buf *out) {
   struct waiting_job *jobs = xcalloc(c->jobs.n_all + 1, sizeof(*jobs));
   struct waiting_user *users = xcalloc(c->jobs.n_all + 1, sizeof(*users));
@@ -179,7 +163,17 @@ size_t core_missing_hosts(const struct core *c, size_t first, size_t max, struct
   while (any && n < max) {
     any = false;
     for (size_t i = 0; i < n_users && n < max; i++) {
-      bool found = put_host_of(&users[(first + i) % n_users], out);
+      struct waiting_user *u = &users[(first + i) % n_users];
+      bool found = false;
+      while (u->n && !found) { /* a job that has none left drops out; another one is the last of its user now */
+        struct waiting_job one = u->jobs[0];
+        found = job_next_missing_host(one.job, &one.at, out);
+        memmove(u->jobs, u->jobs + 1, (u->n - 1) * sizeof(one));
+        if (found)
+          u->jobs[u->n - 1] = one;
+        else
+          u->n--;
+      }
       any |= found;
       n += found;
     }

@@ -165,17 +165,6 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, struc
   return true;
 }
 
-/* A node of an older incarnation than one that has sealed a round here, whether that one goes on or has ended. */
-static bool newer_run_exists(const struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  for (size_t i = 0; i < c->jobs.n_all; i++) {
-    const struct job *j = c->jobs.all[i];
-    bool certain = j->round > 0 || job_claims_run(j, true);
-    if (certain && strcmp(h->incarnation, j->incarnation) < 0 && core_is_of(c, ev, j, h->job)) return true;
-  }
-  return false;
-}
-
 /* The HELLO is from the same run of the job: its round was made out of one that this job has had, perhaps by another
  * daemon. A node that was in no round yet has nothing to lose. */
 static bool is_kin(const struct job *j, const struct hello *h) {
@@ -217,19 +206,6 @@ struct job *core_find_ended_run(const struct core *c, const struct core_event *e
   return h->phase == PHASE_NONE ? core_find_over(c, ev, h->voted_incarnation) : NULL;
 }
 
-static struct job *find_named_incarnation(const struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  struct job *found = NULL;
-  for (size_t i = c->jobs.n_all; h->incarnation[0] && i-- > 0;) {
-    struct job *j = c->jobs.all[i];
-    bool former = is_former(j, h);
-    if ((!former && strcmp(j->incarnation, h->incarnation) != 0) || !core_is_of(c, ev, j, h->job)) continue;
-    if (former) return j;
-    found = j;
-  }
-  return found ? found : core_find_ended_run(c, ev);
-}
-
 /* The live job of that user with that id; NULL: there is none. */
 static struct job *find_live(const struct core *c, const struct core_event *ev) {
   const char *id = ev->msg->hello.job;
@@ -247,8 +223,22 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
                                  bool *begins) {
   const struct hello *h = &ev->msg->hello;
   struct job *j = find_live(c, ev);
-  bool has_past = h->incarnation[0] && h->round > 0, passed = has_past && newer_run_exists(c, ev);
-  struct job *known = find_named_incarnation(c, ev);
+  /* It is of an older incarnation than one that has sealed a round here, whether that one goes on or has ended. */
+  bool has_past = h->incarnation[0] && h->round > 0, passed = false;
+  for (size_t i = 0; has_past && i < c->jobs.n_all && !passed; i++) {
+    const struct job *one = c->jobs.all[i];
+    bool certain = one->round > 0 || job_claims_run(one, true);
+    passed = certain && strcmp(h->incarnation, one->incarnation) < 0 && core_is_of(c, ev, one, h->job);
+  }
+  struct job *known = NULL; /* of the incarnation that it names, or made here out of that one */
+  for (size_t i = c->jobs.n_all; h->incarnation[0] && i-- > 0;) {
+    struct job *one = c->jobs.all[i];
+    bool former = is_former(one, h);
+    if ((!former && strcmp(one->incarnation, h->incarnation) != 0) || !core_is_of(c, ev, one, h->job)) continue;
+    known = one;
+    if (former) break;
+  }
+  if (!known) known = core_find_ended_run(c, ev);
   if (known && job_is_over(known)) return known;
   if (known) j = known;
   if (passed && !known && !(j && (is_kin(j, h) || is_of_a_younger_run(j, h)))) {

@@ -45,8 +45,6 @@ static struct logs_question *take(struct logs *logs, struct logs_question **at) 
   return q;
 }
 
-/* Answers. --------------------------------------------------------------------------------------------------------- */
-
 /* log NULL: `text` is a sentence. Frees q, which was taken out. */
 static void reply(struct core *c, struct logs_question *q, int code, const struct msg *log, const char *text) {
   const struct member *m = jobs_member_of(&c->jobs, q->agent_conn);
@@ -128,17 +126,6 @@ uint64_t logs_deadline(const struct logs *logs) {
   return at;
 }
 
-/* Questions. ------------------------------------------------------------------------------------------------------- */
-
-static bool has_room(const struct core *c, int64_t uid, struct buf *text) {
-  size_t own = 0, limit = control_may(c, uid, NULL) ? CORE_LOGS_MAX : CORE_LOGS_USER_MAX;
-  for (const struct logs_question *q = c->logs.first; q; q = q->next) own += q->uid == uid;
-  if (own < limit && c->logs.n < CORE_LOGS_MAX) return true;
-  buf_printf(text, "too many rdzvctl logs run at this daemon: %zu of this user, %zu of all users; at most %zu and %d\n",
-             own, c->logs.n, limit, CORE_LOGS_MAX);
-  return false;
-}
-
 /* How long the user has to wait, so that answers come at the allowed pace. */
 static int64_t pause_of(struct core *c, int64_t uid) {
   uint64_t now_ms = c->jobs.now_ms, ahead_ms;
@@ -161,7 +148,12 @@ bool core_ask_logs(struct core *c, struct job *j, struct buf *text, int *code, i
     buf_puts(text, " is not connected to this daemon now\n");
     return true;
   }
-  if (!has_room(c, c->ev->uid, text)) {
+  size_t own = 0, limit = control_may(c, c->ev->uid, NULL) ? CORE_LOGS_MAX : CORE_LOGS_USER_MAX;
+  for (const struct logs_question *k = c->logs.first; k; k = k->next) own += k->uid == c->ev->uid;
+  if (own >= limit || c->logs.n >= CORE_LOGS_MAX) {
+    buf_printf(text,
+               "too many rdzvctl logs run at this daemon: %zu of this user, %zu of all users; at most %zu and %d\n",
+               own, c->logs.n, limit, CORE_LOGS_MAX);
     *code = EXIT_CODE_REFUSED;
     return true;
   }

@@ -2,7 +2,7 @@
 /* The metrics of the daemon, for Prometheus.
  *
  * A piece ends when its budget is used, wherever that is: between two jobs, between two lines. The place in the table of
- * jobs, which may change, is the serial of the last one. The table is sorted by it, so the walk finds its place again. A
+ * jobs, which may change, is the serial of the last one. The table is sorted by it. A
  * row holds copies, so text is made of rows although their jobs may be gone.
  *
  * A counter never goes back, because Prometheus would count all of it again. One value does go back: productive time
@@ -152,8 +152,9 @@ static struct row *make_row(struct job *j, uint64_t now_ms) {
 
 static void make_rows(struct metrics_walk *w, struct core *c, uint64_t now_ms) {
   const struct jobs *jobs = &c->jobs;
-  for (size_t i = jobs_find_behind(jobs, w->job); i < jobs->n_all; i++) {
+  for (size_t i = 0; i < jobs->n_all; i++) {
     struct job *j = jobs->all[i];
+    if (j->serial <= w->job) continue;
     if (!spend(w, 2 * METRICS_LINE_COST + j->n_members)) return;
     w->job = j->serial;
     if (!control_may(c, w->uid, j) || jobs_find(jobs, j->uid, j->id) != j) continue;
@@ -191,34 +192,14 @@ static void put_series(struct metrics_walk *w, struct buf *out, const struct row
   buf_puts(out, "} ");
 }
 
-static void put_integer(struct buf *out, int64_t v) {
-  buf_printf(out, "%lld\n", (long long)v);
-}
-
 static void put_seconds(struct buf *out, uint64_t ms) {
   buf_printf(out, "%llu.%03u\n", (unsigned long long)(ms / 1000), (unsigned)(ms % 1000));
 }
 
-static void put_each(struct metrics_walk *w, struct buf *out, const struct row *r, const char *label, const int64_t *v,
-                     size_t n, const char *(*name)(int)) {
-  for (size_t i = 0; i < n; i++) {
-    if (!v[i]) continue;
-    put_series(w, out, r, label, name((int)i));
-    put_integer(out, v[i]);
-  }
-}
-
-static const char *name_of_state(int i) {
-  return node_state_name((enum node_state)i);
-}
-
-static const char *name_cause(int i) {
-  return cause_name((enum cause)i);
-}
-
-static void put_one(struct metrics_walk *w, struct buf *out, const struct row *r, int64_t v) {
-  put_series(w, out, r, NULL, NULL);
-  put_integer(out, v);
+static void put_number(struct metrics_walk *w, struct buf *out, const struct row *r, const char *label,
+                       const char *value, int64_t v) {
+  put_series(w, out, r, label, value);
+  buf_printf(out, "%lld\n", (long long)v);
 }
 
 static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r) {
@@ -229,14 +210,17 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
     buf_printf(out, ",min_nodes=\"%lld\",max_nodes=\"%lld\",max_restarts=\"%lld\"} 1\n", (long long)r->min_nodes,
                (long long)r->max_nodes, (long long)r->max_restarts);
     break;
-  case METRIC_JOB_STATE:
-    put_series(w, out, r, "state", job_state_name(r->state));
-    buf_puts(out, "1\n");
+  case METRIC_JOB_STATE: put_number(w, out, r, "state", job_state_name(r->state), 1); break;
+  case METRIC_ROUND: put_number(w, out, r, NULL, NULL, r->round); break;
+  case METRIC_NODES:
+    for (int i = 0; i < NODE_STATE_COUNT; i++)
+      if (r->nodes[i]) put_number(w, out, r, "state", node_states[i], r->nodes[i]);
     break;
-  case METRIC_ROUND: put_one(w, out, r, r->round); break;
-  case METRIC_NODES: put_each(w, out, r, "state", r->nodes, NODE_STATE_COUNT, name_of_state); break;
-  case METRIC_FAILURES: put_each(w, out, r, "cause", r->failures, CAUSE_COUNT, name_cause); break;
-  case METRIC_RESTARTS: put_one(w, out, r, r->restarts); break;
+  case METRIC_FAILURES:
+    for (int i = 0; i < CAUSE_COUNT; i++)
+      if (r->failures[i]) put_number(w, out, r, "cause", cause_name((enum cause)i), r->failures[i]);
+    break;
+  case METRIC_RESTARTS: put_number(w, out, r, NULL, NULL, r->restarts); break;
   case METRIC_JOB_SECONDS:
     for (int i = 0; i < BUCKET_COUNT; i++) {
       put_series(w, out, r, "bucket", buckets[i]);
@@ -244,7 +228,7 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
     }
     break;
   case METRIC_STEP:
-    if (r->progress.step >= 0) put_one(w, out, r, r->progress.step);
+    if (r->progress.step >= 0) put_number(w, out, r, NULL, NULL, r->progress.step);
     break;
   case METRIC_SAMPLES:
     if (!r->progress.has_speed) break;
@@ -258,8 +242,7 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
     break;
   case METRIC_PROGRESS:
     if (r->progress.judgement == JUDGEMENT_COUNT) break;
-    put_series(w, out, r, "judgement", judgement_name(r->progress.judgement));
-    buf_puts(out, "1\n");
+    put_number(w, out, r, "judgement", judgement_name(r->progress.judgement), 1);
     break;
   case METRIC_LEFT:
     if (r->progress.left_ms < 0) break;
@@ -268,21 +251,6 @@ static void put_row(struct metrics_walk *w, struct buf *out, const struct row *r
     break;
   default: break;
   }
-}
-
-/* False: the budget is used. */
-static bool put_metric(struct metrics_walk *w, struct buf *out) {
-  if (!w->begun) put_head(out, w->metric);
-  w->begun = true;
-  for (const struct row *r = w->at ? w->at->next : w->first; r; r = r->next) {
-    if (!spend(w, 1)) return false;
-    put_row(w, out, r);
-    w->at = r;
-  }
-  w->at = NULL;
-  w->begun = false;
-  w->metric++;
-  return true;
 }
 
 static void put_of_daemon(struct buf *out, enum metric metric, double v) {
@@ -315,8 +283,17 @@ bool metrics_more(struct metrics_walk *w, struct core *c, uint64_t now_ms, size_
   c->jobs.now_ms = now_ms;
   if (!w->rows_done) make_rows(w, c, now_ms);
   if (!w->rows_done) return true;
-  while (w->metric < OF_JOBS)
-    if (!put_metric(w, out)) return true;
+  for (; w->metric < OF_JOBS; w->metric++) {
+    if (!w->begun) put_head(out, w->metric);
+    w->begun = true;
+    for (const struct row *r = w->at ? w->at->next : w->first; r; r = r->next) {
+      if (!spend(w, 1)) return true;
+      put_row(w, out, r);
+      w->at = r;
+    }
+    w->at = NULL;
+    w->begun = false;
+  }
   if (control_may(c, w->uid, NULL)) {
     put_head(out, METRIC_RECOVERY);
     for (int i = 0; i < RECOVERY_PHASE_COUNT; i++) {

@@ -98,7 +98,6 @@ static bool stays(const struct core *c, const struct job *j, const struct forwar
   return !job_can_be_succeeded(j) || j->term >= f->term;
 }
 
-/* Such a job: the entry is of no use. NULL: there is none. */
 static struct job *job_that_stays(struct core *c, const struct core_event *ev, const struct forward *f) {
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     struct job *j = c->jobs.all[i];

@@ -20,8 +20,6 @@
 #include "common/mem.h"
 #include "daemon/core/internal.h"
 
-/* The owner. ------------------------------------------------------------------------------------------------------- */
-
 static bool is_admin(const struct core *c, const struct core_event *ev) {
   return control_may(c, ev->uid, NULL);
 }
@@ -35,8 +33,6 @@ bool core_is_of(const struct core *c, const struct core_event *ev, const struct 
   if (strcmp(j->id, id) != 0) return false;
   return j->uid == core_owner(c, ev) || (j->own_key && is_admin(c, ev));
 }
-
-/* Shares. ---------------------------------------------------------------------------------------------------------- */
 
 struct account *core_open_account(struct core *c, const struct core_event *ev) {
   return is_admin(c, ev) ? NULL : accounts_open(&c->jobs.accounts, ev->uid, ev->peer_addr);
@@ -78,8 +74,6 @@ void core_log_peer(struct core *c, enum log_level level, const char *fmt, ...) {
   jobs_log(&c->jobs, level, "%s", text);
   free(text);
 }
-
-/* Pace. ------------------------------------------------------------------------------------------------------------ */
 
 /* When the next message would come if all came at the allowed pace: it may be so far ahead of now as a burst is long. */
 struct talk {

@@ -365,37 +365,6 @@ static bool is_shown_moved(const struct core *c, const struct status_question *q
   return may && is_meant(q, m->id, m->uid) && !moved_is_over(c, m);
 }
 
-static size_t all_moved_text(const struct core *c, const struct status_question *q, struct buf *out) {
-  size_t n = 0;
-  for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
-    for (const struct moved_job *first = e->value, *m = first; m; m = m->next) {
-      if (!is_shown_moved(c, q, m)) continue;
-      status_put_name(out, m->id);
-      if (first->next && control_may(c, q->uid, NULL)) buf_printf(out, " (uid %lld)", (long long)m->uid);
-      buf_puts(out, ": moved to the daemon on ");
-      moved_put_place(m, out);
-      buf_putc(out, '\n');
-      n++;
-    }
-  return n;
-}
-
-/* Behind n jobs. */
-static size_t all_moved_json(const struct core *c, const struct status_question *q, size_t n, struct buf *out) {
-  size_t before = n;
-  for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
-    for (const struct moved_job *m = e->value; m; m = m->next) {
-      if (!is_shown_moved(c, q, m)) continue;
-      if (n++) buf_putc(out, ',');
-      struct buf place = BUF_INIT;
-      moved_put_place(m, &place);
-      json_t *v = json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place));
-      buf_finish(&place);
-      put_json(out, v);
-    }
-  return n - before;
-}
-
 size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole, struct buf *out) {
   bool all = control_may(c, q->uid, NULL);
   size_t n = 0;
@@ -407,7 +376,16 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
     else
       job_headline(out, c->jobs.all[i], all, c->jobs.now_ms);
   }
-  n += all_moved_text(c, q, out);
+  for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
+    for (const struct moved_job *first = e->value, *m = first; m; m = m->next) {
+      if (!is_shown_moved(c, q, m)) continue;
+      status_put_name(out, m->id);
+      if (first->next && all) buf_printf(out, " (uid %lld)", (long long)m->uid);
+      buf_puts(out, ": moved to the daemon on ");
+      moved_put_place(m, out);
+      buf_putc(out, '\n');
+      n++;
+    }
   if (!n && !q->id[0]) {
     if (all && q->owner < 0)
       buf_puts(out, "no jobs\n");
@@ -436,7 +414,8 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
 
 static void members_json(struct status_walk *w, const struct job *j, size_t until, struct buf *out) {
   struct pace p = job_pace(j);
-  for (size_t i = job_find_behind(j, w->node); i < j->n_members; i++) {
+  for (size_t i = 0; i < j->n_members; i++) {
+    if (j->members[i]->joined_no <= w->node) continue;
     if (out->len >= until) return;
     if (w->node) buf_putc(out, ',');
     w->node = j->members[i]->joined_no;
@@ -459,17 +438,19 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
     buf_puts(out, "{\"jobs\":[");
   }
   w->begun = true;
-  if (w->is_open) { /* its job may be gone */
-    size_t i = jobs_find_behind(&c->jobs, w->job - 1);
-    bool gone = i == c->jobs.n_all || c->jobs.all[i]->serial != w->job;
-    if (gone)
-      w->is_open = false, buf_puts(out, "]}");
-    else
-      members_json(w, c->jobs.all[i], until, out);
+  bool is_here = false; /* the open job: it may be gone */
+  for (size_t i = 0; w->is_open && i < c->jobs.n_all && !is_here; i++) {
+    is_here = c->jobs.all[i]->serial == w->job;
+    if (is_here) members_json(w, c->jobs.all[i], until, out);
   }
-  for (size_t i = jobs_find_behind(&c->jobs, w->job); i < c->jobs.n_all && !w->is_open; i++) {
-    if (out->len >= until) return out->len <= STATUS_MAX;
+  if (w->is_open && !is_here) {
+    w->is_open = false;
+    buf_puts(out, "]}");
+  }
+  for (size_t i = 0; i < c->jobs.n_all && !w->is_open; i++) {
     const struct job *j = c->jobs.all[i];
+    if (j->serial <= w->job) continue;
+    if (out->len >= until) return out->len <= STATUS_MAX;
     w->job = j->serial;
     w->node = 0;
     if (!is_shown(c, &w->q, j)) continue;
@@ -482,7 +463,15 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
     members_json(w, j, until, out);
   }
   if (w->is_open) return out->len <= STATUS_MAX;
-  w->n += all_moved_json(c, &w->q, w->n, out);
+  for (struct map_entry *e = NULL; (e = map_next(&c->moved.by_id, e));)
+    for (const struct moved_job *m = e->value; m; m = m->next) {
+      if (!is_shown_moved(c, &w->q, m)) continue;
+      if (w->n++) buf_putc(out, ',');
+      struct buf place = BUF_INIT;
+      moved_put_place(m, &place);
+      put_json(out, json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place)));
+      buf_finish(&place);
+    }
   buf_puts(out, "],\"drained\":");
   json_t *drains = json_array();
   for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)

@@ -104,20 +104,22 @@ static struct bytes *frame_of(enum event_name name, const struct buf *line) {
   return msg_bytes(&msg);
 }
 
-/* What every event has. */
-static void begin(const struct job *j, struct event *e, enum event_name n) {
-  event_init(e, n, j->jobs->wall_ms);
-  event_text(e, EVENT_RUN_ID, j->id);
-  if (j->uid >= 0) event_int(e, EVENT_UID, j->uid);
-  if (j->round > 0) event_int(e, EVENT_ROUND, j->round);
+/* With what every event has. host: whose it is; NULL: nobody's. */
+static struct event begin(const struct job *j, enum event_name n, const char *host) {
+  struct event e;
+  event_init(&e, n, j->jobs->wall_ms);
+  event_text(&e, EVENT_RUN_ID, j->id);
+  event_text(&e, EVENT_HOSTNAME, host);
+  if (j->uid >= 0) event_int(&e, EVENT_UID, j->uid);
+  if (j->round > 0) event_int(&e, EVENT_ROUND, j->round);
+  return e;
 }
 
 static void send_kept(struct job *j, const struct member *m) {
   struct announcer *a = j->announcer;
   struct buf line = BUF_INIT, message = BUF_INIT;
   if (a->n_dropped) {
-    struct event e;
-    begin(j, &e, EVENT_EVENTS_DROPPED);
+    struct event e = begin(j, EVENT_EVENTS_DROPPED, NULL);
     event_int(&e, EVENT_DROPPED, (int64_t)a->n_dropped);
     buf_printf(&message, "%zu events are lost: the agent that writes them was away for too long", a->n_dropped);
     event_text(&e, EVENT_MESSAGE, buf_text(&message));
@@ -130,13 +132,6 @@ static void send_kept(struct job *j, const struct member *m) {
   buf_finish(&message);
 }
 
-/* An agent that wants them is a member, and may come back. */
-static bool is_awaited(const struct job *j) {
-  for (size_t i = 0; i < j->n_members; i++)
-    if (may_write(j->members[i])) return true;
-  return false;
-}
-
 /* Sends the event to all that want it, or keeps it for the writer. */
 static void finish(struct job *j, struct event *e, struct buf *message) {
   struct announcer *a = j->announcer;
@@ -144,11 +139,13 @@ static void finish(struct job *j, struct event *e, struct buf *message) {
   event_text(e, EVENT_MESSAGE, buf_text(message));
   event_line(e, &line);
   const struct member *writer = find_writer(j);
+  bool is_awaited = false; /* an agent that wants them is a member, and may come back */
+  for (size_t i = 0; !writer && a->asked && i < j->n_members && !is_awaited; i++) is_awaited = may_write(j->members[i]);
   if (j->jobs->events) jobs_event(j->jobs, j->account ? j->account->name : "", e->name, &line);
   if (writer) {
     if (a->n_kept) send_kept(j, writer);
     member_send(writer, frame_of(e->name, &line));
-  } else if (a->asked && is_awaited(j)) {
+  } else if (is_awaited) {
     if (a->n_kept == EVENTS_KEPT) {
       bytes_unref(a->kept[a->first_kept]);
       a->first_kept = (a->first_kept + 1) % EVENTS_KEPT;
@@ -169,10 +166,8 @@ void job_announce_hello(struct job *j, const struct member *m, bool joins) {
   j->announcer->asked |= m->wants_events;
   if (m->wants_events && find_writer(j) == m) send_kept(j, m);
   if (joins && j->state != JOB_RECOVERING && !job_is_over(j)) {
-    struct event e;
     struct buf text = BUF_INIT;
-    begin(j, &e, EVENT_NODE_JOINED);
-    event_text(&e, EVENT_HOSTNAME, m->host);
+    struct event e = begin(j, EVENT_NODE_JOINED, m->host);
     event_text(&e, EVENT_ROLE, m->role);
     event_int(&e, EVENT_LOCAL_WORLD_SIZE, m->workers);
     event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
@@ -185,11 +180,9 @@ void job_announce_hello(struct job *j, const struct member *m, bool joins) {
 
 static void announce_gone(struct job *j, const struct job_event *ev, enum event_name name, const char *why) {
   const struct member *m = ev->member;
-  struct event e;
   struct buf text = BUF_INIT;
   size_t others = j->n_connected - (m->conn ? 1 : 0);
-  begin(j, &e, name);
-  event_text(&e, EVENT_HOSTNAME, m->host);
+  struct event e = begin(j, name, m->host);
   event_rank(&e, EVENT_GROUP_RANK, m->node_rank);
   event_int(&e, EVENT_NODES, (int64_t)others);
   buf_printf(&text, "node %s %s job %s%s%s", m->host, name == EVENT_NODE_LOST ? "is lost from" : "leaves", j->id,
@@ -212,12 +205,10 @@ static void put_worker(struct event *e, const struct verdict *v) {
 
 static void announce_hung(struct job *j, const struct job_event *ev) {
   struct verdict v = ev->report->what;
-  struct event e;
   struct buf text = BUF_INIT;
   if (v.cause != CAUSE_WORKER_HUNG || j->announcer->hung_round == j->round || !job_round_goes_on(j)) return;
   j->announcer->hung_round = j->round;
-  begin(j, &e, EVENT_WORKER_HUNG);
-  event_text(&e, EVENT_HOSTNAME, ev->member->host);
+  struct event e = begin(j, EVENT_WORKER_HUNG, ev->member->host);
   if (v.idle_ms) event_int(&e, EVENT_DURATION_MS, v.idle_ms);
   v.host = ev->member->host;
   verdict_sentence(&v, &text);
@@ -248,14 +239,12 @@ void job_announce_event(struct job *j, const struct job_event *ev) {
 }
 
 void job_announce_drain(struct job *j, const struct member *m) {
-  struct event e;
   struct buf text = BUF_INIT;
   const struct drain *d = m->next.drained ? job_drain_of(j, m->host) : NULL;
   if (!j->announcer || job_is_over(j)) return;
   for (size_t i = 0; i < j->n_members && j->members[i] != m; i++)
     if (!strcmp(j->members[i]->host, m->host)) return; /* it was said of the host's first node */
-  begin(j, &e, m->next.drained ? EVENT_NODE_DRAINED : EVENT_NODE_UNDRAINED);
-  event_text(&e, EVENT_HOSTNAME, m->host);
+  struct event e = begin(j, m->next.drained ? EVENT_NODE_DRAINED : EVENT_NODE_UNDRAINED, m->host);
   if (d)
     drain_text(d, &text);
   else
@@ -264,11 +253,9 @@ void job_announce_drain(struct job *j, const struct member *m) {
 }
 
 void job_announce_refusal(struct job *j, const char *host, const char *why) {
-  struct event e;
   struct buf text = BUF_INIT;
   if (!j->announcer) return;
-  begin(j, &e, EVENT_NODE_REFUSED);
-  event_text(&e, EVENT_HOSTNAME, host);
+  struct event e = begin(j, EVENT_NODE_REFUSED, host);
   buf_printf(&text, "node %s was refused by job %s: %s", host, j->id, why);
   finish(j, &e, &text);
 }
@@ -279,12 +266,11 @@ uint64_t job_announce_deadline(const struct job *j) {
 
 void job_announce_tick(struct job *j, uint64_t now_ms) {
   struct announcer *a = j->announcer;
-  struct event e;
   struct buf text = BUF_INIT;
   if (now_ms < job_announce_deadline(j)) return;
   a->waiting_ms = now_ms + a->pause_ms;
   a->pause_ms = earliest(2 * a->pause_ms, WAITING_MOST_MS);
-  begin(j, &e, EVENT_JOB_WAITING);
+  struct event e = begin(j, EVENT_JOB_WAITING, NULL);
   event_int(&e, EVENT_NODES, (int64_t)j->n_available);
   event_int(&e, EVENT_MIN_NODES, j->settings.min_nodes);
   event_int(&e, EVENT_DURATION_MS, (int64_t)(now_ms - j->forming_ms));
@@ -298,10 +284,9 @@ void job_announce_tick(struct job *j, uint64_t now_ms) {
 void job_announce_sealed(struct job *j, uint64_t now_ms) {
   struct announcer *a = j->announcer;
   const struct member *head = job_find_rank(j, 0);
-  struct event e;
   struct buf hosts = BUF_INIT, text = BUF_INIT;
   if (!a || j->state != JOB_STARTING) return;
-  begin(j, &e, EVENT_ROUND_SEALED);
+  struct event e = begin(j, EVENT_ROUND_SEALED, NULL);
   if (head) event_text(&e, EVENT_HOSTNAME, head->host);
   event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
   event_int(&e, EVENT_WORLD_SIZE, j->world_size);
@@ -330,13 +315,12 @@ static const char *const states[OUTCOME_COUNT] = {
 /* Once a second, and at the end of a round: it looks at all nodes. */
 static void announce_saved(struct job *j) {
   struct announcer *a = j->announcer;
-  struct event e;
   struct buf text = BUF_INIT;
   int64_t saved = job_steps(j).saved;
   if (saved < 0 || (a->saved_round == j->round && saved <= a->saved)) return;
   a->saved_round = j->round;
   a->saved = saved;
-  begin(j, &e, EVENT_JOB_SAVED);
+  struct event e = begin(j, EVENT_JOB_SAVED, NULL);
   event_rank(&e, EVENT_STEP, saved);
   buf_printf(&text, "job %s has a checkpoint of step %lld", j->id, (long long)saved);
   finish(j, &e, &text);
@@ -345,9 +329,8 @@ static void announce_saved(struct job *j) {
 static void announce_ended(struct job *j, uint64_t now_ms) {
   const struct verdict *v = &j->last_verdict;
   uint64_t ran_ms = now_ms - j->announcer->begun_ms;
-  struct event e;
   struct buf text = BUF_INIT;
-  begin(j, &e, EVENT_JOB_ENDED);
+  struct event e = begin(j, EVENT_JOB_ENDED, NULL);
   event_text(&e, EVENT_STATE, states[j->outcome]);
   event_int(&e, EVENT_EXIT_CODE, j->code);
   event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
@@ -390,10 +373,8 @@ void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
   if (from == JOB_RECOVERING && j->state != JOB_RECOVERING) {
     bool same = j->quorum->recovering.same_daemon;
     const char *host = j->jobs->daemon.host;
-    struct event e;
     struct buf text = BUF_INIT;
-    begin(j, &e, same ? EVENT_DAEMON_RETURNED : EVENT_DAEMON_TOOK_OVER);
-    event_text(&e, EVENT_HOSTNAME, host);
+    struct event e = begin(j, same ? EVENT_DAEMON_RETURNED : EVENT_DAEMON_TOOK_OVER, host);
     event_int(&e, EVENT_NODES, (int64_t)j->n_connected);
     buf_printf(&text, "job %s: the daemon%s%s %s: %zu node%s here", j->id, host[0] ? " on " : "", host,
                same ? "was restarted" : "has taken over", j->n_connected, j->n_connected == 1 ? " is" : "s are");
@@ -408,9 +389,8 @@ void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms) {
     if (from == JOB_STARTING) {
       bool first = j->round == 1;
       uint64_t since_ms = first ? j->round_ms : a->stopped_ms;
-      struct event e;
       struct buf text = BUF_INIT;
-      begin(j, &e, first ? EVENT_ROUND_STARTED : EVENT_ROUND_RESTARTED);
+      struct event e = begin(j, first ? EVENT_ROUND_STARTED : EVENT_ROUND_RESTARTED, NULL);
       event_int(&e, EVENT_GROUP_WORLD_SIZE, j->round_nodes);
       event_int(&e, EVENT_WORLD_SIZE, j->world_size);
       event_int(&e, EVENT_AGENT_RESTARTS, j->restarts_used);
@@ -440,10 +420,9 @@ void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
   const struct verdict *v = &j->last_verdict;
   bool planned = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_NODE_JOINED || v->cause == CAUSE_NODE_LEAVING ||
                  v->cause == CAUSE_NODE_DRAINED;
-  struct event e;
   struct buf text = BUF_INIT;
   if (!j->announcer) return;
-  begin(j, &e, planned ? EVENT_ROUND_STOPPED : EVENT_ROUND_FAILED);
+  struct event e = begin(j, planned ? EVENT_ROUND_STOPPED : EVENT_ROUND_FAILED, NULL);
   event_text(&e, EVENT_CAUSE, cause_name(v->cause));
   event_text(&e, EVENT_HOSTNAME, v->host);
   event_text(&e, EVENT_STATE, planned ? "STOPPED" : "FAILED");
@@ -465,13 +444,12 @@ void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms) {
 void job_announce_progress(const struct member *m) {
   struct job *j = m->job;
   struct announcer *a = j->announcer;
-  struct event e;
   struct buf text = BUF_INIT;
   double rate = 0;
   if (!a || m->progress.step < 0 || !job_round_goes_on(j)) return; /* it may say alone at which step it resumed */
   if (a->stepped_round != j->round) {
     a->stepped_round = j->round;
-    begin(j, &e, EVENT_ROUND_FIRST_STEP);
+    struct event e = begin(j, EVENT_ROUND_FIRST_STEP, NULL);
     event_rank(&e, EVENT_STEP, m->progress.step);
     if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);
     if (!j->age_unknown) event_int(&e, EVENT_DURATION_MS, (int64_t)(j->jobs->now_ms - j->round_ms));
@@ -485,7 +463,7 @@ void job_announce_progress(const struct member *m) {
   for (size_t i = 0; i < j->n_members; i++)
     if (member_in_round(j->members[i]) && isfinite(j->members[i]->progress.samples_per_second))
       rate += j->members[i]->progress.samples_per_second;
-  begin(j, &e, EVENT_JOB_PROGRESS);
+  struct event e = begin(j, EVENT_JOB_PROGRESS, NULL);
   int64_t least = job_steps(j).least, step = least >= 0 ? least : m->progress.step;
   event_rank(&e, EVENT_STEP, step);
   if (m->progress.of) event_int(&e, EVENT_OF, m->progress.of);

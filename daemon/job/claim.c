@@ -109,20 +109,10 @@ static void put_prefix(const struct job *j, const char *incarnation, struct buf 
 
 /* Asking. ---------------------------------------------------------------------------------------------------------- */
 
-/* Of the nodes, in any order. */
 static uint64_t sum_of(const struct job *j, struct member *const *chosen, size_t n) {
   uint64_t sum = n;
   for (size_t i = 0; i < n; i++) sum += siphash(&j->agents.key, chosen[i]->agent, strlen(chosen[i]->agent));
   return sum;
-}
-
-/* All nodes of a round with a claim must follow this daemon. So each has begun to. */
-static bool all_follow(const struct job *j, struct member *const *chosen, size_t n, uint64_t now_ms) {
-  for (size_t i = 0; i < n; i++)
-    if (!chosen[i]->vote->followed_ms || chosen[i]->vote->followed_ms + (uint64_t)j->settings.lease_ms / 2 <= now_ms ||
-        chosen[i]->vote->held_ms > now_ms)
-      return false;
-  return true;
 }
 
 static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t round, uint64_t now_ms) {
@@ -190,7 +180,11 @@ bool job_has_claim(struct job *j, struct member *const *chosen, size_t n, uint64
   bool late = c->serial && now_ms >= c->out_ms + JOB_CLAIM_MS + CLAIM_LATE_MS;
   if (late && c->asked) fail(j, "no answer came", now_ms);
   if (late) c->serial = 0;
-  bool follow = all_follow(j, chosen, n, now_ms);
+  bool follow = true; /* all nodes of a round with a claim must follow this daemon, so each has begun to */
+  for (size_t i = 0; i < n; i++) {
+    const struct member_vote *v = chosen[i]->vote;
+    follow &= v->followed_ms && v->followed_ms + lease_ms(j) / 2 > now_ms && v->held_ms <= now_ms;
+  }
   if (c->won == job_next_claimed_round(j)) {
     if (follow && c->sum == sum_of(j, chosen, n)) return true;
     if (follow) c->passed = c->won;
@@ -316,7 +310,6 @@ static bool is_end(const char *content) {
 /* "ended success 0": its nodes get the END that they have missed. */
 static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
   enum outcome outcome = 0;
-  struct verdict v;
   char word[16];
   int code;
   if (j->state != JOB_FORMING || sscanf(text, CLAIM_ENDED " %15s %d", word, &code) != 2 || code < 0 || code > 255)
@@ -325,10 +318,8 @@ static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
   if (outcome == OUTCOME_COUNT) return false;
   jobs_log(j->jobs, LOG_WARN, "job %s: it has ended with another daemon: %s, code %d", j->log_name,
            outcome_name(outcome), code);
-  verdict_init(&v);
-  v.round = j->round;
-  v.code = code;
-  v.text = "it ended with another daemon, which has left word of that among the claims";
+  struct verdict v =
+      job_verdict(j, CAUSE_NONE, code, "it ended with another daemon, which has left word of that among the claims");
   job_end(j, now_ms, outcome, code, &v);
   return true;
 }

@@ -41,18 +41,24 @@ void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
   j->cause_ms = at_ms;
 }
 
-void job_offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
-                          uint64_t at_ms) {
+struct verdict job_verdict(const struct job *j, enum cause cause, int code, const char *text) {
   struct verdict v;
   verdict_init(&v);
   v.cause = cause;
+  v.round = j->round;
+  v.code = code;
+  v.text = text;
+  return v;
+}
+
+void job_offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
+                          uint64_t at_ms) {
+  struct verdict v = job_verdict(j, cause, code, text);
   v.node_rank = m->node_rank;
   v.host = m->host;
   v.pid = m->pid;
-  v.code = code;
   v.step = m->progress.step;
   v.of = m->progress.of;
-  v.text = text;
   job_offer_cause(j, &v, at_ms);
 }
 
@@ -130,7 +136,7 @@ struct bytes *job_settled_bytes(const struct job *j) {
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
   msg.settled.excluded = j->last_excluded;
-  msg.settled.held = j->hold_ms > j->jobs->now_ms + (uint64_t)j->settings.lease_ms;
+  msg.settled.held = j->hold_ms > j->jobs->now_ms + lease_ms(j);
   job_goodput(j, j->jobs->now_ms, &msg.settled.goodput);
   return msg_bytes(&msg);
 }
@@ -163,18 +169,8 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   job_try_seal(j, now_ms);
 }
 
-/* If all nodes leave, one after the other, the whole job is meant to end. */
-static bool all_leave(const struct job *j) {
-  if (j->cause.cause != CAUSE_NODE_LEAVING) return false;
-  for (size_t i = 0; i < j->n_members; i++)
-    if (!j->members[i]->next.leaving && !j->members[i]->gone) return false;
-  return true;
-}
-
 static void end_with_success(struct job *j, uint64_t now_ms) {
-  struct verdict none;
-  verdict_init(&none);
-  none.round = j->round;
+  struct verdict none = job_verdict(j, CAUSE_NONE, EXIT_CODE_OK, "");
   j->last_charged = j->last_refilled = false;
   job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
 }
@@ -207,7 +203,9 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   bool charged = cause_costs_restart(v->cause) && !j->void_round;
   j->last_repeat = job_judge_repeat(j, charged);
   job_refill_if_earned(j, now_ms, j->last_repeat);
-  bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave(j) ||
+  bool all_leave = v->cause == CAUSE_NODE_LEAVING; /* one after the other: then the whole job is meant to end */
+  for (size_t i = 0; i < j->n_members; i++) all_leave &= j->members[i]->next.leaving || j->members[i]->gone;
+  bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave ||
               (charged && j->restarts_used >= j->settings.max_restarts) ||
               (j->last_repeat && job_repeated_too_often(j));
   if (job_is_planned_end(j) && n_finished == (size_t)j->round_nodes) { /* STOP came too late for every node */
@@ -289,12 +287,7 @@ void job_finish_if_done(struct job *j, uint64_t now_ms) {
 void job_join_timeout(struct job *j, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   job_missing_text(j, true, now_ms, &text);
-  struct verdict v;
-  verdict_init(&v);
-  v.cause = CAUSE_JOIN_TIMEOUT;
-  v.round = j->round;
-  v.code = EXIT_CODE_JOIN_TIMEOUT;
-  v.text = buf_text(&text);
+  struct verdict v = job_verdict(j, CAUSE_JOIN_TIMEOUT, EXIT_CODE_JOIN_TIMEOUT, buf_text(&text));
   job_end(j, now_ms, OUTCOME_FAILED, EXIT_CODE_JOIN_TIMEOUT, &v);
   buf_finish(&text);
 }

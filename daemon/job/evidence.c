@@ -26,20 +26,6 @@ struct hang_evidence {
   char *text; /* of NCCL's RAS; NULL: none */
 };
 
-static struct group *find_group(struct job *j, struct member *m, const char *name) {
-  struct hang_evidence *e = j->evidence;
-  struct group *g = map_get(&e->groups, name);
-  if (g || e->groups.count >= JOB_COLLECTIVES_MAX || m->n_groups >= COLLECTIVES_MAX) return g;
-  if (j->account && j->account->n_groups >= ACCOUNT_GROUPS_MAX) return NULL;
-  m->n_groups++;
-  if (j->account) j->account->n_groups++;
-  g = xcalloc(1, sizeof *g);
-  snprintf(g->name, sizeof g->name, "%s", name);
-  g->c = (struct collective){.group = g->name, .op = g->op, .ranks = g->ranks, .entered = -1};
-  map_put(&e->groups, name, g);
-  return g;
-}
-
 void job_take_evidence(struct job *j, struct member *m, const struct evidence *e) {
   if (e->round != j->round || strcmp(e->incarnation, j->incarnation) != 0 || !member_in_round(m)) return;
   if (j->state != JOB_RUNNING && j->state != JOB_CHECKPOINTING && j->state != JOB_STOPPING) return;
@@ -48,13 +34,22 @@ void job_take_evidence(struct job *j, struct member *m, const struct evidence *e
     map_init(&j->evidence->groups, jobs_random(j->jobs));
   }
   for (size_t i = 0; i < e->n_collectives; i++) {
-    struct group *g = find_group(j, m, e->collectives[i].group);
-    if (g) {
-      collective_add(&g->c, &e->collectives[i], g->ranks);
-      if (g->c.op != g->op) snprintf(g->op, sizeof g->op, "%s", g->c.op);
-      g->c.op = g->op;
-      g->c.ranks = g->ranks;
+    const char *name = e->collectives[i].group;
+    struct group *g = map_get(&j->evidence->groups, name);
+    if (!g) {
+      if (j->evidence->groups.count >= JOB_COLLECTIVES_MAX || m->n_groups >= COLLECTIVES_MAX) continue;
+      if (j->account && j->account->n_groups >= ACCOUNT_GROUPS_MAX) continue;
+      m->n_groups++;
+      if (j->account) j->account->n_groups++;
+      g = xcalloc(1, sizeof *g);
+      snprintf(g->name, sizeof g->name, "%s", name);
+      g->c = (struct collective){.group = g->name, .op = g->op, .ranks = g->ranks, .entered = -1};
+      map_put(&j->evidence->groups, name, g);
     }
+    collective_add(&g->c, &e->collectives[i], g->ranks);
+    if (g->c.op != g->op) snprintf(g->op, sizeof g->op, "%s", g->c.op);
+    g->c.op = g->op;
+    g->c.ranks = g->ranks;
   }
   ranks_merge(j->evidence->silent, e->silent);
   if (e->text[0] && !j->evidence->text) j->evidence->text = xstrdup(e->text);

@@ -137,27 +137,19 @@ void fingerprint_line(const char *line, size_t len, struct buf *out) {
   }
 }
 
-/* Of the verdict: the first line of the error, or the last line of stderr that is not blank. */
-static const char *find_line(const struct verdict *v, size_t *len) {
-  bool stderr_counts = v->cause == CAUSE_WORKER_EXIT || v->cause == CAUSE_WORKER_SIGNAL;
-  if (v->error[0] || v->cause == CAUSE_WORKER_EXEC) {
-    const char *line = v->error[0] ? v->error : v->text;
-    *len = strcspn(line, "\n");
-    return line;
-  }
-  const char *end = stderr_counts ? v->text + strlen(v->text) : v->text;
-  while (end > v->text && (unsigned char)end[-1] <= ' ') end--;
-  const char *line = end;
-  while (line > v->text && line[-1] != '\n') line--;
-  *len = (size_t)(end - line);
-  return line;
-}
-
 int64_t fingerprint(const struct verdict *v) {
   static const struct siphash_key key = {{0x66696e6765727072, 0x696e742d6f662d61}}; /* the same in every daemon */
   struct buf text = BUF_INIT;
-  size_t len;
-  const char *line = find_line(v, &len);
+  /* The first line of the error, or the last line of stderr that is not blank. */
+  const char *line = v->error[0] ? v->error : v->text;
+  size_t len = strcspn(line, "\n");
+  if (!v->error[0] && v->cause != CAUSE_WORKER_EXEC) {
+    bool stderr_counts = v->cause == CAUSE_WORKER_EXIT || v->cause == CAUSE_WORKER_SIGNAL;
+    const char *end = stderr_counts ? v->text + strlen(v->text) : v->text;
+    while (end > v->text && (unsigned char)end[-1] <= ' ') end--;
+    for (line = end; line > v->text && line[-1] != '\n';) line--;
+    len = (size_t)(end - line);
+  }
   buf_printf(&text, "%s %" PRId64 " %" PRId64 " ", cause_name(v->cause), v->code, v->signal);
   size_t max = text.len + FINGERPRINT_TEXT_MAX;
   fingerprint_line(line, len, &text);

@@ -71,7 +71,6 @@ static bool is_judged(const struct member *m) {
          m->progress.step >= 0 && (m->state == MEMBER_STARTED || m->state == MEMBER_FINISHED);
 }
 
-/* More steps are expected of it. */
 static bool has_steps_left(const struct member *m) {
   return m->state == MEMBER_STARTED && !(m->progress.of > 0 && m->progress.step >= m->progress.of);
 }
@@ -210,7 +209,6 @@ void goodput_settle(struct job *j) {
   if (j->cause.cause == CAUSE_WORKER_HUNG) ledger_hang(&b->ledger, (int64_t)j->cause_ms);
 }
 
-/* Which hosts a job waits for, as WAITING has just said. */
 void goodput_name_missing(const struct job *j, const struct waiting *w) {
   struct buf hosts = BUF_INIT;
   for (size_t i = 0; i < w->n_absent && hosts.len < HOSTS_SHOWN_MAX; i++)
@@ -242,20 +240,19 @@ static void adopt(struct job *j, const struct goodput *g, uint64_t age_ms, bool 
   note_sealed(j, wall_ms);
 }
 
-/* An account without an entry says only how old the job is, at least. */
-static bool is_better(const struct job *j, const struct hello *h) {
-  struct goodput ours;
-  int64_t total_ms = goodput_total_ms(&h->goodput);
-  if (total_ms) return total_ms > j->goodput->adopted_ms;
-  job_goodput(j, j->jobs->now_ms, &ours);
-  return h->goodput_age_ms > goodput_total_ms(&ours);
-}
-
 void goodput_hello(struct job *j, const struct hello *h) {
   struct goodput_book *b = j->goodput;
   bool in_round = h->phase != PHASE_NONE && h->round == j->round;
   if (!h->incarnation[0] || (!in_round && h->phase != PHASE_NONE)) return;
-  if (is_better(j, h)) adopt(j, &h->goodput, (uint64_t)h->goodput_age_ms, in_round);
+  /* An account without an entry says only how old the job is, at least. */
+  int64_t total_ms = goodput_total_ms(&h->goodput);
+  bool better = total_ms > b->adopted_ms;
+  if (!total_ms) {
+    struct goodput ours;
+    job_goodput(j, j->jobs->now_ms, &ours);
+    better = h->goodput_age_ms > goodput_total_ms(&ours);
+  }
+  if (better) adopt(j, &h->goodput, (uint64_t)h->goodput_age_ms, in_round);
   if (!in_round || !b->in_round || h->first_step < 0 || b->ledger.stepped) return;
   uint64_t age_ms = (uint64_t)h->first_step_age_ms;
   int64_t at_ms = (int64_t)j->jobs->now_ms - (int64_t)age_ms;
@@ -327,8 +324,9 @@ void job_progress(const struct job *j, uint64_t now_ms, struct job_progress *out
   if (runs && out->of > out->step) out->left_ms = (int64_t)((double)(out->of - out->step) * out->pace.step_ms);
 }
 
-/* "1 of 64 nodes has made no progress for 41 s: gpu017". */
-static void put_late(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
+void job_progress_sentence(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
+  if (p->judgement != JUDGEMENT_LATE && p->judgement != JUDGEMENT_STUCK) return;
+  /* "1 of 64 nodes has made no progress for 41 s: gpu017". */
   size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK], named = 0;
   if (late == p->nodes && late > 1)
     buf_puts(out, "No node has made progress for ");
@@ -345,12 +343,6 @@ static void put_late(const struct job *j, uint64_t now_ms, const struct job_prog
     buf_put_escaped(out, m->host, strlen(m->host), HOST_MAX);
   }
   if (late < p->nodes && late > named) buf_printf(out, " and %zu more", late - named);
-}
-
-void job_progress_sentence(const struct job *j, uint64_t now_ms, const struct job_progress *p, struct buf *out) {
-  if (p->judgement != JUDGEMENT_LATE && p->judgement != JUDGEMENT_STUCK) return;
-  put_late(j, now_ms, p, out);
-  size_t late = p->in_judgement[JUDGEMENT_LATE] + p->in_judgement[JUDGEMENT_STUCK];
   if (late == p->nodes && !p->behind->progress.laggards && p->behind_step == job_steps(j).most) return;
   buf_puts(out, "; furthest behind: ");
   if (p->behind_local_rank >= 0)

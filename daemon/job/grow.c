@@ -88,7 +88,6 @@ void job_grow_if_due(struct job *j, const struct job_event *ev) {
   job_watch_growth(j, now_ms);
   if (now_ms < j->grow_ms) return;
   struct buf text = BUF_INIT;
-  struct verdict v;
   /* "nodes n3, n4 joined: a new round is formed with 4 nodes" */
   struct buf names = BUF_INIT;
   int64_t n = 0, room = j->settings.max_nodes - j->round_nodes;
@@ -101,9 +100,7 @@ void job_grow_if_due(struct job *j, const struct job_event *ev) {
   if (n > NEWCOMERS_NAMED_MAX) buf_printf(&text, " and %lld more", (long long)n - NEWCOMERS_NAMED_MAX);
   buf_printf(&text, " joined: a new round is formed with %lld nodes", (long long)(j->round_nodes + n));
   buf_finish(&names);
-  verdict_init(&v);
-  v.cause = CAUSE_NODE_JOINED;
-  v.text = buf_text(&text);
+  struct verdict v = job_verdict(j, CAUSE_NODE_JOINED, 0, buf_text(&text));
   job_offer_cause(j, &v, now_ms);
   job_prepare(j, now_ms);
   buf_finish(&text);

@@ -119,17 +119,6 @@ static const struct member *find_best(const struct job *j) {
   return best;
 }
 
-/* The node of that rank, or a better minter. */
-static const struct member *find_minter(const struct job *j, int64_t rank) {
-  const struct member *m = NULL;
-  for (size_t i = 0; i < j->n_members && !m; i++) {
-    const struct member *k = j->members[i];
-    if (member_in_round(k) && k->rank_base <= rank && rank < k->rank_base + k->workers) m = k;
-  }
-  bool wants = j->settings.nccl_ids != NCCL_IDS_AUTO || (m && m->wants_ids);
-  return m && wants && can_mint(j, m) ? m : find_best(j);
-}
-
 static void assign_share(struct job *j, struct share *k, const struct member *m, uint64_t now_ms) {
   snprintf(k->agent, sizeof k->agent, "%s", m->agent);
   snprintf(k->host, sizeof k->host, "%s", m->host);
@@ -151,11 +140,18 @@ static void add_share(struct job *j, const struct member *m, int64_t first, int6
   assign_share(j, k, m, now_ms);
 }
 
-/* False: there is no node that can mint. */
 static bool choose_minters(struct job *j, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
   for (int64_t i = 0; i < ids->n; i++) {
-    const struct member *m = find_minter(j, nccl_id_first_rank(i, ids->n, j->world_size));
+    /* The node of the first rank that connects there, or a better minter. */
+    int64_t rank = nccl_id_first_rank(i, ids->n, j->world_size);
+    const struct member *m = NULL;
+    for (size_t k = 0; k < j->n_members && !m; k++) {
+      const struct member *one = j->members[k];
+      if (member_in_round(one) && one->rank_base <= rank && rank < one->rank_base + one->workers) m = one;
+    }
+    bool wants = j->settings.nccl_ids != NCCL_IDS_AUTO || (m && m->wants_ids);
+    if (!m || !wants || !can_mint(j, m)) m = find_best(j);
     if (!m) return false;
     add_share(j, m, i, 1, now_ms);
   }
@@ -225,14 +221,10 @@ static void send_mint(struct job *j, const struct share *k) {
 
 /* Ends the round, and frees its ids. */
 static void fail_round(struct job *j, const struct share *k, bool lasting, const char *text, uint64_t now_ms) {
-  struct verdict v;
-  verdict_init(&v);
-  v.cause = CAUSE_NCCL_IDS;
-  v.code = EXIT_CODE_NCCL;
-  v.host = k ? k->host : "";
-  v.node_rank = k ? k->node_rank : -1;
+  struct verdict v = job_verdict(j, CAUSE_NCCL_IDS, EXIT_CODE_NCCL, text);
+  v.host = k->host;
+  v.node_rank = k->node_rank;
   v.lasting = lasting ? LASTING_NCCL : LASTING_NO;
-  v.text = text;
   j->ids->out = true; /* no MINTED is expected now */
   job_offer_cause(j, &v, now_ms);
   job_begin_stopping(j, now_ms, false);
@@ -426,7 +418,6 @@ void job_ids_tick(struct job *j, uint64_t now_ms) {
   if (is_waiting(j) && now_ms >= j->ids->tell_ms) send_ids(j, now_ms);
 }
 
-/* For people. */
 void job_ids_text(const struct job *j, struct buf *out) {
   if (!is_waiting(j)) return;
   write_waiting(j->ids);

@@ -35,10 +35,6 @@
 
 enum { LOOKS_PER_LEASE = 20, VOTERS_PER_MS = 100 };
 
-static uint64_t lease_ms(const struct job *j) {
-  return (uint64_t)j->settings.lease_ms;
-}
-
 /* Majorities. ------------------------------------------------------------------------------------------------------ */
 
 static int by_time_down(const void *pa, const void *pb) {
@@ -59,14 +55,6 @@ static uint64_t until_of(const uint64_t *times, size_t n, size_t voters, bool ha
   return with_tie_breaker > most ? with_tie_breaker : most;
 }
 
-/* A node that has not read START does not know the round, so it cannot follow another daemon from it. With claims it
- * can: there the base is not asked. */
-static uint64_t followed_of(const struct quorum *q, const struct voter *v, bool base, uint64_t now_ms) {
-  if (v->from_ms > now_ms) return 0; /* what another daemon allowed with this vote may still run */
-  if (v->dead) return UINT64_MAX;
-  return !base && !q->all && q->sealed_ms > v->followed_ms ? q->sealed_ms : v->followed_ms;
-}
-
 /* 0: never. No voter of a round of unknown nodes is known to follow. The vote of one that died apart is as old as the
  * oldest of the others: another daemon needs one of these to go on with it. */
 static uint64_t followed_until(const struct quorum *q, bool base, uint64_t now_ms) {
@@ -80,7 +68,11 @@ static uint64_t followed_until(const struct quorum *q, bool base, uint64_t now_m
     for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
       const struct voter *v = e->value;
       if (!(base ? v->base : v->current) || v->apart != apart) continue;
-      uint64_t at_ms = followed_of(q, v, base, now_ms);
+      /* A node that has not read START does not know the round, so it cannot follow another daemon from it. With claims
+       * it can: there the base is not asked. */
+      uint64_t at_ms = !base && !q->all && q->sealed_ms > v->followed_ms ? q->sealed_ms : v->followed_ms;
+      if (v->dead) at_ms = UINT64_MAX;
+      if (v->from_ms > now_ms) at_ms = 0; /* what another daemon allowed with this vote may still run */
       if (apart)
         at_ms = at_ms < oldest_ms ? at_ms : oldest_ms;
       else if (at_ms < oldest_ms)
@@ -106,7 +98,6 @@ bool quorum_counts_dead(const struct quorum *q, const struct voter *v, bool base
   return v->dead && (!v->apart || none_is_missing(base ? &q->base : &q->current, base ? q->base_nodes : q->nodes));
 }
 
-/* How many more must be here for a majority. */
 size_t quorum_lacking(const struct voter_count *c, int64_t voters) {
   size_t n = (size_t)voters, need = n ? n / 2 + 1 : 0;
   if (n && c->apart && none_is_missing(c, voters)) return 0;
@@ -121,7 +112,6 @@ bool quorum_may_pass_over(const struct quorum *q) {
          !quorum_lacking(&q->unbound, q->base_nodes);
 }
 
-/* The next round needs its vote. */
 bool quorum_needs(const struct quorum *q, const struct voter *v) {
   return quorum_may_pass_over(q) ? v->base && !v->knows : v->current;
 }

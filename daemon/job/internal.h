@@ -8,6 +8,10 @@
 #include "daemon/job/job.h"
 #include "daemon/job/in_charge.h"
 
+static inline uint64_t lease_ms(const struct job *j) {
+  return (uint64_t)j->settings.lease_ms;
+}
+
 /* job.c */
 struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const char *incarnation,
                        const struct settings *s);
@@ -66,6 +70,8 @@ void job_checkpointing_report(struct job *j, const struct job_event *ev); /* che
 void job_checkpointing_deadline(struct job *j, const struct job_event *ev);
 
 /* end.c */
+/* Of the current round; it borrows text. */
+struct verdict job_verdict(const struct job *j, enum cause cause, int code, const char *text);
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms);
 void job_offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
                           uint64_t at_ms); /* lost, leaving, drained */

@@ -41,8 +41,8 @@ static void enter_forming(struct job *j, uint64_t now_ms) {
 }
 
 static void enter_recovering(struct job *j, uint64_t now_ms) {
-  j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
-  j->notice_ms = now_ms + earliest((uint64_t)j->settings.lease_ms * 2 / 5, JOB_RECONNECT_MAX_MS);
+  j->recover_ms = now_ms + lease_ms(j) + JOB_RECONNECT_MAX_MS;
+  j->notice_ms = now_ms + earliest(lease_ms(j) * 2 / 5, JOB_RECONNECT_MAX_MS);
 }
 
 #define TO(state) (1u << JOB_##state)
@@ -341,17 +341,8 @@ static void on_report_recovering(struct job *j, const struct job_event *ev) {
 
 /* Operator and deadlines. ------------------------------------------------------------------------------------------ */
 
-static void operator_verdict(struct job *j, const struct job_event *ev, struct verdict *v) {
-  verdict_init(v);
-  v->cause = CAUSE_OPERATOR;
-  v->round = j->round;
-  v->code = EXIT_CODE_STOPPED;
-  v->text = ev->text ? ev->text : "";
-}
-
 static void on_operator(struct job *j, const struct job_event *ev) {
-  struct verdict v;
-  operator_verdict(j, ev, &v);
+  struct verdict v = job_verdict(j, CAUSE_OPERATOR, EXIT_CODE_STOPPED, ev->text ? ev->text : "");
   job_offer_cause(j, &v, ev->now_ms);
   if (job_round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
 }
@@ -359,10 +350,9 @@ static void on_operator(struct job *j, const struct job_event *ev) {
 /* Judged by the nodes that are here. The others may still run until their lease is over, and learn of the end when
  * they come back. */
 static void on_operator_recovering(struct job *j, const struct job_event *ev) {
-  struct verdict v;
-  operator_verdict(j, ev, &v);
+  struct verdict v = job_verdict(j, CAUSE_OPERATOR, EXIT_CODE_STOPPED, ev->text ? ev->text : "");
   job_offer_cause(j, &v, ev->now_ms);
-  uint64_t lease_over_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
+  uint64_t lease_over_ms = ev->now_ms + lease_ms(j) + JOB_RECONNECT_MAX_MS;
   job_hold_agent(j, "", "", j->recover_ms < lease_over_ms ? j->recover_ms : lease_over_ms);
   if (j->n_members) {
     job_recover_finish(j, ev->now_ms);
@@ -373,8 +363,7 @@ static void on_operator_recovering(struct job *j, const struct job_event *ev) {
 }
 
 static void on_operator_forming(struct job *j, const struct job_event *ev) {
-  struct verdict v;
-  operator_verdict(j, ev, &v);
+  struct verdict v = job_verdict(j, CAUSE_OPERATOR, EXIT_CODE_STOPPED, ev->text ? ev->text : "");
   job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
@@ -535,7 +524,6 @@ void job_begin_fence(struct job *j) {
   for (size_t i = 0; i < j->n_members; i++) j->members[i]->fence.read = j->members[i]->fence.told = false;
 }
 
-/* It has read FENCE in this round. */
 void member_note_fence(struct member *m) {
   struct job *j = m->job;
   if (m->fence.read || !member_in_round(m)) return;

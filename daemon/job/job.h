@@ -398,8 +398,6 @@ void member_set_account(struct member *m, struct account *a);
 void job_set_account(struct job *j, struct account *a);
 struct member *job_find_agent(const struct job *j, const char *agent);
 struct member *job_find_rank(const struct job *j, int64_t rank);
-/* The place in `members` of the first one behind a joined_no; n_members: there is none. */
-size_t job_find_behind(const struct job *j, uint64_t joined_no);
 struct member *job_find_wanted(const struct job *j, int64_t want_rank); /* the member that asked for this node rank */
 bool member_in_round(const struct member *m);
 void member_set_state(struct member *m, enum member_state to);

@@ -217,18 +217,6 @@ struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char 
   return j;
 }
 
-size_t jobs_find_behind(const struct jobs *jobs, uint64_t serial) {
-  size_t low = 0, high = jobs->n_all;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (jobs->all[middle]->serial > serial)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
 void jobs_name_incarnation(struct jobs *jobs, const char *than, char out[INCARNATION_MAX + 1]) {
   unsigned long long at = jobs->wall_ms & 0xffffffffffff, before = strtoull(than, NULL, 16) & 0xffffffffffff;
   if (at <= before) at = before + 1;

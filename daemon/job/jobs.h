@@ -112,8 +112,6 @@ struct job *jobs_add(struct jobs *jobs, int64_t uid, const char *id, const char 
 struct job *jobs_find(const struct jobs *jobs, int64_t uid, const char *id); /* as by_id */
 void jobs_forget(struct jobs *jobs, struct job *j);                          /* frees j, and notes its incarnation */
 void jobs_forget_marked(struct jobs *jobs); /* after a step: those with `forgotten` set */
-/* The place in `all` of the first job behind a serial; n_all: there is none. */
-size_t jobs_find_behind(const struct jobs *jobs, uint64_t serial);
 /* To make room. Of this account; NULL: of any. false: no job has ended. */
 bool jobs_forget_oldest_ended(struct jobs *jobs, const struct account *of);
 /* A name for a new incarnation. It sorts after `than`, even if the clocks of two daemons differ. */

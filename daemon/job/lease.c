@@ -38,13 +38,9 @@ void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
   job_away(j, m, now_ms);
 }
 
-static uint64_t grace_ms(const struct job *j) {
-  uint64_t ms = (uint64_t)j->settings.lease_ms / 50;
-  return ms < JOB_GRACE_MS ? JOB_GRACE_MS : ms > JOB_RECONNECT_MAX_MS ? JOB_RECONNECT_MAX_MS : ms;
-}
-
 void job_away(struct job *j, struct member *m, uint64_t now_ms) {
-  m->grace_ms = now_ms + grace_ms(j);
+  uint64_t ms = lease_ms(j) / 50;
+  m->grace_ms = now_ms + (ms < JOB_GRACE_MS ? JOB_GRACE_MS : ms > JOB_RECONNECT_MAX_MS ? JOB_RECONNECT_MAX_MS : ms);
   if (m->grace_ms < j->forgiven_ms) m->grace_ms = j->forgiven_ms;
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
 }

@@ -109,12 +109,12 @@ void job_copy_holds(struct job *j, const struct job *from) {
   }
 }
 
-/* Drops the holds for which `ends` says so, and counts them. */
-static size_t drop_holds(struct job *j, bool (*ends)(const struct hold *h, const void *of), const void *of) {
+/* Those of machines that were booted again, as m says; m NULL: those of this host, "": all. Returns how many. */
+static size_t drop_holds(struct job *j, const struct member *m, const char *host) {
   size_t n = 0;
   for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) {
     struct hold *h = e->value;
-    if (!ends(h, of)) continue;
+    if (m ? !member_was_booted_at(m, h->came_ms, h->place) : *host && strcmp(h->host, host) != 0) continue;
     free(h);
     map_remove_n(&j->holds, e->key, e->key_len);
     n++;
@@ -123,22 +123,14 @@ static size_t drop_holds(struct job *j, bool (*ends)(const struct hold *h, const
   return n;
 }
 
-static bool was_booted_since(const struct hold *h, const void *member) {
-  return member_was_booted_at(member, h->came_ms, h->place);
-}
-
 void job_drop_holds_before_boot(struct job *j, const struct member *m) {
-  if (!drop_holds(j, was_booted_since, m)) return;
+  if (!drop_holds(j, m, NULL)) return;
   jobs_log(j->jobs, LOG_INFO, "job %s: %s: nothing of its earlier rounds runs on %s", j->log_name,
            m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host);
 }
 
-static bool is_on_host(const struct hold *h, const void *host) {
-  return !*(const char *)host || !strcmp(h->host, host);
-}
-
 size_t job_confirm_dead(struct job *j, const char *host) {
-  size_t n = drop_holds(j, is_on_host, host);
+  size_t n = drop_holds(j, NULL, host);
   size_t votes = *host ? job_quorum_confirm_dead(j, host) : 0;
   if (votes > n) n = votes;
   if (n) job_notice_soon(j, j->jobs->now_ms);

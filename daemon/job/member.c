@@ -46,58 +46,54 @@ static void count(struct member *m, bool in) {
   set_counted(&m->counted.suspended, in && m->suspended && m->conn, &j->n_suspended);
 }
 
-static void recount(struct member *m) {
-  count(m, true);
-}
-
 void member_set_state(struct member *m, enum member_state to) {
   m->job->n_in_state[m->state]--;
   m->job->n_in_state[to]++;
   m->state = to;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_conn(struct member *m, uint64_t conn) {
   m->job->n_connected += (conn ? 1 : 0) - (m->conn ? 1 : 0);
   m->conn = conn;
   job_quorum_member(m);
-  recount(m);
+  count(m, true);
 }
 
 void member_set_leaving(struct member *m) {
   m->next.leaving = true;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_checkpointed(struct member *m, bool checkpointed) {
   m->checkpointed = checkpointed;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_drained(struct member *m, bool drained) {
   m->next.drained = drained;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_expected(struct member *m, bool expected) {
   m->roster.expected = expected;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_gone(struct member *m, bool gone) {
   m->gone = gone;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_suspended(struct member *m, bool suspended) {
   if (m->suspended == suspended) return;
   m->suspended = suspended;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_acked(struct member *m) {
   m->end_acked = true;
-  recount(m);
+  count(m, true);
 }
 
 void member_set_rank(struct member *m, int64_t rank) {
@@ -109,12 +105,12 @@ void member_set_rank(struct member *m, int64_t rank) {
     m->rank_base = -1;
   else
     map_put_n(ranks, &rank, sizeof rank, m);
-  recount(m);
+  count(m, true);
 }
 
 void member_keep_rank(struct member *m, int64_t rank) {
   m->next.last_rank = rank;
-  recount(m);
+  count(m, true);
 }
 
 struct member *job_find_rank(const struct job *j, int64_t rank) {
@@ -178,8 +174,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   job_forget_refusal(j, m->host);
   j->n_in_state[m->state]++;
   j->n_workers += m->workers;
-  recount(m);
-  if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms) j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
+  count(m, true);
+  if (j->scan_ms > now_ms + lease_ms(j)) j->scan_ms = now_ms + lease_ms(j);
   return m;
 }
 
@@ -217,18 +213,6 @@ void member_set_account(struct member *m, struct account *a) {
 
 struct member *job_find_agent(const struct job *j, const char *agent) {
   return map_get(&j->agents, agent);
-}
-
-size_t job_find_behind(const struct job *j, uint64_t joined_no) {
-  size_t low = 0, high = j->n_members;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (j->members[middle]->joined_no > joined_no)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
 }
 
 struct member *job_find_wanted(const struct job *j, int64_t want_rank) {

@@ -79,11 +79,6 @@ void job_checkpointing_resume(struct job *j, const struct job_event *ev) {
   member_send(m, prepare_bytes(j));
 }
 
-static bool can_wait(const struct job *j) {
-  if (j->cause.cause == CAUSE_NODE_DRAINED) return !job_is_ended_for_drains(j);
-  return j->cause.cause != CAUSE_NODE_LEAVING;
-}
-
 void job_checkpointing_report(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (ev->kind == JOB_EV_CHECKPOINTED)
@@ -92,7 +87,9 @@ void job_checkpointing_report(struct job *j, const struct job_event *ev) {
     member_set_state(m, ev->kind == JOB_EV_FINISHED ? MEMBER_FINISHED : MEMBER_STOPPED);
   job_finish_if_done(j, ev->now_ms);
   if (j->state != JOB_CHECKPOINTING) return;
-  if (ev->kind != JOB_EV_FINISHED || !can_wait(j)) {
+  bool waits =
+      j->cause.cause == CAUSE_NODE_DRAINED ? !job_is_ended_for_drains(j) : j->cause.cause != CAUSE_NODE_LEAVING;
+  if (ev->kind != JOB_EV_FINISHED || !waits) {
     stop_if_all_have(j, ev->now_ms);
     return;
   }

@@ -27,18 +27,10 @@
 #include "common/deadline.h"
 #include "common/exit_codes.h"
 
-static enum member_state state_of_phase(enum phase p) {
-  switch (p) {
-  case PHASE_STARTING: return MEMBER_TOLD;
-  case PHASE_RUNNING:
-  case PHASE_STOPPING: return MEMBER_STARTED;
-  case PHASE_FINISHED: return MEMBER_FINISHED;
-  case PHASE_STOPPED: return MEMBER_STOPPED;
-  case PHASE_NONE:
-  case PHASE_COUNT: break;
-  }
-  return MEMBER_WAITING;
-}
+static const enum member_state state_of_phase[PHASE_COUNT] = {
+    [PHASE_NONE] = MEMBER_WAITING,     [PHASE_STARTING] = MEMBER_TOLD,     [PHASE_RUNNING] = MEMBER_STARTED,
+    [PHASE_STOPPING] = MEMBER_STARTED, [PHASE_FINISHED] = MEMBER_FINISHED, [PHASE_STOPPED] = MEMBER_STOPPED,
+};
 
 void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   if (!job_may_enter(j, JOB_RECOVERING)) return;
@@ -80,7 +72,7 @@ static void send_stale(struct job *j, const struct member *m, const char *why) {
 void job_recover_hello(struct job *j, const struct job_event *ev) {
   const struct hello *h = ev->hello;
   struct member *m = ev->member;
-  uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
+  uint64_t others_ms = ev->now_ms + lease_ms(j) + JOB_RECONNECT_MAX_MS;
   if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
   /* Its HELLO may have waited here while it gave that connection up. */
   j->forgiven_ms = ev->now_ms + JOB_RECONNECT_MAX_MS;
@@ -108,7 +100,7 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
     m->knows_round = true;
     m->has_ids = h->has_ids;
     if (h->ids > j->told_ids) j->told_ids = h->ids;
-    member_set_state(m, state_of_phase(h->phase));
+    member_set_state(m, state_of_phase[h->phase]);
     if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
   } else {
     member_set_rank(m, -1);

@@ -94,7 +94,7 @@ uint64_t job_join_deadline(const struct job *j) {
   uint64_t at_ms = give_up_ms(j);
   if (!enough_are_here(j)) return earliest(at_ms, job_hopeless_ms(j));
   if (job_lacks(j) || job_claim_text(j)[0] || j->hold_ms == UINT64_MAX) return at_ms;
-  uint64_t shown_ms = j->forming_ms + PROOF_LEASES * (uint64_t)j->settings.lease_ms;
+  uint64_t shown_ms = j->forming_ms + PROOF_LEASES * lease_ms(j);
   return job_quorum_allows_seal(j, j->jobs->now_ms) ? UINT64_MAX : latest(at_ms, shown_ms);
 }
 
@@ -105,11 +105,6 @@ void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
   j->enough_ms = enough ? now_ms : 0;
   if (!enough) j->forming_ms = now_ms; /* the join timeout starts again */
   goodput_turn(j, now_ms);
-}
-
-static bool is_ready(struct job *j, uint64_t now_ms) {
-  job_update_enough_nodes(j, now_ms);
-  return enough_are_here(j) && now_ms >= numbers_and_holds_allow_ms(j) && job_quorum_allows_seal(j, now_ms);
 }
 
 /* Choosing. -------------------------------------------------------------------------------------------------------- */
@@ -348,7 +343,9 @@ static void seal(struct job *j, uint64_t now_ms) {
 }
 
 bool job_try_seal(struct job *j, uint64_t now_ms) {
-  if (j->state != JOB_FORMING || !is_ready(j, now_ms)) return false;
+  if (j->state != JOB_FORMING) return false;
+  job_update_enough_nodes(j, now_ms);
+  if (!enough_are_here(j) || now_ms < numbers_and_holds_allow_ms(j) || !job_quorum_allows_seal(j, now_ms)) return false;
   seal(j, now_ms);
   return true;
 }

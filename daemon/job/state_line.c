@@ -62,8 +62,6 @@ void job_save(const struct job *j) {
   buf_finish(&line);
 }
 
-/* Loading. --------------------------------------------------------------------------------------------------------- */
-
 static bool read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to) {
   const json_t *v = json_object_get(o, key);
   if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max) return false;

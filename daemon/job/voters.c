@@ -23,29 +23,7 @@
 enum { RETIRE_MS = 1000 };
 static const char give_up[] = "the next round begins without this node, which gives up its vote";
 
-static uint64_t lease_ms(const struct job *j) {
-  return (uint64_t)j->settings.lease_ms;
-}
-
 /* Carrying. -------------------------------------------------------------------------------------------------------- */
-
-/* Enough votes go from the last round, or the one that it passed over, into one of these nodes. Marks them. */
-static bool carries(const struct quorum *q, struct member *const *chosen, size_t n) {
-  struct voter_count c = {0};
-  bool over = quorum_may_pass_over(q);
-  for (size_t i = 0; i < n; i++) {
-    struct voter *v = map_get(&q->voters, chosen[i]->agent);
-    if (v) v->carried = true;
-  }
-  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
-    struct voter *v = e->value;
-    if (quorum_needs(q, v) && (v->carried || quorum_counts_dead(q, v, over))) {
-      c.here++;
-      c.tie_breakers += over ? v->base_tie_breaker : v->tie_breaker;
-    }
-  }
-  return !quorum_lacking(&c, over ? q->base_nodes : q->nodes);
-}
 
 bool member_has_vote(const struct member *m) {
   const struct quorum *q = m->job->quorum;
@@ -60,7 +38,20 @@ bool job_quorum_carries(struct job *j, struct member *const *chosen, size_t n, u
   struct quorum *q = j->quorum;
   if (!q->on || q->all) return true;
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) ((struct voter *)e->value)->carried = false;
-  if (carries(q, chosen, n)) return true;
+  /* Enough votes go from the last round, or the one that it passed over, into one of these nodes. */
+  struct voter_count c = {0};
+  bool over = quorum_may_pass_over(q);
+  for (size_t i = 0; i < n; i++) {
+    struct voter *v = map_get(&q->voters, chosen[i]->agent);
+    if (v) v->carried = true;
+  }
+  for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
+    const struct voter *v = e->value;
+    if (!quorum_needs(q, v) || !(v->carried || quorum_counts_dead(q, v, over))) continue;
+    c.here++;
+    c.tie_breakers += over ? v->base_tie_breaker : v->tie_breaker;
+  }
+  if (!quorum_lacking(&c, over ? q->base_nodes : q->nodes)) return true;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     struct voter *v = map_get(&q->voters, m->agent);
@@ -251,20 +242,6 @@ void job_quorum_load(struct job *j) {
   q->all = j->settings.claims;
 }
 
-/* Who has been in a round that another daemon could take over says so. The size of the recovered one may still be
- * unknown then. */
-static void learn_round(struct job *j, const struct hello *h, bool current) {
-  struct quorum *q = j->quorum;
-  if (!h->seal.nodes && !h->succeeded) return;
-  job_quorum_load(j);
-  if (q->nodes || !current || !h->seal.nodes) return;
-  q->nodes = h->seal.nodes;
-  q->base_nodes = h->seal.base_nodes;
-  q->base_round = h->seal.base_round;
-  snprintf(q->base_incarnation, sizeof q->base_incarnation, "%s", h->seal.base_incarnation);
-  for (size_t i = 0; i < j->n_members; i++) count_vote(j, j->members[i]);
-}
-
 /* What the agent read of another daemon, and what that one allowed with its vote, has its time before the vote counts
  * here. */
 static void note_promise(struct job *j, struct member *m, struct voter *v, const struct hello *h, uint64_t now_ms) {
@@ -306,12 +283,6 @@ void job_quorum_all_work(struct job *j) {
   q->untold = q->on;
 }
 
-static bool all_work(const struct job *j) {
-  const size_t *n = j->n_in_state;
-  size_t at_work = n[MEMBER_TOLD] + n[MEMBER_STARTED] + n[MEMBER_FINISHED];
-  return job_round_goes_on(j) && !j->n_gone && at_work == (size_t)j->round_nodes && j->quorum->current.here >= at_work;
-}
-
 void member_note_vote(struct member *m, const struct hello *h, bool again, uint64_t now_ms) {
   struct job *j = m->job;
   struct quorum *q = j->quorum;
@@ -336,7 +307,16 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   if (v && strcmp(h->follows, j->jobs->daemon.id) != 0) v->asked = false; /* it may have been asked elsewhere, too */
   bool retires = v && v->asked && !h->voted_incarnation[0];
   if (!q->sealed_ms && !retires) {
-    learn_round(j, h, current);
+    /* Who has been in a round that another daemon could take over says so. The size of the recovered one may still be
+     * unknown then. */
+    if (h->seal.nodes || h->succeeded) job_quorum_load(j);
+    if (h->seal.nodes && !q->nodes && current) {
+      q->nodes = h->seal.nodes;
+      q->base_nodes = h->seal.base_nodes;
+      q->base_round = h->seal.base_round;
+      snprintf(q->base_incarnation, sizeof q->base_incarnation, "%s", h->seal.base_incarnation);
+      for (size_t i = 0; i < j->n_members; i++) count_vote(j, j->members[i]);
+    }
     count_vote(j, m);
   }
   v = map_get(&q->voters, m->agent);
@@ -350,7 +330,10 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
     recount_vote(j, m, h, v);
   }
   note_promise(j, m, v, h, now_ms);
-  if (v && v->from_ms > now_ms && all_work(j)) job_quorum_all_work(j);
+  const size_t *n = j->n_in_state;
+  size_t at_work = n[MEMBER_TOLD] + n[MEMBER_STARTED] + n[MEMBER_FINISHED];
+  bool all_work = job_round_goes_on(j) && !j->n_gone && at_work == (size_t)j->round_nodes && q->current.here >= at_work;
+  if (v && v->from_ms > now_ms && all_work) job_quorum_all_work(j);
   if (current) member_read_start(m);
   if (current && h->firm) q->firm = true;
   if (h->term > j->term) j->term = h->term;
