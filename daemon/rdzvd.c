@@ -106,17 +106,6 @@ static int check_options(const struct daemon *d, const char *extra, struct err *
   return 0;
 }
 
-static int write_port_file(struct daemon *d, struct err *e) {
-  const char *path = d->options.port_file;
-  if (!path) return 0;
-  struct buf text = BUF_INIT;
-  for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&text, "%d\n", d->listeners[i].port);
-  int rc = file_replace(path, text.data, text.len, 0644, false);
-  d->has_port_file = rc == 0;
-  buf_finish(&text);
-  return rc ? err_sys(e, rc, "cannot write --port-file %s", path) : 0;
-}
-
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
   server_summary(((struct daemon *)ctx)->server, out);
 }
@@ -268,7 +257,15 @@ static int bring_up(struct daemon *d, struct err *e) {
                                                                          .command = o->on_event,
                                                                          .names = o->on_event_names,
                                                                          .last_ms = SERVER_STOP_MS - 1000});
-  if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
+  if (open_control(d, e) < 0 || open_server(d, e) < 0) return EXIT_CODE_SYSTEM;
+  if (o->port_file) {
+    struct buf text = BUF_INIT;
+    for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&text, "%d\n", d->listeners[i].port);
+    int rc = file_replace(o->port_file, text.data, text.len, 0644, false);
+    d->has_port_file = rc == 0;
+    buf_finish(&text);
+    if (rc) return err_sys(e, rc, "cannot write --port-file %s", o->port_file), EXIT_CODE_SYSTEM;
+  }
   int fd = (int)d->options.ready_fd;
   if (fd >= 0) {
     char text[16];

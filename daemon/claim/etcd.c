@@ -172,17 +172,6 @@ static void read_answers(struct call *k) {
   }
 }
 
-static int explain(const struct call *k, struct err *e) {
-  struct buf why = BUF_INIT;
-  for (size_t i = 0; i < k->c->n; i++) {
-    const struct member *m = &k->c->member[i];
-    buf_printf(&why, "%s%s (%s)", i ? ", " : "", m->at, m->failure.code ? m->failure.text : "not asked");
-  }
-  int rc = err_set(e, -EIO, "no member of etcd could be used: %s", buf_text(&why));
-  buf_finish(&why);
-  return rc;
-}
-
 static int call(struct call *k, struct err *e) {
   for (size_t i = 0; i < k->c->n; i++) {
     k->c->member[i].tried = false;
@@ -208,7 +197,15 @@ static int call(struct call *k, struct err *e) {
     drop_request(k->c, m);
   }
   buf_finish(&k->body);
-  return k->done ? 0 : explain(k, e);
+  if (k->done) return 0;
+  struct buf why = BUF_INIT;
+  for (size_t i = 0; i < k->c->n; i++) {
+    const struct member *m = &k->c->member[i];
+    buf_printf(&why, "%s%s (%s)", i ? ", " : "", m->at, m->failure.code ? m->failure.text : "not asked");
+  }
+  int rc = err_set(e, -EIO, "no member of etcd could be used: %s", buf_text(&why));
+  buf_finish(&why);
+  return rc;
 }
 
 enum claim_answer etcd_claim(struct etcd *c, bool run, const char *name, const char *content, uint64_t deadline_ms,

@@ -85,11 +85,6 @@ static int write_temp(const struct open_folder *f, const char *content, char tem
   return err_sys(e, rc, "cannot write a file in %s", f->path);
 }
 
-static bool is_end(const char *name) {
-  size_t n = strlen(name);
-  return n > 4 && !strcmp(name + n - 4, ",end");
-}
-
 /* Calls fn for each name in the folder. */
 static int list(const struct open_folder *f, void (*fn)(void *ctx, const char *name), void *ctx, struct err *e) {
   int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -140,15 +135,6 @@ static int look_for_end(const struct open_folder *f, const char *name, struct bu
   return rc == -ENOENT ? 0 : rc ? rc : 1;
 }
 
-/* Says what is there: ours, or another daemon's. Ours was perhaps made by a call that failed before its end. */
-static int compare_claim(const struct open_folder *f, const char *file, const char *content, enum claim_answer *answer,
-                         struct buf *text, struct err *e) {
-  int rc = read_claim(f, file, text, e);
-  if (rc) return rc;
-  *answer = text->len == strlen(content) && memcmp(buf_text(text), content, text->len) == 0 ? CLAIM_WON : CLAIM_TAKEN;
-  return *answer == CLAIM_WON ? sync_folder(f, e) : 0;
-}
-
 /* An open asks an NFS server for the attributes, which the client else remembers for seconds. */
 static int read_attributes(int folder, const char *name, struct stat *st) {
   int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -174,7 +160,13 @@ static int link_claim(const struct open_folder *f, const char *temp, const char 
     *answer = CLAIM_WON;
     return sync_folder(f, e);
   }
-  int rc = compare_claim(f, file, content, answer, text, e);
+  /* Says what is there: ours, or another daemon's. Ours was perhaps made by a call that failed before its end. */
+  int rc = read_claim(f, file, text, e);
+  if (rc == 0) {
+    bool ours = text->len == strlen(content) && memcmp(buf_text(text), content, text->len) == 0;
+    *answer = ours ? CLAIM_WON : CLAIM_TAKEN;
+    return ours ? sync_folder(f, e) : 0;
+  }
   if (rc != -ENOENT) return rc;
   if (code == -EPERM || code == -EOPNOTSUPP || code == -EMLINK)
     return err_sys(e, code, "the file system of %s has no hard links, which claims need", f->path);
@@ -329,12 +321,11 @@ static void remove_one(void *ctx, const char *name) {
   struct removal *r = ctx;
   /* A claim that is being made has a young file. */
   struct stat st;
-  bool temp = !strncmp(name, TEMP_PREFIX, sizeof(TEMP_PREFIX) - 1);
-  if (temp || is_end(name)) {
-    if (fstatat(r->f->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-        st.st_mtime + (temp ? FOLDER_TEMP_AGE_S : FOLDER_END_AGE_S) < r->now)
-      unlinkat(r->f->fd, name, 0);
-  }
+  size_t n = strlen(name);
+  bool temp = !strncmp(name, TEMP_PREFIX, sizeof(TEMP_PREFIX) - 1), end = n > 4 && !strcmp(name + n - 4, ",end");
+  if ((temp || end) && fstatat(r->f->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+      st.st_mtime + (temp ? FOLDER_TEMP_AGE_S : FOLDER_END_AGE_S) < r->now)
+    unlinkat(r->f->fd, name, 0);
   if (!r->prefix || !strcmp(name, r->end)) return;
   if (strncmp(name, r->prefix, strlen(r->prefix)) != 0 && strncmp(name, r->run, strlen(r->run)) != 0) return;
   if (unlinkat(r->f->fd, name, 0) < 0 && errno != ENOENT) r->code = -errno;

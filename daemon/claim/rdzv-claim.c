@@ -191,14 +191,6 @@ static int read_requests(void) {
   return ok ? EXIT_CODE_OK : EXIT_CODE_USAGE;
 }
 
-/* 0, or the exit code. warning: may become a sentence. */
-static int open_place(const char *where, struct buf *warning, struct err *e) {
-  if (claim_place_parse(where, &place, e)) return EXIT_CODE_USAGE;
-  int rc = place.folder ? folder_open(place.folder, &folder, warning, e) : etcd_init(e);
-  if (rc == 0) rc = start_lanes(e);
-  return rc == -ENOSYS ? EXIT_CODE_USAGE : rc ? EXIT_CODE_SYSTEM : 0;
-}
-
 static const char help[] =
     "usage: rdzv-claim DIR|etcd://HOST:PORT[,HOST:PORT...]\n\n"
     "Creates claims in a folder or in etcd. rdzvd --claim runs it. By hand, a request on a line of stdin:\n"
@@ -216,7 +208,12 @@ int main(int argc, char **argv) {
     return EXIT_CODE_USAGE;
   }
   for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
-  int code = open_place(argv[1], &warning, &e);
+  int code = EXIT_CODE_USAGE;
+  if (claim_place_parse(argv[1], &place, &e) == 0) {
+    int rc = place.folder ? folder_open(place.folder, &folder, &warning, &e) : etcd_init(&e);
+    if (rc == 0) rc = start_lanes(&e);
+    code = rc == -ENOSYS ? EXIT_CODE_USAGE : rc ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  }
   answer(CLAIM_READY_SERIAL, code ? CLAIM_FAILED : CLAIM_WON, code ? e.text : buf_text(&warning));
   buf_finish(&warning);
   return code ? code : read_requests();

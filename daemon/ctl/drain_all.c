@@ -18,58 +18,45 @@ bool ctl_tells_all(const struct client *c) {
   return c->n_endpoints > 1 && (!strcmp(verb, "drain") || !strcmp(verb, "undrain"));
 }
 
-/* Whether one is left that is to be told; *at: which. */
-static bool find_next(struct client *c, size_t *at) {
-  bool drained = false;
-  for (size_t i = 0; i < c->n_endpoints; i++) {
-    drained = drained || (c->told[i].text && c->told[i].code == 0);
-    *at = i;
-    if (!c->told[i].text) return true;
-  }
-  for (size_t i = 0; i < c->n_endpoints && drained && !strcmp(c->request.verb, "drain"); i++) {
-    *at = i;
-    if (c->told[i].code == NO_SUCH_HOST && !c->told[i].forced) return true;
-  }
-  return false;
-}
-
-/* A refusal first, because the host is still in use there; then success. */
-static int code_of_all(const struct client *c) {
-  bool done = false, unknown = false;
-  for (size_t i = 0; i < c->n_endpoints; i++) {
-    int code = c->told[i].code;
-    if (code != 0 && code != NO_SUCH_HOST && code != EXIT_CODE_NO_DAEMON) return code;
-    done = done || code == 0;
-    unknown = unknown || code == NO_SUCH_HOST;
-  }
-  return done ? EXIT_CODE_OK : unknown ? NO_SUCH_HOST : EXIT_CODE_NO_DAEMON;
-}
-
 void ctl_told(struct client *c, int code, const char *answer, size_t len) {
   struct ctl_told *t = &c->told[c->at];
   struct buf text = BUF_INIT;
-  size_t next;
   ctl_put_sentence(&text, answer, len, false);
   t->forced = t->text || c->request.force;
   free(t->text);
   buf_puts(&text, "");
   t->text = buf_steal(&text);
   t->code = code;
-  if (find_next(c, &next)) {
+  /* Who has not been asked is next, then who knew no such host while another one has drained it. */
+  bool drained = false;
+  size_t next = c->n_endpoints;
+  for (size_t i = 0; i < c->n_endpoints && next == c->n_endpoints; i++) {
+    drained = drained || (c->told[i].text && c->told[i].code == 0);
+    if (!c->told[i].text) next = i;
+  }
+  bool again = drained && !strcmp(c->request.verb, "drain");
+  for (size_t i = 0; again && i < c->n_endpoints && next == c->n_endpoints; i++)
+    if (c->told[i].code == NO_SUCH_HOST && !c->told[i].forced) next = i;
+  if (next < c->n_endpoints) {
     ctl_go_to(c, next);
     return;
   }
   struct buf all = BUF_INIT, bad = BUF_INIT;
   json_t *daemons = json_array();
-  code = code_of_all(c);
+  bool done = false, unknown = false;
+  int refused = 0; /* it counts first, because the host is still in use there; then success */
   for (size_t i = 0; i < c->n_endpoints; i++) {
     char name[TARGET_MAX];
     t = &c->told[i];
+    done |= t->code == 0;
+    unknown |= t->code == NO_SUCH_HOST;
+    if (!refused && t->code != NO_SUCH_HOST && t->code != EXIT_CODE_NO_DAEMON) refused = t->code;
     ctl_daemon_name(c, i, name);
     buf_printf(t->code ? &bad : &all, "%s: %s\n", name, t->text);
     json_array_append_new(daemons, json_pack("{s:o,s:b,s:i,s:o}", "daemon", json_text(name), "ok", t->code == 0, "code",
                                              t->code, "text", json_text(t->text)));
   }
+  code = refused ? refused : done ? EXIT_CODE_OK : unknown ? NO_SUCH_HOST : EXIT_CODE_NO_DAEMON;
   if (c->request.json) {
     if (bad.len) buf_append(&all, bad.data, bad.len);
     json_t *v = json_pack("{s:b,s:i,s:o,s:o,s:O}", "ok", code == 0, "code", code, "text", json_text(buf_text(&all)),

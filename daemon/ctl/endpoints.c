@@ -59,17 +59,6 @@ static bool keep_addresses(struct addresses *all, const struct addrinfo *found, 
   return own;
 }
 
-/* Whether the daemon at the endpoint has a control socket here. */
-static bool has_socket(struct client *c, uint16_t port) {
-  char **paths;
-  struct control_foreign foreign;
-  size_t n = control_socket_find(port, &paths, &foreign);
-  if (n > 0) snprintf(c->path, sizeof(c->path), "%s", paths[0]);
-  c->found = n > 0;
-  control_socket_free(paths, n);
-  return n > 0;
-}
-
 static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
   struct client *c = request->data;
   size_t which = (size_t)(request - c->lookups);
@@ -82,7 +71,16 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
     ctl_fail(c, EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->path, uv_strerror(status));
     return;
   }
-  c->remote = !own || !has_socket(c, ctl_endpoint(c)->port);
+  c->remote = true;
+  if (own) { /* the daemon there may have a control socket here */
+    char **paths;
+    struct control_foreign foreign;
+    size_t n = control_socket_find(ctl_endpoint(c)->port, &paths, &foreign);
+    if (n > 0) snprintf(c->path, sizeof(c->path), "%s", paths[0]);
+    c->found = n > 0;
+    c->remote = !c->found;
+    control_socket_free(paths, n);
+  }
   if (c->remote && !ctl_prepare_remote(c)) return;
   if (c->remote && c->key && ctl_wants_token(c))
     ctl_print_token(c);

@@ -16,23 +16,6 @@ const char *ctl_user_name(uid_t uid) {
   return user ? user->pw_name : "?";
 }
 
-static int complain_several(const struct client *c, char *const *paths, size_t n) {
-  static const char sentence[] = "several daemons run here; choose one with --port or --socket";
-  struct buf text = BUF_INIT;
-  if (c->options.json) {
-    json_t *list = json_array(), *more = json_pack("{s:o}", "sockets", list);
-    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_text(paths[i]));
-    ctl_put_failure(&text, EXIT_CODE_USAGE, sentence, more);
-    json_decref(more);
-  } else {
-    buf_printf(&text, "rdzvctl: %s:\n", sentence);
-    for (size_t i = 0; i < n; i++) buf_printf(&text, "  --socket %s\n", paths[i]);
-  }
-  ctl_print_printable(c->options.json ? stdout : stderr, buf_text(&text), text.len, c->options.json);
-  buf_finish(&text);
-  return EXIT_CODE_USAGE;
-}
-
 static void keep_sockets(struct client *c, char *const *paths, size_t n) {
   for (size_t i = 0; i < TARGETS_MAX; i++) {
     free(c->sockets[i]);
@@ -77,7 +60,20 @@ int ctl_choose_socket(struct client *c, uint16_t port) {
   } else if (many && n <= TARGETS_MAX) {
     keep_sockets(c, paths, n);
   } else {
-    code = complain_several(c, paths, n);
+    static const char sentence[] = "several daemons run here; choose one with --port or --socket";
+    struct buf text = BUF_INIT;
+    code = EXIT_CODE_USAGE;
+    if (c->options.json) {
+      json_t *list = json_array(), *more = json_pack("{s:o}", "sockets", list);
+      for (size_t i = 0; i < n; i++) json_array_append_new(list, json_text(paths[i]));
+      ctl_put_failure(&text, code, sentence, more);
+      json_decref(more);
+    } else {
+      buf_printf(&text, "rdzvctl: %s:\n", sentence);
+      for (size_t i = 0; i < n; i++) buf_printf(&text, "  --socket %s\n", paths[i]);
+    }
+    ctl_print_printable(c->options.json ? stdout : stderr, buf_text(&text), text.len, c->options.json);
+    buf_finish(&text);
   }
   control_socket_free(paths, n);
   return code;

@@ -150,19 +150,6 @@ static void check_rank(struct ctl_logs *l, const json_t *job) {
     end(l, FAILED, "job %s has no rank %" PRId64 "; its ranks are 0 to %" PRId64, l->o.job, l->o.rank, world - 1);
 }
 
-/* NULL: the end was said. */
-static const json_t *only_job(struct ctl_logs *l, const json_t *jobs) {
-  const json_t *job = json_array_get(jobs, 0);
-  const char *to = json_string_value(json_object_get(job, "moved_to"));
-  if (json_array_size(jobs) > 1)
-    end(l, EXIT_CODE_USAGE, "several users have a job with the id %s: choose one with --user", l->o.job);
-  else if (!json_is_object(job))
-    end(l, EXIT_CODE_NO_DAEMON, "the daemon's answer about job %s is not understood", l->o.job);
-  else if (to)
-    end(l, FAILED, "job %s has moved to the daemon on %s: ask that one, with --endpoint", l->o.job, to);
-  return l->ended ? NULL : job;
-}
-
 static void end_over(struct ctl_logs *l) {
   end(l, l->answered ? EXIT_CODE_OK : FAILED, "job %s is over%s%s", l->o.job, l->outcome,
       l->answered ? "" : "; its agents, which had the lines, are gone");
@@ -202,8 +189,16 @@ void ctl_logs_on_list(struct ctl_logs *l, const char *json, size_t len, uint64_t
   json_t *answer = json_loadb(json, len, JSON_DISABLE_EOF_CHECK, NULL);
   l->wants_list = false;
   l->away_ms = 0;
-  const json_t *job = only_job(l, json_object_get(answer, "jobs"));
-  if (job) take_job(l, job, now_ms);
+  const json_t *jobs = json_object_get(answer, "jobs"), *job = json_array_get(jobs, 0);
+  const char *to = json_string_value(json_object_get(job, "moved_to"));
+  if (json_array_size(jobs) > 1)
+    end(l, EXIT_CODE_USAGE, "several users have a job with the id %s: choose one with --user", l->o.job);
+  else if (!json_is_object(job))
+    end(l, EXIT_CODE_NO_DAEMON, "the daemon's answer about job %s is not understood", l->o.job);
+  else if (to)
+    end(l, FAILED, "job %s has moved to the daemon on %s: ask that one, with --endpoint", l->o.job, to);
+  else if (!l->ended)
+    take_job(l, job, now_ms);
   json_decref(answer);
 }
 
@@ -391,7 +386,6 @@ static struct logs_step fetch(struct ctl_logs *l, const struct node *n) {
                             .wait_ms = wait_ms};
 }
 
-/* All were asked. */
 static struct logs_step next_turn(struct ctl_logs *l, uint64_t now_ms) {
   bool news = l->news, asked_one = count_wanted(l) == 1 && l->answered;
   l->at = 0;

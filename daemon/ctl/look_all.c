@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/json.h"
+#include "common/mem.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/answers.h"
 
@@ -88,33 +89,27 @@ void ctl_put_unanswered(const struct client *c, struct buf *out) {
     if (c->told[i].text && c->told[i].code) buf_printf(out, "rdzvctl: %s\n", c->told[i].text);
 }
 
-/* False: nobody has answered. */
-static bool show_all(struct client *c) {
-  bool any = false;
+static void note(struct client *c, int code, const char *text, size_t len) {
+  c->told[c->at].text = xstrndup(text, len);
+  c->told[c->at].code = code;
+}
+
+/* Asks the next daemon, or shows the answers of all. False: nobody has answered. */
+static bool look_on(struct client *c) {
+  if (c->at + 1 < c->n_endpoints) {
+    ctl_go_to(c, c->at + 1);
+    return true;
+  }
+  bool any = false, json = c->request.json || !strcmp(c->request.verb, "top");
   for (size_t i = 0; i < c->n_endpoints; i++) any = any || (c->told[i].text && !c->told[i].code);
   if (!any) return false;
   struct buf all = BUF_INIT, unanswered = BUF_INIT;
-  bool json = c->request.json || !strcmp(c->request.verb, "top");
   (json ? merge_json : merge_text)(c, &all);
   if (!c->request.watch && !c->request.json) ctl_put_unanswered(c, &unanswered);
   if (unanswered.len) ctl_print_printable(stderr, buf_text(&unanswered), unanswered.len, false);
   ctl_answer(c, 0, buf_text(&all), all.len);
   buf_finish(&all);
   buf_finish(&unanswered);
-  return true;
-}
-
-static void note(struct client *c, int code, const char *text, size_t len) {
-  struct buf copy = BUF_INIT;
-  buf_append(&copy, text, len);
-  buf_puts(&copy, "");
-  c->told[c->at].text = buf_steal(&copy);
-  c->told[c->at].code = code;
-}
-
-static bool look_on(struct client *c) {
-  if (c->at + 1 >= c->n_endpoints) return show_all(c);
-  ctl_go_to(c, c->at + 1);
   return true;
 }
 
@@ -131,7 +126,8 @@ void ctl_saw(struct client *c, int code, const char *answer, size_t len) {
 }
 
 bool ctl_saw_nothing(struct client *c, int code, const char *why) {
-  int there = control_socket_probe(c->path);
+  uid_t uid;
+  int there = control_socket_probe(c->path, &uid);
   buf_printf(&c->failures, "%s%s", c->failures.len ? "; " : "", why);
   c->failure_code = code;
   if (there != -ENOENT && there != -ECONNREFUSED) note(c, code, why, strlen(why));

@@ -206,21 +206,6 @@ static void on_names_late(uv_timer_t *timer) {
   use_names(timer->data);
 }
 
-static int begin(struct client *c) {
-  struct own_name *n = &c->name;
-  *n = (struct own_name){.other_uid = -1, .found_other = -1, .late = true};
-  n->work.data = n->timer.data = c;
-  if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 && uv_timer_init(&c->loop, &n->timer) == 0 &&
-      uv_timer_start(&n->timer, on_names_late, NAME_WAIT_MS, 0) == 0) {
-    if (uv_queue_work(&c->loop, &n->work, find_names, on_names) == 0) return 0;
-    uv_timer_stop(&n->timer);
-  }
-  if (c->request.user)
-    return ctl_complain(c, EXIT_CODE_SYSTEM, "--user %s: its uid cannot be looked up now: give the uid",
-                        c->request.user);
-  return begin_connecting(c);
-}
-
 static int run(struct client *c) {
   struct err e = ERR_INIT;
   if (loop_open(&c->loop, &e) < 0) return limit_explain(&e), ctl_complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
@@ -240,7 +225,19 @@ static int run(struct client *c) {
   }
   if (strcmp(c->request.verb, "logs") == 0) ctl_begin_logs(c);
   uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);
-  int code = begin(c);
+  struct own_name *n = &c->name;
+  *n = (struct own_name){.other_uid = -1, .found_other = -1, .late = true};
+  n->work.data = n->timer.data = c;
+  bool looks = false;
+  if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 && uv_timer_init(&c->loop, &n->timer) == 0 &&
+      uv_timer_start(&n->timer, on_names_late, NAME_WAIT_MS, 0) == 0) {
+    looks = uv_queue_work(&c->loop, &n->work, find_names, on_names) == 0;
+    if (!looks) uv_timer_stop(&n->timer);
+  }
+  if (!looks && c->request.user)
+    return ctl_complain(c, EXIT_CODE_SYSTEM, "--user %s: its uid cannot be looked up now: give the uid",
+                        c->request.user);
+  int code = looks ? 0 : begin_connecting(c);
   if (code) return code;
   uv_run(&c->loop, UV_RUN_DEFAULT);
   ctl_screen_close(&c->screen);

@@ -46,6 +46,8 @@ static void put_no_key(const struct client *c, bool keyless, struct buf *out) {
 
 static void on_munge_key(void *ctx, const struct key *key, const struct err *e) {
   struct client *c = ctx;
+  c->munge.fetch = NULL;
+  c->munge.asks = false;
   if (!key) {
     struct buf text = BUF_INIT;
     if (c->key) {
@@ -73,21 +75,14 @@ static void on_munge_key(void *ctx, const struct key *key, const struct err *e) 
     ctl_connect_port(c);
 }
 
-static void on_fetched(void *ctx, const struct key *key, const struct err *e) {
-  struct client *c = ctx;
-  c->munge.fetch = NULL;
-  c->munge.asks = false;
-  on_munge_key(c, key, e);
-}
-
 static void fetch(struct client *c) {
   struct ctl_munge *m = &c->munge;
   struct munge_fetch_options o = {
       .loop = &c->loop, .daemon = m->daemon, .trusted = m->trusted, .deadline_ms = KEY_FETCH_MS};
   if (m->error.code)
-    on_fetched(c, NULL, &m->error);
+    on_munge_key(c, NULL, &m->error);
   else
-    m->fetch = munge_fetch_start(&o, on_fetched, c);
+    m->fetch = munge_fetch_start(&o, on_munge_key, c);
 }
 
 /* The user whose daemon is trusted (--munge-user) is looked up in the loop's thread pool: the user database may be slow,
@@ -117,7 +112,7 @@ void ctl_ask_munge(struct client *c) {
   if (rc == 0) return;
   struct err e = ERR_INIT;
   err_sys(&e, rc, "the user of --munge-user");
-  on_fetched(c, NULL, &e);
+  on_munge_key(c, NULL, &e);
 }
 
 void ctl_cancel_munge(struct client *c) {

@@ -92,44 +92,33 @@ size_t ctl_screen_width(const struct ctl_screen *s) {
   return size.ws_col >= WIDTH_MIN ? size.ws_col : WIDTH_DEFAULT;
 }
 
-static bool draw(struct ctl_screen *s, const char *head, const char *text, size_t len) {
-  struct winsize size = {0};
-  ioctl(s->fd, TIOCGWINSZ, &size);
-  size_t width = ctl_screen_width(s);
-  size_t height = size.ws_row >= HEIGHT_MIN ? size.ws_row : HEIGHT_DEFAULT;
-  struct buf page = BUF_INIT;
-  buf_puts(&page, s->open ? "\x1b[H" : OPEN_SCREEN "\x1b[H");
-  s->open = true;
-  put_line(&page, head, strlen(head), width);
-  put_page(&page, text, len, width, height - 2);
-  buf_puts(&page, "\x1b[J");
-  bool ok = ctl_write_all(s->fd, page.data, page.len);
-  buf_finish(&page);
-  return ok;
-}
-
-static bool append(struct ctl_screen *s, const char *clock, const char *text, size_t len) {
-  struct buf block = BUF_INIT;
-  if (!s->json) buf_printf(&block, "%s%s\n", s->begun ? "\n" : "", clock);
-  buf_append(&block, text, len);
-  s->begun = true;
-  bool ok = ctl_write_all(s->fd, block.data, block.len);
-  buf_finish(&block);
-  return ok;
-}
-
 bool ctl_screen_show(struct ctl_screen *s, const char *head, const char *text, size_t len) {
   char clock[16];
   struct tm tm;
   time_t now = time(NULL);
   strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &tm));
   struct buf line = BUF_INIT, page = BUF_INIT;
-  buf_printf(&line, "%s  ", clock);
-  buf_put_plain(&line, head, strlen(head), strlen(head));
   ctl_screen_put_printable(&page, text, len, s->json);
-  bool ok =
-      s->terminal ? draw(s, buf_text(&line), buf_text(&page), page.len) : append(s, clock, buf_text(&page), page.len);
+  struct buf out = BUF_INIT;
+  if (s->terminal) {
+    struct winsize size = {0};
+    ioctl(s->fd, TIOCGWINSZ, &size);
+    size_t width = ctl_screen_width(s), height = size.ws_row >= HEIGHT_MIN ? size.ws_row : HEIGHT_DEFAULT;
+    buf_puts(&out, s->open ? "\x1b[H" : OPEN_SCREEN "\x1b[H");
+    s->open = true;
+    buf_printf(&line, "%s  ", clock);
+    buf_put_plain(&line, head, strlen(head), strlen(head));
+    put_line(&out, buf_text(&line), line.len, width);
+    put_page(&out, buf_text(&page), page.len, width, height - 2);
+    buf_puts(&out, "\x1b[J");
+  } else {
+    if (!s->json) buf_printf(&out, "%s%s\n", s->begun ? "\n" : "", clock);
+    buf_append(&out, page.data, page.len);
+    s->begun = true;
+  }
+  bool ok = ctl_write_all(s->fd, out.data, out.len);
   buf_finish(&line);
   buf_finish(&page);
+  buf_finish(&out);
   return ok;
 }

@@ -44,19 +44,6 @@ static enum word kind_of_word(const struct opts_verb *v, int i) {
   return *p == 'J' ? WORD_JOB : *p == 'H' ? WORD_HOST : *p == 'e' ? WORD_END : WORD_RANK;
 }
 
-static int count_words(const struct opts_verb *v) {
-  int n = 0;
-  while (kind_of_word(v, n) != WORD_NONE) n++;
-  return n;
-}
-
-/* Those that may not be left out. */
-static int count_needed(const struct opts_verb *v) {
-  int n = 0;
-  for (const char *p = v->words; p && *p && *p != '['; n++) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
-  return n;
-}
-
 static int read_word(enum word kind, const char *text, struct ctl_request *r, struct err *e) {
   size_t n = strlen(text);
   switch (kind) {
@@ -77,17 +64,6 @@ static int read_word(enum word kind, const char *text, struct ctl_request *r, st
   case WORD_NONE: break;
   }
   return 0;
-}
-
-/* A number is a uid; a name is looked up later. */
-static int read_user(const char *text, struct ctl_request *r, struct err *e) {
-  if (parse_int(text, 0, UINT32_MAX - 1, &r->owner, NULL) == 0) {
-    r->user = NULL;
-    return 0;
-  }
-  r->owner = -1;
-  if (text[0] && strlen(text) <= USER_NAME_MAX) return 0;
-  return err_set(e, -EINVAL, "--user %.80s: give a user's name or uid", text);
 }
 
 int ctl_read_signal(const char *text, int *signo, struct err *e) {
@@ -144,13 +120,21 @@ int ctl_read_words(const char *const *words, int n, const char *signal, struct c
   }
   if (n == 0) n = 1; /* --watch alone */
   r->verb = v->name;
-  int want = count_words(v), rc = check_options(v, signal, r, e);
+  int want = 0, needed = 0, rc = check_options(v, signal, r, e);
   if (rc < 0) return rc;
+  while (kind_of_word(v, want) != WORD_NONE) want++;
+  for (const char *p = v->words; p && *p && *p != '['; needed++) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
   if (n - 1 > want)
     return err_set(e, -EINVAL, "\"%.80s\" is one argument too many: rdzvctl %s%s%s", words[want + 1], v->name,
                    want ? " " : "", v->words);
-  if (n - 1 < count_needed(v)) return err_set(e, -EINVAL, "an argument is missing: rdzvctl %s %s", v->name, v->words);
-  if (r->user) rc = read_user(r->user, r, e);
+  if (n - 1 < needed) return err_set(e, -EINVAL, "an argument is missing: rdzvctl %s %s", v->name, v->words);
+  if (r->user && parse_int(r->user, 0, UINT32_MAX - 1, &r->owner, NULL) == 0) {
+    r->user = NULL; /* a number is a uid; a name is looked up later */
+  } else if (r->user) {
+    r->owner = -1;
+    if (!r->user[0] || strlen(r->user) > USER_NAME_MAX)
+      rc = err_set(e, -EINVAL, "--user %.80s: give a user's name or uid", r->user);
+  }
   for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(kind_of_word(v, i), words[i + 1], r, e);
   return rc == 0 && signal ? ctl_read_signal(signal, &r->signal, e) : rc;
 }

@@ -132,21 +132,19 @@ static void on_idle(uv_idle_t *idle) {
   write_part(a);
 }
 
-static int check_limits(const struct answers *as, int64_t uid, struct err *e) {
-  int of_user = 0;
-  if (as->closed) return err_set(e, -ESHUTDOWN, "this daemon is stopping");
-  for (size_t i = 0; i < as->n_open; i++) of_user += as->open[i]->document.uid == uid;
-  if (of_user >= ANSWERS_USER_MAX)
-    return err_set(e, -EAGAIN, "%d answers for uid %lld are being made or read; ask again when one is complete",
-                   of_user, (long long)uid);
-  if (as->n_open == ANSWERS_MAX)
-    return err_set(e, -EAGAIN, "%d answers are being made or read; ask again when one is complete", ANSWERS_MAX);
-  return 0;
-}
-
 struct answer *answers_begin(struct answers *as, uv_stream_t *stream, const struct answer_document *document,
                              const struct answer_callbacks *cb, void *ctx, struct err *e) {
-  if (check_limits(as, document->uid, e) < 0) {
+  int of_user = 0;
+  for (size_t i = 0; i < as->n_open; i++) of_user += as->open[i]->document.uid == document->uid;
+  int rc = 0;
+  if (as->closed)
+    rc = err_set(e, -ESHUTDOWN, "this daemon is stopping");
+  else if (of_user >= ANSWERS_USER_MAX)
+    rc = err_set(e, -EAGAIN, "%d answers for uid %lld are being made or read; ask again when one is complete", of_user,
+                 (long long)document->uid);
+  else if (as->n_open == ANSWERS_MAX)
+    rc = err_set(e, -EAGAIN, "%d answers are being made or read; ask again when one is complete", ANSWERS_MAX);
+  if (rc < 0) {
     if (document->destroy) document->destroy(document->source);
     return NULL;
   }

@@ -49,15 +49,6 @@ struct claims {
 
 /* Orders. ---------------------------------------------------------------------------------------------------------- */
 
-static struct order *add_order(struct claims *c, uint64_t serial, bool ends) {
-  struct order *o = xcalloc(1, sizeof *o);
-  *o = (struct order){.number = ++c->numbers, .serial = serial, .ends = ends, .deadline_ms = boot_ms() + JOB_CLAIM_MS};
-  *c->last = o;
-  c->last = &o->next;
-  c->n++;
-  return o;
-}
-
 static struct order *take_order(struct claims *c, struct order **at) {
   struct order *o = *at;
   *at = o->next;
@@ -158,23 +149,26 @@ static int start_helper(struct claims *c, struct err *e) {
 
 /* Requests. -------------------------------------------------------------------------------------------------------- */
 
-/* A helper runs, or a sentence says why not. */
-static bool have_helper(struct claims *c, struct err *e) {
-  if (c->helper) return true;
-  if (boot_ms() - c->started_ms < CLAIMS_AGAIN_MS)
-    *e = c->trouble;
-  else if (start_helper(c, e) == 0)
-    return true;
-  c->trouble = *e;
-  return false;
-}
-
-static void send_order(struct claims *c, struct order *o, const char *name, const char *content, size_t len) {
+static void add_order(struct claims *c, uint64_t serial, bool ends, const char *name, const struct bytes *content) {
   struct err e = ERR_INIT;
   struct buf text = BUF_INIT;
-  if (c->n > CLAIMS_MAX || c->bytes > CLAIMS_BYTES_MAX) {
+  struct order *o = xcalloc(1, sizeof *o);
+  *o = (struct order){.number = ++c->numbers, .serial = serial, .ends = ends, .deadline_ms = boot_ms() + JOB_CLAIM_MS};
+  *c->last = o;
+  c->last = &o->next;
+  c->n++;
+  bool crowded = c->n > CLAIMS_MAX || c->bytes > CLAIMS_BYTES_MAX;
+  if (crowded) {
     err_set(&e, -EBUSY, "too many claims wait for %s", c->where);
-  } else if (have_helper(c, &e) && claim_put_request(&text, o->number, o->ends, name, content, len, &e) == 0) {
+  } else if (!c->helper) {
+    if (boot_ms() - c->started_ms < CLAIMS_AGAIN_MS)
+      e = c->trouble;
+    else
+      start_helper(c, &e);
+    if (!c->helper) c->trouble = e;
+  }
+  if (!crowded && c->helper &&
+      claim_put_request(&text, o->number, o->ends, name, content->data, content->len, &e) == 0) {
     o->size = text.len;
     c->bytes += text.len;
     helper_send(c->helper, &text);
@@ -184,11 +178,11 @@ static void send_order(struct claims *c, struct order *o, const char *name, cons
 }
 
 void claims_add(struct claims *c, uint64_t serial, const char *name, const struct bytes *content) {
-  send_order(c, add_order(c, serial, false), name, content->data, content->len);
+  add_order(c, serial, false, name, content);
 }
 
 void claims_end(struct claims *c, const char *prefix, const struct bytes *content) {
-  send_order(c, add_order(c, 0, true), prefix, content->data, content->len);
+  add_order(c, 0, true, prefix, content);
 }
 
 uint64_t claims_deadline(const struct claims *c) {

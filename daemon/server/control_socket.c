@@ -93,8 +93,7 @@ static int make_address(const char *path, struct sockaddr_un *sa, struct err *e)
   return 0;
 }
 
-/* Sets the listener's user; (uid_t)-1: it is so busy that the kernel does not tell. */
-static int probe(const char *path, uid_t *uid) {
+int control_socket_probe(const char *path, uid_t *uid) {
   struct sockaddr_un sa;
   pid_t pid;
   int rc = make_address(path, &sa, NULL);
@@ -108,11 +107,6 @@ static int probe(const char *path, uid_t *uid) {
     rc = -errno;
   close(fd);
   return rc;
-}
-
-int control_socket_probe(const char *path) {
-  uid_t uid;
-  return probe(path, &uid);
 }
 
 /* Listens at path, replacing what is there. */
@@ -145,7 +139,8 @@ int control_socket_open(const char *path, struct err *e) {
   if (rc < 0) return rc;
   struct stat st;
   if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) return err_set(e, -EEXIST, "%s exists and is not a socket", path);
-  rc = control_socket_probe(path);
+  uid_t uid;
+  rc = control_socket_probe(path, &uid);
   if (rc == 0 || rc == -EACCES)
     return err_set(e, -EADDRINUSE, "%s belongs to another running daemon; choose another path with --socket", path);
   return listen_there(path, &sa, e);
@@ -164,12 +159,6 @@ static void add_matches(const char *folder, const char *name, glob_t *g) {
   char pattern[PATH_MAX + 64];
   snprintf(pattern, sizeof(pattern), "%s/%s", folder, name);
   glob(pattern, g->gl_pathc ? GLOB_APPEND : 0, NULL, g); /* sorted: a page of several daemons does not dance */
-}
-
-static bool is_known(char **paths, size_t n, const char *path) {
-  for (size_t i = 0; i < n; i++)
-    if (strcmp(paths[i], path) == 0) return true;
-  return false;
 }
 
 /* All paths where a socket of this port (0: of any port) may be. */
@@ -221,7 +210,9 @@ size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign 
   for (size_t i = 0; i < g.gl_pathc; i++) {
     const char *path = g.gl_pathv[i];
     uid_t uid;
-    if (!is_placed_well(path) || is_known(*paths, n, path) || probe(path, &uid) < 0) continue;
+    bool known = false;
+    for (size_t k = 0; k < n; k++) known |= !strcmp((*paths)[k], path);
+    if (known || !is_placed_well(path) || control_socket_probe(path, &uid) < 0) continue;
     if (uid == (uid_t)-1 || control_socket_trusts(uid)) (*paths)[n++] = xstrdup(path);
   }
   *foreign = (struct control_foreign){.uid = 0};
@@ -233,7 +224,8 @@ size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign 
       if (is_placed_well(g.gl_pathv[i]) || strlen(g.gl_pathv[i]) >= sizeof(foreign->path)) continue;
       uid_t uid;
       left--;
-      if (lstat(g.gl_pathv[i], &st) < 0 || !S_ISSOCK(st.st_mode) || probe(g.gl_pathv[i], &uid) < 0) continue;
+      if (lstat(g.gl_pathv[i], &st) < 0 || !S_ISSOCK(st.st_mode) || control_socket_probe(g.gl_pathv[i], &uid) < 0)
+        continue;
       snprintf(foreign->path, sizeof(foreign->path), "%s", g.gl_pathv[i]);
       foreign->uid = uid == (uid_t)-1 ? st.st_uid : uid;
     }
@@ -248,7 +240,8 @@ static bool is_leftover(const char *path) {
   struct stat before, after;
   if (!is_placed_well(path)) return false;
   if (lstat(path, &before) < 0 || !S_ISSOCK(before.st_mode) || before.st_uid != geteuid()) return false;
-  if (control_socket_probe(path) != -ECONNREFUSED) return false;
+  uid_t uid;
+  if (control_socket_probe(path, &uid) != -ECONNREFUSED) return false;
   return lstat(path, &after) == 0 && after.st_ino == before.st_ino && after.st_dev == before.st_dev;
 }
 

@@ -31,8 +31,9 @@ void control_socket_sweep(void);
 /* Removes the socket, and the folder that control_socket_place made. */
 void control_socket_remove(const char *path);
 
-/* 0 if a process listens there, otherwise negative errno. */
-int control_socket_probe(const char *path);
+/* 0 if a process listens there, otherwise negative errno. *uid: its user; (uid_t)-1: it is so busy that the kernel does
+ * not tell. */
+int control_socket_probe(const char *path, uid_t *uid);
 /* rdzvctl trusts a daemon of this user: its own, root, or the user of rdzvd.service (the owner of /run/rdzvd). */
 bool control_socket_trusts(uid_t uid);
 /* Finds the sockets of living daemons of trusted users, where no other user could have put them; port 0: of any

@@ -26,18 +26,6 @@ enum { DOCUMENT_FRESH_MS = 1000 };
 /* What /proc and the clocks say of this process, for /metrics. */
 enum { FDS_AT_ONCE = 512 };
 
-static void read_memory(struct process_facts *f) {
-  long long pages, resident;
-  long size = sysconf(_SC_PAGESIZE);
-  FILE *in = fopen("/proc/self/statm", "re");
-  if (!in) return;
-  if (fscanf(in, "%lld %lld", &pages, &resident) == 2) {
-    f->virtual_bytes = pages * size;
-    f->resident_bytes = resident * size;
-  }
-  fclose(in);
-}
-
 void process_begin_counting(struct process *p) {
   p->fds = opendir("/proc/self/fd");
   p->facts.open_fds = p->fds ? 0 : -1;
@@ -53,7 +41,13 @@ void process_begin(struct process *p, double started_wall_s) {
                                   .virtual_bytes = -1,
                                   .open_fds = -1,
                                   .max_fds = -1}};
-  read_memory(&p->facts);
+  long long pages, resident;
+  FILE *in = fopen("/proc/self/statm", "re");
+  if (in && fscanf(in, "%lld %lld", &pages, &resident) == 2) {
+    p->facts.virtual_bytes = pages * sysconf(_SC_PAGESIZE);
+    p->facts.resident_bytes = resident * sysconf(_SC_PAGESIZE);
+  }
+  if (in) fclose(in);
   if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu) == 0)
     p->facts.cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)

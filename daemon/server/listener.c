@@ -61,10 +61,6 @@ static int parse_request(const char *spec, struct request *r, struct err *e) {
   return 0;
 }
 
-static int open_socket(const struct request *r, bool v6_only) {
-  return socket_bind(&r->address, SOCKET_LISTEN | SOCKET_REUSE | (v6_only ? SOCKET_V6_ONLY : 0));
-}
-
 static int explain(int code, const char *spec, const struct request *r, bool in_haste, struct err *e) {
   struct port_holder holder;
   int port = r->endpoint.port;
@@ -90,7 +86,6 @@ static int explain(int code, const char *spec, const struct request *r, bool in_
   }
 }
 
-/* The address and port that were bound. */
 static void name_it(struct listener *l) {
   union socket_address a = {.room = {0}};
   struct endpoint ep = {.port = 0};
@@ -112,11 +107,12 @@ static void name_it(struct listener *l) {
 
 static int open_one(const char *spec, struct request *r, bool v6only, bool in_haste, struct listener *l,
                     struct err *e) {
-  int fd = open_socket(r, v6only);
+  const int flags = SOCKET_LISTEN | SOCKET_REUSE;
+  int fd = socket_bind(&r->address, flags | (v6only ? SOCKET_V6_ONLY : 0));
   bool no_ipv6 = fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL;
   if (no_ipv6 && r->address.any.sa_family == AF_INET6 && r->is_wildcard) {
     uv_ip4_addr("0.0.0.0", r->endpoint.port, &r->address.v4);
-    fd = open_socket(r, false);
+    fd = socket_bind(&r->address, flags);
   }
   if (fd < 0) return explain(fd, spec, r, in_haste, e);
   l->fd = fd;

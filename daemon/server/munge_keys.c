@@ -133,22 +133,20 @@ static void on_done(void *ctx, void *room) {
   serve(d);
 }
 
-static bool start(struct slot *s, struct munge_request *r) {
-  struct order o = {.own = *s->keys->own, .len = r->len};
-  memcpy(o.credential, r->credential, r->len);
-  s->aside = aside_start(s->keys->loop, work, &o, sizeof(o), on_done, s, NULL);
-  key_wipe(&o.own);
-  if (!s->aside) return false; /* it waits for the next thread that ends, or for its deadline */
-  room_leave(&r->keys->queue, &r->waits);
-  r->slot = s;
-  s->request = r;
-  return true;
-}
-
-/* Gives what waits to threads that are free. */
 static void serve(struct munge_keys *d) {
-  for (size_t i = 0; d->queue.count && i < MUNGE_KEYS_THREADS; i++)
-    if (!d->slot[i].aside && !start(&d->slot[i], (struct munge_request *)room_next(&d->queue))) return;
+  for (size_t i = 0; d->queue.count && i < MUNGE_KEYS_THREADS; i++) {
+    struct slot *s = &d->slot[i];
+    if (s->aside) continue;
+    struct munge_request *r = (struct munge_request *)room_next(&d->queue);
+    struct order o = {.own = *d->own, .len = r->len};
+    memcpy(o.credential, r->credential, r->len);
+    s->aside = aside_start(d->loop, work, &o, sizeof(o), on_done, s, NULL);
+    key_wipe(&o.own);
+    if (!s->aside) return; /* it waits for the next thread that ends, or for its deadline */
+    room_leave(&d->queue, &r->waits);
+    r->slot = s;
+    s->request = r;
+  }
 }
 
 static void on_deadline(uv_timer_t *timer) {

@@ -14,8 +14,6 @@
 
 enum { SHOWN_BYTES = 32 };
 
-/* Openings --------------------------------------------------------------------------------------------------------- */
-
 _Static_assert((int)TICKET_TEXT_MAX == (int)CHANNEL_TICKET_TEXT, "GREETING has room for a ticket");
 
 static void send_greeting(struct peer *p) {
@@ -81,8 +79,6 @@ static void on_preface(struct conn *c) {
   }
   peer_begin_framed(p);
 }
-
-/* Messages, and ends ----------------------------------------------------------------------------------------------- */
 
 static void on_msg(struct conn *c, struct msg *m) {
   struct peer *p = c->owner;

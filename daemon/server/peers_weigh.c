@@ -30,12 +30,6 @@ static size_t bytes_of(const struct peer *p) {
   return p->first.cap + p->request.cap + (p->arrival ? 0 : p->conn.wire.cap + p->conn.in.cap);
 }
 
-static size_t bytes_in(const struct waiting_room *room) {
-  size_t sum = 0;
-  for (struct newcomer *n = room->oldest; n; n = n->newer) sum += bytes_of(peer_of(n));
-  return sum;
-}
-
 struct load {
   size_t bytes, n;
 };
@@ -74,7 +68,9 @@ void peers_weigh(struct peers *ps, uint64_t now) {
   if (is_crowded(ps) && now >= ps->weighed_ms + PEERS_WEIGH_MS) {
     ps->weighed_ms = now;
     struct waiting_room *const rooms[] = {&ps->unrecognized, &ps->framed};
-    size_t sum = bytes_in(rooms[0]) + bytes_in(rooms[1]);
+    size_t sum = 0;
+    for (int i = 0; i < 2; i++)
+      for (struct newcomer *n = rooms[i]->oldest; n; n = n->newer) sum += bytes_of(peer_of(n));
     for (int i = 0; i < 2; i++)
       for (struct newcomer *n = rooms[i]->oldest, *newer; n && sum > PEERS_UNIDENTIFIED_BYTES; n = newer) {
         const struct peer *p = peer_of(n);

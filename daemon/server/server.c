@@ -268,29 +268,27 @@ static void on_deadline_timer(uv_timer_t *timer) {
 
 /* Events ----------------------------------------------------------------------------------------------------------- */
 
-static void on_peer_msg(void *ctx, const struct peer_info *peer, const struct msg *m) {
-  struct server *s = ctx;
-  step_core(s, &(struct core_event){.kind = CORE_MSG,
-                                    .conn = peer->id,
-                                    .msg = m,
-                                    .peer_addr = peer->peer_addr,
-                                    .local_addr = peer->local_addr,
-                                    .local = peer->local,
-                                    .uid = peer->uid});
+static void take_event(struct server *s, struct core_event *ev) {
+  step_core(s, ev);
   finish_event(s);
+}
+
+static void on_peer_msg(void *ctx, const struct peer_info *peer, const struct msg *m) {
+  take_event(ctx, &(struct core_event){.kind = CORE_MSG,
+                                       .conn = peer->id,
+                                       .msg = m,
+                                       .peer_addr = peer->peer_addr,
+                                       .local_addr = peer->local_addr,
+                                       .local = peer->local,
+                                       .uid = peer->uid});
 }
 
 static void on_peer_gone(void *ctx, const struct peer_info *peer) {
-  struct server *s = ctx;
-  step_core(s, &(struct core_event){.kind = CORE_CLOSED, .conn = peer->id});
-  finish_event(s);
+  take_event(ctx, &(struct core_event){.kind = CORE_CLOSED, .conn = peer->id});
 }
 
-/* The mind's word; the lookups are of host_finder.c. */
 static void on_host_turned_away(void *ctx, const char *host, const char *addr) {
-  struct server *s = ctx;
-  step_core(s, &(struct core_event){.kind = CORE_TURNED_AWAY, .host = host, .peer_addr = addr});
-  finish_event(s);
+  take_event(ctx, &(struct core_event){.kind = CORE_TURNED_AWAY, .host = host, .peer_addr = addr});
 }
 
 static void on_turned_away(void *ctx, const char *addr) {
@@ -332,9 +330,7 @@ static void on_request(void *ctx, int fd, const struct http_request *r, struct h
 }
 
 static void on_claimed(void *ctx, uint64_t serial, enum claim_answer answer, const char *text) {
-  struct server *s = ctx;
-  step_core(s, &(struct core_event){.kind = CORE_CLAIMED, .serial = serial, .claimed = answer, .claim_text = text});
-  finish_event(s);
+  take_event(ctx, &(struct core_event){.kind = CORE_CLAIMED, .serial = serial, .claimed = answer, .claim_text = text});
 }
 
 static void on_store_empty(void *ctx) {

@@ -61,13 +61,6 @@ static uint32_t crc32_of(const char *data, size_t len) {
   return ~crc;
 }
 
-static bool is_good_line(const char *line, size_t len) {
-  if (len < CRC_TEXT || line[8] != ' ') return false;
-  char digits[CRC_TEXT];
-  snprintf(digits, sizeof(digits), "%08x", (unsigned)crc32_of(line + CRC_TEXT, len - CRC_TEXT));
-  return memcmp(line, digits, 8) == 0;
-}
-
 /* Appends each line of `records` with its checksum. */
 static void put_lines(struct buf *out, const struct buf *records) {
   const char *p = buf_text(records), *end = p + records->len;
@@ -91,7 +84,10 @@ static int read_lines(struct state *s, const char *data, size_t len, struct err 
   for (; at < len; number++) {
     const char *nl = memchr(data + at, '\n', len - at);
     size_t n = nl ? (size_t)(nl - (data + at)) : len - at;
-    bool good = nl && is_good_line(data + at, n);
+    char digits[CRC_TEXT];
+    bool good = nl && n >= CRC_TEXT && data[at + 8] == ' ';
+    if (good) snprintf(digits, sizeof(digits), "%08x", (unsigned)crc32_of(data + at + CRC_TEXT, n - CRC_TEXT));
+    good = good && memcmp(data + at, digits, 8) == 0;
     if (good && bad_line)
       return err_set(e, -EBADMSG,
                      "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not the "
