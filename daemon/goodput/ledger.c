@@ -8,7 +8,7 @@
  *
  *   lost        A round goes on behind a step that an earlier one had reached. All work beyond that step is lost. Its
  *               cost is the productive time since the job was at that step (history.h). Or the job has ended before
- *               the last work was saved. Or nothing came forward: a pause that is late by the job's own pace (pace.h)
+ *               the last work was saved. Or nothing came forward: a pause that is late by the job's own pace (history.h)
  *               is lost, without the time that the job usually takes. A hang is lost from the last progress on.
  *   checkpoint  Workers say afterwards how long they have waited for a checkpoint.
  *   starting    The first worker of a job reports its first step. Until then it was not known that workers of this job
