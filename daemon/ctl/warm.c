@@ -5,10 +5,8 @@
 #include <unistd.h>
 #include "common/json.h"
 #include "common/kept/kept.h"
-#include "daemon/ctl/table.h"
 
 enum { LOOK_MAX = 4 * KEPT_MAX };
-enum { PID, AGE, LEFT, MEMORY, COMMAND, COLUMNS };
 
 static void put_json(const struct kept_facts *v, size_t n, struct buf *out) {
   json_t *all = json_array();
@@ -24,34 +22,21 @@ static void put_json(const struct kept_facts *v, size_t n, struct buf *out) {
 }
 
 void ctl_put_warm(struct buf *out, bool json) {
-  static const struct table_column columns[COLUMNS] = {[PID] = {"PID", true},
-                                                       [AGE] = {"WAITS", true},
-                                                       [LEFT] = {"ENDS IN", true},
-                                                       [MEMORY] = {"MEMORY", true},
-                                                       [COMMAND] = {"COMMAND"}};
   struct kept_facts v[LOOK_MAX];
-  size_t n = kept_list(v, LOOK_MAX), order[LOOK_MAX];
-  struct table t;
+  size_t n = kept_list(v, LOOK_MAX);
   if (json) {
     put_json(v, n, out);
     return;
   }
-  if (n == 0) {
-    buf_puts(out, "no template stays on this machine (rdzv-agent --warm-keep TIME)\n");
-    return;
-  }
-  table_init(&t, columns, COLUMNS);
+  buf_puts(out, n ? "    PID     MEMORY  ENDS IN          COMMAND\n"
+                  : "no template stays on this machine (rdzv-agent --warm-keep TIME)\n");
   for (size_t i = 0; i < n; i++) {
-    struct buf *cells = table_add(&t);
-    order[i] = i;
-    buf_printf(&cells[PID], "%d", (int)v[i].pid);
-    buf_put_duration(&cells[AGE], v[i].age_ms);
-    buf_put_duration(&cells[LEFT], v[i].left_ms);
-    buf_printf(&cells[MEMORY], "%llu MiB", (unsigned long long)(v[i].memory >> 20));
-    buf_puts(&cells[COMMAND], v[i].command);
+    struct buf left = BUF_INIT;
+    buf_put_duration(&left, v[i].left_ms);
+    buf_printf(out, "%7d %6llu MiB  %-15s  %s\n", (int)v[i].pid, (unsigned long long)(v[i].memory >> 20),
+               buf_text(&left), v[i].command);
+    buf_finish(&left);
   }
-  table_put(&t, order, 0, out);
-  table_finish(&t);
 }
 
 int ctl_end_warm(void) {

@@ -124,7 +124,7 @@ static size_t drop_holds(struct job *j, const struct member *m, const char *host
 }
 
 void job_drop_holds_before_boot(struct job *j, const struct member *m) {
-  if (!drop_holds(j, m, NULL)) return;
+  if (!drop_holds(j, m, "")) return;
   jobs_log(j->jobs, LOG_INFO, "job %s: %s: nothing of its earlier rounds runs on %s", j->log_name,
            m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host);
 }
