@@ -47,6 +47,7 @@
 #include "agent/terminal/front.h"
 #include "agent/warm/warm.h"
 #include "agent/worker_command.h"
+#include "agent/workers/env.h"
 #include "common/system/command.h"
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
@@ -384,7 +385,10 @@ static int start_processes(struct session_options *s, const struct copy_words *w
   size_t own = stays ? warm_own_words(s->argv) : 0;
   char **kept_for = xcalloc(own + 1, sizeof(*kept_for)); /* without the script's own words */
   for (size_t i = 0; i < own; i++) kept_for[i] = s->argv[i];
-  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes), stays ? kept_for : NULL, e);
+  char **env = stays ? env_create_common(s->placed->env, s->placed->workers) : NULL;
+  int rc = guard_start(&s->guard, words, pipes, sizeof(pipes) / sizeof(*pipes),
+                       stays ? &(struct guard_kept_for){kept_for, env} : NULL, e);
+  env_destroy(env);
   free(kept_for);
   if (rc) daemon_process_kill(&s->daemon);
   if (!rc && e->code && !o->quiet) log_info("--warm-keep has no effect: %s", e->text);

@@ -75,4 +75,5 @@ void guard_remove_folder(void) {
   rmdir(run);
   *strrchr(run, '/') = '\0'; /* TOP, if it is empty */
   rmdir(run);
+  run[0] = '\0'; /* it is called again when the guard stays */
 }

@@ -143,7 +143,7 @@ static bool take(struct guard *g, const char *likeness) {
 }
 
 int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others,
-                char *const *kept_for, struct err *e) {
+                const struct guard_kept_for *kept_for, struct err *e) {
   int pair[2], page_fd = -1;
   struct buf likeness = BUF_INIT, command = BUF_INIT;
   *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1, .pid_fd = -1};
@@ -157,7 +157,7 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
     buf_finish(&likeness);
     return 0;
   }
-  for (size_t i = 0; may_stay && kept_for[i]; i++) buf_printf(&command, i ? " %s" : "%s", kept_for[i]);
+  for (size_t i = 0; may_stay && kept_for->argv[i]; i++) buf_printf(&command, i ? " %s" : "%s", kept_for->argv[i]);
   struct backstop_page *page = make_page(&page_fd);
   if (!page || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
     rc = err_sys(e, -errno, page ? "no socket pair for the guard" : "no memory to share with the guard");
@@ -213,12 +213,20 @@ int guard_await(struct guard *g, struct err *e) {
   return learn_pid(g, START_WAIT_MS, e);
 }
 
+/* A guard that was taken is another process's to reap, and its number may become a stranger's. */
+static void send_signal(const struct guard *g, int signo) {
+  if (g->pid_fd >= 0)
+    syscall(SYS_pidfd_send_signal, g->pid_fd, signo, NULL, 0);
+  else if (g->pid > 0)
+    kill(g->pid, signo);
+}
+
 void guard_sigkill(const struct guard *g) {
-  if (g->pid > 0) kill(g->pid, SIGKILL);
+  send_signal(g, SIGKILL);
 }
 
 void guard_wake(const struct guard *g) {
-  if (g->fd >= 0 && g->pid > 0) kill(g->pid, SIGCONT);
+  if (g->fd >= 0) send_signal(g, SIGCONT);
 }
 
 static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds, int n_fds,
@@ -478,8 +486,8 @@ void guard_leave(struct guard *g) {
   g->fd = -1;
 }
 
-/* Room for one more, of that size. */
-static void end_oldest(uint64_t memory) {
+/* Room for one more, of that size. False: it alone is too large. */
+static bool end_oldest(uint64_t memory) {
   struct kept_facts all[2 * KEPT_MAX], f;
   uint64_t most = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / KEPT_MEMORY_SHARE;
   size_t n = kept_list(all, 2 * KEPT_MAX);
@@ -489,12 +497,14 @@ static void end_oldest(uint64_t memory) {
     if (fd >= 0) close(fd);
     memory -= all[i].memory;
   }
+  return memory <= most;
 }
 
 int guard_keep(struct guard *g, uint64_t for_ms, pid_t template, struct err *e) {
   struct guard_command c = {.kind = GUARD_CMD_KEEP, .u.keep = {.for_ms = for_ms}};
   int rc = !g->may_stay || g->pid <= 0 || g->fd < 0 ? err_set(e, -ENOENT, "there is none") : 0;
-  if (rc == 0) end_oldest(kept_memory_of(template));
+  if (rc == 0 && !end_oldest(kept_memory_of(template)))
+    rc = err_set(e, -ENOMEM, "it has more than a quarter of the machine's memory");
   int fd = rc ? rc : kept_listen(g->pid, e);
   if (fd >= 0) {
     /* The backstop takes this process's death for no fault now. If the guard has reasons not to stay, it ends. */

@@ -47,7 +47,7 @@ struct guard {
   pid_t backstop; /* our child, the guard's parent; -1 as above */
   int failed;     /* it could not be started: a negative errno, until guard_next has reported it */
   bool may_stay;  /* guard_keep can keep it */
-  int pid_fd;     /* of a guard that had stayed (guard_take): it is not our descendant; -1 */
+  int pid_fd;     /* of a guard that had stayed: it is not our descendant; -1 */
   struct backstop_page *page;
 };
 
@@ -60,8 +60,11 @@ struct guard {
  * may not. Then a guard that has stayed is taken instead, if it was started by a process like this one (likeness.h) for
  * the same command. If it cannot stay, that is 0 too, and *e has the reason. It is no descendant of this process: if it and its backstop are killed at once, guard_reap_orphans
  * does not find what its workers left behind, and guard_kill_marked does. */
+struct guard_kept_for {
+  char *const *argv, *const *env; /* the workers' command without the script's own words; variables as of guard_plan */
+};
 int guard_start(struct guard *g, const struct copy_words *words, const int *others, size_t n_others,
-                char *const *kept_for, struct err *e);
+                const struct guard_kept_for *kept_for, struct err *e);
 /* Waits until the guard runs, and learns its pid. guard_spawn does it, so that the guard starts while the caller does other
  * work. Earlier commands wait in the socket. After an error guard_next reports that the guard is gone. */
 int guard_await(struct guard *g, struct err *e);

@@ -37,6 +37,7 @@
 #include "agent/guard/template.h"
 #include "agent/guard/wire.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -593,6 +594,9 @@ static void begin_forked(struct guard_process *s, struct waiting_worker *f, pid_
     do_spawn(s, &f->command, f->fds, GUARD_SPAWN_FDS);
     return;
   }
+  struct guard_strings strings;
+  if (guard_strings_map(&strings, &f->command, f->fds[0]) == 0) guard_note_folder(strings.v + f->command.argc + 1);
+  guard_strings_finish(&strings);
   close_all(f->fds, GUARD_SPAWN_FDS);
   if (rc) close(f->pair); /* it reads the end, and exits */
   count_spawned(s, &f->command, &w, rc);
@@ -628,7 +632,7 @@ static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c
     if (stayed && s->template.state == TEMPLATE_FORKS) emit_template(s, TEMPLATE_READY, "those of an earlier start");
     return;
   }
-  if (stayed) emit_template(s, TEMPLATE_AGAIN, "it has stayed, but was made with other variables");
+  if (stayed) emit_template(s, TEMPLATE_AGAIN, "it has stayed, but was made for another start");
   guard_template_end(&s->template);
   int rc = guard_template_start(&s->template, c, fds);
   if (rc) emit_template(s, TEMPLATE_DOUBT, strerror(-rc));
@@ -722,6 +726,7 @@ static bool stay(struct guard_process *s) {
   bool idle = s->phase == PHASE_IDLE && s->n_workers == 0 && s->template.state != TEMPLATE_NONE &&
               s->template.n_waiting == 0 && !fence_is_due(s) && only_kept_left(s);
   if (!idle) return guard_stay_end(&s->stay), false;
+  if (s->suspended) guard_continue_trees();
   if (s->key) key_wipe(s->key);
   s->death_report.len = 0;
   s->suspended = s->overdue = false;
@@ -911,14 +916,28 @@ void guard_block_signals(void) {
   sigprocmask(SIG_SETMASK, &set, NULL);
 }
 
+/* What the agent holds for itself: the terminal, its front's socket and keyboard. A guard that stays must not hold it. */
+static void close_agents(const struct guard_birth *birth) {
+  DIR *d = opendir("/proc/self/fd");
+  const struct dirent *entry;
+  while (d && (entry = readdir(d))) {
+    int fd = (int)strtol(entry->d_name, NULL, 10);
+    if (fd > STDERR_FILENO && fd != dirfd(d) && fd != birth->sock && fd != birth->page_fd &&
+        fcntl(fd, F_GETFD) == FD_CLOEXEC)
+      close(fd);
+  }
+  if (d) closedir(d);
+}
+
 _Noreturn void guard_main(const struct guard_birth *birth) {
   struct guard_process s = {.sock = birth->sock,
                             .phase = PHASE_IDLE,
                             .fence_at_ms = NEVER,
                             .hold_at_ms = NEVER,
                             .template = {.sock = -1},
-                            .stay = {.listener = -1, .birth = birth}};
+                            .stay = {.listener = -1, .asked = -1, .backstop = getppid(), .birth = birth}};
   setpgid(0, 0);
+  close_agents(birth);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,17 +17,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "common/siphash.h"
 #include "common/system/file.h"
 
 enum { FILE_MAX = 16 * 1024, LINK_MAX = 4096 };
-
-static void put_link(struct buf *out, const char *folder, const char *name) {
-  char path[300], link[LINK_MAX];
-  snprintf(path, sizeof(path), "%s/%s", folder, name);
-  ssize_t n = readlink(path, link, sizeof(link) - 1);
-  link[n < 0 ? 0 : n] = '\0';
-  buf_printf(out, "%s %s\n", path, link);
-}
 
 /* One line for the file, program or folder behind the name: another one, or a changed one, has another line. */
 static void put_identity(struct buf *out, const char *path, bool contents) {
@@ -38,20 +32,28 @@ static void put_identity(struct buf *out, const char *path, bool contents) {
   buf_putc(out, '\n');
 }
 
-/* The lines of /proc/self/status that describe what a child inherits. */
-static void put_status(struct buf *out) {
+void likeness_put_confinement(const char *proc, struct buf *out) {
+  static const char *const spaces[] = {"cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time_for_children",
+                                       "user",   "uts"};
   static const char *const names[] = {
       "Umask:",      "Uid:",          "Gid:",          "Groups:", "NoNewPrivs:", "Seccomp",
       "Speculation", "Cpus_allowed:", "Mems_allowed:", "Cap",     "THP_enabled:"};
-  char text[FILE_MAX], *rest = NULL;
-  file_read_text("/proc/self/status", text, sizeof(text));
+  char text[FILE_MAX], path[80], link[LINK_MAX], *rest = NULL;
+  for (size_t i = 0; i < sizeof(spaces) / sizeof(spaces[0]); i++) {
+    snprintf(path, sizeof(path), "%s/ns/%s", proc, spaces[i]);
+    ssize_t n = readlink(path, link, sizeof(link) - 1);
+    link[n < 0 ? 0 : n] = '\0';
+    buf_printf(out, "%s %s\n", spaces[i], link);
+  }
+  snprintf(path, sizeof(path), "%s/status", proc);
+  file_read_text(path, text, sizeof(text));
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
       if (strncmp(line, names[i], strlen(names[i])) == 0) buf_printf(out, "%s\n", line);
 }
 
-/* Descriptors go on to workers unless they are close-on-exec. A file can be the same one for two agents, a pipe or a
- * socket can not: its other end would wait for a guard that stays. */
+/* Descriptors go on to workers unless they are close-on-exec. A guard that stays would hold a pipe's end, a lock or an
+ * offset in a file, and a later start has others. */
 static int put_descriptors(struct buf *out, struct err *e) {
   char link[LINK_MAX], path[40];
   DIR *d = opendir("/proc/self/fd");
@@ -63,7 +65,7 @@ static int put_descriptors(struct buf *out, struct err *e) {
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     ssize_t n = readlink(path, link, sizeof(link) - 1);
     link[n < 0 ? 0 : n] = '\0';
-    if (link[0] == '/')
+    if (strcmp(link, "/dev/null") == 0)
       buf_printf(out, "fd %d %s\n", fd, link);
     else
       rc =
@@ -74,11 +76,9 @@ static int put_descriptors(struct buf *out, struct err *e) {
   return rc;
 }
 
-int likeness_put(char *const *argv, struct buf *out, struct err *e) {
+int likeness_put(const struct guard_kept_for *kept_for, struct buf *out, struct err *e) {
   static const char *const files[] = {"limits",          "cgroup",        "attr/current", "oom_score_adj",
                                       "coredump_filter", "timerslack_ns", "personality",  "loginuid"};
-  static const char *const spaces[] = {"cgroup", "ipc", "mnt", "net", "pid_for_children", "time_for_children",
-                                       "user",   "uts"};
   char text[FILE_MAX], path[64], folder[LINK_MAX];
   struct sched_param priority = {0};
   put_identity(out, "/proc/self/exe", true);
@@ -90,8 +90,7 @@ int likeness_put(char *const *argv, struct buf *out, struct err *e) {
     file_read_text(path, text, sizeof(text));
     buf_printf(out, "%s:\n%s\n", files[i], text);
   }
-  for (size_t i = 0; i < sizeof(spaces) / sizeof(spaces[0]); i++) put_link(out, "/proc/self/ns", spaces[i]);
-  put_status(out);
+  likeness_put_confinement("/proc/self", out);
   int policy = sched_getscheduler(0), memory = 0;
   unsigned long nodes[16] = {0};
   sched_getparam(0, &priority);
@@ -99,7 +98,13 @@ int likeness_put(char *const *argv, struct buf *out, struct err *e) {
   buf_printf(out, "scheduling %d %d %d, I/O %ld, memory %d", policy, priority.sched_priority,
              getpriority(PRIO_PROCESS, 0), syscall(SYS_ioprio_get, 1, 0), memory);
   for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) buf_printf(out, " %lx", nodes[i]);
-  buf_printf(out, "\nstdin is a terminal: %d\n", isatty(STDIN_FILENO));
-  for (size_t i = 0; argv[i]; i++) buf_printf(out, "word %s\n", argv[i]);
+  buf_printf(out, "\nstdin is a terminal: %d, can seek: %d\n", isatty(STDIN_FILENO),
+             lseek(STDIN_FILENO, 0, SEEK_CUR) >= 0);
+  buf_printf(out, "session keyring %ld\n",
+             syscall(SYS_keyctl, 0 /* KEYCTL_GET_KEYRING_ID */, -3 /* the session's */, 0));
+  for (size_t i = 0; kept_for->argv[i]; i++) buf_printf(out, "word %s\n", kept_for->argv[i]);
+  struct siphash_key key = siphash_key_from(0);
+  for (size_t i = 0; kept_for->env[i]; i++) key.k[0] = siphash(&key, kept_for->env[i], strlen(kept_for->env[i]));
+  buf_printf(out, "variables %016" PRIx64 "\n", key.k[0]);
   return put_descriptors(out, e);
 }

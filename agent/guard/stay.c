@@ -14,9 +14,11 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "agent/guard/backstop.h"
+#include "agent/guard/likeness.h"
 #include "common/deadline.h"
 #include "common/kept/kept.h"
 #include "common/mem.h"
@@ -38,16 +40,26 @@ void guard_stay_begin(struct stay *s, struct template *t) {
   atomic_store(&s->birth->page->fence_at_ms, BACKSTOP_NEVER);
   s->since_ms = boot_ms();
   s->until_ms = s->since_ms + s->for_ms;
+  s->memory = kept_memory_of(t->pid);
   s->ended = false;
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  struct signalfd_siginfo drop;
+  s->asked = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  while (s->asked >= 0 && read(s->asked, &drop, sizeof(drop)) > 0) { /* it was for the job that is over */
+  }
 }
 
 bool guard_stay_wait(struct stay *s, int sigchld, const struct template *t) {
   uint64_t now = boot_ms();
-  if (s->ended || now >= s->until_ms) return false;
-  struct pollfd p[] = {
-      {.fd = sigchld, .events = POLLIN}, {.fd = s->listener, .events = POLLIN}, {.fd = t->sock, .events = POLLIN}};
-  poll(p, 3, (int)earliest(s->until_ms - now, 60000));
-  return true;
+  if (s->ended || now >= s->until_ms || !kept_is_known(getpid())) return false;
+  struct pollfd p[] = {{.fd = sigchld, .events = POLLIN},
+                       {.fd = s->listener, .events = POLLIN},
+                       {.fd = t->sock, .events = POLLIN},
+                       {.fd = s->asked, .events = POLLIN}};
+  poll(p, 4, (int)earliest(s->until_ms - now, 60000));
+  return !p[3].revents;
 }
 
 static void send_answer(int sock, const struct kept_facts *f, int page) {
@@ -73,9 +85,25 @@ static bool was_moved(const char *likeness) {
   return file_read_text("/proc/self/cgroup", text, sizeof(text)) <= 0 || !strstr(likeness, text);
 }
 
+/* A likeness is the peer's own word. What confines a process is asked of the kernel. */
+static bool is_confined_alike(pid_t peer) {
+  struct buf own = BUF_INIT, other = BUF_INIT;
+  char proc[32];
+  snprintf(proc, sizeof(proc), "/proc/%d", (int)peer);
+  likeness_put_confinement("/proc/self", &own);
+  likeness_put_confinement(proc, &other);
+  bool alike = strcmp(buf_text(&own), buf_text(&other)) == 0;
+  buf_finish(&own);
+  buf_finish(&other);
+  return alike;
+}
+
 /* The page's agent is the peer from now on, and the backstop looks. */
 static bool give(struct stay *s, struct template *t, const struct ucred *peer, const char *likeness, int input) {
-  if (input < 0 || strcmp(likeness, s->birth->likeness) != 0 || was_moved(likeness)) return false;
+  s->ended = getppid() != s->backstop; /* nobody would watch the guard */
+  if (s->ended || input < 0 || strcmp(likeness, s->birth->likeness) != 0 || was_moved(likeness) ||
+      !is_confined_alike(peer->pid))
+    return false;
   dup2(input, STDIN_FILENO);
   guard_template_stdin(t, STDIN_FILENO);
   atomic_store(&s->birth->page->agent, peer->pid);
@@ -94,7 +122,8 @@ int guard_stay_answer(struct stay *s, struct template *t) {
     char bytes[CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec iov = {text, sizeof(text) - 1};
-  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+  struct msghdr m = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   int sock = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), input = -1;
   if (sock < 0) return -1;
   bool known = getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid();
@@ -112,18 +141,20 @@ int guard_stay_answer(struct stay *s, struct template *t) {
                            .template = t->pid,
                            .age_ms = now - s->since_ms,
                            .left_ms = now < s->until_ms ? s->until_ms - now : 0,
-                           .memory = taken ? 0 : kept_memory_of(t->pid)};
+                           .memory = s->memory};
     snprintf(f.command, sizeof(f.command), "%s", s->birth->command);
     send_answer(sock, &f, taken ? s->birth->page_fd : -1);
   }
-  s->ended = text[0] == KEPT_END;
+  s->ended = s->ended || text[0] == KEPT_END;
   if (input >= 0) close(input);
   if (taken) return sock;
-  if (!s->ended) close(sock); /* else this process's end closes it */
+  close(sock);
   return -1;
 }
 
 void guard_stay_end(struct stay *s) {
+  if (s->asked >= 0) close(s->asked);
+  s->asked = -1;
   if (s->listener >= 0) {
     kept_forget(getpid());
     close(s->listener);

@@ -10,9 +10,12 @@
 #include "agent/guard/wire.h"
 
 struct stay {
-  int listener; /* common/kept; -1: the guard is not to stay */
+  int listener;   /* common/kept; -1: the guard is not to stay */
+  int asked;      /* a signalfd: SIGTERM ends the stay, as a service manager or a shutdown expects; -1 */
+  pid_t backstop; /* at the guard's birth */
   uint64_t for_ms;
   uint64_t since_ms, until_ms; /* boot_ms */
+  uint64_t memory;             /* of the template, when the stay began */
   bool ended;                  /* somebody asked it to end */
   bool template_stayed;        /* from an earlier agent: TEMPLATE decides whether it fits */
   const struct guard_birth *birth;

@@ -150,7 +150,7 @@ int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, co
   return begin(t);
 }
 
-bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn *c, const int *fds) {
+bool guard_template_fits(struct template *t, const struct guard_cmd_spawn *c, const int *fds) {
   struct winsize here = {0}, there = {0};
   if (!t->pid || !t->again || c->terminals != t->command.terminals || c->own != t->command.own || c->own > c->argc ||
       c->own > t->command.argc || c->envc != t->command.envc)
@@ -165,6 +165,7 @@ bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn 
   for (uint32_t i = 1; same && i <= c->envc; i++) same = strcmp(a.v[c->argc + i], b.v[t->command.argc + i]) == 0;
   guard_strings_finish(&a);
   guard_strings_finish(&b);
+  if (same) t->starts = 1;
   return same;
 }
 

@@ -45,7 +45,7 @@ struct template {
 int guard_template_start(struct template *t, const struct guard_cmd_spawn *c, const int *fds);
 /* Whether it is what TEMPLATE asks for: the same script, variables and terminal, and the same words of the script if an
  * import has read them. */
-bool guard_template_fits(const struct template *t, const struct guard_cmd_spawn *c, const int *fds);
+bool guard_template_fits(struct template *t, const struct guard_cmd_spawn *c, const int *fds);
 /* Its stdin, while no worker is being forked. Its workers get the guard's. */
 void guard_template_stdin(struct template *t, int fd);
 /* SIGKILL to it and to its forks that are no workers. They are no longer spared, and are to be reaped. */

@@ -276,12 +276,18 @@ static void settle_hang(struct settling *s) {
   options_note_ignored(s, "hang-stacks", why);
 }
 
+/* The outer job ends what its worker leaves behind. */
+static bool is_nested(char *const *env) {
+  return cluster_variable(env, "RDZV_AGENT_SOCKET") || cluster_variable(env, "TORCHELASTIC_RUN_ID");
+}
+
 /* A scheduler ends what a job leaves behind, and rightly so. */
 static void settle_warm(struct settling *s) {
   struct agent_options *o = s->o;
   const char *why = o->nnodes.max > 1              ? "it is for jobs of one node"
                     : s->cluster->scheduler.is_set ? "nothing of a scheduler's job may stay when it has ended"
                     : s->cluster->launcher.is_set  ? "nothing that a launcher has started may stay when it has ended"
+                    : is_nested(s->env)            ? "this agent runs in a worker of another job"
                     : strcmp(o->warm, "off") == 0  ? "--warm is off"
                                                    : NULL;
   if (!why || !o->warm_keep_ms) return;

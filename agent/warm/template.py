@@ -41,6 +41,8 @@ PER_WORKER_PREFIXES = ("RDZV_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PET_")
 READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "MALLOC_", "GLIBC_", "LD_", "PYTHON", "LC_", "LANG", "TZ", "LANGUAGE")
 # Open files that a fork would share or could not use.
 SHARED_FILES = ("socket:", "pipe:", "anon_inode:", "/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/infiniband")
+# pyenv and asdf find a version there.
+READ_BY_SHIMS = (".python-version", ".tool-versions")
 # They look through all variables for names of their own.
 READ_BY_PREFIX = ("tqdm.utils", "fsspec.config")
 TORCH_SEED = 67280421310721  # of a torch.Generator that nobody has seeded
@@ -141,12 +143,13 @@ def is_off_by_variables(env):
 
 
 class Watch:
-    """Notes which variables are read, and by which module, and which sources of random numbers are seeded by chance."""
+    """Notes which variables are read, and by which module, which modules are looked for in vain, and which sources of random numbers are seeded by
+    chance."""
 
     def __init__(self, forbidden, random):
         watch = self
         self.plain, self.forbidden, self.hit, self.reader = type(os.environ), forbidden, "", ""
-        self.random, self.by_chance = random, {}
+        self.random, self.by_chance, self.missed = random, {}, set()
         if random:
             self.plain_seed = random.Random.seed
 
@@ -186,6 +189,11 @@ class Watch:
         self.plain_sys = type(sys)
         self.watched_sys = type("module", (type(sys),), {n: watched_words(n) for n in ("argv", "orig_argv") if hasattr(sys, n)})
 
+    def find_spec(self, name, path=None, target=None):
+        """The last one to be asked for a module."""
+        self.missed.add(name.partition(".")[0])
+        return None
+
     def saw_words(self):
         """The first module that looks at the script's own words: the template serves no script with others then."""
         frame = sys._getframe(2)
@@ -205,12 +213,15 @@ class Watch:
         self.hit = ""
         os.environ.__class__ = self.watched
         sys.__class__ = self.watched_sys
+        sys.meta_path.append(self)
         if self.random:
             self.random.Random.seed = self.watched_seed
 
     def __exit__(self, *unused):
         os.environ.__class__ = self.plain
         sys.__class__ = self.plain_sys
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
         if self.random:
             self.random.Random.seed = self.plain_seed
 
@@ -493,6 +504,7 @@ class Template:
         is_off_by_variables(os.environ)
         self.stamps = {}
         self.baseline = set(sys.modules)
+        self.at_start = self.what_a_new_one_finds()
         self.added, self.removed = changed_by_shim(given_argv[0], given)
         self.start_env = dict(os.environ)
         for name in list(os.environ):
@@ -597,6 +609,7 @@ class Template:
         temporary = (os.environ.get("TMPDIR") or "/tmp") + "/"
         numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
         types = (numpy.RandomState, numpy.Generator) if numpy else ()
+        clock = getattr(sys.modules.get("datetime"), "datetime", None)
         for value in list(getattr(module, "__dict__", {}).values()):
             kind = type(value)
             if kind in types and value is not numpy.mtrand._rand:
@@ -607,9 +620,17 @@ class Template:
                 return "the time of its import"
             if kind is int and self.began[0] <= value / 1e9 <= wall:
                 return "the time of its import"
+            if clock and isinstance(value, clock) and self.began[0] <= self.seconds_of(value) <= wall:
+                return "the time of its import"
             if kind is str and value.startswith(temporary) and self.is_new(value):
                 return f"the name {value[:60]}"
         return None
+
+    def seconds_of(self, moment):
+        try:
+            return moment.timestamp()
+        except (OverflowError, OSError, ValueError):
+            return 0
 
     def is_new(self, path):
         try:
@@ -645,8 +666,52 @@ class Template:
             except OSError:
                 self.stamps[name] = None
 
+    def what_a_new_one_finds(self):
+        """What decides, beside the files of modules, what a new process of this command finds: its interpreter, the script's folder, what
+        can be imported from the folders of sys.path, and the files that run at its start."""
+        site = sys.modules.get("site")
+        program = os.path.realpath(find_program(self.given_argv[0], self.given))
+        folder = look_up(self.kind, self.what)[0]
+        found = {"the interpreter": (program, identity(program)), "the script's folder": folder}
+        files = (sys.prefix + "/pyvenv.cfg", *(os.getcwd() + "/" + n for n in READ_BY_SHIMS))
+        for path in dict.fromkeys([*sys.path, getattr(site, "USER_SITE", None), *files]):
+            if not path or os.path.realpath(path) == folder:
+                continue
+            try:
+                with os.scandir(path) as entries:
+                    found[path] = {e.name: identity(e.path) if e.name.endswith(".pth") else 0 for e in entries}
+            except NotADirectoryError:
+                found[path] = identity(path)
+            except OSError:
+                found[path] = None
+        for name in self.baseline:
+            origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+            if isinstance(origin, str) and origin.startswith("/") and os.path.exists(origin):
+                found[origin] = identity(origin)
+        return found
+
+    def replaced_libraries(self):
+        """Files of code that this process has in memory, and that have no name any more."""
+        lines = [line for line in read_file("/proc/self/maps", 1 << 24).split(b"\n") if line.endswith(b" (deleted)")]
+        return {os.fsdecode(line.split(b" /", 1)[-1]) for line in lines if b"x" in line.split(b" ", 2)[1]}
+
     def what_changed(self):
         """A module whose file is another one by now; None: there is none."""
+        try:
+            now = self.what_a_new_one_finds()
+        except OSError:
+            return "the interpreter"
+        names = {n.partition(".")[0] for n in sys.modules} | self.watch.missed
+
+        def that_matter(entries):
+            """Of a folder's: those of modules that were imported or looked for, and what runs at a start."""
+            return {n: v for n, v in entries.items() if n.endswith((".pth", ".egg-link")) or n.partition(".")[0] in names} if isinstance(entries, dict) else entries
+
+        for name, value in self.at_start.items():
+            if that_matter(now.get(name)) != that_matter(value):
+                return name
+        for library in sorted(self.replaced_libraries() - self.replaced):
+            return library
         for name in list(self.stamps):
             stamp = self.stamps.get(name)
             if stamp:
@@ -705,6 +770,7 @@ class Template:
         if usercustomize():
             raise Doubt("there is a usercustomize")
         self.watch = Watch(self.forbidden, None if "random" in self.own else __import__("random"))
+        self.watch.reader = self.reader
         needs, names = rest_of(lines, "needs"), rest_of(lines, "from")
         if "path" in lines:  # only a worker knows where it finds what it imports
             imports, needs, names = [], [], []
@@ -776,6 +842,7 @@ class Template:
             self.tell("W", self.watch.reader)
 
     def freeze(self):
+        self.replaced = self.replaced_libraries()
         self.M["gc"].collect()
         self.M["gc"].freeze()
 
@@ -809,6 +876,10 @@ class Template:
                 os.dup2(fds[0], 0)
                 os.close(fds[0])
                 batch = b""
+                self.read_notes()
+                if self.unread:
+                    self.learn()
+                self.notes[:8], self.notes_read = bytes(8), 0
                 if changed:
                     self.begin_anew(changed)
                 continue
@@ -826,6 +897,8 @@ class Template:
                 os.close(fd)
 
     def begin_anew(self, changed):
+        if changed == "the interpreter" or changed.endswith(READ_BY_SHIMS):  # this process is the old one
+            raise Doubt(f"{changed} has changed")
         self.tell("A", f"{changed} has changed")
         restart(self.argv, self.start_env, "probe" + self.stage[self.stage.index(":"):])
 
@@ -964,6 +1037,8 @@ class Template:
             modules["numpy.random"].seed()
         if "torch" in modules:
             modules["torch"].default_generator.seed()
+        for path in [p for p, finder in sys.path_importer_cache.items() if finder is None]:
+            del sys.path_importer_cache[path]  # the folder may be there by now
         if "multiprocessing.process" in modules:
             modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
         if "logging" in modules:
@@ -1140,10 +1215,12 @@ def main():
         watch = Watch(set(), None)
         with watch:
             import_real_sitecustomize()
+        reader = watch.reader
         if watch.hit:
             raise Doubt(f"sitecustomize reads {watch.hit}, which differs between workers")
         refuse_what_began()
         template = Template(sock, tools, argv, given_argv, given, stage)
+        template.reader = reader
         try:
             template.warm(explicit)
             template.wait()

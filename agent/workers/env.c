@@ -108,8 +108,8 @@ const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT, TEXT_TOLD)
 static const char agent_prefix[] = "RDZV_AGENT_";
 /* An outer torchrun or agent has set these for its own workers alone, or they lead to the job's key. */
 static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", "RDZV_KEY", "RDZV_KEY_FILE", NULL};
-/* A shell's words to its child, other ones at each start. No import reads them. */
-static const char *const fleeting[] = {"_", "OLDPWD", NULL};
+/* A shell's or a terminal's own words, other ones at each start. No import reads them. */
+static const char *const fleeting[] = {"_", "OLDPWD", "SHLVL", "TMUX_PANE", "WINDOWID", NULL};
 
 struct numbers {
   int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: among the workers of its agent */

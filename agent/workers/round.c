@@ -1064,7 +1064,7 @@ void round_close(struct round_driver *r) {
   r->look = NULL;
   r->spare = r->o.daemon_pid(r->o.ctx);
   struct err e = ERR_INIT;
-  if (!r->guard.may_stay || r->guard.fd < 0 || !r->template)
+  if (!r->guard.may_stay || r->guard.fd < 0 || !r->template || !nobody_lives(r))
     guard_leave(&r->guard);
   else if (guard_keep(&r->guard, (uint64_t)r->o.options->warm_keep_ms, r->template, &e))
     log_info("the template does not stay: %s", e.text);

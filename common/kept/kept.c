@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,11 +44,25 @@ int kept_listen(pid_t pid, struct err *e) {
   struct sockaddr_un sa = address_of(place, pid);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return err_sys(e, -errno, "cannot create a unix socket");
-  unlink(sa.sun_path); /* of a dead process that had this number */
-  if (bind(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0 && listen(fd, KEPT_MAX) == 0) return fd;
+  struct sockaddr_un first = sa; /* a socket that does not listen yet looks like a dead guard's */
+  strncat(first.sun_path, ".new", sizeof(first.sun_path) - strlen(first.sun_path) - 1);
+  unlink(first.sun_path);
+  if (bind(fd, (struct sockaddr *)&first, sizeof(first)) == 0 && listen(fd, KEPT_MAX) == 0 &&
+      rename(first.sun_path, sa.sun_path) == 0)
+    return fd;
   int rc = err_sys(e, -errno, "cannot listen on %s", sa.sun_path);
+  unlink(first.sun_path);
   close(fd);
   return rc;
+}
+
+bool kept_is_known(pid_t pid) {
+  char place[PLACE_MAX];
+  struct stat st;
+  bool known = false;
+  for (int i = 0; i < PLACES; i++)
+    known = known || (place_of(i, place) && lstat(address_of(place, pid).sun_path, &st) == 0);
+  return known;
 }
 
 void kept_forget(pid_t pid) {
@@ -80,7 +95,9 @@ static bool read_answer(int fd, struct kept_facts *facts, int *page) {
     char bytes[CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec iov = {facts, sizeof(*facts)};
-  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+  /* Room for one descriptor, and no more. */
+  struct msghdr m = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   int came = -1;
   if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, KEPT_ANSWER_MS) <= 0) return false;
   ssize_t n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -104,7 +121,10 @@ static int connect_to(const char *place, pid_t pid) {
   if (connect(fd, (struct sockaddr *)&sa, sizeof(sa))) rc = -errno;
   if (rc == -ECONNREFUSED) unlink(sa.sun_path); /* it is dead */
   if (!rc && (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) || peer.uid != geteuid())) rc = -ENOENT;
-  if (!rc) return fd;
+  if (!rc) {
+    kill(pid, SIGCONT); /* it may be stopped */
+    return fd;
+  }
   close(fd);
   return rc;
 }
@@ -145,12 +165,11 @@ size_t kept_list(struct kept_facts *out, size_t max) {
 }
 
 uint64_t kept_memory_of(pid_t pid) {
-  char name[48], line[128];
-  unsigned long long kib = 0;
-  snprintf(name, sizeof(name), "/proc/%d/smaps_rollup", (int)pid);
+  char name[40];
+  unsigned long long pages = 0;
+  snprintf(name, sizeof(name), "/proc/%d/statm", (int)pid);
   FILE *f = fopen(name, "re");
-  while (f && fgets(line, sizeof(line), f) && sscanf(line, "Pss: %llu", &kib) != 1) {
-  }
+  if (f && fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
   if (f) fclose(f);
-  return kib * 1024;
+  return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }

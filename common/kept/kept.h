@@ -10,6 +10,7 @@
  *
  * Both ends ask the kernel for the other's user (SO_PEERCRED). A question is one packet: its letter, then a text. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -34,12 +35,14 @@ struct kept_facts {
   uint32_t size; /* of this struct: another program's answer is no answer */
   int32_t pid, backstop, template;
   uint64_t age_ms, left_ms;
-  uint64_t memory; /* bytes of the template, as PSS; 0: not known */
+  uint64_t memory; /* bytes of the template; 0: not known */
   char command[KEPT_COMMAND_MAX];
 };
 
-/* A listening socket of this process for the guard `pid`. Makes the folder. A descriptor, or a negative errno. */
+/* A listening socket for the guard `pid`. Makes the folder. A descriptor, or a negative errno. */
 int kept_listen(pid_t pid, struct err *e);
+/* Whether the guard can still be found: somebody may have removed the folder. */
+bool kept_is_known(pid_t pid);
 /* The guard's: removes its name. */
 void kept_forget(pid_t pid);
 /* The guards that wait, the one that has waited longest first: at most `max` of them. Removes the names of dead ones. */
@@ -47,7 +50,7 @@ size_t kept_list(struct kept_facts *out, size_t max);
 /* Asks the guard `pid`. stdin: a descriptor that goes with the question; -1: none. Returns the connection, or a negative
  * errno; -ENOENT: no such guard waits, or it is not this user's. *page (may be NULL) gets the descriptor that came. */
 int kept_ask(pid_t pid, enum kept_question question, const char *text, int input, struct kept_facts *facts, int *page);
-/* Memory of a process as PSS, in bytes; 0: not known. */
+/* Resident memory of a process, in bytes; 0: not known. Cheap, and near to its own share while it has no forks. */
 uint64_t kept_memory_of(pid_t pid);
 
 #endif

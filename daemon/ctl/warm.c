@@ -2,11 +2,12 @@
 #include "daemon/ctl/warm.h"
 
 #include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "common/json.h"
 #include "common/kept/kept.h"
 
-enum { LOOK_MAX = 4 * KEPT_MAX };
+enum { LOOK_MAX = 4 * KEPT_MAX, END_MS = 5000 /* of a large template */ };
 
 static void put_json(const struct kept_facts *v, size_t n, struct buf *out) {
   json_t *all = json_array();
@@ -46,8 +47,12 @@ int ctl_end_warm(void) {
   for (size_t i = 0; i < n; i++) {
     int fd = kept_ask(v[i].pid, KEPT_END, NULL, -1, &f, NULL);
     if (fd < 0) continue;
-    poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, KEPT_ANSWER_MS); /* its end closes the connection */
     close(fd);
+    int guard = (int)syscall(SYS_pidfd_open, f.pid, 0U);
+    if (guard >= 0) {
+      poll(&(struct pollfd){.fd = guard, .events = POLLIN}, 1, END_MS);
+      close(guard);
+    }
     ended++;
   }
   return ended;

@@ -16,7 +16,7 @@ import time
 import pages
 import pytest
 
-from harness import AGENT, RDZVCTL, alive, comm, environ, until
+from harness import AGENT, RDZVCTL, alive, comm, environ, stat, until
 from test_warm import OBSERVED_MIN, RANDOM, cache, library, place, script  # noqa: F401
 
 PAGE = "deploy/guide/warm.md"
@@ -47,10 +47,11 @@ class Keep:
 
     def run(self, *words, expect=0, **kw):
         """One job: what its worker saw, and whether it was forked from what an earlier one has left."""
+        before = {k["template"] for k in self.all()}
         a = self.start(*words, **kw)
         assert a.exit(60) == expect, a
         a.seen = [json.loads(s) for s in re.findall("seen (.*)", a.text)]
-        a.again = a.says("modules: those of an earlier start")
+        a.again = bool(before & {int(pid) for pid in re.findall(r"template \(pid (\d+)\): forks", a.text)})
         return a
 
     def ctl(self, *words, expect=0):
@@ -125,8 +126,9 @@ def test_other_variables_make_another_template(rdzv, keep):
     script(rdzv, SHOWS)
     keep.run()
     a = keep.run(env={"MORE": "yes"})
-    assert not a.again and a.says("it has stayed, but was made with other variables") and a.seen[0][4] == "yes", a
-    assert keep.run(env={"MORE": "yes"}).again
+    assert not a.again and a.seen[0][4] == "yes", a
+    assert keep.run(env={"MORE": "yes"}).again and keep.run().again and len(keep.all()) == 2
+    assert keep.run(env={"OLDPWD": "/", "SHLVL": "7"}).again
 
 
 def test_an_import_that_reads_the_arguments(rdzv, keep):
@@ -196,6 +198,7 @@ def test_rdzvctl_lists_and_ends(rdzv, keep):
     ("is for jobs of one node", ["--nnodes", "1:2", "--endpoint", "127.0.0.1"], {}),
     ("nothing of a scheduler's job may stay", [], {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1"}),
     ("--warm is off", ["--warm", "off"], {}),
+    ("runs in a worker of another job", [], {"TORCHELASTIC_RUN_ID": "outer"}),
 ])
 def test_where_nothing_may_stay(rdzv, keep, why, words, env):
     script(rdzv, SHOWS)
@@ -290,6 +293,135 @@ def test_the_pages_commands(rdzv, keep):
     p = pages.shell(rdzv, pages.block(PAGE, "keep"), env=keep.env)
     assert p.exit(60) == 0 and [json.loads(s)[2] for s in re.findall("seen (.*)", p.text)] == [["--lr", "0.1"], ["--lr", "0.2"]], p
     assert p.says(r"\d+ MiB  .*train.py") and p.says("1 ended"), p
+
+def shell(rdzv, keep, command, **kw):
+    return subprocess.run(["bash", "-c", command], env=rdzv.env(keep.env), cwd=rdzv.tmp, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **kw)
+
+
+@pytest.mark.parametrize("what", ["a package since", "a module in front", "a .pth file", "a new folder", "the interpreter", "another release", "sitecustomize"])
+def test_what_a_new_process_would_find(rdzv, keep, what):
+    """Nothing that was imported has changed, and yet an exec'd worker would see something else."""
+    script(rdzv, SHOWS + "try:\n    import lib_two\n    print('found', lib_two.WHO)\nexcept ImportError:\n    print('found nothing')\nprint('under', sys.prefix)\n")
+    beside = {name: rdzv.tmp.with_name(f"{rdzv.tmp.name}-{name}") for name in ("front", "base", "project", "bin")}
+    site = beside["base"] / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    words, env = ["train.py"], {"PYTHONPATH": f"{beside['front']}:{keep.env['PYTHONPATH']}", "PYTHONUSERBASE": str(beside["base"]), "PYTHON_EXEC": "/usr/bin/python3"}
+    for folder in (site, beside["project"], beside["bin"], *([] if what == "a new folder" else [beside["front"]])):
+        folder.mkdir(parents=True)
+    python = beside["bin"] / "python3"
+    if what == "the interpreter":
+        env["PYTHON_EXEC"] = str(python)
+        python.symlink_to(sys.executable)
+    if what == "a package since":
+        library(rdzv, lib_one=LIBRARY + "try:\n    import lib_two\nexcept ImportError:\n    pass\n")
+    if what == "sitecustomize":
+        library(rdzv, sitecustomize="import os\nos.environ['MORE'] = 'one'\n")
+    if what == "another release":
+        for release in ("v1", "v2"):
+            (rdzv.tmp / release).mkdir()
+            shutil.copy(rdzv.tmp / "train.py", rdzv.tmp / release)
+        (rdzv.tmp / "current").symlink_to("v1")
+        words = ["current/train.py"]
+    keep.run(*words, env=env)
+    if what == "a package since":
+        library(rdzv, lib_two="WHO = 'installed'\n")
+    elif what == "a module in front":
+        (beside["front"] / "lib_one.py").write_text(LIBRARY.replace("1", "'in front'"))
+    elif what == "a .pth file":
+        (beside["project"] / "lib_two.py").write_text("WHO = 'editable'\n")
+        (site / "project.pth").write_text(str(beside["project"]) + "\n")
+    elif what == "a new folder":
+        beside["front"].mkdir()
+        (beside["front"] / "lib_two.py").write_text("WHO = 'there by now'\n")
+    elif what == "the interpreter":
+        python.unlink()
+        python.symlink_to("/usr/bin/python3")
+    elif what == "another release":
+        (rdzv.tmp / "v2/lib_one.py").write_text(LIBRARY.replace("1", "'beside'"))
+        (rdzv.tmp / "current").unlink()
+        (rdzv.tmp / "current").symlink_to("v2")
+    else:
+        library(rdzv, sitecustomize="import os\nos.environ['MORE'] = 'two'\n")
+    saw = lambda a: ([seen[1:5] for seen in a.seen], re.findall("(found|under) (.*)", a.text))
+    after, cold = keep.run(*words, env=env), keep.run("--warm", "off", *words, env=env)
+    assert saw(after) == saw(cold), (after, cold)
+
+
+def test_what_imports_keep_of_a_start(rdzv, keep):
+    """The moment of a start names a run. sitecustomize may have read the arguments."""
+    library(rdzv, lib_one=LIBRARY + "import datetime\nSTART = datetime.datetime.now()\n", sitecustomize="import sys\nWORDS = sys.argv[1:]\n")
+    script(rdzv, "import lib_one, sitecustomize\nprint('start', lib_one.START, sitecustomize.WORDS)\n")
+    found = [keep.run("train.py", word).expect("start (.*) (\\[.*)") for word in ("one", "two")]
+    assert found[0][1] != found[1][1] and [m[2] for m in found] == ["['one']", "['two']"], found
+
+
+@pytest.mark.parametrize("open_file", ["flock lock", "exec 3<data;"])
+def test_a_file_that_is_open_for_workers(rdzv, keep, open_file):
+    """A guard that stayed would hold its lock and its offset."""
+    script(rdzv, SHOWS)
+    (rdzv.tmp / "data").write_text("hello")
+    p = shell(rdzv, keep, f"({open_file} {AGENT} --warm-keep 60s train.py); flock -n lock echo it is free")
+    assert p.stdout.endswith("it is free\n") and "is open, which no later start can have" in p.stderr and not keep.all(), p
+
+
+def test_the_kind_of_stdin(rdzv, keep):
+    script(rdzv, "import sys, lib_one\nprint('kind', sys.stdin.seekable(), repr(sys.stdin.read()))\n")
+    (rdzv.tmp / "data").write_text("a file")
+    command = f"{AGENT} --warm-keep 60s train.py"
+    said = [shell(rdzv, keep, c).stdout for c in (command, f"echo a pipe | {command}", f"{command} < data", command)]
+    assert said == ["kind True ''\n", "kind False 'a pipe\\n'\n", "kind True 'a file'\n", "kind True ''\n"], said
+
+
+@pytest.mark.parametrize("signo", [signal.SIGTERM, "the backstop's death", "the folder's"])
+def test_it_ends(rdzv, keep, signo):
+    """A shutdown waits for nobody. Without backstop, or a name, it would be nobody's."""
+    script(rdzv, SHOWS)
+    keep.run()
+    (kept,) = keep.all()
+    if signo == signal.SIGTERM:
+        os.kill(kept["pid"], signo)
+    elif signo == "the folder's":
+        shutil.rmtree(keep.env["XDG_RUNTIME_DIR"] + "/rdzv-warm")
+        os.kill(kept["pid"], signal.SIGCHLD)  # it looks whenever something happens, and once a minute
+    else:
+        os.kill(next(p for p in rdzv.pids() if comm(p) == "backstop"), signal.SIGKILL)
+        until("the guard has another parent", lambda: comm(stat(kept["pid"])[1]) != "backstop")
+        assert not keep.run().again
+    until("nothing of it is left", lambda: not alive(kept["pid"]) and not alive(kept["template"]))
+
+
+def test_the_terminal_is_free(rdzv, keep):
+    """Who reads it learns that the job is over."""
+    script(rdzv, "import sys, lib_one\nprint('tty', sys.stdout.isatty())\n")
+    for start in range(2):
+        p = shell(rdzv, keep, f"timeout 30 script -qec '{AGENT} --verbose --warm-keep 60s train.py' /dev/null; echo over $?")
+        assert "tty True" in p.stdout and p.stdout.endswith("over 0\n") and ("earlier start" in p.stdout) == bool(start), p
+
+
+def test_folders_of_strangers(rdzv, keep):
+    """The guard removes its workers' folders after each job, and no others."""
+    tmp = rdzv.tmp / "tmp"
+    (tmp / "stranger/empty").mkdir(parents=True)
+    script(rdzv, "import os, sys, lib_one\nif sys.argv[1:] == ['fail']:\n    open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('{}')\n    sys.exit(3)\n")
+    env = {"TMPDIR": str(tmp)}
+    keep.run(env=env)
+    library(rdzv, lib_one=LIBRARY + "# it is exec'd\n")
+    keep.run("--max-restarts", 0, "train.py", "fail", env=env, expect=3)
+    for _ in range(3):
+        keep.run(env=env)
+    keep.ctl("warm", "end")
+    assert (tmp / "stranger/empty").exists()
+
+
+def test_a_confined_process_gets_nothing(rdzv, keep):
+    """Its likeness is its own word. The guard asks the kernel what confines it."""
+    if os.geteuid():
+        pytest.skip("needs root, to make a mount namespace")
+    script(rdzv, SHOWS)
+    keep.run()
+    (kept,) = keep.all()
+    a = keep.rdzv.spawn("unshare", "-m", AGENT, "--verbose", "--warm-keep", "1s", "train.py", env=keep.env)
+    assert a.exit(60) == 0 and not a.says("earlier start"), a
+    assert keep.run().again and kept["pid"] in [k["pid"] for k in keep.all()]
 
 
 def test_random_faults(rdzv, keep):

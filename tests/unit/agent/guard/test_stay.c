@@ -39,10 +39,13 @@ _Noreturn static void play_template(void) {
   _exit(0);
 }
 
-static struct guard start_kept(char *const *kept_for) {
+static char *const no_env[] = {NULL};
+
+static struct guard start_kept(char *const *argv) {
+  const struct guard_kept_for kept_for = {argv, no_env};
   struct guard g;
   struct err e = ERR_INIT;
-  if (guard_start(&g, NULL, NULL, 0, kept_for, &e) || guard_await(&g, &e)) fail_msg("%s", e.text);
+  if (guard_start(&g, NULL, NULL, 0, argv ? &kept_for : NULL, &e) || guard_await(&g, &e)) fail_msg("%s", e.text);
   return g;
 }
 
@@ -165,7 +168,7 @@ static void test_what_cannot_be_passed_on(void **state) {
   struct err e = ERR_INIT;
   struct guard g;
   assert_int_equal(pipe(p), 0);
-  assert_int_equal(guard_start(&g, NULL, NULL, 0, command, &e), 0);
+  assert_int_equal(guard_start(&g, NULL, NULL, 0, &(struct guard_kept_for){command, no_env}, &e), 0);
   assert_false(g.may_stay);
   assert_non_null(strstr(e.text, "is open, which no later start can have"));
   assert_int_equal(guard_await(&g, NULL), 0);
@@ -176,7 +179,7 @@ static void test_what_cannot_be_passed_on(void **state) {
 
 static void expect_unlike(const char *what, const struct buf *before) {
   struct buf now = BUF_INIT;
-  assert_int_equal(likeness_put(command, &now, NULL), 0);
+  assert_int_equal(likeness_put(&(struct guard_kept_for){command, no_env}, &now, NULL), 0);
   if (strcmp(buf_text(before), buf_text(&now)) == 0) fail_msg("the likeness does not show %s", what);
   buf_finish(&now);
 }
@@ -185,8 +188,9 @@ static void test_likeness(void **state) {
   struct buf before = BUF_INIT, again = BUF_INIT;
   struct rlimit limit, lower;
   char here[4096];
-  assert_int_equal(likeness_put(command, &before, NULL), 0);
-  assert_int_equal(likeness_put(command, &again, NULL), 0);
+  const struct guard_kept_for alike = {command, no_env};
+  assert_int_equal(likeness_put(&alike, &before, NULL), 0);
+  assert_int_equal(likeness_put(&alike, &again, NULL), 0);
   assert_string_equal(buf_text(&before), buf_text(&again));
   buf_finish(&again);
   mode_t mask = umask(0123);
@@ -203,9 +207,14 @@ static void test_likeness(void **state) {
   expect_unlike("the folder", &before);
   assert_int_equal(chdir(here), 0);
   int file = open("/dev/zero", O_RDONLY);
-  expect_unlike("an open file", &before);
+  assert_int_equal(likeness_put(&alike, &again, NULL), -EBUSY);
+  buf_clear(&again);
   close(file);
-  assert_int_equal(likeness_put((char *const[]){command[0], NULL}, &again, NULL), 0);
+  assert_int_equal(likeness_put(&(struct guard_kept_for){(char *const[]){command[0], NULL}, no_env}, &again, NULL), 0);
+  assert_string_not_equal(buf_text(&before), buf_text(&again));
+  buf_clear(&again);
+  char variable[] = "A=1", *env[] = {variable, NULL};
+  assert_int_equal(likeness_put(&(struct guard_kept_for){command, env}, &again, NULL), 0);
   assert_string_not_equal(buf_text(&before), buf_text(&again));
   buf_finish(&again);
   buf_finish(&before);
