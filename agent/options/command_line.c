@@ -23,7 +23,7 @@
 #include <string.h>
 #include "common/mem.h"
 
-static char macro[] = "${local_rank}";
+static const char macro[] = "${local_rank}";
 static char default_python[] = "python3", unbuffered[] = "-u", module_flag[] = "-m", code_flag[] = "-c";
 static char local_rank_flag[] = "--local-rank=${local_rank}", old_local_rank_flag[] = "--local_rank=${local_rank}";
 static char run_path_code[] = "import runpy, sys; sys.argv = sys.argv[1:]; "
@@ -31,17 +31,14 @@ static char run_path_code[] = "import runpy, sys; sys.argv = sys.argv[1:]; "
 
 enum { HEAD_MAX = 6 }; /* words that the agent adds, and the NULL */
 
-static bool ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), k = strlen(end);
-  return n > k && strcmp(text + n - k, end) == 0;
-}
-
 enum command_kind command_line_kind(const struct agent_options *o) {
   if (!o->command) return COMMAND_TRAINER;
   if (o->torch.run_path) return COMMAND_RUN_PATH;
   if (o->torch.no_python) return COMMAND_PROGRAM;
   if (o->torch.module) return COMMAND_MODULE;
-  return ends_in(o->words[0], ".py") || o->python_file ? COMMAND_SCRIPT : COMMAND_PROGRAM;
+  size_t n = strlen(o->words[0]);
+  bool named = n > 3 && strcmp(o->words[0] + n - 3, ".py") == 0;
+  return named || o->python_file ? COMMAND_SCRIPT : COMMAND_PROGRAM;
 }
 
 char *command_line_python(const struct agent_options *o, char *const *env) {
@@ -75,35 +72,21 @@ char **command_line_create(const struct agent_options *o, char *const *env, char
   return argv;
 }
 
-/* Copies text to `to` (NULL: only counts) with each macro replaced; returns the bytes, with the NUL. */
-static size_t copy_replaced(char *to, const char *text, const char *rank) {
-  size_t used = 0, k = strlen(macro), r = strlen(rank);
-  while (*text) {
-    bool here = strncmp(text, macro, k) == 0;
-    if (to && here) memcpy(to + used, rank, r);
-    if (to && !here) to[used] = *text;
-    used += here ? r : 1;
-    text += here ? k : 1;
-  }
-  if (to) to[used] = '\0';
-  return used + 1;
-}
-
 char **command_line_for(char *const *argv, uint32_t local_rank) {
-  char rank[12];
-  size_t n = 0, bytes = 0;
-  snprintf(rank, sizeof(rank), "%u", (unsigned)local_rank);
-  for (; argv[n]; n++) bytes += n ? copy_replaced(NULL, argv[n], rank) : strlen(argv[n]) + 1;
-  char **out = xcalloc(1, (n + 1) * sizeof(*out) + bytes);
-  char *to = (char *)(out + n + 1);
-  for (size_t i = 0; i < n; i++) {
-    size_t size = i ? copy_replaced(NULL, argv[i], rank) : strlen(argv[i]) + 1;
-    out[i] = to;
-    if (i)
-      copy_replaced(to, argv[i], rank);
-    else
-      memcpy(to, argv[i], size);
-    to += size;
+  struct buf words = BUF_INIT;
+  size_t n = 0;
+  for (; argv[n]; n++) {
+    const char *text = argv[n];
+    for (const char *at; n && (at = strstr(text, macro)); text = at + strlen(macro)) {
+      buf_append(&words, text, (size_t)(at - text));
+      buf_printf(&words, "%u", (unsigned)local_rank);
+    }
+    buf_append(&words, text, strlen(text) + 1);
   }
+  char **out = xcalloc(1, (n + 1) * sizeof(*out) + words.len);
+  char *to = (char *)(out + n + 1);
+  if (words.len) memcpy(to, words.data, words.len);
+  buf_finish(&words);
+  for (size_t i = 0; i < n; i++, to += strlen(to) + 1) out[i] = to;
   return out;
 }

@@ -50,16 +50,6 @@ static int refuse_alone(const struct cluster *c, struct err *e) {
                  starter_name(c), cluster_number(&c->nodes, 0), c->starter.text);
 }
 
-/* The agent has an index, but the number of agents is unknown: each would be a job of its own. */
-static int refuse_numbered(const struct settling *s, struct err *e) {
-  const struct cluster *c = s->cluster;
-  return err_set(
-      e, -EINVAL,
-      "%s started this agent as one of several (%s), but does not report how many there are: give --nnodes N%s, the "
-      "same to all (or --standalone, for a separate job in each)",
-      starter_name(c), c->index.source, has_meeting_place(s) ? "" : " and --endpoint HOST");
-}
-
 enum { HINT_MAX = 64, ENDPOINT_REACH_MS = 60000, ENDPOINT_UNKNOWN_MS = 60000 };
 
 /* The launcher's option to start one agent on each host, for a sentence; "": not known. nodes: the number of hosts,
@@ -105,24 +95,18 @@ int options_nodes_from_cluster(struct settling *s, struct err *e) {
   if (options_is_given(s, "nnodes")) return check_places(s, e);
   if (cluster_is_alone(c) && cluster_number(&c->nodes, 1) > 1 && c->starter.is_set && !has_meeting_place(s))
     return refuse_alone(c, e);
-  if (c->index.is_set && !c->start.is_set) return refuse_numbered(s, e);
+  if (c->index.is_set && !c->start.is_set) /* each would be a job of its own */
+    return err_set(
+        e, -EINVAL,
+        "%s started this agent as one of several (%s), but does not report how many there are: give --nnodes N%s, the "
+        "same to all (or --standalone, for a separate job in each)",
+        starter_name(c), c->index.source, has_meeting_place(s) ? "" : " and --endpoint HOST");
   if (!cluster_is_started(c)) return 0;
   if (!c->agents.is_set)
     return err_set(e, -EINVAL, "%s does not report how many agents it started: give --nnodes N", starter_name(c));
   o->nnodes.min = o->nnodes.max = c->agents.number;
   o->from.nnodes = c->agents.source;
   return 0;
-}
-
-static int refuse_unknown(const struct cluster *c, struct err *e) {
-  bool flux = strcmp(starter_name(c), "Flux") == 0;
-  return err_set(
-      e, -EINVAL,
-      "%s started %" PRId64
-      " agents, but does not report the host of the first: give --endpoint HOST, where HOST is one of their hosts, "
-      "the same to all%s",
-      starter_name(c), cluster_number(&c->agents, 0),
-      flux ? " (flux run ... sh -c 'rdzv-agent --endpoint $(flux hostlist --nth=0 local) ...')" : "");
 }
 
 int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e) {
@@ -142,13 +126,22 @@ int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e)
                    o->nnodes.min, o->nnodes.min, one_on_each(c, o->nnodes.min, hint));
   bool here = cluster_is_one_host(c) && o->nnodes.max <= agents;
   const struct cluster_fact *place = !here ? &c->first_host : c->local_agents.is_set ? &c->local_agents : &c->nodes;
-  if (!place->is_set) return refuse_unknown(c, e);
+  if (!place->is_set)
+    return err_set(
+        e, -EINVAL,
+        "%s started %" PRId64
+        " agents, but does not report the host of the first: give --endpoint HOST, where HOST is one of their hosts, "
+        "the same to all%s",
+        starter_name(c), agents,
+        strcmp(starter_name(c), "Flux") == 0
+            ? " (flux run ... sh -c 'rdzv-agent --endpoint $(flux hostlist --nth=0 local) ...')"
+            : "");
   if (!c->port.is_set)
     return err_set(
         e, -EINVAL,
         "%s started %" PRId64
         " agents, but sets no job id from which to derive a port: give --endpoint HOST:PORT, the same to all",
-        starter_name(c), cluster_number(&c->agents, 0));
+        starter_name(c), agents);
   int rc = endpoint_parse(here ? cluster_loopback(c) : c->first_host.text, (uint16_t)c->port.number, o->endpoints, e);
   if (rc) return err_wrap(e, "%s", c->first_host.source);
   snprintf(o->endpoint_from, sizeof(o->endpoint_from), "%s; port: %s", place->source, c->port.source);
@@ -158,14 +151,11 @@ int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e)
   return 0;
 }
 
-/* At most one agent per host was asked for. */
-static bool is_one_a_host(const struct settling *s) {
-  const struct cluster *c = s->cluster;
-  return c->agents_at_most && options_is_given(s, "nnodes") && s->o->nnodes.max <= cluster_number(&c->nodes, 0);
-}
-
 static bool shares_host(const struct settling *s) {
-  return cluster_is_started(s->cluster) && cluster_shares_hosts(s->cluster) && !is_one_a_host(s);
+  const struct cluster *c = s->cluster;
+  bool one_a_host =
+      c->agents_at_most && options_is_given(s, "nnodes") && s->o->nnodes.max <= cluster_number(&c->nodes, 0);
+  return cluster_is_started(c) && cluster_shares_hosts(c) && !one_a_host;
 }
 
 static void take_nproc(struct settling *s) {
@@ -182,6 +172,15 @@ static void take_nproc(struct settling *s) {
   }
 }
 
+/* Whether all expected agents have the scheduler's facts. With a typed endpoint others may join that lack its
+ * variables, such as agents started by ssh; these would be a job of their own. */
+static bool all_know_the_job(const struct settling *s) {
+  const struct cluster *c = s->cluster;
+  if (!has_meeting_place(s) || s->o->nnodes.max == 1) return true;
+  if (options_source(s, "node-rank") == OPT_FROM_ARGV) return false;
+  return c->index.is_set && cluster_number(&c->agents, NODES_MAX) >= s->o->nnodes.max;
+}
+
 /* "slurm-4711.0" while this is "slurm-4712.0": this node is a spare for another job of the scheduler. */
 static bool is_for_another_job(const struct settling *s) {
   const struct cluster *c = s->cluster;
@@ -191,15 +190,6 @@ static bool is_for_another_job(const struct settling *s) {
   if (strncmp(given, own, kind) != 0) return false;
   size_t ours = strspn(own + kind, "0123456789"), other = strspn(given + kind, "0123456789");
   return other && (other != ours || strncmp(given + kind, own + kind, ours) != 0);
-}
-
-/* Whether all expected agents have the scheduler's facts. With a typed endpoint others may join that lack its
- * variables, such as agents started by ssh; these would be a job of their own. */
-static bool all_know_the_job(const struct settling *s) {
-  const struct cluster *c = s->cluster;
-  if (!has_meeting_place(s) || s->o->nnodes.max == 1) return true;
-  if (options_source(s, "node-rank") == OPT_FROM_ARGV) return false;
-  return c->index.is_set && cluster_number(&c->agents, NODES_MAX) >= s->o->nnodes.max;
 }
 
 /* The expected nodes: the started agents, or the nodes of the job if agents are started by hand. */
@@ -218,26 +208,6 @@ static void take_expected(struct settling *s) {
   if (!c->hosts.is_set || !cluster_lists(c->hosts.text, c->own_host)) return;
   o->expect = c->hosts.text;
   o->from.expect = c->hosts.source;
-}
-
-static void take_times(struct settling *s) {
-  struct agent_options *o = s->o;
-  const struct cluster *c = s->cluster;
-  o->end_time = cluster_number(&c->end_time, 0);
-  o->scheduler_restarts = cluster_number(&c->restarts, -1);
-  o->from.end_time = c->end_time.source;
-  o->from.scheduler_restarts = c->restarts.source;
-  if (!o->end_time) options_note_ignored(s, "leave-before-end", "no scheduler reports when the job ends");
-  if (!o->end_time) o->leave_before_end_ms = 0;
-}
-
-/* A shell of the job on another machine, such as that of salloc. */
-static void note_elsewhere(struct settling *s) {
-  const struct cluster *c = s->cluster;
-  if (!cluster_is_alone(c) || !c->starter.is_set || !c->hosts.is_set || !c->own_host[0]) return;
-  if (s->o->standalone && !cluster_lists(c->hosts.text, c->own_host))
-    options_note(s->o, "this host, %s, does not belong to the %s job (%s): %s rdzv-agent ... runs there", c->own_host,
-                 starter_name(c), c->hosts.text, c->starter.text);
 }
 
 /* Another name of a listed host, such as that of a network: "n3-ib" for "n3". */
@@ -266,14 +236,6 @@ static void doubt_endpoint(struct settling *s) {
   if (!options_is_given(s, "join-timeout")) o->reach_ms = ENDPOINT_REACH_MS;
 }
 
-/* A misspelt name is not tried for as long as a machine that may still boot. In Kubernetes the name of a pod appears when
- * the pod is scheduled, and with several addresses the others may know. */
-static void bound_unknown_name(struct settling *s) {
-  struct agent_options *o = s->o;
-  bool late = s->cluster->scheduler.is_set && strcmp(s->cluster->scheduler.text, "Kubernetes") == 0;
-  if (o->n_endpoints == 1 && !late && !options_is_given(s, "join-timeout")) o->unknown_ms = ENDPOINT_UNKNOWN_MS;
-}
-
 /* Which agent of this host this one is. */
 static void take_neighbours(struct settling *s) {
   struct agent_options *o = s->o;
@@ -288,25 +250,22 @@ static void take_neighbours(struct settling *s) {
   if (several && !known) o->crowded_by = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
 }
 
-/* An agent that needs others which the launcher did not start would wait. */
-static void note_others(struct settling *s) {
-  const struct agent_options *o = s->o;
-  const struct cluster *c = s->cluster;
-  int64_t agents = cluster_number(&c->agents, 0);
-  if (!cluster_is_started(c) || o->standalone || o->rdzv_id || !agents || o->nnodes.min <= agents) return;
-  options_note(s->o,
-               "%s started %" PRId64 " agent%s (%s), but %s=%" PRId64 " needs %" PRId64
-               ": start the others elsewhere, with the same endpoint",
-               starter_name(c), agents, agents == 1 ? "" : "s", c->agents.source, options_spelling_of(s, "nnodes"),
-               o->nnodes.min, o->nnodes.min);
-}
-
 void options_rest_from_cluster(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
-  note_others(s);
+  int64_t agents = cluster_number(&c->agents, 0);
+  /* An agent that needs others which the launcher did not start would wait. */
+  if (cluster_is_started(c) && !o->standalone && !o->rdzv_id && agents && o->nnodes.min > agents)
+    options_note(o,
+                 "%s started %" PRId64 " agent%s (%s), but %s=%" PRId64 " needs %" PRId64
+                 ": start the others elsewhere, with the same endpoint",
+                 starter_name(c), agents, agents == 1 ? "" : "s", c->agents.source, options_spelling_of(s, "nnodes"),
+                 o->nnodes.min, o->nnodes.min);
   doubt_endpoint(s);
-  bound_unknown_name(s);
+  /* A misspelt name is not tried for as long as a machine that may still boot. In Kubernetes the name of a pod appears
+   * when the pod is scheduled, and with several addresses the others may know. */
+  bool late = c->scheduler.is_set && strcmp(c->scheduler.text, "Kubernetes") == 0;
+  if (o->n_endpoints == 1 && !late && !options_is_given(s, "join-timeout")) o->unknown_ms = ENDPOINT_UNKNOWN_MS;
   take_neighbours(s);
   if (c->index.is_set && !o->standalone) {
     o->order_key = c->index.number;
@@ -318,6 +277,17 @@ void options_rest_from_cluster(struct settling *s) {
   }
   take_nproc(s);
   take_expected(s);
-  take_times(s);
-  note_elsewhere(s);
+  o->end_time = cluster_number(&c->end_time, 0);
+  o->scheduler_restarts = cluster_number(&c->restarts, -1);
+  o->from.end_time = c->end_time.source;
+  o->from.scheduler_restarts = c->restarts.source;
+  if (!o->end_time) {
+    options_note_ignored(s, "leave-before-end", "no scheduler reports when the job ends");
+    o->leave_before_end_ms = 0;
+  }
+  /* A shell of the job on another machine, such as that of salloc. */
+  if (o->standalone && cluster_is_alone(c) && c->starter.is_set && c->hosts.is_set && c->own_host[0] &&
+      !cluster_lists(c->hosts.text, c->own_host))
+    options_note(o, "this host, %s, does not belong to the %s job (%s): %s rdzv-agent ... runs there", c->own_host,
+                 starter_name(c), c->hosts.text, c->starter.text);
 }

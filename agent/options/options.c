@@ -158,33 +158,21 @@ static int settle_place(struct settling *s, struct err *e) {
   return 0;
 }
 
-/* One daemon of one machine competes with nobody. */
-static void settle_daemons(struct settling *s) {
-  struct agent_options *o = s->o;
-  if (o->n_endpoints == 0 || o->standalone) o->n_endpoints = o->standalone ? 0 : 1;
-  if (!o->standalone) return;
-  options_note_ignored(s, "claim", "a job on one machine has one daemon");
-  o->claim = NULL;
-}
-
 /* Second names. ---------------------------------------------------------------------------------------------------- */
-
-static int refuse_conf(struct settling *s, struct err *e) {
-  struct buf text = BUF_INIT;
-  const char *conf = s->o->torch.conf.text;
-  rdzv_conf_check_static(&s->o->torch.conf, e);
-  buf_put_escaped(&text, conf, strlen(conf), CONF_SHOWN_MAX);
-  err_wrap(e, "%s=%s", options_spelling_of(s, "rdzv-conf"), buf_text(&text));
-  buf_finish(&text);
-  return -EINVAL;
-}
 
 static int settle_conf(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const struct rdzv_conf *c = &o->torch.conf;
   enum opt_source from = options_source(s, "rdzv-conf");
   bool is_static = !is_c10d(o) && !o->standalone;
-  if (is_static && (c->bad_timeout || c->bad_rank)) return refuse_conf(s, e);
+  if (is_static && (c->bad_timeout || c->bad_rank)) {
+    struct buf text = BUF_INIT;
+    rdzv_conf_check_static(c, e);
+    buf_put_escaped(&text, c->text, strlen(c->text), CONF_SHOWN_MAX);
+    err_wrap(e, "%s=%s", options_spelling_of(s, "rdzv-conf"), buf_text(&text));
+    buf_finish(&text);
+    return -EINVAL;
+  }
   int64_t join = c->join_ms >= 0 ? c->join_ms : is_c10d(o) ? -1 : c->timeout_ms, lease = rdzv_conf_lease_ms(c);
   if (join >= 0 && options_source(s, "join-timeout") < from) o->join_timeout_ms = join < 1000 ? 1000 : join;
   if (c->last_call_ms >= 0 && options_source(s, "last-call") < from) o->last_call_ms = c->last_call_ms;
@@ -214,10 +202,7 @@ static int settle_variables(struct settling *s, struct err *e) {
   if (!seconds || options_source(s, "stop-timeout") > OPT_FROM_FILE) return 0;
   int64_t n;
   int rc = parse_int(seconds, 0, TIMEOUT_MAX_MS / 1000, &n, e);
-  if (rc) {
-    err_wrap(e, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-    return rc;
-  }
+  if (rc) return err_wrap(e, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"), rc;
   o->stop_timeout_ms = n * 1000;
   return 0;
 }
@@ -245,9 +230,9 @@ static void note_rest(struct settling *s) {
   const struct torch_options *t = &o->torch;
   if (is_c10d(o) && strcmp(t->backend, "c10d") != 0) {
     struct buf shown = BUF_INIT;
-    buf_put_escaped(&shown, s->o->torch.backend, strlen(s->o->torch.backend), SHOWN_MAX);
-    options_note(s->o, "%s %s has no effect: nodes meet at rdzvd with any backend",
-                 options_spelling_of(s, "rdzv-backend"), buf_text(&shown));
+    buf_put_escaped(&shown, t->backend, strlen(t->backend), SHOWN_MAX);
+    options_note(o, "%s %s has no effect: nodes meet at rdzvd with any backend", options_spelling_of(s, "rdzv-backend"),
+                 buf_text(&shown));
     buf_finish(&shown);
   }
   for (size_t i = 0; i < sizeof(torch_flags) / sizeof(*torch_flags); i++) {
@@ -295,14 +280,6 @@ static void settle_warm(struct settling *s) {
   options_note_ignored(s, "warm-keep", why);
 }
 
-/* An empty list means the default, as under torchrun. */
-static void settle_signals(struct settling *s) {
-  struct agent_options *o = s->o;
-  o->signals_named = o->signals && options_is_given(s, "signals-to-handle");
-  if (!o->signals)
-    o->signals = UINT64_C(1) << SIGTERM | UINT64_C(1) << SIGINT | UINT64_C(1) << SIGHUP | UINT64_C(1) << SIGQUIT;
-}
-
 static int settle_command(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   struct torch_options *t = &o->torch;
@@ -321,16 +298,6 @@ static int settle_command(struct settling *s, struct err *e) {
   return 0;
 }
 
-static void note_goes_to(struct agent_options *o, const char *word) {
-  struct buf option = BUF_INIT, script = BUF_INIT;
-  buf_put_escaped(&option, word, strlen(word), SHOWN_MAX);
-  buf_put_escaped(&script, o->words[0], strlen(o->words[0]), SHOWN_MAX);
-  options_note(o, "%s goes to %s, because it stands behind it: options of rdzv-agent stand in front", buf_text(&option),
-               buf_text(&script));
-  buf_finish(&option);
-  buf_finish(&script);
-}
-
 /* An option of ours behind the script. It is the script's argument, as under torchrun, and a script may have an option
  * of that name. So it gets a line and no refusal, and only names that torchrun's users know are looked for. */
 static void note_misplaced(struct settling *s) {
@@ -343,37 +310,46 @@ static void note_misplaced(struct settling *s) {
         strncmp(*word, "--", 2) == 0 ? opts_name(&agent_options_spec, *word + 2, strcspn(*word + 2, "=")) : NULL;
     for (size_t i = 0; name && i < sizeof(names) / sizeof(names[0]); i++) {
       if (strcmp(name, names[i]) != 0 || options_is_given(s, name)) continue;
-      note_goes_to(o, *word);
+      struct buf option = BUF_INIT, script = BUF_INIT;
+      buf_put_escaped(&option, *word, strlen(*word), SHOWN_MAX);
+      buf_put_escaped(&script, o->words[0], strlen(o->words[0]), SHOWN_MAX);
+      options_note(o, "%s goes to %s, because it stands behind it: options of rdzv-agent stand in front",
+                   buf_text(&option), buf_text(&script));
+      buf_finish(&option);
+      buf_finish(&script);
       return;
     }
   }
-}
-
-/* Only Python knows its packages, so the agent checks a name that is not empty later. */
-static int settle_logs_specs(struct settling *s, struct err *e) {
-  if (!s->o->torch.logs_specs || *s->o->torch.logs_specs) return 0;
-  return err_set(e, -EINVAL, "%s is empty: give a name, or remove it", options_spelling_of(s, "logs-specs"));
 }
 
 static int settle_all(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   int rc = options_nodes_from_cluster(s, e);
   if (rc == 0) rc = settle_place(s, e);
-  if (rc == 0) settle_daemons(s);
+  if (rc == 0 && o->standalone) { /* one daemon of one machine competes with nobody */
+    options_note_ignored(s, "claim", "a job on one machine has one daemon");
+    o->claim = NULL;
+  }
+  if (o->n_endpoints == 0 || o->standalone) o->n_endpoints = o->standalone ? 0 : 1;
   if (rc == 0) rc = settle_conf(s, e);
   if (rc == 0) rc = settle_variables(s, e);
   if (rc == 0) rc = settle_rank(s, e);
   if (rc == 0) rc = settle_command(s, e);
-  if (rc == 0) rc = settle_logs_specs(s, e);
   if (rc) return rc;
+  /* Only Python knows its packages, so the agent checks a name that is not empty later. */
+  if (o->torch.logs_specs && !*o->torch.logs_specs)
+    return err_set(e, -EINVAL, "%s is empty: give a name, or remove it", options_spelling_of(s, "logs-specs"));
   options_rest_from_cluster(s);
   if (o->orphan_grace_ms < 0)
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? ORPHAN_GRACE_FIXED_MS : ORPHAN_GRACE_MS;
   settle_hang(s);
   settle_warm(s);
-  settle_signals(s);
+  /* An empty list means the default, as under torchrun. */
+  o->signals_named = o->signals && options_is_given(s, "signals-to-handle");
+  if (!o->signals)
+    o->signals = UINT64_C(1) << SIGTERM | UINT64_C(1) << SIGINT | UINT64_C(1) << SIGHUP | UINT64_C(1) << SIGQUIT;
   /* An explicit 0 counts: it prevents --log-dir from implying --tee 3. */
-  s->o->output.streams_named = options_is_given(s, "redirects") || options_is_given(s, "tee");
+  o->output.streams_named = options_is_given(s, "redirects") || options_is_given(s, "tee");
   note_rest(s);
   note_misplaced(s);
   if (o->quiet && o->verbose)

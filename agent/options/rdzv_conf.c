@@ -67,17 +67,6 @@ static int check_time(const char *key, int64_t ms, struct err *e) {
   return err_set(e, -EINVAL, "%s must be above 0 and at most %d days", key, TIMEOUT_MAX_MS / (24 * 3600 * 1000));
 }
 
-static int read_bool(const char *text, enum hosting *hosting, struct err *e) {
-  static const char *const yes[] = {"1", "true", "t", "yes", "y"}, *const no[] = {"0", "false", "f", "no", "n"};
-  for (int i = 0; i < 5; i++) {
-    bool is_yes = strcasecmp(text, yes[i]) == 0;
-    if (!is_yes && strcasecmp(text, no[i]) != 0) continue;
-    *hosting = is_yes ? HOST_ALWAYS : HOST_NEVER;
-    return 0;
-  }
-  return err_set(e, -EINVAL, "write 1 or 0");
-}
-
 /* Keys that need --rdzv-backend static. */
 static int read_static(struct rdzv_conf *c, const struct pair *p, struct err *e) {
   int64_t ms;
@@ -94,20 +83,21 @@ static bool is_static_key(const struct pair *p) {
 
 /* Keys that work with any backend. *known: whether the key has a meaning here. */
 static int read_pair(struct rdzv_conf *c, const struct pair *p, bool *known, struct err *e) {
+  static const char *const yes[] = {"1", "true", "t", "yes", "y"}, *const no[] = {"0", "false", "f", "no", "n"};
   *known = true;
   if (is_key(p, "join_timeout")) return parse_duration_ms(p->value, &c->join_ms, e);
   if (is_key(p, "last_call_timeout")) return parse_duration_ms(p->value, &c->last_call_ms, e);
   if (is_key(p, "keep_alive_interval")) return parse_duration_ms(p->value, &c->keep_alive_ms, e);
   if (is_key(p, "keep_alive_max_attempt")) return parse_int(p->value, 1, ATTEMPTS_MAX, &c->keep_alive_attempts, e);
-  if (is_key(p, "is_host")) return read_bool(p->value, &c->is_host, e);
+  for (int i = 0; i < 5 && is_key(p, "is_host"); i++) {
+    bool is_yes = strcasecmp(p->value, yes[i]) == 0;
+    if (!is_yes && strcasecmp(p->value, no[i]) != 0) continue;
+    c->is_host = is_yes ? HOST_ALWAYS : HOST_NEVER;
+    return 0;
+  }
+  if (is_key(p, "is_host")) return err_set(e, -EINVAL, "write 1 or 0");
   *known = is_static_key(p);
   return 0;
-}
-
-static int check_times(const struct rdzv_conf *c, struct err *e) {
-  int rc = check_time("join_timeout", c->join_ms, e);
-  if (rc == 0) rc = check_time("last_call_timeout", c->last_call_ms, e);
-  return rc ? rc : check_time("keep_alive_interval", c->keep_alive_ms, e);
 }
 
 int rdzv_conf_check_static(const struct rdzv_conf *c, struct err *e) {
@@ -139,7 +129,9 @@ int option_rdzv_conf(const char *text, void *field, struct err *e) {
     if (read_pair(&got, &p, &known, e) == 0) continue;
     return wrap_key(&p, e);
   }
-  int rc = check_times(&got, e);
+  int rc = check_time("join_timeout", got.join_ms, e);
+  if (rc == 0) rc = check_time("last_call_timeout", got.last_call_ms, e);
+  if (rc == 0) rc = check_time("keep_alive_interval", got.keep_alive_ms, e);
   if (rc == 0) *c = got;
   return rc;
 }
@@ -151,25 +143,10 @@ int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c) {
   return lease < LEASE_MIN_MS ? LEASE_MIN_MS : lease > LEASE_MAX_MS ? LEASE_MAX_MS : lease;
 }
 
-static const char *nearest_key(const struct pair *p) {
+static void note_pair(struct agent_options *o, const char *option, const struct pair *p) {
   static const char *const keys[] = {
       "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "timeout",
       "rank"};
-  char word[KEY_MAX + 1];
-  const char *best = NULL;
-  size_t least = SIZE_MAX;
-  if (p->key_len > KEY_MAX) return NULL;
-  snprintf(word, sizeof(word), "%.*s", (int)p->key_len, p->key);
-  for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-    size_t d = near_distance(word, keys[i]);
-    if (d >= least) continue;
-    least = d;
-    best = keys[i];
-  }
-  return best;
-}
-
-static void note_pair(struct agent_options *o, const char *option, const struct pair *p) {
   if (is_key(p, "store_type")) {
     if (strcasecmp(p->value, "tcp") != 0)
       options_note(o, "%s store_type has no effect: nodes meet at rdzvd, by TCP", option);
@@ -181,7 +158,16 @@ static void note_pair(struct agent_options *o, const char *option, const struct 
     return;
   }
   struct buf shown = BUF_INIT;
-  const char *meant = nearest_key(p);
+  const char *meant = NULL;
+  char word[KEY_MAX + 1];
+  size_t least = SIZE_MAX;
+  snprintf(word, sizeof(word), "%.*s", (int)p->key_len, p->key);
+  for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && p->key_len <= KEY_MAX; i++) {
+    size_t d = near_distance(word, keys[i]);
+    if (d >= least) continue;
+    least = d;
+    meant = keys[i];
+  }
   buf_put_escaped(&shown, p->key, p->key_len, KEY_MAX);
   if (meant)
     options_note(o, "%s %s is not a known key and has no effect: did you mean %s?", option, buf_text(&shown), meant);

@@ -21,30 +21,6 @@
 #include "common/mem.h"
 #include "common/system/trust.h"
 
-static const char variable[] = "RDZV_AGENT_CONF=";
-
-/* The variable's value, or NULL; here "" says something. */
-static const char *find_given(char *const *env) {
-  for (; env && *env; env++)
-    if (strncmp(*env, variable, sizeof(variable) - 1) == 0) return *env + sizeof(variable) - 1;
-  return NULL;
-}
-
-static char *own_path(void) {
-  char dir[PATH_MAX];
-  ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
-  if (RDZV_SITE_CONF[0] == '/' || n <= 0) return xstrdup(RDZV_SITE_CONF);
-  while (n > 0 && dir[n - 1] != '/') n--;
-  return xasprintf("%.*s%s", (int)n, dir, RDZV_SITE_CONF);
-}
-
-static int check_file(int fd, const char *path, struct err *e) {
-  struct stat st;
-  if (fstat(fd, &st) != 0) return err_sys(e, -errno, "%s cannot be read", path);
-  if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a file: give a file with a setting on a line", path);
-  return 0;
-}
-
 /* The file's text on the heap, of at most OPTS_FILE_MAX bytes and a NUL; or NULL. */
 static char *read_text(int fd, const char *path, size_t *len, struct err *e) {
   char *text = xcalloc(1, OPTS_FILE_MAX + 2);
@@ -63,32 +39,36 @@ static char *read_text(int fd, const char *path, size_t *len, struct err *e) {
   return NULL;
 }
 
-/* Takes the path. */
-static int read_file(struct opts_file *f, int fd, char *path, struct err *e) {
-  size_t len = 0;
-  int rc = check_file(fd, path, e);
-  char *text = rc ? NULL : read_text(fd, path, &len, e);
-  if (text) return opts_file_parse(f, &agent_options_spec, path, text, len, e);
-  free(path);
-  return rc ? rc : -EIO;
-}
-
 int site_conf_read(struct opts_file *f, char *const *env, struct err *e) {
-  const char *given = find_given(env);
+  static const char variable[] = "RDZV_AGENT_CONF=";
+  const char *given = NULL; /* "" counts: there is no file */
+  for (; env && *env && !given; env++)
+    if (strncmp(*env, variable, sizeof(variable) - 1) == 0) given = *env + sizeof(variable) - 1;
   *f = (struct opts_file){0};
   if (given && !*given) return 0;
+  char dir[PATH_MAX] = "";
+  ssize_t n = RDZV_SITE_CONF[0] == '/' ? 0 : readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+  while (n > 0 && dir[n - 1] != '/') n--;
+  char *path = given ? xstrdup(given) : xasprintf("%.*s%s", n > 0 ? (int)n : 0, dir, RDZV_SITE_CONF);
   struct err why = ERR_INIT;
-  char *path = given ? xstrdup(given) : own_path(), *real = trust_resolve(path, &why);
+  char *real = trust_resolve(path, &why);
   free(path);
   if (!real && !given && (why.code == -ENOENT || why.code == -ENOTDIR)) return 0;
   if (!real) return err_set(e, why.code, "%s%s", given ? variable : "", why.text);
-  int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) {
-    int rc = err_sys(e, -errno, "%s%s cannot be read", given ? variable : "", real);
-    free(real);
-    return rc;
-  }
-  int rc = read_file(f, fd, real, e);
-  close(fd);
+  struct stat st;
+  size_t len;
+  char *text = NULL;
+  int rc, fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0)
+    rc = err_sys(e, -errno, "%s%s cannot be read", given ? variable : "", real);
+  else if (fstat(fd, &st) != 0)
+    rc = err_sys(e, -errno, "%s cannot be read", real);
+  else if (!S_ISREG(st.st_mode))
+    rc = err_set(e, -EINVAL, "%s is not a file: give a file with a setting on a line", real);
+  else
+    rc = (text = read_text(fd, real, &len, e)) ? 0 : -EIO;
+  if (fd >= 0) close(fd);
+  if (text) return opts_file_parse(f, &agent_options_spec, real, text, len, e);
+  free(real);
   return rc;
 }

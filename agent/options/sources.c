@@ -103,18 +103,9 @@ static void add_endpoint(const struct agent_options *o, const struct options_tol
   }
 }
 
-/* What gave the option its value: a line of agent.conf, or a variable. */
-static void add_given(const struct agent_options *o, const struct options_told *told, const char *line,
-                      struct buf *out) {
-  const struct opts_setting *s = opts_setting_of(&o->spec, o->argc, o->argv, o->env, line);
-  if (s)
-    agent_options_show_setting(&o->spec, s, out);
-  else
-    add_source(told, variable_of(o, line), out);
-}
-
 static void add_variables(const struct agent_options *o, const struct options_told *told, const char *line,
                           struct buf *out) {
+  const struct opts_setting *set;
   bool ours = source_of(o, line) != OPT_FROM_DEFAULT;
   if (strcmp(line, "endpoint") == 0)
     add_endpoint(o, told, out);
@@ -128,8 +119,10 @@ static void add_variables(const struct agent_options *o, const struct options_to
     add_source(told, variable_of(o, "rdzv-conf"), out);
   else if (torchs_own(o, line))
     add_source(told, torchs_own(o, line), out);
+  else if (ours && (set = opts_setting_of(&o->spec, o->argc, o->argv, o->env, line)))
+    agent_options_show_setting(&o->spec, set, out);
   else if (ours)
-    add_given(o, told, line, out);
+    add_source(told, variable_of(o, line), out);
 }
 
 static const char *fact_of(const struct agent_options *o, const char *line) {

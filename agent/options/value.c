@@ -36,16 +36,20 @@ enum { SIGNALS = sizeof(signal_names) / sizeof(signal_names[0]), SIG_PREFIX = 3 
 
 static const char *const numa_names[] = {"none", "node", "socket", "exclusive", "core-complex"};
 
+/* Which of the words text is; n: none of them. */
+static int find_word(const char *text, const char *const *words, int n) {
+  int i = 0;
+  while (i < n && strcmp(text, words[i]) != 0) i++;
+  return i;
+}
+
 int option_nnodes(const char *text, void *field, struct err *e) {
   struct nnodes *n = field, got;
   char first[24];
   const char *colon = strchr(text, ':');
   size_t len = colon ? (size_t)(colon - text) : strlen(text);
-  if (len >= sizeof(first))
-    return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX, from 1 to %d", NODES_MAX);
-  memcpy(first, text, len);
-  first[len] = '\0';
-  if (parse_int(first, 1, NODES_MAX, &got.min, NULL) ||
+  snprintf(first, sizeof(first), "%.*s", (int)len, text);
+  if (len >= sizeof(first) || parse_int(first, 1, NODES_MAX, &got.min, NULL) ||
       parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, NULL))
     return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX, from 1 to %d", NODES_MAX);
   if (got.min > got.max)
@@ -71,9 +75,9 @@ int option_nproc(const char *text, void *field, struct err *e) {
   static const char *const names[] = {"cpu", "gpu", "auto"};
   static const int64_t values[] = {OPTIONS_NPROC_CPU, OPTIONS_NPROC_GPU, OPTIONS_NPROC_AUTO};
   int64_t *n = field;
-  for (int i = 0; i < 3; i++) {
-    if (strcmp(text, names[i]) != 0) continue;
-    *n = values[i];
+  int which = find_word(text, names, 3);
+  if (which < 3) {
+    *n = values[which];
     return 0;
   }
   if (strcmp(text, "xpu") == 0) return err_set(e, -EINVAL, "XPUs cannot be counted: give the number of workers");
@@ -211,20 +215,16 @@ int option_filters(const char *text, void *field, struct err *e) {
   }
 }
 
-static int signal_number(const char *name) {
-  for (int i = 0; i < SIGNALS; i++)
-    if (strcmp(name, signal_names[i].name) == 0 || strcmp(name, signal_names[i].name + SIG_PREFIX) == 0)
-      return signal_names[i].number;
-  return 0;
-}
-
 int option_signals(const char *text, void *field, struct err *e) {
   uint64_t *signals = field, got = 0;
   char element[24];
   for (const char *at = text; at;) {
     bool fits = next_element(&at, element);
-    int number = fits ? signal_number(element) : 0;
+    int number = 0;
     if (fits && !*element) continue;
+    for (int i = 0; i < SIGNALS && fits; i++)
+      if (strcmp(element, signal_names[i].name) == 0 || strcmp(element, signal_names[i].name + SIG_PREFIX) == 0)
+        number = signal_names[i].number;
     if (!number) return err_set(e, -EINVAL, "not a signal that can be handled: write names, as in SIGTERM,SIGUSR1");
     got |= UINT64_C(1) << number;
   }
@@ -247,30 +247,26 @@ const char *numa_binding_name(enum numa_binding numa) {
 }
 
 int option_numa(const char *text, void *field, struct err *e) {
-  enum numa_binding *numa = field;
-  for (int i = NUMA_NODE; i <= NUMA_CORE_COMPLEX; i++) {
-    if (strcmp(text, numa_names[i]) != 0) continue;
-    *numa = (enum numa_binding)i;
-    return 0;
-  }
-  return err_set(e, -EINVAL, "write node, socket, exclusive or core-complex");
+  int i = find_word(text, numa_names, NUMA_CORE_COMPLEX + 1);
+  if (i == NUMA_NONE || i > NUMA_CORE_COMPLEX)
+    return err_set(e, -EINVAL, "write node, socket, exclusive or core-complex");
+  *(enum numa_binding *)field = (enum numa_binding)i;
+  return 0;
 }
 
 int option_store(const char *text, void *field, struct err *e) {
-  enum store_place *store = field;
-  bool worker = strcmp(text, "worker") == 0;
-  if (!worker && strcmp(text, "agent") != 0)
-    return err_set(e, -EINVAL, "write agent, or worker where the script itself opens MASTER_PORT");
-  *store = worker ? STORE_WORKER : STORE_AGENT;
+  static const char *const words[] = {[STORE_AGENT] = "agent", [STORE_WORKER] = "worker"};
+  int i = find_word(text, words, 2);
+  if (i == 2) return err_set(e, -EINVAL, "write agent, or worker where the script itself opens MASTER_PORT");
+  *(enum store_place *)field = (enum store_place)i;
   return 0;
 }
 
 int option_scale_up(const char *text, void *field, struct err *e) {
-  enum scale_up *when = field;
-  bool now = strcmp(text, scale_up_name(SCALE_UP_NOW)) == 0;
-  if (!now && strcmp(text, scale_up_name(SCALE_UP_NEXT_ROUND)) != 0)
-    return err_set(e, -EINVAL, "write now, or next-round");
-  *when = now ? SCALE_UP_NOW : SCALE_UP_NEXT_ROUND;
+  const enum scale_up values[] = {SCALE_UP_NOW, SCALE_UP_NEXT_ROUND};
+  int i = find_word(text, (const char *[]){scale_up_name(values[0]), scale_up_name(values[1])}, 2);
+  if (i == 2) return err_set(e, -EINVAL, "write now, or next-round");
+  *(enum scale_up *)field = values[i];
   return 0;
 }
 
@@ -287,33 +283,28 @@ int option_orphan_grace(const char *text, void *field, struct err *e) {
 
 int option_hang_watch(const char *text, void *field, struct err *e) {
   static const char *const words[] = {[HANG_AUTO] = "auto", [HANG_SDK] = "sdk", [HANG_OUTPUT] = "output"};
-  struct hang_option *watch = field, got = {0};
-  if (strncmp(text, "file:", 5) == 0 && text[5]) {
-    *watch = (struct hang_option){.kind = HANG_FILE, .file = text + 5};
-    return 0;
+  struct hang_option got = {.kind = HANG_FILE, .file = text + 5};
+  if (strncmp(text, "file:", 5) != 0 || !text[5]) {
+    int i = find_word(text, words, 3);
+    if (i == 3) return err_set(e, -EINVAL, "write auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it");
+    got = (struct hang_option){.kind = (enum hang_watch_kind)i};
   }
-  for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
-    if (strcmp(text, words[i]) != 0) continue;
-    got.kind = (enum hang_watch_kind)i;
-    *watch = got;
-    return 0;
-  }
-  return err_set(e, -EINVAL, "write auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it");
+  *(struct hang_option *)field = got;
+  return 0;
 }
 
 int option_hang_stacks(const char *text, void *field, struct err *e) {
-  bool *on = field;
-  if (strcmp(text, "auto") != 0 && strcmp(text, "never") != 0) return err_set(e, -EINVAL, "write auto, or never");
-  *on = strcmp(text, "auto") == 0;
+  int i = find_word(text, (const char *[]){"auto", "never"}, 2);
+  if (i == 2) return err_set(e, -EINVAL, "write auto, or never");
+  *(bool *)field = i == 0;
   return 0;
 }
 
 int option_after_finish(const char *text, void *field, struct err *e) {
-  enum after_finish *what = field;
-  bool fail = strcmp(text, after_finish_name(AFTER_FINISH_FAIL)) == 0;
-  if (!fail && strcmp(text, after_finish_name(AFTER_FINISH_RESTART)) != 0)
-    return err_set(e, -EINVAL, "write fail, or restart");
-  *what = fail ? AFTER_FINISH_FAIL : AFTER_FINISH_RESTART;
+  const enum after_finish values[] = {AFTER_FINISH_FAIL, AFTER_FINISH_RESTART};
+  int i = find_word(text, (const char *[]){after_finish_name(values[0]), after_finish_name(values[1])}, 2);
+  if (i == 2) return err_set(e, -EINVAL, "write fail, or restart");
+  *(enum after_finish *)field = values[i];
   return 0;
 }
 
@@ -329,7 +320,7 @@ int option_nccl_ids(const char *text, void *field, struct err *e) {
 
 int option_start_method(const char *text, void *field, struct err *e) {
   const char **method = field;
-  if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)
+  if (find_word(text, (const char *[]){"spawn", "fork", "forkserver"}, 3) == 3)
     return err_set(e, -EINVAL, "write spawn, fork or forkserver");
   *method = text;
   return 0;
