@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdzv-agent: one per node. Joins a job, runs its workers, restarts them.
  *
- * main parses the options and refuses at once what cannot work: a wrong option, a missing command, an unwritable log
- * folder. Then it forks the guard, while this process is small and has neither threads nor connections, and starts the
- * session.
+ * main has three phases: it reads what was asked, checks whether that can be, and runs it. What cannot work is refused at
+ * once: a wrong option, a missing command. The guard is forked while this process is small and has neither threads nor
+ * connections. Then the session starts.
  *
  * Notes on options without effect are logged once, before anything starts.
  *
@@ -111,20 +111,6 @@ static const char *user_name(char *const *env, char *number, size_t size) {
   return user ? user : number;
 }
 
-static int name_job(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
-  char fresh[17] = "", number[24];
-  int rc = random_hex(fresh, sizeof(fresh) - 1, e);
-  if (o->rdzv_id)
-    snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
-  else if (o->standalone)
-    snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
-  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)), id->endpoint) >=
-           sizeof(id->job))
-    return err_set(e, -EINVAL,
-                   "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
-  return rc;
-}
-
 /* Before the options, since defaults follow from it. */
 static void read_cluster(struct identity *id, char *const *env, const struct opts_file *conf) {
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
@@ -137,6 +123,7 @@ static void read_cluster(struct identity *id, char *const *env, const struct opt
 }
 
 static int find_identity(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
+  char fresh[17], number[24];
   if (o->standalone)
     snprintf(id->endpoint, sizeof(id->endpoint), "%s", host_loopback());
   else
@@ -147,7 +134,17 @@ static int find_identity(struct identity *id, const struct agent_options *o, cha
   }
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
   if (rc == 0) rc = place_count_workers(o, env, &id->placed, e);
-  return rc ? rc : name_job(id, o, env, e);
+  if (rc == 0) rc = random_hex(fresh, sizeof(fresh) - 1, e);
+  if (rc) return rc;
+  if (o->rdzv_id)
+    snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
+  else if (o->standalone)
+    snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
+  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)), id->endpoint) >=
+           sizeof(id->job))
+    return err_set(e, -EINVAL,
+                   "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
+  return 0;
 }
 
 static void configure_supervisor(struct supervisor_config *c, const struct agent_options *o, struct identity *id) {
@@ -213,14 +210,6 @@ static int check_local_rank(struct agent_options *o, char *const *env, struct er
       o->command ? o->words[0] : "rdzv-trainer");
 }
 
-static int check_logs_specs(const struct agent_options *o, char *const *env, struct err *e) {
-  if (!o->torch.logs_specs) return 0;
-  char *name = xstrdup(o->torch.logs_specs);
-  int rc = logs_specs_check(command_line_python(o, env), "--logs-specs", name, e);
-  free(name);
-  return rc;
-}
-
 /* The workers' argv on the heap, without its words, except the trainer's name. NULL: *code is the exit code, *e the
  * sentence. With several nodes a missing program is tried, so that all nodes learn of it. */
 static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
@@ -270,13 +259,6 @@ static int print_settings(const struct agent_options *o, const struct identity *
   buf_finish(&text);
   buf_finish(&left_out);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
-}
-
-static int find_local_addr(struct identity *id, const char *name, bool *hung, struct err *e) {
-  int rc = name ? own_addr_find(name, LOOKUP_MS, id->local_addr, hung, e) : 0;
-  if (rc == 0 && name && !id->local_addr[0])
-    log_info("--local-addr %s has no effect: it is a loopback address, which other nodes cannot reach", name);
-  return rc;
 }
 
 /* Logs each line. */
@@ -329,11 +311,6 @@ static void end_all(const struct cluster *c, char *const *env, int code) {
     log_debug("cannot ask Hydra to end the others: %s", strerror(errno));
 }
 
-/* A killed mpirun does not end agents on its own host; on others its daemons do. */
-static void follow_mpirun(const struct cluster *c) {
-  if (c->by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM);
-}
-
 /* "#SBATCH --requeue" alone restarts a job after a failed node or a preemption, never for its exit code. A job that was
  * started again has a script that knows that. */
 static void warn_of_requeue(const struct agent_options *o, const struct cluster *c, int code) {
@@ -345,40 +322,13 @@ static void warn_of_requeue(const struct agent_options *o, const struct cluster 
            code);
 }
 
-static struct front front = {.ctl = -1, .keyboard = -1, .terminal = -1};
-
 static int fail(int code, const struct err *e) {
   log_error("%s", e->text);
   return code;
 }
 
-/* What was typed, or set, cannot be. */
-static int refuse_words(const struct cluster *c, char *const *env, const struct err *e) {
-  fail(EXIT_CODE_USAGE, e);
-  end_all(c, env, EXIT_CODE_USAGE);
-  return EXIT_CODE_USAGE;
-}
-
-/* Behind this, neither this process nor its children have the words that gave the key. *found: NULL with --insecure. */
-static int find_key(const struct agent_options *o, const struct cluster *c, struct key_env *env,
-                    const struct key *open_mpi, struct pmi *pmi, struct key **found, struct key_origin *from,
-                    struct err *e) {
-  bool launched = getenv("RDZV_AGENT_LAUNCHER") != NULL;
-  const struct agent_key_job job = {.options = o,
-                                    .cluster = c,
-                                    .env = env,
-                                    .open_mpi = open_mpi,
-                                    .pmi = pmi,
-                                    .launched = launched,
-                                    .look = o->explain};
-  int rc = agent_key_find(&job, found, from, e);
-  if (rc == 0 && from->kind == KEY_SOURCE_INSECURE && !o->explain) key_say_insecure();
-  return rc;
-}
-
 /* The guard must not keep the daemon's pipes open when this process dies. */
-static int start_processes(struct session_options *s, const struct copy_words *words, struct err *e) {
-  session_start_daemon(s, rdzvd_main, words);
+static int start_guard(struct session_options *s, const struct copy_words *words, struct err *e) {
   const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err, s->daemon.talk};
   const struct agent_options *o = s->options;
   bool stays = o->warm_keep_ms > 0 && s->notify->fd < 0 && warm_is_on(o->warm) && warm_fits(s->argv);
@@ -390,30 +340,37 @@ static int start_processes(struct session_options *s, const struct copy_words *w
                        stays ? &(struct guard_kept_for){kept_for, env} : NULL, e);
   env_destroy(env);
   free(kept_for);
-  if (rc) daemon_process_kill(&s->daemon);
   if (!rc && e->code && !o->quiet) log_info("--warm-keep has no effect: %s", e->text);
   return rc;
 }
 
-/* Forks the guard while this process has no thread and no connection. */
+/* Forks the daemon and the guard while this process has no thread and no connection. */
 static int run_session(struct session_options *s, struct identity *id, const struct copy_words *words, bool *hung) {
   static struct supervisor_config config;
+  const struct agent_options *o = s->options;
   struct err e = ERR_INIT;
-  if (start_processes(s, words, &e)) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
-  if (find_local_addr(id, s->options->local_addr, hung, &e)) {
+  session_start_daemon(s, rdzvd_main, words);
+  if (start_guard(s, words, &e)) {
+    daemon_process_kill(&s->daemon);
+    limit_explain(&e);
+    return fail(EXIT_CODE_SYSTEM, &e);
+  }
+  if (o->local_addr && own_addr_find(o->local_addr, LOOKUP_MS, id->local_addr, hung, &e)) {
     guard_finish(&s->guard, GUARD_MS);
     daemon_process_kill(&s->daemon);
     limit_explain(&e);
     return fail(limit_is_transient(e.code) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE, &e);
   }
-  configure_supervisor(&config, s->options, id);
-  char *runs = interpreter_find(s->options->argv, s->options->env, "."); /* lives as long as this process */
-  if (runs && !interpreter_is_python(runs)) { /* a script of the shell: it is seen when it runs a Python */
+  if (o->local_addr && !id->local_addr[0])
+    log_info("--local-addr %s has no effect: it is a loopback address, which other nodes cannot reach", o->local_addr);
+  configure_supervisor(&config, o, id);
+  char *runs = interpreter_find(o->argv, o->env, "."); /* lives as long as this process */
+  if (runs && !interpreter_is_python(runs)) {          /* a script of the shell: what it runs is not known */
     free(runs);
     runs = NULL;
   }
   config.interpreter = runs;
-  if (!s->options->quiet) job_times_say(s->options);
+  if (!o->quiet) job_times_say(o);
   s->supervisor = &config;
   /* A worker needs two pipes and a socket. Workers are children of the guard and keep their limit. */
   struct rlimit limit;
@@ -424,6 +381,8 @@ static int run_session(struct session_options *s, struct identity *id, const str
   signal(SIGPIPE, SIG_IGN);
   return session_run(s, hung);
 }
+
+static struct front front = {.ctl = -1, .keyboard = -1, .terminal = -1};
 
 /* mpirun and the service manager look after jobs themselves, and know this process by its pid. */
 static int start_front(const struct cluster *c, const struct notify *notify, bool with_keyboard) {
@@ -438,114 +397,171 @@ static int start_front(const struct cluster *c, const struct notify *notify, boo
   return fail(EXIT_CODE_SYSTEM, &e);
 }
 
-static int prepare_and_run(struct session_options *s, struct identity *id, const struct copy_words *words, bool *hung) {
-  static struct numa numa;
+/* What the three phases of main hand on. */
+struct program {
+  int argc;
+  char **argv;
+  char *const *env; /* this process's, or the one that the launcher of --hosts makes for the first agent */
+  struct notify notify;
+  struct opts_file conf; /* the options point into it until the end */
+  struct agent_options options;
+  struct identity id;
+  bool launches;
+  struct launch launch;
+  char **command; /* the workers' argv */
+  struct key_env key_env;
+  struct key *open_mpi, *key;
+  struct key_origin key_origin;
+  int64_t munge_user;
+  struct pmi pmi;
+  bool hung; /* a look-up is still in a thread */
+};
+
+enum { GO_ON = -1 }; /* of the first two phases, which else return the exit code */
+
+/* What was typed, or set, cannot be. */
+static int refuse_words(const struct program *p, const struct err *e) {
+  fail(EXIT_CODE_USAGE, e);
+  end_all(&p->id.cluster, p->env, EXIT_CODE_USAGE);
+  return EXIT_CODE_USAGE;
+}
+
+/* 1. What was asked: defaults of the site, facts of the cluster, options. */
+static int read_request(struct program *p) {
+  struct agent_options *o = &p->options;
+  struct err e = ERR_INIT, untrusted = ERR_INIT;
+  notify_init(&p->notify); /* before the environment is copied */
+  key_env_take(&p->key_env);
+  p->open_mpi = open_mpi_take(environ);
+  if (p->argc == 2 && strcmp(p->argv[1], "--launched") == 0) return secret_free(p->key_env.key), launched_run(environ);
+  if (!launch_follow(environ)) {
+    err_set(&e, -ESRCH, "the launcher of this agent is gone");
+    return fail(EXIT_CODE_PREEMPTED, &e);
+  }
+  int rc = site_conf_read(&p->conf, environ, &e);
+  read_cluster(&p->id, environ, &p->conf);
+  if (rc && !agent_options_asks(p->argc, p->argv)) return refuse_words(p, &e);
+  p->launches = launch_is_wanted(p->argc, p->argv, environ, &p->id.cluster);
+  if (p->launches) {
+    if (launch_prepare(&p->launch, p->argc, p->argv, environ, &p->id.cluster, &p->key_env, &e))
+      return fail(EXIT_CODE_USAGE, &e);
+    p->env = p->launch.env;
+    read_cluster(&p->id, p->env, &p->conf);
+  }
+  if (agent_options_parse(o, p->argc, p->argv, p->env, &p->id.cluster, &e)) {
+    log_lines(LOG_WARN, buf_text(&p->id.cluster.warnings)); /* they may explain it */
+    return refuse_words(p, &e);
+  }
+  if (o->help) return print_help(opts_wants_short_help(&agent_options_spec, p->argc, p->argv));
+  if (o->version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  o->python_file = o->command && command_is_python_file(o->words[0], getenv("PATH"));
+  o->own_python = command_own_python(&untrusted);
+  if (untrusted.code) log_warn("%s; scripts run under the python3 in PATH", untrusted.text);
+  return worker_command_check_words(o, &e) ? refuse_words(p, &e) : GO_ON;
+}
+
+/* 2. Whether it can be, on this machine, as this user, and with which key. */
+static int check_request(struct program *p) {
+  struct agent_options *o = &p->options;
+  struct identity *id = &p->id;
   struct err e = ERR_INIT;
-  if (place_prepare(s->options, s->placed, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
-  s->numa = &numa;
-  int code = run_session(s, id, words, hung);
+  int code = EXIT_CODE_USAGE;
+  if (id->cluster.by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM); /* a killed mpirun ends agents on other hosts only */
+  if (find_identity(id, o, p->env, &e))
+    return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
+  if (check_local_rank(o, p->env, &e)) return fail(code, &e);
+  if (o->torch.logs_specs) {
+    char *name = xstrdup(o->torch.logs_specs);
+    int rc = logs_specs_check(command_line_python(o, p->env), "--logs-specs", name, &e);
+    free(name);
+    if (rc) return fail(code, &e);
+  }
+  if (!o->explain && !user_is_known(geteuid())) {
+    err_set(&e, -EPERM,
+            "this agent runs as uid %u, which in its user name space stands for every user that is not "
+            "known there, so it cannot tell its own workers from strangers: run it as another user",
+            (unsigned)geteuid());
+    return fail(EXIT_CODE_SYSTEM, &e);
+  }
+  log_notes(o, id, p->launches);
+  if (!o->explain && job_times_check(o, &e)) return fail(code, &e);
+  if (!o->explain && check_endpoint(o, id, &p->hung, &e)) return refuse_words(p, &e);
+  if (!p->launches && o->munge_user && munge_user_find(o->munge_user, &p->munge_user, &e)) return refuse_words(p, &e);
+  if (!(p->command = find_command(o, p->env, &code, &e))) return fail(code, &e);
+  if (!o->explain && start_front(&id->cluster, &p->notify, true)) return EXIT_CODE_SYSTEM;
+  const struct agent_key_job job = {.options = o,
+                                    .cluster = &id->cluster,
+                                    .env = &p->key_env,
+                                    .open_mpi = p->open_mpi,
+                                    .pmi = &p->pmi,
+                                    .launched = getenv("RDZV_AGENT_LAUNCHER") != NULL,
+                                    .look = o->explain};
+  if (p->launches)
+    p->key_origin = p->launch.key_origin;
+  else if (agent_key_find(&job, &p->key, &p->key_origin, &e))
+    return refuse_words(p, &e);
+  else if (p->key_origin.kind == KEY_SOURCE_INSECURE && !o->explain)
+    key_say_insecure();
+  secret_free(p->open_mpi); /* from here on, neither this process nor its children have the words that gave the key */
+  return GO_ON;
+}
+
+/* 3. Runs it, or prints what would run. */
+static int run_request(struct program *p) {
+  static struct numa numa;
+  const struct agent_options *o = &p->options;
+  struct identity *id = &p->id;
+  struct err e = ERR_INIT;
+  if (o->explain) return print_settings(o, id, p->command, p->launches ? &p->launch : NULL, p->key_origin.text);
+  if (place_prepare(o, &id->placed, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
+  struct session_options session = {.options = o,
+                                    .argv = p->command,
+                                    .placed = &id->placed,
+                                    .numa = &numa,
+                                    .key = p->key,
+                                    .key_origin = &p->key_origin,
+                                    .munge_user = p->munge_user,
+                                    .notify = &p->notify,
+                                    .front = &front};
+  int code = run_session(&session, id, &(struct copy_words){p->argc, p->argv}, &p->hung);
   numa_finish(&numa);
+  warn_of_requeue(o, &id->cluster, code);
   return code;
 }
 
-/* --hosts: the agents are other processes. */
-static int run_launcher(struct launch *l, const struct agent_options *o, const struct cluster *c,
-                        struct notify *notify) {
+/* 3, with --hosts: the agents are other processes. */
+static int run_launcher(struct program *p) {
   bool hung = false;
-  if (start_front(c, notify, false)) return EXIT_CODE_SYSTEM;
-  l->plan.stop_ms = (uint32_t)o->stop_timeout_ms;
-  if (!o->quiet) launch_say_kept(l, c);
-  int code = launch_run(l, o, notify, &front, &hung);
+  if (start_front(&p->id.cluster, &p->notify, false)) return EXIT_CODE_SYSTEM;
+  p->launch.plan.stop_ms = (uint32_t)p->options.stop_timeout_ms;
+  if (!p->options.quiet) launch_say_kept(&p->launch, &p->id.cluster);
+  int code = launch_run(&p->launch, &p->options, &p->notify, &front, &hung);
   if (hung) _exit(code);
-  launch_finish(l);
+  launch_finish(&p->launch);
   return code;
 }
 
 int main(int argc, char **argv) {
-  static struct identity id;
-  static struct launch to_launch;
-  static struct agent_options o;
-  static struct notify notify;
-  static struct opts_file conf; /* the options point into it until the end */
-  static struct key_env key_env;
-  static struct key_origin key_origin;
-  struct key *key = NULL;
-  int64_t munge_user = MUNGE_DEFAULT_USER;
-  struct pmi pmi = {.fd = -1};
-  struct err e = ERR_INIT, untrusted = ERR_INIT;
-  bool hung = false;
-  int code = EXIT_CODE_USAGE;
+  static struct program p = {.munge_user = MUNGE_DEFAULT_USER, .pmi = {.fd = -1}};
+  p.argc = argc;
+  p.argv = argv;
+  p.env = environ;
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
-  notify_init(&notify); /* before the environment is copied */
-  key_env_take(&key_env);
-  struct key *open_mpi = open_mpi_take(environ);
-  if (argc == 2 && strcmp(argv[1], "--launched") == 0) return secret_free(key_env.key), launched_run(environ);
-  if (!launch_follow(environ))
-    return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "the launcher of this agent is gone"), &e));
-  int rc = site_conf_read(&conf, environ, &e);
-  read_cluster(&id, environ, &conf);
-  if (rc && !agent_options_asks(argc, argv)) return refuse_words(&id.cluster, environ, &e);
-  bool launches = launch_is_wanted(argc, argv, environ, &id.cluster);
-  if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &key_env, &e)) return fail(code, &e);
-  char *const *env = launches ? to_launch.env : environ; /* the first agent's */
-  if (launches) read_cluster(&id, env, &conf);
-  if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) {
-    log_lines(LOG_WARN, buf_text(&id.cluster.warnings)); /* they may explain it */
-    return refuse_words(&id.cluster, env, &e);
-  }
-  if (o.help) return print_help(opts_wants_short_help(&agent_options_spec, argc, argv));
-  if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
-  o.own_python = command_own_python(&untrusted);
-  if (untrusted.code) log_warn("%s; scripts run under the python3 in PATH", untrusted.text);
-  if (worker_command_check_words(&o, &e)) return refuse_words(&id.cluster, env, &e);
-  if (launches && !o.explain) return run_launcher(&to_launch, &o, &id.cluster, &notify);
-  follow_mpirun(&id.cluster);
-  if (find_identity(&id, &o, env, &e))
-    return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
-  if (check_local_rank(&o, env, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
-  if (!o.explain && !user_is_known(geteuid()))
-    return fail(EXIT_CODE_SYSTEM,
-                (err_set(&e, -EPERM,
-                         "this agent runs as uid %u, which in its user name space stands for every user that is not "
-                         "known there, so it cannot tell its own workers from strangers: run it as another user",
-                         (unsigned)geteuid()),
-                 &e));
-  log_notes(&o, &id, launches);
-  if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
-  if (!o.explain && check_endpoint(&o, &id, &hung, &e)) return refuse_words(&id.cluster, env, &e);
-  if (!launches && o.munge_user && munge_user_find(o.munge_user, &munge_user, &e))
-    return refuse_words(&id.cluster, env, &e);
-  char **command = find_command(&o, env, &code, &e);
-  if (!command) return fail(code, &e);
-  if (!o.explain && start_front(&id.cluster, &notify, true)) return EXIT_CODE_SYSTEM;
-  if (launches) {
-    key_origin = to_launch.key_origin;
-  } else if (find_key(&o, &id.cluster, &key_env, open_mpi, &pmi, &key, &key_origin, &e)) {
-    free(command);
-    return refuse_words(&id.cluster, env, &e);
-  }
-  secret_free(open_mpi);
-  struct session_options session = {.options = &o,
-                                    .argv = command,
-                                    .placed = &id.placed,
-                                    .key = key,
-                                    .key_origin = &key_origin,
-                                    .munge_user = munge_user,
-                                    .notify = &notify,
-                                    .front = &front};
-  code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL, key_origin.text)
-                   : prepare_and_run(&session, &id, &(struct copy_words){argc, argv}, &hung);
-  if (!o.explain) warn_of_requeue(&o, &id.cluster, code);
-  secret_free(key);
-  if (pmi.fd >= 0) pmi_leave(&pmi);
-  if (hung) _exit(code);
-  placed_finish(&id.placed);
-  cluster_finish(&id.cluster);
-  opts_file_finish(&conf);
-  if (launches) launch_finish(&to_launch);
-  if (!o.command) free(command[0]);
-  free(command);
+  int code = read_request(&p);
+  if (code != GO_ON) return code;
+  if (p.launches && !p.options.explain) return run_launcher(&p);
+  code = check_request(&p);
+  if (code != GO_ON || !p.command) return code;
+  code = run_request(&p);
+  secret_free(p.key);
+  if (p.pmi.fd >= 0) pmi_leave(&p.pmi);
+  if (p.hung) _exit(code);
+  placed_finish(&p.id.placed);
+  cluster_finish(&p.id.cluster);
+  opts_file_finish(&p.conf);
+  if (p.launches) launch_finish(&p.launch);
+  if (!p.options.command) free(p.command[0]);
+  free(p.command);
   return code;
 }
