@@ -62,50 +62,40 @@ static const char *runner_of(const char *file) {
 
 /* Words. ----------------------------------------------------------------------------------------------------------- */
 
-/* The last option has taken a file as its value, and not what was meant. */
-static bool is_swallowed(const struct agent_options *o, char option[OPT_SPELLING_MAX]) {
-  const char *last = o->argv[o->argc - 1];
-  return !o->dashes && opts_last_value(&agent_options_spec, o->argc, o->argv, option) &&
-         (ends_in(last, ".py") || is_plain_file(last));
-}
-
-static int refuse_no_command(const struct agent_options *o, struct err *e) {
-  char option[OPT_SPELLING_MAX];
-  if (is_swallowed(o, option))
-    return err_set(e, -EINVAL, "a command is missing: %s took %s as its value; is a variable in front of it unset?",
-                   option, o->argv[o->argc - 1]);
-  return err_set(e, -EINVAL,
-                 "a command is missing: rdzv-agent ... train.py runs a script, rdzv-agent ... -- ./program a program, "
-                 "and rdzv-agent ... -- --epochs 1 rdzv-trainer with that option");
-}
-
-/* "./pkg/train.py" is the module pkg.train. */
-static char *module_of(const char *file) {
-  while (strncmp(file, "./", 2) == 0) file += 2;
-  char *name = xstrdup(file);
-  if (ends_in(name, ".py")) name[strlen(name) - 3] = '\0';
-  for (char *p = name; *p; p++)
-    if (*p == '/') *p = '.';
-  return name;
-}
-
 static int check_module(const struct agent_options *o, struct err *e) {
   const char *word = o->words[0];
   if (command_line_kind(o) != COMMAND_MODULE) return 0;
   if (!strchr(word, '/') && !(ends_in(word, ".py") && is_plain_file(word))) return 0;
-  char *module = module_of(word);
   if (word[0] == '/')
-    err_set(e, -EINVAL, "-m %s: that is a file, not the name of a module: write %s without -m", word, word);
-  else
-    err_set(e, -EINVAL, "-m %s: that is a file, not the name of a module: write -m %s, or %s without -m", word, module,
-            word);
+    return err_set(e, -EINVAL, "-m %s: that is a file, not the name of a module: write %s without -m", word, word);
+  /* "./pkg/train.py" is the module pkg.train. */
+  const char *file = word;
+  while (strncmp(file, "./", 2) == 0) file += 2;
+  char *module = xstrdup(file);
+  if (ends_in(module, ".py")) module[strlen(module) - 3] = '\0';
+  for (char *p = module; *p; p++)
+    if (*p == '/') *p = '.';
+  err_set(e, -EINVAL, "-m %s: that is a file, not the name of a module: write -m %s, or %s without -m", word, module,
+          word);
   free(module);
   return -EINVAL;
 }
 
 int worker_command_check_words(const struct agent_options *o, struct err *e) {
   if (o->explain) return 0; /* nothing will run */
-  if (!o->words || !o->words[0]) return refuse_no_command(o, e);
+  if (!o->words || !o->words[0]) {
+    /* The last option may have taken a file as its value, and not what was meant. */
+    char option[OPT_SPELLING_MAX];
+    const char *last = o->argv[o->argc - 1];
+    if (!o->dashes && opts_last_value(&agent_options_spec, o->argc, o->argv, option) &&
+        (ends_in(last, ".py") || is_plain_file(last)))
+      return err_set(e, -EINVAL, "a command is missing: %s took %s as its value; is a variable in front of it unset?",
+                     option, last);
+    return err_set(
+        e, -EINVAL,
+        "a command is missing: rdzv-agent ... train.py runs a script, rdzv-agent ... -- ./program a program, "
+        "and rdzv-agent ... -- --epochs 1 rdzv-trainer with that option");
+  }
   if (!o->words[0][0]) return err_set(e, -EINVAL, "the command is empty: is a variable unset?");
   if (!o->words[0][strspn(o->words[0], " \t")])
     return err_set(e, -EINVAL, "the command is a blank: remove the blank behind the backslash that ends the line");
@@ -114,8 +104,8 @@ int worker_command_check_words(const struct agent_options *o, struct err *e) {
 
 /* Near names. ------------------------------------------------------------------------------------------------------ */
 
-/* The entry of the file's folder that is nearest to its name, with the folder as it was written. Heap, or NULL. */
-static char *nearest_file(const char *file) {
+/* Appends "; did you mean X?" if the file's folder has an entry whose name is near. */
+static void suggest_file(const char *file, struct err *e) {
   const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
   int folder_len = slash ? (int)(slash - file) + 1 : 0, left = NAMES_READ_MAX;
   char *folder = slash ? xasprintf("%.*s", folder_len, file) : xstrdup("."), *best = NULL;
@@ -130,78 +120,44 @@ static char *nearest_file(const char *file) {
   }
   if (dir) closedir(dir);
   free(folder);
-  return best;
-}
-
-/* Appends "; did you mean X?" if there is such a file. */
-static void suggest_file(const char *file, struct err *e) {
-  char *near = nearest_file(file);
-  bool bare = near && !strchr(near, '/') && !ends_in(near, ".py"); /* a shell would look for it in PATH */
-  if (near) err_set(e, e->code, "%s; did you mean %s%s?", e->text, bare ? "./" : "", near);
-  free(near);
+  bool bare = best && !slash && !ends_in(best, ".py"); /* a shell would look for it in PATH */
+  if (best) err_set(e, e->code, "%s; did you mean %s%s?", e->text, bare ? "./" : "", best);
+  free(best);
 }
 
 /* Programs. -------------------------------------------------------------------------------------------------------- */
 
-/* "nproc_per_node=2": the dashes are missing. */
-static bool suggest_option(const char *word, struct err *e) {
-  size_t n = strcspn(word, "=");
-  if (!word[n] || !opts_name(&agent_options_spec, word, n)) return false;
-  err_set(e, e->code, "%s; did you mean --%s?", e->text, word);
-  return true;
-}
-
-/* "NAME=VALUE", as in front of a shell's command. */
-static bool suggest_in_front(const char *word, struct err *e) {
+/* What `word`, which is not in PATH, may be meant for. */
+static void suggest_program(const struct agent_options *o, const char *word, struct err *e) {
   static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
-  size_t n = strspn(word, letters);
-  if (n == 0 || word[n] != '=' || strchr("0123456789", word[0])) return false;
-  err_set(e, e->code, "%s; a variable for the workers stands in front of rdzv-agent", e->text);
-  return true;
-}
-
-/* "train.py --lr 1" as one word. */
-static bool suggest_words(const char *word, struct err *e) {
-  if (!strchr(word, ' ')) return false;
-  err_set(e, e->code, "%s; it is one word with blanks: remove the quotes", e->text);
-  return true;
-}
-
-/* "pkg.train" where pkg/train.py is. */
-static bool suggest_module(const char *word, struct err *e) {
+  size_t before = strcspn(word, "="), named = strspn(word, letters);
   char *file = xasprintf("%s.py", word);
   for (char *p = file; p < file + strlen(word); p++)
     if (*p == '.') *p = '/';
-  bool found = strchr(word, '.') && is_plain_file(file);
-  if (found) err_set(e, e->code, "%s; to run the module write -m %s", e->text, word);
-  free(file);
-  return found;
-}
-
-/* The word is not in PATH, and this folder has a file of that name. */
-static void suggest_this_folder(const struct agent_options *o, const char *word, struct err *e) {
-  bool may_run = access(word, X_OK) == 0;
-  if (ends_in(word, ".py") && o->torch.no_python)
+  if (is_folder(word))
+    err_set(e, e->code, "%s; the folder of that name has no __main__.py, so name a script in it", e->text);
+  else if (is_plain_file(word) && ends_in(word, ".py") && o->torch.no_python)
     err_set(e, e->code, "%s; without --no-python it runs under Python", e->text);
-  else if (may_run)
+  else if (is_plain_file(word) && access(word, X_OK) == 0)
     err_set(e, e->code, "%s; to run the file in this folder write ./%s", e->text, word);
-  else if (is_runnable_kind(word))
+  else if (is_plain_file(word) && is_runnable_kind(word))
     err_set(e, e->code, "%s; to run the file in this folder type chmod +x %s, and write ./%s", e->text, word, word);
-  else
+  else if (is_plain_file(word))
     err_set(e, e->code,
             "%s; the file in this folder has no first line such as #!/bin/sh: write what runs it in front, such as %s "
             "%s",
             e->text, runner_of(word), word);
-}
-
-static void suggest_program(const struct agent_options *o, const char *word, struct err *e) {
-  if (is_folder(word))
-    err_set(e, e->code, "%s; the folder of that name has no __main__.py, so name a script in it", e->text);
-  else if (is_plain_file(word))
-    suggest_this_folder(o, word, e);
-  else if (!suggest_option(word, e) && !suggest_in_front(word, e) && !suggest_words(word, e) &&
-           !suggest_module(word, e))
+  else if (word[before] && opts_name(&agent_options_spec, word, before)) /* "nproc_per_node=2" */
+    err_set(e, e->code, "%s; did you mean --%s?", e->text, word);
+  else if (named > 0 && word[named] == '=' && !strchr("0123456789", word[0])) /* "NAME=VALUE" */
+    err_set(e, e->code, "%s; a variable for the workers stands in front of rdzv-agent", e->text);
+  else if (strchr(word, ' ')) /* "train.py --lr 1" */
+    err_set(e, e->code, "%s; it is one word with blanks: remove the quotes", e->text);
+  else if (strchr(word, '.') && is_plain_file(file)) /* "pkg.train" where pkg/train.py is */
+    err_set(e, e->code, "%s; to run the module write -m %s", e->text, word);
+  else
     suggest_file(word, e);
+  free(file);
 }
 
 static void explain_refused(const struct agent_options *o, const char *word, struct err *e) {
