@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The resources of the machine, from the pure parts devices, numa, advice and env.
+/* The resources of the machine, from the pure parts devices, numa and env.
  *
  * It is read once, before the guard is forked. The affinity is the agent's own; workers inherit it.
  *
@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "agent/advice.h"
 #include "agent/devices/devices.h"
 #include "agent/devices/run_devices_helper.h"
 #include "agent/workers/env.h"
@@ -65,17 +64,6 @@ static bool is_usable(const struct gpus *known, const struct device *d) {
   return false;
 }
 
-static char **with_devices(char *const *env, const char *list) {
-  static const char name[] = "CUDA_VISIBLE_DEVICES=";
-  size_t n = 0, at = 0;
-  while (env && env[n]) n++;
-  char **copy = xcalloc(n + 2, sizeof(*copy));
-  for (size_t i = 0; i < n; i++)
-    if (strncmp(env[i], name, sizeof(name) - 1) != 0) copy[at++] = xstrdup(env[i]);
-  copy[at] = xasprintf("%s%s", name, list);
-  return copy;
-}
-
 /* Narrows p->env to the usable ones of v[0..n); returns how many there are. */
 static int exclude_busy(struct placed *p, const struct gpus *known, const struct device *v, int n) {
   bool good[DEVICES_MAX];
@@ -83,25 +71,18 @@ static int exclude_busy(struct placed *p, const struct gpus *known, const struct
   int n_good = 0;
   for (int i = 0; i < n; i++) n_good += good[i] = is_usable(known, &v[i]);
   if (n_good < n) {
+    static const char name[] = "CUDA_VISIBLE_DEVICES=";
+    size_t n_env = 0, at = 0;
     devices_narrow(p->env, v, n, good, &list);
-    p->env = p->narrowed = with_devices(p->env, buf_text(&list));
+    while (p->env && p->env[n_env]) n_env++;
+    char **env = xcalloc(n_env + 2, sizeof(*env));
+    for (size_t i = 0; i < n_env; i++)
+      if (strncmp(p->env[i], name, sizeof(name) - 1) != 0) env[at++] = xstrdup(p->env[i]);
+    env[at] = xasprintf("%s%s", name, buf_text(&list));
+    p->env = p->narrowed = env;
   }
   buf_finish(&list);
   return n_good;
-}
-
-/* Notes what the devices were counted by. */
-static void note_gpu_source(struct placed *p, char *const *env, const char *name, int n) {
-  const char *list = name ? cluster_variable(env, name) : NULL;
-  struct buf text = BUF_INIT;
-  if (p->seen) return;
-  if (list)
-    agent_options_show_variable(list - strlen(name) - 1, &text);
-  else if (n)
-    buf_printf(&text, "%d GPU%s visible", n, n == 1 ? " is" : "s are");
-  else
-    buf_puts(&text, "no GPU is visible");
-  p->seen = buf_steal(&text);
 }
 
 /* NVIDIA's GPUs that a worker would see, or else AMD's. Slurm may set both vendors' variables. If the list names no GPU
@@ -112,7 +93,16 @@ static int count_visible(struct placed *p, const struct gpus *known, struct devi
   int others = n && v[0].known ? 0 : devices_count_amd("", p->env, &of_amd);
   *amd = others > 0 && (n == 0 || others < n);
   if (*amd) n = others, from = of_amd;
-  note_gpu_source(p, p->env, from, n);
+  if (p->seen) return n;
+  const char *list = from ? cluster_variable(p->env, from) : NULL; /* what they were counted by */
+  struct buf text = BUF_INIT;
+  if (list)
+    agent_options_show_variable(list - strlen(from) - 1, &text);
+  else if (n)
+    buf_printf(&text, "%d GPU%s visible", n, n == 1 ? " is" : "s are");
+  else
+    buf_puts(&text, "no GPU is visible");
+  p->seen = buf_steal(&text);
   return n;
 }
 
@@ -220,14 +210,31 @@ int place_prepare(const struct agent_options *o, const struct placed *p, struct 
   *numa = (struct numa){.v = NULL};
   int rc = env_check(p->env, &job, e);
   if (rc) return rc;
-  if (advice_cpus(count_cpus(), p->workers, p->env, &trouble)) buf_putc(&trouble, '\n');
+  /* A batch system may have bound the agent to the single CPU of its task: training then runs at a tenth of its speed, and
+   * nothing says why. Slurm does that by default. */
+  int64_t cpus = count_cpus(), workers = p->workers;
+  bool slurm = cluster_variable(p->env, "SLURM_JOB_ID") || cluster_variable(p->env, "SLURM_JOBID");
+  if (workers > 1 && cpus < workers) {
+    buf_printf(&trouble, "%" PRId64 " workers share %" PRId64 " CPU%s: this process may use no more", workers, cpus,
+               cpus == 1 ? "" : "s");
+    if (slurm)
+      buf_printf(&trouble,
+                 "; if the machine has more, ask Slurm for them: srun -c %" PRId64 " (--cpus-per-task) or more",
+                 workers);
+    buf_putc(&trouble, '\n');
+  }
   /* Few GPUs for many workers may be meant; a worker on GPU number LOCAL_RANK fails, and one on GPU 0 shares it. */
   const char *device = o->command ? NULL : trainer_device(o), *from;
   int n = devices_count("", p->env, p->before.n ? &p->before : NULL);
   if (n == 0) n = devices_count_amd("", p->env, &from);
-  if (!device || strcmp(device, "cpu") != 0)
-    if (advice_gpus(n, p->workers, &trouble)) buf_putc(&trouble, '\n');
-  if (o->command && advice_threads(p->workers, p->env, &info)) buf_putc(&info, '\n'); /* the trainer has --threads */
+  if (n > 0 && workers > n && (!device || strcmp(device, "cpu") != 0))
+    buf_printf(&trouble,
+               "%" PRId64 " workers share %d GPU%s: this process sees no more; ask the scheduler for %" PRId64
+               ", or start --nproc %d\n",
+               workers, n, n == 1 ? "" : "s", workers, n);
+  /* As torchrun does it, because scripts were tuned with it. The trainer has --threads. */
+  if (o->command && env_limits_threads(p->env, workers))
+    buf_printf(&info, "OMP_NUM_THREADS is not set: each of the %" PRId64 " workers gets 1; set it to tune\n", workers);
   const struct numa_slots slots = {(uint32_t)p->first, (uint32_t)p->workers, (uint32_t)p->local_world};
   struct cpus own;
   own_cpus(&own);
