@@ -35,10 +35,10 @@
 #include "agent/output/log_sink.h"
 #include "agent/output/output.h"
 #include "agent/store/round_store.h"
-#include "agent/verdict_file.h"
 #include "agent/workers/round.h"
 #include "agent/workers/signals.h"
 #include "common/system/clock.h"
+#include "common/system/file.h"
 #include "common/exit_codes.h"
 #include "common/sinks/event_sinks.h"
 #include "common/err.h"
@@ -129,39 +129,27 @@ static void set_death_report(struct session *s, const struct bytes *frame) {
   leave_death_report(s);
 }
 
-static void write_verdict(struct session *s, const struct ending *ending) {
-  const struct supervisor_config *c = s->o->supervisor;
-  struct buf text = BUF_INIT;
-  char when[32];
-  struct tm tm;
-  if (!s->o->options->verdict_file) return;
-  strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){time(NULL)}, &tm));
-  verdict_json(ending, c->job, c->host, when, &text);
-  verdict_file_write(&s->loop, s->o->options->verdict_file, &text, &s->writing);
+struct verdict_write {
+  uv_work_t work;
+  struct session *s;
+  struct buf text;
+  int error;
+};
+
+/* In the pool, so a disk that hangs blocks nothing. Several agents may share the name on one disk: each writes its own
+ * file beside it, and the last rename wins. */
+static void write_verdict(uv_work_t *work) {
+  struct verdict_write *w = work->data;
+  w->error = file_replace(w->s->o->options->verdict_file, w->text.data, w->text.len, 0666, true);
 }
 
-static void open_connection(struct session *s, const struct supervisor_effect *fx) {
-  static const enum link_where where[] = {
-      [CONNECT_ENDPOINT] = LINK_TO_ENDPOINT, [CONNECT_SUCCESSOR] = LINK_TO_ADDRESS, [CONNECT_OWN] = LINK_TO_OWN};
-  link_open(s->link, &(struct link_to){.where = where[fx->connect.to],
-                                       .endpoint = fx->connect.endpoint,
-                                       .addr = fx->connect.addr,
-                                       .port = fx->connect.port,
-                                       .timeout_ms = fx->connect.timeout_ms});
-}
-
-static void set_forward(struct session *s, struct supervisor_effect *fx) {
-  forwarder_set(s->forwarder, fx->forward.bytes, fx->forward.current, fx->forward.own);
-  fx->forward.bytes = NULL;
-}
-
-/* Before an exit, who follows the workers' output may still read the last lines: begin_exit. */
-static void disconnect(struct session *s) {
-  bool exits = s->effects.v[s->effects.n - 1].kind == SUP_EXIT;
-  round_store_daemon(s->store, false);
-  if (exits) return;
-  log_queries_forget(s->log_queries);
-  link_shut(s->link);
+static void on_verdict_written(uv_work_t *work, int status) {
+  struct verdict_write *w = work->data;
+  const char *file = w->s->o->options->verdict_file;
+  if (w->error) log_warn("--verdict-file %s cannot be written: %s", file, strerror(-w->error));
+  w->s->writing = false;
+  buf_finish(&w->text);
+  free(w);
 }
 
 /* The pool has threads before the workers may have used up the limit. Log files and names have started it before, and so
@@ -175,10 +163,27 @@ static void on_pool_timer(uv_timer_t *timer) {
 }
 
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
+  static const enum link_where where[] = {
+      [CONNECT_ENDPOINT] = LINK_TO_ENDPOINT, [CONNECT_SUCCESSOR] = LINK_TO_ADDRESS, [CONNECT_OWN] = LINK_TO_OWN};
   switch (fx->kind) {
-  case SUP_CONNECT: open_connection(s, fx); break;
-  case SUP_FORWARD: set_forward(s, fx); break;
-  case SUP_DISCONNECT: disconnect(s); break;
+  case SUP_CONNECT:
+    link_open(s->link, &(struct link_to){.where = where[fx->connect.to],
+                                         .endpoint = fx->connect.endpoint,
+                                         .addr = fx->connect.addr,
+                                         .port = fx->connect.port,
+                                         .timeout_ms = fx->connect.timeout_ms});
+    break;
+  case SUP_FORWARD:
+    forwarder_set(s->forwarder, fx->forward.bytes, fx->forward.current, fx->forward.own);
+    fx->forward.bytes = NULL;
+    break;
+  case SUP_DISCONNECT:
+    round_store_daemon(s->store, false);
+    /* Before an exit, who follows the workers' output may still read the last lines: begin_exit. */
+    if (s->effects.v[s->effects.n - 1].kind == SUP_EXIT) break;
+    log_queries_forget(s->log_queries);
+    link_shut(s->link);
+    break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->send.bytes)); break;
   case SUP_SPAWN:
     front_give_keyboard(s->o->front, true);
@@ -217,7 +222,17 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_EVENT: event_sinks_put(s->events, "", fx->event.name, fx->event.line); break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
-    write_verdict(s, fx->ending);
+    if (s->o->options->verdict_file) {
+      const struct supervisor_config *c = s->o->supervisor;
+      struct verdict_write *w = xcalloc(1, sizeof(*w));
+      char when[32];
+      struct tm tm;
+      strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){time(NULL)}, &tm));
+      *w = (struct verdict_write){.work = {.data = w}, .s = s, .text = BUF_INIT};
+      verdict_json(fx->ending, c->job, c->host, when, &w->text);
+      s->writing = true;
+      loop_work(&s->loop, &w->work, write_verdict, on_verdict_written);
+    }
     break;
   case SUP_EXIT: begin_exit(s, fx->exit.code); break;
   }
@@ -225,34 +240,14 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
-static uint64_t wall_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static void step(struct session *s, struct supervisor_event *ev) {
+  struct timespec wall = {0};
+  if (s->events) clock_gettime(CLOCK_REALTIME, &wall);
   ev->now_ms = boot_ms();
-  ev->wall_ms = s->events ? wall_ms() : 0;
+  ev->wall_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
   supervisor_step(s->supervisor, ev, &s->effects);
   for (size_t i = 0; i < s->effects.n; i++) carry_out(s, &s->effects.v[i]);
   supervisor_effects_clear(&s->effects);
-}
-
-static void put_later(struct session *s, const struct supervisor_event *ev) {
-  struct later *l = xcalloc(1, sizeof(*l));
-  l->event = supervisor_event_copy(ev);
-  *s->last = l;
-  s->last = &l->next;
-}
-
-static void set_tick(struct session *s) {
-  uint64_t at = supervisor_deadline(s->supervisor), now = boot_ms();
-  if (s->exiting) return; /* the timer is for the end now */
-  uv_timer_stop(&s->tick);
-  if (at == UINT64_MAX) return;
-  uv_update_time(&s->loop);
-  uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
 }
 
 /* A message, and the ids of MINTED, come only from the loop, never while effects are carried out. So they need not
@@ -260,7 +255,10 @@ static void set_tick(struct session *s) {
 static void post(struct session *s, struct supervisor_event *ev) {
   if (s->exiting) return;
   if (s->stepping) {
-    put_later(s, ev);
+    struct later *l = xcalloc(1, sizeof(*l));
+    l->event = supervisor_event_copy(ev);
+    *s->last = l;
+    s->last = &l->next;
     return;
   }
   s->stepping = true;
@@ -274,8 +272,14 @@ static void post(struct session *s, struct supervisor_event *ev) {
     free(l);
   }
   s->stepping = false;
-  set_tick(s);
-  if (!s->exiting && !supervisor_is_busy(s->supervisor)) notify_timer_ready(&s->announce);
+  if (s->exiting) return; /* the timer is for the end now */
+  uint64_t at = supervisor_deadline(s->supervisor), now = boot_ms();
+  uv_timer_stop(&s->tick);
+  if (at != UINT64_MAX) {
+    uv_update_time(&s->loop);
+    uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
+  }
+  if (!supervisor_is_busy(s->supervisor)) notify_timer_ready(&s->announce);
 }
 
 static void on_tick(uv_timer_t *timer) {
@@ -351,30 +355,24 @@ static void watch_end(struct session *s) {
   uv_unref((uv_handle_t *)&s->end);
 }
 
-/* The port comes before LINK_UP, after which the mind tells it. */
-/* The daemon is ours, and people on other machines can open its page. */
-static void name_page(struct session *s) {
-  const struct endpoint *ep = s->o->options->endpoints;
-  char text[ENDPOINT_TEXT_MAX];
-  bool shared = local_daemon_owned(s->daemon) && local_daemon_is_at_endpoint(s->daemon) &&
-                s->o->supervisor->settings.max_nodes > 1 && !launch_host_is_loopback(ep->host);
-  if (!shared || s->page_named) return;
-  s->page_named = true;
-  endpoint_format(ep, text);
-  log_info("this job's page: http://%s/%s", text, s->o->key ? ", with the password that rdzvctl token prints" : "");
-}
-
 static void on_up(void *ctx, bool moved) {
   struct session *s = ctx;
   union socket_address peer = {0};
   struct ipaddr daemon;
   uint16_t port;
-  char addr[INET6_ADDRSTRLEN];
+  char addr[INET6_ADDRSTRLEN], page[ENDPOINT_TEXT_MAX];
+  const struct endpoint *ep = s->o->options->endpoints;
   if (s->death_report) leave_death_report(s); /* for the new address */
   link_peer(s->link, &peer);
   socket_address_read(&peer, &daemon, &port);
   round_store_reach(s->store, &daemon);
-  name_page(s);
+  /* The daemon is ours, and people on other machines can open its page. */
+  if (!s->page_named && local_daemon_owned(s->daemon) && local_daemon_is_at_endpoint(s->daemon) &&
+      s->o->supervisor->settings.max_nodes > 1 && !launch_host_is_loopback(ep->host)) {
+    s->page_named = true;
+    endpoint_format(ep, page);
+    log_info("this job's page: http://%s/%s", page, s->o->key ? ", with the password that rdzvctl token prints" : "");
+  }
   socket_format(&daemon, addr);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_UP, .link_up = {.moved = moved, .port = port}, .text = addr[0] ? addr : NULL});
@@ -520,15 +518,6 @@ static bool is_loopback(const struct endpoint *ep) {
   return ip.family && ipaddr_is_loopback(&ip);
 }
 
-/* Whether this agent may start rdzvd when the one that it uses is lost. */
-static bool may_stand_by(const struct session *s) {
-  const struct agent_options *o = s->o->options;
-  bool reachable = false;
-  for (size_t i = 0; i < o->n_endpoints; i++) reachable = reachable || !is_loopback(&o->endpoints[i]);
-  return reachable && !o->standalone && o->nnodes.max > 1 && o->hosting != HOST_NEVER &&
-         (!s->o->key || s->o->key->uid == KEY_OWN);
-}
-
 /* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any
  * case. */
 static int open_logs(struct session *s, enum log_level shown, struct err *e) {
@@ -596,15 +585,6 @@ static int open_round(struct session *s, struct err *e) {
   return rc;
 }
 
-static void open_events(struct session *s) {
-  const struct agent_options *o = s->o->options;
-  s->events = event_sinks_create(&s->loop, &(struct event_sinks_options){.file = o->events,
-                                                                         .command = o->on_event,
-                                                                         .names = o->on_event_names,
-                                                                         .last_ms = ON_EVENT_LAST_MS,
-                                                                         .one_job = true});
-}
-
 static struct local_daemon_options daemon_options(const struct session_options *of) {
   const struct agent_options *o = of->options;
   return (struct local_daemon_options){
@@ -625,7 +605,13 @@ static void open_daemon(struct session *s) {
   own.log_file = s->daemon_log;
   struct reserved_port reserved = {.fd = -1};
   struct err e = ERR_INIT;
-  if (may_stand_by(s) && reserve_port(s->o->supervisor->local_addr, &reserved, &e))
+  const struct agent_options *o = s->o->options;
+  bool reachable = false;
+  for (size_t i = 0; i < o->n_endpoints; i++) reachable = reachable || !is_loopback(&o->endpoints[i]);
+  /* Whether this agent may start rdzvd when the one that it uses is lost. */
+  bool may_stand_by = reachable && !o->standalone && o->nnodes.max > 1 && o->hosting != HOST_NEVER &&
+                      (!s->o->key || s->o->key->uid == KEY_OWN);
+  if (may_stand_by && reserve_port(s->o->supervisor->local_addr, &reserved, &e))
     log_warn("%s: this agent cannot take over if the daemon is lost", e.text);
   own.reserved = reserved;
   own.on_port = on_standby_port;
@@ -685,7 +671,12 @@ static int open_parts(struct session *s, struct err *e) {
   s->id_helpers = id_helpers_create(&(struct id_helpers_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
   if (rc == 0) rc = open_round(s, e);
-  if (rc == 0) open_events(s);
+  if (rc == 0)
+    s->events = event_sinks_create(&s->loop, &(struct event_sinks_options){.file = o->events,
+                                                                           .command = o->on_event,
+                                                                           .names = o->on_event_names,
+                                                                           .last_ms = ON_EVENT_LAST_MS,
+                                                                           .one_job = true});
   if (rc == 0)
     s->log_queries = log_queries_create(&(struct log_queries_options){
         .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
@@ -701,28 +692,22 @@ static void on_signal_of_others(uv_signal_t *handle, int signo) {
       signal_name(signo));
 }
 
-static void watch_signal(struct session *s, int signo, uv_signal_cb cb) {
-  uv_signal_t *handle = &s->signals[signo];
-  uv_signal_init(&s->loop, handle);
-  handle->data = s;
-  uv_signal_start(handle, cb, signo);
-  uv_unref((uv_handle_t *)handle);
-}
-
 static void watch_signals(struct session *s) {
-  static const struct {
-    int signo;
-    uv_signal_cb cb;
-  } terminal[] = {{SIGTSTP, on_tstp}, {SIGCONT, on_cont}, {SIGWINCH, on_winch}};
   uint64_t watched = s->watched = signals_to_watch(s->o->options);
-  for (size_t i = 0; i < sizeof(terminal) / sizeof(*terminal); i++)
-    if (!(watched >> terminal[i].signo & 1) && !signal_is_ignored(terminal[i].signo))
-      watch_signal(s, terminal[i].signo, terminal[i].cb);
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
     bool ours = watched >> signo & 1;
-    bool others = (signo == SIGUSR1 || signo == SIGUSR2) && !signal_is_ignored(signo);
-    if (!ours && !others) continue;
-    watch_signal(s, signo, ours ? on_signal : on_signal_of_others);
+    uv_signal_cb cb = ours                                   ? on_signal
+                      : signo == SIGTSTP                     ? on_tstp
+                      : signo == SIGCONT                     ? on_cont
+                      : signo == SIGWINCH                    ? on_winch
+                      : signo == SIGUSR1 || signo == SIGUSR2 ? on_signal_of_others
+                                                             : NULL;
+    if (!cb || (!ours && signal_is_ignored(signo))) continue;
+    uv_signal_t *handle = &s->signals[signo];
+    uv_signal_init(&s->loop, handle);
+    handle->data = s;
+    uv_signal_start(handle, cb, signo);
+    uv_unref((uv_handle_t *)handle);
   }
 }
 
@@ -754,14 +739,11 @@ int session_run(const struct session_options *o, bool *hung) {
     *hung = true;
     return EXIT_CODE_SYSTEM;
   }
-  uv_timer_init(&s->loop, &s->tick);
-  s->tick.data = s;
-  uv_timer_init(&s->loop, &s->end);
-  s->end.data = s;
-  uv_timer_init(&s->loop, &s->front);
-  s->front.data = s;
-  uv_timer_init(&s->loop, &s->pool);
-  s->pool.data = s;
+  uv_timer_t *const timers[] = {&s->tick, &s->end, &s->front, &s->pool};
+  for (size_t i = 0; i < sizeof(timers) / sizeof(*timers); i++) {
+    uv_timer_init(&s->loop, timers[i]);
+    timers[i]->data = s;
+  }
   uv_unref((uv_handle_t *)&s->front);
   watch_signals(s);
   char addrs[ADDRS_MAX + 1] = "";

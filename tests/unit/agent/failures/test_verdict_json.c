@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --verdict-file: its content, and how it is written. */
+/* --verdict-file: its content. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,15 +7,9 @@
 #include <cmocka.h>
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include "agent/failures/verdict_json.h"
-#include "agent/verdict_file.h"
 #include "common/json.h"
-#include "common/mem.h"
 
 static json_t *made(const struct ending *end) {
   struct buf text = BUF_INIT;
@@ -116,55 +110,11 @@ static void test_left_before_the_end(void **state) {
   json_decref(v);
 }
 
-static char *written(const char *file, const char *content) {
-  uv_loop_t loop;
-  bool busy = false;
-  struct buf text = BUF_INIT;
-  uv_loop_init(&loop);
-  buf_puts(&text, content);
-  verdict_file_write(&loop, file, &text, &busy);
-  assert_true(busy);
-  assert_int_equal(text.len, 0);
-  uv_run(&loop, UV_RUN_DEFAULT);
-  assert_false(busy);
-  assert_int_equal(uv_loop_close(&loop), 0);
-  char *got = xcalloc(1, 100);
-  FILE *f = fopen(file, "r");
-  if (!f) return got;
-  assert_true(fread(got, 1, 99, f) < 99);
-  fclose(f);
-  return got;
-}
-
-static void test_written(void **state) {
-  char dir[] = "/tmp/rdzv-test-XXXXXX";
-  assert_non_null(mkdtemp(dir));
-  umask(027);
-  char *file = xasprintf("%s/v.json", dir), *nowhere = xasprintf("%s/no/v.json", dir);
-  char *got = written(file, "a longer text\n");
-  assert_string_equal(got, "a longer text\n");
-  free(got);
-  got = written(file, "short\n"); /* in its place */
-  assert_string_equal(got, "short\n");
-  free(got);
-  got = written(nowhere, "x"); /* a line in the log */
-  assert_string_equal(got, "");
-  free(got);
-  struct stat st;
-  assert_int_equal(stat(file, &st), 0);
-  assert_int_equal(st.st_mode & 0777, 0640);
-  unlink(file);
-  assert_int_equal(rmdir(dir), 0); /* nothing else is left there */
-  free(file);
-  free(nowhere);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_failure),
       cmocka_unit_test(test_success),
       cmocka_unit_test(test_left_before_the_end),
-      cmocka_unit_test(test_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
