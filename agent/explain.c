@@ -38,6 +38,14 @@ static void put_number(struct buf *out, const char *name, int64_t value) {
   buf_printf(out, "%s %" PRId64 "\n", name, value);
 }
 
+/* "-": it is not known, or not given. */
+static void put_known(struct buf *out, const char *name, bool known, int64_t value) {
+  if (known)
+    put_number(out, name, value);
+  else
+    put_text(out, name, NULL);
+}
+
 static void put_seconds(struct buf *out, const char *name, int64_t ms) {
   buf_printf(out, "%s %g\n", name, (double)ms / 1000);
 }
@@ -81,14 +89,8 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
   put_text(out, "claim", o->claim);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
   buf_printf(out, "key %s\n", told->key);
-  if (o->node_rank >= 0)
-    put_number(out, "node-rank", o->node_rank);
-  else
-    buf_puts(out, "node-rank -\n");
-  if (o->order_key >= 0)
-    put_number(out, "order-key", o->order_key);
-  else
-    buf_puts(out, "order-key -\n");
+  put_known(out, "node-rank", o->node_rank >= 0, o->node_rank);
+  put_known(out, "order-key", o->order_key >= 0, o->order_key);
   buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
   if (told->workers > 1 && !o->virtual_local_rank) buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
   buf_printf(out, " of %" PRId64 "\n", told->local_world);
@@ -125,23 +127,8 @@ static void put_output(struct buf *out, const struct agent_options *o, int64_t w
   put_text(out, "log-line-prefix", o->output.log_line_prefix);
 }
 
-static void put_times(struct buf *out, const struct agent_options *o) {
-  if (o->orphan_grace_ms == INT64_MAX)
-    put_text(out, "orphan-grace", "forever");
-  else
-    put_seconds(out, "orphan-grace", o->orphan_grace_ms);
-  if (o->end_time)
-    put_number(out, "end-time", o->end_time);
-  else
-    buf_puts(out, "end-time -\n");
-  put_seconds(out, "leave-before-end", o->leave_before_end_ms);
-  if (o->scheduler_restarts >= 0)
-    put_number(out, "scheduler-restarts", o->scheduler_restarts);
-  else
-    buf_puts(out, "scheduler-restarts -\n");
-}
-
-static void put_all(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *all) {
+  struct buf lines = BUF_INIT, *out = &lines;
   size_t n = 0;
   while (told->command[n]) n++;
   buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
@@ -157,7 +144,13 @@ static void put_all(struct buf *out, const struct agent_options *o, const struct
   put_number(out, "exclude-after", o->exclude_after);
   put_seconds(out, "stop-timeout", o->stop_timeout_ms);
   put_seconds(out, "lease", o->lease_ms);
-  put_times(out, o);
+  if (o->orphan_grace_ms == INT64_MAX)
+    put_text(out, "orphan-grace", "forever");
+  else
+    put_seconds(out, "orphan-grace", o->orphan_grace_ms);
+  put_known(out, "end-time", o->end_time != 0, o->end_time);
+  put_seconds(out, "leave-before-end", o->leave_before_end_ms);
+  put_known(out, "scheduler-restarts", o->scheduler_restarts >= 0, o->scheduler_restarts);
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
   static const char *const watch[] = {"auto", "sdk", "output", "file"};
@@ -183,11 +176,6 @@ static void put_all(struct buf *out, const struct agent_options *o, const struct
   put_seconds(out, "warm-keep", o->warm_keep_ms);
   put_output(out, o, told->workers);
   put_words(out, "command", (const char *const *)told->command, n);
-}
-
-void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out) {
-  struct buf lines = BUF_INIT;
-  put_all(&lines, o, told);
-  options_put_sources(o, told, &lines, out);
+  options_put_sources(o, told, &lines, all);
   buf_finish(&lines);
 }
