@@ -164,30 +164,16 @@ static void put_list(struct own *own, char *const *base, const struct start *sta
 #undef PUT_MPI
 }
 
-/* An inherited variable that a worker must not see: `own` replaces it, or it is meant for an agent. */
-static bool is_taken(const char *variable, const struct own *own) {
-  if (strncmp(variable, agent_prefix, sizeof(agent_prefix) - 1) == 0) return true;
-  for (size_t i = 0; dropped[i]; i++)
-    if (has_name(variable, dropped[i], strlen(dropped[i]))) return true;
-  for (size_t i = 0; i < own->n; i++)
-    if (has_name(variable, own->env[i], strcspn(own->env[i], "="))) return true;
-  return false;
-}
-
-/* The one device that this worker is to see; false: all, as inherited. Where rdzv-trainers are more than devices they
- * share them. */
-static bool own_device(char *const *base, const struct env_job *job, uint32_t local_rank, char device[DEVICE_ID_MAX]) {
-  if (!job->virtual_local_rank && !job->devices) return false;
-  uint32_t own = job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices;
-  devices_visible(base, (uint32_t)job->first + own, device);
-  return true;
-}
-
 char **env_create(char *const *base, const struct start *start, const struct env_job *job, uint32_t local_rank) {
   struct buf signals = BUF_INIT;
   char device[DEVICE_ID_MAX] = "";
   env_signal_names(job->signals, &signals);
-  const char *seen = own_device(base, job, local_rank, device) ? device : NULL;
+  /* The one device that this worker is to see; else all, as inherited. rdzv-trainers share them if they are more. */
+  bool narrow = job->virtual_local_rank || job->devices;
+  if (narrow) {
+    uint32_t own_rank = job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices;
+    devices_visible(base, (uint32_t)job->first + own_rank, device);
+  }
   struct numbers numbers = {
       .rank = start->rank_base + (int64_t)local_rank,
       .local_rank = job->virtual_local_rank ? 0 : job->first + (int64_t)local_rank,
@@ -195,7 +181,7 @@ char **env_create(char *const *base, const struct start *start, const struct env
       .node_rank = job->first + (int64_t)local_rank,
       .local_world = job->local_world ? job->local_world : job->workers,
       .threads = env_limits_threads(base, job->workers) ? "1" : NULL,
-      .device = seen,
+      .device = narrow ? device : NULL,
       .signals = buf_text(&signals),
   };
   size_t n = 0;
@@ -203,8 +189,12 @@ char **env_create(char *const *base, const struct start *start, const struct env
   struct own own = {.env = xcalloc(n + N_NAMES + 1, sizeof(*own.env))};
   put_list(&own, base, start, job, &numbers);
   size_t at = own.n;
-  for (size_t i = 0; i < n; i++)
-    if (!is_taken(base[i], &own)) own.env[at++] = xstrdup(base[i]);
+  for (size_t i = 0; i < n; i++) { /* without those that `own` replaces, or that are meant for an agent */
+    bool taken = strncmp(base[i], agent_prefix, sizeof(agent_prefix) - 1) == 0;
+    for (size_t k = 0; dropped[k] && !taken; k++) taken = has_name(base[i], dropped[k], strlen(dropped[k]));
+    for (size_t k = 0; k < own.n && !taken; k++) taken = has_name(base[i], own.env[k], strcspn(own.env[k], "="));
+    if (!taken) own.env[at++] = xstrdup(base[i]);
+  }
   buf_finish(&signals);
   return own.env;
 }

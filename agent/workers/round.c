@@ -119,9 +119,9 @@ static bool lives(const struct worker *k) {
 }
 
 static bool nobody_lives(const struct round_driver *r) {
-  for (uint32_t i = 0; i < r->o.count; i++)
-    if (lives(&r->v[i])) return false;
-  return true;
+  bool any = false;
+  for (uint32_t i = 0; i < r->o.count; i++) any |= lives(&r->v[i]);
+  return !any;
 }
 
 /* The worker's local rank as the worker, and a reader of its output, see it. */
@@ -155,71 +155,62 @@ static void give_up_guard(const struct round_driver *r, const struct err *e) {
 
 /* The workers' socket. --------------------------------------------------------------------------------------------- */
 
-/* Any user of the machine can connect, as fast as the kernel allows, so lines are rationed by user. */
-static void log_trouble(struct round_driver *r, const struct sdk_event *s) {
-  char user[32];
-  snprintf(user, sizeof(user), "user %u", (unsigned)s->uid);
-  rations_log(&r->refused, user, monotonic_ms(), LOG_DEBUG, "the workers' socket: %s", s->text);
-}
-
 static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
+  struct supervisor_event ev = {.round = s->round, .local_rank = s->local_rank};
   switch (s->kind) {
-  case SDK_EVENT_HELLO: log_debug("worker %u: connected pid=%d", s->local_rank, (int)s->pid); break;
+  case SDK_EVENT_HELLO: log_debug("worker %u: connected pid=%d", s->local_rank, (int)s->pid); return;
   case SDK_EVENT_PROGRESS:
-    report(r, (struct supervisor_event){.kind = SUP_PROGRESS,
-                                        .round = s->round,
-                                        .local_rank = s->local_rank,
-                                        .progress = {.step = s->progress.step,
-                                                     .of = s->progress.of,
-                                                     .loss = s->progress.loss,
-                                                     .samples_per_second = s->progress.samples_per_second}});
+    ev.kind = SUP_PROGRESS;
+    ev.progress.step = s->progress.step;
+    ev.progress.of = s->progress.of;
+    ev.progress.loss = s->progress.loss;
+    ev.progress.samples_per_second = s->progress.samples_per_second;
     break;
   case SDK_EVENT_CAN:
-    report(r, (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT,
-                                        .round = s->round,
-                                        .local_rank = s->local_rank,
-                                        .can_checkpoint = {.can = s->on}});
+    ev.kind = SUP_CAN_CHECKPOINT;
+    ev.can_checkpoint.can = s->on;
     break;
   case SDK_EVENT_CHECKPOINTED:
-    report(r, (struct supervisor_event){.kind = SUP_CHECKPOINTED,
-                                        .round = s->round,
-                                        .local_rank = s->local_rank,
-                                        .checkpointed = {.request = s->checkpoint, .step = s->step}});
+    ev.kind = SUP_CHECKPOINTED;
+    ev.checkpointed.request = s->checkpoint;
+    ev.checkpointed.step = s->step;
     break;
   case SDK_EVENT_SAVED:
-    report(r, (struct supervisor_event){
-                  .kind = SUP_SAVED, .round = s->round, .local_rank = s->local_rank, .saved = {.step = s->step}});
+    ev.kind = SUP_SAVED;
+    ev.saved.step = s->step;
     break;
   case SDK_EVENT_RESUMED:
-    report(r, (struct supervisor_event){
-                  .kind = SUP_RESUMED, .round = s->round, .local_rank = s->local_rank, .resumed = {.step = s->step}});
+    ev.kind = SUP_RESUMED;
+    ev.resumed.step = s->step;
     break;
   case SDK_EVENT_SAVING:
-    report(r, (struct supervisor_event){
-                  .kind = SUP_SAVING, .round = s->round, .local_rank = s->local_rank, .saving = {.on = s->on}});
+    ev.kind = SUP_SAVING;
+    ev.saving.on = s->on;
     break;
-  case SDK_EVENT_NCCL_UP:
-    report(r, (struct supervisor_event){.kind = SUP_NCCL_UP, .round = s->round, .local_rank = s->local_rank});
-    break;
+  case SDK_EVENT_NCCL_UP: ev.kind = SUP_NCCL_UP; break;
   case SDK_EVENT_DONE:
     log_debug("worker %u: is done", s->local_rank);
-    report(r, (struct supervisor_event){.kind = SUP_SIGN,
-                                        .round = s->round,
-                                        .local_rank = s->local_rank,
-                                        .when_ms = boot_ms(),
-                                        .sign = {.kind = SIGN_SDK}});
+    ev.kind = SUP_SIGN;
+    ev.when_ms = boot_ms();
+    ev.sign.kind = SIGN_SDK;
     break;
   case SDK_EVENT_CAN_REJOIN:
-    report(r,
-           (struct supervisor_event){
-               .kind = SUP_CAN_REJOIN, .round = s->round, .local_rank = s->local_rank, .can_rejoin = {.can = s->on}});
+    ev.kind = SUP_CAN_REJOIN;
+    ev.can_rejoin.can = s->on;
     break;
   case SDK_EVENT_PARKED:
-    report(r, (struct supervisor_event){
-                  .kind = SUP_PARKED, .round = s->round, .local_rank = s->local_rank, .text = s->text});
+    ev.kind = SUP_PARKED;
+    ev.text = s->text;
     break;
-  case SDK_EVENT_TROUBLE: log_trouble(r, s); break;
+  case SDK_EVENT_TROUBLE: {
+    /* Any user of the machine can connect, as fast as the kernel allows, so lines are rationed by user. */
+    char user[32];
+    snprintf(user, sizeof(user), "user %u", (unsigned)s->uid);
+    rations_log(&r->refused, user, monotonic_ms(), LOG_DEBUG, "the workers' socket: %s", s->text);
+    return;
   }
+  }
+  report(r, ev);
 }
 
 static void read_workers(struct round_driver *r) {
@@ -281,7 +272,6 @@ static void on_death_timer(uv_timer_t *timer) {
 /* Those that are due, and after the last one CLEAR. */
 static void report_deaths(struct round_driver *r) {
   uint64_t now = boot_ms(), first = UINT64_MAX;
-  bool any_lives = false;
   if (r->closing) return;
   for (uint32_t i = 0; i < r->o.count; i++) {
     struct worker *k = &r->v[i];
@@ -303,8 +293,7 @@ static void report_deaths(struct round_driver *r) {
   } else if (r->clear) {
     r->clear = false;
     read_workers(r); /* their last records before they died */
-    for (uint32_t i = 0; i < r->o.count; i++) any_lives |= lives(&r->v[i]);
-    if (!any_lives) sdk_server_close_round(r->sdk);
+    if (nobody_lives(r)) sdk_server_close_round(r->sdk);
     report(r, (struct supervisor_event){
                   .kind = SUP_CLEAR, .round = r->round, .clear = {.orphans = r->killed, .kept = r->kept}});
   }
@@ -377,20 +366,15 @@ void round_note_failure(struct round_driver *r, int64_t local_rank, const char *
   if (file) r->o.logs->keep = true;
 }
 
-/* One file is to name the root cause. torchrun takes its first failed worker's. If the cause lies on another node, our
- * own first worker's error is what this node knows. */
-static const struct worker *root_cause(const struct round_driver *r) {
-  const struct worker *first = NULL;
-  if (r->cause && r->cause->failure.said) return r->cause;
-  for (uint32_t i = 0; i < r->o.count; i++)
-    if (r->v[i].failure.said && (!first || r->v[i].when_ms < first->when_ms)) first = &r->v[i];
-  return first;
-}
-
 void round_hand_up(struct round_driver *r, int code) {
   const char *file = getenv("TORCHELASTIC_ERROR_FILE");
-  const struct worker *k = root_cause(r);
+  const struct worker *k = r->cause && r->cause->failure.said ? r->cause : NULL;
+  bool ours = k != NULL;
   if (!file || !*file) return;
+  /* One file is to name the root cause. torchrun takes its first failed worker's. If the cause lies on another node, our
+   * own first worker's error is what this node knows. */
+  for (uint32_t i = 0; i < r->o.count && !ours; i++)
+    if (r->v[i].failure.said && (!k || r->v[i].when_ms < k->when_ms)) k = &r->v[i];
   struct failure_cause cause = {.worker = k ? &k->failure : NULL,
                                 .worker_status = k ? k->status : 0,
                                 .text = r->cause_text,
@@ -433,16 +417,24 @@ struct naming {
   struct buf prefix, label;
 };
 
+/* alone: the job has one worker. */
+static bool wants_pty(const struct round_driver *r, uint32_t i, int std, bool alone) {
+  const struct output_settings *output = &r->o.options->output;
+  const struct output_route route = output_route(output, seen_rank(r, i), std);
+  return output_wants_pty(output, &route, alone, isatty(std == STD_OUT ? STDOUT_FILENO : STDERR_FILENO));
+}
+
 static struct relay_place find_place(const struct round_driver *r, uint32_t i, int std, char *files[2]) {
   const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
   const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
   struct output_route route = output_route(&r->o.options->output, seen_rank(r, i), std);
-  bool at_terminal = isatty(std == STD_OUT ? STDOUT_FILENO : STDERR_FILENO);
-  bool pty = output_wants_pty(&r->o.options->output, &route, r->start->world_size == 1, at_terminal);
   if (route.file) files[0] = log_dir_attempt_file(r->o.logs, r->round, seen_rank(r, i), name);
   if (route.filtered) files[1] = log_dir_attempt_file(r->o.logs, r->round, -1, filtered);
-  return (struct relay_place){
-      .shown = route.shown, .pty = pty, .needs_pty = r->o.options->output.pty, .file = files[0], .filtered = files[1]};
+  return (struct relay_place){.shown = route.shown,
+                              .pty = wants_pty(r, i, std, r->start->world_size == 1),
+                              .needs_pty = r->o.options->output.pty,
+                              .file = files[0],
+                              .filtered = files[1]};
 }
 
 static void naming_init(struct naming *n, const struct round_driver *r, uint32_t i) {
@@ -469,15 +461,6 @@ static void naming_finish(struct naming *n) {
   buf_finish(&n->label);
 }
 
-/* Error files have a folder even if no log files were asked for. */
-static void make_logs(struct round_driver *r) {
-  struct err e = ERR_INIT;
-  if (r->o.logs->dir || r->no_files || output_has_no_files(&r->o.options->output)) return;
-  if (log_dir_make_small(r->o.logs, r->o.env->run_id, &e) == 0) return;
-  r->no_files = true;
-  log_warn("%s; workers have no error files", e.text);
-}
-
 /* rdzv-trainers share the devices if there are more trainers than devices. */
 static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
   struct env_job job = *r->o.env;
@@ -488,10 +471,6 @@ static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
   job.devices = n;
   job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
   return job;
-}
-
-static unsigned terminals_of(int out, int err) {
-  return (isatty(out) ? GUARD_TTY_OUT : 0U) | (isatty(err) ? GUARD_TTY_ERR : 0U);
 }
 
 static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
@@ -508,6 +487,7 @@ static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
   failure_set_file(&k->failure, error_file);
   job.error_file = error_file;
   char **env = env_create(r->o.base_env, r->start, &job, i);
+  unsigned terminals = (isatty(out) ? GUARD_TTY_OUT : 0U) | (isatty(err) ? GUARD_TTY_ERR : 0U);
   const struct cpus *cpus = i < r->o.numa->n && cpus_count(&r->o.numa->v[i]) ? &r->o.numa->v[i] : NULL;
   rc = guard_spawn(&r->guard,
                    &(struct guard_spawn){.round = r->round,
@@ -517,7 +497,7 @@ static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
                                          .env = (const char *const *)env,
                                          .out = out,
                                          .err = err,
-                                         .warm = r->warm && terminals_of(out, err) == r->terminals,
+                                         .warm = r->warm && terminals == r->terminals,
                                          .cpus = cpus,
                                          .cpus_size = sizeof(*cpus)},
                    e);
@@ -558,13 +538,6 @@ static void begin_worker(struct round_driver *r, uint32_t i, bool goes_on) {
   k->sign_ms = 0;
 }
 
-/* A worker died before the guard could adopt it. */
-static void spawn_again(struct round_driver *r, uint32_t i) {
-  if (!r->v[i].adopting) return;
-  begin_worker(r, i, false);
-  try_to_spawn(r, i);
-}
-
 /* False: the guard does not take commands. */
 static bool adopt(struct round_driver *r) {
   struct err e = ERR_INIT;
@@ -601,7 +574,13 @@ static void begin_round(void *ctx) {
   }
   open_socket(r);
   hang_watch_begin(r->hang, start);
-  make_logs(r);
+  /* Error files have a folder even if no log files were asked for. */
+  struct err e = ERR_INIT;
+  if (!r->o.logs->dir && !r->no_files && !output_has_no_files(&r->o.options->output) &&
+      log_dir_make_small(r->o.logs, r->o.env->run_id, &e)) {
+    r->no_files = true;
+    log_warn("%s; workers have no error files", e.text);
+  }
   bool takes = adopt(r);
   for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
   if (!r->oom) r->oom = oom_watch_create(NULL, NULL, NULL); /* while the guard starts the first workers */
@@ -703,82 +682,6 @@ static void on_guard_gone(struct round_driver *r) {
                 .kind = SUP_GUARD_GONE, .round = r->round, .guard_gone = {.survivors = (uint32_t)left}});
 }
 
-static void on_guard_started(struct round_driver *r, const struct guard_event *g, struct worker *k) {
-  if (!k->adopting) oom_watch_begin(r->oom, &k->memory, g->pid);
-  k->pid = g->pid;
-  k->adopting = false;
-}
-
-static void on_guard_exited(struct round_driver *r, const struct guard_event *g, struct worker *k) {
-  k->exited = true;
-  k->pid = g->pid;
-  k->status = g->status;
-  k->unasked = g->unasked && !(r->by_hand && WIFSIGNALED(g->status) && WTERMSIG(g->status) == SIGKILL);
-  k->when_ms = g->when_ms;
-  k->words_by_ms = boot_ms() + LAST_WORDS_MS;
-  k->file_by_ms = boot_ms() + ERROR_FILE_MS;
-  if (k->unasked && g->status) failures_read(r->failures, &k->failure, g->local_rank);
-}
-
-static void on_guard_clear(struct round_driver *r, const struct guard_event *g) {
-  if (g->round != r->round) {
-    report(r, (struct supervisor_event){
-                  .kind = SUP_CLEAR, .round = g->round, .clear = {.orphans = g->killed, .kept = g->kept}});
-    return;
-  }
-  r->clear = true;
-  r->killed = g->killed;
-  r->kept = g->kept;
-}
-
-/* The guard's reports about one process. */
-static struct supervisor_event event_of(const struct guard_event *g, enum supervisor_event_kind kind) {
-  return (struct supervisor_event){.kind = kind, .round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms};
-}
-
-static void report_spawned(struct round_driver *r, const struct guard_event *g) {
-  struct supervisor_event ev = event_of(g, SUP_SPAWNED);
-  ev.spawned.pid = g->pid;
-  ev.device = device_of(r, g->local_rank);
-  report(r, ev);
-}
-
-static void report_exec_failed(struct round_driver *r, const struct guard_event *g) {
-  struct supervisor_event ev = event_of(g, SUP_EXEC_FAILED);
-  ev.exec_failed.error = g->error;
-  ev.text = g->text;
-  ev.device = device_of(r, g->local_rank);
-  report(r, ev);
-}
-
-static void report_stuck(struct round_driver *r, const struct guard_event *g) {
-  struct supervisor_event ev = event_of(g, SUP_STUCK);
-  ev.stuck.pid = g->pid;
-  ev.stuck.state = (char)g->error;
-  ev.text = g->text;
-  ev.stuck.denied = g->denied;
-  ev.stuck.uid = g->uid;
-  report(r, ev);
-}
-
-static void log_leftover(const struct guard_event *g) {
-  if (g->error == SIGKILL)
-    log_warn("pid %d (%s), which a finished worker left running, gets SIGKILL: it has not ended in the %d s since "
-             "SIGTERM; a worker should wait for it before it exits",
-             (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
-  else
-    log_info("pid %d (%s), which a finished worker left running, gets SIGTERM: all workers have finished; it "
-             "has %d s to end",
-             (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
-}
-
-static void on_guard_suspended(struct round_driver *r) {
-  if (!r->suspended) return; /* it goes on already */
-  log_info("the job is suspended: its workers on this node are stopped until it continues (fg, bg, SIGCONT)");
-  r->settling = true;
-  relay_hide(r->relay, true);
-}
-
 #define COLD "no warm start, workers import their modules themselves: "
 
 static void log_template(const struct guard_event *g) {
@@ -798,36 +701,90 @@ static void log_template(const struct guard_event *g) {
 
 static void on_guard_event(struct round_driver *r, const struct guard_event *g) {
   bool here = g->local_rank < r->o.count, known = here && g->round == r->round;
+  struct worker *k = here ? &r->v[g->local_rank] : NULL;
+  struct supervisor_event ev = {.round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms};
   switch (g->kind) {
   case GUARD_STARTED:
-    if (known) on_guard_started(r, g, &r->v[g->local_rank]);
-    report_spawned(r, g);
+    if (known && !k->adopting) oom_watch_begin(r->oom, &k->memory, g->pid);
+    if (known) {
+      k->pid = g->pid;
+      k->adopting = false;
+    }
+    ev.kind = SUP_SPAWNED;
+    ev.spawned.pid = g->pid;
+    ev.device = device_of(r, g->local_rank);
+    report(r, ev);
     break;
-  case GUARD_EXEC_FAILED: report_exec_failed(r, g); break;
+  case GUARD_EXEC_FAILED:
+    ev.kind = SUP_EXEC_FAILED;
+    ev.exec_failed.error = g->error;
+    ev.text = g->text;
+    ev.device = device_of(r, g->local_rank);
+    report(r, ev);
+    break;
   case GUARD_UNBOUND:
     log_warn("the worker with local rank %u cannot be bound to its CPUs, so it runs on all CPUs of the agent: %s",
              g->local_rank, strerror(g->error));
     break;
   case GUARD_EXITED:
-    if (known)
-      on_guard_exited(r, g, &r->v[g->local_rank]);
-    else if (here && g->round == r->round_before)
-      spawn_again(r, g->local_rank);
+    if (known) {
+      k->exited = true;
+      k->pid = g->pid;
+      k->status = g->status;
+      k->unasked = g->unasked && !(r->by_hand && WIFSIGNALED(g->status) && WTERMSIG(g->status) == SIGKILL);
+      k->when_ms = g->when_ms;
+      k->words_by_ms = boot_ms() + LAST_WORDS_MS;
+      k->file_by_ms = boot_ms() + ERROR_FILE_MS;
+      if (k->unasked && g->status) failures_read(r->failures, &k->failure, g->local_rank);
+    } else if (here && g->round == r->round_before && k->adopting) { /* it died before the guard could adopt it */
+      begin_worker(r, g->local_rank, false);
+      try_to_spawn(r, g->local_rank);
+    }
     break;
   case GUARD_CLEAR:
     guard_watch_clear(&r->watch, g->round, &g->kept);
-    on_guard_clear(r, g);
+    if (g->round == r->round) {
+      r->clear = true;
+      r->killed = g->killed;
+      r->kept = g->kept;
+    } else {
+      report(r, (struct supervisor_event){
+                    .kind = SUP_CLEAR, .round = g->round, .clear = {.orphans = g->killed, .kept = g->kept}});
+    }
     break;
-  case GUARD_LEFTOVER: log_leftover(g); break;
-  case GUARD_SUSPENDED: on_guard_suspended(r); break;
+  case GUARD_LEFTOVER:
+    if (g->error == SIGKILL)
+      log_warn("pid %d (%s), which a finished worker left running, gets SIGKILL: it has not ended in the %d s since "
+               "SIGTERM; a worker should wait for it before it exits",
+               (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
+    else
+      log_info("pid %d (%s), which a finished worker left running, gets SIGTERM: all workers have finished; it "
+               "has %d s to end",
+               (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
+    break;
+  case GUARD_SUSPENDED:
+    if (!r->suspended) break; /* it goes on already */
+    log_info("the job is suspended: its workers on this node are stopped until it continues (fg, bg, SIGCONT)");
+    r->settling = true;
+    relay_hide(r->relay, true);
+    break;
   case GUARD_TEMPLATE:
     r->template = g->error == TEMPLATE_DOUBT ? 0 : g->pid;
     log_template(g);
     break;
-  case GUARD_FENCED: report(r, event_of(g, SUP_FENCED)); break;
+  case GUARD_FENCED:
+    ev.kind = SUP_FENCED;
+    report(r, ev);
+    break;
   case GUARD_STUCK:
     guard_watch_stuck(&r->watch);
-    report_stuck(r, g);
+    ev.kind = SUP_STUCK;
+    ev.stuck.pid = g->pid;
+    ev.stuck.state = (char)g->error;
+    ev.text = g->text;
+    ev.stuck.denied = g->denied;
+    ev.stuck.uid = g->uid;
+    report(r, ev);
     break;
   case GUARD_GONE:
     guard_watch_gone(&r->watch);
@@ -948,21 +905,6 @@ bool round_is_busy(const struct round_driver *r) {
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
 
-static int open_relay(struct round_driver *r, struct err *e) {
-  struct relay_options o = {
-      .out = STDOUT_FILENO,
-      .err = STDERR_FILENO,
-      .status = isatty(STDERR_FILENO),
-      .group = r->o.group,
-      .out_filters = &r->o.options->output.duplicate_stdout_filters,
-      .err_filters = &r->o.options->output.duplicate_stderr_filters,
-      .workers = r->o.count,
-      .wake = on_relay_wake,
-      .ctx = r,
-  };
-  return relay_create(&r->relay, &o, e);
-}
-
 static bool is_store_used(void *ctx) {
   const struct round_driver *r = ctx;
   return round_store_is_used(r->o.store);
@@ -972,15 +914,10 @@ static void start_template(struct round_driver *r) {
   struct err e = ERR_INIT;
   const char *mode = r->o.options->warm;
   if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
-  const struct output_settings *output = &r->o.options->output;
   bool alone = r->o.count == 1 && r->o.options->nnodes.max == 1;
   struct guard_tty tty = {.slave = -1, .master = -1};
-  for (int std = STD_OUT; std <= STD_ERR; std++) { /* as find_place will say */
-    const struct output_route route = output_route(output, seen_rank(r, 0), std);
-    bool at_terminal = isatty(std == STD_OUT ? STDOUT_FILENO : STDERR_FILENO);
-    if (output_wants_pty(output, &route, alone, at_terminal))
-      tty.streams |= std == STD_OUT ? GUARD_TTY_OUT : GUARD_TTY_ERR;
-  }
+  if (wants_pty(r, 0, STD_OUT, alone)) tty.streams |= GUARD_TTY_OUT;
+  if (wants_pty(r, 0, STD_ERR, alone)) tty.streams |= GUARD_TTY_ERR;
   if (tty.streams &&
       pty_open(PTY_OUTPUT, isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO, &tty.master, &tty.slave))
     tty.streams = 0; /* neither will there be one for a worker */
@@ -1031,7 +968,18 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
   r->store_watch = store_watch_create(&(struct store_watch_options){
       .loop = o->loop, .count = o->count, .get_pids = get_pids, .is_used = is_store_used, .ctx = r});
   r->failures = failures_create(&(struct failures_options){.loop = o->loop, .on_read = on_error_file, .ctx = r});
-  int rc = open_relay(r, e);
+  const struct relay_options relay = {
+      .out = STDOUT_FILENO,
+      .err = STDERR_FILENO,
+      .status = isatty(STDERR_FILENO),
+      .group = o->group,
+      .out_filters = &o->options->output.duplicate_stdout_filters,
+      .err_filters = &o->options->output.duplicate_stderr_filters,
+      .workers = o->count,
+      .wake = on_relay_wake,
+      .ctx = r,
+  };
+  int rc = relay_create(&r->relay, &relay, e);
   if (rc == 0)
     r->hang = hang_watch_create(&(struct hang_watch_options){.loop = o->loop,
                                                              .count = o->count,

@@ -18,19 +18,6 @@ bool signal_is_ignored(int signo) {
   return sigaction(signo, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-static void log_ignored(uint64_t ignored) {
-  struct buf names = BUF_INIT;
-  env_signal_names(ignored, &names);
-  bool one = (ignored & (ignored - 1)) == 0;
-  /* A script's background job has these two ignored, since no Ctrl-C reaches it. */
-  bool background = ignored == (UINT64_C(1) << SIGINT | UINT64_C(1) << SIGQUIT);
-  log_line(background ? LOG_DEBUG : LOG_INFO,
-           "%s %s ignored when this agent started (nohup, trap '', a shell's background job), and %s ignored; "
-           "to handle one anyway, name it in --signals-to-handle",
-           buf_text(&names), one ? "was" : "were", one ? "stays" : "stay");
-  buf_finish(&names);
-}
-
 uint64_t signals_to_watch(const struct agent_options *o) {
   uint64_t watched = o->signals, ignored = 0;
   if (o->signals_named) return watched;
@@ -38,6 +25,17 @@ uint64_t signals_to_watch(const struct agent_options *o) {
     uint64_t bit = UINT64_C(1) << signo;
     if ((watched & bit) && signo != SIGTERM && signal_is_ignored(signo)) ignored |= bit;
   }
-  if (ignored) log_ignored(ignored);
+  if (ignored) {
+    struct buf names = BUF_INIT;
+    env_signal_names(ignored, &names);
+    bool one = (ignored & (ignored - 1)) == 0;
+    /* A script's background job has these two ignored, since no Ctrl-C reaches it. */
+    bool background = ignored == (UINT64_C(1) << SIGINT | UINT64_C(1) << SIGQUIT);
+    log_line(background ? LOG_DEBUG : LOG_INFO,
+             "%s %s ignored when this agent started (nohup, trap '', a shell's background job), and %s ignored; "
+             "to handle one anyway, name it in --signals-to-handle",
+             buf_text(&names), one ? "was" : "were", one ? "stays" : "stay");
+    buf_finish(&names);
+  }
   return watched & ~ignored;
 }

@@ -51,16 +51,6 @@ static void report(struct hang_watch *h, struct supervisor_event ev) {
 
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
-static void report_output(struct hang_watch *h, struct worker *v) {
-  for (uint32_t i = 0; i < h->o.count; i++) {
-    uint64_t heard_ms = v[i].pipes ? relay_heard_ms(v[i].pipes) : 0;
-    if (heard_ms <= v[i].sign_ms) continue;
-    v[i].sign_ms = heard_ms;
-    report(h, (struct supervisor_event){
-                  .kind = SUP_SIGN, .local_rank = i, .when_ms = heard_ms, .sign = {.kind = SIGN_OUTPUT}});
-  }
-}
-
 static void report_looked(struct hang_watch *h) {
   bool held = h->held || relay_is_held(h->o.relay);
   h->held = h->suspended;
@@ -82,7 +72,13 @@ void hang_watch_look(struct hang_watch *h, struct worker *v) {
     hang_files_look(h->files);
     return;
   }
-  if (kind != HANG_SDK) report_output(h, v);
+  for (uint32_t i = 0; i < h->o.count && kind != HANG_SDK; i++) {
+    uint64_t heard_ms = v[i].pipes ? relay_heard_ms(v[i].pipes) : 0;
+    if (heard_ms <= v[i].sign_ms) continue;
+    v[i].sign_ms = heard_ms;
+    report(h, (struct supervisor_event){
+                  .kind = SUP_SIGN, .local_rank = i, .when_ms = heard_ms, .sign = {.kind = SIGN_OUTPUT}});
+  }
   report_looked(h);
 }
 
@@ -202,17 +198,6 @@ const char *hang_watch_ras_addr(const struct hang_watch *h) {
   return h->ras.addr[0] ? h->ras.addr : NULL;
 }
 
-/* The user's address counts, if there is one. */
-static void choose_ras_addr(struct hang_watch *h) {
-  static const char name[] = "NCCL_RAS_ADDR=";
-  const char *given = NULL;
-  for (char *const *at = h->o.base_env; at && *at && !given; at++)
-    if (strncmp(*at, name, sizeof name - 1) == 0) given = *at + sizeof name - 1;
-  h->ras = (struct ras_port){.fd = -1};
-  if (!given) ras_port_open(&h->ras);
-  h->question.ras_port = ras_port_parse(given ? given : h->ras.addr, &h->question.ras_v6);
-}
-
 bool hang_watch_is_busy(const struct hang_watch *h) {
   return probe_is_busy(h->probe);
 }
@@ -225,7 +210,14 @@ struct hang_watch *hang_watch_create(const struct hang_watch_options *o) {
   h->collector = evidence_create(o->loop, on_evidence, h);
   uv_timer_init(o->loop, &h->timer);
   h->timer.data = h;
-  choose_ras_addr(h);
+  /* The user's address counts, if there is one. */
+  static const char name[] = "NCCL_RAS_ADDR=";
+  const char *given = NULL;
+  for (char *const *at = o->base_env; at && *at && !given; at++)
+    if (strncmp(*at, name, sizeof name - 1) == 0) given = *at + sizeof name - 1;
+  h->ras = (struct ras_port){.fd = -1};
+  if (!given) ras_port_open(&h->ras);
+  h->question.ras_port = ras_port_parse(given ? given : h->ras.addr, &h->question.ras_v6);
   if (o->options->hang_watch.kind == HANG_FILE)
     h->files = hang_files_create(o->loop, o->count, o->options->hang_watch.file, on_files, h);
   return h;
