@@ -117,13 +117,11 @@ static void take_terminal(struct watch *w) {
   w->taken = tcsetattr(STDIN_FILENO, TCSANOW, &w->own) == 0;
 }
 
-static bool has_own_modes(const struct watch *w) {
-  struct termios now;
-  return tcgetattr(STDIN_FILENO, &now) == 0 && now.c_iflag == w->own.c_iflag && now.c_lflag == w->own.c_lflag;
-}
-
 static void leave_terminal(struct watch *w) {
-  if (w->taken && is_foreground() && has_own_modes(w)) tcsetattr(STDIN_FILENO, TCSANOW, &w->before);
+  struct termios now;
+  bool own = w->taken && is_foreground() && tcgetattr(STDIN_FILENO, &now) == 0 && now.c_iflag == w->own.c_iflag &&
+             now.c_lflag == w->own.c_lflag;
+  if (own) tcsetattr(STDIN_FILENO, TCSANOW, &w->before);
   w->taken = false;
 }
 
@@ -159,28 +157,21 @@ static bool read_words(struct watch *w) {
   return n > 0;
 }
 
-/* False: the agent is ending. */
-static bool await_acknowledgement(struct watch *w) {
-  uint64_t deadline = boot_ms() + SUSPEND_MS;
-  for (uint64_t now; !w->acknowledged && (now = boot_ms()) < deadline;) {
-    if (poll(&(struct pollfd){.fd = w->ctl, .events = POLLIN}, 1, (int)(deadline - now)) > 0 && !read_words(w))
-      return false;
-  }
-  return true;
-}
-
 static void suspend(struct watch *w) {
+  uint64_t deadline = boot_ms() + SUSPEND_MS;
   leave_terminal(w);
   w->acknowledged = false;
   kill(w->agent, SIGTSTP);
-  if (await_acknowledgement(w)) {
-    sigset_t only;
-    sigemptyset(&only);
-    sigaddset(&only, SIGTSTP);
-    kill(getpid(), SIGTSTP);
-    sigprocmask(SIG_UNBLOCK, &only, NULL); /* it stops here */
-    sigprocmask(SIG_BLOCK, &only, NULL);
+  for (uint64_t now; !w->acknowledged && (now = boot_ms()) < deadline;) {
+    bool spoke = poll(&(struct pollfd){.fd = w->ctl, .events = POLLIN}, 1, (int)(deadline - now)) > 0;
+    if (spoke && !read_words(w)) return; /* the agent is ending */
   }
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, SIGTSTP);
+  kill(getpid(), SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &only, NULL); /* it stops here */
+  sigprocmask(SIG_BLOCK, &only, NULL);
 }
 
 /* Ends as the agent did. */
@@ -243,22 +234,6 @@ _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals
 
 /* Beginning. ------------------------------------------------------------------------------------------------------- */
 
-static bool has_terminal(void) {
-  int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (fd >= 0) close(fd);
-  return fd >= 0;
-}
-
-/* The workers' stdin: the slave; -1: they share ours. */
-static int open_keyboard(int *master, int *slave, struct err *e) {
-  int rc = pty_open(PTY_KEYBOARD, STDIN_FILENO, master, slave);
-  if (rc == 0) return 0;
-  err_sys(e, rc, "no pseudo-terminal can be opened, so workers do not see what is typed");
-  *master = -1;
-  *slave = open("/dev/null", O_RDWR | O_CLOEXEC);
-  return *slave < 0 ? err_sys(e, -errno, "cannot open /dev/null") : 0;
-}
-
 /* In the child. */
 static void become_agent(struct front *f, pid_t front, int slave) {
   setpgid(0, 0);
@@ -277,15 +252,24 @@ int front_start(struct front *f, bool with_keyboard, struct err *e) {
   int pair[2], master = -1, slave = -1;
   sigset_t before;
   *f = (struct front){.ctl = -1, .keyboard = -1, .terminal = -1};
-  if (!has_terminal()) return 0;
+  int tty = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (tty < 0) return 0;
+  close(tty);
   int rc = file_fill_standard(e);
   if (rc) return rc;
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return err_sys(e, -errno, "no socket pair");
-  if (with_keyboard && tcgetpgrp(STDIN_FILENO) >= 0) rc = open_keyboard(&master, &slave, e);
-  if (rc) {
-    close(pair[0]);
-    close(pair[1]);
-    return rc;
+  /* The slave is the workers' stdin; -1: they share ours. */
+  bool keyboard = with_keyboard && tcgetpgrp(STDIN_FILENO) >= 0;
+  if (keyboard && (rc = pty_open(PTY_KEYBOARD, STDIN_FILENO, &master, &slave))) {
+    err_sys(e, rc, "no pseudo-terminal can be opened, so workers do not see what is typed");
+    master = -1;
+    slave = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (slave < 0) {
+      rc = err_sys(e, -errno, "cannot open /dev/null");
+      close(pair[0]);
+      close(pair[1]);
+      return rc;
+    }
   }
   sigprocmask(SIG_SETMASK, NULL, &before);
   const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
