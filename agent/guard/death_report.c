@@ -41,16 +41,6 @@ static int write_all(int fd, const uint8_t *bytes, size_t len, int64_t deadline)
   return 0;
 }
 
-/* Reads and drops what the peer sends until it closes: a close with unread bytes is a reset, and could drop our
- * bytes. */
-static void wait_close(int fd, int64_t deadline) {
-  char drop[512];
-  while (wait_for(fd, POLLIN, deadline) == 0) {
-    ssize_t n = recv(fd, drop, sizeof(drop), MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
-  }
-}
-
 /* The daemon's answer to the opening. True: the channel is open. */
 static bool read_answer(int fd, struct channel *c, int64_t deadline) {
   char answer[CHANNEL_ANSWER_SIZE];
@@ -97,7 +87,13 @@ void guard_send_death_report(const struct guard_cmd_death_report *o, const struc
   if (rc == 0) rc = key ? write_sealed(fd, o, key, deadline) : write_all(fd, o->bytes, o->len, deadline);
   if (rc == 0) {
     shutdown(fd, SHUT_WR);
-    wait_close(fd, (int64_t)monotonic_ms() + CLOSE_MS);
+    int64_t until = (int64_t)monotonic_ms() + CLOSE_MS;
+    /* A close with unread bytes is a reset, and could drop ours: what the peer sends is dropped until it closes. */
+    char drop[512];
+    for (ssize_t n = 1; n && wait_for(fd, POLLIN, until) == 0;) {
+      n = recv(fd, drop, sizeof(drop), MSG_DONTWAIT);
+      if (n < 0 && errno != EAGAIN && errno != EINTR) break;
+    }
   }
   close(fd);
 }

@@ -212,17 +212,14 @@ static bool is_spared_child(struct guard_process *s, pid_t pid) {
   return is_kept(s, pid) || is_kept(s, session) || (s->template.pid > 0 && session == s->template.pid);
 }
 
-static const struct proc *find_proc(const struct proctree *t, pid_t pid) {
-  for (size_t i = 0; i < t->n; i++)
-    if (t->v[i].pid == pid) return &t->v[i];
-  return NULL;
-}
-
 /* Whether the chain of its parents leads to a spared child. */
 static bool is_spared(struct guard_process *s, const struct proctree *t, const struct proc *p) {
   for (size_t depth = 0; p && depth < t->n; depth++) {
     if (is_kept(s, p->pid) || (p->ppid == getpid() && is_spared_child(s, p->pid))) return true;
-    p = p->ppid > 0 ? find_proc(t, p->ppid) : NULL;
+    const struct proc *parent = NULL;
+    for (size_t i = 0; i < t->n && !parent && p->ppid > 0; i++)
+      if (t->v[i].pid == p->ppid) parent = &t->v[i];
+    p = parent;
   }
   return false;
 }
@@ -457,17 +454,6 @@ static void hold_again(struct guard_process *s) {
   hold(s);
 }
 
-static void do_suspend(struct guard_process *s, const struct guard_cmd_suspend *c) {
-  s->suspended = c->on;
-  s->hold_at_ms = NEVER;
-  if (!c->on) {
-    guard_continue_trees();
-    return;
-  }
-  hold_again(s);
-  emit(s, (struct guard_event){.kind = GUARD_SUSPENDED, .round = s->round});
-}
-
 /* Workers. --------------------------------------------------------------------------------------------------------- */
 
 static void report_exec(struct guard_process *s, struct guarded *w) {
@@ -521,15 +507,6 @@ static bool reap(struct guard_process *s) {
   }
 }
 
-static void add_worker(struct guard_process *s, struct guarded w) {
-  if (s->n_workers == s->cap_workers) {
-    s->cap_workers = s->cap_workers ? s->cap_workers * 2 : 8;
-    s->workers = xrealloc(s->workers, s->cap_workers * sizeof(*s->workers));
-  }
-  s->workers[s->n_workers++] = w;
-  s->alive++;
-}
-
 /* The template. ---------------------------------------------------------------------------------------------------- */
 
 static void close_all(const int *fds, int n) {
@@ -556,10 +533,16 @@ static void count_spawned(struct guard_process *s, const struct guard_cmd_spawn 
   }
   struct guard_event ev = event_of(s, GUARD_EXEC_FAILED, w);
   ev.round = c->round;
-  if (rc)
+  if (rc) {
     emit_exec_failed(s, ev, -rc, w->name);
-  else
-    add_worker(s, *w);
+    return;
+  }
+  if (s->n_workers == s->cap_workers) {
+    s->cap_workers = s->cap_workers ? s->cap_workers * 2 : 8;
+    s->workers = xrealloc(s->workers, s->cap_workers * sizeof(*s->workers));
+  }
+  s->workers[s->n_workers++] = *w;
+  s->alive++;
 }
 
 static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS],
@@ -616,13 +599,6 @@ static void spawn_waiting(struct guard_process *s) {
   }
 }
 
-static void take_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
-  if (c->warm && n_fds == GUARD_SPAWN_FDS && guard_template_takes(&s->template))
-    guard_template_queue(&s->template, c, fds);
-  else
-    do_spawn(s, c, fds, n_fds);
-}
-
 static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
   bool stayed = s->stay.template_stayed;
   s->stay.template_stayed = false;
@@ -640,7 +616,7 @@ static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c
 
 /* Commands. -------------------------------------------------------------------------------------------------------- */
 
-/* The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
+/* Of parked workers. The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
  * round, and what these workers left behind is killed. */
 static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
   reap(s);
@@ -661,17 +637,6 @@ static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
     emit(s, event_of(s, GUARD_STARTED, w));
   }
   hold(s);
-}
-
-static void do_adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
-  if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) {
-    s->late_round = c->round;
-  } else if (s->phase == PHASE_PARKED && fence_is_due(s)) {
-    s->round = c->round;
-    fence(s);
-  } else if (s->phase == PHASE_PARKED) {
-    adopt(s, c);
-  }
 }
 
 static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
@@ -695,27 +660,6 @@ static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
     if (c->grace_ms == 0) begin_killing(s); /* what finished workers left is not asked first */
     if (c->grace_ms > 0 && s->signo && c->signo != s->signo) tell_to_stop(s, c->signo);
   }
-}
-
-static void do_signal(struct guard_process *s, const struct guard_cmd_signal *c) {
-  for (size_t i = 0; i < s->n_workers; i++)
-    if (c->local_rank < 0 || s->workers[i].local_rank == (uint32_t)c->local_rank)
-      signal_worker(&s->workers[i], c->signo);
-}
-
-static void keep_death_report(struct guard_process *s, struct guard_cmd_death_report *o) {
-  if (o->sealed && !s->key) s->key = secret_alloc();
-  if (o->sealed) *s->key = o->key;
-  key_wipe(&o->key);
-  s->death_report = *o;
-}
-
-/* KEEP: what comes with it is used when the agent is gone. */
-static void do_keep(struct guard_process *s, const struct guard_cmd_keep *c, const int *fds, int n_fds) {
-  if (n_fds == 1 && s->stay.listener < 0 && s->stay.birth->likeness)
-    guard_stay_prepare(&s->stay, fds[0], c->for_ms);
-  else
-    close_all(fds, n_fds);
 }
 
 /* Another agent has taken this guard; false: there is none, and the guard ends. */
@@ -784,15 +728,52 @@ static bool read_command(struct guard_process *s) {
     memcpy(fds, CMSG_DATA(h), sizeof(int) * (size_t)n_fds);
   }
   switch ((enum guard_command_kind)c.kind) {
-  case GUARD_CMD_SPAWN: take_spawn(s, &c.u.spawn, fds, n_fds); break;
-  case GUARD_CMD_KEEP: do_keep(s, &c.u.keep, fds, n_fds); break;
+  case GUARD_CMD_SPAWN:
+    if (c.u.spawn.warm && n_fds == GUARD_SPAWN_FDS && guard_template_takes(&s->template))
+      guard_template_queue(&s->template, &c.u.spawn, fds);
+    else
+      do_spawn(s, &c.u.spawn, fds, n_fds);
+    break;
+  case GUARD_CMD_KEEP: /* what comes with it is used when the agent is gone */
+    if (n_fds == 1 && s->stay.listener < 0 && s->stay.birth->likeness)
+      guard_stay_prepare(&s->stay, fds[0], c.u.keep.for_ms);
+    else
+      close_all(fds, n_fds);
+    break;
   case GUARD_CMD_TEMPLATE: do_template(s, &c.u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c.u.stop); break;
-  case GUARD_CMD_SIGNAL: do_signal(s, &c.u.signal); break;
+  case GUARD_CMD_SIGNAL:
+    for (size_t i = 0; i < s->n_workers; i++)
+      if (c.u.signal.local_rank < 0 || s->workers[i].local_rank == (uint32_t)c.u.signal.local_rank)
+        signal_worker(&s->workers[i], c.u.signal.signo);
+    break;
   case GUARD_CMD_FENCE: do_fence(s, &c.u.fence); break;
-  case GUARD_CMD_ADOPT: do_adopt(s, &c.u.adopt); break;
-  case GUARD_CMD_SUSPEND: do_suspend(s, &c.u.suspend); break;
-  case GUARD_CMD_DEATH_REPORT: keep_death_report(s, &c.u.death_report); break;
+  case GUARD_CMD_ADOPT:
+    if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) s->late_round = c.u.adopt.round;
+    if (s->phase != PHASE_PARKED) break;
+    if (fence_is_due(s)) {
+      s->round = c.u.adopt.round;
+      fence(s);
+    } else {
+      adopt(s, &c.u.adopt);
+    }
+    break;
+  case GUARD_CMD_SUSPEND:
+    s->suspended = c.u.suspend.on;
+    s->hold_at_ms = NEVER;
+    if (!s->suspended) {
+      guard_continue_trees();
+      break;
+    }
+    hold_again(s);
+    emit(s, (struct guard_event){.kind = GUARD_SUSPENDED, .round = s->round});
+    break;
+  case GUARD_CMD_DEATH_REPORT:
+    if (c.u.death_report.sealed && !s->key) s->key = secret_alloc();
+    if (c.u.death_report.sealed) *s->key = c.u.death_report.key;
+    key_wipe(&c.u.death_report.key);
+    s->death_report = c.u.death_report;
+    break;
   }
   return true;
 }
@@ -827,16 +808,6 @@ static void settle_parked(struct guard_process *s, bool none_left) {
   }
 }
 
-/* The grace is over. */
-static void end_grace(struct guard_process *s) {
-  if (s->leftovers == LEFTOVERS_FOUND) {
-    ask_leftovers(s);
-    return;
-  }
-  if (s->leftovers == LEFTOVERS_ASKED) report_leftovers(s, SIGKILL);
-  begin_killing(s);
-}
-
 /* Brings the phase up to date with the processes that are left and with the clock. */
 static void update_phase(struct guard_process *s, bool none_left) {
   uint64_t now = boot_ms();
@@ -862,7 +833,13 @@ static void update_phase(struct guard_process *s, bool none_left) {
     clear(s);
     return;
   }
-  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) end_grace(s);
+  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) { /* the grace is over */
+    if (s->leftovers == LEFTOVERS_ASKED) report_leftovers(s, SIGKILL);
+    if (s->leftovers == LEFTOVERS_FOUND)
+      ask_leftovers(s);
+    else
+      begin_killing(s);
+  }
   if (s->phase == PHASE_KILLING) kill_rest(s, now);
 }
 

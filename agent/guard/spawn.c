@@ -57,15 +57,6 @@ void guard_strings_finish(struct guard_strings *s) {
   free(s->v);
 }
 
-/* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs on
- * the guard's CPUs. */
-static void bind_cpus(const struct guard_strings *s, uint32_t size, int report) {
-  if (!size || sched_setaffinity(0, size, (const cpu_set_t *)(const void *)s->map) == 0) return;
-  int error = -errno;
-  ssize_t told = write(report, &error, sizeof(error));
-  (void)told;
-}
-
 /* In the child. Never returns. */
 _Noreturn static void become_worker(const struct guard_strings *s, const struct guard_cmd_spawn *c, pid_t guard,
                                     int out, int err, int report) {
@@ -76,7 +67,12 @@ _Noreturn static void become_worker(const struct guard_strings *s, const struct 
   int error = 0;
   if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) error = errno;
   copy_reset_signals();
-  bind_cpus(s, c->cpus_size, report);
+  /* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs on
+   * the guard's CPUs. */
+  if (c->cpus_size && sched_setaffinity(0, c->cpus_size, (const cpu_set_t *)(const void *)s->map) != 0) {
+    int unbound = -errno;
+    (void)!write(report, &unbound, sizeof(unbound));
+  }
   guard_make_folder(env);
   if (!error) {
     environ = env; /* PATH is looked up there */

@@ -17,22 +17,16 @@
 
 enum { STOP_LOOKS = 20 };
 
-/* Returns how many processes got SIGSTOP. */
-static int stop_running(struct proctree *t) {
-  int n = 0;
-  proctree_descendants(t, 0);
-  for (size_t i = 0; i < t->n; i++) {
-    if (strchr("ZXTt", t->v[i].state)) continue;
-    proc_signal(&t->v[i], SIGSTOP);
-    n++;
-  }
-  return n;
-}
-
 void guard_stop_trees(void) {
   struct proctree t = PROCTREE_INIT;
   for (int i = 0, quiet = 0; i < STOP_LOOKS && quiet < 2; i++) {
-    quiet = stop_running(&t) ? 0 : quiet + 1;
+    quiet++;
+    proctree_descendants(&t, 0);
+    for (size_t k = 0; k < t.n; k++) {
+      if (strchr("ZXTt", t.v[k].state)) continue;
+      proc_signal(&t.v[k], SIGSTOP);
+      quiet = 0;
+    }
     if (!quiet) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   }
   proctree_finish(&t);

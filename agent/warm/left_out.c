@@ -17,13 +17,6 @@
 
 enum { MEMORY_SIZE_MAX = 1 << 20, MEMORY_FILES_MAX = 64, REASON_SHOWN_MAX = 200 }; /* as in template.py */
 
-static char *folder_of(const char *cache, const char *home) {
-  char *folder = cache ? xasprintf("%s/rdzv/warm", cache) : home ? xasprintf("%s/.cache/rdzv/warm", home) : NULL;
-  if (folder && *folder == '/') return folder;
-  free(folder);
-  return NULL;
-}
-
 static bool ends_with(const char *text, const char *end) {
   size_t n = strlen(text), m = strlen(end);
   return n >= m && strcmp(text + n - m, end) == 0;
@@ -71,8 +64,8 @@ static void add_left_out(char *text, char *const *argv, struct buf *out) {
 }
 
 void warm_left_out(char *const *argv, const char *cache, const char *home, struct buf *out) {
-  char *path = folder_of(cache, home);
-  DIR *d = path ? opendir(path) : NULL;
+  char *path = cache ? xasprintf("%s/rdzv/warm", cache) : home ? xasprintf("%s/.cache/rdzv/warm", home) : NULL;
+  DIR *d = path && *path == '/' ? opendir(path) : NULL;
   const struct dirent *e;
   for (int files = 0; d && files < MEMORY_FILES_MAX && (e = readdir(d));) {
     char *text = *e->d_name == '.' ? NULL : read_memory(dirfd(d), e->d_name);
