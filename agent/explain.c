@@ -76,8 +76,18 @@ static void put_map(struct buf *out, const char *name, const struct std_map *m, 
   buf_puts(out, *sep != ' ' ? "\n" : given ? " 0\n" : " -\n");
 }
 
-static void put_place(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+static bool is_given(const struct agent_options *o, const char *option) {
+  return opts_source(&o->spec, o->argc, o->argv, o->env, option) != OPT_FROM_DEFAULT;
+}
+
+void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *all) {
   static const char *const hosting[] = {"auto", "never", "always"};
+  struct buf lines = BUF_INIT, *out = &lines;
+  size_t n = 0;
+  while (told->command[n]) n++;
+  buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
+  put_text(out, "expect", o->expect);
+  put_number(out, "nproc", told->workers);
   put_text(out, "job", told->job);
   char endpoint[ENDPOINT_TEXT_MAX];
   buf_puts(out, o->standalone ? "endpoint standalone" : "endpoint ");
@@ -97,44 +107,6 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
   put_text(out, "local-addr", o->local_addr);
   buf_printf(out, "store %s\n", o->store == STORE_WORKER ? "worker" : "agent");
   put_number(out, "store-port", o->store_port);
-}
-
-static bool is_given(const struct agent_options *o, const char *option) {
-  return opts_source(&o->spec, o->argc, o->argv, o->env, option) != OPT_FROM_DEFAULT;
-}
-
-static void put_output(struct buf *out, const struct agent_options *o, int64_t workers) {
-  put_text(out, "log-dir", o->output.log_dir);
-  put_map(out, "redirects", &o->output.redirects, workers, is_given(o, "redirects"));
-  put_map(out, "tee", &o->output.tee, workers, is_given(o, "tee"));
-  put_flag(out, "pty", o->output.pty);
-  const char *sep = " ";
-  buf_puts(out, "local-ranks-filter");
-  for (int i = 0; o->output.shown.some && i < WORKERS_MAX; i++) {
-    if (!o->output.shown.in[i]) continue;
-    buf_printf(out, "%s%d", sep, i);
-    sep = ",";
-  }
-  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
-  put_words(out, "duplicate-stdout-filters", o->output.duplicate_stdout_filters.v,
-            (size_t)o->output.duplicate_stdout_filters.n);
-  put_words(out, "duplicate-stderr-filters", o->output.duplicate_stderr_filters.v,
-            (size_t)o->output.duplicate_stderr_filters.n);
-  put_text(out, "verdict-file", o->verdict_file);
-  put_text(out, "events", o->events);
-  put_text(out, "on-event", o->on_event);
-  if (o->on_event) put_text(out, "on-event-names", o->on_event_names);
-  put_text(out, "log-line-prefix", o->output.log_line_prefix);
-}
-
-void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *all) {
-  struct buf lines = BUF_INIT, *out = &lines;
-  size_t n = 0;
-  while (told->command[n]) n++;
-  buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
-  put_text(out, "expect", o->expect);
-  put_number(out, "nproc", told->workers);
-  put_place(out, o, told);
   put_number(out, "max-restarts", o->max_restarts);
   put_number(out, "repeat-limit", o->repeat_limit);
   put_seconds(out, "join-timeout", o->join_timeout_ms);
@@ -174,7 +146,27 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
   buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
   put_text(out, "warm", o->warm);
   put_seconds(out, "warm-keep", o->warm_keep_ms);
-  put_output(out, o, told->workers);
+  put_text(out, "log-dir", o->output.log_dir);
+  put_map(out, "redirects", &o->output.redirects, told->workers, is_given(o, "redirects"));
+  put_map(out, "tee", &o->output.tee, told->workers, is_given(o, "tee"));
+  put_flag(out, "pty", o->output.pty);
+  const char *sep = " ";
+  buf_puts(out, "local-ranks-filter");
+  for (int i = 0; o->output.shown.some && i < WORKERS_MAX; i++) {
+    if (!o->output.shown.in[i]) continue;
+    buf_printf(out, "%s%d", sep, i);
+    sep = ",";
+  }
+  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
+  put_words(out, "duplicate-stdout-filters", o->output.duplicate_stdout_filters.v,
+            (size_t)o->output.duplicate_stdout_filters.n);
+  put_words(out, "duplicate-stderr-filters", o->output.duplicate_stderr_filters.v,
+            (size_t)o->output.duplicate_stderr_filters.n);
+  put_text(out, "verdict-file", o->verdict_file);
+  put_text(out, "events", o->events);
+  put_text(out, "on-event", o->on_event);
+  if (o->on_event) put_text(out, "on-event-names", o->on_event_names);
+  put_text(out, "log-line-prefix", o->output.log_line_prefix);
   put_words(out, "command", (const char *const *)told->command, n);
   options_put_sources(o, told, &lines, all);
   buf_finish(&lines);

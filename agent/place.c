@@ -36,17 +36,6 @@ static int64_t count_cpus(void) {
   return cpus_count(&c);
 }
 
-/* The driver's answer, if there is one. */
-static const struct gpus *ask_driver(const struct agent_options *o, struct placed *p) {
-  struct err e = ERR_INIT;
-  if (!o->device_timeout_ms) return NULL;
-  p->asked = true;
-  int rc = device_probe_now((uint32_t)o->device_timeout_ms, &p->before, &e);
-  if (rc && rc != -ENOENT) log_warn("%s; GPUs are counted in /proc and /dev", e.text);
-  if (rc == -ENOENT) log_debug("devices: %s", e.text);
-  return rc ? NULL : &p->before;
-}
-
 /* Whether the device can be used; if not, logs why. */
 static bool is_usable(const struct gpus *known, const struct device *d) {
   int at = d->uuid[0] ? gpus_find(known, d->uuid) : d->known ? d->index : -1;
@@ -108,7 +97,15 @@ static int count_visible(struct placed *p, const struct gpus *known, struct devi
 
 /* Counts the devices that workers would see; -EBUSY: too few are left. */
 static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
-  const struct gpus *known = ask_driver(o, p);
+  const struct gpus *known = NULL; /* the driver's answer, if there is one */
+  if (o->device_timeout_ms) {
+    struct err why = ERR_INIT;
+    int rc = device_probe_now((uint32_t)o->device_timeout_ms, &p->before, &why);
+    if (rc && rc != -ENOENT) log_warn("%s; GPUs are counted in /proc and /dev", why.text);
+    if (rc == -ENOENT) log_debug("devices: %s", why.text);
+    if (rc == 0) known = &p->before;
+    p->asked = true;
+  }
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
   bool amd;
   int n = count_visible(p, known, v, &amd);
@@ -195,7 +192,6 @@ void placed_finish(struct placed *p) {
   *p = (struct placed){.workers = 0};
 }
 
-/* Logs each line of text. */
 static void log_lines(enum log_level level, const struct buf *text) {
   const char *p = buf_text(text);
   for (size_t n; *p; p += n + (p[n] == '\n')) {

@@ -117,10 +117,10 @@ static void leave_death_report(struct session *s) {
 
 /* In a channel the guard sends frames. Without a key it gets all the bytes that it is to send, the preface first. */
 static void set_death_report(struct session *s, const struct bytes *frame) {
-  struct buf all = BUF_INIT;
   bytes_unref(s->death_report);
   s->death_report = NULL;
   if (frame) {
+    struct buf all = BUF_INIT;
     if (!s->o->key) buf_append(&all, frame_preface, FRAME_PREFACE_SIZE);
     buf_append(&all, frame->data, frame->len);
     s->death_report = bytes_create(all.data, all.len);
@@ -518,24 +518,6 @@ static bool is_loopback(const struct endpoint *ep) {
   return ip.family && ipaddr_is_loopback(&ip);
 }
 
-/* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any
- * case. */
-static int open_logs(struct session *s, enum log_level shown, struct err *e) {
-  const struct agent_options *o = s->o->options;
-  const struct supervisor_config *c = s->o->supervisor;
-  bool files = output_has_files(&o->output);
-  int rc = files ? log_dir_make(&s->logs, o->output.log_dir, c->job, e) : 0;
-  if (rc) return rc;
-  s->logs.keep = files;
-  char *own = o->output.log_dir ? log_dir_file(&s->logs, "agent", c->host) : NULL;
-  s->daemon_log = o->output.log_dir ? log_dir_file(&s->logs, "rdzvd", c->host) : NULL;
-  if (own) rc = loop_start_pool(&s->loop, LOOP_POOL_AGENT, e);
-  if (rc == 0) rc = log_sink_init(&s->log_sink, &s->loop, shown, own, e);
-  free(own);
-  if (!rc && files) log_info("logs go to %s", s->logs.dir);
-  return rc;
-}
-
 static int open_round(struct session *s, struct err *e) {
   const struct agent_options *o = s->o->options;
   const struct supervisor_config *c = s->o->supervisor;
@@ -666,22 +648,32 @@ static int open_parts(struct session *s, struct err *e) {
                                       .on_port = on_store_port,
                                       .send = send_to_daemon,
                                       .ctx = s};
-  int rc = open_logs(s, shown, e);
-  if (rc == 0) open_daemon(s);
+  /* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any case. */
+  bool files = output_has_files(&o->output);
+  int rc = files ? log_dir_make(&s->logs, o->output.log_dir, c->job, e) : 0;
+  if (rc) return rc;
+  s->logs.keep = files;
+  char *own = o->output.log_dir ? log_dir_file(&s->logs, "agent", c->host) : NULL;
+  s->daemon_log = o->output.log_dir ? log_dir_file(&s->logs, "rdzvd", c->host) : NULL;
+  if (own) rc = loop_start_pool(&s->loop, LOOP_POOL_AGENT, e);
+  if (rc == 0) rc = log_sink_init(&s->log_sink, &s->loop, shown, own, e);
+  free(own);
+  if (rc) return rc;
+  if (files) log_info("logs go to %s", s->logs.dir);
+  open_daemon(s);
   s->id_helpers = id_helpers_create(&(struct id_helpers_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
-  if (rc == 0) rc = round_store_create(&store, &s->store, e);
+  rc = round_store_create(&store, &s->store, e);
   if (rc == 0) rc = open_round(s, e);
-  if (rc == 0)
-    s->events = event_sinks_create(&s->loop, &(struct event_sinks_options){.file = o->events,
-                                                                           .command = o->on_event,
-                                                                           .names = o->on_event_names,
-                                                                           .last_ms = ON_EVENT_LAST_MS,
-                                                                           .one_job = true});
-  if (rc == 0)
-    s->log_queries = log_queries_create(&(struct log_queries_options){
-        .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
-  if (rc == 0) open_link(s);
-  return rc;
+  if (rc) return rc;
+  s->events = event_sinks_create(&s->loop, &(struct event_sinks_options){.file = o->events,
+                                                                         .command = o->on_event,
+                                                                         .names = o->on_event_names,
+                                                                         .last_ms = ON_EVENT_LAST_MS,
+                                                                         .one_job = true});
+  s->log_queries = log_queries_create(&(struct log_queries_options){
+      .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
+  open_link(s);
+  return 0;
 }
 
 /* Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job, for the workers that have asked for them. */

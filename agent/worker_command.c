@@ -160,19 +160,6 @@ static void suggest_program(const struct agent_options *o, const char *word, str
   free(file);
 }
 
-static void explain_refused(const struct agent_options *o, const char *word, struct err *e) {
-  if (is_folder(word))
-    err_set(e, -EACCES, "%s is a folder without __main__.py: name a script in it", word);
-  else if (!is_plain_file(word))
-    err_set(e, -EACCES, "%s cannot be run: it is a pipe or a device, and not a file: name a script or a program", word);
-  else if (o->torch.no_python || is_runnable_kind(word))
-    err_set(e, -EACCES, "%s cannot be run: it is not executable: chmod +x %s", word, word);
-  else
-    err_set(e, -EACCES,
-            "%s cannot be run: it is neither executable nor a Python file: write what runs it in front, such as %s %s",
-            word, runner_of(word), word);
-}
-
 /* Python would log these too, once per worker, and the job would restart. */
 static int check_script(const struct agent_options *o, bool *hint, struct err *e) {
   enum command_kind kind = command_line_kind(o);
@@ -232,12 +219,22 @@ int worker_command_check(const struct agent_options *o, char *const *argv, const
     return rc;
   }
   const struct err plain = *e;
+  const char *word = argv[0];
+  bool denied = e->code == -EACCES && strchr(word, '/');
   if (by_python)
     err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);
-  else if (e->code == -EACCES && strchr(argv[0], '/'))
-    explain_refused(o, argv[0], e);
   else if (e->code == -ENOENT)
-    suggest_program(o, argv[0], e);
+    suggest_program(o, word, e);
+  else if (denied && is_folder(word))
+    err_set(e, -EACCES, "%s is a folder without __main__.py: name a script in it", word);
+  else if (denied && !is_plain_file(word))
+    err_set(e, -EACCES, "%s cannot be run: it is a pipe or a device, and not a file: name a script or a program", word);
+  else if (denied && (o->torch.no_python || is_runnable_kind(word)))
+    err_set(e, -EACCES, "%s cannot be run: it is not executable: chmod +x %s", word, word);
+  else if (denied)
+    err_set(e, -EACCES,
+            "%s cannot be run: it is neither executable nor a Python file: write what runs it in front, such as %s %s",
+            word, runner_of(word), word);
   *hint = by_python || strcmp(e->text, plain.text) != 0;
   return e->code;
 }
