@@ -132,17 +132,6 @@ static void write_keys(struct watch *w) {
   memmove(w->keys, w->keys + n, w->n_keys);
 }
 
-static void read_keys(struct watch *w) {
-  if (!is_foreground()) return;
-  ssize_t n = read(STDIN_FILENO, w->keys, sizeof(w->keys));
-  if (n > 0) {
-    w->n_keys = (size_t)n;
-    write_keys(w);
-  } else if (n == 0 || (errno != EINTR && errno != EAGAIN && is_foreground())) {
-    w->dead = true; /* it was hung up */
-  }
-}
-
 /* False: the agent is gone, or is about to go. */
 static bool read_words(struct watch *w) {
   char words[16];
@@ -227,8 +216,12 @@ _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals
     if (poll(p, 4, may_come ? FOREGROUND_MS : -1) <= 0) continue;
     if (p[0].revents) read_signals(&w);
     if (p[1].revents && !read_words(&w)) w.ctl = -1;
-    if (p[2].revents && w.taken) read_keys(&w);
-    if (p[3].revents) write_keys(&w);
+    if (p[2].revents && w.taken && is_foreground()) {
+      ssize_t n = read(STDIN_FILENO, w.keys, sizeof(w.keys));
+      w.dead = n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && is_foreground()); /* it was hung up */
+      w.n_keys = n > 0 ? (size_t)n : 0;
+    }
+    if (p[3].revents || w.n_keys > 0) write_keys(&w);
   }
 }
 

@@ -5,20 +5,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
-
-static int open_slave(int master) {
-  const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
-  char name[64];
-#ifdef TIOCGPTPEER
-  int fd = ioctl(master, TIOCGPTPEER, flags);
-  if (fd >= 0) return fd;
-#endif
-  return ptsname_r(master, name, sizeof(name)) ? -1 : open(name, flags);
-}
 
 void pty_resize(int master, int like) {
   struct winsize size = {0};
@@ -28,12 +19,18 @@ void pty_resize(int master, int like) {
 }
 
 int pty_open(enum pty_kind kind, int like, int *master, int *slave) {
-  int rc = 0;
+  const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
+  char name[64];
   *slave = -1;
-  *master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  *master = posix_openpt(flags | O_NONBLOCK);
   if (*master < 0) return -errno;
-  if (grantpt(*master) || unlockpt(*master) || (*slave = open_slave(*master)) < 0) rc = -errno;
-  if (rc) {
+  bool unlocked = !grantpt(*master) && !unlockpt(*master);
+#ifdef TIOCGPTPEER
+  if (unlocked) *slave = ioctl(*master, TIOCGPTPEER, flags);
+#endif
+  if (unlocked && *slave < 0 && !ptsname_r(*master, name, sizeof(name))) *slave = open(name, flags);
+  if (*slave < 0) {
+    int rc = -errno;
     close(*master);
     return rc;
   }
