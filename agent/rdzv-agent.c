@@ -40,7 +40,6 @@
 #include "agent/options/command_line.h"
 #include "agent/options/interpreter.h"
 #include "agent/options/options.h"
-#include "agent/options/site_conf.h"
 #include "agent/output/logs_specs.h"
 #include "agent/place.h"
 #include "agent/session.h"
@@ -101,16 +100,6 @@ static int random_hex(char *out, size_t digits, struct err *e) {
   return 0;
 }
 
-/* The same name on all nodes: batch systems and containers may start programs without $USER. */
-static const char *user_name(char *const *env, char *number, size_t size) {
-  const char *user = cluster_variable(env, "USER");
-  if (!user) user = cluster_variable(env, "LOGNAME");
-  const struct passwd *entry = user ? NULL : getpwuid(getuid());
-  if (entry && entry->pw_name[0]) user = entry->pw_name;
-  snprintf(number, size, "uid%u", (unsigned)getuid());
-  return user ? user : number;
-}
-
 /* Before the options, since defaults follow from it. */
 static void read_cluster(struct identity *id, char *const *env, const struct opts_file *conf) {
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
@@ -123,7 +112,7 @@ static void read_cluster(struct identity *id, char *const *env, const struct opt
 }
 
 static int find_identity(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
-  char fresh[17], number[24];
+  char fresh[17];
   if (o->standalone)
     snprintf(id->endpoint, sizeof(id->endpoint), "%s", host_loopback());
   else
@@ -140,8 +129,15 @@ static int find_identity(struct identity *id, const struct agent_options *o, cha
     snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
   else if (o->standalone)
     snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
-  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)), id->endpoint) >=
-           sizeof(id->job))
+  if (o->rdzv_id || o->standalone) return 0;
+  /* The same name on all nodes: batch systems and containers may start programs without $USER. */
+  char number[24];
+  const char *user = cluster_variable(env, "USER");
+  if (!user) user = cluster_variable(env, "LOGNAME");
+  const struct passwd *entry = user ? NULL : getpwuid(getuid());
+  if (entry && entry->pw_name[0]) user = entry->pw_name;
+  snprintf(number, sizeof(number), "uid%u", (unsigned)getuid());
+  if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user ? user : number, id->endpoint) >= sizeof(id->job))
     return err_set(e, -EINVAL,
                    "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
   return 0;
@@ -261,21 +257,11 @@ static int print_settings(const struct agent_options *o, const struct identity *
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
-/* Logs each line. */
 static void log_lines(enum log_level level, const char *p) {
   for (size_t n; *p; p += n + (p[n] == '\n')) {
     n = strcspn(p, "\n");
     log_line(level, "%.*s", (int)n, p);
   }
-}
-
-static void log_notes(const struct agent_options *o, const struct identity *id, bool of_another_host) {
-  log_lines(LOG_WARN, buf_text(&id->cluster.warnings));
-  if (!o->quiet) log_lines(LOG_INFO, o->notes);
-  if (!host_reaches_loopback())
-    log_warn("the loopback interface is down, so workers cannot meet at %s: ip link set lo up", host_loopback());
-  if (o->expect && !o->from.expect && !of_another_host && !cluster_lists(o->expect, id->host))
-    log_warn("--expect %s does not name this host, %s", o->expect, id->host);
 }
 
 /* With mpirun, or with srun without a host list, the endpoint is a guess, and no agent may run there. The first agent
@@ -309,17 +295,6 @@ static void end_all(const struct cluster *c, char *const *env, int code) {
     nanosleep(&pause, NULL);
   if (send((int)fd, word, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
     log_debug("cannot ask Hydra to end the others: %s", strerror(errno));
-}
-
-/* "#SBATCH --requeue" alone restarts a job after a failed node or a preemption, never for its exit code. A job that was
- * started again has a script that knows that. */
-static void warn_of_requeue(const struct agent_options *o, const struct cluster *c, int code) {
-  bool slurm = c->scheduler.is_set && strcmp(c->scheduler.text, "Slurm") == 0;
-  bool asks = code == EXIT_CODE_FENCED || code == EXIT_CODE_PREEMPTED || code == EXIT_CODE_DAEMON_LOST;
-  if (!slurm || !asks || o->order_key > 0 || o->quiet || cluster_number(&c->restarts, 0)) return;
-  log_warn("exit code %d: Slurm does not requeue a job for its exit code: the script must call scontrol requeue, as "
-           "requeue.sbatch does",
-           code);
 }
 
 static int fail(int code, const struct err *e) {
@@ -483,7 +458,12 @@ static int check_request(struct program *p) {
             (unsigned)geteuid());
     return fail(EXIT_CODE_SYSTEM, &e);
   }
-  log_notes(o, id, p->launches);
+  log_lines(LOG_WARN, buf_text(&id->cluster.warnings));
+  if (!o->quiet) log_lines(LOG_INFO, o->notes);
+  if (!host_reaches_loopback())
+    log_warn("the loopback interface is down, so workers cannot meet at %s: ip link set lo up", host_loopback());
+  if (o->expect && !o->from.expect && !p->launches && !cluster_lists(o->expect, id->host))
+    log_warn("--expect %s does not name this host, %s", o->expect, id->host);
   if (!o->explain && job_times_check(o, &e)) return fail(code, &e);
   if (!o->explain && check_endpoint(o, id, &p->hung, &e)) return refuse_words(p, &e);
   if (!p->launches && o->munge_user && munge_user_find(o->munge_user, &p->munge_user, &e)) return refuse_words(p, &e);
@@ -525,7 +505,15 @@ static int run_request(struct program *p) {
                                     .front = &front};
   int code = run_session(&session, id, &(struct copy_words){p->argc, p->argv}, &p->hung);
   numa_finish(&numa);
-  warn_of_requeue(o, &id->cluster, code);
+  /* "#SBATCH --requeue" alone restarts a job after a failed node or a preemption, never for its exit code. A job that was
+   * started again has a script that knows that. */
+  const struct cluster *c = &id->cluster;
+  bool slurm = c->scheduler.is_set && strcmp(c->scheduler.text, "Slurm") == 0;
+  bool asks = code == EXIT_CODE_FENCED || code == EXIT_CODE_PREEMPTED || code == EXIT_CODE_DAEMON_LOST;
+  if (slurm && asks && o->order_key <= 0 && !o->quiet && !cluster_number(&c->restarts, 0))
+    log_warn("exit code %d: Slurm does not requeue a job for its exit code: the script must call scontrol requeue, as "
+             "requeue.sbatch does",
+             code);
   return code;
 }
 

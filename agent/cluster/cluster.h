@@ -89,7 +89,7 @@ struct cluster {
   bool by_mpirun;      /* or a launcher like it, which may use a part of a job's hosts */
   bool first_host_is_uncertain; /* first_host is where mpirun or srun runs. Agent 0 usually runs there and checks it */
   struct buf warnings;          /* one sentence per line; "" */
-  /* the site's defaults, agent.conf (agent/options/site_conf.h), which cluster_read leaves to its caller; NULL: none.
+  /* the site's defaults, agent.conf (site_conf_read), which cluster_read leaves to its caller; NULL: none.
    * Borrowed */
   const struct opts_file *conf;
 };

@@ -42,9 +42,8 @@ enum command_kind command_line_kind(const struct agent_options *o) {
 }
 
 char *command_line_python(const struct agent_options *o, char *const *env) {
-  static const char name[] = "PYTHON_EXEC=";
-  for (; env && *env; env++)
-    if (strncmp(*env, name, sizeof(name) - 1) == 0 && (*env)[sizeof(name) - 1]) return *env + sizeof(name) - 1;
+  char *given = agent_options_variable(env, "PYTHON_EXEC");
+  if (given && given[strlen("PYTHON_EXEC=")]) return given + strlen("PYTHON_EXEC=");
   return o->own_python ? o->own_python : default_python;
 }
 

@@ -74,25 +74,23 @@ static const char *one_on_each(const struct cluster *c, int64_t nodes, char hint
   return hint;
 }
 
-/* More agents than nodes are spares, if each has its own host. On shared hosts the first to join would take all places
- * on one host, and other hosts would stay empty. */
-static int check_places(struct settling *s, struct err *e) {
-  const struct cluster *c = s->cluster;
-  int64_t agents = cluster_number(&c->agents, 0), most = s->o->nnodes.max;
-  char hint[HINT_MAX];
-  if (!cluster_is_started(c) || c->agents_at_most || most == 1 || agents <= most || !cluster_shares_hosts(c)) return 0;
-  return err_set(e, -EINVAL,
-                 "%s started %" PRId64 " agents (%s), several of them on one host, but %s=%" PRId64 " admits %" PRId64
-                 ": start one on each host%s, or remove --nnodes and --nproc, so that each agent is a node",
-                 starter_name(c), agents, c->agents.source, options_spelling_of(s, "nnodes"), most, most,
-                 one_on_each(c, 0, hint));
-}
-
 int options_nodes_from_cluster(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
   if (o->standalone) return 0;
-  if (options_is_given(s, "nnodes")) return check_places(s, e);
+  if (options_is_given(s, "nnodes")) {
+    /* More agents than nodes are spares, if each has its own host. On shared hosts the first to join would take all places
+     * on one host, and other hosts would stay empty. */
+    int64_t agents = cluster_number(&c->agents, 0), most = o->nnodes.max;
+    char hint[HINT_MAX];
+    if (!cluster_is_started(c) || c->agents_at_most || most == 1 || agents <= most || !cluster_shares_hosts(c))
+      return 0;
+    return err_set(e, -EINVAL,
+                   "%s started %" PRId64 " agents (%s), several of them on one host, but %s=%" PRId64 " admits %" PRId64
+                   ": start one on each host%s, or remove --nnodes and --nproc, so that each agent is a node",
+                   starter_name(c), agents, c->agents.source, options_spelling_of(s, "nnodes"), most, most,
+                   one_on_each(c, 0, hint));
+  }
   if (cluster_is_alone(c) && cluster_number(&c->nodes, 1) > 1 && c->starter.is_set && !has_meeting_place(s))
     return refuse_alone(c, e);
   if (c->index.is_set && !c->start.is_set) /* each would be a job of its own */
@@ -158,20 +156,6 @@ static bool shares_host(const struct settling *s) {
   return cluster_is_started(c) && cluster_shares_hosts(c) && !one_a_host;
 }
 
-static void take_nproc(struct settling *s) {
-  struct agent_options *o = s->o;
-  const struct cluster *c = s->cluster;
-  if (options_is_given(s, "nproc") || (!c->scheduler.is_set && !c->launcher.is_set)) return;
-  if (c->gpus.is_set) {
-    o->nproc = c->gpus.number ? c->gpus.number : 1;
-    o->from.nproc = c->gpus.source;
-  } else if (shares_host(s)) {
-    o->from.nproc = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
-  } else {
-    o->nproc = OPTIONS_NPROC_SEEN; /* agent/place.c counts them */
-  }
-}
-
 /* Whether all expected agents have the scheduler's facts. With a typed endpoint others may join that lack its
  * variables, such as agents started by ssh; these would be a job of their own. */
 static bool all_know_the_job(const struct settling *s) {
@@ -210,15 +194,6 @@ static void take_expected(struct settling *s) {
   o->from.expect = c->hosts.source;
 }
 
-/* Another name of a listed host, such as that of a network: "n3-ib" for "n3". */
-static bool may_be_listed(const struct cluster *c, const char *name) {
-  for (size_t i = 0; i < c->n_hosts; i++) {
-    size_t n = hostlist_short(c->host[i].name);
-    if (n && strncasecmp(name, c->host[i].name, n) == 0 && !ascii_is_digit(name[n])) return true;
-  }
-  return cluster_lists(c->hosts.text, name);
-}
-
 /* A place like $SLURM_SUBMIT_HOST: no agent of this job will ever start rdzvd there. Somebody else may run one there,
  * so it is tried, but not for as long as an agent that may still come. */
 static void doubt_endpoint(struct settling *s) {
@@ -229,25 +204,17 @@ static void doubt_endpoint(struct settling *s) {
                                                                            : NULL;
   const char *place = o->endpoints->host;
   if (!option || o->standalone || o->n_endpoints != 1 || !cluster_is_started(c) || !c->hosts.is_set) return;
-  if (cluster_number(&c->agents, 0) < o->nnodes.max || ipaddr_parse(place).family || may_be_listed(c, place)) return;
-  if (strcasecmp(place, "localhost") == 0 || cluster_lists(place, c->own_host)) return;
+  if (cluster_number(&c->agents, 0) < o->nnodes.max || ipaddr_parse(place).family) return;
+  /* Another name of a listed host may be that of a network: "n3-ib" for "n3". */
+  for (size_t i = 0; i < c->n_hosts; i++) {
+    size_t n = hostlist_short(c->host[i].name);
+    if (n && strncasecmp(place, c->host[i].name, n) == 0 && !ascii_is_digit(place[n])) return;
+  }
+  if (cluster_lists(c->hosts.text, place) || strcasecmp(place, "localhost") == 0 || cluster_lists(place, c->own_host))
+    return;
   snprintf(o->endpoint_doubt, sizeof(o->endpoint_doubt), "%s is not one of this %s's hosts, %s: leave %s out", place,
            strcmp(starter_name(c), "srun") == 0 ? "step" : "job", c->hosts.text, options_spelling_of(s, option));
   if (!options_is_given(s, "join-timeout")) o->reach_ms = ENDPOINT_REACH_MS;
-}
-
-/* Which agent of this host this one is. */
-static void take_neighbours(struct settling *s) {
-  struct agent_options *o = s->o;
-  const struct cluster *c = s->cluster;
-  bool several = shares_host(s) && !o->standalone && cluster_number(&c->local_agents, 2) > 1;
-  bool known = several && c->local_agents.is_set && c->local_index.is_set;
-  o->local_agents = known ? c->local_agents.number : 1;
-  o->local_index = known ? c->local_index.number : 0;
-  if (known) o->from.local_rank = c->local_index.source;
-  if (cluster_is_started(c) && !o->standalone && cluster_number(&c->local_agents, 0) == 1)
-    o->from.local_rank = c->local_agents.source;
-  if (several && !known) o->crowded_by = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
 }
 
 void options_rest_from_cluster(struct settling *s) {
@@ -266,7 +233,15 @@ void options_rest_from_cluster(struct settling *s) {
    * when the pod is scheduled, and with several addresses the others may know. */
   bool late = c->scheduler.is_set && strcmp(c->scheduler.text, "Kubernetes") == 0;
   if (o->n_endpoints == 1 && !late && !options_is_given(s, "join-timeout")) o->unknown_ms = ENDPOINT_UNKNOWN_MS;
-  take_neighbours(s);
+  /* Which agent of this host this one is. */
+  bool several = shares_host(s) && !o->standalone && cluster_number(&c->local_agents, 2) > 1;
+  bool known = several && c->local_agents.is_set && c->local_index.is_set;
+  o->local_agents = known ? c->local_agents.number : 1;
+  o->local_index = known ? c->local_index.number : 0;
+  if (known) o->from.local_rank = c->local_index.source;
+  if (cluster_is_started(c) && !o->standalone && cluster_number(&c->local_agents, 0) == 1)
+    o->from.local_rank = c->local_agents.source;
+  if (several && !known) o->crowded_by = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
   if (c->index.is_set && !o->standalone) {
     o->order_key = c->index.number;
     o->from.order_key = c->index.source;
@@ -275,7 +250,15 @@ void options_rest_from_cluster(struct settling *s) {
     o->rdzv_id = c->job.text;
     o->from.rdzv_id = c->job.source;
   }
-  take_nproc(s);
+  bool nproc_follows = !options_is_given(s, "nproc") && (c->scheduler.is_set || c->launcher.is_set);
+  if (nproc_follows && c->gpus.is_set) {
+    o->nproc = c->gpus.number ? c->gpus.number : 1;
+    o->from.nproc = c->gpus.source;
+  } else if (nproc_follows && shares_host(s)) {
+    o->from.nproc = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
+  } else if (nproc_follows) {
+    o->nproc = OPTIONS_NPROC_SEEN; /* agent/place.c counts them */
+  }
   take_expected(s);
   o->end_time = cluster_number(&c->end_time, 0);
   o->scheduler_restarts = cluster_number(&c->restarts, -1);

@@ -248,19 +248,6 @@ static void note_rest(struct settling *s) {
   rdzv_conf_note_ignored(o, options_spelling_of(s, "rdzv-conf"));
 }
 
-/* A start may last at least as long as a step. */
-static void settle_hang(struct settling *s) {
-  static const char why[] = "hangs are detected only with --hang-timeout";
-  struct agent_options *o = s->o;
-  enum opt_source start = options_source(s, "hang-start-timeout"), step = options_source(s, "hang-timeout");
-  bool given = start > OPT_FROM_FILE || (start == OPT_FROM_FILE && step <= OPT_FROM_FILE);
-  if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
-  if (o->hang_timeout_ms) return;
-  options_note_ignored(s, "hang-start-timeout", why);
-  options_note_ignored(s, "hang-watch", why);
-  options_note_ignored(s, "hang-stacks", why);
-}
-
 /* The outer job ends what its worker leaves behind. */
 static bool is_nested(char *const *env) {
   return cluster_variable(env, "RDZV_AGENT_SOCKET") || cluster_variable(env, "TORCHELASTIC_RUN_ID");
@@ -342,7 +329,16 @@ static int settle_all(struct settling *s, struct err *e) {
   options_rest_from_cluster(s);
   if (o->orphan_grace_ms < 0)
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? ORPHAN_GRACE_FIXED_MS : ORPHAN_GRACE_MS;
-  settle_hang(s);
+  /* The start of a worker may last at least as long as a step. */
+  static const char why[] = "hangs are detected only with --hang-timeout";
+  enum opt_source start = options_source(s, "hang-start-timeout"), step = options_source(s, "hang-timeout");
+  bool given = start > OPT_FROM_FILE || (start == OPT_FROM_FILE && step <= OPT_FROM_FILE);
+  if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
+  if (!o->hang_timeout_ms) {
+    options_note_ignored(s, "hang-start-timeout", why);
+    options_note_ignored(s, "hang-watch", why);
+    options_note_ignored(s, "hang-stacks", why);
+  }
   settle_warm(s);
   /* An empty list means the default, as under torchrun. */
   o->signals_named = o->signals && options_is_given(s, "signals-to-handle");

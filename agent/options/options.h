@@ -202,10 +202,17 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
 void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
                          struct buf *out);
 const char *numa_binding_name(enum numa_binding numa);
+/* "NAME=value" of that name in env, even if the value is empty; NULL: it is not there. */
+char *agent_options_variable(char *const *env, const char *name);
 /* "NAME=value", shortened and escaped. */
 void agent_options_show_variable(const char *variable, struct buf *out);
 /* "/etc/rdzv/agent.conf:3" */
 void agent_options_show_setting(const struct opts_spec *spec, const struct opts_setting *s, struct buf *out);
 void agent_options_settings(const struct agent_options *o, struct settings *s);
+
+/* Reads agent.conf, a site's defaults for all jobs, one "option = value" on a line: the file that RDZV_AGENT_CONF names
+ * (empty: none), else that of this installation, which may be missing. *f must be finished in any case. 0, or a negative
+ * errno and a sentence that names the file, and the line if it is to blame. */
+int site_conf_read(struct opts_file *f, char *const *env, struct err *e);
 
 #endif

@@ -33,6 +33,7 @@ static const struct {
     {"read_timeout", "--lease limits how long the daemon may be silent"},
     {"heartbeat_timeout", "--lease limits how long a node may be silent"},
     {"use_libuv", "there is only one kind of store"},
+    {"store_type", "nodes meet at rdzvd, by TCP"},
 };
 
 static bool is_key(const struct pair *p, const char *key) {
@@ -147,11 +148,7 @@ static void note_pair(struct agent_options *o, const char *option, const struct 
   static const char *const keys[] = {
       "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "timeout",
       "rank"};
-  if (is_key(p, "store_type")) {
-    if (strcasecmp(p->value, "tcp") != 0)
-      options_note(o, "%s store_type has no effect: nodes meet at rdzvd, by TCP", option);
-    return;
-  }
+  if (is_key(p, "store_type") && strcasecmp(p->value, "tcp") == 0) return;
   for (size_t i = 0; i < sizeof(spoken_of) / sizeof(spoken_of[0]); i++) {
     if (!is_key(p, spoken_of[i].key)) continue;
     options_note(o, "%s %s has no effect: %s", option, spoken_of[i].key, spoken_of[i].says);

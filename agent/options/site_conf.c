@@ -7,7 +7,7 @@
  * The file names programs that rdzv-agent runs, so common/system/trust.h decides whether it counts. A file that cannot
  * be read or trusted ends the agent: on one node of a job other settings than on the others would count. */
 
-#include "agent/options/site_conf.h"
+#include "agent/options/options.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "agent/options/options.h"
 #include "common/mem.h"
 #include "common/system/trust.h"
 
@@ -40,10 +39,8 @@ static char *read_text(int fd, const char *path, size_t *len, struct err *e) {
 }
 
 int site_conf_read(struct opts_file *f, char *const *env, struct err *e) {
-  static const char variable[] = "RDZV_AGENT_CONF=";
-  const char *given = NULL; /* "" counts: there is no file */
-  for (; env && *env && !given; env++)
-    if (strncmp(*env, variable, sizeof(variable) - 1) == 0) given = *env + sizeof(variable) - 1;
+  const char *variable = "RDZV_AGENT_CONF=", *given = agent_options_variable(env, "RDZV_AGENT_CONF");
+  if (given) given += strlen(variable); /* "" counts: there is no file */
   *f = (struct opts_file){0};
   if (given && !*given) return 0;
   char dir[PATH_MAX] = "";

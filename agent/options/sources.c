@@ -37,8 +37,7 @@ void agent_options_show_setting(const struct opts_spec *spec, const struct opts_
   buf_printf(out, ":%d", s->line);
 }
 
-/* "NAME=value" in the environment; or NULL. */
-static const char *find_variable(char *const *env, const char *name) {
+char *agent_options_variable(char *const *env, const char *name) {
   size_t n = strlen(name);
   for (; env && *env; env++)
     if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return *env;
@@ -50,7 +49,7 @@ static void add_source(const struct options_told *told, const char *variable, st
   char name[NAME_LEN];
   if (!variable) return;
   snprintf(name, sizeof(name), "%.*s", (int)strcspn(variable, "="), variable);
-  const char *better = find_variable(told->launched, name);
+  const char *better = agent_options_variable(told->launched, name);
   if (out->len) buf_puts(out, ", ");
   if (better)
     buf_puts(out, better + strlen(name) + 1);
@@ -78,54 +77,46 @@ static bool is_by_conf(const struct agent_options *o, const char *line) {
   return false;
 }
 
+/* A variable of torchrun's own that set the value of this line; or NULL. */
 static const char *torchs_own(const struct agent_options *o, const char *line) {
-  static const char *const names[][2] = {
-      {"store", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"},
-      {"stop-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
-  };
-  if (strcmp(line, "log-line-prefix") == 0 && o->output.log_line_prefix)
-    return find_variable(o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-    if (strcmp(names[i][0], line) == 0 && source_of(o, line) <= OPT_FROM_FILE)
-      return i == 0 && o->store != STORE_WORKER ? NULL : find_variable(o->env, names[i][1]);
-  return NULL;
-}
-
-static void add_endpoint(const struct agent_options *o, const struct options_told *told, struct buf *out) {
-  bool said = o->torch.endpoint && *o->torch.endpoint;
-  if (source_of(o, "standalone") != OPT_FROM_DEFAULT && o->standalone)
-    add_source(told, variable_of(o, "standalone"), out);
-  else if (said)
-    add_source(told, variable_of(o, "endpoint"), out);
-  else if (!o->standalone && (o->torch.master_addr || o->torch.master_port >= 0)) {
-    add_source(told, variable_of(o, "master-addr"), out);
-    add_source(told, variable_of(o, "master-port"), out);
-  }
+  bool weaker = source_of(o, line) <= OPT_FROM_FILE;
+  const char *name = NULL;
+  if (strcmp(line, "log-line-prefix") == 0 && o->output.log_line_prefix) name = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+  if (strcmp(line, "stop-timeout") == 0 && weaker) name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  if (strcmp(line, "store") == 0 && weaker && o->store == STORE_WORKER) name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
+  return name ? agent_options_variable(o->env, name) : NULL;
 }
 
 static void add_variables(const struct agent_options *o, const struct options_told *told, const char *line,
                           struct buf *out) {
   const struct opts_setting *set;
   bool ours = source_of(o, line) != OPT_FROM_DEFAULT;
-  if (strcmp(line, "endpoint") == 0)
-    add_endpoint(o, told, out);
-  else if (strcmp(line, "job") == 0)
+  if (strcmp(line, "endpoint") == 0) {
+    bool alone = o->standalone && source_of(o, "standalone") != OPT_FROM_DEFAULT;
+    bool named = !alone && o->torch.endpoint && *o->torch.endpoint;
+    bool by_master = !named && !o->standalone && (o->torch.master_addr || o->torch.master_port >= 0);
+    if (alone || named) add_source(told, variable_of(o, alone ? "standalone" : "endpoint"), out);
+    if (by_master) add_source(told, variable_of(o, "master-addr"), out);
+    if (by_master) add_source(told, variable_of(o, "master-port"), out);
+  } else if (strcmp(line, "job") == 0) {
     add_source(told, o->rdzv_id ? variable_of(o, "rdzv-id") : NULL, out);
-  else if (strcmp(line, "node-rank") == 0 && o->node_rank < 0)
+  } else if (strcmp(line, "node-rank") == 0 && o->node_rank < 0) {
     return;
-  else if (strcmp(line, "store-port") == 0 && !ours && o->store_port)
+  } else if (strcmp(line, "store-port") == 0 && !ours && o->store_port) {
     add_source(told, variable_of(o, "master-port"), out);
-  else if (is_by_conf(o, line))
+  } else if (is_by_conf(o, line)) {
     add_source(told, variable_of(o, "rdzv-conf"), out);
-  else if (torchs_own(o, line))
+  } else if (torchs_own(o, line)) {
     add_source(told, torchs_own(o, line), out);
-  else if (ours && (set = opts_setting_of(&o->spec, o->argc, o->argv, o->env, line)))
+  } else if (ours && (set = opts_setting_of(&o->spec, o->argc, o->argv, o->env, line))) {
     agent_options_show_setting(&o->spec, set, out);
-  else if (ours)
+  } else if (ours) {
     add_source(told, variable_of(o, line), out);
+  }
 }
 
-static const char *fact_of(const struct agent_options *o, const char *line) {
+void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
+                         struct buf *out) {
   const struct options_sources *f = &o->from;
   const struct {
     const char *line, *source;
@@ -134,38 +125,28 @@ static const char *fact_of(const struct agent_options *o, const char *line) {
       {"job", f->rdzv_id},           {"expect", f->expect},     {"order-key", f->order_key},
       {"local-rank", f->local_rank}, {"end-time", f->end_time}, {"scheduler-restarts", f->scheduler_restarts},
   };
-  for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++)
-    if (strcmp(facts[i].line, line) == 0) return facts[i].source;
-  return NULL;
-}
-
-static void put_source(const struct agent_options *o, const struct options_told *told, const char *line,
-                       struct buf *out) {
-  struct buf source = BUF_INIT;
-  const char *fact = fact_of(o, line);
-  if (fact)
-    buf_puts(&source, fact);
-  else
-    add_variables(o, told, line, &source);
-  /* Facts that the agent found on this machine. */
-  bool count = strcmp(line, "nproc") == 0 && o->nproc <= 0 && o->nproc != OPTIONS_NPROC_CPU;
-  bool own = strcmp(line, "local-rank") == 0 && o->local_agents > 1 && told->local_world == told->workers;
-  if (told->seen && (count || own)) buf_printf(&source, "%s%s", source.len ? ", " : "", told->seen);
-  if (told->end_time && strcmp(line, "end-time") == 0) buf_printf(&source, ": %s", told->end_time);
-  if (told->left_out && *told->left_out && strcmp(line, "warm") == 0)
-    buf_printf(&source, "%s%s", source.len ? ", " : "", told->left_out);
-  if (source.len) buf_printf(out, "  # %s", buf_text(&source));
-  buf_finish(&source);
-}
-
-void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
-                         struct buf *out) {
   for (const char *p = buf_text(lines); *p;) {
     size_t n = strcspn(p, "\n");
     char line[NAME_LEN];
     snprintf(line, sizeof(line), "%.*s", (int)strcspn(p, " "), p);
     buf_append(out, p, n);
-    put_source(o, told, line, out);
+    struct buf source = BUF_INIT;
+    const char *fact = NULL;
+    for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++)
+      if (strcmp(facts[i].line, line) == 0) fact = facts[i].source;
+    if (fact)
+      buf_puts(&source, fact);
+    else
+      add_variables(o, told, line, &source);
+    /* Facts that the agent found on this machine. */
+    bool count = strcmp(line, "nproc") == 0 && o->nproc <= 0 && o->nproc != OPTIONS_NPROC_CPU;
+    bool own = strcmp(line, "local-rank") == 0 && o->local_agents > 1 && told->local_world == told->workers;
+    if (told->seen && (count || own)) buf_printf(&source, "%s%s", source.len ? ", " : "", told->seen);
+    if (told->end_time && strcmp(line, "end-time") == 0) buf_printf(&source, ": %s", told->end_time);
+    if (told->left_out && *told->left_out && strcmp(line, "warm") == 0)
+      buf_printf(&source, "%s%s", source.len ? ", " : "", told->left_out);
+    if (source.len) buf_printf(out, "  # %s", buf_text(&source));
+    buf_finish(&source);
     buf_putc(out, '\n');
     p += n + (p[n] == '\n');
   }

@@ -309,13 +309,12 @@ int option_after_finish(const char *text, void *field, struct err *e) {
 }
 
 int option_nccl_ids(const char *text, void *field, struct err *e) {
-  enum nccl_ids *what = field;
-  for (int i = 0; i < NCCL_IDS_COUNT; i++) {
-    if (strcmp(text, nccl_ids_name((enum nccl_ids)i)) != 0) continue;
-    *what = (enum nccl_ids)i;
-    return 0;
-  }
-  return err_set(e, -EINVAL, "write auto, always, or never");
+  const char *names[NCCL_IDS_COUNT];
+  for (int i = 0; i < NCCL_IDS_COUNT; i++) names[i] = nccl_ids_name((enum nccl_ids)i);
+  int i = find_word(text, names, NCCL_IDS_COUNT);
+  if (i == NCCL_IDS_COUNT) return err_set(e, -EINVAL, "write auto, always, or never");
+  *(enum nccl_ids *)field = (enum nccl_ids)i;
+  return 0;
 }
 
 int option_start_method(const char *text, void *field, struct err *e) {

@@ -121,22 +121,6 @@ static size_t list_targets(const struct hang_watch *h, uint32_t out[PROBE_TARGET
   return n;
 }
 
-static void look_at_processes(struct hang_watch *h) {
-  struct probe_target targets[PROBE_TARGETS_MAX];
-  char *files[PROBE_TARGETS_MAX] = {NULL};
-  uint32_t ranks[PROBE_TARGETS_MAX];
-  size_t n = list_targets(h, ranks);
-  for (size_t i = 0; i < n; i++) {
-    if (h->o.options->output.log_dir && output_has_files(&h->o.options->output))
-      files[i] = log_dir_attempt_file(h->o.logs, h->round, ranks[i], "hang.txt");
-    targets[i] = (struct probe_target){
-        .local_rank = ranks[i], .rank = h->rank_base + ranks[i], .pid = h->v[ranks[i]].pid, .file = files[i]};
-  }
-  uint64_t used_ms = boot_ms() - h->begun_ms;
-  probe_begin(h->probe, targets, n, h->level, h->stacks, used_ms < PROBE_MS ? PROBE_MS - (uint32_t)used_ms : 1);
-  for (size_t i = 0; i < n; i++) free(files[i]);
-}
-
 static void on_evidence(void *ctx, const struct evidence_answer *a) {
   struct hang_watch *h = ctx;
   struct collective v[COLLECTIVES_MAX];
@@ -151,7 +135,19 @@ static void on_evidence(void *ctx, const struct evidence_answer *a) {
   if (!h->v) return;
   for (uint32_t i = h->o.count; i-- > 0;)
     if (local_set_has(&a->awaited, i)) h->suspect = i; /* its stack is the one that is wanted */
-  look_at_processes(h);
+  struct probe_target targets[PROBE_TARGETS_MAX];
+  char *files[PROBE_TARGETS_MAX] = {NULL};
+  uint32_t ranks[PROBE_TARGETS_MAX];
+  size_t n = list_targets(h, ranks);
+  for (size_t i = 0; i < n; i++) {
+    if (h->o.options->output.log_dir && output_has_files(&h->o.options->output))
+      files[i] = log_dir_attempt_file(h->o.logs, h->round, ranks[i], "hang.txt");
+    targets[i] = (struct probe_target){
+        .local_rank = ranks[i], .rank = h->rank_base + ranks[i], .pid = h->v[ranks[i]].pid, .file = files[i]};
+  }
+  uint64_t used_ms = boot_ms() - h->begun_ms;
+  probe_begin(h->probe, targets, n, h->level, h->stacks, used_ms < PROBE_MS ? PROBE_MS - (uint32_t)used_ms : 1);
+  for (size_t i = 0; i < n; i++) free(files[i]);
 }
 
 void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level,
@@ -211,10 +207,8 @@ struct hang_watch *hang_watch_create(const struct hang_watch_options *o) {
   uv_timer_init(o->loop, &h->timer);
   h->timer.data = h;
   /* The user's address counts, if there is one. */
-  static const char name[] = "NCCL_RAS_ADDR=";
-  const char *given = NULL;
-  for (char *const *at = o->base_env; at && *at && !given; at++)
-    if (strncmp(*at, name, sizeof name - 1) == 0) given = *at + sizeof name - 1;
+  const char *given = agent_options_variable(o->base_env, "NCCL_RAS_ADDR");
+  if (given) given += strlen("NCCL_RAS_ADDR=");
   h->ras = (struct ras_port){.fd = -1};
   if (!given) ras_port_open(&h->ras);
   h->question.ras_port = ras_port_parse(given ? given : h->ras.addr, &h->question.ras_v6);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/options/site_conf.c: which file is read, and which is refused. The lines themselves: common/opts/file. */
 
-#include "agent/options/site_conf.h"
+#include "agent/options/options.h"
 
 #include <errno.h>
 #include <stdio.h>
