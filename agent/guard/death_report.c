@@ -59,24 +59,6 @@ static bool read_answer(int fd, struct channel *c, int64_t deadline) {
   }
 }
 
-static int write_sealed(int fd, const struct guard_cmd_death_report *o, const struct key *key, int64_t deadline) {
-  struct channel c = {.secret = NULL};
-  struct buf out = BUF_INIT;
-  uint8_t random[NOISE_KEY];
-  randombytes_buf(random, sizeof(random));
-  channel_open(&c, key, random, &out);
-  int rc = write_all(fd, (const uint8_t *)out.data, out.len, deadline);
-  if (rc == 0 && !read_answer(fd, &c, deadline)) rc = -1;
-  buf_clear(&out);
-  if (rc == 0) {
-    channel_seal(&c, o->bytes, o->len, &out);
-    rc = write_all(fd, (const uint8_t *)out.data, out.len, deadline);
-  }
-  channel_finish(&c);
-  buf_finish(&out);
-  return rc;
-}
-
 void guard_send_death_report(const struct guard_cmd_death_report *o, const struct key *key) {
   if (o->len == 0) return;
   int64_t deadline = (int64_t)monotonic_ms() + SEND_MS;
@@ -84,7 +66,23 @@ void guard_send_death_report(const struct guard_cmd_death_report *o, const struc
   if (fd < 0) return;
   int rc = connect(fd, (const struct sockaddr *)&o->addr, o->addr_len);
   if (rc && errno == EINPROGRESS) rc = wait_for(fd, POLLOUT, deadline);
-  if (rc == 0) rc = key ? write_sealed(fd, o, key, deadline) : write_all(fd, o->bytes, o->len, deadline);
+  if (rc == 0 && !key) rc = write_all(fd, o->bytes, o->len, deadline);
+  if (rc == 0 && key) {
+    struct channel c = {.secret = NULL};
+    struct buf out = BUF_INIT;
+    uint8_t random[NOISE_KEY];
+    randombytes_buf(random, sizeof(random));
+    channel_open(&c, key, random, &out);
+    rc = write_all(fd, (const uint8_t *)out.data, out.len, deadline);
+    if (rc == 0 && !read_answer(fd, &c, deadline)) rc = -1;
+    buf_clear(&out);
+    if (rc == 0) {
+      channel_seal(&c, o->bytes, o->len, &out);
+      rc = write_all(fd, (const uint8_t *)out.data, out.len, deadline);
+    }
+    channel_finish(&c);
+    buf_finish(&out);
+  }
   if (rc == 0) {
     shutdown(fd, SHUT_WR);
     int64_t until = (int64_t)monotonic_ms() + CLOSE_MS;

@@ -224,18 +224,15 @@ static bool is_spared(struct guard_process *s, const struct proctree *t, const s
   return false;
 }
 
-static bool look_for_others(struct guard_process *s) {
+static bool only_kept_left(struct guard_process *s) {
   struct proctree t = PROCTREE_INIT;
   bool found = false;
-  proctree_children(&t);
-  for (size_t i = 0; i < t.n && !found; i++) found = !is_spared_child(s, t.v[i].pid);
+  for (int looks = 0; looks < 2 && !found; looks++) {
+    proctree_children(&t);
+    for (size_t i = 0; i < t.n && !found; i++) found = !is_spared_child(s, t.v[i].pid);
+  }
   proctree_finish(&t);
-  return found;
-}
-
-static bool only_kept_left(struct guard_process *s) {
-  bool found = look_for_others(s);
-  return !(found || look_for_others(s));
+  return !found;
 }
 
 /* Our descendants, without the spared ones. */
@@ -341,49 +338,23 @@ static void keep(struct guard_process *s, const struct local_set *set) {
     s->workers[i].kept = local_set_has(set, s->workers[i].local_rank) && !s->workers[i].reaped;
 }
 
-/* Workers that are no longer kept get the signal that the others got. */
-static void keep_fewer(struct guard_process *s, const struct guard_cmd_stop *c) {
-  for (size_t i = 0; i < s->n_workers; i++) {
-    struct guarded *w = &s->workers[i];
-    if (!w->kept || local_set_has(&c->keep, w->local_rank)) continue;
-    w->kept = false;
-    if (!c->grace_ms) continue;
-    signal_worker(w, c->signo);
-    signal_worker(w, SIGCONT);
-    if (s->suspended) guard_continue_trees();
-  }
-}
-
-static void report_stuck(struct guard_process *s) {
+/* Names the processes that are left. GUARD_STUCK: they do not die. GUARD_LEFTOVER: finished workers left them running, and
+ * they get `signo` now. */
+static void report_left(struct guard_process *s, enum guard_event_kind kind, int signo) {
   struct proctree t = PROCTREE_INIT;
+  bool stuck = kind == GUARD_STUCK;
   list_others(s, &t);
-  int told = 0;
-  for (size_t i = 0; i < t.n && told < REPORTS_MAX; i++) {
-    if (t.v[i].state == 'Z' && t.v[i].ppid != getpid()) continue; /* its parent is the one to name */
-    const struct guarded *w = find_worker(s, t.v[i].pid);
-    struct guard_event ev = {.kind = GUARD_STUCK,
-                             .round = s->round,
-                             .local_rank = w ? w->local_rank : UINT32_MAX,
-                             .pid = t.v[i].pid,
-                             .error = t.v[i].state,
-                             .uid = proc_uid(&t.v[i]),
-                             .denied = kill(t.v[i].pid, 0) < 0 && errno == EPERM};
-    snprintf(ev.text, sizeof(ev.text), "%s", t.v[i].name);
-    emit(s, ev);
-    told++;
-  }
-  proctree_finish(&t);
-}
-
-/* Processes that finished workers left running, and the signal that they get now. */
-static void report_leftovers(struct guard_process *s, int signo) {
-  struct proctree t = PROCTREE_INIT;
-  list_others(s, &t);
-  int named = 0;
-  for (size_t i = 0; i < t.n && named < REPORTS_MAX; i++) {
-    if (t.v[i].dying) continue;
-    struct guard_event ev = {.kind = GUARD_LEFTOVER, .round = s->round, .pid = t.v[i].pid, .error = signo};
-    snprintf(ev.text, sizeof(ev.text), "%s", t.v[i].name);
+  for (size_t i = 0, named = 0; i < t.n && named < REPORTS_MAX; i++) {
+    const struct proc *p = &t.v[i];
+    if (stuck ? p->state == 'Z' && p->ppid != getpid() : p->dying) continue; /* a zombie's parent is the one to name */
+    const struct guarded *w = find_worker(s, p->pid);
+    struct guard_event ev = {.kind = kind, .round = s->round, .pid = p->pid, .error = stuck ? p->state : signo};
+    if (stuck) {
+      ev.local_rank = w ? w->local_rank : UINT32_MAX;
+      ev.uid = proc_uid(p);
+      ev.denied = kill(p->pid, 0) < 0 && errno == EPERM;
+    }
+    snprintf(ev.text, sizeof(ev.text), "%s", p->name);
     emit(s, ev);
     named++;
   }
@@ -392,7 +363,7 @@ static void report_leftovers(struct guard_process *s, int signo) {
 
 /* An uploader in a session of its own gets no signal from the stop of its worker. */
 static void ask_leftovers(struct guard_process *s) {
-  report_leftovers(s, SIGTERM);
+  report_left(s, GUARD_LEFTOVER, SIGTERM);
   s->leftovers = LEFTOVERS_ASKED;
   s->kill_at_ms = boot_ms() + LEFTOVER_STOP_MS;
   tell_to_stop(s, SIGTERM);
@@ -475,19 +446,6 @@ static void report_exec(struct guard_process *s, struct guarded *w) {
   hold(s);
 }
 
-static void worker_exited(struct guard_process *s, struct guarded *w, int status) {
-  if (w->exec_fd >= 0) report_exec(s, w); /* the worker is dead, so the pipe is at its end */
-  struct guard_event ev = event_of(s, GUARD_EXITED, w);
-  ev.status = status;
-  bool fenced = s->overdue && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  ev.unasked = s->phase == PHASE_RUNNING || (w->was_dying && !fenced);
-  if (status) s->any_failed = true;
-  if (!w->failed) emit(s, ev);
-  w->reaped = true;
-  s->alive--;
-  s->orphaned = true;
-}
-
 /* Reaps all that died. True: no child is left. */
 static bool reap(struct guard_process *s) {
   for (;;) {
@@ -500,10 +458,20 @@ static bool reap(struct guard_process *s) {
     if (pid == s->template.pid) {
       hear_template(s); /* its last word */
       guard_template_gone(&s->template);
-    } else if (w && !w->reaped)
-      worker_exited(s, w, status);
-    else if (s->phase == PHASE_KILLING && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+    } else if (w && !w->reaped) {
+      if (w->exec_fd >= 0) report_exec(s, w); /* the worker is dead, so the pipe is at its end */
+      struct guard_event ev = event_of(s, GUARD_EXITED, w);
+      bool fenced = s->overdue && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+      ev.status = status;
+      ev.unasked = s->phase == PHASE_RUNNING || (w->was_dying && !fenced);
+      if (status) s->any_failed = true;
+      if (!w->failed) emit(s, ev);
+      w->reaped = true;
+      s->alive--;
+      s->orphaned = true;
+    } else if (s->phase == PHASE_KILLING && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
       s->killed++;
+    }
   }
 }
 
@@ -568,34 +536,32 @@ static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, c
   count_spawned(s, c, &w, rc);
 }
 
-/* The template has forked it. */
-static void begin_forked(struct guard_process *s, struct waiting_worker *f, pid_t pid) {
-  struct guarded w = {.local_rank = f->command.local_rank, .pid = pid, .exec_fd = f->pair, .name = "its template"};
-  int rc = refusal(s, &f->command);
-  if (!rc && send(f->pair, "g", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) { /* it has died, and nothing has run */
-    close(f->pair);
-    do_spawn(s, &f->command, f->fds, GUARD_SPAWN_FDS);
-    return;
-  }
-  struct guard_strings strings;
-  if (guard_strings_map(&strings, &f->command, f->fds[0]) == 0) guard_note_folder(strings.v + f->command.argc + 1);
-  guard_strings_finish(&strings);
-  close_all(f->fds, GUARD_SPAWN_FDS);
-  if (rc) close(f->pair); /* it reads the end, and exits */
-  count_spawned(s, &f->command, &w, rc);
-}
-
 /* Workers whose time has come, in whichever way they start. */
 static void spawn_waiting(struct guard_process *s) {
-  struct waiting_worker w;
+  struct waiting_worker f;
   enum template_next next;
   pid_t pid;
   /* A SPAWN behind the fence is answered by do_spawn. */
-  while ((next = guard_template_next(&s->template, fence_is_due(s), &w, &pid)) != TEMPLATE_WAITS) {
-    if (next == TEMPLATE_FORKED)
-      begin_forked(s, &w, pid);
-    else
-      do_spawn(s, &w.command, w.fds, GUARD_SPAWN_FDS);
+  while ((next = guard_template_next(&s->template, fence_is_due(s), &f, &pid)) != TEMPLATE_WAITS) {
+    bool forked = next == TEMPLATE_FORKED;
+    int rc = forked ? refusal(s, &f.command) : 0;
+    if (forked && !rc &&
+        send(f.pair, "g", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) { /* it has died, and nothing has run */
+      close(f.pair);
+      forked = false;
+    }
+    if (!forked) {
+      do_spawn(s, &f.command, f.fds, GUARD_SPAWN_FDS);
+      continue;
+    }
+    struct guard_strings strings;
+    if (guard_strings_map(&strings, &f.command, f.fds[0]) == 0) guard_note_folder(strings.v + f.command.argc + 1);
+    guard_strings_finish(&strings);
+    close_all(f.fds, GUARD_SPAWN_FDS);
+    if (rc) close(f.pair); /* it reads the end, and exits */
+    const struct guarded w = {
+        .local_rank = f.command.local_rank, .pid = pid, .exec_fd = f.pair, .name = "its template"};
+    count_spawned(s, &f.command, &w, rc);
   }
 }
 
@@ -642,7 +608,17 @@ static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
 static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
   uint64_t kill_at = boot_ms() + c->grace_ms;
   guard_template_drop(&s->template);
-  if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) keep_fewer(s, c);
+  /* A second stop: workers that are no longer kept get the signal that the others got. */
+  bool again = s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING;
+  for (size_t i = 0; i < s->n_workers && again; i++) {
+    struct guarded *w = &s->workers[i];
+    if (!w->kept || local_set_has(&c->keep, w->local_rank)) continue;
+    w->kept = false;
+    if (!c->grace_ms) continue;
+    signal_worker(w, c->signo);
+    signal_worker(w, SIGCONT);
+    if (s->suspended) guard_continue_trees();
+  }
   if (s->phase == PHASE_IDLE) {
     s->round = c->round;
     clear(s);
@@ -788,23 +764,8 @@ static void kill_rest(struct guard_process *s, uint64_t now) {
     s->deep_at_ms = boot_ms() + s->deep_every_ms;
   }
   if (now >= s->stuck_at_ms) {
-    report_stuck(s);
+    report_left(s, GUARD_STUCK, 0);
     s->stuck_at_ms = NEVER;
-  }
-}
-
-/* A kept worker may have died, and left processes behind. */
-static void settle_parked(struct guard_process *s, bool none_left) {
-  if (none_left) {
-    s->phase = PHASE_IDLE;
-    s->n_workers = s->alive = 0;
-  } else if (fence_is_due(s)) {
-    fence(s);
-    kill_rest(s, boot_ms());
-  } else if (s->orphaned && !only_kept_left(s)) {
-    kill_everywhere(s);
-  } else {
-    s->orphaned = false;
   }
 }
 
@@ -826,7 +787,17 @@ static void update_phase(struct guard_process *s, bool none_left) {
       s->kill_at_ms > now + LEFTOVER_GRACE_MS && !group_left(s))
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;
   if (s->phase == PHASE_PARKED) {
-    settle_parked(s, none_left);
+    if (none_left) {
+      s->phase = PHASE_IDLE;
+      s->n_workers = s->alive = 0;
+    } else if (fence_is_due(s)) {
+      fence(s);
+      kill_rest(s, boot_ms());
+    } else if (s->orphaned && !only_kept_left(s)) { /* a kept worker has died, and left processes behind */
+      kill_everywhere(s);
+    } else {
+      s->orphaned = false;
+    }
     return;
   }
   if (none_left && s->phase != PHASE_IDLE && (s->phase != PHASE_RUNNING || complete)) {
@@ -834,7 +805,7 @@ static void update_phase(struct guard_process *s, bool none_left) {
     return;
   }
   if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) { /* the grace is over */
-    if (s->leftovers == LEFTOVERS_ASKED) report_leftovers(s, SIGKILL);
+    if (s->leftovers == LEFTOVERS_ASKED) report_left(s, GUARD_LEFTOVER, SIGKILL);
     if (s->leftovers == LEFTOVERS_FOUND)
       ask_leftovers(s);
     else

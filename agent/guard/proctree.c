@@ -134,21 +134,16 @@ static void scan(struct proctree *t) {
   closedir(d);
 }
 
-static bool read_children_file(struct buf *out) {
-  int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t n;
-  while ((n = read(fd, buf_reserve(out, 4096), 4096)) > 0) buf_commit(out, (size_t)n);
-  close(fd);
-  buf_puts(out, "");
-  return n == 0;
-}
-
 void proctree_children(struct proctree *t) {
   struct view view = look();
   struct buf text = BUF_INIT;
+  int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+  ssize_t n = -1;
+  while (fd >= 0 && (n = read(fd, buf_reserve(&text, 4096), 4096)) > 0) buf_commit(&text, (size_t)n);
+  if (fd >= 0) close(fd);
+  buf_puts(&text, "");
   t->n = 0;
-  if (read_children_file(&text)) {
+  if (n == 0) {
     struct proc p;
     char *at = text.data, *end;
     for (long pid; (pid = strtol(at, &end, 10)) > 0 && end != at; at = end)

@@ -83,33 +83,29 @@ _Noreturn static void become_worker(const struct guard_strings *s, const struct 
   _exit(told == (ssize_t)sizeof(error) ? 127 : 126);
 }
 
-static int fork_it(const struct guard_strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid,
-                   int *exec_fd, char name[GUARD_NAME_MAX]) {
-  int report[2];
-  snprintf(name, GUARD_NAME_MAX, "pipe");
-  if (pipe2(report, O_CLOEXEC | O_NONBLOCK)) return -errno;
-  snprintf(name, GUARD_NAME_MAX, "fork");
-  pid_t guard = getpid();
-  guard_note_folder(s->v + c->argc + 1);
-  *pid = fork();
-  if (*pid == 0) become_worker(s, c, guard, out, err, report[1]);
-  int error = errno;
-  close(report[1]);
-  if (*pid < 0) {
-    close(report[0]);
-    return -error;
-  }
-  snprintf(name, GUARD_NAME_MAX, "%s", s->v[0]);
-  *exec_fd = report[0];
-  return 0;
-}
-
 int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid, int *exec_fd,
                       char name[GUARD_NAME_MAX]) {
   struct guard_strings strings;
-  int rc = guard_strings_map(&strings, s, fds[0]);
+  int report[2] = {-1, -1}, rc = guard_strings_map(&strings, s, fds[0]);
+  pid_t guard = getpid();
   snprintf(name, GUARD_NAME_MAX, "its command and environment");
-  if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd, name);
+  if (!rc && strings.v) {
+    snprintf(name, GUARD_NAME_MAX, "pipe");
+    rc = pipe2(report, O_CLOEXEC | O_NONBLOCK) ? -errno : 0;
+    if (!rc) {
+      snprintf(name, GUARD_NAME_MAX, "fork");
+      guard_note_folder(strings.v + s->argc + 1);
+      *pid = fork();
+      if (*pid == 0) become_worker(&strings, s, guard, fds[1], fds[2], report[1]);
+      if (*pid < 0) rc = -errno;
+      close(report[1]);
+      if (rc) close(report[0]);
+    }
+    if (!rc) {
+      snprintf(name, GUARD_NAME_MAX, "%s", strings.v[0]);
+      *exec_fd = report[0];
+    }
+  }
   guard_strings_finish(&strings);
   for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
   return rc;
