@@ -56,10 +56,10 @@ struct guard {
  * words: over their copies guard and backstop write their own names; NULL: they keep the agent's.
  * others: close-on-exec descriptors of this process that the guard must not hold; -1: none.
  *
- * kept_for: the workers' command, if the guard may stay with its template when this process ends (guard_keep); NULL: it
- * may not. Then a guard that has stayed is taken instead, if it was started by a process like this one (likeness.h) for
- * the same command. If it cannot stay, that is 0 too, and *e has the reason. It is no descendant of this process: if it and its backstop are killed at once, guard_reap_orphans
- * does not find what its workers left behind, and guard_kill_marked does. */
+ * kept_for: the guard may stay with its template when this process ends (guard_keep); NULL: it may not. Then a guard that
+ * has stayed is taken instead, if it was started by a process like this one (likeness.h). Such a guard is no descendant
+ * of this process: if it and its backstop are killed at once, guard_reap_orphans does not find what its workers left
+ * behind, and guard_kill_marked does. If nothing may stay, that is 0 too, and *e has the reason. */
 struct guard_kept_for {
   char *const *argv, *const *env; /* the workers' command without the script's own words; variables as of guard_plan */
 };

@@ -2,8 +2,9 @@
 /* The guard waits for another agent. It answers the questions of common/kept, each on a connection of its own.
  *
  * Only processes of this user are answered. A question must be there when its connection is, or soon: a process that
- * connects and is silent delays the others by QUESTION_MS. An agent is taken if its likeness is the one of the agent
- * that started this guard, as it was then, and if this process is still in the same cgroup. */
+ * connects and is silent delays the others by QUESTION_MS. An agent gets the guard if its likeness is that of the agent
+ * which started the guard, as it was then. It must also be confined as the guard is now, and the guard must not have
+ * been moved to another cgroup. */
 
 #include "agent/guard/stay.h"
 

@@ -30,7 +30,7 @@ enum kept_question {
   KEPT_END = 'e',
 };
 
-/* The answer. To KEPT_TAKE: with the descriptor of the page that agent and backstop share; pid 0: it is refused. */
+/* The answer. To KEPT_TAKE: with the descriptor of the page that agent and backstop share, or none, if it is refused. */
 struct kept_facts {
   uint32_t size; /* of this struct: another program's answer is no answer */
   int32_t pid, backstop, template;
@@ -47,7 +47,7 @@ bool kept_is_known(pid_t pid);
 void kept_forget(pid_t pid);
 /* The guards that wait, the one that has waited longest first: at most `max` of them. Removes the names of dead ones. */
 size_t kept_list(struct kept_facts *out, size_t max);
-/* Asks the guard `pid`. stdin: a descriptor that goes with the question; -1: none. Returns the connection, or a negative
+/* Asks the guard `pid`. input: a descriptor that goes with the question; -1: none. Returns the connection, or a negative
  * errno; -ENOENT: no such guard waits, or it is not this user's. *page (may be NULL) gets the descriptor that came. */
 int kept_ask(pid_t pid, enum kept_question question, const char *text, int input, struct kept_facts *facts, int *page);
 /* Resident memory of a process, in bytes; 0: not known. Cheap, and near to its own share while it has no forks. */
