@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import RDZVCTL
+from harness import RDZVCTL, until
 from hostile import FakeDaemon
 from native import Closed, Native, frame
 
@@ -20,8 +20,7 @@ def serve(server, greeting, heard):
         while True:
             with server.accept()[0] as c:
                 c.sendall(greeting)
-                while data := c.recv(65536):
-                    heard.append(data)
+                heard.append(b"".join(iter(lambda: c.recv(65536), b"")))
     except OSError:
         pass
 
@@ -66,6 +65,7 @@ def test_newer_daemon_and_older_rdzvctl(rdzv, newer, tmp_path):
     p = rdzv.spawn(RDZVCTL, "--socket", path, "stop", "job")
     assert p.exit(10) == 72, p
     p.expect(f"rdzvd at {path} speaks protocol version {NEWER}, this rdzvctl speaks version {OURS}; use the rdzvctl of that version")
+    until("a connection that said something has ended", lambda: any(heard))
     assert b"".join(heard) == b"RDZV\x01\0\0\0", "nothing is asked of another version"
 
 
