@@ -611,7 +611,7 @@ class Template:
         types = (numpy.RandomState, numpy.Generator) if numpy else ()
         clock = getattr(sys.modules.get("datetime"), "datetime", None)
         for value in list(getattr(module, "__dict__", {}).values()):
-            kind = type(value)
+            kind = type(value)  # isinstance would ask the value, and one of torch.distributed warns then
             if kind in types and value is not numpy.mtrand._rand:
                 return "a source of random numbers"
             if torch and kind is torch.Generator and value is not torch.default_generator and value.initial_seed() != TORCH_SEED:
@@ -620,7 +620,7 @@ class Template:
                 return "the time of its import"
             if kind is int and self.began[0] <= value / 1e9 <= wall:
                 return "the time of its import"
-            if clock and isinstance(value, clock) and self.began[0] <= self.seconds_of(value) <= wall:
+            if kind is clock and self.began[0] <= self.seconds_of(value) <= wall:
                 return "the time of its import"
             if kind is str and value.startswith(temporary) and self.is_new(value):
                 return f"the name {value[:60]}"

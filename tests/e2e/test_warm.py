@@ -160,6 +160,14 @@ def test_a_module_at_fault_is_left_out_and_remembered(rdzv, cache, bad):
     assert a.exit() == 0 and a.says(f"warm 'auto'  # without bad_one: .*{reason}"), a
 
 
+def test_values_of_modules_are_not_asked(rdzv, cache):
+    """Some of PyTorch's warn when somebody asks for their class, and the module that came next was at fault then."""
+    main = script(rdzv, "import lib_one, lib_two\n")
+    shy = "class Shy:\n    @property\n    def __class__(self):\n        print('asked')\n        return int\nVALUE = Shy()\n"
+    a, _, _, _ = job(rdzv, cache, "auto", main, env=library(rdzv, lib_one="import datetime\n" + shy, lib_two=shy), nproc=1, expect=0)
+    assert forked(a) and not a.says("is left out|asked"), a
+
+
 def test_a_script_that_changes_sys_path(rdzv, cache):
     """Only its workers know where they find a module: the first template has none, and the next what the workers found."""
     env = library(rdzv, lib_one="WHO = 'elsewhere'\n")
