@@ -186,8 +186,8 @@ def test_a_neighbour_hangs(rdzv, hosts):
     until(lambda: f"round 2:\n{rdzv}", lambda: any(e["round"] == 2 for e in events(rdzv.tmp / "metrics", "recover")), 30)
     after = rdzv.await_workers(2)
     assert before[0] in after.values() and before[1] not in after.values(), f"{before} {after}\n{rdzv}"
-    said = "".join(a.text for a in agents)
-    assert set(re.findall(r"rank (\d) was asked to rejoin, and has not left round 1 within", said)) == {"1", "3"}, rdzv
+    asked = lambda: set(re.findall(r"rank (\d) was asked to rejoin, and has not left round 1 within", "".join(a.text for a in agents)))
+    until(lambda: f"both agents name their rank:\n{rdzv}", lambda: asked() == {"1", "3"})
     assert agents[head].exit(60) == 0, rdzv
 
 
