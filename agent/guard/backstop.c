@@ -22,7 +22,6 @@
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "agent/guard/wire.h"
 #include "common/system/clock.h"

@@ -27,7 +27,7 @@ void ctl_told(struct client *c, int code, const char *answer, size_t len) {
   buf_puts(&text, "");
   t->text = buf_steal(&text);
   t->code = code;
-  /* Who has not been asked is next, then who knew no such host while another one has drained it. */
+  /* Daemons that were not asked come first. Then come those that knew no such host while another one has drained it. */
   bool drained = false;
   size_t next = c->n_endpoints;
   for (size_t i = 0; i < c->n_endpoints && next == c->n_endpoints; i++) {

@@ -307,8 +307,8 @@ void member_note_vote(struct member *m, const struct hello *h, bool again, uint6
   if (v && strcmp(h->follows, j->jobs->daemon.id) != 0) v->asked = false; /* it may have been asked elsewhere, too */
   bool retires = v && v->asked && !h->voted_incarnation[0];
   if (!q->sealed_ms && !retires) {
-    /* Who has been in a round that another daemon could take over says so. The size of the recovered one may still be
-     * unknown then. */
+    /* A node that was in a round which another daemon could take over says so. The size of the recovered round may still
+     * be unknown then. */
     if (h->seal.nodes || h->succeeded) job_quorum_load(j);
     if (h->seal.nodes && !q->nodes && current) {
       q->nodes = h->seal.nodes;

@@ -412,8 +412,8 @@ def test_folders_of_strangers(rdzv, keep):
     assert (tmp / "stranger/empty").exists()
 
 
-def test_a_confined_process_gets_nothing(rdzv, keep):
-    """Its likeness is its own word. The guard asks the kernel what confines it."""
+def test_another_mount_namespace_gets_nothing(rdzv, keep):
+    """tests/unit/agent/guard/test_stay.c has a process that lies about what confines it."""
     if os.geteuid():
         pytest.skip("needs root, to make a mount namespace")
     script(rdzv, SHOWS)

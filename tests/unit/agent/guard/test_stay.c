@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -244,6 +245,30 @@ static void test_strange_questions(void **state) {
   guard_finish(&g, PATIENCE_MS);
 }
 
+/* A likeness is the peer's own word, so a confined process may know the right one. The kernel says that it is confined. */
+static void test_a_confined_process(void **state) {
+  struct guard g = start_kept(command);
+  struct kept_facts all[4], f;
+  struct buf likeness = BUF_INIT;
+  pid_t guard = g.pid;
+  int status;
+  keep(&g, start_template(&g, NULL, "one").pid);
+  await_kept(1, all, 4);
+  assert_int_equal(likeness_put(&(struct guard_kept_for){command, no_env}, &likeness, NULL), 0);
+  pid_t confined = fork();
+  if (confined == 0) {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    _exit(kept_ask(guard, KEPT_TAKE, buf_text(&likeness), STDIN_FILENO, &f, NULL) < 0 ? 0 : 1);
+  }
+  assert_int_equal(waitpid(confined, &status, 0), confined);
+  assert_int_equal(status, 0);
+  int taken = kept_ask(guard, KEPT_TAKE, buf_text(&likeness), STDIN_FILENO, &f, NULL); /* the words were right */
+  assert_true(taken >= 0);
+  close(taken);
+  await_end(guard);
+  buf_finish(&likeness);
+}
+
 /* At most KEPT_MAX, and the oldest makes room. A name that a dead guard has left is removed. */
 static void test_how_many(void **state) {
   struct kept_facts all[16];
@@ -294,6 +319,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_what_cannot_be_passed_on, close_all),
       cmocka_unit_test(test_likeness),
       cmocka_unit_test_teardown(test_strange_questions, close_all),
+      cmocka_unit_test_teardown(test_a_confined_process, close_all),
       cmocka_unit_test_teardown(test_how_many, close_all),
       cmocka_unit_test_teardown(test_a_folder_of_others, close_all),
   };
