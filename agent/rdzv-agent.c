@@ -306,7 +306,11 @@ static int fail(int code, const struct err *e) {
 static int start_guard(struct session_options *s, const struct copy_words *words, struct err *e) {
   const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err, s->daemon.talk};
   const struct agent_options *o = s->options;
-  bool stays = o->warm_keep_ms > 0 && s->notify->fd < 0 && warm_is_on(o->warm) && warm_fits(s->argv);
+  const char *why = s->notify->fd >= 0    ? "a service ends what its agent leaves behind"
+                    : !warm_fits(s->argv) ? "the command has no template, which only python has"
+                                          : NULL;
+  bool stays = o->warm_keep_ms > 0 && !why;
+  bool asked = opts_source(&o->spec, o->argc, o->argv, o->env, "warm-keep") > OPT_FROM_FILE;
   size_t own = stays ? warm_own_words(s->argv) : 0;
   char **kept_for = xcalloc(own + 1, sizeof(*kept_for)); /* without the script's own words */
   for (size_t i = 0; i < own; i++) kept_for[i] = s->argv[i];
@@ -315,7 +319,8 @@ static int start_guard(struct session_options *s, const struct copy_words *words
                        stays ? &(struct guard_kept_for){kept_for, env} : NULL, e);
   env_destroy(env);
   free(kept_for);
-  if (!rc && e->code && !o->quiet) log_info("--warm-keep has no effect: %s", e->text);
+  if (!rc && stays && e->code) why = e->text;
+  if (!rc && o->warm_keep_ms > 0 && why && asked && !o->quiet) log_info("--warm-keep has no effect: %s", why);
   return rc;
 }
 

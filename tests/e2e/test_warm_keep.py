@@ -206,6 +206,16 @@ def test_where_nothing_may_stay(rdzv, keep, why, words, env):
     assert p.exit() == 0 and p.says(why), p
 
 
+@pytest.mark.parametrize("words, env, told", [
+    (["--warm-keep", "60s", "--", "/bin/true"], {}, True),
+    (["--", "/bin/true"], {"RDZV_AGENT_WARM_KEEP": "60s"}, True),
+    (["--", "/bin/true"], {}, False),
+])
+def test_a_command_without_template(keep, words, env, told):
+    a = keep.rdzv.agent(*words, env={**keep.env, **env})
+    assert a.exit() == 0 and a.says("--warm-keep has no effect: the command has no template") == told and not keep.all(), a
+
+
 WAITS = "import os, subprocess, time, lib_one\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nprint('runs', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
 
