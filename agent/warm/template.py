@@ -179,15 +179,17 @@ class Watch:
 
         self.watched = Watched
 
-        def watched_words(name):
-            def get(module):
+        # In place of sys.argv. (Another class of sys would notice the reading itself, but type(sys) makes each module, and is types.ModuleType.)
+        def watched(method):
+            def call(*arguments, **named):
                 watch.saw_words()
-                return module.__dict__[name]
+                return method(*arguments, **named)
 
-            return property(get, lambda module, value: module.__dict__.__setitem__(name, value))
+            return call
 
-        self.plain_sys = type(sys)
-        self.watched_sys = type("module", (type(sys),), {n: watched_words(n) for n in ("argv", "orig_argv") if hasattr(sys, n)})
+        leave = ("__class__", "__class_getitem__", "__getattribute__", "__hash__", "__init__", "__init_subclass__", "__new__", "__subclasshook__")
+        self.watched_list = type("list", (list,), {n: watched(getattr(list, n)) for n in dir(list) if n not in leave and callable(getattr(list, n))})
+        self.words = {}
 
     def find_spec(self, name, path=None, target=None):
         """The last one to be asked for a module."""
@@ -212,14 +214,25 @@ class Watch:
     def __enter__(self):
         self.hit = ""
         os.environ.__class__ = self.watched
-        sys.__class__ = self.watched_sys
+        for name in ("argv", "orig_argv"):
+            if hasattr(sys, name):
+                plain = getattr(sys, name)
+                self.words[name] = plain, self.watched_list(plain)
+                setattr(sys, name, self.words[name][1])
         sys.meta_path.append(self)
         if self.random:
             self.random.Random.seed = self.watched_seed
 
     def __exit__(self, *unused):
         os.environ.__class__ = self.plain
-        sys.__class__ = self.plain_sys
+        while self.words:
+            name, (plain, watched) = self.words.popitem()
+            if getattr(sys, name) is watched:
+                plain[:] = list.copy(watched)
+                setattr(sys, name, plain)
+            fresh = self.watched_list()
+            if sys.getrefcount(watched) > sys.getrefcount(fresh):  # a module keeps it
+                self.reader = self.reader or "a module"
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         if self.random:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import types
 import uuid
 import warnings
 
@@ -133,6 +134,9 @@ def observe():
     # The environment.
     see("environ", shape(os.environ.items()))
     see("environ type", type(os.environ).__name__)
+    see("argv type", [type(sys.argv).__module__, type(sys.argv).__name__])
+    modules = {name: m for name, m in sorted(sys.modules.items()) if name.partition(".")[0] in ("sys", "os", "json", "inspect", "types", "decimal")}
+    see("module types", {name: [str(type(m)), isinstance(m, types.ModuleType), type(m) is types.ModuleType] for name, m in modules.items()})
     see("raw environ", shape(raw_environ()))
     see("child's environ", sorted(shape(child_environ())))
     # The process.

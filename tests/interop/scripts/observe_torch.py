@@ -54,6 +54,7 @@ def train():
 def observe():
     DRAWS.update(random=random.random(), numpy=numpy.random.random(), torch=torch.rand(1).item(), seed=torch.initial_seed(), generator=torch.Generator().seed())
     SEEN["threads"] = [torch.get_num_threads(), torch.get_num_interop_threads(), threading.active_count()]
+    SEEN["modules"] = {name: [str(type(sys.modules[name])), type(sys.modules[name]) is type(sys)] for name in ("torch", "torch.nn", "numpy", "types", "inspect")}
     SEEN["parallel"] = torch.__config__.parallel_info()
     SEEN["defaults"] = [str(torch.get_default_dtype()), str(torch.get_default_device()), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
                         torch.get_float32_matmul_precision(), torch.is_anomaly_enabled(), torch.is_inference_mode_enabled()]
