@@ -1052,6 +1052,9 @@ class Template:
             modules["torch"].default_generator.seed()
         for path in [p for p, finder in sys.path_importer_cache.items() if finder is None]:
             del sys.path_importer_cache[path]  # the folder may be there by now
+        import atexit
+
+        atexit.register(self.M["gc"].unfreeze)  # the interpreter's last collection ends what has a finalizer
         if "multiprocessing.process" in modules:
             modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
         if "logging" in modules:
