@@ -16,7 +16,7 @@
  * that received START or SETTLED can report it to a daemon that has forgotten. Such a daemon does not know how long the
  * round had lived; it starts at 0, which refunds nothing too early.
  *
- * The delay after short rounds is separate: it slows a crash loop down. */
+ * The delay after short rounds is separate: it slows a crash loop down. A round that earned a refund is not part of one. */
 
 #include "daemon/job/internal.h"
 
@@ -50,7 +50,7 @@ void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat) {
 void job_charge(struct job *j, bool charged) {
   j->last_charged = charged;
   j->last_delay_ms = 0;
-  bool short_round = j->state_ms - j->round_ms < JOB_SHORT_ROUND_MS; /* until its STOP */
+  bool short_round = !j->last_refilled && j->state_ms - j->round_ms < JOB_SHORT_ROUND_MS; /* until its STOP */
   if (!short_round) j->short_rounds = 0;
   if (!charged) return;
   if (short_round) { /* it delays the next one; the first restart is at once */

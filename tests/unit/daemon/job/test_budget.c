@@ -126,9 +126,11 @@ static void test_progress_past_the_failure_gives_them_back(void **state) {
   fail_and_begin(&r, n, 110);
   assert_int_equal(n[0].restarts_used, 2);
   assert_int_equal(n[0].failed_step, 120); /* it never goes down */
+  assert_int_equal(rig_settled(&r, &n[0])->delay_ms, 1000);
   both_at(&r, n, 121);
   fail_and_begin(&r, n, 121);
   assert_true(rig_settled(&r, &n[0])->refilled);
+  assert_int_equal(rig_settled(&r, &n[0])->delay_ms, 0); /* it is not a crash loop */
   assert_int_equal(n[0].restarts_used, 1);
   assert_int_equal(n[0].failed_step, 121);
   rig_close(&r);
