@@ -160,6 +160,12 @@ const char *rdzv_head_addr(const struct rdzv *r) {
 const char *rdzv_node_addr(const struct rdzv *r) {
   return r->is.node_addr;
 }
+int rdzv_store_port(const struct rdzv *r) {
+  return r->alone ? 0 : (int)(r->is.store_port & 0xffff);
+}
+int rdzv_fd(const struct rdzv *r) {
+  return r->fd;
+}
 bool rdzv_alone(const struct rdzv *r) {
   return r->alone;
 }

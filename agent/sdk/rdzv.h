@@ -121,6 +121,9 @@ RDZV_API const char *rdzv_run_id(const struct rdzv *r);     /* the name of the j
 RDZV_API const char *rdzv_incarnation(const struct rdzv *r);
 RDZV_API const char *rdzv_head_addr(const struct rdzv *r); /* numeric address of node rank 0 */
 RDZV_API const char *rdzv_node_addr(const struct rdzv *r); /* numeric address of this node, as other nodes reach it */
+/* TCP port of the round's store at rdzv_head_addr: what MASTER_PORT is for a worker that starts in this round. 0: the
+ * job has no store (--store worker), or there is no agent. */
+RDZV_API int rdzv_store_port(const struct rdzv *r);
 RDZV_API bool rdzv_alone(const struct rdzv *r);            /* true without an agent: a world of one */
 
 /* Reports progress. Call it every step, from any thread: it never blocks, and the agent samples the reports. `step`:
@@ -135,6 +138,10 @@ RDZV_API int rdzv_resumed(struct rdzv *r, uint64_t step);
 /* The bits that the agent asks of this worker now; 0 if there is none. Never blocks. Without an agent it is always 0.
  * If the agent is lost: RDZV_STOP | RDZV_LOST. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
+/* A descriptor to poll: it is readable when the agent has sent something that no call has read, or is gone. Call
+ * rdzv_requested then, and do not read from it. It belongs to the context and stays the same until rdzv_finish. -1: no
+ * agent. */
+RDZV_API int rdzv_fd(const struct rdzv *r);
 
 /* Checkpoints on request. A round may end for a reason that is not a failure: nodes joined, or a node leaves or is
  * drained. The agents then ask for a checkpoint before they stop the workers, and wait for it for at most half of

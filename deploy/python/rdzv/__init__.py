@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     alone: bool
     end_time: Optional[float]
     saved_step: int
+    store_port: int
     store: Store
     __version__: str
     from . import accelerate as accelerate
     from . import huggingface as huggingface
     from . import lightning as lightning
+    from . import torch as torch
 else:
 
     def __getattr__(name):
@@ -60,8 +62,8 @@ __all__ = ["Checkpoints", "Error", "Job", "Lost", "Rejoin", "Request", "Stopped"
            "checkpointed", "done", "exchange", "init", "progress", "rejoin", "requested", "resumed", "saved", "saving"]
 
 _ATTRIBUTES = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "node_count", "round", "restart_count", "run_id", "incarnation",
-               "head_addr", "node_addr", "alone", "end_time", "saved_step", "store")
-_MODULES = ("huggingface", "accelerate", "lightning")
+               "head_addr", "node_addr", "alone", "end_time", "saved_step", "store_port", "store")
+_MODULES = ("huggingface", "accelerate", "lightning", "torch")
 
 
 def __dir__() -> List[str]:

@@ -92,6 +92,7 @@ class _Place(NamedTuple):
     head_addr: str
     node_addr: str
     saved_step: int
+    store_port: int
     alone: bool
 
 
@@ -101,6 +102,33 @@ def _read_place(context: Context) -> _Place:
         value = context.read(name)
         values[name] = value.decode() if isinstance(value, bytes) else value
     return _Place(**values)
+
+
+def _set_environment(place: _Place) -> None:
+    """What a worker that starts in this round would find. Libraries read these when they make groups of their own."""
+    values: Dict[str, Any] = {
+        "RANK": place.rank, "WORLD_SIZE": place.world_size, "LOCAL_WORLD_SIZE": place.local_world_size, "MASTER_ADDR": place.head_addr,
+        "GROUP_RANK": place.node_rank, "NODE_RANK": place.node_rank, "GROUP_WORLD_SIZE": place.node_count, "RDZV_HEAD_ADDR": place.head_addr,
+        "RDZV_ROUND": place.round, "RDZV_RESTART_COUNT": place.restart_count, "TORCHELASTIC_RESTART_COUNT": place.restart_count}
+    if place.store_port:  # with --store worker the next port is not known here
+        values["MASTER_PORT"] = place.store_port
+    os.environ.update({name: str(value) for name, value in values.items()})
+
+
+def exchange(context: Context, world_size: int, value: bytes, name: str, ms: int) -> List[bytes]:
+    """All values in the order of ranks, whatever their sizes."""
+    until = time.monotonic() + ms / 1000
+
+    def gather(name: str, value: bytes, ms: int) -> List[bytes]:
+        size, room = len(value), len(value) * world_size
+        values = ctypes.create_string_buffer(room)
+        context.wait("exchange", as_name(name), value, size, values, room, ms)
+        return [values.raw[at : at + size] for at in range(0, room, size)]
+
+    # librdzv's exchange is for values of one size, so the ranks exchange their sizes first.
+    sizes = [struct.unpack("<Q", s)[0] for s in gather(name + "/size", struct.pack("<Q", len(value)), ms)]
+    left = max(0, int((until - time.monotonic()) * 1000))
+    return [v[:n] for v, n in zip(gather(name, value.ljust(max(1, *sizes), b"\0"), left), sizes)]
 
 
 class _Held:
@@ -208,6 +236,11 @@ class Job:
         return self._place.node_addr
 
     @property
+    def store_port(self) -> int:
+        """The port of the round's store, at head_addr. 0: there is none (--store worker), or no agent."""
+        return self._place.store_port
+
+    @property
     def saved_step(self) -> int:
         """The step of the last saved() on this node in an earlier round. 0: none."""
         return self._place.saved_step
@@ -231,20 +264,7 @@ class Job:
 
     def exchange(self, value: bytes, name: str = "exchange", timeout: Duration = None) -> List[bytes]:
         """All values in the order of ranks, whatever their sizes. Every rank calls it with the same name."""
-        data, ms = as_bytes(value), milliseconds(timeout, WAIT_S)
-        until = time.monotonic() + ms / 1000
-        # librdzv's exchange is for values of one size, so the ranks exchange their sizes first.
-        sizes = [struct.unpack("<Q", s)[0] for s in self._gather(name + "/size", struct.pack("<Q", len(data)), ms)]
-        width = max(1, max(sizes))
-        left = max(0, int((until - time.monotonic()) * 1000))
-        return [v[:n] for v, n in zip(self._gather(name, data.ljust(width, b"\0"), left), sizes)]
-
-    def _gather(self, name: str, value: bytes, ms: int) -> List[bytes]:
-        size = len(value)
-        room = size * self.world_size
-        values = ctypes.create_string_buffer(room)
-        self._mine().wait("exchange", as_name(name), value, size, values, room, ms)
-        return [values.raw[at : at + size] for at in range(0, room, size)]
+        return exchange(self._mine(), self.world_size, as_bytes(value), name, milliseconds(timeout, WAIT_S))
 
     # Reports and requests ------------------------------------------------------------------------------------------------------------
 
@@ -302,16 +322,25 @@ class Job:
         self._context.call("can_rejoin")
 
     def rejoin(self, reason: Optional[str] = None, timeout: Duration = None) -> None:
-        """Leaves the round and waits for the next one. Afterwards rank, world_size, store and RDZV_ROUND are those of the next round.
+        """Leaves the round and waits for the next one. Afterwards rank, world_size, store and the environment (RANK, MASTER_PORT ...) are
+        those of the next round.
 
         `reason`: a phrase, if this worker was not asked. Raises Stopped if the agent asks it to stop; Timeout: call it again, or exit."""
         try:
             self._context.wait("rejoin", None if reason is None else as_name(reason), milliseconds(timeout, WAIT_S))
         except Rejoin:
             raise Stopped from None
-        self._place = _read_place(self._context)
+        self._enter(self._context)
+
+    def _enter(self, context: Context) -> None:
+        """The next round, whose place a connection that has rejoined knows. One that has not belongs to the round before."""
+        self._place = _read_place(context)
         self._checkpoints = itertools.count()
-        os.environ["RDZV_ROUND"] = str(self.round)  # for further connections of this process
+        _set_environment(self._place)  # for further connections of this process, too
+        if context is not self._context:
+            self._context.close()
+            self._context = Context(milliseconds(None, CONNECT_S))
+            self._owner = threading.get_ident()
         with self._lock:
             self._reports = _Reports()
 
