@@ -35,6 +35,11 @@ QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVE
          "RES_OPTIONS": "attempts:0"}
 
 
+# A newer PyTorch than that of the other tests, which tests/steps/install.sh puts there; None: it is not installed.
+_NEW = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rdzv-tests/torch/bin/python"
+NEW_TORCH = _NEW if _NEW.exists() else None
+
+
 def find_torch(python):
     """The version of torch that an interpreter has, or ""."""
     done = subprocess.run([python, "-c", "import importlib.metadata as m; print(m.version('torch'))"], capture_output=True, text=True, timeout=120)

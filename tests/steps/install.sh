@@ -181,6 +181,14 @@ install_torch() {
   if ! torch_is 2.13.0 "$python" || ! have_python accelerate || ! has_package transformers || ! has_package lightning; then
     pip_install torch==2.13.0 accelerate transformers==5.23.0 lightning==2.6.6
   fi
+  # The newest one has what the tests of rdzv.torch need. It brings CUDA's libraries, so it has a place of its own, once for a machine.
+  local new="${XDG_CACHE_HOME:-$HOME/.cache}/rdzv-tests/torch"
+  if ! torch_is 2.1 "$new/bin/python"; then
+    echo "installing the newest PyTorch in $new"
+    "$python" -m venv "$new" &&
+      { bounded 1500 "$logs/pip.log" "$new/bin/python" -m pip install -q numpy -r tests/interop/new-torch.txt ||
+        bounded 1500 "$logs/pip.log" "$new/bin/python" -m pip install -q numpy torch==2.14.1; }
+  fi
   # The Python module's types.
   has_package mypy || pip_install mypy
   # The client of before 2.2. Only Debian 12 has it, for its own interpreter.

@@ -180,6 +180,7 @@ class Elastic:
         self._has_state = False
         self._buffers: List[Tuple[torch.Tensor, torch.Tensor]] = []
         self._small: Dict[str, Any] = {}
+        self._stayed: List[int] = []  # ranks that had a state when this round began
         self._fault: Optional[str] = None  # why this rank left, if it was not asked
         self._saved = 0
 
@@ -199,6 +200,11 @@ class Elastic:
     def step(self) -> int:
         """Steps that are complete."""
         return self._done
+
+    @property
+    def interrupted(self) -> bool:
+        """The round ends: a loop of the script's own, which calls no collective, should leave the step soon. It has half of --stop-timeout."""
+        return self._cut()
 
     @property
     def in_place(self) -> bool:
@@ -425,7 +431,7 @@ class Elastic:
             try:
                 job._enter(watch.link)
                 self._exchange(b"1", "stayed")
-                moved, sent = self._enter_round(renew=True), ""
+                moved = self._enter_round(renew=True)
                 if self._data is not None and (moved or was != (job.rank, job.world_size)):
                     self._data.moved(was != (job.rank, job.world_size))
             except Exception as e:
@@ -434,10 +440,10 @@ class Elastic:
                 self._fault = None if watch.cut.is_set() else _first_line(e)
                 continue
             break
-        if job.rank == 0:
+        if self._stayed and job.rank == self._stayed[0]:
             now = time.monotonic()
-            print(f"rdzv: round {job.round}: {self._stayed} of {job.world_size} ranks stayed in place, and go on with step {self._done}, "
-                  f"{now - min(began, watch.cut_at):.3f} s after the fault ({now - placed:.3f} s of it for groups and state){sent}", file=sys.stderr, flush=True)
+            print(f"rdzv: round {job.round}: {len(self._stayed)} of {job.world_size} ranks stayed in place, and go on with step {self._done}, "
+                  f"{now - min(began, watch.cut_at):.3f} s after the fault ({now - placed:.3f} s of it for groups and state)", file=sys.stderr, flush=True)
 
     def _enter_round(self, renew: bool) -> bool:
         """Groups, and the state that all ranks have. True: this rank has received it."""
@@ -454,7 +460,7 @@ class Elastic:
         mine = {"has": self._has_state, "step": self._done, "orders": zlib.crc32(json.dumps(orders).encode())}
         all = [json.loads(v) for v in self._exchange(json.dumps(mine).encode(), "standing")]
         steps = [s["step"] for s in all if s["has"]]
-        self._stayed = len(steps)
+        self._stayed = [i for i, s in enumerate(all) if s["has"]]
         newest = max(steps, default=None)
         root = 0 if newest is None else next(i for i, s in enumerate(all) if s["has"] and s["step"] == newest)
         if newest is None and self.rank == 0:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rdzv.torch with real PyTorch: a worker is lost, the others keep their processes, and losses and parameters are bit for bit those of an undisturbed
+run. RDZV_KILLS sets how many kills the test at random moments makes, RDZV_KILLS_SEED which."""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import HERE, NEW_TORCH, QUIET  # and with it the folder of the next two
+import pages
+from harness import BUILD, SANITIZED, TOP, need, until
+
+PAGE = "deploy/guide/in-place.md"
+SCRIPT = HERE / "scripts/in_place.py"
+KILLS, SEED = int(os.environ.get("RDZV_KILLS", 12)), int(os.environ.get("RDZV_KILLS_SEED", 1))
+PYTHONS = {"pytorch-2.13": sys.executable, "newest-pytorch": NEW_TORCH}
+MODULE = {"PYTHONPATH": str(TOP / "deploy/python"), "RDZV_LIBRARY": str(BUILD / "agent/sdk/librdzv.so.0"), "GLOO_SOCKET_IFNAME": "lo"}
+pytestmark = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitized librdzv")
+
+
+def python_of(name):
+    need("a PyTorch with reconfigure (2.14 or later; tests/run installs it)", PYTHONS[name])
+    return str(PYTHONS[name])
+
+
+class Job:
+    """One run of the script, and what its ranks have written."""
+
+    def __init__(self, rdzv, name, steps, python=sys.executable, **env):
+        self.rdzv, self.steps_wanted, self.folder = rdzv, steps, rdzv.tmp / name
+        self.folder.mkdir()
+        self.env = {**QUIET, **MODULE, "PYTHON_EXEC": python, "XDG_CACHE_HOME": str(rdzv.tmp), **env}
+
+    def start(self, *options, standalone=True, nproc=4, **env):
+        return self.rdzv.agent(*(["--standalone"] if standalone else []), "--nproc", nproc, "--max-restarts", 1000, *options, SCRIPT, self.folder,
+                               self.steps_wanted, env={**self.env, **env})
+
+    def read(self, name):
+        lines = [line for path in self.folder.glob(name + "-*") for line in path.read_text().splitlines() if line.endswith("}")]
+        return [json.loads(line) for line in lines]
+
+    def step(self):
+        return max((line["step"] for line in self.read("steps")), default=-1)
+
+    def until_step(self, agent, step):
+        until(lambda: f"step {step}\n{agent}", lambda: self.step() >= step, 90)
+
+    def numbers(self):
+        """step -> what ranks have computed in it, which must be the same on all."""
+        found = {}
+        for line in self.read("steps"):
+            found.setdefault(line["step"], set()).add((line["loss"], line["lr"]))
+        return found
+
+    def parameters(self):
+        return {line["sha"] for line in self.read("end")}
+
+
+def check(job, straight):
+    """A rank does not write down a step that it completed behind a fault, so some are missing."""
+    numbers, want = job.numbers(), straight.numbers()
+    assert {s: v for s, v in numbers.items() if v != want[s]} == {}
+    assert len(numbers) > len(want) // 2
+    assert job.parameters() == straight.parameters() and len(job.parameters()) == 1
+
+
+def run_straight(rdzv, steps, **more):
+    straight = Job(rdzv, "straight", steps, **more)
+    a = straight.start()
+    assert a.exit(120) == 0, a
+    assert sorted(straight.numbers()) == list(range(steps)) and all(len(v) == 1 for v in straight.numbers().values()), a
+    return straight
+
+
+# Random moments -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_ranks_are_killed_at_random_moments(rdzv, python):
+    python, rng = python_of(python), random.Random(SEED)
+    steps = 40 + 6 * KILLS
+    straight = run_straight(rdzv, steps, python=python)
+    job = Job(rdzv, "killed", steps, python=python, PAUSE="0.01")
+    a = job.start()
+    job.until_step(a, 2)
+    first, killed = rdzv.workers(), Counter()
+    for i in range(KILLS):
+        before, step = rdzv.workers(), job.step()
+        again = rng.random() < 0.3  # a second one, while the others recover
+        for _ in range(1 + again):
+            here = rdzv.workers()
+            victim = rng.choice(sorted(here))
+            if len(here) >= 3 and not killed[here[victim]]:
+                os.kill(here[victim], signal.SIGKILL)
+                killed[here[victim]] += 1
+            time.sleep(rng.random() * 0.2 if again else 0)
+        until(lambda: f"a step behind {step}, kill {i}\n{a}", lambda: job.step() > step + 1 or not a.running, 90)
+        stayed = [pid for pid in before.values() if not killed[pid]]
+        assert not a.running or all(pid in rdzv.workers().values() for pid in stayed), a
+    assert a.exit(120) == 0, a
+    assert sum(killed.values()) >= KILLS // 2
+    # Who was not killed is the process of the beginning.
+    assert {pid for pid in first.values() if not killed[pid]} <= {line["pid"] for line in job.read("end")}
+    check(job, straight)
+    rdzv.gone()
+
+
+# One moment at a time -------------------------------------------------------------------------------------------------------------------
+
+MOMENTS = ["forward", "backward", "before the update", "behind the update", "behind the last sum"]
+
+
+@pytest.fixture(scope="module")
+def straights():
+    return {}
+
+
+def straight_of(rdzv, straights, form):
+    """Its folder lives as long as the tests of this file."""
+    if form not in straights:
+        straights[form] = run_straight(rdzv, 24, FORM=form)
+        straights[form].numbers = lambda n=straights[form].numbers(): n
+        straights[form].parameters = lambda p=straights[form].parameters(): p
+    return straights[form]
+
+
+@pytest.mark.parametrize("form,rank,where", [(f, r, w) for w in MOMENTS for f, r in (("ddp", 2), ("plain", 0))] + [
+    ("scaler", 1, w) for w in ("backward", "behind the update")] + [("ddp", 3, "set-up")])
+def test_a_rank_dies(rdzv, straights, form, rank, where):
+    straight = straight_of(rdzv, straights, form)
+    job = Job(rdzv, "died", 24, FORM=form, DIE=f"{rank} {0 if where == 'set-up' else 9} {where}")
+    a = job.start()
+    assert a.exit(120) == 0, a
+    assert (job.folder / "died").exists()
+    if where != "set-up":
+        assert a.says("3 of 4 workers here go on in place") and a.says(r"rdzv: round 2: 3 of 4 ranks stayed in place, and go on with step (9|10),"), a
+    check(job, straight)
+    pids = Counter((line["pid"]) for line in job.read("steps"))
+    assert len(pids) == (4 if where == "set-up" else 5), a
+
+
+def test_a_rank_that_does_not_leave_is_started_again(rdzv, straights):
+    """It sleeps in a step, so it takes no part in the recovery. The agent ends it."""
+    straight = straight_of(rdzv, straights, "ddp")
+    job = Job(rdzv, "slept", 24, SLEEPS="1 9", DIE="2 10 forward")
+    a = job.start("--stop-timeout", "4s")
+    until(lambda: f"the sleep\n{a}", lambda: (job.folder / "slept").exists(), 60)
+    os.kill(rdzv.workers()[3], signal.SIGKILL)
+    a.expect(r"rank 1 was asked to rejoin, and has not left round \d+ within 2.0 s: stopping it", 30)
+    assert a.exit(120) == 0, a
+    check(job, straight)
+
+
+def test_a_mistake_of_the_script_is_not_a_fault(rdzv):
+    job = Job(rdzv, "bad", 24, BAD="1 5")
+    a = job.start("--max-restarts", 0)
+    assert a.exit(120) == 1 and a.says("rank 1 .* exited with code 1: ValueError: a mistake of the script"), a
+
+
+# The world changes ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_node_leaves_and_comes_back(rdzv, python):
+    """The ranks of the other node stay both times. No sample is taken twice in an epoch, and none is left out."""
+    d = rdzv.daemon()
+    job = Job(rdzv, "elastic", 14, python=python_of(python), HOLD="5")
+    options = "--nnodes", "1:2", "--endpoint", f"127.0.0.1:{d.port}", "--rdzv-id", "elastic", "--join-timeout", "1s"
+    a = job.start(*options, standalone=False, nproc=2, NODE="a")
+    b = job.start(*options, standalone=False, nproc=2, NODE="b")
+    job.until_step(a, 4)
+    stays = list(rdzv.workers(NODE="a").values())
+    assert {line["world"] for line in job.read("steps")} == {4}, a
+    b.kill(signal.SIGTERM)
+    a.expect("rdzv: round 2: 2 of 2 ranks stayed in place, and go on with step 5,", 60)
+    b.exit(60)
+    # The next node waits until a round ends.
+    c = job.start(*options, standalone=False, nproc=2, NODE="c")
+    c.expect("this node waits", 30)
+    os.kill(stays[1], signal.SIGKILL)
+    a.expect("rdzv: round 3: 1 of 4 ranks stayed in place, and go on with step 5,", 60)
+    (job.folder / "go").touch()
+    assert a.exit(120) == 0 and c.exit(30) == 0, f"{a}\n{c}"
+    assert stays[0] in {line["pid"] for line in job.read("end")}, a
+    assert len(job.parameters()) == 1 and all(len(v) == 1 for v in job.numbers().values()), a
+    # What the ranks took, step by step, is the order of the epoch: nothing twice, nothing left out.
+    order = torch.randperm(1024, generator=torch.Generator().manual_seed(3)).tolist()
+    for step in range(14):
+        which = [i for line in job.read("steps") if line["step"] == step for i in line["which"]]
+        world = next(line["world"] for line in job.read("steps") if line["step"] == step)
+        assert len(which) == 16 * world and set(which) == set(order[: 16 * world]), step
+        order = order[16 * world :]
+
+
+# The page ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_the_page(rdzv):
+    """It trains under an agent, a worker is killed on the way, and it trains alone."""
+    (script,) = [b.text for b in pages.blocks(PAGE) if b.comment == "python: in place"]
+    under_agent, alone = pages.lines(PAGE, "in place")
+    (rdzv.tmp / "train.py").write_text(script.replace('"saves"', '"here"').replace("            step.report", "            import time; time.sleep(0.002)\n            step.report"))
+    env = {**QUIET, **MODULE, "PYTHON_EXEC": sys.executable, "XDG_CACHE_HOME": str(rdzv.tmp)}
+    a = pages.shell(rdzv, under_agent, env=env)
+    until(lambda: f"the first checkpoint\n{a}", lambda: (rdzv.tmp / "here/step-500.pt").exists(), 90)
+    os.kill(rdzv.workers()[1], signal.SIGKILL)
+    a.expect("rdzv: round 2: 3 of 4 ranks stayed in place, and go on with step 5", 60)
+    assert a.exit(90) == 0 and (rdzv.tmp / "here/step-1000.pt").exists(), a
+    (rdzv.tmp / "train.py").write_text(script)
+    p = pages.shell(rdzv, alone, env=env, more={"python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n'})
+    assert p.exit(90) == 0 and (rdzv.tmp / "saves/step-1000.pt").exists(), p
