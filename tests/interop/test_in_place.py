@@ -147,6 +147,20 @@ def test_a_rank_dies(rdzv, straights, form, rank, where):
     assert len(pids) == (4 if where == "set-up" else 5), a
 
 
+@pytest.mark.parametrize("mistake", [False, True])
+def test_nobody_aborts_before_all_have_left(rdzv, mistake):
+    """On a group that ends as NCCL does: an abort lets other ranks complete a sum without all of its parts, and without an error."""
+    straight = run_straight(rdzv, 16, FORM="plain", BACKEND="standin_nccl")
+    job = Job(rdzv, "died", 16, FORM="plain", BACKEND="standin_nccl", DIE="3 9 forward", SLOW_CUT="1", **({"ABORT_FIRST": "1"} if mistake else {}))
+    a = job.start()
+    assert a.exit(120) == 0, a
+    assert a.says("rdzv: round 2: 3 of 4 ranks stayed in place"), a
+    if mistake:
+        assert job.parameters() != straight.parameters(), a
+    else:
+        check(job, straight)
+
+
 def test_a_rank_that_does_not_leave_is_started_again(rdzv, straights):
     """It sleeps in a step, so it takes no part in the recovery. The agent ends it."""
     straight = straight_of(rdzv, straights, "ddp")

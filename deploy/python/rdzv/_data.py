@@ -115,7 +115,7 @@ class Data:
     def _begin(self) -> Iterator[Any]:
         if self._ours is None and self._set_epoch is not None:
             self._set_epoch(self.epoch)
-        iterator = iter(self._batches)
+        iterator: Iterator[Any] = iter(self._batches)
         if self._ours is None:
             for _ in range(self._at):
                 next(iterator)
@@ -133,7 +133,7 @@ class Data:
         t = self._torchs
         if t is not None and (t.rank, t.num_replicas) != (init().rank, init().world_size):
             was = t.num_replicas
-            t.__init__(t.dataset, init().world_size, init().rank, t.shuffle, t.seed, t.drop_last)  # type: ignore[misc]
+            t.__init__(t.dataset, init().world_size, init().rank, t.shuffle, t.seed, t.drop_last)  # type: ignore[misc,unused-ignore]
             self._at = -(-self._at * was // init().world_size)
         elif other_world and t is None and self._ours is None:
             warnings.warn("the world has changed, and the data do not follow it: use rdzv.torch.Sampler or DistributedSampler", RuntimeWarning)

@@ -23,7 +23,7 @@ import socket
 import warnings
 from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -166,7 +166,8 @@ class Groups:
                 getattr(dist, "set_timeout", c10d._set_pg_timeout)(self._timeout, group)
 
     def _make_default(self, exchange: Exchange) -> None:
-        job, more = self._job, {}
+        job = self._job
+        more: Dict[str, Any] = {}
         self.silent = False
         if hasattr(dist, "_reconfigure") and self.backend in ("gloo", "nccl2"):
             more["enable_reconfigure"] = True

@@ -64,7 +64,7 @@ def _sum(data: torch.Tensor) -> int:
     places = torch.arange(1, words.numel() + 1, device=data.device, dtype=torch.int64)
     rest = sum(int(b) << (8 * i) for i, b in enumerate(data[words.numel() * 8 :].tolist()))
     total = int((words * (places * 0x9E3779B1 | 1)).sum()) + rest + data.numel()
-    return (total + 2**63) % 2**64 - 2**63
+    return int((total + 2**63) % 2**64 - 2**63)
 
 
 class _Chunks:

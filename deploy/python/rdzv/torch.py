@@ -485,8 +485,8 @@ class Elastic:
         return received
 
     def _group_device(self) -> torch.device:
-        groups = self._the_groups
-        return torch.device("cuda", torch.cuda.current_device()) if groups.uses_nccl and "gloo" not in (groups.backend or "") else torch.device("cpu")
+        alone = self._the_groups.uses_nccl and "gloo" not in (self._the_groups.backend or "")
+        return torch.device("cuda", torch.cuda.current_device()) if alone and torch.cuda.is_available() else torch.device("cpu")
 
     # State ---------------------------------------------------------------------------------------------------------------------------
 
