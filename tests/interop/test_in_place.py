@@ -179,6 +179,64 @@ def test_a_mistake_of_the_script_is_not_a_fault(rdzv):
     assert a.exit(120) == 1 and a.says("rank 1 .* exited with code 1: ValueError: a mistake of the script"), a
 
 
+def test_a_preempted_job_goes_on_with_its_checkpoint(rdzv, straights):
+    straight = straight_of(rdzv, straights, "ddp")
+    job = Job(rdzv, "preempted", 24, HOLD="13", CHECKPOINT=str(rdzv.tmp / "saves"))
+    a = job.start()
+    job.until_step(a, 12)
+    a.kill(signal.SIGTERM)
+    (job.folder / "go").touch()
+    assert a.exit(60) == 75, a
+    saved = {int(p.stem[5:]) for p in (rdzv.tmp / "saves").glob("step-*.pt")}
+    assert 10 in saved and max(saved) in (14, 15), a  # every ten steps, and on request
+    b = job.start()
+    assert b.exit(120) == 0, b
+    assert {line["step"] for line in job.read("began")} == {0, max(saved)} and (rdzv.tmp / "saves/step-24.pt").exists(), b
+    check(job, straight)
+
+
+def test_sharded_parameters_start_again_from_the_checkpoint(rdzv):
+    """There is no replica of what the lost rank had. The script keeps its checkpoint itself."""
+    (rdzv.tmp / "train.py").write_text(SHARDED)
+    a = rdzv.agent("--standalone", "--nproc", 2, "train.py", env={**QUIET, **MODULE, "PYTHON_EXEC": sys.executable, "XDG_CACHE_HOME": str(rdzv.tmp)})
+    a.expect("UserWarning: the parameter weight is sharded over the ranks, and no other rank has its parts: after a fault all workers start again", 60)
+    assert a.exit(120) == 0 and not a.says("go on in place"), a
+    assert a.says(r"rank 0 begins with 0\b") and a.says(r"rank 0 begins with 4\b"), a
+
+
+SHARDED = """
+import os, signal, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+import rdzv.torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+rdzv.torch.init_process_group("gloo")
+torch.manual_seed(1)
+net = torch.nn.Linear(8, 8)
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+fully_shard(net, mesh=mesh)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+begin = 4 if os.path.exists("save/.metadata") else 0
+if begin:
+    state = {"net": net.state_dict()}
+    dcp.load(state, checkpoint_id="save")
+    net.load_state_dict(state["net"])
+print(f"rank {rdzv.rank} begins with {begin}", flush=True)
+with rdzv.torch.Elastic(model=net, optimizer=optimizer) as job:
+    assert not job.in_place
+    for step in job.steps(8 - begin):
+        with step:
+            optimizer.zero_grad()
+            net(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        if step == 3 and not begin:
+            dcp.save({"net": net.state_dict()}, checkpoint_id="save")
+            dist.barrier()
+            if rdzv.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 # The world changes ------------------------------------------------------------------------------------------------------------------------
 
 

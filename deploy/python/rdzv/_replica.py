@@ -125,8 +125,8 @@ def broadcast(tree: Any, root: int, device: torch.device) -> Any:
     head = torch.empty(0, dtype=torch.uint8)
     if dist.get_rank() == root:
         plain = split(tree, tensors)
-        tensors = [t.contiguous() for t in tensors]
         head = torch.frombuffer(bytearray(write((plain, [_shape(t) for t in tensors]))), dtype=torch.uint8)
+        tensors = [t.contiguous() for t in tensors]
         size[0] = head.numel()
     chunks.move([_bytes(size)])
     if dist.get_rank() != root:

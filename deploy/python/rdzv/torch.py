@@ -177,7 +177,7 @@ class Elastic:
         self._updating = False  # inside an optimizer's step()
         self._updates = 0  # of this step
         self._updates_of_step: Optional[int] = None  # of the last complete one
-        self._has_state = False
+        self._has_state = self._sharded = False
         self._buffers: List[Tuple[torch.Tensor, torch.Tensor]] = []
         self._small: Dict[str, Any] = {}
         self._stayed: List[int] = []  # ranks that had a state when this round began
@@ -216,7 +216,8 @@ class Elastic:
             init_process_group()
         for o in self._optimizers:
             self._hooks += [o.register_step_pre_hook(self._before_update), o.register_step_post_hook(self._after_update)]
-        if not _job.init().alone and self._can_stay():
+        self._look_for_shards()
+        if not _job.init().alone and not self._sharded:
             groups = self._the_groups
             watch = self._watch = Watch(groups.cut, groups.abort, NCCL_LEAVES_S if groups.uses_nccl else None)
             groups.context = lambda: watch.link
@@ -249,12 +250,14 @@ class Elastic:
         assert _groups is not None
         return _groups
 
-    def _can_stay(self) -> bool:
-        sharded = next((n for m in self._models for n, p in m.named_parameters() if isinstance(p, DTensor)), None)
-        if sharded is not None and self.rank == 0:
-            warn(f"the parameter {sharded} is sharded over the ranks, and no other rank has its parts: after a fault all workers start again, and load "
+    def _look_for_shards(self) -> None:
+        name = next((n for m in self._models for n, p in m.named_parameters() if isinstance(p, DTensor)), None)
+        self._sharded = name is not None
+        if self._sharded and self._folder is not None:
+            raise ValueError(f"checkpoint: the parameter {name} is sharded over the ranks, and rank 0 has its own part only; save with torch.distributed.checkpoint")
+        if self._sharded and self.rank == 0:
+            warn(f"the parameter {name} is sharded over the ranks, and no other rank has its parts: after a fault all workers start again, and load "
                  "the checkpoint", UserWarning)
-        return sharded is None
 
     # Steps ---------------------------------------------------------------------------------------------------------------------------
 
@@ -456,6 +459,9 @@ class Elastic:
         return received
 
     def _agree(self, renewed: bool) -> bool:
+        if self._sharded:
+            self._seed = int(self._exchange(str(torch.initial_seed() if self._seed is None else self._seed).encode(), "seed")[0])
+            return False
         orders = [d.order for d in self._ddps]
         mine = {"has": self._has_state, "step": self._done, "orders": zlib.crc32(json.dumps(orders).encode())}
         all = [json.loads(v) for v in self._exchange(json.dumps(mine).encode(), "standing")]
@@ -477,9 +483,9 @@ class Elastic:
         if self._seed is None:
             self._seed = torch.initial_seed()
         for d in self._ddps:
-            if renewed:
+            if renewed or d.order is not None:
                 d.rebuild()
-            elif d.order is None:
+            else:
                 d.watch_order()
         self._has_state = True
         return received
@@ -534,7 +540,6 @@ class Elastic:
             return
         newest = self._found()[-1]
         tree = torch.load(newest, map_location="cpu", weights_only=True)
-        tree["trainer"]["orders"] = [None for _ in self._ddps]
         self._put(tree)
         self._saved = self._done
 
