@@ -135,6 +135,12 @@ def next_step(who):
     return f"{seconds:.2g} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
 
 
+def in_place():
+    """torchrun's figure, and that of rdzv.torch."""
+    milliseconds = [float(re.search(r"([\d.]+) ms", line_of("recover under PyTorch", title))[1]) for title in ("torchrun", "in place")]
+    return tuple(f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms" for ms in milliseconds)
+
+
 def beside_torchrun():
     """The table of the front page, from the blocks of benchmarks."""
     def ours(name, title):
@@ -154,6 +160,7 @@ def beside_torchrun():
         ("launch: two agents on one machine, until `/bin/true` is done", *both(run, "launch: two agents, one /bin/true each")),
         ("a worker is killed: until all workers run again", *both(fault, "worker killed: runs")),
         ("a PyTorch worker is killed: until both ranks have done their next step", next_step("under torchrun"), next_step("--warm auto")),
+        ("one of four PyTorch ranks is killed, and [the others keep their processes](deploy/guide/in-place.md): until the next step", *in_place()),
         ("an agent is killed with `kill -9`", theirs(fault, "agent killed: runs") + "; its workers live on", ours(fault, "agent killed: runs") + "; none of its workers is left"),
         ("the first agent is killed", "the job fails; its workers live on", ours(fault, "first agent killed: runs") + "; none of its workers is left"),
         ("a node's wire is cut, with a lease of 2 s", *both(fault, "host cut: runs")),

@@ -24,6 +24,7 @@ import warnings
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
+from unittest import mock
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -151,8 +152,9 @@ class Groups:
                 self._make_default(exchange)
             # The numbers in the names of further groups, which are the same on all ranks.
             c10d._world.group_count = 1
-            for each in self.made:
-                each.make()
+            with mock.patch.object(c10d, "_get_default_timeout", lambda backend: self._connect_timeout):
+                for each in self.made:
+                    each.make()
             self._set_timeouts()
 
     @property
