@@ -71,7 +71,7 @@ struct collecting {
   size_t n;
   unsigned ras_tries;
   uint64_t ras_next_ms; /* when RAS is tried again; UINT64_MAX: no more */
-  bool ras_text, ras_over;
+  bool ras_over;
   struct ras_finding ras;
   bool has_finding;
   struct worker_answer *workers;
@@ -121,7 +121,7 @@ static void try_ras(struct collecting *c, uint64_t now_ms) {
   c->ras_next_ms = ++c->ras_tries < RAS_TRIES ? now_ms + RAS_PATIENCE_MS : UINT64_MAX;
   struct talk *t = begin_local(c, TALK_RAS, c->q->ras_v6, c->q->ras_port);
   if (t)
-    ras_begin(&t->ras, c->ras_text, &t->out);
+    ras_begin(&t->ras, &t->out);
   else
     c->ras_next_ms = UINT64_MAX; /* nobody listens */
 }
@@ -133,13 +133,8 @@ static void hear_ras(struct collecting *c, struct talk *t) {
   int rc = ras_feed(&t->ras, in.data, in.len, &t->out, &e);
   buf_finish(&in);
   if (rc) {
-    bool again = t->ras.too_long;
     note(c, "NCCL's RAS", &e);
     end_talk(t);
-    if (!again) return;
-    c->ras_text = true;
-    c->ras_tries = RAS_TRIES - 1;
-    try_ras(c, c->until_ms); /* the last one */
     return;
   }
   if (t->ras.step == RAS_GREETS) return;
@@ -149,18 +144,6 @@ static void hear_ras(struct collecting *c, struct talk *t) {
   for (size_t i = 0; i < c->n; i++)
     if (c->talks[i].fd >= 0 && c->talks[i].kind == TALK_RAS && (c->ras_over || &c->talks[i] != t))
       end_talk(&c->talks[i]);
-}
-
-static void close_ras(struct collecting *c, struct talk *t) {
-  struct err e = ERR_INIT;
-  if (t->ras.step == RAS_ANSWERS && !c->ras_over) {
-    const struct buf *in = &t->ras.in;
-    int rc = t->ras.text ? ras_parse_text(buf_text(in), in->len, &c->ras, &e)
-                         : ras_parse_json(buf_text(in), in->len, &c->ras, &e);
-    c->has_finding = rc == 0;
-    if (rc) note(c, "NCCL's RAS", &e);
-  }
-  end_talk(t);
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
@@ -313,7 +296,12 @@ static void hear(struct collecting *c, struct talk *t) {
     if (t->kind == TALK_RAS) hear_ras(c, t);
     if (t->kind == TALK_STORE) hear_store(c, t);
   } else if (n == 0 && t->kind == TALK_RAS) {
-    close_ras(c, t);
+    const struct buf *in = &t->ras.in;
+    struct err e = ERR_INIT;
+    bool answered = t->ras.step == RAS_ANSWERS && !c->ras_over;
+    c->has_finding |= answered && ras_parse_json(buf_text(in), in->len, &c->ras, &e) == 0;
+    if (e.code) note(c, "NCCL's RAS", &e);
+    end_talk(t);
   } else if (n == 0 && t->kind == TALK_WORKER) {
     close_worker(c, t);
   } else {

@@ -4,8 +4,8 @@
 
 /* NCCL's RAS (reliability, availability, serviceability): its conversation, and what its answer says about a hang. Pure.
  *
- * Each process of a job with NCCL 2.24 or later answers at NCCL_RAS_ADDR, for all processes of the job. The answer comes
- * from a process that may be broken or hostile: every length has a limit, and text in it is only shown escaped. */
+ * Each process of a job with NCCL 2.28.7 or later answers at NCCL_RAS_ADDR, for all processes of the job. The answer
+ * comes from a process that may be broken or hostile: every length has a limit, and text in it is only shown escaped. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,8 +14,7 @@
 #include "common/err.h"
 
 enum {
-  RAS_JSON_MAX = 4 * 1024 * 1024, /* a longer answer is asked for again as text */
-  RAS_TEXT_MAX = 1024 * 1024,
+  RAS_JSON_MAX = 4 * 1024 * 1024,
   RAS_LINE_MAX = 1024, /* before the answer */
   RAS_HOST_MAX = 63,
   RAS_NAMED_MAX = 8,
@@ -31,14 +30,13 @@ enum ras_step { RAS_GREETS, RAS_SETS_TIMEOUT, RAS_SETS_FORMAT, RAS_ANSWERS };
 
 struct ras_talk {
   enum ras_step step;
-  bool text;     /* text was asked for, or the server has no JSON */
-  bool too_long; /* the JSON exceeds RAS_JSON_MAX */
   struct buf in; /* the line under way; then the answer, which the end of the connection completes */
 };
 
-/* Appends the first request. text: do not ask for JSON. */
-void ras_begin(struct ras_talk *t, bool text, struct buf *out);
-/* Takes bytes of the server and appends the next request. -EPROTO and a sentence: it is not RAS, or exceeds a limit. */
+/* Appends the first request. */
+void ras_begin(struct ras_talk *t, struct buf *out);
+/* Takes bytes of the server and appends the next request. -EPROTO and a sentence: it is not RAS, has no JSON, or exceeds a
+ * limit. */
 int ras_feed(struct ras_talk *t, const char *data, size_t n, struct buf *out, struct err *e);
 void ras_finish(struct ras_talk *t);
 
@@ -63,7 +61,7 @@ struct ras_finding {
   int64_t waiting; /* ranks that have launched it */
   int64_t n_behind;
   struct ras_process behind[RAS_NAMED_MAX];
-  size_t n_behind_named; /* 0: the answer does not name them */
+  size_t n_behind_named;
   char op[RAS_OPERATION_MAX + 1];
   int64_t seq;    /* its number, from 1 */
   int64_t errors; /* ranks with an asynchronous error */
@@ -71,8 +69,6 @@ struct ras_finding {
 
 /* -EPROTO and a sentence: it is not such an answer. */
 int ras_parse_json(const char *data, size_t n, struct ras_finding *f, struct err *e);
-/* Of the text as of NCCL 2.24 to 2.30. Lines that it does not know are skipped. */
-int ras_parse_text(const char *data, size_t n, struct ras_finding *f, struct err *e);
 
 /* Appends "rank 3 has not entered AllReduce #412, 7 others have"; nothing if nothing is wrong. No full stop.
  * world_size: the ranks of a communicator of that size are the job's. */

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker whose process answers as one with NCCL does at NCCL_RAS_ADDR: conversation, answers and sockets after NCCL's src/ras/client_support.cc
 and its guide, docs/userguide/source/troubleshooting/ras.rst. It knows what the whole job looks like: all ranks have launched AllReduce #412,
-except the one that $BEHIND names; $DEAD does not answer. $RAS is json (2.28.7 and later), text (2.24), or what a broken server does."""
+except the one that $BEHIND names; $DEAD does not answer. $RAS is json, old (before 2.28.7,
+without JSON), or what a broken server does."""
 
 import json
 import os
@@ -12,7 +13,6 @@ import time
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 BEHIND, DEAD, RAS = int(os.environ.get("BEHIND", -1)), int(os.environ.get("DEAD", -1)), os.environ.get("RAS", "json")
-TITLE = "Job summary\n===========\n\n  Nodes  Processes\n\nCommunicators... (0.00s)\n=============\n\nGroup     Comms\n\nErrors\n======\n\n"
 
 
 def place(rank):
@@ -31,24 +31,9 @@ def as_json():
         "ras": {"collection_time_sec": 0.0, "timeouts_count": 0}}, indent=2) + "\n"
 
 
-def as_text():
-    text = TITLE
-    if DEAD >= 0:
-        text += ("INCOMPLETE\n  Missing communicator data from 1 job process\n"
-                 f"  Process {4000 + DEAD} on node 127.0.0.1 managing GPU 0\n\n"
-                 f"#0-0 (cf264af53edbe986) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: {DEAD}\n\n")
-    text += "Warnings\n========\n\n"
-    if BEHIND >= 0:
-        text += ("#0-0 (27a079b828ff1a75) MISMATCH\n  Communicator ranks have different collective operation counts\n"
-                 f"  {WORLD - 1} ranks have launched up to operation 412\n"
-                 f"  Rank {BEHIND} has launched up to operation 411 -- GPU 0 managed by process {4000 + BEHIND} on node 127.0.0.1\n\n")
-    return text
-
-
 def answer(conn):
-    fmt, lines = "text", conn.makefile("r")
     send = lambda text: conn.sendall(text.encode())
-    for line in lines:
+    for line in conn.makefile("r"):
         said = line.strip().lower()
         if RAS == "mute":
             time.sleep(600)
@@ -64,13 +49,10 @@ def answer(conn):
                 send("x" * 65536)
         elif said.startswith("client protocol "):
             send("SERVER PROTOCOL 2\n")
-        elif said.startswith("timeout "):
+        elif said.startswith("timeout ") or (said == "set format json" and RAS == "json"):
             send("OK\n")
-        elif said.startswith("set format ") and RAS == "json":
-            fmt = said.split()[-1]
-            send("OK\n")
-        elif said in ("status", "verbose status"):
-            send(as_json() if fmt == "json" else as_text())
+        elif said == "status":
+            send(as_json())
             return
         else:
             send(f"ERROR: Unknown command {line}")
