@@ -72,19 +72,9 @@ struct relay_file {
   bool failed; /* opening or writing failed; everything is dropped from then on */
 };
 
-static void relay_file_init(struct relay_file *f, const char *name) {
-  *f = (struct relay_file){.name = xstrdup(name), .fd = -1};
-}
-
 static void relay_file_close(struct relay_file *f) {
   if (f->fd >= 0) close(f->fd);
   f->fd = -1;
-}
-
-static void relay_file_finish(struct relay_file *f) {
-  relay_file_close(f);
-  free(f->name);
-  f->name = NULL;
 }
 
 static int give_up(struct relay_file *f, int error) {
@@ -119,42 +109,39 @@ static int relay_file_write(struct relay_file *f, const char *data, size_t n) {
 
 /* The relay. ------------------------------------------------------------------------------------------------------- */
 
-struct relay_pipes;
+/* A worker in a round: how its lines begin, and its files. */
+struct naming {
+  bool alone;
+  uint32_t rank, round;
+  char *prefix, *label;
+  struct relay_file files[2][2]; /* of stdout and stderr: file, filtered */
+};
 
 struct stream {
   struct relay_pipes *of;
   bool is_err, shown;
-  bool pty;        /* fd is the master of a pseudo-terminal */
-  bool barred;     /* its bar is on the terminal */
-  uint64_t bar_ms; /* when its bar last became a line; 0: not yet */
-  int fd;          /* -1: ended */
-  struct relay_file file, filtered;
-  struct buf to_filtered; /* lines for it, until the mutex is free */
+  bool pty;                           /* fd is the master of a pseudo-terminal */
+  bool barred;                        /* its bar is on the terminal */
+  uint64_t bar_ms;                    /* when its bar last became a line; 0: not yet */
+  int fd;                             /* -1: ended */
+  struct relay_file *file, *filtered; /* of the naming */
+  struct buf to_filtered;             /* lines for it, until the mutex is free */
   struct lines lines;
   uint64_t kept_ms; /* when a line, or the state of a bar, was last kept; 0: not yet */
   size_t begun;     /* bytes of the unfinished line that are on the terminal */
   uint64_t due_ms;  /* when the rest is shown; 0: there is none */
 };
 
-/* A worker's prefix and files in its new round. */
-struct renaming {
-  bool alone;
-  uint32_t rank, round;
-  char *prefix, *label;
-  struct relay_file files[2][2]; /* of out and err: file, filtered */
-};
-
 struct relay_pipes {
   struct relay_pipes *next;
-  bool alone;
-  uint32_t local_rank, rank, round;
-  char *prefix, *label;
-  struct stream out, err;
-  int open;    /* streams that have not ended */
-  bool opened; /* the thread has them in its epoll */
+  uint32_t local_rank;
+  struct naming *naming;
+  struct naming *renaming;  /* of its next round, which the thread has not seen yet; NULL: none */
+  struct stream streams[2]; /* stdout, stderr */
+  int open;                 /* streams that have not ended */
+  bool opened;              /* the thread has them in its epoll */
   bool released;
   _Atomic bool drained, traced;
-  struct renaming *renaming; /* the thread has not seen it yet; NULL: none */
   struct buf tail;
   _Atomic uint64_t heard_ms; /* boot_ms of the last read; 0: none */
 };
@@ -172,29 +159,34 @@ struct relay {
   pthread_mutex_t mutex;          /* guards the rest: */
   struct relay_pipes *pipes;      /* all of them, the newest first */
   struct recent *recent;
-  char *say[RELAY_QUEUE_MAX];
+  struct buf say, troubles; /* texts, each with its NUL */
   size_t n_say, dropped;
   char *status; /* a new one, or NULL */
-  char (*troubles)[RELAY_TROUBLE_MAX];
-  size_t n_troubles, cap_troubles;
   bool closing, resized, hidden;
   bool settled;          /* hidden, and nothing was left to write since */
   bool ended, abandoned; /* the thread has left its loop; it must free all this */
 };
 
-static void stream_finish(struct stream *s) {
-  if (s->fd >= 0) close(s->fd);
-  relay_file_finish(&s->file);
-  relay_file_finish(&s->filtered);
-  buf_finish(&s->to_filtered);
-  lines_finish(&s->lines);
+static struct naming *naming_create(const struct relay_source *o) {
+  struct naming *n = xcalloc(1, sizeof(*n));
+  const struct relay_place *places[2] = {&o->out, &o->err};
+  *n = (struct naming){.alone = o->alone,
+                       .rank = o->rank,
+                       .round = o->round,
+                       .prefix = xstrdup(o->prefix ? o->prefix : ""),
+                       .label = xstrdup(o->label ? o->label : "")};
+  for (int k = 0; k < 2; k++) {
+    n->files[k][0] = (struct relay_file){.name = xstrdup(places[k]->file), .fd = -1};
+    n->files[k][1] = (struct relay_file){.name = xstrdup(places[k]->filtered), .fd = -1};
+  }
+  return n;
 }
 
-static void renaming_free(struct renaming *n) {
+static void naming_free(struct naming *n) {
   if (!n) return;
-  for (int k = 0; k < 2; k++) {
-    relay_file_finish(&n->files[k][0]);
-    relay_file_finish(&n->files[k][1]);
+  for (int i = 0; i < 4; i++) {
+    relay_file_close(&n->files[i / 2][i % 2]);
+    free(n->files[i / 2][i % 2].name);
   }
   free(n->prefix);
   free(n->label);
@@ -202,26 +194,29 @@ static void renaming_free(struct renaming *n) {
 }
 
 static void pipes_destroy(struct relay_pipes *p) {
-  stream_finish(&p->out);
-  stream_finish(&p->err);
-  renaming_free(p->renaming);
+  for (struct stream *s = p->streams; s < p->streams + 2; s++) {
+    if (s->fd >= 0) close(s->fd);
+    buf_finish(&s->to_filtered);
+    lines_finish(&s->lines);
+  }
+  naming_free(p->naming);
+  naming_free(p->renaming);
   buf_finish(&p->tail);
-  free(p->prefix);
-  free(p->label);
   free(p);
 }
 
 /* ---------------------------------------------------------------- thread */
 
+/* Under the mutex, so it is never called after relay_destroy. */
+static void wake(struct relay *r) {
+  if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+}
+
 static void post_trouble(struct relay *r, const char *what, const char *name, int error, const char *goes_on) {
   pthread_mutex_lock(&r->mutex);
-  if (r->n_troubles == r->cap_troubles) {
-    r->cap_troubles = r->cap_troubles ? r->cap_troubles * 2 : 16;
-    r->troubles = xrealloc(r->troubles, r->cap_troubles * sizeof(*r->troubles));
-  }
-  snprintf(r->troubles[r->n_troubles++], RELAY_TROUBLE_MAX, "%s %.380s: %s; output continues %s", what, name,
-           strerror(error), goes_on);
-  if (r->o.wake && !r->closing) r->o.wake(r->o.ctx); /* under the mutex, so it is never called after relay_destroy */
+  buf_printf(&r->troubles, "%s %.380s: %s; output continues %s", what, name, strerror(error), goes_on);
+  buf_putc(&r->troubles, '\0');
+  wake(r);
   pthread_mutex_unlock(&r->mutex);
 }
 
@@ -230,25 +225,32 @@ static void file_trouble(struct relay *r, const struct relay_file *f, int rc) {
 }
 
 static void open_files(struct relay *r, struct stream *s) {
-  file_trouble(r, &s->file, relay_file_open(&s->file));
-  file_trouble(r, &s->filtered, relay_file_open(&s->filtered));
+  s->file = s->of->naming->files[s->is_err];
+  s->filtered = s->file + 1;
+  if (s->fd < 0) return;
+  file_trouble(r, s->file, relay_file_open(s->file));
+  file_trouble(r, s->filtered, relay_file_open(s->filtered));
 }
 
 static struct sink *sink_of(struct relay *r, const struct stream *s) {
   return s->is_err ? &r->sinks.err : r->sinks.to_out;
 }
 
+static const char *prefix_of(const struct stream *s) {
+  return s->of->naming->prefix;
+}
+
 static bool is_shown(const struct stream *s) {
-  return s->shown || s->file.failed;
+  return s->shown || s->file->failed;
 }
 
 /* The worker has the terminal to itself. */
 static bool is_raw(struct relay *r, const struct stream *s) {
-  return s->pty && s->of->alone && !s->of->prefix[0] && is_shown(s) && sink_of(r, s)->tty;
+  return s->pty && s->of->naming->alone && !prefix_of(s)[0] && is_shown(s) && sink_of(r, s)->tty;
 }
 
 static bool is_bar(const struct stream *s, const char *text, size_t len) {
-  return s->of->prefix[0] && memchr(text, '\r', len);
+  return prefix_of(s)[0] && memchr(text, '\r', len);
 }
 
 static bool has_text_of(const struct opt_strings *texts, const char *line, size_t len) {
@@ -258,7 +260,7 @@ static bool has_text_of(const struct opt_strings *texts, const char *line, size_
 }
 
 static void write_filtered(struct relay *r, struct stream *s) {
-  file_trouble(r, &s->filtered, relay_file_write(&s->filtered, s->to_filtered.data, s->to_filtered.len));
+  file_trouble(r, s->filtered, relay_file_write(s->filtered, s->to_filtered.data, s->to_filtered.len));
   buf_clear(&s->to_filtered);
 }
 
@@ -276,11 +278,11 @@ static void keep_line(struct relay *r, struct stream *s, const char *text, size_
   if (p->local_rank < r->o.workers)
     recent_add(r->recent, p->local_rank,
                &(struct worker_line){.wall_ms = r->read_wall_ms,
-                                     .rank = p->rank,
-                                     .round = p->round,
+                                     .rank = p->naming->rank,
+                                     .round = p->naming->round,
                                      .is_err = s->is_err,
-                                     .prefix = p->prefix,
-                                     .prefix_len = strlen(p->prefix),
+                                     .prefix = p->naming->prefix,
+                                     .prefix_len = strlen(p->naming->prefix),
                                      .text = text,
                                      .text_len = len});
 }
@@ -295,37 +297,33 @@ static void keep_bar(struct relay *r, struct stream *s) {
   keep_line(r, s, state, len);
 }
 
-/* The last state of a line with several. */
-static void show_end(struct relay *r, struct stream *s, const char *state, size_t len) {
-  if (s->begun) sink_rest(sink_of(r, s), s, s->of->prefix, "", 0);
-  sink_line(sink_of(r, s), s->of->prefix, state, len);
-}
-
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
   size_t last = len;
   const char *state = last_state(line, &last);
   static const char words[] = "Traceback (most recent call last)";
   if (s->is_err && memmem(line, len, words, sizeof(words) - 1)) {
     s->of->traced = true;
-    if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+    wake(r);
   }
   if (s->barred) sinks_bar(&r->sinks, s, "", "", 0);
   s->barred = false;
   keep_line(r, s, state, last);
   if (is_raw(r, s))
     s->begun = 0; /* it is on the terminal */
-  else if (is_shown(s) && is_bar(s, line, len))
-    show_end(r, s, state, last);
-  else if (s->begun)
-    sink_rest(sink_of(r, s), s, s->of->prefix, line + s->begun, len - s->begun);
+  else if (is_shown(s) && is_bar(s, line, len)) {
+    /* The last of its states. */
+    if (s->begun) sink_rest(sink_of(r, s), s, prefix_of(s), "", 0);
+    sink_line(sink_of(r, s), prefix_of(s), state, last);
+  } else if (s->begun)
+    sink_rest(sink_of(r, s), s, prefix_of(s), line + s->begun, len - s->begun);
   else if (is_shown(s))
-    sink_line(sink_of(r, s), s->of->prefix, line, len);
+    sink_line(sink_of(r, s), prefix_of(s), line, len);
   s->begun = 0;
   s->due_ms = 0;
   if (s->is_err) tail_add(&s->of->tail, state, last, RELAY_TAIL_MAX);
   const struct opt_strings *texts = s->is_err ? r->o.err_filters : r->o.out_filters;
-  if (s->filtered.fd < 0 || !has_text_of(texts, line, len)) return;
-  buf_puts(&s->to_filtered, s->of->label);
+  if (s->filtered->fd < 0 || !has_text_of(texts, line, len)) return;
+  buf_puts(&s->to_filtered, s->of->naming->label);
   buf_append(&s->to_filtered, line, len);
   buf_putc(&s->to_filtered, '\n');
 }
@@ -337,7 +335,7 @@ static void expect_rest(struct relay *r, struct stream *s) {
   lines_peek(&s->lines, &text, &len);
   if (s->due_ms || len == s->begun || !is_shown(s) || is_raw(r, s)) return;
   bool tty = sink_of(r, s)->tty, bar = is_bar(s, text, len);
-  if (!s->of->alone && !tty && !bar) return;
+  if (!s->of->naming->alone && !tty && !bar) return;
   s->due_ms = monotonic_ms() + RELAY_PROMPT_MS;
   if (bar && !tty && s->bar_ms && s->due_ms < s->bar_ms + RELAY_BAR_MS) s->due_ms = s->bar_ms + RELAY_BAR_MS;
   if (s->due_ms < r->due_ms) r->due_ms = s->due_ms;
@@ -347,15 +345,15 @@ static void expect_rest(struct relay *r, struct stream *s) {
 static void show_bar(struct relay *r, struct stream *s, const char *text, size_t len, uint64_t now) {
   const char *state = last_state(text, &len);
   while (len > 0 && state[len - 1] == '\r') len--;
-  if (s->begun) sink_rest(sink_of(r, s), s, s->of->prefix, "", 0);
+  if (s->begun) sink_rest(sink_of(r, s), s, prefix_of(s), "", 0);
   s->begun = 0;
   if (!len) return;
   if (r->sinks.err.tty && sink_of(r, s)->tty) {
-    sinks_bar(&r->sinks, s, s->of->prefix, state, len);
+    sinks_bar(&r->sinks, s, prefix_of(s), state, len);
     s->barred = true;
     return;
   }
-  sink_line(sink_of(r, s), s->of->prefix, state, len);
+  sink_line(sink_of(r, s), prefix_of(s), state, len);
   s->bar_ms = now;
 }
 
@@ -367,7 +365,7 @@ static void show_unfinished(struct relay *r, struct stream *s, uint64_t now) {
     lines_peek(&s->lines, &text, &len);
     bool bar = is_bar(s, text, len);
     if (bar) show_bar(r, s, text, len, now);
-    bool done = bar || sink_begin(sink_of(r, s), s, s->of->prefix, text + s->begun, len - s->begun, now);
+    bool done = bar || sink_begin(sink_of(r, s), s, prefix_of(s), text + s->begun, len - s->begun, now);
     pthread_mutex_unlock(&r->mutex);
     if (done && !bar) s->begun = len;
     s->due_ms = done ? 0 : now + RELAY_PROMPT_MS;
@@ -384,8 +382,8 @@ static void end_stream(struct relay *r, struct stream *s) {
   write_filtered(r, s);
   close(s->fd); /* leaves the epoll with it */
   s->fd = -1;
-  relay_file_close(&s->file);
-  relay_file_close(&s->filtered);
+  relay_file_close(s->file);
+  relay_file_close(s->filtered);
   s->of->open--;
 }
 
@@ -401,13 +399,13 @@ static bool read_stream(struct relay *r, struct stream *s) {
   atomic_store_explicit(&s->of->heard_ms, boot_ms(), memory_order_relaxed);
   r->read_ms = monotonic_ms();
   r->read_wall_ms = wall_ms();
-  file_trouble(r, &s->file, relay_file_write(&s->file, r->chunk, (size_t)n));
+  file_trouble(r, s->file, relay_file_write(s->file, r->chunk, (size_t)n));
   const char *line;
   size_t len;
   pthread_mutex_lock(&r->mutex);
   if (is_raw(r, s)) sink_raw(sink_of(r, s), s->of, r->chunk, (size_t)n);
   lines_feed(&s->lines, r->chunk, (size_t)n);
-  s->lines.states = s->of->prefix[0] || is_raw(r, s);
+  s->lines.states = prefix_of(s)[0] || is_raw(r, s);
   while (lines_next(&s->lines, &line, &len)) give_line(r, s, line, len);
   keep_bar(r, s);
   if (!s->begun && s->lines.states) lines_forget_states(&s->lines);
@@ -451,10 +449,11 @@ static bool take_requests(struct relay *r) {
                      r->dropped);
     sink_line(&r->sinks.err, "", note, (size_t)n);
   }
-  for (size_t i = 0; i < r->n_say; i++) {
-    sink_line(&r->sinks.err, "", r->say[i], strlen(r->say[i]));
-    free(r->say[i]);
+  for (size_t at = 0, len; at < r->say.len; at += len + 1) {
+    len = strlen(r->say.data + at);
+    sink_line(&r->sinks.err, "", r->say.data + at, len);
   }
+  buf_clear(&r->say);
   r->n_say = r->dropped = 0;
   if (r->status) sinks_status(&r->sinks, r->status);
   free(r->status);
@@ -465,10 +464,9 @@ static bool take_requests(struct relay *r) {
   pthread_mutex_unlock(&r->mutex);
   if (resized) {
     int like = isatty(r->o.err) ? r->o.err : r->o.out;
-    for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-      if (p->out.pty && p->out.fd >= 0) pty_resize(p->out.fd, like);
-      if (p->err.pty && p->err.fd >= 0) pty_resize(p->err.fd, like);
-    }
+    for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));)
+      for (int k = 0; k < 2; k++)
+        if (p->streams[k].pty && p->streams[k].fd >= 0) pty_resize(p->streams[k].fd, like);
     if (r->keyboard >= 0) pty_resize(r->keyboard, r->terminal);
   }
   return closing;
@@ -483,29 +481,13 @@ static void add_stream(struct relay *r, struct stream *s) {
 /* An unfinished line goes on under the new prefix; its first bytes are in the old file. */
 static void take_new_names(struct relay *r, struct relay_pipes *p) {
   pthread_mutex_lock(&r->mutex);
-  struct renaming *n = p->renaming;
+  struct naming *n = p->renaming;
   p->renaming = NULL;
-  if (n) {
-    char *prefix = p->prefix, *label = p->label;
-    p->alone = n->alone;
-    p->rank = n->rank;
-    p->round = n->round;
-    p->prefix = n->prefix;
-    p->label = n->label;
-    n->prefix = prefix;
-    n->label = label;
-  }
   pthread_mutex_unlock(&r->mutex);
-  for (int k = 0; n && k < 2; k++) {
-    struct stream *s = k ? &p->err : &p->out;
-    struct relay_file file = s->file, filtered = s->filtered;
-    s->file = n->files[k][0];
-    s->filtered = n->files[k][1];
-    n->files[k][0] = file;
-    n->files[k][1] = filtered;
-    if (s->fd >= 0) open_files(r, s);
-  }
-  renaming_free(n);
+  if (!n) return;
+  naming_free(p->naming);
+  p->naming = n;
+  for (int k = 0; k < 2; k++) open_files(r, &p->streams[k]);
 }
 
 static void free_released(struct relay *r) {
@@ -522,17 +504,12 @@ static void free_released(struct relay *r) {
   pthread_mutex_unlock(&r->mutex);
 }
 
-static void read_last(struct relay *r, struct stream *s) {
-  for (size_t n = 0; n < LAST_READ_MAX && read_stream(r, s); n += CHUNK) flush(r);
-}
-
 static void relay_free(struct relay *r) {
   while (r->pipes) {
     struct relay_pipes *p = r->pipes;
     r->pipes = p->next;
     pipes_destroy(p);
   }
-  for (size_t i = 0; i < r->n_say; i++) free(r->say[i]);
   if (r->epoll >= 0) close(r->epoll);
   if (r->event >= 0) close(r->event);
   sinks_finish(&r->sinks);
@@ -540,7 +517,8 @@ static void relay_free(struct relay *r) {
   pthread_mutex_destroy(&r->mutex);
   free(r->chunk);
   free(r->status);
-  free(r->troubles);
+  buf_finish(&r->say);
+  buf_finish(&r->troubles);
   free(r);
 }
 
@@ -558,10 +536,8 @@ static void show_what_is_due(struct relay *r) {
   uint64_t now = monotonic_ms();
   if (r->due_ms > now) return;
   r->due_ms = UINT64_MAX;
-  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-    show_unfinished(r, &p->out, now);
-    show_unfinished(r, &p->err, now);
-  }
+  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));)
+    for (int k = 0; k < 2; k++) show_unfinished(r, &p->streams[k], now);
 }
 
 static void *relay_main(void *arg) {
@@ -590,18 +566,16 @@ static void *relay_main(void *arg) {
         continue;
       }
       p->opened = true;
-      add_stream(r, &p->out);
-      add_stream(r, &p->err);
+      for (int k = 0; k < 2; k++) add_stream(r, &p->streams[k]);
     }
     show_what_is_due(r);
     if (closing) {
       /* The end: reads what is in the pipes now. */
-      for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-        read_last(r, &p->out);
-        read_last(r, &p->err);
-        if (p->out.fd >= 0) end_stream(r, &p->out);
-        if (p->err.fd >= 0) end_stream(r, &p->err);
-      }
+      for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));)
+        for (struct stream *s = p->streams; s < p->streams + 2; s++) {
+          for (size_t got = 0; got < LAST_READ_MAX && read_stream(r, s); got += CHUNK) flush(r);
+          if (s->fd >= 0) end_stream(r, s);
+        }
       sinks_status(&r->sinks, "");
     }
     flush(r);
@@ -609,7 +583,7 @@ static void *relay_main(void *arg) {
       if (p->drained || p->open > 0) continue;
       pthread_mutex_lock(&r->mutex);
       p->drained = true;
-      if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+      wake(r);
       pthread_mutex_unlock(&r->mutex);
     }
     free_released(r);
@@ -618,7 +592,7 @@ static void *relay_main(void *arg) {
       pthread_mutex_lock(&r->mutex);
       bool now = r->hidden && r->sinks.hidden && !r->settled;
       r->settled |= now;
-      if (now && r->o.wake && !r->closing) r->o.wake(r->o.ctx);
+      if (now) wake(r);
       pthread_mutex_unlock(&r->mutex);
     }
   }
@@ -632,22 +606,14 @@ static void *relay_main(void *arg) {
 
 /* ------------------------------------------------------------------ loop */
 
-static void kick(struct relay *r) {
-  uint64_t one = 1;
-  if (write(r->event, &one, sizeof(one)) < 0) return; /* full: it is awake anyway */
+static void lock(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
 }
 
-static int start_thread(struct relay *r) {
-  pthread_attr_t attr;
-  sigset_t all, before;
-  pthread_attr_init(&attr);
-  pthread_attr_setstacksize(&attr, THREAD_STACK);
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals belong to the loop's thread */
-  int rc = pthread_create(&r->thread, &attr, relay_main, r);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attr);
-  return -rc;
+static void unlock_and_kick(struct relay *r) {
+  uint64_t one = 1;
+  pthread_mutex_unlock(&r->mutex);
+  if (write(r->event, &one, sizeof(one)) < 0) return; /* full: it is awake anyway */
 }
 
 int relay_create(struct relay **out, const struct relay_options *o, struct err *e) {
@@ -665,7 +631,17 @@ int relay_create(struct relay **out, const struct relay_options *o, struct err *
   struct epoll_event ev = {.events = EPOLLIN};
   int rc = 0;
   if (r->epoll < 0 || r->event < 0 || epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->event, &ev)) rc = -errno;
-  if (!rc) rc = start_thread(r);
+  if (!rc) {
+    pthread_attr_t attr;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, THREAD_STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals belong to the loop's thread */
+    rc = -pthread_create(&r->thread, &attr, relay_main, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+  }
   if (rc) {
     relay_free(r);
     return err_sys(e, rc, "cannot start the thread that writes the workers' output");
@@ -674,29 +650,18 @@ int relay_create(struct relay **out, const struct relay_options *o, struct err *
   return 0;
 }
 
-static int join_within(struct relay *r, uint32_t ms) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  t.tv_sec += ms / 1000;
-  t.tv_nsec += (long)(ms % 1000) * 1000000;
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_sec++;
-    t.tv_nsec -= 1000000000;
-  }
-  return pthread_timedjoin_np(r->thread, NULL, &t);
-}
-
 void relay_close(struct relay *r) {
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   r->closing = true;
-  pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  unlock_and_kick(r);
 }
 
 void relay_destroy(struct relay *r, uint32_t deadline_ms) {
   if (!r) return;
   relay_close(r);
-  if (join_within(r, deadline_ms) == 0) {
+  uint64_t until = wall_ms() + deadline_ms;
+  struct timespec t = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
+  if (pthread_timedjoin_np(r->thread, NULL, &t) == 0) {
     relay_free(r);
     return;
   }
@@ -727,38 +692,29 @@ static int make_ends(const struct relay *r, struct stream *s, bool needs_pty, in
   return 0;
 }
 
-static void stream_init(struct stream *s, struct relay_pipes *p, const struct relay_place *place) {
-  *s = (struct stream){.of = p, .is_err = s == &p->err, .shown = place->shown, .pty = place->pty, .fd = -1};
-  relay_file_init(&s->file, place->file);
-  relay_file_init(&s->filtered, place->filtered);
-  lines_init(&s->lines, RELAY_LINE_MAX);
-}
-
 int relay_open(struct relay *r, const struct relay_source *o, struct relay_pipes **pipes, int *out, int *err,
                struct err *e) {
   struct relay_pipes *p = xcalloc(1, sizeof(*p));
-  p->alone = o->alone;
   p->local_rank = o->local_rank;
-  p->rank = o->rank;
-  p->round = o->round;
   p->open = 2;
-  p->prefix = xstrdup(o->prefix ? o->prefix : "");
-  p->label = xstrdup(o->label ? o->label : "");
-  stream_init(&p->out, p, &o->out);
-  stream_init(&p->err, p, &o->err);
-  int rc = make_ends(r, &p->out, o->out.needs_pty, out);
-  if (!rc && (rc = make_ends(r, &p->err, o->err.needs_pty, err))) close(*out);
+  p->naming = naming_create(o);
+  for (int k = 0; k < 2; k++) {
+    const struct relay_place *place = k ? &o->err : &o->out;
+    p->streams[k] = (struct stream){.of = p, .is_err = k, .shown = place->shown, .pty = place->pty, .fd = -1};
+    lines_init(&p->streams[k].lines, RELAY_LINE_MAX);
+  }
+  int rc = make_ends(r, &p->streams[0], o->out.needs_pty, out);
+  if (!rc && (rc = make_ends(r, &p->streams[1], o->err.needs_pty, err))) close(*out);
   if (rc) {
     pipes_destroy(p);
     return err_sys(e, rc, "no %s for the output of local rank %u",
                    o->out.needs_pty ? "pseudo-terminals (--pty)" : "pipes", o->local_rank);
   }
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   p->next = r->pipes;
   r->pipes = p;
-  pthread_mutex_unlock(&r->mutex);
+  unlock_and_kick(r);
   *pipes = p;
-  kick(r);
   return 0;
 }
 
@@ -770,11 +726,10 @@ void relay_echo(struct relay *r, int keyboard, int terminal) {
 }
 
 void relay_hide(struct relay *r, bool on) {
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   r->hidden = on;
   r->settled = false;
-  pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  unlock_and_kick(r);
 }
 
 bool relay_is_settled(struct relay *r) {
@@ -785,43 +740,25 @@ bool relay_is_settled(struct relay *r) {
 }
 
 void relay_resize(struct relay *r) {
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   r->resized = true;
-  pthread_mutex_unlock(&r->mutex);
-  kick(r);
-}
-
-static struct renaming *renaming_create(const struct relay_source *o) {
-  struct renaming *n = xcalloc(1, sizeof(*n));
-  const struct relay_place *places[2] = {&o->out, &o->err};
-  n->alone = o->alone;
-  n->rank = o->rank;
-  n->round = o->round;
-  n->prefix = xstrdup(o->prefix ? o->prefix : "");
-  n->label = xstrdup(o->label ? o->label : "");
-  for (int k = 0; k < 2; k++) {
-    relay_file_init(&n->files[k][0], places[k]->file);
-    relay_file_init(&n->files[k][1], places[k]->filtered);
-  }
-  return n;
+  unlock_and_kick(r);
 }
 
 void relay_rename(struct relay *r, struct relay_pipes *p, const struct relay_source *o) {
-  struct renaming *n = renaming_create(o);
-  pthread_mutex_lock(&r->mutex);
-  struct renaming *before = p->renaming;
+  struct naming *n = naming_create(o);
+  lock(r);
+  struct naming *before = p->renaming;
   p->renaming = n;
-  pthread_mutex_unlock(&r->mutex);
-  renaming_free(before);
-  kick(r);
+  unlock_and_kick(r);
+  naming_free(before);
 }
 
 void relay_release(struct relay *r, struct relay_pipes *p) {
   if (!p) return;
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   p->released = true;
-  pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  unlock_and_kick(r);
 }
 
 bool relay_is_drained(const struct relay_pipes *p) {
@@ -847,7 +784,7 @@ void relay_tail(struct relay *r, const struct relay_pipes *p, char out[RELAY_TAI
   size_t len;
   pthread_mutex_lock(&r->mutex);
   buf_append(&tail, p->tail.data, p->tail.len);
-  lines_peek(&p->err.lines, &rest, &len);
+  lines_peek(&p->streams[1].lines, &rest, &len);
   if (len > 0) tail_add(&tail, rest, len, RELAY_TAIL_MAX);
   pthread_mutex_unlock(&r->mutex);
   snprintf(out, RELAY_TAIL_MAX + 1, "%s", buf_text(&tail));
@@ -861,33 +798,31 @@ void relay_recent(struct relay *r, const struct recent_question *q, struct buf *
 }
 
 void relay_say(struct relay *r, const char *line) {
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   if (r->n_say == RELAY_QUEUE_MAX) {
-    free(r->say[0]);
-    memmove(r->say, r->say + 1, (RELAY_QUEUE_MAX - 1) * sizeof(*r->say));
-    r->n_say--;
+    buf_consume(&r->say, strlen(r->say.data) + 1);
     r->dropped++;
+  } else {
+    r->n_say++;
   }
-  r->say[r->n_say++] = xstrdup(line);
-  pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  buf_append(&r->say, line, strlen(line) + 1);
+  unlock_and_kick(r);
 }
 
 void relay_status(struct relay *r, const char *line) {
   if (!r->o.status) return;
-  pthread_mutex_lock(&r->mutex);
+  lock(r);
   free(r->status);
   r->status = xstrdup(line);
-  pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  unlock_and_kick(r);
 }
 
 bool relay_next_trouble(struct relay *r, char text[RELAY_TROUBLE_MAX]) {
   pthread_mutex_lock(&r->mutex);
-  bool any = r->n_troubles > 0;
+  bool any = r->troubles.len > 0;
   if (any) {
-    memcpy(text, r->troubles[0], RELAY_TROUBLE_MAX);
-    memmove(r->troubles, r->troubles + 1, --r->n_troubles * sizeof(*r->troubles));
+    snprintf(text, RELAY_TROUBLE_MAX, "%s", r->troubles.data);
+    buf_consume(&r->troubles, strlen(r->troubles.data) + 1);
   }
   pthread_mutex_unlock(&r->mutex);
   return any;
