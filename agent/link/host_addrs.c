@@ -7,34 +7,11 @@
 
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
-#include <uv.h>
-
-struct walk {
-  uv_interface_address_t *v;
-  int n;
-};
-
-static struct walk list_interfaces(void) {
-  struct walk w = {0};
-  if (uv_interface_addresses(&w.v, &w.n) < 0) w.n = 0;
-  return w;
-}
-
-static void free_interfaces(struct walk *w) {
-  if (w->n) uv_free_interface_addresses(w->v, w->n);
-}
-
-static struct ipaddr interface_address(const uv_interface_address_t *i, char text[ADDR_MAX + 1]) {
-  int rc = i->address.address4.sin_family == AF_INET6 ? uv_ip6_name(&i->address.address6, text, ADDR_MAX)
-                                                      : uv_ip4_name(&i->address.address4, text, ADDR_MAX);
-  return rc < 0 ? (struct ipaddr){0} : ipaddr_parse(text);
-}
+#include "common/net/socket.h"
 
 /* An address that this machine does not have cannot be bound. */
 static bool can_bind(const struct sockaddr *addr, socklen_t len) {
@@ -69,33 +46,37 @@ bool host_reaches_loopback(void) {
   return up || !seen;
 }
 
-size_t host_addrs(struct ipaddr out[HOST_ADDRS_MAX]) {
-  struct walk w = list_interfaces();
+/* The addresses of interfaces with these flags. */
+static size_t list_addrs(unsigned flags, struct ipaddr out[HOST_ADDRS_MAX]) {
+  struct ifaddrs *list;
   size_t n = 0;
-  for (int i = 0; i < w.n && n < HOST_ADDRS_MAX; i++) {
-    char text[ADDR_MAX + 1];
-    out[n] = interface_address(&w.v[i], text);
-    if (out[n].family) n++;
+  if (getifaddrs(&list) != 0) return 0;
+  for (const struct ifaddrs *i = list; i && n < HOST_ADDRS_MAX; i = i->ifa_next) {
+    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+    union socket_address a = {.room = {0}};
+    uint16_t port;
+    if ((family != AF_INET && family != AF_INET6) || (i->ifa_flags & flags) != flags) continue;
+    memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(a.v4) : sizeof(a.v6));
+    socket_address_read(&a, &out[n++], &port);
   }
-  free_interfaces(&w);
+  freeifaddrs(list);
   return n;
 }
 
-static void add_family(const struct walk *w, uint8_t family, char out[ADDRS_MAX + 1]) {
-  size_t len = strlen(out);
-  for (int i = 0; i < w->n; i++) {
-    char text[ADDR_MAX + 1];
-    struct ipaddr a = interface_address(&w->v[i], text);
-    if (a.family != family || ipaddr_is_loopback(&a) || ipaddr_is_linklocal(&a)) continue;
-    if (len + 1 + strlen(text) > ADDRS_MAX) return;
-    len += (size_t)snprintf(out + len, ADDRS_MAX + 1 - len, "%s%s", len ? " " : "", text);
-  }
+size_t host_addrs(struct ipaddr out[HOST_ADDRS_MAX]) {
+  return list_addrs(0, out);
 }
 
 void host_addrs_text(char out[ADDRS_MAX + 1]) {
-  struct walk w = list_interfaces();
+  struct ipaddr all[HOST_ADDRS_MAX];
+  size_t n = list_addrs(IFF_UP | IFF_RUNNING, all), len = 0;
   out[0] = '\0';
-  add_family(&w, 4, out);
-  add_family(&w, 6, out);
-  free_interfaces(&w);
+  for (int family = 4; family <= 6; family += 2)
+    for (size_t i = 0; i < n; i++) {
+      char text[INET6_ADDRSTRLEN];
+      if (all[i].family != family || ipaddr_is_loopback(&all[i]) || ipaddr_is_linklocal(&all[i])) continue;
+      socket_format(&all[i], text);
+      if (len + 1 + strlen(text) > ADDRS_MAX) return;
+      len += (size_t)snprintf(out + len, ADDRS_MAX + 1 - len, "%s%s", len ? " " : "", text);
+    }
 }

@@ -13,12 +13,12 @@
 #include "agent/link/resolve.h"
 
 #include <errno.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
+#include "agent/link/host_addrs.h"
 #include "common/endpoint.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
@@ -92,32 +92,22 @@ void resolve_cancel(struct resolve *r) {
 }
 
 void address_text(const union socket_address *a, char out[ADDR_MAX + 1]) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (a->any.sa_family == AF_INET6)
-    uv_ip6_name(&a->v6, text, sizeof(text));
-  else
-    uv_ip4_name(&a->v4, text, sizeof(text));
+  struct ipaddr ip;
+  uint16_t port;
+  char text[INET6_ADDRSTRLEN];
+  socket_address_read(a, &ip, &port);
+  socket_format(&ip, text);
   snprintf(out, ADDR_MAX + 1, "%s", text);
 }
 
 bool address_is_local(const union socket_address *a) {
-  char text[ADDR_MAX + 1];
-  struct ifaddrs *list = NULL;
-  bool found = false;
-  address_text(a, text);
-  struct ipaddr wanted = ipaddr_parse(text);
+  struct ipaddr wanted, own[HOST_ADDRS_MAX];
+  uint16_t port;
+  socket_address_read(a, &wanted, &port);
   if (ipaddr_is_loopback(&wanted)) return true;
-  if (getifaddrs(&list) != 0) return false;
-  for (struct ifaddrs *i = list; i && !found; i = i->ifa_next) {
-    union socket_address own;
-    if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
-    memcpy(&own, i->ifa_addr, i->ifa_addr->sa_family == AF_INET ? sizeof(own.v4) : sizeof(own.v6));
-    address_text(&own, text);
-    struct ipaddr have = ipaddr_parse(text);
-    found = ipaddr_compare(&wanted, &have) == 0;
-  }
-  freeifaddrs(list);
-  return found;
+  for (size_t i = 0, n = host_addrs(own); i < n; i++)
+    if (ipaddr_compare(&wanted, &own[i]) == 0) return true;
+  return false;
 }
 
 /* Before there is a loop. ------------------------------------------------------------------------------------------ */
@@ -157,21 +147,6 @@ static void on_deadline(uv_timer_t *timer) {
   uv_stop(timer->loop);
 }
 
-static void choose_address(const struct address_list *found, char out[ADDR_MAX + 1]) {
-  int best = 0;
-  out[0] = '\0';
-  for (size_t i = 0; i < found->n; i++) {
-    char text[ADDR_MAX + 1];
-    address_text(&found->v[i], text);
-    struct ipaddr ip = ipaddr_parse(text);
-    /* An address of this machine is best; loopback is none. */
-    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&found->v[i]);
-    if (w <= best) continue;
-    best = w;
-    snprintf(out, ADDR_MAX + 1, "%s", text);
-  }
-}
-
 /* Resolves until the answer or the deadline. */
 static int look_up(const char *name, const char *option, uint32_t deadline_ms, bool *hung, struct err *e) {
   struct lookup *l = &lookup;
@@ -205,9 +180,19 @@ static int look_up(const char *name, const char *option, uint32_t deadline_ms, b
 int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e) {
   snprintf(out, ADDR_MAX + 1, "%s", name);
   if (ipaddr_parse(name).family) return 0;
-  int rc = look_up(name, "--local-addr", deadline_ms, hung, e);
-  if (rc == 0) choose_address(&lookup.found, out);
-  return rc;
+  int rc = look_up(name, "--local-addr", deadline_ms, hung, e), best = 0;
+  if (rc) return rc;
+  out[0] = '\0';
+  for (size_t i = 0; i < lookup.found.n; i++) {
+    struct ipaddr ip;
+    uint16_t port;
+    socket_address_read(&lookup.found.v[i], &ip, &port);
+    /* An address of this machine is best; loopback is none. */
+    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&lookup.found.v[i]);
+    if (w > best) address_text(&lookup.found.v[i], out);
+    if (w > best) best = w;
+  }
+  return 0;
 }
 
 bool own_addr_is(const char *name, uint32_t deadline_ms, bool *hung) {
