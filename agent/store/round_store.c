@@ -46,6 +46,126 @@ enum {
 #define BYTES_MIN ((size_t)256 << 20)
 #define BYTES_MAX ((size_t)4 << 30)
 
+/* The ready sockets. ----------------------------------------------------------------------------------------------- */
+
+/* The address of a node is known only with START: the daemon may give an agent that reached it over loopback the
+ * daemon's own address, as other nodes see it. Such an agent holds its port on the other addresses of the machine, and
+ * listens there only when START has named one. No program can connect to a socket that does not listen. */
+
+enum { TRIES = 8, SOME_PORT = 9, READY_MAX = 64 };
+
+/* One port, on this node's address alone. */
+struct ready {
+  uint16_t port; /* 0: there is none */
+  struct ready_socket {
+    struct ipaddr addr; /* family 0: all addresses */
+    int fd;
+  } v[READY_MAX]; /* the first one listens */
+  size_t n;
+};
+
+static int bind_to(const struct ipaddr *addr, uint16_t port, unsigned flags) {
+  union socket_address a = socket_address_make(addr, port);
+  return socket_bind(&a, flags);
+}
+
+static void add(struct ready *r, const struct ipaddr *addr, int fd) {
+  r->v[r->n++] = (struct ready_socket){*addr, fd};
+}
+
+static void ready_close(struct ready *r) {
+  for (size_t i = 0; i < r->n; i++) close(r->v[i].fd);
+  r->n = 0;
+  r->port = 0;
+}
+
+static int open_first(struct ready *r, const struct ipaddr *addr, unsigned flags) {
+  struct ipaddr bound;
+  int fd = bind_to(addr, 0, flags);
+  if (fd < 0) return fd;
+  add(r, addr, fd);
+  socket_local(fd, &bound, &r->port);
+  return 0;
+}
+
+/* An address without the port is left out in the last try. */
+static int hold_others(struct ready *r, const struct ipaddr *others, size_t n, bool last) {
+  for (size_t i = 0; i < n && r->n < READY_MAX; i++) {
+    int fd = bind_to(&others[i], r->port, 0);
+    if (fd >= 0)
+      add(r, &others[i], fd);
+    else if (fd == -EADDRINUSE && !last)
+      return fd;
+  }
+  return 0;
+}
+
+/* A socket that listens on `addr` at a free port, and sockets that hold the same port on the others. */
+static int ready_open(struct ready *r, const struct ipaddr *addr, const struct ipaddr *others, size_t n_others) {
+  int rc = -EADDRINUSE;
+  *r = (struct ready){.n = 0};
+  for (int i = 1; i <= TRIES && rc == -EADDRINUSE; i++) {
+    ready_close(r);
+    rc = open_first(r, addr, SOCKET_LISTEN);
+    if (rc == 0) rc = hold_others(r, others, n_others, i == TRIES);
+  }
+  if (rc) ready_close(r);
+  return rc;
+}
+
+/* One that holds a free port on all addresses, for another process. */
+static int ready_hold(struct ready *r) {
+  struct ipaddr all = {0}, all_v4 = {.family = 4};
+  *r = (struct ready){.n = 0};
+  int rc = open_first(r, &all, 0);
+  return rc == -EAFNOSUPPORT || rc == -EADDRNOTAVAIL ? open_first(r, &all_v4, 0) : rc;
+}
+
+/* A socket that listens there, also while connections of an earlier one are closing. */
+static int ready_listen(const struct ipaddr *addr, uint16_t port) {
+  return bind_to(addr, port, SOCKET_LISTEN | SOCKET_REUSE);
+}
+
+/* Our own address on the way to that one, which is the same if it is ours. Family 0: there is no way.
+ *
+ * The kernel's choice of a source may be another address of ours even if this one is ours: the primary one of its
+ * interface. */
+static struct ipaddr own_towards(const struct ipaddr *addr) {
+  union socket_address port_0 = socket_address_make(addr, 0), some_port = socket_address_make(addr, SOME_PORT);
+  socklen_t len = addr->family == 4 ? sizeof port_0.v4 : sizeof port_0.v6;
+  struct ipaddr own = {0};
+  uint16_t port;
+  int fd = addr->family ? socket(port_0.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+  if (fd < 0) return own;
+  if (bind(fd, &port_0.any, len) == 0)
+    own = *addr;
+  else if (connect(fd, &some_port.any, len) == 0)
+    socket_local(fd, &own, &port);
+  close(fd);
+  return own;
+}
+
+/* The descriptor of a socket that listens on `addr`, or on what the kernel uses towards it. All others are closed. */
+static int ready_take(struct ready *r, const struct ipaddr *addr) {
+  struct ipaddr own = own_towards(addr);
+  size_t at = 0;
+  while (at < r->n && ipaddr_compare(&r->v[at].addr, addr) != 0) at++;
+  for (size_t i = 0; at == r->n && own.family && i < r->n; i++)
+    if (ipaddr_compare(&r->v[i].addr, &own) == 0) at = i;
+  if (at == r->n && !own.family) at = 0;
+  int fd = r->n == 0 ? -EADDRNOTAVAIL : at < r->n ? r->v[at].fd : ready_listen(&own, r->port);
+  if (at < r->n) {
+    if (at > 0 && listen(fd, SOCKET_BACKLOG) < 0) /* the first one listens already */
+      fd = -errno;
+    else
+      r->v[at] = r->v[--r->n];
+  }
+  ready_close(r);
+  return fd;
+}
+
+/* The store of a round. -------------------------------------------------------------------------------------------- */
+
 struct round_store {
   struct round_store_options o;
   struct ready ready;
@@ -93,8 +213,8 @@ static void replace_ready(struct round_store *r) {
 
 void round_store_reach(struct round_store *r, const struct ipaddr *daemon) {
   struct ipaddr given = ipaddr_parse(r->o.addr ? r->o.addr : "");
-  struct ipaddr at = ready_own_towards(given.family ? &given : daemon);
-  if (given.family && !at.family) at = ready_own_towards(daemon);
+  struct ipaddr at = own_towards(given.family ? &given : daemon);
+  if (given.family && !at.family) at = own_towards(daemon);
   if (!at.family || ipaddr_is_linklocal(&at)) at = ipaddr_parse(host_loopback());
   if (ipaddr_compare(&at, &r->at) == 0) return;
   r->at = at;
@@ -133,7 +253,7 @@ static int serve(struct round_store *r, const struct start *start, const struct 
 }
 
 static int open_given(struct round_store *r, const struct ipaddr *head, int *fd, struct err *e) {
-  struct ipaddr own = ready_own_towards(head);
+  struct ipaddr own = own_towards(head);
   *fd = r->o.place == STORE_AGENT ? ready_listen(own.family ? &own : &r->at, r->o.port) : -1;
   if (r->o.place == STORE_AGENT && *fd < 0)
     return err_sys(e, *fd,
@@ -231,111 +351,4 @@ void round_store_destroy(struct round_store *r) {
   ready_close(&r->ready);
   access_check_destroy(r->access);
   uv_close((uv_handle_t *)&r->retry, on_closed);
-}
-
-/* The ready sockets. ----------------------------------------------------------------------------------------------- */
-
-/* The address of a node is known only with START: the daemon may give an agent that reached it over loopback the
- * daemon's own address, as other nodes see it. Such an agent holds its port on the other addresses of the machine, and
- * listens there only when START has named one. No program can connect to a socket that does not listen. */
-
-enum { TRIES = 8, SOME_PORT = 9 };
-
-static int bind_to(const struct ipaddr *addr, uint16_t port, unsigned flags) {
-  union socket_address a = socket_address_make(addr, port);
-  return socket_bind(&a, flags);
-}
-
-static void add(struct ready *r, const struct ipaddr *addr, int fd) {
-  r->v[r->n++] = (struct ready_socket){*addr, fd};
-}
-
-void ready_close(struct ready *r) {
-  for (size_t i = 0; i < r->n; i++) close(r->v[i].fd);
-  r->n = 0;
-  r->port = 0;
-}
-
-static int open_first(struct ready *r, const struct ipaddr *addr, unsigned flags) {
-  struct ipaddr bound;
-  int fd = bind_to(addr, 0, flags);
-  if (fd < 0) return fd;
-  add(r, addr, fd);
-  socket_local(fd, &bound, &r->port);
-  return 0;
-}
-
-/* An address without the port is left out in the last try. */
-static int hold_others(struct ready *r, const struct ipaddr *others, size_t n, bool last) {
-  for (size_t i = 0; i < n && r->n < READY_MAX; i++) {
-    int fd = bind_to(&others[i], r->port, 0);
-    if (fd >= 0)
-      add(r, &others[i], fd);
-    else if (fd == -EADDRINUSE && !last)
-      return fd;
-  }
-  return 0;
-}
-
-int ready_open(struct ready *r, const struct ipaddr *addr, const struct ipaddr *others, size_t n_others) {
-  int rc = -EADDRINUSE;
-  *r = (struct ready){.n = 0};
-  for (int i = 1; i <= TRIES && rc == -EADDRINUSE; i++) {
-    ready_close(r);
-    rc = open_first(r, addr, SOCKET_LISTEN);
-    if (rc == 0) rc = hold_others(r, others, n_others, i == TRIES);
-  }
-  if (rc) ready_close(r);
-  return rc;
-}
-
-int ready_hold(struct ready *r) {
-  struct ipaddr all = {0}, all_v4 = {.family = 4};
-  *r = (struct ready){.n = 0};
-  int rc = open_first(r, &all, 0);
-  return rc == -EAFNOSUPPORT || rc == -EADDRNOTAVAIL ? open_first(r, &all_v4, 0) : rc;
-}
-
-static struct ready_socket *find(struct ready *r, const struct ipaddr *addr) {
-  for (size_t i = 0; i < r->n; i++)
-    if (ipaddr_compare(&r->v[i].addr, addr) == 0) return &r->v[i];
-  return NULL;
-}
-
-/* The first one listens already. */
-static int take(struct ready *r, struct ready_socket *s) {
-  int fd = s->fd;
-  if (s != r->v && listen(fd, SOCKET_BACKLOG) < 0) return -errno;
-  *s = r->v[--r->n];
-  return fd;
-}
-
-int ready_take(struct ready *r, const struct ipaddr *addr) {
-  struct ready_socket *s = find(r, addr);
-  struct ipaddr own = s ? *addr : ready_own_towards(addr);
-  if (!s && own.family) s = find(r, &own);
-  int fd = s ? take(r, s) : own.family ? ready_listen(&own, r->port) : r->n > 0 ? take(r, r->v) : -EADDRNOTAVAIL;
-  ready_close(r);
-  return fd;
-}
-
-int ready_listen(const struct ipaddr *addr, uint16_t port) {
-  return bind_to(addr, port, SOCKET_LISTEN | SOCKET_REUSE);
-}
-
-/* The kernel's choice of a source may be another address of ours even if this one is ours: the primary one of its
- * interface. */
-struct ipaddr ready_own_towards(const struct ipaddr *addr) {
-  union socket_address port_0 = socket_address_make(addr, 0), some_port = socket_address_make(addr, SOME_PORT);
-  socklen_t len = addr->family == 4 ? sizeof port_0.v4 : sizeof port_0.v6;
-  struct ipaddr own = {0};
-  uint16_t port;
-  int fd = addr->family ? socket(port_0.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
-  if (fd < 0) return own;
-  if (bind(fd, &port_0.any, len) == 0)
-    own = *addr;
-  else if (connect(fd, &some_port.any, len) == 0)
-    socket_local(fd, &own, &port);
-  close(fd);
-  return own;
 }

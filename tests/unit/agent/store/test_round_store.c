@@ -86,16 +86,18 @@ static void begin_well(struct fixture *f, int64_t round, uint16_t port) {
 
 /* A client. -------------------------------------------------------------------------------------------------------- */
 
-static int dial(int family, uint16_t port) {
-  struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int rc = family == AF_INET ? connect(fd, (struct sockaddr *)&v4, sizeof v4)
-                             : connect(fd, (struct sockaddr *)&v6, sizeof v6);
-  if (rc == 0) return fd;
-  rc = -errno;
+static int dial_at(const char *addr, uint16_t port) {
+  struct ipaddr ip = ipaddr_parse(addr);
+  union socket_address a = socket_address_make(&ip, port);
+  int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fd, &a.any, socket_address_size(&a)) == 0) return fd;
+  int rc = -errno;
   close(fd);
   return rc;
+}
+
+static int dial(uint16_t port) {
+  return dial_at("127.0.0.1", port);
 }
 
 /* The loop runs until n bytes have come; how many have: less where the other end is closed. */
@@ -150,7 +152,7 @@ static void test_a_port_is_ready_before_the_round(void **state) {
   open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
   assert_int_not_equal(port, 0);
-  int early = dial(AF_INET, port); /* a worker elsewhere that has had START before us */
+  int early = dial(port); /* a worker elsewhere that has had START before us */
   assert_true(early >= 0);
   say(early, hello, sizeof hello - 1);
   begin_well(&f, 1, port);
@@ -161,20 +163,6 @@ static void test_a_port_is_ready_before_the_round(void **state) {
   assert_int_not_equal(f.told[0], port);
   close(early);
   close_fixture(&f);
-}
-
-static int dial_at(const char *addr, uint16_t port) {
-  union socket_address a = {.v4 = {.sin_family = AF_INET, .sin_port = htons(port)}};
-  bool v4 = inet_pton(AF_INET, addr, &a.v4.sin_addr) == 1;
-  if (!v4) {
-    a.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    assert_int_equal(inet_pton(AF_INET6, addr, &a.v6.sin6_addr), 1);
-  }
-  int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(fd, &a.any, v4 ? sizeof a.v4 : sizeof a.v6) == 0) return fd;
-  int rc = -errno;
-  close(fd);
-  return rc;
 }
 
 static void reach(struct fixture *f, const char *daemon) {
@@ -239,6 +227,11 @@ static void test_ipv6(void **state) {
   close_fixture(&f);
 }
 
+static int listen_on(const struct ipaddr *addr, uint16_t port) {
+  union socket_address a = socket_address_make(addr, port);
+  return socket_bind(&a, SOCKET_LISTEN);
+}
+
 /* The daemon is on this machine, and START names the address by which other nodes know it. The port was held there. */
 static void test_the_address_that_start_names(void **state) {
   struct ipaddr own[HOST_ADDRS_MAX];
@@ -252,7 +245,7 @@ static void test_the_address_that_start_names(void **state) {
   uint16_t port = round_store_port(f.r);
   assert_int_equal(dial_at(addr, port), -ECONNREFUSED); /* held, not listened on */
   struct ipaddr there = ipaddr_parse(addr);
-  assert_int_equal(ready_listen(&there, port), -EADDRINUSE);
+  assert_int_equal(listen_on(&there, port), -EADDRINUSE);
   assert_int_equal(begin_at(&f, 1, addr, port, &e), 0);
   int fd = dial_at(addr, port);
   assert_true(fd >= 0);
@@ -275,7 +268,7 @@ static void test_alone(void **state) {
   assert_int_equal(round_store_create(&o, &f.r, &e), 0);
   for (size_t i = 0; i < n; i++) {
     if (ipaddr_is_loopback(&own[i]) || ipaddr_is_linklocal(&own[i])) continue;
-    int fd = ready_listen(&own[i], round_store_port(f.r));
+    int fd = listen_on(&own[i], round_store_port(f.r));
     assert_true(fd >= 0);
     close(fd);
   }
@@ -294,7 +287,7 @@ static void test_its_memory_is_limited(void **state) {
   assert_int_equal(round_store_create(&o, &f.r, &e), 0);
   uint16_t port = round_store_port(f.r);
   begin_well(&f, 1, port);
-  int fd = dial(AF_INET, port);
+  int fd = dial(port);
   greet(&f, fd);
   static char value[60 * 1024];
   for (char key = 'a'; key <= 'b'; key++) {
@@ -308,7 +301,7 @@ static void test_its_memory_is_limited(void **state) {
   char c;
   assert_int_equal(hear(&f, fd, &c, 1), 0); /* the second one is refused */
   close(fd);
-  fd = dial(AF_INET, port);
+  fd = dial(port);
   greet(&f, fd);
   assert_int_equal(count_keys(&f, fd), 1);
   close(fd);
@@ -323,7 +316,7 @@ static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
     uint16_t port = round_store_port(f.r);
     assert_int_not_equal(port, before);
     begin_well(&f, round, port);
-    int fd = dial(AF_INET, port);
+    int fd = dial(port);
     assert_true(fd >= 0);
     greet(&f, fd);
     assert_int_equal(count_keys(&f, fd), 0);
@@ -332,7 +325,7 @@ static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
     round_store_close(f.r);
     char c;
     assert_int_equal(hear(&f, fd, &c, 1), 0);
-    assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
+    assert_int_equal(dial(port), -ECONNREFUSED);
     close(fd);
     before = port;
   }
@@ -346,10 +339,10 @@ static void test_shut_keeps_who_is_connected(void **state) {
   uint16_t port = round_store_port(f.r);
   round_store_shut(f.r); /* nothing is served: nothing happens */
   begin_well(&f, 1, port);
-  int fd = dial(AF_INET, port), late = dial(AF_INET, port);
+  int fd = dial(port), late = dial(port);
   greet(&f, fd);
   round_store_shut(f.r);
-  assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
+  assert_int_equal(dial(port), -ECONNREFUSED);
   say(fd, set_key, sizeof set_key - 1);
   assert_int_equal(count_keys(&f, fd), 1);
   round_store_shut(f.r);
@@ -381,13 +374,13 @@ static void test_destroying_closes_all(void **state) {
   uint16_t port = round_store_port(f.r);
   begin_well(&f, 1, port);
   uint16_t next = round_store_port(f.r);
-  int fd = dial(AF_INET, port);
+  int fd = dial(port);
   greet(&f, fd);
   close_fixture(&f);
   char c;
   assert_int_equal(recv(fd, &c, 1, 0), 0);
-  assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
-  assert_int_equal(dial(AF_INET, next), -ECONNREFUSED);
+  assert_int_equal(dial(port), -ECONNREFUSED);
+  assert_int_equal(dial(next), -ECONNREFUSED);
   close(fd);
 }
 
@@ -426,7 +419,7 @@ static void test_a_given_port_in_every_round(void **state) {
   close(holder);
   for (int64_t round = 2; round <= 4; round++) {
     begin_well(&f, round, port);
-    int fd = dial(AF_INET, port);
+    int fd = dial(port);
     greet(&f, fd);
     assert_int_equal(count_keys(&f, fd), 0);
     say(fd, set_key, sizeof set_key - 1);
@@ -445,7 +438,7 @@ static void test_a_worker_finds_its_port_free(void **state) {
   for (int64_t round = 1; round <= 3; round++) {
     uint16_t port = round_store_port(f.r);
     assert_int_equal(bind_port(port, NULL), -EADDRINUSE); /* held for it */
-    assert_int_equal(dial(AF_INET, port), -ECONNREFUSED); /* and nobody listens */
+    assert_int_equal(dial(port), -ECONNREFUSED);          /* and nobody listens */
     begin_well(&f, round, port);
     int fd = bind_port(port, NULL);
     assert_true(fd >= 0);
