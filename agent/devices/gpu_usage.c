@@ -103,42 +103,21 @@ int gpus_find(const struct gpus *g, const char *uuid) {
   return -1;
 }
 
-/* Processes whose memory does not count: with these pids, or, without any, of this round of the job. */
-struct forgiven {
-  const char *job;
-  int64_t round;
-  const pid_t *pids;
-  uint32_t n;
-};
-
-static bool is_forgiven(const struct forgiven *f, const struct gpu_process *p) {
-  if (f->job) return p->round == f->round && strcmp(p->job, f->job) == 0;
-  for (uint32_t i = 0; i < f->n; i++)
-    if (f->pids[i] > 0 && p->pid == f->pids[i]) return true;
-  return false;
-}
-
-static void forgive(struct gpus *g, const struct forgiven *f) {
+void gpus_forgive(struct gpus *g, const char *job, int64_t round, const pid_t *pids, uint32_t n_pids) {
   for (int i = 0; i < g->n; i++) {
     struct gpu *gpu = &g->v[i];
     int kept = 0;
     for (int k = 0; k < gpu->n_processes; k++) {
       struct gpu_process *p = &gpu->processes[k];
-      if (is_forgiven(f, p))
+      bool ours = p->round == round && strcmp(p->job, job) == 0;
+      for (uint32_t j = 0; j < n_pids; j++) ours |= pids[j] > 0 && p->pid == pids[j];
+      if (ours)
         gpu->used_mib -= p->mib;
       else
         gpu->processes[kept++] = *p;
     }
     gpu->n_processes = kept;
   }
-}
-
-void gpus_forgive(struct gpus *g, const char *job, int64_t round) {
-  forgive(g, &(struct forgiven){.job = job, .round = round});
-}
-
-void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n) {
-  forgive(g, &(struct forgiven){.pids = pids, .n = n});
 }
 
 int gpu_count_processes(const struct gpu *gpu, const char *job, int64_t round) {

@@ -54,11 +54,9 @@ void gpus_finish(struct gpus *g);
 /* Its index; -1: none. By UUID, which may be shortened as CUDA allows, or that of a part. */
 int gpus_find(const struct gpus *g, const char *uuid);
 
-/* Removes processes of this round of the job, and their memory: another agent of this host started its workers
- * already, on shared devices. */
-void gpus_forgive(struct gpus *g, const char *job, int64_t round);
-/* The same for processes with one of these pids, in our pid namespace; 0: none. */
-void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n);
+/* Removes processes of this round of the job, and those with one of these pids in our pid namespace (0: none), with
+ * their memory: another agent of this host started its workers already, on shared devices. */
+void gpus_forgive(struct gpus *g, const char *job, int64_t round, const pid_t *pids, uint32_t n_pids);
 
 /* How many processes of this round of the job are on it. */
 int gpu_count_processes(const struct gpu *gpu, const char *job, int64_t round);

@@ -292,8 +292,7 @@ static void on_answer(void *ctx, struct gpus *g, const struct err *e) {
   if (first || e)
     report_free(w);
   else if (w->holding) {
-    gpus_forgive(g, w->o.job, w->round);
-    gpus_forgive_pids(g, w->pids, w->o.workers);
+    gpus_forgive(g, w->o.job, w->round, w->pids, w->o.workers);
     check_held(w, g);
   }
   gpus_finish(g);

@@ -48,32 +48,30 @@ struct plan {
 /* Sets. ------------------------------------------------------------------------------------------------------------ */
 
 bool cpus_has(const struct cpus *c, uint32_t cpu) {
-  return cpu < CPUS_MAX && (c->w[cpu / CPUS_WORD_BITS] >> cpu % CPUS_WORD_BITS & 1);
+  return cpu < CPUS_MAX && CPU_ISSET_S(cpu, sizeof(*c), c->v);
 }
 
 void cpus_add(struct cpus *c, uint32_t cpu) {
-  if (cpu < CPUS_MAX) c->w[cpu / CPUS_WORD_BITS] |= 1ULL << cpu % CPUS_WORD_BITS;
+  if (cpu < CPUS_MAX) CPU_SET_S(cpu, sizeof(*c), c->v);
 }
 
 uint32_t cpus_count(const struct cpus *c) {
-  uint32_t n = 0;
-  for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) n += (uint32_t)__builtin_popcountll(c->w[i]);
-  return n;
+  return (uint32_t)CPU_COUNT_S(sizeof(*c), c->v);
 }
 
 static void cpus_join(struct cpus *c, const struct cpus *other) {
-  for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) c->w[i] |= other->w[i];
+  CPU_OR_S(sizeof(*c), c->v, c->v, other->v);
 }
 
 static void cpus_intersect(struct cpus *c, const struct cpus *other) {
-  for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) c->w[i] &= other->w[i];
+  CPU_AND_S(sizeof(*c), c->v, c->v, other->v);
 }
 
 /* The first CPU; CPUS_MAX: the set is empty. */
 static uint32_t cpus_first(const struct cpus *c) {
   uint32_t i = 0;
-  while (i < CPUS_MAX / CPUS_WORD_BITS && !c->w[i]) i++;
-  return i * CPUS_WORD_BITS + (i < CPUS_MAX / CPUS_WORD_BITS ? (uint32_t)__builtin_ctzll(c->w[i]) : 0);
+  while (i < CPUS_MAX && !cpus_has(c, i)) i++;
+  return i;
 }
 
 bool cpus_parse(const char *list, struct cpus *c) {
@@ -262,7 +260,7 @@ struct groups {
 
 static void group_by(const struct plan *p, const struct node *node, struct groups *g,
                      void (*whole_of)(const struct plan *p, uint32_t cpu, struct cpus *c)) {
-  struct cpus done = {{0}};
+  struct cpus done = {.v = {{{0}}}};
   *g = (struct groups){.v = NULL};
   for (uint32_t cpu = 0; cpu < CPUS_MAX; cpu++) {
     if (!cpus_has(&node->cpus, cpu) || cpus_has(&done, cpu)) continue;

@@ -5,16 +5,17 @@
 /* --numa-binding: the CPUs of each worker of this node. Pure: a root folder (for /sys) and an environment are
  * parameters. */
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "agent/options/options.h"
 #include "common/buf.h"
 
-enum { CPUS_MAX = 8192, CPUS_WORD_BITS = 64 }; /* the kernel's limit */
+enum { CPUS_MAX = 8192 }; /* the kernel's limit */
 
-/* A set of CPUs, in the form that sched_setaffinity takes (little-endian, or 64-bit). */
+/* A set of CPUs, in the form that sched_setaffinity takes. */
 struct cpus {
-  uint64_t w[CPUS_MAX / CPUS_WORD_BITS];
+  cpu_set_t v[CPUS_MAX / CPU_SETSIZE];
 };
 
 bool cpus_has(const struct cpus *c, uint32_t cpu);

@@ -33,11 +33,6 @@ typedef struct {
 
 typedef struct {
   unsigned pid;
-  unsigned long long usedGpuMemory;
-} nvmlProcessInfo_v1_t;
-
-typedef struct {
-  unsigned pid;
   unsigned long long usedGpuMemory; /* bytes, or NVML_NOT_AVAILABLE */
   unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_v2_t;
@@ -59,9 +54,6 @@ typedef struct {
   X(memory, "nvmlDeviceGetMemoryInfo", (nvmlDevice_t, nvmlMemory_t *))                                                 \
   OPTIONAL(memory_v2, "nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, nvmlMemory_v2_t *))                                 \
   OPTIONAL(pci, "nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, nvmlPciInfo_t *))                                            \
-  OPTIONAL(processes_v1, "nvmlDeviceGetComputeRunningProcesses", (nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *))   \
-  OPTIONAL(processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2",                                                    \
-           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                                         \
   OPTIONAL(processes_v3, "nvmlDeviceGetComputeRunningProcesses_v3",                                                    \
            (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                                         \
   OPTIONAL(remapped, "nvmlDeviceGetRemappedRows", (nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *))      \

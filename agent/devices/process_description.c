@@ -7,29 +7,22 @@
 
 #include "agent/devices/process_description.h"
 
-#include <fcntl.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "common/mem.h"
+#include "common/system/file.h"
 
 enum { ENVIRON_MAX = 1 << 20, COMM_MAX = 64, STAT_MAX = 512 };
 
-/* Reads at most size - 1 bytes and adds a NUL; returns how many, 0 if unreadable. */
+/* Returns how many bytes there are; 0: unreadable. */
 static size_t read_some(const char *proc, pid_t pid, const char *name, char *out, size_t size) {
   char path[256];
-  out[0] = '\0';
   snprintf(path, sizeof path, "%s/%d/%s", proc, (int)pid, name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  size_t len = 0;
-  for (ssize_t n = 1; fd >= 0 && n > 0 && len<size - 1; len += n> 0 ? (size_t)n : 0)
-    n = read(fd, out + len, size - 1 - len);
-  if (fd >= 0) close(fd);
-  out[len] = '\0';
-  return len;
+  ssize_t n = file_read_text(path, out, size);
+  return n > 0 ? (size_t)n : 0;
 }
 
 static void make_text(char *s, size_t n) {

@@ -43,23 +43,6 @@ static void set_number(json_t *o, const char *key, unsigned long long v) {
 
 /* Processes. ------------------------------------------------------------------------------------------------------- */
 
-static unsigned ask_processes(const struct nvml *n, nvmlDevice_t d, nvmlProcessInfo_v2_t *v, nvmlReturn_t *rc) {
-  unsigned count = PROCESSES_ASKED;
-  *rc = NVML_ERROR_NOT_SUPPORTED;
-  if (n->processes_v3)
-    *rc = n->processes_v3(d, &count, v);
-  else if (n->processes_v2)
-    *rc = n->processes_v2(d, &count, v);
-  else if (n->processes_v1) {
-    nvmlProcessInfo_v1_t old[PROCESSES_ASKED];
-    *rc = n->processes_v1(d, &count, old);
-    for (unsigned i = 0; *rc == NVML_SUCCESS && i < count && i < PROCESSES_ASKED; i++)
-      v[i] = (nvmlProcessInfo_v2_t){.pid = old[i].pid, .usedGpuMemory = old[i].usedGpuMemory};
-  }
-  if (*rc == NVML_ERROR_INSUFFICIENT_SIZE) *rc = NVML_SUCCESS; /* more than can be shown */
-  return *rc != NVML_SUCCESS ? 0 : count < PROCESSES_ASKED ? count : PROCESSES_ASKED;
-}
-
 static json_t *describe_process(const nvmlProcessInfo_v2_t *p) {
   struct process_description who;
   json_t *o = json_object();
@@ -76,8 +59,11 @@ static json_t *describe_process(const nvmlProcessInfo_v2_t *p) {
 
 static void put_processes(const struct nvml *n, nvmlDevice_t d, json_t *device) {
   static nvmlProcessInfo_v2_t v[PROCESSES_ASKED];
-  nvmlReturn_t rc;
-  unsigned count = ask_processes(n, d, v, &rc);
+  unsigned count = PROCESSES_ASKED;
+  nvmlReturn_t rc = n->processes_v3 ? n->processes_v3(d, &count, v) : NVML_ERROR_NOT_SUPPORTED;
+  /* INSUFFICIENT_SIZE: there are more than can be shown. */
+  if (rc != NVML_SUCCESS && rc != NVML_ERROR_INSUFFICIENT_SIZE) count = 0;
+  if (count > PROCESSES_ASKED) count = PROCESSES_ASKED;
   json_t *list = json_array();
   for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++) json_array_append_new(list, describe_process(&v[i]));
   json_object_set_new(device, "processes", list);

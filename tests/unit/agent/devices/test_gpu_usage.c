@@ -155,15 +155,15 @@ static void forgives_this_round(void **state) {
   assert_int_equal(gpu_count_processes(&now, "job", 3), 1);
   assert_int_equal(gpu_count_processes(&now, "job", 4), 0);
   assert_int_equal(gpu_count_processes(&now, "another", 3), 0);
-  gpus_forgive(&g, "another", 3);
-  gpus_forgive(&g, "job", 4);
+  gpus_forgive(&g, "another", 3, NULL, 0);
+  gpus_forgive(&g, "job", 4, NULL, 0);
   assert_int_equal(now.n_processes, 2);
-  gpus_forgive(&g, "job", 3);
+  gpus_forgive(&g, "job", 3, NULL, 0);
   assert_int_equal(now.n_processes, 1);
   assert_int_equal(now.used_mib, 3004);
   assert_false(gpu_is_free_again(&now, &before)); /* of the round before: left over */
   assert_int_equal(gpu_holder(&now, &before)->pid, 7);
-  gpus_forgive(&g, "job", 2);
+  gpus_forgive(&g, "job", 4, (pid_t[]){0, 7}, 2);
   assert_true(gpu_is_free_again(&now, &before));
 }
 
