@@ -61,23 +61,22 @@ static bool take_word(const char **p, struct buf *word) {
 
 char **launch_words(const char *text, struct err *e) {
   char **words = xcalloc(LAUNCH_SHELL_WORDS_MAX + 1, sizeof(*words));
+  const char *why = NULL;
   size_t n = 0;
-  for (const char *p = text + strspn(text, " \t\n"); *p; p += strspn(p, " \t\n")) {
+  for (const char *p = text + strspn(text, " \t\n"); !why && *p; p += strspn(p, " \t\n")) {
     struct buf word = BUF_INIT;
-    bool whole = take_word(&p, &word);
-    if (whole && n < LAUNCH_SHELL_WORDS_MAX) {
+    if (!take_word(&p, &word))
+      why = "a quotation mark is missing";
+    else if (n == LAUNCH_SHELL_WORDS_MAX)
+      why = "there are too many words";
+    else
       words[n++] = xstrdup(buf_text(&word));
-      buf_finish(&word);
-      continue;
-    }
     buf_finish(&word);
-    launch_words_free(words);
-    err_set(e, -EINVAL, whole ? "there are too many words" : "a quotation mark is missing");
-    return NULL;
   }
-  if (n) return words;
+  if (!why && n == 0) why = "a program is missing";
+  if (!why) return words;
   launch_words_free(words);
-  err_set(e, -EINVAL, "a program is missing");
+  err_set(e, -EINVAL, "%s", why);
   return NULL;
 }
 
@@ -109,8 +108,8 @@ static char *take_bytes(const json_t *v) {
     }
     buf_putc(&b, (char)(unsigned char)c);
   }
-  buf_reserve(&b, 1);
-  return b.len ? buf_steal(&b) : (buf_finish(&b), xstrdup(""));
+  buf_puts(&b, "");
+  return buf_steal(&b);
 }
 
 static json_t *put_words(char *const *words) {
@@ -134,29 +133,14 @@ static char **take_words(const json_t *list, size_t max) {
 
 static json_t *put_seats(const struct launch_seat *seats, size_t n) {
   json_t *list = json_array();
-  for (size_t i = 0; i < n; i++) {
-    json_t *seat = json_array();
-    json_array_append_new(seat, put_bytes(seats[i].host));
-    json_array_append_new(seat, json_integer(seats[i].slots));
-    json_array_append_new(seat, json_integer(seats[i].index));
-    json_array_append_new(list, seat);
-  }
+  for (size_t i = 0; i < n; i++)
+    json_array_append_new(
+        list, json_pack("[o,I,I]", put_bytes(seats[i].host), (json_int_t)seats[i].slots, (json_int_t)seats[i].index));
   return list;
 }
 
-static bool take_number(const json_t *v, int64_t max, int64_t *out) {
-  *out = json_integer_value(v);
-  return json_is_integer(v) && *out >= 0 && *out <= max;
-}
-
-static bool take_seat(const json_t *v, struct launch_seat *seat) {
-  int64_t index;
-  bool good = json_array_size(v) == 3 && take_number(json_array_get(v, 1), WORKERS_MAX, &seat->slots) &&
-              take_number(json_array_get(v, 2), LAUNCH_HOSTS_MAX - 1, &index);
-  if (!good) return false;
-  seat->index = (uint32_t)index;
-  seat->host = take_bytes(json_array_get(v, 0));
-  return seat->host && *seat->host && *seat->host != '-' && strlen(seat->host) <= LAUNCH_NAME_MAX;
+static bool is_within(json_int_t n, int64_t min, int64_t max) {
+  return n >= min && n <= max;
 }
 
 static bool take_seats(struct launch_plan *p, const json_t *list) {
@@ -164,8 +148,15 @@ static bool take_seats(struct launch_plan *p, const json_t *list) {
   if (n == 0 || n > LAUNCH_HOSTS_MAX) return false;
   p->seats = xcalloc(n, sizeof(*p->seats));
   p->n = n;
-  for (size_t i = 0; i < n; i++)
-    if (!take_seat(json_array_get(list, i), &p->seats[i])) return false;
+  for (size_t i = 0; i < n; i++) {
+    struct launch_seat *seat = &p->seats[i];
+    json_t *host;
+    json_int_t slots, index;
+    if (json_unpack(json_array_get(list, i), "[o,I,I!]", &host, &slots, &index)) return false;
+    if (!is_within(slots, 0, WORKERS_MAX) || !is_within(index, 0, LAUNCH_HOSTS_MAX - 1)) return false;
+    *seat = (struct launch_seat){.host = take_bytes(host), .slots = slots, .index = (uint32_t)index};
+    if (!seat->host || !*seat->host || *seat->host == '-' || strlen(seat->host) > LAUNCH_NAME_MAX) return false;
+  }
   return true;
 }
 
@@ -181,18 +172,6 @@ void launch_plan_finish(struct launch_plan *p) {
   free(p->expect);
   secret_free(p->key);
   *p = (struct launch_plan){0};
-}
-
-/* "64 digits.4", or "-". */
-static void put_key(const struct launch_plan *p, struct buf *out) {
-  char *text = secret_alloc();
-  if (p->key)
-    key_format(p->key, text);
-  else
-    strcpy(text, "-");
-  buf_puts(out, text);
-  if (p->key) buf_printf(out, ".%d", p->key_source <= KEY_SOURCE_STATE ? (int)p->key_source : KEY_SOURCE_OTHER);
-  secret_free(text);
 }
 
 static int take_key(struct launch_plan *p, const char *text, size_t len, struct err *e) {
@@ -212,27 +191,25 @@ static int take_key(struct launch_plan *p, const char *text, size_t len, struct 
 
 void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count, struct buf *out) {
   struct buf text = BUF_INIT;
-  json_t *o = json_object();
-  json_object_set_new(o, "seats", put_seats(p->seats + first, count));
-  json_object_set_new(o, "argv", put_words(p->argv));
-  json_object_set_new(o, "cwd", put_bytes(p->cwd));
-  json_object_set_new(o, "env", put_words(p->env));
-  json_object_set_new(o, "settings", put_words(p->settings));
-  json_object_set_new(o, "shell", put_words(p->shell));
-  json_object_set_new(o, "program", put_bytes(p->program));
-  json_object_set_new(o, "expect", put_bytes(p->expect ? p->expect : ""));
-  json_object_set_new(o, "only_there", json_boolean(p->only_there));
-  json_object_set_new(o, "give_slots", json_boolean(p->give_slots));
-  json_object_set_new(o, "hush", json_boolean(p->hush));
-  json_object_set_new(o, "ranks", json_integer(p->ranks));
-  json_object_set_new(o, "fan_out", json_integer(p->fan_out));
-  json_object_set_new(o, "stop_ms", json_integer(p->stop_ms));
+  json_t *o = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:I, s:I, s:I}", "seats",
+                        put_seats(p->seats + first, count), "argv", put_words(p->argv), "cwd", put_bytes(p->cwd), "env",
+                        put_words(p->env), "settings", put_words(p->settings), "shell", put_words(p->shell), "program",
+                        put_bytes(p->program), "expect", put_bytes(p->expect ? p->expect : ""), "only_there",
+                        p->only_there, "give_slots", p->give_slots, "hush", p->hush, "ranks", (json_int_t)p->ranks,
+                        "fan_out", (json_int_t)p->fan_out, "stop_ms", (json_int_t)p->stop_ms);
   json_print(&text, o);
   json_decref(o);
   buf_reserve(out, text.len + LAUNCH_HEADER_MAX); /* so that it does not move with the key */
   buf_printf(out, "%s %s %zu ", LAUNCH_DOWN_WORD, RDZV_VERSION, text.len);
-  put_key(p, out);
-  buf_putc(out, '\n');
+  /* "64 digits.4", or "-". */
+  char *key = secret_alloc();
+  if (p->key) {
+    key_format(p->key, key);
+    buf_printf(out, "%s.%d\n", key, p->key_source <= KEY_SOURCE_STATE ? (int)p->key_source : KEY_SOURCE_OTHER);
+  } else {
+    buf_puts(out, "-\n");
+  }
+  secret_free(key);
   buf_append(out, text.data, text.len);
   buf_finish(&text);
 }
@@ -267,19 +244,18 @@ int launch_header_parse(struct launch_plan *p, char *line, size_t *len, struct e
   return rc;
 }
 
-static bool take_flag(const json_t *v, bool *out) {
-  *out = json_is_true(v);
-  return json_is_boolean(v);
-}
-
-static bool take_u32(const json_t *v, int64_t min, int64_t max, uint32_t *out) {
-  int64_t n;
-  bool good = take_number(v, max, &n) && n >= min;
-  *out = good ? (uint32_t)n : 0;
-  return good;
-}
-
-static bool take_plan(struct launch_plan *p, const json_t *o) {
+static bool take_plan(struct launch_plan *p, json_t *o) {
+  int only_there, give_slots, hush;
+  json_int_t ranks, fan_out, stop_ms;
+  if (json_unpack(o, "{s:b, s:b, s:b, s:I, s:I, s:I}", "only_there", &only_there, "give_slots", &give_slots, "hush",
+                  &hush, "ranks", &ranks, "fan_out", &fan_out, "stop_ms", &stop_ms))
+    return false;
+  p->only_there = only_there;
+  p->give_slots = give_slots;
+  p->hush = hush;
+  p->ranks = (uint32_t)ranks;
+  p->fan_out = (uint32_t)fan_out;
+  p->stop_ms = (uint32_t)stop_ms;
   p->argv = take_words(json_object_get(o, "argv"), LAUNCH_WORDS_MAX);
   p->env = take_words(json_object_get(o, "env"), LAUNCH_WORDS_MAX);
   p->settings = take_words(json_object_get(o, "settings"), LAUNCH_WORDS_MAX);
@@ -289,12 +265,8 @@ static bool take_plan(struct launch_plan *p, const json_t *o) {
   p->expect = take_bytes(json_object_get(o, "expect"));
   return take_seats(p, json_object_get(o, "seats")) && p->argv && p->argv[0] && p->env && p->settings && p->shell &&
          p->shell[0] && p->cwd && *p->cwd && p->program && *p->program && p->expect &&
-         take_flag(json_object_get(o, "only_there"), &p->only_there) &&
-         take_flag(json_object_get(o, "give_slots"), &p->give_slots) &&
-         take_flag(json_object_get(o, "hush"), &p->hush) &&
-         take_u32(json_object_get(o, "ranks"), 0, LAUNCH_HOSTS_MAX, &p->ranks) &&
-         take_u32(json_object_get(o, "fan_out"), 1, LAUNCH_HOSTS_MAX, &p->fan_out) &&
-         take_u32(json_object_get(o, "stop_ms"), 0, TIMEOUT_MAX_MS, &p->stop_ms);
+         is_within(ranks, 0, LAUNCH_HOSTS_MAX) && is_within(fan_out, 1, LAUNCH_HOSTS_MAX) &&
+         is_within(stop_ms, 0, TIMEOUT_MAX_MS);
 }
 
 int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, struct err *e) {
@@ -358,11 +330,8 @@ char **launch_shell_argv(const struct launch_plan *p, const char *host) {
 static const char *const event_names[] = {"up", "ended", "failed", "lost"};
 
 void launch_report_print(const struct launch_report *r, struct buf *out) {
-  json_t *o = json_object();
-  json_object_set_new(o, "host", json_integer(r->index));
-  json_object_set_new(o, "event", json_string(event_names[r->event]));
-  json_object_set_new(o, "code", json_integer(r->code));
-  json_object_set_new(o, "text", put_bytes(r->text));
+  json_t *o = json_pack("{s:I, s:s, s:I, s:o}", "host", (json_int_t)r->index, "event", event_names[r->event], "code",
+                        (json_int_t)r->code, "text", put_bytes(r->text));
   buf_puts(out, "J ");
   json_print(out, o);
   buf_putc(out, '\n');
@@ -372,15 +341,14 @@ void launch_report_print(const struct launch_report *r, struct buf *out) {
 int launch_report_parse(struct launch_report *r, const char *json, size_t len, struct err *e) {
   json_t *o = json_parse_object(json, len, e);
   if (!o) return err_wrap(e, "a report");
-  const char *name = json_string_value(json_object_get(o, "event"));
-  char *text = take_bytes(json_object_get(o, "text"));
-  int64_t index = 0;
+  json_int_t index = 0, code = 0;
+  const char *name;
   size_t k = 0;
-  while (name && k < 4 && strcmp(name, event_names[k]) != 0) k++;
-  bool good = name && k < 4 && text && take_number(json_object_get(o, "host"), LAUNCH_HOSTS_MAX - 1, &index) &&
-              take_number(json_object_get(o, "code"), 255, &r->code);
-  r->index = (uint32_t)index;
-  r->event = (enum launch_event)k;
+  bool good = json_unpack(o, "{s:I, s:s, s:I}", "host", &index, "event", &name, "code", &code) == 0;
+  while (good && k < 4 && strcmp(name, event_names[k]) != 0) k++;
+  char *text = take_bytes(json_object_get(o, "text"));
+  good = good && k < 4 && text && is_within(index, 0, LAUNCH_HOSTS_MAX - 1) && is_within(code, 0, 255);
+  *r = (struct launch_report){.index = (uint32_t)index, .event = (enum launch_event)k, .code = code};
   snprintf(r->text, sizeof(r->text), "%s", text ? text : "");
   free(text);
   json_decref(o);
