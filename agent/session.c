@@ -650,7 +650,7 @@ static int open_parts(struct session *s, struct err *e) {
                                       .ctx = s};
   /* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any case. */
   bool files = output_has_files(&o->output);
-  int rc = files ? log_dir_make(&s->logs, o->output.log_dir, c->job, e) : 0;
+  int rc = files ? log_dir_make(&s->logs, o->output.log_dir, false, c->job, e) : 0;
   if (rc) return rc;
   s->logs.keep = files;
   char *own = o->output.log_dir ? log_dir_file(&s->logs, "agent", c->host) : NULL;

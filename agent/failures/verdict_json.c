@@ -27,21 +27,14 @@ static json_t *sentence_json(const struct ending *end) {
 }
 
 void verdict_json(const struct ending *end, const char *job, const char *host, const char *when, struct buf *out) {
-  json_t *v = json_object();
-  json_object_set_new(v, "job", json_text(job));
-  json_object_set_new(v, "host", json_text(host));
-  json_object_set_new(v, "time", json_string(when));
-  json_object_set_new(v, "outcome", end->heard ? json_string(outcome_name(end->outcome)) : json_null());
-  json_object_set_new(v, "exit_code", json_integer(end->code));
-  json_object_set_new(v, "round", json_integer(end->round));
-  json_object_set_new(v, "restarts", json_integer(end->restarts_used));
-  json_object_set_new(v, "max_restarts", json_integer(end->max_restarts));
-  json_object_set_new(v, "repeats", json_integer(end->repeats));
-  json_object_set_new(v, "sentence", sentence_json(end));
-  json_object_set_new(v, "verdict", verdict_to_json(&end->verdict));
-  /* It is null if no account has come. */
-  json_object_set_new(v, "goodput",
-                      goodput_total_ms(&end->goodput) ? goodput_seconds_json(&end->goodput) : json_null());
+  /* The goodput is null if no account has come. */
+  json_t *v =
+      json_pack("{s:o, s:o, s:s, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "job", json_text(job), "host",
+                json_text(host), "time", when, "outcome", end->heard ? outcome_name(end->outcome) : NULL, "exit_code",
+                (json_int_t)end->code, "round", (json_int_t)end->round, "restarts", (json_int_t)end->restarts_used,
+                "max_restarts", (json_int_t)end->max_restarts, "repeats", (json_int_t)end->repeats, "sentence",
+                sentence_json(end), "verdict", verdict_to_json(&end->verdict), "goodput",
+                goodput_total_ms(&end->goodput) ? goodput_seconds_json(&end->goodput) : json_null());
   json_print(out, v);
   buf_putc(out, '\n');
   json_decref(v);

@@ -74,20 +74,15 @@ static bool make_temporary_in(struct log_dir *d, const char *place) {
   return false;
 }
 
-/* A disk takes longer to make and remove five folders than a launch should. */
-static int make_temporary(struct log_dir *d, bool small, struct err *e) {
+int log_dir_make(struct log_dir *d, const char *place, bool small, const char *run_id, struct err *e) {
   const char *tmp = getenv("TMPDIR");
   bool chosen = tmp && *tmp;
-  if (small && !chosen && make_temporary_in(d, "/dev/shm")) return 0;
-  if (make_temporary_in(d, chosen ? tmp : "/tmp")) return 0;
-  return err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)", chosen ? tmp : "/tmp");
-}
-
-static int make(struct log_dir *d, const char *place, bool small, const char *run_id, struct err *e) {
   *d = (struct log_dir){0};
-  int rc = place ? make_directories(place) : make_temporary(d, small, e);
-  if (rc && place) return err_sys(e, rc, "--log-dir %s cannot be made", place);
-  if (rc) return rc;
+  int rc = place ? make_directories(place) : 0;
+  if (rc) return err_sys(e, rc, "--log-dir %s cannot be made", place);
+  /* A disk takes longer to make and remove five folders than a launch should. */
+  if (!place && !(small && !chosen && make_temporary_in(d, "/dev/shm")) && !make_temporary_in(d, chosen ? tmp : "/tmp"))
+    return err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)", chosen ? tmp : "/tmp");
   rc = make_run(d, place ? place : d->temporary, run_id);
   if (!rc) return 0;
   err_sys(e, rc, "%s%s cannot be written to", place ? "--log-dir " : "", place ? place : d->temporary);
@@ -95,14 +90,6 @@ static int make(struct log_dir *d, const char *place, bool small, const char *ru
   d->dir = NULL;
   log_dir_finish(d);
   return rc;
-}
-
-int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struct err *e) {
-  return make(d, place, false, run_id, e);
-}
-
-int log_dir_make_small(struct log_dir *d, const char *run_id, struct err *e) {
-  return make(d, NULL, true, run_id, e);
 }
 
 /* Takes fd. Removing the folder shows whether it is empty. */

@@ -22,10 +22,9 @@ struct log_dir {
 };
 
 /* Makes PLACE with its parents, and the run's folder in it. place NULL: a new torchelastic_XXXXXX in $TMPDIR or /tmp,
- * for our user only. 0, or a negative errno and a sentence, with no folder. */
-int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struct err *e);
-/* For error files alone: the new folder is in $TMPDIR, or if that is not set in /dev/shm, else in /tmp. */
-int log_dir_make_small(struct log_dir *d, const char *run_id, struct err *e);
+ * for our user only; small: for error files alone, in /dev/shm if TMPDIR is not set. 0, or a negative errno and a
+ * sentence, with no folder. */
+int log_dir_make(struct log_dir *d, const char *place, bool small, const char *run_id, struct err *e);
 /* Removes a temporary folder, and frees. */
 void log_dir_finish(struct log_dir *d);
 

@@ -253,12 +253,6 @@ static bool is_bar(const struct stream *s, const char *text, size_t len) {
   return prefix_of(s)[0] && memchr(text, '\r', len);
 }
 
-static bool has_text_of(const struct opt_strings *texts, const char *line, size_t len) {
-  for (int i = 0; texts && i < texts->n; i++)
-    if (memmem(line, len, texts->v[i], strlen(texts->v[i]))) return true;
-  return false;
-}
-
 static void write_filtered(struct relay *r, struct stream *s) {
   file_trouble(r, s->filtered, relay_file_write(s->filtered, s->to_filtered.data, s->to_filtered.len));
   buf_clear(&s->to_filtered);
@@ -287,16 +281,6 @@ static void keep_line(struct relay *r, struct stream *s, const char *text, size_
                                      .text_len = len});
 }
 
-/* The unfinished line is a bar, which may go on for hours. */
-static void keep_bar(struct relay *r, struct stream *s) {
-  const char *text;
-  size_t len;
-  lines_peek(&s->lines, &text, &len);
-  if (len == 0 || !memchr(text, '\r', len) || (s->kept_ms && r->read_ms < s->kept_ms + RELAY_BAR_MS)) return;
-  const char *state = last_state(text, &len);
-  keep_line(r, s, state, len);
-}
-
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
   size_t last = len;
   const char *state = last_state(line, &last);
@@ -322,7 +306,10 @@ static void give_line(struct relay *r, struct stream *s, const char *line, size_
   s->due_ms = 0;
   if (s->is_err) tail_add(&s->of->tail, state, last, RELAY_TAIL_MAX);
   const struct opt_strings *texts = s->is_err ? r->o.err_filters : r->o.out_filters;
-  if (s->filtered->fd < 0 || !has_text_of(texts, line, len)) return;
+  bool matches = false;
+  for (int i = 0; s->filtered->fd >= 0 && texts && i < texts->n && !matches; i++)
+    matches = memmem(line, len, texts->v[i], strlen(texts->v[i]));
+  if (!matches) return;
   buf_puts(&s->to_filtered, s->of->naming->label);
   buf_append(&s->to_filtered, line, len);
   buf_putc(&s->to_filtered, '\n');
@@ -407,7 +394,12 @@ static bool read_stream(struct relay *r, struct stream *s) {
   lines_feed(&s->lines, r->chunk, (size_t)n);
   s->lines.states = prefix_of(s)[0] || is_raw(r, s);
   while (lines_next(&s->lines, &line, &len)) give_line(r, s, line, len);
-  keep_bar(r, s);
+  lines_peek(&s->lines, &line, &len);
+  /* The unfinished line is a bar, which may go on for hours. */
+  if (len > 0 && memchr(line, '\r', len) && (!s->kept_ms || r->read_ms >= s->kept_ms + RELAY_BAR_MS)) {
+    line = last_state(line, &len);
+    keep_line(r, s, line, len);
+  }
   if (!s->begun && s->lines.states) lines_forget_states(&s->lines);
   pthread_mutex_unlock(&r->mutex);
   expect_rest(r, s);
@@ -522,31 +514,17 @@ static void relay_free(struct relay *r) {
   free(r);
 }
 
-static int wait_ms(struct relay *r) {
-  pthread_mutex_lock(&r->mutex);
-  bool settling = r->hidden && !r->settled;
-  pthread_mutex_unlock(&r->mutex);
-  if (settling) return 0;
-  if (r->due_ms == UINT64_MAX) return -1;
-  uint64_t now = monotonic_ms();
-  return r->due_ms > now ? (int)(r->due_ms - now) : 0;
-}
-
-static void show_what_is_due(struct relay *r) {
-  uint64_t now = monotonic_ms();
-  if (r->due_ms > now) return;
-  r->due_ms = UINT64_MAX;
-  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));)
-    for (int k = 0; k < 2; k++) show_unfinished(r, &p->streams[k], now);
-}
-
 static void *relay_main(void *arg) {
   struct relay *r = arg;
   bool closing = false;
   while (!closing) {
     struct epoll_event ev[64];
     atomic_store_explicit(&r->turn_ms, 0, memory_order_relaxed);
-    int n = epoll_wait(r->epoll, ev, 64, wait_ms(r));
+    pthread_mutex_lock(&r->mutex);
+    bool settling = r->hidden && !r->settled;
+    pthread_mutex_unlock(&r->mutex);
+    uint64_t now = monotonic_ms(), left = r->due_ms > now ? r->due_ms - now : 0;
+    int n = epoll_wait(r->epoll, ev, 64, settling ? 0 : r->due_ms == UINT64_MAX ? -1 : (int)left);
     atomic_store_explicit(&r->turn_ms, boot_ms(), memory_order_relaxed);
     for (int i = 0; i < n; i++) {
       uint64_t drop;
@@ -568,7 +546,12 @@ static void *relay_main(void *arg) {
       p->opened = true;
       for (int k = 0; k < 2; k++) add_stream(r, &p->streams[k]);
     }
-    show_what_is_due(r);
+    now = monotonic_ms();
+    if (r->due_ms <= now) {
+      r->due_ms = UINT64_MAX;
+      for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));)
+        for (int k = 0; k < 2; k++) show_unfinished(r, &p->streams[k], now);
+    }
     if (closing) {
       /* The end: reads what is in the pipes now. */
       for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));)
@@ -590,9 +573,9 @@ static void *relay_main(void *arg) {
     if (n == 0) {
       /* All output of workers that are stopped is on the terminal. */
       pthread_mutex_lock(&r->mutex);
-      bool now = r->hidden && r->sinks.hidden && !r->settled;
-      r->settled |= now;
-      if (now) wake(r);
+      bool first = r->hidden && r->sinks.hidden && !r->settled;
+      r->settled |= first;
+      if (first) wake(r);
       pthread_mutex_unlock(&r->mutex);
     }
   }

@@ -39,16 +39,13 @@ static void sink_init(struct sink *s, int fd) {
   s->regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static bool is_same(int a, int b) {
-  struct stat x, y;
-  return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 void sinks_init(struct sinks *s, int out, int err, bool status) {
+  struct stat x, y;
   *s = (struct sinks){.status = status};
   sink_init(&s->out, out);
   sink_init(&s->err, err);
-  s->to_out = is_same(out, err) ? &s->err : &s->out;
+  bool same = fstat(out, &x) == 0 && fstat(err, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+  s->to_out = same ? &s->err : &s->out;
 }
 
 void sinks_finish(struct sinks *s) {
@@ -146,22 +143,16 @@ static size_t next_piece(const struct sink *s) {
   return end ? (size_t)(end - from) + 1 : left;
 }
 
-static ssize_t write_once(int fd, const char *data, size_t len) {
-  ssize_t n = write(fd, data, len);
-  int error = n < 0 ? errno : 0;
-  if (error == EAGAIN) poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
-  return n < 0 ? -error : n;
-}
-
 static void sink_flush(struct sink *s) {
   size_t end = s->written;
   while (s->written < s->b.len) {
     if (s->written == end) end += next_piece(s);
-    ssize_t n = write_once(s->fd, s->b.data + s->written, end - s->written);
+    ssize_t n = write(s->fd, s->b.data + s->written, end - s->written);
     if (n > 0) s->written += (size_t)n;
-    if (n >= 0 || n == -EINTR || n == -EAGAIN) continue;
-    s->error = (int)n;
-    break;
+    if (n >= 0 || errno == EINTR) continue;
+    s->error = errno == EAGAIN ? 0 : -errno;
+    if (s->error) break;
+    poll(&(struct pollfd){.fd = s->fd, .events = POLLOUT}, 1, -1);
   }
   buf_clear(&s->b);
   s->written = 0;
@@ -209,16 +200,13 @@ static void wipe_rows(struct sinks *s, struct sink *to) {
   s->drawn = 0;
 }
 
-/* In the background the cursor is where the user types. */
-static bool may_draw(const struct sinks *s) {
-  if (s->hidden || s->err.holder || (s->n_bars == 0 && !(s->status && s->line.len))) return false;
-  return !s->group || tcgetpgrp(s->err.fd) == s->group;
-}
-
 void sinks_flush(struct sinks *s) {
   if (s->drawn && s->out.tty && s->out.b.len > 0) wipe_rows(s, &s->out);
   sink_flush(&s->out);
-  bool wanted = may_draw(s), moved = s->changed && (s->drawn > 1 || s->n_bars > 0);
+  /* In the background the cursor is where the user types. */
+  bool wanted = !s->hidden && !s->err.holder && (s->n_bars > 0 || (s->status && s->line.len)) &&
+                (!s->group || tcgetpgrp(s->err.fd) == s->group);
+  bool moved = s->changed && (s->drawn > 1 || s->n_bars > 0);
   if (s->drawn && (s->err.b.len > 0 || !wanted || moved)) wipe_rows(s, &s->err);
   if (wanted && s->drawn <= 1 && (!s->drawn || s->changed)) {
     s->drawn = 0;

@@ -577,7 +577,7 @@ static void begin_round(void *ctx) {
   /* Error files have a folder even if no log files were asked for. */
   struct err e = ERR_INIT;
   if (!r->o.logs->dir && !r->no_files && !output_has_no_files(&r->o.options->output) &&
-      log_dir_make_small(r->o.logs, r->o.env->run_id, &e)) {
+      log_dir_make(r->o.logs, NULL, true, r->o.env->run_id, &e)) {
     r->no_files = true;
     log_warn("%s; workers have no error files", e.text);
   }

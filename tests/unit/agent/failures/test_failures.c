@@ -183,8 +183,8 @@ static void test_log_dir(void **state) {
   struct err e = ERR_INIT;
   struct log_dir d, other;
   char *place = path("a/b");
-  assert_int_equal(log_dir_make(&d, place, "job/1", &e), 0);
-  assert_int_equal(log_dir_make(&other, place, "job/1", &e), 0);
+  assert_int_equal(log_dir_make(&d, place, false, "job/1", &e), 0);
+  assert_int_equal(log_dir_make(&other, place, false, "job/1", &e), 0);
   assert_memory_equal(strrchr(d.dir, '/'), "/job_1_", 7);
   assert_int_equal(strlen(strrchr(d.dir, '/')), 7 + 8);
   assert_string_not_equal(d.dir, other.dir);
@@ -205,7 +205,7 @@ static void test_log_dir(void **state) {
   free(place);
   put("file", "");
   place = path("file");
-  assert_int_not_equal(log_dir_make(&d, place, "x", &e), 0);
+  assert_int_not_equal(log_dir_make(&d, place, false, "x", &e), 0);
   assert_non_null(strstr(e.text, "--log-dir"));
   assert_null(d.dir);
   assert_null(log_dir_file(&d, "agent", "x"));
@@ -221,7 +221,7 @@ static void test_a_temporary_one(void **state) {
   char *elsewhere = path("elsewhere");
   put("elsewhere", "not to be followed");
   setenv("TMPDIR", dir, 1);
-  assert_int_equal(log_dir_make(&d, NULL, "x", &e), 0);
+  assert_int_equal(log_dir_make(&d, NULL, false, "x", &e), 0);
   assert_int_equal(stat(d.temporary, &st), 0);
   assert_int_equal(st.st_mode & 0777, 0700);
   char *top = xstrdup(d.temporary), *deep = xasprintf("%s/a", d.dir), *link = xasprintf("%s/link", d.dir);
@@ -234,7 +234,7 @@ static void test_a_temporary_one(void **state) {
   free(deep);
   free(link);
   free(elsewhere);
-  assert_int_equal(log_dir_make(&d, NULL, "x", &e), 0);
+  assert_int_equal(log_dir_make(&d, NULL, false, "x", &e), 0);
   top = xstrdup(d.temporary);
   d.keep = true;
   log_dir_finish(&d);
@@ -242,7 +242,7 @@ static void test_a_temporary_one(void **state) {
   free(top);
   char *missing = path("missing");
   setenv("TMPDIR", missing, 1);
-  assert_int_not_equal(log_dir_make(&d, NULL, "x", &e), 0);
+  assert_int_not_equal(log_dir_make(&d, NULL, false, "x", &e), 0);
   assert_non_null(strstr(e.text, missing));
   free(missing);
   unsetenv("TMPDIR");
