@@ -33,10 +33,9 @@ bool row_number(struct row *r, const char *name, int64_t min, int64_t max, int64
 int64_t *row_counts(struct row *r, const char *name, size_t *n);
 /* Length of the list in the variable, separated by commas or blanks; 0: unset. */
 int64_t row_list_length(const struct row *r, const char *name);
-/* The text of the file that the variable names, the caller's. NULL: unset, or unreadable (with a warning). */
-char *row_file(struct row *r, const char *name);
-/* The same, without a warning. */
-char *row_file_quietly(const struct row *r, const char *name);
+/* The text of the file that the variable names, the caller's. NULL: unset, or unreadable (with a warning,
+ * unless quiet). */
+char *row_file(struct row *r, const char *name, bool quiet);
 /* Pid of the nearest ancestor named `comm` (as in /proc/PID/stat: at most 15 characters); 0: none. */
 int64_t row_ancestor(const struct row *r, const char *comm);
 /* The word after `option` on that process's command line; false: there is none, or it is too long. */

@@ -149,7 +149,7 @@ bool list_from_file(struct row *r, const char *name, enum list_form form, struct
   /* Agents started by --hosts have the script's variables, but not its files. */
   if (value && row_variable(r, "RDZV_AGENT_LAUNCHER")) return list_from_path(r, value, form, h);
   struct buf what = BUF_INIT;
-  char *text = value ? row_file(r, name) : NULL;
+  char *text = value ? row_file(r, name, false) : NULL;
   buf_printf(&what, "%s: ", name);
   if (text) buf_put_escaped(&what, value, strlen(value), 2 * SHOWN_MAX);
   bool good = read_text(r, buf_text(&what), text, form, h);

@@ -84,7 +84,6 @@ static bool read_space(const char *space, char out[ENDPOINT_HOST_MAX]) {
 
 static void read_open_mpi(struct row *r) {
   char host[ENDPOINT_HOST_MAX];
-  set_run(r, "mpi", SPACE);
   const char *uri = row_variable(r, HNP);
   if (uri && read_uri(uri, host))
     row_set_text(r, &r->c->first_host, host, HNP);
@@ -132,43 +131,27 @@ static bool read_upstream(const struct row *r, int64_t pid, struct hydra *h) {
   return true;
 }
 
-/* The host of mpiexec and its port for proxies: the same for all agents of one start only. */
-static bool find_mpiexec(const struct row *r, struct hydra *h) {
-  static const char *const proxies[] = {"hydra_pmi_proxy", "pmi_proxy"};
-  int64_t pid;
-  for (size_t i = 0; i < sizeof(proxies) / sizeof(*proxies); i++)
-    if ((pid = row_ancestor(r, proxies[i])) && read_control_port(r, pid, h)) return is_reachable(h->host);
-  pid = row_ancestor(r, "hydra_bstrap_pr");
-  return pid && read_upstream(r, pid, h) && is_reachable(h->host);
-}
-
-/* The proxy that started this process, the same for all agents on this host. */
-static void set_proxys_run(struct row *r) {
-  static const char *const proxies[] = {"hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_pr"};
-  for (size_t i = 0; i < sizeof(proxies) / sizeof(*proxies); i++) {
-    int64_t pid = row_ancestor(r, proxies[i]);
-    if (!pid) continue;
-    char *run = xasprintf("mpi-hydra-%" PRId64, pid);
-    row_set_text(r, &r->c->run, run, "(the pid of Hydra's proxy)");
-    free(run);
-    return;
-  }
-}
-
-/* A name for this start, and the host of mpiexec. */
+/* A name for this start, and the host of mpiexec. Its port for proxies is the same for all agents of one start only. */
 static void read_hydra(struct row *r) {
+  static const char *const proxies[] = {"hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_pr"};
   struct cluster *c = r->c;
   struct hydra h;
-  bool one_host = c->agents.is_set && c->local_agents.is_set && c->agents.number == c->local_agents.number;
-  if (find_mpiexec(r, &h)) {
-    char *run = xasprintf("mpi-hydra-%s-%" PRId64, h.host, h.port);
-    row_set_text(r, &c->run, run, h.source);
-    row_set_text(r, &c->first_host, h.host, h.source);
-    c->first_host_is_uncertain = true;
-    free(run);
-  } else if (one_host) {
-    set_proxys_run(r);
+  int64_t proxy = 0; /* the one that started this process, the same for all agents on this host */
+  bool known = false,
+       one_host = c->agents.is_set && c->local_agents.is_set && c->agents.number == c->local_agents.number;
+  for (size_t i = 0; i < 3 && !known; i++) {
+    int64_t pid = row_ancestor(r, proxies[i]);
+    if (pid) known = i < 2 ? read_control_port(r, pid, &h) : read_upstream(r, pid, &h);
+    if (!proxy) proxy = pid;
   }
+  known = known && is_reachable(h.host);
+  if (!known && !(one_host && proxy)) return;
+  char *run = known ? xasprintf("mpi-hydra-%s-%" PRId64, h.host, h.port) : xasprintf("mpi-hydra-%" PRId64, proxy);
+  row_set_text(r, &c->run, run, known ? h.source : "(the pid of Hydra's proxy)");
+  free(run);
+  if (!known) return;
+  row_set_text(r, &c->first_host, h.host, h.source);
+  c->first_host_is_uncertain = true;
 }
 
 /* The table. ------------------------------------------------------------------------------------------------------- */
@@ -176,16 +159,11 @@ static void read_hydra(struct row *r) {
 /* Flux does not report how it spreads tasks, which it does evenly unless asked otherwise. */
 static void read_flux(struct row *r) {
   int64_t agents = cluster_number(&r->c->agents, 0), nodes;
-  set_run(r, "flux", "FLUX_JOB_ID");
   row_set_text(r, &r->c->scheduler, "Flux", "FLUX_JOB_ID");
   if (!row_number(r, "FLUX_JOB_NNODES", 1, NODES_MAX, &nodes)) return;
   row_set_number(r, &r->c->nodes, nodes, "FLUX_JOB_NNODES");
   if (agents && agents % nodes == 0)
     row_set_number(r, &r->c->local_agents, agents / nodes, "FLUX_JOB_SIZE FLUX_JOB_NNODES");
-}
-
-static void read_pals(struct row *r) {
-  set_run(r, "pals", "PALS_APID");
 }
 
 /* srun sets PMI's variables too, and its own say more. */
@@ -196,15 +174,18 @@ static bool is_no_step(const struct row *r) {
 static const struct launcher {
   const char *name, *sign; /* sign: a variable that only this launcher sets */
   const char *rank, *size, *local_rank, *local_size;
-  void (*more)(struct row *r);        /* a name for this start, and where it meets; NULL: neither is known */
+  void (*more)(struct row *r);        /* where its agents meet; NULL: it is not known */
   bool (*is_it)(const struct row *r); /* NULL: its sign and a rank suffice */
+  const char *kind, *run;             /* names this start KIND-ID, with the id in `run`; NULL: no variable has one */
 } launchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", read_open_mpi},
-    {"PRRTE", SPACE, "PMIX_RANK", NULL, NULL, NULL, read_open_mpi, is_prrte},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", read_open_mpi, NULL, "mpi", SPACE},
+    {"PRRTE", SPACE, "PMIX_RANK", NULL, NULL, NULL, read_open_mpi, is_prrte, "mpi", SPACE},
     {"Hydra", "MPI_LOCALRANKID", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", read_hydra},
-    {"Flux", "FLUX_JOB_ID", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", NULL, read_flux},
-    {"PALS", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", read_pals},
+    {"Flux", "FLUX_JOB_ID", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", NULL, read_flux, NULL, "flux",
+     "FLUX_JOB_ID"},
+    {"PALS", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", NULL, NULL, "pals",
+     "PALS_APID"},
     {"mpiexec", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", NULL, is_no_step},
 };
 
@@ -220,5 +201,6 @@ void cluster_read_launcher(struct row *r) {
   if (l->size) row_take_number(r, &c->agents, l->size, 1, NODES_MAX);
   if (l->local_rank) row_take_number(r, &c->local_index, l->local_rank, 0, CLUSTER_SLOTS_MAX);
   if (l->local_size) row_take_number(r, &c->local_agents, l->local_size, 1, CLUSTER_SLOTS_MAX);
+  if (l->run) set_run(r, l->kind, l->run);
   if (l->more) l->more(r);
 }

@@ -38,26 +38,19 @@ enum {
 #define CONF_FILE    "/etc/pbs.conf"
 #define HOME_DEFAULT "/var/spool/pbs"
 
-/* PBS_HOME of the configuration. On the heap. */
-static char *find_home(const struct row *r) {
-  static const char key[] = "PBS_HOME=";
-  char *conf = r->site->read_file ? r->site->read_file(r->site->ctx, CONF_FILE, CONF_MAX, NULL) : NULL;
-  char *home = NULL;
-  for (const char *p = conf; p && *p && !home; p += strcspn(p, "\n"), p += *p == '\n')
-    if (strncmp(p, key, sizeof(key) - 1) == 0)
-      home = xstrndup(p + sizeof(key) - 1, strcspn(p + sizeof(key) - 1, " \t\r\n"));
-  free(conf);
-  return home && *home ? home : (free(home), xstrdup(HOME_DEFAULT));
-}
-
-/* The host file, which PBS names to the script only. */
+/* The host file, which PBS names to the script only; elsewhere it is below PBS_HOME, which the configuration has. */
 static bool find_hosts(struct row *r, const char *id, struct row_hosts *h) {
+  static const char key[] = "PBS_HOME=";
   if (row_variable(r, "PBS_NODEFILE")) return list_from_file(r, "PBS_NODEFILE", LIST_LINES, h);
   if (strchr(id, '/')) return false;
-  char *home = find_home(r), *path = xasprintf("%s/aux/%s", home, id);
+  char *conf = r->site->read_file ? r->site->read_file(r->site->ctx, CONF_FILE, CONF_MAX, NULL) : NULL;
+  const char *home = HOME_DEFAULT;
+  for (const char *p = conf; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
+    if (strncmp(p, key, sizeof(key) - 1) == 0 && p[sizeof(key) - 1] > ' ') home = p + sizeof(key) - 1;
+  char *path = xasprintf("%.*s/aux/%s", (int)strcspn(home, " \t\r\n"), home, id);
   bool found = list_from_path(r, path, LIST_LINES, h);
-  free(home);
   free(path);
+  free(conf);
   return found;
 }
 
@@ -77,7 +70,7 @@ static void find_gpus(struct row *r, struct row_hosts *h) {
   size_t len = hostlist_short(r->site->host);
   int64_t n = 0, lines = 0;
   char name[HOST_MAX + 1];
-  char *text = row_variable(r, "RDZV_AGENT_LAUNCHER") ? row_file_quietly(r, file) : row_file(r, file);
+  char *text = row_file(r, file, row_variable(r, "RDZV_AGENT_LAUNCHER"));
   for (size_t i = 0; text && *text && i < h->n; i++) h->v[i].gpus = 0;
   for (const char *p = text; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
     lines += !strchr("\r\n", *p);

@@ -111,19 +111,13 @@ int64_t row_list_length(const struct row *r, const char *name) {
   return n;
 }
 
-char *row_file(struct row *r, const char *name) {
+char *row_file(struct row *r, const char *name, bool quiet) {
   struct err e = ERR_INIT;
   const char *path = row_variable(r, name);
   if (!path) return NULL;
   char *text = r->site->read_file ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, &e) : NULL;
-  if (!text) row_warn(r, "%s: %s: it is ignored", name, e.text[0] ? e.text : "no file can be read");
+  if (!text && !quiet) row_warn(r, "%s: %s: it is ignored", name, e.text[0] ? e.text : "no file can be read");
   return text;
-}
-
-char *row_file_quietly(const struct row *r, const char *name) {
-  const char *path = row_variable(r, name);
-  bool can = path && r->site->read_file;
-  return can ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, NULL) : NULL;
 }
 
 /* "PID (COMM) S PPID ...": COMM may have anything in it, so it ends at the last parenthesis. */

@@ -100,32 +100,26 @@ static void find_hosts(struct row *r, const char *list, const char *per_node) {
   row_set_hosts(r, &h, variables);
 }
 
-/* "2", "a100:2", "gpu:a100:2": the number; -1: there is none. */
-static int64_t read_gpus(const char *text) {
-  const char *colon = strrchr(text, ':');
-  int64_t n;
-  return parse_int(colon ? colon + 1 : text, 0, WORKERS_MAX, &n, NULL) == 0 ? n : -1;
-}
-
-/* Whether each task got its own GPUs: then the step's list is the task's, and shorter than the node's. */
-static bool is_bound(struct row *r, int64_t listed) {
-  int64_t on_node;
-  return listed && row_number(r, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX, &on_node) && listed < on_node;
-}
-
 static void find_gpus(struct row *r) {
-  bool shared = cluster_shares_hosts(r->c);
+  int64_t n = -1, on_node, listed = row_list_length(r, "SLURM_STEP_GPUS");
   const char *per_task = row_variable(r, "SLURM_GPUS_PER_TASK");
-  int64_t n = per_task ? read_gpus(per_task) : -1, listed = row_list_length(r, "SLURM_STEP_GPUS");
-  if (per_task && n < 0) row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is ignored");
-  if (shared && n >= 0) {
+  if (per_task) { /* "2", "a100:2", "gpu:a100:2" */
+    const char *colon = strrchr(per_task, ':');
+    if (parse_int(colon ? colon + 1 : per_task, 0, WORKERS_MAX, &n, NULL)) {
+      n = -1;
+      row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is ignored");
+    }
+  }
+  if (!cluster_shares_hosts(r->c)) {
+    if (listed)
+      row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS");
+    else
+      row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+  } else if (n >= 0) {
     row_set_number(r, &r->c->gpus, n, "SLURM_GPUS_PER_TASK");
-  } else if (shared) {
-    if (is_bound(r, listed)) row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS SLURM_GPUS_ON_NODE");
-  } else if (listed) {
-    row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS");
-  } else {
-    row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+  } else if (listed && row_number(r, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX, &on_node) && listed < on_node) {
+    /* Each task got its own GPUs: the step's list is the task's, and shorter than the node's. */
+    row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS SLURM_GPUS_ON_NODE");
   }
 }
 
