@@ -79,18 +79,16 @@ static void do_look(uv_work_t *work) {
   }
 }
 
-static bool differ(const struct look *a, const struct look *b) {
-  return a->there != b->there || a->ino != b->ino || a->size != b->size || a->sec != b->sec || a->nsec != b->nsec;
-}
-
 static void on_done(uv_work_t *work, int status) {
   struct look_job *j = work->data;
   struct hang_files *h = j->of;
   if (h) {
     h->out = NULL;
     for (uint32_t i = 0; i < h->count; i++) {
-      h->changed[i] = h->any && differ(&h->last[i], &j->found[i]);
-      h->last[i] = j->found[i];
+      const struct look *a = &h->last[i], *b = &j->found[i];
+      h->changed[i] = h->any && (a->there != b->there || a->ino != b->ino || a->size != b->size || a->sec != b->sec ||
+                                 a->nsec != b->nsec);
+      h->last[i] = *b;
     }
     h->any = true;
     if (j->asked) h->on_looked(h->ctx);

@@ -45,7 +45,10 @@ struct reading {
   bool stacks;
   pid_t pids[PROBE_TARGETS_MAX];
   struct probe_facts facts[PROBE_TARGETS_MAX];
-  char *tools[PROBE_TOOLS_MAX]; /* paths; NULL: none */
+  struct {
+    const char *name; /* NULL: none */
+    char *path;
+  } tools[PROBE_TOOLS_MAX];
 };
 
 struct found {
@@ -56,8 +59,8 @@ struct found {
   bool read;
   struct probe_facts facts;
   struct buf stack; /* output of its tool */
-  const char *tool; /* its name, once started */
-  char *path;       /* path of the tool, until it is started; NULL: none */
+  const char *tool; /* its name; NULL: none */
+  char *path;       /* until it is started */
 };
 
 /* A report being written in the pool. */
@@ -112,17 +115,6 @@ static void on_written(uv_work_t *work, int status) {
   free(w);
 }
 
-static void write_file(struct probe *p, size_t i, struct buf *text) {
-  struct writing *w = xcalloc(1, sizeof(*w));
-  *w = (struct writing){.file = xstrdup(p->v[i].file), .text = *text};
-  *text = (struct buf)BUF_INIT;
-  w->work.data = w;
-  if (p->writings[i]) p->writings[i]->of = NULL; /* an earlier round's, whose disk hangs */
-  p->writings[i] = w;
-  w->of = p;
-  loop_work(p->loop, &w->work, do_write, on_written);
-}
-
 /* frames: only "#0 ..." and "Thread ..." */
 static void show_lines(struct probe *p, const char *text, const char *before, bool frames, const char *file) {
   int n = 0;
@@ -161,7 +153,13 @@ static void show_found(struct probe *p, size_t i) {
   }
   if (f->file) {
     if (f->stack.len) buf_printf(&text, "\n%s says:\n%s", f->tool, buf_text(&f->stack));
-    write_file(p, i, &text);
+    struct writing *w = xcalloc(1, sizeof(*w));
+    *w = (struct writing){.of = p, .file = xstrdup(f->file), .text = text};
+    text = (struct buf)BUF_INIT;
+    w->work.data = w;
+    if (p->writings[i]) p->writings[i]->of = NULL; /* an earlier round's, whose disk hangs */
+    p->writings[i] = w;
+    loop_work(p->loop, &w->work, do_write, on_written);
   }
   buf_finish(&text);
 }
@@ -186,62 +184,43 @@ static void on_tool_end(void *ctx, const struct helper_end *end) {
   start_next(ctx);
 }
 
-/* The argv of a tool; `pid` is a buffer for its last word. Loading symbols of all libraries of a Python process
- * (torch: half a gigabyte) would take a debugger too long, so it gets those of the interpreter and of libraries in
- * which ranks wait. */
-static void tool_words(const char *tool, bool python, const char *pid, const char *words[ARGS_MAX]) {
+/* Loading symbols of all libraries of a Python process (torch: half a gigabyte) would take a debugger too long, so it
+ * gets those of the interpreter and of libraries in which ranks wait. */
+static void start_tool(struct probe *p, struct found *f) {
   static const char libraries[] =
       "sharedlibrary lib\\(c\\|pthread\\|python3\\|torch_python\\|nccl\\|gloo\\|mpi\\|rdzv\\)[-.0-9]";
-  const char *const spy[] = {tool, "dump", "--nonblocking", "--pid", pid, NULL};
-  const char *const stack[] = {tool, "-p", pid, NULL};
-  const char *const gdb[] = {tool,
-                             "-nx",
-                             "-batch",
-                             "-iex",
-                             "set debuginfod enabled off",
-                             "-iex",
-                             "set auto-load off",
-                             "-iex",
-                             python ? "set auto-solib-add off" : "set auto-solib-add on",
-                             "-ex",
-                             libraries,
-                             "-ex",
-                             "thread apply all bt 40",
-                             "-p",
-                             pid,
-                             NULL};
-  const char *base = strrchr(tool, '/');
-  base = base ? base + 1 : tool;
-  if (strcmp(base, "py-spy") == 0)
-    memcpy(words, spy, sizeof(spy));
-  else if (strcmp(base, "gdb") == 0)
-    memcpy(words, gdb, sizeof(gdb));
-  else
-    memcpy(words, stack, sizeof(stack));
-}
-
-static char **tool_env(void) {
+  char pid[16];
+  const char *const spy[ARGS_MAX] = {f->path, "dump", "--nonblocking", "--pid", pid};
+  const char *const stack[ARGS_MAX] = {f->path, "-p", pid};
+  const char *const gdb[ARGS_MAX] = {f->path,
+                                     "-nx",
+                                     "-batch",
+                                     "-iex",
+                                     "set debuginfod enabled off",
+                                     "-iex",
+                                     "set auto-load off",
+                                     "-iex",
+                                     f->facts.python ? "set auto-solib-add off" : "set auto-solib-add on",
+                                     "-ex",
+                                     libraries,
+                                     "-ex",
+                                     "thread apply all bt 40",
+                                     "-p",
+                                     pid};
+  char *argv[ARGS_MAX];
   size_t n = 0, at = 0;
+  struct err e = ERR_INIT;
   while (environ[n]) n++;
   char **env = xcalloc(n + 1, sizeof(*env));
   for (size_t i = 0; i < n; i++)
     if (strncmp(environ[i], "DEBUGINFOD_URLS=", 16) != 0) env[at++] = environ[i];
-  return env;
-}
-
-static void start_tool(struct probe *p, struct found *f, const char *path) {
-  const char *words[ARGS_MAX] = {NULL}, *base = strrchr(path, '/');
-  char *argv[ARGS_MAX], number[16], **env = tool_env();
-  struct err e = ERR_INIT;
-  base = base ? base + 1 : path;
-  f->tool = strcmp(base, "py-spy") == 0 ? "py-spy" : strcmp(base, "gdb") == 0 ? "gdb" : "eu-stack";
-  snprintf(number, sizeof(number), "%d", (int)f->facts.pid);
-  tool_words(path, f->facts.python, number, words);
-  memcpy(argv, words, sizeof(argv)); /* no word is written to */
+  snprintf(pid, sizeof(pid), "%d", (int)f->facts.pid);
+  /* No word is written to. */
+  memcpy(argv, strcmp(f->tool, "py-spy") == 0 ? spy : strcmp(f->tool, "gdb") == 0 ? gdb : stack, sizeof(argv));
   const struct helper_options o = {
       .loop = p->loop,
       .name = "it",
-      .file = path,
+      .file = f->path,
       .argv = argv,
       .env = env,
       .output = {{.text_max = PROBE_OUTPUT_MAX}, {.text_max = PROBE_OUTPUT_MAX}},
@@ -256,10 +235,9 @@ static void start_tool(struct probe *p, struct found *f, const char *path) {
 /* One tool at a time: the first whole stack is worth more than parts of each. */
 static void start_next(struct probe *p) {
   for (size_t i = 0; i < p->n && !p->tool; i++) {
-    char *path = p->v[i].path;
+    if (p->v[i].path) start_tool(p, &p->v[i]);
+    free(p->v[i].path);
     p->v[i].path = NULL;
-    if (path) start_tool(p, &p->v[i], path);
-    free(path);
   }
   if (!p->tool) finish_probe(p, true);
 }
@@ -272,9 +250,11 @@ static void do_reading(uv_work_t *work) {
   struct reading *r = work->data;
   for (size_t i = 0; i < r->n; i++) probe_read(r->pids[i], &r->facts[i]);
   for (size_t i = 0; r->stacks && i < r->n && i < PROBE_TOOLS_MAX; i++)
-    for (size_t t = r->facts[i].python ? 0 : 1; t < 3 && !r->tools[i]; t++)
-      if (r->facts[i].state && !strchr("ZXD", r->facts[i].state))
-        r->tools[i] = command_find(names[t], getenv("PATH"), NULL);
+    for (size_t t = r->facts[i].python ? 0 : 1; t < 3 && !r->tools[i].path; t++)
+      if (r->facts[i].state && !strchr("ZXD", r->facts[i].state)) {
+        r->tools[i].name = names[t];
+        r->tools[i].path = command_find(names[t], getenv("PATH"), NULL);
+      }
 }
 
 static void on_reading_done(uv_work_t *work, int status) {
@@ -289,12 +269,13 @@ static void on_reading_done(uv_work_t *work, int status) {
     }
     p->cb.on_facts(p->ctx);
     for (size_t i = 0; p->under_way && i < p->n && i < PROBE_TOOLS_MAX; i++) {
-      p->v[i].path = r->tools[i];
-      r->tools[i] = NULL;
+      p->v[i].tool = r->tools[i].name;
+      p->v[i].path = r->tools[i].path;
+      r->tools[i].path = NULL;
     }
     if (p->under_way) start_next(p);
   }
-  for (size_t i = 0; i < PROBE_TOOLS_MAX; i++) free(r->tools[i]);
+  for (size_t i = 0; i < PROBE_TOOLS_MAX; i++) free(r->tools[i].path);
   free(r);
 }
 
@@ -443,8 +424,7 @@ static void read_where(pid_t pid, pid_t tid, char state, char out[PROBE_WHERE_MA
   char text[PROBE_WHERE_MAX];
   out[0] = '\0';
   if (state == 'R') return;
-  bool tells = read_file(pid, tid, "wchan", text, sizeof(text)) && strcmp(text, "0") != 0;
-  if (tells)
+  if (read_file(pid, tid, "wchan", text, sizeof(text)) && strcmp(text, "0") != 0)
     memcpy(out, text, sizeof(text));
   else
     read_call(pid, tid, out);
@@ -481,20 +461,6 @@ static pid_t awaited(pid_t pid) {
   return end != text && strtol(end, &rest, 10) == 0 && child > 0 && child <= INT_MAX ? (pid_t)child : 0;
 }
 
-static void count_thread(struct probe_facts *f, char state, const char *where) {
-  f->threads++;
-  for (unsigned i = 0; i < f->n_groups; i++) {
-    struct probe_group *g = &f->groups[i];
-    if (g->state != state || strcmp(g->where, where) != 0) continue;
-    g->n++;
-    return;
-  }
-  if (f->n_groups == PROBE_GROUPS_MAX) return;
-  struct probe_group *g = &f->groups[f->n_groups++];
-  *g = (struct probe_group){.state = state, .n = 1};
-  snprintf(g->where, sizeof(g->where), "%s", where);
-}
-
 static void read_threads(struct probe_facts *f) {
   char path[40], where[PROBE_WHERE_MAX];
   struct proc p;
@@ -505,20 +471,17 @@ static void read_threads(struct probe_facts *f) {
     pid_t tid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)strtol(entry->d_name, NULL, 10) : 0;
     if (!tid || !read_stat(f->pid, tid, &p)) continue;
     read_where(f->pid, tid, p.state, where);
-    count_thread(f, p.state, where);
+    f->threads++;
+    unsigned g = 0;
+    while (g < f->n_groups && (f->groups[g].state != p.state || strcmp(f->groups[g].where, where) != 0)) g++;
+    if (g == PROBE_GROUPS_MAX) continue;
+    if (g == f->n_groups) {
+      f->groups[f->n_groups++].state = p.state;
+      memcpy(f->groups[g].where, where, sizeof(where));
+    }
+    f->groups[g].n++;
   }
   closedir(d);
-}
-
-/* Reads the link, not its target. */
-static bool is_python(pid_t pid) {
-  char path[40], to[PATH_MAX];
-  snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
-  ssize_t n = readlink(path, to, sizeof(to) - 1);
-  if (n <= 0) return false;
-  to[n] = '\0';
-  const char *base = strrchr(to, '/');
-  return strncmp(base ? base + 1 : to, "python", 6) == 0;
 }
 
 void probe_read(pid_t pid, struct probe_facts *f) {
@@ -535,7 +498,12 @@ void probe_read(pid_t pid, struct probe_facts *f) {
   }
   f->state = p.state;
   memcpy(f->name, p.name, sizeof(f->name));
-  f->python = is_python(f->pid);
+  /* Reads the link, not its target. */
+  char path[40], to[PATH_MAX] = "";
+  snprintf(path, sizeof(path), "/proc/%d/exe", (int)f->pid);
+  if (readlink(path, to, sizeof(to) - 1) < 0) to[0] = '\0';
+  const char *base = strrchr(to, '/');
+  f->python = strncmp(base ? base + 1 : to, "python", 6) == 0;
   read_where(f->pid, f->pid, p.state, f->where);
   read_call(f->pid, f->pid, f->call);
   read_stack(f->pid, f->stack);
