@@ -139,9 +139,15 @@ static int spawn(const char *program, const char *const words[], const struct en
   return rc;
 }
 
-/* In the copy. Its descriptors and signals are those that posix_spawn would have given it. */
-_Noreturn static void become(const struct daemon_process_options *o, char **argv, int argc, const struct ends *c,
-                             pid_t agent) {
+/* The copy's descriptors and signals are those that posix_spawn would have given it. */
+static int copy_self(const struct daemon_process_options *o, const char *const words[], int argc, const struct ends *c,
+                     pid_t *pid) {
+  char *argv[WORDS_MAX] = {NULL};
+  pid_t agent = getpid();
+  *pid = fork();
+  if (*pid < 0) return -errno;
+  if (*pid > 0) return 0;
+  for (int i = 0; i < argc; i++) argv[i] = xstrdup(words[i]); /* some are words of this process */
   int null = open("/dev/null", O_RDWR);
   secret_lock_again();
   setsid();
@@ -155,17 +161,6 @@ _Noreturn static void become(const struct daemon_process_options *o, char **argv
   copy_reset_signals();
   copy_set_name(o->words, "rdzvd", agent);
   _exit(o->program(argc, argv));
-}
-
-static int copy_self(const struct daemon_process_options *o, const char *const words[], int n, const struct ends *c,
-                     pid_t *pid) {
-  char *argv[WORDS_MAX] = {NULL};
-  pid_t agent = getpid();
-  *pid = fork();
-  if (*pid < 0) return -errno;
-  if (*pid > 0) return 0;
-  for (int i = 0; i < n; i++) argv[i] = xstrdup(words[i]); /* some are words of this process */
-  become(o, argv, n, c, agent);
 }
 
 int daemon_process_start(const struct daemon_process_options *o, struct daemon_process *p, struct err *e) {
@@ -233,15 +228,6 @@ void private_dir_remove(char *dir) {
   free(dir);
 }
 
-/* Whether a daemon uses the folder. */
-static bool is_locked(int dir_fd) {
-  int fd = openat(dir_fd, "rdzvd.lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return errno != ENOENT;
-  bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0;
-  close(fd);
-  return locked;
-}
-
 static bool sweep_one(int place_fd, const char *name) {
   int pid, at = 0;
   struct stat st;
@@ -249,19 +235,16 @@ static bool sweep_one(int place_fd, const char *name) {
   if (kill(pid, 0) == 0 || errno != ESRCH) return false;
   int fd = openat(place_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return false;
-  if (fstat(fd, &st) != 0 || st.st_uid != geteuid() || is_locked(fd)) {
+  /* A daemon that uses the folder has locked the file. */
+  int lock = openat(fd, "rdzvd.lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  bool used = lock < 0 ? errno != ENOENT : flock(lock, LOCK_EX | LOCK_NB) != 0;
+  if (lock >= 0) close(lock);
+  if (used || fstat(fd, &st) != 0 || st.st_uid != geteuid()) {
     close(fd);
     return false;
   }
   empty_folder(fd);
   return unlinkat(place_fd, name, AT_REMOVEDIR) == 0;
-}
-
-static void sweep_place(const char *place) {
-  DIR *dir = opendir(place);
-  int removed = 0;
-  for (struct dirent *f; dir && removed < SWEEP_MAX && (f = readdir(dir));) removed += sweep_one(dirfd(dir), f->d_name);
-  if (dir) closedir(dir);
 }
 
 char *private_dir_create(struct err *e) {
@@ -270,7 +253,11 @@ char *private_dir_create(struct err *e) {
   for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
     char *dir = xasprintf("%s/rdzvd-%d-XXXXXX", places[i], (int)getpid());
     if (mkdtemp(dir)) {
-      sweep_place(places[i]);
+      DIR *place = opendir(places[i]);
+      int removed = 0;
+      for (struct dirent *f; place && removed < SWEEP_MAX && (f = readdir(place));)
+        removed += sweep_one(dirfd(place), f->d_name);
+      if (place) closedir(place);
       return dir;
     }
     free(dir);

@@ -127,24 +127,19 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
   *out = uv_buf_init(room, sizeof(room));
 }
 
-static void tell_line(struct life *life, const char *line, size_t n) {
-  const char *name = "rdzvd: "; /* the daemon's prefix */
-  if (n >= strlen(name) && strncmp(line, name, strlen(name)) == 0) {
-    line += strlen(name);
-    n -= strlen(name);
-  }
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, line, n, LINE_MAX_LEN);
-  snprintf(life->last_line, sizeof(life->last_line), "%s", buf_text(&shown));
-  log_debug("rdzvd: %s", buf_text(&shown));
-  buf_finish(&shown);
-}
-
 static void take_err(struct life *life, const char *data, size_t n) {
   const char *line;
   size_t len;
   lines_feed(&life->err_lines, data, n);
-  while (lines_next(&life->err_lines, &line, &len)) tell_line(life, line, len);
+  while (lines_next(&life->err_lines, &line, &len)) {
+    static const char name[] = "rdzvd: "; /* the daemon's prefix */
+    size_t prefix = len >= sizeof(name) - 1 && memcmp(line, name, sizeof(name) - 1) == 0 ? sizeof(name) - 1 : 0;
+    struct buf shown = BUF_INIT;
+    buf_put_escaped(&shown, line + prefix, len - prefix, LINE_MAX_LEN);
+    snprintf(life->last_line, sizeof(life->last_line), "%s", buf_text(&shown));
+    log_debug("rdzvd: %s", buf_text(&shown));
+    buf_finish(&shown);
+  }
 }
 
 static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
@@ -330,18 +325,15 @@ static void adopt(struct local_daemon *d, const struct daemon_process *p) {
   raise(SIGCHLD); /* the loop looks at once */
 }
 
-/* --listen: heap. */
-static char *listen_text(const struct local_daemon_options *o, uint16_t port) {
+static int start_process(const struct local_daemon_options *o, bool stands_by, uint16_t port, bool early,
+                         struct daemon_process *p, struct err *e) {
   int six = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0); /* "[::]" includes IPv4, but needs a kernel with IPv6 */
   if (six >= 0) close(six);
   const char *host = o->loopback ? host_loopback() : o->host ? o->host : six >= 0 ? "::" : "0.0.0.0";
   bool v6 = strchr(host, ':') != NULL;
-  return xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(o->port ? o->port : port));
-}
-
-static int start_process(const struct local_daemon_options *o, bool stands_by, uint16_t port, bool early,
-                         struct daemon_process *p, struct err *e) {
-  char *listen = stands_by ? xstrdup(o->reserved.text) : listen_text(o, port);
+  char *listen = stands_by
+                     ? xstrdup(o->reserved.text)
+                     : xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(o->port ? o->port : port));
   int rc = daemon_process_start(&(struct daemon_process_options){.listen = listen,
                                                                  .listen_fd = stands_by ? o->reserved.fd : -1,
                                                                  .key = o->key,
