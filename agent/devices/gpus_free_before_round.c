@@ -23,18 +23,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 #include "agent/devices/run_devices_helper.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/mem.h"
-#include "common/siphash.h"
 
 enum {
   POLL_MS = 250,
@@ -60,8 +55,7 @@ struct device_watch {
   struct local_set stay;     /* of holding */
   pid_t *pids;               /* of those, by local rank; else 0 */
   uint64_t begun_ms;         /* of holding */
-  int claims[DEVICES_MAX], n_claims; /* descriptors */
-  int open;                          /* handles, while it is destroyed */
+  int open;                  /* handles, while it is destroyed */
 };
 
 static void ask_driver(struct device_watch *w, uint64_t deadline_ms);
@@ -104,50 +98,12 @@ static void log_state(struct device_watch *w, int i) {
   buf_finish(&text);
 }
 
-/* Claims the device by a name in the kernel: an abstract unix socket, bound and never used. It needs no file and no
- * cleaning up. Names belong to a network namespace, so agents in different containers do not see each other. The name
- * includes the job and the user, since two jobs may share a device on purpose. Returns a descriptor; -EADDRINUSE:
- * another agent of this job and user uses the device; another negative errno: unknown. */
-static int claim_device(const char *uuid, const char *job) {
-  struct siphash_key key = siphash_key_from(0); /* no secret: all agents make the same name */
-  struct sockaddr_un addr = {.sun_family = AF_UNIX};
-  struct buf all = BUF_INIT;
-  buf_printf(&all, "%s\n%s\n%u", uuid, job, (unsigned)getuid());
-  int n = snprintf(addr.sun_path + 1, sizeof addr.sun_path - 1, "rdzv-device-%016" PRIx64,
-                   siphash(&key, all.data, all.len));
-  buf_finish(&all);
-  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -errno;
-  socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-  if (bind(fd, (const struct sockaddr *)&addr, len) == 0) return fd;
-  int rc = -errno;
-  close(fd);
-  return rc;
-}
-
 static void take_first(struct device_watch *w, struct gpus *g) {
   w->told = true;
   w->before = *g;
   *g = (struct gpus){0};
   list_devices(w);
   for (int i = 0; i < w->n; i++) log_state(w, i);
-  /* Claims the devices. Two agents whose workers use the same device: the scheduler's binding and their options do
-   * not match. */
-  struct buf shared = BUF_INIT;
-  for (int i = 0; i < w->n; i++) {
-    int fd = w->v[i].uuid[0] ? claim_device(w->v[i].uuid, w->o.job) : -ENOENT;
-    if (fd >= 0) w->claims[w->n_claims++] = fd;
-    if (fd != -EADDRINUSE) continue;
-    buf_puts(&shared, shared.len ? "; " : "");
-    devices_name(&w->v[i], &shared);
-  }
-  if (shared.len)
-    log_line(
-        w->o.certain ? LOG_WARN : LOG_INFO,
-        "another rdzv-agent of this job on this host uses the same devices (%s): set CUDA_VISIBLE_DEVICES for each, "
-        "or start one agent with --nproc gpu",
-        buf_text(&shared));
-  buf_finish(&shared);
 }
 
 /* Workers on one device. ------------------------------------------------------------------------------------------- */
@@ -368,7 +324,6 @@ void device_watch_destroy(struct device_watch *w) {
   if (!w) return;
   device_probe_destroy(w->probe);
   w->probe = NULL;
-  for (int i = 0; i < w->n_claims; i++) close(w->claims[i]);
   device_probe_destroy(w->look_probe);
   w->look_probe = NULL;
   w->open = 2;

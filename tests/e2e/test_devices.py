@@ -282,15 +282,12 @@ def test_a_worker_lost_in_another_node_while_devices_are_waited_for(rdzv, gpus):
 
 
 def test_two_agents_with_the_same_devices(rdzv, gpus):
-    """It is said; and workers that the other one has started already are no leftovers."""
+    """Workers that the other one has started already are no leftovers."""
     daemon = rdzv.daemon()
     go = 'case $RDZV_ROUND in 1) while [ ! -e go ]; do sleep 0.1; done; exit 1;; esac; '
     args = ["--nnodes", 2, "--nproc", 1, "--endpoint", daemon.endpoint, "--rdzv-id", rdzv.mark, "--", "sh", "-c", go + PLACE]
     one, two = [rdzv.agent(*args, env=gpus.env(visible)) for visible in ("1", "1,0")]
     rdzv.await_workers(2)
-    said = lambda: sorted(len(re.findall(rf"another rdzv-agent of this job on this host uses the same devices \(1, {B}\)", a.text)) for a in (one, two))
-    until(lambda: f"one of them says it\n{one}\n{two}", lambda: said() != [0, 0])
-    assert said() == [0, 1], f"{one}\n{two}"
     sibling = rdzv.spawn("sleep", "1000", env={"RDZV_RUN_ID": rdzv.mark, "RDZV_ROUND": "2"})
     gpus.put(B, f"process {sibling.pid} 30000 2")
     (rdzv.tmp / "go").touch()
