@@ -48,7 +48,6 @@ struct branch {
   struct branch *next;
   size_t first, count;
   struct seat *seats;
-  bool local;
   struct helper *helper; /* NULL: not started, or over */
   struct buf last;       /* last line of stderr */
   size_t greeting;
@@ -105,29 +104,21 @@ static void explain_end(const struct branch *b, struct err *e) {
             b->end.status);
 }
 
-/* Reports the end for all hosts that are not over. */
-static void report_end(struct branch *b, struct err *e) {
-  struct launch_tree *t = b->tree;
-  char behind[ERR_TEXT_MAX];
-  explain_end(b, e);
-  snprintf(behind, sizeof(behind), "it was connected through %s, which is lost", head_host(b));
-  if (!b->seats[0].over) report_seat(b, 0, b->seats[0].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : e->text);
-  if (!b->hello && !t->ending && b->count > 1) {
-    start_branch(t, b->first + 1, b->count - 1, false);
-    return;
-  }
-  for (size_t i = 1; i < b->count; i++)
-    if (!b->seats[i].over) report_seat(b, i, b->seats[i].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : behind);
-}
-
 /* The end of a branch. --------------------------------------------------------------------------------------------- */
 
 static void end_branch(struct branch *b, struct err *e) {
   struct launch_tree *t = b->tree;
+  char behind[ERR_TEXT_MAX];
   if (b->over) return;
   b->over = true;
   b->due_ms = UINT64_MAX;
-  report_end(b, e);
+  explain_end(b, e);
+  snprintf(behind, sizeof(behind), "it was connected through %s, which is lost", head_host(b));
+  if (!b->seats[0].over) report_seat(b, 0, b->seats[0].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : e->text);
+  bool retry = !b->hello && !t->ending && b->count > 1; /* the hosts behind the first one were not tried */
+  if (retry) start_branch(t, b->first + 1, b->count - 1, false);
+  for (size_t i = 1; i < b->count && !retry; i++)
+    if (!b->seats[i].over) report_seat(b, i, b->seats[i].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : behind);
   helper_destroy(b->helper);
   b->helper = NULL;
   t->n--;
@@ -203,27 +194,6 @@ static void on_line(void *ctx, enum helper_stream from, const char *line, size_t
 
 /* Start. ----------------------------------------------------------------------------------------------------------- */
 
-static int start_helper(struct branch *b, struct err *e) {
-  const struct launch_plan *p = b->tree->o.plan;
-  static char name[] = "rdzv-agent", launched[] = "--launched";
-  char **argv =
-      b->local ? launch_words_copy((char *const[]){name, launched, NULL}) : launch_shell_argv(p, head_host(b));
-  const struct helper_options o = {
-      .loop = b->tree->o.loop,
-      .file = b->local ? "/proc/self/exe" : argv[0],
-      .argv = argv,
-      .input = true,
-      .linger_ms = BRANCH_LEAVE_MS,
-      .output = {{.line_max = BRANCH_LINE_MAX, .whole = true}, {.line_max = BRANCH_LINE_MAX}},
-      .on_line = on_line,
-      .on_end = on_helper_end,
-      .ctx = b,
-  };
-  int rc = helper_start(&o, &b->helper, e);
-  launch_words_free(argv);
-  return rc;
-}
-
 static void send_line(struct branch *b, const char *line) {
   struct buf text = BUF_INIT;
   buf_puts(&text, line);
@@ -234,7 +204,7 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
   struct branch *b = xcalloc(1, sizeof(*b));
   struct err e = ERR_INIT;
   struct buf plan = BUF_INIT;
-  *b = (struct branch){.tree = t, .next = t->branches, .first = first, .count = count, .local = local};
+  *b = (struct branch){.tree = t, .next = t->branches, .first = first, .count = count};
   b->seats = xcalloc(count, sizeof(*b->seats));
   t->branches = b;
   t->n++;
@@ -242,7 +212,24 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
   b->due_ms = b->heard_ms + BRANCH_HELLO_MS;
   b->answer_ms = UINT64_MAX;
   b->dropped = t->ending; /* nothing more is started */
-  if (t->ending || start_helper(b, &e)) return end_branch(b, &e);
+  if (t->ending) return end_branch(b, &e);
+  static char name[] = "rdzv-agent", launched[] = "--launched";
+  char **argv =
+      local ? launch_words_copy((char *const[]){name, launched, NULL}) : launch_shell_argv(t->o.plan, head_host(b));
+  const struct helper_options o = {
+      .loop = t->o.loop,
+      .file = local ? "/proc/self/exe" : argv[0],
+      .argv = argv,
+      .input = true,
+      .linger_ms = BRANCH_LEAVE_MS,
+      .output = {{.line_max = BRANCH_LINE_MAX, .whole = true}, {.line_max = BRANCH_LINE_MAX}},
+      .on_line = on_line,
+      .on_end = on_helper_end,
+      .ctx = b,
+  };
+  int rc = helper_start(&o, &b->helper, &e);
+  launch_words_free(argv);
+  if (rc) return end_branch(b, &e);
   if (t->paused) helper_pause(b->helper, true);
   launch_plan_encode(t->o.plan, first, count, &plan);
   helper_send(b->helper, &plan);

@@ -165,19 +165,15 @@ static void put_program(const struct launch_controller *m, size_t first, struct 
   free(names);
 }
 
-static bool is_new_program(const struct launch_controller *m, size_t at) {
-  if (!m->seats[at].program) return false;
-  for (size_t i = 0; i < at; i++)
-    if (m->seats[i].program && strcmp(m->seats[i].program, m->seats[at].program) == 0) return false;
-  return true;
-}
-
 /* When all hosts have answered: warns if the command is a different program on some of them. */
 static void compare_programs(struct launch_controller *m) {
   struct buf text = BUF_INIT;
   size_t different = 0;
   for (size_t i = 0; i < m->c.n && different < PROGRAMS_SHOWN_MAX; i++) {
-    if (!is_new_program(m, i)) continue;
+    bool new = m->seats[i].program != NULL;
+    for (size_t k = 0; new &&k < i; k++)
+      new = !m->seats[k].program || strcmp(m->seats[k].program, m->seats[i].program) != 0;
+    if (!new) continue;
     put_program(m, i, &text);
     different++;
   }
@@ -252,19 +248,6 @@ void launch_controller_unread(struct launch_controller *m, uint64_t now_ms) {
   if (m->linger_ms != UINT64_MAX && m->linger_ms < now_ms + LAUNCH_LINGER_MS) m->linger_ms = now_ms + LAUNCH_LINGER_MS;
 }
 
-static void end_linger(struct launch_controller *m, uint64_t now_ms) {
-  struct buf names = BUF_INIT;
-  list_hosts(m, true, &names);
-  const char *who = names.len ? buf_text(&names) : "the others";
-  if (m->last_code)
-    add_log(m, LOG_WARN, "an agent exited with code %d, and the job cannot continue without it: stopping %s",
-            m->last_code, who);
-  else
-    add_log(m, LOG_WARN, "the job is done, but not all agents have exited: stopping %s", who);
-  buf_finish(&names);
-  stop_job(m, m->last_code, now_ms);
-}
-
 void launch_controller_tick(struct launch_controller *m, uint64_t now_ms) {
   if (now_ms >= m->say_ms) {
     struct buf names = BUF_INIT;
@@ -273,7 +256,18 @@ void launch_controller_tick(struct launch_controller *m, uint64_t now_ms) {
     m->say_ms = now_ms + LAUNCH_SAY_AGAIN_MS;
     buf_finish(&names);
   }
-  if (now_ms >= m->linger_ms) end_linger(m, now_ms);
+  if (now_ms >= m->linger_ms) {
+    struct buf names = BUF_INIT;
+    list_hosts(m, true, &names);
+    const char *who = names.len ? buf_text(&names) : "the others";
+    if (m->last_code)
+      add_log(m, LOG_WARN, "an agent exited with code %d, and the job cannot continue without it: stopping %s",
+              m->last_code, who);
+    else
+      add_log(m, LOG_WARN, "the job is done, but not all agents have exited: stopping %s", who);
+    buf_finish(&names);
+    stop_job(m, m->last_code, now_ms);
+  }
   if (now_ms >= m->kill_ms) {
     add_log(m, LOG_WARN, "%zu agent%s not stopped: killing everything", m->left, m->left == 1 ? " has" : "s have");
     kill_all(m, now_ms);

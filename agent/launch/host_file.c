@@ -19,32 +19,6 @@
 
 enum { CHUNK = 16384 };
 
-/* Waits for data or the end. */
-static int await(int fd, uint64_t until_ms) {
-  struct pollfd p = {.fd = fd, .events = POLLIN};
-  int n;
-  do {
-    uint64_t now = monotonic_ms();
-    n = until_ms > now ? poll(&p, 1, (int)(until_ms - now)) : 0;
-  } while (n < 0 && errno == EINTR);
-  return n < 0 ? -errno : n ? 0 : -ETIMEDOUT;
-}
-
-/* until_ms 0: a file, which does not block. */
-static int read_all(int fd, size_t max, uint64_t until_ms, struct buf *out) {
-  for (;;) {
-    int rc = until_ms ? await(fd, until_ms) : 0;
-    if (rc) return rc;
-    char *at = buf_reserve(out, CHUNK);
-    ssize_t n = read(fd, at, CHUNK);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (n < 0) return -errno;
-    if (n == 0) return 0;
-    buf_commit(out, (size_t)n);
-    if (out->len > max) return -EFBIG;
-  }
-}
-
 static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct err *e) {
   struct buf text = BUF_INIT;
   struct stat st = {0};
@@ -52,7 +26,17 @@ static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct e
   int rc = fd < 0 || fstat(fd, &st) != 0 ? -errno : 0;
   bool pipe = rc == 0 && wait_ms && S_ISFIFO(st.st_mode);
   if (rc == 0 && !pipe && !S_ISREG(st.st_mode)) rc = -EINVAL;
-  if (rc == 0) rc = read_all(fd, max, pipe ? monotonic_ms() + wait_ms : 0, &text);
+  uint64_t now = monotonic_ms(), until = now + wait_ms;
+  for (bool more = rc == 0; more && rc == 0; now = monotonic_ms()) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int ready = !pipe ? 1 : until > now ? poll(&p, 1, (int)(until - now)) : 0; /* a file does not block */
+    ssize_t n = ready > 0 ? read(fd, buf_reserve(&text, CHUNK), CHUNK) : ready;
+    if (n > 0) buf_commit(&text, (size_t)n);
+    if (n < 0 && errno != EINTR && errno != EAGAIN) rc = -errno;
+    if (ready == 0) rc = -ETIMEDOUT;
+    if (text.len > max) rc = -EFBIG;
+    more = n != 0;
+  }
   if (fd >= 0) close(fd);
   for (size_t i = 0; i < text.len; i++)
     if (!text.data[i]) text.data[i] = '\n';

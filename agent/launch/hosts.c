@@ -155,12 +155,6 @@ static int add_entry(struct launch_hosts *h, char *text, int64_t slots, struct e
 
 /* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* The comma after an entry, or the end; commas in brackets do not count. */
-static char *end_of_entry(char *p) {
-  for (bool inside = false; *p && (inside || *p != ','); p++) inside = *p == '[' || (inside && *p != ']');
-  return p;
-}
-
 static char *trim(char *p) {
   p += strspn(p, " \t\r");
   size_t n = strlen(p);
@@ -173,7 +167,9 @@ int launch_hosts_list(struct launch_hosts *h, const char *text, struct err *e) {
   char *copy = xstrdup(text), *p = copy;
   int rc = 0;
   for (bool more = true; rc == 0 && more;) {
-    char *end = end_of_entry(p), *entry = p;
+    char *end = p, *entry = p;
+    for (bool inside = false; *end && (inside || *end != ','); end++) /* commas in brackets do not count */
+      inside = *end == '[' || (inside && *end != ']');
     more = *end == ',';
     *end = '\0';
     p = end + 1;

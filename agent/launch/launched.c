@@ -91,10 +91,10 @@ static void send_up(struct launched *l, struct buf *text) {
   if (outlet_waits(&l->up) > UP_WAITS_MAX) set_paused(l, true);
 }
 
-static void send_report(struct launched *l, const struct launch_report *r) {
+static void send_report(void *ctx, const struct launch_report *r) {
   struct buf text = BUF_INIT;
   launch_report_print(r, &text);
-  send_up(l, &text);
+  send_up(ctx, &text);
 }
 
 static void report_own(struct launched *l, enum launch_event event, int64_t code, const char *why) {
@@ -102,10 +102,6 @@ static void report_own(struct launched *l, enum launch_event event, int64_t code
   snprintf(r.text, sizeof(r.text), "%s", why);
   l->reported = l->reported || event != LAUNCH_UP;
   send_report(l, &r);
-}
-
-static void on_report(void *ctx, const struct launch_report *r) {
-  send_report(ctx, r);
 }
 
 static void on_line(void *ctx, const char *line, size_t len) {
@@ -139,17 +135,15 @@ static void on_agent_end(void *ctx, const struct helper_end *end) {
     report_own(l, LAUNCH_ENDED, end->status & 0xff, "");
 }
 
-static int check_folder(const char *cwd, struct err *e) {
-  struct stat st;
-  if (stat(cwd, &st) != 0) return err_sys(e, -errno, "the folder %s", cwd);
-  if (!S_ISDIR(st.st_mode)) return err_set(e, -ENOTDIR, "%s is not a folder", cwd);
-  return access(cwd, X_OK) == 0 ? 0 : err_sys(e, -errno, "the folder %s", cwd);
-}
-
 static int start_agent(struct launched *l, struct err *e) {
   char host[HOST_NAME_MAX + 1] = "";
-  int rc = check_folder(l->plan.cwd, e), key_fd = -1;
-  if (rc == 0 && l->plan.key) key_fd = rc = key_pipe(l->plan.key, l->plan.key_source, e);
+  const char *cwd = l->plan.cwd;
+  struct stat st;
+  int rc = 0, key_fd = -1;
+  if (stat(cwd, &st) != 0 || (S_ISDIR(st.st_mode) && access(cwd, X_OK) != 0))
+    return err_sys(e, -errno, "the folder %s", cwd);
+  if (!S_ISDIR(st.st_mode)) return err_set(e, -ENOTDIR, "%s is not a folder", cwd);
+  if (l->plan.key) key_fd = rc = key_pipe(l->plan.key, l->plan.key_source, e);
   if (rc < 0) return rc;
   gethostname(host, sizeof(host) - 1);
   char **env = launch_env_agent(&l->plan, l->env, host, getpid());
@@ -215,23 +209,6 @@ static void on_command(struct launched *l, const char *line) {
   }
 }
 
-static void start_plan(struct launched *l) {
-  struct err e = ERR_INIT;
-  l->planned = true;
-  l->tree = launch_tree_create(&(struct launch_tree_options){
-      .loop = &l->loop,
-      .plan = &l->plan,
-      .on_report = on_report,
-      .on_line = on_line,
-      .ctx = l,
-  });
-  if (start_agent(l, &e))
-    report_own(l, LAUNCH_FAILED, 0, e.text);
-  else
-    report_own(l, LAUNCH_UP, 0, l->program ? l->program : "");
-  if (l->plan.n > 1) launch_tree_start(l->tree, 1, l->plan.n - 1, false);
-}
-
 static void end_with_error(struct launched *l, const struct err *e) {
   log_error("%s", e->text);
   l->code = EXIT_CODE_USAGE;
@@ -250,7 +227,14 @@ static bool take_plan(struct launched *l) {
       return false;
     }
     buf_consume(&l->got, l->plan_len);
-    start_plan(l);
+    l->planned = true;
+    l->tree = launch_tree_create(&(struct launch_tree_options){
+        .loop = &l->loop, .plan = &l->plan, .on_report = send_report, .on_line = on_line, .ctx = l});
+    if (start_agent(l, &e))
+      report_own(l, LAUNCH_FAILED, 0, e.text);
+    else
+      report_own(l, LAUNCH_UP, 0, l->program ? l->program : "");
+    if (l->plan.n > 1) launch_tree_start(l->tree, 1, l->plan.n - 1, false);
     return true;
   }
   if (!end && n < LAUNCH_HEADER_MAX) return false;
@@ -332,22 +316,6 @@ static bool is_stream(int fd) {
   return type == UV_NAMED_PIPE || type == UV_TCP;
 }
 
-static int open_ends(struct launched *l, struct err *e) {
-  uv_pipe_init(&l->loop, &l->in, 0);
-  uv_pipe_init(&l->loop, &l->up_pipe, 0);
-  l->up = (struct outlet){.stream = (uv_stream_t *)&l->up_pipe, .on_sent = on_sent_up, .ctx = l};
-  bool pipes = is_stream(STDIN_FILENO) && is_stream(STDOUT_FILENO);
-  int rc = pipes ? uv_pipe_open(&l->in, STDIN_FILENO) : -ENOTSOCK;
-  if (rc == 0) rc = uv_pipe_open(&l->up_pipe, STDOUT_FILENO);
-  if (rc)
-    return err_set(
-        e, rc,
-        "--launched is used by rdzv-agent --hosts and needs pipes to it: a remote shell must pass stdin and stdout on "
-        "(no ssh -n, no -nostdin)");
-  uv_read_start((uv_stream_t *)&l->in, on_alloc, on_in);
-  return 0;
-}
-
 int launched_run(char *const *env) {
   struct launched *l = &launched;
   struct err e = ERR_INIT;
@@ -356,12 +324,23 @@ int launched_run(char *const *env) {
   signal(SIGPIPE, SIG_IGN);
   *l = (struct launched){.env = env, .kill_ms = UINT64_MAX, .heard_ms = monotonic_ms()};
   int rc = loop_open(&l->loop, &e);
-  if (rc == 0) rc = open_ends(l, &e);
+  if (rc == 0) {
+    uv_pipe_init(&l->loop, &l->in, 0);
+    uv_pipe_init(&l->loop, &l->up_pipe, 0);
+    l->up = (struct outlet){.stream = (uv_stream_t *)&l->up_pipe, .on_sent = on_sent_up, .ctx = l};
+    rc = is_stream(STDIN_FILENO) && is_stream(STDOUT_FILENO) ? uv_pipe_open(&l->in, STDIN_FILENO) : -ENOTSOCK;
+    if (rc == 0) rc = uv_pipe_open(&l->up_pipe, STDOUT_FILENO);
+    if (rc)
+      err_set(&e, rc,
+              "--launched is used by rdzv-agent --hosts and needs pipes to it: a remote shell must pass stdin and "
+              "stdout on (no ssh -n, no -nostdin)");
+  }
   if (rc) {
     limit_explain(&e);
     log_error("%s", e.text);
     return limit_is_transient(rc) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE;
   }
+  uv_read_start((uv_stream_t *)&l->in, on_alloc, on_in);
   static const int watched[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   signal(SIGUSR1, SIG_IGN); /* Grid Engine sends them to tasks as well: only the first host decides what follows */
   signal(SIGUSR2, SIG_IGN);

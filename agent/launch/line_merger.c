@@ -77,11 +77,6 @@ void line_merger_hide_leaving(struct line_merger *v) {
   v->leaving = true;
 }
 
-static bool is_leaving(const char *line, size_t len) {
-  static const char words[] = "rdzv-agent: SIGTERM: leaving with exit code ";
-  return len >= sizeof(words) && memcmp(line, words, sizeof(words) - 1) == 0;
-}
-
 void line_merger_add(struct line_merger *v, uint32_t index, int std, const char *line, size_t len, uint64_t now_ms) {
   size_t n = 0;
   while (n < v->shown.n && v->shown.v[n].at_ms + MERGER_REMEMBER_MS <= now_ms) n++;
@@ -90,8 +85,10 @@ void line_merger_add(struct line_merger *v, uint32_t index, int std, const char 
     v->o.emit(v->o.ctx, std, line, len);
     return;
   }
+  static const char leaving[] = "rdzv-agent: SIGTERM: leaving with exit code ";
   struct kept_line *before = find_line(&v->shown, line, len);
-  if ((before && before->index != index) || (v->leaving && is_leaving(line, len))) return;
+  if (before && before->index != index) return;
+  if (v->leaving && len >= sizeof(leaving) && memcmp(line, leaving, sizeof(leaving) - 1) == 0) return;
   if (index == 0) {
     struct kept_line *at = find_line(&v->held, line, len);
     if (at) {

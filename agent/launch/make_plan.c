@@ -82,14 +82,6 @@ static bool is_placed(const struct wish *w) {
   return is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
 }
 
-/* The job has more hosts, and only its script starts programs there. */
-static bool is_left_to_us(const struct wish *w) {
-  const struct cluster *c = w->c;
-  bool of_worker = cluster_variable(w->env, "RDZV_AGENT_SOCKET") != NULL; /* a worker that starts a job of its own */
-  bool says_where = is_placed(w) || w->o.standalone || (is_given(w, "nnodes") && w->o.nnodes.max == 1);
-  return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where;
-}
-
 bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c) {
   static struct wish w;
   bool dashes;
@@ -98,7 +90,11 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struc
   if (cluster_variable(env, "RDZV_AGENT_LAUNCHER")) return false;
   if (agent_options_asks(argc, argv)) return false;
   if (names_hosts(&w)) return true;
-  return opts_parse(&w.spec, argc, argv, env, &w.o, &rest, &dashes, NULL) == 0 && is_left_to_us(&w);
+  if (opts_parse(&w.spec, argc, argv, env, &w.o, &rest, &dashes, NULL)) return false;
+  /* The job has more hosts, and only its script starts programs there. */
+  bool of_worker = cluster_variable(env, "RDZV_AGENT_SOCKET") != NULL; /* a worker that starts a job of its own */
+  bool says_where = is_placed(&w) || w.o.standalone || (is_given(&w, "nnodes") && w.o.nnodes.max == 1);
+  return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where;
 }
 
 /* The scheduler's hosts, without slots, which are mostly CPUs. Each agent finds its number of workers itself, unless
@@ -263,16 +259,6 @@ static char *show_variable(const char *variable) {
   return buf_steal(&text);
 }
 
-/* The source of the hosts, for --explain. On the heap. */
-static char *name_source(const struct wish *w) {
-  const char *option = source_of(w, "hosts") > source_of(w, "hostfile") ? "hosts" : "hostfile";
-  const char *variable = opts_variable(&w->spec, w->argc, w->argv, w->env, option);
-  char name[OPT_SPELLING_MAX];
-  if (!names_hosts(w)) return xstrdup(w->c->nodes.source);
-  spell_option(w, option, name);
-  return variable ? show_variable(variable) : xstrdup(name);
-}
-
 static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
   int64_t n = (int64_t)l->plan.n, most = is_given(w, "nnodes") ? w->o.nnodes.max : n;
   bool placed = is_placed(w);
@@ -394,7 +380,11 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
   if (rc == 0) rc = check_hosts(&w, &hosts, e);
   if (rc == 0) {
     l->of_job = !names_hosts(&w);
-    l->from = name_source(&w);
+    const char *option = source_of(&w, "hosts") > source_of(&w, "hostfile") ? "hosts" : "hostfile";
+    const char *variable = opts_variable(&w.spec, argc, argv, env, option);
+    char name[OPT_SPELLING_MAX];
+    spell_option(&w, option, name);
+    l->from = l->of_job ? xstrdup(c->nodes.source) : variable ? show_variable(variable) : xstrdup(name);
     take_seats(l, &hosts);
     rc = fill_plan(l, &w, e);
   }
