@@ -44,20 +44,6 @@ static void keep_end(char *out, size_t max, const char *text) {
   memcpy(out, from, strlen(from) + 1);
 }
 
-static void take(struct error_file *f, const json_t *message, const json_t *callstack, const json_t *timestamp) {
-  if (json_is_string(message)) keep_begin(f->message, ERROR_MESSAGE_MAX, json_string_value(message));
-  /* Cuts "MemoryError: ", an exception without a text. */
-  size_t n = strlen(f->message);
-  while (n > 0 && f->message[n - 1] == ' ') n--;
-  if (n > 1 && f->message[n - 1] == ':') n--;
-  if (n > 0) f->message[n] = '\0';
-  if (json_is_string(callstack)) keep_end(f->callstack, ERROR_CALLSTACK_MAX, json_string_value(callstack));
-  int64_t t = 0;
-  if (json_is_integer(timestamp)) t = json_integer_value(timestamp);
-  if (json_is_string(timestamp)) t = strtoll(json_string_value(timestamp), NULL, 10);
-  f->timestamp = t > 0 ? t : 0;
-}
-
 static json_t *load(const char *data, size_t len, struct err *e) {
   json_error_t why;
   if (len > ERROR_FILE_MAX) {
@@ -80,14 +66,23 @@ int error_file_parse(struct error_file *f, const char *data, size_t len, struct 
   memset(f, 0, sizeof(*f));
   json_t *root = load(data, len, e);
   if (!root) return -EBADMSG;
-  const json_t *message = json_object_get(root, "message");
-  if (json_is_string(message)) {
-    take(f, message, NULL, json_object_get(root, "timestamp"));
-  } else {
-    const json_t *extra = json_object_get(message, "extraInfo");
-    take(f, json_object_get(message, "message"), json_object_get(extra, "py_callstack"),
-         json_object_get(extra, "timestamp"));
+  const json_t *message = json_object_get(root, "message"), *extra = root;
+  if (json_is_object(message)) {
+    extra = json_object_get(message, "extraInfo");
+    message = json_object_get(message, "message");
+    const char *callstack = json_string_value(json_object_get(extra, "py_callstack"));
+    if (callstack) keep_end(f->callstack, ERROR_CALLSTACK_MAX, callstack);
   }
+  if (json_is_string(message)) keep_begin(f->message, ERROR_MESSAGE_MAX, json_string_value(message));
+  /* Cuts "MemoryError: ", an exception without a text. */
+  size_t n = strlen(f->message);
+  while (n > 0 && f->message[n - 1] == ' ') n--;
+  if (n > 1 && f->message[n - 1] == ':') n--;
+  if (n > 0) f->message[n] = '\0';
+  const json_t *timestamp = json_object_get(extra, "timestamp");
+  int64_t t = json_integer_value(timestamp);
+  if (json_is_string(timestamp)) t = strtoll(json_string_value(timestamp), NULL, 10);
+  f->timestamp = t > 0 ? t : 0;
   json_decref(root);
   return 0;
 }

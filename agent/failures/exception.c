@@ -107,19 +107,6 @@ static bool is_named_exception(const struct plain *p) {
   return false;
 }
 
-static bool is_header(const struct plain *p) {
-  return begins(p, "Traceback (most recent call last):") ||
-         begins(p, "Exception Group Traceback (most recent call last)");
-}
-
-/* Of a traceback that ended no program. */
-static bool is_harmless(const struct plain *p) {
-  return begins(p, "Exception in thread ") || begins(p, "Exception ignored in") || begins(p, "Error in atexit") ||
-         begins(p, "--- Logging error ---");
-}
-
-/* Between the members of a group: "+-+---------------- 1 ----------------". */
-
 struct search {
   bool in_frames, harmless;                /* the traceback that is being read */
   size_t frames_at;                        /* the indentation of its frames */
@@ -140,17 +127,20 @@ static void take(struct search *s, const struct plain *p) {
     snprintf(s->what.text, sizeof s->what.text, "%s: %s", s->thrown, message + strspn(message, " "));
     s->what.len = strlen(s->what.text);
   }
+  /* Between the members of a group: "+-+---------------- 1 ----------------". */
   if (p->text[0] == '-' && strstr(p->text, "----------------")) return;
   if (s->group_at && p->indent > s->group_at) return; /* a member of the group */
   if (p->indent < s->group_at) s->group_at = 0;
-  if (is_harmless(p)) {
+  if (begins(p, "Exception in thread ") || begins(p, "Exception ignored in") || begins(p, "Error in atexit") ||
+      begins(p, "--- Logging error ---")) { /* of a traceback that ended no program */
     s->harmless = true;
     return;
   }
-  if (is_header(p)) {
+  bool group = begins(p, "Exception Group Traceback (most recent call last)");
+  if (group || begins(p, "Traceback (most recent call last):")) {
     s->in_frames = true;
     s->frames_at = p->indent + 1;
-    if (begins(p, "Exception Group")) s->group_at = p->indent;
+    if (group) s->group_at = p->indent;
     return;
   }
   if (p->indent >= 2 && begins(p, "File \"") && strstr(p->text, "\", line ")) {

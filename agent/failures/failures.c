@@ -58,24 +58,20 @@ static struct failure_transfer *transfer_create(struct failures *f, const char *
 /* Reading. --------------------------------------------------------------------------------------------------------- */
 
 /* In the pool. */
-static int read_all(int fd, struct buf *out) {
-  struct stat st;
-  if (fstat(fd, &st) != 0) return -errno;
-  if (!S_ISREG(st.st_mode)) return -EINVAL;
-  while (out->len <= ERROR_FILE_MAX) {
-    ssize_t n = read(fd, buf_reserve(out, 65536), 65536);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -errno;
-    if (n == 0) return 0;
-    buf_commit(out, (size_t)n);
-  }
-  return 0; /* the parser says that it is too large */
-}
-
 static void do_read(uv_work_t *work) {
   struct failure_transfer *t = work->data;
+  struct stat st;
+  ssize_t n = 1;
   int fd = open(t->file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  t->error = fd < 0 ? -errno : read_all(fd, &t->data);
+  if (fd < 0 || fstat(fd, &st) != 0)
+    t->error = -errno;
+  else if (!S_ISREG(st.st_mode))
+    t->error = -EINVAL;
+  while (!t->error && n != 0 && t->data.len <= ERROR_FILE_MAX) { /* the parser reports that it is too large */
+    n = read(fd, buf_reserve(&t->data, 65536), 65536);
+    if (n > 0) buf_commit(&t->data, (size_t)n);
+    if (n < 0 && errno != EINTR) t->error = -errno;
+  }
   if (fd >= 0) close(fd);
 }
 
@@ -137,22 +133,6 @@ void failure_finish(struct failure *k) {
 
 /* Handing up. ------------------------------------------------------------------------------------------------------ */
 
-static char *explain(const struct failure_cause *c) {
-  const struct failure *k = c->worker;
-  /* As PyTorch counts: a signal is negative. */
-  char *text =
-      k ? error_file_copy(k->data.data, k->data.len,
-                          WIFSIGNALED(c->worker_status) ? -WTERMSIG(c->worker_status) : WEXITSTATUS(c->worker_status))
-        : NULL;
-  if (text) return text;
-  const char *meaning = exit_code_text(c->code);
-  const char *whole = c->text ? c->text : meaning ? meaning : "a worker failed";
-  char *sentence = xstrndup(whole, strcspn(whole, "\n"));
-  text = error_file_make(c->message ? c->message : sentence, whole, (int64_t)time(NULL), c->code);
-  free(sentence);
-  return text;
-}
-
 /* In the pool. */
 static void do_write(uv_work_t *work) {
   struct failure_transfer *t = work->data;
@@ -169,7 +149,19 @@ static void on_written(uv_work_t *work, int status) {
 void failures_hand_up(struct failures *f, const char *file, const struct failure_cause *cause) {
   if (f->writing) return;
   struct failure_transfer *t = transfer_create(f, file);
-  char *text = explain(cause);
+  const struct failure *k = cause->worker;
+  int status = cause->worker_status;
+  /* As PyTorch counts: a signal is negative. */
+  char *text =
+      k ? error_file_copy(k->data.data, k->data.len, WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status))
+        : NULL;
+  if (!text) {
+    const char *meaning = exit_code_text(cause->code);
+    const char *whole = cause->text ? cause->text : meaning ? meaning : "a worker failed";
+    char *sentence = xstrndup(whole, strcspn(whole, "\n"));
+    text = error_file_make(cause->message ? cause->message : sentence, whole, (int64_t)time(NULL), cause->code);
+    free(sentence);
+  }
   buf_puts(&t->data, text ? text : "{}");
   free(text);
   f->writing = t;

@@ -115,18 +115,6 @@ static bool read_events(const struct oom_watch *w, const struct oom_mark *m, str
   return m->cgroup[0] && read_in(w, m, "memory.events", text, sizeof(text)) && oom_events_parse(e, text);
 }
 
-/* A record a read. EPIPE: some were lost, and it goes on. */
-static void read_log(struct oom_watch *w) {
-  char record[RECORD_MAX];
-  for (int i = 0; w->kmsg >= 0 && i < RECORDS_MAX; i++) {
-    ssize_t n = read(w->kmsg, record, sizeof(record) - 1);
-    if (n < 0 && (errno == EPIPE || errno == EINTR)) continue;
-    if (n <= 0) return;
-    record[n] = '\0';
-    if (oom_log_read(&w->log, record)) w->kills[w->n_kills++ % KILLS_KEPT] = w->log;
-  }
-}
-
 void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
   char text[4096];
   struct oom_mark **at = &w->marks;
@@ -148,7 +136,14 @@ const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t 
   struct oom_events now;
   uint64_t limit = 0;
   const struct oom_log *kill = NULL;
-  if (pid > 0) read_log(w);
+  for (int i = 0; pid > 0 && w->kmsg >= 0 && i < RECORDS_MAX; i++) { /* a record a read; EPIPE: some were lost */
+    char record[RECORD_MAX];
+    ssize_t n = read(w->kmsg, record, sizeof(record) - 1);
+    if (n < 0 && (errno == EPIPE || errno == EINTR)) continue;
+    if (n <= 0) break;
+    record[n] = '\0';
+    if (oom_log_read(&w->log, record)) w->kills[w->n_kills++ % KILLS_KEPT] = w->log;
+  }
   for (size_t i = 0; pid > 0 && i < KILLS_KEPT && !kill; i++)
     if (w->kills[i].pid == pid) kill = &w->kills[i];
   if (kill) {
