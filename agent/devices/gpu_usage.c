@@ -32,16 +32,6 @@ static int64_t get_number(const json_t *o, const char *key) {
   return v < 0 ? 0 : v > NUMBER_MAX ? NUMBER_MAX : (int64_t)v;
 }
 
-static void read_process(const json_t *o, struct gpu_process *p) {
-  p->pid = get_number(o, "pid");
-  p->mib = get_number(o, "mib");
-  p->gone = json_is_true(json_object_get(o, "gone"));
-  get_text(o, "user", p->user, sizeof p->user);
-  get_text(o, "command", p->command, sizeof p->command);
-  get_text(o, "job", p->job, sizeof p->job);
-  p->round = get_number(o, "round");
-}
-
 static void read_gpu(const json_t *o, struct gpu *gpu) {
   const json_t *migs = json_object_get(o, "mig"), *processes = json_object_get(o, "processes");
   get_text(o, "uuid", gpu->uuid, sizeof gpu->uuid);
@@ -59,8 +49,17 @@ static void read_gpu(const json_t *o, struct gpu *gpu) {
     const char *uuid = json_string_value(json_array_get(migs, i));
     snprintf(gpu->migs[gpu->n_migs++], GPU_TEXT_MAX, "%s", uuid ? uuid : "");
   }
-  for (size_t i = 0; i < json_array_size(processes) && gpu->n_processes < GPU_PROCESSES_MAX; i++)
-    read_process(json_array_get(processes, i), &gpu->processes[gpu->n_processes++]);
+  for (size_t i = 0; i < json_array_size(processes) && gpu->n_processes < GPU_PROCESSES_MAX; i++) {
+    const json_t *one = json_array_get(processes, i);
+    struct gpu_process *p = &gpu->processes[gpu->n_processes++];
+    p->pid = get_number(one, "pid");
+    p->mib = get_number(one, "mib");
+    p->gone = json_is_true(json_object_get(one, "gone"));
+    get_text(one, "user", p->user, sizeof p->user);
+    get_text(one, "command", p->command, sizeof p->command);
+    get_text(one, "job", p->job, sizeof p->job);
+    p->round = get_number(one, "round");
+  }
 }
 
 int gpus_parse(const char *text, size_t len, struct gpus *g, struct err *e) {

@@ -83,27 +83,25 @@ static void put_device(const struct device_watch *w, int i, struct buf *out) {
 
 /* The first answer. ------------------------------------------------------------------------------------------------ */
 
-static void log_state(struct device_watch *w, int i) {
-  const struct gpu *gpu = gpu_of_rank(w, &w->before, i);
-  struct buf text = BUF_INIT;
-  if (!gpu || (!gpu->error[0] && !gpu_is_busy(gpu))) return;
-  put_device(w, i, &text);
-  if (gpu->error[0]) {
-    buf_printf(&text, " fails: %s", gpu->error);
-  } else {
-    buf_puts(&text, " is busy: ");
-    gpu_say_holder(gpu, NULL, &text);
-  }
-  log_line(w->o.certain ? LOG_WARN : LOG_INFO, "%s; --exclude-busy leaves such devices out", buf_text(&text));
-  buf_finish(&text);
-}
-
 static void take_first(struct device_watch *w, struct gpus *g) {
   w->told = true;
   w->before = *g;
   *g = (struct gpus){0};
   list_devices(w);
-  for (int i = 0; i < w->n; i++) log_state(w, i);
+  for (int i = 0; i < w->n; i++) {
+    const struct gpu *gpu = gpu_of_rank(w, &w->before, i);
+    struct buf text = BUF_INIT;
+    if (!gpu || (!gpu->error[0] && !gpu_is_busy(gpu))) continue;
+    put_device(w, i, &text);
+    if (gpu->error[0]) {
+      buf_printf(&text, " fails: %s", gpu->error);
+    } else {
+      buf_puts(&text, " is busy: ");
+      gpu_say_holder(gpu, NULL, &text);
+    }
+    log_line(w->o.certain ? LOG_WARN : LOG_INFO, "%s; --exclude-busy leaves such devices out", buf_text(&text));
+    buf_finish(&text);
+  }
 }
 
 /* Workers on one device. ------------------------------------------------------------------------------------------- */
@@ -171,12 +169,6 @@ static int find_held(const struct device_watch *w, const struct gpus *g) {
   return -1;
 }
 
-static bool is_leftover(const struct device_watch *w, const struct gpus *g, int i) {
-  const struct gpu *now = gpu_of_rank(w, g, i);
-  const struct gpu_process *p = now ? gpu_holder(now, gpu_of_rank(w, &w->before, i)) : NULL;
-  return p && strcmp(p->job, w->o.job) == 0;
-}
-
 static void report_held(struct device_watch *w, const struct gpus *g, int i) {
   struct buf text = BUF_INIT;
   const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
@@ -188,7 +180,9 @@ static void report_held(struct device_watch *w, const struct gpus *g, int i) {
     buf_printf(&text, "its memory is not free after %.3g s: ", (double)(boot_ms() - w->begun_ms) / 1000);
     gpu_say_holder(now, before, &text);
   }
-  if (w->o.certain || is_leftover(w, g, i)) {
+  const struct gpu_process *p = now ? gpu_holder(now, before) : NULL;
+  bool leftover = p && strcmp(p->job, w->o.job) == 0;
+  if (w->o.certain || leftover) {
     w->holding = false;
     w->o.on_held(w->o.ctx, (uint32_t)i, buf_text(&text));
   } else {

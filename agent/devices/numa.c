@@ -21,6 +21,7 @@
 
 #include "agent/devices/numa.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,49 +107,36 @@ void cpus_format(const struct cpus *c, struct buf *out) {
 
 /* Reading /sys. ---------------------------------------------------------------------------------------------------- */
 
-static bool read_text(const char *path, struct buf *out) {
-  char piece[256];
+/* The text of a file, until the next call; NULL: unreadable. */
+static const char *read_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static const char *read_text(const char *fmt, ...) {
+  static char text[FILE_MAX];
+  va_list ap;
+  va_start(ap, fmt);
+  char *path = xvasprintf(fmt, ap);
+  va_end(ap);
   FILE *f = fopen(path, "re");
-  if (!f) return false;
-  while (out->len < FILE_MAX && fgets(piece, sizeof(piece), f)) buf_puts(out, piece);
-  fclose(f);
-  return true;
+  size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+  text[n] = '\0';
+  if (f) fclose(f);
+  free(path);
+  return f ? text : NULL;
 }
 
-/* A file with a list of numbers, as cpus_parse reads it. */
-static bool read_set(const char *path, struct cpus *c) {
-  struct buf text = BUF_INIT;
-  bool ok = read_text(path, &text) && cpus_parse(buf_text(&text), c);
-  buf_finish(&text);
-  return ok;
-}
-
-static bool read_number(const char *path, long *v) {
-  struct buf text = BUF_INIT;
+/* `text`: of read_text. */
+static bool to_number(const char *text, long *v) {
   char *end = NULL;
-  bool ok = read_text(path, &text);
-  if (ok) *v = strtol(buf_text(&text), &end, 10);
-  ok = ok && end != buf_text(&text);
-  buf_finish(&text);
-  return ok;
-}
-
-static bool is_data(const char *path) {
-  struct buf text = BUF_INIT;
-  bool ok = read_text(path, &text) &&
-            (strncmp(buf_text(&text), "Unified", 7) == 0 || strncmp(buf_text(&text), "Data", 4) == 0);
-  buf_finish(&text);
-  return ok;
+  if (text) *v = strtol(text, &end, 10);
+  return text && end != text;
 }
 
 #define CPU_DIR "%s/sys/devices/system/cpu/cpu%u/"
 
 /* The CPUs of the core of `cpu`. */
 static void core_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
-  char *path = xasprintf(CPU_DIR "topology/thread_siblings_list", p->root, cpu);
-  if (!read_set(path, c)) memset(c, 0, sizeof(*c));
+  const char *list = read_text(CPU_DIR "topology/thread_siblings_list", p->root, cpu);
+  if (!list || !cpus_parse(list, c)) memset(c, 0, sizeof(*c));
   cpus_add(c, cpu);
-  free(path);
 }
 
 /* The CPUs that share this one's last data cache. */
@@ -156,45 +144,37 @@ static void cache_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
   long highest = -1, level;
   memset(c, 0, sizeof(*c));
   for (int i = 0; i < 16; i++) {
-    char *dir = xasprintf(CPU_DIR "cache/index%d", p->root, cpu, i);
-    char *type = xasprintf("%s/type", dir), *depth = xasprintf("%s/level", dir),
-         *list = xasprintf("%s/shared_cpu_list", dir);
-    if (is_data(type) && read_number(depth, &level) && level > highest && read_set(list, c)) highest = level;
-    free(dir);
-    free(type);
-    free(depth);
-    free(list);
+    const char *type = read_text(CPU_DIR "cache/index%d/type", p->root, cpu, i);
+    if (!type || (strncmp(type, "Unified", 7) != 0 && strncmp(type, "Data", 4) != 0)) continue;
+    if (!to_number(read_text(CPU_DIR "cache/index%d/level", p->root, cpu, i), &level) || level <= highest) continue;
+    const char *list = read_text(CPU_DIR "cache/index%d/shared_cpu_list", p->root, cpu, i);
+    if (list && cpus_parse(list, c)) highest = level;
   }
   cpus_add(c, cpu);
 }
 
 static long socket_of(const struct plan *p, uint32_t cpu) {
   long package;
-  char *path = xasprintf(CPU_DIR "topology/physical_package_id", p->root, cpu);
-  bool known = read_number(path, &package);
-  free(path);
-  return known ? package : 0;
+  return to_number(read_text(CPU_DIR "topology/physical_package_id", p->root, cpu), &package) ? package : 0;
 }
 
 /* The nodes; a single one with all CPUs if the kernel has none. */
 static void find_nodes(struct plan *p) {
   struct cpus online;
-  char *list = xasprintf("%s/sys/devices/system/node/online", p->root);
+  const char *list = read_text("%s/sys/devices/system/node/online", p->root);
   p->nodes = xcalloc(NODES_KNOWN_MAX, sizeof(*p->nodes));
-  if (!read_set(list, &online)) {
+  if (!list || !cpus_parse(list, &online)) {
     p->nodes[p->n_nodes++].cpus = *p->allowed;
     memset(&online, 0, sizeof(online));
   }
   for (uint32_t i = 0; i < NODES_KNOWN_MAX; i++) {
     if (!cpus_has(&online, i)) continue;
     struct node *node = &p->nodes[p->n_nodes++];
-    char *path = xasprintf("%s/sys/devices/system/node/node%u/cpulist", p->root, i);
     node->number = (int)i;
-    if (!read_set(path, &node->cpus)) memset(&node->cpus, 0, sizeof(node->cpus));
+    list = read_text("%s/sys/devices/system/node/node%u/cpulist", p->root, i);
+    if (!list || !cpus_parse(list, &node->cpus)) memset(&node->cpus, 0, sizeof(node->cpus));
     cpus_intersect(&node->cpus, p->allowed);
-    free(path);
   }
-  free(list);
 }
 
 /* Slots. ----------------------------------------------------------------------------------------------------------- */
@@ -203,9 +183,7 @@ static void find_nodes(struct plan *p) {
 static bool node_of_gpu(const struct plan *p, const struct device *d, int *index) {
   long number;
   if (!d->pci[0]) return false;
-  char *path = xasprintf("%s/sys/bus/pci/devices/%s/numa_node", p->root, d->pci);
-  bool known = read_number(path, &number);
-  free(path);
+  bool known = to_number(read_text("%s/sys/bus/pci/devices/%s/numa_node", p->root, d->pci), &number);
   if (known) *index = NOWHERE;
   for (int i = 0; known && i < p->n_nodes; i++)
     if (p->nodes[i].number == (number < 0 ? 0 : number)) *index = i;
@@ -304,14 +282,6 @@ static void bind_socket(const struct plan *p, int node, struct cpus *c) {
   }
 }
 
-static void bind_exclusive(const struct plan *p, const struct groups *cores, uint32_t at, uint32_t slots,
-                           struct cpus *c) {
-  if (!slots) return;
-  uint32_t each = cores->n / slots, more = cores->n % slots;
-  uint32_t from = at * each + (at < more ? at : more), to = from + each + (at < more);
-  for (uint32_t i = from; i < to && each > 0; i++) cpus_join(c, &cores->v[i].cpus);
-}
-
 /* All workers of one node. */
 static void bind_node(const struct plan *p, enum numa_binding how, int node, struct numa *out) {
   struct groups g = {.v = NULL};
@@ -325,7 +295,11 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
     uint32_t at = place_on_node(p, p->first + i, &slots);
     if (how == NUMA_NODE) out->v[i] = p->nodes[node].cpus;
     if (how == NUMA_SOCKET) bind_socket(p, node, &out->v[i]);
-    if (how == NUMA_EXCLUSIVE) bind_exclusive(p, &g, at, slots, &out->v[i]);
+    if (how == NUMA_EXCLUSIVE && slots) {
+      uint32_t each = g.n / slots, more = g.n % slots;
+      uint32_t from = at * each + (at < more ? at : more), to = from + each + (at < more);
+      for (uint32_t k = from; k < to && each > 0; k++) cpus_join(&out->v[i], &g.v[k].cpus);
+    }
     if (how == NUMA_CORE_COMPLEX) out->v[i] = g.v[at % g.n].cpus;
   }
   if (how == NUMA_EXCLUSIVE && slots > g.n)

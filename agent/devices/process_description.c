@@ -33,28 +33,11 @@ static void make_text(char *s, size_t n) {
   while (n > 0 && s[n - 1] == ' ') s[--n] = '\0';
 }
 
-static bool is_zombie(const char *proc, pid_t pid) {
-  char text[STAT_MAX];
-  read_some(proc, pid, "stat", text, sizeof text);
-  const char *p = strrchr(text, ')');
-  return p && p[1] == ' ' && (p[2] == 'Z' || p[2] == 'X');
-}
-
 static const char *find_variable(const char *text, size_t n, const char *name) {
   size_t len = strlen(name);
   for (size_t at = 0; at < n; at += strlen(text + at) + 1)
     if (strncmp(text + at, name, len) == 0) return text + at + len;
   return NULL;
-}
-
-static void read_job(struct process_description *h, const char *proc, pid_t pid) {
-  char *text = xmalloc(ENVIRON_MAX);
-  size_t n = read_some(proc, pid, "environ", text, ENVIRON_MAX);
-  const char *job = find_variable(text, n, "RDZV_RUN_ID="), *round = find_variable(text, n, "RDZV_ROUND=");
-  if (job) snprintf(h->job, sizeof h->job, "%s", job);
-  if (job && round) h->round = strtoll(round, NULL, 10);
-  make_text(h->job, strlen(h->job));
-  free(text);
 }
 
 void process_description_read(struct process_description *h, const char *proc, pid_t pid) {
@@ -70,7 +53,10 @@ void process_description_read(struct process_description *h, const char *proc, p
       snprintf(h->user, sizeof h->user, "uid %u", (unsigned)st.st_uid);
     make_text(h->user, strlen(h->user));
   }
-  h->gone = !h->user[0] || is_zombie(proc, pid);
+  char text[STAT_MAX];
+  read_some(proc, pid, "stat", text, sizeof text);
+  const char *p = strrchr(text, ')');
+  h->gone = !h->user[0] || (p && p[1] == ' ' && (p[2] == 'Z' || p[2] == 'X'));
   size_t n = read_some(proc, pid, "cmdline", h->command, sizeof h->command);
   make_text(h->command, n);
   if (!h->command[0]) {
@@ -79,5 +65,11 @@ void process_description_read(struct process_description *h, const char *proc, p
     make_text(name, n);
     if (name[0]) snprintf(h->command, sizeof h->command, "[%s]", name);
   }
-  read_job(h, proc, pid);
+  char *env = xmalloc(ENVIRON_MAX);
+  n = read_some(proc, pid, "environ", env, ENVIRON_MAX);
+  const char *job = find_variable(env, n, "RDZV_RUN_ID="), *round = find_variable(env, n, "RDZV_ROUND=");
+  if (job) snprintf(h->job, sizeof h->job, "%s", job);
+  if (job && round) h->round = strtoll(round, NULL, 10);
+  make_text(h->job, strlen(h->job));
+  free(env);
 }

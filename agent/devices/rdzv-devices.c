@@ -101,12 +101,6 @@ static void put_migs(const struct nvml *n, nvmlDevice_t d, json_t *device) {
   }
 }
 
-static const char *find_damage(const struct nvml *n, nvmlDevice_t d) {
-  unsigned corrected, uncorrected, pending = 0, failed = 0;
-  if (!n->remapped || n->remapped(d, &corrected, &uncorrected, &pending, &failed) != NVML_SUCCESS) return NULL;
-  return failed ? "its memory is damaged and can no longer be repaired (row remapping failed)" : NULL;
-}
-
 /* NULL: a device outside of our container or cgroup, which CUDA does not use either. */
 static json_t *describe_device(const struct nvml *n, unsigned i) {
   nvmlDevice_t d = NULL;
@@ -128,7 +122,9 @@ static json_t *describe_device(const struct nvml *n, unsigned i) {
     set_text(o, "error", n->error(rc));
     return o;
   }
-  set_text(o, "error", find_damage(n, d));
+  unsigned corrected, uncorrected, pending = 0, failed = 0;
+  if (n->remapped && n->remapped(d, &corrected, &uncorrected, &pending, &failed) == NVML_SUCCESS && failed)
+    set_text(o, "error", "its memory is damaged and can no longer be repaired (row remapping failed)");
   put_migs(n, d, o);
   put_processes(n, d, o);
   return o;
