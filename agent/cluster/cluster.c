@@ -89,15 +89,6 @@ static void finish_fact(struct cluster_fact *f) {
   free(f->source);
 }
 
-static void derive_port(struct row *r) {
-  struct cluster *c = r->c;
-  uint32_t sum = 2166136261u; /* FNV-1a */
-  if (c->port.is_set || !c->job.is_set) return;
-  for (const char *p = c->job.text; *p; p++) sum = (sum ^ (uint8_t)*p) * 16777619u;
-  c->port = (struct cluster_fact){
-      .is_set = true, .number = CLUSTER_PORT_FIRST + sum % CLUSTER_PORT_COUNT, .source = xstrdup(c->job.source)};
-}
-
 /* Drops numbers that contradict each other. */
 static void check_counts(struct row *r) {
   struct cluster *c = r->c;
@@ -147,7 +138,12 @@ void cluster_read(struct cluster *c, const struct cluster_site *site) {
     c->port = (struct cluster_fact){.is_set = false};
     c->job = (struct cluster_fact){.is_set = true, .text = xstrdup(c->run.text), .source = xstrdup(c->run.source)};
   }
-  derive_port(&r);
+  if (!c->port.is_set && c->job.is_set) {
+    uint32_t sum = 2166136261u; /* FNV-1a */
+    for (const char *p = c->job.text; *p; p++) sum = (sum ^ (uint8_t)*p) * 16777619u;
+    c->port = (struct cluster_fact){
+        .is_set = true, .number = CLUSTER_PORT_FIRST + sum % CLUSTER_PORT_COUNT, .source = xstrdup(c->job.source)};
+  }
   check_counts(&r);
   check_hosts(&r);
 }

@@ -55,6 +55,9 @@ void row_set_text(struct row *r, struct cluster_fact *f, const char *text, const
 bool row_take_number(struct row *r, struct cluster_fact *f, const char *name, int64_t min, int64_t max);
 /* Sets the job to "KIND-ID" or "KIND-ID.PART" (part may be NULL); warns if it is not a valid name. */
 void row_set_job(struct row *r, const char *kind, const char *id, const char *part, const char *variables);
+/* The same for an element of an array (task NULL: it is none), with the port if both are numbers. variables: those of
+ * both. */
+void row_set_array_job(struct row *r, const char *kind, const char *id, const char *task, const char *variables);
 /* The port of a job with a numeric id; other ports derive from the job's name. */
 void row_set_port(struct row *r, int64_t job, int64_t step, const char *variables);
 

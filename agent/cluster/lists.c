@@ -113,23 +113,18 @@ static int read_host(struct reading *r, struct token name) {
   return add_host(r, name, number.len ? slots : 1);
 }
 
-static int read_all(struct reading *r) {
-  int rc = 0;
-  for (r->line = 1; rc == 0 && *r->p; r->line++) {
-    struct token w = next_word(r);
-    if (w.len) rc = read_host(r, w);
-    if (rc == 0 && *r->p == '\n') r->p++;
-  }
-  if (rc == 0 && r->hosts->n == 0) rc = err_set(r->e, -EINVAL, "it names no host");
-  return rc;
-}
-
 int list_read(struct row_hosts *h, enum list_form form, const char *text, struct err *e) {
   struct err own = ERR_INIT;
   struct reading r = {.hosts = h, .p = text, .form = form, .e = e ? e : &own};
   map_init(&r.whole, 0);
   map_init(&r.brief, 0);
-  int rc = read_all(&r);
+  int rc = 0;
+  for (r.line = 1; rc == 0 && *r.p; r.line++) {
+    struct token w = next_word(&r);
+    if (w.len) rc = read_host(&r, w);
+    if (rc == 0 && *r.p == '\n') r.p++;
+  }
+  if (rc == 0 && h->n == 0) rc = err_set(r.e, -EINVAL, "it names no host");
   map_finish(&r.whole);
   map_finish(&r.brief);
   if (rc) row_hosts_drop(h);

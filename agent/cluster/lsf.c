@@ -14,20 +14,6 @@
 #include <string.h>
 #include <strings.h>
 #include "agent/cluster/lists.h"
-#include "common/opts/opts.h"
-
-enum { ID_MAX = 1000000000 };
-
-static void set_job(struct row *r, const char *id) {
-  const char *index = row_variable(r, "LSB_JOBINDEX");
-  bool array = index && strcmp(index, "0") != 0;
-  const char *from = array ? "LSB_JOBID LSB_JOBINDEX" : "LSB_JOBID";
-  int64_t job, step = 0;
-  row_set_text(r, &r->c->scheduler, "LSF", "LSB_JOBID");
-  row_set_job(r, "lsf", id, array ? index : NULL, from);
-  if (parse_int(id, 0, ID_MAX, &job, NULL) == 0 && (!array || parse_int(index, 0, ID_MAX, &step, NULL) == 0))
-    row_set_port(r, job, step, from);
-}
 
 static bool find_hosts(struct row *r, struct row_hosts *h, const char **from) {
   return list_from_variable(r, *from = "LSB_MCPU_HOSTS", LIST_PAIRS, h) ||
@@ -42,23 +28,6 @@ static bool has_launch_node(const struct row *r, const struct row_hosts *h) {
   bool more = strncasecmp(h->n ? h->v[0].name : "", "batch", 5) == 0;
   for (size_t i = 1; i < h->n && !more; i++) more = h->v[i].slots > 1;
   return csm && h->n > 1 && h->v[0].slots == 1 && more;
-}
-
-/* The same list without its first host. */
-static void drop_first(struct row_hosts *h) {
-  struct row_hosts rest = {0};
-  for (size_t i = 1; i < h->n; i++) row_hosts_add(&rest, h->v[i].name, strlen(h->v[i].name), h->v[i].slots, NULL);
-  row_hosts_drop(h);
-  *h = rest;
-}
-
-static void read_jsrun(struct row *r) {
-  row_set_number(r, &r->c->start, CLUSTER_STARTED, "JSM_NAMESPACE_RANK");
-  row_set_text(r, &r->c->launcher, "jsrun", "JSM_NAMESPACE_RANK");
-  row_take_number(r, &r->c->agents, "JSM_NAMESPACE_SIZE", 1, NODES_MAX);
-  row_take_number(r, &r->c->index, "JSM_NAMESPACE_RANK", 0, NODES_MAX - 1);
-  row_take_number(r, &r->c->local_agents, "JSM_NAMESPACE_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
-  row_take_number(r, &r->c->local_index, "JSM_NAMESPACE_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX - 1);
 }
 
 static void read_blaunch(struct row *r, const struct row_hosts *h, const char *from) {
@@ -79,15 +48,28 @@ void cluster_read_lsf(struct row *r) {
   const char *id = row_variable(r, "LSB_JOBID"), *restarted = row_variable(r, "LSB_RESTART"), *from = "";
   struct row_hosts h = {0};
   if (!id) return;
-  set_job(r, id);
+  const char *index = row_variable(r, "LSB_JOBINDEX");
+  row_set_text(r, &r->c->scheduler, "LSF", "LSB_JOBID");
+  row_set_array_job(r, "lsf", id, index && strcmp(index, "0") != 0 ? index : NULL, "LSB_JOBID LSB_JOBINDEX");
   find_hosts(r, &h, &from);
   bool launched = r->c->start.is_set, csm = has_launch_node(r, &h);
   bool there = csm && row_hosts_find(&h, r->site->host) == 0;
-  if (csm) drop_first(&h);
-  if (!launched && row_variable(r, "JSM_NAMESPACE_RANK"))
-    read_jsrun(r);
-  else if (!launched)
+  if (csm) {
+    struct row_hosts rest = {0};
+    for (size_t i = 1; i < h.n; i++) row_hosts_add(&rest, h.v[i].name, strlen(h.v[i].name), h.v[i].slots, NULL);
+    row_hosts_drop(&h);
+    h = rest;
+  }
+  if (!launched && row_variable(r, "JSM_NAMESPACE_RANK")) {
+    row_set_number(r, &r->c->start, CLUSTER_STARTED, "JSM_NAMESPACE_RANK");
+    row_set_text(r, &r->c->launcher, "jsrun", "JSM_NAMESPACE_RANK");
+    row_take_number(r, &r->c->agents, "JSM_NAMESPACE_SIZE", 1, NODES_MAX);
+    row_take_number(r, &r->c->index, "JSM_NAMESPACE_RANK", 0, NODES_MAX - 1);
+    row_take_number(r, &r->c->local_agents, "JSM_NAMESPACE_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
+    row_take_number(r, &r->c->local_index, "JSM_NAMESPACE_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX - 1);
+  } else if (!launched) {
     read_blaunch(r, &h, from);
+  }
   if (there && !r->c->start.is_set)
     row_warn(
         r,

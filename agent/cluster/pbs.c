@@ -54,15 +54,6 @@ static bool find_hosts(struct row *r, const char *id, struct row_hosts *h) {
   return found;
 }
 
-/* The host name of a line "gpu1-gpu0"; false: it is not such a line. */
-static bool cut_gpu(const char *line, char name[HOST_MAX + 1]) {
-  snprintf(name, HOST_MAX + 1, "%.*s", (int)strcspn(line, "\r\n"), line);
-  char *gpu = strstr(name, "-gpu");
-  for (char *next = gpu; next; next = strstr(next + 1, "-gpu")) gpu = next;
-  if (gpu) *gpu = '\0';
-  return gpu;
-}
-
 /* PBS_GPUFILE, one line per GPU of each host. An agent that was launched on another host has the variable, but not the
  * file: its launcher passes the number. */
 static void find_gpus(struct row *r, struct row_hosts *h) {
@@ -74,7 +65,12 @@ static void find_gpus(struct row *r, struct row_hosts *h) {
   for (size_t i = 0; text && *text && i < h->n; i++) h->v[i].gpus = 0;
   for (const char *p = text; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
     lines += !strchr("\r\n", *p);
-    if (!cut_gpu(p, name)) continue;
+    /* "gpu1-gpu0": the host is before the last "-gpu". */
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(p, "\r\n"), p);
+    char *gpu = strstr(name, "-gpu");
+    for (char *next = gpu; next; next = strstr(next + 1, "-gpu")) gpu = next;
+    if (!gpu) continue;
+    *gpu = '\0';
     n += hostlist_short(name) == len && strncasecmp(name, r->site->host, len) == 0;
     int64_t at = row_hosts_find(h, name);
     if (at >= 0 && (size_t)at < h->n) h->v[at].gpus++;

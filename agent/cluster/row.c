@@ -27,6 +27,7 @@ enum {
   ANCESTORS_MAX = 64,
   STAT_MAX = 4096, /* of /proc/PID/stat */
   COUNTS_MAX = HOSTLIST_NAMES_MAX,
+  ID_MAX = 1000000000,
 };
 
 /* Reading. --------------------------------------------------------------------------------------------------------- */
@@ -120,23 +121,16 @@ char *row_file(struct row *r, const char *name, bool quiet) {
   return text;
 }
 
-/* "PID (COMM) S PPID ...": COMM may have anything in it, so it ends at the last parenthesis. */
-static bool read_stat(const char *stat, const char *comm, bool *is_it, int64_t *parent) {
-  const char *open = strchr(stat, '('), *end = strrchr(stat, ')');
-  if (!open || !end || end < open || strlen(end) < 5) return false;
-  size_t n = (size_t)(end - open) - 1;
-  *is_it = n == strlen(comm) && strncmp(open + 1, comm, n) == 0;
-  *parent = strtoll(end + 4, NULL, 10);
-  return true;
-}
-
 int64_t row_ancestor(const struct row *r, const char *comm) {
   char path[48] = "/proc/self/stat";
   int64_t pid = 0, parent = 0;
   for (int i = 0; r->site->read_file && i < ANCESTORS_MAX; i++) {
-    bool is_it = false;
+    /* "PID (COMM) S PPID ...": COMM may have anything in it, so it ends at the last parenthesis. */
     char *stat = r->site->read_file(r->site->ctx, path, STAT_MAX, NULL);
-    bool known = stat && read_stat(stat, comm, &is_it, &parent);
+    const char *name = stat ? strchr(stat, '(') : NULL, *end = name ? strrchr(name, ')') : NULL;
+    bool known = end && strlen(end) >= 5,
+         is_it = known && (size_t)(end - name) == strlen(comm) + 1 && strncmp(name + 1, comm, strlen(comm)) == 0;
+    if (known) parent = strtoll(end + 4, NULL, 10);
     free(stat);
     if (is_it && pid) return pid;
     if (!known || parent <= 1) return 0;
@@ -213,6 +207,16 @@ void row_set_job(struct row *r, const char *kind, const char *id, const char *pa
 void row_set_port(struct row *r, int64_t job, int64_t step, const char *variables) {
   uint64_t mixed = ((uint64_t)job * 31 + (uint64_t)step) % CLUSTER_PORT_COUNT;
   row_set_number(r, &r->c->port, CLUSTER_PORT_FIRST + (int64_t)mixed, variables);
+}
+
+void row_set_array_job(struct row *r, const char *kind, const char *id, const char *task, const char *variables) {
+  char *of_id = xstrndup(variables, strcspn(variables, " "));
+  const char *from = task ? variables : of_id;
+  int64_t job, index = 0;
+  row_set_job(r, kind, id, task, from);
+  if (parse_int(id, 0, ID_MAX, &job, NULL) == 0 && (!task || parse_int(task, 0, ID_MAX, &index, NULL) == 0))
+    row_set_port(r, job, index, from);
+  free(of_id);
 }
 
 /* Hosts. ----------------------------------------------------------------------------------------------------------- */

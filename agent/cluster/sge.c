@@ -18,21 +18,10 @@
 #include <string.h>
 #include "agent/cluster/lists.h"
 #include "common/ascii.h"
-#include "common/opts/opts.h"
 
-enum { ID_MAX = 1000000000, NAME_SHOWN_MAX = 60 };
+enum { NAME_SHOWN_MAX = 60 };
 
 static const char granted[] = "SGE_HGR_";
-
-static void set_job(struct row *r, const char *id, const char *task) {
-  bool array = strcmp(task, "undefined") != 0;
-  const char *from = array ? "JOB_ID SGE_TASK_ID" : "JOB_ID";
-  int64_t job, index = 0;
-  row_set_text(r, &r->c->scheduler, "SGE", "JOB_ID SGE_TASK_ID");
-  row_set_job(r, "sge", id, array ? task : NULL, from);
-  if (parse_int(id, 0, ID_MAX, &job, NULL) == 0 && (!array || parse_int(task, 0, ID_MAX, &index, NULL) == 0))
-    row_set_port(r, job, index, from);
-}
 
 /* "/spool/gpu2/active_jobs/4711.1/1.gpu2": one more name follows that of the job. */
 static bool is_task(const struct row *r) {
@@ -86,7 +75,8 @@ void cluster_read_sge(struct row *r) {
   struct row_hosts h = {0};
   int64_t n, restarted;
   if (!id || !number) return;
-  set_job(r, id, number);
+  row_set_text(r, &r->c->scheduler, "SGE", "JOB_ID SGE_TASK_ID");
+  row_set_array_job(r, "sge", id, strcmp(number, "undefined") != 0 ? number : NULL, "JOB_ID SGE_TASK_ID");
   bool task = is_task(r), launched = r->c->start.is_set, known = find_hosts(r, task, &h, &from);
   if (known && !task && row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n != (int64_t)h.n)
     row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is used", from, h.n, (long long)n);
