@@ -43,25 +43,19 @@ static void write_pending(struct log_sink *s) {
   s->busy = uv_fs_write(s->loop, &s->req, s->fd, &b, 1, -1, on_written) == 0;
 }
 
-static void to_terminal(const struct log_sink *s, const char *line) {
-  struct buf text = BUF_INIT;
-  buf_printf(&text, "%s: %s", program, line);
-  if (s->relay) {
-    relay_say(s->relay, buf_text(&text));
-  } else {
-    buf_putc(&text, '\n');
-    ssize_t n = write(STDERR_FILENO, text.data, text.len);
-    (void)n; /* a closed stderr cannot be reported */
-  }
-  buf_finish(&text);
-}
-
 static void on_line(void *ctx, enum log_level level, const char *text) {
   struct log_sink *s = ctx;
   char *copy = xstrdup(text), *rest = copy, *line;
   while ((line = strsep(&rest, "\n"))) {
     if (!*line) continue;
-    if (level <= s->shown) to_terminal(s, line);
+    if (level <= s->shown) {
+      char *shown = xasprintf("%s: %s%s", program, line, s->relay ? "" : "\n");
+      if (s->relay)
+        relay_say(s->relay, shown);
+      else
+        (void)!write(STDERR_FILENO, shown, strlen(shown)); /* a closed stderr cannot be reported */
+      free(shown);
+    }
     if (s->fd >= 0 && s->pending.len <= PENDING_MAX) {
       char stamp[LOG_STAMP_SIZE];
       buf_append(&s->pending, stamp, log_stamp(stamp));

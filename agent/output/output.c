@@ -69,18 +69,13 @@ static bool put_name(const struct output_name *n, const char *text, size_t len, 
   return i < KNOWN;
 }
 
-static size_t name_length(const char *text) {
-  static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
-  static const char more[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-  return strspn(text, letters) ? strspn(text, more) : 0;
-}
-
 static void put_template(const struct output_settings *o, const struct output_name *n, struct buf *out) {
+  static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
   const char *p = o->log_line_prefix;
   while (*p && out->len <= OUTPUT_PREFIX_MAX) {
     bool braces = p[0] == '$' && p[1] == '{';
     const char *name = p + 1 + braces;
-    size_t len = p[0] == '$' ? name_length(name) : 0;
+    size_t len = p[0] == '$' && strspn(name, letters + 10) ? strspn(name, letters) : 0; /* no digit begins it */
     if (p[0] == '$' && p[1] == '$') {
       buf_putc(out, '$');
       p += 2;
@@ -92,14 +87,6 @@ static void put_template(const struct output_settings *o, const struct output_na
   }
 }
 
-static void cut(struct buf *b) {
-  size_t n = b->len > OUTPUT_PREFIX_MAX ? OUTPUT_PREFIX_MAX : b->len;
-  while (n < b->len && n > 0 && ((unsigned char)b->data[n] & 0xC0) == 0x80) n--; /* not within a character */
-  if (n == b->len) return;
-  b->data[n] = '\0';
-  b->len = n;
-}
-
 static bool has_template(const struct output_settings *o) {
   return o->log_line_prefix && o->log_line_prefix[0];
 }
@@ -109,7 +96,11 @@ void output_label(const struct output_settings *o, const struct output_name *n, 
     put_template(o, n, out);
   else
     buf_printf(out, "[%s%" PRIu32 "]:", n->role, n->local_rank);
-  cut(out);
+  size_t cut = out->len > OUTPUT_PREFIX_MAX ? OUTPUT_PREFIX_MAX : out->len;
+  while (cut < out->len && cut > 0 && ((unsigned char)out->data[cut] & 0xC0) == 0x80) cut--; /* not in a character */
+  if (cut == out->len) return;
+  out->data[cut] = '\0';
+  out->len = cut;
 }
 
 void output_prefix(const struct output_settings *o, const struct output_name *n, struct buf *out) {

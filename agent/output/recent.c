@@ -68,16 +68,14 @@ struct reader {
   long size;               /* of it; 0: no line is left */
 };
 
-static bool is_wanted(const struct recent_question *q, const struct worker_line *l) {
-  return l->number >= q->from && l->round >= q->from_round && (q->rank < 0 || l->rank == (uint64_t)q->rank);
-}
-
 /* Moves to the first wanted line at or behind the place. */
 static void settle(struct reader *d, const struct recent_question *q) {
   for (;;) {
     const struct buf *b = d->in_new ? &d->of->new : &d->of->old;
     d->size = d->at < b->len ? worker_line_get(b->data + d->at, b->len - d->at, &d->line, NULL) : 0;
-    if (d->size > 0 && is_wanted(q, &d->line)) return;
+    const struct worker_line *l = &d->line;
+    bool wanted = d->size > 0 && l->number >= q->from && l->round >= q->from_round;
+    if (wanted && (q->rank < 0 || l->rank == (uint64_t)q->rank)) return;
     if (d->size == 0 && d->in_new) return;
     d->at = d->size ? d->at + (size_t)d->size : 0;
     if (!d->size) d->in_new = true;
@@ -92,13 +90,6 @@ static void begin(struct reader *d, const struct share *of, const struct recent_
 static void advance(struct reader *d, const struct recent_question *q) {
   d->at += (size_t)d->size;
   settle(d, q);
-}
-
-static struct reader *first_of(struct reader *v, size_t n) {
-  struct reader *first = NULL;
-  for (size_t i = 0; i < n; i++)
-    if (v[i].size && (!first || v[i].line.number < first->line.number)) first = &v[i];
-  return first;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -135,7 +126,11 @@ void recent_read(const struct recent *r, const struct recent_question *asked, st
     bool has_of_rank = q.rank < 0 || v[i].size; /* a share may have lines of several ranks, of several rounds */
     if (has_of_rank && r->v[i].forgotten_to && r->v[i].forgotten_to >= q.from) a->lost = true;
   }
-  while ((d = first_of(v, r->n))) {
+  for (;;) {
+    d = NULL;
+    for (size_t i = 0; i < r->n; i++)
+      if (v[i].size && (!d || v[i].line.number < d->line.number)) d = &v[i];
+    if (!d) break;
     if (out->len > before && out->len - before + (size_t)d->size > q.max) {
       a->next = d->line.number;
       a->more = true;
