@@ -170,15 +170,6 @@ static void put_key_request(struct collecting *c, struct talk *t, enum c10d_op o
   put_request(&t->out, &r);
 }
 
-static void ask_store(struct collecting *c) {
-  struct ipaddr addr = ipaddr_parse(c->q->store_addr);
-  if (!c->q->store_port || !addr.family || !c->q->n) return;
-  struct talk *t = begin_talk(c, TALK_STORE, &addr, c->q->store_port);
-  if (!t) return;
-  put_request(&t->out, &(struct c10d_request){.op = C10D_VALIDATE, .number = C10D_VALIDATE_MAGIC});
-  for (uint32_t i = 0; i < c->q->n; i++) put_key_request(c, t, C10D_CHECK, i);
-}
-
 /* "http://node1:40001": the worker is on this host, so only its port counts. */
 static uint16_t port_of(const struct slice *url) {
   char text[STORE_VALUE_MAX + 1];
@@ -336,7 +327,11 @@ static void wait_and_talk(struct collecting *c, uint64_t now_ms) {
 static void converse(struct collecting *c) {
   uint64_t now_ms = boot_ms();
   if (c->q->ras_port) try_ras(c, now_ms);
-  ask_store(c);
+  struct ipaddr addr = ipaddr_parse(c->q->store_addr);
+  bool served = c->q->store_port && addr.family && c->q->n;
+  struct talk *store = served ? begin_talk(c, TALK_STORE, &addr, c->q->store_port) : NULL;
+  if (store) put_request(&store->out, &(struct c10d_request){.op = C10D_VALIDATE, .number = C10D_VALIDATE_MAGIC});
+  for (uint32_t i = 0; store && i < c->q->n; i++) put_key_request(c, store, C10D_CHECK, i);
   for (; now_ms < c->until_ms; now_ms = boot_ms()) {
     if (now_ms >= c->ras_next_ms) try_ras(c, now_ms);
     if (!count_talks(c, TALK_STORE)) {

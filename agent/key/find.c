@@ -46,24 +46,22 @@ static int find_random(const struct agent_key_job *job, struct key **key, struct
   return key_random(key, from, "random, for this job", e);
 }
 
-/* A socket that Hydra has given this process. -1: none. Slurm's --mpi=pmi2 sets PMI_FD as well, for another protocol. */
-static int find_socket(const struct agent_key_job *job) {
-  const struct cluster *c = job->cluster;
-  const char *number = cluster_variable(job->options->env, "PMI_FD");
-  int64_t fd;
-  struct stat st;
-  if (!c->launcher.is_set || strcmp(c->launcher.text, "Hydra") != 0 || !c->index.is_set) return -1;
-  if (!number || parse_int(number, 3, INT_MAX, &fd, NULL)) return -1;
-  return fstat((int)fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (int)fd : -1;
-}
-
 /* A key of one start of mpiexec is of no use at a daemon that was there before: an endpoint that was given may be such
  * a daemon's. */
 static int find_launcher(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
   const struct agent_options *o = job->options;
   bool open_mpi = job->cluster->launcher.is_set && strcmp(job->cluster->launcher.text, "Open MPI") == 0;
   struct key found = {.uid = KEY_OWN};
-  int fd = find_socket(job), rc = 0;
+  int rc = 0, fd = -1;
+  /* A socket that Hydra has given this process. Slurm's --mpi=pmi2 sets PMI_FD as well, for another protocol. */
+  const struct cluster *c = job->cluster;
+  const char *number = cluster_variable(o->env, "PMI_FD");
+  int64_t n;
+  struct stat st;
+  bool hydra = c->launcher.is_set && strcmp(c->launcher.text, "Hydra") == 0 && c->index.is_set;
+  if (hydra && number && parse_int(number, 3, INT_MAX, &n, NULL) == 0 && fstat((int)n, &st) == 0 &&
+      S_ISSOCK(st.st_mode))
+    fd = (int)n;
   if (!job->cluster->by_mpirun || !o->from.endpoint || o->hosting == HOST_NEVER) return 0;
   open_mpi = open_mpi && job->open_mpi;
   if (!open_mpi && fd < 0) return 0;

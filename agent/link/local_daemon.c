@@ -455,30 +455,25 @@ void local_daemon_destroy(struct local_daemon *d) {
  * socket lacks SO_REUSEADDR: with it, another program could bind the same port. Where --local-addr is the address of a
  * gateway, it cannot be bound, and the port is one of all addresses. */
 
-static int bind_to(const char *addr, struct reserved_port *out) {
-  union socket_address a = {.room = {0}};
-  struct endpoint ep = {.port = 0};
-  struct ipaddr unused;
-  int rc = strchr(addr, ':') ? uv_ip6_addr(addr, 0, &a.v6) : uv_ip4_addr(addr, 0, &a.v4);
-  if (rc == 0) rc = out->fd = socket_bind(&a, 0);
-  if (rc < 0) return rc;
-  socket_local(out->fd, &unused, &out->port);
-  snprintf(ep.host, sizeof(ep.host), "%s", addr);
-  ep.port = out->port;
-  endpoint_format(&ep, out->text);
-  return 0;
-}
-
 int reserve_port(const char *addr, struct reserved_port *out, struct err *e) {
   const char *const places[] = {addr && *addr ? addr : "::", "::", "0.0.0.0"};
   int rc = -EADDRNOTAVAIL;
   *out = (struct reserved_port){.fd = -1};
   for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
-    rc = bind_to(places[i], out);
-    if (rc != -EADDRNOTAVAIL && rc != -EAFNOSUPPORT) break;
+    union socket_address a = {.room = {0}};
+    struct endpoint ep = {.port = 0};
+    struct ipaddr unused;
+    rc = strchr(places[i], ':') ? uv_ip6_addr(places[i], 0, &a.v6) : uv_ip4_addr(places[i], 0, &a.v4);
+    if (rc == 0) rc = socket_bind(&a, 0);
+    if (rc == -EADDRNOTAVAIL || rc == -EAFNOSUPPORT) continue;
+    if (rc < 0) break;
+    out->fd = rc;
+    socket_local(out->fd, &unused, &out->port);
+    snprintf(ep.host, sizeof(ep.host), "%s", places[i]);
+    ep.port = out->port;
+    endpoint_format(&ep, out->text);
+    return 0;
   }
-  if (rc == 0) return 0;
-  out->fd = -1;
   return err_sys(e, rc, "no port can be reserved for rdzvd");
 }
 

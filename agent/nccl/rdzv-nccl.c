@@ -32,6 +32,7 @@
 #include <unistd.h>
 #include "agent/nccl/record.h"
 #include "common/system/command.h"
+#include "common/system/file.h"
 #include "common/exit_codes.h"
 
 struct unique_id {
@@ -127,15 +128,6 @@ static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct 
   return 0;
 }
 
-static bool write_all(int fd, const struct buf *b) {
-  for (size_t done = 0; done < b->len;) {
-    ssize_t n = write(fd, b->data + done, b->len - done);
-    if (n <= 0) return false;
-    done += (size_t)n;
-  }
-  return true;
-}
-
 static bool write_answer(int fd, uint32_t count) {
   static struct unique_id ids[NCCL_IDS_MAX];
   struct buf record = BUF_INIT;
@@ -145,7 +137,7 @@ static bool write_answer(int fd, uint32_t count) {
     nccl_record_put_failure(&record, e.text, e.code == -ENOENT);
   else
     nccl_record_put(&record, version, ids, count);
-  bool written = write_all(fd, &record);
+  bool written = file_write_all(fd, record.data, record.len) == 0;
   buf_finish(&record);
   close(fd);
   return written && !e.code;

@@ -155,21 +155,6 @@ static void set_timer_sooner(struct access_check *d) {
 
 /* Questions to other agents. --------------------------------------------------------------------------------------- */
 
-static void send_question(struct access_check *d) {
-  struct store_caller callers[OWNERS_MAX];
-  char addr[INET6_ADDRSTRLEN];
-  struct msg m;
-  msg_init(&m, MSG_ASK_OWNERS);
-  socket_format(&d->store.addr, addr);
-  m.ask_owners.incarnation = d->incarnation;
-  m.ask_owners.round = d->round;
-  m.ask_owners.addr = addr;
-  m.ask_owners.port = d->store.port;
-  m.ask_owners.callers = callers;
-  m.ask_owners.n_callers = inquiry_next(d->inquiry, monotonic_ms(), callers, &m.ask_owners.serial);
-  if (m.ask_owners.n_callers) d->o.send(d->o.ctx, &m);
-}
-
 static enum c10d_admission ask_about(struct access_check *d, const struct c10d_caller *caller) {
   char addr[INET6_ADDRSTRLEN];
   socket_format(&caller->from, addr);
@@ -283,7 +268,20 @@ static void send_answer(struct access_check *d) {
 
 static void on_timer(uv_timer_t *timer) {
   struct access_check *d = timer->data;
-  if (d->here && d->server) send_question(d);
+  if (d->here && d->server) {
+    struct store_caller callers[OWNERS_MAX];
+    char addr[INET6_ADDRSTRLEN];
+    struct msg m;
+    msg_init(&m, MSG_ASK_OWNERS);
+    socket_format(&d->store.addr, addr);
+    m.ask_owners.incarnation = d->incarnation;
+    m.ask_owners.round = d->round;
+    m.ask_owners.addr = addr;
+    m.ask_owners.port = d->store.port;
+    m.ask_owners.callers = callers;
+    m.ask_owners.n_callers = inquiry_next(d->inquiry, monotonic_ms(), callers, &m.ask_owners.serial);
+    if (m.ask_owners.n_callers) d->o.send(d->o.ctx, &m);
+  }
   if (d->here) send_answer(d);
   set_timer(d);
 }

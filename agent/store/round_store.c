@@ -183,18 +183,13 @@ static bool is_of_one_machine(const struct ipaddr *addr) {
   return !addr->family || ipaddr_is_loopback(addr) || ipaddr_is_linklocal(addr);
 }
 
-/* Addresses that the daemon may give this node instead of the one of its own way to it. */
-static size_t other_addresses(const struct round_store *r, struct ipaddr out[HOST_ADDRS_MAX]) {
-  size_t n = 0, all = r->o.alone || !is_of_one_machine(&r->at) ? 0 : host_addrs(out);
-  for (size_t i = 0; i < all; i++)
-    if (!is_of_one_machine(&out[i])) out[n++] = out[i];
-  return n;
-}
-
 static int make_ready(struct round_store *r) {
   struct ipaddr others[HOST_ADDRS_MAX];
-  int rc = r->o.place == STORE_AGENT ? ready_open(&r->ready, &r->at, others, other_addresses(r, others))
-                                     : ready_hold(&r->ready);
+  /* The daemon may give this node another address than that of its own way to it. */
+  size_t n = 0, all = r->o.alone || !is_of_one_machine(&r->at) ? 0 : host_addrs(others);
+  for (size_t i = 0; i < all; i++)
+    if (!is_of_one_machine(&others[i])) others[n++] = others[i];
+  int rc = r->o.place == STORE_AGENT ? ready_open(&r->ready, &r->at, others, n) : ready_hold(&r->ready);
   if (rc) uv_timer_start(&r->retry, on_retry, RETRY_MS, 0);
   return rc;
 }
@@ -226,18 +221,14 @@ void round_store_reach(struct round_store *r, const struct ipaddr *daemon) {
 
 /* Serving ---------------------------------------------------------------------------------------------------------- */
 
-static size_t memory_limit(const struct round_store *r) {
-  uint64_t all = uv_get_total_memory(), allowed = uv_get_constrained_memory();
-  if (allowed > 0 && allowed < all) all = allowed;
-  if (r->o.max_bytes) return r->o.max_bytes;
-  return all / 4 < BYTES_MIN ? BYTES_MIN : all / 4 > BYTES_MAX ? BYTES_MAX : (size_t)(all / 4);
-}
-
 static int serve(struct round_store *r, const struct start *start, const struct bytes *addrs, int fd, struct err *e) {
   char name[40];
   struct c10d_server_config c = {
       .name = name, .admit = access_check_admit, .on_undecided = access_check_on_undecided, .ctx = r->access};
-  c.store.max_bytes = memory_limit(r);
+  uint64_t all = uv_get_total_memory(), allowed = uv_get_constrained_memory();
+  if (allowed > 0 && allowed < all) all = allowed;
+  c.store.max_bytes = all / 4 < BYTES_MIN ? BYTES_MIN : all / 4 > BYTES_MAX ? BYTES_MAX : (size_t)(all / 4);
+  if (r->o.max_bytes) c.store.max_bytes = r->o.max_bytes;
   snprintf(name, sizeof name, "store of round %lld", (long long)start->round);
   c.max_connections = (size_t)start->world_size * CONNECTIONS_PER_WORKER + CONNECTIONS_MORE;
   uv_random(NULL, NULL, &c.store.seed, sizeof c.store.seed, 0, NULL);
