@@ -19,53 +19,64 @@ static void on_wake(void *ctx) {
   sem_post(ctx);
 }
 
-void relay_rig_open(struct relay_rig *d, struct relay_options o) {
+struct relay_rig d;
+
+void relay_rig_open(struct relay_options o) {
   struct err e = ERR_INIT;
-  *d = (struct relay_rig){0};
-  d->out = o.out ? o.out : memfd_create("out", MFD_CLOEXEC);
-  d->err = o.err ? o.err : memfd_create("err", MFD_CLOEXEC);
-  sem_init(&d->woken, 0, 0);
-  o.out = d->out;
-  o.err = d->err;
+  d = (struct relay_rig){.master = -1};
+  d.out = o.out ? o.out : memfd_create("out", MFD_CLOEXEC);
+  d.err = o.err ? o.err : memfd_create("err", MFD_CLOEXEC);
+  sem_init(&d.woken, 0, 0);
+  o.out = d.out;
+  o.err = d.err;
   o.wake = on_wake;
-  o.ctx = &d->woken;
-  if (relay_create(&d->r, &o, &e)) fail_msg("%s", e.text);
+  o.ctx = &d.woken;
+  if (relay_create(&d.r, &o, &e)) fail_msg("%s", e.text);
 }
 
-void relay_rig_close(struct relay_rig *d) {
-  relay_destroy(d->r, DEADLINE_MS);
-  close(d->out);
-  close(d->err);
-  sem_destroy(&d->woken);
+int open_desk(bool status) {
+  int slave, master = open_terminal(&slave);
+  relay_rig_open((struct relay_options){.out = slave, .err = dup(slave), .status = status});
+  return d.master = master;
 }
 
-void open_any(struct relay_rig *d, struct relay_source w, int *out, int *err) {
+int relay_rig_close(void **state) {
+  relay_destroy(d.r, DEADLINE_MS);
+  close(d.out);
+  close(d.err);
+  if (d.master >= 0) close(d.master);
+  sem_destroy(&d.woken);
+  return 0;
+}
+
+void open_any(struct relay_source w, int *out, int *err) {
   struct err e = ERR_INIT;
   assert_in_range(w.local_rank, 0, RELAY_RIG_RANKS - 1);
-  relay_release(d->r, d->pipes[w.local_rank]);
-  if (relay_open(d->r, &w, &d->pipes[w.local_rank], out, err, &e)) fail_msg("%s", e.text);
+  relay_release(d.r, d.pipes[w.local_rank]);
+  if (relay_open(d.r, &w, &d.pipes[w.local_rank], out, err, &e)) fail_msg("%s", e.text);
 }
 
-void open_worker(struct relay_rig *d, uint32_t rank, const char *prefix, int *out, int *err) {
-  open_any(d, (struct relay_source){.local_rank = rank, .prefix = prefix, .out.shown = true, .err.shown = true}, out,
-           err);
+void open_worker(uint32_t rank, const char *prefix, int *out, int *err) {
+  open_any((struct relay_source){.local_rank = rank, .prefix = prefix, .out.shown = true, .err.shown = true}, out, err);
 }
 
-static void wait_for_wake(struct relay_rig *d) {
+static void wait_for_wake(void) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   t.tv_sec += DEADLINE_MS / 1000;
-  if (sem_timedwait(&d->woken, &t) && errno == ETIMEDOUT) fail_msg("the relay has not woken us");
+  if (sem_timedwait(&d.woken, &t) && errno == ETIMEDOUT) fail_msg("the relay has not woken us");
 }
 
-void next_trouble(struct relay_rig *d, char text[RELAY_TROUBLE_MAX]) {
-  while (!relay_next_trouble(d->r, text)) wait_for_wake(d);
+void next_trouble(char text[RELAY_TROUBLE_MAX]) {
+  while (!relay_next_trouble(d.r, text)) wait_for_wake();
 }
 
-void expect_drained(struct relay_rig *d, uint32_t rank) {
+void close_worker(uint32_t rank, int out, int err) {
   char text[RELAY_TROUBLE_MAX];
-  while (!relay_is_drained(d->pipes[rank])) wait_for_wake(d);
-  if (relay_next_trouble(d->r, text)) fail_msg("%s", text);
+  close(out);
+  close(err);
+  while (!relay_is_drained(d.pipes[rank])) wait_for_wake();
+  if (relay_next_trouble(d.r, text)) fail_msg("%s", text);
 }
 
 char *content(int fd) {

@@ -2,11 +2,6 @@
 /* agent/link/daemon_process.c, common/system/command.c, agent/launch/host_file.c: abandoned folders, where a program is,
  * which files are read. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -21,6 +16,7 @@
 #include "agent/link/daemon_process.h"
 #include "common/system/command.h"
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 static char *beside(const char *dir, const char *name) {
   return xasprintf("%s/%s", dir, name);

@@ -2,11 +2,6 @@
 /* agent/cluster: PBS, Grid Engine, LSF and Kubernetes, from environments written after their sources and manuals
  * (clusters/README), and host files of every form, right and wrong. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +9,7 @@
 #include "agent/cluster/lists.h"
 #include "common/mem.h"
 #include "tests/rig/cluster.h"
+#include "tests/rig/unit.h"
 
 enum { KEPT_MAX = 128 };
 
@@ -233,6 +229,7 @@ static const struct odd odds[] = {
      {.env = {"JOB_ID=7", "SGE_TASK_ID=undefined", "NHOSTS=3", "SGE_JOB_SPOOL_DIR=/s/active_jobs/7.1/1.n2"}},
      {"start=1", "agents=3", "agents.source=NHOSTS=3"}},
     {"a serial job of Grid Engine's", {.env = {"JOB_ID=7", "SGE_TASK_ID=undefined"}}, {"start=0", "nodes=-"}},
+    {"LSF outside of an array", {.env = {"LSB_JOBID=9", "LSB_JOBINDEX=0"}}, {"scheduler=LSF", "job=lsf-9"}},
     {"JOB_ID alone is nobody's", {.env = {"JOB_ID=7"}}, {"scheduler=-", "job=-", "start=-"}},
     {"RESTARTED of another kind",
      {.env = {"JOB_ID=7", "SGE_TASK_ID=undefined", "RESTARTED=maybe"}},
@@ -311,6 +308,10 @@ static const struct odd odds[] = {
     {"nprocPerNode: auto",
      {.env = {K8S, "MASTER_ADDR=m-master-0", "RANK=1", "WORLD_SIZE=2", "PET_NPROC_PER_NODE=auto"}},
      {"agents=2", "job=-"}},
+    {"an id that is no word",
+     {.env = {"PBS_JOBID=a b"}},
+     {"job=-", "warnings=PBS_JOBID=a b cannot be a job's name: give one with --rdzv-id"}},
+    {"an index without a name", {.env = {K8S, "JOB_COMPLETION_INDEX=3"}}, {"index=3", "job=-"}},
     {"a pod without Indexed Job", {.env = {K8S, "HOSTNAME=web-5d8f-x2x"}}, {"job=-", "index=-", "start=-"}},
     {"an index that is not the name's",
      {.env = {K8S, "HOSTNAME=t-12", "JOB_COMPLETION_INDEX=2"}},

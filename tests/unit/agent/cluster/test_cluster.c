@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent/cluster: facts from Slurm's variables, the minimum of the others', and conclusions from facts. */
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+/* agent/cluster: facts from Slurm's variables, and conclusions from facts. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +7,7 @@
 #include "agent/cluster/internal.h"
 #include "common/mem.h"
 #include "tests/rig/cluster.h"
+#include "tests/rig/unit.h"
 
 struct known {
   const char *what;
@@ -161,25 +157,6 @@ static void warns_of_nonsense(void **state) {
   check_all(odd, sizeof(odd) / sizeof(*odd));
 }
 
-static const struct known others[] = {
-    {"PBS", {.env = {"PBS_JOBID=12[3].server"}}, {"scheduler=PBS", "job=pbs-12[3].server"}},
-    {"not PBS",
-     {.env = {"PBS_JOBID=a b"}},
-     {"job=-", "warnings=PBS_JOBID=a b cannot be a job's name: give one with --rdzv-id"}},
-    {"not SGE", {.env = {"JOB_ID=5"}}, {"scheduler=-", "job=-"}},
-    {"SGE", {.env = {"JOB_ID=5", "SGE_TASK_ID=undefined"}}, {"scheduler=SGE", "job=sge-5"}},
-    {"an SGE array", {.env = {"JOB_ID=5", "SGE_TASK_ID=2"}}, {"job=sge-5.2"}},
-    {"LSF", {.env = {"LSB_JOBID=9", "LSB_JOBINDEX=0"}}, {"scheduler=LSF", "job=lsf-9"}},
-    {"an LSF array", {.env = {"LSB_JOBID=9", "LSB_JOBINDEX=4"}}, {"job=lsf-9.4"}},
-    {"Kubernetes",
-     {.env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "JOB_COMPLETION_INDEX=3"}},
-     {"scheduler=Kubernetes", "index=3", "job=-"}},
-};
-
-static void reads_others(void **state) {
-  check_all(others, sizeof(others) / sizeof(*others));
-}
-
 static void lists_are_short_or_left_away(void **state) {
   char *list = xcalloc(1, 70000), *variable = xcalloc(1, 70100);
   struct cluster c;
@@ -271,7 +248,6 @@ int main(void) {
       cmocka_unit_test(reads_slurm),
       cmocka_unit_test(reads_slurms_gpus),
       cmocka_unit_test(warns_of_nonsense),
-      cmocka_unit_test(reads_others),
       cmocka_unit_test(lists_are_short_or_left_away),
       cmocka_unit_test(looks_into_lists),
       cmocka_unit_test(builds_lists_of_hosts),

@@ -3,13 +3,9 @@
  * recorded from Open MPI 4.1 and MPICH 4.0, with other addresses; PRRTE's name space and Flux' variables follow their
  * sources, those of PALS the sites that use it. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <string.h>
 #include "tests/rig/cluster.h"
+#include "tests/rig/unit.h"
 
 #define OMPI(rank, size, local_rank, local_size)                                                                       \
   "OMPI_COMM_WORLD_RANK=" rank, "OMPI_COMM_WORLD_SIZE=" size, "OMPI_COMM_WORLD_LOCAL_RANK=" local_rank,                \

@@ -1,65 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/devices/devices.c: the GPUs that a worker sees, in trees of the test. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include "agent/devices/devices.h"
 #include "tests/rig/tree.h"
+#include "tests/rig/unit.h"
 
 static struct device v[DEVICES_MAX];
+static struct tree t;
 
-static void put_gpu(const struct tree *t, const char *pci, const char *uuid) {
+static int set_up(void **state) {
+  tree_init(&t);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  tree_finish(&t);
+  return 0;
+}
+
+static void put_gpu(const char *pci, const char *uuid) {
   char text[256];
   snprintf(text, sizeof(text), "Model: \t\t NVIDIA A100\nIRQ:   \t\t 71\nGPU UUID: \t %s\nBus Location: \t %s\n", uuid,
            pci);
-  tree_put(t, text, "proc/driver/nvidia/gpus/%s/information", pci);
+  tree_put(&t, text, "proc/driver/nvidia/gpus/%s/information", pci);
 }
 
 /* Four GPUs, put down in another order than PCI's. */
-static void put_four(const struct tree *t) {
-  put_gpu(t, "0000:C1:00.0", "GPU-dddd-4");
-  put_gpu(t, "0000:01:00.0", "GPU-aaaa-1");
-  put_gpu(t, "0000:81:00.0", "GPU-cccc-3");
-  put_gpu(t, "0000:41:00.0", "GPU-bbbb-2");
+static void put_four(void) {
+  put_gpu("0000:C1:00.0", "GPU-dddd-4");
+  put_gpu("0000:01:00.0", "GPU-aaaa-1");
+  put_gpu("0000:81:00.0", "GPU-cccc-3");
+  put_gpu("0000:41:00.0", "GPU-bbbb-2");
 }
 
-static int list_with(const struct tree *t, const char *visible) {
+static int list_with(const char *visible) {
   char word[128];
   char *env[] = {word, NULL};
   snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=%s", visible);
-  return devices_list(t->root, env, NULL, v);
+  return devices_list(t.root, env, NULL, v);
 }
 
 static void counts_none_where_there_is_none(void **state) {
-  struct tree t;
-  tree_init(&t);
   tree_put(&t, "", "dev/nvidiactl");
   tree_put(&t, "", "dev/nvidia-uvm");
   tree_put(&t, "", "dev/nvidia-caps/nvidia-cap1");
   assert_int_equal(devices_count(t.root, NULL, NULL), 0);
-  tree_finish(&t);
 }
 
 static void counts_the_drivers_folder(void **state) {
-  struct tree t;
-  tree_init(&t);
-  put_four(&t);
+  put_four();
   assert_int_equal(devices_list(t.root, NULL, NULL, v), 4);
   assert_string_equal(v[0].pci, "0000:01:00.0");
   assert_string_equal(v[3].pci, "0000:c1:00.0"); /* as /sys writes it */
   assert_int_equal(devices_count(t.root, NULL, NULL), 4);
-  tree_finish(&t);
 }
 
 static void counts_device_files(void **state) {
-  struct tree t;
-  tree_init(&t);
   tree_put(&t, "", "dev/nvidia0");
   tree_put(&t, "", "dev/nvidia11");
   tree_put(&t, "", "dev/nvidiactl");
@@ -76,57 +75,44 @@ static void counts_device_files(void **state) {
   assert_int_equal(devices_list(t.root, NULL, NULL, v), 2);
   assert_string_equal(v[0].pci, "0000:01:00.0");
   assert_string_equal(v[1].pci, "0000:41:00.0");
-  tree_finish(&t);
 }
 
 /* A container that was given one of the host's GPUs. */
 static void believes_fewer_device_files(void **state) {
-  struct tree t;
-  tree_init(&t);
-  put_four(&t);
+  put_four();
   tree_put(&t, "", "dev/nvidia2");
   assert_int_equal(devices_list(t.root, NULL, NULL, v), 1);
   assert_string_equal(v[0].pci, "");
-  tree_finish(&t);
 }
 
 static void takes_the_list_in_its_order(void **state) {
-  struct tree t;
-  tree_init(&t);
-  put_four(&t);
-  assert_int_equal(list_with(&t, "3, 0"), 2);
+  put_four();
+  assert_int_equal(list_with("3, 0"), 2);
   assert_string_equal(v[0].pci, "0000:c1:00.0");
   assert_string_equal(v[1].pci, "0000:01:00.0");
-  assert_int_equal(list_with(&t, "GPU-cccc-3,GPU-aa"), 2);
+  assert_int_equal(list_with("GPU-cccc-3,GPU-aa"), 2);
   assert_string_equal(v[0].pci, "0000:81:00.0");
   assert_string_equal(v[1].pci, "0000:01:00.0");
-  tree_finish(&t);
 }
 
 static void ends_the_list_where_cuda_does(void **state) {
-  struct tree t;
-  tree_init(&t);
-  put_four(&t);
-  assert_int_equal(list_with(&t, ""), 0);
-  assert_int_equal(list_with(&t, "-1"), 0);
-  assert_int_equal(list_with(&t, "NoDevFiles"), 0);
-  assert_int_equal(list_with(&t, "0,-1,1"), 1);
-  assert_int_equal(list_with(&t, "0,1,x,2"), 2);
-  assert_int_equal(list_with(&t, "0,4,1"), 1);
-  assert_int_equal(list_with(&t, "0,1,0"), 0);
-  assert_int_equal(list_with(&t, "GPU-aaaa-1,0"), 1);
-  assert_int_equal(list_with(&t, "GPU-aaaa-1,GPU-aaaa-1"), 0);
-  assert_int_equal(list_with(&t, "0,1,2,3"), 4);
-  tree_finish(&t);
+  put_four();
+  assert_int_equal(list_with(""), 0);
+  assert_int_equal(list_with("-1"), 0);
+  assert_int_equal(list_with("NoDevFiles"), 0);
+  assert_int_equal(list_with("0,-1,1"), 1);
+  assert_int_equal(list_with("0,1,x,2"), 2);
+  assert_int_equal(list_with("0,4,1"), 1);
+  assert_int_equal(list_with("0,1,0"), 0);
+  assert_int_equal(list_with("GPU-aaaa-1,0"), 1);
+  assert_int_equal(list_with("GPU-aaaa-1,GPU-aaaa-1"), 0);
+  assert_int_equal(list_with("0,1,2,3"), 4);
 }
 
 static void believes_the_list_where_it_sees_nothing(void **state) {
-  struct tree t;
-  tree_init(&t);
-  assert_int_equal(list_with(&t, "0,1,2"), 3);
+  assert_int_equal(list_with("0,1,2"), 3);
   assert_string_equal(v[2].pci, "");
-  assert_int_equal(list_with(&t, "MIG-1,MIG-2"), 2);
-  tree_finish(&t);
+  assert_int_equal(list_with("MIG-1,MIG-2"), 2);
 }
 
 static void names_the_ith_entry(void **state) {
@@ -149,11 +135,9 @@ static void believes_the_driver(void **state) {
                                 {.uuid = "GPU-y", .pci = "0000:02:00.0", .n_migs = 1, .migs = {"MIG-m"}},
                                 {.error = "GPU is lost"}};
   const struct gpus gpus = {.n = 3, .v = known};
-  struct tree t;
   char word[64];
   char *env[] = {word, NULL};
-  tree_init(&t);
-  put_four(&t);
+  put_four();
   assert_int_equal(devices_list(t.root, NULL, &gpus, v), 3);
   assert_string_equal(v[1].uuid, "GPU-y");
   assert_string_equal(v[1].pci, "0000:02:00.0");
@@ -173,7 +157,6 @@ static void believes_the_driver(void **state) {
   snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=2,3,0");
   assert_int_equal(devices_list(t.root, env, &gpus, v), 1);
   assert_int_equal(devices_count(t.root, NULL, &(struct gpus){.n = 0}), 0);
-  tree_finish(&t);
 }
 
 /* A CPU and four GPUs, the last of which a cgroup denies. */
@@ -190,9 +173,7 @@ static void counts_amds(void **state) {
       {"ROCR_VISIBLE_DEVICES=1,2", "HIP_VISIBLE_DEVICES=0,2", NULL, 1, "HIP_VISIBLE_DEVICES"},
       {NULL, NULL, "CUDA_VISIBLE_DEVICES=0,1", 2, NULL},
   };
-  struct tree t;
   const char *from;
-  tree_init(&t);
   for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
     char *env[4], word[3][64];
     const char *words[] = {cases[i].rocr, cases[i].hip, cases[i].cuda};
@@ -209,22 +190,18 @@ static void counts_amds(void **state) {
   }
   char visible[] = "CUDA_VISIBLE_DEVICES=0,1", *nvidias[] = {visible, NULL};
   assert_int_equal(devices_count_amd("/nowhere", nvidias, &from), 0);
-  tree_finish(&t);
 }
 
 static void knows_uuids_of_files(void **state) {
-  struct tree t;
-  tree_init(&t);
-  put_four(&t);
-  assert_int_equal(list_with(&t, "3"), 1);
+  put_four();
+  assert_int_equal(list_with("3"), 1);
   assert_string_equal(v[0].uuid, "GPU-dddd-4");
   assert_int_equal(v[0].index, 3);
-  tree_finish(&t);
-  tree_init(&t);
-  assert_int_equal(list_with(&t, "5,7"), 2);
+  tear_down(state);
+  set_up(state);
+  assert_int_equal(list_with("5,7"), 2);
   assert_int_equal(v[1].index, 7);
   assert_false(v[1].known);
-  tree_finish(&t);
 }
 
 static void assert_narrowed(const char *visible, const char *uuids, const char *good, const char *expected) {
@@ -267,20 +244,21 @@ static void names_a_device(void **state) {
 }
 
 int main(void) {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(counts_none_where_there_is_none),
-      cmocka_unit_test(counts_the_drivers_folder),
-      cmocka_unit_test(counts_device_files),
-      cmocka_unit_test(believes_fewer_device_files),
-      cmocka_unit_test(takes_the_list_in_its_order),
-      cmocka_unit_test(ends_the_list_where_cuda_does),
-      cmocka_unit_test(believes_the_list_where_it_sees_nothing),
-      cmocka_unit_test(names_the_ith_entry),
-      cmocka_unit_test(believes_the_driver),
-      cmocka_unit_test(counts_amds),
-      cmocka_unit_test(knows_uuids_of_files),
-      cmocka_unit_test(narrows_to_the_good),
-      cmocka_unit_test(names_a_device),
+      TEST(counts_none_where_there_is_none),
+      TEST(counts_the_drivers_folder),
+      TEST(counts_device_files),
+      TEST(believes_fewer_device_files),
+      TEST(takes_the_list_in_its_order),
+      TEST(ends_the_list_where_cuda_does),
+      TEST(believes_the_list_where_it_sees_nothing),
+      TEST(names_the_ith_entry),
+      TEST(believes_the_driver),
+      TEST(counts_amds),
+      TEST(knows_uuids_of_files),
+      TEST(narrows_to_the_good),
+      TEST(names_a_device),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/devices/gpu_usage.c: the answer of rdzv-devices, and conclusions from it. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "agent/devices/gpu_usage.h"
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 static int parse(const char *text, struct gpus *g, struct err *e) {
   *e = (struct err)ERR_INIT;

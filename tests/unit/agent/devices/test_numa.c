@@ -2,15 +2,11 @@
 /* agent/devices/numa.c: the CPUs of each worker on machines of the test. The expected sets are those of
  * torch/numa/binding.py; tests/interop/test_numa.py compares the two on many more machines. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 #include "agent/devices/numa.h"
 #include "tests/rig/tree.h"
+#include "tests/rig/unit.h"
 
 static struct tree t;
 static struct buf info, trouble;

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/devices/process_description.c: the description of a process, in trees of the test and of a real one. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +9,7 @@
 #include <unistd.h>
 #include "agent/devices/process_description.h"
 #include "tests/rig/tree.h"
+#include "tests/rig/unit.h"
 
 static void reads_who_it_is(void **state) {
   struct tree t;

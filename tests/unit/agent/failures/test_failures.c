@@ -20,32 +20,32 @@ enum { POOL = 4, WORKERS = 3 };
 
 static char dir[] = "/tmp/rdzv-failures-XXXXXX";
 
-struct bench {
+static struct {
   uv_loop_t loop;
   struct failures *f;
   struct failure v[WORKERS];
   int read;
-};
+} b;
 
 static void on_read(void *ctx) {
-  ((struct bench *)ctx)->read++;
+  b.read++;
 }
 
-static void bench_open(struct bench *b) {
-  *b = (struct bench){0};
-  assert_int_equal(uv_loop_init(&b->loop), 0);
-  b->f = failures_create(&(struct failures_options){.loop = &b->loop, .on_read = on_read, .ctx = b});
+static void bench_open(void) {
+  memset(&b, 0, sizeof(b));
+  assert_int_equal(uv_loop_init(&b.loop), 0);
+  b.f = failures_create(&(struct failures_options){.loop = &b.loop, .on_read = on_read});
 }
 
-static void clear_all(struct bench *b) {
-  for (int i = 0; i < WORKERS; i++) failure_clear(&b->v[i]);
+static void clear_all(void) {
+  for (int i = 0; i < WORKERS; i++) failure_clear(&b.v[i]);
 }
 
-static void bench_close(struct bench *b) {
-  for (int i = 0; i < WORKERS; i++) failure_finish(&b->v[i]);
-  failures_destroy(b->f);
-  assert_int_equal(uv_run(&b->loop, UV_RUN_DEFAULT), 0);
-  assert_int_equal(uv_loop_close(&b->loop), 0);
+static void bench_close(void) {
+  for (int i = 0; i < WORKERS; i++) failure_finish(&b.v[i]);
+  failures_destroy(b.f);
+  assert_int_equal(uv_run(&b.loop, UV_RUN_DEFAULT), 0);
+  assert_int_equal(uv_loop_close(&b.loop), 0);
 }
 
 static char *path(const char *name) {
@@ -73,23 +73,22 @@ static char *get(const char *file) {
 
 #define SAYS(text) "{\"message\": {\"message\": \"" text "\"}}"
 
-static void fail_with(struct bench *b, uint32_t local_rank, const char *name) {
+static void fail_with(uint32_t local_rank, const char *name) {
   char *file = path(name);
-  failure_set_file(&b->v[local_rank], file);
-  failures_read(b->f, &b->v[local_rank], local_rank);
+  failure_set_file(&b.v[local_rank], file);
+  failures_read(b.f, &b.v[local_rank], local_rank);
   free(file);
 }
 
 static void test_read(void **state) {
-  struct bench b;
-  bench_open(&b);
+  bench_open();
   put("0", SAYS("zero"));
   put("1", "no json");
   char *pipe = path("pipe");
   assert_int_equal(mkfifo(pipe, 0600), 0);
-  fail_with(&b, 0, "0");
-  fail_with(&b, 1, "1");
-  fail_with(&b, 2, "pipe");
+  fail_with(0, "0");
+  fail_with(1, "1");
+  fail_with(2, "pipe");
   assert_non_null(b.v[0].reading);
   uv_run(&b.loop, UV_RUN_DEFAULT);
   assert_int_equal(b.read, 3);
@@ -97,9 +96,9 @@ static void test_read(void **state) {
   assert_string_equal(b.v[0].said->message, "zero");
   assert_null(b.v[1].said);
   assert_null(b.v[2].said);
-  clear_all(&b);
+  clear_all();
   assert_null(b.v[0].said);
-  fail_with(&b, 0, "not there");
+  fail_with(0, "not there");
   failure_finish(&b.v[1]);
   failures_read(b.f, &b.v[1], 1); /* it has no file */
   assert_null(b.v[1].reading);
@@ -108,7 +107,7 @@ static void test_read(void **state) {
   assert_null(b.v[0].said);
   unlink(pipe);
   free(pipe);
-  bench_close(&b);
+  bench_close();
 }
 
 static sem_t hold;
@@ -119,39 +118,38 @@ static void hang(uv_work_t *work) {
 
 /* A disk that hangs, as far as the loop can tell: the pool has no thread left. */
 static void test_a_reading_is_given_up(void **state) {
-  struct bench b;
   uv_work_t work[POOL];
-  bench_open(&b);
+  bench_open();
   sem_init(&hold, 0, 0);
   for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
   put("0", SAYS("late"));
-  fail_with(&b, 0, "0");
+  fail_with(0, "0");
   uv_run(&b.loop, UV_RUN_NOWAIT);
   assert_non_null(b.v[0].reading);
   assert_null(b.v[0].said);
-  clear_all(&b); /* the next round does not wait, and does not hear of it */
+  clear_all(); /* the next round does not wait, and does not hear of it */
   assert_null(b.v[0].reading);
   for (int i = 0; i < POOL; i++) sem_post(&hold);
   uv_run(&b.loop, UV_RUN_DEFAULT);
   assert_int_equal(b.read, 0);
   for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
-  fail_with(&b, 0, "0");
+  fail_with(0, "0");
   char *up = path("no folder/up");
   failures_hand_up(b.f, up, &(struct failure_cause){.code = 1});
   free(up);
-  clear_all(&b);
+  clear_all();
   failures_destroy(b.f);
   b.f = NULL;
   for (int i = 0; i < POOL; i++) sem_post(&hold);
-  bench_close(&b);
+  bench_close();
 }
 
-static void check_up(struct bench *b, struct failure_cause cause, const char *expected) {
+static void check_up(struct failure_cause cause, const char *expected) {
   char *file = path("up");
-  failures_hand_up(b->f, file, &cause);
-  assert_true(failures_is_busy(b->f));
-  uv_run(&b->loop, UV_RUN_DEFAULT);
-  assert_false(failures_is_busy(b->f));
+  failures_hand_up(b.f, file, &cause);
+  assert_true(failures_is_busy(b.f));
+  uv_run(&b.loop, UV_RUN_DEFAULT);
+  assert_false(failures_is_busy(b.f));
   char *text = get(file);
   if (!strstr(text, expected)) fail_msg("%s has no %s", text, expected);
   free(text);
@@ -160,23 +158,22 @@ static void check_up(struct bench *b, struct failure_cause cause, const char *ex
 
 /* A worker's own words; the verdict; the meaning of the code. */
 static void test_handed_up(void **state) {
-  struct bench b;
-  bench_open(&b);
-  check_up(&b, (struct failure_cause){.code = 75}, "asked this node to leave");
-  check_up(&b, (struct failure_cause){.code = 3, .text = "rank 2 failed\nlast line"},
+  bench_open();
+  check_up((struct failure_cause){.code = 75}, "asked this node to leave");
+  check_up((struct failure_cause){.code = 3, .text = "rank 2 failed\nlast line"},
            "{\"message\":{\"message\":\"rank 2 failed\",\"extraInfo\":{\"py_callstack\":\"rank 2 "
            "failed\\nlast line\"");
-  check_up(&b, (struct failure_cause){.code = 3, .text = "rank 7 failed: E\nlast line", .message = "E"},
+  check_up((struct failure_cause){.code = 3, .text = "rank 7 failed: E\nlast line", .message = "E"},
            "{\"message\":{\"message\":\"E\",\"extraInfo\":{\"py_callstack\":\"rank 7 failed: E\\nlast line\"");
   put("0", SAYS("zero"));
-  fail_with(&b, 0, "0");
+  fail_with(0, "0");
   uv_run(&b.loop, UV_RUN_DEFAULT);
-  check_up(&b, (struct failure_cause){.code = 3, .worker = &b.v[0], .worker_status = 1 << 8, .text = "told"},
+  check_up((struct failure_cause){.code = 3, .worker = &b.v[0], .worker_status = 1 << 8, .text = "told"},
            "{\"message\":{\"message\":\"zero\",\"errorCode\":1}}");
-  check_up(&b, (struct failure_cause){.code = 3, .worker = &b.v[0], .worker_status = 9},
+  check_up((struct failure_cause){.code = 3, .worker = &b.v[0], .worker_status = 9},
            "{\"message\":{\"message\":\"zero\",\"errorCode\":-9}}");
-  check_up(&b, (struct failure_cause){.code = 78}, "a node was lost");
-  bench_close(&b);
+  check_up((struct failure_cause){.code = 78}, "a node was lost");
+  bench_close();
 }
 
 static void test_log_dir(void **state) {

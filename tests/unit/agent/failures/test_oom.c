@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/failures/oom.c: out of memory or another SIGKILL, from counters and logs of the test. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +8,7 @@
 #include <unistd.h>
 #include "agent/failures/oom.h"
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 static void test_cgroup(void **state) {
   char path[32];

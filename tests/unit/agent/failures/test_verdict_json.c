@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --verdict-file: its content. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <string.h>
 #include "agent/failures/verdict_json.h"
 #include "common/json.h"
+#include "tests/rig/unit.h"
 
 static json_t *made(const struct ending *end) {
   struct buf text = BUF_INIT;

@@ -17,29 +17,29 @@ enum { PATIENCE_MS = 20000, COUNT = 2 };
 
 static char dir[] = "/tmp/rdzv-hang-files-XXXXXX";
 
-struct setup {
+static struct {
   uv_loop_t loop;
   struct hang_files *h;
   int looked;
-};
+} d;
 
 static void on_looked(void *ctx) {
-  ((struct setup *)ctx)->looked++;
+  d.looked++;
 }
 
-static void setup_open(struct setup *d) {
-  *d = (struct setup){0};
-  assert_int_equal(uv_loop_init(&d->loop), 0);
+static void setup_open(void) {
+  memset(&d, 0, sizeof(d));
+  assert_int_equal(uv_loop_init(&d.loop), 0);
   char *name = xasprintf("%s/${rank}.${local_rank}", dir);
-  d->h = hang_files_create(&d->loop, COUNT, name, on_looked, d);
+  d.h = hang_files_create(&d.loop, COUNT, name, on_looked, NULL);
   free(name);
-  hang_files_begin(d->h, 6);
+  hang_files_begin(d.h, 6);
 }
 
-static void setup_close(struct setup *d) {
-  hang_files_destroy(d->h);
-  assert_int_equal(uv_run(&d->loop, UV_RUN_DEFAULT), 0);
-  assert_int_equal(uv_loop_close(&d->loop), 0);
+static void setup_close(void) {
+  hang_files_destroy(d.h);
+  assert_int_equal(uv_run(&d.loop, UV_RUN_DEFAULT), 0);
+  assert_int_equal(uv_loop_close(&d.loop), 0);
 }
 
 static void put(const char *name, const char *text) {
@@ -59,61 +59,59 @@ static void touch(const char *name, long sec) {
   free(file);
 }
 
-static void look(struct setup *d) {
-  int before = d->looked;
-  hang_files_look(d->h);
-  hang_files_look(d->h); /* one is out: it is not asked again */
-  for (uint64_t end = boot_ms() + PATIENCE_MS; d->looked == before && boot_ms() < end; usleep(500))
-    uv_run(&d->loop, UV_RUN_NOWAIT);
-  uv_run(&d->loop, UV_RUN_DEFAULT);
-  assert_int_equal(d->looked, before + 1);
+static void look(void) {
+  int before = d.looked;
+  hang_files_look(d.h);
+  hang_files_look(d.h); /* one is out: it is not asked again */
+  for (uint64_t end = boot_ms() + PATIENCE_MS; d.looked == before && boot_ms() < end; usleep(500))
+    uv_run(&d.loop, UV_RUN_NOWAIT);
+  uv_run(&d.loop, UV_RUN_DEFAULT);
+  assert_int_equal(d.looked, before + 1);
 }
 
-static void check(struct setup *d, bool first, bool second) {
-  look(d);
-  assert_int_equal(hang_files_changed(d->h, 0), first);
-  assert_int_equal(hang_files_changed(d->h, 1), second);
+static void check(bool first, bool second) {
+  look();
+  assert_int_equal(hang_files_changed(d.h, 0), first);
+  assert_int_equal(hang_files_changed(d.h, 1), second);
 }
 
 static void test_changes(void **state) {
-  struct setup d;
   put("6.0", "left from before");
-  setup_open(&d);
+  setup_open();
   uv_run(&d.loop, UV_RUN_DEFAULT);
   assert_int_equal(d.looked, 0); /* nobody asked */
-  check(&d, false, false);
-  check(&d, false, false);
+  check(false, false);
+  check(false, false);
   put("6.0", "!");
-  check(&d, true, false);
+  check(true, false);
   put("7.1", ""); /* it comes */
-  check(&d, false, true);
+  check(false, true);
   touch("7.1", 86400); /* a clock that is far behind */
-  check(&d, false, true);
-  check(&d, false, false);
+  check(false, true);
+  check(false, false);
   char *file = xasprintf("%s/6.0", dir);
   unlink(file);
-  check(&d, true, false);
+  check(true, false);
   free(file);
   put("6.0", "new");
   hang_files_begin(d.h, 6); /* another round counts from what it finds */
-  check(&d, false, false);
+  check(false, false);
   hang_files_begin(d.h, 6);
   uv_run(&d.loop, UV_RUN_DEFAULT);
   put("6.0", "!"); /* once, before anybody asks */
-  check(&d, true, false);
-  setup_close(&d);
+  check(true, false);
+  setup_close();
 }
 
 /* Of a round that is over, or of an owner that is gone: it frees itself. */
 static void test_given_up(void **state) {
-  struct setup d;
-  setup_open(&d);
+  setup_open();
   hang_files_look(d.h);
   hang_files_begin(d.h, 6);
   uv_run(&d.loop, UV_RUN_DEFAULT);
   assert_int_equal(d.looked, 0);
   hang_files_look(d.h);
-  setup_close(&d);
+  setup_close();
   assert_int_equal(d.looked, 0);
 }
 

@@ -167,7 +167,7 @@ static void test_nobody(void **state) {
 
 /* The driver. ------------------------------------------------------------------------------------------------------ */
 
-struct setup {
+static struct {
   uv_loop_t loop;
   uv_timer_t timer;
   struct probe *p;
@@ -176,48 +176,44 @@ struct setup {
   bool end_at_facts;
   uint64_t done_ms;
   struct buf lines;
-};
+} d;
 
 static void on_fact(void *ctx, uint32_t local_rank, const struct probe_facts *f) {
-  struct setup *d = ctx;
-  d->facts[local_rank] = *f;
-  d->n_facts++;
+  d.facts[local_rank] = *f;
+  d.n_facts++;
 }
 
 static void on_facts(void *ctx) {
-  struct setup *d = ctx;
-  d->n_all++;
-  if (d->end_at_facts) probe_end(d->p);
+  d.n_all++;
+  if (d.end_at_facts) probe_end(d.p);
 }
 
 static void on_done(void *ctx) {
-  struct setup *d = ctx;
-  d->n_done++;
-  d->done_ms = boot_ms();
+  d.n_done++;
+  d.done_ms = boot_ms();
 }
 
 static void on_line(void *ctx, enum log_level level, const char *line) {
-  struct setup *d = ctx;
-  buf_printf(&d->lines, "%s\n", line);
+  buf_printf(&d.lines, "%s\n", line);
 }
 
-static void setup_open(struct setup *d) {
+static void setup_open(void) {
   static const struct probe_callbacks callbacks = {on_fact, on_facts, on_done};
-  *d = (struct setup){0};
-  assert_int_equal(uv_loop_init(&d->loop), 0);
-  uv_timer_init(&d->loop, &d->timer);
-  d->p = probe_create(&d->loop, &callbacks, d);
+  memset(&d, 0, sizeof(d));
+  assert_int_equal(uv_loop_init(&d.loop), 0);
+  uv_timer_init(&d.loop, &d.timer);
+  d.p = probe_create(&d.loop, &callbacks, &d);
   log_init("test", LOG_INFO);
-  log_set_sink(on_line, d);
+  log_set_sink(on_line, &d);
 }
 
-static void setup_close(struct setup *d) {
-  probe_destroy(d->p);
-  uv_close((uv_handle_t *)&d->timer, NULL);
-  assert_int_equal(uv_run(&d->loop, UV_RUN_DEFAULT), 0);
-  assert_int_equal(uv_loop_close(&d->loop), 0);
+static void setup_close(void) {
+  probe_destroy(d.p);
+  uv_close((uv_handle_t *)&d.timer, NULL);
+  assert_int_equal(uv_run(&d.loop, UV_RUN_DEFAULT), 0);
+  assert_int_equal(uv_loop_close(&d.loop), 0);
   log_set_sink(NULL, NULL);
-  buf_finish(&d->lines);
+  buf_finish(&d.lines);
 }
 
 static void on_end(uv_timer_t *timer) {
@@ -225,14 +221,14 @@ static void on_end(uv_timer_t *timer) {
 }
 
 /* Until on_done, and all is written. */
-static void run_until_done(struct setup *d) {
+static void run_until_done(void) {
   uint64_t end = boot_ms() + PATIENCE_MS;
-  while ((!d->n_done || probe_is_busy(d->p)) && boot_ms() < end) {
-    uv_timer_start(&d->timer, on_end, 5, 0);
-    uv_run(&d->loop, UV_RUN_DEFAULT);
+  while ((!d.n_done || probe_is_busy(d.p)) && boot_ms() < end) {
+    uv_timer_start(&d.timer, on_end, 5, 0);
+    uv_run(&d.loop, UV_RUN_DEFAULT);
   }
-  assert_int_equal(d->n_done, 1);
-  assert_false(probe_is_busy(d->p));
+  assert_int_equal(d.n_done, 1);
+  assert_false(probe_is_busy(d.p));
 }
 
 /* A tool of ours in front of all others in PATH. */
@@ -266,17 +262,16 @@ static char *read_all(const char *file) {
 }
 
 static void test_facts_and_stacks(void **state) {
-  struct setup d;
   pid_t stopped = child("stop"), reading = child("read");
   struct probe_facts f;
   read_until(stopped, 'T', 1, NULL, &f);
   read_until(reading, 'S', 1, NULL, &f);
   put_tool("eu-stack", "echo \"#0 of $2\"; echo oops >&2; printf '\\033[1mno end'");
-  setup_open(&d);
+  setup_open();
   char *file = xasprintf("%s/hang.txt", dir);
   const struct probe_target targets[] = {{1, 5, stopped, file}, {0, 4, reading, NULL}};
   probe_begin(d.p, targets, 2, LOG_WARN, true, PROBE_MS);
-  run_until_done(&d);
+  run_until_done();
   assert_int_equal(d.n_facts, 2);
   assert_int_equal(d.n_all, 1);
   assert_int_equal(d.facts[1].state, 'T');
@@ -295,61 +290,58 @@ static void test_facts_and_stacks(void **state) {
   free(line);
   free(frame);
   free(file);
-  setup_close(&d);
+  setup_close();
   remove_tools();
   child_end(stopped);
   child_end(reading);
 }
 
 static void test_without_stacks(void **state) {
-  struct setup d;
   pid_t stopped = child("stop");
   put_tool("eu-stack", "echo never");
-  setup_open(&d);
+  setup_open();
   const struct probe_target target = {0, 0, stopped, NULL};
   probe_begin(d.p, &target, 1, LOG_WARN, false, PROBE_MS);
-  run_until_done(&d);
+  run_until_done();
   assert_int_equal(d.n_facts, 1);
   assert_null(strstr(d.lines.data, "never"));
-  setup_close(&d);
+  setup_close();
   remove_tools();
   child_end(stopped);
 }
 
 /* A tool that hangs is killed with what it has said; one that says too much is cut. */
 static void test_a_tool_that_hangs(void **state) {
-  struct setup d;
   pid_t stopped = child("stop");
   put_tool("eu-stack", "echo first; exec sleep 60");
-  setup_open(&d);
+  setup_open();
   const struct probe_target target = {0, 0, stopped, NULL};
   uint64_t begun = boot_ms();
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
-  run_until_done(&d);
+  run_until_done();
   assert_true(d.done_ms - begun >= PROBE_MS - 50);
   assert_non_null(strstr(d.lines.data, "  | first\n"));
   assert_non_null(strstr(d.lines.data, "  | (it did not finish in time)\n"));
-  setup_close(&d);
+  setup_close();
   put_tool("eu-stack", "yes '#0 again' | head -c 1000000");
-  setup_open(&d);
+  setup_open();
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
-  run_until_done(&d);
+  run_until_done();
   unsigned n = 0;
   for (const char *p = d.lines.data; (p = strstr(p, "#0 again")); p++) n++;
   assert_int_equal(n, PROBE_LINES_MAX);
   assert_non_null(strstr(d.lines.data, "  | ... (--log-dir keeps all of it, in hang.txt)\n"));
-  setup_close(&d);
+  setup_close();
   remove_tools();
   child_end(stopped);
 }
 
 /* The workers are stopped: nothing may hold them, and nobody is told any more. */
 static void test_ended(void **state) {
-  struct setup d;
   pid_t stopped = child("stop");
   char *mark = xasprintf("%s/mark", dir), *script = xasprintf("echo $$ > %s; exec sleep 60", mark);
   put_tool("eu-stack", script);
-  setup_open(&d);
+  setup_open();
   const struct probe_target target = {0, 0, stopped, NULL};
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS);
   struct stat st;
@@ -368,7 +360,7 @@ static void test_ended(void **state) {
   for (uint64_t end = boot_ms() + PATIENCE_MS; !d.n_all && boot_ms() < end; usleep(1000))
     uv_run(&d.loop, UV_RUN_NOWAIT);
   probe_begin(d.p, &target, 1, LOG_WARN, true, PROBE_MS); /* and with a job of the pool under way */
-  setup_close(&d);
+  setup_close();
   unlink(mark);
   free(text);
   free(mark);
@@ -378,12 +370,11 @@ static void test_ended(void **state) {
 }
 
 static void test_no_target(void **state) {
-  struct setup d;
-  setup_open(&d);
+  setup_open();
   probe_begin(d.p, NULL, 0, LOG_WARN, true, PROBE_MS);
-  run_until_done(&d);
+  run_until_done();
   assert_int_equal(d.n_all, 1);
-  setup_close(&d);
+  setup_close();
 }
 
 int main(void) {

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/nccl.c and agent/nccl/record.c: ids without NCCL. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 #include "agent/nccl/record.h"
+#include "tests/rig/unit.h"
 
 static void check_version(int64_t version, const char *text) {
   struct buf b = BUF_INIT;

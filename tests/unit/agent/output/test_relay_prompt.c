@@ -12,43 +12,22 @@
 #include "tests/rig/relay.h"
 #include "tests/rig/unit.h"
 
-/* Both streams of the relay are one terminal, as they mostly are. */
-static int open_desk(struct relay_rig *d, bool status) {
-  int slave, master = open_terminal(&slave);
-  relay_rig_open(d, (struct relay_options){.out = slave, .err = dup(slave), .status = status});
-  return master;
-}
-
-static void close_desk(struct relay_rig *d, int master) {
-  relay_rig_close(d);
-  close(master);
-}
-
-static void close_worker(struct relay_rig *d, uint32_t rank, int out, int err) {
-  close(out);
-  close(err);
-  expect_drained(d, rank);
-}
-
 static void test_a_prompt_shows(void **state) {
-  struct relay_rig d;
-  int out, err, master = open_desk(&d, false);
-  open_worker(&d, 0, "[0] ", &out, &err);
+  int out, err, master = open_desk(false);
+  open_worker(0, "[0] ", &out, &err);
   put(out, "(Pdb) ");
   check_terminal(master, "(Pdb) ", "[0] (Pdb) ");
   put(out, "next: ");
   check_terminal(master, ": ", "next: "); /* it goes on where it was */
   put(out, "end\nanother\n");
   check_terminal(master, "another\n", "end\n[0] another\n");
-  close_worker(&d, 0, out, err);
-  close_desk(&d, master);
+  close_worker(0, out, err);
 }
 
 /* Another's line ends the prompt's first; what the prompt's program adds later has its prefix again. */
 static void test_a_line_comes_between(void **state) {
-  struct relay_rig d;
-  int out[2], err[2], master = open_desk(&d, false);
-  for (uint32_t i = 0; i < 2; i++) open_worker(&d, i, i ? "[1] " : "[0] ", &out[i], &err[i]);
+  int out[2], err[2], master = open_desk(false);
+  for (uint32_t i = 0; i < 2; i++) open_worker(i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   put(out[0], "name? ");
   check_terminal(master, "name? ", "[0] name? ");
   put(err[1], "whole\n");
@@ -63,15 +42,13 @@ static void test_a_line_comes_between(void **state) {
   check_terminal(master, "agent's\n", "\nthe agent's\n");
   put(out[0], "\nnext\n"); /* its newline was there already */
   check_terminal(master, "next\n", "[0] next\n");
-  for (uint32_t i = 0; i < 2; i++) close_worker(&d, i, out[i], err[i]);
-  close_desk(&d, master);
+  for (uint32_t i = 0; i < 2; i++) close_worker(i, out[i], err[i]);
 }
 
 /* Two prompts: the second waits until the first has been still for a second, then both were seen. */
 static void test_two_prompts(void **state) {
-  struct relay_rig d;
-  int out[2], err[2], master = open_desk(&d, false);
-  for (uint32_t i = 0; i < 2; i++) open_worker(&d, i, i ? "[1] " : "[0] ", &out[i], &err[i]);
+  int out[2], err[2], master = open_desk(false);
+  for (uint32_t i = 0; i < 2; i++) open_worker(i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   uint64_t from = monotonic_ms();
   put(out[0], "first? ");
   check_terminal(master, "first? ", "[0] first? ");
@@ -80,79 +57,69 @@ static void test_two_prompts(void **state) {
   assert_true(monotonic_ms() - from >= 1000);
   put(out[0], "yes\n");
   check_terminal(master, "yes\n", "\n[0] yes\n");
-  for (uint32_t i = 0; i < 2; i++) close_worker(&d, i, out[i], err[i]);
-  close_desk(&d, master);
+  for (uint32_t i = 0; i < 2; i++) close_worker(i, out[i], err[i]);
 }
 
 static void test_the_status_line_makes_room(void **state) {
-  struct relay_rig d;
-  int out, err, master = open_desk(&d, true);
+  int out, err, master = open_desk(true);
   relay_status(d.r, "step 1");
   check_terminal(master, "step 1\x1b[K", "\rstep 1\x1b[K");
-  open_worker(&d, 0, "", &out, &err);
+  open_worker(0, "", &out, &err);
   put(out, "(Pdb) ");
   check_terminal(master, "(Pdb) ", "\r\x1b[K(Pdb) ");
   put(out, "\n");
   check_terminal(master, "step 1\x1b[K", "\n\rstep 1\x1b[K");
-  close_worker(&d, 0, out, err);
-  close_desk(&d, master);
+  close_worker(0, out, err);
 }
 
 /* A worker's end, and the relay's, finish the line. */
 static void test_the_end(void **state) {
-  struct relay_rig d;
-  int out, err, master = open_desk(&d, false);
-  open_worker(&d, 0, "[0] ", &out, &err);
+  int out, err, master = open_desk(false);
+  open_worker(0, "[0] ", &out, &err);
   put(out, "half");
   check_terminal(master, "half", "[0] half");
-  close_worker(&d, 0, out, err);
+  close_worker(0, out, err);
   check_terminal(master, "\n", "\n");
-  open_worker(&d, 0, "[0] ", &out, &err);
+  open_worker(0, "[0] ", &out, &err);
   put(out, "half");
   check_terminal(master, "half", "[0] half");
   relay_destroy(d.r, DEADLINE_MS);
+  d.r = NULL;
   check_terminal(master, "\n", "\n");
   close(out);
   close(err);
-  close(d.out);
-  close(d.err);
-  close(master);
 }
 
 /* In a pipe others may write too: whole lines only, unless the worker is alone. */
 static void test_a_pipe(void **state) {
-  struct relay_rig d;
   int p[2], out, err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
-  relay_rig_open(&d, (struct relay_options){.out = p[1]});
-  open_worker(&d, 0, "", &out, &err);
+  relay_rig_open((struct relay_options){.out = p[1]});
+  open_worker(0, "", &out, &err);
   put(out, "one ");
   assert_int_equal(poll(&(struct pollfd){.fd = p[0], .events = POLLIN}, 1, 4 * RELAY_PROMPT_MS), 0);
   put(out, "line\n");
   check_terminal(p[0], "line\n", "one line\n");
-  close_worker(&d, 0, out, err);
+  close_worker(0, out, err);
   struct relay_source alone = {.alone = true, .out.shown = true, .err.shown = true};
-  open_any(&d, alone, &out, &err);
+  open_any(alone, &out, &err);
   put(out, "one ");
   check_terminal(p[0], "one ", "one ");
   put(err, "stderr is elsewhere\n");
   put(out, "line\n");
   check_terminal(p[0], "line\n", "line\n");
-  close_worker(&d, 0, out, err);
-  relay_rig_close(&d);
+  close_worker(0, out, err);
   close(p[0]);
 }
 
 /* Nothing that is not shown becomes shown because it has no newline. */
 static void test_not_shown(void **state) {
-  struct relay_rig d;
-  int out, err, master = open_desk(&d, false);
-  open_any(&d, (struct relay_source){0}, &out, &err);
+  int out, err, master = open_desk(false);
+  open_any((struct relay_source){0}, &out, &err);
   put(out, "half");
   assert_int_equal(poll(&(struct pollfd){.fd = master, .events = POLLIN}, 1, 3 * RELAY_PROMPT_MS), 0);
-  close_worker(&d, 0, out, err);
+  close_worker(0, out, err);
   assert_int_equal(poll(&(struct pollfd){.fd = master, .events = POLLIN}, 1, 0), 0);
-  close_desk(&d, master);
 }
 
 enum { N_LINES = 400 };
@@ -197,31 +164,30 @@ static void check_whole(char *text) {
 }
 
 static void test_nothing_is_torn(void **state) {
-  struct relay_rig d;
-  int out[3], err[3], master = open_desk(&d, false);
+  int out[3], err[3], master = open_desk(false);
   pthread_t threads[3];
   for (uint32_t i = 0; i < 3; i++) {
     char prefix[8];
     snprintf(prefix, sizeof(prefix), "[%u] ", i);
-    open_worker(&d, i, prefix, &out[i], &err[i]);
+    open_worker(i, prefix, &out[i], &err[i]);
     pthread_create(&threads[i], NULL, i ? write_halves : write_whole, &out[i]);
   }
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-  for (uint32_t i = 0; i < 3; i++) close_worker(&d, i, out[i], err[i]);
+  for (uint32_t i = 0; i < 3; i++) close_worker(i, out[i], err[i]);
   relay_say(d.r, "the end");
   char *text = read_until(master, "the end\n");
   check_whole(text);
   free(text);
-  close_desk(&d, master);
 }
 
 int main(void) {
   alarm(100);
+#define TEST(f) cmocka_unit_test_teardown(f, relay_rig_close)
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_prompt_shows), cmocka_unit_test(test_a_line_comes_between),
-      cmocka_unit_test(test_two_prompts),    cmocka_unit_test(test_the_status_line_makes_room),
-      cmocka_unit_test(test_the_end),        cmocka_unit_test(test_a_pipe),
-      cmocka_unit_test(test_not_shown),      cmocka_unit_test(test_nothing_is_torn),
+      TEST(test_a_prompt_shows), TEST(test_a_line_comes_between),
+      TEST(test_two_prompts),    TEST(test_the_status_line_makes_room),
+      TEST(test_the_end),        TEST(test_a_pipe),
+      TEST(test_not_shown),      TEST(test_nothing_is_torn),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,49 +19,57 @@
 
 enum { PATIENCE_MS = 20000, PORTS_MAX = 16 };
 
-struct fixture {
+static struct {
   uv_loop_t loop;
   uv_timer_t alive; /* for what does not keep a loop alive by itself */
   struct round_store *r;
   uint16_t told[PORTS_MAX];
   size_t n_told;
-};
+} f;
 
 static void on_port(void *ctx, uint16_t port) {
-  struct fixture *f = ctx;
-  assert_true(f->n_told < PORTS_MAX);
-  f->told[f->n_told++] = port;
+  assert_true(f.n_told < PORTS_MAX);
+  f.told[f.n_told++] = port;
 }
 
 static void on_send(void *ctx, const struct msg *m) {
   fail_msg("nobody else is to be asked about a connection of this machine");
 }
 
-static struct round_store_options options(struct fixture *f, enum store_place place, uint16_t port) {
-  return (struct round_store_options){
-      .loop = &f->loop, .place = place, .port = port, .on_port = on_port, .send = on_send, .ctx = f};
-}
-
 static void on_alive(uv_timer_t *timer) {}
 
-static void open_fixture(struct fixture *f, enum store_place place, uint16_t port) {
-  struct round_store_options o = options(f, place, port);
+/* Another one in place of that which is there. */
+static int reopen(struct round_store_options o, struct err *e) {
+  round_store_destroy(f.r);
+  f.r = NULL;
+  o.loop = &f.loop;
+  o.on_port = on_port;
+  o.send = on_send;
+  return round_store_create(&o, &f.r, e);
+}
+
+static void open_place(enum store_place place, uint16_t port) {
   struct err e = ERR_INIT;
-  memset(f, 0, sizeof *f);
-  uv_loop_init(&f->loop);
-  uv_timer_init(&f->loop, &f->alive);
-  uv_timer_start(&f->alive, on_alive, PATIENCE_MS, PATIENCE_MS);
-  assert_int_equal(round_store_create(&o, &f->r, &e), 0);
+  assert_int_equal(reopen((struct round_store_options){.place = place, .port = port}, &e), 0);
 }
 
-static void close_fixture(struct fixture *f) {
-  round_store_destroy(f->r);
-  uv_close((uv_handle_t *)&f->alive, NULL);
-  uv_run(&f->loop, UV_RUN_DEFAULT);
-  assert_int_equal(uv_loop_close(&f->loop), 0);
+static int set_up(void **state) {
+  memset(&f, 0, sizeof f);
+  uv_loop_init(&f.loop);
+  uv_timer_init(&f.loop, &f.alive);
+  uv_timer_start(&f.alive, on_alive, PATIENCE_MS, PATIENCE_MS);
+  open_place(STORE_AGENT, 0);
+  return 0;
 }
 
-static int begin_at(struct fixture *f, int64_t round, const char *addr, uint16_t port, struct err *e) {
+static int tear_down(void **state) {
+  round_store_destroy(f.r);
+  uv_close((uv_handle_t *)&f.alive, NULL);
+  uv_run(&f.loop, UV_RUN_DEFAULT);
+  return uv_loop_close(&f.loop);
+}
+
+static int begin_at(int64_t round, const char *addr, uint16_t port, struct err *e) {
   struct start s = {.incarnation = "0",
                     .round = round,
                     .nodes = 1,
@@ -70,17 +78,17 @@ static int begin_at(struct fixture *f, int64_t round, const char *addr, uint16_t
                     .head_addr = addr,
                     .head_host = "n0",
                     .node_addr = addr};
-  round_store_know(f->r, &s);
-  return round_store_open(f->r, &s, NULL, e);
+  round_store_know(f.r, &s);
+  return round_store_open(f.r, &s, NULL, e);
 }
 
-static int begin(struct fixture *f, int64_t round, uint16_t port, struct err *e) {
-  return begin_at(f, round, "127.0.0.1", port, e);
+static int begin(int64_t round, uint16_t port, struct err *e) {
+  return begin_at(round, "127.0.0.1", port, e);
 }
 
-static void begin_well(struct fixture *f, int64_t round, uint16_t port) {
+static void begin_well(int64_t round, uint16_t port) {
   struct err e = ERR_INIT;
-  int rc = begin(f, round, port, &e);
+  int rc = begin(round, port, &e);
   if (rc) fail_msg("%s", e.text);
 }
 
@@ -101,11 +109,11 @@ static int dial(uint16_t port) {
 }
 
 /* The loop runs until n bytes have come; how many have: less where the other end is closed. */
-static size_t hear(struct fixture *f, int fd, void *to, size_t n) {
+static size_t hear(int fd, void *to, size_t n) {
   uint64_t until = uv_hrtime() / 1000000 + PATIENCE_MS;
   size_t have = 0;
   while (have < n && uv_hrtime() / 1000000 < until) {
-    uv_run(&f->loop, UV_RUN_NOWAIT);
+    uv_run(&f.loop, UV_RUN_NOWAIT);
     struct pollfd p = {.fd = fd, .events = POLLIN};
     if (poll(&p, 1, 1) <= 0) continue;
     ssize_t got = recv(fd, (char *)to + have, n - have, 0);
@@ -124,17 +132,17 @@ static const char hello[] = "\x00\xce\xf7\x85\x3c\x0d"
                             "ping";
 static const char set_key[] = "\x01\x02\0\0\0\0\0\0\0/k\x02\0\0\0\0\0\0\0v1";
 
-static void greet(struct fixture *f, int fd) {
+static void greet(int fd) {
   char pong[4];
   say(fd, hello, sizeof hello - 1);
-  assert_int_equal(hear(f, fd, pong, 4), 4);
+  assert_int_equal(hear(fd, pong, 4), 4);
   assert_memory_equal(pong, "ping", 4);
 }
 
-static int64_t count_keys(struct fixture *f, int fd) {
+static int64_t count_keys(int fd) {
   int64_t n;
   SAY(fd, "\x07");
-  assert_int_equal(hear(f, fd, &n, sizeof n), sizeof n);
+  assert_int_equal(hear(fd, &n, sizeof n), sizeof n);
   return n;
 }
 
@@ -148,83 +156,70 @@ static bool address_is(const char *addr) {
 }
 
 static void test_a_port_is_ready_before_the_round(void **state) {
-  struct fixture f;
-  open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
   assert_int_not_equal(port, 0);
   int early = dial(port); /* a worker elsewhere that has had START before us */
   assert_true(early >= 0);
   say(early, hello, sizeof hello - 1);
-  begin_well(&f, 1, port);
+  begin_well(1, port);
   char pong[4];
-  assert_int_equal(hear(&f, early, pong, 4), 4);
+  assert_int_equal(hear(early, pong, 4), 4);
   assert_int_equal(f.n_told, 1);
   assert_int_equal(f.told[0], round_store_port(f.r));
   assert_int_not_equal(f.told[0], port);
   close(early);
-  close_fixture(&f);
 }
 
-static void reach(struct fixture *f, const char *daemon) {
+static void reach(const char *daemon) {
   struct ipaddr a = ipaddr_parse(daemon);
-  round_store_reach(f->r, &a);
+  round_store_reach(f.r, &a);
 }
 
 /* All of 127.0.0.0/8 is this machine's: a socket on one of them is not reached by another. */
 static void test_it_listens_on_one_address(void **state) {
-  struct fixture f;
-  open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
-  reach(&f, "127.0.0.1"); /* as before: nothing changes */
+  reach("127.0.0.1"); /* as before: nothing changes */
   assert_int_equal(f.n_told, 0);
   for (int served = 0; served < 2; served++) {
-    if (served) begin_well(&f, 1, port);
+    if (served) begin_well(1, port);
     int fd = dial_at("127.0.0.1", port);
     assert_true(fd >= 0);
     close(fd);
     assert_int_equal(dial_at("127.0.0.2", port), -ECONNREFUSED);
     if (address_is("::1")) assert_int_equal(dial_at("::1", port), -ECONNREFUSED);
   }
-  close_fixture(&f);
 }
 
 /* --local-addr, and then an agent whose daemon is elsewhere. */
 static void test_the_address_that_was_given(void **state) {
-  struct fixture f;
   struct err e = ERR_INIT;
-  open_fixture(&f, STORE_AGENT, 0);
-  round_store_destroy(f.r);
-  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  struct round_store_options o = {.place = STORE_AGENT};
   o.addr = "127.0.0.7";
-  assert_int_equal(round_store_create(&o, &f.r, &e), 0);
-  reach(&f, "127.0.0.1");
+  assert_int_equal(reopen(o, &e), 0);
+  reach("127.0.0.1");
   assert_int_equal(f.n_told, 1);
   uint16_t port = round_store_port(f.r);
   assert_int_equal(f.told[0], port);
   assert_int_equal(dial_at("127.0.0.1", port), -ECONNREFUSED);
-  assert_int_equal(begin_at(&f, 1, "127.0.0.7", port, &e), 0);
+  assert_int_equal(begin_at(1, "127.0.0.7", port, &e), 0);
   int fd = dial_at("127.0.0.7", port);
   assert_true(fd >= 0);
-  greet(&f, fd);
+  greet(fd);
   close(fd);
-  close_fixture(&f);
 }
 
 static void test_ipv6(void **state) {
-  struct fixture f;
   struct err e = ERR_INIT;
   if (!address_is("::1")) skip();
-  open_fixture(&f, STORE_AGENT, 0);
-  reach(&f, "::1");
+  reach("::1");
   uint16_t port = round_store_port(f.r);
   assert_int_equal(f.n_told, 1);
-  assert_int_equal(begin_at(&f, 1, "::1", port, &e), 0);
+  assert_int_equal(begin_at(1, "::1", port, &e), 0);
   int fd = dial_at("::1", port);
   assert_true(fd >= 0);
-  greet(&f, fd);
+  greet(fd);
   assert_int_equal(dial_at("127.0.0.1", port), -ECONNREFUSED);
   close(fd);
-  close_fixture(&f);
 }
 
 static int listen_on(const struct ipaddr *addr, uint16_t port) {
@@ -235,60 +230,50 @@ static int listen_on(const struct ipaddr *addr, uint16_t port) {
 /* The daemon is on this machine, and START names the address by which other nodes know it. The port was held there. */
 static void test_the_address_that_start_names(void **state) {
   struct ipaddr own[HOST_ADDRS_MAX];
-  struct fixture f;
   struct err e = ERR_INIT;
   char addr[INET6_ADDRSTRLEN] = "";
   for (size_t i = 0, n = host_addrs(own); i < n && !*addr; i++)
     if (!ipaddr_is_loopback(&own[i]) && !ipaddr_is_linklocal(&own[i])) socket_format(&own[i], addr);
   if (!*addr) skip(); /* this machine has only loopback */
-  open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
   assert_int_equal(dial_at(addr, port), -ECONNREFUSED); /* held, not listened on */
   struct ipaddr there = ipaddr_parse(addr);
   assert_int_equal(listen_on(&there, port), -EADDRINUSE);
-  assert_int_equal(begin_at(&f, 1, addr, port, &e), 0);
+  assert_int_equal(begin_at(1, addr, port, &e), 0);
   int fd = dial_at(addr, port);
   assert_true(fd >= 0);
-  greet(&f, fd);
+  greet(fd);
   assert_int_equal(dial_at("127.0.0.1", port), -ECONNREFUSED);
   close(fd);
-  close_fixture(&f);
 }
 
 /* A job of this machine alone holds nothing elsewhere. */
 static void test_alone(void **state) {
   struct ipaddr own[HOST_ADDRS_MAX];
-  struct fixture f;
   struct err e = ERR_INIT;
   size_t n = host_addrs(own);
-  open_fixture(&f, STORE_AGENT, 0);
-  round_store_destroy(f.r);
-  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  struct round_store_options o = {.place = STORE_AGENT};
   o.alone = true;
-  assert_int_equal(round_store_create(&o, &f.r, &e), 0);
+  assert_int_equal(reopen(o, &e), 0);
   for (size_t i = 0; i < n; i++) {
     if (ipaddr_is_loopback(&own[i]) || ipaddr_is_linklocal(&own[i])) continue;
     int fd = listen_on(&own[i], round_store_port(f.r));
     assert_true(fd >= 0);
     close(fd);
   }
-  close_fixture(&f);
 }
 
 /* Memory. ---------------------------------------------------------------------------------------------------------- */
 
 static void test_its_memory_is_limited(void **state) {
-  struct fixture f;
   struct err e = ERR_INIT;
-  open_fixture(&f, STORE_AGENT, 0);
-  round_store_destroy(f.r);
-  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  struct round_store_options o = {.place = STORE_AGENT};
   o.max_bytes = 64 * 1024;
-  assert_int_equal(round_store_create(&o, &f.r, &e), 0);
+  assert_int_equal(reopen(o, &e), 0);
   uint16_t port = round_store_port(f.r);
-  begin_well(&f, 1, port);
+  begin_well(1, port);
   int fd = dial(port);
-  greet(&f, fd);
+  greet(fd);
   static char value[60 * 1024];
   for (char key = 'a'; key <= 'b'; key++) {
     char head[] = "\x01\x02\0\0\0\0\0\0\0/k";
@@ -299,89 +284,78 @@ static void test_its_memory_is_limited(void **state) {
     say(fd, value, sizeof value);
   }
   char c;
-  assert_int_equal(hear(&f, fd, &c, 1), 0); /* the second one is refused */
+  assert_int_equal(hear(fd, &c, 1), 0); /* the second one is refused */
   close(fd);
   fd = dial(port);
-  greet(&f, fd);
-  assert_int_equal(count_keys(&f, fd), 1);
+  greet(fd);
+  assert_int_equal(count_keys(fd), 1);
   close(fd);
-  close_fixture(&f);
 }
 
 static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
-  struct fixture f;
   uint16_t before = 0;
-  open_fixture(&f, STORE_AGENT, 0);
   for (int64_t round = 1; round <= 3; round++) {
     uint16_t port = round_store_port(f.r);
     assert_int_not_equal(port, before);
-    begin_well(&f, round, port);
+    begin_well(round, port);
     int fd = dial(port);
     assert_true(fd >= 0);
-    greet(&f, fd);
-    assert_int_equal(count_keys(&f, fd), 0);
+    greet(fd);
+    assert_int_equal(count_keys(fd), 0);
     say(fd, set_key, sizeof set_key - 1);
-    assert_int_equal(count_keys(&f, fd), 1);
+    assert_int_equal(count_keys(fd), 1);
     round_store_close(f.r);
     char c;
-    assert_int_equal(hear(&f, fd, &c, 1), 0);
+    assert_int_equal(hear(fd, &c, 1), 0);
     assert_int_equal(dial(port), -ECONNREFUSED);
     close(fd);
     before = port;
   }
   round_store_close(f.r); /* nothing is served: nothing happens */
-  close_fixture(&f);
 }
 
 static void test_shut_keeps_who_is_connected(void **state) {
-  struct fixture f;
-  open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
   round_store_shut(f.r); /* nothing is served: nothing happens */
-  begin_well(&f, 1, port);
+  begin_well(1, port);
   int fd = dial(port), late = dial(port);
-  greet(&f, fd);
+  greet(fd);
   round_store_shut(f.r);
   assert_int_equal(dial(port), -ECONNREFUSED);
   say(fd, set_key, sizeof set_key - 1);
-  assert_int_equal(count_keys(&f, fd), 1);
+  assert_int_equal(count_keys(fd), 1);
   round_store_shut(f.r);
   round_store_close(f.r);
   char c;
-  assert_int_equal(hear(&f, fd, &c, 1), 0);
+  assert_int_equal(hear(fd, &c, 1), 0);
   close(fd);
   close(late);
-  close_fixture(&f);
 }
 
 static void test_a_start_for_another_port(void **state) {
-  struct fixture f;
   struct err e = ERR_INIT;
-  open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
-  assert_int_equal(begin(&f, 1, (uint16_t)(port ^ 1), &e), -ESTALE);
+  assert_int_equal(begin(1, (uint16_t)(port ^ 1), &e), -ESTALE);
   char want[64];
   snprintf(want, sizeof want, "port %u is ready on this node", (unsigned)port);
   assert_non_null(strstr(e.text, want));
   assert_int_equal(round_store_port(f.r), port);
-  begin_well(&f, 2, port);
-  close_fixture(&f);
+  begin_well(2, port);
 }
 
 static void test_destroying_closes_all(void **state) {
-  struct fixture f;
-  open_fixture(&f, STORE_AGENT, 0);
   uint16_t port = round_store_port(f.r);
-  begin_well(&f, 1, port);
+  begin_well(1, port);
   uint16_t next = round_store_port(f.r);
   int fd = dial(port);
-  greet(&f, fd);
-  close_fixture(&f);
+  greet(fd);
+  tear_down(state);
   char c;
   assert_int_equal(recv(fd, &c, 1, 0), 0);
   assert_int_equal(dial(port), -ECONNREFUSED);
   assert_int_equal(dial(next), -ECONNREFUSED);
   close(fd);
+  set_up(state);
 }
 
 /* One port for all rounds. ----------------------------------------------------------------------------------------- */
@@ -407,39 +381,36 @@ static int bind_port(uint16_t port, uint16_t *got) {
 }
 
 static void test_a_given_port_in_every_round(void **state) {
-  struct fixture f;
   uint16_t port;
   int holder = bind_port(0, &port);
   assert_true(holder >= 0);
-  open_fixture(&f, STORE_AGENT, port); /* nothing is opened before START */
+  open_place(STORE_AGENT, port); /* nothing is opened before START */
   assert_int_equal(round_store_port(f.r), port);
   struct err e = ERR_INIT;
-  assert_int_equal(begin(&f, 1, port, &e), -EADDRINUSE);
+  assert_int_equal(begin(1, port, &e), -EADDRINUSE);
   assert_non_null(strstr(e.text, "--store-port"));
   close(holder);
   for (int64_t round = 2; round <= 4; round++) {
-    begin_well(&f, round, port);
+    begin_well(round, port);
     int fd = dial(port);
-    greet(&f, fd);
-    assert_int_equal(count_keys(&f, fd), 0);
+    greet(fd);
+    assert_int_equal(count_keys(fd), 0);
     say(fd, set_key, sizeof set_key - 1);
     round_store_close(f.r); /* our end closes first: the port lingers in TIME_WAIT */
     close(fd);
   }
   assert_int_equal(f.n_told, 0);
-  close_fixture(&f);
 }
 
 /* The worker's own store. ------------------------------------------------------------------------------------------ */
 
 static void test_a_worker_finds_its_port_free(void **state) {
-  struct fixture f;
-  open_fixture(&f, STORE_WORKER, 0);
+  open_place(STORE_WORKER, 0);
   for (int64_t round = 1; round <= 3; round++) {
     uint16_t port = round_store_port(f.r);
     assert_int_equal(bind_port(port, NULL), -EADDRINUSE); /* held for it */
     assert_int_equal(dial(port), -ECONNREFUSED);          /* and nobody listens */
-    begin_well(&f, round, port);
+    begin_well(round, port);
     int fd = bind_port(port, NULL);
     assert_true(fd >= 0);
     assert_int_not_equal(round_store_port(f.r), port);
@@ -447,20 +418,17 @@ static void test_a_worker_finds_its_port_free(void **state) {
     close(fd);
   }
   assert_int_equal(f.n_told, 3);
-  close_fixture(&f);
 }
 
 static void test_a_workers_given_port_is_left_alone(void **state) {
-  struct fixture f;
   uint16_t port;
   int holder = bind_port(0, &port); /* whoever it is: the worker's business */
-  open_fixture(&f, STORE_WORKER, port);
-  begin_well(&f, 1, port);
+  open_place(STORE_WORKER, port);
+  begin_well(1, port);
   round_store_close(f.r);
-  begin_well(&f, 2, port);
+  begin_well(2, port);
   assert_int_equal(round_store_port(f.r), port);
   close(holder);
-  close_fixture(&f);
 }
 
 /* No descriptor. --------------------------------------------------------------------------------------------------- */
@@ -473,13 +441,12 @@ static void allow_descriptors(rlim_t n) {
 }
 
 static void test_without_a_descriptor_there_is_none_and_later_one(void **state) {
-  struct fixture f;
   struct rlimit before;
   getrlimit(RLIMIT_NOFILE, &before);
-  open_fixture(&f, STORE_WORKER, 0);
+  open_place(STORE_WORKER, 0);
   uint16_t port = round_store_port(f.r);
   allow_descriptors(3);
-  begin_well(&f, 1, port);
+  begin_well(1, port);
   assert_int_equal(f.n_told, 1);
   assert_int_equal(f.told[0], 0);
   assert_int_equal(round_store_port(f.r), 0);
@@ -492,43 +459,38 @@ static void test_without_a_descriptor_there_is_none_and_later_one(void **state) 
   assert_int_equal(f.n_told, 2);
   assert_int_not_equal(f.told[1], 0);
   assert_int_equal(f.told[1], round_store_port(f.r));
-  close_fixture(&f);
 }
 
 static void test_without_a_descriptor_at_all(void **state) {
-  struct fixture f = {.n_told = 0};
   struct err e = ERR_INIT;
   struct rlimit before;
   getrlimit(RLIMIT_NOFILE, &before);
-  uv_loop_init(&f.loop);
-  struct round_store_options o = options(&f, STORE_AGENT, 0);
   allow_descriptors(3);
-  int rc = round_store_create(&o, &f.r, &e);
+  int rc = reopen((struct round_store_options){.place = STORE_AGENT}, &e);
   allow_descriptors(before.rlim_cur);
   assert_int_equal(rc, -EMFILE);
   assert_non_null(strstr(e.text, "no socket for the round's store"));
-  uv_run(&f.loop, UV_RUN_DEFAULT);
-  assert_int_equal(uv_loop_close(&f.loop), 0);
 }
 
 int main(void) {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_port_is_ready_before_the_round),
-      cmocka_unit_test(test_it_listens_on_one_address),
-      cmocka_unit_test(test_the_address_that_was_given),
-      cmocka_unit_test(test_ipv6),
-      cmocka_unit_test(test_the_address_that_start_names),
-      cmocka_unit_test(test_alone),
-      cmocka_unit_test(test_its_memory_is_limited),
-      cmocka_unit_test(test_each_round_has_an_empty_store_and_its_own_port),
-      cmocka_unit_test(test_shut_keeps_who_is_connected),
-      cmocka_unit_test(test_a_start_for_another_port),
-      cmocka_unit_test(test_destroying_closes_all),
-      cmocka_unit_test(test_a_given_port_in_every_round),
-      cmocka_unit_test(test_a_worker_finds_its_port_free),
-      cmocka_unit_test(test_a_workers_given_port_is_left_alone),
-      cmocka_unit_test(test_without_a_descriptor_there_is_none_and_later_one),
-      cmocka_unit_test(test_without_a_descriptor_at_all),
+      TEST(test_a_port_is_ready_before_the_round),
+      TEST(test_it_listens_on_one_address),
+      TEST(test_the_address_that_was_given),
+      TEST(test_ipv6),
+      TEST(test_the_address_that_start_names),
+      TEST(test_alone),
+      TEST(test_its_memory_is_limited),
+      TEST(test_each_round_has_an_empty_store_and_its_own_port),
+      TEST(test_shut_keeps_who_is_connected),
+      TEST(test_a_start_for_another_port),
+      TEST(test_destroying_closes_all),
+      TEST(test_a_given_port_in_every_round),
+      TEST(test_a_worker_finds_its_port_free),
+      TEST(test_a_workers_given_port_is_left_alone),
+      TEST(test_without_a_descriptor_there_is_none_and_later_one),
+      TEST(test_without_a_descriptor_at_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,73 +18,46 @@
 
 enum { PATIENCE_MS = 10000, RANK_BASE = 4, WORKERS = 3 };
 
-struct fixture {
-  struct store_process v[WORKERS];
-  struct store_watch_round round;
-  struct buf said;
-};
-
-/* Three ranks with PyTorch, which compute. */
-static void open_fixture(struct fixture *f) {
-  memset(f, 0, sizeof *f);
-  f->round = (struct store_watch_round){.addr = "10.0.0.1", .port = 40485, .world_size = WORKERS};
-  for (int i = 0; i < WORKERS; i++)
-    f->v[i] = (struct store_process){.rank = i, .pid = 100 + i, .name = "python3", .torch = true};
-}
-
-static const char *say(struct fixture *f) {
-  buf_clear(&f->said);
-  bool said = store_watch_put(&f->round, f->v, WORKERS, 10000, &f->said);
-  assert_int_equal(said, f->said.len > 0);
-  return buf_text(&f->said);
-}
-
 #define SENTENCE                                                                                                       \
   "no worker has connected to the round's store (MASTER_ADDR=10.0.0.1 MASTER_PORT=40485) for 10 s, and rank 1's "      \
   "process 101 (python3) has loaded PyTorch, waits and has no connection; if the script sets MASTER_ADDR or "          \
   "MASTER_PORT, or has an init_method=\"tcp://...\", start the job with --store worker"
 
-static void test_workers_that_compute_are_left_alone(void **state) {
-  struct fixture f;
-  open_fixture(&f);
-  assert_string_equal(say(&f), "");
-  buf_finish(&f.said);
-}
+/* Three ranks; the flags of each: t PyTorch is loaded, s it sleeps, u it gets no answer, c it is connected. */
+static const struct {
+  const char *what, *ranks[WORKERS];
+  int64_t world_size;
+  bool said;
+} cases[] = {
+    {"they compute", {"t", "t", "t"}, 3, false},
+    {"commands that need no store", {"su", "su", "su"}, 3, false},
+    {"two sleep", {"t", "ts", "ts"}, 3, true},
+    {"one gets no answer", {"t", "tu", "ts"}, 3, true},
+    {"they are connected to what the script has made itself", {"t", "tuc", "tsc"}, 3, false},
+    {"one worker alone may sleep", {"t", "ts", "t"}, 1, false},
+    {"mp.spawn makes ranks of its children", {"t", "ts", "ts"}, 1, true},
+};
 
-static void test_commands_that_need_no_store(void **state) {
-  struct fixture f;
-  open_fixture(&f);
-  for (int i = 0; i < WORKERS; i++) {
-    f.v[i].torch = false;
-    f.v[i].sleeps = f.v[i].unanswered = true;
+static void test_what_is_said(void **state) {
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct store_watch_round round = {.addr = "10.0.0.1", .port = 40485, .world_size = cases[i].world_size};
+    struct store_process v[WORKERS];
+    struct buf said = BUF_INIT;
+    for (int k = 0; k < WORKERS; k++) {
+      const char *flags = cases[i].ranks[k];
+      v[k] = (struct store_process){.rank = k,
+                                    .pid = 100 + k,
+                                    .name = "python3",
+                                    .torch = strchr(flags, 't'),
+                                    .sleeps = strchr(flags, 's'),
+                                    .unanswered = strchr(flags, 'u'),
+                                    .connected = strchr(flags, 'c')};
+    }
+    bool any = store_watch_put(&round, v, WORKERS, 10000, &said);
+    if (any != cases[i].said || strcmp(buf_text(&said), any ? SENTENCE : "") != 0)
+      fail_msg("%s: %s", cases[i].what, buf_text(&said));
+    buf_finish(&said);
   }
-  assert_string_equal(say(&f), "");
-  buf_finish(&f.said);
-}
-
-static void test_workers_that_wait(void **state) {
-  struct fixture f;
-  open_fixture(&f);
-  f.v[1].sleeps = f.v[2].sleeps = true;
-  assert_string_equal(say(&f), SENTENCE);
-  f.v[1].sleeps = false;
-  f.v[1].unanswered = true;
-  assert_string_equal(say(&f), SENTENCE);
-  f.v[1].connected = f.v[2].connected = true; /* to what the script has made itself */
-  assert_string_equal(say(&f), "");
-  buf_finish(&f.said);
-}
-
-/* One worker alone may sleep; mp.spawn makes ranks of its children. */
-static void test_one_worker(void **state) {
-  struct fixture f;
-  open_fixture(&f);
-  f.round.world_size = 1;
-  f.v[1].sleeps = true;
-  assert_string_equal(say(&f), "");
-  f.v[2].sleeps = true;
-  assert_string_equal(say(&f), SENTENCE);
-  buf_finish(&f.said);
 }
 
 static int listen_somewhere(uint16_t *port) {
@@ -175,10 +148,7 @@ static void test_sockets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_workers_that_compute_are_left_alone),
-      cmocka_unit_test(test_commands_that_need_no_store),
-      cmocka_unit_test(test_workers_that_wait),
-      cmocka_unit_test(test_one_worker),
+      cmocka_unit_test(test_what_is_said),
       cmocka_unit_test(test_a_look),
       cmocka_unit_test(test_sockets),
   };
