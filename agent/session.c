@@ -573,18 +573,15 @@ static struct local_daemon_options daemon_options(const struct session_options *
       .loopback = o->standalone,
       .host = is_loopback(o->endpoints) ? o->endpoints->host : NULL,
       .port = o->endpoints->port,
-      .key = of->key,
-      .key_source = of->key_origin->kind,
-      .verbose = o->verbose,
+      .process = {.key = of->key, .key_source = of->key_origin->kind, .verbose = o->verbose, .claim = o->claim},
       .reserved = {.fd = -1},
-      .claim = o->claim,
   };
 }
 
 static void open_daemon(struct session *s) {
   struct local_daemon_options own = daemon_options(s->o);
   own.loop = &s->loop;
-  own.log_file = s->daemon_log;
+  own.process.log_file = s->daemon_log;
   struct reserved_port reserved = {.fd = -1};
   struct err e = ERR_INIT;
   const struct agent_options *o = s->o->options;
@@ -707,8 +704,8 @@ static void watch_signals(struct session *s) {
 void session_start_daemon(struct session_options *o, int (*program)(int argc, char **argv),
                           const struct copy_words *words) {
   struct local_daemon_options own = daemon_options(o);
-  own.program = loop_was_opened() ? NULL : program; /* the copy closes what libuv needs */
-  own.words = words;
+  own.process.program = loop_was_opened() ? NULL : program; /* the copy closes what libuv needs */
+  own.process.words = words;
   o->daemon = DAEMON_PROCESS_NONE;
   if (o->options->standalone && !o->options->output.log_dir) local_daemon_start_early(&own, &o->daemon);
 }

@@ -10,7 +10,7 @@
  *     run_devices_helper.c       runs rdzv-devices with a deadline
  *     gpus_free_before_round.c   the devices between rounds
  *     numa.c                     --numa-binding
- *     rdzv-devices.c             the helper that asks NVML (nvml.c), which may hang, and names holders
+ *     rdzv-devices.c             the helper that asks NVML (nvml.h), which may hang, and names holders
  *                                (process_description.c) */
 
 #include <stdbool.h>

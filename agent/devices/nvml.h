@@ -5,8 +5,6 @@
 /* NVIDIA's management library, opened at run time. The part that is used is declared here, so neither its header nor
  * the library is needed to build. Names are NVML's. For rdzv-devices only: a call may hang in the driver forever. */
 
-#include "common/err.h"
-
 typedef int nvmlReturn_t;
 typedef void *nvmlDevice_t;
 
@@ -67,9 +65,5 @@ struct nvml {
 #undef FIELD
   const char *(*error)(nvmlReturn_t); /* nvmlErrorString */
 };
-
-/* Loads the library `name` (as dlopen takes it). -ENOENT: there is none; -ENOSYS: it lacks a function. Calls nothing
- * in it; it stays loaded. */
-int nvml_open(struct nvml *n, const char *name, struct err *e);
 
 #endif

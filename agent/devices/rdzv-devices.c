@@ -17,8 +17,11 @@
  *
  * RDZV_NVML_LIBRARY names another library, for tests. The process dies with its parent. */
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +42,36 @@ static void set_text(json_t *o, const char *key, const char *text) {
 
 static void set_number(json_t *o, const char *key, unsigned long long v) {
   json_object_set_new(o, key, json_integer((json_int_t)v));
+}
+
+/* The library. ----------------------------------------------------------------------------------------------------- */
+
+/* Finds NVML's functions by name. Functions that every relevant version has are required; later ones are optional. Each
+ * is named with its version suffix, because without it a linked program gets the oldest struct: the header renames
+ * functions. -ENOENT: there is no such library; -ENOSYS: it lacks a function. It stays loaded. */
+static int open_library(struct nvml *n, const char *name, struct err *e) {
+#define REQUIRED(field, symbol, arguments) {symbol, offsetof(struct nvml, field), false},
+#define OPTIONAL(field, symbol, arguments) {symbol, offsetof(struct nvml, field), true},
+  static const struct {
+    const char *name;
+    size_t offset;
+    bool optional;
+  } symbols[] = {NVML_LIST(REQUIRED, OPTIONAL){"nvmlErrorString", offsetof(struct nvml, error), false}};
+#undef REQUIRED
+#undef OPTIONAL
+  memset(n, 0, sizeof *n);
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char *why = dlerror();
+    return err_set(e, -ENOENT, "%s", why ? why : "the library cannot be loaded");
+  }
+  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    void *found = dlsym(library, symbols[i].name);
+    if (!found && !symbols[i].optional)
+      return err_set(e, -ENOSYS, "%s has no function %s: is it NVML?", name, symbols[i].name);
+    memcpy((char *)n + symbols[i].offset, &found, sizeof found);
+  }
+  return 0;
 }
 
 /* Processes. ------------------------------------------------------------------------------------------------------- */
@@ -135,7 +168,7 @@ static json_t *answer(void) {
   struct err e = ERR_INIT;
   const char *other = getenv("RDZV_NVML_LIBRARY");
   json_t *o = json_object();
-  int rc = nvml_open(&n, other && *other ? other : "libnvidia-ml.so.1", &e);
+  int rc = open_library(&n, other && *other ? other : "libnvidia-ml.so.1", &e);
   if (rc) {
     set_text(o, rc == -ENOENT ? "missing" : "error", e.text);
     return o;

@@ -19,7 +19,8 @@
 
 enum { CHUNK = 16384 };
 
-static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct err *e) {
+char *host_file_read(void *wait, const char *path, size_t max, struct err *e) {
+  uint32_t wait_ms = wait ? *(const uint32_t *)wait : 0;
   struct buf text = BUF_INIT;
   struct stat st = {0};
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -49,13 +50,4 @@ static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct e
   else
     err_sys(e, rc, "%s cannot be read", path);
   return NULL;
-}
-
-char *host_file_read(void *ctx, const char *path, size_t max, struct err *e) {
-  (void)ctx;
-  return read_whole(path, max, 0, e);
-}
-
-char *host_file_read_given(const char *path, size_t max, uint32_t wait_ms, struct err *e) {
-  return read_whole(path, max, wait_ms, e);
 }

@@ -121,7 +121,8 @@ static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *
     return launch_hosts_list(h, w->o.hosts, e) ? err_wrap(e, "%s", name) : 0;
   }
   spell_option(w, "hostfile", name);
-  char *text = host_file_read_given(w->o.hostfile, LAUNCH_FILE_MAX, HOST_FILE_WAIT_MS, e);
+  uint32_t wait_ms = HOST_FILE_WAIT_MS;
+  char *text = host_file_read(&wait_ms, w->o.hostfile, LAUNCH_FILE_MAX, e);
   int rc = text ? launch_hosts_file(h, w->o.hostfile, text, strlen(text), e) : err_wrap(e, "%s", name);
   free(text);
   return rc;

@@ -249,13 +249,6 @@ static void put_reason(const struct link *l, int error, const char *where, struc
     buf_printf(out, "no connection to %s: %s", where, uv_strerror(error));
 }
 
-static const char *short_reason(int error) {
-  if (error == UV_ECONNREFUSED) return "nothing listens";
-  if (error == UV_ETIMEDOUT) return "no answer";
-  if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH) return "no route";
-  return uv_strerror(error);
-}
-
 /* Appends why no address could be connected to. */
 static void put_failure(const struct link *l, struct buf *out) {
   bool same = true;
@@ -271,7 +264,13 @@ static void put_failure(const struct link *l, struct buf *out) {
     buf_printf(out, "no connection to %s: ", text);
     for (size_t i = 0; i < l->to->addresses.n; i++) {
       address_text(&l->to->addresses.v[i], addr);
-      buf_printf(out, "%s%s (%s)", i ? ", " : "", addr, short_reason(l->errors[i]));
+      int error = l->errors[i];
+      bool no_route = error == UV_ENETUNREACH || error == UV_EHOSTUNREACH;
+      buf_printf(out, "%s%s (%s)", i ? ", " : "", addr,
+                 error == UV_ECONNREFUSED ? "nothing listens"
+                 : error == UV_ETIMEDOUT  ? "no answer"
+                 : no_route               ? "no route"
+                                          : uv_strerror(error));
     }
   }
   buf_finish(&where);
@@ -346,12 +345,6 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
   if (a->link) a->link->o.cb->on_msg(a->link->o.ctx, m);
 }
 
-/* What munged or the daemon has said of this user's credential, or that one of the two machines has no MUNGE. Anything
- * else may pass: a daemon or a munged that starts again (for MUNGE_AWAY_MS), one that is busy, a network that fails. */
-static bool is_verdict(const struct err *munge) {
-  return munge->code == -EACCES || munge->code == -EPROTO || munge->code == -ENOENT || munge->code == -ENOKEY;
-}
-
 /* munge: why MUNGE brings no key; NULL: it was not asked. */
 static void tell_refusal(struct link *l, enum channel_status status, enum channel_source source,
                          const struct err *munge) {
@@ -366,7 +359,11 @@ static void tell_refusal(struct link *l, enum channel_status status, enum channe
                                       .named = !l->o.munge,
                                       .munge = munge ? munge->text : NULL});
   bool final = status == CHANNEL_WRONG_KEY || status == CHANNEL_NO_KEY;
-  if (munge && !is_verdict(munge)) final = false;
+  /* What munged or the daemon has said of this user's credential, or that one of the two machines has no MUNGE, is
+   * final. Anything else may pass: a daemon or a munged that starts again (for MUNGE_AWAY_MS), one that is busy, a
+   * network that fails. */
+  if (munge && munge->code != -EACCES && munge->code != -EPROTO && munge->code != -ENOENT && munge->code != -ENOKEY)
+    final = false;
   go_down_with(l, &(struct link_down){.fatal = final ? EXIT_CODE_REFUSED : 0, .why = buf_text(&why)});
   buf_finish(&where);
   buf_finish(&why);

@@ -225,7 +225,7 @@ static void end_life(struct local_daemon *d, int how) {
     lines_peek(&life->err_lines, &rest, &len);
     if (len) take_err(life, "\n", 1);
   }
-  const char *file = life->daemon->o.log_file;
+  const char *file = life->daemon->o.process.log_file;
   const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
   const char *name = signal_name(signo);
   if (signo)
@@ -334,17 +334,12 @@ static int start_process(const struct local_daemon_options *o, bool stands_by, u
   char *listen = stands_by
                      ? xstrdup(o->reserved.text)
                      : xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(o->port ? o->port : port));
-  int rc = daemon_process_start(&(struct daemon_process_options){.listen = listen,
-                                                                 .listen_fd = stands_by ? o->reserved.fd : -1,
-                                                                 .key = o->key,
-                                                                 .key_source = o->key_source,
-                                                                 .log_file = o->log_file,
-                                                                 .verbose = o->verbose,
-                                                                 .claim = o->claim,
-                                                                 .talks = o->loopback,
-                                                                 .program = early ? o->program : NULL,
-                                                                 .words = o->words},
-                                p, e);
+  struct daemon_process_options process = o->process;
+  process.listen = listen;
+  process.listen_fd = stands_by ? o->reserved.fd : -1;
+  process.talks = o->loopback;
+  if (!early) process.program = NULL;
+  int rc = daemon_process_start(&process, p, e);
   free(listen);
   return rc;
 }

@@ -45,17 +45,12 @@ struct local_daemon_options {
   bool loopback;    /* host_loopback() only, on a free port; else on `port`, at: */
   const char *host; /* a numeric address; NULL: all addresses, because the name may resolve to 127.0.1.1 */
   uint16_t port;
-  const struct key *key; /* the daemon's; outlives it. NULL: --insecure */
-  enum key_source key_source;
-  const char *log_file; /* gets its stderr; NULL: our log does, line by line */
-  bool verbose;
+  /* key, which outlives the daemon, key_source, log_file, verbose and claim; for an early start program and words */
+  struct daemon_process_options process;
   struct reserved_port reserved;             /* the reserved port, now the daemon's; fd -1: none */
-  const char *claim;                         /* --claim; NULL: none */
   void (*on_port)(void *ctx, uint16_t port); /* where it listens now, and will: unless loopback */
   void (*on_left)(void *ctx);                /* after local_daemon_leave */
   struct daemon_process early;               /* now the local daemon's; pid 0: none */
-  int (*program)(int argc, char **argv);     /* for an early start, as in daemon_process_options */
-  const struct copy_words *words;            /* likewise */
   void *ctx;
 };
 

@@ -39,14 +39,6 @@ struct unique_id {
   char bytes[NCCL_ID_SIZE];
 };
 
-struct nccl_library {
-  int (*version)(int *version);
-  int (*id)(struct unique_id *id);
-  const char *(*error)(int code);
-};
-
-/* The library. ----------------------------------------------------------------------------------------------------- */
-
 /* Where pip installed it, from Python itself: no rule about folders holds for virtual environments, conda and pyenv
  * alike. The child dies with us. */
 static bool ask_python(char *out) {
@@ -78,52 +70,37 @@ static bool ask_python(char *out) {
   return true;
 }
 
-static void *open_library(const char **name, struct err *e) {
+static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
   static char wheel[PATH_MAX];
-  const char *given = getenv("RDZV_NCCL_LIBRARY"), *why;
-  *name = given && *given ? given : "libnccl.so.2";
-  void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
-  if (library) return library;
-  why = dlerror();
-  if (*name != given && ask_python(wheel)) {
-    *name = wheel;
-    library = dlopen(wheel, RTLD_NOW | RTLD_LOCAL);
-    if (!library) why = dlerror();
-  }
-  if (!library) err_set(e, -ENOENT, "NCCL cannot be loaded (--nccl-library): %s", why ? why : *name);
-  return library;
-}
-
-static int find_functions(struct nccl_library *n, struct err *e) {
-  const char *name;
-  void *library = open_library(&name, e);
-  if (!library) return e->code;
+  int (*get_version)(int *version) = NULL;
+  int (*get_id)(struct unique_id * id) = NULL;
+  const char *(*get_error)(int code) = NULL;
   const struct {
     const char *symbol;
     void *at;
-  } wanted[] = {{"ncclGetVersion", &n->version}, {"ncclGetUniqueId", &n->id}, {"ncclGetErrorString", &n->error}};
+  } wanted[] = {{"ncclGetVersion", &get_version}, {"ncclGetUniqueId", &get_id}, {"ncclGetErrorString", &get_error}};
+  const char *given = getenv("RDZV_NCCL_LIBRARY"), *name = given && *given ? given : "libnccl.so.2", *why = NULL;
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!library) why = dlerror();
+  if (!library && name != given && ask_python(wheel)) {
+    name = wheel;
+    library = dlopen(wheel, RTLD_NOW | RTLD_LOCAL);
+    if (!library) why = dlerror();
+  }
+  if (!library) return err_set(e, -ENOENT, "NCCL cannot be loaded (--nccl-library): %s", why ? why : name);
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
     void *found = dlsym(library, wanted[i].symbol);
     if (!found) return err_set(e, -ENOENT, "%s has no function %s: is it NCCL?", name, wanted[i].symbol);
     memcpy(wanted[i].at, &found, sizeof found);
   }
-  return 0;
-}
-
-/* Minting. --------------------------------------------------------------------------------------------------------- */
-
-static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
-  struct nccl_library n = {0};
-  int rc = find_functions(&n, e);
-  if (rc) return rc;
-  assert(n.version && n.id && n.error); /* for the analyzer, which does not follow memcpy */
-  rc = n.version(version);
-  if (rc) return err_set(e, -EIO, "ncclGetVersion: %s", n.error(rc));
+  assert(get_version && get_id && get_error); /* for the analyzer, which does not follow memcpy */
+  int rc = get_version(version);
+  if (rc) return err_set(e, -EIO, "ncclGetVersion: %s", get_error(rc));
   if (*version < 1 || *version > NCCL_VERSION_LIMIT)
     return err_set(e, -EIO, "ncclGetVersion returned %d, which is not a version", *version);
   for (uint32_t i = 0; i < count; i++) {
-    rc = n.id(&ids[i]);
-    if (rc) return err_set(e, -EIO, "ncclGetUniqueId: %s (NCCL_DEBUG=WARN says more)", n.error(rc));
+    rc = get_id(&ids[i]);
+    if (rc) return err_set(e, -EIO, "ncclGetUniqueId: %s (NCCL_DEBUG=WARN says more)", get_error(rc));
   }
   return 0;
 }

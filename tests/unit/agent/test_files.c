@@ -139,11 +139,11 @@ static void reads_pipes(void **state) {
   assert_null(host_file_read(NULL, name, MAX, &e));
   assert_int_equal(e.code, -EINVAL);
   assert_int_equal(write(ends[1], "n1\n", 3), 3);
-  assert_null(host_file_read_given(name, MAX, WAIT_MS, &e)); /* its writer is still there */
+  assert_null(host_file_read(&(uint32_t){WAIT_MS}, name, MAX, &e)); /* its writer is still there */
   assert_int_equal(e.code, -ETIMEDOUT);
   assert_int_equal(write(ends[1], "n1\nn2\n", 6), 6);
   close(ends[1]);
-  char *text = host_file_read_given(name, MAX, PATIENCE_MS, &e);
+  char *text = host_file_read(&(uint32_t){PATIENCE_MS}, name, MAX, &e);
   assert_string_equal(text, "n1\nn2\n");
   free(text);
   close(ends[0]);
@@ -151,10 +151,10 @@ static void reads_pipes(void **state) {
   snprintf(name, sizeof(name), "/dev/fd/%d", ends[0]);
   assert_int_equal(write(ends[1], "0123456789a", MAX + 1), MAX + 1);
   close(ends[1]);
-  assert_null(host_file_read_given(name, MAX, PATIENCE_MS, &e));
+  assert_null(host_file_read(&(uint32_t){PATIENCE_MS}, name, MAX, &e));
   assert_int_equal(e.code, -EFBIG);
   close(ends[0]);
-  assert_null(host_file_read_given("/dev/null", MAX, WAIT_MS, &e));
+  assert_null(host_file_read(&(uint32_t){WAIT_MS}, "/dev/null", MAX, &e));
   assert_string_equal(e.text, "/dev/null cannot be read: it is neither a file nor a pipe");
 }
 
