@@ -2,12 +2,31 @@
 #ifndef TESTS_RIG_UNIT_H
 #define TESTS_RIG_UNIT_H
 
-/* The headers that must precede cmocka's, in its order. */
+/* cmocka, with the headers that must precede its own, and tests that register themselves:
+ *
+ *   UNIT_TEST(test_words) {
+ *     ...
+ *   }
+ *
+ * They run in the order of their lines. A program needs no main; one that has a main calls unit_run there. */
 
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+
+/* A test with functions before and after it; NULL: none. Priorities of constructors up to 100 are not ours. */
+#define UNIT_TEST_WITH(name, setup, teardown)                                                                          \
+  static void name(void **state);                                                                                      \
+  __attribute__((constructor(101 + __LINE__))) static void add_##name(void) {                                          \
+    unit_add((struct CMUnitTest){#name, name, setup, teardown, NULL});                                                 \
+  }                                                                                                                    \
+  static void name(void **state)
+#define UNIT_TEST(name) UNIT_TEST_WITH(name, NULL, NULL)
+
+void unit_add(struct CMUnitTest test);
+/* Runs all tests, with functions before and after all of them; NULL: none. Returns how many failed. */
+int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 #endif

@@ -65,7 +65,7 @@ static char *bury(char *dir, const char *tail) {
   return name;
 }
 
-static void makes_and_removes(void **state) {
+UNIT_TEST(makes_and_removes) {
   struct err e = ERR_INIT;
   struct stat st;
   char *dir = private_dir_create(&e), *name = xstrdup(dir);
@@ -79,7 +79,7 @@ static void makes_and_removes(void **state) {
   free(name);
 }
 
-static void removes_what_the_dead_left(void **state) {
+UNIT_TEST(removes_what_the_dead_left) {
   char *first = private_dir_create(NULL);
   char *dead = bury(leave_behind(first, "aaaaaa"), "aaaaaa"), *alive = leave_behind(first, "bbbbbb");
   char *ours = leave_behind(first, "cccccc"), *lock = beside(ours, "rdzvd.lock");
@@ -100,7 +100,7 @@ static void removes_what_the_dead_left(void **state) {
   free(lock);
 }
 
-static void finds_commands(void **state) {
+UNIT_TEST(finds_commands) {
   struct err e = ERR_INIT;
   char *dir = private_dir_create(NULL), *path = xasprintf("/nowhere:%s:/bin", dir), *script = beside(dir, "script"),
        *data = beside(dir, "data");
@@ -129,7 +129,7 @@ static void finds_commands(void **state) {
 }
 
 /* What a scheduler names is a file; what a person names may be a pipe, within its size and time. */
-static void reads_pipes(void **state) {
+UNIT_TEST(reads_pipes) {
   enum { WAIT_MS = 50, PATIENCE_MS = 20000, MAX = 10 };
   struct err e = ERR_INIT;
   int ends[2];
@@ -156,14 +156,4 @@ static void reads_pipes(void **state) {
   close(ends[0]);
   assert_null(host_file_read(&(uint32_t){WAIT_MS}, "/dev/null", MAX, &e));
   assert_string_equal(e.text, "/dev/null cannot be read: it is neither a file nor a pipe");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(makes_and_removes),
-      cmocka_unit_test(removes_what_the_dead_left),
-      cmocka_unit_test(finds_commands),
-      cmocka_unit_test(reads_pipes),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ static const struct known recordings[] = {
       "job=k8s-vllm-0"}},
 };
 
-static void reads_recordings(void **state) {
+UNIT_TEST(reads_recordings) {
   for (size_t i = 0; i < sizeof(recordings) / sizeof(*recordings); i++) {
     struct written r;
     recall(&r, recordings[i].name);
@@ -322,7 +322,7 @@ static const struct odd odds[] = {
 };
 
 /* How many GPUs each host has, where the file tells it of all. */
-static void knows_gpus_of_others(void **state) {
+UNIT_TEST(knows_gpus_of_others) {
   static const struct site site = {
       .host = "n1",
       .env = {PBS, "PBS_GPUFILE=/g"},
@@ -341,12 +341,12 @@ static void knows_gpus_of_others(void **state) {
   cluster_finish(&c);
 }
 
-static void copes_with_odd_ones(void **state) {
+UNIT_TEST(copes_with_odd_ones) {
   for (size_t i = 0; i < sizeof(odds) / sizeof(*odds); i++) site_check(&odds[i].site, odds[i].expected, odds[i].what);
 }
 
 /* A thousand hosts with eight lines each, in two spellings, by turns. */
-static void reads_long_files(void **state) {
+UNIT_TEST(reads_long_files) {
   struct buf text = BUF_INIT;
   struct cluster c;
   for (int slot = 0; slot < 8; slot++)
@@ -380,7 +380,7 @@ static void reads_long_files(void **state) {
 }
 
 /* Every prefix of good lists is read or refused, with a sentence, and leaks nothing. */
-static void survives_cut_lists(void **state) {
+UNIT_TEST(survives_cut_lists) {
   static const char *const lists[] = {"n1 4 q@n1 0,0\r\nn2.x 4 q@n2 <NULL>\n", "a 4 b.c 4 ", "a a b-1 c_d"};
   for (int form = LIST_LINES; form <= LIST_PAIRS; form++)
     for (size_t i = 0; i < 3; i++)
@@ -395,12 +395,4 @@ static void survives_cut_lists(void **state) {
         row_hosts_drop(&h);
         free(text);
       }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_recordings), cmocka_unit_test(copes_with_odd_ones), cmocka_unit_test(knows_gpus_of_others),
-      cmocka_unit_test(reads_long_files), cmocka_unit_test(survives_cut_lists),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static const struct known slurm[] = {
      {"agents=4", "local_agents=1", "first_host=10.0.0.9", "nodes=-"}},
 };
 
-static void reads_slurm(void **state) {
+UNIT_TEST(reads_slurm) {
   check_all(slurm, sizeof(slurm) / sizeof(*slurm));
 }
 
@@ -109,7 +109,7 @@ static const struct known gpus[] = {
      {"gpus=-", "warnings=SLURM_GPUS_PER_TASK=many has no number of GPUs: it is ignored"}},
 };
 
-static void reads_slurms_gpus(void **state) {
+UNIT_TEST(reads_slurms_gpus) {
   check_all(gpus, sizeof(gpus) / sizeof(*gpus));
 }
 
@@ -153,11 +153,11 @@ static const struct known odd[] = {
       "ignored"}},
 };
 
-static void warns_of_nonsense(void **state) {
+UNIT_TEST(warns_of_nonsense) {
   check_all(odd, sizeof(odd) / sizeof(*odd));
 }
 
-static void lists_are_short_or_left_away(void **state) {
+UNIT_TEST(lists_are_short_or_left_away) {
   char *list = xcalloc(1, 70000), *variable = xcalloc(1, 70100);
   struct cluster c;
   for (int i = 0; i < 1000; i++)
@@ -175,7 +175,7 @@ static void lists_are_short_or_left_away(void **state) {
   free(variable);
 }
 
-static void looks_into_lists(void **state) {
+UNIT_TEST(looks_into_lists) {
   assert_true(cluster_lists("gpu[1-4]", "gpu4"));
   assert_true(cluster_lists("gpu[1-4]", "GPU4.cluster.example"));
   assert_true(cluster_lists("gpu4.a,gpu5.a", "gpu5"));
@@ -188,7 +188,7 @@ static void looks_into_lists(void **state) {
   assert_int_equal(cluster_count("gpu["), 0);
 }
 
-static void builds_lists_of_hosts(void **state) {
+UNIT_TEST(builds_lists_of_hosts) {
   struct row_hosts h = {.v = NULL};
   struct err e = ERR_INIT;
   assert_int_equal(row_hosts_add(&h, "b.example", 9, 2, &e), 0);
@@ -207,7 +207,7 @@ static void builds_lists_of_hosts(void **state) {
   row_hosts_drop(&h);
 }
 
-static void ports_of_neighbours_differ(void **state) {
+UNIT_TEST(ports_of_neighbours_differ) {
   static bool taken[CLUSTER_PORT_COUNT];
   char variable[40];
   for (int i = 0; i < CLUSTER_PORT_COUNT; i++) {
@@ -221,7 +221,7 @@ static void ports_of_neighbours_differ(void **state) {
   }
 }
 
-static void tells_whether_it_is_one_host(void **state) {
+UNIT_TEST(tells_whether_it_is_one_host) {
   static const struct {
     const char *env[6];
     bool is;
@@ -241,18 +241,4 @@ static void tells_whether_it_is_one_host(void **state) {
     assert_int_equal(cluster_is_one_host(&c), cases[i].is);
     cluster_finish(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_slurm),
-      cmocka_unit_test(reads_slurms_gpus),
-      cmocka_unit_test(warns_of_nonsense),
-      cmocka_unit_test(lists_are_short_or_left_away),
-      cmocka_unit_test(looks_into_lists),
-      cmocka_unit_test(builds_lists_of_hosts),
-      cmocka_unit_test(ports_of_neighbours_differ),
-      cmocka_unit_test(tells_whether_it_is_one_host),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

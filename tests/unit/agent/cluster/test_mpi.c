@@ -161,14 +161,14 @@ static const struct {
       "ignored\nOMPI_COMM_WORLD_LOCAL_SIZE=4 contradicts OMPI_COMM_WORLD_SIZE=2: it is ignored"}},
 };
 
-static void reads_mpirun(void **state) {
+UNIT_TEST(reads_mpirun) {
   for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
     site_check(&cases[i].site, cases[i].expected, cases[i].what);
 }
 
 /* Open MPI's ssh passes no variable of the scheduler's on: on mpirun's own host they are there, on the others they
  * are not. */
-static void names_one_job_on_all_hosts(void **state) {
+UNIT_TEST(names_one_job_on_all_hosts) {
   static const struct {
     const char *what;
     struct site site;
@@ -197,9 +197,4 @@ static void names_one_job_on_all_hosts(void **state) {
     cluster_finish(&c);
   }
   cluster_finish(&other);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(reads_mpirun), cmocka_unit_test(names_one_job_on_all_hosts)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,14 +43,14 @@ static int list_with(const char *visible) {
   return devices_list(t.root, env, NULL, v);
 }
 
-static void counts_none_where_there_is_none(void **state) {
+UNIT_TEST_WITH(counts_none_where_there_is_none, set_up, tear_down) {
   tree_put(&t, "", "dev/nvidiactl");
   tree_put(&t, "", "dev/nvidia-uvm");
   tree_put(&t, "", "dev/nvidia-caps/nvidia-cap1");
   assert_int_equal(devices_count(t.root, NULL, NULL), 0);
 }
 
-static void counts_the_drivers_folder(void **state) {
+UNIT_TEST_WITH(counts_the_drivers_folder, set_up, tear_down) {
   put_four();
   assert_int_equal(devices_list(t.root, NULL, NULL, v), 4);
   assert_string_equal(v[0].pci, "0000:01:00.0");
@@ -58,7 +58,7 @@ static void counts_the_drivers_folder(void **state) {
   assert_int_equal(devices_count(t.root, NULL, NULL), 4);
 }
 
-static void counts_device_files(void **state) {
+UNIT_TEST_WITH(counts_device_files, set_up, tear_down) {
   tree_put(&t, "", "dev/nvidia0");
   tree_put(&t, "", "dev/nvidia11");
   tree_put(&t, "", "dev/nvidiactl");
@@ -78,14 +78,14 @@ static void counts_device_files(void **state) {
 }
 
 /* A container that was given one of the host's GPUs. */
-static void believes_fewer_device_files(void **state) {
+UNIT_TEST_WITH(believes_fewer_device_files, set_up, tear_down) {
   put_four();
   tree_put(&t, "", "dev/nvidia2");
   assert_int_equal(devices_list(t.root, NULL, NULL, v), 1);
   assert_string_equal(v[0].pci, "");
 }
 
-static void takes_the_list_in_its_order(void **state) {
+UNIT_TEST_WITH(takes_the_list_in_its_order, set_up, tear_down) {
   put_four();
   assert_int_equal(list_with("3, 0"), 2);
   assert_string_equal(v[0].pci, "0000:c1:00.0");
@@ -95,7 +95,7 @@ static void takes_the_list_in_its_order(void **state) {
   assert_string_equal(v[1].pci, "0000:01:00.0");
 }
 
-static void ends_the_list_where_cuda_does(void **state) {
+UNIT_TEST_WITH(ends_the_list_where_cuda_does, set_up, tear_down) {
   put_four();
   assert_int_equal(list_with(""), 0);
   assert_int_equal(list_with("-1"), 0);
@@ -109,13 +109,13 @@ static void ends_the_list_where_cuda_does(void **state) {
   assert_int_equal(list_with("0,1,2,3"), 4);
 }
 
-static void believes_the_list_where_it_sees_nothing(void **state) {
+UNIT_TEST_WITH(believes_the_list_where_it_sees_nothing, set_up, tear_down) {
   assert_int_equal(list_with("0,1,2"), 3);
   assert_string_equal(v[2].pci, "");
   assert_int_equal(list_with("MIG-1,MIG-2"), 2);
 }
 
-static void names_the_ith_entry(void **state) {
+UNIT_TEST_WITH(names_the_ith_entry, set_up, tear_down) {
   char id[DEVICE_ID_MAX], word[] = "CUDA_VISIBLE_DEVICES=7, GPU-a ,", empty[] = "CUDA_VISIBLE_DEVICES=";
   char *env[] = {word, NULL}, *nothing[] = {empty, NULL};
   assert_true(devices_visible(NULL, 5, id));
@@ -130,7 +130,7 @@ static void names_the_ith_entry(void **state) {
 }
 
 /* What the driver's library says counts before any file, and names parts too. */
-static void believes_the_driver(void **state) {
+UNIT_TEST_WITH(believes_the_driver, set_up, tear_down) {
   static struct gpu known[3] = {{.uuid = "GPU-x", .pci = "0000:01:00.0"},
                                 {.uuid = "GPU-y", .pci = "0000:02:00.0", .n_migs = 1, .migs = {"MIG-m"}},
                                 {.error = "GPU is lost"}};
@@ -160,7 +160,7 @@ static void believes_the_driver(void **state) {
 }
 
 /* A CPU and four GPUs, the last of which a cgroup denies. */
-static void counts_amds(void **state) {
+UNIT_TEST_WITH(counts_amds, set_up, tear_down) {
   static const struct {
     const char *rocr, *hip, *cuda;
     int n;
@@ -192,7 +192,7 @@ static void counts_amds(void **state) {
   assert_int_equal(devices_count_amd("/nowhere", nvidias, &from), 0);
 }
 
-static void knows_uuids_of_files(void **state) {
+UNIT_TEST_WITH(knows_uuids_of_files, set_up, tear_down) {
   put_four();
   assert_int_equal(list_with("3"), 1);
   assert_string_equal(v[0].uuid, "GPU-dddd-4");
@@ -220,7 +220,7 @@ static void assert_narrowed(const char *visible, const char *uuids, const char *
   buf_finish(&out);
 }
 
-static void narrows_to_the_good(void **state) {
+UNIT_TEST_WITH(narrows_to_the_good, set_up, tear_down) {
   assert_narrowed(NULL, "abcd", "+-+-", "GPU-a,GPU-c");
   assert_narrowed(NULL, "ab-d", "+--+", "GPU-a,GPU-d");
   assert_narrowed(NULL, "abc-", "+--+", "0,3"); /* CUDA does not take both kinds */
@@ -229,7 +229,7 @@ static void narrows_to_the_good(void **state) {
   assert_narrowed(NULL, "abcd", "----", "");
 }
 
-static void names_a_device(void **state) {
+UNIT_TEST_WITH(names_a_device, set_up, tear_down) {
   static const struct {
     struct device d;
     const char *text;
@@ -241,24 +241,4 @@ static void names_a_device(void **state) {
     assert_string_equal(buf_text(&out), cases[i].text);
     buf_finish(&out);
   }
-}
-
-int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(counts_none_where_there_is_none),
-      TEST(counts_the_drivers_folder),
-      TEST(counts_device_files),
-      TEST(believes_fewer_device_files),
-      TEST(takes_the_list_in_its_order),
-      TEST(ends_the_list_where_cuda_does),
-      TEST(believes_the_list_where_it_sees_nothing),
-      TEST(names_the_ith_entry),
-      TEST(believes_the_driver),
-      TEST(counts_amds),
-      TEST(knows_uuids_of_files),
-      TEST(narrows_to_the_good),
-      TEST(names_a_device),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static int parse(const char *text, struct gpus *g, struct err *e) {
   return gpus_parse(text, strlen(text), g, e);
 }
 
-static void reads_an_answer(void **state) {
+UNIT_TEST(reads_an_answer) {
   static const char text[] =
       "{\"devices\":[{\"uuid\":\"GPU-1\",\"pci\":\"00000000:C1:00.0\",\"name\":\"NVIDIA "
       "H200\",\"total_mib\":143771,\"used_mib\":30000,\"processes\":[{\"pid\":7,\"mib\":29000,\"user\":\"ada\",\"command\":\"python t.py\",\"job\":\"j\"},{\"pid\":8,\"gone\":true}],\"more\":3},{\"error\":\"GPU is lost\"},{\"uuid\":\"GPU-3\",\"mig\":[\"MIG-a\",\"MIG-b\"]}]}\n";
@@ -44,7 +44,7 @@ static void reads_an_answer(void **state) {
   gpus_finish(&g);
 }
 
-static void tells_why_there_is_none(void **state) {
+UNIT_TEST(tells_why_there_is_none) {
   struct gpus g;
   struct err e;
   assert_int_equal(parse("{\"missing\":\"no such file\"}", &g, &e), -ENOENT);
@@ -58,7 +58,7 @@ static void tells_why_there_is_none(void **state) {
 }
 
 /* Whatever comes: a sentence, or less of a device. */
-static void survives_nonsense(void **state) {
+UNIT_TEST(survives_nonsense) {
   static const char *const no_answers[] = {
       "", "x", "[]", "{", "{}", "{\"devices\":{}}", "{\"devices\":7}", "{\"devices\":[]} more"};
   static const char odd[] =
@@ -97,7 +97,7 @@ static void add(struct gpu *g, int64_t pid, int64_t mib, const char *command) {
   snprintf(p->command, sizeof p->command, "%s", command);
 }
 
-static void knows_busy(void **state) {
+UNIT_TEST(knows_busy) {
   struct gpu g = {.used_mib = 600};
   assert_false(gpu_is_busy(&g));
   g.used_mib = GPU_BUSY_UNSEEN_MIB;
@@ -111,7 +111,7 @@ static void knows_busy(void **state) {
   assert_false(gpu_is_busy(&g));
 }
 
-static void knows_free_again(void **state) {
+UNIT_TEST(knows_free_again) {
   struct gpu before = {.used_mib = 500}, now = {.used_mib = 500};
   assert_true(gpu_is_free_again(&now, &before));
   now.used_mib = 500 + GPU_SLACK_MIB;
@@ -123,7 +123,7 @@ static void knows_free_again(void **state) {
 }
 
 /* Who was there before us may take more, or go. */
-static void leaves_out_who_was_there(void **state) {
+UNIT_TEST(leaves_out_who_was_there) {
   struct gpu before = {.used_mib = 4}, now = {.used_mib = 4};
   add(&before, 7, 2000, "other");
   add(&now, 7, 60000, "other");
@@ -139,7 +139,7 @@ static void leaves_out_who_was_there(void **state) {
   assert_false(gpu_is_free_again(&now, &before));
 }
 
-static void forgives_this_round(void **state) {
+UNIT_TEST(forgives_this_round) {
   struct gpu before = {.used_mib = 4}, now = {.used_mib = 4};
   struct gpus g = {.n = 1, .v = &now};
   add(&now, 7, 3000, "train");
@@ -170,7 +170,7 @@ static void assert_said(const struct gpu *now, const struct gpu *before, const c
   buf_finish(&out);
 }
 
-static void says_who_holds_it(void **state) {
+UNIT_TEST(says_who_holds_it) {
   struct gpu before = {.used_mib = 0}, g = {.used_mib = 2000};
   assert_said(&g, NULL, "2000 MiB are in use by a process that is not visible here");
   add(&before, 3, 10, "old");
@@ -187,14 +187,4 @@ static void says_who_holds_it(void **state) {
   add(&g, 9, 0, "");
   g.processes[0].gone = true;
   assert_said(&g, NULL, "pid 9 (no such process here: of another container?) holds 900 MiB");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_an_answer),   cmocka_unit_test(tells_why_there_is_none),
-      cmocka_unit_test(survives_nonsense), cmocka_unit_test(knows_busy),
-      cmocka_unit_test(knows_free_again),  cmocka_unit_test(leaves_out_who_was_there),
-      cmocka_unit_test(says_who_holds_it), cmocka_unit_test(forgives_this_round),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,7 @@ static void plan(enum numa_binding how, const char *allowed, uint32_t workers) {
     buf_finish(&text);                                                                                                 \
   } while (0)
 
-static void reads_and_writes_lists(void **state) {
+UNIT_TEST_WITH(reads_and_writes_lists, setup, teardown) {
   struct cpus c;
   struct buf text = BUF_INIT;
   assert_true(cpus_parse("0-2,4,6-7\n", &c));
@@ -112,14 +112,14 @@ static void reads_and_writes_lists(void **state) {
   buf_finish(&text);
 }
 
-static void binds_nobody_unasked(void **state) {
+UNIT_TEST_WITH(binds_nobody_unasked, setup, teardown) {
   put_machine();
   plan(NUMA_NONE, "0-15", 4);
   assert_int_equal(n.n, 0);
   assert_int_equal(info.len + trouble.len, 0);
 }
 
-static void binds_to_nodes(void **state) {
+UNIT_TEST_WITH(binds_to_nodes, setup, teardown) {
   put_machine();
   put_gpus();
   plan(NUMA_NODE, "0-15", 4);
@@ -133,7 +133,7 @@ static void binds_to_nodes(void **state) {
   assert_bound(2, "0-3");
 }
 
-static void binds_to_sockets(void **state) {
+UNIT_TEST_WITH(binds_to_sockets, setup, teardown) {
   tree_put(&t, "0-2\n", "sys/devices/system/node/online");
   put_node(0, "0-1\n");
   put_node(1, "2-3\n");
@@ -148,7 +148,7 @@ static void binds_to_sockets(void **state) {
   assert_bound(0, "2-3");
 }
 
-static void shares_cores(void **state) {
+UNIT_TEST_WITH(shares_cores, setup, teardown) {
   put_machine();
   put_gpus();
   plan(NUMA_EXCLUSIVE, "0-15", 4);
@@ -170,7 +170,7 @@ static void shares_cores(void **state) {
 }
 
 /* Two of four workers of this host: as if all were bound here. */
-static void binds_a_part_of_the_hosts_workers(void **state) {
+UNIT_TEST_WITH(binds_a_part_of_the_hosts_workers, setup, teardown) {
   put_machine();
   plan_slots(NUMA_EXCLUSIVE, "0-15", &(struct numa_slots){2, 2, 4});
   assert_int_equal(n.n, 2);
@@ -186,7 +186,7 @@ static void binds_a_part_of_the_hosts_workers(void **state) {
   assert_bound(0, "8-11");
 }
 
-static void gives_each_a_cache(void **state) {
+UNIT_TEST_WITH(gives_each_a_cache, setup, teardown) {
   put_machine();
   put_gpus();
   plan(NUMA_CORE_COMPLEX, "0-15", 4);
@@ -199,7 +199,7 @@ static void gives_each_a_cache(void **state) {
   assert_bound(1, "4-5");
 }
 
-static void spreads_without_gpus(void **state) {
+UNIT_TEST_WITH(spreads_without_gpus, setup, teardown) {
   put_machine();
   plan(NUMA_NODE, "0-15", 4);
   assert_bound(0, "0-3,8-11");
@@ -221,7 +221,7 @@ static void spreads_without_gpus(void **state) {
       "--numa-binding: there are 5 workers and 4 GPUs: workers are spread over 2 NUMA nodes by local rank\n");
 }
 
-static void takes_minus_one_for_zero(void **state) {
+UNIT_TEST_WITH(takes_minus_one_for_zero, setup, teardown) {
   tree_put(&t, "0\n", "sys/devices/system/node/online");
   put_node(0, "0-1\n");
   put_gpu("0000:01:00.0", "-1\n");
@@ -230,7 +230,7 @@ static void takes_minus_one_for_zero(void **state) {
   assert_int_equal(info.len + trouble.len, 0);
 }
 
-static void leaves_alone_who_has_no_cpu(void **state) {
+UNIT_TEST_WITH(leaves_alone_who_has_no_cpu, setup, teardown) {
   put_machine();
   put_gpus();
   plan(NUMA_NODE, "0-3", 4);
@@ -242,29 +242,11 @@ static void leaves_alone_who_has_no_cpu(void **state) {
 }
 
 /* A kernel that knows no nodes. */
-static void takes_no_nodes_for_one(void **state) {
+UNIT_TEST_WITH(takes_no_nodes_for_one, setup, teardown) {
   plan(NUMA_NODE, "1-2", 2);
   assert_bound(0, "1-2");
   assert_bound(1, "1-2");
   plan(NUMA_EXCLUSIVE, "1-2", 2);
   assert_bound(0, "1");
   assert_bound(1, "2");
-}
-
-int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(reads_and_writes_lists),
-      TEST(binds_nobody_unasked),
-      TEST(binds_to_nodes),
-      TEST(binds_to_sockets),
-      TEST(shares_cores),
-      TEST(gives_each_a_cache),
-      TEST(binds_a_part_of_the_hosts_workers),
-      TEST(spreads_without_gpus),
-      TEST(takes_minus_one_for_zero),
-      TEST(leaves_alone_who_has_no_cpu),
-      TEST(takes_no_nodes_for_one),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include "tests/rig/tree.h"
 #include "tests/rig/unit.h"
 
-static void reads_who_it_is(void **state) {
+UNIT_TEST(reads_who_it_is) {
   struct tree t;
   struct process_description h;
   tree_init(&t);
@@ -36,7 +36,7 @@ static void reads_who_it_is(void **state) {
   tree_finish(&t);
 }
 
-static void makes_text_of_it(void **state) {
+UNIT_TEST(makes_text_of_it) {
   struct tree t;
   struct process_description h;
   tree_init(&t);
@@ -53,7 +53,7 @@ static void makes_text_of_it(void **state) {
 }
 
 /* Its words are parted by NULs, and the job's name is not the first variable. */
-static void reads_a_real_one(void **state) {
+UNIT_TEST(reads_a_real_one) {
   int pair[2];
   assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
   pid_t pid = fork();
@@ -75,13 +75,4 @@ static void reads_a_real_one(void **state) {
   kill(pid, SIGKILL);
   waitpid(pid, NULL, 0);
   close(pair[0]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_who_it_is),
-      cmocka_unit_test(makes_text_of_it),
-      cmocka_unit_test(reads_a_real_one),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

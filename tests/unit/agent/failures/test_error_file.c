@@ -17,7 +17,7 @@ static int parse(struct error_file *f, const char *text) {
   return rc;
 }
 
-static void test_exception_without_words(void **state) {
+UNIT_TEST(test_exception_without_words) {
   struct error_file f;
   static const char *const told[][2] = {
       {"{\"message\": \"MemoryError: \"}", "MemoryError"},
@@ -31,7 +31,7 @@ static void test_exception_without_words(void **state) {
   }
 }
 
-static void test_as_record_writes_it(void **state) {
+UNIT_TEST(test_as_record_writes_it) {
   struct error_file f;
   assert_int_equal(parse(&f, "{\"message\": {\"message\": \"ValueError: boom\", \"extraInfo\": {\"py_callstack\": "
                              "\"Traceback (most recent call last):\\n  raise\\nValueError: boom\\n\", "
@@ -42,7 +42,7 @@ static void test_as_record_writes_it(void **state) {
   assert_int_equal(f.timestamp, 1795253234);
 }
 
-static void test_a_plain_message(void **state) {
+UNIT_TEST(test_a_plain_message) {
   struct error_file f;
   assert_int_equal(parse(&f, "{\"message\": \"out of luck\", \"timestamp\": 17}"), 0);
   assert_string_equal(f.message, "out of luck");
@@ -54,7 +54,7 @@ static void test_a_plain_message(void **state) {
 }
 
 /* Other types than it should have: not there, and no reason to refuse the rest. */
-static void test_odd_types(void **state) {
+UNIT_TEST(test_odd_types) {
   struct error_file f;
   assert_int_equal(parse(&f, "{\"message\": {\"message\": 7, \"extraInfo\": []}}"), 0);
   assert_string_equal(f.message, "");
@@ -68,7 +68,7 @@ static void test_odd_types(void **state) {
   assert_string_equal(f.message, "a");
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   static const char *const texts[] = {"",
                                       "{",
                                       "[]",
@@ -94,7 +94,7 @@ static void test_refused(void **state) {
 }
 
 /* The beginning of a message, the end of a call stack, never half a character. */
-static void test_long_ones_are_cut(void **state) {
+UNIT_TEST(test_long_ones_are_cut) {
   struct error_file f;
   struct buf text = BUF_INIT;
   buf_printf(&text, "{\"message\": {\"message\": \"");
@@ -111,7 +111,7 @@ static void test_long_ones_are_cut(void **state) {
   buf_finish(&text);
 }
 
-static void test_one_long_line(void **state) {
+UNIT_TEST(test_one_long_line) {
   struct error_file f;
   struct buf text = BUF_INIT;
   buf_printf(&text, "{\"message\": {\"extraInfo\": {\"py_callstack\": \"x");
@@ -129,14 +129,14 @@ static void check_handed_on(const char *data, int code, const char *expected) {
   free(copy);
 }
 
-static void test_handed_on(void **state) {
+UNIT_TEST(test_handed_on) {
   check_handed_on("{\"message\": {\"message\": \"a\", \"more\": [1, 2]}, \"b\": 1}", -11,
                   "{\"message\":{\"message\":\"a\",\"more\":[1,2],\"errorCode\":-11},\"b\":1}");
   check_handed_on("{\"message\": {\"errorCode\": 3}}", 0, "{\"message\":{\"errorCode\":3}}");
   check_handed_on("{\"message\": \"a\"}", 7, "{\"message\":\"a\"}"); /* this form has no place for it */
 }
 
-static void test_made_of_a_verdict(void **state) {
+UNIT_TEST(test_made_of_a_verdict) {
   char *text = error_file_make("rank 3 was \"lost\"", "last\nlines \xff", 17, 78);
   assert_string_equal(text, "{\"message\":{\"message\":\"rank 3 was \\\"lost\\\"\",\"extraInfo\":{\"py_callstack\":"
                             "\"last\\nlines \xef\xbf\xbd\",\"timestamp\":\"17\"},\"errorCode\":78}}");
@@ -145,19 +145,4 @@ static void test_made_of_a_verdict(void **state) {
   assert_string_equal(f.message, "rank 3 was \"lost\"");
   assert_int_equal(f.timestamp, 17);
   free(text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_as_record_writes_it),
-      cmocka_unit_test(test_exception_without_words),
-      cmocka_unit_test(test_a_plain_message),
-      cmocka_unit_test(test_odd_types),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_long_ones_are_cut),
-      cmocka_unit_test(test_one_long_line),
-      cmocka_unit_test(test_handed_on),
-      cmocka_unit_test(test_made_of_a_verdict),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

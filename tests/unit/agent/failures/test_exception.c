@@ -17,7 +17,7 @@ static void check(const char *text, const char *want) {
   buf_finish(&out);
 }
 
-static void test_one(void **state) {
+UNIT_TEST(test_one) {
   check(HEAD "ValueError: boom\n", "ValueError: boom");
   check(HEAD "ValueError: boom", "ValueError: boom");
   check("step 17\n" HEAD "KeyboardInterrupt\n", "KeyboardInterrupt");
@@ -30,7 +30,7 @@ static void test_one(void **state) {
   check("it says: no\nwhat now\n", NULL);
 }
 
-static void test_chained(void **state) {
+UNIT_TEST(test_chained) {
   check(HEAD "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n" HEAD
              "ValueError: boom\n",
         "ValueError: boom");
@@ -41,7 +41,7 @@ static void test_chained(void **state) {
         "ImportError: boom");
 }
 
-static void test_groups(void **state) {
+UNIT_TEST(test_groups) {
   static const char group[] = "  + Exception Group Traceback (most recent call last):\n"
                               "  |   File \"t.py\", line 1, in <module>\n"
                               "  |     raise g\n"
@@ -61,7 +61,7 @@ static void test_groups(void **state) {
   buf_finish(&text);
 }
 
-static void test_prefixes(void **state) {
+UNIT_TEST(test_prefixes) {
   check("[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 1, in f\n[rank3]:     g()\n"
         "[rank3]: ValueError: boom\n",
         "ValueError: boom");
@@ -73,7 +73,7 @@ static void test_prefixes(void **state) {
 }
 
 /* Lines of other threads, before, between and behind. */
-static void test_other_lines(void **state) {
+UNIT_TEST(test_other_lines) {
   check(HEAD "ValueError: boom\n[W1122 socket.cpp:400] closed\nbye: all\n", "ValueError: boom");
   check("Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n[W1122 x.cpp:4] slow\n    g()\n"
         "ValueError: boom\n",
@@ -87,7 +87,7 @@ static void test_other_lines(void **state) {
 }
 
 /* Only so many last bytes are kept. */
-static void test_cut(void **state) {
+UNIT_TEST(test_cut) {
   check("n.py\", line 9, in main\n    f()\n  File \"t.py\", line 1, in f\n    g()\nValueError: boom\n",
         "ValueError: boom");
   check("ge of many lines\nand more\nRuntimeError: cut off above\n", "RuntimeError: cut off above");
@@ -96,7 +96,7 @@ static void test_cut(void **state) {
   check("Warning: deprecated\n", NULL);
 }
 
-static void test_of_cxx(void **state) {
+UNIT_TEST(test_of_cxx) {
   check("terminate called after throwing an instance of 'std::runtime_error'\n  what():  boom\n",
         "std::runtime_error: boom");
   check("terminate called after throwing an instance of 'int'\n",
@@ -104,7 +104,7 @@ static void test_of_cxx(void **state) {
   check("  what():  boom\n", NULL);
 }
 
-static void test_long_lines(void **state) {
+UNIT_TEST(test_long_lines) {
   static char text[20000];
   struct buf out = BUF_INIT;
   strcpy(text, HEAD "ValueError: ");
@@ -126,19 +126,10 @@ static void check_last(const char *text, const char *want) {
   buf_finish(&out);
 }
 
-static void test_last_line(void **state) {
+UNIT_TEST(test_last_line) {
   check_last("one\ncannot go on\n\n  \n", "cannot go on");
   check_last("[rank0]: gone", "gone");
   check_last(" 10%\r 50%\r 90%\r", "90%");
   check_last("\n \r\n", NULL);
   check_last("", NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one),      cmocka_unit_test(test_chained),     cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_prefixes), cmocka_unit_test(test_other_lines), cmocka_unit_test(test_cut),
-      cmocka_unit_test(test_of_cxx),   cmocka_unit_test(test_long_lines),  cmocka_unit_test(test_last_line),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static void fail_with(uint32_t local_rank, const char *name) {
   free(file);
 }
 
-static void test_read(void **state) {
+UNIT_TEST(test_read) {
   bench_open();
   put("0", SAYS("zero"));
   put("1", "no json");
@@ -117,7 +117,7 @@ static void hang(uv_work_t *work) {
 }
 
 /* A disk that hangs, as far as the loop can tell: the pool has no thread left. */
-static void test_a_reading_is_given_up(void **state) {
+UNIT_TEST(test_a_reading_is_given_up) {
   uv_work_t work[POOL];
   bench_open();
   sem_init(&hold, 0, 0);
@@ -157,7 +157,7 @@ static void check_up(struct failure_cause cause, const char *expected) {
 }
 
 /* A worker's own words; the verdict; the meaning of the code. */
-static void test_handed_up(void **state) {
+UNIT_TEST(test_handed_up) {
   bench_open();
   check_up((struct failure_cause){.code = 75}, "asked this node to leave");
   check_up((struct failure_cause){.code = 3, .text = "rank 2 failed\nlast line"},
@@ -176,7 +176,7 @@ static void test_handed_up(void **state) {
   bench_close();
 }
 
-static void test_log_dir(void **state) {
+UNIT_TEST(test_log_dir) {
   struct err e = ERR_INIT;
   struct log_dir d, other;
   char *place = path("a/b");
@@ -211,7 +211,7 @@ static void test_log_dir(void **state) {
   free(place);
 }
 
-static void test_a_temporary_one(void **state) {
+UNIT_TEST(test_a_temporary_one) {
   struct err e = ERR_INIT;
   struct log_dir d;
   struct stat st;
@@ -257,9 +257,5 @@ static int remove_place(void **state) {
 
 int main(void) {
   alarm(60);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read),    cmocka_unit_test(test_a_reading_is_given_up), cmocka_unit_test(test_handed_up),
-      cmocka_unit_test(test_log_dir), cmocka_unit_test(test_a_temporary_one),
-  };
-  return cmocka_run_group_tests(tests, make_place, remove_place);
+  return unit_run(make_place, remove_place);
 }

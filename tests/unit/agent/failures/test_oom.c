@@ -10,7 +10,7 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-static void test_cgroup(void **state) {
+UNIT_TEST(test_cgroup) {
   char path[32];
   assert_true(oom_cgroup("0::/job/step0\n", path, sizeof(path)));
   assert_string_equal(path, "/job/step0");
@@ -23,7 +23,7 @@ static void test_cgroup(void **state) {
   assert_false(oom_cgroup("0::/a-name-that-is-longer-than-there-is-room-for\n", path, sizeof(path)));
 }
 
-static void test_events(void **state) {
+UNIT_TEST(test_events) {
   struct oom_events e;
   assert_true(oom_events_parse(&e, "low 0\nhigh 9\nmax 7\noom 3\noom_kill 2\noom_group_kill 5\n"));
   assert_int_equal(e.oom, 3);
@@ -39,7 +39,7 @@ static void assert_text(bool cgroup, uint64_t limit, const char *text) {
   assert_string_equal(out, text);
 }
 
-static void test_limit(void **state) {
+UNIT_TEST(test_limit) {
   uint64_t n;
   assert_true(oom_limit("4294967296\n", &n));
   assert_text(true, n, "out of memory (cgroup limit 4 GiB)");
@@ -53,7 +53,7 @@ static void test_limit(void **state) {
   assert_text(false, 0, "out of memory");
 }
 
-static void test_log(void **state) {
+UNIT_TEST(test_log) {
   struct oom_log l = {0};
   assert_false(oom_log_read(&l, "4,412,75,-;python3 invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0"));
   assert_false(oom_log_read(&l, "6,416,75,-;memory: usage 262144kB, limit 262144kB, failcnt 53"));
@@ -113,7 +113,7 @@ static void bench_close(struct bench *b) {
   free(b->kmsg);
 }
 
-static void test_the_log_names_the_pid(void **state) {
+UNIT_TEST(test_the_log_names_the_pid) {
   struct bench b;
   bench_open(&b);
   struct oom_mark m[2] = {0};
@@ -133,7 +133,7 @@ static void test_the_log_names_the_pid(void **state) {
 }
 
 /* One kill of two deaths: the first that is told has it. */
-static void test_counters(void **state) {
+UNIT_TEST(test_counters) {
   struct bench b;
   bench_open(&b);
   put(b.cgroup, "memory.events", "w", "oom 1\noom_kill 1\n");
@@ -151,24 +151,11 @@ static void test_counters(void **state) {
   bench_close(&b);
 }
 
-static void test_nothing_can_be_read(void **state) {
+UNIT_TEST(test_nothing_can_be_read) {
   struct oom_mark m[2] = {0};
   struct oom_watch *w = oom_watch_create(NULL, "/no/such/mount", "/no/such/log");
   oom_watch_begin(w, &m[0], getpid());
   assert_null(oom_watch_died(w, &m[0], getpid()));
   assert_null(oom_watch_died(w, &m[0], 0));
   oom_watch_destroy(w);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cgroup),
-      cmocka_unit_test(test_events),
-      cmocka_unit_test(test_limit),
-      cmocka_unit_test(test_log),
-      cmocka_unit_test(test_the_log_names_the_pid),
-      cmocka_unit_test(test_counters),
-      cmocka_unit_test(test_nothing_can_be_read),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static struct ending failed(void) {
   return e;
 }
 
-static void test_failure(void **state) {
+UNIT_TEST(test_failure) {
   struct ending e = failed();
   json_t *v = made(&e);
   assert_says(v, "job", "my-job");
@@ -74,7 +74,7 @@ static void test_failure(void **state) {
 }
 
 /* All fields, with nothing to say too. */
-static void test_success(void **state) {
+UNIT_TEST(test_success) {
   struct ending e = {.heard = true, .outcome = OUTCOME_SUCCESS, .round = 1, .max_restarts = 3};
   verdict_init(&e.verdict);
   goodput_init(&e.goodput);
@@ -95,7 +95,7 @@ static void test_success(void **state) {
 }
 
 /* It left before the end: what it knows of the job is no outcome, and its own code says why. */
-static void test_left_before_the_end(void **state) {
+UNIT_TEST(test_left_before_the_end) {
   struct ending e = failed();
   e.heard = false;
   e.code = 75;
@@ -104,13 +104,4 @@ static void test_left_before_the_end(void **state) {
   assert_number(v, "exit_code", 75);
   assert_non_null(strstr(json_string_value(json_object_get(v, "sentence")), "asked this node to leave"));
   json_decref(v);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_failure),
-      cmocka_unit_test(test_success),
-      cmocka_unit_test(test_left_before_the_end),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void check(bool first, bool second) {
   assert_int_equal(hang_files_changed(d.h, 1), second);
 }
 
-static void test_changes(void **state) {
+UNIT_TEST(test_changes) {
   put("6.0", "left from before");
   setup_open();
   uv_run(&d.loop, UV_RUN_DEFAULT);
@@ -104,7 +104,7 @@ static void test_changes(void **state) {
 }
 
 /* Of a round that is over, or of an owner that is gone: it frees itself. */
-static void test_given_up(void **state) {
+UNIT_TEST(test_given_up) {
   setup_open();
   hang_files_look(d.h);
   hang_files_begin(d.h, 6);
@@ -115,7 +115,7 @@ static void test_given_up(void **state) {
   assert_int_equal(d.looked, 0);
 }
 
-static void test_names(void **state) {
+UNIT_TEST(test_names) {
   static const struct {
     const char *name, *expected;
   } cases[] = {
@@ -133,13 +133,8 @@ static void test_names(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_changes),
-      cmocka_unit_test(test_given_up),
-      cmocka_unit_test(test_names),
-  };
   assert_non_null(mkdtemp(dir));
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = unit_run(NULL, NULL);
   char *command = xasprintf("rm -r %s", dir);
   failed |= system(command);
   free(command);

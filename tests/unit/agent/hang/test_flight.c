@@ -23,7 +23,7 @@ static void take(struct flight *f, const char *entries) {
   assert_int_equal(flight_parse(f, json, (size_t)n, &e), 0);
 }
 
-static void gloo(void **state) {
+UNIT_TEST(gloo) {
   struct flight f = {.n = 0};
   take(&f, ENTRY(ALL, "gloo:all_reduce", 3, "scheduled", true,
                  false) "," ENTRY(PAIR, "gloo:barrier", 4, "scheduled", true,
@@ -39,7 +39,7 @@ static void gloo(void **state) {
 }
 
 /* A program runs ahead of its GPU; sends do not count. */
-static void nccl(void **state) {
+UNIT_TEST(nccl) {
   struct flight f = {.n = 0};
   take(&f, ENTRY(ALL, "nccl:all_reduce", 7, "completed", false,
                  false) "," ENTRY(ALL, "nccl:reduce_scatter", 8, "started", false,
@@ -51,7 +51,7 @@ static void nccl(void **state) {
   assert_string_equal(f.v[0].op, "reduce_scatter");
 }
 
-static void empty_and_idle(void **state) {
+UNIT_TEST(empty_and_idle) {
   struct flight f = {.n = 0};
   assert_false(flight_is_idle(&f));
   assert_int_equal(flight_parse(&f, "{}", 2, &e), 0);
@@ -61,7 +61,7 @@ static void empty_and_idle(void **state) {
   assert_true(flight_is_idle(&f));
 }
 
-static void a_node(void **state) {
+UNIT_TEST(a_node) {
   static struct flights all;
   struct flight waits = {.n = 0}, idle = {.n = 0};
   char ranks[RANKS_TEXT_MAX + 1];
@@ -85,7 +85,7 @@ static void a_node(void **state) {
 }
 
 /* A rank that waits in one group is a victim in the others. */
-static void a_rank_that_waits_elsewhere(void **state) {
+UNIT_TEST(a_rank_that_waits_elsewhere) {
   static struct flights all;
   struct flight r0 = {.n = 0}, r1 = {.n = 0}, r2 = {.n = 0};
   char ranks[RANKS_TEXT_MAX + 1];
@@ -101,7 +101,7 @@ static void a_rank_that_waits_elsewhere(void **state) {
   assert_string_equal(ranks, "2");
 }
 
-static void limits(void **state) {
+UNIT_TEST(limits) {
   struct flight f = {.n = 0};
   static struct flights all;
   flights_init(&all);
@@ -125,7 +125,7 @@ static void limits(void **state) {
   free(entry);
 }
 
-static void refused(void **state) {
+UNIT_TEST(refused) {
   struct flight f = {.n = 0};
   static const char *const bad[] = {"", "[]", "{", "{\"entries\":[}", "x"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -149,7 +149,7 @@ static int unwrap(const char *answer, const char *body) {
   return status;
 }
 
-static void http(void **state) {
+UNIT_TEST(http) {
   assert_int_equal(unwrap("HTTP/1.1 200 OK\r\nConnection: close\r\ncontent-length: 2\r\n\r\n{}", "{}"), 200);
   assert_int_equal(unwrap("HTTP/1.1 404 Not Found\r\n\r\nHandler x not found", "Handler x not found"), 404);
   assert_int_equal(unwrap("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore", ""), 200);
@@ -163,14 +163,4 @@ static void http(void **state) {
                                     "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
                                     "\r\n\r\n"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(unwrap(bad[i], ""), -EPROTO);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gloo),    cmocka_unit_test(http),
-      cmocka_unit_test(nccl),    cmocka_unit_test(empty_and_idle),
-      cmocka_unit_test(a_node),  cmocka_unit_test(limits),
-      cmocka_unit_test(refused), cmocka_unit_test(a_rank_that_waits_elsewhere),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

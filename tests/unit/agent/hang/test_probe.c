@@ -74,7 +74,7 @@ static char *text_of(const struct probe_facts *f, pid_t pid) {
   return buf_steal(&b);
 }
 
-static void test_a_stopped_process(void **state) {
+UNIT_TEST(test_a_stopped_process) {
   struct probe_facts f;
   pid_t pid = child("stop");
   read_until(pid, 'T', 1, NULL, &f);
@@ -90,7 +90,7 @@ static void test_a_stopped_process(void **state) {
 }
 
 /* Where it waits: a function of the kernel, or the system call. */
-static void test_a_process_that_reads(void **state) {
+UNIT_TEST(test_a_process_that_reads) {
   struct probe_facts f;
   pid_t pid = child("read");
   for (uint64_t end = boot_ms() + PATIENCE_MS; boot_ms() < end; usleep(2000)) {
@@ -106,7 +106,7 @@ static void test_a_process_that_reads(void **state) {
   child_end(pid);
 }
 
-static void test_a_process_that_runs(void **state) {
+UNIT_TEST(test_a_process_that_runs) {
   struct probe_facts f;
   pid_t pid = child("run");
   read_until(pid, 'R', 1, NULL, &f);
@@ -114,7 +114,7 @@ static void test_a_process_that_runs(void **state) {
   child_end(pid);
 }
 
-static void test_threads_are_counted(void **state) {
+UNIT_TEST(test_threads_are_counted) {
   struct probe_facts f;
   pid_t pid = child("threads");
   read_until(pid, 'S', 4, NULL, &f);
@@ -130,7 +130,7 @@ static void test_threads_are_counted(void **state) {
 }
 
 /* The program behind a shell is what hangs. */
-static void test_behind_a_shell(void **state) {
+UNIT_TEST(test_behind_a_shell) {
   struct probe_facts f;
   pid_t pid = child("shell");
   read_until(pid, 'S', 1, "sleep", &f);
@@ -144,7 +144,7 @@ static void test_behind_a_shell(void **state) {
   child_end(pid);
 }
 
-static void test_nobody(void **state) {
+UNIT_TEST(test_nobody) {
   struct probe_facts f;
   pid_t pid = child("stop");
   child_end(pid);
@@ -261,7 +261,7 @@ static char *read_all(const char *file) {
   return buf_steal(&b);
 }
 
-static void test_facts_and_stacks(void **state) {
+UNIT_TEST(test_facts_and_stacks) {
   pid_t stopped = child("stop"), reading = child("read");
   struct probe_facts f;
   read_until(stopped, 'T', 1, NULL, &f);
@@ -296,7 +296,7 @@ static void test_facts_and_stacks(void **state) {
   child_end(reading);
 }
 
-static void test_without_stacks(void **state) {
+UNIT_TEST(test_without_stacks) {
   pid_t stopped = child("stop");
   put_tool("eu-stack", "echo never");
   setup_open();
@@ -311,7 +311,7 @@ static void test_without_stacks(void **state) {
 }
 
 /* A tool that hangs is killed with what it has said; one that says too much is cut. */
-static void test_a_tool_that_hangs(void **state) {
+UNIT_TEST(test_a_tool_that_hangs) {
   pid_t stopped = child("stop");
   put_tool("eu-stack", "echo first; exec sleep 60");
   setup_open();
@@ -337,7 +337,7 @@ static void test_a_tool_that_hangs(void **state) {
 }
 
 /* The workers are stopped: nothing may hold them, and nobody is told any more. */
-static void test_ended(void **state) {
+UNIT_TEST(test_ended) {
   pid_t stopped = child("stop");
   char *mark = xasprintf("%s/mark", dir), *script = xasprintf("echo $$ > %s; exec sleep 60", mark);
   put_tool("eu-stack", script);
@@ -369,7 +369,7 @@ static void test_ended(void **state) {
   child_end(stopped);
 }
 
-static void test_no_target(void **state) {
+UNIT_TEST(test_no_target) {
   setup_open();
   probe_begin(d.p, NULL, 0, LOG_WARN, true, PROBE_MS);
   run_until_done();
@@ -378,19 +378,11 @@ static void test_no_target(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_stopped_process),   cmocka_unit_test(test_a_process_that_reads),
-      cmocka_unit_test(test_a_process_that_runs), cmocka_unit_test(test_threads_are_counted),
-      cmocka_unit_test(test_behind_a_shell),      cmocka_unit_test(test_nobody),
-      cmocka_unit_test(test_facts_and_stacks),    cmocka_unit_test(test_without_stacks),
-      cmocka_unit_test(test_a_tool_that_hangs),   cmocka_unit_test(test_ended),
-      cmocka_unit_test(test_no_target),
-  };
   assert_non_null(mkdtemp(dir));
   char *path = xasprintf("%s:%s", dir, getenv("PATH"));
   setenv("PATH", path, 1);
   free(path);
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = unit_run(NULL, NULL);
   rmdir(dir);
   return failed;
 }

@@ -21,7 +21,7 @@ static void hears(struct ras_talk *t, const char *text, const char *asks) {
   buf_finish(&out);
 }
 
-static void talk_json(void **state) {
+UNIT_TEST(talk_json) {
   struct buf out = BUF_INIT;
   struct ras_talk t;
   ras_begin(&t, &out);
@@ -35,7 +35,7 @@ static void talk_json(void **state) {
   buf_finish(&out);
 }
 
-static void talk_refused(void **state) {
+UNIT_TEST(talk_refused) {
   struct buf out = BUF_INIT;
   struct ras_talk t;
   ras_begin(&t, &out);
@@ -86,7 +86,7 @@ static void json(const char *communicators) {
   "{\"rank\": " #n ", \"host\": \"10.0.0.2\", \"pid\": " #process ", \"status\": {\"unresponsive\": " #silent          \
   ", \"considered_dead\": " #dead "}}"
 
-static void json_behind(void **state) {
+UNIT_TEST(json_behind) {
   json("{\"size\": 4, \"ranks\": [" RANK(0, 70, 5, 414, 0) "," RANK(1, 71, 5, 413, 0) "," RANK(
       2, 72, 5, 414, 0) "," RANK(3, 73, 5, 411, 0) "], \"missing_ranks\": []}");
   says(4, "rank 3 has not entered AllReduce #412, 3 others have");
@@ -96,7 +96,7 @@ static void json_behind(void **state) {
   says(2, "");
 }
 
-static void json_silent(void **state) {
+UNIT_TEST(json_silent) {
   json("{\"size\": 3, \"ranks\": [" RANK(0, 70, 5, 9, 0) "], \"missing_ranks\": [" MISSING(
       1, 71, true, false) "," MISSING(2, 72, false, false) "]}");
   says(3, "rank 1 does not answer NCCL"); /* rank 2 answers, and has left the communicator */
@@ -109,7 +109,7 @@ static void json_silent(void **state) {
   says(3, "rank 1 and rank 2 are dead for NCCL; NCCL reports an error on 1 rank");
 }
 
-static void json_refused(void **state) {
+UNIT_TEST(json_refused) {
   static const char *const bad[] = {"", "{}", "[]", "{\"communicators\": {}}", "{\"communicators\": [", "Job summary"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     assert_int_equal(ras_parse_json(bad[i], strlen(bad[i]), &f, &e), -EPROTO);
@@ -117,12 +117,4 @@ static void json_refused(void **state) {
       "1,null,{},{\"size\":-1},{\"size\":2,\"ranks\":3},{\"size\":2,\"ranks\":[7,{}],\"missing_ranks\":[8,{\"status\":1}]},"
       "{\"size\":2,\"ranks\":[{\"collective_counts\":{\"A\":-5}},{\"collective_counts\":{\"A\":\"x\"}}]}");
   says(2, "");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(talk_json),   cmocka_unit_test(talk_refused), cmocka_unit_test(json_behind),
-      cmocka_unit_test(json_silent), cmocka_unit_test(json_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

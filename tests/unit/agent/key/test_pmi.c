@@ -16,7 +16,7 @@
 
 enum { DEADLINE_MS = 10000 };
 
-static void test_values_of_a_line(void **state) {
+UNIT_TEST(test_values_of_a_line) {
   static const char line[] = "cmd=get_result rc=0 msg=success value=abc=d";
   char out[8];
   assert_true(pmi_value(line, strlen(line), "value", out, sizeof out));
@@ -29,7 +29,7 @@ static void test_values_of_a_line(void **state) {
   assert_false(pmi_value("", 0, "cmd", out, sizeof out));
 }
 
-static void test_answers_are_checked(void **state) {
+UNIT_TEST(test_answers_are_checked) {
   struct err e = ERR_INIT;
   assert_int_equal(pmi_check("cmd=barrier_out", 15, "barrier_out", NULL), 0);
   assert_int_equal(pmi_check("cmd=get_result rc=0", 19, "get_result", NULL), 0);
@@ -157,7 +157,7 @@ static void share_among(struct agent *agents, int n) {
   }
 }
 
-static void test_all_get_one_key(void **state) {
+UNIT_TEST(test_all_get_one_key) {
   static const uint8_t none[KEY_BYTES];
   struct agent agents[AGENTS], later[AGENTS];
   for (int n = 1; n <= AGENTS; n++) {
@@ -174,7 +174,7 @@ static void test_all_get_one_key(void **state) {
 }
 
 /* A worker inherits the socket and can ask for all that is there. */
-static void test_nobody_else_can_read_it(void **state) {
+UNIT_TEST(test_nobody_else_can_read_it) {
   struct agent agents[AGENTS];
   char text[KEY_TEXT_MAX + 1];
   share_among(agents, AGENTS);
@@ -185,7 +185,7 @@ static void test_nobody_else_can_read_it(void **state) {
   assert_int_equal(mpiexec.n, 2 * (AGENTS - 1));
 }
 
-static void test_a_missing_agent_is_named(void **state) {
+UNIT_TEST(test_a_missing_agent_is_named) {
   struct proxy p = {.answers = {"cmd=my_kvsname kvsname=kvs_1_0\n"}};
   struct key key;
   struct err e = ERR_INIT;
@@ -196,7 +196,7 @@ static void test_a_missing_agent_is_named(void **state) {
 
 #define BEGINNING "cmd=my_kvsname kvsname=k\n", "cmd=put_result rc=0\n", "cmd=barrier_out\n", "cmd=barrier_out\n"
 
-static void test_other_answers_are_refused(void **state) {
+UNIT_TEST(test_other_answers_are_refused) {
   static const struct {
     const char *answers[6];
     const char *why;
@@ -219,7 +219,7 @@ static void test_other_answers_are_refused(void **state) {
   }
 }
 
-static void test_open_mpis_number(void **state) {
+UNIT_TEST(test_open_mpis_number) {
   static const char *const others[] = {
       "",
       "0-0",
@@ -238,7 +238,7 @@ static void test_open_mpis_number(void **state) {
 }
 
 /* Of one number all workers get one other number, which looks like mpirun's. */
-static void test_open_mpis_number_is_hidden(void **state) {
+UNIT_TEST(test_open_mpis_number_is_hidden) {
   static const char other[] = "A=78b98479c21b4578-19fa2b5a6c06e26a";
   char text[] = "OMPI_MCA_orte_precondition_transports=78b98479c21b4578-19fa2b5a6c06e26a", same[sizeof text];
   char bad[] = "OMPI_MCA_orte_precondition_transports=1", first[] = "A=78b98479c21b4578-19fa2b5a6c06e26a";
@@ -257,14 +257,4 @@ static void test_open_mpis_number_is_hidden(void **state) {
   secret_free(open_mpi_take(again));
   assert_string_equal(text, same);
   assert_null(open_mpi_take(none));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_values_of_a_line),         cmocka_unit_test(test_answers_are_checked),
-      cmocka_unit_test(test_all_get_one_key),          cmocka_unit_test(test_nobody_else_can_read_it),
-      cmocka_unit_test(test_a_missing_agent_is_named), cmocka_unit_test(test_other_answers_are_refused),
-      cmocka_unit_test(test_open_mpis_number),         cmocka_unit_test(test_open_mpis_number_is_hidden),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

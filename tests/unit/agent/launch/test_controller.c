@@ -66,7 +66,7 @@ static void signal_all(int signo, const char *want) {
   expect(want);
 }
 
-static void test_all_finish(void **state) {
+UNIT_TEST(test_all_finish) {
   begin(3, 3, true);
   up(3);
   assert_true(launch_controller_deadline(mind) == UINT64_MAX);
@@ -76,7 +76,7 @@ static void test_all_finish(void **state) {
   assert_true(launch_controller_deadline(mind) == UINT64_MAX);
 }
 
-static void test_programs_that_differ(void **state) {
+UNIT_TEST(test_programs_that_differ) {
   begin(4, 4, true);
   event(0, LAUNCH_UP, 0, "/opt/python3", NULL);
   event(1, LAUNCH_UP, 0, "/usr/bin/python3 (python3.11)", NULL);
@@ -96,14 +96,14 @@ static void test_programs_that_differ(void **state) {
         "that exists on all hosts\nsay n3: no such host\n");
 }
 
-static void test_the_verdicts_code(void **state) {
+UNIT_TEST(test_the_verdicts_code) {
   begin(2, 2, true);
   up(2);
   event(0, LAUNCH_ENDED, 3, "", NULL);
   event(1, LAUNCH_ENDED, 3, "", "exit 3\n");
 }
 
-static void test_a_host_that_refuses_ends_a_fixed_job(void **state) {
+UNIT_TEST(test_a_host_that_refuses_ends_a_fixed_job) {
   begin(3, 3, true);
   event(0, LAUNCH_UP, 0, "", NULL);
   event(1, LAUNCH_FAILED, 0, "Connection refused",
@@ -112,7 +112,7 @@ static void test_a_host_that_refuses_ends_a_fixed_job(void **state) {
   event(0, LAUNCH_ENDED, 75, "", "exit 85\n");
 }
 
-static void test_an_elastic_job_goes_on(void **state) {
+UNIT_TEST(test_an_elastic_job_goes_on) {
   begin(3, 2, true);
   event(0, LAUNCH_UP, 0, "", NULL);
   event(1, LAUNCH_UP, 0, "", NULL);
@@ -121,7 +121,7 @@ static void test_an_elastic_job_goes_on(void **state) {
   event(1, LAUNCH_ENDED, 0, "", "exit 0\n");
 }
 
-static void test_and_ends_below_its_minimum(void **state) {
+UNIT_TEST(test_and_ends_below_its_minimum) {
   begin(3, 2, true);
   up(3);
   event(2, LAUNCH_LOST, 0, "its connection ended", "say n3 was lost: its connection ended\n");
@@ -131,7 +131,7 @@ static void test_and_ends_below_its_minimum(void **state) {
   event(0, LAUNCH_ENDED, 75, "", "exit 78\n");
 }
 
-static void test_without_the_daemons_host_nothing_begins(void **state) {
+UNIT_TEST(test_without_the_daemons_host_nothing_begins) {
   begin(3, 1, true);
   event(0, LAUNCH_FAILED, 0, "no such host",
         "say n1: no such host\nsay rdzvd was to run on n1: stopping the other agents\nsignal 15 own\n");
@@ -139,19 +139,19 @@ static void test_without_the_daemons_host_nothing_begins(void **state) {
   event(0, LAUNCH_FAILED, 0, "no such host", "say n1: no such host\n");
 }
 
-static void test_goes_on_without_the_daemons_host(void **state) {
+UNIT_TEST(test_goes_on_without_the_daemons_host) {
   begin(3, 1, true);
   up(3);
   event(0, LAUNCH_LOST, 0, "gone", "say n1 was lost: gone\n");
 }
 
-static void test_the_only_host(void **state) {
+UNIT_TEST(test_the_only_host) {
   begin(1, 1, false);
   event(0, LAUNCH_FAILED, 0, "no such host", "say n1: no such host\nexit 85\n");
 }
 
 /* It had a reason of its own; the others would wait for --join-timeout. */
-static void test_an_agent_that_cannot(void **state) {
+UNIT_TEST(test_an_agent_that_cannot) {
   begin(2, 2, true);
   up(2);
   event(1, LAUNCH_ENDED, 79, "", "probe\n");
@@ -162,7 +162,7 @@ static void test_an_agent_that_cannot(void **state) {
 }
 
 /* The job is done where it runs; the launcher does not wait for a host that is dead, and its death changes nothing. */
-static void test_a_host_that_died_before_the_end(void **state) {
+UNIT_TEST(test_a_host_that_died_before_the_end) {
   begin(3, 2, true);
   up(3);
   event(0, LAUNCH_ENDED, 0, "", "probe\n");
@@ -170,7 +170,7 @@ static void test_a_host_that_died_before_the_end(void **state) {
   event(2, LAUNCH_LOST, 0, "it was silent for 5 s", "say n3 was lost: it was silent for 5 s\nexit 0\n");
 }
 
-static void test_who_does_not_end_when_the_job_is_done(void **state) {
+UNIT_TEST(test_who_does_not_end_when_the_job_is_done) {
   begin(2, 2, true);
   up(2);
   event(1, LAUNCH_ENDED, 0, "", NULL);
@@ -182,7 +182,7 @@ static void test_who_does_not_end_when_the_job_is_done(void **state) {
   event(0, LAUNCH_ENDED, 75, "", "exit 0\n");
 }
 
-static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
+UNIT_TEST(test_an_agent_that_left_a_job_that_goes_on) {
   begin(3, 2, true);
   up(3);
   event(1, LAUNCH_ENDED, 75, "", "say the agent on n2 exited with code 75\n");
@@ -191,7 +191,7 @@ static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
   event(2, LAUNCH_ENDED, 0, "", "exit 0\n");
 }
 
-static void test_signals(void **state) {
+UNIT_TEST(test_signals) {
   begin(2, 2, true);
   up(2);
   signal_all(SIGINT, "signal 2\n");
@@ -199,7 +199,7 @@ static void test_signals(void **state) {
   event(1, LAUNCH_ENDED, 130, "", "exit 130\n");
 }
 
-static void test_a_second_signal_kills(void **state) {
+UNIT_TEST(test_a_second_signal_kills) {
   begin(2, 2, true);
   up(2);
   signal_all(SIGINT, NULL);
@@ -209,7 +209,7 @@ static void test_a_second_signal_kills(void **state) {
   tick_at_deadline("say n2 no longer answer: look for leftover processes there\nexit 130\n");
 }
 
-static void test_who_does_not_stop_is_killed(void **state) {
+UNIT_TEST(test_who_does_not_stop_is_killed) {
   begin(2, 2, true);
   up(2);
   signal_all(SIGTERM, NULL);
@@ -219,14 +219,14 @@ static void test_who_does_not_stop_is_killed(void **state) {
   event(1, LAUNCH_LOST, 0, "killed", "exit 75\n");
 }
 
-static void test_a_signal_before_anybody_is_up(void **state) {
+UNIT_TEST(test_a_signal_before_anybody_is_up) {
   begin(2, 2, true);
   signal_all(SIGINT, NULL);
   event(0, LAUNCH_FAILED, 0, "", NULL);
   event(1, LAUNCH_FAILED, 0, "", "exit 130\n");
 }
 
-static void test_who_is_missing_is_named(void **state) {
+UNIT_TEST(test_who_is_missing_is_named) {
   begin(4, 4, true);
   event(1, LAUNCH_UP, 0, "", NULL);
   tick_at_deadline(NULL);
@@ -236,7 +236,7 @@ static void test_who_is_missing_is_named(void **state) {
   assert_int_equal(now, 1000 + LAUNCH_SAY_FIRST_MS + LAUNCH_SAY_AGAIN_MS);
 }
 
-static void test_what_is_said_twice_counts_once(void **state) {
+UNIT_TEST(test_what_is_said_twice_counts_once) {
   begin(2, 2, true);
   up(2);
   up(2);
@@ -254,26 +254,5 @@ static int end(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_finish),
-      cmocka_unit_test(test_programs_that_differ),
-      cmocka_unit_test(test_the_verdicts_code),
-      cmocka_unit_test(test_a_host_that_refuses_ends_a_fixed_job),
-      cmocka_unit_test(test_an_elastic_job_goes_on),
-      cmocka_unit_test(test_and_ends_below_its_minimum),
-      cmocka_unit_test(test_without_the_daemons_host_nothing_begins),
-      cmocka_unit_test(test_goes_on_without_the_daemons_host),
-      cmocka_unit_test(test_the_only_host),
-      cmocka_unit_test(test_an_agent_that_cannot),
-      cmocka_unit_test(test_a_host_that_died_before_the_end),
-      cmocka_unit_test(test_who_does_not_end_when_the_job_is_done),
-      cmocka_unit_test(test_an_agent_that_left_a_job_that_goes_on),
-      cmocka_unit_test(test_signals),
-      cmocka_unit_test(test_a_second_signal_kills),
-      cmocka_unit_test(test_who_does_not_stop_is_killed),
-      cmocka_unit_test(test_a_signal_before_anybody_is_up),
-      cmocka_unit_test(test_who_is_missing_is_named),
-      cmocka_unit_test(test_what_is_said_twice_counts_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, end);
+  return unit_run(NULL, end);
 }

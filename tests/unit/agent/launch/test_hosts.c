@@ -37,7 +37,7 @@ static void check(const struct row *rows, bool file) {
   }
 }
 
-static void test_lists(void **state) {
+UNIT_TEST(test_lists) {
   static const struct row rows[] = {
       {"n1", "n1:0", NULL},
       {"n1:4,n2:4", "n1:4 n2:4", NULL},
@@ -79,7 +79,7 @@ static void test_lists(void **state) {
   check(rows, false);
 }
 
-static void test_files(void **state) {
+UNIT_TEST(test_files) {
   static const struct row rows[] = {
       {"n1 slots=4 max_slots=8\nn2 slots=2\n", "n1:4 n2:2", NULL},
       {"n1 slots = 4\t max-slots= 8\n", "n1:4", NULL},
@@ -105,7 +105,7 @@ static void test_files(void **state) {
   check(rows, true);
 }
 
-static void test_what_is_no_text(void **state) {
+UNIT_TEST(test_what_is_no_text) {
   struct launch_hosts h;
   struct err e = ERR_INIT;
   char line[LAUNCH_LINE_MAX + 2];
@@ -118,7 +118,7 @@ static void test_what_is_no_text(void **state) {
 }
 
 /* A host a line, once for each slot, as PBS has it for a thousand hosts. */
-static void test_a_thousand(void **state) {
+UNIT_TEST(test_a_thousand) {
   struct launch_hosts h;
   struct err e = ERR_INIT;
   struct buf text = BUF_INIT;
@@ -137,7 +137,7 @@ static void test_a_thousand(void **state) {
   buf_finish(&text);
 }
 
-static void test_which_are_this_machine(void **state) {
+UNIT_TEST(test_which_are_this_machine) {
   assert_true(launch_host_is_loopback("localhost"));
   assert_true(launch_host_is_loopback("LOCALHOST.localdomain"));
   assert_true(launch_host_is_loopback("127.0.1.1"));
@@ -146,15 +146,4 @@ static void test_which_are_this_machine(void **state) {
   assert_false(launch_host_is_loopback("10.0.0.1"));
   assert_string_equal(launch_host_bare("ada@n1"), "n1");
   assert_string_equal(launch_host_bare("n1"), "n1");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_files),
-      cmocka_unit_test(test_what_is_no_text),
-      cmocka_unit_test(test_a_thousand),
-      cmocka_unit_test(test_which_are_this_machine),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void says(uint32_t index, const char *line, uint64_t now_ms) {
   line_merger_add(voices, index, 2, line, strlen(line), now_ms);
 }
 
-static void test_workers_are_shown_as_they_come(void **state) {
+UNIT_TEST_WITH(test_workers_are_shown_as_they_come, begin, end) {
   line_merger_add(voices, 1, 1, "[3] x", 5, 0);
   line_merger_add(voices, 2, 1, "[3] x", 5, 0);
   line_merger_add(voices, 1, 1, "rdzv-agent: x", 13, 0); /* on stdout: nobody's agent */
@@ -45,7 +45,7 @@ static void test_workers_are_shown_as_they_come(void **state) {
   assert_string_equal(buf_text(&shown), "1 [3] x\n1 [3] x\n1 rdzv-agent: x\n2 \n");
 }
 
-static void test_what_all_say_is_said_once(void **state) {
+UNIT_TEST_WITH(test_what_all_say_is_said_once, begin, end) {
   says(1, "rdzv-agent: rank 3 died", 100);
   assert_int_equal(line_merger_deadline(voices), 100 + MERGER_HOLD_MS);
   says(0, "rdzv-agent: rank 3 died", 150);
@@ -55,7 +55,7 @@ static void test_what_all_say_is_said_once(void **state) {
   assert_int_equal(line_merger_deadline(voices), UINT64_MAX);
 }
 
-static void test_what_one_says_has_its_name(void **state) {
+UNIT_TEST_WITH(test_what_one_says_has_its_name, begin, end) {
   says(1, "rdzv-agent: no GPU", 100);
   says(2, "rdzv-agent: no GPU", 110);
   line_merger_tick(voices, 100 + MERGER_HOLD_MS - 1);
@@ -66,7 +66,7 @@ static void test_what_one_says_has_its_name(void **state) {
   assert_string_equal(buf_text(&shown), "2 rdzv-agent: n2: no GPU\n");
 }
 
-static void test_it_is_news_again_later(void **state) {
+UNIT_TEST_WITH(test_it_is_news_again_later, begin, end) {
   says(0, "rdzv-agent: restart", 0);
   says(0, "rdzv-agent: restart", 10);
   says(1, "rdzv-agent: restart", MERGER_REMEMBER_MS + 20);
@@ -74,7 +74,7 @@ static void test_it_is_news_again_later(void **state) {
   assert_string_equal(buf_text(&shown), "2 rdzv-agent: restart\n2 rdzv-agent: restart\n2 rdzv-agent: n2: restart\n");
 }
 
-static void test_many_lines_lose_none(void **state) {
+UNIT_TEST_WITH(test_many_lines_lose_none, begin, end) {
   char line[64];
   size_t lines = 0;
   for (int i = 0; i < 3 * MERGER_MAX; i++) {
@@ -86,7 +86,7 @@ static void test_many_lines_lose_none(void **state) {
   assert_int_equal(lines, 3 * MERGER_MAX);
 }
 
-static void test_leaving(void **state) {
+UNIT_TEST_WITH(test_leaving, begin, end) {
   says(0, "rdzv-agent: SIGTERM: leaving with exit code 75", 0);
   line_merger_hide_leaving(voices);
   says(0, "rdzv-agent: SIGTERM: leaving with exit code 75", 9000);
@@ -94,16 +94,4 @@ static void test_leaving(void **state) {
   says(0, "rdzv-agent: x", 9000);
   line_merger_flush(voices);
   assert_string_equal(buf_text(&shown), "2 rdzv-agent: SIGTERM: leaving with exit code 75\n2 rdzv-agent: x\n");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_workers_are_shown_as_they_come, begin, end),
-      cmocka_unit_test_setup_teardown(test_what_all_say_is_said_once, begin, end),
-      cmocka_unit_test_setup_teardown(test_what_one_says_has_its_name, begin, end),
-      cmocka_unit_test_setup_teardown(test_it_is_news_again_later, begin, end),
-      cmocka_unit_test_setup_teardown(test_many_lines_lose_none, begin, end),
-      cmocka_unit_test_setup_teardown(test_leaving, begin, end),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void same_words(char *const *a, char *const *b) {
   assert_true(!*a && !*b);
 }
 
-static void test_comes_out_as_it_went_in(void **state) {
+UNIT_TEST(test_comes_out_as_it_went_in) {
   struct launch_plan p = make(5), q = {0};
   struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
@@ -76,7 +76,7 @@ static void test_comes_out_as_it_went_in(void **state) {
 }
 
 /* Every prefix of it, and every one without one byte, is refused or whole; ASan watches. */
-static void test_torn_ones_are_refused(void **state) {
+UNIT_TEST(test_torn_ones_are_refused) {
   struct launch_plan p = make(2), q = {0};
   struct buf text = BUF_INIT;
   launch_plan_encode(&p, 0, 2, &text);
@@ -103,7 +103,7 @@ static int parse_header(struct launch_plan *p, const char *text, size_t *len, st
 
 #define DIGITS "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 
-static void test_headers(void **state) {
+UNIT_TEST(test_headers) {
   struct launch_plan p = {0};
   struct err e = ERR_INIT;
   size_t len;
@@ -136,7 +136,7 @@ static void test_headers(void **state) {
 }
 
 /* Every plan carries it, in its header alone. */
-static void test_the_key_travels_in_the_header(void **state) {
+UNIT_TEST(test_the_key_travels_in_the_header) {
   static const char *const keys[] = {DIGITS, "4294967294:" DIGITS};
   for (int i = 0; i < 2; i++) {
     struct launch_plan p = make(2), q = {0};
@@ -161,7 +161,7 @@ static void test_the_key_travels_in_the_header(void **state) {
   }
 }
 
-static void test_reports(void **state) {
+UNIT_TEST(test_reports) {
   struct launch_report r = {.index = 7, .event = LAUNCH_FAILED, .code = 3}, q;
   struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
@@ -185,7 +185,7 @@ static void test_reports(void **state) {
 }
 
 /* Everybody is in exactly one branch, none is empty, and none is longer than another by two. */
-static void test_split(void **state) {
+UNIT_TEST(test_split) {
   for (size_t n = 0; n < 70; n++) {
     for (uint32_t k = 1; k < 40; k++) {
       size_t at = 0, first, count, branches = launch_split(n, k, 0, &first, &count);
@@ -201,7 +201,7 @@ static void test_split(void **state) {
   }
 }
 
-static void test_words_of_ssh(void **state) {
+UNIT_TEST(test_words_of_ssh) {
   struct err e = ERR_INIT;
   char **words = launch_words("  ssh -p 22 -i '~/my key'  -o \"A=\\\"b\\\" c\" x\\ y ''", &e);
   char *const want[] = {w("ssh"), w("-p"),        w("22"),  w("-i"), w("~/my key"),
@@ -213,7 +213,7 @@ static void test_words_of_ssh(void **state) {
   assert_null(launch_words("  ", &e));
 }
 
-static void test_what_a_shell_is_given(void **state) {
+UNIT_TEST(test_what_a_shell_is_given) {
   struct launch_plan p = make(1);
   char **argv = launch_shell_argv(&p, "n1");
   same_words(argv, (char *const[]){w("ssh"), w("-o"), w("X=1 2"), w("n1"), argv[4], NULL});
@@ -227,7 +227,7 @@ static void test_what_a_shell_is_given(void **state) {
   launch_plan_finish(&p);
 }
 
-static void test_what_travels(void **state) {
+UNIT_TEST(test_what_travels) {
   char *const env[] = {w("PATH=/bin"),
                        w("HOME=/root"),
                        w("SSH_AUTH_SOCK=/x"),
@@ -262,7 +262,7 @@ static const char *value(char *const *env, const char *name) {
   return found;
 }
 
-static void test_what_an_agent_is_told(void **state) {
+UNIT_TEST(test_what_an_agent_is_told) {
   struct launch_plan p = make(3);
   char *const own[] = {w("HOME=/home/ada"),
                        w("A=mine"),
@@ -304,20 +304,4 @@ static void test_what_an_agent_is_told(void **state) {
   assert_null(value(env, "RDZV_AGENT_QUIET"));
   launch_words_free(env);
   launch_plan_finish(&p);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_comes_out_as_it_went_in),
-      cmocka_unit_test(test_torn_ones_are_refused),
-      cmocka_unit_test(test_headers),
-      cmocka_unit_test(test_the_key_travels_in_the_header),
-      cmocka_unit_test(test_reports),
-      cmocka_unit_test(test_split),
-      cmocka_unit_test(test_words_of_ssh),
-      cmocka_unit_test(test_what_a_shell_is_given),
-      cmocka_unit_test(test_what_travels),
-      cmocka_unit_test(test_what_an_agent_is_told),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,7 +176,7 @@ static struct endpoint free_endpoint(void) {
 static const struct link_to to_own = {.where = LINK_TO_OWN, .timeout_ms = 1000};
 
 /* Over the socket that the daemon was started with, and once more without it, at the port of the same daemon. */
-static void test_standalone(void **state) {
+UNIT_TEST_WITH(test_standalone, set_up, tear_down) {
   static const struct link_callbacks cb = {on_up, on_down, on_other_program, on_msg, on_user_key};
   const struct link_to to = {.where = LINK_TO_ENDPOINT};
   union socket_address peer;
@@ -204,7 +204,7 @@ static void test_standalone(void **state) {
   assert_int_equal(local_daemon_pid(t.daemon), second);
 }
 
-static void test_reserved_port(void **state) {
+UNIT_TEST(test_reserved_port) {
   struct reserved_port s = reserve("127.0.0.2");
   char want[ENDPOINT_TEXT_MAX];
   snprintf(want, sizeof(want), "127.0.0.2:%u", (unsigned)s.port);
@@ -221,7 +221,7 @@ static void test_reserved_port(void **state) {
   reserved_port_close(&s);
 }
 
-static void test_own_daemon(void **state) {
+UNIT_TEST_WITH(test_own_daemon, set_up, tear_down) {
   struct endpoint ep = free_endpoint();
   struct reserved_port s = reserve("127.0.0.2");
   union socket_address peer;
@@ -245,7 +245,7 @@ static void test_own_daemon(void **state) {
 }
 
 /* An agent has one rdzvd: where newcomers look for it. */
-static void test_daemon_of_the_endpoint_stands_by(void **state) {
+UNIT_TEST_WITH(test_daemon_of_the_endpoint_stands_by, set_up, tear_down) {
   struct endpoint ep = free_endpoint();
   struct reserved_port s = reserve("127.0.0.1");
   open_link(&ep, 1, HOST_AUTO, s);
@@ -259,7 +259,7 @@ static void test_daemon_of_the_endpoint_stands_by(void **state) {
   assert_int_equal(local_daemon_pid(t.daemon), first);
 }
 
-static void test_no_reserved_port(void **state) {
+UNIT_TEST_WITH(test_no_reserved_port, set_up, tear_down) {
   struct endpoint ep = free_endpoint();
   open_link(&ep, 1, HOST_AUTO, (struct reserved_port){.fd = -1});
   link_open(t.link, &to_own);
@@ -269,7 +269,7 @@ static void test_no_reserved_port(void **state) {
 }
 
 /* The key that the job turned out to have is no daemon's. */
-static void test_forbidden(void **state) {
+UNIT_TEST_WITH(test_forbidden, set_up, tear_down) {
   struct endpoint ep = free_endpoint();
   struct reserved_port s = reserve("127.0.0.2");
   open_link(&ep, 1, HOST_AUTO, s);
@@ -281,7 +281,7 @@ static void test_forbidden(void **state) {
 }
 
 /* The first is tried for itself; so is the second, where no daemon is started. */
-static void test_endpoints(void **state) {
+UNIT_TEST_WITH(test_endpoints, set_up, tear_down) {
   struct reserved_port refuses = reserve("127.0.0.1");
   struct endpoint list[2] = {free_endpoint(), {.host = "127.0.0.1", .port = refuses.port}};
   char want[ENDPOINT_TEXT_MAX + 60];
@@ -296,7 +296,7 @@ static void test_endpoints(void **state) {
   reserved_port_close(&refuses);
 }
 
-static void test_another_agents_daemon(void **state) {
+UNIT_TEST_WITH(test_another_agents_daemon, set_up, tear_down) {
   struct endpoint ep = free_endpoint();
   struct reserved_port gone = reserve("127.0.0.1");
   char want[ENDPOINT_TEXT_MAX + 80];
@@ -323,7 +323,7 @@ static void on_listen(uv_timer_t *timer) {
 }
 
 /* The other agent has not noticed yet that the old daemon is gone: its port is waited for, but not for ever. */
-static void test_refusal_of_a_reserved_port(void **state) {
+UNIT_TEST_WITH(test_refusal_of_a_reserved_port, set_up, tear_down) {
   struct endpoint ep = free_endpoint();
   struct reserved_port s = reserve("127.0.0.1");
   struct link_to to = {.where = LINK_TO_ADDRESS, .addr = "127.0.0.1", .port = s.port, .timeout_ms = 200};
@@ -367,7 +367,7 @@ static void on_timer(uv_timer_t *timer) {
   t.timer_has_come = true;
 }
 
-static void test_timeout(void **state) {
+UNIT_TEST_WITH(test_timeout, set_up, tear_down) {
   struct endpoint ep;
   uv_timer_t own;
   int fds[2], fd = fill_queue(&ep, fds);
@@ -482,7 +482,7 @@ static struct forwarder *forward_to(const struct endpoint *endpoints, size_t n, 
                                                       .every_ms = every_ms});
 }
 
-static void test_forward(void **state) {
+UNIT_TEST_WITH(test_forward, set_up, tear_down) {
   enum { EVERY_MS = 200 };
   static struct listener a, b;
   struct endpoint list[4];
@@ -522,7 +522,7 @@ static void test_forward(void **state) {
 }
 
 /* One daemon of --endpoint knows an older run, and another one a younger run. */
-static void test_an_older_run(void **state) {
+UNIT_TEST_WITH(test_an_older_run, set_up, tear_down) {
   static struct listener knows, younger, own;
   knows = (struct listener){.older = "04"};
   younger = (struct listener){.older = "06"};
@@ -551,20 +551,5 @@ static void test_an_older_run(void **state) {
 
 int main(void) {
   setenv("PATH", RDZVD_FOLDER, 1);
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reserved_port),
-      TEST(test_own_daemon),
-      TEST(test_standalone),
-      TEST(test_daemon_of_the_endpoint_stands_by),
-      TEST(test_no_reserved_port),
-      TEST(test_forbidden),
-      TEST(test_endpoints),
-      TEST(test_another_agents_daemon),
-      TEST(test_refusal_of_a_reserved_port),
-      TEST(test_timeout),
-      TEST(test_forward),
-      TEST(test_an_older_run),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -13,7 +13,7 @@ static void check_version(int64_t version, const char *text) {
   buf_finish(&b);
 }
 
-static void test_versions(void **state) {
+UNIT_TEST(test_versions) {
   check_version(22809, "2.28.9");
   check_version(23203, "2.32.3");
   check_version(21003, "2.10.3");
@@ -25,7 +25,7 @@ static void test_versions(void **state) {
   assert_false(nccl_versions_fit(2804, 22804));
 }
 
-static void test_one_id_for_256_ranks(void **state) {
+UNIT_TEST(test_one_id_for_256_ranks) {
   assert_int_equal(nccl_ids_for(1), 1);
   assert_int_equal(nccl_ids_for(256), 1);
   assert_int_equal(nccl_ids_for(257), 2);
@@ -39,7 +39,7 @@ static int64_t root_of(int64_t rank, int64_t nranks, int64_t n) {
   return rank < d ? rank / (share + 1) : (rank - d) / share + larger;
 }
 
-static void test_who_meets_where(void **state) {
+UNIT_TEST(test_who_meets_where) {
   for (int64_t world = 1; world < 700; world += 13)
     for (int64_t n = 1; n <= 7 && n <= world; n++)
       for (int64_t i = 0; i < n; i++) {
@@ -67,7 +67,7 @@ static int parse(const struct record *r, size_t len, uint32_t count, int64_t *ve
   return nccl_record_parse(r->b.data, len, count, version, ids, &e);
 }
 
-static void test_a_record_in_pieces(void **state) {
+UNIT_TEST(test_a_record_in_pieces) {
   struct record r;
   const void *ids = NULL;
   int64_t version = 0;
@@ -79,7 +79,7 @@ static void test_a_record_in_pieces(void **state) {
   buf_finish(&r.b);
 }
 
-static void test_what_is_no_record(void **state) {
+UNIT_TEST(test_what_is_no_record) {
   struct record r;
   const void *ids;
   int64_t version;
@@ -110,7 +110,7 @@ static void check_failure(const char *text, bool lasting, const char *told) {
   buf_finish(&b);
 }
 
-static void test_failures(void **state) {
+UNIT_TEST(test_failures) {
   char text[REASON_MAX + 100];
   check_failure("no socket", false, "no socket");
   check_failure("no such library", true, "no such library");
@@ -121,13 +121,4 @@ static void test_failures(void **state) {
   memcpy(cut, text, REASON_MAX);
   cut[REASON_MAX] = '\0';
   check_failure(text, false, cut);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_versions),          cmocka_unit_test(test_one_id_for_256_ranks),
-      cmocka_unit_test(test_who_meets_where),   cmocka_unit_test(test_a_record_in_pieces),
-      cmocka_unit_test(test_what_is_no_record), cmocka_unit_test(test_failures),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ static void check_route(const struct output_settings *o, uint32_t local_rank, in
   assert_string_equal(text, expected);
 }
 
-static void test_neither(void **state) {
+UNIT_TEST(test_neither) {
   static struct output_settings o;
   check_route(&o, 0, STD_OUT, "shown");
   check_route(&o, 1023, STD_ERR, "shown");
@@ -24,7 +24,7 @@ static void test_neither(void **state) {
   assert_false(output_has_no_files(&o));
 }
 
-static void test_maps(void **state) {
+UNIT_TEST(test_maps) {
   static struct output_settings o = {.redirects.of = {[0] = STD_ALL, [1] = STD_ERR},
                                      .tee.of = {[1] = STD_OUT, [2] = STD_ALL}};
   check_route(&o, 0, STD_OUT, "file");
@@ -41,14 +41,14 @@ static void test_maps(void **state) {
   assert_true(output_has_files(&o));
 }
 
-static void test_log_dir_alone(void **state) {
+UNIT_TEST(test_log_dir_alone) {
   static struct output_settings o = {.log_dir = "/logs"};
   check_route(&o, 0, STD_OUT, "file shown");
   check_route(&o, 7, STD_ERR, "file shown");
   assert_true(output_has_files(&o));
 }
 
-static void test_no_files(void **state) {
+UNIT_TEST(test_no_files) {
   static struct output_settings o = {.log_dir = "/dev/null", .duplicate_stdout_filters = {.n = 1, .v = {"x"}}};
   memset(o.redirects.of, STD_ALL, sizeof(o.redirects.of));
   check_route(&o, 0, STD_OUT, "shown"); /* it has to go somewhere */
@@ -56,7 +56,7 @@ static void test_no_files(void **state) {
   assert_false(output_has_files(&o));
 }
 
-static void test_some_ranks_are_shown(void **state) {
+UNIT_TEST(test_some_ranks_are_shown) {
   static struct output_settings o = {.shown = {.some = true, .in = {[1] = true}},
                                      .duplicate_stderr_filters = {.n = 1, .v = {"x"}}};
   check_route(&o, 0, STD_OUT, "");
@@ -85,7 +85,7 @@ static void check_prefix(const struct output_settings *o, int64_t world_size, co
   buf_finish(&b);
 }
 
-static void test_prefixes(void **state) {
+UNIT_TEST(test_prefixes) {
   static struct output_settings o;
   check_prefix(&o, 1, "", "[default5]:");
   check_prefix(&o, 16, "[13] ", "[default5]:");
@@ -108,7 +108,7 @@ static void check_template(const char *template, const char *expected) {
   check_prefix(&o, 1, expected, expected);
 }
 
-static void test_templates(void **state) {
+UNIT_TEST(test_templates) {
   check_template("[${role_name}/${local_rank}]: ", "[trainer/5]: ");
   check_template("$rank>", "13>");
   check_template("[${hostname}:${rank}] ", "[gpu7:13] ");
@@ -136,24 +136,10 @@ static void check_name(const char *run_id, const char *expected) {
   buf_finish(&b);
 }
 
-static void test_file_names(void **state) {
+UNIT_TEST(test_file_names) {
   check_name("job-1.2_x", "job-1.2_x");
   check_name("user@node1:29400", "user@node1_29400");
   check_name("../../etc/passwd", "_._.._etc_passwd");
   check_name("..", "_.");
   check_name("a b\n$(\u00e4)'", "a_b_______");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_neither),
-      cmocka_unit_test(test_maps),
-      cmocka_unit_test(test_log_dir_alone),
-      cmocka_unit_test(test_no_files),
-      cmocka_unit_test(test_some_ranks_are_shown),
-      cmocka_unit_test(test_prefixes),
-      cmocka_unit_test(test_templates),
-      cmocka_unit_test(test_file_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

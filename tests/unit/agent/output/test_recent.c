@@ -43,7 +43,7 @@ static const char *ask(const struct recent *r, struct recent_question q, struct 
   return said;
 }
 
-static void test_order_and_choice(void **state) {
+UNIT_TEST(test_order_and_choice) {
   struct recent *r = recent_create(3);
   struct recent_answer a;
   assert_string_equal(ask(r, (struct recent_question){.rank = -1, .tail = -1}, &a), "");
@@ -65,7 +65,7 @@ static void test_order_and_choice(void **state) {
   recent_destroy(r);
 }
 
-static void test_pieces(void **state) {
+UNIT_TEST(test_pieces) {
   struct recent *r = recent_create(2);
   struct recent_answer a;
   add(r, 0, 0, 1, "a"), add(r, 1, 1, 1, "bb"), add(r, 0, 0, 1, "c");
@@ -89,7 +89,7 @@ static char *long_text(char c, size_t n) {
 }
 
 /* A worker that prints much pushes out its own lines, and no others. */
-static void test_bounds(void **state) {
+UNIT_TEST(test_bounds) {
   struct recent *r = recent_create(1024); /* the smallest share */
   struct recent_answer a;
   char *text = long_text('x', 1000);
@@ -113,7 +113,7 @@ static void test_bounds(void **state) {
   recent_destroy(r);
 }
 
-static void test_long_lines(void **state) {
+UNIT_TEST(test_long_lines) {
   struct recent *r = recent_create(1);
   struct recent_answer a;
   struct buf b = BUF_INIT;
@@ -127,7 +127,7 @@ static void test_long_lines(void **state) {
 }
 
 /* Lines come from a peer: nothing is read behind their end. */
-static void test_wire(void **state) {
+UNIT_TEST(test_wire) {
   struct buf b = BUF_INIT;
   struct worker_line l;
   struct err e = ERR_INIT;
@@ -154,12 +154,4 @@ static void test_wire(void **state) {
   le16_put(b.data + 24, WORKER_LINE_TEXT_MAX + 1);
   assert_int_equal(worker_line_get(b.data, b.len, &l, &e), -EPROTO);
   buf_finish(&b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_order_and_choice), cmocka_unit_test(test_pieces), cmocka_unit_test(test_bounds),
-      cmocka_unit_test(test_long_lines),       cmocka_unit_test(test_wire),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@
 
 enum { N_LINES = 100000 };
 
-static void test_lines_and_prefixes(void **state) {
+UNIT_TEST_WITH(test_lines_and_prefixes, NULL, relay_rig_close) {
   int out[2], err[2];
   relay_rig_open((struct relay_options){0});
   open_worker(0, "[0] ", &out[0], &err[0]);
@@ -41,7 +41,7 @@ static void test_lines_and_prefixes(void **state) {
 }
 
 /* Recent lines are kept wherever else they go, with the place that the worker had when it wrote them. */
-static void test_recent_lines(void **state) {
+UNIT_TEST_WITH(test_recent_lines, NULL, relay_rig_close) {
   int out, err;
   struct buf b = BUF_INIT;
   struct worker_line l;
@@ -75,7 +75,7 @@ static void test_recent_lines(void **state) {
 }
 
 /* When a worker printed is noted; and that nobody takes what it prints. */
-static void test_signs_of_output(void **state) {
+UNIT_TEST_WITH(test_signs_of_output, NULL, relay_rig_close) {
   uint64_t from = boot_ms();
   int out[2], err[2], terminal[2];
   assert_int_equal(pipe(terminal), 0);
@@ -105,7 +105,7 @@ static void test_signs_of_output(void **state) {
   close(terminal[0]); /* nobody is to read the rest */
 }
 
-static void test_long_line(void **state) {
+UNIT_TEST_WITH(test_long_line, NULL, relay_rig_close) {
   int out, err;
   relay_rig_open((struct relay_options){0});
   open_worker(0, "> ", &out, &err);
@@ -158,7 +158,7 @@ static void read_lines(int fd, int n_workers) {
   free(buffer);
 }
 
-static void test_slow_reader(void **state) {
+UNIT_TEST_WITH(test_slow_reader, NULL, relay_rig_close) {
   int p[2], err[2];
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   relay_rig_open((struct relay_options){.out = p[1]});
@@ -177,7 +177,7 @@ static void test_slow_reader(void **state) {
 }
 
 /* The descriptor may be non-blocking, made so by whoever else has it. */
-static void test_nonblocking_terminal(void **state) {
+UNIT_TEST_WITH(test_nonblocking_terminal, NULL, relay_rig_close) {
   int p[2], err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   fcntl(p[1], F_SETFL, O_NONBLOCK);
@@ -192,7 +192,7 @@ static void test_nonblocking_terminal(void **state) {
 }
 
 /* Nobody reads: destroy comes back after its deadline. */
-static void test_destroy_with_a_stuck_terminal(void **state) {
+UNIT_TEST_WITH(test_destroy_with_a_stuck_terminal, NULL, relay_rig_close) {
   int p[2], out, err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   fcntl(p[1], F_SETPIPE_SZ, 4096);
@@ -212,7 +212,7 @@ static void test_destroy_with_a_stuck_terminal(void **state) {
 }
 
 /* What is in the pipes when the relay is destroyed is still written, though the worker holds them open. */
-static void test_destroy_reads_once_more(void **state) {
+UNIT_TEST_WITH(test_destroy_reads_once_more, NULL, relay_rig_close) {
   int out, err;
   relay_rig_open((struct relay_options){0});
   open_worker(0, "", &out, &err);
@@ -228,7 +228,7 @@ static void test_destroy_reads_once_more(void **state) {
   close(kept);
 }
 
-static void test_reader_gone(void **state) {
+UNIT_TEST_WITH(test_reader_gone, NULL, relay_rig_close) {
   int p[2], out, err;
   char text[RELAY_TROUBLE_MAX];
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
@@ -261,7 +261,7 @@ static struct relay_source with_files(const char *dir, char names[2][128], bool 
                                .err = {.file = names[1], .shown = shown}};
 }
 
-static void test_files(void **state) {
+UNIT_TEST_WITH(test_files, NULL, relay_rig_close) {
   char dir[] = "/tmp/rdzv-relay-XXXXXX", deep[64], names[2][128], tail[RELAY_TAIL_MAX + 1];
   assert_non_null(mkdtemp(dir));
   snprintf(deep, sizeof(deep), "%s/a/b", dir);
@@ -285,7 +285,7 @@ static void test_files(void **state) {
   remove_tree(dir);
 }
 
-static void test_files_cannot_be_written(void **state) {
+UNIT_TEST_WITH(test_files_cannot_be_written, NULL, relay_rig_close) {
   char dir[] = "/tmp/rdzv-relay-XXXXXX", names[2][128], text[RELAY_TROUBLE_MAX];
   int fd = mkstemp(dir), out, err;
   assert_true(fd >= 0);
@@ -302,7 +302,7 @@ static void test_files_cannot_be_written(void **state) {
   unlink(dir);
 }
 
-static void test_not_shown(void **state) {
+UNIT_TEST_WITH(test_not_shown, NULL, relay_rig_close) {
   int out, err;
   relay_rig_open((struct relay_options){0});
   open_any((struct relay_source){.err.shown = true, .prefix = "> "}, &out, &err);
@@ -314,7 +314,7 @@ static void test_not_shown(void **state) {
 }
 
 /* Lines with one of the texts, of both workers, whole and labelled; the rest of the file's name is made. */
-static void test_filtered(void **state) {
+UNIT_TEST_WITH(test_filtered, NULL, relay_rig_close) {
   char dir[] = "/tmp/rdzv-relay-XXXXXX", name[64];
   const struct opt_strings texts = {.n = 2, .v = {"loss", "a, b"}};
   int out[2], err[2];
@@ -340,7 +340,7 @@ static void test_filtered(void **state) {
 
 /* ------------------------------------------------------------ agent's own */
 
-static void test_tail(void **state) {
+UNIT_TEST_WITH(test_tail, NULL, relay_rig_close) {
   int out, err;
   char tail[RELAY_TAIL_MAX + 1], line[64];
   relay_rig_open((struct relay_options){0});
@@ -365,7 +365,7 @@ static void test_tail(void **state) {
   close_worker(5, out, err);
 }
 
-static void test_many_rounds(void **state) {
+UNIT_TEST_WITH(test_many_rounds, NULL, relay_rig_close) {
   int out, err;
   char tail[RELAY_TAIL_MAX + 1];
   relay_rig_open((struct relay_options){0});
@@ -378,7 +378,7 @@ static void test_many_rounds(void **state) {
   }
 }
 
-static void test_queue_is_bounded(void **state) {
+UNIT_TEST_WITH(test_queue_is_bounded, NULL, relay_rig_close) {
   int p[2];
   char line[64], *text;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
@@ -409,7 +409,7 @@ static void test_queue_is_bounded(void **state) {
   close(p[0]);
 }
 
-static void test_status_line(void **state) {
+UNIT_TEST_WITH(test_status_line, NULL, relay_rig_close) {
   int out, err, master = open_desk(true);
   relay_status(d.r, "step 1");
   check_terminal(master, "step 1\x1b[K", "\rstep 1\x1b[K");
@@ -428,25 +428,5 @@ static void test_status_line(void **state) {
 int main(void) {
   alarm(100);
   signal(SIGPIPE, SIG_IGN); /* nobody reads what some tests print */
-#define TEST(f) cmocka_unit_test_teardown(f, relay_rig_close)
-  const struct CMUnitTest tests[] = {
-      TEST(test_lines_and_prefixes),
-      TEST(test_recent_lines),
-      TEST(test_signs_of_output),
-      TEST(test_long_line),
-      TEST(test_slow_reader),
-      TEST(test_nonblocking_terminal),
-      TEST(test_destroy_with_a_stuck_terminal),
-      TEST(test_destroy_reads_once_more),
-      TEST(test_reader_gone),
-      TEST(test_files),
-      TEST(test_files_cannot_be_written),
-      TEST(test_not_shown),
-      TEST(test_filtered),
-      TEST(test_tail),
-      TEST(test_many_rounds),
-      TEST(test_queue_is_bounded),
-      TEST(test_status_line),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include "tests/rig/unit.h"
 
 /* Two bars are two rows; a line comes above them; a bar that ends becomes a line. */
-static void test_rows(void **state) {
+UNIT_TEST_WITH(test_rows, NULL, relay_rig_close) {
   int out[2], err[2], master = open_desk(true);
   for (uint32_t i = 0; i < 2; i++) open_worker(i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   put(err[0], "\r10%\r20%");
@@ -35,7 +35,7 @@ static void test_rows(void **state) {
 }
 
 /* Text that is shown as a prompt, and turns out to be the beginning of a bar. */
-static void test_a_prompt_becomes_a_bar(void **state) {
+UNIT_TEST_WITH(test_a_prompt_becomes_a_bar, NULL, relay_rig_close) {
   int out, err, master = open_desk(true);
   open_worker(0, "[0] ", &out, &err);
   put(err, "load");
@@ -48,7 +48,7 @@ static void test_a_prompt_becomes_a_bar(void **state) {
 }
 
 /* In a file the first state becomes a line, and the last; the worker's own file has all bytes. */
-static void test_no_terminal(void **state) {
+UNIT_TEST_WITH(test_no_terminal, NULL, relay_rig_close) {
   int out, err;
   char dir[] = "/tmp/relay_bars_XXXXXX", file[64];
   assert_non_null(mkdtemp(dir));
@@ -73,7 +73,7 @@ static void test_no_terminal(void **state) {
 }
 
 /* A bar that never ends does not become a line because it grew long. */
-static void test_a_long_bar(void **state) {
+UNIT_TEST_WITH(test_a_long_bar, NULL, relay_rig_close) {
   int out, err;
   relay_rig_open((struct relay_options){0});
   open_worker(0, "[0] ", &out, &err);
@@ -87,7 +87,7 @@ static void test_a_long_bar(void **state) {
 }
 
 /* The only worker: its bytes come as they are, at once, and the agent's lines begin on a line of their own. */
-static void test_alone(void **state) {
+UNIT_TEST_WITH(test_alone, NULL, relay_rig_close) {
   int out, err, master = open_desk(true);
   struct relay_place shown = {.shown = true, .pty = true};
   open_any((struct relay_source){.prefix = "", .alone = true, .out = shown, .err = shown}, &out, &err);
@@ -108,10 +108,5 @@ static void test_alone(void **state) {
 
 int main(void) {
   alarm(100);
-#define TEST(f) cmocka_unit_test_teardown(f, relay_rig_close)
-  const struct CMUnitTest tests[] = {
-      TEST(test_rows),  TEST(test_a_prompt_becomes_a_bar), TEST(test_no_terminal), TEST(test_a_long_bar),
-      TEST(test_alone),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -12,7 +12,7 @@
 #include "tests/rig/relay.h"
 #include "tests/rig/unit.h"
 
-static void test_a_prompt_shows(void **state) {
+UNIT_TEST_WITH(test_a_prompt_shows, NULL, relay_rig_close) {
   int out, err, master = open_desk(false);
   open_worker(0, "[0] ", &out, &err);
   put(out, "(Pdb) ");
@@ -25,7 +25,7 @@ static void test_a_prompt_shows(void **state) {
 }
 
 /* Another's line ends the prompt's first; what the prompt's program adds later has its prefix again. */
-static void test_a_line_comes_between(void **state) {
+UNIT_TEST_WITH(test_a_line_comes_between, NULL, relay_rig_close) {
   int out[2], err[2], master = open_desk(false);
   for (uint32_t i = 0; i < 2; i++) open_worker(i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   put(out[0], "name? ");
@@ -46,7 +46,7 @@ static void test_a_line_comes_between(void **state) {
 }
 
 /* Two prompts: the second waits until the first has been still for a second, then both were seen. */
-static void test_two_prompts(void **state) {
+UNIT_TEST_WITH(test_two_prompts, NULL, relay_rig_close) {
   int out[2], err[2], master = open_desk(false);
   for (uint32_t i = 0; i < 2; i++) open_worker(i, i ? "[1] " : "[0] ", &out[i], &err[i]);
   uint64_t from = monotonic_ms();
@@ -60,7 +60,7 @@ static void test_two_prompts(void **state) {
   for (uint32_t i = 0; i < 2; i++) close_worker(i, out[i], err[i]);
 }
 
-static void test_the_status_line_makes_room(void **state) {
+UNIT_TEST_WITH(test_the_status_line_makes_room, NULL, relay_rig_close) {
   int out, err, master = open_desk(true);
   relay_status(d.r, "step 1");
   check_terminal(master, "step 1\x1b[K", "\rstep 1\x1b[K");
@@ -73,7 +73,7 @@ static void test_the_status_line_makes_room(void **state) {
 }
 
 /* A worker's end, and the relay's, finish the line. */
-static void test_the_end(void **state) {
+UNIT_TEST_WITH(test_the_end, NULL, relay_rig_close) {
   int out, err, master = open_desk(false);
   open_worker(0, "[0] ", &out, &err);
   put(out, "half");
@@ -91,7 +91,7 @@ static void test_the_end(void **state) {
 }
 
 /* In a pipe others may write too: whole lines only, unless the worker is alone. */
-static void test_a_pipe(void **state) {
+UNIT_TEST_WITH(test_a_pipe, NULL, relay_rig_close) {
   int p[2], out, err;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   relay_rig_open((struct relay_options){.out = p[1]});
@@ -113,7 +113,7 @@ static void test_a_pipe(void **state) {
 }
 
 /* Nothing that is not shown becomes shown because it has no newline. */
-static void test_not_shown(void **state) {
+UNIT_TEST_WITH(test_not_shown, NULL, relay_rig_close) {
   int out, err, master = open_desk(false);
   open_any((struct relay_source){0}, &out, &err);
   put(out, "half");
@@ -163,7 +163,7 @@ static void check_whole(char *text) {
   assert_true(halves > 4); /* they were shown before they were finished */
 }
 
-static void test_nothing_is_torn(void **state) {
+UNIT_TEST_WITH(test_nothing_is_torn, NULL, relay_rig_close) {
   int out[3], err[3], master = open_desk(false);
   pthread_t threads[3];
   for (uint32_t i = 0; i < 3; i++) {
@@ -182,12 +182,5 @@ static void test_nothing_is_torn(void **state) {
 
 int main(void) {
   alarm(100);
-#define TEST(f) cmocka_unit_test_teardown(f, relay_rig_close)
-  const struct CMUnitTest tests[] = {
-      TEST(test_a_prompt_shows), TEST(test_a_line_comes_between),
-      TEST(test_two_prompts),    TEST(test_the_status_line_makes_room),
-      TEST(test_the_end),        TEST(test_a_pipe),
-      TEST(test_not_shown),      TEST(test_nothing_is_torn),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

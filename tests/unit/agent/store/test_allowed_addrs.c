@@ -13,7 +13,7 @@ static bool has(const struct allowed_addrs *g, const char *text) {
   return allowed_addrs_has(g, &a);
 }
 
-static void test_a_line_each(void **state) {
+UNIT_TEST(test_a_line_each) {
   static const char text[] = "10.0.0.2\nfd00::1\n10.0.0.10\n";
   struct allowed_addrs g;
   allowed_addrs_init(&g, text, strlen(text), NULL, 0);
@@ -28,7 +28,7 @@ static void test_a_line_each(void **state) {
   allowed_addrs_finish(&g);
 }
 
-static void test_nobody(void **state) {
+UNIT_TEST(test_nobody) {
   struct allowed_addrs g;
   allowed_addrs_init(&g, NULL, 0, NULL, 0);
   assert_false(has(&g, "10.0.0.1"));
@@ -36,7 +36,7 @@ static void test_nobody(void **state) {
   allowed_addrs_finish(&g);
 }
 
-static void test_more_than_the_text(void **state) {
+UNIT_TEST(test_more_than_the_text) {
   struct ipaddr own[2] = {ipaddr_parse("192.0.2.1"), ipaddr_parse("10.0.0.1")};
   struct allowed_addrs g;
   allowed_addrs_init(&g, "10.0.0.5", 8, own, 2); /* the last line may lack its end */
@@ -47,7 +47,7 @@ static void test_more_than_the_text(void **state) {
 }
 
 /* What is no address lets in nobody, and spoils nothing. */
-static void test_lines_that_are_none(void **state) {
+UNIT_TEST(test_lines_that_are_none) {
   static const char text[] = "\n\n10.0.0.1x\n10.0.0.3\nnode1\n\0\n10.0.0.300\n"
                              "1111111111111111111111111111111111111111111111111111111111111111111111\n10.0.0.4";
   struct allowed_addrs g;
@@ -58,7 +58,7 @@ static void test_lines_that_are_none(void **state) {
   allowed_addrs_finish(&g);
 }
 
-static void test_many(void **state) {
+UNIT_TEST(test_many) {
   struct buf text = BUF_INIT;
   struct allowed_addrs g;
   for (int i = 0; i < 65536; i++) buf_printf(&text, "10.1.%d.%d\n", (i * 7919 & 65535) >> 8, i * 7919 & 255);
@@ -73,15 +73,4 @@ static void test_many(void **state) {
   }
   allowed_addrs_finish(&g);
   buf_finish(&text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_line_each),
-      cmocka_unit_test(test_nobody),
-      cmocka_unit_test(test_more_than_the_text),
-      cmocka_unit_test(test_lines_that_are_none),
-      cmocka_unit_test(test_many),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

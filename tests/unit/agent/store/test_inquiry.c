@@ -49,7 +49,7 @@ static struct inquiry *of_two(int64_t *serial) {
   return q;
 }
 
-static void test_one_question_about_all(void **state) {
+UNIT_TEST(test_one_question_about_all) {
   int64_t serial, later;
   struct inquiry *q = of_two(&serial);
   assert_int_equal(asked[0].id + asked[1].id, 3);
@@ -66,7 +66,7 @@ static void test_one_question_about_all(void **state) {
   inquiry_destroy(q);
 }
 
-static void test_it_is_asked_again(void **state) {
+UNIT_TEST(test_it_is_asked_again) {
   int64_t first, second;
   struct inquiry *q = of_two(&first);
   inquiry_add(q, 3, "10.0.0.4", 4003);
@@ -88,7 +88,7 @@ static void test_it_is_asked_again(void **state) {
 }
 
 /* Several agents have the address: one yes is enough, and only the last no counts. */
-static void test_several_agents(void **state) {
+UNIT_TEST(test_several_agents) {
   int64_t serial;
   struct inquiry *q = of_two(&serial);
   answer(q, serial, 1, 3, OWNERSHIP_OTHER, "n1");
@@ -101,7 +101,7 @@ static void test_several_agents(void **state) {
   inquiry_destroy(q);
 }
 
-static void test_who_cannot_tell_and_who_is_nowhere(void **state) {
+UNIT_TEST(test_who_cannot_tell_and_who_is_nowhere) {
   int64_t serial;
   struct inquiry *q = of_two(&serial);
   answer(q, serial, 1, 1, OWNERSHIP_UNKNOWN, "n1");
@@ -111,7 +111,7 @@ static void test_who_cannot_tell_and_who_is_nowhere(void **state) {
 }
 
 /* However many come, and however often somebody looks: one question in OWNERS_EVERY_MS, about OWNERS_MAX at most. */
-static void test_questions_have_a_pace(void **state) {
+UNIT_TEST(test_questions_have_a_pace) {
   struct inquiry *q = inquiry_create(1);
   uint64_t id = 0, now_ms = 1000;
   int64_t serial = 0;
@@ -139,7 +139,7 @@ static void test_questions_have_a_pace(void **state) {
 }
 
 /* After a silence nobody waits. */
-static void test_the_first_one_is_asked_about_at_once(void **state) {
+UNIT_TEST(test_the_first_one_is_asked_about_at_once) {
   struct inquiry *q = inquiry_create(1);
   int64_t serial;
   for (uint64_t now_ms = 1000; now_ms < 5000; now_ms += OWNERS_EVERY_MS) {
@@ -153,7 +153,7 @@ static void test_the_first_one_is_asked_about_at_once(void **state) {
 }
 
 /* An agent answers two questions under the number of the second. */
-static void test_an_answer_to_several_questions(void **state) {
+UNIT_TEST(test_an_answer_to_several_questions) {
   int64_t first, second;
   struct inquiry *q = of_two(&first);
   inquiry_add(q, 3, "10.0.0.4", 4003);
@@ -166,16 +166,7 @@ static void test_an_answer_to_several_questions(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_question_about_all),
-      cmocka_unit_test(test_it_is_asked_again),
-      cmocka_unit_test(test_several_agents),
-      cmocka_unit_test(test_who_cannot_tell_and_who_is_nowhere),
-      cmocka_unit_test(test_questions_have_a_pace),
-      cmocka_unit_test(test_the_first_one_is_asked_about_at_once),
-      cmocka_unit_test(test_an_answer_to_several_questions),
-  };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = unit_run(NULL, NULL);
   buf_finish(&heard);
   return failed;
 }

@@ -22,7 +22,7 @@ static void ask(struct replies *r, int64_t serial, int64_t first_id, size_t n) {
   replies_add(r, &m);
 }
 
-static void test_the_first_question_is_answered_at_once(void **state) {
+UNIT_TEST(test_the_first_question_is_answered_at_once) {
   struct replies *r = replies_create(1);
   int64_t serial;
   assert_int_equal(replies_deadline(r), UINT64_MAX);
@@ -43,7 +43,7 @@ static void test_the_first_question_is_answered_at_once(void **state) {
 }
 
 /* A question in each millisecond, as of an agent that has no pace. */
-static void test_answers_have_a_pace(void **state) {
+UNIT_TEST(test_answers_have_a_pace) {
   struct replies *r = replies_create(1);
   int64_t serial, id = 0;
   size_t n_answers = 0, n_answered = 0;
@@ -62,7 +62,7 @@ static void test_answers_have_a_pace(void **state) {
   replies_destroy(r);
 }
 
-static void test_more_than_one_message_holds(void **state) {
+UNIT_TEST(test_more_than_one_message_holds) {
   struct replies *r = replies_create(1);
   int64_t serial, id = 1;
   for (int i = 0; i < REPLIES_MAX / OWNERS_MAX; i++, id += OWNERS_MAX) ask(r, i + 1, id, OWNERS_MAX);
@@ -78,7 +78,7 @@ static void test_more_than_one_message_holds(void **state) {
 }
 
 /* The asker counts answers: one that is asked about again before its answer gets one, under the later number. */
-static void test_asked_again_before_the_answer(void **state) {
+UNIT_TEST(test_asked_again_before_the_answer) {
   struct replies *r = replies_create(1);
   int64_t serial;
   ask(r, 1, 1, 2);
@@ -92,14 +92,4 @@ static void test_asked_again_before_the_answer(void **state) {
   assert_int_equal(replies_next(r, 9000, due, &serial), 0);
   replies_destroy(r);
   replies_destroy(NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_first_question_is_answered_at_once),
-      cmocka_unit_test(test_answers_have_a_pace),
-      cmocka_unit_test(test_more_than_one_message_holds),
-      cmocka_unit_test(test_asked_again_before_the_answer),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

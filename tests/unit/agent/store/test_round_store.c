@@ -155,7 +155,7 @@ static bool address_is(const char *addr) {
   return false;
 }
 
-static void test_a_port_is_ready_before_the_round(void **state) {
+UNIT_TEST_WITH(test_a_port_is_ready_before_the_round, set_up, tear_down) {
   uint16_t port = round_store_port(f.r);
   assert_int_not_equal(port, 0);
   int early = dial(port); /* a worker elsewhere that has had START before us */
@@ -176,7 +176,7 @@ static void reach(const char *daemon) {
 }
 
 /* All of 127.0.0.0/8 is this machine's: a socket on one of them is not reached by another. */
-static void test_it_listens_on_one_address(void **state) {
+UNIT_TEST_WITH(test_it_listens_on_one_address, set_up, tear_down) {
   uint16_t port = round_store_port(f.r);
   reach("127.0.0.1"); /* as before: nothing changes */
   assert_int_equal(f.n_told, 0);
@@ -191,7 +191,7 @@ static void test_it_listens_on_one_address(void **state) {
 }
 
 /* --local-addr, and then an agent whose daemon is elsewhere. */
-static void test_the_address_that_was_given(void **state) {
+UNIT_TEST_WITH(test_the_address_that_was_given, set_up, tear_down) {
   struct err e = ERR_INIT;
   struct round_store_options o = {.place = STORE_AGENT};
   o.addr = "127.0.0.7";
@@ -208,7 +208,7 @@ static void test_the_address_that_was_given(void **state) {
   close(fd);
 }
 
-static void test_ipv6(void **state) {
+UNIT_TEST_WITH(test_ipv6, set_up, tear_down) {
   struct err e = ERR_INIT;
   if (!address_is("::1")) skip();
   reach("::1");
@@ -228,7 +228,7 @@ static int listen_on(const struct ipaddr *addr, uint16_t port) {
 }
 
 /* The daemon is on this machine, and START names the address by which other nodes know it. The port was held there. */
-static void test_the_address_that_start_names(void **state) {
+UNIT_TEST_WITH(test_the_address_that_start_names, set_up, tear_down) {
   struct ipaddr own[HOST_ADDRS_MAX];
   struct err e = ERR_INIT;
   char addr[INET6_ADDRSTRLEN] = "";
@@ -248,7 +248,7 @@ static void test_the_address_that_start_names(void **state) {
 }
 
 /* A job of this machine alone holds nothing elsewhere. */
-static void test_alone(void **state) {
+UNIT_TEST_WITH(test_alone, set_up, tear_down) {
   struct ipaddr own[HOST_ADDRS_MAX];
   struct err e = ERR_INIT;
   size_t n = host_addrs(own);
@@ -265,7 +265,7 @@ static void test_alone(void **state) {
 
 /* Memory. ---------------------------------------------------------------------------------------------------------- */
 
-static void test_its_memory_is_limited(void **state) {
+UNIT_TEST_WITH(test_its_memory_is_limited, set_up, tear_down) {
   struct err e = ERR_INIT;
   struct round_store_options o = {.place = STORE_AGENT};
   o.max_bytes = 64 * 1024;
@@ -292,7 +292,7 @@ static void test_its_memory_is_limited(void **state) {
   close(fd);
 }
 
-static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
+UNIT_TEST_WITH(test_each_round_has_an_empty_store_and_its_own_port, set_up, tear_down) {
   uint16_t before = 0;
   for (int64_t round = 1; round <= 3; round++) {
     uint16_t port = round_store_port(f.r);
@@ -314,7 +314,7 @@ static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
   round_store_close(f.r); /* nothing is served: nothing happens */
 }
 
-static void test_shut_keeps_who_is_connected(void **state) {
+UNIT_TEST_WITH(test_shut_keeps_who_is_connected, set_up, tear_down) {
   uint16_t port = round_store_port(f.r);
   round_store_shut(f.r); /* nothing is served: nothing happens */
   begin_well(1, port);
@@ -332,7 +332,7 @@ static void test_shut_keeps_who_is_connected(void **state) {
   close(late);
 }
 
-static void test_a_start_for_another_port(void **state) {
+UNIT_TEST_WITH(test_a_start_for_another_port, set_up, tear_down) {
   struct err e = ERR_INIT;
   uint16_t port = round_store_port(f.r);
   assert_int_equal(begin(1, (uint16_t)(port ^ 1), &e), -ESTALE);
@@ -343,7 +343,7 @@ static void test_a_start_for_another_port(void **state) {
   begin_well(2, port);
 }
 
-static void test_destroying_closes_all(void **state) {
+UNIT_TEST_WITH(test_destroying_closes_all, set_up, tear_down) {
   uint16_t port = round_store_port(f.r);
   begin_well(1, port);
   uint16_t next = round_store_port(f.r);
@@ -380,7 +380,7 @@ static int bind_port(uint16_t port, uint16_t *got) {
   return -code;
 }
 
-static void test_a_given_port_in_every_round(void **state) {
+UNIT_TEST_WITH(test_a_given_port_in_every_round, set_up, tear_down) {
   uint16_t port;
   int holder = bind_port(0, &port);
   assert_true(holder >= 0);
@@ -404,7 +404,7 @@ static void test_a_given_port_in_every_round(void **state) {
 
 /* The worker's own store. ------------------------------------------------------------------------------------------ */
 
-static void test_a_worker_finds_its_port_free(void **state) {
+UNIT_TEST_WITH(test_a_worker_finds_its_port_free, set_up, tear_down) {
   open_place(STORE_WORKER, 0);
   for (int64_t round = 1; round <= 3; round++) {
     uint16_t port = round_store_port(f.r);
@@ -420,7 +420,7 @@ static void test_a_worker_finds_its_port_free(void **state) {
   assert_int_equal(f.n_told, 3);
 }
 
-static void test_a_workers_given_port_is_left_alone(void **state) {
+UNIT_TEST_WITH(test_a_workers_given_port_is_left_alone, set_up, tear_down) {
   uint16_t port;
   int holder = bind_port(0, &port); /* whoever it is: the worker's business */
   open_place(STORE_WORKER, port);
@@ -440,7 +440,7 @@ static void allow_descriptors(rlim_t n) {
   setrlimit(RLIMIT_NOFILE, &l);
 }
 
-static void test_without_a_descriptor_there_is_none_and_later_one(void **state) {
+UNIT_TEST_WITH(test_without_a_descriptor_there_is_none_and_later_one, set_up, tear_down) {
   struct rlimit before;
   getrlimit(RLIMIT_NOFILE, &before);
   open_place(STORE_WORKER, 0);
@@ -461,7 +461,7 @@ static void test_without_a_descriptor_there_is_none_and_later_one(void **state) 
   assert_int_equal(f.told[1], round_store_port(f.r));
 }
 
-static void test_without_a_descriptor_at_all(void **state) {
+UNIT_TEST_WITH(test_without_a_descriptor_at_all, set_up, tear_down) {
   struct err e = ERR_INIT;
   struct rlimit before;
   getrlimit(RLIMIT_NOFILE, &before);
@@ -470,27 +470,4 @@ static void test_without_a_descriptor_at_all(void **state) {
   allow_descriptors(before.rlim_cur);
   assert_int_equal(rc, -EMFILE);
   assert_non_null(strstr(e.text, "no socket for the round's store"));
-}
-
-int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(test_a_port_is_ready_before_the_round),
-      TEST(test_it_listens_on_one_address),
-      TEST(test_the_address_that_was_given),
-      TEST(test_ipv6),
-      TEST(test_the_address_that_start_names),
-      TEST(test_alone),
-      TEST(test_its_memory_is_limited),
-      TEST(test_each_round_has_an_empty_store_and_its_own_port),
-      TEST(test_shut_keeps_who_is_connected),
-      TEST(test_a_start_for_another_port),
-      TEST(test_destroying_closes_all),
-      TEST(test_a_given_port_in_every_round),
-      TEST(test_a_worker_finds_its_port_free),
-      TEST(test_a_workers_given_port_is_left_alone),
-      TEST(test_without_a_descriptor_there_is_none_and_later_one),
-      TEST(test_without_a_descriptor_at_all),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ static const struct {
     {"mp.spawn makes ranks of its children", {"t", "ts", "ts"}, 1, true},
 };
 
-static void test_what_is_said(void **state) {
+UNIT_TEST(test_what_is_said) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     struct store_watch_round round = {.addr = "10.0.0.1", .port = 40485, .world_size = cases[i].world_size};
     struct store_process v[WORKERS];
@@ -93,7 +93,7 @@ static const struct store_process *look_for_sleeper(const pid_t *pids, struct st
   return NULL;
 }
 
-static void test_a_look(void **state) {
+UNIT_TEST(test_a_look) {
   struct store_process *v = NULL;
   size_t n = 0;
   pid_t pids[2] = {0, start_worker()};
@@ -111,7 +111,7 @@ static void test_a_look(void **state) {
 }
 
 /* A connection, and one that nobody answers: its listener's queue is full. */
-static void test_sockets(void **state) {
+UNIT_TEST(test_sockets) {
   struct store_process *v;
   uint16_t port;
   int fd = listen_somewhere(&port);
@@ -144,13 +144,4 @@ static void test_sockets(void **state) {
   close(queued);
   close(fd);
   free(v);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_said),
-      cmocka_unit_test(test_a_look),
-      cmocka_unit_test(test_sockets),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
