@@ -605,7 +605,7 @@ static void open_link(struct session *s) {
   const struct agent_options *o = s->o->options;
   const struct resolve_words words = {
       o->endpoint_where, o->from.endpoint ? "give --endpoint HOST:PORT, the same to all agents" : RESOLVE_REMEDY};
-  s->link = link_create(&(struct link_options){
+  const struct link_options link = {
       .loop = &s->loop,
       .endpoints = o->endpoints,
       .n_endpoints = o->n_endpoints,
@@ -622,15 +622,9 @@ static void open_link(struct session *s) {
       .user_timeout_ms = (unsigned)s->o->supervisor->settings.lease_ms,
       .cb = &link_callbacks,
       .ctx = s,
-  });
-  s->forwarder =
-      forwarder_create(&(struct forwarder_options){.loop = &s->loop,
-                                                   .link = s->link,
-                                                   .daemon = s->daemon,
-                                                   .endpoints = o->endpoints,
-                                                   .n_endpoints = o->n_endpoints,
-                                                   .words = words,
-                                                   .every_ms = supervisor_forward_ms(&s->o->supervisor->settings)});
+  };
+  s->link = link_create(&link);
+  s->forwarder = forwarder_create(s->link, &link, supervisor_forward_ms(&s->o->supervisor->settings));
 }
 
 static int open_parts(struct session *s, struct err *e) {

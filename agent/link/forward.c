@@ -38,7 +38,9 @@ struct dial {
 };
 
 struct forwarder {
-  struct forwarder_options o;
+  const struct link *link;
+  struct link_options o;
+  uint32_t every_ms;
   struct call calls[DAEMONS_MAX], home;
   uv_timer_t timer;
   struct bytes *frame; /* NULL: nothing to tell */
@@ -126,10 +128,10 @@ static void on_connect(uv_connect_t *req, int status) {
   struct err e = ERR_INIT;
   if (!d->call) return;
   if (status == UV_ECONNREFUSED && d->call->which == 0) local_daemon_serve(d->owner->o.daemon);
-  if (status >= 0) conn_use_key(&d->conn, link_key(d->owner->o.link, d->call->which));
+  if (status >= 0) conn_use_key(&d->conn, link_key(d->owner->link, d->call->which));
   if (status < 0)
     end_call(d->call, uv_strerror(status));
-  else if (conn_start(&d->conn, d->owner->o.every_ms, &e) < 0)
+  else if (conn_start(&d->conn, d->owner->every_ms, &e) < 0)
     end_call(d->call, e.text);
 }
 
@@ -161,7 +163,7 @@ static void begin_call(struct call *c, struct bytes *frame) {
   c->frame = frame;
   c->said = false;
   uv_update_time(f->o.loop);
-  uv_timer_start(&c->deadline, on_deadline, f->o.every_ms * 4 / 5, 0);
+  uv_timer_start(&c->deadline, on_deadline, f->every_ms * 4 / 5, 0);
   struct resolve *r = resolve_start(f->o.loop, &c->endpoint, &f->o.words, on_resolved, c);
   if (r) c->resolve = r;
 }
@@ -183,8 +185,7 @@ void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current, b
   for (size_t i = 0; i < f->o.n_endpoints; i++)
     if (is_open(&f->calls[i])) end_call(&f->calls[i], "the job has moved on");
   if (is_open(&f->home)) end_call(&f->home, "the job has moved on");
-  if (frame && (!own || local_daemon_is_at_endpoint(f->o.daemon)))
-    uv_timer_start(&f->timer, on_timer, 0, f->o.every_ms);
+  if (frame && (!own || local_daemon_is_at_endpoint(f->o.daemon))) uv_timer_start(&f->timer, on_timer, 0, f->every_ms);
 }
 
 static void open_call(struct call *c) {
@@ -193,9 +194,11 @@ static void open_call(struct call *c) {
   c->owner->alive++;
 }
 
-struct forwarder *forwarder_create(const struct forwarder_options *o) {
+struct forwarder *forwarder_create(const struct link *link, const struct link_options *o, uint32_t every_ms) {
   struct forwarder *f = xcalloc(1, sizeof(*f));
+  f->link = link;
   f->o = *o;
+  f->every_ms = every_ms;
   uv_timer_init(o->loop, &f->timer);
   f->timer.data = f;
   f->alive = 1;

@@ -14,17 +14,8 @@
 
 struct forwarder;
 
-struct forwarder_options {
-  uv_loop_t *loop;
-  const struct link *link;          /* has the keys; outlives this */
-  struct local_daemon *daemon;      /* outlives this */
-  const struct endpoint *endpoints; /* copied */
-  size_t n_endpoints;
-  struct resolve_words words;
-  uint32_t every_ms;
-};
-
-struct forwarder *forwarder_create(const struct forwarder_options *o);
+/* o: those of `link`, which has the keys. Both it and o->daemon outlive this. */
+struct forwarder *forwarder_create(const struct link *link, const struct link_options *o, uint32_t every_ms);
 /* Sends the frame at once, and again all the time, to all addresses but `current` (UINT32_MAX: none is). own: only
  * to the first one, if this agent's rdzvd listened there. frame NULL: no longer. Takes the reference. */
 void forwarder_set(struct forwarder *f, struct bytes *frame, uint32_t current, bool own);

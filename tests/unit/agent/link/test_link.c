@@ -22,6 +22,7 @@ enum { PATIENCE_MS = 20000, LEASE_MS = 5000 };
 static struct {
   uv_loop_t loop;
   struct link *link;
+  struct link_options options;
   struct local_daemon *daemon;
   char said[512];
   int ups, downs, greetings, user_keys;
@@ -121,15 +122,16 @@ static void open_link(const struct endpoint *endpoints, size_t n, enum hosting h
                                                                 .reserved = port,
                                                                 .on_port = on_port,
                                                                 .on_left = on_left});
-  t.link = link_create(&(struct link_options){.loop = &t.loop,
-                                              .endpoints = endpoints,
-                                              .n_endpoints = n,
-                                              .local_addr = "127.0.0.2",
-                                              .words = {"in --endpoint", RESOLVE_REMEDY},
-                                              .hosting = hosting,
-                                              .daemon = t.daemon,
-                                              .user_timeout_ms = LEASE_MS,
-                                              .cb = &cb});
+  t.options = (struct link_options){.loop = &t.loop,
+                                    .endpoints = endpoints,
+                                    .n_endpoints = n,
+                                    .local_addr = "127.0.0.2",
+                                    .words = {"in --endpoint", RESOLVE_REMEDY},
+                                    .hosting = hosting,
+                                    .daemon = t.daemon,
+                                    .user_timeout_ms = LEASE_MS,
+                                    .cb = &cb};
+  t.link = link_create(&t.options);
 }
 
 /* The daemon serves nobody, so it is idle at once when its agent leaves. */
@@ -473,15 +475,6 @@ static struct bytes *forward_frame(const char *addr, uint16_t port) {
   return msg_bytes(&m);
 }
 
-static struct forwarder *forward_to(const struct endpoint *endpoints, size_t n, uint32_t every_ms) {
-  return forwarder_create(&(struct forwarder_options){.loop = &t.loop,
-                                                      .link = t.link,
-                                                      .endpoints = endpoints,
-                                                      .n_endpoints = n,
-                                                      .words = {"in --endpoint", RESOLVE_REMEDY},
-                                                      .every_ms = every_ms});
-}
-
 UNIT_TEST_WITH(test_forward, set_up, tear_down) {
   enum { EVERY_MS = 200 };
   static struct listener a, b;
@@ -497,7 +490,7 @@ UNIT_TEST_WITH(test_forward, set_up, tear_down) {
   list[2] = (struct endpoint){.host = "127.0.0.1", .port = refuses.port};
   list[3] = quiet; /* neither a refusal nor a silence delays the others */
   open_link(list, 4, HOST_NEVER, (struct reserved_port){.fd = -1});
-  struct forwarder *f = forward_to(list, 4, EVERY_MS);
+  struct forwarder *f = forwarder_create(t.link, &t.options, EVERY_MS);
   uint64_t began = uv_hrtime();
   forwarder_set(f, forward_frame("10.0.0.2", 7), 0, false);
   await(&b.told, 3, "the third telling");
@@ -533,7 +526,7 @@ UNIT_TEST_WITH(test_an_older_run, set_up, tear_down) {
   knows.port = younger.port = own.ep.port;
   const struct endpoint list[] = {knows.ep, younger.ep};
   open_link(list, 2, HOST_NEVER, (struct reserved_port){.fd = -1});
-  struct forwarder *f = forward_to(list, 2, 200);
+  struct forwarder *f = forwarder_create(t.link, &t.options, 200);
   forwarder_set(f, forward_frame("127.0.0.1", own.ep.port), UINT32_MAX, false);
   await(&own.told, 2, "the second word of the older run");
   forwarder_set(f, NULL, UINT32_MAX, false);
