@@ -407,16 +407,6 @@ static bool read_stream(struct relay *r, struct stream *s) {
   return true;
 }
 
-static void read_echo(struct relay *r) {
-  struct sink *to = r->sinks.err.tty ? &r->sinks.err : r->sinks.out.tty ? &r->sinks.out : NULL;
-  ssize_t n = read(r->keyboard, r->chunk, CHUNK);
-  if (n <= 0) return;
-  if (to)
-    sink_echo(to, r->chunk, (size_t)n);
-  else
-    (void)!write(r->terminal, r->chunk, (size_t)n);
-}
-
 static void flush(struct relay *r) {
   static const char goes_on[] = "to files only, where there are any";
   int out = r->sinks.out.error, err = r->sinks.err.error;
@@ -464,12 +454,6 @@ static bool take_requests(struct relay *r) {
   return closing;
 }
 
-static void add_stream(struct relay *r, struct stream *s) {
-  open_files(r, s);
-  struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
-  if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, s->fd, &ev)) end_stream(r, s);
-}
-
 /* An unfinished line goes on under the new prefix; its first bytes are in the old file. */
 static void take_new_names(struct relay *r, struct relay_pipes *p) {
   pthread_mutex_lock(&r->mutex);
@@ -480,20 +464,6 @@ static void take_new_names(struct relay *r, struct relay_pipes *p) {
   naming_free(p->naming);
   p->naming = n;
   for (int k = 0; k < 2; k++) open_files(r, &p->streams[k]);
-}
-
-static void free_released(struct relay *r) {
-  pthread_mutex_lock(&r->mutex);
-  for (struct relay_pipes **at = &r->pipes; *at;) {
-    struct relay_pipes *p = *at;
-    if (p->released && p->drained) {
-      *at = p->next;
-      pipes_destroy(p);
-    } else {
-      at = &p->next;
-    }
-  }
-  pthread_mutex_unlock(&r->mutex);
 }
 
 static void relay_free(struct relay *r) {
@@ -528,9 +498,12 @@ static void *relay_main(void *arg) {
     atomic_store_explicit(&r->turn_ms, boot_ms(), memory_order_relaxed);
     for (int i = 0; i < n; i++) {
       uint64_t drop;
-      if (ev[i].data.ptr == &r->keyboard)
-        read_echo(r);
-      else if (ev[i].data.ptr)
+      if (ev[i].data.ptr == &r->keyboard) {
+        struct sink *to = r->sinks.err.tty ? &r->sinks.err : r->sinks.out.tty ? &r->sinks.out : NULL;
+        ssize_t got = read(r->keyboard, r->chunk, CHUNK);
+        if (got > 0 && to) sink_echo(to, r->chunk, (size_t)got);
+        if (got > 0 && !to) (void)!write(r->terminal, r->chunk, (size_t)got);
+      } else if (ev[i].data.ptr)
         read_stream(r, ev[i].data.ptr);
       else if (read(r->event, &drop, sizeof(drop)) < 0)
         continue;
@@ -544,7 +517,11 @@ static void *relay_main(void *arg) {
         continue;
       }
       p->opened = true;
-      for (int k = 0; k < 2; k++) add_stream(r, &p->streams[k]);
+      for (struct stream *s = p->streams; s < p->streams + 2; s++) {
+        struct epoll_event in = {.events = EPOLLIN, .data.ptr = s};
+        open_files(r, s);
+        if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, s->fd, &in)) end_stream(r, s);
+      }
     }
     now = monotonic_ms();
     if (r->due_ms <= now) {
@@ -562,14 +539,21 @@ static void *relay_main(void *arg) {
       sinks_status(&r->sinks, "");
     }
     flush(r);
-    for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
-      if (p->drained || p->open > 0) continue;
-      pthread_mutex_lock(&r->mutex);
-      p->drained = true;
-      wake(r);
-      pthread_mutex_unlock(&r->mutex);
+    pthread_mutex_lock(&r->mutex);
+    for (struct relay_pipes **at = &r->pipes; *at;) {
+      struct relay_pipes *p = *at;
+      if (!p->drained && p->open == 0) {
+        p->drained = true;
+        wake(r);
+      }
+      if (p->released && p->drained) {
+        *at = p->next;
+        pipes_destroy(p);
+      } else {
+        at = &p->next;
+      }
     }
-    free_released(r);
+    pthread_mutex_unlock(&r->mutex);
     if (n == 0) {
       /* All output of workers that are stopped is on the terminal. */
       pthread_mutex_lock(&r->mutex);
