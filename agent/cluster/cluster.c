@@ -107,17 +107,6 @@ static void check_counts(struct row *r) {
   }
 }
 
-/* A list with more hosts than agents describes something else. */
-static void check_hosts(struct row *r) {
-  struct cluster *c = r->c;
-  if (!c->agents.is_set || !c->hosts.is_set || c->n_hosts <= (size_t)c->agents.number) return;
-  if (!c->by_mpirun)
-    row_warn(r, "%s has more hosts than there are agents (%s): it is ignored", c->hosts.source, c->agents.source);
-  free(c->hosts.text);
-  free(c->hosts.source);
-  c->hosts = (struct cluster_fact){.is_set = false};
-}
-
 const char *cluster_loopback(const struct cluster *c) {
   return c->loopback ? c->loopback : "127.0.0.1";
 }
@@ -145,7 +134,13 @@ void cluster_read(struct cluster *c, const struct cluster_site *site) {
         .is_set = true, .number = CLUSTER_PORT_FIRST + sum % CLUSTER_PORT_COUNT, .source = xstrdup(c->job.source)};
   }
   check_counts(&r);
-  check_hosts(&r);
+  /* A list with more hosts than agents describes something else. */
+  if (c->agents.is_set && c->hosts.is_set && c->n_hosts > (size_t)c->agents.number) {
+    if (!c->by_mpirun)
+      row_warn(&r, "%s has more hosts than there are agents (%s): it is ignored", c->hosts.source, c->agents.source);
+    finish_fact(&c->hosts);
+    c->hosts = (struct cluster_fact){.is_set = false};
+  }
 }
 
 void cluster_finish(struct cluster *c) {

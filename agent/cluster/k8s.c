@@ -43,27 +43,23 @@ static void read_leader_worker_set(struct row *r) {
   row_set_job(r, "k8s", name, NULL, vars);
 }
 
-/* WORLD_SIZE counts workers if nprocPerNode is a number, else pods. */
-static void set_pods(struct row *r) {
-  int64_t world, each = 1;
-  const char *text = row_variable(r, "PET_NPROC_PER_NODE");
-  if (!row_number(r, "WORLD_SIZE", 1, INT32_MAX, &world)) return;
-  if (text && parse_int(text, 1, CLUSTER_SLOTS_MAX, &each, NULL)) each = 1;
-  if (world % each || world / each > NODES_MAX) {
-    row_warn_of(r, "WORLD_SIZE", "is not a number of pods times PET_NPROC_PER_NODE: it is ignored");
-    return;
-  }
-  row_set_number(r, &r->c->agents, world / each, "WORLD_SIZE PET_NPROC_PER_NODE");
-  row_set_number(r, &r->c->start, CLUSTER_STARTED, "WORLD_SIZE PET_NPROC_PER_NODE");
-}
-
 static void read_pytorch_job(struct row *r) {
   const char *master = row_variable(r, "MASTER_ADDR");
   char name[NAME_LEN];
   if (!master || !row_variable(r, "RANK") || row_variable(r, "LOCAL_RANK")) return;
   row_set_text(r, &r->c->launcher, "PyTorchJob", "MASTER_ADDR RANK");
   row_take_number(r, &r->c->index, "RANK", 0, NODES_MAX - 1);
-  set_pods(r);
+  /* WORLD_SIZE counts workers if nprocPerNode is a number, else pods. */
+  int64_t world, each = 1;
+  const char *text = row_variable(r, "PET_NPROC_PER_NODE");
+  bool known = row_number(r, "WORLD_SIZE", 1, INT32_MAX, &world);
+  if (text && parse_int(text, 1, CLUSTER_SLOTS_MAX, &each, NULL)) each = 1;
+  if (known && (world % each || world / each > NODES_MAX)) {
+    row_warn_of(r, "WORLD_SIZE", "is not a number of pods times PET_NPROC_PER_NODE: it is ignored");
+  } else if (known) {
+    row_set_number(r, &r->c->agents, world / each, "WORLD_SIZE PET_NPROC_PER_NODE");
+    row_set_number(r, &r->c->start, CLUSTER_STARTED, "WORLD_SIZE PET_NPROC_PER_NODE");
+  }
   row_set_text(r, &r->c->first_host, master, "MASTER_ADDR");
   row_take_number(r, &r->c->port, "MASTER_PORT", 1, 65535);
   if (!job_of_pod(r, name)) return;

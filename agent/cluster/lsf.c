@@ -15,21 +15,6 @@
 #include <strings.h>
 #include "agent/cluster/lists.h"
 
-static bool find_hosts(struct row *r, struct row_hosts *h, const char **from) {
-  return list_from_variable(r, *from = "LSB_MCPU_HOSTS", LIST_PAIRS, h) ||
-         list_from_file(r, *from = "LSB_DJOB_HOSTFILE", LIST_LINES, h) ||
-         list_from_file(r, *from = "LSB_DJOB_RANKFILE", LIST_LINES, h) ||
-         list_from_variable(r, *from = "LSB_HOSTS", LIST_WORDS, h);
-}
-
-/* The first host is a launch node: it has one slot where another has more. */
-static bool has_launch_node(const struct row *r, const struct row_hosts *h) {
-  bool csm = row_variable(r, "JSM_NAMESPACE_SIZE") || row_variable(r, "CSM_ALLOCATION_ID");
-  bool more = strncasecmp(h->n ? h->v[0].name : "", "batch", 5) == 0;
-  for (size_t i = 1; i < h->n && !more; i++) more = h->v[i].slots > 1;
-  return csm && h->n > 1 && h->v[0].slots == 1 && more;
-}
-
 static void read_blaunch(struct row *r, const struct row_hosts *h, const char *from) {
   int64_t task, here = row_hosts_find(h, r->site->host);
   if (!row_number(r, "LSF_PM_TASKID", 1, NODES_MAX, &task)) return;
@@ -51,8 +36,16 @@ void cluster_read_lsf(struct row *r) {
   const char *index = row_variable(r, "LSB_JOBINDEX");
   row_set_text(r, &r->c->scheduler, "LSF", "LSB_JOBID");
   row_set_array_job(r, "lsf", id, index && strcmp(index, "0") != 0 ? index : NULL, "LSB_JOBID LSB_JOBINDEX");
-  find_hosts(r, &h, &from);
-  bool launched = r->c->start.is_set, csm = has_launch_node(r, &h);
+  if (!list_from_variable(r, from = "LSB_MCPU_HOSTS", LIST_PAIRS, &h) &&
+      !list_from_file(r, from = "LSB_DJOB_HOSTFILE", LIST_LINES, &h) &&
+      !list_from_file(r, from = "LSB_DJOB_RANKFILE", LIST_LINES, &h))
+    list_from_variable(r, from = "LSB_HOSTS", LIST_WORDS, &h);
+  /* With CSM the first host is a launch node: it has one slot where another has more. */
+  bool launched = r->c->start.is_set,
+       csm = row_variable(r, "JSM_NAMESPACE_SIZE") || row_variable(r, "CSM_ALLOCATION_ID");
+  bool more = strncasecmp(h.n ? h.v[0].name : "", "batch", 5) == 0;
+  for (size_t i = 1; i < h.n && !more; i++) more = h.v[i].slots > 1;
+  csm = csm && h.n > 1 && h.v[0].slots == 1 && more;
   bool there = csm && row_hosts_find(&h, r->site->host) == 0;
   if (csm) {
     struct row_hosts rest = {0};

@@ -74,21 +74,17 @@ static bool read_uri(const char *uri, char out[ENDPOINT_HOST_MAX]) {
   return false;
 }
 
-/* "prterun-NODE-PID@N" */
-static bool read_space(const char *space, char out[ENDPOINT_HOST_MAX]) {
-  const char *begin = strchr(space, '-'), *end = strrchr(space, '-');
-  if (!begin || end <= begin + 1 || (size_t)(end - begin) > ENDPOINT_HOST_MAX || !ascii_is_digit(end[1])) return false;
-  snprintf(out, ENDPOINT_HOST_MAX, "%.*s", (int)(end - begin - 1), begin + 1);
-  return true;
-}
-
 static void read_open_mpi(struct row *r) {
   char host[ENDPOINT_HOST_MAX];
-  const char *uri = row_variable(r, HNP);
-  if (uri && read_uri(uri, host))
+  const char *uri = row_variable(r, HNP), *space = row_variable(r, SPACE);
+  if (uri && read_uri(uri, host)) {
     row_set_text(r, &r->c->first_host, host, HNP);
-  else if (is_prrte(r) && read_space(row_variable(r, SPACE), host))
-    row_set_text(r, &r->c->first_host, host, SPACE);
+  } else if (is_prrte(r)) { /* "prterun-NODE-PID@N" */
+    const char *begin = strchr(space, '-'), *end = strrchr(space, '-');
+    size_t n = begin && end > begin + 1 && ascii_is_digit(end[1]) ? (size_t)(end - begin) : 0;
+    snprintf(host, sizeof(host), "%.*s", n ? (int)n - 1 : 0, n ? begin + 1 : "");
+    if (n && n <= ENDPOINT_HOST_MAX) row_set_text(r, &r->c->first_host, host, SPACE);
+  }
   r->c->first_host_is_uncertain = r->c->first_host.is_set;
 }
 

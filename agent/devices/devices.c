@@ -78,18 +78,17 @@ static void read_driver(struct there *g, const char *root) {
   qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
 }
 
-static bool is_display(const char *dir, const char *name) {
-  char vendor[16], class[16];
-  return read_field(dir, name, "vendor", "0x", vendor, sizeof(vendor)) && strcmp(vendor, "10de") == 0 &&
-         read_field(dir, name, "class", "0x", class, sizeof(class)) && strncmp(class, "03", 2) == 0;
-}
-
 static void read_pci(struct there *g, const char *root) {
   char dir[PATH_TEXT_MAX];
   snprintf(dir, sizeof(dir), "%s/sys/bus/pci/devices", root);
   DIR *d = opendir(dir);
-  for (struct dirent *e; d && (e = readdir(d));)
-    if (e->d_name[0] != '.' && is_display(dir, e->d_name)) add_device(g, e->d_name);
+  for (struct dirent *e; d && (e = readdir(d));) {
+    char vendor[16], class[16];
+    if (e->d_name[0] != '.' && read_field(dir, e->d_name, "vendor", "0x", vendor, sizeof(vendor)) &&
+        strcmp(vendor, "10de") == 0 && read_field(dir, e->d_name, "class", "0x", class, sizeof(class)) &&
+        strncmp(class, "03", 2) == 0) /* NVIDIA's display controllers */
+      add_device(g, e->d_name);
+  }
   if (d) closedir(d);
   qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
 }

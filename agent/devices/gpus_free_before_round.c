@@ -159,16 +159,6 @@ static void report_free(struct device_watch *w) {
   w->o.on_free(w->o.ctx);
 }
 
-/* The first local rank whose device is not free; -1: all are. */
-static int find_held(const struct device_watch *w, const struct gpus *g) {
-  for (int i = 0; i < w->n; i++) {
-    const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
-    if (!before || before->error[0] || local_set_has(&w->stay, (uint32_t)i)) continue;
-    if (!now || now->error[0] || !gpu_is_free_again(now, before)) return i;
-  }
-  return -1;
-}
-
 static void report_held(struct device_watch *w, const struct gpus *g, int i) {
   struct buf text = BUF_INIT;
   const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
@@ -202,7 +192,12 @@ static void on_poll_timer(uv_timer_t *timer) {
 }
 
 static void check_held(struct device_watch *w, const struct gpus *g) {
-  int i = find_held(w, g);
+  int i = -1; /* the first local rank whose device is not free */
+  for (int k = 0; k < w->n && i < 0; k++) {
+    const struct gpu *one = gpu_of_rank(w, g, k), *before = gpu_of_rank(w, &w->before, k);
+    if (!before || before->error[0] || local_set_has(&w->stay, (uint32_t)k)) continue;
+    if (!one || one->error[0] || !gpu_is_free_again(one, before)) i = k;
+  }
   const struct gpu *now = i < 0 ? NULL : gpu_of_rank(w, g, i);
   uint64_t spent = boot_ms() - w->begun_ms;
   if (i < 0) {

@@ -262,26 +262,6 @@ static int by_size(const void *a, const void *b) {
   return g->size != h->size ? (g->size < h->size) - (g->size > h->size) : by_least(a, b);
 }
 
-/* How many slots of this slot's node come before it, and how many there are. */
-static uint32_t place_on_node(const struct plan *p, uint32_t slot, uint32_t *slots) {
-  uint32_t before = 0;
-  *slots = 0;
-  for (uint32_t i = 0; i < p->n_slots; i++) {
-    if (p->node_of[i] != p->node_of[slot]) continue;
-    before += i < slot;
-    ++*slots;
-  }
-  return before;
-}
-
-static void bind_socket(const struct plan *p, int node, struct cpus *c) {
-  long package = socket_of(p, cpus_first(&p->nodes[node].cpus));
-  for (int i = 0; i < p->n_nodes; i++) {
-    uint32_t cpu = cpus_first(&p->nodes[i].cpus);
-    if (cpu < CPUS_MAX && socket_of(p, cpu) == package) cpus_join(c, &p->nodes[i].cpus);
-  }
-}
-
 /* All workers of one node. */
 static void bind_node(const struct plan *p, enum numa_binding how, int node, struct numa *out) {
   struct groups g = {.v = NULL};
@@ -292,9 +272,19 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
   }
   for (uint32_t i = 0; i < out->n; i++) {
     if (p->node_of[p->first + i] != node) continue;
-    uint32_t at = place_on_node(p, p->first + i, &slots);
+    uint32_t at = 0; /* slots of this node before it */
+    slots = 0;
+    for (uint32_t k = 0; k < p->n_slots; k++) {
+      if (p->node_of[k] != node) continue;
+      at += k < p->first + i;
+      slots++;
+    }
     if (how == NUMA_NODE) out->v[i] = p->nodes[node].cpus;
-    if (how == NUMA_SOCKET) bind_socket(p, node, &out->v[i]);
+    for (int k = 0; how == NUMA_SOCKET && k < p->n_nodes; k++) {
+      uint32_t cpu = cpus_first(&p->nodes[k].cpus);
+      if (cpu < CPUS_MAX && socket_of(p, cpu) == socket_of(p, cpus_first(&p->nodes[node].cpus)))
+        cpus_join(&out->v[i], &p->nodes[k].cpus);
+    }
     if (how == NUMA_EXCLUSIVE && slots) {
       uint32_t each = g.n / slots, more = g.n % slots;
       uint32_t from = at * each + (at < more ? at : more), to = from + each + (at < more);

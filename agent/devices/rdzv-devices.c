@@ -76,20 +76,6 @@ static int open_library(struct nvml *n, const char *name, struct err *e) {
 
 /* Processes. ------------------------------------------------------------------------------------------------------- */
 
-static json_t *describe_process(const nvmlProcessInfo_v2_t *p) {
-  struct process_description who;
-  json_t *o = json_object();
-  process_description_read(&who, "/proc", (pid_t)p->pid);
-  set_number(o, "pid", p->pid);
-  if (p->usedGpuMemory != NVML_NOT_AVAILABLE) set_number(o, "mib", p->usedGpuMemory / MIB);
-  if (who.gone) json_object_set_new(o, "gone", json_true());
-  set_text(o, "user", who.user);
-  set_text(o, "command", who.command);
-  set_text(o, "job", who.job);
-  if (who.round > 0) set_number(o, "round", (unsigned long long)who.round);
-  return o;
-}
-
 static void put_processes(const struct nvml *n, nvmlDevice_t d, json_t *device) {
   static nvmlProcessInfo_v2_t v[PROCESSES_ASKED];
   unsigned count = PROCESSES_ASKED;
@@ -98,7 +84,19 @@ static void put_processes(const struct nvml *n, nvmlDevice_t d, json_t *device) 
   if (rc != NVML_SUCCESS && rc != NVML_ERROR_INSUFFICIENT_SIZE) count = 0;
   if (count > PROCESSES_ASKED) count = PROCESSES_ASKED;
   json_t *list = json_array();
-  for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++) json_array_append_new(list, describe_process(&v[i]));
+  for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++) {
+    struct process_description who;
+    json_t *o = json_object();
+    process_description_read(&who, "/proc", (pid_t)v[i].pid);
+    set_number(o, "pid", v[i].pid);
+    if (v[i].usedGpuMemory != NVML_NOT_AVAILABLE) set_number(o, "mib", v[i].usedGpuMemory / MIB);
+    if (who.gone) json_object_set_new(o, "gone", json_true());
+    set_text(o, "user", who.user);
+    set_text(o, "command", who.command);
+    set_text(o, "job", who.job);
+    if (who.round > 0) set_number(o, "round", (unsigned long long)who.round);
+    json_array_append_new(list, o);
+  }
   json_object_set_new(device, "processes", list);
   if (count > GPU_PROCESSES_MAX) set_number(device, "more", count - GPU_PROCESSES_MAX);
 }

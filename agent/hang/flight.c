@@ -23,16 +23,6 @@ static const char *text_of(const json_t *v) {
   return s ? s : "";
 }
 
-static struct flight_group *find_group(struct flight *f, const char *name) {
-  for (size_t i = 0; i < f->n; i++)
-    if (strcmp(f->v[i].name, name) == 0) return &f->v[i];
-  if (f->n == FLIGHT_GROUPS_MAX) return NULL;
-  struct flight_group *g = &f->v[f->n++];
-  *g = (struct flight_group){.entered = 0};
-  snprintf(g->name, sizeof g->name, "%s", name);
-  return g;
-}
-
 static void read_entry(struct flight *f, const json_t *entry) {
   const char *operation = text_of(json_object_get(entry, "profiling_name"));
   const char *op = strchr(operation, ':');
@@ -47,8 +37,14 @@ static void read_entry(struct flight *f, const json_t *entry) {
            operation, text_of(json_array_get(group, 0)),
            description[0] && strcmp(description, "undefined") != 0 ? " " : "",
            strcmp(description, "undefined") != 0 ? description : "");
-  struct flight_group *g = find_group(f, name);
-  if (!g) return;
+  struct flight_group *g = f->v;
+  while (g < f->v + f->n && strcmp(g->name, name) != 0) g++;
+  if (g == f->v + FLIGHT_GROUPS_MAX) return;
+  if (g == f->v + f->n) {
+    f->n++;
+    *g = (struct flight_group){.entered = 0};
+    snprintf(g->name, sizeof g->name, "%s", name);
+  }
   int64_t n = (int64_t)json_integer_value(seq);
   if (n > g->entered) g->entered = n;
   bool ended = json_is_true(json_object_get(entry, "retired")) ||
@@ -105,26 +101,23 @@ void flights_init(struct flights *all) {
   *all = (struct flights){.n = 0};
 }
 
-static struct collective *find_collective(struct flights *all, const char *name, size_t *at) {
-  for (*at = 0; *at < all->n; ++*at)
-    if (strcmp(all->v[*at].group, name) == 0) return &all->v[*at];
-  if (all->n == COLLECTIVES_MAX) return NULL;
-  struct flights_room *room = &all->room[all->n];
-  snprintf(room->group, sizeof room->group, "%s", name);
-  all->v[all->n] = (struct collective){.group = room->group, .op = room->op, .ranks = room->ranks, .entered = -1};
-  return &all->v[all->n++];
-}
-
 void flights_add(struct flights *all, int64_t rank, const struct flight *f) {
   bool idle = flight_is_idle(f);
   char text[RANKS_TEXT_MAX + 1];
   snprintf(text, sizeof text, "%lld", (long long)rank);
   for (size_t i = 0; i < f->n; i++) {
     const struct flight_group *g = &f->v[i];
-    size_t at;
+    size_t at = 0;
     if (!idle && !g->pending) continue;
-    struct collective *c = find_collective(all, g->name, &at);
-    if (!c) continue;
+    while (at < all->n && strcmp(all->v[at].group, g->name) != 0) at++;
+    if (at == COLLECTIVES_MAX) continue;
+    struct collective *c = &all->v[at];
+    struct flights_room *room = &all->room[at];
+    if (at == all->n) {
+      all->n++;
+      snprintf(room->group, sizeof room->group, "%s", g->name);
+      *c = (struct collective){.group = room->group, .op = room->op, .ranks = room->ranks, .entered = -1};
+    }
     struct collective one = {.group = g->name,
                              .op = g->op,
                              .seq = g->pending,
@@ -132,9 +125,9 @@ void flights_add(struct flights *all, int64_t rank, const struct flight *f) {
                              .entered = idle ? g->entered : -1,
                              .idle = idle,
                              .ranks = idle ? text : ""};
-    collective_add(c, &one, all->room[at].ranks);
-    if (c->op != all->room[at].op) snprintf(all->room[at].op, sizeof all->room[at].op, "%s", c->op);
-    c->op = all->room[at].op;
+    collective_add(c, &one, room->ranks);
+    if (c->op != room->op) snprintf(room->op, sizeof room->op, "%s", c->op);
+    c->op = room->op;
   }
 }
 

@@ -213,19 +213,17 @@ void access_check_on_undecided(void *ctx, const struct c10d_caller *caller, stru
 
 /* Answers about this node. ----------------------------------------------------------------------------------------- */
 
-static enum socket_owner_answer find_from(struct access_check *d, const struct socket_end *from,
-                                          const struct socket_end *to, struct socket_owner *out) {
-  enum socket_owner_answer a = socket_owner_find(&d->owners, from, to, out);
-  return a == SOCKET_OWNER_GONE ? socket_owner_find(&d->owners, from, &d->head, out) : a;
-}
-
+/* The connection from `from` to `to`, or to the store as START names it; from another address of ours if `from` is not
+ * one of them. */
 static enum socket_owner_answer find_owner(struct access_check *d, const struct socket_end *from,
                                            const struct socket_end *to, struct socket_owner *out) {
-  enum socket_owner_answer a = find_from(d, from, to, out);
-  if (a != SOCKET_OWNER_GONE || is_own(d, &from->addr)) return a;
-  for (size_t i = 0; i < d->n_own && a == SOCKET_OWNER_GONE; i++) {
-    struct socket_end own = {d->own[i], from->port};
-    if (!ipaddr_is_loopback(&own.addr)) a = find_from(d, &own, to, out);
+  enum socket_owner_answer a = SOCKET_OWNER_GONE;
+  bool own = is_own(d, &from->addr);
+  for (size_t i = 0; i <= (own ? 0 : d->n_own) && a == SOCKET_OWNER_GONE; i++) {
+    struct socket_end end = i ? (struct socket_end){d->own[i - 1], from->port} : *from;
+    if (i && ipaddr_is_loopback(&end.addr)) continue;
+    a = socket_owner_find(&d->owners, &end, to, out);
+    if (a == SOCKET_OWNER_GONE) a = socket_owner_find(&d->owners, &end, &d->head, out);
   }
   return a;
 }
