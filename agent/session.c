@@ -178,7 +178,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     fx->forward.bytes = NULL;
     break;
   case SUP_DISCONNECT:
-    round_store_daemon(s->store, false);
+    access_check_daemon(round_store_access(s->store), false);
     /* Before an exit, who follows the workers' output may still read the last lines: begin_exit. */
     if (s->effects.v[s->effects.n - 1].kind == SUP_EXIT) break;
     log_queries_forget(s->log_queries);
@@ -379,7 +379,7 @@ static void on_up(void *ctx, bool moved) {
 }
 
 static void on_down(void *ctx, const struct link_down *down) {
-  round_store_daemon(((struct session *)ctx)->store, false);
+  access_check_daemon(round_store_access(((struct session *)ctx)->store), false);
   log_queries_forget(((struct session *)ctx)->log_queries);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_DOWN,
@@ -395,9 +395,9 @@ static void on_other_program(void *ctx, const char *who) {
  * need them. */
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
-  if (m->type == MSG_WELCOME) round_store_daemon(s->store, true);
-  if (m->type == MSG_FIND_OWNERS) round_store_on_find(s->store, &m->find_owners);
-  if (m->type == MSG_OWNERS) round_store_on_owners(s->store, &m->owners);
+  if (m->type == MSG_WELCOME) access_check_daemon(round_store_access(s->store), true);
+  if (m->type == MSG_FIND_OWNERS) access_check_on_find(round_store_access(s->store), &m->find_owners);
+  if (m->type == MSG_OWNERS) access_check_on_owners(round_store_access(s->store), &m->owners);
   if (m->type == MSG_FETCH_LOG) log_queries_ask(s->log_queries, &m->fetch_log);
   if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG)
     post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});

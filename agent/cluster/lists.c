@@ -12,7 +12,7 @@
  * A list with any error is refused as a whole, with its line: agents would later wait for a missing host until the
  * timeout. */
 
-#include "agent/cluster/lists.h"
+#include "agent/cluster/internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 
 #include <string.h>
 #include <strings.h>
-#include "agent/cluster/lists.h"
+#include "agent/cluster/internal.h"
 
 static void read_blaunch(struct row *r, const struct row_hosts *h, const char *from) {
   int64_t task, here = row_hosts_find(h, r->site->host);

@@ -23,7 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/cluster/lists.h"
+#include "agent/cluster/internal.h"
 #include "common/ascii.h"
 #include "common/hostlist.h"
 #include "common/mem.h"

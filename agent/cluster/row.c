@@ -68,27 +68,22 @@ bool row_number(struct row *r, const char *name, int64_t min, int64_t max, int64
   return false;
 }
 
-/* One "N" or "N(xM)" at *p. */
-static bool next_count(const char **p, int64_t *count, int64_t *times) {
-  char *end;
-  if (!ascii_is_digit(**p)) return false;
-  errno = 0;
-  *count = strtoll(*p, &end, 10);
-  *times = 1;
-  if (strncmp(end, "(x", 2) == 0 && ascii_is_digit(end[2])) {
-    *times = strtoll(end + 2, &end, 10);
-    if (*end++ != ')') return false;
-  }
-  *p = end;
-  return errno == 0 && *count >= 1 && *count <= CLUSTER_SLOTS_MAX && *times >= 1 && *times <= COUNTS_MAX;
-}
-
 int64_t *row_counts(struct row *r, const char *name, size_t *n) {
   const char *p = row_variable(r, name);
-  int64_t *v = NULL, count, times;
+  int64_t *v = NULL;
   *n = 0;
-  while (p) {
-    if (!next_count(&p, &count, &times) || (*p && *p != ',') || *n + (size_t)times > COUNTS_MAX) {
+  while (p) { /* one "N" or "N(xM)" at p */
+    char *end;
+    errno = 0;
+    bool good = ascii_is_digit(*p);
+    int64_t count = strtoll(p, &end, 10), times = 1;
+    if (good && strncmp(end, "(x", 2) == 0 && ascii_is_digit(end[2])) {
+      times = strtoll(end + 2, &end, 10);
+      good = *end++ == ')';
+    }
+    good = good && errno == 0 && count >= 1 && count <= CLUSTER_SLOTS_MAX && times >= 1 && times <= COUNTS_MAX;
+    p = end;
+    if (!good || (*p && *p != ',') || *n + (size_t)times > COUNTS_MAX) {
       row_warn_of(r, name, "is not a list of counts, as in 2(x3),1: it is ignored");
       free(v);
       *n = 0;

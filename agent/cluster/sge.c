@@ -16,7 +16,7 @@
  * the administrator chooses NAME. The end of the job is not reported. */
 
 #include <string.h>
-#include "agent/cluster/lists.h"
+#include "agent/cluster/internal.h"
 #include "common/ascii.h"
 
 enum { NAME_SHOWN_MAX = 60 };

@@ -170,18 +170,6 @@ static void put_key_request(struct collecting *c, struct talk *t, enum c10d_op o
   put_request(&t->out, &r);
 }
 
-/* "http://node1:40001": the worker is on this host, so only its port counts. */
-static uint16_t port_of(const struct slice *url) {
-  char text[STORE_VALUE_MAX + 1];
-  if (url->len > STORE_VALUE_MAX) return 0;
-  memcpy(text, url->data, url->len);
-  text[url->len] = '\0';
-  char *colon = strrchr(text, ':'), *end;
-  if (strncmp(text, "http://", 7) != 0 || !colon) return 0;
-  long port = strtol(colon + 1, &end, 10);
-  return end != colon + 1 && (!*end || *end == '/') && port > 0 && port < 65536 ? (uint16_t)port : 0;
-}
-
 static uint32_t next_named(const struct collecting *c, uint32_t from) {
   while (from < c->q->n && !c->workers[from].named) from++;
   return from;
@@ -196,8 +184,14 @@ static bool take_reply(struct collecting *c, struct talk *t, const struct c10d_r
     t->got = next_named(c, 0);
     return t->got < c->q->n;
   }
-  c->workers[t->got].port = port_of(&r->value);
-  c->workers[t->got].named = c->workers[t->got].port != 0;
+  /* "http://node1:40001": the worker is on this host, so only its port counts. */
+  char text[STORE_VALUE_MAX + 1] = "", *end;
+  if (r->value.len <= STORE_VALUE_MAX) memcpy(text, r->value.data, r->value.len);
+  char *colon = strncmp(text, "http://", 7) == 0 ? strrchr(text, ':') : NULL;
+  long port = colon ? strtol(colon + 1, &end, 10) : 0;
+  bool good = colon && end != colon + 1 && (!*end || *end == '/') && port > 0 && port < 65536;
+  c->workers[t->got].port = good ? (uint16_t)port : 0;
+  c->workers[t->got].named = good;
   t->got = next_named(c, t->got + 1);
   return t->got < c->q->n;
 }

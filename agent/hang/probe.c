@@ -452,15 +452,6 @@ static bool read_stat(pid_t pid, pid_t tid, struct proc *p) {
   return read_file(pid, tid, "stat", text, sizeof(text)) && proc_parse(text, p);
 }
 
-/* The only child of a process that waits for it; 0: none, several, or it does something else. */
-static pid_t awaited(pid_t pid) {
-  char text[64], call[PROBE_WHERE_MAX], *end, *rest;
-  read_call(pid, pid, call);
-  if (strncmp(call, "wait", 4) != 0 || !read_file(pid, pid, "children", text, sizeof(text))) return 0;
-  long child = strtol(text, &end, 10);
-  return end != text && strtol(end, &rest, 10) == 0 && child > 0 && child <= INT_MAX ? (pid_t)child : 0;
-}
-
 static void read_threads(struct probe_facts *f) {
   char path[40], where[PROBE_WHERE_MAX];
   struct proc p;
@@ -490,10 +481,15 @@ void probe_read(pid_t pid, struct probe_facts *f) {
   if (pid <= 0 || !proc_read(pid, &p)) return;
   f->pid = p.entry;
   for (int depth = 0; depth < DEPTH_MAX && p.state == 'S'; depth++) {
+    /* The only child of a process that waits for it. */
     struct proc child;
-    pid_t next = awaited(f->pid);
-    if (!next || !read_stat(next, next, &child)) break;
-    f->pid = next;
+    char text[64], call[PROBE_WHERE_MAX], *end, *rest;
+    read_call(f->pid, f->pid, call);
+    if (strncmp(call, "wait", 4) != 0 || !read_file(f->pid, f->pid, "children", text, sizeof(text))) break;
+    long next = strtol(text, &end, 10);
+    bool only = end != text && strtol(end, &rest, 10) == 0 && next > 0 && next <= INT_MAX;
+    if (!only || !read_stat((pid_t)next, (pid_t)next, &child)) break;
+    f->pid = (pid_t)next;
     p = child;
   }
   f->state = p.state;

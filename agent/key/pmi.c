@@ -66,26 +66,21 @@ static int wait_for_bytes(struct talk *t, struct err *e) {
   }
 }
 
-/* One line. Byte by byte: what follows it belongs to whoever asks next. */
-static int read_line(struct talk *t, struct err *e) {
-  for (t->len = 0; t->len < sizeof(t->line);) {
-    int rc = wait_for_bytes(t, e);
-    if (rc < 0) return rc;
-    ssize_t n = recv(t->fd, t->line + t->len, 1, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (n < 0) return err_sys(e, -errno, "PMI_FD cannot be read");
-    if (n == 0) return err_set(e, -EPIPE, "mpiexec has closed PMI_FD");
-    if (t->line[t->len] == '\n') return 0;
-    t->len++;
-  }
-  return err_set(e, -EPROTO, "mpiexec sends a line of more than %d bytes over PMI_FD", PMI_LINE_MAX);
-}
-
 static int ask(struct talk *t, const char *question, const char *answer, struct err *e) {
   size_t n = strlen(question);
   if (send(t->fd, question, n, MSG_NOSIGNAL) != (ssize_t)n) return err_sys(e, -errno, "PMI_FD cannot be written");
-  int rc = read_line(t, e);
-  return rc ? rc : pmi_check(t->line, t->len, answer, e);
+  /* One line. Byte by byte: what follows it belongs to whoever asks next. */
+  for (t->len = 0; t->len < sizeof(t->line);) {
+    int rc = wait_for_bytes(t, e);
+    if (rc < 0) return rc;
+    ssize_t got = recv(t->fd, t->line + t->len, 1, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got < 0) return err_sys(e, -errno, "PMI_FD cannot be read");
+    if (got == 0) return err_set(e, -EPIPE, "mpiexec has closed PMI_FD");
+    if (t->line[t->len] == '\n') return pmi_check(t->line, t->len, answer, e);
+    t->len++;
+  }
+  return err_set(e, -EPROTO, "mpiexec sends a line of more than %d bytes over PMI_FD", PMI_LINE_MAX);
 }
 
 /* The pair of keys of this agent, for this call. */
@@ -126,15 +121,6 @@ static int give(struct talk *t, const char *space, int64_t rank, const struct ke
   return put(t, space, "rdzv-key", rank, sealed, sizeof(sealed), e);
 }
 
-static int take(struct talk *t, const char *space, int64_t rank, const struct pair *own, struct key *key,
-                struct err *e) {
-  uint8_t sealed[SEALED_SIZE];
-  int rc = get(t, space, "rdzv-key", rank, sealed, sizeof(sealed), e);
-  if (rc == 0 && crypto_box_seal_open(key->bytes, sealed, sizeof(sealed), own->public, own->secret))
-    rc = err_set(e, -EPROTO, "the key that rank 0 has put into PMI's space is for another agent");
-  return rc;
-}
-
 static int share(struct talk *t, const struct pmi *p, const struct pair *own, struct key *key, struct err *e) {
   char space[PMI_SPACE_MAX + 1];
   int rc = ask(t, "cmd=get_my_kvsname\n", "my_kvsname", e);
@@ -146,7 +132,12 @@ static int share(struct talk *t, const struct pmi *p, const struct pair *own, st
   if (p->rank == 0) randombytes_buf(key->bytes, sizeof(key->bytes));
   for (int64_t i = 1; rc == 0 && p->rank == 0 && i < p->agents; i++) rc = give(t, space, i, key, e);
   if (rc == 0) rc = ask(t, "cmd=barrier_in\n", "barrier_out", e);
-  return rc || p->rank == 0 ? rc : take(t, space, p->rank, own, key, e);
+  uint8_t sealed[SEALED_SIZE];
+  if (rc || p->rank == 0) return rc;
+  rc = get(t, space, "rdzv-key", p->rank, sealed, sizeof(sealed), e);
+  if (rc == 0 && crypto_box_seal_open(key->bytes, sealed, sizeof(sealed), own->public, own->secret))
+    rc = err_set(e, -EPROTO, "the key that rank 0 has put into PMI's space is for another agent");
+  return rc;
 }
 
 int pmi_share_key(const struct pmi *p, uint32_t deadline_ms, struct key *key, struct err *e) {

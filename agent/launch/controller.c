@@ -154,17 +154,6 @@ static void start_linger(struct launch_controller *m, uint64_t until_ms) {
 
 /* Programs. -------------------------------------------------------------------------------------------------------- */
 
-/* "/usr/bin/python3 on n[2-3]": the hosts whose program is that of seat `first`. */
-static void put_program(const struct launch_controller *m, size_t first, struct buf *out) {
-  const char **names = xcalloc(m->c.n, sizeof(*names)), *program = m->seats[first].program;
-  size_t n = 0;
-  for (size_t i = first; i < m->c.n; i++)
-    if (m->seats[i].program && strcmp(m->seats[i].program, program) == 0) names[n++] = m->c.seats[i].host;
-  buf_printf(out, "%s%s on ", out->len ? ", " : "", program);
-  if (hostlist_compress(names, n, PROGRAM_HOSTS_MAX, out) < n) buf_puts(out, "...");
-  free(names);
-}
-
 /* When all hosts have answered: warns if the command is a different program on some of them. */
 static void compare_programs(struct launch_controller *m) {
   struct buf text = BUF_INIT;
@@ -174,7 +163,14 @@ static void compare_programs(struct launch_controller *m) {
     for (size_t k = 0; new &&k < i; k++)
       new = !m->seats[k].program || strcmp(m->seats[k].program, m->seats[i].program) != 0;
     if (!new) continue;
-    put_program(m, i, &text);
+    /* "/usr/bin/python3 on n[2-3]" */
+    const char **names = xcalloc(m->c.n, sizeof(*names)), *program = m->seats[i].program;
+    size_t n = 0;
+    for (size_t k = i; k < m->c.n; k++)
+      if (m->seats[k].program && strcmp(m->seats[k].program, program) == 0) names[n++] = m->c.seats[k].host;
+    buf_printf(&text, "%s%s on ", text.len ? ", " : "", program);
+    if (hostlist_compress(names, n, PROGRAM_HOSTS_MAX, &text) < n) buf_puts(&text, "...");
+    free(names);
     different++;
   }
   if (different > 1)

@@ -97,24 +97,20 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struc
   return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where;
 }
 
-/* The scheduler's hosts, without slots, which are mostly CPUs. Each agent finds its number of workers itself, unless
- * the GPUs of each host are known here: then one per GPU, at least one. */
-static int take_jobs_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
-  for (size_t i = 0; i < w->c->n_hosts; i++) {
-    int64_t gpus = w->c->host[i].gpus;
-    int rc = launch_hosts_list(h, w->c->host[i].name, e);
-    if (rc == 0 && gpus >= 0) h->v[h->n - 1].slots = gpus ? gpus : 1;
-    if (rc) return err_wrap(e, "%s", w->c->hosts.is_set ? w->c->hosts.source : "the job's hosts");
-  }
-  return 0;
-}
-
 /* The hosts. ------------------------------------------------------------------------------------------------------- */
 
 static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
   enum opt_source list = source_of(w, "hosts"), file = source_of(w, "hostfile");
   char name[OPT_SPELLING_MAX];
-  if (!names_hosts(w)) return take_jobs_hosts(w, h, e);
+  /* The scheduler's hosts, without slots, which are mostly CPUs. Each agent finds its number of workers itself, unless
+   * the GPUs of each host are known here: then one per GPU, at least one. */
+  for (size_t i = 0; !names_hosts(w) && i < w->c->n_hosts; i++) {
+    int64_t gpus = w->c->host[i].gpus;
+    if (launch_hosts_list(h, w->c->host[i].name, e))
+      return err_wrap(e, "%s", w->c->hosts.is_set ? w->c->hosts.source : "the job's hosts");
+    if (gpus >= 0) h->v[h->n - 1].slots = gpus ? gpus : 1;
+  }
+  if (!names_hosts(w)) return 0;
   if (list == file) return err_set(e, -EINVAL, "--hosts and --hostfile exclude each other: remove one of them");
   if (list > file) {
     spell_option(w, "hosts", name);
@@ -291,19 +287,6 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
   return 0;
 }
 
-/* The current folder by the user's name for it ($PWD), if that is still the same folder. */
-static char *find_folder(char *const *env, struct err *e) {
-  const char *logical = cluster_variable(env, "PWD");
-  struct stat a, b;
-  if (logical && *logical == '/' && stat(logical, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev &&
-      a.st_ino == b.st_ino)
-    return xstrdup(logical);
-  char path[PATH_MAX];
-  if (getcwd(path, sizeof(path))) return xstrdup(path);
-  err_sys(e, -errno, "the folder of this process");
-  return NULL;
-}
-
 /* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
  * distinguished, so a line is logged. */
 static void leave_devices(struct launch *l, char **env) {
@@ -356,9 +339,14 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   p->argv = launch_words_copy(w->argv);
   p->env = launch_env_travels(w->env);
   if (!names_hosts(w)) leave_devices(l, p->env);
-  p->cwd = find_folder(w->env, e);
-  if (!p->cwd) return e->code;
+  /* The current folder by the user's name for it ($PWD), if that is still the same folder. */
+  const char *logical = cluster_variable(w->env, "PWD");
+  struct stat a, b;
   char path[PATH_MAX];
+  bool same = logical && *logical == '/' && stat(logical, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev &&
+              a.st_ino == b.st_ino;
+  if (!same && !getcwd(path, sizeof(path))) return err_sys(e, -errno, "the folder of this process");
+  p->cwd = xstrdup(same ? logical : path);
   p->only_there = w->o.launch_agent != NULL;
   ssize_t n = p->only_there ? 0 : readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (!p->only_there && n <= 0) return err_sys(e, -errno, "/proc/self/exe");

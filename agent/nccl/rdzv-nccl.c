@@ -105,21 +105,6 @@ static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct 
   return 0;
 }
 
-static bool write_answer(int fd, uint32_t count) {
-  static struct unique_id ids[NCCL_IDS_MAX];
-  struct buf record = BUF_INIT;
-  struct err e = ERR_INIT;
-  int version = 0;
-  if (mint_ids(ids, count, &version, &e))
-    nccl_record_put_failure(&record, e.text, e.code == -ENOENT);
-  else
-    nccl_record_put(&record, version, ids, count);
-  bool written = file_write_all(fd, record.data, record.len) == 0;
-  buf_finish(&record);
-  close(fd);
-  return written && !e.code;
-}
-
 static const char help[] =
     "usage: rdzv-nccl COUNT\n\n"
     "Creates COUNT ncclUniqueIds, prints them in binary, and serves them until its stdin is closed.\n"
@@ -141,7 +126,17 @@ int main(int argc, char **argv) {
   int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return EXIT_CODE_SYSTEM;
   setvbuf(stdout, NULL, _IOLBF, 0); /* NCCL's output is needed while it matters */
-  bool minted = write_answer(out, (uint32_t)count);
+  static struct unique_id ids[NCCL_IDS_MAX];
+  struct buf record = BUF_INIT;
+  struct err e = ERR_INIT;
+  int version = 0;
+  if (mint_ids(ids, (uint32_t)count, &version, &e))
+    nccl_record_put_failure(&record, e.text, e.code == -ENOENT);
+  else
+    nccl_record_put(&record, version, ids, (uint32_t)count);
+  bool minted = file_write_all(out, record.data, record.len) == 0 && !e.code;
+  buf_finish(&record);
+  close(out);
   if (minted) {
     char byte;
     while (read(STDIN_FILENO, &byte, 1) > 0) {

@@ -31,7 +31,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
-#include "agent/store/access_check.h"
 #include "common/mem.h"
 #include "common/net/c10d_server.h"
 #include "common/net/socket.h"
@@ -273,26 +272,14 @@ static int open_ready(struct round_store *r, const struct start *start, const st
   return 0;
 }
 
-void round_store_know(struct round_store *r, const struct start *start) {
-  access_check_know(r->access, start);
-}
-
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e) {
   struct ipaddr head = ipaddr_parse(start->head_addr);
   int fd = -1, rc = r->o.port ? open_given(r, &head, &fd, e) : open_ready(r, start, &head, &fd, e);
   return rc || fd < 0 ? rc : serve(r, start, addrs, fd, e);
 }
 
-void round_store_daemon(struct round_store *r, bool here) {
-  access_check_daemon(r->access, here);
-}
-
-void round_store_on_find(struct round_store *r, const struct find_owners *ask) {
-  access_check_on_find(r->access, ask);
-}
-
-void round_store_on_owners(struct round_store *r, const struct owners *owners) {
-  access_check_on_owners(r->access, owners);
+struct access_check *round_store_access(const struct round_store *r) {
+  return r->access;
 }
 
 bool round_store_is_used(const struct round_store *r) {

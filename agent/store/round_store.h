@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "agent/options/options.h"
+#include "agent/store/access_check.h"
 #include "common/bytes.h"
 #include "common/endpoint.h"
 #include "common/err.h"
@@ -44,14 +45,10 @@ uint16_t round_store_port(const struct round_store *r); /* for HELLO and reports
 /* The agent is connected to the daemon at that address, and will say HELLO: the next round's store may need another
  * address, and so another port. */
 void round_store_reach(struct round_store *r, const struct ipaddr *daemon);
-/* The daemon has welcomed this agent, or is gone; and two messages of its about whose connections are. */
-void round_store_daemon(struct round_store *r, bool here);
-void round_store_on_find(struct round_store *r, const struct find_owners *ask);
-void round_store_on_owners(struct round_store *r, const struct owners *owners);
+/* Who may connect: for the daemon's messages about it, and for each START (access_check_know). */
+struct access_check *round_store_access(const struct round_store *r);
 
-/* START has come, to whichever node. */
-void round_store_know(struct round_store *r, const struct start *start);
-/* And this is node rank 0. addrs: its raw part, or NULL. Processes of this user may connect from those addresses and
+/* START has come, and this is node rank 0. addrs: its raw part, or NULL. Processes of this user may connect from those addresses and
  * from this machine. The store before must be closed. -ESTALE: START names another port than the ready one. On
  * an error, with a sentence, nothing is served. */
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e);

@@ -605,7 +605,7 @@ static void on_held(void *ctx, uint32_t local_rank, const char *text) {
 void round_start(struct round_driver *r, struct start *start, const struct bytes *guests,
                  const struct local_set *stay) {
   struct err e = ERR_INIT;
-  round_store_know(r->o.store, start);
+  access_check_know(round_store_access(r->o.store), start);
   int rc = start->node_rank == 0 ? round_store_open(r->o.store, start, guests, &e) : 0;
   if (rc) {
     report(r, (struct supervisor_event){.kind = SUP_EXEC_FAILED,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/cluster/lists.h"
+#include "agent/cluster/internal.h"
 #include "common/mem.h"
 #include "tests/rig/cluster.h"
 #include "tests/rig/unit.h"

@@ -78,7 +78,7 @@ static int begin_at(int64_t round, const char *addr, uint16_t port, struct err *
                     .head_addr = addr,
                     .head_host = "n0",
                     .node_addr = addr};
-  round_store_know(f.r, &s);
+  access_check_know(round_store_access(f.r), &s);
   return round_store_open(f.r, &s, NULL, e);
 }
 
