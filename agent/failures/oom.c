@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,17 +15,6 @@
 #include <unistd.h>
 #include "common/mem.h"
 #include "common/system/file.h"
-
-bool oom_cgroup(const char *text, char *out, size_t size) {
-  const char *line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-  if (!line) return false;
-  line += *line == '\n' ? 4 : 3;
-  size_t n = strcspn(line, "\n");
-  if (n < 2 || n >= size || line[0] != '/') return false;
-  memcpy(out, line, n);
-  out[n] = '\0';
-  return true;
-}
 
 /* The number after `key` at the beginning of a line. */
 static bool value_of(const char *text, const char *key, uint64_t *out) {
@@ -39,19 +29,16 @@ static bool value_of(const char *text, const char *key, uint64_t *out) {
   return false;
 }
 
-bool oom_events_parse(struct oom_events *e, const char *text) {
-  *e = (struct oom_events){0};
-  return value_of(text, "oom_kill", &e->kills) && value_of(text, "oom", &e->oom);
-}
+/* The kernel's log, and a report of it that a process was killed. */
+struct oom_log {
+  uint64_t last_limit; /* of the report being read */
+  int pid;
+  bool cgroup;    /* for lack of memory in a cgroup, not in the whole machine */
+  uint64_t limit; /* of the cgroup, in bytes; 0: not known */
+};
 
-bool oom_limit(const char *memory_max, uint64_t *bytes) {
-  char *end;
-  if (memory_max[0] < '0' || memory_max[0] > '9') return false;
-  *bytes = strtoull(memory_max, &end, 10);
-  return *end == '\0' || *end == '\n';
-}
-
-bool oom_log_read(struct oom_log *l, const char *record) {
+/* Takes one record of /dev/kmsg after the other. True: the record reports that `pid` was killed. */
+static bool read_record(struct oom_log *l, const char *record) {
   static const char machine[] = "Out of memory: Killed process ",
                     cgroup[] = "Memory cgroup out of memory: Killed process ", usage[] = "memory: usage ",
                     limit[] = "kB, limit ";
@@ -70,7 +57,10 @@ bool oom_log_read(struct oom_log *l, const char *record) {
   return l->pid > 0;
 }
 
-void oom_text(bool cgroup, uint64_t limit, char out[OOM_TEXT_MAX]) {
+enum { OOM_TEXT_MAX = 64 };
+
+/* "out of memory (cgroup limit 4 GiB)"; limit 0: unknown. */
+static void put_text(bool cgroup, uint64_t limit, char out[OOM_TEXT_MAX]) {
   static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   size_t u = 0;
   double n = (double)limit;
@@ -83,7 +73,7 @@ void oom_text(bool cgroup, uint64_t limit, char out[OOM_TEXT_MAX]) {
 
 /* The watch. ------------------------------------------------------------------------------------------------------- */
 
-/* Reads the files whose text oom.c parses. When a worker starts: its cgroup and that cgroup's counters. When a worker
+/* When a worker starts: its cgroup and that cgroup's counters. When a worker
  * has died of SIGKILL: the counters again, and the kernel's log since then.
  *
  * The log comes first, since it names the pid. It is believed only where our pids are the kernel's, that is, outside of
@@ -112,7 +102,8 @@ static bool read_in(const struct oom_watch *w, const struct oom_mark *m, const c
 
 static bool read_events(const struct oom_watch *w, const struct oom_mark *m, struct oom_events *e) {
   char text[1024];
-  return m->cgroup[0] && read_in(w, m, "memory.events", text, sizeof(text)) && oom_events_parse(e, text);
+  return m->cgroup[0] && read_in(w, m, "memory.events", text, sizeof(text)) && value_of(text, "oom_kill", &e->kills) &&
+         value_of(text, "oom", &e->oom);
 }
 
 void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
@@ -128,7 +119,14 @@ void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
   char *path = xasprintf("%s/%d/cgroup", w->proc, (int)pid);
   bool there = file_read_text(path, text, sizeof(text)) >= 0;
   free(path);
-  if (!there || !oom_cgroup(text, m->cgroup, sizeof(m->cgroup))) return;
+  if (!there) return;
+  /* The cgroup of version 2, "0::/job/step0". The root has neither counters nor a limit. */
+  const char *line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
+  size_t n = 0;
+  if (line) line += *line == '\n' ? 4 : 3;
+  if (line) n = strcspn(line, "\n");
+  if (n < 2 || n >= sizeof(m->cgroup) || line[0] != '/') return;
+  memcpy(m->cgroup, line, n);
   if (!read_events(w, m, &m->before)) m->cgroup[0] = '\0';
 }
 
@@ -142,17 +140,21 @@ const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t 
     if (n < 0 && (errno == EPIPE || errno == EINTR)) continue;
     if (n <= 0) break;
     record[n] = '\0';
-    if (oom_log_read(&w->log, record)) w->kills[w->n_kills++ % KILLS_KEPT] = w->log;
+    if (read_record(&w->log, record)) w->kills[w->n_kills++ % KILLS_KEPT] = w->log;
   }
   for (size_t i = 0; pid > 0 && i < KILLS_KEPT && !kill; i++)
     if (w->kills[i].pid == pid) kill = &w->kills[i];
   if (kill) {
     limit = kill->limit;
-    oom_text(kill->cgroup, limit, w->text);
+    put_text(kill->cgroup, limit, w->text);
   } else if (read_events(w, m, &now) && now.kills > m->before.kills) {
     char max[64];
-    if (now.oom > m->before.oom && read_in(w, m, "memory.max", max, sizeof(max))) oom_limit(max, &limit);
-    oom_text(limit > 0, limit, w->text);
+    if (now.oom > m->before.oom && read_in(w, m, "memory.max", max, sizeof(max))) {
+      char *end;
+      limit = strtoull(max, &end, 10);
+      if (max[0] < '0' || max[0] > '9' || (*end && *end != '\n')) limit = 0; /* "max" */
+    }
+    put_text(limit > 0, limit, w->text);
   } else {
     return NULL;
   }

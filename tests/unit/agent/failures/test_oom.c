@@ -10,72 +10,6 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-UNIT_TEST(test_cgroup) {
-  char path[32];
-  assert_true(oom_cgroup("0::/job/step0\n", path, sizeof(path)));
-  assert_string_equal(path, "/job/step0");
-  assert_true(oom_cgroup("9:name=systemd:/\n4:memory:/x\n0::/user.slice\n", path, sizeof(path)));
-  assert_string_equal(path, "/user.slice");
-  assert_false(oom_cgroup("0::/\n", path, sizeof(path))); /* the root has no limit and no counters */
-  assert_false(oom_cgroup("4:memory:/x\n", path, sizeof(path)));
-  assert_false(oom_cgroup("10::/x\n", path, sizeof(path)));
-  assert_false(oom_cgroup("", path, sizeof(path)));
-  assert_false(oom_cgroup("0::/a-name-that-is-longer-than-there-is-room-for\n", path, sizeof(path)));
-}
-
-UNIT_TEST(test_events) {
-  struct oom_events e;
-  assert_true(oom_events_parse(&e, "low 0\nhigh 9\nmax 7\noom 3\noom_kill 2\noom_group_kill 5\n"));
-  assert_int_equal(e.oom, 3);
-  assert_int_equal(e.kills, 2);
-  assert_false(oom_events_parse(&e, "low 0\nhigh 0\n"));
-  assert_false(oom_events_parse(&e, "oom 1\noom_kill x\n"));
-  assert_false(oom_events_parse(&e, ""));
-}
-
-static void assert_text(bool cgroup, uint64_t limit, const char *text) {
-  char out[OOM_TEXT_MAX];
-  oom_text(cgroup, limit, out);
-  assert_string_equal(out, text);
-}
-
-UNIT_TEST(test_limit) {
-  uint64_t n;
-  assert_true(oom_limit("4294967296\n", &n));
-  assert_text(true, n, "out of memory (cgroup limit 4 GiB)");
-  assert_false(oom_limit("max\n", &n));
-  assert_false(oom_limit("", &n));
-  assert_false(oom_limit("12x\n", &n));
-  assert_text(true, 1610612736, "out of memory (cgroup limit 1.5 GiB)");
-  assert_text(true, 1000, "out of memory (cgroup limit 1000 bytes)");
-  assert_text(true, UINT64_MAX, "out of memory (cgroup limit 1.678e+07 TiB)");
-  assert_text(true, 0, "out of memory (cgroup limit)");
-  assert_text(false, 0, "out of memory");
-}
-
-UNIT_TEST(test_log) {
-  struct oom_log l = {0};
-  assert_false(oom_log_read(&l, "4,412,75,-;python3 invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0"));
-  assert_false(oom_log_read(&l, "6,416,75,-;memory: usage 262144kB, limit 262144kB, failcnt 53"));
-  assert_false(oom_log_read(&l, "6,423,75,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python3,pid=6114,uid=0"));
-  assert_true(oom_log_read(&l, "3,424,75,-;Memory cgroup out of memory: Killed process 6114 (python3) total-vm:2kB"));
-  assert_int_equal(l.pid, 6114);
-  assert_true(l.cgroup);
-  assert_int_equal(l.limit, 262144 * 1024);
-  assert_true(oom_log_read(&l, "3,500,76,-;Out of memory: Killed process 77 (a) b) total-vm:2kB"));
-  assert_int_equal(l.pid, 77);
-  assert_false(l.cgroup);
-  assert_int_equal(l.limit, 0);
-  static const char *const others[] = {"",
-                                       ";",
-                                       "3,1,1,-;",
-                                       "3,1,1,-;Out of memory: Killed process ",
-                                       "3,1,1,-;Out of memory: Killed process x",
-                                       "Out of memory: Killed process 5",
-                                       "12,1,1,-;a user writes: Out of memory: Killed process 5"};
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_false(oom_log_read(&l, others[i]));
-}
-
 /* A mount with the cgroup of this process in it, and a log. */
 struct bench {
   char dir[32];
@@ -149,6 +83,82 @@ UNIT_TEST(test_counters) {
   assert_string_equal(oom_watch_died(w, &m[0], PID), "out of memory");
   oom_watch_destroy(w);
   bench_close(&b);
+}
+
+#define BEFORE "low 0\nhigh 9\nmax 7\noom 1\noom_kill 1\noom_group_kill 5\n"
+
+/* The cgroup that /proc names, and the counters and the limit at the death. */
+static const struct {
+  const char *cgroup, *events, *max, *said; /* said NULL: not the kernel */
+} deaths[] = {
+    {"0::/worker\n", "oom 2\noom_kill 2\n", "4294967296\n", "out of memory (cgroup limit 4 GiB)"},
+    {"9:name=systemd:/\n4:memory:/x\n0::/worker\n", "oom 2\noom_kill 2\n", "max\n", "out of memory"},
+    {"0::/worker\n", "oom 2\noom_kill 2\n", "1610612736\n", "out of memory (cgroup limit 1.5 GiB)"},
+    {"0::/worker\n", "oom 2\noom_kill 2\n", "1000\n", "out of memory (cgroup limit 1000 bytes)"},
+    {"0::/worker\n", "oom 2\noom_kill 2\n", "18446744073709551615\n", "out of memory (cgroup limit 1.678e+07 TiB)"},
+    {"0::/worker\n", "oom 2\noom_kill 2\n", "12x\n", "out of memory"},
+    {"0::/worker\n", "oom 2\noom_kill 2\n", "", "out of memory"},
+    {"0::/worker\n", "oom 2\noom_kill x\n", "1000\n", NULL},
+    {"0::/worker\n", "low 0\nhigh 0\n", "1000\n", NULL},
+    {"0::/worker\n", "", "1000\n", NULL},
+    {"0::/\n", "oom 2\noom_kill 2\n", "1000\n", NULL}, /* the root has no limit and no counters */
+    {"4:memory:/worker\n", "oom 2\noom_kill 2\n", "1000\n", NULL},
+    {"10::/worker\n", "oom 2\noom_kill 2\n", "1000\n", NULL},
+    {"", "oom 2\noom_kill 2\n", "1000\n", NULL},
+};
+
+UNIT_TEST(test_forms_of_counters) {
+  for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
+    struct bench b;
+    struct oom_mark m = {0};
+    bench_open(&b);
+    put(b.proc, "cgroup", "w", deaths[i].cgroup);
+    put(b.cgroup, "memory.events", "w", BEFORE);
+    struct oom_watch *w = oom_watch_create(b.dir, b.dir, "/dev/null");
+    oom_watch_begin(w, &m, PID);
+    put(b.cgroup, "memory.events", "w", deaths[i].events);
+    put(b.cgroup, "memory.max", "w", deaths[i].max);
+    const char *said = oom_watch_died(w, &m, PID);
+    assert_string_equal(said ? said : "-", deaths[i].said ? deaths[i].said : "-");
+    oom_watch_destroy(w);
+    bench_close(&b);
+  }
+}
+
+/* Records of the kernel's log, one after the other; that of pid 77 is the last. */
+static const struct {
+  const char *records[4], *said;
+} logs[] = {
+    {{"4,412,75,-;python3 invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0",
+      "6,416,75,-;memory: usage 262144kB, limit 262144kB, failcnt 53",
+      "6,423,75,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python3,pid=77,uid=0",
+      "3,424,75,-;Memory cgroup out of memory: Killed process 77 (python3) total-vm:2kB"},
+     "out of memory (cgroup limit 256 MiB)"},
+    {{"6,416,75,-;memory: usage 262144kB, limit 262144kB, failcnt 53",
+      "4,499,75,-;python3 invoked oom-killer: gfp_mask=0xcc0",
+      "3,500,76,-;Memory cgroup out of memory: Killed process 77 (x)"},
+     "out of memory (cgroup limit)"},
+    {{"3,500,76,-;Out of memory: Killed process 77 (a) b) total-vm:2kB"}, "out of memory"},
+    {{";", "3,1,1,-;", "3,1,1,-;Out of memory: Killed process ", "3,1,1,-;Out of memory: Killed process x"}, NULL},
+    {{"Out of memory: Killed process 77", "12,1,1,-;a user writes: Out of memory: Killed process 77"}, NULL},
+};
+
+UNIT_TEST(test_forms_of_the_log) {
+  for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+    struct bench b;
+    struct oom_mark m[2] = {0};
+    bench_open(&b);
+    struct oom_watch *w = oom_watch_create(b.dir, b.dir, b.kmsg);
+    for (int k = 0; k < 2; k++) oom_watch_begin(w, &m[k], 77 + k);
+    for (int k = 0; k < 4 && logs[i].records[k]; k++) {
+      put(b.dir, "kmsg", "a", logs[i].records[k]);
+      assert_null(oom_watch_died(w, &m[1], 78)); /* reads it */
+    }
+    const char *said = oom_watch_died(w, &m[0], 77);
+    assert_string_equal(said ? said : "-", logs[i].said ? logs[i].said : "-");
+    oom_watch_destroy(w);
+    bench_close(&b);
+  }
 }
 
 UNIT_TEST(test_nothing_can_be_read) {
