@@ -29,20 +29,6 @@ static bool job_of_pod(const struct row *r, char name[NAME_LEN]) {
   return true;
 }
 
-static void read_leader_worker_set(struct row *r) {
-  static const char vars[] = "LWS_LEADER_ADDRESS";
-  const char *leader = row_variable(r, vars);
-  char name[NAME_LEN];
-  if (!leader) return;
-  row_set_text(r, &r->c->launcher, "LeaderWorkerSet", vars);
-  row_take_number(r, &r->c->index, "LWS_WORKER_INDEX", 0, NODES_MAX - 1);
-  if (row_take_number(r, &r->c->agents, "LWS_GROUP_SIZE", 1, NODES_MAX))
-    row_set_number(r, &r->c->start, CLUSTER_STARTED, "LWS_GROUP_SIZE");
-  row_set_text(r, &r->c->first_host, leader, vars);
-  snprintf(name, sizeof(name), "%.*s", (int)strcspn(leader, "."), leader);
-  row_set_job(r, "k8s", name, NULL, vars);
-}
-
 static void read_pytorch_job(struct row *r) {
   const char *master = row_variable(r, "MASTER_ADDR");
   char name[NAME_LEN];
@@ -72,9 +58,19 @@ static void read_pytorch_job(struct row *r) {
 void cluster_read_k8s(struct row *r) {
   if (!row_variable(r, "KUBERNETES_SERVICE_HOST")) return;
   row_set_text(r, &r->c->scheduler, "Kubernetes", "KUBERNETES_SERVICE_HOST");
-  read_leader_worker_set(r);
-  read_pytorch_job(r);
+  static const char vars[] = "LWS_LEADER_ADDRESS";
+  const char *leader = row_variable(r, vars);
   char name[NAME_LEN], suffix[32];
+  if (leader) {
+    row_set_text(r, &r->c->launcher, "LeaderWorkerSet", vars);
+    row_take_number(r, &r->c->index, "LWS_WORKER_INDEX", 0, NODES_MAX - 1);
+    if (row_take_number(r, &r->c->agents, "LWS_GROUP_SIZE", 1, NODES_MAX))
+      row_set_number(r, &r->c->start, CLUSTER_STARTED, "LWS_GROUP_SIZE");
+    row_set_text(r, &r->c->first_host, leader, vars);
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(leader, "."), leader);
+    row_set_job(r, "k8s", name, NULL, vars);
+  }
+  read_pytorch_job(r);
   int64_t index;
   if (!row_number(r, "JOB_COMPLETION_INDEX", 0, NODES_MAX - 1, &index)) return;
   row_set_number(r, &r->c->index, index, "JOB_COMPLETION_INDEX");

@@ -64,15 +64,6 @@ static struct token next_word(struct reading *r) {
   return w;
 }
 
-static bool is_number(struct token w, int64_t *v) {
-  *v = 0;
-  for (size_t i = 0; i < w.len; i++) {
-    if (!ascii_is_digit(w.text[i])) return false;
-    if (*v <= CLUSTER_SLOTS_MAX) *v = *v * 10 + (w.text[i] - '0');
-  }
-  return w.len > 0;
-}
-
 /* Index + 1 of the host with this name, 0: new. `brief` is the length of the key without its domain. */
 static size_t look_up(const struct reading *r, const char *key, size_t brief) {
   size_t at = (size_t)(uintptr_t)map_get(&r->whole, key);
@@ -101,18 +92,6 @@ static int add_host(struct reading *r, struct token w, int64_t slots) {
   return 0;
 }
 
-static int read_host(struct reading *r, struct token name) {
-  int64_t slots = 1;
-  if (r->form == LIST_WORDS) return add_host(r, name, 1);
-  struct token number = next_word(r);
-  bool valid = is_number(number, &slots);
-  if (r->form == LIST_PAIRS)
-    return valid ? add_host(r, name, slots) : refuse_word(r, name, "is not followed by a number of slots");
-  if (number.len && !valid) return refuse_word(r, number, "follows a host, where only its number of slots is allowed");
-  r->p += strcspn(r->p, "\n");
-  return add_host(r, name, number.len ? slots : 1);
-}
-
 int list_read(struct row_hosts *h, enum list_form form, const char *text, struct err *e) {
   struct err own = ERR_INIT;
   struct reading r = {.hosts = h, .p = text, .form = form, .e = e ? e : &own};
@@ -121,7 +100,24 @@ int list_read(struct row_hosts *h, enum list_form form, const char *text, struct
   int rc = 0;
   for (r.line = 1; rc == 0 && *r.p; r.line++) {
     struct token w = next_word(&r);
-    if (w.len) rc = read_host(&r, w);
+    if (w.len && form == LIST_WORDS) rc = add_host(&r, w, 1);
+    if (w.len && form != LIST_WORDS) {
+      struct token number = next_word(&r);
+      int64_t slots = 0;
+      bool valid = number.len > 0;
+      for (size_t i = 0; valid && i < number.len; i++) {
+        valid = ascii_is_digit(number.text[i]);
+        if (valid && slots <= CLUSTER_SLOTS_MAX) slots = slots * 10 + (number.text[i] - '0');
+      }
+      if (form == LIST_LINES && number.len == 0)
+        rc = add_host(&r, w, 1);
+      else if (valid)
+        rc = add_host(&r, w, slots);
+      else
+        rc = form == LIST_PAIRS ? refuse_word(&r, w, "is not followed by a number of slots")
+                                : refuse_word(&r, number, "follows a host, where only its number of slots is allowed");
+      if (rc == 0 && form == LIST_LINES) r.p += strcspn(r.p, "\n");
+    }
     if (rc == 0 && *r.p == '\n') r.p++;
   }
   if (rc == 0 && h->n == 0) rc = err_set(r.e, -EINVAL, "it names no host");

@@ -131,21 +131,6 @@ static void read_counts(struct row *r) {
     row_set_number(r, &r->c->local_index, line % each, vars);
 }
 
-/* Started by pbsdsh: one of as many as the file has lines. */
-static void read_task(struct row *r, const struct row_hosts *h, bool known) {
-  row_set_number(r, &r->c->start, CLUSTER_STARTED, "PBS_TASKNUM PBS_NODENUM");
-  row_set_text(r, &r->c->launcher, "pbsdsh", "PBS_TASKNUM PBS_NODENUM");
-  r->c->agents_at_most = true;
-  if (known) {
-    row_set_number(r, &r->c->agents, list_slots(h), "PBS_NODEFILE PBS_JOBID");
-    read_line(r, h);
-  } else {
-    read_counts(r);
-  }
-  if (!row_take_number(r, &r->c->index, "PBS_VNODENUM", 0, NODES_MAX - 1))
-    row_take_number(r, &r->c->index, "PBS_NODENUM", 0, NODES_MAX - 1);
-}
-
 void cluster_read_pbs(struct row *r) {
   const char *id = row_variable(r, "PBS_JOBID"), *task = row_variable(r, "PBS_TASKNUM"),
              *node = row_variable(r, "PBS_NODENUM");
@@ -160,7 +145,19 @@ void cluster_read_pbs(struct row *r) {
   }
   bool known = find_hosts(r, id, &h), launched = r->c->start.is_set;
   bool script = (!task || strcmp(task, "1") == 0) && (!node || strcmp(node, "0") == 0);
-  if (!script && !launched) read_task(r, &h, known);
+  if (!script && !launched) { /* started by pbsdsh: one of as many as the file has lines */
+    row_set_number(r, &r->c->start, CLUSTER_STARTED, "PBS_TASKNUM PBS_NODENUM");
+    row_set_text(r, &r->c->launcher, "pbsdsh", "PBS_TASKNUM PBS_NODENUM");
+    r->c->agents_at_most = true;
+    if (known) {
+      row_set_number(r, &r->c->agents, list_slots(&h), "PBS_NODEFILE PBS_JOBID");
+      read_line(r, &h);
+    } else {
+      read_counts(r);
+    }
+    if (!row_take_number(r, &r->c->index, "PBS_VNODENUM", 0, NODES_MAX - 1))
+      row_take_number(r, &r->c->index, "PBS_NODENUM", 0, NODES_MAX - 1);
+  }
   if (script && row_variable(r, "PBS_ENVIRONMENT")) row_set_number(r, &r->c->start, CLUSTER_ALONE, "PBS_ENVIRONMENT");
   find_gpus(r, &h);
   row_set_hosts(r, &h, row_variable(r, "PBS_NODEFILE") ? "PBS_NODEFILE" : "PBS_JOBID");

@@ -23,14 +23,6 @@ enum { NAME_SHOWN_MAX = 60 };
 
 static const char granted[] = "SGE_HGR_";
 
-/* "/spool/gpu2/active_jobs/4711.1/1.gpu2": one more name follows that of the job. */
-static bool is_task(const struct row *r) {
-  const char *spool = row_variable(r, "SGE_JOB_SPOOL_DIR");
-  const char *job = spool ? strstr(spool, "/active_jobs/") : NULL;
-  const char *behind = job ? strchr(job + strlen("/active_jobs/"), '/') : NULL;
-  return behind && behind[1];
-}
-
 /* *from becomes the variable that has them. A file that a task cannot find lies on the script's host. */
 static bool find_hosts(struct row *r, bool task, struct row_hosts *h, const char **from) {
   static const char *const names[] = {"PE_HOSTFILE", "SGE_JOB_HOSTLIST"};
@@ -56,20 +48,6 @@ static void find_gpus(struct row *r) {
   }
 }
 
-static void read_task(struct row *r, const struct row_hosts *h, const char *from) {
-  int64_t n;
-  row_set_number(r, &r->c->start, CLUSTER_STARTED, "SGE_JOB_SPOOL_DIR");
-  row_set_text(r, &r->c->launcher, "qrsh", "SGE_JOB_SPOOL_DIR");
-  if (h->n)
-    row_set_number(r, &r->c->agents, (int64_t)h->n, from);
-  else if (row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n > 1)
-    row_set_number(r, &r->c->agents, n, "NHOSTS");
-  row_set_number(r, &r->c->local_agents, 1, "SGE_JOB_SPOOL_DIR");
-  row_set_number(r, &r->c->local_index, 0, "SGE_JOB_SPOOL_DIR");
-  int64_t here = row_hosts_find(h, r->site->host);
-  if (here >= 0) row_set_number(r, &r->c->index, here, from);
-}
-
 void cluster_read_sge(struct row *r) {
   const char *id = row_variable(r, "JOB_ID"), *number = row_variable(r, "SGE_TASK_ID"), *from = "";
   struct row_hosts h = {0};
@@ -77,10 +55,24 @@ void cluster_read_sge(struct row *r) {
   if (!id || !number) return;
   row_set_text(r, &r->c->scheduler, "SGE", "JOB_ID SGE_TASK_ID");
   row_set_array_job(r, "sge", id, strcmp(number, "undefined") != 0 ? number : NULL, "JOB_ID SGE_TASK_ID");
-  bool task = is_task(r), launched = r->c->start.is_set, known = find_hosts(r, task, &h, &from);
+  /* "/spool/gpu2/active_jobs/4711.1/1.gpu2": the name of a task follows that of its job. */
+  const char *spool = row_variable(r, "SGE_JOB_SPOOL_DIR"), *jobs = spool ? strstr(spool, "/active_jobs/") : NULL;
+  const char *behind = jobs ? strchr(jobs + strlen("/active_jobs/"), '/') : NULL;
+  bool task = behind && behind[1], launched = r->c->start.is_set, known = find_hosts(r, task, &h, &from);
   if (known && !task && row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n != (int64_t)h.n)
     row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is used", from, h.n, (long long)n);
-  if (task && !launched) read_task(r, &h, from);
+  if (task && !launched) {
+    row_set_number(r, &r->c->start, CLUSTER_STARTED, "SGE_JOB_SPOOL_DIR");
+    row_set_text(r, &r->c->launcher, "qrsh", "SGE_JOB_SPOOL_DIR");
+    if (h.n)
+      row_set_number(r, &r->c->agents, (int64_t)h.n, from);
+    else if (row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n > 1)
+      row_set_number(r, &r->c->agents, n, "NHOSTS");
+    row_set_number(r, &r->c->local_agents, 1, "SGE_JOB_SPOOL_DIR");
+    row_set_number(r, &r->c->local_index, 0, "SGE_JOB_SPOOL_DIR");
+    int64_t here = row_hosts_find(&h, r->site->host);
+    if (here >= 0) row_set_number(r, &r->c->index, here, from);
+  }
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "JOB_ID SGE_TASK_ID");
   row_set_text(r, &r->c->remote_shell, "qrsh -inherit", "JOB_ID SGE_TASK_ID");
   if (row_number(r, "RESTARTED", 0, 2, &restarted)) row_set_number(r, &r->c->restarts, restarted > 0, "RESTARTED");

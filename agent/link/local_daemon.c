@@ -260,29 +260,23 @@ static void tell_daemon(struct local_daemon *d, char byte) {
   uv_try_write((uv_stream_t *)&d->life->owner, &(uv_buf_t){.base = &byte, .len = 1}, 1);
 }
 
-/* The grace period is over. */
-static void on_still_there(struct local_daemon *d) {
-  if (d->o.loopback) {
+static void on_daemon_timer(uv_timer_t *timer) {
+  struct local_daemon *d = timer->data;
+  struct err e = ERR_INIT;
+  if (d->leaving && d->life && d->o.loopback) {   /* the grace period is over */
     close_handle((uv_handle_t *)&d->life->owner); /* without an owner it obeys signals */
     kill(d->life->pid, d->sent_term ? SIGKILL : SIGTERM);
     d->sent_term = true;
     start_timer(d, TERM_MS);
-    return;
-  }
-  log_info("rdzvd (pid %d) continues for the nodes and jobs that still need it, and exits with the last", d->life->pid);
-  tell_daemon(d, OWNER_LEFT);
-  life_close(d->life);
-  d->life = NULL;
-  free(d->state_dir); /* the daemon removes it, now that its owner is gone */
-  d->state_dir = NULL;
-  finish_leaving(d);
-}
-
-static void on_daemon_timer(uv_timer_t *timer) {
-  struct local_daemon *d = timer->data;
-  struct err e = ERR_INIT;
-  if (d->leaving && d->life) {
-    on_still_there(d);
+  } else if (d->leaving && d->life) {
+    log_info("rdzvd (pid %d) continues for the nodes and jobs that still need it, and exits with the last",
+             d->life->pid);
+    tell_daemon(d, OWNER_LEFT);
+    life_close(d->life);
+    d->life = NULL;
+    free(d->state_dir); /* the daemon removes it, now that its owner is gone */
+    d->state_dir = NULL;
+    finish_leaving(d);
   } else if (d->leaving) {
     finish_leaving(d);
   } else if (d->state == DAEMON_WAITING) {

@@ -87,18 +87,6 @@ static int open_first(struct ready *r, const struct ipaddr *addr, unsigned flags
   return 0;
 }
 
-/* An address without the port is left out in the last try. */
-static int hold_others(struct ready *r, const struct ipaddr *others, size_t n, bool last) {
-  for (size_t i = 0; i < n && r->n < READY_MAX; i++) {
-    int fd = bind_to(&others[i], r->port, 0);
-    if (fd >= 0)
-      add(r, &others[i], fd);
-    else if (fd == -EADDRINUSE && !last)
-      return fd;
-  }
-  return 0;
-}
-
 /* A socket that listens on `addr` at a free port, and sockets that hold the same port on the others. */
 static int ready_open(struct ready *r, const struct ipaddr *addr, const struct ipaddr *others, size_t n_others) {
   int rc = -EADDRINUSE;
@@ -106,7 +94,11 @@ static int ready_open(struct ready *r, const struct ipaddr *addr, const struct i
   for (int i = 1; i <= TRIES && rc == -EADDRINUSE; i++) {
     ready_close(r);
     rc = open_first(r, addr, SOCKET_LISTEN);
-    if (rc == 0) rc = hold_others(r, others, n_others, i == TRIES);
+    for (size_t k = 0; rc == 0 && k < n_others && r->n < READY_MAX; k++) {
+      int fd = bind_to(&others[k], r->port, 0);
+      if (fd >= 0) add(r, &others[k], fd);
+      if (fd == -EADDRINUSE && i < TRIES) rc = fd; /* in the last try the address is left out */
+    }
   }
   if (rc) ready_close(r);
   return rc;

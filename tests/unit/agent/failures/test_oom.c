@@ -87,6 +87,8 @@ UNIT_TEST(test_counters) {
 
 #define BEFORE "low 0\nhigh 9\nmax 7\noom 1\noom_kill 1\noom_group_kill 5\n"
 
+#define LONG "a-name-of-sixty-four-characters-of-which-eight-are-too-many-aaaa"
+
 /* The cgroup that /proc names, and the counters and the limit at the death. */
 static const struct {
   const char *cgroup, *events, *max, *said; /* said NULL: not the kernel */
@@ -105,6 +107,7 @@ static const struct {
     {"4:memory:/worker\n", "oom 2\noom_kill 2\n", "1000\n", NULL},
     {"10::/worker\n", "oom 2\noom_kill 2\n", "1000\n", NULL},
     {"", "oom 2\noom_kill 2\n", "1000\n", NULL},
+    {"0::/" LONG LONG LONG LONG LONG LONG LONG LONG "\n", "oom 2\noom_kill 2\n", "1000\n", NULL}, /* no room for it */
 };
 
 UNIT_TEST(test_forms_of_counters) {
