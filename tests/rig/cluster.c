@@ -111,3 +111,7 @@ void site_check(const struct site *s, const char *const *expected, const char *w
   if (!warns) site_expect(&c, "warnings=", what);
   cluster_finish(&c);
 }
+
+void site_check_all(const struct site_case *cases, size_t n) {
+  for (size_t i = 0; i < n; i++) site_check(&cases[i].site, cases[i].expected, cases[i].what);
+}

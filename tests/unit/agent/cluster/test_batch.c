@@ -159,19 +159,13 @@ UNIT_TEST(reads_recordings) {
 
 /* What is wrong, and what an odd cluster has. ---------------------------------------------------------------------- */
 
-struct odd {
-  const char *what;
-  struct site site;
-  const char *expected[12];
-};
-
 #define PBS                "PBS_JOBID=7.s", "PBS_ENVIRONMENT=PBS_BATCH", "PBS_TASKNUM=1", "PBS_NODENUM=0", "PBS_NODEFILE=/f"
 #define PBSDSH(task, node) "PBS_JOBID=7.s", "PBS_NODEFILE=/f", "PBS_TASKNUM=" task, "PBS_NODENUM=" node
 #define LINES              "a\na\na\na\nb\nb\nb\n"
 #define SGE                "JOB_ID=7", "SGE_TASK_ID=undefined", "PE_HOSTFILE=/f"
 #define K8S                "KUBERNETES_SERVICE_HOST=10.96.0.1"
 
-static const struct odd odds[] = {
+static const struct site_case odds[] = {
     {"CRLF, blanks, empty lines, no newline at the end",
      {.env = {PBS}, .files = {{"/f", "\r\n  n1  \r\nn1\r\n\n\tn2"}}},
      {"slots=n1:2,n2:1"}},
@@ -342,7 +336,7 @@ UNIT_TEST(knows_gpus_of_others) {
 }
 
 UNIT_TEST(copes_with_odd_ones) {
-  for (size_t i = 0; i < sizeof(odds) / sizeof(*odds); i++) site_check(&odds[i].site, odds[i].expected, odds[i].what);
+  site_check_all(odds, sizeof(odds) / sizeof(*odds));
 }
 
 /* A thousand hosts with eight lines each, in two spellings, by turns. */

@@ -9,16 +9,6 @@
 #include "tests/rig/cluster.h"
 #include "tests/rig/unit.h"
 
-struct known {
-  const char *what;
-  struct site site;
-  const char *expected[24];
-};
-
-static void check_all(const struct known *cases, size_t n) {
-  for (size_t i = 0; i < n; i++) site_check(&cases[i].site, cases[i].expected, cases[i].what);
-}
-
 /* `salloc -N4`, `srun -N3 --ntasks-per-node=2` in it; -n 5 leaves one out. */
 #define STEP                                                                                                           \
   "SLURM_JOB_ID=47", "SLURM_JOBID=47", "SLURM_STEP_ID=2", "SLURM_STEPID=2", "SLURM_JOB_NODELIST=gpu[1-4]",             \
@@ -31,7 +21,7 @@ static void check_all(const struct known *cases, size_t n) {
   "SLURM_JOB_ID=47", "SLURM_STEP_ID=2", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3",                      \
       "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=1(x3)"
 
-static const struct known slurm[] = {
+static const struct site_case slurm[] = {
     {"nothing", {.env = {"HOME=/"}}, {"scheduler=-", "start=-", "job=-", "port=-", "agents=-", "hosts=-"}},
     {"a step, its third task",
      {.env = {STEP, "SLURM_PROCID=2", "SLURM_NODEID=1", "SLURM_LOCALID=0", "SLURM_JOB_END_TIME=1790000000",
@@ -93,10 +83,10 @@ static const struct known slurm[] = {
 };
 
 UNIT_TEST(reads_slurm) {
-  check_all(slurm, sizeof(slurm) / sizeof(*slurm));
+  site_check_all(slurm, sizeof(slurm) / sizeof(*slurm));
 }
 
-static const struct known gpus[] = {
+static const struct site_case gpus[] = {
     {"of the step", {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8", "SLURM_STEP_GPUS=0,3"}}, {"gpus=2"}},
     {"of the node", {.env = {EACH, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=8"}},
     {"of several tasks", {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=-"}},
@@ -110,10 +100,10 @@ static const struct known gpus[] = {
 };
 
 UNIT_TEST(reads_slurms_gpus) {
-  check_all(gpus, sizeof(gpus) / sizeof(*gpus));
+  site_check_all(gpus, sizeof(gpus) / sizeof(*gpus));
 }
 
-static const struct known odd[] = {
+static const struct site_case odd[] = {
     {"counts that are none",
      {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=0", "SLURM_STEP_NUM_NODES=x"}},
      {"agents=-",
@@ -154,7 +144,7 @@ static const struct known odd[] = {
 };
 
 UNIT_TEST(warns_of_nonsense) {
-  check_all(odd, sizeof(odd) / sizeof(*odd));
+  site_check_all(odd, sizeof(odd) / sizeof(*odd));
 }
 
 UNIT_TEST(lists_are_short_or_left_away) {

@@ -41,11 +41,7 @@
                         "34921\n--pgid\n0\n--tree-width\n16\n--tree-level\n" level "\n/i/bin//hydra_pmi_proxy\n"       \
   }
 
-static const struct {
-  const char *what;
-  struct site site;
-  const char *expected[20];
-} cases[] = {
+static const struct site_case cases[] = {
     {"Open MPI on one host",
      {.env = {OMPI("1", "2", "1", "2"), HNP}},
      {"launcher=Open MPI", "scheduler=-", "start=1", "agents=2", "index=1", "local_agents=2", "local_index=1",
@@ -162,8 +158,7 @@ static const struct {
 };
 
 UNIT_TEST(reads_mpirun) {
-  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-    site_check(&cases[i].site, cases[i].expected, cases[i].what);
+  site_check_all(cases, sizeof(cases) / sizeof(*cases));
 }
 
 /* Open MPI's ssh passes no variable of the scheduler's on: on mpirun's own host they are there, on the others they

@@ -11,14 +11,12 @@
 #include "common/key/secret.h"
 #include "tests/rig/unit.h"
 
-#define WORDS(...) launch_words_copy((char *const[]){__VA_ARGS__, NULL})
-
-static char *w(const char *text) {
-  static char store[32][64];
-  static size_t at;
-  char *to = store[at++ % 32];
-  snprintf(to, 64, "%s", text);
-  return to;
+/* Words with '|' between them, on the heap. */
+static char **words(const char *text) {
+  char **v = xcalloc(strlen(text) + 2, sizeof(*v)), *copy = xstrdup(text), *rest = copy, *word;
+  for (size_t n = 0; (word = strsep(&rest, "|")); n++) v[n] = xstrdup(word);
+  free(copy);
+  return v;
 }
 
 static struct launch_plan make(size_t n) {
@@ -26,10 +24,10 @@ static struct launch_plan make(size_t n) {
   p.seats = xcalloc(n, sizeof(*p.seats));
   for (size_t i = 0; i < n; i++)
     p.seats[i] = (struct launch_seat){.host = xasprintf("n%zu", i), .slots = (int64_t)i, .index = (uint32_t)i};
-  p.argv = WORDS(w("rdzv-agent"), w("--"), w("a\nb"), w("$(x) 'q' \"d\""), w(""), w("\xff\x80 caf\xc3\xa9"));
-  p.env = WORDS(w("A=1"), w("B=\xe4\n"), w("PWD=/elsewhere"));
-  p.settings = WORDS(w("RDZV_AGENT_NNODES=3"));
-  p.shell = WORDS(w("ssh"), w("-o"), w("X=1 2"));
+  p.argv = words("rdzv-agent|--|a\nb|$(x) 'q' \"d\"||\xff\x80 caf\xc3\xa9");
+  p.env = words("A=1|B=\xe4\n|PWD=/elsewhere");
+  p.settings = words("RDZV_AGENT_NNODES=3");
+  p.shell = words("ssh|-o|X=1 2");
   p.cwd = xstrdup("/tmp/a b");
   p.program = xstrdup("/opt/it's/rdzv-agent");
   p.expect = xstrdup("n[0-2]");
@@ -39,6 +37,12 @@ static struct launch_plan make(size_t n) {
 static void same_words(char *const *a, char *const *b) {
   for (; *a && *b; a++, b++) assert_string_equal(*a, *b);
   assert_true(!*a && !*b);
+}
+
+static void are_words(char *const *a, const char *text) {
+  char **b = words(text);
+  same_words(a, b);
+  launch_words_free(b);
 }
 
 UNIT_TEST(test_comes_out_as_it_went_in) {
@@ -203,11 +207,9 @@ UNIT_TEST(test_split) {
 
 UNIT_TEST(test_words_of_ssh) {
   struct err e = ERR_INIT;
-  char **words = launch_words("  ssh -p 22 -i '~/my key'  -o \"A=\\\"b\\\" c\" x\\ y ''", &e);
-  char *const want[] = {w("ssh"), w("-p"),        w("22"),  w("-i"), w("~/my key"),
-                        w("-o"),  w("A=\"b\" c"), w("x y"), w(""),   NULL};
-  same_words(words, want);
-  launch_words_free(words);
+  char **got = launch_words("  ssh -p 22 -i '~/my key'  -o \"A=\\\"b\\\" c\" x\\ y ''", &e);
+  are_words(got, "ssh|-p|22|-i|~/my key|-o|A=\"b\" c|x y|");
+  launch_words_free(got);
   assert_null(launch_words("ssh 'x", &e));
   assert_non_null(strstr(e.text, "quotation mark"));
   assert_null(launch_words("  ", &e));
@@ -216,7 +218,8 @@ UNIT_TEST(test_words_of_ssh) {
 UNIT_TEST(test_what_a_shell_is_given) {
   struct launch_plan p = make(1);
   char **argv = launch_shell_argv(&p, "n1");
-  same_words(argv, (char *const[]){w("ssh"), w("-o"), w("X=1 2"), w("n1"), argv[4], NULL});
+  for (size_t i = 0; i < 3; i++) assert_string_equal(argv[i], p.shell[i]);
+  assert_string_equal(argv[3], "n1");
   assert_string_equal(argv[4], "test -x '/opt/it'\\''s/rdzv-agent' && exec '/opt/it'\\''s/rdzv-agent' "
                                "--launched || exec rdzv-agent --launched");
   launch_words_free(argv);
@@ -228,26 +231,13 @@ UNIT_TEST(test_what_a_shell_is_given) {
 }
 
 UNIT_TEST(test_what_travels) {
-  char *const env[] = {w("PATH=/bin"),
-                       w("HOME=/root"),
-                       w("SSH_AUTH_SOCK=/x"),
-                       w("XDG_RUNTIME_DIR=/run"),
-                       w("SLURM_JOB_ID=7"),
-                       w("SLURM_PROCID=1"),
-                       w("SLURM_STEP_ID=0"),
-                       w("OMPI_COMM_WORLD_RANK=1"),
-                       w("PBS_NODEFILE=/f"),
-                       w("TERM=xterm"),
-                       w("TERMINAL=1"),
-                       w("odd"),
-                       w("RDZV_AGENT_SOCKET=@x"),
-                       w("RDZV_AGENT_LEASE=3s"),
-                       w("_=/bin/x"),
-                       w("_X=1"),
-                       NULL};
+  char **env =
+      words("PATH=/bin|HOME=/root|SSH_AUTH_SOCK=/x|XDG_RUNTIME_DIR=/run|SLURM_JOB_ID=7|SLURM_PROCID=1|SLURM_STEP_ID=0|"
+            "OMPI_COMM_WORLD_RANK=1|PBS_NODEFILE=/f|TERM=xterm|TERMINAL=1|odd|RDZV_AGENT_SOCKET=@x|"
+            "RDZV_AGENT_LEASE=3s|_=/bin/x|_X=1");
   char **got = launch_env_travels(env);
-  same_words(got, (char *const[]){w("PATH=/bin"), w("SLURM_JOB_ID=7"), w("PBS_NODEFILE=/f"), w("TERMINAL=1"),
-                                  w("RDZV_AGENT_LEASE=3s"), w("_X=1"), NULL});
+  are_words(got, "PATH=/bin|SLURM_JOB_ID=7|PBS_NODEFILE=/f|TERMINAL=1|RDZV_AGENT_LEASE=3s|_X=1");
+  launch_words_free(env);
   launch_words_free(got);
 }
 
@@ -264,16 +254,8 @@ static const char *value(char *const *env, const char *name) {
 
 UNIT_TEST(test_what_an_agent_is_told) {
   struct launch_plan p = make(3);
-  char *const own[] = {w("HOME=/home/ada"),
-                       w("A=mine"),
-                       w("LOCAL=1"),
-                       w("SLURM_PROCID=3"),
-                       w("RDZV_AGENT_SOCKET=@x"),
-                       w("SSH_CLIENT=192.0.2.1 4711 22"),
-                       w("SSH_CONNECTION=x"),
-                       w("SSH_TTY=/dev/pts/0"),
-                       w("SSH_AUTH_SOCK=/tmp/agent"),
-                       NULL};
+  char **own = words("HOME=/home/ada|A=mine|LOCAL=1|SLURM_PROCID=3|RDZV_AGENT_SOCKET=@x|SSH_CLIENT=192.0.2.1 4711 22|"
+                     "SSH_CONNECTION=x|SSH_TTY=/dev/pts/0|SSH_AUTH_SOCK=/tmp/agent");
   p.seats[0].index = 1;
   p.seats[0].slots = 4;
   char **env = launch_env_agent(&p, own, "n1.example.org", 77);
@@ -303,5 +285,6 @@ UNIT_TEST(test_what_an_agent_is_told) {
   env = launch_env_agent(&p, own, "n0", 77);
   assert_null(value(env, "RDZV_AGENT_QUIET"));
   launch_words_free(env);
+  launch_words_free(own);
   launch_plan_finish(&p);
 }
