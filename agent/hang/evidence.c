@@ -383,7 +383,7 @@ static void conclude(struct collecting *c) {
   buf_finish(&ras);
 }
 
-void evidence_collect(const struct evidence_question *q, struct evidence_answer *a) {
+static void collect(const struct evidence_question *q, struct evidence_answer *a) {
   struct collecting *c = xcalloc(1, sizeof *c);
   *a = (struct evidence_answer){.any = false};
   *c = (struct collecting){.q = q, .a = a, .until_ms = boot_ms() + EVIDENCE_MS, .ras_next_ms = UINT64_MAX};
@@ -403,16 +403,9 @@ struct asking {
   struct evidence_answer a;
 };
 
-struct evidence_collector {
-  uv_loop_t *loop;
-  evidence_fn fn;
-  void *ctx;
-  struct asking *asking; /* NULL: none */
-};
-
 static void do_collect(uv_work_t *work) {
   struct asking *asking = work->data;
-  evidence_collect(&asking->q, &asking->a);
+  collect(&asking->q, &asking->a);
 }
 
 static void on_collected(uv_work_t *work, int status) {
@@ -438,16 +431,4 @@ void evidence_ask(struct evidence_collector *d, const struct evidence_question *
   d->asking->q = *q;
   d->asking->work.data = d->asking;
   loop_work(d->loop, &d->asking->work, do_collect, on_collected);
-}
-
-struct evidence_collector *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx) {
-  struct evidence_collector *d = xcalloc(1, sizeof *d);
-  *d = (struct evidence_collector){.loop = loop, .fn = fn, .ctx = ctx};
-  return d;
-}
-
-void evidence_destroy(struct evidence_collector *d) {
-  if (!d) return;
-  evidence_drop(d);
-  free(d);
 }

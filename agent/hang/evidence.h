@@ -40,15 +40,16 @@ struct evidence_answer {
 
 typedef void (*evidence_fn)(void *ctx, const struct evidence_answer *a);
 
-struct evidence_collector;
+/* Zero but for the first three, which its owner sets. */
+struct evidence_collector {
+  uv_loop_t *loop;
+  evidence_fn fn;
+  void *ctx;
+  struct asking *asking; /* NULL: none */
+};
 
-struct evidence_collector *evidence_create(uv_loop_t *loop, evidence_fn fn, void *ctx);
-void evidence_destroy(struct evidence_collector *d); /* NULL is fine; no call follows */
 /* Calls fn once, later. A question under way is dropped. */
 void evidence_ask(struct evidence_collector *d, const struct evidence_question *q);
 void evidence_drop(struct evidence_collector *d); /* no call follows */
-
-/* The same, blocking: for the thread, and for tests. */
-void evidence_collect(const struct evidence_question *q, struct evidence_answer *a);
 
 #endif

@@ -29,7 +29,7 @@ struct hang_watch {
   struct hang_watch_options o;
   struct hang_files *files; /* NULL: they are not watched */
   struct probe *probe;
-  struct evidence_collector *collector;
+  struct evidence_collector collector;
   struct ras_port ras; /* without an address: NCCL_RAS_ADDR is inherited, or no port is free */
   struct evidence_question question;
   uv_timer_t timer;       /* the end of a hold */
@@ -161,7 +161,7 @@ void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t susp
   h->begun_ms = boot_ms();
   h->hold_ms = 0;
   h->question.n = (uint32_t)list_targets(h, h->question.local_ranks);
-  evidence_ask(h->collector, &h->question);
+  evidence_ask(&h->collector, &h->question);
 }
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ void hang_watch_suspend(struct hang_watch *h, bool on) {
 
 void hang_watch_end(struct hang_watch *h) {
   h->v = NULL;
-  evidence_drop(h->collector);
+  evidence_drop(&h->collector);
   uv_timer_stop(&h->timer);
   probe_end(h->probe);
 }
@@ -203,7 +203,7 @@ struct hang_watch *hang_watch_create(const struct hang_watch_options *o) {
   struct hang_watch *h = xcalloc(1, sizeof(*h));
   h->o = *o;
   h->probe = probe_create(o->loop, &callbacks, h);
-  h->collector = evidence_create(o->loop, on_evidence, h);
+  h->collector = (struct evidence_collector){.loop = o->loop, .fn = on_evidence, .ctx = h};
   uv_timer_init(o->loop, &h->timer);
   h->timer.data = h;
   /* The user's address counts, if there is one. */
@@ -224,7 +224,7 @@ static void on_timer_closed(uv_handle_t *handle) {
 void hang_watch_destroy(struct hang_watch *h) {
   if (!h) return;
   probe_destroy(h->probe);
-  evidence_destroy(h->collector);
+  evidence_drop(&h->collector);
   ras_port_close(&h->ras);
   hang_files_destroy(h->files);
   uv_close((uv_handle_t *)&h->timer, on_timer_closed);
