@@ -73,7 +73,7 @@ struct session {
   struct forwarder *forwarder;
   struct round_driver *round;
   struct round_store *store;
-  struct id_helpers *id_helpers;
+  struct id_helpers id_helpers;
   struct event_sinks *events; /* NULL: none */
   struct log_queries *log_queries;
   struct supervisor *supervisor;
@@ -209,11 +209,11 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_REQUEST: round_request(s->round, &fx->request.of, fx->request.bits, fx->request.checkpoint); break;
   case SUP_MINT: {
     char **env = round_env(s->round, fx->round); /* it decides where NCCL listens */
-    id_helpers_start(s->id_helpers, fx->round, fx->mint.helper, fx->mint.count, env);
+    id_helpers_start(&s->id_helpers, fx->round, fx->mint.helper, fx->mint.count, env);
     env_destroy(env);
     break;
   }
-  case SUP_UNMINT: id_helpers_stop(s->id_helpers, fx->unmint.helper); break;
+  case SUP_UNMINT: id_helpers_stop(&s->id_helpers, fx->unmint.helper); break;
   case SUP_IDS: round_ids(s->round, fx); break;
   case SUP_DEATH_REPORT: set_death_report(s, fx->death_report.bytes); break;
   case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
@@ -485,7 +485,7 @@ static bool close_all(struct session *s) {
   s->daemon = NULL;
   forwarder_destroy(s->forwarder);
   link_destroy(s->link);
-  id_helpers_destroy(s->id_helpers);
+  id_helpers_stop_all(&s->id_helpers);
   event_sinks_close(s->events);
   log_queries_destroy(s->log_queries);
   round_store_destroy(s->store);
@@ -652,7 +652,7 @@ static int open_parts(struct session *s, struct err *e) {
   if (rc) return rc;
   if (files) log_info("logs go to %s", s->logs.dir);
   open_daemon(s);
-  s->id_helpers = id_helpers_create(&(struct id_helpers_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
+  s->id_helpers = (struct id_helpers){.loop = &s->loop, .on_event = on_event, .ctx = s};
   rc = round_store_create(&store, &s->store, e);
   if (rc == 0) rc = open_round(s, e);
   if (rc) return rc;

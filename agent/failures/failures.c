@@ -36,11 +36,6 @@ struct failure_transfer {
   int error;       /* negative errno */
 };
 
-struct failures {
-  struct failures_options o;
-  struct failure_transfer *writing;
-};
-
 static void transfer_free(struct failure_transfer *t) {
   buf_finish(&t->data);
   free(t->file);
@@ -99,7 +94,7 @@ static void on_read(uv_work_t *work, int status) {
   if (k) {
     k->reading = NULL;
     if (!status) take(k, t);
-    t->of->o.on_read(t->of->o.ctx);
+    t->of->on_read(t->of->ctx);
   }
   transfer_free(t);
 }
@@ -110,7 +105,7 @@ void failures_read(struct failures *f, struct failure *k, uint32_t local_rank) {
   t->to = k;
   t->local_rank = local_rank;
   k->reading = t;
-  loop_work(f->o.loop, &t->work, do_read, on_read);
+  loop_work(f->loop, &t->work, do_read, on_read);
 }
 
 void failure_set_file(struct failure *k, const char *file) {
@@ -165,20 +160,13 @@ void failures_hand_up(struct failures *f, const char *file, const struct failure
   buf_puts(&t->data, text ? text : "{}");
   free(text);
   f->writing = t;
-  loop_work(f->o.loop, &t->work, do_write, on_written);
+  loop_work(f->loop, &t->work, do_write, on_written);
 }
 
 bool failures_is_busy(const struct failures *f) {
   return f->writing != NULL;
 }
 
-struct failures *failures_create(const struct failures_options *o) {
-  struct failures *f = xcalloc(1, sizeof(*f));
-  f->o = *o;
-  return f;
-}
-
-void failures_destroy(struct failures *f) {
-  if (f && f->writing) f->writing->of = NULL;
-  free(f);
+void failures_finish(struct failures *f) {
+  if (f->writing) f->writing->of = NULL;
 }

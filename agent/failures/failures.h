@@ -11,16 +11,15 @@
 #include "agent/failures/error_file.h"
 #include "common/buf.h"
 
-struct failures;
-
-struct failures_options {
+/* Zero but for the first three, which its owner sets. */
+struct failures {
   uv_loop_t *loop;
   void (*on_read)(void *ctx); /* a file that failures_read asked for was read, or could not be */
   void *ctx;
+  struct failure_transfer *writing;
 };
 
-struct failures *failures_create(const struct failures_options *o);
-void failures_destroy(struct failures *f); /* a file that is being written is still written; NULL is fine */
+void failures_finish(struct failures *f); /* a file that is being written is still written */
 
 /* One worker's. Part of the caller's record of the worker; all zero at first. */
 struct failure {

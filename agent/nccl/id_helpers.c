@@ -28,11 +28,6 @@ struct minting {
   bool answered;
 };
 
-struct id_helpers {
-  struct id_helpers_options o;
-  struct minting *first;
-};
-
 static void free_minting(struct minting *m) {
   struct minting **at = &m->of->first;
   while (*at != m) at = &(*at)->next;
@@ -48,7 +43,7 @@ static void fail_minting(struct minting *m, const struct err *why, bool lasting)
                                 .mint_failed = {.helper = m->number, .lasting = lasting},
                                 .text = why->text};
   free_minting(m);
-  of->o.on_event(of->o.ctx, &ev);
+  of->on_event(of->ctx, &ev);
 }
 
 static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
@@ -67,7 +62,7 @@ static void on_record(void *ctx, enum helper_stream from) {
   int rc = nccl_record_parse(record->data, record->len, m->count, &ev.minted.version, &ev.minted.ids, &e);
   if (rc < 0) return fail_minting(m, &e, rc == -ENOENT);
   m->answered = rc > 0;
-  if (rc > 0) m->of->o.on_event(m->of->o.ctx, &ev);
+  if (rc > 0) m->of->on_event(m->of->ctx, &ev);
 }
 
 static void on_helper_end(void *ctx, const struct helper_end *end) {
@@ -85,7 +80,7 @@ void id_helpers_start(struct id_helpers *m, uint32_t round, uint32_t number, uin
   m->first = mint;
   snprintf(words, sizeof words, "%u", count);
   const struct helper_options o = {
-      .loop = m->o.loop,
+      .loop = m->loop,
       .argv = argv,
       .env = env,
       .joined = true, /* the leader of a session with this environment looks like a worker */
@@ -107,17 +102,6 @@ void id_helpers_stop(struct id_helpers *m, uint32_t number) {
   if (mint) free_minting(mint);
 }
 
-struct id_helpers *id_helpers_create(const struct id_helpers_options *o) {
-  struct id_helpers *m = xcalloc(1, sizeof *m);
-  m->o = *o;
-  return m;
-}
-
-void id_helpers_destroy(struct id_helpers *m) {
-  if (!m) return;
-  for (struct minting *at = m->first, *next; at; at = next) {
-    next = at->next;
-    free_minting(at);
-  }
-  free(m);
+void id_helpers_stop_all(struct id_helpers *m) {
+  while (m->first) free_minting(m->first);
 }

@@ -74,7 +74,7 @@ struct round_driver {
   struct relay *relay;
   struct sdk_server *sdk;
   struct rations refused; /* users whose connection was refused there */
-  struct failures *failures;
+  struct failures failures;
   struct oom_watch *oom; /* from the first round on */
   struct hang_watch *hang;
   struct device_watch *devices;
@@ -380,7 +380,7 @@ void round_hand_up(struct round_driver *r, int code) {
                                 .text = r->cause_text,
                                 .message = r->cause_error,
                                 .code = code};
-  failures_hand_up(r->failures, file, &cause);
+  failures_hand_up(&r->failures, file, &cause);
 }
 
 /* START. ----------------------------------------------------------------------------------------------------------- */
@@ -735,7 +735,7 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
       k->when_ms = g->when_ms;
       k->words_by_ms = boot_ms() + LAST_WORDS_MS;
       k->file_by_ms = boot_ms() + ERROR_FILE_MS;
-      if (k->unasked && g->status) failures_read(r->failures, &k->failure, g->local_rank);
+      if (k->unasked && g->status) failures_read(&r->failures, &k->failure, g->local_rank);
     } else if (here && g->round == r->round_before && k->adopting) { /* it died before the guard could adopt it */
       begin_worker(r, g->local_rank, false);
       try_to_spawn(r, g->local_rank);
@@ -900,7 +900,7 @@ struct relay *round_relay(struct round_driver *r) {
 }
 
 bool round_is_busy(const struct round_driver *r) {
-  return failures_is_busy(r->failures) || hang_watch_is_busy(r->hang);
+  return failures_is_busy(&r->failures) || hang_watch_is_busy(r->hang);
 }
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
@@ -967,7 +967,7 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
   r->devices = device_watch_create(&devices);
   r->store_watch = store_watch_create(&(struct store_watch_options){
       .loop = o->loop, .count = o->count, .get_pids = get_pids, .is_used = is_store_used, .ctx = r});
-  r->failures = failures_create(&(struct failures_options){.loop = o->loop, .on_read = on_error_file, .ctx = r});
+  r->failures = (struct failures){.loop = o->loop, .on_read = on_error_file, .ctx = r};
   const struct relay_options relay = {
       .out = STDOUT_FILENO,
       .err = STDERR_FILENO,
@@ -1025,7 +1025,7 @@ static void on_wake_closed(uv_handle_t *handle) {
   struct round_driver *r = handle->data;
   sdk_server_destroy(r->sdk);
   for (uint32_t i = 0; i < r->o.count; i++) failure_finish(&r->v[i].failure);
-  failures_destroy(r->failures);
+  failures_finish(&r->failures);
   oom_watch_destroy(r->oom);
   start_free(r->start);
   rations_finish(&r->refused);

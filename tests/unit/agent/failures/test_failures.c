@@ -22,7 +22,7 @@ static char dir[] = "/tmp/rdzv-failures-XXXXXX";
 
 static struct {
   uv_loop_t loop;
-  struct failures *f;
+  struct failures f;
   struct failure v[WORKERS];
   int read;
 } b;
@@ -34,7 +34,7 @@ static void on_read(void *ctx) {
 static void bench_open(void) {
   memset(&b, 0, sizeof(b));
   assert_int_equal(uv_loop_init(&b.loop), 0);
-  b.f = failures_create(&(struct failures_options){.loop = &b.loop, .on_read = on_read});
+  b.f = (struct failures){.loop = &b.loop, .on_read = on_read};
 }
 
 static void clear_all(void) {
@@ -43,7 +43,7 @@ static void clear_all(void) {
 
 static void bench_close(void) {
   for (int i = 0; i < WORKERS; i++) failure_finish(&b.v[i]);
-  failures_destroy(b.f);
+  failures_finish(&b.f);
   assert_int_equal(uv_run(&b.loop, UV_RUN_DEFAULT), 0);
   assert_int_equal(uv_loop_close(&b.loop), 0);
 }
@@ -76,7 +76,7 @@ static char *get(const char *file) {
 static void fail_with(uint32_t local_rank, const char *name) {
   char *file = path(name);
   failure_set_file(&b.v[local_rank], file);
-  failures_read(b.f, &b.v[local_rank], local_rank);
+  failures_read(&b.f, &b.v[local_rank], local_rank);
   free(file);
 }
 
@@ -100,7 +100,7 @@ UNIT_TEST(test_read) {
   assert_null(b.v[0].said);
   fail_with(0, "not there");
   failure_finish(&b.v[1]);
-  failures_read(b.f, &b.v[1], 1); /* it has no file */
+  failures_read(&b.f, &b.v[1], 1); /* it has no file */
   assert_null(b.v[1].reading);
   uv_run(&b.loop, UV_RUN_DEFAULT);
   assert_int_equal(b.read, 4);
@@ -135,21 +135,20 @@ UNIT_TEST(test_a_reading_is_given_up) {
   for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
   fail_with(0, "0");
   char *up = path("no folder/up");
-  failures_hand_up(b.f, up, &(struct failure_cause){.code = 1});
+  failures_hand_up(&b.f, up, &(struct failure_cause){.code = 1});
   free(up);
   clear_all();
-  failures_destroy(b.f);
-  b.f = NULL;
+  failures_finish(&b.f);
   for (int i = 0; i < POOL; i++) sem_post(&hold);
   bench_close();
 }
 
 static void check_up(struct failure_cause cause, const char *expected) {
   char *file = path("up");
-  failures_hand_up(b.f, file, &cause);
-  assert_true(failures_is_busy(b.f));
+  failures_hand_up(&b.f, file, &cause);
+  assert_true(failures_is_busy(&b.f));
   uv_run(&b.loop, UV_RUN_DEFAULT);
-  assert_false(failures_is_busy(b.f));
+  assert_false(failures_is_busy(&b.f));
   char *text = get(file);
   if (!strstr(text, expected)) fail_msg("%s has no %s", text, expected);
   free(text);
