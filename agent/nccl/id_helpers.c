@@ -103,5 +103,8 @@ void id_helpers_stop(struct id_helpers *m, uint32_t number) {
 }
 
 void id_helpers_stop_all(struct id_helpers *m) {
-  while (m->first) free_minting(m->first);
+  for (struct minting *at = m->first, *next; at; at = next) {
+    next = at->next;
+    free_minting(at);
+  }
 }
