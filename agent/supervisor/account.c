@@ -11,55 +11,25 @@
 #include <stdlib.h>
 #include "common/mem.h"
 
-struct job_account {
-  struct goodput last; /* all 0: none has come; its text is waited_for */
-  char waited_for[HOSTS_SHOWN_MAX + 1];
-  uint64_t came_ms;   /* or when this agent was welcomed to the job */
-  int64_t first_step; /* of the current round; -1: none was reported here */
-  uint64_t first_step_ms;
-};
-
 void sup_account_note(struct supervisor *s, const struct goodput *g) {
-  struct job_account *a = s->account;
+  struct job_account *a = &s->account;
   a->last = *g;
   snprintf(a->waited_for, sizeof a->waited_for, "%s", g->waited_for);
   a->last.waited_for = a->waited_for;
   a->came_ms = s->now_ms;
 }
 
-void sup_account_begin(struct supervisor *s) {
-  s->account->came_ms = s->now_ms;
-}
-
 void sup_account_note_step(struct supervisor *s, int64_t step) {
-  struct job_account *a = s->account;
+  struct job_account *a = &s->account;
   if (a->first_step >= 0) return;
   a->first_step = step;
   a->first_step_ms = s->now_ms;
 }
 
 void sup_account_fill_hello(const struct supervisor *s, struct hello *h) {
-  const struct job_account *a = s->account;
+  const struct job_account *a = &s->account;
   h->goodput = a->last;
   h->goodput_age_ms = s->round.incarnation[0] ? (int64_t)(s->now_ms - a->came_ms) : 0;
   h->first_step = a->first_step;
   if (a->first_step >= 0) h->first_step_age_ms = (int64_t)(s->now_ms - a->first_step_ms);
-}
-
-const struct goodput *sup_account(const struct supervisor *s) {
-  return &s->account->last;
-}
-
-void sup_account_clear(struct supervisor *s) {
-  s->account->first_step = -1;
-}
-
-void sup_account_create(struct supervisor *s) {
-  s->account = xcalloc(1, sizeof *s->account);
-  goodput_init(&s->account->last);
-  sup_account_clear(s);
-}
-
-void sup_account_destroy(struct supervisor *s) {
-  free(s->account);
 }

@@ -75,7 +75,7 @@ static void log_link_down(struct supervisor *s, const char *text) {
   uint64_t early_ms = join_timeout_ms(s) / 2 < EARLY_MS ? join_timeout_ms(s) / 2 : EARLY_MS;
   bool early = !s->link.welcomed && s->now_ms < s->job.begun_ms + early_ms;
   /* By the living line, which ends at the terminal's edge: the first time the reason has a line of its own. */
-  bool shown = sup_forming_is_drawn(s) && s->link.warned_ms;
+  bool shown = s->forming.drawn && s->link.warned_ms;
   bool goes_on = sup_cycle_goes_on(s); /* another place is asked at once */
   bool work = sup_has_trees(s) && s->state != SUPERVISOR_STOPPING;
   if (s->link.state == CONNECTION_READY && !s->link.loss_reported) {
@@ -106,7 +106,7 @@ static void leave_link(struct supervisor *s) {
 
 static void retry_after_pause(struct supervisor *s) {
   uint64_t most = SUPERVISOR_RETRY_MAX_MS, delay = s->link.retry_delay_ms;
-  if (sup_is_turning(s)) most = earliest(most, lease_ms(s) / 10);
+  if (s->targets.turning) most = earliest(most, lease_ms(s) / 10);
   s->link.retry_ms = s->now_ms + earliest(delay, most);
   s->link.retry_delay_ms = earliest(delay ? 2 * delay : SUPERVISOR_RETRY_MIN_MS, most);
 }
@@ -267,8 +267,11 @@ void sup_send_hello(struct supervisor *s) {
     h->node_rank = -1;
     h->round_nodes = 0;
   }
-  if (h->phase != PHASE_NONE) sup_ids_fill_hello(s, h);
-  h->standby_port = sup_tell_standby_port(s);
+  if (h->phase != PHASE_NONE) {
+    h->ids = s->ids.n;
+    h->has_ids = s->ids.all != NULL;
+  }
+  h->standby_port = s->targets.told_port = s->targets.standby_port;
   sup_following_fill_hello(s, h);
   sup_promise_fill_hello(s, h);
   sup_account_fill_hello(s, h);
@@ -308,7 +311,7 @@ void sup_greeting(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->round.incarnation, incarnation) != 0) {
     sup_dismiss_parked(s, 0);
-    if (!s->round.incarnation[0]) sup_account_begin(s); /* a later one goes on with the job */
+    if (!s->round.incarnation[0]) s->account.came_ms = s->now_ms; /* a later one goes on with the job */
     memcpy(s->round.incarnation, incarnation, strlen(incarnation) + 1);
     s->round.number = s->round.latest = s->round.nodes = s->round.restarts_used = 0;
     s->round.node_rank = s->round.failed_step = -1;
@@ -346,7 +349,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   s->heartbeat.answered_ms = s->link.hello_ms;
   if ((uint64_t)w->age_ms < lease_ms(s)) s->heartbeat.led_ms = s->link.hello_ms;
   bool back = sup_note_welcome(s, w);
-  if (w->succeeded) sup_promise_spare(s);
+  if (w->succeeded) s->promise.succeeded = true;
   if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
     s->heartbeat.acked_ms = s->link.hello_ms;
     sup_end_leave(s);
@@ -435,7 +438,8 @@ void sup_link_tick(struct supervisor *s) {
     give_up_on_daemon(s);
     return;
   }
-  if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + lease_ms(s) / 4) sup_note_pause(s);
+  if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + lease_ms(s) / 4)
+    s->following.awake_ms = s->now_ms;
   sup_fence_tick(s);
   if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms) sup_connect(s);
   if (s->link.state == CONNECTION_GREETING && s->now_ms >= s->link.greeting_ms) {

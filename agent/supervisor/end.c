@@ -63,7 +63,8 @@ static void log_end(struct supervisor *s, const struct end *end) {
   struct buf text = BUF_INIT, why = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
   explain_no_restart(s, end, &why);
-  sup_put_unreachable(s, &why);
+  if (s->forming.warned && !s->round.number)
+    buf_printf(&why, "; other machines cannot reach the daemon at %s", sup_daemon_name(s));
   sup_put_finished(s, &end->verdict, &why);
   if (end->verdict.cause != CAUSE_NONE) sup_drop_pending_verdict(s);
   sup_log_verdict(s, &end->verdict, "");
@@ -79,7 +80,7 @@ static void log_end(struct supervisor *s, const struct end *end) {
 
 void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
   const struct end *end = &ev->msg->end;
-  if (sup_is_exiting(s) && !sup_park_is_exiting(s)) return;
+  if (sup_is_exiting(s) && !s->park.exiting) return;
   /* An agent that only waits, or is about to, may have been welcomed to another life of the job. */
   bool waits = s->state == SUPERVISOR_JOINING || (s->state == SUPERVISOR_STOPPING && s->stop.reason == STOP_STALE);
   if (!waits && strcmp(end->incarnation, s->round.incarnation) != 0) return;

@@ -27,6 +27,7 @@
  * until it knows that nothing runs here (daemon/job/lost_node_hold.c). */
 
 #include <signal.h>
+#include <string.h>
 #include "agent/supervisor/internal.h"
 #include "common/deadline.h"
 #include "common/exit_codes.h"
@@ -95,25 +96,26 @@ void sup_begin_fence(struct supervisor *s, bool fence, bool all) {
 
 static bool must_fence(const struct supervisor *s) {
   bool runs = sup_has_trees(s) && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT;
-  return s->fence.required && !s->fence.killed && (runs || sup_any_parked(s) || sup_is_dismissing(s));
+  return s->fence.required && !s->fence.killed &&
+         (runs || sup_any_parked(s) || (s->park.dismissing && !s->park.hurried));
 }
 
 /* The first case is part of every takeover by another node's daemon. */
 static void log_fenced_from_succession(struct supervisor *s) {
   struct buf line = BUF_INIT;
   bool silent = s->link.state != CONNECTION_READY || s->now_ms >= s->heartbeat.acked_ms + lease_ms(s) / 2;
-  bool expected = !silent && sup_is_at_another_daemon(s);
+  bool expected = !silent && s->following.charge[0] && strcmp(s->following.follows, s->following.charge) != 0;
   buf_printf(&line,
              "killing the workers of round %lld before the lease of %.1f s is over: ", (long long)s->round.number,
              (double)lease_ms(s) / 1000);
   if (expected)
-    buf_printf(&line, "%s may begin the next round then", sup_home_host(s));
+    buf_printf(&line, "%s may begin the next round then", s->targets.home.host);
   else if (silent)
     buf_printf(&line, "no daemon has answered for %.1f s, and the others may form a round without this node",
                (double)(s->now_ms - s->heartbeat.acked_ms) / 1000);
   else
     buf_printf(&line, "too few of its nodes follow the daemon on %s, and the others may form a round without this node",
-               sup_home_host(s));
+               s->targets.home.host);
   sup_log(s, expected ? LOG_WARN : LOG_ERROR, "%s", buf_text(&line));
   buf_finish(&line);
 }

@@ -49,58 +49,21 @@ enum {
   JUDGE_MS = 3000, /* and a lease: a new daemon decides who is lost, and says a second later what it waits for */
 };
 
-/* Why the daemon in charge was left. */
-enum parting { PARTING_SILENCE, PARTING_WEAK, PARTING_MOVED };
-
-struct following {
-  char follows[DAEMON_ID_MAX + 1]; /* the daemon that welcomed this agent last; "": none */
-  uint64_t heard_ms;               /* when its last message was read */
-  uint64_t awake_ms;               /* when this agent could run again after a pause of its own */
-  int64_t term;                    /* the highest */
-  uint64_t weak_ms;                /* since when the daemon is connected and not in charge; UINT64_MAX: it is */
-  uint64_t search_ms;              /* since when it looks for a daemon; UINT64_MAX: it does not */
-  uint64_t settled_ms;             /* since when this one is in charge */
-  size_t left;                     /* the order of the last daemon that was left because it was weak */
-  unsigned laps;                   /* how often this agent went round; at this place its patience is 2^stays as long */
-  unsigned turns;                  /* from weak daemons, since one was in charge */
-  unsigned stays;
-  bool alone;       /* no other place has answered when it went round */
-  uint64_t look_ms; /* when to look at earlier addresses; UINT64_MAX: never */
-  unsigned moves;   /* MOVED in a row */
-  /* The last daemon that was in charge, for the line about the next one. */
-  char charge[DAEMON_ID_MAX + 1];
-  char *charge_host;
-  uint64_t charge_heard_ms;
-  enum parting parting;
-};
-
 static uint64_t lease_ms(const struct supervisor *s) {
   return (uint64_t)s->config.settings.lease_ms;
 }
 
-const char *sup_follows(const struct supervisor *s) {
-  return s->following->follows;
-}
-
-int64_t sup_term(const struct supervisor *s) {
-  return s->following->term;
-}
-
 bool sup_daemon_in_charge(const struct supervisor *s) {
-  return s->link.state == CONNECTION_READY && s->following->weak_ms == UINT64_MAX;
+  return s->link.state == CONNECTION_READY && s->following.weak_ms == UINT64_MAX;
 }
 
 static bool follows_charge(const struct following *u) {
   return u->charge[0] && !strcmp(u->follows, u->charge);
 }
 
-bool sup_is_at_another_daemon(const struct supervisor *s) {
-  return s->following->charge[0] && !follows_charge(s->following);
-}
-
 /* After each message. */
 void sup_note_heard(struct supervisor *s) {
-  struct following *u = s->following;
+  struct following *u = &s->following;
   if (s->link.state != CONNECTION_READY) return;
   u->heard_ms = s->now_ms;
   if (follows_charge(u) && u->weak_ms == UINT64_MAX) u->charge_heard_ms = s->now_ms;
@@ -113,17 +76,17 @@ static enum log_level level_of(const struct supervisor *s, enum log_level level)
 }
 
 static void note_charge(struct supervisor *s) {
-  struct following *u = s->following;
+  struct following *u = &s->following;
   snprintf(u->charge, sizeof u->charge, "%s", u->follows);
   free(u->charge_host);
-  u->charge_host = xstrdup(sup_home_host(s));
+  u->charge_host = xstrdup(s->targets.home.host);
   u->charge_heard_ms = s->now_ms;
   u->parting = PARTING_SILENCE;
 }
 
 void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
-  struct following *u = s->following;
-  const char *from = u->charge_host, *to = sup_home_host(s);
+  struct following *u = &s->following;
+  const char *from = u->charge_host, *to = s->targets.home.host;
   if (!u->follows[0] || follows_charge(u)) return;
   if (u->charge[0] && strcmp(from, to) != 0) {
     struct buf line = BUF_INIT;
@@ -143,15 +106,15 @@ void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes) {
 }
 
 static void end_laps(struct supervisor *s) {
-  s->following->laps = s->following->stays = s->following->turns = 0;
-  s->following->left = SIZE_MAX;
+  s->following.laps = s->following.stays = s->following.turns = 0;
+  s->following.left = SIZE_MAX;
 }
 
 /* Answers. --------------------------------------------------------------------------------------------------------- */
 
 /* In no round START tells more: how many nodes agree. */
-static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
-  struct following *u = s->following;
+void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
+  struct following *u = &s->following;
   if (age_ms >= lease_ms(s)) {
     u->weak_ms = earliest(u->weak_ms, s->now_ms);
     return;
@@ -169,7 +132,7 @@ static void note_age(struct supervisor *s, uint64_t age_ms, bool recovering) {
 }
 
 bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
-  struct following *u = s->following;
+  struct following *u = &s->following;
   bool same = !u->follows[0] || !strcmp(u->follows, w->daemon), back = sup_aims_at_home(s);
   snprintf(u->follows, sizeof u->follows, "%s", w->daemon);
   if (w->term > u->term) u->term = w->term;
@@ -184,24 +147,15 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   if (round && !u->alone && u->laps < LAPS_MAX) u->laps++;
   u->stays = round && !u->alone ? u->laps : 0;
   u->left = SIZE_MAX;
-  bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest && sup_home_is_a_later_endpoint(s);
+  bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest &&
+               s->targets.home.to == CONNECT_ENDPOINT && s->targets.home.endpoint;
   u->look_ms = waits ? s->now_ms + 2 * lease_ms(s) : UINT64_MAX;
-  note_age(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
+  sup_note_answer(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
   return back;
 }
 
-/* They have begun to follow this daemon, which takes up to a lease to show. Leaving now would undo it. */
-void sup_note_enough(struct supervisor *s) {
-  struct following *u = s->following;
-  if (u->weak_ms != UINT64_MAX) u->weak_ms = s->now_ms;
-}
-
-void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
-  note_age(s, age_ms, recovering);
-}
-
 void sup_note_start(struct supervisor *s, const struct start *start) {
-  struct following *u = s->following;
+  struct following *u = &s->following;
   u->weak_ms = u->look_ms = u->search_ms = UINT64_MAX;
   end_laps(s);
   sup_learn_successors(s, start->successors, start->n_successors);
@@ -217,11 +171,11 @@ static uint64_t patience_ms(const struct supervisor *s) {
 }
 
 static bool may_turn(const struct supervisor *s) {
-  return s->link.welcomed && sup_has_other_targets(s) && !sup_is_turning(s) && !sup_is_exiting(s);
+  return s->link.welcomed && s->targets.has_home && s->targets.others && !s->targets.turning && !sup_is_exiting(s);
 }
 
 static uint64_t silence_due_ms(const struct supervisor *s) {
-  const struct following *u = s->following;
+  const struct following *u = &s->following;
   if (!may_turn(s)) return UINT64_MAX;
   return (u->heard_ms > u->awake_ms ? u->heard_ms : u->awake_ms) + patience_ms(s);
 }
@@ -233,13 +187,13 @@ bool sup_turns_from_silence(const struct supervisor *s) {
 /* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
 static uint64_t jitter_ms(const struct supervisor *s, uint64_t patience_ms) {
   unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
-  unsigned turns = s->following->turns;
+  unsigned turns = s->following.turns;
   if (turns <= TURNS_IN_STEP) return 0;
   return patience_ms * ((((uint32_t)own ^ turns) * 2654435761u) >> 29) / 8;
 }
 
 static uint64_t weak_due_ms(const struct supervisor *s) {
-  const struct following *u = s->following;
+  const struct following *u = &s->following;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
   uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
   patience_ms += jitter_ms(s, patience_ms);
@@ -250,11 +204,11 @@ static uint64_t weak_due_ms(const struct supervisor *s) {
 
 static uint64_t look_due_ms(const struct supervisor *s) {
   bool looks = may_turn(s) && s->link.state == CONNECTION_READY && s->state == SUPERVISOR_JOINING && !s->round.latest;
-  return looks ? s->following->look_ms : UINT64_MAX;
+  return looks ? s->following.look_ms : UINT64_MAX;
 }
 
 static void part(struct supervisor *s, enum parting why) {
-  struct following *u = s->following;
+  struct following *u = &s->following;
   if (follows_charge(u)) u->parting = why;
   u->search_ms = earliest(u->search_ms, s->now_ms);
   u->weak_ms = u->look_ms = UINT64_MAX;
@@ -262,12 +216,12 @@ static void part(struct supervisor *s, enum parting why) {
 
 static void turn_from_weak(struct supervisor *s) {
   struct buf line = BUF_INIT;
-  double weak_s = (double)(s->now_ms - s->following->weak_ms) / 1000;
+  double weak_s = (double)(s->now_ms - s->following.weak_ms) / 1000;
   part(s, PARTING_WEAK);
-  s->following->left = sup_home_order(s);
-  s->following->turns++;
+  s->following.left = sup_home_order(s);
+  s->following.turns++;
   sup_begin_cycle(s, TURN_PAST_HOME);
-  buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", sup_home_host(s),
+  buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", s->targets.home.host,
              weak_s);
   sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
   sup_reconnect(s, buf_text(&line), false);
@@ -276,13 +230,13 @@ static void turn_from_weak(struct supervisor *s) {
 
 /* In charge, a daemon decides itself how long it waits. */
 static uint64_t search_due_ms(const struct supervisor *s) {
-  const struct following *u = s->following;
+  const struct following *u = &s->following;
   bool searches = u->search_ms != UINT64_MAX && !sup_daemon_in_charge(s) && !sup_has_trees(s) && !sup_is_exiting(s);
   return searches ? u->search_ms + (uint64_t)s->config.settings.join_timeout_ms : UINT64_MAX;
 }
 
 void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
-  struct following *u = s->following;
+  struct following *u = &s->following;
   bool greeting = s->link.state == CONNECTION_GREETING;
   if ((!greeting && s->link.state != CONNECTION_READY) || sup_is_exiting(s)) return;
   bool pause = ++u->moves > MOVES_MAX; /* then all places are asked, this one in its turn */
@@ -291,10 +245,6 @@ void sup_moved(struct supervisor *s, const struct supervisor_event *ev) {
   part(s, PARTING_MOVED);
   sup_begin_cycle(s, pause ? TURN_FROM_SILENCE : TURN_TO_MOVED);
   sup_follow_move(s, pause);
-}
-
-void sup_note_pause(struct supervisor *s) {
-  s->following->awake_ms = s->now_ms;
 }
 
 /* The concern. ----------------------------------------------------------------------------------------------------- */
@@ -307,10 +257,10 @@ void sup_following_tick(struct supervisor *s) {
     sup_exit(s, s->fence.since_welcome ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
   } else if (s->now_ms >= silence_due_ms(s)) {
     struct buf line = BUF_INIT;
-    double silent_s = (double)(s->now_ms - s->following->heard_ms) / 1000;
+    double silent_s = (double)(s->now_ms - s->following.heard_ms) / 1000;
     part(s, PARTING_SILENCE);
     sup_begin_cycle(s, TURN_FROM_SILENCE);
-    buf_printf(&line, "the daemon on %s does not answer for %.1f s", sup_home_host(s), silent_s);
+    buf_printf(&line, "the daemon on %s does not answer for %.1f s", s->targets.home.host, silent_s);
     sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
     sup_reconnect(s, buf_text(&line), true);
     buf_finish(&line);
@@ -329,19 +279,8 @@ uint64_t sup_following_deadline(const struct supervisor *s) {
 }
 
 void sup_following_fill_hello(const struct supervisor *s, struct hello *h) {
-  const struct following *u = s->following;
+  const struct following *u = &s->following;
   h->follows = u->follows;
   h->silent_ms = u->follows[0] ? (int64_t)(s->now_ms - u->heard_ms) : 0;
   h->term = u->term;
-}
-
-void sup_following_create(struct supervisor *s) {
-  struct following *u = s->following = xcalloc(1, sizeof *u);
-  u->weak_ms = u->look_ms = u->search_ms = UINT64_MAX;
-  u->left = SIZE_MAX;
-}
-
-void sup_following_destroy(struct supervisor *s) {
-  free(s->following->charge_host);
-  free(s->following);
 }

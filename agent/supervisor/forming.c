@@ -26,30 +26,15 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-struct forming {
-  struct bytes *waiting;           /* the last WAITING; NULL: nothing is waited for, as far as is known */
-  uint64_t waiting_ms;             /* when it came */
-  uint64_t first_ms;               /* when the first line is due */
-  uint64_t redraw_ms;              /* when the living line is due */
-  uint64_t line_ms;                /* when the last line was printed; 0: none was */
-  int64_t line_here, line_missing; /* its numbers */
-  bool line_enough, line_twin;
-  bool warned;       /* that other machines cannot reach the daemon */
-  bool enough;       /* nobody else is needed: the daemon waits for votes, or for a claim */
-  bool news;         /* something has changed since */
-  bool drawn;        /* there is a living line */
-  uint64_t lacks_ms; /* since when nodes of the last round are lacking; UINT64_MAX: none */
-};
-
 enum { QUIET_MS = 1000, REDRAW_MS = 1000, NEWS_MS = 2000 };
 
 static void forget_waiting(struct supervisor *s) {
-  bytes_unref(s->forming->waiting);
-  s->forming->waiting = NULL;
+  bytes_unref(s->forming.waiting);
+  s->forming.waiting = NULL;
 }
 
 static bool is_waiting_for_nodes(const struct supervisor *s) {
-  return s->state == SUPERVISOR_JOINING && s->link.state == CONNECTION_READY && s->forming->waiting;
+  return s->state == SUPERVISOR_JOINING && s->link.state == CONNECTION_READY && s->forming.waiting;
 }
 
 static bool is_waiting_for_daemon(const struct supervisor *s) {
@@ -61,17 +46,17 @@ static void read_waiting(const struct supervisor *s, struct msg *m) {
   struct frame f;
   size_t size;
   msg_init(m, MSG_WAITING);
-  if (frame_parse(s->forming->waiting->data, s->forming->waiting->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1)
+  if (frame_parse(s->forming.waiting->data, s->forming.waiting->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1)
     msg_decode(&f, TO_AGENT, m, NULL);
 }
 
 /* Since the last line: a node was refused, or another job waits here. */
 static bool has_new_mistake(const struct supervisor *s, const struct waiting *w) {
-  uint64_t since_ms = s->forming->waiting_ms - s->forming->line_ms;
+  uint64_t since_ms = s->forming.waiting_ms - s->forming.line_ms;
   bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms < since_ms;
   for (size_t i = 0; i < w->n_absent; i++)
     refused |= w->absent[i].why == ABSENCE_REFUSED && (uint64_t)w->absent[i].ago_ms < since_ms;
-  return refused || (w->twin[0] && !s->forming->line_twin);
+  return refused || (w->twin[0] && !s->forming.line_twin);
 }
 
 static bool has_enough(const struct waiting *w) {
@@ -79,11 +64,11 @@ static bool has_enough(const struct waiting *w) {
 }
 
 bool sup_waits_for_claim(const struct supervisor *s) {
-  return s->config.settings.claims && is_waiting_for_nodes(s) && s->forming->enough;
+  return s->config.settings.claims && is_waiting_for_nodes(s) && s->forming.enough;
 }
 
 static void note_lacks(struct supervisor *s, int64_t lacks) {
-  s->forming->lacks_ms = lacks ? earliest(s->forming->lacks_ms, s->now_ms) : UINT64_MAX;
+  s->forming.lacks_ms = lacks ? earliest(s->forming.lacks_ms, s->now_ms) : UINT64_MAX;
 }
 
 /* In the round: a daemon that has just begun knows of it by too few nodes. */
@@ -104,57 +89,58 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
     sup_dismiss_parked(s, (uint64_t)s->config.settings.stop_timeout_ms);
   if (w->n_successors) {
     sup_learn_successors(s, w->successors, w->n_successors);
-    sup_promise_spare(s);
+    s->promise.succeeded = true;
   }
   if (w->spare && !w->lacks && sup_daemon_in_charge(s)) sup_tell_takeover(s, 0, 0);
   note_lacks(s, w->lacks);
-  if (has_enough(w) && !w->spare) sup_note_enough(s);
-  s->forming->enough = !w->lacks && w->here >= s->config.settings.min_nodes;
+  /* They have begun to follow this daemon, which takes up to a lease to show. Leaving now would undo it. */
+  if (has_enough(w) && !w->spare && s->following.weak_ms != UINT64_MAX) s->following.weak_ms = s->now_ms;
+  s->forming.enough = !w->lacks && w->here >= s->config.settings.min_nodes;
   if (w->text[0] && !w->lacks) {
     sup_forming_end(s);
     sup_log(s, LOG_INFO, "%s", w->text);
     return;
   }
-  if (!s->forming->waiting) {
-    s->forming->line_ms = 0;
-    s->forming->first_ms = s->forming->redraw_ms = s->now_ms + QUIET_MS;
+  if (!s->forming.waiting) {
+    s->forming.line_ms = 0;
+    s->forming.first_ms = s->forming.redraw_ms = s->now_ms + QUIET_MS;
   }
   forget_waiting(s);
-  s->forming->waiting = msg_bytes(ev->msg);
-  s->forming->waiting_ms = s->now_ms;
+  s->forming.waiting = msg_bytes(ev->msg);
+  s->forming.waiting_ms = s->now_ms;
   bool enough = has_enough(w);
-  s->forming->news = has_new_mistake(s, w) || enough != s->forming->line_enough || w->here < s->forming->line_here ||
-                     (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
+  s->forming.news = has_new_mistake(s, w) || enough != s->forming.line_enough || w->here < s->forming.line_here ||
+                    (w->missing < s->forming.line_missing && w->missing <= s->forming.line_missing / 2);
 }
 
 void sup_forming_end(struct supervisor *s) {
   forget_waiting(s);
   if (s->state != SUPERVISOR_JOINING) note_lacks(s, 0);
-  if (s->forming->drawn) sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
-  s->forming->drawn = false;
+  if (s->forming.drawn) sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  s->forming.drawn = false;
 }
 
 /* NULL: there is a daemon. */
 void sup_note_link_down(struct supervisor *s, const char *text) {
   if (text) forget_waiting(s);
-  if (text && !s->link.down_text) s->forming->redraw_ms = s->now_ms + QUIET_MS;
+  if (text && !s->link.down_text) s->forming.redraw_ms = s->now_ms + QUIET_MS;
   free(s->link.down_text);
   s->link.down_text = text ? xstrdup(text) : NULL;
 }
 
 static uint64_t line_due_ms(const struct supervisor *s) {
-  if (!s->forming->line_ms) return s->forming->first_ms;
-  return s->forming->line_ms + (s->forming->news ? (uint64_t)NEWS_MS : (uint64_t)WARN_EVERY_MS);
+  if (!s->forming.line_ms) return s->forming.first_ms;
+  return s->forming.line_ms + (s->forming.news ? (uint64_t)NEWS_MS : (uint64_t)WARN_EVERY_MS);
 }
 
 static void draw_living_line(struct supervisor *s, const char *text) {
   sup_effect(s, SUP_STATUS)->status.text = xstrdup(text);
-  s->forming->drawn = true;
-  s->forming->redraw_ms = s->now_ms + REDRAW_MS;
+  s->forming.drawn = true;
+  s->forming.redraw_ms = s->now_ms + REDRAW_MS;
 }
 
 static uint64_t lack_ends_ms(const struct supervisor *s) {
-  uint64_t since_ms = s->forming->lacks_ms;
+  uint64_t since_ms = s->forming.lacks_ms;
   int64_t grace_ms = s->config.settings.orphan_grace_ms;
   bool waits = is_waiting_for_nodes(s) && since_ms != UINT64_MAX && !sup_is_exiting(s);
   return waits && grace_ms ? since_ms + (uint64_t)grace_ms : UINT64_MAX;
@@ -166,13 +152,12 @@ static uint64_t since(uint64_t from_ms, uint64_t now_ms) {
 
 static void put_waiting(const struct supervisor *s, const struct waiting *w, uint64_t now_ms, struct buf *out) {
   uint64_t end_ms = lack_ends_ms(s);
-  waiting_sentence(w, since(s->forming->waiting_ms, now_ms), end_ms == UINT64_MAX ? end_ms : since(now_ms, end_ms),
-                   out);
+  waiting_sentence(w, since(s->forming.waiting_ms, now_ms), end_ms == UINT64_MAX ? end_ms : since(now_ms, end_ms), out);
 }
 
 bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
   struct msg m;
-  if (!s->forming->waiting) return false;
+  if (!s->forming.waiting) return false;
   read_waiting(s, &m);
   put_waiting(s, &m.waiting, now_ms, out);
   msg_finish(&m);
@@ -182,18 +167,13 @@ bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf 
 /* The daemon is at 127.0.0.1 or localhost, which leads each machine to itself. Agents of one host may meet there, so
  * nothing is said once two have met. */
 static void warn_of_loopback(struct supervisor *s, const struct waiting *w) {
-  if (s->forming->warned || s->round.number || w->here > 1 || !w->missing || s->config.echo) return;
+  if (s->forming.warned || s->round.number || w->here > 1 || !w->missing || s->config.echo) return;
   if (!sup_home_is_loopback(s)) return;
-  s->forming->warned = true;
+  s->forming.warned = true;
   sup_log(s, LOG_WARN,
           "other machines cannot reach the daemon at %s: on each machine that is the machine itself; if nodes are "
           "missing on other machines, give all agents a name of this one in its place, such as %s",
           sup_daemon_name(s), s->config.host);
-}
-
-void sup_put_unreachable(const struct supervisor *s, struct buf *out) {
-  if (s->forming->warned && !s->round.number)
-    buf_printf(out, "; other machines cannot reach the daemon at %s", sup_daemon_name(s));
 }
 
 static void show_missing(struct supervisor *s) {
@@ -205,14 +185,14 @@ static void show_missing(struct supervisor *s) {
   if (s->now_ms >= line_due_ms(s)) {
     bool shown = s->config.living && !has_new_mistake(s, &m.waiting); /* by the living line */
     sup_log(s, shown || s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&text));
-    s->forming->line_ms = s->now_ms;
-    s->forming->line_here = m.waiting.here;
-    s->forming->line_missing = m.waiting.missing;
-    s->forming->line_twin = m.waiting.twin[0] != 0;
-    s->forming->line_enough = has_enough(&m.waiting);
-    s->forming->news = false;
+    s->forming.line_ms = s->now_ms;
+    s->forming.line_here = m.waiting.here;
+    s->forming.line_missing = m.waiting.missing;
+    s->forming.line_twin = m.waiting.twin[0] != 0;
+    s->forming.line_enough = has_enough(&m.waiting);
+    s->forming.news = false;
   }
-  if (s->config.living && s->now_ms >= s->forming->redraw_ms) draw_living_line(s, buf_text(&text));
+  if (s->config.living && s->now_ms >= s->forming.redraw_ms) draw_living_line(s, buf_text(&text));
   msg_finish(&m);
   buf_finish(&text);
 }
@@ -236,7 +216,7 @@ void sup_forming_tick(struct supervisor *s) {
     msg_finish(&m);
     sup_log(s, LOG_ERROR, "%s within %.0f s (--orphan-grace): %s; exit code %d: requeue me",
             s->config.settings.claims ? "no node of the last round came" : "no majority for the next round",
-            (double)(s->now_ms - s->forming->lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
+            (double)(s->now_ms - s->forming.lacks_ms) / 1000, buf_text(&text), EXIT_CODE_DAEMON_LOST);
     buf_finish(&text);
     sup_exit(s, EXIT_CODE_DAEMON_LOST, "too few nodes of the last round have come for longer than --orphan-grace");
     return;
@@ -249,22 +229,8 @@ void sup_forming_tick(struct supervisor *s) {
 }
 
 uint64_t sup_forming_deadline(const struct supervisor *s) {
-  if (is_waiting_for_daemon(s)) return s->forming->redraw_ms;
+  if (is_waiting_for_daemon(s)) return s->forming.redraw_ms;
   if (!is_waiting_for_nodes(s)) return UINT64_MAX;
   uint64_t at_ms = earliest(line_due_ms(s), lack_ends_ms(s));
-  return s->config.living && s->forming->redraw_ms < at_ms ? s->forming->redraw_ms : at_ms;
-}
-
-bool sup_forming_is_drawn(const struct supervisor *s) {
-  return s->forming->drawn;
-}
-
-void sup_forming_create(struct supervisor *s) {
-  s->forming = xcalloc(1, sizeof *s->forming);
-  s->forming->lacks_ms = UINT64_MAX;
-}
-
-void sup_forming_destroy(struct supervisor *s) {
-  forget_waiting(s);
-  free(s->forming);
+  return s->config.living && s->forming.redraw_ms < at_ms ? s->forming.redraw_ms : at_ms;
 }

@@ -35,24 +35,6 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-struct hang {
-  uint64_t look_ms;     /* the next one; looking: until when it is waited for. UINT64_MAX: none */
-  uint64_t looked_ms;   /* the last one */
-  uint64_t probed_ms;   /* when the probe began */
-  uint64_t stop_by_ms;  /* probing, and then the trees are stopped at the latest; UINT64_MAX: not probing */
-  bool looking, ours;   /* ours: a worker here hangs; else STOP names another node's */
-  bool unanswered;      /* the last look was not answered */
-  bool reported;        /* the findings of the probe are reported */
-  bool again, done;     /* its answer was late: looked once more before it is believed; it has shown all since */
-  struct verdict heard; /* of another node, by STOP; a copy */
-  uint64_t heard_ms;    /* when that one's silence began */
-  struct verdict dead;  /* of a worker here that gave up a collective, until it is reported; a copy. Cause none: none */
-  uint64_t dead_ms;
-  struct evidence evidence; /* its strings and list are owned */
-  char *text;               /* for the verdict; NULL: none */
-  struct local_set awaited;
-};
-
 enum {
   LOOK_MIN_MS = 50,
   LOOK_MAX_MS = 1000,
@@ -72,7 +54,7 @@ static bool is_watching(const struct supervisor *s) {
 }
 
 static bool is_probing(const struct supervisor *s) {
-  return s->state == SUPERVISOR_RUNNING && s->hang->stop_by_ms != UINT64_MAX;
+  return s->state == SUPERVISOR_RUNNING && s->hang.stop_by_ms != UINT64_MAX;
 }
 
 /* Watching. -------------------------------------------------------------------------------------------------------- */
@@ -156,8 +138,8 @@ static void plan_look(struct supervisor *s) {
     uint64_t over = hang_due_ms(s, &s->workers[i]);
     if (over > s->now_ms && over < at) at = over;
   }
-  s->hang->looking = false;
-  s->hang->look_ms = at;
+  s->hang.looking = false;
+  s->hang.look_ms = at;
 }
 
 static void forgive_silence(struct supervisor *s, uint64_t ms) {
@@ -171,10 +153,10 @@ static void forgive_silence(struct supervisor *s, uint64_t ms) {
 }
 
 static void request_look(struct supervisor *s) {
-  uint64_t late = s->hang->look_ms < s->now_ms ? s->now_ms - s->hang->look_ms : 0; /* none was planned: not late */
+  uint64_t late = s->hang.look_ms < s->now_ms ? s->now_ms - s->hang.look_ms : 0; /* none was planned: not late */
   if (late > LATE_MS) forgive_silence(s, late);
-  s->hang->looking = true;
-  s->hang->look_ms = s->now_ms + LOOK_PATIENCE_MS;
+  s->hang.looking = true;
+  s->hang.look_ms = s->now_ms + LOOK_PATIENCE_MS;
   sup_effect(s, SUP_LOOK)->round = (uint32_t)s->round.number;
 }
 
@@ -202,7 +184,7 @@ static void log_watch_rule(struct supervisor *s) {
 
 void sup_hang_begin(struct supervisor *s) {
   sup_hang_end(s);
-  s->hang->looked_ms = s->now_ms;
+  s->hang.looked_ms = s->now_ms;
   if (!timeout_ms(s)) return;
   plan_look(s);
   if (s->job.rounds == 1) log_watch_rule(s);
@@ -226,7 +208,7 @@ static void forget_evidence(struct hang *h) {
 }
 
 void sup_evidence(struct supervisor *s, const struct supervisor_event *ev) {
-  struct hang *h = s->hang;
+  struct hang *h = &s->hang;
   if (!is_probing(s)) return;
   forget_evidence(h);
   struct collective *v = xcalloc(ev->evidence.n + 1, sizeof *v);
@@ -244,7 +226,7 @@ void sup_evidence(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* It tells which rank the others wait for. */
 static bool evidence_names_ranks(const struct supervisor *s) {
-  const struct evidence *e = &s->hang->evidence;
+  const struct evidence *e = &s->hang.evidence;
   for (size_t i = 0; i < e->n_collectives; i++)
     if (collective_lacks(&e->collectives[i])) return true;
   return e->text && e->text[0];
@@ -252,7 +234,7 @@ static bool evidence_names_ranks(const struct supervisor *s) {
 
 /* The worker that gave up a collective. */
 static void report_dead(struct supervisor *s) {
-  struct hang *h = s->hang;
+  struct hang *h = &s->hang;
   if (h->dead.cause == CAUSE_NONE) return;
   struct verdict v = h->dead;
   if (h->text) v.evidence = h->text;
@@ -263,10 +245,10 @@ static void report_dead(struct supervisor *s) {
 
 void sup_hang_end(struct supervisor *s) {
   report_dead(s);
-  s->hang->looking = s->hang->ours = s->hang->reported = false;
-  s->hang->look_ms = s->hang->stop_by_ms = UINT64_MAX;
-  verdict_free(&s->hang->heard);
-  forget_evidence(s->hang);
+  s->hang.looking = s->hang.ours = s->hang.reported = false;
+  s->hang.look_ms = s->hang.stop_by_ms = UINT64_MAX;
+  verdict_free(&s->hang.heard);
+  forget_evidence(&s->hang);
 }
 
 void sup_sign(struct supervisor *s, const struct supervisor_event *ev) {
@@ -284,7 +266,7 @@ static void describe_hang(const struct supervisor *s, int64_t local_rank, struct
   v->code = EXIT_CODE_HUNG;
   v->idle_ms = (int64_t)(s->now_ms - *at_ms);
   v->state = w->ps;
-  v->awaited = local_set_has(&s->hang->awaited, (uint32_t)local_rank);
+  v->awaited = local_set_has(&s->hang.awaited, (uint32_t)local_rank);
 }
 
 /* A worker that has timed out, or that is silent while another one has. */
@@ -334,7 +316,7 @@ static const char *describe_silence(const struct supervisor *s, const struct wor
                   : "no worker of this node has printed anything since its start";
     return ever ? "it has stopped printing" : "it has printed nothing since its start";
   case SIGN_FILE:
-    if (s->hang->unanswered) return "its file cannot be checked: the file system does not answer";
+    if (s->hang.unanswered) return "its file cannot be checked: the file system does not answer";
     return ever ? "its file has stopped changing" : "its file has not changed since its start";
   case SIGN_SDK:
   case SIGN_COUNT: break;
@@ -401,22 +383,22 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
 
 static void start_probe(struct supervisor *s, bool ours) {
   int64_t origin = timeout_ms(s) ? find_origin(s) : -1;
-  s->hang->ours = ours;
-  s->hang->reported = false;
-  s->hang->looking = s->hang->again = s->hang->done = false;
-  s->hang->look_ms = UINT64_MAX;
-  s->hang->probed_ms = s->now_ms;
-  s->hang->stop_by_ms = s->now_ms + SUPERVISOR_PROBE_MS;
+  s->hang.ours = ours;
+  s->hang.reported = false;
+  s->hang.looking = s->hang.again = s->hang.done = false;
+  s->hang.look_ms = UINT64_MAX;
+  s->hang.probed_ms = s->now_ms;
+  s->hang.stop_by_ms = s->now_ms + SUPERVISOR_PROBE_MS;
   struct supervisor_effect *e = sup_effect(s, SUP_PROBE);
   e->round = (uint32_t)s->round.number;
   e->probe.level = ours ? LOG_WARN : LOG_INFO;
   e->probe.suspect = origin;
-  e->probe.evidence_only = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
+  e->probe.evidence_only = s->hang.dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang.heard);
 }
 
 static bool outweighs_heard(const struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
-  const struct verdict *h = &s->hang->heard;
-  return h->cause == CAUSE_NONE || verdict_outweighs(v, at_ms, h, s->hang->heard_ms);
+  const struct verdict *h = &s->hang.heard;
+  return h->cause == CAUSE_NONE || verdict_outweighs(v, at_ms, h, s->hang.heard_ms);
 }
 
 /* A worker of ours, if it says more than the verdict of another node. */
@@ -432,7 +414,7 @@ static void report_hang(struct supervisor *s) {
   append_part(&text, describe_silence(s, &s->workers[origin]));
   format_others(s, origin, &text);
   v.text = buf_text(&text);
-  if (s->hang->text) v.evidence = s->hang->text;
+  if (s->hang.text) v.evidence = s->hang.text;
   sup_report(s, REPORT_FAILED, &v, at_ms);
   sup_log_failure(s, &v);
   buf_finish(&text);
@@ -440,7 +422,7 @@ static void report_hang(struct supervisor *s) {
 
 /* The worker made progress during the probe. */
 static bool cancel_if_recovered(struct supervisor *s) {
-  if (!s->hang->ours || s->hang->heard.cause != CAUSE_NONE || any_hung(s)) return false;
+  if (!s->hang.ours || s->hang.heard.cause != CAUSE_NONE || any_hung(s)) return false;
   sup_log(s, LOG_WARN, "a worker made no progress for --hang-timeout, and makes progress again");
   sup_hang_end(s);
   plan_look(s);
@@ -456,18 +438,18 @@ void sup_probed(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* The answer is there. True: it is accepted, and reported. */
 static bool accept_facts(struct supervisor *s) {
-  if (s->hang->reported) return true;
-  if (!s->hang->again && s->hang->ours && !s->hang->unanswered && s->now_ms > s->hang->probed_ms + FACTS_LATE_MS) {
-    s->hang->again = true;
+  if (s->hang.reported) return true;
+  if (!s->hang.again && s->hang.ours && !s->hang.unanswered && s->now_ms > s->hang.probed_ms + FACTS_LATE_MS) {
+    s->hang.again = true;
     request_look(s);
   }
-  if (s->hang->looking || cancel_if_recovered(s)) return false;
-  bool gave_up = s->hang->dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang->heard);
-  s->hang->reported = true;
+  if (s->hang.looking || cancel_if_recovered(s)) return false;
+  bool gave_up = s->hang.dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang.heard);
+  s->hang.reported = true;
   struct msg m;
-  if (s->hang->text) {
+  if (s->hang.text) {
     msg_init(&m, MSG_EVIDENCE);
-    m.evidence = s->hang->evidence;
+    m.evidence = s->hang.evidence;
     m.evidence.incarnation = s->round.incarnation;
     m.evidence.round = s->round.number;
     sup_send(s, &m);
@@ -482,7 +464,7 @@ static void stop_hung_round(struct supervisor *s) {
 }
 
 static void finish_probe(struct supervisor *s) {
-  s->hang->done = true;
+  s->hang.done = true;
   if (accept_facts(s)) stop_hung_round(s);
 }
 
@@ -496,20 +478,20 @@ void sup_probe_done(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* The second look, at a probe whose answer was late. */
 static void finish_second_look(struct supervisor *s) {
-  s->hang->looking = false;
-  s->hang->look_ms = UINT64_MAX;
-  if (accept_facts(s) && s->hang->done) stop_hung_round(s);
+  s->hang.looking = false;
+  s->hang.look_ms = UINT64_MAX;
+  if (accept_facts(s) && s->hang.done) stop_hung_round(s);
 }
 
 void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!is_watching(s) || !s->hang->looking) return;
+  if (!is_watching(s) || !s->hang.looking) return;
   if (is_probing(s)) {
     finish_second_look(s);
     return;
   }
-  s->hang->unanswered = false;
-  if (ev->looked.held || s->heartbeat.any_suspended) forgive_silence(s, s->now_ms - s->hang->looked_ms);
-  s->hang->looked_ms = s->now_ms;
+  s->hang.unanswered = false;
+  if (ev->looked.held || s->heartbeat.any_suspended) forgive_silence(s, s->now_ms - s->hang.looked_ms);
+  s->hang.looked_ms = s->now_ms;
   if (any_hung(s))
     start_probe(s, true);
   else
@@ -524,13 +506,13 @@ static bool any_works(const struct supervisor *s) {
 
 bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
   if (s->state != SUPERVISOR_RUNNING || !verdict_is_collective_timeout(v) || !any_works(s)) return false;
-  if (s->hang->dead.cause != CAUSE_NONE || s->hang->reported) { /* the first one counts */
+  if (s->hang.dead.cause != CAUSE_NONE || s->hang.reported) { /* the first one counts */
     sup_report(s, REPORT_FAILED, v, at_ms);
     sup_log_failure(s, v);
     return true;
   }
-  verdict_copy(&s->hang->dead, v);
-  s->hang->dead_ms = at_ms;
+  verdict_copy(&s->hang.dead, v);
+  s->hang.dead_ms = at_ms;
   if (!is_probing(s)) start_probe(s, false);
   return true;
 }
@@ -538,9 +520,9 @@ bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at
 bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
   bool gave_up = s->state == SUPERVISOR_RUNNING && verdict_is_collective_timeout(v) && any_works(s);
   if (!gave_up && (v->cause != CAUSE_WORKER_HUNG || !is_watching(s))) return false;
-  if (s->hang->heard.cause == CAUSE_NONE && v->node_rank != s->round.node_rank) {
-    verdict_copy(&s->hang->heard, v);
-    s->hang->heard_ms = s->now_ms - ((uint64_t)v->idle_ms < s->now_ms ? (uint64_t)v->idle_ms : s->now_ms);
+  if (s->hang.heard.cause == CAUSE_NONE && v->node_rank != s->round.node_rank) {
+    verdict_copy(&s->hang.heard, v);
+    s->hang.heard_ms = s->now_ms - ((uint64_t)v->idle_ms < s->now_ms ? (uint64_t)v->idle_ms : s->now_ms);
   }
   if (!is_probing(s)) start_probe(s, false);
   return true;
@@ -548,38 +530,24 @@ bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
 
 void sup_hang_tick(struct supervisor *s) {
   if (!is_watching(s) && !is_probing(s)) return;
-  if (is_probing(s) && s->hang->looking && s->now_ms >= s->hang->look_ms) {
+  if (is_probing(s) && s->hang.looking && s->now_ms >= s->hang.look_ms) {
     finish_second_look(s);
-  } else if (s->now_ms >= s->hang->stop_by_ms && !s->hang->looking) {
+  } else if (s->now_ms >= s->hang.stop_by_ms && !s->hang.looking) {
     finish_probe(s);
-  } else if (s->now_ms >= s->hang->look_ms && s->hang->looking) {
-    s->hang->unanswered = true;
-    s->hang->looked_ms = s->now_ms;
+  } else if (s->now_ms >= s->hang.look_ms && s->hang.looking) {
+    s->hang.unanswered = true;
+    s->hang.looked_ms = s->now_ms;
     if (any_hung(s))
       start_probe(s, true);
     else
       plan_look(s);
-  } else if (s->now_ms >= s->hang->look_ms) {
+  } else if (s->now_ms >= s->hang.look_ms) {
     request_look(s);
   }
 }
 
 uint64_t sup_hang_deadline(const struct supervisor *s) {
   if (!is_watching(s) && !is_probing(s)) return UINT64_MAX;
-  if (s->hang->looking) return s->hang->look_ms;
-  return s->hang->look_ms < s->hang->stop_by_ms ? s->hang->look_ms : s->hang->stop_by_ms;
-}
-
-void sup_hang_create(struct supervisor *s) {
-  s->hang = xcalloc(1, sizeof *s->hang);
-  verdict_init(&s->hang->heard);
-  verdict_init(&s->hang->dead);
-  sup_hang_end(s);
-}
-
-void sup_hang_destroy(struct supervisor *s) {
-  forget_evidence(s->hang);
-  verdict_free(&s->hang->dead);
-  verdict_free(&s->hang->heard);
-  free(s->hang);
+  if (s->hang.looking) return s->hang.look_ms;
+  return s->hang.look_ms < s->hang.stop_by_ms ? s->hang.look_ms : s->hang.stop_by_ms;
 }

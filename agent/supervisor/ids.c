@@ -25,27 +25,11 @@
 #include "common/deadline.h"
 #include "common/mem.h"
 
-struct minting { /* ids first .. first + count - 1, by a helper of ours */
-  int64_t first, count, version;
-  uint32_t number;
-  uint64_t by_ms;
-  struct bytes *ids; /* NULL: not yet */
-};
-struct ids_of_round {
-  int64_t n, version; /* 0: it has none */
-  struct bytes *all;  /* NULL: IDS has not come */
-  bool none;          /* IDS has said that there will be none */
-  struct minting v[NCCL_IDS_MAX];
-  size_t n_minting;
-  uint32_t last_number; /* of a helper, ever */
-  bool spawned;         /* SUP_SPAWN is out: helpers find the environment of its workers */
-};
-
 /* Helpers. --------------------------------------------------------------------------------------------------------- */
 
 static void drop_minting(struct supervisor *s, struct minting *m) {
   bytes_unref(m->ids);
-  *m = s->ids->v[--s->ids->n_minting];
+  *m = s->ids.v[--s->ids.n_minting];
 }
 
 static void start_helper(struct supervisor *s, const struct minting *m) {
@@ -56,7 +40,7 @@ static void start_helper(struct supervisor *s, const struct minting *m) {
 }
 
 static void stop_helper(struct supervisor *s, const struct minting *m) {
-  if (!s->ids->spawned) return; /* it was not started */
+  if (!s->ids.spawned) return; /* it was not started */
   struct supervisor_effect *e = sup_effect(s, SUP_UNMINT);
   e->round = (uint32_t)s->round.number;
   e->unmint.helper = m->number;
@@ -68,19 +52,19 @@ static void cancel_minting(struct supervisor *s, struct minting *m) {
 }
 
 void sup_ids_release(struct supervisor *s) {
-  while (s->ids->n_minting) cancel_minting(s, &s->ids->v[s->ids->n_minting - 1]);
+  while (s->ids.n_minting) cancel_minting(s, &s->ids.v[s->ids.n_minting - 1]);
 }
 
 void sup_ids_clear(struct supervisor *s) {
-  while (s->ids->n_minting) drop_minting(s, &s->ids->v[s->ids->n_minting - 1]);
-  bytes_unref(s->ids->all);
-  uint32_t number = s->ids->last_number;
-  *s->ids = (struct ids_of_round){.last_number = number};
+  while (s->ids.n_minting) drop_minting(s, &s->ids.v[s->ids.n_minting - 1]);
+  bytes_unref(s->ids.all);
+  uint32_t number = s->ids.last_number;
+  s->ids = (struct ids_of_round){.last_number = number};
 }
 
 static struct minting *find_minting(struct supervisor *s, uint32_t helper) {
-  for (size_t i = 0; i < s->ids->n_minting; i++)
-    if (s->ids->v[i].number == helper) return &s->ids->v[i];
+  for (size_t i = 0; i < s->ids.n_minting; i++)
+    if (s->ids.v[i].number == helper) return &s->ids.v[i];
   return NULL;
 }
 
@@ -124,8 +108,8 @@ static void send_mint_failure(struct supervisor *s, struct minting *minting, con
 
 /* Cancels ids that overlap with these. False: these ids are there, or on their way. */
 static bool cancel_overlapping(struct supervisor *s, int64_t first, int64_t count) {
-  for (size_t i = s->ids->n_minting; i-- > 0;) {
-    struct minting *m = &s->ids->v[i];
+  for (size_t i = s->ids.n_minting; i-- > 0;) {
+    struct minting *m = &s->ids.v[i];
     if (m->first == first && m->count == count) {
       if (m->ids) send_minted_ids(s, m);
       return false;
@@ -137,23 +121,23 @@ static bool cancel_overlapping(struct supervisor *s, int64_t first, int64_t coun
 
 static void start_minting(struct supervisor *s, int64_t first, int64_t count) {
   if (!cancel_overlapping(s, first, count)) return;
-  struct minting *m = &s->ids->v[s->ids->n_minting++]; /* shares do not overlap, so there is room for all */
+  struct minting *m = &s->ids.v[s->ids.n_minting++]; /* shares do not overlap, so there is room for all */
   *m = (struct minting){
-      .first = first, .count = count, .number = ++s->ids->last_number, .by_ms = s->now_ms + SUPERVISOR_MINT_MS};
-  if (s->ids->spawned) start_helper(s, m);
+      .first = first, .count = count, .number = ++s->ids.last_number, .by_ms = s->now_ms + SUPERVISOR_MINT_MS};
+  if (s->ids.spawned) start_helper(s, m);
 }
 
 /* START may be kept for a while before its workers are spawned. */
 void sup_ids_spawned(struct supervisor *s) {
-  s->ids->spawned = true;
-  for (size_t i = 0; i < s->ids->n_minting; i++) start_helper(s, &s->ids->v[i]);
+  s->ids.spawned = true;
+  for (size_t i = 0; i < s->ids.n_minting; i++) start_helper(s, &s->ids.v[i]);
 }
 
 void sup_mint(struct supervisor *s, const struct supervisor_event *ev) {
   const struct mint *ask = &ev->msg->mint;
-  if (ask->first + ask->count > s->ids->n) return;
-  if (s->ids->all)
-    send_minted(s, ask->first, ask->count, s->ids->version, s->ids->all->data + ask->first * NCCL_ID_SIZE);
+  if (ask->first + ask->count > s->ids.n) return;
+  if (s->ids.all)
+    send_minted(s, ask->first, ask->count, s->ids.version, s->ids.all->data + ask->first * NCCL_ID_SIZE);
   else
     start_minting(s, ask->first, ask->count);
 }
@@ -170,7 +154,7 @@ void sup_mint_failed(struct supervisor *s, const struct supervisor_event *ev) {
   struct minting *m = find_minting(s, ev->mint_failed.helper);
   const char *why = ev->text ? ev->text : "?";
   if (!m) return;
-  if (!s->ids->all) {
+  if (!s->ids.all) {
     send_mint_failure(s, m, why, ev->mint_failed.lasting);
     return;
   }
@@ -183,14 +167,14 @@ void sup_mint_failed(struct supervisor *s, const struct supervisor_event *ev) {
 static void give_ids(struct supervisor *s, const char *text) {
   struct supervisor_effect *e = sup_effect(s, SUP_IDS);
   e->round = (uint32_t)s->round.number;
-  e->ids.ids = s->ids->all ? bytes_ref(s->ids->all) : NULL;
-  e->ids.version = s->ids->version;
-  e->ids.count = s->ids->none ? 0 : (uint32_t)s->ids->n;
+  e->ids.ids = s->ids.all ? bytes_ref(s->ids.all) : NULL;
+  e->ids.version = s->ids.version;
+  e->ids.count = s->ids.none ? 0 : (uint32_t)s->ids.n;
   e->ids.text = xstrdup(text);
 }
 
 void sup_ids_start(struct supervisor *s, const struct start *start) {
-  s->ids->n = start->ids;
+  s->ids.n = start->ids;
   if (start->ids)
     give_ids(s, start->minters);
   else
@@ -206,12 +190,12 @@ void sup_ids_start(struct supervisor *s, const struct start *start) {
 void sup_ids(struct supervisor *s, const struct supervisor_event *ev) {
   const struct msg *m = ev->msg;
   const struct ids *ids = &m->ids;
-  if (s->ids->all) return;
+  if (s->ids.all) return;
   if (ids->none) {
     struct buf why = BUF_INIT;
     buf_printf(&why, "they could not be minted: %s", ids->text);
     sup_ids_release(s);
-    s->ids->none = true;
+    s->ids.none = true;
     give_ids(s, buf_text(&why));
     buf_finish(&why);
     return;
@@ -220,27 +204,27 @@ void sup_ids(struct supervisor *s, const struct supervisor_event *ev) {
     give_ids(s, ids->text);
     return;
   }
-  if (ids->count != s->ids->n || m->raw_len != (size_t)ids->count * NCCL_ID_SIZE) {
+  if (ids->count != s->ids.n || m->raw_len != (size_t)ids->count * NCCL_ID_SIZE) {
     sup_log(s, LOG_WARN, "the daemon at %s sent %" PRId64 " NCCL ids in %zu bytes, where the round has %" PRId64,
-            sup_daemon_name(s), ids->count, m->raw_len, s->ids->n);
+            sup_daemon_name(s), ids->count, m->raw_len, s->ids.n);
     return;
   }
-  s->ids->none = false;
-  s->ids->all = bytes_create(m->raw, m->raw_len);
-  s->ids->version = ids->version;
+  s->ids.none = false;
+  s->ids.all = bytes_create(m->raw, m->raw_len);
+  s->ids.version = ids->version;
   give_ids(s, "");
 }
 
 void sup_nccl_up(struct supervisor *s, const struct supervisor_event *ev) {
-  if (s->ids->all) sup_ids_release(s);
+  if (s->ids.all) sup_ids_release(s);
 }
 
 /* Time. ------------------------------------------------------------------------------------------------------------ */
 
 void sup_ids_tick(struct supervisor *s) {
   char why[64];
-  for (size_t i = s->ids->n_minting; i-- > 0;) {
-    struct minting *m = &s->ids->v[i];
+  for (size_t i = s->ids.n_minting; i-- > 0;) {
+    struct minting *m = &s->ids.v[i];
     if (m->ids || s->now_ms < m->by_ms) continue;
     stop_helper(s, m);
     snprintf(why, sizeof why, "rdzv-nccl did not answer within %d s", SUPERVISOR_MINT_MS / 1000);
@@ -250,21 +234,7 @@ void sup_ids_tick(struct supervisor *s) {
 
 uint64_t sup_ids_deadline(const struct supervisor *s) {
   uint64_t at_ms = UINT64_MAX;
-  for (size_t i = 0; i < s->ids->n_minting; i++)
-    if (!s->ids->v[i].ids) at_ms = earliest(at_ms, s->ids->v[i].by_ms);
+  for (size_t i = 0; i < s->ids.n_minting; i++)
+    if (!s->ids.v[i].ids) at_ms = earliest(at_ms, s->ids.v[i].by_ms);
   return at_ms;
-}
-
-void sup_ids_fill_hello(const struct supervisor *s, struct hello *h) {
-  h->ids = s->ids->n;
-  h->has_ids = s->ids->all != NULL;
-}
-
-void sup_ids_create(struct supervisor *s) {
-  s->ids = xcalloc(1, sizeof *s->ids);
-}
-
-void sup_ids_destroy(struct supervisor *s) {
-  sup_ids_clear(s);
-  free(s->ids);
 }

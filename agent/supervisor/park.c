@@ -32,31 +32,10 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-struct park {
-  /* STOPPING */
-  struct local_set keep; /* the workers that the guard does not stop */
-  bool clear;            /* all others are gone */
-  uint64_t by_ms;        /* when the kept ones that have not parked are stopped; UINT64_MAX: all have parked */
-
-  /* The first worker that parked unasked in this round. */
-  uint64_t first_ms; /* when; 0: none has */
-  uint32_t first;    /* its local rank */
-  char reason[256];
-
-  /* Between rounds: parked workers are dismissed. */
-  bool dismissing;
-  bool hurried;        /* with SIGKILL */
-  int64_t clear_round; /* the round of the CLEAR that is to come; then: */
-  bool exiting;        /* SUP_EXIT follows, */
-  const char *bye;     /* with this BYE; NULL: none */
-  struct start *start; /* or the workers of a START that came meanwhile are spawned; NULL: none */
-  struct bytes *guests;
-};
-
 enum { ALONE_MAX_MS = 30000, ALONE_SLACK_MS = 2000, NAMES_MAX = 8 };
 
 static bool is_kept(const struct supervisor *s, int64_t i) {
-  return local_set_has(&s->park->keep, (uint32_t)i);
+  return local_set_has(&s->park.keep, (uint32_t)i);
 }
 
 static struct local_set parked_set(const struct supervisor *s) {
@@ -89,12 +68,12 @@ static void send_requests(struct supervisor *s) {
   for (int64_t i = 0; i < s->config.workers; i++)
     if (!is_kept(s, i)) local_set_add(&others, (uint32_t)i);
   if (!local_set_is_empty(&others)) sup_request(s, RDZV_STOP, &others);
-  if (!local_set_is_empty(&s->park->keep)) sup_request(s, RDZV_REJOIN, &s->park->keep);
+  if (!local_set_is_empty(&s->park.keep)) sup_request(s, RDZV_REJOIN, &s->park.keep);
 }
 
 /* Workers that have not parked are stopped now, in the rest of --stop-timeout. */
 static void stop_the_rest(struct supervisor *s) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   p->by_ms = UINT64_MAX;
   p->clear = false;
   p->keep = parked_set(s);
@@ -107,7 +86,7 @@ static void stop_the_rest(struct supervisor *s) {
 }
 
 void sup_park_watch(struct supervisor *s) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   if (s->state != SUPERVISOR_STOPPING || !p->clear || is_parking_pending(s)) return;
   p->by_ms = UINT64_MAX;
   for (int64_t i = 0; i < s->config.workers; i++)
@@ -147,7 +126,7 @@ void sup_parked(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* Before any worker was asked to. */
 void sup_parked_unasked(struct supervisor *s, const struct supervisor_event *ev) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   struct worker *w = &s->workers[ev->local_rank];
   if (w->gone) return;
   w->parked = true;
@@ -165,21 +144,21 @@ void sup_parked_unasked(struct supervisor *s, const struct supervisor_event *ev)
 static uint64_t alone_deadline_ms(const struct supervisor *s) {
   bool goes_on = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  if (!goes_on || !s->park->first_ms) return UINT64_MAX;
-  return s->park->first_ms + (lease < ALONE_MAX_MS ? lease : ALONE_MAX_MS) + ALONE_SLACK_MS;
+  if (!goes_on || !s->park.first_ms) return UINT64_MAX;
+  return s->park.first_ms + (lease < ALONE_MAX_MS ? lease : ALONE_MAX_MS) + ALONE_SLACK_MS;
 }
 
 void sup_park_tick(struct supervisor *s) {
   if (s->now_ms >= alone_deadline_ms(s)) {
     struct verdict v;
-    sup_describe_worker(s, s->park->first, &v);
+    sup_describe_worker(s, s->park.first, &v);
     v.cause = CAUSE_CONTACT_LOST;
     v.code = EXIT_CODE_CONTACT_LOST;
-    v.idle_ms = (int64_t)(s->now_ms - s->park->first_ms);
-    v.text = s->park->reason;
-    sup_fail_round(s, &v, s->park->first_ms);
+    v.idle_ms = (int64_t)(s->now_ms - s->park.first_ms);
+    v.text = s->park.reason;
+    sup_fail_round(s, &v, s->park.first_ms);
   }
-  if (s->state == SUPERVISOR_STOPPING && s->now_ms >= s->park->by_ms) {
+  if (s->state == SUPERVISOR_STOPPING && s->now_ms >= s->park.by_ms) {
     struct buf names = BUF_INIT;
     int n = 0;
     for (int64_t i = 0; i < s->config.workers; i++) {
@@ -196,13 +175,13 @@ void sup_park_tick(struct supervisor *s) {
 }
 
 uint64_t sup_park_deadline(const struct supervisor *s) {
-  return earliest(alone_deadline_ms(s), s->state == SUPERVISOR_STOPPING ? s->park->by_ms : UINT64_MAX);
+  return earliest(alone_deadline_ms(s), s->state == SUPERVISOR_STOPPING ? s->park.by_ms : UINT64_MAX);
 }
 
 /* Between rounds. -------------------------------------------------------------------------------------------------- */
 
 static void stop_parked_except(struct supervisor *s, const struct local_set *stay, uint64_t grace_ms) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   struct local_set go = parked_set(s);
   for (int64_t i = 0; i < s->config.workers; i++) {
     if (local_set_has(stay, (uint32_t)i)) local_set_remove(&go, (uint32_t)i);
@@ -221,13 +200,8 @@ static void stop_parked_except(struct supervisor *s, const struct local_set *sta
 
 void sup_dismiss_parked(struct supervisor *s, uint64_t grace_ms) {
   static const struct local_set nobody;
-  bool hasten = s->park->dismissing && !grace_ms;
+  bool hasten = s->park.dismissing && !grace_ms;
   if (sup_any_parked(s) || hasten) stop_parked_except(s, &nobody, grace_ms);
-}
-
-/* Dismissed workers that had a grace may still be there. */
-bool sup_is_dismissing(const struct supervisor *s) {
-  return s->park->dismissing && !s->park->hurried;
 }
 
 static void drop_pending_start(struct park *p) {
@@ -259,30 +233,30 @@ static void spawn_round(struct supervisor *s, struct start *start, struct bytes 
 void sup_park_spawn(struct supervisor *s, const struct msg *m) {
   struct start *start = start_copy(&m->start);
   struct bytes *guests = m->raw_len ? bytes_create(m->raw, m->raw_len) : NULL;
-  if (!s->park->dismissing) {
+  if (!s->park.dismissing) {
     spawn_round(s, start, guests);
     return;
   }
   static const struct local_set nobody;
   struct local_set stay = parked_set(s);
-  s->park->start = start;
-  s->park->guests = guests;
+  s->park.start = start;
+  s->park.guests = guests;
   stop_parked_except(s, local_set_is_empty(&stay) ? &nobody : &stay, 0); /* without a grace: the round waits */
 }
 
 /* The round is stopped before anything of it was spawned: only the CLEAR of the dismissed workers is to come. */
 static bool cancel_spawn(struct supervisor *s) {
   static const struct local_set nobody;
-  if (!s->park->start) return false;
-  drop_pending_start(s->park);
+  if (!s->park.start) return false;
+  drop_pending_start(&s->park);
   if (s->stop.reason != STOP_ROUND) stop_parked_except(s, &nobody, 0);
-  s->park->keep = parked_set(s);
-  s->park->clear = false;
+  s->park.keep = parked_set(s);
+  s->park.clear = false;
   return true;
 }
 
 void sup_park_stop(struct supervisor *s, bool first, enum stop_reason reason, uint64_t grace_ms) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   if (cancel_spawn(s)) return;
   bool asked = !local_set_is_empty(&p->keep);
   if (first || s->stop.reason != STOP_ROUND) memset(&p->keep, 0, sizeof p->keep);
@@ -300,12 +274,8 @@ void sup_park_stop(struct supervisor *s, bool first, enum stop_reason reason, ui
   e->stop_trees.keep = p->keep;
 }
 
-void sup_park_note_clear(struct supervisor *s, const struct local_set *kept) {
-  s->park->clear |= local_set_is_within(kept, &s->park->keep);
-}
-
 bool sup_park_clear(struct supervisor *s, const struct supervisor_event *ev) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   struct local_set stay = parked_set(s);
   if (!p->dismissing || ev->round != p->clear_round) return false;
   if (!local_set_is_within(&ev->clear.kept, &stay)) return true; /* of the stop before */
@@ -325,7 +295,7 @@ bool sup_park_clear(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 bool sup_park_delays_exit(struct supervisor *s, int code, const char *bye) {
-  struct park *p = s->park;
+  struct park *p = &s->park;
   uint64_t grace_ms = s->leave.signals == 1 ? (uint64_t)s->config.settings.stop_timeout_ms : 0;
   bool over = p->exiting && (!p->dismissing || s->now_ms >= s->leave.deadline_ms);
   if (over || (!sup_any_parked(s) && !p->dismissing)) return false;
@@ -340,25 +310,7 @@ bool sup_park_delays_exit(struct supervisor *s, int code, const char *bye) {
 }
 
 void sup_park_finish(struct supervisor *s) {
-  drop_pending_start(s->park);
-  s->park->dismissing = false;
+  drop_pending_start(&s->park);
+  s->park.dismissing = false;
   for (int64_t i = 0; i < s->config.workers; i++) s->workers[i].parked = false;
-}
-
-bool sup_park_is_exiting(const struct supervisor *s) {
-  return s->park->exiting;
-}
-
-void sup_park_clear_round(struct supervisor *s) {
-  s->park->first_ms = 0;
-}
-
-void sup_park_create(struct supervisor *s) {
-  s->park = xcalloc(1, sizeof *s->park);
-  s->park->by_ms = UINT64_MAX;
-}
-
-void sup_park_destroy(struct supervisor *s) {
-  drop_pending_start(s->park);
-  free(s->park);
 }

@@ -24,14 +24,6 @@
 #include <string.h>
 #include "common/mem.h"
 
-struct checkpoints {
-  bool prepared;         /* PREPARE came for the round */
-  uint32_t n_requests;   /* in this round */
-  bool pending;          /* the last one is not answered yet */
-  uint64_t requested_ms; /* when it was sent */
-  uint64_t leave_ms;     /* leaving: the answer is waited for until then; UINT64_MAX: it is not */
-};
-
 enum { NAMES_MAX = 8 };
 
 void sup_request(struct supervisor *s, unsigned bits, const struct local_set *of) {
@@ -39,7 +31,7 @@ void sup_request(struct supervisor *s, unsigned bits, const struct local_set *of
   e->request.bits = bits;
   for (int64_t i = 0; i < s->config.workers; i++)
     if (!of || local_set_has(of, (uint32_t)i)) local_set_add(&e->request.of, (uint32_t)i);
-  e->request.checkpoint = s->checkpoint->n_requests;
+  e->request.checkpoint = s->checkpoint.n_requests;
 }
 
 static bool can_answer(const struct worker *w) {
@@ -47,7 +39,7 @@ static bool can_answer(const struct worker *w) {
 }
 
 static bool owes_checkpoint(const struct supervisor *s, const struct worker *w) {
-  return can_answer(w) && w->checkpoint != s->checkpoint->n_requests;
+  return can_answer(w) && w->checkpoint != s->checkpoint.n_requests;
 }
 
 static bool any_can_answer(const struct supervisor *s) {
@@ -57,28 +49,28 @@ static bool any_can_answer(const struct supervisor *s) {
 }
 
 static void request_checkpoint(struct supervisor *s) {
-  s->checkpoint->n_requests++;
-  s->checkpoint->pending = true;
-  s->checkpoint->requested_ms = s->now_ms;
+  s->checkpoint.n_requests++;
+  s->checkpoint.pending = true;
+  s->checkpoint.requested_ms = s->now_ms;
   sup_request(s, 0, NULL);
 }
 
 /* PREPARE. --------------------------------------------------------------------------------------------------------- */
 
 static void report_checkpointed(struct supervisor *s) {
-  s->checkpoint->prepared = false;
+  s->checkpoint.prepared = false;
   sup_report(s, REPORT_CHECKPOINTED, NULL, s->now_ms);
 }
 
 void sup_prepare(struct supervisor *s, const struct supervisor_event *ev) {
   const struct prepare *p = &ev->msg->prepare;
-  s->checkpoint->prepared = true;
-  bool written = s->leave.signals && s->checkpoint->n_requests && !s->checkpoint->pending, can = any_can_answer(s);
+  s->checkpoint.prepared = true;
+  bool written = s->leave.signals && s->checkpoint.n_requests && !s->checkpoint.pending, can = any_can_answer(s);
   if (!can || written) {
     report_checkpointed(s);
     return;
   }
-  if (s->checkpoint->pending) return;
+  if (s->checkpoint.pending) return;
   struct buf why = BUF_INIT;
   verdict_sentence(&p->verdict, &why);
   sup_log(s, LOG_INFO, "%s; workers are asked for a checkpoint first, %.0f s at most", buf_text(&why),
@@ -91,11 +83,11 @@ void sup_prepare(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_can_checkpoint(struct supervisor *s, const struct supervisor_event *ev) {
   s->workers[ev->local_rank].can_checkpoint = ev->can_checkpoint.can;
-  if (ev->can_checkpoint.can) sup_note_reported(s); /* it writes checkpoints */
+  if (ev->can_checkpoint.can) s->progress.any_reported = true; /* it writes checkpoints */
 }
 
 void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev) {
-  if (ev->checkpointed.request > s->checkpoint->n_requests) return;
+  if (ev->checkpointed.request > s->checkpoint.n_requests) return;
   s->workers[ev->local_rank].checkpoint = ev->checkpointed.request;
   s->workers[ev->local_rank].checkpoint_step = ev->checkpointed.step;
   sup_note_saved(s, &s->workers[ev->local_rank], ev->checkpointed.step);
@@ -107,33 +99,33 @@ static void log_written(struct supervisor *s) {
   uint64_t least = UINT64_MAX;
   for (int64_t i = 0; i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
-    if (w->checkpoint == s->checkpoint->n_requests && w->checkpoint_step < least) least = w->checkpoint_step;
+    if (w->checkpoint == s->checkpoint.n_requests && w->checkpoint_step < least) least = w->checkpoint_step;
   }
   if (least == UINT64_MAX) return;
   sup_log(s, LOG_INFO, "a checkpoint was written after step %llu, %.1f s after the request", (unsigned long long)least,
-          (double)(s->now_ms - s->checkpoint->requested_ms) / 1000);
+          (double)(s->now_ms - s->checkpoint.requested_ms) / 1000);
 }
 
 static void answer_if_written(struct supervisor *s) {
   for (int64_t i = 0; i < s->config.workers; i++)
     if (owes_checkpoint(s, &s->workers[i])) return;
-  s->checkpoint->pending = false;
+  s->checkpoint.pending = false;
   log_written(s);
-  if (s->checkpoint->prepared) report_checkpointed(s);
+  if (s->checkpoint.prepared) report_checkpointed(s);
 }
 
 /* Leaving. --------------------------------------------------------------------------------------------------------- */
 
 bool sup_checkpoint_before_leaving(struct supervisor *s, uint64_t ask_ms) {
   if (s->state != SUPERVISOR_RUNNING || !ask_ms || !any_can_answer(s)) return false;
-  s->checkpoint->leave_ms = s->now_ms + ask_ms;
-  if (!s->checkpoint->pending) request_checkpoint(s);
+  s->checkpoint.leave_ms = s->now_ms + ask_ms;
+  if (!s->checkpoint.pending) request_checkpoint(s);
   return true;
 }
 
 static void log_unwritten(struct supervisor *s) {
   struct buf late = BUF_INIT;
-  if (s->checkpoint->pending) {
+  if (s->checkpoint.pending) {
     int n = 0;
     for (int64_t i = 0; i < s->config.workers; i++) {
       if (!owes_checkpoint(s, &s->workers[i])) continue;
@@ -149,39 +141,25 @@ static void log_unwritten(struct supervisor *s) {
 /* The daemon waits as long, and began to wait about when the workers were asked. */
 void sup_log_late_checkpoint(struct supervisor *s) {
   uint64_t patience_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
-  if (s->now_ms - s->checkpoint->requested_ms >= patience_ms - patience_ms / 10) log_unwritten(s);
+  if (s->now_ms - s->checkpoint.requested_ms >= patience_ms - patience_ms / 10) log_unwritten(s);
 }
 
 static bool is_waiting_to_leave(const struct supervisor *s) {
-  return s->checkpoint->leave_ms != UINT64_MAX && (s->state == SUPERVISOR_RUNNING || s->state == SUPERVISOR_FINISHED);
+  return s->checkpoint.leave_ms != UINT64_MAX && (s->state == SUPERVISOR_RUNNING || s->state == SUPERVISOR_FINISHED);
 }
 
 void sup_prepare_watch(struct supervisor *s) {
-  if (s->checkpoint->pending && s->state == SUPERVISOR_RUNNING) answer_if_written(s);
+  if (s->checkpoint.pending && s->state == SUPERVISOR_RUNNING) answer_if_written(s);
   if (!is_waiting_to_leave(s)) return;
-  bool over = s->now_ms >= s->checkpoint->leave_ms;
+  bool over = s->now_ms >= s->checkpoint.leave_ms;
   if (s->state == SUPERVISOR_FINISHED) {
     if (over || s->link.state != CONNECTION_READY) sup_exit(s, s->leave.exit_code, "a signal asked it to leave");
-  } else if (over || (!s->checkpoint->pending && s->link.state != CONNECTION_READY)) {
+  } else if (over || (!s->checkpoint.pending && s->link.state != CONNECTION_READY)) {
     log_unwritten(s);
     sup_stop_trees(s, STOP_LEAVING, s->leave.kill_ms - s->now_ms);
   }
 }
 
 uint64_t sup_prepare_deadline(const struct supervisor *s) {
-  return is_waiting_to_leave(s) ? s->checkpoint->leave_ms : UINT64_MAX;
-}
-
-void sup_prepare_clear(struct supervisor *s) {
-  s->checkpoint->n_requests = 0;
-  s->checkpoint->pending = s->checkpoint->prepared = false;
-}
-
-void sup_prepare_create(struct supervisor *s) {
-  s->checkpoint = xcalloc(1, sizeof *s->checkpoint);
-  s->checkpoint->leave_ms = UINT64_MAX;
-}
-
-void sup_prepare_destroy(struct supervisor *s) {
-  free(s->checkpoint);
+  return is_waiting_to_leave(s) ? s->checkpoint.leave_ms : UINT64_MAX;
 }

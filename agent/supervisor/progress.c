@@ -22,29 +22,12 @@ enum {
   SAVING_EVERY_MS = 2000, /* while a worker waits for a checkpoint, and nothing else is new */
   LAG_STEPS_MS = 500,     /* a worker lags that is more than a step behind a lead so old, */
   LAG_STEP_MS = 2000,     /* or behind one so old */
-  LEADS = 8,              /* PROGRESS_EVERY_MS apart or more: they go back further than LAG_STEP_MS */
-};
-
-struct lead {
-  uint64_t step, at_ms;
-};
-
-struct progress_state {
-  uint64_t sent_ms; /* the last PROGRESS; 0: none */
-  bool news;
-  bool saving;          /* in it a worker waited for a checkpoint */
-  bool any_reported;    /* a worker here has ever reported progress or a checkpoint */
-  struct lead lead;     /* the highest step of a worker, and since when */
-  struct lead v[LEADS]; /* earlier ones, the newest first */
-  size_t n;
-  struct local_set laggards; /* in the last PROGRESS */
-  uint64_t lag_ms;           /* when another worker may be one; UINT64_MAX: not without news */
 };
 
 /* Reports. --------------------------------------------------------------------------------------------------------- */
 
 static void note_lead(struct supervisor *s, uint64_t step) {
-  struct progress_state *p = s->progress;
+  struct progress_state *p = &s->progress;
   p->lead = (struct lead){step, s->now_ms};
   if (p->n && s->now_ms - p->v[0].at_ms < PROGRESS_EVERY_MS) return;
   memmove(&p->v[1], &p->v[0], (LEADS - 1) * sizeof *p->v);
@@ -65,15 +48,15 @@ void sup_progress(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   uint64_t step = sound_step(ev->progress.step);
   if (!w->reports_progress || w->step != step) w->stepped_ms = s->now_ms;
-  w->reports_progress = s->progress->any_reported = true;
+  w->reports_progress = s->progress.any_reported = true;
   w->step = step;
   w->of = sound_step(ev->progress.of);
   w->loss = ev->progress.loss;
   w->samples_per_second = ev->progress.samples_per_second;
   w->sign_ms[SIGN_SDK] = s->now_ms;
-  if (step > s->progress->lead.step || !s->progress->n) note_lead(s, step);
+  if (step > s->progress.lead.step || !s->progress.n) note_lead(s, step);
   sup_account_note_step(s, (int64_t)w->step);
-  s->progress->news = true;
+  s->progress.news = true;
 }
 
 void sup_resumed(struct supervisor *s, const struct supervisor_event *ev) {
@@ -81,13 +64,13 @@ void sup_resumed(struct supervisor *s, const struct supervisor_event *ev) {
   w->resumes = true;
   w->resumed_step = sound_step(ev->resumed.step);
   w->sign_ms[SIGN_SDK] = s->now_ms;
-  s->progress->news = true;
+  s->progress.news = true;
 }
 
 void sup_note_saved(struct supervisor *s, struct worker *w, uint64_t step) {
-  w->saves = s->progress->any_reported = true;
+  w->saves = s->progress.any_reported = true;
   w->saved_step = sound_step(step);
-  s->progress->news = true;
+  s->progress.news = true;
 }
 
 void sup_saved(struct supervisor *s, const struct supervisor_event *ev) {
@@ -104,7 +87,7 @@ void sup_saving(struct supervisor *s, const struct supervisor_event *ev) {
   w->saving_ms = saving_ms(s, w);
   w->saving_since_ms = ev->saving.on ? s->now_ms : 0;
   w->sign_ms[SIGN_SDK] = s->now_ms;
-  s->progress->news = true;
+  s->progress.news = true;
 }
 
 /* What they add up to. --------------------------------------------------------------------------------------------- */
@@ -159,17 +142,17 @@ static void add_laggard(struct laggard v[LAGGARDS_MAX], size_t *n, struct laggar
 static void check_lead(struct supervisor *s) {
   bool reached = false;
   for (int64_t i = 0; i < s->config.workers && !reached; i++)
-    reached = is_stepping(&s->workers[i]) && s->workers[i].step >= s->progress->lead.step;
+    reached = is_stepping(&s->workers[i]) && s->workers[i].step >= s->progress.lead.step;
   if (reached) return;
-  forget_leads(s->progress);
+  forget_leads(&s->progress);
   for (int64_t i = 0; i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
-    if (is_stepping(w) && (w->step > s->progress->lead.step || !s->progress->n)) note_lead(s, w->step);
+    if (is_stepping(w) && (w->step > s->progress.lead.step || !s->progress.n)) note_lead(s, w->step);
   }
 }
 
 static size_t find_laggards(struct supervisor *s, struct laggard v[LAGGARDS_MAX], struct local_set *all) {
-  struct progress_state *p = s->progress;
+  struct progress_state *p = &s->progress;
   size_t n = 0;
   p->lag_ms = UINT64_MAX;
   *all = (struct local_set){{0}};
@@ -217,23 +200,23 @@ static void send_progress(struct supervisor *s) {
     if (ms > m.progress.saving_ms) m.progress.saving_ms = ms;
   }
   m.progress.laggards = laggards;
-  m.progress.n_laggards = find_laggards(s, laggards, &s->progress->laggards);
+  m.progress.n_laggards = find_laggards(s, laggards, &s->progress.laggards);
   sup_send(s, &m);
   sup_show_status(s);
-  s->progress->news = false;
-  s->progress->saving = any_saving(s);
-  s->progress->sent_ms = s->now_ms;
+  s->progress.news = false;
+  s->progress.saving = any_saving(s);
+  s->progress.sent_ms = s->now_ms;
 }
 
 void sup_progress_flush(struct supervisor *s) {
-  if (s->progress->news) send_progress(s);
+  if (s->progress.news) send_progress(s);
 }
 
 static bool any_new_laggard(struct supervisor *s) {
   struct laggard v[LAGGARDS_MAX];
   struct local_set all;
   find_laggards(s, v, &all);
-  return !local_set_is_within(&all, &s->progress->laggards);
+  return !local_set_is_within(&all, &s->progress.laggards);
 }
 
 /* When what is new is sent; UINT64_MAX: nothing is. */
@@ -243,13 +226,13 @@ static uint64_t due_ms(const struct progress_state *p) {
 }
 
 void sup_progress_tick(struct supervisor *s) {
-  struct progress_state *p = s->progress;
+  struct progress_state *p = &s->progress;
   if (s->state != SUPERVISOR_RUNNING) return;
   if (s->now_ms >= due_ms(p) || (s->now_ms >= p->lag_ms && any_new_laggard(s))) send_progress(s);
 }
 
 uint64_t sup_progress_deadline(const struct supervisor *s) {
-  const struct progress_state *p = s->progress;
+  const struct progress_state *p = &s->progress;
   if (s->state != SUPERVISOR_RUNNING) return UINT64_MAX;
   uint64_t due = due_ms(p);
   return p->lag_ms < due ? p->lag_ms : due;
@@ -259,32 +242,15 @@ void sup_progress_repeat(struct supervisor *s) {
   for (int64_t i = 0; i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
     if (!w->reports_progress && !w->resumes && !w->saves && !w->saving_ms && !w->saving_since_ms) continue;
-    s->progress->sent_ms = 0;
-    s->progress->news = true;
+    s->progress.sent_ms = 0;
+    s->progress.news = true;
     return;
   }
 }
 
-bool sup_any_reported(const struct supervisor *s) {
-  return s->progress->any_reported;
-}
-
-void sup_note_reported(struct supervisor *s) {
-  s->progress->any_reported = true;
-}
-
 void sup_progress_clear(struct supervisor *s) {
-  s->progress->news = s->progress->saving = false;
-  s->progress->lag_ms = UINT64_MAX;
-  s->progress->laggards = (struct local_set){{0}};
-  forget_leads(s->progress);
-}
-
-void sup_progress_create(struct supervisor *s) {
-  s->progress = xcalloc(1, sizeof *s->progress);
-  s->progress->lag_ms = UINT64_MAX;
-}
-
-void sup_progress_destroy(struct supervisor *s) {
-  free(s->progress);
+  s->progress.news = s->progress.saving = false;
+  s->progress.lag_ms = UINT64_MAX;
+  s->progress.laggards = (struct local_set){{0}};
+  forget_leads(&s->progress);
 }

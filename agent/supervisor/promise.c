@@ -19,35 +19,12 @@
 
 enum { LEADERS = 4 };
 
-/* What the last FORWARD said. */
-struct told {
-  bool on, own; /* own: FORWARD goes only to the daemon of this agent */
-  int64_t round, term;
-  char incarnation[INCARNATION_MAX + 1], daemon[DAEMON_ID_MAX + 1], addr[ADDR_MAX + 1];
-  uint32_t port, endpoint;
-};
-
-struct promise {
-  char incarnation[INCARNATION_MAX + 1], base[INCARNATION_MAX + 1]; /* of the round, and of the one before */
-  char origin[INCARNATION_MAX + 1];                                 /* of the run that the round is part of */
-  int64_t round;                                                    /* 0: none yet */
-  struct seal seal;                                                 /* its string is `base` */
-  char *head_host;
-  char node_addr[ADDR_MAX + 1]; /* of this node in it, */
-  int64_t node_rank;            /* and its rank */
-  char head_addr[ADDR_MAX + 1]; /* of node rank 0 in it */
-  uint64_t begun_ms;            /* when START came */
-  bool firm;
-  bool succeeded; /* START has named successors, or WAITING has while this node was in no round */
-  struct told told;
-};
-
 bool sup_can_be_succeeded(const struct supervisor *s) {
-  return s->promise->succeeded || s->config.settings.daemons > 1 || s->config.settings.claims;
+  return s->promise.succeeded || s->config.settings.daemons > 1 || s->config.settings.claims;
 }
 
 void sup_promise_start(struct supervisor *s, const struct start *start) {
-  struct promise *p = s->promise;
+  struct promise *p = &s->promise;
   snprintf(p->incarnation, sizeof p->incarnation, "%s", start->incarnation);
   snprintf(p->base, sizeof p->base, "%s", start->seal.base_incarnation ? start->seal.base_incarnation : "");
   snprintf(p->origin, sizeof p->origin, "%s", start->origin);
@@ -66,26 +43,22 @@ void sup_promise_start(struct supervisor *s, const struct start *start) {
 
 /* The daemon is about to begin a round without this node. No other daemon may count on its vote. */
 void sup_promise_retire(struct supervisor *s) {
-  struct promise *p = s->promise;
+  struct promise *p = &s->promise;
   p->incarnation[0] = p->base[0] = p->origin[0] = p->head_host[0] = '\0';
   p->round = 0;
   p->firm = false;
   p->seal = (struct seal){.base_incarnation = p->base};
 }
 
-void sup_promise_spare(struct supervisor *s) {
-  s->promise->succeeded = true;
-}
-
 /* The flag is about the round that the daemon knows; one that says STALE knows another. */
 void sup_promise_firm(struct supervisor *s) {
-  struct promise *p = s->promise;
+  struct promise *p = &s->promise;
   bool in_it = s->state != SUPERVISOR_JOINING && s->round.number == p->round && s->stop.reason != STOP_STALE;
   p->firm |= in_it && !strcmp(s->round.incarnation, p->incarnation);
 }
 
 void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
-  const struct promise *p = s->promise;
+  const struct promise *p = &s->promise;
   h->voted_incarnation = p->incarnation;
   h->voted_round = p->round;
   h->origin = p->origin;
@@ -103,72 +76,68 @@ void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
  * A daemon at an address of --endpoint exits when its last node follows another one. Newcomers would find nobody there,
  * so the agent that ran it starts it again and tells it where the job is, whatever its node rank. */
 
-static void forward(struct supervisor *s, const struct daemon_place *at) {
-  struct told *t = &s->promise->told;
+static void forward(struct supervisor *s) {
+  struct told *t = &s->promise.told;
   struct msg m;
   msg_init(&m, MSG_FORWARD);
   m.forward = (struct forward){.version = PROTO_VERSION,
                                .job = s->config.job,
                                .uid = s->config.uid,
                                .incarnation = t->incarnation,
-                               .origin = s->promise->origin,
+                               .origin = s->promise.origin,
                                .round = t->round,
                                .term = t->term,
                                .daemon = t->daemon,
-                               .host = at->host,
+                               .host = s->targets.home.host,
                                .addr = t->addr,
                                .port = t->port};
   struct supervisor_effect *e = sup_effect(s, SUP_FORWARD);
   if (t->on) e->forward.bytes = msg_bytes(&m);
-  e->forward.current = at->endpoint;
+  e->forward.current = t->endpoint;
   e->forward.own = t->own;
-}
-
-/* Other machines reach the daemon of this one by another address. */
-static bool is_here(const char *addr) {
-  struct ipaddr a = ipaddr_parse(addr);
-  return ipaddr_is_loopback(&a);
 }
 
 /* While the daemon is not in charge nobody knows where the job is. A connection that is lost for a moment changes
  * nothing. */
-static bool knows_the_place(const struct supervisor *s, const struct daemon_place *at) {
-  bool others = s->config.n_endpoints > 1 || at->endpoint == UINT32_MAX;
+static bool knows_the_place(const struct supervisor *s) {
+  const struct target *home = &s->targets.home;
+  bool others = s->config.n_endpoints > 1 || home->to != CONNECT_ENDPOINT;
+  bool known = s->targets.has_home && home->addr[0] && home->port;
   bool away = s->link.state != CONNECTION_READY;
-  bool lost = away ? sup_is_turning(s) || !s->promise->told.on : !sup_daemon_in_charge(s);
-  return others && !lost && sup_follows(s)[0];
+  bool lost = away ? s->targets.turning || !s->promise.told.on : !sup_daemon_in_charge(s);
+  return known && others && !lost && s->following.follows[0];
 }
 
 void sup_forward_end(struct supervisor *s) {
-  struct daemon_place nowhere = {.endpoint = UINT32_MAX};
-  if (!s->promise->told.on) return;
-  s->promise->told.on = false;
-  forward(s, &nowhere);
+  if (!s->promise.told.on) return;
+  s->promise.told = (struct told){.own = s->promise.told.own, .endpoint = UINT32_MAX};
+  forward(s);
 }
 
 /* Between rounds: perhaps the next one waits for those who are elsewhere, and node rank 0 is lost. */
 static bool may_lead(const struct supervisor *s) {
-  const struct promise *p = s->promise;
+  const struct promise *p = &s->promise;
   bool other = strcmp(s->round.incarnation, p->incarnation) != 0;
   return p->round && p->node_rank < LEADERS && (other ? !s->round.latest : p->round >= s->round.latest);
 }
 
 void sup_forward_watch(struct supervisor *s) {
-  struct promise *p = s->promise;
-  struct daemon_place at;
+  struct promise *p = &s->promise;
+  const struct target *home = &s->targets.home;
   if (s->state == SUPERVISOR_DONE) return;
-  bool known = sup_home_place(s, &at);
   bool in_round = s->state != SUPERVISOR_JOINING, leads = in_round ? s->round.node_rank == 0 : may_lead(s);
-  struct told now = {.on = (leads || in_round) && known && knows_the_place(s, &at), .own = !leads};
+  struct told now = {.on = (leads || in_round) && knows_the_place(s), .own = !leads, .endpoint = UINT32_MAX};
   if (!now.on && !p->told.on) return;
   if (now.on) {
+    struct ipaddr a = ipaddr_parse(home->addr);
     now.round = p->round;
-    now.term = sup_term(s);
+    now.term = s->following.term;
     snprintf(now.incarnation, sizeof now.incarnation, "%s", p->incarnation);
-    snprintf(now.daemon, sizeof now.daemon, "%s", sup_follows(s));
-    snprintf(now.addr, sizeof now.addr, "%s", is_here(at.addr) ? p->node_addr : at.addr);
-    now.port = at.port;
-    now.endpoint = at.endpoint;
+    snprintf(now.daemon, sizeof now.daemon, "%s", s->following.follows);
+    /* Other machines reach the daemon of this one by another address. */
+    snprintf(now.addr, sizeof now.addr, "%s", ipaddr_is_loopback(&a) ? p->node_addr : home->addr);
+    now.port = home->port;
+    if (home->to == CONNECT_ENDPOINT) now.endpoint = home->endpoint;
   }
   bool same = now.on && p->told.on && now.own == p->told.own && now.round == p->told.round &&
               now.term == p->told.term && now.port == p->told.port && now.endpoint == p->told.endpoint &&
@@ -176,18 +145,5 @@ void sup_forward_watch(struct supervisor *s) {
               !strcmp(now.daemon, p->told.daemon);
   if (same) return;
   p->told = now;
-  forward(s, &at);
-}
-
-/* The object. ------------------------------------------------------------------------------------------------------ */
-
-void sup_promise_create(struct supervisor *s) {
-  s->promise = xcalloc(1, sizeof *s->promise);
-  s->promise->seal.base_incarnation = s->promise->base;
-  s->promise->head_host = xstrdup("");
-}
-
-void sup_promise_destroy(struct supervisor *s) {
-  free(s->promise->head_host);
-  free(s->promise);
+  forward(s);
 }

@@ -125,7 +125,13 @@ void sup_clear_round(struct supervisor *s) {
   s->stop.reason = STOP_NONE;
   s->stop.line_ms = UINT64_MAX;
   s->fence.killed = s->store.shut = false;
-  sup_clear_concerns(s);
+  s->park.first_ms = 0;
+  s->account.first_step = -1;
+  s->checkpoint.n_requests = 0;
+  s->checkpoint.pending = s->checkpoint.prepared = false;
+  sup_progress_clear(s);
+  sup_hang_end(s);
+  sup_ids_clear(s);
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
@@ -133,7 +139,8 @@ void sup_clear_round(struct supervisor *s) {
 /* In a round its reports tell the new port, long before the next round is sealed. Between rounds only HELLO does. */
 void sup_announce_ports(struct supervisor *s) {
   bool can = s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent);
-  if (can && (s->store.told_port != s->store.port || !sup_standby_port_is_told(s))) sup_send_hello(s);
+  if (can && (s->store.told_port != s->store.port || s->targets.told_port != s->targets.standby_port))
+    sup_send_hello(s);
 }
 
 void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
@@ -461,7 +468,7 @@ void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* A CLEAR of an earlier stop may have kept more workers. */
 void sup_clear_stopping(struct supervisor *s, const struct supervisor_event *ev) {
-  if (is_clear_of_round(s, ev)) sup_park_note_clear(s, &ev->clear.kept);
+  if (is_clear_of_round(s, ev)) s->park.clear |= local_set_is_within(&ev->clear.kept, &s->park.keep);
 }
 
 void sup_clear_parked(struct supervisor *s, const struct supervisor_event *ev) {
@@ -523,8 +530,8 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
   e->restarts_used = s->round.restarts_used;
   e->repeats = s->job.ended ? s->job.repeats : s->round.last_failure.repeats;
   e->max_restarts = s->config.settings.max_restarts;
-  verdict_copy(&e->verdict, sup_last_verdict(s));
-  e->goodput = *sup_account(s);
+  verdict_copy(&e->verdict, &s->verdicts.last);
+  e->goodput = s->account.last;
   e->goodput.waited_for = xstrdup(e->goodput.waited_for);
   sup_effect(s, SUP_EXIT)->exit.code = code;
 }
@@ -552,7 +559,6 @@ void sup_wait_begin(struct supervisor *s, uint64_t grace_ms) {
 }
 
 void sup_wait_tick(struct supervisor *s) {
-  if (s->now_ms < s->stop.line_ms) return;
   s->stop.line_ms = UINT64_MAX;
   if (s->state != SUPERVISOR_STOPPING || s->now_ms >= s->stop.kill_ms) return;
   struct buf names = BUF_INIT;
@@ -573,8 +579,4 @@ void sup_wait_tick(struct supervisor *s) {
           (double)(s->stop.kill_ms - s->now_ms) / 1000);
   buf_finish(&names);
   s->stop.line_ms = s->now_ms + EVERY_MS;
-}
-
-uint64_t sup_wait_deadline(const struct supervisor *s) {
-  return s->stop.line_ms;
 }

@@ -126,40 +126,6 @@ void supervisor_event_free(struct supervisor_event *copy) {
   free(copy);
 }
 
-/* Concerns. -------------------------------------------------------------------------------------------------------- */
-
-/* Each has a file. Those that are created here keep a struct that no other file can see. */
-static const struct concern {
-  void (*create)(struct supervisor *s);
-  void (*destroy)(struct supervisor *s);
-  void (*clear)(struct supervisor *s); /* a new round begins, or the supervisor ends */
-  void (*tick)(struct supervisor *s);
-  uint64_t (*deadline)(const struct supervisor *s);
-} concerns[] = {
-    /* ticks come in this order */
-    {sup_verdicts_create, sup_verdicts_destroy, NULL, sup_verdicts_tick, sup_verdicts_deadline},
-    {NULL, NULL, NULL, sup_early_tick, sup_early_deadline},
-    {NULL, NULL, NULL, sup_wait_tick, sup_wait_deadline},
-    {sup_park_create, sup_park_destroy, sup_park_clear_round, sup_park_tick, sup_park_deadline},
-    {sup_targets_create, sup_targets_destroy, NULL, NULL, NULL},
-    {sup_promise_create, sup_promise_destroy, NULL, NULL, NULL},
-    {NULL, NULL, NULL, sup_link_tick, sup_link_deadline},
-    {sup_following_create, sup_following_destroy, NULL, sup_following_tick, sup_following_deadline},
-    {NULL, NULL, NULL, sup_orphan_tick, sup_orphan_deadline},
-    {sup_progress_create, sup_progress_destroy, sup_progress_clear, sup_progress_tick, sup_progress_deadline},
-    {sup_account_create, sup_account_destroy, sup_account_clear, NULL, NULL},
-    {sup_hang_create, sup_hang_destroy, sup_hang_end, sup_hang_tick, sup_hang_deadline},
-    {sup_ids_create, sup_ids_destroy, sup_ids_clear, sup_ids_tick, sup_ids_deadline},
-    {sup_forming_create, sup_forming_destroy, NULL, sup_forming_tick, sup_forming_deadline},
-    {sup_prepare_create, sup_prepare_destroy, sup_prepare_clear, NULL, sup_prepare_deadline},
-};
-enum { CONCERNS = sizeof concerns / sizeof *concerns };
-
-void sup_clear_concerns(struct supervisor *s) {
-  for (size_t i = 0; i < CONCERNS; i++)
-    if (concerns[i].clear) concerns[i].clear(s);
-}
-
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
 enum supervisor_state supervisor_state(const struct supervisor *s) {
@@ -204,8 +170,17 @@ static void sup_tick(struct supervisor *s, const struct supervisor_event *ev) {
     sup_exit(s, s->leave.exit_code, NULL);
     return;
   }
-  for (size_t i = 0; i < CONCERNS; i++)
-    if (concerns[i].tick) concerns[i].tick(s);
+  if (s->now_ms >= s->verdicts.show_ms) sup_log_pending_verdict(s);
+  if (s->now_ms >= s->round.early_ms) sup_early_tick(s);
+  if (s->now_ms >= s->stop.line_ms) sup_wait_tick(s);
+  sup_park_tick(s);
+  sup_link_tick(s);
+  sup_following_tick(s);
+  sup_orphan_tick(s);
+  sup_progress_tick(s);
+  sup_hang_tick(s);
+  sup_ids_tick(s);
+  sup_forming_tick(s);
 }
 
 /* The table. ------------------------------------------------------------------------------------------------------- */
@@ -222,7 +197,7 @@ static const char welcomed[] = "the daemon has welcomed this agent before";
 static const char let_go[] = "the helpers of the round were let go";
 
 struct cell {
-  void (*act)(struct supervisor *s, const struct supervisor_event *ev);
+  sup_handler_fn *act;
   const char *reason; /* no act: why not */
   bool impossible;    /* and it never comes there */
 };
@@ -341,67 +316,65 @@ uint64_t supervisor_forward_ms(const struct settings *settings) {
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  uint64_t at_ms = s->leave.deadline_ms;
-  for (size_t i = 0; i < CONCERNS; i++)
-    if (concerns[i].deadline) at_ms = earliest(at_ms, concerns[i].deadline(s));
-  return at_ms;
+  const uint64_t at_ms[] = {
+      s->leave.deadline_ms,     s->verdicts.show_ms,  s->round.early_ms,         s->stop.line_ms,
+      sup_park_deadline(s),     sup_link_deadline(s), sup_following_deadline(s), sup_orphan_deadline(s),
+      sup_progress_deadline(s), sup_hang_deadline(s), sup_ids_deadline(s),       sup_forming_deadline(s),
+      sup_prepare_deadline(s),
+  };
+  uint64_t first_ms = UINT64_MAX;
+  for (size_t i = 0; i < sizeof at_ms / sizeof *at_ms; i++) first_ms = earliest(first_ms, at_ms[i]);
+  return first_ms;
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
 
+static void put_default(const char **text) {
+  if (!*text) *text = "";
+}
+
 struct supervisor *supervisor_create(const struct supervisor_config *config) {
   struct supervisor *s = xcalloc(1, sizeof *s);
   s->config = *config;
-  s->config.agent_id = xstrdup(config->agent_id);
-  s->config.job = xstrdup(config->job);
-  s->config.host = xstrdup(config->host);
-  s->config.local_addr = xstrdup(config->local_addr ? config->local_addr : "");
-  s->config.role = xstrdup(config->role ? config->role : "");
-  s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
-  s->config.expected_hosts = xstrdup(config->expected_hosts ? config->expected_hosts : "");
-  s->config.interpreter = config->interpreter ? xstrdup(config->interpreter) : NULL;
-  s->config.endpoint = xstrdup(config->endpoint);
-  const char **copy = config->endpoints ? xcalloc(config->n_endpoints, sizeof *copy) : NULL;
-  for (uint32_t i = 0; copy && i < config->n_endpoints; i++) copy[i] = xstrdup(config->endpoints[i]);
-  s->config.endpoints = copy;
-  s->config.claim = config->claim ? xstrdup(config->claim) : NULL;
-  s->config.endpoint_from = config->endpoint_from ? xstrdup(config->endpoint_from) : NULL;
-  s->config.endpoint_doubt = config->endpoint_doubt ? xstrdup(config->endpoint_doubt) : NULL;
-  s->config.command = xstrdup(config->command ? config->command : "");
+  put_default(&s->config.local_addr);
+  put_default(&s->config.role);
+  put_default(&s->config.addrs);
+  put_default(&s->config.expected_hosts);
+  put_default(&s->config.command);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->coverage = xcalloc(supervisor_table_size() * SUPERVISOR_STATE_COUNT, sizeof *s->coverage);
   s->round.node_rank = s->round.failed_step = -1;
   s->round.last_failure = FAILURE_MARK_NONE;
-  s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->round.early_ms = s->fence.guard_ms =
-      s->link.other_protocol_ms = s->link.unknown_ms = UINT64_MAX;
-  for (size_t i = 0; i < CONCERNS; i++)
-    if (concerns[i].create) concerns[i].create(s);
+  s->leave.kill_ms = s->leave.deadline_ms = s->checkpoint.leave_ms = s->fence.guard_ms = UINT64_MAX;
+  s->link.other_protocol_ms = s->link.unknown_ms = UINT64_MAX;
+  s->following.weak_ms = s->following.look_ms = s->following.search_ms = UINT64_MAX;
+  s->following.left = SIZE_MAX;
+  s->verdicts.show_ms = s->park.by_ms = s->forming.lacks_ms = UINT64_MAX;
+  s->promise.seal.base_incarnation = s->promise.base;
+  s->promise.head_host = xstrdup("");
+  verdict_init(&s->verdicts.shown);
+  verdict_init(&s->verdicts.last);
+  verdict_init(&s->verdicts.pending);
+  verdict_init(&s->hang.heard);
+  verdict_init(&s->hang.dead);
+  goodput_init(&s->account.last);
+  sup_clear_round(s);
+  sup_targets_create(s);
   return s;
 }
 
 void supervisor_destroy(struct supervisor *s) {
   if (!s) return;
+  verdict_free(&s->hang.dead); /* or sup_clear_round reports it */
   sup_clear_round(s);
-  for (size_t i = 0; i < CONCERNS; i++)
-    if (concerns[i].destroy) concerns[i].destroy(s);
-  free((void *)(uintptr_t)s->config.agent_id);
-  free((void *)(uintptr_t)s->config.job);
-  free((void *)(uintptr_t)s->config.host);
-  free((void *)(uintptr_t)s->config.local_addr);
-  free((void *)(uintptr_t)s->config.role);
-  free((void *)(uintptr_t)s->config.addrs);
-  free((void *)(uintptr_t)s->config.expected_hosts);
-  free((void *)(uintptr_t)s->config.command);
+  sup_park_finish(s);
+  bytes_unref(s->forming.waiting);
+  verdict_free(&s->verdicts.shown);
+  verdict_free(&s->verdicts.last);
+  verdict_free(&s->verdicts.pending);
+  free(s->following.charge_host);
+  free(s->promise.head_host);
   free(s->link.down_text);
-  free((void *)(uintptr_t)s->config.interpreter);
-  free(s->round.interpreter);
-  free((void *)(uintptr_t)s->config.endpoint);
-  for (uint32_t i = 0; s->config.endpoints && i < s->config.n_endpoints; i++)
-    free((void *)(uintptr_t)s->config.endpoints[i]);
-  free((void *)(uintptr_t)s->config.endpoints);
-  free((void *)(uintptr_t)s->config.claim);
-  free((void *)(uintptr_t)s->config.endpoint_from);
-  free((void *)(uintptr_t)s->config.endpoint_doubt);
   free(s->workers);
   free(s->coverage);
   free(s->fault);

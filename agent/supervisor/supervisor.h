@@ -30,7 +30,7 @@ enum {
 };
 
 struct supervisor_config {
-  const char *agent_id; /* AGENT_ID_MAX hex digits; strings are copied */
+  const char *agent_id; /* AGENT_ID_MAX hex digits. The supervisor keeps all of these pointers */
   const char *job, *host, *local_addr, *role;
   const char *addrs;          /* of this host, for HELLO; NULL: none */
   const char *command;        /* a hash of the workers' words, for HELLO; NULL: none */
@@ -55,7 +55,7 @@ struct supervisor_config {
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
   bool wants_events;     /* the driver carries out SUP_EVENT: --events or --on-event */
   uint32_t n_endpoints;  /* addresses in --endpoint; 0 counts as 1 */
-  const char *const *endpoints; /* their texts, for sentences; copied; NULL: `endpoint` alone */
+  const char *const *endpoints; /* their texts, for sentences; NULL: `endpoint` alone */
   const char *claim;            /* --claim, for sentences; NULL: none */
 };
 

@@ -15,15 +15,6 @@
 #include <string.h>
 #include "common/mem.h"
 
-/* Each a copy. */
-struct verdicts {
-  struct verdict shown;   /* last */
-  struct verdict last;    /* that came */
-  struct verdict pending; /* the first of the round, not shown yet */
-  uint64_t show_ms;       /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
-  bool command_warned;    /* a line has warned that another node runs another command */
-};
-
 void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
@@ -110,7 +101,6 @@ static bool may_wait_for_finished(const struct supervisor *s) {
 
 /* Nothing else tells a person why a job stands still whose script has ended on one rank alone. */
 void sup_early_tick(struct supervisor *s) {
-  if (s->now_ms < s->round.early_ms) return;
   if (may_wait_for_finished(s)) {
     struct buf ranks = BUF_INIT;
     long long left = (long long)(s->config.workers - s->round.n_succeeded);
@@ -122,10 +112,6 @@ void sup_early_tick(struct supervisor *s) {
   s->round.early_ms = UINT64_MAX;
 }
 
-uint64_t sup_early_deadline(const struct supervisor *s) {
-  return s->round.early_ms;
-}
-
 static void replace_copy(struct verdict *to, const struct verdict *v) {
   struct verdict copy;
   verdict_copy(&copy, v);
@@ -134,8 +120,8 @@ static void replace_copy(struct verdict *to, const struct verdict *v) {
 }
 
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
-  if (v->cause != CAUSE_NONE) replace_copy(&s->verdicts->last, v);
-  if (v->cause == CAUSE_NONE || same_verdict(v, &s->verdicts->shown)) return;
+  if (v->cause != CAUSE_NONE) replace_copy(&s->verdicts.last, v);
+  if (v->cause == CAUSE_NONE || same_verdict(v, &s->verdicts.shown)) return;
   struct buf text = BUF_INIT, finished = BUF_INIT;
   bool echo = sup_is_echo(s, v);
   verdict_sentence(v, &text);
@@ -146,7 +132,7 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
                                           : LOG_WARN,
           "%s%s%s", before, buf_text(&text), buf_text(&finished));
   buf_finish(&finished);
-  replace_copy(&s->verdicts->shown, v);
+  replace_copy(&s->verdicts.shown, v);
   if (echo) {
     buf_finish(&text);
     return;
@@ -167,24 +153,24 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
 }
 
 static bool has_shown(const struct supervisor *s, int64_t round) {
-  return s->verdicts->shown.cause != CAUSE_NONE && s->verdicts->shown.round == round;
+  return s->verdicts.shown.cause != CAUSE_NONE && s->verdicts.shown.round == round;
 }
 
 void sup_drop_pending_verdict(struct supervisor *s) {
-  verdict_free(&s->verdicts->pending);
-  s->verdicts->show_ms = UINT64_MAX;
+  verdict_free(&s->verdicts.pending);
+  s->verdicts.show_ms = UINT64_MAX;
 }
 
 void sup_log_pending_verdict(struct supervisor *s) {
-  if (!has_shown(s, s->verdicts->pending.round)) sup_log_verdict(s, &s->verdicts->pending, "");
+  if (!has_shown(s, s->verdicts.pending.round)) sup_log_verdict(s, &s->verdicts.pending, "");
   sup_drop_pending_verdict(s);
 }
 
 /* A worker that dies after the round's first verdict mostly dies of it, so its own verdict is a debug line. */
 void sup_log_failure(struct supervisor *s, const struct verdict *v) {
-  if (s->verdicts->pending.cause == CAUSE_NONE && !has_shown(s, v->round)) {
-    verdict_copy(&s->verdicts->pending, v);
-    s->verdicts->show_ms = s->now_ms + SHOW_AFTER_MS;
+  if (s->verdicts.pending.cause == CAUSE_NONE && !has_shown(s, v->round)) {
+    verdict_copy(&s->verdicts.pending, v);
+    s->verdicts.show_ms = s->now_ms + SHOW_AFTER_MS;
     if (s->link.state != CONNECTION_READY) sup_log_pending_verdict(s);
     return;
   }
@@ -199,7 +185,7 @@ void sup_log_failure(struct supervisor *s, const struct verdict *v) {
 static void log_starts_over(struct supervisor *s, const struct settled *settled) {
   bool first = settled->charged && settled->restarts_used == 1 && !settled->refilled;
   bool ran = settled->verdict.cause != CAUSE_WORKER_EXEC; /* a worker that did not run has saved nothing */
-  if (!first || !ran || s->round.node_rank != 0 || sup_any_reported(s) || settled->failed_step >= 0) return;
+  if (!first || !ran || s->round.node_rank != 0 || s->progress.any_reported || settled->failed_step >= 0) return;
   sup_log(
       s, LOG_WARN,
       "no worker reported progress or a checkpoint, so %s starts from the beginning unless it loads a checkpoint itself; --max-restarts 0 turns restarts off",
@@ -209,7 +195,7 @@ static void log_starts_over(struct supervisor *s, const struct settled *settled)
 void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   const struct verdict *v = &settled->verdict;
   struct buf line = BUF_INIT;
-  if (v->echoes && same_verdict(v, &s->verdicts->shown)) /* else it is part of the sentence */
+  if (v->echoes && same_verdict(v, &s->verdicts.shown)) /* else it is part of the sentence */
     buf_printf(&line, "%lld other worker%s died with it or after it; ", (long long)v->echoes,
                v->echoes == 1 ? "" : "s");
   if (v->cause == CAUSE_NONE) sup_log_pending_verdict(s);
@@ -283,10 +269,10 @@ void sup_log_start(struct supervisor *s, const struct start *start) {
           start->world_size == 1 ? "" : "s", (long long)start->node_rank, buf_text(&ranks), start->head_host,
           start->head_addr);
   buf_finish(&ranks);
-  if (start->other_command[0] && !s->verdicts->command_warned) {
+  if (start->other_command[0] && !s->verdicts.command_warned) {
     /* Once: it is the same in each round. */
     struct buf other = BUF_INIT;
-    s->verdicts->command_warned = true;
+    s->verdicts.command_warned = true;
     buf_put_escaped(&other, start->other_command, strlen(start->other_command), HOST_MAX);
     sup_log(
         s, LOG_WARN,
@@ -309,31 +295,4 @@ void sup_show_status(struct supervisor *s) {
   if (least && isfinite(least->loss)) buf_printf(&line, ", loss %.6g", least->loss);
   if (rate > 0) buf_printf(&line, ", %.0f samples/s here", rate);
   sup_effect(s, SUP_STATUS)->status.text = buf_steal(&line);
-}
-
-const struct verdict *sup_last_verdict(const struct supervisor *s) {
-  return &s->verdicts->last;
-}
-
-void sup_verdicts_tick(struct supervisor *s) {
-  if (s->now_ms >= s->verdicts->show_ms) sup_log_pending_verdict(s);
-}
-
-uint64_t sup_verdicts_deadline(const struct supervisor *s) {
-  return s->verdicts->show_ms;
-}
-
-void sup_verdicts_create(struct supervisor *s) {
-  s->verdicts = xcalloc(1, sizeof *s->verdicts);
-  verdict_init(&s->verdicts->shown);
-  verdict_init(&s->verdicts->last);
-  verdict_init(&s->verdicts->pending);
-  s->verdicts->show_ms = UINT64_MAX;
-}
-
-void sup_verdicts_destroy(struct supervisor *s) {
-  verdict_free(&s->verdicts->shown);
-  verdict_free(&s->verdicts->last);
-  verdict_free(&s->verdicts->pending);
-  free(s->verdicts);
 }

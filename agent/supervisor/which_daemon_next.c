@@ -20,33 +20,6 @@
 #include "common/hostlist.h"
 #include "common/mem.h"
 
-enum { TARGETS_MAX = 2 + SUCCESSORS_MAX + DAEMONS_MAX };
-
-struct target {
-  enum connect_to to;
-  uint32_t endpoint;       /* CONNECT_ENDPOINT */
-  char addr[ADDR_MAX + 1]; /* numeric; "": not known */
-  uint32_t port;
-  char host[HOST_MAX + 1];     /* for people */
-  char text[HOST_MAX + 1 + 8]; /* the same, with the port */
-};
-
-struct target_list {
-  struct target v[TARGETS_MAX];
-  size_t n;
-};
-
-struct targets {
-  struct target home, aim, moved;
-  struct target origin; /* of the daemon that named the successors */
-  bool has_home, has_moved, has_origin;
-  struct target_list successors, cycle;
-  size_t at; /* the aim's place in the cycle */
-  bool turning;
-  bool others;                      /* there are places besides home */
-  uint32_t standby_port, told_port; /* what is reserved for a daemon of this agent; the daemon knows */
-};
-
 static uint32_t count_endpoints(const struct supervisor *s) {
   return s->config.n_endpoints > 1 ? s->config.n_endpoints : 1;
 }
@@ -95,7 +68,7 @@ static void make_remote(const char *host, const char *addr, int64_t port, struct
 /* All places except home, in the order in which they are asked: the same for all, as far as can be. Where --endpoint names
  * several daemons, MOVED leads to one of them. Otherwise it leads newcomers to those who know more. */
 static void list_others(const struct supervisor *s, struct target_list *l) {
-  struct targets *t = s->targets;
+  const struct targets *t = &s->targets;
   l->n = 0;
   bool standby = count_endpoints(s) > 1;
   if (t->has_moved && !standby) add(l, &t->moved);
@@ -113,17 +86,13 @@ static void list_others(const struct supervisor *s, struct target_list *l) {
 static void look_for_others(struct supervisor *s) {
   struct target_list l;
   list_others(s, &l);
-  s->targets->others = l.n > 1 || !s->targets->has_home || !is_same(&l.v[0], &s->targets->home);
-}
-
-bool sup_has_other_targets(const struct supervisor *s) {
-  return s->targets->has_home && s->targets->others;
+  s->targets.others = l.n > 1 || !s->targets.has_home || !is_same(&l.v[0], &s->targets.home);
 }
 
 void sup_learn_successors(struct supervisor *s, const struct successor *v, size_t n) {
-  struct target_list *l = &s->targets->successors;
-  s->targets->origin = s->targets->home;
-  s->targets->has_origin = s->targets->has_home;
+  struct target_list *l = &s->targets.successors;
+  s->targets.origin = s->targets.home;
+  s->targets.has_origin = s->targets.has_home;
   l->n = 0;
   for (size_t i = 0; i < n; i++) {
     struct target t;
@@ -137,24 +106,24 @@ void sup_learn_successors(struct supervisor *s, const struct successor *v, size_
 /* Orders. ---------------------------------------------------------------------------------------------------------- */
 
 void sup_begin_cycle(struct supervisor *s, enum turn_order order) {
-  struct targets *t = s->targets;
+  struct targets *t = &s->targets;
   struct target_list all;
   list_others(s, &all);
   t->cycle.n = t->at = 0;
   if (order == TURN_TO_MOVED) add(&t->cycle, &t->moved);
   if (order == TURN_TO_EARLIER) {
-    for (uint32_t i = 0; i < s->targets->home.endpoint; i++) {
+    for (uint32_t i = 0; i < s->targets.home.endpoint; i++) {
       struct target e;
       make_endpoint(s, i, &e);
       add(&t->cycle, &e);
     }
-    add(&t->cycle, &s->targets->home);
+    add(&t->cycle, &s->targets.home);
   } else if (order == TURN_PAST_HOME) {
     /* After home's place in the list, then before it, and home last. */
-    size_t home = find(&all, &s->targets->home);
+    size_t home = find(&all, &s->targets.home);
     for (size_t i = home + 1; i < all.n; i++) add(&t->cycle, &all.v[i]);
     for (size_t i = 0; i < home && i < all.n; i++) add(&t->cycle, &all.v[i]);
-    add(&t->cycle, &s->targets->home);
+    add(&t->cycle, &s->targets.home);
   } else {
     if (t->has_home) add(&t->cycle, &t->home);
     for (size_t i = 0; i < all.n; i++) add(&t->cycle, &all.v[i]);
@@ -163,17 +132,13 @@ void sup_begin_cycle(struct supervisor *s, enum turn_order order) {
   t->aim = t->cycle.v[0];
 }
 
-bool sup_is_turning(const struct supervisor *s) {
-  return s->targets->turning;
-}
-
 bool sup_cycle_goes_on(const struct supervisor *s) {
-  const struct targets *t = s->targets;
+  const struct targets *t = &s->targets;
   return t->turning && t->at + 1 < t->cycle.n;
 }
 
 bool sup_next_target(struct supervisor *s) {
-  struct targets *t = s->targets;
+  struct targets *t = &s->targets;
   if (!t->turning) return false;
   if (sup_cycle_goes_on(s)) {
     t->aim = t->cycle.v[++t->at];
@@ -186,17 +151,17 @@ bool sup_next_target(struct supervisor *s) {
 void sup_note_moved(struct supervisor *s, const struct moved *m) {
   struct target t;
   make_remote(m->host, m->addr, m->port, &t);
-  for (size_t i = 0; i < s->targets->successors.n; i++) {
-    const struct target *own = &s->targets->successors.v[i];
+  for (size_t i = 0; i < s->targets.successors.n; i++) {
+    const struct target *own = &s->targets.successors.v[i];
     if (own->to == CONNECT_OWN && own->port == t.port && !strcmp(own->addr, t.addr)) t.to = CONNECT_OWN;
   }
-  s->targets->moved = t;
-  s->targets->has_moved = true;
+  s->targets.moved = t;
+  s->targets.has_moved = true;
   look_for_others(s);
 }
 
 bool sup_aims_at_home(const struct supervisor *s) {
-  return s->targets->has_home && is_same(&s->targets->aim, &s->targets->home);
+  return s->targets.has_home && is_same(&s->targets.aim, &s->targets.home);
 }
 
 /* Connecting. ------------------------------------------------------------------------------------------------------ */
@@ -209,7 +174,7 @@ static uint64_t at_least(uint64_t ms, uint64_t least_ms) {
 
 /* rdzvd has to start first in our own place. */
 void sup_aim(const struct supervisor *s, struct supervisor_effect *e) {
-  const struct targets *t = s->targets;
+  const struct targets *t = &s->targets;
   uint64_t tenth_ms = (uint64_t)s->config.settings.lease_ms / 10;
   e->connect.to = t->aim.to;
   e->connect.endpoint = t->aim.endpoint;
@@ -222,7 +187,7 @@ void sup_aim(const struct supervisor *s, struct supervisor_effect *e) {
 /* The kernel accepts connections for a daemon that is paused, so the own daemon must greet soon. One that has greeted is
  * at work. If thousands of agents have come to it at once, a redial would only give it more to do. */
 uint64_t sup_answer_patience_ms(const struct supervisor *s, bool greeted) {
-  const struct targets *t = s->targets;
+  const struct targets *t = &s->targets;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   if (!t->turning) return SUPERVISOR_HELLO_MS;
   if (!greeted && sup_aims_at_home(s)) return at_least(lease / 10, SHORT_MS);
@@ -231,14 +196,14 @@ uint64_t sup_answer_patience_ms(const struct supervisor *s, bool greeted) {
 }
 
 void sup_note_peer(struct supervisor *s, const char *addr, uint32_t port) {
-  struct target *t = &s->targets->aim;
+  struct target *t = &s->targets.aim;
   if (t->to != CONNECT_ENDPOINT || !addr || !port) return;
   snprintf(t->addr, sizeof t->addr, "%.*s", ADDR_MAX, addr);
   t->port = port;
 }
 
 void sup_settle_home(struct supervisor *s) {
-  struct targets *t = s->targets;
+  struct targets *t = &s->targets;
   t->home = t->aim;
   t->has_home = true;
   t->turning = false;
@@ -247,10 +212,10 @@ void sup_settle_home(struct supervisor *s) {
 
 /* A machine's own name may be a loopback address for itself alone, as on Debian. */
 bool sup_home_is_loopback(const struct supervisor *s) {
-  const struct target *t = &s->targets->home;
+  const struct target *t = &s->targets.home;
   struct ipaddr a = ipaddr_parse(t->addr);
   size_t n = hostlist_short(t->host);
-  bool typed = s->targets->has_home && t->to == CONNECT_ENDPOINT && !s->config.endpoint_from;
+  bool typed = s->targets.has_home && t->to == CONNECT_ENDPOINT && !s->config.endpoint_from;
   bool own_name = n == hostlist_short(s->config.host) && !strncasecmp(t->host, s->config.host, n);
   return typed && count_endpoints(s) == 1 && ipaddr_is_loopback(&a) && !own_name;
 }
@@ -258,28 +223,15 @@ bool sup_home_is_loopback(const struct supervisor *s) {
 /* Names. ----------------------------------------------------------------------------------------------------------- */
 
 const char *sup_daemon_name(const struct supervisor *s) {
-  bool first = !s->targets->has_home && s->targets->aim.to == CONNECT_ENDPOINT;
-  return first ? s->config.endpoint : s->targets->aim.text;
-}
-
-const char *sup_home_host(const struct supervisor *s) {
-  return s->targets->home.host;
+  bool first = !s->targets.has_home && s->targets.aim.to == CONNECT_ENDPOINT;
+  return first ? s->config.endpoint : s->targets.aim.text;
 }
 
 const char *sup_next_host(const struct supervisor *s) {
-  const struct targets *t = s->targets;
+  const struct targets *t = &s->targets;
   for (size_t i = 0; i < t->cycle.n; i++)
     if (!is_same(&t->cycle.v[i], &t->home)) return t->cycle.v[i].host;
   return t->home.host;
-}
-
-bool sup_home_place(const struct supervisor *s, struct daemon_place *p) {
-  const struct target *t = &s->targets->home;
-  p->endpoint = t->to == CONNECT_ENDPOINT ? t->endpoint : UINT32_MAX;
-  p->host = t->host;
-  p->addr = t->addr;
-  p->port = t->port;
-  return s->targets->has_home && t->addr[0] && t->port;
 }
 
 /* The first address of --endpoint comes first: of all places it is the one that every agent knows. */
@@ -288,38 +240,18 @@ size_t sup_home_order(const struct supervisor *s) {
   struct target first;
   make_endpoint(s, 0, &first);
   list_others(s, &all);
-  return is_same(&s->targets->home, &first) ? 0 : find(&all, &s->targets->home) + 1;
-}
-
-bool sup_home_is_a_later_endpoint(const struct supervisor *s) {
-  const struct target *t = &s->targets->home;
-  return s->targets->has_home && t->to == CONNECT_ENDPOINT && t->endpoint > 0;
+  return is_same(&s->targets.home, &first) ? 0 : find(&all, &s->targets.home) + 1;
 }
 
 /* The reserved port. ----------------------------------------------------------------------------------------------- */
 
 void sup_standby(struct supervisor *s, const struct supervisor_event *ev) {
-  s->targets->standby_port = ev->standby.port;
+  s->targets.standby_port = ev->standby.port;
   look_for_others(s);
   if (s->state == SUPERVISOR_JOINING) sup_announce_ports(s);
 }
 
-uint32_t sup_tell_standby_port(struct supervisor *s) {
-  return s->targets->told_port = s->targets->standby_port;
-}
-
-bool sup_standby_port_is_told(const struct supervisor *s) {
-  return s->targets->told_port == s->targets->standby_port;
-}
-
-/* The object. ------------------------------------------------------------------------------------------------------ */
-
 void sup_targets_create(struct supervisor *s) {
-  s->targets = xcalloc(1, sizeof *s->targets);
-  make_endpoint(s, 0, &s->targets->aim);
+  make_endpoint(s, 0, &s->targets.aim);
   if (count_endpoints(s) > 1) sup_begin_cycle(s, TURN_FROM_SILENCE);
-}
-
-void sup_targets_destroy(struct supervisor *s) {
-  free(s->targets);
 }

@@ -461,7 +461,7 @@ static void make_agent(struct agent *a, int i) {
 
 static void join(struct agent *a, int i) {
   make_agent(a, i);
-  const char *endpoints[DAEMONS_MAX];
+  static const char *endpoints[DAEMONS_MAX]; /* the minds keep it */
   for (uint32_t k = 0; k < load.n_daemons; k++) endpoints[k] = load.endpoint[k];
   const struct supervisor_config config = {.agent_id = a->id,
                                            .job = a->job,
