@@ -197,16 +197,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
       uv_unref((uv_handle_t *)&s->pool);
     }
     break;
-  case SUP_SHUT_STORE: round_shut_store(s->round); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
-  case SUP_STOP_TREES:
-    round_stop(s->round, fx->round, fx->stop_trees.signo, (uint32_t)fx->stop_trees.grace_ms, &fx->stop_trees.keep);
-    break;
-  case SUP_LOOK: round_look(s->round); break;
-  case SUP_PROBE: round_probe(s->round, fx->probe.suspect, fx->probe.level, !fx->probe.evidence_only); break;
-  case SUP_FENCE_AT: round_fence(s->round, fx->fence_at.at_ms); break;
-  case SUP_KILL: round_signal(s->round, fx->kill.local_rank, fx->kill.signo); break;
-  case SUP_REQUEST: round_request(s->round, &fx->request.of, fx->request.bits, fx->request.checkpoint); break;
   case SUP_MINT: {
     char **env = round_env(s->round, fx->round); /* it decides where NCCL listens */
     id_helpers_start(&s->id_helpers, fx->round, fx->mint.helper, fx->mint.count, env);
@@ -214,11 +205,8 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     break;
   }
   case SUP_UNMINT: id_helpers_stop(&s->id_helpers, fx->unmint.helper); break;
-  case SUP_IDS: round_ids(s->round, fx); break;
   case SUP_DEATH_REPORT: set_death_report(s, fx->death_report.bytes); break;
   case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
-  case SUP_TOLD: round_note_failure(s->round, fx->told.local_rank, fx->told.text, fx->told.error); break;
-  case SUP_STATUS: relay_status(round_relay(s->round), fx->status.text); break;
   case SUP_EVENT: event_sinks_put(s->events, "", fx->event.name, fx->event.line); break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
@@ -235,6 +223,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     }
     break;
   case SUP_EXIT: begin_exit(s, fx->exit.code); break;
+  default: round_carry_out(s->round, fx); break;
   }
 }
 

@@ -348,7 +348,7 @@ static void on_error_file(void *ctx) {
   report_deaths(ctx);
 }
 
-void round_note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error) {
+static void note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error) {
   char when[32];
   struct tm tm;
   const struct worker *k = local_rank >= 0 && local_rank < (int64_t)r->o.count ? &r->v[local_rank] : NULL;
@@ -636,7 +636,9 @@ char **round_env(const struct round_driver *r, uint32_t round) {
 
 static void arm_guard_timer(struct round_driver *r);
 
-void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep) {
+static void stop_trees(struct round_driver *r, const struct supervisor_effect *fx) {
+  const struct local_set *keep = &fx->stop_trees.keep;
+  uint32_t round = fx->round, grace_ms = (uint32_t)fx->stop_trees.grace_ms;
   struct err e = ERR_INIT;
   store_watch_end(r->store_watch);
   device_watch_cancel(r->devices);
@@ -654,12 +656,7 @@ void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grac
   }
   guard_watch_stop(&r->watch, boot_ms(), round, grace_ms, keep);
   arm_guard_timer(r);
-  if (guard_stop(&r->guard, round, signo, grace_ms, keep, &e)) give_up_guard(r, &e);
-}
-
-void round_shut_store(struct round_driver *r) {
-  store_watch_end(r->store_watch);
-  round_store_shut(r->o.store);
+  if (guard_stop(&r->guard, round, fx->stop_trees.signo, grace_ms, keep, &e)) give_up_guard(r, &e);
 }
 
 /* The guard's events. ---------------------------------------------------------------------------------------------- */
@@ -839,18 +836,39 @@ static void arm_guard_timer(struct round_driver *r) {
 
 /* Other effects. --------------------------------------------------------------------------------------------------- */
 
-void round_look(struct round_driver *r) {
-  read_workers(r);
-  hang_watch_look(r->hang, r->v);
+static void give_ids(struct round_driver *r, const struct supervisor_effect *fx) {
+  const struct bytes *all = fx->ids.ids;
+  struct sdk_ids record = {.round = fx->round, .version = (int32_t)fx->ids.version, .count = fx->ids.count};
+  if (!fx->ids.count) record.code = -ENOTSUP;
+  if (!all) record.count = 0;
+  if (all) memcpy(record.ids, all->data, all->len);
+  snprintf(record.text, sizeof(record.text), "%s", fx->ids.text);
+  sdk_server_ids(r->sdk, &record);
 }
 
-void round_probe(struct round_driver *r, int64_t suspect, enum log_level level, bool stacks) {
-  hang_watch_probe(r->hang, r->v, suspect, level, stacks);
-}
-
-void round_signal(struct round_driver *r, uint32_t local_rank, int signo) {
+void round_carry_out(struct round_driver *r, const struct supervisor_effect *fx) {
   struct err e = ERR_INIT;
-  if (guard_signal(&r->guard, (int)local_rank, signo, &e)) give_up_guard(r, &e);
+  int rc = 0;
+  switch (fx->kind) {
+  case SUP_SHUT_STORE:
+    store_watch_end(r->store_watch);
+    round_store_shut(r->o.store);
+    break;
+  case SUP_STOP_TREES: stop_trees(r, fx); break;
+  case SUP_LOOK:
+    read_workers(r); /* records from their socket are reported first */
+    hang_watch_look(r->hang, r->v);
+    break;
+  case SUP_PROBE: hang_watch_probe(r->hang, r->v, fx->probe.suspect, fx->probe.level, !fx->probe.evidence_only); break;
+  case SUP_FENCE_AT: rc = guard_fence(&r->guard, fx->fence_at.at_ms, r->watch.patience_ms, &e); break;
+  case SUP_KILL: rc = guard_signal(&r->guard, (int)fx->kill.local_rank, fx->kill.signo, &e); break;
+  case SUP_REQUEST: sdk_server_request(r->sdk, &fx->request.of, fx->request.bits, fx->request.checkpoint); break;
+  case SUP_IDS: give_ids(r, fx); break;
+  case SUP_STATUS: relay_status(r->relay, fx->status.text); break;
+  case SUP_TOLD: note_failure(r, fx->told.local_rank, fx->told.text, fx->told.error); break;
+  default: break;
+  }
+  if (rc) give_up_guard(r, &e);
 }
 
 void round_suspend(struct round_driver *r, bool on) {
@@ -870,29 +888,10 @@ void round_resize(struct round_driver *r) {
   if (guard_signal(&r->guard, -1, SIGWINCH, &e)) give_up_guard(r, &e);
 }
 
-void round_fence(struct round_driver *r, uint64_t at_ms) {
-  struct err e = ERR_INIT;
-  if (guard_fence(&r->guard, at_ms, r->watch.patience_ms, &e)) give_up_guard(r, &e);
-}
-
 void round_death_report(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,
                         const struct bytes *b) {
   struct err e = ERR_INIT;
   if (guard_death_report(&r->guard, addr, len, key, b ? b->data : NULL, b ? b->len : 0, &e)) give_up_guard(r, &e);
-}
-
-void round_ids(struct round_driver *r, const struct supervisor_effect *fx) {
-  const struct bytes *all = fx->ids.ids;
-  struct sdk_ids record = {.round = fx->round, .version = (int32_t)fx->ids.version, .count = fx->ids.count};
-  if (!fx->ids.count) record.code = -ENOTSUP;
-  if (!all) record.count = 0;
-  if (all) memcpy(record.ids, all->data, all->len);
-  snprintf(record.text, sizeof(record.text), "%s", fx->ids.text);
-  sdk_server_ids(r->sdk, &record);
-}
-
-void round_request(struct round_driver *r, const struct local_set *of, uint32_t bits, uint32_t checkpoint) {
-  sdk_server_request(r->sdk, of, bits, checkpoint);
 }
 
 struct relay *round_relay(struct round_driver *r) {

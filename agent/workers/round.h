@@ -53,34 +53,21 @@ struct round_driver;
 int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e);
 struct relay *round_relay(struct round_driver *r);
 
-/* SPAWN. Takes start. Workers in `stay` were kept by round_stop and go on in this round; all others are spawned. */
+/* SPAWN. Takes start. Workers in `stay` were kept by STOP_TREES and go on in this round; all others are spawned. */
 void round_start(struct round_driver *r, struct start *start, const struct bytes *guests, const struct local_set *stay);
-/* STOP_TREES: guard_stop. Carried out here if the guard does not do it (agent/guard/watch.h). */
-void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep);
-/* SHUT_STORE: closes the store to new connections, because nothing of the round is left on this node. */
-void round_shut_store(struct round_driver *r);
-/* KILL: to the worker's process group. */
-void round_signal(struct round_driver *r, uint32_t local_rank, int signo);
+/* All other effects that concern the workers. STOP_TREES is carried out here if the guard does not do it
+ * (agent/guard/watch.h). TOLD logs the time of the failure and the name of the error file. */
+void round_carry_out(struct round_driver *r, const struct supervisor_effect *fx);
 /* Stops all processes of the workers, or continues them. Time in between does not count as a hang. */
 void round_suspend(struct round_driver *r, bool on);
 /* Gives the workers' pseudo-terminals the new size of the terminal. */
 void round_resize(struct round_driver *r);
-/* LOOK: records from the workers' socket are reported first. */
-void round_look(struct round_driver *r);
-/* PROBE: suspect -1: none. */
-void round_probe(struct round_driver *r, int64_t suspect, enum log_level level, bool stacks);
-/* FENCE_AT, AGENT_DIED: guard_fence, guard_death_report. */
-void round_fence(struct round_driver *r, uint64_t at_ms);
+/* AGENT_DIED: guard_death_report. */
 void round_death_report(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct key *key,
                         const struct bytes *b);
 /* MINT: the environment of worker 0 of that round, without its own files; NULL: START of that round is not here. The
  * caller's to env_destroy. */
 char **round_env(const struct round_driver *r, uint32_t round);
-/* IDS, REQUEST: to the workers' socket. */
-void round_ids(struct round_driver *r, const struct supervisor_effect *fx);
-void round_request(struct round_driver *r, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
-/* TOLD: logs the time of the failure and the name of the error file. local_rank -1: no worker of this node failed. */
-void round_note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error);
 /* Writes why the agent exits with `code` (not 0) to the error file of the program that started the agent
  * (TORCHELASTIC_ERROR_FILE), if there is one. */
 void round_hand_up(struct round_driver *r, int code);
