@@ -405,32 +405,39 @@ int guard_next(struct guard *g, struct guard_event *ev) {
   return 1;
 }
 
-static void pause_us(unsigned us) {
-  nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
-}
+/* Kills what `list` finds until it finds nothing, or deadline_ms passed; returns how many are left. Two empty pictures in a
+ * row: in one alone, a process can be missed whose parent died while it was taken. */
+struct hunt {
+  pid_t top, spare;     /* the descendants of top; 0: of this process, except spare */
+  const char *variable; /* or the processes that have it */
+};
 
-static void pause_ms(unsigned ms) {
-  pause_us(ms * 1000);
-}
-
-int guard_kill_below(pid_t guard, uint32_t deadline_ms) {
+static int kill_all(const struct hunt *h, uint32_t deadline_ms) {
   struct proctree t = PROCTREE_INIT;
   uint64_t deadline = boot_ms() + deadline_ms;
   int left = 0, empty = 0;
-  while (empty < 2) { /* two empty pictures in a row, as below */
-    proctree_below(&t, guard);
+  for (unsigned wait_ms = 1; empty < 2; wait_ms = wait_ms < 16 ? wait_ms * 2 : 16) {
+    if (h->variable)
+      proctree_marked(&t, h->variable);
+    else
+      proctree_descendants(&t, h->top, h->spare);
     left = 0;
     for (size_t i = 0; i < t.n; i++) {
-      if (t.v[i].state == 'Z' || t.v[i].state == 'X') continue; /* the guard's to reap */
+      if (h->top && (t.v[i].state == 'Z' || t.v[i].state == 'X')) continue; /* top's to reap */
       proc_signal(&t.v[i], SIGKILL);
+      if (!h->variable && t.v[i].pid > 0 && t.v[i].ppid == getpid()) waitpid(t.v[i].pid, NULL, WNOHANG | __WALL);
       left++;
     }
     empty = left ? 0 : empty + 1;
     if (left && boot_ms() >= deadline) break;
-    if (left) pause_ms(1);
+    if (left) nanosleep(&(struct timespec){.tv_nsec = (long)wait_ms * 1000000}, NULL);
   }
   proctree_finish(&t);
   return left;
+}
+
+int guard_kill_below(pid_t guard, uint32_t deadline_ms) {
+  return kill_all(&(struct hunt){.top = guard}, deadline_ms);
 }
 
 int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
@@ -438,39 +445,11 @@ int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
 }
 
 int guard_kill_marked(const char *variable, uint32_t deadline_ms) {
-  struct proctree t = PROCTREE_INIT;
-  uint64_t deadline = boot_ms() + deadline_ms;
-  int left, empty = 0;
-  while (empty < 2) {
-    proctree_marked(&t, variable);
-    for (size_t i = 0; i < t.n; i++) proc_signal(&t.v[i], SIGKILL);
-    left = (int)t.n;
-    empty = left ? 0 : empty + 1;
-    if (left && boot_ms() >= deadline) break;
-    if (left) pause_ms(1);
-  }
-  proctree_finish(&t);
-  return left;
+  return kill_all(&(struct hunt){.variable = variable}, deadline_ms);
 }
 
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
-  struct proctree t = PROCTREE_INIT;
-  uint64_t deadline = boot_ms() + deadline_ms;
-  int left, empty = 0;
-  /* Two empty pictures in a row: in one alone, a process can be missed whose parent died while it was taken. */
-  for (unsigned wait = 1; empty < 2; wait = wait < 16 ? wait * 2 : 16) {
-    proctree_descendants(&t, spare);
-    for (size_t i = 0; i < t.n; i++) {
-      proc_signal(&t.v[i], SIGKILL);
-      if (t.v[i].pid > 0 && t.v[i].ppid == getpid()) waitpid(t.v[i].pid, NULL, WNOHANG | __WALL);
-    }
-    left = (int)t.n;
-    empty = left ? 0 : empty + 1;
-    if (left && boot_ms() >= deadline) break;
-    if (left) pause_ms(wait);
-  }
-  proctree_finish(&t);
-  return left;
+  return kill_all(&(struct hunt){.spare = spare}, deadline_ms);
 }
 
 /* True: *pid has ended and was reaped, or was never our child; *pid is -1 then. */
@@ -523,7 +502,7 @@ int guard_keep(struct guard *g, uint64_t for_ms, pid_t template, struct err *e) 
 static void await_end(pid_t pid, unsigned us) {
   int fd = open_pidfd(pid);
   if (fd < 0) {
-    pause_us(us);
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL);
     return;
   }
   ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, &(struct timespec){.tv_nsec = us * 1000L}, NULL);

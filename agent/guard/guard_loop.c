@@ -238,7 +238,7 @@ static bool only_kept_left(struct guard_process *s) {
 /* Our descendants, without the spared ones. */
 static void list_others(struct guard_process *s, struct proctree *t) {
   size_t kept = 0;
-  proctree_descendants(t, s->template.pid);
+  proctree_descendants(t, 0, s->template.pid);
   if (!count_kept(s)) return;
   bool *spared = xcalloc(t->n ? t->n : 1, sizeof(*spared));
   for (size_t i = 0; i < t->n; i++) spared[i] = is_spared(s, t, &t->v[i]);

@@ -137,13 +137,10 @@ static void scan(struct proctree *t) {
 void proctree_children(struct proctree *t) {
   struct view view = look();
   struct buf text = BUF_INIT;
-  int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
-  ssize_t n = -1;
-  while (fd >= 0 && (n = read(fd, buf_reserve(&text, 4096), 4096)) > 0) buf_commit(&text, (size_t)n);
-  if (fd >= 0) close(fd);
+  int rc = file_drain(open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC), SIZE_MAX, &text);
   buf_puts(&text, "");
   t->n = 0;
-  if (n == 0) {
+  if (rc == 0) {
     struct proc p;
     char *at = text.data, *end;
     for (long pid; (pid = strtol(at, &end, 10)) > 0 && end != at; at = end)
@@ -194,15 +191,14 @@ static pid_t entry_of(const struct proctree *t, const struct view *view, const b
   return 0;
 }
 
-/* below: a descendant of ours, or 0: ourselves. */
-static void list(struct proctree *t, pid_t below, pid_t spare) {
+void proctree_descendants(struct proctree *t, pid_t top, pid_t spare) {
   struct view view = look();
   scan(t);
   if (t->n == 0) return;
   qsort(t->v, t->n, sizeof(*t->v), by_entry);
   bool *is = xcalloc(t->n, sizeof(*is)), *ours = xcalloc(t->n, sizeof(*ours));
   mark(t, ours, view.self, 0);
-  pid_t root = below ? entry_of(t, &view, ours, below) : view.self;
+  pid_t root = top ? entry_of(t, &view, ours, top) : view.self;
   if (root > 0) mark(t, is, root, entry_of(t, &view, ours, spare));
   for (size_t i = 0; i < t->n; i++)
     if (is[i]) translate(&view, &t->v[i], find_entry(t, t->v[i].parent));
@@ -214,14 +210,6 @@ static void list(struct proctree *t, pid_t below, pid_t spare) {
   free(is);
 }
 
-void proctree_descendants(struct proctree *t, pid_t spare) {
-  list(t, 0, spare);
-}
-
-void proctree_below(struct proctree *t, pid_t top) {
-  list(t, top, 0);
-}
-
 void proctree_marked(struct proctree *t, const char *variable) {
   struct view view = look();
   struct buf env = BUF_INIT;
@@ -229,13 +217,10 @@ void proctree_marked(struct proctree *t, const char *variable) {
   char path[40];
   scan(t);
   for (size_t i = 0; i < t->n; i++) {
-    ssize_t n;
     snprintf(path, sizeof(path), "/proc/%d/environ", (int)t->v[i].entry);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     buf_clear(&env);
     buf_putc(&env, '\0'); /* every variable has a NUL before and behind it */
-    while (fd >= 0 && (n = read(fd, buf_reserve(&env, 4096), 4096)) > 0) buf_commit(&env, (size_t)n);
-    if (fd >= 0) close(fd);
+    file_drain(open(path, O_RDONLY | O_CLOEXEC), SIZE_MAX, &env);
     bool found = false;
     for (size_t at = 0; at + size < env.len && !found; at++) {
       const char *nul = memchr(env.data + at, '\0', env.len - at - size);
@@ -260,7 +245,7 @@ bool proc_read(pid_t pid, struct proc *p) {
   }
   struct proctree t = PROCTREE_INIT;
   bool found = false;
-  proctree_descendants(&t, 0);
+  proctree_descendants(&t, 0, 0);
   for (size_t i = 0; i < t.n && !found; i++) {
     found = t.v[i].pid == pid;
     if (found) *p = t.v[i];

@@ -35,10 +35,9 @@ bool proc_read(pid_t pid, struct proc *p);
 
 /* Children of this process, which must have one thread only. Cheap: one file. */
 void proctree_children(struct proctree *t);
-/* All descendants of this process, zombies too, except `spare` and its descendants (0: none). Reads all of /proc. */
-void proctree_descendants(struct proctree *t, pid_t spare);
-/* All descendants of `top`, without `top` itself. `top` is a descendant of this process. Otherwise as above. */
-void proctree_below(struct proctree *t, pid_t top);
+/* All descendants of `top`, without itself: of this process (0), or of one of its descendants. Zombies too, but neither
+ * `spare` (0: none) nor its descendants. Reads all of /proc. */
+void proctree_descendants(struct proctree *t, pid_t top, pid_t spare);
 /* All processes whose environment, as far as this user may read it, has that "NAME=value". Without zombies. */
 void proctree_marked(struct proctree *t, const char *variable);
 

@@ -21,7 +21,7 @@ void guard_stop_trees(void) {
   struct proctree t = PROCTREE_INIT;
   for (int i = 0, quiet = 0; i < STOP_LOOKS && quiet < 2; i++) {
     quiet++;
-    proctree_descendants(&t, 0);
+    proctree_descendants(&t, 0, 0);
     for (size_t k = 0; k < t.n; k++) {
       if (strchr("ZXTt", t.v[k].state)) continue;
       proc_signal(&t.v[k], SIGSTOP);
@@ -34,7 +34,7 @@ void guard_stop_trees(void) {
 
 void guard_continue_trees(void) {
   struct proctree t = PROCTREE_INIT;
-  proctree_descendants(&t, 0);
+  proctree_descendants(&t, 0, 0);
   for (size_t i = 0; i < t.n; i++) proc_signal(&t.v[i], SIGCONT);
   proctree_finish(&t);
 }

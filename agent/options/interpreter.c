@@ -27,6 +27,7 @@
 #include "agent/options/options.h"
 #include "common/buf.h"
 #include "common/system/command.h"
+#include "common/system/file.h"
 #include "common/mem.h"
 
 enum { ENVIRON_MAX = 256 * 1024, BELOW_MAX = 32 /* processes that are looked at, by a thread with a small stack */ };
@@ -140,13 +141,9 @@ bool interpreter_has_old_torch(const char *python) {
 
 /* Of /proc/PID/FILE at most ENVIRON_MAX bytes, and a NUL. */
 static void read_proc(pid_t pid, const char *file, struct buf *out) {
-  char path[64];
+  char path[96];
   snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  ssize_t n;
-  while (fd >= 0 && out->len < ENVIRON_MAX && (n = read(fd, buf_reserve(out, 4096), 4096)) > 0)
-    buf_commit(out, (size_t)n);
-  if (fd >= 0) close(fd);
+  file_drain(open(path, O_RDONLY | O_CLOEXEC), ENVIRON_MAX, out);
   buf_putc(out, '\0');
 }
 

@@ -18,25 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/system/file.h"
 #include "common/system/trust.h"
-
-/* The file's text on the heap, of at most OPTS_FILE_MAX bytes and a NUL; or NULL. */
-static char *read_text(int fd, const char *path, size_t *len, struct err *e) {
-  char *text = xcalloc(1, OPTS_FILE_MAX + 2);
-  ssize_t n = 0;
-  for (*len = 0; *len <= OPTS_FILE_MAX; *len += (size_t)n) {
-    do n = read(fd, text + *len, OPTS_FILE_MAX + 1 - *len);
-    while (n < 0 && errno == EINTR);
-    if (n <= 0) break;
-  }
-  if (n == 0 && *len <= OPTS_FILE_MAX) return text;
-  if (n < 0)
-    err_sys(e, -errno, "%s cannot be read", path);
-  else
-    err_set(e, -EINVAL, "%s is longer than %d bytes: a setting on a line is all that it needs", path, OPTS_FILE_MAX);
-  free(text);
-  return NULL;
-}
 
 int site_conf_read(struct opts_file *f, char *const *env, struct err *e) {
   const char *variable = "RDZV_AGENT_CONF=", *given = agent_options_variable(env, "RDZV_AGENT_CONF");
@@ -53,19 +36,20 @@ int site_conf_read(struct opts_file *f, char *const *env, struct err *e) {
   if (!real && !given && (why.code == -ENOENT || why.code == -ENOTDIR)) return 0;
   if (!real) return err_set(e, why.code, "%s%s", given ? variable : "", why.text);
   struct stat st;
-  size_t len;
-  char *text = NULL;
-  int rc, fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0)
-    rc = err_sys(e, -errno, "%s%s cannot be read", given ? variable : "", real);
-  else if (fstat(fd, &st) != 0)
-    rc = err_sys(e, -errno, "%s cannot be read", real);
+  struct buf text = BUF_INIT;
+  int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), rc = fd < 0 || fstat(fd, &st) ? -errno : 0;
+  if (rc == 0 && S_ISREG(st.st_mode)) rc = file_drain(fd, OPTS_FILE_MAX, &text), fd = -1;
+  if (fd >= 0) close(fd);
+  if (rc)
+    err_sys(e, rc, "%s%s cannot be read", given ? variable : "", real);
   else if (!S_ISREG(st.st_mode))
     rc = err_set(e, -EINVAL, "%s is not a file: give a file with a setting on a line", real);
-  else
-    rc = (text = read_text(fd, real, &len, e)) ? 0 : -EIO;
-  if (fd >= 0) close(fd);
-  if (text) return opts_file_parse(f, &agent_options_spec, real, text, len, e);
+  else if (text.len > OPTS_FILE_MAX)
+    rc = err_set(e, -EINVAL, "%s is longer than %d bytes: a setting on a line is all that it needs", real,
+                 OPTS_FILE_MAX);
+  size_t len = text.len;
+  if (rc == 0) return opts_file_parse(f, &agent_options_spec, real, buf_steal(&text), len, e);
+  buf_finish(&text);
   free(real);
   return rc;
 }

@@ -141,7 +141,7 @@ size_t store_watch_look(const pid_t *pids, uint32_t count, int64_t rank_base, st
   read_sockets("/proc/net/tcp", &sockets);
   read_sockets("/proc/net/tcp6", &sockets);
   if (sockets.n) qsort(sockets.v, sockets.n, sizeof(*sockets.v), by_inode);
-  proctree_descendants(&t, 0);
+  proctree_descendants(&t, 0, 0);
   *out = xcalloc(STORE_WATCH_MAX, sizeof(**out));
   for (size_t i = 0; i < t.n && n < STORE_WATCH_MAX; i++) {
     const struct proc *k = &t.v[i];

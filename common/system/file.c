@@ -28,6 +28,19 @@ ssize_t file_read_text(const char *path, char *text, size_t size) {
   return n;
 }
 
+int file_drain(int fd, size_t max, struct buf *out) {
+  if (fd < 0) return -errno;
+  ssize_t n = 1;
+  while (n != 0 && out->len <= max) {
+    n = read(fd, buf_reserve(out, 4096), 4096);
+    if (n < 0 && errno != EINTR) break;
+    if (n > 0) buf_commit(out, (size_t)n);
+  }
+  int rc = n < 0 ? -errno : 0;
+  close(fd);
+  return rc;
+}
+
 int file_write_all(int fd, const void *data, size_t len) {
   for (size_t done = 0; done < len;) {
     ssize_t n = write(fd, (const char *)data + done, len - done);

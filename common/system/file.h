@@ -8,11 +8,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include "common/buf.h"
 #include "common/err.h"
 
 /* Reads at most size - 1 bytes from the beginning of the file, with one read, as a string: for files that the kernel
  * creates for each reader, as in /proc. Returns how many, or a negative errno and an empty string. */
 ssize_t file_read_text(const char *path, char *text, size_t size);
+
+/* Appends what is left of the file, until there are more than `max` bytes in `out`, and closes fd. 0, or a negative errno:
+ * that of open if fd is below 0. */
+int file_drain(int fd, size_t max, struct buf *out);
 
 /* Writes all of it at the descriptor's position. 0 or negative errno. */
 int file_write_all(int fd, const void *data, size_t len);

@@ -114,7 +114,7 @@ void read_line(int fd, char *out, size_t size) {
 
 size_t living(pid_t spare) {
   struct proctree t = PROCTREE_INIT;
-  proctree_descendants(&t, spare);
+  proctree_descendants(&t, 0, spare);
   size_t n = 0;
   for (size_t i = 0; i < t.n; i++) n += t.v[i].state != 'Z';
   proctree_finish(&t);
@@ -126,7 +126,7 @@ void wait_trees(size_t n) {
   size_t sleeps = 0;
   for (uint64_t deadline = now_ms() + PATIENCE_MS; sleeps < n * TREE_SLEEPS; poll(NULL, 0, 1)) {
     struct proctree t = PROCTREE_INIT;
-    proctree_descendants(&t, 0);
+    proctree_descendants(&t, 0, 0);
     sleeps = 0;
     for (size_t i = 0; i < t.n; i++) sleeps += strcmp(t.v[i].name, "sleep") == 0;
     proctree_finish(&t);

@@ -90,7 +90,7 @@ static void test_agent_killed(void **state) {
   assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, PATIENCE_MS), 1);
   uint64_t took = now_ms() - before;
   struct proctree t = PROCTREE_INIT; /* at this moment the trees are dead: the guard and its parent are left */
-  proctree_descendants(&t, 0);
+  proctree_descendants(&t, 0, 0);
   for (size_t i = 0; i < t.n; i++)
     if (t.v[i].state != 'Z' && t.v[i].pid != g.pid && t.v[i].pid != g.backstop) fail_msg("%s lives", t.v[i].name);
   proctree_finish(&t);

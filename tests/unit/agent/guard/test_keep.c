@@ -27,7 +27,7 @@ enum { KEPT_PROCESSES = 4 };
 static size_t sleeps(void) {
   struct proctree t = PROCTREE_INIT;
   size_t n = 0;
-  proctree_descendants(&t, 0);
+  proctree_descendants(&t, 0, 0);
   for (size_t i = 0; i < t.n; i++) n += strcmp(t.v[i].name, "sleep") == 0;
   proctree_finish(&t);
   return n;

@@ -18,7 +18,7 @@ static size_t count(size_t *stopped) {
   struct proctree t = PROCTREE_INIT;
   size_t n = 0;
   *stopped = 0;
-  proctree_descendants(&t, 0);
+  proctree_descendants(&t, 0, 0);
   for (size_t i = 0; i < t.n; i++) {
     bool counts = !t.v[i].dying && (strcmp(t.v[i].name, "sleep") == 0 || strcmp(t.v[i].name, "sh") == 0);
     n += counts;
