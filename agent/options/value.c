@@ -36,11 +36,11 @@ enum { SIGNALS = sizeof(signal_names) / sizeof(signal_names[0]), SIG_PREFIX = 3 
 
 static const char *const numa_names[] = {"none", "node", "socket", "exclusive", "core-complex"};
 
-/* Which of the words text is; n: none of them. */
-static int find_word(const char *text, const char *const *words, int n) {
-  int i = 0;
-  while (i < n && strcmp(text, words[i]) != 0) i++;
-  return i;
+/* Which of the words text is. Else -EINVAL, and *e asks for one of them; e NULL: only the code. */
+static int read_word(const char *text, const char *const *words, int n, const char *wanted, struct err *e) {
+  for (int i = 0; i < n; i++)
+    if (strcmp(text, words[i]) == 0) return i;
+  return err_set(e, -EINVAL, "write %s", wanted);
 }
 
 int option_nnodes(const char *text, void *field, struct err *e) {
@@ -75,11 +75,8 @@ int option_nproc(const char *text, void *field, struct err *e) {
   static const char *const names[] = {"cpu", "gpu", "auto"};
   static const int64_t values[] = {OPTIONS_NPROC_CPU, OPTIONS_NPROC_GPU, OPTIONS_NPROC_AUTO};
   int64_t *n = field;
-  int which = find_word(text, names, 3);
-  if (which < 3) {
-    *n = values[which];
-    return 0;
-  }
+  int which = read_word(text, names, 3, "", NULL);
+  if (which >= 0) return *n = values[which], 0;
   if (strcmp(text, "xpu") == 0) return err_set(e, -EINVAL, "XPUs cannot be counted: give the number of workers");
   if (parse_int(text, 1, WORKERS_MAX, n, NULL) == 0) return 0;
   return err_set(e, -EINVAL, "write the number of workers, from 1 to %d, or cpu, gpu or auto", WORKERS_MAX);
@@ -247,27 +244,23 @@ const char *numa_binding_name(enum numa_binding numa) {
 }
 
 int option_numa(const char *text, void *field, struct err *e) {
-  int i = find_word(text, numa_names, NUMA_CORE_COMPLEX + 1);
-  if (i == NUMA_NONE || i > NUMA_CORE_COMPLEX)
-    return err_set(e, -EINVAL, "write node, socket, exclusive or core-complex");
-  *(enum numa_binding *)field = (enum numa_binding)i;
-  return 0;
+  int i = read_word(text, numa_names + 1, NUMA_CORE_COMPLEX, "node, socket, exclusive or core-complex", e);
+  if (i >= 0) *(enum numa_binding *)field = (enum numa_binding)(i + 1);
+  return i < 0 ? i : 0;
 }
 
 int option_store(const char *text, void *field, struct err *e) {
   static const char *const words[] = {[STORE_AGENT] = "agent", [STORE_WORKER] = "worker"};
-  int i = find_word(text, words, 2);
-  if (i == 2) return err_set(e, -EINVAL, "write agent, or worker where the script itself opens MASTER_PORT");
-  *(enum store_place *)field = (enum store_place)i;
-  return 0;
+  int i = read_word(text, words, 2, "agent, or worker where the script itself opens MASTER_PORT", e);
+  if (i >= 0) *(enum store_place *)field = (enum store_place)i;
+  return i < 0 ? i : 0;
 }
 
 int option_scale_up(const char *text, void *field, struct err *e) {
-  const enum scale_up values[] = {SCALE_UP_NOW, SCALE_UP_NEXT_ROUND};
-  int i = find_word(text, (const char *[]){scale_up_name(values[0]), scale_up_name(values[1])}, 2);
-  if (i == 2) return err_set(e, -EINVAL, "write now, or next-round");
-  *(enum scale_up *)field = values[i];
-  return 0;
+  static const char *const words[] = {[SCALE_UP_NOW] = "now", [SCALE_UP_NEXT_ROUND] = "next-round"};
+  int i = read_word(text, words, SCALE_UP_COUNT, "now, or next-round", e);
+  if (i >= 0) *(enum scale_up *)field = (enum scale_up)i;
+  return i < 0 ? i : 0;
 }
 
 int option_orphan_grace(const char *text, void *field, struct err *e) {
@@ -283,46 +276,38 @@ int option_orphan_grace(const char *text, void *field, struct err *e) {
 
 int option_hang_watch(const char *text, void *field, struct err *e) {
   static const char *const words[] = {[HANG_AUTO] = "auto", [HANG_SDK] = "sdk", [HANG_OUTPUT] = "output"};
-  struct hang_option got = {.kind = HANG_FILE, .file = text + 5};
-  if (strncmp(text, "file:", 5) != 0 || !text[5]) {
-    int i = find_word(text, words, 3);
-    if (i == 3) return err_set(e, -EINVAL, "write auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it");
-    got = (struct hang_option){.kind = (enum hang_watch_kind)i};
-  }
-  *(struct hang_option *)field = got;
-  return 0;
+  bool file = strncmp(text, "file:", 5) == 0 && text[5];
+  int i = file ? HANG_FILE
+               : read_word(text, words, 3, "auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it", e);
+  if (i >= 0) *(struct hang_option *)field = (struct hang_option){(enum hang_watch_kind)i, file ? text + 5 : NULL};
+  return i < 0 ? i : 0;
 }
 
 int option_hang_stacks(const char *text, void *field, struct err *e) {
-  int i = find_word(text, (const char *[]){"auto", "never"}, 2);
-  if (i == 2) return err_set(e, -EINVAL, "write auto, or never");
-  *(bool *)field = i == 0;
-  return 0;
+  int i = read_word(text, (const char *[]){"never", "auto"}, 2, "auto, or never", e);
+  if (i >= 0) *(bool *)field = i;
+  return i < 0 ? i : 0;
 }
 
 int option_after_finish(const char *text, void *field, struct err *e) {
-  const enum after_finish values[] = {AFTER_FINISH_FAIL, AFTER_FINISH_RESTART};
-  int i = find_word(text, (const char *[]){after_finish_name(values[0]), after_finish_name(values[1])}, 2);
-  if (i == 2) return err_set(e, -EINVAL, "write fail, or restart");
-  *(enum after_finish *)field = values[i];
-  return 0;
+  static const char *const words[] = {[AFTER_FINISH_FAIL] = "fail", [AFTER_FINISH_RESTART] = "restart"};
+  int i = read_word(text, words, AFTER_FINISH_COUNT, "fail, or restart", e);
+  if (i >= 0) *(enum after_finish *)field = (enum after_finish)i;
+  return i < 0 ? i : 0;
 }
 
 int option_nccl_ids(const char *text, void *field, struct err *e) {
-  const char *names[NCCL_IDS_COUNT];
-  for (int i = 0; i < NCCL_IDS_COUNT; i++) names[i] = nccl_ids_name((enum nccl_ids)i);
-  int i = find_word(text, names, NCCL_IDS_COUNT);
-  if (i == NCCL_IDS_COUNT) return err_set(e, -EINVAL, "write auto, always, or never");
-  *(enum nccl_ids *)field = (enum nccl_ids)i;
-  return 0;
+  static const char *const words[] = {
+      [NCCL_IDS_AUTO] = "auto", [NCCL_IDS_ALWAYS] = "always", [NCCL_IDS_NEVER] = "never"};
+  int i = read_word(text, words, NCCL_IDS_COUNT, "auto, always, or never", e);
+  if (i >= 0) *(enum nccl_ids *)field = (enum nccl_ids)i;
+  return i < 0 ? i : 0;
 }
 
 int option_start_method(const char *text, void *field, struct err *e) {
-  const char **method = field;
-  if (find_word(text, (const char *[]){"spawn", "fork", "forkserver"}, 3) == 3)
-    return err_set(e, -EINVAL, "write spawn, fork or forkserver");
-  *method = text;
-  return 0;
+  int i = read_word(text, (const char *[]){"spawn", "fork", "forkserver"}, 3, "spawn, fork or forkserver", e);
+  if (i >= 0) *(const char **)field = text;
+  return i < 0 ? i : 0;
 }
 
 /* A sentence that does not fit is dropped, not cut. Only a --rdzv-conf with hundreds of invented keys gets that far. */
