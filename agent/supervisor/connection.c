@@ -40,16 +40,12 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   sup_note_peer(s, ev->text, ev->link_up.port);
 }
 
-/* The endpoint's port speaks another protocol, and the end of that is not waited for as long as for a daemon. */
-static bool gives_up_on_other_program(const struct supervisor *s) {
-  return !s->link.welcomed && s->link.other_protocol_ms != UINT64_MAX &&
-         s->link.other_protocol_ms + SUPERVISOR_OTHER_PROTOCOL_MS < s->link.lost_ms + join_timeout_ms(s);
-}
-
 static uint64_t daemon_due_ms(const struct supervisor *s) {
   uint64_t due_ms = s->link.lost_ms + join_timeout_ms(s);
-  if (gives_up_on_other_program(s)) return s->link.other_protocol_ms + SUPERVISOR_OTHER_PROTOCOL_MS;
   if (s->link.welcomed) return due_ms;
+  /* The endpoint's port speaks another protocol, and the end of that is not waited for as long as for a daemon. */
+  if (s->link.other_protocol_ms != UINT64_MAX && s->link.other_protocol_ms + SUPERVISOR_OTHER_PROTOCOL_MS < due_ms)
+    return s->link.other_protocol_ms + SUPERVISOR_OTHER_PROTOCOL_MS;
   if (s->config.reach_ms) due_ms = earliest(due_ms, s->link.lost_ms + (uint64_t)s->config.reach_ms);
   if (s->config.unknown_ms && s->link.unknown_ms != UINT64_MAX)
     due_ms = earliest(due_ms, s->link.unknown_ms + (uint64_t)s->config.unknown_ms);

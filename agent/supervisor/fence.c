@@ -94,12 +94,6 @@ void sup_begin_fence(struct supervisor *s, bool fence, bool all) {
 
 /* Silence. --------------------------------------------------------------------------------------------------------- */
 
-static bool must_fence(const struct supervisor *s) {
-  bool runs = sup_has_trees(s) && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT;
-  return s->fence.required && !s->fence.killed &&
-         (runs || sup_any_parked(s) || (s->park.dismissing && !s->park.hurried));
-}
-
 /* The first case is part of every takeover by another node's daemon. */
 static void log_fenced_from_succession(struct supervisor *s) {
   struct buf line = BUF_INIT;
@@ -190,7 +184,9 @@ void sup_fence_tick(struct supervisor *s) {
 
 /* Without FENCE too nothing outlives --orphan-grace and --stop-timeout, even if this agent cannot run then. */
 uint64_t sup_fence_deadline(const struct supervisor *s) {
-  if (must_fence(s)) return s->fence.until_ms;
+  bool runs = sup_has_trees(s) && s->stop.reason != STOP_STALE && s->stop.reason != STOP_EXIT;
+  bool lives = runs || sup_any_parked(s) || (s->park.dismissing && !s->park.hurried);
+  if (s->fence.required && !s->fence.killed && lives) return s->fence.until_ms;
   int64_t grace_ms = s->config.settings.orphan_grace_ms;
   if (!grace_ms || s->fence.killed || !sup_has_trees(s)) return UINT64_MAX;
   return s->heartbeat.led_ms + (uint64_t)(grace_ms + s->config.settings.stop_timeout_ms + ORPHAN_SLACK_MS);

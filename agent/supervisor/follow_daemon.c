@@ -184,19 +184,13 @@ bool sup_turns_from_silence(const struct supervisor *s) {
   return s->now_ms >= silence_due_ms(s);
 }
 
-/* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
-static uint64_t jitter_ms(const struct supervisor *s, uint64_t patience_ms) {
-  unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
-  unsigned turns = s->following.turns;
-  if (turns <= TURNS_IN_STEP) return 0;
-  return patience_ms * ((((uint32_t)own ^ turns) * 2654435761u) >> 29) / 8;
-}
-
 static uint64_t weak_due_ms(const struct supervisor *s) {
   const struct following *u = &s->following;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
   uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
-  patience_ms += jitter_ms(s, patience_ms);
+  /* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
+  unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
+  if (u->turns > TURNS_IN_STEP) patience_ms += patience_ms * ((((uint32_t)own ^ u->turns) * 2654435761u) >> 29) / 8;
   if (u->alone) patience_ms += lease_ms(s) + JUDGE_MS;
   if (sup_waits_for_claim(s)) patience_ms += SUPERVISOR_CLAIM_MS;
   return weak ? u->weak_ms + patience_ms : UINT64_MAX;
@@ -212,20 +206,6 @@ static void part(struct supervisor *s, enum parting why) {
   if (follows_charge(u)) u->parting = why;
   u->search_ms = earliest(u->search_ms, s->now_ms);
   u->weak_ms = u->look_ms = UINT64_MAX;
-}
-
-static void turn_from_weak(struct supervisor *s) {
-  struct buf line = BUF_INIT;
-  double weak_s = (double)(s->now_ms - s->following.weak_ms) / 1000;
-  part(s, PARTING_WEAK);
-  s->following.left = sup_home_order(s);
-  s->following.turns++;
-  sup_begin_cycle(s, TURN_PAST_HOME);
-  buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", s->targets.home.host,
-             weak_s);
-  sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
-  sup_reconnect(s, buf_text(&line), false);
-  buf_finish(&line);
 }
 
 /* In charge, a daemon decides itself how long it waits. */
@@ -265,7 +245,17 @@ void sup_following_tick(struct supervisor *s) {
     sup_reconnect(s, buf_text(&line), true);
     buf_finish(&line);
   } else if (s->now_ms >= weak_due_ms(s)) {
-    turn_from_weak(s);
+    struct buf line = BUF_INIT;
+    double weak_s = (double)(s->now_ms - s->following.weak_ms) / 1000;
+    part(s, PARTING_WEAK);
+    s->following.left = sup_home_order(s);
+    s->following.turns++;
+    sup_begin_cycle(s, TURN_PAST_HOME);
+    buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", s->targets.home.host,
+               weak_s);
+    sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
+    sup_reconnect(s, buf_text(&line), false);
+    buf_finish(&line);
   } else if (s->now_ms >= look_due_ms(s)) {
     part(s, PARTING_MOVED);
     sup_begin_cycle(s, TURN_TO_EARLIER);

@@ -37,10 +37,6 @@ static bool is_waiting_for_nodes(const struct supervisor *s) {
   return s->state == SUPERVISOR_JOINING && s->link.state == CONNECTION_READY && s->forming.waiting;
 }
 
-static bool is_waiting_for_daemon(const struct supervisor *s) {
-  return s->config.living && s->state == SUPERVISOR_JOINING && s->link.state != CONNECTION_READY && s->link.down_text;
-}
-
 /* From the kept bytes; the caller calls msg_finish. */
 static void read_waiting(const struct supervisor *s, struct msg *m) {
   struct frame f;
@@ -197,15 +193,6 @@ static void show_missing(struct supervisor *s) {
   buf_finish(&text);
 }
 
-static void show_no_daemon(struct supervisor *s) {
-  struct buf text = BUF_INIT;
-  uint64_t gone = s->now_ms - s->link.lost_ms, most = (uint64_t)s->config.settings.join_timeout_ms;
-  buf_printf(&text, "no daemon for %llu s, giving up in %llu s (--join-timeout): %s", (unsigned long long)gone / 1000,
-             (unsigned long long)(most > gone ? most - gone + 999 : 0) / 1000, s->link.down_text);
-  draw_living_line(s, buf_text(&text));
-  buf_finish(&text);
-}
-
 void sup_forming_tick(struct supervisor *s) {
   if (s->now_ms >= lack_ends_ms(s)) {
     /* Workers that stay for the next round have waited in vain. */
@@ -222,14 +209,21 @@ void sup_forming_tick(struct supervisor *s) {
     return;
   }
   if (s->now_ms < sup_forming_deadline(s)) return;
-  if (is_waiting_for_nodes(s))
+  if (is_waiting_for_nodes(s)) {
     show_missing(s);
-  else
-    show_no_daemon(s);
+    return;
+  }
+  struct buf text = BUF_INIT;
+  uint64_t gone = s->now_ms - s->link.lost_ms, most = (uint64_t)s->config.settings.join_timeout_ms;
+  buf_printf(&text, "no daemon for %llu s, giving up in %llu s (--join-timeout): %s", (unsigned long long)gone / 1000,
+             (unsigned long long)(most > gone ? most - gone + 999 : 0) / 1000, s->link.down_text);
+  draw_living_line(s, buf_text(&text));
+  buf_finish(&text);
 }
 
 uint64_t sup_forming_deadline(const struct supervisor *s) {
-  if (is_waiting_for_daemon(s)) return s->forming.redraw_ms;
+  bool no_daemon = s->state == SUPERVISOR_JOINING && s->link.state != CONNECTION_READY && s->link.down_text;
+  if (s->config.living && no_daemon) return s->forming.redraw_ms;
   if (!is_waiting_for_nodes(s)) return UINT64_MAX;
   uint64_t at_ms = earliest(line_due_ms(s), lack_ends_ms(s));
   return s->config.living && s->forming.redraw_ms < at_ms ? s->forming.redraw_ms : at_ms;

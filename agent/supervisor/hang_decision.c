@@ -32,6 +32,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
@@ -59,19 +60,17 @@ static bool is_probing(const struct supervisor *s) {
 
 /* Watching. -------------------------------------------------------------------------------------------------------- */
 
-static bool is_working(const struct worker *w) {
+static bool is_working(const struct supervisor *s, const struct worker *w) {
   return w->spawned && !w->exited && !w->gone && !w->parked;
 }
 
-static bool any_reports_progress(const struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (s->workers[i].reports_progress) return true;
-  return false;
+static bool reports_progress(const struct supervisor *s, const struct worker *w) {
+  return w->reports_progress;
 }
 
 /* All workers of this node count as one: none of them prints. */
 static bool is_watched_together(const struct supervisor *s) {
-  return s->config.hang_watch == HANG_AUTO && !any_reports_progress(s);
+  return s->config.hang_watch == HANG_AUTO && !sup_any_worker(s, reports_progress);
 }
 
 static enum hang_sign watched_sign(const struct supervisor *s) {
@@ -85,7 +84,7 @@ static enum hang_sign watched_sign(const struct supervisor *s) {
 }
 
 static bool is_watched(const struct supervisor *s, const struct worker *w) {
-  if (!is_working(w)) return false;
+  if (!is_working(s, w)) return false;
   if (s->config.hang_watch != HANG_AUTO) return true;
   return is_watched_together(s) ? s->round.node_rank == 0 : w->reports_progress;
 }
@@ -119,24 +118,14 @@ static bool is_hung(const struct supervisor *s, const struct worker *w) {
   return s->now_ms >= hang_due_ms(s, w);
 }
 
-static bool any_hung(const struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (is_hung(s, &s->workers[i])) return true;
-  return false;
-}
-
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
-static uint64_t look_period_ms(const struct supervisor *s) {
-  uint64_t eighth = timeout_ms(s) / 8;
-  return eighth < LOOK_MIN_MS ? LOOK_MIN_MS : eighth > LOOK_MAX_MS ? LOOK_MAX_MS : eighth;
-}
-
 static void plan_look(struct supervisor *s) {
-  uint64_t at = s->now_ms + look_period_ms(s);
+  uint64_t eighth = timeout_ms(s) / 8;
+  uint64_t at = s->now_ms + (eighth < LOOK_MIN_MS ? LOOK_MIN_MS : earliest(eighth, LOOK_MAX_MS));
   for (int64_t i = 0; i < s->config.workers; i++) {
     uint64_t over = hang_due_ms(s, &s->workers[i]);
-    if (over > s->now_ms && over < at) at = over;
+    if (over > s->now_ms) at = earliest(at, over);
   }
   s->hang.looking = false;
   s->hang.look_ms = at;
@@ -271,7 +260,7 @@ static void describe_hang(const struct supervisor *s, int64_t local_rank, struct
 
 /* A worker that has timed out, or that is silent while another one has. */
 static bool is_suspect(const struct supervisor *s, const struct worker *w) {
-  bool quiet = is_working(w) && s->now_ms - silent_since_ms(s, w) >= timeout_ms(s) / 2;
+  bool quiet = is_working(s, w) && s->now_ms - silent_since_ms(s, w) >= timeout_ms(s) / 2;
   return is_hung(s, w) || (quiet && (is_watched(s, w) || w->ps[0] == 'T' || w->ps[0] == 't'));
 }
 
@@ -396,11 +385,6 @@ static void start_probe(struct supervisor *s, bool ours) {
   e->probe.evidence_only = s->hang.dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang.heard);
 }
 
-static bool outweighs_heard(const struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
-  const struct verdict *h = &s->hang.heard;
-  return h->cause == CAUSE_NONE || verdict_outweighs(v, at_ms, h, s->hang.heard_ms);
-}
-
 /* A worker of ours, if it says more than the verdict of another node. */
 static void report_hang(struct supervisor *s) {
   int64_t origin = timeout_ms(s) ? find_origin(s) : -1;
@@ -409,7 +393,8 @@ static void report_hang(struct supervisor *s) {
   uint64_t at_ms;
   if (origin < 0) return;
   describe_hang(s, origin, &v, &at_ms);
-  if (!outweighs_heard(s, &v, at_ms)) return;
+  const struct verdict *heard = &s->hang.heard;
+  if (heard->cause != CAUSE_NONE && !verdict_outweighs(&v, at_ms, heard, s->hang.heard_ms)) return;
   format_process(&s->workers[origin], &text);
   append_part(&text, describe_silence(s, &s->workers[origin]));
   format_others(s, origin, &text);
@@ -418,15 +403,6 @@ static void report_hang(struct supervisor *s) {
   sup_report(s, REPORT_FAILED, &v, at_ms);
   sup_log_failure(s, &v);
   buf_finish(&text);
-}
-
-/* The worker made progress during the probe. */
-static bool cancel_if_recovered(struct supervisor *s) {
-  if (!s->hang.ours || s->hang.heard.cause != CAUSE_NONE || any_hung(s)) return false;
-  sup_log(s, LOG_WARN, "a worker made no progress for --hang-timeout, and makes progress again");
-  sup_hang_end(s);
-  plan_look(s);
-  return true;
 }
 
 void sup_probed(struct supervisor *s, const struct supervisor_event *ev) {
@@ -443,7 +419,13 @@ static bool accept_facts(struct supervisor *s) {
     s->hang.again = true;
     request_look(s);
   }
-  if (s->hang.looking || cancel_if_recovered(s)) return false;
+  if (s->hang.looking) return false;
+  if (s->hang.ours && s->hang.heard.cause == CAUSE_NONE && !sup_any_worker(s, is_hung)) {
+    sup_log(s, LOG_WARN, "a worker made no progress for --hang-timeout, and makes progress again");
+    sup_hang_end(s);
+    plan_look(s);
+    return false;
+  }
   bool gave_up = s->hang.dead.cause != CAUSE_NONE || verdict_is_collective_timeout(&s->hang.heard);
   s->hang.reported = true;
   struct msg m;
@@ -459,13 +441,9 @@ static bool accept_facts(struct supervisor *s) {
   return true;
 }
 
-static void stop_hung_round(struct supervisor *s) {
-  sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
-}
-
 static void finish_probe(struct supervisor *s) {
   s->hang.done = true;
-  if (accept_facts(s)) stop_hung_round(s);
+  if (accept_facts(s)) sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 
 void sup_probe_facts(struct supervisor *s, const struct supervisor_event *ev) {
@@ -480,7 +458,16 @@ void sup_probe_done(struct supervisor *s, const struct supervisor_event *ev) {
 static void finish_second_look(struct supervisor *s) {
   s->hang.looking = false;
   s->hang.look_ms = UINT64_MAX;
-  if (accept_facts(s) && s->hang.done) stop_hung_round(s);
+  if (accept_facts(s) && s->hang.done) sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
+}
+
+static void judge(struct supervisor *s, bool answered) {
+  s->hang.unanswered = !answered;
+  s->hang.looked_ms = s->now_ms;
+  if (sup_any_worker(s, is_hung))
+    start_probe(s, true);
+  else
+    plan_look(s);
 }
 
 void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
@@ -489,23 +476,13 @@ void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
     finish_second_look(s);
     return;
   }
-  s->hang.unanswered = false;
   if (ev->looked.held || s->heartbeat.any_suspended) forgive_silence(s, s->now_ms - s->hang.looked_ms);
-  s->hang.looked_ms = s->now_ms;
-  if (any_hung(s))
-    start_probe(s, true);
-  else
-    plan_look(s);
-}
-
-static bool any_works(const struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (is_working(&s->workers[i])) return true;
-  return false;
+  judge(s, true);
 }
 
 bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
-  if (s->state != SUPERVISOR_RUNNING || !verdict_is_collective_timeout(v) || !any_works(s)) return false;
+  if (s->state != SUPERVISOR_RUNNING || !verdict_is_collective_timeout(v) || !sup_any_worker(s, is_working))
+    return false;
   if (s->hang.dead.cause != CAUSE_NONE || s->hang.reported) { /* the first one counts */
     sup_report(s, REPORT_FAILED, v, at_ms);
     sup_log_failure(s, v);
@@ -518,7 +495,7 @@ bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at
 }
 
 bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
-  bool gave_up = s->state == SUPERVISOR_RUNNING && verdict_is_collective_timeout(v) && any_works(s);
+  bool gave_up = s->state == SUPERVISOR_RUNNING && verdict_is_collective_timeout(v) && sup_any_worker(s, is_working);
   if (!gave_up && (v->cause != CAUSE_WORKER_HUNG || !is_watching(s))) return false;
   if (s->hang.heard.cause == CAUSE_NONE && v->node_rank != s->round.node_rank) {
     verdict_copy(&s->hang.heard, v);
@@ -535,12 +512,7 @@ void sup_hang_tick(struct supervisor *s) {
   } else if (s->now_ms >= s->hang.stop_by_ms && !s->hang.looking) {
     finish_probe(s);
   } else if (s->now_ms >= s->hang.look_ms && s->hang.looking) {
-    s->hang.unanswered = true;
-    s->hang.looked_ms = s->now_ms;
-    if (any_hung(s))
-      start_probe(s, true);
-    else
-      plan_look(s);
+    judge(s, false);
   } else if (s->now_ms >= s->hang.look_ms) {
     request_look(s);
   }
@@ -549,5 +521,5 @@ void sup_hang_tick(struct supervisor *s) {
 uint64_t sup_hang_deadline(const struct supervisor *s) {
   if (!is_watching(s) && !is_probing(s)) return UINT64_MAX;
   if (s->hang.looking) return s->hang.look_ms;
-  return s->hang.look_ms < s->hang.stop_by_ms ? s->hang.look_ms : s->hang.stop_by_ms;
+  return earliest(s->hang.look_ms, s->hang.stop_by_ms);
 }

@@ -402,7 +402,9 @@ sup_handler_fn sup_job_event, sup_link_up, sup_link_down, sup_other_program, sup
 /* supervisor.c */
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);
 void sup_send(struct supervisor *s, const struct msg *m);
-bool sup_has_trees(const struct supervisor *s);  /* STARTING, RUNNING, STOPPING; parked workers do not count */
+bool sup_has_trees(const struct supervisor *s); /* STARTING, RUNNING, STOPPING; parked workers do not count */
+typedef bool sup_worker_fn(const struct supervisor *s, const struct worker *w);
+bool sup_any_worker(const struct supervisor *s, sup_worker_fn *is);
 bool sup_is_exiting(const struct supervisor *s); /* the exit code is decided; only the trees are waited for */
 
 /* connection.c */

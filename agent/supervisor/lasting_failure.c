@@ -31,10 +31,6 @@ static bool line_begins(const char *text, const char *words) {
   return false;
 }
 
-static bool is_usage(const char *text) {
-  return strstr(text, ": error: ") || line_begins(text, "usage: ") || line_begins(text, "Usage: ");
-}
-
 static bool is_exception(const char *error, const char *name) {
   size_t n = strlen(name);
   return !strncmp(error, name, n) && (error[n] == ':' || error[n] == '\0');
@@ -65,7 +61,10 @@ enum lasting find_lasting(int code, const char *text, const char *error, bool tr
   if (trainer) return code == EXIT_CODE_USAGE || code == EXIT_BAD_DATA ? LASTING_TRAINER : LASTING_NO;
   switch (code) {
   case 1: return is_missing_module(text) ? LASTING_SCRIPT : of_exception(error);
-  case EXIT_PYTHON_USAGE: return is_missing_script(text) ? LASTING_SCRIPT : is_usage(text) ? LASTING_USAGE : LASTING_NO;
+  case EXIT_PYTHON_USAGE:
+    if (is_missing_script(text)) return LASTING_SCRIPT;
+    return strstr(text, ": error: ") || line_begins(text, "usage: ") || line_begins(text, "Usage: ") ? LASTING_USAGE
+                                                                                                     : LASTING_NO;
   case EXIT_NOT_FOUND:
     if (is_missing_script(text)) return LASTING_SCRIPT;
     return strstr(text, "not found") || strstr(text, "No such file") ||

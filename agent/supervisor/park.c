@@ -52,15 +52,8 @@ bool sup_any_parked(const struct supervisor *s) {
 
 /* Stopping. -------------------------------------------------------------------------------------------------------- */
 
-/* Without a grace there is no time to park, but a worker that has parked already may stay. */
-static bool may_stay(const struct worker *w, uint64_t grace_ms) {
-  return w->parked || (grace_ms >= 2 && (w->adopting || (w->spawned && !w->exited && !w->gone && w->can_rejoin)));
-}
-
-static bool is_parking_pending(const struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (is_kept(s, i) && !s->workers[i].parked && !s->workers[i].gone) return true;
-  return false;
+static bool is_parking(const struct supervisor *s, const struct worker *w) {
+  return is_kept(s, w - s->workers) && !w->parked && !w->gone;
 }
 
 static void send_requests(struct supervisor *s) {
@@ -71,6 +64,14 @@ static void send_requests(struct supervisor *s) {
   if (!local_set_is_empty(&s->park.keep)) sup_request(s, RDZV_REJOIN, &s->park.keep);
 }
 
+static void send_stop(struct supervisor *s, int64_t round, int signo, uint64_t grace_ms, const struct local_set *keep) {
+  struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
+  e->round = (uint32_t)round;
+  e->stop_trees.grace_ms = grace_ms;
+  e->stop_trees.signo = signo;
+  e->stop_trees.keep = *keep;
+}
+
 /* Workers that have not parked are stopped now, in the rest of --stop-timeout. */
 static void stop_the_rest(struct supervisor *s) {
   struct park *p = &s->park;
@@ -78,16 +79,13 @@ static void stop_the_rest(struct supervisor *s) {
   p->clear = false;
   p->keep = parked_set(s);
   send_requests(s);
-  struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
-  e->round = (uint32_t)s->round.number;
-  e->stop_trees.grace_ms = s->stop.kill_ms > s->now_ms ? s->stop.kill_ms - s->now_ms : 0;
-  e->stop_trees.signo = SIGTERM;
-  e->stop_trees.keep = p->keep;
+  uint64_t grace_ms = s->stop.kill_ms > s->now_ms ? s->stop.kill_ms - s->now_ms : 0;
+  send_stop(s, s->round.number, SIGTERM, grace_ms, &p->keep);
 }
 
 void sup_park_watch(struct supervisor *s) {
   struct park *p = &s->park;
-  if (s->state != SUPERVISOR_STOPPING || !p->clear || is_parking_pending(s)) return;
+  if (s->state != SUPERVISOR_STOPPING || !p->clear || sup_any_worker(s, is_parking)) return;
   p->by_ms = UINT64_MAX;
   for (int64_t i = 0; i < s->config.workers; i++)
     if (!is_kept(s, i)) s->workers[i].parked = false;
@@ -98,23 +96,18 @@ void sup_park_watch(struct supervisor *s) {
 
 static void stop_parked_except(struct supervisor *s, const struct local_set *stay, uint64_t grace_ms);
 
-/* Its connection is gone, or it is done: it cannot learn of the next round. */
-static void withdraw_parked(struct supervisor *s, struct worker *w) {
-  if (!w->parked && !w->adopting) return;
-  bool between = !sup_has_trees(s);
-  w->parked = w->adopting = false;
-  struct local_set stay = parked_set(s);
-  if (between)
-    stop_parked_except(s, &stay, 0);
-  else if (s->state == SUPERVISOR_STOPPING)
-    stop_the_rest(s);
-}
-
 void sup_can_rejoin(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   if (w->gone) return;
   w->can_rejoin = ev->can_rejoin.can;
-  if (!w->can_rejoin) withdraw_parked(s, w);
+  if (w->can_rejoin || (!w->parked && !w->adopting)) return;
+  /* Its connection is gone, or it is done: it cannot learn of the next round. */
+  w->parked = w->adopting = false;
+  struct local_set stay = parked_set(s);
+  if (!sup_has_trees(s))
+    stop_parked_except(s, &stay, 0);
+  else if (s->state == SUPERVISOR_STOPPING)
+    stop_the_rest(s);
 }
 
 void sup_parked(struct supervisor *s, const struct supervisor_event *ev) {
@@ -162,8 +155,7 @@ void sup_park_tick(struct supervisor *s) {
     struct buf names = BUF_INIT;
     int n = 0;
     for (int64_t i = 0; i < s->config.workers; i++) {
-      const struct worker *w = &s->workers[i];
-      if (!is_kept(s, i) || w->parked || w->gone || n++ >= NAMES_MAX) continue;
+      if (!is_parking(s, &s->workers[i]) || n++ >= NAMES_MAX) continue;
       buf_printf(&names, "%s%lld", n > 1 ? ", " : "", (long long)(s->round.rank_base + i));
     }
     if (n > NAMES_MAX) buf_printf(&names, " and %d more", n - NAMES_MAX);
@@ -191,11 +183,7 @@ static void stop_parked_except(struct supervisor *s, const struct local_set *sta
   if (!p->dismissing) p->clear_round = s->round.number;
   p->dismissing = true;
   p->hurried = !grace_ms;
-  struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
-  e->round = (uint32_t)p->clear_round;
-  e->stop_trees.grace_ms = grace_ms;
-  e->stop_trees.signo = SIGTERM;
-  e->stop_trees.keep = *stay;
+  send_stop(s, p->clear_round, SIGTERM, grace_ms, stay);
 }
 
 void sup_dismiss_parked(struct supervisor *s, uint64_t grace_ms) {
@@ -260,18 +248,19 @@ void sup_park_stop(struct supervisor *s, bool first, enum stop_reason reason, ui
   if (cancel_spawn(s)) return;
   bool asked = !local_set_is_empty(&p->keep);
   if (first || s->stop.reason != STOP_ROUND) memset(&p->keep, 0, sizeof p->keep);
-  for (int64_t i = 0; first && s->stop.reason == STOP_ROUND && i < s->config.workers; i++)
-    if (may_stay(&s->workers[i], grace_ms)) local_set_add(&p->keep, (uint32_t)i);
+  for (int64_t i = 0; first && s->stop.reason == STOP_ROUND && i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    bool can = w->adopting || (w->spawned && !w->exited && !w->gone && w->can_rejoin);
+    /* Without a grace there is no time to park, but a worker that has parked already may stay. */
+    if (w->parked || (grace_ms >= 2 && can)) local_set_add(&p->keep, (uint32_t)i);
+  }
   p->clear = false;
-  p->by_ms = is_parking_pending(s) ? s->now_ms + grace_ms / 2 : UINT64_MAX;
+  p->by_ms = sup_any_worker(s, is_parking) ? s->now_ms + grace_ms / 2 : UINT64_MAX;
   if (grace_ms && (first || asked)) send_requests(s);
-  struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
   /* While dismissed workers of an earlier round live, nothing of this one was spawned: the guard will say CLEAR of
    * theirs. */
-  e->round = (uint32_t)(p->dismissing ? p->clear_round : s->round.number);
-  e->stop_trees.grace_ms = grace_ms;
-  e->stop_trees.signo = reason == STOP_LEAVING ? s->leave.signo : SIGTERM;
-  e->stop_trees.keep = p->keep;
+  send_stop(s, p->dismissing ? p->clear_round : s->round.number, reason == STOP_LEAVING ? s->leave.signo : SIGTERM,
+            grace_ms, &p->keep);
 }
 
 bool sup_park_clear(struct supervisor *s, const struct supervisor_event *ev) {

@@ -34,18 +34,12 @@ void sup_request(struct supervisor *s, unsigned bits, const struct local_set *of
   e->request.checkpoint = s->checkpoint.n_requests;
 }
 
-static bool can_answer(const struct worker *w) {
+static bool can_answer(const struct supervisor *s, const struct worker *w) {
   return w->can_checkpoint && !w->gone && !w->exited && !w->parked;
 }
 
 static bool owes_checkpoint(const struct supervisor *s, const struct worker *w) {
-  return can_answer(w) && w->checkpoint != s->checkpoint.n_requests;
-}
-
-static bool any_can_answer(const struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (can_answer(&s->workers[i])) return true;
-  return false;
+  return can_answer(s, w) && w->checkpoint != s->checkpoint.n_requests;
 }
 
 static void request_checkpoint(struct supervisor *s) {
@@ -65,7 +59,8 @@ static void report_checkpointed(struct supervisor *s) {
 void sup_prepare(struct supervisor *s, const struct supervisor_event *ev) {
   const struct prepare *p = &ev->msg->prepare;
   s->checkpoint.prepared = true;
-  bool written = s->leave.signals && s->checkpoint.n_requests && !s->checkpoint.pending, can = any_can_answer(s);
+  bool written = s->leave.signals && s->checkpoint.n_requests && !s->checkpoint.pending,
+       can = sup_any_worker(s, can_answer);
   if (!can || written) {
     report_checkpointed(s);
     return;
@@ -94,30 +89,24 @@ void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev) {
   s->workers[ev->local_rank].sign_ms[SIGN_SDK] = s->now_ms; /* it took a while, perhaps */
 }
 
-/* "after step 120, 0.3 s after it was asked for": of those that have answered, the one that is furthest behind. */
-static void log_written(struct supervisor *s) {
-  uint64_t least = UINT64_MAX;
+static void answer_if_written(struct supervisor *s) {
+  uint64_t least = UINT64_MAX; /* of those that have answered, the one that is furthest behind */
+  if (sup_any_worker(s, owes_checkpoint)) return;
   for (int64_t i = 0; i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
     if (w->checkpoint == s->checkpoint.n_requests && w->checkpoint_step < least) least = w->checkpoint_step;
   }
-  if (least == UINT64_MAX) return;
-  sup_log(s, LOG_INFO, "a checkpoint was written after step %llu, %.1f s after the request", (unsigned long long)least,
-          (double)(s->now_ms - s->checkpoint.requested_ms) / 1000);
-}
-
-static void answer_if_written(struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (owes_checkpoint(s, &s->workers[i])) return;
+  if (least != UINT64_MAX)
+    sup_log(s, LOG_INFO, "a checkpoint was written after step %llu, %.1f s after the request",
+            (unsigned long long)least, (double)(s->now_ms - s->checkpoint.requested_ms) / 1000);
   s->checkpoint.pending = false;
-  log_written(s);
   if (s->checkpoint.prepared) report_checkpointed(s);
 }
 
 /* Leaving. --------------------------------------------------------------------------------------------------------- */
 
 bool sup_checkpoint_before_leaving(struct supervisor *s, uint64_t ask_ms) {
-  if (s->state != SUPERVISOR_RUNNING || !ask_ms || !any_can_answer(s)) return false;
+  if (s->state != SUPERVISOR_RUNNING || !ask_ms || !sup_any_worker(s, can_answer)) return false;
   s->checkpoint.leave_ms = s->now_ms + ask_ms;
   if (!s->checkpoint.pending) request_checkpoint(s);
   return true;

@@ -109,10 +109,8 @@ static bool is_stepping(const struct worker *w) {
   return w->reports_progress && !w->exited && !w->gone && !w->parked && !(w->of && w->step >= w->of);
 }
 
-static bool any_saving(const struct supervisor *s) {
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (s->workers[i].saving_since_ms) return true;
-  return false;
+static bool is_saving(const struct supervisor *s, const struct worker *w) {
+  return w->saving_since_ms != 0;
 }
 
 /* Laggards. -------------------------------------------------------------------------------------------------------- */
@@ -204,19 +202,12 @@ static void send_progress(struct supervisor *s) {
   sup_send(s, &m);
   sup_show_status(s);
   s->progress.news = false;
-  s->progress.saving = any_saving(s);
+  s->progress.saving = sup_any_worker(s, is_saving);
   s->progress.sent_ms = s->now_ms;
 }
 
 void sup_progress_flush(struct supervisor *s) {
   if (s->progress.news) send_progress(s);
-}
-
-static bool any_new_laggard(struct supervisor *s) {
-  struct laggard v[LAGGARDS_MAX];
-  struct local_set all;
-  find_laggards(s, v, &all);
-  return !local_set_is_within(&all, &s->progress.laggards);
 }
 
 /* When what is new is sent; UINT64_MAX: nothing is. */
@@ -228,7 +219,14 @@ static uint64_t due_ms(const struct progress_state *p) {
 void sup_progress_tick(struct supervisor *s) {
   struct progress_state *p = &s->progress;
   if (s->state != SUPERVISOR_RUNNING) return;
-  if (s->now_ms >= due_ms(p) || (s->now_ms >= p->lag_ms && any_new_laggard(s))) send_progress(s);
+  if (s->now_ms >= due_ms(p)) {
+    send_progress(s);
+  } else if (s->now_ms >= p->lag_ms) {
+    struct laggard v[LAGGARDS_MAX];
+    struct local_set all;
+    find_laggards(s, v, &all);
+    if (!local_set_is_within(&all, &p->laggards)) send_progress(s);
+  }
 }
 
 uint64_t sup_progress_deadline(const struct supervisor *s) {

@@ -126,6 +126,12 @@ void supervisor_event_free(struct supervisor_event *copy) {
   free(copy);
 }
 
+bool sup_any_worker(const struct supervisor *s, sup_worker_fn *is) {
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (is(s, &s->workers[i])) return true;
+  return false;
+}
+
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
 enum supervisor_state supervisor_state(const struct supervisor *s) {
