@@ -268,9 +268,25 @@ void sup_send_hello(struct supervisor *s) {
     h->has_ids = s->ids.all != NULL;
   }
   h->standby_port = s->targets.told_port = s->targets.standby_port;
-  sup_following_fill_hello(s, h);
-  sup_promise_fill_hello(s, h);
-  sup_account_fill_hello(s, h);
+  h->follows = s->following.follows;
+  h->silent_ms = h->follows[0] ? (int64_t)(s->now_ms - s->following.heard_ms) : 0;
+  h->term = s->following.term;
+  const struct promise *p = &s->promise;
+  h->voted_incarnation = p->incarnation;
+  h->voted_round = p->round;
+  h->origin = p->origin;
+  h->seal = p->seal;
+  h->firm = p->firm;
+  h->head_host = p->head_host;
+  h->head_addr = p->head_addr;
+  h->left_rank = h->phase == PHASE_NONE && p->round ? p->node_rank : -1;
+  h->round_age_ms = p->round ? (int64_t)(s->now_ms - p->begun_ms) : 0;
+  h->up_ms = (int64_t)s->now_ms; /* the driver's clock counts from the boot */
+  h->succeeded = sup_can_be_succeeded(s);
+  h->goodput = s->account.last;
+  h->goodput_age_ms = s->round.incarnation[0] ? (int64_t)(s->now_ms - s->account.came_ms) : 0;
+  h->first_step = s->account.first_step;
+  if (h->first_step >= 0) h->first_step_age_ms = (int64_t)(s->now_ms - s->account.first_step_ms);
   h->away_ms = sup_leave_left_ms(s);
   h->held = s->round.held;
   h->all_fence = s->fence.all;

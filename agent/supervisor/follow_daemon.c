@@ -267,10 +267,3 @@ uint64_t sup_following_deadline(const struct supervisor *s) {
   uint64_t turn_ms = earliest(silence_due_ms(s), earliest(weak_due_ms(s), look_due_ms(s)));
   return earliest(turn_ms, search_due_ms(s));
 }
-
-void sup_following_fill_hello(const struct supervisor *s, struct hello *h) {
-  const struct following *u = &s->following;
-  h->follows = u->follows;
-  h->silent_ms = u->follows[0] ? (int64_t)(s->now_ms - u->heard_ms) : 0;
-  h->term = u->term;
-}

@@ -272,7 +272,7 @@ struct verdicts {
   bool command_warned;    /* a line has warned that another node runs another command */
 };
 
-/* What the job's time went to: account.c. */
+/* What the job's time went to: round.c. */
 struct job_account {
   struct goodput last; /* all 0: none has come; its text is waited_for */
   char waited_for[HOSTS_SHOWN_MAX + 1];
@@ -446,7 +446,6 @@ void sup_note_start(struct supervisor *s, const struct start *start);
 void sup_note_heard(struct supervisor *s); /* after each message */
 /* A line, if another daemon than before is in charge. agreed: so many of `nodes` follow it; 0: not known. */
 void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes);
-void sup_following_fill_hello(const struct supervisor *s, struct hello *h);
 void sup_following_tick(struct supervisor *s);
 uint64_t sup_following_deadline(const struct supervisor *s);
 
@@ -478,7 +477,6 @@ bool sup_can_be_succeeded(const struct supervisor *s); /* another daemon may tak
 void sup_promise_start(struct supervisor *s, const struct start *start);
 void sup_promise_retire(struct supervisor *s);
 void sup_promise_firm(struct supervisor *s);
-void sup_promise_fill_hello(const struct supervisor *s, struct hello *h);
 void sup_forward_watch(struct supervisor *s); /* after each event: has the place of the job changed? */
 void sup_forward_end(struct supervisor *s);
 
@@ -489,7 +487,8 @@ void sup_report(struct supervisor *s, enum report_kind kind, const struct verdic
 void sup_send_report(struct supervisor *s, const struct own_report *r);
 void sup_clear_round(struct supervisor *s); /* reports, and workers except parked ones */
 void sup_fail_round(struct supervisor *s, const struct verdict *v, uint64_t at_ms);
-void sup_round_stopped(struct supervisor *s);  /* nothing of the round is left here */
+void sup_round_stopped(struct supervisor *s);                         /* nothing of the round is left here */
+void sup_account_note(struct supervisor *s, const struct goodput *g); /* START, SETTLED, END */
 void sup_announce_ports(struct supervisor *s); /* between rounds, if the daemon does not know them */
 void sup_close_store(struct supervisor *s);    /* the round is over, or we leave */
 
@@ -538,11 +537,6 @@ void sup_progress_flush(struct supervisor *s); /* sends what was not sent yet */
  * rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
 uint64_t sup_progress_deadline(const struct supervisor *s);
-
-/* account.c */
-void sup_account_note(struct supervisor *s, const struct goodput *g); /* START, SETTLED, END */
-void sup_account_note_step(struct supervisor *s, int64_t step);       /* progress of a worker here */
-void sup_account_fill_hello(const struct supervisor *s, struct hello *h);
 
 /* park.c */
 /* Stops the trees: for the first time in this round, or for a weightier reason. Workers that may stay are asked to

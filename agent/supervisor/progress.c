@@ -55,7 +55,10 @@ void sup_progress(struct supervisor *s, const struct supervisor_event *ev) {
   w->samples_per_second = ev->progress.samples_per_second;
   w->sign_ms[SIGN_SDK] = s->now_ms;
   if (step > s->progress.lead.step || !s->progress.n) note_lead(s, step);
-  sup_account_note_step(s, (int64_t)w->step);
+  if (s->account.first_step < 0) {
+    s->account.first_step = (int64_t)w->step;
+    s->account.first_step_ms = s->now_ms;
+  }
   s->progress.news = true;
 }
 

@@ -57,21 +57,6 @@ void sup_promise_firm(struct supervisor *s) {
   p->firm |= in_it && !strcmp(s->round.incarnation, p->incarnation);
 }
 
-void sup_promise_fill_hello(const struct supervisor *s, struct hello *h) {
-  const struct promise *p = &s->promise;
-  h->voted_incarnation = p->incarnation;
-  h->voted_round = p->round;
-  h->origin = p->origin;
-  h->seal = p->seal;
-  h->firm = p->firm;
-  h->head_host = p->head_host;
-  h->head_addr = p->head_addr;
-  h->left_rank = h->phase == PHASE_NONE && p->round ? p->node_rank : -1;
-  h->round_age_ms = p->round ? (int64_t)(s->now_ms - p->begun_ms) : 0;
-  h->up_ms = (int64_t)s->now_ms; /* the driver's clock counts from the boot */
-  h->succeeded = sup_can_be_succeeded(s);
-}
-
 /* FORWARD. -----------------------------------------------------------------------------------------------------------
  * A daemon at an address of --endpoint exits when its last node follows another one. Newcomers would find nobody there,
  * so the agent that ran it starts it again and tells it where the job is, whatever its node rank. */

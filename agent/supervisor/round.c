@@ -475,6 +475,19 @@ void sup_clear_parked(struct supervisor *s, const struct supervisor_event *ev) {
   sup_park_clear(s, ev);
 }
 
+/* What the job's time went to. -------------------------------------------------------------------------------------
+ * The daemon keeps the account, and its nodes remember it: each START, SETTLED and END has it, and each HELLO gives the
+ * last one back, with its age. A daemon that was restarted, or that takes the job over, goes on with it. The first step
+ * that a worker here has reported in the round tells it how long the round's start took. */
+
+void sup_account_note(struct supervisor *s, const struct goodput *g) {
+  struct job_account *a = &s->account;
+  a->last = *g;
+  snprintf(a->waited_for, sizeof a->waited_for, "%s", g->waited_for);
+  a->last.waited_for = a->waited_for;
+  a->came_ms = s->now_ms;
+}
+
 /* Between rounds. -------------------------------------------------------------------------------------------------- */
 
 static void note_settled(struct supervisor *s, const struct settled *settled) {
