@@ -37,59 +37,64 @@ struct bench {
   char incarnation[INCARNATION_MAX + 1];
 };
 
+extern struct bench bench;
+
+/* A test on a bench of its own. */
+#define bench_test(f) cmocka_unit_test_setup(f, bench_setup)
+int bench_setup(void **state);
+
 /* 2 workers, 2 nodes, 5 s lease, 30 s stop, 60 s join; agent a1 on n0, job "job". */
-void bench_open(struct bench *b);
-void bench_close(struct bench *b);
-void bench_begin(struct bench *b); /* SUP_BEGIN */
-void bench_forget(struct bench *b);
-void bench_event(struct bench *b, const struct supervisor_event *ev);
-void bench_msg(struct bench *b, const struct msg *m);
-void bench_run(struct bench *b, uint64_t ms); /* with TICK at each deadline; fails where they do not move on */
+void bench_open(void); /* closes the one before */
+void bench_close(void);
+void bench_begin(void); /* SUP_BEGIN */
+void bench_forget(void);
+void bench_event(const struct supervisor_event *ev);
+void bench_msg(const struct msg *m);
+void bench_run(uint64_t ms); /* with TICK at each deadline; fails where they do not move on */
 
 /* The daemon. */
-void bench_up(struct bench *b); /* LINK_UP, GREETING */
-void bench_down(struct bench *b, bool refused);
-void bench_welcome(struct bench *b, bool fence);
-void bench_start(struct bench *b, int64_t round); /* node 1 of 2, ranks 2 and 3 of 4; or node 0 */
-void bench_stop(struct bench *b, int64_t round, const struct verdict *v);
-void bench_settled(struct bench *b, int64_t round, bool charged, int64_t used, const struct verdict *v);
-void bench_stale(struct bench *b);
-void bench_store(struct bench *b, uint32_t port); /* SUP_STORE */
-void bench_end(struct bench *b, int code, const struct verdict *v);
+void bench_up(void); /* LINK_UP, GREETING */
+void bench_down(bool refused);
+void bench_welcome(bool fence);
+void bench_start(int64_t round); /* node 1 of 2, ranks 2 and 3 of 4; or node 0 */
+void bench_stop(int64_t round, const struct verdict *v);
+void bench_settled(int64_t round, bool charged, int64_t used, const struct verdict *v);
+void bench_stale(void);
+void bench_store(uint32_t port); /* SUP_STORE */
+void bench_end(int code, const struct verdict *v);
 
 /* The guard. */
-void bench_spawned(struct bench *b, uint32_t local_rank);
-void bench_exited(struct bench *b, uint32_t local_rank, int status, uint64_t when_ms, const char *text);
-void bench_clear(struct bench *b);
-void bench_signal(struct bench *b, int signo);
+void bench_spawned(uint32_t local_rank);
+void bench_exited(uint32_t local_rank, int status, uint64_t when_ms, const char *text);
+void bench_clear(void);
+void bench_signal(int signo);
 
-void bench_all_spawned(struct bench *b);            /* every worker runs */
-void bench_all_exited(struct bench *b, int status); /* every worker, now, without a word */
-void bench_worker(struct bench *b, uint32_t local_rank, struct supervisor_event ev); /* of the round that it is in */
+void bench_all_spawned(void);                                       /* every worker runs */
+void bench_all_exited(int status);                                  /* every worker, now, without a word */
+void bench_worker(uint32_t local_rank, struct supervisor_event ev); /* of the round that it is in */
 
-void bench_joined(struct bench *b);  /* begun, connected, welcomed */
-void bench_running(struct bench *b); /* and round 1 runs */
-void bench_open_joined(struct bench *b);
-void bench_open_running(struct bench *b);
-void bench_open_answered(struct bench *b); /* running, and heartbeats are answered */
+void bench_joined(void);  /* begun, connected, welcomed */
+void bench_running(void); /* and round 1 runs */
+void bench_open_joined(void);
+void bench_open_running(void);
+void bench_open_answered(void); /* running, and heartbeats are answered */
 /* The connection closes, and the agent connects again at once. Returns its HELLO. */
-const struct hello *bench_reconnected(struct bench *b);
+const struct hello *bench_reconnected(void);
 
-size_t bench_count(const struct bench *b, enum supervisor_effect_kind kind);
-const struct supervisor_effect *bench_effect(const struct bench *b,
-                                             enum supervisor_effect_kind kind); /* the last; NULL */
-const struct msg *bench_sent(const struct bench *b, enum msg_type type);        /* the last; NULL */
-size_t bench_count_sent(const struct bench *b, enum msg_type type);
-const struct hello *bench_hello(const struct bench *b); /* the last; fails where none was sent */
-const struct report *bench_report(const struct bench *b, enum report_kind kind); /* the last REPORT of it; NULL */
-size_t bench_said(const struct bench *b, const char *words);                     /* how many lines hold them */
+size_t bench_count(enum supervisor_effect_kind kind);
+const struct supervisor_effect *bench_effect(enum supervisor_effect_kind kind); /* the last; NULL */
+const struct msg *bench_sent(enum msg_type type);                               /* the last; NULL */
+size_t bench_count_sent(enum msg_type type);
+const struct hello *bench_hello(void);                    /* the last; fails where none was sent */
+const struct report *bench_report(enum report_kind kind); /* the last REPORT of it; NULL */
+size_t bench_said(const char *words);                     /* how many lines hold them */
 
 /* A test's own: they fail it. */
-void assert_state(const struct bench *b, enum supervisor_state want);
-void assert_exit(const struct bench *b, int code); /* it has exited once, with this code, and waits for nothing */
+void assert_state(enum supervisor_state want);
+void assert_exit(int code); /* it has exited once, with this code, and waits for nothing */
 
 /* It has begun to kill what runs, and exits when nothing does. */
-void assert_kills_and_exits(struct bench *b, int code);
+void assert_kills_and_exits(int code);
 
 #define EXITED(code)     ((code) << 8)
 #define SIGNALED(number) (number)

@@ -16,203 +16,186 @@ static void waiting(struct msg *m, int64_t here, int64_t left_ms) {
   m->waiting.left_ms = left_ms;
 }
 
-static void tell(struct bench *b, int64_t here, int64_t left_ms) {
+static void tell(int64_t here, int64_t left_ms) {
   struct msg m;
   waiting(&m, here, left_ms);
-  bench_msg(b, &m);
+  bench_msg(&m);
 }
 
-static const char *living(const struct bench *b) {
-  const struct supervisor_effect *e = bench_effect(b, SUP_STATUS);
+static const char *living(void) {
+  const struct supervisor_effect *e = bench_effect(SUP_STATUS);
   return e ? e->status.text : "none";
 }
 
-static void joined(struct bench *b, bool terminal) {
-  bench_open(b);
-  b->config.living = terminal;
-  b->answering = true;
-  bench_joined(b);
-  bench_forget(b);
+static void joined(bool terminal) {
+  bench_open();
+  bench.config.living = terminal;
+  bench.answering = true;
+  bench_joined();
+  bench_forget();
 }
 
 static void test_nothing_within_the_first_second(void **state) {
   for (int terminal = 0; terminal < 2; terminal++) {
-    struct bench b;
-    joined(&b, terminal);
-    tell(&b, 1, 60000);
-    bench_run(&b, 999);
-    assert_int_equal(bench_count(&b, SUP_STATUS), 0);
-    assert_int_equal(bench_said(&b, "nodes"), 0);
-    bench_start(&b, 1);
-    bench_run(&b, 1500);
-    assert_int_equal(bench_said(&b, "is here"), 0);
-    bench_close(&b);
+    joined(terminal);
+    tell(1, 60000);
+    bench_run(999);
+    assert_int_equal(bench_count(SUP_STATUS), 0);
+    assert_int_equal(bench_said("nodes"), 0);
+    bench_start(1);
+    bench_run(1500);
+    assert_int_equal(bench_said("is here"), 0);
   }
 }
 
 static void test_a_line_now_and_every_30_s(void **state) {
-  struct bench b;
-  joined(&b, false);
-  tell(&b, 1, 600000);
-  bench_run(&b, 1000);
-  assert_int_equal(
-      bench_said(&b, "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63"), 1);
-  bench_run(&b, 29999);
-  assert_int_equal(bench_said(&b, " here "), 1);
-  bench_run(&b, 1);
-  assert_int_equal(
-      bench_said(&b, "1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63"), 1);
-  bench_run(&b, 300000);
-  assert_int_equal(bench_said(&b, " here "), 12);
-  assert_int_equal(bench_count(&b, SUP_STATUS), 0);
-  bench_close(&b);
+  joined(false);
+  tell(1, 600000);
+  bench_run(1000);
+  assert_int_equal(bench_said("1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63"),
+                   1);
+  bench_run(29999);
+  assert_int_equal(bench_said(" here "), 1);
+  bench_run(1);
+  assert_int_equal(bench_said("1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63"),
+                   1);
+  bench_run(300000);
+  assert_int_equal(bench_said(" here "), 12);
+  assert_int_equal(bench_count(SUP_STATUS), 0);
 }
 
 /* The other half of a job whose two halves have different names may come after the first line. */
 static void test_sooner_when_a_twin_comes(void **state) {
-  struct bench b;
   struct msg m;
-  joined(&b, false);
-  tell(&b, 1, 600000);
-  bench_run(&b, 1000);
-  assert_int_equal(bench_said(&b, " here "), 1);
+  joined(false);
+  tell(1, 600000);
+  bench_run(1000);
+  assert_int_equal(bench_said(" here "), 1);
   for (int i = 0; i < 2; i++) {
     waiting(&m, 1, 599000);
     m.waiting.twin = "theirs";
-    bench_msg(&b, &m);
-    bench_run(&b, 5000);
+    bench_msg(&m);
+    bench_run(5000);
   }
-  assert_int_equal(bench_said(&b, "job theirs of the same user waits here"), 1);
-  assert_int_equal(bench_said(&b, " here "), 2);
-  bench_close(&b);
+  assert_int_equal(bench_said("job theirs of the same user waits here"), 1);
+  assert_int_equal(bench_said(" here "), 2);
 }
 
 static void test_sooner_when_much_has_changed(void **state) {
-  struct bench b;
   struct msg m;
-  joined(&b, false);
-  tell(&b, 1, 600000);
-  bench_run(&b, 1000);
+  joined(false);
+  tell(1, 600000);
+  bench_run(1000);
   for (int here = 2; here < 32; here++) { /* they come as is expected of them */
-    tell(&b, here, 600000);
-    bench_run(&b, 200);
+    tell(here, 600000);
+    bench_run(200);
   }
-  assert_int_equal(bench_said(&b, " here "), 1);
-  tell(&b, 33, 600000); /* half of them */
-  bench_run(&b, 0);
-  assert_int_equal(bench_said(&b, "33 of 64"), 1);
-  tell(&b, 32, 600000); /* one is lost: not within 2 s of the line before */
-  bench_run(&b, 1999);
-  assert_int_equal(bench_said(&b, "32 of 64"), 0);
-  bench_run(&b, 1);
-  assert_int_equal(bench_said(&b, "32 of 64"), 1);
-  bench_run(&b, 3000);
+  assert_int_equal(bench_said(" here "), 1);
+  tell(33, 600000); /* half of them */
+  bench_run(0);
+  assert_int_equal(bench_said("33 of 64"), 1);
+  tell(32, 600000); /* one is lost: not within 2 s of the line before */
+  bench_run(1999);
+  assert_int_equal(bench_said("32 of 64"), 0);
+  bench_run(1);
+  assert_int_equal(bench_said("32 of 64"), 1);
+  bench_run(3000);
   waiting(&m, 32, 500000); /* somebody was refused */
   struct turned_away r = {.host = "n9", .ago_ms = 1000, .text = "--lease is 1 ms there"};
   m.waiting.refusals = &r;
   m.waiting.n_refusals = 1;
-  bench_msg(&b, &m);
-  bench_run(&b, 0);
-  assert_int_equal(bench_said(&b, "n9 was refused 1 s ago: --lease is 1 ms there"), 1);
-  bench_msg(&b, &m);
-  bench_run(&b, 0);
-  assert_int_equal(bench_said(&b, "n9 was refused"), 1);
-  bench_run(&b, 3000);
+  bench_msg(&m);
+  bench_run(0);
+  assert_int_equal(bench_said("n9 was refused 1 s ago: --lease is 1 ms there"), 1);
+  bench_msg(&m);
+  bench_run(0);
+  assert_int_equal(bench_said("n9 was refused"), 1);
+  bench_run(3000);
   waiting(&m, 60, 12000); /* enough */
   m.waiting.min_nodes = 60;
   m.waiting.prospect = PROSPECT_LAST_CALL;
-  bench_msg(&b, &m);
-  bench_run(&b, 0);
-  assert_int_equal(bench_said(&b, "beginning with these 60 in 12 s (--last-call)"), 1);
-  bench_close(&b);
+  bench_msg(&m);
+  bench_run(0);
+  assert_int_equal(bench_said("beginning with these 60 in 12 s (--last-call)"), 1);
 }
 
 /* The first agent of the host says it. */
 static void test_no_line_from_the_second_agent_of_a_host(void **state) {
-  struct bench b;
-  bench_open(&b);
-  b.config.echo = true;
-  bench_joined(&b);
-  bench_forget(&b);
-  tell(&b, 1, 600000);
-  bench_run(&b, 1000);
-  assert_int_equal(bench_effect(&b, SUP_SAY)->say.level, LOG_DEBUG);
-  bench_close(&b);
+  bench.config.echo = true;
+  bench_joined();
+  bench_forget();
+  tell(1, 600000);
+  bench_run(1000);
+  assert_int_equal(bench_effect(SUP_SAY)->say.level, LOG_DEBUG);
 }
 
 static void test_a_living_line(void **state) {
-  struct bench b;
-  joined(&b, true);
-  tell(&b, 1, 600000);
-  bench_run(&b, 1000);
-  assert_string_equal(living(&b),
+  joined(true);
+  tell(1, 600000);
+  bench_run(1000);
+  assert_string_equal(living(),
                       "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63");
-  bench_run(&b, 41000);
-  assert_string_equal(living(&b),
+  bench_run(41000);
+  assert_string_equal(living(),
                       "1 of 64 nodes is here after 42 s, giving up in 9 min 18 s (--join-timeout); missing 63");
-  assert_int_equal(bench_count(&b, SUP_STATUS), 42);
-  tell(&b, 63, 500000); /* not faster than once a second */
-  tell(&b, 62, 500000);
-  bench_run(&b, 1000);
-  assert_int_equal(bench_count(&b, SUP_STATUS), 43);
-  assert_string_equal(living(&b),
+  assert_int_equal(bench_count(SUP_STATUS), 42);
+  tell(63, 500000); /* not faster than once a second */
+  tell(62, 500000);
+  bench_run(1000);
+  assert_int_equal(bench_count(SUP_STATUS), 43);
+  assert_string_equal(living(),
                       "62 of 64 nodes are here after 1 s, giving up in 8 min 19 s (--join-timeout); missing 2");
-  for (size_t i = 0; i < b.n_fx; i++) /* nor said, but into the file */
-    if (b.fx[i].kind == SUP_SAY) assert_int_equal(b.fx[i].say.level, LOG_DEBUG);
-  bench_start(&b, 1);
-  assert_string_equal(living(&b), "");
-  bench_run(&b, 5000);
-  assert_string_equal(living(&b), "");
-  bench_close(&b);
+  for (size_t i = 0; i < bench.n_fx; i++) /* nor said, but into the file */
+    if (bench.fx[i].kind == SUP_SAY) assert_int_equal(bench.fx[i].say.level, LOG_DEBUG);
+  bench_start(1);
+  assert_string_equal(living(), "");
+  bench_run(5000);
+  assert_string_equal(living(), "");
 }
 
-static size_t lines_with(const struct bench *b, const char *words) {
+static size_t lines_with(const char *words) {
   size_t n = 0;
-  for (size_t i = 0; i < b->n_fx; i++)
-    n += b->fx[i].kind == SUP_SAY && b->fx[i].say.level <= LOG_INFO && strstr(b->fx[i].say.text, words);
+  for (size_t i = 0; i < bench.n_fx; i++)
+    n += bench.fx[i].kind == SUP_SAY && bench.fx[i].say.level <= LOG_INFO && strstr(bench.fx[i].say.text, words);
   return n;
 }
 
 /* A terminal's edge cuts the living line off before it comes to the mistake. */
 static void test_a_mistake_has_a_line_on_a_terminal_too(void **state) {
-  struct bench b;
   struct msg m;
-  joined(&b, true);
-  tell(&b, 1, 600000);
-  bench_run(&b, 5000);
-  assert_int_equal(lines_with(&b, " here "), 0);
+  joined(true);
+  tell(1, 600000);
+  bench_run(5000);
+  assert_int_equal(lines_with(" here "), 0);
   struct turned_away r = {.host = "n9", .ago_ms = 0, .text = "--nnodes (minimum) is 3 there and 2 in the job"};
   waiting(&m, 1, 595000);
   m.waiting.refusals = &r;
   m.waiting.n_refusals = 1;
-  bench_msg(&b, &m);
-  bench_run(&b, 45000);
-  assert_int_equal(lines_with(&b, "n9 was refused 0 s ago: --nnodes (minimum) is 3 there and 2 in the job"), 1);
-  assert_int_equal(lines_with(&b, " here "), 1);
+  bench_msg(&m);
+  bench_run(45000);
+  assert_int_equal(lines_with("n9 was refused 0 s ago: --nnodes (minimum) is 3 there and 2 in the job"), 1);
+  assert_int_equal(lines_with(" here "), 1);
   m.waiting.twin = "theirs";
   m.waiting.left_ms = 550000;
   r.ago_ms = 45000;
-  bench_msg(&b, &m);
-  bench_run(&b, 45000);
-  assert_int_equal(lines_with(&b, "job theirs of the same user waits here"), 1);
-  assert_int_equal(lines_with(&b, " here "), 2);
-  assert_non_null(strstr(living(&b), "job theirs of the same user waits here"));
-  bench_close(&b);
+  bench_msg(&m);
+  bench_run(45000);
+  assert_int_equal(lines_with("job theirs of the same user waits here"), 1);
+  assert_int_equal(lines_with(" here "), 2);
+  assert_non_null(strstr(living(), "job theirs of the same user waits here"));
 }
 
 static int warnings_at(const char *endpoint, const char *addr, int64_t here, const char *from) {
-  struct bench b;
-  bench_open(&b);
-  b.config.endpoint = endpoint;
-  b.config.endpoint_from = from;
-  b.peer = addr;
-  b.config.living = b.answering = true;
-  bench_joined(&b);
-  bench_forget(&b);
-  tell(&b, here, 600000);
-  bench_run(&b, 40000);
-  int n = lines_with(&b, "other machines cannot reach the daemon at ");
-  bench_close(&b);
+  bench_open();
+  bench.config.endpoint = endpoint;
+  bench.config.endpoint_from = from;
+  bench.peer = addr;
+  bench.config.living = bench.answering = true;
+  bench_joined();
+  bench_forget();
+  tell(here, 600000);
+  bench_run(40000);
+  int n = lines_with("other machines cannot reach the daemon at ");
   return n;
 }
 
@@ -228,258 +211,231 @@ static void test_an_endpoint_that_each_machine_has_for_itself(void **state) {
 }
 
 static void test_a_refused_host_has_a_line_on_a_terminal_too(void **state) {
-  struct bench b;
   struct msg m;
-  joined(&b, true);
-  tell(&b, 1, 600000);
-  bench_run(&b, 5000);
+  joined(true);
+  tell(1, 600000);
+  bench_run(5000);
   struct absent a = {.hosts = "n9", .why = ABSENCE_REFUSED, .ago_ms = 0, .text = "its agent has another key"};
   waiting(&m, 1, 60000);
   m.waiting.prospect = PROSPECT_HOPELESS;
   m.waiting.absent = &a;
   m.waiting.n_absent = 1;
-  bench_msg(&b, &m);
-  bench_run(&b, 45000);
-  assert_int_equal(lines_with(&b, "giving up in 60 s, since no other node can come; missing 63: n9 (refused 0 s ago"),
-                   1);
-  assert_int_equal(lines_with(&b, " here "), 1);
-  bench_close(&b);
+  bench_msg(&m);
+  bench_run(45000);
+  assert_int_equal(lines_with("giving up in 60 s, since no other node can come; missing 63: n9 (refused 0 s ago"), 1);
+  assert_int_equal(lines_with(" here "), 1);
 }
 
 static void test_other_texts_are_said_at_once(void **state) {
   for (int terminal = 0; terminal < 2; terminal++) {
-    struct bench b;
     struct msg m;
-    joined(&b, terminal);
-    tell(&b, 1, 600000);
-    bench_run(&b, 2000);
+    joined(terminal);
+    tell(1, 600000);
+    bench_run(2000);
     waiting(&m, 1, 0);
     m.waiting.spare = true;
     m.waiting.text = "round 1 has its nodes; this one is a spare";
-    bench_msg(&b, &m);
-    assert_int_equal(bench_said(&b, "this one is a spare"), 1);
-    assert_string_equal(living(&b), terminal ? "" : "none");
-    bench_forget(&b);
-    bench_run(&b, 60000);
-    assert_int_equal(bench_said(&b, " here "), 0);
-    assert_int_equal(bench_count(&b, SUP_STATUS), 0);
-    bench_close(&b);
+    bench_msg(&m);
+    assert_int_equal(bench_said("this one is a spare"), 1);
+    assert_string_equal(living(), terminal ? "" : "none");
+    bench_forget();
+    bench_run(60000);
+    assert_int_equal(bench_said(" here "), 0);
+    assert_int_equal(bench_count(SUP_STATUS), 0);
   }
 }
 
-static void down(struct bench *b, const char *why) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .text = why});
+static void down(const char *why) {
+  bench_event(&(struct supervisor_event){.kind = SUP_LINK_DOWN, .text = why});
 }
 
 static void test_no_daemon(void **state) {
   for (int terminal = 0; terminal < 2; terminal++) {
-    struct bench b;
-    bench_open(&b);
-    b.config.living = terminal;
-    bench_begin(&b);
+    bench_open();
+    bench.config.living = terminal;
+    bench_begin();
     for (int i = 0; i < 45; i++) {
-      down(&b, "nothing listens at node1:29400 (10.0.0.5)");
-      bench_run(&b, 1000);
+      down("nothing listens at node1:29400 (10.0.0.5)");
+      bench_run(1000);
     }
-    assert_string_equal(living(&b), terminal
-                                        ? "no daemon for 45 s, giving up in 15 s (--join-timeout): nothing listens at "
-                                          "node1:29400 (10.0.0.5)"
-                                        : "none");
+    assert_string_equal(living(), terminal
+                                      ? "no daemon for 45 s, giving up in 15 s (--join-timeout): nothing listens at "
+                                        "node1:29400 (10.0.0.5)"
+                                      : "none");
     size_t lines = 0;
-    for (size_t i = 0; i < b.n_fx; i++) lines += b.fx[i].kind == SUP_SAY && b.fx[i].say.level == LOG_WARN;
+    for (size_t i = 0; i < bench.n_fx; i++) lines += bench.fx[i].kind == SUP_SAY && bench.fx[i].say.level == LOG_WARN;
     assert_int_equal(lines, terminal ? 1 : 2); /* after a second; and every 30 s, where no line is drawn */
-    bench_forget(&b);
-    down(&b, "the name \"node1\" is not known");
-    bench_run(&b, 1000);
+    bench_forget();
+    down("the name \"node1\" is not known");
+    bench_run(1000);
     if (terminal)
-      assert_string_equal(living(&b),
+      assert_string_equal(living(),
                           "no daemon for 46 s, giving up in 14 s (--join-timeout): the name \"node1\" is not known");
-    bench_up(&b);
-    bench_welcome(&b, false);
-    bench_forget(&b);
-    tell(&b, 1, 60000);
-    bench_run(&b, 1000);
+    bench_up();
+    bench_welcome(false);
+    bench_forget();
+    tell(1, 60000);
+    bench_run(1000);
     if (terminal)
-      assert_string_equal(living(&b),
-                          "1 of 64 nodes is here after 1 s, giving up in 59 s (--join-timeout); missing 63");
-    bench_close(&b);
+      assert_string_equal(living(), "1 of 64 nodes is here after 1 s, giving up in 59 s (--join-timeout); missing 63");
   }
 }
 
 static void test_giving_up_says_why(void **state) {
-  struct bench b;
-  bench_open(&b);
-  bench_begin(&b);
-  for (int i = 0; i < 61 && !b.exits; i++) {
-    down(&b, "node1:29400 (10.0.0.5) does not answer");
-    bench_run(&b, 1000);
+  bench_begin();
+  for (int i = 0; i < 61 && !bench.exits; i++) {
+    down("node1:29400 (10.0.0.5) does not answer");
+    bench_run(1000);
   }
-  assert_int_equal(bench_said(&b, "no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
-                                  "(10.0.0.5) does not answer"),
+  assert_int_equal(bench_said("no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
+                              "(10.0.0.5) does not answer"),
                    1);
-  bench_close(&b);
 }
 
 static void test_hello_tells_who_is_expected(void **state) {
-  struct bench b;
-  bench_open(&b);
-  b.config.uid = 1000;
-  b.config.expected_nodes = 16;
-  b.config.expected_hosts = "gpu[001-016]";
-  bench_begin(&b);
-  bench_up(&b);
-  const struct hello *h = bench_hello(&b);
+  bench.config.uid = 1000;
+  bench.config.expected_nodes = 16;
+  bench.config.expected_hosts = "gpu[001-016]";
+  bench_begin();
+  bench_up();
+  const struct hello *h = bench_hello();
   assert_int_equal(h->uid, 1000);
   assert_int_equal(h->expected_nodes, 16);
   assert_string_equal(h->expected_hosts, "gpu[001-016]");
-  bench_close(&b);
 }
 
 /* A majority is lacking. ------------------------------------------------------------------------------------------- */
 
-static void send_lacks(struct bench *b, int64_t lacks) {
+static void send_lacks(int64_t lacks) {
   struct msg m;
   waiting(&m, 1, 600000);
   m.waiting.lacks = lacks;
-  bench_msg(b, &m);
+  bench_msg(&m);
 }
 
-static void open_lacking(struct bench *b, uint64_t grace_ms, bool living) {
-  bench_open(b);
-  b->config.settings.orphan_grace_ms = (int64_t)grace_ms;
-  b->config.living = living;
-  b->answering = true;
-  bench_joined(b);
-  send_lacks(b, 1);
-  bench_forget(b);
+static void open_lacking(uint64_t grace_ms, bool living) {
+  bench_open();
+  bench.config.settings.orphan_grace_ms = (int64_t)grace_ms;
+  bench.config.living = living;
+  bench.answering = true;
+  bench_joined();
+  send_lacks(1);
+  bench_forget();
 }
 
 static void test_the_lines_say_how_many_are_needed(void **state) {
-  struct bench b;
-  open_lacking(&b, 0, true);
-  bench_run(&b, 1000);
-  assert_non_null(strstr(bench_effect(&b, SUP_STATUS)->status.text,
+  open_lacking(0, true);
+  bench_run(1000);
+  assert_non_null(strstr(bench_effect(SUP_STATUS)->status.text,
                          "1 more node of the last round is needed, since more than half of them must agree"));
-  assert_int_equal(bench_said(&b, "1 more node of the last round is needed"), 1);
-  assert_int_equal(bench_said(&b, "--claim"), 1);
-  bench_close(&b);
+  assert_int_equal(bench_said("1 more node of the last round is needed"), 1);
+  assert_int_equal(bench_said("--claim"), 1);
 }
 
 /* A daemon that has just taken over and knows that the others are too few: while workers run, and when they are stopped. */
 static void test_a_node_at_work_says_at_once_what_is_needed(void **state) {
   for (int stopped = 0; stopped < 2; stopped++) {
-    struct bench b;
     struct msg m;
-    joined(&b, false);
-    bench_start(&b, 1);
-    bench_all_spawned(&b);
-    if (stopped) bench_stop(&b, 1, NULL);
-    if (stopped) bench_clear(&b);
-    bench_forget(&b);
+    joined(false);
+    bench_start(1);
+    bench_all_spawned();
+    if (stopped) bench_stop(1, NULL);
+    if (stopped) bench_clear();
+    bench_forget();
     waiting(&m, 1, 0);
     m.waiting.lacks = 1;
     m.waiting.text = "the daemon on n2 waits for the nodes of round 1";
-    bench_msg(&b, &m);
-    assert_int_equal(bench_said(&b, "the daemon on n2 waits for the nodes of round 1; 1 more node of the last round"),
-                     1);
-    assert_int_equal(bench_said(&b, "(with --claim $PWD/claims, or another folder that all of them see"), 1);
-    bench_run(&b, 3000);
-    assert_int_equal(bench_said(&b, "is needed"), 1);
-    assert_int_equal(b.exits, 0);
-    bench_close(&b);
+    bench_msg(&m);
+    assert_int_equal(bench_said("the daemon on n2 waits for the nodes of round 1; 1 more node of the last round"), 1);
+    assert_int_equal(bench_said("(with --claim $PWD/claims, or another folder that all of them see"), 1);
+    bench_run(3000);
+    assert_int_equal(bench_said("is needed"), 1);
+    assert_int_equal(bench.exits, 0);
   }
 }
 
 static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state) {
-  struct bench b;
-  open_lacking(&b, 60000, false);
-  bench_run(&b, 1000);
-  assert_int_equal(bench_said(&b, "after 1 s, giving up in 59 s (--orphan-grace); 1 more node"), 1);
-  bench_run(&b, 58999);
-  assert_int_equal(b.exits, 0);
-  bench_run(&b, 1);
-  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
-  assert_int_equal(bench_said(&b, "no majority for the next round within 60 s (--orphan-grace): 1 of "), 1);
-  assert_int_equal(bench_said(&b, "1 more node of the last round was needed"), 1);
+  open_lacking(60000, false);
+  bench_run(1000);
+  assert_int_equal(bench_said("after 1 s, giving up in 59 s (--orphan-grace); 1 more node"), 1);
+  bench_run(58999);
+  assert_int_equal(bench.exits, 0);
+  bench_run(1);
+  assert_exit(EXIT_CODE_DAEMON_LOST);
+  assert_int_equal(bench_said("no majority for the next round within 60 s (--orphan-grace): 1 of "), 1);
+  assert_int_equal(bench_said("1 more node of the last round was needed"), 1);
   assert_int_equal(
       bench_said(
-          &b, "(with --claim $PWD/claims, or another folder that all of them see, these could have gone on without)"),
+          "(with --claim $PWD/claims, or another folder that all of them see, these could have gone on without)"),
       1);
-  assert_int_equal(bench_said(&b, "exit code 76: requeue me"), 1);
-  assert_non_null(bench_sent(&b, MSG_BYE));
-  bench_close(&b);
+  assert_int_equal(bench_said("exit code 76: requeue me"), 1);
+  assert_non_null(bench_sent(MSG_BYE));
 }
 
 static void test_at_fixed_size_the_join_timeout_ends_it(void **state) {
-  struct bench b;
-  open_lacking(&b, 0, false);
-  bench_run(&b, 3600000);
-  assert_int_equal(b.exits, 0);
-  bench_close(&b);
+  open_lacking(0, false);
+  bench_run(3600000);
+  assert_int_equal(bench.exits, 0);
 }
 
 static void test_a_majority_ends_that_time(void **state) {
   for (int start = 0; start < 2; start++) {
-    struct bench b;
-    open_lacking(&b, 60000, false);
-    bench_run(&b, 50000);
+    open_lacking(60000, false);
+    bench_run(50000);
     if (start) {
-      bench_start(&b, 1);
-      bench_all_spawned(&b);
-      bench_stop(&b, 1, NULL);
-      bench_clear(&b);
-      bench_settled(&b, 1, true, 1, NULL);
+      bench_start(1);
+      bench_all_spawned();
+      bench_stop(1, NULL);
+      bench_clear();
+      bench_settled(1, true, 1, NULL);
     } else {
-      send_lacks(&b, 0);
+      send_lacks(0);
     }
-    send_lacks(&b, 1);
-    bench_run(&b, 59999);
-    assert_int_equal(b.exits, 0);
-    bench_run(&b, 1);
-    assert_exit(&b, EXIT_CODE_DAEMON_LOST);
-    bench_close(&b);
+    send_lacks(1);
+    bench_run(59999);
+    assert_int_equal(bench.exits, 0);
+    bench_run(1);
+    assert_exit(EXIT_CODE_DAEMON_LOST);
   }
 }
 
 /* It looks for the others at another daemon, where they are lacking too. */
 static void test_another_daemon_does_not_end_that_time(void **state) {
-  struct bench b;
-  open_lacking(&b, 60000, false);
-  bench_run(&b, 50000);
-  bench_down(&b, false);
-  bench_run(&b, 15000);
-  assert_int_equal(b.exits, 0); /* nobody says now that they are lacking */
-  bench_up(&b);
-  bench_welcome(&b, false);
-  assert_int_equal(b.exits, 0);
-  send_lacks(&b, 2);
-  bench_run(&b, 0);
-  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
-  assert_int_equal(bench_said(&b, "within 65 s (--orphan-grace)"), 1);
-  bench_close(&b);
+  open_lacking(60000, false);
+  bench_run(50000);
+  bench_down(false);
+  bench_run(15000);
+  assert_int_equal(bench.exits, 0); /* nobody says now that they are lacking */
+  bench_up();
+  bench_welcome(false);
+  assert_int_equal(bench.exits, 0);
+  send_lacks(2);
+  bench_run(0);
+  assert_exit(EXIT_CODE_DAEMON_LOST);
+  assert_int_equal(bench_said("within 65 s (--orphan-grace)"), 1);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_lines_say_how_many_are_needed),
-      cmocka_unit_test(test_a_node_at_work_says_at_once_what_is_needed),
-      cmocka_unit_test(test_without_a_majority_it_ends_after_the_orphan_grace),
-      cmocka_unit_test(test_at_fixed_size_the_join_timeout_ends_it),
-      cmocka_unit_test(test_a_majority_ends_that_time),
-      cmocka_unit_test(test_another_daemon_does_not_end_that_time),
-      cmocka_unit_test(test_nothing_within_the_first_second),
-      cmocka_unit_test(test_a_line_now_and_every_30_s),
-      cmocka_unit_test(test_sooner_when_a_twin_comes),
-      cmocka_unit_test(test_sooner_when_much_has_changed),
-      cmocka_unit_test(test_no_line_from_the_second_agent_of_a_host),
-      cmocka_unit_test(test_a_living_line),
-      cmocka_unit_test(test_a_mistake_has_a_line_on_a_terminal_too),
-      cmocka_unit_test(test_an_endpoint_that_each_machine_has_for_itself),
-      cmocka_unit_test(test_a_refused_host_has_a_line_on_a_terminal_too),
-      cmocka_unit_test(test_other_texts_are_said_at_once),
-      cmocka_unit_test(test_no_daemon),
-      cmocka_unit_test(test_giving_up_says_why),
-      cmocka_unit_test(test_hello_tells_who_is_expected),
+      bench_test(test_the_lines_say_how_many_are_needed),
+      bench_test(test_a_node_at_work_says_at_once_what_is_needed),
+      bench_test(test_without_a_majority_it_ends_after_the_orphan_grace),
+      bench_test(test_at_fixed_size_the_join_timeout_ends_it),
+      bench_test(test_a_majority_ends_that_time),
+      bench_test(test_another_daemon_does_not_end_that_time),
+      bench_test(test_nothing_within_the_first_second),
+      bench_test(test_a_line_now_and_every_30_s),
+      bench_test(test_sooner_when_a_twin_comes),
+      bench_test(test_sooner_when_much_has_changed),
+      bench_test(test_no_line_from_the_second_agent_of_a_host),
+      bench_test(test_a_living_line),
+      bench_test(test_a_mistake_has_a_line_on_a_terminal_too),
+      bench_test(test_an_endpoint_that_each_machine_has_for_itself),
+      bench_test(test_a_refused_host_has_a_line_on_a_terminal_too),
+      bench_test(test_other_texts_are_said_at_once),
+      bench_test(test_no_daemon),
+      bench_test(test_giving_up_says_why),
+      bench_test(test_hello_tells_who_is_expected),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

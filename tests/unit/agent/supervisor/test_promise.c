@@ -15,13 +15,11 @@ static const char *const endpoints[] = {"gpu1:29400", "gpu7:29400"};
 /* HELLO. ----------------------------------------------------------------------------------------------------------- */
 
 static void test_at_first_it_promises_nothing(void **state) {
-  struct bench b;
-  bench_open(&b);
-  bench_begin(&b);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
-  bench_run(&b, 3000);
-  bench_up(&b);
-  const struct hello *h = bench_hello(&b);
+  bench_begin();
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
+  bench_run(3000);
+  bench_up();
+  const struct hello *h = bench_hello();
   assert_int_equal(h->standby_port, 4001);
   assert_string_equal(h->follows, "");
   assert_int_equal(h->silent_ms, 0);
@@ -31,27 +29,26 @@ static void test_at_first_it_promises_nothing(void **state) {
   assert_int_equal(h->seal.nodes, 0);
   assert_false(h->firm);
   assert_string_equal(h->head_host, "");
-  bench_close(&b);
 }
 
-static void open_round(struct bench *b) {
-  bench_open(b);
-  b->daemon = DAEMON_1;
-  b->term = 3;
-  b->successors = successors;
-  b->n_successors = 1;
-  b->seal = (struct seal){.nodes = 2,
-                          .tie_breaker = true,
-                          .base_incarnation = BASE,
-                          .base_round = 7,
-                          .base_nodes = 4,
-                          .in_base = true,
-                          .base_tie_breaker = true};
-  bench_running(b);
+static void open_round(void) {
+  bench_open();
+  bench.daemon = DAEMON_1;
+  bench.term = 3;
+  bench.successors = successors;
+  bench.n_successors = 1;
+  bench.seal = (struct seal){.nodes = 2,
+                             .tie_breaker = true,
+                             .base_incarnation = BASE,
+                             .base_round = 7,
+                             .base_nodes = 4,
+                             .in_base = true,
+                             .base_tie_breaker = true};
+  bench_running();
 }
 
-static void assert_knows_the_round(const struct hello *h, const struct bench *b) {
-  assert_string_equal(h->voted_incarnation, b->incarnation);
+static void assert_knows_the_round(const struct hello *h) {
+  assert_string_equal(h->voted_incarnation, bench.incarnation);
   assert_int_equal(h->voted_round, 1);
   assert_int_equal(h->seal.nodes, 2);
   assert_true(h->seal.tie_breaker);
@@ -64,181 +61,165 @@ static void assert_knows_the_round(const struct hello *h, const struct bench *b)
 }
 
 static void test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing(void **state) {
-  struct bench b;
-  open_round(&b);
-  bench_run(&b, 700);
-  bench_forget(&b);
-  bench_down(&b, false);
-  bench_run(&b, 300);
-  bench_up(&b);
-  const struct hello *h = bench_hello(&b);
+  open_round();
+  bench_run(700);
+  bench_forget();
+  bench_down(false);
+  bench_run(300);
+  bench_up();
+  const struct hello *h = bench_hello();
   assert_string_equal(h->follows, DAEMON_1);
   assert_int_equal(h->silent_ms, 1000);
   assert_int_equal(h->term, 3);
-  assert_knows_the_round(h, &b);
-  bench_close(&b);
+  assert_knows_the_round(h);
 }
 
 /* A program that greets is no daemon yet, and one that has not welcomed is not followed. */
 static void test_a_greeting_is_not_heard(void **state) {
-  struct bench b;
-  open_round(&b);
-  bench_down(&b, false);
-  bench_run(&b, 1000);
-  bench_up(&b);
-  bench_run(&b, 1000);
-  bench_down(&b, false);
-  bench_run(&b, 1000);
-  bench_up(&b);
-  assert_string_equal(bench_hello(&b)->follows, DAEMON_1);
-  assert_int_equal(bench_hello(&b)->silent_ms, 3000);
-  bench_close(&b);
+  open_round();
+  bench_down(false);
+  bench_run(1000);
+  bench_up();
+  bench_run(1000);
+  bench_down(false);
+  bench_run(1000);
+  bench_up();
+  assert_string_equal(bench_hello()->follows, DAEMON_1);
+  assert_int_equal(bench_hello()->silent_ms, 3000);
 }
 
 /* In charge or not: its answers were counted from WELCOME on. */
 static void test_who_has_welcomed_is_followed(void **state) {
-  struct bench b;
-  open_round(&b);
-  bench_down(&b, false);
-  bench_run(&b, 1000);
-  bench_up(&b);
-  b.daemon = DAEMON_2;
-  b.age_ms = 5000;
-  b.term = 2; /* it knows less */
-  bench_welcome(&b, false);
-  bench_run(&b, 1200);
-  const struct hello *h = bench_reconnected(&b);
+  open_round();
+  bench_down(false);
+  bench_run(1000);
+  bench_up();
+  bench.daemon = DAEMON_2;
+  bench.age_ms = 5000;
+  bench.term = 2; /* it knows less */
+  bench_welcome(false);
+  bench_run(1200);
+  const struct hello *h = bench_reconnected();
   assert_string_equal(h->follows, DAEMON_2);
   assert_int_equal(h->silent_ms, 1200);
   assert_int_equal(h->term, 3);
-  bench_close(&b);
 }
 
-static void ack(struct bench *b, uint16_t flags) {
+static void ack(uint16_t flags) {
   struct msg m;
   msg_init(&m, MSG_HEARTBEAT_ACK);
   m.flags = flags;
-  bench_msg(b, &m);
+  bench_msg(&m);
 }
 
 static void test_firm(void **state) {
-  struct bench b;
-  open_round(&b);
-  assert_false(bench_reconnected(&b)->firm);
-  bench_welcome(&b, false);
-  ack(&b, FRAME_FLAG_FIRM);
-  ack(&b, 0);
-  bench_run(&b, 1000);
-  assert_true(bench_reconnected(&b)->firm);
-  bench_close(&b);
+  open_round();
+  assert_false(bench_reconnected()->firm);
+  bench_welcome(false);
+  ack(FRAME_FLAG_FIRM);
+  ack(0);
+  bench_run(1000);
+  assert_true(bench_reconnected()->firm);
 }
 
 /* The flag may be about a later round, of which this node is no part. */
 static void test_firm_is_of_the_round_that_it_is_in(void **state) {
-  struct bench b;
-  open_round(&b);
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  bench_settled(&b, 1, true, 1, NULL);
-  ack(&b, FRAME_FLAG_FIRM);
-  const struct hello *h = bench_reconnected(&b);
+  open_round();
+  bench_stop(1, NULL);
+  bench_clear();
+  bench_settled(1, true, 1, NULL);
+  ack(FRAME_FLAG_FIRM);
+  const struct hello *h = bench_reconnected();
   assert_int_equal(h->phase, PHASE_NONE);
   assert_false(h->firm);
-  assert_knows_the_round(h, &b); /* which it keeps */
-  bench_welcome(&b, false);
-  b.seal.base_round = 1;
-  bench_start(&b, 2);
-  ack(&b, FRAME_FLAG_FIRM);
-  bench_run(&b, 1000);
-  h = bench_reconnected(&b);
+  assert_knows_the_round(h); /* which it keeps */
+  bench_welcome(false);
+  bench.seal.base_round = 1;
+  bench_start(2);
+  ack(FRAME_FLAG_FIRM);
+  bench_run(1000);
+  h = bench_reconnected();
   assert_int_equal(h->voted_round, 2);
   assert_int_equal(h->seal.base_round, 1);
   assert_true(h->firm);
-  bench_close(&b);
 }
 
 static void test_who_was_passed_over_hears_of_another_round(void **state) {
-  struct bench b;
-  open_round(&b);
-  bench_stale(&b);
-  ack(&b, FRAME_FLAG_FIRM);
-  assert_false(bench_reconnected(&b)->firm);
-  bench_close(&b);
+  open_round();
+  bench_stale();
+  ack(FRAME_FLAG_FIRM);
+  assert_false(bench_reconnected()->firm);
 }
 
 /* A round begins without it, and no other daemon may count on its vote. */
 static void test_who_is_retired_has_no_vote(void **state) {
-  struct bench b;
   struct msg m;
-  open_round(&b);
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  bench_settled(&b, 1, true, 1, NULL);
-  bench_forget(&b);
+  open_round();
+  bench_stop(1, NULL);
+  bench_clear();
+  bench_settled(1, true, 1, NULL);
+  bench_forget();
   msg_init(&m, MSG_STALE);
-  m.stale.incarnation = b.incarnation;
+  m.stale.incarnation = bench.incarnation;
   m.stale.round = 1;
   m.stale.text = "a round begins without this node";
   m.stale.retire = true;
-  bench_msg(&b, &m);
-  const struct hello *h = bench_hello(&b);
+  bench_msg(&m);
+  const struct hello *h = bench_hello();
   assert_int_equal(h->voted_round, 0);
   assert_string_equal(h->voted_incarnation, "");
   assert_int_equal(h->seal.nodes, 0);
   assert_string_equal(h->seal.base_incarnation, "");
-  bench_close(&b);
 }
 
 static void test_another_port_is_told_between_rounds(void **state) {
-  struct bench b;
-  bench_open_joined(&b);
-  bench_forget(&b);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
-  assert_int_equal(bench_hello(&b)->standby_port, 4001);
-  bench_start(&b, 1);
-  bench_all_spawned(&b);
-  bench_forget(&b);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4005}});
-  assert_null(bench_sent(&b, MSG_HELLO)); /* in a round it would be a new beginning */
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  bench_settled(&b, 1, true, 1, NULL);
-  assert_int_equal(bench_hello(&b)->standby_port, 4005);
-  bench_close(&b);
+  bench_open_joined();
+  bench_forget();
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
+  assert_int_equal(bench_hello()->standby_port, 4001);
+  bench_start(1);
+  bench_all_spawned();
+  bench_forget();
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4005}});
+  assert_null(bench_sent(MSG_HELLO)); /* in a round it would be a new beginning */
+  bench_stop(1, NULL);
+  bench_clear();
+  bench_settled(1, true, 1, NULL);
+  assert_int_equal(bench_hello()->standby_port, 4005);
 }
 
 /* FORWARD. --------------------------------------------------------------------------------------------------------- */
 
-static void link_up_at(struct bench *b, const char *addr, uint32_t port) {
+static void link_up_at(const char *addr, uint32_t port) {
   struct msg m;
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.port = port}, .text = addr});
+  bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.port = port}, .text = addr});
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
-  bench_msg(b, &m);
+  bench_msg(&m);
 }
 
 /* Node `rank` of round 1, welcomed at the first of two addresses. */
-static void open_forwarding(struct bench *b, int64_t rank, const char *addr) {
-  bench_open(b);
-  b->config.endpoint = "gpu1:29400,gpu7:29400";
-  b->config.endpoints = endpoints;
-  b->config.n_endpoints = 2;
-  b->nodes = rank < 2 ? 2 : rank + 1;
-  b->config.settings.daemons = 2;
-  b->config.uid = 1000;
-  b->daemon = DAEMON_1;
-  b->term = 3;
-  b->node_rank = rank;
-  b->answering = true;
-  bench_begin(b);
-  link_up_at(b, addr, 29400);
-  bench_welcome(b, false);
-  bench_start(b, 1);
-  bench_all_spawned(b);
+static void open_forwarding(int64_t rank, const char *addr) {
+  bench_open();
+  bench.config.endpoint = "gpu1:29400,gpu7:29400";
+  bench.config.endpoints = endpoints;
+  bench.config.n_endpoints = 2;
+  bench.nodes = rank < 2 ? 2 : rank + 1;
+  bench.config.settings.daemons = 2;
+  bench.config.uid = 1000;
+  bench.daemon = DAEMON_1;
+  bench.term = 3;
+  bench.node_rank = rank;
+  bench.answering = true;
+  bench_begin();
+  link_up_at(addr, 29400);
+  bench_welcome(false);
+  bench_start(1);
+  bench_all_spawned();
 }
 
-static void read_forward(const struct bench *b, struct msg *m) {
-  const struct supervisor_effect *e = bench_effect(b, SUP_FORWARD);
+static void read_forward(struct msg *m) {
+  const struct supervisor_effect *e = bench_effect(SUP_FORWARD);
   struct frame f;
   size_t size;
   assert_non_null(e);
@@ -249,9 +230,9 @@ static void read_forward(const struct bench *b, struct msg *m) {
   assert_int_equal(m->type, MSG_FORWARD);
 }
 
-static void assert_place(const struct bench *b, const char *host, const char *addr, int port, const char *daemon) {
+static void assert_place(const char *host, const char *addr, int port, const char *daemon) {
   struct msg m;
-  read_forward(b, &m);
+  read_forward(&m);
   assert_string_equal(m.forward.host, host);
   assert_string_equal(m.forward.addr, addr);
   assert_int_equal(m.forward.port, port);
@@ -260,191 +241,172 @@ static void assert_place(const struct bench *b, const char *host, const char *ad
 }
 
 static void test_node_0_says_where_the_job_is(void **state) {
-  struct bench b;
   struct msg m;
-  open_forwarding(&b, 0, "10.0.0.3");
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 1);
-  assert_int_equal(bench_effect(&b, SUP_FORWARD)->forward.current, 0);
-  assert_place(&b, "gpu1", "10.0.0.3", 29400, DAEMON_1);
-  read_forward(&b, &m);
+  open_forwarding(0, "10.0.0.3");
+  assert_int_equal(bench_count(SUP_FORWARD), 1);
+  assert_int_equal(bench_effect(SUP_FORWARD)->forward.current, 0);
+  assert_place("gpu1", "10.0.0.3", 29400, DAEMON_1);
+  read_forward(&m);
   assert_int_equal(m.forward.version, PROTO_VERSION);
   assert_string_equal(m.forward.job, "job");
   assert_int_equal(m.forward.uid, 1000);
-  assert_string_equal(m.forward.incarnation, b.incarnation);
+  assert_string_equal(m.forward.incarnation, bench.incarnation);
   assert_int_equal(m.forward.round, 1);
   assert_int_equal(m.forward.term, 3);
   msg_finish(&m);
-  bench_run(&b, 20000);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 1); /* the driver repeats it */
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 1);
-  bench_settled(&b, 1, true, 1, NULL);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 1); /* the next round may wait for those who are elsewhere */
-  bench_start(&b, 2);
-  read_forward(&b, &m);
+  bench_run(20000);
+  assert_int_equal(bench_count(SUP_FORWARD), 1); /* the driver repeats it */
+  bench_stop(1, NULL);
+  bench_clear();
+  assert_int_equal(bench_count(SUP_FORWARD), 1);
+  bench_settled(1, true, 1, NULL);
+  assert_int_equal(bench_count(SUP_FORWARD), 1); /* the next round may wait for those who are elsewhere */
+  bench_start(2);
+  read_forward(&m);
   assert_int_equal(m.forward.round, 2);
   msg_finish(&m);
-  bench_close(&b);
 }
 
 /* In a round the others tell only the daemon that they run themselves. Between rounds the first four tell all of them: node
  * rank 0 may be the one that was lost. */
 static void test_others_do_between_rounds(void **state) {
   for (int64_t rank = 1; rank < 6; rank++) {
-    struct bench b;
-    open_forwarding(&b, rank, "10.0.0.3");
-    assert_true(bench_effect(&b, SUP_FORWARD)->forward.own);
-    bench_run(&b, 20000);
-    bench_stop(&b, 1, NULL);
-    bench_clear(&b);
-    bench_settled(&b, 1, true, 1, NULL);
-    assert_int_equal(bench_effect(&b, SUP_FORWARD)->forward.bytes != NULL, rank < 4);
-    assert_false(bench_effect(&b, SUP_FORWARD)->forward.own && rank < 4);
-    bench_close(&b);
+    open_forwarding(rank, "10.0.0.3");
+    assert_true(bench_effect(SUP_FORWARD)->forward.own);
+    bench_run(20000);
+    bench_stop(1, NULL);
+    bench_clear();
+    bench_settled(1, true, 1, NULL);
+    assert_int_equal(bench_effect(SUP_FORWARD)->forward.bytes != NULL, rank < 4);
+    assert_false(bench_effect(SUP_FORWARD)->forward.own && rank < 4);
   }
 }
 
 /* A later round runs without this node, and node rank 0 of that one knows its place. */
 static void test_a_round_without_it(void **state) {
-  struct bench b;
   struct msg m;
-  open_forwarding(&b, 0, "10.0.0.3");
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  bench_settled(&b, 1, true, 1, NULL);
+  open_forwarding(0, "10.0.0.3");
+  bench_stop(1, NULL);
+  bench_clear();
+  bench_settled(1, true, 1, NULL);
   msg_init(&m, MSG_WAITING);
-  m.waiting.incarnation = b.incarnation;
+  m.waiting.incarnation = bench.incarnation;
   m.waiting.round = 2;
   m.waiting.spare = true;
   m.waiting.text = "this node waits";
-  bench_msg(&b, &m);
-  assert_null(bench_effect(&b, SUP_FORWARD)->forward.bytes);
-  bench_close(&b);
+  bench_msg(&m);
+  assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
 }
 
 static void test_one_address_needs_no_telling(void **state) {
-  struct bench b;
-  bench_open(&b);
-  b.daemon = DAEMON_1;
-  b.node_rank = 0;
-  b.answering = true;
-  bench_begin(&b);
-  link_up_at(&b, "10.0.0.3", 29400);
-  bench_welcome(&b, false);
-  bench_start(&b, 1);
-  bench_run(&b, 5000);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 0);
-  bench_close(&b);
+  bench.daemon = DAEMON_1;
+  bench.node_rank = 0;
+  bench.answering = true;
+  bench_begin();
+  link_up_at("10.0.0.3", 29400);
+  bench_welcome(false);
+  bench_start(1);
+  bench_run(5000);
+  assert_int_equal(bench_count(SUP_FORWARD), 0);
 }
 
 /* Other machines reach it by another address. */
 static void test_a_daemon_on_this_machine(void **state) {
-  struct bench b;
-  open_forwarding(&b, 0, "127.0.0.1");
-  assert_place(&b, "gpu1", "10.0.0.1", 29400, DAEMON_1);
-  bench_close(&b);
+  open_forwarding(0, "127.0.0.1");
+  assert_place("gpu1", "10.0.0.1", 29400, DAEMON_1);
 }
 
 /* A connection that is lost for a moment changes nothing; one that is sought elsewhere does, until there is a daemon in
  * charge. */
 static void test_what_it_says_follows_the_daemon(void **state) {
-  struct bench b;
-  open_forwarding(&b, 0, "10.0.0.3");
-  b.n_successors = 0;
-  bench_down(&b, true);
-  bench_run(&b, 1000);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 1);
-  bench_run(&b, 20000);
-  assert_int_equal(bench_said(&b, "asking gpu7"), 1);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 2);
-  assert_null(bench_effect(&b, SUP_FORWARD)->forward.bytes);
-  bench_down(&b, true);
-  bench_run(&b, 0);
-  link_up_at(&b, "10.0.0.7", 29401);
-  b.daemon = DAEMON_2;
-  b.age_ms = 5000;
-  bench_welcome(&b, false);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 2);
-  b.age_ms = 0;
-  bench_run(&b, 625);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 3);
-  assert_int_equal(bench_effect(&b, SUP_FORWARD)->forward.current, 1);
-  assert_place(&b, "gpu7", "10.0.0.7", 29401, DAEMON_2);
-  bench_close(&b);
+  open_forwarding(0, "10.0.0.3");
+  bench.n_successors = 0;
+  bench_down(true);
+  bench_run(1000);
+  assert_int_equal(bench_count(SUP_FORWARD), 1);
+  bench_run(20000);
+  assert_int_equal(bench_said("asking gpu7"), 1);
+  assert_int_equal(bench_count(SUP_FORWARD), 2);
+  assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
+  bench_down(true);
+  bench_run(0);
+  link_up_at("10.0.0.7", 29401);
+  bench.daemon = DAEMON_2;
+  bench.age_ms = 5000;
+  bench_welcome(false);
+  assert_int_equal(bench_count(SUP_FORWARD), 2);
+  bench.age_ms = 0;
+  bench_run(625);
+  assert_int_equal(bench_count(SUP_FORWARD), 3);
+  assert_int_equal(bench_effect(SUP_FORWARD)->forward.current, 1);
+  assert_place("gpu7", "10.0.0.7", 29401, DAEMON_2);
 }
 
 /* A successor is at no address of --endpoint, so even a single one must be told. */
 static void test_a_successor_is_somewhere_else(void **state) {
-  struct bench b;
-  open_round(&b);
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  bench_settled(&b, 1, true, 1, NULL);
-  bench_run(&b, 5000);
-  assert_int_equal(bench_said(&b, "asking gpu2"), 1);
-  bench_down(&b, true);
-  bench_run(&b, 0);
-  assert_int_equal(bench_effect(&b, SUP_CONNECT)->connect.to, CONNECT_SUCCESSOR);
-  link_up_at(&b, NULL, 0);
-  b.daemon = DAEMON_2;
-  bench_welcome(&b, false);
-  b.node_rank = 0;
-  b.n_successors = 0;
-  bench_start(&b, 2);
-  assert_int_equal(bench_effect(&b, SUP_FORWARD)->forward.current, UINT32_MAX);
-  assert_place(&b, "gpu2", "10.0.0.2", 4002, DAEMON_2);
-  bench_close(&b);
+  open_round();
+  bench_stop(1, NULL);
+  bench_clear();
+  bench_settled(1, true, 1, NULL);
+  bench_run(5000);
+  assert_int_equal(bench_said("asking gpu2"), 1);
+  bench_down(true);
+  bench_run(0);
+  assert_int_equal(bench_effect(SUP_CONNECT)->connect.to, CONNECT_SUCCESSOR);
+  link_up_at(NULL, 0);
+  bench.daemon = DAEMON_2;
+  bench_welcome(false);
+  bench.node_rank = 0;
+  bench.n_successors = 0;
+  bench_start(2);
+  assert_int_equal(bench_effect(SUP_FORWARD)->forward.current, UINT32_MAX);
+  assert_place("gpu2", "10.0.0.2", 4002, DAEMON_2);
 }
 
 /* SUP_EXIT is the last effect: tests/rig/supervisor.c. */
 static void test_the_end_takes_it_back(void **state) {
-  struct bench b;
-  open_forwarding(&b, 0, "10.0.0.3");
-  bench_all_exited(&b, EXITED(0));
-  bench_clear(&b);
-  bench_end(&b, 0, NULL);
-  assert_exit(&b, 0);
-  assert_int_equal(bench_count(&b, SUP_FORWARD), 2);
-  assert_null(bench_effect(&b, SUP_FORWARD)->forward.bytes);
-  bench_close(&b);
+  open_forwarding(0, "10.0.0.3");
+  bench_all_exited(EXITED(0));
+  bench_clear();
+  bench_end(0, NULL);
+  assert_exit(0);
+  assert_int_equal(bench_count(SUP_FORWARD), 2);
+  assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
 }
 
 /* It was in no round yet. A daemon that knows nothing must learn from it that the job may run elsewhere. */
 static void test_a_newcomer_knows_that_the_job_can_move(void **state) {
   for (int moves = 0; moves < 2; moves++) {
-    struct bench b;
-    bench_open(&b);
-    b.succeeded = moves;
-    bench_joined(&b);
-    bench_down(&b, false);
-    bench_run(&b, 2000);
-    bench_up(&b);
-    assert_int_equal(bench_hello(&b)->succeeded, moves);
-    bench_close(&b);
+    bench_open();
+    bench.succeeded = moves;
+    bench_joined();
+    bench_down(false);
+    bench_run(2000);
+    bench_up();
+    assert_int_equal(bench_hello()->succeeded, moves);
   }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_newcomer_knows_that_the_job_can_move),
-      cmocka_unit_test(test_at_first_it_promises_nothing),
-      cmocka_unit_test(test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing),
-      cmocka_unit_test(test_a_greeting_is_not_heard),
-      cmocka_unit_test(test_who_has_welcomed_is_followed),
-      cmocka_unit_test(test_firm),
-      cmocka_unit_test(test_firm_is_of_the_round_that_it_is_in),
-      cmocka_unit_test(test_who_was_passed_over_hears_of_another_round),
-      cmocka_unit_test(test_who_is_retired_has_no_vote),
-      cmocka_unit_test(test_another_port_is_told_between_rounds),
-      cmocka_unit_test(test_node_0_says_where_the_job_is),
-      cmocka_unit_test(test_others_do_between_rounds),
-      cmocka_unit_test(test_a_round_without_it),
-      cmocka_unit_test(test_one_address_needs_no_telling),
-      cmocka_unit_test(test_a_daemon_on_this_machine),
-      cmocka_unit_test(test_what_it_says_follows_the_daemon),
-      cmocka_unit_test(test_a_successor_is_somewhere_else),
-      cmocka_unit_test(test_the_end_takes_it_back),
+      bench_test(test_a_newcomer_knows_that_the_job_can_move),
+      bench_test(test_at_first_it_promises_nothing),
+      bench_test(test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing),
+      bench_test(test_a_greeting_is_not_heard),
+      bench_test(test_who_has_welcomed_is_followed),
+      bench_test(test_firm),
+      bench_test(test_firm_is_of_the_round_that_it_is_in),
+      bench_test(test_who_was_passed_over_hears_of_another_round),
+      bench_test(test_who_is_retired_has_no_vote),
+      bench_test(test_another_port_is_told_between_rounds),
+      bench_test(test_node_0_says_where_the_job_is),
+      bench_test(test_others_do_between_rounds),
+      bench_test(test_a_round_without_it),
+      bench_test(test_one_address_needs_no_telling),
+      bench_test(test_a_daemon_on_this_machine),
+      bench_test(test_what_it_says_follows_the_daemon),
+      bench_test(test_a_successor_is_somewhere_else),
+      bench_test(test_the_end_takes_it_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,57 +15,51 @@
 static void test_a_rank_that_finishes_early_is_named(void **state) {
   static const char line[] =
       "rank 2 finished with code 0, and 1 worker here still runs after 60 s: do they wait for it?";
-  struct bench b;
-  bench_open_running(&b);
-  b.answering = true;
-  bench_exited(&b, 0, EXITED(0), b.now_ms, "");
-  bench_run(&b, 59000);
-  assert_int_equal(bench_said(&b, "finished"), 0);
-  bench_run(&b, 300000);
-  assert_int_equal(bench_said(&b, line), 1);
-  bench_exited(&b, 1, EXITED(1), b.now_ms, "RuntimeError: Connection closed by peer\n");
-  bench_run(&b, 1000);
-  assert_int_equal(bench_said(&b, "exited with code 1; before that, rank 2 had finished with code 0"), 1);
-  bench_close(&b);
-  bench_open_running(&b); /* both finish, as they should */
-  b.answering = true;
-  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
-  bench_run(&b, 300000);
-  assert_int_equal(bench_said(&b, "finished with code 0"), 0);
-  bench_close(&b);
+  bench_open_running();
+  bench.answering = true;
+  bench_exited(0, EXITED(0), bench.now_ms, "");
+  bench_run(59000);
+  assert_int_equal(bench_said("finished"), 0);
+  bench_run(300000);
+  assert_int_equal(bench_said(line), 1);
+  bench_exited(1, EXITED(1), bench.now_ms, "RuntimeError: Connection closed by peer\n");
+  bench_run(1000);
+  assert_int_equal(bench_said("exited with code 1; before that, rank 2 had finished with code 0"), 1);
+  bench_open_running(); /* both finish, as they should */
+  bench.answering = true;
+  for (uint32_t i = 0; i < 2; i++) bench_exited(i, EXITED(0), bench.now_ms, "");
+  bench_run(300000);
+  assert_int_equal(bench_said("finished with code 0"), 0);
 }
 
 static void test_a_failure_is_told_once(void **state) {
-  struct bench b;
-  bench_open_running(&b);
-  bench_forget(&b);
-  bench_exited(&b, 1, EXITED(7), b.now_ms, "first\n\x1b[31mRuntimeError: no\n");
-  assert_int_equal(bench_said(&b, "rank 3"), 0); /* the settled verdict may come at any moment */
-  bench_run(&b, 250);
-  assert_int_equal(bench_said(&b, "rank 3 (local 1) on n0, pid 5001, exited with code 7"), 1);
-  assert_int_equal(bench_said(&b, "  | first"), 1);
-  assert_int_equal(bench_said(&b, "  | \\x1b[31mRuntimeError: no"), 1);
-  struct verdict v = bench_report(&b, REPORT_FAILED)->what;
+  bench_open_running();
+  bench_forget();
+  bench_exited(1, EXITED(7), bench.now_ms, "first\n\x1b[31mRuntimeError: no\n");
+  assert_int_equal(bench_said("rank 3"), 0); /* the settled verdict may come at any moment */
+  bench_run(250);
+  assert_int_equal(bench_said("rank 3 (local 1) on n0, pid 5001, exited with code 7"), 1);
+  assert_int_equal(bench_said("  | first"), 1);
+  assert_int_equal(bench_said("  | \\x1b[31mRuntimeError: no"), 1);
+  struct verdict v = bench_report(REPORT_FAILED)->what;
   v.round = 1;
-  bench_stop(&b, 1, &v);
-  bench_clear(&b);
+  bench_stop(1, &v);
+  bench_clear();
   v.echoes = 3;
-  bench_settled(&b, 1, true, 1, &v);
-  assert_int_equal(bench_said(&b, "exited with code 7"), 1);
-  assert_int_equal(bench_said(&b, "  | "), 2);
-  assert_int_equal(bench_said(&b, "3 other workers died"), 1);
-  bench_close(&b);
+  bench_settled(1, true, 1, &v);
+  assert_int_equal(bench_said("exited with code 7"), 1);
+  assert_int_equal(bench_said("  | "), 2);
+  assert_int_equal(bench_said("3 other workers died"), 1);
 }
 
 /* A worker here exits because one elsewhere was killed; `told`: the news of that takes longer than we wait. */
 static void another_is_settled(bool told) {
-  struct bench b;
   struct verdict v;
-  bench_open_running(&b);
-  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
-  if (told) bench_run(&b, 250);
-  bench_clear(&b);
-  assert_int_equal(bench_said(&b, "exited with code 1"), told);
+  bench_open_running();
+  bench_exited(0, EXITED(1), bench.now_ms, "");
+  if (told) bench_run(250);
+  bench_clear();
+  assert_int_equal(bench_said("exited with code 1"), told);
   verdict_init(&v);
   v.cause = CAUSE_WORKER_SIGNAL;
   v.round = 1;
@@ -77,13 +71,12 @@ static void another_is_settled(bool told) {
   v.signal = 9;
   v.code = 137;
   v.text = "its words\n";
-  bench_settled(&b, 1, true, 1, &v);
-  bench_run(&b, 1000);
-  assert_int_equal(bench_said(&b, "rank 0 (local 0) on n9, pid 99, was killed by SIGKILL"), 1);
-  assert_int_equal(bench_said(&b, "the round's verdict: rank 0"), told);
-  assert_int_equal(bench_said(&b, "  | its words"), 1);
-  assert_int_equal(bench_said(&b, "exited with code 1"), told);
-  bench_close(&b);
+  bench_settled(1, true, 1, &v);
+  bench_run(1000);
+  assert_int_equal(bench_said("rank 0 (local 0) on n9, pid 99, was killed by SIGKILL"), 1);
+  assert_int_equal(bench_said("the round's verdict: rank 0"), told);
+  assert_int_equal(bench_said("  | its words"), 1);
+  assert_int_equal(bench_said("exited with code 1"), told);
 }
 
 /* The second agent of a host leaves the failure of a worker that is not its own to the first, but not a lost node. */
@@ -91,14 +84,13 @@ static void test_an_agent_for_each_gpu_logs_a_crash_once(void **state) {
   static const enum cause causes[] = {CAUSE_WORKER_SIGNAL, CAUSE_NODE_LOST};
   static const char *const wanted[] = {"on n9, pid 99, was killed", "(n9) was lost"};
   for (int i = 0; i < 4; i++) {
-    struct bench b;
     struct verdict v;
     bool echo = i % 2, own_words = false;
-    bench_open(&b);
-    b.config.echo = echo;
-    bench_running(&b);
-    bench_exited(&b, 0, EXITED(1), b.now_ms, "");
-    bench_clear(&b);
+    bench_open();
+    bench.config.echo = echo;
+    bench_running();
+    bench_exited(0, EXITED(1), bench.now_ms, "");
+    bench_clear();
     verdict_init(&v);
     v.cause = causes[i / 2];
     v.round = 1;
@@ -107,12 +99,12 @@ static void test_an_agent_for_each_gpu_logs_a_crash_once(void **state) {
     v.pid = 99;
     v.signal = 9;
     v.text = "its words\n";
-    bench_settled(&b, 1, true, 1, &v);
-    bench_run(&b, 1000);
-    for (size_t k = 0; k < b.n_fx; k++)
-      own_words |= b.fx[k].kind == SUP_SAY && b.fx[k].say.level != LOG_DEBUG && strstr(b.fx[k].say.text, wanted[i / 2]);
+    bench_settled(1, true, 1, &v);
+    bench_run(1000);
+    for (size_t k = 0; k < bench.n_fx; k++)
+      own_words |= bench.fx[k].kind == SUP_SAY && bench.fx[k].say.level != LOG_DEBUG &&
+                   strstr(bench.fx[k].say.text, wanted[i / 2]);
     assert_int_equal(own_words, !echo || v.cause == CAUSE_NODE_LOST);
-    bench_close(&b);
   }
 }
 
@@ -128,29 +120,26 @@ enum { REPORTS_NOTHING, REPORTS_PROGRESS, CAN_CHECKPOINT, REPORTS_ELSEWHERE, SEC
 
 /* How often the line is there that a restart begins from the beginning, in a round of which this is node 0. */
 static int starts_over(int what, bool node_0) {
-  struct bench b;
-  bench_open(&b);
-  b.node_rank = node_0 ? 0 : 1;
-  bench_running(&b);
+  bench_open();
+  bench.node_rank = node_0 ? 0 : 1;
+  bench_running();
   if (what == REPORTS_PROGRESS)
-    bench_event(&b, &(struct supervisor_event){.kind = SUP_PROGRESS, .round = 1, .progress = {.step = 3}});
+    bench_event(&(struct supervisor_event){.kind = SUP_PROGRESS, .round = 1, .progress = {.step = 3}});
   if (what == CAN_CHECKPOINT)
-    bench_event(&b,
-                &(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .can_checkpoint = {.can = true}});
-  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
-  bench_clear(&b);
+    bench_event(&(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .can_checkpoint = {.can = true}});
+  bench_exited(0, EXITED(1), bench.now_ms, "");
+  bench_clear();
   struct msg m;
   msg_init(&m, MSG_SETTLED);
-  m.settled.incarnation = b.incarnation;
+  m.settled.incarnation = bench.incarnation;
   m.settled.round = 1;
   m.settled.charged = what != NO_CHARGE;
   m.settled.restarts_used = what == SECOND_RESTART ? 2 : what == NO_CHARGE ? 0 : 1;
   m.settled.verdict.cause = what == NOT_STARTED ? CAUSE_WORKER_EXEC : CAUSE_WORKER_EXIT;
   m.settled.failed_step = what == REPORTS_ELSEWHERE ? 7 : -1;
-  bench_msg(&b, &m);
-  int n = bench_said(&b, "so the script starts from the beginning unless it loads a checkpoint itself; "
-                         "--max-restarts 0 turns restarts off");
-  bench_close(&b);
+  bench_msg(&m);
+  int n = bench_said("so the script starts from the beginning unless it loads a checkpoint itself; "
+                     "--max-restarts 0 turns restarts off");
   return n;
 }
 
@@ -161,88 +150,77 @@ static void test_a_restart_that_starts_over(void **state) {
 }
 
 static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
-  struct bench b;
-  bench_open_running(&b);
-  bench_down(&b, false);
-  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
-  assert_int_equal(bench_said(&b, "exited with code 1"), 1);
-  bench_close(&b);
+  bench_open_running();
+  bench_down(false);
+  bench_exited(0, EXITED(1), bench.now_ms, "");
+  assert_int_equal(bench_said("exited with code 1"), 1);
 }
 
 static void test_only_the_last_lines(void **state) {
-  struct bench b;
   char text[400] = "";
-  bench_open_running(&b);
+  bench_open_running();
   for (int i = 0; i < 30; i++) {
     char line[24];
     snprintf(line, sizeof line, "line-%02d\n", i);
     strcat(text, line);
   }
-  bench_exited(&b, 0, EXITED(1), b.now_ms, text);
-  bench_run(&b, 250);
-  assert_int_equal(bench_said(&b, "  | line-"), 10);
-  assert_int_equal(bench_said(&b, "line-29"), 1);
-  assert_int_equal(bench_said(&b, "line-19"), 0);
-  bench_close(&b);
+  bench_exited(0, EXITED(1), bench.now_ms, text);
+  bench_run(250);
+  assert_int_equal(bench_said("  | line-"), 10);
+  assert_int_equal(bench_said("line-29"), 1);
+  assert_int_equal(bench_said("line-19"), 0);
 }
 
 /* The worker has printed its last lines to this terminal, or another node's worker to that node's. */
 static void test_lines_that_are_shown(void **state) {
   for (int i = 0; i < 4; i++) {
     bool ours = i & 1, one_terminal = i & 2;
-    struct bench b;
     struct verdict v;
-    bench_open(&b);
-    b.config.one_terminal = one_terminal;
-    bench_running(&b);
-    bench_worker(&b, 1,
-                 (struct supervisor_event){.kind = SUP_EXITED,
-                                           .when_ms = b.now_ms,
-                                           .exited = {.status = EXITED(7), .lines_shown = true},
-                                           .text = "boom\n",
-                                           .error = "boom"});
-    v = bench_report(&b, REPORT_FAILED)->what;
+    bench_open();
+    bench.config.one_terminal = one_terminal;
+    bench_running();
+    bench_worker(1, (struct supervisor_event){.kind = SUP_EXITED,
+                                              .when_ms = bench.now_ms,
+                                              .exited = {.status = EXITED(7), .lines_shown = true},
+                                              .text = "boom\n",
+                                              .error = "boom"});
+    v = bench_report(REPORT_FAILED)->what;
     assert_true(v.shown);
     v.round = 1;
     if (!ours) v.node_rank = 0;
-    bench_clear(&b);
-    bench_settled(&b, 1, true, 1, &v);
-    assert_int_equal(bench_said(&b, "exited with code 7: boom"), 1);
-    assert_int_equal(bench_said(&b, "  | boom"), !ours && !one_terminal);
-    bench_close(&b);
+    bench_clear();
+    bench_settled(1, true, 1, &v);
+    assert_int_equal(bench_said("exited with code 7: boom"), 1);
+    assert_int_equal(bench_said("  | boom"), !ours && !one_terminal);
   }
 }
 
 static void test_a_repeat_is_told(void **state) {
-  struct bench b;
   struct msg m;
-  bench_open(&b);
-  b.config.settings.repeat_limit = 2;
-  bench_running(&b);
-  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
-  bench_clear(&b);
+  bench.config.settings.repeat_limit = 2;
+  bench_running();
+  bench_exited(0, EXITED(1), bench.now_ms, "");
+  bench_clear();
   msg_init(&m, MSG_SETTLED);
-  m.settled.incarnation = b.incarnation;
+  m.settled.incarnation = bench.incarnation;
   m.settled.round = 1;
   m.settled.charged = true;
   m.settled.restarts_used = 2;
   m.settled.last_failure.repeats = 1;
-  bench_msg(&b, &m);
-  assert_int_equal(bench_said(&b, "restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 "
-                                  "(--repeat-limit)"),
+  bench_msg(&m);
+  assert_int_equal(bench_said("restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 "
+                              "(--repeat-limit)"),
                    1);
-  bench_close(&b);
 }
 
 static void test_an_end_by_repeats_is_explained(void **state) {
   for (int64_t repeats = 1; repeats <= 2; repeats++) {
-    struct bench b;
     struct msg m;
-    bench_open(&b);
-    b.config.settings.repeat_limit = 2;
-    bench_running(&b);
+    bench_open();
+    bench.config.settings.repeat_limit = 2;
+    bench_running();
     msg_init(&m, MSG_END);
-    m.end.incarnation = b.incarnation;
+    m.end.incarnation = bench.incarnation;
     m.end.round = 1;
     m.end.code = 7;
     m.end.outcome = OUTCOME_FAILED;
@@ -250,71 +228,58 @@ static void test_an_end_by_repeats_is_explained(void **state) {
     m.end.repeats = repeats;
     m.end.verdict.cause = CAUSE_WORKER_EXIT;
     m.end.verdict.code = 7;
-    bench_msg(&b, &m);
-    assert_int_equal(bench_said(&b,
-                                "2 of 3 restarts used; not restarted, since the same failure has come again 2 times "
+    bench_msg(&m);
+    assert_int_equal(bench_said("2 of 3 restarts used; not restarted, since the same failure has come again 2 times "
                                 "without progress (--repeat-limit 2); exit code 7"),
                      repeats == 2);
-    assert_int_equal(bench_effect(&b, SUP_STOP_TREES) != NULL, true);
-    bench_close(&b);
+    assert_int_equal(bench_effect(SUP_STOP_TREES) != NULL, true);
   }
 }
 
 static void test_stuck_is_named(void **state) {
-  struct bench b;
-  bench_open_running(&b);
-  bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D'}, .text = "a\x1b"});
-  assert_int_equal(bench_said(&b, "rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)"), 1);
+  bench_open_running();
   bench_event(
-      &b,
-      &(struct supervisor_event){
-          .kind = SUP_STUCK, .round = 1, .local_rank = UINT32_MAX, .stuck = {.pid = 5001, .state = 'D'}, .text = "b"});
-  assert_int_equal(bench_said(&b, "pid 5001 (b) does not die of SIGKILL (state D)"), 1);
-  bench_close(&b);
+      &(struct supervisor_event){.kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D'}, .text = "a\x1b"});
+  assert_int_equal(bench_said("rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)"), 1);
+  bench_event(&(struct supervisor_event){
+      .kind = SUP_STUCK, .round = 1, .local_rank = UINT32_MAX, .stuck = {.pid = 5001, .state = 'D'}, .text = "b"});
+  assert_int_equal(bench_said("pid 5001 (b) does not die of SIGKILL (state D)"), 1);
 }
 
 static void test_another_users_process_is_named(void **state) {
-  struct bench b;
-  bench_open_running(&b);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_STUCK,
-                                             .round = 1,
-                                             .local_rank = 1,
-                                             .stuck = {.pid = 4711, .state = 'S', .denied = true, .uid = 0},
-                                             .text = "sudo"});
-  assert_int_equal(bench_said(&b, "rank 3 (local 1), pid 4711 (sudo), runs as uid 0 and cannot be killed by uid "), 1);
-  assert_int_equal(bench_said(&b, "this node waits until it exits"), 1);
-  assert_int_equal(bench_said(&b, "SIGKILL"), 0);
-  bench_close(&b);
+  bench_open_running();
+  bench_event(&(struct supervisor_event){.kind = SUP_STUCK,
+                                         .round = 1,
+                                         .local_rank = 1,
+                                         .stuck = {.pid = 4711, .state = 'S', .denied = true, .uid = 0},
+                                         .text = "sudo"});
+  assert_int_equal(bench_said("rank 3 (local 1), pid 4711 (sudo), runs as uid 0 and cannot be killed by uid "), 1);
+  assert_int_equal(bench_said("this node waits until it exits"), 1);
+  assert_int_equal(bench_said("SIGKILL"), 0);
 }
 
 /* It is the same in each round, so it is said once. */
 static void test_another_command_is_told_once(void **state) {
-  struct bench b;
-  bench_open(&b);
-  b.node_rank = 0;
-  b.other_command = "n\n7";
-  bench_running(&b);
-  assert_int_equal(bench_said(&b, "host n\\n7 runs another command than host n0 (this node 0)"), 1);
-  bench_stop(&b, 1, NULL);
-  bench_clear(&b);
-  bench_settled(&b, 1, false, 0, NULL);
-  bench_start(&b, 2);
-  assert_int_equal(supervisor_round(b.s), 2);
-  assert_int_equal(bench_said(&b, "another command"), 1);
-  bench_close(&b);
+  bench.node_rank = 0;
+  bench.other_command = "n\n7";
+  bench_running();
+  assert_int_equal(bench_said("host n\\n7 runs another command than host n0 (this node 0)"), 1);
+  bench_stop(1, NULL);
+  bench_clear();
+  bench_settled(1, false, 0, NULL);
+  bench_start(2);
+  assert_int_equal(supervisor_round(bench.s), 2);
+  assert_int_equal(bench_said("another command"), 1);
 }
 
 /* The interpreter of a script that lacks a module, where it is known: on the worker's own node, for that failure. */
 static int names_interpreter(const char *interpreter, const char *text) {
-  struct bench b;
-  bench_open(&b);
-  b.config.interpreter = interpreter;
-  bench_running(&b);
-  bench_exited(&b, 1, EXITED(1), b.now_ms, text);
-  bench_run(&b, 250);
-  int said = (int)bench_said(&b, "  it ran under /env/bin/python3 (python3.11): install the module there, or");
-  bench_close(&b);
+  bench_open();
+  bench.config.interpreter = interpreter;
+  bench_running();
+  bench_exited(1, EXITED(1), bench.now_ms, text);
+  bench_run(250);
+  int said = (int)bench_said("  it ran under /env/bin/python3 (python3.11): install the module there, or");
   return said;
 }
 
@@ -328,28 +293,25 @@ static void test_the_interpreter_that_lacks_a_module(void **state) {
 /* One that was seen stands for its round alone. */
 static void test_an_interpreter_of_another_round(void **state) {
   static const char text[] = "ModuleNotFoundError: No module named 'torch'\n";
-  struct bench b;
-  bench_open(&b);
-  b.config.interpreter = "/env/bin/python3";
-  bench_running(&b);
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_EXITED,
-                                             .round = 1,
-                                             .local_rank = 1,
-                                             .when_ms = b.now_ms,
-                                             .exited = {.status = EXITED(1)},
-                                             .text = text,
-                                             .interpreter = "/shim/bin/python3"});
-  bench_run(&b, 250);
-  assert_int_equal(bench_said(&b, "  it ran under /shim/bin/python3: install"), 1);
-  bench_clear(&b);
-  bench_settled(&b, 1, false, 0, NULL);
-  bench_start(&b, 2);
-  bench_all_spawned(&b);
-  bench_exited(&b, 1, EXITED(1), b.now_ms, text);
-  bench_run(&b, 250);
-  assert_int_equal(bench_said(&b, "  it ran under /shim/bin/python3: install"), 1);
-  assert_int_equal(bench_said(&b, "  it ran under /env/bin/python3: install"), 1);
-  bench_close(&b);
+  bench.config.interpreter = "/env/bin/python3";
+  bench_running();
+  bench_event(&(struct supervisor_event){.kind = SUP_EXITED,
+                                         .round = 1,
+                                         .local_rank = 1,
+                                         .when_ms = bench.now_ms,
+                                         .exited = {.status = EXITED(1)},
+                                         .text = text,
+                                         .interpreter = "/shim/bin/python3"});
+  bench_run(250);
+  assert_int_equal(bench_said("  it ran under /shim/bin/python3: install"), 1);
+  bench_clear();
+  bench_settled(1, false, 0, NULL);
+  bench_start(2);
+  bench_all_spawned();
+  bench_exited(1, EXITED(1), bench.now_ms, text);
+  bench_run(250);
+  assert_int_equal(bench_said("  it ran under /shim/bin/python3: install"), 1);
+  assert_int_equal(bench_said("  it ran under /env/bin/python3: install"), 1);
 }
 
 /* An event that waits outlives what its driver said. */
@@ -366,23 +328,23 @@ static void test_a_copy_has_strings_of_its_own(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_rank_that_finishes_early_is_named),
-      cmocka_unit_test(test_a_failure_is_told_once),
-      cmocka_unit_test(test_an_agent_for_each_gpu_logs_a_crash_once),
-      cmocka_unit_test(test_a_settled_verdict_that_names_another),
-      cmocka_unit_test(test_an_echo_is_not_told_before_its_cause),
-      cmocka_unit_test(test_a_failure_without_a_daemon_is_told_at_once),
-      cmocka_unit_test(test_a_restart_that_starts_over),
-      cmocka_unit_test(test_only_the_last_lines),
-      cmocka_unit_test(test_lines_that_are_shown),
-      cmocka_unit_test(test_a_repeat_is_told),
-      cmocka_unit_test(test_an_end_by_repeats_is_explained),
-      cmocka_unit_test(test_stuck_is_named),
-      cmocka_unit_test(test_another_users_process_is_named),
-      cmocka_unit_test(test_another_command_is_told_once),
-      cmocka_unit_test(test_the_interpreter_that_lacks_a_module),
-      cmocka_unit_test(test_an_interpreter_of_another_round),
-      cmocka_unit_test(test_a_copy_has_strings_of_its_own),
+      bench_test(test_a_rank_that_finishes_early_is_named),
+      bench_test(test_a_failure_is_told_once),
+      bench_test(test_an_agent_for_each_gpu_logs_a_crash_once),
+      bench_test(test_a_settled_verdict_that_names_another),
+      bench_test(test_an_echo_is_not_told_before_its_cause),
+      bench_test(test_a_failure_without_a_daemon_is_told_at_once),
+      bench_test(test_a_restart_that_starts_over),
+      bench_test(test_only_the_last_lines),
+      bench_test(test_lines_that_are_shown),
+      bench_test(test_a_repeat_is_told),
+      bench_test(test_an_end_by_repeats_is_explained),
+      bench_test(test_stuck_is_named),
+      bench_test(test_another_users_process_is_named),
+      bench_test(test_another_command_is_told_once),
+      bench_test(test_the_interpreter_that_lacks_a_module),
+      bench_test(test_an_interpreter_of_another_round),
+      bench_test(test_a_copy_has_strings_of_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
