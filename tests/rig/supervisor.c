@@ -379,6 +379,17 @@ size_t bench_said(const char *words) {
   return n;
 }
 
+void assert_said(const char *words) {
+  if (bench_said(words) == 1) return;
+  for (size_t i = 0; i < bench.n_fx; i++)
+    if (bench.fx[i].kind == SUP_SAY) print_error("line: %s\n", bench.fx[i].say.text);
+  fail_msg("%zu lines have: %s", bench_said(words), words);
+}
+
+void assert_not_said(const char *words) {
+  assert_int_equal(bench_said(words), 0);
+}
+
 void assert_state(enum supervisor_state want) {
   assert_string_equal(supervisor_state_name(supervisor_state(bench.s)), supervisor_state_name(want));
 }

@@ -91,6 +91,8 @@ size_t bench_said(const char *words);                     /* how many lines hold
 
 /* A test's own: they fail it. */
 void assert_state(enum supervisor_state want);
+void assert_said(const char *words); /* exactly one line has them */
+void assert_not_said(const char *words);
 void assert_exit(int code); /* it has exited once, with this code, and waits for nothing */
 
 /* It has begun to kill what runs, and exits when nothing does. */

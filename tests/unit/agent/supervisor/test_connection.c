@@ -68,9 +68,8 @@ static void test_a_daemon_of_another_version_is_final(void **state) {
     m.greeting.version = PROTO_VERSION + 1;
     bench_msg(&m);
     assert_int_equal(bench_count(SUP_SEND), 0);
-    assert_int_equal(bench_said("speaks protocol version 2, this rdzv-agent speaks version 1; use the "
-                                "same version of rdzv on all nodes"),
-                     1);
+    assert_said("speaks protocol version 2, this rdzv-agent speaks version 1; use the "
+                "same version of rdzv on all nodes");
     if (running)
       assert_kills_and_exits(EXIT_CODE_REFUSED);
     else
@@ -137,7 +136,7 @@ static void test_a_link_that_lived_is_tried_again_at_once(void **state) {
   bench_down(false);
   bench_run(0);
   assert_int_equal(bench_count(SUP_CONNECT), 1);
-  assert_int_equal(bench_said("lost contact with the daemon at node1:29400"), 1);
+  assert_said("lost contact with the daemon at node1:29400");
 }
 
 /* One that welcomes and closes, again and again, is not asked ten thousand times a second. */
@@ -191,7 +190,7 @@ static void test_what_cannot_help_is_not_tried(void **state) {
   bench_event(&(struct supervisor_event){
       .kind = SUP_LINK_DOWN, .link_down = {.exit_code = EXIT_CODE_NO_DAEMON}, .text = "nosuchhost: unknown"});
   assert_exit(EXIT_CODE_NO_DAEMON);
-  assert_int_equal(bench_said("nosuchhost"), 1);
+  assert_said("nosuchhost");
 }
 
 static void test_with_workers_there_is_no_join_timeout(void **state) {
@@ -223,7 +222,7 @@ static void test_back_and_running(void **state) {
   assert_int_equal(h->round, 1);
   assert_int_equal(h->n_reports, 1);
   bench_welcome(false);
-  assert_int_equal(bench_said("the daemon is back"), 1);
+  assert_said("the daemon is back");
   assert_state(SUPERVISOR_RUNNING);
 }
 
@@ -251,7 +250,7 @@ static void test_a_silent_daemon_is_dropped_after_a_lease(void **state) {
   bench_run(1);
   assert_int_equal(bench_count(SUP_DISCONNECT), 1);
   assert_int_equal(bench_count(SUP_CONNECT), 1);
-  assert_int_equal(bench_said("heartbeats"), 1);
+  assert_said("heartbeats");
   assert_state(SUPERVISOR_RUNNING); /* nobody can take its place: it goes on */
   bench_run(100000);
   assert_state(SUPERVISOR_RUNNING);
@@ -287,7 +286,7 @@ static void test_fences_at_four_fifths_of_the_lease(void **state) {
   while (supervisor_state(bench.s) == SUPERVISOR_RUNNING && bench.now_ms < acked + 6000) bench_run(1);
   assert_in_range(bench.now_ms - acked, 3990, 4000);
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 0);
-  assert_int_equal(bench_said("killing the workers"), 1);
+  assert_said("killing the workers");
   bench_run(1000);
   assert_int_equal(bench_count(SUP_STOP_TREES), 1); /* once */
   bench_clear();
@@ -360,8 +359,8 @@ static void fenced_by_its_guard(bool tick_first, bool guard_stopped) {
   for (uint32_t i = 0; i < 2; i++) bench_exited(i, SIGNALED(9), at + 1, "");
   bench_clear();
   assert_state(SUPERVISOR_STOPPED);
-  assert_int_equal(bench_said("was stopped, or could not run, for 10.0 s"), 1);
-  assert_int_equal(bench_said("SIGKILL"), 0); /* no failure of theirs */
+  assert_said("was stopped, or could not run, for 10.0 s");
+  assert_not_said("SIGKILL"); /* no failure of theirs */
   bench_down(false);
   bench_run(1000);
   bench_up();
@@ -376,8 +375,8 @@ static void test_workers_that_are_being_killed_do_not_go_on(void **state) {
   bench_run(4000);
   assert_state(SUPERVISOR_STOPPING);
   bench_down(false);
-  assert_int_equal(bench_said("; trying to reconnect"), 1);
-  assert_int_equal(bench_said("workers go on"), 0);
+  assert_said("; trying to reconnect");
+  assert_not_said("workers go on");
 }
 
 static void test_fenced_by_its_guard(void **state) {
@@ -536,9 +535,8 @@ static void test_another_protocol_is_not_waited_for_long(void **state) {
     bench_run(500);
   }
   assert_exit(EXIT_CODE_NO_DAEMON);
-  assert_int_equal(bench_said("no rdzvd could be reached at node1:29400 within 30 s: pid 9 (sshd) listens at "
-                              "node1:29400; stop that program, or choose another port"),
-                   1);
+  assert_said("no rdzvd could be reached at node1:29400 within 30 s: pid 9 (sshd) listens at "
+              "node1:29400; stop that program, or choose another port");
   assert_int_equal(bench_said("trying again for "), 3); /* at 0, 0.5 and 1 s, not just before the end */
 }
 
@@ -550,13 +548,13 @@ static void test_a_place_outside_of_the_step_is_not_waited_for_long(void **state
   bench_begin();
   bench_run(2000);
   bench_down(true);
-  assert_int_equal(bench_said("hosts, n[3-4]: leave --endpoint out; trying again for 58 s"), 1);
+  assert_said("hosts, n[3-4]: leave --endpoint out; trying again for 58 s");
   while (!bench.exits && bench.now_ms < 700000) {
     bench_run(1000);
     if (!bench.exits) bench_down(true);
   }
   assert_exit(EXIT_CODE_NO_DAEMON);
-  assert_int_equal(bench_said("no rdzvd could be reached at node1:29400 within 60 s: "), 1);
+  assert_said("no rdzvd could be reached at node1:29400 within 60 s: ");
 }
 
 static void down_unknown(void) {
@@ -573,7 +571,7 @@ static void test_a_name_that_does_not_exist_is_not_tried_for_long(void **state) 
     bench_begin();
     bench_run(2000);
     down_unknown();
-    assert_int_equal(bench_said("the name is not known; trying again for 60 s"), 1);
+    assert_said("the name is not known; trying again for 60 s");
     while (!bench.exits && bench.now_ms < 700000) {
       bench_run(1000);
       if (!bench.exits && appears && bench.now_ms > 30000)
@@ -610,7 +608,7 @@ static void test_who_is_silent_is_named(void **state) {
   bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
   bench_run(1000);
   bench_event(&(struct supervisor_event){.kind = SUP_OTHER_PROGRAM, .text = "pid 9 (nc) is silent"});
-  assert_int_equal(bench_said("pid 9 (nc) is silent; trying again for 599 s (--join-timeout)"), 1);
+  assert_said("pid 9 (nc) is silent; trying again for 599 s (--join-timeout)");
   for (int i = 0; i < 600 && !bench.exits; i++) {
     bench_run(1000);
     if (!bench.exits) bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
@@ -619,8 +617,7 @@ static void test_who_is_silent_is_named(void **state) {
   }
   assert_exit(EXIT_CODE_NO_DAEMON);
   assert_true(bench.now_ms >= 600000); /* it may be rdzvd that hangs, behind a proxy */
-  assert_int_equal(
-      bench_said("within 600 s (--join-timeout): pid 9 (nc) is silent; stop that program, or choose another port"), 1);
+  assert_said("within 600 s (--join-timeout): pid 9 (nc) is silent; stop that program, or choose another port");
 }
 
 int main(void) {

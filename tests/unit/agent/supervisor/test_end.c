@@ -25,7 +25,7 @@ static void test_success(void **state) {
   assert_string_equal(bench_sent(MSG_END_ACK)->end_ack.incarnation, bench.incarnation);
   assert_null(bench_effect(SUP_DEATH_REPORT)->death_report.bytes); /* nothing to report any more */
   assert_int_equal(bench_count(SUP_DISCONNECT), 1);
-  assert_int_equal(bench_said("job job is done: 1 round, 0 restarts"), 1);
+  assert_said("job job is done: 1 round, 0 restarts");
   assert_int_equal(bench_effect(SUP_EXIT) == &bench.fx[bench.n_fx - 1], 1); /* the last word */
 }
 
@@ -43,8 +43,8 @@ static void test_failed(void **state) {
   v.text = "no such dataset\n";
   bench_end(7, &v);
   assert_exit(7);
-  assert_int_equal(bench_said("  | no such dataset"), 1);
-  assert_int_equal(bench_said("exit code 7"), 1);
+  assert_said("  | no such dataset");
+  assert_said("exit code 7");
   assert_int_equal(bench_said("on n9"), 2); /* the verdict, and the last sentence */
 }
 
@@ -114,7 +114,7 @@ static void test_refused(void **state) {
     m.refused.code = EXIT_CODE_REFUSED;
     m.refused.text = "--lease is 5000 ms here and 6000 ms there";
     bench_msg(&m);
-    assert_int_equal(bench_said("--lease is 5000 ms here"), 1);
+    assert_said("--lease is 5000 ms here");
     if (running)
       assert_kills_and_exits(EXIT_CODE_REFUSED);
     else
@@ -160,13 +160,13 @@ static void test_leaving_by_the_clock(void **state) {
   bench_open_running();
   bench_event(&(struct supervisor_event){
       .kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "the scheduler ends the job in 5m"});
-  assert_int_equal(bench_said("the scheduler ends the job in 5m: leaving with exit code 75"), 1);
+  assert_said("the scheduler ends the job in 5m: leaving with exit code 75");
   assert_string_equal(bench_report(REPORT_LEAVING)->what.text, "its agent leaves: the scheduler ends the job in 5m");
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
   bench_forget();
   bench_signal(SIGTERM); /* the scheduler's own: no reason to hurry */
   assert_int_equal(bench_count(SUP_STOP_TREES), 0);
-  assert_int_equal(bench_said("already leaving"), 1);
+  assert_said("already leaving");
   bench_signal(SIGINT);
   assert_kills_and_exits(EXIT_CODE_PREEMPTED);
 }
@@ -187,7 +187,7 @@ static void test_a_second_signal_kills(void **state) {
   bench_forget();
   bench_signal(SIGINT);
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 0);
-  assert_int_equal(bench_said("second signal"), 1);
+  assert_said("second signal");
   bench_signal(SIGTERM);
   bench_clear();
   assert_exit(130);
@@ -200,7 +200,7 @@ static void test_a_signal_is_passed_on(void **state) {
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
   bench_signal(SIGUSR1);
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGUSR1);
-  assert_int_equal(bench_said("SIGUSR1: leaving with exit code 75; workers have"), 1);
+  assert_said("SIGUSR1: leaving with exit code 75; workers have");
   bench_signal(SIGTERM);
   assert_kills_and_exits(EXIT_CODE_PREEMPTED);
 }
@@ -209,19 +209,19 @@ static void test_says_who_does_not_stop(void **state) {
   bench_open_running(); /* ranks 2 and 3 */
   bench_signal(SIGTERM);
   bench_run(1999);
-  assert_int_equal(bench_said("waiting for"), 0);
+  assert_not_said("waiting for");
   bench_run(1);
-  assert_int_equal(bench_said("waiting for rank 2, 3 (pid "), 1);
-  assert_int_equal(bench_said("to stop, SIGKILL in 28 s (--stop-timeout)"), 1);
+  assert_said("waiting for rank 2, 3 (pid ");
+  assert_said("to stop, SIGKILL in 28 s (--stop-timeout)");
   bench_exited(0, SIGNALED(SIGTERM), bench.now_ms, "");
   bench_run(9999);
-  assert_int_equal(bench_said("waiting for"), 1);
+  assert_said("waiting for");
   bench_run(1);
-  assert_int_equal(bench_said("waiting for rank 3 (pid "), 1);
-  assert_int_equal(bench_said("SIGKILL in 18 s"), 1);
+  assert_said("waiting for rank 3 (pid ");
+  assert_said("SIGKILL in 18 s");
   bench_exited(1, EXITED(0), bench.now_ms, "");
   bench_run(10000);
-  assert_int_equal(bench_said("waiting for processes that the workers left behind to stop, SIGKILL in 8 s"), 1);
+  assert_said("waiting for processes that the workers left behind to stop, SIGKILL in 8 s");
   bench_run(8000); /* the guard kills it */
   assert_int_equal(bench_said("waiting for"), 3);
   bench_clear();
@@ -237,11 +237,11 @@ static void test_waits_for_nobody_that_is_killed(void **state) {
   bench_settled(1, true, 1, NULL);
   bench_start(2);
   bench_run(20000);
-  assert_int_equal(bench_said("waiting for"), 0);
+  assert_not_said("waiting for");
   bench_signal(SIGINT);
   bench_signal(SIGINT);
   bench_run(3000);
-  assert_int_equal(bench_said("waiting for"), 0);
+  assert_not_said("waiting for");
 }
 
 static void test_leaving_has_an_end(void **state) {

@@ -78,10 +78,10 @@ static void welcome_by(const char *daemon, int64_t age_ms) {
 /* At ms and not before: it lets go and begins to ask. */
 static void assert_turns_after(uint64_t ms) {
   bench_run(ms - 1);
-  assert_int_equal(bench_said("; asking"), 0);
+  assert_not_said("; asking");
   bench_forget();
   bench_run(1);
-  assert_int_equal(bench_said("; asking"), 1);
+  assert_said("; asking");
   assert_int_equal(bench_count(SUP_DISCONNECT), 1);
   assert_int_equal(bench_count(SUP_CONNECT), 1);
 }
@@ -91,9 +91,9 @@ static void assert_turns_after(uint64_t ms) {
 static void test_with_the_fence_after_three_eighths_of_a_lease(void **state) {
   open_round(true);
   assert_turns_after(1875);
-  assert_int_equal(bench_said("the daemon on node1 does not answer for 1.9 s; asking gpu2"), 1);
+  assert_said("the daemon on node1 does not answer for 1.9 s; asking gpu2");
   bench_run(1000);
-  assert_int_equal(bench_said("; asking"), 1); /* once */
+  assert_said("; asking"); /* once */
 }
 
 /* No other round can form: its daemon has four leases to come back. */
@@ -113,9 +113,9 @@ static void test_a_closed_connection_is_silence_too(void **state) {
     assert_asks_endpoint(0, 0); /* it may come back */
     bench_down(true);
   }
-  assert_int_equal(bench_said("; asking"), 0);
+  assert_not_said("; asking");
   bench_run(1);
-  assert_int_equal(bench_said("; asking gpu2"), 1);
+  assert_said("; asking gpu2");
   assert_asks_endpoint(0, 500);
 }
 
@@ -142,7 +142,7 @@ static void test_in_no_round_after_a_lease(void **state) {
   send_waiting(0, true, 0); /* one that names none teaches nothing */
   bench_forget();
   assert_turns_after(5000);
-  assert_int_equal(bench_said("asking gpu2"), 1);
+  assert_said("asking gpu2");
 }
 
 static void test_with_one_place_it_never_turns(void **state) {
@@ -154,7 +154,7 @@ static void test_with_one_place_it_never_turns(void **state) {
     bench_run(1000);
     bench.fencing = false;
     bench_run(60000);
-    assert_int_equal(bench_said("asking"), 0);
+    assert_not_said("asking");
     assert_asks_endpoint(0, 0);
   }
 }
@@ -165,14 +165,14 @@ static void test_its_own_pause_is_no_silence(void **state) {
   bench.answering = true;
   bench.now_ms += 19000;
   bench_run(5000);
-  assert_int_equal(bench_said("; asking"), 0);
+  assert_not_said("; asking");
 }
 
 static void test_an_agent_that_ends_does_not_turn(void **state) {
   open_round(true);
   bench_end(0, NULL);
   bench_run(3000);
-  assert_int_equal(bench_said("; asking"), 0);
+  assert_not_said("; asking");
 }
 
 /* Places. ---------------------------------------------------------------------------------------------------------- */
@@ -253,8 +253,8 @@ static void test_the_daemon_is_back(void **state) {
   open_round(true);
   bench_run(2500);
   welcome_by(DAEMON_1, 0);
-  assert_int_equal(bench_said("the daemon is back"), 1);
-  assert_int_equal(bench_said("taken over"), 0);
+  assert_said("the daemon is back");
+  assert_not_said("taken over");
 }
 
 /* First contact. --------------------------------------------------------------------------------------------------- */
@@ -307,7 +307,7 @@ static void test_it_looks_at_earlier_addresses(void **state) {
   bench_forget();
   bench_run(60000);
   assert_int_equal(bench_count(SUP_CONNECT), 0); /* there is none before the first */
-  assert_int_equal(bench_said("taken over"), 0);
+  assert_not_said("taken over");
 }
 
 static void test_it_does_not_look_in_a_round(void **state) {
@@ -376,8 +376,8 @@ static void test_moved_in_a_round(void **state) {
   assert_asks(CONNECT_SUCCESSOR, 0, "10.0.0.9", 4009, 500);
   welcome_by(DAEMON_2, 0);
   assert_state(SUPERVISOR_RUNNING);
-  assert_int_equal(bench_said("the job has moved from the daemon on node1 to the one on gpu9"), 1);
-  assert_int_equal(bench_said("did not answer"), 0);
+  assert_said("the job has moved from the daemon on node1 to the one on gpu9");
+  assert_not_said("did not answer");
 }
 
 /* It is a place like the others from then on. */
@@ -449,8 +449,7 @@ static void test_a_daemon_that_is_not_in_charge_is_left(void **state) {
   bench.age_ms = 5000;
   bench_forget();
   bench_run(625 + 10000); /* from the first answer that says so */
-  assert_int_equal(
-      bench_said("too few nodes of the last round have followed the daemon on node1 for 10.0 s; asking gpu2"), 1);
+  assert_said("too few nodes of the last round have followed the daemon on node1 for 10.0 s; asking gpu2");
   static const uint32_t ports[] = {4002, 0, 4003};
   for (int i = 0; i < 3; i++) {
     assert_int_equal(bench_effect(SUP_CONNECT)->connect.port, i == 1 ? 4001 : ports[i]);
@@ -468,7 +467,7 @@ static void test_an_answer_in_charge_starts_the_time_again(void **state) {
     bench.age_ms = 4975;
     bench_run(625);
   }
-  assert_int_equal(bench_said("asking"), 0);
+  assert_not_said("asking");
 }
 
 /* From the second place it goes to the third, not back to the first. */
@@ -480,7 +479,7 @@ static void test_all_places_are_asked_in_turn(void **state) {
   welcome_by(DAEMON_2, 5000);
   bench_forget();
   bench_run(10000);
-  assert_int_equal(bench_said("the daemon on gpu2"), 1);
+  assert_said("the daemon on gpu2");
   assert_int_equal(bench_effect(SUP_CONNECT)->connect.to, CONNECT_OWN);
   fail_and_go_on();
   assert_asks(CONNECT_SUCCESSOR, 0, "10.0.0.3", 4003, 500);
@@ -528,8 +527,7 @@ static void test_it_does_not_look_for_ever(void **state) {
   for (int i = 0; i < 100 && !bench.exits; i++) stay(i % 2 ? DAEMON_2 : DAEMON_1);
   assert_exit(EXIT_CODE_DAEMON_LOST);
   assert_in_range(bench.now_ms - begun_ms, 600000, 615000);
-  assert_int_equal(
-      bench_said("no daemon that enough nodes of the last round follow was found within 600 s (--join-timeout)"), 1);
+  assert_said("no daemon that enough nodes of the last round follow was found within 600 s (--join-timeout)");
 }
 
 /* The line of who has taken over. ---------------------------------------------------------------------------------- */
@@ -552,7 +550,7 @@ static void test_start_says_who_has_taken_over(void **state) {
     bench_all_spawned();
     bench.fencing = false;
     turn_to_gpu2(5000);
-    assert_int_equal(bench_said("the daemon is back"), 0);
+    assert_not_said("the daemon is back");
     bench_stale();
     bench_clear();
     bench_run(2500);
@@ -561,8 +559,7 @@ static void test_start_says_who_has_taken_over(void **state) {
     bench.age_ms = 0;
     bench_forget();
     bench_start(2);
-    assert_int_equal(
-        bench_said("the daemon on node1 did not answer for 5.0 s; gpu2 has taken over (3 of 4 nodes agree)"), 1);
+    assert_said("the daemon on node1 did not answer for 5.0 s; gpu2 has taken over (3 of 4 nodes agree)");
     for (size_t i = 0; i < bench.n_fx; i++)
       if (bench.fx[i].kind == SUP_SAY && strstr(bench.fx[i].say.text, "taken over"))
         assert_int_equal(bench.fx[i].say.level, echo ? LOG_DEBUG : LOG_WARN);
@@ -578,11 +575,11 @@ static void test_a_round_that_goes_on_under_another_daemon(void **state) {
   bench.answering = true;
   welcome_by(DAEMON_2, 5000);
   bench_run(2000);
-  assert_int_equal(bench_said("taken over"), 0);
+  assert_not_said("taken over");
   bench.age_ms = 1000;
   bench_run(2000);
-  assert_int_equal(bench_said("; gpu2 has taken over"), 1);
-  assert_int_equal(bench_said("agree"), 0);
+  assert_said("; gpu2 has taken over");
+  assert_not_said("agree");
   assert_state(SUPERVISOR_RUNNING);
 }
 
@@ -594,13 +591,13 @@ static void test_a_spare_says_it_too(void **state) {
   fail_and_go_on();
   welcome_by(DAEMON_2, 5000);
   send_waiting(3, true, 1);
-  assert_int_equal(bench_said("taken over"), 0);
+  assert_not_said("taken over");
   bench.age_ms = 0;
   bench.answering = true;
   bench_run(625);
   send_waiting(3, true, 0);
   send_waiting(3, true, 0);
-  assert_int_equal(bench_said("; gpu2 has taken over"), 1);
+  assert_said("; gpu2 has taken over");
 }
 
 /* A daemon that was started again without its state has another id, and nobody has taken over. */
@@ -609,8 +606,8 @@ static void test_the_same_place_is_no_takeover(void **state) {
   bench_down(true);
   bench_run(100);
   welcome_by(DAEMON_2, 0);
-  assert_int_equal(bench_said("taken over"), 0);
-  assert_int_equal(bench_said("the daemon is back"), 1);
+  assert_not_said("taken over");
+  assert_said("the daemon is back");
 }
 
 /* Names in other lines are those of the daemon that is meant. */
@@ -619,7 +616,7 @@ static void test_lines_name_the_daemon_that_is_followed(void **state) {
   turn_to_gpu2(0);
   bench_forget();
   bench_down(false);
-  assert_int_equal(bench_said("lost contact with the daemon at gpu2:4002"), 1);
+  assert_said("lost contact with the daemon at gpu2:4002");
 }
 
 int main(void) {

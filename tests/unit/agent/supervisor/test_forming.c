@@ -41,10 +41,10 @@ static void test_nothing_within_the_first_second(void **state) {
     tell(1, 60000);
     bench_run(999);
     assert_int_equal(bench_count(SUP_STATUS), 0);
-    assert_int_equal(bench_said("nodes"), 0);
+    assert_not_said("nodes");
     bench_start(1);
     bench_run(1500);
-    assert_int_equal(bench_said("is here"), 0);
+    assert_not_said("is here");
   }
 }
 
@@ -52,13 +52,11 @@ static void test_a_line_now_and_every_30_s(void **state) {
   joined(false);
   tell(1, 600000);
   bench_run(1000);
-  assert_int_equal(bench_said("1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63"),
-                   1);
+  assert_said("1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63");
   bench_run(29999);
-  assert_int_equal(bench_said(" here "), 1);
+  assert_said(" here ");
   bench_run(1);
-  assert_int_equal(bench_said("1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63"),
-                   1);
+  assert_said("1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63");
   bench_run(300000);
   assert_int_equal(bench_said(" here "), 12);
   assert_int_equal(bench_count(SUP_STATUS), 0);
@@ -70,14 +68,14 @@ static void test_sooner_when_a_twin_comes(void **state) {
   joined(false);
   tell(1, 600000);
   bench_run(1000);
-  assert_int_equal(bench_said(" here "), 1);
+  assert_said(" here ");
   for (int i = 0; i < 2; i++) {
     waiting(&m, 1, 599000);
     m.waiting.twin = "theirs";
     bench_msg(&m);
     bench_run(5000);
   }
-  assert_int_equal(bench_said("job theirs of the same user waits here"), 1);
+  assert_said("job theirs of the same user waits here");
   assert_int_equal(bench_said(" here "), 2);
 }
 
@@ -90,15 +88,15 @@ static void test_sooner_when_much_has_changed(void **state) {
     tell(here, 600000);
     bench_run(200);
   }
-  assert_int_equal(bench_said(" here "), 1);
+  assert_said(" here ");
   tell(33, 600000); /* half of them */
   bench_run(0);
-  assert_int_equal(bench_said("33 of 64"), 1);
+  assert_said("33 of 64");
   tell(32, 600000); /* one is lost: not within 2 s of the line before */
   bench_run(1999);
-  assert_int_equal(bench_said("32 of 64"), 0);
+  assert_not_said("32 of 64");
   bench_run(1);
-  assert_int_equal(bench_said("32 of 64"), 1);
+  assert_said("32 of 64");
   bench_run(3000);
   waiting(&m, 32, 500000); /* somebody was refused */
   struct turned_away r = {.host = "n9", .ago_ms = 1000, .text = "--lease is 1 ms there"};
@@ -106,17 +104,17 @@ static void test_sooner_when_much_has_changed(void **state) {
   m.waiting.n_refusals = 1;
   bench_msg(&m);
   bench_run(0);
-  assert_int_equal(bench_said("n9 was refused 1 s ago: --lease is 1 ms there"), 1);
+  assert_said("n9 was refused 1 s ago: --lease is 1 ms there");
   bench_msg(&m);
   bench_run(0);
-  assert_int_equal(bench_said("n9 was refused"), 1);
+  assert_said("n9 was refused");
   bench_run(3000);
   waiting(&m, 60, 12000); /* enough */
   m.waiting.min_nodes = 60;
   m.waiting.prospect = PROSPECT_LAST_CALL;
   bench_msg(&m);
   bench_run(0);
-  assert_int_equal(bench_said("beginning with these 60 in 12 s (--last-call)"), 1);
+  assert_said("beginning with these 60 in 12 s (--last-call)");
 }
 
 /* The first agent of the host says it. */
@@ -236,11 +234,11 @@ static void test_other_texts_are_said_at_once(void **state) {
     m.waiting.spare = true;
     m.waiting.text = "round 1 has its nodes; this one is a spare";
     bench_msg(&m);
-    assert_int_equal(bench_said("this one is a spare"), 1);
+    assert_said("this one is a spare");
     assert_string_equal(living(), terminal ? "" : "none");
     bench_forget();
     bench_run(60000);
-    assert_int_equal(bench_said(" here "), 0);
+    assert_not_said(" here ");
     assert_int_equal(bench_count(SUP_STATUS), 0);
   }
 }
@@ -287,9 +285,8 @@ static void test_giving_up_says_why(void **state) {
     down("node1:29400 (10.0.0.5) does not answer");
     bench_run(1000);
   }
-  assert_int_equal(bench_said("no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
-                              "(10.0.0.5) does not answer"),
-                   1);
+  assert_said("no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
+              "(10.0.0.5) does not answer");
 }
 
 static void test_hello_tells_who_is_expected(void **state) {
@@ -328,8 +325,8 @@ static void test_the_lines_say_how_many_are_needed(void **state) {
   bench_run(1000);
   assert_non_null(strstr(bench_effect(SUP_STATUS)->status.text,
                          "1 more node of the last round is needed, since more than half of them must agree"));
-  assert_int_equal(bench_said("1 more node of the last round is needed"), 1);
-  assert_int_equal(bench_said("--claim"), 1);
+  assert_said("1 more node of the last round is needed");
+  assert_said("--claim");
 }
 
 /* A daemon that has just taken over and knows that the others are too few: while workers run, and when they are stopped. */
@@ -346,10 +343,10 @@ static void test_a_node_at_work_says_at_once_what_is_needed(void **state) {
     m.waiting.lacks = 1;
     m.waiting.text = "the daemon on n2 waits for the nodes of round 1";
     bench_msg(&m);
-    assert_int_equal(bench_said("the daemon on n2 waits for the nodes of round 1; 1 more node of the last round"), 1);
-    assert_int_equal(bench_said("(with --claim $PWD/claims, or another folder that all of them see"), 1);
+    assert_said("the daemon on n2 waits for the nodes of round 1; 1 more node of the last round");
+    assert_said("(with --claim $PWD/claims, or another folder that all of them see");
     bench_run(3000);
-    assert_int_equal(bench_said("is needed"), 1);
+    assert_said("is needed");
     assert_int_equal(bench.exits, 0);
   }
 }
@@ -357,18 +354,15 @@ static void test_a_node_at_work_says_at_once_what_is_needed(void **state) {
 static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state) {
   open_lacking(60000, false);
   bench_run(1000);
-  assert_int_equal(bench_said("after 1 s, giving up in 59 s (--orphan-grace); 1 more node"), 1);
+  assert_said("after 1 s, giving up in 59 s (--orphan-grace); 1 more node");
   bench_run(58999);
   assert_int_equal(bench.exits, 0);
   bench_run(1);
   assert_exit(EXIT_CODE_DAEMON_LOST);
-  assert_int_equal(bench_said("no majority for the next round within 60 s (--orphan-grace): 1 of "), 1);
-  assert_int_equal(bench_said("1 more node of the last round was needed"), 1);
-  assert_int_equal(
-      bench_said(
-          "(with --claim $PWD/claims, or another folder that all of them see, these could have gone on without)"),
-      1);
-  assert_int_equal(bench_said("exit code 76: requeue me"), 1);
+  assert_said("no majority for the next round within 60 s (--orphan-grace): 1 of ");
+  assert_said("1 more node of the last round was needed");
+  assert_said("(with --claim $PWD/claims, or another folder that all of them see, these could have gone on without)");
+  assert_said("exit code 76: requeue me");
   assert_non_null(bench_sent(MSG_BYE));
 }
 
@@ -412,7 +406,7 @@ static void test_another_daemon_does_not_end_that_time(void **state) {
   send_lacks(2);
   bench_run(0);
   assert_exit(EXIT_CODE_DAEMON_LOST);
-  assert_int_equal(bench_said("within 65 s (--orphan-grace)"), 1);
+  assert_said("within 65 s (--orphan-grace)");
 }
 
 int main(void) {

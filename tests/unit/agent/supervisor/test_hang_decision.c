@@ -212,7 +212,7 @@ static void test_called_off(void **state) {
   tell(0, 2);
   facts();
   assert_null(failed());
-  assert_int_equal(bench_said("makes progress again"), 1);
+  assert_said("makes progress again");
   event((struct supervisor_event){.kind = SUP_PROBE_DONE});
   assert_state(SUPERVISOR_RUNNING);
   run(5000); /* the other one */
@@ -499,9 +499,8 @@ static void test_without_a_daemon(void **state) {
   run(TIMEOUT_MS + 10);
   probed(0, 'D', "nfs_wait_bit_killable");
   facts();
-  assert_int_equal(bench_said("made no progress for 10.0 s, after step 1 of 500: the kernel holds its "
-                              "process (state D, in nfs_wait_bit_killable)"),
-                   1);
+  assert_said("made no progress for 10.0 s, after step 1 of 500: the kernel holds its "
+              "process (state D, in nfs_wait_bit_killable)");
   event((struct supervisor_event){.kind = SUP_PROBE_DONE});
   assert_true(has_stopped());
   bench_forget();

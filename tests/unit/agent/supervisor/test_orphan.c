@@ -37,7 +37,7 @@ static void test_after_the_grace_it_leaves(void **state) {
     assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms,
                      30000); /* --stop-timeout: they may checkpoint */
     assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
-    assert_int_equal(bench_said("--orphan-grace"), 1);
+    assert_said("--orphan-grace");
     bench_clear();
     assert_exit(EXIT_CODE_DAEMON_LOST);
   }
@@ -88,7 +88,7 @@ static void test_a_daemon_without_a_majority_is_none(void **state) {
   assert_int_equal(bench_count(SUP_STOP_TREES), 0);
   bench_run(3000);
   assert_int_equal(bench_count(SUP_STOP_TREES), 1);
-  assert_int_equal(bench_said("has been without a majority of the nodes for 60 s (--orphan-grace)"), 1);
+  assert_said("has been without a majority of the nodes for 60 s (--orphan-grace)");
 }
 
 /* What runs no more is none: that waits for --join-timeout. */
@@ -98,7 +98,7 @@ static void test_only_workers_are_orphans(void **state) {
   bench_clear();
   bench_down(false);
   stay_away(30000, true);
-  assert_int_equal(bench_said("--orphan-grace"), 0);
+  assert_not_said("--orphan-grace");
   assert_int_equal(bench.exits, 0);
 }
 

@@ -69,7 +69,7 @@ static void test_both_stay(void **state) {
   bench_forget();
   bench_start(2);
   assert_int_equal(kept(SUP_SPAWN), 3);
-  assert_int_equal(bench_said("2 of 2 workers here go on in place"), 1);
+  assert_said("2 of 2 workers here go on in place");
   bench_all_spawned();
   assert_state(SUPERVISOR_RUNNING);
   assert_non_null(bench_report(REPORT_STARTED));
@@ -104,7 +104,7 @@ static void test_one_does_not_park(void **state) {
   assert_int_equal(bench_count(SUP_STOP_TREES), 2);
   assert_int_equal(kept(SUP_STOP_TREES), 1);
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 15000);
-  assert_int_equal(bench_said("rank 3 was asked to rejoin, and has not left round 1 within 15.0 s"), 1);
+  assert_said("rank 3 was asked to rejoin, and has not left round 1 within 15.0 s");
   parks(1); /* too late */
   assert_null(bench_report(REPORT_STOPPED));
   bench_exited(1, SIGNALED(15), bench.now_ms, "");
@@ -305,9 +305,8 @@ static void test_a_false_alarm(void **state) {
   assert_string_equal(rep->what.text, "lost contact with rank 0");
   assert_int_equal(kept(SUP_STOP_TREES), 3); /* both are parked, and stay */
   bench_run(300);
-  assert_int_equal(bench_said("rank 3 (local 1) on n0, pid 5001, left the round to rejoin, and nothing else ended "
-                              "it within 7.0 s: lost contact with rank 0"),
-                   1);
+  assert_said("rank 3 (local 1) on n0, pid 5001, left the round to rejoin, and nothing else ended "
+              "it within 7.0 s: lost contact with rank 0");
   bench_clear();
   assert_non_null(bench_report(REPORT_STOPPED));
 }

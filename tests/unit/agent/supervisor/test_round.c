@@ -24,8 +24,7 @@ static void test_start_spawns_and_started_is_told_when_all_run(void **state) {
   assert_int_equal(start->world_size, 4);
   assert_string_equal(start->head_addr, "10.0.0.9");
   assert_string_equal(start->node_addr, "10.0.0.1");
-  assert_int_equal(bench_said("round 1: 2 nodes, 4 workers; this is node 1 with ranks 2-3, node 0 is n9 (10.0.0.9)"),
-                   1);
+  assert_said("round 1: 2 nodes, 4 workers; this is node 1 with ranks 2-3, node 0 is n9 (10.0.0.9)");
   bench_spawned(0);
   bench_spawned(0); /* said twice */
   assert_null(bench_report(REPORT_STARTED));
@@ -106,10 +105,8 @@ static void test_kill(void **state) {
   send_kill(bench.incarnation, 1, 1);
   assert_int_equal(bench_effect(SUP_KILL)->kill.local_rank, 1);
   assert_int_equal(bench_effect(SUP_KILL)->kill.signo, SIGUSR1);
-  assert_int_equal(
-      bench_said(
-          "rdzvctl kill-worker by ada (uid 1000) from head1: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)"),
-      1);
+  assert_said(
+      "rdzvctl kill-worker by ada (uid 1000) from head1: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)");
   send_kill(bench.incarnation, 2, 1);
   assert_int_equal(bench_count(SUP_KILL), 0);
   send_kill("0abc-1", 1, 1);
@@ -134,8 +131,7 @@ static void test_excluded_host_is_said(void **state) {
   m.settled.round = 1;
   m.settled.excluded = "n\033[1m";
   bench_msg(&m);
-  assert_int_equal(
-      bench_said("host n\\x1b[1m is excluded from further rounds: 0 of the job's charged failures happened there"), 1);
+  assert_said("host n\\x1b[1m is excluded from further rounds: 0 of the job's charged failures happened there");
 }
 
 static void test_an_exit_code(void **state) {
@@ -289,7 +285,7 @@ static void test_settled_leads_to_the_next_round(void **state) {
   bench_forget();
   bench_settled(1, true, 1, NULL);
   assert_state(SUPERVISOR_JOINING);
-  assert_int_equal(bench_said("restart 1 of 3"), 1);
+  assert_said("restart 1 of 3");
   bench_start(1); /* the old one again */
   assert_state(SUPERVISOR_JOINING);
   bench_start(2);

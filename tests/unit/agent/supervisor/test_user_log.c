@@ -19,37 +19,37 @@ static void test_a_rank_that_finishes_early_is_named(void **state) {
   bench.answering = true;
   bench_exited(0, EXITED(0), bench.now_ms, "");
   bench_run(59000);
-  assert_int_equal(bench_said("finished"), 0);
+  assert_not_said("finished");
   bench_run(300000);
   assert_int_equal(bench_said(line), 1);
   bench_exited(1, EXITED(1), bench.now_ms, "RuntimeError: Connection closed by peer\n");
   bench_run(1000);
-  assert_int_equal(bench_said("exited with code 1; before that, rank 2 had finished with code 0"), 1);
+  assert_said("exited with code 1; before that, rank 2 had finished with code 0");
   bench_open_running(); /* both finish, as they should */
   bench.answering = true;
   for (uint32_t i = 0; i < 2; i++) bench_exited(i, EXITED(0), bench.now_ms, "");
   bench_run(300000);
-  assert_int_equal(bench_said("finished with code 0"), 0);
+  assert_not_said("finished with code 0");
 }
 
 static void test_a_failure_is_told_once(void **state) {
   bench_open_running();
   bench_forget();
   bench_exited(1, EXITED(7), bench.now_ms, "first\n\x1b[31mRuntimeError: no\n");
-  assert_int_equal(bench_said("rank 3"), 0); /* the settled verdict may come at any moment */
+  assert_not_said("rank 3"); /* the settled verdict may come at any moment */
   bench_run(250);
-  assert_int_equal(bench_said("rank 3 (local 1) on n0, pid 5001, exited with code 7"), 1);
-  assert_int_equal(bench_said("  | first"), 1);
-  assert_int_equal(bench_said("  | \\x1b[31mRuntimeError: no"), 1);
+  assert_said("rank 3 (local 1) on n0, pid 5001, exited with code 7");
+  assert_said("  | first");
+  assert_said("  | \\x1b[31mRuntimeError: no");
   struct verdict v = bench_report(REPORT_FAILED)->what;
   v.round = 1;
   bench_stop(1, &v);
   bench_clear();
   v.echoes = 3;
   bench_settled(1, true, 1, &v);
-  assert_int_equal(bench_said("exited with code 7"), 1);
+  assert_said("exited with code 7");
   assert_int_equal(bench_said("  | "), 2);
-  assert_int_equal(bench_said("3 other workers died"), 1);
+  assert_said("3 other workers died");
 }
 
 /* A worker here exits because one elsewhere was killed; `told`: the news of that takes longer than we wait. */
@@ -73,9 +73,9 @@ static void another_is_settled(bool told) {
   v.text = "its words\n";
   bench_settled(1, true, 1, &v);
   bench_run(1000);
-  assert_int_equal(bench_said("rank 0 (local 0) on n9, pid 99, was killed by SIGKILL"), 1);
+  assert_said("rank 0 (local 0) on n9, pid 99, was killed by SIGKILL");
   assert_int_equal(bench_said("the round's verdict: rank 0"), told);
-  assert_int_equal(bench_said("  | its words"), 1);
+  assert_said("  | its words");
   assert_int_equal(bench_said("exited with code 1"), told);
 }
 
@@ -153,7 +153,7 @@ static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
   bench_open_running();
   bench_down(false);
   bench_exited(0, EXITED(1), bench.now_ms, "");
-  assert_int_equal(bench_said("exited with code 1"), 1);
+  assert_said("exited with code 1");
 }
 
 static void test_only_the_last_lines(void **state) {
@@ -167,8 +167,8 @@ static void test_only_the_last_lines(void **state) {
   bench_exited(0, EXITED(1), bench.now_ms, text);
   bench_run(250);
   assert_int_equal(bench_said("  | line-"), 10);
-  assert_int_equal(bench_said("line-29"), 1);
-  assert_int_equal(bench_said("line-19"), 0);
+  assert_said("line-29");
+  assert_not_said("line-19");
 }
 
 /* The worker has printed its last lines to this terminal, or another node's worker to that node's. */
@@ -190,7 +190,7 @@ static void test_lines_that_are_shown(void **state) {
     if (!ours) v.node_rank = 0;
     bench_clear();
     bench_settled(1, true, 1, &v);
-    assert_int_equal(bench_said("exited with code 7: boom"), 1);
+    assert_said("exited with code 7: boom");
     assert_int_equal(bench_said("  | boom"), !ours && !one_terminal);
   }
 }
@@ -208,9 +208,8 @@ static void test_a_repeat_is_told(void **state) {
   m.settled.restarts_used = 2;
   m.settled.last_failure.repeats = 1;
   bench_msg(&m);
-  assert_int_equal(bench_said("restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 "
-                              "(--repeat-limit)"),
-                   1);
+  assert_said("restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 "
+              "(--repeat-limit)");
 }
 
 static void test_an_end_by_repeats_is_explained(void **state) {
@@ -240,10 +239,10 @@ static void test_stuck_is_named(void **state) {
   bench_open_running();
   bench_event(
       &(struct supervisor_event){.kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D'}, .text = "a\x1b"});
-  assert_int_equal(bench_said("rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)"), 1);
+  assert_said("rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)");
   bench_event(&(struct supervisor_event){
       .kind = SUP_STUCK, .round = 1, .local_rank = UINT32_MAX, .stuck = {.pid = 5001, .state = 'D'}, .text = "b"});
-  assert_int_equal(bench_said("pid 5001 (b) does not die of SIGKILL (state D)"), 1);
+  assert_said("pid 5001 (b) does not die of SIGKILL (state D)");
 }
 
 static void test_another_users_process_is_named(void **state) {
@@ -253,9 +252,9 @@ static void test_another_users_process_is_named(void **state) {
                                          .local_rank = 1,
                                          .stuck = {.pid = 4711, .state = 'S', .denied = true, .uid = 0},
                                          .text = "sudo"});
-  assert_int_equal(bench_said("rank 3 (local 1), pid 4711 (sudo), runs as uid 0 and cannot be killed by uid "), 1);
-  assert_int_equal(bench_said("this node waits until it exits"), 1);
-  assert_int_equal(bench_said("SIGKILL"), 0);
+  assert_said("rank 3 (local 1), pid 4711 (sudo), runs as uid 0 and cannot be killed by uid ");
+  assert_said("this node waits until it exits");
+  assert_not_said("SIGKILL");
 }
 
 /* It is the same in each round, so it is said once. */
@@ -263,13 +262,13 @@ static void test_another_command_is_told_once(void **state) {
   bench.node_rank = 0;
   bench.other_command = "n\n7";
   bench_running();
-  assert_int_equal(bench_said("host n\\n7 runs another command than host n0 (this node 0)"), 1);
+  assert_said("host n\\n7 runs another command than host n0 (this node 0)");
   bench_stop(1, NULL);
   bench_clear();
   bench_settled(1, false, 0, NULL);
   bench_start(2);
   assert_int_equal(supervisor_round(bench.s), 2);
-  assert_int_equal(bench_said("another command"), 1);
+  assert_said("another command");
 }
 
 /* The interpreter of a script that lacks a module, where it is known: on the worker's own node, for that failure. */
@@ -303,15 +302,15 @@ static void test_an_interpreter_of_another_round(void **state) {
                                          .text = text,
                                          .interpreter = "/shim/bin/python3"});
   bench_run(250);
-  assert_int_equal(bench_said("  it ran under /shim/bin/python3: install"), 1);
+  assert_said("  it ran under /shim/bin/python3: install");
   bench_clear();
   bench_settled(1, false, 0, NULL);
   bench_start(2);
   bench_all_spawned();
   bench_exited(1, EXITED(1), bench.now_ms, text);
   bench_run(250);
-  assert_int_equal(bench_said("  it ran under /shim/bin/python3: install"), 1);
-  assert_int_equal(bench_said("  it ran under /env/bin/python3: install"), 1);
+  assert_said("  it ran under /shim/bin/python3: install");
+  assert_said("  it ran under /env/bin/python3: install");
 }
 
 /* An event that waits outlives what its driver said. */
