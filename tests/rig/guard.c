@@ -27,22 +27,31 @@ uint64_t now_ms(void) {
   return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-struct guard start(void) {
-  struct guard g;
+struct guard g;
+
+void start(void) {
   struct err e = ERR_INIT;
   if (guard_start(&g, NULL, NULL, 0, NULL, &e) || guard_await(&g, &e)) fail_msg("%s", e.text);
-  return g;
+}
+
+int guard_setup(void **state) {
+  start();
+  return 0;
+}
+
+int guard_teardown(void **state) {
+  finish();
+  return clean(state);
 }
 
 /* Spawns; *out gets the read end of its stdout and stderr. */
-void spawn_env(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv, const char *const *env,
-               int *out) {
+void spawn_env(uint32_t rank, uint32_t count, const char *const *argv, const char *const *env, int *out) {
   int p[2];
   struct err e = ERR_INIT;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   struct guard_spawn s = {
       .round = 7, .local_rank = rank, .count = count, .argv = argv, .env = env, .out = p[1], .err = p[1]};
-  if (guard_spawn(g, &s, &e)) fail_msg("%s", e.text);
+  if (guard_spawn(&g, &s, &e)) fail_msg("%s", e.text);
   close(p[1]);
   if (out)
     *out = p[0];
@@ -50,20 +59,20 @@ void spawn_env(struct guard *g, uint32_t rank, uint32_t count, const char *const
     close(p[0]);
 }
 
-void spawn_shell(struct guard *g, uint32_t rank, uint32_t count, const char *script, int *out) {
-  spawn_env(g, rank, count, (const char *const[]){"sh", "-c", script, NULL}, plain_env, out);
+void spawn_shell(uint32_t rank, uint32_t count, const char *script, int *out) {
+  spawn_env(rank, count, (const char *const[]){"sh", "-c", script, NULL}, plain_env, out);
 }
 
-int spawn_env_ready(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv, const char *const *env) {
+int spawn_env_ready(uint32_t rank, uint32_t count, const char *const *argv, const char *const *env) {
   int out;
   char line[16];
-  spawn_env(g, rank, count, argv, env, &out);
+  spawn_env(rank, count, argv, env, &out);
   read_line(out, line, sizeof line);
   return out;
 }
 
-int spawn_ready(struct guard *g, uint32_t rank, uint32_t count, const char *script) {
-  return spawn_env_ready(g, rank, count, (const char *const[]){"sh", "-c", script, NULL}, plain_env);
+int spawn_ready(uint32_t rank, uint32_t count, const char *script) {
+  return spawn_env_ready(rank, count, (const char *const[]){"sh", "-c", script, NULL}, plain_env);
 }
 
 pid_t fork_agent(int ready[2]) {
@@ -72,26 +81,26 @@ pid_t fork_agent(int ready[2]) {
   return fork();
 }
 
-struct guard_event next_event(struct guard *g) {
+struct guard_event next_event(void) {
   struct guard_event ev;
   uint64_t deadline = now_ms() + PATIENCE_MS;
-  while (!guard_next(g, &ev)) {
+  while (!guard_next(&g, &ev)) {
     if (now_ms() > deadline) fail_msg("the guard says nothing");
-    poll(&(struct pollfd){.fd = g->fd, .events = POLLIN}, 1, 1000);
+    poll(&(struct pollfd){.fd = g.fd, .events = POLLIN}, 1, 1000);
   }
   return ev;
 }
 
-struct guard_event expect(struct guard *g, enum guard_event_kind kind) {
-  struct guard_event ev = next_event(g);
+struct guard_event expect(enum guard_event_kind kind) {
+  struct guard_event ev = next_event();
   if (ev.kind != kind) fail_msg("event %d (rank %u, %s), expected %d", (int)ev.kind, ev.local_rank, ev.text, (int)kind);
   return ev;
 }
 
 /* Takes events until `kind` comes. */
-struct guard_event await(struct guard *g, enum guard_event_kind kind) {
+struct guard_event await(enum guard_event_kind kind) {
   struct guard_event ev;
-  do ev = next_event(g);
+  do ev = next_event();
   while (ev.kind != kind);
   return ev;
 }
@@ -134,33 +143,33 @@ void wait_trees(size_t n) {
   }
 }
 
-int spawn_deaf_tree(struct guard *g) {
-  int out = spawn_ready(g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done");
+int spawn_deaf_tree(void) {
+  int out = spawn_ready(0, 1, TREE "trap '' TERM; while :; do sleep 60; done");
   wait_trees(1);
   return out;
 }
 
-void finish(struct guard *g) {
-  guard_finish(g, PATIENCE_MS);
-  assert_int_equal(g->pid, -1);
+void finish(void) {
+  guard_finish(&g, PATIENCE_MS);
+  assert_int_equal(g.pid, -1);
   assert_int_equal(living(0), 0);
 }
 
-void stop(struct guard *g, uint32_t grace_ms) {
-  assert_int_equal(guard_stop(g, 7, SIGTERM, grace_ms, NULL, NULL), 0);
+void stop(uint32_t grace_ms) {
+  assert_int_equal(guard_stop(&g, 7, SIGTERM, grace_ms, NULL, NULL), 0);
 }
 
 int clean(void **state) {
   return guard_reap_orphans(0, PATIENCE_MS);
 }
 
-bool freeze(const struct guard *g) {
-  if (ptrace(PTRACE_SEIZE, g->pid, NULL, NULL)) return false;
-  assert_int_equal(ptrace(PTRACE_INTERRUPT, g->pid, NULL, NULL), 0);
-  assert_int_equal(waitpid(g->pid, NULL, __WALL), g->pid);
+bool freeze(void) {
+  if (ptrace(PTRACE_SEIZE, g.pid, NULL, NULL)) return false;
+  assert_int_equal(ptrace(PTRACE_INTERRUPT, g.pid, NULL, NULL), 0);
+  assert_int_equal(waitpid(g.pid, NULL, __WALL), g.pid);
   return true;
 }
 
-void thaw(const struct guard *g) {
-  assert_int_equal(ptrace(PTRACE_DETACH, g->pid, NULL, NULL), 0);
+void thaw(void) {
+  assert_int_equal(ptrace(PTRACE_DETACH, g.pid, NULL, NULL), 0);
 }

@@ -90,8 +90,8 @@ static struct cast play(unsigned fence_ms) {
   struct cast c;
   pid_t agent = fork_agent(ready);
   if (agent == 0) {
-    struct guard g = start();
-    spawn_deaf_tree(&g);
+    start();
+    spawn_deaf_tree();
     if (fence_ms && guard_fence(&g, now_ms() + fence_ms, 100, NULL)) _exit(1);
     struct cast told = {.agent = getpid(), .guard = g.pid, .backstop = g.backstop};
     if (write(ready[1], &told, sizeof(told)) != sizeof(told)) _exit(1);
@@ -132,15 +132,15 @@ static void test_agent_and_guard_killed_at_once(void **state) {
 
 /* The backstop dies of nothing that a job's processes get; its guard and agent go on without it. */
 static void test_without_backstop_the_guard_goes_on(void **state) {
-  struct guard g = start();
-  int out = spawn_deaf_tree(&g);
+  start();
+  int out = spawn_deaf_tree();
   kill(g.backstop, SIGTERM);
   kill(g.backstop, SIGHUP);
   assert_true(is_alive(g.backstop));
   kill(g.backstop, SIGKILL);
-  stop(&g, 0);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  stop(0);
+  await(GUARD_CLEAR);
+  finish();
   close(out);
   struct cast c = play(0);
   kill(c.backstop, SIGKILL);
@@ -154,8 +154,8 @@ static void test_without_backstop_the_guard_goes_on(void **state) {
 /* A guard that cannot be woken, as under a debugger: its trees are killed, and then the guard. */
 static void test_agent_of_a_held_guard_killed(void **state) {
   struct cast c = play(0);
-  struct guard g = {.fd = -1, .pid = c.guard};
-  if (!freeze(&g)) skip();
+  g = (struct guard){.fd = -1, .pid = c.guard};
+  if (!freeze()) skip();
   kill(c.agent, SIGKILL);
   wait_left(STAFF);
   assert_true(is_alive(c.guard) && is_alive(c.backstop));
@@ -179,19 +179,19 @@ static void test_fence_when_agent_and_guard_are_stopped(void **state) {
 
 /* The guard goes on after the backstop has fenced: its report is that of a fence, not of a failed worker. */
 static void test_a_guard_that_goes_on_reports_the_fence(void **state) {
-  struct guard g = start();
-  int out = spawn_deaf_tree(&g);
-  expect(&g, GUARD_STARTED);
+  start();
+  int out = spawn_deaf_tree();
+  expect(GUARD_STARTED);
   assert_int_equal(guard_fence(&g, now_ms() + 200, 100, NULL), 0);
   kill(g.pid, SIGSTOP);
   wait_left(STAFF);
   kill(g.pid, SIGCONT);
-  expect(&g, GUARD_FENCED);
-  struct guard_event ev = expect(&g, GUARD_EXITED);
+  expect(GUARD_FENCED);
+  struct guard_event ev = expect(GUARD_EXITED);
   assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGKILL);
   assert_false(ev.unasked);
-  expect(&g, GUARD_CLEAR);
-  finish(&g);
+  expect(GUARD_CLEAR);
+  finish();
   close(out);
 }
 
@@ -209,7 +209,6 @@ static void expect_file(pid_t pid, const char *name, const char *want) {
 
 /* What aims at rdzv by name, by session or by group misses it, and it keeps nobody's pipe open. */
 static void test_it_stands_apart(void **state) {
-  struct guard g = start();
   char path[64];
   expect_file(g.backstop, "comm", "backstop\n");
   for (uint64_t deadline = now_ms() + PATIENCE_MS; getsid(g.backstop) != g.backstop; poll(NULL, 0, 1))
@@ -231,7 +230,6 @@ static void test_it_stands_apart(void **state) {
     closedir(d);
     if (now_ms() > deadline) fail_msg("the backstop holds %zu descriptors", others);
   }
-  finish(&g);
 }
 
 int main(void) {
@@ -246,7 +244,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_agent_of_a_held_guard_killed, clean),
       cmocka_unit_test_teardown(test_fence_when_agent_and_guard_are_stopped, clean),
       cmocka_unit_test_teardown(test_a_guard_that_goes_on_reports_the_fence, clean),
-      cmocka_unit_test_teardown(test_it_stands_apart, clean),
+      guard_test(test_it_stands_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

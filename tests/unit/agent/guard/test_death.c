@@ -34,10 +34,10 @@ static int listen_loopback(struct sockaddr_in *addr) {
 /* A process that plays the agent; tells on `ready` who its guard is when its worker's tree stands, then waits for its
  * death. */
 _Noreturn static void play_agent(int ready, const struct sockaddr_in *addr) {
-  struct guard g = start();
+  start();
   if (guard_death_report(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "old", 3, NULL)) _exit(1);
   if (guard_death_report(&g, (const struct sockaddr *)addr, sizeof(*addr), NULL, "he was good", 11, NULL)) _exit(1);
-  spawn_deaf_tree(&g);
+  spawn_deaf_tree();
   if (write(ready, &g, sizeof(g)) != sizeof(g)) _exit(1);
   for (;;) pause();
 }
@@ -62,7 +62,7 @@ static void test_guard_that_cannot_be_forked(void **state) {
   pid_t error = -EAGAIN, backstop = fork();
   if (backstop == 0) _exit(send(pair[1], &error, sizeof(error), 0) != sizeof(error));
   close(pair[1]);
-  struct guard g = {.fd = pair[0], .backstop = backstop};
+  g = (struct guard){.fd = pair[0], .backstop = backstop};
   struct guard_spawn s = {.round = 1, .count = 2, .argv = words, .env = words + 1, .out = -1, .err = -1};
   struct guard_event ev;
   for (int i = 0; i < 2; i++) {
@@ -81,7 +81,6 @@ static void test_guard_that_cannot_be_forked(void **state) {
 static void test_agent_killed(void **state) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr), ready[2];
-  struct guard g;
   pid_t agent = fork_agent(ready);
   if (agent == 0) play_agent(ready[1], &addr);
   assert_int_equal(read(ready[0], &g, sizeof(g)), sizeof(g));
@@ -118,13 +117,13 @@ static void test_guard_killed(void **state) {
   for (int i = 0; i < 2; i++) assert_int_equal(read(forked[0], &c, 1), 1);
   close(forked[0]);
   close(forked[1]);
-  struct guard g = start();
+  start();
   int out[2];
-  for (uint32_t i = 0; i < 2; i++) out[i] = spawn_ready(&g, i, 2, TREE "trap '' TERM; while :; do sleep 60; done");
+  for (uint32_t i = 0; i < 2; i++) out[i] = spawn_ready(i, 2, TREE "trap '' TERM; while :; do sleep 60; done");
   wait_trees(2);
   uint64_t before = now_ms();
   kill(g.pid, SIGKILL);
-  struct guard_event ev = await(&g, GUARD_GONE);
+  struct guard_event ev = await(GUARD_GONE);
   assert_int_equal(g.fd, -1);
   assert_int_equal(guard_next(&g, &ev), 0);
   assert_int_equal(guard_reap_orphans(spare, PATIENCE_MS), 0);
@@ -144,12 +143,12 @@ static void test_guard_killed(void **state) {
 static void test_finish_kills(void **state) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr);
-  struct guard g = start();
+  start();
   assert_int_equal(guard_death_report(&g, (struct sockaddr *)&addr, sizeof(addr), NULL, "never", 5, NULL), 0);
   assert_int_equal(guard_death_report(&g, NULL, 0, NULL, NULL, 0, NULL), 0);
-  int out = spawn_ready(&g, 0, 1, TREE "wait");
+  int out = spawn_ready(0, 1, TREE "wait");
   wait_trees(1);
-  finish(&g);
+  finish();
   assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 0), 0);
   close(listener);
   close(out);
@@ -169,10 +168,10 @@ static void wait_stopped(pid_t pid) {
 static void test_the_last_commands_of_an_agent_count(void **state) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr);
-  struct guard g = start();
+  start();
   pid_t guard = g.pid;
   assert_int_equal(guard_death_report(&g, (struct sockaddr *)&addr, sizeof(addr), NULL, "never", 5, NULL), 0);
-  spawn_shell(&g, 0, 1, "exit 0", NULL);
+  spawn_shell(0, 1, "exit 0", NULL);
   assert_int_equal(poll(&(struct pollfd){.fd = g.fd, .events = POLLIN}, 1, PATIENCE_MS), 1); /* it has read both */
   assert_int_equal(kill(guard, SIGSTOP), 0);
   wait_stopped(guard);
@@ -181,59 +180,57 @@ static void test_the_last_commands_of_an_agent_count(void **state) {
   guard_leave(&g);
   assert_int_equal(kill(guard, SIGCONT), 0);
   g.pid = guard;
-  finish(&g);
+  finish();
   assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 0), 0);
   close(listener);
 }
 
 /* A guard that cannot run takes no commands: the agent is told so after a while, and is not stopped itself. */
 static void test_guard_frozen(void **state) {
-  struct guard g = start();
   struct err e = ERR_INIT;
-  if (!freeze(&g)) skip();
+  if (!freeze()) skip();
   int rc = 0;
   for (int i = 0; i < 100000 && rc == 0; i++) rc = guard_signal(&g, -1, SIGUSR1, &e);
   assert_int_equal(rc, -ETIMEDOUT);
   assert_non_null(strstr(e.text, "is it stopped?"));
-  thaw(&g);
-  spawn_shell(&g, 0, 1, "exit 0", NULL);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  thaw();
+  spawn_shell(0, 1, "exit 0", NULL);
+  await(GUARD_CLEAR);
 }
 
 /* One that was stopped is woken by whatever it is told. */
 static void test_guard_stopped(void **state) {
-  struct guard g = start();
-  int out = spawn_deaf_tree(&g);
+  start();
+  int out = spawn_deaf_tree();
   kill(g.pid, SIGSTOP);
   wait_stopped(g.pid);
-  stop(&g, 0);
-  await(&g, GUARD_CLEAR);
+  stop(0);
+  await(GUARD_CLEAR);
   assert_int_equal(living(0), STAFF);
   kill(g.pid, SIGSTOP);
   wait_stopped(g.pid);
-  finish(&g);
+  finish();
   close(out);
 }
 
 /* And where nothing wakes it, the agent can do what it does not; it tells the deaths when it can. */
 static void test_killed_by_hand(void **state) {
-  struct guard g = start();
+  start();
   struct guard_event ev;
-  int out = spawn_deaf_tree(&g);
-  expect(&g, GUARD_STARTED);
-  if (!freeze(&g)) skip();
-  stop(&g, 0);
+  int out = spawn_deaf_tree();
+  expect(GUARD_STARTED);
+  if (!freeze()) skip();
+  stop(0);
   poll(NULL, 0, 20);
   assert_false(guard_next(&g, &ev));
   assert_true(living(0) > TREE_SLEEPS);
   assert_int_equal(guard_kill_trees(&g, PATIENCE_MS), 0);
   assert_int_equal(living(0), STAFF); /* they are not touched */
-  thaw(&g);
-  ev = expect(&g, GUARD_EXITED);
+  thaw();
+  ev = expect(GUARD_EXITED);
   assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGKILL);
-  expect(&g, GUARD_CLEAR);
-  finish(&g);
+  expect(GUARD_CLEAR);
+  finish();
   close(out);
 }
 
@@ -243,8 +240,8 @@ static void test_agent_of_a_stopped_guard_killed(void **state) {
   pid_t guard;
   pid_t agent = fork_agent(ready);
   if (agent == 0) {
-    struct guard g = start();
-    spawn_deaf_tree(&g);
+    start();
+    spawn_deaf_tree();
     kill(g.pid, SIGSTOP);
     wait_stopped(g.pid);
     if (write(ready[1], &g.pid, sizeof(g.pid)) != sizeof(g.pid)) _exit(1);
@@ -259,14 +256,12 @@ static void test_agent_of_a_stopped_guard_killed(void **state) {
 
 /* Signals that a terminal or a batch system sends to all processes of a job do not end the guard. */
 static void test_guard_ignores_signals(void **state) {
-  struct guard g = start();
   const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE, SIGTSTP, SIGALRM};
   for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) kill(g.pid, signals[i]);
-  spawn_shell(&g, 0, 1, "exit 0", NULL);
-  expect(&g, GUARD_STARTED);
+  spawn_shell(0, 1, "exit 0", NULL);
+  expect(GUARD_STARTED);
   assert_int_equal(getpgid(g.pid), g.pid);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  await(GUARD_CLEAR);
 }
 
 int main(void) {
@@ -277,11 +272,11 @@ int main(void) {
       cmocka_unit_test_teardown(test_guard_killed, clean),
       cmocka_unit_test_teardown(test_finish_kills, clean),
       cmocka_unit_test_teardown(test_the_last_commands_of_an_agent_count, clean),
-      cmocka_unit_test_teardown(test_guard_frozen, clean),
+      guard_test(test_guard_frozen),
       cmocka_unit_test_teardown(test_guard_stopped, clean),
       cmocka_unit_test_teardown(test_killed_by_hand, clean),
       cmocka_unit_test_teardown(test_agent_of_a_stopped_guard_killed, clean),
-      cmocka_unit_test_teardown(test_guard_ignores_signals, clean),
+      guard_test(test_guard_ignores_signals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,34 +20,29 @@
 static char self_path[4096];
 
 static void test_stop_without_workers(void **state) {
-  struct guard g = start();
-  stop(&g, 30000);
-  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  stop(30000);
+  struct guard_event ev = expect(GUARD_CLEAR);
   assert_int_equal(ev.round, 7);
-  finish(&g);
 }
 
 static void test_stop_by_term(void **state) {
-  struct guard g = start();
-  spawn_shell(&g, 0, 2, "exec sleep 60", NULL);
-  spawn_shell(&g, 1, 2, "sleep 60 & wait", NULL);
-  expect(&g, GUARD_STARTED);
-  expect(&g, GUARD_STARTED);
-  stop(&g, 60000); /* longer than the test waits */
-  struct guard_event ev = expect(&g, GUARD_EXITED);
+  spawn_shell(0, 2, "exec sleep 60", NULL);
+  spawn_shell(1, 2, "sleep 60 & wait", NULL);
+  expect(GUARD_STARTED);
+  expect(GUARD_STARTED);
+  stop(60000); /* longer than the test waits */
+  struct guard_event ev = expect(GUARD_EXITED);
   assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGTERM);
-  expect(&g, GUARD_EXITED);
-  ev = expect(&g, GUARD_CLEAR);
+  expect(GUARD_EXITED);
+  ev = expect(GUARD_CLEAR);
   assert_int_equal(ev.killed, 0);
-  finish(&g);
 }
 
 /* By the signal that was asked for; another one later is passed on as well. */
 static void test_stop_by_another_signal(void **state) {
-  struct guard g = start();
   int out;
   char line[16];
-  spawn_shell(&g, 0, 1,
+  spawn_shell(0, 1,
               "exec 2>/dev/null; trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; trap 'echo term' TERM; "
               "echo ready; "
               "while :; do sleep 0.05; done",
@@ -58,28 +53,27 @@ static void test_stop_by_another_signal(void **state) {
   assert_string_equal(line, "hup");
   assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL, NULL), 0); /* once */
   assert_int_equal(guard_stop(&g, 7, SIGUSR1, 30000, NULL, NULL), 0);
-  struct guard_event ev = await(&g, GUARD_EXITED);
+  struct guard_event ev = await(GUARD_EXITED);
   assert_int_equal(WEXITSTATUS(ev.status), 3);
-  await(&g, GUARD_CLEAR);
+  await(GUARD_CLEAR);
   char *text = read_all(out);
   assert_string_equal(text, "usr1\n");
   free(text);
-  finish(&g);
 }
 
 /* The stop comes when the worker's pipes are closed already: it was dying before, whoever reaps it when. A sibling that
  * dies of the stop was not. */
 static void test_dying_before_the_stop(void **state) {
   for (int i = 0; i < 20; i++) {
-    struct guard g = start();
+    start();
     int out, status[2] = {0};
     bool unasked[2] = {false, true};
-    spawn_shell(&g, 0, 2, "kill -SEGV $$", &out);
-    spawn_shell(&g, 1, 2, "exec sleep 60", NULL);
+    spawn_shell(0, 2, "kill -SEGV $$", &out);
+    spawn_shell(1, 2, "exec sleep 60", NULL);
     free(read_all(out)); /* to its end */
-    stop(&g, 10000);
+    stop(10000);
     for (int n = 0; n < 2; n++) {
-      struct guard_event ev = await(&g, GUARD_EXITED);
+      struct guard_event ev = await(GUARD_EXITED);
       status[ev.local_rank] = ev.status;
       unasked[ev.local_rank] = ev.unasked;
     }
@@ -87,79 +81,69 @@ static void test_dying_before_the_stop(void **state) {
     assert_true(unasked[0]);
     assert_int_equal(WTERMSIG(status[1]), SIGTERM);
     assert_false(unasked[1]);
-    await(&g, GUARD_CLEAR);
-    finish(&g);
+    await(GUARD_CLEAR);
+    finish();
   }
 }
 
 static void test_term_ignored(void **state) {
-  struct guard g = start();
-  int out = spawn_ready(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
+  int out = spawn_ready(0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
   uint64_t before = now_ms();
-  stop(&g, 300);
-  await(&g, GUARD_EXITED);
+  stop(300);
+  await(GUARD_EXITED);
   assert_true(now_ms() - before >= 299);
-  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  struct guard_event ev = expect(GUARD_CLEAR);
   assert_int_equal(ev.round, 7);
   close(out);
-  finish(&g);
 }
 
 /* A second stop shortens the grace, and cannot lengthen it. */
 static void test_shorter_grace(void **state) {
-  struct guard g = start();
-  int out = spawn_ready(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
-  stop(&g, 60000); /* longer than the test waits */
-  stop(&g, 100);
-  stop(&g, 60000);
-  await(&g, GUARD_CLEAR);
+  int out = spawn_ready(0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
+  stop(60000); /* longer than the test waits */
+  stop(100);
+  stop(60000);
+  await(GUARD_CLEAR);
   close(out);
-  finish(&g);
 }
 
 /* The shell dies of the SIGTERM at once; the program it ran writes its checkpoint and needs a second. It gets it. */
 static void test_grace_of_a_wrapped_worker(void **state) {
-  struct guard g = start();
   int out = spawn_ready(
-      &g, 0, 1, "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true");
-  stop(&g, 10000);
-  await(&g, GUARD_CLEAR);
+      0, 1, "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true");
+  stop(10000);
+  await(GUARD_CLEAR);
   char *text = read_all(out);
   assert_non_null(strstr(text, "saved"));
   free(text);
-  finish(&g);
 }
 
 static void test_whole_trees(void **state) {
-  struct guard g = start();
-  int out = spawn_ready(&g, 0, 1, TREE "wait");
+  int out = spawn_ready(0, 1, TREE "wait");
   wait_trees(1);
-  stop(&g, 100);
-  struct guard_event ev = await(&g, GUARD_CLEAR);
+  stop(100);
+  struct guard_event ev = await(GUARD_CLEAR);
   assert_true(ev.killed >= 3);
   assert_int_equal(living(0), STAFF);
   close(out);
-  finish(&g);
 }
 
 /* The worker ends well and leaves things behind. */
 static void test_leftovers(void **state) {
-  struct guard g = start();
   int out;
-  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " TREE "while :; do wait; done", &out);
-  expect(&g, GUARD_STARTED);
+  spawn_shell(0, 1, "trap 'exit 0' USR1; " TREE "while :; do wait; done", &out);
+  expect(GUARD_STARTED);
   wait_trees(1);
   assert_int_equal(guard_signal(&g, 0, SIGUSR1, NULL), 0);
-  struct guard_event ev = expect(&g, GUARD_EXITED);
+  struct guard_event ev = expect(GUARD_EXITED);
   assert_int_equal(ev.status, 0);
   bool asked = false, named = false; /* some of them ignore SIGTERM */
-  while ((ev = next_event(&g)).kind == GUARD_LEFTOVER) *(ev.error == SIGTERM ? &asked : &named) = true;
+  while ((ev = next_event()).kind == GUARD_LEFTOVER) *(ev.error == SIGTERM ? &asked : &named) = true;
   assert_true(asked && named);
   assert_int_equal(ev.kind, GUARD_CLEAR);
   assert_true(ev.killed >= 3);
   assert_int_equal(living(0), STAFF);
   close(out);
-  finish(&g);
 }
 
 /* A worker that exits when its uploader is there, which does `what` at SIGTERM. */
@@ -169,14 +153,13 @@ static void test_leftovers(void **state) {
 
 /* An uploader in a session of its own, which the worker left running, hears SIGTERM and ends; nothing is killed. */
 static void test_a_leftover_is_asked_first(void **state) {
-  struct guard g = start();
   int out;
-  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " UPLOADER("echo saved; exit 0"), &out);
-  expect(&g, GUARD_STARTED);
-  assert_int_equal(expect(&g, GUARD_EXITED).status, 0);
+  spawn_shell(0, 1, "trap 'exit 0' USR1; " UPLOADER("echo saved; exit 0"), &out);
+  expect(GUARD_STARTED);
+  assert_int_equal(expect(GUARD_EXITED).status, 0);
   struct guard_event ev;
   bool named = false; /* beside its sleep */
-  while ((ev = next_event(&g)).kind == GUARD_LEFTOVER) {
+  while ((ev = next_event()).kind == GUARD_LEFTOVER) {
     assert_int_equal(ev.error, SIGTERM);
     named |= strcmp(ev.text, "sh") == 0;
   }
@@ -186,98 +169,85 @@ static void test_a_leftover_is_asked_first(void **state) {
   char *text = read_all(out);
   assert_non_null(strstr(text, "saved\n"));
   free(text);
-  finish(&g);
 }
 
 /* A stop without a grace comes while the uploader may still end by itself: it is not asked, and has no seconds. */
 static void test_a_leftover_is_killed_by_a_stop_without_a_grace(void **state) {
-  struct guard g = start();
   int out;
-  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " UPLOADER(""), &out);
-  expect(&g, GUARD_STARTED);
-  assert_int_equal(expect(&g, GUARD_EXITED).status, 0);
-  stop(&g, 0);
-  assert_true(expect(&g, GUARD_CLEAR).killed >= 1); /* no GUARD_LEFTOVER before */
+  spawn_shell(0, 1, "trap 'exit 0' USR1; " UPLOADER(""), &out);
+  expect(GUARD_STARTED);
+  assert_int_equal(expect(GUARD_EXITED).status, 0);
+  stop(0);
+  assert_true(expect(GUARD_CLEAR).killed >= 1); /* no GUARD_LEFTOVER before */
   close(out);
-  finish(&g);
 }
 
 /* A worker that failed leaves nothing that is worth waiting for: the next round is to begin. */
 static void test_leftovers_of_a_failure_are_killed(void **state) {
-  struct guard g = start();
-  int out = spawn_ready(&g, 0, 1, "trap 'exit 3' USR1; " UPLOADER(""));
-  expect(&g, GUARD_STARTED);
-  assert_int_equal(WEXITSTATUS(expect(&g, GUARD_EXITED).status), 3);
-  assert_true(expect(&g, GUARD_CLEAR).killed >= 1); /* no GUARD_LEFTOVER: nobody was asked */
+  int out = spawn_ready(0, 1, "trap 'exit 3' USR1; " UPLOADER(""));
+  expect(GUARD_STARTED);
+  assert_int_equal(WEXITSTATUS(expect(GUARD_EXITED).status), 3);
+  assert_true(expect(GUARD_CLEAR).killed >= 1); /* no GUARD_LEFTOVER: nobody was asked */
   close(out);
-  finish(&g);
 }
 
 /* The first worker is gone before the second is spawned: not clear yet. */
 static void test_clear_counts_the_announced(void **state) {
-  struct guard g = start();
-  spawn_shell(&g, 0, 2, "exit 0", NULL);
-  expect(&g, GUARD_STARTED);
-  expect(&g, GUARD_EXITED);
-  spawn_shell(&g, 1, 2, "exit 0", NULL);
-  expect(&g, GUARD_STARTED);
-  expect(&g, GUARD_EXITED);
-  expect(&g, GUARD_CLEAR);
+  spawn_shell(0, 2, "exit 0", NULL);
+  expect(GUARD_STARTED);
+  expect(GUARD_EXITED);
+  spawn_shell(1, 2, "exit 0", NULL);
+  expect(GUARD_STARTED);
+  expect(GUARD_EXITED);
+  expect(GUARD_CLEAR);
   struct guard_event ev;
   assert_int_equal(guard_next(&g, &ev), 0);
-  finish(&g);
 }
 
 static void test_spawn_while_stopping(void **state) {
-  struct guard g = start();
-  int out = spawn_ready(&g, 0, 2, "trap '' TERM; echo ready; sleep 60");
-  expect(&g, GUARD_STARTED);
-  stop(&g, 60000); /* it is not over before the next command comes */
-  spawn_shell(&g, 1, 2, "exit 0", NULL);
-  struct guard_event ev = await(&g, GUARD_EXEC_FAILED);
+  int out = spawn_ready(0, 2, "trap '' TERM; echo ready; sleep 60");
+  expect(GUARD_STARTED);
+  stop(60000); /* it is not over before the next command comes */
+  spawn_shell(1, 2, "exit 0", NULL);
+  struct guard_event ev = await(GUARD_EXEC_FAILED);
   assert_int_equal(ev.error, ECANCELED);
   assert_int_equal(ev.local_rank, 1);
-  stop(&g, 0);
-  await(&g, GUARD_CLEAR);
-  spawn_shell(&g, 0, 1, "exit 0", NULL); /* and the guard is as new */
-  expect(&g, GUARD_STARTED);
+  stop(0);
+  await(GUARD_CLEAR);
+  spawn_shell(0, 1, "exit 0", NULL); /* and the guard is as new */
+  expect(GUARD_STARTED);
   close(out);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  await(GUARD_CLEAR);
 }
 
 static void test_signal(void **state) {
-  struct guard g = start();
   int out[2];
   for (uint32_t i = 0; i < 2; i++) {
-    out[i] = spawn_ready(&g, i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done");
-    expect(&g, GUARD_STARTED);
+    out[i] = spawn_ready(i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done");
+    expect(GUARD_STARTED);
   }
   assert_int_equal(guard_signal(&g, 1, SIGUSR1, NULL), 0);
-  struct guard_event ev = expect(&g, GUARD_EXITED);
+  struct guard_event ev = expect(GUARD_EXITED);
   assert_int_equal(ev.local_rank, 1);
   assert_int_equal(guard_signal(&g, -1, SIGUSR1, NULL), 0);
-  ev = expect(&g, GUARD_EXITED);
+  ev = expect(GUARD_EXITED);
   assert_int_equal(ev.local_rank, 0);
-  expect(&g, GUARD_CLEAR);
+  expect(GUARD_CLEAR);
   close(out[0]);
   close(out[1]);
-  finish(&g);
 }
 
 static void test_many_workers(void **state) {
   enum { N = 64 };
-  struct guard g = start();
   uint64_t before = now_ms();
-  for (uint32_t i = 0; i < N; i++) spawn_shell(&g, i, N, "exec sleep 60", NULL);
-  for (int i = 0; i < N; i++) expect(&g, GUARD_STARTED);
+  for (uint32_t i = 0; i < N; i++) spawn_shell(i, N, "exec sleep 60", NULL);
+  for (int i = 0; i < N; i++) expect(GUARD_STARTED);
   print_message("%d workers run after %u ms\n", N, (unsigned)(now_ms() - before));
   before = now_ms();
-  stop(&g, 10000);
-  for (int i = 0; i < N; i++) expect(&g, GUARD_EXITED);
-  expect(&g, GUARD_CLEAR);
+  stop(10000);
+  for (int i = 0; i < N; i++) expect(GUARD_EXITED);
+  expect(GUARD_CLEAR);
   print_message("and are gone after %u ms\n", (unsigned)(now_ms() - before));
-  finish(&g);
 }
 
 /* This program as a worker: forks on and on, each child in a session of its own, a thousand times at most. */
@@ -300,15 +270,15 @@ static int play_storm(void) {
 }
 
 static void test_fork_storm(void **state) {
-  struct guard g = start();
-  int out = spawn_env_ready(&g, 0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env);
-  stop(&g, 20);
-  struct guard_event ev = await(&g, GUARD_CLEAR);
+  start();
+  int out = spawn_env_ready(0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env);
+  stop(20);
+  struct guard_event ev = await(GUARD_CLEAR);
   assert_int_equal(living(0), STAFF);
   assert_true(ev.killed >= 50);
   print_message("%u killed\n", ev.killed);
   close(out);
-  finish(&g);
+  finish();
 }
 
 /* This program as a worker that forks as shells do: with signals blocked. The SIGTERM that comes meanwhile is its own
@@ -331,35 +301,33 @@ static int play_late_child(void) {
 }
 
 static void test_child_forked_at_the_stop(void **state) {
-  struct guard g = start();
-  int out = spawn_env_ready(&g, 0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env);
-  stop(&g, 60000); /* longer than the test waits: the child must have been told */
-  assert_int_equal(WTERMSIG(await(&g, GUARD_EXITED).status), SIGTERM);
-  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  start();
+  int out = spawn_env_ready(0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env);
+  stop(60000); /* longer than the test waits: the child must have been told */
+  assert_int_equal(WTERMSIG(await(GUARD_EXITED).status), SIGTERM);
+  struct guard_event ev = expect(GUARD_CLEAR);
   assert_int_equal(ev.killed, 0);
   close(out);
-  finish(&g);
+  finish();
 }
 
 /* Somebody traces the worker and does not let it go: dead, but not gone. It is named, and CLEAR waits. */
 static void test_stuck(void **state) {
-  struct guard g = start();
-  spawn_env(&g, 0, 1, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL);
-  pid_t pid = expect(&g, GUARD_STARTED).pid;
+  spawn_env(0, 1, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL);
+  pid_t pid = expect(GUARD_STARTED).pid;
   if (ptrace(PTRACE_SEIZE, pid, NULL, NULL)) {
     guard_finish(&g, PATIENCE_MS);
     skip();
   }
-  stop(&g, 0);
-  struct guard_event ev = expect(&g, GUARD_STUCK);
+  stop(0);
+  struct guard_event ev = expect(GUARD_STUCK);
   assert_int_equal(ev.pid, pid);
   assert_int_equal(ev.error, 'Z');
   assert_string_equal(ev.text, "sleep");
   assert_int_equal(guard_next(&g, &ev), 0);
   assert_int_equal(waitpid(pid, NULL, __WALL), pid);
-  expect(&g, GUARD_EXITED);
-  expect(&g, GUARD_CLEAR);
-  finish(&g);
+  expect(GUARD_EXITED);
+  expect(GUARD_CLEAR);
 }
 
 /* --------------------------------------------------------------- proctree */
@@ -386,25 +354,25 @@ int main(int argc, char **argv) {
   alarm(110); /* a hang is a failure */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_stat_is_parsed, clean),
-      cmocka_unit_test_teardown(test_stop_without_workers, clean),
-      cmocka_unit_test_teardown(test_stop_by_term, clean),
-      cmocka_unit_test_teardown(test_stop_by_another_signal, clean),
+      guard_test(test_stop_without_workers),
+      guard_test(test_stop_by_term),
+      guard_test(test_stop_by_another_signal),
       cmocka_unit_test_teardown(test_dying_before_the_stop, clean),
-      cmocka_unit_test_teardown(test_term_ignored, clean),
-      cmocka_unit_test_teardown(test_shorter_grace, clean),
-      cmocka_unit_test_teardown(test_grace_of_a_wrapped_worker, clean),
-      cmocka_unit_test_teardown(test_whole_trees, clean),
-      cmocka_unit_test_teardown(test_leftovers, clean),
-      cmocka_unit_test_teardown(test_a_leftover_is_asked_first, clean),
-      cmocka_unit_test_teardown(test_a_leftover_is_killed_by_a_stop_without_a_grace, clean),
-      cmocka_unit_test_teardown(test_leftovers_of_a_failure_are_killed, clean),
-      cmocka_unit_test_teardown(test_clear_counts_the_announced, clean),
-      cmocka_unit_test_teardown(test_spawn_while_stopping, clean),
-      cmocka_unit_test_teardown(test_signal, clean),
-      cmocka_unit_test_teardown(test_many_workers, clean),
+      guard_test(test_term_ignored),
+      guard_test(test_shorter_grace),
+      guard_test(test_grace_of_a_wrapped_worker),
+      guard_test(test_whole_trees),
+      guard_test(test_leftovers),
+      guard_test(test_a_leftover_is_asked_first),
+      guard_test(test_a_leftover_is_killed_by_a_stop_without_a_grace),
+      guard_test(test_leftovers_of_a_failure_are_killed),
+      guard_test(test_clear_counts_the_announced),
+      guard_test(test_spawn_while_stopping),
+      guard_test(test_signal),
+      guard_test(test_many_workers),
       cmocka_unit_test_teardown(test_fork_storm, clean),
       cmocka_unit_test_teardown(test_child_forked_at_the_stop, clean),
-      cmocka_unit_test_teardown(test_stuck, clean),
+      guard_test(test_stuck),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

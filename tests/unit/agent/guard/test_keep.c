@@ -17,9 +17,9 @@
 
 #define STAYS "sleep 70 & setsid sleep 71 & (sleep 72 &) ; echo ready; exec sleep 73"
 
-static void stop_but(struct guard *g, uint32_t round, uint32_t grace_ms, uint64_t keep) {
+static void stop_but(uint32_t round, uint32_t grace_ms, uint64_t keep) {
   struct local_set set = {{keep}};
-  assert_int_equal(guard_stop(g, round, SIGTERM, grace_ms, &set, NULL), 0);
+  assert_int_equal(guard_stop(&g, round, SIGTERM, grace_ms, &set, NULL), 0);
 }
 
 enum { KEPT_PROCESSES = 4 };
@@ -34,14 +34,14 @@ static size_t sleeps(void) {
 }
 
 /* Local rank 0 stays, with children of all kinds; 1 goes, and leaves some behind. Returns 0's pid. */
-static pid_t two(struct guard *g) {
+static pid_t two(void) {
   int out[2];
   char line[16];
-  spawn_shell(g, 0, 2, STAYS, &out[0]);
-  spawn_shell(g, 1, 2, TREE "exec sleep 74", &out[1]);
+  spawn_shell(0, 2, STAYS, &out[0]);
+  spawn_shell(1, 2, TREE "exec sleep 74", &out[1]);
   pid_t pids[2] = {0};
   for (int i = 0; i < 2; i++) {
-    struct guard_event ev = expect(g, GUARD_STARTED);
+    struct guard_event ev = expect(GUARD_STARTED);
     pids[ev.local_rank] = ev.pid;
     read_line(out[i], line, sizeof(line));
   }
@@ -65,29 +65,28 @@ static void wait_living(size_t n) {
 
 static void test_the_others_go(void **state) {
   for (int i = 0; i < 10; i++) {
-    struct guard g = start();
-    pid_t pid = two(&g);
-    stop_but(&g, 7, 200, 1);
-    struct guard_event ev = expect(&g, GUARD_EXITED);
+    start();
+    pid_t pid = two();
+    stop_but(7, 200, 1);
+    struct guard_event ev = expect(GUARD_EXITED);
     assert_int_equal(ev.local_rank, 1);
-    ev = expect(&g, GUARD_CLEAR);
+    ev = expect(GUARD_CLEAR);
     assert_int_equal(ev.round, 7);
     assert_int_equal(ev.kept.bits[0], 1);
     assert_int_equal(living(0), KEPT_PROCESSES + STAFF);
     assert_int_equal(kill(pid, 0), 0);
-    finish(&g);
+    finish();
     assert_int_equal(living(0), 0);
   }
 }
 
 /* It goes on in round 8, beside one that is spawned, and dies there like any other. */
 static void test_the_next_round(void **state) {
-  struct guard g = start();
-  pid_t pid = two(&g);
-  stop_but(&g, 7, 0, 1);
-  await(&g, GUARD_CLEAR);
+  pid_t pid = two();
+  stop_but(7, 0, 1);
+  await(GUARD_CLEAR);
   assert_int_equal(guard_adopt(&g, 8, 2, NULL), 0);
-  struct guard_event ev = expect(&g, GUARD_STARTED);
+  struct guard_event ev = expect(GUARD_STARTED);
   assert_int_equal(ev.round, 8);
   assert_int_equal(ev.local_rank, 0);
   assert_int_equal(ev.pid, pid);
@@ -100,99 +99,91 @@ static void test_the_next_round(void **state) {
               .round = 8, .local_rank = 1, .count = 2, .argv = argv, .env = plain_env, .out = null, .err = null},
           NULL),
       0);
-  ev = expect(&g, GUARD_STARTED);
+  ev = expect(GUARD_STARTED);
   assert_int_equal(ev.local_rank, 1);
   kill(pid, SIGKILL);
-  ev = expect(&g, GUARD_EXITED);
+  ev = expect(GUARD_EXITED);
   assert_int_equal(ev.round, 8);
   assert_true(ev.unasked);
   assert_int_equal(guard_stop(&g, 8, SIGTERM, 0, NULL, NULL), 0);
-  ev = await(&g, GUARD_CLEAR);
+  ev = await(GUARD_CLEAR);
   assert_int_equal(ev.round, 8);
   assert_int_equal(living(0), STAFF);
-  finish(&g);
 }
 
 /* A kept worker dies when the guard is about to adopt it. Its tree does not come with it into the next round. */
 static void test_it_dies_before_it_is_adopted(void **state) {
   for (int i = 0; i < 20; i++) {
-    struct guard g = start();
-    int out = spawn_ready(&g, 0, 2, TREE "exec sleep 74");
-    spawn_shell(&g, 1, 2, "exec sleep 75", NULL);
+    start();
+    int out = spawn_ready(0, 2, TREE "exec sleep 74");
+    spawn_shell(1, 2, "exec sleep 75", NULL);
     pid_t pid = 0;
     for (int k = 0; k < 2; k++) {
-      struct guard_event ev = expect(&g, GUARD_STARTED);
+      struct guard_event ev = expect(GUARD_STARTED);
       if (ev.local_rank == 0) pid = ev.pid;
     }
     wait_trees(1);
-    stop_but(&g, 7, 0, 3);
-    expect(&g, GUARD_CLEAR);
+    stop_but(7, 0, 3);
+    expect(GUARD_CLEAR);
     kill(g.pid, SIGSTOP); /* it reads both at once, and the command wakes it */
     kill(pid, SIGKILL);
     struct proc p;
     while (proc_read(pid, &p) && p.state != 'Z') usleep(1000);
     assert_int_equal(guard_adopt(&g, 8, 2, NULL), 0);
-    assert_int_equal(expect(&g, GUARD_EXITED).local_rank, 0);
-    assert_int_equal(expect(&g, GUARD_STARTED).local_rank, 1);
+    assert_int_equal(expect(GUARD_EXITED).local_rank, 0);
+    assert_int_equal(expect(GUARD_STARTED).local_rank, 1);
     assert_int_equal(living(0), STAFF + 1);
     close(out);
-    finish(&g);
+    finish();
   }
 }
 
 /* All stay: CLEAR comes at once; and the next round needs no SPAWN. */
 static void test_all_stay(void **state) {
-  struct guard g = start();
-  two(&g);
+  two();
   for (uint32_t round = 7; round < 12; round++) {
-    stop_but(&g, round, 30000, 3);
-    assert_int_equal(expect(&g, GUARD_CLEAR).round, round);
+    stop_but(round, 30000, 3);
+    assert_int_equal(expect(GUARD_CLEAR).round, round);
     assert_int_equal(guard_adopt(&g, round + 1, 2, NULL), 0);
-    for (int i = 0; i < 2; i++) assert_int_equal(expect(&g, GUARD_STARTED).round, round + 1);
+    for (int i = 0; i < 2; i++) assert_int_equal(expect(GUARD_STARTED).round, round + 1);
   }
-  finish(&g);
 }
 
 /* Fewer stay than was said at first: those are told, and killed, and that is told again. */
 static void test_fewer_stay(void **state) {
-  struct guard g = start();
-  two(&g);
-  stop_but(&g, 7, 20000, 3);
-  expect(&g, GUARD_CLEAR);
-  stop_but(&g, 7, 20000, 1); /* it is told, and what is left behind is killed */
-  struct guard_event ev = expect(&g, GUARD_EXITED);
+  two();
+  stop_but(7, 20000, 3);
+  expect(GUARD_CLEAR);
+  stop_but(7, 20000, 1); /* it is told, and what is left behind is killed */
+  struct guard_event ev = expect(GUARD_EXITED);
   assert_int_equal(ev.local_rank, 1);
   assert_int_equal(WTERMSIG(ev.status), SIGTERM);
   assert_false(ev.unasked);
-  assert_int_equal(expect(&g, GUARD_CLEAR).round, 7);
-  stop_but(&g, 7, 0, 0);
-  ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(expect(GUARD_CLEAR).round, 7);
+  stop_but(7, 0, 0);
+  ev = expect(GUARD_EXITED);
   assert_int_equal(WTERMSIG(ev.status), SIGKILL);
-  expect(&g, GUARD_CLEAR);
+  expect(GUARD_CLEAR);
   assert_int_equal(living(0), STAFF);
-  finish(&g);
 }
 
 /* While the others are still being stopped. */
 static void test_fewer_stay_meanwhile(void **state) {
-  struct guard g = start();
-  two(&g);
-  stop_but(&g, 7, 20000, 3);
-  stop_but(&g, 7, 20000, 0);
-  for (int i = 0; i < 2; i++) await(&g, GUARD_EXITED);
-  await(&g, GUARD_CLEAR);
+  two();
+  stop_but(7, 20000, 3);
+  stop_but(7, 20000, 0);
+  for (int i = 0; i < 2; i++) await(GUARD_EXITED);
+  await(GUARD_CLEAR);
   assert_int_equal(living(0), STAFF);
-  finish(&g);
 }
 
 /* What waits dies: told, with nobody to blame, and it leaves nothing. Then the round begins without it. */
 static void test_it_dies_while_it_waits(void **state) {
-  struct guard g = start();
-  pid_t pid = two(&g);
-  stop_but(&g, 7, 0, 1);
-  await(&g, GUARD_CLEAR);
+  pid_t pid = two();
+  stop_but(7, 0, 1);
+  await(GUARD_CLEAR);
   kill(pid, SIGKILL);
-  struct guard_event ev = expect(&g, GUARD_EXITED);
+  struct guard_event ev = expect(GUARD_EXITED);
   assert_int_equal(ev.round, 7);
   assert_false(ev.unasked);
   wait_living(STAFF);
@@ -205,62 +196,59 @@ static void test_it_dies_while_it_waits(void **state) {
               .round = 8, .count = 1, .argv = argv, .env = plain_env, .out = STDERR_FILENO, .err = STDERR_FILENO},
           NULL),
       0);
-  expect(&g, GUARD_STARTED);
-  expect(&g, GUARD_EXITED);
-  assert_int_equal(expect(&g, GUARD_CLEAR).round, 8);
-  finish(&g);
+  expect(GUARD_STARTED);
+  expect(GUARD_EXITED);
+  assert_int_equal(expect(GUARD_CLEAR).round, 8);
 }
 
 /* The lease is over while it waits; what was to begin then begins too late. */
 static void test_fenced_while_it_waits(void **state) {
   for (int adopted = 0; adopted < 2; adopted++) {
-    struct guard g = start();
-    two(&g);
-    stop_but(&g, 7, 0, 1);
-    await(&g, GUARD_CLEAR);
-    if (adopted && !freeze(&g)) skip();
+    start();
+    two();
+    stop_but(7, 0, 1);
+    await(GUARD_CLEAR);
+    if (adopted && !freeze()) skip();
     assert_int_equal(guard_fence(&g, boot_ms() + 50, 5000, NULL), 0);
     if (adopted) {
       usleep(60000);
       assert_int_equal(guard_adopt(&g, 8, 1, NULL), 0);
-      thaw(&g);
+      thaw();
     }
-    assert_int_equal(expect(&g, GUARD_FENCED).round, adopted ? 8 : 7);
-    expect(&g, GUARD_EXITED);
-    assert_int_equal(expect(&g, GUARD_CLEAR).round, adopted ? 8 : 7);
+    assert_int_equal(expect(GUARD_FENCED).round, adopted ? 8 : 7);
+    expect(GUARD_EXITED);
+    assert_int_equal(expect(GUARD_CLEAR).round, adopted ? 8 : 7);
     assert_int_equal(living(0), STAFF);
-    finish(&g);
+    finish();
   }
 }
 
 /* The round begins while what was kept for it is being killed. */
 static void test_adopted_while_it_is_killed(void **state) {
-  struct guard g = start();
-  two(&g);
-  stop_but(&g, 7, 0, 1);
-  await(&g, GUARD_CLEAR);
-  if (!freeze(&g)) skip();
-  stop_but(&g, 7, 0, 0);
+  two();
+  stop_but(7, 0, 1);
+  await(GUARD_CLEAR);
+  if (!freeze()) skip();
+  stop_but(7, 0, 0);
   assert_int_equal(guard_adopt(&g, 8, 1, NULL), 0);
-  thaw(&g);
-  expect(&g, GUARD_EXITED);
-  assert_int_equal(expect(&g, GUARD_CLEAR).round, 7);
-  assert_int_equal(expect(&g, GUARD_FENCED).round, 8);
-  assert_int_equal(expect(&g, GUARD_CLEAR).round, 8);
-  finish(&g);
+  thaw();
+  expect(GUARD_EXITED);
+  assert_int_equal(expect(GUARD_CLEAR).round, 7);
+  assert_int_equal(expect(GUARD_FENCED).round, 8);
+  assert_int_equal(expect(GUARD_CLEAR).round, 8);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_the_others_go, clean),
-      cmocka_unit_test_teardown(test_the_next_round, clean),
+      guard_test(test_the_next_round),
       cmocka_unit_test_teardown(test_it_dies_before_it_is_adopted, clean),
-      cmocka_unit_test_teardown(test_all_stay, clean),
-      cmocka_unit_test_teardown(test_fewer_stay, clean),
-      cmocka_unit_test_teardown(test_fewer_stay_meanwhile, clean),
-      cmocka_unit_test_teardown(test_it_dies_while_it_waits, clean),
+      guard_test(test_all_stay),
+      guard_test(test_fewer_stay),
+      guard_test(test_fewer_stay_meanwhile),
+      guard_test(test_it_dies_while_it_waits),
       cmocka_unit_test_teardown(test_fenced_while_it_waits, clean),
-      cmocka_unit_test_teardown(test_adopted_while_it_is_killed, clean),
+      guard_test(test_adopted_while_it_is_killed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,32 +28,30 @@ static char self_path[4096];
 /* ----------------------------------------------------------------- exec */
 
 static void test_exit_status(void **state) {
-  struct guard g = start();
   int out;
-  spawn_shell(&g, 0, 1, "echo out; echo err >&2; echo $MARK; exit 7", &out);
-  struct guard_event ev = expect(&g, GUARD_STARTED);
+  spawn_shell(0, 1, "echo out; echo err >&2; echo $MARK; exit 7", &out);
+  struct guard_event ev = expect(GUARD_STARTED);
   assert_true(ev.pid > 0);
-  ev = expect(&g, GUARD_EXITED);
+  ev = expect(GUARD_EXITED);
   assert_int_equal(ev.round, 7);
   assert_true(WIFEXITED(ev.status) && WEXITSTATUS(ev.status) == 7);
-  ev = expect(&g, GUARD_CLEAR);
+  ev = expect(GUARD_CLEAR);
   assert_int_equal(ev.round, 7);
   assert_int_equal(ev.killed, 0);
   char *text = read_all(out);
   assert_string_equal(text, "out\nerr\nyes\n");
   free(text);
-  finish(&g);
 }
 
 static void expect_exec_failure(const char *program, int code, const char *sentence) {
-  struct guard g = start();
-  spawn_env(&g, 3, 1, (const char *const[]){program, NULL}, plain_env, NULL);
-  struct guard_event ev = expect(&g, GUARD_EXEC_FAILED);
+  start();
+  spawn_env(3, 1, (const char *const[]){program, NULL}, plain_env, NULL);
+  struct guard_event ev = expect(GUARD_EXEC_FAILED);
   assert_int_equal(ev.local_rank, 3);
   assert_int_equal(WEXITSTATUS(ev.status), code);
   if (!strstr(ev.text, sentence)) fail_msg("\"%s\" does not say \"%s\"", ev.text, sentence);
-  expect(&g, GUARD_CLEAR);
-  finish(&g);
+  expect(GUARD_CLEAR);
+  finish();
 }
 
 static void test_exec_failures(void **state) {
@@ -72,12 +70,10 @@ static void test_exec_failures(void **state) {
 }
 
 static void test_path_of_the_given_environment(void **state) {
-  struct guard g = start();
-  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "exit 0", NULL}, (const char *const[]){"PATH=/nowhere", NULL},
+  spawn_env(0, 1, (const char *const[]){"sh", "-c", "exit 0", NULL}, (const char *const[]){"PATH=/nowhere", NULL},
             NULL);
-  expect(&g, GUARD_EXEC_FAILED);
-  expect(&g, GUARD_CLEAR);
-  finish(&g);
+  expect(GUARD_EXEC_FAILED);
+  expect(GUARD_CLEAR);
 }
 
 /* A megabyte in 16 variables arrives whole. */
@@ -93,14 +89,13 @@ static void test_large_environment(void **state) {
     env[i][SIZE - 1] = '\0';
   }
   env[N + 1] = NULL;
-  struct guard g = start();
+  start();
   int out;
-  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "echo ${#B} ${#Q}", NULL}, (const char *const *)(void *)env,
-            &out);
+  spawn_env(0, 1, (const char *const[]){"sh", "-c", "echo ${#B} ${#Q}", NULL}, (const char *const *)(void *)env, &out);
   char *text = read_all(out);
   assert_string_equal(text, "65533 65533\n");
   free(text);
-  await(&g, GUARD_CLEAR);
+  await(GUARD_CLEAR);
   env[0] = xrealloc(env[0], GUARD_SPAWN_MAX + 1);
   memset(env[0], 'y', GUARD_SPAWN_MAX);
   env[0][GUARD_SPAWN_MAX] = '\0';
@@ -108,16 +103,15 @@ static void test_large_environment(void **state) {
   struct guard_spawn s = {
       .round = 7, .count = 1, .argv = plain_env, .env = (const char *const *)(void *)env, .out = 1, .err = 2};
   assert_int_equal(guard_spawn(&g, &s, &e), -E2BIG);
-  finish(&g);
+  finish();
   for (int i = 0; i <= N; i++) free(env[i]);
 }
 
 static void test_spawn_time(void **state) {
-  struct guard g = start();
   struct timespec a, b;
   clock_gettime(CLOCK_MONOTONIC, &a);
-  for (uint32_t i = 0; i < 4; i++) spawn_env(&g, i, 4, (const char *const[]){"/bin/true", NULL}, plain_env, NULL);
-  await(&g, GUARD_CLEAR);
+  for (uint32_t i = 0; i < 4; i++) spawn_env(i, 4, (const char *const[]){"/bin/true", NULL}, plain_env, NULL);
+  await(GUARD_CLEAR);
   clock_gettime(CLOCK_MONOTONIC, &b);
   char path[64], line[256];
   snprintf(path, sizeof(path), "/proc/%d/status", (int)g.pid);
@@ -127,7 +121,6 @@ static void test_spawn_time(void **state) {
   fclose(f);
   print_message("4 x /bin/true, spawned and clear: %.2f ms\n",
                 (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6);
-  finish(&g);
 }
 
 /* ------------------------------------------------------ what is inherited */
@@ -143,7 +136,7 @@ static void test_signals_are_reset(void **state) {
   void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
   void (*usr_before)(int) = signal(SIGUSR2, on_signal);
   signal(SIGHUP, SIG_IGN);
-  struct guard g = start();
+  start();
   sigset_t now;
   sigprocmask(SIG_SETMASK, NULL, &now);
   assert_true(sigismember(&now, SIGUSR1) && !sigismember(&now, SIGINT)); /* ours is as it was */
@@ -152,12 +145,11 @@ static void test_signals_are_reset(void **state) {
   signal(SIGUSR2, usr_before);
   signal(SIGHUP, SIG_DFL);
   int out;
-  spawn_env(&g, 0, 1, (const char *const[]){"cat", "/proc/self/status", NULL}, plain_env, &out);
+  spawn_env(0, 1, (const char *const[]){"cat", "/proc/self/status", NULL}, plain_env, &out);
   char *text = read_all(out);
   assert_non_null(strstr(text, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n"));
   free(text);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  await(GUARD_CLEAR);
 }
 
 /* The numbers of open descriptors that exec leaves open, in order, as text. */
@@ -175,39 +167,35 @@ static char *inherited_fds(void) {
 static void test_descriptors(void **state) {
   int kept = open("/dev/null", O_RDONLY);
   char *expected = inherited_fds();
-  struct guard g = start();
+  start();
   int later = open("/dev/null", O_RDONLY), out;
-  spawn_env(&g, 0, 2, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL); /* a second one, to leak from */
-  spawn_env(&g, 1, 2, (const char *const[]){self_path, "fds", NULL}, plain_env, &out);
+  spawn_env(0, 2, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL); /* a second one, to leak from */
+  spawn_env(1, 2, (const char *const[]){self_path, "fds", NULL}, plain_env, &out);
   char *text = read_all(out);
   assert_string_equal(text, expected);
   free(text);
   free(expected);
-  stop(&g, 0);
-  await(&g, GUARD_CLEAR);
+  stop(0);
+  await(GUARD_CLEAR);
   close(kept);
   close(later);
-  finish(&g);
 }
 
 static void test_session(void **state) {
-  struct guard g = start();
   int out, group = 0, session = 0;
-  spawn_env(&g, 0, 1, (const char *const[]){"cat", "/proc/self/stat", NULL}, plain_env, &out);
+  spawn_env(0, 1, (const char *const[]){"cat", "/proc/self/stat", NULL}, plain_env, &out);
   char *text = read_all(out);
-  pid_t pid = expect(&g, GUARD_STARTED).pid;
+  pid_t pid = expect(GUARD_STARTED).pid;
   assert_int_equal(sscanf(text, "%*d (cat) R %*d %d %d", &group, &session), 2);
   assert_int_equal(group, pid);
   assert_int_equal(session, pid);
   free(text);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  await(GUARD_CLEAR);
 }
 
 /* A worker runs on the CPUs that it was given; where they cannot be had it runs all the same, and that is told. */
 static void test_cpus(void **state) {
   cpu_set_t own, one, none;
-  struct guard g = start();
   char list[32], line[32];
   assert_int_equal(sched_getaffinity(0, sizeof(own), &own), 0);
   int last = CPU_SETSIZE - 1;
@@ -230,15 +218,14 @@ static void test_cpus(void **state) {
                             .cpus_size = sizeof(one)};
     assert_int_equal(guard_spawn(&g, &s, NULL), 0);
     close(p[1]);
-    if (i) assert_int_equal(expect(&g, GUARD_UNBOUND).error, EINVAL);
-    await(&g, GUARD_STARTED);
+    if (i) assert_int_equal(expect(GUARD_UNBOUND).error, EINVAL);
+    await(GUARD_STARTED);
     read_line(p[0], line, sizeof(line));
     if (i == 0) assert_string_equal(strchr(line, '\t') + 1, list);
-    assert_int_equal(await(&g, GUARD_EXITED).status, 0);
+    assert_int_equal(await(GUARD_EXITED).status, 0);
     close(p[0]);
   }
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  await(GUARD_CLEAR);
 }
 
 /* ps shows the guard under its own name, its agent as before. */
@@ -247,7 +234,6 @@ static void test_has_a_name_of_its_own(void **state) {
   char *argv[] = {words, words + 20, words + 28, NULL};
   char before[sizeof(words)];
   memcpy(before, words, sizeof(words));
-  struct guard g;
   assert_int_equal(guard_start(&g, &(struct copy_words){3, argv}, NULL, 0, NULL, NULL), 0);
   assert_int_equal(guard_await(&g, NULL), 0);
   assert_memory_equal(words, before, sizeof(words));
@@ -262,7 +248,7 @@ static void test_has_a_name_of_its_own(void **state) {
     if (now_ms() > deadline) fail_msg("it is called %s", now);
   }
   for (size_t i = strlen(want); i < sizeof(now); i++) assert_int_equal(now[i], '\0');
-  finish(&g);
+  finish();
 }
 
 int main(int argc, char **argv) {
@@ -275,16 +261,16 @@ int main(int argc, char **argv) {
   if (readlink("/proc/self/exe", self_path, sizeof(self_path) - 1) < 0) return 1;
   alarm(110); /* a hang is a failure */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_exit_status, clean),
+      guard_test(test_exit_status),
       cmocka_unit_test_teardown(test_exec_failures, clean),
-      cmocka_unit_test_teardown(test_path_of_the_given_environment, clean),
+      guard_test(test_path_of_the_given_environment),
       cmocka_unit_test_teardown(test_large_environment, clean),
-      cmocka_unit_test_teardown(test_signals_are_reset, clean),
-      cmocka_unit_test_teardown(test_descriptors, clean),
-      cmocka_unit_test_teardown(test_session, clean),
-      cmocka_unit_test_teardown(test_cpus, clean),
+      cmocka_unit_test_teardown(test_signals_are_reset, guard_teardown),
+      cmocka_unit_test_teardown(test_descriptors, guard_teardown),
+      guard_test(test_session),
+      guard_test(test_cpus),
       cmocka_unit_test_teardown(test_has_a_name_of_its_own, clean),
-      cmocka_unit_test_teardown(test_spawn_time, clean),
+      guard_test(test_spawn_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

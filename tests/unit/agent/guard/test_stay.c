@@ -42,27 +42,25 @@ _Noreturn static void play_template(void) {
 
 static char *const no_env[] = {NULL};
 
-static struct guard start_kept(char *const *argv) {
+static void start_kept(char *const *argv) {
   const struct guard_kept_for kept_for = {argv, no_env};
-  struct guard g;
   struct err e = ERR_INIT;
   if (guard_start(&g, NULL, NULL, 0, argv ? &kept_for : NULL, &e) || guard_await(&g, &e)) fail_msg("%s", e.text);
-  return g;
 }
 
-static struct guard_event start_template(struct guard *g, const char *more, const char *word) {
+static struct guard_event start_template(const char *more, const char *word) {
   char *argv[] = {self_path, (char *)(uintptr_t) "train.py", (char *)(uintptr_t)word, NULL};
   const char *env[] = {"PATH=/usr/bin:/bin", more, NULL};
   const struct guard_plan plan = {
       .argv = (const char *const *)argv, .env = env, .own = 2, .zip = "PK", .zip_len = 2, .tty = {0, -1, -1}};
-  assert_int_equal(guard_template(g, &plan, NULL), 0);
-  return expect(g, GUARD_TEMPLATE);
+  assert_int_equal(guard_template(&g, &plan, NULL), 0);
+  return expect(GUARD_TEMPLATE);
 }
 
-static void keep(struct guard *g, pid_t template) {
+static void keep(pid_t template) {
   struct err e = ERR_INIT;
-  if (guard_keep(g, 60000, template, &e)) fail_msg("%s", e.text);
-  guard_finish(g, PATIENCE_MS);
+  if (guard_keep(&g, 60000, template, &e)) fail_msg("%s", e.text);
+  guard_finish(&g, PATIENCE_MS);
 }
 
 /* Until n of them wait. */
@@ -92,27 +90,27 @@ static int close_all(void **state) {
 }
 
 static void test_it_is_taken_again_and_again(void **state) {
-  struct guard g = start_kept(command);
+  start_kept(command);
   struct kept_facts all[4];
-  pid_t guard = g.pid, template = start_template(&g, NULL, "one").pid;
+  pid_t guard = g.pid, template = start_template(NULL, "one").pid;
   for (int i = 0; i < 3; i++) {
     int out;
-    keep(&g, template);
+    keep(template);
     await_kept(1, all, 4);
     assert_int_equal(all[0].pid, guard);
     assert_int_equal(all[0].template, template);
     assert_string_equal(all[0].command, "python3 train.py");
     assert_in_range(all[0].left_ms, 50000, 60000);
-    g = start_kept(command);
+    start_kept(command);
     assert_int_equal(g.pid, guard);
     assert_true(g.pid_fd >= 0);
-    struct guard_event ev = start_template(&g, NULL, "other words");
+    struct guard_event ev = start_template(NULL, "other words");
     assert_int_equal(ev.error, TEMPLATE_READY);
     assert_int_equal(ev.pid, template);
-    spawn_shell(&g, 0, 1, "echo works", &out);
-    expect(&g, GUARD_STARTED);
-    assert_int_equal(expect(&g, GUARD_EXITED).status, 0);
-    expect(&g, GUARD_CLEAR);
+    spawn_shell(0, 1, "echo works", &out);
+    expect(GUARD_STARTED);
+    assert_int_equal(expect(GUARD_EXITED).status, 0);
+    expect(GUARD_CLEAR);
     char *said = read_all(out);
     assert_string_equal(said, "works\n");
     free(said);
@@ -123,15 +121,15 @@ static void test_it_is_taken_again_and_again(void **state) {
 }
 
 static void test_other_variables_make_another_template(void **state) {
-  struct guard g = start_kept(command);
+  start_kept(command);
   struct kept_facts all[4];
-  pid_t guard = g.pid, template = start_template(&g, NULL, "one").pid;
-  keep(&g, template);
+  pid_t guard = g.pid, template = start_template(NULL, "one").pid;
+  keep(template);
   await_kept(1, all, 4);
-  g = start_kept(command);
-  struct guard_event ev = start_template(&g, "MORE=1", "one");
+  start_kept(command);
+  struct guard_event ev = start_template("MORE=1", "one");
   assert_int_equal(ev.error, TEMPLATE_AGAIN);
-  ev = expect(&g, GUARD_TEMPLATE);
+  ev = expect(GUARD_TEMPLATE);
   assert_int_equal(ev.error, TEMPLATE_READY);
   assert_true(g.pid == guard && ev.pid != template);
   guard_finish(&g, PATIENCE_MS);
@@ -141,23 +139,23 @@ static void test_other_variables_make_another_template(void **state) {
 static void test_reasons_to_end(void **state) {
   struct kept_facts all[4];
   struct err e = ERR_INIT;
-  struct guard g = start_kept(NULL); /* it was not asked to stay */
+  start_kept(NULL); /* it was not asked to stay */
   assert_true(guard_keep(&g, 60000, 0, &e) < 0);
   guard_finish(&g, PATIENCE_MS);
-  g = start_kept(command); /* it has no template */
+  start_kept(command); /* it has no template */
   pid_t guard = g.pid;
   assert_int_equal(guard_keep(&g, 60000, 0, &e), 0);
   await_end(guard);
-  g = start_kept(command); /* a worker runs */
+  start_kept(command); /* a worker runs */
   guard = g.pid;
-  start_template(&g, NULL, "one");
-  spawn_shell(&g, 0, 1, "sleep 60", NULL);
-  expect(&g, GUARD_STARTED);
+  start_template(NULL, "one");
+  spawn_shell(0, 1, "sleep 60", NULL);
+  expect(GUARD_STARTED);
   assert_int_equal(guard_keep(&g, 60000, 0, &e), 0);
   await_end(guard);
-  g = start_kept(command); /* its time is over */
+  start_kept(command); /* its time is over */
   guard = g.pid;
-  start_template(&g, NULL, "one");
+  start_template(NULL, "one");
   assert_int_equal(guard_keep(&g, 1, 0, &e), 0);
   await_end(guard);
   assert_int_equal(kept_list(all, 4), 0);
@@ -167,7 +165,6 @@ static void test_reasons_to_end(void **state) {
 static void test_what_cannot_be_passed_on(void **state) {
   int p[2];
   struct err e = ERR_INIT;
-  struct guard g;
   assert_int_equal(pipe(p), 0);
   assert_int_equal(guard_start(&g, NULL, NULL, 0, &(struct guard_kept_for){command, no_env}, &e), 0);
   assert_false(g.may_stay);
@@ -223,12 +220,12 @@ static void test_likeness(void **state) {
 
 /* Questions that no agent asks. It goes on to wait. */
 static void test_strange_questions(void **state) {
-  struct guard g = start_kept(command);
+  start_kept(command);
   struct kept_facts all[4], f;
   static char long_text[2 * KEPT_TEXT_MAX];
   memset(long_text, 'x', sizeof(long_text) - 1);
   pid_t guard = g.pid;
-  keep(&g, start_template(&g, NULL, "one").pid);
+  keep(start_template(NULL, "one").pid);
   await_kept(1, all, 4);
   const char *const texts[] = {"", "another likeness", long_text};
   for (int i = 0; i < 6; i++) /* a likeness without a descriptor, a wrong one with it */
@@ -240,19 +237,19 @@ static void test_strange_questions(void **state) {
   assert_int_equal(connect(silent, (struct sockaddr *)&sa, sizeof(sa)), 0);
   await_kept(1, all, 4);
   close(silent);
-  g = start_kept(command);
+  start_kept(command);
   assert_int_equal(g.pid, guard);
   guard_finish(&g, PATIENCE_MS);
 }
 
 /* A likeness is the peer's own word, so a confined process may know the right one. The kernel says that it is confined. */
 static void test_a_confined_process(void **state) {
-  struct guard g = start_kept(command);
+  start_kept(command);
   struct kept_facts all[4], f;
   struct buf likeness = BUF_INIT;
   pid_t guard = g.pid;
   int status;
-  keep(&g, start_template(&g, NULL, "one").pid);
+  keep(start_template(NULL, "one").pid);
   await_kept(1, all, 4);
   assert_int_equal(likeness_put(&(struct guard_kept_for){command, no_env}, &likeness, NULL), 0);
   pid_t confined = fork();
@@ -276,9 +273,9 @@ static void test_how_many(void **state) {
   char word[2] = "a", path[128];
   char *const own[] = {command[0], word, NULL};
   for (int i = 0; i < KEPT_MAX + 1; i++, word[0]++) {
-    struct guard g = start_kept(own);
+    start_kept(own);
     if (i == 0) first = g.pid;
-    keep(&g, start_template(&g, NULL, "one").pid);
+    keep(start_template(NULL, "one").pid);
   }
   await_end(first);
   await_kept(KEPT_MAX, all, 16);
@@ -292,9 +289,9 @@ static void test_how_many(void **state) {
 /* A folder that others can write to is not used. */
 static void test_a_folder_of_others(void **state) {
   char path[128];
-  struct guard g = start_kept(command);
+  start_kept(command);
   struct err e = ERR_INIT;
-  start_template(&g, NULL, "one");
+  start_template(NULL, "one");
   snprintf(path, sizeof(path), "%s/rdzv-warm", folder);
   mkdir(path, 0700);
   assert_int_equal(chmod(path, 0777), 0);

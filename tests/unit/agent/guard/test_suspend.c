@@ -37,72 +37,65 @@ static void wait_stopped(bool all) {
   }
 }
 
-static struct guard suspended_tree(void) {
-  struct guard g = start();
-  close(spawn_ready(&g, 0, 1, TREE "while :; do sleep 60; done"));
+static void suspend_tree(void) {
+  close(spawn_ready(0, 1, TREE "while :; do sleep 60; done"));
   wait_trees(1);
-  expect(&g, GUARD_STARTED);
+  expect(GUARD_STARTED);
   assert_int_equal(guard_suspend(&g, true, NULL), 0);
-  assert_int_equal(expect(&g, GUARD_SUSPENDED).round, 7);
+  assert_int_equal(expect(GUARD_SUSPENDED).round, 7);
   wait_stopped(true);
-  return g;
 }
 
 static void test_suspended_and_continued(void **state) {
-  struct guard g = suspended_tree();
+  suspend_tree();
   assert_int_equal(guard_suspend(&g, false, NULL), 0);
   wait_stopped(false);
   wait_trees(1);
-  stop(&g, 0);
-  await(&g, GUARD_CLEAR);
+  stop(0);
+  await(GUARD_CLEAR);
   assert_int_equal(living(0), STAFF);
-  finish(&g);
 }
 
 static void test_a_stop_with_a_grace(void **state) {
-  struct guard g = start();
   int out =
-      spawn_ready(&g, 0, 1, "exec 2>/dev/null; trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.01; done");
+      spawn_ready(0, 1, "exec 2>/dev/null; trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.01; done");
   char line[16];
-  expect(&g, GUARD_STARTED);
+  expect(GUARD_STARTED);
   assert_int_equal(guard_suspend(&g, true, NULL), 0);
-  expect(&g, GUARD_SUSPENDED);
-  stop(&g, 30000);
+  expect(GUARD_SUSPENDED);
+  stop(30000);
   read_line(out, line, sizeof(line));
   assert_string_equal(line, "bye");
-  assert_int_equal(WEXITSTATUS(expect(&g, GUARD_EXITED).status), 3);
-  expect(&g, GUARD_CLEAR);
+  assert_int_equal(WEXITSTATUS(expect(GUARD_EXITED).status), 3);
+  expect(GUARD_CLEAR);
   close(out);
-  finish(&g);
 }
 
 static void test_the_agent_leaves(void **state) {
-  struct guard g = suspended_tree();
-  finish(&g);
+  suspend_tree();
+  finish();
   assert_int_equal(living(0), 0);
 }
 
 /* A new round begins meanwhile: its workers run as soon as the user continues the job. */
 static void test_spawned_while_suspended(void **state) {
-  struct guard g = start();
   assert_int_equal(guard_suspend(&g, true, NULL), 0);
-  expect(&g, GUARD_SUSPENDED);
-  spawn_shell(&g, 0, 1, "exec sleep 60", NULL);
-  expect(&g, GUARD_STARTED);
+  expect(GUARD_SUSPENDED);
+  spawn_shell(0, 1, "exec sleep 60", NULL);
+  expect(GUARD_STARTED);
   wait_stopped(true);
   assert_int_equal(guard_suspend(&g, false, NULL), 0);
   wait_stopped(false);
-  stop(&g, 0);
-  await(&g, GUARD_CLEAR);
-  finish(&g);
+  stop(0);
+  await(GUARD_CLEAR);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_suspended_and_continued, clean),
-      cmocka_unit_test_teardown(test_a_stop_with_a_grace, clean),
-      cmocka_unit_test_teardown(test_the_agent_leaves, clean),
-      cmocka_unit_test_teardown(test_spawned_while_suspended, clean),
+      guard_test(test_suspended_and_continued),
+      guard_test(test_a_stop_with_a_grace),
+      guard_test(test_the_agent_leaves),
+      guard_test(test_spawned_while_suspended),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
