@@ -192,14 +192,6 @@ void placed_finish(struct placed *p) {
   *p = (struct placed){.workers = 0};
 }
 
-static void log_lines(enum log_level level, const struct buf *text) {
-  const char *p = buf_text(text);
-  for (size_t n; *p; p += n + (p[n] == '\n')) {
-    n = strcspn(p, "\n");
-    log_line(level, "%.*s", (int)n, p);
-  }
-}
-
 int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e) {
   struct buf info = BUF_INIT, trouble = BUF_INIT;
   struct env_job job = {.workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
@@ -241,8 +233,8 @@ int place_prepare(const struct agent_options *o, const struct placed *p, struct 
     log_debug("numa: local rank %u is bound to CPUs %s", i, list.len ? buf_text(&list) : "-");
     buf_finish(&list);
   }
-  if (!o->quiet) log_lines(LOG_INFO, &info);
-  log_lines(LOG_WARN, &trouble);
+  if (!o->quiet) log_lines(LOG_INFO, buf_text(&info));
+  log_lines(LOG_WARN, buf_text(&trouble));
   buf_finish(&info);
   buf_finish(&trouble);
   return 0;

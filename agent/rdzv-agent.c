@@ -257,13 +257,6 @@ static int print_settings(const struct agent_options *o, const struct identity *
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
-static void log_lines(enum log_level level, const char *p) {
-  for (size_t n; *p; p += n + (p[n] == '\n')) {
-    n = strcspn(p, "\n");
-    log_line(level, "%.*s", (int)n, p);
-  }
-}
-
 /* With mpirun, or with srun without a host list, the endpoint is a guess, and no agent may run there. The first agent
  * checks it, instead of waiting. */
 static int check_endpoint(const struct agent_options *o, const struct identity *id, bool *hung, struct err *e) {

@@ -401,12 +401,12 @@ static void fence(struct guard_process *s) {
 }
 
 /* A timer of its own: poll's does not run while the machine is suspended. */
-static void do_fence(struct guard_process *s, const struct guard_cmd_fence *c) {
-  s->fence_at_ms = c->at_ms;
+static void do_fence(struct guard_process *s, uint64_t at_ms) {
+  s->fence_at_ms = at_ms;
   struct itimerspec at = {0}; /* zero disarms it */
-  if (c->at_ms != NEVER) {
-    at.it_value.tv_sec = (time_t)(c->at_ms / 1000);
-    at.it_value.tv_nsec = (long)(c->at_ms % 1000) * 1000000 + 1;
+  if (at_ms != NEVER) {
+    at.it_value.tv_sec = (time_t)(at_ms / 1000);
+    at.it_value.tv_nsec = (long)(at_ms % 1000) * 1000000 + 1;
   }
   timerfd_settime(s->fence_timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
@@ -584,7 +584,7 @@ static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c
 
 /* Of parked workers. The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
  * round, and what these workers left behind is killed. */
-static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
+static void adopt(struct guard_process *s, uint32_t round, uint32_t count) {
   reap(s);
   for (int looks = 0; s->orphaned && looks < ADOPT_LOOKS && !only_kept_left(s); looks++) {
     kill_everywhere(s);
@@ -593,8 +593,8 @@ static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
   }
   forget_dead(s);
   s->orphaned = s->any_failed = false;
-  s->round = c->round;
-  s->count = c->count;
+  s->round = round;
+  s->count = count;
   s->spawned = (uint32_t)s->n_workers;
   s->phase = s->n_workers ? PHASE_RUNNING : PHASE_IDLE;
   for (size_t i = 0; i < s->n_workers; i++) {
@@ -652,7 +652,7 @@ static bool stay(struct guard_process *s) {
   s->suspended = s->overdue = false;
   s->hold_at_ms = NEVER;
   s->late_round = 0;
-  do_fence(s, &(struct guard_cmd_fence){.at_ms = NEVER});
+  do_fence(s, NEVER);
   guard_remove_folder();
   guard_stay_begin(&s->stay, &s->template);
   while (s->sock < 0 && s->template.pid > 0 && guard_stay_wait(&s->stay, s->sigchld, &s->template)) {
@@ -723,7 +723,7 @@ static bool read_command(struct guard_process *s) {
       if (c.u.signal.local_rank < 0 || s->workers[i].local_rank == (uint32_t)c.u.signal.local_rank)
         signal_worker(&s->workers[i], c.u.signal.signo);
     break;
-  case GUARD_CMD_FENCE: do_fence(s, &c.u.fence); break;
+  case GUARD_CMD_FENCE: do_fence(s, c.u.fence.at_ms); break;
   case GUARD_CMD_ADOPT:
     if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) s->late_round = c.u.adopt.round;
     if (s->phase != PHASE_PARKED) break;
@@ -731,7 +731,7 @@ static bool read_command(struct guard_process *s) {
       s->round = c.u.adopt.round;
       fence(s);
     } else {
-      adopt(s, &c.u.adopt);
+      adopt(s, c.u.adopt.round, c.u.adopt.count);
     }
     break;
   case GUARD_CMD_SUSPEND:

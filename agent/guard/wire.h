@@ -39,26 +39,6 @@ struct guard_cmd_stop {
   struct local_set keep;
 };
 
-struct guard_cmd_adopt {
-  uint32_t round, count;
-};
-
-struct guard_cmd_signal {
-  int32_t local_rank, signo;
-};
-
-struct guard_cmd_suspend {
-  uint32_t on;
-};
-
-struct guard_cmd_keep {
-  uint64_t for_ms;
-};
-
-struct guard_cmd_fence {
-  uint64_t at_ms;
-};
-
 struct guard_cmd_death_report {
   struct sockaddr_storage addr;
   uint32_t addr_len, len, sealed; /* with `key` */
@@ -71,11 +51,21 @@ struct guard_command {
   union {
     struct guard_cmd_spawn spawn; /* TEMPLATE too */
     struct guard_cmd_stop stop;
-    struct guard_cmd_signal signal;
-    struct guard_cmd_fence fence;
-    struct guard_cmd_keep keep;
-    struct guard_cmd_adopt adopt;
-    struct guard_cmd_suspend suspend;
+    struct {
+      int32_t local_rank, signo;
+    } signal;
+    struct {
+      uint64_t at_ms;
+    } fence;
+    struct {
+      uint64_t for_ms;
+    } keep;
+    struct {
+      uint32_t round, count;
+    } adopt;
+    struct {
+      uint32_t on;
+    } suspend;
     struct guard_cmd_death_report death_report;
   } u;
 };

@@ -37,32 +37,13 @@ int options_nodes_from_cluster(struct settling *s, struct err *e);
 int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e);
 void options_rest_from_cluster(struct settling *s);
 
-/* Readers of values, in the form that opts.h requires; the comment names the type of the field. */
-int option_nnodes(const char *text, void *field, struct err *e);       /* struct nnodes */
-int option_hosts(const char *text, void *field, struct err *e);        /* const char *; checked, not expanded */
-int option_nproc(const char *text, void *field, struct err *e);        /* int64_t */
-int option_endpoint(const char *text, void *field, struct err *e);     /* const char *; checked, not parsed */
-int option_claim(const char *text, void *field, struct err *e);        /* const char *; checked; NULL where empty */
-int option_id(const char *text, void *field, struct err *e);           /* const char *; NULL where empty */
-int option_role(const char *text, void *field, struct err *e);         /* const char * */
-int option_node_addr(const char *text, void *field, struct err *e);    /* const char *: address or name */
-int option_directory(const char *text, void *field, struct err *e);    /* const char * */
-int option_std_map(const char *text, void *field, struct err *e);      /* struct std_map */
-int option_rank_set(const char *text, void *field, struct err *e);     /* struct rank_set */
-int option_filters(const char *text, void *field, struct err *e);      /* struct opt_strings */
-int option_signals(const char *text, void *field, struct err *e);      /* uint64_t; an empty list is 0 */
-int option_warm(const char *text, void *field, struct err *e);         /* const char * */
-int option_numa(const char *text, void *field, struct err *e);         /* enum numa_binding */
-int option_scale_up(const char *text, void *field, struct err *e);     /* enum scale_up */
-int option_orphan_grace(const char *text, void *field, struct err *e); /* int64_t, ms; INT64_MAX: forever */
-int option_hang_watch(const char *text, void *field, struct err *e);   /* struct hang_option */
-int option_hang_stacks(const char *text, void *field, struct err *e);  /* bool */
-int option_after_finish(const char *text, void *field, struct err *e); /* enum after_finish */
-int option_nccl_ids(const char *text, void *field, struct err *e);     /* enum nccl_ids */
-int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
-int option_start_method(const char *text, void *field, struct err *e); /* const char * */
-int option_event_names(const char *text, void *field, struct err *e);  /* const char *; checked */
-int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */
+/* Readers of values, in the form that opts.h requires. table.c names the field that each fills. An empty text leaves NULL
+ * in a field for text, and an empty list of signals 0. */
+typedef int option_reader_fn(const char *text, void *field, struct err *e);
+option_reader_fn option_nnodes, option_hosts, option_nproc, option_endpoint, option_claim, option_id, option_role,
+    option_node_addr, option_directory, option_std_map, option_rank_set, option_filters, option_signals, option_warm,
+    option_numa, option_scale_up, option_orphan_grace, option_hang_watch, option_hang_stacks, option_after_finish,
+    option_nccl_ids, option_store, option_start_method, option_event_names, option_rdzv_conf;
 
 /* Appends a sentence to o->notes. */
 void options_note(struct agent_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

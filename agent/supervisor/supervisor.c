@@ -68,7 +68,8 @@ static void free_effect(struct supervisor_effect *e) {
   switch (e->kind) {
   case SUP_CONNECT: free(e->connect.addr); break;
   case SUP_FORWARD: bytes_unref(e->forward.bytes); break;
-  case SUP_SEND: bytes_unref(e->send.bytes); break;
+  case SUP_SEND:
+  case SUP_DEATH_REPORT: bytes_unref(e->send.bytes); break;
   case SUP_SPAWN:
     start_free(e->spawn.start);
     bytes_unref(e->spawn.guests);
@@ -77,7 +78,6 @@ static void free_effect(struct supervisor_effect *e) {
     bytes_unref(e->ids.ids);
     free(e->ids.text);
     break;
-  case SUP_DEATH_REPORT: bytes_unref(e->death_report.bytes); break;
   case SUP_SAY: free(e->say.text); break;
   case SUP_TOLD:
     free(e->told.text);

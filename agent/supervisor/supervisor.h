@@ -133,10 +133,7 @@ struct supervisor_event {
   union {
     struct {
       uint32_t port; /* 0: none */
-    } store;
-    struct {
-      uint32_t port; /* 0: none */
-    } standby;
+    } store, standby;
     struct {
       bool moved; /* the numeric address is not the one that welcomed us last */
       uint32_t port;
@@ -175,9 +172,6 @@ struct supervisor_event {
       int signo;
     } signal;
     struct {
-      bool on;
-    } suspend;
-    struct {
       uint64_t step, of;
       double loss, samples_per_second;
     } progress;
@@ -186,7 +180,7 @@ struct supervisor_event {
     } resumed, saved;
     struct {
       bool on;
-    } saving;
+    } suspend, saving;
     struct {
       bool can;
     } can_checkpoint, can_rejoin;
@@ -300,8 +294,8 @@ struct supervisor_effect {
       bool own;            /* only to the rdzvd that this agent runs, if it is at an address of --endpoint */
     } forward;
     struct {
-      struct bytes *bytes; /* one reference */
-    } send;
+      struct bytes *bytes; /* one reference; death_report: NULL: nothing left to report */
+    } send, death_report;
     struct {
       struct start *start;
       struct bytes *guests; /* the addresses that may use the store, from START's raw part; NULL: no others */
@@ -331,19 +325,13 @@ struct supervisor_effect {
     } probe;
     struct {
       uint32_t helper, count; /* the helper's number, and how many ids */
-    } mint;
-    struct {
-      uint32_t helper;
-    } unmint;
+    } mint, unmint;
     struct {
       struct bytes *ids; /* NULL: not here, or there are none */
       uint32_t count;    /* 0: the round has none */
       int64_t version;   /* NCCL's */
       char *text;        /* why there are none, or which nodes still mint */
     } ids;
-    struct {
-      struct bytes *bytes; /* NULL: nothing left to report */
-    } death_report;
     struct {
       enum log_level level;
       char *text;

@@ -979,15 +979,7 @@ int round_create(const struct round_options *o, const struct guard *g, struct ro
       .ctx = r,
   };
   int rc = relay_create(&r->relay, &relay, e);
-  if (rc == 0)
-    r->hang = hang_watch_create(&(struct hang_watch_options){.loop = o->loop,
-                                                             .count = o->count,
-                                                             .options = o->options,
-                                                             .base_env = o->base_env,
-                                                             .logs = o->logs,
-                                                             .relay = r->relay,
-                                                             .on_event = o->on_event,
-                                                             .ctx = o->ctx});
+  if (rc == 0) r->hang = hang_watch_create(o, r->relay);
   if (rc == 0) rc = sdk_server_create(&r->sdk, NULL, e);
   if (rc) return rc;
   uv_poll_init(o->loop, &r->sdk_poll, sdk_server_fd(r->sdk));

@@ -26,7 +26,8 @@
 #include "common/mem.h"
 
 struct hang_watch {
-  struct hang_watch_options o;
+  struct round_options o;
+  struct relay *relay;
   struct hang_files *files; /* NULL: they are not watched */
   struct probe *probe;
   struct evidence_collector collector;
@@ -52,7 +53,7 @@ static void report(struct hang_watch *h, struct supervisor_event ev) {
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
 static void report_looked(struct hang_watch *h) {
-  bool held = h->held || relay_is_held(h->o.relay);
+  bool held = h->held || relay_is_held(h->relay);
   h->held = h->suspended;
   report(h, (struct supervisor_event){.kind = SUP_LOOKED, .looked = {.held = held}});
 }
@@ -198,10 +199,11 @@ bool hang_watch_is_busy(const struct hang_watch *h) {
   return probe_is_busy(h->probe);
 }
 
-struct hang_watch *hang_watch_create(const struct hang_watch_options *o) {
+struct hang_watch *hang_watch_create(const struct round_options *o, struct relay *relay) {
   static const struct probe_callbacks callbacks = {on_fact, on_facts, on_done};
   struct hang_watch *h = xcalloc(1, sizeof(*h));
   h->o = *o;
+  h->relay = relay;
   h->probe = probe_create(o->loop, &callbacks, h);
   h->collector = (struct evidence_collector){.loop = o->loop, .fn = on_evidence, .ctx = h};
   uv_timer_init(o->loop, &h->timer);

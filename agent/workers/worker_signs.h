@@ -9,25 +9,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <uv.h>
-#include "agent/options/options.h"
-#include "agent/output/log_dir.h"
-#include "agent/output/relay.h"
-#include "agent/supervisor/supervisor.h"
-
-struct hang_watch_options {
-  uv_loop_t *loop;
-  uint32_t count; /* local ranks */
-  const struct agent_options *options;
-  char *const *base_env; /* may have NCCL_RAS_ADDR */
-  const struct log_dir *logs;
-  struct relay *relay;
-  void (*on_event)(void *ctx, struct supervisor_event *ev); /* now_ms is not filled */
-  void *ctx;
-};
+#include "agent/workers/round.h"
 
 struct hang_watch;
 
-struct hang_watch *hang_watch_create(const struct hang_watch_options *o);
+struct hang_watch *hang_watch_create(const struct round_options *o, struct relay *relay);
 void hang_watch_destroy(struct hang_watch *h); /* NULL is fine; before the relay. No event follows */
 
 /* The workers are stopped (SIGSTOP) on purpose; or no longer. */

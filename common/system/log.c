@@ -109,3 +109,10 @@ void log_line(enum log_level level, const char *fmt, ...) {
   buf_finish(&out);
   errno = saved;
 }
+
+void log_lines(enum log_level level, const char *text) {
+  for (size_t n; *text; text += n + (text[n] == '\n')) {
+    n = strcspn(text, "\n");
+    log_line(level, "%.*s", (int)n, text);
+  }
+}

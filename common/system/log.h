@@ -23,6 +23,8 @@ enum { LOG_STAMP_SIZE = 40 };
 size_t log_stamp(char *at);
 enum log_level log_max_level(void);
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A line for each line of the text. */
+void log_lines(enum log_level level, const char *text);
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
