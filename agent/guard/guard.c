@@ -42,6 +42,7 @@
 #include "common/key/secret.h"
 #include "common/err.h"
 #include "common/system/clock.h"
+#include "common/system/fds.h"
 #include "common/system/log.h"
 #include "common/system/file.h"
 
@@ -229,26 +230,13 @@ void guard_wake(const struct guard *g) {
   if (g->fd >= 0) send_signal(g, SIGCONT);
 }
 
-static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds, int n_fds,
-                        struct err *e) {
+static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds,
+                        size_t n_fds, struct err *e) {
   struct iovec iov = {.iov_base = (void *)(uintptr_t)c, .iov_len = offsetof(struct guard_command, u) + member_size};
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int) * GUARD_FDS_MAX)];
-  } control = {0};
-  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-  if (n_fds > 0) {
-    m.msg_control = control.bytes;
-    m.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)n_fds);
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    *h = (struct cmsghdr){
-        .cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n_fds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(h), fds, sizeof(int) * (size_t)n_fds);
-  }
   uint64_t deadline = boot_ms() + ROOM_WAIT_MS;
   guard_wake(g);
   while (g->fd >= 0) {
-    if (sendmsg(g->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
+    if (fds_send(g->fd, &iov, 1, fds, n_fds, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
     if (errno == EINTR) continue;
     if (errno == EPIPE || errno == ECONNRESET) break;
     if (errno != EAGAIN && errno != ENOBUFS && errno != ETOOMANYREFS)

@@ -53,6 +53,7 @@
 #include <unistd.h>
 #include "common/system/clock.h"
 #include "common/system/copy.h"
+#include "common/system/fds.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
 
@@ -477,8 +478,8 @@ static bool reap(struct guard_process *s) {
 
 /* The template. ---------------------------------------------------------------------------------------------------- */
 
-static void close_all(const int *fds, int n) {
-  for (int i = 0; i < n; i++) close(fds[i]);
+static void close_all(const int *fds, size_t n) {
+  for (size_t i = 0; i < n; i++) close(fds[i]);
 }
 
 /* 0, or why no worker can start now, as a negative errno. */
@@ -514,7 +515,7 @@ static void count_spawned(struct guard_process *s, const struct guard_cmd_spawn 
 }
 
 static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS],
-                     int n_fds) {
+                     size_t n_fds) {
   struct guarded w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "its pipes"};
   if (fence_is_due(s)) { /* the agent was stopped before it could send SPAWN: too late */
     close_all(fds, n_fds);
@@ -565,10 +566,10 @@ static void spawn_waiting(struct guard_process *s) {
   }
 }
 
-static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, int n_fds) {
+static void do_template(struct guard_process *s, const struct guard_cmd_spawn *c, const int *fds, size_t n_fds) {
   bool stayed = s->stay.template_stayed;
   s->stay.template_stayed = false;
-  if (n_fds != guard_template_count_fds(c) || (s->template.pid && !stayed) ||
+  if (n_fds != (size_t)guard_template_count_fds(c) || (s->template.pid && !stayed) ||
       guard_template_fits(&s->template, c, fds)) {
     close_all(fds, n_fds);
     if (stayed && s->template.state == TEMPLATE_FORKS) emit_template(s, TEMPLATE_READY, "those of an earlier start");
@@ -686,23 +687,13 @@ static void agent_gone(struct guard_process *s) {
 /* One packet with its descriptors; false: none now. */
 static bool read_command(struct guard_process *s) {
   struct guard_command c;
-  int fds[GUARD_FDS_MAX], n_fds = 0;
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(fds))];
-  } control;
-  struct iovec iov = {.iov_base = &c, .iov_len = sizeof(c)};
-  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
-  ssize_t n = recvmsg(s->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  int fds[GUARD_FDS_MAX];
+  size_t n_fds;
+  ssize_t n = fds_receive(s->sock, &c, sizeof(c), fds, GUARD_FDS_MAX, &n_fds, MSG_DONTWAIT);
   /* A reset says that the agent has gone with events unread. It comes once, and its last commands come behind it. */
   if (n < 0 && (errno == EINTR || errno == ECONNRESET)) return true;
   if (n < 0 && errno == EAGAIN) return false;
   if (n <= 0) return agent_gone(s), false;
-  for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
-    if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
-    n_fds = (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    memcpy(fds, CMSG_DATA(h), sizeof(int) * (size_t)n_fds);
-  }
   switch ((enum guard_command_kind)c.kind) {
   case GUARD_CMD_SPAWN:
     if (c.u.spawn.warm && n_fds == GUARD_SPAWN_FDS && guard_template_takes(&s->template))

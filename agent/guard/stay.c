@@ -24,6 +24,7 @@
 #include "common/kept/kept.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
+#include "common/system/fds.h"
 #include "common/system/file.h"
 
 enum { QUESTION_MS = 200, CGROUP_MAX = 4096 };
@@ -61,23 +62,6 @@ bool guard_stay_wait(struct stay *s, int sigchld, const struct template *t) {
                        {.fd = s->asked, .events = POLLIN}};
   poll(p, 4, (int)earliest(s->until_ms - now, 60000));
   return !p[3].revents;
-}
-
-static void send_answer(int sock, const struct kept_facts *f, int page) {
-  struct iovec iov = {(void *)(uintptr_t)f, sizeof(*f)};
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-  } control = {0};
-  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-  if (page >= 0) {
-    m.msg_control = control.bytes;
-    m.msg_controllen = sizeof(control.bytes);
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(h), &page, sizeof(int));
-  }
-  sendmsg(sock, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* A likeness has this process's cgroup as it was when the guard was started. */
@@ -118,20 +102,12 @@ int guard_stay_answer(struct stay *s, struct template *t) {
   static char text[KEPT_TEXT_MAX + 1];
   struct ucred peer;
   socklen_t len = sizeof(peer);
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-  } control;
-  struct iovec iov = {text, sizeof(text) - 1};
-  struct msghdr m = {
-      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
   int sock = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), input = -1;
+  size_t n_fds;
   if (sock < 0) return -1;
   bool known = getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid();
   if (known) poll(&(struct pollfd){.fd = sock, .events = POLLIN}, 1, QUESTION_MS);
-  ssize_t n = known ? recvmsg(sock, &m, MSG_CMSG_CLOEXEC) : -1;
-  struct cmsghdr *h = n < 0 ? NULL : CMSG_FIRSTHDR(&m);
-  if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) memcpy(&input, CMSG_DATA(h), sizeof(int));
+  ssize_t n = known ? fds_receive(sock, text, sizeof(text) - 1, &input, 1, &n_fds, 0) : -1;
   text[n > 0 ? n : 0] = '\0';
   bool taken = text[0] == KEPT_TAKE && give(s, t, &peer, text + 1, input);
   if (taken || text[0] == KEPT_LOOK || text[0] == KEPT_END) {
@@ -144,7 +120,8 @@ int guard_stay_answer(struct stay *s, struct template *t) {
                            .left_ms = now < s->until_ms ? s->until_ms - now : 0,
                            .memory = s->memory};
     snprintf(f.command, sizeof(f.command), "%s", s->birth->command);
-    send_answer(sock, &f, taken ? s->birth->page_fd : -1);
+    bool page = taken && s->birth->page_fd >= 0;
+    fds_send(sock, &(struct iovec){&f, sizeof(f)}, 1, &s->birth->page_fd, page, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   s->ended = s->ended || text[0] == KEPT_END;
   if (input >= 0) close(input);

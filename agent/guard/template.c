@@ -32,6 +32,7 @@
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/copy.h"
+#include "common/system/fds.h"
 
 enum {
   TEMPLATE_FD = 240, /* its socket; then the zip file, the plan, the terminal's master: as template.py has them */
@@ -170,17 +171,8 @@ bool guard_template_fits(struct template *t, const struct guard_cmd_spawn *c, co
 }
 
 static bool send_fds(int sock, const void *packet, size_t size, const int *fds, size_t n) {
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int) * (GUARD_SPAWN_FDS + 2))];
-  } control = {0};
   struct iovec iov = {.iov_base = (void *)(uintptr_t)packet, .iov_len = size};
-  struct msghdr m = {
-      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int) * n)};
-  struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-  *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int) * n), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-  memcpy(CMSG_DATA(h), fds, sizeof(int) * n);
-  return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+  return fds_send(sock, &iov, 1, fds, n, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
 void guard_template_stdin(struct template *t, int fd) {
