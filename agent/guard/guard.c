@@ -86,17 +86,6 @@ _Noreturn static void become_backstop(const struct guard_birth *birth, pid_t age
   backstop_main(birth->page, pid);
 }
 
-/* The report of become_backstop; -ETIMEDOUT: it has not come yet. */
-static pid_t read_guard_pid(int fd, int timeout_ms) {
-  pid_t pid;
-  struct pollfd p = {.fd = fd, .events = POLLIN};
-  int n;
-  while ((n = poll(&p, 1, timeout_ms)) < 0 && errno == EINTR) {
-  }
-  if (n == 0) return -ETIMEDOUT;
-  return recv(fd, &pid, sizeof(pid), MSG_DONTWAIT) == sizeof(pid) ? pid : -EPIPE;
-}
-
 static void drop_page(struct guard *g) {
   if (g->page) munmap(g->page, sizeof(*g->page));
   g->page = NULL;
@@ -201,7 +190,15 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
 
 static int learn_pid(struct guard *g, int timeout_ms, struct err *e) {
   if (g->pid || g->fd < 0) return 0;
-  pid_t pid = g->failed ? g->failed : read_guard_pid(g->fd, timeout_ms);
+  struct pollfd p = {.fd = g->fd, .events = POLLIN};
+  pid_t pid = g->failed;
+  int n = 1;
+  while (!g->failed && (n = poll(&p, 1, timeout_ms)) < 0 && errno == EINTR) {
+  }
+  if (n == 0)
+    pid = -ETIMEDOUT;
+  else if (!g->failed && recv(g->fd, &pid, sizeof(pid), MSG_DONTWAIT) != sizeof(pid)) /* the backstop's report */
+    pid = -EPIPE;
   if (pid > 0) g->pid = pid;
   if (pid > 0 || (pid == -ETIMEDOUT && timeout_ms == 0)) return 0;
   g->failed = pid;
@@ -340,16 +337,14 @@ int guard_signal(struct guard *g, int local_rank, int signo, struct err *e) {
   return send_command(g, &c, sizeof(c.u.signal), NULL, 0, e);
 }
 
-/* The backstop looks at the page when the fence that it knows passes. So it is woken only for an earlier one, and when
- * it has already acted. */
-static void fence_backstop(const struct guard *g, uint64_t at_ms) {
-  if (g->fd < 0) return; /* all of its processes are dead */
-  uint64_t before = atomic_exchange(&g->page->fence_at_ms, at_ms);
-  if (at_ms < before || before <= boot_ms()) kill(g->backstop, SIGCONT);
-}
-
 int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct err *e) {
-  fence_backstop(g, at_ms == GUARD_NO_FENCE ? BACKSTOP_NEVER : at_ms + patience_ms);
+  /* The backstop looks at the page when the fence that it knows passes. So it is woken only for an earlier one, and when
+   * it has already acted. */
+  if (g->fd >= 0) {
+    uint64_t own_ms = at_ms == GUARD_NO_FENCE ? BACKSTOP_NEVER : at_ms + patience_ms;
+    uint64_t before_ms = atomic_exchange(&g->page->fence_at_ms, own_ms);
+    if (own_ms < before_ms || before_ms <= boot_ms()) kill(g->backstop, SIGCONT);
+  }
   struct guard_command c = {.kind = GUARD_CMD_FENCE, .u.fence = {.at_ms = at_ms}};
   return send_command(g, &c, sizeof(c.u.fence), NULL, 0, e);
 }

@@ -51,6 +51,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/deadline.h"
 #include "common/system/clock.h"
 #include "common/system/copy.h"
 #include "common/system/fds.h"
@@ -59,8 +60,7 @@
 
 enum {
   LEFTOVER_GRACE_MS = 200, /* after the last worker: time for its helpers to end by themselves */
-  LEFTOVER_STOP_MS = GUARD_LEFTOVER_STOP_MS,
-  DEEP_AFTER_MS = 20, /* killing from the top has not ended: look everywhere; again after twice that */
+  DEEP_AFTER_MS = 20,      /* killing from the top has not ended: look everywhere; again after twice that */
   DEEP_EVERY_MAX_MS = 500,
   HOLD_EVERY_MS = 250,
   ADOPT_LOOKS = 200, /* a millisecond each, for what a worker left that died before it was adopted */
@@ -251,9 +251,11 @@ static void list_others(struct guard_process *s, struct proctree *t) {
 
 /* Signals. --------------------------------------------------------------------------------------------------------- */
 
-/* To our children that are not workers, and to their groups. A group of another session than ours holds only
- * descendants. */
-static void signal_orphans(struct guard_process *s, int signo) {
+static void signal_all(struct guard_process *s, int signo) {
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (!s->workers[i].kept) signal_worker(&s->workers[i], signo);
+  /* To our children that are not workers, and to their groups. A group of another session than ours holds only
+   * descendants. */
   struct proctree t = PROCTREE_INIT;
   proctree_children(&t);
   for (size_t i = 0; i < t.n; i++) {
@@ -268,12 +270,6 @@ static void signal_orphans(struct guard_process *s, int signo) {
     kill(getsid(pid) != getsid(0) ? -group : pid, signo);
   }
   proctree_finish(&t);
-}
-
-static void signal_all(struct guard_process *s, int signo) {
-  for (size_t i = 0; i < s->n_workers; i++)
-    if (!s->workers[i].kept) signal_worker(&s->workers[i], signo);
-  signal_orphans(s, signo);
 }
 
 /* A shell blocks signals while it forks. A signal that comes then kills the shell afterwards, and its child never gets
@@ -366,7 +362,7 @@ static void report_left(struct guard_process *s, enum guard_event_kind kind, int
 static void ask_leftovers(struct guard_process *s) {
   report_left(s, GUARD_LEFTOVER, SIGTERM);
   s->leftovers = LEFTOVERS_ASKED;
-  s->kill_at_ms = boot_ms() + LEFTOVER_STOP_MS;
+  s->kill_at_ms = boot_ms() + GUARD_LEFTOVER_STOP_MS;
   tell_to_stop(s, SIGTERM);
 }
 
@@ -702,10 +698,12 @@ static bool read_command(struct guard_process *s) {
       do_spawn(s, &c.u.spawn, fds, n_fds);
     break;
   case GUARD_CMD_KEEP: /* what comes with it is used when the agent is gone */
-    if (n_fds == 1 && s->stay.listener < 0 && s->stay.birth->likeness)
-      guard_stay_prepare(&s->stay, fds[0], c.u.keep.for_ms);
-    else
+    if (n_fds == 1 && s->stay.listener < 0 && s->stay.birth->likeness) {
+      s->stay.listener = fds[0];
+      s->stay.for_ms = c.u.keep.for_ms;
+    } else {
       close_all(fds, n_fds);
+    }
     break;
   case GUARD_CMD_TEMPLATE: do_template(s, &c.u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c.u.stop); break;
@@ -805,18 +803,6 @@ static void update_phase(struct guard_process *s, bool none_left) {
   if (s->phase == PHASE_KILLING) kill_rest(s, now);
 }
 
-static int next_timeout(const struct guard_process *s) {
-  uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms : s->phase == PHASE_KILLING ? s->deep_at_ms : NEVER;
-  uint64_t now = boot_ms();
-  if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
-  if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
-  if (s->suspended && s->hold_at_ms < at) at = s->hold_at_ms;
-  uint64_t template_at = guard_template_deadline(&s->template);
-  if (template_at < at) at = template_at;
-  if (at == NEVER) return -1;
-  return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
-}
-
 /* Sleeps until something happens; empties the signalfd and reads the pipes of workers that exec. */
 static void wait_events(struct guard_process *s) {
   static struct pollfd p[2 * GUARD_WORKERS_MAX + 4];
@@ -834,7 +820,14 @@ static void wait_events(struct guard_process *s) {
   nfds_t workers_end = n;
   for (size_t i = 0; i < s->template.n_waiting && i < GUARD_WORKERS_MAX; i++)
     p[n++] = (struct pollfd){.fd = s->template.waiting[i].pair, .events = POLLIN};
-  if (poll(p, n, next_timeout(s)) <= 0) return;
+  uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms : s->phase == PHASE_KILLING ? s->deep_at_ms : NEVER;
+  uint64_t now = boot_ms();
+  if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
+  if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
+  if (s->suspended) at = earliest(at, s->hold_at_ms);
+  at = earliest(at, guard_template_deadline(&s->template));
+  int timeout = at == NEVER ? -1 : at <= now ? 0 : (int)earliest(at - now, 60000);
+  if (poll(p, n, timeout) <= 0) return;
   struct signalfd_siginfo drop[8];
   while (read(s->sigchld, drop, sizeof(drop)) > 0) {
   }
@@ -855,19 +848,6 @@ void guard_block_signals(void) {
   sigprocmask(SIG_SETMASK, &set, NULL);
 }
 
-/* What the agent holds for itself: the terminal, its front's socket and keyboard. A guard that stays must not hold it. */
-static void close_agents(const struct guard_birth *birth) {
-  DIR *d = opendir("/proc/self/fd");
-  const struct dirent *entry;
-  while (d && (entry = readdir(d))) {
-    int fd = (int)strtol(entry->d_name, NULL, 10);
-    if (fd > STDERR_FILENO && fd != dirfd(d) && fd != birth->sock && fd != birth->page_fd &&
-        fcntl(fd, F_GETFD) == FD_CLOEXEC)
-      close(fd);
-  }
-  if (d) closedir(d);
-}
-
 _Noreturn void guard_main(const struct guard_birth *birth) {
   struct guard_process s = {.sock = birth->sock,
                             .phase = PHASE_IDLE,
@@ -876,7 +856,15 @@ _Noreturn void guard_main(const struct guard_birth *birth) {
                             .template = {.sock = -1},
                             .stay = {.listener = -1, .asked = -1, .backstop = getppid(), .birth = birth}};
   setpgid(0, 0);
-  close_agents(birth);
+  /* What the agent holds for itself: the terminal, its front's socket and keyboard. A guard that stays must not hold it. */
+  DIR *d = opendir("/proc/self/fd");
+  for (const struct dirent *entry; d && (entry = readdir(d));) {
+    int fd = (int)strtol(entry->d_name, NULL, 10);
+    if (fd > STDERR_FILENO && fd != dirfd(d) && fd != birth->sock && fd != birth->page_fd &&
+        fcntl(fd, F_GETFD) == FD_CLOEXEC)
+      close(fd);
+  }
+  if (d) closedir(d);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */

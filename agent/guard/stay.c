@@ -29,11 +29,6 @@
 
 enum { QUESTION_MS = 200, CGROUP_MAX = 4096 };
 
-void guard_stay_prepare(struct stay *s, int listener, uint64_t for_ms) {
-  s->listener = listener;
-  s->for_ms = for_ms;
-}
-
 void guard_stay_begin(struct stay *s, struct template *t) {
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
@@ -64,31 +59,22 @@ bool guard_stay_wait(struct stay *s, int sigchld, const struct template *t) {
   return !p[3].revents;
 }
 
-/* A likeness has this process's cgroup as it was when the guard was started. */
-static bool was_moved(const char *likeness) {
-  char text[CGROUP_MAX];
-  return file_read_text("/proc/self/cgroup", text, sizeof(text)) <= 0 || !strstr(likeness, text);
-}
-
-/* A likeness is the peer's own word. What confines a process is asked of the kernel. */
-static bool is_confined_alike(pid_t peer) {
+/* The page's agent is the peer from now on, and the backstop looks. */
+static bool give(struct stay *s, struct template *t, const struct ucred *peer, const char *likeness, int input) {
+  s->ended = getppid() != s->backstop; /* nobody would watch the guard */
+  if (s->ended || input < 0 || strcmp(likeness, s->birth->likeness) != 0) return false;
+  /* A likeness has this process's cgroup as it was when the guard was started. */
+  char cgroup[CGROUP_MAX], proc[32];
+  if (file_read_text("/proc/self/cgroup", cgroup, sizeof(cgroup)) <= 0 || !strstr(likeness, cgroup)) return false;
+  /* A likeness is the peer's own word. What confines a process is asked of the kernel. */
   struct buf own = BUF_INIT, other = BUF_INIT;
-  char proc[32];
-  snprintf(proc, sizeof(proc), "/proc/%d", (int)peer);
+  snprintf(proc, sizeof(proc), "/proc/%d", (int)peer->pid);
   likeness_put_confinement("/proc/self", &own);
   likeness_put_confinement(proc, &other);
   bool alike = strcmp(buf_text(&own), buf_text(&other)) == 0;
   buf_finish(&own);
   buf_finish(&other);
-  return alike;
-}
-
-/* The page's agent is the peer from now on, and the backstop looks. */
-static bool give(struct stay *s, struct template *t, const struct ucred *peer, const char *likeness, int input) {
-  s->ended = getppid() != s->backstop; /* nobody would watch the guard */
-  if (s->ended || input < 0 || strcmp(likeness, s->birth->likeness) != 0 || was_moved(likeness) ||
-      !is_confined_alike(peer->pid))
-    return false;
+  if (!alike) return false;
   dup2(input, STDIN_FILENO);
   guard_template_stdin(t, STDIN_FILENO);
   atomic_store(&s->birth->page->agent, peer->pid);

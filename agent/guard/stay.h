@@ -10,7 +10,7 @@
 #include "agent/guard/wire.h"
 
 struct stay {
-  int listener;   /* common/kept; -1: the guard is not to stay */
+  int listener;   /* common/kept, of GUARD_CMD_KEEP; -1: the guard is not to stay */
   int asked;      /* a signalfd: SIGTERM ends the stay, as a service manager or a shutdown expects; -1 */
   pid_t backstop; /* at the guard's birth */
   uint64_t for_ms;
@@ -21,8 +21,6 @@ struct stay {
   const struct guard_birth *birth;
 };
 
-/* Takes the socket. */
-void guard_stay_prepare(struct stay *s, int listener, uint64_t for_ms);
 /* The agent is gone: nothing of its input and output stays open, here or in the template. */
 void guard_stay_begin(struct stay *s, struct template *t);
 /* Sleeps until something happens. False: the time is over. */

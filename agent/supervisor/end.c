@@ -30,23 +30,6 @@ static void exit_after_trees(struct supervisor *s, int code) {
 
 /* END. ------------------------------------------------------------------------------------------------------------- */
 
-/* The reason that neither the verdict nor the budget gives. */
-static void explain_no_restart(const struct supervisor *s, const struct end *end, struct buf *out) {
-  bool death = cause_costs_restart(end->verdict.cause);
-  bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
-  int64_t limit = s->config.settings.repeat_limit;
-  bool repeats = death && limit && end->repeats >= limit;
-  bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
-  if (end->outcome != OUTCOME_FAILED) return;
-  if (repeats)
-    buf_printf(
-        out,
-        "; not restarted, since the same failure has come again %lld time%s without progress (--repeat-limit %lld)",
-        (long long)end->repeats, end->repeats == 1 ? "" : "s", (long long)limit);
-  else if (finished && (death || end->verdict.cause == CAUSE_NODE_LOST))
-    buf_puts(out, "; no restart, since all workers of another node have finished (--after-finish)");
-}
-
 static void log_end(struct supervisor *s, const struct end *end) {
   double seconds = (double)(s->now_ms - s->job.begun_ms) / 1000;
   if (end->outcome == OUTCOME_SUCCESS) {
@@ -62,7 +45,18 @@ static void log_end(struct supervisor *s, const struct end *end) {
   }
   struct buf text = BUF_INIT, why = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
-  explain_no_restart(s, end, &why);
+  /* The reason that neither the verdict nor the budget gives. */
+  bool death = cause_costs_restart(end->verdict.cause), failed = end->outcome == OUTCOME_FAILED;
+  bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
+  int64_t limit = s->config.settings.repeat_limit;
+  bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
+  if (failed && death && limit && end->repeats >= limit)
+    buf_printf(
+        &why,
+        "; not restarted, since the same failure has come again %lld time%s without progress (--repeat-limit %lld)",
+        (long long)end->repeats, end->repeats == 1 ? "" : "s", (long long)limit);
+  else if (failed && finished && (death || end->verdict.cause == CAUSE_NODE_LOST))
+    buf_puts(&why, "; no restart, since all workers of another node have finished (--after-finish)");
   if (s->forming.warned && !s->round.number)
     buf_printf(&why, "; other machines cannot reach the daemon at %s", sup_daemon_name(s));
   sup_put_finished(s, &end->verdict, &why);

@@ -213,14 +213,6 @@ void sup_evidence(struct supervisor *s, const struct supervisor_event *ev) {
   h->awaited = ev->evidence.awaited;
 }
 
-/* It tells which rank the others wait for. */
-static bool evidence_names_ranks(const struct supervisor *s) {
-  const struct evidence *e = &s->hang.evidence;
-  for (size_t i = 0; i < e->n_collectives; i++)
-    if (collective_lacks(&e->collectives[i])) return true;
-  return e->text && e->text[0];
-}
-
 /* The worker that gave up a collective. */
 static void report_dead(struct supervisor *s) {
   struct hang *h = &s->hang;
@@ -361,7 +353,11 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
     append_part(out, more);
   }
   /* A worker that is stopped or in the kernel does not wait for the others. */
-  if ((s->workers[origin].ps[0] && strchr("TtD", s->workers[origin].ps[0])) || evidence_names_ranks(s)) return;
+  if (s->workers[origin].ps[0] && strchr("TtD", s->workers[origin].ps[0])) return;
+  const struct evidence *e = &s->hang.evidence; /* it may tell which rank the others wait for */
+  for (size_t i = 0; i < e->n_collectives; i++)
+    if (collective_lacks(&e->collectives[i])) return;
+  if (e->text && e->text[0]) return;
   if (!is_first(s, origin))
     append_part(out, "it is not known which rank the others wait for");
   else if (s->round.world_size > s->config.workers)

@@ -106,21 +106,15 @@ static void send_mint_failure(struct supervisor *s, struct minting *minting, con
 
 /* Minting. --------------------------------------------------------------------------------------------------------- */
 
-/* Cancels ids that overlap with these. False: these ids are there, or on their way. */
-static bool cancel_overlapping(struct supervisor *s, int64_t first, int64_t count) {
+static void start_minting(struct supervisor *s, int64_t first, int64_t count) {
   for (size_t i = s->ids.n_minting; i-- > 0;) {
     struct minting *m = &s->ids.v[i];
-    if (m->first == first && m->count == count) {
+    if (m->first == first && m->count == count) { /* they are there, or on their way */
       if (m->ids) send_minted_ids(s, m);
-      return false;
+      return;
     }
     if (m->first < first + count && first < m->first + m->count) cancel_minting(s, m);
   }
-  return true;
-}
-
-static void start_minting(struct supervisor *s, int64_t first, int64_t count) {
-  if (!cancel_overlapping(s, first, count)) return;
   struct minting *m = &s->ids.v[s->ids.n_minting++]; /* shares do not overlap, so there is room for all */
   *m = (struct minting){
       .first = first, .count = count, .number = ++s->ids.last_number, .by_ms = s->now_ms + SUPERVISOR_MINT_MS};

@@ -139,25 +139,20 @@ static void add_laggard(struct laggard v[LAGGARDS_MAX], size_t *n, struct laggar
   v[at] = l;
 }
 
-/* The workers of a round may begin to count anew, and the one that leads may end. */
-static void check_lead(struct supervisor *s) {
-  bool reached = false;
-  for (int64_t i = 0; i < s->config.workers && !reached; i++)
-    reached = is_stepping(&s->workers[i]) && s->workers[i].step >= s->progress.lead.step;
-  if (reached) return;
-  forget_leads(&s->progress);
-  for (int64_t i = 0; i < s->config.workers; i++) {
-    const struct worker *w = &s->workers[i];
-    if (is_stepping(w) && (w->step > s->progress.lead.step || !s->progress.n)) note_lead(s, w->step);
-  }
-}
-
 static size_t find_laggards(struct supervisor *s, struct laggard v[LAGGARDS_MAX], struct local_set *all) {
   struct progress_state *p = &s->progress;
   size_t n = 0;
   p->lag_ms = UINT64_MAX;
   *all = (struct local_set){{0}};
-  check_lead(s);
+  /* The workers of a round may begin to count anew, and the one that leads may end. */
+  bool reached = false;
+  for (int64_t i = 0; i < s->config.workers && !reached; i++)
+    reached = is_stepping(&s->workers[i]) && s->workers[i].step >= p->lead.step;
+  if (!reached) forget_leads(p);
+  for (int64_t i = 0; i < s->config.workers && !reached; i++) {
+    const struct worker *w = &s->workers[i];
+    if (is_stepping(w) && (w->step > p->lead.step || !p->n)) note_lead(s, w->step);
+  }
   for (int64_t i = 0; p->n && i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
     if (!is_stepping(w)) continue;

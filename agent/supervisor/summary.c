@@ -12,35 +12,27 @@ static const char *plural(int64_t n) {
   return n == 1 ? "" : "s";
 }
 
-static void format_joining(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
-  if (s->link.state == CONNECTION_READY) {
-    if (!sup_format_waiting(s, now_ms, out)) buf_puts(out, "waiting for the round to begin");
-    return;
-  }
-  if (!s->link.down_text) buf_printf(out, "connecting to %s", sup_daemon_name(s));
-}
-
-static void format_running(const struct supervisor *s, struct buf *out) {
-  int64_t last = s->round.rank_base + s->config.workers - 1;
-  const struct worker *least = sup_slowest(s, &(double){0});
-  buf_printf(out, "round %lld: node %lld of %lld, rank%s %lld", (long long)s->round.number,
-             (long long)s->round.node_rank, (long long)s->round.nodes, plural(s->config.workers),
-             (long long)s->round.rank_base);
-  if (last > s->round.rank_base) buf_printf(out, "-%lld", (long long)last);
-  buf_printf(out, " of %lld", (long long)s->round.world_size);
-  if (!least) return;
-  buf_printf(out, ", step %llu", (unsigned long long)least->step);
-  if (least->of) buf_printf(out, " of %llu", (unsigned long long)least->of);
-}
-
 void supervisor_summary(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
   long long round = (long long)s->round.number, workers = (long long)s->config.workers;
+  const struct worker *least = sup_slowest(s, &(double){0});
   switch (s->state) {
-  case SUPERVISOR_JOINING: format_joining(s, now_ms, out); break;
+  case SUPERVISOR_JOINING:
+    if (s->link.state != CONNECTION_READY && !s->link.down_text)
+      buf_printf(out, "connecting to %s", sup_daemon_name(s));
+    else if (s->link.state == CONNECTION_READY && !sup_format_waiting(s, now_ms, out))
+      buf_puts(out, "waiting for the round to begin");
+    break;
   case SUPERVISOR_STARTING:
     buf_printf(out, "round %lld: starting %lld worker%s", round, workers, plural(workers));
     break;
-  case SUPERVISOR_RUNNING: format_running(s, out); break;
+  case SUPERVISOR_RUNNING:
+    buf_printf(out, "round %lld: node %lld of %lld, rank%s %lld", round, (long long)s->round.node_rank,
+               (long long)s->round.nodes, plural(workers), (long long)s->round.rank_base);
+    if (workers > 1) buf_printf(out, "-%lld", (long long)s->round.rank_base + workers - 1);
+    buf_printf(out, " of %lld", (long long)s->round.world_size);
+    if (least) buf_printf(out, ", step %llu", (unsigned long long)least->step);
+    if (least && least->of) buf_printf(out, " of %llu", (unsigned long long)least->of);
+    break;
   case SUPERVISOR_FINISHED: buf_printf(out, "round %lld: all workers here are done", round); break;
   case SUPERVISOR_STOPPING: buf_printf(out, "round %lld: stopping workers", round); break;
   case SUPERVISOR_STOPPED: buf_printf(out, "round %lld is over here", round); break;

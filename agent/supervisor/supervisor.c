@@ -292,22 +292,19 @@ static bool is_of_round(const struct supervisor *s, const struct supervisor_even
   }
 }
 
-static void dispatch(struct supervisor *s, const struct supervisor_event *ev) {
-  enum msg_type msg = ev->kind == SUP_MSG ? ev->msg->type : MSG_NONE;
-  size_t row = 0;
-  while (row < ROWS && (table[row].kind != ev->kind || table[row].msg != msg)) row++;
-  if (row == ROWS || !is_of_round(s, ev)) return; /* CONTROL_REPLY is for rdzvctl */
-  const struct cell *c = &table[row].cells[s->state];
-  s->coverage[row * SUPERVISOR_STATE_COUNT + s->state]++;
-  if (c->act) c->act(s, ev);
-}
-
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx) {
   s->fx = fx;
   s->now_ms = ev->now_ms;
   s->wall_ms = ev->wall_ms;
   if (s->state == SUPERVISOR_DONE) return;
-  dispatch(s, ev);
+  enum msg_type msg = ev->kind == SUP_MSG ? ev->msg->type : MSG_NONE;
+  size_t row = 0;
+  while (row < ROWS && (table[row].kind != ev->kind || table[row].msg != msg)) row++;
+  if (row < ROWS && is_of_round(s, ev)) { /* CONTROL_REPLY is for rdzvctl */
+    const struct cell *c = &table[row].cells[s->state];
+    s->coverage[row * SUPERVISOR_STATE_COUNT + s->state]++;
+    if (c->act) c->act(s, ev);
+  }
   if (ev->kind == SUP_MSG) sup_note_heard(s);
   sup_prepare_watch(s);
   sup_park_watch(s);

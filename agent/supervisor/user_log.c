@@ -90,18 +90,13 @@ void sup_put_finished(const struct supervisor *s, const struct verdict *v, struc
   buf_puts(out, " had finished with code 0");
 }
 
-/* Those that go on have made no step since the first one finished, as far as is known. */
-static bool may_wait_for_finished(const struct supervisor *s) {
-  uint64_t first_ms = s->round.early_ms - SUPERVISOR_EARLY_MS;
-  if (s->state != SUPERVISOR_RUNNING) return false;
-  for (int64_t i = 0; i < s->config.workers; i++)
-    if (!s->workers[i].exited && s->workers[i].stepped_ms > first_ms) return false;
-  return s->round.n_succeeded < s->config.workers;
-}
-
 /* Nothing else tells a person why a job stands still whose script has ended on one rank alone. */
 void sup_early_tick(struct supervisor *s) {
-  if (may_wait_for_finished(s)) {
+  /* Those that go on have made no step since the first one finished, as far as is known. */
+  bool may_wait = s->state == SUPERVISOR_RUNNING && s->round.n_succeeded < s->config.workers;
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (!s->workers[i].exited && s->workers[i].stepped_ms > s->round.early_ms - SUPERVISOR_EARLY_MS) may_wait = false;
+  if (may_wait) {
     struct buf ranks = BUF_INIT;
     long long left = (long long)(s->config.workers - s->round.n_succeeded);
     put_finished(s, &ranks);
