@@ -24,7 +24,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -48,6 +47,7 @@
 #include "agent/worker_command.h"
 #include "agent/workers/env.h"
 #include "common/system/command.h"
+#include "common/system/file.h"
 #include "common/exit_codes.h"
 #include "common/key/secret.h"
 #include "common/key/munge.h"
@@ -93,13 +93,6 @@ static int print_help(bool brief) {
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
-static int random_hex(char *out, size_t digits, struct err *e) {
-  uint8_t bytes[AGENT_ID_MAX / 2];
-  if (getrandom(bytes, digits / 2, 0) != (ssize_t)(digits / 2)) return err_sys(e, -errno, "no random numbers");
-  for (size_t i = 0; i < digits / 2; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-  return 0;
-}
-
 /* Before the options, since defaults follow from it. */
 static void read_cluster(struct identity *id, char *const *env, const struct opts_file *conf) {
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
@@ -112,7 +105,7 @@ static void read_cluster(struct identity *id, char *const *env, const struct opt
 }
 
 static int find_identity(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
-  char fresh[17];
+  char fresh[3][FILE_RANDOM_SIZE]; /* two for the agent, one for the job */
   if (o->standalone)
     snprintf(id->endpoint, sizeof(id->endpoint), "%s", host_loopback());
   else
@@ -121,14 +114,15 @@ static int find_identity(struct identity *id, const struct agent_options *o, cha
     endpoint_format(&o->endpoints[i], id->endpoints[i]);
     id->endpoint_texts[i] = id->endpoints[i];
   }
-  int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
-  if (rc == 0) rc = place_count_workers(o, env, &id->placed, e);
-  if (rc == 0) rc = random_hex(fresh, sizeof(fresh) - 1, e);
+  for (size_t i = 0; i < 3; i++)
+    if (file_random_name(fresh[i])) return err_sys(e, -errno, "no random numbers");
+  snprintf(id->agent_id, sizeof(id->agent_id), "%s%s", fresh[0], fresh[1]);
+  int rc = place_count_workers(o, env, &id->placed, e);
   if (rc) return rc;
   if (o->rdzv_id)
     snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
   else if (o->standalone)
-    snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
+    snprintf(id->job, sizeof(id->job), "alone-%s", fresh[2]);
   if (o->rdzv_id || o->standalone) return 0;
   /* The same name on all nodes: batch systems and containers may start programs without $USER. */
   char number[24];

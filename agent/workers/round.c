@@ -225,15 +225,6 @@ static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
 
 /* Deaths. ---------------------------------------------------------------------------------------------------------- */
 
-/* The message of its error file. PyTorch's spawn has the child's whole traceback in it. */
-static bool put_message(const struct worker *k, const char *tail, struct buf *out) {
-  const struct error_file *said = k->failure.said;
-  if (!said || !said->message[0]) return false;
-  bool nested = strstr(said->message, "\nTraceback (most recent call last):") != NULL;
-  if (!nested || (!exception_line(tail, out) && !exception_line(said->message, out))) buf_puts(out, said->message);
-  return true;
-}
-
 static void report_exit(struct round_driver *r, uint32_t i) {
   char tail[RELAY_TAIL_MAX + 1];
   struct worker *k = &r->v[i];
@@ -246,10 +237,14 @@ static void report_exit(struct round_driver *r, uint32_t i) {
      * has the reason only if the worker aborted itself. */
     bool by_signal = WIFSIGNALED(k->status), killed = by_signal && WTERMSIG(k->status) == SIGKILL;
     const char *oom = k->unasked && killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
+    const char *message = said ? said->message : "";
+    /* PyTorch's spawn has the child's whole traceback in the message of its error file. */
+    bool nested = strstr(message, "\nTraceback (most recent call last):") != NULL;
     if (oom)
       buf_puts(&reason, oom);
-    else if (!put_message(k, tail, &reason) && (!by_signal || WTERMSIG(k->status) == SIGABRT) &&
-             !exception_line(tail, &reason))
+    else if (*message && !(nested && (exception_line(tail, &reason) || exception_line(message, &reason))))
+      buf_puts(&reason, message);
+    else if (!*message && (!by_signal || WTERMSIG(k->status) == SIGABRT) && !exception_line(tail, &reason))
       last_line(tail, &reason);
   }
   bool is_shown = output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown; /* above the verdict */
@@ -538,23 +533,6 @@ static void begin_worker(struct round_driver *r, uint32_t i, bool goes_on) {
   k->sign_ms = 0;
 }
 
-/* False: the guard does not take commands. */
-static bool adopt(struct round_driver *r) {
-  struct err e = ERR_INIT;
-  bool any = false;
-  for (uint32_t i = 0; i < r->o.count; i++) {
-    struct naming n;
-    if (!r->v[i].adopting) continue;
-    any = true;
-    naming_init(&n, r, i);
-    relay_rename(r->relay, r->v[i].pipes, &n.source);
-    naming_finish(&n);
-  }
-  int rc = any ? guard_adopt(&r->guard, r->round, r->o.count, &e) : 0;
-  if (rc) give_up_guard(r, &e);
-  return rc == 0;
-}
-
 /* The devices are free. */
 static void begin_round(void *ctx) {
   struct round_driver *r = ctx;
@@ -581,7 +559,17 @@ static void begin_round(void *ctx) {
     r->no_files = true;
     log_warn("%s; workers have no error files", e.text);
   }
-  bool takes = adopt(r);
+  bool any = false;
+  for (uint32_t i = 0; i < r->o.count; i++) {
+    struct naming n;
+    if (!r->v[i].adopting) continue;
+    any = true;
+    naming_init(&n, r, i);
+    relay_rename(r->relay, r->v[i].pipes, &n.source);
+    naming_finish(&n);
+  }
+  bool takes = !any || guard_adopt(&r->guard, r->round, r->o.count, &e) == 0;
+  if (!takes) give_up_guard(r, &e);
   for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
   if (!r->oom) r->oom = oom_watch_create(NULL, NULL, NULL); /* while the guard starts the first workers */
   if (start->node_rank != 0 || r->o.options->store != STORE_AGENT) return;
