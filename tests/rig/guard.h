@@ -21,7 +21,7 @@ extern const char *const plain_env[]; /* PATH, and MARK=yes */
 uint64_t now_ms(void);
 extern struct guard g; /* the guard of the test, if it has one alone */
 /* A test that begins with a guard, and ends with its end. */
-#define guard_test(f) cmocka_unit_test_setup_teardown(f, guard_setup, guard_teardown)
+#define GUARD_TEST(f) UNIT_TEST_WITH(f, guard_setup, guard_teardown)
 int guard_setup(void **state);
 int guard_teardown(void **state);
 void start(void);

@@ -40,7 +40,7 @@ struct bench {
 extern struct bench bench;
 
 /* A test on a bench of its own. */
-#define bench_test(f) cmocka_unit_test_setup(f, bench_setup)
+#define BENCH_TEST(f) UNIT_TEST_WITH(f, bench_setup, NULL)
 int bench_setup(void **state);
 
 /* 2 workers, 2 nodes, 5 s lease, 30 s stop, 60 s join; agent a1 on n0, job "job". */

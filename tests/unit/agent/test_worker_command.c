@@ -41,7 +41,7 @@ static void words_are(int code, const char *words, const char *says) {
   if (rc != code || (says && !strstr(e.text, says))) fail_msg("'%s': %d, %s", words, rc, e.text);
 }
 
-static void test_words(void **state) {
+UNIT_TEST(test_words) {
   static const char missing[] = "a command is missing: rdzv-agent ... train.py runs a script, rdzv-agent ... -- "
                                 "./program a program, and rdzv-agent ... -- --epochs 1 rdzv-trainer with that option";
   static const char *const none[] = {"",       "--nproc 2", "--nproc 2 --", "--", "--rdzv-id job", "--rdzv-id=train.py",
@@ -74,7 +74,7 @@ static void checked(const char *words, int code, const char *says) {
   assert_int_equal(hint, says != NULL);
 }
 
-static void test_programs(void **state) {
+UNIT_TEST(test_programs) {
   checked("./good", 0, NULL);
   checked("tool", 0, NULL);
   checked("nothing-like-it", -ENOENT, NULL);
@@ -103,7 +103,7 @@ static void test_programs(void **state) {
   checked("--no-python ./train.py", -EACCES, "chmod +x ./train.py");
 }
 
-static void test_scripts(void **state) {
+UNIT_TEST(test_scripts) {
   checked("train.py", 0, NULL);
   checked("app.py", 0, NULL);
   checked("trian.py", -ENOENT, "the script trian.py cannot be read, from the folder ");
@@ -154,10 +154,5 @@ static int leave(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_words),
-      cmocka_unit_test(test_programs),
-      cmocka_unit_test(test_scripts),
-  };
-  return cmocka_run_group_tests(tests, enter, leave);
+  return unit_run(enter, leave);
 }

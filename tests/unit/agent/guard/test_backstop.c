@@ -6,10 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +14,13 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/backstop.h"
 #include "agent/guard/proctree.h"
 
 /* Decisions. ------------------------------------------------------------------------------------------------------- */
 
-static void test_it_rests_while_all_is_well(void **state) {
+UNIT_TEST(test_it_rests_while_all_is_well) {
   struct backstop b;
   backstop_init(&b);
   assert_int_equal(backstop_deadline(&b), BACKSTOP_NEVER);
@@ -36,7 +33,7 @@ static void test_it_rests_while_all_is_well(void **state) {
   assert_int_equal(backstop_deadline(&b), 9000);
 }
 
-static void test_a_fence_kills_until_nothing_is_left(void **state) {
+UNIT_TEST(test_a_fence_kills_until_nothing_is_left) {
   struct backstop b;
   backstop_init(&b);
   backstop_fence(&b, 5000);
@@ -52,7 +49,7 @@ static void test_a_fence_kills_until_nothing_is_left(void **state) {
   assert_int_equal(backstop_deadline(&b), 20000);
 }
 
-static void test_a_guard_without_agent_is_woken_then_replaced(void **state) {
+UNIT_TEST(test_a_guard_without_agent_is_woken_then_replaced) {
   struct backstop b;
   uint64_t kill_at = 100 + BACKSTOP_PATIENCE_MS, give_up_at = kill_at + BACKSTOP_GIVE_UP_MS;
   backstop_init(&b);
@@ -67,7 +64,7 @@ static void test_a_guard_without_agent_is_woken_then_replaced(void **state) {
   assert_int_equal(backstop_next(&b, give_up_at), BACKSTOP_GIVE_UP);
 }
 
-static void test_a_fence_is_not_put_off_by_the_agents_death(void **state) {
+UNIT_TEST(test_a_fence_is_not_put_off_by_the_agents_death) {
   struct backstop b;
   backstop_init(&b);
   backstop_fence(&b, 500);
@@ -119,7 +116,7 @@ static void reap_all(void) {
   }
 }
 
-static void test_agent_and_guard_killed_at_once(void **state) {
+UNIT_TEST_WITH(test_agent_and_guard_killed_at_once, NULL, clean) {
   for (int i = 0; i < 10; i++) {
     struct cast c = play(0);
     kill(i % 2 ? c.agent : c.guard, SIGKILL);
@@ -131,7 +128,7 @@ static void test_agent_and_guard_killed_at_once(void **state) {
 }
 
 /* The backstop dies of nothing that a job's processes get; its guard and agent go on without it. */
-static void test_without_backstop_the_guard_goes_on(void **state) {
+UNIT_TEST_WITH(test_without_backstop_the_guard_goes_on, NULL, clean) {
   start();
   int out = spawn_deaf_tree();
   kill(g.backstop, SIGTERM);
@@ -152,7 +149,7 @@ static void test_without_backstop_the_guard_goes_on(void **state) {
 }
 
 /* A guard that cannot be woken, as under a debugger: its trees are killed, and then the guard. */
-static void test_agent_of_a_held_guard_killed(void **state) {
+UNIT_TEST_WITH(test_agent_of_a_held_guard_killed, NULL, clean) {
   struct cast c = play(0);
   g = (struct guard){.fd = -1, .pid = c.guard};
   if (!freeze()) skip();
@@ -165,7 +162,7 @@ static void test_agent_of_a_held_guard_killed(void **state) {
   close(c.done);
 }
 
-static void test_fence_when_agent_and_guard_are_stopped(void **state) {
+UNIT_TEST_WITH(test_fence_when_agent_and_guard_are_stopped, NULL, clean) {
   struct cast c = play(300);
   kill(c.agent, SIGSTOP);
   kill(c.guard, SIGSTOP);
@@ -178,7 +175,7 @@ static void test_fence_when_agent_and_guard_are_stopped(void **state) {
 }
 
 /* The guard goes on after the backstop has fenced: its report is that of a fence, not of a failed worker. */
-static void test_a_guard_that_goes_on_reports_the_fence(void **state) {
+UNIT_TEST_WITH(test_a_guard_that_goes_on_reports_the_fence, NULL, clean) {
   start();
   int out = spawn_deaf_tree();
   expect(GUARD_STARTED);
@@ -208,7 +205,7 @@ static void expect_file(pid_t pid, const char *name, const char *want) {
 }
 
 /* What aims at rdzv by name, by session or by group misses it, and it keeps nobody's pipe open. */
-static void test_it_stands_apart(void **state) {
+GUARD_TEST(test_it_stands_apart) {
   char path[64];
   expect_file(g.backstop, "comm", "backstop\n");
   for (uint64_t deadline = now_ms() + PATIENCE_MS; getsid(g.backstop) != g.backstop; poll(NULL, 0, 1))
@@ -234,17 +231,5 @@ static void test_it_stands_apart(void **state) {
 
 int main(void) {
   alarm(110); /* a hang is a failure */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_it_rests_while_all_is_well),
-      cmocka_unit_test(test_a_fence_kills_until_nothing_is_left),
-      cmocka_unit_test(test_a_guard_without_agent_is_woken_then_replaced),
-      cmocka_unit_test(test_a_fence_is_not_put_off_by_the_agents_death),
-      cmocka_unit_test_teardown(test_agent_and_guard_killed_at_once, clean),
-      cmocka_unit_test_teardown(test_without_backstop_the_guard_goes_on, clean),
-      cmocka_unit_test_teardown(test_agent_of_a_held_guard_killed, clean),
-      cmocka_unit_test_teardown(test_fence_when_agent_and_guard_are_stopped, clean),
-      cmocka_unit_test_teardown(test_a_guard_that_goes_on_reports_the_fence, clean),
-      guard_test(test_it_stands_apart),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

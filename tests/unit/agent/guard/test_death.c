@@ -7,16 +7,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/proctree.h"
 
 /* ---------------------------------------------------------------- deaths */
@@ -55,7 +52,7 @@ static void wait_nothing_lives(uint64_t deadline) {
 
 /* The backstop could not fork the guard, and the first spawn learns of it. The event must come all the same, or the agent waits for
  * ever. */
-static void test_guard_that_cannot_be_forked(void **state) {
+UNIT_TEST_WITH(test_guard_that_cannot_be_forked, NULL, clean) {
   static const char *const words[] = {"/bin/true", NULL};
   int pair[2];
   assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
@@ -78,7 +75,7 @@ static void test_guard_that_cannot_be_forked(void **state) {
   assert_int_equal(guard_next(&g, &ev), 0);
 }
 
-static void test_agent_killed(void **state) {
+UNIT_TEST_WITH(test_agent_killed, NULL, clean) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr), ready[2];
   pid_t agent = fork_agent(ready);
@@ -104,7 +101,7 @@ static void test_agent_killed(void **state) {
   close(ready[1]);
 }
 
-static void test_guard_killed(void **state) {
+UNIT_TEST_WITH(test_guard_killed, NULL, clean) {
   int forked[2];
   char c;
   assert_int_equal(pipe2(forked, O_CLOEXEC), 0);
@@ -140,7 +137,7 @@ static void test_guard_killed(void **state) {
   close(out[1]);
 }
 
-static void test_finish_kills(void **state) {
+UNIT_TEST_WITH(test_finish_kills, NULL, clean) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr);
   start();
@@ -165,7 +162,7 @@ static void wait_stopped(pid_t pid) {
 
 /* An agent that ends with events of the guard unread makes the guard's next read fail with ECONNRESET. The commands
  * before that are still there, and count. */
-static void test_the_last_commands_of_an_agent_count(void **state) {
+UNIT_TEST_WITH(test_the_last_commands_of_an_agent_count, NULL, clean) {
   struct sockaddr_in addr;
   int listener = listen_loopback(&addr);
   start();
@@ -186,7 +183,7 @@ static void test_the_last_commands_of_an_agent_count(void **state) {
 }
 
 /* A guard that cannot run takes no commands: the agent is told so after a while, and is not stopped itself. */
-static void test_guard_frozen(void **state) {
+GUARD_TEST(test_guard_frozen) {
   struct err e = ERR_INIT;
   if (!freeze()) skip();
   int rc = 0;
@@ -199,7 +196,7 @@ static void test_guard_frozen(void **state) {
 }
 
 /* One that was stopped is woken by whatever it is told. */
-static void test_guard_stopped(void **state) {
+UNIT_TEST_WITH(test_guard_stopped, NULL, clean) {
   start();
   int out = spawn_deaf_tree();
   kill(g.pid, SIGSTOP);
@@ -214,7 +211,7 @@ static void test_guard_stopped(void **state) {
 }
 
 /* And where nothing wakes it, the agent can do what it does not; it tells the deaths when it can. */
-static void test_killed_by_hand(void **state) {
+UNIT_TEST_WITH(test_killed_by_hand, NULL, clean) {
   start();
   struct guard_event ev;
   int out = spawn_deaf_tree();
@@ -235,7 +232,7 @@ static void test_killed_by_hand(void **state) {
 }
 
 /* The agent dies while its guard is stopped: that wakes it. */
-static void test_agent_of_a_stopped_guard_killed(void **state) {
+UNIT_TEST_WITH(test_agent_of_a_stopped_guard_killed, NULL, clean) {
   int ready[2];
   pid_t guard;
   pid_t agent = fork_agent(ready);
@@ -255,7 +252,7 @@ static void test_agent_of_a_stopped_guard_killed(void **state) {
 }
 
 /* Signals that a terminal or a batch system sends to all processes of a job do not end the guard. */
-static void test_guard_ignores_signals(void **state) {
+GUARD_TEST(test_guard_ignores_signals) {
   const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE, SIGTSTP, SIGALRM};
   for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) kill(g.pid, signals[i]);
   spawn_shell(0, 1, "exit 0", NULL);
@@ -266,17 +263,5 @@ static void test_guard_ignores_signals(void **state) {
 
 int main(void) {
   alarm(110); /* a hang is a failure */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_agent_killed, clean),
-      cmocka_unit_test_teardown(test_guard_that_cannot_be_forked, clean),
-      cmocka_unit_test_teardown(test_guard_killed, clean),
-      cmocka_unit_test_teardown(test_finish_kills, clean),
-      cmocka_unit_test_teardown(test_the_last_commands_of_an_agent_count, clean),
-      guard_test(test_guard_frozen),
-      cmocka_unit_test_teardown(test_guard_stopped, clean),
-      cmocka_unit_test_teardown(test_killed_by_hand, clean),
-      cmocka_unit_test_teardown(test_agent_of_a_stopped_guard_killed, clean),
-      guard_test(test_guard_ignores_signals),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

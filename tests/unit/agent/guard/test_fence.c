@@ -4,17 +4,14 @@
 
 #include "tests/rig/guard.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <poll.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "common/system/clock.h"
 
 static void fence_at(uint64_t at_ms) {
@@ -44,14 +41,14 @@ static void expect_fenced(uint64_t at_ms) {
   assert_int_equal(living(0), STAFF);
 }
 
-static void test_the_deadline_passes(void **state) {
+GUARD_TEST(test_the_deadline_passes) {
   spawn_trees();
   uint64_t at = boot_ms() + 150;
   fence_at(at);
   expect_fenced(at);
 }
 
-static void test_it_is_moved(void **state) {
+GUARD_TEST(test_it_is_moved) {
   spawn_trees();
   uint64_t at = 0;
   for (int i = 0; i < 10; i++) { /* each time before it comes */
@@ -64,7 +61,7 @@ static void test_it_is_moved(void **state) {
   expect_fenced(at);
 }
 
-static void test_it_is_taken_back(void **state) {
+GUARD_TEST(test_it_is_taken_back) {
   struct guard_event ev;
   spawn_trees();
   uint64_t at = boot_ms() + 2000; /* whatever else this machine does, it is taken back before */
@@ -76,7 +73,7 @@ static void test_it_is_taken_back(void **state) {
   await(GUARD_CLEAR);
 }
 
-static void test_it_ends_a_grace(void **state) {
+GUARD_TEST(test_it_ends_a_grace) {
   spawn_trees();
   uint64_t at = boot_ms() + 200;
   fence_at(at);
@@ -87,7 +84,7 @@ static void test_it_ends_a_grace(void **state) {
 }
 
 /* Of finished workers only children are left, in sessions of their own, deaf to SIGTERM, or stopped. */
-static void test_it_ends_what_finished_workers_left(void **state) {
+GUARD_TEST(test_it_ends_what_finished_workers_left) {
   int out = spawn_ready(0, 1, "trap 'exit 0' USR1; " TREE "setsid sh -c 'kill -STOP $$' & while :; do wait; done");
   expect(GUARD_STARTED);
   wait_trees(1);
@@ -102,7 +99,7 @@ static void test_it_ends_what_finished_workers_left(void **state) {
 }
 
 /* A worker that is slow to die, as one with a large model is, hides its children: here a tracer holds it in its exit. */
-static void test_a_worker_that_is_slow_to_die(void **state) {
+GUARD_TEST(test_a_worker_that_is_slow_to_die) {
   int out = spawn_ready(0, 1, TREE "while :; do sleep 60; done");
   pid_t pid = expect(GUARD_STARTED).pid;
   wait_trees(1);
@@ -125,7 +122,7 @@ static void test_a_worker_that_is_slow_to_die(void **state) {
 }
 
 /* With nothing at hand it means nothing, but nothing is started behind it until it is moved. */
-static void test_nothing_starts_behind_it(void **state) {
+GUARD_TEST(test_nothing_starts_behind_it) {
   struct guard_event ev;
   fence_at(boot_ms());
   poll(NULL, 0, 50);
@@ -148,7 +145,7 @@ static void test_nothing_starts_behind_it(void **state) {
 }
 
 /* The agent is another process, and stopped. */
-static void test_a_stopped_agent(void **state) {
+UNIT_TEST_WITH(test_a_stopped_agent, NULL, clean) {
   int ready[2];
   assert_int_equal(pipe(ready), 0);
   assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
@@ -178,15 +175,5 @@ static void test_a_stopped_agent(void **state) {
 
 int main(void) {
   alarm(110); /* a hang is a failure */
-  const struct CMUnitTest tests[] = {
-      guard_test(test_the_deadline_passes),
-      guard_test(test_it_is_moved),
-      guard_test(test_it_is_taken_back),
-      guard_test(test_it_ends_a_grace),
-      guard_test(test_it_ends_what_finished_workers_left),
-      guard_test(test_a_worker_that_is_slow_to_die),
-      guard_test(test_nothing_starts_behind_it),
-      cmocka_unit_test_teardown(test_a_stopped_agent, clean),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

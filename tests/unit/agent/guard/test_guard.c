@@ -5,27 +5,24 @@
 #include "tests/rig/guard.h"
 
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/proctree.h"
 
 static char self_path[4096];
 
-static void test_stop_without_workers(void **state) {
+GUARD_TEST(test_stop_without_workers) {
   stop(30000);
   struct guard_event ev = expect(GUARD_CLEAR);
   assert_int_equal(ev.round, 7);
 }
 
-static void test_stop_by_term(void **state) {
+GUARD_TEST(test_stop_by_term) {
   spawn_shell(0, 2, "exec sleep 60", NULL);
   spawn_shell(1, 2, "sleep 60 & wait", NULL);
   expect(GUARD_STARTED);
@@ -39,7 +36,7 @@ static void test_stop_by_term(void **state) {
 }
 
 /* By the signal that was asked for; another one later is passed on as well. */
-static void test_stop_by_another_signal(void **state) {
+GUARD_TEST(test_stop_by_another_signal) {
   int out;
   char line[16];
   spawn_shell(0, 1,
@@ -63,7 +60,7 @@ static void test_stop_by_another_signal(void **state) {
 
 /* The stop comes when the worker's pipes are closed already: it was dying before, whoever reaps it when. A sibling that
  * dies of the stop was not. */
-static void test_dying_before_the_stop(void **state) {
+UNIT_TEST_WITH(test_dying_before_the_stop, NULL, clean) {
   for (int i = 0; i < 20; i++) {
     start();
     int out, status[2] = {0};
@@ -86,7 +83,7 @@ static void test_dying_before_the_stop(void **state) {
   }
 }
 
-static void test_term_ignored(void **state) {
+GUARD_TEST(test_term_ignored) {
   int out = spawn_ready(0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
   uint64_t before = now_ms();
   stop(300);
@@ -98,7 +95,7 @@ static void test_term_ignored(void **state) {
 }
 
 /* A second stop shortens the grace, and cannot lengthen it. */
-static void test_shorter_grace(void **state) {
+GUARD_TEST(test_shorter_grace) {
   int out = spawn_ready(0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
   stop(60000); /* longer than the test waits */
   stop(100);
@@ -108,7 +105,7 @@ static void test_shorter_grace(void **state) {
 }
 
 /* The shell dies of the SIGTERM at once; the program it ran writes its checkpoint and needs a second. It gets it. */
-static void test_grace_of_a_wrapped_worker(void **state) {
+GUARD_TEST(test_grace_of_a_wrapped_worker) {
   int out = spawn_ready(
       0, 1, "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true");
   stop(10000);
@@ -118,7 +115,7 @@ static void test_grace_of_a_wrapped_worker(void **state) {
   free(text);
 }
 
-static void test_whole_trees(void **state) {
+GUARD_TEST(test_whole_trees) {
   int out = spawn_ready(0, 1, TREE "wait");
   wait_trees(1);
   stop(100);
@@ -129,7 +126,7 @@ static void test_whole_trees(void **state) {
 }
 
 /* The worker ends well and leaves things behind. */
-static void test_leftovers(void **state) {
+GUARD_TEST(test_leftovers) {
   int out;
   spawn_shell(0, 1, "trap 'exit 0' USR1; " TREE "while :; do wait; done", &out);
   expect(GUARD_STARTED);
@@ -152,7 +149,7 @@ static void test_leftovers(void **state) {
   "while :; do sleep 0.05; done"
 
 /* An uploader in a session of its own, which the worker left running, hears SIGTERM and ends; nothing is killed. */
-static void test_a_leftover_is_asked_first(void **state) {
+GUARD_TEST(test_a_leftover_is_asked_first) {
   int out;
   spawn_shell(0, 1, "trap 'exit 0' USR1; " UPLOADER("echo saved; exit 0"), &out);
   expect(GUARD_STARTED);
@@ -172,7 +169,7 @@ static void test_a_leftover_is_asked_first(void **state) {
 }
 
 /* A stop without a grace comes while the uploader may still end by itself: it is not asked, and has no seconds. */
-static void test_a_leftover_is_killed_by_a_stop_without_a_grace(void **state) {
+GUARD_TEST(test_a_leftover_is_killed_by_a_stop_without_a_grace) {
   int out;
   spawn_shell(0, 1, "trap 'exit 0' USR1; " UPLOADER(""), &out);
   expect(GUARD_STARTED);
@@ -183,7 +180,7 @@ static void test_a_leftover_is_killed_by_a_stop_without_a_grace(void **state) {
 }
 
 /* A worker that failed leaves nothing that is worth waiting for: the next round is to begin. */
-static void test_leftovers_of_a_failure_are_killed(void **state) {
+GUARD_TEST(test_leftovers_of_a_failure_are_killed) {
   int out = spawn_ready(0, 1, "trap 'exit 3' USR1; " UPLOADER(""));
   expect(GUARD_STARTED);
   assert_int_equal(WEXITSTATUS(expect(GUARD_EXITED).status), 3);
@@ -192,7 +189,7 @@ static void test_leftovers_of_a_failure_are_killed(void **state) {
 }
 
 /* The first worker is gone before the second is spawned: not clear yet. */
-static void test_clear_counts_the_announced(void **state) {
+GUARD_TEST(test_clear_counts_the_announced) {
   spawn_shell(0, 2, "exit 0", NULL);
   expect(GUARD_STARTED);
   expect(GUARD_EXITED);
@@ -204,7 +201,7 @@ static void test_clear_counts_the_announced(void **state) {
   assert_int_equal(guard_next(&g, &ev), 0);
 }
 
-static void test_spawn_while_stopping(void **state) {
+GUARD_TEST(test_spawn_while_stopping) {
   int out = spawn_ready(0, 2, "trap '' TERM; echo ready; sleep 60");
   expect(GUARD_STARTED);
   stop(60000); /* it is not over before the next command comes */
@@ -220,7 +217,7 @@ static void test_spawn_while_stopping(void **state) {
   await(GUARD_CLEAR);
 }
 
-static void test_signal(void **state) {
+GUARD_TEST(test_signal) {
   int out[2];
   for (uint32_t i = 0; i < 2; i++) {
     out[i] = spawn_ready(i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done");
@@ -237,7 +234,7 @@ static void test_signal(void **state) {
   close(out[1]);
 }
 
-static void test_many_workers(void **state) {
+GUARD_TEST(test_many_workers) {
   enum { N = 64 };
   uint64_t before = now_ms();
   for (uint32_t i = 0; i < N; i++) spawn_shell(i, N, "exec sleep 60", NULL);
@@ -269,7 +266,7 @@ static int play_storm(void) {
   return 0;
 }
 
-static void test_fork_storm(void **state) {
+UNIT_TEST_WITH(test_fork_storm, NULL, clean) {
   start();
   int out = spawn_env_ready(0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env);
   stop(20);
@@ -300,7 +297,7 @@ static int play_late_child(void) {
   return 2;
 }
 
-static void test_child_forked_at_the_stop(void **state) {
+UNIT_TEST_WITH(test_child_forked_at_the_stop, NULL, clean) {
   start();
   int out = spawn_env_ready(0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env);
   stop(60000); /* longer than the test waits: the child must have been told */
@@ -312,7 +309,7 @@ static void test_child_forked_at_the_stop(void **state) {
 }
 
 /* Somebody traces the worker and does not let it go: dead, but not gone. It is named, and CLEAR waits. */
-static void test_stuck(void **state) {
+GUARD_TEST(test_stuck) {
   spawn_env(0, 1, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL);
   pid_t pid = expect(GUARD_STARTED).pid;
   if (ptrace(PTRACE_SEIZE, pid, NULL, NULL)) {
@@ -332,7 +329,7 @@ static void test_stuck(void **state) {
 
 /* --------------------------------------------------------------- proctree */
 
-static void test_stat_is_parsed(void **state) {
+UNIT_TEST_WITH(test_stat_is_parsed, NULL, clean) {
   struct proc p;
   assert_true(proc_parse("12 (a) b) (c) S 7 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 98765 11 22", &p));
   assert_int_equal(p.pid, 12);
@@ -352,27 +349,5 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "late child") == 0) return play_late_child();
   if (readlink("/proc/self/exe", self_path, sizeof(self_path) - 1) < 0) return 1;
   alarm(110); /* a hang is a failure */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_stat_is_parsed, clean),
-      guard_test(test_stop_without_workers),
-      guard_test(test_stop_by_term),
-      guard_test(test_stop_by_another_signal),
-      cmocka_unit_test_teardown(test_dying_before_the_stop, clean),
-      guard_test(test_term_ignored),
-      guard_test(test_shorter_grace),
-      guard_test(test_grace_of_a_wrapped_worker),
-      guard_test(test_whole_trees),
-      guard_test(test_leftovers),
-      guard_test(test_a_leftover_is_asked_first),
-      guard_test(test_a_leftover_is_killed_by_a_stop_without_a_grace),
-      guard_test(test_leftovers_of_a_failure_are_killed),
-      guard_test(test_clear_counts_the_announced),
-      guard_test(test_spawn_while_stopping),
-      guard_test(test_signal),
-      guard_test(test_many_workers),
-      cmocka_unit_test_teardown(test_fork_storm, clean),
-      cmocka_unit_test_teardown(test_child_forked_at_the_stop, clean),
-      guard_test(test_stuck),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -3,15 +3,12 @@
 
 #include "tests/rig/guard.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/proctree.h"
 #include "common/system/clock.h"
 
@@ -63,7 +60,7 @@ static void wait_living(size_t n) {
   }
 }
 
-static void test_the_others_go(void **state) {
+UNIT_TEST_WITH(test_the_others_go, NULL, clean) {
   for (int i = 0; i < 10; i++) {
     start();
     pid_t pid = two();
@@ -81,7 +78,7 @@ static void test_the_others_go(void **state) {
 }
 
 /* It goes on in round 8, beside one that is spawned, and dies there like any other. */
-static void test_the_next_round(void **state) {
+GUARD_TEST(test_the_next_round) {
   pid_t pid = two();
   stop_but(7, 0, 1);
   await(GUARD_CLEAR);
@@ -112,7 +109,7 @@ static void test_the_next_round(void **state) {
 }
 
 /* A kept worker dies when the guard is about to adopt it. Its tree does not come with it into the next round. */
-static void test_it_dies_before_it_is_adopted(void **state) {
+UNIT_TEST_WITH(test_it_dies_before_it_is_adopted, NULL, clean) {
   for (int i = 0; i < 20; i++) {
     start();
     int out = spawn_ready(0, 2, TREE "exec sleep 74");
@@ -139,7 +136,7 @@ static void test_it_dies_before_it_is_adopted(void **state) {
 }
 
 /* All stay: CLEAR comes at once; and the next round needs no SPAWN. */
-static void test_all_stay(void **state) {
+GUARD_TEST(test_all_stay) {
   two();
   for (uint32_t round = 7; round < 12; round++) {
     stop_but(round, 30000, 3);
@@ -150,7 +147,7 @@ static void test_all_stay(void **state) {
 }
 
 /* Fewer stay than was said at first: those are told, and killed, and that is told again. */
-static void test_fewer_stay(void **state) {
+GUARD_TEST(test_fewer_stay) {
   two();
   stop_but(7, 20000, 3);
   expect(GUARD_CLEAR);
@@ -168,7 +165,7 @@ static void test_fewer_stay(void **state) {
 }
 
 /* While the others are still being stopped. */
-static void test_fewer_stay_meanwhile(void **state) {
+GUARD_TEST(test_fewer_stay_meanwhile) {
   two();
   stop_but(7, 20000, 3);
   stop_but(7, 20000, 0);
@@ -178,7 +175,7 @@ static void test_fewer_stay_meanwhile(void **state) {
 }
 
 /* What waits dies: told, with nobody to blame, and it leaves nothing. Then the round begins without it. */
-static void test_it_dies_while_it_waits(void **state) {
+GUARD_TEST(test_it_dies_while_it_waits) {
   pid_t pid = two();
   stop_but(7, 0, 1);
   await(GUARD_CLEAR);
@@ -202,7 +199,7 @@ static void test_it_dies_while_it_waits(void **state) {
 }
 
 /* The lease is over while it waits; what was to begin then begins too late. */
-static void test_fenced_while_it_waits(void **state) {
+UNIT_TEST_WITH(test_fenced_while_it_waits, NULL, clean) {
   for (int adopted = 0; adopted < 2; adopted++) {
     start();
     two();
@@ -224,7 +221,7 @@ static void test_fenced_while_it_waits(void **state) {
 }
 
 /* The round begins while what was kept for it is being killed. */
-static void test_adopted_while_it_is_killed(void **state) {
+GUARD_TEST(test_adopted_while_it_is_killed) {
   two();
   stop_but(7, 0, 1);
   await(GUARD_CLEAR);
@@ -239,16 +236,5 @@ static void test_adopted_while_it_is_killed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_the_others_go, clean),
-      guard_test(test_the_next_round),
-      cmocka_unit_test_teardown(test_it_dies_before_it_is_adopted, clean),
-      guard_test(test_all_stay),
-      guard_test(test_fewer_stay),
-      guard_test(test_fewer_stay_meanwhile),
-      guard_test(test_it_dies_while_it_waits),
-      cmocka_unit_test_teardown(test_fenced_while_it_waits, clean),
-      guard_test(test_adopted_while_it_is_killed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

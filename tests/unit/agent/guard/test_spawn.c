@@ -8,10 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +16,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "common/buf.h"
 #include "common/mem.h"
 
@@ -27,7 +24,7 @@ static char self_path[4096];
 
 /* ----------------------------------------------------------------- exec */
 
-static void test_exit_status(void **state) {
+GUARD_TEST(test_exit_status) {
   int out;
   spawn_shell(0, 1, "echo out; echo err >&2; echo $MARK; exit 7", &out);
   struct guard_event ev = expect(GUARD_STARTED);
@@ -54,7 +51,7 @@ static void expect_exec_failure(const char *program, int code, const char *sente
   finish();
 }
 
-static void test_exec_failures(void **state) {
+UNIT_TEST_WITH(test_exec_failures, NULL, clean) {
   char script[] = "/tmp/rdzv-test-XXXXXX";
   int fd = mkstemp(script);
   assert_true(fd >= 0);
@@ -69,7 +66,7 @@ static void test_exec_failures(void **state) {
   unlink(script);
 }
 
-static void test_path_of_the_given_environment(void **state) {
+GUARD_TEST(test_path_of_the_given_environment) {
   spawn_env(0, 1, (const char *const[]){"sh", "-c", "exit 0", NULL}, (const char *const[]){"PATH=/nowhere", NULL},
             NULL);
   expect(GUARD_EXEC_FAILED);
@@ -77,7 +74,7 @@ static void test_path_of_the_given_environment(void **state) {
 }
 
 /* A megabyte in 16 variables arrives whole. */
-static void test_large_environment(void **state) {
+UNIT_TEST_WITH(test_large_environment, NULL, clean) {
   enum { N = 16, SIZE = 65536 };
   char *env[N + 2];
   env[0] = xstrdup("PATH=/usr/bin:/bin");
@@ -107,7 +104,7 @@ static void test_large_environment(void **state) {
   for (int i = 0; i <= N; i++) free(env[i]);
 }
 
-static void test_spawn_time(void **state) {
+GUARD_TEST(test_spawn_time) {
   struct timespec a, b;
   clock_gettime(CLOCK_MONOTONIC, &a);
   for (uint32_t i = 0; i < 4; i++) spawn_env(i, 4, (const char *const[]){"/bin/true", NULL}, plain_env, NULL);
@@ -127,7 +124,7 @@ static void test_spawn_time(void **state) {
 
 static void on_signal(int signo) {}
 
-static void test_signals_are_reset(void **state) {
+UNIT_TEST_WITH(test_signals_are_reset, NULL, guard_teardown) {
   sigset_t set, before;
   sigemptyset(&set);
   sigaddset(&set, SIGUSR1);
@@ -164,7 +161,7 @@ static char *inherited_fds(void) {
 }
 
 /* Workers see what this process had open before guard_start, and nothing of ours. */
-static void test_descriptors(void **state) {
+UNIT_TEST_WITH(test_descriptors, NULL, guard_teardown) {
   int kept = open("/dev/null", O_RDONLY);
   char *expected = inherited_fds();
   start();
@@ -181,7 +178,7 @@ static void test_descriptors(void **state) {
   close(later);
 }
 
-static void test_session(void **state) {
+GUARD_TEST(test_session) {
   int out, group = 0, session = 0;
   spawn_env(0, 1, (const char *const[]){"cat", "/proc/self/stat", NULL}, plain_env, &out);
   char *text = read_all(out);
@@ -194,7 +191,7 @@ static void test_session(void **state) {
 }
 
 /* A worker runs on the CPUs that it was given; where they cannot be had it runs all the same, and that is told. */
-static void test_cpus(void **state) {
+GUARD_TEST(test_cpus) {
   cpu_set_t own, one, none;
   char list[32], line[32];
   assert_int_equal(sched_getaffinity(0, sizeof(own), &own), 0);
@@ -229,7 +226,7 @@ static void test_cpus(void **state) {
 }
 
 /* ps shows the guard under its own name, its agent as before. */
-static void test_has_a_name_of_its_own(void **state) {
+UNIT_TEST_WITH(test_has_a_name_of_its_own, NULL, clean) {
   char words[] = "/usr/bin/rdzv-agent\0--nproc\0two", want[64], path[64];
   char *argv[] = {words, words + 20, words + 28, NULL};
   char before[sizeof(words)];
@@ -260,17 +257,5 @@ int main(int argc, char **argv) {
   }
   if (readlink("/proc/self/exe", self_path, sizeof(self_path) - 1) < 0) return 1;
   alarm(110); /* a hang is a failure */
-  const struct CMUnitTest tests[] = {
-      guard_test(test_exit_status),
-      cmocka_unit_test_teardown(test_exec_failures, clean),
-      guard_test(test_path_of_the_given_environment),
-      cmocka_unit_test_teardown(test_large_environment, clean),
-      cmocka_unit_test_teardown(test_signals_are_reset, guard_teardown),
-      cmocka_unit_test_teardown(test_descriptors, guard_teardown),
-      guard_test(test_session),
-      guard_test(test_cpus),
-      cmocka_unit_test_teardown(test_has_a_name_of_its_own, clean),
-      guard_test(test_spawn_time),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -7,10 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +18,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/likeness.h"
 #include "common/kept/kept.h"
 #include "common/mem.h"
@@ -89,7 +86,7 @@ static int close_all(void **state) {
   return clean(state);
 }
 
-static void test_it_is_taken_again_and_again(void **state) {
+UNIT_TEST_WITH(test_it_is_taken_again_and_again, NULL, close_all) {
   start_kept(command);
   struct kept_facts all[4];
   pid_t guard = g.pid, template = start_template(NULL, "one").pid;
@@ -120,7 +117,7 @@ static void test_it_is_taken_again_and_again(void **state) {
   await_end(template);
 }
 
-static void test_other_variables_make_another_template(void **state) {
+UNIT_TEST_WITH(test_other_variables_make_another_template, NULL, close_all) {
   start_kept(command);
   struct kept_facts all[4];
   pid_t guard = g.pid, template = start_template(NULL, "one").pid;
@@ -136,7 +133,7 @@ static void test_other_variables_make_another_template(void **state) {
 }
 
 /* What is not there is not kept, and another command is another guard's. */
-static void test_reasons_to_end(void **state) {
+UNIT_TEST_WITH(test_reasons_to_end, NULL, close_all) {
   struct kept_facts all[4];
   struct err e = ERR_INIT;
   start_kept(NULL); /* it was not asked to stay */
@@ -162,7 +159,7 @@ static void test_reasons_to_end(void **state) {
 }
 
 /* A pipe that is open for workers can be no later agent's. */
-static void test_what_cannot_be_passed_on(void **state) {
+UNIT_TEST_WITH(test_what_cannot_be_passed_on, NULL, close_all) {
   int p[2];
   struct err e = ERR_INIT;
   assert_int_equal(pipe(p), 0);
@@ -182,7 +179,7 @@ static void expect_unlike(const char *what, const struct buf *before) {
   buf_finish(&now);
 }
 
-static void test_likeness(void **state) {
+UNIT_TEST(test_likeness) {
   struct buf before = BUF_INIT, again = BUF_INIT;
   struct rlimit limit, lower;
   char here[4096];
@@ -219,7 +216,7 @@ static void test_likeness(void **state) {
 }
 
 /* Questions that no agent asks. It goes on to wait. */
-static void test_strange_questions(void **state) {
+UNIT_TEST_WITH(test_strange_questions, NULL, close_all) {
   start_kept(command);
   struct kept_facts all[4], f;
   static char long_text[2 * KEPT_TEXT_MAX];
@@ -243,7 +240,7 @@ static void test_strange_questions(void **state) {
 }
 
 /* A likeness is the peer's own word, so a confined process may know the right one. The kernel says that it is confined. */
-static void test_a_confined_process(void **state) {
+UNIT_TEST_WITH(test_a_confined_process, NULL, close_all) {
   start_kept(command);
   struct kept_facts all[4], f;
   struct buf likeness = BUF_INIT;
@@ -267,7 +264,7 @@ static void test_a_confined_process(void **state) {
 }
 
 /* At most KEPT_MAX, and the oldest makes room. A name that a dead guard has left is removed. */
-static void test_how_many(void **state) {
+UNIT_TEST_WITH(test_how_many, NULL, close_all) {
   struct kept_facts all[16];
   pid_t first = 0;
   char word[2] = "a", path[128];
@@ -287,7 +284,7 @@ static void test_how_many(void **state) {
 }
 
 /* A folder that others can write to is not used. */
-static void test_a_folder_of_others(void **state) {
+UNIT_TEST_WITH(test_a_folder_of_others, NULL, close_all) {
   char path[128];
   start_kept(command);
   struct err e = ERR_INIT;
@@ -309,18 +306,7 @@ int main(void) {
   snprintf(folder, sizeof(folder), "/tmp/rdzv-stay-XXXXXX");
   if (!mkdtemp(folder) || setenv("XDG_RUNTIME_DIR", folder, 1)) return 1;
   for (int fd = 3; fd < 256; fd++) close(fd); /* those of the test's runner */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_it_is_taken_again_and_again, close_all),
-      cmocka_unit_test_teardown(test_other_variables_make_another_template, close_all),
-      cmocka_unit_test_teardown(test_reasons_to_end, close_all),
-      cmocka_unit_test_teardown(test_what_cannot_be_passed_on, close_all),
-      cmocka_unit_test(test_likeness),
-      cmocka_unit_test_teardown(test_strange_questions, close_all),
-      cmocka_unit_test_teardown(test_a_confined_process, close_all),
-      cmocka_unit_test_teardown(test_how_many, close_all),
-      cmocka_unit_test_teardown(test_a_folder_of_others, close_all),
-  };
-  int rc = cmocka_run_group_tests(tests, NULL, NULL);
+  int rc = unit_run(NULL, NULL);
   char path[128];
   snprintf(path, sizeof(path), "%s/rdzv-warm", folder);
   rmdir(path);

@@ -3,14 +3,11 @@
 
 #include "tests/rig/guard.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/proctree.h"
 
 /* Shells and sleeps, and how many of them are stopped. */
@@ -46,7 +43,7 @@ static void suspend_tree(void) {
   wait_stopped(true);
 }
 
-static void test_suspended_and_continued(void **state) {
+GUARD_TEST(test_suspended_and_continued) {
   suspend_tree();
   assert_int_equal(guard_suspend(&g, false, NULL), 0);
   wait_stopped(false);
@@ -56,7 +53,7 @@ static void test_suspended_and_continued(void **state) {
   assert_int_equal(living(0), STAFF);
 }
 
-static void test_a_stop_with_a_grace(void **state) {
+GUARD_TEST(test_a_stop_with_a_grace) {
   int out =
       spawn_ready(0, 1, "exec 2>/dev/null; trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.01; done");
   char line[16];
@@ -71,14 +68,14 @@ static void test_a_stop_with_a_grace(void **state) {
   close(out);
 }
 
-static void test_the_agent_leaves(void **state) {
+GUARD_TEST(test_the_agent_leaves) {
   suspend_tree();
   finish();
   assert_int_equal(living(0), 0);
 }
 
 /* A new round begins meanwhile: its workers run as soon as the user continues the job. */
-static void test_spawned_while_suspended(void **state) {
+GUARD_TEST(test_spawned_while_suspended) {
   assert_int_equal(guard_suspend(&g, true, NULL), 0);
   expect(GUARD_SUSPENDED);
   spawn_shell(0, 1, "exec sleep 60", NULL);
@@ -91,11 +88,5 @@ static void test_spawned_while_suspended(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      guard_test(test_suspended_and_continued),
-      guard_test(test_a_stop_with_a_grace),
-      guard_test(test_the_agent_leaves),
-      guard_test(test_spawned_while_suspended),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include "tests/rig/unit.h"
 
+#define RIG_TEST(f) UNIT_TEST_WITH(f, rig_open, rig_close)
+
 /* Its words. ------------------------------------------------------------------------------------------------------- */
 
 #define NEVER UINT64_MAX /* the word says nothing of the time */
@@ -63,7 +65,7 @@ static const struct word {
     {"\xff\xfe", TEMPLATE_FORKS, TEMPLATE_FORKS, NEVER},
 };
 
-static void test_words(void **state) {
+RIG_TEST(test_words) {
   for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
     const struct word *c = &words[i];
     char word = 0, text[GUARD_TEMPLATE_WORD_MAX] = "";
@@ -81,7 +83,7 @@ static void test_words(void **state) {
 }
 
 /* A zero ends the text, and does not hide the letter. */
-static void test_zeros(void **state) {
+RIG_TEST(test_zeros) {
   char word = 'x', text[8] = "x";
   say("\0", 1);
   say("R\0more", 6);
@@ -95,7 +97,7 @@ static void test_zeros(void **state) {
 }
 
 /* A text is cut, and the next packet is read from its beginning. */
-static void test_long_words(void **state) {
+RIG_TEST(test_long_words) {
   static const size_t lengths[] = {GUARD_TEMPLATE_WORD_MAX - 1, GUARD_TEMPLATE_WORD_MAX, GUARD_TEMPLATE_WORD_MAX + 1,
                                    4096};
   static const size_t rooms[] = {1, 8, GUARD_TEMPLATE_WORD_MAX - 1, GUARD_TEMPLATE_WORD_MAX};
@@ -132,7 +134,7 @@ static void expect_end(bool told) {
 }
 
 /* An empty packet reads like the end. The socket is closed then, or the guard's poll would never sleep again. */
-static void test_its_end_is_told_once(void **state) {
+RIG_TEST(test_its_end_is_told_once) {
   static const struct {
     const char *last;
     bool empty_packet, told;
@@ -159,7 +161,7 @@ static void test_its_end_is_told_once(void **state) {
 }
 
 /* A template that dies with a SPAWN unread resets the connection. Its last word was said before. */
-static void test_the_last_word_of_one_that_did_not_read(void **state) {
+RIG_TEST(test_the_last_word_of_one_that_did_not_read) {
   char word, text[GUARD_TEMPLATE_WORD_MAX];
   say("R1", 2);
   assert_int_equal(hear_all(), 1);
@@ -175,7 +177,7 @@ static void test_the_last_word_of_one_that_did_not_read(void **state) {
   assert_int_equal(expect_exec(false), 0);
 }
 
-static void test_nothing_to_hear(void **state) {
+RIG_TEST(test_nothing_to_hear) {
   struct template before = rig.t;
   assert_int_equal(hear_all(), 0);
   assert_memory_equal(&before, &rig.t, sizeof(before));
@@ -198,7 +200,7 @@ static void take_spawn(struct asked *a, uint32_t rank) {
 }
 
 /* Workers wait until the budget is over, and all leave then. They are more than the queue first has room for. */
-static void test_they_wait_while_it_warms(void **state) {
+RIG_TEST(test_they_wait_while_it_warms) {
   enum { N = 20 };
   struct asked a;
   assert_int_equal(guard_template_deadline(&rig.t), UINT64_MAX);
@@ -215,7 +217,7 @@ static void test_they_wait_while_it_warms(void **state) {
 }
 
 /* A worker waits for the budget that it was queued with, and for a longer one. */
-static void test_the_budget_changes(void **state) {
+RIG_TEST(test_the_budget_changes) {
   static const struct {
     const char *first, *second;
     uint64_t until_ms;
@@ -235,7 +237,7 @@ static void test_the_budget_changes(void **state) {
 }
 
 /* The queue is sent when the template is ready, and later workers at once. */
-static void test_what_it_is_asked(void **state) {
+RIG_TEST(test_what_it_is_asked) {
   struct asked a[3];
   queue_worker(0);
   queue_worker(1);
@@ -267,7 +269,7 @@ static void test_what_it_is_asked(void **state) {
 }
 
 /* A template begins again. A worker for which it was asked has its five seconds, and a later one waits. */
-static void test_it_begins_again(void **state) {
+RIG_TEST(test_it_begins_again) {
   struct asked a;
   say_and_hear("R1");
   queue_worker(0);
@@ -300,7 +302,7 @@ static struct asked ask(uint32_t rank) {
 }
 
 /* Only the pid of a child is an answer. */
-static void test_junk(void **state) {
+RIG_TEST(test_junk) {
   uint32_t no_children[] = {0,          1,          (uint32_t)getpid(), (uint32_t)getppid(),       INT32_MAX,
                             0x80000000, UINT32_MAX, (uint32_t)-1 - 1,   (uint32_t) - (int)getpid()};
   for (size_t i = 0; i < sizeof(no_children) / sizeof(no_children[0]); i++) {
@@ -335,7 +337,7 @@ static void expect_forked(struct waiting_worker *w, pid_t *pid, uint32_t rank) {
 }
 
 /* A fork waits for the letter, which only the guard sends. The pair ends when it has run. */
-static void test_it_is_forked(void **state) {
+RIG_TEST(test_it_is_forked) {
   for (int twice = 0; twice < 2; twice++) {
     struct waiting_worker w;
     pid_t pid, reaped;
@@ -356,7 +358,7 @@ static void test_it_is_forked(void **state) {
 }
 
 /* The guard may have a reason not to start it. */
-static void test_it_is_turned_away(void **state) {
+RIG_TEST(test_it_is_turned_away) {
   struct waiting_worker w;
   pid_t pid;
   struct asked a = ask(4);
@@ -368,7 +370,7 @@ static void test_it_is_turned_away(void **state) {
 }
 
 /* Workers answer in any order. */
-static void test_they_answer_out_of_order(void **state) {
+RIG_TEST(test_they_answer_out_of_order) {
   enum { N = 5 };
   static const uint32_t order[N] = {3, 0, 4, 2, 1};
   struct asked a[N];
@@ -388,7 +390,7 @@ static void test_they_answer_out_of_order(void **state) {
 }
 
 /* Modules are left out one by one, and each time it begins again. Workers wait as long as it said at first. */
-static void test_it_begins_again_while_they_wait(void **state) {
+RIG_TEST(test_it_begins_again_while_they_wait) {
   const uint64_t by_ms = rig.now_ms + 5000;
   say_and_hear("B5");
   assert_int_equal(rig.t.by_ms, by_ms);
@@ -408,7 +410,7 @@ static void test_it_begins_again_while_they_wait(void **state) {
 }
 
 /* The worker is exec'd first, and its fork comes then. It must not run, too. */
-static void test_it_comes_late(void **state) {
+RIG_TEST(test_it_comes_late) {
   enum { LATE, TIME_OVER, TEMPLATE_DEAD, STOPPED, CASES };
   for (int i = 0; i < 2 * CASES; i++) {
     pid_t child = 0;
@@ -448,7 +450,7 @@ static void test_it_comes_late(void **state) {
 }
 
 /* Workers do not wait for a template that is gone, and none is lost. */
-static void test_it_dies_while_they_wait(void **state) {
+RIG_TEST(test_it_dies_while_they_wait) {
   static const char *const last[] = {NULL, "Dso", "empty", "reaped"};
   for (size_t i = 0; i < 2 * sizeof(last) / sizeof(last[0]); i++) {
     const char *word = last[i / 2];
@@ -477,7 +479,7 @@ static void test_it_dies_while_they_wait(void **state) {
   }
 }
 
-static void test_nobody_waits_any_more(void **state) {
+RIG_TEST(test_nobody_waits_any_more) {
   struct asked a = ask(0);
   rig.t.state = TEMPLATE_WARMS;
   queue_worker(1);
@@ -495,7 +497,7 @@ static void test_nobody_waits_any_more(void **state) {
 }
 
 /* A worker is exec'd if there is no descriptor for its pair, or no room in the template's socket. */
-static void test_it_cannot_be_asked(void **state) {
+RIG_TEST(test_it_cannot_be_asked) {
   enum { N = 40 };
   struct rlimit before, none;
   rig.t.state = TEMPLATE_FORKS;
@@ -530,29 +532,6 @@ static void test_it_cannot_be_asked(void **state) {
   expect_nobody();
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, rig_open, rig_close)
-
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      TEST(test_words),
-      TEST(test_zeros),
-      TEST(test_long_words),
-      TEST(test_its_end_is_told_once),
-      TEST(test_the_last_word_of_one_that_did_not_read),
-      TEST(test_nothing_to_hear),
-      TEST(test_they_wait_while_it_warms),
-      TEST(test_the_budget_changes),
-      TEST(test_what_it_is_asked),
-      TEST(test_it_begins_again),
-      TEST(test_junk),
-      TEST(test_it_is_forked),
-      TEST(test_it_is_turned_away),
-      TEST(test_they_answer_out_of_order),
-      TEST(test_it_begins_again_while_they_wait),
-      TEST(test_it_comes_late),
-      TEST(test_it_dies_while_they_wait),
-      TEST(test_nobody_waits_any_more),
-      TEST(test_it_cannot_be_asked),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

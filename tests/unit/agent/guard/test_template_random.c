@@ -205,7 +205,7 @@ static void run_sequence(uint64_t seed) {
   rig_close(NULL);
 }
 
-static void test_sequences(void **state) {
+UNIT_TEST(test_sequences) {
   for (uint64_t seed = 1; seed <= SEEDS; seed++) run_sequence(seed);
   print_message("%d sequences: %zu forked, %zu exec'd, %zu dropped; of the children %zu ran, %zu were turned away\n",
                 SEEDS, fates[FATE_FORKED], fates[FATE_EXEC], fates[FATE_DROPPED], ran, turned_away);
@@ -218,8 +218,5 @@ int main(int argc, char **argv) {
     run_sequence(strtoull(argv[1], NULL, 10));
     return 0;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sequences),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -125,6 +125,8 @@ static int open_none(void **state) {
   return 0;
 }
 
+#define RIG_TEST(f) UNIT_TEST_WITH(f, open_none, rig_close)
+
 /* It reads the end of its socket. */
 static void leave_it(void) {
   close(rig.t.sock);
@@ -150,7 +152,7 @@ static void expect_word(char letter, const char *text) {
 static const char *const plain_env[] = {"PATH=/usr/bin:/bin", NULL};
 
 /* A program that does not run template.py ends. The guard tells that once, whether it hears or reaps first. */
-static void test_other_programs(void **state) {
+RIG_TEST(test_other_programs) {
   static const struct {
     const char *python;
     int code; /* -1: its own */
@@ -173,7 +175,7 @@ static void test_other_programs(void **state) {
   }
 }
 
-static void test_what_it_finds(void **state) {
+RIG_TEST(test_what_it_finds) {
   static const struct {
     const char *env[STRINGS], *path, *more;
   } cases[] = {
@@ -206,7 +208,7 @@ static void test_what_it_finds(void **state) {
 }
 
 /* One is at each stream that asks for it, with its master. Another template gets the same ones. */
-static void test_its_terminals(void **state) {
+RIG_TEST(test_its_terminals) {
   for (terminals = GUARD_TTY_OUT; terminals <= (GUARD_TTY_OUT | GUARD_TTY_ERR); terminals++) {
     char text[GUARD_TEMPLATE_WORD_MAX], word, expected[GUARD_TEMPLATE_WORD_MAX];
     snprintf(expected, sizeof(expected), "terminals %d%d1,", (terminals & GUARD_TTY_OUT) != 0,
@@ -232,7 +234,7 @@ static void test_its_terminals(void **state) {
 }
 
 /* Descriptors lie in the template's places: those that it is to get, in another order, or older ones. */
-static void test_its_places_are_taken(void **state) {
+RIG_TEST(test_its_places_are_taken) {
   int taken[SOCKET_FD + 4] = {open("/dev/null", O_RDWR | O_CLOEXEC)}, n = 1;
   for (int above = -4; above < 4; above++) { /* where the first of its descriptors comes to lie */
     for (; taken[n - 1] < SOCKET_FD + above - 1; n++) taken[n] = fcntl(taken[0], F_DUPFD_CLOEXEC, 0);
@@ -247,7 +249,7 @@ static void test_its_places_are_taken(void **state) {
 }
 
 /* Nothing is started, and nothing is left open. What there was stays. */
-static void test_it_cannot_be_started(void **state) {
+RIG_TEST(test_it_cannot_be_started) {
   static const char good[] = "/bin/true\0A=1";
   static const struct guard_cmd_spawn plans[] = {
       {.argc = 1, .envc = 1, .size = 0},
@@ -287,7 +289,7 @@ static void test_it_cannot_be_started(void **state) {
 }
 
 /* Forks die with the template as long as they are no workers, also one that does not look at its pair. */
-static void test_its_end(void **state) {
+RIG_TEST(test_its_end) {
   struct waiting_worker w;
   pid_t pid, template, reaped[2];
   assert_int_equal(start_template(self_path, (const char *const[]){"PART=fork", NULL}), 0);
@@ -308,7 +310,7 @@ static void test_its_end(void **state) {
 }
 
 /* A template that has just been forked has no session of its own yet. */
-static void test_its_early_end(void **state) {
+RIG_TEST(test_its_early_end) {
   for (int i = 0; i < 50; i++) {
     assert_int_equal(start_template(self_path, (const char *const[]){"PART=stay", NULL}), 0);
     pid_t pid = rig.t.pid;
@@ -322,7 +324,7 @@ static void test_its_early_end(void **state) {
 }
 
 /* One that was ready and dies is made again, from the same plan, but not for ever. */
-static void test_it_is_made_again(void **state) {
+RIG_TEST(test_it_is_made_again) {
   enum { STARTS = 4 }; /* as in template.c */
   pid_t before = 0;
   assert_int_equal(start_template(self_path, (const char *const[]){"MORE=5", NULL}), 0);
@@ -343,7 +345,7 @@ static void test_it_is_made_again(void **state) {
 }
 
 /* A second template is started when the first has died. Workers that waited for the first are not lost. */
-static void test_a_second_one(void **state) {
+RIG_TEST(test_a_second_one) {
   assert_int_equal(start_template("/bin/true", plain_env), 0);
   queue_worker(0);
   queue_worker(1);
@@ -357,16 +359,9 @@ static void test_a_second_one(void **state) {
   for (uint32_t rank = 0; rank < 2; rank++) assert_int_equal(expect_exec(false), rank);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, open_none, rig_close)
-
 int main(int argc, char **argv) {
   if (getenv("RDZV_TEMPLATE")) play_template(argv);
   ssize_t n = readlink("/proc/self/exe", self_path, sizeof(self_path) - 1);
   if (n <= 0) return 1;
-  const struct CMUnitTest tests[] = {
-      TEST(test_other_programs), TEST(test_what_it_finds),        TEST(test_its_places_are_taken),
-      TEST(test_its_terminals),  TEST(test_it_cannot_be_started), TEST(test_its_end),
-      TEST(test_its_early_end),  TEST(test_it_is_made_again),     TEST(test_a_second_one),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

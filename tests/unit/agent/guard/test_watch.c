@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When the agent wakes its guard, does its work, and gives it up. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 #include "agent/guard/watch.h"
 #include "agent/supervisor/supervisor.h"
 
@@ -48,7 +45,7 @@ static void clear(struct guard_watch *w, uint32_t round, int kept) {
   guard_watch_clear(w, round, &set);
 }
 
-static void test_it_is_woken(void **state) {
+UNIT_TEST(test_it_is_woken) {
   struct guard_watch w = watch();
   for (uint64_t at = GUARD_WAKE_EVERY_MS; at < 10000; at += GUARD_WAKE_EVERY_MS) {
     assert_int_equal(guard_watch_deadline(&w), at);
@@ -59,7 +56,7 @@ static void test_it_is_woken(void **state) {
   assert_int_equal(guard_watch_deadline(&w), UINT64_MAX);
 }
 
-static void test_it_obeys(void **state) {
+UNIT_TEST(test_it_obeys) {
   struct guard_watch w = watch();
   guard_watch_stop(&w, 100, 1, 0, NULL);
   clear(&w, 1, -1);
@@ -70,7 +67,7 @@ static void test_it_obeys(void **state) {
 }
 
 /* What it was to kill is dead before a lease is over of which a fifth was left. */
-static void test_it_does_not(void **state) {
+UNIT_TEST(test_it_does_not) {
   struct guard_watch w = watch();
   guard_watch_stop(&w, 100, 1, 0, NULL);
   uint64_t at = 100 + PATIENCE;
@@ -81,14 +78,14 @@ static void test_it_does_not(void **state) {
   assert_in_range(UP, 0, SUPERVISOR_LEAVE_SLACK_MS - 1);
 }
 
-static void test_patience_has_a_limit(void **state) {
+UNIT_TEST(test_patience_has_a_limit) {
   struct guard_watch w;
   guard_watch_init(&w, 0, 600000);
   guard_watch_stop(&w, 100, 1, 0, NULL);
   expect_act(&w, GUARD_WATCH_KILL, 100 + GUARD_PATIENCE_MAX_MS);
 }
 
-static void test_a_stop_is_shortened(void **state) {
+UNIT_TEST(test_a_stop_is_shortened) {
   struct guard_watch w = watch();
   guard_watch_stop(&w, 100, 1, 30000, NULL);
   guard_watch_stop(&w, 200, 1, 0, NULL);
@@ -97,7 +94,7 @@ static void test_a_stop_is_shortened(void **state) {
 }
 
 /* It is not for us to say who is whose: where somebody stays, all or nobody is killed. */
-static void test_somebody_stays(void **state) {
+UNIT_TEST(test_somebody_stays) {
   struct guard_watch w = watch();
   struct local_set keep = {{0}};
   local_set_add(&keep, 3);
@@ -113,7 +110,7 @@ static void test_somebody_stays(void **state) {
 }
 
 /* A process in state D: the guard has said so, and is needed. */
-static void test_a_process_is_stuck(void **state) {
+UNIT_TEST(test_a_process_is_stuck) {
   struct guard_watch w = watch();
   guard_watch_stop(&w, 100, 1, 0, NULL);
   guard_watch_stuck(&w);
@@ -127,7 +124,7 @@ static void test_a_process_is_stuck(void **state) {
 }
 
 /* The agent was stopped itself, and so perhaps was the guard: it has its time once more. */
-static void test_we_come_too_late(void **state) {
+UNIT_TEST(test_we_come_too_late) {
   struct guard_watch w = watch();
   guard_watch_stop(&w, 100, 1, 0, NULL);
   uint64_t late = 100 + UP + 60000;
@@ -138,11 +135,5 @@ static void test_we_come_too_late(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_it_is_woken),         cmocka_unit_test(test_it_obeys),
-      cmocka_unit_test(test_it_does_not),         cmocka_unit_test(test_patience_has_a_limit),
-      cmocka_unit_test(test_a_stop_is_shortened), cmocka_unit_test(test_somebody_stays),
-      cmocka_unit_test(test_a_process_is_stuck),  cmocka_unit_test(test_we_come_too_late),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -31,7 +31,7 @@ static const char *become(const char *words, const char *variable) {
   return out;
 }
 
-static void what_runs(void **state) {
+UNIT_TEST(what_runs) {
   static const struct {
     const char *words, *argv;
     enum command_kind kind;
@@ -67,14 +67,14 @@ static void what_runs(void **state) {
   assert_string_equal(run_path + strlen(run_path) - 11, "|dir/x.py|a");
 }
 
-static void which_python(void **state) {
+UNIT_TEST(which_python) {
   assert_string_equal(become("x.py", "PYTHON_EXEC=/opt/python"), "/opt/python|-u|x.py");
   assert_string_equal(become("-m x", "PYTHON_EXEC=/opt/python"), "/opt/python|-u|-m|x");
   assert_string_equal(become("x.py", "PYTHON_EXEC="), "python3|-u|x.py");
   assert_string_equal(become("./x", "PYTHON_EXEC=/opt/python"), "./x");
 }
 
-static void which_python_in_an_environment(void **state) {
+UNIT_TEST(which_python_in_an_environment) {
   static char own[] = "/env/bin/python3", exec[] = "PYTHON_EXEC=/opt/python", none[] = "PYTHON_EXEC=";
   become("x.py", "A=b");
   o.own_python = own;
@@ -82,7 +82,7 @@ static void which_python_in_an_environment(void **state) {
   assert_string_equal(command_line_python(&o, (char *[]){exec, NULL}), "/opt/python");
 }
 
-static void local_rank_in_arguments(void **state) {
+UNIT_TEST(local_rank_in_arguments) {
   char zero[] = "${local_rank}", one[] = "--local-rank=${local_rank}",
        two[] = "${local_rank}${local_rank}-${local_ran}", three[] = "$local_rank $$", four[] = "";
   char *argv[] = {zero, one, two, three, four, NULL};
@@ -96,7 +96,7 @@ static void local_rank_in_arguments(void **state) {
   free(got);
 }
 
-static void explains(void **state) {
+UNIT_TEST(explains) {
   static char python[] = "python3", word[] = "it's $x\n\x1b", empty[] = "";
   char *command[] = {python, word, empty, NULL};
   struct buf out = BUF_INIT;
@@ -121,12 +121,5 @@ static void explains(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_runs),
-      cmocka_unit_test(which_python),
-      cmocka_unit_test(which_python_in_an_environment),
-      cmocka_unit_test(local_rank_in_arguments),
-      cmocka_unit_test(explains),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/options/from_cluster.c: defaults from the cluster's facts, their sources, and refusals. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -255,12 +252,12 @@ static void check_told(const struct told *t) {
   drop_line(&l);
 }
 
-static void concludes(void **state) {
+UNIT_TEST(concludes) {
   for (size_t i = 0; i < sizeof(settled) / sizeof(*settled); i++) check_told(&settled[i]);
 }
 
 /* For the sentence about a name that nobody knows. */
-static void tells_where_the_place_stands(void **state) {
+UNIT_TEST(tells_where_the_place_stands) {
   static const struct told cases[] = {
       {&nodes, "rdzv-agent ./train", "of " STEP_HOSTS},
       {&nodes, "rdzv-agent --rdzv-endpoint n1 ./train", "in --rdzv-endpoint"},
@@ -275,7 +272,7 @@ static void tells_where_the_place_stands(void **state) {
 }
 
 /* From which variable a setting came that is nobody's conclusion, and what the launcher went by. */
-static void tells_variables(void **state) {
+UNIT_TEST(tells_variables) {
   static const struct site kubeflow = {.host = "bert-node-0-1",
                                        .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=bert-node-0-1",
                                                "JOB_COMPLETION_INDEX=1", "PET_NNODES=2", "PET_NPROC_PER_NODE=auto",
@@ -314,7 +311,7 @@ static void tells_variables(void **state) {
                      "RDZV_END_TIME=1790000000: soon\n"});
 }
 
-static void refuses_what_would_wait_for_ever(void **state) {
+UNIT_TEST(refuses_what_would_wait_for_ever) {
   static const struct told cases[] = {
       {&batch, "rdzv-agent -- ./train",
        "Slurm runs this script on only one of the job's 2 nodes: write srun rdzv-agent ..., which starts an agent on "
@@ -364,7 +361,7 @@ static void refuses_what_would_wait_for_ever(void **state) {
   }
 }
 
-static void lets_a_batch_script_go_on_alone(void **state) {
+UNIT_TEST(lets_a_batch_script_go_on_alone) {
   static const char *const lines[] = {"rdzv-agent --standalone ./train", "rdzv-agent --nnodes 1 ./train",
                                       "rdzv-agent --endpoint :: ./train", "rdzv-agent --master-port 5 ./train"};
   for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
@@ -376,7 +373,7 @@ static void lets_a_batch_script_go_on_alone(void **state) {
   }
 }
 
-static void notes_a_shell_that_is_elsewhere(void **state) {
+UNIT_TEST(notes_a_shell_that_is_elsewhere) {
   static const struct site login = {.host = "login1",
                                     .env = {"SLURM_JOB_ID=47", "SLURM_JOB_NODELIST=gpu1", "SLURM_NNODES=1"}};
   struct line l;
@@ -387,7 +384,7 @@ static void notes_a_shell_that_is_elsewhere(void **state) {
 }
 
 /* An agent that was meant to be one of several, and waits for others that nobody has started. */
-static void notes_that_others_have_to_come(void **state) {
+UNIT_TEST(notes_that_others_have_to_come) {
   static const char note[] =
       "srun started 1 agent (SLURM_STEP_NUM_TASKS=1), but --nnodes=2 needs 2: start the others elsewhere, with the "
       "same endpoint";
@@ -403,7 +400,7 @@ static void notes_that_others_have_to_come(void **state) {
   drop_line(&l);
 }
 
-static void knows_its_neighbours(void **state) {
+UNIT_TEST(knows_its_neighbours) {
   struct line l;
   read_line(&l, &by_gpu, "rdzv-agent ./train");
   assert_int_equal(l.o.local_agents, 4);
@@ -420,7 +417,7 @@ static void knows_its_neighbours(void **state) {
 }
 
 /* pbsdsh starts as many as the job has places, or one on each host. */
-static void knows_a_part_of_its_neighbours(void **state) {
+UNIT_TEST(knows_a_part_of_its_neighbours) {
   struct line l;
   read_line(&l, &pbsdsh, "rdzv-agent --endpoint n1 ./train");
   assert_int_equal(l.o.local_agents, 2);
@@ -442,16 +439,5 @@ static void knows_a_part_of_its_neighbours(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(concludes),
-      cmocka_unit_test(tells_variables),
-      cmocka_unit_test(tells_where_the_place_stands),
-      cmocka_unit_test(refuses_what_would_wait_for_ever),
-      cmocka_unit_test(lets_a_batch_script_go_on_alone),
-      cmocka_unit_test(notes_a_shell_that_is_elsewhere),
-      cmocka_unit_test(notes_that_others_have_to_come),
-      cmocka_unit_test(knows_its_neighbours),
-      cmocka_unit_test(knows_a_part_of_its_neighbours),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

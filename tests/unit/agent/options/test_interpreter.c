@@ -48,7 +48,7 @@ static const char *find(const char *words, const char *variable) {
   return out;
 }
 
-static void finds_what_runs(void **state) {
+UNIT_TEST(finds_what_runs) {
   static const struct {
     const char *words, *variable, *expected;
   } cases[] = {
@@ -86,7 +86,7 @@ static void finds_what_runs(void **state) {
   tree_finish(&tree);
 }
 
-static void knows_a_python(void **state) {
+UNIT_TEST(knows_a_python) {
   assert_true(interpreter_is_python("/env/bin/python3"));
   assert_true(interpreter_is_python("/opt/(x)/run (python3.11)"));
   assert_true(interpreter_is_python("/usr/bin/pypy3"));
@@ -95,7 +95,7 @@ static void knows_a_python(void **state) {
 }
 
 /* A shell runs it, as pyenv's shims do, from a virtual environment: a link there to a copy of `sleep`. */
-static void finds_what_runs_in_its_place(void **state) {
+UNIT_TEST(finds_what_runs_in_its_place) {
   char script[512], want[256], path[256];
   tree_init(&tree);
   tree_put(&tree, "", "usr/readme");
@@ -130,7 +130,5 @@ static void finds_what_runs_in_its_place(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(finds_what_runs), cmocka_unit_test(knows_a_python),
-                                     cmocka_unit_test(finds_what_runs_in_its_place)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

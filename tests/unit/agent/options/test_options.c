@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/options: command lines and environments, and the resulting options. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -57,7 +54,7 @@ static const struct good goods[] = {
     {{"a", "--endpoint", "n1"}, {"RDZV_AGENT_STANDALONE=1"}, 1, 1, 1, "", 0, true, false, NULL},
 };
 
-static void reads_what_is_right(void **state) {
+UNIT_TEST(reads_what_is_right) {
   for (size_t i = 0; i < sizeof(goods) / sizeof(*goods); i++) {
     const struct good *g = &goods[i];
     struct agent_options o;
@@ -77,7 +74,7 @@ static void reads_what_is_right(void **state) {
   }
 }
 
-static void reads_several_endpoints(void **state) {
+UNIT_TEST(reads_several_endpoints) {
   const char *const argv[WORDS] = {"a", "--nnodes", "2", "--endpoint", "n1,n2:7,[::1]", "--claim", "/c", "x"};
   const char *const torch[WORDS] = {"a", "--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "n1:29400,n1"};
   const char *const alone[WORDS] = {"a", "--claim", "/c", "x"};
@@ -162,7 +159,7 @@ static const struct bad bads[] = {
     {{"a"}, {"RDZV_AGENT_NPROK=1"}, "did you mean RDZV_AGENT_NPROC?"},
 };
 
-static void refuses_what_is_wrong(void **state) {
+UNIT_TEST(refuses_what_is_wrong) {
   for (size_t i = 0; i < sizeof(bads) / sizeof(*bads); i++) {
     const struct bad *b = &bads[i];
     struct agent_options o;
@@ -172,7 +169,7 @@ static void refuses_what_is_wrong(void **state) {
   }
 }
 
-static void helps_whatever_is_wrong(void **state) {
+UNIT_TEST(helps_whatever_is_wrong) {
   struct agent_options o;
   const char *help[] = {"a", "-h", NULL}, *version[] = {"a", "--version", NULL},
              *not_ours[] = {"a", "x", "--help", NULL};
@@ -185,7 +182,7 @@ static void helps_whatever_is_wrong(void **state) {
   assert_false(o.help);
 }
 
-static void tells_the_settings(void **state) {
+UNIT_TEST(tells_the_settings) {
   struct agent_options o;
   struct settings s;
   const char *argv[] = {"a",
@@ -218,7 +215,7 @@ static void tells_the_settings(void **state) {
 }
 
 /* Never, unless it is asked for; a start is no shorter than a step. */
-static void watches_for_hangs(void **state) {
+UNIT_TEST(watches_for_hangs) {
   static const struct {
     const char *argv[WORDS];
     int64_t timeout, start;
@@ -262,10 +259,5 @@ static void watches_for_hangs(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_what_is_right),   cmocka_unit_test(reads_several_endpoints),
-      cmocka_unit_test(refuses_what_is_wrong), cmocka_unit_test(helps_whatever_is_wrong),
-      cmocka_unit_test(tells_the_settings),    cmocka_unit_test(watches_for_hangs),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void change_mode(const char *file, mode_t mode) {
   assert_int_equal(chmod(path, mode), 0);
 }
 
-static void a_named_file_is_read(void **state) {
+UNIT_TEST(a_named_file_is_read) {
   struct opts_file f;
   char sentence[ERR_TEXT_MAX];
   tree_put(&tree, "lease = 9s\n", "a.conf");
@@ -47,7 +47,7 @@ static void a_named_file_is_read(void **state) {
   opts_file_finish(&f);
 }
 
-static void a_file_that_cannot_be_trusted_is_refused(void **state) {
+UNIT_TEST(a_file_that_cannot_be_trusted_is_refused) {
   struct opts_file f;
   char sentence[ERR_TEXT_MAX], *big = malloc(OPTS_FILE_MAX + 2);
   assert_int_equal(read_conf(&f, "/missing", sentence), -ENOENT);
@@ -90,9 +90,5 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_named_file_is_read),
-      cmocka_unit_test(a_file_that_cannot_be_trusted_is_refused),
-  };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return unit_run(set_up, tear_down);
 }

@@ -69,7 +69,7 @@ static const struct opt *find_row(const char *foreign) {
   return NULL;
 }
 
-static void the_list_and_the_table_agree(void **state) {
+UNIT_TEST(the_list_and_the_table_agree) {
 #define NAME(flag, text) flag,
   static const char *const flags[] = {TORCH_FLAG_LIST(NAME)};
 #undef NAME
@@ -120,7 +120,7 @@ static const struct {
 };
 
 /* Every spelling of a name, whole and cut short, and its variable. */
-static void every_flag_in_every_spelling(void **state) {
+UNIT_TEST(every_flag_in_every_spelling) {
   for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
     const struct opt *row = find_row(values[i].name);
     char under[64], words[6][200], variable[200];
@@ -147,7 +147,7 @@ static void every_flag_in_every_spelling(void **state) {
   }
 }
 
-static void short_options(void **state) {
+UNIT_TEST(short_options) {
   parse("-r3 -t 1 x", "");
   assert_int_equal(l.o.output.redirects.of[7], 3);
   assert_int_equal(l.o.output.tee.of[7], 1);
@@ -171,7 +171,7 @@ static void short_options(void **state) {
 }
 
 /* What torchrun's parser takes for a whole name, and what only ours might. */
-static void abbreviations(void **state) {
+UNIT_TEST(abbreviations) {
   assert_int_equal(parse("--nn 1 x", "")->nnodes.max, 1);
   assert_true(parse("--stan x", "")->standalone);
   assert_true(parse("--mod x", "")->torch.module);
@@ -191,7 +191,7 @@ static void abbreviations(void **state) {
   refused("--max-restarts-x 1", "", "did you mean --max-restarts?");
 }
 
-static void who_wins(void **state) {
+UNIT_TEST(who_wins) {
   const char *env = "PET_NPROC_PER_NODE=2 RDZV_AGENT_NPROC=3 PET_MAX_RESTARTS=7";
   assert_int_equal(parse("--nproc-per-node 4 x", env)->nproc, 4);
   assert_int_equal(parse("x", env)->nproc, 3);
@@ -244,7 +244,7 @@ static const struct meeting_case places[] = {
      "--rdzv-backend etcd has no effect: nodes meet at rdzvd"},
 };
 
-static void where_to_meet(void **state) {
+UNIT_TEST(where_to_meet) {
   for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
     const struct meeting_case *p = &places[i];
     parse(p->words, "");
@@ -276,7 +276,7 @@ static void where_to_meet(void **state) {
   refused("--master-port 65536 x", "", "from 0 to 65535");
 }
 
-static void node_ranks(void **state) {
+UNIT_TEST(node_ranks) {
   const char *two = "--nnodes 2 --master-addr n1";
   char words[200];
   snprintf(words, sizeof(words), "%s --node_rank 1 x", two);
@@ -297,7 +297,7 @@ static void node_ranks(void **state) {
   quiet("--node-rank 0 x", "");
 }
 
-static void rdzv_conf(void **state) {
+UNIT_TEST(rdzv_conf) {
   const struct agent_options *o = parse(
       "--rdzv-conf join_timeout=60,last_call_timeout=5,is_host=0,keep_alive_interval=2,keep_alive_max_attempt=4 x", "");
   assert_int_equal(o->join_timeout_ms, 60000);
@@ -347,7 +347,7 @@ static void rdzv_conf(void **state) {
 }
 
 /* More unknown keys than notes can hold: what does not fit is left away whole. */
-static void notes_are_bounded(void **state) {
+UNIT_TEST(notes_are_bounded) {
   char text[900] = "", words[1000];
   for (int i = 0; i < 150; i++) strcat(text, i ? ",k=1" : "k=1");
   snprintf(words, sizeof(words), "--rdzv-conf %s --monitor-interval 1 x", text);
@@ -357,7 +357,7 @@ static void notes_are_bounded(void **state) {
   assert_string_equal(l.o.notes + n - strlen("no effect"), "no effect");
 }
 
-static void without_meaning(void **state) {
+UNIT_TEST(without_meaning) {
   noted("t.py --nproc_per_node=2", "",
         "--nproc_per_node=2 goes to t.py, because it stands behind it: options of rdzv-agent stand in front");
   noted("-m pkg.t --a --standalone", "", "--standalone goes to pkg.t");
@@ -379,20 +379,20 @@ static void without_meaning(void **state) {
   refused("--monitor-interval often x", "", "not a number");
 }
 
-static void variables_without_effect(void **state) {
+UNIT_TEST(variables_without_effect) {
   noted("x", "TORCHELASTIC_HEALTH_CHECK_PORT=1", "TORCHELASTIC_HEALTH_CHECK_PORT has no effect");
   noted("x", "TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_ENABLE_FILE_TIMER has no effect");
   quiet("x", "TORCHELASTIC_ENABLE_FILE_TIMER=0");
 }
 
-static void explicit_zero(void **state) {
+UNIT_TEST(explicit_zero) {
   assert_false(parse("--log-dir d x", "")->output.streams_named);
   assert_true(parse("--log-dir d --redirects 0 x", "")->output.streams_named);
   assert_true(parse("--log-dir d -t0 x", "")->output.streams_named);
   assert_true(parse("--log-dir d x", "PET_REDIRECTS=0")->output.streams_named);
 }
 
-static void output(void **state) {
+UNIT_TEST(output) {
   const struct agent_options *o =
       parse("--local-ranks-filter 0,3 --duplicate-stdout-filters a,,b,c --duplicate_stderr_filters= --log-dir= x",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=[${rank}]");
@@ -424,7 +424,7 @@ static uint64_t bits(int a, int b) {
   return UINT64_C(1) << a | UINT64_C(1) << b;
 }
 
-static void stopping(void **state) {
+UNIT_TEST(stopping) {
   uint64_t four = bits(SIGTERM, SIGINT) | bits(SIGHUP, SIGQUIT);
   assert_int_equal(parse("x", "")->signals, four);
   assert_false(l.o.signals_named);
@@ -445,7 +445,7 @@ static void stopping(void **state) {
   refused("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: not a whole number");
 }
 
-static void the_rest(void **state) {
+UNIT_TEST(the_rest) {
   const struct agent_options *o = parse(
       "--virtual-local-rank --mpi-env --numa-binding core-complex --role r --store worker --local-addr n1.example x",
       "");
@@ -474,22 +474,5 @@ static void the_rest(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_list_and_the_table_agree),
-      cmocka_unit_test(every_flag_in_every_spelling),
-      cmocka_unit_test(short_options),
-      cmocka_unit_test(abbreviations),
-      cmocka_unit_test(who_wins),
-      cmocka_unit_test(where_to_meet),
-      cmocka_unit_test(node_ranks),
-      cmocka_unit_test(rdzv_conf),
-      cmocka_unit_test(notes_are_bounded),
-      cmocka_unit_test(without_meaning),
-      cmocka_unit_test(variables_without_effect),
-      cmocka_unit_test(explicit_zero),
-      cmocka_unit_test(output),
-      cmocka_unit_test(stopping),
-      cmocka_unit_test(the_rest),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -34,7 +34,7 @@ static size_t count_events(const char *name) {
   return n;
 }
 
-static void test_an_event_of_the_job(void **state) {
+BENCH_TEST(test_an_event_of_the_job) {
   open_watching();
   assert_true(bench_hello()->wants_events);
   tell("rdzv.later.kind", "{\"name\":\"rdzv.later.kind\"}"); /* of a later daemon */
@@ -46,7 +46,7 @@ static void test_an_event_of_the_job(void **state) {
   assert_int_equal(bench_said("sent an event that is not a line of JSON"), 2);
 }
 
-static void test_nobody_asked(void **state) {
+BENCH_TEST(test_nobody_asked) {
   bench_open_joined();
   assert_false(bench_hello()->wants_events);
   tell("rdzv.node.joined", "{}");
@@ -56,7 +56,7 @@ static void test_nobody_asked(void **state) {
 }
 
 /* A thousand agents lose the daemon: the one that wrote the events says so. */
-static void test_the_daemon_is_lost(void **state) {
+BENCH_TEST(test_the_daemon_is_lost) {
   open_watching();
   bench_reconnected();
   assert_int_equal(bench_count(SUP_EVENT), 0);
@@ -68,7 +68,7 @@ static void test_the_daemon_is_lost(void **state) {
   assert_int_equal(count_events("rdzv.daemon.lost"), 1);
 }
 
-static void test_giving_up(void **state) {
+BENCH_TEST(test_giving_up) {
   open_watching();
   bench_down(false);
   bench_run(70000);
@@ -76,7 +76,7 @@ static void test_giving_up(void **state) {
   assert_int_equal(count_events("rdzv.agent.gave_up"), 1);
 }
 
-static void test_refused(void **state) {
+BENCH_TEST(test_refused) {
   struct msg m;
   open_watching();
   msg_init(&m, MSG_REFUSED);
@@ -88,7 +88,7 @@ static void test_refused(void **state) {
 }
 
 /* The daemon says that a job is over, and that a node leaves. */
-static void test_orderly_ends(void **state) {
+BENCH_TEST(test_orderly_ends) {
   open_watching();
   bench_end(0, NULL);
   assert_int_equal(bench_count(SUP_EVENT), 0);
@@ -98,9 +98,5 @@ static void test_orderly_ends(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_an_event_of_the_job), bench_test(test_nobody_asked), bench_test(test_the_daemon_is_lost),
-      bench_test(test_giving_up),           bench_test(test_refused),      bench_test(test_orderly_ends),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -10,7 +10,7 @@
 
 /* Greeting. -------------------------------------------------------------------------------------------------------- */
 
-static void test_begins_with_the_death_report_and_connects(void **state) {
+BENCH_TEST(test_begins_with_the_death_report_and_connects) {
   bench_begin();
   assert_int_equal(bench_count(SUP_CONNECT), 1);
   assert_int_equal(bench_count(SUP_DEATH_REPORT), 1);
@@ -27,7 +27,7 @@ static void test_begins_with_the_death_report_and_connects(void **state) {
   msg_finish(&m);
 }
 
-static void test_hello_says_who_it_is(void **state) {
+BENCH_TEST(test_hello_says_who_it_is) {
   bench.config.want_rank = 1;
   bench.config.order_key = 4;
   bench.config.expected_nodes = 2;
@@ -52,7 +52,7 @@ static void test_hello_says_who_it_is(void **state) {
 }
 
 /* Trying again could not help, whether something runs or not. */
-static void test_a_daemon_of_another_version_is_final(void **state) {
+BENCH_TEST(test_a_daemon_of_another_version_is_final) {
   for (int running = 0; running < 2; running++) {
     struct msg m;
     bench_open();
@@ -77,13 +77,13 @@ static void test_a_daemon_of_another_version_is_final(void **state) {
   }
 }
 
-static void test_it_is_welcomed_to_an_incarnation(void **state) {
+BENCH_TEST(test_it_is_welcomed_to_an_incarnation) {
   bench_open_joined();
   bench_reconnected();
   assert_string_equal(bench_hello()->incarnation, bench.incarnation);
 }
 
-static void test_accepted_but_not_answered(void **state) {
+BENCH_TEST(test_accepted_but_not_answered) {
   bench_begin();
   bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
   bench_run(SUPERVISOR_HELLO_MS - 1);
@@ -94,7 +94,7 @@ static void test_accepted_but_not_answered(void **state) {
   assert_int_equal(bench_count(SUP_CONNECT), 2);
 }
 
-static void test_a_welcome_older_than_the_lease_is_not_believed(void **state) {
+BENCH_TEST(test_a_welcome_older_than_the_lease_is_not_believed) {
   bench.config.settings.lease_ms = 1000;
   bench_begin();
   bench_up();
@@ -105,7 +105,7 @@ static void test_a_welcome_older_than_the_lease_is_not_believed(void **state) {
 
 /* Retrying. -------------------------------------------------------------------------------------------------------- */
 
-static void test_pauses_double_up_to_a_second(void **state) {
+BENCH_TEST(test_pauses_double_up_to_a_second) {
   static const uint64_t want[] = {0, 20, 40, 80, 160, 320, 640, 1000, 1000};
   bench_begin();
   for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -122,7 +122,7 @@ static void test_pauses_double_up_to_a_second(void **state) {
   }
 }
 
-static void test_a_link_that_lived_is_tried_again_at_once(void **state) {
+BENCH_TEST(test_a_link_that_lived_is_tried_again_at_once) {
   bench.answering = true;
   bench_begin();
   for (int i = 0; i < 5; i++) { /* pauses have grown */
@@ -140,7 +140,7 @@ static void test_a_link_that_lived_is_tried_again_at_once(void **state) {
 }
 
 /* One that welcomes and closes, again and again, is not asked ten thousand times a second. */
-static void test_links_that_do_not_live(void **state) {
+BENCH_TEST(test_links_that_do_not_live) {
   size_t attempts = 0;
   bench_begin();
   for (uint64_t until = bench.now_ms + 10000; bench.now_ms < until;) {
@@ -156,7 +156,7 @@ static void test_links_that_do_not_live(void **state) {
   assert_in_range(attempts, 5, 40);
 }
 
-static void test_the_same_is_not_said_all_the_time(void **state) {
+BENCH_TEST(test_the_same_is_not_said_all_the_time) {
   bench.config.settings.join_timeout_ms = 600000;
   bench_begin();
   for (int i = 0; i < 100; i++) {
@@ -166,7 +166,7 @@ static void test_the_same_is_not_said_all_the_time(void **state) {
   assert_in_range(bench_said("trying again"), 3, 5); /* every 30 s */
 }
 
-static void test_no_daemon_for_the_join_timeout(void **state) {
+BENCH_TEST(test_no_daemon_for_the_join_timeout) {
   for (int welcomed = 0; welcomed < 2; welcomed++) {
     bench_open();
     if (welcomed)
@@ -185,7 +185,7 @@ static void test_no_daemon_for_the_join_timeout(void **state) {
   }
 }
 
-static void test_what_cannot_help_is_not_tried(void **state) {
+BENCH_TEST(test_what_cannot_help_is_not_tried) {
   bench_begin();
   bench_event(&(struct supervisor_event){
       .kind = SUP_LINK_DOWN, .link_down = {.exit_code = EXIT_CODE_NO_DAEMON}, .text = "nosuchhost: unknown"});
@@ -193,7 +193,7 @@ static void test_what_cannot_help_is_not_tried(void **state) {
   assert_said("nosuchhost");
 }
 
-static void test_with_workers_there_is_no_join_timeout(void **state) {
+BENCH_TEST(test_with_workers_there_is_no_join_timeout) {
   bench_open_running();
   for (int i = 0; i < 300; i++) {
     bench_down(true);
@@ -215,7 +215,7 @@ static void test_with_workers_there_is_no_join_timeout(void **state) {
   assert_exit(EXIT_CODE_DAEMON_LOST);
 }
 
-static void test_back_and_running(void **state) {
+BENCH_TEST(test_back_and_running) {
   bench_open_running();
   const struct hello *h = bench_reconnected();
   assert_int_equal(h->phase, PHASE_RUNNING);
@@ -228,7 +228,7 @@ static void test_back_and_running(void **state) {
 
 /* Heartbeats. ------------------------------------------------------------------------------------------------------ */
 
-static void test_a_heartbeat_every_eighth_of_a_lease(void **state) {
+BENCH_TEST(test_a_heartbeat_every_eighth_of_a_lease) {
   bench.config.settings.lease_ms = 8000;
   bench.answering = true;
   bench_joined();
@@ -242,7 +242,7 @@ static void test_a_heartbeat_every_eighth_of_a_lease(void **state) {
   assert_int_equal(bench_sent(MSG_HEARTBEAT)->id, 62);
 }
 
-static void test_a_silent_daemon_is_dropped_after_a_lease(void **state) {
+BENCH_TEST(test_a_silent_daemon_is_dropped_after_a_lease) {
   bench_open_running();
   bench_forget();
   bench_run(4999);
@@ -256,7 +256,7 @@ static void test_a_silent_daemon_is_dropped_after_a_lease(void **state) {
   assert_state(SUPERVISOR_RUNNING);
 }
 
-static void test_acks_of_nothing(void **state) {
+BENCH_TEST(test_acks_of_nothing) {
   struct msg ack;
   bench_open_running();
   bench_run(3000);
@@ -273,7 +273,7 @@ static void test_acks_of_nothing(void **state) {
 
 /* Fencing. --------------------------------------------------------------------------------------------------------- */
 
-static void test_fences_at_four_fifths_of_the_lease(void **state) {
+BENCH_TEST(test_fences_at_four_fifths_of_the_lease) {
   bench.fencing = true;
   bench_running();
   bench_run(5 * 625);
@@ -299,7 +299,7 @@ static void test_fences_at_four_fifths_of_the_lease(void **state) {
 }
 
 /* The guard is told before it is told to spawn, then once per heartbeat that is answered, and taken off at the end. */
-static void test_the_guard_knows_the_deadline(void **state) {
+BENCH_TEST(test_the_guard_knows_the_deadline) {
   bench_open_joined();
   bench_welcome(true);
   assert_int_equal(bench_count(SUP_FENCE_AT), 0); /* nothing runs */
@@ -329,7 +329,7 @@ static void test_the_guard_knows_the_deadline(void **state) {
 }
 
 /* It was welcomed when too few were here to go on without it, and is cut off right behind START. */
-static void test_start_says_whether_to_fence(void **state) {
+BENCH_TEST(test_start_says_whether_to_fence) {
   bench_open_joined();
   uint64_t greeted = bench.now_ms;
   assert_int_equal(bench_count(SUP_FENCE_AT), 0);
@@ -369,7 +369,7 @@ static void fenced_by_its_guard(bool tick_first, bool guard_stopped) {
   for (size_t i = 0; i < h->n_reports; i++) assert_int_not_equal(h->reports[i].kind, REPORT_FAILED);
 }
 
-static void test_workers_that_are_being_killed_do_not_go_on(void **state) {
+BENCH_TEST(test_workers_that_are_being_killed_do_not_go_on) {
   open_fenced();
   bench.answering = false;
   bench_run(4000);
@@ -379,19 +379,19 @@ static void test_workers_that_are_being_killed_do_not_go_on(void **state) {
   assert_not_said("workers go on");
 }
 
-static void test_fenced_by_its_guard(void **state) {
+BENCH_TEST(test_fenced_by_its_guard) {
   for (int i = 0; i < 4; i++) fenced_by_its_guard(i & 1, i & 2);
 }
 
 /* Of a round that is over here, or of none. */
-static void test_an_old_fence_is_nothing(void **state) {
+BENCH_TEST(test_an_old_fence_is_nothing) {
   bench_open_running();
   bench_event(&(struct supervisor_event){.kind = SUP_FENCED, .round = 9, .when_ms = bench.now_ms});
   assert_state(SUPERVISOR_RUNNING);
   assert_int_equal(bench_count(SUP_FENCE_AT), 0); /* without the flag it never hears of one */
 }
 
-static void test_no_fence_without_the_flag(void **state) {
+BENCH_TEST(test_no_fence_without_the_flag) {
   bench_open_joined();
   bench_welcome(true); /* while it was in no round */
   bench.fenced = false;
@@ -416,7 +416,7 @@ static void welcome_back(bool recovering) {
 }
 
 /* The daemon counts on it: whoever comes and goes, or comes back, a node that had to fence has to until its round ends. */
-static void test_a_fence_lasts_until_the_round_ends(void **state) {
+BENCH_TEST(test_a_fence_lasts_until_the_round_ends) {
   for (int recovering = 0; recovering < 2; recovering++) {
     open_fenced();
     welcome_back(recovering);
@@ -430,7 +430,7 @@ static void test_a_fence_lasts_until_the_round_ends(void **state) {
 }
 
 /* The daemon that has come back tells nobody to fence, and nobody had told it before. */
-static void test_no_fence_is_kept_where_there_was_none(void **state) {
+BENCH_TEST(test_no_fence_is_kept_where_there_was_none) {
   bench_open_answered();
   bench_run(1000);
   welcome_back(true);
@@ -440,7 +440,7 @@ static void test_no_fence_is_kept_where_there_was_none(void **state) {
 
 /* An acknowledgement with id 0 answers no heartbeat: it says that a round can form without us now, and renews
  * nothing. */
-static void test_an_ack_of_no_heartbeat(void **state) {
+BENCH_TEST(test_an_ack_of_no_heartbeat) {
   struct msg ack;
   bench_open_answered();
   bench_run(20 * 625 + 500);
@@ -453,7 +453,7 @@ static void test_an_ack_of_no_heartbeat(void **state) {
 }
 
 /* Anybody on the way can refuse a connection, or reset one. */
-static void test_refused_is_no_answer(void **state) {
+BENCH_TEST(test_refused_is_no_answer) {
   open_fenced();
   for (int i = 0; i < 2; i++) {
     bench_down(true);
@@ -476,7 +476,7 @@ static void leave(int64_t away_ms) {
   bench_down(false);
 }
 
-static void test_a_daemon_that_leaves_leaves_time(void **state) {
+BENCH_TEST(test_a_daemon_that_leaves_leaves_time) {
   open_fenced();
   leave(60000);
   bench_run(55000);
@@ -486,7 +486,7 @@ static void test_a_daemon_that_leaves_leaves_time(void **state) {
 }
 
 /* A daemon that comes back learns of it, and from its WELCOME on silence counts as ever. */
-static void test_a_daemon_that_is_back_takes_that_time_back(void **state) {
+BENCH_TEST(test_a_daemon_that_is_back_takes_that_time_back) {
   open_fenced();
   leave(60000);
   bench_run(10000);
@@ -502,7 +502,7 @@ static void test_a_daemon_that_is_back_takes_that_time_back(void **state) {
 }
 
 /* A node that is leaving fences too, at once, and does not do it again and again. */
-static void test_fences_while_leaving(void **state) {
+BENCH_TEST(test_fences_while_leaving) {
   open_fenced();
   bench_signal(15);
   bench_down(false);
@@ -526,7 +526,7 @@ static void begin_with_ten_minutes(void) {
   bench_begin();
 }
 
-static void test_another_protocol_is_not_waited_for_long(void **state) {
+BENCH_TEST(test_another_protocol_is_not_waited_for_long) {
   begin_with_ten_minutes();
   for (uint64_t ms = 0; ms < SUPERVISOR_OTHER_PROTOCOL_MS; ms += 500) {
     assert_int_equal(bench.exits, 0);
@@ -541,7 +541,7 @@ static void test_another_protocol_is_not_waited_for_long(void **state) {
 }
 
 /* The scheduler's list proves that no agent of this job will start a daemon there. */
-static void test_a_place_outside_of_the_step_is_not_waited_for_long(void **state) {
+BENCH_TEST(test_a_place_outside_of_the_step_is_not_waited_for_long) {
   bench.config.settings.join_timeout_ms = 600000;
   bench.config.endpoint_doubt = "n1 is not one of this step's hosts, n[3-4]: leave --endpoint out";
   bench.config.reach_ms = 60000;
@@ -563,7 +563,7 @@ static void down_unknown(void) {
 }
 
 /* A misspelt name is tried for a minute. A name that exists meanwhile has the whole time. */
-static void test_a_name_that_does_not_exist_is_not_tried_for_long(void **state) {
+BENCH_TEST(test_a_name_that_does_not_exist_is_not_tried_for_long) {
   for (int appears = 0; appears < 2; appears++) {
     bench_open();
     bench.config.settings.join_timeout_ms = 600000;
@@ -585,7 +585,7 @@ static void test_a_name_that_does_not_exist_is_not_tried_for_long(void **state) 
 }
 
 /* It may have been stopped, and rdzvd is on its way. */
-static void test_after_another_protocol_a_daemon_is_waited_for(void **state) {
+BENCH_TEST(test_after_another_protocol_a_daemon_is_waited_for) {
   begin_with_ten_minutes();
   bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
   down_foreign();
@@ -603,7 +603,7 @@ static void test_after_another_protocol_a_daemon_is_waited_for(void **state) {
   assert_int_equal(bench.exits, 0);
 }
 
-static void test_who_is_silent_is_named(void **state) {
+BENCH_TEST(test_who_is_silent_is_named) {
   begin_with_ten_minutes();
   bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
   bench_run(1000);
@@ -621,43 +621,5 @@ static void test_who_is_silent_is_named(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_begins_with_the_death_report_and_connects),
-      bench_test(test_hello_says_who_it_is),
-      bench_test(test_a_daemon_of_another_version_is_final),
-      bench_test(test_it_is_welcomed_to_an_incarnation),
-      bench_test(test_accepted_but_not_answered),
-      bench_test(test_a_welcome_older_than_the_lease_is_not_believed),
-      bench_test(test_pauses_double_up_to_a_second),
-      bench_test(test_a_link_that_lived_is_tried_again_at_once),
-      bench_test(test_links_that_do_not_live),
-      bench_test(test_the_same_is_not_said_all_the_time),
-      bench_test(test_no_daemon_for_the_join_timeout),
-      bench_test(test_what_cannot_help_is_not_tried),
-      bench_test(test_with_workers_there_is_no_join_timeout),
-      bench_test(test_back_and_running),
-      bench_test(test_a_heartbeat_every_eighth_of_a_lease),
-      bench_test(test_a_silent_daemon_is_dropped_after_a_lease),
-      bench_test(test_acks_of_nothing),
-      bench_test(test_fences_at_four_fifths_of_the_lease),
-      bench_test(test_the_guard_knows_the_deadline),
-      bench_test(test_start_says_whether_to_fence),
-      bench_test(test_fenced_by_its_guard),
-      bench_test(test_workers_that_are_being_killed_do_not_go_on),
-      bench_test(test_an_old_fence_is_nothing),
-      bench_test(test_no_fence_without_the_flag),
-      bench_test(test_a_fence_lasts_until_the_round_ends),
-      bench_test(test_no_fence_is_kept_where_there_was_none),
-      bench_test(test_an_ack_of_no_heartbeat),
-      bench_test(test_refused_is_no_answer),
-      bench_test(test_a_daemon_that_leaves_leaves_time),
-      bench_test(test_a_daemon_that_is_back_takes_that_time_back),
-      bench_test(test_fences_while_leaving),
-      bench_test(test_another_protocol_is_not_waited_for_long),
-      bench_test(test_a_place_outside_of_the_step_is_not_waited_for_long),
-      bench_test(test_a_name_that_does_not_exist_is_not_tried_for_long),
-      bench_test(test_after_another_protocol_a_daemon_is_waited_for),
-      bench_test(test_who_is_silent_is_named),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -17,7 +17,7 @@ static void finish(void) {
 
 /* END. ------------------------------------------------------------------------------------------------------------- */
 
-static void test_success(void **state) {
+BENCH_TEST(test_success) {
   bench_open_running();
   finish();
   bench_end(0, NULL);
@@ -29,7 +29,7 @@ static void test_success(void **state) {
   assert_int_equal(bench_effect(SUP_EXIT) == &bench.fx[bench.n_fx - 1], 1); /* the last word */
 }
 
-static void test_failed(void **state) {
+BENCH_TEST(test_failed) {
   struct verdict v;
   bench_open_running();
   bench_stop(1, NULL);
@@ -48,7 +48,7 @@ static void test_failed(void **state) {
   assert_int_equal(bench_said("on n9"), 2); /* the verdict, and the last sentence */
 }
 
-static void test_end_while_workers_run_kills_them_first(void **state) {
+BENCH_TEST(test_end_while_workers_run_kills_them_first) {
   bench_open_running();
   bench_end(77, NULL);
   assert_int_equal(bench.exits, 0);
@@ -64,7 +64,7 @@ static void test_end_while_workers_run_kills_them_first(void **state) {
   assert_exit(77);
 }
 
-static void test_end_of_another_incarnation(void **state) {
+BENCH_TEST(test_end_of_another_incarnation) {
   bench_open_running();
   finish();
   snprintf(bench.incarnation, sizeof bench.incarnation, "018bcfe56800-2");
@@ -74,7 +74,7 @@ static void test_end_of_another_incarnation(void **state) {
 }
 
 /* While it only waits, the job may turn out to be an older one than it was welcomed to. */
-static void test_end_while_joining(void **state) {
+BENCH_TEST(test_end_while_joining) {
   bench_open_joined();
   snprintf(bench.incarnation, sizeof bench.incarnation, "018bcfe50000-2");
   bench_end(73, NULL);
@@ -83,7 +83,7 @@ static void test_end_while_joining(void **state) {
 }
 
 /* So it may while it kills what it ran of that one, to join anew; and what was said stays said. */
-static void test_end_on_the_way_to_joining(void **state) {
+BENCH_TEST(test_end_on_the_way_to_joining) {
   bench_open_running();
   snprintf(bench.incarnation, sizeof bench.incarnation, "018bcfe56800-2");
   bench_stale();
@@ -93,7 +93,7 @@ static void test_end_on_the_way_to_joining(void **state) {
   assert_exit(73);
 }
 
-static void test_what_does_not_die_does_not_keep_it(void **state) {
+BENCH_TEST(test_what_does_not_die_does_not_keep_it) {
   bench_open_running();
   bench_end(77, NULL);
   bench_run(SUPERVISOR_LEAVE_SLACK_MS - 1);
@@ -102,7 +102,7 @@ static void test_what_does_not_die_does_not_keep_it(void **state) {
   assert_exit(77);
 }
 
-static void test_refused(void **state) {
+BENCH_TEST(test_refused) {
   for (int running = 0; running < 2; running++) {
     struct msg m;
     bench_open();
@@ -124,7 +124,7 @@ static void test_refused(void **state) {
 
 /* Signals. --------------------------------------------------------------------------------------------------------- */
 
-static void test_a_signal_while_joining_leaves_at_once(void **state) {
+BENCH_TEST(test_a_signal_while_joining_leaves_at_once) {
   static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   for (int i = 0; i < 4; i++) {
     bench_open_joined();
@@ -134,14 +134,14 @@ static void test_a_signal_while_joining_leaves_at_once(void **state) {
   }
 }
 
-static void test_a_signal_before_any_connection(void **state) {
+BENCH_TEST(test_a_signal_before_any_connection) {
   bench_begin();
   bench_signal(SIGINT);
   assert_exit(130);
   assert_int_equal(bench_count(SUP_SEND), 0);
 }
 
-static void test_a_signal_while_running(void **state) {
+BENCH_TEST(test_a_signal_while_running) {
   bench_open_running();
   bench_signal(SIGTERM);
   assert_int_equal(bench.exits, 0);
@@ -156,7 +156,7 @@ static void test_a_signal_while_running(void **state) {
   assert_exit(EXIT_CODE_PREEMPTED);
 }
 
-static void test_leaving_by_the_clock(void **state) {
+BENCH_TEST(test_leaving_by_the_clock) {
   bench_open_running();
   bench_event(&(struct supervisor_event){
       .kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "the scheduler ends the job in 5m"});
@@ -171,7 +171,7 @@ static void test_leaving_by_the_clock(void **state) {
   assert_kills_and_exits(EXIT_CODE_PREEMPTED);
 }
 
-static void test_the_clock_after_a_signal_changes_nothing(void **state) {
+BENCH_TEST(test_the_clock_after_a_signal_changes_nothing) {
   bench_open_running();
   bench_signal(SIGINT);
   bench_forget();
@@ -181,7 +181,7 @@ static void test_the_clock_after_a_signal_changes_nothing(void **state) {
   assert_exit(130);
 }
 
-static void test_a_second_signal_kills(void **state) {
+BENCH_TEST(test_a_second_signal_kills) {
   bench_open_running();
   bench_signal(SIGINT);
   bench_forget();
@@ -194,7 +194,7 @@ static void test_a_second_signal_kills(void **state) {
 }
 
 /* The workers get the signal that the agent got; a stop for another reason is SIGTERM. */
-static void test_a_signal_is_passed_on(void **state) {
+BENCH_TEST(test_a_signal_is_passed_on) {
   bench_open_running();
   bench_stop(1, NULL);
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
@@ -205,7 +205,7 @@ static void test_a_signal_is_passed_on(void **state) {
   assert_kills_and_exits(EXIT_CODE_PREEMPTED);
 }
 
-static void test_says_who_does_not_stop(void **state) {
+BENCH_TEST(test_says_who_does_not_stop) {
   bench_open_running(); /* ranks 2 and 3 */
   bench_signal(SIGTERM);
   bench_run(1999);
@@ -229,7 +229,7 @@ static void test_says_who_does_not_stop(void **state) {
 }
 
 /* A second signal cuts the waiting short, and the next round begins without any. */
-static void test_waits_for_nobody_that_is_killed(void **state) {
+BENCH_TEST(test_waits_for_nobody_that_is_killed) {
   bench_open_running();
   bench_stop(1, NULL);
   bench_run(1000);
@@ -244,7 +244,7 @@ static void test_waits_for_nobody_that_is_killed(void **state) {
   assert_not_said("waiting for");
 }
 
-static void test_leaving_has_an_end(void **state) {
+BENCH_TEST(test_leaving_has_an_end) {
   bench_open_answered();
   bench_signal(SIGTERM);
   bench_run(30000 + SUPERVISOR_LEAVE_SLACK_MS - 1);
@@ -255,7 +255,7 @@ static void test_leaving_has_an_end(void **state) {
 
 /* It was stopped while it waited for checkpoints, for longer than it may take to leave. The first that it reads then
  * ends its patience, before any tick: what its guard kills from then on has its time nevertheless. */
-static void test_leaving_late_leaves_nobody_behind(void **state) {
+BENCH_TEST(test_leaving_late_leaves_nobody_behind) {
   bench_open_answered();
   for (uint32_t i = 0; i < 2; i++)
     bench_event(&(struct supervisor_event){
@@ -273,7 +273,7 @@ static void test_leaving_late_leaves_nobody_behind(void **state) {
 }
 
 /* It was told to leave, whatever becomes of the job or of its round. */
-static void test_an_end_or_stale_while_leaving(void **state) {
+BENCH_TEST(test_an_end_or_stale_while_leaving) {
   for (int stale = 0; stale < 2; stale++) {
     bench_open_running();
     bench_signal(SIGTERM);
@@ -285,7 +285,7 @@ static void test_an_end_or_stale_while_leaving(void **state) {
   }
 }
 
-static void test_a_signal_after_finishing(void **state) {
+BENCH_TEST(test_a_signal_after_finishing) {
   bench_open_running();
   finish();
   bench_signal(SIGTERM);
@@ -293,7 +293,7 @@ static void test_a_signal_after_finishing(void **state) {
   assert_non_null(bench_sent(MSG_BYE));
 }
 
-static void test_a_signal_while_exiting_changes_nothing(void **state) {
+BENCH_TEST(test_a_signal_while_exiting_changes_nothing) {
   bench_open_running();
   bench_end(7, NULL);
   bench_signal(SIGTERM);
@@ -307,7 +307,7 @@ static void guard_gone(uint32_t left) {
   bench_event(&(struct supervisor_event){.kind = SUP_GUARD_GONE, .round = 1, .guard_gone = {.survivors = left}});
 }
 
-static void test_without_a_guard_it_cannot_go_on(void **state) {
+BENCH_TEST(test_without_a_guard_it_cannot_go_on) {
   for (int running = 0; running < 2; running++) {
     bench_open();
     if (running)
@@ -320,14 +320,14 @@ static void test_without_a_guard_it_cannot_go_on(void **state) {
   }
 }
 
-static void test_no_bye_for_what_still_runs(void **state) {
+BENCH_TEST(test_no_bye_for_what_still_runs) {
   bench_open_running();
   guard_gone(3);
   assert_exit(EXIT_CODE_SYSTEM);
   assert_null(bench_sent(MSG_BYE)); /* it promises that nothing runs */
 }
 
-static void test_a_decided_code_outlives_the_guard(void **state) {
+BENCH_TEST(test_a_decided_code_outlives_the_guard) {
   for (int by_signal = 0; by_signal < 2; by_signal++) {
     bench_open_running();
     if (by_signal)
@@ -342,7 +342,7 @@ static void test_a_decided_code_outlives_the_guard(void **state) {
 /* After the last word. --------------------------------------------------------------------------------------------- */
 
 /* The bench fails at the first effect behind SUP_EXIT. */
-static void test_nothing_after_the_end(void **state) {
+BENCH_TEST(test_nothing_after_the_end) {
   bench_open_running();
   finish();
   bench_end(0, NULL);
@@ -363,7 +363,7 @@ static void test_nothing_after_the_end(void **state) {
 }
 
 /* Any event in any state: at most one end, and deadlines that move on (the bench checks both). */
-static void test_any_event_at_any_time(void **state) {
+BENCH_TEST(test_any_event_at_any_time) {
   uint64_t x = 88172645463325252;
   for (int run = 0; run < 400; run++) {
     bench_open();
@@ -416,34 +416,5 @@ static void test_any_event_at_any_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_success),
-      bench_test(test_failed),
-      bench_test(test_end_while_workers_run_kills_them_first),
-      bench_test(test_end_of_another_incarnation),
-      bench_test(test_end_while_joining),
-      bench_test(test_end_on_the_way_to_joining),
-      bench_test(test_what_does_not_die_does_not_keep_it),
-      bench_test(test_refused),
-      bench_test(test_a_signal_while_joining_leaves_at_once),
-      bench_test(test_a_signal_before_any_connection),
-      bench_test(test_a_signal_while_running),
-      bench_test(test_leaving_by_the_clock),
-      bench_test(test_the_clock_after_a_signal_changes_nothing),
-      bench_test(test_a_second_signal_kills),
-      bench_test(test_a_signal_is_passed_on),
-      bench_test(test_says_who_does_not_stop),
-      bench_test(test_waits_for_nobody_that_is_killed),
-      bench_test(test_leaving_has_an_end),
-      bench_test(test_leaving_late_leaves_nobody_behind),
-      bench_test(test_an_end_or_stale_while_leaving),
-      bench_test(test_a_signal_after_finishing),
-      bench_test(test_a_signal_while_exiting_changes_nothing),
-      bench_test(test_without_a_guard_it_cannot_go_on),
-      bench_test(test_no_bye_for_what_still_runs),
-      bench_test(test_a_decided_code_outlives_the_guard),
-      bench_test(test_nothing_after_the_end),
-      bench_test(test_any_event_at_any_time),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void answer(uint32_t id, uint16_t flags, int64_t parts) {
   bench_msg(&m);
 }
 
-static void test_a_heartbeat_names_the_last_answer(void **state) {
+BENCH_TEST(test_a_heartbeat_names_the_last_answer) {
   bench_open_joined();
   assert_int_equal(bench_sent(MSG_HEARTBEAT)->id, 1);
   assert_int_equal(number(), 0); /* none was read yet */
@@ -42,7 +42,7 @@ static void test_a_heartbeat_names_the_last_answer(void **state) {
   assert_int_equal(number(), 1);
 }
 
-static void test_an_answer_that_is_too_old_is_none(void **state) {
+BENCH_TEST(test_an_answer_that_is_too_old_is_none) {
   bench_open_joined();
   answer(1, 0, 0);
   for (int i = 1; i <= 600; i++) {
@@ -54,7 +54,7 @@ static void test_an_answer_that_is_too_old_is_none(void **state) {
 }
 
 /* Another daemon may be at its other end, which has answered nothing yet. */
-static void test_a_new_connection_begins_without_an_answer(void **state) {
+BENCH_TEST(test_a_new_connection_begins_without_an_answer) {
   bench_open_joined();
   answer(1, 0, 0);
   bench_reconnected();
@@ -86,7 +86,7 @@ static void open_fenced(int64_t age_ms) {
   bench.fencing = false;
 }
 
-static void test_the_age_of_an_answer(void **state) {
+BENCH_TEST(test_the_age_of_an_answer) {
   static const struct {
     int64_t parts; /* of 200 */
     uint64_t left_ms;
@@ -104,7 +104,7 @@ static void test_the_age_of_an_answer(void **state) {
   }
 }
 
-static void test_no_lease_is_too_small_for_its_parts(void **state) {
+BENCH_TEST(test_no_lease_is_too_small_for_its_parts) {
   bench.config.settings.lease_ms = 1001;
   bench.fencing = true;
   bench.age_ms = 500;
@@ -117,7 +117,7 @@ static void test_no_lease_is_too_small_for_its_parts(void **state) {
 }
 
 /* A daemon that has lost its majority says so, and its answers move nothing. */
-static void test_an_age_of_a_lease_extends_nothing(void **state) {
+BENCH_TEST(test_an_age_of_a_lease_extends_nothing) {
   open_fenced(0);
   uint64_t before = deadline();
   bench.fencing = true;
@@ -131,7 +131,7 @@ static void test_an_age_of_a_lease_extends_nothing(void **state) {
 }
 
 /* Wherever it is: its WELCOME counts for nothing, and one with a majority counts at once. */
-static void test_the_welcome_of_another_daemon(void **state) {
+BENCH_TEST(test_the_welcome_of_another_daemon) {
   for (int in_charge = 0; in_charge < 2; in_charge++) {
     open_fenced(0);
     uint64_t before = deadline();
@@ -159,7 +159,7 @@ static void test_the_welcome_of_another_daemon(void **state) {
 }
 
 /* START was sent behind the answer to the last heartbeat, whenever it is read. */
-static void test_the_age_of_start(void **state) {
+BENCH_TEST(test_the_age_of_start) {
   for (int late = 0; late < 2; late++) {
     bench_open();
     bench.daemon = DAEMON_1;
@@ -182,7 +182,7 @@ static void test_the_age_of_start(void **state) {
 }
 
 /* The others may follow another daemon by now, which this node cannot reach. */
-static void test_refused_is_no_answer_where_others_may_take_over(void **state) {
+BENCH_TEST(test_refused_is_no_answer_where_others_may_take_over) {
   for (int how = 0; how < 3; how++) {
     bench_open();
     bench.successors = successors;
@@ -203,7 +203,7 @@ static void test_refused_is_no_answer_where_others_may_take_over(void **state) {
 }
 
 /* Three of a job that needs two: the other two are enough, whatever a daemon sees of them. */
-static void test_fence_never_ends_where_the_others_are_enough(void **state) {
+BENCH_TEST(test_fence_never_ends_where_the_others_are_enough) {
   bench.config.settings.max_nodes = 4;
   bench.nodes = 3;
   bench.successors = successors;
@@ -215,17 +215,5 @@ static void test_fence_never_ends_where_the_others_are_enough(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_a_heartbeat_names_the_last_answer),
-      bench_test(test_an_answer_that_is_too_old_is_none),
-      bench_test(test_a_new_connection_begins_without_an_answer),
-      bench_test(test_the_age_of_an_answer),
-      bench_test(test_no_lease_is_too_small_for_its_parts),
-      bench_test(test_an_age_of_a_lease_extends_nothing),
-      bench_test(test_the_welcome_of_another_daemon),
-      bench_test(test_the_age_of_start),
-      bench_test(test_refused_is_no_answer_where_others_may_take_over),
-      bench_test(test_fence_never_ends_where_the_others_are_enough),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

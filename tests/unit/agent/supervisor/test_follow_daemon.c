@@ -88,7 +88,7 @@ static void assert_turns_after(uint64_t ms) {
 
 /* Clocks. ---------------------------------------------------------------------------------------------------------- */
 
-static void test_with_the_fence_after_three_eighths_of_a_lease(void **state) {
+BENCH_TEST(test_with_the_fence_after_three_eighths_of_a_lease) {
   open_round(true);
   assert_turns_after(1875);
   assert_said("the daemon on node1 does not answer for 1.9 s; asking gpu2");
@@ -97,13 +97,13 @@ static void test_with_the_fence_after_three_eighths_of_a_lease(void **state) {
 }
 
 /* No other round can form: its daemon has four leases to come back. */
-static void test_without_the_fence_after_four_leases(void **state) {
+BENCH_TEST(test_without_the_fence_after_four_leases) {
   open_round(false);
   assert_turns_after(20000);
   assert_state(SUPERVISOR_RUNNING);
 }
 
-static void test_a_closed_connection_is_silence_too(void **state) {
+BENCH_TEST(test_a_closed_connection_is_silence_too) {
   open_round(true);
   bench_down(true);
   for (uint64_t until = bench.now_ms + 1874; bench.now_ms < until;) {
@@ -135,7 +135,7 @@ static void send_waiting(size_t n, bool spare, int64_t lacks) {
   bench_msg(&m);
 }
 
-static void test_in_no_round_after_a_lease(void **state) {
+BENCH_TEST(test_in_no_round_after_a_lease) {
   bench.daemon = DAEMON_1;
   bench_joined();
   send_waiting(3, true, 0);
@@ -145,7 +145,7 @@ static void test_in_no_round_after_a_lease(void **state) {
   assert_said("asking gpu2");
 }
 
-static void test_with_one_place_it_never_turns(void **state) {
+BENCH_TEST(test_with_one_place_it_never_turns) {
   for (int fence = 0; fence < 2; fence++) {
     bench_open();
     bench.daemon = DAEMON_1;
@@ -160,7 +160,7 @@ static void test_with_one_place_it_never_turns(void **state) {
 }
 
 /* Messages wait unread while an agent is stopped: the silence was its own. */
-static void test_its_own_pause_is_no_silence(void **state) {
+BENCH_TEST(test_its_own_pause_is_no_silence) {
   open_round(false);
   bench.answering = true;
   bench.now_ms += 19000;
@@ -168,7 +168,7 @@ static void test_its_own_pause_is_no_silence(void **state) {
   assert_not_said("; asking");
 }
 
-static void test_an_agent_that_ends_does_not_turn(void **state) {
+BENCH_TEST(test_an_agent_that_ends_does_not_turn) {
   open_round(true);
   bench_end(0, NULL);
   bench_run(3000);
@@ -177,7 +177,7 @@ static void test_an_agent_that_ends_does_not_turn(void **state) {
 
 /* Places. ---------------------------------------------------------------------------------------------------------- */
 
-static void test_the_order(void **state) {
+BENCH_TEST(test_the_order) {
   open_round(true);
   bench_run(2500);
   assert_asks_endpoint(0, 500); /* the current one again: a tenth of the lease */
@@ -191,7 +191,7 @@ static void test_the_order(void **state) {
   assert_asks_endpoint(0, 500);
 }
 
-static void test_who_has_no_port_is_no_successor(void **state) {
+BENCH_TEST(test_who_has_no_port_is_no_successor) {
   open_round(true);
   reserve(0);
   bench_run(2500);
@@ -203,7 +203,7 @@ static void test_who_has_no_port_is_no_successor(void **state) {
 }
 
 /* After each cycle of four places a pause, of a tenth of the lease at most. */
-static void test_the_pauses(void **state) {
+BENCH_TEST(test_the_pauses) {
   static const uint64_t want[] = {0, 20, 40, 80, 160, 320, 500, 500};
   open_round(true);
   bench_run(2500);
@@ -219,7 +219,7 @@ static void test_the_pauses(void **state) {
 }
 
 /* One that is paused accepts connections too. */
-static void test_who_accepts_and_is_silent(void **state) {
+BENCH_TEST(test_who_accepts_and_is_silent) {
   open_round(false);
   bench_run(20000);
   bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
@@ -237,7 +237,7 @@ static void test_who_accepts_and_is_silent(void **state) {
 }
 
 /* Only the whole cycle's end is worth a line. */
-static void test_failures_on_the_way_are_no_lines(void **state) {
+BENCH_TEST(test_failures_on_the_way_are_no_lines) {
   open_round(false);
   bench_run(20000);
   bench_forget();
@@ -249,7 +249,7 @@ static void test_failures_on_the_way_are_no_lines(void **state) {
     if (bench.fx[i].kind == SUP_SAY) assert_int_equal(bench.fx[i].say.level, LOG_DEBUG);
 }
 
-static void test_the_daemon_is_back(void **state) {
+BENCH_TEST(test_the_daemon_is_back) {
   open_round(true);
   bench_run(2500);
   welcome_by(DAEMON_1, 0);
@@ -268,7 +268,7 @@ static void open_endpoints(void) {
   bench.daemon = DAEMON_1;
 }
 
-static void test_addresses_in_order(void **state) {
+BENCH_TEST(test_addresses_in_order) {
   open_endpoints();
   bench_begin();
   for (uint32_t i = 0; i < 6; i++) {
@@ -280,7 +280,7 @@ static void test_addresses_in_order(void **state) {
 }
 
 /* Agents that began at different moments must meet. */
-static void test_it_looks_at_earlier_addresses(void **state) {
+BENCH_TEST(test_it_looks_at_earlier_addresses) {
   open_endpoints();
   bench.answering = true;
   bench_begin();
@@ -310,7 +310,7 @@ static void test_it_looks_at_earlier_addresses(void **state) {
   assert_not_said("taken over");
 }
 
-static void test_it_does_not_look_in_a_round(void **state) {
+BENCH_TEST(test_it_does_not_look_in_a_round) {
   open_endpoints();
   bench.answering = true;
   bench_begin();
@@ -326,7 +326,7 @@ static void test_it_does_not_look_in_a_round(void **state) {
 }
 
 /* A name that nobody knows: another address may do, until all are like that. */
-static void test_what_cannot_help_at_one_address(void **state) {
+BENCH_TEST(test_what_cannot_help_at_one_address) {
   struct supervisor_event down = {
       .kind = SUP_LINK_DOWN, .link_down = {.exit_code = EXIT_CODE_NO_DAEMON}, .text = "gpu1: unknown"};
   open_endpoints();
@@ -356,7 +356,7 @@ static void send_on(int port) {
   bench_msg(&m);
 }
 
-static void test_moved_is_followed_at_once(void **state) {
+BENCH_TEST(test_moved_is_followed_at_once) {
   name_successors();
   bench_begin();
   bench_up(); /* instead of WELCOME */
@@ -367,7 +367,7 @@ static void test_moved_is_followed_at_once(void **state) {
   assert_state(SUPERVISOR_JOINING);
 }
 
-static void test_moved_in_a_round(void **state) {
+BENCH_TEST(test_moved_in_a_round) {
   open_round(false);
   bench.answering = true;
   bench_run(5000);
@@ -381,7 +381,7 @@ static void test_moved_in_a_round(void **state) {
 }
 
 /* It is a place like the others from then on. */
-static void test_moved_becomes_a_target(void **state) {
+BENCH_TEST(test_moved_becomes_a_target) {
   open_round(true);
   send_on(4009);
   bench_run(0);
@@ -395,7 +395,7 @@ static void test_moved_becomes_a_target(void **state) {
   }
 }
 
-static void test_our_own_port_is_our_own_daemon(void **state) {
+BENCH_TEST(test_our_own_port_is_our_own_daemon) {
   struct msg m;
   open_round(true);
   msg_init(&m, MSG_MOVED);
@@ -407,7 +407,7 @@ static void test_our_own_port_is_our_own_daemon(void **state) {
   assert_int_equal(bench_effect(SUP_CONNECT)->connect.to, CONNECT_OWN);
 }
 
-static void test_daemons_that_send_it_round_in_circles(void **state) {
+BENCH_TEST(test_daemons_that_send_it_round_in_circles) {
   name_successors();
   bench_begin();
   for (int laps = 0; laps < 3; laps++) {
@@ -426,7 +426,7 @@ static void test_daemons_that_send_it_round_in_circles(void **state) {
 }
 
 /* Each of two daemons welcomes it and sends it to the other one. */
-static void test_daemons_that_welcome_and_send_on(void **state) {
+BENCH_TEST(test_daemons_that_welcome_and_send_on) {
   size_t moves = 0;
   name_successors();
   bench_begin();
@@ -443,7 +443,7 @@ static void test_daemons_that_welcome_and_send_on(void **state) {
 
 /* A daemon without a majority. ------------------------------------------------------------------------------------- */
 
-static void test_a_daemon_that_is_not_in_charge_is_left(void **state) {
+BENCH_TEST(test_a_daemon_that_is_not_in_charge_is_left) {
   open_round(false);
   bench.answering = true;
   bench.age_ms = 5000;
@@ -458,7 +458,7 @@ static void test_a_daemon_that_is_not_in_charge_is_left(void **state) {
   assert_asks_endpoint(0, 500); /* home is the last */
 }
 
-static void test_an_answer_in_charge_starts_the_time_again(void **state) {
+BENCH_TEST(test_an_answer_in_charge_starts_the_time_again) {
   open_round(false);
   bench.answering = true;
   for (int i = 0; i < 3; i++) {
@@ -471,7 +471,7 @@ static void test_an_answer_in_charge_starts_the_time_again(void **state) {
 }
 
 /* From the second place it goes to the third, not back to the first. */
-static void test_all_places_are_asked_in_turn(void **state) {
+BENCH_TEST(test_all_places_are_asked_in_turn) {
   open_round(true);
   bench_run(2500);
   fail_and_go_on();
@@ -510,7 +510,7 @@ static void open_weak(void) {
 }
 
 /* Agents that go round at different times meet at the first place that answers. */
-static void test_it_stays_longer_at_the_first_place_each_time(void **state) {
+BENCH_TEST(test_it_stays_longer_at_the_first_place_each_time) {
   static const uint64_t want_ms[] = {10000, 20000, 10000, 40000, 10000, 80000};
   open_weak();
   assert_int_equal(stay(DAEMON_1), 10000);
@@ -521,7 +521,7 @@ static void test_it_stays_longer_at_the_first_place_each_time(void **state) {
 }
 
 /* Each of them counts --join-timeout anew. */
-static void test_it_does_not_look_for_ever(void **state) {
+BENCH_TEST(test_it_does_not_look_for_ever) {
   open_weak();
   uint64_t begun_ms = bench.now_ms;
   for (int i = 0; i < 100 && !bench.exits; i++) stay(i % 2 ? DAEMON_2 : DAEMON_1);
@@ -540,7 +540,7 @@ static void turn_to_gpu2(int64_t age_ms) {
   welcome_by(DAEMON_2, age_ms);
 }
 
-static void test_start_says_who_has_taken_over(void **state) {
+BENCH_TEST(test_start_says_who_has_taken_over) {
   for (int echo = 0; echo < 2; echo++) {
     name_successors();
     bench.config.echo = echo;
@@ -567,7 +567,7 @@ static void test_start_says_who_has_taken_over(void **state) {
 }
 
 /* The round goes on: said when the new one has its majority, and once. */
-static void test_a_round_that_goes_on_under_another_daemon(void **state) {
+BENCH_TEST(test_a_round_that_goes_on_under_another_daemon) {
   open_round(false);
   bench.answering = false;
   bench_run(20000);
@@ -583,7 +583,7 @@ static void test_a_round_that_goes_on_under_another_daemon(void **state) {
   assert_state(SUPERVISOR_RUNNING);
 }
 
-static void test_a_spare_says_it_too(void **state) {
+BENCH_TEST(test_a_spare_says_it_too) {
   bench.daemon = DAEMON_1;
   bench_joined();
   send_waiting(3, true, 0);
@@ -601,7 +601,7 @@ static void test_a_spare_says_it_too(void **state) {
 }
 
 /* A daemon that was started again without its state has another id, and nobody has taken over. */
-static void test_the_same_place_is_no_takeover(void **state) {
+BENCH_TEST(test_the_same_place_is_no_takeover) {
   open_round(false);
   bench_down(true);
   bench_run(100);
@@ -611,7 +611,7 @@ static void test_the_same_place_is_no_takeover(void **state) {
 }
 
 /* Names in other lines are those of the daemon that is meant. */
-static void test_lines_name_the_daemon_that_is_followed(void **state) {
+BENCH_TEST(test_lines_name_the_daemon_that_is_followed) {
   open_round(true);
   turn_to_gpu2(0);
   bench_forget();
@@ -620,40 +620,5 @@ static void test_lines_name_the_daemon_that_is_followed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_with_the_fence_after_three_eighths_of_a_lease),
-      bench_test(test_without_the_fence_after_four_leases),
-      bench_test(test_a_closed_connection_is_silence_too),
-      bench_test(test_in_no_round_after_a_lease),
-      bench_test(test_with_one_place_it_never_turns),
-      bench_test(test_its_own_pause_is_no_silence),
-      bench_test(test_an_agent_that_ends_does_not_turn),
-      bench_test(test_the_order),
-      bench_test(test_who_has_no_port_is_no_successor),
-      bench_test(test_the_pauses),
-      bench_test(test_who_accepts_and_is_silent),
-      bench_test(test_failures_on_the_way_are_no_lines),
-      bench_test(test_the_daemon_is_back),
-      bench_test(test_addresses_in_order),
-      bench_test(test_it_looks_at_earlier_addresses),
-      bench_test(test_it_does_not_look_in_a_round),
-      bench_test(test_what_cannot_help_at_one_address),
-      bench_test(test_moved_is_followed_at_once),
-      bench_test(test_moved_in_a_round),
-      bench_test(test_moved_becomes_a_target),
-      bench_test(test_our_own_port_is_our_own_daemon),
-      bench_test(test_daemons_that_send_it_round_in_circles),
-      bench_test(test_daemons_that_welcome_and_send_on),
-      bench_test(test_a_daemon_that_is_not_in_charge_is_left),
-      bench_test(test_an_answer_in_charge_starts_the_time_again),
-      bench_test(test_all_places_are_asked_in_turn),
-      bench_test(test_it_stays_longer_at_the_first_place_each_time),
-      bench_test(test_it_does_not_look_for_ever),
-      bench_test(test_start_says_who_has_taken_over),
-      bench_test(test_a_round_that_goes_on_under_another_daemon),
-      bench_test(test_a_spare_says_it_too),
-      bench_test(test_the_same_place_is_no_takeover),
-      bench_test(test_lines_name_the_daemon_that_is_followed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

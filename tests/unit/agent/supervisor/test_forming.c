@@ -35,7 +35,7 @@ static void joined(bool terminal) {
   bench_forget();
 }
 
-static void test_nothing_within_the_first_second(void **state) {
+BENCH_TEST(test_nothing_within_the_first_second) {
   for (int terminal = 0; terminal < 2; terminal++) {
     joined(terminal);
     tell(1, 60000);
@@ -48,7 +48,7 @@ static void test_nothing_within_the_first_second(void **state) {
   }
 }
 
-static void test_a_line_now_and_every_30_s(void **state) {
+BENCH_TEST(test_a_line_now_and_every_30_s) {
   joined(false);
   tell(1, 600000);
   bench_run(1000);
@@ -63,7 +63,7 @@ static void test_a_line_now_and_every_30_s(void **state) {
 }
 
 /* The other half of a job whose two halves have different names may come after the first line. */
-static void test_sooner_when_a_twin_comes(void **state) {
+BENCH_TEST(test_sooner_when_a_twin_comes) {
   struct msg m;
   joined(false);
   tell(1, 600000);
@@ -79,7 +79,7 @@ static void test_sooner_when_a_twin_comes(void **state) {
   assert_int_equal(bench_said(" here "), 2);
 }
 
-static void test_sooner_when_much_has_changed(void **state) {
+BENCH_TEST(test_sooner_when_much_has_changed) {
   struct msg m;
   joined(false);
   tell(1, 600000);
@@ -118,7 +118,7 @@ static void test_sooner_when_much_has_changed(void **state) {
 }
 
 /* The first agent of the host says it. */
-static void test_no_line_from_the_second_agent_of_a_host(void **state) {
+BENCH_TEST(test_no_line_from_the_second_agent_of_a_host) {
   bench.config.echo = true;
   bench_joined();
   bench_forget();
@@ -127,7 +127,7 @@ static void test_no_line_from_the_second_agent_of_a_host(void **state) {
   assert_int_equal(bench_effect(SUP_SAY)->say.level, LOG_DEBUG);
 }
 
-static void test_a_living_line(void **state) {
+BENCH_TEST(test_a_living_line) {
   joined(true);
   tell(1, 600000);
   bench_run(1000);
@@ -159,7 +159,7 @@ static size_t lines_with(const char *words) {
 }
 
 /* A terminal's edge cuts the living line off before it comes to the mistake. */
-static void test_a_mistake_has_a_line_on_a_terminal_too(void **state) {
+BENCH_TEST(test_a_mistake_has_a_line_on_a_terminal_too) {
   struct msg m;
   joined(true);
   tell(1, 600000);
@@ -198,7 +198,7 @@ static int warnings_at(const char *endpoint, const char *addr, int64_t here, con
 }
 
 /* A machine's own name is a loopback address for itself alone, and two agents of one host may meet at 127.0.0.1. */
-static void test_an_endpoint_that_each_machine_has_for_itself(void **state) {
+BENCH_TEST(test_an_endpoint_that_each_machine_has_for_itself) {
   assert_int_equal(warnings_at("localhost:29400", "127.0.0.1", 1, NULL), 1);
   assert_int_equal(warnings_at("node1:29400", "127.0.1.1", 1, NULL), 1);
   assert_int_equal(warnings_at("[::1]:29400", "::1", 1, NULL), 1);
@@ -208,7 +208,7 @@ static void test_an_endpoint_that_each_machine_has_for_itself(void **state) {
   assert_int_equal(warnings_at("127.0.0.1:29400", "127.0.0.1", 1, "SLURM_JOB_NODELIST"), 0);
 }
 
-static void test_a_refused_host_has_a_line_on_a_terminal_too(void **state) {
+BENCH_TEST(test_a_refused_host_has_a_line_on_a_terminal_too) {
   struct msg m;
   joined(true);
   tell(1, 600000);
@@ -224,7 +224,7 @@ static void test_a_refused_host_has_a_line_on_a_terminal_too(void **state) {
   assert_int_equal(lines_with(" here "), 1);
 }
 
-static void test_other_texts_are_said_at_once(void **state) {
+BENCH_TEST(test_other_texts_are_said_at_once) {
   for (int terminal = 0; terminal < 2; terminal++) {
     struct msg m;
     joined(terminal);
@@ -247,7 +247,7 @@ static void down(const char *why) {
   bench_event(&(struct supervisor_event){.kind = SUP_LINK_DOWN, .text = why});
 }
 
-static void test_no_daemon(void **state) {
+BENCH_TEST(test_no_daemon) {
   for (int terminal = 0; terminal < 2; terminal++) {
     bench_open();
     bench.config.living = terminal;
@@ -279,7 +279,7 @@ static void test_no_daemon(void **state) {
   }
 }
 
-static void test_giving_up_says_why(void **state) {
+BENCH_TEST(test_giving_up_says_why) {
   bench_begin();
   for (int i = 0; i < 61 && !bench.exits; i++) {
     down("node1:29400 (10.0.0.5) does not answer");
@@ -289,7 +289,7 @@ static void test_giving_up_says_why(void **state) {
               "(10.0.0.5) does not answer");
 }
 
-static void test_hello_tells_who_is_expected(void **state) {
+BENCH_TEST(test_hello_tells_who_is_expected) {
   bench.config.uid = 1000;
   bench.config.expected_nodes = 16;
   bench.config.expected_hosts = "gpu[001-016]";
@@ -320,7 +320,7 @@ static void open_lacking(uint64_t grace_ms, bool living) {
   bench_forget();
 }
 
-static void test_the_lines_say_how_many_are_needed(void **state) {
+BENCH_TEST(test_the_lines_say_how_many_are_needed) {
   open_lacking(0, true);
   bench_run(1000);
   assert_non_null(strstr(bench_effect(SUP_STATUS)->status.text,
@@ -330,7 +330,7 @@ static void test_the_lines_say_how_many_are_needed(void **state) {
 }
 
 /* A daemon that has just taken over and knows that the others are too few: while workers run, and when they are stopped. */
-static void test_a_node_at_work_says_at_once_what_is_needed(void **state) {
+BENCH_TEST(test_a_node_at_work_says_at_once_what_is_needed) {
   for (int stopped = 0; stopped < 2; stopped++) {
     struct msg m;
     joined(false);
@@ -351,7 +351,7 @@ static void test_a_node_at_work_says_at_once_what_is_needed(void **state) {
   }
 }
 
-static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state) {
+BENCH_TEST(test_without_a_majority_it_ends_after_the_orphan_grace) {
   open_lacking(60000, false);
   bench_run(1000);
   assert_said("after 1 s, giving up in 59 s (--orphan-grace); 1 more node");
@@ -366,13 +366,13 @@ static void test_without_a_majority_it_ends_after_the_orphan_grace(void **state)
   assert_non_null(bench_sent(MSG_BYE));
 }
 
-static void test_at_fixed_size_the_join_timeout_ends_it(void **state) {
+BENCH_TEST(test_at_fixed_size_the_join_timeout_ends_it) {
   open_lacking(0, false);
   bench_run(3600000);
   assert_int_equal(bench.exits, 0);
 }
 
-static void test_a_majority_ends_that_time(void **state) {
+BENCH_TEST(test_a_majority_ends_that_time) {
   for (int start = 0; start < 2; start++) {
     open_lacking(60000, false);
     bench_run(50000);
@@ -394,7 +394,7 @@ static void test_a_majority_ends_that_time(void **state) {
 }
 
 /* It looks for the others at another daemon, where they are lacking too. */
-static void test_another_daemon_does_not_end_that_time(void **state) {
+BENCH_TEST(test_another_daemon_does_not_end_that_time) {
   open_lacking(60000, false);
   bench_run(50000);
   bench_down(false);
@@ -410,26 +410,5 @@ static void test_another_daemon_does_not_end_that_time(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_the_lines_say_how_many_are_needed),
-      bench_test(test_a_node_at_work_says_at_once_what_is_needed),
-      bench_test(test_without_a_majority_it_ends_after_the_orphan_grace),
-      bench_test(test_at_fixed_size_the_join_timeout_ends_it),
-      bench_test(test_a_majority_ends_that_time),
-      bench_test(test_another_daemon_does_not_end_that_time),
-      bench_test(test_nothing_within_the_first_second),
-      bench_test(test_a_line_now_and_every_30_s),
-      bench_test(test_sooner_when_a_twin_comes),
-      bench_test(test_sooner_when_much_has_changed),
-      bench_test(test_no_line_from_the_second_agent_of_a_host),
-      bench_test(test_a_living_line),
-      bench_test(test_a_mistake_has_a_line_on_a_terminal_too),
-      bench_test(test_an_endpoint_that_each_machine_has_for_itself),
-      bench_test(test_a_refused_host_has_a_line_on_a_terminal_too),
-      bench_test(test_other_texts_are_said_at_once),
-      bench_test(test_no_daemon),
-      bench_test(test_giving_up_says_why),
-      bench_test(test_hello_tells_who_is_expected),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -89,7 +89,7 @@ static bool has_stopped(void) {
 }
 
 /* By default nothing is watched: not a look, not a tick more than before. */
-static void test_never(void **state) {
+UNIT_TEST_WITH(test_never, setup, NULL) {
   bench_open();
   bench.answering = true;
   bench_running();
@@ -99,7 +99,7 @@ static void test_never(void **state) {
 }
 
 /* The last worker of the node starts late: what the first one tells until then counts. */
-static void test_progress_while_others_start(void **state) {
+UNIT_TEST_WITH(test_progress_while_others_start, setup, NULL) {
   bench_open();
   bench.answering = true;
   bench.config.settings.hang_timeout_ms = TIMEOUT_MS;
@@ -118,7 +118,7 @@ static void test_progress_while_others_start(void **state) {
 }
 
 /* Found, looked at, reported, and only then stopped. */
-static void test_the_whole_way(void **state) {
+UNIT_TEST_WITH(test_the_whole_way, setup, NULL) {
   open_as(HANG_SDK, 1);
   for (uint64_t i = 1; i <= 50; i++) {
     tell(0, i);
@@ -157,7 +157,7 @@ static void test_the_whole_way(void **state) {
 }
 
 /* Both at the same step in the same moment: the process that is stopped is not waiting for anybody. */
-static void test_stopped_before_waiting(void **state) {
+UNIT_TEST_WITH(test_stopped_before_waiting, setup, NULL) {
   open_as(HANG_SDK, 1);
   for (uint64_t i = 1; i <= 5; i++) {
     tell(0, i);
@@ -174,7 +174,7 @@ static void test_stopped_before_waiting(void **state) {
   assert_null(strstr(failed()->text, "it is not known"));
 }
 
-static void test_what_cannot_be_told_is_said(void **state) {
+UNIT_TEST_WITH(test_what_cannot_be_told_is_said, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 7);
   run(400);
@@ -187,7 +187,7 @@ static void test_what_cannot_be_told_is_said(void **state) {
 }
 
 /* The probe does not come back: the workers are stopped all the same, and in time. */
-static void test_a_probe_has_a_deadline(void **state) {
+UNIT_TEST_WITH(test_a_probe_has_a_deadline, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 1);
@@ -202,7 +202,7 @@ static void test_a_probe_has_a_deadline(void **state) {
 }
 
 /* It goes on while it is looked at. */
-static void test_called_off(void **state) {
+UNIT_TEST_WITH(test_called_off, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   run(5000);
@@ -219,7 +219,7 @@ static void test_called_off(void **state) {
   assert_int_equal(bench_count(SUP_PROBE), 2);
 }
 
-static void test_the_start_takes_longer(void **state) {
+UNIT_TEST_WITH(test_the_start_takes_longer, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 0);
   for (int i = 0; i < 58; i++) { /* 29 s */
@@ -237,7 +237,7 @@ static void test_the_start_takes_longer(void **state) {
 }
 
 /* Without thought: who has told progress is watched by it, and who never does is left alone. */
-static void test_auto_with_sdk(void **state) {
+UNIT_TEST_WITH(test_auto_with_sdk, setup, NULL) {
   open_as(HANG_AUTO, 0);
   for (int i = 0; i < 200; i++) {
     tell(1, (uint64_t)i);
@@ -251,7 +251,7 @@ static void test_auto_with_sdk(void **state) {
 }
 
 /* Nobody uses the sdk: one that prints is enough, on node 0; other nodes are silent by habit. */
-static void test_auto_with_output(void **state) {
+UNIT_TEST_WITH(test_auto_with_output, setup, NULL) {
   open_as(HANG_AUTO, 0);
   for (int i = 0; i < 200; i++) {
     sign(0, SIGN_OUTPUT);
@@ -269,7 +269,7 @@ static void test_auto_with_output(void **state) {
 }
 
 /* Programs print while they start, and are silent then. */
-static void test_output_does_not_end_the_start(void **state) {
+UNIT_TEST_WITH(test_output_does_not_end_the_start, setup, NULL) {
   open_as(HANG_OUTPUT, 1);
   run(100);
   sign(0, SIGN_OUTPUT);
@@ -284,7 +284,7 @@ static void test_output_does_not_end_the_start(void **state) {
   assert_non_null(strstr(failed()->text, "it has stopped printing"));
 }
 
-static void test_files(void **state) {
+UNIT_TEST_WITH(test_files, setup, NULL) {
   open_as(HANG_FILE, 1);
   for (int i = 0; i < 10; i++) {
     sign(0, SIGN_FILE);
@@ -308,7 +308,7 @@ static void test_files(void **state) {
 }
 
 /* A look that is not answered is judged without what it would have said; that is said. */
-static void test_a_file_system_that_hangs(void **state) {
+UNIT_TEST_WITH(test_a_file_system_that_hangs, setup, NULL) {
   open_as(HANG_FILE, 1);
   sign(0, SIGN_FILE);
   sign(1, SIGN_FILE);
@@ -322,7 +322,7 @@ static void test_a_file_system_that_hangs(void **state) {
 }
 
 /* We were stopped, or the machine slept: what was not heard in that time says nothing. */
-static void test_time_that_was_not_ours(void **state) {
+UNIT_TEST_WITH(test_time_that_was_not_ours, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 1);
@@ -337,7 +337,7 @@ static void test_time_that_was_not_ours(void **state) {
 }
 
 /* Stopped while the probe looked: what a worker has said since lies in a socket, and comes with the next look. */
-static void test_time_that_was_not_ours_while_probing(void **state) {
+UNIT_TEST_WITH(test_time_that_was_not_ours_while_probing, setup, NULL) {
   static const uint64_t stopped_ms[] = {2000, 500, 100};
   for (int i = 0; i < 6; i++) {
     bool goes_on = i % 2;
@@ -359,7 +359,7 @@ static void test_time_that_was_not_ours_while_probing(void **state) {
   }
 }
 
-static void test_output_that_nobody_takes(void **state) {
+UNIT_TEST_WITH(test_output_that_nobody_takes, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 1);
@@ -372,7 +372,7 @@ static void test_output_that_nobody_takes(void **state) {
 }
 
 /* Who has left does not hang. */
-static void test_the_finish(void **state) {
+UNIT_TEST_WITH(test_the_finish, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 1);
@@ -394,7 +394,7 @@ static void test_the_finish(void **state) {
 }
 
 /* A worker dies while others are looked at: that is enough. */
-static void test_a_death_ends_the_probe(void **state) {
+UNIT_TEST_WITH(test_a_death_ends_the_probe, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 1);
@@ -423,7 +423,7 @@ static struct verdict others(int64_t step, int64_t idle_ms) {
 }
 
 /* Ours is the one that they wait for, and would have been found a moment later. */
-static void test_stop_finds_the_origin_here(void **state) {
+UNIT_TEST_WITH(test_stop_finds_the_origin_here, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 9);
   tell(1, 9);
@@ -443,7 +443,7 @@ static void test_stop_finds_the_origin_here(void **state) {
   assert_true(has_stopped());
 }
 
-static void test_stop_finds_nothing_here(void **state) {
+UNIT_TEST_WITH(test_stop_finds_nothing_here, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 9);
   tell(1, 9);
@@ -459,7 +459,7 @@ static void test_stop_finds_nothing_here(void **state) {
 }
 
 /* Workers here that do not depend on it, and go on, are stopped, but not blamed, whatever their steps. */
-static void test_stop_blames_nobody_who_goes_on(void **state) {
+UNIT_TEST_WITH(test_stop_blames_nobody_who_goes_on, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 1);
@@ -472,7 +472,7 @@ static void test_stop_blames_nobody_who_goes_on(void **state) {
 }
 
 /* Any other STOP stops at once; and so does a signal to the agent. */
-static void test_others_do_not_wait_for_a_probe(void **state) {
+UNIT_TEST_WITH(test_others_do_not_wait_for_a_probe, setup, NULL) {
   struct verdict v = others(9, 10000);
   for (int i = 0; i < 2; i++) {
     open_as(HANG_SDK, 1);
@@ -491,7 +491,7 @@ static void test_others_do_not_wait_for_a_probe(void **state) {
 }
 
 /* The daemon is away: it is said here, kept, and reported with the next HELLO. */
-static void test_without_a_daemon(void **state) {
+UNIT_TEST_WITH(test_without_a_daemon, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 1);
   tell(1, 2);
@@ -526,7 +526,7 @@ static void shows(uint32_t awaited) {
 }
 
 /* The worker that others wait for is the origin, though another one stopped first. */
-static void test_evidence_names_the_origin(void **state) {
+UNIT_TEST_WITH(test_evidence_names_the_origin, setup, NULL) {
   open_as(HANG_SDK, 1);
   tell(0, 5);
   run(100);
@@ -559,7 +559,7 @@ static void gives_up(uint32_t local_rank, const char *lines) {
 #define WATCHDOG "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"
 
 /* Without --hang-timeout as well. */
-static void test_a_worker_gives_up_a_collective(void **state) {
+UNIT_TEST_WITH(test_a_worker_gives_up_a_collective, setup, NULL) {
   bench_open();
   bench.answering = true;
   bench_running();
@@ -581,7 +581,7 @@ static void test_a_worker_gives_up_a_collective(void **state) {
 }
 
 /* The probe does not answer; the others die meanwhile; no other worker is left. Each is reported once. */
-static void test_giving_up_ends_in_any_case(void **state) {
+UNIT_TEST_WITH(test_giving_up_ends_in_any_case, setup, NULL) {
   for (int kind = 0; kind < 3; kind++) {
     bench_open();
     bench.answering = true;
@@ -596,7 +596,7 @@ static void test_giving_up_ends_in_any_case(void **state) {
 }
 
 /* The other nodes collect evidence before they stop. */
-static void test_another_node_gives_up(void **state) {
+UNIT_TEST_WITH(test_another_node_gives_up, setup, NULL) {
   bench_open();
   bench.answering = true;
   bench_running();
@@ -618,34 +618,5 @@ static void test_another_node_gives_up(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(test_evidence_names_the_origin, setup),
-      cmocka_unit_test_setup(test_a_worker_gives_up_a_collective, setup),
-      cmocka_unit_test_setup(test_giving_up_ends_in_any_case, setup),
-      cmocka_unit_test_setup(test_another_node_gives_up, setup),
-      cmocka_unit_test_setup(test_never, setup),
-      cmocka_unit_test_setup(test_progress_while_others_start, setup),
-      cmocka_unit_test_setup(test_the_whole_way, setup),
-      cmocka_unit_test_setup(test_stopped_before_waiting, setup),
-      cmocka_unit_test_setup(test_what_cannot_be_told_is_said, setup),
-      cmocka_unit_test_setup(test_a_probe_has_a_deadline, setup),
-      cmocka_unit_test_setup(test_called_off, setup),
-      cmocka_unit_test_setup(test_the_start_takes_longer, setup),
-      cmocka_unit_test_setup(test_auto_with_sdk, setup),
-      cmocka_unit_test_setup(test_auto_with_output, setup),
-      cmocka_unit_test_setup(test_output_does_not_end_the_start, setup),
-      cmocka_unit_test_setup(test_files, setup),
-      cmocka_unit_test_setup(test_a_file_system_that_hangs, setup),
-      cmocka_unit_test_setup(test_time_that_was_not_ours, setup),
-      cmocka_unit_test_setup(test_time_that_was_not_ours_while_probing, setup),
-      cmocka_unit_test_setup(test_output_that_nobody_takes, setup),
-      cmocka_unit_test_setup(test_the_finish, setup),
-      cmocka_unit_test_setup(test_a_death_ends_the_probe, setup),
-      cmocka_unit_test_setup(test_stop_finds_the_origin_here, setup),
-      cmocka_unit_test_setup(test_stop_finds_nothing_here, setup),
-      cmocka_unit_test_setup(test_stop_blames_nobody_who_goes_on, setup),
-      cmocka_unit_test_setup(test_others_do_not_wait_for_a_probe, setup),
-      cmocka_unit_test_setup(test_without_a_daemon, setup),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

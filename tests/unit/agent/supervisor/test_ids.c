@@ -60,7 +60,7 @@ static void ids(int64_t round, int64_t count, const char *text) {
   bench_msg(&m);
 }
 
-static void test_minting(void **state) {
+BENCH_TEST(test_minting) {
   open_minting();
   const struct supervisor_effect *e = bench_effect(SUP_MINT);
   assert_int_equal(e->mint.count, 1);
@@ -87,7 +87,7 @@ static void test_minting(void **state) {
   assert_int_equal(bench_count(SUP_UNMINT), 0);
 }
 
-static void test_none(void **state) {
+BENCH_TEST(test_none) {
   for (int never = 0; never < 2; never++) {
     bench_open();
     if (never) bench.config.settings.nccl_ids = NCCL_IDS_NEVER;
@@ -99,7 +99,7 @@ static void test_none(void **state) {
   }
 }
 
-static void test_there_will_be_none(void **state) {
+BENCH_TEST(test_there_will_be_none) {
   struct msg m;
   open_minting();
   msg_init(&m, MSG_IDS);
@@ -115,7 +115,7 @@ static void test_there_will_be_none(void **state) {
 }
 
 /* A MINT that is said again is answered by what there is. */
-static void test_mint_is_said_again(void **state) {
+BENCH_TEST(test_mint_is_said_again) {
   open_minting();
   uint32_t first = helper();
   bench_forget();
@@ -141,7 +141,7 @@ static void test_mint_is_said_again(void **state) {
   assert_int_equal(bench_count(SUP_MINT), 0);
 }
 
-static void test_what_is_not_for_us(void **state) {
+BENCH_TEST(test_what_is_not_for_us) {
   open_minting();
   bench_forget();
   mint_again(2, 0, 1);
@@ -155,7 +155,7 @@ static void test_what_is_not_for_us(void **state) {
   assert_int_equal(bench_count_sent(MSG_MINTED), 0);
 }
 
-static void test_failures(void **state) {
+BENCH_TEST(test_failures) {
   open_minting();
   mint_failed(helper());
   const struct msg *m = bench_sent(MSG_MINTED);
@@ -180,7 +180,7 @@ static void test_failures(void **state) {
   assert_said("ranks that have not connected to its NCCL ids yet");
 }
 
-static void test_no_answer(void **state) {
+BENCH_TEST(test_no_answer) {
   open_minting();
   bench_run(SUPERVISOR_MINT_MS - 1);
   assert_int_equal(bench_count(SUP_UNMINT), 0);
@@ -190,7 +190,7 @@ static void test_no_answer(void **state) {
 }
 
 /* A helper goes when nobody can come to its ids any more. */
-static void test_helpers_go(void **state) {
+BENCH_TEST(test_helpers_go) {
   for (int why = 0; why < 5; why++) {
     open_minting();
     uint32_t number = helper();
@@ -212,7 +212,7 @@ static void test_helpers_go(void **state) {
 }
 
 /* Its workers are done, those of others may come yet. */
-static void test_a_finished_node_keeps_its_helper(void **state) {
+BENCH_TEST(test_a_finished_node_keeps_its_helper) {
   open_minting();
   minted(helper());
   ids(1, 2, "");
@@ -224,7 +224,7 @@ static void test_a_finished_node_keeps_its_helper(void **state) {
   assert_int_equal(bench_count(SUP_UNMINT), 1);
 }
 
-static void test_hello_tells(void **state) {
+BENCH_TEST(test_hello_tells) {
   open_minting();
   for (int have = 0; have < 2; have++) {
     if (have) ids(1, 2, "");
@@ -240,17 +240,5 @@ static void test_hello_tells(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_minting),
-      bench_test(test_none),
-      bench_test(test_there_will_be_none),
-      bench_test(test_mint_is_said_again),
-      bench_test(test_what_is_not_for_us),
-      bench_test(test_failures),
-      bench_test(test_no_answer),
-      bench_test(test_helpers_go),
-      bench_test(test_a_finished_node_keeps_its_helper),
-      bench_test(test_hello_tells),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

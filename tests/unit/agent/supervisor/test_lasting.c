@@ -8,20 +8,20 @@ static void check(enum lasting want, int code, const char *text, const char *err
   assert_int_equal(find_lasting(code, text, error, false), want);
 }
 
-static void test_of_the_trainer(void **state) {
+UNIT_TEST(test_of_the_trainer) {
   assert_int_equal(find_lasting(64, "", "", true), LASTING_TRAINER);
   assert_int_equal(find_lasting(65, "", "", true), LASTING_TRAINER);
   assert_int_equal(find_lasting(1, "train.py: error: x", "ImportError: x", true), LASTING_NO);
   check(LASTING_NO, 64, "", ""); /* anybody's 64 is just a number */
 }
 
-static void test_of_arguments(void **state) {
+UNIT_TEST(test_of_arguments) {
   check(LASTING_USAGE, 2, "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --rl", "");
   check(LASTING_USAGE, 2, "  [--many]\npython3 -m a.b: error: argument --lr: invalid float value: 'x'", "");
   check(LASTING_USAGE, 2, "warned first\nUsage: train.py [OPTIONS]\n\nError: No such option: --rl", "");
 }
 
-static void test_of_a_script(void **state) {
+UNIT_TEST(test_of_a_script) {
   check(LASTING_SCRIPT, 2, "/usr/bin/python3: can't open file '/home/ada/train.py': [Errno 2] No such file", "");
   check(LASTING_SCRIPT, 2, "sh: 0: cannot open run.sh: No such file", "");
   check(LASTING_SCRIPT, 1, "/usr/bin/python3: No module named train", "/usr/bin/python3: No module named train");
@@ -29,7 +29,7 @@ static void test_of_a_script(void **state) {
         "python3: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named 'a')", "");
 }
 
-static void test_of_python(void **state) {
+UNIT_TEST(test_of_python) {
   check(LASTING_SYNTAX, 1, "", "SyntaxError: invalid syntax");
   check(LASTING_SYNTAX, 1, "", "IndentationError: unexpected indent");
   check(LASTING_SYNTAX, 1, "", "TabError: inconsistent use of tabs and spaces in indentation");
@@ -37,7 +37,7 @@ static void test_of_python(void **state) {
   check(LASTING_IMPORT, 1, "Traceback", "ModuleNotFoundError: No module named 'x'");
 }
 
-static void test_of_a_command(void **state) {
+UNIT_TEST(test_of_a_command) {
   check(LASTING_COMMAND, 127, "sh: 1: trian: not found", "");
   check(LASTING_COMMAND, 127, "bash: line 1: trian: command not found", "");
   check(LASTING_COMMAND, 127, "./a: error while loading shared libraries: libx.so.1: cannot open shared object file",
@@ -45,7 +45,7 @@ static void test_of_a_command(void **state) {
   check(LASTING_COMMAND, 126, "sh: 1: ./plain: Permission denied", "");
 }
 
-static void test_of_what_a_restart_may_cure(void **state) {
+UNIT_TEST(test_of_what_a_restart_may_cure) {
   check(LASTING_NO, 2, "", "");
   check(LASTING_NO, 2, "memory usage: 12 GiB", "");
   check(LASTING_NO, 2, "RuntimeError: usage", "RuntimeError: usage");
@@ -62,10 +62,5 @@ static void test_of_what_a_restart_may_cure(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_of_the_trainer), cmocka_unit_test(test_of_arguments),
-      cmocka_unit_test(test_of_a_script),    cmocka_unit_test(test_of_python),
-      cmocka_unit_test(test_of_a_command),   cmocka_unit_test(test_of_what_a_restart_may_cure),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void stay_away(uint64_t ms, bool refused) {
   }
 }
 
-static void test_after_the_grace_it_leaves(void **state) {
+BENCH_TEST(test_after_the_grace_it_leaves) {
   for (int refused = 0; refused < 2; refused++) {
     orphan(60000);
     bench_down(false);
@@ -43,7 +43,7 @@ static void test_after_the_grace_it_leaves(void **state) {
   }
 }
 
-static void test_a_daemon_that_is_back_in_time(void **state) {
+BENCH_TEST(test_a_daemon_that_is_back_in_time) {
   orphan(60000);
   bench_down(false);
   stay_away(55000, true);
@@ -56,7 +56,7 @@ static void test_a_daemon_that_is_back_in_time(void **state) {
 }
 
 /* It is told, as it would be of a signal; the others form anew without this node. */
-static void test_a_daemon_that_is_back_while_it_leaves(void **state) {
+BENCH_TEST(test_a_daemon_that_is_back_while_it_leaves) {
   orphan(1000);
   bench_down(false);
   stay_away(3000, true);
@@ -72,7 +72,7 @@ static void test_a_daemon_that_is_back_while_it_leaves(void **state) {
   assert_non_null(bench_sent(MSG_BYE));
 }
 
-static void test_for_ever(void **state) {
+BENCH_TEST(test_for_ever) {
   orphan(0);
   bench_down(false);
   stay_away(3600000, true);
@@ -80,7 +80,7 @@ static void test_for_ever(void **state) {
 }
 
 /* A daemon that is not in charge answers. The one that is may count the grace from its last contact. */
-static void test_a_daemon_without_a_majority_is_none(void **state) {
+BENCH_TEST(test_a_daemon_without_a_majority_is_none) {
   orphan(60000);
   bench.answering = true;
   bench.age_ms = bench.config.settings.lease_ms;
@@ -92,7 +92,7 @@ static void test_a_daemon_without_a_majority_is_none(void **state) {
 }
 
 /* What runs no more is none: that waits for --join-timeout. */
-static void test_only_workers_are_orphans(void **state) {
+BENCH_TEST(test_only_workers_are_orphans) {
   orphan(1000);
   bench_all_exited(EXITED(0));
   bench_clear();
@@ -103,13 +103,5 @@ static void test_only_workers_are_orphans(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_after_the_grace_it_leaves),
-      bench_test(test_a_daemon_that_is_back_in_time),
-      bench_test(test_a_daemon_that_is_back_while_it_leaves),
-      bench_test(test_for_ever),
-      bench_test(test_a_daemon_without_a_majority_is_none),
-      bench_test(test_only_workers_are_orphans),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void open_parked(void) {
   bench_forget();
 }
 
-static void test_both_stay(void **state) {
+BENCH_TEST(test_both_stay) {
   open_two();
   bench_stop(1, NULL);
   assert_int_equal(kept(SUP_STOP_TREES), 3);
@@ -78,7 +78,7 @@ static void test_both_stay(void **state) {
 }
 
 /* Ours dies: its sibling stays, and alone. */
-static void test_the_sibling_stays(void **state) {
+BENCH_TEST(test_the_sibling_stays) {
   open_two();
   bench_exited(1, SIGNALED(9), bench.now_ms, "");
   assert_int_equal(kept(SUP_STOP_TREES), 1);
@@ -93,7 +93,7 @@ static void test_the_sibling_stays(void **state) {
 }
 
 /* Half of --stop-timeout, then it is stopped in the other half. */
-static void test_one_does_not_park(void **state) {
+BENCH_TEST(test_one_does_not_park) {
   open_two();
   bench_stop(1, NULL);
   parks(0);
@@ -117,7 +117,7 @@ static void test_one_does_not_park(void **state) {
 }
 
 /* Instead of parking it leaves: its death is nobody's failure, and is not waited for any longer. */
-static void test_it_exits_instead(void **state) {
+BENCH_TEST(test_it_exits_instead) {
   open_two();
   bench_stop(1, NULL);
   parks(0);
@@ -128,7 +128,7 @@ static void test_it_exits_instead(void **state) {
   assert_non_null(bench_report(REPORT_STOPPED));
 }
 
-static void test_the_connection_goes(void **state) {
+BENCH_TEST(test_the_connection_goes) {
   open_two();
   bench_stop(1, NULL);
   parks(0);
@@ -148,7 +148,7 @@ static void test_the_connection_goes(void **state) {
   assert_int_equal(kept(SUP_SPAWN), 0);
 }
 
-static void test_it_dies_while_it_waits(void **state) {
+BENCH_TEST(test_it_dies_while_it_waits) {
   open_parked();
   bench_exited(1, SIGNALED(9), bench.now_ms, "");
   assert_int_equal(bench_count(SUP_SEND), 0);
@@ -157,7 +157,7 @@ static void test_it_dies_while_it_waits(void **state) {
 }
 
 /* A weightier reason: nobody stays. */
-static void test_who_leaves_takes_all_with_it(void **state) {
+BENCH_TEST(test_who_leaves_takes_all_with_it) {
   open_two();
   bench_stop(1, NULL);
   parks(0);
@@ -171,7 +171,7 @@ static void test_who_leaves_takes_all_with_it(void **state) {
 }
 
 /* Between rounds: the exit waits for their deaths, a second signal hastens it, and its BYE is true. */
-static void test_leaving_while_they_wait(void **state) {
+BENCH_TEST(test_leaving_while_they_wait) {
   for (int twice = 0; twice < 2; twice++) {
     open_parked();
     bench_signal(SIGTERM);
@@ -192,20 +192,20 @@ static void test_leaving_while_they_wait(void **state) {
 }
 
 /* No CLEAR: it goes all the same. */
-static void test_leaving_is_bounded(void **state) {
+BENCH_TEST(test_leaving_is_bounded) {
   open_parked();
   bench_signal(SIGTERM);
   bench_run(30000 + SUPERVISOR_LEAVE_SLACK_MS + 1000);
   assert_int_equal(bench.exits, 1);
 }
 
-static void test_the_end(void **state) {
+BENCH_TEST(test_the_end) {
   open_parked();
   bench_end(73, NULL);
   assert_kills_and_exits(73);
 }
 
-static void test_stale(void **state) {
+BENCH_TEST(test_stale) {
   open_parked();
   bench_stale();
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 0);
@@ -219,7 +219,7 @@ static void test_stale(void **state) {
 
 /* START and STOP of the next round come while workers of the last one die slowly. The guard's CLEAR will be of the
  * last one. */
-static void test_stale_again_while_they_die(void **state) {
+BENCH_TEST(test_stale_again_while_they_die) {
   open_parked();
   bench_stale();
   bench_welcome(false);
@@ -234,7 +234,7 @@ static void test_stale_again_while_they_die(void **state) {
 }
 
 /* A round runs without this node. */
-static void test_a_spare(void **state) {
+BENCH_TEST(test_a_spare) {
   open_parked();
   struct msg m;
   msg_init(&m, MSG_WAITING);
@@ -262,7 +262,7 @@ static void test_a_spare(void **state) {
 }
 
 /* It was told that a round could form without it: who waits has the same deadline as who runs. */
-static void test_fenced_while_they_wait(void **state) {
+BENCH_TEST(test_fenced_while_they_wait) {
   for (int by_guard = 0; by_guard < 2; by_guard++) {
     bench_open();
     bench.fencing = true;
@@ -290,7 +290,7 @@ static void test_fenced_while_they_wait(void **state) {
 }
 
 /* Nobody but this worker has noticed anything: a lease and 2 s later it is the round's failure. */
-static void test_a_false_alarm(void **state) {
+BENCH_TEST(test_a_false_alarm) {
   open_two();
   parks_because(1, "lost contact with rank 0");
   parks(0);
@@ -312,7 +312,7 @@ static void test_a_false_alarm(void **state) {
 }
 
 /* Mostly somebody else has. */
-static void test_no_false_alarm(void **state) {
+BENCH_TEST(test_no_false_alarm) {
   open_two();
   parks(1);
   bench_run(3000);
@@ -327,7 +327,7 @@ static void test_no_false_alarm(void **state) {
 }
 
 /* A round that is void before anything was heard of those who go on in it: they are asked again. */
-static void test_void_at_once(void **state) {
+BENCH_TEST(test_void_at_once) {
   open_parked();
   bench_start(2);
   bench_stop(2, NULL);
@@ -343,7 +343,7 @@ static void test_void_at_once(void **state) {
 }
 
 /* CLEAR of the first stop, of whom all were left out, is none of the second one. */
-static void test_clear_of_the_stop_before(void **state) {
+BENCH_TEST(test_clear_of_the_stop_before) {
   struct supervisor_event clear = {.kind = SUP_CLEAR, .round = 1, .clear = {.kept = {{3}}}};
   open_two();
   bench_stop(1, NULL);
@@ -357,7 +357,7 @@ static void test_clear_of_the_stop_before(void **state) {
 }
 
 /* It was leaving, and learns meanwhile how the job has ended. */
-static void test_the_end_while_it_leaves(void **state) {
+BENCH_TEST(test_the_end_while_it_leaves) {
   open_parked();
   bench_down(true);
   bench_run(60100);
@@ -369,7 +369,7 @@ static void test_the_end_while_it_leaves(void **state) {
 }
 
 /* Nothing is given: only who has parked already may stay. */
-static void test_without_a_grace(void **state) {
+BENCH_TEST(test_without_a_grace) {
   bench.config.settings.stop_timeout_ms = 0;
   bench_running();
   can_rejoin(0, true);
@@ -380,7 +380,7 @@ static void test_without_a_grace(void **state) {
 }
 
 /* The daemon does not come back: nobody waits for ever. */
-static void test_no_daemon_any_more(void **state) {
+BENCH_TEST(test_no_daemon_any_more) {
   open_parked();
   bench.answering = false;
   bench_down(true);
@@ -391,28 +391,5 @@ static void test_no_daemon_any_more(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_both_stay),
-      bench_test(test_the_sibling_stays),
-      bench_test(test_one_does_not_park),
-      bench_test(test_it_exits_instead),
-      bench_test(test_the_connection_goes),
-      bench_test(test_it_dies_while_it_waits),
-      bench_test(test_who_leaves_takes_all_with_it),
-      bench_test(test_leaving_while_they_wait),
-      bench_test(test_leaving_is_bounded),
-      bench_test(test_the_end),
-      bench_test(test_stale),
-      bench_test(test_stale_again_while_they_die),
-      bench_test(test_a_spare),
-      bench_test(test_fenced_while_they_wait),
-      bench_test(test_a_false_alarm),
-      bench_test(test_no_false_alarm),
-      bench_test(test_void_at_once),
-      bench_test(test_clear_of_the_stop_before),
-      bench_test(test_the_end_while_it_leaves),
-      bench_test(test_without_a_grace),
-      bench_test(test_no_daemon_any_more),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -38,7 +38,7 @@ static void open_two(void) {
   bench_forget();
 }
 
-static void test_all_that_can_are_asked_once(void **state) {
+BENCH_TEST(test_all_that_can_are_asked_once) {
   open_two();
   prepare(1);
   assert_int_equal(bench_count(SUP_REQUEST), 1);
@@ -60,7 +60,7 @@ static void test_all_that_can_are_asked_once(void **state) {
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
 }
 
-static void test_nobody_can(void **state) {
+BENCH_TEST(test_nobody_can) {
   bench_open_running();
   prepare(1);
   assert_non_null(bench_report(REPORT_CHECKPOINTED));
@@ -68,7 +68,7 @@ static void test_nobody_can(void **state) {
 }
 
 /* One of two answers; one has closed its connection, died, or finished: it is not waited for. */
-static void test_who_cannot_any_more(void **state) {
+BENCH_TEST(test_who_cannot_any_more) {
   for (int how = 0; how < 2; how++) {
     open_two();
     prepare(1);
@@ -82,7 +82,7 @@ static void test_who_cannot_any_more(void **state) {
   }
 }
 
-static void test_a_worker_that_fails_meanwhile(void **state) {
+BENCH_TEST(test_a_worker_that_fails_meanwhile) {
   open_two();
   prepare(1);
   bench_exited(0, SIGNALED(11), bench.now_ms, "");
@@ -93,7 +93,7 @@ static void test_a_worker_that_fails_meanwhile(void **state) {
 }
 
 /* Of another round, while stopping, from a worker there is none of, of a checkpoint that nobody asked for. */
-static void test_what_is_not_for_us(void **state) {
+BENCH_TEST(test_what_is_not_for_us) {
   open_two();
   prepare(2);
   assert_int_equal(bench_count(SUP_REQUEST), 0);
@@ -113,7 +113,7 @@ static void test_what_is_not_for_us(void **state) {
 }
 
 /* A daemon that came back asks anew, and the next round begins to count anew. */
-static void test_a_second_request(void **state) {
+BENCH_TEST(test_a_second_request) {
   open_two();
   for (uint32_t n = 1; n <= 2; n++) {
     bench_forget();
@@ -136,7 +136,7 @@ static void test_a_second_request(void **state) {
 }
 
 /* What was asked for is told when the link is back. */
-static void test_the_answer_waits_for_the_link(void **state) {
+BENCH_TEST(test_the_answer_waits_for_the_link) {
   open_two();
   prepare(1);
   bench_down(false);
@@ -159,7 +159,7 @@ static void check_exit_75(void) {
 
 /* Stopped (SIGSTOP) while they were at it, and continued when all its time is over: they are killed, and only then it
  * goes. */
-static void test_leaving_late_leaves_nobody_behind(void **state) {
+BENCH_TEST(test_leaving_late_leaves_nobody_behind) {
   open_two();
   bench_signal(SIGTERM);
   bench.now_ms += 600000;
@@ -169,7 +169,7 @@ static void test_leaving_late_leaves_nobody_behind(void **state) {
   check_exit_75();
 }
 
-static void test_leaving_asks_first(void **state) {
+BENCH_TEST(test_leaving_asks_first) {
   open_two();
   bench_signal(SIGUSR1);
   assert_non_null(bench_report(REPORT_LEAVING));
@@ -192,7 +192,7 @@ static void test_leaving_asks_first(void **state) {
 }
 
 /* They are quicker than PREPARE: it is answered at once. */
-static void test_prepare_after_the_checkpoint(void **state) {
+BENCH_TEST(test_prepare_after_the_checkpoint) {
   open_two();
   bench_signal(SIGTERM);
   wrote(0, 1, 7);
@@ -203,7 +203,7 @@ static void test_prepare_after_the_checkpoint(void **state) {
   assert_int_equal(bench_count(SUP_REQUEST), 1);
 }
 
-static void test_leaving_waits_for_half_of_the_stop_timeout(void **state) {
+BENCH_TEST(test_leaving_waits_for_half_of_the_stop_timeout) {
   for (int one_writes = 0; one_writes < 2; one_writes++) {
     open_two();
     bench_signal(SIGTERM);
@@ -219,7 +219,7 @@ static void test_leaving_waits_for_half_of_the_stop_timeout(void **state) {
 }
 
 /* The daemon waits as long as we do, so its STOP may be there first. */
-static void test_the_daemon_is_tired_of_waiting_first(void **state) {
+BENCH_TEST(test_the_daemon_is_tired_of_waiting_first) {
   open_two();
   bench_signal(SIGTERM);
   wrote(0, 1, 7);
@@ -233,7 +233,7 @@ static void test_the_daemon_is_tired_of_waiting_first(void **state) {
 }
 
 /* Something else has ended the round: they have had no time to write. */
-static void test_a_stop_in_between_blames_nobody(void **state) {
+BENCH_TEST(test_a_stop_in_between_blames_nobody) {
   open_two();
   bench_signal(SIGTERM);
   bench_run(1000);
@@ -242,7 +242,7 @@ static void test_a_stop_in_between_blames_nobody(void **state) {
   check_exit_75();
 }
 
-static void test_leaving_without_a_daemon(void **state) {
+BENCH_TEST(test_leaving_without_a_daemon) {
   for (int late = 0; late < 2; late++) {
     open_two();
     if (!late) bench_down(true);
@@ -256,7 +256,7 @@ static void test_leaving_without_a_daemon(void **state) {
   }
 }
 
-static void test_a_second_signal_does_not_wait(void **state) {
+BENCH_TEST(test_a_second_signal_does_not_wait) {
   open_two();
   bench_signal(SIGTERM);
   bench_signal(SIGTERM);
@@ -264,7 +264,7 @@ static void test_a_second_signal_does_not_wait(void **state) {
   check_exit_75();
 }
 
-static void test_a_failure_while_leaving(void **state) {
+BENCH_TEST(test_a_failure_while_leaving) {
   open_two();
   bench_signal(SIGTERM);
   bench_run(1000);
@@ -274,7 +274,7 @@ static void test_a_failure_while_leaving(void **state) {
 }
 
 /* With no time there is nothing to wait for. */
-static void test_leaving_with_no_stop_timeout(void **state) {
+BENCH_TEST(test_leaving_with_no_stop_timeout) {
   bench.config.settings.stop_timeout_ms = 1;
   bench_running();
   can(0, true);
@@ -285,7 +285,7 @@ static void test_leaving_with_no_stop_timeout(void **state) {
 
 /* They finish instead: the END is waited for, as long as the checkpoint could have taken. A success needs no other
  * run. */
-static void test_they_finish_while_it_leaves(void **state) {
+BENCH_TEST(test_they_finish_while_it_leaves) {
   for (int ends = 0; ends < 2; ends++) {
     open_two();
     bench_signal(SIGTERM);
@@ -311,7 +311,7 @@ static void test_they_finish_while_it_leaves(void **state) {
 }
 
 /* It serves the round's store, has finished, and is to run again: STOP asks it to let nobody new in, once. */
-static void test_stop_after_finishing(void **state) {
+BENCH_TEST(test_stop_after_finishing) {
   for (int node = 0; node < 2; node++) {
     bench_open();
     bench.node_rank = node;
@@ -330,26 +330,5 @@ static void test_stop_after_finishing(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_all_that_can_are_asked_once),
-      bench_test(test_nobody_can),
-      bench_test(test_who_cannot_any_more),
-      bench_test(test_a_worker_that_fails_meanwhile),
-      bench_test(test_what_is_not_for_us),
-      bench_test(test_a_second_request),
-      bench_test(test_the_answer_waits_for_the_link),
-      bench_test(test_leaving_asks_first),
-      bench_test(test_prepare_after_the_checkpoint),
-      bench_test(test_leaving_late_leaves_nobody_behind),
-      bench_test(test_leaving_waits_for_half_of_the_stop_timeout),
-      bench_test(test_the_daemon_is_tired_of_waiting_first),
-      bench_test(test_a_stop_in_between_blames_nobody),
-      bench_test(test_leaving_without_a_daemon),
-      bench_test(test_a_second_signal_does_not_wait),
-      bench_test(test_a_failure_while_leaving),
-      bench_test(test_leaving_with_no_stop_timeout),
-      bench_test(test_they_finish_while_it_leaves),
-      bench_test(test_stop_after_finishing),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -16,7 +16,7 @@ static void progress(uint32_t local_rank, uint64_t step, double loss, double rat
                                  .progress = {.step = step, .of = 500, .loss = loss, .samples_per_second = rate}});
 }
 
-static void test_the_slowest_step_twice_a_second(void **state) {
+BENCH_TEST(test_the_slowest_step_twice_a_second) {
   bench_open_answered();
   bench_forget();
   for (uint64_t i = 1; i <= 1000; i++) { /* ten seconds */
@@ -37,7 +37,7 @@ static void test_the_slowest_step_twice_a_second(void **state) {
   assert_in_range(bench_count_sent(MSG_PROGRESS), 0, 1);
 }
 
-static void test_progress_is_part_of_the_verdict(void **state) {
+BENCH_TEST(test_progress_is_part_of_the_verdict) {
   bench_open_running();
   progress(1, 120, (double)NAN, (double)INFINITY);
   bench_exited(1, SIGNALED(9), bench.now_ms, "");
@@ -49,7 +49,7 @@ static void test_progress_is_part_of_the_verdict(void **state) {
 }
 
 /* How far the round has come decides what its failure costs, so the last step is sent, whoever has failed. */
-static void test_the_last_step_is_sent_when_the_round_ends(void **state) {
+BENCH_TEST(test_the_last_step_is_sent_when_the_round_ends) {
   for (int stopped = 0; stopped < 2; stopped++) {
     bench_open_running();
     progress(0, 7, 0.5, 100);
@@ -67,7 +67,7 @@ static void test_the_last_step_is_sent_when_the_round_ends(void **state) {
   }
 }
 
-static void test_numbers_no_worker_should_tell(void **state) {
+BENCH_TEST(test_numbers_no_worker_should_tell) {
   bench_open_running();
   progress(0, UINT64_MAX, (double)NAN, -(double)INFINITY);
   progress(1, UINT64_MAX, (double)INFINITY, 1e308);
@@ -84,7 +84,7 @@ static const struct progress *last_progress(void) {
 }
 
 /* librdzv samples, so workers of short steps seem to be apart by many of them. */
-static void test_workers_that_run_in_step_do_not_lag(void **state) {
+BENCH_TEST(test_workers_that_run_in_step_do_not_lag) {
   bench_open_answered();
   for (uint64_t i = 1; i <= 500; i++) {
     progress(0, 20 * i, 0.5, 100);
@@ -97,7 +97,7 @@ static void test_workers_that_run_in_step_do_not_lag(void **state) {
 }
 
 /* The others wait for it, so nobody reports any more, and PROGRESS is sent all the same. */
-static void test_a_worker_a_step_behind_lags_after_two_seconds(void **state) {
+BENCH_TEST(test_a_worker_a_step_behind_lags_after_two_seconds) {
   bench_open_answered();
   progress(0, 7, 0.5, 100);
   progress(1, 7, 0.5, 100);
@@ -122,7 +122,7 @@ static void test_a_worker_a_step_behind_lags_after_two_seconds(void **state) {
   assert_int_equal(last_progress()->n_laggards, 0);
 }
 
-static void test_a_worker_two_steps_behind_lags_sooner(void **state) {
+BENCH_TEST(test_a_worker_two_steps_behind_lags_sooner) {
   bench_open_answered();
   progress(0, 7, 0.5, 100);
   progress(1, 7, 0.5, 100);
@@ -136,7 +136,7 @@ static void test_a_worker_two_steps_behind_lags_sooner(void **state) {
   assert_int_equal(last_progress()->laggards[0].local_rank, 0);
 }
 
-static void test_who_does_not_lag(void **state) {
+BENCH_TEST(test_who_does_not_lag) {
   bench_open_answered(); /* rank 1 reports nothing: many programs report on one rank */
   progress(0, 7, 0.5, 100);
   bench_run(5000);
@@ -155,7 +155,7 @@ static void test_who_does_not_lag(void **state) {
 
 /* Checkpoints. ----------------------------------------------------------------------------------------------------- */
 
-static void test_what_workers_resumed_and_saved(void **state) {
+BENCH_TEST(test_what_workers_resumed_and_saved) {
   bench_open_answered();
   progress(0, 121, 0.5, 100);
   bench_run(1000);
@@ -173,7 +173,7 @@ static void test_what_workers_resumed_and_saved(void **state) {
   assert_int_equal(last_progress()->step, 121);
 }
 
-static void test_checkpoints_without_a_step(void **state) {
+BENCH_TEST(test_checkpoints_without_a_step) {
   bench_open_answered();
   bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = 1}});
   bench_run(1000);
@@ -185,7 +185,7 @@ static void saving(uint32_t local_rank, bool on) {
   bench_worker(local_rank, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = on}});
 }
 
-static void test_the_time_of_saving_is_the_longest_workers(void **state) {
+BENCH_TEST(test_the_time_of_saving_is_the_longest_workers) {
   bench_open_answered();
   progress(0, 1, 0.5, 100);
   saving(0, true);
@@ -210,7 +210,7 @@ static void test_the_time_of_saving_is_the_longest_workers(void **state) {
 }
 
 /* Workers write checkpoints when they are asked to stop. */
-static void test_a_checkpoint_of_the_stop_is_sent(void **state) {
+BENCH_TEST(test_a_checkpoint_of_the_stop_is_sent) {
   bench_open_answered();
   progress(0, 9, 0.5, 100);
   bench_run(1000);
@@ -222,7 +222,7 @@ static void test_a_checkpoint_of_the_stop_is_sent(void **state) {
 }
 
 /* A daemon that takes over knows nothing of it. */
-static void test_a_new_daemon_hears_it_again(void **state) {
+BENCH_TEST(test_a_new_daemon_hears_it_again) {
   bench_open_answered();
   progress(0, 9, 0.5, 100);
   bench_run(10000);
@@ -236,20 +236,5 @@ static void test_a_new_daemon_hears_it_again(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_the_slowest_step_twice_a_second),
-      bench_test(test_progress_is_part_of_the_verdict),
-      bench_test(test_the_last_step_is_sent_when_the_round_ends),
-      bench_test(test_numbers_no_worker_should_tell),
-      bench_test(test_workers_that_run_in_step_do_not_lag),
-      bench_test(test_a_worker_a_step_behind_lags_after_two_seconds),
-      bench_test(test_a_worker_two_steps_behind_lags_sooner),
-      bench_test(test_who_does_not_lag),
-      bench_test(test_what_workers_resumed_and_saved),
-      bench_test(test_checkpoints_without_a_step),
-      bench_test(test_the_time_of_saving_is_the_longest_workers),
-      bench_test(test_a_checkpoint_of_the_stop_is_sent),
-      bench_test(test_a_new_daemon_hears_it_again),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -14,7 +14,7 @@ static const char *const endpoints[] = {"gpu1:29400", "gpu7:29400"};
 
 /* HELLO. ----------------------------------------------------------------------------------------------------------- */
 
-static void test_at_first_it_promises_nothing(void **state) {
+BENCH_TEST(test_at_first_it_promises_nothing) {
   bench_begin();
   bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
   bench_run(3000);
@@ -60,7 +60,7 @@ static void assert_knows_the_round(const struct hello *h) {
   assert_string_equal(h->head_host, "n9");
 }
 
-static void test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing(void **state) {
+BENCH_TEST(test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing) {
   open_round();
   bench_run(700);
   bench_forget();
@@ -75,7 +75,7 @@ static void test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing(
 }
 
 /* A program that greets is no daemon yet, and one that has not welcomed is not followed. */
-static void test_a_greeting_is_not_heard(void **state) {
+BENCH_TEST(test_a_greeting_is_not_heard) {
   open_round();
   bench_down(false);
   bench_run(1000);
@@ -89,7 +89,7 @@ static void test_a_greeting_is_not_heard(void **state) {
 }
 
 /* In charge or not: its answers were counted from WELCOME on. */
-static void test_who_has_welcomed_is_followed(void **state) {
+BENCH_TEST(test_who_has_welcomed_is_followed) {
   open_round();
   bench_down(false);
   bench_run(1000);
@@ -112,7 +112,7 @@ static void ack(uint16_t flags) {
   bench_msg(&m);
 }
 
-static void test_firm(void **state) {
+BENCH_TEST(test_firm) {
   open_round();
   assert_false(bench_reconnected()->firm);
   bench_welcome(false);
@@ -123,7 +123,7 @@ static void test_firm(void **state) {
 }
 
 /* The flag may be about a later round, of which this node is no part. */
-static void test_firm_is_of_the_round_that_it_is_in(void **state) {
+BENCH_TEST(test_firm_is_of_the_round_that_it_is_in) {
   open_round();
   bench_stop(1, NULL);
   bench_clear();
@@ -144,7 +144,7 @@ static void test_firm_is_of_the_round_that_it_is_in(void **state) {
   assert_true(h->firm);
 }
 
-static void test_who_was_passed_over_hears_of_another_round(void **state) {
+BENCH_TEST(test_who_was_passed_over_hears_of_another_round) {
   open_round();
   bench_stale();
   ack(FRAME_FLAG_FIRM);
@@ -152,7 +152,7 @@ static void test_who_was_passed_over_hears_of_another_round(void **state) {
 }
 
 /* A round begins without it, and no other daemon may count on its vote. */
-static void test_who_is_retired_has_no_vote(void **state) {
+BENCH_TEST(test_who_is_retired_has_no_vote) {
   struct msg m;
   open_round();
   bench_stop(1, NULL);
@@ -172,7 +172,7 @@ static void test_who_is_retired_has_no_vote(void **state) {
   assert_string_equal(h->seal.base_incarnation, "");
 }
 
-static void test_another_port_is_told_between_rounds(void **state) {
+BENCH_TEST(test_another_port_is_told_between_rounds) {
   bench_open_joined();
   bench_forget();
   bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
@@ -240,7 +240,7 @@ static void assert_place(const char *host, const char *addr, int port, const cha
   msg_finish(&m);
 }
 
-static void test_node_0_says_where_the_job_is(void **state) {
+BENCH_TEST(test_node_0_says_where_the_job_is) {
   struct msg m;
   open_forwarding(0, "10.0.0.3");
   assert_int_equal(bench_count(SUP_FORWARD), 1);
@@ -269,7 +269,7 @@ static void test_node_0_says_where_the_job_is(void **state) {
 
 /* In a round the others tell only the daemon that they run themselves. Between rounds the first four tell all of them: node
  * rank 0 may be the one that was lost. */
-static void test_others_do_between_rounds(void **state) {
+BENCH_TEST(test_others_do_between_rounds) {
   for (int64_t rank = 1; rank < 6; rank++) {
     open_forwarding(rank, "10.0.0.3");
     assert_true(bench_effect(SUP_FORWARD)->forward.own);
@@ -283,7 +283,7 @@ static void test_others_do_between_rounds(void **state) {
 }
 
 /* A later round runs without this node, and node rank 0 of that one knows its place. */
-static void test_a_round_without_it(void **state) {
+BENCH_TEST(test_a_round_without_it) {
   struct msg m;
   open_forwarding(0, "10.0.0.3");
   bench_stop(1, NULL);
@@ -298,7 +298,7 @@ static void test_a_round_without_it(void **state) {
   assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
 }
 
-static void test_one_address_needs_no_telling(void **state) {
+BENCH_TEST(test_one_address_needs_no_telling) {
   bench.daemon = DAEMON_1;
   bench.node_rank = 0;
   bench.answering = true;
@@ -311,14 +311,14 @@ static void test_one_address_needs_no_telling(void **state) {
 }
 
 /* Other machines reach it by another address. */
-static void test_a_daemon_on_this_machine(void **state) {
+BENCH_TEST(test_a_daemon_on_this_machine) {
   open_forwarding(0, "127.0.0.1");
   assert_place("gpu1", "10.0.0.1", 29400, DAEMON_1);
 }
 
 /* A connection that is lost for a moment changes nothing; one that is sought elsewhere does, until there is a daemon in
  * charge. */
-static void test_what_it_says_follows_the_daemon(void **state) {
+BENCH_TEST(test_what_it_says_follows_the_daemon) {
   open_forwarding(0, "10.0.0.3");
   bench.n_successors = 0;
   bench_down(true);
@@ -343,7 +343,7 @@ static void test_what_it_says_follows_the_daemon(void **state) {
 }
 
 /* A successor is at no address of --endpoint, so even a single one must be told. */
-static void test_a_successor_is_somewhere_else(void **state) {
+BENCH_TEST(test_a_successor_is_somewhere_else) {
   open_round();
   bench_stop(1, NULL);
   bench_clear();
@@ -364,7 +364,7 @@ static void test_a_successor_is_somewhere_else(void **state) {
 }
 
 /* SUP_EXIT is the last effect: tests/rig/supervisor.c. */
-static void test_the_end_takes_it_back(void **state) {
+BENCH_TEST(test_the_end_takes_it_back) {
   open_forwarding(0, "10.0.0.3");
   bench_all_exited(EXITED(0));
   bench_clear();
@@ -375,7 +375,7 @@ static void test_the_end_takes_it_back(void **state) {
 }
 
 /* It was in no round yet. A daemon that knows nothing must learn from it that the job may run elsewhere. */
-static void test_a_newcomer_knows_that_the_job_can_move(void **state) {
+BENCH_TEST(test_a_newcomer_knows_that_the_job_can_move) {
   for (int moves = 0; moves < 2; moves++) {
     bench_open();
     bench.succeeded = moves;
@@ -388,25 +388,5 @@ static void test_a_newcomer_knows_that_the_job_can_move(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_a_newcomer_knows_that_the_job_can_move),
-      bench_test(test_at_first_it_promises_nothing),
-      bench_test(test_it_says_whom_it_followed_and_for_how_long_it_has_heard_nothing),
-      bench_test(test_a_greeting_is_not_heard),
-      bench_test(test_who_has_welcomed_is_followed),
-      bench_test(test_firm),
-      bench_test(test_firm_is_of_the_round_that_it_is_in),
-      bench_test(test_who_was_passed_over_hears_of_another_round),
-      bench_test(test_who_is_retired_has_no_vote),
-      bench_test(test_another_port_is_told_between_rounds),
-      bench_test(test_node_0_says_where_the_job_is),
-      bench_test(test_others_do_between_rounds),
-      bench_test(test_a_round_without_it),
-      bench_test(test_one_address_needs_no_telling),
-      bench_test(test_a_daemon_on_this_machine),
-      bench_test(test_what_it_says_follows_the_daemon),
-      bench_test(test_a_successor_is_somewhere_else),
-      bench_test(test_the_end_takes_it_back),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 /* Starting. -------------------------------------------------------------------------------------------------------- */
 
-static void test_start_spawns_and_started_is_told_when_all_run(void **state) {
+BENCH_TEST(test_start_spawns_and_started_is_told_when_all_run) {
   bench_open_joined();
   assert_state(SUPERVISOR_JOINING);
   bench_start(1);
@@ -37,7 +37,7 @@ static void test_start_spawns_and_started_is_told_when_all_run(void **state) {
   assert_int_equal(bench_count_sent(MSG_REPORT), 1);
 }
 
-static void test_start_said_again_changes_nothing(void **state) {
+BENCH_TEST(test_start_said_again_changes_nothing) {
   bench_open_running();
   bench_forget();
   bench_start(1);
@@ -46,7 +46,7 @@ static void test_start_said_again_changes_nothing(void **state) {
   assert_int_equal(supervisor_round(bench.s), 1);
 }
 
-static void test_a_start_that_is_older_than_the_lease_is_not_begun(void **state) {
+BENCH_TEST(test_a_start_that_is_older_than_the_lease_is_not_begun) {
   bench_open_joined();
   bench.now_ms += 5000; /* we were stopped: the daemon may have given us up */
   bench_start(1);
@@ -62,7 +62,7 @@ static void worker_event(enum supervisor_event_kind kind, uint32_t round, uint32
   bench_event(&ev);
 }
 
-static void test_events_of_other_rounds_are_not_ours(void **state) {
+BENCH_TEST(test_events_of_other_rounds_are_not_ours) {
   bench_open_running();
   bench_forget();
   for (int kind = SUP_SPAWNED; kind <= SUP_CLEAR; kind++) worker_event((enum supervisor_event_kind)kind, 2, 0);
@@ -74,7 +74,7 @@ static void test_events_of_other_rounds_are_not_ours(void **state) {
 
 /* Ends of workers. ------------------------------------------------------------------------------------------------- */
 
-static void test_finished_is_told_when_nothing_is_left(void **state) {
+BENCH_TEST(test_finished_is_told_when_nothing_is_left) {
   bench_open_running();
   bench_exited(0, EXITED(0), bench.now_ms, "");
   bench_exited(0, EXITED(0), bench.now_ms, ""); /* said twice */
@@ -100,7 +100,7 @@ static void send_kill(const char *incarnation, int64_t round, int64_t local_rank
 }
 
 /* rdzvctl kill-worker: for a worker of this round that runs, and for no other. */
-static void test_kill(void **state) {
+BENCH_TEST(test_kill) {
   bench_open_running();
   send_kill(bench.incarnation, 1, 1);
   assert_int_equal(bench_effect(SUP_KILL)->kill.local_rank, 1);
@@ -121,7 +121,7 @@ static void test_kill(void **state) {
   assert_int_equal(bench_count(SUP_KILL), 0);
 }
 
-static void test_excluded_host_is_said(void **state) {
+BENCH_TEST(test_excluded_host_is_said) {
   struct msg m;
   bench_open_running();
   bench_exited(1, EXITED(7), bench.now_ms, "");
@@ -134,7 +134,7 @@ static void test_excluded_host_is_said(void **state) {
   assert_said("host n\\x1b[1m is excluded from further rounds: 0 of the job's charged failures happened there");
 }
 
-static void test_an_exit_code(void **state) {
+BENCH_TEST(test_an_exit_code) {
   bench_open_running();
   bench.now_ms += 40;
   bench_exited(1, EXITED(7), bench.now_ms - 15, "a\nlast words\n");
@@ -160,7 +160,7 @@ static void test_an_exit_code(void **state) {
   assert_non_null(bench_report(REPORT_STOPPED));
 }
 
-static void test_a_signal(void **state) {
+BENCH_TEST(test_a_signal) {
   bench_open_running();
   bench_exited(0, SIGNALED(11) | 0x80, bench.now_ms, "");
   const struct report *r = bench_report(REPORT_FAILED);
@@ -171,7 +171,7 @@ static void test_a_signal(void **state) {
   assert_int_equal(r->what.rank, 2);
 }
 
-static void test_a_command_that_cannot_run(void **state) {
+BENCH_TEST(test_a_command_that_cannot_run) {
   static const int errors[] = {ENOENT, EACCES};
   for (int i = 0; i < 2; i++) {
     bench_open_joined();
@@ -194,7 +194,7 @@ static void test_a_command_that_cannot_run(void **state) {
 }
 
 /* Nothing is wrong with the command: the daemon may try again. */
-static void test_a_limit_of_the_machine_is_not_lasting(void **state) {
+BENCH_TEST(test_a_limit_of_the_machine_is_not_lasting) {
   bench_open_joined();
   bench_start(1);
   bench_event(&(struct supervisor_event){.kind = SUP_EXEC_FAILED,
@@ -211,7 +211,7 @@ static void test_a_limit_of_the_machine_is_not_lasting(void **state) {
 }
 
 /* Nothing of the round runs; the verdict names device and holder, and it is the daemon that counts restarts. */
-static void test_device_held(void **state) {
+BENCH_TEST(test_device_held) {
   bench_open_joined();
   bench_start(1);
   struct supervisor_event ev = {.kind = SUP_DEVICE_HELD,
@@ -231,7 +231,7 @@ static void test_device_held(void **state) {
 }
 
 /* Who dies before the stop died by itself; who dies after it died of it. */
-static void test_deaths_around_the_stop(void **state) {
+BENCH_TEST(test_deaths_around_the_stop) {
   bench.config.workers = 4;
   bench_running();
   uint64_t before = bench.now_ms;
@@ -259,7 +259,7 @@ static void test_deaths_around_the_stop(void **state) {
 
 /* Tokens. ---------------------------------------------------------------------------------------------------------- */
 
-static void test_what_does_not_fit_the_token_changes_nothing(void **state) {
+BENCH_TEST(test_what_does_not_fit_the_token_changes_nothing) {
   bench_open_running();
   bench_forget();
   bench_stop(2, NULL);
@@ -272,7 +272,7 @@ static void test_what_does_not_fit_the_token_changes_nothing(void **state) {
   assert_state(SUPERVISOR_RUNNING);
 }
 
-static void test_settled_leads_to_the_next_round(void **state) {
+BENCH_TEST(test_settled_leads_to_the_next_round) {
   struct verdict v;
   bench_open_running();
   bench_exited(0, EXITED(7), bench.now_ms, "oops\n");
@@ -295,7 +295,7 @@ static void test_settled_leads_to_the_next_round(void **state) {
   assert_true(bench_report(REPORT_STARTED)->seq > 3); /* numbers go on */
 }
 
-static void test_stale_kills_and_joins_anew(void **state) {
+BENCH_TEST(test_stale_kills_and_joins_anew) {
   bench_open_running();
   bench_forget();
   bench_stale();
@@ -314,7 +314,7 @@ static void test_stale_kills_and_joins_anew(void **state) {
   assert_state(SUPERVISOR_STARTING);
 }
 
-static void test_stale_with_nothing_that_runs(void **state) {
+BENCH_TEST(test_stale_with_nothing_that_runs) {
   bench_open_running();
   bench_stop(1, NULL);
   bench_clear();
@@ -328,7 +328,7 @@ static void test_stale_with_nothing_that_runs(void **state) {
 
 /* Reports are kept until they are settled. ------------------------------------------------------------------------- */
 
-static void test_reports_are_said_again_in_every_hello(void **state) {
+BENCH_TEST(test_reports_are_said_again_in_every_hello) {
   bench_open_running();
   bench.now_ms += 1000;
   bench_exited(0, EXITED(7), bench.now_ms, "oops");
@@ -370,7 +370,7 @@ static void test_reports_are_said_again_in_every_hello(void **state) {
   assert_int_equal(h->restarts_used, 1);
 }
 
-static void test_what_happened_between_hello_and_welcome(void **state) {
+BENCH_TEST(test_what_happened_between_hello_and_welcome) {
   bench_open_running();
   bench_reconnected();
   bench_forget();
@@ -384,7 +384,7 @@ static void test_what_happened_between_hello_and_welcome(void **state) {
 
 /* A thousand workers that die with much to say: HELLO fits its frame (tests/rig/supervisor.c), and the end has its
  * place. */
-static void test_more_deaths_than_a_hello_can_carry(void **state) {
+BENCH_TEST(test_more_deaths_than_a_hello_can_carry) {
   char text[TEXT_MAX + 1];
   bench.config.workers = 1024;
   memset(text, '\x01', TEXT_MAX); /* six bytes each in JSON */
@@ -403,7 +403,7 @@ static void test_more_deaths_than_a_hello_can_carry(void **state) {
 }
 
 /* And where all else that HELLO carries is as long as it may be. */
-static void test_the_longest_hello(void **state) {
+BENCH_TEST(test_the_longest_hello) {
   char text[97], device[DEVICE_MAX + 1], host[HOST_MAX + 1], hosts[HOSTS_MAX + 1], addrs[ADDRS_MAX + 1];
   memset(text, '\x01', sizeof text);
   memset(device, '"', sizeof device);
@@ -447,28 +447,5 @@ static void test_the_longest_hello(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_start_spawns_and_started_is_told_when_all_run),
-      bench_test(test_start_said_again_changes_nothing),
-      bench_test(test_a_start_that_is_older_than_the_lease_is_not_begun),
-      bench_test(test_events_of_other_rounds_are_not_ours),
-      bench_test(test_finished_is_told_when_nothing_is_left),
-      bench_test(test_kill),
-      bench_test(test_excluded_host_is_said),
-      bench_test(test_an_exit_code),
-      bench_test(test_a_signal),
-      bench_test(test_a_command_that_cannot_run),
-      bench_test(test_a_limit_of_the_machine_is_not_lasting),
-      bench_test(test_device_held),
-      bench_test(test_deaths_around_the_stop),
-      bench_test(test_what_does_not_fit_the_token_changes_nothing),
-      bench_test(test_settled_leads_to_the_next_round),
-      bench_test(test_stale_kills_and_joins_anew),
-      bench_test(test_stale_with_nothing_that_runs),
-      bench_test(test_reports_are_said_again_in_every_hello),
-      bench_test(test_what_happened_between_hello_and_welcome),
-      bench_test(test_the_longest_hello),
-      bench_test(test_more_deaths_than_a_hello_can_carry),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

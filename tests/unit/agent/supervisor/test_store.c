@@ -22,7 +22,7 @@ static void stop_all(void) {
 
 /* Telling. --------------------------------------------------------------------------------------------------------- */
 
-static void test_hello_tells_port_and_addresses(void **state) {
+BENCH_TEST(test_hello_tells_port_and_addresses) {
   bench.config.addrs = "10.0.0.1 fd00::1";
   bench.s = supervisor_create(&bench.config);
   bench_store(41000);
@@ -33,7 +33,7 @@ static void test_hello_tells_port_and_addresses(void **state) {
   assert_string_equal(bench_hello()->addrs, "10.0.0.1 fd00::1");
 }
 
-static void test_reports_tell_the_port_of_the_next_round(void **state) {
+BENCH_TEST(test_reports_tell_the_port_of_the_next_round) {
   bench.node_rank = 0;
   bench.s = supervisor_create(&bench.config);
   bench_store(41000);
@@ -52,7 +52,7 @@ static void test_reports_tell_the_port_of_the_next_round(void **state) {
   assert_int_equal(bench_count_sent(MSG_HELLO), 1);
 }
 
-static void test_after_a_lost_connection_hello_tells_the_latest(void **state) {
+BENCH_TEST(test_after_a_lost_connection_hello_tells_the_latest) {
   bench_open_running();
   bench_down(false);
   bench_store(42000);
@@ -63,7 +63,7 @@ static void test_after_a_lost_connection_hello_tells_the_latest(void **state) {
 }
 
 /* A port that changes between rounds is told at once, and once. */
-static void test_a_change_between_rounds_is_told_by_hello(void **state) {
+BENCH_TEST(test_a_change_between_rounds_is_told_by_hello) {
   bench_open_joined();
   bench_forget();
   bench_store(42000);
@@ -74,7 +74,7 @@ static void test_a_change_between_rounds_is_told_by_hello(void **state) {
 }
 
 /* It changed after the last report of the round: SETTLED makes it known. */
-static void test_a_change_after_the_last_report_is_told_behind_settled(void **state) {
+BENCH_TEST(test_a_change_after_the_last_report_is_told_behind_settled) {
   bench_open_running();
   stop_all();
   bench_store(42000);
@@ -86,7 +86,7 @@ static void test_a_change_after_the_last_report_is_told_behind_settled(void **st
 
 /* Serving. --------------------------------------------------------------------------------------------------------- */
 
-static void test_node_0_is_told_port_and_guests(void **state) {
+BENCH_TEST(test_node_0_is_told_port_and_guests) {
   open_as_head();
   const struct supervisor_effect *e = bench_effect(SUP_SPAWN);
   assert_int_equal(e->spawn.start->store_port, 29500);
@@ -94,7 +94,7 @@ static void test_node_0_is_told_port_and_guests(void **state) {
   assert_memory_equal(e->spawn.guests->data, "10.0.0.9\n10.0.0.1\n", e->spawn.guests->len);
 }
 
-static void test_another_node_serves_nothing(void **state) {
+BENCH_TEST(test_another_node_serves_nothing) {
   bench_open_running();
   assert_int_equal(bench_effect(SUP_SPAWN)->spawn.start->store_port, 29500);
   assert_null(bench_effect(SUP_SPAWN)->spawn.guests);
@@ -108,7 +108,7 @@ static void test_another_node_serves_nothing(void **state) {
 }
 
 /* Workers of other nodes use it until they are stopped too, however the round ended on this node. */
-static void test_it_is_kept_until_the_round_is_settled(void **state) {
+BENCH_TEST(test_it_is_kept_until_the_round_is_settled) {
   static const enum supervisor_state ends[] = {SUPERVISOR_STOPPED, SUPERVISOR_FINISHED, SUPERVISOR_STOPPED};
   for (int way = 0; way < 3; way++) {
     open_as_head();
@@ -127,7 +127,7 @@ static void test_it_is_kept_until_the_round_is_settled(void **state) {
 }
 
 /* The next round may begin with that report, and on the same port. */
-static void test_nobody_new_may_come_before_stopped_is_reported(void **state) {
+BENCH_TEST(test_nobody_new_may_come_before_stopped_is_reported) {
   open_as_head();
   bench_stop(1, NULL);
   bench_all_exited(SIGNALED(SIGTERM));
@@ -144,7 +144,7 @@ static void test_nobody_new_may_come_before_stopped_is_reported(void **state) {
 }
 
 /* Node 1's workers are not done: it lives until END. */
-static void test_a_finished_node_serves_until_the_end(void **state) {
+BENCH_TEST(test_a_finished_node_serves_until_the_end) {
   open_as_head();
   bench.answering = true;
   bench_all_exited(EXITED(0));
@@ -163,7 +163,7 @@ static void test_a_finished_node_serves_until_the_end(void **state) {
   assert_int_equal(bench.exits, 1);
 }
 
-static void test_stale_closes_it_before_joining_anew(void **state) {
+BENCH_TEST(test_stale_closes_it_before_joining_anew) {
   open_as_head();
   bench_forget();
   bench_stale();
@@ -178,7 +178,7 @@ static void test_stale_closes_it_before_joining_anew(void **state) {
   assert_true(close < hello);
 }
 
-static void test_stale_after_finishing(void **state) {
+BENCH_TEST(test_stale_after_finishing) {
   open_as_head();
   bench_all_exited(EXITED(0));
   bench_clear();
@@ -187,7 +187,7 @@ static void test_stale_after_finishing(void **state) {
 }
 
 /* It has killed its own; whether the round is over for the others only the daemon knows. */
-static void test_fencing_keeps_it_until_the_daemon_has_spoken(void **state) {
+BENCH_TEST(test_fencing_keeps_it_until_the_daemon_has_spoken) {
   open_as_head();
   bench_welcome(true);
   bench_run(4500);
@@ -202,7 +202,7 @@ static void test_fencing_keeps_it_until_the_daemon_has_spoken(void **state) {
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
-static void test_whoever_leaves_takes_it_along(void **state) {
+BENCH_TEST(test_whoever_leaves_takes_it_along) {
   for (int way = 0; way < 6; way++) {
     open_as_head();
     switch (way) {
@@ -236,7 +236,7 @@ static void test_whoever_leaves_takes_it_along(void **state) {
   }
 }
 
-static void test_a_start_without_a_port_fails_the_workers(void **state) {
+BENCH_TEST(test_a_start_without_a_port_fails_the_workers) {
   for (int64_t rank = 0; rank < 2; rank++) {
     bench_open();
     bench.node_rank = rank;
@@ -258,22 +258,5 @@ static void test_a_start_without_a_port_fails_the_workers(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_hello_tells_port_and_addresses),
-      bench_test(test_reports_tell_the_port_of_the_next_round),
-      bench_test(test_after_a_lost_connection_hello_tells_the_latest),
-      bench_test(test_a_change_between_rounds_is_told_by_hello),
-      bench_test(test_a_change_after_the_last_report_is_told_behind_settled),
-      bench_test(test_node_0_is_told_port_and_guests),
-      bench_test(test_another_node_serves_nothing),
-      bench_test(test_it_is_kept_until_the_round_is_settled),
-      bench_test(test_nobody_new_may_come_before_stopped_is_reported),
-      bench_test(test_a_finished_node_serves_until_the_end),
-      bench_test(test_stale_closes_it_before_joining_anew),
-      bench_test(test_stale_after_finishing),
-      bench_test(test_fencing_keeps_it_until_the_daemon_has_spoken),
-      bench_test(test_whoever_leaves_takes_it_along),
-      bench_test(test_a_start_without_a_port_fails_the_workers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -15,12 +15,12 @@ static bool is_for_the_mind(enum msg_type type) {
          type != MSG_OWNERS && type != MSG_FETCH_LOG;
 }
 
-static void test_every_message_to_an_agent_has_a_row(void **state) {
+UNIT_TEST(test_every_message_to_an_agent_has_a_row) {
   for (int type = MSG_NONE + 1; type < MSG_COUNT; type++)
     if (is_for_the_mind((enum msg_type)type)) assert_true(has_row(msg_name((enum msg_type)type)));
 }
 
-static void test_every_event_has_one_row(void **state) {
+UNIT_TEST(test_every_event_has_one_row) {
   size_t messages = 0;
   for (int type = MSG_NONE + 1; type < MSG_COUNT; type++) messages += is_for_the_mind((enum msg_type)type);
   assert_int_equal(supervisor_table_size(), messages + SUP_TICK); /* SUP_MSG has no row of its own */
@@ -28,7 +28,7 @@ static void test_every_event_has_one_row(void **state) {
     for (size_t b = 0; b < a; b++) assert_string_not_equal(supervisor_table_event(a), supervisor_table_event(b));
 }
 
-static void test_an_impossible_cell_has_a_reason(void **state) {
+UNIT_TEST(test_an_impossible_cell_has_a_reason) {
   for (size_t row = 0; row < supervisor_table_size(); row++)
     for (int st = 0; st < SUPERVISOR_STATE_COUNT; st++) {
       bool impossible;
@@ -38,10 +38,5 @@ static void test_an_impossible_cell_has_a_reason(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_message_to_an_agent_has_a_row),
-      cmocka_unit_test(test_every_event_has_one_row),
-      cmocka_unit_test(test_an_impossible_cell_has_a_reason),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -12,7 +12,7 @@
 #include "tests/rig/unit.h"
 
 /* A script that ends on one rank: the others wait, and nothing fails. */
-static void test_a_rank_that_finishes_early_is_named(void **state) {
+BENCH_TEST(test_a_rank_that_finishes_early_is_named) {
   static const char line[] =
       "rank 2 finished with code 0, and 1 worker here still runs after 60 s: do they wait for it?";
   bench_open_running();
@@ -32,7 +32,7 @@ static void test_a_rank_that_finishes_early_is_named(void **state) {
   assert_not_said("finished with code 0");
 }
 
-static void test_a_failure_is_told_once(void **state) {
+BENCH_TEST(test_a_failure_is_told_once) {
   bench_open_running();
   bench_forget();
   bench_exited(1, EXITED(7), bench.now_ms, "first\n\x1b[31mRuntimeError: no\n");
@@ -80,7 +80,7 @@ static void another_is_settled(bool told) {
 }
 
 /* The second agent of a host leaves the failure of a worker that is not its own to the first, but not a lost node. */
-static void test_an_agent_for_each_gpu_logs_a_crash_once(void **state) {
+BENCH_TEST(test_an_agent_for_each_gpu_logs_a_crash_once) {
   static const enum cause causes[] = {CAUSE_WORKER_SIGNAL, CAUSE_NODE_LOST};
   static const char *const wanted[] = {"on n9, pid 99, was killed", "(n9) was lost"};
   for (int i = 0; i < 4; i++) {
@@ -108,11 +108,11 @@ static void test_an_agent_for_each_gpu_logs_a_crash_once(void **state) {
   }
 }
 
-static void test_a_settled_verdict_that_names_another(void **state) {
+BENCH_TEST(test_a_settled_verdict_that_names_another) {
   another_is_settled(true);
 }
 
-static void test_an_echo_is_not_told_before_its_cause(void **state) {
+BENCH_TEST(test_an_echo_is_not_told_before_its_cause) {
   another_is_settled(false);
 }
 
@@ -143,20 +143,20 @@ static int starts_over(int what, bool node_0) {
   return n;
 }
 
-static void test_a_restart_that_starts_over(void **state) {
+BENCH_TEST(test_a_restart_that_starts_over) {
   assert_int_equal(starts_over(REPORTS_NOTHING, true), 1);
   assert_int_equal(starts_over(REPORTS_NOTHING, false), 0);
   for (int what = REPORTS_PROGRESS; what <= NO_CHARGE; what++) assert_int_equal(starts_over(what, true), 0);
 }
 
-static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
+BENCH_TEST(test_a_failure_without_a_daemon_is_told_at_once) {
   bench_open_running();
   bench_down(false);
   bench_exited(0, EXITED(1), bench.now_ms, "");
   assert_said("exited with code 1");
 }
 
-static void test_only_the_last_lines(void **state) {
+BENCH_TEST(test_only_the_last_lines) {
   char text[400] = "";
   bench_open_running();
   for (int i = 0; i < 30; i++) {
@@ -172,7 +172,7 @@ static void test_only_the_last_lines(void **state) {
 }
 
 /* The worker has printed its last lines to this terminal, or another node's worker to that node's. */
-static void test_lines_that_are_shown(void **state) {
+BENCH_TEST(test_lines_that_are_shown) {
   for (int i = 0; i < 4; i++) {
     bool ours = i & 1, one_terminal = i & 2;
     struct verdict v;
@@ -195,7 +195,7 @@ static void test_lines_that_are_shown(void **state) {
   }
 }
 
-static void test_a_repeat_is_told(void **state) {
+BENCH_TEST(test_a_repeat_is_told) {
   struct msg m;
   bench.config.settings.repeat_limit = 2;
   bench_running();
@@ -212,7 +212,7 @@ static void test_a_repeat_is_told(void **state) {
               "(--repeat-limit)");
 }
 
-static void test_an_end_by_repeats_is_explained(void **state) {
+BENCH_TEST(test_an_end_by_repeats_is_explained) {
   for (int64_t repeats = 1; repeats <= 2; repeats++) {
     struct msg m;
     bench_open();
@@ -235,7 +235,7 @@ static void test_an_end_by_repeats_is_explained(void **state) {
   }
 }
 
-static void test_stuck_is_named(void **state) {
+BENCH_TEST(test_stuck_is_named) {
   bench_open_running();
   bench_event(
       &(struct supervisor_event){.kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D'}, .text = "a\x1b"});
@@ -245,7 +245,7 @@ static void test_stuck_is_named(void **state) {
   assert_said("pid 5001 (b) does not die of SIGKILL (state D)");
 }
 
-static void test_another_users_process_is_named(void **state) {
+BENCH_TEST(test_another_users_process_is_named) {
   bench_open_running();
   bench_event(&(struct supervisor_event){.kind = SUP_STUCK,
                                          .round = 1,
@@ -258,7 +258,7 @@ static void test_another_users_process_is_named(void **state) {
 }
 
 /* It is the same in each round, so it is said once. */
-static void test_another_command_is_told_once(void **state) {
+BENCH_TEST(test_another_command_is_told_once) {
   bench.node_rank = 0;
   bench.other_command = "n\n7";
   bench_running();
@@ -282,7 +282,7 @@ static int names_interpreter(const char *interpreter, const char *text) {
   return said;
 }
 
-static void test_the_interpreter_that_lacks_a_module(void **state) {
+BENCH_TEST(test_the_interpreter_that_lacks_a_module) {
   static const char python[] = "/env/bin/python3 (python3.11)";
   assert_int_equal(names_interpreter(python, "x\nModuleNotFoundError: No module named 'torch'\n"), 1);
   assert_int_equal(names_interpreter(python, "ValueError: no\n"), 0);
@@ -290,7 +290,7 @@ static void test_the_interpreter_that_lacks_a_module(void **state) {
 }
 
 /* One that was seen stands for its round alone. */
-static void test_an_interpreter_of_another_round(void **state) {
+BENCH_TEST(test_an_interpreter_of_another_round) {
   static const char text[] = "ModuleNotFoundError: No module named 'torch'\n";
   bench.config.interpreter = "/env/bin/python3";
   bench_running();
@@ -314,7 +314,7 @@ static void test_an_interpreter_of_another_round(void **state) {
 }
 
 /* An event that waits outlives what its driver said. */
-static void test_a_copy_has_strings_of_its_own(void **state) {
+BENCH_TEST(test_a_copy_has_strings_of_its_own) {
   char a[] = "lines", b[] = "/usr/bin/python3", c[] = "error";
   struct supervisor_event *copy =
       supervisor_event_copy(&(struct supervisor_event){.kind = SUP_EXITED, .text = a, .interpreter = b, .error = c});
@@ -326,24 +326,5 @@ static void test_a_copy_has_strings_of_its_own(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      bench_test(test_a_rank_that_finishes_early_is_named),
-      bench_test(test_a_failure_is_told_once),
-      bench_test(test_an_agent_for_each_gpu_logs_a_crash_once),
-      bench_test(test_a_settled_verdict_that_names_another),
-      bench_test(test_an_echo_is_not_told_before_its_cause),
-      bench_test(test_a_failure_without_a_daemon_is_told_at_once),
-      bench_test(test_a_restart_that_starts_over),
-      bench_test(test_only_the_last_lines),
-      bench_test(test_lines_that_are_shown),
-      bench_test(test_a_repeat_is_told),
-      bench_test(test_an_end_by_repeats_is_explained),
-      bench_test(test_stuck_is_named),
-      bench_test(test_another_users_process_is_named),
-      bench_test(test_another_command_is_told_once),
-      bench_test(test_the_interpreter_that_lacks_a_module),
-      bench_test(test_an_interpreter_of_another_round),
-      bench_test(test_a_copy_has_strings_of_its_own),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -34,7 +34,7 @@ static void check_size(int fd, int rows, int columns) {
 }
 
 /* `like` is not a terminal. */
-static void test_output(void **state) {
+UNIT_TEST(test_output) {
   int master, slave, pipe_fds[2];
   assert_int_equal(pipe(pipe_fds), 0);
   assert_int_equal(pty_open(PTY_OUTPUT, pipe_fds[0], &master, &slave), 0);
@@ -52,7 +52,7 @@ static void test_output(void **state) {
   close(pipe_fds[1]);
 }
 
-static void test_keyboard(void **state) {
+UNIT_TEST(test_keyboard) {
   int like[2], master, slave;
   struct termios modes;
   assert_int_equal(pty_open(PTY_KEYBOARD, -1, &like[0], &like[1]), 0);
@@ -75,6 +75,5 @@ static void test_keyboard(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_output), cmocka_unit_test(test_keyboard)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -48,7 +48,7 @@ static void expect_said(const char *expected, char *word, char *more) {
   buf_finish(&out);
 }
 
-static void test_of_the_script(void **state) {
+UNIT_TEST_WITH(test_of_the_script, open_tree, close_tree) {
   char file[] = "train.py", other[] = "eval.py", module_option[] = "-m", module[] = "pkg.train", folder[PATH_MAX];
   expect_said("", file, NULL);
   put_memory("0", script, "skip lightning it reads LOCAL_RANK\nmodule torch /t\nskip a:B it prints\nend 3\n");
@@ -62,7 +62,7 @@ static void test_of_the_script(void **state) {
   expect_said("without trio: it keeps a thread", module_option, module);
 }
 
-static void test_damaged(void **state) {
+UNIT_TEST_WITH(test_damaged, open_tree, close_tree) {
   static const struct {
     const char *before, *after; /* the script's name */
   } texts[] = {
@@ -86,7 +86,7 @@ static void test_damaged(void **state) {
   expect_said("without \\x1b[31mred: it is\\ttoo long a word; a: b", file, NULL);
 }
 
-static void test_of_others(void **state) {
+UNIT_TEST_WITH(test_of_others, open_tree, close_tree) {
   char file[] = "train.py", path[PATH_MAX], link[PATH_MAX];
   put_memory("0", script, "skip a b\nend 1\n");
   expect_said("without a: b", file, NULL);
@@ -103,9 +103,6 @@ static void test_of_others(void **state) {
   expect_said("", file, NULL);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, open_tree, close_tree)
-
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(test_of_the_script), TEST(test_damaged), TEST(test_of_others)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent/workers/env.c: the environment of a worker, name by name. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -88,7 +85,7 @@ static const char *const expected[][2] = {
 };
 enum { EXPECTED = sizeof(expected) / sizeof(*expected) };
 
-static void sets_every_name(void **state) {
+UNIT_TEST(sets_every_name) {
   const char *base[] = {NULL};
   char **env = create(base, 2);
   size_t n = 0;
@@ -98,7 +95,7 @@ static void sets_every_name(void **state) {
   env_destroy(env);
 }
 
-static void keeps_what_is_not_ours(void **state) {
+UNIT_TEST(keeps_what_is_not_ours) {
   const char *base[] = {"PATH=/bin",      "EMPTY=", "RANKS=9", "XRANK=8", "RDZV_TRAINER_STEPS=3",
                         "no-equals-sign", "A=b=c",  NULL};
   char **env = create(base, 0);
@@ -114,7 +111,7 @@ static void keeps_what_is_not_ours(void **state) {
   env_destroy(env);
 }
 
-static void replaces_what_is_there(void **state) {
+UNIT_TEST(replaces_what_is_there) {
   const char *base[] = {"RANK=0",
                         "WORLD_SIZE=1",
                         "RANK=5",
@@ -138,7 +135,7 @@ static void replaces_what_is_there(void **state) {
   env_destroy(env);
 }
 
-static void keeps_the_agents_options_to_itself(void **state) {
+UNIT_TEST(keeps_the_agents_options_to_itself) {
   const char *base[] = {"RDZV_AGENT_NPROC=2", "RDZV_AGENT_ENDPOINT=node1", "RDZV_AGENT_MAX_RESTARTS=0",
                         "RDZVD_LISTEN=x", NULL};
   char **env = create(base, 0);
@@ -149,7 +146,7 @@ static void keeps_the_agents_options_to_itself(void **state) {
   env_destroy(env);
 }
 
-static void borrows_nothing(void **state) {
+UNIT_TEST(borrows_nothing) {
   char word[] = "NAME=before";
   char *base[] = {word, NULL};
   char **env = env_create(base, &start, &job, 0);
@@ -166,7 +163,7 @@ static char **create_as(const char *const *base, const struct env_job *as, uint3
   return env_create(words, &start, as, local_rank);
 }
 
-static void says_what_the_job_is(void **state) {
+UNIT_TEST(says_what_the_job_is) {
   const char *base[] = {NULL};
   struct env_job as = job;
   as.role = "trainer";
@@ -182,7 +179,7 @@ static void says_what_the_job_is(void **state) {
 }
 
 /* The third of four agents of this host, with two workers each, which all see the same devices. */
-static void counts_on_from_other_agents(void **state) {
+UNIT_TEST(counts_on_from_other_agents) {
   const char *base[] = {"CUDA_VISIBLE_DEVICES=a0,a1,a2,a3,a4,a5,a6,a7", NULL};
   struct env_job as = job;
   as.workers = 2;
@@ -212,7 +209,7 @@ static void counts_on_from_other_agents(void **state) {
   env_destroy(env);
 }
 
-static void tells_what_the_scheduler_said(void **state) {
+UNIT_TEST(tells_what_the_scheduler_said) {
   const char *base[] = {NULL};
   struct env_job as = job;
   as.scheduler_restarts = -1;
@@ -228,7 +225,7 @@ static void tells_what_the_scheduler_said(void **state) {
   env_destroy(env);
 }
 
-static void gives_way_to_what_was_set_by_hand(void **state) {
+UNIT_TEST(gives_way_to_what_was_set_by_hand) {
   const char *base[] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "OMP_NUM_THREADS=8", NULL};
   char **env = create(base, 0);
   assert_string_equal(value(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
@@ -237,7 +234,7 @@ static void gives_way_to_what_was_set_by_hand(void **state) {
   env_destroy(env);
 }
 
-static void leaves_a_single_worker_its_threads(void **state) {
+UNIT_TEST(leaves_a_single_worker_its_threads) {
   const char *base[] = {NULL};
   struct env_job as = job;
   as.workers = 1;
@@ -250,7 +247,7 @@ static void leaves_a_single_worker_its_threads(void **state) {
   assert_false(env_limits_threads(set, 2));
 }
 
-static void lets_nothing_of_an_outer_torchrun_through(void **state) {
+UNIT_TEST(lets_nothing_of_an_outer_torchrun_through) {
   const char *base[] = {"TORCHELASTIC_TIMER_FILE=/tmp/outer", "TORCHELASTIC_ERROR_FILE=/tmp/outer.json",
                         "PET_MAX_RESTARTS=9", NULL};
   char **env = create(base, 0);
@@ -260,7 +257,7 @@ static void lets_nothing_of_an_outer_torchrun_through(void **state) {
   env_destroy(env);
 }
 
-static void has_mpis_names_where_they_are_inherited(void **state) {
+UNIT_TEST(has_mpis_names_where_they_are_inherited) {
   const char *base[] = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=7", NULL};
   char **env = create(base, 2);
   assert_string_equal(value(env, "OMPI_COMM_WORLD_RANK"), "13");
@@ -270,7 +267,7 @@ static void has_mpis_names_where_they_are_inherited(void **state) {
   env_destroy(env);
 }
 
-static void has_mpis_names_where_asked_for(void **state) {
+UNIT_TEST(has_mpis_names_where_asked_for) {
   const char *base[] = {"OMPI_COMM_WORLD_RANK=1", NULL};
   struct env_job as = job;
   as.mpi_env = true;
@@ -283,7 +280,7 @@ static void has_mpis_names_where_asked_for(void **state) {
   env_destroy(env);
 }
 
-static void shows_each_its_own_device(void **state) {
+UNIT_TEST(shows_each_its_own_device) {
   const char *none[] = {NULL}, *some[] = {"CUDA_VISIBLE_DEVICES= 3, GPU-1b ,5", NULL};
   struct env_job as = job;
   as.virtual_local_rank = true;
@@ -302,7 +299,7 @@ static void shows_each_its_own_device(void **state) {
   env_destroy(env);
 }
 
-static void wants_a_device_for_each(void **state) {
+UNIT_TEST(wants_a_device_for_each) {
   char *three[] = {(char[]){"CUDA_VISIBLE_DEVICES=3,4,5"}, NULL},
        *four[] = {(char[]){"CUDA_VISIBLE_DEVICES=3,4,5,6"}, NULL};
   struct err e = ERR_INIT;
@@ -317,7 +314,7 @@ static void wants_a_device_for_each(void **state) {
 }
 
 /* An outer agent's is not this worker's. */
-static void tells_the_device(void **state) {
+UNIT_TEST(tells_the_device) {
   char outer[] = "RDZV_DEVICE_UUID=GPU-outer", *base[] = {outer, NULL};
   struct env_job with = job;
   char **env = env_create(base, &start, &job, 0);
@@ -337,7 +334,7 @@ static char **create_for(const char *const *base, const struct env_job *j, uint3
 }
 
 /* A task of Slurm's is an agent: its numbers would be those of each of its workers. */
-static void renumbers_slurms_tasks(void **state) {
+UNIT_TEST(renumbers_slurms_tasks) {
   const char *base[] = {"SLURM_PROCID=1", "SLURM_NTASKS=5",  "SLURM_NPROCS=5", "SLURM_LOCALID=0",
                         "SLURM_NODEID=1", "SLURM_JOB_ID=47", "SLURM_NNODES=5", NULL};
   const char *none[] = {"SLURM_JOB_ID=47", NULL};
@@ -366,24 +363,5 @@ static void renumbers_slurms_tasks(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(renumbers_slurms_tasks),
-      cmocka_unit_test(sets_every_name),
-      cmocka_unit_test(keeps_what_is_not_ours),
-      cmocka_unit_test(replaces_what_is_there),
-      cmocka_unit_test(keeps_the_agents_options_to_itself),
-      cmocka_unit_test(borrows_nothing),
-      cmocka_unit_test(says_what_the_job_is),
-      cmocka_unit_test(gives_way_to_what_was_set_by_hand),
-      cmocka_unit_test(counts_on_from_other_agents),
-      cmocka_unit_test(tells_what_the_scheduler_said),
-      cmocka_unit_test(leaves_a_single_worker_its_threads),
-      cmocka_unit_test(lets_nothing_of_an_outer_torchrun_through),
-      cmocka_unit_test(has_mpis_names_where_they_are_inherited),
-      cmocka_unit_test(has_mpis_names_where_asked_for),
-      cmocka_unit_test(shows_each_its_own_device),
-      cmocka_unit_test(wants_a_device_for_each),
-      cmocka_unit_test(tells_the_device),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }
