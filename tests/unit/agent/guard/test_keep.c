@@ -234,7 +234,3 @@ GUARD_TEST(test_adopted_while_it_is_killed) {
   assert_int_equal(expect(GUARD_FENCED).round, 8);
   assert_int_equal(expect(GUARD_CLEAR).round, 8);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

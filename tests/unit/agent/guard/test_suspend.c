@@ -86,7 +86,3 @@ GUARD_TEST(test_spawned_while_suspended) {
   stop(0);
   await(GUARD_CLEAR);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

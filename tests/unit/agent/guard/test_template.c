@@ -531,7 +531,3 @@ RIG_TEST(test_it_cannot_be_asked) {
   for (size_t i = 0; i < sent; i++) expect_exec(false);
   expect_nobody();
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -133,7 +133,3 @@ UNIT_TEST(test_we_come_too_late) {
   assert_int_equal(guard_watch_next(&w, late), GUARD_WATCH_REST);
   assert_int_equal(w.give_up_at_ms, late + GUARD_SLACK_MS);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -119,7 +119,3 @@ UNIT_TEST(explains) {
     if (!strstr(buf_text(&out), lines[i])) fail_msg("no '%s' in:\n%s", lines[i], buf_text(&out));
   buf_finish(&out);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -437,7 +437,3 @@ UNIT_TEST(knows_a_part_of_its_neighbours) {
   assert_null(l.o.crowded_by);
   drop_line(&l);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

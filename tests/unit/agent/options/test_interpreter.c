@@ -128,7 +128,3 @@ UNIT_TEST(finds_what_runs_in_its_place) {
   }
   tree_finish(&tree);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -257,7 +257,3 @@ UNIT_TEST(watches_for_hangs) {
   assert_int_equal(parse(&o, alone, NULL, NULL), 0);
   assert_string_equal(o.notes, "--hang-watch has no effect: hangs are detected only with --hang-timeout");
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -472,7 +472,3 @@ UNIT_TEST(the_rest) {
   refused("-m --no-python x", "", "exclude each other");
   noted("-m --no-python --run-path x", "", "--no-python has no effect: --run-path");
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

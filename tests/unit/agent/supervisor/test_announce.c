@@ -96,7 +96,3 @@ BENCH_TEST(test_orderly_ends) {
   bench_signal(SIGTERM);
   assert_int_equal(bench_count(SUP_EVENT), 0);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -619,7 +619,3 @@ BENCH_TEST(test_who_is_silent_is_named) {
   assert_true(bench.now_ms >= 600000); /* it may be rdzvd that hangs, behind a proxy */
   assert_said("within 600 s (--join-timeout): pid 9 (nc) is silent; stop that program, or choose another port");
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

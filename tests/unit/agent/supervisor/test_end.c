@@ -414,7 +414,3 @@ BENCH_TEST(test_any_event_at_any_time) {
     bench_run(100000);
   }
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -213,7 +213,3 @@ BENCH_TEST(test_fence_never_ends_where_the_others_are_enough) {
   bench_run(20000);
   assert_int_equal(deadline(), bench.now_ms + 4000);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

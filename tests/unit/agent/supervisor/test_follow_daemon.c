@@ -618,7 +618,3 @@ BENCH_TEST(test_lines_name_the_daemon_that_is_followed) {
   bench_down(false);
   assert_said("lost contact with the daemon at gpu2:4002");
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -408,7 +408,3 @@ BENCH_TEST(test_another_daemon_does_not_end_that_time) {
   assert_exit(EXIT_CODE_DAEMON_LOST);
   assert_said("within 65 s (--orphan-grace)");
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -616,7 +616,3 @@ UNIT_TEST_WITH(test_another_node_gives_up, setup, NULL) {
   event((struct supervisor_event){.kind = SUP_PROBE_DONE});
   assert_true(has_stopped());
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

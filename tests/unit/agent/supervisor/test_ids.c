@@ -238,7 +238,3 @@ BENCH_TEST(test_hello_tells) {
     bench_welcome(false);
   }
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

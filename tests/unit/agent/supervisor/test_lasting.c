@@ -60,7 +60,3 @@ UNIT_TEST(test_of_what_a_restart_may_cure) {
   check(LASTING_NO, 126, "boom", "");
   check(LASTING_NO, 2, "cannot open the door", "");
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

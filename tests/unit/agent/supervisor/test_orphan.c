@@ -101,7 +101,3 @@ BENCH_TEST(test_only_workers_are_orphans) {
   assert_not_said("--orphan-grace");
   assert_int_equal(bench.exits, 0);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

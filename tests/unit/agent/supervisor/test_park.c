@@ -389,7 +389,3 @@ BENCH_TEST(test_no_daemon_any_more) {
   bench_clear();
   assert_exit(EXIT_CODE_DAEMON_LOST);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -328,7 +328,3 @@ BENCH_TEST(test_stop_after_finishing) {
     assert_state(SUPERVISOR_JOINING);
   }
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

@@ -234,7 +234,3 @@ BENCH_TEST(test_a_new_daemon_hears_it_again) {
   assert_int_equal(last_progress()->step, 9);
   assert_in_range(last_progress()->age_ms, 9000, 12000);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

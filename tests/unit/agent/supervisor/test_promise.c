@@ -386,7 +386,3 @@ BENCH_TEST(test_a_newcomer_knows_that_the_job_can_move) {
     assert_int_equal(bench_hello()->succeeded, moves);
   }
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

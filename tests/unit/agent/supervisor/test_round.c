@@ -445,7 +445,3 @@ BENCH_TEST(test_the_longest_hello) {
   assert_int_equal(strlen(h->reports[1].what.device), DEVICE_MAX);
   assert_int_equal(strlen(h->head_host), HOST_MAX);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

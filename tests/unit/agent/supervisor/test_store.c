@@ -256,7 +256,3 @@ BENCH_TEST(test_a_start_without_a_port_fails_the_workers) {
     assert_int_equal(bench_count(SUP_CLOSE_STORE), 0);
   }
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

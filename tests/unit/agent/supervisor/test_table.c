@@ -36,7 +36,3 @@ UNIT_TEST(test_an_impossible_cell_has_a_reason) {
       if (impossible || st == SUPERVISOR_DONE) assert_true(reason && reason[0]);
     }
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

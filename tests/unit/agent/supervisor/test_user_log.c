@@ -324,7 +324,3 @@ BENCH_TEST(test_a_copy_has_strings_of_its_own) {
   assert_string_equal(copy->interpreter, b);
   supervisor_event_free(copy);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

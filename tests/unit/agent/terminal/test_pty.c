@@ -73,7 +73,3 @@ UNIT_TEST(test_keyboard) {
   close(like[0]);
   close(like[1]);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

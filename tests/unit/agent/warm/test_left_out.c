@@ -102,7 +102,3 @@ UNIT_TEST_WITH(test_of_others, open_tree, close_tree) {
   assert_int_equal(mkfifo(path, 0600), 0); /* nobody waits for it */
   expect_said("", file, NULL);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

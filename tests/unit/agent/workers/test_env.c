@@ -361,7 +361,3 @@ UNIT_TEST(renumbers_slurms_tasks) {
   env_destroy(beside);
   env_destroy(elsewhere);
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}

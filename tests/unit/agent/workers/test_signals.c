@@ -26,7 +26,3 @@ UNIT_TEST(another_signal_counts) {
   assert_false(signal_is_echo(&last, SIGTERM, 1000));
   assert_true(signal_is_echo(&last, SIGTERM, 1001));
 }
-
-int main(void) {
-  return unit_run(NULL, NULL);
-}
