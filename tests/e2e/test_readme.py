@@ -94,6 +94,8 @@ def torchrun_flags():
     """Every flag of torchrun: how rdzv-agent calls it, and what differs; from the list and the table that it is built from."""
     table = (TOP / pages.OPTION_TABLE).read_text()
     rows = re.findall(r'\{\.name = "([a-z-]+)",(?:\s*\.alias = "([a-z-]+)",)?\s*\.foreign = "([a-z-]+)",(\s*\.foreign_no_env)?', table)
+    shared = re.findall(r'\{SHARED\("([a-z-]+)"\),(?:\s*\.alias = "([a-z-]+)",)?(\s*\.foreign_no_env)?', table)
+    rows += [(name, alias, name, no_env) for name, alias, no_env in shared]
     ours = {foreign: (name, alias, bool(no_env)) for name, alias, foreign, no_env in rows}
     listed = re.findall(r'\bX\(\s*"([a-z_-]+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', (TOP / pages.TORCH_FLAGS).read_text().replace("\\\n", ""))
     assert len(listed) > 30 and set(ours) - {"help"} == {flag for flag, _ in listed} - {"training_script"}
