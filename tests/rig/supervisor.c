@@ -142,8 +142,7 @@ void bench_close(void) {
 }
 
 int bench_setup(void **state) {
-  bench_open();
-  return 0;
+  return bench_open(), 0;
 }
 
 void bench_begin(void) {
@@ -325,6 +324,18 @@ void bench_open_answered(void) {
   bench_open();
   bench.answering = true;
   bench_running();
+}
+
+int bench_setup_joined(void **state) {
+  return bench_open_joined(), 0;
+}
+
+int bench_setup_running(void **state) {
+  return bench_open_running(), 0;
+}
+
+int bench_setup_answered(void **state) {
+  return bench_open_answered(), 0;
 }
 
 const struct hello *bench_reconnected(void) {

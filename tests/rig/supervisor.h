@@ -39,9 +39,15 @@ struct bench {
 
 extern struct bench bench;
 
-/* A test on a bench of its own. */
-#define BENCH_TEST(f) UNIT_TEST_WITH(f, bench_setup, NULL)
+/* A test on a bench of its own: not begun; begun, connected and welcomed; round 1 runs; and heartbeats are answered. */
+#define BENCH_TEST(f)    UNIT_TEST_WITH(f, bench_setup, NULL)
+#define JOINED_TEST(f)   UNIT_TEST_WITH(f, bench_setup_joined, NULL)
+#define RUNNING_TEST(f)  UNIT_TEST_WITH(f, bench_setup_running, NULL)
+#define ANSWERED_TEST(f) UNIT_TEST_WITH(f, bench_setup_answered, NULL)
 int bench_setup(void **state);
+int bench_setup_joined(void **state);
+int bench_setup_running(void **state);
+int bench_setup_answered(void **state);
 
 /* 2 workers, 2 nodes, 5 s lease, 30 s stop, 60 s join; agent a1 on n0, job "job". */
 void bench_open(void); /* closes the one before */

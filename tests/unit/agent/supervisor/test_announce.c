@@ -46,8 +46,7 @@ BENCH_TEST(test_an_event_of_the_job) {
   assert_int_equal(bench_said("sent an event that is not a line of JSON"), 2);
 }
 
-BENCH_TEST(test_nobody_asked) {
-  bench_open_joined();
+JOINED_TEST(test_nobody_asked) {
   assert_false(bench_hello()->wants_events);
   tell("rdzv.node.joined", "{}");
   bench_down(false);

@@ -77,8 +77,7 @@ BENCH_TEST(test_a_daemon_of_another_version_is_final) {
   }
 }
 
-BENCH_TEST(test_it_is_welcomed_to_an_incarnation) {
-  bench_open_joined();
+JOINED_TEST(test_it_is_welcomed_to_an_incarnation) {
   bench_reconnected();
   assert_string_equal(bench_hello()->incarnation, bench.incarnation);
 }
@@ -193,8 +192,7 @@ BENCH_TEST(test_what_cannot_help_is_not_tried) {
   assert_said("nosuchhost");
 }
 
-BENCH_TEST(test_with_workers_there_is_no_join_timeout) {
-  bench_open_running();
+RUNNING_TEST(test_with_workers_there_is_no_join_timeout) {
   for (int i = 0; i < 300; i++) {
     bench_down(true);
     bench_run(1000);
@@ -215,8 +213,7 @@ BENCH_TEST(test_with_workers_there_is_no_join_timeout) {
   assert_exit(EXIT_CODE_DAEMON_LOST);
 }
 
-BENCH_TEST(test_back_and_running) {
-  bench_open_running();
+RUNNING_TEST(test_back_and_running) {
   const struct hello *h = bench_reconnected();
   assert_int_equal(h->phase, PHASE_RUNNING);
   assert_int_equal(h->round, 1);
@@ -242,8 +239,7 @@ BENCH_TEST(test_a_heartbeat_every_eighth_of_a_lease) {
   assert_int_equal(bench_sent(MSG_HEARTBEAT)->id, 62);
 }
 
-BENCH_TEST(test_a_silent_daemon_is_dropped_after_a_lease) {
-  bench_open_running();
+RUNNING_TEST(test_a_silent_daemon_is_dropped_after_a_lease) {
   bench_forget();
   bench_run(4999);
   assert_int_equal(bench_count(SUP_DISCONNECT), 0);
@@ -256,9 +252,8 @@ BENCH_TEST(test_a_silent_daemon_is_dropped_after_a_lease) {
   assert_state(SUPERVISOR_RUNNING);
 }
 
-BENCH_TEST(test_acks_of_nothing) {
+RUNNING_TEST(test_acks_of_nothing) {
   struct msg ack;
-  bench_open_running();
   bench_run(3000);
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   static const uint32_t ids[] = {4000000000, 100, 0};
@@ -299,8 +294,7 @@ BENCH_TEST(test_fences_at_four_fifths_of_the_lease) {
 }
 
 /* The guard is told before it is told to spawn, then once per heartbeat that is answered, and taken off at the end. */
-BENCH_TEST(test_the_guard_knows_the_deadline) {
-  bench_open_joined();
+JOINED_TEST(test_the_guard_knows_the_deadline) {
   bench_welcome(true);
   assert_int_equal(bench_count(SUP_FENCE_AT), 0); /* nothing runs */
   uint64_t greeted = bench.now_ms;
@@ -329,8 +323,7 @@ BENCH_TEST(test_the_guard_knows_the_deadline) {
 }
 
 /* It was welcomed when too few were here to go on without it, and is cut off right behind START. */
-BENCH_TEST(test_start_says_whether_to_fence) {
-  bench_open_joined();
+JOINED_TEST(test_start_says_whether_to_fence) {
   uint64_t greeted = bench.now_ms;
   assert_int_equal(bench_count(SUP_FENCE_AT), 0);
   bench.fenced = true;
@@ -384,15 +377,13 @@ BENCH_TEST(test_fenced_by_its_guard) {
 }
 
 /* Of a round that is over here, or of none. */
-BENCH_TEST(test_an_old_fence_is_nothing) {
-  bench_open_running();
+RUNNING_TEST(test_an_old_fence_is_nothing) {
   bench_event(&(struct supervisor_event){.kind = SUP_FENCED, .round = 9, .when_ms = bench.now_ms});
   assert_state(SUPERVISOR_RUNNING);
   assert_int_equal(bench_count(SUP_FENCE_AT), 0); /* without the flag it never hears of one */
 }
 
-BENCH_TEST(test_no_fence_without_the_flag) {
-  bench_open_joined();
+JOINED_TEST(test_no_fence_without_the_flag) {
   bench_welcome(true); /* while it was in no round */
   bench.fenced = false;
   bench_start(1);
@@ -430,8 +421,7 @@ BENCH_TEST(test_a_fence_lasts_until_the_round_ends) {
 }
 
 /* The daemon that has come back tells nobody to fence, and nobody had told it before. */
-BENCH_TEST(test_no_fence_is_kept_where_there_was_none) {
-  bench_open_answered();
+ANSWERED_TEST(test_no_fence_is_kept_where_there_was_none) {
   bench_run(1000);
   welcome_back(true);
   bench_run(1000);
@@ -440,9 +430,8 @@ BENCH_TEST(test_no_fence_is_kept_where_there_was_none) {
 
 /* An acknowledgement with id 0 answers no heartbeat: it says that a round can form without us now, and renews
  * nothing. */
-BENCH_TEST(test_an_ack_of_no_heartbeat) {
+ANSWERED_TEST(test_an_ack_of_no_heartbeat) {
   struct msg ack;
-  bench_open_answered();
   bench_run(20 * 625 + 500);
   uint64_t beat = bench.now_ms - 500;
   bench.answering = false;

@@ -17,8 +17,7 @@ static void finish(void) {
 
 /* END. ------------------------------------------------------------------------------------------------------------- */
 
-BENCH_TEST(test_success) {
-  bench_open_running();
+RUNNING_TEST(test_success) {
   finish();
   bench_end(0, NULL);
   assert_exit(0);
@@ -29,9 +28,8 @@ BENCH_TEST(test_success) {
   assert_int_equal(bench_effect(SUP_EXIT) == &bench.fx[bench.n_fx - 1], 1); /* the last word */
 }
 
-BENCH_TEST(test_failed) {
+RUNNING_TEST(test_failed) {
   struct verdict v;
-  bench_open_running();
   bench_stop(1, NULL);
   bench_clear();
   verdict_init(&v);
@@ -48,8 +46,7 @@ BENCH_TEST(test_failed) {
   assert_int_equal(bench_said("on n9"), 2); /* the verdict, and the last sentence */
 }
 
-BENCH_TEST(test_end_while_workers_run_kills_them_first) {
-  bench_open_running();
+RUNNING_TEST(test_end_while_workers_run_kills_them_first) {
   bench_end(77, NULL);
   assert_int_equal(bench.exits, 0);
   assert_non_null(bench_sent(MSG_END_ACK));
@@ -64,8 +61,7 @@ BENCH_TEST(test_end_while_workers_run_kills_them_first) {
   assert_exit(77);
 }
 
-BENCH_TEST(test_end_of_another_incarnation) {
-  bench_open_running();
+RUNNING_TEST(test_end_of_another_incarnation) {
   finish();
   snprintf(bench.incarnation, sizeof bench.incarnation, "018bcfe56800-2");
   bench_end(5, NULL);
@@ -74,8 +70,7 @@ BENCH_TEST(test_end_of_another_incarnation) {
 }
 
 /* While it only waits, the job may turn out to be an older one than it was welcomed to. */
-BENCH_TEST(test_end_while_joining) {
-  bench_open_joined();
+JOINED_TEST(test_end_while_joining) {
   snprintf(bench.incarnation, sizeof bench.incarnation, "018bcfe50000-2");
   bench_end(73, NULL);
   assert_exit(73);
@@ -83,8 +78,7 @@ BENCH_TEST(test_end_while_joining) {
 }
 
 /* So it may while it kills what it ran of that one, to join anew; and what was said stays said. */
-BENCH_TEST(test_end_on_the_way_to_joining) {
-  bench_open_running();
+RUNNING_TEST(test_end_on_the_way_to_joining) {
   snprintf(bench.incarnation, sizeof bench.incarnation, "018bcfe56800-2");
   bench_stale();
   bench_end(73, NULL);
@@ -93,8 +87,7 @@ BENCH_TEST(test_end_on_the_way_to_joining) {
   assert_exit(73);
 }
 
-BENCH_TEST(test_what_does_not_die_does_not_keep_it) {
-  bench_open_running();
+RUNNING_TEST(test_what_does_not_die_does_not_keep_it) {
   bench_end(77, NULL);
   bench_run(SUPERVISOR_LEAVE_SLACK_MS - 1);
   assert_int_equal(bench.exits, 0);
@@ -141,8 +134,7 @@ BENCH_TEST(test_a_signal_before_any_connection) {
   assert_int_equal(bench_count(SUP_SEND), 0);
 }
 
-BENCH_TEST(test_a_signal_while_running) {
-  bench_open_running();
+RUNNING_TEST(test_a_signal_while_running) {
   bench_signal(SIGTERM);
   assert_int_equal(bench.exits, 0);
   assert_int_equal(bench_report(REPORT_LEAVING)->what.cause, CAUSE_NODE_LEAVING);
@@ -156,8 +148,7 @@ BENCH_TEST(test_a_signal_while_running) {
   assert_exit(EXIT_CODE_PREEMPTED);
 }
 
-BENCH_TEST(test_leaving_by_the_clock) {
-  bench_open_running();
+RUNNING_TEST(test_leaving_by_the_clock) {
   bench_event(&(struct supervisor_event){
       .kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "the scheduler ends the job in 5m"});
   assert_said("the scheduler ends the job in 5m: leaving with exit code 75");
@@ -171,8 +162,7 @@ BENCH_TEST(test_leaving_by_the_clock) {
   assert_kills_and_exits(EXIT_CODE_PREEMPTED);
 }
 
-BENCH_TEST(test_the_clock_after_a_signal_changes_nothing) {
-  bench_open_running();
+RUNNING_TEST(test_the_clock_after_a_signal_changes_nothing) {
   bench_signal(SIGINT);
   bench_forget();
   bench_event(&(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "soon"});
@@ -181,8 +171,7 @@ BENCH_TEST(test_the_clock_after_a_signal_changes_nothing) {
   assert_exit(130);
 }
 
-BENCH_TEST(test_a_second_signal_kills) {
-  bench_open_running();
+RUNNING_TEST(test_a_second_signal_kills) {
   bench_signal(SIGINT);
   bench_forget();
   bench_signal(SIGINT);
@@ -194,8 +183,7 @@ BENCH_TEST(test_a_second_signal_kills) {
 }
 
 /* The workers get the signal that the agent got; a stop for another reason is SIGTERM. */
-BENCH_TEST(test_a_signal_is_passed_on) {
-  bench_open_running();
+RUNNING_TEST(test_a_signal_is_passed_on) {
   bench_stop(1, NULL);
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
   bench_signal(SIGUSR1);
@@ -229,8 +217,7 @@ BENCH_TEST(test_says_who_does_not_stop) {
 }
 
 /* A second signal cuts the waiting short, and the next round begins without any. */
-BENCH_TEST(test_waits_for_nobody_that_is_killed) {
-  bench_open_running();
+RUNNING_TEST(test_waits_for_nobody_that_is_killed) {
   bench_stop(1, NULL);
   bench_run(1000);
   bench_clear();
@@ -244,8 +231,7 @@ BENCH_TEST(test_waits_for_nobody_that_is_killed) {
   assert_not_said("waiting for");
 }
 
-BENCH_TEST(test_leaving_has_an_end) {
-  bench_open_answered();
+ANSWERED_TEST(test_leaving_has_an_end) {
   bench_signal(SIGTERM);
   bench_run(30000 + SUPERVISOR_LEAVE_SLACK_MS - 1);
   assert_int_equal(bench.exits, 0);
@@ -255,8 +241,7 @@ BENCH_TEST(test_leaving_has_an_end) {
 
 /* It was stopped while it waited for checkpoints, for longer than it may take to leave. The first that it reads then
  * ends its patience, before any tick: what its guard kills from then on has its time nevertheless. */
-BENCH_TEST(test_leaving_late_leaves_nobody_behind) {
-  bench_open_answered();
+ANSWERED_TEST(test_leaving_late_leaves_nobody_behind) {
   for (uint32_t i = 0; i < 2; i++)
     bench_event(&(struct supervisor_event){
         .kind = SUP_CAN_CHECKPOINT, .round = 1, .local_rank = i, .can_checkpoint = {.can = true}});
@@ -285,16 +270,14 @@ BENCH_TEST(test_an_end_or_stale_while_leaving) {
   }
 }
 
-BENCH_TEST(test_a_signal_after_finishing) {
-  bench_open_running();
+RUNNING_TEST(test_a_signal_after_finishing) {
   finish();
   bench_signal(SIGTERM);
   assert_exit(EXIT_CODE_PREEMPTED);
   assert_non_null(bench_sent(MSG_BYE));
 }
 
-BENCH_TEST(test_a_signal_while_exiting_changes_nothing) {
-  bench_open_running();
+RUNNING_TEST(test_a_signal_while_exiting_changes_nothing) {
   bench_end(7, NULL);
   bench_signal(SIGTERM);
   bench_clear();
@@ -320,8 +303,7 @@ BENCH_TEST(test_without_a_guard_it_cannot_go_on) {
   }
 }
 
-BENCH_TEST(test_no_bye_for_what_still_runs) {
-  bench_open_running();
+RUNNING_TEST(test_no_bye_for_what_still_runs) {
   guard_gone(3);
   assert_exit(EXIT_CODE_SYSTEM);
   assert_null(bench_sent(MSG_BYE)); /* it promises that nothing runs */
@@ -342,8 +324,7 @@ BENCH_TEST(test_a_decided_code_outlives_the_guard) {
 /* After the last word. --------------------------------------------------------------------------------------------- */
 
 /* The bench fails at the first effect behind SUP_EXIT. */
-BENCH_TEST(test_nothing_after_the_end) {
-  bench_open_running();
+RUNNING_TEST(test_nothing_after_the_end) {
   finish();
   bench_end(0, NULL);
   for (int kind = SUP_BEGIN; kind <= SUP_TICK; kind++) {

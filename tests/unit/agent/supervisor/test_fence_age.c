@@ -26,8 +26,7 @@ static void answer(uint32_t id, uint16_t flags, int64_t parts) {
   bench_msg(&m);
 }
 
-BENCH_TEST(test_a_heartbeat_names_the_last_answer) {
-  bench_open_joined();
+JOINED_TEST(test_a_heartbeat_names_the_last_answer) {
   assert_int_equal(bench_sent(MSG_HEARTBEAT)->id, 1);
   assert_int_equal(number(), 0); /* none was read yet */
   answer(1, 0, 0);
@@ -42,8 +41,7 @@ BENCH_TEST(test_a_heartbeat_names_the_last_answer) {
   assert_int_equal(number(), 1);
 }
 
-BENCH_TEST(test_an_answer_that_is_too_old_is_none) {
-  bench_open_joined();
+JOINED_TEST(test_an_answer_that_is_too_old_is_none) {
   answer(1, 0, 0);
   for (int i = 1; i <= 600; i++) {
     bench_event(&(struct supervisor_event){.kind = SUP_SUSPEND, .suspend = {.on = i % 2}});
@@ -54,8 +52,7 @@ BENCH_TEST(test_an_answer_that_is_too_old_is_none) {
 }
 
 /* Another daemon may be at its other end, which has answered nothing yet. */
-BENCH_TEST(test_a_new_connection_begins_without_an_answer) {
-  bench_open_joined();
+JOINED_TEST(test_a_new_connection_begins_without_an_answer) {
   answer(1, 0, 0);
   bench_reconnected();
   answer(1, 0, 0); /* of the old connection, perhaps */

@@ -60,8 +60,7 @@ BENCH_TEST(test_all_that_can_are_asked_once) {
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
 }
 
-BENCH_TEST(test_nobody_can) {
-  bench_open_running();
+RUNNING_TEST(test_nobody_can) {
   prepare(1);
   assert_non_null(bench_report(REPORT_CHECKPOINTED));
   assert_int_equal(bench_count(SUP_REQUEST), 0);

@@ -16,8 +16,7 @@ static void progress(uint32_t local_rank, uint64_t step, double loss, double rat
                                  .progress = {.step = step, .of = 500, .loss = loss, .samples_per_second = rate}});
 }
 
-BENCH_TEST(test_the_slowest_step_twice_a_second) {
-  bench_open_answered();
+ANSWERED_TEST(test_the_slowest_step_twice_a_second) {
   bench_forget();
   for (uint64_t i = 1; i <= 1000; i++) { /* ten seconds */
     progress(0, 2 * i, 0.5, 100);
@@ -37,8 +36,7 @@ BENCH_TEST(test_the_slowest_step_twice_a_second) {
   assert_in_range(bench_count_sent(MSG_PROGRESS), 0, 1);
 }
 
-BENCH_TEST(test_progress_is_part_of_the_verdict) {
-  bench_open_running();
+RUNNING_TEST(test_progress_is_part_of_the_verdict) {
   progress(1, 120, (double)NAN, (double)INFINITY);
   bench_exited(1, SIGNALED(9), bench.now_ms, "");
   const struct report *r = bench_report(REPORT_FAILED);
@@ -67,8 +65,7 @@ BENCH_TEST(test_the_last_step_is_sent_when_the_round_ends) {
   }
 }
 
-BENCH_TEST(test_numbers_no_worker_should_tell) {
-  bench_open_running();
+RUNNING_TEST(test_numbers_no_worker_should_tell) {
   progress(0, UINT64_MAX, (double)NAN, -(double)INFINITY);
   progress(1, UINT64_MAX, (double)INFINITY, 1e308);
   progress(0, UINT64_MAX, (double)NAN, 1e308);
@@ -84,8 +81,7 @@ static const struct progress *last_progress(void) {
 }
 
 /* librdzv samples, so workers of short steps seem to be apart by many of them. */
-BENCH_TEST(test_workers_that_run_in_step_do_not_lag) {
-  bench_open_answered();
+ANSWERED_TEST(test_workers_that_run_in_step_do_not_lag) {
   for (uint64_t i = 1; i <= 500; i++) {
     progress(0, 20 * i, 0.5, 100);
     bench_run(10);
@@ -97,8 +93,7 @@ BENCH_TEST(test_workers_that_run_in_step_do_not_lag) {
 }
 
 /* The others wait for it, so nobody reports any more, and PROGRESS is sent all the same. */
-BENCH_TEST(test_a_worker_a_step_behind_lags_after_two_seconds) {
-  bench_open_answered();
+ANSWERED_TEST(test_a_worker_a_step_behind_lags_after_two_seconds) {
   progress(0, 7, 0.5, 100);
   progress(1, 7, 0.5, 100);
   bench_run(1000);
@@ -122,8 +117,7 @@ BENCH_TEST(test_a_worker_a_step_behind_lags_after_two_seconds) {
   assert_int_equal(last_progress()->n_laggards, 0);
 }
 
-BENCH_TEST(test_a_worker_two_steps_behind_lags_sooner) {
-  bench_open_answered();
+ANSWERED_TEST(test_a_worker_two_steps_behind_lags_sooner) {
   progress(0, 7, 0.5, 100);
   progress(1, 7, 0.5, 100);
   bench_run(1000);
@@ -155,8 +149,7 @@ BENCH_TEST(test_who_does_not_lag) {
 
 /* Checkpoints. ----------------------------------------------------------------------------------------------------- */
 
-BENCH_TEST(test_what_workers_resumed_and_saved) {
-  bench_open_answered();
+ANSWERED_TEST(test_what_workers_resumed_and_saved) {
   progress(0, 121, 0.5, 100);
   bench_run(1000);
   assert_int_equal(last_progress()->resumed, -1);
@@ -173,8 +166,7 @@ BENCH_TEST(test_what_workers_resumed_and_saved) {
   assert_int_equal(last_progress()->step, 121);
 }
 
-BENCH_TEST(test_checkpoints_without_a_step) {
-  bench_open_answered();
+ANSWERED_TEST(test_checkpoints_without_a_step) {
   bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = 1}});
   bench_run(1000);
   assert_int_equal(last_progress()->step, -1);
@@ -185,8 +177,7 @@ static void saving(uint32_t local_rank, bool on) {
   bench_worker(local_rank, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = on}});
 }
 
-BENCH_TEST(test_the_time_of_saving_is_the_longest_workers) {
-  bench_open_answered();
+ANSWERED_TEST(test_the_time_of_saving_is_the_longest_workers) {
   progress(0, 1, 0.5, 100);
   saving(0, true);
   saving(1, true);
@@ -210,8 +201,7 @@ BENCH_TEST(test_the_time_of_saving_is_the_longest_workers) {
 }
 
 /* Workers write checkpoints when they are asked to stop. */
-BENCH_TEST(test_a_checkpoint_of_the_stop_is_sent) {
-  bench_open_answered();
+ANSWERED_TEST(test_a_checkpoint_of_the_stop_is_sent) {
   progress(0, 9, 0.5, 100);
   bench_run(1000);
   bench_stop(1, NULL);
@@ -222,8 +212,7 @@ BENCH_TEST(test_a_checkpoint_of_the_stop_is_sent) {
 }
 
 /* A daemon that takes over knows nothing of it. */
-BENCH_TEST(test_a_new_daemon_hears_it_again) {
-  bench_open_answered();
+ANSWERED_TEST(test_a_new_daemon_hears_it_again) {
   progress(0, 9, 0.5, 100);
   bench_run(10000);
   bench_forget();

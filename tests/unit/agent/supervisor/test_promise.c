@@ -172,8 +172,7 @@ BENCH_TEST(test_who_is_retired_has_no_vote) {
   assert_string_equal(h->seal.base_incarnation, "");
 }
 
-BENCH_TEST(test_another_port_is_told_between_rounds) {
-  bench_open_joined();
+JOINED_TEST(test_another_port_is_told_between_rounds) {
   bench_forget();
   bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
   assert_int_equal(bench_hello()->standby_port, 4001);

@@ -13,8 +13,7 @@
 
 /* Starting. -------------------------------------------------------------------------------------------------------- */
 
-BENCH_TEST(test_start_spawns_and_started_is_told_when_all_run) {
-  bench_open_joined();
+JOINED_TEST(test_start_spawns_and_started_is_told_when_all_run) {
   assert_state(SUPERVISOR_JOINING);
   bench_start(1);
   assert_state(SUPERVISOR_STARTING);
@@ -37,8 +36,7 @@ BENCH_TEST(test_start_spawns_and_started_is_told_when_all_run) {
   assert_int_equal(bench_count_sent(MSG_REPORT), 1);
 }
 
-BENCH_TEST(test_start_said_again_changes_nothing) {
-  bench_open_running();
+RUNNING_TEST(test_start_said_again_changes_nothing) {
   bench_forget();
   bench_start(1);
   bench_start(2); /* nor one while a round runs */
@@ -46,8 +44,7 @@ BENCH_TEST(test_start_said_again_changes_nothing) {
   assert_int_equal(supervisor_round(bench.s), 1);
 }
 
-BENCH_TEST(test_a_start_that_is_older_than_the_lease_is_not_begun) {
-  bench_open_joined();
+JOINED_TEST(test_a_start_that_is_older_than_the_lease_is_not_begun) {
   bench.now_ms += 5000; /* we were stopped: the daemon may have given us up */
   bench_start(1);
   assert_int_equal(bench_count(SUP_SPAWN), 0);
@@ -62,8 +59,7 @@ static void worker_event(enum supervisor_event_kind kind, uint32_t round, uint32
   bench_event(&ev);
 }
 
-BENCH_TEST(test_events_of_other_rounds_are_not_ours) {
-  bench_open_running();
+RUNNING_TEST(test_events_of_other_rounds_are_not_ours) {
   bench_forget();
   for (int kind = SUP_SPAWNED; kind <= SUP_CLEAR; kind++) worker_event((enum supervisor_event_kind)kind, 2, 0);
   for (int kind = SUP_SPAWNED; kind <= SUP_EXITED; kind++) /* or of no worker of ours */
@@ -74,8 +70,7 @@ BENCH_TEST(test_events_of_other_rounds_are_not_ours) {
 
 /* Ends of workers. ------------------------------------------------------------------------------------------------- */
 
-BENCH_TEST(test_finished_is_told_when_nothing_is_left) {
-  bench_open_running();
+RUNNING_TEST(test_finished_is_told_when_nothing_is_left) {
   bench_exited(0, EXITED(0), bench.now_ms, "");
   bench_exited(0, EXITED(0), bench.now_ms, ""); /* said twice */
   bench_exited(1, EXITED(0), bench.now_ms, "");
@@ -100,8 +95,7 @@ static void send_kill(const char *incarnation, int64_t round, int64_t local_rank
 }
 
 /* rdzvctl kill-worker: for a worker of this round that runs, and for no other. */
-BENCH_TEST(test_kill) {
-  bench_open_running();
+RUNNING_TEST(test_kill) {
   send_kill(bench.incarnation, 1, 1);
   assert_int_equal(bench_effect(SUP_KILL)->kill.local_rank, 1);
   assert_int_equal(bench_effect(SUP_KILL)->kill.signo, SIGUSR1);
@@ -121,9 +115,8 @@ BENCH_TEST(test_kill) {
   assert_int_equal(bench_count(SUP_KILL), 0);
 }
 
-BENCH_TEST(test_excluded_host_is_said) {
+RUNNING_TEST(test_excluded_host_is_said) {
   struct msg m;
-  bench_open_running();
   bench_exited(1, EXITED(7), bench.now_ms, "");
   bench_clear();
   msg_init(&m, MSG_SETTLED);
@@ -134,8 +127,7 @@ BENCH_TEST(test_excluded_host_is_said) {
   assert_said("host n\\x1b[1m is excluded from further rounds: 0 of the job's charged failures happened there");
 }
 
-BENCH_TEST(test_an_exit_code) {
-  bench_open_running();
+RUNNING_TEST(test_an_exit_code) {
   bench.now_ms += 40;
   bench_exited(1, EXITED(7), bench.now_ms - 15, "a\nlast words\n");
   const struct report *r = bench_report(REPORT_FAILED);
@@ -160,8 +152,7 @@ BENCH_TEST(test_an_exit_code) {
   assert_non_null(bench_report(REPORT_STOPPED));
 }
 
-BENCH_TEST(test_a_signal) {
-  bench_open_running();
+RUNNING_TEST(test_a_signal) {
   bench_exited(0, SIGNALED(11) | 0x80, bench.now_ms, "");
   const struct report *r = bench_report(REPORT_FAILED);
   assert_int_equal(r->what.cause, CAUSE_WORKER_SIGNAL);
@@ -194,8 +185,7 @@ BENCH_TEST(test_a_command_that_cannot_run) {
 }
 
 /* Nothing is wrong with the command: the daemon may try again. */
-BENCH_TEST(test_a_limit_of_the_machine_is_not_lasting) {
-  bench_open_joined();
+JOINED_TEST(test_a_limit_of_the_machine_is_not_lasting) {
   bench_start(1);
   bench_event(&(struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                          .round = 1,
@@ -211,8 +201,7 @@ BENCH_TEST(test_a_limit_of_the_machine_is_not_lasting) {
 }
 
 /* Nothing of the round runs; the verdict names device and holder, and it is the daemon that counts restarts. */
-BENCH_TEST(test_device_held) {
-  bench_open_joined();
+JOINED_TEST(test_device_held) {
   bench_start(1);
   struct supervisor_event ev = {.kind = SUP_DEVICE_HELD,
                                 .round = 1,
@@ -259,8 +248,7 @@ BENCH_TEST(test_deaths_around_the_stop) {
 
 /* Tokens. ---------------------------------------------------------------------------------------------------------- */
 
-BENCH_TEST(test_what_does_not_fit_the_token_changes_nothing) {
-  bench_open_running();
+RUNNING_TEST(test_what_does_not_fit_the_token_changes_nothing) {
   bench_forget();
   bench_stop(2, NULL);
   bench_settled(2, true, 3, NULL);
@@ -272,9 +260,8 @@ BENCH_TEST(test_what_does_not_fit_the_token_changes_nothing) {
   assert_state(SUPERVISOR_RUNNING);
 }
 
-BENCH_TEST(test_settled_leads_to_the_next_round) {
+RUNNING_TEST(test_settled_leads_to_the_next_round) {
   struct verdict v;
-  bench_open_running();
   bench_exited(0, EXITED(7), bench.now_ms, "oops\n");
   bench_settled(1, true, 1, NULL); /* not before it has stopped */
   assert_state(SUPERVISOR_STOPPING);
@@ -295,8 +282,7 @@ BENCH_TEST(test_settled_leads_to_the_next_round) {
   assert_true(bench_report(REPORT_STARTED)->seq > 3); /* numbers go on */
 }
 
-BENCH_TEST(test_stale_kills_and_joins_anew) {
-  bench_open_running();
+RUNNING_TEST(test_stale_kills_and_joins_anew) {
   bench_forget();
   bench_stale();
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.grace_ms, 0);
@@ -314,8 +300,7 @@ BENCH_TEST(test_stale_kills_and_joins_anew) {
   assert_state(SUPERVISOR_STARTING);
 }
 
-BENCH_TEST(test_stale_with_nothing_that_runs) {
-  bench_open_running();
+RUNNING_TEST(test_stale_with_nothing_that_runs) {
   bench_stop(1, NULL);
   bench_clear();
   assert_state(SUPERVISOR_STOPPED);
@@ -328,8 +313,7 @@ BENCH_TEST(test_stale_with_nothing_that_runs) {
 
 /* Reports are kept until they are settled. ------------------------------------------------------------------------- */
 
-BENCH_TEST(test_reports_are_said_again_in_every_hello) {
-  bench_open_running();
+RUNNING_TEST(test_reports_are_said_again_in_every_hello) {
   bench.now_ms += 1000;
   bench_exited(0, EXITED(7), bench.now_ms, "oops");
   bench_down(false);
@@ -370,8 +354,7 @@ BENCH_TEST(test_reports_are_said_again_in_every_hello) {
   assert_int_equal(h->restarts_used, 1);
 }
 
-BENCH_TEST(test_what_happened_between_hello_and_welcome) {
-  bench_open_running();
+RUNNING_TEST(test_what_happened_between_hello_and_welcome) {
   bench_reconnected();
   bench_forget();
   bench_exited(0, EXITED(7), bench.now_ms, "");

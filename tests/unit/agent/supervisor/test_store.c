@@ -52,8 +52,7 @@ BENCH_TEST(test_reports_tell_the_port_of_the_next_round) {
   assert_int_equal(bench_count_sent(MSG_HELLO), 1);
 }
 
-BENCH_TEST(test_after_a_lost_connection_hello_tells_the_latest) {
-  bench_open_running();
+RUNNING_TEST(test_after_a_lost_connection_hello_tells_the_latest) {
   bench_down(false);
   bench_store(42000);
   bench_run(0);
@@ -63,8 +62,7 @@ BENCH_TEST(test_after_a_lost_connection_hello_tells_the_latest) {
 }
 
 /* A port that changes between rounds is told at once, and once. */
-BENCH_TEST(test_a_change_between_rounds_is_told_by_hello) {
-  bench_open_joined();
+JOINED_TEST(test_a_change_between_rounds_is_told_by_hello) {
   bench_forget();
   bench_store(42000);
   assert_int_equal(bench_count_sent(MSG_HELLO), 1);
@@ -74,8 +72,7 @@ BENCH_TEST(test_a_change_between_rounds_is_told_by_hello) {
 }
 
 /* It changed after the last report of the round: SETTLED makes it known. */
-BENCH_TEST(test_a_change_after_the_last_report_is_told_behind_settled) {
-  bench_open_running();
+RUNNING_TEST(test_a_change_after_the_last_report_is_told_behind_settled) {
   stop_all();
   bench_store(42000);
   bench_forget();
@@ -94,8 +91,7 @@ BENCH_TEST(test_node_0_is_told_port_and_guests) {
   assert_memory_equal(e->spawn.guests->data, "10.0.0.9\n10.0.0.1\n", e->spawn.guests->len);
 }
 
-BENCH_TEST(test_another_node_serves_nothing) {
-  bench_open_running();
+RUNNING_TEST(test_another_node_serves_nothing) {
   assert_int_equal(bench_effect(SUP_SPAWN)->spawn.start->store_port, 29500);
   assert_null(bench_effect(SUP_SPAWN)->spawn.guests);
   stop_all();

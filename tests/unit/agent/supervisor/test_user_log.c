@@ -32,8 +32,7 @@ BENCH_TEST(test_a_rank_that_finishes_early_is_named) {
   assert_not_said("finished with code 0");
 }
 
-BENCH_TEST(test_a_failure_is_told_once) {
-  bench_open_running();
+RUNNING_TEST(test_a_failure_is_told_once) {
   bench_forget();
   bench_exited(1, EXITED(7), bench.now_ms, "first\n\x1b[31mRuntimeError: no\n");
   assert_not_said("rank 3"); /* the settled verdict may come at any moment */
@@ -149,8 +148,7 @@ BENCH_TEST(test_a_restart_that_starts_over) {
   for (int what = REPORTS_PROGRESS; what <= NO_CHARGE; what++) assert_int_equal(starts_over(what, true), 0);
 }
 
-BENCH_TEST(test_a_failure_without_a_daemon_is_told_at_once) {
-  bench_open_running();
+RUNNING_TEST(test_a_failure_without_a_daemon_is_told_at_once) {
   bench_down(false);
   bench_exited(0, EXITED(1), bench.now_ms, "");
   assert_said("exited with code 1");
@@ -235,8 +233,7 @@ BENCH_TEST(test_an_end_by_repeats_is_explained) {
   }
 }
 
-BENCH_TEST(test_stuck_is_named) {
-  bench_open_running();
+RUNNING_TEST(test_stuck_is_named) {
   bench_event(
       &(struct supervisor_event){.kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D'}, .text = "a\x1b"});
   assert_said("rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)");
@@ -245,8 +242,7 @@ BENCH_TEST(test_stuck_is_named) {
   assert_said("pid 5001 (b) does not die of SIGKILL (state D)");
 }
 
-BENCH_TEST(test_another_users_process_is_named) {
-  bench_open_running();
+RUNNING_TEST(test_another_users_process_is_named) {
   bench_event(&(struct supervisor_event){.kind = SUP_STUCK,
                                          .round = 1,
                                          .local_rank = 1,

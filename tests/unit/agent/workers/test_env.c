@@ -35,10 +35,14 @@ static const struct env_job job = {.scheduler_restarts = -1,
 enum { BASE_MAX = 16 };
 
 /* An environ has words that could be written to; those of a test are literals. */
-static char **create(const char *const *base, uint32_t local_rank) {
+static char **create_as(const char *const *base, const struct env_job *as, uint32_t local_rank) {
   char *words[BASE_MAX] = {0};
   for (size_t i = 0; base[i]; i++) memcpy(&words[i], &base[i], sizeof(words[i]));
-  return env_create(words, &start, &job, local_rank);
+  return env_create(words, &start, as, local_rank);
+}
+
+static char **create(const char *const *base, uint32_t local_rank) {
+  return create_as(base, &job, local_rank);
 }
 
 static int count(char **env, const char *name) {
@@ -154,13 +158,6 @@ UNIT_TEST(borrows_nothing) {
   assert_string_equal(value(env, "NAME"), "before");
   env_destroy(env);
   env_destroy(NULL);
-}
-
-/* The same with a job of the test's own. */
-static char **create_as(const char *const *base, const struct env_job *as, uint32_t local_rank) {
-  char *words[BASE_MAX] = {0};
-  for (size_t i = 0; base[i]; i++) memcpy(&words[i], &base[i], sizeof(words[i]));
-  return env_create(words, &start, as, local_rank);
 }
 
 UNIT_TEST(says_what_the_job_is) {
@@ -327,12 +324,6 @@ UNIT_TEST(tells_the_device) {
   env_destroy(env);
 }
 
-static char **create_for(const char *const *base, const struct env_job *j, uint32_t local_rank) {
-  char *words[BASE_MAX] = {0};
-  for (size_t i = 0; base[i]; i++) memcpy(&words[i], &base[i], sizeof(words[i]));
-  return env_create(words, &start, j, local_rank);
-}
-
 /* A task of Slurm's is an agent: its numbers would be those of each of its workers. */
 UNIT_TEST(renumbers_slurms_tasks) {
   const char *base[] = {"SLURM_PROCID=1", "SLURM_NTASKS=5",  "SLURM_NPROCS=5", "SLURM_LOCALID=0",
@@ -347,7 +338,7 @@ UNIT_TEST(renumbers_slurms_tasks) {
   shared.shares_host = true;
   shared.first = 4;
   shared.local_world = 8;
-  char **several = create(base, 2), **alone = create_for(base, &one, 0), **beside = create_for(base, &shared, 2),
+  char **several = create(base, 2), **alone = create_as(base, &one, 0), **beside = create_as(base, &shared, 2),
        **elsewhere = create(none, 2);
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
     assert_string_equal(value(several, names[i][0]), names[i][1]);
