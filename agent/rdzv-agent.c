@@ -509,18 +509,6 @@ static int run_request(struct program *p) {
   return code;
 }
 
-/* 3, with --hosts: the agents are other processes. */
-static int run_launcher(struct program *p) {
-  bool hung = false;
-  if (start_front(&p->id.cluster, &p->notify, false)) return EXIT_CODE_SYSTEM;
-  p->launch.plan.stop_ms = (uint32_t)p->options.stop_timeout_ms;
-  if (!p->options.quiet) launch_say_kept(&p->launch, &p->id.cluster);
-  int code = launch_run(&p->launch, &p->options, &p->notify, &front, &hung);
-  if (hung) _exit(code);
-  launch_finish(&p->launch);
-  return code;
-}
-
 int main(int argc, char **argv) {
   static struct program p = {.munge_user = MUNGE_DEFAULT_USER, .pmi = {.fd = -1}};
   p.argc = argc;
@@ -530,7 +518,16 @@ int main(int argc, char **argv) {
   log_init("rdzv-agent", LOG_INFO);
   int code = read_request(&p);
   if (code != GO_ON) return code;
-  if (p.launches && !p.options.explain) return run_launcher(&p);
+  if (p.launches && !p.options.explain) { /* with --hosts the agents are other processes */
+    bool hung = false;
+    if (start_front(&p.id.cluster, &p.notify, false)) return EXIT_CODE_SYSTEM;
+    p.launch.plan.stop_ms = (uint32_t)p.options.stop_timeout_ms;
+    if (!p.options.quiet) launch_say_kept(&p.launch, &p.id.cluster);
+    code = launch_run(&p.launch, &p.options, &p.notify, &front, &hung);
+    if (hung) _exit(code);
+    launch_finish(&p.launch);
+    return code;
+  }
   code = check_request(&p);
   if (code != GO_ON || !p.command) return code;
   code = run_request(&p);

@@ -56,20 +56,6 @@ static struct backstop_page *map_page(int fd) {
   return page == MAP_FAILED ? NULL : page;
 }
 
-/* *fd: for an agent that takes the guard later. */
-static struct backstop_page *make_page(int *fd) {
-  *fd = memfd_create("rdzv-guard", MFD_CLOEXEC);
-  if (*fd < 0) return NULL;
-  struct backstop_page *page = ftruncate(*fd, sizeof(*page)) ? NULL : map_page(*fd);
-  if (!page) {
-    close(*fd);
-    return NULL;
-  }
-  atomic_store(&page->fence_at_ms, BACKSTOP_NEVER);
-  atomic_store(&page->agent, getpid());
-  return page;
-}
-
 /* In the backstop's process: it forks the guard and reports its pid, or a negative errno. */
 _Noreturn static void become_backstop(const struct guard_birth *birth, pid_t agent) {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads the end of the pair */
@@ -148,11 +134,16 @@ int guard_start(struct guard *g, const struct copy_words *words, const int *othe
     return 0;
   }
   for (size_t i = 0; may_stay && kept_for->argv[i]; i++) buf_printf(&command, i ? " %s" : "%s", kept_for->argv[i]);
-  struct backstop_page *page = make_page(&page_fd);
+  page_fd = memfd_create("rdzv-guard", MFD_CLOEXEC); /* for an agent that takes the guard later */
+  struct backstop_page *page = page_fd >= 0 && !ftruncate(page_fd, sizeof(*page)) ? map_page(page_fd) : NULL;
+  if (page) {
+    atomic_store(&page->fence_at_ms, BACKSTOP_NEVER);
+    atomic_store(&page->agent, getpid());
+  }
   if (!page || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
     rc = err_sys(e, -errno, page ? "no socket pair for the guard" : "no memory to share with the guard");
     if (page) munmap(page, sizeof(*page));
-    if (page) close(page_fd);
+    if (page_fd >= 0) close(page_fd);
     buf_finish(&likeness);
     buf_finish(&command);
     return rc;
@@ -481,17 +472,6 @@ int guard_keep(struct guard *g, uint64_t for_ms, pid_t template, struct err *e) 
   return fd < 0 ? fd : rc;
 }
 
-/* Until it ends, but no longer than this. Its end is seen at once where the kernel has pidfd_open (5.3). */
-static void await_end(pid_t pid, unsigned us) {
-  int fd = open_pidfd(pid);
-  if (fd < 0) {
-    nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL);
-    return;
-  }
-  ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, &(struct timespec){.tv_nsec = us * 1000L}, NULL);
-  close(fd);
-}
-
 /* A dead guard is the backstop's until that is gone, and ours then. */
 void guard_finish(struct guard *g, uint32_t deadline_ms) {
   guard_leave(g);
@@ -503,7 +483,10 @@ void guard_finish(struct guard *g, uint32_t deadline_ms) {
   uint64_t deadline = boot_ms() + deadline_ms;
   for (unsigned us = 50; !is_reaped(&g->backstop) || !is_reaped(&g->pid); us = us < 16000 ? us * 2 : 16000) {
     if (boot_ms() >= deadline) return;
-    await_end(g->backstop > 0 ? g->backstop : g->pid, us);
+    /* Its end is seen at once where the kernel has pidfd_open (5.3). */
+    int fd = open_pidfd(g->backstop > 0 ? g->backstop : g->pid);
+    ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, fd >= 0, &(struct timespec){.tv_nsec = us * 1000L}, NULL);
+    if (fd >= 0) close(fd);
   }
   drop_page(g);
 }

@@ -59,17 +59,6 @@ static char *find_named(char *line, const char *path) {
   return word ? command_find(word, path, NULL) : NULL;
 }
 
-static char *find_program(const char *name, char *const *env, const char *folder) {
-  char line[LINE_MAX_LEN + 1];
-  const char *path = cluster_variable(env, "PATH");
-  char *whole = strchr(name, '/') && *name != '/' ? xasprintf("%s/%s", folder, name) : xstrdup(name);
-  char *file = command_find(whole, path, NULL);
-  free(whole);
-  if (!file || !read_line(file, line)) return file;
-  free(file);
-  return find_named(line, path);
-}
-
 /* Takes `file`. */
 static char *with_target(char *file) {
   char *real = file ? realpath(file, NULL) : NULL;
@@ -93,7 +82,15 @@ char *interpreter_find(char *const *argv, char *const *env, const char *folder) 
   if (!o.command) return NULL;
   o.own_python = command_own_python(NULL);
   char **words = command_line_create(&o, env, NULL);
-  char *file = find_program(words[0], env, folder);
+  char line[LINE_MAX_LEN + 1], *name = words[0], *file;
+  const char *path = cluster_variable(env, "PATH");
+  char *whole = strchr(name, '/') && *name != '/' ? xasprintf("%s/%s", folder, name) : xstrdup(name);
+  file = command_find(whole, path, NULL);
+  if (file && read_line(file, line)) {
+    free(file);
+    file = find_named(line, path);
+  }
+  free(whole);
   free(words);
   free(o.own_python);
   return with_target(file);

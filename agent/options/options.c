@@ -248,25 +248,6 @@ static void note_rest(struct settling *s) {
   rdzv_conf_note_ignored(o, options_spelling_of(s, "rdzv-conf"));
 }
 
-/* The outer job ends what its worker leaves behind. */
-static bool is_nested(char *const *env) {
-  return cluster_variable(env, "RDZV_AGENT_SOCKET") || cluster_variable(env, "TORCHELASTIC_RUN_ID");
-}
-
-/* A scheduler ends what a job leaves behind, and rightly so. */
-static void settle_warm(struct settling *s) {
-  struct agent_options *o = s->o;
-  const char *why = o->nnodes.max > 1              ? "it is for jobs of one node"
-                    : s->cluster->scheduler.is_set ? "nothing of a scheduler's job may stay when it has ended"
-                    : s->cluster->launcher.is_set  ? "nothing that a launcher has started may stay when it has ended"
-                    : is_nested(s->env)            ? "this agent runs in a worker of another job"
-                    : strcmp(o->warm, "off") == 0  ? "--warm is off"
-                                                   : NULL;
-  if (!why || !o->warm_keep_ms) return;
-  o->warm_keep_ms = 0;
-  options_note_ignored(s, "warm-keep", why);
-}
-
 static int settle_command(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   struct torch_options *t = &o->torch;
@@ -339,7 +320,19 @@ static int settle_all(struct settling *s, struct err *e) {
     options_note_ignored(s, "hang-watch", why);
     options_note_ignored(s, "hang-stacks", why);
   }
-  settle_warm(s);
+  /* A scheduler ends what a job leaves behind, and rightly so. The outer job ends what its worker leaves behind. */
+  bool nested = cluster_variable(s->env, "RDZV_AGENT_SOCKET") || cluster_variable(s->env, "TORCHELASTIC_RUN_ID");
+  const char *not_kept = o->nnodes.max > 1              ? "it is for jobs of one node"
+                         : s->cluster->scheduler.is_set ? "nothing of a scheduler's job may stay when it has ended"
+                         : s->cluster->launcher.is_set
+                             ? "nothing that a launcher has started may stay when it has ended"
+                         : nested                      ? "this agent runs in a worker of another job"
+                         : strcmp(o->warm, "off") == 0 ? "--warm is off"
+                                                       : NULL;
+  if (not_kept && o->warm_keep_ms) {
+    o->warm_keep_ms = 0;
+    options_note_ignored(s, "warm-keep", not_kept);
+  }
   /* An empty list means the default, as under torchrun. */
   o->signals_named = o->signals && options_is_given(s, "signals-to-handle");
   if (!o->signals)

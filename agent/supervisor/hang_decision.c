@@ -331,18 +331,6 @@ static void format_other(const struct supervisor *s, int64_t i, int64_t origin, 
   buf_finish(&part);
 }
 
-/* The others here have all come further, or stopped clearly later. */
-static bool is_first(const struct supervisor *s, int64_t origin) {
-  const struct worker *o = &s->workers[origin];
-  for (int64_t i = 0; i < s->config.workers; i++) {
-    const struct worker *w = &s->workers[i];
-    if (i == origin || !is_suspect(s, w)) continue;
-    bool behind = w->reports_progress && o->reports_progress && o->step < w->step;
-    if (!behind && silent_since_ms(s, w) < silent_since_ms(s, o) + TOGETHER_MS) return false;
-  }
-  return true;
-}
-
 static void format_others(const struct supervisor *s, int64_t origin, struct buf *out) {
   int n = 0;
   for (int64_t i = 0; i < s->config.workers && !is_watched_together(s); i++)
@@ -358,7 +346,16 @@ static void format_others(const struct supervisor *s, int64_t origin, struct buf
   for (size_t i = 0; i < e->n_collectives; i++)
     if (collective_lacks(&e->collectives[i])) return;
   if (e->text && e->text[0]) return;
-  if (!is_first(s, origin))
+  /* The others here have all come further, or stopped clearly later. */
+  bool first = true;
+  const struct worker *o = &s->workers[origin];
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    const struct worker *w = &s->workers[i];
+    bool behind = w->reports_progress && o->reports_progress && o->step < w->step;
+    if (i != origin && is_suspect(s, w) && !behind && silent_since_ms(s, w) < silent_since_ms(s, o) + TOGETHER_MS)
+      first = false;
+  }
+  if (!first)
     append_part(out, "it is not known which rank the others wait for");
   else if (s->round.world_size > s->config.workers)
     append_part(out, "it is not known whether it waits for a rank of another node");

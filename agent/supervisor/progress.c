@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/mem.h"
+#include "common/deadline.h"
 
 enum {
   PROGRESS_EVERY_MS = 500,
@@ -118,18 +118,6 @@ static bool is_saving(const struct supervisor *s, const struct worker *w) {
 
 /* Laggards. -------------------------------------------------------------------------------------------------------- */
 
-/* When w lags unless it reports before; UINT64_MAX: not because of these leads. */
-static uint64_t lag_due_ms(const struct progress_state *p, const struct worker *w) {
-  uint64_t due_ms = UINT64_MAX;
-  for (size_t i = 0; i <= p->n; i++) {
-    const struct lead *l = i < p->n ? &p->v[i] : &p->lead;
-    if (l->step <= w->step) continue;
-    uint64_t ms = l->at_ms + (l->step - w->step > 1 ? LAG_STEPS_MS : LAG_STEP_MS);
-    if (ms < due_ms) due_ms = ms;
-  }
-  return due_ms;
-}
-
 static void add_laggard(struct laggard v[LAGGARDS_MAX], size_t *n, struct laggard l) {
   size_t at = *n;
   while (at > 0 && v[at - 1].step > l.step) at--;
@@ -156,9 +144,14 @@ static size_t find_laggards(struct supervisor *s, struct laggard v[LAGGARDS_MAX]
   for (int64_t i = 0; p->n && i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
     if (!is_stepping(w)) continue;
-    uint64_t due_ms = lag_due_ms(p, w);
+    uint64_t due_ms = UINT64_MAX; /* when w lags unless it reports before */
+    for (size_t k = 0; k <= p->n; k++) {
+      const struct lead *l = k < p->n ? &p->v[k] : &p->lead;
+      if (l->step <= w->step) continue;
+      due_ms = earliest(due_ms, l->at_ms + (l->step - w->step > 1 ? LAG_STEPS_MS : LAG_STEP_MS));
+    }
     if (due_ms > s->now_ms) {
-      if (due_ms < p->lag_ms) p->lag_ms = due_ms;
+      p->lag_ms = earliest(p->lag_ms, due_ms);
       continue;
     }
     local_set_add(all, (uint32_t)i);
@@ -230,8 +223,7 @@ void sup_progress_tick(struct supervisor *s) {
 uint64_t sup_progress_deadline(const struct supervisor *s) {
   const struct progress_state *p = &s->progress;
   if (s->state != SUPERVISOR_RUNNING) return UINT64_MAX;
-  uint64_t due = due_ms(p);
-  return p->lag_ms < due ? p->lag_ms : due;
+  return earliest(p->lag_ms, due_ms(p));
 }
 
 void sup_progress_repeat(struct supervisor *s) {

@@ -99,18 +99,15 @@ void sup_forward_end(struct supervisor *s) {
   forward(s);
 }
 
-/* Between rounds: perhaps the next one waits for those who are elsewhere, and node rank 0 is lost. */
-static bool may_lead(const struct supervisor *s) {
-  const struct promise *p = &s->promise;
-  bool other = strcmp(s->round.incarnation, p->incarnation) != 0;
-  return p->round && p->node_rank < LEADERS && (other ? !s->round.latest : p->round >= s->round.latest);
-}
-
 void sup_forward_watch(struct supervisor *s) {
   struct promise *p = &s->promise;
   const struct target *home = &s->targets.home;
   if (s->state == SUPERVISOR_DONE) return;
-  bool in_round = s->state != SUPERVISOR_JOINING, leads = in_round ? s->round.node_rank == 0 : may_lead(s);
+  bool in_round = s->state != SUPERVISOR_JOINING, leads = s->round.node_rank == 0;
+  if (!in_round) { /* perhaps the next one waits for those who are elsewhere, and node rank 0 is lost */
+    bool other = strcmp(s->round.incarnation, p->incarnation) != 0;
+    leads = p->round && p->node_rank < LEADERS && (other ? !s->round.latest : p->round >= s->round.latest);
+  }
   struct told now = {.on = (leads || in_round) && knows_the_place(s), .own = !leads, .endpoint = UINT32_MAX};
   if (!now.on && !p->told.on) return;
   if (now.on) {

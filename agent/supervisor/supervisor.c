@@ -247,26 +247,22 @@ const uint32_t *supervisor_coverage(const struct supervisor *s) {
   return s->coverage;
 }
 
-static bool is_token(const struct supervisor *s, const char *incarnation, int64_t round) {
-  return round == s->round.number && !strcmp(incarnation, s->round.incarnation);
-}
-
-static bool msg_is_of_round(const struct supervisor *s, const struct msg *m) {
-  switch (m->type) {
-  case MSG_STOP: return is_token(s, m->stop.incarnation, m->stop.round);
-  case MSG_PREPARE: return is_token(s, m->prepare.incarnation, m->prepare.round);
-  case MSG_KILL: return is_token(s, m->kill.incarnation, m->kill.round);
-  case MSG_MINT: return is_token(s, m->mint.incarnation, m->mint.round);
-  case MSG_IDS: return is_token(s, m->ids.incarnation, m->ids.round);
-  case MSG_SETTLED: return is_token(s, m->settled.incarnation, m->settled.round);
-  default: return true; /* it has no token, or its handler looks at it */
-  }
-}
-
 /* Events of another round, or of a worker that this node does not have, do not reach the table. */
 static bool is_of_round(const struct supervisor *s, const struct supervisor_event *ev) {
+  const char *incarnation = s->round.incarnation;
+  int64_t round = s->round.number;
+  const struct msg *m = ev->kind == SUP_MSG ? ev->msg : NULL;
+  switch (m ? m->type : MSG_NONE) {
+  case MSG_STOP: incarnation = m->stop.incarnation, round = m->stop.round; break;
+  case MSG_PREPARE: incarnation = m->prepare.incarnation, round = m->prepare.round; break;
+  case MSG_KILL: incarnation = m->kill.incarnation, round = m->kill.round; break;
+  case MSG_MINT: incarnation = m->mint.incarnation, round = m->mint.round; break;
+  case MSG_IDS: incarnation = m->ids.incarnation, round = m->ids.round; break;
+  case MSG_SETTLED: incarnation = m->settled.incarnation, round = m->settled.round; break;
+  default: break; /* it has no token, or its handler looks at it */
+  }
   switch (ev->kind) {
-  case SUP_MSG: return msg_is_of_round(s, ev->msg);
+  case SUP_MSG: return round == s->round.number && !strcmp(incarnation, s->round.incarnation);
   case SUP_FENCED:
   case SUP_LOOKED:
   case SUP_PROBE_FACTS:
