@@ -244,19 +244,9 @@ static uint32_t append_strings(struct buf *out, const char *const *v) {
 
 /* A memfd that holds the bytes, or a negative errno. */
 static int memfd_of(const void *bytes, size_t len) {
-  int fd = memfd_create("rdzv-spawn", MFD_CLOEXEC);
-  if (fd < 0) return -errno;
-  for (size_t done = 0; done < len;) {
-    ssize_t n = write(fd, (const char *)bytes + done, len - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      int rc = n < 0 ? -errno : -ENOSPC;
-      close(fd);
-      return rc;
-    }
-    done += (size_t)n;
-  }
-  return fd;
+  int fd = memfd_create("rdzv-spawn", MFD_CLOEXEC), rc = fd < 0 ? -errno : file_write_all(fd, bytes, len);
+  if (rc && fd >= 0) close(fd);
+  return rc ? rc : fd;
 }
 
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {

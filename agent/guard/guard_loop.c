@@ -692,7 +692,7 @@ static bool read_command(struct guard_process *s) {
   if (n <= 0) return agent_gone(s), false;
   switch ((enum guard_command_kind)c.kind) {
   case GUARD_CMD_SPAWN:
-    if (c.u.spawn.warm && n_fds == GUARD_SPAWN_FDS && guard_template_takes(&s->template))
+    if (c.u.spawn.warm && n_fds == GUARD_SPAWN_FDS && s->template.state != TEMPLATE_NONE)
       guard_template_queue(&s->template, &c.u.spawn, fds);
     else
       do_spawn(s, &c.u.spawn, fds, n_fds);

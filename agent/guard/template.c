@@ -246,10 +246,6 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
 
 /* Workers that wait. ----------------------------------------------------------------------------------------------- */
 
-bool guard_template_takes(const struct template *t) {
-  return t->state != TEMPLATE_NONE;
-}
-
 void guard_template_queue(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS]) {
   if (t->n_waiting == t->cap_waiting) {
     t->cap_waiting = t->cap_waiting ? t->cap_waiting * 2 : 8;

@@ -55,8 +55,6 @@ void guard_template_gone(struct template *t);
 /* One packet: its letter and text; false: none now. */
 bool guard_template_hear(struct template *t, char *word, char *text, size_t size);
 
-/* Whether a worker can be forked by it, now or soon. */
-bool guard_template_takes(const struct template *t);
 /* Takes the descriptors. */
 void guard_template_queue(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS]);
 

@@ -6,10 +6,6 @@
 
 #include <string.h>
 
-bool warm_is_on(const char *mode) {
-  return strcmp(mode, "off") != 0;
-}
-
 bool warm_fits(char *const *argv) {
   const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
   if (strncmp(name, "python", 6) != 0 || strspn(name + 6, "0123456789.") != strlen(name + 6) || !argv[1]) return false;

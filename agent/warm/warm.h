@@ -8,8 +8,6 @@
 #include <stddef.h>
 #include "common/buf.h"
 
-/* --warm. "off"; "auto": what earlier workers of this script imported; else modules, separated by commas. */
-bool warm_is_on(const char *mode);
 /* Whether workers of this command can be forked from a template: a Python's, and the same for all of them. */
 bool warm_fits(char *const *argv);
 /* Where the script's own words begin in that command: behind the script, or behind -m MODULE. */

@@ -900,7 +900,7 @@ static bool is_store_used(void *ctx) {
 static void start_template(struct round_driver *r) {
   struct err e = ERR_INIT;
   const char *mode = r->o.options->warm;
-  if (!warm_is_on(mode) || !warm_fits(r->o.argv)) return;
+  if (strcmp(mode, "off") == 0 || !warm_fits(r->o.argv)) return;
   bool alone = r->o.count == 1 && r->o.options->nnodes.max == 1;
   struct guard_tty tty = {.slave = -1, .master = -1};
   if (wants_pty(r, 0, STD_OUT, alone)) tty.streams |= GUARD_TTY_OUT;

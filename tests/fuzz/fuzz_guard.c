@@ -27,7 +27,7 @@ static void check_word(const uint8_t *data, size_t len) {
   check(guard_template_hear(&t, &word, text, sizeof(text)));
   check(word == (len ? (char)data[0] : TEMPLATE_DOUBT) && (t.sock < 0) == (len == 0));
   check(strlen(text) <= (len ? len - 1 : sizeof(text) - 1) && t.by_ms <= boot_ms() + BUDGET_MAX_MS);
-  check(guard_template_takes(&t) == (word != TEMPLATE_DOUBT));
+  check((t.state != TEMPLATE_NONE) == (word != TEMPLATE_DOUBT));
   check(!guard_template_hear(&t, &word, text, sizeof(text)));
   guard_template_gone(&t);
   close(pair[1]);

@@ -90,7 +90,7 @@ static void leave(uint32_t rank, enum fate fate) {
 }
 
 static void queue_one(void) {
-  if (q.n == QUEUED_MAX || !guard_template_takes(&rig.t)) return;
+  if (q.n == QUEUED_MAX || !(rig.t.state != TEMPLATE_NONE)) return;
   queue_worker(q.n);
   q.fate[q.n++] = FATE_WAITS;
 }
@@ -115,7 +115,7 @@ static void take_all(bool late) {
   check(!late || rig.t.n_waiting == 0);
   /* A worker that is left waits for a word or an answer, and for a time that is to come. */
   uint64_t at = guard_template_deadline(&rig.t);
-  check(rig.t.n_waiting ? at > rig.now_ms && at != UINT64_MAX && guard_template_takes(&rig.t) : at == UINT64_MAX);
+  check(rig.t.n_waiting ? at > rig.now_ms && at != UINT64_MAX && (rig.t.state != TEMPLATE_NONE) : at == UINT64_MAX);
 }
 
 static void drop(void) {
