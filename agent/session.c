@@ -283,7 +283,7 @@ static void on_signal(uv_signal_t *handle, int signo) {
     return;
   }
   notify_timer_stopping(&s->announce, NULL);
-  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}});
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
 }
 
 /* Job control. ----------------------------------------------------------------------------------------------------- */
@@ -301,7 +301,7 @@ static void on_tstp(uv_signal_t *handle, int signo) {
 static void on_suspended(void *ctx) {
   struct session *s = ctx;
   front_stop(s->o->front);
-  post(s, &(struct supervisor_event){.kind = SUP_SUSPEND, .suspend = {.on = true}});
+  post(s, &(struct supervisor_event){.kind = SUP_SUSPEND, .on = true});
   uv_timer_start(&s->front, on_front_timer, FRONT_LOOK_MS, FRONT_LOOK_MS);
   s->suspended = true;
 }
@@ -332,7 +332,7 @@ static void on_end(uv_timer_t *timer) {
     return;
   }
   job_times_reason(s->o->options, &why);
-  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = buf_text(&why)});
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = SIGTERM, .text = buf_text(&why)});
   buf_finish(&why);
 }
 
@@ -393,7 +393,7 @@ static void on_msg(void *ctx, struct msg *m) {
 }
 
 static void on_standby_port(void *ctx, uint16_t port) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = port}});
+  post(ctx, &(struct supervisor_event){.kind = SUP_STANDBY, .port = port});
 }
 
 /* A daemon cannot serve with a user's key, so this agent cannot take over. */
@@ -414,7 +414,7 @@ static void on_event(void *ctx, struct supervisor_event *ev) {
 }
 
 static void on_store_port(void *ctx, uint16_t port) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = port}});
+  post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
 }
 
 static void send_to_daemon(void *ctx, const struct msg *m) {

@@ -389,7 +389,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* The other nodes learn of it with their next heartbeat. */
 void sup_suspend(struct supervisor *s, const struct supervisor_event *ev) {
-  s->heartbeat.suspended = ev->suspend.on;
+  s->heartbeat.suspended = ev->on;
   if (s->link.state == CONNECTION_READY) send_heartbeat(s);
 }
 

@@ -153,7 +153,7 @@ static void begin_leaving(struct supervisor *s, int signo, const char *why) {
 /* A signal while the agent leaves by the clock mostly comes from the scheduler, at the end of the job. Workers keep
  * their time. */
 void sup_signal(struct supervisor *s, const struct supervisor_event *ev) {
-  int signo = ev->signal.signo;
+  int signo = ev->signo;
   const char *why = ev->text;
   const char *name = signal_name(signo);
   if (why && (s->leave.signals || sup_is_exiting(s))) return;
@@ -178,9 +178,9 @@ void sup_signal(struct supervisor *s, const struct supervisor_event *ev) {
 
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
   sup_log(s, LOG_ERROR, "the guard process died; %s",
-          ev->guard_gone.survivors ? "some workers could not be killed" : "its workers were killed");
+          ev->survivors ? "some workers could not be killed" : "its workers were killed");
   bool decided = s->leave.signals || sup_is_exiting(s);
   sup_park_finish(s);
   sup_exit(s, decided ? s->leave.exit_code : EXIT_CODE_SYSTEM,
-           ev->guard_gone.survivors ? NULL : "its guard process died"); /* BYE promises that nothing runs */
+           ev->survivors ? NULL : "its guard process died"); /* BYE promises that nothing runs */
 }

@@ -233,7 +233,7 @@ void sup_hang_end(struct supervisor *s) {
 }
 
 void sup_sign(struct supervisor *s, const struct supervisor_event *ev) {
-  uint64_t *last_ms = &s->workers[ev->local_rank].sign_ms[ev->sign.kind];
+  uint64_t *last_ms = &s->workers[ev->local_rank].sign_ms[ev->sign];
   if (ev->when_ms > *last_ms && ev->when_ms <= s->now_ms) *last_ms = ev->when_ms;
 }
 
@@ -401,7 +401,7 @@ static void report_hang(struct supervisor *s) {
 void sup_probed(struct supervisor *s, const struct supervisor_event *ev) {
   if (!is_probing(s)) return;
   struct worker *w = &s->workers[ev->local_rank];
-  w->ps[0] = ev->probed.state;
+  w->ps[0] = ev->state;
   snprintf(w->where, sizeof w->where, "%s", ev->text ? ev->text : "");
 }
 
@@ -469,7 +469,7 @@ void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
     finish_second_look(s);
     return;
   }
-  if (ev->looked.held || s->heartbeat.any_suspended) forgive_silence(s, s->now_ms - s->hang.looked_ms);
+  if (ev->held || s->heartbeat.any_suspended) forgive_silence(s, s->now_ms - s->hang.looked_ms);
   judge(s, true);
 }
 

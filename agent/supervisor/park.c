@@ -99,7 +99,7 @@ static void stop_parked_except(struct supervisor *s, const struct local_set *sta
 void sup_can_rejoin(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   if (w->gone) return;
-  w->can_rejoin = ev->can_rejoin.can;
+  w->can_rejoin = ev->on;
   if (w->can_rejoin || (!w->parked && !w->adopting)) return;
   /* Its connection is gone, or it is done: it cannot learn of the next round. */
   w->parked = w->adopting = false;

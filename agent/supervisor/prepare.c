@@ -77,8 +77,8 @@ void sup_prepare(struct supervisor *s, const struct supervisor_event *ev) {
 /* Workers' reports. ------------------------------------------------------------------------------------------------ */
 
 void sup_can_checkpoint(struct supervisor *s, const struct supervisor_event *ev) {
-  s->workers[ev->local_rank].can_checkpoint = ev->can_checkpoint.can;
-  if (ev->can_checkpoint.can) s->progress.any_reported = true; /* it writes checkpoints */
+  s->workers[ev->local_rank].can_checkpoint = ev->on;
+  if (ev->on) s->progress.any_reported = true; /* it writes checkpoints */
 }
 
 void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev) {

@@ -65,7 +65,7 @@ void sup_progress(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_resumed(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   w->resumes = true;
-  w->resumed_step = sound_step(ev->resumed.step);
+  w->resumed_step = sound_step(ev->step);
   w->sign_ms[SIGN_SDK] = s->now_ms;
   s->progress.news = true;
 }
@@ -77,7 +77,7 @@ void sup_note_saved(struct supervisor *s, struct worker *w, uint64_t step) {
 }
 
 void sup_saved(struct supervisor *s, const struct supervisor_event *ev) {
-  sup_note_saved(s, &s->workers[ev->local_rank], ev->saved.step);
+  sup_note_saved(s, &s->workers[ev->local_rank], ev->step);
   s->workers[ev->local_rank].sign_ms[SIGN_SDK] = s->now_ms;
 }
 
@@ -88,7 +88,7 @@ static uint64_t saving_ms(const struct supervisor *s, const struct worker *w) {
 void sup_saving(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   w->saving_ms = saving_ms(s, w);
-  w->saving_since_ms = ev->saving.on ? s->now_ms : 0;
+  w->saving_since_ms = ev->on ? s->now_ms : 0;
   w->sign_ms[SIGN_SDK] = s->now_ms;
   s->progress.news = true;
 }

@@ -144,11 +144,11 @@ void sup_announce_ports(struct supervisor *s) {
 }
 
 void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
-  s->store.port = ev->store.port;
+  s->store.port = ev->port;
 }
 
 void sup_store_between(struct supervisor *s, const struct supervisor_event *ev) {
-  s->store.port = ev->store.port;
+  s->store.port = ev->port;
   sup_announce_ports(s);
 }
 
@@ -277,7 +277,7 @@ static void note_device(struct worker *w, const char *device) {
 
 void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
-  w->pid = ev->spawned.pid;
+  w->pid = ev->pid;
   note_device(w, ev->device);
   if (!w->spawned) s->round.n_spawned++;
   w->spawned = true;
@@ -305,13 +305,13 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   note_device(&s->workers[ev->local_rank], ev->device);
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
-  struct err why = {.code = -ev->exec_failed.error};
+  struct err why = {.code = -ev->code};
   err_set(&why, why.code, "%s", ev->text ? ev->text : "");
   limit_explain(&why);
   v.cause = CAUSE_WORKER_EXEC;
-  bool transient = limit_is_transient(ev->exec_failed.error);
+  bool transient = limit_is_transient(ev->code);
   v.lasting = transient || !is_the_beginning(s, ev->local_rank) ? LASTING_NO : LASTING_COMMAND;
-  v.code = transient ? EXIT_CODE_SYSTEM : ev->exec_failed.error == ENOENT ? 127 : 126;
+  v.code = transient ? EXIT_CODE_SYSTEM : ev->code == ENOENT ? 127 : 126;
   v.text = why.text;
   sup_fail_round(s, &v, ev->when_ms);
 }

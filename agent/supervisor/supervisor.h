@@ -131,9 +131,16 @@ struct supervisor_event {
     const char *strings[SUPERVISOR_EVENT_STRINGS]; /* the same */
   };
   union {
-    struct {
-      uint32_t port; /* 0: none */
-    } store, standby;
+    uint32_t port;       /* STORE, STANDBY; 0: none */
+    bool on;             /* SUSPEND, SAVING, CAN_CHECKPOINT, CAN_REJOIN */
+    uint64_t step;       /* RESUMED, SAVED */
+    int pid;             /* SPAWNED */
+    int code;            /* EXEC_FAILED: errno */
+    uint32_t survivors;  /* GUARD_GONE: processes that could not be killed */
+    int signo;           /* SIGNAL */
+    enum hang_sign sign; /* SIGN */
+    bool held;           /* LOOKED: workers could not go on: they are suspended, or nothing reads their output */
+    char state;          /* PROBED: as in /proc/PID/stat; 0: unknown */
     struct {
       bool moved; /* the numeric address is not the one that welcomed us last */
       uint32_t port;
@@ -144,12 +151,6 @@ struct supervisor_event {
       bool unknown;  /* its name does not exist */
     } link_down;
     const struct msg *msg;
-    struct {
-      int pid;
-    } spawned;
-    struct {
-      int error; /* errno */
-    } exec_failed;
     struct {
       int status;       /* as of waitpid */
       bool unasked;     /* it died before SUP_STOP_TREES reached it */
@@ -166,37 +167,13 @@ struct supervisor_event {
       int64_t uid;
     } stuck;
     struct {
-      uint32_t survivors; /* processes that could not be killed */
-    } guard_gone;
-    struct {
-      int signo;
-    } signal;
-    struct {
       uint64_t step, of;
       double loss, samples_per_second;
     } progress;
     struct {
-      uint64_t step;
-    } resumed, saved;
-    struct {
-      bool on;
-    } suspend, saving;
-    struct {
-      bool can;
-    } can_checkpoint, can_rejoin;
-    struct {
       uint32_t request; /* SUP_REQUEST's number */
       uint64_t step;    /* after which it was written */
     } checkpointed;
-    struct {
-      enum hang_sign kind;
-    } sign;
-    struct {
-      bool held; /* workers could not go on: they are suspended, or nothing reads their output */
-    } looked;
-    struct {
-      char state; /* as in /proc/PID/stat; 0: unknown */
-    } probed;
     struct {
       struct collective *v; /* of this node */
       size_t n;

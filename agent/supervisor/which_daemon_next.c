@@ -246,7 +246,7 @@ size_t sup_home_order(const struct supervisor *s) {
 /* The reserved port. ----------------------------------------------------------------------------------------------- */
 
 void sup_standby(struct supervisor *s, const struct supervisor_event *ev) {
-  s->targets.standby_port = ev->standby.port;
+  s->targets.standby_port = ev->port;
   look_for_others(s);
   if (s->state == SUPERVISOR_JOINING) sup_announce_ports(s);
 }

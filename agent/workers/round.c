@@ -156,59 +156,45 @@ static void give_up_guard(const struct round_driver *r, const struct err *e) {
 /* The workers' socket. --------------------------------------------------------------------------------------------- */
 
 static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
-  struct supervisor_event ev = {.round = s->round, .local_rank = s->local_rank};
-  switch (s->kind) {
-  case SDK_EVENT_HELLO: log_debug("worker %u: connected pid=%d", s->local_rank, (int)s->pid); return;
-  case SDK_EVENT_PROGRESS:
-    ev.kind = SUP_PROGRESS;
-    ev.progress.step = s->progress.step;
-    ev.progress.of = s->progress.of;
-    ev.progress.loss = s->progress.loss;
-    ev.progress.samples_per_second = s->progress.samples_per_second;
-    break;
-  case SDK_EVENT_CAN:
-    ev.kind = SUP_CAN_CHECKPOINT;
-    ev.can_checkpoint.can = s->on;
-    break;
-  case SDK_EVENT_CHECKPOINTED:
-    ev.kind = SUP_CHECKPOINTED;
-    ev.checkpointed.request = s->checkpoint;
-    ev.checkpointed.step = s->step;
-    break;
-  case SDK_EVENT_SAVED:
-    ev.kind = SUP_SAVED;
-    ev.saved.step = s->step;
-    break;
-  case SDK_EVENT_RESUMED:
-    ev.kind = SUP_RESUMED;
-    ev.resumed.step = s->step;
-    break;
-  case SDK_EVENT_SAVING:
-    ev.kind = SUP_SAVING;
-    ev.saving.on = s->on;
-    break;
-  case SDK_EVENT_NCCL_UP: ev.kind = SUP_NCCL_UP; break;
-  case SDK_EVENT_DONE:
-    log_debug("worker %u: is done", s->local_rank);
-    ev.kind = SUP_SIGN;
-    ev.when_ms = boot_ms();
-    ev.sign.kind = SIGN_SDK;
-    break;
-  case SDK_EVENT_CAN_REJOIN:
-    ev.kind = SUP_CAN_REJOIN;
-    ev.can_rejoin.can = s->on;
-    break;
-  case SDK_EVENT_PARKED:
-    ev.kind = SUP_PARKED;
-    ev.text = s->text;
-    break;
-  case SDK_EVENT_TROUBLE: {
+  static const enum supervisor_event_kind kinds[] = {
+      [SDK_EVENT_PROGRESS] = SUP_PROGRESS,         [SDK_EVENT_CAN] = SUP_CAN_CHECKPOINT,
+      [SDK_EVENT_CHECKPOINTED] = SUP_CHECKPOINTED, [SDK_EVENT_SAVED] = SUP_SAVED,
+      [SDK_EVENT_RESUMED] = SUP_RESUMED,           [SDK_EVENT_SAVING] = SUP_SAVING,
+      [SDK_EVENT_NCCL_UP] = SUP_NCCL_UP,           [SDK_EVENT_DONE] = SUP_SIGN,
+      [SDK_EVENT_CAN_REJOIN] = SUP_CAN_REJOIN,     [SDK_EVENT_PARKED] = SUP_PARKED};
+  if (s->kind == SDK_EVENT_HELLO) {
+    log_debug("worker %u: connected pid=%d", s->local_rank, (int)s->pid);
+    return;
+  }
+  if (s->kind == SDK_EVENT_TROUBLE) {
     /* Any user of the machine can connect, as fast as the kernel allows, so lines are rationed by user. */
     char user[32];
     snprintf(user, sizeof(user), "user %u", (unsigned)s->uid);
     rations_log(&r->refused, user, monotonic_ms(), LOG_DEBUG, "the workers' socket: %s", s->text);
     return;
   }
+  struct supervisor_event ev = {.kind = kinds[s->kind], .round = s->round, .local_rank = s->local_rank};
+  switch (ev.kind) {
+  case SUP_PROGRESS:
+    ev.progress.step = s->progress.step;
+    ev.progress.of = s->progress.of;
+    ev.progress.loss = s->progress.loss;
+    ev.progress.samples_per_second = s->progress.samples_per_second;
+    break;
+  case SUP_CHECKPOINTED:
+    ev.checkpointed.request = s->checkpoint;
+    ev.checkpointed.step = s->step;
+    break;
+  case SUP_SAVED:
+  case SUP_RESUMED: ev.step = s->step; break;
+  case SUP_SIGN:
+    log_debug("worker %u: is done", s->local_rank);
+    ev.when_ms = boot_ms();
+    ev.sign = SIGN_SDK;
+    break;
+  case SUP_PARKED: ev.text = s->text; break;
+  case SUP_NCCL_UP: break;
+  default: ev.on = s->on;
   }
   report(r, ev);
 }
@@ -513,7 +499,7 @@ static bool try_to_spawn(struct round_driver *r, uint32_t i) {
                                         .round = r->round,
                                         .local_rank = i,
                                         .when_ms = boot_ms(),
-                                        .exec_failed = {.error = -rc},
+                                        .code = -rc,
                                         .text = e.text});
   return rc != -EPIPE;
 }
@@ -599,7 +585,7 @@ void round_start(struct round_driver *r, struct start *start, const struct bytes
     report(r, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                         .round = (uint32_t)start->round,
                                         .when_ms = boot_ms(),
-                                        .exec_failed = {.error = -rc},
+                                        .code = -rc,
                                         .text = e.text});
     start_free(start);
     return;
@@ -663,8 +649,7 @@ static void on_guard_gone(struct round_driver *r) {
   r->look_by_ms = 0;
   r->clear = false;
   report_deaths(r);
-  report(r, (struct supervisor_event){
-                .kind = SUP_GUARD_GONE, .round = r->round, .guard_gone = {.survivors = (uint32_t)left}});
+  report(r, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = r->round, .survivors = (uint32_t)left});
 }
 
 #define COLD "no warm start, workers import their modules themselves: "
@@ -696,13 +681,13 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
       k->adopting = false;
     }
     ev.kind = SUP_SPAWNED;
-    ev.spawned.pid = g->pid;
+    ev.pid = g->pid;
     ev.device = device_of(r, g->local_rank);
     report(r, ev);
     break;
   case GUARD_EXEC_FAILED:
     ev.kind = SUP_EXEC_FAILED;
-    ev.exec_failed.error = g->error;
+    ev.code = g->error;
     ev.text = g->text;
     ev.device = device_of(r, g->local_rank);
     report(r, ev);

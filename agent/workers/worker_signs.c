@@ -55,15 +55,14 @@ static void report(struct hang_watch *h, struct supervisor_event ev) {
 static void report_looked(struct hang_watch *h) {
   bool held = h->held || relay_is_held(h->relay);
   h->held = h->suspended;
-  report(h, (struct supervisor_event){.kind = SUP_LOOKED, .looked = {.held = held}});
+  report(h, (struct supervisor_event){.kind = SUP_LOOKED, .held = held});
 }
 
 static void on_files(void *ctx) {
   struct hang_watch *h = ctx;
   for (uint32_t i = 0; i < h->o.count; i++)
     if (hang_files_changed(h->files, i))
-      report(h, (struct supervisor_event){
-                    .kind = SUP_SIGN, .local_rank = i, .when_ms = boot_ms(), .sign = {.kind = SIGN_FILE}});
+      report(h, (struct supervisor_event){.kind = SUP_SIGN, .local_rank = i, .when_ms = boot_ms(), .sign = SIGN_FILE});
   report_looked(h);
 }
 
@@ -77,8 +76,7 @@ void hang_watch_look(struct hang_watch *h, struct worker *v) {
     uint64_t heard_ms = v[i].pipes ? relay_heard_ms(v[i].pipes) : 0;
     if (heard_ms <= v[i].sign_ms) continue;
     v[i].sign_ms = heard_ms;
-    report(h, (struct supervisor_event){
-                  .kind = SUP_SIGN, .local_rank = i, .when_ms = heard_ms, .sign = {.kind = SIGN_OUTPUT}});
+    report(h, (struct supervisor_event){.kind = SUP_SIGN, .local_rank = i, .when_ms = heard_ms, .sign = SIGN_OUTPUT});
   }
   report_looked(h);
 }
@@ -86,8 +84,8 @@ void hang_watch_look(struct hang_watch *h, struct worker *v) {
 /* Probing. --------------------------------------------------------------------------------------------------------- */
 
 static void on_fact(void *ctx, uint32_t local_rank, const struct probe_facts *f) {
-  report(ctx, (struct supervisor_event){
-                  .kind = SUP_PROBED, .local_rank = local_rank, .probed = {.state = f->state}, .text = f->where});
+  report(ctx,
+         (struct supervisor_event){.kind = SUP_PROBED, .local_rank = local_rank, .state = f->state, .text = f->where});
 }
 
 static void on_facts(void *ctx) {

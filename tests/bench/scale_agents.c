@@ -234,11 +234,11 @@ static void spawn(struct agent *a, const struct start *start) {
   a->round = (uint32_t)start->round;
   a->runs = true;
   for (uint32_t i = 0; i < load.workers; i++)
-    notify(a, (struct supervisor_event){
-                  .kind = SUP_SPAWNED, .round = a->round, .local_rank = i, .spawned = {.pid = 100000 + (int)i}});
+    notify(a,
+           (struct supervisor_event){.kind = SUP_SPAWNED, .round = a->round, .local_rank = i, .pid = 100000 + (int)i});
   if (start->node_rank != 0) return;
   a->port = a->port % 20000 + 20001; /* another one is ready for the next round */
-  notify(a, (struct supervisor_event){.kind = SUP_STORE, .store = {.port = a->port}});
+  notify(a, (struct supervisor_event){.kind = SUP_STORE, .port = a->port});
 }
 
 static void perform(struct agent *a, struct supervisor_effect *fx) {
@@ -478,7 +478,7 @@ static void join(struct agent *a, int i) {
                                            .settings = load.settings,
                                            .many = true};
   a->mind = supervisor_create(&config);
-  mind(a, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = a->port}});
+  mind(a, &(struct supervisor_event){.kind = SUP_STORE, .port = a->port});
   mind(a, &(struct supervisor_event){.kind = SUP_BEGIN});
 }
 

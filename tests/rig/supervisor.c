@@ -243,7 +243,7 @@ void bench_stale(void) {
 }
 
 void bench_store(uint32_t port) {
-  bench_event(&(struct supervisor_event){.kind = SUP_STORE, .store = {.port = port}});
+  bench_event(&(struct supervisor_event){.kind = SUP_STORE, .port = port});
 }
 
 void bench_end(int code, const struct verdict *v) {
@@ -263,7 +263,7 @@ static uint32_t round_now(void) {
 
 void bench_spawned(uint32_t local_rank) {
   bench_event(&(struct supervisor_event){
-      .kind = SUP_SPAWNED, .round = round_now(), .local_rank = local_rank, .spawned = {.pid = 5000 + (int)local_rank}});
+      .kind = SUP_SPAWNED, .round = round_now(), .local_rank = local_rank, .pid = 5000 + (int)local_rank});
 }
 
 void bench_exited(uint32_t local_rank, int status, uint64_t when_ms, const char *text) {
@@ -280,7 +280,7 @@ void bench_clear(void) {
 }
 
 void bench_signal(int signo) {
-  bench_event(&(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}});
+  bench_event(&(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
 }
 
 void bench_all_spawned(void) {

@@ -138,7 +138,7 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
                  (struct supervisor_event){.kind = SUP_PROBED,
                                            .round = a->round,
                                            .local_rank = i,
-                                           .probed = {.state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S'},
+                                           .state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S',
                                            .text = "do_poll"});
   }
   notify_evidence(s, a, at);
@@ -282,7 +282,7 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
       ev.device = "2, GPU-8f";
     } else {
       ev.kind = SUP_EXEC_FAILED;
-      ev.exec_failed.error = w->b.exec_errno;
+      ev.code = w->b.exec_errno;
       ev.text = w->b.exec_errno == EAGAIN ? "fork: no process is left" : "no such file";
     }
     guard_tell(s, a, ev, true);
@@ -300,21 +300,18 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
 
 static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   check_worker_starts(s, a, w);
-  guard_tell(s, a,
-             (struct supervisor_event){
-                 .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .spawned = {.pid = w->pid}},
-             false);
+  guard_tell(
+      s, a,
+      (struct supervisor_event){.kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid},
+      false);
   if (w->b.checkpoints)
     guard_notify(s, a, s->now,
-                 (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT,
-                                           .round = a->round,
-                                           .local_rank = w->local_rank,
-                                           .can_checkpoint = {.can = true}});
+                 (struct supervisor_event){
+                     .kind = SUP_CAN_CHECKPOINT, .round = a->round, .local_rank = w->local_rank, .on = true});
   if (w->b.rejoins)
     guard_notify(
         s, a, s->now,
-        (struct supervisor_event){
-            .kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .can_rejoin = {.can = true}});
+        (struct supervisor_event){.kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .on = true});
   if (w->b.rejoins && w->b.alarm_ms && !s->calm) push_worker(s, a, w, s->now + w->b.alarm_ms, EV_WORKER_PARKS, 1);
   if (w->b.meet) {
     w->has_to_meet = true;
@@ -520,8 +517,7 @@ static void say(struct sim *s, struct sim_agent *a, const struct sim_worker *w, 
 static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
   if (is_held(s, a)) return;
-  if (w->step == w->b.from_step)
-    say(s, a, w, (struct supervisor_event){.kind = SUP_RESUMED, .resumed = {.step = w->step}});
+  if (w->step == w->b.from_step) say(s, a, w, (struct supervisor_event){.kind = SUP_RESUMED, .step = w->step});
   w->step++;
   w->stepped_at = s->now;
   guard_notify(s, a, s->now,
@@ -537,7 +533,7 @@ static void ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) 
     struct sim_worker *w = &a->w[i];
     if (!worker_lives(w) || w->parked || !w->b.checkpoints || w->asked == number) continue;
     w->asked = number;
-    say(s, a, w, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = true}});
+    say(s, a, w, (struct supervisor_event){.kind = SUP_SAVING, .on = true});
     if (w->b.save_ms != UINT32_MAX) push_worker(s, a, w, s->now + w->b.save_ms, EV_WORKER_SAVED, (int)number);
   }
 }
@@ -573,8 +569,8 @@ static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, u
   sim_trace(s, "%s: rank %u has written checkpoint %u", a->name, w->rank, number);
   say(s, a, w,
       (struct supervisor_event){.kind = SUP_CHECKPOINTED, .checkpointed = {.request = number, .step = w->step}});
-  say(s, a, w, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = w->step}});
-  say(s, a, w, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = false}});
+  say(s, a, w, (struct supervisor_event){.kind = SUP_SAVED, .step = w->step});
+  say(s, a, w, (struct supervisor_event){.kind = SUP_SAVING, .on = false});
 }
 
 static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {

@@ -70,7 +70,7 @@ static void arm(struct sim *s, struct sim_agent *a) {
 static void tell_standby(struct sim *s, struct sim_agent *a) {
   if (!s->config.owned) return;
   a->standby_port = (uint32_t)(STANDBY_PORT + a->index);
-  struct supervisor_event ev = {.kind = SUP_STANDBY, .standby = {.port = a->standby_port}};
+  struct supervisor_event ev = {.kind = SUP_STANDBY, .port = a->standby_port};
   agent_mind(s, a, &ev);
 }
 
@@ -495,7 +495,7 @@ void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
   struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
   ev->agent = a;
   ev->notice = xcalloc(1, sizeof *ev->notice);
-  *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}};
+  *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo};
 }
 
 void agent_suspend(struct sim *s, struct sim_agent *a, bool on) {
@@ -504,7 +504,7 @@ void agent_suspend(struct sim *s, struct sim_agent *a, bool on) {
   struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
   ev->agent = a;
   ev->notice = xcalloc(1, sizeof *ev->notice);
-  *ev->notice = (struct supervisor_event){.kind = SUP_SUSPEND, .suspend = {.on = on}};
+  *ev->notice = (struct supervisor_event){.kind = SUP_SUSPEND, .on = on};
 }
 
 void agent_pause(struct sim *s, struct sim_agent *a) {

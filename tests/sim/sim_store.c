@@ -46,7 +46,7 @@ void store_on_retry(struct sim *s, struct sim_event *ev) {
 void store_tell(struct sim *s, struct sim_agent *a) {
   if (!a->port_news || !a->sup) return;
   a->port_news = false;
-  struct supervisor_event ev = {.kind = SUP_STORE, .store = {.port = a->ready_port}};
+  struct supervisor_event ev = {.kind = SUP_STORE, .port = a->ready_port};
   agent_mind(s, a, &ev);
 }
 

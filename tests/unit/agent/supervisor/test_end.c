@@ -149,8 +149,8 @@ RUNNING_TEST(test_a_signal_while_running) {
 }
 
 RUNNING_TEST(test_leaving_by_the_clock) {
-  bench_event(&(struct supervisor_event){
-      .kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "the scheduler ends the job in 5m"});
+  bench_event(
+      &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = SIGTERM, .text = "the scheduler ends the job in 5m"});
   assert_said("the scheduler ends the job in 5m: leaving with exit code 75");
   assert_string_equal(bench_report(REPORT_LEAVING)->what.text, "its agent leaves: the scheduler ends the job in 5m");
   assert_int_equal(bench_effect(SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
@@ -165,7 +165,7 @@ RUNNING_TEST(test_leaving_by_the_clock) {
 RUNNING_TEST(test_the_clock_after_a_signal_changes_nothing) {
   bench_signal(SIGINT);
   bench_forget();
-  bench_event(&(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM}, .text = "soon"});
+  bench_event(&(struct supervisor_event){.kind = SUP_SIGNAL, .signo = SIGTERM, .text = "soon"});
   assert_int_equal(bench_count(SUP_STOP_TREES), 0);
   bench_clear();
   assert_exit(130);
@@ -243,8 +243,7 @@ ANSWERED_TEST(test_leaving_has_an_end) {
  * ends its patience, before any tick: what its guard kills from then on has its time nevertheless. */
 ANSWERED_TEST(test_leaving_late_leaves_nobody_behind) {
   for (uint32_t i = 0; i < 2; i++)
-    bench_event(&(struct supervisor_event){
-        .kind = SUP_CAN_CHECKPOINT, .round = 1, .local_rank = i, .can_checkpoint = {.can = true}});
+    bench_event(&(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .local_rank = i, .on = true});
   bench_signal(SIGTERM);
   assert_int_equal(bench_count(SUP_STOP_TREES), 0);
   bench.now_ms += 30000 + SUPERVISOR_LEAVE_SLACK_MS + 1000;
@@ -287,7 +286,7 @@ RUNNING_TEST(test_a_signal_while_exiting_changes_nothing) {
 /* The guard. ------------------------------------------------------------------------------------------------------- */
 
 static void guard_gone(uint32_t left) {
-  bench_event(&(struct supervisor_event){.kind = SUP_GUARD_GONE, .round = 1, .guard_gone = {.survivors = left}});
+  bench_event(&(struct supervisor_event){.kind = SUP_GUARD_GONE, .round = 1, .survivors = left});
 }
 
 BENCH_TEST(test_without_a_guard_it_cannot_go_on) {
@@ -335,7 +334,7 @@ RUNNING_TEST(test_nothing_after_the_end) {
     m.start.store_port = 29500;
     struct supervisor_event ev = {.kind = (enum supervisor_event_kind)kind, .round = 1};
     if (kind == SUP_MSG) ev.msg = &m;
-    if (kind == SUP_SIGNAL) ev.signal.signo = SIGTERM;
+    if (kind == SUP_SIGNAL) ev.signo = SIGTERM;
     bench_event(&ev);
   }
   bench.now_ms += 1000000;

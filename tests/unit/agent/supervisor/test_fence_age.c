@@ -44,7 +44,7 @@ JOINED_TEST(test_a_heartbeat_names_the_last_answer) {
 JOINED_TEST(test_an_answer_that_is_too_old_is_none) {
   answer(1, 0, 0);
   for (int i = 1; i <= 600; i++) {
-    bench_event(&(struct supervisor_event){.kind = SUP_SUSPEND, .suspend = {.on = i % 2}});
+    bench_event(&(struct supervisor_event){.kind = SUP_SUSPEND, .on = i % 2});
     assert_int_equal(bench_sent(MSG_HEARTBEAT)->id, i + 1);
     assert_int_equal(number(), i <= 255 ? i : 0);
     assert_int_equal(!(bench_sent(MSG_HEARTBEAT)->flags & FRAME_FLAG_SUSPENDED), i % 2 == 0);

@@ -18,7 +18,7 @@ static struct successor successors[] = {
 static const char *const endpoints[] = {"gpu1:29400", "gpu7:29400", "[::1]:29400"};
 
 static void reserve(uint32_t port) {
-  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = port}});
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .port = port});
 }
 
 static void name_successors(void) {

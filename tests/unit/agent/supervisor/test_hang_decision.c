@@ -34,20 +34,18 @@ static void tell(uint32_t local_rank, uint64_t step) {
 }
 
 static void sign(uint32_t local_rank, enum hang_sign sign) {
-  event((struct supervisor_event){
-      .kind = SUP_SIGN, .local_rank = local_rank, .when_ms = bench.now_ms, .sign = {.kind = sign}});
+  event((struct supervisor_event){.kind = SUP_SIGN, .local_rank = local_rank, .when_ms = bench.now_ms, .sign = sign});
 }
 
 static void probed(uint32_t local_rank, char state, const char *where) {
-  event((struct supervisor_event){
-      .kind = SUP_PROBED, .local_rank = local_rank, .probed = {.state = state}, .text = where});
+  event((struct supervisor_event){.kind = SUP_PROBED, .local_rank = local_rank, .state = state, .text = where});
 }
 
 static void answer_look(void) {
   size_t looks = bench_count(SUP_LOOK);
   if (looks == rig.seen || rig.deaf) return;
   rig.seen = looks;
-  event((struct supervisor_event){.kind = SUP_LOOKED, .looked = {.held = rig.held}});
+  event((struct supervisor_event){.kind = SUP_LOOKED, .held = rig.held});
 }
 
 /* Time goes on, and looks are answered. */

@@ -11,7 +11,7 @@
 #include "tests/rig/unit.h"
 
 static void can_rejoin(uint32_t local_rank, bool can) {
-  bench_worker(local_rank, (struct supervisor_event){.kind = SUP_CAN_REJOIN, .can_rejoin = {.can = can}});
+  bench_worker(local_rank, (struct supervisor_event){.kind = SUP_CAN_REJOIN, .on = can});
 }
 
 static void parks_because(uint32_t local_rank, const char *reason) {

@@ -11,7 +11,7 @@
 #include "tests/rig/unit.h"
 
 static void can(uint32_t local_rank, bool on) {
-  bench_worker(local_rank, (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .can_checkpoint = {.can = on}});
+  bench_worker(local_rank, (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .on = on});
 }
 
 static void wrote(uint32_t local_rank, uint32_t number, uint64_t step) {

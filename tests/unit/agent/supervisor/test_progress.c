@@ -154,27 +154,27 @@ ANSWERED_TEST(test_what_workers_resumed_and_saved) {
   bench_run(1000);
   assert_int_equal(last_progress()->resumed, -1);
   assert_int_equal(last_progress()->saved, -1);
-  bench_worker(1, (struct supervisor_event){.kind = SUP_RESUMED, .resumed = {.step = 120}});
-  bench_worker(0, (struct supervisor_event){.kind = SUP_RESUMED, .resumed = {.step = 0}});
-  bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = 150}});
+  bench_worker(1, (struct supervisor_event){.kind = SUP_RESUMED, .step = 120});
+  bench_worker(0, (struct supervisor_event){.kind = SUP_RESUMED, .step = 0});
+  bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .step = 150});
   bench_run(1000);
   assert_int_equal(last_progress()->resumed, 0);
   assert_int_equal(last_progress()->saved, 150);
-  bench_worker(1, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = 140}});
+  bench_worker(1, (struct supervisor_event){.kind = SUP_SAVED, .step = 140});
   bench_run(1000);
   assert_int_equal(last_progress()->saved, 140); /* all parts of it are there */
   assert_int_equal(last_progress()->step, 121);
 }
 
 ANSWERED_TEST(test_checkpoints_without_a_step) {
-  bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = 1}});
+  bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .step = 1});
   bench_run(1000);
   assert_int_equal(last_progress()->step, -1);
   assert_int_equal(last_progress()->saved, 1);
 }
 
 static void saving(uint32_t local_rank, bool on) {
-  bench_worker(local_rank, (struct supervisor_event){.kind = SUP_SAVING, .saving = {.on = on}});
+  bench_worker(local_rank, (struct supervisor_event){.kind = SUP_SAVING, .on = on});
 }
 
 ANSWERED_TEST(test_the_time_of_saving_is_the_longest_workers) {
@@ -205,7 +205,7 @@ ANSWERED_TEST(test_a_checkpoint_of_the_stop_is_sent) {
   progress(0, 9, 0.5, 100);
   bench_run(1000);
   bench_stop(1, NULL);
-  bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .saved = {.step = 9}});
+  bench_worker(0, (struct supervisor_event){.kind = SUP_SAVED, .step = 9});
   bench_forget();
   bench_clear();
   assert_int_equal(last_progress()->saved, 9);

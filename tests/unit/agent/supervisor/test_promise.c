@@ -16,7 +16,7 @@ static const char *const endpoints[] = {"gpu1:29400", "gpu7:29400"};
 
 BENCH_TEST(test_at_first_it_promises_nothing) {
   bench_begin();
-  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .port = 4001});
   bench_run(3000);
   bench_up();
   const struct hello *h = bench_hello();
@@ -174,12 +174,12 @@ BENCH_TEST(test_who_is_retired_has_no_vote) {
 
 JOINED_TEST(test_another_port_is_told_between_rounds) {
   bench_forget();
-  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4001}});
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .port = 4001});
   assert_int_equal(bench_hello()->standby_port, 4001);
   bench_start(1);
   bench_all_spawned();
   bench_forget();
-  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 4005}});
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .port = 4005});
   assert_null(bench_sent(MSG_HELLO)); /* in a round it would be a new beginning */
   bench_stop(1, NULL);
   bench_clear();

@@ -167,11 +167,8 @@ BENCH_TEST(test_a_command_that_cannot_run) {
   for (int i = 0; i < 2; i++) {
     bench_open_joined();
     bench_start(1);
-    struct supervisor_event ev = {.kind = SUP_EXEC_FAILED,
-                                  .round = 1,
-                                  .when_ms = bench.now_ms,
-                                  .exec_failed = {.error = errors[i]},
-                                  .text = "no such file"};
+    struct supervisor_event ev = {
+        .kind = SUP_EXEC_FAILED, .round = 1, .when_ms = bench.now_ms, .code = errors[i], .text = "no such file"};
     bench_event(&ev);
     bench_event(&ev);
     const struct report *r = bench_report(REPORT_FAILED);
@@ -190,7 +187,7 @@ JOINED_TEST(test_a_limit_of_the_machine_is_not_lasting) {
   bench_event(&(struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                          .round = 1,
                                          .when_ms = bench.now_ms,
-                                         .exec_failed = {.error = EAGAIN},
+                                         .code = EAGAIN,
                                          .text = "fork: Resource temporarily unavailable"});
   const struct report *r = bench_report(REPORT_FAILED);
   assert_int_equal(r->what.cause, CAUSE_WORKER_EXEC);
@@ -410,14 +407,14 @@ BENCH_TEST(test_the_longest_hello) {
                              .base_tie_breaker = true};
   bench.head_host = host;
   bench_begin();
-  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .standby = {.port = 65535}});
+  bench_event(&(struct supervisor_event){.kind = SUP_STANDBY, .port = 65535});
   bench_up();
   bench_welcome(false);
   bench_start(1);
   bench.now_ms += 10;
   for (uint32_t i = 0; i < 1024; i++)
-    bench_event(&(struct supervisor_event){
-        .kind = SUP_SPAWNED, .round = 1, .local_rank = i, .spawned = {.pid = 4194304}, .device = device});
+    bench_event(
+        &(struct supervisor_event){.kind = SUP_SPAWNED, .round = 1, .local_rank = i, .pid = 4194304, .device = device});
   for (uint32_t i = 0; i < 1024; i++) bench_exited(i, SIGNALED(11) | 0x80, bench.now_ms - 5, text);
   bench_down(false);
   bench_signal(15);

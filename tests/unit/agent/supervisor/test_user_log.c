@@ -125,7 +125,7 @@ static int starts_over(int what, bool node_0) {
   if (what == REPORTS_PROGRESS)
     bench_event(&(struct supervisor_event){.kind = SUP_PROGRESS, .round = 1, .progress = {.step = 3}});
   if (what == CAN_CHECKPOINT)
-    bench_event(&(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .can_checkpoint = {.can = true}});
+    bench_event(&(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .on = true});
   bench_exited(0, EXITED(1), bench.now_ms, "");
   bench_clear();
   struct msg m;
