@@ -169,13 +169,13 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_CONNECT:
     link_open(s->link, &(struct link_to){.where = where[fx->connect.to],
                                          .endpoint = fx->connect.endpoint,
-                                         .addr = fx->connect.addr,
+                                         .addr = fx->text,
                                          .port = fx->connect.port,
                                          .timeout_ms = fx->connect.timeout_ms});
     break;
   case SUP_FORWARD:
-    forwarder_set(s->forwarder, fx->forward.bytes, fx->forward.current, fx->forward.own);
-    fx->forward.bytes = NULL;
+    forwarder_set(s->forwarder, fx->bytes, fx->forward.current, fx->forward.own);
+    fx->bytes = NULL;
     break;
   case SUP_DISCONNECT:
     access_check_daemon(round_store_access(s->store), false);
@@ -184,10 +184,10 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     log_queries_forget(s->log_queries);
     link_shut(s->link);
     break;
-  case SUP_SEND: link_send(s->link, bytes_ref(fx->send.bytes)); break;
+  case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
   case SUP_SPAWN:
     front_give_keyboard(s->o->front, true);
-    round_start(s->round, fx->spawn.start, fx->spawn.guests, &fx->spawn.keep);
+    round_start(s->round, fx->spawn.start, fx->bytes, &fx->spawn.keep);
     fx->spawn.start = NULL;
     /* Not at the start, where the workers wait for it. */
     if (!s->pool_is_due) {
@@ -205,9 +205,9 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     break;
   }
   case SUP_UNMINT: id_helpers_stop(&s->id_helpers, fx->unmint.helper); break;
-  case SUP_DEATH_REPORT: set_death_report(s, fx->death_report.bytes); break;
-  case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
-  case SUP_EVENT: event_sinks_put(s->events, "", fx->event.name, fx->event.line); break;
+  case SUP_DEATH_REPORT: set_death_report(s, fx->bytes); break;
+  case SUP_SAY: log_line(fx->say.level, "%s", fx->text); break;
+  case SUP_EVENT: event_sinks_put(s->events, "", fx->extra, fx->text); break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
     if (s->o->options->verdict_file) {

@@ -14,8 +14,8 @@
 
 static void emit(struct supervisor *s, const char *name, char *line) {
   struct supervisor_effect *fx = sup_effect(s, SUP_EVENT);
-  fx->event.name = xstrdup(name);
-  fx->event.line = line;
+  fx->extra = xstrdup(name);
+  fx->text = line;
 }
 
 /* A name that this agent does not know is of a later daemon: it is written down all the same. */

@@ -112,7 +112,7 @@ void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_forming_end(struct supervisor *s) {
   forget_waiting(s);
   if (s->state != SUPERVISOR_JOINING) note_lacks(s, 0);
-  if (s->forming.drawn) sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  if (s->forming.drawn) sup_effect(s, SUP_STATUS)->text = xstrdup("");
   s->forming.drawn = false;
 }
 
@@ -130,7 +130,7 @@ static uint64_t line_due_ms(const struct supervisor *s) {
 }
 
 static void draw_living_line(struct supervisor *s, const char *text) {
-  sup_effect(s, SUP_STATUS)->status.text = xstrdup(text);
+  sup_effect(s, SUP_STATUS)->text = xstrdup(text);
   s->forming.drawn = true;
   s->forming.redraw_ms = s->now_ms + REDRAW_MS;
 }

@@ -161,10 +161,10 @@ void sup_mint_failed(struct supervisor *s, const struct supervisor_event *ev) {
 static void give_ids(struct supervisor *s, const char *text) {
   struct supervisor_effect *e = sup_effect(s, SUP_IDS);
   e->round = (uint32_t)s->round.number;
-  e->ids.ids = s->ids.all ? bytes_ref(s->ids.all) : NULL;
+  e->bytes = s->ids.all ? bytes_ref(s->ids.all) : NULL;
   e->ids.version = s->ids.version;
   e->ids.count = s->ids.none ? 0 : (uint32_t)s->ids.n;
-  e->ids.text = xstrdup(text);
+  e->text = xstrdup(text);
 }
 
 void sup_ids_start(struct supervisor *s, const struct start *start) {

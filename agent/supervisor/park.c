@@ -204,7 +204,7 @@ static void spawn_round(struct supervisor *s, struct start *start, struct bytes 
   struct supervisor_effect *e = sup_effect(s, SUP_SPAWN);
   int64_t n = 0;
   e->spawn.start = start;
-  e->spawn.guests = guests;
+  e->bytes = guests;
   e->spawn.keep = parked_set(s);
   for (int64_t i = 0; i < s->config.workers; i++) {
     struct worker *w = &s->workers[i];

@@ -77,7 +77,7 @@ static void forward(struct supervisor *s) {
                                .addr = t->addr,
                                .port = t->port};
   struct supervisor_effect *e = sup_effect(s, SUP_FORWARD);
-  if (t->on) e->forward.bytes = msg_bytes(&m);
+  if (t->on) e->bytes = msg_bytes(&m);
   e->forward.current = t->endpoint;
   e->forward.own = t->own;
 }

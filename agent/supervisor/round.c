@@ -38,7 +38,7 @@ static void enter_finished(struct supervisor *s) {
   if (s->link.state != CONNECTION_READY) s->link.lost_ms = s->now_ms;
   sup_progress_flush(s);
   sup_report(s, REPORT_FINISHED, NULL, s->now_ms);
-  sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  sup_effect(s, SUP_STATUS)->text = xstrdup("");
 }
 
 static void enter_stopping(struct supervisor *s) {
@@ -384,7 +384,7 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
   sup_ids_release(s);
   sup_wait_begin(s, grace_ms);
   sup_hang_end(s);
-  sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  sup_effect(s, SUP_STATUS)->text = xstrdup("");
 }
 
 /* The workers here have finished, and will run again with those of other nodes. As after a stop, the old store accepts
@@ -529,7 +529,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
   }
   sup_close_store(s);
   sup_forward_end(s);
-  sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  sup_effect(s, SUP_STATUS)->text = xstrdup("");
   sup_effect(s, SUP_DEATH_REPORT); /* none now: nothing of ours runs */
   sup_effect(s, SUP_DISCONNECT);
   set_state(s, SUPERVISOR_DONE);

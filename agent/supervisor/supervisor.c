@@ -64,41 +64,18 @@ void start_free(struct start *start) {
   free(start);
 }
 
-static void free_effect(struct supervisor_effect *e) {
-  switch (e->kind) {
-  case SUP_CONNECT: free(e->connect.addr); break;
-  case SUP_FORWARD: bytes_unref(e->forward.bytes); break;
-  case SUP_SEND:
-  case SUP_DEATH_REPORT: bytes_unref(e->send.bytes); break;
-  case SUP_SPAWN:
-    start_free(e->spawn.start);
-    bytes_unref(e->spawn.guests);
-    break;
-  case SUP_IDS:
-    bytes_unref(e->ids.ids);
-    free(e->ids.text);
-    break;
-  case SUP_SAY: free(e->say.text); break;
-  case SUP_TOLD:
-    free(e->told.text);
-    free(e->told.error);
-    break;
-  case SUP_STATUS: free(e->status.text); break;
-  case SUP_EVENT:
-    free(e->event.name);
-    free(e->event.line);
-    break;
-  case SUP_ENDING:
-    if (e->ending) verdict_free(&e->ending->verdict);
-    if (e->ending) free((void *)(uintptr_t)e->ending->goodput.waited_for);
-    free(e->ending);
-    break;
-  default: break;
-  }
-}
-
 void supervisor_effects_clear(struct supervisor_effects *fx) {
-  for (size_t i = 0; i < fx->n; i++) free_effect(&fx->v[i]);
+  for (size_t i = 0; i < fx->n; i++) {
+    struct supervisor_effect *e = &fx->v[i];
+    free(e->text);
+    free(e->extra);
+    bytes_unref(e->bytes);
+    if (e->kind == SUP_SPAWN) start_free(e->spawn.start);
+    if (e->kind != SUP_ENDING || !e->ending) continue;
+    verdict_free(&e->ending->verdict);
+    free((void *)(uintptr_t)e->ending->goodput.waited_for);
+    free(e->ending);
+  }
   fx->n = 0;
 }
 
@@ -109,7 +86,7 @@ void supervisor_effects_finish(struct supervisor_effects *fx) {
 }
 
 void sup_send(struct supervisor *s, const struct msg *m) {
-  if (s->link.state == CONNECTION_READY || m->type == MSG_HELLO) sup_effect(s, SUP_SEND)->send.bytes = msg_bytes(m);
+  if (s->link.state == CONNECTION_READY || m->type == MSG_HELLO) sup_effect(s, SUP_SEND)->bytes = msg_bytes(m);
 }
 
 /* Events that wait. ------------------------------------------------------------------------------------------------ */
@@ -153,7 +130,7 @@ static void sup_begin(struct supervisor *s, const struct supervisor_event *ev) {
   m.agent_died.version = PROTO_VERSION;
   m.agent_died.job = s->config.job;
   m.agent_died.agent = s->config.agent_id;
-  sup_effect(s, SUP_DEATH_REPORT)->death_report.bytes = msg_bytes(&m);
+  sup_effect(s, SUP_DEATH_REPORT)->bytes = msg_bytes(&m);
   s->job.begun_ms = s->link.lost_ms = s->now_ms;
   sup_connect(s);
 }

@@ -257,25 +257,34 @@ enum supervisor_effect_kind {
 struct supervisor_effect {
   enum supervisor_effect_kind kind;
   uint32_t round; /* SHUT_STORE, CLOSE_STORE, STOP_TREES, LOOK, PROBE, MINT, UNMINT, IDS */
+  /* What an effect does not need is NULL.
+   *
+   *   CONNECT       text: CONNECT_SUCCESSOR: numeric address
+   *   FORWARD       bytes: the frame; NULL: no longer
+   *   SEND          bytes: the frame
+   *   SPAWN         bytes: the addresses that may use the store, from START's raw part; NULL: no others
+   *   IDS           bytes: the ids; NULL: not here, or there are none. text: why there are none, or which nodes still mint
+   *   DEATH_REPORT  bytes; NULL: nothing left to report
+   *   SAY           text
+   *   TOLD          text: the verdict's sentence, and below it the last lines of a worker that died. extra: the message of
+   *                 its error file; NULL: none
+   *   STATUS        text; "": remove the line
+   *   EVENT         text: JSON without an end of line. extra: "rdzv.node.joined" */
+  char *text, *extra;
+  struct bytes *bytes; /* one reference */
   union {
     struct {
       enum connect_to to;
       uint32_t endpoint;   /* CONNECT_ENDPOINT: which address of --endpoint, from 0 */
-      char *addr;          /* CONNECT_SUCCESSOR: numeric; owned */
       uint16_t port;       /* CONNECT_SUCCESSOR */
       uint32_t timeout_ms; /* to each address; 0: the driver's own */
     } connect;
     struct {
-      struct bytes *bytes; /* the frame; NULL: no longer. One reference */
-      uint32_t current;    /* the address of --endpoint that is connected, which needs no telling; UINT32_MAX: none */
-      bool own;            /* only to the rdzvd that this agent runs, if it is at an address of --endpoint */
+      uint32_t current; /* the address of --endpoint that is connected, which needs no telling; UINT32_MAX: none */
+      bool own;         /* only to the rdzvd that this agent runs, if it is at an address of --endpoint */
     } forward;
     struct {
-      struct bytes *bytes; /* one reference; death_report: NULL: nothing left to report */
-    } send, death_report;
-    struct {
       struct start *start;
-      struct bytes *guests; /* the addresses that may use the store, from START's raw part; NULL: no others */
       struct local_set keep;
     } spawn;
     struct {
@@ -304,26 +313,15 @@ struct supervisor_effect {
       uint32_t helper, count; /* the helper's number, and how many ids */
     } mint, unmint;
     struct {
-      struct bytes *ids; /* NULL: not here, or there are none */
-      uint32_t count;    /* 0: the round has none */
-      int64_t version;   /* NCCL's */
-      char *text;        /* why there are none, or which nodes still mint */
+      uint32_t count;  /* 0: the round has none */
+      int64_t version; /* NCCL's */
     } ids;
     struct {
       enum log_level level;
-      char *text;
     } say;
     struct {
-      char *text;         /* the verdict's sentence, and below it the last lines of a worker that died */
-      char *error;        /* the message of its error file; NULL: none */
       int64_t local_rank; /* of the worker; -1: it is not of this node, or the verdict is not about a worker */
     } told;
-    struct {
-      char *text; /* "": remove the line */
-    } status;
-    struct {
-      char *name, *line; /* "rdzv.node.joined"; JSON without an end of line */
-    } event;
     struct ending *ending;
     struct {
       int code;

@@ -20,7 +20,7 @@ void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) {
   va_start(ap, fmt);
   struct supervisor_effect *e = sup_effect(s, SUP_SAY);
   e->say.level = level;
-  e->say.text = xvasprintf(fmt, ap);
+  e->text = xvasprintf(fmt, ap);
   va_end(ap);
 }
 
@@ -142,8 +142,8 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   /* The driver adds the time, and what the worker has left in files. */
   struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
   if (text_is_stderr(v->cause) && v->text[0]) buf_printf(&text, "\n%s", v->text);
-  e->told.text = buf_steal(&text);
-  e->told.error = v->error[0] ? xstrdup(v->error) : NULL;
+  e->text = buf_steal(&text);
+  e->extra = v->error[0] ? xstrdup(v->error) : NULL;
   e->told.local_rank = is_ours(s, v) ? v->local_rank : -1;
 }
 
@@ -289,5 +289,5 @@ void sup_show_status(struct supervisor *s) {
     buf_printf(&line, ", step %llu", (unsigned long long)least->step);
   if (least && isfinite(least->loss)) buf_printf(&line, ", loss %.6g", least->loss);
   if (rate > 0) buf_printf(&line, ", %.0f samples/s here", rate);
-  sup_effect(s, SUP_STATUS)->status.text = buf_steal(&line);
+  sup_effect(s, SUP_STATUS)->text = buf_steal(&line);
 }

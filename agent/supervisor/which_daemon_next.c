@@ -179,7 +179,7 @@ void sup_aim(const struct supervisor *s, struct supervisor_effect *e) {
   e->connect.to = t->aim.to;
   e->connect.endpoint = t->aim.endpoint;
   e->connect.port = (uint16_t)t->aim.port;
-  if (t->aim.to == CONNECT_SUCCESSOR) e->connect.addr = xstrdup(t->aim.addr);
+  if (t->aim.to == CONNECT_SUCCESSOR) e->text = xstrdup(t->aim.addr);
   if (!t->turning) return;
   e->connect.timeout_ms = (uint32_t)at_least(tenth_ms, t->aim.to == CONNECT_OWN ? OWN_MS : SHORT_MS);
 }

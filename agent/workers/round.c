@@ -810,12 +810,12 @@ static void arm_guard_timer(struct round_driver *r) {
 /* Other effects. --------------------------------------------------------------------------------------------------- */
 
 static void give_ids(struct round_driver *r, const struct supervisor_effect *fx) {
-  const struct bytes *all = fx->ids.ids;
+  const struct bytes *all = fx->bytes;
   struct sdk_ids record = {.round = fx->round, .version = (int32_t)fx->ids.version, .count = fx->ids.count};
   if (!fx->ids.count) record.code = -ENOTSUP;
   if (!all) record.count = 0;
   if (all) memcpy(record.ids, all->data, all->len);
-  snprintf(record.text, sizeof(record.text), "%s", fx->ids.text);
+  snprintf(record.text, sizeof(record.text), "%s", fx->text);
   sdk_server_ids(r->sdk, &record);
 }
 
@@ -837,8 +837,8 @@ void round_carry_out(struct round_driver *r, const struct supervisor_effect *fx)
   case SUP_KILL: rc = guard_signal(&r->guard, (int)fx->kill.local_rank, fx->kill.signo, &e); break;
   case SUP_REQUEST: sdk_server_request(r->sdk, &fx->request.of, fx->request.bits, fx->request.checkpoint); break;
   case SUP_IDS: give_ids(r, fx); break;
-  case SUP_STATUS: relay_status(r->relay, fx->status.text); break;
-  case SUP_TOLD: note_failure(r, fx->told.local_rank, fx->told.text, fx->told.error); break;
+  case SUP_STATUS: relay_status(r->relay, fx->text); break;
+  case SUP_TOLD: note_failure(r, fx->told.local_rank, fx->text, fx->extra); break;
   default: break;
   }
   if (rc) give_up_guard(r, &e);

@@ -248,12 +248,12 @@ static void perform(struct agent *a, struct supervisor_effect *fx) {
     dial(a, fx->connect.endpoint, fx->connect.timeout_ms);
     break;
   case SUP_DISCONNECT: disconnect(a); break;
-  case SUP_SEND: say(a, fx->send.bytes); break;
+  case SUP_SEND: say(a, fx->bytes); break;
   case SUP_SPAWN: spawn(a, fx->spawn.start); break;
   case SUP_STOP_TREES: workers_end(a, SIGTERM, false); break;
   case SUP_DEATH_REPORT:
     bytes_unref(a->death_report);
-    a->death_report = fx->death_report.bytes ? bytes_ref(fx->death_report.bytes) : NULL;
+    a->death_report = fx->bytes ? bytes_ref(fx->bytes) : NULL;
     break;
   case SUP_EXIT:
     if (fx->exit.code && !load.failed++) fprintf(stderr, "scale-agents: %s exits with %d\n", a->host, fx->exit.code);

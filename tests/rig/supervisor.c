@@ -31,9 +31,9 @@ static void decode(struct bytes *b, struct msg *m) {
 static void check(const struct supervisor_effect *e) {
   must(!bench.exits); /* nothing comes after it */
   switch (e->kind) {
-  case SUP_SAY: must(e->say.text && e->say.text[0] && !strchr(e->say.text, '\n')); break;
-  case SUP_TOLD: must(e->told.text); break;
-  case SUP_STATUS: must(e->status.text); break;
+  case SUP_SAY: must(e->text && e->text[0] && !strchr(e->text, '\n')); break;
+  case SUP_TOLD: must(e->text); break;
+  case SUP_STATUS: must(e->text); break;
   case SUP_SPAWN:
     must(e->spawn.start && e->spawn.start->store_port && !bench.serving);
     bench.serving = e->spawn.start->node_rank == 0;
@@ -60,7 +60,7 @@ static void keep(const struct supervisor_effect *e) {
   }
   bench.fx[bench.n_fx] = *e;
   memset(&bench.sent[bench.n_fx], 0, sizeof *bench.sent);
-  if (e->kind == SUP_SEND) decode(e->send.bytes, &bench.sent[bench.n_fx]);
+  if (e->kind == SUP_SEND) decode(e->bytes, &bench.sent[bench.n_fx]);
   bench.n_fx++;
 }
 
@@ -386,14 +386,14 @@ const struct report *bench_report(enum report_kind kind) {
 
 size_t bench_said(const char *words) {
   size_t n = 0;
-  for (size_t i = 0; i < bench.n_fx; i++) n += bench.fx[i].kind == SUP_SAY && strstr(bench.fx[i].say.text, words);
+  for (size_t i = 0; i < bench.n_fx; i++) n += bench.fx[i].kind == SUP_SAY && strstr(bench.fx[i].text, words);
   return n;
 }
 
 void assert_said(const char *words) {
   if (bench_said(words) == 1) return;
   for (size_t i = 0; i < bench.n_fx; i++)
-    if (bench.fx[i].kind == SUP_SAY) print_error("line: %s\n", bench.fx[i].say.text);
+    if (bench.fx[i].kind == SUP_SAY) print_error("line: %s\n", bench.fx[i].text);
   fail_msg("%zu lines have: %s", bench_said(words), words);
 }
 

@@ -49,7 +49,7 @@ static bool end_is_not_told(struct sim *s, struct job_effect *fx) {
 
 /* EVENTS: an agent breaks a line. */
 static bool breaks_a_line(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
-  if (fx->kind == SUP_EVENT) fx->event.line[3] = '\n';
+  if (fx->kind == SUP_EVENT) fx->text[3] = '\n';
   return true;
 }
 
@@ -220,11 +220,11 @@ static bool no_finished(struct sim *s, struct sim_conn *c, enum msg_direction d,
 
 /* CODEC: bytes are damaged before they are sent. */
 static bool damaged(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
-  if (fx->kind != SUP_SEND || fx->send.bytes->len <= FRAME_HEADER_SIZE) return true;
-  struct bytes *b = bytes_create(fx->send.bytes->data, fx->send.bytes->len);
+  if (fx->kind != SUP_SEND || fx->bytes->len <= FRAME_HEADER_SIZE) return true;
+  struct bytes *b = bytes_create(fx->bytes->data, fx->bytes->len);
   b->data[FRAME_HEADER_SIZE] = 'x';
-  bytes_unref(fx->send.bytes);
-  fx->send.bytes = b;
+  bytes_unref(fx->bytes);
+  fx->bytes = b;
   return true;
 }
 
@@ -248,7 +248,7 @@ static bool port_of_the_next_round(struct sim *s, struct sim_conn *c, enum msg_d
 
 /* STORE_THERE: node 0 closes the store when its own workers are done. */
 static bool closed_when_finished(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
-  if (fx->kind == SUP_STATUS && !fx->status.text[0] && a->node->index == 0) store_close(s, a);
+  if (fx->kind == SUP_STATUS && !fx->text[0] && a->node->index == 0) store_close(s, a);
   return true;
 }
 
@@ -389,7 +389,7 @@ static bool all_claims_are_won(struct sim *s, struct job_effect *fx) {
 static bool starts_no_daemon(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
   if (fx->kind != SUP_CONNECT || fx->connect.to != CONNECT_OWN) return true;
   fx->connect.to = CONNECT_SUCCESSOR; /* where nothing is */
-  fx->connect.addr = xstrdup("10.9.9.9");
+  fx->text = xstrdup("10.9.9.9");
   return true;
 }
 

@@ -70,7 +70,7 @@ static uint64_t sum_of(const struct bytes *b) {
 void ids_hand_out(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
   struct round_book *r = book_round(s->checker, a->told_inc, a->told_round);
   char token[INCARNATION_MAX + 24];
-  const struct bytes *ids = fx->ids.ids;
+  const struct bytes *ids = fx->bytes;
   if (!ids) {
     if (fx->ids.count && !a->ids_since) a->ids_since = s->now + 1;
     return;

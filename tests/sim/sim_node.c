@@ -156,7 +156,7 @@ static struct sim_place place_of(struct sim *s, struct sim_agent *a, const struc
     at = place_endpoint(s, fx->connect.endpoint, a->node);
     if (s->config.owned && !fx->connect.endpoint && at.machine == a->node->index) at = start_daemon(s, a->node->side);
     break;
-  case CONNECT_SUCCESSOR: at = place_find(s, fx->connect.addr, fx->connect.port); break;
+  case CONNECT_SUCCESSOR: at = place_find(s, fx->text, fx->connect.port); break;
   case CONNECT_OWN: {
     int side = place_own(s, a);
     if (side >= 0) at = start_daemon(s, side);
@@ -174,7 +174,7 @@ static void connect_to(struct sim *s, struct sim_agent *a, const struct supervis
 /* Its own connections, while it is told nothing else. */
 static void forward(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
   bytes_unref(a->forward);
-  a->forward = fx->forward.bytes ? bytes_ref(fx->forward.bytes) : NULL;
+  a->forward = fx->bytes ? bytes_ref(fx->bytes) : NULL;
   a->forward_past = fx->forward.current;
   a->forward_own = fx->forward.own;
   struct sim_event *ev = sim_push(s, s->now, EV_FORWARD);
@@ -239,7 +239,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     connect_to(s, a, fx);
     break;
   case SUP_DISCONNECT: disconnect(s, a); break;
-  case SUP_SEND: send_bytes(s, a, fx->send.bytes); break;
+  case SUP_SEND: send_bytes(s, a, fx->bytes); break;
   case SUP_SHUT_STORE: a->store.shut = true; break;
   case SUP_CLOSE_STORE: store_close(s, a); break;
   case SUP_SPAWN:
@@ -254,16 +254,16 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_REQUEST: guard_ask(s, a, fx); break;
   case SUP_DEATH_REPORT:
     bytes_unref(a->death_report);
-    a->death_report = fx->death_report.bytes ? bytes_ref(fx->death_report.bytes) : NULL;
+    a->death_report = fx->bytes ? bytes_ref(fx->bytes) : NULL;
     break;
   case SUP_SAY:
     if (s->config.verbose || (s->config.logs && fx->say.level != LOG_DEBUG))
-      sim_trace(s, "%s says: %s", a->name, fx->say.text);
+      sim_trace(s, "%s says: %s", a->name, fx->text);
     break;
   case SUP_MINT: ids_mint(s, a, fx); break;
   case SUP_UNMINT: ids_unmint(a, fx->unmint.helper); break;
   case SUP_IDS: ids_hand_out(s, a, fx); break;
-  case SUP_EVENT: check_event_written(s, a, fx->event.name, fx->event.line); break;
+  case SUP_EVENT: check_event_written(s, a, fx->extra, fx->text); break;
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;

@@ -70,7 +70,7 @@ void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effe
   bytes_unref(st->guests);
   *st = (struct sim_store){.open = true, .port = a->ready_port, .round = t->round, .world = (uint32_t)t->world_size};
   strncpy(st->incarnation, t->incarnation, INCARNATION_MAX);
-  st->guests = spawn->spawn.guests ? bytes_ref(spawn->spawn.guests) : NULL;
+  st->guests = spawn->bytes ? bytes_ref(spawn->bytes) : NULL;
   if (s->config.stores)
     sim_trace(s, "%s: serves the store of round %" PRId64 " on port %u", a->name, st->round, st->port);
   if (s->mutator && s->mutator->store) s->mutator->store(s, a);

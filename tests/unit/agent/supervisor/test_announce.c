@@ -27,8 +27,8 @@ static void tell(const char *name, const char *line) {
 static size_t count_events(const char *name) {
   size_t n = 0;
   for (size_t i = 0; i < bench.n_fx; i++)
-    if (bench.fx[i].kind == SUP_EVENT && !strcmp(bench.fx[i].event.name, name)) {
-      assert_true(event_line_is_sound(bench.fx[i].event.line, strlen(bench.fx[i].event.line)));
+    if (bench.fx[i].kind == SUP_EVENT && !strcmp(bench.fx[i].extra, name)) {
+      assert_true(event_line_is_sound(bench.fx[i].text, strlen(bench.fx[i].text)));
       n++;
     }
   return n;
@@ -39,7 +39,7 @@ BENCH_TEST(test_an_event_of_the_job) {
   assert_true(bench_hello()->wants_events);
   tell("rdzv.later.kind", "{\"name\":\"rdzv.later.kind\"}"); /* of a later daemon */
   assert_int_equal(count_events("rdzv.later.kind"), 1);
-  assert_string_equal(bench_effect(SUP_EVENT)->event.line, "{\"name\":\"rdzv.later.kind\"}");
+  assert_string_equal(bench_effect(SUP_EVENT)->text, "{\"name\":\"rdzv.later.kind\"}");
   tell("rdzv.x.y", "{\"a\":\"\n\"}");
   tell("rdzv.x.y", "");
   assert_int_equal(count_events("rdzv.x.y"), 0);

@@ -14,7 +14,7 @@ BENCH_TEST(test_begins_with_the_death_report_and_connects) {
   bench_begin();
   assert_int_equal(bench_count(SUP_CONNECT), 1);
   assert_int_equal(bench_count(SUP_DEATH_REPORT), 1);
-  struct bytes *o = bench_effect(SUP_DEATH_REPORT)->death_report.bytes;
+  struct bytes *o = bench_effect(SUP_DEATH_REPORT)->bytes;
   assert_non_null(o);
   struct frame f;
   struct msg m;

@@ -22,7 +22,7 @@ RUNNING_TEST(test_success) {
   bench_end(0, NULL);
   assert_exit(0);
   assert_string_equal(bench_sent(MSG_END_ACK)->end_ack.incarnation, bench.incarnation);
-  assert_null(bench_effect(SUP_DEATH_REPORT)->death_report.bytes); /* nothing to report any more */
+  assert_null(bench_effect(SUP_DEATH_REPORT)->bytes); /* nothing to report any more */
   assert_int_equal(bench_count(SUP_DISCONNECT), 1);
   assert_said("job job is done: 1 round, 0 restarts");
   assert_int_equal(bench_effect(SUP_EXIT) == &bench.fx[bench.n_fx - 1], 1); /* the last word */

@@ -52,7 +52,7 @@ static void assert_asks(enum connect_to to, uint32_t endpoint, const char *addr,
   assert_int_equal(e->connect.timeout_ms, timeout_ms);
   if (to == CONNECT_ENDPOINT) assert_int_equal(e->connect.endpoint, endpoint);
   if (to != CONNECT_SUCCESSOR) return;
-  assert_string_equal(e->connect.addr, addr);
+  assert_string_equal(e->text, addr);
   assert_int_equal(e->connect.port, port);
 }
 
@@ -561,7 +561,7 @@ BENCH_TEST(test_start_says_who_has_taken_over) {
     bench_start(2);
     assert_said("the daemon on node1 did not answer for 5.0 s; gpu2 has taken over (3 of 4 nodes agree)");
     for (size_t i = 0; i < bench.n_fx; i++)
-      if (bench.fx[i].kind == SUP_SAY && strstr(bench.fx[i].say.text, "taken over"))
+      if (bench.fx[i].kind == SUP_SAY && strstr(bench.fx[i].text, "taken over"))
         assert_int_equal(bench.fx[i].say.level, echo ? LOG_DEBUG : LOG_WARN);
   }
 }

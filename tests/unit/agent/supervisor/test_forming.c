@@ -24,7 +24,7 @@ static void tell(int64_t here, int64_t left_ms) {
 
 static const char *living(void) {
   const struct supervisor_effect *e = bench_effect(SUP_STATUS);
-  return e ? e->status.text : "none";
+  return e ? e->text : "none";
 }
 
 static void joined(bool terminal) {
@@ -154,7 +154,7 @@ BENCH_TEST(test_a_living_line) {
 static size_t lines_with(const char *words) {
   size_t n = 0;
   for (size_t i = 0; i < bench.n_fx; i++)
-    n += bench.fx[i].kind == SUP_SAY && bench.fx[i].say.level <= LOG_INFO && strstr(bench.fx[i].say.text, words);
+    n += bench.fx[i].kind == SUP_SAY && bench.fx[i].say.level <= LOG_INFO && strstr(bench.fx[i].text, words);
   return n;
 }
 
@@ -323,7 +323,7 @@ static void open_lacking(uint64_t grace_ms, bool living) {
 BENCH_TEST(test_the_lines_say_how_many_are_needed) {
   open_lacking(0, true);
   bench_run(1000);
-  assert_non_null(strstr(bench_effect(SUP_STATUS)->status.text,
+  assert_non_null(strstr(bench_effect(SUP_STATUS)->text,
                          "1 more node of the last round is needed, since more than half of them must agree"));
   assert_said("1 more node of the last round is needed");
   assert_said("--claim");

@@ -67,8 +67,8 @@ BENCH_TEST(test_minting) {
   assert_int_equal(e->round, 1);
   e = bench_effect(SUP_IDS);
   assert_int_equal(e->ids.count, 2);
-  assert_null(e->ids.ids);
-  assert_string_equal(e->ids.text, "to come from n9");
+  assert_null(e->bytes);
+  assert_string_equal(e->text, "to come from n9");
   minted(helper());
   const struct msg *m = bench_sent(MSG_MINTED);
   assert_int_equal(m->minted.round, 1);
@@ -78,11 +78,11 @@ BENCH_TEST(test_minting) {
   assert_int_equal(m->raw_len, NCCL_ID_SIZE);
   bench_forget();
   ids(1, 0, "to come from n8");
-  assert_string_equal(bench_effect(SUP_IDS)->ids.text, "to come from n8");
+  assert_string_equal(bench_effect(SUP_IDS)->text, "to come from n8");
   ids(1, 2, "");
   e = bench_effect(SUP_IDS);
-  assert_int_equal(e->ids.ids->len, 2 * NCCL_ID_SIZE);
-  assert_int_equal(e->ids.ids->data[0], 'i');
+  assert_int_equal(e->bytes->len, 2 * NCCL_ID_SIZE);
+  assert_int_equal(e->bytes->data[0], 'i');
   assert_int_equal(e->ids.version, 22809);
   assert_int_equal(bench_count(SUP_UNMINT), 0);
 }
@@ -94,7 +94,7 @@ BENCH_TEST(test_none) {
     bench_running();
     const struct supervisor_effect *e = bench_effect(SUP_IDS);
     assert_int_equal(e->ids.count, 0);
-    assert_non_null(strstr(e->ids.text, never ? "--nccl-ids never" : "--nccl-ids auto"));
+    assert_non_null(strstr(e->text, never ? "--nccl-ids never" : "--nccl-ids auto"));
     assert_int_equal(bench_count(SUP_MINT), 0);
   }
 }
@@ -110,7 +110,7 @@ BENCH_TEST(test_there_will_be_none) {
   bench_msg(&m);
   const struct supervisor_effect *e = bench_effect(SUP_IDS);
   assert_int_equal(e->ids.count, 0);
-  assert_string_equal(e->ids.text, "they could not be minted: n0 (node 0): no library");
+  assert_string_equal(e->text, "they could not be minted: n0 (node 0): no library");
   assert_int_equal(bench_count(SUP_UNMINT), 1);
 }
 

@@ -30,7 +30,7 @@ ANSWERED_TEST(test_the_slowest_step_twice_a_second) {
   assert_int_equal(p->round, 1);
   assert_true(p->loss == 0.25);
   assert_true(p->samples_per_second == 150);
-  assert_non_null(strstr(bench_effect(SUP_STATUS)->status.text, " of 500, loss 0.25, 150 samples/s"));
+  assert_non_null(strstr(bench_effect(SUP_STATUS)->text, " of 500, loss 0.25, 150 samples/s"));
   bench_forget();
   bench_run(5000); /* nothing new: nothing is sent */
   assert_in_range(bench_count_sent(MSG_PROGRESS), 0, 1);

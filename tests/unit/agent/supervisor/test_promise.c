@@ -222,8 +222,8 @@ static void read_forward(struct msg *m) {
   struct frame f;
   size_t size;
   assert_non_null(e);
-  assert_non_null(e->forward.bytes);
-  const struct bytes *bytes = e->forward.bytes;
+  assert_non_null(e->bytes);
+  const struct bytes *bytes = e->bytes;
   assert_int_equal(frame_parse(bytes->data, bytes->len, FRAME_MAX_UNIDENTIFIED, &f, &size, NULL), 1);
   assert_int_equal(msg_decode(&f, TO_DAEMON, m, NULL), 0);
   assert_int_equal(m->type, MSG_FORWARD);
@@ -276,7 +276,7 @@ BENCH_TEST(test_others_do_between_rounds) {
     bench_stop(1, NULL);
     bench_clear();
     bench_settled(1, true, 1, NULL);
-    assert_int_equal(bench_effect(SUP_FORWARD)->forward.bytes != NULL, rank < 4);
+    assert_int_equal(bench_effect(SUP_FORWARD)->bytes != NULL, rank < 4);
     assert_false(bench_effect(SUP_FORWARD)->forward.own && rank < 4);
   }
 }
@@ -294,7 +294,7 @@ BENCH_TEST(test_a_round_without_it) {
   m.waiting.spare = true;
   m.waiting.text = "this node waits";
   bench_msg(&m);
-  assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
+  assert_null(bench_effect(SUP_FORWARD)->bytes);
 }
 
 BENCH_TEST(test_one_address_needs_no_telling) {
@@ -326,7 +326,7 @@ BENCH_TEST(test_what_it_says_follows_the_daemon) {
   bench_run(20000);
   assert_said("asking gpu7");
   assert_int_equal(bench_count(SUP_FORWARD), 2);
-  assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
+  assert_null(bench_effect(SUP_FORWARD)->bytes);
   bench_down(true);
   bench_run(0);
   link_up_at("10.0.0.7", 29401);
@@ -370,7 +370,7 @@ BENCH_TEST(test_the_end_takes_it_back) {
   bench_end(0, NULL);
   assert_exit(0);
   assert_int_equal(bench_count(SUP_FORWARD), 2);
-  assert_null(bench_effect(SUP_FORWARD)->forward.bytes);
+  assert_null(bench_effect(SUP_FORWARD)->bytes);
 }
 
 /* It was in no round yet. A daemon that knows nothing must learn from it that the job may run elsewhere. */

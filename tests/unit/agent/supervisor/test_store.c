@@ -87,13 +87,13 @@ BENCH_TEST(test_node_0_is_told_port_and_guests) {
   open_as_head();
   const struct supervisor_effect *e = bench_effect(SUP_SPAWN);
   assert_int_equal(e->spawn.start->store_port, 29500);
-  assert_int_equal(e->spawn.guests->len, strlen("10.0.0.9\n10.0.0.1\n"));
-  assert_memory_equal(e->spawn.guests->data, "10.0.0.9\n10.0.0.1\n", e->spawn.guests->len);
+  assert_int_equal(e->bytes->len, strlen("10.0.0.9\n10.0.0.1\n"));
+  assert_memory_equal(e->bytes->data, "10.0.0.9\n10.0.0.1\n", e->bytes->len);
 }
 
 RUNNING_TEST(test_another_node_serves_nothing) {
   assert_int_equal(bench_effect(SUP_SPAWN)->spawn.start->store_port, 29500);
-  assert_null(bench_effect(SUP_SPAWN)->spawn.guests);
+  assert_null(bench_effect(SUP_SPAWN)->bytes);
   stop_all();
   bench_settled(1, true, 1, NULL);
   bench_start(2);

@@ -101,8 +101,8 @@ BENCH_TEST(test_an_agent_for_each_gpu_logs_a_crash_once) {
     bench_settled(1, true, 1, &v);
     bench_run(1000);
     for (size_t k = 0; k < bench.n_fx; k++)
-      own_words |= bench.fx[k].kind == SUP_SAY && bench.fx[k].say.level != LOG_DEBUG &&
-                   strstr(bench.fx[k].say.text, wanted[i / 2]);
+      own_words |=
+          bench.fx[k].kind == SUP_SAY && bench.fx[k].say.level != LOG_DEBUG && strstr(bench.fx[k].text, wanted[i / 2]);
     assert_int_equal(own_words, !echo || v.cause == CAUSE_NODE_LOST);
   }
 }
