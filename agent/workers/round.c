@@ -672,7 +672,8 @@ static void log_template(const struct guard_event *g) {
 static void on_guard_event(struct round_driver *r, const struct guard_event *g) {
   bool here = g->local_rank < r->o.count, known = here && g->round == r->round;
   struct worker *k = here ? &r->v[g->local_rank] : NULL;
-  struct supervisor_event ev = {.round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms};
+  struct supervisor_event ev = {
+      .kind = SUP_TICK, .round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms, .text = g->text};
   switch (g->kind) {
   case GUARD_STARTED:
     if (known && !k->adopting) oom_watch_begin(r->oom, &k->memory, g->pid);
@@ -683,14 +684,11 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
     ev.kind = SUP_SPAWNED;
     ev.pid = g->pid;
     ev.device = device_of(r, g->local_rank);
-    report(r, ev);
     break;
   case GUARD_EXEC_FAILED:
     ev.kind = SUP_EXEC_FAILED;
     ev.code = g->error;
-    ev.text = g->text;
     ev.device = device_of(r, g->local_rank);
-    report(r, ev);
     break;
   case GUARD_UNBOUND:
     log_warn("the worker with local rank %u cannot be bound to its CPUs, so it runs on all CPUs of the agent: %s",
@@ -742,25 +740,21 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
     r->template = g->error == TEMPLATE_DOUBT ? 0 : g->pid;
     log_template(g);
     break;
-  case GUARD_FENCED:
-    ev.kind = SUP_FENCED;
-    report(r, ev);
-    break;
+  case GUARD_FENCED: ev.kind = SUP_FENCED; break;
   case GUARD_STUCK:
     guard_watch_stuck(&r->watch);
     ev.kind = SUP_STUCK;
     ev.stuck.pid = g->pid;
     ev.stuck.state = (char)g->error;
-    ev.text = g->text;
     ev.stuck.denied = g->denied;
     ev.stuck.uid = g->uid;
-    report(r, ev);
     break;
   case GUARD_GONE:
     guard_watch_gone(&r->watch);
     on_guard_gone(r);
     break;
   }
+  if (ev.kind != SUP_TICK) report(r, ev);
 }
 
 static void read_guard(struct round_driver *r) {
