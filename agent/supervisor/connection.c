@@ -18,9 +18,6 @@ enum { EARLY_MS = 1000 };     /* a daemon that is that late gets no warning */
 enum { LAST_LINE_MS = 5000 }; /* so soon before the end the last line is enough */
 enum { NUMBER_MAX = 255 };    /* of heartbeats, in HEARTBEAT */
 
-static uint64_t lease_ms(const struct supervisor *s) {
-  return (uint64_t)s->config.settings.lease_ms;
-}
 static uint64_t join_timeout_ms(const struct supervisor *s) {
   return (uint64_t)s->config.settings.join_timeout_ms;
 }
@@ -102,7 +99,7 @@ static void leave_link(struct supervisor *s) {
 
 static void retry_after_pause(struct supervisor *s) {
   uint64_t most = SUPERVISOR_RETRY_MAX_MS, delay = s->link.retry_delay_ms;
-  if (s->targets.turning) most = earliest(most, lease_ms(s) / 10);
+  if (s->targets.turning) most = earliest(most, sup_lease_ms(s) / 10);
   s->link.retry_ms = s->now_ms + earliest(delay, most);
   s->link.retry_delay_ms = earliest(delay ? 2 * delay : SUPERVISOR_RETRY_MIN_MS, most);
 }
@@ -177,7 +174,7 @@ void sup_other_program(struct supervisor *s, const struct supervisor_event *ev) 
 void sup_drop_link(struct supervisor *s, const char *why) {
   struct buf text = BUF_INIT;
   uint64_t due_ms = s->link.state == CONNECTION_READY ? s->heartbeat.next_ms : s->now_ms;
-  if (s->now_ms >= due_ms + lease_ms(s) / 2)
+  if (s->now_ms >= due_ms + sup_lease_ms(s) / 2)
     buf_printf(&text, "this agent was stopped, or could not run, for %.1f s", (double)(s->now_ms - due_ms) / 1000);
   else
     buf_puts(&text, why);
@@ -341,7 +338,7 @@ static void send_heartbeat(struct supervisor *s) {
   m.flags = s->heartbeat.suspended ? FRAME_FLAG_SUSPENDED : 0;
   if (back <= NUMBER_MAX) m.flags |= (uint16_t)(back << FRAME_NUMBER_SHIFT);
   s->heartbeat.sent_ms[m.id % HEARTBEATS_KEPT] = s->now_ms;
-  s->heartbeat.next_ms = s->now_ms + lease_ms(s) / 8;
+  s->heartbeat.next_ms = s->now_ms + sup_lease_ms(s) / 8;
   sup_send(s, &m);
 }
 
@@ -349,7 +346,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   const struct welcome *w = &ev->msg->welcome;
   bool again = s->link.state == CONNECTION_READY;
   if (s->link.state != CONNECTION_GREETING && !again) return;
-  if (s->now_ms >= s->link.hello_ms + lease_ms(s)) { /* and so may be the START behind it: we may be lost by now */
+  if (s->now_ms >= s->link.hello_ms + sup_lease_ms(s)) { /* and so may be the START behind it: we may be lost by now */
     if (w->fence && sup_answer_counts(s, w->state == JOB_RECOVERING))
       s->fence.required = true; /* and others may be in our place */
     sup_drop_link(s, "its answer took longer than the lease");
@@ -359,7 +356,7 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   if (!again) s->heartbeat.read = 0; /* this daemon has not answered it */
   s->link.state = CONNECTION_READY;
   s->heartbeat.answered_ms = s->link.hello_ms;
-  if ((uint64_t)w->age_ms < lease_ms(s)) s->heartbeat.led_ms = s->link.hello_ms;
+  if ((uint64_t)w->age_ms < sup_lease_ms(s)) s->heartbeat.led_ms = s->link.hello_ms;
   bool back = sup_note_welcome(s, w);
   if (w->succeeded) s->promise.succeeded = true;
   if (sup_answer_counts(s, w->state == JOB_RECOVERING)) {
@@ -404,9 +401,9 @@ void sup_heartbeat_ack(struct supervisor *s, const struct supervisor_event *ev) 
   if (seq > s->heartbeat.read) s->heartbeat.read = seq;
   bool recovering = flags & FRAME_FLAG_RECOVERING;
   uint64_t parts = flags >> FRAME_NUMBER_SHIFT;
-  uint64_t ms = (parts * lease_ms(s) + FRAME_AGE_PER_LEASE - 1) / FRAME_AGE_PER_LEASE;
-  uint64_t age_ms = earliest(ms, lease_ms(s));
-  if (age_ms < lease_ms(s) && sent > s->heartbeat.led_ms) s->heartbeat.led_ms = sent;
+  uint64_t ms = (parts * sup_lease_ms(s) + FRAME_AGE_PER_LEASE - 1) / FRAME_AGE_PER_LEASE;
+  uint64_t age_ms = earliest(ms, sup_lease_ms(s));
+  if (age_ms < sup_lease_ms(s) && sent > s->heartbeat.led_ms) s->heartbeat.led_ms = sent;
   if (flags & FRAME_FLAG_FIRM) sup_promise_firm(s);
   sup_note_answer(s, age_ms, recovering);
   if (seq) s->heartbeat.any_suspended = flags & FRAME_FLAG_SUSPENDED;
@@ -450,7 +447,7 @@ void sup_link_tick(struct supervisor *s) {
     give_up_on_daemon(s);
     return;
   }
-  if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + lease_ms(s) / 4)
+  if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + sup_lease_ms(s) / 4)
     s->following.awake_ms = s->now_ms;
   sup_fence_tick(s);
   if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms) sup_connect(s);
@@ -465,7 +462,7 @@ void sup_link_tick(struct supervisor *s) {
     buf_finish(&why);
   }
   if (s->link.state != CONNECTION_READY) return;
-  bool silent = s->now_ms >= s->heartbeat.answered_ms + lease_ms(s);
+  bool silent = s->now_ms >= s->heartbeat.answered_ms + sup_lease_ms(s);
   if (silent && !sup_turns_from_silence(s)) /* which says so itself */
     sup_drop_link(s, "it does not answer heartbeats");
   else if (s->now_ms >= s->heartbeat.next_ms)
@@ -477,6 +474,6 @@ uint64_t sup_link_deadline(const struct supervisor *s) {
   if (s->link.state == CONNECTION_DOWN) at = earliest(at, s->link.retry_ms);
   if (s->link.state == CONNECTION_GREETING) at = earliest(at, s->link.greeting_ms);
   if (s->link.state == CONNECTION_READY)
-    at = earliest(at, earliest(s->heartbeat.next_ms, s->heartbeat.answered_ms + lease_ms(s)));
+    at = earliest(at, earliest(s->heartbeat.next_ms, s->heartbeat.answered_ms + sup_lease_ms(s)));
   return at;
 }

@@ -32,10 +32,6 @@
 #include "common/deadline.h"
 #include "common/exit_codes.h"
 
-static uint64_t lease_ms(const struct supervisor *s) {
-  return (uint64_t)s->config.settings.lease_ms;
-}
-
 /* Answers. --------------------------------------------------------------------------------------------------------- */
 
 /* A daemon at another address recovers our round from our reports. It knows nothing of the daemon that told us to
@@ -49,7 +45,7 @@ bool sup_answer_counts(struct supervisor *s, bool recovering) {
 }
 
 uint64_t sup_allowed_until(const struct supervisor *s, uint64_t sent_ms, uint64_t age_ms) {
-  uint64_t lease = lease_ms(s), most = lease - lease / 5, counted = lease * 17 / 20;
+  uint64_t lease = sup_lease_ms(s), most = lease - lease / 5, counted = lease * 17 / 20;
   return sent_ms + earliest(most, age_ms < counted ? counted - age_ms : 0);
 }
 
@@ -94,51 +90,46 @@ void sup_begin_fence(struct supervisor *s, bool fence, bool all) {
 
 /* Silence. --------------------------------------------------------------------------------------------------------- */
 
-/* The first case is part of every takeover by another node's daemon. */
-static void log_fenced_from_succession(struct supervisor *s) {
-  struct buf line = BUF_INIT;
-  bool silent = s->link.state != CONNECTION_READY || s->now_ms >= s->heartbeat.acked_ms + lease_ms(s) / 2;
-  bool expected = !silent && s->following.charge[0] && strcmp(s->following.follows, s->following.charge) != 0;
-  buf_printf(&line,
-             "killing the workers of round %lld before the lease of %.1f s is over: ", (long long)s->round.number,
-             (double)lease_ms(s) / 1000);
-  if (expected)
-    buf_printf(&line, "%s may begin the next round then", s->targets.home.host);
-  else if (silent)
-    buf_printf(&line, "no daemon has answered for %.1f s, and the others may form a round without this node",
-               (double)(s->now_ms - s->heartbeat.acked_ms) / 1000);
-  else
-    buf_printf(&line, "too few of its nodes follow the daemon on %s, and the others may form a round without this node",
-               s->targets.home.host);
-  sup_log(s, expected ? LOG_WARN : LOG_ERROR, "%s", buf_text(&line));
-  buf_finish(&line);
-}
-
 /* The guard has the same deadline. If this agent comes that late, it could not act itself. The daemon goes on without
  * this node a twentieth of the lease after the deadline: who is continued then is late. */
 static void log_fenced(struct supervisor *s, uint64_t at_ms) {
-  if (s->now_ms >= at_ms + lease_ms(s) / 40) {
-    sup_log(
-        s, LOG_ERROR,
+  struct buf line = BUF_INIT;
+  const char *daemon = sup_daemon_name(s), *home = s->targets.home.host;
+  long long round = (long long)s->round.number;
+  double lease_s = (double)sup_lease_ms(s) / 1000, silent_s = (double)(s->now_ms - s->heartbeat.acked_ms) / 1000;
+  bool ready = s->link.state == CONNECTION_READY;
+  bool silent = !ready || s->now_ms >= s->heartbeat.acked_ms + sup_lease_ms(s) / 2;
+  bool expected = false; /* it is part of every takeover by another node's daemon */
+  if (s->now_ms >= at_ms + sup_lease_ms(s) / 40) {
+    buf_printf(
+        &line,
         "this agent was stopped, or could not run, for %.1f s after its workers had to be killed: the daemon at %s had not answered, and a round can form without this node; its guard has killed its workers",
-        (double)(s->now_ms - at_ms) / 1000, sup_daemon_name(s));
-    return;
-  }
-  if (s->link.moved && s->link.state == CONNECTION_READY) {
-    sup_log(
-        s, LOG_ERROR,
+        (double)(s->now_ms - at_ms) / 1000, daemon);
+  } else if (s->link.moved && ready) {
+    buf_printf(
+        &line,
         "the daemon at %s did not begin round %lld and has not found all its nodes; the one that began it may form a round without this node: killing the workers before the lease of %.1f s is over",
-        sup_daemon_name(s), (long long)s->round.number, (double)lease_ms(s) / 1000);
-    return;
+        daemon, round, lease_s);
+  } else if (!sup_can_be_succeeded(s)) {
+    buf_printf(
+        &line,
+        "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing the workers before the lease of %.1f s is over",
+        daemon, silent_s, lease_s);
+  } else {
+    buf_printf(&line, "killing the workers of round %lld before the lease of %.1f s is over: ", round, lease_s);
+    expected = !silent && s->following.charge[0] && strcmp(s->following.follows, s->following.charge) != 0;
+    if (expected)
+      buf_printf(&line, "%s may begin the next round then", home);
+    else if (silent)
+      buf_printf(&line, "no daemon has answered for %.1f s, and the others may form a round without this node",
+                 silent_s);
+    else
+      buf_printf(&line,
+                 "too few of its nodes follow the daemon on %s, and the others may form a round without this node",
+                 home);
   }
-  if (sup_can_be_succeeded(s)) {
-    log_fenced_from_succession(s);
-    return;
-  }
-  sup_log(
-      s, LOG_ERROR,
-      "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing the workers before the lease of %.1f s is over",
-      sup_daemon_name(s), (double)(s->now_ms - s->heartbeat.acked_ms) / 1000, (double)lease_ms(s) / 1000);
+  sup_log(s, expected ? LOG_WARN : LOG_ERROR, "%s", buf_text(&line));
+  buf_finish(&line);
 }
 
 /* A death from at_ms on is not a failure, although its event may come much later. */

@@ -49,10 +49,6 @@ enum {
   JUDGE_MS = 3000, /* and a lease: a new daemon decides who is lost, and says a second later what it waits for */
 };
 
-static uint64_t lease_ms(const struct supervisor *s) {
-  return (uint64_t)s->config.settings.lease_ms;
-}
-
 bool sup_daemon_in_charge(const struct supervisor *s) {
   return s->link.state == CONNECTION_READY && s->following.weak_ms == UINT64_MAX;
 }
@@ -115,12 +111,12 @@ static void end_laps(struct supervisor *s) {
 /* In no round START tells more: how many nodes agree. */
 void sup_note_answer(struct supervisor *s, uint64_t age_ms, bool recovering) {
   struct following *u = &s->following;
-  if (age_ms >= lease_ms(s)) {
+  if (age_ms >= sup_lease_ms(s)) {
     u->weak_ms = earliest(u->weak_ms, s->now_ms);
     return;
   }
   if (u->weak_ms != UINT64_MAX || !u->settled_ms) u->settled_ms = s->now_ms;
-  if (s->now_ms >= u->settled_ms + SETTLED_LEASES * lease_ms(s)) {
+  if (s->now_ms >= u->settled_ms + SETTLED_LEASES * sup_lease_ms(s)) {
     u->search_ms = UINT64_MAX;
     end_laps(s);
   }
@@ -149,7 +145,7 @@ bool sup_note_welcome(struct supervisor *s, const struct welcome *w) {
   u->left = SIZE_MAX;
   bool waits = s->state == SUPERVISOR_JOINING && !w->round && !s->round.latest &&
                s->targets.home.to == CONNECT_ENDPOINT && s->targets.home.endpoint;
-  u->look_ms = waits ? s->now_ms + 2 * lease_ms(s) : UINT64_MAX;
+  u->look_ms = waits ? s->now_ms + 2 * sup_lease_ms(s) : UINT64_MAX;
   sup_note_answer(s, (uint64_t)w->age_ms, w->state == JOB_RECOVERING);
   return back;
 }
@@ -166,8 +162,8 @@ void sup_note_start(struct supervisor *s, const struct start *start) {
 
 static uint64_t patience_ms(const struct supervisor *s) {
   bool in_round = s->state != SUPERVISOR_JOINING;
-  if (in_round && s->fence.required) return lease_ms(s) * 3 / 8;
-  return in_round && s->state != SUPERVISOR_STOPPED ? 4 * lease_ms(s) : lease_ms(s);
+  if (in_round && s->fence.required) return sup_lease_ms(s) * 3 / 8;
+  return in_round && s->state != SUPERVISOR_STOPPED ? 4 * sup_lease_ms(s) : sup_lease_ms(s);
 }
 
 static bool may_turn(const struct supervisor *s) {
@@ -187,11 +183,11 @@ bool sup_turns_from_silence(const struct supervisor *s) {
 static uint64_t weak_due_ms(const struct supervisor *s) {
   const struct following *u = &s->following;
   bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
-  uint64_t patience_ms = 2 * lease_ms(s) << u->stays;
+  uint64_t patience_ms = 2 * sup_lease_ms(s) << u->stays;
   /* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
   unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
   if (u->turns > TURNS_IN_STEP) patience_ms += patience_ms * ((((uint32_t)own ^ u->turns) * 2654435761u) >> 29) / 8;
-  if (u->alone) patience_ms += lease_ms(s) + JUDGE_MS;
+  if (u->alone) patience_ms += sup_lease_ms(s) + JUDGE_MS;
   if (sup_waits_for_claim(s)) patience_ms += SUPERVISOR_CLAIM_MS;
   return weak ? u->weak_ms + patience_ms : UINT64_MAX;
 }
@@ -235,26 +231,24 @@ void sup_following_tick(struct supervisor *s) {
             "no daemon that enough nodes of the last round follow was found within %lld s (--join-timeout): giving up",
             (long long)s->config.settings.join_timeout_ms / 1000);
     sup_exit(s, s->fence.since_welcome ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
-  } else if (s->now_ms >= silence_due_ms(s)) {
+  } else if (s->now_ms >= silence_due_ms(s) || s->now_ms >= weak_due_ms(s)) {
+    bool silent = s->now_ms >= silence_due_ms(s);
+    struct following *u = &s->following;
     struct buf line = BUF_INIT;
-    double silent_s = (double)(s->now_ms - s->following.heard_ms) / 1000;
-    part(s, PARTING_SILENCE);
-    sup_begin_cycle(s, TURN_FROM_SILENCE);
-    buf_printf(&line, "the daemon on %s does not answer for %.1f s", s->targets.home.host, silent_s);
+    if (silent)
+      buf_printf(&line, "the daemon on %s does not answer for %.1f s", s->targets.home.host,
+                 (double)(s->now_ms - u->heard_ms) / 1000);
+    else
+      buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s",
+                 s->targets.home.host, (double)(s->now_ms - u->weak_ms) / 1000);
+    part(s, silent ? PARTING_SILENCE : PARTING_WEAK);
+    if (!silent) {
+      u->left = sup_home_order(s);
+      u->turns++;
+    }
+    sup_begin_cycle(s, silent ? TURN_FROM_SILENCE : TURN_PAST_HOME);
     sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
-    sup_reconnect(s, buf_text(&line), true);
-    buf_finish(&line);
-  } else if (s->now_ms >= weak_due_ms(s)) {
-    struct buf line = BUF_INIT;
-    double weak_s = (double)(s->now_ms - s->following.weak_ms) / 1000;
-    part(s, PARTING_WEAK);
-    s->following.left = sup_home_order(s);
-    s->following.turns++;
-    sup_begin_cycle(s, TURN_PAST_HOME);
-    buf_printf(&line, "too few nodes of the last round have followed the daemon on %s for %.1f s", s->targets.home.host,
-               weak_s);
-    sup_log(s, level_of(s, LOG_WARN), "%s; asking %s", buf_text(&line), sup_next_host(s));
-    sup_reconnect(s, buf_text(&line), false);
+    sup_reconnect(s, buf_text(&line), silent);
     buf_finish(&line);
   } else if (s->now_ms >= look_due_ms(s)) {
     part(s, PARTING_MOVED);

@@ -388,6 +388,10 @@ struct supervisor {
   char *fault;
 };
 
+static inline uint64_t sup_lease_ms(const struct supervisor *s) {
+  return (uint64_t)s->config.settings.lease_ms;
+}
+
 /* The handlers of table.inc. */
 typedef void sup_handler_fn(struct supervisor *s, const struct supervisor_event *ev);
 sup_handler_fn sup_job_event, sup_link_up, sup_link_down, sup_other_program, sup_greeting, sup_welcome,
