@@ -232,20 +232,16 @@ void sup_park_spawn(struct supervisor *s, const struct msg *m) {
   stop_parked_except(s, local_set_is_empty(&stay) ? &nobody : &stay, 0); /* without a grace: the round waits */
 }
 
-/* The round is stopped before anything of it was spawned: only the CLEAR of the dismissed workers is to come. */
-static bool cancel_spawn(struct supervisor *s) {
-  static const struct local_set nobody;
-  if (!s->park.start) return false;
-  drop_pending_start(&s->park);
-  if (s->stop.reason != STOP_ROUND) stop_parked_except(s, &nobody, 0);
-  s->park.keep = parked_set(s);
-  s->park.clear = false;
-  return true;
-}
-
 void sup_park_stop(struct supervisor *s, bool first, enum stop_reason reason, uint64_t grace_ms) {
   struct park *p = &s->park;
-  if (cancel_spawn(s)) return;
+  if (p->start) { /* nothing of the round was spawned: only the CLEAR of the dismissed workers is to come */
+    static const struct local_set nobody;
+    drop_pending_start(p);
+    if (s->stop.reason != STOP_ROUND) stop_parked_except(s, &nobody, 0);
+    p->keep = parked_set(s);
+    p->clear = false;
+    return;
+  }
   bool asked = !local_set_is_empty(&p->keep);
   if (first || s->stop.reason != STOP_ROUND) memset(&p->keep, 0, sizeof p->keep);
   for (int64_t i = 0; first && s->stop.reason == STOP_ROUND && i < s->config.workers; i++) {

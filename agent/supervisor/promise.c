@@ -82,17 +82,6 @@ static void forward(struct supervisor *s) {
   e->forward.own = t->own;
 }
 
-/* While the daemon is not in charge nobody knows where the job is. A connection that is lost for a moment changes
- * nothing. */
-static bool knows_the_place(const struct supervisor *s) {
-  const struct target *home = &s->targets.home;
-  bool others = s->config.n_endpoints > 1 || home->to != CONNECT_ENDPOINT;
-  bool known = s->targets.has_home && home->addr[0] && home->port;
-  bool away = s->link.state != CONNECTION_READY;
-  bool lost = away ? s->targets.turning || !s->promise.told.on : !sup_daemon_in_charge(s);
-  return known && others && !lost && s->following.follows[0];
-}
-
 void sup_forward_end(struct supervisor *s) {
   if (!s->promise.told.on) return;
   s->promise.told = (struct told){.own = s->promise.told.own, .endpoint = UINT32_MAX};
@@ -108,7 +97,14 @@ void sup_forward_watch(struct supervisor *s) {
     bool other = strcmp(s->round.incarnation, p->incarnation) != 0;
     leads = p->round && p->node_rank < LEADERS && (other ? !s->round.latest : p->round >= s->round.latest);
   }
-  struct told now = {.on = (leads || in_round) && knows_the_place(s), .own = !leads, .endpoint = UINT32_MAX};
+  bool others = s->config.n_endpoints > 1 || home->to != CONNECT_ENDPOINT;
+  bool known = s->targets.has_home && home->addr[0] && home->port;
+  /* While the daemon is not in charge nobody knows where the job is. A connection that is lost for a moment changes
+   * nothing. */
+  bool away = s->link.state != CONNECTION_READY;
+  bool lost = away ? s->targets.turning || !p->told.on : !sup_daemon_in_charge(s);
+  struct told now = {.own = !leads, .endpoint = UINT32_MAX};
+  now.on = (leads || in_round) && known && others && !lost && s->following.follows[0];
   if (!now.on && !p->told.on) return;
   if (now.on) {
     struct ipaddr a = ipaddr_parse(home->addr);

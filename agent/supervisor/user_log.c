@@ -175,18 +175,6 @@ void sup_log_failure(struct supervisor *s, const struct verdict *v) {
   buf_finish(&text);
 }
 
-/* Most scripts do not resume by themselves, and a restart then writes over what they have saved. Once in a job, and by
- * one node: the agent knows what its own workers have reported, and the daemon how far those of the others were. */
-static void log_starts_over(struct supervisor *s, const struct settled *settled) {
-  bool first = settled->charged && settled->restarts_used == 1 && !settled->refilled;
-  bool ran = settled->verdict.cause != CAUSE_WORKER_EXEC; /* a worker that did not run has saved nothing */
-  if (!first || !ran || s->round.node_rank != 0 || s->progress.any_reported || settled->failed_step >= 0) return;
-  sup_log(
-      s, LOG_WARN,
-      "no worker reported progress or a checkpoint, so %s starts from the beginning unless it loads a checkpoint itself; --max-restarts 0 turns restarts off",
-      s->config.trainer ? "rdzv-trainer" : "the script");
-}
-
 void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   const struct verdict *v = &settled->verdict;
   struct buf line = BUF_INIT;
@@ -213,7 +201,15 @@ void sup_log_settled(struct supervisor *s, const struct settled *settled) {
     buf_printf(&line, ", in %.1f s, because rounds are short", (double)settled->delay_ms / 1000);
   sup_log(s, sup_is_echo(s, v) ? LOG_DEBUG : LOG_INFO, "%s", buf_text(&line));
   buf_finish(&line);
-  log_starts_over(s, settled);
+  /* Most scripts do not resume by themselves, and a restart then writes over what they have saved. Once in a job, and by
+   * one node: the agent knows what its own workers have reported, and the daemon how far those of the others were. */
+  bool first = settled->charged && settled->restarts_used == 1 && !settled->refilled;
+  bool ran = v->cause != CAUSE_WORKER_EXEC; /* a worker that did not run has saved nothing */
+  if (first && ran && s->round.node_rank == 0 && !s->progress.any_reported && settled->failed_step < 0)
+    sup_log(
+        s, LOG_WARN,
+        "no worker reported progress or a checkpoint, so %s starts from the beginning unless it loads a checkpoint itself; --max-restarts 0 turns restarts off",
+        s->config.trainer ? "rdzv-trainer" : "the script");
   if (settled->excluded[0]) {
     struct buf name = BUF_INIT;
     buf_put_escaped(&name, settled->excluded, strlen(settled->excluded), HOST_MAX);

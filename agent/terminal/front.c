@@ -125,13 +125,6 @@ static void leave_terminal(struct watch *w) {
   w->taken = false;
 }
 
-static void write_keys(struct watch *w) {
-  ssize_t n = write(w->keyboard, w->keys, w->n_keys);
-  if (n < 0) return;
-  w->n_keys -= (size_t)n;
-  memmove(w->keys, w->keys + n, w->n_keys);
-}
-
 /* False: the agent is gone, or is about to go. */
 static bool read_words(struct watch *w) {
   char words[16];
@@ -221,7 +214,10 @@ _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals
       w.dead = n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && is_foreground()); /* it was hung up */
       w.n_keys = n > 0 ? (size_t)n : 0;
     }
-    if (p[3].revents || w.n_keys > 0) write_keys(&w);
+    ssize_t n = w.n_keys > 0 ? write(keyboard, w.keys, w.n_keys) : -1;
+    if (n < 0) continue;
+    w.n_keys -= (size_t)n;
+    memmove(w.keys, w.keys + n, w.n_keys);
   }
 }
 

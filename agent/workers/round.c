@@ -300,23 +300,20 @@ static void on_looked(void *ctx, void *room) {
   report_deaths(r);
 }
 
-/* A dead process does not show any more what it was, so this begins while it lives. Its PATH may name folders of a file
- * server that hangs, and then the loop must go on: one thread looks, and no other as long as it hangs. */
-static void note_interpreter(struct round_driver *r) {
-  struct interpreter_look l = {.round = r->round};
-  for (uint32_t i = 0; i < r->o.count; i++) {
-    const struct worker *k = &r->v[i];
-    if (k->pipes && relay_take_traceback(k->pipes) && lives(k)) l.pid = k->pid;
-  }
-  if (!l.pid || r->look || r->interpreter) return;
-  r->look = aside_start(r->o.loop, look_at_interpreter, &l, sizeof(l), on_looked, r, NULL);
-  r->look_by_ms = boot_ms() + ERROR_FILE_MS;
-}
-
 static void on_wake(uv_async_t *wake) {
   struct round_driver *r = wake->data;
   char trouble[RELAY_TROUBLE_MAX];
-  if (!r->closing) note_interpreter(r);
+  /* A dead process does not show any more what it was, so this begins while it lives. Its PATH may name folders of a file
+   * server that hangs, and then the loop must go on: one thread looks, and no other as long as it hangs. */
+  struct interpreter_look l = {.round = r->round};
+  for (uint32_t i = 0; i < r->o.count && !r->closing; i++) {
+    const struct worker *k = &r->v[i];
+    if (k->pipes && relay_take_traceback(k->pipes) && lives(k)) l.pid = k->pid;
+  }
+  if (l.pid && !r->look && !r->interpreter) {
+    r->look = aside_start(r->o.loop, look_at_interpreter, &l, sizeof(l), on_looked, r, NULL);
+    r->look_by_ms = boot_ms() + ERROR_FILE_MS;
+  }
   while (!r->closing && relay_next_trouble(r->relay, trouble)) log_warn("%s", trouble);
   if (r->settling && relay_is_settled(r->relay)) {
     r->settling = false;
