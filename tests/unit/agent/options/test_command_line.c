@@ -6,25 +6,12 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
-#include "tests/rig/unit.h"
-
-enum { WORDS_MAX = 16 };
-
-static struct agent_options o;
+#include "tests/rig/options.h"
 
 /* Parses words parted by blanks and joins the argv that comes of them by '|'. */
 static const char *become(const char *words, const char *variable) {
-  static char text[256], env_text[64], out[512], trainer[] = "/bin/rdzv-trainer";
-  static char *env[] = {env_text, NULL}; /* o refers to it */
-  static char *argv[WORDS_MAX];
-  struct err e = ERR_INIT;
-  int argc = 0;
-  snprintf(text, sizeof(text), "rdzv-agent %s", words);
-  snprintf(env_text, sizeof(env_text), "%s", variable);
-  for (char *p = strtok(text, " "); p; p = strtok(NULL, " ")) argv[argc++] = p;
-  argv[argc] = NULL;
-  if (agent_options_parse(&o, argc, argv, env, NULL, &e)) fail_msg("%s: %s", words, e.text);
-  char **got = command_line_create(&o, env, trainer);
+  static char out[512], trainer[] = "/bin/rdzv-trainer";
+  char **got = command_line_create(parse(words, variable), l.env, trainer);
   out[0] = '\0';
   for (char **p = got; *p; p++) strcat(strcat(out, p == got ? "" : "|"), *p);
   free(got);
@@ -59,10 +46,10 @@ UNIT_TEST(what_runs) {
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     assert_string_equal(become(cases[i].words, "A=b"), cases[i].argv);
-    assert_int_equal(command_line_kind(&o), cases[i].kind);
+    assert_int_equal(command_line_kind(&l.o), cases[i].kind);
   }
   const char *run_path = become("--run-path --no-python dir/x.py a", "A=b");
-  assert_int_equal(command_line_kind(&o), COMMAND_RUN_PATH);
+  assert_int_equal(command_line_kind(&l.o), COMMAND_RUN_PATH);
   assert_int_equal(strncmp(run_path, "python3|-u|-c|import runpy", 26), 0);
   assert_string_equal(run_path + strlen(run_path) - 11, "|dir/x.py|a");
 }
@@ -77,9 +64,9 @@ UNIT_TEST(which_python) {
 UNIT_TEST(which_python_in_an_environment) {
   static char own[] = "/env/bin/python3", exec[] = "PYTHON_EXEC=/opt/python", none[] = "PYTHON_EXEC=";
   become("x.py", "A=b");
-  o.own_python = own;
-  assert_string_equal(command_line_python(&o, (char *[]){none, NULL}), own);
-  assert_string_equal(command_line_python(&o, (char *[]){exec, NULL}), "/opt/python");
+  l.o.own_python = own;
+  assert_string_equal(command_line_python(&l.o, (char *[]){none, NULL}), own);
+  assert_string_equal(command_line_python(&l.o, (char *[]){exec, NULL}), "/opt/python");
 }
 
 UNIT_TEST(local_rank_in_arguments) {
@@ -101,7 +88,7 @@ UNIT_TEST(explains) {
   char *command[] = {python, word, empty, NULL};
   struct buf out = BUF_INIT;
   become("--nproc 2 --nnodes 1 -r 1:3 --duplicate-stdout-filters a,b --stop-timeout 1500ms x", "A=b");
-  agent_options_explain(&o, &(struct options_told){.job = "job", .workers = 2, .local_world = 2, .command = command},
+  agent_options_explain(&l.o, &(struct options_told){.job = "job", .workers = 2, .local_world = 2, .command = command},
                         &out);
   static const char *const lines[] = {"nnodes 1:1\n",
                                       "nproc 2\n",

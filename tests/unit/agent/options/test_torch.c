@@ -7,51 +7,7 @@
 #include <string.h>
 #include "agent/options/internal.h"
 #include "agent/options/torch_flags.h"
-#include "tests/rig/unit.h"
-
-enum { WORDS_MAX = 24 };
-
-/* A command line and an environment, parted by blanks; '~' stands for a blank that does not part. */
-struct line {
-  char text[2048], env_text[2048];
-  char *argv[WORDS_MAX], *env[WORDS_MAX];
-  int argc;
-  struct agent_options o;
-  struct err e;
-};
-
-static int split(char *text, char **words) {
-  int n = 0;
-  for (char *p = strtok(text, " "); p; p = strtok(NULL, " ")) {
-    assert_true(n < WORDS_MAX - 1);
-    words[n++] = p;
-    for (char *c = p; *c; c++)
-      if (*c == '~') *c = ' ';
-  }
-  words[n] = NULL;
-  return n;
-}
-
-static struct line l;
-
-static int try(const char *words, const char *env) {
-  memset(&l, 0, sizeof(l));
-  snprintf(l.text, sizeof(l.text), "rdzv-agent %s", words);
-  snprintf(l.env_text, sizeof(l.env_text), "%s", env);
-  l.argc = split(l.text, l.argv);
-  split(l.env_text, l.env);
-  return agent_options_parse(&l.o, l.argc, l.argv, l.env, NULL, &l.e);
-}
-
-static struct agent_options *parse(const char *words, const char *env) {
-  if (try(words, env)) fail_msg("'%s' with '%s': %s", words, env, l.e.text);
-  return &l.o;
-}
-
-static void refused(const char *words, const char *env, const char *says) {
-  assert_int_equal(try(words, env), -EINVAL);
-  if (!strstr(l.e.text, says)) fail_msg("\"%s\" does not say \"%s\"", l.e.text, says);
-}
+#include "tests/rig/options.h"
 
 static void noted(const char *words, const char *env, const char *says) {
   parse(words, env);
